@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #define WEFT_API __attribute__((visibility("default")))
@@ -62,12 +63,26 @@ class WEFT_API RemoteError : public RpcError {
   std::string kind;    ///< type name of the original exception
 };
 
-/// Builds a message by streaming its parts: `throw ShapeError(str("view: ", n, " elements"))`.
+namespace detail {
+WEFT_API void append_number(std::string& out, double value);
+
+template <class T>
+void append(std::string& out, const T& part) {
+  if constexpr (std::is_convertible_v<const T&, std::string_view>) out += std::string_view(part);
+  else if constexpr (std::is_same_v<T, char>) out += part;
+  else if constexpr (std::is_same_v<T, bool>) out += part ? "true" : "false";
+  else if constexpr (std::is_integral_v<T>) out += std::to_string(part);
+  else if constexpr (std::is_floating_point_v<T>) append_number(out, static_cast<double>(part));
+  else out += to_string(part);  // found beside the type
+}
+}  // namespace detail
+
+/// Builds a message from its parts: `throw ShapeError(str("view: ", n, " elements"))`. A type of one's own needs a `to_string`.
 template <class... Parts>
 std::string str(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  std::string out;
+  (detail::append(out, parts), ...);
+  return out;
 }
 
 }  // namespace weft

@@ -1,0 +1,33 @@
+// Where memory lies: the CPU or one numbered CUDA device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <weft/kernels/error.h>
+
+namespace weft {
+
+enum class DeviceType : uint8_t { kCpu, kCuda };
+
+struct WEFT_API Device {
+  DeviceType type = DeviceType::kCpu;
+  int8_t index = 0;
+
+  constexpr Device() = default;
+  constexpr Device(DeviceType t, int i = 0) : type(t), index(static_cast<int8_t>(i)) {}
+  /// From "cpu", "cuda" or "cuda:1". Throws: DeviceError for anything else.
+  Device(std::string_view text);
+  Device(const char* text) : Device(std::string_view(text)) {}
+
+  constexpr bool is_cpu() const { return type == DeviceType::kCpu; }
+  constexpr bool is_cuda() const { return type == DeviceType::kCuda; }
+  friend constexpr bool operator==(const Device&, const Device&) = default;
+};
+
+inline constexpr Device kCpu{};
+
+WEFT_API std::string to_string(Device device);
+
+}  // namespace weft

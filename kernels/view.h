@@ -1,0 +1,34 @@
+// What a kernel sees of a tensor: a pointer, the dtype, sizes and strides (in elements), by value. It owns nothing.
+#pragma once
+
+#include <weft/kernels/dtype.h>
+#include <weft/kernels/shape.h>
+
+namespace weft {
+
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  Shape sizes;
+  Shape strides;
+
+  int ndim() const { return sizes.size(); }
+  int64_t size(int dim) const { return sizes[dim]; }
+  int64_t stride(int dim) const { return strides[dim]; }
+  int64_t numel() const { return sizes.numel(); }
+  bool defined() const { return data != nullptr; }
+  template <class T> T* as() const { return static_cast<T*>(data); }
+
+  bool is_contiguous() const {
+    int64_t expected = 1;
+    for (int d = ndim() - 1; d >= 0; --d) {
+      if (sizes[d] == 1) continue;
+      if (sizes[d] == 0) return true;
+      if (strides[d] != expected) return false;
+      expected *= sizes[d];
+    }
+    return true;
+  }
+};
+
+}  // namespace weft
