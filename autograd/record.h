@@ -1,0 +1,167 @@
+// How an op is put on the tape. An op body reads:
+//   Tensor tanh(In x) {
+//     Tensor y = launch::unary(Unary::kTanh, x);
+//     return record("tanh", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {tanh_grad(g, y.get())}; });
+//   }
+// `backward(g, needs)` returns one gradient per input (undefined where needs[i] is false is welcome); the engine accumulates, sums
+// broadcast dims and casts. Formulas use our own ops, so they are differentiable under create_graph.
+#pragma once
+
+#include <initializer_list>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <weft/autograd/grad_mode.h>
+#include <weft/autograd/node.h>
+
+namespace weft {
+
+/// An op's tensor argument: converts from Tensor. For a parameter marked concurrent it holds a snapshot of the current value, so
+/// that an optimizer step on another thread neither tears the read nor changes what is saved for backward.
+class WEFT_API In {
+ public:
+  In(const Tensor& t) : t_(&t) {
+    if (t.defined() && t.body_ptr()->lock.load(std::memory_order_acquire)) pin();
+  }
+  In(const In&) = delete;
+  operator const Tensor&() const { return *t_; }
+  const Tensor& get() const { return *t_; }
+  const Tensor* operator->() const { return t_; }
+
+ private:
+  void pin();
+  const Tensor* t_;
+  Tensor pinned_;
+};
+
+/// One input of record().
+struct InputRef {
+  const Tensor* t;
+  InputRef(const Tensor& x) : t(&x) {}
+  InputRef(const In& x) : t(&x.get()) {}
+};
+using Inputs = std::initializer_list<InputRef>;
+
+/// A tensor kept for backward. get() throws AutogradError, naming the op, when it was written in place since. Empty while grad mode is off.
+class WEFT_API Saved {
+ public:
+  Saved() = default;
+  explicit Saved(const Tensor& x);
+  explicit Saved(const In& x) : Saved(x.get()) {}
+  Saved(Saved&& o) noexcept : t_(std::move(o.t_)), version_(o.version_) {}
+  Saved(const Saved& o);
+  Saved& operator=(const Saved&) = delete;
+  ~Saved();
+  bool defined() const { return t_.defined(); }
+  Tensor get() const;
+
+ protected:
+  Tensor t_;
+  uint32_t version_ = 0;
+};
+
+/// The same for an op's own output: holds no reference to the node it lives in; get() links it to the node that runs.
+class WEFT_API SavedOutput : public Saved {
+ public:
+  explicit SavedOutput(const Tensor& y, uint32_t slot = 0);
+  Tensor get() const;
+
+ private:
+  uint32_t slot_;
+};
+
+namespace detail {
+/// True when grad mode is on and an input requires grad.
+WEFT_API bool wants_record(Inputs inputs);
+WEFT_API bool wants_record(std::span<const Tensor> inputs);
+[[noreturn]] WEFT_API void throw_released(const char* name);
+
+/// A node whose backward is a callable held inside it.
+template <class F>
+class OpNode final : public Node {
+ public:
+  OpNode(const char* name, F&& f) : Node(name) { new (&f_) F(std::move(f)); }
+  ~OpNode() override { release_saved(); }
+  GradList apply(GradList grads, Pass&) override {
+    if (released_) throw_released(name());
+    const Needs needs(needs_mask());
+    if constexpr (std::is_invocable_v<F&, const Tensor&, Needs>) return f()(grads[0], needs);
+    else return f()(std::as_const(grads), needs);
+  }
+  void release_saved() noexcept override {
+    if (!std::exchange(released_, true)) f().~F();
+  }
+
+ private:
+  F& f() { return *std::launder(reinterpret_cast<F*>(&f_)); }
+  uint64_t needs_mask() const {
+    uint64_t mask = 0;
+    for (size_t i = 0; i < edges().size() && i < 64; ++i) mask |= static_cast<uint64_t>(static_cast<bool>(edges()[i].node)) << i;
+    return mask;
+  }
+  bool released_ = false;
+  alignas(F) unsigned char f_[sizeof(F)];
+};
+
+WEFT_API void link(Ref<Node> node, std::span<Tensor> outputs, Inputs inputs);
+WEFT_API void link(Ref<Node> node, std::span<Tensor> outputs, std::span<const Tensor> inputs);
+WEFT_API void link_view(Ref<Node> node, Tensor& view, const Tensor& base);
+WEFT_API void note_view(Tensor& view, const Tensor& base);
+WEFT_API void check_in_place(const char* name, const Tensor& x);
+WEFT_API void link_in_place(Ref<Node> node, const Tensor& x, Inputs others);
+}  // namespace detail
+
+/// One output. F: GradList(const Tensor& g, Needs).
+template <class F>
+Tensor record(const char* name, Tensor y, Inputs inputs, F&& backward) {
+  if (detail::wants_record(inputs)) {
+    using Op = detail::OpNode<std::decay_t<F>>;
+    detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), {&y, 1}, inputs);
+  }
+  return y;
+}
+/// One output of a list of inputs (cat, stack).
+template <class F>
+Tensor record(const char* name, Tensor y, std::span<const Tensor> inputs, F&& backward) {
+  if (detail::wants_record(inputs)) {
+    using Op = detail::OpNode<std::decay_t<F>>;
+    detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), {&y, 1}, inputs);
+  }
+  return y;
+}
+/// Several outputs. F: GradList(const GradList& gs, Needs); undefined entries are absent.
+template <class F>
+void record(const char* name, std::span<Tensor> outputs, Inputs inputs, F&& backward) {
+  if (detail::wants_record(inputs)) {
+    using Op = detail::OpNode<std::decay_t<F>>;
+    detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), outputs, inputs);
+  }
+}
+/// `y` is a view of `x` (shares its storage). An in-place write through it later reaches the base's history.
+template <class F>
+Tensor record_view(const char* name, Tensor y, const Tensor& x, F&& backward) {
+  if (detail::wants_record({x})) {
+    using Op = detail::OpNode<std::decay_t<F>>;
+    detail::link_view(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), y, x);
+  } else {
+    detail::note_view(y, x);
+  }
+  return y;
+}
+/// An op that overwrites `x`. `write` launches the kernel; `backward` returns the gradients of {old x, others...}. Checks first (a leaf that
+/// requires grad, a view that cannot be rewritten: AutogradError, nothing written), then writes, bumps the version and links.
+template <class W, class F>
+void record_in_place(const char* name, const Tensor& x, Inputs others, W&& write, F&& backward) {
+  detail::check_in_place(name, x);
+  const bool wanted = grad_enabled() && (x.requires_grad() || detail::wants_record(others));
+  write();
+  x.body().storage->bump_version();
+  if (wanted) {
+    using Op = detail::OpNode<std::decay_t<F>>;
+    detail::link_in_place(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), x, others);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,65 @@
+// Reference counting inside the object: one word, atomic, and a handle of one pointer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+namespace weft {
+
+/// Base of objects that `Ref<T>` counts. The derived class says how it is freed through `static void destroy(T*)`.
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+
+  void retain() const { refs_.fetch_add(1, std::memory_order_relaxed); }
+  /// True when this was the last reference.
+  bool release() const { return refs_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  /// Adds a reference unless the count is already zero: how a weak holder gets a strong one.
+  bool try_retain() const {
+    uint32_t n = refs_.load(std::memory_order_relaxed);
+    while (n != 0)
+      if (refs_.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel)) return true;
+    return false;
+  }
+  uint32_t use_count() const { return refs_.load(std::memory_order_acquire); }
+
+ private:
+  mutable std::atomic<uint32_t> refs_{1};
+};
+
+/// Owning handle of a RefCounted object; a new object starts with the one reference that `Ref::adopt` takes over.
+template <class T>
+class Ref {
+ public:
+  Ref() = default;
+  Ref(std::nullptr_t) {}
+  Ref(const Ref& other) : p_(other.p_) { if (p_) p_->retain(); }
+  Ref(Ref&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
+  template <class U>
+    requires std::is_convertible_v<U*, T*>
+  Ref(Ref<U> other) : p_(other.detach()) {}
+  ~Ref() { drop(p_); }
+  Ref& operator=(const Ref& other) { Ref(other).swap(*this); return *this; }
+  Ref& operator=(Ref&& other) noexcept { Ref(std::move(other)).swap(*this); return *this; }
+
+  static Ref adopt(T* p) { Ref r; r.p_ = p; return r; }
+  static Ref share(T* p) { if (p) p->retain(); return adopt(p); }
+
+  T* get() const { return p_; }
+  T* operator->() const { return p_; }
+  T& operator*() const { return *p_; }
+  explicit operator bool() const { return p_ != nullptr; }
+  T* detach() { return std::exchange(p_, nullptr); }
+  void reset() { drop(std::exchange(p_, nullptr)); }
+  void swap(Ref& other) noexcept { std::swap(p_, other.p_); }
+  friend bool operator==(const Ref& a, const Ref& b) { return a.p_ == b.p_; }
+
+ private:
+  static void drop(T* p) { if (p && p->release()) T::destroy(p); }
+  T* p_ = nullptr;
+};
+
+}  // namespace weft
