@@ -1,0 +1,2 @@
+// Everything of weft::core: tensors, autograd, layers, optimizers.
+#pragma once

@@ -1,0 +1,1 @@
+# cmake --install, find_package(weft) and pkg-config.
