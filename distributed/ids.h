@@ -1,0 +1,35 @@
+// Distinct types for the numbers that name a worker: its id (the rank, unique in a group) and its incarnation (a random
+// number drawn at each start, so that a restarted worker is never mistaken for the one before it).
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+
+namespace weft::rpc {
+
+/// The number of a worker in its group: its rank, 0 to world size - 1. Negative: nobody.
+struct WorkerId {
+  int32_t value = -1;
+  friend auto operator<=>(const WorkerId&, const WorkerId&) = default;
+  friend std::ostream& operator<<(std::ostream& out, WorkerId id) { return out << id.value; }
+};
+
+/// One life of a worker; 0 means "any" where one is expected.
+struct Incarnation {
+  uint64_t value = 0;
+  friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
+  friend std::ostream& operator<<(std::ostream& out, Incarnation i) { return out << i.value; }
+};
+
+}  // namespace weft::rpc
+
+template <>
+struct std::hash<weft::rpc::WorkerId> {
+  size_t operator()(weft::rpc::WorkerId id) const noexcept { return std::hash<int32_t>()(id.value); }
+};
+template <>
+struct std::hash<weft::rpc::Incarnation> {
+  size_t operator()(weft::rpc::Incarnation i) const noexcept { return std::hash<uint64_t>()(i.value); }
+};

@@ -1,0 +1,69 @@
+// The mutex of the distributed layer, annotated for Clang's thread-safety analysis (-Wthread-safety): a member marked
+// WEFT_GUARDED_BY(mutex_) cannot be touched without the lock. Blocking on a condition is not here: it goes through
+// Runtime's Event (runtime.h), so that the simulated runtime can replay it. Never hold a Mutex across Event::wait.
+#pragma once
+
+#include <mutex>
+
+#if defined(__clang__)
+#define WEFT_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define WEFT_THREAD_ANNOTATION(x)
+#endif
+
+#define WEFT_CAPABILITY(x) WEFT_THREAD_ANNOTATION(capability(x))
+#define WEFT_SCOPED_CAPABILITY WEFT_THREAD_ANNOTATION(scoped_lockable)
+#define WEFT_GUARDED_BY(x) WEFT_THREAD_ANNOTATION(guarded_by(x))
+#define WEFT_PT_GUARDED_BY(x) WEFT_THREAD_ANNOTATION(pt_guarded_by(x))
+#define WEFT_REQUIRES(...) WEFT_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define WEFT_EXCLUDES(...) WEFT_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define WEFT_ACQUIRE(...) WEFT_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define WEFT_RELEASE(...) WEFT_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define WEFT_TRY_ACQUIRE(...) WEFT_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+#define WEFT_NO_THREAD_SAFETY_ANALYSIS WEFT_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace weft::rpc {
+
+/// A mutex that Clang's analysis knows. Thread safety: all members may be called from any thread.
+class WEFT_CAPABILITY("mutex") Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void lock() WEFT_ACQUIRE() { mutex_.lock(); }
+  void unlock() WEFT_RELEASE() { mutex_.unlock(); }
+  bool try_lock() WEFT_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+
+  /// The wrapped mutex, for the runtime's own condition variables.
+  std::mutex& native() { return mutex_; }
+
+ private:
+  std::mutex mutex_;
+};
+
+/// Holds a Mutex for a scope; `unlock` and `lock` may interrupt it.
+class WEFT_SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) WEFT_ACQUIRE(mutex) : mutex_(mutex), held_(true) { mutex_.lock(); }
+  ~MutexLock() WEFT_RELEASE() {
+    if (held_) mutex_.unlock();
+  }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void unlock() WEFT_RELEASE() {
+    held_ = false;
+    mutex_.unlock();
+  }
+  void lock() WEFT_ACQUIRE() {
+    mutex_.lock();
+    held_ = true;
+  }
+
+ private:
+  Mutex& mutex_;
+  bool held_;
+};
+
+}  // namespace weft::rpc
