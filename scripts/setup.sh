@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Installs what weft is built with on Debian 12 (or a relative with the same package names): only what is missing, as root or through
+# sudo. Running it again changes nothing. CUDA is never needed.
+#   scripts/setup.sh           install what is missing and say what that was
+#   scripts/setup.sh --check   only report; exits 1 when something is missing
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build git pkg-config ccache                                          # tools
+  libeigen3-dev libdnnl-dev                                                            # kernels
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libboost-context-dev  # distributed layer
+  libgtest-dev libgmock-dev libbenchmark-dev                                           # tests and benchmarks
+  python3 bible-kjv bible-kjv-text                                                     # scripts and the corpus of the demo
+)
+
+usage() { sed -n '2,5s/^# \{0,1\}//p' "$0"; }
+check_only=no
+case "${1:-}" in
+  "") ;;
+  --check) check_only=yes ;;
+  -h|--help) usage; exit 0 ;;
+  *) echo "setup.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "setup.sh: this is no Debian system; install the counterparts of these packages by hand: ${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "setup: all ${#packages[@]} packages are installed"
+  exit 0
+fi
+echo "setup: ${#missing[@]} of ${#packages[@]} packages are missing: ${missing[*]}"
+[ "$check_only" = no ] || exit 1
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup.sh: installing needs root: run it as root, or install sudo" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
+apt update || echo "setup: the package lists could not be refreshed, going on with the ones at hand" >&2
+if ! apt install -y --no-install-recommends "${missing[@]}"; then
+  echo "setup.sh: apt-get could not install: ${missing[*]}" >&2
+  exit 1
+fi
+echo "setup: installed ${missing[*]}"
