@@ -1,0 +1,2 @@
+#include <weft/distributed/zz.h>
+int common_zz(); int main(){return common_zz();}
