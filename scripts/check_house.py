@@ -1,8 +1,8 @@
 """Checks the rules of the house that a machine can check, over every file that git tracks; run as a test (House.rules_hold).
 
 Refused: an include that points upward, third-party headers outside the files that may have them, files that grew too long, any tie to
-libtorch, absolute paths of one machine, marks of unfinished work,
-two test cases of one name, and a public op without a row in the op table.
+libtorch, absolute paths of one machine, marks of unfinished work, two test cases of one name, and a public op without a row in the op
+table.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would pass.

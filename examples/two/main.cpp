@@ -1,2 +1,0 @@
-#include <weft/distributed/zz.h>
-int common_zz(); int main(){return common_zz();}
