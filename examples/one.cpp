@@ -1,2 +1,0 @@
-#include <weft/weft.h>
-int common_zz(); int main(){return common_zz();}
