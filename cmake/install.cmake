@@ -1,1 +1,52 @@
-# cmake --install, find_package(weft) and pkg-config.
+# cmake --install: libraries, real header files, the package that find_package(weft) reads, and two pkg-config files.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
+set(built_components core)
+if(WEFT_HAVE_DISTRIBUTED)
+  list(APPEND built_components distributed)
+endif()
+
+foreach(part ${built_components})
+  install(TARGETS weft_${part} EXPORT weft-${part}-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
+  install(EXPORT weft-${part}-targets NAMESPACE weft:: DESTINATION ${package_dir} COMPONENT dev)
+endforeach()
+
+set(weft_static ON)
+if(BUILD_SHARED_LIBS)
+  set(weft_static OFF)
+endif()
+configure_package_config_file(cmake/weft-config.cmake.in ${PROJECT_BINARY_DIR}/generated/weft-config.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake
+  DESTINATION ${package_dir} COMPONENT dev)
+
+# A static archive carries no dependencies, so pkg-config has to name them; a shared library brings its own.
+file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+set(core_private -pthread ${CMAKE_DL_LIBS})
+list(TRANSFORM core_private REPLACE "^([a-z]+)$" "-l\\1")
+if(WEFT_HAVE_ONEDNN)
+  list(APPEND core_private -ldnnl)
+endif()
+list(JOIN core_private " " core_private)
+set(pc_common "prefix=\${pcfiledir}/${to_prefix}\nVersion: ${PROJECT_VERSION}\nCflags: -I\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}\n")
+set(libs "-L\${prefix}/${CMAKE_INSTALL_LIBDIR}")
+if(BUILD_SHARED_LIBS)
+  set(core_libs "Libs: ${libs} -lweft_core\nLibs.private: ${core_private}\n")
+  set(distributed_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -lweft_distributed\n")
+else()
+  set(core_libs "Libs: ${libs} -lweft_core ${core_private}\n")
+  set(distributed_libs "Requires: weft = ${PROJECT_VERSION} grpc++ protobuf\nLibs: ${libs} -lweft_distributed -lboost_context\n")
+endif()
+file(WRITE ${PROJECT_BINARY_DIR}/generated/weft.pc "${pc_common}Name: weft\nDescription: ${PROJECT_DESCRIPTION}\n${core_libs}")
+set(pc_files ${PROJECT_BINARY_DIR}/generated/weft.pc)
+if(WEFT_HAVE_DISTRIBUTED)
+  file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-distributed.pc
+    "${pc_common}Name: weft-distributed\nDescription: RPC, distributed autograd and optimizers over weft\n${distributed_libs}")
+  list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed.pc)
+endif()
+install(FILES ${pc_files} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
