@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds the release benchmarks, runs them all (or those whose names match FILTER, a regular expression), keeps their JSON in
+# bench/results and prints one table. With --peers, PyTorch runs the same work where a python with torch is found.
+#   scripts/bench.sh [--peers] [FILTER]
+set -euo pipefail
+peers=no
+filter=.
+for argument in "$@"; do
+  case "$argument" in
+    -h|--help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --peers) peers=yes ;;
+    -*) echo "bench.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
+    *) filter=$argument ;;
+  esac
+done
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+cmake --preset release
+cmake --build --preset release -j "$(nproc)" --target weft_benchmarks
+# A pinned OpenBLAS core type would slow the peer down and flatter us; it must hold for neither side.
+for name in $(compgen -e | grep '^OPENBLAS_' || true); do unset "$name"; done
+exec python3 scripts/run_bench.py --filter "$filter" --peers "$peers"
