@@ -1,9 +1,19 @@
 # Hot CPU kernels, kernels/cpu/isa/*.cpp, are compiled once per instruction set; the best one is chosen at start-up.
 #
-# Each set has its own namespace (WEFT_ISA_NS) and its own name for Eigen's, so a function compiled with AVX-512 can never be the
-# copy that the linker keeps for a machine without it. Fused multiply-add is allowed here and nowhere else; -ffast-math never is.
+# Each set has its own namespace (WEFT_ISA_NS) and its own name for Eigen's. What is left in common, inline functions of the standard
+# library and of other headers, is made local to the object of its set where the linker can (localize.cmake): otherwise a copy compiled
+# with AVX-512 could be the one that the linker keeps for a machine without it. Fused multiply-add is allowed here and nowhere else;
+# -ffast-math never is.
 file(GLOB weft_isa_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/*.cpp)
 set(weft_isa_objects)
+
+set(weft_can_localize OFF)
+if(CMAKE_LINKER AND CMAKE_NM AND CMAKE_OBJCOPY)
+  execute_process(COMMAND ${CMAKE_LINKER} --help OUTPUT_VARIABLE linker_help ERROR_QUIET)
+  if(linker_help MATCHES "--force-group-allocation")
+    set(weft_can_localize ON)
+  endif()
+endif()
 
 function(weft_isa_set name)
   if(NOT weft_isa_sources)
@@ -14,7 +24,19 @@ function(weft_isa_set name)
   target_compile_options(weft_isa_${name} PRIVATE -O3 -ffp-contract=fast -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
   target_compile_definitions(weft_isa_${name} PRIVATE WEFT_ISA_NS=isa_${name} Eigen=Eigen_isa_${name})
   target_link_libraries(weft_isa_${name} PRIVATE Eigen3::Eigen)
-  set(weft_isa_objects ${weft_isa_objects} $<TARGET_OBJECTS:weft_isa_${name}> PARENT_SCOPE)
+  set(objects $<TARGET_OBJECTS:weft_isa_${name}>)
+  if(ARGN AND weft_can_localize)
+    # Static variables of inline functions must stay weak: "unique" ones cannot be merged once their group is dissolved.
+    target_compile_options(weft_isa_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
+    set(out ${PROJECT_BINARY_DIR}/generated/isa_${name}.o)
+    set(script ${PROJECT_SOURCE_DIR}/cmake/localize.cmake)
+    add_custom_command(OUTPUT ${out}
+      COMMAND ${CMAKE_COMMAND} -DLINKER=${CMAKE_LINKER} -DNM=${CMAKE_NM} -DOBJCOPY=${CMAKE_OBJCOPY} -DOUT=${out} -P ${script} -- ${objects}
+      DEPENDS ${objects} ${script} COMMENT "Localising the inline functions of ${name}" COMMAND_EXPAND_LISTS VERBATIM)
+    set_source_files_properties(${out} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+    set(objects ${out})
+  endif()
+  set(weft_isa_objects ${weft_isa_objects} ${objects} PARENT_SCOPE)
 endfunction()
 
 weft_isa_set(base)
