@@ -39,7 +39,7 @@ TORCH = re.compile(r"(^|[\s\"'<(;])(-ltorch|torch::|torch/torch\.h|find_package\
 MACHINE_PATH = re.compile(r"(^|[^\w.$}{~-])/(home/[a-z]|wor[k]/|roo[t]/|tm[p]/team|User[s]/|mn[t]/|farm[/]|usr/local/cud[a])")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)")
-OP = re.compile(r"^\s*(?:WEFT_API\s+)?Tensor\s+(\w+)\(")
+OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
 
 def tracked():
