@@ -1,0 +1,20 @@
+# Run as a script, by the test Install.find_package_project_builds_and_runs: installs the build folder BUILD to a fresh place, moves the
+# installation (it must not care), and builds and runs examples/find_package against it.
+#   cmake -DBUILD= -DSOURCE= -DCXX= -DCONFIG= -P consumer_test.cmake
+set(work ${BUILD}/consumer)
+file(REMOVE_RECURSE ${work})
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  message("${text}")
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "failed with ${status}: ${ARGN}")
+  endif()
+endfunction()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/installed)
+file(RENAME ${work}/installed ${work}/moved)
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G Ninja -DCMAKE_PREFIX_PATH=${work}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS})
+run(${CMAKE_COMMAND} --build ${work}/build)
+run(${work}/build/fit)
+if(EXISTS ${work}/build/remote_sum)
+  run(${work}/build/remote_sum)
+endif()
