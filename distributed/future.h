@@ -1,0 +1,241 @@
+// Future<T>: a value that another thread or worker will give, and the handle through which it is given. Copies share one state.
+//
+//   Future<Tensor> f = rpc_async<my_add>("ps", a, b);
+//   Future<double> s = f.then([](const Tensor& y) { return y.sum().item<double>(); });   // an error of f passes on to s
+//   f.then([](Future<Tensor> done) { ... done.wait() may throw ... });                   // or look at the error
+//   double v = s.wait();
+//
+// Continuations run on the handler pool (never on the thread that called then(), and they may block), inside the agent, autograd context
+// and grad mode that were current when then() was called. A continuation that returns a Future is flattened. The error of a future is
+// thrown by every wait on it. A future nobody holds any more, with its continuations never run, gives its followers an RpcError.
+// Thread safety: every member from any thread; blocking goes through the Runtime, whose pool makes up for a blocked handler.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <weft/distributed/runtime.h>
+#include <weft/distributed/sync.h>
+
+namespace weft::rpc {
+
+template <class T> class Future;
+
+namespace detail {
+
+/// The part of a future's state that does not depend on T.
+class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
+ public:
+  explicit FutureCore(std::shared_ptr<Runtime> runtime);
+  virtual ~FutureCore();
+  FutureCore(const FutureCore&) = delete;
+
+  const std::shared_ptr<Runtime>& runtime() const { return runtime_; }
+  bool done() const { return phase_.load(std::memory_order_acquire) == kDone; }
+  bool failed() const { return done() && error_ != nullptr; }
+  const std::exception_ptr& error() const { return error_; }
+  /// False when `deadline` came first.
+  bool wait_until(TimePoint deadline);
+  /// Runs `task` when done: on the pool, or on the completing thread (at once when done already). The task is kept by this state, so it
+  /// holds a plain pointer to it, never a counted one: the state is alive while the task runs.
+  void on_done(Task task, bool pooled);
+  bool try_set_error(std::exception_ptr error);
+  /// The right to set the outcome belongs to the caller who gets true; finish() must follow.
+  bool claim() { int pending = kPending; return phase_.compare_exchange_strong(pending, kClaimed); }
+  void finish();
+  void fail_claimed(std::exception_ptr error);
+  [[noreturn]] static void throw_set_twice();
+  [[noreturn]] static void throw_not_done(const char* what);
+  [[noreturn]] void rethrow() const { std::rethrow_exception(error_); }
+
+ private:
+  enum { kPending, kClaimed, kDone };
+  struct Callback {
+    Task task;
+    bool pooled;
+  };
+  void start(Callback callback);
+  std::atomic<int> phase_{kPending};
+  std::shared_ptr<Runtime> runtime_;
+  std::exception_ptr error_;
+  Mutex mutex_;
+  std::vector<Callback> callbacks_ WEFT_GUARDED_BY(mutex_);
+  std::unique_ptr<Event> event_ WEFT_GUARDED_BY(mutex_);
+};
+
+struct Nothing {};
+template <class T> using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
+
+template <class T>
+struct FutureState : FutureCore {
+  using FutureCore::FutureCore;
+  template <class... V>
+  bool try_set(V&&... v) {
+    if (!claim()) return false;
+    try {
+      value.emplace(std::forward<V>(v)...);
+    } catch (...) {
+      fail_claimed(std::current_exception());
+      return true;
+    }
+    finish();
+    return true;
+  }
+  std::optional<Stored<T>> value;
+};
+
+/// Wraps a continuation: captures agent, autograd context and grad mode now, restores them while it runs.
+WEFT_API Task with_context(Task task);
+WEFT_API std::exception_ptr abandoned_error();
+
+/// Sets the outcome of a future once; dropped without doing so, it fails the future.
+template <class T>
+class Completer {
+ public:
+  explicit Completer(std::shared_ptr<FutureState<T>> s) : state_(std::move(s)) {}
+  Completer(Completer&&) noexcept = default;
+  ~Completer() {
+    if (state_ && !state_->done()) state_->try_set_error(abandoned_error());
+  }
+  template <class... V>
+  void value(V&&... v) { std::exchange(state_, nullptr)->try_set(std::forward<V>(v)...); }
+  void error(std::exception_ptr e) { std::exchange(state_, nullptr)->try_set_error(std::move(e)); }
+  /// Calls f and takes its result, error or future.
+  template <class F, class... A>
+  void run(F&& f, A&&... args);
+
+ private:
+  std::shared_ptr<FutureState<T>> state_;
+};
+
+template <class R> struct Flat { using type = std::decay_t<R>; static constexpr bool nested = false; };
+template <> struct Flat<void> { using type = void; static constexpr bool nested = false; };
+template <class R> struct Flat<Future<R>> { using type = R; static constexpr bool nested = true; };
+
+/// What then(f) calls f with: the future, the value, or nothing for Future<void>.
+template <class F, class T>
+inline constexpr bool takes_future = std::is_invocable_v<F&, Future<T>>;
+template <class F, class T>
+struct ThenResult { using type = std::invoke_result_t<F&, const T&>; };
+template <class F, class T>
+  requires takes_future<F, T>
+struct ThenResult<F, T> { using type = std::invoke_result_t<F&, Future<T>>; };
+template <class F>
+  requires(!takes_future<F, void>)
+struct ThenResult<F, void> { using type = std::invoke_result_t<F&>; };
+
+}  // namespace detail
+
+template <class T>
+class Future {
+ public:
+  using value_type = T;
+  static_assert(!std::is_reference_v<T>);
+
+  /// A new, open future of the current agent's runtime.
+  Future();
+  explicit Future(std::shared_ptr<Runtime> runtime) : state_(std::make_shared<detail::FutureState<T>>(std::move(runtime))) {}
+  explicit Future(std::shared_ptr<detail::FutureState<T>> state) : state_(std::move(state)) {}
+
+  /// One that is done.
+  template <class... V>
+  static Future ready(V&&... value) {
+    Future f;
+    f.set_result(std::forward<V>(value)...);
+    return f;
+  }
+  static Future failed(std::exception_ptr error) {
+    Future f;
+    f.set_error(std::move(error));
+    return f;
+  }
+
+  bool done() const { return state_->done(); }
+  bool has_error() const { return state_->failed(); }
+  /// The error; null while open or when it has a value.
+  std::exception_ptr error() const { return state_->done() ? state_->error() : nullptr; }
+
+  /// Blocks until done and returns a copy of the value. Throws: the future's error, each time; RuntimeStopped.
+  T wait() const {
+    state_->wait_until(kNever);
+    return get();
+  }
+  /// The same for at most `limit`. Throws: Timeout when it is not done by then (the future stays as it was).
+  T wait_for(Duration limit) const {
+    if (!state_->wait_until(state_->runtime()->now() + limit)) detail::FutureCore::throw_not_done("wait_for");
+    return get();
+  }
+  /// Blocks until done and moves the value out: for values that cannot be copied, or large ones. Once.
+  T take() {
+    state_->wait_until(kNever);
+    if (state_->failed()) state_->rethrow();
+    if constexpr (!std::is_void_v<T>) return std::move(*state_->value);
+  }
+  /// The value of a future that is done; does not block. Throws: RpcError when it is not; its error.
+  T value() const {
+    if (!state_->done()) detail::FutureCore::throw_not_done("value");
+    return get();
+  }
+
+  /// Gives the outcome. Throws: RpcError when it was given before.
+  template <class... V>
+  void set_result(V&&... value) const {
+    if (!state_->try_set(std::forward<V>(value)...)) detail::FutureCore::throw_set_twice();
+  }
+  void set_error(std::exception_ptr error) const {
+    if (!state_->try_set_error(std::move(error))) detail::FutureCore::throw_set_twice();
+  }
+  template <class E>
+    requires std::is_base_of_v<std::exception, E>
+  void set_error(const E& error) const { set_error(std::make_exception_ptr(error)); }
+
+  /// Runs f(value) or f(future) when done, on the pool; gives the future of its result.
+  template <class F>
+  auto then(F f) const { return chain(std::move(f), true); }
+  /// The same on the thread that completes this future, or at once when it is done: for short steps that never block.
+  template <class F>
+  auto then_inline(F f) const { return chain(std::move(f), false); }
+  /// Runs f(future) when done, on the pool; what it throws is dropped.
+  template <class F>
+  void add_done_callback(F f) const {
+    state_->on_done(detail::with_context([state = state_.get(), f = std::move(f)]() mutable {
+      try { f(of(*state)); } catch (...) {}
+    }), true);
+  }
+
+  const std::shared_ptr<detail::FutureState<T>>& state() const { return state_; }
+
+ private:
+  T get() const {
+    if (state_->failed()) state_->rethrow();
+    if constexpr (!std::is_void_v<T>) return *state_->value;
+  }
+  template <class F>
+  auto chain(F f, bool pooled) const;
+  static Future of(detail::FutureState<T>& state) {
+    return Future(std::static_pointer_cast<detail::FutureState<T>>(state.shared_from_this()));
+  }
+
+  std::shared_ptr<detail::FutureState<T>> state_;
+};
+
+/// All values in order; fails as soon as one fails.
+template <class T>
+Future<std::vector<T>> collect(const std::vector<Future<T>>& futures);
+WEFT_API Future<void> collect(const std::vector<Future<void>>& futures);
+/// All values of futures of different types; fails as soon as one fails.
+template <class A, class B, class... More>
+Future<std::tuple<A, B, More...>> collect(Future<A> a, Future<B> b, Future<More>... more);
+/// Waits for all and returns the values. Throws: the first error, as soon as it is there (fails fast).
+template <class T>
+auto wait_all(const std::vector<Future<T>>& futures) { return collect(futures).take(); }
+
+}  // namespace weft::rpc
+
+#include <weft/distributed/future_inl.h>
