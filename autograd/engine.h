@@ -8,10 +8,10 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <span>
 
+#include <weft/autograd/callback.h>
 #include <weft/autograd/node.h>
 
 namespace weft {
@@ -33,9 +33,10 @@ class WEFT_API Pass {
     bool retain_graph = false;
     bool create_graph = false;
     GradSink* sink = nullptr;  ///< null: local_sink()
+    bool shared = true;        ///< other threads may call in; false saves the locks of a pass that one thread owns
   };
   /// Called for each slot of a boundary node (recv) that marking reaches the first time.
-  using Boundary = std::function<void(Node& node, uint32_t slot)>;
+  using Boundary = Callback<void(Node& node, uint32_t slot)>;
 
   explicit Pass(Options options);
   ~Pass();

@@ -2,6 +2,7 @@
 // point at the nodes of their inputs; leaves end in AccumulateGrad. Destruction is iterative: a chain of a million nodes is fine.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@ namespace weft {
 
 class Node;
 class Pass;
+struct Slot;
 
 /// Gradients by slot; an undefined Tensor is an absent (zero) gradient.
 using GradList = SmallVector<Tensor, 3>;
@@ -64,7 +66,8 @@ class WEFT_API Node : public RefCounted {
   Device device() const { return slots_.empty() ? Device() : slots_[0].device; }
 
  protected:
-  virtual ~Node() = default;
+  Node(const char* name, uint64_t sequence) : name_(name), sequence_(sequence) {}
+  virtual ~Node();
 
  private:
   static uint64_t next_sequence();
@@ -74,8 +77,8 @@ class WEFT_API Node : public RefCounted {
   SmallVector<SlotMeta, 1> slots_;
 
  public:
-  struct Extras;             ///< hooks, anomaly text: rare, allocated on demand (autograd/hooks.h)
-  Extras* extras = nullptr;  ///< owned
+  struct Extras;                              ///< hooks, anomaly text: rare, made on demand (autograd/extras.h)
+  std::atomic<Extras*> extras{nullptr};       ///< owned
 };
 
 /// The edge of a tensor: its node and slot, its AccumulateGrad when it is a leaf that requires grad, else null.

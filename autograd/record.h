@@ -44,28 +44,35 @@ struct InputRef {
 };
 using Inputs = std::initializer_list<InputRef>;
 
-/// A tensor kept for backward. get() throws AutogradError, naming the op, when it was written in place since. Empty while grad mode is off.
+/// A tensor kept for backward: an alias without history and, apart from it, the edge it had, so that no cycle can arise. get() throws
+/// AutogradError, naming the op, when it was written in place since. Empty while grad mode is off.
 class WEFT_API Saved {
  public:
   Saved() = default;
   explicit Saved(const Tensor& x);
   explicit Saved(const In& x) : Saved(x.get()) {}
-  Saved(Saved&& o) noexcept : t_(std::move(o.t_)), version_(o.version_) {}
+  Saved(Saved&& o) noexcept : t_(std::move(o.t_)), edge_(std::move(o.edge_)), version_(o.version_) {}
   Saved(const Saved& o);
   Saved& operator=(const Saved&) = delete;
-  ~Saved();
+  ~Saved() { if (t_.defined()) t_.body().storage->drop_save(); }
   bool defined() const { return t_.defined(); }
   Tensor get() const;
 
  protected:
+  struct Output {};
+  Saved(const Tensor& y, Output);
+  Tensor linked(const Edge& edge) const;
+
   Tensor t_;
+  Edge edge_;
   uint32_t version_ = 0;
 };
 
 /// The same for an op's own output: holds no reference to the node it lives in; get() links it to the node that runs.
 class WEFT_API SavedOutput : public Saved {
  public:
-  explicit SavedOutput(const Tensor& y, uint32_t slot = 0);
+  /// `writes_ahead`: in-place ops build their closure before they write; 1 says that the value saved is the one after that write.
+  explicit SavedOutput(const Tensor& y, uint32_t slot = 0, uint32_t writes_ahead = 0);
   Tensor get() const;
 
  private:
@@ -82,7 +89,8 @@ WEFT_API bool wants_record(std::span<const Tensor> inputs);
 template <class F>
 class OpNode final : public Node {
  public:
-  OpNode(const char* name, F&& f) : Node(name) { new (&f_) F(std::move(f)); }
+  template <class G>
+  OpNode(const char* name, G&& f) : Node(name) { new (&f_) F(std::forward<G>(f)); }
   ~OpNode() override { release_saved(); }
   GradList apply(GradList grads, Pass&) override {
     if (released_) throw_released(name());
@@ -109,7 +117,8 @@ WEFT_API void link(Ref<Node> node, std::span<Tensor> outputs, Inputs inputs);
 WEFT_API void link(Ref<Node> node, std::span<Tensor> outputs, std::span<const Tensor> inputs);
 WEFT_API void link_view(Ref<Node> node, Tensor& view, const Tensor& base);
 WEFT_API void note_view(Tensor& view, const Tensor& base);
-WEFT_API void check_in_place(const char* name, const Tensor& x);
+/// `wanted`: the write will be recorded.
+WEFT_API void check_in_place(const char* name, const Tensor& x, bool wanted);
 WEFT_API void link_in_place(Ref<Node> node, const Tensor& x, Inputs others);
 }  // namespace detail
 
@@ -154,8 +163,8 @@ Tensor record_view(const char* name, Tensor y, const Tensor& x, F&& backward) {
 /// requires grad, a view that cannot be rewritten: AutogradError, nothing written), then writes, bumps the version and links.
 template <class W, class F>
 void record_in_place(const char* name, const Tensor& x, Inputs others, W&& write, F&& backward) {
-  detail::check_in_place(name, x);
   const bool wanted = grad_enabled() && (x.requires_grad() || detail::wants_record(others));
+  detail::check_in_place(name, x, wanted);
   write();
   x.body().storage->bump_version();
   if (wanted) {

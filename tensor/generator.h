@@ -20,7 +20,8 @@ class WEFT_API Generator {
   uint64_t seed() const { return seed_; }
   uint64_t offset() const { return offset_.load(); }
   void set_offset(uint64_t offset) { offset_ = offset; }
-  /// A stream of its own, independent of this one: keyed by a name or number, so that where it is used does not matter.
+  /// A stream of its own from offset 0: its seed mixes this seed and `key` (SplitMix64 of each), and neither the offset nor the order of
+  /// forks counts, so a layer keyed by its name draws the same numbers wherever it lives.
   Generator fork(uint64_t key) const;
 
   /// Reserves enough counter blocks for `count` elements of up to 64 bits and returns where they start.

@@ -33,7 +33,20 @@ class WEFT_API Storage : public RefCounted {
   void add_save() { saves_.fetch_add(1, std::memory_order_acq_rel); }
   void drop_save() { saves_.fetch_sub(1, std::memory_order_acq_rel); }
 
+  /// Which tensor's recorded history describes these bytes: an in-place write through an alias outside that tensor's family of views
+  /// (a detached one, say) would leave the history wrong, and is refused while grad mode is on. `leaf`: it is a leaf that requires grad.
+  void set_history(const void* body, bool leaf) {
+    history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf), std::memory_order_relaxed);
+  }
+  void clear_history(const void* body) {
+    if ((history_.load(std::memory_order_relaxed) & ~uintptr_t{1}) == reinterpret_cast<uintptr_t>(body)) history_.store(0, std::memory_order_relaxed);
+  }
+  const void* history() const { return reinterpret_cast<const void*>(history_.load(std::memory_order_relaxed) & ~uintptr_t{1}); }
+  bool history_is_leaf() const { return history_.load(std::memory_order_relaxed) & 1; }
+
  private:
+  static constexpr size_t kInlineBytes = 64;  // small CPU blocks lie behind the header, in one allocation
+  bool is_inline() const { return !release_ && !context_; }
   Storage(Device device, void* data, size_t bytes, void (*release)(void*), void* context)
       : data_(data), bytes_(bytes), release_(release), context_(context), device_(device) {}
   ~Storage() = default;
@@ -43,6 +56,7 @@ class WEFT_API Storage : public RefCounted {
   void* context_;
   std::atomic<uint32_t> version_{0};
   std::atomic<uint32_t> saves_{0};
+  std::atomic<uintptr_t> history_{0};
   Device device_;
 };
 

@@ -20,6 +20,7 @@ namespace weft {
 
 class Tensor;
 struct Context;
+struct ParameterLock;  // tensor/parameter_lock.h
 
 /// What the tape keeps in a tensor; defined in autograd/.
 class WEFT_API AutogradSlot {
@@ -30,7 +31,7 @@ class WEFT_API AutogradSlot {
 /// The shared state behind a Tensor. Library internal; users hold Tensors.
 struct WEFT_API TensorBody : RefCounted {
   TensorBody(Ref<Storage> s, int64_t off, const Shape& sz, const Shape& st, DType t)
-      : storage(std::move(s)), offset(off), sizes(sz), strides(st), dtype(t) {}
+      : storage(std::move(s)), offset(off), sizes(sz), strides(st), dtype(t), device(storage->device()) {}
   static void* operator new(size_t bytes);           // thread-local free lists
   static void operator delete(void* p) noexcept;
   static void destroy(TensorBody* b) noexcept;
@@ -39,9 +40,11 @@ struct WEFT_API TensorBody : RefCounted {
   int64_t offset;  ///< in elements
   Shape sizes, strides;
   DType dtype;
+  Device device;                  ///< the storage's; kept here so that reading it does not touch a storage that a step may swap
   bool requires_grad = false;     ///< mirrors the slot, so that the common test costs one load
+  bool follows_base = false;      ///< a view whose history follows its base's: an in-place write to the base may make it require grad
   bool holds_save = false;        ///< counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
-  std::atomic<void*> lock{nullptr};  ///< the parameter lock once marked concurrent (autograd/parameter_lock.h), else null
+  std::atomic<ParameterLock*> lock{nullptr};  ///< owned; set once marked concurrent (autograd/parameter_lock.h), else null
   AutogradSlot* slot = nullptr;   ///< owned
 };
 
@@ -70,7 +73,7 @@ class WEFT_API Tensor {
   int64_t size(int64_t d) const { return body().sizes[wrap_dim("size", d, dim())]; }
   int64_t numel() const { return body().sizes.numel(); }
   DType dtype() const { return body().dtype; }
-  Device device() const { return body().storage->device(); }
+  Device device() const { return body().device; }
   int64_t storage_offset() const { return body().offset; }
   bool is_contiguous() const;
   bool is_floating_point() const { return is_floating(dtype()); }
@@ -94,7 +97,7 @@ class WEFT_API Tensor {
   template <class T> std::vector<T> to_vector() const;
 
   // ---- gradients (autograd/)
-  bool requires_grad() const { return body().requires_grad; }
+  bool requires_grad() const { return body().follows_base ? view_requires_grad() : body().requires_grad; }
   Tensor& requires_grad_(bool on = true);   ///< Throws: AutogradError on a non-leaf or a non-floating tensor.
   bool is_leaf() const;
   Tensor grad() const;                      ///< undefined when there is none
@@ -196,6 +199,7 @@ class WEFT_API Tensor {
  private:
   [[noreturn]] static void undefined();  // Throws ValueError: undefined tensor
   void check_data(DType wanted) const;
+  bool view_requires_grad() const;  // a view asks its base first, autograd/
   Ref<TensorBody> body_;
 };
 

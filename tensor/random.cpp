@@ -1,0 +1,56 @@
+// Random factories. The permutation is drawn on the host and sorted by key, so that it too is the same everywhere.
+#include <weft/tensor/factories.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include <weft/kernels/backend.h>
+
+namespace weft {
+namespace {
+
+Generator& chosen(Generator* generator) { return generator ? *generator : default_generator(); }
+
+template <class Draw>
+Tensor drawn(const Shape& sizes, const TensorOptions& options, Generator* generator, Draw&& draw) {
+  Tensor y = empty(sizes, {.dtype = options.dtype, .device = options.device});
+  Context context;
+  if (y.numel() > 0) draw(backend(options.device), context, chosen(generator).take(y.numel()), y.view_of());
+  if (options.requires_grad) y.requires_grad_();
+  return y;
+}
+
+void check_floating(const char* what, DType dtype) {
+  if (!is_floating(dtype)) throw DTypeError(str(what, ": takes a floating dtype, got ", dtype));
+}
+
+}  // namespace
+
+Tensor rand(const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  check_floating("rand", options.dtype);
+  return drawn(sizes, options, generator, [](Backend& b, Context& c, PhiloxKey key, View y) { b.uniform(c, key, 0, 1, y); });
+}
+
+Tensor randn(const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  check_floating("randn", options.dtype);
+  return drawn(sizes, options, generator, [](Backend& b, Context& c, PhiloxKey key, View y) { b.normal(c, key, 0, 1, y); });
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  if (low >= high) throw ValueError(str("randint: the range [", low, ", ", high, ") is empty"));
+  return drawn(sizes, options, generator, [=](Backend& b, Context& c, PhiloxKey key, View y) { b.random_int(c, key, low, high, y); });
+}
+
+Tensor randperm(int64_t n, Generator* generator) {
+  if (n < 0) throw ValueError(str("randperm: n is ", n));
+  const std::vector<double> keys = rand({n}, {.dtype = kFloat64}, generator).to_vector<double>();
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    const double ka = keys[static_cast<size_t>(a)], kb = keys[static_cast<size_t>(b)];
+    return ka != kb ? ka < kb : a < b;
+  });
+  return from_vector(order, {n});
+}
+
+}  // namespace weft
