@@ -5,7 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
-#include <ostream>
+#include <string>
 
 namespace weft::rpc {
 
@@ -13,15 +13,16 @@ namespace weft::rpc {
 struct WorkerId {
   int32_t value = -1;
   friend auto operator<=>(const WorkerId&, const WorkerId&) = default;
-  friend std::ostream& operator<<(std::ostream& out, WorkerId id) { return out << id.value; }
 };
 
 /// One life of a worker; 0 means "any" where one is expected.
 struct Incarnation {
   uint64_t value = 0;
   friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
-  friend std::ostream& operator<<(std::ostream& out, Incarnation i) { return out << i.value; }
 };
+
+inline std::string to_string(WorkerId id) { return std::to_string(id.value); }
+inline std::string to_string(Incarnation i) { return std::to_string(i.value); }
 
 }  // namespace weft::rpc
 

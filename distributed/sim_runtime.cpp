@@ -158,6 +158,9 @@ class SimRuntime::Scheduler {
 
   /// Runs one runnable job until it waits or ends.
   void step() {
+    if (++steps_at_once > options.max_steps_at_once && !stopping) {
+      throw Deadlock(str("simulation: ", steps_at_once, " task switches at ", time_text(clock), "without time moving on"));
+    }
     const size_t n = runnable.size();
     const size_t i = options.shuffle ? static_cast<size_t>(order.next() % n) : 0;
     std::swap(runnable[i], runnable[options.shuffle ? n - 1 : 0]);
@@ -169,9 +172,6 @@ class SimRuntime::Scheduler {
     }
     mix(job->id);
     mix(static_cast<uint64_t>(clock.time_since_epoch().count()));
-    if (++steps_at_once > options.max_steps_at_once) {
-      throw Deadlock(str("simulation: ", steps_at_once, " task switches at ", time_text(clock), "without time moving on"));
-    }
     if (!job->begun) {
       job->begun = true;
       job->carrier = carrier_for(job);

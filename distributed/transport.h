@@ -10,9 +10,9 @@
 //   ... t->close();                                     // bounded; no callback runs after it returned
 //
 // What is promised: a message arrives whole or not at all, with the sender's id and incarnation as the first frame of its
-// connection gave them. It may be lost when a connection breaks (on_peer says so); the real transport keeps the order of one
-// sender and never doubles, but callers must not build on that: the simulated one does both. A peer that connects to us
-// becomes known by that (its hello carries its addresses), and replies use its connection. send() to our own id loops back.
+// connection gave them. It may be lost when a connection breaks (on_peer says so), and small messages overtake large ones; the real
+// transport never doubles one, but callers must not build on that: the simulated one does. A peer that connects to us becomes
+// known by that (its hello carries its addresses), and replies use its connection. send() to our own id loops back.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +74,7 @@ struct Payload {
   const void* data = nullptr;
   int64_t bytes = 0;
   int32_t device = kHostDevice;  ///< where `data` lies
-  Release release;
+  Release release{};
 };
 
 /// Memory for an arriving payload, from Receiver::allocate. `data` is kept alive by `release`.
@@ -82,7 +82,7 @@ struct Block {
   void* data = nullptr;
   int64_t bytes = 0;
   int32_t device = kHostDevice;
-  Release release;
+  Release release{};
 };
 
 /// A message that has arrived whole.
@@ -124,11 +124,11 @@ class WEFT_API Receiver {
 struct PeerAddress {
   /// "host:port", "unix:/path", "unix-abstract:name" (same host) or "sim:...". The first that suits is used: a unix address only
   /// if `host_key` equals ours.
-  std::vector<std::string> addresses;
+  std::vector<std::string> addresses{};
   /// Names a machine's network namespace (boot id and namespace); equal means unix sockets reach it. Empty: unknown.
-  std::string host_key;
+  std::string host_key{};
   /// Who must answer; 0 means anybody. Another one answering is kRejected.
-  Incarnation incarnation;
+  Incarnation incarnation{};
 };
 
 /// Counters of one peer (debug info).
@@ -138,7 +138,7 @@ struct PeerCounters {
   int64_t queued_bytes = 0, queued_messages = 0;
 };
 
-/// A fault or a shape of the wire that tests and options set; see each transport's own options for more.
+/// What a message and a queue may hold; the same for every transport.
 struct WireLimits {
   int64_t max_message_bytes = int64_t{16} << 30;     ///< header and payloads of one message, both ways
   int64_t max_header_bytes = int64_t{256} << 20;     ///< header alone

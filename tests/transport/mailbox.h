@@ -1,0 +1,105 @@
+// A Receiver for tests: keeps what arrives, can be waited for, can answer every message.
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/sync.h>
+#include <weft/distributed/transport.h>
+
+namespace weft::rpc {
+
+/// Thread safety: any thread; read the vectors directly only when no transport runs.
+class Mailbox : public Receiver {
+ public:
+  explicit Mailbox(Runtime& runtime) : runtime_(runtime), changed_(runtime, "mail") {}
+
+  Block allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t) override {
+    void* memory = std::malloc(static_cast<size_t>(bytes));
+    return {memory, bytes, kHostDevice, Release(std::free, memory)};
+  }
+  void on_message(Inbound message) override {
+    Transport* reply = nullptr;
+    {
+      MutexLock lock(mutex);
+      ++count;
+      reply = reply_with;
+      if (handler) {
+        auto h = handler;
+        lock.unlock();
+        h(std::move(message));
+        lock.lock();
+      } else {
+        if (reply != nullptr) reply->send(message.from, message.kind, message.header);
+        messages.push_back(std::move(message));
+      }
+    }
+    changed_.set();
+  }
+  void on_peer(WorkerId peer, Incarnation, PeerState state, const std::string& reason) override {
+    {
+      MutexLock lock(mutex);
+      auto& text = states_[peer];
+      text += (text.empty() ? "" : " ") + std::string(to_string(state));
+      reasons[peer] = reason;
+    }
+    changed_.set();
+  }
+
+  /// The states a peer has gone through, as words.
+  std::string states(WorkerId peer) {
+    MutexLock lock(mutex);
+    return states_[peer];
+  }
+  std::string reason(WorkerId peer) {
+    MutexLock lock(mutex);
+    return reasons[peer];
+  }
+
+  /// Waits until `n` messages have come. False: not within `limit`.
+  bool wait_for(size_t n, Duration limit = std::chrono::seconds(60)) {
+    return wait([&] { return count >= n; }, limit);
+  }
+  bool wait_for_state(WorkerId peer, const std::string& words, Duration limit = std::chrono::seconds(60)) {
+    return wait([&] { return states_[peer] == words; }, limit);
+  }
+
+  Mutex mutex;
+  std::vector<Inbound> messages;
+  size_t count = 0;
+  Transport* reply_with = nullptr;
+  std::function<void(Inbound)> handler;
+  std::map<WorkerId, std::string> reasons;
+
+ private:
+  template <class Done>
+  bool wait(Done done, Duration limit) {
+    const TimePoint end = runtime_.now() + limit;
+    while (true) {
+      changed_.reset();
+      {
+        MutexLock lock(mutex);
+        if (done()) return true;
+      }
+      if (!changed_.wait_until(end)) return false;
+    }
+  }
+
+  Runtime& runtime_;
+  Event changed_;
+  std::map<WorkerId, std::string> states_;
+};
+
+/// Payloads over vectors that the caller keeps alive.
+template <class... Vectors>
+std::vector<Payload> payloads_of(const Vectors&... vectors) {
+  std::vector<Payload> out;
+  (out.push_back({vectors.data(), static_cast<int64_t>(vectors.size() * sizeof(vectors[0])), kHostDevice, {}}), ...);
+  return out;
+}
+
+}  // namespace weft::rpc
