@@ -1,0 +1,194 @@
+// cross_entropy and linear_cross_entropy, each one node: a pass over the logits forward that keeps one number per row (its logsumexp), and a
+// pass backward. The linear form never holds more than a block of rows of the logits; both directions make the blocks alike, so
+// the numbers do not depend on how the loss is reduced.
+#include <algorithm>
+
+#include <weft/autograd/class_loss.h>
+
+namespace weft {
+
+using formula::ClassRows;
+using launch::context;
+
+namespace {
+
+// Class weights with smoothing follow the composed form: there the uniform part is weighted class by class.
+bool needs_composed(const CrossEntropyOptions& o) { return o.weight.defined() && o.label_smoothing > 0; }
+
+// The gradient of each row's loss from the gradient of the result: [R], stride 0 where it is one number for all.
+View row_gradient(const Tensor& g, int64_t rows) { return {g.raw(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}}; }
+
+// g over the divisor of a mean, contiguous, in the loss's dtype.
+Tensor scaled_gradient(const Tensor& g, const Tensor& divisor, DType t) {
+  const Tensor scaled = divisor.defined() ? launch::binary(Binary::kDiv, launch::cast(g, t), divisor) : launch::cast(g, t);
+  return launch::contiguous(scaled);
+}
+
+View optional_view(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
+
+// [R] losses reduced, without recording.
+Tensor reduce_plain(const Tensor& losses, const Tensor& divisor, const ClassRows& r, const CrossEntropyOptions& options) {
+  if (options.reduction == Reduction::kNone) return launch::reshaped(losses, r.sizes);
+  Tensor y = launch::reduce("cross_entropy", Reduce::kSum, losses, launch::reduced_dims("cross_entropy", losses, {}), false);
+  return divisor.defined() ? launch::binary(Binary::kDiv, y, divisor) : y;
+}
+
+Tensor divisor_of(const ClassRows& r, const CrossEntropyOptions& options, DType t) {
+  return options.reduction == Reduction::kMean ? formula::loss_divisor(r.target, options, t) : Tensor();
+}
+
+// The options without a graph behind the class weights, in the dtype of the loss.
+CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
+  CrossEntropyOptions o = options;
+  if (o.weight.defined()) o.weight = launch::contiguous(launch::cast(o.weight.detach(), t));
+  return o;
+}
+
+}  // namespace
+
+Tensor cross_entropy(In logits, In target, const CrossEntropyOptions& options) {
+  const ClassRows r = formula::class_rows("cross_entropy", logits, target, options);
+  if (needs_composed(options))
+    return formula::reduce_rows(formula::composed_class_loss(log_softmax(r.x, 1), r.target, options), r.target, r.sizes, options);
+  const DType t = r.x.dtype();
+  const CrossEntropyOptions o = plain_options(options, t);
+  const Tensor x = launch::contiguous(r.x);
+  const int64_t rows = x.sizes()[0];
+  Tensor losses = empty({rows}, {.dtype = t, .device = x.device()}), lse = empty({rows}, {.dtype = t, .device = x.device()});
+  if (rows != 0)
+    launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(), optional_view(o.weight), o.ignore_index, o.label_smoothing,
+                                        losses.view_of(), lse.view_of());
+  const Tensor divisor = divisor_of(r, o, t);
+  Tensor y = reduce_plain(losses, divisor, r, o);
+  return record("cross_entropy", y, {r.x},
+                [x = Saved(r.x), target = Saved(r.target), lse, divisor, o, sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
+                  const Tensor v = x.get(), ids = target.get();
+                  if (grad_enabled()) {
+                    return formula::composed_backward(
+                        [&](const std::vector<Tensor>& in) {
+                          return std::vector<Tensor>{formula::reduce_rows(formula::composed_class_loss(log_softmax(in[0], 1), ids, o), ids, sizes, o)};
+                        },
+                        {v}, {g}, needs);
+                  }
+                  const Tensor xc = launch::contiguous(v), gr = scaled_gradient(g, divisor, v.dtype());
+                  Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
+                  if (dx.numel() != 0)
+                    launch::backend_of(v).cross_entropy_backward(context(), xc.view_of(), lse.view_of(), ids.view_of(), optional_view(o.weight),
+                                                                 o.ignore_index, o.label_smoothing, row_gradient(gr, v.sizes()[0]), dx.view_of());
+                  return {dx};
+                });
+}
+
+namespace {
+
+// Rows per block of the linear form: about 2 million logits at a time, and never so few that the products starve.
+int64_t block_rows(int64_t rows, int64_t classes) {
+  return std::clamp<int64_t>((int64_t{1} << 21) / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32), std::max<int64_t>(rows, 1));
+}
+
+View rows_of(const Tensor& x, int64_t start, int64_t count) {
+  View v = x.view_of();
+  v.data = static_cast<char*>(v.data) + start * v.strides[0] * size_of(v.dtype);
+  v.sizes[0] = count;
+  return v;
+}
+
+View transposed_view(View v) {
+  std::swap(v.sizes[0], v.sizes[1]);
+  std::swap(v.strides[0], v.strides[1]);
+  return v;
+}
+
+struct LinearLoss {
+  Tensor x, w, b, target;  // contiguous, one dtype; b may be undefined
+  CrossEntropyOptions o;
+  int64_t rows() const { return x.sizes()[0]; }
+  int64_t classes() const { return w.sizes()[0]; }
+  int64_t block() const { return block_rows(rows(), classes()); }
+  Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
+
+  void logits(int64_t start, int64_t n, const Tensor& out) const {
+    launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0, optional_view(b), rows_of(out, 0, n));
+  }
+
+  void forward(const Tensor& losses, const Tensor& lse) const {
+    const Tensor space = workspace();
+    for (int64_t start = 0; start < rows(); start += block()) {
+      const int64_t n = std::min(block(), rows() - start);
+      logits(start, n, space);
+      launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n), optional_view(o.weight), o.ignore_index,
+                                          o.label_smoothing, rows_of(losses, start, n), rows_of(lse, start, n));
+    }
+  }
+
+  // dx, dw and db may be undefined: not wanted. dw and db come in as zeros.
+  void backward(const Tensor& lse, const Tensor& g, const Tensor& dx, const Tensor& dw, const Tensor& db) const {
+    Backend& device = launch::backend_of(x);
+    const Tensor space = workspace(), dspace = workspace();
+    const Tensor part = db.defined() ? empty({1, classes()}, {.dtype = x.dtype(), .device = x.device()}) : Tensor();
+    for (int64_t start = 0; start < rows(); start += block()) {
+      const int64_t n = std::min(block(), rows() - start);
+      logits(start, n, space);
+      const View d = rows_of(dspace, 0, n), gr = row_gradient(g, rows());
+      View grows = gr;
+      grows.data = static_cast<char*>(gr.data) + start * gr.strides[0] * size_of(gr.dtype);
+      grows.sizes[0] = n;
+      device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n), rows_of(target, start, n), optional_view(o.weight),
+                                    o.ignore_index, o.label_smoothing, grows, d);
+      if (dx.defined()) device.matmul(context(), 1, d, w.view_of(), 0, {}, rows_of(dx, start, n));
+      if (dw.defined()) device.matmul(context(), 1, transposed_view(d), rows_of(x, start, n), start == 0 ? 0 : 1, {}, dw.view_of());
+      if (db.defined()) {
+        device.reduce(context(), Reduce::kSum, d, part.view_of());
+        const View sum = launch::reshaped(part, {classes()}).view_of();
+        device.binary(context(), Binary::kAdd, 1, 0, db.view_of(), sum, db.view_of());
+      }
+    }
+  }
+};
+
+}  // namespace
+
+Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options) {
+  constexpr const char* name = "linear_cross_entropy";
+  if (x->dim() != 2 || weight->dim() != 2 || x->sizes()[1] != weight->sizes()[1])
+    throw ShapeError(str(name, ": x must be [N, I] and weight [C, I]: x is ", x->sizes(), ", weight is ", weight->sizes()));
+  if (bias->defined() && !(bias->sizes() == Shape{weight->sizes()[0]}))
+    throw ShapeError(str(name, ": bias is ", bias->sizes(), ", weight is ", weight->sizes()));
+  if (!(target->sizes() == Shape{x->sizes()[0]})) throw ShapeError(str(name, ": target must be [", x->sizes()[0], "], is ", target->sizes()));
+  launch::check_index(name, target);
+  launch::check_floating(name, x);
+  launch::check_floating(name, weight);
+  for (const Tensor* other : {&weight.get(), &bias.get(), &target.get()})
+    if (other->defined()) launch::check_devices(name, x, *other);
+  const DType t = promote(x->dtype(), weight->dtype());
+  formula::check_class_options(name, weight->sizes()[0], x, options);
+  const CrossEntropyOptions o = plain_options(options, t);
+  const ClassRows r{Tensor(), launch::contiguous(target), target->sizes()};
+  if (needs_composed(o)) return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), o);
+  LinearLoss l{launch::contiguous(launch::cast(x, t)), launch::contiguous(launch::cast(weight, t)),
+               bias->defined() ? launch::contiguous(launch::cast(bias, t)) : Tensor(), r.target, o};
+  const TensorOptions like{.dtype = t, .device = x->device()};
+  Tensor losses = empty({l.rows()}, like), lse = empty({l.rows()}, like);
+  l.forward(losses, lse);
+  const Tensor divisor = divisor_of(r, o, t);
+  Tensor y = reduce_plain(losses, divisor, r, o);
+  return record(name, y, {x, weight, bias},
+                [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), lse, divisor, o, t](const Tensor& g, Needs needs) -> GradList {
+                  const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
+                  if (grad_enabled()) {
+                    return formula::composed_backward(
+                        [&](const std::vector<Tensor>& in) { return std::vector<Tensor>{cross_entropy(linear(in[0], in[1], in[2]), ids, o)}; },
+                        {v, m, c}, {g}, needs);
+                  }
+                  const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
+                                         c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
+                  const TensorOptions kind{.dtype = t, .device = v.device()};
+                  const Tensor dx = needs[0] ? empty(v.sizes(), kind) : Tensor();
+                  const Tensor dw = needs[1] ? launch::zeros(m.sizes(), t, v.device()) : Tensor();
+                  const Tensor db = needs[2] && c.defined() ? launch::zeros(c.sizes(), t, v.device()) : Tensor();
+                  again.backward(lse, scaled_gradient(g, divisor, t), dx, dw, db);
+                  return {dx, dw, db};
+                });
+}
+
+}  // namespace weft

@@ -1,0 +1,173 @@
+// Matrix products. Two kernels stand below all of them: [M,K][K,N] and a batch of it. Transposes are strides, so a backward makes no copy, and
+// a batch that is broadcast has stride 0.
+#include <weft/autograd/formula.h>
+
+namespace weft {
+
+namespace {
+
+Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
+
+// A common dtype, floating.
+DType product_dtype(const char* name, const Tensor& a, const Tensor& b) {
+  launch::check_devices(name, a, b);
+  launch::check_floating(name, a);
+  launch::check_floating(name, b);
+  return promote(a.dtype(), b.dtype());
+}
+
+void check_rank(const char* name, const Tensor& x, const char* which, int rank) {
+  if (x.dim() != rank) throw ShapeError(str(name, ": ", which, " must have ", rank, rank == 1 ? " dim, is " : " dims, is ", x.sizes()));
+}
+
+void check_inner(const char* name, const Tensor& a, const Tensor& b, int64_t inner_a, int64_t inner_b) {
+  if (inner_a != inner_b) throw ShapeError(str(name, ": inner sizes differ: a is ", a.sizes(), ", b is ", b.sizes()));
+}
+
+// c = a b for matrices or batches of them; `a` and `b` already have c's dtype.
+void multiply(double alpha, const Tensor& a, const Tensor& b, double beta, const View& bias, const Tensor& c) {
+  if (c.numel() == 0) return;
+  if (a.numel() == 0 && beta == 0) {
+    launch::fill_into(c, 0);
+    if (bias.defined()) launch::backend_of(c).copy(launch::context(), {bias.data, bias.dtype, c.sizes(), {0, bias.strides[0]}}, c.view_of());
+    return;
+  }
+  launch::backend_of(c).matmul(launch::context(), alpha, a.view_of(), b.view_of(), beta, bias, c.view_of());
+}
+
+// Both of rank 2 or both of rank 3 with equal batches.
+Tensor product(const char* name, const Tensor& a, const Tensor& b) {
+  const DType dtype = product_dtype(name, a, b);
+  const int r = a.dim();
+  Shape sizes = a.sizes();
+  sizes[r - 1] = b.sizes()[r - 1];
+  const Tensor x = launch::cast(a, dtype), z = launch::cast(b, dtype);
+  Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
+  multiply(1, x, z, 0, {}, y);
+  return record(name, y, {a, b}, [name, a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
+    return {needs[0] ? product(name, g, swapped(b.get())) : Tensor(), needs[1] ? product(name, swapped(a.get()), g) : Tensor()};
+  });
+}
+
+// Leading dims of x made one: [.., M, K] -> [B, M, K], broadcast to `batch` first. One repeated matrix stays one, with stride 0.
+Tensor batched(const Tensor& x, const Shape& batch, int64_t count) {
+  const int64_t m = x.sizes()[x.dim() - 2], k = x.sizes()[x.dim() - 1];
+  if (x.dim() == 2 || x.numel() == m * k) return expand(reshape(x, {1, m, k}), {count, m, k});
+  Shape sizes = batch;
+  sizes.push_back(m);
+  sizes.push_back(k);
+  return reshape(expand(x, sizes), {count, m, k});
+}
+
+Shape without_last(const Shape& sizes, int n) {
+  Shape out = sizes;
+  for (int i = 0; i < n; ++i) out.erase(out.size() - 1);
+  return out;
+}
+
+}  // namespace
+
+Tensor matmul(In a, In b) {
+  if (a->dim() == 2 && b->dim() == 2) return mm(a.get(), b.get());
+  if (a->dim() == 0 || b->dim() == 0) throw ShapeError(str("matmul: takes at least one dim: a is ", a->sizes(), ", b is ", b->sizes()));
+  check_inner("matmul", a, b, a->sizes().back(), b->sizes()[b->dim() == 1 ? 0 : b->dim() - 2]);
+  if (a->dim() == 1 && b->dim() == 1) return dot(a.get(), b.get());
+  if (b->dim() == 1) return squeeze(matmul(a.get(), unsqueeze(b.get(), 1)), -1);
+  if (a->dim() == 1) return squeeze(matmul(unsqueeze(a.get(), 0), b.get()), -2);
+  const int64_t m = a->sizes()[a->dim() - 2], k = a->sizes().back(), n = b->sizes().back();
+  Shape sizes;
+  if (b->dim() == 2) {  // one matrix for all rows
+    sizes = without_last(a->sizes(), 1);
+    const int64_t rows = sizes.numel();
+    sizes.push_back(n);
+    return reshape(mm(reshape(a.get(), {rows, k}), b.get()), sizes);
+  }
+  const Shape batch = broadcast("matmul", without_last(a->sizes(), 2), without_last(b->sizes(), 2));
+  sizes = batch;
+  sizes.push_back(m);
+  sizes.push_back(n);
+  const int64_t count = batch.numel();
+  return reshape(product("matmul", batched(a, batch, count), batched(b, batch, count)), sizes);
+}
+
+Tensor mm(In a, In b) {
+  check_rank("matmul", a, "a", 2);
+  check_rank("matmul", b, "b", 2);
+  check_inner("matmul", a, b, a->sizes()[1], b->sizes()[0]);
+  return product("matmul", a, b);
+}
+
+Tensor mv(In a, In x) {
+  check_rank("mv", a, "a", 2);
+  check_rank("mv", x, "x", 1);
+  check_inner("mv", a, x, a->sizes()[1], x->sizes()[0]);
+  return squeeze(product("mv", a, unsqueeze(x.get(), 1)), 1);
+}
+
+Tensor dot(In a, In b) {
+  check_rank("dot", a, "a", 1);
+  check_rank("dot", b, "b", 1);
+  check_inner("dot", a, b, a->sizes()[0], b->sizes()[0]);
+  return reshape(product("dot", unsqueeze(a.get(), 0), unsqueeze(b.get(), 1)), {});
+}
+
+Tensor bmm(In a, In b) {
+  check_rank("bmm", a, "a", 3);
+  check_rank("bmm", b, "b", 3);
+  if (a->sizes()[0] != b->sizes()[0]) throw ShapeError(str("bmm: batches differ: a is ", a->sizes(), ", b is ", b->sizes()));
+  check_inner("bmm", a, b, a->sizes()[2], b->sizes()[1]);
+  return product("bmm", a, b);
+}
+
+Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+  check_rank("addmm", a, "a", 2);
+  check_rank("addmm", b, "b", 2);
+  check_inner("addmm", a, b, a->sizes()[1], b->sizes()[0]);
+  const Shape sizes{a->sizes()[0], b->sizes()[1]};
+  if (!(broadcast("addmm", c->sizes(), sizes) == sizes)) throw ShapeError(str("addmm: c of ", c->sizes(), " does not broadcast to ", sizes));
+  product_dtype("addmm", c, a);
+  const DType dtype = promote(product_dtype("addmm", a, b), c->dtype());
+  const Tensor x = launch::cast(a, dtype), z = launch::cast(b, dtype);
+  Tensor y = empty(sizes, {.dtype = dtype, .device = a->device()});
+  launch::copy_into(y, c);
+  if (a->sizes()[1] == 0) launch::unary_into(Unary::kMulScalar, y, beta.d);
+  else multiply(alpha.d, x, z, beta.d, {}, y);
+  return record("addmm", y, {c, a, b}, [a = Saved(a), b = Saved(b), alpha, beta](const Tensor& g, Needs needs) -> GradList {
+    return {needs[0] ? g * beta : Tensor(), needs[1] ? mm(g, swapped(b.get())) * alpha : Tensor(),
+            needs[2] ? mm(swapped(a.get()), g) * alpha : Tensor()};
+  });
+}
+
+Tensor linear(In x, In weight, In bias) {
+  const bool biased = bias->defined();
+  check_rank("linear", weight, "weight", 2);
+  const int64_t out = weight->sizes()[0], in = weight->sizes()[1];
+  if (x->dim() == 0 || x->sizes().back() != in)
+    throw ShapeError(str("linear: inner sizes differ: x is ", x->sizes(), ", weight is ", weight->sizes()));
+  if (biased && !(bias->sizes() == Shape{out})) throw ShapeError(str("linear: bias is ", bias->sizes(), ", weight is ", weight->sizes()));
+  const DType dtype = product_dtype("linear", x, weight);
+  if (biased) product_dtype("linear", x, bias);
+  Shape sizes = x->sizes();
+  sizes[sizes.size() - 1] = out;
+  const int64_t rows = in == 0 ? without_last(x->sizes(), 1).numel() : x->numel() / in;
+  const Tensor x2 = x->dim() == 2 ? launch::cast(x, dtype) : launch::reshaped(launch::contiguous(launch::cast(x, dtype)), {rows, in});
+  const Tensor w = launch::cast(weight, dtype);
+  const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
+  Tensor y = empty(sizes, {.dtype = dtype, .device = x->device()});
+  multiply(1, x2, launch::transposed(w, 0, 1), 0, biased ? b.view_of() : View{}, x->dim() == 2 ? y : launch::reshaped(y, {rows, out}));
+  return record("linear", y, {x, weight, bias}, [x = Saved(x), w = Saved(weight), rows](const Tensor& g, Needs needs) -> GradList {
+    const Tensor v = x.get(), m = w.get(), g2 = reshape(g, {rows, m.sizes()[0]});
+    return {needs[0] ? reshape(mm(g2, m), v.sizes()) : Tensor(),
+            needs[1] ? mm(swapped(g2), reshape(v, {rows, m.sizes()[1]})) : Tensor(), needs[2] ? sum(g2, {0}) : Tensor()};
+  });
+}
+
+Tensor outer(In a, In b) {
+  check_rank("outer", a, "a", 1);
+  check_rank("outer", b, "b", 1);
+  return unsqueeze(a.get(), 1) * b.get();
+}
+
+Tensor Tensor::matmul(const Tensor& other) const { return weft::matmul(*this, other); }
+
+}  // namespace weft

@@ -1,0 +1,313 @@
+// Views: another geometry over the same storage. Backward takes the same step the other way; slices go through unslice, whose own backward
+// is the slice again. The general case, as_strided, adds into a flat image of x's memory.
+#include <algorithm>
+
+#include <weft/autograd/formula.h>
+
+namespace weft {
+
+namespace {
+
+// Sizes with -1 replaced by what is left over.
+Shape resolve_sizes(const char* name, const Tensor& x, const Shape& sizes) {
+  Shape out = sizes;
+  int64_t known = 1;
+  int hole = -1;
+  for (int d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] >= 0) known *= sizes[d];
+    else if (sizes[d] == -1 && hole < 0) hole = d;
+    else throw ShapeError(str(name, ": sizes ", sizes, " are not possible"));
+  }
+  const int64_t n = x.numel();
+  if (hole >= 0 && known != 0 && n % known == 0) out[hole] = n / known;
+  else if (hole >= 0 || known != n) throw ShapeError(str(name, ": ", n, " elements of ", x.sizes(), " do not fit ", sizes));
+  return out;
+}
+
+// Strides under which `sizes` walk x's elements in the same order; false when no such strides exist. Each run of dims that lies
+// evenly in memory is matched with the new dims of the same extent.
+bool view_strides(const Tensor& x, const Shape& sizes, Shape& strides) {
+  strides = contiguous_strides(sizes);
+  if (x.numel() == 0 || x.is_contiguous()) return true;
+  int to = sizes.size() - 1;
+  int64_t run = 1, base = x.dim() > 0 ? x.strides()[x.dim() - 1] : 1, filled = 1;
+  for (int from = x.dim() - 1; from >= 0; --from) {
+    run *= x.sizes()[from];
+    const bool run_ends = from == 0 || (x.sizes()[from - 1] != 1 && x.strides()[from - 1] != run * base);
+    if (!run_ends) continue;
+    while (to >= 0 && (filled < run || sizes[to] == 1)) {
+      strides[to] = filled * base;
+      filled *= sizes[to--];
+    }
+    if (filled != run) return false;
+    if (from > 0) base = x.strides()[from - 1];
+    run = filled = 1;
+  }
+  return to < 0;
+}
+
+Tensor view_as(const char* name, const Tensor& x, const Shape& sizes, const Shape& strides) {
+  return record_view(name, alias(x, sizes, strides, x.storage_offset()), x,
+                     [before = x.sizes()](const Tensor& g, Needs) -> GradList { return {reshape(g, before)}; });
+}
+
+}  // namespace
+
+Tensor view(In x, const Shape& wanted) {
+  const Shape sizes = resolve_sizes("view", x, wanted);
+  Shape strides;
+  if (!view_strides(x, sizes, strides))
+    throw ShapeError(str("view: ", x->sizes(), " with strides ", x->strides(), " cannot be seen as ", sizes, " without a copy; use reshape"));
+  return view_as("view", x, sizes, strides);
+}
+
+Tensor reshape(In x, const Shape& wanted) {
+  const Shape sizes = resolve_sizes("reshape", x, wanted);
+  if (sizes == x->sizes()) return x;
+  Shape strides;
+  if (view_strides(x, sizes, strides)) return view_as("reshape", x, sizes, strides);
+  const Tensor copy = contiguous(x.get());
+  return view_as("reshape", copy, sizes, contiguous_strides(sizes));
+}
+
+Tensor flatten(In x, int64_t start, int64_t end) {
+  if (x->dim() == 0) return reshape(x.get(), {1});
+  const int first = wrap_dim("flatten", start, x->dim()), last = wrap_dim("flatten", end, x->dim());
+  if (first > last) throw ShapeError(str("flatten: start ", start, " is behind end ", end, " in ", x->sizes()));
+  Shape sizes;
+  int64_t joined = 1;
+  for (int d = 0; d < x->dim(); ++d) {
+    if (d < first || d > last) sizes.push_back(x->sizes()[d]);
+    else joined *= x->sizes()[d];
+    if (d == last) sizes.push_back(joined);
+  }
+  return reshape(x.get(), sizes);
+}
+
+Tensor transpose(In x, int64_t d0, int64_t d1) {
+  if (x->dim() == 0) wrap_dim("transpose", d0, 0);
+  const int a = wrap_dim("transpose", d0, x->dim()), b = wrap_dim("transpose", d1, x->dim());
+  return record_view("transpose", launch::transposed(x, a, b), x,
+                     [a, b](const Tensor& g, Needs) -> GradList { return {transpose(g, a, b)}; });
+}
+
+Tensor permute(In x, const Shape& dims) {
+  if (dims.size() != x->dim()) throw ShapeError(str("permute: ", dims, " does not name the dims of ", x->sizes()));
+  Shape sizes, strides, back(x->dim(), -1);
+  for (int d = 0; d < dims.size(); ++d) {
+    const int from = wrap_dim("permute", dims[d], x->dim());
+    if (back[from] >= 0) throw ShapeError(str("permute: dim ", dims[d], " is named twice in ", dims));
+    back[from] = d;
+    sizes.push_back(x->sizes()[from]);
+    strides.push_back(x->strides()[from]);
+  }
+  return record_view("permute", alias(x, sizes, strides, x->storage_offset()), x,
+                     [back](const Tensor& g, Needs) -> GradList { return {permute(g, back)}; });
+}
+
+Tensor expand(In x, const Shape& wanted) {
+  const int lead = wanted.size() - x->dim();
+  Shape sizes = wanted, strides(wanted.size(), 0);
+  bool fits = lead >= 0;
+  for (int d = 0; fits && d < wanted.size(); ++d) {
+    const int64_t have = d < lead ? 1 : x->sizes()[d - lead];
+    if (wanted[d] == -1 && d >= lead) sizes[d] = have;
+    fits = sizes[d] >= 0 && (have == 1 || have == sizes[d]);
+    if (d >= lead && have == sizes[d]) strides[d] = x->strides()[d - lead];
+  }
+  if (!fits) throw ShapeError(str("expand: ", x->sizes(), " does not expand to ", wanted));
+  if (sizes == x->sizes()) return x;
+  return record_view("expand", alias(x, sizes, strides, x->storage_offset()), x,
+                     [before = x->sizes()](const Tensor& g, Needs) -> GradList { return {sum_to(g, before)}; });
+}
+
+Tensor squeeze(In x) {
+  Shape sizes, strides;
+  for (int d = 0; d < x->dim(); ++d) {
+    if (x->sizes()[d] == 1) continue;
+    sizes.push_back(x->sizes()[d]);
+    strides.push_back(x->strides()[d]);
+  }
+  return view_as("squeeze", x, sizes, strides);
+}
+
+Tensor squeeze(In x, int64_t dim) {
+  const int d = wrap_dim("squeeze", dim, x->dim());
+  Shape sizes = x->sizes(), strides = x->strides();
+  if (sizes[d] == 1) {
+    sizes.erase(d);
+    strides.erase(d);
+  }
+  return view_as("squeeze", x, sizes, strides);
+}
+
+Tensor unsqueeze(In x, int64_t dim) {
+  const int d = wrap_dim("unsqueeze", dim, x->dim() + 1);
+  Shape sizes = x->sizes(), strides = x->strides();
+  const int64_t stride = d < x->dim() ? sizes[d] * strides[d] : 1;
+  sizes.insert(d, 1);
+  strides.insert(d, stride);
+  return view_as("unsqueeze", x, sizes, strides);
+}
+
+namespace {
+
+Tensor sliced(const char* name, const Tensor& x, int d, int64_t start, int64_t length, int64_t step) {
+  Shape sizes = x.sizes(), strides = x.strides();
+  const int64_t offset = x.storage_offset() + (length > 0 ? start * strides[d] : 0);
+  sizes[d] = length;
+  strides[d] *= step;
+  return record_view(name, alias(x, sizes, strides, offset), x, [before = x.sizes(), d, start, step](const Tensor& g, Needs) -> GradList {
+    return {formula::unslice(g, before, d, start, step)};
+  });
+}
+
+}  // namespace
+
+Tensor narrow(In x, int64_t dim, int64_t start, int64_t length) {
+  const int d = wrap_dim("narrow", dim, x->dim());
+  const int64_t size = x->sizes()[d];
+  if (start < 0 || length < 0 || start > size - length)
+    throw IndexError(str("narrow: ", length, " elements from ", start, " are outside dim ", d, " of ", x->sizes()));
+  return sliced("narrow", x, d, start, length, 1);
+}
+
+Tensor select(In x, int64_t dim, int64_t index) {
+  const int d = wrap_dim("select", dim, x->dim());
+  const int64_t size = x->sizes()[d], at = index < 0 ? index + size : index;
+  if (at < 0 || at >= size) throw IndexError(str("select: index ", index, " is outside dim ", d, " of ", x->sizes()));
+  Shape sizes = x->sizes(), strides = x->strides();
+  const int64_t offset = x->storage_offset() + at * strides[d];
+  sizes.erase(d);
+  strides.erase(d);
+  return record_view("select", alias(x, sizes, strides, offset), x, [before = x->sizes(), d, at](const Tensor& g, Needs) -> GradList {
+    return {formula::unslice(unsqueeze(g, d), before, d, at, 1)};
+  });
+}
+
+Tensor slice(In x, int64_t dim, int64_t start, int64_t end, int64_t step) {
+  const int d = wrap_dim("slice", dim, x->dim());
+  if (step <= 0) throw ValueError(str("slice: step must be positive, got ", step));
+  const int64_t size = x->sizes()[d];
+  const int64_t first = std::clamp<int64_t>(start < 0 ? start + size : start, 0, size);
+  const int64_t last = std::clamp<int64_t>(end < 0 ? end + size : end, first, size);
+  return sliced("slice", x, d, first, (last - first + step - 1) / step, step);
+}
+
+std::vector<Tensor> split(In x, const Shape& lengths, int64_t dim) {
+  const int d = wrap_dim("split", dim, x->dim());
+  int64_t total = 0;
+  for (int64_t n : lengths) total += n < 0 ? x->sizes()[d] + 1 : n;
+  if (total != x->sizes()[d]) throw ShapeError(str("split: lengths ", lengths, " do not add up to dim ", d, " of ", x->sizes()));
+  std::vector<Tensor> parts;
+  int64_t start = 0;
+  for (int64_t n : lengths) {
+    parts.push_back(sliced("split", x, d, start, n, 1));
+    start += n;
+  }
+  return parts;
+}
+
+std::vector<Tensor> split(In x, int64_t length, int64_t dim) {
+  const int d = wrap_dim("split", dim, x->dim());
+  if (length <= 0) throw ValueError(str("split: length must be positive, got ", length));
+  std::vector<Tensor> parts;
+  for (int64_t start = 0; start < x->sizes()[d]; start += length)
+    parts.push_back(sliced("split", x, d, start, std::min(length, x->sizes()[d] - start), 1));
+  return parts;
+}
+
+std::vector<Tensor> chunk(In x, int64_t parts, int64_t dim) {
+  const int d = wrap_dim("chunk", dim, x->dim());
+  if (parts <= 0) throw ValueError(str("chunk: parts must be positive, got ", parts));
+  return split(x.get(), std::max<int64_t>((x->sizes()[d] + parts - 1) / parts, 1), d);
+}
+
+std::vector<Tensor> unbind(In x, int64_t dim) {
+  const int d = wrap_dim("unbind", dim, x->dim());
+  std::vector<Tensor> parts;
+  for (int64_t i = 0; i < x->sizes()[d]; ++i) parts.push_back(select(x.get(), d, i));
+  return parts;
+}
+
+namespace {
+
+// Elements from the first to behind the last that a geometry reaches.
+int64_t span_of(const Shape& sizes, const Shape& strides) {
+  int64_t last = 0;
+  for (int d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return 0;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return last + 1;
+}
+
+// x from its memory image: the geometry of x over a flat tensor, and back.
+Tensor gather_image(const Tensor& flat, const Shape& sizes, const Shape& strides, int64_t offset) {
+  const Tensor every = arange(0, flat.numel(), 1, {.dtype = kInt64, .device = flat.device()});
+  const Tensor at = launch::contiguous(alias(every, sizes, strides, offset));
+  return reshape(index_select(flat, 0, launch::reshaped(at, {at.numel()})), sizes);
+}
+
+Tensor scatter_image(const Tensor& g, int64_t span, const Shape& sizes, const Shape& strides, int64_t offset) {
+  const Tensor every = arange(0, span, 1, {.dtype = kInt64, .device = g.device()});
+  const Tensor at = launch::contiguous(alias(every, sizes, strides, offset));
+  return index_add(launch::zeros({span}, g.dtype(), g.device()), 0, launch::reshaped(at, {at.numel()}), reshape(g, {-1}));
+}
+
+}  // namespace
+
+Tensor as_strided(In x, const Shape& sizes, const Shape& strides, int64_t offset) {
+  if (sizes.size() != strides.size()) throw ShapeError(str("as_strided: sizes ", sizes, " and strides ", strides, " differ in length"));
+  for (int d = 0; d < sizes.size(); ++d)
+    if (sizes[d] < 0 || strides[d] < 0) throw ShapeError(str("as_strided: sizes ", sizes, ", strides ", strides, " must not be negative"));
+  const int64_t span = span_of(x->sizes(), x->strides());
+  if (offset < 0 || offset + span_of(sizes, strides) > span)
+    throw ShapeError(str("as_strided: sizes ", sizes, ", strides ", strides, ", offset ", offset, " leave the ", span, " elements of ", x->sizes()));
+  for (int d = 0; x->requires_grad() && grad_enabled() && d < x->dim(); ++d)
+    if (x->strides()[d] == 0 && x->sizes()[d] > 1)
+      throw AutogradError(str("as_strided: x of sizes ", x->sizes(), " is expanded, its gradient has no single place; clone it first"));
+  return record_view("as_strided", alias(x, sizes, strides, x->storage_offset() + offset), x,
+                     [before = x->sizes(), lay = x->strides(), span, sizes, strides, offset](const Tensor& g, Needs) -> GradList {
+                       if (span == 0 || g.numel() == 0) return {zeros(before, {.dtype = g.dtype(), .device = g.device()})};
+                       return {gather_image(scatter_image(g, span, sizes, strides, offset), before, lay, 0)};
+                     });
+}
+
+Tensor diagonal(In x, int64_t offset, int64_t d0, int64_t d1) {
+  const int a = wrap_dim("diagonal", d0, x->dim()), b = wrap_dim("diagonal", d1, x->dim());
+  if (a == b) throw ShapeError(str("diagonal: dims ", d0, " and ", d1, " of ", x->sizes(), " are the same"));
+  const int64_t rows = x->sizes()[a], cols = x->sizes()[b];
+  const int64_t length = std::max<int64_t>(0, offset >= 0 ? std::min(rows, cols - offset) : std::min(rows + offset, cols));
+  Shape sizes = x->sizes(), strides = x->strides();
+  const int64_t first = length == 0 ? 0 : offset >= 0 ? offset * strides[b] : -offset * strides[a];
+  sizes.push_back(length);
+  strides.push_back(strides[a] + strides[b]);
+  for (int d : {std::max(a, b), std::min(a, b)}) {
+    sizes.erase(d);
+    strides.erase(d);
+  }
+  return as_strided(x.get(), sizes, strides, first);
+}
+
+Tensor Tensor::view(const Shape& sizes) const { return weft::view(*this, sizes); }
+Tensor Tensor::reshape(const Shape& sizes) const { return weft::reshape(*this, sizes); }
+Tensor Tensor::flatten(int64_t start, int64_t end) const { return weft::flatten(*this, start, end); }
+Tensor Tensor::t() const {
+  if (dim() > 2) throw ShapeError(str("t: takes at most two dims, got ", sizes()));
+  return dim() < 2 ? *this : weft::transpose(*this, 0, 1);
+}
+Tensor Tensor::transpose(int64_t d0, int64_t d1) const { return weft::transpose(*this, d0, d1); }
+Tensor Tensor::permute(const Shape& dims) const { return weft::permute(*this, dims); }
+Tensor Tensor::expand(const Shape& sizes) const { return weft::expand(*this, sizes); }
+Tensor Tensor::squeeze() const { return weft::squeeze(*this); }
+Tensor Tensor::squeeze(int64_t d) const { return weft::squeeze(*this, d); }
+Tensor Tensor::unsqueeze(int64_t d) const { return weft::unsqueeze(*this, d); }
+Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const { return weft::narrow(*this, d, start, length); }
+Tensor Tensor::select(int64_t d, int64_t index) const { return weft::select(*this, d, index); }
+Tensor Tensor::slice(int64_t d, int64_t start, int64_t end, int64_t step) const { return weft::slice(*this, d, start, end, step); }
+std::vector<Tensor> Tensor::split(int64_t length, int64_t d) const { return weft::split(*this, length, d); }
+std::vector<Tensor> Tensor::chunk(int64_t parts, int64_t d) const { return weft::chunk(*this, parts, d); }
+std::vector<Tensor> Tensor::unbind(int64_t d) const { return weft::unbind(*this, d); }
+
+}  // namespace weft

@@ -1,0 +1,63 @@
+// softmax, log_softmax and logsumexp along one dim: rows of a [R, K] matrix to the kernels.
+#include <limits>
+
+#include <weft/autograd/formula.h>
+
+namespace weft {
+
+namespace {
+
+Tensor run_softmax(const char* name, bool log, const Tensor& x, int64_t dim) {
+  launch::check_floating(name, x);
+  const launch::Rows r = launch::rows(name, x, dim);
+  Tensor y = empty(r.x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+  if (y.numel() != 0) launch::backend_of(x).softmax(launch::context(), log, r.x.view_of(), y.view_of());
+  return launch::from_rows(r, y);
+}
+
+Tensor softmax_grad(const char* name, bool log, const Tensor& y, const Tensor& g, int64_t dim) {
+  const launch::Rows ry = launch::rows(name, y, dim), rg = launch::rows(name, g, dim);
+  Tensor dx = empty(ry.x.sizes(), {.dtype = y.dtype(), .device = y.device()});
+  if (dx.numel() != 0)
+    launch::backend_of(y).softmax_backward(launch::context(), log, ry.x.view_of(), launch::cast(rg.x, y.dtype()).view_of(), dx.view_of());
+  return launch::from_rows(ry, dx);
+}
+
+Tensor sum_kept(const Tensor& x, int64_t dim) { return x.dim() == 0 ? x : sum(x, {dim}, true); }
+
+}  // namespace
+
+Tensor softmax(In x, int64_t dim) {
+  Tensor y = run_softmax("softmax", false, x, dim);
+  return record("softmax", y, {x}, [y = SavedOutput(y), dim](const Tensor& g, Needs) -> GradList {
+    const Tensor p = y.get();
+    if (!grad_enabled()) return {softmax_grad("softmax", false, p, g, dim)};
+    return {p * (g - sum_kept(g * p, dim))};
+  });
+}
+
+Tensor log_softmax(In x, int64_t dim) {
+  Tensor y = run_softmax("log_softmax", true, x, dim);
+  return record("log_softmax", y, {x}, [y = SavedOutput(y), dim](const Tensor& g, Needs) -> GradList {
+    const Tensor p = y.get();
+    if (!grad_enabled()) return {softmax_grad("log_softmax", true, p, g, dim)};
+    return {g - exp(p) * sum_kept(g, dim)};
+  });
+}
+
+Tensor logsumexp(In x, int64_t dim, bool keepdim) {
+  launch::check_floating("logsumexp", x);
+  const launch::Rows r = launch::rows("logsumexp", x, dim);
+  Tensor values = empty({r.count}, {.dtype = x->dtype(), .device = x->device()});
+  if (r.width == 0) launch::fill_into(values, -std::numeric_limits<double>::infinity());
+  else if (r.count != 0) launch::backend_of(x).logsumexp(launch::context(), r.x.view_of(), values.view_of());
+  return record("logsumexp", launch::from_row_values(r, values, keepdim), {x}, [x = Saved(x), d = r.dim, keepdim](const Tensor& g, Needs) -> GradList {
+    const Tensor v = x.get();
+    return {softmax(v, d) * (keepdim || v.dim() == 0 ? g : unsqueeze(g, d))};
+  });
+}
+
+Tensor Tensor::softmax(int64_t d) const { return weft::softmax(*this, d); }
+Tensor Tensor::log_softmax(int64_t d) const { return weft::log_softmax(*this, d); }
+
+}  // namespace weft

@@ -1,0 +1,92 @@
+// The launch plan: what stands between an op body and the Backend. Each function checks devices and dtypes, brings the arguments to a
+// common type, broadcasts them to views with stride 0, allocates the result and makes one backend call. Nothing here is recorded
+// on the tape; autograd/ calls these and records. Sizes that are plain wrong throw before anything is allocated.
+#pragma once
+
+#include <string>
+
+#include <weft/kernels/backend.h>
+#include <weft/tensor/tensor.h>
+
+namespace weft::launch {
+
+/// The context of the calling thread's launches.
+WEFT_API Context& context();
+inline Backend& backend_of(const Tensor& x) { return backend(x.device()); }
+
+/// The public name of a table row: LogSigmoid -> "log_sigmoid", RsubScalar -> "rsub".
+WEFT_API std::string op_name(const char* row);
+/// The dtype that an op of this class computes in when its arguments meet in `t`: integers become float32 for kFloat, bool becomes int64 for kNumeric.
+constexpr DType compute_dtype(OpClass c, DType t) {
+  if (c == OpClass::kFloat && !is_floating(t)) return kFloat32;
+  if (c == OpClass::kNumeric && t == kBool) return kInt64;
+  return t;
+}
+/// Throws: DeviceError when a and b are on different devices.
+WEFT_API void check_devices(const char* name, const Tensor& a, const Tensor& b);
+/// Throws: DTypeError unless x is floating.
+WEFT_API void check_floating(const char* name, const Tensor& x);
+/// Throws: DTypeError unless x holds int64 or int32.
+WEFT_API void check_index(const char* name, const Tensor& x);
+/// Throws: DTypeError when a fractional scalar meets an integer dtype.
+WEFT_API void check_scalar(const char* name, DType t, Scalar s);
+
+/// x as a view of `sizes` with stride 0 where it is repeated; sizes must broadcast.
+WEFT_API View expand_view(const Tensor& x, const Shape& sizes);
+
+// Pointwise, into a new tensor.
+WEFT_API Tensor unary(Unary op, const Tensor& x, Scalar s = 0, Scalar t = 0);
+WEFT_API Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s = 1, Scalar t = 0);
+WEFT_API Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Scalar s = 1);
+WEFT_API Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b);
+
+// Pointwise, into an existing tensor of any strides; the arguments broadcast to y and take its dtype. check_into throws what the write would:
+// ShapeError, DTypeError (float into integer), DeviceError, or ShapeError for a y whose elements share memory.
+WEFT_API void check_into(const char* name, const Tensor& y, const Tensor& x);
+WEFT_API void check_writable(const char* name, const Tensor& y);
+WEFT_API void unary_into(Unary op, const Tensor& y, Scalar s = 0, Scalar t = 0);
+WEFT_API void binary_into(Binary op, const Tensor& y, const Tensor& b, Scalar s = 1, Scalar t = 0);
+/// y = x, converted and broadcast; also between devices.
+WEFT_API void copy_into(const Tensor& y, const Tensor& x);
+WEFT_API void fill_into(const Tensor& y, Scalar value);
+
+// Copies.
+WEFT_API Tensor cast(const Tensor& x, DType dtype);         ///< x itself when it has that dtype
+WEFT_API Tensor contiguous(const Tensor& x);                ///< x itself when row-major
+WEFT_API Tensor clone(const Tensor& x);                     ///< always a fresh row-major copy
+WEFT_API Tensor to_device(const Tensor& x, Device device);  ///< x itself when there
+/// A fresh tensor of zeros.
+WEFT_API Tensor zeros(const Shape& sizes, DType dtype, Device device);
+
+/// The dims of a reduction as flags, wrapped and checked; empty means all. Throws: IndexError, ShapeError for a dim named twice.
+struct Dims {
+  bool on[kMaxDims] = {};
+  int count = 0;
+};
+WEFT_API Dims reduced_dims(const char* name, const Tensor& x, const Shape& dims);
+/// Sizes after a reduction.
+WEFT_API Shape reduced_sizes(const Tensor& x, const Dims& dims, bool keepdim);
+/// Number of elements that go into one result.
+WEFT_API int64_t reduced_count(const Tensor& x, const Dims& dims);
+/// Sums and products of integers and bool are int64; any and all are bool; the rest keeps x's dtype. Throws: ShapeError for an extreme of nothing.
+WEFT_API Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims& dims, bool keepdim);
+
+/// x with `dim` moved to the end, row-major, as [R, K]; and the way back for a result of the same rank.
+struct Rows {
+  Tensor x;     ///< [R, K]
+  Shape sizes;  ///< of the original
+  int dim = 0;
+  int64_t count = 0, width = 0;
+};
+WEFT_API Rows rows(const char* name, const Tensor& x, int64_t dim);
+/// y [R, k] laid out as the original with k at `dim`, row-major.
+WEFT_API Tensor from_rows(const Rows& r, const Tensor& y);
+/// y [R] with `dim` gone (or of size 1).
+WEFT_API Tensor from_row_values(const Rows& r, const Tensor& y, bool keepdim);
+
+/// x over other sizes without history; x must be row-major.
+WEFT_API Tensor reshaped(const Tensor& x, const Shape& sizes);
+/// x with two dims exchanged, without history.
+WEFT_API Tensor transposed(const Tensor& x, int d0, int d1);
+
+}  // namespace weft::launch

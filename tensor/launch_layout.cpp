@@ -1,0 +1,147 @@
+// Launches that copy, rearrange and reduce.
+#include <weft/tensor/launch.h>
+
+#include <vector>
+
+namespace weft::launch {
+
+Tensor cast(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Tensor y = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
+  if (y.numel() != 0) backend_of(x).copy(context(), x.view_of(), y.view_of());
+  return y;
+}
+
+Tensor clone(const Tensor& x) {
+  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+  if (y.numel() != 0) backend_of(x).copy(context(), x.view_of(), y.view_of());
+  return y;
+}
+
+Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
+
+Tensor to_device(const Tensor& x, Device device) {
+  if (x.device() == device) return x;
+  const Tensor src = contiguous(x);
+  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = device});
+  const auto bytes = static_cast<size_t>(x.numel() * size_of(x.dtype()));
+  if (bytes == 0) return y;
+  if (x.device().is_cpu()) {
+    backend(device).copy_from_host(context(), src.raw(), y.raw(), bytes);
+  } else if (device.is_cpu()) {
+    backend_of(x).copy_to_host(context(), src.raw(), y.raw(), bytes);
+  } else {
+    std::vector<char> host(bytes);
+    backend_of(x).copy_to_host(context(), src.raw(), host.data(), bytes);
+    backend(device).copy_from_host(context(), host.data(), y.raw(), bytes);
+  }
+  return y;
+}
+
+Tensor zeros(const Shape& sizes, DType dtype, Device device) {
+  Tensor y = empty(sizes, {.dtype = dtype, .device = device});
+  fill_into(y, 0);
+  return y;
+}
+
+Dims reduced_dims(const char* name, const Tensor& x, const Shape& dims) {
+  Dims out;
+  if (dims.empty()) {
+    for (int d = 0; d < x.dim(); ++d) out.on[d] = true;
+    out.count = x.dim();
+    return out;
+  }
+  for (int64_t dim : dims) {
+    if (x.dim() == 0 && (dim == 0 || dim == -1)) continue;
+    const int d = wrap_dim(name, dim, x.dim());
+    if (out.on[d]) throw ShapeError(str(name, ": dim ", dim, " is named twice in ", dims));
+    out.on[d] = true;
+    ++out.count;
+  }
+  return out;
+}
+
+Shape reduced_sizes(const Tensor& x, const Dims& dims, bool keepdim) {
+  Shape sizes;
+  for (int d = 0; d < x.dim(); ++d) {
+    if (!dims.on[d]) sizes.push_back(x.sizes()[d]);
+    else if (keepdim) sizes.push_back(1);
+  }
+  return sizes;
+}
+
+int64_t reduced_count(const Tensor& x, const Dims& dims) {
+  int64_t n = 1;
+  for (int d = 0; d < x.dim(); ++d)
+    if (dims.on[d]) n *= x.sizes()[d];
+  return n;
+}
+
+Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims& dims, bool keepdim) {
+  const bool test = op == Reduce::kAny || op == Reduce::kAll;
+  const bool extreme = op == Reduce::kMax || op == Reduce::kMin;
+  DType dtype = x.dtype();
+  if (test) dtype = kBool;
+  else if (!extreme && !is_floating(dtype)) dtype = kInt64;
+  const Shape kept = reduced_sizes(x, dims, true);
+  if (extreme && reduced_count(x, dims) == 0 && kept.numel() != 0)
+    throw ShapeError(str(name, ": no elements to choose from in ", x.sizes()));
+  const Tensor in = test ? x : cast(x, dtype);
+  Tensor y = empty(keepdim ? kept : reduced_sizes(x, dims, false), {.dtype = dtype, .device = x.device()});
+  if (y.numel() == 0) return y;
+  if (x.numel() == 0) {
+    fill_into(y, op == Reduce::kProd || op == Reduce::kAll ? 1 : 0);
+    return y;
+  }
+  backend_of(x).reduce(context(), op, in.view_of(), {y.raw(), dtype, kept, contiguous_strides(kept)});
+  return y;
+}
+
+Tensor reshaped(const Tensor& x, const Shape& sizes) { return alias(x, sizes, contiguous_strides(sizes), x.storage_offset()); }
+
+Tensor transposed(const Tensor& x, int d0, int d1) {
+  Shape sizes = x.sizes(), strides = x.strides();
+  std::swap(sizes[d0], sizes[d1]);
+  std::swap(strides[d0], strides[d1]);
+  return alias(x, sizes, strides, x.storage_offset());
+}
+
+Rows rows(const char* name, const Tensor& x, int64_t dim) {
+  Rows r;
+  r.sizes = x.sizes();
+  if (x.dim() == 0) {  // one number is one row of one
+    if (dim != 0 && dim != -1) wrap_dim(name, dim, 0);
+    r.count = r.width = 1;
+    r.x = reshaped(x, {1, 1});
+    return r;
+  }
+  r.dim = wrap_dim(name, dim, x.dim());
+  const int last = x.dim() - 1;
+  r.width = x.sizes()[r.dim];
+  r.count = 1;
+  for (int d = 0; d <= last; ++d)
+    if (d != r.dim) r.count *= x.sizes()[d];
+  r.x = reshaped(contiguous(r.dim == last ? x : transposed(x, r.dim, last)), {r.count, r.width});
+  return r;
+}
+
+Tensor from_rows(const Rows& r, const Tensor& y) {
+  if (r.sizes.empty()) return reshaped(y, {});
+  const int last = r.sizes.size() - 1;
+  Shape sizes = r.sizes;
+  std::swap(sizes[r.dim], sizes[last]);
+  sizes[last] = y.sizes()[1];
+  Tensor out = reshaped(y, sizes);
+  return r.dim == last ? out : clone(transposed(out, r.dim, last));
+}
+
+Tensor from_row_values(const Rows& r, const Tensor& y, bool keepdim) {
+  if (r.sizes.empty()) return reshaped(y, {});
+  Tensor out = from_rows(r, reshaped(y, {r.count, 1}));
+  if (keepdim) return out;
+  Shape sizes = r.sizes;
+  sizes.erase(r.dim);
+  return reshaped(out, sizes);
+}
+
+}  // namespace weft::launch
