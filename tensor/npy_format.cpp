@@ -1,0 +1,188 @@
+#include <weft/tensor/npy_format.h>
+
+#include <cstring>
+#include <limits>
+
+#include <weft/kernels/backend.h>
+
+namespace weft::detail {
+namespace {
+
+struct Row {
+  DType dtype;
+  const char* code;
+};
+constexpr Row kCodes[] = {{kFloat32, "<f4"}, {kFloat64, "<f8"}, {kFloat16, "<f2"}, {kInt64, "<i8"}, {kInt32, "<i4"}, {kUInt8, "|u1"}, {kBool, "|b1"}, {kBFloat16, "|V2"}};
+
+/// The few Python literals that a header holds: a dictionary of strings, booleans and tuples of integers.
+class Literal {
+ public:
+  explicit Literal(std::string_view text) : text_(text) {}
+  [[noreturn]] void fail(const char* expected) const { throw IoError(str("bad .npy header at byte ", static_cast<int64_t>(at_), ": expected ", expected)); }
+  bool accept(char c) {
+    skip();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c, const char* what) {
+    if (!accept(c)) fail(what);
+  }
+  std::string string() {
+    skip();
+    const char quote = at_ < text_.size() ? text_[at_] : '\0';
+    if (quote != '\'' && quote != '"') fail("a string");
+    const size_t end = text_.find(quote, ++at_);
+    if (end == std::string_view::npos) fail("the end of a string");
+    std::string out(text_.substr(at_, end - at_));
+    at_ = end + 1;
+    return out;
+  }
+  bool boolean() {
+    skip();
+    for (const std::string_view word : {"True", "False"})
+      if (text_.substr(at_, word.size()) == word) {
+        at_ += word.size();
+        return word == "True";
+      }
+    fail("True or False");
+  }
+  int64_t integer() {
+    skip();
+    const size_t begin = at_;
+    int64_t value = 0;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9')
+      if (__builtin_mul_overflow(value, int64_t{10}, &value) || __builtin_add_overflow(value, text_[at_++] - '0', &value)) fail("a smaller number");
+    if (at_ == begin) fail("a size");
+    return value;
+  }
+  bool peek_string() {
+    skip();
+    return at_ < text_.size() && (text_[at_] == '\'' || text_[at_] == '"');
+  }
+  bool done() {
+    skip();
+    return at_ == text_.size();
+  }
+
+ private:
+  void skip() {
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t')) ++at_;
+  }
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+DType dtype_of_code(const std::string& code) {
+  for (const Row& row : kCodes)
+    if (code == row.code || (code.size() == 3 && code[0] == '=' && code.substr(1) == row.code + 1)) return row.dtype;
+  if (code.find('O') != std::string::npos) throw IoError(str("dtype '", code, "' holds Python objects, which are never read"));
+  throw IoError(str("dtype '", code, "' is not supported"));
+}
+
+}  // namespace
+
+std::string write_npy_header(DType dtype, const Shape& sizes) {
+  std::string shape = "(";
+  for (int d = 0; d < sizes.size(); ++d) shape += str(sizes[d], sizes.size() == 1 ? "," : d + 1 < sizes.size() ? ", " : "");
+  const char* code = "";
+  for (const Row& row : kCodes)
+    if (row.dtype == dtype) code = row.code;
+  std::string text = str("{'descr': '", code, "', 'fortran_order': False, 'shape': ", shape, "), }");
+  text.append((64 - (10 + text.size() + 1) % 64) % 64, ' ');
+  text += '\n';
+  std::string out("\x93NUMPY\x01\x00", 8);
+  out += static_cast<char>(text.size() & 0xFF);
+  out += static_cast<char>(text.size() >> 8);
+  return out + text;
+}
+
+void read_npy_prefix(const unsigned char* first, size_t available, uint64_t& prefix, uint64_t& length) {
+  if (available < 10 || std::memcmp(first, "\x93NUMPY", 6) != 0) throw IoError("this is no .npy file");
+  const int major = first[6];
+  if (major < 1 || major > 3) throw IoError(str("unknown .npy version ", major, ".", static_cast<int>(first[7])));
+  prefix = major == 1 ? 10 : 12;
+  if (available < prefix) throw IoError("the .npy header is cut off");
+  length = first[8] | static_cast<uint64_t>(first[9]) << 8;
+  if (major > 1) length |= static_cast<uint64_t>(first[10]) << 16 | static_cast<uint64_t>(first[11]) << 24;
+  if (length > 1'000'000) throw IoError(str("the .npy header claims ", length, " bytes"));
+}
+
+NpyHeader read_npy_dictionary(std::string_view text) {
+  NpyHeader out;
+  bool descr = false, order = false, shape = false;
+  Literal in(text);
+  in.expect('{', "'{'");
+  while (!in.accept('}')) {
+    const std::string key = in.string();
+    in.expect(':', "':'");
+    if (key == "descr" && !descr) {
+      if (!in.peek_string()) throw IoError("structured dtypes are not supported");
+      out.dtype = dtype_of_code(in.string());
+      descr = true;
+    } else if (key == "fortran_order" && !order) {
+      out.fortran_order = in.boolean();
+      order = true;
+    } else if (key == "shape" && !shape) {
+      in.expect('(', "a tuple");
+      while (!in.accept(')')) {
+        if (out.sizes.size() == kMaxDims) throw IoError(str("more than ", kMaxDims, " dims are not supported"));
+        out.sizes.push_back(in.integer());
+        if (!in.accept(',')) {
+          in.expect(')', "')'");
+          break;
+        }
+      }
+      shape = true;
+    } else {
+      throw IoError(str("the .npy header has the unknown or repeated key '", key, "'"));
+    }
+    if (!in.accept(',')) {
+      in.expect('}', "'}'");
+      break;
+    }
+  }
+  if (!in.done()) in.fail("the end");
+  if (!descr || !order || !shape) throw IoError(str("the .npy header lacks ", !descr ? "descr" : !order ? "fortran_order" : "shape"));
+  return out;
+}
+
+uint64_t npy_data_bytes(const NpyHeader& header) {
+  int64_t bytes = size_of(header.dtype);
+  for (const int64_t n : header.sizes)
+    if (n == 0) return 0;
+  for (const int64_t n : header.sizes)
+    if (__builtin_mul_overflow(bytes, n, &bytes)) throw IoError(str("shape ", header.sizes, " is too large"));
+  return static_cast<uint64_t>(bytes);
+}
+
+Tensor npy_from_fortran(const Tensor& reversed, const Shape& sizes) {
+  Shape strides = sizes;
+  int64_t step = 1;
+  for (int d = 0; d < sizes.size(); ++d) {
+    strides[d] = step;
+    step *= sizes[d];
+  }
+  return npy_host_copy(alias(reversed, sizes, strides, 0));
+}
+
+Tensor npy_host_copy(const Tensor& x) {
+  Context context;
+  Tensor y = x;
+  if (!x.is_contiguous()) {
+    y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+    backend(x.device()).copy(context, x.view_of(), y.view_of());
+  }
+  if (y.device().is_cpu()) return y;
+  Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
+  backend(x.device()).copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
+  return host;
+}
+
+void npy_normalise_bools(const Tensor& x) {
+  if (x.dtype() != kBool) return;
+  auto* bytes = static_cast<uint8_t*>(x.raw());
+  for (int64_t i = 0; i < x.numel(); ++i) bytes[i] = bytes[i] != 0;
+}
+
+}  // namespace weft::detail
