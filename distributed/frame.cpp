@@ -65,9 +65,9 @@ Hello read_hello(const std::string& bytes) {
   if (in.number<uint32_t>() != kMagic) throw WireError("wire: the first record is no hello of this protocol");
   Hello h;
   h.version = in.number<uint32_t>();
-  if (h.version != kWireVersion) return h;  // the rest may look otherwise; the version alone leads to a reject
   h.features = in.number<uint64_t>();
   h.id.value = in.number<int32_t>();
+  if (h.version != kWireVersion) return h;  // up to here all versions agree; the rest may look otherwise, and a reject follows
   h.incarnation.value = in.number<uint64_t>();
   h.target.value = in.number<int32_t>();
   h.target_incarnation.value = in.number<uint64_t>();
@@ -161,10 +161,10 @@ std::string Frame::flat() const {
   return out;
 }
 
-bool append_message(Frame& frame, OutCursor& cursor) {
+bool append_message(Frame& frame, OutCursor& cursor, int64_t most) {
   const OutMessage& m = *cursor.message;
   const int64_t need = m.bytes - cursor.sent;
-  int64_t take = std::min(need, frame.room() - static_cast<int64_t>(kRecordBytes));
+  int64_t take = std::min(need, std::min(frame.room(), most) - static_cast<int64_t>(kRecordBytes));
   const bool first = cursor.sent == 0;
   if (take <= 0 || (first && take < static_cast<int64_t>(kBeginBytes))) return false;
   std::string prefix;

@@ -79,8 +79,8 @@ struct Frame {
   std::string flat() const;  ///< all bytes in one string (the simulated network)
 };
 
-/// Puts as much of a message into the frame as fits. True when all of it has been put.
-bool append_message(Frame& frame, OutCursor& cursor);
+/// Puts as much of a message into the frame as fits, and at most `most` bytes. True when all of it has been put.
+bool append_message(Frame& frame, OutCursor& cursor, int64_t most = kMaxFrameBytes);
 
 /// What a Decoder finds.
 class DecoderSink {

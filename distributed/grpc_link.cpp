@@ -1,0 +1,492 @@
+// Links on gRPC's core API (calls, batches of operations, one completion queue).
+//
+// Life of a link: every batch started adds one to `pending`, every event of the queue takes one off. The status batch (client: receive
+// status; server: receive close) is started first and ends last of all that matters: when it has come and nothing is pending, the
+// link is told closed and deleted. Batches are started by the poll thread, or by a writer that holds its own lock and has not been
+// told closed, so `calls` is never touched after that.
+//
+// Payload bytes go out as slices over the sender's memory; gRPC drops a slice when it has passed to the socket, and the drop releases
+// the message. Bytes come in as gRPC's read slices and are copied once, into the receiver's memory, by the Decoder.
+#include <weft/distributed/grpc_link.h>
+
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/slice.h>
+#include <grpc/support/alloc.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include <weft/distributed/address.h>
+
+namespace weft::rpc::inner {
+namespace {
+
+constexpr char kMethod[] = "/weft.Transport/Stream";
+
+enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown };
+
+/// What gRPC carries for us as a tag.
+struct Tag {
+  Link* link;
+  Kind kind;
+};
+
+/// gRPC is initialised once and stays: its own threads come and go with use.
+void init_grpc() {
+  static const bool once = [] {
+    grpc_init();
+    return true;
+  }();
+  (void)once;
+}
+
+Mutex& release_mutex() {
+  static Mutex m;
+  return m;
+}
+
+void drop_message(void* p) {
+  auto* keep = static_cast<std::shared_ptr<OutMessage>*>(p);
+  {
+    MutexLock lock(release_mutex());  // what the sender did before it handed the message over has happened before this
+  }
+  delete keep;
+}
+void drop_string(void* p) { delete static_cast<std::string*>(p); }
+
+grpc_byte_buffer* to_buffer(Frame frame) {
+  std::vector<grpc_slice> slices;
+  slices.reserve(frame.pieces.size());
+  for (auto& piece : frame.pieces) {
+    if (piece.keep != nullptr) {
+      auto* keep = new std::shared_ptr<OutMessage>(std::move(piece.keep));
+      slices.push_back(grpc_slice_new_with_user_data(const_cast<void*>(piece.data), piece.bytes, drop_message, keep));
+    } else if (piece.own.size() <= 1024) {
+      slices.push_back(grpc_slice_from_copied_buffer(piece.own.data(), piece.own.size()));
+    } else {
+      auto* own = new std::string(std::move(piece.own));
+      slices.push_back(grpc_slice_new_with_user_data(own->data(), own->size(), drop_string, own));
+    }
+  }
+  {
+    MutexLock lock(release_mutex());
+  }
+  grpc_byte_buffer* buffer = grpc_raw_byte_buffer_create(slices.data(), slices.size());
+  for (auto& slice : slices) grpc_slice_unref(slice);
+  return buffer;
+}
+
+std::string to_text(const grpc_slice& slice) {
+  return std::string(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice));
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw IoError(str("tls: cannot read ", path));
+  return text.str();
+}
+
+grpc_arg int_arg(const char* key, int64_t value) {
+  grpc_arg arg;
+  arg.type = GRPC_ARG_INTEGER;
+  arg.key = const_cast<char*>(key);
+  arg.value.integer = static_cast<int>(std::min<int64_t>(value, INT32_MAX));
+  return arg;
+}
+grpc_arg text_arg(const char* key, const std::string& value) {
+  grpc_arg arg;
+  arg.type = GRPC_ARG_STRING;
+  arg.key = const_cast<char*>(key);
+  arg.value.string = const_cast<char*>(value.c_str());
+  return arg;
+}
+
+int64_t to_ms(Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); }
+
+grpc_op make_op(grpc_op_type type) {
+  grpc_op op;
+  std::memset(&op, 0, sizeof op);
+  op.op = type;
+  return op;
+}
+
+}  // namespace
+
+struct LinkCalls {
+  explicit LinkCalls(Link* link) : read{link, kRead}, write{link, kWrite}, status{link, kStatus}, finish{link, kFinish} {
+    grpc_metadata_array_init(&initial);
+    grpc_metadata_array_init(&trailing);
+  }
+  ~LinkCalls() {
+    if (outgoing != nullptr) grpc_byte_buffer_destroy(outgoing);
+    if (incoming != nullptr) grpc_byte_buffer_destroy(incoming);
+    grpc_metadata_array_destroy(&initial);
+    grpc_metadata_array_destroy(&trailing);
+    grpc_slice_unref(details);
+    if (call != nullptr) grpc_call_unref(call);
+    if (channel != nullptr) grpc_channel_destroy(channel);
+  }
+  grpc_channel* channel = nullptr;
+  grpc_call* call = nullptr;
+  grpc_byte_buffer* outgoing = nullptr;
+  grpc_byte_buffer* incoming = nullptr;
+  grpc_metadata_array initial, trailing;
+  grpc_slice details = grpc_empty_slice();
+  grpc_status_code code = GRPC_STATUS_OK;
+  int cancelled = 0;
+  Tag read, write, status, finish;
+  std::atomic<int> pending{0};
+  bool closed = false;                   // the status has come; poll thread only, as the next
+  bool told = false;                     // on_closed was called
+  std::atomic<bool> initial_sent{false};
+  Mutex mutex;
+  std::string why WEFT_GUARDED_BY(mutex);  // our own reason for a cancel
+};
+
+Link::Link(bool is_accepted) : accepted(is_accepted), calls(std::make_unique<LinkCalls>(this)) {}
+Link::~Link() = default;
+
+struct LinkEngine::Grpc {
+  GrpcOptions options;
+  std::string ca, certificate, key;
+  std::vector<grpc_arg> client_args, server_args;
+  grpc_completion_queue* queue = nullptr;
+  grpc_server* server = nullptr;
+  grpc_channel_credentials* secure_client = nullptr;
+  grpc_channel_credentials* plain_client = nullptr;
+  bool listening = false;
+  bool server_down = true;
+  Tag accept{nullptr, kAccept}, down{nullptr, kServerDown};
+  grpc_call* new_call = nullptr;
+  grpc_call_details new_details;
+  grpc_metadata_array new_metadata;
+
+  ~Grpc() {
+    if (server != nullptr) grpc_server_destroy(server);
+    if (queue != nullptr) grpc_completion_queue_destroy(queue);
+    if (secure_client != nullptr) grpc_channel_credentials_release(secure_client);
+    if (plain_client != nullptr) grpc_channel_credentials_release(plain_client);
+    grpc_call_details_destroy(&new_details);
+    grpc_metadata_array_destroy(&new_metadata);
+  }
+};
+
+LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events)
+    : runtime_(runtime), events_(events), grpc_(new Grpc) {
+  init_grpc();
+  auto& g = *grpc_;
+  grpc_call_details_init(&g.new_details);
+  grpc_metadata_array_init(&g.new_metadata);
+  g.options = options;
+  if (options.tls) {
+    const TlsOptions& tls = *options.tls;
+    g.ca = !tls.ca.empty() || tls.ca_file.empty() ? tls.ca : read_file(tls.ca_file);
+    g.certificate = !tls.certificate.empty() || tls.certificate_file.empty() ? tls.certificate : read_file(tls.certificate_file);
+    g.key = !tls.key.empty() || tls.key_file.empty() ? tls.key : read_file(tls.key_file);
+    if (g.certificate.empty() || g.key.empty()) throw RpcError("tls: a certificate and its key are needed");
+    if (g.ca.empty()) throw RpcError("tls: the certificate of the authority (ca) is needed");
+    grpc_ssl_pem_key_cert_pair pair{g.key.c_str(), g.certificate.c_str()};
+    g.secure_client = grpc_ssl_credentials_create(g.ca.c_str(), &pair, nullptr, nullptr);
+    if (g.secure_client == nullptr) throw RpcError("tls: the certificates were not accepted");
+  }
+  g.plain_client = grpc_insecure_credentials_create();
+  const std::vector<grpc_arg> both = {
+      int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxFrameBytes),
+      int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, to_ms(options.keepalive_time)),
+      int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, to_ms(options.keepalive_timeout)),
+      int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+      int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+      text_arg(GRPC_ARG_OPTIMIZATION_TARGET, "latency"),
+  };
+  g.client_args = both;
+  g.client_args.insert(g.client_args.end(), {
+      int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20), int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
+      int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250), int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+      int_arg(GRPC_ARG_ENABLE_RETRIES, 0), int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0), int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+  });
+  if (options.tls && !options.tls->server_name.empty()) {
+    g.client_args.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, g.options.tls->server_name));
+  }
+  g.server_args = both;
+  g.server_args.insert(g.server_args.end(), {
+      int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
+  });
+  g.queue = grpc_completion_queue_create_for_next(nullptr);
+  const grpc_channel_args args{g.server_args.size(), g.server_args.data()};
+  g.server = grpc_server_create(&args, nullptr);
+  grpc_server_register_completion_queue(g.server, g.queue, nullptr);
+}
+
+LinkEngine::~LinkEngine() {
+  if (thread_ != nullptr) shutdown();
+  if (grpc_->server == nullptr) return;
+  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, &grpc_->down);  // never started
+  drain();
+}
+
+/// Empties the queue until it says that it is shut down.
+void LinkEngine::drain() {
+  grpc_completion_queue_shutdown(grpc_->queue);
+  while (grpc_completion_queue_next(grpc_->queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr).type != GRPC_QUEUE_SHUTDOWN) {
+  }
+}
+
+int LinkEngine::listen(const std::string& address, bool secure) {
+  auto& g = *grpc_;
+  grpc_server_credentials* credentials = nullptr;
+  if (secure) {
+    grpc_ssl_pem_key_cert_pair pair{g.key.c_str(), g.certificate.c_str()};
+    credentials = grpc_ssl_server_credentials_create_ex(
+        g.ca.c_str(), &pair, 1,
+        g.options.tls->require_client_certificate ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                                  : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
+        nullptr);
+  } else {
+    credentials = grpc_insecure_server_credentials_create();
+  }
+  const int port = grpc_server_add_http2_port(g.server, address.c_str(), credentials);
+  grpc_server_credentials_release(credentials);
+  if (port == 0) throw RpcError(str("cannot listen on ", address, ": the port is in use, or the host is not one of this machine's"));
+  g.listening = true;
+  return is_unix_address(address) ? 0 : port;
+}
+
+void LinkEngine::start() {
+  auto& g = *grpc_;
+  g.server_down = false;
+  grpc_server_start(g.server);
+  if (g.listening) request_call();
+  thread_ = runtime_.start_service("grpc", [this] { poll(); });
+}
+
+void LinkEngine::request_call() {
+  auto& g = *grpc_;
+  g.new_call = nullptr;
+  handoff();
+  grpc_server_request_call(g.server, &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue, &g.accept);
+}
+
+void LinkEngine::add(Link* link) {
+  MutexLock lock(mutex_);
+  links_.insert(link);
+}
+
+Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, Frame first) {
+  auto& g = *grpc_;
+  auto* link = new Link(false);
+  link->owner = std::move(owner);
+  auto& c = *link->calls;
+  const grpc_channel_args args{g.client_args.size(), g.client_args.data()};
+  c.channel = grpc_channel_create(target.address.c_str(), target.secure ? g.secure_client : g.plain_client, &args);
+  c.call = grpc_channel_create_call(c.channel, nullptr, GRPC_PROPAGATE_DEFAULTS, g.queue, grpc_slice_from_static_string(kMethod), nullptr,
+                                    gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
+  c.outgoing = to_buffer(std::move(first));
+  c.pending = 3;
+  add(link);
+  bool stopped = false;
+  {
+    MutexLock lock(mutex_);
+    stopped = stopping_;
+  }
+  grpc_op status = make_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
+  status.data.recv_status_on_client = {&c.trailing, &c.code, &c.details, nullptr};
+  grpc_op out[2] = {make_op(GRPC_OP_SEND_INITIAL_METADATA), make_op(GRPC_OP_SEND_MESSAGE)};
+  out[0].flags = GRPC_INITIAL_METADATA_WAIT_FOR_READY;
+  out[1].data.send_message.send_message = c.outgoing;
+  grpc_op in[2] = {make_op(GRPC_OP_RECV_INITIAL_METADATA), make_op(GRPC_OP_RECV_MESSAGE)};
+  in[0].data.recv_initial_metadata.recv_initial_metadata = &c.initial;
+  in[1].data.recv_message.recv_message = &c.incoming;
+  grpc_call* call = c.call;
+  grpc_call_ref(call);  // the link may end while the batches are being started
+  handoff();
+  grpc_call_start_batch(call, &status, 1, &c.status, nullptr);
+  grpc_call_start_batch(call, out, 2, &c.write, nullptr);
+  grpc_call_start_batch(call, in, 2, &c.read, nullptr);
+  if (stopped) grpc_call_cancel(call, nullptr);
+  grpc_call_unref(call);
+  return link;
+}
+
+void LinkEngine::write(Link& link, Frame frame) {
+  auto& c = *link.calls;
+  if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
+  c.outgoing = to_buffer(std::move(frame));
+  ++c.pending;
+  grpc_op ops[2];
+  size_t n = 0;
+  if (link.accepted && !c.initial_sent.exchange(true)) ops[n++] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+  ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
+  ops[n++].data.send_message.send_message = c.outgoing;
+  handoff();
+  grpc_call_start_batch(c.call, ops, n, &c.write, nullptr);
+}
+
+void LinkEngine::finish(Link& link) {
+  auto& c = *link.calls;
+  ++c.pending;
+  grpc_op ops[2];
+  size_t n = 0;
+  if (link.accepted) {
+    if (!c.initial_sent.exchange(true)) ops[n++] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+    ops[n++] = make_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
+  } else {
+    ops[n++] = make_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
+  }
+  handoff();
+  grpc_call_start_batch(c.call, ops, n, &c.finish, nullptr);
+}
+
+void LinkEngine::refuse(Link& link, Frame frame) {
+  auto& c = *link.calls;
+  if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
+  c.outgoing = to_buffer(std::move(frame));
+  ++c.pending;
+  grpc_op ops[3];
+  size_t n = 0;
+  if (!c.initial_sent.exchange(true)) ops[n++] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+  ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
+  ops[n++].data.send_message.send_message = c.outgoing;
+  grpc_slice details = grpc_slice_from_static_string("refused");
+  ops[n] = make_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
+  ops[n].data.send_status_from_server.status = GRPC_STATUS_FAILED_PRECONDITION;
+  ops[n++].data.send_status_from_server.status_details = &details;
+  handoff();
+  grpc_call_start_batch(c.call, ops, n, &c.finish, nullptr);
+}
+
+void LinkEngine::cancel(Link& link, const std::string& reason) {
+  {
+    MutexLock lock(link.calls->mutex);
+    if (link.calls->why.empty()) link.calls->why = reason;
+  }
+  grpc_call_cancel(link.calls->call, nullptr);
+}
+
+void LinkEngine::read(Link& link) {
+  auto& c = *link.calls;
+  ++c.pending;
+  grpc_op op = make_op(GRPC_OP_RECV_MESSAGE);
+  op.data.recv_message.recv_message = &c.incoming;
+  handoff();
+  grpc_call_start_batch(c.call, &op, 1, &c.read, nullptr);
+}
+
+/// Passes a received frame on, slice by slice, and reads the next.
+void LinkEngine::deliver(Link& link) {
+  auto& c = *link.calls;
+  grpc_byte_buffer* buffer = std::exchange(c.incoming, nullptr);
+  if (buffer == nullptr) {
+    events_.on_read_end(link);
+    return;
+  }
+  bool more = false;
+  grpc_byte_buffer_reader reader;
+  if (grpc_byte_buffer_reader_init(&reader, buffer) != 0) {
+    more = true;
+    grpc_slice* slice = nullptr;
+    while (more && grpc_byte_buffer_reader_peek(&reader, &slice) != 0) {
+      more = events_.on_bytes(link, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice), false);
+    }
+    if (more) more = events_.on_bytes(link, nullptr, 0, true);
+    grpc_byte_buffer_reader_destroy(&reader);
+  }
+  grpc_byte_buffer_destroy(buffer);
+  if (more) read(link);
+}
+
+void LinkEngine::handle(Link& link, int kind, bool ok) {
+  auto& c = *link.calls;
+  if (kind == kRead) {
+    if (ok) deliver(link);
+  } else if (kind == kWrite) {
+    if (ok) events_.on_written(link);
+  } else if (kind == kStatus) {
+    c.closed = true;
+  }
+  if (--c.pending > 0 || !c.closed) return;
+  if (!std::exchange(c.told, true)) {
+    std::string reason;
+    {
+      MutexLock lock(c.mutex);
+      reason = c.why;
+    }
+    if (reason.empty() && !link.accepted && c.code != GRPC_STATUS_OK) reason = to_text(c.details);
+    if (reason.empty()) reason = c.cancelled != 0 ? "the connection was lost" : "the peer ended the stream";
+    events_.on_closed(link, reason);
+    if (c.pending.load() > 0) return;  // a writer began a batch before it was told: that batch's event comes here again
+  }
+  {
+    MutexLock lock(mutex_);
+    links_.erase(&link);
+  }
+  delete &link;
+}
+
+void LinkEngine::poll() {
+  auto& g = *grpc_;
+  while (true) {
+    const grpc_event event = grpc_completion_queue_next(g.queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
+    handoff();
+    if (event.type == GRPC_QUEUE_SHUTDOWN) return;
+    if (event.type != GRPC_OP_COMPLETE) continue;
+    auto* tag = static_cast<Tag*>(event.tag);
+    if (tag->kind == kServerDown) {
+      g.server_down = true;
+    } else if (tag->kind == kAccept) {
+      if (event.success != 0) {
+        auto* link = new Link(true);
+        auto& c = *link->calls;
+        c.call = std::exchange(g.new_call, nullptr);
+        const bool ours = to_text(g.new_details.method) == kMethod;
+        grpc_call_details_destroy(&g.new_details);
+        grpc_call_details_init(&g.new_details);
+        g.new_metadata.count = 0;
+        add(link);
+        c.pending = 1;
+        grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
+        op.data.recv_close_on_server.cancelled = &c.cancelled;
+        grpc_call_start_batch(c.call, &op, 1, &c.status, nullptr);
+        events_.on_accepted(*link);
+        if (ours) {
+          read(*link);
+        } else {
+          cancel(*link, "a call of an unknown method");
+        }
+        request_call();
+      }
+    } else {
+      handle(*tag->link, tag->kind, event.success != 0);
+    }
+    MutexLock lock(mutex_);
+    if (stopping_ && g.server_down && links_.empty()) {
+      lock.unlock();
+      drain();
+      return;
+    }
+  }
+}
+
+void LinkEngine::shutdown() {
+  if (thread_ == nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      stopping_ = true;
+      for (Link* link : links_) cancel(*link, "the transport was closed");
+    }
+  }
+  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, &grpc_->down);
+  grpc_server_cancel_all_calls(grpc_->server);
+  thread_->join();
+  thread_.reset();
+  grpc_server_destroy(std::exchange(grpc_->server, nullptr));
+  grpc_completion_queue_destroy(std::exchange(grpc_->queue, nullptr));
+}
+
+}  // namespace weft::rpc::inner

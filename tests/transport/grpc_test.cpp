@@ -1,0 +1,308 @@
+// The gRPC transport on one machine: both kinds of socket, many and large messages, breaks, refusals, security.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+
+#include <weft/distributed/address.h>
+#include <weft/distributed/frame.h>
+#include <weft/distributed/grpc_transport.h>
+
+#include "mailbox.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct End {
+  End(const std::shared_ptr<Runtime>& rt, GrpcOptions options) : box(*rt), t(make_grpc_transport(rt, std::move(options), box)) {}
+  ~End() { t->close(); }
+  Mailbox box;
+  std::shared_ptr<Transport> t;
+};
+
+/// Two workers on one kind of socket.
+struct GrpcPair {
+  explicit GrpcPair(bool unix_socket, WireLimits limits = {})
+      : rt(make_threaded_runtime()),
+        a(rt, {.id = WorkerId{0}, .unix_socket = unix_socket, .limits = limits}),
+        b(rt, {.id = WorkerId{1}, .unix_socket = unix_socket, .limits = limits}) {
+    a.t->add_peer(WorkerId{1}, b.t->addresses());
+  }
+  std::shared_ptr<Runtime> rt;
+  End a, b;
+};
+
+class GrpcSockets : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, GrpcSockets, ::testing::Values(true, false),
+                         [](const auto& param) { return std::string(param.param ? "unix" : "tcp"); });
+
+TEST_P(GrpcSockets, a_message_arrives_whole_and_is_answered) {
+  GrpcPair p(GetParam());
+  p.b.box.reply_with = p.b.t.get();  // answers without knowing the address beforehand
+  const std::vector<float> small(101, 1.5f);
+  const std::vector<uint8_t> large(9'000'011, 7);
+  p.a.t->send(WorkerId{1}, 5, "header", payloads_of(small, large, std::vector<uint8_t>{}));
+  ASSERT_TRUE(p.b.box.wait_for(1));
+  ASSERT_TRUE(p.a.box.wait_for(1));
+  MutexLock lock(p.b.box.mutex);
+  const auto& m = p.b.box.messages.at(0);
+  EXPECT_EQ(m.from, WorkerId{0});
+  EXPECT_EQ(m.incarnation, p.a.t->incarnation());
+  EXPECT_EQ(m.kind, 5);
+  EXPECT_EQ(m.header, "header");
+  ASSERT_EQ(m.payloads.size(), 3u);
+  EXPECT_EQ(std::memcmp(m.payloads[0].data, small.data(), small.size() * 4), 0);
+  EXPECT_EQ(std::memcmp(m.payloads[1].data, large.data(), large.size()), 0);
+  EXPECT_EQ(m.payloads[2].bytes, 0);
+}
+
+TEST_P(GrpcSockets, ten_thousand_messages_each_way_at_once) {
+  GrpcPair p(GetParam());
+  p.b.t->add_peer(WorkerId{0}, p.a.t->addresses());
+  constexpr int kMessages = 10'000;
+  const std::vector<uint8_t> bytes(20'011, 3);
+  auto sender = [&](End& from, WorkerId to) {
+    return p.rt->start_service("sender", [&from, to, &bytes] {
+      for (int i = 0; i < kMessages; ++i) {
+        if (i % 100 == 0) {
+          from.t->send(to, 1, std::to_string(i), payloads_of(bytes));
+        } else {
+          from.t->send(to, 1, std::to_string(i));
+        }
+      }
+    });
+  };
+  auto one = sender(p.a, WorkerId{1}), other = sender(p.b, WorkerId{0});
+  one->join();
+  other->join();
+  EXPECT_TRUE(p.a.box.wait_for(kMessages));
+  EXPECT_TRUE(p.b.box.wait_for(kMessages));
+  for (End* end : {&p.a, &p.b}) {
+    MutexLock lock(end->box.mutex);
+    ASSERT_EQ(end->box.messages.size(), static_cast<size_t>(kMessages));
+    std::vector<bool> seen(kMessages);
+    for (const auto& m : end->box.messages) seen[static_cast<size_t>(std::stoi(m.header))] = true;
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), true), kMessages);
+  }
+}
+
+TEST_P(GrpcSockets, large_messages_both_ways_and_small_ones_pass_them) {
+  GrpcPair p(GetParam());
+  p.b.t->add_peer(WorkerId{0}, p.a.t->addresses());
+  std::vector<uint32_t> large(16 << 20);  // 64 MiB
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<uint32_t>(i * 2654435761u);
+  for (int i = 0; i < 3; ++i) {
+    p.a.t->send(WorkerId{1}, 1, "large", payloads_of(large));
+    p.b.t->send(WorkerId{0}, 1, "large", payloads_of(large));
+    p.a.t->send(WorkerId{1}, 2, "small");
+  }
+  ASSERT_TRUE(p.b.box.wait_for(6));
+  ASSERT_TRUE(p.a.box.wait_for(3));
+  MutexLock lock(p.b.box.mutex);
+  EXPECT_NE(p.b.box.messages.back().header, "small");
+  for (const auto& m : p.b.box.messages) {
+    if (m.kind == 2) continue;
+    EXPECT_EQ(std::memcmp(m.payloads[0].data, large.data(), large.size() * 4), 0);
+  }
+}
+
+TEST(Grpc, payload_memory_is_released_once_after_it_was_sent) {
+  GrpcPair p(true);
+  std::atomic<int> released{0};
+  std::vector<uint8_t> bytes(5'000'011, 1);
+  for (int i = 0; i < 7; ++i) {
+    std::vector<Payload> payloads(1);
+    payloads[0] = {bytes.data(), static_cast<int64_t>(bytes.size()), kHostDevice,
+                   Release([](void* n) { ++*static_cast<std::atomic<int>*>(n); }, &released)};
+    p.a.t->send(WorkerId{1}, 1, "", std::move(payloads));
+  }
+  ASSERT_TRUE(p.b.box.wait_for(7));
+  p.a.t->close();
+  EXPECT_EQ(released, 7);
+}
+
+TEST(Grpc, a_message_to_oneself_is_copied_and_delivered) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}});
+  std::vector<uint8_t> bytes(101, 1);
+  a.t->send(WorkerId{0}, 4, "me", payloads_of(bytes));
+  ASSERT_TRUE(a.box.wait_for(1));
+  MutexLock lock(a.box.mutex);
+  EXPECT_NE(a.box.messages[0].payloads[0].data, bytes.data());
+  EXPECT_EQ(a.box.messages[0].from, WorkerId{0});
+}
+
+TEST(Grpc, both_ends_that_connect_at_once_reach_each_other) {
+  for (int round = 0; round < 5; ++round) {
+    GrpcPair p(round % 2 == 0);
+    p.b.t->add_peer(WorkerId{0}, p.a.t->addresses());
+    auto one = p.rt->start_service("a", [&] { p.a.t->send(WorkerId{1}, 1, "x"); });
+    auto other = p.rt->start_service("b", [&] { p.b.t->send(WorkerId{0}, 1, "y"); });
+    one->join();
+    other->join();
+    EXPECT_TRUE(p.a.box.wait_for(1));
+    EXPECT_TRUE(p.b.box.wait_for(1));
+    EXPECT_EQ(p.a.box.states(WorkerId{1}), "up");
+  }
+}
+
+TEST(Grpc, an_oversize_message_is_refused_by_sender_and_receiver_before_memory_is_taken) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}}), b(rt, {.id = WorkerId{1}, .limits = {.max_message_bytes = 1'000'000}});
+  a.t->add_peer(WorkerId{1}, b.t->addresses());
+  b.t->add_peer(WorkerId{0}, a.t->addresses());
+  const std::vector<uint8_t> bytes(1'000'001, 1);
+  EXPECT_THROW(b.t->send(WorkerId{0}, 1, "", payloads_of(bytes)), WireError);
+  a.t->send(WorkerId{1}, 1, "", payloads_of(bytes));
+  ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "up broken"));
+  EXPECT_NE(a.box.reason(WorkerId{1}).find("max_message_bytes is 1000000"), std::string::npos) << a.box.reason(WorkerId{1});
+  EXPECT_EQ(b.box.count, 0u);
+  a.t->send(WorkerId{1}, 1, "fits");
+  EXPECT_TRUE(b.box.wait_for(1));
+}
+
+TEST(Grpc, a_malformed_first_frame_is_rejected_with_a_reason) {
+  auto rt = make_threaded_runtime();
+  End b(rt, {.id = WorkerId{1}});
+  int n = 0;
+  for (const std::string& frame : {std::string("garbage that is longer than a record"), std::string("x"), std::string(),
+                                   inner::encode_hello(inner::RecordType::kHello, {.id = WorkerId{0}, .target = WorkerId{1}}).substr(0, 30)}) {
+    End a(rt, {.id = WorkerId{0}, .connect_timeout = 5s, .first_frame = frame});
+    a.t->add_peer(WorkerId{1}, b.t->addresses());
+    a.t->send(WorkerId{1}, 1, "never seen");
+    if (!frame.empty()) {
+      ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "rejected")) << n;
+      EXPECT_NE(a.box.reason(WorkerId{1}).find("wire: "), std::string::npos) << a.box.reason(WorkerId{1});
+    }
+    ++n;
+  }
+  EXPECT_EQ(b.box.count, 0u);
+}
+
+TEST(Grpc, another_wire_version_is_rejected_and_both_are_named) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}, .wire_version = 99}), b(rt, {.id = WorkerId{1}});
+  a.t->add_peer(WorkerId{1}, b.t->addresses());
+  a.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "rejected"));
+  EXPECT_EQ(a.box.reason(WorkerId{1}), "wire version 99 from worker 0, worker 1 speaks version 1");
+}
+
+TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mistaken_for_it) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}, .reconnect_timeout = 30s});
+  const uint16_t port = free_port();
+  const std::string address = str("127.0.0.1:", port);
+  auto b = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{1}, .listen = address, .unix_socket = false});
+  a.t->add_peer(WorkerId{1}, {.addresses = {address}});
+  a.t->send(WorkerId{1}, 1, "first");
+  ASSERT_TRUE(b->box.wait_for(1));
+  const Incarnation old = b->t->incarnation();
+  b.reset();
+  ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "up broken"));
+  a.t->send(WorkerId{1}, 1, "second");  // waits for the successor
+  b = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{1}, .listen = address, .unix_socket = false});
+  ASSERT_TRUE(b->box.wait_for(1));
+  EXPECT_EQ(a.box.states(WorkerId{1}), "up broken up");
+
+  End c(rt, {.id = WorkerId{2}});
+  c.t->add_peer(WorkerId{1}, {.addresses = {address}, .incarnation = old});
+  c.t->send(WorkerId{1}, 1, "to the old one");
+  ASSERT_TRUE(c.box.wait_for_state(WorkerId{1}, "rejected"));
+}
+
+TEST(Grpc, nobody_at_the_address_is_unreachable_within_the_timeout) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}, .connect_timeout = 200ms});
+  a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", free_port())}});
+  a.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "unreachable"));
+  EXPECT_NE(a.box.reason(WorkerId{1}).find("worker 1 at 127.0.0.1:"), std::string::npos) << a.box.reason(WorkerId{1});
+  EXPECT_EQ(a.t->counters(WorkerId{1}).queued_messages, 0);
+}
+
+TEST(Grpc, a_port_in_use_is_an_error_that_names_it) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}, .unix_socket = false});
+  const std::string taken = a.t->addresses().addresses.at(0);
+  EXPECT_NE(parse_host_port(taken).port, 0);
+  Mailbox box(*rt);
+  try {
+    make_grpc_transport(rt, {.id = WorkerId{1}, .listen = taken}, box);
+    FAIL() << "no error";
+  } catch (const RpcError& e) {
+    EXPECT_NE(std::string(e.what()).find(taken), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("in use"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Grpc, plain_tcp_beyond_loopback_needs_consent) {
+  auto rt = make_threaded_runtime();
+  Mailbox box(*rt);
+  EXPECT_THROW(make_grpc_transport(rt, {.id = WorkerId{1}, .listen = "0.0.0.0:0"}, box), RpcError);
+  End open(rt, {.id = WorkerId{1}, .listen = "0.0.0.0:0", .insecure = true});
+  End a(rt, {.id = WorkerId{0}});
+  EXPECT_THROW(a.t->add_peer(WorkerId{1}, {.addresses = {"192.0.2.7:4711"}}), RpcError);
+  EXPECT_THROW(a.t->add_peer(WorkerId{1}, {.addresses = {"nonsense"}}), ValueError);
+  EXPECT_THROW(a.t->add_peer(WorkerId{1}, {}), RpcError);
+  EXPECT_THROW(a.t->send(WorkerId{1}, 1, "x"), PeerLost);
+}
+
+TEST(Grpc, a_full_queue_refuses_and_wait_writable_ends_when_there_is_room) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}, .connect_timeout = 100ms, .limits = {.max_queued_messages = 2}});
+  a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", free_port())}});
+  a.t->send(WorkerId{1}, 1, "x");
+  a.t->send(WorkerId{1}, 1, "x");
+  EXPECT_THROW(a.t->send(WorkerId{1}, 1, "x"), Overloaded);
+  EXPECT_FALSE(a.t->wait_writable(WorkerId{1}, rt->now()));
+  EXPECT_TRUE(a.t->wait_writable(WorkerId{1}, rt->now() + 60s));  // the queue is dropped as unreachable
+}
+
+TEST(Grpc, what_was_sent_before_close_arrives) {
+  for (int round = 0; round < 3; ++round) {
+    auto rt = make_threaded_runtime();
+    auto a = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{0}});
+    End b(rt, {.id = WorkerId{1}});
+    a->t->add_peer(WorkerId{1}, b.t->addresses());
+    a->t->send(WorkerId{1}, 1, "x");
+    ASSERT_TRUE(b.box.wait_for(1));
+    const std::vector<uint8_t> bytes(3 << 20, 1);
+    for (int i = 0; i < 101; ++i) a->t->send(WorkerId{1}, 1, std::to_string(i));
+    a->t->send(WorkerId{1}, 1, "last", payloads_of(bytes));
+    a->t->close(30s);
+    EXPECT_TRUE(b.box.wait_for(103));
+    EXPECT_TRUE(b.box.wait_for_state(WorkerId{0}, "up broken"));
+    EXPECT_THROW(a->t->send(WorkerId{1}, 1, "x"), RpcError);
+  }
+}
+
+TEST(Grpc, a_removed_peer_is_neither_heard_nor_answered) {
+  GrpcPair p(true);
+  p.a.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(p.b.box.wait_for(1));
+  p.b.t->remove_peer(WorkerId{0});
+  ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken"));
+  p.a.t->send(WorkerId{1}, 1, "y");
+  ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken rejected"));
+  EXPECT_EQ(p.b.box.count, 1u);
+  EXPECT_THROW(p.b.t->send(WorkerId{0}, 1, "z"), PeerLost);
+}
+
+TEST(Grpc, a_receiver_that_throws_closes_its_connection_only) {
+  GrpcPair p(true);
+  p.b.box.handler = [](Inbound) { throw std::runtime_error("cannot take this"); };
+  p.a.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken"));
+  {
+    MutexLock lock(p.b.box.mutex);
+    p.b.box.handler = {};
+  }
+  p.a.t->send(WorkerId{1}, 1, "y");
+  EXPECT_TRUE(p.b.box.wait_for(2));
+}
+
+}  // namespace
+}  // namespace weft::rpc
