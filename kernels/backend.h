@@ -94,11 +94,12 @@ class WEFT_API Backend {
   /// dx from y = softmax(x) (or log_softmax) and dy.
   virtual void softmax_backward(Context&, bool log, View y, View dy, View dx) = 0;
   virtual void logsumexp(Context&, View x, View y /*[R]*/) = 0;
-  /// loss[r] = lse[r] - (1 - smoothing) * x[r, target] - smoothing / K * sum_k x[r, k], times weight[target] when weight is
-  /// present; 0 where target == ignore. One pass over x. Throws: IndexError for a target outside [0, K).
+  /// With p[r, k] = lse[r] - x[r, k] (minus the log-probability) and w = weight or 1:
+  /// loss[r] = (1 - smoothing) * w[target] * p[r, target] + smoothing / K * sum_k w[k] * p[r, k]; 0 where target == ignore.
+  /// One pass over x. Throws: IndexError for a target outside [0, K).
   virtual void cross_entropy(Context&, View x, View target /*int64 [R]*/, View weight /*[K] or absent*/, int64_t ignore,
                              double smoothing, View loss /*[R]*/, View lse /*[R]*/) = 0;
-  /// dx[r, k] = g[r] * weight * (softmax - onehot...) in one pass; g[r] may be broadcast (stride 0).
+  /// dx[r, k] = g[r] * d loss[r] / d x[r, k] in one pass; g[r] may be broadcast (stride 0).
   virtual void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore,
                                       double smoothing, View g, View dx) = 0;
   virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y, View mean,
