@@ -1,0 +1,101 @@
+// Which engine multiplies, and the one place that speaks to oneDNN and to its OpenMP; see gemm.h.
+#include <weft/kernels/cpu/gemm.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#ifdef WEFT_WITH_ONEDNN
+#include <oneapi/dnnl/dnnl.h>
+
+// The two OpenMP calls that are needed, declared here: oneDNN brings the OpenMP library along, its header need not be installed.
+extern "C" {
+int omp_get_max_threads(void);
+void omp_set_num_threads(int);
+}
+#endif
+
+namespace weft::kernels {
+
+namespace {
+
+#ifdef WEFT_WITH_ONEDNN
+inline constexpr bool kBuiltWithOnednn = true;
+#else
+inline constexpr bool kBuiltWithOnednn = false;
+#endif
+
+GemmEngine from_environment() {
+  const char* text = std::getenv("WEFT_GEMM");
+  const std::string_view name = text ? text : "";
+  if (name.empty() || name == "auto") return GemmEngine::kAuto;
+  if (name == "tile") return GemmEngine::kTile;
+  if (name == "eigen") return GemmEngine::kEigen;
+  if (name == "onednn") {
+    if (!kBuiltWithOnednn) throw ValueError("WEFT_GEMM: this build has no oneDNN");
+    return GemmEngine::kOnednn;
+  }
+  throw ValueError(str("WEFT_GEMM: takes auto, tile, eigen or onednn, got \"", name, "\""));
+}
+
+std::atomic<int> chosen{-1};
+
+}  // namespace
+
+GemmEngine gemm_engine() {
+  int value = chosen.load(std::memory_order_relaxed);
+  if (value < 0) {
+    value = static_cast<int>(from_environment());
+    chosen.store(value, std::memory_order_relaxed);
+  }
+  return static_cast<GemmEngine>(value);
+}
+
+void set_gemm_engine(GemmEngine engine) {
+  if (engine == GemmEngine::kOnednn && !kBuiltWithOnednn) throw ValueError("set_gemm_engine: this build has no oneDNN");
+  chosen.store(static_cast<int>(engine), std::memory_order_relaxed);
+}
+
+bool has_onednn() { return kBuiltWithOnednn; }
+
+#ifdef WEFT_WITH_ONEDNN
+
+namespace {
+
+/// One OpenMP thread while it lives; the setting belongs to the calling thread alone.
+class OneOmpThread {
+ public:
+  OneOmpThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OneOmpThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+  OneOmpThread(const OneOmpThread&) = delete;
+  OneOmpThread& operator=(const OneOmpThread&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+                  const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  const OneOmpThread guard;
+  const dnnl_status_t status =
+      dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  if (status != dnnl_success)
+    throw Error(str("matmul: oneDNN refused [", m, ", ", k, "] x [", k, ", ", n, "] with status ", static_cast<int>(status)));
+}
+
+#else
+
+void onednn_sgemm(bool, bool, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float, float*,
+                  int64_t) {
+  throw Error("matmul: this build has no oneDNN");
+}
+
+#endif
+
+}  // namespace weft::kernels

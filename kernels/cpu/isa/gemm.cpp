@@ -1,0 +1,143 @@
+// Cuts a product into tasks and hands each to an engine. Small products and those with few rows run straight on the operands as they
+// lie; larger ones pack b once (each task its own columns, or all together when several rows of tasks share it).
+#include <weft/kernels/cpu/isa/gemm.h>
+
+#include <weft/kernels/cpu/gemm.h>
+#include <weft/kernels/cpu/isa/tasks.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+namespace {
+
+inline constexpr int64_t kTaskRows = 240;        // with kBlockK columns, a block of a that stays in the second-level cache
+inline constexpr int64_t kTaskWork = 1 << 20;    // multiply-adds below which a task is not worth another thread
+inline constexpr int64_t kTasksWanted = 32;      // enough to keep many threads busy evenly
+inline constexpr int64_t kDirectRows = 24;       // b row-major: up to here packing costs more than it saves
+inline constexpr int64_t kDotRows = 8;           // b transposed: the same
+
+/// How c is cut: parts of rows, and parts of columns in whole panels.
+struct Cut {
+  Parts rows, panels;
+  int64_t panel, n;
+  Cut(int64_t m, int64_t columns, int64_t k, int64_t panel_width)
+      : rows(m, kTaskRows), panels(0, 1), panel(panel_width), n(columns) {
+    const int64_t count = (n + panel - 1) / panel;
+    int64_t wanted = m * n * k / kTaskWork / rows.count;
+    if (wanted * rows.count > kTasksWanted) wanted = (kTasksWanted + rows.count - 1) / rows.count;
+    if (wanted > count / 2) wanted = count / 2;
+    if (wanted < 1) wanted = 1;
+    panels = Parts(count, (count + wanted - 1) / wanted);
+  }
+  int64_t first(int64_t part) const { return panels.begin(part) * panel; }
+  int64_t last(int64_t part) const { return part + 1 == panels.count ? n : panels.begin(part + 1) * panel; }
+};
+
+/// Eigen and oneDNN take operands with one stride of 1 and no overlap.
+template <class T> bool is_plain(const Operand<T>& x, int64_t rows, int64_t columns) {
+  return (x.col == 1 && x.row >= columns) || (x.row == 1 && x.col >= rows);
+}
+
+#if defined(__AVX512F__)
+/// oneDNN where it measured faster than our tiles: single precision, AVX-512, blocks with many rows and enough work.
+bool prefer_onednn(int64_t m, int64_t n, int64_t k) {
+  return has_onednn() && m >= 64 && n >= 64 && k >= 64 && m * n * k >= (int64_t{1} << 24);
+}
+#else
+bool prefer_onednn(int64_t, int64_t, int64_t) { return false; }
+#endif
+
+template <class T>
+void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
+  for (int64_t i = 0; i < m; ++i) {
+    T* row = c + i * c_row;
+    int64_t j = 0;
+    for (; j + kLanes<T> <= n; j += kLanes<T>) store(row + j, load(row + j) + load(bias + j));
+    for (; j < n; ++j) row[j] += bias[j];
+  }
+}
+
+template <class T>
+void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+                  Finish<T> finish) {
+  const Cut cut(m, n, k, kPanel<T>);
+  each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
+    const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
+    const int64_t j = cut.first(task % cut.panels.count), columns = cut.last(task % cut.panels.count) - j;
+    const Operand<T> x{a.data + i * a.row, a.row, a.col}, y{b.data + j * b.col, b.row, b.col};
+    T* out = c + i * c_row + j;
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (engine == GemmEngine::kOnednn) {
+        const bool ta = x.col != 1 || x.row < k, tb = y.col != 1 || y.row < columns;
+        onednn_sgemm(ta, tb, rows, columns, k, finish.alpha, x.data, ta ? x.col : x.row, y.data, tb ? y.col : y.row, finish.beta, out,
+                     c_row);
+      } else {
+        eigen_gemm<T>(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
+      }
+    } else {
+      eigen_gemm<T>(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
+    }
+    if (finish.bias) add_bias(rows, columns, out, c_row, finish.bias + j);
+  });
+}
+
+template <class T>
+void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
+  const Cut cut(m, n, k, kPanel<T>);
+  if (cut.panels.count <= 1) return multiply_direct(m, n, k, a.data, a.row, a.col, b.data, b.row, b.col, c, c_row, finish);
+  each_task(cut.panels.count, [&](int64_t task) {
+    const int64_t j = cut.first(task);
+    Finish<T> f = finish;
+    if (f.bias) f.bias += j;
+    multiply_direct(m, cut.last(task) - j, k, a.data, a.row, a.col, b.data + j * b.col, b.row, b.col, c + j, c_row, f);
+  });
+}
+
+template <class T>
+void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
+  const Cut cut(m, n, k, kPanel<T>);
+  const Scratch<T> packed(packed_columns<T>(n) * k);
+  const bool shared = cut.rows.count > 1;
+  const auto pack_part = [&](int64_t part) {
+    pack_b(packed.get(), b.data, b.row, b.col, k, n, cut.first(part), cut.last(part));
+  };
+  if (shared) each_task(cut.panels.count, pack_part);
+  each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
+    const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
+    const int64_t part = task % cut.panels.count;
+    if (!shared) pack_part(part);
+    const Scratch<T> strips(rows * (k < kBlockK ? k : kBlockK));
+    multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), cut.first(part), cut.last(part), c + i * c_row, c_row,
+                    finish, strips.get());
+  });
+}
+
+}  // namespace
+
+template <class T>
+void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
+  if (m == 0 || n == 0) return;
+  // A stride along a single element means nothing: make it that of a packed matrix.
+  if (m == 1) a.row = a.col == 1 ? k : 1;
+  if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
+  if (n == 1) b.col = b.row == 1 ? k : 1;
+  const GemmEngine engine = gemm_engine();
+  if (k > 0 && engine != GemmEngine::kTile && is_plain(a, m, k) && is_plain(b, k, n)) {
+    if (engine == GemmEngine::kAuto) {
+      if (sizeof(T) == sizeof(float) && prefer_onednn(m, n, k))
+        return library_gemm(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
+    } else {
+      return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
+    }
+  }
+  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1)  // a column of dot products: its transpose is one row
+    return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
+  const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
+  if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))
+    return direct_gemm(m, n, k, a, b, c, c_row, finish);
+  packed_gemm(m, n, k, a, b, c, c_row, finish);
+}
+
+template void gemm<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t, Finish<float>);
+template void gemm<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t, Finish<double>);
+
+}  // namespace weft::kernels::WEFT_ISA_NS

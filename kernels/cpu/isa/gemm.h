@@ -1,0 +1,23 @@
+// The matrix product as the other kernels call it: float or double, any strides of a and b, rows of c contiguous.
+#pragma once
+
+#include <weft/kernels/cpu/isa/gemm_tile.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+/// An operand [rows, columns]: element (i, j) lies at data[i * row + j * col].
+template <class T> struct Operand {
+  const T* data = nullptr;
+  int64_t row = 0, col = 1;
+  Operand transposed() const { return {data, col, row}; }
+};
+
+/// c[i, j] = alpha * sum_p a[i, p] b[p, j] + beta * c[i, j] + bias[j], on the pool. beta 0 never reads c.
+template <class T>
+void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish = {});
+
+/// The same by Eigen on the calling thread. Each operand has one stride of 1 and the other at least the length along it.
+template <class T>
+void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, T alpha, T beta);
+
+}  // namespace weft::kernels::WEFT_ISA_NS

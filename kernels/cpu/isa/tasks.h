@@ -1,0 +1,51 @@
+// What the kernels of one instruction set need from the rest: numbered tasks on the pool, and scratch memory from the allocator.
+// The number of tasks is always computed from shapes, so results never depend on the thread count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <weft/kernels/cpu/isa/vec.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+/// Splits `total` into equal parts of at most `limit`: the number of parts, and the start of part i.
+struct Parts {
+  int64_t total, count;
+  Parts(int64_t n, int64_t limit) : total(n), count(n == 0 ? 0 : (n + limit - 1) / limit) {}
+  int64_t begin(int64_t i) const { return count == 0 ? 0 : total / count * i + (i < total % count ? i : total % count); }
+  int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
+};
+
+template <class F> void each_task(int64_t count, const F& f) { for (int64_t i = 0; i < count; ++i) f(i); }
+
+/// Uninitialised numbers that live as long as the object.
+template <class T>
+class Scratch {
+ public:
+  Scratch() = default;
+  explicit Scratch(int64_t count) { resize(count); }
+  ~Scratch() { resize(0); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  /// Gives up what is there and takes room for `count` numbers.
+  void resize(int64_t count) {
+    if (data_) __builtin_free(data_);
+    data_ = nullptr;
+    count_ = count;
+    if (count > 0) data_ = static_cast<T*>(__builtin_malloc(static_cast<size_t>(count) * sizeof(T)));
+  }
+  void swap(Scratch& other) {
+    T* const data = data_;
+    const int64_t count = count_;
+    data_ = other.data_, count_ = other.count_;
+    other.data_ = data, other.count_ = count;
+  }
+  T* get() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+  int64_t count_ = 0;
+};
+
+}  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,0 +1,11 @@
+// What the row kernels need from outside their instruction set's namespace: errors with text.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::kernels {
+
+/// Throws: IndexError that names the class, its row and the number of classes.
+[[noreturn]] void throw_bad_target(int64_t target, int64_t row, int64_t classes);
+
+}  // namespace weft::kernels
