@@ -85,12 +85,14 @@ bool overlaps_itself(const Shape& sizes, const Shape& strides) {
   // no view op makes one.
   int order[kMaxDims];
   int n = 0;
+  const auto step = [&](int d) { return strides[d] < 0 ? -strides[d] : strides[d]; };
   for (int d = 0; d < sizes.size(); ++d) {
     if (sizes[d] == 0) return false;
-    if (sizes[d] > 1) order[n++] = d;
+    if (sizes[d] == 1) continue;
+    int at = n++;
+    for (; at > 0 && step(order[at - 1]) > step(d); --at) order[at] = order[at - 1];
+    order[at] = d;
   }
-  const auto step = [&](int d) { return strides[d] < 0 ? -strides[d] : strides[d]; };
-  std::sort(order, order + n, [&](int a, int b) { return step(a) < step(b); });
   int64_t reach = 0;
   for (int i = 0; i < n; ++i) {
     if (step(order[i]) <= reach) return true;
