@@ -49,7 +49,8 @@ if(NOT WEFT_ONEDNN STREQUAL OFF)
     set(WEFT_HAVE_ONEDNN ON)
     add_library(weft::onednn UNKNOWN IMPORTED)
     set_target_properties(weft::onednn PROPERTIES IMPORTED_LOCATION ${WEFT_ONEDNN_LIBRARY}
-      INTERFACE_INCLUDE_DIRECTORIES ${WEFT_ONEDNN_INCLUDE_DIR})
+      INTERFACE_INCLUDE_DIRECTORIES ${WEFT_ONEDNN_INCLUDE_DIR}
+      INTERFACE_LINK_LIBRARIES gomp)  # the OpenMP it was built with, whose thread count kernels/cpu/gemm.cpp sets and restores
   elseif(WEFT_ONEDNN STREQUAL ON)
     message(FATAL_ERROR "WEFT_ONEDNN=ON: oneDNN was not found (Debian: libdnnl-dev)")
   endif()
