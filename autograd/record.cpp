@@ -100,6 +100,7 @@ void note_origin(Node& node, std::span<Tensor> outputs) {
 }
 
 void set_outputs(const Ref<Node>& node, std::span<Tensor> outputs) {
+  node->slots().clear();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !is_floating(outputs[i].dtype())) {
       node->slots().push_back({});

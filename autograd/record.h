@@ -71,12 +71,13 @@ class WEFT_API Saved {
 /// The same for an op's own output: holds no reference to the node it lives in; get() links it to the node that runs.
 class WEFT_API SavedOutput : public Saved {
  public:
+  SavedOutput() = default;
   /// `writes_ahead`: in-place ops build their closure before they write; 1 says that the value saved is the one after that write.
   explicit SavedOutput(const Tensor& y, uint32_t slot = 0, uint32_t writes_ahead = 0);
   Tensor get() const;
 
  private:
-  uint32_t slot_;
+  uint32_t slot_ = 0;
 };
 
 namespace detail {

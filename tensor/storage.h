@@ -36,6 +36,7 @@ class WEFT_API Storage : public RefCounted {
   /// Which tensor's recorded history describes these bytes: an in-place write through an alias outside that tensor's family of views
   /// (a detached one, say) would leave the history wrong, and is refused while grad mode is on. `leaf`: it is a leaf that requires grad.
   void set_history(const void* body, bool leaf) {
+    if (history() && history() != body) return;  // the first to describe them keeps the claim while it lives
     history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf), std::memory_order_relaxed);
   }
   void clear_history(const void* body) {

@@ -83,8 +83,8 @@ void check_in_place(const char* name, const Tensor& x, bool wanted) {
     throw AutogradError(str(name, ": in-place write to a view of a leaf of sizes ", root.sizes(), " that requires grad; do it under NoGrad"));
   const void* recorded = b.storage->history();
   if (recorded && recorded != &root.body() && (wanted || !b.storage->history_is_leaf()))
-    throw AutogradError(str(name, ": in-place write of sizes ", b.sizes, " through a detached alias of a tensor that is part of a graph; its gradient would be wrong. "
-                            "clone() first, or write under NoGrad"));
+    throw AutogradError(str(name, ": in-place write of sizes ", b.sizes, " to memory of another tensor that is part of a graph, through a detached alias: its gradient "
+                            "would be wrong. clone() first, or write under NoGrad"));
   if (wanted && b.follows_base && overlaps_itself(root.sizes(), root.strides()))
     throw AutogradError(str(name, ": in-place write to a view of a tensor that shows elements twice: sizes ", root.sizes(), ", strides ", root.strides()));
   if (wanted && !is_floating(b.dtype))

@@ -1,0 +1,111 @@
+#include <gtest/gtest.h>
+
+#include <weft/autograd/engine.h>
+#include <weft/autograd/hooks.h>
+#include <weft/autograd/ops.h>
+
+namespace weft {
+namespace {
+
+Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+using Numbers = std::vector<double>;
+
+TEST(Hooks, tensor_hooks_see_and_replace_the_whole_gradient) {
+  const Tensor x = leaf({2});
+  const Tensor y = mul(x, x);
+  int calls = 0;
+  register_hook(y, [&](const Tensor& g) {
+    ++calls;
+    EXPECT_EQ(values(g), Numbers{7});
+    return mul(g, 10.0);
+  });
+  add(mul(y, 3.0), mul(y, 4.0)).backward();
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(values(x.grad()), Numbers{280});
+}
+
+TEST(Hooks, hooks_of_a_leaf_run_before_accumulation_in_order) {
+  const Tensor x = leaf({2});
+  std::string order;
+  register_hook(x, [&](const Tensor& g) { order += "a"; return mul(g, 2.0); });
+  register_hook(x, [&](const Tensor&) { order += "b"; return Tensor(); });
+  register_post_accumulate_hook(x, [&](const Tensor& p) {
+    order += "c";
+    EXPECT_EQ(values(p.grad()), Numbers{8});
+  });
+  mul(x, x).backward();
+  EXPECT_EQ(order, "abc");
+  EXPECT_EQ(values(x.grad()), Numbers{8});
+}
+
+TEST(Hooks, removed_hooks_are_not_called) {
+  const Tensor x = leaf({2});
+  int calls = 0;
+  HookHandle handle = register_hook(x, [&](const Tensor&) { ++calls; return Tensor(); });
+  {
+    const ScopedHook scoped(register_hook(x, [&](const Tensor&) { calls += 100; return Tensor(); }));
+    mul(x, x).backward();
+  }
+  EXPECT_EQ(calls, 101);
+  mul(x, x).backward();
+  EXPECT_EQ(calls, 102);
+  handle.remove();
+  handle.remove();
+  mul(x, x).backward();
+  EXPECT_EQ(calls, 102);
+}
+
+TEST(Hooks, a_handle_may_outlive_its_tensor) {
+  HookHandle handle;
+  {
+    const Tensor x = leaf({2});
+    handle = register_hook(x, [](const Tensor&) { return Tensor(); });
+  }
+  EXPECT_NO_THROW(handle.remove());
+}
+
+TEST(Hooks, a_hook_may_remove_itself) {
+  const Tensor x = leaf({2});
+  int calls = 0;
+  HookHandle handle;
+  handle = register_hook(x, [&](const Tensor&) {
+    ++calls;
+    handle.remove();
+    return Tensor();
+  });
+  mul(x, x).backward();
+  mul(x, x).backward();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Hooks, hooks_run_for_grad_and_before_capture) {
+  const Tensor x = leaf({3});
+  register_hook(x, [](const Tensor& g) { return mul(g, 2.0); });
+  EXPECT_EQ(values(grad({mul(x, x)}, {x})[0]), Numbers{12});
+}
+
+TEST(Hooks, node_hooks_see_both_sides) {
+  const Tensor x = leaf({3});
+  const Tensor y = mul(x, 5.0);
+  register_pre_hook(gradient_edge(y).node, [](GradList& g) { g[0] = mul(g[0], 2.0); });
+  register_post_hook(gradient_edge(y).node, [](GradList& inputs, const GradList& outputs) {
+    EXPECT_EQ(values(outputs[0]), Numbers{2});
+    EXPECT_EQ(values(inputs[0]), Numbers{10});
+    inputs[0] = mul(inputs[0], 3.0);
+  });
+  y.backward();
+  EXPECT_EQ(values(x.grad()), Numbers{30});
+}
+
+TEST(Hooks, wrong_uses_are_errors) {
+  const Tensor x = leaf({3}), constant = ones({1});
+  EXPECT_THROW(register_hook(constant, [](const Tensor&) { return Tensor(); }), AutogradError);
+  EXPECT_THROW(register_post_accumulate_hook(mul(x, x), [](const Tensor&) {}), AutogradError);
+  EXPECT_THROW(register_hook(x, TensorHook()), ValueError);
+  const ScopedHook scoped(register_hook(x, [](const Tensor&) { return ones({2}, {.dtype = kFloat64}); }));
+  EXPECT_THROW(mul(x, x).backward(), AutogradError);
+}
+
+}  // namespace
+}  // namespace weft
