@@ -6,13 +6,8 @@
 #include <string_view>
 
 #ifdef WEFT_WITH_ONEDNN
+#include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
-
-// The two OpenMP calls that are needed, declared here: oneDNN brings the OpenMP library along, its header need not be installed.
-extern "C" {
-int omp_get_max_threads(void);
-void omp_set_num_threads(int);
-}
 #endif
 
 namespace weft::kernels {
@@ -62,20 +57,33 @@ bool has_onednn() { return kBuiltWithOnednn; }
 
 namespace {
 
+/// The two OpenMP functions that are needed, of the OpenMP library that oneDNN brought along; null when it was built without.
+struct OpenMp {
+  int (*max_threads)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  void (*set_threads)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+};
+const OpenMp& openmp() {
+  static const OpenMp functions;
+  return functions;
+}
+
 /// One OpenMP thread while it lives; the setting belongs to the calling thread alone.
 class OneOmpThread {
  public:
-  OneOmpThread() : before_(omp_get_max_threads()) {
-    if (before_ != 1) omp_set_num_threads(1);
+  OneOmpThread() {
+    const OpenMp& omp = openmp();
+    if (!omp.max_threads || !omp.set_threads) return;
+    before_ = omp.max_threads();
+    if (before_ != 1) omp.set_threads(1);
   }
   ~OneOmpThread() {
-    if (before_ != 1) omp_set_num_threads(before_);
+    if (before_ != 1) openmp().set_threads(before_);
   }
   OneOmpThread(const OneOmpThread&) = delete;
   OneOmpThread& operator=(const OneOmpThread&) = delete;
 
  private:
-  int before_;
+  int before_ = 1;
 };
 
 }  // namespace

@@ -117,7 +117,7 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
   if (m == 0 || n == 0) return;
   // A stride along a single element means nothing: make it that of a packed matrix.
-  if (m == 1) a.row = a.col == 1 ? k : 1;
+  if (m == 1) a.row = a.col == 1 ? k : 1, c_row = n;
   if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
   if (n == 1) b.col = b.row == 1 ? k : 1;
   const GemmEngine engine = gemm_engine();

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <weft/kernels/cpu/allocator.h>
 #include <weft/kernels/cpu/isa/vec.h>
+#include <weft/kernels/cpu/pool.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -17,7 +19,14 @@ struct Parts {
   int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
 };
 
-template <class F> void each_task(int64_t count, const F& f) { for (int64_t i = 0; i < count; ++i) f(i); }
+/// f(0) .. f(count - 1) on the pool.
+template <class F>
+void each_task(int64_t count, const F& f) {
+  if (count == 1) return f(0);
+  parallel_for(count, 1, [&f](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(i);
+  });
+}
 
 /// Uninitialised numbers that live as long as the object.
 template <class T>
@@ -30,10 +39,12 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   /// Gives up what is there and takes room for `count` numbers.
   void resize(int64_t count) {
-    if (data_) __builtin_free(data_);
+    if (data_) deallocate(data_, static_cast<size_t>(count_) * sizeof(T));
     data_ = nullptr;
+    count_ = 0;
+    if (count <= 0) return;
+    data_ = static_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
     count_ = count;
-    if (count > 0) data_ = static_cast<T*>(__builtin_malloc(static_cast<size_t>(count) * sizeof(T)));
   }
   void swap(Scratch& other) {
     T* const data = data_;

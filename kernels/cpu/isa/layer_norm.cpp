@@ -1,0 +1,119 @@
+// Layer normalisation over the last dim: x [R, K], weight and bias [K], mean and rstd [R] kept for backward. Forward reads a row three
+// times in cache. Backward writes dx (=) row by row; dweight and dbias (=) are summed over parts of the rows, whose number depends on
+// the shape alone, and then over the parts in order.
+#include <weft/kernels/cpu/isa/rows.h>
+#include <weft/kernels/cpu/isa_table.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+namespace {
+
+/// A vector view [K] as contiguous numbers; null when absent.
+template <class C>
+const C* dense(V v, C* buffer) {
+  if (!v.defined()) return nullptr;
+  for (int64_t k = 0; k < v.size(0); ++k) buffer[k] = static_cast<C>(get_number(v, k));
+  return buffer;
+}
+
+void layer_norm(V x, V weight, V bias, double eps, V y, V mean, V rstd) {
+  const int64_t rows = x.size(0), count = x.size(1);
+  dispatch_floating(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = RowType<T>;
+    const Scratch<C> weight_buffer(weight.defined() ? count : 1), bias_buffer(bias.defined() ? count : 1);
+    const C *w = dense(weight, weight_buffer.get()), *b = dense(bias, bias_buffer.get());
+    each_rows(rows, count, [&](int64_t begin, int64_t end) {
+      const Scratch<C> in(count), out(count);
+      const RowReader<T> read(x, in.get());
+      const RowWriter<T> write(y, out.get());
+      for (int64_t r = begin; r < end; ++r) {
+        const C* from = read(r);
+        C* to = write(r);
+        const C n = static_cast<C>(count);
+        const C m = sum_row<C>(count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, from) / n;
+        const C squares = sum_row<C>(count, [m](Vec<C> v) __attribute__((always_inline)) { return (v - m) * (v - m); }, from);
+        const C s = static_cast<C>(1 / __builtin_sqrt(static_cast<double>(squares / n) + eps));
+        if (w && b)
+          map_row(count, to, [=](Vec<C> v, Vec<C> p, Vec<C> q) __attribute__((always_inline)) { return (v - m) * s * p + q; }, from, w, b);
+        else if (w)
+          map_row(count, to, [=](Vec<C> v, Vec<C> p) __attribute__((always_inline)) { return (v - m) * s * p; }, from, w);
+        else if (b)
+          map_row(count, to, [=](Vec<C> v, Vec<C> q) __attribute__((always_inline)) { return (v - m) * s + q; }, from, b);
+        else
+          map_row(count, to, [=](Vec<C> v) __attribute__((always_inline)) { return (v - m) * s; }, from);
+        write.commit(r);
+        if (mean.defined()) set_number(mean, r, m);
+        if (rstd.defined()) set_number(rstd, r, s);
+      }
+    });
+  });
+}
+
+template <class T>
+void backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
+  using C = RowType<T>;
+  const int64_t rows = x.size(0), count = x.size(1);
+  const Scratch<C> weight_buffer(weight.defined() ? count : 1);
+  const C* w = dense(weight, weight_buffer.get());
+  const int64_t least = 1 + 16384 / (count + 1), sixteenth = (rows + 15) / 16;
+  const Parts parts(rows, least > sixteenth ? least : sixteenth);
+  const bool sums = dweight.defined() || dbias.defined();
+  const Scratch<C> partial(sums ? parts.count * 2 * count + 1 : 1);
+  each_task(parts.count, [&](int64_t part) {
+    const Scratch<C> first(count), second(count), out(count), weighted(count);
+    const RowReader<T> read_x(x, first.get()), read_dy(dy, second.get());
+    C *to_weight = partial.get() + part * 2 * count, *to_bias = to_weight + count;
+    if (sums)
+      for (int64_t k = 0; k < 2 * count; ++k) to_weight[k] = 0;
+    for (int64_t r = parts.begin(part); r < parts.begin(part + 1); ++r) {
+      const C *from = read_x(r), *g = read_dy(r);
+      const C m = static_cast<C>(get_number(mean, r)), s = static_cast<C>(get_number(rstd, r));
+      if (sums) {
+        map_row(count, to_weight, [=](Vec<C> a, Vec<C> v, Vec<C> h) __attribute__((always_inline)) { return a + h * ((v - m) * s); },
+                to_weight, from, g);
+        map_row(count, to_bias, [](Vec<C> a, Vec<C> h) __attribute__((always_inline)) { return a + h; }, to_bias, g);
+      }
+      if (!dx.defined()) continue;
+      const C* h = g;
+      if (w) {
+        map_row(count, weighted.get(), [](Vec<C> a, Vec<C> p) __attribute__((always_inline)) { return a * p; }, g, w);
+        h = weighted.get();
+      }
+      const C n = static_cast<C>(count);
+      const C average = sum_row<C>(count, [](Vec<C> a) __attribute__((always_inline)) { return a; }, h) / n;
+      const C along =
+          sum_row<C>(count, [=](Vec<C> a, Vec<C> v) __attribute__((always_inline)) { return a * ((v - m) * s); }, h, from) / n;
+      const RowWriter<T> write(dx, out.get());
+      map_row(count, write(r), [=](Vec<C> a, Vec<C> v) __attribute__((always_inline)) {
+        return s * (a - average - (v - m) * s * along);
+      }, h, from);
+      write.commit(r);
+    }
+  });
+  const auto total = [&](V to, int64_t offset) {
+    if (!to.defined()) return;
+    for (int64_t k = 0; k < count; ++k) {
+      C sum = 0;
+      for (int64_t part = 0; part < parts.count; ++part) sum += partial.get()[part * 2 * count + offset + k];
+      set_number(to, k, sum);
+    }
+  };
+  total(dweight, 0);
+  total(dbias, count);
+}
+
+void layer_norm_backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
+  dispatch_floating(x.dtype, [&](auto tag) {
+    backward<typename decltype(tag)::type>(x, weight, mean, rstd, dy, dx, dweight, dbias);
+  });
+}
+
+}  // namespace
+
+void fill_layer_norm(IsaTable& t) {
+  t.layer_norm = layer_norm;
+  t.layer_norm_backward = layer_norm_backward;
+}
+
+}  // namespace weft::kernels::WEFT_ISA_NS

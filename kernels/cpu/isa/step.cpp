@@ -1,0 +1,158 @@
+// Lists of tensors in one call: an optimizer step, sums of powers (for gradient norms) and scaling. The list is laid end to end and cut
+// into tasks of a fixed number of elements, so a thousand small tensors cost a few tasks, and one large tensor becomes many.
+#include <weft/kernels/cpu/isa/rows.h>
+#include <weft/kernels/cpu/isa_table.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+namespace {
+
+inline constexpr int64_t kTaskElements = 1 << 16;
+
+/// Runs f(tensor, begin, end) over every element of every tensor; size(i) is the length of tensor i. No task crosses kTaskElements.
+template <class Size, class F>
+void each_range(int64_t count, const Size& size, const F& f) {
+  const Scratch<int64_t> starts(count + 1);
+  int64_t total = 0;
+  for (int64_t i = 0; i < count; ++i) starts.get()[i] = total, total += size(i);
+  starts.get()[count] = total;
+  each_task((total + kTaskElements - 1) / kTaskElements, [&](int64_t task) {
+    int64_t at = task * kTaskElements;
+    const int64_t end = at + kTaskElements < total ? at + kTaskElements : total;
+    int64_t low = 0, high = count;  // the last tensor that starts at or before `at`
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      if (starts.get()[middle] <= at) low = middle;
+      else high = middle;
+    }
+    for (int64_t i = low; at < end; ++i) {
+      const int64_t start = starts.get()[i], stop = starts.get()[i + 1] < end ? starts.get()[i + 1] : end;
+      if (stop > at) f(i, at - start, stop - start);
+      if (stop > at) at = stop;
+    }
+  });
+}
+
+void step(const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors) {
+  const auto run = dtype == DType::kFloat64 ? kernel.run_f64 : kernel.run_f32;
+  const StepTensor* list = tensors.data();
+  each_range(static_cast<int64_t>(tensors.size()), [&](int64_t i) { return list[i].numel; },
+             [&](int64_t i, int64_t begin, int64_t end) { run(list[i], begin, end); });
+}
+
+/// |x|^p summed in double, or the largest |x| for p = infinity (NaN wins). Four sums by position modulo 4.
+template <class T>
+double power_sum(double p, const T* x, int64_t count) {
+  double sum[4] = {};
+  if (p == __builtin_inf()) {
+    double top = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double a = __builtin_fabs(static_cast<double>(x[i]));
+      top = a > top || a != a ? a : top;
+      if (a != a) break;
+    }
+    return top;
+  }
+  const auto add = [&](auto f) __attribute__((always_inline)) {
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4)
+      for (int u = 0; u < 4; ++u) sum[u] += f(static_cast<double>(x[i + u]));
+    for (; i < count; ++i) sum[i % 4] += f(static_cast<double>(x[i]));
+  };
+  if (p == 2) add([](double v) { return v * v; });
+  else if (p == 1) add([](double v) { return __builtin_fabs(v); });
+  else if (p == 0) add([](double v) { return v != 0 ? 1.0 : 0.0; });
+  else add([p](double v) { return __builtin_pow(__builtin_fabs(v), p); });
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/// Squares of floats, eight or more at a time, in double.
+double square_sum(const float* x, int64_t count) {
+  constexpr int kWidth = kLanes<double>;
+  using Narrow = float __attribute__((vector_size(kWidth * sizeof(float))));
+  VecD sum[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kWidth <= count; i += 4 * kWidth)
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) {
+      Narrow part;
+      __builtin_memcpy(&part, x + i + u * kWidth, sizeof part);
+      const VecD v = __builtin_convertvector(part, VecD);
+      sum[u] += v * v;
+    }
+  double rest = 0;
+  for (; i < count; ++i) rest += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum_lanes<double>((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
+}
+
+double view_power_sum(double p, const View& v, int64_t begin, int64_t end) {
+  double result = 0;
+  dispatch_floating(v.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* x = v.as<T>() + begin;
+    if constexpr (std::is_same_v<T, float>) {
+      if (p == 2) return void(result = square_sum(x, end - begin));
+    }
+    result = power_sum(p, x, end - begin);
+  });
+  return result;
+}
+
+/// One partial result per tensor and block of kTaskElements of it, folded in order.
+void powers(double p, std::span<const View> xs, double* out) {
+  const int64_t count = static_cast<int64_t>(xs.size());
+  const View* list = xs.data();
+  const Scratch<int64_t> first(count + 1);  // block numbers
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < count; ++i) first.get()[i] = blocks, blocks += (list[i].numel() + kTaskElements - 1) / kTaskElements;
+  first.get()[count] = blocks;
+  const Scratch<double> partial(blocks);
+  const Parts parts(count, 64);  // many small tensors: several to a task
+  const auto block = [&](int64_t i, int64_t number) {
+    const int64_t begin = number * kTaskElements, size = list[i].numel();
+    const int64_t end = begin + kTaskElements < size ? begin + kTaskElements : size;
+    partial.get()[first.get()[i] + number] = view_power_sum(p, list[i], begin, end);
+  };
+  each_task(parts.count, [&](int64_t part) {
+    for (int64_t i = parts.begin(part); i < parts.begin(part + 1); ++i)
+      if (list[i].numel() <= kTaskElements && list[i].numel() > 0) block(i, 0);
+  });
+  for (int64_t i = 0; i < count; ++i)
+    if (list[i].numel() > kTaskElements) each_task(first.get()[i + 1] - first.get()[i], [&](int64_t number) { block(i, number); });
+  for (int64_t i = 0; i < count; ++i) {
+    double total = 0;
+    for (int64_t k = first.get()[i]; k < first.get()[i + 1]; ++k) {
+      const double value = partial.get()[k];
+      if (p != __builtin_inf()) total += value;
+      else if (value > total || value != value) total = value;
+    }
+    out[i] = total;
+  }
+}
+
+void scale(double factor, std::span<const View> xs) {
+  const View* list = xs.data();
+  each_range(static_cast<int64_t>(xs.size()), [&](int64_t i) { return list[i].numel(); }, [&](int64_t i, int64_t begin, int64_t end) {
+    dispatch_floating(list[i].dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      using C = RowType<T>;
+      T* x = list[i].as<T>() + begin;
+      const C f = static_cast<C>(factor);
+      if constexpr (std::is_same_v<T, C>) {
+        map_row(end - begin, x, [f](Vec<T> v) __attribute__((always_inline)) { return v * f; }, x);
+      } else {
+        for (int64_t k = 0; k < end - begin; ++k) x[k] = T(static_cast<C>(x[k]) * f);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void fill_step(IsaTable& t) {
+  t.step = step;
+  t.powers = powers;
+  t.scale = scale;
+}
+
+}  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,0 +1,212 @@
+// Matrix products against plain loops in double: sizes around the tile edges, every stride pattern, both libraries, every dtype.
+#include "arrays.h"
+
+#include <limits>
+
+#include <weft/kernels/cpu/gemm.h>
+
+namespace weft::test {
+namespace {
+
+using kernels::GemmEngine;
+
+void each_engine(const std::function<void()>& f) {
+  for (GemmEngine engine : {GemmEngine::kAuto, GemmEngine::kTile, GemmEngine::kEigen, GemmEngine::kOnednn}) {
+    if (engine == GemmEngine::kOnednn && !kernels::has_onednn()) continue;
+    kernels::set_gemm_engine(engine);
+    SCOPED_TRACE("engine " + std::to_string(static_cast<int>(engine)));
+    f();
+  }
+  kernels::set_gemm_engine(GemmEngine::kAuto);
+}
+
+struct Case {
+  int64_t m, n, k;
+  bool transpose_a = false, transpose_b = false;
+  double alpha = 1, beta = 0;
+  bool bias = false, transpose_c = false;
+  int64_t gap = 1;  // distance of neighbours in all three matrices
+};
+
+Shape strides_of(int64_t rows, int64_t columns, bool transposed, int64_t gap) {
+  return transposed ? Shape{gap, rows * gap} : Shape{columns * gap, gap};
+}
+
+template <class T> void check(const Case& c) {
+  SCOPED_TRACE(str("[", c.m, ", ", c.k, "] x [", c.k, ", ", c.n, "] ta ", c.transpose_a, " tb ", c.transpose_b, " alpha ", c.alpha,
+                   " beta ", c.beta, " bias ", c.bias, " tc ", c.transpose_c, " gap ", c.gap));
+  Array<T> a({c.m, c.k}, strides_of(c.m, c.k, c.transpose_a, c.gap)), b({c.k, c.n}, strides_of(c.k, c.n, c.transpose_b, c.gap));
+  Array<T> y({c.m, c.n}, strides_of(c.m, c.n, c.transpose_c, c.gap)), bias({c.n}, {c.gap});
+  a.random(1), b.random(2), y.random(3), bias.random(4);
+  if (c.beta == 0) y.fill(std::numeric_limits<double>::quiet_NaN());  // must not be read
+  std::vector<double> want(static_cast<size_t>(c.m * c.n)), right(static_cast<size_t>(c.k * c.n));
+  for (int64_t i = 0; i < c.k * c.n; ++i) right[static_cast<size_t>(i)] = b.at(i);
+  for (int64_t i = 0; i < c.m; ++i) {
+    double* row = want.data() + i * c.n;
+    for (int64_t p = 0; p < c.k; ++p) {
+      const double x = c.alpha * a.at(i * c.k + p);
+      for (int64_t j = 0; j < c.n; ++j) row[j] += x * right[static_cast<size_t>(p * c.n + j)];
+    }
+    for (int64_t j = 0; j < c.n; ++j) row[j] += (c.beta == 0 ? 0 : c.beta * y.at(i * c.n + j)) + (c.bias ? bias.at(j) : 0);
+  }
+  Context context;
+  cpu().matmul(context, c.alpha, a.view(), b.view(), c.beta, c.bias ? bias.view() : View{}, y.view());
+  double worst = 0;
+  for (int64_t i = 0; i < c.m * c.n; ++i) {
+    const double error = std::abs(y.at(i) - want[static_cast<size_t>(i)]);
+    worst = error > worst || std::isnan(error) ? error : worst;
+    if (std::isnan(worst)) break;
+  }
+  EXPECT_LE(worst, tolerance<T>(c.k) + (is_half(dtype_of<T>) ? 0.02 : 0));
+}
+
+TEST(Gemm, matches_a_double_loop_around_the_tile_edges) {
+  each_isa([] {
+    each_engine([] {
+      for (int64_t m : {1, 2, 5, 11, 13, 29})
+        for (int64_t n : {1, 3, 7, 17, 31, 67})
+          for (int64_t k : {1, 2, 19, 61})
+            for (int t = 0; t < 4; ++t) {
+              check<float>({m, n, k, (t & 1) != 0, (t & 2) != 0});
+              check<double>({m, n, k, (t & 1) != 0, (t & 2) != 0});
+            }
+    });
+  });
+}
+
+TEST(Gemm, matches_a_double_loop_over_several_blocks_and_tasks) {
+  each_isa([] {
+    each_engine([] {
+      for (int t = 0; t < 4; ++t) {
+        check<float>({251, 83, 283, (t & 1) != 0, (t & 2) != 0});
+        check<float>({17, 1031, 67, (t & 1) != 0, (t & 2) != 0, 0.5, 2, true});
+        check<double>({241, 47, 263, (t & 1) != 0, (t & 2) != 0, -1, 1, true});
+      }
+    });
+  });
+}
+
+TEST(Gemm, applies_alpha_beta_and_bias_to_every_stride_pattern) {
+  each_isa([] {
+    each_engine([] {
+      for (int t = 0; t < 8; ++t)
+        for (int64_t gap : {1, 2})
+          for (bool bias : {false, true}) {
+            check<float>({13, 37, 23, (t & 1) != 0, (t & 2) != 0, 0.5, -1.5, bias, (t & 4) != 0, gap});
+            check<double>({7, 5, 3, (t & 1) != 0, (t & 2) != 0, 2, 0, bias, (t & 4) != 0, gap});
+            check<float>({1, 29, 41, (t & 1) != 0, (t & 2) != 0, 1, 1, bias, (t & 4) != 0, gap});
+            check<float>({29, 1, 41, (t & 1) != 0, (t & 2) != 0, 1, 1, bias, (t & 4) != 0, gap});
+          }
+    });
+  });
+}
+
+TEST(Gemm, an_empty_sum_leaves_beta_c_plus_bias) {
+  each_isa([] {
+    each_engine([] {
+      for (bool bias : {false, true}) {
+        check<float>({5, 37, 0, false, false, 1, 0, bias});
+        check<float>({31, 7, 0, false, true, 3, 0.5, bias});
+        check<double>({2, 3, 0, true, false, 1, 2, bias});
+      }
+      check<float>({0, 3, 5});
+      check<float>({3, 0, 5});
+    });
+  });
+}
+
+TEST(Gemm, half_types_compute_in_float) {
+  each_isa([] {
+    for (int t = 0; t < 4; ++t) {
+      check<Half>({11, 19, 23, (t & 1) != 0, (t & 2) != 0, 1, 0, true});
+      check<BFloat16>({11, 19, 23, (t & 1) != 0, (t & 2) != 0, 0.5, 1, false});
+    }
+  });
+}
+
+template <class T> void check_integers() {
+  Array<T> a({7, 5}), b({5, 3}, {1, 5}), c({7, 3}), bias({3});
+  a.random(1, 0, 9), b.random(2, 0, 9), c.random(3, 0, 9), bias.random(4, 0, 9);
+  std::vector<T> want;
+  for (int64_t i = 0; i < 7; ++i)
+    for (int64_t j = 0; j < 3; ++j) {
+      int64_t sum = 0;
+      for (int64_t p = 0; p < 5; ++p) sum += static_cast<int64_t>(a[i * 5 + p]) * static_cast<int64_t>(b[p * 3 + j]);
+      want.push_back(static_cast<T>(sum + c[i * 3 + j] + bias[j]));
+    }
+  Context context;
+  cpu().matmul(context, 1, a.view(), b.view(), 1, bias.view(), c.view());
+  for (int64_t i = 0; i < 21; ++i) EXPECT_EQ(c[i], want[static_cast<size_t>(i)]) << i;
+}
+
+TEST(Gemm, integers_are_exact_and_wrap) {
+  each_isa([] {
+    check_integers<int64_t>();
+    check_integers<int32_t>();
+    check_integers<uint8_t>();
+  });
+  Array<int64_t> a({1, 1}), b({1, 1}), c({1, 1});
+  a[0] = (int64_t{1} << 62) + 3, b[0] = 1;
+  Context context;
+  cpu().matmul(context, 1, a.view(), b.view(), 0, {}, c.view());
+  EXPECT_EQ(c[0], (int64_t{1} << 62) + 3);  // more digits than a double has
+}
+
+void check_batch(const Shape& a_strides, const Shape& b_strides, int64_t batch, int64_t m, int64_t n, int64_t k) {
+  SCOPED_TRACE(str("batch ", batch, " a strides ", a_strides, " b strides ", b_strides));
+  Array<float> a({batch, m, k}, a_strides), b({batch, k, n}, b_strides), c({batch, m, n}), bias({n});
+  a.random(1), b.random(2), bias.random(3);
+  Context context;
+  cpu().matmul(context, 1, a.view(), b.view(), 0, bias.view(), c.view());
+  for (int64_t s = 0; s < batch; ++s)
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = bias.at(j);
+        for (int64_t p = 0; p < k; ++p) sum += a.at((s * m + i) * k + p) * b.at((s * k + p) * n + j);
+        ASSERT_NEAR(c.at((s * m + i) * n + j), sum, tolerance<float>(k)) << s << " " << i << " " << j;
+      }
+}
+
+TEST(Gemm, batches_may_broadcast_either_side) {
+  each_isa([] {
+    check_batch({}, {}, 11, 5, 7, 3);
+    check_batch({}, {0, 7, 1}, 11, 5, 7, 3);           // b shared: one tall product
+    check_batch({0, 3, 1}, {}, 11, 5, 7, 3);           // a shared
+    check_batch({3, 33, 1}, {0, 1, 3}, 11, 5, 7, 3);   // a interleaved, b shared and transposed
+    check_batch({}, {0, 7, 1}, 13, 1, 7, 3);
+    check_batch({}, {}, 3, 131, 173, 211);             // large: each cut into tasks
+    check_batch({}, {}, 0, 5, 7, 3);
+  });
+}
+
+TEST(Gemm, has_the_same_bits_for_any_thread_count) {
+  each_isa([] {
+    each_engine([] {
+      expect_same_bits_for_any_thread_count([] {
+        Array<float> a({509, 131}), b({131, 911}), bt({911, 131}), c({509, 911}), d({509, 911}), e({19, 911});
+        a.random(1), b.random(2), bt.random(3);
+        View transposed = bt.view(), few = a.view();
+        transposed.sizes = {131, 911}, transposed.strides = {1, 131};
+        few.sizes = {19, 131};
+        Context context;
+        cpu().matmul(context, 1, a.view(), b.view(), 0, {}, c.view());
+        cpu().matmul(context, 1, a.view(), transposed, 0, {}, d.view());
+        cpu().matmul(context, 1, few, transposed, 0, {}, e.view());
+        return join({c.bytes(), d.bytes(), e.bytes()});
+      });
+    });
+  });
+}
+
+TEST(Gemm, an_engine_that_this_build_lacks_is_an_error) {
+  if (kernels::has_onednn()) {
+    EXPECT_NO_THROW(kernels::set_gemm_engine(GemmEngine::kOnednn));
+    EXPECT_EQ(kernels::gemm_engine(), GemmEngine::kOnednn);
+  } else {
+    EXPECT_THROW(kernels::set_gemm_engine(GemmEngine::kOnednn), ValueError);
+  }
+  kernels::set_gemm_engine(GemmEngine::kAuto);
+}
+
+}  // namespace
+}  // namespace weft::test
