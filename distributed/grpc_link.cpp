@@ -99,11 +99,11 @@ grpc_arg int_arg(const char* key, int64_t value) {
   arg.value.integer = static_cast<int>(std::min<int64_t>(value, INT32_MAX));
   return arg;
 }
-grpc_arg text_arg(const char* key, const std::string& value) {
+grpc_arg text_arg(const char* key, const char* value) {  // value outlives the use
   grpc_arg arg;
   arg.type = GRPC_ARG_STRING;
   arg.key = const_cast<char*>(key);
-  arg.value.string = const_cast<char*>(value.c_str());
+  arg.value.string = const_cast<char*>(value);
   return arg;
 }
 
@@ -211,7 +211,7 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
       int_arg(GRPC_ARG_ENABLE_RETRIES, 0), int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0), int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
   });
   if (options.tls && !options.tls->server_name.empty()) {
-    g.client_args.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, g.options.tls->server_name));
+    g.client_args.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, g.options.tls->server_name.c_str()));
   }
   g.server_args = both;
   g.server_args.insert(g.server_args.end(), {

@@ -1,0 +1,67 @@
+// How the workers of a group find each other: rank 0 keeps a store at an address that all know, everybody announces name and
+// addresses there and gets the list of all.
+//
+// How it is used:
+//   auto meet = make_rendezvous(rt, launch_info(), {});               // or make_sim_rendezvous(network, ...)
+//   auto members = meet->join({.name = "ps", .address = transport->addresses()}, rt->now() + 60s);
+//   for (auto& m : members) transport->add_peer(m.id, m.address);
+//   meet->barrier("start", rt->now() + 60s);
+//   ... meet->leave(rt->now() + 10s);                                 // rank 0 waits here for the others
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/grpc_transport.h>
+#include <weft/distributed/launch.h>
+#include <weft/distributed/sim_transport.h>
+#include <weft/distributed/store.h>
+
+namespace weft::rpc {
+
+/// One worker of the group.
+struct Member {
+  std::string name{};
+  WorkerId id{};           ///< its rank; filled in by join
+  PeerAddress address{};   ///< with its incarnation
+};
+
+/// Thread safety: every member from any thread; all block.
+class WEFT_API Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+
+  /// Announces this worker and waits until all have done so. Sorted by id.
+  /// Throws: RpcError for a name that is not unique, a rank taken twice or differing world sizes (on every worker);
+  /// Timeout naming the ranks that are missing.
+  virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;
+
+  /// Waits until every one of `who` (empty: all) has come to the barrier of this name; a name may be used again and again. Everybody
+  /// gives the same list. Throws: Timeout naming the ranks that are missing.
+  virtual void barrier(const std::string& name, TimePoint deadline, const std::vector<WorkerId>& who = {}) = 0;
+
+  /// Says goodbye; rank 0 waits for everybody's, so that nobody is cut off. False: `deadline` came first.
+  virtual bool leave(TimePoint deadline) = 0;
+
+  virtual Store& store() = 0;
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+};
+
+struct RendezvousOptions {
+  std::optional<TlsOptions> tls{};
+  bool insecure = false;  ///< allow a plain rendezvous beyond loopback
+};
+
+/// Rank 0 opens the port; a world of one may have port 0. Throws: RpcError if the port is in use or needs credentials.
+WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
+                                                     const RendezvousOptions& options = {});
+
+/// The same protocol over a simulated network; `group` keeps several groups on one network apart. The store's worker has the address
+/// "sim:store:<group>"; its ids on the network are its own, so that faults between workers do not concern it.
+WEFT_API std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank, int world_size,
+                                                         const std::string& group = "main");
+
+}  // namespace weft::rpc
