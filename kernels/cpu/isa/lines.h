@@ -1,0 +1,75 @@
+// Walking views line by line: all dims but one are counted through, and the offsets of N views along the way are kept, in elements.
+#pragma once
+
+#include <weft/kernels/cpu/isa/tasks.h>
+#include <weft/kernels/view.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+template <int N>
+class Lines {
+ public:
+  /// The dims of `sizes` but `skip` (-1: none), outermost first.
+  Lines(const Shape& sizes, int skip, const Shape (&strides)[N]) {
+    for (int d = 0; d < sizes.size(); ++d) {
+      if (d == skip) continue;
+      size_[dims_] = sizes[d];
+      for (int k = 0; k < N; ++k) stride_[k][dims_] = strides[k][d];
+      ++dims_;
+      count_ *= sizes[d];
+    }
+  }
+  int64_t count() const { return count_; }
+  int64_t offset(int k) const { return offset_[k]; }
+
+  void seek(int64_t line) {
+    for (int k = 0; k < N; ++k) offset_[k] = 0;
+    for (int d = dims_ - 1; d >= 0; --d) {
+      at_[d] = line % size_[d];
+      line /= size_[d];
+      for (int k = 0; k < N; ++k) offset_[k] += at_[d] * stride_[k][d];
+    }
+  }
+  void next() {
+    for (int d = dims_ - 1; d >= 0; --d) {
+      ++at_[d];
+      for (int k = 0; k < N; ++k) offset_[k] += stride_[k][d];
+      if (at_[d] < size_[d]) return;
+      for (int k = 0; k < N; ++k) offset_[k] -= at_[d] * stride_[k][d];
+      at_[d] = 0;
+    }
+  }
+
+ private:
+  int dims_ = 0;
+  int64_t count_ = 1;
+  int64_t size_[kMaxDims], at_[kMaxDims], stride_[N][kMaxDims], offset_[N] = {};
+};
+
+/// f(lines) for every line of `sizes` without dim `skip`, in tasks of about `work` elements each.
+template <int N, class F>
+void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F& f, int64_t work = 1 << 15) {
+  const Lines<N> all(sizes, skip, strides);
+  if (all.count() == 0) return;
+  const int64_t length = skip < 0 ? 1 : (sizes[skip] > 0 ? sizes[skip] : 1);
+  const int64_t per_task = work / length > 0 ? work / length : 1;
+  const Parts parts(all.count(), per_task);
+  each_task(parts.count, [&](int64_t task) {
+    Lines<N> lines = all;
+    lines.seek(parts.begin(task));
+    for (int64_t left = parts.size(task); left > 0; --left, lines.next()) f(lines);
+  });
+}
+
+/// A line that changes nothing else than `data`: the type of an element by its width alone, for kernels that only move bytes.
+template <class F>
+void dispatch_width(DType t, const F& f) {
+  switch (size_of(t)) {
+    case 1: return f(TypeTag<uint8_t>{});
+    case 2: return f(TypeTag<uint16_t>{});
+    case 4: return f(TypeTag<uint32_t>{});
+    default: return f(TypeTag<uint64_t>{});
+  }
+}
+
+}  // namespace weft::kernels::WEFT_ISA_NS

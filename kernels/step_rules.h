@@ -1,0 +1,137 @@
+// The update rules that come with weft, each one screen: what is in the struct is what one tensor's step needs, precomputed by
+// optim/rules.cpp in double. g is the gradient (with weight decay of the L2 kind added, its sign flipped when maximising), s the state.
+// Sources: the papers named at each rule in optim/rules.h.
+#pragma once
+
+#include <weft/kernels/step.h>
+
+namespace weft::step {
+
+/// d = sign * g + decay * p.
+struct Gradient {
+  double sign = 1, decay = 0;
+  template <class V> V operator()(const V& p, const V& g) const {
+    V d = g;
+    if (sign < 0) d = -d;
+    if (decay != 0) d += decay * p;
+    return d;
+  }
+};
+
+/// p -= lr d. 12 bytes per float element.
+struct Sgd {
+  static constexpr int kState = 0;
+  Gradient gradient;
+  double lr = 0;
+  template <class V> void operator()(V& p, const V& g, V*) const { p -= lr * gradient(p, g); }
+};
+
+/// buf = m buf + (1 - dampening) d, the first time buf = d; p -= lr (nesterov ? d + m buf : buf). 20 bytes.
+struct SgdMomentum {
+  static constexpr int kState = 1;
+  Gradient gradient;
+  double lr = 0, momentum = 0, keep = 1;  // keep = 1 - dampening, 1 on the first step
+  bool nesterov = false;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    s[0] = momentum * s[0] + keep * d;
+    p -= lr * (nesterov ? d + momentum * s[0] : s[0]);
+  }
+};
+
+/// buf = b buf + (1 - b) d; p -= lr ((1 - nu) d + nu buf), after p *= shrink for decay of the direct kind. 20 bytes.
+struct Qhm {
+  static constexpr int kState = 1;
+  Gradient gradient;
+  double lr = 0, momentum = 0, nu = 0, shrink = 1;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    if (shrink != 1) p *= shrink;
+    s[0] = momentum * s[0] + (1 - momentum) * d;
+    p -= lr * ((1 - nu) * d + nu * s[0]);
+  }
+};
+
+/// m, v averages; p -= rate m / (sqrt(v) / root + eps), rate = lr / (1 - b1^t), root = sqrt(1 - b2^t). 28 bytes.
+struct Adam {
+  static constexpr int kState = 2;
+  Gradient gradient;
+  double rate = 0, beta1 = 0, beta2 = 0, root = 1, eps = 0, shrink = 1;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    if (shrink != 1) p *= shrink;
+    s[0] = beta1 * s[0] + (1 - beta1) * d;
+    s[1] = beta2 * s[1] + (1 - beta2) * (d * d);
+    p -= rate * s[0] / (sqrt(s[1]) / root + eps);
+  }
+};
+
+/// Adam with the largest v so far under the root. 36 bytes.
+struct AdamMax {
+  static constexpr int kState = 3;
+  Gradient gradient;
+  double rate = 0, beta1 = 0, beta2 = 0, root = 1, eps = 0, shrink = 1;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    if (shrink != 1) p *= shrink;
+    s[0] = beta1 * s[0] + (1 - beta1) * d;
+    s[1] = beta2 * s[1] + (1 - beta2) * (d * d);
+    s[2] = max(s[2], s[1]);
+    p -= rate * s[0] / (sqrt(s[2]) / root + eps);
+  }
+};
+
+/// Averages with the step's own weights a1, a2; p -= lr ((1-nu1) d + nu1 m) / (sqrt((1-nu2) d^2 + nu2 v) + eps). 28 bytes.
+struct QhAdam {
+  static constexpr int kState = 2;
+  Gradient gradient;
+  double lr = 0, a1 = 0, a2 = 0, nu1 = 1, nu2 = 1, eps = 0, shrink = 1;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    if (shrink != 1) p *= shrink;
+    const V square = d * d;
+    s[0] = a1 * s[0] + (1 - a1) * d;
+    s[1] = a2 * s[1] + (1 - a2) * square;
+    p -= lr * ((1 - nu1) * d + nu1 * s[0]) / (sqrt((1 - nu2) * square + nu2 * s[1]) + eps);
+  }
+};
+
+/// s0 = a s0 + (1-a) d^2; s1 momentum; s2 mean when centred; p -= lr buf.
+struct RmsProp {
+  static constexpr int kState = 3;
+  Gradient gradient;
+  double lr = 0, alpha = 0, eps = 0, momentum = 0;
+  bool centered = false;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    s[0] = alpha * s[0] + (1 - alpha) * (d * d);
+    V spread = s[0];
+    if (centered) {
+      s[2] = alpha * s[2] + (1 - alpha) * d;
+      spread = max(spread - s[2] * s[2], V(0.0));
+    }
+    s[1] = momentum * s[1] + d / (sqrt(spread) + eps);
+    p -= lr * s[1];
+  }
+};
+
+/// sum += d^2; p -= rate d / (sqrt(sum) + eps). 20 bytes.
+struct Adagrad {
+  static constexpr int kState = 1;
+  Gradient gradient;
+  double rate = 0, eps = 0;
+  template <class V> void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    s[0] += d * d;
+    p -= rate * d / (sqrt(s[0]) + eps);
+  }
+};
+
+/// The kernel of a built-in rule; it picks the instruction set at each call.
+template <class Rule> StepKernel builtin_kernel();
+#define WEFT_STEP_RULES(X) X(Sgd) X(SgdMomentum) X(Qhm) X(Adam) X(AdamMax) X(QhAdam) X(RmsProp) X(Adagrad)
+#define WEFT_DECLARE_RULE(Rule) template <> WEFT_API StepKernel builtin_kernel<Rule>();
+WEFT_STEP_RULES(WEFT_DECLARE_RULE)
+#undef WEFT_DECLARE_RULE
+
+}  // namespace weft::step
