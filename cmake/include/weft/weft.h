@@ -1,9 +1,10 @@
 // Everything of weft::core: tensors, autograd, layers, optimizers.
 #pragma once
 
+#include <weft/autograd/engine.h>
 #include <weft/autograd/grad_mode.h>
 #include <weft/autograd/ops.h>
-#include <weft/kernels/error.h>
+#include <weft/nn/nn.h>
+#include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
-#include <weft/tensor/generator.h>
-#include <weft/tensor/tensor.h>
+#include <weft/tensor/safetensors.h>

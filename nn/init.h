@@ -1,0 +1,32 @@
+// Filling parameters. Each function writes in place without recording, from the given generator or the process's default, and returns its
+// argument. Fans: the first dim is "out", the second "in", the rest multiply both.
+#pragma once
+
+#include <utility>
+
+#include <weft/tensor/generator.h>
+#include <weft/tensor/tensor.h>
+
+namespace weft::nn::init {
+
+WEFT_API Tensor uniform_(Tensor t, double low = 0, double high = 1, Generator* generator = nullptr);
+WEFT_API Tensor normal_(Tensor t, double mean = 0, double stddev = 1, Generator* generator = nullptr);
+WEFT_API Tensor constant_(Tensor t, double value);
+inline Tensor zeros_(Tensor t) { return constant_(std::move(t), 0); }
+inline Tensor ones_(Tensor t) { return constant_(std::move(t), 1); }
+/// U(-a, a), a = gain * sqrt(6 / (in + out)). Source: Glorot & Bengio 2010, eq. 16.
+WEFT_API Tensor xavier_uniform_(Tensor t, double gain = 1, Generator* generator = nullptr);
+/// N(0, gain^2 * 2 / (in + out)).
+WEFT_API Tensor xavier_normal_(Tensor t, double gain = 1, Generator* generator = nullptr);
+/// U(-b, b), b = sqrt(6 / ((1 + slope^2) * in)). Source: He et al. 2015, eq. 10 with leaky slope.
+WEFT_API Tensor kaiming_uniform_(Tensor t, double slope = 0, Generator* generator = nullptr);
+/// N(0, 2 / ((1 + slope^2) * in)).
+WEFT_API Tensor kaiming_normal_(Tensor t, double slope = 0, Generator* generator = nullptr);
+/// Rows (or columns, whichever are fewer) orthonormal times gain. Shape: [out, ...], flattened to two dims.
+WEFT_API Tensor orthogonal_(Tensor t, double gain = 1, Generator* generator = nullptr);
+
+struct Fan { int64_t in, out; };
+/// Throws: ShapeError for fewer than two dims.
+WEFT_API Fan fan(const Tensor& t);
+
+}  // namespace weft::nn::init

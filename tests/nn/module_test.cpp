@@ -1,0 +1,222 @@
+// Module: names, modes, state, seeding; and the layers that are one op each.
+#include <cmath>
+#include <filesystem>
+
+#include <weft/weft.h>
+
+#include "../support/golden.h"
+
+namespace weft {
+namespace {
+
+using testing::close;
+using testing::Golden;
+using testing::same_bits;
+
+struct Net : nn::Module {
+  nn::Linear first{3, 5}, second{5, 2};
+  nn::Dropout drop{0.5};
+  Net() {
+    add("first", first);
+    add("second", second);
+    add("drop", drop);
+  }
+  Tensor forward(const Tensor& x) { return second.forward(drop.forward(relu(first.forward(x)))); }
+};
+
+TEST(Module, lists_parameters_under_dotted_names_in_order) {
+  Net net;
+  std::vector<std::string> names;
+  for (const auto& [name, p] : net.named_parameters()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"first.weight", "first.bias", "second.weight", "second.bias"}));
+  EXPECT_EQ(net.parameters().size(), 4u);
+  EXPECT_EQ(net.named_modules()[1].first, "first");
+}
+
+TEST(Module, a_tied_parameter_is_listed_once_and_saved_under_both_names) {
+  struct Tied : nn::Module {
+    Tensor a, b;
+    Tied() {
+      a = add("a", ones({2, 3}));
+      b = add("b", a);
+    }
+  } tied;
+  EXPECT_EQ(tied.parameters().size(), 1u);
+  EXPECT_EQ(tied.state_dict().size(), 2u);
+}
+
+TEST(Module, train_and_eval_reach_every_child) {
+  Net net;
+  EXPECT_TRUE(net.drop.is_training());
+  net.eval();
+  EXPECT_FALSE(net.drop.is_training());
+  const Tensor x = randn({4, 3});
+  EXPECT_TRUE(same_bits(net.forward(x), net.forward(x)));
+}
+
+TEST(Module, state_travels_through_a_file_and_into_a_clone) {
+  Net net;
+  const std::string path = (std::filesystem::path(::testing::TempDir()) / "weft_module.safetensors").string();
+  net.save(path);
+  Net other;
+  other.load(path);
+  std::filesystem::remove(path);
+  const auto copy = nn::clone(net);
+  for (size_t i = 0; i < net.parameters().size(); ++i) {
+    EXPECT_TRUE(same_bits(net.parameters()[i], other.parameters()[i]));
+    EXPECT_TRUE(same_bits(net.parameters()[i], copy->parameters()[i]));
+    EXPECT_FALSE(net.parameters()[i].shares_storage(copy->parameters()[i]));
+  }
+}
+
+TEST(Module, loading_names_what_is_missing_and_changes_nothing) {
+  Net net;
+  const Tensor before = net.first.weight.detach().clone();
+  nn::StateDict state{{"first.weight", ones({5, 3})}, {"third", ones({1})}};
+  try {
+    net.load_state_dict(state);
+    FAIL() << "no error";
+  } catch (const ValueError& e) {
+    EXPECT_NE(std::string(e.what()).find("second.weight"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("third"), std::string::npos) << e.what();
+  }
+  state = {{"first.weight", ones({5, 4})}};
+  EXPECT_THROW(net.load_state_dict(state, false), ShapeError);
+  EXPECT_TRUE(same_bits(net.first.weight, before));
+}
+
+TEST(Module, a_name_is_registered_once) {
+  struct Twice : nn::Module {
+    Twice() {
+      add("w", ones({1}));
+      add("w", ones({1}));
+    }
+  };
+  EXPECT_THROW(Twice(), ValueError);
+}
+
+TEST(Module, a_seed_makes_draws_independent_of_the_place) {
+  Net whole;
+  whole.seed(11);
+  nn::Dropout alone(0.5);
+  alone.seed(11, "drop");
+  const Tensor x = ones({64});
+  EXPECT_TRUE(same_bits(whole.drop.forward(x), alone.forward(x)));
+}
+
+TEST(Module, converts_parameters_in_place_and_handles_follow) {
+  Net net;
+  const Tensor weight = net.first.weight;
+  net.to(kFloat64);
+  EXPECT_EQ(weight.dtype(), kFloat64);
+  const Tensor y = net.forward(randn({2, 3}, {.dtype = kFloat64}));
+  y.sum().backward();
+  EXPECT_EQ(weight.grad().dtype(), kFloat64);
+}
+
+TEST(Module, prints_its_tree) {
+  Net net;
+  EXPECT_NE(net.to_string().find("(first): Linear(in=3, out=5)"), std::string::npos) << net.to_string();
+}
+
+TEST(Linear, matches_pytorch) {
+  for (const char* name : {"rows", "no_bias", "vector", "rank_3"}) {
+    const Golden g = Golden("linear").at(name);
+    Tensor x = g["in.x"].clone().requires_grad_(), w = g["param.weight"].clone().requires_grad_(), b;
+    if (g.has("param.bias")) b = g["param.bias"].clone().requires_grad_();
+    const Tensor y = linear(x, w, b);
+    EXPECT_TRUE(close(y, g["out.y"])) << name;
+    (y * g["cot.y"]).sum().backward();
+    EXPECT_TRUE(close(x.grad(), g["grad.in.x"])) << name;
+    EXPECT_TRUE(close(w.grad(), g["grad.param.weight"])) << name;
+    if (b.defined()) {
+      EXPECT_TRUE(close(b.grad(), g["grad.param.bias"])) << name;
+    }
+  }
+}
+
+TEST(Embedding, matches_pytorch_with_repeated_ids_and_padding) {
+  for (const char* name : {"plain", "padding_0", "padding_last"}) {
+    const Golden g = Golden("embedding").at(name);
+    Tensor w = g["param.weight"].clone().requires_grad_();
+    const int64_t padding = std::string(name) == "plain" ? -1 : std::string(name) == "padding_0" ? 0 : w.size(0) - 1;
+    std::string ids;
+    for (const std::string& n : g.names("in.")) ids = n;
+    const Tensor y = embedding(w, g[ids], padding);
+    EXPECT_TRUE(close(y, g["out.y"], 0, 0)) << name;
+    (y * g["cot.y"]).sum().backward();
+    EXPECT_TRUE(close(w.grad(), g["grad.param.weight"])) << name;
+  }
+}
+
+TEST(Embedding, the_padding_row_begins_at_zero_and_bad_ids_are_named) {
+  nn::Embedding table(7, 3, {.padding_idx = 2});
+  EXPECT_EQ(table.weight.select(0, 2).abs().sum().item<double>(), 0);
+  EXPECT_THROW(nn::Embedding(7, 3, {.padding_idx = 7}), IndexError);
+  try {
+    table.forward(from_vector(std::vector<int64_t>{1, 9}, {2}));
+    FAIL() << "no error";
+  } catch (const IndexError& e) {
+    EXPECT_NE(std::string(e.what()).find("9"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Sequential, runs_layers_in_order_and_names_them_by_position) {
+  nn::Sequential net;
+  net.append<nn::Linear>(3, 4);
+  net.append<nn::ReLU>();
+  net.append<nn::Linear>(4, 2);
+  net.append<nn::LogSoftmax>();
+  EXPECT_EQ(net.forward(randn({5, 3})).sizes(), (Shape{5, 2}));
+  EXPECT_EQ(net.named_parameters()[2].first, "2.weight");
+}
+
+TEST(Init, ranges_and_moments_are_those_of_the_rule) {
+  Generator g(3);
+  const Tensor u = nn::init::uniform_(empty({101, 97}), -0.1, 0.1, &g);
+  EXPECT_GE(u.min().item<double>(), -0.1);
+  EXPECT_LT(u.max().item<double>(), 0.1);
+  EXPECT_NEAR(u.mean().item<double>(), 0, 3e-3);
+  const Tensor x = nn::init::xavier_uniform_(empty({30, 20}), 1, &g);
+  EXPECT_LE(x.abs().max().item<double>(), std::sqrt(6.0 / 50));
+  const Tensor n = nn::init::kaiming_normal_(empty({211, 101}), 0, &g);
+  EXPECT_NEAR(n.std().item<double>(), std::sqrt(2.0 / 101), 5e-3);
+  const Tensor q = nn::init::orthogonal_(empty({5, 7}, {.dtype = kFloat64}), 1, &g);
+  EXPECT_TRUE(close(q.matmul(q.t()), eye(5, {.dtype = kFloat64}), 1e-12, 1e-12));
+  EXPECT_THROW(nn::init::fan(empty({3})), ShapeError);
+}
+
+TEST(Loss, modules_are_the_ops_with_their_options) {
+  const Tensor x = randn({7, 5}), t = randint(0, 5, {7});
+  EXPECT_TRUE(same_bits(nn::CrossEntropyLoss({.reduction = Reduction::kSum}).forward(x, t), cross_entropy(x, t, {.reduction = Reduction::kSum})));
+  EXPECT_TRUE(close(nn::NLLLoss().forward(x.log_softmax(1), t), nn::CrossEntropyLoss().forward(x, t)));
+  EXPECT_NEAR(nn::MSELoss().forward(ones({3}), zeros({3})).item<double>(), 1, 0);
+}
+
+TEST(Categorical, matches_pytorch) {
+  const Golden all("categorical");
+  for (const char* kind : {"logits", "probs"})
+    for (const char* form : {"vector", "rows", "rank_3"}) {
+      const Golden g = all.at(std::string(kind) + "_" + form);
+      const bool logits = std::string(kind) == "logits";
+      Tensor in = g[std::string("in.") + kind].clone().requires_grad_();
+      const auto c = logits ? nn::Categorical::from_logits(in) : nn::Categorical::from_probs(in);
+      const Tensor log_prob = c.log_prob(g["in.value"]), entropy = c.entropy();
+      EXPECT_TRUE(close(log_prob, g["out.log_prob"])) << kind << form;
+      EXPECT_TRUE(close(entropy, g["out.entropy"])) << kind << form;
+      ((log_prob * g["cot.log_prob"]).sum() + (entropy * g["cot.entropy"]).sum()).backward();
+      EXPECT_TRUE(close(in.grad(), g[std::string("grad.in.") + kind])) << kind << form;
+    }
+}
+
+TEST(Categorical, samples_follow_the_probabilities) {
+  Generator g(5);
+  const auto c = nn::Categorical::from_probs(tensor({{0.1, 0.6, 0.3}}).expand({20011, 3}));
+  const Tensor s = c.sample(&g);
+  EXPECT_EQ(s.sizes(), (Shape{20011}));
+  for (int64_t k = 0; k < 3; ++k)
+    EXPECT_NEAR((s == k).to(kFloat32).mean().item<double>(), std::vector<double>{0.1, 0.6, 0.3}[static_cast<size_t>(k)], 0.015);
+}
+
+}  // namespace
+}  // namespace weft

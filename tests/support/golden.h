@@ -1,0 +1,37 @@
+// Golden files (tests/golden) by name, and the comparison that tests use.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <weft/tensor/tensor.h>
+
+namespace weft::testing {
+
+/// Tensors of one golden file. Throws: IoError when the file is missing, IndexError naming an absent tensor.
+class Golden {
+ public:
+  explicit Golden(const std::string& file, std::string prefix = "");
+  Tensor operator[](const std::string& name) const;
+  bool has(const std::string& name) const { return tensors_.count(prefix_ + name) != 0; }
+  /// The same file seen through "<case>.".
+  Golden at(const std::string& name) const;
+  std::string metadata(const std::string& key) const;
+  /// Names that begin with the prefix and `start`, without the prefix.
+  std::vector<std::string> names(const std::string& start = "") const;
+
+ private:
+  Golden() = default;
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+  std::string prefix_;
+};
+
+/// |a - b| <= atol + rtol |b| for every element, sizes equal; says where not. Infinities of one sign and NaNs are equal.
+::testing::AssertionResult close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-6);
+/// Every bit equal.
+::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b);
+
+}  // namespace weft::testing
