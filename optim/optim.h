@@ -1,0 +1,7 @@
+// All of optim.
+#pragma once
+
+#include <weft/optim/clip.h>
+#include <weft/optim/optimizer.h>
+#include <weft/optim/rules.h>
+#include <weft/optim/schedule.h>

@@ -1,0 +1,247 @@
+// What every optimizer shares: groups, state, errors that change nothing, one kernel call per step, copy on write, a user's own rule.
+#include <cmath>
+#include <thread>
+
+#include <weft/autograd/parameter_lock.h>
+#include <weft/weft.h>
+
+#include "../support/golden.h"
+
+namespace weft {
+namespace {
+
+using namespace optim;
+using testing::close;
+using testing::Golden;
+using testing::same_bits;
+
+/// A rule as a user would write it.
+struct SignMomentum {
+  struct Options {
+    double lr = 1e-2, momentum = 0.9;
+  };
+  static constexpr const char* kName = "SignMomentum";
+  static constexpr int kState = 1;
+  double lr, m;
+  SignMomentum(const Options& o, int64_t) : lr(o.lr), m(o.momentum) {}
+  template <class V>
+  void operator()(V& p, const V& g, V* s) const {
+    s[0] = m * s[0] + (1 - m) * g;
+    p -= lr * select(s[0] > V(0), V(1), V(-1));
+  }
+};
+
+TEST(Optimizer, a_users_rule_of_fifteen_lines_trains) {
+  Tensor p = full({37}, 3.0).requires_grad_();
+  Fused<SignMomentum> opt({p}, {.lr = 0.05});
+  std::vector<double> reference(37, 3.0), momentum(37, 0.0);
+  for (int t = 0; t < 100; ++t) {
+    opt.zero_grad();
+    (p * p).sum().backward();
+    opt.step();
+    for (size_t i = 0; i < 37; ++i) {
+      momentum[i] = 0.9 * momentum[i] + 0.1 * 2 * reference[i];
+      reference[i] -= 0.05 * (momentum[i] > 0 ? 1 : -1);
+    }
+  }
+  EXPECT_NEAR(p.to_vector<double>()[36], reference[36], 1e-4);
+  EXPECT_LT(std::abs(p.abs().max().item<double>()), 1);
+  EXPECT_EQ(opt.state_dict()[1].first, "0.state0");
+}
+
+TEST(Optimizer, one_backend_call_serves_all_parameters) {
+  std::vector<Tensor> params;
+  for (int64_t n : {1, 2, 3, 5, 7, 1009, 4099}) params.push_back(ones({n}).requires_grad_());
+  Adam adam(params, {.lr = 0.1});
+  for (const Tensor& p : params) p.set_grad(ones(p.sizes()));
+  adam.step();
+  EXPECT_EQ(adam.kernel_calls(), 1);
+  for (const Tensor& p : params) EXPECT_TRUE(close(p, full(p.sizes(), 0.9)));
+}
+
+TEST(Optimizer, groups_have_their_own_options) {
+  Tensor a = ones({3}).requires_grad_(), b = ones({3}).requires_grad_();
+  SGD sgd({{{a}, {.lr = 0.1}}, {{b}, {.lr = 0.5}}});
+  a.set_grad(ones({3})), b.set_grad(ones({3}));
+  sgd.step();
+  EXPECT_TRUE(close(a, full({3}, 0.9)));
+  EXPECT_TRUE(close(b, full({3}, 0.5)));
+  sgd.set_lr(0);
+  sgd.step();
+  EXPECT_TRUE(close(b, full({3}, 0.5)));
+}
+
+TEST(Optimizer, groups_of_different_kernels_step_together) {
+  Tensor a = ones({3}).requires_grad_(), b = ones({3}).requires_grad_();
+  SGD sgd({{{a}, {.lr = 0.1}}, {{b}, {.lr = 0.1, .momentum = 0.9}}});
+  for (int i = 0; i < 2; ++i) {
+    a.set_grad(ones({3})), b.set_grad(ones({3}));
+    sgd.step();
+  }
+  EXPECT_TRUE(close(a, full({3}, 0.8)));
+  EXPECT_TRUE(close(b, full({3}, 0.71)));
+}
+
+TEST(Optimizer, state_saved_and_loaded_goes_on_as_if_never_stopped) {
+  const auto start = [] { return randn({5}, {.dtype = kFloat64}, std::make_unique<Generator>(3).get()).requires_grad_(); };
+  Tensor a = start(), b = start();
+  Adam first({a}, {.lr = 0.1}), whole({b}, {.lr = 0.1});
+  const auto step = [](Optimizer& o, const Tensor& p) {
+    p.set_grad(p.detach() * 2);
+    o.step();
+  };
+  for (int i = 0; i < 3; ++i) step(first, a), step(whole, b);
+  Adam resumed({a}, {.lr = 0.7});
+  resumed.load_state_dict(first.state_dict());
+  EXPECT_EQ(resumed.lr(), 0.1);
+  for (int i = 0; i < 3; ++i) step(resumed, a), step(whole, b);
+  EXPECT_TRUE(same_bits(a, b));
+}
+
+TEST(Optimizer, bad_input_is_named_and_changes_nothing) {
+  Tensor p = ones({3}).requires_grad_();
+  EXPECT_THROW(SGD({p}, {.lr = -1}), ValueError);
+  EXPECT_THROW(SGD({p}, {.lr = 1, .momentum = -1}), ValueError);
+  EXPECT_THROW(SGD({p}, {.lr = 1, .nesterov = true}), ValueError);
+  EXPECT_THROW(QHM({p}, {.lr = 1, .momentum = -0.1}), ValueError);
+  EXPECT_THROW(QHM({p}, {.lr = 1, .weight_decay_type = static_cast<WeightDecay>(9)}), ValueError);
+  EXPECT_THROW(weight_decay_type("l2"), ValueError);
+  EXPECT_THROW(Adam({p}, {.beta1 = 1}), ValueError);
+  EXPECT_THROW(SGD(std::vector<Tensor>{}, {.lr = 1}), ValueError);
+  EXPECT_THROW(SGD({p, p}, {.lr = 1}), ValueError);
+  SGD sgd({p}, {.lr = 1, .momentum = 0.9});
+  const std::vector<Tensor> too_many{ones({3}), ones({3})}, wrong{ones({4})}, wide{ones({3}, {.dtype = kFloat64})};
+  EXPECT_THROW(sgd.step(too_many), ValueError);
+  EXPECT_THROW(sgd.step(wrong), ShapeError);
+  EXPECT_THROW(sgd.step(wide), DTypeError);
+  EXPECT_TRUE(same_bits(p, ones({3})));
+  EXPECT_EQ(sgd.steps(0), 0);
+  EXPECT_THROW(sgd.load_state_dict({{"0.exp_avg", ones({3})}}), ValueError);
+}
+
+TEST(Optimizer, a_step_never_invalidates_a_graph_that_holds_the_parameter) {
+  Tensor w = full({4}, 2.0).requires_grad_(), x = full({4}, 3.0).requires_grad_();
+  const Tensor y = (w * x).sum();  // saves w
+  SGD sgd({w}, {.lr = 1});
+  w.set_grad(ones({4}));
+  sgd.step();
+  EXPECT_TRUE(close(w, full({4}, 1.0)));
+  y.backward();
+  EXPECT_TRUE(close(x.grad(), full({4}, 2.0)));  // the value at the time of the forward call
+}
+
+TEST(Optimizer, threads_that_build_graphs_and_threads_that_step_share_a_parameter) {
+  Tensor w = full({64}, 1.0).requires_grad_();
+  mark_concurrent(w);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int id = 0; id < 3; ++id)
+    threads.emplace_back([&w, &wrong] {
+      SGD sgd({w}, {.lr = 1e-3, .momentum = 0.9});
+      for (int i = 0; i < 200; ++i) {
+        const Tensor x = ones({64});
+        const std::vector<Tensor> g = grad({(w * x * w).sum()}, {w});
+        const std::vector<double> v = g[0].to_vector<double>();
+        for (const double e : v) wrong += e != v[0];  // all elements were equal, so a torn read would show
+        sgd.step(g);
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_LT(w.abs().max().item<double>(), 1);
+}
+
+TEST(Clip, matches_pytorch) {
+  const Golden all("clip");
+  for (const std::string& name : all.names()) {
+    if (name.size() < 9 || name.compare(name.size() - 9, 9, "out.total") != 0) continue;
+    const std::string label = name.substr(0, name.size() - 10);
+    const Golden g = all.at(label);
+    std::vector<Tensor> params;
+    for (int i = 0; g.has("in.g" + std::to_string(i)); ++i) {
+      Tensor p = zeros_like(g["in.g" + std::to_string(i)]).requires_grad_();
+      p.set_grad(g["in.g" + std::to_string(i)].clone());
+      params.push_back(p);
+    }
+    const std::string about = all.metadata("case." + label);
+    const auto option = [&](const std::string& key, double fallback) {
+      const size_t at = about.find(key + "=");
+      if (at == std::string::npos) return fallback;
+      const std::string text = about.substr(at + key.size() + 1);
+      return text.compare(0, 3, "inf") == 0 ? static_cast<double>(INFINITY) : std::stod(text);
+    };
+    const double total = clip_grad_norm(params, option("max_norm", 0.25), option("norm_type", option("p", 2)));
+    EXPECT_NEAR(total, g["out.total"].item<double>(), 1e-5 * total) << label << ": " << about;
+    for (size_t i = 0; i < params.size(); ++i) EXPECT_TRUE(close(params[i].grad(), g["out.g" + std::to_string(i)])) << label;
+  }
+}
+
+TEST(Clip, the_norm_of_three_and_four_is_five) {
+  Tensor p = zeros({2}).requires_grad_(), q = zeros({3}).requires_grad_();
+  p.set_grad(tensor({3., 4.}));
+  EXPECT_EQ(clip_grad_norm(std::vector<Tensor>{p, q}, 0.25), 5);
+  EXPECT_TRUE(close(p.grad(), tensor({0.14999997, 0.19999996}), 0, 1e-7));
+  EXPECT_FALSE(q.grad().defined());
+  p.set_grad(tensor({INFINITY, 1.}));
+  EXPECT_THROW(clip_grad_norm(std::vector<Tensor>{p}, 1, 2, true), ValueError);
+  EXPECT_THROW(clip_grad_norm(std::vector<Tensor>{p}, -1), ValueError);
+  p.set_grad(tensor({3., -4.}));
+  clip_grad_value(std::vector<Tensor>{p, q}, 3.5);
+  EXPECT_TRUE(close(p.grad(), tensor({3., -3.5}), 0, 0));
+}
+
+TEST(Schedule, plateau_cuts_by_four_when_validation_does_not_improve) {
+  Tensor p = ones({1}).requires_grad_();
+  SGD sgd({p}, {.lr = 20});
+  ReduceOnPlateau plateau(rates(sgd), {.factor = 0.25, .patience = 0, .threshold = 0});
+  EXPECT_FALSE(plateau.step(5));
+  EXPECT_FALSE(plateau.step(4));
+  EXPECT_TRUE(plateau.step(4));
+  EXPECT_EQ(sgd.lr(), 5);
+  EXPECT_THROW(ReduceOnPlateau(rates(sgd), {.factor = 1}), ValueError);
+}
+
+TEST(Schedule, plateau_and_step_match_pytorch) {
+  const Golden all("schedules");
+  size_t seen = 0;
+  for (const std::string& name : all.names()) {
+    const size_t dot = name.find(".lr");
+    if (dot == std::string::npos) continue;
+    const std::string label = name.substr(0, dot), about = all.metadata("case." + label);
+    const Golden g = all.at(label);
+    const std::vector<double> want = g["lr"].to_vector<double>();
+    const auto option = [&](const std::string& key, double fallback) {
+      const size_t at = (" " + about).find(" " + key + "=");
+      return at == std::string::npos ? fallback : std::stod(about.substr(at + key.size() + 1));
+    };
+    double lr = 1;
+    const Rates rates{[] { return size_t{1}; }, [&](size_t) { return lr; }, [&](size_t, double v) { lr = v; }};
+    std::function<void(size_t)> step;
+    std::shared_ptr<void> keep;
+    if (label.compare(0, 7, "plateau") == 0) {
+      PlateauOptions o{.factor = option("factor", 0.1), .patience = static_cast<int64_t>(option("patience", 10)), .threshold = option("threshold", 1e-4),
+                       .cooldown = static_cast<int64_t>(option("cooldown", 0)), .min_lr = option("min_lr", 0), .eps = option("eps", 1e-8)};
+      o.maximize = about.find("mode=max") != std::string::npos;
+      o.threshold_absolute = about.find("threshold_mode=abs") != std::string::npos;
+      auto p = std::make_shared<ReduceOnPlateau>(rates, o);
+      keep = p;
+      const std::vector<double> metric = g["metric"].to_vector<double>();
+      step = [p, metric](size_t t) { p->step(metric[t]); };
+    } else if (label.compare(0, 4, "step") == 0) {
+      auto p = std::make_shared<StepLR>(rates, StepLROptions{static_cast<int64_t>(option("step_size", 30)), option("gamma", 0.1)});
+      keep = p;
+      step = [p](size_t) { p->step(); };
+    } else {
+      continue;
+    }
+    ++seen;
+    for (size_t t = 0; t < want.size(); ++t) {
+      ASSERT_NEAR(lr, want[t], 1e-12) << label << " after " << t << " steps: " << about;
+      if (t + 1 < want.size()) step(t);
+    }
+  }
+  EXPECT_GE(seen, 4u);
+}
+
+}  // namespace
+}  // namespace weft
