@@ -1,0 +1,55 @@
+#include "corpus.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include <weft/tensor/factories.h>
+
+namespace examples {
+namespace {
+
+std::vector<int64_t> read(const std::string& path, Corpus& corpus) {
+  std::ifstream file(path);
+  if (!file) throw weft::IoError("corpus: cannot open " + path + "; run scripts/fetch_corpus.sh or give --data DIR with train.txt, valid.txt, test.txt");
+  std::vector<int64_t> ids;
+  const auto put = [&](const std::string& word) {
+    const auto [at, fresh] = corpus.index.emplace(word, corpus.vocabulary());
+    if (fresh) corpus.words.push_back(word);
+    ids.push_back(at->second);
+  };
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream parts(line);
+    for (std::string word; parts >> word;) put(word);
+    put("<eos>");
+  }
+  if (ids.empty()) throw weft::IoError("corpus: " + path + " is empty");
+  return ids;
+}
+
+}  // namespace
+
+Corpus load_corpus(const std::string& directory) {
+  Corpus corpus;
+  corpus.train = read(directory + "/train.txt", corpus);
+  corpus.valid = read(directory + "/valid.txt", corpus);
+  corpus.test = read(directory + "/test.txt", corpus);
+  return corpus;
+}
+
+weft::Tensor batchify(const std::vector<int64_t>& ids, int64_t columns) {
+  const int64_t steps = static_cast<int64_t>(ids.size()) / columns;
+  if (steps < 2)
+    throw weft::ValueError(weft::str("corpus: ", ids.size(), " tokens are too few for ", columns, " columns of at least 2 steps"));
+  std::vector<int64_t> cut(static_cast<size_t>(steps * columns));
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t s = 0; s < steps; ++s) cut[static_cast<size_t>(s * columns + c)] = ids[static_cast<size_t>(c * steps + s)];
+  return weft::from_vector(cut, {steps, columns});
+}
+
+Window window(const weft::Tensor& data, int64_t start, int64_t bptt) {
+  const int64_t length = std::min(bptt, data.size(0) - 1 - start);
+  return {data.narrow(0, start, length), data.narrow(0, start + 1, length).reshape({length * data.size(1)})};
+}
+
+}  // namespace examples

@@ -1,0 +1,30 @@
+// A corpus of three text files and its vocabulary, cut into batches the way the word language model wants them.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <weft/tensor/tensor.h>
+
+namespace examples {
+
+/// Words in order of first appearance over train, valid, test; every line ends in <eos>.
+struct Corpus {
+  std::vector<std::string> words;
+  std::unordered_map<std::string, int64_t> index;
+  std::vector<int64_t> train, valid, test;
+  int64_t vocabulary() const { return static_cast<int64_t>(words.size()); }
+};
+
+/// Reads DIR/train.txt, valid.txt and test.txt. Throws: weft::IoError naming the missing or empty file and what to run.
+Corpus load_corpus(const std::string& directory);
+
+/// Ids in `columns` parallel streams: trimmed to a multiple, [steps, columns], int64.
+weft::Tensor batchify(const std::vector<int64_t>& ids, int64_t columns);
+
+/// Steps [start, start + length) and the same shifted by one, flattened.
+struct Window { weft::Tensor input, target; };
+Window window(const weft::Tensor& data, int64_t start, int64_t bptt);
+
+}  // namespace examples

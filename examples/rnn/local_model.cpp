@@ -1,0 +1,123 @@
+// The whole model in this process.
+#include "model.h"
+
+#include <map>
+
+namespace rnn {
+namespace {
+
+weft::Device placed(const Options& o, const std::string& part) {
+  const std::string key = part + "=";
+  const size_t at = o.place.find(key);
+  if (at == std::string::npos) return o.device.c_str();
+  return o.place.substr(at + key.size(), o.place.find(',', at) - at - key.size()).c_str();
+}
+
+std::unique_ptr<weft::optim::Optimizer> make_optimizer(const Options& o, const std::vector<Tensor>& parameters) {
+  if (o.optimizer == "adam") return std::make_unique<weft::optim::Adam>(parameters, weft::optim::AdamOptions{.lr = o.lr});
+  if (o.optimizer == "qhm")
+    return std::make_unique<weft::optim::QHM>(parameters, weft::optim::QHMOptions{.lr = o.lr, .momentum = o.momentum, .nu = o.nu});
+  return std::make_unique<weft::optim::SGD>(parameters, weft::optim::SGDOptions{.lr = o.lr, .momentum = o.momentum});
+}
+
+class LocalModel : public Model {
+ public:
+  explicit LocalModel(const Options& o)
+      : options_(o), embedding_(o.vocabulary, o.emsize, o.dropout, static_cast<uint64_t>(o.seed)), rnn_(make_recurrent(o)),
+        decoder_(o.vocabulary, o.nhid, o.dropout, static_cast<uint64_t>(o.seed), o.tied ? embedding_.encoder.weight : Tensor()),
+        encoder_device_(placed(o, "encoder")), rnn_device_(placed(o, "rnn")), decoder_device_(placed(o, "decoder")) {
+    embedding_.to(encoder_device_);
+    rnn_->to(rnn_device_);
+    decoder_.to(decoder_device_);
+    for (weft::nn::Module* part : parts())
+      for (const Tensor& p : part->parameters()) {
+        bool known = false;
+        for (const Tensor& q : parameters_) known = known || q.is_same(p);
+        if (!known) parameters_.push_back(p);
+      }
+    optimizer_ = make_optimizer(o, parameters_);
+  }
+
+  Hidden zero_hidden(int64_t columns) override {
+    Hidden hidden{rnn_->zero_state(columns), {}};
+    if (options_.model == "LSTM") hidden.c = rnn_->zero_state(columns);
+    return hidden;
+  }
+
+  double train_step(const examples::Window& window, Hidden& hidden) override {
+    hidden.detach();
+    optimizer_->zero_grad();
+    const Tensor loss = this->loss(window, hidden);
+    loss.backward();
+    weft::optim::clip_grad_norm(parameters_, options_.clip);
+    optimizer_->step();
+    return loss.item<double>();
+  }
+
+  double eval_loss(const examples::Window& window, Hidden& hidden) override {
+    weft::NoGrad guard;
+    return loss(window, hidden).item<double>();
+  }
+
+  Tensor next_word(int64_t id, Hidden& hidden) override {
+    weft::NoGrad guard;
+    return decoder_.forward(recur(weft::full({1, 1}, id, {.dtype = weft::kInt64}), hidden)).reshape({-1}).to(weft::kCpu);
+  }
+
+  void train(bool on) override {
+    for (weft::nn::Module* part : parts()) part->train(on);
+  }
+  void set_lr(double lr) override { optimizer_->set_lr(lr); }
+
+  weft::nn::StateDict snapshot() override {
+    weft::nn::StateDict out;
+    for (const auto& [name, tensor] : named()) out.emplace_back(name, tensor.detach().to(weft::kCpu).clone());
+    return out;
+  }
+  void restore(const weft::nn::StateDict& state) override {
+    weft::NoGrad guard;
+    std::map<std::string, Tensor> given(state.begin(), state.end());
+    for (auto& [name, tensor] : named()) {
+      const auto found = given.find(name);
+      if (found == given.end()) throw weft::ValueError("restore: no parameter '" + name + "' in the state");
+      tensor.copy_(found->second);
+    }
+  }
+
+ private:
+  std::vector<weft::nn::Module*> parts() { return {&embedding_, rnn_.get(), &decoder_}; }
+
+  weft::nn::NamedTensors named() {
+    weft::nn::NamedTensors out{{"encoder.weight", embedding_.encoder.weight}};
+    for (const auto& [name, tensor] : rnn_->named_parameters()) out.emplace_back("rnn." + name, tensor);
+    for (const auto& [name, tensor] : decoder_.named_parameters()) out.emplace_back("decoder." + name, tensor);
+    return out;
+  }
+
+  Tensor recur(const Tensor& ids, Hidden& hidden) {
+    const Tensor embedded = embedding_.forward(ids.to(encoder_device_)).to(rnn_device_);
+    weft::nn::RnnOutput out = rnn_->forward(embedded, hidden.h, hidden.c);
+    hidden = {out.h, out.c};
+    return out.y.to(decoder_device_);
+  }
+
+  Tensor loss(const examples::Window& window, Hidden& hidden) {
+    const Tensor h = recur(window.input, hidden), target = window.target.to(decoder_device_);
+    if (options_.decoder == "remote-loss") return decoder_.loss(h, target);
+    return weft::cross_entropy(decoder_.forward(h), target);
+  }
+
+  Options options_;
+  EmbeddingTable embedding_;
+  std::unique_ptr<weft::nn::Recurrent> rnn_;
+  Decoder decoder_;
+  weft::Device encoder_device_, rnn_device_, decoder_device_;
+  std::vector<Tensor> parameters_;
+  std::unique_ptr<weft::optim::Optimizer> optimizer_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_local_model(const Options& options) { return std::make_unique<LocalModel>(options); }
+
+}  // namespace rnn

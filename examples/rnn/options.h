@@ -1,0 +1,21 @@
+// Flags of the word language model; programs.md of the docs folder lists them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rnn {
+
+struct Options {
+  std::string mode = "distributed", data = "build/data/kjv", model = "LSTM", optimizer = "sgd", device = "cpu", place, backward = "fast",
+              decoder = "remote-logits", save, resume, json;
+  int64_t emsize = 200, nhid = 200, nlayers = 2, epochs = 40, max_steps = 0, batch_size = 20, bptt = 35, seed = 1111, log_interval = 200,
+          threads = 0, generate = 0;
+  double dropout = 0.2, lr = 20, clip = 0.25, momentum = 0, nu = 0.7;
+  bool tied = false, print_losses = false, tutorial = false;
+  int64_t vocabulary = 0;  // from the corpus
+};
+
+Options parse(int argc, char** argv);
+
+}  // namespace rnn

@@ -1,0 +1,15 @@
+// The training loop of the word language model: windows, validation, learning-rate cuts, the best parameters, generation. It sees a
+// Model and never where its parts live.
+#pragma once
+
+#include "model.h"
+
+namespace rnn {
+
+/// Trains on the corpus of options.data and prints the last line; returns the exit code.
+int train(const Options& options, const examples::Corpus& corpus, Model& model);
+
+/// The tutorial's toy run: 10 epochs of 5 seeded batches, `Training epoch N`.
+int train_tutorial(const Options& options, Model& model);
+
+}  // namespace rnn
