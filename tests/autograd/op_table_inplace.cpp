@@ -1,0 +1,79 @@
+// Rows of the in-place methods, on a fresh copy of x: forward, and gradients through the write, also through a view.
+#include <algorithm>
+#include <cmath>
+
+#include "support/op_table.h"
+
+namespace weft::op_table {
+
+namespace {
+
+using V = std::vector<double>;
+
+Row written(const std::string& name, std::function<void(Tensor&, const Tensor&)> op, double (*f)(double, double), Arg a = real({3, 5}), Arg b = real({3, 5})) {
+  return {.name = name,
+          .args = {a, b},
+          .call = [op](const Tensors& x) -> Tensors {
+            Tensor y = clone(x[0]);
+            op(y, x[1]);
+            return {y};
+          },
+          .reference = elementwise([f](const V& x) { return f(x[0], x[1]); }),
+          .sizes = {{{3, 5}, {5}}, {{1}, {1}}, {{0}, {1}}, {{}, {}}},
+          .wrong = {{"ShapeError", name.substr(0, name.find('_') + 1), [op] {
+                       Tensor x = zeros({5}).expand({3, 5});
+                       op(x, zeros({5}));
+                     }}},
+          .large = {{307, 211}, {211}}};
+}
+
+}  // namespace
+
+std::vector<Row> inplace_rows() {
+  const Arg positive = real({3, 5}, 0.4, 2);
+  std::vector<Row> rows = {
+      written("zero_", [](Tensor& y, const Tensor&) { y.zero_(); }, [](double, double) { return 0.0; }),
+      written("fill_", [](Tensor& y, const Tensor&) { y.fill_(3); }, [](double, double) { return 3.0; }),
+      written("copy_", [](Tensor& y, const Tensor& b) { y.copy_(b); }, [](double, double b) { return b; }),
+      written("add_", [](Tensor& y, const Tensor& b) { y.add_(b, 2); }, [](double a, double b) { return a + 2 * b; }),
+      written("add_number_", [](Tensor& y, const Tensor&) { y.add_(3); }, [](double a, double) { return a + 3; }),
+      written("sub_", [](Tensor& y, const Tensor& b) { y -= b; }, [](double a, double b) { return a - b; }),
+      written("mul_", [](Tensor& y, const Tensor& b) { y *= b; }, [](double a, double b) { return a * b; }),
+      written("mul_number_", [](Tensor& y, const Tensor&) { y.mul_(3); }, [](double a, double) { return a * 3; }),
+      written("div_", [](Tensor& y, const Tensor& b) { y /= b; }, [](double a, double b) { return a / b; }, real({3, 5}), positive),
+      written("div_number_", [](Tensor& y, const Tensor&) { y.div_(4); }, [](double a, double) { return a / 4; }),
+      written("clamp_", [](Tensor& y, const Tensor&) { y.clamp_(-1, 5); }, [](double a, double) { return std::clamp(a, -1.0, 5.0); }, away({3, 5}, -1)),
+      written("relu_", [](Tensor& y, const Tensor&) { y.relu_(); }, [](double a, double) { return std::max(a, 0.0); }, away({3, 5}, 0)),
+  };
+  rows[3].wrong.push_back({"ShapeError", "add_", [] { zeros({3}).add_(zeros({2, 3})); }});
+  rows[3].wrong.push_back({"DTypeError", "add_", [] { zeros({3}, {.dtype = kInt64}).add_(zeros({3})); }});
+  for (Row& row : rows)  // the second argument of the unary ones has no part in the result
+    if (row.name == "zero_" || row.name == "fill_" || row.name.find("number") != std::string::npos || row.name == "clamp_" || row.name == "relu_") row.args[1].grad = false;
+  for (Row& row : rows)
+    if (row.name == "zero_" || row.name == "fill_") row.twice = false;
+  rows.push_back({.name = "mul_through_a_view_",
+                  .args = {real({3, 5}), real({5})},
+                  .call = [](const Tensors& x) -> Tensors {
+                    Tensor y = clone(x[0]);
+                    Tensor row = y[1];
+                    row.mul_(x[1]);
+                    return {square(y), row};
+                  },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    Host y = in[0], row({5});
+                    for (int64_t c = 0; c < 5; ++c) row({c}) = y({1, c}) *= in[1]({c});
+                    for (double& v : y.v) v *= v;
+                    return {y, row};
+                  }});
+  rows.push_back({.name = "add_overlapping_",
+                  .args = {real({3, 3})},
+                  .call = [](const Tensors& x) -> Tensors {
+                    Tensor y = clone(x[0]);
+                    y.add_(y.t());
+                    return {y};
+                  },
+                  .reference = [](const Hosts& in) -> Hosts { return {build({3, 3}, [&](const Shape& at) { return in[0](at) + in[0]({at[1], at[0]}); })}; }});
+  return rows;
+}
+
+}  // namespace weft::op_table

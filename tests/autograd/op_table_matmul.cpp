@@ -1,0 +1,207 @@
+// Rows of the matrix products, softmaxes and layer_norm.
+#include <algorithm>
+#include <cmath>
+
+#include "support/op_table.h"
+
+namespace weft::op_table {
+
+namespace {
+
+const std::vector<DType> kFloats = {kFloat32, kFloat64, kFloat16, kBFloat16};
+
+// [.., M, K] x [.., K, N] with leading dims broadcast, both of rank >= 2.
+Host product(const Host& a, const Host& b) {
+  const int ra = a.sizes.size(), rb = b.sizes.size();
+  Shape la = a.sizes, lb = b.sizes;
+  for (int i = 0; i < 2; ++i) {
+    la.erase(la.size() - 1);
+    lb.erase(lb.size() - 1);
+  }
+  Shape sizes = broadcast("product", la, lb);
+  const int lead = sizes.size();
+  sizes.push_back(a.sizes[ra - 2]);
+  sizes.push_back(b.sizes[rb - 1]);
+  return build(sizes, [&](const Shape& at) {
+    Shape pa = at, pb = at;
+    double s = 0;
+    for (int64_t k = 0; k < a.sizes[ra - 1]; ++k) {
+      pa[lead + 1] = k;
+      pb[lead] = k;
+      s += a.broadcast_at(pa) * b.broadcast_at(pb);
+    }
+    return s;
+  });
+}
+
+Host shaped(Host h, const Shape& sizes) {
+  h.sizes = sizes;
+  return h;
+}
+
+Host affine(const Host& x, const Host& w, const Host* b) {
+  Shape sizes = x.sizes;
+  sizes[sizes.size() - 1] = w.sizes[0];
+  return build(sizes, [&](const Shape& at) {
+    const int last = at.size() - 1;
+    double s = b ? (*b)({at[last]}) : 0;
+    for (int64_t k = 0; k < w.sizes[1]; ++k) s += x(with(at, last, k)) * w({at[last], k});
+    return s;
+  });
+}
+
+}  // namespace
+
+std::vector<Row> matmul_rows() {
+  const auto two = [](const std::string& name, Tensor (*op)(In, In), const Shape& a, const Shape& b, std::function<Host(const Host&, const Host&)> f) {
+    return Row{.name = name,
+               .args = {real(a), real(b)},
+               .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
+               .reference = [f](const Hosts& in) -> Hosts { return {f(in[0], in[1])}; },
+               .dtypes = kFloats};
+  };
+  std::vector<Row> rows = {
+      two("matmul", matmul, {3, 5}, {5, 7}, product),
+      two("matmul_batch", matmul, {2, 3, 5}, {2, 5, 7}, product),
+      two("matmul_broadcast", matmul, {2, 1, 3, 5}, {3, 5, 2}, product),
+      two("matmul_one_matrix", matmul, {2, 3, 5}, {5, 7}, product),
+      two("matmul_shared_left", matmul, {3, 5}, {2, 5, 7}, product),
+      two("matmul_vector", matmul, {2, 3, 5}, {5}, [](const Host& a, const Host& b) { return shaped(product(a, shaped(b, {5, 1})), {2, 3}); }),
+      two("matmul_row", matmul, {5}, {2, 5, 3}, [](const Host& a, const Host& b) { return shaped(product(shaped(a, {1, 5}), b), {2, 3}); }),
+      two("mm", mm, {3, 5}, {5, 7}, product),
+      two("mv", mv, {3, 5}, {5}, [](const Host& a, const Host& b) { return shaped(product(a, shaped(b, {b.numel(), 1})), {a.sizes[0]}); }),
+      two("dot", dot, {7}, {7}, [](const Host& a, const Host& b) { return shaped(product(shaped(a, {1, a.numel()}), shaped(b, {b.numel(), 1})), {}); }),
+      two("bmm", bmm, {2, 3, 5}, {2, 5, 7}, product),
+      two("outer", outer, {3}, {5}, [](const Host& a, const Host& b) { return product(shaped(a, {a.numel(), 1}), shaped(b, {1, b.numel()})); }),
+  };
+  rows[0].sizes = {{{1, 1}, {1, 1}}, {{0, 5}, {5, 7}}, {{3, 0}, {0, 7}}, {{17, 19}, {19, 23}}, {{67, 71}, {71, 73}}, {{1, 131}, {131, 1}}};
+  rows[0].large = {{131, 127}, {127, 137}};
+  rows[0].wrong = {{"ShapeError", "inner sizes differ: a is [3, 4], b is [5, 2]", [] { matmul(zeros({3, 4}), zeros({5, 2})); }},
+                   {"DTypeError", "matmul", [] { matmul(zeros({2, 2}, {.dtype = kInt64}), zeros({2, 2}, {.dtype = kInt64})); }},
+                   {"ShapeError", "matmul", [] { matmul(zeros({}), zeros({2})); }}};
+  rows[1].large = {{7, 61, 53}, {7, 53, 59}};
+  rows[1].wrong = {{"ShapeError", "matmul", [] { matmul(zeros({2, 3, 4}), zeros({3, 4, 5})); }}};
+  rows[1].sizes = {{{1, 1, 1}, {1, 1, 1}}, {{0, 3, 5}, {0, 5, 7}}};
+  rows[8].wrong = {{"ShapeError", "mv", [] { mv(zeros({3, 4}), zeros({3})); }}};
+  rows[8].sizes = {{{1, 1}, {1}}, {{3, 0}, {0}}};
+  rows[9].wrong = {{"ShapeError", "dot", [] { dot(zeros({3}), zeros({4})); }}};
+  rows[9].sizes = {{{1}, {1}}, {{0}, {0}}};
+  rows[10].wrong = {{"ShapeError", "bmm", [] { bmm(zeros({2, 3, 4}), zeros({3, 4, 5})); }}};
+  rows[11].wrong = {{"ShapeError", "outer", [] { outer(zeros({2, 2}), zeros({3})); }}};
+  rows[11].sizes = {{{1}, {1}}, {{0}, {3}}};
+  rows.push_back({.name = "addmm",
+                  .args = {real({7}), real({3, 5}), real({5, 7})},
+                  .call = [](const Tensors& x) -> Tensors { return {addmm(x[0], x[1], x[2], 0.5, 2)}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    const Host p = product(in[1], in[2]);
+                    return {build(p.sizes, [&](const Shape& at) { return 0.5 * in[0].broadcast_at(at) + 2 * p(at); })};
+                  },
+                  .dtypes = {kFloat32, kFloat64},
+                  .sizes = {{{3, 7}, {3, 5}, {5, 7}}, {{}, {1, 1}, {1, 1}}, {{2}, {3, 0}, {0, 2}}},
+                  .wrong = {{"ShapeError", "addmm", [] { addmm(zeros({6}), zeros({3, 5}), zeros({5, 7})); }}}});
+  rows.push_back({.name = "linear",
+                  .args = {real({3, 5}), real({7, 5}), real({7})},
+                  .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1], x[2])}; },
+                  .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], &in[2])}; },
+                  .dtypes = kFloats,
+                  .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {7, 5}, {7}}, {{0, 5}, {7, 5}, {7}}, {{1, 1}, {1, 1}, {1}}, {{3, 0}, {7, 0}, {7}}, {{37, 41}, {43, 41}, {43}}},
+                  .wrong = {{"ShapeError", "linear: inner sizes differ: x is [3, 4], weight is [7, 5]", [] { linear(zeros({3, 4}), zeros({7, 5})); }},
+                            {"ShapeError", "bias is [5]", [] { linear(zeros({3, 5}), zeros({7, 5}), zeros({5})); }}},
+                  .large = {{131, 127}, {137, 127}, {137}}});
+  rows.push_back({.name = "linear_no_bias",
+                  .args = {real({2, 3, 5}), real({7, 5})},
+                  .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1])}; },
+                  .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], nullptr)}; },
+                  .dtypes = kFloats});
+  rows.push_back({.name = "einsum",
+                  .args = {real({2, 3, 5}), real({5, 3, 7})},
+                  .call = [](const Tensors& x) -> Tensors { return {einsum("bij,jik->bk", x), einsum("bij,jik->kib", x)}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    const auto term = [&](int64_t b, int64_t i, int64_t k) {
+                      double s = 0;
+                      for (int64_t j = 0; j < 5; ++j) s += in[0]({b, i, j}) * in[1]({j, i, k});
+                      return s;
+                    };
+                    return {build({2, 7}, [&](const Shape& at) { return term(at[0], 0, at[1]) + term(at[0], 1, at[1]) + term(at[0], 2, at[1]); }),
+                            build({7, 3, 2}, [&](const Shape& at) { return term(at[2], at[1], at[0]); })};
+                  },
+                  .wrong = {{"ValueError", "einsum", [] { einsum("ij,jk", {zeros({2, 3}), zeros({3, 2})}); }},
+                            {"ShapeError", "einsum", [] { einsum("ij,jk->ik", {zeros({2, 3}), zeros({4, 2})}); }}}});
+  rows.push_back({.name = "einsum_trace",
+                  .args = {real({3, 3, 2})},
+                  .call = [](const Tensors& x) -> Tensors { return {einsum("iij->j", x)}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    return {build({2}, [&](const Shape& at) { return in[0]({0, 0, at[0]}) + in[0]({1, 1, at[0]}) + in[0]({2, 2, at[0]}); })};
+                  }});
+  return rows;
+}
+
+namespace {
+
+// Sum of e^x along d, at an index whose entry at d does not matter.
+double mass(const Host& x, const Shape& at, int d) {
+  double s = 0;
+  for (int64_t i = 0; i < x.sizes[d]; ++i) s += std::exp(x(with(at, d, i)));
+  return s;
+}
+
+Row along(const std::string& name, Tensor (*op)(In, int64_t), double (*f)(double x, double mass), int dim, const Shape& sizes) {
+  return {.name = name,
+          .args = {real(sizes)},
+          .call = [op, dim](const Tensors& x) -> Tensors { return {op(x[0], dim)}; },
+          .reference = [f, dim](const Hosts& in) -> Hosts { return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), mass(in[0], at, dim)); })}; },
+          .dtypes = kFloats,
+          .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
+          .wrong = {{"IndexError", name.substr(0, name.find("_dim")), [op] { op(zeros({2, 3}), 2); }},
+                    {"DTypeError", name.substr(0, name.find("_dim")), [op] { op(zeros({2, 3}, {.dtype = kInt64}), 0); }}},
+          .large = {{7, 61, 53}}};
+}
+
+}  // namespace
+
+std::vector<Row> softmax_rows() {
+  const auto plain = [](double x, double m) { return std::exp(x) / m; };
+  const auto logged = [](double x, double m) { return x - std::log(m); };
+  std::vector<Row> rows = {along("softmax", softmax, plain, 2, {3, 5, 7}), along("softmax_dim0", softmax, plain, 0, {3, 5, 7}),
+                           along("log_softmax", log_softmax, logged, 2, {3, 5, 7}), along("log_softmax_dim1", log_softmax, logged, 1, {3, 5, 7})};
+  rows.push_back({.name = "logsumexp",
+                  .args = {real({3, 5, 7})},
+                  .call = [](const Tensors& x) -> Tensors { return {logsumexp(x[0], 1), logsumexp(x[0], -1, true)}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    const Shape s = in[0].sizes;
+                    return {build({s[0], s[2]}, [&](const Shape& at) { return std::log(mass(in[0], {at[0], 0, at[1]}, 1)); }),
+                            build({s[0], s[1], 1}, [&](const Shape& at) { return std::log(mass(in[0], at, 2)); })};
+                  },
+                  .dtypes = kFloats,
+                  .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
+                  .wrong = {{"DTypeError", "logsumexp", [] { logsumexp(zeros({2}, {.dtype = kInt32}), 0); }}}});
+  const auto normalised = [](const Hosts& in) -> Hosts {
+    const Host& x = in[0];
+    const int last = x.sizes.size() - 1;
+    return {build(x.sizes, [&](const Shape& at) {
+      double m = 0, v = 0;
+      const auto n = static_cast<double>(x.sizes[last]);
+      for (int64_t i = 0; i < x.sizes[last]; ++i) m += x(with(at, last, i)) / n;
+      for (int64_t i = 0; i < x.sizes[last]; ++i) v += std::pow(x(with(at, last, i)) - m, 2) / n;
+      const double y = (x(at) - m) / std::sqrt(v + 1e-5);
+      return in.size() == 1 ? y : y * in[1]({at[last]}) + in[2]({at[last]});
+    })};
+  };
+  rows.push_back({.name = "layer_norm",
+                  .args = {real({3, 2, 7}), real({7}), real({7})},
+                  .call = [](const Tensors& x) -> Tensors { return {layer_norm(x[0], x[1].sizes(), x[1], x[2])}; },
+                  .reference = normalised,
+                  .dtypes = {kFloat32, kFloat64},
+                  .sizes = {{{5, 3}, {3}, {3}}, {{0, 3}, {3}, {3}}},
+                  .wrong = {{"ShapeError", "layer_norm", [] { layer_norm(zeros({3, 5}), {4}); }}},
+                  .large = {{307, 53}, {53}, {53}},
+                  .loose = 4});
+  rows.push_back({.name = "layer_norm_plain",
+                  .args = {real({5, 7})},
+                  .call = [](const Tensors& x) -> Tensors { return {layer_norm(x[0], {7})}; },
+                  .reference = normalised,
+                  .loose = 4});
+  return rows;
+}
+
+}  // namespace weft::op_table

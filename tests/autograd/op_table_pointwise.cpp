@@ -1,0 +1,150 @@
+// Rows of the functions of one tensor and of the tests.
+#include <cmath>
+#include <numbers>
+
+#include "support/op_table.h"
+
+namespace weft::op_table {
+
+namespace {
+
+const std::vector<DType> kFloats = {kFloat32, kFloat64, kFloat16, kBFloat16};
+const std::vector<DType> kNumbers = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32};
+
+using One = double (*)(double);
+using Op = Tensor (*)(In);
+
+const std::vector<std::vector<Shape>> kUnarySizes = {{{}}, {{1}}, {{0}}, {{2, 0, 3}}, {{7}}, {{3, 1, 5, 2}}};
+
+Row unary(const char* name, Op op, One f, Arg arg = real({3, 5})) {
+  return {.name = name,
+          .args = {arg},
+          .call = [op](const Tensors& x) -> Tensors { return {op(x[0])}; },
+          .reference = elementwise([f](const std::vector<double>& x) { return f(x[0]); }),
+          .dtypes = kFloats,
+          .sizes = kUnarySizes,
+          .large = {{307, 211}}};
+}
+
+Row numeric(const char* name, Op op, One f, Arg arg = real({3, 5})) {
+  Row row = unary(name, op, f, arg);
+  row.dtypes = kNumbers;
+  return row;
+}
+
+Row flat(const char* name, Op op, One f, Arg arg) {  // gradient zero: nothing to differentiate twice
+  Row row = unary(name, op, f, arg);
+  row.twice = false;
+  return row;
+}
+
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+
+}  // namespace
+
+std::vector<Row> pointwise_rows() {
+  std::vector<Row> rows = {
+      numeric("neg", neg, [](double x) { return -x; }),
+      numeric("abs", abs, [](double x) { return std::abs(x); }, away({3, 5}, 0)),
+      numeric("square", square, [](double x) { return x * x; }),
+      unary("exp", exp, [](double x) { return std::exp(x); }),
+      unary("expm1", expm1, [](double x) { return std::expm1(x); }),
+      unary("log", log, [](double x) { return std::log(x); }, real({3, 5}, 0.2, 3)),
+      unary("log1p", log1p, [](double x) { return std::log1p(x); }, real({3, 5}, -0.7, 3)),
+      unary("log2", log2, [](double x) { return std::log2(x); }, real({3, 5}, 0.2, 3)),
+      unary("sqrt", sqrt, [](double x) { return std::sqrt(x); }, real({3, 5}, 0.2, 3)),
+      unary("rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, real({3, 5}, 0.3, 3)),
+      unary("reciprocal", reciprocal, [](double x) { return 1 / x; }, real({3, 5}, 0.3, 3)),
+      unary("sin", sin, [](double x) { return std::sin(x); }),
+      unary("cos", cos, [](double x) { return std::cos(x); }),
+      unary("tan", tan, [](double x) { return std::tan(x); }, real({3, 5}, -1, 1)),
+      unary("tanh", tanh, [](double x) { return std::tanh(x); }),
+      unary("sigmoid", sigmoid, sigmoid_of),
+      unary("log_sigmoid", log_sigmoid, [](double x) { return -std::log1p(std::exp(-x)); }),
+      unary("erf", erf, [](double x) { return std::erf(x); }),
+      numeric("relu", relu, [](double x) { return x > 0 ? x : 0; }, away({3, 5}, 0)),
+      unary("gelu", gelu, [](double x) { return x / 2 * (1 + std::erf(x / std::numbers::sqrt2)); }),
+      unary("gelu_tanh", gelu_tanh, [](double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }),
+      unary("silu", silu, [](double x) { return x * sigmoid_of(x); }),
+      unary("softplus", softplus, [](double x) { return std::log1p(std::exp(x)); }),
+      flat("sign", sign, [](double x) { return static_cast<double>((x > 0) - (x < 0)); }, away({3, 5}, 0)),
+      flat("floor", floor, [](double x) { return std::floor(x); }, real({3, 5}, 0.1, 0.9)),
+      flat("ceil", ceil, [](double x) { return std::ceil(x); }, real({3, 5}, 0.1, 0.9)),
+      flat("round", round, [](double x) { return std::nearbyint(x); }, real({3, 5}, 0.6, 1.4)),
+      flat("trunc", trunc, [](double x) { return std::trunc(x); }, real({3, 5}, 1.1, 1.9)),
+  };
+  Row leaky = unary("leaky_relu", nullptr, [](double x) { return x > 0 ? x : 0.2 * x; }, away({3, 5}, 0));
+  leaky.call = [](const Tensors& x) -> Tensors { return {leaky_relu(x[0], 0.2)}; };
+  rows.push_back(leaky);
+  Row e = unary("elu", nullptr, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away({3, 5}, 0));
+  e.call = [](const Tensors& x) -> Tensors { return {elu(x[0], 0.7)}; };
+  rows.push_back(e);
+  return rows;
+}
+
+namespace {
+
+using Two = bool (*)(double, double);
+using BinaryOp = Tensor (*)(In, In);
+using ScalarOp = Tensor (*)(In, Scalar);
+
+const std::vector<DType> kEvery = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
+
+Row test(const std::string& name, BinaryOp op, Two f) {
+  Row row{.name = name,
+          .args = {fixed({3, 5}), fixed({3, 5})},
+          .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
+          .reference = elementwise([f](const std::vector<double>& x) { return f(x[0], x[1]) ? 1.0 : 0.0; }),
+          .differentiable = false,
+          .dtypes = kEvery,
+          .sizes = {{{}, {}}, {{0}, {1}}, {{1}, {1}}, {{3, 1}, {5}}, {{2, 3, 5}, {3, 1}}},
+          .large = {{307, 211}, {211}}};
+  row.wrong = {{"ShapeError", name, [op] { op(zeros({3, 2}), zeros({3, 5})); }}};
+  return row;
+}
+
+Row test_number(const std::string& name, ScalarOp op, Two f) {
+  return {.name = name,
+          .args = {fixed({3, 5})},
+          .call = [op](const Tensors& x) -> Tensors { return {op(x[0], 1), op(x[0], 0.5)}; },
+          .reference = [f](const Hosts& in) -> Hosts {
+            return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 1); }), build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 0.5); })};
+          },
+          .differentiable = false,
+          .dtypes = kEvery,
+          .sizes = kUnarySizes};
+}
+
+Row test_one(const char* name, Op op, One f) {
+  Row row = unary(name, op, f);
+  row.differentiable = false;
+  row.dtypes = kEvery;
+  return row;
+}
+
+}  // namespace
+
+std::vector<Row> test_rows() {
+  return {
+      test("eq", eq, [](double a, double b) { return a == b; }),
+      test("ne", ne, [](double a, double b) { return a != b; }),
+      test("lt", lt, [](double a, double b) { return a < b; }),
+      test("le", le, [](double a, double b) { return a <= b; }),
+      test("gt", gt, [](double a, double b) { return a > b; }),
+      test("ge", ge, [](double a, double b) { return a >= b; }),
+      test_number("eq_number", eq, [](double a, double b) { return a == b; }),
+      test_number("ne_number", ne, [](double a, double b) { return a != b; }),
+      test_number("lt_number", lt, [](double a, double b) { return a < b; }),
+      test_number("le_number", le, [](double a, double b) { return a <= b; }),
+      test_number("gt_number", gt, [](double a, double b) { return a > b; }),
+      test_number("ge_number", ge, [](double a, double b) { return a >= b; }),
+      test("logical_and", logical_and, [](double a, double b) { return a != 0 && b != 0; }),
+      test("logical_or", logical_or, [](double a, double b) { return a != 0 || b != 0; }),
+      test("logical_xor", logical_xor, [](double a, double b) { return (a != 0) != (b != 0); }),
+      test_one("logical_not", logical_not, [](double x) { return x == 0 ? 1.0 : 0.0; }),
+      test_one("isnan", isnan, [](double x) { return std::isnan(x) ? 1.0 : 0.0; }),
+      test_one("isfinite", isfinite, [](double x) { return std::isfinite(x) ? 1.0 : 0.0; }),
+  };
+}
+
+}  // namespace weft::op_table

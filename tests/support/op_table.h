@@ -1,0 +1,114 @@
+// The table of operations: one Row per public op (and variant), from which every check of an op is made: forward against plain loops, gradients,
+// gradients of gradients, layouts, sizes, dtypes, wrong arguments, threads, instruction sets, and benchmarks. Nothing here names a
+// test framework or a device: a driver asks for inputs on the device it wants.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <weft/autograd/ops.h>
+
+namespace weft::op_table {
+
+/// A tensor as plain numbers in row-major order: what references compute with.
+struct Host {
+  Shape sizes;
+  std::vector<double> v;
+  Host() = default;
+  explicit Host(const Shape& s) : sizes(s), v(static_cast<size_t>(s.numel())) {}
+  Host(const Shape& s, std::vector<double> values) : sizes(s), v(std::move(values)) {}
+  int64_t numel() const { return sizes.numel(); }
+  /// Element at an index given in full.
+  double& operator()(const Shape& at) { return v[static_cast<size_t>(offset(at))]; }
+  double operator()(const Shape& at) const { return v[static_cast<size_t>(offset(at))]; }
+  /// The same with dims broadcast: at may have more dims, and size-1 dims repeat.
+  double broadcast_at(const Shape& at) const;
+
+ private:
+  int64_t offset(const Shape& at) const;
+};
+Host to_host(const Tensor& x);
+/// Calls f for every index of `sizes` in row-major order.
+void for_each(const Shape& sizes, const std::function<void(const Shape& at)>& f);
+/// A Host whose elements are f(index).
+Host build(const Shape& sizes, const std::function<double(const Shape& at)>& f);
+/// `at` with one entry replaced.
+Shape with(const Shape& at, int dim, int64_t value);
+
+/// How one input is made.
+struct Arg {
+  enum class Kind { kReal, kIds, kFlags };
+  Shape sizes;
+  Kind kind = Kind::kReal;
+  double low = -2, high = 2;  ///< kReal: uniform in [low, high), never closer to `gap` than `apart`
+  int64_t ids = 0;            ///< kIds: uniform in [0, ids)
+  bool grad = true;           ///< kReal: gradients are checked
+  double gap = 0, apart = 0;
+};
+Arg real(const Shape& sizes, double low = -2, double high = 2);
+/// real that keeps away from a kink.
+Arg away(const Shape& sizes, double gap, double apart = 0.05, double low = -2, double high = 2);
+/// real without a gradient.
+Arg fixed(const Shape& sizes, double low = -2, double high = 2);
+Arg ids(const Shape& sizes, int64_t n);
+Arg flags(const Shape& sizes);
+
+using Tensors = std::vector<Tensor>;
+using Hosts = std::vector<Host>;
+
+/// A wrong call: the error's type by name and a part of its text beside the op's name.
+struct Wrong {
+  std::string type;  ///< "ShapeError", "DTypeError", "IndexError", "ValueError"
+  std::string text;
+  std::function<void()> call;
+};
+
+struct Row {
+  std::string name;                                ///< the op, or op_variant; letters, digits, underscores
+  std::vector<Arg> args;
+  std::function<Tensors(const Tensors&)> call;
+  std::function<Hosts(const Hosts&)> reference;    ///< expected outputs, in double
+  bool differentiable = true;
+  bool twice = true;                               ///< gradients of gradients are checked
+  std::vector<DType> dtypes = {kFloat32, kFloat64};  ///< of the kReal args
+  std::vector<std::vector<Shape>> sizes = {};      ///< other sizes of the args: empty, one element, broadcast
+  std::vector<Wrong> wrong = {};
+  std::vector<Shape> large = {};                   ///< sizes worth splitting over threads; empty: the plain ones
+  double loose = 1;                                ///< factor on the tolerance
+};
+
+/// How an input lies in memory.
+enum class Layout { kContiguous, kTransposed, kStrided, kExpanded };
+inline constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kTransposed, Layout::kStrided, Layout::kExpanded};
+const char* to_string(Layout layout);
+
+/// The row's inputs with the same numbers for every layout and device (save kExpanded, whose first dim repeats one slice).
+Tensors make_inputs(const Row& row, DType dtype, Layout layout, Device device, const std::vector<Shape>* sizes = nullptr);
+/// x with its elements where `layout` puts them, by differentiable views of a contiguous tensor: laid_out(base_of(x, layout), layout) equals x.
+Tensor laid_out(const Tensor& base, Layout layout);
+Tensor base_of(const Tensor& x, Layout layout);
+
+/// Every row, in the order of ops.h.
+const std::vector<Row>& all_rows();
+
+/// f over broadcast inputs.
+std::function<Hosts(const Hosts&)> elementwise(std::function<double(const std::vector<double>&)> f);
+
+// The groups that all_rows() joins; one file each.
+std::vector<Row> pointwise_rows();
+std::vector<Row> binary_rows();
+std::vector<Row> scalar_rows();
+std::vector<Row> test_rows();
+std::vector<Row> reduce_rows();
+std::vector<Row> matmul_rows();
+std::vector<Row> softmax_rows();
+std::vector<Row> loss_rows();
+std::vector<Row> index_rows();
+std::vector<Row> shape_rows();
+std::vector<Row> arrange_rows();
+std::vector<Row> random_rows();
+std::vector<Row> rnn_rows();
+std::vector<Row> inplace_rows();
+
+}  // namespace weft::op_table
