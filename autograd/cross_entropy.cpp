@@ -12,9 +12,6 @@ using launch::context;
 
 namespace {
 
-// Class weights with smoothing follow the composed form: there the uniform part is weighted class by class.
-bool needs_composed(const CrossEntropyOptions& o) { return o.weight.defined() && o.label_smoothing > 0; }
-
 // The gradient of each row's loss from the gradient of the result: [R], stride 0 where it is one number for all.
 View row_gradient(const Tensor& g, int64_t rows) { return {g.raw(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}}; }
 
@@ -48,8 +45,6 @@ CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
 
 Tensor cross_entropy(In logits, In target, const CrossEntropyOptions& options) {
   const ClassRows r = formula::class_rows("cross_entropy", logits, target, options);
-  if (needs_composed(options))
-    return formula::reduce_rows(formula::composed_class_loss(log_softmax(r.x, 1), r.target, options), r.target, r.sizes, options);
   const DType t = r.x.dtype();
   const CrossEntropyOptions o = plain_options(options, t);
   const Tensor x = launch::contiguous(r.x);
@@ -164,7 +159,6 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
   formula::check_class_options(name, weight->sizes()[0], x, options);
   const CrossEntropyOptions o = plain_options(options, t);
   const ClassRows r{Tensor(), launch::contiguous(target), target->sizes()};
-  if (needs_composed(o)) return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), o);
   LinearLoss l{launch::contiguous(launch::cast(x, t)), launch::contiguous(launch::cast(weight, t)),
                bias->defined() ? launch::contiguous(launch::cast(bias, t)) : Tensor(), r.target, o};
   const TensorOptions like{.dtype = t, .device = x->device()};
