@@ -19,7 +19,6 @@ Host rows_at(const Host& w, const Host& at) {
   });
 }
 
-const std::vector<DType> kNumbers = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64};
 
 Tensor far_ids(const Shape& sizes, int64_t value) { return full(sizes, value, {.dtype = kInt64}); }
 
@@ -41,7 +40,7 @@ std::vector<Row> index_rows() {
                   .args = {real({7, 5}), ids({3, 2}, 7)},
                   .call = [](const Tensors& x) -> Tensors { return {embedding(x[0], x[1])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {rows_at(in[0], in[1])}; },
-                  .dtypes = kNumbers,
+                  .dtypes = numbers(),
                   .sizes = {{{7, 1}, {}}, {{7, 3}, {0}}, {{7, 3}, {11}}},
                   .wrong = {{"IndexError", "7", [] { embedding(zeros({7, 3}), far_ids({2}, 7)); }},
                             {"DTypeError", "embedding", [] { embedding(zeros({7, 3}), zeros({2})); }},
@@ -56,14 +55,14 @@ std::vector<Row> index_rows() {
                     return {build({7, 5, 2}, [&](const Shape& k) { return in[0]({at(k[0]), k[1], k[2]}); }), build({3, 7, 2}, [&](const Shape& k) { return in[0]({k[0], at(k[1]), k[2]}); }),
                             build({2, 5, 7}, [&](const Shape& k) { return in[0]({at(k[2]), k[1], k[0]}); })};
                   },
-                  .dtypes = kNumbers,
+                  .dtypes = numbers(),
                   .wrong = {{"IndexError", "-1", [] { index_select(zeros({3, 2}), 0, far_ids({2}, -1)); }},
                             {"ShapeError", "index_select", [] { index_select(zeros({3, 2}), 0, far_ids({2, 2}, 0)); }}}});
   rows.push_back({.name = "gather",
                   .args = {real({3, 5, 2}), ids({3, 7, 2}, 5)},
                   .call = [](const Tensors& x) -> Tensors { return {gather(x[0], 1, x[1])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {build(in[1].sizes, [&](const Shape& at) { return in[0](with(at, 1, id(in[1], at))); })}; },
-                  .dtypes = kNumbers,
+                  .dtypes = numbers(),
                   .sizes = {{{1, 5, 1}, {1, 1, 1}}, {{3, 5, 2}, {2, 3, 1}}, {{3, 5, 2}, {3, 0, 2}}},
                   .wrong = {{"IndexError", "5", [] { gather(zeros({3, 5}), 1, far_ids({3, 2}, 5)); }},
                             {"ShapeError", "gather", [] { gather(zeros({3, 5}), 1, far_ids({4, 2}, 0)); }},
@@ -79,7 +78,7 @@ std::vector<Row> index_rows() {
                     return {scatter(x[0], 1, from_vector<int64_t>({4, 2}, {2, 1}).to(x[0].device()), x[1])};
                   },
                   .reference = [](const Hosts& in) -> Hosts { return {scattered(in[0], Host({2, 1}, {4, 2}), in[1], 1, false)}; },
-                  .dtypes = kNumbers,
+                  .dtypes = numbers(),
                   .wrong = {{"IndexError", "5", [] { scatter(zeros({3, 5}), 1, far_ids({3, 2}, 5), ones({3, 2})); }},
                             {"ShapeError", "scatter", [] { scatter(zeros({3, 5}), 1, far_ids({3, 2}, 0), ones({3, 1})); }}}});
   rows.push_back({.name = "scatter_add",
@@ -112,7 +111,7 @@ std::vector<Row> index_rows() {
                     const auto n = static_cast<int64_t>(kept.size());
                     return {Host({n}, kept)};
                   },
-                  .dtypes = kNumbers,
+                  .dtypes = numbers(),
                   .sizes = {{{1}, {1}}, {{0}, {0}}},
                   .wrong = {{"DTypeError", "masked_select", [] { masked_select(zeros({2}), zeros({2})); }}}});
   rows.push_back({.name = "nonzero",

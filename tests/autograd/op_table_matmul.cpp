@@ -8,7 +8,6 @@ namespace weft::op_table {
 
 namespace {
 
-const std::vector<DType> kFloats = {kFloat32, kFloat64, kFloat16, kBFloat16};
 
 // [.., M, K] x [.., K, N] with leading dims broadcast, both of rank >= 2.
 Host product(const Host& a, const Host& b) {
@@ -58,7 +57,7 @@ std::vector<Row> matmul_rows() {
                .args = {real(a), real(b)},
                .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
                .reference = [f](const Hosts& in) -> Hosts { return {f(in[0], in[1])}; },
-               .dtypes = kFloats};
+               .dtypes = floats()};
   };
   std::vector<Row> rows = {
       two("matmul", matmul, {3, 5}, {5, 7}, product),
@@ -103,7 +102,7 @@ std::vector<Row> matmul_rows() {
                   .args = {real({3, 5}), real({7, 5}), real({7})},
                   .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1], x[2])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], &in[2])}; },
-                  .dtypes = kFloats,
+                  .dtypes = floats(),
                   .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {7, 5}, {7}}, {{0, 5}, {7, 5}, {7}}, {{1, 1}, {1, 1}, {1}}, {{3, 0}, {7, 0}, {7}}, {{37, 41}, {43, 41}, {43}}},
                   .wrong = {{"ShapeError", "linear: inner sizes differ: x is [3, 4], weight is [7, 5]", [] { linear(zeros({3, 4}), zeros({7, 5})); }},
                             {"ShapeError", "bias is [5]", [] { linear(zeros({3, 5}), zeros({7, 5}), zeros({5})); }}},
@@ -112,7 +111,7 @@ std::vector<Row> matmul_rows() {
                   .args = {real({2, 3, 5}), real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], nullptr)}; },
-                  .dtypes = kFloats});
+                  .dtypes = floats()});
   rows.push_back({.name = "einsum",
                   .args = {real({2, 3, 5}), real({5, 3, 7})},
                   .call = [](const Tensors& x) -> Tensors { return {einsum("bij,jik->bk", x), einsum("bij,jik->kib", x)}; },
@@ -150,7 +149,7 @@ Row along(const std::string& name, Tensor (*op)(In, int64_t), double (*f)(double
           .args = {real(sizes)},
           .call = [op, dim](const Tensors& x) -> Tensors { return {op(x[0], dim)}; },
           .reference = [f, dim](const Hosts& in) -> Hosts { return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), mass(in[0], at, dim)); })}; },
-          .dtypes = kFloats,
+          .dtypes = floats(),
           .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
           .wrong = {{"IndexError", name.substr(0, name.find("_dim")), [op] { op(zeros({2, 3}), 2); }},
                     {"DTypeError", name.substr(0, name.find("_dim")), [op] { op(zeros({2, 3}, {.dtype = kInt64}), 0); }}},
@@ -172,7 +171,7 @@ std::vector<Row> softmax_rows() {
                     return {build({s[0], s[2]}, [&](const Shape& at) { return std::log(mass(in[0], {at[0], 0, at[1]}, 1)); }),
                             build({s[0], s[1], 1}, [&](const Shape& at) { return std::log(mass(in[0], at, 2)); })};
                   },
-                  .dtypes = kFloats,
+                  .dtypes = floats(),
                   .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
                   .wrong = {{"DTypeError", "logsumexp", [] { logsumexp(zeros({2}, {.dtype = kInt32}), 0); }}}});
   const auto normalised = [](const Hosts& in) -> Hosts {

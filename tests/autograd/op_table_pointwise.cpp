@@ -8,27 +8,25 @@ namespace weft::op_table {
 
 namespace {
 
-const std::vector<DType> kFloats = {kFloat32, kFloat64, kFloat16, kBFloat16};
-const std::vector<DType> kNumbers = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32};
 
 using One = double (*)(double);
 using Op = Tensor (*)(In);
 
-const std::vector<std::vector<Shape>> kUnarySizes = {{{}}, {{1}}, {{0}}, {{2, 0, 3}}, {{7}}, {{3, 1, 5, 2}}};
+std::vector<std::vector<Shape>> unary_sizes() { return {{{}}, {{1}}, {{0}}, {{2, 0, 3}}, {{7}}, {{3, 1, 5, 2}}}; }
 
 Row unary(const char* name, Op op, One f, Arg arg = real({3, 5})) {
   return {.name = name,
           .args = {arg},
           .call = [op](const Tensors& x) -> Tensors { return {op(x[0])}; },
           .reference = elementwise([f](const std::vector<double>& x) { return f(x[0]); }),
-          .dtypes = kFloats,
-          .sizes = kUnarySizes,
+          .dtypes = floats(),
+          .sizes = unary_sizes(),
           .large = {{307, 211}}};
 }
 
 Row numeric(const char* name, Op op, One f, Arg arg = real({3, 5})) {
   Row row = unary(name, op, f, arg);
-  row.dtypes = kNumbers;
+  row.dtypes = numbers();
   return row;
 }
 
@@ -88,7 +86,6 @@ using Two = bool (*)(double, double);
 using BinaryOp = Tensor (*)(In, In);
 using ScalarOp = Tensor (*)(In, Scalar);
 
-const std::vector<DType> kEvery = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
 
 Row test(const std::string& name, BinaryOp op, Two f) {
   Row row{.name = name,
@@ -96,7 +93,7 @@ Row test(const std::string& name, BinaryOp op, Two f) {
           .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
           .reference = elementwise([f](const std::vector<double>& x) { return f(x[0], x[1]) ? 1.0 : 0.0; }),
           .differentiable = false,
-          .dtypes = kEvery,
+          .dtypes = every_type(),
           .sizes = {{{}, {}}, {{0}, {1}}, {{1}, {1}}, {{3, 1}, {5}}, {{2, 3, 5}, {3, 1}}},
           .large = {{307, 211}, {211}}};
   row.wrong = {{"ShapeError", name, [op] { op(zeros({3, 2}), zeros({3, 5})); }}};
@@ -111,14 +108,14 @@ Row test_number(const std::string& name, ScalarOp op, Two f) {
             return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 1); }), build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 0.5); })};
           },
           .differentiable = false,
-          .dtypes = kEvery,
-          .sizes = kUnarySizes};
+          .dtypes = every_type(),
+          .sizes = unary_sizes()};
 }
 
 Row test_one(const char* name, Op op, One f) {
   Row row = unary(name, op, f);
   row.differentiable = false;
-  row.dtypes = kEvery;
+  row.dtypes = every_type();
   return row;
 }
 

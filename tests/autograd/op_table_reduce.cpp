@@ -9,8 +9,6 @@ namespace weft::op_table {
 
 namespace {
 
-const std::vector<DType> kFloats = {kFloat32, kFloat64, kFloat16, kBFloat16};
-const std::vector<DType> kNumbers = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
 
 using Fold = double (*)(const std::vector<double>&);
 
@@ -139,31 +137,31 @@ Row running(const char* name, std::function<Tensor(const Tensor&, int64_t)> op, 
 std::vector<Row> reduce_rows() {
   std::vector<Row> rows;
   const Arg any_values = real({3, 5, 2});
-  add_forms(rows, "sum", {[](const Tensor& x) { return sum(x); }, [](const Tensor& x, const Shape& d, bool k) { return sum(x, d, k); }}, total, kNumbers, any_values);
+  add_forms(rows, "sum", {[](const Tensor& x) { return sum(x); }, [](const Tensor& x, const Shape& d, bool k) { return sum(x, d, k); }}, total, every_type(), any_values);
   add_forms(rows, "mean", {[](const Tensor& x) { return mean(x); }, [](const Tensor& x, const Shape& d, bool k) { return mean(x, d, k); }},
-            [](const std::vector<double>& v) { return total(v) / static_cast<double>(v.size()); }, kFloats, any_values);
+            [](const std::vector<double>& v) { return total(v) / static_cast<double>(v.size()); }, floats(), any_values);
   rows.back().wrong.push_back({"DTypeError", "mean", [] { mean(zeros({2}, {.dtype = kInt64})); }});
   const Fold product = [](const std::vector<double>& v) {
     double p = 1;
     for (double x : v) p *= x;
     return p;
   };
-  add_forms(rows, "prod", {[](const Tensor& x) { return prod(x); }, nullptr}, product, kNumbers, any_values);
+  add_forms(rows, "prod", {[](const Tensor& x) { return prod(x); }, nullptr}, product, every_type(), any_values);
   rows.push_back({.name = "prod_dim",
                   .args = {any_values},
                   .call = [](const Tensors& x) -> Tensors { return {prod(x[0], 1), prod(x[0], -1, true)}; },
                   .reference = [product](const Hosts& in) -> Hosts { return {folded(in[0], {1}, false, product), folded(in[0], {2}, true, product)}; },
-                  .dtypes = kNumbers,
+                  .dtypes = every_type(),
                   .sizes = {{{2, 0, 3}}, {{1, 1, 1}}},
                   .wrong = {{"IndexError", "prod", [] { prod(zeros({2}), 1); }}}});
   const Fold largest = [](const std::vector<double>& v) { return *std::max_element(v.begin(), v.end()); };
   const Fold smallest = [](const std::vector<double>& v) { return *std::min_element(v.begin(), v.end()); };
-  add_forms(rows, "max", {[](const Tensor& x) { return max(x); }, nullptr}, largest, kNumbers, any_values, true, false);
+  add_forms(rows, "max", {[](const Tensor& x) { return max(x); }, nullptr}, largest, every_type(), any_values, true, false);
   rows.back().wrong = {{"ShapeError", "max", [] { max(zeros({0})); }}};
-  add_forms(rows, "min", {[](const Tensor& x) { return min(x); }, nullptr}, smallest, kNumbers, any_values, true, false);
+  add_forms(rows, "min", {[](const Tensor& x) { return min(x); }, nullptr}, smallest, every_type(), any_values, true, false);
   rows.back().wrong = {{"ShapeError", "min", [] { min(zeros({0})); }}};
-  add_forms(rows, "amax", {nullptr, [](const Tensor& x, const Shape& d, bool k) { return amax(x, d, k); }}, largest, kNumbers, any_values, true, false);
-  add_forms(rows, "amin", {nullptr, [](const Tensor& x, const Shape& d, bool k) { return amin(x, d, k); }}, smallest, kNumbers, any_values, true, false);
+  add_forms(rows, "amax", {nullptr, [](const Tensor& x, const Shape& d, bool k) { return amax(x, d, k); }}, largest, every_type(), any_values, true, false);
+  add_forms(rows, "amin", {nullptr, [](const Tensor& x, const Shape& d, bool k) { return amin(x, d, k); }}, smallest, every_type(), any_values, true, false);
   for (const bool up : {true, false}) {
     rows.push_back({.name = up ? "max_dim" : "min_dim",
                     .args = {any_values},
@@ -172,7 +170,7 @@ std::vector<Row> reduce_rows() {
                       return {r.values, r.indices};
                     },
                     .reference = [up](const Hosts& in) { return best_along(in[0], up); },
-                    .dtypes = kNumbers,
+                    .dtypes = every_type(),
                     .sizes = {{{1, 1, 1}}, {{0, 2, 3}}},
                     .wrong = {{"ShapeError", up ? "max" : "min", [up] { up ? max(zeros({2, 0}), 1) : min(zeros({2, 0}), 1); }}}});
     rows.push_back({.name = up ? "argmax" : "argmin",
@@ -180,14 +178,14 @@ std::vector<Row> reduce_rows() {
                     .call = [up](const Tensors& x) -> Tensors { return {up ? argmax(x[0], 1) : argmin(x[0], 1)}; },
                     .reference = [up](const Hosts& in) -> Hosts { return {best_along(in[0], up)[1]}; },
                     .differentiable = false,
-                    .dtypes = kNumbers,
+                    .dtypes = every_type(),
                     .sizes = {{{1, 1, 1}}, {{0, 2, 3}}},
                     .wrong = {{"IndexError", up ? "argmax" : "argmin", [up] { up ? argmax(zeros({2}), 1) : argmin(zeros({2}), 1); }}}});
   }
   add_forms(rows, "any", {[](const Tensor& x) { return any(x); }, [](const Tensor& x, const Shape& d, bool k) { return any(x, d, k); }},
-            [](const std::vector<double>& v) { return std::any_of(v.begin(), v.end(), [](double x) { return x != 0; }) ? 1.0 : 0.0; }, kNumbers, fixed({3, 5, 2}), false);
+            [](const std::vector<double>& v) { return std::any_of(v.begin(), v.end(), [](double x) { return x != 0; }) ? 1.0 : 0.0; }, every_type(), fixed({3, 5, 2}), false);
   add_forms(rows, "all", {[](const Tensor& x) { return all(x); }, [](const Tensor& x, const Shape& d, bool k) { return all(x, d, k); }},
-            [](const std::vector<double>& v) { return std::all_of(v.begin(), v.end(), [](double x) { return x != 0; }) ? 1.0 : 0.0; }, kNumbers, fixed({3, 5, 2}), false);
+            [](const std::vector<double>& v) { return std::all_of(v.begin(), v.end(), [](double x) { return x != 0; }) ? 1.0 : 0.0; }, every_type(), fixed({3, 5, 2}), false);
   add_forms(rows, "var", {[](const Tensor& x) { return var(x); }, [](const Tensor& x, const Shape& d, bool k) { return var(x, d, 1, k); }},
             [](const std::vector<double>& v) { return spread(v, 1); }, {kFloat32, kFloat64}, any_values, true, false);
   add_forms(rows, "std", {[](const Tensor& x) { return std(x); }, [](const Tensor& x, const Shape& d, bool k) { return std(x, d, 1, k); }},
@@ -197,7 +195,7 @@ std::vector<Row> reduce_rows() {
   add_forms(rows, "var_population", {[](const Tensor& x) { return var(x, 0); }, [](const Tensor& x, const Shape& d, bool k) { return var(x, d, 0, k); }},
             [](const std::vector<double>& v) { return spread(v, 0); }, {kFloat32, kFloat64}, any_values, true, false);
   const auto norms = [](double p) { return Forms{[p](const Tensor& x) { return norm(x, p); }, [p](const Tensor& x, const Shape& d, bool k) { return norm(x, p, d, k); }}; };
-  add_forms(rows, "norm", norms(2), [](const std::vector<double>& v) { return power_norm(v, 2); }, kFloats, any_values);
+  add_forms(rows, "norm", norms(2), [](const std::vector<double>& v) { return power_norm(v, 2); }, floats(), any_values);
   add_forms(rows, "norm_1", norms(1), [](const std::vector<double>& v) { return power_norm(v, 1); }, {kFloat32, kFloat64}, away({3, 5, 2}, 0));
   add_forms(rows, "norm_3", norms(3), [](const std::vector<double>& v) { return power_norm(v, 3); }, {kFloat32, kFloat64}, away({3, 5, 2}, 0));
   add_forms(rows, "norm_inf", norms(std::numeric_limits<double>::infinity()),

@@ -8,7 +8,6 @@ namespace weft::op_table {
 
 namespace {
 
-const std::vector<DType> kEvery = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
 
 // A row whose outputs only move elements: each output is given by its sizes and, per index, the index in x.
 struct Moved {
@@ -24,7 +23,7 @@ Row moved(const std::string& name, const Shape& x, std::function<Tensors(const T
             for (const Moved& m : outputs) all.push_back(build(m.sizes, [&](const Shape& at) { return in[0](m.from(at)); }));
             return all;
           },
-          .dtypes = kEvery,
+          .dtypes = every_type(),
           .wrong = wrong};
 }
 
@@ -119,7 +118,7 @@ std::vector<Row> arrange_rows() {
                    all.push_back(build(in[0].sizes, [&](const Shape& at) { return (upper ? at[2] - at[1] >= k : at[2] - at[1] <= k) ? in[0](at) : 0; }));
                  return all;
                },
-               .dtypes = kEvery,
+               .dtypes = every_type(),
                .sizes = {{{1, 1}}, {{0, 3}}},
                .wrong = {{"ShapeError", name, [op] { op(zeros({2}), 0); }}}};
   };
@@ -144,7 +143,7 @@ std::vector<Row> arrange_rows() {
                   .args = {real({2, 3}), real({2, 5})},
                   .call = [](const Tensors& x) -> Tensors { return {cat(x, 1)}; },
                   .reference = [joined](const Hosts& in) -> Hosts { return {joined(in, 1)}; },
-                  .dtypes = kEvery,
+                  .dtypes = every_type(),
                   .sizes = {{{2, 0}, {2, 3}}, {{1, 1}, {1, 1}}, {{0, 2}, {0, 3}}},
                   .wrong = {{"ShapeError", "cat", [] { cat({zeros({2, 3}), zeros({3, 3})}, 1); }}, {"ValueError", "cat", [] { cat({}); }}}});
   rows.push_back({.name = "stack",
@@ -154,13 +153,13 @@ std::vector<Row> arrange_rows() {
                     return {build({2, 2, 3}, [&](const Shape& at) { return in[static_cast<size_t>(at[0])]({at[1], at[2]}); }),
                             build({2, 3, 2}, [&](const Shape& at) { return in[static_cast<size_t>(at[2])]({at[0], at[1]}); })};
                   },
-                  .dtypes = kEvery,
+                  .dtypes = every_type(),
                   .wrong = {{"ShapeError", "stack", [] { stack({zeros({2}), zeros({3})}); }}, {"ValueError", "stack", [] { stack({}); }}}});
   rows.push_back({.name = "to",
                   .args = {real({3, 5})},
                   .call = [](const Tensors& x) -> Tensors { return {to(x[0], kFloat64), to(x[0], x[0].device())}; },
                   .reference = [](const Hosts& in) -> Hosts { return {in[0], in[0]}; },
-                  .dtypes = kEvery});
+                  .dtypes = every_type()});
   return rows;
 }
 

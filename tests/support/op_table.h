@@ -54,6 +54,11 @@ Arg fixed(const Shape& sizes, double low = -2, double high = 2);
 Arg ids(const Shape& sizes, int64_t n);
 Arg flags(const Shape& sizes);
 
+// Lists of dtypes. Functions, since rows are made before main.
+inline std::vector<DType> floats() { return {kFloat32, kFloat64, kFloat16, kBFloat16}; }
+inline std::vector<DType> numbers() { return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32}; }
+inline std::vector<DType> every_type() { return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool}; }
+
 using Tensors = std::vector<Tensor>;
 using Hosts = std::vector<Host>;
 
