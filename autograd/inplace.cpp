@@ -55,7 +55,13 @@ Tensor& Tensor::add_(Scalar value) {
   return *this;
 }
 
-Tensor& Tensor::sub_(const Tensor& other) { return add_(other, -1); }
+Tensor& Tensor::sub_(const Tensor& other) {
+  const In o(other);
+  launch::check_into("sub_", *this, o);
+  record_in_place("sub_", *this, {o}, [&] { launch::binary_into(Binary::kSub, *this, o); },
+                  [](const Tensor& g, Needs needs) -> GradList { return {g, needs[1] ? weft::neg(g) : Tensor()}; });
+  return *this;
+}
 
 Tensor& Tensor::mul_(const Tensor& other) {
   const In o(other);

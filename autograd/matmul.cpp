@@ -8,11 +8,10 @@ namespace {
 
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
 
-// A common dtype, floating.
+// A common dtype, bool excepted.
 DType product_dtype(const char* name, const Tensor& a, const Tensor& b) {
   launch::check_devices(name, a, b);
-  launch::check_floating(name, a);
-  launch::check_floating(name, b);
+  if (a.dtype() == kBool || b.dtype() == kBool) throw DTypeError(str(name, ": takes numbers, got ", a.dtype(), " and ", b.dtype()));
   return promote(a.dtype(), b.dtype());
 }
 

@@ -241,7 +241,7 @@ WEFT_API Tensor cumsum(In x, int64_t dim);
 /// Running product along dim. Grad: by the product rule, zeros handled.
 WEFT_API Tensor cumprod(In x, int64_t dim);
 
-// ---- matrix products (matmul.cpp)
+// ---- matrix products (matmul.cpp); integers are multiplied exactly in their own type, bool is a DTypeError
 /// Matrix product. Shape: [.., M, K] x [.., K, N] -> [.., M, N], leading dims broadcast; a 1-D a is a row, a 1-D b a column, and the added dim
 /// goes again. Grad: da = g b^T, db = a^T g. Throws: ShapeError when the inner sizes differ.
 WEFT_API Tensor matmul(In a, In b);

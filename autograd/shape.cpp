@@ -274,20 +274,40 @@ Tensor as_strided(In x, const Shape& sizes, const Shape& strides, int64_t offset
                      });
 }
 
+namespace {
+
+struct Diagonal {
+  Shape sizes, strides;
+  int64_t first = 0;  // in elements from x's first
+
+  Diagonal(const Shape& of, const Shape& lay, int64_t offset, int a, int b) : sizes(of), strides(lay) {
+    const int64_t length = std::max<int64_t>(0, offset >= 0 ? std::min(of[a], of[b] - offset) : std::min(of[a] + offset, of[b]));
+    first = length == 0 ? 0 : offset >= 0 ? offset * lay[b] : -offset * lay[a];
+    sizes.push_back(length);
+    strides.push_back(lay[a] + lay[b]);
+    for (int d : {std::max(a, b), std::min(a, b)}) {
+      sizes.erase(d);
+      strides.erase(d);
+    }
+  }
+};
+
+// Zeros of `sizes` with g on the diagonal.
+Tensor diagonal_backward(In g, const Shape& sizes, int64_t offset, int a, int b) {
+  Tensor y = launch::zeros(sizes, g->dtype(), g->device());
+  const Diagonal d(sizes, y.strides(), offset, a, b);
+  launch::copy_into(alias(y, d.sizes, d.strides, d.first), g);
+  return record("diagonal_backward", y, {g}, [offset, a, b](const Tensor& gg, Needs) -> GradList { return {diagonal(gg, offset, a, b)}; });
+}
+
+}  // namespace
+
 Tensor diagonal(In x, int64_t offset, int64_t d0, int64_t d1) {
   const int a = wrap_dim("diagonal", d0, x->dim()), b = wrap_dim("diagonal", d1, x->dim());
   if (a == b) throw ShapeError(str("diagonal: dims ", d0, " and ", d1, " of ", x->sizes(), " are the same"));
-  const int64_t rows = x->sizes()[a], cols = x->sizes()[b];
-  const int64_t length = std::max<int64_t>(0, offset >= 0 ? std::min(rows, cols - offset) : std::min(rows + offset, cols));
-  Shape sizes = x->sizes(), strides = x->strides();
-  const int64_t first = length == 0 ? 0 : offset >= 0 ? offset * strides[b] : -offset * strides[a];
-  sizes.push_back(length);
-  strides.push_back(strides[a] + strides[b]);
-  for (int d : {std::max(a, b), std::min(a, b)}) {
-    sizes.erase(d);
-    strides.erase(d);
-  }
-  return as_strided(x.get(), sizes, strides, first);
+  const Diagonal d(x->sizes(), x->strides(), offset, a, b);
+  return record_view("diagonal", alias(x, d.sizes, d.strides, x->storage_offset() + d.first), x,
+                     [before = x->sizes(), offset, a, b](const Tensor& g, Needs) -> GradList { return {diagonal_backward(g, before, offset, a, b)}; });
 }
 
 Tensor Tensor::view(const Shape& sizes) const { return weft::view(*this, sizes); }

@@ -57,7 +57,7 @@ std::vector<Row> matmul_rows() {
                .args = {real(a), real(b)},
                .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
                .reference = [f](const Hosts& in) -> Hosts { return {f(in[0], in[1])}; },
-               .dtypes = floats()};
+               .dtypes = numbers()};
   };
   std::vector<Row> rows = {
       two("matmul", matmul, {3, 5}, {5, 7}, product),
@@ -76,7 +76,7 @@ std::vector<Row> matmul_rows() {
   rows[0].sizes = {{{1, 1}, {1, 1}}, {{0, 5}, {5, 7}}, {{3, 0}, {0, 7}}, {{17, 19}, {19, 23}}, {{67, 71}, {71, 73}}, {{1, 131}, {131, 1}}};
   rows[0].large = {{131, 127}, {127, 137}};
   rows[0].wrong = {{"ShapeError", "inner sizes differ: a is [3, 4], b is [5, 2]", [] { matmul(zeros({3, 4}), zeros({5, 2})); }},
-                   {"DTypeError", "matmul", [] { matmul(zeros({2, 2}, {.dtype = kInt64}), zeros({2, 2}, {.dtype = kInt64})); }},
+                   {"DTypeError", "matmul", [] { matmul(zeros({2, 2}, {.dtype = kBool}), zeros({2, 2}, {.dtype = kBool})); }},
                    {"ShapeError", "matmul", [] { matmul(zeros({}), zeros({2})); }}};
   rows[1].large = {{7, 61, 53}, {7, 53, 59}};
   rows[1].wrong = {{"ShapeError", "matmul", [] { matmul(zeros({2, 3, 4}), zeros({3, 4, 5})); }}};

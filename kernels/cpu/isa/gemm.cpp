@@ -129,7 +129,7 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
       return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
     }
   }
-  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1)  // a column of dot products: its transpose is one row
+  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)  // a column of dot products: its transpose is one row
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
   if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))

@@ -14,7 +14,7 @@ void dispatch_index(const View& index, const F& f) {
 }
 
 template <class I>
-void check_indices(const View& index, int64_t size, int64_t skip = -1) {
+void check_indices(const View& index, int64_t size, int64_t skip = INT64_MIN) {
   const int64_t n = index.numel();
   const I* p = index.as<I>();
   const auto fail = [&](int64_t v, int64_t at) { throw IndexError(str("index ", v, " at position ", at, " is out of range [0, ", size, ")")); };
