@@ -15,7 +15,7 @@
 // the set as well, inlines the functor into itself (attribute flatten; from -O1 on).
 //
 // What V offers: + - * / with V, double or int on either side, unary -, += -= *= /=; comparisons < <= > >= == that give a mask V::Mask
-// (& | ! combine masks); and the functions sqrt(x), abs(x), max(a, b), min(a, b), select(mask, a, b). Doubles are rounded to the
+// (& | ~ combine masks); and the functions sqrt(x), abs(x), max(a, b), min(a, b), select(mask, a, b). Doubles are rounded to the
 // element type once. A rule that needs another function of a scalar computes it before, as a member. Values of one element depend on
 // that element alone: no lane index, no sum over lanes, so results do not depend on how the work is cut.
 #pragma once
@@ -73,7 +73,7 @@ template <class T, Isa kIsa> class Lanes;
       Target Mask& operator=(const Mask& o) { bits = o.bits; return *this; }                                                    \
       Target friend Mask operator&(const Mask& a, const Mask& b) { return Mask(a.bits & b.bits); }                              \
       Target friend Mask operator|(const Mask& a, const Mask& b) { return Mask(a.bits | b.bits); }                              \
-      Target friend Mask operator!(const Mask& a) { return Mask(~a.bits); }                                                     \
+      Target friend Mask operator~(const Mask& a) { return Mask(~a.bits); }                                                     \
       Bits bits;                                                                                                                \
     };                                                                                                                          \
     Target Lanes() : v{} {}                                                                                                     \
