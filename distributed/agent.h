@@ -23,6 +23,7 @@
 
 #include <weft/distributed/codec.h>
 #include <weft/distributed/function.h>
+#include <weft/distributed/member.h>
 #include <weft/distributed/rpc_error.h>
 
 namespace weft::rpc {
@@ -43,12 +44,6 @@ struct AgentOptions {
   bool deny_unlisted = false;
   /// "a tensor that requires grad crosses outside an autograd context" is an error instead of a silent cut of the graph.
   bool refuse_grad_without_context = false;
-};
-
-/// A member of the group and how it is reached.
-struct Member {
-  WorkerInfo info;
-  PeerAddress address;
 };
 
 struct CallOptions {
@@ -72,23 +67,28 @@ class WEFT_API Responder {
   Responder(Responder&&) noexcept = default;
   Responder& operator=(Responder&&) noexcept = default;
   ~Responder();
-  /// Makes an Encoder for the answer's message: `Message m; { Encoder out(m, ...); }` with agent and destination filled in.
-  std::unique_ptr<Encoder> encoder(Message& message) const;
   void reply(Message message) noexcept;
   void fail(std::exception_ptr error) noexcept;
   /// Answers with the outcome of a future.
   void reply_with(const Future<Message>& future);
+  /// The context in which the handler runs; not after the answer.
   const CallContext& context() const;
+  /// Names what is served, for dumps; a literal or text that outlives the program.
+  void describe(const char* what);
+
+  struct Served;  ///< of the agent's own
+  const std::shared_ptr<Served>& served() const { return served_; }
+  explicit Responder(std::shared_ptr<Served> served) : served_(std::move(served)) {}
 
  private:
-  friend class Agent;
-  struct Served;
-  explicit Responder(std::shared_ptr<Served> served) : served_(std::move(served)) {}
   std::shared_ptr<Served> served_;
 };
 
 /// What a kind of request does. What it throws is the answer.
 using Handler = std::function<void(Request request, Responder responder)>;
+
+/// Sends what a function returned as the answer of a request; an error, and a result that does not encode, likewise.
+WEFT_API std::unique_ptr<Finisher> answer_with(Responder responder);
 
 /// Where a handler runs.
 enum class RunOn : uint8_t {
@@ -166,10 +166,15 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
   /// For calls made from now on. Throws: ValueError when negative.
   void set_rpc_timeout(Duration timeout);
   Future<Message> call(WorkerId to, Kind kind, Message message, CallOptions options = {});
-  /// The same with the answer going to `sink`. Throws before anything is sent: ValueError, PeerLost, RpcError; the sink is then unused.
+  /// The same with the answer going to `sink`; a lost peer too is told to the sink. Throws, and leaves the sink unused: ValueError for an
+  /// unknown worker or a negative time, RpcError when the agent has stopped, what an interceptor throws.
   void call(WorkerId to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
   /// Throws: ValueError for a kind of the agent's own, or one that has a handler.
   void handle(Kind kind, RunOn where, Handler handler);
+  /// Throws: NotAllowed by the allow list.
+  void check_allowed(const FunctionEntry& function, WorkerId caller) const;
+  /// Runs `run` here and now when nothing is awaited, else on the pool, in this context, once all are done; then with the first error or null.
+  static void run_when(std::vector<Future<void>> awaited, std::function<void(std::exception_ptr error)> run);
   void add_interceptor(std::shared_ptr<Interceptor> interceptor);
 
   // ---- life
@@ -216,9 +221,10 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
   Impl& impl() { return *impl_; }
 
  private:
-  friend class Responder;
   explicit Agent(std::unique_ptr<Impl> impl);
   void* slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&));
+  void linger(TimePoint deadline);
+  void stop();
   std::unique_ptr<Impl> impl_;
 };
 

@@ -16,24 +16,18 @@
 
 #include <weft/distributed/grpc_transport.h>
 #include <weft/distributed/launch.h>
+#include <weft/distributed/member.h>
 #include <weft/distributed/sim_transport.h>
 #include <weft/distributed/store.h>
 
 namespace weft::rpc {
-
-/// One worker of the group.
-struct Member {
-  std::string name{};
-  WorkerId id{};           ///< its rank; filled in by join
-  PeerAddress address{};   ///< with its incarnation
-};
 
 /// Thread safety: every member from any thread; all block.
 class WEFT_API Rendezvous {
  public:
   virtual ~Rendezvous() = default;
 
-  /// Announces this worker and waits until all have done so. Sorted by id.
+  /// Announces this worker and waits until all have done so. Sorted by id; the id of `self` is filled in.
   /// Throws: RpcError for a name that is not unique, a rank taken twice or differing world sizes (on every worker);
   /// Timeout naming the ranks that are missing.
   virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;

@@ -17,14 +17,19 @@ class Decoder;
 /// A call of a function that is not registered on the callee.
 class WEFT_API UnknownFunction : public RpcError { public: using RpcError::RpcError; };
 /// Both sides know the function by different signatures; the text names both.
-class WEFT_API SignatureMismatch : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API SignatureMismatch : public RpcError {
+ public:
+  explicit SignatureMismatch(const std::string& what, std::string callee_signature = {})
+      : RpcError(what), signature(std::move(callee_signature)) {}
+  std::string signature;  ///< at the callee
+};
 /// The callee's allow list does not let this worker call the function.
 class WEFT_API NotAllowed : public RpcError { public: using RpcError::RpcError; };
 
 /// Writes an exception as the body of an error reply.
 WEFT_API void put_error(Encoder& out, const std::exception_ptr& error);
-/// Reads one and makes the exception that the caller sees; `worker`: where it was thrown.
-WEFT_API std::exception_ptr get_error(Decoder& in, const std::string& worker);
+/// Reads one and makes the exception that the caller sees; `worker`: where it was thrown, `function`: what was called, or null.
+WEFT_API std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function = nullptr);
 /// The text of any exception.
 WEFT_API std::string error_text(const std::exception_ptr& error);
 

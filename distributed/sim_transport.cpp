@@ -402,8 +402,14 @@ class SimTransport final : public Transport {
     return found == node_->peers.end() ? PeerCounters() : found->second.counters;
   }
 
-  void close(Duration) override {
+  void close(Duration linger) override {
     if (std::exchange(closed_, true)) return;
+    if (node_->alive && linger > Duration::zero()) {  // what is under way arrives first
+      try {
+        core_->runtime.sleep_for(std::min(linger, core_->options.latency + core_->options.jitter));
+      } catch (const std::exception&) {  // the runtime has stopped, or this is a callback that must not wait
+      }
+    }
     if (node_->alive) {
       core_->runtime.trace(str("close ", node_->id));
       core_->leave(*node_, "the peer has closed its transport", core_->options.latency);

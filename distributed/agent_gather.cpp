@@ -1,0 +1,187 @@
+// barrier and all_gather. The worker of the smallest id among the named ones leads: everyone, the leader too, calls it with its message,
+// and the answer to all, once the last one has come, is every message. A round is named by the workers in it and a number that each
+// worker counts by itself, so several threads may be in rounds of the same workers at once. Shortly before the first deadline of
+// those who wait, the leader gives up and its answer names who has not come.
+#include <sstream>
+
+#include <weft/distributed/agent_impl.h>
+#include <weft/distributed/layers.h>
+
+namespace weft::rpc {
+
+struct GatherState {
+  struct Round {
+    std::vector<int32_t> members;
+    std::map<int32_t, Message> arrived;
+    std::vector<Responder> waiting;
+    TimerId timer;
+    TimePoint give_up = kNever;
+  };
+  Mutex mutex;
+  std::map<std::string, uint64_t> next WEFT_GUARDED_BY(mutex);      ///< of the rounds that we take part in
+  std::map<std::string, Round> rounds WEFT_GUARDED_BY(mutex);       ///< of those that we lead
+};
+
+namespace {
+
+std::string key_of(const std::vector<int32_t>& ids) {
+  std::string key;
+  for (const int32_t id : ids) key += str(id, ",");
+  return key;
+}
+
+void put_message(Encoder& out, const Message& m) {
+  out.put(std::string(m.body()));
+  out.put(m.tensors);
+}
+
+Message get_message(Decoder& in) {
+  Message m;
+  m.bytes.resize(kEnvelopeBytes);
+  m.bytes += in.get<std::string>();
+  m.body_end = m.bytes.size();
+  m.tensors = in.get<std::vector<Tensor>>();
+  return m;
+}
+
+/// Takes a round out and answers all who wait in it with an error.
+void fail_round(Agent& agent, const std::string& round_key, const std::function<std::exception_ptr(const GatherState::Round&)>& why) {
+  GatherState& g = *agent.impl().gathers;
+  GatherState::Round round;
+  {
+    MutexLock lock(g.mutex);
+    const auto found = g.rounds.find(round_key);
+    if (found == g.rounds.end()) return;
+    round = std::move(found->second);
+    g.rounds.erase(found);
+  }
+  agent.runtime()->cancel(round.timer);
+  const std::exception_ptr error = why(round);
+  for (Responder& r : round.waiting) r.fail(error);
+}
+
+std::string names_of(Agent& agent, const GatherState::Round& round, bool missing) {
+  std::string out;
+  for (const int32_t id : round.members)
+    if ((round.arrived.count(id) == 0) == missing) out += str(out.empty() ? "'" : ", '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "'");
+  return out;
+}
+
+void time_out(Agent& agent, const std::string& round_key) {
+  fail_round(agent, round_key, [&](const GatherState::Round& round) {
+    return std::make_exception_ptr(Timeout(str("barrier or gather of ", round.members.size(), " workers: still waiting for ", names_of(agent, round, true))));
+  });
+}
+
+void on_gather(Agent& agent, Request request, Responder responder) {
+  GatherState& g = *agent.impl().gathers;
+  Decoder in(request.message, &agent, request.from);
+  const auto members = in.get<std::vector<int32_t>>();
+  const auto number = in.number<uint64_t>();
+  Message theirs = get_message(in);
+  in.expect_end();
+  const std::string round_key = str(key_of(members), "#", number);
+  for (const int32_t id : members)
+    if (id != request.from.value && agent.is_lost(WorkerId{id}))
+      throw PeerLost(agent.impl().peer_name(agent.impl().peer(WorkerId{id})), str("barrier or gather: worker '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "' is gone"));
+
+  const TimePoint now = agent.runtime()->now();
+  const TimePoint deadline = responder.context().deadline;
+  GatherState::Round complete;
+  {
+    MutexLock lock(g.mutex);
+    GatherState::Round& round = g.rounds[round_key];
+    round.members = members;
+    round.arrived[request.from.value] = std::move(theirs);
+    round.waiting.push_back(std::move(responder));
+    if (deadline != kNever) {
+      const TimePoint give_up = now + (deadline - now) * 9 / 10;
+      if (give_up < round.give_up) {
+        if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
+        round.give_up = give_up;
+        round.timer = agent.runtime()->call_at(give_up, [weak = agent.weak_from_this(), round_key] {
+          if (const auto self = weak.lock()) time_out(*self, round_key);
+        });
+      }
+    }
+    if (round.arrived.size() < members.size()) return;
+    complete = std::move(round);
+    g.rounds.erase(round_key);
+  }
+  if (complete.timer.value != 0) agent.runtime()->cancel(complete.timer);
+  for (Responder& r : complete.waiting) {
+    Message all;
+    {
+      Encoder out(all, &agent, r.context().caller, true);
+      out.size(complete.arrived.size());
+      for (const auto& [id, message] : complete.arrived) {
+        out.number(id);
+        put_message(out, message);
+      }
+    }
+    r.reply(std::move(all));
+  }
+}
+
+}  // namespace
+
+void install_gather(Agent& agent) {
+  agent.impl().gathers = std::make_shared<GatherState>();
+  agent.handle(Kind::kGather, RunOn::kTransport, [](Request request, Responder responder) {
+    const std::shared_ptr<Agent> self = responder.context().agent;
+    on_gather(*self, std::move(request), std::move(responder));
+  });
+}
+
+void gather_peer_lost(Agent::Impl& impl, const WorkerInfo& peer, bool left, const std::string& why) {
+  const auto agent = impl.owner.lock();
+  if (!agent || !impl.gathers) return;
+  std::vector<std::string> broken;
+  {
+    MutexLock lock(impl.gathers->mutex);
+    for (const auto& [key, round] : impl.gathers->rounds)
+      if (round.arrived.count(peer.id.value) == 0 && std::count(round.members.begin(), round.members.end(), peer.id.value) > 0) broken.push_back(key);
+  }
+  for (const std::string& key : broken)
+    fail_round(*agent, key, [&](const GatherState::Round&) {
+      return std::make_exception_ptr(PeerLost(peer.name, str("barrier or gather: worker '", peer.name, "' ", left ? "has left: " : "is lost: ", why)));
+    });
+}
+
+std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::string> names, Duration timeout) {
+  std::vector<int32_t> ids;
+  if (names.empty())
+    for (const WorkerInfo& w : worker_infos()) ids.push_back(w.id.value);
+  for (const std::string& name : names) ids.push_back(worker_info_id(name).value);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (!std::binary_search(ids.begin(), ids.end(), self().id.value))
+    throw ValueError(str("barrier or gather: worker '", self().name, "' is not among those named"));
+
+  GatherState& g = *impl_->gathers;
+  const std::string key = key_of(ids);
+  Message request;
+  {
+    Encoder out(request, this, WorkerId{ids.front()});
+    out.put(ids);
+    {
+      MutexLock lock(g.mutex);
+      out.number(g.next[key]++);
+    }
+    put_message(out, mine);
+  }
+  CallOptions options{.timeout = {}, .what = "barrier or gather"};
+  if (timeout.count() > 0) options.timeout = timeout;
+  const Message all = call(WorkerId{ids.front()}, Kind::kGather, std::move(request), options).take();
+  std::map<std::string, Message> out;
+  Decoder in(all, this, WorkerId{ids.front()}, true);
+  for (size_t n = in.size(); n > 0; --n) {
+    const auto id = in.number<int32_t>();
+    out.emplace(impl_->peer_name(impl_->peer(WorkerId{id})), get_message(in));
+  }
+  return out;
+}
+
+void Agent::barrier(std::vector<std::string> names, Duration timeout) { gather({}, std::move(names), timeout); }
+
+}  // namespace weft::rpc

@@ -1,0 +1,181 @@
+// The agent's insides, shared by agent.cpp (start, peers), agent_call.cpp (caller's side), agent_serve.cpp (callee's side),
+// agent_liveness.cpp (time), agent_gather.cpp, agent_shutdown.cpp and agent_debug.cpp. The protocol is told in agent.cpp.
+// Locks: `mutex` (members and lists) and one `Peer::mutex` per peer; neither is taken while the other is held, and none is held while
+// foreign code runs (sinks, handlers, interceptors, the transport).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+
+#include <weft/distributed/agent.h>
+#include <weft/distributed/sync.h>
+#include <weft/distributed/wire_format.h>
+
+namespace weft::rpc {
+
+/// Which of a caller's requests it has finished: all below `horizon` but those in `open`. Grows only.
+class FinishedSet {
+ public:
+  bool contains(uint64_t sequence) const { return sequence < horizon_ && !std::binary_search(open_.begin(), open_.end(), sequence); }
+  /// The lowest number not known to be finished.
+  uint64_t floor() const { return open_.empty() ? horizon_ : open_.front(); }
+  /// Adds what a status says: all below `upto` are finished but `open` (sorted).
+  void add(uint64_t upto, const std::vector<uint64_t>& open);
+  /// Adds all below `floor`. True when that told anything new.
+  bool add_floor(uint64_t floor);
+
+ private:
+  uint64_t horizon_ = 1;
+  std::vector<uint64_t> open_;
+};
+
+/// A call under way at its caller.
+struct PendingCall {
+  Kind kind{};
+  Message message;      ///< sealed, kept for resending
+  CallContext context;
+  std::unique_ptr<ReplySink> sink;
+  const char* what = nullptr;
+  Duration timeout{};
+  TimePoint deadline = kNever, started, sent;   ///< sent: last time
+};
+
+/// A request at its callee, from arrival until its caller has finished it.
+struct Responder::Served {
+  std::weak_ptr<Agent> agent;
+  WorkerId from;
+  uint64_t sequence = 0;
+  Kind kind{};
+  CallContext context;
+  TimePoint started;
+  std::atomic<bool> answered{false};
+  std::atomic<const char*> what{nullptr};   ///< name of the function, for dumps
+  std::atomic<bool> in_handler{false};      ///< false while open: an asynchronous function has returned
+  std::atomic<bool> abandoned{false};       ///< its responder was dropped unused
+  // guarded by the peer's mutex
+  bool replied = false;     ///< `reply` is there
+  bool finished = false;    ///< the caller needs no answer any more
+  Message reply;
+  TimePoint sent;
+};
+using Served = Responder::Served;
+
+struct Peer {
+  explicit Peer(WorkerId peer_id) : id(peer_id) {}
+  const WorkerId id;
+  Mutex mutex;
+  std::string name WEFT_GUARDED_BY(mutex);
+  Incarnation incarnation WEFT_GUARDED_BY(mutex);
+  bool known WEFT_GUARDED_BY(mutex) = false;    ///< told by add_members
+  bool lost WEFT_GUARDED_BY(mutex) = false;
+  bool left WEFT_GUARDED_BY(mutex) = false;
+  std::string why WEFT_GUARDED_BY(mutex);
+  // as caller
+  uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
+  std::map<uint64_t, PendingCall> pending WEFT_GUARDED_BY(mutex);
+  std::set<uint64_t> given_up WEFT_GUARDED_BY(mutex);   ///< ended by their deadline; a late reply is told to the interceptors
+  uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;
+  // as callee
+  std::unordered_map<uint64_t, std::shared_ptr<Served>> served WEFT_GUARDED_BY(mutex);
+  FinishedSet finished WEFT_GUARDED_BY(mutex);
+  // liveness
+  int watchers WEFT_GUARDED_BY(mutex) = 0;
+  TimePoint heard WEFT_GUARDED_BY(mutex), asked WEFT_GUARDED_BY(mutex);
+  bool ask_now WEFT_GUARDED_BY(mutex) = false;
+  Duration pause WEFT_GUARDED_BY(mutex){};
+
+  uint64_t floor() const WEFT_REQUIRES(mutex) { return pending.empty() ? next_sequence : pending.begin()->first; }
+};
+
+struct GatherState;
+
+struct Counters {
+  std::atomic<int64_t> calls{0}, served{0}, resent_requests{0}, resent_replies{0}, duplicates{0}, late_replies{0}, asks{0}, lost_peers{0},
+      malformed{0}, timeouts{0}, active_client{0}, active_server{0};
+};
+
+struct Agent::Impl final : Receiver {
+  struct HandlerEntry {
+    RunOn where;
+    Handler handler;
+  };
+
+  Impl(std::shared_ptr<Runtime> rt, AgentOptions o) : runtime(std::move(rt)), options(std::move(o)) {}
+
+  // Receiver
+  Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override;
+  void on_message(Inbound message) override;
+  void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) override;
+
+  // agent.cpp
+  Peer& peer(WorkerId id);                 ///< made when missing. Throws: ValueError for an id out of range.
+  Peer* find_peer(WorkerId id);
+  std::vector<Peer*> all_peers();
+  std::string peer_name(Peer& p);
+
+  // agent_call.cpp
+  void start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink);
+  void send(Peer& p, uint8_t kind, std::string bytes, std::vector<Payload> payloads = {});
+  void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
+  void end(Peer& p, PendingCall call, std::exception_ptr error);
+
+  // agent_serve.cpp
+  void on_request(Peer& p, Kind kind, const Envelope& e, Inbound message);
+  void run(HandlerEntry& handler, Responder responder, Message message);
+  void resend_reply(Peer& p, uint64_t sequence);
+  void answer(const std::shared_ptr<Served>& served, Message message, bool error);
+  void on_status(Peer& p, const std::string& header, const Envelope& e);
+  void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
+
+  // agent_liveness.cpp
+  void schedule(TimePoint when);
+  void tick();
+  TimePoint tend(Peer& p, TimePoint now);
+  void ask(Peer& p, bool wants_answer);
+  void on_status_reply(Peer& p, const std::string& header, const Envelope& e);
+  void lose(Peer& p, bool left_group, const std::string& reason);
+
+  void intercept(const std::function<void(Interceptor&)>& f);
+
+  const std::shared_ptr<Runtime> runtime;
+  const AgentOptions options;
+  WorkerInfo self;
+  std::weak_ptr<Agent> owner;
+  std::shared_ptr<Transport> transport;
+  std::atomic<int64_t> rpc_timeout_ns{0};
+  std::atomic<bool> running{false};
+  std::atomic<bool> closing{false};        ///< a shutdown has begun
+  std::atomic<uint64_t> next_served{1};
+  Counters counters;
+
+  std::array<std::atomic<HandlerEntry*>, 128> handlers{};
+  std::atomic<bool> has_interceptors{false};
+
+  Mutex mutex;
+  std::unordered_map<int32_t, std::unique_ptr<Peer>> peers WEFT_GUARDED_BY(mutex);
+  std::unordered_map<std::string, int32_t> ids_by_name WEFT_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<HandlerEntry>> handler_list WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<const std::vector<std::shared_ptr<Interceptor>>> interceptors WEFT_GUARDED_BY(mutex);
+  std::vector<std::function<void(const WorkerInfo&, bool, const std::string&)>> lost_callbacks WEFT_GUARDED_BY(mutex);
+  std::vector<std::pair<std::string, std::function<void(TimePoint)>>> shutdown_steps WEFT_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> stop_callbacks WEFT_GUARDED_BY(mutex);
+  std::vector<std::function<void(std::map<std::string, int64_t>&)>> debug_callbacks WEFT_GUARDED_BY(mutex);
+  std::recursive_mutex slot_mutex;
+  std::map<std::type_index, std::shared_ptr<void>> slots;   ///< under slot_mutex
+  std::shared_ptr<GatherState> gathers;
+
+  Mutex timer_mutex;
+  TimerId timer WEFT_GUARDED_BY(timer_mutex);
+  TimePoint timer_at WEFT_GUARDED_BY(timer_mutex) = kNever;
+};
+
+/// An exception as a reply's message.
+Message error_message(const std::exception_ptr& error);
+/// agent_gather.cpp: rounds that wait for a lost peer fail.
+void gather_peer_lost(Agent::Impl& impl, const WorkerInfo& peer, bool left, const std::string& why);
+
+}  // namespace weft::rpc

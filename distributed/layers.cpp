@@ -1,0 +1,11 @@
+// The layers in order.
+#include <weft/distributed/layers.h>
+
+namespace weft::rpc {
+
+void install_layers(Agent& agent) {
+  install_calls(agent);
+  install_gather(agent);
+}
+
+}  // namespace weft::rpc

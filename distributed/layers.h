@@ -1,0 +1,15 @@
+// What every agent is given when it is made, from the plain calls up. A layer that serves requests adds its line in layers.cpp, so that
+// it answers even in a program that never mentions it.
+#pragma once
+
+namespace weft::rpc {
+
+class Agent;
+
+/// Calls each layer's install function.
+void install_layers(Agent& agent);
+
+void install_calls(Agent& agent);    ///< agent_serve.cpp: Kind::kCall
+void install_gather(Agent& agent);   ///< agent_gather.cpp: Kind::kGather
+
+}  // namespace weft::rpc

@@ -1,0 +1,17 @@
+// A member of a group: who it is and how it is reached.
+#pragma once
+
+#include <string>
+
+#include <weft/distributed/ids.h>
+#include <weft/distributed/transport.h>
+
+namespace weft::rpc {
+
+struct Member {
+  std::string name{};
+  WorkerId id{};           ///< its rank
+  PeerAddress address{};   ///< with its incarnation
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,316 @@
+// The agent over the simulated network: what a call promises whatever the network does.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include <weft/autograd/ops.h>
+#include <weft/distributed/rpc.h>
+#include <weft/tensor/factories.h>
+
+#include "support/cluster.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::rpc;
+using namespace std::chrono_literals;
+using test::Cluster;
+
+std::map<int, int> g_runs;   // how often note(n) ran
+
+int note(int n) {
+  ++g_runs[n];
+  return n * 2;
+}
+WEFT_RPC(note);
+
+int64_t down(int64_t depth, int64_t width);
+WEFT_RPC(down);
+int64_t down(int64_t depth, int64_t width) {  // calls itself on the next worker, `width` times at once
+  if (depth == 0) return 1;
+  const auto agent = current_agent();
+  const WorkerId next{static_cast<int32_t>((agent->self().id.value + 1) % static_cast<int32_t>(agent->worker_infos().size()))};
+  std::vector<Future<int64_t>> all;
+  for (int64_t i = 0; i < width; ++i) all.push_back(rpc_async<down>(next, depth - 1, width));
+  int64_t sum = 0;
+  for (const auto& f : all) sum += f.wait();
+  return sum;
+}
+
+void sleep_ms(int ms) { current_runtime()->sleep_for(std::chrono::milliseconds(ms)); }
+WEFT_RPC(sleep_ms);
+
+int slow_twice(int ms) {  // its own call has no time of its own
+  rpc_sync<sleep_ms>("worker2", ms);
+  return ms * 2;
+}
+WEFT_RPC(slow_twice);
+
+TEST(Agent, a_call_returns_the_value) {
+  Cluster c({.size = 2});
+  c.run(0, [] { EXPECT_EQ(rpc_sync<note>("worker1", 21), 42); });
+}
+
+// 20 seeds of a network that loses, doubles and reorders: every call is answered, and none ran twice.
+TEST(Agent, a_function_runs_exactly_once_when_messages_are_lost_doubled_and_reordered) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    g_runs.clear();
+    Cluster c({.size = 3, .seed = seed, .net = {.jitter = 3ms, .drop = 0.15, .duplicate = 0.15}});
+    c.run_all([&](int rank) {
+      std::vector<Future<int>> all;
+      for (int i = 0; i < 40; ++i) all.push_back(rpc_async<note>((rank + 1) % 3, rank * 1000 + i));
+      for (int i = 0; i < 40; ++i) EXPECT_EQ(all[static_cast<size_t>(i)].wait(), 2 * (rank * 1000 + i));
+    });
+    EXPECT_EQ(g_runs.size(), 120u);
+    for (const auto& [n, runs] : g_runs) EXPECT_EQ(runs, 1) << "note(" << n << ") with seed " << seed;
+    c.shutdown();
+  }
+}
+
+TEST(Agent, one_seed_gives_the_same_event_log_twice_and_another_seed_a_different_one) {
+  const auto run = [](uint64_t seed) {
+    Cluster c({.size = 3, .seed = seed, .net = {.jitter = 1ms, .drop = 0.1, .duplicate = 0.1}});
+    c.run_all([](int rank) {
+      for (int i = 0; i < 10; ++i) rpc_sync<note>((rank + 1) % 3, i);
+    });
+    c.shutdown();
+    return std::pair(c.sim().log_hash(), c.sim().log());
+  };
+  const auto first = run(11), second = run(11), other = run(12);
+  EXPECT_GT(first.second.size(), 60u);
+  EXPECT_EQ(first.second, second.second);
+  EXPECT_EQ(first.first, second.first);
+  EXPECT_NE(first.first, other.first);
+}
+
+TEST(Agent, an_answer_that_is_lost_is_sent_again_and_the_function_is_not) {
+  g_runs.clear();
+  Cluster c({.size = 2});
+  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall) | kReplyBit, .count = 3});
+  c.run(0, [] { EXPECT_EQ(rpc_sync<note>("worker1", 5), 10); });
+  EXPECT_EQ(g_runs[5], 1);
+  EXPECT_GE(c.agent(1)->debug_info()["agent.resent_replies"], 1);
+  EXPECT_EQ(c.agent(0)->debug_info()["agent.resent_requests"], 0);
+}
+
+TEST(Agent, a_request_that_is_lost_is_sent_again) {
+  g_runs.clear();
+  Cluster c({.size = 2});
+  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .count = 2});
+  c.run(0, [] { EXPECT_EQ(rpc_sync<note>("worker1", 5), 10); });
+  EXPECT_EQ(g_runs[5], 1);
+  EXPECT_EQ(c.agent(0)->debug_info()["agent.resent_requests"], 2);
+}
+
+TEST(Agent, answers_are_forgotten_once_their_caller_has_them) {
+  Cluster c({.size = 2});
+  c.run(0, [] {
+    for (int i = 0; i < 50; ++i) rpc_sync<note>("worker1", i);
+  });
+  c.sim().run_for(5s);
+  EXPECT_EQ(c.agent(1)->debug_info()["agent.kept_replies"], 0);
+  EXPECT_EQ(c.agent(1)->debug_info()["agent.served_calls"], 50);
+}
+
+TEST(Agent, answers_are_forgotten_even_behind_a_call_that_stays_open) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    const auto slow = rpc_async<sleep_ms>("worker1", 20000);
+    for (int i = 0; i < 50; ++i) rpc_sync<note>("worker1", i);
+    current_runtime()->sleep_for(5s);
+    EXPECT_EQ(c.agent(1)->debug_info()["agent.kept_replies"], 0);
+    slow.wait();
+  });
+}
+
+TEST(Agent, an_idle_agent_keeps_no_timer) {
+  Cluster c({.size = 2});
+  c.run(0, [] { rpc_sync<note>("worker1", 1); });
+  const TimePoint before = c.sim().now();
+  c.sim().run_until_idle();  // would not come back while a timer is set again and again
+  EXPECT_LT(c.sim().now() - before, 3s);
+}
+
+TEST(Agent, blocking_calls_nested_deep_and_wide_complete) {
+  Cluster c({.size = 3});
+  c.run(0, [] { EXPECT_EQ(rpc_sync<down>("worker1", 6, 3), 729); });
+}
+
+TEST(Agent, blocking_calls_nested_deep_and_wide_complete_over_grpc_with_two_threads) {
+  Cluster c({.over = test::Over::kGrpc, .size = 2, .threads = 2});
+  c.run(0, [] { EXPECT_EQ(rpc_sync<down>("worker1", 5, 3), 243); });
+  c.shutdown();
+}
+
+TEST(Agent, a_partition_shorter_than_the_lease_is_survived) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    c.net().partition({WorkerId{0}}, {WorkerId{1}});
+    const auto f = rpc_async<note>("worker1", 3);
+    current_runtime()->sleep_for(4s);
+    EXPECT_FALSE(f.done());
+    c.net().heal();
+    EXPECT_EQ(f.wait(), 6);
+  });
+}
+
+TEST(Agent, a_partition_longer_than_the_lease_loses_the_peer_on_time) {
+  Cluster c({.size = 2, .net = {.silence_notice = 1h}});
+  c.run(0, [&] {
+    c.net().partition({WorkerId{0}}, {WorkerId{1}});
+    const TimePoint before = current_runtime()->now();
+    EXPECT_THROW(rpc_sync<note>("worker1", 3), PeerLost);
+    EXPECT_LE(current_runtime()->now() - before, 11s);
+    EXPECT_TRUE(c.agent(0)->is_lost(WorkerId{1}));
+    EXPECT_THROW(rpc_sync<note>("worker1", 3), PeerLost);  // stays lost
+  });
+}
+
+TEST(Agent, a_killed_worker_fails_every_open_call_within_the_lease_and_is_named) {
+  Cluster c({.size = 3});
+  std::vector<std::string> heard;
+  c.agent(0)->on_peer_lost([&](const WorkerInfo& peer, bool left, const std::string&) { heard.push_back(peer.name + (left ? " left" : " lost")); });
+  c.run(0, [&] {
+    std::vector<Future<void>> all;
+    for (int i = 0; i < 7; ++i) all.push_back(rpc_async<sleep_ms>("worker2", 100000));
+    current_runtime()->sleep_for(100ms);
+    c.kill(2);
+    const TimePoint before = current_runtime()->now();
+    for (const auto& f : all) {
+      try {
+        f.wait();
+        ADD_FAILURE() << "a call to a dead worker returned";
+      } catch (const PeerLost& e) {
+        EXPECT_EQ(e.peer, "worker2");
+      }
+    }
+    EXPECT_LE(current_runtime()->now() - before, 11s);
+    EXPECT_EQ(rpc_sync<note>("worker1", 4), 8);
+  });
+  c.sim().run_for(1s);
+  EXPECT_EQ(heard, std::vector<std::string>{"worker2 lost"});
+}
+
+TEST(Agent, a_watched_peer_is_lost_without_any_call) {
+  Cluster c({.size = 2, .net = {.break_notice = 1h}});
+  bool lost = false;
+  c.agent(0)->on_peer_lost([&](const WorkerInfo&, bool, const std::string&) { lost = true; });
+  c.agent(0)->watch(WorkerId{1}, +1);
+  c.sim().run_for(60s);
+  EXPECT_FALSE(lost);
+  c.kill(1);
+  c.sim().run_for(11s);
+  EXPECT_TRUE(lost);
+  c.agent(0)->watch(WorkerId{1}, -1);
+}
+
+TEST(Agent, a_worker_that_leaves_is_known_to_have_left) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    rpc_sync<note>("worker1", 1);
+    const auto f = rpc_async<sleep_ms>("worker1", 100000);
+    current_runtime()->sleep_for(1ms);
+    c.agent(1)->shutdown({.graceful = false});
+    try {
+      f.wait();
+      FAIL();
+    } catch (const PeerLost& e) {
+      EXPECT_NE(std::string(e.what()).find("has left"), std::string::npos) << e.what();
+    }
+  });
+}
+
+TEST(Agent, a_nested_call_ends_by_the_deadline_of_the_call_it_serves) {
+  Cluster c({.size = 3});
+  c.run(0, [&] {
+    const auto f = rpc_async<slow_twice>({"worker1", 500ms}, 60000);
+    EXPECT_THROW(f.wait(), Timeout);
+    current_runtime()->sleep_for(100ms);
+    // Worker 1's own call has ended too, a minute before its callee returns.
+    EXPECT_EQ(c.agent(1)->debug_info()["agent.client_active_calls"], 0);
+    EXPECT_EQ(c.agent(1)->debug_info()["agent.timeouts"], 1);
+  });
+}
+
+TEST(Agent, a_reply_after_the_deadline_is_counted_and_dropped) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    EXPECT_THROW(rpc_sync<sleep_ms>({"worker1", 100ms}, 150), Timeout);
+    EXPECT_EQ(rpc_sync<note>("worker1", 1), 2);
+    current_runtime()->sleep_for(1s);
+  });
+  EXPECT_EQ(c.agent(1)->debug_info()["agent.server_active_calls"], 0);
+  EXPECT_EQ(c.agent(0)->debug_info()["agent.client_active_calls"], 0);
+}
+
+TEST(Agent, malformed_frames_are_counted_and_do_no_harm) {
+  Cluster c({.size = 2});
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 300; ++i) {
+    std::string header(random() % 120, '\0');
+    for (char& b : header) b = static_cast<char>(random());
+    c.agent(1)->transport().send(WorkerId{0}, static_cast<uint8_t>(random()), header);
+  }
+  c.sim().run_for(1s);
+  EXPECT_GT(c.agent(0)->debug_info()["agent.malformed"], 0);
+}
+
+TEST(Agent, the_dump_says_who_waits_for_whom) {
+  Cluster c({.size = 3});
+  c.run(0, [&] {
+    const auto f = rpc_async<slow_twice>("worker1", 1000);
+    current_runtime()->sleep_for(100ms);
+    EXPECT_NE(c.agent(0)->dump().find("waits 100 ms for 'slow_twice' on worker 'worker1'"), std::string::npos) << c.agent(0)->dump();
+    const std::string middle = c.agent(1)->dump();
+    EXPECT_NE(middle.find("for 'sleep_ms' on worker 'worker2' (inside 'slow_twice' called by worker 'worker0')"), std::string::npos) << middle;
+    EXPECT_EQ(f.wait(), 2000);
+    EXPECT_EQ(c.agent(0)->dump(), "");
+  });
+}
+
+TEST(Agent, an_allow_list_decides_who_may_call) {
+  Cluster c({.size = 3, .each = [](int rank, AgentOptions& o) {
+    if (rank == 1) o.allow["note"] = {"worker0"};
+  }});
+  c.run(0, [] { EXPECT_EQ(rpc_sync<note>("worker1", 1), 2); });
+  c.run(2, [] {
+    try {
+      rpc_sync<note>("worker1", 1);
+      FAIL();
+    } catch (const NotAllowed& e) {
+      EXPECT_STREQ(e.what(), "On worker 'worker1': worker 'worker2' may not call 'note'");
+    }
+    EXPECT_EQ(rpc_sync<note>("worker0", 1), 2);
+  });
+}
+
+TEST(Agent, a_graceful_shutdown_waits_for_work_under_way_and_under_faults) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    g_runs.clear();
+    Cluster c({.size = 4, .seed = seed, .net = {.jitter = 1ms, .drop = 0.1, .duplicate = 0.1}});
+    std::vector<Future<int64_t>> kept;
+    c.run(1, [&] { kept.push_back(rpc_async<down>("worker2", 9, 1)); });
+    c.shutdown();
+    EXPECT_EQ(kept[0].value(), 1);
+    for (int rank = 0; rank < 4; ++rank) EXPECT_FALSE(c.agent(rank)->is_running());
+  }
+}
+
+TEST(Agent, a_graceful_shutdown_that_cannot_end_names_what_it_waits_for_and_stops_all_the_same) {
+  Cluster c({.size = 2});
+  c.run(0, [&] {
+    const auto f = rpc_async<sleep_ms>("worker1", 50000);
+    try {
+      c.agent(0)->shutdown({.graceful = true, .timeout = 2s});
+      FAIL();
+    } catch (const Timeout& e) {
+      EXPECT_NE(std::string(e.what()).find("'sleep_ms' on worker 'worker1'"), std::string::npos) << e.what();
+    }
+    EXPECT_FALSE(c.agent(0)->is_running());
+    EXPECT_THROW(f.wait(), RpcError);
+    EXPECT_THROW(rpc_sync<note>("worker1", 1), RpcError);
+  });
+}
+
+}  // namespace

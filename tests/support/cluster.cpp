@@ -1,0 +1,89 @@
+#include "support/cluster.h"
+
+#include <weft/distributed/grpc_transport.h>
+
+namespace weft::test {
+
+using namespace rpc;
+
+Cluster::Cluster(ClusterOptions options) {
+  if (options.over == Over::kSim) {
+    sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options.seed});
+    net_ = std::make_unique<SimNetwork>(*sim_, options.net);
+    runtimes_.push_back(sim_);
+  }
+  std::vector<Member> members;
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (!sim_) runtimes_.push_back(make_threaded_runtime({.threads = options.threads}));
+    AgentOptions mine = options.agent;
+    mine.id = WorkerId{rank};
+    mine.name = str("worker", rank);
+    if (options.each) options.each(rank, mine);
+    const std::shared_ptr<Runtime> runtime = runtimes_.back();
+    agents_.push_back(Agent::create(runtime, mine, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
+      if (sim_) return net_->attach(mine.id, receiver);
+      GrpcOptions wire;
+      wire.id = mine.id;
+      return make_grpc_transport(runtime, wire, receiver);
+    }));
+    members.push_back(agents_.back()->as_member());
+  }
+  dead_.resize(agents_.size());
+  for (const auto& agent : agents_) agent->add_members(members);
+}
+
+Cluster::~Cluster() {
+  for (const auto& agent : agents_) {
+    try {
+      agent->shutdown({.graceful = false});
+    } catch (...) {
+    }
+  }
+  for (const auto& runtime : runtimes_) runtime->stop();
+  agents_.clear();
+}
+
+void Cluster::run(int rank, const std::function<void()>& f) {
+  const AgentScope scope(agent(rank));
+  f();
+}
+
+void Cluster::run_all(const std::function<void(int)>& f) {
+  struct One {
+    explicit One(Runtime& rt) : done(rt, "a worker of the test") {}
+    Event done;
+    std::exception_ptr error;
+  };
+  std::vector<std::unique_ptr<One>> all;
+  for (int rank = 0; rank < size(); ++rank) {
+    all.push_back(std::make_unique<One>(runtime(rank)));
+    if (dead_[static_cast<size_t>(rank)]) {
+      all.back()->done.set();
+      continue;
+    }
+    runtime(rank).post([&f, rank, one = all.back().get(), agent = agent(rank)] {
+      try {
+        const AgentScope scope(agent);
+        f(rank);
+      } catch (...) {
+        one->error = std::current_exception();
+      }
+      one->done.set();
+    });
+  }
+  for (const auto& one : all) one->done.wait();
+  for (const auto& one : all)
+    if (one->error) std::rethrow_exception(one->error);
+}
+
+void Cluster::kill(int rank) {
+  dead_[static_cast<size_t>(rank)] = true;
+  if (sim_) net_->kill(WorkerId{rank});
+  else agent(rank)->transport().close(Duration(0));
+}
+
+void Cluster::shutdown(Duration timeout) {
+  run_all([&](int rank) { agent(rank)->shutdown({.graceful = true, .timeout = timeout}); });
+}
+
+}  // namespace weft::test

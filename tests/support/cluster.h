@@ -1,0 +1,66 @@
+// A group of agents inside one test: over the simulated network (one thread, virtual time, faults by seed) or over gRPC in this process.
+//
+//   Cluster c({.over = Over::kSim, .size = 4, .seed = 7});
+//   c.run(0, [&] { EXPECT_EQ(rpc_sync<twice>("worker1", 2), 4); });          // as worker 0, on the calling thread
+//   c.run_all([&](int rank) { rpc::barrier(); });                             // all at once; throws the first error
+//   c.shutdown();                                                            // graceful, all at once; the destructor stops at once
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/agent.h>
+#include <weft/distributed/sim_runtime.h>
+#include <weft/distributed/sim_transport.h>
+
+namespace weft::test {
+
+enum class Over { kSim, kGrpc };
+
+struct ClusterOptions {
+  Over over = Over::kSim;
+  int size = 4;
+  uint64_t seed = 1;
+  rpc::SimNetOptions net{};            ///< simulated: faults, latency
+  int threads = 4;                     ///< gRPC: pool threads of each worker's runtime
+  rpc::AgentOptions agent{};           ///< name and id are set here: "worker0", "worker1", ...
+  std::function<void(int rank, rpc::AgentOptions&)> each{};   ///< changes the options of one worker
+};
+
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options = {});
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+
+  int size() const { return static_cast<int>(agents_.size()); }
+  const std::shared_ptr<rpc::Agent>& agent(int rank) const { return agents_.at(static_cast<size_t>(rank)); }
+  rpc::Runtime& runtime(int rank = 0) { return *runtimes_.at(static_cast<size_t>(sim_ ? 0 : rank)); }
+  /// Simulation only.
+  rpc::SimRuntime& sim() { return *sim_; }
+  rpc::SimNetwork& net() { return *net_; }
+  bool simulated() const { return sim_ != nullptr; }
+
+  /// Runs f as that worker, on the calling thread; throws what f throws.
+  void run(int rank, const std::function<void()>& f);
+  /// Runs f(rank) for all at once, each on its runtime; waits for all and throws the first error.
+  void run_all(const std::function<void(int rank)>& f);
+  /// Stops one worker without telling anyone (simulation: its messages vanish).
+  void kill(int rank);
+  /// Graceful, all at once.
+  void shutdown(rpc::Duration timeout = std::chrono::seconds(60));
+
+ private:
+  std::shared_ptr<rpc::SimRuntime> sim_;
+  std::unique_ptr<rpc::SimNetwork> net_;
+  std::vector<std::shared_ptr<rpc::Runtime>> runtimes_;
+  std::vector<std::shared_ptr<rpc::Agent>> agents_;
+  std::vector<bool> dead_;
+};
+
+/// For INSTANTIATE_TEST_SUITE_P.
+inline std::string to_string(Over over) { return over == Over::kSim ? "sim" : "grpc"; }
+
+}  // namespace weft::test
