@@ -102,18 +102,27 @@ void probe_port(const HostPort& address) {
   throw RpcError(str("cannot listen on ", to_string(address), ": ", error == EADDRINUSE ? "the port is in use" : std::strerror(error)));
 }
 
-uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) throw RpcError(str("free_port: no socket: ", std::strerror(errno)));
+ReservedPort::ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const int on = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  const bool good = bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  const int error = errno;
-  close(fd);
-  if (!good) throw RpcError(str("free_port: ", std::strerror(error)));
-  return ntohs(address.sin_port);
+  const bool good = fd_ >= 0 && setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+                    bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  if (!good) {
+    const int error = errno;
+    if (fd_ >= 0) close(fd_);
+    throw RpcError(str("no free port: ", std::strerror(error)));
+  }
+  port_ = ntohs(address.sin_port);
 }
+ReservedPort::~ReservedPort() {
+  if (fd_ >= 0) close(fd_);
+}
+ReservedPort::ReservedPort(ReservedPort&& other) noexcept : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+
+uint16_t free_port() { return ReservedPort().port(); }
 
 }  // namespace weft::rpc

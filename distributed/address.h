@@ -31,6 +31,22 @@ WEFT_API const std::string& host_key();
 WEFT_API std::string first_interface_address();
 /// Throws RpcError naming host and port if that cannot be listened on now; without effect for names that are no numbers.
 WEFT_API void probe_port(const HostPort& address);
+/// A TCP port of the loopback interface that the system gives to nobody else as long as this lives, while a listener that names it
+/// (with SO_REUSEADDR, as gRPC's do) can still open it: for handing a port to a child process without a race.
+class WEFT_API ReservedPort {
+ public:
+  /// Throws: RpcError.
+  ReservedPort();
+  ~ReservedPort();
+  ReservedPort(ReservedPort&& other) noexcept;
+  ReservedPort& operator=(ReservedPort&&) = delete;
+  uint16_t port() const { return port_; }
+
+ private:
+  int fd_ = -1;
+  uint16_t port_ = 0;
+};
+
 /// A free TCP port of the loopback interface: bound and released, so another process may take it before it is used; prefer port 0
 /// in an address where that is possible. Throws: RpcError.
 WEFT_API uint16_t free_port();

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include <weft/distributed/spawn.h>
+
 namespace weft::rpc {
 namespace {
 
@@ -55,6 +57,7 @@ std::string first_slurm_host(const std::string& list) {
 }
 
 LaunchInfo launch_info(const LaunchOptions& options, const Environment& environment) {
+  spawned_rank();  // a child of spawn must ignore Ctrl-C and die with its parent
   const Reader env{environment};
   LaunchInfo info;
   std::optional<int> rank = options.rank, size = options.world_size, local = options.local_rank;
