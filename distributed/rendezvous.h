@@ -36,7 +36,8 @@ class WEFT_API Rendezvous {
   /// gives the same list. Throws: Timeout naming the ranks that are missing.
   virtual void barrier(const std::string& name, TimePoint deadline, const std::vector<WorkerId>& who = {}) = 0;
 
-  /// Says goodbye; rank 0 waits for everybody's, so that nobody is cut off. False: `deadline` came first.
+  /// Says goodbye; rank 0 waits for everybody's, so that nobody is cut off. False: `deadline` came
+  /// first; on other ranks that may also mean that rank 0 has gone before its last answer arrived.
   virtual bool leave(TimePoint deadline) = 0;
 
   virtual Store& store() = 0;
