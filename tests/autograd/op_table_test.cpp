@@ -211,7 +211,7 @@ bool register_all() {
 
 const bool registered = register_all();
 
-TEST(OpTable, has_a_row_per_name) {
+TEST(OpTableRows, have_names_of_their_own) {
   ASSERT_TRUE(registered);
   std::vector<std::string> names;
   for (const Row& row : all_rows()) names.push_back(row.name);
