@@ -6,6 +6,7 @@
 namespace weft {
 
 class Node;
+class SavedTensorHooks;
 
 /// What a thread knows of the tape. The distributed layer saves and restores it with a handler or fiber.
 struct AutogradState {
@@ -13,6 +14,7 @@ struct AutogradState {
   bool inference = false;
   bool anomaly = false;
   Node* current = nullptr;  ///< the node whose backward runs
+  const SavedTensorHooks* saved_hooks = nullptr;  ///< innermost scope (autograd/saved_hooks.h)
 };
 WEFT_API AutogradState& autograd_state();
 
@@ -30,7 +32,7 @@ class GradMode {
 struct NoGrad : GradMode { NoGrad() : GradMode(false) {} };
 struct EnableGrad : GradMode { EnableGrad() : GradMode(true) {} };
 
-/// No recording and no version counting for tensors made inside: for evaluation loops.
+/// No recording, and layers may leave out what only backward needs: for evaluation loops.
 class InferenceMode {
  public:
   InferenceMode() : before_(autograd_state()) { autograd_state().grad_enabled = false; autograd_state().inference = true; }

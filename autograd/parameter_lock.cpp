@@ -11,6 +11,7 @@ namespace weft {
 void mark_concurrent(const Tensor& parameter) {
   TensorBody& b = parameter.body();
   if (!parameter.is_leaf()) throw AutogradError(str("mark_concurrent: the tensor is the result of ", parameter.grad_fn_name(), ", not a leaf"));
+  detail::forget_dead_base(parameter);
   if (b.follows_base) throw AutogradError("mark_concurrent: the tensor is a view; mark the tensor it was taken from");
   auto fresh = std::make_unique<ParameterLock>();
   ParameterLock* none = nullptr;
@@ -27,12 +28,15 @@ std::unique_lock<std::mutex> lock_parameter(const Tensor& parameter) {
 void swap_storage(const Tensor& parameter, Ref<Storage> fresh) {
   TensorBody& b = parameter.body();
   if (!fresh) throw ValueError("swap_storage: no storage");
-  if (fresh->bytes() != b.storage->bytes())
-    throw ShapeError(str("swap_storage: a block of ", static_cast<int64_t>(fresh->bytes()), " bytes for one of ", static_cast<int64_t>(b.storage->bytes())));
+  const int64_t bytes = b.sizes.numel() * size_of(b.dtype);
+  if (static_cast<int64_t>(fresh->bytes()) != bytes)
+    throw ShapeError(str("swap_storage: a block of ", static_cast<int64_t>(fresh->bytes()), " bytes for a parameter of ", bytes));
   if (fresh->device() != b.device) throw DeviceError(str("swap_storage: a block on ", fresh->device(), " for a parameter on ", b.device));
   b.storage->clear_history(&b);
   if (b.requires_grad) fresh->set_history(&b, true);
   b.storage.swap(fresh);
+  if (b.offset != 0) b.offset = 0;
+  if (const Shape strides = contiguous_strides(b.sizes); !(b.strides == strides)) b.strides = strides;
 }
 
 Tensor snapshot(const Tensor& parameter) {

@@ -17,8 +17,8 @@ WEFT_API void mark_concurrent(const Tensor& parameter);
 WEFT_API bool is_concurrent(const Tensor& parameter);
 /// The parameter's lock, held; an empty lock for a tensor that is not marked. Order several by their body_ptr().
 WEFT_API std::unique_lock<std::mutex> lock_parameter(const Tensor& parameter);
-/// Gives the parameter a fresh storage of the same size; offset and strides stay. The caller holds the lock. Throws: ShapeError when the sizes in
-/// bytes differ, DeviceError when the devices do.
+/// Gives the parameter a fresh storage that holds its elements row-major and nothing else. Views taken earlier keep the old one. The caller holds
+/// the lock. Throws: ShapeError when the size in bytes differs, DeviceError when the device does.
 WEFT_API void swap_storage(const Tensor& parameter, Ref<Storage> fresh);
 /// A tensor over the parameter's current storage, which no step overwrites while it or a view of it lives.
 WEFT_API Tensor snapshot(const Tensor& parameter);

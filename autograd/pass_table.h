@@ -13,6 +13,7 @@ namespace weft::detail {
 struct PassRow {
   Node* node;
   uint32_t awaited = 0;      ///< deliveries still owed
+  uint32_t place = 0;        ///< where the table holds this row
   uint32_t children = 0;     ///< where its edges' rows begin in PassTable::children
   int32_t wanted = -1;       ///< first capture of this node, or -1
   bool walked = false;       ///< its children are listed
@@ -46,17 +47,17 @@ class PassTable {
     for (; slots_[i] != kNone; i = (i + 1) & (slots_.size() - 1))
       if (rows[slots_[i]].node == node) return slots_[i];
     slots_[i] = static_cast<uint32_t>(rows.size());
-    rows.emplace_back(node);
+    rows.emplace_back(node).place = static_cast<uint32_t>(i);
     return slots_[i];
   }
 
   /// Empties the table for the next pass; false when it has grown too large to be worth keeping.
   bool reset() {
     if (slots_.size() > 4096) return false;
+    for (const PassRow& row : rows) slots_[row.place] = kNone;
     rows.clear();
     children.clear();
     ready_.clear();
-    std::fill(slots_.begin(), slots_.end(), kNone);
     return true;
   }
   void clear_ready() { ready_.clear(); }
@@ -87,6 +88,7 @@ class PassTable {
       size_t i = hash(rows[r].node);
       while (slots_[i] != kNone) i = (i + 1) & (slots_.size() - 1);
       slots_[i] = r;
+      rows[r].place = static_cast<uint32_t>(i);
     }
   }
   std::vector<uint32_t> slots_;

@@ -2,6 +2,7 @@
 #include <weft/autograd/record.h>
 
 #include <weft/autograd/extras.h>
+#include <weft/autograd/saved_hooks.h>
 #include <weft/autograd/slot.h>
 
 namespace weft {
@@ -18,6 +19,10 @@ const char* current_name() {
 
 Saved::Saved(const Tensor& x, Output) {
   if (!grad_enabled() || !x.defined()) return;
+  if (autograd_state().saved_hooks) {
+    packed_ = detail::pack(x);
+    return;
+  }
   const TensorBody& b = x.body();
   t_ = Tensor(Ref<TensorBody>::adopt(new TensorBody(b.storage, b.offset, b.sizes, b.strides, b.dtype)));
   version_ = b.storage->version();
@@ -25,21 +30,23 @@ Saved::Saved(const Tensor& x, Output) {
 }
 
 Saved::Saved(const Tensor& x) : Saved(x, Output{}) {
-  if (t_.defined() && x.requires_grad()) edge_ = gradient_edge(x);
+  if (defined() && x.requires_grad()) edge_ = gradient_edge(x);
 }
 
-Saved::Saved(const Saved& o) : t_(o.t_), edge_(o.edge_), version_(o.version_) {
+Saved::Saved(const Saved& o) : t_(o.t_), edge_(o.edge_), packed_(o.packed_), version_(o.version_) {
   if (t_.defined()) t_.body().storage->add_save();
+  if (packed_) detail::share_packed(packed_);
 }
 
 Tensor Saved::linked(const Edge& edge) const {
-  if (!t_.defined()) return Tensor();
-  const uint32_t found = t_.version();
-  if (found != version_)
+  if (!defined()) return Tensor();
+  const Tensor t = packed_ ? detail::unpack(*packed_) : t_;
+  const uint32_t found = t.version();
+  if (!packed_ && found != version_)
     throw AutogradError(str(current_name(), ": a tensor of sizes ", t_.sizes(), " that backward needs was written in place: found version ", found,
                             ", expected ", version_, "; clone() it before the write"));
-  if (!grad_enabled() || !edge.node) return t_;
-  const TensorBody& b = t_.body();
+  if (!grad_enabled() || !edge.node) return t;
+  const TensorBody& b = t.body();
   Tensor y(Ref<TensorBody>::adopt(new TensorBody(b.storage, b.offset, b.sizes, b.strides, b.dtype)));
   detail::make_slot(y).edge = edge;
   y.body().requires_grad = true;

@@ -44,6 +44,11 @@ struct InputRef {
 };
 using Inputs = std::initializer_list<InputRef>;
 
+namespace detail {
+struct Packed;  // autograd/saved_hooks.cpp
+WEFT_API void drop_packed(Packed* p) noexcept;
+}  // namespace detail
+
 /// A tensor kept for backward: an alias without history and, apart from it, the edge it had, so that no cycle can arise. get() throws
 /// AutogradError, naming the op, when it was written in place since. Empty while grad mode is off.
 class WEFT_API Saved {
@@ -51,11 +56,14 @@ class WEFT_API Saved {
   Saved() = default;
   explicit Saved(const Tensor& x);
   explicit Saved(const In& x) : Saved(x.get()) {}
-  Saved(Saved&& o) noexcept : t_(std::move(o.t_)), edge_(std::move(o.edge_)), version_(o.version_) {}
+  Saved(Saved&& o) noexcept : t_(std::move(o.t_)), edge_(std::move(o.edge_)), packed_(std::exchange(o.packed_, nullptr)), version_(o.version_) {}
   Saved(const Saved& o);
   Saved& operator=(const Saved&) = delete;
-  ~Saved() { if (t_.defined()) t_.body().storage->drop_save(); }
-  bool defined() const { return t_.defined(); }
+  ~Saved() {
+    if (t_.defined()) t_.body().storage->drop_save();
+    if (packed_) detail::drop_packed(packed_);
+  }
+  bool defined() const { return t_.defined() || packed_; }
   Tensor get() const;
 
  protected:
@@ -65,6 +73,7 @@ class WEFT_API Saved {
 
   Tensor t_;
   Edge edge_;
+  detail::Packed* packed_ = nullptr;  ///< counted; instead of t_ while SavedTensorHooks are in force
   uint32_t version_ = 0;
 };
 

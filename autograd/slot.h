@@ -48,6 +48,8 @@ inline Slot* slot_of(const Tensor& x) { return static_cast<Slot*>(x.body().slot)
 Slot& make_slot(const Tensor& x);
 /// Makes the edge of a view that follows its base current again after the base's history was rewritten.
 void refresh_view(const Tensor& x);
+/// A view whose base nobody else holds (`zeros({6}).view({2, 3})`) is a tensor of its own.
+void forget_dead_base(const Tensor& x);
 /// Replaces the history of a body that has a slot; retain_grad moves along.
 void set_edge(TensorBody& b, Edge edge);
 /// Makes `x` (without history) a leaf that requires grad.

@@ -84,8 +84,18 @@ Slot& make_slot(const Tensor& x) {
   return static_cast<Slot&>(*b.slot);
 }
 
+void forget_dead_base(const Tensor& x) {
+  TensorBody& b = x.body();
+  if (!b.follows_base) return;
+  Slot& slot = *slot_of(x);
+  if (slot.base.ref()->use_count() > 1) return;
+  slot.base = Tensor();
+  b.follows_base = false;
+}
+
 void make_leaf(const Tensor& x) {
   TensorBody& b = x.body();
+  forget_dead_base(x);
   Slot& slot = make_slot(x);
   slot.edge = {Ref<Node>::adopt(new AccumulateGrad(&b)), 0};
   slot.owns_accumulator = true;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kGrain = 64;
 constexpr size_t kClasses = 17;           // up to 1024 bytes
-constexpr uint32_t kMaxBlocks = 4096;     // kept per class and thread
+constexpr size_t kMaxKept = 512 * 1024;   // bytes per class and thread
 
 struct FreeBlock {
   FreeBlock* next;
@@ -68,7 +68,7 @@ void pool_free(void* p, size_t bytes) noexcept {
   if (kPooled && c < kClasses) {
     Lists& lists = t_lists;
     if (lists.phase == Phase::kUnarmed) t_emptier.arm();
-    if (lists.phase == Phase::kArmed && lists.count[c] < kMaxBlocks) {
+    if (lists.phase == Phase::kArmed && lists.count[c] * c * kGrain < kMaxKept) {
       lists.head[c] = new (p) FreeBlock{lists.head[c]};
       ++lists.count[c];
       return;

@@ -1,8 +1,12 @@
+// Hooks on tensors, nodes and saved tensors.
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include <weft/autograd/engine.h>
 #include <weft/autograd/hooks.h>
 #include <weft/autograd/ops.h>
+#include <weft/autograd/saved_hooks.h>
 
 namespace weft {
 namespace {
@@ -105,6 +109,31 @@ TEST(Hooks, wrong_uses_are_errors) {
   EXPECT_THROW(register_hook(x, TensorHook()), ValueError);
   const ScopedHook scoped(register_hook(x, [](const Tensor&) { return ones({2}, {.dtype = kFloat64}); }));
   EXPECT_THROW(mul(x, x).backward(), AutogradError);
+}
+
+TEST(SavedTensorHooks, saved_tensors_go_through_pack_and_unpack) {
+  const Tensor x = leaf({2, 3});
+  int packed = 0, unpacked = 0;
+  Tensor y;
+  {
+    const SavedTensorHooks hooks([&](const Tensor& t) -> std::any { ++packed; return t.to(kFloat32).to_vector<float>(); },
+                                 [&](const std::any& kept) { ++unpacked; return from_vector(std::any_cast<const std::vector<float>&>(kept), {2}).to(kFloat64); });
+    y = tanh(mul(x, x));
+  }
+  EXPECT_EQ(packed, 3);
+  EXPECT_EQ(x.body().storage->saves(), 0u);
+  mul(x, x);
+  EXPECT_EQ(packed, 3);
+  const Tensor dx = grad({y.sum()}, {x}, {}, {.create_graph = true})[0];
+  EXPECT_GE(unpacked, 3);
+  EXPECT_NEAR(values(dx)[0], 4 * (1 - std::tanh(4.0) * std::tanh(4.0)), 1e-6);
+  EXPECT_TRUE(dx.requires_grad());
+}
+
+TEST(SavedTensorHooks, a_wrong_unpack_is_an_error) {
+  const Tensor x = leaf({2, 3});
+  const SavedTensorHooks hooks([](const Tensor&) -> std::any { return 1; }, [](const std::any&) { return ones({3}); });
+  EXPECT_THROW(mul(x, x).sum().backward(), AutogradError);
 }
 
 }  // namespace

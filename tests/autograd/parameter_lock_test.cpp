@@ -84,7 +84,11 @@ TEST(ParameterLock, in_place_rules_hold_for_marked_parameters) {
 TEST(ParameterLock, only_plain_leaves_can_be_marked) {
   const Tensor p = leaf({2, 3});
   EXPECT_THROW(mark_concurrent(mul(p, p)), AutogradError);
-  EXPECT_THROW(mark_concurrent(zeros({3}).narrow(0, 0, 1)), AutogradError);
+  const Tensor base = zeros({6});
+  EXPECT_THROW(mark_concurrent(base.narrow(0, 0, 1)), AutogradError);
+  Tensor own = zeros({6}).view({2, 3});  // nobody else holds its base
+  own.requires_grad_();
+  EXPECT_NO_THROW(mark_concurrent(own));
   EXPECT_THROW(swap_storage(p, Storage::allocate(kCpu, 8)), ShapeError);
 }
 
