@@ -11,5 +11,6 @@ void install_layers(Agent& agent);
 
 void install_calls(Agent& agent);    ///< agent_serve.cpp: Kind::kCall
 void install_gather(Agent& agent);   ///< agent_gather.cpp: Kind::kGather
+void install_dist_autograd(Agent& agent);   ///< dist_context.cpp: recording, backward passes
 
 }  // namespace weft::rpc

@@ -1,6 +1,7 @@
 // Recurrent layers against PyTorch: outputs, gradients of every input and parameter.
 #include <functional>
 
+#include <weft/autograd/gradcheck.h>
 #include <weft/weft.h>
 
 #include "../support/golden.h"
@@ -75,8 +76,8 @@ INSTANTIATE_TEST_SUITE_P(Files, RecurrentGolden, ::testing::ValuesIn(kCases),
 
 TEST(Recurrent, one_cell_agrees_with_the_published_numbers) {
   nn::LSTM cell(1, 1, {.dtype = kFloat64});
-  cell.load_state_dict({{"weight_ih_l0", tensor({{.1}, {.2}, {.3}, {.4}}, {.dtype = kFloat64})},
-                        {"weight_hh_l0", tensor({{.5}, {.6}, {.7}, {.8}}, {.dtype = kFloat64})},
+  cell.load_state_dict({{"weight_ih_l0", tensor({.1, .2, .3, .4}, {.dtype = kFloat64}).view({4, 1})},
+                        {"weight_hh_l0", tensor({.5, .6, .7, .8}, {.dtype = kFloat64}).view({4, 1})},
                         {"bias_ih_l0", tensor({.01, .02, .03, .04}, {.dtype = kFloat64})},
                         {"bias_hh_l0", tensor({0., 0., 0., 0.}, {.dtype = kFloat64})}});
   const nn::RnnOutput out = cell.forward(tensor({1., 2.}, {.dtype = kFloat64}).view({2, 1, 1}));
@@ -105,7 +106,7 @@ TEST(Recurrent, dropout_acts_between_layers_in_training_alone) {
 }
 
 TEST(Recurrent, the_fused_layer_has_the_gradients_of_finite_differences) {
-  nn::LSTM layer(2, 3, {.num_layers = 2, .dtype = kFloat64, .bidirectional = true} );
+  nn::LSTM layer(2, 3, {.num_layers = 2, .bidirectional = true, .dtype = kFloat64});
   const Tensor x = randn({3, 2, 2}, {.dtype = kFloat64}).requires_grad_();
   const auto f = [&](const std::vector<Tensor>& in) { return std::vector<Tensor>{layer.forward(in[0]).y}; };
   EXPECT_TRUE(gradcheck(f, {x}));

@@ -1,0 +1,239 @@
+// The backward pass over workers. Steps; P is a pass of context C, I its initiator.
+//   FAST
+//   1. I marks from the roots and from every send node of C here: each such send is owed one message of gradients. It runs.
+//   2. A recv node, when its gradients are complete, sends them to the worker the tensors came from; undefined ones are left out. The message
+//      is a request without a time limit: a dead worker ends it by its lease.
+//   3. A worker that hears of P by gradients marks from all its send nodes of C, feeds the one named, runs, and answers this first request
+//      when its whole part is done: nothing left to run, every gradient it sent answered. Later gradients of P are answered when fed.
+//   4. I is done when its own part is. [G1: then every worker's part is done.]
+//   SMART replaces 1 and 3 by exact marking (dist_smart.cpp); 2 stays, and gradients only ever meet marked sends.
+//   5. An error ends the pass where it happens; it is the answer to the parent's request, and an abort goes to every worker that this one
+//      exchanged marks or gradients with, and to I. An aborted pass is remembered in C, so late messages do not open it again.
+//      [G2: after an error no worker keeps any state of P.]
+#include <weft/distributed/dist_pass.h>
+
+#include <weft/autograd/record.h>
+#include <weft/distributed/agent.h>
+#include <weft/tensor/factories.h>
+
+namespace weft::dist_autograd {
+
+using namespace detail;
+using rpc::Decoder;
+using rpc::Encoder;
+using rpc::Future;
+using rpc::Kind;
+
+namespace {
+
+ContextPtr context_of(int64_t id) { return ContextTable::of(*rpc::current_agent())->get(id); }
+
+void check_roots(const std::vector<Tensor>& roots) {
+  if (roots.empty()) throw AutogradError("dist_autograd::backward: no roots were given");
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Tensor& r = roots[i];
+    if (!r.defined()) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is undefined"));
+    if (!r.requires_grad()) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " does not require grad"));
+    if (r.numel() != 1) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is not a scalar, its sizes are ", r.sizes()));
+    if (r.is_leaf()) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is a leaf and has no gradient function"));
+  }
+}
+
+}  // namespace
+
+namespace detail {
+
+void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  std::shared_ptr<PassState> pass;
+  try {
+    Decoder in(request.message);
+    const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>(), message = in.number<int64_t>();
+    const auto mode = static_cast<Backward>(in.number<uint8_t>());
+    const bool retain = in.number<uint8_t>() != 0;
+    const Duration stall(in.number<int64_t>());
+    SlotSet present(in.size());
+    for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
+    std::vector<Tensor> gradients;
+    for (const bool p : present)
+      if (p) gradients.push_back(in.tensor());
+    in.expect_end();
+
+    const ContextPtr context = table.get(context_id);
+    bool fresh = false;
+    if (mode == Backward::kFast) {
+      pass = open_pass(context, pass_id, mode, retain, stall, &fresh);
+      pass->engage(request.from);
+      MutexLock marking(pass->marking);  // a second message waits until the first has marked
+      if (fresh) pass->mark_all_sends();
+    } else {
+      pass = find_pass(context, pass_id);
+      if (!pass) throw_no_pass(*context, pass_id);
+    }
+    pass->feed(message, present, std::move(gradients));
+    if (fresh) {
+      auto parent = std::make_shared<rpc::Responder>(std::move(responder));
+      pass->when_done([parent](std::exception_ptr error) {
+        if (error) parent->fail(error);
+        else parent->reply({});
+      });
+    } else {
+      responder.reply({});
+    }
+    pass->advance();
+  } catch (...) {
+    responder.fail(std::current_exception());
+    if (pass) pass->fail(std::current_exception());
+  }
+}
+
+void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  Decoder in(request.message);
+  const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
+  const std::string why = in.get<std::string>();
+  if (const ContextPtr context = table.find(context_id)) {
+    {
+      MutexLock lock(context->mutex);
+      context->aborted.emplace(pass_id, std::make_exception_ptr(AutogradError(why)));
+    }
+    if (const auto pass = find_pass(context, pass_id)) pass->fail(std::make_exception_ptr(AutogradError(why)));
+  }
+  responder.reply({});
+}
+
+}  // namespace detail
+
+void backward(int64_t context_id, const std::vector<Tensor>& roots, const BackwardOptions& options) {
+  const auto table = ContextTable::of(*rpc::current_agent());
+  const ContextPtr context = table->get(context_id);
+  check_roots(roots);
+  EdgeList edges;
+  std::vector<Tensor> seeds;
+  for (const Tensor& r : roots) {
+    edges.push_back(gradient_edge(r));
+    seeds.push_back(ones_like(r.detach()));
+  }
+  bool fresh = false;
+  const auto pass = open_pass(context, table->next_pass(), options.mode, options.retain_graph, options.stall, &fresh);
+  Future<void> finished(table->runtime());
+  const auto finish = [finished](std::exception_ptr error) {
+    if (error) finished.state()->try_set_error(error);
+    else finished.state()->try_set();
+  };
+  try {
+    pass->mark_roots(edges);
+    if (options.mode == Backward::kFast) {
+      pass->mark_all_sends();
+      pass->take_reached();
+      pass->when_done(finish);
+      pass->feed_roots(edges, seeds);
+      pass->advance();
+    } else {
+      // The roots run when every mark is answered; then the engaged workers are asked for the end of their parts.
+      Future<void> marked(table->runtime());
+      {
+        MutexLock lock(pass->marking);
+        pass->on_marked = [marked](std::exception_ptr error) {
+          if (error) marked.state()->try_set_error(error);
+          else marked.state()->try_set();
+        };
+      }
+      pass->when_done([marked](std::exception_ptr error) {
+        if (error) marked.state()->try_set_error(error);
+      });
+      spread_marks(pass);
+      marked.wait();
+      std::set<WorkerId> workers;
+      {
+        MutexLock lock(pass->marking);
+        workers = pass->below;
+      }
+      workers.erase(table->self());
+      auto left = std::make_shared<std::atomic<int>>(2);  // our part, and the others'
+      const auto part = [left, finish](std::exception_ptr error) {
+        if (error) finish(error);
+        else if (left->fetch_sub(1) == 1) finish(nullptr);
+      };
+      pass->when_done(part);
+      collect_done(pass, workers, part);
+      pass->feed_roots(edges, seeds);
+      pass->advance();
+    }
+  } catch (...) {
+    pass->fail(std::current_exception());
+    close_pass(*pass);
+    throw;
+  }
+  try {
+    if (options.timeout == Duration::zero()) finished.wait();
+    else finished.wait_for(options.timeout);
+  } catch (...) {
+    pass->fail(std::current_exception());  // a timeout: the others stop too
+    close_pass(*pass);
+    throw;
+  }
+  close_pass(*pass);
+}
+
+// ---- contexts, as users see them
+
+Context::Context() {
+  const auto agent = rpc::current_agent();
+  rpc::CallContext call = rpc::capture_context();
+  if (call.autograd_context >= 0) throw AutogradError(str("already have an autograd context in this thread: ", call.autograd_context));
+  id_ = ContextTable::of(*agent)->create()->id;
+  call.agent = agent;
+  call.autograd_context = id_;
+  scope_ = std::make_unique<rpc::CallScope>(std::move(call));
+}
+
+Context::~Context() {
+  const auto agent = scope_->context().agent;
+  scope_.reset();
+  try {
+    ContextTable::of(*agent)->release(id_);
+  } catch (const Error&) {  // the agent has ended, and the context with it
+  }
+}
+
+void Context::backward(const std::vector<Tensor>& roots, const BackwardOptions& options) const { dist_autograd::backward(id_, roots, options); }
+Tensor Context::gradient(const Tensor& leaf) const { return get_gradient(id_, leaf); }
+Gradients Context::gradients() const { return get_gradients(id_); }
+
+Gradients get_gradients(int64_t context_id) {
+  const ContextPtr context = context_of(context_id);
+  Gradients out;
+  MutexLock lock(context->mutex);
+  for (const auto& [body, entry] : context->gradients) out.push_back(entry);
+  return out;
+}
+
+Tensor get_gradient(int64_t context_id, const Tensor& leaf) {
+  const ContextPtr context = context_of(context_id);
+  MutexLock lock(context->mutex);
+  const auto found = context->gradients.find(leaf.body_ptr());
+  return found == context->gradients.end() ? Tensor() : found->second.second;
+}
+
+std::vector<GraphNode> graph(int64_t context_id) {
+  const ContextPtr context = context_of(context_id);
+  std::vector<GraphNode> out;
+  MutexLock lock(context->mutex);
+  for (const auto& [number, node] : context->sends) out.push_back({true, number, node->to, node});
+  for (const auto& [number, node] : context->recvs) out.push_back({false, number, node->from, node});
+  return out;
+}
+
+std::vector<rpc::WorkerId> known_workers(int64_t context_id) {
+  const ContextPtr context = context_of(context_id);
+  MutexLock lock(context->mutex);
+  return {context->known.begin(), context->known.end()};
+}
+
+bool has_context(int64_t context_id) { return ContextTable::of(*rpc::current_agent())->find(context_id) != nullptr; }
+
+int64_t current_context_id() {
+  const rpc::CallContext* call = rpc::current_context();
+  return call ? call->autograd_context : -1;
+}
+
+}  // namespace weft::dist_autograd

@@ -1,0 +1,131 @@
+// What one worker keeps of the autograd contexts: their send and recv nodes, gradients, and passes under way (library internal). One
+// ContextTable per agent; it is also the interceptor that records messages.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <weft/autograd/engine.h>
+#include <weft/distributed/dist_autograd.h>
+#include <weft/distributed/sync.h>
+
+namespace weft::dist_autograd::detail {
+
+using rpc::Agent;
+using rpc::Message;
+using rpc::Mutex;
+using rpc::MutexLock;
+using rpc::TimePoint;
+using rpc::WorkerId;
+
+class ContextTable;
+class PassState;
+struct ContextState;
+
+/// Where tensors left this worker: its edges lead into the local graph, and gradients come back for them by message number.
+class SendNode final : public Node {
+ public:
+  SendNode(WorkerId to, int64_t message, TimePoint made, std::string what)
+      : Node("DistSend"), to(to), message(message), made(made), what(std::move(what)) {}
+  GradList apply(GradList grads, Pass& pass) override;
+  const WorkerId to;
+  const int64_t message;
+  const TimePoint made;
+  const std::string what;
+};
+
+/// Where tensors came in: the end of the local graph, from which gradients go back to their sender.
+class RecvNode final : public Node {
+ public:
+  RecvNode(WorkerId from, int64_t message) : Node("DistRecv"), from(from), message(message) {}
+  bool is_boundary() const override { return true; }
+  GradList apply(GradList grads, Pass& pass) override;
+  const WorkerId from;
+  const int64_t message;
+};
+
+struct ContextState {
+  ContextState(int64_t context_id, ContextTable& t) : id(context_id), table(t) {}
+  const int64_t id;
+  ContextTable& table;
+  Mutex mutex;
+  std::map<int64_t, Ref<SendNode>> sends WEFT_GUARDED_BY(mutex);
+  std::map<int64_t, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
+  std::set<WorkerId> known WEFT_GUARDED_BY(mutex);
+  std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients WEFT_GUARDED_BY(mutex);
+  std::map<int64_t, std::shared_ptr<PassState>> passes WEFT_GUARDED_BY(mutex);
+  std::map<int64_t, std::exception_ptr> aborted WEFT_GUARDED_BY(mutex);  ///< passes that failed: late messages must not open them again
+  bool released WEFT_GUARDED_BY(mutex) = false;
+
+  void accumulate(const Tensor& leaf, Tensor grad, bool may_steal);
+  Ref<SendNode> find_send(int64_t message);
+};
+using ContextPtr = std::shared_ptr<ContextState>;
+
+/// All contexts of one agent.
+class ContextTable final : public rpc::Interceptor, public std::enable_shared_from_this<ContextTable> {
+ public:
+  explicit ContextTable(Agent& agent);
+  static std::shared_ptr<ContextTable> of(Agent& agent);
+  /// Registers handlers, interceptor, counters.
+  void install(Agent& agent);
+
+  WorkerId self() const { return self_; }
+  const std::shared_ptr<rpc::Runtime>& runtime() const { return runtime_; }
+  /// Throws: RpcError when the agent is gone.
+  std::shared_ptr<Agent> agent() const;
+  std::shared_ptr<Agent> agent_or_null() const { return agent_.lock(); }
+
+  ContextPtr create();
+  /// Null for an unknown or released one.
+  ContextPtr find(int64_t id);
+  /// Throws: AutogradError "could not find autograd context with id".
+  ContextPtr get(int64_t id);
+  /// Frees it here and tells the workers it reached.
+  void release(int64_t id);
+  int64_t next_message() { return number(messages_.fetch_add(1)); }
+  int64_t next_pass() { return number(passes_.fetch_add(1)); }
+
+  void request_sending(Agent&, WorkerId to, rpc::Kind, Message&) override;
+  void request_received(Agent&, WorkerId from, rpc::Kind, Message&, rpc::CallContext&) override;
+  void reply_sending(Agent&, WorkerId to, rpc::Kind, Message&, const rpc::CallContext&) override;
+  void reply_received(Agent&, WorkerId from, rpc::Kind, Message&, const rpc::CallContext&) override;
+  void discarded(Agent&, WorkerId peer, rpc::Kind, const Message&, bool outgoing) override;
+
+ private:
+  int64_t number(int64_t count) const { return static_cast<int64_t>(self_.value) << 48 | count; }
+  ContextPtr find_or_create(int64_t id);
+  void attach_send(ContextState& context, WorkerId to, rpc::Kind kind, Message& message, bool grad_mode);
+  void attach_recv(ContextState& context, WorkerId from, Message& message);
+  void peer_lost(const rpc::WorkerInfo& peer, const std::string& why);
+
+  WorkerId self_;
+  std::weak_ptr<Agent> agent_;
+  std::shared_ptr<rpc::Runtime> runtime_;
+  std::atomic<int64_t> contexts_made_{0}, messages_{0}, passes_{0};
+  Mutex mutex_;
+  std::unordered_map<int64_t, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
+  // Contexts that ended: a late call must not bring one back. The oldest are forgotten after kRemembered others.
+  static constexpr size_t kRemembered = 1 << 16;
+  std::unordered_set<int64_t> ended_ WEFT_GUARDED_BY(mutex_);
+  std::deque<int64_t> ended_order_ WEFT_GUARDED_BY(mutex_);
+};
+
+/// The worker that made a context or pass.
+inline WorkerId maker_of(int64_t id) { return WorkerId{static_cast<int32_t>(id >> 48)}; }
+
+// Handlers of the pass messages (dist_backward.cpp, dist_smart.cpp).
+void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void end_pass(PassState& pass, std::exception_ptr why);
+bool involves(PassState& pass, WorkerId peer);
+
+/// Sends a message whose answer nobody waits for.
+void send_and_forget(Agent& agent, WorkerId to, rpc::Kind kind, Message message);
+
+}  // namespace weft::dist_autograd::detail
