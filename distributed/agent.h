@@ -29,8 +29,8 @@
 namespace weft::rpc {
 
 struct AgentOptions {
-  std::string name;
-  WorkerId id;
+  std::string name{};
+  WorkerId id{};
   /// Of a call without a time of its own; zero: no limit. Cut to what is left of the call being served.
   Duration rpc_timeout = std::chrono::seconds(60);
   /// A peer that matters (calls outstanding, or watched) and is silent for this long is lost.
@@ -40,7 +40,7 @@ struct AgentOptions {
   /// Replies kept for a peer that has not acknowledged them; a peer beyond this is refused with Overloaded.
   size_t max_served_per_peer = 1 << 20;
   /// Function name -> names of the workers that may call it. A function without an entry may be called by all, unless deny_unlisted.
-  std::map<std::string, std::vector<std::string>> allow;
+  std::map<std::string, std::vector<std::string>> allow{};
   bool deny_unlisted = false;
   /// "a tensor that requires grad crosses outside an autograd context" is an error instead of a silent cut of the graph.
   bool refuse_grad_without_context = false;
@@ -48,7 +48,7 @@ struct AgentOptions {
 
 struct CallOptions {
   /// Unset: the agent's default, cut to what is left of the call being served. Zero: no limit.
-  std::optional<Duration> timeout;
+  std::optional<Duration> timeout{};
   /// Names the call in errors and dumps; a literal or text that outlives the call.
   const char* what = nullptr;
 };

@@ -44,6 +44,11 @@ Message get_message(Decoder& in) {
   return m;
 }
 
+void watch_members(Agent& agent, const std::vector<int32_t>& members, int delta) {
+  for (const int32_t id : members)
+    if (id != agent.self().id.value) agent.watch(WorkerId{id}, delta);
+}
+
 /// Takes a round out and answers all who wait in it with an error.
 void fail_round(Agent& agent, const std::string& round_key, const std::function<std::exception_ptr(const GatherState::Round&)>& why) {
   GatherState& g = *agent.impl().gathers;
@@ -55,7 +60,8 @@ void fail_round(Agent& agent, const std::string& round_key, const std::function<
     round = std::move(found->second);
     g.rounds.erase(found);
   }
-  agent.runtime()->cancel(round.timer);
+  if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
+  watch_members(agent, round.members, -1);
   const std::exception_ptr error = why(round);
   for (Responder& r : round.waiting) r.fail(error);
 }
@@ -88,9 +94,11 @@ void on_gather(Agent& agent, Request request, Responder responder) {
   const TimePoint now = agent.runtime()->now();
   const TimePoint deadline = responder.context().deadline;
   GatherState::Round complete;
+  bool fresh = false, whole = false;
   {
     MutexLock lock(g.mutex);
     GatherState::Round& round = g.rounds[round_key];
+    fresh = round.members.empty();
     round.members = members;
     round.arrived[request.from.value] = std::move(theirs);
     round.waiting.push_back(std::move(responder));
@@ -104,10 +112,15 @@ void on_gather(Agent& agent, Request request, Responder responder) {
         });
       }
     }
-    if (round.arrived.size() < members.size()) return;
-    complete = std::move(round);
-    g.rounds.erase(round_key);
+    whole = round.arrived.size() == members.size();
+    if (whole) {
+      complete = std::move(round);
+      g.rounds.erase(round_key);
+    }
   }
+  if (fresh) watch_members(agent, members, +1);
+  if (!whole) return;
+  watch_members(agent, members, -1);
   if (complete.timer.value != 0) agent.runtime()->cancel(complete.timer);
   for (Responder& r : complete.waiting) {
     Message all;
@@ -146,6 +159,19 @@ void gather_peer_lost(Agent::Impl& impl, const WorkerInfo& peer, bool left, cons
     fail_round(*agent, key, [&](const GatherState::Round&) {
       return std::make_exception_ptr(PeerLost(peer.name, str("barrier or gather: worker '", peer.name, "' ", left ? "has left: " : "is lost: ", why)));
     });
+}
+
+void stop_gathers(Agent::Impl& impl) {
+  GatherState& g = *impl.gathers;
+  std::map<std::string, GatherState::Round> rounds;
+  {
+    MutexLock lock(g.mutex);
+    rounds.swap(g.rounds);
+  }
+  for (auto& [key, round] : rounds) {
+    if (round.timer.value != 0) impl.runtime->cancel(round.timer);
+    for (Responder& r : round.waiting) r.fail(std::make_exception_ptr(RpcError(str("barrier or gather: worker '", impl.self.name, "' was shut down"))));
+  }
 }
 
 std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::string> names, Duration timeout) {

@@ -178,4 +178,6 @@ Message error_message(const std::exception_ptr& error);
 /// agent_gather.cpp: rounds that wait for a lost peer fail.
 void gather_peer_lost(Agent::Impl& impl, const WorkerInfo& peer, bool left, const std::string& why);
 
+void stop_gathers(Agent::Impl& impl);
+
 }  // namespace weft::rpc

@@ -141,6 +141,7 @@ void Agent::stop() {
     stamp(bye, e);
     s.send(*p, static_cast<uint8_t>(Kind::kGoodbye), std::move(bye.bytes));
   }
+  stop_gathers(s);
   std::vector<std::function<void()>> callbacks;
   {
     MutexLock lock(s.mutex);

@@ -18,22 +18,26 @@
 #include <weft/distributed/call_context.h>
 #include <weft/distributed/function.h>
 #include <weft/distributed/future.h>
+#include <weft/distributed/grpc_transport.h>
 
 namespace weft::rpc {
 
 struct InitOptions {
   int rank = -1;                 ///< negative: from the environment (RANK, ...)
   int world_size = -1;           ///< negative: from the environment (WORLD_SIZE, ...)
-  std::string master_addr;       ///< empty: MASTER_ADDR
+  std::string master_addr{};       ///< empty: MASTER_ADDR
   int master_port = -1;          ///< negative: MASTER_PORT
-  /// Where this worker listens: "host:port", "unix:/path"; empty: chosen (loopback or the way to the master, any port).
-  std::string listen;
+  /// Where this worker listens, "host:port"; empty: any port of the loopback, or of all interfaces when the master is elsewhere. A unix
+  /// socket is there beside it and preferred between workers of one host.
+  std::string listen{};
+  bool unix_socket = true;       ///< false: TCP also between workers of one host
   int num_worker_threads = 16;   ///< functions that may compute at once; blocked ones do not count
   Duration rpc_timeout = std::chrono::seconds(60);
   Duration init_timeout = std::chrono::seconds(60);
   Duration lease = std::chrono::seconds(10);
-  bool insecure = false;         ///< allows addresses other than loopback and unix sockets without TLS
-  std::map<std::string, std::vector<std::string>> allow;   ///< as AgentOptions::allow
+  std::optional<TlsOptions> tls{}; ///< for addresses other than loopback and unix sockets
+  bool insecure = false;         ///< allows those without TLS
+  std::map<std::string, std::vector<std::string>> allow{};   ///< as AgentOptions::allow
   bool deny_unlisted = false;
 };
 

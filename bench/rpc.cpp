@@ -1,0 +1,118 @@
+// RPC between real processes: this one calls worker 1 (its unix socket) and worker 2 (TCP on the loopback). Times are per call as the
+// caller sees it; the counters p50_us and p99_us are over all calls of a run.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <iostream>
+#include <vector>
+
+#include <weft/distributed/rpc.h>
+#include <weft/distributed/spawn.h>
+#include <weft/tensor/factories.h>
+
+namespace {
+
+using namespace weft;
+using namespace weft::rpc;
+
+void noop() {}
+WEFT_RPC(noop);
+Tensor echo(const Tensor& t) { return t; }
+WEFT_RPC(echo);
+void push(const Tensor&) {}
+WEFT_RPC(push);
+void back() { rpc_sync<noop>(0); }
+WEFT_RPC(back);
+
+/// Runs `call` once per iteration and reports the percentiles.
+template <class F>
+void measure(benchmark::State& state, F&& call) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> us;
+  for (int i = 0; i < 20; ++i) call();
+  for (auto _ : state) {
+    const auto start = Clock::now();
+    call();
+    us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+  }
+  std::sort(us.begin(), us.end());
+  state.counters["p50_us"] = us[us.size() / 2];
+  state.counters["p99_us"] = us[us.size() * 99 / 100];
+}
+
+void noop_call(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  measure(state, [&] { rpc_sync<noop>(to); });
+}
+void add_3x3(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  const Tensor a = ones({3, 3}), b = ones({3, 3});
+  measure(state, [&] { benchmark::DoNotOptimize(rpc_sync<builtin::add>(to, a, b)); });
+}
+void nested(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  measure(state, [&] { rpc_sync<back>(to); });
+}
+void echo_bytes(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  const Tensor t = ones({state.range(1) / 4});
+  measure(state, [&] { benchmark::DoNotOptimize(rpc_sync<echo>(to, t)); });
+  state.SetBytesProcessed(state.iterations() * state.range(1));   // each way
+}
+void push_bytes(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  const Tensor t = ones({state.range(1) / 4});
+  measure(state, [&] { rpc_sync<push>(to, t); });
+  state.SetBytesProcessed(state.iterations() * state.range(1));
+}
+void outstanding_64(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  std::deque<Future<void>> open;
+  for (int i = 0; i < 64; ++i) open.push_back(rpc_async<noop>(to));
+  for (auto _ : state) {
+    open.front().wait();
+    open.pop_front();
+    open.push_back(rpc_async<noop>(to));
+  }
+  for (const auto& f : open) f.wait();
+  state.SetItemsProcessed(state.iterations());
+}
+
+void peers(benchmark::internal::Benchmark* b) {
+  b->UseRealTime()->Unit(benchmark::kMicrosecond)->ArgName("unix1_tcp2")->Arg(1)->Arg(2);
+}
+void sizes(benchmark::internal::Benchmark* b) {
+  b->UseRealTime()->Unit(benchmark::kMicrosecond)->ArgNames({"unix1_tcp2", "bytes"});
+  for (int64_t to = 1; to <= 2; ++to)
+    for (int64_t bytes = 1 << 10; bytes <= 64 << 20; bytes *= 4) b->Args({to, bytes});
+}
+BENCHMARK(noop_call)->Apply(peers);
+BENCHMARK(add_3x3)->Apply(peers);
+BENCHMARK(nested)->Apply(peers);
+BENCHMARK(outstanding_64)->Apply(peers);
+BENCHMARK(echo_bytes)->Apply(sizes);
+BENCHMARK(push_bytes)->Apply(sizes);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (const auto rank = spawned_rank()) {
+      init_rpc(str("worker", *rank), {.unix_socket = *rank != 2});
+      rpc::shutdown({.timeout = std::chrono::seconds(0)});   // serves until the caller is through
+      return 0;
+    }
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+    Children children = spawn({.world_size = 3, .first_rank = 1, .own_arguments = false});
+    init_rpc("worker0", {.rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = children.master_port()});
+    benchmark::RunSpecifiedBenchmarks();
+    rpc::shutdown();
+    return 0;
+  } catch (const std::exception& e) {
+    std::cerr << "bench_rpc: " << e.what() << "\n";
+    return 1;
+  }
+}

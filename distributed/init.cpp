@@ -1,0 +1,113 @@
+// init_rpc and shutdown: the default agent with a runtime of its own, over gRPC. The rendezvous lives only while the group forms: when
+// all have each other's addresses its port is free again.
+#include <weft/distributed/address.h>
+#include <weft/distributed/launch.h>
+#include <weft/distributed/rendezvous.h>
+#include <weft/distributed/rpc.h>
+#include <weft/distributed/sync.h>
+
+namespace weft::rpc {
+
+namespace {
+
+/// What init_rpc made and shutdown ends.
+struct Session {
+  Mutex mutex;
+  bool busy WEFT_GUARDED_BY(mutex) = false;   ///< an init or a shutdown is under way
+  std::shared_ptr<Runtime> runtime WEFT_GUARDED_BY(mutex);
+};
+Session& session() {
+  static auto* s = new Session;
+  return *s;
+}
+
+/// One init or shutdown at a time.
+class Busy {
+ public:
+  Busy() {
+    MutexLock lock(session().mutex);
+    if (session().busy) throw RpcError("RPC is being initialized or shut down by another thread");
+    session().busy = true;
+  }
+  ~Busy() {
+    MutexLock lock(session().mutex);
+    session().busy = false;
+  }
+  Busy(const Busy&) = delete;
+};
+
+std::optional<int> given(int value) { return value >= 0 ? std::optional<int>(value) : std::nullopt; }
+
+}  // namespace
+
+void init_rpc(const std::string& name, InitOptions options) {
+  const Busy busy;
+  if (default_agent()) throw RpcError(str("RPC is already initialized: this is worker '", default_agent()->self().name, "'"));
+  check_worker_name(name);
+  if (options.num_worker_threads < 1) throw ValueError(str("num_worker_threads is ", options.num_worker_threads, ", it must be at least 1"));
+  if (options.rpc_timeout.count() < 0) throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
+  LaunchOptions asked{.rank = given(options.rank), .world_size = given(options.world_size), .master_port = given(options.master_port)};
+  if (!options.master_addr.empty()) asked.master_addr = options.master_addr;
+  if (options.world_size == 1 && !asked.rank) asked.rank = 0;
+  const LaunchInfo launch = launch_info(asked);
+
+  const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
+  std::shared_ptr<Agent> agent;
+  try {
+    const TimePoint deadline = runtime->now() + options.init_timeout;
+    const bool alone = launch.world_size == 1;
+    const auto meeting = alone ? nullptr : make_rendezvous(runtime, launch, {.tls = options.tls, .insecure = options.insecure});
+    AgentOptions mine;
+    mine.name = name;
+    mine.id = WorkerId{launch.rank};
+    mine.rpc_timeout = options.rpc_timeout;
+    mine.lease = options.lease;
+    mine.allow = std::move(options.allow);
+    mine.deny_unlisted = options.deny_unlisted;
+    GrpcOptions wire;
+    wire.id = mine.id;
+    wire.tls = options.tls;
+    wire.insecure = options.insecure;
+    wire.unix_socket = options.unix_socket;
+    if (!options.listen.empty()) wire.listen = options.listen;
+    else if (!is_loopback_host(launch.master_addr)) wire.listen = "0.0.0.0:0";
+    agent = Agent::create(runtime, std::move(mine), [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
+    if (meeting) {
+      agent->add_members(meeting->join(agent->as_member(), deadline));
+      meeting->barrier("start", deadline);
+      meeting->leave(deadline);
+    }
+  } catch (...) {
+    if (agent) agent->shutdown({.graceful = false});
+    agent.reset();
+    runtime->stop();
+    throw;
+  }
+  {
+    MutexLock lock(session().mutex);
+    session().runtime = runtime;
+  }
+  set_default_agent(agent);
+}
+
+void shutdown(ShutdownOptions options) {
+  const Busy busy;
+  const std::shared_ptr<Agent> agent = default_agent();
+  if (!agent) throw RpcError("RPC has not been initialized: call rpc::init_rpc first");
+  std::exception_ptr failure;
+  try {
+    agent->shutdown(options);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  set_default_agent(nullptr);
+  std::shared_ptr<Runtime> runtime;
+  {
+    MutexLock lock(session().mutex);
+    runtime.swap(session().runtime);
+  }
+  if (runtime) runtime->stop();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace weft::rpc
