@@ -1,6 +1,6 @@
 // cross_entropy and linear_cross_entropy, each one node: a pass over the logits forward that keeps one number per row (its logsumexp), and a
-// pass backward. The linear form never holds more than a block of rows of the logits; both directions make the blocks alike, so
-// the numbers do not depend on how the loss is reduced.
+// pass backward. The linear form never holds more than a block of rows of the logits. Where the loss is one number its gradients are
+// made in the same sweep, while a block is at hand, and backward only scales them; a loss per row makes the logits again instead.
 #include <algorithm>
 
 #include <weft/autograd/class_loss.h>
@@ -94,6 +94,10 @@ View transposed_view(View v) {
   return v;
 }
 
+struct LinearGrads {
+  Tensor x, w, b;
+};
+
 struct LinearLoss {
   Tensor x, w, b, target;  // contiguous, one dtype; b may be undefined
   CrossEntropyOptions o;
@@ -106,40 +110,66 @@ struct LinearLoss {
     launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0, optional_view(b), rows_of(out, 0, n));
   }
 
-  void forward(const Tensor& losses, const Tensor& lse) const {
-    const Tensor space = workspace();
-    for (int64_t start = 0; start < rows(); start += block()) {
-      const int64_t n = std::min(block(), rows() - start);
-      logits(start, n, space);
-      launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n), optional_view(o.weight), o.ignore_index,
-                                          o.label_smoothing, rows_of(losses, start, n), rows_of(lse, start, n));
+  void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses, const Tensor& lse) const {
+    logits(start, n, space);
+    launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n), optional_view(o.weight), o.ignore_index,
+                                        o.label_smoothing, rows_of(losses, start, n), rows_of(lse, start, n));
+  }
+
+  // Adds the part of one block of rows, whose logits lie in `space`, to the gradients. Undefined ones are not wanted; db comes in as zeros.
+  void gradients_of(const Tensor& space, const Tensor& dspace, int64_t start, int64_t n, const Tensor& lse, const Tensor& g, const LinearGrads& d) const {
+    Backend& device = launch::backend_of(x);
+    View rows = row_gradient(g, this->rows());
+    rows.data = static_cast<char*>(rows.data) + start * rows.strides[0] * size_of(rows.dtype);
+    rows.sizes[0] = n;
+    const View dl = rows_of(dspace, 0, n);
+    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n), rows_of(target, start, n), optional_view(o.weight),
+                                  o.ignore_index, o.label_smoothing, rows, dl);
+    if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
+    if (d.w.defined()) device.matmul(context(), 1, transposed_view(dl), rows_of(x, start, n), start == 0 ? 0 : 1, {}, d.w.view_of());
+    if (d.b.defined()) {
+      const Tensor part = empty({classes()}, {.dtype = x.dtype(), .device = x.device()});
+      device.reduce(context(), Reduce::kSum, dl, {part.raw(), part.dtype(), {1, classes()}, {classes(), 1}});
+      device.binary(context(), Binary::kAdd, 1, 0, d.b.view_of(), part.view_of(), d.b.view_of());
     }
   }
 
-  // dx, dw and db may be undefined: not wanted. dw and db come in as zeros.
-  void backward(const Tensor& lse, const Tensor& g, const Tensor& dx, const Tensor& dw, const Tensor& db) const {
-    Backend& device = launch::backend_of(x);
-    const Tensor space = workspace(), dspace = workspace();
-    const Tensor part = db.defined() ? empty({1, classes()}, {.dtype = x.dtype(), .device = x.device()}) : Tensor();
-    for (int64_t start = 0; start < rows(); start += block()) {
-      const int64_t n = std::min(block(), rows() - start);
-      logits(start, n, space);
-      const View d = rows_of(dspace, 0, n), gr = row_gradient(g, rows());
-      View grows = gr;
-      grows.data = static_cast<char*>(gr.data) + start * gr.strides[0] * size_of(gr.dtype);
-      grows.sizes[0] = n;
-      device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n), rows_of(target, start, n), optional_view(o.weight),
-                                    o.ignore_index, o.label_smoothing, grows, d);
-      if (dx.defined()) device.matmul(context(), 1, d, w.view_of(), 0, {}, rows_of(dx, start, n));
-      if (dw.defined()) device.matmul(context(), 1, transposed_view(d), rows_of(x, start, n), start == 0 ? 0 : 1, {}, dw.view_of());
-      if (db.defined()) {
-        device.reduce(context(), Reduce::kSum, d, part.view_of());
-        const View sum = launch::reshaped(part, {classes()}).view_of();
-        device.binary(context(), Binary::kAdd, 1, 0, db.view_of(), sum, db.view_of());
-      }
-    }
+  LinearGrads empty_gradients(bool dx, bool dw, bool db) const {
+    const TensorOptions like{.dtype = x.dtype(), .device = x.device()};
+    LinearGrads d{dx ? empty(x.sizes(), like) : Tensor(), dw ? empty(w.sizes(), like) : Tensor(), db && b.defined() ? zeros(b.sizes(), like) : Tensor()};
+    if (rows() == 0 && d.w.defined()) launch::fill_into(d.w, 0);
+    return d;
+  }
+
+  template <class F>
+  void each_block(F&& f) const {
+    for (int64_t start = 0; start < rows(); start += block()) f(start, std::min(block(), rows() - start));
   }
 };
+
+// Both directions at once: the gradients of a loss whose own gradient is 1, while each block of logits is at hand.
+LinearGrads forward_with_gradients(const LinearLoss& l, const Tensor& losses, const Tensor& lse, const Tensor& unit, bool dx, bool dw, bool db) {
+  const LinearGrads d = l.empty_gradients(dx, dw, db);
+  const Tensor space = l.workspace(), dspace = l.workspace();
+  l.each_block([&](int64_t start, int64_t n) {
+    l.losses_of(space, start, n, losses, lse);
+    l.gradients_of(space, dspace, start, n, lse, unit, d);
+  });
+  return d;
+}
+
+// From the logsumexps alone: the logits are made again.
+LinearGrads gradients_again(const LinearLoss& l, const Tensor& lse, const Tensor& g, Needs needs) {
+  const LinearGrads d = l.empty_gradients(needs[0], needs[1], needs[2]);
+  const Tensor space = l.workspace(), dspace = l.workspace();
+  l.each_block([&](int64_t start, int64_t n) {
+    l.logits(start, n, space);
+    l.gradients_of(space, dspace, start, n, lse, g, d);
+  });
+  return d;
+}
+
+bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
 
 }  // namespace
 
@@ -163,11 +193,24 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
                bias->defined() ? launch::contiguous(launch::cast(bias, t)) : Tensor(), r.target, o};
   const TensorOptions like{.dtype = t, .device = x->device()};
   Tensor losses = empty({l.rows()}, like), lse = empty({l.rows()}, like);
-  l.forward(losses, lse);
   const Tensor divisor = divisor_of(r, o, t);
+  LinearGrads d;
+  const bool ahead = options.reduction != Reduction::kNone && detail::wants_record({x, weight, bias});
+  if (ahead) {
+    const Tensor unit = divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
+    d = forward_with_gradients(l, losses, lse, unit, x->requires_grad(), weight->requires_grad(), bias->defined() && bias->requires_grad());
+  } else {
+    const Tensor space = l.workspace();
+    l.each_block([&](int64_t start, int64_t n) { l.losses_of(space, start, n, losses, lse); });
+  }
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record(name, y, {x, weight, bias},
-                [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), lse, divisor, o, t](const Tensor& g, Needs needs) -> GradList {
+                [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), lse, o, t, d, ahead](const Tensor& g, Needs needs) -> GradList {
+                  if (ahead && !grad_enabled()) {
+                    if (is_one(g)) return {d.x, d.w, d.b};
+                    const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
+                    return {scaled(d.x), scaled(d.w), scaled(d.b)};
+                  }
                   const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
                   if (grad_enabled()) {
                     return formula::composed_backward(
@@ -176,12 +219,8 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
                   }
                   const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
                                          c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
-                  const TensorOptions kind{.dtype = t, .device = v.device()};
-                  const Tensor dx = needs[0] ? empty(v.sizes(), kind) : Tensor();
-                  const Tensor dw = needs[1] ? launch::zeros(m.sizes(), t, v.device()) : Tensor();
-                  const Tensor db = needs[2] && c.defined() ? launch::zeros(c.sizes(), t, v.device()) : Tensor();
-                  again.backward(lse, scaled_gradient(g, divisor, t), dx, dw, db);
-                  return {dx, dw, db};
+                  const LinearGrads given = gradients_again(again, lse, launch::contiguous(launch::cast(g, t)), needs);
+                  return {given.x, given.w, given.b};
                 });
 }
 

@@ -19,6 +19,9 @@ Tensor fused_or(Binary op, const Tensor& g, const Tensor& x, F&& composed) {
   return fused_or(op, g, x, 1, 0, std::forward<F>(composed));
 }
 
+/// x saved for the gradient of `user` alone: nothing is kept when that is not wanted.
+inline Saved saved_for(const Tensor& user, const Tensor& x) { return user.requires_grad() ? Saved(x) : Saved(); }
+
 /// Gradients of a fused op under create_graph: runs `composed` (the same function made of plain ops) on `inputs` and differentiates that,
 /// recording. `inputs` are the op's saved inputs, undefined where absent; `gs` match composed's outputs, undefined where absent.
 /// An input whose `needs` bit is off gets an undefined gradient.

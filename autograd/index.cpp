@@ -16,7 +16,8 @@ Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t s
   sizes.push_back(width);
   Tensor y = empty(sizes, {.dtype = weight.dtype(), .device = weight.device()});
   const int64_t n = ids.numel();
-  if (n != 0) launch::backend_of(w).take_rows(launch::context(), w.view_of(), launch::reshaped(index, {n}).view_of(), launch::reshaped(y, {n, width}).view_of());
+  const View at{index.raw(), index.dtype(), {n}, {1}}, out{y.raw(), y.dtype(), {n, width}, {width, 1}};
+  if (n != 0) launch::named(name, [&] { launch::backend_of(w).take_rows(launch::context(), w.view_of(), at, out); });
   return record(name, y, {weight}, [ids = Saved(index), rows = weight.sizes()[0], skip](const Tensor& g, Needs) -> GradList {
     return {embedding_backward(g, ids.get(), rows, skip)};
   });
@@ -78,8 +79,10 @@ Tensor index_add(In x, int64_t dim, In index, In src) {
   const Tensor rows = launch::contiguous(d == 0 ? src.get() : launch::transposed(src, 0, d));
   const int64_t n = index->numel(), v = front.sizes()[0];
   if (src->numel() != 0)
-    launch::backend_of(x).add_rows(launch::context(), launch::contiguous(index).view_of(), launch::reshaped(rows, {n, rows.numel() / n}).view_of(), -1,
-                                   launch::reshaped(front, {v, front.numel() / v}).view_of());
+    launch::named("index_add", [&] {
+      launch::backend_of(x).add_rows(launch::context(), launch::contiguous(index).view_of(), launch::reshaped(rows, {n, rows.numel() / n}).view_of(), INT64_MIN,
+                                     launch::reshaped(front, {v, front.numel() / v}).view_of());
+    });
   Tensor y = d == 0 ? front : launch::clone(launch::transposed(front, 0, d));
   return record("index_add", y, {x, src}, [index = Saved(index), d](const Tensor& g, Needs needs) -> GradList {
     return {g, needs[1] ? index_select(g, d, index.get()) : Tensor()};

@@ -4,6 +4,8 @@
 
 namespace weft {
 
+using formula::saved_for;
+
 namespace {
 
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
@@ -24,14 +26,14 @@ void check_inner(const char* name, const Tensor& a, const Tensor& b, int64_t inn
 }
 
 // c = a b for matrices or batches of them; `a` and `b` already have c's dtype.
-void multiply(double alpha, const Tensor& a, const Tensor& b, double beta, const View& bias, const Tensor& c) {
+void multiply(double alpha, const View& a, const View& b, double beta, const View& bias, const Tensor& c) {
   if (c.numel() == 0) return;
   if (a.numel() == 0 && beta == 0) {
     launch::fill_into(c, 0);
     if (bias.defined()) launch::backend_of(c).copy(launch::context(), {bias.data, bias.dtype, c.sizes(), {0, bias.strides[0]}}, c.view_of());
     return;
   }
-  launch::backend_of(c).matmul(launch::context(), alpha, a.view_of(), b.view_of(), beta, bias, c.view_of());
+  launch::backend_of(c).matmul(launch::context(), alpha, a, b, beta, bias, c.view_of());
 }
 
 // Both of rank 2 or both of rank 3 with equal batches.
@@ -40,10 +42,10 @@ Tensor product(const char* name, const Tensor& a, const Tensor& b) {
   const int r = a.dim();
   Shape sizes = a.sizes();
   sizes[r - 1] = b.sizes()[r - 1];
-  const Tensor x = launch::cast(a, dtype), z = launch::cast(b, dtype);
+  const launch::Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
-  multiply(1, x, z, 0, {}, y);
-  return record(name, y, {a, b}, [name, a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
+  multiply(1, x->view_of(), z->view_of(), 0, {}, y);
+  return record(name, y, {a, b}, [name, a = saved_for(b, a), b = saved_for(a, b)](const Tensor& g, Needs needs) -> GradList {
     return {needs[0] ? product(name, g, swapped(b.get())) : Tensor(), needs[1] ? product(name, swapped(a.get()), g) : Tensor()};
   });
 }
@@ -126,12 +128,12 @@ Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
   if (!(broadcast("addmm", c->sizes(), sizes) == sizes)) throw ShapeError(str("addmm: c of ", c->sizes(), " does not broadcast to ", sizes));
   product_dtype("addmm", c, a);
   const DType dtype = promote(product_dtype("addmm", a, b), c->dtype());
-  const Tensor x = launch::cast(a, dtype), z = launch::cast(b, dtype);
+  const launch::Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = dtype, .device = a->device()});
   launch::copy_into(y, c);
   if (a->sizes()[1] == 0) launch::unary_into(Unary::kMulScalar, y, beta.d);
-  else multiply(alpha.d, x, z, beta.d, {}, y);
-  return record("addmm", y, {c, a, b}, [a = Saved(a), b = Saved(b), alpha, beta](const Tensor& g, Needs needs) -> GradList {
+  else multiply(alpha.d, x->view_of(), z->view_of(), beta.d, {}, y);
+  return record("addmm", y, {c, a, b}, [a = saved_for(b, a), b = saved_for(a, b), alpha, beta](const Tensor& g, Needs needs) -> GradList {
     return {needs[0] ? g * beta : Tensor(), needs[1] ? mm(g, swapped(b.get())) * alpha : Tensor(),
             needs[2] ? mm(swapped(a.get()), g) * alpha : Tensor()};
   });
@@ -149,16 +151,22 @@ Tensor linear(In x, In weight, In bias) {
   Shape sizes = x->sizes();
   sizes[sizes.size() - 1] = out;
   const int64_t rows = in == 0 ? without_last(x->sizes(), 1).numel() : x->numel() / in;
-  const Tensor x2 = x->dim() == 2 ? launch::cast(x, dtype) : launch::reshaped(launch::contiguous(launch::cast(x, dtype)), {rows, in});
-  const Tensor w = launch::cast(weight, dtype);
+  const launch::Cast w(weight, dtype), narrow_x(x, dtype);
   const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
+  const Tensor wide = x->dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);  // rows side by side
+  const Tensor& xs = wide.defined() ? wide : narrow_x.get();
+  View xv = xs.view_of(), wt = w->view_of();
+  if (x->dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
+  std::swap(wt.sizes[0], wt.sizes[1]);
+  std::swap(wt.strides[0], wt.strides[1]);
   Tensor y = empty(sizes, {.dtype = dtype, .device = x->device()});
-  multiply(1, x2, launch::transposed(w, 0, 1), 0, biased ? b.view_of() : View{}, x->dim() == 2 ? y : launch::reshaped(y, {rows, out}));
-  return record("linear", y, {x, weight, bias}, [x = Saved(x), w = Saved(weight), rows](const Tensor& g, Needs needs) -> GradList {
-    const Tensor v = x.get(), m = w.get(), g2 = reshape(g, {rows, m.sizes()[0]});
-    return {needs[0] ? reshape(mm(g2, m), v.sizes()) : Tensor(),
-            needs[1] ? mm(swapped(g2), reshape(v, {rows, m.sizes()[1]})) : Tensor(), needs[2] ? sum(g2, {0}) : Tensor()};
-  });
+  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x->dim() == 2 ? y : launch::reshaped(y, {rows, out}));
+  return record("linear", y, {x, weight, bias},
+                [x = saved_for(weight, x), w = saved_for(x, weight), rows, in, out, x_sizes = x->sizes()](const Tensor& g, Needs needs) -> GradList {
+                  const Tensor g2 = reshape(g, {rows, out});
+                  return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(), needs[1] ? mm(swapped(g2), reshape(x.get(), {rows, in})) : Tensor(),
+                          needs[2] ? sum(g2, {0}) : Tensor()};
+                });
 }
 
 Tensor outer(In a, In b) {

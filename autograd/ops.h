@@ -286,8 +286,9 @@ WEFT_API Tensor nll_loss(In x, In target, const CrossEntropyOptions& options = {
 /// nll_loss of log_softmax, fused: one pass each way. Shape: logits [N, C] or [C] or [N, C, ..], target int64 without the C; the class dim is
 /// dim 1. Grad: g * weight[t] * (softmax - smoothed target). Throws: IndexError for a target outside [0, C).
 WEFT_API Tensor cross_entropy(In logits, In target, const CrossEntropyOptions& options = {});
-/// cross_entropy(linear(x, weight, bias), target) without keeping the logits: they are made again, in blocks of rows, in backward. Shape: x [N, I],
-/// weight [C, I], bias [C] or undefined, target [N]. Grad: to x, weight and bias.
+/// cross_entropy(linear(x, weight, bias), target) without keeping the logits: only a block of rows exists at a time, and under the tape its share of
+/// the gradients is made at once (with Reduction::kNone: in backward, from logits made again). Shape: x [N, I], weight [C, I], bias [C] or
+/// undefined, target [N]. Grad: to x, weight and bias.
 WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options = {});
 /// (x - target)^2. Grad: dx = 2 * g * (x - target), dtarget = -dx.
 WEFT_API Tensor mse_loss(In x, In target, Reduction reduction = Reduction::kMean);

@@ -4,6 +4,7 @@
 namespace weft {
 
 using formula::number_like;
+using formula::saved_for;
 using launch::binary;
 
 Tensor add(In a, In b, Scalar alpha) {
@@ -19,13 +20,13 @@ Tensor sub(In a, In b, Scalar alpha) {
 }
 
 Tensor mul(In a, In b) {
-  return record("mul", binary(Binary::kMul, a, b), {a, b}, [a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
+  return record("mul", binary(Binary::kMul, a, b), {a, b}, [a = saved_for(b, a), b = saved_for(a, b)](const Tensor& g, Needs needs) -> GradList {
     return {needs[0] ? g * b.get() : Tensor(), needs[1] ? g * a.get() : Tensor()};
   });
 }
 
 Tensor div(In a, In b) {
-  return record("div", binary(Binary::kDiv, a, b), {a, b}, [a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
+  return record("div", binary(Binary::kDiv, a, b), {a, b}, [a = saved_for(b, a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
     const Tensor d = b.get(), da = g / d;
     return {da, needs[1] ? neg(da * (a.get() / d)) : Tensor()};
   });
@@ -72,7 +73,7 @@ Tensor minimum(In a, In b) {
 }
 
 Tensor remainder(In a, In b) {
-  return record("remainder", binary(Binary::kRemainder, a, b), {a, b}, [a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
+  return record("remainder", binary(Binary::kRemainder, a, b), {a, b}, [a = saved_for(b, a), b = saved_for(b, b)](const Tensor& g, Needs needs) -> GradList {
     return {g, needs[1] ? neg(g * floor(a.get() / b.get())) : Tensor()};
   });
 }
@@ -101,14 +102,14 @@ Tensor masked_fill(In x, In mask, Scalar value) {
 
 Tensor addcmul(In x, In a, In b, Scalar value) {
   return record("addcmul", launch::ternary(Ternary::kAddcmul, x, a, b, value), {x, a, b},
-                [a = Saved(a), b = Saved(b), value](const Tensor& g, Needs needs) -> GradList {
+                [a = saved_for(b, a), b = saved_for(a, b), value](const Tensor& g, Needs needs) -> GradList {
                   return {g, needs[1] ? g * b.get() * value : Tensor(), needs[2] ? g * a.get() * value : Tensor()};
                 });
 }
 
 Tensor addcdiv(In x, In a, In b, Scalar value) {
   return record("addcdiv", launch::ternary(Ternary::kAddcdiv, x, a, b, value), {x, a, b},
-                [a = Saved(a), b = Saved(b), value](const Tensor& g, Needs needs) -> GradList {
+                [a = saved_for(b, a), b = Saved(b), value](const Tensor& g, Needs needs) -> GradList {
                   const Tensor d = b.get(), da = g / d * value;
                   return {g, da, needs[2] ? neg(da * (a.get() / d)) : Tensor()};
                 });
@@ -116,7 +117,7 @@ Tensor addcdiv(In x, In a, In b, Scalar value) {
 
 Tensor lerp(In a, In b, In w) {
   return record("lerp", launch::ternary(Ternary::kLerp, a, b, w), {a, b, w},
-                [a = Saved(a), b = Saved(b), w = Saved(w)](const Tensor& g, Needs needs) -> GradList {
+                [a = saved_for(w, a), b = saved_for(w, b), w = Saved(w)](const Tensor& g, Needs needs) -> GradList {
                   const Tensor db = g * w.get();
                   return {g - db, db, needs[2] ? g * (b.get() - a.get()) : Tensor()};
                 });

@@ -31,7 +31,7 @@ Tensor scattered(const char* name, bool add, const Tensor& x, int64_t dim, const
   if (src.dtype() != x.dtype()) throw DTypeError(str(name, ": x is ", x.dtype(), ", src is ", src.dtype()));
   Tensor y = launch::clone(x);
   if (index.numel() != 0)
-    launch::backend_of(x).scatter(launch::context(), add, d, index.view_of(), src.view_of(), reached(y, d, index.sizes()));
+    launch::named(name, [&] { launch::backend_of(x).scatter(launch::context(), add, d, index.view_of(), src.view_of(), reached(y, d, index.sizes())); });
   return y;
 }
 
@@ -41,7 +41,7 @@ Tensor gather(In x, int64_t dim, In index) {
   const int d = check_positions("gather", x, dim, index);
   Tensor y = empty(index->sizes(), {.dtype = x->dtype(), .device = x->device()});
   if (y.numel() != 0)
-    launch::backend_of(x).gather(launch::context(), d, reached(x, d, index->sizes()), index->view_of(), y.view_of());
+    launch::named("gather", [&] { launch::backend_of(x).gather(launch::context(), d, reached(x, d, index->sizes()), index->view_of(), y.view_of()); });
   return record("gather", y, {x}, [index = Saved(index), sizes = x->sizes(), d](const Tensor& g, Needs) -> GradList {
     return {formula::scatter_zeros(g, sizes, d, index.get())};
   });
@@ -78,9 +78,9 @@ MaxResult sorted(const char* name, const Tensor& x, int64_t k, int64_t dim, bool
   const launch::Rows r = launch::rows(name, x, dim);
   const int64_t width = k < 0 ? r.width : k;
   if (width > r.width) throw ShapeError(str(name, ": k = ", k, " is more than dim ", r.dim, " of ", x.sizes(), " has"));
-  Tensor values = empty({r.count, width}, {.dtype = x.dtype(), .device = x.device()});
-  Tensor at = empty({r.count, width}, {.dtype = kInt64, .device = x.device()});
-  if (values.numel() != 0) launch::backend_of(x).sort(launch::context(), descending, r.x.view_of(), values.view_of(), at.view_of());
+  if (r.sizes.empty() && width != 1) throw ShapeError(str(name, ": k = ", k, " of a single number"));
+  const Tensor values = launch::empty_rows(r, width, x.dtype()), at = launch::empty_rows(r, width, kInt64);
+  if (values.numel() != 0) launch::backend_of(x).sort(launch::context(), descending, r.view(), launch::rows_view(r, values), launch::rows_view(r, at));
   const Tensor indices = launch::from_rows(r, at);
   Tensor y = launch::from_rows(r, values);
   y = record(name, y, {x}, [index = Saved(indices), sizes = x.sizes(), d = r.dim](const Tensor& g, Needs) -> GradList {

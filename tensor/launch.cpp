@@ -104,9 +104,9 @@ View expand_view(const Tensor& x, const Shape& sizes) {
 
 Tensor unary(Unary op, const Tensor& x, Scalar s, Scalar t) {
   const DType dtype = unary_dtype(op, x.dtype(), s, t);
-  const Tensor& in = dtype == x.dtype() ? x : cast(x, dtype);
+  const Cast in(x, dtype);
   Tensor y = empty(x.sizes(), {.dtype = op_class(op) == OpClass::kTest ? kBool : dtype, .device = x.device()});
-  if (y.numel() != 0) backend_of(x).unary(context(), op, s, t, in.view_of(), y.view_of());
+  if (y.numel() != 0) backend_of(x).unary(context(), op, s, t, in->view_of(), y.view_of());
   return y;
 }
 
@@ -123,7 +123,7 @@ Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s, Scalar t) {
     return y;
   }
   const Shape sizes = a.sizes() == b.sizes() ? a.sizes() : broadcast(op_name(to_string(op)).c_str(), a.sizes(), b.sizes());
-  const Tensor x = cast(a, dtype), z = cast(b, dtype);
+  const Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = out, .device = device});
   if (y.numel() != 0) backend(device).binary(context(), op, s, t, expand_view(x, sizes), expand_view(z, sizes), y.view_of());
   return y;
@@ -136,7 +136,7 @@ Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Sc
   const DType dtype = compute_dtype(op_class(op), promote(promote(a.dtype(), b.dtype()), c.dtype()));
   if (fractional(dtype, s)) throw_scalar(name, dtype, s);
   const Shape sizes = broadcast(name.c_str(), broadcast(name.c_str(), a.sizes(), b.sizes()), c.sizes());
-  const Tensor x = cast(a, dtype), y = cast(b, dtype), z = cast(c, dtype);
+  const Cast x(a, dtype), y(b, dtype), z(c, dtype);
   Tensor out = empty(sizes, {.dtype = dtype, .device = a.device()});
   if (out.numel() != 0)
     backend_of(a).ternary(context(), op, s, expand_view(x, sizes), expand_view(y, sizes), expand_view(z, sizes), out.view_of());
@@ -149,7 +149,7 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   check_devices("where", a, b);
   const DType dtype = promote(a.dtype(), b.dtype());
   const Shape sizes = broadcast("where", broadcast("where", a.sizes(), b.sizes()), cond.sizes());
-  const Tensor x = cast(a, dtype), z = cast(b, dtype);
+  const Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
   if (y.numel() != 0)
     backend_of(a).where(context(), expand_view(cond, sizes), expand_view(x, sizes), expand_view(z, sizes), y.view_of());

@@ -31,6 +31,16 @@ WEFT_API void check_index(const char* name, const Tensor& x);
 /// Throws: DTypeError when a fractional scalar meets an integer dtype.
 WEFT_API void check_scalar(const char* name, DType t, Scalar s);
 
+/// f(), whose IndexError gets the op's name in front: kernels know the index, not who asked.
+template <class F>
+decltype(auto) named(const char* name, F&& f) {
+  try {
+    return f();
+  } catch (const IndexError& e) {
+    throw IndexError(str(name, ": ", e.what()));
+  }
+}
+
 /// x as a view of `sizes` with stride 0 where it is repeated; sizes must broadcast.
 WEFT_API View expand_view(const Tensor& x, const Shape& sizes);
 
@@ -71,17 +81,36 @@ WEFT_API int64_t reduced_count(const Tensor& x, const Dims& dims);
 /// Sums and products of integers and bool are int64; any and all are bool; the rest keeps x's dtype. Throws: ShapeError for an extreme of nothing.
 WEFT_API Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims& dims, bool keepdim);
 
-/// x with `dim` moved to the end, row-major, as [R, K]; and the way back for a result of the same rank.
+/// A tensor in a dtype without touching its count when it has that dtype already. Lives no longer than the tensor.
+class Cast {
+ public:
+  Cast(const Tensor& x, DType dtype) : t_(&x) {
+    if (x.dtype() != dtype) own_ = cast(x, dtype), t_ = &own_;
+  }
+  Cast(const Cast&) = delete;
+  const Tensor& get() const { return *t_; }
+  operator const Tensor&() const { return *t_; }
+  const Tensor* operator->() const { return t_; }
+
+ private:
+  Tensor own_;
+  const Tensor* t_;
+};
+
+/// x with `dim` moved to the end, row-major, seen as [count, width].
 struct Rows {
-  Tensor x;     ///< [R, K]
-  Shape sizes;  ///< of the original
+  Tensor x;         ///< row-major, `dim` last
+  Shape sizes;      ///< of the original
   int dim = 0;
   int64_t count = 0, width = 0;
+  View view() const { return {x.raw(), x.dtype(), {count, width}, {width, 1}}; }
 };
 WEFT_API Rows rows(const char* name, const Tensor& x, int64_t dim);
-/// y [R, k] laid out as the original with k at `dim`, row-major.
+/// An uninitialised result of `width` numbers per row, laid out as r.x; its view as [count, width]; and the result as the original was laid out.
+WEFT_API Tensor empty_rows(const Rows& r, int64_t width, DType dtype);
+WEFT_API View rows_view(const Rows& r, const Tensor& y);
 WEFT_API Tensor from_rows(const Rows& r, const Tensor& y);
-/// y [R] with `dim` gone (or of size 1).
+/// y [count] with `dim` gone (or of size 1).
 WEFT_API Tensor from_row_values(const Rows& r, const Tensor& y, bool keepdim);
 
 /// x over other sizes without history; x must be row-major.

@@ -112,7 +112,7 @@ Rows rows(const char* name, const Tensor& x, int64_t dim) {
   if (x.dim() == 0) {  // one number is one row of one
     if (dim != 0 && dim != -1) wrap_dim(name, dim, 0);
     r.count = r.width = 1;
-    r.x = reshaped(x, {1, 1});
+    r.x = x;
     return r;
   }
   r.dim = wrap_dim(name, dim, x.dim());
@@ -121,25 +121,33 @@ Rows rows(const char* name, const Tensor& x, int64_t dim) {
   r.count = 1;
   for (int d = 0; d <= last; ++d)
     if (d != r.dim) r.count *= x.sizes()[d];
-  r.x = reshaped(contiguous(r.dim == last ? x : transposed(x, r.dim, last)), {r.count, r.width});
+  r.x = contiguous(r.dim == last ? x : transposed(x, r.dim, last));
   return r;
 }
 
+Tensor empty_rows(const Rows& r, int64_t width, DType dtype) {
+  Shape sizes = r.x.sizes();
+  if (!sizes.empty()) sizes[sizes.size() - 1] = width;
+  return empty(sizes, {.dtype = dtype, .device = r.x.device()});
+}
+
+View rows_view(const Rows& r, const Tensor& y) {
+  const int64_t width = y.dim() == 0 ? 1 : y.sizes().back();
+  return {y.raw(), y.dtype(), {r.count, width}, {width, 1}};
+}
+
 Tensor from_rows(const Rows& r, const Tensor& y) {
-  if (r.sizes.empty()) return reshaped(y, {});
   const int last = r.sizes.size() - 1;
-  Shape sizes = r.sizes;
-  std::swap(sizes[r.dim], sizes[last]);
-  sizes[last] = y.sizes()[1];
-  Tensor out = reshaped(y, sizes);
-  return r.dim == last ? out : clone(transposed(out, r.dim, last));
+  return last < 0 || r.dim == last ? y : clone(transposed(y, r.dim, last));
 }
 
 Tensor from_row_values(const Rows& r, const Tensor& y, bool keepdim) {
-  if (r.sizes.empty()) return reshaped(y, {});
-  Tensor out = from_rows(r, reshaped(y, {r.count, 1}));
+  Shape sizes = r.x.sizes();
+  if (sizes.empty()) return reshaped(y, {});
+  sizes[sizes.size() - 1] = 1;
+  Tensor out = from_rows(r, reshaped(y, sizes));
   if (keepdim) return out;
-  Shape sizes = r.sizes;
+  sizes = r.sizes;
   sizes.erase(r.dim);
   return reshaped(out, sizes);
 }

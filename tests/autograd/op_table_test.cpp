@@ -2,9 +2,9 @@
 // backend runs the same table; gradients by differences always perturb on the CPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <string>
 
 #include <weft/autograd/gradcheck.h>
@@ -221,17 +221,5 @@ TEST(OpTableRows, have_names_of_their_own) {
 }
 
 }  // namespace
-
-const std::vector<Row>& all_rows() {
-  static const std::vector<Row> rows = [] {
-    std::vector<Row> all;
-    for (auto group : {pointwise_rows, binary_rows, scalar_rows, test_rows, reduce_rows, matmul_rows, softmax_rows, loss_rows, index_rows, shape_rows, arrange_rows, random_rows, rnn_rows, inplace_rows}) {
-      std::vector<Row> part = group();
-      all.insert(all.end(), std::make_move_iterator(part.begin()), std::make_move_iterator(part.end()));
-    }
-    return all;
-  }();
-  return rows;
-}
 
 }  // namespace weft::op_table

@@ -1,0 +1,120 @@
+// Time per operation. First what one small op costs (checks, allocation, launch, record, backward), then the products and losses of the word
+// language model, then every row of the op table on its large sizes, forward, when the tests are built too.
+// One thread unless WEFT_THREADS says otherwise.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <string>
+
+#include <weft/autograd/engine.h>
+#include <weft/autograd/ops.h>
+#ifdef WEFT_BENCH_OP_ROWS
+#include "support/op_table.h"
+#endif
+
+namespace {
+
+using namespace weft;
+
+void use_threads() {
+  const char* wanted = std::getenv("WEFT_THREADS");
+  set_num_threads(wanted ? std::max(1, std::atoi(wanted)) : 1);
+}
+
+// Times f() with or without a tape.
+template <class F>
+void each(benchmark::State& state, bool tape, F&& f) {
+  use_threads();
+  GradMode mode(tape);
+  for (auto _ : state) benchmark::DoNotOptimize(f());
+}
+
+void small_add(benchmark::State& state) {
+  const Tensor a = ones({1}), b = ones({1});
+  each(state, false, [&] { return a + b; });
+}
+BENCHMARK(small_add);
+
+void small_add_number(benchmark::State& state) {
+  const Tensor a = ones({1});
+  each(state, false, [&] { return a + 1; });
+}
+BENCHMARK(small_add_number);
+
+void small_add_recorded(benchmark::State& state) {
+  const Tensor a = ones({1}).requires_grad_(), b = ones({1});
+  each(state, true, [&] { return a + b; });
+}
+BENCHMARK(small_add_recorded);
+
+// One op of a chain, forward and backward.
+template <class F>
+void chain(benchmark::State& state, F&& op) {
+  use_threads();
+  const Tensor a = ones({1}).requires_grad_(), b = ones({1});
+  constexpr int64_t length = 1000;
+  for (auto _ : state) {
+    Tensor y = a;
+    for (int64_t i = 0; i < length; ++i) y = op(y, b);
+    y.backward();
+  }
+  state.SetItemsProcessed(state.iterations() * length);
+}
+void chain_of_1000_adds(benchmark::State& state) {
+  chain(state, [](const Tensor& x, const Tensor& b) { return x + b; });
+}
+BENCHMARK(chain_of_1000_adds)->Unit(benchmark::kMicrosecond);
+void chain_of_1000_muls(benchmark::State& state) {
+  chain(state, [](const Tensor& x, const Tensor& b) { return x * b; });
+}
+BENCHMARK(chain_of_1000_muls)->Unit(benchmark::kMicrosecond);
+
+// The size of CartPole's policy.
+void small_policy_step(benchmark::State& state) {
+  const Tensor x = randn({1, 4}), w1 = randn({128, 4}), b1 = zeros({128}), w2 = randn({2, 128}), b2 = zeros({2});
+  each(state, false, [&] { return softmax(linear(relu(linear(x, w1, b1)), w2, b2), 1); });
+}
+BENCHMARK(small_policy_step);
+
+void matmul_700x200x10000(benchmark::State& state) {
+  const Tensor a = randn({700, 200}), b = randn({10000, 200});
+  each(state, false, [&] { return linear(a, b); });
+  state.counters["GFLOP/s"] = benchmark::Counter(2 * 700 * 200 * 1e4 * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(matmul_700x200x10000)->Unit(benchmark::kMillisecond);
+
+void cross_entropy_700x10000(benchmark::State& state) {
+  Tensor x = randn({700, 10000}).requires_grad_();
+  const Tensor target = randint(0, 10000, {700});
+  each(state, true, [&] { return grad({cross_entropy(x, target)}, {x})[0]; });
+}
+BENCHMARK(cross_entropy_700x10000)->Unit(benchmark::kMillisecond);
+
+void decoder_loss(benchmark::State& state, bool fused) {
+  Tensor x = randn({700, 200}).requires_grad_(), w = (randn({10000, 200}) * 0.1).requires_grad_(), b = zeros({10000}).requires_grad_();
+  const Tensor target = randint(0, 10000, {700});
+  each(state, true, [&] { return grad({fused ? linear_cross_entropy(x, w, b, target) : cross_entropy(linear(x, w, b), target)}, {x, w, b})[0]; });
+}
+BENCHMARK_CAPTURE(decoder_loss, in_parts, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(decoder_loss, fused, true)->Unit(benchmark::kMillisecond);
+
+void add_10M_floats(benchmark::State& state) {
+  const Tensor a = ones({10'000'000}), b = ones({10'000'000});
+  each(state, false, [&] { return a + b; });
+  state.SetBytesProcessed(state.iterations() * 120'000'000);
+}
+BENCHMARK(add_10M_floats)->Unit(benchmark::kMillisecond);
+
+#ifdef WEFT_BENCH_OP_ROWS
+const bool rows_registered = [] {
+  for (const op_table::Row& row : op_table::all_rows()) {
+    benchmark::RegisterBenchmark(("row/" + row.name).c_str(), [&row](benchmark::State& state) {
+      const auto inputs = op_table::make_inputs(row, row.dtypes[0], op_table::Layout::kContiguous, kCpu, row.large.empty() ? nullptr : &row.large);
+      each(state, false, [&] { return row.call(inputs); });
+    });
+  }
+  return true;
+}();
+#endif
+
+}  // namespace
