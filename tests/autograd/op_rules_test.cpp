@@ -251,7 +251,7 @@ TEST(Softmax, survives_numbers_far_out) {
   const Tensor p = softmax(x, 1);
   EXPECT_TRUE(all(isfinite(p)).item<bool>());
   EXPECT_TRUE(close(sum(p, {1}), ones({2})));
-  EXPECT_NEAR(cross_entropy(x, from_vector<int64_t>({1, 2}, {2})).item<double>(), (std::log1p(std::exp(-1)) + std::log(2)) / 2, 1e-5);
+  EXPECT_NEAR(cross_entropy(x, from_vector<int64_t>({1, 2}, {2})).item<double>(), (std::log1p(std::exp(-1)) + std::log(2)) / 2, 1e-4);
 }
 
 TEST(CrossEntropy, the_mean_over_nothing_but_ignored_targets_is_nan) {
