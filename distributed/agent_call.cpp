@@ -170,7 +170,7 @@ void Agent::Impl::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inboun
     return;
   }
   counters.active_client.fetch_sub(kind == Kind::kGather ? 0 : 1, std::memory_order_relaxed);
-  settle(call.message, true);
+  settle(call.message, !e.error);
   try {
     Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
     if (e.error) {

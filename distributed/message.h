@@ -81,8 +81,8 @@ struct WEFT_API Message {
   size_t body_end = kEnvelopeBytes; ///< where the body ends in `bytes`
   std::vector<Tensor> tensors;      ///< in the order in which the body mentions them
   std::vector<Extension> extensions;
-  /// Called once, must not block: true when the message is known to have been received (a request: any answer came; a reply: the
-  /// caller acknowledged it or gave up), false when that will never be known (deadline, peer lost, shutdown).
+  /// Called once, must not block: true when the message is known to have been read (a request: an answer came that is not an error; a
+  /// reply: the caller acknowledged it or gave up), false when that will never be known (error, deadline, peer lost, shutdown).
   std::vector<std::function<void(bool received)>> settled;
 };
 
