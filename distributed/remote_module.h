@@ -1,0 +1,107 @@
+// RemoteModule<M>: a handle to a module that lives on another worker. M derives from nn::Module and is registered with its forward:
+//
+//   struct Net : nn::Module { Net(int64_t in, int64_t out); Tensor forward(const Tensor& x); };
+//   WEFT_RPC_CLASS(Net, forward);
+//   RemoteModule<Net> net("ps", 4, 2);                      // made there
+//   Tensor y = net.forward(x);                              // runs there; forward_async gives a Future
+//   DistributedOptimizer(..., net.remote_parameters(), ...)
+//   net.eval();                                             // dropout off, there
+//
+// It is a thin layer over RRef<M>, which it gives and can be made from; any other method is called through that. Switching between train
+// and eval, parameters, state and seeds need no registration in a program that mentions RemoteModule<M>; a program that only serves
+// writes WEFT_REMOTE_MODULE(Net) as well. Thread safety: as RRef; forward and train at once are as safe as they are locally.
+#pragma once
+
+#include <weft/distributed/rref.h>
+#include <weft/nn/module.h>
+
+namespace weft::rpc {
+
+/// What can be held by a RemoteModule.
+template <class M>
+concept HeldRemotely = std::is_base_of_v<nn::Module, M> && requires { &M::forward; };
+
+namespace detail {
+
+/// References to the parameters of a module of this worker.
+WEFT_API std::vector<RRef<Tensor>> parameter_rrefs(const nn::Module& module, bool recurse);
+
+// What runs on the owner.
+template <class M> std::vector<RRef<Tensor>> module_parameters(const RRef<M>& m, bool recurse) { return parameter_rrefs(m.local_value(), recurse); }
+template <class M> void module_train(const RRef<M>& m, bool on) { m.local_value().train(on); }
+template <class M> bool module_is_training(const RRef<M>& m) { return m.local_value().is_training(); }
+template <class M> nn::NamedTensors module_state(const RRef<M>& m) { return m.local_value().state_dict(); }
+template <class M> void module_load(const RRef<M>& m, const nn::NamedTensors& state) { m.local_value().load_state_dict(state); }
+template <class M> void module_seed(const RRef<M>& m, uint64_t seed, const std::string& prefix) { m.local_value().seed(seed, prefix); }
+
+/// Registers them for M, once.
+template <class M>
+bool register_module() {
+  const std::string of = "RemoteModule<" + type_name<M>() + ">::";
+  return register_function<&module_parameters<M>>((of + "remote_parameters").c_str()) && register_function<&module_train<M>>((of + "train").c_str()) &&
+         register_function<&module_is_training<M>>((of + "is_training").c_str()) && register_function<&module_state<M>>((of + "state_dict").c_str()) &&
+         register_function<&module_load<M>>((of + "load_state_dict").c_str()) && register_function<&module_seed<M>>((of + "seed").c_str());
+}
+template <class M>
+inline const bool module_registered = register_module<M>();
+
+}  // namespace detail
+
+template <class M>
+class RemoteModule {
+ public:
+  using module_type = M;
+
+  /// Makes an M(args...) on `to`. Throws: as remote<M>; an error of M's constructor shows at the first use.
+  template <class... A>
+    requires std::is_constructible_v<M, constructor_argument_t<A>...>
+  explicit RemoteModule(const Destination& to, A&&... args) : RemoteModule(remote<M>(to, std::forward<A>(args)...)) {}
+  /// Another handle to a module that exists.
+  explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {
+    static_assert(HeldRemotely<M>, "a RemoteModule holds a class that derives from nn::Module and has a forward");
+    (void)detail::module_registered<M>;
+  }
+  /// The empty handle; it travels, and any use of it throws RpcError.
+  RemoteModule() = default;
+
+  /// Runs the module where it is. Throws: as RRef::rpc_sync.
+  template <class... A> auto forward(A&&... args) const { return module_.template rpc_sync<&M::forward>(std::forward<A>(args)...); }
+  template <class... A> auto operator()(A&&... args) const { return forward(std::forward<A>(args)...); }
+  template <class... A> auto forward_async(A&&... args) const { return module_.template rpc_async<&M::forward>(std::forward<A>(args)...); }
+
+  /// A reference to each parameter, owned by the module's worker, in the order of Module::parameters.
+  std::vector<RRef<Tensor>> remote_parameters(bool recurse = true) const { return call<&detail::module_parameters<M>>(recurse); }
+  /// Switches the module and all below it; done when this returns.
+  void train(bool on = true) const { call<&detail::module_train<M>>(on); }
+  void eval() const { train(false); }
+  bool is_training() const { return call<&detail::module_is_training<M>>(); }
+  /// Copies of parameters and buffers by dotted name.
+  nn::NamedTensors state_dict() const { return call<&detail::module_state<M>>(); }
+  /// Throws: as Module::load_state_dict, and nothing is changed then.
+  void load_state_dict(const nn::NamedTensors& state) const { call<&detail::module_load<M>>(state); }
+  void seed(uint64_t seed, const std::string& prefix = {}) const { call<&detail::module_seed<M>>(seed, prefix); }
+
+  const RRef<M>& get_module_rref() const { return module_; }
+  const WorkerInfo& owner() const { return module_.owner(); }
+
+ private:
+  template <auto F, class... A>
+  auto call(A&&... args) const { return rpc::rpc_sync<F>(module_.owner(), module_, std::forward<A>(args)...); }
+  RRef<M> module_;
+};
+
+template <class M>
+struct Codec<RemoteModule<M>> {
+  static std::string name() { return "RemoteModule<" + detail::type_name<M>() + ">"; }
+  static void encode(Encoder& out, const RemoteModule<M>& v) { out.put(v.get_module_rref()); }
+  static RemoteModule<M> decode(Decoder& in) {
+    auto module = in.get<RRef<M>>();
+    return module ? RemoteModule<M>(std::move(module)) : RemoteModule<M>();
+  }
+};
+
+}  // namespace weft::rpc
+
+/// Serves RemoteModule<Class> in a program that does not use one itself; at namespace scope, after WEFT_RPC_CLASS.
+#define WEFT_REMOTE_MODULE(Class) \
+  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = ::weft::rpc::detail::module_registered<Class>

@@ -1,0 +1,140 @@
+// The rows "Shutdown and groups" of the conformance list that concern static groups.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include <weft/distributed/rref.h>
+
+#include "support/cluster.h"
+
+namespace weft::test {
+
+std::atomic<int> row_finished{0};
+
+/// Works, then asks the next worker to work, `hops` times.
+void row_work(int64_t ms, int64_t hops) {
+  const auto agent = rpc::current_agent();
+  agent->runtime()->sleep_for(std::chrono::milliseconds(ms));
+  ++row_finished;
+  if (hops > 0) rpc::rpc_async<row_work>((agent->self().id.value + 1) % static_cast<int>(agent->worker_infos().size()), ms, hops - 1);
+}
+WEFT_RPC(row_work);
+
+}  // namespace weft::test
+
+namespace {
+
+using namespace weft;
+using namespace weft::rpc;
+using namespace std::chrono_literals;
+using namespace weft::test;
+
+class ShutdownRows : public testing::TestWithParam<Over> {
+ protected:
+  void SetUp() override { row_finished = 0; }
+  Cluster c{{.over = GetParam(), .size = 4}};
+};
+INSTANTIATE_TEST_SUITE_P(Over, ShutdownRows, testing::Values(Over::kSim, Over::kGrpc), [](const auto& info) { return weft::test::to_string(info.param); });
+
+// test_wait_all_workers_dense, test_wait_all_workers_twice_dense
+TEST_P(ShutdownRows, idle_workers_wait_for_busy_ones_and_a_second_shutdown_does_nothing) {
+  c.run_all([&](int rank) {
+    if (rank == 0)
+      for (int i = 0; i < 5; ++i) rpc_sync<row_work>(1 + i % 3, 20, 0);
+    c.agent(rank)->shutdown({.timeout = 30s});
+    EXPECT_EQ(row_finished, 5);
+  });
+  c.shutdown();
+  for (int rank = 0; rank < 4; ++rank) EXPECT_FALSE(c.agent(rank)->is_running());
+}
+
+// test_graceful_shutdown_with_uneven_workload
+TEST_P(ShutdownRows, calls_that_calls_begin_are_finished_first) {
+  c.run_all([&](int rank) {
+    if (rank == 0) rpc_async<row_work>(1, 10, 12);
+    if (rank == 1)
+      for (int i = 0; i < 3; ++i) rpc_async<row_work>(2, 15, 0);
+    c.agent(rank)->shutdown({.timeout = 30s});
+    EXPECT_EQ(row_finished, 16);
+  });
+}
+
+// test_wait_all_workers_timeout
+TEST_P(ShutdownRows, a_graceful_shutdown_ends_at_its_time_and_says_for_whom_it_waited) {
+  std::string text;
+  c.run(0, [&] {
+    try {
+      c.agent(0)->shutdown({.timeout = 100ms});
+    } catch (const Timeout& e) {
+      text = e.what();
+    }
+  });
+  EXPECT_NE(text.find("worker1"), std::string::npos) << text;
+  EXPECT_FALSE(c.agent(0)->is_running());
+}
+
+TEST_P(ShutdownRows, a_graceful_shutdown_that_waits_for_a_call_names_it) {
+  std::atomic<int> named{0};
+  c.run_all([&](int rank) {
+    if (rank == 2) rpc_async<row_work>(3, 1000, 0);
+    try {
+      c.agent(rank)->shutdown({.timeout = 150ms});
+      ADD_FAILURE() << "no error on worker " << rank;
+    } catch (const RpcError& e) {
+      if (std::string(e.what()).find("row_work") != std::string::npos) ++named;
+    }
+    EXPECT_FALSE(c.agent(rank)->is_running());
+  });
+  EXPECT_GE(named, 1);
+}
+
+// test_local_shutdown, test_local_shutdown_with_rpc
+TEST_P(ShutdownRows, an_immediate_shutdown_leaves_at_once_with_and_without_traffic) {
+  c.run(0, [&] {
+    rpc_sync<row_work>(1, 1, 0);
+    const auto open = rpc_async<row_work>(1, 5000, 0);
+    const RRef<Tensor> kept = remote<builtin::ones>(2, Shape{3});
+    c.agent(0)->shutdown({.graceful = false});
+    EXPECT_THROW(open.wait(), RpcError);
+  });
+  c.agent(3)->shutdown({.graceful = false});
+  c.run(2, [&] {  // the others see it go
+    for (int i = 0; i < 1000 && c.agent(2)->debug_info().at("num_forks") != 0; ++i) c.runtime(2).sleep_for(5ms);
+    EXPECT_EQ(c.agent(2)->debug_info().at("num_forks"), 0);
+    EXPECT_THROW(rpc_sync<row_work>(0, 1, 0), RpcError);
+  });
+}
+
+// test_shutdown_followed_by_rpc
+TEST_P(ShutdownRows, nothing_works_after_shutdown) {
+  c.shutdown();
+  c.run(0, [&] {
+    for (const auto& call : std::vector<std::function<void()>>{[] { rpc_sync<row_work>(1, 1, 0); }, [] { rpc_async<row_work>(1, 1, 0); },
+                                                               [] { remote<row_work>(1, 1, 0); }}) {
+      try {
+        call();
+        ADD_FAILURE() << "no error";
+      } catch (const RpcError& e) {
+        EXPECT_NE(std::string(e.what()).find("RPC has not been initialized"), std::string::npos) << e.what();
+      }
+    }
+  });
+}
+
+// test_shutdown_errors
+TEST_P(ShutdownRows, an_error_in_one_phase_still_takes_every_worker_down) {
+  c.agent(1)->add_shutdown_step("one that fails", [](TimePoint) { throw ValueError("this step fails"); });
+  c.run_all([&](int rank) {
+    try {
+      c.agent(rank)->shutdown({.timeout = 2s});
+      EXPECT_NE(rank, 1);
+    } catch (const ValueError& e) {
+      EXPECT_EQ(rank, 1) << e.what();
+    } catch (const RpcError&) {
+      EXPECT_NE(rank, 1);
+    }
+    EXPECT_FALSE(c.agent(rank)->is_running());
+  });
+}
+
+}  // namespace
