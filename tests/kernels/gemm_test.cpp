@@ -115,6 +115,26 @@ TEST(Gemm, an_empty_sum_leaves_beta_c_plus_bias) {
   });
 }
 
+TEST(Gemm, takes_vectors_of_any_stride) {
+  each_isa([] {
+    each_engine([] {
+      for (int64_t gap_a : {1, 3})
+        for (int64_t gap_b : {1, 2})
+          for (int64_t gap_c : {1, 5}) {
+            Array<float> a({29, 41}, {41 * gap_a, gap_a}), b({41, 1}, {gap_b, 1}), c({29, 1}, {gap_c, 1});
+            a.random(1), b.random(2);
+            Context context;
+            cpu().matmul(context, 1, a.view(), b.view(), 0, {}, c.view());
+            for (int64_t i = 0; i < 29; ++i) {
+              double sum = 0;
+              for (int64_t p = 0; p < 41; ++p) sum += a.at(i * 41 + p) * b.at(p);
+              ASSERT_NEAR(c.at(i), sum, tolerance<float>(41)) << i << " gaps " << gap_a << gap_b << gap_c;
+            }
+          }
+    });
+  });
+}
+
 TEST(Gemm, half_types_compute_in_float) {
   each_isa([] {
     for (int t = 0; t < 4; ++t) {

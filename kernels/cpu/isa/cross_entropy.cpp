@@ -91,12 +91,12 @@ void cross_entropy_backward(V x, V lse, V target, V weight, int64_t ignore, doub
           const C* row = read(r);
           const C mine = row[t];  // read first: dx may be x
           if (weights.each && smoothing != 0)
-            map_row(count, to, [=](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return vexp<C>(v - shift) * scale - flat * u; },
+            map_row(count, to, [=](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat * u; },
                     row, weights.each);
           else
-            map_row(count, to, [=](Vec<C> v) __attribute__((always_inline)) { return vexp<C>(v - shift) * scale - flat; }, row);
+            map_row(count, to, [=](Vec<C> v) __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat; }, row);
           // The target's element from the probability itself: where it is near 1, the difference keeps its digits.
-          const C p = vexp<C>(splat(mine - shift))[0];
+          const C p = vexp_below<C>(splat(mine - shift))[0];
           to[t] = static_cast<C>(grad * (own * (static_cast<double>(p) - 1) + even * (weights.sum * static_cast<double>(p) - weights.of(t))));
         }
         write.commit(r);

@@ -12,6 +12,7 @@ namespace {
 inline constexpr int64_t kTaskRows = 240;        // with kBlockK columns, a block of a that stays in the second-level cache
 inline constexpr int64_t kTaskWork = 1 << 20;    // multiply-adds below which a task is not worth another thread
 inline constexpr int64_t kTasksWanted = 32;      // enough to keep many threads busy evenly
+inline constexpr int64_t kLibraryRows = 1024;    // a library packs b anew in every task: with many columns, cut those instead
 inline constexpr int64_t kDirectRows = 24;       // b row-major: up to here packing costs more than it saves
 inline constexpr int64_t kDotRows = 8;           // b transposed: the same
 
@@ -19,11 +20,11 @@ inline constexpr int64_t kDotRows = 8;           // b transposed: the same
 struct Cut {
   Parts rows, panels;
   int64_t panel, n;
-  Cut(int64_t m, int64_t columns, int64_t k, int64_t panel_width)
-      : rows(m, kTaskRows), panels(0, 1), panel(panel_width), n(columns) {
+  Cut(int64_t m, int64_t columns, int64_t k, int64_t panel_width, int64_t task_rows = kTaskRows, int64_t tasks = kTasksWanted)
+      : rows(m, task_rows), panels(0, 1), panel(panel_width), n(columns) {
     const int64_t count = (n + panel - 1) / panel;
     int64_t wanted = m * n * k / kTaskWork / rows.count;
-    if (wanted * rows.count > kTasksWanted) wanted = (kTasksWanted + rows.count - 1) / rows.count;
+    if (wanted * rows.count > tasks) wanted = (tasks + rows.count - 1) / rows.count;
     if (wanted > count / 2) wanted = count / 2;
     if (wanted < 1) wanted = 1;
     panels = Parts(count, (count + wanted - 1) / wanted);
@@ -46,6 +47,11 @@ bool prefer_onednn(int64_t m, int64_t n, int64_t k) {
 bool prefer_onednn(int64_t, int64_t, int64_t) { return false; }
 #endif
 
+/// Few rows with b transposed: packing b costs as much as the product, and Eigen's packing is the quickest.
+bool prefer_eigen(int64_t m, int64_t n, int64_t k, bool transposed_b) {
+  return transposed_b && m > kDotRows && m <= kDirectRows && n * k >= (int64_t{1} << 16);
+}
+
 template <class T>
 void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
   for (int64_t i = 0; i < m; ++i) {
@@ -59,7 +65,7 @@ void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
 template <class T>
 void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                   Finish<T> finish) {
-  const Cut cut(m, n, k, kPanel<T>);
+  const Cut cut(m, n, k, kPanel<T>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows, kTasksWanted / 2);
   each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
     const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
     const int64_t j = cut.first(task % cut.panels.count), columns = cut.last(task % cut.panels.count) - j;
@@ -125,6 +131,8 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
     if (engine == GemmEngine::kAuto) {
       if (sizeof(T) == sizeof(float) && prefer_onednn(m, n, k))
         return library_gemm(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
+      if (sizeof(T) == sizeof(float) && prefer_eigen(m, n, k, b.col != 1))
+        return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
     } else {
       return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
     }

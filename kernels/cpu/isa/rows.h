@@ -154,7 +154,7 @@ WEFT_INLINE T logsumexp_row(int64_t count, const T* x) {
     }
     const T shift = top == -__builtin_inf() ? T(0) : top;
     if (top == static_cast<T>(__builtin_inf())) return top;
-    sum += sum_row<T>(here, [shift](Vec<T> v) __attribute__((always_inline)) { return vexp<T>(v - shift); }, x + k);
+    sum += sum_row<T>(here, [shift](Vec<T> v) __attribute__((always_inline)) { return vexp_below<T>(v - shift); }, x + k);
   }
   if (sum != sum) return sum;
   if (top == -__builtin_inf()) return top;

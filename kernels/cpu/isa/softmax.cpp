@@ -16,14 +16,14 @@ void softmax_row(int64_t count, const T* x, T* y) {
   for (; k + 2 * kLanes<T> <= count; k += 2 * kLanes<T>)
 #pragma GCC unroll 2
     for (int u = 0; u < 2; ++u) {
-      const Vec<T> e = vexp<T>(load(x + k + u * kLanes<T>) - top);
+      const Vec<T> e = vexp_below<T>(load(x + k + u * kLanes<T>) - top);
       store(y + k + u * kLanes<T>, e);
       sum[u] += e;
     }
   T total = sum_lanes<T>(sum[0] + sum[1]);
   for (; k < count; k += kLanes<T>) {
     const int64_t here = count - k < kLanes<T> ? count - k : kLanes<T>;
-    const Vec<T> e = vexp<T>(load_part(x + k, here, top) - top);
+    const Vec<T> e = vexp_below<T>(load_part(x + k, here, top) - top);
     store_part(y + k, here, e);
     for (int64_t i = 0; i < here; ++i) total += e[i];
   }

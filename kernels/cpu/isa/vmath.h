@@ -57,6 +57,14 @@ template <class T> WEFT_INLINE Vec<T> vexp(Vec<T> x) {
   return e * power_of_two<T>(half) * power_of_two<T>(n - half);
 }
 
+/// exp for x <= 88 (float; 709 for double), quicker: results below the normal range become 0. What softmax needs, where x <= 0.
+template <class T> WEFT_INLINE Vec<T> vexp_below(Vec<T> x) {
+  constexpr T kLeast = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
+  VecInt<T> n;
+  const Vec<T> e = reduced_expm1<T>(x, n) + T(1);
+  return x < kLeast ? Vec<T>{} : e * power_of_two<T>(n);
+}
+
 /// e^x - 1 without loss near zero, for |x| <= 64.
 template <class T> WEFT_INLINE Vec<T> vexpm1_bounded(Vec<T> x) {
   VecInt<T> n;
