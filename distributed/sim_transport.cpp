@@ -459,10 +459,7 @@ std::shared_ptr<Transport> SimNetwork::attach(WorkerId id, Receiver& receiver, s
 
 void SimNetwork::add_rule(FaultRule rule) { core_->rules.push_back({std::move(rule)}); }
 void SimNetwork::clear_rules() { core_->rules.clear(); }
-void SimNetwork::set_faults(double drop, double duplicate) {
-  core_->options.drop = drop;
-  core_->options.duplicate = duplicate;
-}
+void SimNetwork::set_faults(double drop, double duplicate) { core_->options.drop = drop, core_->options.duplicate = duplicate; }
 
 void SimNetwork::partition(std::vector<WorkerId> one, std::vector<WorkerId> other) {
   core_->runtime.trace("partition");
@@ -470,11 +467,9 @@ void SimNetwork::partition(std::vector<WorkerId> one, std::vector<WorkerId> othe
   const uint64_t epoch = ++core_->epoch;
   core_->runtime.call_at(core_->runtime.now() + core_->options.silence_notice, [core = core_, epoch] {
     if (core->epoch != epoch) return;  // healed or cut again in time
-    for (auto& a : core->nodes) {
-      for (auto [id, b] : std::map(a->links)) {
+    for (auto& a : core->nodes)
+      for (auto [id, b] : std::map(a->links))
         if (core->cut(a->id, id)) core->unlink(*a, *b, "no sign of life on the connection", Duration::zero());
-      }
-    }
   });
 }
 
@@ -486,9 +481,8 @@ void SimNetwork::heal() {
 
 void SimNetwork::kill(WorkerId id) {
   core_->runtime.trace(str("kill ", id));
-  for (auto& node : core_->nodes) {
+  for (auto& node : core_->nodes)
     if (node->alive && node->id == id) core_->leave(*node, "the connection was reset", core_->options.break_notice);
-  }
 }
 
 void SimNetwork::inject(WorkerId from, WorkerId to, std::string frame) {

@@ -1,9 +1,9 @@
 // Layers without parameters, and Sequential. Each is a name for one op, so that models can be built from a list and printed.
 #pragma once
 
-#include <functional>
 #include <memory>
 
+#include <weft/autograd/callback.h>
 #include <weft/nn/module.h>
 
 namespace weft::nn {
@@ -76,7 +76,7 @@ class WEFT_API Sequential : public Module {
  private:
   struct Step {
     std::unique_ptr<Module> module;
-    std::function<Tensor(const Tensor&)> run;
+    Callback<Tensor(const Tensor&)> run;
   };
   std::vector<Step> steps_;
 };

@@ -16,7 +16,6 @@
 // concurrent (their locks are taken in address order for the time of the pass). Other members: one thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>

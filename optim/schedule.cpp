@@ -13,7 +13,7 @@ void check_positive(const char* what, double value) {
 
 }  // namespace
 
-FactorSchedule::FactorSchedule(Rates rates, std::function<double(int64_t)> factor) : rates_(std::move(rates)), factor_(std::move(factor)) {
+FactorSchedule::FactorSchedule(Rates rates, Callback<double(int64_t)> factor) : rates_(std::move(rates)), factor_(std::move(factor)) {
   for (size_t g = 0; g < rates_.groups(); ++g) base_.push_back(rates_.get(g));
   set_epoch(0);
 }

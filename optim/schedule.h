@@ -8,19 +8,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <vector>
 
+#include <weft/autograd/callback.h>
 #include <weft/kernels/error.h>
 
 namespace weft::optim {
 
 /// Access to the rates of an optimizer's groups.
 struct Rates {
-  std::function<size_t()> groups;
-  std::function<double(size_t)> get;
-  std::function<void(size_t, double)> set;
+  Callback<size_t()> groups;
+  Callback<double(size_t)> get;
+  Callback<void(size_t, double)> set;
 };
 template <class AnyOptimizer>
 Rates rates(AnyOptimizer& o) {
@@ -30,14 +30,14 @@ Rates rates(AnyOptimizer& o) {
 /// A schedule whose rate is base * factor(epoch); sets the rate of epoch 0 at construction.
 class WEFT_API FactorSchedule {
  public:
-  FactorSchedule(Rates rates, std::function<double(int64_t)> factor);
+  FactorSchedule(Rates rates, Callback<double(int64_t)> factor);
   void step() { set_epoch(epoch_ + 1); }
   void set_epoch(int64_t epoch);  ///< also how a saved schedule is resumed
   int64_t epoch() const { return epoch_; }
 
  private:
   Rates rates_;
-  std::function<double(int64_t)> factor_;
+  Callback<double(int64_t)> factor_;
   std::vector<double> base_;
   int64_t epoch_ = 0;
 };

@@ -19,11 +19,7 @@ using Numbers = std::vector<double>;
 /// The text of the error that `f` throws; "" when it throws none.
 template <class F>
 std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const AutogradError& e) {
-    return e.what();
-  }
+  try { f(); } catch (const AutogradError& e) { return e.what(); }
   return "";
 }
 #define EXPECT_SAYS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << text

@@ -1,2 +1,8 @@
-// Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers.
+// Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers, and spawning a group.
 #pragma once
+
+#include <weft/distributed/dist_autograd.h>
+#include <weft/distributed/fields.h>
+#include <weft/distributed/rpc.h>
+#include <weft/distributed/rref.h>
+#include <weft/distributed/spawn.h>
