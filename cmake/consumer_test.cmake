@@ -1,6 +1,6 @@
 # Run as a script, by the test Install.find_package_project_builds_and_runs: installs the build folder BUILD to a fresh place, moves the
 # installation (it must not care), and builds and runs examples/find_package against it.
-#   cmake -DBUILD= -DSOURCE= -DCXX= -DCONFIG= -P consumer_test.cmake
+#   cmake -DBUILD= -DSOURCE= -DCXX= -P consumer_test.cmake
 set(work ${BUILD}/consumer)
 file(REMOVE_RECURSE ${work})
 function(run)
@@ -12,7 +12,7 @@ function(run)
 endfunction()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/installed)
 file(RENAME ${work}/installed ${work}/moved)
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G Ninja -DCMAKE_PREFIX_PATH=${work}/moved -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_CXX_FLAGS=${FLAGS})
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G Ninja -DCMAKE_PREFIX_PATH=${work}/moved -DCMAKE_CXX_COMPILER=${CXX})
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/fit)
 if(EXISTS ${work}/build/remote_sum)

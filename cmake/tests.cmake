@@ -75,3 +75,10 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.rules_hold COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   set_tests_properties(House.rules_hold PROPERTIES TIMEOUT 60 LABELS house)
 endif()
+
+if(WEFT_INSTALL AND WEFT_BUILD_EXAMPLES AND CMAKE_GENERATOR STREQUAL "Ninja")
+  add_test(NAME Install.find_package_project_builds_and_runs
+    COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}/examples/find_package -DCXX=${CMAKE_CXX_COMPILER}
+      -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
+  set_tests_properties(Install.find_package_project_builds_and_runs PROPERTIES TIMEOUT 300 LABELS slow)
+endif()
