@@ -6,6 +6,8 @@
 # -ffast-math never is.
 file(GLOB weft_isa_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/*.cpp)
 set(weft_isa_objects)
+# Random numbers have the same bits under every set.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 set(weft_can_localize OFF)
 if(CMAKE_LINKER AND CMAKE_NM AND CMAKE_OBJCOPY)
@@ -21,7 +23,7 @@ function(weft_isa_set name)
   endif()
   weft_object_library(weft_isa_${name} ${weft_isa_sources})
   # GCC 12's own AVX-512 header reads what it calls an undefined register, and warns of it.
-  target_compile_options(weft_isa_${name} PRIVATE -O3 -ffp-contract=fast -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
+  target_compile_options(weft_isa_${name} PRIVATE -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
   target_compile_definitions(weft_isa_${name} PRIVATE WEFT_ISA_NS=isa_${name} Eigen=Eigen_isa_${name})
   target_link_libraries(weft_isa_${name} PRIVATE Eigen3::Eigen)
   set(objects $<TARGET_OBJECTS:weft_isa_${name}>)

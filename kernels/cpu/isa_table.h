@@ -63,7 +63,7 @@ struct IsaTable {
 
 // One name per file in kernels/cpu/isa: it defines fill_<name>.
 #define WEFT_ISA_FILES(X) \
-  X(copy) X(pointwise) X(reduce) X(scan) X(index) X(random) \
+  X(copy) X(unary) X(binary) X(ternary) X(reduce) X(scan) X(index) X(random) \
   X(matmul) X(softmax) X(cross_entropy) X(layer_norm) X(rnn_forward) X(rnn_backward) X(step)
 
 #define WEFT_DECLARE_FILL(file) void fill_##file(IsaTable&);

@@ -1,181 +1,162 @@
-// Copies between any strides and dtypes, selection, filling. Moves by the width of an element where the dtype stays; a copy whose source
-// runs along another dim than its target goes through tiles of 32 x 32, so that both sides use whole cache lines.
-#include <weft/kernels/cpu/isa/blocks.h>
-#include <weft/kernels/cpu/isa_table.h>
+// Copy, fill and arange. A copy of equal dtypes knows only the width of an element. Where the inputs' short stride lies along another
+// dim than the output's, it goes tile by tile: each tile reads and writes whole cache lines, which matters since rows a power of two
+// apart fall into the same cache set.
+#include <weft/kernels/cpu/isa/elementwise.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
+
 namespace {
 
-constexpr int64_t kTile = 32;
+/// Bytes of a tile's side: one cache line.
+constexpr int64_t kLine = 64;
 
-/// y[j * ystep + i] = x[j + i * xstep]: y dense along i, x dense along j.
-template <class T>
-void transpose_plane(const T* x, int64_t xstep, T* y, int64_t ystep, int64_t ni, int64_t nj) {
-  for (int64_t j0 = 0; j0 < nj; j0 += kTile)
-    for (int64_t i0 = 0; i0 < ni; i0 += kTile) {
-      const int64_t i1 = i0 + kTile < ni ? i0 + kTile : ni, j1 = j0 + kTile < nj ? j0 + kTile : nj;
-      if (i1 - i0 == kTile && j1 - j0 == kTile) {
-        T tile[kTile][kTile];
-        for (int64_t i = 0; i < kTile; ++i) __builtin_memcpy(tile[i], x + j0 + (i0 + i) * xstep, sizeof tile[i]);
-        for (int64_t j = 0; j < kTile; ++j) {
-          T* to = y + (j0 + j) * ystep + i0;
-          for (int64_t i = 0; i < kTile; ++i) to[i] = tile[i][j];
-        }
-        continue;
+template <class U> void transpose_tile(const U* x, int64_t x_step, U* y, int64_t y_step) {
+  constexpr int64_t side = kLine / static_cast<int64_t>(sizeof(U));
+  alignas(64) U in[side][side];
+  alignas(64) U out[side][side];
+  for (int64_t j = 0; j < side; ++j) __builtin_memcpy(in[j], x + j * x_step, sizeof in[j]);
+  for (int64_t i = 0; i < side; ++i)
+    for (int64_t j = 0; j < side; ++j) out[i][j] = in[j][i];
+  for (int64_t i = 0; i < side; ++i) __builtin_memcpy(y + i * y_step, out[i], sizeof out[i]);
+}
+
+/// y[i, j] = x[j, i] for rows x rows of y: y strides (y_step, 1), x strides (1, x_step).
+template <class U>
+void transpose(const U* x, int64_t x_step, U* y, int64_t y_step, int64_t rows, int64_t columns) {
+  constexpr int64_t side = kLine / static_cast<int64_t>(sizeof(U));
+  const int64_t full_rows = rows / side * side, full_columns = columns / side * side;
+  for (int64_t i = 0; i < full_rows; i += side)
+    for (int64_t j = 0; j < full_columns; j += side) transpose_tile(x + i + j * x_step, x_step, y + i * y_step + j, y_step);
+  for (int64_t i = 0; i < full_rows; ++i)
+    for (int64_t j = full_columns; j < columns; ++j) y[i * y_step + j] = x[i + j * x_step];
+  for (int64_t i = full_rows; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) y[i * y_step + j] = x[i + j * x_step];
+}
+
+void transpose_width(int64_t width, const void* x, int64_t x_step, void* y, int64_t y_step, int64_t rows, int64_t columns) {
+  switch (width) {
+    case 1: return transpose(static_cast<const uint8_t*>(x), x_step, static_cast<uint8_t*>(y), y_step, rows, columns);
+    case 2: return transpose(static_cast<const uint16_t*>(x), x_step, static_cast<uint16_t*>(y), y_step, rows, columns);
+    case 4: return transpose(static_cast<const uint32_t*>(x), x_step, static_cast<uint32_t*>(y), y_step, rows, columns);
+    default: return transpose(static_cast<const uint64_t*>(x), x_step, static_cast<uint64_t*>(y), y_step, rows, columns);
+  }
+}
+
+void copy_tiled(const Loops& loops, int dim, V x, V y) {
+  const int last = loops.ndim - 1;
+  const int64_t width = size_of(y.dtype), rows = loops.size[dim], columns = loops.size[last];
+  const int64_t strip = kLine / width;  // rows of y per piece
+  const int64_t strips = (rows + strip - 1) / strip;
+  const int64_t planes = loops.numel / (rows * columns);
+  const int64_t per_piece = kCheapGrain / (strip * columns) + 1;
+  parallel_for(planes * strips, per_piece, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      int64_t plane = piece / strips, x_at = 0, y_at = 0;
+      for (int d = last - 1; d >= 0; --d) {
+        if (d == dim) continue;
+        y_at += plane % loops.size[d] * loops.stride[0][d];
+        x_at += plane % loops.size[d] * loops.stride[1][d];
+        plane /= loops.size[d];
       }
-      for (int64_t j = j0; j < j1; ++j)
-        for (int64_t i = i0; i < i1; ++i) y[j * ystep + i] = x[j + i * xstep];
-    }
-}
-
-template <class T>
-void copy_same(const View& x, const View& y) {
-  const View* const views[] = {&y, &x};
-  const Merged<2> m(views);
-  const int inner = m.inner();
-  const int64_t n = m.sizes[inner], xs = m.strides[1][inner], ys = m.strides[0][inner];
-  const T* from = x.as<T>();
-  T* to = y.as<T>();
-  if (m.sizes.size() == 1 && xs == 1 && ys == 1) {
-    const Parts parts(n, kGrain * 4);
-    each_task(parts.count, [&](int64_t task) {
-      __builtin_memcpy(to + parts.begin(task), from + parts.begin(task), static_cast<size_t>(parts.size(task)) * sizeof(T));
-    });
-    return;
-  }
-  int across = -1;  // the dim along which x is dense when it is not the one along which y is
-  if (ys == 1 && xs != 1 && xs != 0)
-    for (int d = 0; d < inner; ++d)
-      if (m.strides[1][d] == 1 && m.sizes[d] >= kTile && n >= kTile) across = d;
-  if (across >= 0) {
-    Shape sizes, strides[2];
-    for (int d = 0; d < inner; ++d)
-      if (d != across) sizes.push_back(m.sizes[d]), strides[0].push_back(m.strides[0][d]), strides[1].push_back(m.strides[1][d]);
-    const Parts strips(m.sizes[across], 8 * kTile);
-    const Lines<2> planes(sizes, -1, strides);
-    each_task(planes.count() * strips.count, [&](int64_t task) {
-      Lines<2> plane = planes;
-      plane.seek(task / strips.count);
-      const int64_t j = strips.begin(task % strips.count), nj = strips.size(task % strips.count), ystep = m.strides[0][across];
-      transpose_plane(from + plane.offset(1) + j, xs, to + plane.offset(0) + j * ystep, ystep, n, nj);
-    });
-    return;
-  }
-  each_line<2>(m.sizes, inner, m.strides, [&](const Lines<2>& line) {
-    const T* a = from + line.offset(1);
-    T* b = to + line.offset(0);
-    if (xs == 1 && ys == 1) {
-      __builtin_memcpy(b, a, static_cast<size_t>(n) * sizeof(T));
-    } else if (ys == 1) {
-      for (int64_t i = 0; i < n; ++i) b[i] = a[i * xs];
-    } else {
-      for (int64_t i = 0; i < n; ++i) b[i * ys] = a[i * xs];
+      const int64_t row = piece % strips * strip;
+      const int64_t count = rows - row < strip ? rows - row : strip;
+      x_at += row * loops.stride[1][dim];
+      y_at += row * loops.stride[0][dim];
+      transpose_width(width, static_cast<const char*>(x.data) + x_at * width, loops.stride[1][last],
+                      static_cast<char*>(y.data) + y_at * width, loops.stride[0][dim], count, columns);
     }
   });
 }
 
-template <class To, class From>
-To convert(From v) {
-  if constexpr (std::is_same_v<To, bool>) {
-    if constexpr (sizeof(From) == 2) return static_cast<float>(v) != 0;
-    else return v != From(0);
-  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
-    return To(static_cast<float>(v));
-  } else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
-    return static_cast<To>(static_cast<float>(v));
-  } else if constexpr (std::is_same_v<To, uint8_t> && std::is_floating_point_v<From>) {
-    return static_cast<To>(static_cast<int64_t>(v));
-  } else {
-    return static_cast<To>(v);
-  }
+template <class U> void identity_loop(const Params&, void* const* p, int64_t n) {
+  if (p[0] != p[1]) __builtin_memmove(p[0], p[1], static_cast<size_t>(n) * sizeof(U));
+}
+Kernel identity(int64_t width) {
+  return width == 1   ? identity_loop<uint8_t>
+         : width == 2 ? identity_loop<uint16_t>
+         : width == 4 ? identity_loop<uint32_t>
+                      : identity_loop<uint64_t>;
 }
 
-void copy(V x, V y) {
-  if (y.numel() == 0) return;
-  if (x.dtype == y.dtype) {
-    dispatch_width(x.dtype, [&](auto tag) { copy_same<typename decltype(tag)::type>(x, y); });
-    return;
-  }
-  const View* const views[] = {&y, &x};
-  const Merged<2> m(views);
-  const int inner = m.inner();
-  const int64_t n = m.sizes[inner], xs = m.strides[1][inner], ys = m.strides[0][inner];
-  dispatch(x.dtype, [&](auto from_tag) {
-    using From = typename decltype(from_tag)::type;
-    dispatch(y.dtype, [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
-      if constexpr (!std::is_same_v<From, To>) {
-        each_line<2>(m.sizes, inner, m.strides, [&](const Lines<2>& line) {
-          const From* a = x.as<From>() + line.offset(1);
-          To* b = y.as<To>() + line.offset(0);
-          if (xs == 1 && ys == 1)
-            for (int64_t i = 0; i < n; ++i) b[i] = convert<To>(a[i]);
-          else
-            for (int64_t i = 0; i < n; ++i) b[i * ys] = convert<To>(a[i * xs]);
-        });
-      }
-    });
-  });
-}
-
-void where(V cond, V a, V b, V y) {
-  if (y.numel() == 0) return;
-  const View* const views[] = {&y, &cond, &a, &b};
-  const Merged<4> m(views);
-  const int inner = m.inner();
-  const int64_t n = m.sizes[inner], ys = m.strides[0][inner], cs = m.strides[1][inner], as = m.strides[2][inner], bs = m.strides[3][inner];
-  dispatch_width(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    each_line<4>(m.sizes, inner, m.strides, [&](const Lines<4>& line) {
-      T* to = y.as<T>() + line.offset(0);
-      const bool* c = cond.as<bool>() + line.offset(1);
-      const T *p = a.as<T>() + line.offset(2), *q = b.as<T>() + line.offset(3);
-      for (int64_t i = 0; i < n; ++i) to[i * ys] = c[i * cs] ? p[i * as] : q[i * bs];
-    });
-  });
-}
-
-void fill(Scalar value, V y) {
-  if (y.numel() == 0) return;
-  dispatch(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const T v = value.to<T>();
-    if (y.is_contiguous()) {
-      const Parts parts(y.numel(), kGrain * 4);
-      each_task(parts.count, [&](int64_t task) {
-        T* to = y.as<T>() + parts.begin(task);
-        for (int64_t i = 0, n = parts.size(task); i < n; ++i) to[i] = v;
-      });
-      return;
-    }
-    const View* const views[] = {&y};
-    const Merged<1> m(views);
-    const int inner = m.inner();
-    each_line<1>(m.sizes, inner, m.strides, [&](const Lines<1>& line) {
-      T* to = y.as<T>() + line.offset(0);
-      for (int64_t i = 0; i < m.sizes[inner]; ++i) to[i * m.strides[0][inner]] = v;
-    });
-  });
-}
-
-void arange(Scalar start, Scalar step, V y) {
-  dispatch(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    T* to = y.as<T>();
-    for (int64_t i = 0; i < y.numel(); ++i) {
-      if constexpr (std::is_integral_v<T>) to[i * y.stride(0)] = static_cast<T>(start.to<int64_t>() + i * step.to<int64_t>());
-      else to[i * y.stride(0)] = convert<T>(start.to<double>() + static_cast<double>(i) * step.to<double>());
+/// Equal dtypes, any strides.
+void copy_strided(const Loops& loops, V x, V y) {
+  const int64_t width = size_of(y.dtype);
+  const int last = loops.ndim - 1;
+  const int64_t row = loops.size[last], xs = loops.stride[1][last], ys = loops.stride[0][last];
+  parallel_for(loops.numel, kCheapGrain, [&](int64_t begin, int64_t end) {
+    int64_t index[kMaxDims], offsets[2];
+    loops.locate(begin, 2, index, offsets);
+    for (;;) {
+      const int64_t left = row - index[last];
+      const int64_t n = left < end - begin ? left : end - begin;
+      move_strided(width, static_cast<const char*>(x.data) + offsets[1] * width, xs,
+                   static_cast<char*>(y.data) + offsets[0] * width, ys, n);
+      if ((begin += n) >= end) return;
+      loops.advance(n, 2, index, offsets);
     }
   });
 }
 
 }  // namespace
 
-void fill_copy(IsaTable& t) {
-  t.copy = copy;
-  t.where = where;
-  t.fill = fill;
-  t.arange = arange;
+void copy_any(V x, V y) {
+  const View* const views[] = {&y, &x};
+  if (x.dtype == y.dtype && !(x.is_contiguous() && y.is_contiguous())) {
+    const Loops loops(views, 2);
+    if (loops.numel == 0) return;
+    if (const int dim = loops.transposed_dim(1); dim >= 0) return copy_tiled(loops, dim, x, y);
+    return copy_strided(loops, x, y);
+  }
+  const DType compute[] = {x.dtype, x.dtype};
+  run_elementwise(identity(size_of(x.dtype)), {}, views, compute, 2, kCheapGrain);
+}
+
+namespace {
+
+void fill(Scalar value, V y) {
+  alignas(8) unsigned char bits[8] = {};
+  dispatch(y.dtype, [&]<class T>(TypeTag<T>) {
+    const T typed = value.to<T>();
+    __builtin_memcpy(bits, &typed, sizeof typed);
+  });
+  const int64_t width = size_of(y.dtype);
+  if (y.is_contiguous()) {
+    parallel_for(y.numel(), kCheapGrain, [&](int64_t begin, int64_t end) {
+      move_strided(width, bits, 0, static_cast<char*>(y.data) + begin * width, 1, end - begin);
+    });
+    return;
+  }
+  View x = y;
+  x.data = bits;
+  for (int64_t& s : x.strides) s = 0;
+  const View* const views[] = {&y, &x};
+  const Loops loops(views, 2);
+  if (loops.numel > 0) copy_strided(loops, x, y);
+}
+
+void arange(Scalar start, Scalar step, V y) {
+  const int64_t stride = y.strides[0];
+  dispatch(y.dtype, [&]<class T>(TypeTag<T>) {
+    T* const out = y.as<T>();
+    parallel_for(y.numel(), kCheapGrain, [&](int64_t begin, int64_t end) {
+      if (start.integral && step.integral) {
+        const auto first = static_cast<uint64_t>(start.i), by = static_cast<uint64_t>(step.i);
+        for (int64_t i = begin; i < end; ++i)
+          out[i * stride] = Scalar(static_cast<int64_t>(first + by * static_cast<uint64_t>(i))).to<T>();
+      } else {
+        const double first = start.to<double>(), by = step.to<double>();
+        for (int64_t i = begin; i < end; ++i) out[i * stride] = Scalar(first + by * static_cast<double>(i)).to<T>();
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void fill_copy(IsaTable& table) {
+  table.copy = copy_any;
+  table.fill = fill;
+  table.arange = arange;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,42 +1,87 @@
-// Counter-based random kernels. Element i of a call depends on the key and on i alone (PhiloxKey in backend.h), so chunks are drawn in any
-// order and on any thread. Uniform numbers, integers, masks and choices are the same on every device and instruction set; normal
-// ones agree to rounding (the logarithm and the sine are computed there), and are the same bits on one instruction set.
-// A chunk is drawn into a buffer of lanes, sixteen blocks side by side so that the rounds vectorise, and then converted.
+// Counter-based random kernels. Element i of a call depends on the key and on i alone (PhiloxKey in backend.h), so chunks are drawn in
+// any order and on any thread. This file is compiled without fused multiply-add and calls no library function for float: all its
+// numbers have the same bits under every instruction set, float64 normal ones (libm's log and cos) up to libm. On another device
+// uniform numbers, integers, masks and choices are the same and normal ones agree to rounding.
+// A chunk is drawn into a buffer of lanes, several vectors of blocks side by side, and then converted by plain loops.
 #include <bit>
 #include <cmath>
 #include <type_traits>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
+#include <weft/kernels/cpu/isa/vec.h>
 #include <weft/kernels/cpu/isa_table.h>
 #include <weft/kernels/philox.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
-constexpr int64_t kChunk = 4096;  // elements drawn at a time; a multiple of 64
-constexpr int kWide = 16;         // blocks side by side
+constexpr int64_t kChunk = 2048;  // elements drawn at a time; a multiple of what one turn of draw() makes
 
-/// Lanes of `blocks` consecutive blocks: out[4 * b + lane].
+/// Eight-byte lanes that hold one 32-bit word of one block each; the upper halves carry anything.
+using Words = uint64_t __attribute__((vector_size(kVecBytes)));
+inline constexpr int kPerVec = kVecBytes / 8;
+inline constexpr int kVecs = 4;  // independent chains, so that the multiplier stays busy
+
+WEFT_INLINE Words times(Words a, uint32_t b) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(_mm512_mul_epu32(reinterpret_cast<__m512i>(a), _mm512_set1_epi64(b)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Words>(_mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(b)));
+#elif defined(__SSE2__)
+  return reinterpret_cast<Words>(_mm_mul_epu32(reinterpret_cast<__m128i>(a), _mm_set1_epi64x(b)));
+#else
+  return (a & 0xFFFFFFFFu) * uint64_t{b};
+#endif
+}
+
+WEFT_INLINE void interleave(Words a, Words b, uint32_t* out) {
+#if defined(__AVX512F__)
+  const Words first = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  const Words second = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif defined(__AVX2__)
+  const Words first = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Words second = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#else
+  const Words first = __builtin_shufflevector(a, b, 0, 2);
+  const Words second = __builtin_shufflevector(a, b, 1, 3);
+#endif
+  __builtin_memcpy(out, &first, sizeof first);
+  __builtin_memcpy(out + 2 * kPerVec, &second, sizeof second);
+}
+
+/// Lanes of consecutive blocks: out[4 * b + lane], rounded up to a whole number of groups of kVecs * kPerVec blocks.
 void draw(uint64_t seed, uint64_t first, int64_t blocks, uint32_t* out) {
-  for (int64_t b = 0; b < blocks; b += kWide) {
-    uint32_t c0[kWide], c1[kWide], c2[kWide], c3[kWide];
-    for (int i = 0; i < kWide; ++i) {
-      const uint64_t block = first + static_cast<uint64_t>(b + i);
-      c0[i] = static_cast<uint32_t>(block), c1[i] = static_cast<uint32_t>(block >> 32), c2[i] = 0, c3[i] = 0;
+  Words lane;
+  for (int i = 0; i < kPerVec; ++i) lane[i] = static_cast<uint64_t>(i);
+  for (int64_t b = 0; b < blocks; b += kVecs * kPerVec) {
+    Words c0[kVecs], c1[kVecs], c2[kVecs], c3[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      c0[v] = lane + (first + static_cast<uint64_t>(b + v * kPerVec));
+      c1[v] = c0[v] >> 32;
+      c2[v] = c3[v] = Words{};
     }
     uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+#pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
-      for (int i = 0; i < kWide; ++i) {
-        const uint64_t x = uint64_t{0xD2511F53u} * c0[i], y = uint64_t{0xCD9E8D57u} * c2[i];
-        const uint32_t n0 = static_cast<uint32_t>(y >> 32) ^ c1[i] ^ k0, n2 = static_cast<uint32_t>(x >> 32) ^ c3[i] ^ k1;
-        c1[i] = static_cast<uint32_t>(y), c3[i] = static_cast<uint32_t>(x), c0[i] = n0, c2[i] = n2;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        const Words x = times(c0[v], 0xD2511F53u), y = times(c2[v], 0xCD9E8D57u);
+        c0[v] = (y >> 32) ^ c1[v] ^ uint64_t{k0};
+        c2[v] = (x >> 32) ^ c3[v] ^ uint64_t{k1};
+        c1[v] = y;
+        c3[v] = x;
       }
       k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
     }
-    const int64_t n = blocks - b < kWide ? blocks - b : kWide;
-    for (int64_t i = 0; i < n; ++i) {
-      uint32_t* to = out + 4 * (b + i);
-      to[0] = c0[i], to[1] = c1[i], to[2] = c2[i], to[3] = c3[i];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      const Words low = (c0[v] & 0xFFFFFFFFu) | (c1[v] << 32), high = (c2[v] & 0xFFFFFFFFu) | (c3[v] << 32);
+      interleave(low, high, out + 4 * (b + v * kPerVec));
     }
   }
 }
@@ -46,9 +91,9 @@ template <class T> inline constexpr bool kPair = sizeof(T) == 8;  // float64 and
 /// draw_chunk(bits, i0, n) for chunks of the element range of y; Bits holds one lane (or two) per element.
 template <bool pair, class F>
 void each_chunk(PhiloxKey key, int64_t count, const F& f) {
-  const Parts parts((count + kChunk - 1) / kChunk, 8);  // in chunks, so every task begins at a block
+  const Parts parts((count + kChunk - 1) / kChunk, 16);  // in chunks, so every task begins at a block
   each_task(parts.count, [&](int64_t task) {
-    uint32_t bits[kChunk * (pair ? 2 : 1)];
+    alignas(64) uint32_t bits[kChunk * (pair ? 2 : 1)];
     for (int64_t c = parts.begin(task), end = c + parts.size(task); c < end; ++c) {
       const int64_t i0 = c * kChunk, n = count - i0 < kChunk ? count - i0 : kChunk, lanes = pair ? 2 * n : n;
       draw(key.seed, key.offset + static_cast<uint64_t>(pair ? i0 / 2 : i0 / 4), (lanes + 3) / 4, bits);
@@ -57,63 +102,79 @@ void each_chunk(PhiloxKey key, int64_t count, const F& f) {
   });
 }
 
-/// get(i) and put(i, v) of elements [i0, i0 + n) of a view in row-major order.
-template <class T>
-class Cells {
- public:
-  Cells(const View& v, int64_t i0) : data_(v.as<T>()), i0_(i0), dense_(v.is_contiguous()), lines_(v.sizes, -1, {v.strides}) {
-    if (!dense_) lines_.seek(i0);
-  }
-  template <class F>
-  void each(int64_t n, const F& f) {
-    if (dense_)
-      for (int64_t i = 0; i < n; ++i) f(i, data_[i0_ + i]);
-    else
-      for (int64_t i = 0; i < n; ++i, lines_.next()) f(i, data_[lines_.offset(0)]);
-  }
+/// Elements [i0, i0 + n) of a view in row-major order to or from contiguous numbers of type C.
+template <class C>
+void load_chunk(const View& v, int64_t i0, int64_t n, C* to) {
+  const Convert convert = converter(v.dtype, dtype_of<C>);
+  const int64_t width = size_of(v.dtype);
+  const char* const data = static_cast<const char*>(v.data);
+  if (v.is_contiguous()) return convert(data + i0 * width, to, n);
+  Lines<1> lines(v.sizes, -1, {v.strides});
+  lines.seek(i0);
+  for (int64_t i = 0; i < n; ++i, lines.next()) convert(data + lines.offset(0) * width, to + i, 1);
+}
+template <class C>
+void store_chunk(const View& v, int64_t i0, int64_t n, const C* from) {
+  const Convert convert = converter(dtype_of<C>, v.dtype);
+  const int64_t width = size_of(v.dtype);
+  char* const data = static_cast<char*>(v.data);
+  if (v.is_contiguous()) return convert(from, data + i0 * width, n);
+  Lines<1> lines(v.sizes, -1, {v.strides});
+  lines.seek(i0);
+  for (int64_t i = 0; i < n; ++i, lines.next()) convert(from + i, data + lines.offset(0) * width, 1);
+}
+/// Where to write a chunk of C: the view itself where that is possible, else `buffer`, which store_chunk then takes over.
+template <class C> C* chunk_target(const View& v, int64_t i0, C* buffer) {
+  return v.dtype == dtype_of<C> && v.is_contiguous() ? v.as<C>() + i0 : buffer;
+}
 
- private:
-  T* data_;
-  int64_t i0_;
-  bool dense_;
-  Lines<1> lines_;
-};
-
-template <class T> using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-template <class T>
-Compute<T> unit(const uint32_t* bits, int64_t i) {
-  if constexpr (std::is_same_v<T, double>) return unit_double(bits[2 * i], bits[2 * i + 1]);
+template <class C>
+WEFT_INLINE C unit(const uint32_t* bits, int64_t i) {
+  if constexpr (std::is_same_v<C, double>) return unit_double(bits[2 * i], bits[2 * i + 1]);
   else return unit_float(bits[i]);
 }
 
+/// f(TypeTag<C>) for the type that a floating dtype is computed in.
 template <class F>
 void dispatch_real(DType t, const F& f) {
-  switch (t) {
-    case DType::kFloat64: return f(TypeTag<double>{});
-    case DType::kFloat16: return f(TypeTag<Half>{});
-    case DType::kBFloat16: return f(TypeTag<BFloat16>{});
-    case DType::kFloat32: return f(TypeTag<float>{});
-    default: throw DTypeError(str("random: takes a floating tensor, got ", t));
+  if (!is_floating(t)) throw DTypeError(str("random: takes a floating tensor, got ", t));
+  if (t == DType::kFloat64) f(TypeTag<double>{});
+  else f(TypeTag<float>{});
+}
+
+/// The largest number of a half type below `high`.
+template <class H> float below(float high) {
+  H h(high);
+  while (static_cast<float>(h) >= high) {
+    const bool negative = (h.bits & 0x8000u) != 0;
+    const bool zero = (h.bits & 0x7FFFu) == 0;
+    h.bits = static_cast<uint16_t>(zero ? 0x8001u : negative ? h.bits + 1u : h.bits - 1u);
   }
+  return static_cast<float>(h);
 }
 
 void uniform(PhiloxKey key, double low, double high, V y) {
   dispatch_real(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using C = Compute<T>;
-    const C a = static_cast<C>(low), width = static_cast<C>(high - low), last = std::nextafter(static_cast<C>(high), a);
-    each_chunk<kPair<T>>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
-      Cells<T>(y, i0).each(n, [&](int64_t i, T& to) {
-        const C v = a + width * unit<T>(bits, i);
-        to = static_cast<T>(v > last && last >= a ? last : v);  // rounding must not reach the open end
-      });
+    using C = typename decltype(tag)::type;
+    const C a = static_cast<C>(low), width = static_cast<C>(high - low), end = static_cast<C>(high);
+    const C before = y.dtype == DType::kFloat16    ? static_cast<C>(below<Half>(static_cast<float>(high)))
+                     : y.dtype == DType::kBFloat16 ? static_cast<C>(below<BFloat16>(static_cast<float>(high)))
+                                                   : std::nextafter(end, a);
+    const C last = before >= a ? before : a;
+    each_chunk<kPair<C>>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
+      C buffer[kChunk];
+      C* const to = chunk_target(y, i0, buffer);
+      for (int64_t i = 0; i < n; ++i) {
+        const C v = a + width * unit<C>(bits, i);
+        to[i] = v > last ? last : v;  // rounding must not reach the open end
+      }
+      if (to == buffer) store_chunk(y, i0, n, buffer);
     });
   });
 }
 
 /// log(x) of x in (0, 1]: exponent and mantissa, then the series of log((1 + s) / (1 - s)). Within 2e-7 relative.
-inline float fast_log(float x) {
+WEFT_INLINE float fast_log(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const uint32_t shifted = u - 0x3F3504F3u;  // the mantissa is taken in [sqrt(1/2), sqrt(2))
   const int32_t exponent = static_cast<int32_t>(shifted) >> 23;
@@ -124,114 +185,115 @@ inline float fast_log(float x) {
 }
 
 /// cos and sin of 2 pi t, t in [0, 1): reduced to an eighth of a turn, then Taylor.
-inline void turn(float t, float& c, float& s) {
+WEFT_INLINE void turn(float t, float& c, float& s) {
   const float quarter = t * 4;
   const int32_t q = static_cast<int32_t>(quarter + 0.5f);
   const float a = (quarter - static_cast<float>(q)) * 1.57079632679f, z = a * a;
   const float sine = a * (1 + z * (-1.66666667e-1f + z * (8.33333333e-3f + z * (-1.98412698e-4f + z * 2.75573192e-6f))));
   const float cosine = 1 + z * (-0.5f + z * (4.16666667e-2f + z * (-1.38888889e-3f + z * (2.48015873e-5f + z * -2.75573192e-7f))));
   const float first = (q & 1) ? sine : cosine, second = (q & 1) ? cosine : sine;
-  c = ((q + 1) & 2) ? -first : first;
-  s = (q & 2) ? -second : second;
+  // The signs, as bits: cos is negative in quarters 1 and 2, sin in 2 and 3.
+  c = std::bit_cast<float>(std::bit_cast<uint32_t>(first) ^ (static_cast<uint32_t>((q + 1) & 2) << 30));
+  s = std::bit_cast<float>(std::bit_cast<uint32_t>(second) ^ (static_cast<uint32_t>(q & 2) << 30));
 }
 
 /// Standard normal numbers by pairs (Box & Muller 1958), out[0 .. n), n even.
-void normal_pairs(const uint32_t* bits, int64_t n, float* out) {
+void normal_pairs(const uint32_t* bits, int64_t n, float mean, float stddev, float* out) {
+#pragma GCC ivdep
   for (int64_t i = 0; i < n / 2; ++i) {
-    const float u = (static_cast<float>(bits[2 * i] >> 8) + 1) * 0x1p-24f;  // (0, 1]
-    const float r = __builtin_sqrtf(-2 * fast_log(u) + 0.0f);
+    const float u = static_cast<float>(static_cast<int32_t>(bits[2 * i] >> 8) + 1) * 0x1p-24f;  // (0, 1]
+    const float t = static_cast<float>(static_cast<int32_t>(bits[2 * i + 1] >> 8)) * 0x1p-24f;
+    const float square = -2 * fast_log(u);
+    const float r = __builtin_sqrtf(square > 0 ? square : 0.0f);
     float c, s;
-    turn(unit_float(bits[2 * i + 1]), c, s);
-    out[2 * i] = r * c;
-    out[2 * i + 1] = r * s;
+    turn(t, c, s);
+    out[2 * i] = mean + stddev * (r * c);
+    out[2 * i + 1] = mean + stddev * (r * s);
+  }
+}
+void normal_pairs(const uint32_t* bits, int64_t n, double mean, double stddev, double* out) {
+  for (int64_t i = 0; i < n; i += 2) {
+    const double u = 1 - unit_double(bits[2 * i], bits[2 * i + 1]), t = unit_double(bits[2 * i + 2], bits[2 * i + 3]);
+    const double r = std::sqrt(-2 * std::log(u));
+    out[i] = mean + stddev * (r * std::cos(6.283185307179586 * t));
+    out[i + 1] = mean + stddev * (r * std::sin(6.283185307179586 * t));
   }
 }
 
 void normal(PhiloxKey key, double mean, double stddev, V y) {
   dispatch_real(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using C = Compute<T>;
-    each_chunk<kPair<T>>(key, y.numel(), [&](uint32_t* bits, int64_t i0, int64_t n) {
+    using C = typename decltype(tag)::type;
+    each_chunk<kPair<C>>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
       C z[kChunk];
-      const int64_t even = n + n % 2;
-      if constexpr (std::is_same_v<T, double>) {
-        if (even != n) {  // the partner of the last element
-          const PhiloxBlock b = philox(key.seed, key.offset + static_cast<uint64_t>((i0 + n) / 2));
-          const int lane = (i0 + n) % 2 ? 2 : 0;
-          bits[2 * n] = b.v[lane], bits[2 * n + 1] = b.v[lane + 1];
-        }
-        for (int64_t i = 0; i < even; i += 2) {
-          const double u = 1 - unit_double(bits[2 * i], bits[2 * i + 1]), t = unit_double(bits[2 * i + 2], bits[2 * i + 3]);
-          const double r = std::sqrt(-2 * std::log(u));
-          z[i] = r * std::cos(6.283185307179586 * t);
-          z[i + 1] = r * std::sin(6.283185307179586 * t);
-        }
-      } else {
-        normal_pairs(bits, even, z);
-      }
-      Cells<T>(y, i0).each(n, [&](int64_t i, T& to) { to = static_cast<T>(static_cast<C>(mean) + static_cast<C>(stddev) * z[i]); });
+      C* const to = n % 2 == 0 ? chunk_target(y, i0, z) : z;  // the last element's partner is drawn and dropped
+      normal_pairs(bits, n + n % 2, static_cast<C>(mean), static_cast<C>(stddev), to);
+      if (to == z) store_chunk(y, i0, n, z);
     });
   });
 }
 
+// The masks take one lane per element whatever the types, so they do not depend on the dtype they are written in.
 void bernoulli(PhiloxKey key, V p, V y) {
-  // One lane per element whatever the types, so a mask does not depend on the dtype it is written in.
-  dispatch(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    dispatch_real(p.dtype, [&](auto ptag) {
-      using P = typename decltype(ptag)::type;
-      each_chunk<false>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
-        double chance[kChunk];
-        Cells<P>(p, i0).each(n, [&](int64_t i, const P& v) { chance[i] = static_cast<double>(v); });
-        Cells<T>(y, i0).each(n, [&](int64_t i, T& to) {
-          const bool hit = static_cast<double>(unit_float(bits[i])) < chance[i];
-          if constexpr (sizeof(T) == 2) to = T(hit ? 1.0f : 0.0f);
-          else to = static_cast<T>(hit);
-        });
-      });
+  dispatch_real(p.dtype, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    bool one = true;  // one probability for all elements
+    for (int d = 0; d < p.ndim(); ++d) one = one && (p.stride(d) == 0 || p.size(d) == 1);
+    C single = 0;
+    if (one && y.numel() > 0) converter(p.dtype, dtype_of<C>)(p.data, &single, 1);
+    each_chunk<false>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
+      C chance[kChunk];
+      bool hit[kChunk];
+      bool* const to = chunk_target(y, i0, hit);
+      if (one) {
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < single;
+      } else {
+        load_chunk(p, i0, n, chance);
+        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < chance[i];
+      }
+      if (to == hit) store_chunk(y, i0, n, hit);
     });
   });
 }
 
 void random_int(PhiloxKey key, int64_t low, int64_t high, V y) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
-  dispatch(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    each_chunk<true>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
-      Cells<T>(y, i0).each(n, [&](int64_t i, T& to) {
-        const uint64_t word = (uint64_t{bits[2 * i]} << 32) | bits[2 * i + 1];
-        const int64_t v = low + static_cast<int64_t>(static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64));
-        if constexpr (sizeof(T) == 2) to = T(static_cast<float>(v));
-        else to = static_cast<T>(v);
-      });
-    });
+  each_chunk<true>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
+    int64_t buffer[kChunk];
+    int64_t* const to = chunk_target(y, i0, buffer);
+    for (int64_t i = 0; i < n; ++i) {
+      const uint64_t word = (uint64_t{bits[2 * i]} << 32) | bits[2 * i + 1];
+      to[i] = static_cast<int64_t>(static_cast<uint64_t>(low) +
+                                   static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64));
+    }
+    if (to == buffer) store_chunk(y, i0, n, buffer);
   });
 }
 
 void dropout(PhiloxKey key, double p, V x, V y) {
   dispatch_real(y.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using C = Compute<T>;
+    using C = typename decltype(tag)::type;
     const float limit = static_cast<float>(p);
     const C scale = p < 1 ? static_cast<C>(1 / (1 - p)) : 0;
-    // One lane per element for every type: the mask does not depend on it.
     each_chunk<false>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
-      if (x.is_contiguous() && y.is_contiguous()) {
-        const T* from = x.as<T>() + i0;
-        T* to = y.as<T>() + i0;
-        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(unit_float(bits[i]) >= limit ? static_cast<C>(from[i]) * scale : C(0));
-        return;
+      C in[kChunk], out[kChunk];
+      const bool direct = x.dtype == dtype_of<C> && x.is_contiguous();
+      if (!direct) load_chunk(x, i0, n, in);
+      const C* const from = direct ? x.as<C>() + i0 : in;
+      C* const to = chunk_target(y, i0, out);
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) {
+        const C scaled = from[i] * scale;
+        to[i] = unit_float(bits[i]) >= limit ? scaled : C(0);
       }
-      C kept[kChunk];
-      Cells<T>(x, i0).each(n, [&](int64_t i, const T& v) { kept[i] = unit_float(bits[i]) >= limit ? static_cast<C>(v) * scale : C(0); });
-      Cells<T>(y, i0).each(n, [&](int64_t i, T& to) { to = static_cast<T>(kept[i]); });
+      if (to == out) store_chunk(y, i0, n, out);
     });
   });
 }
 
 void multinomial(PhiloxKey key, bool replacement, V p, V indices) {
   const int64_t rows = p.size(0), k = p.size(1), n = indices.size(1);
-  dispatch_real(p.dtype, [&](auto tag) {
+  if (!is_floating(p.dtype)) throw DTypeError(str("multinomial: takes floating weights, got ", p.dtype));
+  dispatch(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for (int64_t r = 0; r < rows; ++r) {  // all rows before anything is written
       double sum = 0;

@@ -1,0 +1,93 @@
+// Conversion between all pairs of dtypes over contiguous memory. The half types go through float, by the processor's own
+// instructions where it has them. Floating to integer truncates; values outside the integer's range give some number, never a trap.
+#include <limits>
+#include <type_traits>
+
+#include <weft/kernels/cpu/isa/elementwise.h>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+namespace {
+
+template <class From, class To> inline To convert_one(From x) {
+  if constexpr (std::is_same_v<From, To>) return x;
+  else if constexpr (std::is_same_v<To, bool>) return static_cast<float>(x) != 0;
+  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) return To(static_cast<float>(x));
+  else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) return static_cast<To>(static_cast<float>(x));
+  else return static_cast<To>(x);
+}
+
+/// Saturates first: the language leaves a floating value outside the integer's range undefined. NaN gives 0.
+template <class F, class To> inline To to_integer(F x) {
+  constexpr F low = static_cast<F>(std::numeric_limits<To>::min());
+  constexpr F high = static_cast<F>(std::numeric_limits<To>::max());  // may round up to 2^31 or 2^63, hence >=
+  F c = x < low ? low : x;
+  c = x != x ? F(0) : c;
+  return c >= high ? std::numeric_limits<To>::max() : static_cast<To>(c);
+}
+
+template <class From, class To> void convert_loop(const void* xv, void* yv, int64_t n) {
+  const From* const x = static_cast<const From*>(xv);
+  To* const y = static_cast<To*>(yv);
+  int64_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<From, Half> && std::is_same_v<To, float>) {
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, Half>) {
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+#pragma GCC ivdep
+  for (; i < n; ++i) {
+    if constexpr (std::is_integral_v<To> && !std::is_same_v<To, bool> && !std::is_integral_v<From>) {
+      using F = std::conditional_t<std::is_same_v<From, double>, double, float>;
+      y[i] = to_integer<F, To>(static_cast<F>(x[i]));
+    } else if constexpr (std::is_same_v<From, double> && std::is_same_v<To, bool>) {
+      y[i] = x[i] != 0;
+    } else if constexpr (std::is_integral_v<From> && std::is_same_v<To, bool>) {
+      y[i] = x[i] != 0;
+    } else {
+      y[i] = convert_one<From, To>(x[i]);
+    }
+  }
+}
+
+struct ConvertTable {
+  Convert at[kDTypeCount][kDTypeCount];
+};
+
+template <class From> constexpr void fill_row(Convert* row) {
+  row[0] = convert_loop<From, bool>;
+  row[1] = convert_loop<From, uint8_t>;
+  row[2] = convert_loop<From, int32_t>;
+  row[3] = convert_loop<From, int64_t>;
+  row[4] = convert_loop<From, Half>;
+  row[5] = convert_loop<From, BFloat16>;
+  row[6] = convert_loop<From, float>;
+  row[7] = convert_loop<From, double>;
+}
+
+constexpr ConvertTable table = [] {
+  ConvertTable t{};
+  fill_row<bool>(t.at[0]);
+  fill_row<uint8_t>(t.at[1]);
+  fill_row<int32_t>(t.at[2]);
+  fill_row<int64_t>(t.at[3]);
+  fill_row<Half>(t.at[4]);
+  fill_row<BFloat16>(t.at[5]);
+  fill_row<float>(t.at[6]);
+  fill_row<double>(t.at[7]);
+  return t;
+}();
+
+}  // namespace
+
+Convert converter(DType from, DType to) { return table.at[static_cast<int>(from)][static_cast<int>(to)]; }
+
+}  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,0 +1,32 @@
+// The unary operations of pointwise.h.
+#include <weft/kernels/cpu/isa/kernel_tables.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+namespace {
+
+#define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 1>(),
+constexpr KernelRow rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
+#undef WEFT_ROW
+
+void unary(Unary op, Scalar s, Scalar t, V x, V y) {
+  if (op == Unary::kPowScalar) {  // the powers that need no logarithm
+    if (s.d == 2) op = Unary::kSquare;
+    else if (s.d == -1) op = Unary::kReciprocal;
+  }
+  const DType in = compute_type(x.dtype);
+  const Kernel kernel = rows[static_cast<int>(op)].at[static_cast<int>(in)];
+  if (!kernel) refuse_dtype(to_string(op), x.dtype);
+  const OpClass cls = op_class(op);
+  const View* const views[] = {&y, &x};
+  const DType compute[] = {cls == OpClass::kTest ? kBool : in, in};
+  run_elementwise(kernel, {s, t}, views, compute, 2, cls == OpClass::kFloat ? kDearGrain : kCheapGrain);
+}
+
+}  // namespace
+
+void refuse_dtype(const char* op, DType t) { throw DTypeError(str(op, ": does not take ", t)); }
+
+void fill_unary(IsaTable& table) { table.unary = unary; }
+
+}  // namespace weft::kernels::WEFT_ISA_NS
