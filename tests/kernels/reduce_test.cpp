@@ -1,0 +1,286 @@
+// Reductions, positions of extremes, running sums and sorting against plain loops in double, over dims, strides and dtypes.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "arrays.h"
+
+namespace weft {
+namespace {
+
+using test::Array;
+using test::cpu;
+using test::each_isa;
+
+/// The row-major number in y (sizes with reduced dims 1) of element i of x.
+int64_t target_of(int64_t i, const Shape& x, const Shape& y) {
+  int64_t at = 0, step = 1;
+  for (int d = x.size() - 1; d >= 0; --d) {
+    if (y[d] != 1) at += i % x[d] * step;
+    step *= y[d];
+    i /= x[d];
+  }
+  return at;
+}
+
+double start_of(Reduce op) {
+  switch (op) {
+    case Reduce::kProd: case Reduce::kAll: return 1;
+    case Reduce::kMax: return -std::numeric_limits<double>::infinity();
+    case Reduce::kMin: return std::numeric_limits<double>::infinity();
+    default: return 0;
+  }
+}
+double step_of(Reduce op, double a, double b) {
+  switch (op) {
+    case Reduce::kSum: return a + b;
+    case Reduce::kProd: return a * b;
+    case Reduce::kMax: return std::max(a, b);
+    case Reduce::kMin: return std::min(a, b);
+    case Reduce::kAny: return a != 0 || b != 0;
+    case Reduce::kAll: return a != 0 && b != 0;
+    case Reduce::kSumAbs: return a + std::fabs(b);
+    case Reduce::kSumSquares: return a + b * b;
+    case Reduce::kMaxAbs: return std::max(a, std::fabs(b));
+  }
+  return 0;
+}
+
+constexpr Reduce kAllOps[] = {Reduce::kSum, Reduce::kProd, Reduce::kMax, Reduce::kMin, Reduce::kAny, Reduce::kAll, Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kMaxAbs};
+
+template <class T, class Out> void check_reduce(Reduce op, const Shape& sizes, const Shape& strides, const Shape& kept) {
+  SCOPED_TRACE(str("reduce ", static_cast<int>(op), " of ", sizes, " strides ", strides, " to ", kept, " ", dtype_of<T>));
+  Context context;
+  Array<T> x(sizes, strides);
+  const bool product = op == Reduce::kProd;
+  if (std::is_integral_v<T>) x.random(3, product ? 1 : 0, product ? 2.4 : 9);
+  else x.random(3, product ? 0.95 : -1, product ? 1.05 : 1.2);
+  Array<Out> y(kept);
+  View out = y.view();
+  if (op == Reduce::kAny || op == Reduce::kAll) out.dtype = kBool;
+  cpu().reduce(context, op, x.view(), out);
+  std::vector<double> want(static_cast<size_t>(kept.numel()), start_of(op)), count(want.size(), 0);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const auto at = static_cast<size_t>(target_of(i, sizes, kept));
+    want[at] = step_of(op, want[at], x.at(i));
+    ++count[at];
+  }
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    const auto k = static_cast<size_t>(i);
+    ASSERT_NEAR(y.at(i), want[k], test::tolerance<Out>(std::is_same_v<Out, double> ? 40 : 4) * std::max(1.0, std::fabs(want[k]))) << i;
+  }
+}
+
+template <class T> void check_all_layouts() {
+  const std::pair<Shape, Shape> layouts[] = {{{5, 7, 11}, {}}, {{5, 7, 11}, {1, 5, 35}}, {{5, 7, 11}, {160, 2, 14}}, {{3, 1, 409}, {}}, {{409, 3, 1}, {1, 409, 1}}, {{1, 1, 1}, {}}};
+  for (const auto& [sizes, strides] : layouts)
+    for (int mask = 0; mask < 8; ++mask) {
+      Shape kept = sizes;
+      for (int d = 0; d < 3; ++d)
+        if (mask >> d & 1) kept[d] = 1;
+      for (Reduce op : kAllOps) {
+        if (op == Reduce::kAny || op == Reduce::kAll) check_reduce<T, uint8_t>(op, sizes, strides, kept);
+        else if (std::is_same_v<T, uint8_t>) {
+          if (op == Reduce::kSum) check_reduce<T, int64_t>(op, sizes, strides, kept);
+        } else if (!(op == Reduce::kProd && std::is_integral_v<T>)) {
+          check_reduce<T, T>(op, sizes, strides, kept);
+        }
+      }
+    }
+}
+
+TEST(Reduce, every_operation_dim_layout_and_dtype_meets_plain_loops) {
+  each_isa([] {
+    check_all_layouts<float>();
+    check_all_layouts<double>();
+    check_all_layouts<Half>();
+    check_all_layouts<BFloat16>();
+    check_all_layouts<int64_t>();
+    check_all_layouts<uint8_t>();
+  });
+}
+
+TEST(Reduce, long_sums_are_accurate_and_the_same_for_any_thread_count) {
+  each_isa([] {
+    test::expect_same_bits_for_any_thread_count([] {
+      Context context;
+      Array<float> x(Shape{300'007}), y(Shape{1});
+      x.random(1, 0, 1);
+      cpu().reduce(context, Reduce::kSum, x.view(), y.view());
+      double want = 0;
+      for (int64_t i = 0; i < x.numel(); ++i) want += x.at(i);
+      EXPECT_NEAR(y.at(0), want, 0.02);
+      Array<float> columns(Shape{1, 101}), rows(Shape{2970, 1});
+      View m = x.view();
+      m.sizes = {2970, 101}, m.strides = {101, 1};
+      cpu().reduce(context, Reduce::kSum, m, columns.view());
+      cpu().reduce(context, Reduce::kSum, m, rows.view());
+      return test::join({y.bytes(), columns.bytes(), rows.bytes()});
+    });
+  });
+}
+
+TEST(Reduce, empty_sums_are_zero_and_empty_products_one) {
+  Context context;
+  Array<float> x(Shape{3, 0}), y(Shape{3, 1});
+  cpu().reduce(context, Reduce::kSum, x.view(), y.view());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(y[i], 0.0f);
+  cpu().reduce(context, Reduce::kProd, x.view(), y.view());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(y[i], 1.0f);
+}
+
+TEST(Reduce, a_nan_wins_every_extreme) {
+  each_isa([] {
+    Context context;
+    Array<float> x(Shape{2, 97}), y(Shape{2, 1});
+    x.random(1);
+    x[150] = NAN;
+    for (Reduce op : {Reduce::kMax, Reduce::kMin, Reduce::kMaxAbs, Reduce::kSum}) {
+      cpu().reduce(context, op, x.view(), y.view());
+      EXPECT_FALSE(std::isnan(y[0]));
+      EXPECT_TRUE(std::isnan(y[1]));
+    }
+    Array<int64_t> at(Shape{2, 1});
+    for (bool largest : {true, false}) {
+      cpu().arg_reduce(context, largest, 1, x.view(), y.view(), at.view());
+      EXPECT_EQ(at[1], 150 - 97);
+    }
+  });
+}
+
+template <class T> void check_arg(const Shape& strides) {
+  Context context;
+  const Shape sizes{5, 17, 3};
+  for (int dim = 0; dim < 3; ++dim)
+    for (bool largest : {true, false}) {
+      Array<T> x(sizes, strides);
+      x.random(2, 0, 9);
+      for (int64_t i = 0; i < x.numel(); ++i) x[i] = T(static_cast<float>(std::floor(x.at(i))));  // ties
+      Shape kept = sizes;
+      kept[dim] = 1;
+      Array<T> values(kept);
+      Array<int64_t> indices(kept);
+      cpu().arg_reduce(context, largest, dim, x.view(), values.view(), indices.view());
+      View absent;
+      Array<int64_t> alone(kept);
+      cpu().arg_reduce(context, largest, dim, x.view(), absent, alone.view());
+      int64_t inner = 1;
+      for (int d = dim + 1; d < 3; ++d) inner *= sizes[d];
+      for (int64_t k = 0; k < kept.numel(); ++k) {
+        const int64_t base = k / inner * inner * sizes[dim] + k % inner;
+        int64_t best = 0;
+        for (int64_t i = 1; i < sizes[dim]; ++i) {
+          const double a = x.at(base + i * inner), b = x.at(base + best * inner);
+          if (largest ? a > b : a < b) best = i;
+        }
+        ASSERT_EQ(indices[k], best);
+        ASSERT_EQ(alone[k], best);
+        ASSERT_EQ(values.at(k), x.at(base + best * inner));
+      }
+    }
+}
+
+TEST(Reduce, the_first_of_equal_extremes_wins) {
+  each_isa([] {
+    for (const Shape& strides : {Shape{}, Shape{1, 5, 85}, Shape{200, 7, 2}}) {
+      check_arg<float>(strides);
+      check_arg<double>(strides);
+      check_arg<Half>(strides);
+      check_arg<int64_t>(strides);
+      check_arg<uint8_t>(strides);
+    }
+  });
+}
+
+TEST(Reduce, mean_and_variance_take_two_passes) {
+  each_isa([] {
+    Context context;
+    Array<float> x(Shape{3, 501}), mean(Shape{3}), var(Shape{3});
+    x.random(1, 9999, 10001);  // the variance is tiny beside the mean
+    for (int64_t correction : {0, 1}) {
+      cpu().mean_var(context, correction, x.view(), mean.view(), var.view());
+      for (int64_t r = 0; r < 3; ++r) {
+        double m = 0, v = 0;
+        for (int64_t i = 0; i < 501; ++i) m += x.at(r * 501 + i) / 501;
+        for (int64_t i = 0; i < 501; ++i) v += std::pow(x.at(r * 501 + i) - m, 2) / static_cast<double>(501 - correction);
+        EXPECT_NEAR(mean.at(r), m, 2e-3);
+        EXPECT_NEAR(var.at(r), v, 1e-5);
+      }
+    }
+  });
+}
+
+template <class T> void check_cumulate() {
+  Context context;
+  const Shape sizes{3, 29, 5};
+  for (int dim = 0; dim < 3; ++dim)
+    for (Reduce op : {Reduce::kSum, Reduce::kProd}) {
+      Array<T> x(sizes, {1, 3, 87}), y(sizes);
+      if (std::is_integral_v<T>) x.random(1, 1, 2.2);
+      else x.random(1, 0.9, 1.1);
+      cpu().cumulate(context, op, dim, x.view(), y.view());
+      int64_t inner = 1;
+      for (int d = dim + 1; d < 3; ++d) inner *= sizes[d];
+      for (int64_t k = 0; k < x.numel() / sizes[dim]; ++k) {
+        double want = op == Reduce::kSum ? 0 : 1;
+        for (int64_t i = 0; i < sizes[dim]; ++i) {
+          const int64_t at = k / inner * inner * sizes[dim] + k % inner + i * inner;
+          want = op == Reduce::kSum ? want + x.at(at) : want * x.at(at);
+          ASSERT_NEAR(y.at(at), want, test::tolerance<T>(4) * std::max(1.0, want));
+        }
+      }
+    }
+}
+
+TEST(Reduce, running_sums_and_products_meet_plain_loops) {
+  check_cumulate<float>();
+  check_cumulate<double>();
+  check_cumulate<Half>();
+  check_cumulate<int64_t>();
+}
+
+template <class T> void check_sort(int64_t n, int64_t keep, bool descending, double high) {
+  SCOPED_TRACE(str("sort ", n, " keep ", keep, descending ? " descending " : " ascending ", dtype_of<T>));
+  Context context;
+  Array<T> x(Shape{3, n}, {1, 3}), values(Shape{3, keep});
+  Array<int64_t> indices(Shape{3, keep}, {1, 3});
+  x.random(4, 0, high);
+  if constexpr (!std::is_integral_v<T>) {
+    for (int64_t i = 0; i < x.numel(); ++i) x[i] = T(static_cast<float>(std::floor(x.at(i))));
+    if (n > 20) x[n + 7] = x[n + 11] = T(NAN);
+  }
+  cpu().sort(context, descending, x.view(), values.view(), indices.view());
+  for (int64_t r = 0; r < 3; ++r) {
+    std::vector<int64_t> order(static_cast<size_t>(n));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      const double u = x.at(r * n + a), v = x.at(r * n + b);
+      if (std::isnan(u) || std::isnan(v)) return descending ? std::isnan(u) && !std::isnan(v) : !std::isnan(u) && std::isnan(v);
+      return descending ? u > v : u < v;
+    });
+    for (int64_t i = 0; i < keep; ++i) {
+      const int64_t want = order[static_cast<size_t>(i)];
+      ASSERT_EQ(indices[r * keep + i], want) << r << " " << i;
+      if (!std::isnan(x.at(r * n + want))) ASSERT_EQ(values.at(r * keep + i), x.at(r * n + want));
+      else ASSERT_TRUE(std::isnan(values.at(r * keep + i)));
+    }
+  }
+}
+
+TEST(Reduce, sorting_is_stable_and_top_k_is_its_beginning) {
+  each_isa([] {
+    for (bool descending : {false, true})
+      for (const auto& [n, keep] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {37, 37}, {1000, 1000}, {1000, 5}, {3001, 1}, {3001, 64}, {500, 499}}) {
+        check_sort<float>(n, keep, descending, 50);
+        check_sort<float>(n, keep, descending, 1e6);
+        check_sort<double>(n, keep, descending, 1e6);
+        check_sort<Half>(n, keep, descending, 50);
+        check_sort<int64_t>(n, keep, descending, 1e6);
+        check_sort<uint8_t>(n, keep, descending, 200);
+      }
+  });
+}
+
+}  // namespace
+}  // namespace weft
