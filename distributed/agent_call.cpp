@@ -85,7 +85,7 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
       if (first) p.pause = options.retry;
       PendingCall& kept = p.pending.emplace(e.sequence, std::move(call)).first->second;
       e.floor = p.floor();
-      p.told_floor = std::max(p.told_floor, e.floor);
+      p.tells = 0;
       e.to_incarnation = p.incarnation.value;
       stamp(kept.message, e);
       bytes = kept.message.bytes;

@@ -78,7 +78,9 @@ struct Peer {
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
   std::map<uint64_t, PendingCall> pending WEFT_GUARDED_BY(mutex);
   std::set<uint64_t> given_up WEFT_GUARDED_BY(mutex);   ///< ended by their deadline; a late reply is told to the interceptors
-  uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;
+  uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;       ///< what the peer has acknowledged by its answer to a status
+  uint64_t asked_floor WEFT_GUARDED_BY(mutex) = 1;      ///< what the last status said
+  int tells WEFT_GUARDED_BY(mutex) = 0;                 ///< statuses without an answer while nothing was open
   // as callee
   std::unordered_map<uint64_t, std::shared_ptr<Served>> served WEFT_GUARDED_BY(mutex);
   FinishedSet finished WEFT_GUARDED_BY(mutex);
@@ -135,7 +137,7 @@ struct Agent::Impl final : Receiver {
   void schedule(TimePoint when);
   void tick();
   TimePoint tend(Peer& p, TimePoint now);
-  void ask(Peer& p, bool wants_answer);
+  void ask(Peer& p);
   void on_status_reply(Peer& p, const std::string& header, const Envelope& e);
   void lose(Peer& p, bool left_group, const std::string& reason);
 

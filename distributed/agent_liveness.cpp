@@ -5,6 +5,7 @@ namespace weft::rpc {
 
 namespace {
 constexpr size_t kMaxListed = 4096;   ///< open requests named in one status; what is beyond waits for the next
+constexpr int kMaxTells = 8;          ///< how often a quiet peer without a watch is told the floor before it is left alone
 }
 
 /// Sets the timer to `when`, unless it fires earlier already. It never fires too late, and once too often at most.
@@ -67,9 +68,15 @@ TimePoint Agent::Impl::tend(Peer& p, TimePoint now) {
       }
       p.ask_now = false;
       next = std::min(next, due);
-    } else if (p.told_floor < p.next_sequence) {  // quiet: let the peer forget the last answers
-      if (now >= p.heard + options.retry) tell = true;
-      else next = std::min(next, p.heard + options.retry);
+    } else if (p.told_floor < p.next_sequence && p.tells < kMaxTells) {  // quiet: let the peer forget the last answers
+      TimePoint due = std::max(p.heard, p.asked) + options.retry;
+      if (now >= due) {
+        tell = true;
+        ++p.tells;
+        p.asked = now;
+        due = now + options.retry;
+      }
+      next = std::min(next, due);
     }
   }
   for (PendingCall& call : expired) end(p, std::move(call), nullptr);
@@ -77,18 +84,18 @@ TimePoint Agent::Impl::tend(Peer& p, TimePoint now) {
     lose(p, false, str("nothing was heard from it for ", std::chrono::duration<double>(options.lease).count(), " s"));
     return kNever;
   }
-  if (ask_peer || tell) ask(p, ask_peer);
+  if (ask_peer || tell) ask(p);
   return next;
 }
 
 /// Sends a status: [wants an answer][upto][count][open requests below upto].
-void Agent::Impl::ask(Peer& p, bool wants_answer) {
+void Agent::Impl::ask(Peer& p) {
   Message m;
   Envelope e;
   {
     MutexLock lock(p.mutex);
     Encoder out(m);
-    out.number(static_cast<uint8_t>(wants_answer));
+    out.number(uint8_t{1});
     const size_t count = std::min(p.pending.size(), kMaxListed);
     uint64_t upto = p.next_sequence;
     std::vector<uint64_t> open;
@@ -103,8 +110,7 @@ void Agent::Impl::ask(Peer& p, bool wants_answer) {
     out.number(upto);
     out.put(open);
     out.finish();
-    e.floor = p.floor();
-    p.told_floor = std::max(p.told_floor, e.floor);
+    e.floor = p.asked_floor = p.floor();
     e.to_incarnation = p.incarnation.value;
   }
   seal(m);
@@ -161,6 +167,11 @@ void Agent::Impl::on_status_reply(Peer& p, const std::string& header, const Enve
     Decoder in(m);
     const auto unknown = in.get<std::vector<uint64_t>>();
     in.expect_end();
+    {
+      MutexLock lock(p.mutex);
+      p.told_floor = std::max(p.told_floor, p.asked_floor);
+      p.tells = 0;
+    }
     for (const uint64_t sequence : unknown) {
       std::string bytes;
       std::vector<Payload> payloads;

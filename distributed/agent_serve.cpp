@@ -186,7 +186,6 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
     MutexLock lock(p.mutex);
     if (!served->finished && !p.lost) {
       e.floor = p.floor();
-      p.told_floor = std::max(p.told_floor, e.floor);
       e.to_incarnation = p.incarnation.value;
       stamp(message, e);
       bytes = message.bytes;
