@@ -3,6 +3,7 @@
 
 #include <weft/distributed/dist_autograd.h>
 #include <weft/distributed/fields.h>
+#include <weft/distributed/remote_module.h>
 #include <weft/distributed/rpc.h>
 #include <weft/distributed/rref.h>
 #include <weft/distributed/spawn.h>
