@@ -270,12 +270,15 @@ StatePtr References::decode(Decoder& in, const ValueType* type) {
   const WorkerId from = in.from();
   const auto agent = agent_.lock();
   if (!agent || from.value < 0) throw RpcError("a reference travels only in a call or its reply");
-  {
-    MutexLock lock(mutex_);
+  const auto check_refused = [&] {  // step 9; under the mutex
     if (refused_.erase(fork) != 0) throw RpcError(str(id, " (", fork, ") was taken back: the call that carries it was given up by worker ", from.value));
-  }
+  };
   if (owner == self_.id) {
     std::shared_ptr<OwnedState> state;
+    {
+      MutexLock lock(mutex_);
+      check_refused();
+    }
     if (from == self_.id) {  // step 8
       std::vector<Later> after;
       {
@@ -302,6 +305,7 @@ StatePtr References::decode(Decoder& in, const ValueType* type) {
   {
     MutexLock lock(mutex_);
     if (stopped_) throw RpcError(str("worker '", self_.name, "' has been shut down"));
+    check_refused();
     if (!users_.emplace(fork, state).second) throw WireError(str("a message brings ", fork, " for the second time"));
     if (!direct) pending_[fork] = Pending{state, in.is_reply(), {}};
   }
