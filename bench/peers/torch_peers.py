@@ -48,104 +48,166 @@ def has_fast_blas():
         return re.search(r"openblas|mkl|blis", file.read()) is not None
 
 
+def backward_of(loss, leaves):
+    return torch.autograd.grad(loss, leaves)
+
+
+def chain(op, length=1000):
+    x, one = torch.ones(1, requires_grad=True), torch.ones(1)
+    y = x
+    for _ in range(length):
+        y = op(y, one)
+    y.backward()
+
+
 def ops():
-    x, z = torch.zeros(1), torch.zeros(1)
-    g = torch.zeros(1, requires_grad=True)
-    report("add_one_element", lambda: x + z, inner=1000)
-    report("add_one_element_recorded", lambda: g + z, inner=1000)
-    report("add_one_element_backward", lambda: (g + z).backward(), inner=1000)
-    a, b = torch.rand(1 << 20), torch.rand(1 << 20)
-    report("add/1048576", lambda: a + b)
-    report("tanh/1048576", lambda: torch.tanh(a))
-    report("exp/1048576", lambda: torch.exp(a))
-    report("sum/1048576", lambda: a.sum())
-    for m, k, n in ((256, 256, 256), (1024, 1024, 1024), (700, 200, 10000)) if FAST_BLAS else ():
-        p, q = torch.rand(m, k), torch.rand(k, n)
-        report(f"matmul/{m}/{k}/{n}", lambda p=p, q=q: p @ q)
-    logits = torch.randn(700, 10000)
-    report("softmax/700/10000", lambda: torch.softmax(logits, 1))
+    x, z = torch.ones(1), torch.ones(1)
+    g = torch.ones(1, requires_grad=True)
+    report("small_add", lambda: x + z, inner=1000)
+    report("small_add_number", lambda: x + 1, inner=1000)
+    report("small_add_recorded", lambda: g + z, inner=1000)
+    report("chain_of_1000_adds", lambda: chain(torch.add))
+    report("chain_of_1000_muls", lambda: chain(torch.mul))
+    state, w1, b1, w2, b2 = torch.randn(1, 4), torch.randn(128, 4), torch.zeros(128), torch.randn(2, 128), torch.zeros(2)
+    linear = nn.functional.linear
+    report("small_policy_step", lambda: torch.softmax(linear(torch.relu(linear(state, w1, b1)), w2, b2), 1), inner=100)
+    a, b = torch.ones(10_000_000), torch.ones(10_000_000)
+    report("add_10M_floats", lambda: a + b)
+    logits, target = torch.randn(700, 10000, requires_grad=True), torch.randint(10000, (700,))
+    cross_entropy = nn.functional.cross_entropy
+    report("cross_entropy_700x10000", lambda: backward_of(cross_entropy(logits, target), [logits]))
+    report("CrossEntropy/1/real_time", lambda: backward_of(cross_entropy(logits, target), [logits]))
+    table, ids, seed = nn.Embedding(10000, 200), torch.randint(10000, (700,)), torch.randn(700, 200)
+
+    def embedding_step():
+        table.zero_grad(set_to_none=True)
+        table(ids).backward(seed)
+
+    report("EmbeddingStep", embedding_step)
+    if FAST_BLAS:
+        m, w = torch.randn(700, 200), torch.randn(10000, 200)
+        report("matmul_700x200x10000", lambda: linear(m, w))
+        h, v, c = m.requires_grad_(), (w * 0.1).requires_grad_(), torch.zeros(10000, requires_grad=True)
+        loss = lambda: backward_of(cross_entropy(linear(h, v, c), target), [h, v, c])  # noqa: E731
+        report("decoder_loss/in_parts", loss)
+        report("decoder_loss/fused", loss)
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, vocabulary, hidden, layers):
+    def __init__(self, vocabulary, size):
         super().__init__()
-        self.encoder = nn.Embedding(vocabulary, hidden)
-        self.rnn = nn.LSTM(hidden, hidden, layers, dropout=0.2)
+        self.encoder = nn.Embedding(vocabulary, size)
+        self.rnn = nn.LSTM(size, size, 2, dropout=0.2)
         self.drop = nn.Dropout(0.2)
-        self.decoder = nn.Linear(hidden, vocabulary)
+        self.decoder = nn.Linear(size, vocabulary)
 
-    def forward(self, ids, state):
-        y, _ = self.rnn(self.drop(self.encoder(ids)), state)
+    def forward(self, ids):
+        y, _ = self.rnn(self.drop(self.encoder(ids)))
         return self.decoder(self.drop(y))
 
 
-def lm_step(hidden):
-    vocabulary, layers, batch, steps = 10000, 2, 20, 35
-    name = f"lm_step/{vocabulary}/{hidden}/{hidden}/{layers}"
-    if not PATTERN.search(name):
+def lm_step(size, vocabulary=10000):
+    name = f"{vocabulary}/{size}/1/real_time"
+    if not PATTERN.search("LmStep/" + name) and not PATTERN.search("LmForward/" + name):
         return
-    model = LanguageModel(vocabulary, hidden, layers)
+    model = LanguageModel(vocabulary, size)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    ids = torch.randint(vocabulary, (steps, batch))
-    targets = torch.randint(vocabulary, (steps * batch,))
-    state = (torch.zeros(layers, batch, hidden), torch.zeros(layers, batch, hidden))
+    ids, targets = torch.randint(vocabulary, (35, 20)), torch.randint(vocabulary, (700,))
+
+    def loss():
+        return nn.functional.cross_entropy(model(ids).view(-1, vocabulary), targets)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(model(ids, state).view(-1, vocabulary), targets).backward()
+        loss().backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
 
-    report(name, step, seconds=5.0)
+    report("LmStep/" + name, step, seconds=5.0)
+    model.eval()
+    with torch.no_grad():
+        report("LmForward/" + name, loss, seconds=2.0)
+
+
+def recurrent(kind, size):
+    layer, x = kind(size, size), torch.randn(35, 20, size, requires_grad=True)
+
+    def step():
+        layer.zero_grad(set_to_none=True)
+        x.grad = None
+        layer(x)[0].sum().backward()
+
+    report(f"Recurrent<nn::{kind.__name__}>/{size}/1/real_time", step, seconds=2.0)
 
 
 def optimizers():
-    def parameters():
-        made = [torch.randn(1 << 16, requires_grad=True) for _ in range(16)]
+    def parameters(count=100, size=250_000):
+        made = [torch.randn(size, requires_grad=True) for _ in range(count)]
         for p in made:
             p.grad = torch.randn_like(p)
         return made
 
-    report("sgd_step/16/65536", torch.optim.SGD(parameters(), lr=1e-3).step)
-    report("sgd_momentum_step/16/65536", torch.optim.SGD(parameters(), lr=1e-3, momentum=0.9).step)
-    report("adam_step/16/65536", torch.optim.Adam(parameters(), lr=1e-3).step)
+    sgd, adam = torch.optim.SGD, torch.optim.Adam
+    report("Sgd/1/real_time", sgd(parameters(), lr=1e-3).step)
+    report("SgdMomentum/1/real_time", sgd(parameters(), lr=1e-3, momentum=0.9).step)
+    report("Adam/1/real_time", adam(parameters(), lr=1e-3).step)
+    report("SmallSgdMomentum/1/real_time", sgd(parameters(1000, 100), lr=1e-3, momentum=0.9).step)
+    report("SmallAdam/1/real_time", adam(parameters(1000, 100), lr=1e-3).step)
+    clipped = parameters()
+    report("ClipGradNorm/1/real_time", lambda: nn.utils.clip_grad_norm_(clipped, 0.25))
 
 
 def nothing():
     return None
 
 
+def call_back():
+    return rpc.rpc_sync("worker0", nothing)
+
+
 def my_add(a, b):
     return a + b
 
 
-def my_add_iteration():
+def my_add_iteration(a, b):
     with dist_autograd.context() as context:
-        a, b, t = (torch.rand(3, 3, requires_grad=True) for _ in range(3))
-        c = rpc.rpc_sync("worker1", my_add, args=(a, b))
-        dist_autograd.backward(context, [torch.mul(c, t).sum()])
-        return dist_autograd.get_gradients(context)
+        dist_autograd.backward(context, [rpc.rpc_sync("worker1", my_add, args=(a, b)).sum()])
 
 
-def worker(rank, port):
+def local_add(a, b):
+    return backward_of(my_add(a, b).sum(), [a, b])
+
+
+def empty_context():
+    with dist_autograd.context():
+        pass
+
+
+def worker(rank, port, transport):
     torch.set_num_threads(1)
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}")
+    force = {"_transports": ["uv"], "_channels": ["basic"]} if transport == "tcp" else {}
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", **force)
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
     if rank == 0:
         a, b = torch.rand(3, 3), torch.rand(3, 3)
-        report("rpc_sync_noop", lambda: rpc.rpc_sync("worker1", nothing), seconds=3.0)
-        report("rpc_sync_my_add", lambda: rpc.rpc_sync("worker1", my_add, args=(a, b)), seconds=3.0)
-        report("dist_autograd_my_add", my_add_iteration, seconds=3.0)
+        where = "unix1_tcp2:" + ("2" if transport == "tcp" else "1") + "/real_time"
+        report("noop_call/" + where, lambda: rpc.rpc_sync("worker1", nothing), seconds=2.0)
+        report("add_3x3/" + where, lambda: rpc.rpc_sync("worker1", my_add, args=(a, b)), seconds=2.0)
+        report("nested/" + where, lambda: rpc.rpc_sync("worker1", call_back), seconds=2.0)
+        if transport != "tcp":
+            p, q = torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
+            report("MyAdd/0/real_time", lambda: my_add_iteration(p, q), seconds=3.0)
+            report("LocalAdd", lambda: local_add(p, q))
+            report("EmptyContext", empty_context)
     rpc.shutdown()
 
 
 def remote():
-    if not any(PATTERN.search(name) for name in ("rpc_sync_noop", "rpc_sync_my_add", "dist_autograd_my_add")):
-        return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(port,), nprocs=2)
+    for transport in ("same host", "tcp"):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        mp.spawn(worker, args=(port, transport), nprocs=2)
 
 
 if __name__ == "__main__":
@@ -156,5 +218,9 @@ if __name__ == "__main__":
     ops()
     if FAST_BLAS:
         lm_step(200)
+        lm_step(650)
+        recurrent(nn.LSTM, 200)
+        recurrent(nn.LSTM, 650)
+        recurrent(nn.GRU, 200)
     optimizers()
     remote()
