@@ -210,8 +210,8 @@ class Central {
  private:
   void* obtain(size_t bytes, size_t wanted) {
     void* p = nullptr;
-    if (disabled) {  // exactly what was asked for, so that a checker sees the end of the block
-      if (posix_memalign(&p, kAlign, std::max<size_t>(wanted, 1)) != 0) return nullptr;
+    if (disabled) {  // exactly what was asked for, so that a checker sees the end of the block; checkers abort on absurd sizes
+      if (wanted > size_t{1} << 39 || posix_memalign(&p, kAlign, std::max<size_t>(wanted, 1)) != 0) return nullptr;
     } else {
       p = bytes >= kMapped ? map_block(bytes) : std::aligned_alloc(kAlign, bytes);
       if (!p) return nullptr;

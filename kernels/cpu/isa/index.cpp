@@ -125,16 +125,20 @@ template <class F>
 void each_nonzero(const View& x, const F& f) {
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const auto nonzero = [](T v) {
+      if constexpr (sizeof(T) == 2) return static_cast<float>(v) != 0;
+      else return v != T(0);
+    };
+    if (x.is_contiguous()) {
+      const T* const p = x.as<T>();
+      for (int64_t i = 0, n = x.numel(); i < n; ++i)
+        if (nonzero(p[i])) f(i);
+      return;
+    }
     Lines<1> lines(x.sizes, -1, {x.strides});
     lines.seek(0);
-    for (int64_t i = 0; i < lines.count(); ++i, lines.next()) {
-      const T v = x.as<T>()[lines.offset(0)];
-      if constexpr (sizeof(T) == 2) {
-        if (static_cast<float>(v) != 0) f(i);
-      } else if (v != T(0)) {
-        f(i);
-      }
-    }
+    for (int64_t i = 0; i < lines.count(); ++i, lines.next())
+      if (nonzero(x.as<T>()[lines.offset(0)])) f(i);
   });
 }
 

@@ -240,18 +240,23 @@ void bernoulli(PhiloxKey key, V p, V y) {
     for (int d = 0; d < p.ndim(); ++d) one = one && (p.stride(d) == 0 || p.size(d) == 1);
     C single = 0;
     if (one && y.numel() > 0) converter(p.dtype, dtype_of<C>)(p.data, &single, 1);
-    each_chunk<false>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
-      C chance[kChunk];
-      bool hit[kChunk];
-      bool* const to = chunk_target(y, i0, hit);
-      if (one) {
-        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < single;
-      } else {
-        load_chunk(p, i0, n, chance);
-        for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < chance[i];
-      }
-      if (to == hit) store_chunk(y, i0, n, hit);
-    });
+    const auto run = [&](auto out_tag) {
+      using Out = typename decltype(out_tag)::type;
+      each_chunk<false>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
+        C chance[kChunk];
+        Out hit[kChunk];
+        Out* const to = chunk_target(y, i0, hit);
+        if (one) {
+          for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < single ? Out(1) : Out(0);
+        } else {
+          load_chunk(p, i0, n, chance);
+          for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < chance[i] ? Out(1) : Out(0);
+        }
+        if (to == hit) store_chunk(y, i0, n, hit);
+      });
+    };
+    if (is_floating(y.dtype)) run(TypeTag<float>{});
+    else run(TypeTag<bool>{});
   });
 }
 

@@ -145,7 +145,7 @@ void put(const View& y, int64_t offset, W value) {
 
 constexpr int64_t kUnit = 1 << 14;   // reduced elements folded without a break
 constexpr int64_t kTask = 1 << 16;   // elements per task
-constexpr int64_t kBlock = 256;      // neighbouring outputs carried together
+constexpr int64_t kBlock = 1024;     // neighbouring outputs carried together
 
 template <class Op, class T>
 void reduce_inner(const View& x, const View& y, const Dims& kept, const Dims& reduced) {
@@ -201,7 +201,14 @@ void reduce_outer(const View& x, const View& y, const Dims& kept, const Dims& re
       int64_t ro = 0, unused = 0;
       reduced.offsets(r, ro, unused);
       const T* row = data + ro;
-      for (int64_t i = 0; i < inner; ++i, row += step) {
+      int64_t i = 0;
+      for (; xs == 1 && i + 4 <= inner; i += 4, row += 4 * step) {  // four rows at a time, in order
+        const T *a = row, *b = a + step, *c = b + step, *d = c + step;
+        const auto wide = [](T v) { return static_cast<W>(Op::map(static_cast<W>(v))); };
+        for (int64_t j = 0; j < n; ++j)
+          total[j] = Op::combine(Op::combine(Op::combine(Op::combine(total[j], wide(a[j])), wide(b[j])), wide(c[j])), wide(d[j]));
+      }
+      for (; i < inner; ++i, row += step) {
         if (xs == 1)
           for (int64_t j = 0; j < n; ++j) total[j] = Op::combine(total[j], static_cast<W>(Op::map(static_cast<W>(row[j]))));
         else
@@ -256,6 +263,15 @@ void arg_reduce(bool largest, int dim, V x, V values, V indices) {
       const T* p = x.as<T>() + line.offset(0);
       int64_t best = 0;
       Wide<T> value = static_cast<Wide<T>>(p[0]);
+      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+        if (step == 1 && n >= 64) {  // the value in vectors, then its place
+          value = largest ? fold_line<MaxOp>(p, n, 1) : fold_line<MinOp>(p, n, 1);
+          while (static_cast<Wide<T>>(p[best]) != value && (value == value || p[best] == p[best])) ++best;
+          if (values.defined()) values.as<T>()[line.offset(1)] = p[best];
+          indices.as<int64_t>()[line.offset(2)] = best;
+          return;
+        }
+      }
       for (int64_t i = 1; i < n && value == value; ++i) {  // the first NaN ends the search: it wins
         const Wide<T> v = static_cast<Wide<T>>(p[i * step]);
         if ((largest ? v > value : v < value) || v != v) value = v, best = i;

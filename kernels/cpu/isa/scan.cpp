@@ -1,5 +1,7 @@
-// Running sums and products along a dim, and stable sorting of rows (a bottom-up merge of positions: n log n compares, two buffers). NaN
-// counts as the largest value.
+// Running sums and products along a dim, and stable sorting of rows. NaN counts as the largest value. A row is sorted by unsigned keys
+// whose order is the wanted one: short rows by merging, long ones digit by digit (radix 256, digits that all keys share are skipped),
+// and the first few of a long row by a heap, one pass over the row.
+#include <bit>
 #include <type_traits>
 
 #include <weft/kernels/cpu/isa/lines.h>
@@ -34,48 +36,118 @@ void cumulate(Reduce op, int dim, V x, V y) {
   });
 }
 
-/// order[0 .. n) becomes the positions of p in ascending (or descending) order, equal ones in order of position.
-template <class T>
-void merge_sort(const T* p, int64_t step, int64_t n, bool descending, int64_t* order, int64_t* spare) {
-  const auto before = [&](int64_t a, int64_t b) {
-    const auto x = static_cast<Wide<T>>(p[a * step]), y = static_cast<Wide<T>>(p[b * step]);
-    if (x != x || y != y) return descending ? (x != x && y == y) : (x == x && y != y);
-    return descending ? x > y : x < y;
-  };
-  for (int64_t i = 0; i < n; ++i) order[i] = i;
+template <class T> using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+/// Equal for equal values (also 0 and -0), and in their order; every NaN is the largest key. Reversed for descending order.
+template <class T> Key<T> key_of(T x, bool descending) {
+  using K = Key<T>;
+  constexpr K top = K{1} << (8 * sizeof(K) - 1);
+  K key;
+  if constexpr (std::is_integral_v<T>) {
+    key = static_cast<K>(x) ^ (std::is_signed_v<T> ? top : 0);
+  } else {
+    using F = std::conditional_t<sizeof(T) == 8, double, float>;
+    const F f = static_cast<F>(x) + F(0);  // turns -0 into 0
+    const K bits = std::bit_cast<K>(f);
+    key = f != f ? ~K{0} : bits & top ? ~bits : bits | top;
+  }
+  return descending ? ~key : key;
+}
+
+template <class K> struct Item {
+  K key;
+  int64_t at;
+};
+template <class K> bool before(const Item<K>& a, const Item<K>& b) { return a.key < b.key || (a.key == b.key && a.at < b.at); }
+
+/// Sorts n items, spare having the same room; returns where the result lies.
+template <class K> Item<K>* merge_sort(Item<K>* from, Item<K>* to, int64_t n) {
   constexpr int64_t kRun = 16;
   for (int64_t start = 0; start < n; start += kRun)
     for (int64_t i = start + 1; i < n && i < start + kRun; ++i) {
-      const int64_t moving = order[i];
+      const Item<K> moving = from[i];
       int64_t j = i;
-      for (; j > start && before(moving, order[j - 1]); --j) order[j] = order[j - 1];
-      order[j] = moving;
+      for (; j > start && before(moving, from[j - 1]); --j) from[j] = from[j - 1];
+      from[j] = moving;
     }
-  int64_t *from = order, *to = spare;
   for (int64_t width = kRun; width < n; width *= 2) {
     for (int64_t start = 0; start < n; start += 2 * width) {
       const int64_t middle = start + width < n ? start + width : n, end = middle + width < n ? middle + width : n;
       int64_t a = start, b = middle;
-      for (int64_t k = start; k < end; ++k) to[k] = a < middle && (b >= end || !before(from[b], from[a])) ? from[a++] : from[b++];
+      for (int64_t k = start; k < end; ++k) to[k] = a < middle && (b >= end || before(from[a], from[b])) ? from[a++] : from[b++];
     }
-    int64_t* swap = from;
+    Item<K>* const swap = from;
     from = to, to = swap;
   }
-  if (from != order)
-    for (int64_t i = 0; i < n; ++i) order[i] = from[i];
+  return from;
+}
+
+/// The same for items whose positions ascend; stable by construction.
+template <class K> Item<K>* radix_sort(Item<K>* from, Item<K>* to, int64_t n) {
+  constexpr int kDigits = static_cast<int>(sizeof(K));
+  Scratch<int64_t> counts(kDigits * 256);
+  int64_t* const count = counts.get();
+  for (int i = 0; i < kDigits * 256; ++i) count[i] = 0;
+  for (int64_t i = 0; i < n; ++i)
+    for (int d = 0; d < kDigits; ++d) ++count[d * 256 + static_cast<int>(from[i].key >> (8 * d) & 255)];
+  for (int d = 0; d < kDigits; ++d) {
+    int64_t* const c = count + d * 256;
+    if (c[from[0].key >> (8 * d) & 255] == n) continue;
+    int64_t sum = 0;
+    for (int v = 0; v < 256; ++v) {
+      const int64_t here = c[v];
+      c[v] = sum;
+      sum += here;
+    }
+    for (int64_t i = 0; i < n; ++i) to[c[from[i].key >> (8 * d) & 255]++] = from[i];
+    Item<K>* const swap = from;
+    from = to, to = swap;
+  }
+  return from;
+}
+
+/// Moves the item at `at` down a heap whose largest item is on top.
+template <class K> void sift_down(Item<K>* heap, int64_t n, int64_t at) {
+  const Item<K> moving = heap[at];
+  for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+    if (child + 1 < n && before(heap[child], heap[child + 1])) ++child;
+    if (!before(moving, heap[child])) break;
+    heap[at] = heap[child];
+  }
+  heap[at] = moving;
+}
+
+/// The `keep` first items of a row in heap[0 .. keep), in no order.
+template <class T> void select_first(const T* p, int64_t step, int64_t n, int64_t keep, bool descending, Item<Key<T>>* heap) {
+  for (int64_t i = 0; i < keep; ++i) heap[i] = {key_of(p[i * step], descending), i};
+  for (int64_t i = keep / 2 - 1; i >= 0; --i) sift_down(heap, keep, i);
+  for (int64_t i = keep; i < n; ++i) {
+    const Key<T> key = key_of(p[i * step], descending);
+    if (key >= heap[0].key) continue;  // of equal keys the earlier one stays
+    heap[0] = {key, i};
+    sift_down(heap, keep, 0);
+  }
 }
 
 void sort(bool descending, V x, V values, V indices) {
   const int64_t n = x.size(1), keep = indices.size(1);
+  if (keep == 0) return;
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    using K = Key<T>;
     each_line<3>(x.sizes, 1, {x.strides, values.strides, indices.strides}, [&](const Lines<3>& line) {
       const T* p = x.as<T>() + line.offset(0);
-      Scratch<int64_t> order(n), spare(n);
-      merge_sort(p, x.stride(1), n, descending, order.get(), spare.get());
+      const bool few = keep <= n / 16;
+      const int64_t count = few ? keep : n;
+      Scratch<Item<K>> items(count), spare(count);
+      if (few) select_first(p, x.stride(1), n, keep, descending, items.get());
+      else
+        for (int64_t i = 0; i < n; ++i) items.get()[i] = {key_of(p[i * x.stride(1)], descending), i};
+      const bool by_digits = !few && n > 1000;  // a heap's positions do not ascend
+      const Item<K>* const sorted = by_digits ? radix_sort(items.get(), spare.get(), count) : merge_sort(items.get(), spare.get(), count);
       for (int64_t i = 0; i < keep; ++i) {
-        values.as<T>()[line.offset(1) + i * values.stride(1)] = p[order.get()[i] * x.stride(1)];
-        indices.as<int64_t>()[line.offset(2) + i * indices.stride(1)] = order.get()[i];
+        values.as<T>()[line.offset(1) + i * values.stride(1)] = p[sorted[i].at * x.stride(1)];
+        indices.as<int64_t>()[line.offset(2) + i * indices.stride(1)] = sorted[i].at;
       }
     });
   });
