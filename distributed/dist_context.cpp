@@ -197,6 +197,8 @@ void ContextTable::attach_send(ContextState& context, WorkerId to, Kind kind, Me
     if (!edges.empty()) {
       node = Ref<SendNode>::adopt(new SendNode(to, number, runtime_->now(), to_string(kind)));
       node->edges() = std::move(edges);
+      for (const Tensor& t : message.tensors)
+        if (t.requires_grad() && t.is_leaf()) node->leaves.push_back(t);
     }
   }
   const bool has_send = static_cast<bool>(node);

@@ -35,6 +35,7 @@ class SendNode final : public Node {
   const int64_t message;
   const TimePoint made;
   const std::string what;
+  std::vector<Tensor> leaves;  ///< sent leaves: the gradient's place lives as long as the context
 };
 
 /// Where tensors came in: the end of the local graph, from which gradients go back to their sender.

@@ -1,19 +1,34 @@
-// The word language model. Local mode trains in this process; distributed mode is two processes, "ps" with the embedding and the decoder and
-// "trainer" with the recurrent part, joined by RANK and WORLD_SIZE or spawned here.
+// The word language model. Local mode trains in this process; distributed mode is two workers, "ps" with the embedding and the decoder and
+// "trainer" with the recurrent part, joined by RANK (0 is ps) and WORLD_SIZE, or started here (the trainer keeps the terminal).
 #include <cstdio>
 
 #include "../common/args.h"
+#include "../common/group.h"
 #include "options.h"
+#include "split_model.h"
 #include "train.h"
+#include <weft/distributed.h>
 
 int main(int argc, char** argv) {
   rnn::Options options = rnn::parse(argc, argv);
   return examples::guarded("rnn", [&] {
     if (options.threads > 0) weft::set_num_threads(static_cast<int>(options.threads));
-    if (options.tutorial) return rnn::train_tutorial(options, *rnn::make_local_model(options));
-    const examples::Corpus corpus = examples::load_corpus(options.data);
-    options.vocabulary = corpus.vocabulary();
-    std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()), corpus.train.size());
-    return rnn::train(options, corpus, *rnn::make_local_model(options));
+    const bool split = options.mode == "distributed";
+    const auto train = [&] {
+      examples::Corpus corpus;
+      if (!options.tutorial) {
+        corpus = examples::load_corpus(options.data);
+        options.vocabulary = corpus.vocabulary();
+        std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()), corpus.train.size());
+      }
+      const auto model = split ? rnn::make_split_model(options) : rnn::make_local_model(options);
+      return options.tutorial ? rnn::train_tutorial(options, *model) : rnn::train(options, corpus, *model);
+    };
+    if (!split) return train();
+    if (!options.tutorial && !weft::rpc::spawned_rank()) examples::load_corpus(options.data);  // a missing corpus is found before anything starts
+    return examples::run_group({.world_size = 2,
+                                .name = [](int rank, bool spawned) { return (rank == 0) == spawned ? "trainer" : "ps"; },
+                                .passive = [](const std::string& name) { return name == "ps"; }},
+                               [&](const std::string&) { return train(); });
   });
 }

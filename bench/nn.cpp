@@ -1,0 +1,95 @@
+// Layers and the word-language-model training step. Arg order of LmStep: vocabulary, size (embedding and hidden), threads; batch 20,
+// 35 steps, 2 layers, SGD with clipping, as in the peer's script wlm.py.
+#include <benchmark/benchmark.h>
+
+#include <weft/weft.h>
+
+namespace {
+
+using namespace weft;
+
+struct LanguageModel {
+  nn::Embedding encoder;
+  nn::LSTM rnn;
+  nn::Linear decoder;
+  std::vector<Tensor> parameters;
+  optim::SGD sgd;
+
+  LanguageModel(int64_t vocabulary, int64_t size)
+      : encoder(vocabulary, size), rnn(size, size, {.num_layers = 2}), decoder(size, vocabulary), parameters(all()), sgd(parameters, {.lr = 1}) {}
+  std::vector<Tensor> all() {
+    std::vector<Tensor> out{encoder.weight};
+    for (const Tensor& p : rnn.parameters()) out.push_back(p);
+    out.push_back(decoder.weight);
+    out.push_back(decoder.bias);
+    return out;
+  }
+  Tensor loss(const Tensor& ids, const Tensor& target) {
+    const Tensor y = rnn.forward(encoder.forward(ids)).y;
+    return cross_entropy(decoder.forward(y.reshape({-1, y.size(2)})), target);
+  }
+};
+
+void LmStep(benchmark::State& state) {
+  set_num_threads(static_cast<int>(state.range(2)));
+  manual_seed(1);
+  LanguageModel model(state.range(0), state.range(1));
+  const Tensor ids = randint(0, state.range(0), {35, 20}), target = randint(0, state.range(0), {700});
+  for (auto _ : state) {
+    model.sgd.zero_grad();
+    model.loss(ids, target).backward();
+    optim::clip_grad_norm(model.parameters, 0.25);
+    model.sgd.step();
+  }
+  state.counters["tokens/s"] = benchmark::Counter(700.0 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+}
+BENCHMARK(LmStep)->Args({10000, 200, 1})->Args({10000, 200, 2})->Args({10000, 650, 1})->Args({10000, 650, 2})->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void LmForward(benchmark::State& state) {
+  set_num_threads(static_cast<int>(state.range(2)));
+  LanguageModel model(state.range(0), state.range(1));
+  NoGrad guard;
+  const Tensor ids = randint(0, state.range(0), {35, 20}), target = randint(0, state.range(0), {700});
+  for (auto _ : state) benchmark::DoNotOptimize(model.loss(ids, target).raw());
+}
+BENCHMARK(LmForward)->Args({10000, 200, 1})->Args({10000, 200, 2})->Unit(benchmark::kMillisecond)->UseRealTime();
+
+template <class Layer>
+void Recurrent(benchmark::State& state) {
+  set_num_threads(static_cast<int>(state.range(1)));
+  const int64_t size = state.range(0);
+  Layer layer(size, size);
+  Tensor x = randn({35, 20, size}).requires_grad_();
+  for (auto _ : state) {
+    layer.zero_grad();
+    x.zero_grad();
+    layer.forward(x).y.sum().backward();
+  }
+}
+BENCHMARK(Recurrent<nn::LSTM>)->Args({200, 1})->Args({200, 2})->Args({650, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(Recurrent<nn::GRU>)->Args({200, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void CrossEntropy(benchmark::State& state) {
+  set_num_threads(static_cast<int>(state.range(0)));
+  Tensor x = randn({700, 10000}).requires_grad_();
+  const Tensor target = randint(0, 10000, {700});
+  for (auto _ : state) {
+    x.zero_grad();
+    cross_entropy(x, target).backward();
+  }
+}
+BENCHMARK(CrossEntropy)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void EmbeddingStep(benchmark::State& state) {
+  set_num_threads(1);
+  nn::Embedding table(10000, 200);
+  const Tensor ids = randint(0, 10000, {700}), g = randn({700, 200});
+  for (auto _ : state) {
+    table.zero_grad();
+    table.forward(ids).backward(g);
+  }
+}
+BENCHMARK(EmbeddingStep)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+

@@ -1,0 +1,49 @@
+// Optimizer steps: 100 tensors of 250,000 floats (25M in all), and 1000 tensors of 100 floats. bytes/s counts what a fused step must move.
+#include <benchmark/benchmark.h>
+
+#include <weft/weft.h>
+
+namespace {
+
+using namespace weft;
+
+template <class Opt>
+void steps(benchmark::State& state, typename Opt::Options options, int64_t count, int64_t size, int64_t bytes_per_element) {
+  set_num_threads(static_cast<int>(state.range(0)));
+  std::vector<Tensor> params;
+  for (int64_t i = 0; i < count; ++i) {
+    params.push_back(randn({size}).requires_grad_());
+    params.back().set_grad(randn({size}));
+  }
+  Opt opt(params, options);
+  opt.step();
+  for (auto _ : state) opt.step();
+  state.SetBytesProcessed(state.iterations() * count * size * bytes_per_element);
+}
+
+void Sgd(benchmark::State& s) { steps<optim::SGD>(s, {.lr = 1e-3}, 100, 250000, 12); }
+void SgdMomentum(benchmark::State& s) { steps<optim::SGD>(s, {.lr = 1e-3, .momentum = 0.9}, 100, 250000, 20); }
+void Qhm(benchmark::State& s) { steps<optim::QHM>(s, {.lr = 1e-3, .momentum = 0.9, .nu = 0.7}, 100, 250000, 20); }
+void Adam(benchmark::State& s) { steps<optim::Adam>(s, {.lr = 1e-3}, 100, 250000, 28); }
+void SmallSgdMomentum(benchmark::State& s) { steps<optim::SGD>(s, {.lr = 1e-3, .momentum = 0.9}, 1000, 100, 20); }
+void SmallAdam(benchmark::State& s) { steps<optim::Adam>(s, {.lr = 1e-3}, 1000, 100, 28); }
+BENCHMARK(Sgd)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(SgdMomentum)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(Qhm)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(Adam)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(SmallSgdMomentum)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(SmallAdam)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void ClipGradNorm(benchmark::State& state) {
+  set_num_threads(static_cast<int>(state.range(0)));
+  std::vector<Tensor> params;
+  for (int i = 0; i < 100; ++i) {
+    params.push_back(randn({250000}).requires_grad_());
+    params.back().set_grad(randn({250000}));
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(optim::clip_grad_norm(params, 0.25));
+}
+BENCHMARK(ClipGradNorm)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+}  // namespace
+

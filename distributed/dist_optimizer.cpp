@@ -1,0 +1,136 @@
+// Owners are grouped in order of first appearance, so construction, norms and states have one order everywhere. Calls to owners go out at
+// once and are all waited for: an owner's error never leaves another's answer unread.
+#include <weft/distributed/dist_optimizer.h>
+
+#include <map>
+
+#include <weft/autograd/parameter_lock.h>
+
+namespace weft::dist_optim {
+namespace {
+
+std::map<std::string, Factory>& factories() {
+  static std::map<std::string, Factory> all;
+  return all;
+}
+
+Factory find_rule(const std::string& name) {
+  const auto found = factories().find(name);
+  if (found != factories().end()) return found->second;
+  throw ValueError("distributed optimizer: the rule '" + name + "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
+}
+
+}  // namespace
+
+bool register_rule(const char* name, Factory factory) {
+  const auto [at, fresh] = factories().emplace(name, factory);
+  return fresh || at->second == factory;
+}
+
+OwnerOptimizer::OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params) {
+  const Factory factory = find_rule(rule);
+  for (const RRef<Tensor>& p : params) {
+    if (!p.is_owner()) throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
+    params_.push_back(p.local_value());
+  }
+  rpc::Message message;
+  {
+    rpc::Encoder out(message);
+    out.raw(options.data(), options.size());
+  }
+  rpc::Decoder in(message);
+  optimizer_ = factory(params_, in);
+  for (const Tensor& p : params_) mark_concurrent(p);
+}
+
+std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {
+  std::vector<Tensor> out;
+  for (const Tensor& p : params_) out.push_back(dist_autograd::get_gradient(context_id, p));
+  return out;
+}
+
+void OwnerOptimizer::step(int64_t context_id) { optimizer_->step(gradients(context_id)); }
+
+std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const { return optim::grad_powers(gradients(context_id), p); }
+
+void OwnerOptimizer::scale(int64_t context_id, double factor) { optim::scale_grads(gradients(context_id), factor); }
+
+DistributedOptimizer::DistributedOptimizer(const char* rule, std::string options, double lr, const std::vector<RRef<Tensor>>& params)
+    : count_(params.size()), lr_(lr) {
+  if (params.empty()) throw ValueError("distributed optimizer: the parameter list is empty");
+  std::vector<std::vector<RRef<Tensor>>> lists;
+  std::vector<rpc::WorkerInfo> who;
+  for (size_t i = 0; i < params.size(); ++i) {
+    size_t o = 0;
+    while (o < who.size() && who[o].id != params[i].owner().id) ++o;
+    if (o == who.size()) {
+      who.push_back(params[i].owner());
+      lists.emplace_back();
+      owners_.emplace_back();
+    }
+    lists[o].push_back(params[i]);
+    owners_[o].at.push_back(i);
+  }
+  for (size_t o = 0; o < who.size(); ++o) owners_[o].optimizer = rpc::remote<OwnerOptimizer>(who[o], std::string(rule), options, lists[o]);
+  for (const Owner& owner : owners_) owner.optimizer.created().wait();
+}
+
+template <class R, class Call>
+std::vector<R> DistributedOptimizer::on_all(const char* what, Call&& call) const {
+  std::vector<rpc::Future<R>> futures;
+  for (const Owner& owner : owners_) futures.push_back(call(owner));
+  std::vector<R> out;
+  std::exception_ptr first;
+  std::string failed;
+  for (size_t o = 0; o < futures.size(); ++o) {
+    try {
+      out.push_back(futures[o].take());
+    } catch (const std::exception& e) {
+      if (!first) first = std::current_exception();
+      failed += str(failed.empty() ? "" : "; ", "'", owners_[o].optimizer.owner_name(), "': ", e.what());
+    }
+  }
+  if (!first) return out;
+  if (owners_.size() == 1) std::rethrow_exception(first);
+  throw RpcError(str("distributed optimizer: ", what, " failed on ", failed, " (the other owners have done it)"));
+}
+
+namespace {
+/// A void call as one with a value, so that one loop serves both.
+rpc::Future<bool> flagged(rpc::Future<void> f) {
+  return f.then_inline([] { return true; });
+}
+}  // namespace
+
+void DistributedOptimizer::step(int64_t context_id) {
+  on_all<bool>("step", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::step>(context_id)); });
+}
+
+double DistributedOptimizer::clip_grad_norm(int64_t context_id, double max_norm, double p) {
+  if (!(max_norm >= 0)) throw ValueError(str("clip_grad_norm: max_norm must not be negative, got ", max_norm));
+  const auto parts = on_all<std::vector<double>>("clip_grad_norm", [&](const Owner& o) { return o.optimizer.rpc_async<&OwnerOptimizer::powers>(context_id, p); });
+  std::vector<double> powers(count_, 0.0);
+  for (size_t o = 0; o < owners_.size(); ++o)
+    for (size_t k = 0; k < owners_[o].at.size(); ++k) powers[owners_[o].at[k]] = parts[o].at(k);
+  const double total = optim::total_norm(powers, p), factor = optim::clip_factor(total, max_norm);
+  on_all<bool>("clip_grad_norm", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::scale>(context_id, factor)); });
+  return total;
+}
+
+void DistributedOptimizer::set_lr(double lr) {
+  if (!(lr >= 0)) throw ValueError(str("set_lr: the rate must not be negative, got ", lr));
+  on_all<bool>("set_lr", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::set_lr>(lr)); });
+  lr_ = lr;
+}
+
+std::vector<optim::StateDict> DistributedOptimizer::state_dict() const {
+  return on_all<optim::StateDict>("state_dict", [](const Owner& o) { return o.optimizer.rpc_async<&OwnerOptimizer::state>(); });
+}
+
+void DistributedOptimizer::load_state_dict(const std::vector<optim::StateDict>& state) {
+  if (state.size() != owners_.size()) throw ValueError(str("load_state_dict: ", state.size(), " states for ", owners_.size(), " owners"));
+  size_t next = 0;
+  on_all<bool>("load_state_dict", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::load_state>(state[next++])); });
+}
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,101 @@
+#include "agent.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace cartpole {
+namespace {
+
+using weft::Generator;
+using weft::Tensor;
+using weft::nn::name_key;
+
+Generator stream(uint64_t seed, const char* what, int64_t observer, int64_t episode) {
+  return Generator(seed).fork(name_key(what)).fork(static_cast<uint64_t>(observer)).fork(static_cast<uint64_t>(episode));
+}
+
+}  // namespace
+
+Generator environment_draws(uint64_t seed, int64_t observer, int64_t episode) { return stream(seed, "environment", observer, episode); }
+
+Policy::Policy(uint64_t seed) : affine1_(4, 128), affine2_(128, 2) {
+  add("affine1", affine1_);
+  add("affine2", affine2_);
+  Generator draws = Generator(seed).fork(name_key("policy"));
+  affine1_.reset_parameters(&draws);
+  affine2_.reset_parameters(&draws);
+}
+
+Tensor Policy::forward(const Tensor& x, Generator& draws) const {
+  const Tensor hidden = weft::relu(weft::dropout(affine1_.forward(x), 0.6, is_training(), &draws));
+  return weft::softmax(affine2_.forward(hidden), 1);
+}
+
+Learner::Learner(const AgentOptions& options)
+    : options_(options), policy_(options.seed), optimizer_(policy_.parameters(), {.lr = options.lr}), records_(static_cast<size_t>(options.observers)) {}
+
+void Learner::check(int64_t observer) const {
+  if (observer < 0 || observer >= options_.observers)
+    throw weft::IndexError(weft::str("agent: observer ", observer, " is outside [0, ", options_.observers, ")"));
+}
+
+int64_t Learner::select_action(int64_t observer, const Tensor& state) {
+  check(observer);
+  Record& record = records_[static_cast<size_t>(observer)];
+  size_t step;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    step = record.log_probs.size();
+  }
+  Generator draws = stream(options_.seed, "policy", observer, episode_).fork(step);
+  const auto choice = weft::nn::Categorical::from_probs(policy_.forward(state.reshape({1, 4}), draws));
+  const Tensor action = choice.sample(&draws);
+  Tensor log_prob = choice.log_prob(action);
+  std::lock_guard<std::mutex> lock(mutex_);
+  record.log_probs.push_back(std::move(log_prob));
+  return action.item<int64_t>();
+}
+
+void Learner::report_reward(int64_t observer, double reward) {
+  check(observer);
+  std::lock_guard<std::mutex> lock(mutex_);
+  records_[static_cast<size_t>(observer)].rewards.push_back(reward);
+}
+
+double Learner::finish_episode() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Tensor> log_probs;
+  std::vector<float> returns;
+  double smallest = std::numeric_limits<double>::infinity();
+  for (Record& record : records_) {
+    const size_t steps = std::min(record.rewards.size(), record.log_probs.size());
+    std::vector<double> backwards(steps);
+    double sum = 0, total = 0;
+    for (size_t t = steps; t-- > 0;) {
+      backwards[t] = sum = record.rewards[t] + options_.gamma * sum;
+      total += record.rewards[t];
+    }
+    for (size_t t = 0; t < steps; ++t) {
+      returns.push_back(static_cast<float>(backwards[t]));
+      log_probs.push_back(record.log_probs[t]);
+    }
+    smallest = std::min(smallest, total);
+    record = {};
+  }
+  ++episode_;
+  if (returns.empty()) throw weft::ValueError("agent: the episode has no steps");
+  running_ = 0.05 * smallest + 0.95 * running_;
+
+  const int64_t n = static_cast<int64_t>(returns.size());
+  Tensor r = weft::from_vector(returns, {n});
+  // One step alone has no spread: its return is left as it is, where the unbiased deviation would be NaN.
+  if (n > 1) r = (r - r.mean()) / (r.std() + static_cast<double>(std::numeric_limits<float>::epsilon()));
+  optimizer_.zero_grad();
+  (weft::cat(log_probs, 0) * r).sum().neg().backward();
+  optimizer_.step();
+  return smallest;
+}
+
+}  // namespace cartpole

@@ -1,0 +1,64 @@
+// The learner: a small policy and REINFORCE with normalised returns. Observers ask it for actions and report rewards, each under its own
+// number; one mutex keeps the record of the episode whole, since calls of several observers run at once. Every draw (dropout, action)
+// is keyed by seed, observer, episode and step, so the order in which calls arrive changes no number.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include <weft/weft.h>
+
+namespace cartpole {
+
+/// Linear(4, 128) -> Dropout(0.6) -> ReLU -> Linear(128, 2) -> softmax.
+class Policy : public weft::nn::Module {
+ public:
+  explicit Policy(uint64_t seed);
+  /// x [1, 4] -> probabilities [1, 2].
+  weft::Tensor forward(const weft::Tensor& x, weft::Generator& draws) const;
+
+ private:
+  weft::nn::Linear affine1_, affine2_;
+};
+
+struct AgentOptions {
+  int64_t observers = 1;
+  uint64_t seed = 543;
+  double gamma = 0.99;
+  double lr = 1e-2;
+};
+
+class Learner {
+ public:
+  explicit Learner(const AgentOptions& options);
+
+  /// Samples an action for an observer's state [4] and keeps its log-probability. Throws: weft::IndexError for an unknown observer.
+  int64_t select_action(int64_t observer, const weft::Tensor& state);
+  /// The reward of that observer's last action.
+  void report_reward(int64_t observer, double reward);
+
+  /// Ends the episode: returns per observer (discounted within its own episode), normalised jointly over all, one Adam step.
+  /// Returns the smallest total reward of an observer.
+  double finish_episode();
+  double running_reward() const { return running_; }
+  int64_t episode() const { return episode_; }
+
+ private:
+  struct Record {
+    std::vector<weft::Tensor> log_probs;
+    std::vector<double> rewards;
+  };
+  void check(int64_t observer) const;
+  AgentOptions options_;
+  Policy policy_;
+  weft::optim::Adam optimizer_;
+  std::mutex mutex_;
+  std::vector<Record> records_;
+  double running_ = 0;
+  int64_t episode_ = 1;
+};
+
+/// The stream of one observer's environment in one episode.
+weft::Generator environment_draws(uint64_t seed, int64_t observer, int64_t episode);
+
+}  // namespace cartpole

@@ -1,0 +1,171 @@
+// CartPole with one agent and several observers: each observer runs its own environment and asks the agent, over RPC, what to do. The agent
+// learns after every round. Worker "agent" is rank 0; observers are "obs1", "obs2", ...
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "../common/args.h"
+#include "../common/group.h"
+#include "../common/report.h"
+#include "agent.h"
+#include "env.h"
+#include <weft/distributed.h>
+
+namespace cartpole {
+
+using weft::Tensor;
+using weft::rpc::RRef;
+
+/// The learner as observers reach it.
+struct Agent : Learner {
+  explicit Agent(const AgentOptions& options) : Learner(options) {}
+  void report(int64_t observer, double reward) { report_reward(observer, reward); }
+  int64_t select(int64_t observer, const Tensor& state) { return select_action(observer, state); }
+  /// Both in one call: the reward of the last action (none before the first step), then the next action.
+  int64_t report_and_select(int64_t observer, double reward, bool first, const Tensor& state) {
+    if (!first) report_reward(observer, reward);
+    return select_action(observer, state);
+  }
+};
+WEFT_RPC_CLASS(Agent, report, select, report_and_select);
+
+/// One environment.
+class Observer {
+ public:
+  Observer(int64_t number, int64_t seed, int64_t max_steps, bool fused) : number_(number), seed_(seed), max_steps_(max_steps), fused_(fused) {}
+  /// Plays one episode; returns its number of steps.
+  int64_t run_episode(const RRef<Agent>& agent, int64_t episode) {
+    weft::Generator draws = environment_draws(static_cast<uint64_t>(seed_), number_, episode);
+    std::array<float, 4> state = env_.reset(draws);
+    double reward = 0;
+    for (int64_t step = 0;; ++step) {
+      const Tensor observation = weft::from_vector(std::vector<float>(state.begin(), state.end()), {4});
+      const int64_t action = fused_ ? agent.rpc_sync<&Agent::report_and_select>(number_, reward, step == 0, observation)
+                                    : agent.rpc_sync<&Agent::select>(number_, observation);
+      const Env::Step result = env_.step(action);
+      const bool last = result.terminated || result.truncated || step + 1 == max_steps_;
+      reward = result.reward;
+      if (!fused_ || last) agent.rpc_sync<&Agent::report>(number_, reward);
+      if (last) return step + 1;
+      state = result.observation;
+    }
+  }
+
+ private:
+  Env env_;
+  int64_t number_, seed_, max_steps_;
+  bool fused_;
+};
+WEFT_RPC_CONSTRUCTOR(Observer, int64_t, int64_t, int64_t, bool);
+WEFT_RPC_CLASS(Observer, run_episode);
+
+namespace {
+
+struct Options {
+  int64_t world_size = 2, seed = 543, log_interval = 10, max_episodes = 0;
+  double gamma = 0.99, lr = 0.01;
+  std::string calls = "two", plot, json;
+};
+
+/// The learning curve as a picture: reward of each episode and its running mean.
+void plot(const std::string& path, const std::vector<double>& rewards, const std::vector<double>& running) {
+  std::ofstream out(path);
+  const double width = 800, height = 400, margin = 50;
+  const auto x = [&](size_t i) { return margin + (width - 2 * margin) * static_cast<double>(i) / static_cast<double>(std::max<size_t>(rewards.size() - 1, 1)); };
+  const auto y = [&](double v) { return height - margin - (height - 2 * margin) * v / static_cast<double>(kMaxSteps); };
+  const auto line = [&](const std::vector<double>& values, const char* colour) {
+    out << "<polyline fill='none' stroke='" << colour << "' points='";
+    for (size_t i = 0; i < values.size(); ++i) out << x(i) << ',' << y(values[i]) << ' ';
+    out << "'/>\n";
+  };
+  out << "<svg xmlns='http://www.w3.org/2000/svg' width='" << width << "' height='" << height << "' font-family='sans-serif' font-size='12'>\n"
+      << "<rect width='100%' height='100%' fill='white'/>\n";
+  for (int v = 0; v <= 500; v += 100)
+    out << "<line x1='" << margin << "' x2='" << width - margin << "' y1='" << y(v) << "' y2='" << y(v) << "' stroke='#ddd'/><text x='10' y='" << y(v) + 4 << "'>" << v << "</text>\n";
+  line(rewards, "#9ecae1");
+  line(running, "#d62728");
+  out << "<text x='" << width / 2 - 40 << "' y='" << height - 12 << "'>episode (" << rewards.size() << ")</text>\n"
+      << "<text x='" << margin << "' y='25'>reward of an episode (blue), running mean (red), solved above 475</text>\n</svg>\n";
+  if (!out.flush()) throw weft::IoError("cannot write " + path);
+}
+
+int run_agent(const Options& o) {
+  examples::catch_interrupt();
+  const int64_t observers = o.world_size - 1, max_steps = std::min(kMaxSteps, 5000 / observers);
+  auto learner = std::make_shared<Agent>(AgentOptions{.observers = observers, .seed = static_cast<uint64_t>(o.seed), .gamma = o.gamma, .lr = o.lr});
+  const RRef<Agent> agent(learner);
+  std::vector<RRef<Observer>> all;
+  for (int64_t k = 0; k < observers; ++k)
+    all.push_back(weft::rpc::remote<Observer>("obs" + std::to_string(k + 1), k, o.seed, max_steps, o.calls == "fused"));
+
+  std::vector<double> rewards, running;
+  int64_t env_steps = 0;
+  const double start = examples::seconds();
+  bool solved = false;
+  while (!solved && !examples::interrupted() && (o.max_episodes == 0 || static_cast<int64_t>(rewards.size()) < o.max_episodes)) {
+    const int64_t episode = learner->episode();
+    std::vector<weft::rpc::Future<int64_t>> playing;
+    for (const auto& observer : all) playing.push_back(observer.rpc_async<&Observer::run_episode>(agent, episode));
+    for (const int64_t steps : weft::rpc::wait_all(playing)) env_steps += steps;
+    const double last = learner->finish_episode();
+    rewards.push_back(last);
+    running.push_back(learner->running_reward());
+    if (episode % o.log_interval == 0) {
+      std::printf("Episode %lld\tLast reward: %.2f\tAverage reward: %.2f\n", static_cast<long long>(episode), last, learner->running_reward());
+      std::fflush(stdout);
+    }
+    solved = learner->running_reward() > kThreshold;
+  }
+  if (solved) std::printf("Solved! Running reward is now %g!\n", learner->running_reward());
+  else std::printf("Not solved after %zu episodes. Running reward is now %g.\n", rewards.size(), learner->running_reward());
+  if (!o.plot.empty()) plot(o.plot, rewards, running);
+  const double wall = examples::seconds() - start, rate = static_cast<double>(env_steps) / std::max(wall, 1e-9);
+  examples::Figures figures;
+  figures.set("solved", std::string(solved ? "yes" : "no"));
+  figures.set("episodes", static_cast<int64_t>(rewards.size()));
+  figures.set("running_reward", learner->running_reward());
+  figures.set("env_steps", env_steps);
+  figures.set("steps_per_s", rate);
+  figures.set("wall_s", wall);
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    examples::Figures record;
+    record.set("reward", rewards[i]);
+    record.set("running_reward", running[i]);
+    figures.append("episodes_run", record);
+  }
+  figures.write(o.json);
+  std::printf("cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n", solved ? "yes" : "no",
+              rewards.size(), learner->running_reward(), static_cast<long long>(env_steps), rate, wall);
+  return 0;
+}
+
+}  // namespace
+}  // namespace cartpole
+
+int main(int argc, char** argv) {
+  cartpole::Options o;
+  examples::Args args("cartpole", "solves CartPole with REINFORCE: one agent that learns, observers that play");
+  args.add("world-size", o.world_size, "processes: one agent, the rest observers");
+  args.add("seed", o.seed, "seed of starts, dropout and actions");
+  args.add("gamma", o.gamma, "discount");
+  args.add("lr", o.lr, "learning rate of Adam");
+  args.add("log-interval", o.log_interval, "episodes between lines");
+  args.add("max-episodes", o.max_episodes, "stop after this many (0: when solved)");
+  args.add("calls", o.calls, {"two", "fused"}, "calls per step: select_action and report_reward apart, or in one");
+  args.add("plot", o.plot, "write the learning curve here (SVG)");
+  args.add("json", o.json, "write the figures here");
+  args.parse(argc, argv);
+  if (o.world_size < 2 || o.log_interval < 1 || o.max_episodes < 0 || !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0)) {
+    std::fprintf(stderr, "cartpole: world-size must be at least 2, log-interval at least 1, gamma in [0, 1], the rest not negative\n");
+    return 2;
+  }
+  return examples::guarded("cartpole", [&] {
+    return examples::run_group({.world_size = static_cast<int>(o.world_size),
+                                .name = [](int rank, bool) { return rank == 0 ? std::string("agent") : "obs" + std::to_string(rank); },
+                                .passive = [](const std::string& name) { return name != "agent"; }},
+                               [&](const std::string&) {
+                                 o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
+                                 return cartpole::run_agent(o);
+                               });
+  });
+}

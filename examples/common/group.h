@@ -1,0 +1,22 @@
+// How the example programs become a group of processes. With RANK (or another launcher's variables) in the environment this process is
+// that worker; otherwise it is rank 0 itself and starts the others, whose pids it prints. Ctrl-C reaches the starting process alone.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace examples {
+
+struct GroupOptions {
+  int world_size = 2;
+  /// Name of a worker. `spawned`: the group was started by this program, so rank 0 has the terminal.
+  std::function<std::string(int rank, bool spawned)> name;
+  /// True for workers that only serve until the others leave.
+  std::function<bool(const std::string& name)> passive;
+};
+
+/// Joins, runs body(name) unless the worker is passive, leaves. Returns the body's result; 0 for passive workers.
+/// Throws: what joining, the body or leaving throws; a child that ended badly, with its pid and status.
+int run_group(const GroupOptions& options, const std::function<int(const std::string& name)>& body);
+
+}  // namespace examples
