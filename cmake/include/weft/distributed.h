@@ -4,14 +4,8 @@
 #include <weft/distributed/dist_autograd.h>
 #include <weft/distributed/dist_optimizer.h>
 #include <weft/distributed/fields.h>
-#include <weft/distributed/dist_optimizer.h>
-#include <weft/distributed/fields.h>
 #include <weft/distributed/launch.h>
 #include <weft/distributed/remote_module.h>
-#include <weft/distributed/rpc.h>
-#include <weft/distributed/rref.h>
-#include <weft/distributed/spawn.h>
-#include <weft/weft.h>
 #include <weft/distributed/rpc.h>
 #include <weft/distributed/rref.h>
 #include <weft/distributed/spawn.h>
