@@ -15,6 +15,8 @@
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
+#include <grpcpp/alarm.h>
+#include <grpcpp/completion_queue.h>
 
 #include <cstring>
 #include <fstream>
@@ -27,13 +29,27 @@ namespace {
 
 constexpr char kMethod[] = "/weft.Transport/Stream";
 
-enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown };
+enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown, kKick };
 
-/// What gRPC carries for us as a tag.
-struct Tag {
+using QueueTag = grpc::internal::CompletionQueueTag;
+
+/// What gRPC carries for us as a tag. The alarm's event has a tag of grpc++ that must be asked for ours; so ours are of that kind too.
+struct Tag final : QueueTag {
+  Tag(Link* l, Kind k) : link(l), kind(k) {}
+  bool FinalizeResult(void** tag, bool*) override {
+    *tag = this;
+    return true;
+  }
   Link* link;
   Kind kind;
 };
+void* as_tag(Tag& tag) { return static_cast<QueueTag*>(&tag); }
+Tag* from_tag(void* tag) {
+  bool ok = true;
+  void* ours = nullptr;
+  static_cast<QueueTag*>(tag)->FinalizeResult(&ours, &ok);
+  return static_cast<Tag*>(ours);
+}
 
 /// gRPC is initialised once and stays: its own threads come and go with use.
 void init_grpc() {
@@ -162,14 +178,17 @@ struct LinkEngine::Grpc {
   grpc_channel_credentials* plain_client = nullptr;
   bool listening = false;
   bool server_down = true;
-  Tag accept{nullptr, kAccept}, down{nullptr, kServerDown};
+  Tag accept{nullptr, kAccept}, down{nullptr, kServerDown}, kick{nullptr, kKick};
+  std::unique_ptr<grpc::CompletionQueue> owner;  // of `queue`, in the form that an alarm wants
+  std::unique_ptr<grpc::Alarm> alarm;
   grpc_call* new_call = nullptr;
   grpc_call_details new_details;
   grpc_metadata_array new_metadata;
 
   ~Grpc() {
     if (server != nullptr) grpc_server_destroy(server);
-    if (queue != nullptr) grpc_completion_queue_destroy(queue);
+    alarm.reset();
+    owner.reset();
     if (secure_client != nullptr) grpc_channel_credentials_release(secure_client);
     if (plain_client != nullptr) grpc_channel_credentials_release(plain_client);
     grpc_call_details_destroy(&new_details);
@@ -218,22 +237,27 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
       int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
   });
   g.queue = grpc_completion_queue_create_for_next(nullptr);
+  g.owner = std::make_unique<grpc::CompletionQueue>(g.queue);
+  g.alarm = std::make_unique<grpc::Alarm>();
   const grpc_channel_args args{g.server_args.size(), g.server_args.data()};
   g.server = grpc_server_create(&args, nullptr);
   grpc_server_register_completion_queue(g.server, g.queue, nullptr);
 }
 
 LinkEngine::~LinkEngine() {
-  if (thread_ != nullptr) shutdown();
+  if (polling_ != nullptr) shutdown();
   if (grpc_->server == nullptr) return;
-  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, &grpc_->down);  // never started
+  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, as_tag(grpc_->down));  // never started
   drain();
 }
 
 /// Empties the queue until it says that it is shut down.
 void LinkEngine::drain() {
   grpc_completion_queue_shutdown(grpc_->queue);
-  while (grpc_completion_queue_next(grpc_->queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr).type != GRPC_QUEUE_SHUTDOWN) {
+  while (true) {
+    const grpc_event event = grpc_completion_queue_next(grpc_->queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
+    if (event.type == GRPC_QUEUE_SHUTDOWN) return;
+    if (event.type == GRPC_OP_COMPLETE) from_tag(event.tag);
   }
 }
 
@@ -262,14 +286,14 @@ void LinkEngine::start() {
   g.server_down = false;
   grpc_server_start(g.server);
   if (g.listening) request_call();
-  thread_ = runtime_.start_service("grpc", [this] { poll(); });
+  polling_ = runtime_.start_poller("grpc", *this, g.options.shared_poller);
 }
 
 void LinkEngine::request_call() {
   auto& g = *grpc_;
   g.new_call = nullptr;
   handoff();
-  grpc_server_request_call(g.server, &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue, &g.accept);
+  grpc_server_request_call(g.server, &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue, as_tag(g.accept));
 }
 
 void LinkEngine::add(Link* link) {
@@ -305,9 +329,9 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   grpc_call* call = c.call;
   grpc_call_ref(call);  // the link may end while the batches are being started
   handoff();
-  grpc_call_start_batch(call, &status, 1, &c.status, nullptr);
-  grpc_call_start_batch(call, out, 2, &c.write, nullptr);
-  grpc_call_start_batch(call, in, 2, &c.read, nullptr);
+  grpc_call_start_batch(call, &status, 1, as_tag(c.status), nullptr);
+  grpc_call_start_batch(call, out, 2, as_tag(c.write), nullptr);
+  grpc_call_start_batch(call, in, 2, as_tag(c.read), nullptr);
   if (stopped) grpc_call_cancel(call, nullptr);
   grpc_call_unref(call);
   return link;
@@ -324,7 +348,7 @@ void LinkEngine::write(Link& link, Frame frame) {
   ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
   ops[n++].data.send_message.send_message = c.outgoing;
   handoff();
-  grpc_call_start_batch(c.call, ops, n, &c.write, nullptr);
+  grpc_call_start_batch(c.call, ops, n, as_tag(c.write), nullptr);
 }
 
 void LinkEngine::finish(Link& link) {
@@ -339,7 +363,7 @@ void LinkEngine::finish(Link& link) {
     ops[n++] = make_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
   }
   handoff();
-  grpc_call_start_batch(c.call, ops, n, &c.finish, nullptr);
+  grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
 void LinkEngine::refuse(Link& link, Frame frame) {
@@ -357,7 +381,7 @@ void LinkEngine::refuse(Link& link, Frame frame) {
   ops[n].data.send_status_from_server.status = GRPC_STATUS_FAILED_PRECONDITION;
   ops[n++].data.send_status_from_server.status_details = &details;
   handoff();
-  grpc_call_start_batch(c.call, ops, n, &c.finish, nullptr);
+  grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
 void LinkEngine::cancel(Link& link, const std::string& reason) {
@@ -374,7 +398,7 @@ void LinkEngine::read(Link& link) {
   grpc_op op = make_op(GRPC_OP_RECV_MESSAGE);
   op.data.recv_message.recv_message = &c.incoming;
   handoff();
-  grpc_call_start_batch(c.call, &op, 1, &c.read, nullptr);
+  grpc_call_start_batch(c.call, &op, 1, as_tag(c.read), nullptr);
 }
 
 /// Passes a received frame on, slice by slice, and reads the next.
@@ -428,52 +452,70 @@ void LinkEngine::handle(Link& link, int kind, bool ok) {
   delete &link;
 }
 
-void LinkEngine::poll() {
+bool LinkEngine::poll(TimePoint deadline) {
   auto& g = *grpc_;
-  while (true) {
-    const grpc_event event = grpc_completion_queue_next(g.queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
-    handoff();
-    if (event.type == GRPC_QUEUE_SHUTDOWN) return;
-    if (event.type != GRPC_OP_COMPLETE) continue;
-    auto* tag = static_cast<Tag*>(event.tag);
+  gpr_timespec limit = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+  if (deadline != kNever) {
+    const int64_t left = std::max<int64_t>(0, (deadline - runtime_.now()).count());
+    limit = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
+  }
+  const grpc_event event = grpc_completion_queue_next(g.queue, limit, nullptr);
+  handoff();
+  if (event.type == GRPC_QUEUE_SHUTDOWN) return false;
+  if (event.type == GRPC_OP_COMPLETE) {
+    auto* tag = from_tag(event.tag);
+    if (tag->kind == kKick) {
+      kicked_.store(false);
+      return true;
+    }
     if (tag->kind == kServerDown) {
       g.server_down = true;
     } else if (tag->kind == kAccept) {
-      if (event.success != 0) {
-        auto* link = new Link(true);
-        auto& c = *link->calls;
-        c.call = std::exchange(g.new_call, nullptr);
-        const bool ours = to_text(g.new_details.method) == kMethod;
-        grpc_call_details_destroy(&g.new_details);
-        grpc_call_details_init(&g.new_details);
-        g.new_metadata.count = 0;
-        add(link);
-        c.pending = 1;
-        grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
-        op.data.recv_close_on_server.cancelled = &c.cancelled;
-        grpc_call_start_batch(c.call, &op, 1, &c.status, nullptr);
-        events_.on_accepted(*link);
-        if (ours) {
-          read(*link);
-        } else {
-          cancel(*link, "a call of an unknown method");
-        }
-        request_call();
-      }
+      if (event.success != 0) accept();
     } else {
       handle(*tag->link, tag->kind, event.success != 0);
     }
-    MutexLock lock(mutex_);
-    if (stopping_ && g.server_down && links_.empty()) {
-      lock.unlock();
-      drain();
-      return;
-    }
   }
+  MutexLock lock(mutex_);
+  if (!stopping_ || !g.server_down || !links_.empty()) return true;
+  ended_ = true;
+  lock.unlock();
+  drain();
+  return false;
+}
+
+/// An alarm in the past: its event comes at once.
+void LinkEngine::kick() {
+  MutexLock lock(mutex_);
+  if (ended_ || kicked_.exchange(true)) return;
+  grpc_->alarm->Set(grpc_->owner.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &grpc_->kick);
+}
+
+void LinkEngine::accept() {
+  auto& g = *grpc_;
+  auto* link = new Link(true);
+  auto& c = *link->calls;
+  c.call = std::exchange(g.new_call, nullptr);
+  const bool ours = to_text(g.new_details.method) == kMethod;
+  grpc_call_details_destroy(&g.new_details);
+  grpc_call_details_init(&g.new_details);
+  g.new_metadata.count = 0;
+  add(link);
+  c.pending = 1;
+  grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
+  op.data.recv_close_on_server.cancelled = &c.cancelled;
+  grpc_call_start_batch(c.call, &op, 1, as_tag(c.status), nullptr);
+  events_.on_accepted(*link);
+  if (ours) {
+    read(*link);
+  } else {
+    cancel(*link, "a call of an unknown method");
+  }
+  request_call();
 }
 
 void LinkEngine::shutdown() {
-  if (thread_ == nullptr) return;
+  if (polling_ == nullptr) return;
   {
     MutexLock lock(mutex_);
     if (!stopping_) {
@@ -481,12 +523,13 @@ void LinkEngine::shutdown() {
       for (Link* link : links_) cancel(*link, "the transport was closed");
     }
   }
-  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, &grpc_->down);
+  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, as_tag(grpc_->down));
   grpc_server_cancel_all_calls(grpc_->server);
-  thread_->join();
-  thread_.reset();
+  polling_->join();
+  polling_.reset();
   grpc_server_destroy(std::exchange(grpc_->server, nullptr));
-  grpc_completion_queue_destroy(std::exchange(grpc_->queue, nullptr));
+  grpc_->alarm.reset();
+  grpc_->owner.reset();
 }
 
 }  // namespace weft::rpc::inner

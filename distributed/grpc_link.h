@@ -1,8 +1,9 @@
 // Streams of frames over gRPC's core API, nothing more: who is at the other end and what frames mean is grpc_transport.cpp's.
 // No gRPC header is needed to use it. Inner part of the gRPC transport.
 //
-// One completion queue and one thread (the poll thread) serve a LinkEngine: listening, all streams, both directions. Events are told
-// on that thread. Writes may be started on any thread; gRPC then usually writes to the socket in that same call.
+// One completion queue serves a LinkEngine: listening, all streams, both directions. The runtime polls it (Runtime::start_poller), one
+// thread at a time; events are told on whichever thread that is (below: the poll thread). Writes may be started on any thread; gRPC
+// then usually writes to the socket in that same call.
 //
 // Thread sanitizer cannot see into gRPC, so each hand-over to it and back passes `handoff_` (lock, unlock).
 #pragma once
@@ -55,11 +56,11 @@ struct LinkTarget {
 };
 
 /// Thread safety: write, finish and cancel from any thread, for a link not yet closed; connect from any thread.
-class LinkEngine {
+class LinkEngine final : private Poller {
  public:
   /// Throws: IoError, RpcError (credentials).
   LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events);
-  ~LinkEngine();
+  ~LinkEngine() override;
 
   /// Listens; to be called before start(). Returns the port (0 for unix). Throws: RpcError naming the address.
   int listen(const std::string& address, bool secure);
@@ -80,9 +81,11 @@ class LinkEngine {
 
  private:
   struct Grpc;
-  void poll();
+  bool poll(TimePoint deadline) override;
+  void kick() override;
   void drain();
   void request_call();
+  void accept();
   void read(Link& link);
   void handle(Link& link, int kind, bool ok);
   void deliver(Link& link);
@@ -98,7 +101,9 @@ class LinkEngine {
   Mutex mutex_;
   std::unordered_set<Link*> links_ WEFT_GUARDED_BY(mutex_);
   bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<Service> thread_;
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> kicked_{false};
+  std::unique_ptr<Service> polling_;
 };
 
 }  // namespace weft::rpc::inner

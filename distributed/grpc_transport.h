@@ -39,6 +39,7 @@ struct GrpcOptions {
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
   Duration keepalive_timeout = std::chrono::seconds(10);  ///< and how long an answer may take
   int64_t bulk_frame_bytes = 1 << 20;                     ///< large messages go out in frames of this size
+  bool shared_poller = true;                              ///< waiting threads may poll (Runtime::start_poller)
   WireLimits limits{};
   uint32_t wire_version = kWireVersion;     ///< what the hello says (tests)
   std::optional<std::string> first_frame{}; ///< sent in place of the hello (tests)

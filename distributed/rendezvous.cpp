@@ -157,7 +157,7 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
   }
   Runtime& rt = *runtime;
   const std::string where = to_string(HostPort{launch.master_addr, launch.master_port});
-  GrpcOptions grpc{.unix_socket = false, .tls = options.tls, .insecure = options.insecure, .connect_timeout = std::chrono::hours(1)};
+  GrpcOptions grpc{.unix_socket = false, .tls = options.tls, .insecure = options.insecure, .connect_timeout = std::chrono::hours(1), .shared_poller = false};
   std::unique_ptr<Store> store;
   if (launch.rank == 0) {
     grpc.id = WorkerId{0};

@@ -75,6 +75,13 @@ void Runtime::sleep_for(Duration d) {
   never.wait_until(now() + d);
 }
 
+std::unique_ptr<Service> Runtime::start_poller(std::string name, Poller& poller, bool) {
+  return start_service(std::move(name), [&poller] {
+    while (poller.poll(kNever)) {
+    }
+  });
+}
+
 FiberLocal::FiberLocal() : slot_(inner::slot_count.fetch_add(1)) {
   if (slot_ >= inner::kSlots) throw Error(str("FiberLocal: more than ", inner::kSlots, " were made"));
 }

@@ -70,6 +70,17 @@ class WEFT_API Service {
   virtual void join() = 0;
 };
 
+/// A source of events that somebody must poll: a completion queue. poll and kick are the runtime's to call; one poll at a time, on
+/// any thread.
+class WEFT_API Poller {
+ public:
+  virtual ~Poller() = default;
+  /// Waits for an event until `deadline` and handles it. False: it has come to its end and is not polled again.
+  virtual bool poll(TimePoint deadline) = 0;
+  /// Makes a poll in progress, or the next one, return soon.
+  virtual void kick() = 0;
+};
+
 /// Time, tasks, timers and waits. Thread safety: every member may be called from any thread (in simulation: from the one
 /// thread that drives it). A Runtime outlives the Events, Services and components made from it.
 class WEFT_API Runtime {
@@ -91,6 +102,10 @@ class WEFT_API Runtime {
 
   /// Starts a thread (a fiber in simulation) that runs `body` once. It may block.
   virtual std::unique_ptr<Service> start_service(std::string name, Task body) = 0;
+
+  /// Polls `poller` until it ends; the Service's join waits for that. `shared`: threads that wait for an Event may poll it too, and the
+  /// handlers that it posts may run on the polling thread (the real runtime, if it has one such poller): fewer wake-ups per message.
+  virtual std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared);
 
   /// Makes the insides of an Event; `what` (a literal, or text that outlives the event) is named in a Deadlock.
   virtual std::unique_ptr<EventImpl> make_event(const char* what) = 0;
