@@ -19,10 +19,9 @@
 #include <grpcpp/completion_queue.h>
 
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include <weft/distributed/address.h>
+#include <weft/distributed/grpc_slices.h>
 
 namespace weft::rpc::inner {
 namespace {
@@ -60,52 +59,8 @@ void init_grpc() {
   (void)once;
 }
 
-Mutex& release_mutex() {
-  static Mutex m;
-  return m;
-}
-
-void drop_message(void* p) {
-  auto* keep = static_cast<std::shared_ptr<OutMessage>*>(p);
-  {
-    MutexLock lock(release_mutex());  // what the sender did before it handed the message over has happened before this
-  }
-  delete keep;
-}
-void drop_string(void* p) { delete static_cast<std::string*>(p); }
-
-grpc_byte_buffer* to_buffer(Frame frame) {
-  std::vector<grpc_slice> slices;
-  slices.reserve(frame.pieces.size());
-  for (auto& piece : frame.pieces) {
-    if (piece.keep != nullptr) {
-      auto* keep = new std::shared_ptr<OutMessage>(std::move(piece.keep));
-      slices.push_back(grpc_slice_new_with_user_data(const_cast<void*>(piece.data), piece.bytes, drop_message, keep));
-    } else if (piece.own.size() <= 1024) {
-      slices.push_back(grpc_slice_from_copied_buffer(piece.own.data(), piece.own.size()));
-    } else {
-      auto* own = new std::string(std::move(piece.own));
-      slices.push_back(grpc_slice_new_with_user_data(own->data(), own->size(), drop_string, own));
-    }
-  }
-  {
-    MutexLock lock(release_mutex());
-  }
-  grpc_byte_buffer* buffer = grpc_raw_byte_buffer_create(slices.data(), slices.size());
-  for (auto& slice : slices) grpc_slice_unref(slice);
-  return buffer;
-}
-
 std::string to_text(const grpc_slice& slice) {
   return std::string(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice));
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw IoError(str("tls: cannot read ", path));
-  return text.str();
 }
 
 grpc_arg int_arg(const char* key, int64_t value) {
@@ -170,7 +125,6 @@ Link::~Link() = default;
 
 struct LinkEngine::Grpc {
   GrpcOptions options;
-  std::string ca, certificate, key;
   std::vector<grpc_arg> client_args, server_args;
   grpc_completion_queue* queue = nullptr;
   grpc_server* server = nullptr;
@@ -204,14 +158,9 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
   grpc_metadata_array_init(&g.new_metadata);
   g.options = options;
   if (options.tls) {
-    const TlsOptions& tls = *options.tls;
-    g.ca = !tls.ca.empty() || tls.ca_file.empty() ? tls.ca : read_file(tls.ca_file);
-    g.certificate = !tls.certificate.empty() || tls.certificate_file.empty() ? tls.certificate : read_file(tls.certificate_file);
-    g.key = !tls.key.empty() || tls.key_file.empty() ? tls.key : read_file(tls.key_file);
-    if (g.certificate.empty() || g.key.empty()) throw RpcError("tls: a certificate and its key are needed");
-    if (g.ca.empty()) throw RpcError("tls: the certificate of the authority (ca) is needed");
-    grpc_ssl_pem_key_cert_pair pair{g.key.c_str(), g.certificate.c_str()};
-    g.secure_client = grpc_ssl_credentials_create(g.ca.c_str(), &pair, nullptr, nullptr);
+    const TlsOptions& tls = *g.options.tls;
+    grpc_ssl_pem_key_cert_pair pair{tls.key.c_str(), tls.certificate.c_str()};
+    g.secure_client = grpc_ssl_credentials_create(tls.ca.c_str(), &pair, nullptr, nullptr);
     if (g.secure_client == nullptr) throw RpcError("tls: the certificates were not accepted");
   }
   g.plain_client = grpc_insecure_credentials_create();
@@ -265,10 +214,11 @@ int LinkEngine::listen(const std::string& address, bool secure) {
   auto& g = *grpc_;
   grpc_server_credentials* credentials = nullptr;
   if (secure) {
-    grpc_ssl_pem_key_cert_pair pair{g.key.c_str(), g.certificate.c_str()};
+    const TlsOptions& tls = *g.options.tls;
+    grpc_ssl_pem_key_cert_pair pair{tls.key.c_str(), tls.certificate.c_str()};
     credentials = grpc_ssl_server_credentials_create_ex(
-        g.ca.c_str(), &pair, 1,
-        g.options.tls->require_client_certificate ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+        tls.ca.c_str(), &pair, 1,
+        tls.require_client_certificate ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                                   : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
         nullptr);
   } else {
@@ -337,14 +287,20 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   return link;
 }
 
+/// The first thing that an accepted link sends is its (empty) metadata.
+static size_t begin_sending(Link& link, grpc_op* ops) {
+  if (!link.accepted || link.calls->initial_sent.exchange(true)) return 0;
+  ops[0] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+  return 1;
+}
+
 void LinkEngine::write(Link& link, Frame frame) {
   auto& c = *link.calls;
   if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
   c.outgoing = to_buffer(std::move(frame));
   ++c.pending;
   grpc_op ops[2];
-  size_t n = 0;
-  if (link.accepted && !c.initial_sent.exchange(true)) ops[n++] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+  size_t n = begin_sending(link, ops);
   ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
   ops[n++].data.send_message.send_message = c.outgoing;
   handoff();
@@ -355,13 +311,8 @@ void LinkEngine::finish(Link& link) {
   auto& c = *link.calls;
   ++c.pending;
   grpc_op ops[2];
-  size_t n = 0;
-  if (link.accepted) {
-    if (!c.initial_sent.exchange(true)) ops[n++] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
-    ops[n++] = make_op(GRPC_OP_SEND_STATUS_FROM_SERVER);
-  } else {
-    ops[n++] = make_op(GRPC_OP_SEND_CLOSE_FROM_CLIENT);
-  }
+  size_t n = begin_sending(link, ops);
+  ops[n++] = make_op(link.accepted ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT);
   handoff();
   grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
@@ -372,8 +323,7 @@ void LinkEngine::refuse(Link& link, Frame frame) {
   c.outgoing = to_buffer(std::move(frame));
   ++c.pending;
   grpc_op ops[3];
-  size_t n = 0;
-  if (!c.initial_sent.exchange(true)) ops[n++] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+  size_t n = begin_sending(link, ops);
   ops[n] = make_op(GRPC_OP_SEND_MESSAGE);
   ops[n++].data.send_message.send_message = c.outgoing;
   grpc_slice details = grpc_slice_from_static_string("refused");

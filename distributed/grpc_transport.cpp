@@ -2,6 +2,8 @@
 #include <weft/distributed/grpc_transport.h>
 
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include <weft/distributed/address.h>
 #include <weft/distributed/grpc_peers.h>
@@ -289,10 +291,26 @@ void GrpcTransport::close(Duration linger) {
   }
 }
 
+/// The certificates as text. Throws: IoError, RpcError.
+TlsOptions load_tls(TlsOptions tls) {
+  for (auto [text, path] : {std::pair(&tls.ca, &tls.ca_file), {&tls.certificate, &tls.certificate_file}, {&tls.key, &tls.key_file}}) {
+    if (!text->empty() || path->empty()) continue;
+    std::ifstream in(*path, std::ios::binary);
+    std::ostringstream bytes;
+    bytes << in.rdbuf();
+    if (!in) throw IoError(str("tls: cannot read ", *path));
+    *text = bytes.str();
+  }
+  if (tls.certificate.empty() || tls.key.empty()) throw RpcError("tls: a certificate and its key are needed");
+  if (tls.ca.empty()) throw RpcError("tls: the certificate of the authority (ca) is needed");
+  return tls;
+}
+
 }  // namespace inner
 
 std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver) {
   if (options.id.value < 0) throw ValueError(str("make_grpc_transport: worker id ", options.id, " is below 0"));
+  if (options.tls) options.tls = inner::load_tls(*options.tls);
   return std::make_shared<inner::GrpcTransport>(std::move(runtime), std::move(options), receiver);
 }
 

@@ -110,17 +110,14 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
   }
 
   void drop_waiting(SimPeer& peer) {
-    for (const auto& m : peer.waiting) {
-      peer.counters.queued_bytes -= m->bytes;
-      --peer.counters.queued_messages;
-    }
+    for (const auto& m : peer.waiting) peer.counters.queued_bytes -= m->bytes;
+    peer.counters.queued_messages -= static_cast<int64_t>(peer.waiting.size());
     peer.waiting.clear();
     wake(peer);
   }
-  void wake(SimPeer& peer) {
+  static void wake(SimPeer& peer) {
     for (Event* e : std::exchange(peer.writers, {})) e->set();
   }
-
   /// One attempt to reach a peer; queued messages wait for it.
   void connect(const std::shared_ptr<Node>& node, WorkerId to) {
     SimPeer& peer = node->peers[to];
@@ -355,8 +352,9 @@ class SimTransport final : public Transport {
       if (a.rfind("sim:", 0) != 0) throw ValueError(str("add_peer: '", a, "' is no address of the simulated network"));
     }
     SimPeer& p = node_->peers[peer];
-    const bool moved = p.known && (p.address.addresses != address.addresses || (address.incarnation.value != 0 && linked(peer) != nullptr &&
-                                                                               linked(peer)->incarnation != address.incarnation));
+    auto link = node_->links.find(peer);
+    const bool other_life = address.incarnation.value != 0 && link != node_->links.end() && link->second->incarnation != address.incarnation;
+    const bool moved = p.known && (p.address.addresses != address.addresses || other_life);
     p.address = std::move(address);
     p.known = true;
     p.ignored = false;
@@ -418,12 +416,9 @@ class SimTransport final : public Transport {
   }
 
  private:
-  Node* linked(WorkerId peer) const {
-    auto found = node_->links.find(peer);
-    return found == node_->links.end() ? nullptr : found->second;
-  }
   void drop_link(WorkerId peer, const std::string& reason) {
-    if (Node* other = linked(peer)) core_->unlink(*node_, *other, reason, core_->options.latency);
+    auto link = node_->links.find(peer);
+    if (link != node_->links.end()) core_->unlink(*node_, *link->second, reason, core_->options.latency);
   }
   void forget(WorkerId peer, Event* event) {
     auto& writers = node_->peers[peer].writers;
