@@ -297,6 +297,26 @@ TEST(Pointwise, large_operands_are_the_same_for_any_thread_count_and_order_of_st
   });
 }
 
+template <class T> void check_short_rows(const Shape& sizes, const Shape& left, const Shape& right, const Shape& out) {
+  Context context;
+  Array<T> a(sizes, left), b(sizes, right), y(sizes, out);
+  a.random(1), b.random(2);
+  cpu().binary(context, Binary::kSub, 0, 0, a.view(), b.view(), y.view());
+  for (int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(y.at(i), static_cast<double>(T(static_cast<float>(a.at(i)) - static_cast<float>(b.at(i))))) << i;
+}
+
+TEST(Pointwise, short_rows_are_joined_across_pieces_of_work) {
+  each_isa([] {
+    const Shape sizes{9001, 5}, deep{3, 2203, 7};
+    check_short_rows<float>(sizes, {}, {1, 0}, {});
+    check_short_rows<Half>(sizes, {}, {1, 0}, {});
+    check_short_rows<float>(sizes, {7, 1}, {0, 1}, {11, 2});
+    check_short_rows<BFloat16>(sizes, {10, 2}, {5, 1}, {6, 1});
+    check_short_rows<float>(deep, {0, 7, 1}, {2203, 1, 0}, {15421, 7, 1});
+    check_short_rows<Half>(deep, {1, 21, 3}, {0, 0, 1}, {20000, 9, 1});
+  });
+}
+
 TEST(Pointwise, mixed_dtypes_are_converted_on_the_way) {
   Context context;
   Array<Half> a(Shape{3, 5});

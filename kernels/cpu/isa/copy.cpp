@@ -92,7 +92,7 @@ void copy_strided(const Loops& loops, V x, V y) {
       move_strided(width, static_cast<const char*>(x.data) + offsets[1] * width, xs,
                    static_cast<char*>(y.data) + offsets[0] * width, ys, n);
       if ((begin += n) >= end) return;
-      loops.advance(n, 2, index, offsets);
+      loops.advance(last, n, 2, index, offsets);
     }
   });
 }

@@ -80,6 +80,38 @@ void run_inner(Kernel kernel, const Params& params, const Operand* ops, void* co
   }
 }
 
+/// `rows` short runs at once, `step` being each operand's stride from row to row: rows * n fits in a block.
+void run_rows(Kernel kernel, const Params& params, const Operand* ops, void* const* base, const int64_t* step, int count,
+              int64_t rows, int64_t n) {
+  alignas(64) char buffer[kMaxOperands][kBlock * 8];
+  alignas(64) char raw[kBlock * 8];
+  void* p[kMaxOperands];
+  const auto dense = [&](int i) { return ops[i].inner == 1 && step[i] == n; };
+  for (int i = 1; i < count; ++i) {
+    const Operand& o = ops[i];
+    void* from = base[i];
+    if (!dense(i)) {
+      from = o.convert ? raw : buffer[i];
+      for (int64_t r = 0; r < rows; ++r)
+        move_strided(o.width, at(base[i], r * step[i], o.width), o.inner, at(from, r * n, o.width), 1, n);
+    }
+    if (o.convert) o.convert(from, buffer[i], rows * n);
+    p[i] = o.convert ? buffer[i] : from;
+  }
+  const Operand& out = ops[0];
+  p[0] = dense(0) && !out.convert ? base[0] : buffer[0];
+  kernel(params, p, rows * n);
+  if (p[0] == base[0]) return;
+  void* from = buffer[0];
+  if (out.convert) {
+    from = dense(0) ? base[0] : raw;
+    out.convert(buffer[0], from, rows * n);
+  }
+  if (dense(0)) return;
+  for (int64_t r = 0; r < rows; ++r)
+    move_strided(out.width, at(from, r * n, out.width), 1, at(base[0], r * step[0], out.width), out.inner, n);
+}
+
 /// Memory for the time of a call.
 struct Block {
   explicit Block(size_t n) : data(allocate(n)), bytes(n) {}
@@ -172,10 +204,10 @@ void Loops::locate(int64_t position, int count, int64_t* index, int64_t* offsets
   }
 }
 
-void Loops::advance(int64_t n, int count, int64_t* index, int64_t* offsets) const {
-  index[ndim - 1] += n;
-  for (int i = 0; i < count; ++i) offsets[i] += n * stride[i][ndim - 1];
-  for (int d = ndim - 1; d > 0 && index[d] == size[d]; --d) {
+void Loops::advance(int dim, int64_t n, int count, int64_t* index, int64_t* offsets) const {
+  index[dim] += n;
+  for (int i = 0; i < count; ++i) offsets[i] += n * stride[i][dim];
+  for (int d = dim; d > 0 && index[d] == size[d]; --d) {
     index[d] = 0;
     ++index[d - 1];
     for (int i = 0; i < count; ++i) offsets[i] += stride[i][d - 1] - size[d] * stride[i][d];
@@ -229,19 +261,30 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
   }
   bool direct = true;
   for (int i = 0; i < count; ++i) direct = direct && ops[i].direct;
+  const int last = loops.ndim - 1;
+  const bool short_rows = last > 0 && row <= 32;  // one call of the kernel per row would cost more than its work
   parallel_for(loops.numel, grain, [&](int64_t begin, int64_t end) {
     int64_t index[kMaxDims], offsets[kMaxOperands];
     loops.locate(begin, count, index, offsets);
-    const int last = loops.ndim - 1;
     for (;;) {
       const int64_t left = row - index[last];
       const int64_t n = left < end - begin ? left : end - begin;
       void* base[kMaxOperands];
       for (int i = 0; i < count; ++i) base[i] = at(ops[i].data, offsets[i], ops[i].width);
+      if (short_rows && n == row) {
+        const int64_t fit = kBlock / row, there = loops.size[last - 1] - index[last - 1], wanted = (end - begin) / row;
+        const int64_t most = fit < there ? fit : there, rows = most < wanted ? most : wanted;
+        int64_t step[kMaxOperands];
+        for (int i = 0; i < count; ++i) step[i] = loops.stride[i][last - 1];
+        run_rows(kernel, params, ops, base, step, count, rows, row);
+        if ((begin += rows * row) >= end) return;
+        loops.advance(last - 1, rows, count, index, offsets);
+        continue;
+      }
       if (direct) kernel(params, base, n);
       else run_inner(kernel, params, ops, base, count, n);
       if ((begin += n) >= end) return;
-      loops.advance(n, count, index, offsets);
+      loops.advance(last, n, count, index, offsets);
     }
   });
 }

@@ -34,8 +34,8 @@ struct Loops {
   Loops(const View* const* views, int count);
   /// The coordinates of linear position `at`, and the offsets (in elements) of each operand there.
   void locate(int64_t at, int count, int64_t* index, int64_t* offsets) const;
-  /// Goes on by n elements that do not cross the end of the last dim.
-  void advance(int64_t n, int count, int64_t* index, int64_t* offsets) const;
+  /// Goes on by n steps along a dim that do not cross its end.
+  void advance(int dim, int64_t n, int count, int64_t* index, int64_t* offsets) const;
   /// The dim along which the operand is dense while the output is dense along the last one, or -1 where tiles do not pay.
   int transposed_dim(int operand) const;
   /// Strides of a dense block with the dims in the order of `out`'s.
