@@ -22,7 +22,8 @@ std::unique_ptr<PassTable> take_table() { return t_spare_table ? std::move(t_spa
 
 /// Sole holder of its memory: may be written to.
 bool unshared(const Tensor& g) {
-  return g.ref()->use_count() == 1 && g.body().storage->use_count() == 1 && !g.body().slot && g.is_contiguous();
+  const Storage& s = *g.body().storage;
+  return g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && !g.body().slot && g.is_contiguous();
 }
 
 /// Restores the thread's current node.

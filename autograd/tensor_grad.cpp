@@ -42,7 +42,8 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
   const Tensor x = leaf();
   if (!x.defined()) return {};
   Tensor g = std::move(grads[0]);
-  const bool own = g.ref()->use_count() == 1 && g.body().storage->use_count() == 1 && g.is_contiguous() && !g.requires_grad();
+  const Storage& s = *g.body().storage;
+  const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() && !g.requires_grad();
   GradSink* sink = pass.options().sink;
   (sink ? *sink : local_sink()).accumulate(x, std::move(g), own);
   if (Extras* e = extras.load(std::memory_order_acquire)) detail::run_accumulate_hooks(*e, x);
@@ -59,7 +60,7 @@ class LocalSink final : public GradSink {
     std::lock_guard lock(slot.grad_mutex());
     if (!slot.grad.defined()) {
       slot.grad = may_steal ? std::move(grad) : grad_enabled() && grad.requires_grad() ? detail::copy_of(grad) : detail::copy_of(grad.detach());
-    } else if (slot.grad.requires_grad() || (grad_enabled() && grad.requires_grad())) {
+    } else if (slot.grad.requires_grad() || (grad_enabled() && grad.requires_grad()) || !slot.grad.is_contiguous()) {
       before = std::exchange(slot.grad, detail::add_gradients(slot.grad, grad));
     } else {
       detail::add_into(slot.grad, grad);

@@ -22,6 +22,8 @@ class WEFT_API Storage : public RefCounted {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
+  /// Somebody else's memory (borrow()): never written to unasked.
+  bool is_borrowed() const { return release_ != nullptr; }
 
   /// Counts in-place writes.
   uint32_t version() const { return version_.load(std::memory_order_acquire); }

@@ -78,6 +78,20 @@ TEST(Backward, the_seed_is_never_written_to_or_kept) {
   EXPECT_FALSE(x.grad().shares_storage(g));
 }
 
+TEST(Backward, borrowed_and_expanded_gradients_are_not_written_to) {
+  double memory[2] = {3, 5};
+  const Tensor x = leaf({1, 2});
+  x.backward(from_blob(memory, {2}, {.dtype = kFloat64}));
+  x.backward(tensor({1, 1}, {.dtype = kFloat64}));
+  EXPECT_EQ(memory[0], 3);
+  EXPECT_EQ(values(x.grad()), (Numbers{4, 6}));
+  const Tensor one = ones({1}, {.dtype = kFloat64});
+  x.set_grad(one.expand({2}));
+  x.backward(tensor({1, 2}, {.dtype = kFloat64}));
+  EXPECT_EQ(values(x.grad()), (Numbers{2, 3}));
+  EXPECT_EQ(values(one), Numbers{1});
+}
+
 TEST(Backward, one_gradient_for_two_leaves_is_not_shared) {
   const Tensor a = leaf({1, 2}), b = leaf({3, 4});
   add(a, b).sum().backward();
