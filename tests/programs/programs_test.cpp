@@ -1,0 +1,173 @@
+// The example programs as a user runs them: real processes, exit codes, last lines; and that a split run computes the numbers of a local one.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+struct Output {
+  int code = -1;
+  std::string text;
+  std::string last() const {
+    const size_t end = text.find_last_not_of('\n');
+    if (end == std::string::npos) return "";
+    const size_t start = text.rfind('\n', end);
+    return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1);
+  }
+  /// Lines that begin with `prefix`.
+  std::string lines(const std::string& prefix) const {
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find('\n', at), text.size());
+      if (text.compare(at, prefix.size(), prefix) == 0) out += text.substr(at, end - at) + "\n";
+      at = end + 1;
+    }
+    return out;
+  }
+};
+
+Output run(const std::string& command) {
+  Output out;
+  const std::string full = "timeout 90 " + std::string(WEFT_PROGRAM_DIR) + "/" + command + " 2>&1 </dev/null";
+  FILE* pipe = popen(full.c_str(), "r");
+  if (!pipe) return out;
+  std::array<char, 4096> buffer;
+  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) out.text.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  return out;
+}
+
+/// A made-up text of three files that any seedless run repeats.
+class Corpus {
+ public:
+  Corpus() : folder_(std::filesystem::path(::testing::TempDir()) / ("weft_corpus_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+    unsigned state = 1;
+    for (const char* name : {"train", "valid", "test"}) {
+      std::ofstream file(folder_ / (std::string(name) + ".txt"));
+      for (int line = 0; line < (std::string(name) == "train" ? 120 : 30); ++line) {
+        for (int word = 0; word < 9; ++word) {
+          state = state * 1664525u + 1013904223u;
+          file << 'w' << (state >> 24) % 37 << ' ';
+        }
+        file << '\n';
+      }
+    }
+  }
+  ~Corpus() { std::filesystem::remove_all(folder_); }
+  std::string flag() const { return "--data " + folder_.string(); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+const char kSmall[] = " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --max-steps 12 --dropout 0 --print-losses ";
+
+TEST(Programs, my_add_matches_local_on_both_transports) {
+  for (const char* transport : {"sim", "grpc"}) {
+    const Output out = run(std::string("my_add --transport ") + transport);
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_EQ(out.last(), "my_add: t1.grad=[5, 6] t2.grad=[5, 6] t4.grad=[4, 6] matches local: yes");
+  }
+}
+
+TEST(Programs, custom_optimizer_matches_its_reference_locally_and_split) {
+  const Output local = run("custom_optimizer --mode local"), split = run("custom_optimizer --mode distributed");
+  EXPECT_EQ(local.code, 0) << local.text;
+  EXPECT_EQ(split.code, 0) << split.text;
+  EXPECT_NE(local.last().find("matches reference: yes"), std::string::npos) << local.text;
+  EXPECT_EQ(local.last(), split.last());
+}
+
+TEST(Programs, rnn_prints_the_same_losses_locally_and_split_for_both_decoders_and_thread_counts) {
+  const Corpus corpus;
+  for (const char* decoder : {"remote-logits", "remote-loss"}) {
+    const std::string base = "rnn " + corpus.flag() + kSmall + "--decoder " + decoder + " ";
+    const Output local = run(base + "--mode local --threads 1");
+    ASSERT_EQ(local.code, 0) << local.text;
+    const std::string losses = local.lines("step ");
+    EXPECT_FALSE(losses.empty());
+    EXPECT_EQ(run(base + "--mode local --threads 2").lines("step "), losses);
+    EXPECT_EQ(run(base + "--mode distributed --threads 1").lines("step "), losses);
+    EXPECT_EQ(run(base + "--mode distributed --threads 2").lines("step "), losses);
+    EXPECT_EQ(run(base + "--mode distributed --backward smart").lines("step "), losses);
+  }
+}
+
+TEST(Programs, rnn_of_every_model_and_optimizer_splits_without_changing_a_loss) {
+  const Corpus corpus;
+  for (const char* flags : {"--model GRU", "--model RNN_TANH", "--model RNN_RELU --lr 0.5", "--tied", "--optimizer qhm --lr 2", "--optimizer adam --lr 0.01"}) {
+    const std::string base = "rnn " + corpus.flag() + kSmall + flags + " --mode ";
+    const Output local = run(base + "local"), split = run(base + "distributed");
+    EXPECT_EQ(local.code, 0) << local.text;
+    EXPECT_FALSE(local.lines("step ").empty());
+    EXPECT_EQ(local.lines("step "), split.lines("step ")) << flags << "\n" << split.text;
+  }
+}
+
+TEST(Programs, rnn_tutorial_prints_its_epochs) {
+  const Output out = run("rnn --tutorial");
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_NE(out.text.find("Training epoch 10\n"), std::string::npos) << out.text;
+  EXPECT_EQ(out.last().compare(0, 22, "rnn: epochs=10 steps=5"), 0) << out.last();
+}
+
+TEST(Programs, rnn_without_a_corpus_names_the_script_and_a_bad_flag_exits_2) {
+  const Output missing = run("rnn --mode local --data no/such/folder");
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_NE(missing.text.find("fetch_corpus.sh"), std::string::npos) << missing.text;
+  EXPECT_EQ(run("rnn --no-such-flag").code, 2);
+  EXPECT_EQ(run("rnn --epochs many").code, 2);
+  EXPECT_EQ(run("rnn --tied --nhid 3").code, 2);
+  EXPECT_EQ(run("cartpole --world-size 1").code, 2);
+  EXPECT_EQ(run("rnn --help").code, 0);
+}
+
+TEST(Programs, rnn_saves_resumes_and_generates) {
+  const Corpus corpus;
+  const std::string file = (std::filesystem::path(::testing::TempDir()) / ("weft_model_" + std::to_string(getpid()) + ".safetensors")).string();
+  const std::string base = "rnn " + corpus.flag() + " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --dropout 0 ";
+  const Output first = run(base + "--mode local --max-steps 20 --save " + file);
+  EXPECT_EQ(first.code, 0) << first.text;
+  const Output second = run(base + "--mode distributed --max-steps 1 --lr 0 --resume " + file + " --generate 5");
+  std::filesystem::remove(file);
+  EXPECT_EQ(second.code, 0) << second.text;
+  const auto test_ppl = [](const std::string& line) { return line.substr(line.find("test_ppl="), line.find(" tokens_per_s") - line.find("test_ppl=")); };
+  EXPECT_EQ(test_ppl(first.last()), test_ppl(second.last()));
+}
+
+TEST(Programs, cartpole_repeats_its_figures_and_fused_calls_change_none) {
+  const auto figures = [](const Output& out) { return out.last().substr(0, out.last().find(" steps_per_s")); };
+  const Output two = run("cartpole --max-episodes 12 --seed 3"), again = run("cartpole --max-episodes 12 --seed 3"),
+               fused = run("cartpole --max-episodes 12 --seed 3 --calls fused");
+  EXPECT_EQ(two.code, 0) << two.text;
+  EXPECT_NE(two.last().find("cartpole: solved="), std::string::npos) << two.text;
+  EXPECT_EQ(figures(two), figures(again));
+  EXPECT_EQ(figures(two), figures(fused));
+}
+
+TEST(Programs, parameter_server_trains_with_three_overlapping_trainers) {
+  const Output out = run("parameter_server --trainers 3 --steps 600");
+  EXPECT_EQ(out.code, 0) << out.text;
+  const auto value = [&](const std::string& key) { return std::stod(out.last().substr(out.last().find(key) + key.size())); };
+  ASSERT_NE(out.last().find("loss_first="), std::string::npos) << out.text;
+  EXPECT_LT(value("loss_last="), 0.7 * value("loss_first="));
+}
+
+TEST(Programs, the_programs_of_the_readme_run) {
+  const Output training = run("hello_training"), distributed = run("hello_distributed");
+  EXPECT_EQ(training.code, 0) << training.text;
+  EXPECT_EQ(distributed.code, 0) << distributed.text;
+  EXPECT_NE(distributed.last().find("step 50"), std::string::npos) << distributed.text;
+}
+
+}  // namespace
