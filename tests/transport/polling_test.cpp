@@ -1,0 +1,172 @@
+// The moving role of the poller: waiting threads poll, polling threads run handlers, and nothing may wait for a thread that waits.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+
+#include <weft/distributed/grpc_transport.h>
+
+#include "mailbox.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A worker whose requests are served by handlers that call the other worker and block until it has answered.
+class Nester : public Mailbox {
+ public:
+  Nester(std::shared_ptr<Runtime> rt, int id) : Mailbox(*rt), rt_(rt), other_{1 - id} {
+    transport = make_grpc_transport(rt, {.id = WorkerId{id}}, *this);
+  }
+  ~Nester() override { transport->close(); }
+
+  void on_message(Inbound m) override {
+    const auto colon = m.header.find(':');
+    const int number = std::stoi(m.header), depth = std::stoi(m.header.substr(colon + 1));
+    if (m.kind == 2) {
+      std::shared_ptr<Event> done;
+      {
+        MutexLock lock(mutex);
+        done = calls_[number];
+        calls_.erase(number);
+      }
+      done->set();
+      return;
+    }
+    rt_->post([this, from = m.from, header = m.header, depth] {
+      if (depth > 0) call(depth - 1);
+      transport->send(from, 2, header);
+    });
+  }
+
+  /// A request to the other worker and its answer.
+  void call(int depth) {
+    auto done = std::make_shared<Event>(*rt_, "a nested call");
+    int number = 0;
+    {
+      MutexLock lock(mutex);
+      number = next_++;
+      calls_[number] = done;
+    }
+    transport->send(other_, 1, str(number, ":", depth));
+    if (!done->wait_until(rt_->now() + 60s)) throw Timeout("a nested call");
+  }
+
+  std::shared_ptr<Transport> transport;
+
+ private:
+  const std::shared_ptr<Runtime> rt_;
+  const WorkerId other_;
+  std::map<int, std::shared_ptr<Event>> calls_ WEFT_GUARDED_BY(mutex);
+  int next_ WEFT_GUARDED_BY(mutex) = 1;
+};
+
+void check_nesting(const std::shared_ptr<Runtime>& rt0, const std::shared_ptr<Runtime>& rt1) {
+  constexpr int kWidth = 11, kDepth = 13;
+  Nester a(rt0, 0), b(rt1, 1);
+  a.transport->add_peer(WorkerId{1}, b.transport->addresses());
+  std::atomic<int> done{0};
+  std::vector<std::unique_ptr<Service>> callers;
+  for (int i = 0; i < kWidth; ++i) {
+    callers.push_back(rt0->start_service("caller", [&] {
+      for (int k = 0; k < 5; ++k) a.call(kDepth);
+      ++done;
+    }));
+  }
+  for (auto& c : callers) c->join();
+  EXPECT_EQ(done, kWidth);
+}
+
+TEST(Polling, nested_blocking_handlers_on_two_workers_with_one_thread_each_complete) {
+  check_nesting(make_threaded_runtime({.threads = 1}), make_threaded_runtime({.threads = 1}));
+}
+
+TEST(Polling, nested_blocking_handlers_of_two_workers_on_one_runtime_complete) {
+  auto rt = make_threaded_runtime({.threads = 2});
+  check_nesting(rt, rt);
+}
+
+TEST(Polling, a_polling_wait_ends_when_its_event_is_set_elsewhere_or_its_time_is_up) {
+  auto rt = make_threaded_runtime();
+  Mailbox box(*rt);
+  auto t = make_grpc_transport(rt, {.id = WorkerId{0}}, box);
+  for (int i = 0; i < 20; ++i) {
+    Event event(*rt);
+    rt->call_at(rt->now() + Duration(i * 50'000), [&] { event.set(); });
+    EXPECT_TRUE(event.wait_until(rt->now() + 60s));
+    Event posted(*rt);
+    rt->post([&] { posted.set(); });
+    EXPECT_TRUE(posted.wait_until(rt->now() + 60s));
+    Event never(*rt);
+    EXPECT_FALSE(never.wait_until(rt->now() + 1ms));
+  }
+  t->close();
+}
+
+TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
+  auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
+  Mailbox a(*peer_rt), b(*rt);
+  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a), tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
+  ta->add_peer(WorkerId{1}, tb->addresses());
+  std::atomic<bool> second{false}, first_saw_second{false};
+  b.handler = [&](Inbound m) {
+    rt->post([&, first = m.header == "first"] {
+      if (!first) {
+        second = true;
+        return;
+      }
+      while (!second) std::atomic_thread_fence(std::memory_order_seq_cst);  // computes until the other message has come
+      first_saw_second = true;
+    });
+  };
+  ta->send(WorkerId{1}, 1, "first");
+  ASSERT_TRUE(b.wait_for(1));
+  ta->send(WorkerId{1}, 1, "second");
+  while (!first_saw_second) rt->sleep_for(1ms);
+  EXPECT_TRUE(second);
+  ta->close();
+  tb->close();
+}
+
+TEST(Polling, a_handler_may_close_the_transport_that_brought_its_message) {
+  auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
+  Mailbox a(*peer_rt), b(*rt);
+  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a), tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
+  ta->add_peer(WorkerId{1}, tb->addresses());
+  std::atomic<bool> closed{false};
+  b.handler = [&](Inbound) {
+    rt->post([&] {
+      tb->close();
+      closed = true;
+    });
+  };
+  ta->send(WorkerId{1}, 1, "close");
+  EXPECT_TRUE(a.wait_for_state(WorkerId{1}, "up broken"));
+  while (!closed) peer_rt->sleep_for(1ms);
+  EXPECT_THROW(tb->send(WorkerId{0}, 1, "x"), RpcError);
+  ta->close();
+}
+
+TEST(Polling, stopping_the_runtime_ends_a_polling_wait) {
+  auto rt = make_threaded_runtime();
+  Mailbox box(*rt);
+  auto t = make_grpc_transport(rt, {.id = WorkerId{0}}, box);
+  std::atomic<bool> stopped{false};
+  auto waiter = rt->start_service("waiter", [&] {
+    Event never(*rt);
+    try {
+      never.wait();
+    } catch (const RuntimeStopped&) {
+      stopped = true;
+    }
+  });
+  rt->sleep_for(5ms);
+  rt->stop();
+  waiter->join();
+  EXPECT_TRUE(stopped);
+  t->close();
+}
+
+}  // namespace
+}  // namespace weft::rpc
