@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <map>
+#include <thread>
 
 #include <weft/distributed/grpc_transport.h>
 
@@ -116,7 +117,7 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
         second = true;
         return;
       }
-      while (!second) std::atomic_thread_fence(std::memory_order_seq_cst);  // computes until the other message has come
+      while (!second) std::this_thread::yield();  // computes until the other message has come
       first_saw_second = true;
     });
   };
