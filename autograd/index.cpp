@@ -111,7 +111,7 @@ Tensor one_hot(In ids, int64_t classes) {
   Shape sizes = ids->sizes();
   sizes.push_back(classes);
   const Tensor zero = launch::zeros(sizes, kInt64, ids->device()), index = unsqueeze(ids.get(), -1);
-  return scatter(zero, -1, index, expand(formula::number_like(zero, 1), index.sizes()));
+  return launch::named("one_hot", [&] { return scatter(zero, -1, index, expand(formula::number_like(zero, 1), index.sizes())); });
 }
 
 Tensor Tensor::index_select(int64_t d, const Tensor& index) const { return weft::index_select(*this, d, index); }

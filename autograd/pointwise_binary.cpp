@@ -124,7 +124,8 @@ Tensor lerp(In a, In b, In w) {
 }
 
 Tensor lerp(In a, In b, Scalar w) {
-  Tensor y = launch::ternary(Ternary::kLerp, a, b, number_like(a, w));
+  const DType t = launch::compute_dtype(OpClass::kFloat, promote(a->dtype(), b->dtype()));
+  Tensor y = launch::ternary(Ternary::kLerp, a, b, scalar_tensor(w, {.dtype = t, .device = a->device()}));
   return record("lerp", y, {a, b}, [w](const Tensor& g, Needs) -> GradList {
     const Tensor db = g * w;
     return {g - db, db};

@@ -66,11 +66,13 @@ Tensor clamp(In x, Scalar low, Scalar high) {
 }
 
 Tensor maximum(In x, Scalar s) {
+  launch::check_scalar("maximum", x->dtype(), s);
   return record("maximum", launch::binary(Binary::kMaximum, x, formula::number_like(x, s)), {x},
                 [x = Saved(x), s](const Tensor& g, Needs) -> GradList { return {masked_fill(g, lt(x.get(), s), 0)}; });
 }
 
 Tensor minimum(In x, Scalar s) {
+  launch::check_scalar("minimum", x->dtype(), s);
   return record("minimum", launch::binary(Binary::kMinimum, x, formula::number_like(x, s)), {x},
                 [x = Saved(x), s](const Tensor& g, Needs) -> GradList { return {masked_fill(g, gt(x.get(), s), 0)}; });
 }

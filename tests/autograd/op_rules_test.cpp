@@ -37,6 +37,7 @@ TEST(Promotion, a_number_never_promotes_a_tensor) {
     EXPECT_EQ((of(t) * 2 + 1.0).dtype(), t);
     EXPECT_THROW(of(t) + 0.5, DTypeError);
     EXPECT_THROW(clamp(of(t), 0.5, 2), DTypeError);
+    EXPECT_THROW(maximum(of(t), 0.5), DTypeError);
     EXPECT_THROW(masked_fill(of(t), of(kBool), 0.5), DTypeError);
   }
   EXPECT_EQ((of(kBool) + 1).dtype(), kInt64);
@@ -47,6 +48,7 @@ TEST(Promotion, functions_of_real_numbers_take_integers_as_float32) {
   EXPECT_EQ(sqrt(of(kBool)).dtype(), kFloat32);
   EXPECT_EQ((of(kInt32) / 2).dtype(), kFloat32);
   EXPECT_EQ(pow(of(kInt64), 2).dtype(), kFloat32);
+  EXPECT_FLOAT_EQ(lerp(of(kInt64), of(kInt64) * 3, 0.25)[0][0].item<float>(), 1.5f);
   EXPECT_FLOAT_EQ((of(kInt64) / 4)[0][0].item<float>(), 0.25f);
 }
 
