@@ -8,7 +8,7 @@
 #include <iostream>
 #include <vector>
 
-#include <weft/distributed/rpc.h>
+#include <weft/distributed/rref.h>
 #include <weft/distributed/spawn.h>
 #include <weft/tensor/factories.h>
 
@@ -25,6 +25,12 @@ void push(const Tensor&) {}
 WEFT_RPC(push);
 void back() { rpc_sync<noop>(0); }
 WEFT_RPC(back);
+struct Object {
+  void noop() {}
+};
+WEFT_RPC_CLASS(Object, noop);
+void take(const RRef<Object>&) {}
+WEFT_RPC(take);
 
 /// Runs `call` once per iteration and reports the percentiles.
 template <class F>
@@ -80,6 +86,23 @@ void outstanding_64(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
+void rref_noop_method(benchmark::State& state) {   // beside noop_call
+  const auto object = remote<Object>(static_cast<int>(state.range(0)));
+  measure(state, [&] { object.rpc_sync<&Object::noop>(); });
+}
+void rref_to_here_3x3(benchmark::State& state) {
+  const auto value = remote<builtin::ones>(static_cast<int>(state.range(0)), Shape{3, 3});
+  measure(state, [&] { benchmark::DoNotOptimize(value.to_here()); });
+}
+void rref_argument(benchmark::State& state) {      // to its owner
+  const auto object = remote<Object>(static_cast<int>(state.range(0)));
+  measure(state, [&] { rpc_sync<take>(object.owner(), object); });
+}
+void rref_create_use_drop(benchmark::State& state) {
+  const int to = static_cast<int>(state.range(0));
+  measure(state, [&] { benchmark::DoNotOptimize(remote<builtin::ones>(to, Shape{3, 3}).to_here()); });
+}
+
 void peers(benchmark::internal::Benchmark* b) {
   b->UseRealTime()->Unit(benchmark::kMicrosecond)->ArgName("unix1_tcp2")->Arg(1)->Arg(2);
 }
@@ -92,6 +115,10 @@ BENCHMARK(noop_call)->Apply(peers);
 BENCHMARK(add_3x3)->Apply(peers);
 BENCHMARK(nested)->Apply(peers);
 BENCHMARK(outstanding_64)->Apply(peers);
+BENCHMARK(rref_noop_method)->Apply(peers);
+BENCHMARK(rref_to_here_3x3)->Apply(peers);
+BENCHMARK(rref_argument)->Apply(peers);
+BENCHMARK(rref_create_use_drop)->Apply(peers);
 BENCHMARK(echo_bytes)->Apply(sizes);
 BENCHMARK(push_bytes)->Apply(sizes);
 
