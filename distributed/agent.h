@@ -42,8 +42,6 @@ struct AgentOptions {
   /// Function name -> names of the workers that may call it. A function without an entry may be called by all, unless deny_unlisted.
   std::map<std::string, std::vector<std::string>> allow{};
   bool deny_unlisted = false;
-  /// "a tensor that requires grad crosses outside an autograd context" is an error instead of a silent cut of the graph.
-  bool refuse_grad_without_context = false;
 };
 
 struct CallOptions {
