@@ -166,6 +166,23 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
   }
 }
 
+void ContextTable::stop() {
+  std::unordered_map<int64_t, ContextPtr> all;
+  {
+    MutexLock lock(mutex_);
+    all.swap(contexts_);
+  }
+  for (auto& [id, context] : all) {
+    std::vector<std::shared_ptr<PassState>> passes;
+    {
+      MutexLock lock(context->mutex);
+      context->released = true;
+      for (auto& [pass_id, pass] : context->passes) passes.push_back(pass);
+    }
+    for (auto& pass : passes) end_pass(*pass, std::make_exception_ptr(RpcError("the agent ended during a backward pass")));
+  }
+}
+
 void ContextState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) {
   NoGrad guard;
   MutexLock lock(mutex);
@@ -304,6 +321,9 @@ void ContextTable::install(Agent& agent) {
     responder.reply({});
   });
   agent.add_interceptor(shared_from_this());
+  agent.on_stop([weak] {
+    if (const auto table = weak.lock()) table->stop();
+  });
   agent.on_peer_lost([weak](const rpc::WorkerInfo& peer, bool, const std::string& why) {
     if (const auto table = weak.lock()) table->peer_lost(peer, why);
   });

@@ -102,6 +102,8 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   void attach_send(ContextState& context, WorkerId to, rpc::Kind kind, Message& message, bool grad_mode);
   void attach_recv(ContextState& context, WorkerId from, Message& message);
   void peer_lost(const rpc::WorkerInfo& peer, const std::string& why);
+  /// The agent has ended: so do all passes and contexts, without a message.
+  void stop();
 
   WorkerId self_;
   std::weak_ptr<Agent> agent_;

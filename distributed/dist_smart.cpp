@@ -213,8 +213,8 @@ void handle_done(ContextTable& table, rpc::Request request, rpc::Responder respo
     const auto pass = find_pass(table.get(context_id), pass_id);
     if (!pass) throw_no_pass(*table.get(context_id), pass_id);
     auto parent = std::make_shared<rpc::Responder>(std::move(responder));
-    pass->when_done([parent, pass](std::exception_ptr error) {
-      close_pass(*pass);
+    pass->when_done([parent, weak = std::weak_ptr<PassState>(pass)](std::exception_ptr error) {
+      if (const auto done = weak.lock()) close_pass(*done);
       if (error) parent->fail(error);
       else parent->reply({});
     });

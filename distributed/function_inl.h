@@ -110,7 +110,11 @@ struct ConstructorSlot {
 
 template <class T, class... P>
 const FunctionEntry& constructor_entry() {
-  return *detail::ConstructorSlot<T, P...>::entry;
+  // Its own static, so that a mention in another unit's initialisers never sees the slot before it is set; the slot makes sure that the
+  // entry exists before main. Registering twice gives the same entry.
+  static const FunctionEntry* const entry = detail::register_constructor<T, P...>();
+  (void)&detail::ConstructorSlot<T, P...>::entry;
+  return *entry;
 }
 
 }  // namespace weft::rpc
