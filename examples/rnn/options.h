@@ -1,4 +1,4 @@
-// Flags of the word language model; programs.md of the docs folder lists them.
+// Flags of the word language model; `rnn --help` lists them with their defaults.
 #pragma once
 
 #include <cstdint>
