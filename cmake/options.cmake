@@ -1,4 +1,4 @@
-# Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED and WEFT_HAVE_ONEDNN behind.
+# Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED, WEFT_HAVE_ONEDNN and WEFT_HAVE_CUDA behind.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
@@ -71,9 +71,16 @@ if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
   endif()
 endif()
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
-if(WEFT_CUDA STREQUAL ON AND NOT cuda_sources)
-  message(FATAL_ERROR "WEFT_CUDA=ON: this version of weft has no CUDA kernels")
+# AUTO: when there is a CUDA compiler.
+set(WEFT_HAVE_CUDA OFF)
+if(NOT WEFT_CUDA STREQUAL OFF)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(WEFT_HAVE_CUDA ON)
+  elseif(WEFT_CUDA STREQUAL ON)
+    message(FATAL_ERROR "WEFT_CUDA=ON: no CUDA compiler was found (nvcc on PATH, or CUDACXX)")
+  endif()
 endif()
 
-message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, shared ${BUILD_SHARED_LIBS}")
+message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")

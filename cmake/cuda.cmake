@@ -1,0 +1,35 @@
+# weft::cuda: the CUDA backend, a library of its own. Kernels are compiled by nvcc for WEFT_CUDA_ARCHITECTURES; what talks to the CUDA libraries stands in
+# kernels/cuda/device/. With a shared core it is a plugin that core opens when a CUDA device is first asked for; static builds link it whole.
+set(WEFT_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90" CACHE STRING "Compute capabilities; the last one as PTX too")
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
+endif()
+if(WEFT_CCACHE_PROGRAM AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${WEFT_CCACHE_PROGRAM})
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+
+file(GLOB cuda_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cu)
+add_library(weft_cuda ${cuda_files})
+add_library(weft::cuda ALIAS weft_cuda)
+set_target_properties(weft_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME cuda CUDA_RUNTIME_LIBRARY Shared
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+target_compile_options(weft_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -Xcompiler=-Wall,-Wextra>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+if(WEFT_WERROR)
+  target_compile_options(weft_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror> $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+target_include_directories(weft_cuda PRIVATE ${WEFT_INCLUDE_DIR})
+target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE CUDA::cudart CUDA::cublasLt)
+find_library(WEFT_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(WEFT_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+mark_as_advanced(WEFT_CUDNN_LIBRARY WEFT_CUDNN_INCLUDE_DIR)
+if(WEFT_CUDNN_LIBRARY AND WEFT_CUDNN_INCLUDE_DIR)
+  target_compile_definitions(weft_cuda PRIVATE WEFT_WITH_CUDNN)
+  target_include_directories(weft_cuda PRIVATE ${WEFT_CUDNN_INCLUDE_DIR})
+  target_link_libraries(weft_cuda PRIVATE ${WEFT_CUDNN_LIBRARY})
+endif()

@@ -1,0 +1,133 @@
+// The CUDA backend: one object per device. Each operation is defined in the file that holds its kernels (softmax in softmax.cu); this header is
+// the list of them. Kernels are written against simt.h, memory and streams go through runtime.h, matrix products through gemm.h: what remains
+// knows nothing of CUDA and is compiled by the host compiler too, for the tests that run it under emulation.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include <weft/kernels/accelerator.h>
+#include <weft/kernels/cuda/allocator.h>
+#include <weft/kernels/cuda/fault.h>
+#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/simt.h>
+
+namespace weft::cuda {
+
+class CudaBackend final : public Accelerator {
+ public:
+  explicit CudaBackend(int index);
+
+  /// The stream that an operation issues to.
+  void* stream_of(const Context& c) const { return c.stream ? c.stream : current_stream(); }
+  /// Where kernels report a bad index; see fault.h.
+  Fault* fault() const { return fault_; }
+  /// Throws what a kernel has reported, once the work is known to be done. `issued`: only where launches are complete on return.
+  void raise_fault();
+  void after_launch() {
+    if (synchronous_) raise_fault();
+  }
+  int index() const { return index_; }
+  Allocator& allocator() { return allocator_; }
+
+  Device device() const override;
+  void* allocate(size_t bytes) override;
+  void deallocate(void* p, size_t bytes) noexcept override;
+  void copy_from_host(Context&, const void* host, void* device, size_t bytes) override;
+  void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
+  void unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) override;
+  void binary(Context&, Binary op, Scalar s, Scalar t, View a, View b, View y) override;
+  void ternary(Context&, Ternary op, Scalar s, View a, View b, View c, View y) override;
+  void where(Context&, View cond, View a, View b, View y) override;
+  void copy(Context&, View x, View y) override;
+  void fill(Context&, Scalar value, View y) override;
+  void arange(Context&, Scalar start, Scalar step, View y) override;
+  void reduce(Context&, Reduce op, View x, View y) override;
+  void arg_reduce(Context&, bool largest, int dim, View x, View values, View indices) override;
+  void mean_var(Context&, int64_t correction, View x, View mean, View var) override;
+  void cumulate(Context&, Reduce op, int dim, View x, View y) override;
+  void sort(Context&, bool descending, View x, View values, View indices) override;
+  void softmax(Context&, bool log, View x, View y) override;
+  void softmax_backward(Context&, bool log, View y, View dy, View dx) override;
+  void logsumexp(Context&, View x, View y) override;
+  void cross_entropy(Context&, View x, View target, View weight, int64_t ignore, double smoothing, View loss, View lse) override;
+  void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore, double smoothing, View g, View dx) override;
+  void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean, View rstd) override;
+  void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx, View dweight, View dbias) override;
+  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c) override;
+  void take_rows(Context&, View x, View index, View y) override;
+  void add_rows(Context&, View index, View dy, int64_t skip, View dx) override;
+  void gather(Context&, int dim, View x, View index, View y) override;
+  void scatter(Context&, bool add, int dim, View index, View src, View y) override;
+  int64_t count_nonzero(Context&, View x) override;
+  void nonzero(Context&, View x, View out) override;
+  void triangle(Context&, bool upper, int64_t k, View x, View y) override;
+  void uniform(Context&, PhiloxKey, double low, double high, View y) override;
+  void normal(Context&, PhiloxKey, double mean, double stddev, View y) override;
+  void bernoulli(Context&, PhiloxKey, View p, View y) override;
+  void random_int(Context&, PhiloxKey, int64_t low, int64_t high, View y) override;
+  void dropout(Context&, PhiloxKey, double p, View x, View y) override;
+  void multinomial(Context&, PhiloxKey, bool replacement, View p, View indices) override;
+  void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) override;
+  void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn, const RnnGrads&) override;
+  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>) override;
+  void powers(Context&, double p, std::span<const View> xs, double* out) override;
+  void scale(Context&, double factor, std::span<const View> xs) override;
+  void synchronize() override;
+
+  DeviceProperties properties() override;
+  void* new_stream(bool high_priority) override;
+  void delete_stream(void* stream) noexcept override;
+  void synchronize_stream(void* stream) override;
+  bool stream_done(void* stream) override;
+  void* current_stream() const override;
+  void set_current_stream(void* stream) override;
+  void* new_event(bool timing) override;
+  void delete_event(void* event) noexcept override;
+  void record_event(void* event, void* stream) override;
+  void wait_event(void* stream, void* event) override;
+  void synchronize_event(void* event) override;
+  bool event_done(void* event) override;
+  double elapsed_ms(void* from, void* to) override;
+  void record_stream(void* p, void* stream) override;
+  MemoryStats memory_stats() override;
+  void empty_cache() override;
+  void set_memory_limit(int64_t bytes) override;
+  void* allocate_pinned(size_t bytes) override;
+  void deallocate_pinned(void* p) noexcept override;
+  void copy_async(Context&, void* to, const void* from, size_t bytes) override;
+  void begin_capture(void* stream) override;
+  void* end_capture(void* stream) override;
+  void launch_graph(void* graph, void* stream) override;
+  void delete_graph(void* graph) noexcept override;
+  SharedBlock share(void* p) override;
+  void* open_shared(const SharedBlock& block) override;
+  void close_shared(void* p) noexcept override;
+
+ private:
+  void enter() const;  ///< makes this the calling thread's device
+
+  const int index_;
+  bool synchronous_;  ///< launches are complete on return: the emulation, or WEFT_CUDA_SYNC=1
+  Fault* fault_;      ///< pinned
+  Allocator allocator_;
+};
+
+/// Device memory for the time of one operation, given back in stream order.
+class Scratch {
+ public:
+  Scratch(CudaBackend& b, const Context& c, size_t bytes) : b_(b), bytes_(bytes), p_(bytes > 0 ? b.allocator().allocate(bytes, b.stream_of(c)) : nullptr) {}
+  ~Scratch() {
+    if (p_) b_.allocator().deallocate(p_);
+  }
+  Scratch(const Scratch&) = delete;
+  template <class T> T* as() const { return static_cast<T*>(p_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  CudaBackend& b_;
+  size_t bytes_;
+  void* p_;
+};
+
+}  // namespace weft::cuda

@@ -1,0 +1,24 @@
+// How a kernel reports bad input, such as an index out of range: it writes the first one it meets to a record in pinned host memory and goes on
+// without touching anything out of bounds. The host throws it as the typed error at the next point where it waits for the device anyway
+// (a copy to the host, synchronize), or at once with WEFT_CUDA_SYNC=1.
+#pragma once
+
+#include <cstdint>
+
+#include <weft/kernels/cuda/simt.h>
+
+namespace weft::cuda {
+
+struct Fault {
+  enum Kind : int32_t { kNone, kIndex, kTarget, kProbability };
+  int32_t kind = kNone;
+  int32_t pad = 0;
+  int64_t value = 0, bound = 0;
+
+  /// Keeps the first report. The three words of one report come from one thread.
+  WEFT_DEVICE void report(Thread t, Kind what, int64_t v, int64_t limit) {
+    if (t.atomic_cas(&kind, static_cast<int32_t>(kNone), static_cast<int32_t>(what)) == kNone) value = v, bound = limit;
+  }
+};
+
+}  // namespace weft::cuda

@@ -1,0 +1,107 @@
+// How a kernel of this folder is written. The body is a plain struct: its members are the kernel's arguments, its call operator is what one
+// thread does, and the thread is told who it is and how to meet the others by a Thread.
+//
+//   struct Sum {
+//     const float* x; float* y; int64_t n;
+//     WEFT_DEVICE void operator()(Thread t) const { ... t.sync(); ... }
+//   };
+//   launch(stream, "sum", {.blocks = 8, .threads = 256, .shared = 256 * sizeof(float)}, Sum{x, y, n});
+//
+// There is no launch syntax and no built-in variable in a body, so the same file is compiled twice: by nvcc for the device, and by the host
+// compiler (WEFT_SIMT) for the tests, which run each body on the CPU under an emulation of blocks, warps and shared memory (tests/support/simt).
+// What both promise a body:
+//   - blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks;
+//   - shared memory is `shared` bytes, 16-byte aligned, and holds rubbish at first;
+//   - sync() and the warp operations (shuffle_*, ballot) are reached by every thread of the block or of the warp, or by none;
+//   - a body that says `static constexpr bool kIndependent = true` uses none of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <weft/kernels/error.h>
+
+namespace weft::cuda {
+
+/// The shape of one launch. A launch of zero blocks or rows does nothing.
+struct Grid {
+  int64_t blocks = 1;  ///< up to 2^31 - 1
+  int64_t rows = 1;    ///< up to 65535
+  int threads = 256;   ///< a multiple of 32, up to 1024
+  size_t shared = 0;   ///< bytes, up to 48 KiB
+};
+
+inline constexpr int kWarp = 32;
+/// ceil(n / d).
+constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+}  // namespace weft::cuda
+
+#if defined(WEFT_SIMT)
+
+#define WEFT_DEVICE
+#include <support/simt/thread.h>
+
+#else
+
+#include <cuda_runtime.h>
+
+#define WEFT_DEVICE __device__
+
+namespace weft::cuda {
+
+class Thread {
+ public:
+  __device__ int id() const { return static_cast<int>(threadIdx.x); }
+  __device__ int count() const { return static_cast<int>(blockDim.x); }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) % kWarp; }
+  __device__ int warp() const { return static_cast<int>(threadIdx.x) / kWarp; }
+  __device__ int64_t block() const { return blockIdx.x; }
+  __device__ int64_t blocks() const { return gridDim.x; }
+  __device__ int64_t row() const { return blockIdx.y; }
+  __device__ int64_t rows() const { return gridDim.y; }
+  /// Position of this thread among all threads of its row of blocks, and their number.
+  __device__ int64_t global() const { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+  __device__ int64_t globals() const { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+  /// Waits for the whole block; what was written to memory before is seen after.
+  __device__ void sync() const { __syncthreads(); }
+  /// The block's shared memory.
+  template <class T> __device__ T* shared() const {
+    extern __shared__ __align__(16) unsigned char weft_shared[];
+    return reinterpret_cast<T*>(weft_shared);
+  }
+
+  /// Another lane's value; T of 4 or 8 bytes.
+  template <class T> __device__ T shuffle(T v, int lane) const { return __shfl_sync(0xffffffffu, v, lane); }
+  template <class T> __device__ T shuffle_xor(T v, int mask) const { return __shfl_xor_sync(0xffffffffu, v, mask); }
+  template <class T> __device__ T shuffle_up(T v, int by) const { return __shfl_up_sync(0xffffffffu, v, by); }  ///< lanes below `by` keep v
+  template <class T> __device__ T shuffle_down(T v, int by) const { return __shfl_down_sync(0xffffffffu, v, by); }
+  /// Bit i: the predicate of lane i.
+  __device__ uint32_t ballot(bool p) const { return __ballot_sync(0xffffffffu, p); }
+
+  /// The value before; T: int32_t, uint32_t, unsigned long long (all), int (exchange, max).
+  template <class T> __device__ T atomic_add(T* p, T v) const { return atomicAdd(p, v); }
+  template <class T> __device__ T atomic_max(T* p, T v) const { return atomicMax(p, v); }
+  template <class T> __device__ T atomic_cas(T* p, T expected, T v) const { return atomicCAS(p, expected, v); }
+  /// Earlier writes of this thread are seen by others before later ones.
+  __device__ void fence() const { __threadfence(); }
+};
+
+namespace inner {
+template <class Body> __global__ void run(const Body body) { body(Thread{}); }
+/// Throws: CudaError that names the kernel.
+void check_launch(const char* name);
+}  // namespace inner
+
+/// Starts the kernel on a stream. Throws: CudaError that names it.
+template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
+  if (grid.blocks <= 0 || grid.rows <= 0) return;
+  const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
+  inner::run<Body><<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
+  inner::check_launch(name);
+}
+
+}  // namespace weft::cuda
+
+#endif

@@ -1,0 +1,158 @@
+// The emulator itself: what it promises a kernel, and that it catches a planted fault of each kind.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include <weft/kernels/cuda/runtime.h>
+#include "support/simt/memory.h"
+#include "support/simt/thread.h"
+
+namespace weft::cuda {
+namespace {
+
+using simt::Order;
+
+struct SimtEmulator : testing::Test {
+  void TearDown() override { simt::settings() = {}; }
+
+  std::vector<float> download(const float* p, size_t n) {
+    std::vector<float> host(n);
+    runtime::copy(host.data(), p, n * sizeof(float), nullptr);
+    return host;
+  }
+  float* block(size_t n) { return static_cast<float*>(runtime::allocate(n * sizeof(float))); }
+};
+
+struct Positions {
+  float* y;
+  WEFT_DEVICE void operator()(Thread t) const { y[t.row() * t.globals() + t.global()] = static_cast<float>(t.block() * 1000 + t.id()); }
+  static constexpr bool kIndependent = true;
+};
+
+TEST_F(SimtEmulator, every_thread_of_the_grid_runs_once) {
+  float* const y = block(2 * 3 * 64);
+  launch(nullptr, "positions", {.blocks = 3, .rows = 2, .threads = 64}, Positions{y});
+  const auto host = download(y, 2 * 3 * 64);
+  for (size_t i = 0; i < host.size(); ++i) EXPECT_EQ(host[i], static_cast<float>(i / 64 % 3 * 1000 + i % 64));
+  runtime::release(y);
+}
+
+/// Neighbours through shared memory; `with_barrier` false is the planted fault.
+template <bool with_barrier> struct Neighbour {
+  float* y;
+  WEFT_DEVICE void operator()(Thread t) const {
+    float* const s = t.shared<float>();
+    s[t.id()] = static_cast<float>(t.id());
+    if constexpr (with_barrier) t.sync();
+    y[t.id()] = s[(t.id() + 1) % t.count()] + s[(t.id() + t.count() - 1) % t.count()];
+  }
+};
+
+template <bool with_barrier> int wrong_neighbours(SimtEmulator& test, Order order) {
+  simt::settings().order = order;
+  float* const y = test.block(64);
+  launch(nullptr, "neighbour", {.threads = 64, .shared = 64 * sizeof(float)}, Neighbour<with_barrier>{y});
+  const auto host = test.download(y, 64);
+  int wrong = 0;
+  for (int i = 0; i < 64; ++i) wrong += !(host[static_cast<size_t>(i)] == static_cast<float>((i + 1) % 64 + (i + 63) % 64));
+  runtime::release(y);
+  return wrong;
+}
+
+TEST_F(SimtEmulator, a_barrier_makes_writes_visible_in_every_order) {
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) EXPECT_EQ(wrong_neighbours<true>(*this, order), 0);
+}
+
+TEST_F(SimtEmulator, a_missing_barrier_is_seen_in_every_order) {
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) EXPECT_GT(wrong_neighbours<false>(*this, order), 0);
+}
+
+struct WarpSum {
+  float* y;
+  WEFT_DEVICE void operator()(Thread t) const {
+    float v = static_cast<float>(t.id());
+    for (int mask = 16; mask > 0; mask /= 2) v += t.shuffle_xor(v, mask);
+    const uint32_t odd = t.ballot(t.lane() % 2 == 1);
+    const float up = t.shuffle_up(static_cast<float>(t.lane()), 1), down = t.shuffle_down(static_cast<float>(t.lane()), 1), first = t.shuffle(v, 0);
+    y[t.id()] = v + (odd == 0xAAAAAAAAu ? 0.5f : 0.0f) + (up == (t.lane() > 0 ? t.lane() - 1 : 0) ? 0.25f : 0.0f) +
+                (down == (t.lane() < 31 ? t.lane() + 1 : 31) ? 0.125f : 0.0f) + (first == v ? 0.0625f : 0.0f);
+  }
+};
+
+TEST_F(SimtEmulator, warps_pass_values_on) {
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) {
+    simt::settings().order = order;
+    float* const y = block(64);
+    launch(nullptr, "warp_sum", {.threads = 64}, WarpSum{y});
+    const auto host = download(y, 64);
+    for (size_t i = 0; i < 64; ++i) EXPECT_EQ(host[i], (i < 32 ? 496.0f : 1520.0f) + 0.9375f);
+    runtime::release(y);
+  }
+}
+
+struct HalfAtBarrier {
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.id() < 32) t.sync();
+  }
+};
+struct HalfOfAWarp {
+  float* y;
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.lane() < 16) y[t.id()] = t.shuffle_xor(1.0f, 1);
+  }
+};
+struct Outside {
+  float* y;
+  int64_t at;
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.id() == 0) y[at] = 1;
+  }
+};
+struct OutsideShared {
+  WEFT_DEVICE void operator()(Thread t) const { t.shared<float>()[t.id() + 1] = 1; }
+};
+struct Unset {
+  float* y;
+  WEFT_DEVICE void operator()(Thread t) const { y[t.id()] = t.shared<float>()[t.id()]; }
+};
+
+TEST_F(SimtEmulator, a_barrier_that_half_the_block_reaches_is_a_fault) {
+  EXPECT_THROW(launch(nullptr, "half", {.threads = 64}, HalfAtBarrier{}), simt::Fault);
+  float* const y = block(64);
+  EXPECT_THROW(launch(nullptr, "half_warp", {.threads = 64}, HalfOfAWarp{y}), simt::Fault);
+  launch(nullptr, "warp_sum", {.threads = 64}, WarpSum{y});  // and the next launch is well
+  EXPECT_EQ(download(y, 64)[0], 496.9375f);
+  runtime::release(y);
+}
+
+TEST_F(SimtEmulator, a_write_beyond_a_block_is_a_fault) {
+  for (const int64_t at : {int64_t{-1}, int64_t{10}, int64_t{100}}) {
+    float* const y = block(10);
+    EXPECT_THROW(launch(nullptr, "outside", {.threads = 32}, Outside{y, at}), simt::Fault) << at;
+    simt::repair_guards();
+    runtime::release(y);
+  }
+  EXPECT_THROW(launch(nullptr, "outside_shared", {.threads = 32, .shared = 32 * sizeof(float)}, OutsideShared{}), simt::Fault);
+}
+
+TEST_F(SimtEmulator, shared_memory_that_nobody_set_gives_poison) {
+  float* const y = block(32);
+  launch(nullptr, "unset", {.threads = 32, .shared = 32 * sizeof(float)}, Unset{y});
+  for (const float v : download(y, 32)) EXPECT_TRUE(v != v);  // 0xFFFFFFFF is a NaN
+  runtime::release(y);
+}
+
+TEST_F(SimtEmulator, the_host_cannot_touch_device_memory) {
+  float* const y = block(4);
+  EXPECT_DEATH({ *static_cast<volatile float*>(y) = 1; }, "");
+  runtime::release(y);
+}
+
+TEST_F(SimtEmulator, a_grid_beyond_the_machine_is_a_fault) {
+  EXPECT_THROW(launch(nullptr, "wide", {.threads = 48}, HalfAtBarrier{}), simt::Fault);
+  EXPECT_THROW(launch(nullptr, "wide", {.threads = 2048}, HalfAtBarrier{}), simt::Fault);
+  EXPECT_THROW(launch(nullptr, "wide", {.threads = 32, .shared = 1 << 20}, HalfAtBarrier{}), simt::Fault);
+}
+
+}  // namespace
+}  // namespace weft::cuda

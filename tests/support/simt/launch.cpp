@@ -1,0 +1,215 @@
+// The emulated launch: one fiber per thread of a block, kept from block to block. A fiber runs until it waits at a barrier or at a warp
+// operation; when all of the block (of the warp) wait at the same one, they go on.
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include <weft/distributed/fiber.h>
+#include <weft/kernels/error.h>
+#include "support/simt/memory.h"
+#include "support/simt/thread.h"
+
+namespace weft::cuda::simt {
+
+namespace {
+constexpr size_t kStack = 64 << 10, kGuard = 256;
+constexpr unsigned char kGuardByte = 0xA5;
+int64_t launch_count = 0;
+
+enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
+
+struct Warp {
+  uint64_t slot[2][kWarp];
+  WarpOp op[kWarp];
+  int arrived = 0;
+};
+
+struct Unwind {};  // leaves a thread of a block that failed
+}  // namespace
+
+struct Block {
+  const char* name = "";
+  Grid grid;
+  const void* body = nullptr;
+  ThreadFunction function = nullptr;
+  int64_t bx = 0, by = 0;
+  std::vector<std::unique_ptr<rpc::inner::Fiber>> fibers;
+  std::vector<State> state;
+  std::vector<uint8_t> parity;  // which slots the next warp operation of a thread uses
+  std::vector<Warp> warps;
+  std::vector<unsigned char> shared;
+  std::exception_ptr failure;
+  bool leaving = false;
+  bool plain = false;  // threads run as calls: there is nothing to wait with
+
+  Who who(int id) { return {this, id, grid.threads, bx, by, grid.blocks, grid.rows}; }
+  unsigned char* shared_begin() { return shared.data() + kGuard; }
+
+  void grow(int threads) {
+    while (static_cast<int>(fibers.size()) < threads) {
+      const int id = static_cast<int>(fibers.size());
+      fibers.push_back(std::make_unique<rpc::inner::Fiber>(kStack, [this, id] {
+        try {
+          function(body, who(id));
+        } catch (const Unwind&) {
+        } catch (...) {
+          if (!failure) failure = std::current_exception();
+        }
+        state[static_cast<size_t>(id)] = State::kDone;
+      }));
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& what) { throw Fault(str("kernel ", name, ", block ", bx, ": ", what)); }
+
+  void wait_as(int id, State s) {
+    if (plain) fail("a body that is kIndependent waits for others");
+    state[static_cast<size_t>(id)] = s;
+    fibers[static_cast<size_t>(id)]->suspend();
+    if (leaving) throw Unwind();
+  }
+
+  void run_fibers(const std::vector<int>& order) {
+    std::fill(state.begin(), state.end(), State::kReady);
+    for (Warp& w : warps) w.arrived = 0;
+    for (bool again = true; again;) {
+      again = false;
+      for (const int id : order) {
+        if (state[static_cast<size_t>(id)] != State::kReady) continue;
+        fibers[static_cast<size_t>(id)]->resume();
+        again = true;
+        if (failure) return leave(order);
+      }
+      if (again) {
+        for (size_t w = 0; w < warps.size(); ++w) release_warp(w);
+        continue;
+      }
+      const auto waiting = std::count(state.begin(), state.begin() + grid.threads, State::kAtBarrier);
+      const auto warp_waiting = std::count(state.begin(), state.begin() + grid.threads, State::kAtWarp);
+      if (waiting == 0 && warp_waiting == 0) return;
+      if (waiting == grid.threads) {
+        std::fill(state.begin(), state.begin() + grid.threads, State::kReady);
+        again = true;
+        continue;
+      }
+      failure = std::make_exception_ptr(Fault(str("kernel ", name, ", block ", bx, ": ", waiting, " of ", grid.threads, " threads wait at a barrier and ", warp_waiting,
+                                                  " at a warp operation that the others do not reach")));
+      return leave(order);
+    }
+  }
+
+  void release_warp(size_t w) {
+    Warp& warp = warps[w];
+    if (warp.arrived < kWarp) return;
+    warp.arrived = 0;
+    for (int lane = 0; lane < kWarp; ++lane)
+      if (warp.op[lane] != warp.op[0] && !failure)
+        failure = std::make_exception_ptr(Fault(str("kernel ", name, ", block ", bx, ", warp ", w, ": lanes meet in different warp operations")));
+    for (int lane = 0; lane < kWarp; ++lane) state[w * kWarp + static_cast<size_t>(lane)] = State::kReady;
+  }
+
+  // Every fiber must come out of its body before the next block.
+  void leave(const std::vector<int>& order) {
+    leaving = true;
+    for (const int id : order)
+      if (state[static_cast<size_t>(id)] == State::kAtBarrier || state[static_cast<size_t>(id)] == State::kAtWarp) fibers[static_cast<size_t>(id)]->resume();
+    leaving = false;
+  }
+
+  void run_block(const std::vector<int>& order) {
+    std::fill(shared.begin(), shared.end(), kGuardByte);
+    std::fill_n(shared_begin(), grid.shared, settings().poison);
+    if (plain) {
+      for (const int id : order) function(body, who(id));
+    } else {
+      run_fibers(order);
+    }
+    if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+    for (size_t i = 0; i < shared.size(); ++i)
+      if ((i < kGuard || i >= kGuard + grid.shared) && shared[i] != kGuardByte)
+        fail(str("a write beyond shared memory, at byte ", static_cast<int64_t>(i) - static_cast<int64_t>(kGuard), " of ", grid.shared));
+  }
+};
+
+namespace {
+
+std::vector<int64_t> ordered(int64_t n, uint64_t salt) {
+  std::vector<int64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  if (settings().order == Order::kReverse) std::reverse(order.begin(), order.end());
+  if (settings().order == Order::kShuffled) {
+    uint64_t state = settings().seed * 0x9E3779B97F4A7C15u + salt;
+    for (size_t i = order.size(); i > 1; --i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      std::swap(order[i - 1], order[static_cast<size_t>((state >> 33) % i)]);
+    }
+  }
+  return order;
+}
+
+// Fibers belong to the thread that made them.
+Block& block_of_thread() {
+  thread_local Block block;
+  return block;
+}
+
+}  // namespace
+
+Settings& settings() {
+  static Settings s;
+  return s;
+}
+int64_t launches() { return launch_count; }
+
+void barrier(const Who& who) { who.block->wait_as(who.id, State::kAtBarrier); }
+
+uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from) {
+  Block& b = *who.block;
+  const auto id = static_cast<size_t>(who.id);
+  if (b.plain) b.fail("a body that is kIndependent uses a warp operation");
+  Warp& warp = b.warps[id / kWarp];
+  const uint8_t parity = b.parity[id];
+  b.parity[id] ^= 1;
+  warp.slot[parity][id % kWarp] = value;
+  warp.op[id % kWarp] = op;
+  ++warp.arrived;
+  b.wait_as(who.id, State::kAtWarp);
+  return warp.slot[parity][from];
+}
+
+uint32_t vote(const Who& who, bool p) {
+  Block& b = *who.block;
+  const auto id = static_cast<size_t>(who.id);
+  const uint8_t parity = b.plain ? 0 : b.parity[id];
+  exchange(who, WarpOp::kBallot, p ? 1 : 0, 0);
+  uint32_t bits = 0;
+  for (int lane = 0; lane < kWarp; ++lane) bits |= static_cast<uint32_t>(b.warps[id / kWarp].slot[parity][lane]) << lane;
+  return bits;
+}
+
+unsigned char* shared_memory(const Who& who) { return who.block->shared_begin(); }
+
+void run(void*, const char* name, const Grid& grid, bool independent, const void* body, ThreadFunction f) {
+  if (grid.blocks <= 0 || grid.rows <= 0) return;
+  if (grid.threads <= 0 || grid.threads > 1024 || grid.threads % kWarp != 0 || grid.shared > (48u << 10) || grid.blocks > 0x7FFFFFFF || grid.rows > 65535)
+    throw Fault(str("kernel ", name, ": a grid of ", grid.blocks, " x ", grid.rows, " blocks of ", grid.threads, " threads with ", grid.shared, " bytes is not possible"));
+  ++launch_count;
+  Block& b = block_of_thread();
+  b.name = name, b.grid = grid, b.body = body, b.function = f, b.plain = independent;
+  b.shared.resize(grid.shared + 2 * kGuard);
+  b.state.resize(1024), b.parity.assign(1024, 0), b.warps.resize(static_cast<size_t>(grid.threads / kWarp));
+  if (!independent) b.grow(grid.threads);
+  const DeviceAccess open;
+  std::vector<int> threads;
+  for (const int64_t id : ordered(grid.threads, 7)) threads.push_back(static_cast<int>(id));
+  for (const int64_t row : ordered(grid.rows, 11))
+    for (const int64_t block : ordered(grid.blocks, 13)) {
+      b.bx = block, b.by = row;
+      b.run_block(threads);
+    }
+  check_guards(name);
+}
+
+}  // namespace weft::cuda::simt

@@ -1,0 +1,114 @@
+// The emulated side of kernels/cuda/simt.h: blocks, warps, shared memory and atomics on one CPU thread. The threads of a block are fibers that run
+// one after another from barrier to barrier, in an order that a test chooses: a body that lacks a barrier reads what is not yet written in one
+// of the orders. What the machine leaves undefined is an error here: a barrier that some threads of the block do not reach, a warp operation
+// that some lanes skip, a write beyond shared memory or beyond any block of device memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include <weft/kernels/cuda/simt.h>
+
+namespace weft::cuda {
+
+namespace simt {
+
+/// In which order threads run between barriers, and blocks one after another.
+enum class Order { kForward, kReverse, kShuffled };
+/// For the launches that follow. `seed` is of kShuffled; `poison` fills shared and fresh device memory.
+struct Settings {
+  Order order = Order::kForward;
+  uint64_t seed = 1;
+  unsigned char poison = 0xFF;
+};
+Settings& settings();
+/// A launch that broke the rules of simt.h: thrown by launch() after the block has been left.
+class Fault : public Error { public: using Error::Error; };
+/// Launches so far.
+int64_t launches();
+
+struct Block;
+enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot };
+struct Who {
+  Block* block;
+  int id, count;
+  int64_t bx, by, nx, ny;
+};
+void barrier(const Who& who);
+/// Hands `value` to the warp and returns that of lane `from`.
+uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from);
+uint32_t vote(const Who& who, bool p);
+unsigned char* shared_memory(const Who& who);
+using ThreadFunction = void (*)(const void* body, const Who& who);
+void run(void* stream, const char* name, const Grid& grid, bool independent, const void* body, ThreadFunction f);
+
+}  // namespace simt
+
+class Thread {
+ public:
+  explicit Thread(const simt::Who& who) : who_(who) {}
+  int id() const { return who_.id; }
+  int count() const { return who_.count; }
+  int lane() const { return who_.id % kWarp; }
+  int warp() const { return who_.id / kWarp; }
+  int64_t block() const { return who_.bx; }
+  int64_t blocks() const { return who_.nx; }
+  int64_t row() const { return who_.by; }
+  int64_t rows() const { return who_.ny; }
+  int64_t global() const { return who_.bx * who_.count + who_.id; }
+  int64_t globals() const { return who_.nx * who_.count; }
+
+  void sync() const { simt::barrier(who_); }
+  template <class T> T* shared() const { return reinterpret_cast<T*>(simt::shared_memory(who_)); }
+
+  template <class T> T shuffle(T v, int lane) const { return exchange(simt::WarpOp::kShuffle, v, lane % kWarp); }
+  template <class T> T shuffle_xor(T v, int mask) const { return exchange(simt::WarpOp::kXor, v, lane() ^ mask); }
+  template <class T> T shuffle_up(T v, int by) const { return exchange(simt::WarpOp::kUp, v, lane() >= by ? lane() - by : lane()); }
+  template <class T> T shuffle_down(T v, int by) const { return exchange(simt::WarpOp::kDown, v, lane() + by < kWarp ? lane() + by : lane()); }
+  uint32_t ballot(bool p) const { return simt::vote(who_, p); }
+
+  template <class T> T atomic_add(T* p, T v) const {
+    const T before = *p;
+    *p = static_cast<T>(before + v);
+    return before;
+  }
+  template <class T> T atomic_max(T* p, T v) const {
+    const T before = *p;
+    if (v > before) *p = v;
+    return before;
+  }
+  template <class T> T atomic_cas(T* p, T expected, T v) const {
+    const T before = *p;
+    if (before == expected) *p = v;
+    return before;
+  }
+  void fence() const {}
+
+ private:
+  template <class T> T exchange(simt::WarpOp op, T v, int from) const {
+    static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "a warp passes 4 or 8 bytes on");
+    uint64_t bits = 0;
+    std::memcpy(&bits, &v, sizeof v);
+    bits = simt::exchange(who_, op, bits, from);
+    std::memcpy(&v, &bits, sizeof v);
+    return v;
+  }
+  simt::Who who_;
+};
+
+namespace inner {
+template <class Body> constexpr bool independent() {
+  if constexpr (requires { Body::kIndependent; }) return Body::kIndependent;
+  else return false;
+}
+}  // namespace inner
+
+template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
+  static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
+  simt::run(stream, name, grid, inner::independent<Body>(), &body,
+            [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); });
+}
+
+}  // namespace weft::cuda
