@@ -16,7 +16,7 @@ struct Fault {
   int64_t value = 0, bound = 0;
 
   /// Keeps the first report. The three words of one report come from one thread.
-  WEFT_DEVICE void report(Thread t, Kind what, int64_t v, int64_t limit) {
+  template <class T> WEFT_DEVICE void report(T t /*a Thread, which host files do not know*/, Kind what, int64_t v, int64_t limit) {
     if (t.atomic_cas(&kind, static_cast<int32_t>(kNone), static_cast<int32_t>(what)) == kNone) value = v, bound = limit;
   }
 };

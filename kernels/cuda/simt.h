@@ -42,6 +42,14 @@ constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
 #define WEFT_DEVICE
 #include <support/simt/thread.h>
 
+#elif !defined(__CUDACC__)
+
+// Host files see the shapes of launches, and launch nothing.
+#define WEFT_DEVICE
+namespace weft::cuda {
+class Thread;
+}
+
 #else
 
 #include <cuda_runtime.h>
