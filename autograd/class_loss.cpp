@@ -73,7 +73,7 @@ Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& size
 
 }  // namespace formula
 
-Tensor nll_loss(In x, In target, const CrossEntropyOptions& options) {
+Tensor nll_loss(Wide x, In target, const CrossEntropyOptions& options) {
   if (options.label_smoothing != 0) throw ValueError(str("nll_loss: label_smoothing belongs to cross_entropy, is ", options.label_smoothing));
   const formula::ClassRows r = formula::class_rows("nll_loss", x, target, options);
   return launch::named("nll_loss", [&] { return formula::reduce_rows(formula::composed_class_loss(r.x, r.target, options), r.target, r.sizes, options); });

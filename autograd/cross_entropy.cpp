@@ -43,7 +43,7 @@ CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
 
 }  // namespace
 
-Tensor cross_entropy(In logits, In target, const CrossEntropyOptions& options) {
+Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options) {
   const ClassRows r = formula::class_rows("cross_entropy", logits, target, options);
   const DType t = r.x.dtype();
   const CrossEntropyOptions o = plain_options(options, t);
@@ -180,6 +180,7 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
   if (bias->defined() && !(bias->sizes() == Shape{weight->sizes()[0]}))
     throw ShapeError(str(name, ": bias is ", bias->sizes(), ", weight is ", weight->sizes()));
   if (!(target->sizes() == Shape{x->sizes()[0]})) throw ShapeError(str(name, ": target must be [", x->sizes()[0], "], is ", target->sizes()));
+  if (autograd_state().autocast != kFloat32) return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), options);  // two dtypes
   launch::check_index(name, target);
   launch::check_floating(name, x);
   launch::check_floating(name, weight);

@@ -5,6 +5,7 @@
 
 #include <mutex>
 
+#include <weft/autograd/autocast.h>
 #include <weft/autograd/extras.h>
 #include <weft/autograd/grad_math.h>
 #include <weft/autograd/pass_table.h>
@@ -299,6 +300,7 @@ void Pass::run() {
   me.running = true;
   {
     const GradMode mode(me.options.create_graph);
+    const NoAutocast plain;  // the dtypes of forward decide
     while (!me.error && !me.table->ready_empty()) me.execute(me.table->pop_ready(), held);
   }
   me.running = false;

@@ -79,7 +79,7 @@ Tensor product_of_others(const Tensor& x, int64_t d) { return product_before(x, 
 
 }  // namespace
 
-Tensor prod(In x, int64_t dim, bool keepdim) {
+Tensor prod(Wide x, int64_t dim, bool keepdim) {
   const Dims dims = reduced_dims("prod", x, {dim});
   return record("prod", launch::reduce("prod", Reduce::kProd, x, dims, keepdim), {x}, [x = Saved(x), dims, dim](const Tensor& g, Needs) -> GradList {
     const Tensor v = x.get();
@@ -88,16 +88,16 @@ Tensor prod(In x, int64_t dim, bool keepdim) {
   });
 }
 
-Tensor prod(In x) { return prod(reshape(x.get(), {x->numel()}), 0); }
+Tensor prod(Wide x) { return prod(reshape(x.get(), {x->numel()}), 0); }
 
-Tensor cumsum(In x, int64_t dim) {
+Tensor cumsum(Wide x, int64_t dim) {
   const int d = x->dim() == 0 ? 0 : wrap_dim("cumsum", dim, x->dim());
   return record("cumsum", cumulated(Reduce::kSum, x, d), {x}, [d](const Tensor& g, Needs) -> GradList {
     return {g.dim() == 0 ? g : flip(cumsum(flip(g, {d}), d), {d})};
   });
 }
 
-Tensor cumprod(In x, int64_t dim) {
+Tensor cumprod(Wide x, int64_t dim) {
   const int d = x->dim() == 0 ? 0 : wrap_dim("cumprod", dim, x->dim());
   return record("cumprod", cumulated(Reduce::kProd, x, d), {x}, [x = Saved(x), d](const Tensor& g, Needs) -> GradList {
     const Tensor v = x.get();

@@ -1,7 +1,7 @@
 // Thread-local switches of the tape.
 #pragma once
 
-#include <weft/kernels/error.h>
+#include <weft/kernels/dtype.h>
 
 namespace weft {
 
@@ -15,6 +15,7 @@ struct AutogradState {
   bool anomaly = false;
   Node* current = nullptr;  ///< the node whose backward runs
   const SavedTensorHooks* saved_hooks = nullptr;  ///< innermost scope (autograd/saved_hooks.h)
+  DType autocast = kFloat32;  ///< the half type of the scope (autograd/autocast.h), float32: none
 };
 WEFT_API AutogradState& autograd_state();
 

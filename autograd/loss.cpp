@@ -13,17 +13,17 @@ void check_pair(const char* name, const Tensor& x, const Tensor& target) {
 
 }  // namespace
 
-Tensor mse_loss(In x, In target, Reduction reduction) {
+Tensor mse_loss(Wide x, Wide target, Reduction reduction) {
   check_pair("mse_loss", x, target);
   return formula::reduce_loss(square(x.get() - target.get()), reduction);
 }
 
-Tensor l1_loss(In x, In target, Reduction reduction) {
+Tensor l1_loss(Wide x, Wide target, Reduction reduction) {
   check_pair("l1_loss", x, target);
   return formula::reduce_loss(abs(x.get() - target.get()), reduction);
 }
 
-Tensor smooth_l1_loss(In x, In target, double beta, Reduction reduction) {
+Tensor smooth_l1_loss(Wide x, Wide target, double beta, Reduction reduction) {
   check_pair("smooth_l1_loss", x, target);
   if (!(beta >= 0)) throw ValueError(str("smooth_l1_loss: beta must be >= 0, got ", beta));
   const Tensor d = abs(x.get() - target.get());
@@ -33,7 +33,7 @@ Tensor smooth_l1_loss(In x, In target, double beta, Reduction reduction) {
   return formula::reduce_loss(square(low) * (0.5 / beta) + (d - low), reduction);
 }
 
-Tensor binary_cross_entropy_with_logits(In x, In target, Reduction reduction) {
+Tensor binary_cross_entropy_with_logits(Wide x, Wide target, Reduction reduction) {
   check_pair("binary_cross_entropy_with_logits", x, target);
   return formula::reduce_loss(softplus(x.get()) - x.get() * target.get(), reduction);
 }

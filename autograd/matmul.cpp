@@ -68,7 +68,7 @@ Shape without_last(const Shape& sizes, int n) {
 
 }  // namespace
 
-Tensor matmul(In a, In b) {
+Tensor matmul(Lower a, Lower b) {
   if (a->dim() == 2 && b->dim() == 2) return mm(a.get(), b.get());
   if (a->dim() == 0 || b->dim() == 0) throw ShapeError(str("matmul: takes at least one dim: a is ", a->sizes(), ", b is ", b->sizes()));
   check_inner("matmul", a, b, a->sizes().back(), b->sizes()[b->dim() == 1 ? 0 : b->dim() - 2]);
@@ -91,28 +91,28 @@ Tensor matmul(In a, In b) {
   return reshape(product("matmul", batched(a, batch, count), batched(b, batch, count)), sizes);
 }
 
-Tensor mm(In a, In b) {
+Tensor mm(Lower a, Lower b) {
   check_rank("matmul", a, "a", 2);
   check_rank("matmul", b, "b", 2);
   check_inner("matmul", a, b, a->sizes()[1], b->sizes()[0]);
   return product("matmul", a, b);
 }
 
-Tensor mv(In a, In x) {
+Tensor mv(Lower a, Lower x) {
   check_rank("mv", a, "a", 2);
   check_rank("mv", x, "x", 1);
   check_inner("mv", a, x, a->sizes()[1], x->sizes()[0]);
   return squeeze(product("mv", a, unsqueeze(x.get(), 1)), 1);
 }
 
-Tensor dot(In a, In b) {
+Tensor dot(Lower a, Lower b) {
   check_rank("dot", a, "a", 1);
   check_rank("dot", b, "b", 1);
   check_inner("dot", a, b, a->sizes()[0], b->sizes()[0]);
   return reshape(product("dot", unsqueeze(a.get(), 0), unsqueeze(b.get(), 1)), {});
 }
 
-Tensor bmm(In a, In b) {
+Tensor bmm(Lower a, Lower b) {
   check_rank("bmm", a, "a", 3);
   check_rank("bmm", b, "b", 3);
   if (a->sizes()[0] != b->sizes()[0]) throw ShapeError(str("bmm: batches differ: a is ", a->sizes(), ", b is ", b->sizes()));
@@ -120,7 +120,7 @@ Tensor bmm(In a, In b) {
   return product("bmm", a, b);
 }
 
-Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
+Tensor addmm(Lower c, Lower a, Lower b, Scalar beta, Scalar alpha) {
   check_rank("addmm", a, "a", 2);
   check_rank("addmm", b, "b", 2);
   check_inner("addmm", a, b, a->sizes()[1], b->sizes()[0]);
@@ -139,7 +139,7 @@ Tensor addmm(In c, In a, In b, Scalar beta, Scalar alpha) {
   });
 }
 
-Tensor linear(In x, In weight, In bias) {
+Tensor linear(Lower x, Lower weight, Lower bias) {
   const bool biased = bias->defined();
   check_rank("linear", weight, "weight", 2);
   const int64_t out = weight->sizes()[0], in = weight->sizes()[1];

@@ -16,7 +16,7 @@ Tensor composed_layer_norm(const Tensor& x, const Shape& dims, const Tensor& wei
 
 }  // namespace
 
-Tensor layer_norm(In x, const Shape& sizes, In weight, In bias, double eps) {
+Tensor layer_norm(Wide x, const Shape& sizes, Wide weight, Wide bias, double eps) {
   launch::check_floating("layer_norm", x);
   const int lead = x->dim() - sizes.size();
   bool fits = lead >= 0 && sizes.size() > 0;

@@ -6,6 +6,7 @@
 // bfloat16 gives float32). A Scalar never promotes a tensor; a fractional one with an integer tensor is a DTypeError, not a
 // truncation. Functions of real numbers (exp, div, sqrt, mean of floats ...) take integers as float32; div of integers is float32.
 // bool enters arithmetic and sums as int64. Sums and products of integers are int64. mean, var, std, softmax of integers: DTypeError.
+// Under an Autocast (autocast.h) an argument written Lower is taken in the half type, one written Wide in float32, one written In as it is.
 // Gradients flow through floating tensors only. "Grad:" gives dx from g; an operation without that line is not differentiable.
 #pragma once
 
@@ -29,7 +30,7 @@ WEFT_API Tensor mul(In a, In b);
 /// a / b; integers give float32. Grad: da = g / b, db = -g * a / b^2.
 WEFT_API Tensor div(In a, In b);
 /// a ^ b. Grad: da = g * b * a^(b-1), db = g * y * log(a) (0 where a = 0 and b >= 0).
-WEFT_API Tensor pow(In a, In b);
+WEFT_API Tensor pow(Wide a, Wide b);
 /// The larger of each pair; NaN if either is. Grad: to the larger, half to each of a tie.
 WEFT_API Tensor maximum(In a, In b);
 /// The smaller of each pair; NaN if either is. Grad: to the smaller, half to each of a tie.
@@ -65,9 +66,9 @@ WEFT_API Tensor div(In x, Scalar s);
 /// s / x. Grad: -g * y / x.
 WEFT_API Tensor div(Scalar s, In x);
 /// x ^ s. Grad: g * s * x^(s-1).
-WEFT_API Tensor pow(In x, Scalar s);
+WEFT_API Tensor pow(Wide x, Scalar s);
 /// s ^ x. Grad: g * y * log(s).
-WEFT_API Tensor pow(Scalar s, In x);
+WEFT_API Tensor pow(Scalar s, Wide x);
 /// The larger of x and s. Grad: g where x >= s.
 WEFT_API Tensor maximum(In x, Scalar s);
 /// The smaller of x and s. Grad: g where x <= s.
@@ -85,33 +86,33 @@ WEFT_API Tensor sign(In x);
 /// x * x. Grad: 2 * g * x.
 WEFT_API Tensor square(In x);
 /// e^x. Grad: g * y.
-WEFT_API Tensor exp(In x);
+WEFT_API Tensor exp(Wide x);
 /// e^x - 1 without cancellation near 0. Grad: g * (y + 1).
-WEFT_API Tensor expm1(In x);
+WEFT_API Tensor expm1(Wide x);
 /// Natural logarithm. Grad: g / x.
-WEFT_API Tensor log(In x);
+WEFT_API Tensor log(Wide x);
 /// log(1 + x) without cancellation near 0. Grad: g / (1 + x).
-WEFT_API Tensor log1p(In x);
+WEFT_API Tensor log1p(Wide x);
 /// Logarithm to base 2. Grad: g / (x * log 2).
-WEFT_API Tensor log2(In x);
+WEFT_API Tensor log2(Wide x);
 /// Square root. Grad: g / (2 * y).
 WEFT_API Tensor sqrt(In x);
 /// 1 / sqrt(x). Grad: -g * y^3 / 2.
-WEFT_API Tensor rsqrt(In x);
+WEFT_API Tensor rsqrt(Wide x);
 /// 1 / x. Grad: -g * y^2.
-WEFT_API Tensor reciprocal(In x);
+WEFT_API Tensor reciprocal(Wide x);
 /// Sine of x in radians. Grad: g * cos(x).
 WEFT_API Tensor sin(In x);
 /// Cosine of x in radians. Grad: -g * sin(x).
 WEFT_API Tensor cos(In x);
 /// Tangent of x in radians. Grad: g * (1 + y^2).
-WEFT_API Tensor tan(In x);
+WEFT_API Tensor tan(Wide x);
 /// Hyperbolic tangent. Grad: g * (1 - y^2).
 WEFT_API Tensor tanh(In x);
 /// 1 / (1 + e^-x). Grad: g * y * (1 - y).
 WEFT_API Tensor sigmoid(In x);
 /// log(sigmoid(x)) without overflow. Grad: g * sigmoid(-x).
-WEFT_API Tensor log_sigmoid(In x);
+WEFT_API Tensor log_sigmoid(Wide x);
 /// Error function. Grad: g * 2 / sqrt(pi) * e^(-x^2).
 WEFT_API Tensor erf(In x);
 /// max(x, 0). Grad: g where x > 0.
@@ -127,7 +128,7 @@ WEFT_API Tensor gelu_tanh(In x);
 /// x * sigmoid(x). Grad: g * s * (1 + x * (1 - s)), s = sigmoid(x).
 WEFT_API Tensor silu(In x);
 /// log(1 + e^x) without overflow. Grad: g * sigmoid(x).
-WEFT_API Tensor softplus(In x);
+WEFT_API Tensor softplus(Wide x);
 /// The largest integer <= x. Grad: 0.
 WEFT_API Tensor floor(In x);
 /// The smallest integer >= x. Grad: 0.
@@ -185,9 +186,9 @@ struct MaxResult {
   Tensor values, indices;
 };
 /// Sum of all elements. Shape: []. Grad: g everywhere.
-WEFT_API Tensor sum(In x);
+WEFT_API Tensor sum(Wide x);
 /// Sum over dims. Grad: g along them.
-WEFT_API Tensor sum(In x, const Shape& dims, bool keepdim = false);
+WEFT_API Tensor sum(Wide x, const Shape& dims, bool keepdim = false);
 /// x summed to `sizes`, which broadcast to x's sizes: the inverse of expand. Grad: g expanded.
 WEFT_API Tensor sum_to(In x, const Shape& sizes);
 /// Mean of all elements. Shape: []. Grad: g / n. Throws: DTypeError for integers.
@@ -195,9 +196,9 @@ WEFT_API Tensor mean(In x);
 /// Mean over dims. Grad: g / n along them. Throws: DTypeError for integers.
 WEFT_API Tensor mean(In x, const Shape& dims, bool keepdim = false);
 /// Product of all elements. Grad: g * (product of the others), zeros handled.
-WEFT_API Tensor prod(In x);
+WEFT_API Tensor prod(Wide x);
 /// Product over one dim. Grad: g * (product of the others), zeros handled.
-WEFT_API Tensor prod(In x, int64_t dim, bool keepdim = false);
+WEFT_API Tensor prod(Wide x, int64_t dim, bool keepdim = false);
 /// Largest of all elements. Grad: shared evenly by the largest ones. Throws: ShapeError when x is empty.
 WEFT_API Tensor max(In x);
 /// Largest along dim and where (the first of equals). Grad: to that element.
@@ -223,41 +224,41 @@ WEFT_API Tensor all(In x);
 /// Whether all elements along dims are non-zero.
 WEFT_API Tensor all(In x, const Shape& dims, bool keepdim = false);
 /// Variance of all elements, divided by n - correction. Grad: g * 2 * (x - mean) / (n - correction).
-WEFT_API Tensor var(In x, int64_t correction = 1);
+WEFT_API Tensor var(Wide x, int64_t correction = 1);
 /// Variance over dims. Grad: as above along them.
-WEFT_API Tensor var(In x, const Shape& dims, int64_t correction = 1, bool keepdim = false);
+WEFT_API Tensor var(Wide x, const Shape& dims, int64_t correction = 1, bool keepdim = false);
 /// Standard deviation of all elements. Grad: g * (x - mean) / ((n - correction) * y); 0 where y = 0.
-WEFT_API Tensor std(In x, int64_t correction = 1);
+WEFT_API Tensor std(Wide x, int64_t correction = 1);
 /// Standard deviation over dims. Grad: as above along them.
-WEFT_API Tensor std(In x, const Shape& dims, int64_t correction = 1, bool keepdim = false);
+WEFT_API Tensor std(Wide x, const Shape& dims, int64_t correction = 1, bool keepdim = false);
 /// (sum |x|^p)^(1/p) of all elements; p may be 0 (count of non-zeros), 1, 2, infinity. Grad: g * sign(x) * (|x| / y)^(p-1); 0 at y = 0.
-WEFT_API Tensor norm(In x, double p = 2);
+WEFT_API Tensor norm(Wide x, double p = 2);
 /// The same over dims.
-WEFT_API Tensor norm(In x, double p, const Shape& dims, bool keepdim = false);
+WEFT_API Tensor norm(Wide x, double p, const Shape& dims, bool keepdim = false);
 /// log(sum(e^x)) along dim without overflow. Grad: g * softmax(x).
-WEFT_API Tensor logsumexp(In x, int64_t dim, bool keepdim = false);
+WEFT_API Tensor logsumexp(Wide x, int64_t dim, bool keepdim = false);
 /// Running sum along dim. Grad: running sum of g from the end.
-WEFT_API Tensor cumsum(In x, int64_t dim);
+WEFT_API Tensor cumsum(Wide x, int64_t dim);
 /// Running product along dim. Grad: by the product rule, zeros handled.
-WEFT_API Tensor cumprod(In x, int64_t dim);
+WEFT_API Tensor cumprod(Wide x, int64_t dim);
 
 // ---- matrix products (matmul.cpp); integers are multiplied exactly in their own type, bool is a DTypeError
 /// Matrix product. Shape: [.., M, K] x [.., K, N] -> [.., M, N], leading dims broadcast; a 1-D a is a row, a 1-D b a column, and the added dim
 /// goes again. Grad: da = g b^T, db = a^T g. Throws: ShapeError when the inner sizes differ.
-WEFT_API Tensor matmul(In a, In b);
+WEFT_API Tensor matmul(Lower a, Lower b);
 /// matmul of two matrices. Shape: [M, K] x [K, N] -> [M, N]. Grad: as matmul.
-WEFT_API Tensor mm(In a, In b);
+WEFT_API Tensor mm(Lower a, Lower b);
 /// Matrix times vector. Shape: [M, K] x [K] -> [M]. Grad: as matmul.
-WEFT_API Tensor mv(In a, In x);
+WEFT_API Tensor mv(Lower a, Lower x);
 /// Inner product of two vectors. Shape: [K] x [K] -> []. Grad: da = g * b, db = g * a.
-WEFT_API Tensor dot(In a, In b);
+WEFT_API Tensor dot(Lower a, Lower b);
 /// Batch of matrix products. Shape: [B, M, K] x [B, K, N] -> [B, M, N]. Grad: as matmul.
-WEFT_API Tensor bmm(In a, In b);
+WEFT_API Tensor bmm(Lower a, Lower b);
 /// beta * c + alpha * a b; c broadcasts. Shape: [M, K] x [K, N] -> [M, N]. Grad: dc = beta * g, da = alpha * g b^T, db = alpha * a^T g.
-WEFT_API Tensor addmm(In c, In a, In b, Scalar beta = 1, Scalar alpha = 1);
+WEFT_API Tensor addmm(Lower c, Lower a, Lower b, Scalar beta = 1, Scalar alpha = 1);
 /// x weight^T + bias, the bias added inside the product. Shape: [.., I] x [O, I] (+ [O]) -> [.., O]. Grad: dx = g weight, dweight = g^T x,
 /// dbias = sum of g.
-WEFT_API Tensor linear(In x, In weight, In bias = Tensor());
+WEFT_API Tensor linear(Lower x, Lower weight, Lower bias = Tensor());
 /// Every product of two vectors. Shape: [M] x [N] -> [M, N]. Grad: da = g b, db = g^T a.
 WEFT_API Tensor outer(In a, In b);
 /// Sum of products by index letters, `einsum("bij,bjk->bik", {a, b})`. Grad: by its parts. Throws: ValueError for a malformed equation.
@@ -265,12 +266,12 @@ WEFT_API Tensor einsum(const char* equation, const std::vector<Tensor>& xs);
 
 // ---- softmax and normalisation (softmax.cpp, norm.cpp)
 /// e^x / sum(e^x) along dim. Grad: y * (g - sum(g * y)).
-WEFT_API Tensor softmax(In x, int64_t dim);
+WEFT_API Tensor softmax(Wide x, int64_t dim);
 /// log(softmax(x)) along dim. Grad: g - e^y * sum(g).
-WEFT_API Tensor log_softmax(In x, int64_t dim);
+WEFT_API Tensor log_softmax(Wide x, int64_t dim);
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dims `sizes`; weight and bias have those sizes or are undefined.
 /// Grad: to x, weight and bias, in one pass. Source: Ba, Kiros and Hinton 2016.
-WEFT_API Tensor layer_norm(In x, const Shape& sizes, In weight = Tensor(), In bias = Tensor(), double eps = 1e-5);
+WEFT_API Tensor layer_norm(Wide x, const Shape& sizes, Wide weight = Tensor(), Wide bias = Tensor(), double eps = 1e-5);
 
 // ---- losses (loss.cpp, cross_entropy.cpp)
 /// What becomes of a loss per element.
@@ -282,22 +283,22 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::kMean;
 };
 /// -weight[t] * x[n, t] of log-probabilities. Shape: x [N, C] or [C] or [N, C, ..], target int64 without the C. Grad: -weight[t] at t. label_smoothing must be 0.
-WEFT_API Tensor nll_loss(In x, In target, const CrossEntropyOptions& options = {});
+WEFT_API Tensor nll_loss(Wide x, In target, const CrossEntropyOptions& options = {});
 /// nll_loss of log_softmax, fused: one pass each way. Shape: logits [N, C] or [C] or [N, C, ..], target int64 without the C; the class dim is
 /// dim 1. Grad: g * weight[t] * (softmax - smoothed target). Throws: IndexError for a target outside [0, C).
-WEFT_API Tensor cross_entropy(In logits, In target, const CrossEntropyOptions& options = {});
+WEFT_API Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options = {});
 /// cross_entropy(linear(x, weight, bias), target) without keeping the logits: only a block of rows exists at a time, and under the tape its share of
 /// the gradients is made at once (with Reduction::kNone: in backward, from logits made again). Shape: x [N, I], weight [C, I], bias [C] or
 /// undefined, target [N]. Grad: to x, weight and bias.
 WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options = {});
 /// (x - target)^2. Grad: dx = 2 * g * (x - target), dtarget = -dx.
-WEFT_API Tensor mse_loss(In x, In target, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor mse_loss(Wide x, Wide target, Reduction reduction = Reduction::kMean);
 /// |x - target|. Grad: dx = g * sign(x - target), dtarget = -dx.
-WEFT_API Tensor l1_loss(In x, In target, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor l1_loss(Wide x, Wide target, Reduction reduction = Reduction::kMean);
 /// d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, d = x - target. Grad: g * clamp(d / beta, -1, 1).
-WEFT_API Tensor smooth_l1_loss(In x, In target, double beta = 1, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor smooth_l1_loss(Wide x, Wide target, double beta = 1, Reduction reduction = Reduction::kMean);
 /// -(target * log s + (1 - target) * log(1 - s)), s = sigmoid(x), without overflow. Grad: dx = g * (s - target), dtarget = -g * x.
-WEFT_API Tensor binary_cross_entropy_with_logits(In x, In target, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor binary_cross_entropy_with_logits(Wide x, Wide target, Reduction reduction = Reduction::kMean);
 
 // ---- indexing (index.cpp, scatter.cpp). Indices are int64 or int32. Throws: IndexError for an index out of range.
 /// Rows of weight. Shape: weight [V, H], ids [..] -> [.., H]. Grad: rows of g summed by id, none to padding_idx (-1: no padding).
@@ -407,7 +408,8 @@ struct RnnResult {
 };
 /// One direction of one recurrent layer over the whole sequence, fused. Shape: x [T, N, I], h0 and c0 [N, H] (c0 LSTM only, else undefined), w_ih
 /// [G*H, I], w_hh [G*H, H], b_ih and b_hh [G*H] or undefined. Gates: LSTM i f g o, GRU r z n. Grad: to every input, fused; composed under create_graph.
-WEFT_API RnnResult rnn_layer(RnnMode mode, In x, In h0, In c0, In w_ih, In w_hh, In b_ih, In b_hh, bool reverse = false);
+WEFT_API RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih, LowerOnDevice w_hh,
+                             LowerOnDevice b_ih, LowerOnDevice b_hh, bool reverse = false);
 
 // ---- operators
 inline Tensor operator-(const Tensor& x) { return neg(x); }

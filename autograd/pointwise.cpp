@@ -25,26 +25,26 @@ Tensor square(In x) {
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g * x.get() * 2}; });
 }
 
-Tensor exp(In x) {
+Tensor exp(Wide x) {
   Tensor y = unary(Unary::kExp, x);
   return record("exp", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * y.get()}; });
 }
 
-Tensor expm1(In x) {
+Tensor expm1(Wide x) {
   Tensor y = unary(Unary::kExpm1, x);
   return record("expm1", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * (y.get() + 1)}; });
 }
 
-Tensor log(In x) {
+Tensor log(Wide x) {
   return record("log", unary(Unary::kLog, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / x.get()}; });
 }
 
-Tensor log1p(In x) {
+Tensor log1p(Wide x) {
   return record("log1p", unary(Unary::kLog1p, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / (x.get() + 1)}; });
 }
 
-Tensor log2(In x) {
+Tensor log2(Wide x) {
   return record("log2", unary(Unary::kLog2, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / (x.get() * std::numbers::ln2)}; });
 }
@@ -54,7 +54,7 @@ Tensor sqrt(In x) {
   return record("sqrt", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g / (y.get() * 2)}; });
 }
 
-Tensor rsqrt(In x) {
+Tensor rsqrt(Wide x) {
   Tensor y = unary(Unary::kRsqrt, x);
   return record("rsqrt", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
     const Tensor r = y.get();
@@ -62,7 +62,7 @@ Tensor rsqrt(In x) {
   });
 }
 
-Tensor reciprocal(In x) {
+Tensor reciprocal(Wide x) {
   Tensor y = unary(Unary::kReciprocal, x);
   return record("reciprocal", y, {x},
                 [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {neg(g * square(y.get()))}; });
@@ -77,7 +77,7 @@ Tensor cos(In x) {
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {neg(g * sin(x.get()))}; });
 }
 
-Tensor tan(In x) {
+Tensor tan(Wide x) {
   Tensor y = unary(Unary::kTan, x);
   return record("tan", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * (square(y.get()) + 1)}; });
 }
@@ -98,7 +98,7 @@ Tensor sigmoid(In x) {
   });
 }
 
-Tensor log_sigmoid(In x) {
+Tensor log_sigmoid(Wide x) {
   return record("log_sigmoid", unary(Unary::kLogSigmoid, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g * sigmoid(neg(x.get()))}; });
 }
@@ -164,7 +164,7 @@ Tensor silu(In x) {
   });
 }
 
-Tensor softplus(In x) {
+Tensor softplus(Wide x) {
   return record("softplus", unary(Unary::kSoftplus, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList {
     const Tensor v = x.get();
     return {fused_or(Binary::kSoftplusGrad, g, v, [&] { return g * sigmoid(v); })};

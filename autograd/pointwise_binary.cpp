@@ -32,7 +32,7 @@ Tensor div(In a, In b) {
   });
 }
 
-Tensor pow(In a, In b) {
+Tensor pow(Wide a, Wide b) {
   return record("pow", binary(Binary::kPow, a, b), {a, b}, [a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
     const Tensor x = a.get(), e = b.get();
     Tensor da, db;

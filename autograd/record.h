@@ -30,10 +30,38 @@ class WEFT_API In {
   const Tensor& get() const { return *t_; }
   const Tensor* operator->() const { return t_; }
 
+ protected:
+  void lower();
+  void widen();
+
  private:
   void pin();
   const Tensor* t_;
   Tensor pinned_;
+};
+
+/// An argument that an Autocast brings to its half type.
+class Lower : public In {
+ public:
+  Lower(const Tensor& t) : In(t) {
+    if (autograd_state().autocast != kFloat32) lower();
+  }
+};
+/// An argument that an Autocast brings from a half type to float32.
+class Wide : public In {
+ public:
+  Wide(const Tensor& t) : In(t) {
+    if (autograd_state().autocast != kFloat32) widen();
+  }
+};
+/// An argument of an op whose kernel takes half types on an accelerator alone.
+class LowerOnDevice : public In {
+ public:
+  LowerOnDevice(const Tensor& t) : In(t) {
+    if (autograd_state().autocast == kFloat32 || !t.defined()) return;
+    if (t.device().is_cpu()) widen();
+    else lower();
+  }
 };
 
 /// One input of record().

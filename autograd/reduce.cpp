@@ -71,8 +71,8 @@ Tensor norm_over(const Tensor& x, double p, const Dims& dims, bool keepdim) {
 
 }  // namespace
 
-Tensor sum(In x) { return sum_over(x, reduced_dims("sum", x, {}), false); }
-Tensor sum(In x, const Shape& dims, bool keepdim) { return sum_over(x, reduced_dims("sum", x, dims), keepdim); }
+Tensor sum(Wide x) { return sum_over(x, reduced_dims("sum", x, {}), false); }
+Tensor sum(Wide x, const Shape& dims, bool keepdim) { return sum_over(x, reduced_dims("sum", x, dims), keepdim); }
 Tensor mean(In x) { return mean_over(x, reduced_dims("mean", x, {}), false); }
 Tensor mean(In x, const Shape& dims, bool keepdim) { return mean_over(x, reduced_dims("mean", x, dims), keepdim); }
 
@@ -88,9 +88,9 @@ Tensor sum_to(In x, const Shape& sizes) {
   return lead == 0 ? y : reshape(y, sizes);
 }
 
-Tensor var(In x, int64_t correction) { return var(x.get(), {}, correction, false); }
+Tensor var(Wide x, int64_t correction) { return var(x.get(), {}, correction, false); }
 
-Tensor var(In x, const Shape& dim_list, int64_t correction, bool keepdim) {
+Tensor var(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
   const Dims dims = reduced_dims("var", x, dim_list);
   const auto n = static_cast<double>(launch::reduced_count(x, dims) - correction);
   return record("var", var_over("var", x, dims, correction, keepdim), {x}, [x = Saved(x), dims, n](const Tensor& g, Needs) -> GradList {
@@ -99,9 +99,9 @@ Tensor var(In x, const Shape& dim_list, int64_t correction, bool keepdim) {
   });
 }
 
-Tensor std(In x, int64_t correction) { return std(x.get(), {}, correction, false); }
+Tensor std(Wide x, int64_t correction) { return std(x.get(), {}, correction, false); }
 
-Tensor std(In x, const Shape& dim_list, int64_t correction, bool keepdim) {
+Tensor std(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
   const Dims dims = reduced_dims("std", x, dim_list);
   const auto n = static_cast<double>(launch::reduced_count(x, dims) - correction);
   Tensor y = launch::unary(Unary::kSqrt, var_over("std", x, dims, correction, keepdim));
@@ -112,8 +112,8 @@ Tensor std(In x, const Shape& dim_list, int64_t correction, bool keepdim) {
   });
 }
 
-Tensor norm(In x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }
-Tensor norm(In x, double p, const Shape& dims, bool keepdim) { return norm_over(x, p, reduced_dims("norm", x, dims), keepdim); }
+Tensor norm(Wide x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }
+Tensor norm(Wide x, double p, const Shape& dims, bool keepdim) { return norm_over(x, p, reduced_dims("norm", x, dims), keepdim); }
 
 Tensor any(In x) { return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, {}), false); }
 Tensor any(In x, const Shape& dims, bool keepdim) { return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, dims), keepdim); }

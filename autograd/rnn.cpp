@@ -90,7 +90,8 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
 
 }  // namespace
 
-RnnResult rnn_layer(RnnMode mode, In x, In h0, In c0, In w_ih, In w_hh, In b_ih, In b_hh, bool reverse) {
+RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih, LowerOnDevice w_hh, LowerOnDevice b_ih,
+                    LowerOnDevice b_hh, bool reverse) {
   const char* name = mode_name(mode);
   const RnnLayer layer{mode, reverse};
   if (!x->defined() || x->dim() != 3) throw ShapeError(str(name, ": x must be [T, N, I], is ", x->defined() ? x->sizes() : Shape{}));

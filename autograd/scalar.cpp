@@ -39,7 +39,7 @@ Tensor div(Scalar s, In x) {
   });
 }
 
-Tensor pow(In x, Scalar s) {
+Tensor pow(Wide x, Scalar s) {
   return record("pow", unary(Unary::kPowScalar, x, s), {x}, [x = Saved(x), s](const Tensor& g, Needs) -> GradList {
     if (s.d == 0) return {zeros_like(g)};
     if (s.d == 1) return {g};
@@ -48,7 +48,7 @@ Tensor pow(In x, Scalar s) {
   });
 }
 
-Tensor pow(Scalar s, In x) {
+Tensor pow(Scalar s, Wide x) {
   Tensor y = unary(Unary::kRpowScalar, x, s);
   return record("pow", y, {x}, [y = SavedOutput(y), s](const Tensor& g, Needs) -> GradList {
     if (s.d == 0) return {zeros_like(g)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/optim/clip.h>
+#include <weft/optim/grad_scaler.h>
 #include <weft/optim/optimizer.h>
 #include <weft/optim/rules.h>
 #include <weft/optim/schedule.h>

@@ -48,7 +48,8 @@ std::map<std::string, Rule> binary_rules() {
   std::map<std::string, Rule> rules;
   const auto two = [&](const char* name, Tensor (*op)(In, In)) { rules[name] = [op](const std::string&, Inputs& in) { return one(op(in["a"], in["b"])); }; };
   two("mul", mul), two("div", div), two("maximum", maximum), two("minimum", minimum), two("remainder", remainder), two("atan2", atan2);
-  two("bmm", bmm), two("outer", outer);
+  two("outer", outer);
+  rules["bmm"] = [](const std::string&, Inputs& in) { return one(bmm(in["a"], in["b"])); };
   rules["add"] = [](const std::string&, Inputs& in) { return one(in["a"] + in["b"]); };
   rules["sub"] = [](const std::string&, Inputs& in) { return one(in["a"] - in["b"]); };
   rules["matmul"] = [](const std::string& v, Inputs& in) { return one(v == "transposed" ? matmul(in["a"].t(), in["b"].t()) : matmul(in["a"], in["b"])); };

@@ -60,7 +60,7 @@ Row class_row(const std::string& name, bool weighted, const ClassLoss& f, std::f
   return row;
 }
 
-Row pair_row(const std::string& name, Tensor (*op)(In, In, Reduction), double (*f)(double x, double t), Arg target) {
+Row pair_row(const std::string& name, Tensor (*op)(Wide, Wide, Reduction), double (*f)(double x, double t), Arg target) {
   return {.name = name,
           .args = {away({3, 5}, 0.5, 0.1), target},
           .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1], Reduction::kMean), op(x[0], x[1], Reduction::kSum), op(x[0], x[1], Reduction::kNone)}; },

@@ -52,7 +52,7 @@ Host affine(const Host& x, const Host& w, const Host* b) {
 }  // namespace
 
 std::vector<Row> matmul_rows() {
-  const auto two = [](const std::string& name, Tensor (*op)(In, In), const Shape& a, const Shape& b, std::function<Host(const Host&, const Host&)> f) {
+  const auto two = []<class A>(const std::string& name, Tensor (*op)(A, A), const Shape& a, const Shape& b, std::function<Host(const Host&, const Host&)> f) {
     return Row{.name = name,
                .args = {real(a), real(b)},
                .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
@@ -144,7 +144,7 @@ double mass(const Host& x, const Shape& at, int d) {
   return s;
 }
 
-Row along(const std::string& name, Tensor (*op)(In, int64_t), double (*f)(double x, double mass), int dim, const Shape& sizes) {
+Row along(const std::string& name, Tensor (*op)(Wide, int64_t), double (*f)(double x, double mass), int dim, const Shape& sizes) {
   return {.name = name,
           .args = {real(sizes)},
           .call = [op, dim](const Tensors& x) -> Tensors { return {op(x[0], dim)}; },

@@ -10,11 +10,10 @@ namespace {
 
 
 using One = double (*)(double);
-using Op = Tensor (*)(In);
 
 std::vector<std::vector<Shape>> unary_sizes() { return {{{}}, {{1}}, {{0}}, {{2, 0, 3}}, {{7}}, {{3, 1, 5, 2}}}; }
 
-Row unary(const char* name, Op op, One f, Arg arg = real({3, 5})) {
+template <class A> Row unary(const char* name, Tensor (*op)(A), One f, Arg arg = real({3, 5})) {
   return {.name = name,
           .args = {arg},
           .call = [op](const Tensors& x) -> Tensors { return {op(x[0])}; },
@@ -24,13 +23,13 @@ Row unary(const char* name, Op op, One f, Arg arg = real({3, 5})) {
           .large = {{307, 211}}};
 }
 
-Row numeric(const char* name, Op op, One f, Arg arg = real({3, 5})) {
+template <class A> Row numeric(const char* name, Tensor (*op)(A), One f, Arg arg = real({3, 5})) {
   Row row = unary(name, op, f, arg);
   row.dtypes = numbers();
   return row;
 }
 
-Row flat(const char* name, Op op, One f, Arg arg) {  // gradient zero: nothing to differentiate twice
+template <class A> Row flat(const char* name, Tensor (*op)(A), One f, Arg arg) {  // gradient zero: nothing to differentiate twice
   Row row = unary(name, op, f, arg);
   row.twice = false;
   return row;
@@ -71,10 +70,10 @@ std::vector<Row> pointwise_rows() {
       flat("round", round, [](double x) { return std::nearbyint(x); }, real({3, 5}, 0.6, 1.4)),
       flat("trunc", trunc, [](double x) { return std::trunc(x); }, real({3, 5}, 1.1, 1.9)),
   };
-  Row leaky = unary("leaky_relu", nullptr, [](double x) { return x > 0 ? x : 0.2 * x; }, away({3, 5}, 0));
+  Row leaky = unary<In>("leaky_relu", nullptr, [](double x) { return x > 0 ? x : 0.2 * x; }, away({3, 5}, 0));
   leaky.call = [](const Tensors& x) -> Tensors { return {leaky_relu(x[0], 0.2)}; };
   rows.push_back(leaky);
-  Row e = unary("elu", nullptr, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away({3, 5}, 0));
+  Row e = unary<In>("elu", nullptr, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away({3, 5}, 0));
   e.call = [](const Tensors& x) -> Tensors { return {elu(x[0], 0.7)}; };
   rows.push_back(e);
   return rows;
@@ -112,7 +111,7 @@ Row test_number(const std::string& name, ScalarOp op, Two f) {
           .sizes = unary_sizes()};
 }
 
-Row test_one(const char* name, Op op, One f) {
+template <class A> Row test_one(const char* name, Tensor (*op)(A), One f) {
   Row row = unary(name, op, f);
   row.differentiable = false;
   row.dtypes = every_type();

@@ -1,6 +1,7 @@
 // Everything of weft::core: tensors, autograd, layers, optimizers.
 #pragma once
 
+#include <weft/autograd/autocast.h>
 #include <weft/autograd/engine.h>
 #include <weft/autograd/grad_mode.h>
 #include <weft/autograd/ops.h>

@@ -1,0 +1,65 @@
+#include <weft/autograd/autocast.h>
+
+#include <unordered_map>
+
+#include <weft/autograd/ops.h>
+
+namespace weft {
+
+namespace {
+
+// Casts of leaves that require grad, which are read again and again within a scope. The original is held so that its address stays its own.
+struct CastOf {
+  Tensor leaf, cast;
+  uint32_t version;
+  DType dtype;
+};
+struct Casts {
+  int depth = 0;
+  std::unordered_map<const TensorBody*, CastOf> made;
+};
+Casts& casts() {
+  thread_local Casts all;
+  return all;
+}
+
+Tensor cast_recorded(const Tensor& x, DType dtype) {
+  if (!grad_enabled() || !x.requires_grad() || !x.is_leaf()) return to(x, dtype);
+  auto& made = casts().made;
+  const auto found = made.find(&x.body());
+  if (found != made.end() && found->second.version == x.version() && found->second.dtype == dtype && found->second.leaf.raw() == x.raw()) return found->second.cast;
+  const Tensor cast = to(x, dtype);
+  made.insert_or_assign(&x.body(), CastOf{x, cast, x.version(), dtype});
+  return cast;
+}
+
+}  // namespace
+
+Autocast::Autocast(DType dtype) : before_(autocast_dtype()) {
+  if (!is_half(dtype)) throw DTypeError(str("Autocast: takes float16 or bfloat16, got ", dtype));
+  autograd_state().autocast = dtype;
+  ++casts().depth;
+}
+Autocast::Autocast(Off) : before_(autocast_dtype()) {
+  autograd_state().autocast = kFloat32;
+  ++casts().depth;
+}
+Autocast::~Autocast() {
+  autograd_state().autocast = before_;
+  if (--casts().depth == 0) casts().made.clear();
+}
+
+void In::lower() {
+  const DType half = autocast_dtype();
+  if (!t_->defined() || !is_floating(t_->dtype()) || t_->dtype() == kFloat64 || t_->dtype() == half) return;
+  pinned_ = cast_recorded(*t_, half);
+  t_ = &pinned_;
+}
+
+void In::widen() {
+  if (!t_->defined() || !is_half(t_->dtype())) return;
+  pinned_ = to(*t_, kFloat32);
+  t_ = &pinned_;
+}
+
+}  // namespace weft
