@@ -23,7 +23,7 @@ Fault* new_fault() {
 }
 }  // namespace
 
-CudaBackend::CudaBackend(int index) : index_(index), synchronous_(wants_synchronous_launches()), fault_((runtime::set_device(index), new_fault())), allocator_(index) {}
+CudaBackend::CudaBackend(int index) : index_(index), processors_(runtime::properties(index).processors), synchronous_(wants_synchronous_launches()), fault_((runtime::set_device(index), new_fault())), allocator_(index) {}
 
 void CudaBackend::enter() const { runtime::set_device(index_); }
 Device CudaBackend::device() const { return Device(DeviceType::kCuda, index_); }

@@ -3,6 +3,7 @@
 // knows nothing of CUDA and is compiled by the host compiler too, for the tests that run it under emulation.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 
@@ -29,6 +30,8 @@ class CudaBackend final : public Accelerator {
   }
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
+  /// Blocks of 256 threads for n independent pieces of work: a thread each, up to what the device runs at once, beyond which threads take several.
+  Grid grid_for(int64_t n) const { return {.blocks = std::min(blocks_for(n, 256), int64_t{8} * processors_)}; }
 
   Device device() const override;
   void* allocate(size_t bytes) override;
@@ -108,6 +111,7 @@ class CudaBackend final : public Accelerator {
   void enter() const;  ///< makes this the calling thread's device
 
   const int index_;
+  const int processors_;
   bool synchronous_;  ///< launches are complete on return: the emulation, or WEFT_CUDA_SYNC=1
   Fault* fault_;      ///< pinned
   Allocator allocator_;

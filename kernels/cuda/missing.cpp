@@ -4,13 +4,6 @@
 namespace weft::cuda {
 
 #define MISSING(name) { throw Error(#name ": has no CUDA kernel yet"); }
-__attribute__((weak)) void CudaBackend::unary(Context&, Unary, Scalar, Scalar, View, View) MISSING(unary)
-__attribute__((weak)) void CudaBackend::binary(Context&, Binary, Scalar, Scalar, View, View, View) MISSING(binary)
-__attribute__((weak)) void CudaBackend::ternary(Context&, Ternary, Scalar, View, View, View, View) MISSING(ternary)
-__attribute__((weak)) void CudaBackend::where(Context&, View, View, View, View) MISSING(where)
-__attribute__((weak)) void CudaBackend::copy(Context&, View, View) MISSING(copy)
-__attribute__((weak)) void CudaBackend::fill(Context&, Scalar, View) MISSING(fill)
-__attribute__((weak)) void CudaBackend::arange(Context&, Scalar, Scalar, View) MISSING(arange)
 __attribute__((weak)) void CudaBackend::reduce(Context&, Reduce, View, View) MISSING(reduce)
 __attribute__((weak)) void CudaBackend::arg_reduce(Context&, bool, int, View, View, View) MISSING(arg_reduce)
 __attribute__((weak)) void CudaBackend::mean_var(Context&, int64_t, View, View, View) MISSING(mean_var)

@@ -105,6 +105,7 @@ void check_launch(const char* name);
 /// Starts the kernel on a stream. Throws: CudaError that names it.
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
+  if constexpr (requires { Body::kIndependent; }) static_cast<void>(Body::kIndependent);  // only the emulation asks
   const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
   inner::run<Body><<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
   inner::check_launch(name);

@@ -1,8 +1,8 @@
-// Conversion between all pairs of dtypes over contiguous memory. The half types go through float, by the processor's own
-// instructions where it has them. Floating to integer truncates; values outside the integer's range give some number, never a trap.
-#include <limits>
+// Conversion between all pairs of dtypes over contiguous memory: convert.h, for the half types by the processor's own instructions where
+// it has them.
 #include <type_traits>
 
+#include <weft/kernels/convert.h>
 #include <weft/kernels/cpu/isa/elementwise.h>
 
 #if defined(__F16C__)
@@ -12,23 +12,6 @@
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
-
-template <class From, class To> inline To convert_one(From x) {
-  if constexpr (std::is_same_v<From, To>) return x;
-  else if constexpr (std::is_same_v<To, bool>) return static_cast<float>(x) != 0;
-  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) return To(static_cast<float>(x));
-  else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) return static_cast<To>(static_cast<float>(x));
-  else return static_cast<To>(x);
-}
-
-/// Saturates first: the language leaves a floating value outside the integer's range undefined. NaN gives 0.
-template <class F, class To> inline To to_integer(F x) {
-  constexpr F low = static_cast<F>(std::numeric_limits<To>::min());
-  constexpr F high = static_cast<F>(std::numeric_limits<To>::max());  // may round up to 2^31 or 2^63, hence >=
-  F c = x < low ? low : x;
-  c = x != x ? F(0) : c;
-  return c >= high ? std::numeric_limits<To>::max() : static_cast<To>(c);
-}
 
 template <class From, class To> void convert_loop(const void* xv, void* yv, int64_t n) {
   const From* const x = static_cast<const From*>(xv);
@@ -44,18 +27,7 @@ template <class From, class To> void convert_loop(const void* xv, void* yv, int6
   }
 #endif
 #pragma GCC ivdep
-  for (; i < n; ++i) {
-    if constexpr (std::is_integral_v<To> && !std::is_same_v<To, bool> && !std::is_integral_v<From>) {
-      using F = std::conditional_t<std::is_same_v<From, double>, double, float>;
-      y[i] = to_integer<F, To>(static_cast<F>(x[i]));
-    } else if constexpr (std::is_same_v<From, double> && std::is_same_v<To, bool>) {
-      y[i] = x[i] != 0;
-    } else if constexpr (std::is_integral_v<From> && std::is_same_v<To, bool>) {
-      y[i] = x[i] != 0;
-    } else {
-      y[i] = convert_one<From, To>(x[i]);
-    }
-  }
+  for (; i < n; ++i) y[i] = convert<To>(x[i]);
 }
 
 struct ConvertTable {

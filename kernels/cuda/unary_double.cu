@@ -1,0 +1,10 @@
+// The unary rows of pointwise.h computed in double.
+#include <weft/kernels/cuda/map.h>
+
+namespace weft::cuda {
+
+#define WEFT_ROW(name, cls) map_launch<kernels::functors::name, OpClass::cls, double, 1>(),
+const MapLaunch<1> unary_double[] = {WEFT_UNARY_OPS(WEFT_ROW)};
+#undef WEFT_ROW
+
+}  // namespace weft::cuda
