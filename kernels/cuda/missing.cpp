@@ -16,7 +16,6 @@ __attribute__((weak)) void CudaBackend::cross_entropy(Context&, View, View, View
 __attribute__((weak)) void CudaBackend::cross_entropy_backward(Context&, View, View, View, View, int64_t, double, View, View) MISSING(cross_entropy_backward)
 __attribute__((weak)) void CudaBackend::layer_norm(Context&, View, View, View, double, View, View, View) MISSING(layer_norm)
 __attribute__((weak)) void CudaBackend::layer_norm_backward(Context&, View, View, View, View, View, View, View, View) MISSING(layer_norm_backward)
-__attribute__((weak)) void CudaBackend::matmul(Context&, double, View, View, double, View, View) MISSING(matmul)
 __attribute__((weak)) void CudaBackend::take_rows(Context&, View, View, View) MISSING(take_rows)
 __attribute__((weak)) void CudaBackend::add_rows(Context&, View, View, int64_t, View) MISSING(add_rows)
 __attribute__((weak)) void CudaBackend::gather(Context&, int, View, View, View) MISSING(gather)

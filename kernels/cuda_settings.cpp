@@ -1,0 +1,27 @@
+// The switches of cuda_settings.h.
+#include <weft/kernels/cuda_settings.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+namespace weft::cuda {
+
+namespace {
+std::atomic<bool> tf32{false};
+
+std::atomic<bool>& cudnn() {
+  static std::atomic<bool> use = [] {
+    const char* const set = std::getenv("WEFT_CUDNN");
+    return !(set && std::string_view(set) == "0");
+  }();
+  return use;
+}
+}  // namespace
+
+bool allow_tf32() noexcept { return tf32.load(std::memory_order_relaxed); }
+void set_allow_tf32(bool allow) noexcept { tf32.store(allow, std::memory_order_relaxed); }
+bool use_cudnn() noexcept { return cudnn().load(std::memory_order_relaxed); }
+void set_use_cudnn(bool use) noexcept { cudnn().store(use, std::memory_order_relaxed); }
+
+}  // namespace weft::cuda
