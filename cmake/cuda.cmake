@@ -17,6 +17,7 @@ find_package(CUDAToolkit REQUIRED)
 
 file(GLOB cuda_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cu)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)  # the CPU's numbers, bit for bit
 add_library(weft_cuda ${cuda_files})
 add_library(weft::cuda ALIAS weft_cuda)
 set_target_properties(weft_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME cuda CUDA_RUNTIME_LIBRARY Shared

@@ -20,11 +20,39 @@ template <class To, class F> WEFT_HD inline To to_integer(F x) {
   return c >= high ? std::numeric_limits<To>::max() : static_cast<To>(c);
 }
 
+/// Half types to float and back, in a CUDA kernel by the processor's own instructions (a NaN loses its payload there).
+WEFT_HD inline float widen(Half x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#else
+  return x;
+#endif
+}
+WEFT_HD inline float widen(BFloat16 x) { return x; }
+template <class H> WEFT_HD inline H narrow(float x) {
+#if defined(__CUDA_ARCH__)
+  [[maybe_unused]] H y;
+  if constexpr (std::is_same_v<H, Half>) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  }
+#if __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<H, BFloat16>) {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  }
+#endif
+#endif
+  return H(x);
+}
+
 template <class To, class From> WEFT_HD inline To convert(From x) {
   if constexpr (std::is_same_v<From, To>) return x;
-  else if constexpr (kIsHalf<From>) return convert<To>(static_cast<float>(x));
+  else if constexpr (kIsHalf<From>) return convert<To>(widen(x));
   else if constexpr (std::is_same_v<To, bool>) return x != From(0);
-  else if constexpr (kIsHalf<To>) return To(static_cast<float>(x));
+  else if constexpr (kIsHalf<To>) return narrow<To>(static_cast<float>(x));
   else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) return to_integer<To>(x);
   else return static_cast<To>(x);
 }

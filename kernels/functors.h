@@ -33,7 +33,6 @@ template <class T> WEFT_HD constexpr Ring<T> ring(T x) { return static_cast<Ring
 
 // Unary.
 WEFT_FUNCTOR1(Neg, static_cast<T>(-ring(x)))
-WEFT_FUNCTOR1(Sign, static_cast<T>(x != x ? x : T(x > 0) - T(x < 0)))
 WEFT_FUNCTOR1(Square, static_cast<T>(ring(x) * ring(x)))
 WEFT_FUNCTOR1(Exp, math::exp(x))
 WEFT_FUNCTOR1(Expm1, math::expm1(x))
@@ -80,7 +79,15 @@ template <class T> struct Abs {
   T s, t;
   WEFT_HD T operator()(T x) const {
     if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
+    else if constexpr (std::is_unsigned_v<T>) return x;
     else return x < T(0) ? static_cast<T>(-ring(x)) : x;
+  }
+};
+template <class T> struct Sign {
+  T s, t;
+  WEFT_HD T operator()(T x) const {
+    if constexpr (std::is_unsigned_v<T>) return x != 0;
+    else return static_cast<T>(x != x ? x : T(x > 0) - T(x < 0));
   }
 };
 template <class T> struct Clamp {

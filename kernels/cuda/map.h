@@ -28,26 +28,26 @@ namespace inner {
 
 template <class C> WEFT_DEVICE inline C load_number(const void* base, int64_t at, [[maybe_unused]] DType t) {
   if constexpr (std::is_same_v<C, float>) {
-    if (t == DType::kFloat16) return static_cast<const Half*>(base)[at];
-    if (t == DType::kBFloat16) return static_cast<const BFloat16*>(base)[at];
+    if (t == DType::kFloat16) return kernels::widen(static_cast<const Half*>(base)[at]);
+    if (t == DType::kBFloat16) return kernels::widen(static_cast<const BFloat16*>(base)[at]);
   }
   return static_cast<const C*>(base)[at];
 }
 template <class R> WEFT_DEVICE inline void store_number(void* base, int64_t at, [[maybe_unused]] DType t, R v) {
   if constexpr (std::is_same_v<R, float>) {
-    if (t == DType::kFloat16) return void(static_cast<Half*>(base)[at] = Half(v));
-    if (t == DType::kBFloat16) return void(static_cast<BFloat16*>(base)[at] = BFloat16(v));
+    if (t == DType::kFloat16) return void(static_cast<Half*>(base)[at] = kernels::narrow<Half>(v));
+    if (t == DType::kBFloat16) return void(static_cast<BFloat16*>(base)[at] = kernels::narrow<BFloat16>(v));
   }
   static_cast<R*>(base)[at] = v;
 }
 
 template <class T, int E, class C> WEFT_DEVICE inline void load_as(const void* base, int64_t at, bool splat, C* x) {
   const Pack<T, E> pack = load_pack<T, E>(base, at, splat);
-  for (int i = 0; i < E; ++i) x[i] = static_cast<C>(pack.at[i]);
+  for (int i = 0; i < E; ++i) x[i] = kernels::convert<C>(pack.at[i]);
 }
 template <class T, int E, class R> WEFT_DEVICE inline void store_as(void* base, int64_t at, const R* y) {
   Pack<T, E> pack;
-  for (int i = 0; i < E; ++i) pack.at[i] = T(y[i]);
+  for (int i = 0; i < E; ++i) pack.at[i] = kernels::convert<T>(y[i]);
   store_pack(base, at, pack);
 }
 
@@ -57,6 +57,7 @@ template <class T, int E, class R> WEFT_DEVICE inline void store_as(void* base, 
 template <class F, class C, class R, int Inputs>
 struct Map {
   static constexpr bool kIndependent = true;
+  static constexpr int kThreads = 256, kBlocks = 4;
   static constexpr int kWide = kHeld<C>;
   MapCall<Inputs> call;
   F f;

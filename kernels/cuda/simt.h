@@ -14,6 +14,8 @@
 //   - shared memory is `shared` bytes, 16-byte aligned, and holds rubbish at first;
 //   - sync() and the warp operations (shuffle_*, ballot) are reached by every thread of the block or of the warp, or by none;
 //   - a body that says `static constexpr bool kIndependent = true` uses none of them.
+// A body may promise `static constexpr int kThreads`, the most threads of a block (1024 otherwise), and ask for room for `kBlocks` such blocks on a
+// processor at once: registers are given out accordingly.
 #pragma once
 
 #include <cstddef>
@@ -97,7 +99,15 @@ class Thread {
 };
 
 namespace inner {
-template <class Body> __global__ void run(const Body body) { body(Thread{}); }
+template <class Body> constexpr int most_threads() {
+  if constexpr (requires { Body::kThreads; }) return Body::kThreads;
+  else return 1024;
+}
+template <class Body> constexpr int resident_blocks() {
+  if constexpr (requires { Body::kBlocks; }) return Body::kBlocks;
+  else return 1;
+}
+template <class Body> __global__ void __launch_bounds__(most_threads<Body>(), resident_blocks<Body>()) run(const Body body) { body(Thread{}); }
 /// Throws: CudaError that names the kernel.
 void check_launch(const char* name);
 }  // namespace inner

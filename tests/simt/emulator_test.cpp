@@ -1,6 +1,8 @@
 // The emulator itself: what it promises a kernel, and that it catches a planted fault of each kind.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include <weft/kernels/cuda/runtime.h>
@@ -13,7 +15,8 @@ namespace {
 using simt::Order;
 
 struct SimtEmulator : testing::Test {
-  void TearDown() override { simt::settings() = {}; }
+  void SetUp() override { simt::settings() = {}; }
+  void TearDown() override { simt::settings() = simt::settings_of_environment(); }
 
   std::vector<float> download(const float* p, size_t n) {
     std::vector<float> host(n);
@@ -140,6 +143,21 @@ TEST_F(SimtEmulator, shared_memory_that_nobody_set_gives_poison) {
   launch(nullptr, "unset", {.threads = 32, .shared = 32 * sizeof(float)}, Unset{y});
   for (const float v : download(y, 32)) EXPECT_TRUE(v != v);  // 0xFFFFFFFF is a NaN
   runtime::release(y);
+}
+
+TEST_F(SimtEmulator, the_environment_chooses_order_and_poison) {
+  const char* const set[] = {std::getenv("WEFT_SIMT_ORDER"), std::getenv("WEFT_SIMT_POISON")};
+  const std::string before[] = {set[0] ? set[0] : "", set[1] ? set[1] : ""};
+  setenv("WEFT_SIMT_ORDER", "reverse", 1), setenv("WEFT_SIMT_POISON", "0x7F", 1);
+  EXPECT_EQ(simt::settings_of_environment().order, Order::kReverse);
+  EXPECT_EQ(simt::settings_of_environment().poison, 0x7F);
+  setenv("WEFT_SIMT_ORDER", "sideways", 1);
+  EXPECT_THROW(simt::settings_of_environment(), ValueError);
+  setenv("WEFT_SIMT_ORDER", "shuffled", 1), setenv("WEFT_SIMT_POISON", "256", 1);
+  EXPECT_THROW(simt::settings_of_environment(), ValueError);
+  setenv("WEFT_SIMT_ORDER", "", 1), setenv("WEFT_SIMT_POISON", "", 1);
+  EXPECT_EQ(simt::settings_of_environment().order, Order::kForward);
+  setenv("WEFT_SIMT_ORDER", before[0].c_str(), 1), setenv("WEFT_SIMT_POISON", before[1].c_str(), 1);
 }
 
 TEST_F(SimtEmulator, the_host_cannot_touch_device_memory) {

@@ -69,6 +69,13 @@ TEST(SimtPointwise, unary_rows_take_every_layout) {
     }
 }
 
+TEST(SimtPointwise, threads_go_on_where_the_work_exceeds_the_grid) {
+  for (const DType t : {kFloat32, kFloat16, kFloat64, kUInt8}) {
+    compare_unary(Unary::kSquare, t, t, line(150001), -4, 4, 0);
+    compare_unary(Unary::kSquare, t, t, {"gaps", {9001}, {2}, {1}}, -4, 4, 0);
+  }
+}
+
 TEST(SimtPointwise, every_unary_row_agrees_with_the_cpu_in_every_type_it_takes) {
   for (int i = 0; i < static_cast<int>(Unary::kCount); ++i)
     for (const DType t : kAll) {
@@ -213,6 +220,9 @@ TEST(SimtPointwise, copy_takes_every_length) {
     compare_copy(kInt64, kInt64, {"gaps", {n}, {1}, {2}});
     compare_copy(kFloat16, kFloat16, {"repeated", {n}, {1}, {0}});
   }
+  compare_copy(kFloat32, kFloat16, line(70001));
+  compare_copy(kFloat32, kFloat32, {"rows with a gap", {2101, 32}, {32, 1}, {36, 1}});
+  compare_copy(kFloat32, kFloat32, {"gaps", {9001}, {1}, {2}});
 }
 
 TEST(SimtPointwise, transposes_of_every_width_and_side) {

@@ -1,10 +1,7 @@
 // Counter-based random kernels. Element i of a call depends on the key and on i alone (PhiloxKey in backend.h), so chunks are drawn in
-// any order and on any thread. This file is compiled without fused multiply-add and calls no library function for float: all its
-// numbers have the same bits under every instruction set, float64 normal ones (libm's log and cos) up to libm. On another device
-// uniform numbers, integers, masks and choices are the same and normal ones agree to rounding.
+// any order and on any thread. This file is compiled without fused multiply-add, which with the formulas of random.h gives all numbers the same
+// bits under every instruction set and on every device, but for float64 normal ones: those agree up to the library's log, cos and sin.
 // A chunk is drawn into a buffer of lanes, several vectors of blocks side by side, and then converted by plain loops.
-#include <bit>
-#include <cmath>
 #include <type_traits>
 
 #if defined(__SSE2__)
@@ -15,10 +12,12 @@
 #include <weft/kernels/cpu/isa/lines.h>
 #include <weft/kernels/cpu/isa/vec.h>
 #include <weft/kernels/cpu/isa_table.h>
-#include <weft/kernels/philox.h>
+#include <weft/kernels/random.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
+
+using namespace kernels::random;
 
 constexpr int64_t kChunk = 2048;  // elements drawn at a time; a multiple of what one turn of draw() makes
 
@@ -128,12 +127,6 @@ template <class C> C* chunk_target(const View& v, int64_t i0, C* buffer) {
   return v.dtype == dtype_of<C> && v.is_contiguous() ? v.as<C>() + i0 : buffer;
 }
 
-template <class C>
-WEFT_INLINE C unit(const uint32_t* bits, int64_t i) {
-  if constexpr (std::is_same_v<C, double>) return unit_double(bits[2 * i], bits[2 * i + 1]);
-  else return unit_float(bits[i]);
-}
-
 /// f(TypeTag<C>) for the type that a floating dtype is computed in.
 template <class F>
 void dispatch_real(DType t, const F& f) {
@@ -142,82 +135,24 @@ void dispatch_real(DType t, const F& f) {
   else f(TypeTag<float>{});
 }
 
-/// The largest number of a half type below `high`.
-template <class H> float below(float high) {
-  H h(high);
-  while (static_cast<float>(h) >= high) {
-    const bool negative = (h.bits & 0x8000u) != 0;
-    const bool zero = (h.bits & 0x7FFFu) == 0;
-    h.bits = static_cast<uint16_t>(zero ? 0x8001u : negative ? h.bits + 1u : h.bits - 1u);
-  }
-  return static_cast<float>(h);
-}
-
 void uniform(PhiloxKey key, double low, double high, V y) {
   dispatch_real(y.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
-    const C a = static_cast<C>(low), width = static_cast<C>(high - low), end = static_cast<C>(high);
-    const C before = y.dtype == DType::kFloat16    ? static_cast<C>(below<Half>(static_cast<float>(high)))
-                     : y.dtype == DType::kBFloat16 ? static_cast<C>(below<BFloat16>(static_cast<float>(high)))
-                                                   : std::nextafter(end, a);
-    const C last = before >= a ? before : a;
+    const Uniform<C> range(low, high, y.dtype);
     each_chunk<kPair<C>>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
       C buffer[kChunk];
       C* const to = chunk_target(y, i0, buffer);
-      for (int64_t i = 0; i < n; ++i) {
-        const C v = a + width * unit<C>(bits, i);
-        to[i] = v > last ? last : v;  // rounding must not reach the open end
-      }
+      for (int64_t i = 0; i < n; ++i) to[i] = range(unit<C>(bits, i));
       if (to == buffer) store_chunk(y, i0, n, buffer);
     });
   });
 }
 
-/// log(x) of x in (0, 1]: exponent and mantissa, then the series of log((1 + s) / (1 - s)). Within 2e-7 relative.
-WEFT_INLINE float fast_log(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x);
-  const uint32_t shifted = u - 0x3F3504F3u;  // the mantissa is taken in [sqrt(1/2), sqrt(2))
-  const int32_t exponent = static_cast<int32_t>(shifted) >> 23;
-  const float m = std::bit_cast<float>(u - (static_cast<uint32_t>(exponent) << 23));
-  const float s = (m - 1) / (m + 1), z = s * s;
-  const float series = 2 * s * (1 + z * (0.333333333f + z * (0.2f + z * (0.142857143f + z * 0.111111111f))));
-  return static_cast<float>(exponent) * 0.693147181f + series;
-}
-
-/// cos and sin of 2 pi t, t in [0, 1): reduced to an eighth of a turn, then Taylor.
-WEFT_INLINE void turn(float t, float& c, float& s) {
-  const float quarter = t * 4;
-  const int32_t q = static_cast<int32_t>(quarter + 0.5f);
-  const float a = (quarter - static_cast<float>(q)) * 1.57079632679f, z = a * a;
-  const float sine = a * (1 + z * (-1.66666667e-1f + z * (8.33333333e-3f + z * (-1.98412698e-4f + z * 2.75573192e-6f))));
-  const float cosine = 1 + z * (-0.5f + z * (4.16666667e-2f + z * (-1.38888889e-3f + z * (2.48015873e-5f + z * -2.75573192e-7f))));
-  const float first = (q & 1) ? sine : cosine, second = (q & 1) ? cosine : sine;
-  // The signs, as bits: cos is negative in quarters 1 and 2, sin in 2 and 3.
-  c = std::bit_cast<float>(std::bit_cast<uint32_t>(first) ^ (static_cast<uint32_t>((q + 1) & 2) << 30));
-  s = std::bit_cast<float>(std::bit_cast<uint32_t>(second) ^ (static_cast<uint32_t>(q & 2) << 30));
-}
-
-/// Standard normal numbers by pairs (Box & Muller 1958), out[0 .. n), n even.
-void normal_pairs(const uint32_t* bits, int64_t n, float mean, float stddev, float* out) {
+/// Normal numbers by pairs, out[0 .. n), n even.
+template <class C>
+void normal_pairs(const uint32_t* bits, int64_t n, C mean, C stddev, C* out) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n / 2; ++i) {
-    const float u = static_cast<float>(static_cast<int32_t>(bits[2 * i] >> 8) + 1) * 0x1p-24f;  // (0, 1]
-    const float t = static_cast<float>(static_cast<int32_t>(bits[2 * i + 1] >> 8)) * 0x1p-24f;
-    const float square = -2 * fast_log(u);
-    const float r = __builtin_sqrtf(square > 0 ? square : 0.0f);
-    float c, s;
-    turn(t, c, s);
-    out[2 * i] = mean + stddev * (r * c);
-    out[2 * i + 1] = mean + stddev * (r * s);
-  }
-}
-void normal_pairs(const uint32_t* bits, int64_t n, double mean, double stddev, double* out) {
-  for (int64_t i = 0; i < n; i += 2) {
-    const double u = 1 - unit_double(bits[2 * i], bits[2 * i + 1]), t = unit_double(bits[2 * i + 2], bits[2 * i + 3]);
-    const double r = std::sqrt(-2 * std::log(u));
-    out[i] = mean + stddev * (r * std::cos(6.283185307179586 * t));
-    out[i + 1] = mean + stddev * (r * std::sin(6.283185307179586 * t));
-  }
+  for (int64_t i = 0; i < n; i += 2) normal_pair(bits + (kPair<C> ? 2 * i : i), mean, stddev, out + i);
 }
 
 void normal(PhiloxKey key, double mean, double stddev, V y) {
@@ -265,11 +200,7 @@ void random_int(PhiloxKey key, int64_t low, int64_t high, V y) {
   each_chunk<true>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
     int64_t buffer[kChunk];
     int64_t* const to = chunk_target(y, i0, buffer);
-    for (int64_t i = 0; i < n; ++i) {
-      const uint64_t word = (uint64_t{bits[2 * i]} << 32) | bits[2 * i + 1];
-      to[i] = static_cast<int64_t>(static_cast<uint64_t>(low) +
-                                   static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64));
-    }
+    for (int64_t i = 0; i < n; ++i) to[i] = bounded(bits[2 * i], bits[2 * i + 1], low, range);
     if (to == buffer) store_chunk(y, i0, n, buffer);
   });
 }

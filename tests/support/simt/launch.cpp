@@ -1,9 +1,11 @@
 // The emulated launch: one fiber per thread of a block, kept from block to block. A fiber runs until it waits at a barrier or at a warp
 // operation; when all of the block (of the warp) wait at the same one, they go on.
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include <weft/distributed/fiber.h>
@@ -157,8 +159,24 @@ Block& block_of_thread() {
 
 }  // namespace
 
+Settings settings_of_environment() {
+  Settings s;
+  if (const char* const order = std::getenv("WEFT_SIMT_ORDER"); order && *order) {
+    const std::string name = order;
+    if (name == "reverse") s.order = Order::kReverse;
+    else if (name == "shuffled") s.order = Order::kShuffled;
+    else if (name != "forward") throw ValueError(str("WEFT_SIMT_ORDER: takes forward, reverse or shuffled, got ", name));
+  }
+  if (const char* const poison = std::getenv("WEFT_SIMT_POISON"); poison && *poison) {
+    char* end = nullptr;
+    const unsigned long byte = std::strtoul(poison, &end, 0);
+    if (*end != 0 || byte > 0xFF) throw ValueError(str("WEFT_SIMT_POISON: takes a byte such as 0x7F, got ", poison));
+    s.poison = static_cast<unsigned char>(byte);
+  }
+  return s;
+}
 Settings& settings() {
-  static Settings s;
+  static Settings s = settings_of_environment();
   return s;
 }
 int64_t launches() { return launch_count; }

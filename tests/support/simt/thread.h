@@ -24,6 +24,8 @@ struct Settings {
   unsigned char poison = 0xFF;
 };
 Settings& settings();
+/// What WEFT_SIMT_ORDER (forward, reverse, shuffled) and WEFT_SIMT_POISON (a byte such as 0x7F) ask for: the settings at the start.
+Settings settings_of_environment();
 /// A launch that broke the rules of simt.h: thrown by launch() after the block has been left.
 class Fault : public Error { public: using Error::Error; };
 /// Launches so far.
@@ -106,6 +108,8 @@ template <class Body> constexpr bool independent() {
 }  // namespace inner
 
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
+  if constexpr (requires { Body::kThreads; })
+    if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
   simt::run(stream, name, grid, inner::independent<Body>(), &body,
             [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); });
