@@ -1,10 +1,12 @@
 // The agent over the simulated network: what a call promises whatever the network does.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <random>
 
 #include <weft/autograd/ops.h>
+#include <weft/distributed/grpc_transport.h>
 #include <weft/distributed/rpc.h>
 #include <weft/tensor/factories.h>
 
@@ -311,6 +313,46 @@ TEST(Agent, a_graceful_shutdown_that_cannot_end_names_what_it_waits_for_and_stop
     EXPECT_THROW(f.wait(), RpcError);
     EXPECT_THROW(rpc_sync<note>("worker1", 1), RpcError);
   });
+}
+
+/// Tells when its agent has ended whole.
+std::atomic<int> g_ended{0};
+struct Witness {
+  explicit Witness(Agent&) {}
+  ~Witness() { ++g_ended; }
+};
+
+// The last reference goes with an answer on the thread that reads from the transport, or with a handler on the pool.
+TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ended) {
+  for (int round = 0; round < 10; ++round) {
+    g_ended = 0;
+    std::vector<std::shared_ptr<Runtime>> runtimes;
+    std::vector<Future<void>> open;
+    {
+      std::vector<std::shared_ptr<Agent>> agents;
+      std::vector<Member> members;
+      for (int id = 0; id < 2; ++id) {
+        const std::shared_ptr<Runtime> runtime = runtimes.emplace_back(make_threaded_runtime({.threads = 2}));
+        const auto transport = [&](Receiver& receiver) { return make_grpc_transport(runtime, {.id = WorkerId{id}}, receiver); };
+        agents.push_back(Agent::create(runtime, {.name = str("worker", id), .id = WorkerId{id}}, transport));
+        members.push_back(agents.back()->as_member());
+        agents.back()->slot<Witness>();
+      }
+      for (const auto& agent : agents) agent->add_members(members);
+      const AgentScope scope(agents[0]);
+      for (int i = 0; i < 6; ++i) open.push_back(rpc_async<sleep_ms>("worker1", 5 * i));
+      open[0].wait();
+    }
+    for (const auto& f : open) {
+      try {
+        f.wait();
+      } catch (const PeerLost&) {  // worker 1, which nothing held but its handlers, may have left before
+      }
+    }
+    for (int i = 0; i < 2000 && g_ended < 2; ++i) runtimes[0]->sleep_for(5ms);
+    EXPECT_EQ(g_ended, 2);
+    for (const auto& runtime : runtimes) EXPECT_EQ(runtime->stop(), 0);
+  }
 }
 
 }  // namespace
