@@ -19,7 +19,7 @@ foreach(part core distributed)
   endif()
 endforeach()
 
-# Everything that a test needs, and the same for the groups of the distributed layer, which the thread sanitizer runs.
+# Everything that a test needs, and the same for the groups of the distributed layer and the programs, which the thread sanitizer runs.
 add_custom_target(weft_tests)
 add_custom_target(weft_distributed_tests)
 
@@ -68,6 +68,9 @@ foreach(folder ${groups})
   add_dependencies(weft_tests test_${group})
   set(label ${group})
   weft_uses_distributed(distributed ${sources})
+  if(group STREQUAL "programs" AND WEFT_HAVE_DISTRIBUTED)  # it includes nothing of the layer, but most of what it runs does
+    set(distributed ON)
+  endif()
   if(distributed)
     add_dependencies(weft_distributed_tests test_${group})
     if(NOT group STREQUAL "distributed")

@@ -28,6 +28,7 @@
 #include <weft/distributed/agent_impl.h>
 #include <weft/distributed/builtin.h>
 #include <weft/distributed/layers.h>
+#include <weft/distributed/task_state.h>
 
 namespace weft::rpc {
 
@@ -50,6 +51,29 @@ void register_grad_mode() {
   (void)once;
 }
 
+bool in_callback() { return inner::current_state()->no_block != nullptr; }
+
+/// Ends an agent on the pool; if the runtime stops first, where the task is dropped, unless that is a callback again.
+struct Ending {
+  explicit Ending(Agent* a) : agent(a) {}
+  Ending(Ending&& other) noexcept : agent(std::exchange(other.agent, nullptr)) {}
+  ~Ending() {
+    if (!in_callback()) delete agent;
+  }
+  void operator()() { delete std::exchange(agent, nullptr); }
+  Agent* agent;
+};
+
+/// The last reference to an agent has gone.
+void let_go(Agent* agent) {
+  if (!in_callback()) {
+    delete agent;
+    return;
+  }
+  const std::shared_ptr<Runtime> runtime = agent->runtime();
+  runtime->post(Ending(agent));
+}
+
 }  // namespace
 
 std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOptions options, const TransportFactory& factory) {
@@ -65,7 +89,7 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
   auto impl = std::make_unique<Impl>(std::move(runtime), std::move(options));
   impl->self = {impl->options.name, impl->options.id};
   impl->rpc_timeout_ns = impl->options.rpc_timeout.count();
-  std::shared_ptr<Agent> agent(new Agent(std::move(impl)));
+  std::shared_ptr<Agent> agent(new Agent(std::move(impl)), let_go);
   Impl& s = *agent->impl_;
   s.owner = agent;
   install_layers(*agent);

@@ -143,7 +143,9 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
   /// Makes an agent and its transport. It knows no peer until add_members.
   /// Throws: ValueError for a bad name or id, or a function name registered twice; what the factory throws.
   static std::shared_ptr<Agent> create(std::shared_ptr<Runtime> runtime, AgentOptions options, const TransportFactory& factory);
-  /// An immediate shutdown, if none was.
+  /// An immediate shutdown, if none was. Open calls, and requests being served, keep their agent; where the last reference goes with one
+  /// of them in a callback, which must not wait for the end of its own transport, the runtime's pool ends the agent soon after (and when
+  /// that runtime has been stopped already, nobody does).
   ~Agent();
 
   // ---- who
@@ -192,7 +194,8 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
 
   // ---- end
   /// Graceful: waits for all workers, all calls under way and the shutdown steps of the layers, then leaves; throws Timeout naming who or
-  /// what it waited for, after having left all the same. Immediate: leaves now. Every open call fails; later ones throw. Idempotent.
+  /// what it waited for, after having left all the same; beside one that is under way already it waits for that and has its outcome. Immediate: leaves now.
+  /// Every open call fails; later ones throw. Idempotent. Not from a handler or a shutdown step, which it would wait for.
   void shutdown(ShutdownOptions options = {});
   bool is_running() const;
   /// Runs inside a graceful shutdown when every worker has come to it and no call is under way, in order of registration, then the group
@@ -221,6 +224,8 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
  private:
   explicit Agent(std::unique_ptr<Impl> impl);
   void* slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&));
+  std::exception_ptr leave_together(TimePoint deadline);
+  std::exception_ptr join_shutdown(TimePoint deadline);
   void linger(TimePoint deadline);
   void stop();
   std::unique_ptr<Impl> impl_;

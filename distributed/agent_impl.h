@@ -106,7 +106,8 @@ struct Agent::Impl final : Receiver {
     Handler handler;
   };
 
-  Impl(std::shared_ptr<Runtime> rt, AgentOptions o) : runtime(std::move(rt)), options(std::move(o)) {}
+  Impl(std::shared_ptr<Runtime> rt, AgentOptions o)
+      : runtime(std::move(rt)), options(std::move(o)), ended(*runtime, "the shutdown of a worker under way in another thread") {}
 
   // Receiver
   Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override;
@@ -151,6 +152,7 @@ struct Agent::Impl final : Receiver {
   std::atomic<int64_t> rpc_timeout_ns{0};
   std::atomic<bool> running{false};
   std::atomic<bool> closing{false};        ///< a shutdown has begun
+  Event ended;                             ///< it is through
   std::atomic<uint64_t> next_served{1};
   Counters counters;
 
@@ -165,6 +167,7 @@ struct Agent::Impl final : Receiver {
   std::vector<std::function<void(const WorkerInfo&, bool, const std::string&)>> lost_callbacks WEFT_GUARDED_BY(mutex);
   std::vector<std::pair<std::string, std::function<void(TimePoint)>>> shutdown_steps WEFT_GUARDED_BY(mutex);
   std::vector<std::function<void()>> stop_callbacks WEFT_GUARDED_BY(mutex);
+  std::exception_ptr shutdown_failure WEFT_GUARDED_BY(mutex);   ///< of the graceful one
   std::vector<std::function<void(std::map<std::string, int64_t>&)>> debug_callbacks WEFT_GUARDED_BY(mutex);
   std::recursive_mutex slot_mutex;
   std::map<std::type_index, std::shared_ptr<void>> slots;   ///< under slot_mutex

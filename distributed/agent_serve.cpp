@@ -218,6 +218,7 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
   bytes = sorry.bytes;
   {
     MutexLock lock(p.mutex);
+    if (served->finished) return;
     served->reply = std::move(sorry);
   }
   send(p, wire_kind, std::move(bytes));

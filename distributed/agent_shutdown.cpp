@@ -54,37 +54,58 @@ void settle_group(Agent& agent, TimePoint deadline) {
 void Agent::shutdown(ShutdownOptions options) {
   Impl& s = *impl_;
   std::exception_ptr failure;
-  if (options.graceful && s.running && !s.closing.exchange(true)) {
+  if (options.graceful && !s.ended.is_set()) {
     const TimePoint deadline = options.timeout.count() > 0 ? s.runtime->now() + options.timeout : kNever;
-    CallContext context;
-    context.agent = shared_from_this();
-    const CallScope scope(context);
-    try {
-      settle_group(*this, deadline);
-      std::vector<std::pair<std::string, std::function<void(TimePoint)>>> steps;
-      {
-        MutexLock lock(s.mutex);
-        steps = s.shutdown_steps;
-      }
-      for (const auto& [name, step] : steps) {
-        step(deadline);
-        settle_group(*this, deadline);
-      }
-      linger(deadline);
-    } catch (const PeerLost& e) {
-      // One that left has been through all rounds itself, or was told to go at once: nothing to wait for in it any more.
-      bool left_group = false;
-      for (Peer* p : s.all_peers()) {
-        MutexLock lock(p->mutex);
-        left_group = left_group || (p->left && p->name == e.peer);
-      }
-      if (!left_group) failure = std::current_exception();
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    failure = s.closing.exchange(true) ? join_shutdown(deadline) : leave_together(deadline);
   }
   stop();
   if (failure) std::rethrow_exception(failure);
+}
+
+/// Another thread's shutdown is under way: its outcome is ours.
+std::exception_ptr Agent::join_shutdown(TimePoint deadline) {
+  Impl& s = *impl_;
+  try {
+    if (!s.ended.wait_until(deadline)) throw Timeout(str("shutdown: another shutdown of worker '", s.self.name, "' is still under way:\n", dump()));
+  } catch (...) {
+    return std::current_exception();
+  }
+  MutexLock lock(s.mutex);
+  return s.shutdown_failure;
+}
+
+/// The graceful part, with everyone else.
+std::exception_ptr Agent::leave_together(TimePoint deadline) {
+  Impl& s = *impl_;
+  std::exception_ptr failure;
+  CallContext context;
+  context.agent = shared_from_this();
+  const CallScope scope(context);
+  try {
+    settle_group(*this, deadline);
+    std::vector<std::pair<std::string, std::function<void(TimePoint)>>> steps;
+    {
+      MutexLock lock(s.mutex);
+      steps = s.shutdown_steps;
+    }
+    for (const auto& [name, step] : steps) {
+      step(deadline);
+      settle_group(*this, deadline);
+    }
+    linger(deadline);
+  } catch (const PeerLost& e) {
+    // One that left has been through all rounds itself, or was told to go at once: nothing to wait for in it any more.
+    bool left_group = false;
+    for (Peer* p : s.all_peers()) {
+      MutexLock lock(p->mutex);
+      left_group = left_group || (p->left && p->name == e.peer);
+    }
+    if (!left_group) failure = std::current_exception();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  MutexLock lock(s.mutex);
+  return s.shutdown_failure = failure;
 }
 
 /// The leader's last answers must arrive before it leaves: they are acknowledged by being finished, or their askers have left.
@@ -105,8 +126,12 @@ void Agent::linger(TimePoint deadline) {
 
 void Agent::stop() {
   Impl& s = *impl_;
-  if (!s.running.exchange(false)) return;
   s.closing = true;
+  if (!s.running.exchange(false)) return;
+  const struct Through {
+    Event& ended;
+    ~Through() { ended.set(); }
+  } through{s.ended};
   {
     MutexLock lock(s.timer_mutex);
     if (s.timer.value != 0) s.runtime->cancel(s.timer);

@@ -27,8 +27,9 @@
 //     block nor call the agent. The owner takes f out, and when no fork is left the value goes, on the pool.
 // 11. Losses: owners watch the workers that hold forks, users watch owners. A lost worker's forks are taken out; references to values of
 //     a lost worker throw OwnerLost; shares to it end; requests that wait for its CREATE fail. Requests under way fail by the agent.
-// 12. Graceful shutdown: when no call is under way anywhere, shares are probed and awaited, then every reference that is still held is
-//     deleted at its owner (a leak, reported there with the place where it was made); then each owner waits for its forks to be empty.
+// 12. Graceful shutdown: when no call is under way anywhere, shares are probed and awaited, and each worker notes what it holds; when all
+//     have, every reference noted is deleted at its owner (a leak, reported there with the place where it was made; noting comes first
+//     since a deleted value lets go of references of its own); then each owner waits for its forks to be empty.
 //
 // G1. The owner is told of the end of every fork it counts: by 10, or by 9 when the child never existed, or by 11.
 // G2. A value is not let go of while a child is on its way: the parent is held by its share (4) until the child is confirmed (6, 9), so

@@ -99,6 +99,7 @@ class References final : public std::enable_shared_from_this<References> {
 
   // references_end.cpp: losses, shutdown, looking in
   void peer_lost(const WorkerInfo& peer, bool left, const std::string& why);
+  void shutdown_shares(TimePoint deadline);
   void shutdown_users(TimePoint deadline);
   void shutdown_owners(TimePoint deadline);
   void stop();
@@ -180,6 +181,7 @@ class References final : public std::enable_shared_from_this<References> {
   Mutex mutex_;
   std::unordered_map<RRefId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<ForkId, std::weak_ptr<UserState>> users_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<UserState>> held_ WEFT_GUARDED_BY(mutex_);   ///< by a shutdown that will delete them
   std::unordered_map<ForkId, Pending> pending_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<ForkId, Share> shares_ WEFT_GUARDED_BY(mutex_);
   std::unordered_set<ForkId> refused_ WEFT_GUARDED_BY(mutex_);      ///< children that may not arrive any more

@@ -15,6 +15,9 @@ void References::install(Agent& agent) {
   agent.on_peer_lost([weak](const WorkerInfo& peer, bool left, const std::string& why) {
     if (const auto self = weak.lock()) self->peer_lost(peer, left, why);
   });
+  agent.add_shutdown_step("references on their way", [weak](TimePoint deadline) {
+    if (const auto self = weak.lock()) self->shutdown_shares(deadline);
+  });
   agent.add_shutdown_step("references held here", [weak](TimePoint deadline) {
     if (const auto self = weak.lock()) self->shutdown_users(deadline);
   });
@@ -95,7 +98,7 @@ bool References::wait_quiet(TimePoint deadline, Quiet quiet) {
   }
 }
 
-void References::shutdown_users(TimePoint deadline) {
+void References::shutdown_shares(TimePoint deadline) {
   const auto agent = agent_.lock();
   if (!agent) return;
   drain();
@@ -125,11 +128,16 @@ void References::shutdown_users(TimePoint deadline) {
     for (const std::string& name : names) text += name + (name == *names.rbegin() ? "" : ", ");
     throw Timeout(text);
   }
+  MutexLock lock(mutex_);
+  for (const auto& [fork, weak] : users_)
+    if (auto state = weak.lock()) held_.push_back(std::move(state));
+}
+
+void References::shutdown_users(TimePoint deadline) {
   std::vector<std::shared_ptr<UserState>> held;
   {
     MutexLock lock(mutex_);
-    for (const auto& [fork, weak] : users_)
-      if (auto state = weak.lock()) held.push_back(std::move(state));
+    held.swap(held_);
   }
   std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) { return a->fork < b->fork; });
   std::vector<Later> items;
@@ -174,11 +182,12 @@ void References::stop() {
   decltype(pending_) pending;
   decltype(shares_) shares;
   std::vector<Later> items;
-  std::vector<std::shared_ptr<UserState>> users;
+  std::vector<std::shared_ptr<UserState>> users, held;
   std::vector<std::shared_ptr<OwnedState>> owned;
   {
     MutexLock lock(mutex_);
     if (std::exchange(stopped_, true)) return;
+    held.swap(held_);
     for (const auto& [fork, weak] : users_)
       if (auto state = weak.lock()) users.push_back(std::move(state));
     for (const auto& [id, entry] : entries_)

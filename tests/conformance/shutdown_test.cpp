@@ -106,6 +106,72 @@ TEST_P(ShutdownRows, an_immediate_shutdown_leaves_at_once_with_and_without_traff
   });
 }
 
+/// Shuts worker 0 down from two threads at once; what each was told.
+std::vector<std::string> shut_down_twice(Cluster& c) {
+  std::vector<std::string> told(2);
+  const auto shut_down = [&](std::string& text) {
+    try {
+      c.agent(0)->shutdown({.timeout = 30s});
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    EXPECT_FALSE(c.agent(0)->is_running());
+  };
+  Event other(c.runtime(0), "the other shutdown");
+  c.runtime(0).post([&] {
+    shut_down(told[0]);
+    other.set();
+  });
+  shut_down(told[1]);
+  other.wait();
+  return told;
+}
+
+TEST_P(ShutdownRows, a_graceful_shutdown_beside_another_of_the_same_worker_waits_for_it) {
+  c.run_all([&](int rank) {
+    if (rank != 0) return c.agent(rank)->shutdown({.timeout = 30s});
+    rpc_async<row_work>(1, 10, 8);
+    EXPECT_EQ(shut_down_twice(c), std::vector<std::string>(2));
+    EXPECT_EQ(row_finished, 9);
+  });
+}
+
+TEST_P(ShutdownRows, a_graceful_shutdown_beside_another_hears_of_its_failure_and_a_later_one_does_not) {
+  c.agent(0)->add_shutdown_step("one that fails", [&](TimePoint) {
+    c.runtime(0).sleep_for(400ms);
+    throw ValueError("this step fails");
+  });
+  c.run_all([&](int rank) {
+    if (rank == 0) {
+      EXPECT_EQ(shut_down_twice(c), std::vector<std::string>(2, "this step fails"));
+      c.agent(0)->shutdown();
+      return;
+    }
+    try {
+      c.agent(rank)->shutdown({.timeout = 30s});
+    } catch (const RpcError&) {  // worker 0 leaves before they have settled
+    }
+  });
+}
+
+TEST_P(ShutdownRows, a_graceful_shutdown_beside_another_keeps_to_its_own_deadline) {
+  Event other(c.runtime(0), "the other shutdown");
+  c.runtime(0).post([&] {
+    EXPECT_THROW(c.agent(0)->shutdown({.timeout = 60s}), RpcError);  // the others do not come, and the second ends it
+    other.set();
+  });
+  for (int i = 0; i < 2000 && c.agent(0)->calls().empty(); ++i) c.runtime(0).sleep_for(5ms);  // it waits for the others
+  std::string text;
+  try {
+    c.agent(0)->shutdown({.timeout = 50ms});
+  } catch (const Timeout& e) {
+    text = e.what();
+  }
+  EXPECT_NE(text.find("another shutdown of worker 'worker0'"), std::string::npos) << text;
+  EXPECT_FALSE(c.agent(0)->is_running());
+  other.wait();
+}
+
 // test_shutdown_followed_by_rpc
 TEST_P(ShutdownRows, nothing_works_after_shutdown) {
   c.shutdown();

@@ -1,10 +1,12 @@
 // The agent over the simulated network: what a call promises whatever the network does.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <random>
 
 #include <weft/autograd/ops.h>
+#include <weft/distributed/grpc_transport.h>
 #include <weft/distributed/rpc.h>
 #include <weft/tensor/factories.h>
 
@@ -40,6 +42,9 @@ int64_t down(int64_t depth, int64_t width) {  // calls itself on the next worker
 
 void sleep_ms(int ms) { current_runtime()->sleep_for(std::chrono::milliseconds(ms)); }
 WEFT_RPC(sleep_ms);
+
+int64_t weight(const Tensor& x) { return x.numel(); }
+WEFT_RPC(weight);
 
 int slow_twice(int ms) {  // its own call has no time of its own
   rpc_sync<sleep_ms>("worker2", ms);
@@ -244,6 +249,72 @@ TEST(Agent, a_reply_after_the_deadline_is_counted_and_dropped) {
   EXPECT_EQ(c.agent(0)->debug_info()["agent.client_active_calls"], 0);
 }
 
+// A send queue of two messages on a slow wire: the caller waits for room, as long as its call has time.
+TEST(Agent, calls_beyond_a_full_send_queue_wait_for_room_and_each_runs_once) {
+  g_runs.clear();
+  Cluster c({.size = 2, .net = {.bytes_per_second = 1e5, .limits = {.max_queued_messages = 2}}});
+  c.run(0, [&] {
+    const TimePoint before = current_runtime()->now();
+    std::vector<Future<int>> all;
+    for (int i = 0; i < 30; ++i) {
+      all.push_back(rpc_async<note>("worker1", i));
+      EXPECT_LE(c.agent(0)->transport().counters(WorkerId{1}).queued_messages, 2);
+    }
+    EXPECT_GT(current_runtime()->now(), before);  // virtual time: it was waited for
+    for (int i = 0; i < 30; ++i) EXPECT_EQ(all[static_cast<size_t>(i)].wait(), 2 * i);
+  });
+  EXPECT_EQ(g_runs.size(), 30u);
+  for (const auto& [n, runs] : g_runs) EXPECT_EQ(runs, 1) << n;
+  EXPECT_EQ(c.agent(0)->debug_info()["agent.resent_requests"], 0);
+}
+
+TEST(Agent, a_call_that_finds_no_room_by_its_deadline_times_out_and_never_runs) {
+  g_runs.clear();
+  Cluster c({.size = 2, .net = {.bytes_per_second = 1e4, .limits = {.max_queued_messages = 1}}});
+  c.run(0, [&] {
+    const auto large = rpc_async<weight>("worker1", zeros({10000}));  // four seconds on the wire
+    EXPECT_THROW(rpc_sync<note>({"worker1", 500ms}, 1), Timeout);
+    EXPECT_EQ(large.wait(), 10000);
+    EXPECT_EQ(rpc_sync<note>("worker1", 2), 4);
+    current_runtime()->sleep_for(5s);
+  });
+  EXPECT_EQ(g_runs, (std::map<int, int>{{2, 1}}));
+}
+
+TEST(Agent, a_call_from_a_callback_which_cannot_wait_for_room_is_sent_later) {
+  g_runs.clear();
+  std::vector<Future<int>> all;
+  Cluster c({.size = 2, .net = {.bytes_per_second = 1e5, .limits = {.max_queued_messages = 1}}});
+  c.run(0, [&] {
+    current_runtime()->call_at(current_runtime()->now(), [&] {  // a timer's callback must not block
+      const AgentScope scope(c.agent(0));
+      for (int i = 0; i < 6; ++i) all.push_back(rpc_async<note>("worker1", i));
+    });
+    current_runtime()->sleep_for(1ms);
+    ASSERT_EQ(all.size(), 6u);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(all[static_cast<size_t>(i)].wait(), 2 * i);
+  });
+  for (const auto& [n, runs] : g_runs) EXPECT_EQ(runs, 1) << n;
+  EXPECT_GE(c.agent(0)->debug_info()["agent.resent_requests"], 5);
+}
+
+TEST(Agent, a_caller_with_more_open_requests_than_its_callee_keeps_is_refused_with_overloaded) {
+  Cluster c({.size = 2, .agent = {.max_served_per_peer = 3}});
+  c.run(0, [&] {
+    std::vector<Future<void>> open;
+    for (int i = 0; i < 3; ++i) open.push_back(rpc_async<sleep_ms>("worker1", 1000));
+    current_runtime()->sleep_for(1ms);
+    try {
+      rpc_sync<note>("worker1", 1);
+      ADD_FAILURE() << "no error";
+    } catch (const Overloaded& e) {
+      EXPECT_STREQ(e.what(), "On worker 'worker1': more than 3 requests of one worker are open");
+    }
+    for (const auto& f : open) f.wait();
+    EXPECT_EQ(rpc_sync<note>("worker1", 1), 2);
+  });
+}
+
 TEST(Agent, malformed_frames_are_counted_and_do_no_harm) {
   Cluster c({.size = 2});
   std::mt19937_64 random(5);
@@ -311,6 +382,46 @@ TEST(Agent, a_graceful_shutdown_that_cannot_end_names_what_it_waits_for_and_stop
     EXPECT_THROW(f.wait(), RpcError);
     EXPECT_THROW(rpc_sync<note>("worker1", 1), RpcError);
   });
+}
+
+/// Tells when its agent has ended whole.
+std::atomic<int> g_ended{0};
+struct Witness {
+  explicit Witness(Agent&) {}
+  ~Witness() { ++g_ended; }
+};
+
+// The last reference goes with an answer on the thread that reads from the transport, or with a handler on the pool.
+TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ended) {
+  for (int round = 0; round < 10; ++round) {
+    g_ended = 0;
+    std::vector<std::shared_ptr<Runtime>> runtimes;
+    std::vector<Future<void>> open;
+    {
+      std::vector<std::shared_ptr<Agent>> agents;
+      std::vector<Member> members;
+      for (int id = 0; id < 2; ++id) {
+        const std::shared_ptr<Runtime> runtime = runtimes.emplace_back(make_threaded_runtime({.threads = 2}));
+        const auto transport = [&](Receiver& receiver) { return make_grpc_transport(runtime, {.id = WorkerId{id}}, receiver); };
+        agents.push_back(Agent::create(runtime, {.name = str("worker", id), .id = WorkerId{id}}, transport));
+        members.push_back(agents.back()->as_member());
+        agents.back()->slot<Witness>();
+      }
+      for (const auto& agent : agents) agent->add_members(members);
+      const AgentScope scope(agents[0]);
+      for (int i = 0; i < 6; ++i) open.push_back(rpc_async<sleep_ms>("worker1", 5 * i));
+      open[0].wait();
+    }
+    for (const auto& f : open) {
+      try {
+        f.wait();
+      } catch (const PeerLost&) {  // worker 1, which nothing held but its handlers, may have left before
+      }
+    }
+    for (int i = 0; i < 2000 && g_ended < 2; ++i) runtimes[0]->sleep_for(5ms);
+    EXPECT_EQ(g_ended, 2);
+    for (const auto& runtime : runtimes) EXPECT_EQ(runtime->stop(), 0);
+  }
 }
 
 }  // namespace
