@@ -21,8 +21,6 @@ Tensor scaled_gradient(const Tensor& g, const Tensor& divisor, DType t) {
   return launch::contiguous(scaled);
 }
 
-View optional_view(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
-
 // [R] losses reduced, without recording.
 Tensor reduce_plain(const Tensor& losses, const Tensor& divisor, const ClassRows& r, const CrossEntropyOptions& options) {
   if (options.reduction == Reduction::kNone) return launch::reshaped(losses, r.sizes);
@@ -51,7 +49,7 @@ Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options)
   const int64_t rows = x.sizes()[0];
   Tensor losses = empty({rows}, {.dtype = t, .device = x.device()}), lse = empty({rows}, {.dtype = t, .device = x.device()});
   if (rows != 0)
-    launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(), optional_view(o.weight), o.ignore_index, o.label_smoothing,
+    launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(), formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
                                         losses.view_of(), lse.view_of());
   const Tensor divisor = divisor_of(r, o, t);
   Tensor y = reduce_plain(losses, divisor, r, o);
@@ -68,7 +66,7 @@ Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options)
                   const Tensor xc = launch::contiguous(v), gr = scaled_gradient(g, divisor, v.dtype());
                   Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
                   if (dx.numel() != 0)
-                    launch::backend_of(v).cross_entropy_backward(context(), xc.view_of(), lse.view_of(), ids.view_of(), optional_view(o.weight),
+                    launch::backend_of(v).cross_entropy_backward(context(), xc.view_of(), lse.view_of(), ids.view_of(), formula::optional_view(o.weight),
                                                                  o.ignore_index, o.label_smoothing, row_gradient(gr, v.sizes()[0]), dx.view_of());
                   return {dx};
                 });
@@ -107,12 +105,12 @@ struct LinearLoss {
   Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
 
   void logits(int64_t start, int64_t n, const Tensor& out) const {
-    launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0, optional_view(b), rows_of(out, 0, n));
+    launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0, formula::optional_view(b), rows_of(out, 0, n));
   }
 
   void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses, const Tensor& lse) const {
     logits(start, n, space);
-    launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n), optional_view(o.weight), o.ignore_index,
+    launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
                                         o.label_smoothing, rows_of(losses, start, n), rows_of(lse, start, n));
   }
 
@@ -123,7 +121,7 @@ struct LinearLoss {
     rows.data = static_cast<char*>(rows.data) + start * rows.strides[0] * size_of(rows.dtype);
     rows.sizes[0] = n;
     const View dl = rows_of(dspace, 0, n);
-    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n), rows_of(target, start, n), optional_view(o.weight),
+    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n), rows_of(target, start, n), formula::optional_view(o.weight),
                                   o.ignore_index, o.label_smoothing, rows, dl);
     if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
     if (d.w.defined()) device.matmul(context(), 1, transposed_view(dl), rows_of(x, start, n), start == 0 ? 0 : 1, {}, d.w.view_of());

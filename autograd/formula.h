@@ -28,6 +28,9 @@ inline Saved saved_for(const Tensor& user, const Tensor& x) { return user.requir
 using Composed = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
 GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs, const std::vector<Tensor>& gs, Needs needs);
 
+/// What a kernel takes for an input that may be absent.
+inline View optional_view(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
+
 /// x with its own node in front, so that a gradient with respect to it does not run through x's history.
 Tensor fork(const Tensor& x);
 

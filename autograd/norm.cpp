@@ -5,8 +5,6 @@ namespace weft {
 
 namespace {
 
-View optional_view(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
-
 Tensor composed_layer_norm(const Tensor& x, const Shape& dims, const Tensor& weight, const Tensor& bias, double eps) {
   const Tensor centred = x - mean(x, dims, true);
   Tensor y = centred * rsqrt(mean(square(centred), dims, true) + eps);
@@ -40,7 +38,7 @@ Tensor layer_norm(Wide x, const Shape& sizes, Wide weight, Wide bias, double eps
   const TensorOptions like{.dtype = x->dtype(), .device = x->device()};
   Tensor y = empty(x->sizes(), like), mean = empty({rows}, like), rstd = empty({rows}, like);
   if (rows != 0)
-    launch::backend_of(x).layer_norm(launch::context(), x2.view_of(), optional_view(w), optional_view(b), eps, launch::reshaped(y, {rows, width}).view_of(),
+    launch::backend_of(x).layer_norm(launch::context(), x2.view_of(), formula::optional_view(w), formula::optional_view(b), eps, launch::reshaped(y, {rows, width}).view_of(),
                                      mean.view_of(), rstd.view_of());
   return record("layer_norm", y, {x, weight, bias},
                 [x = Saved(x), weight = Saved(weight), bias = Saved(bias), mean, rstd, dims, eps, rows, width](const Tensor& g, Needs needs) -> GradList {

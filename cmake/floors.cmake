@@ -32,6 +32,15 @@ function(weft_object_library target)
   weft_warnings(${target})
 endfunction()
 
+# Where WEFT_UNITY is on, the sources of a target are compiled several at a time: most of their time goes into the same headers.
+function(weft_unity target)
+  if(WEFT_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    # A class of one source file may hold a member of an unnamed namespace's type; the compiler takes the batch for a header.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # weft_floor(<name> <glob>...): object library weft_floor_<name> of the sources that the globs find. A floor without sources gets one
 # empty unit, so that every link line looks the same.
 function(weft_floor name)
@@ -43,6 +52,7 @@ function(weft_floor name)
     endif()
   endif()
   weft_object_library(weft_floor_${name} ${sources})
+  weft_unity(weft_floor_${name})
 endfunction()
 
 # Public headers of the named floors, as paths below the include folder: those on the floor's top level and in host-side subfolders.

@@ -22,8 +22,9 @@ function(weft_isa_set name)
     return()
   endif()
   weft_object_library(weft_isa_${name} ${weft_isa_sources})
+  # Under the sanitizers the compiler takes minutes for one file at -O3.
   # GCC 12's own AVX-512 header reads what it calls an undefined register, and warns of it.
-  target_compile_options(weft_isa_${name} PRIVATE -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
+  target_compile_options(weft_isa_${name} PRIVATE $<$<NOT:$<CONFIG:Asan,Tsan>>:-O3> -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
   target_compile_definitions(weft_isa_${name} PRIVATE WEFT_ISA_NS=isa_${name} Eigen=Eigen_isa_${name})
   target_link_libraries(weft_isa_${name} PRIVATE Eigen3::Eigen)
   set(objects $<TARGET_OBJECTS:weft_isa_${name}>)

@@ -6,6 +6,22 @@
 
 #include <weft/autograd/parameter_lock.h>
 
+namespace weft::optim {
+WEFT_OPTIMIZER_RULE(SGDRule);
+WEFT_OPTIMIZER_RULE(QHMRule);
+WEFT_OPTIMIZER_RULE(AdamRule);
+WEFT_OPTIMIZER_RULE(AdamWRule);
+WEFT_OPTIMIZER_RULE(QHAdamRule);
+WEFT_OPTIMIZER_RULE(RMSpropRule);
+WEFT_OPTIMIZER_RULE(AdagradRule);
+}  // namespace weft::optim
+
+namespace weft::dist_optim {
+WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::string, std::vector<RRef<Tensor>>);
+WEFT_RPC_CLASS(OwnerOptimizer, step, powers, scale, set_lr, lr, state, load_state);
+bool detail::built_in_rules_are_linked() { return true; }
+}  // namespace weft::dist_optim
+
 namespace weft::dist_optim {
 namespace {
 

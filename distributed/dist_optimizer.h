@@ -106,16 +106,10 @@ WEFT_FIELDS(AdamWOptions, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize
 WEFT_FIELDS(QHAdamOptions, lr, beta1, beta2, nu1, nu2, eps, weight_decay, weight_decay_type)
 WEFT_FIELDS(RMSpropOptions, lr, alpha, eps, weight_decay, momentum, centered, maximize)
 WEFT_FIELDS(AdagradOptions, lr, lr_decay, weight_decay, eps, maximize)
-WEFT_OPTIMIZER_RULE(SGDRule);
-WEFT_OPTIMIZER_RULE(QHMRule);
-WEFT_OPTIMIZER_RULE(AdamRule);
-WEFT_OPTIMIZER_RULE(AdamWRule);
-WEFT_OPTIMIZER_RULE(QHAdamRule);
-WEFT_OPTIMIZER_RULE(RMSpropRule);
-WEFT_OPTIMIZER_RULE(AdagradRule);
 }  // namespace weft::optim
 
-namespace weft::dist_optim {
-WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::string, std::vector<RRef<Tensor>>);
-WEFT_RPC_CLASS(OwnerOptimizer, step, powers, scale, set_lr, lr, state, load_state);
-}
+namespace weft::dist_optim::detail {
+/// The rules above and OwnerOptimizer are registered in dist_optimizer.cpp alone; this makes every program that includes the header link it.
+WEFT_API bool built_in_rules_are_linked();
+[[maybe_unused]] inline const bool weft_built_in_rules = built_in_rules_are_linked();
+}  // namespace weft::dist_optim::detail

@@ -35,7 +35,7 @@ void put_record(std::string& out, RecordType type, int channel, uint8_t kind, si
 }
 
 /// Reads a control record's fields; every length is checked against what is there.
-struct Reader {
+struct HelloReader {
   const std::string& bytes;
   size_t at = 0;
   template <class T>
@@ -61,7 +61,7 @@ void put_text(std::string& out, const std::string& text) {
 }
 
 Hello read_hello(const std::string& bytes) {
-  Reader in{bytes};
+  HelloReader in{bytes};
   if (in.number<uint32_t>() != kMagic) throw WireError("wire: the first record is no hello of this protocol");
   Hello h;
   h.version = in.number<uint32_t>();

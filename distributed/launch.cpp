@@ -23,7 +23,7 @@ constexpr std::array<Launcher, 5> kLaunchers = {{
     {"JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr},
 }};
 
-struct Reader {
+struct Settings {
   const Environment& environment;
   std::optional<std::string> text(const char* name) const {
     if (name == nullptr) return std::nullopt;
@@ -58,7 +58,7 @@ std::string first_slurm_host(const std::string& list) {
 
 LaunchInfo launch_info(const LaunchOptions& options, const Environment& environment) {
   spawned_rank();  // a child of spawn must ignore Ctrl-C and die with its parent
-  const Reader env{environment};
+  const Settings env{environment};
   LaunchInfo info;
   std::optional<int> rank = options.rank, size = options.world_size, local = options.local_rank;
   info.source = rank ? "rank from the options" : "";

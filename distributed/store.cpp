@@ -15,14 +15,14 @@ enum Status : uint8_t { kOk = 0, kAborted = 1 };
 constexpr size_t kMaxKeys = 1 << 20;
 constexpr size_t kRemembered = 64;  // answers kept per client
 
-class Writer {
+class StoreWriter {
  public:
   template <class T>
-  Writer& number(T value) {
+  StoreWriter& number(T value) {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
     return *this;
   }
-  Writer& text(const std::string& value) {
+  StoreWriter& text(const std::string& value) {
     number(static_cast<uint32_t>(value.size()));
     bytes += value;
     return *this;
@@ -30,9 +30,9 @@ class Writer {
   std::string bytes;
 };
 
-class Reader {
+class StoreReader {
  public:
-  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+  explicit StoreReader(const std::string& bytes) : bytes_(bytes) {}
   template <class T>
   T number() {
     if (bytes_.size() - at_ < sizeof(T)) throw WireError("store: a message ends early");
@@ -61,7 +61,7 @@ class Reader {
 };
 
 std::string wait_request(const std::vector<std::string>& keys, const std::string& abort_key) {
-  Writer w;
+  StoreWriter w;
   w.number(kWait).number(static_cast<uint32_t>(keys.size()));
   for (const auto& key : keys) w.text(key);
   return w.text(abort_key).bytes;
@@ -71,26 +71,26 @@ std::string wait_request(const std::vector<std::string>& keys, const std::string
 class StoreCalls : public Store {
  public:
   void set(const std::string& key, const std::string& value, TimePoint deadline) override {
-    ask(Writer().number(kSet).text(key).text(value).bytes, deadline, "set " + key);
+    ask(StoreWriter().number(kSet).text(key).text(value).bytes, deadline, "set " + key);
   }
   int64_t add(const std::string& key, int64_t delta, TimePoint deadline) override {
-    const std::string reply = ask(Writer().number(kAdd).text(key).number(delta).bytes, deadline, "add " + key);
-    return Reader(reply).number<int64_t>();
+    const std::string reply = ask(StoreWriter().number(kAdd).text(key).number(delta).bytes, deadline, "add " + key);
+    return StoreReader(reply).number<int64_t>();
   }
   std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key, TimePoint deadline) override {
     if (keys.empty()) return {};
     const std::string reply = ask(wait_request(keys, abort_key), deadline, "wait for " + keys.front());
-    Reader in(reply);
+    StoreReader in(reply);
     auto values = in.texts();
     if (values.size() != keys.size()) throw WireError("store: a wait was answered with another number of values");
     return values;
   }
   std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys, TimePoint deadline) override {
-    Writer w;
+    StoreWriter w;
     w.number(kPeek).number(static_cast<uint32_t>(keys.size()));
     for (const auto& key : keys) w.text(key);
     const std::string reply = ask(w.bytes, deadline, "peek");
-    Reader in(reply);
+    StoreReader in(reply);
     std::vector<std::optional<std::string>> values;
     for (size_t i = 0; i < keys.size(); ++i) {
       const bool there = in.number<uint8_t>() != 0;
@@ -129,7 +129,7 @@ class StoreServer final : public StoreCalls, public Receiver {
   void on_peer(WorkerId, Incarnation, PeerState, const std::string&) override {}
   void on_message(Inbound message) override {
     if (message.kind != kRequest) throw WireError("store: a message that is no request");
-    Reader in(message.header);
+    StoreReader in(message.header);
     const auto number = in.number<uint64_t>();
     const Client client{message.from, message.incarnation};
     std::vector<Answer> answers;
@@ -171,9 +171,9 @@ class StoreServer final : public StoreCalls, public Receiver {
 
   /// Does a request; its answer, and those of waits that it meets, are added to `answers`.
   void handle(const Client& client, uint64_t number, const std::string& request, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
-    Reader in(request);
+    StoreReader in(request);
     const auto op = in.number<uint8_t>();
-    Writer reply;
+    StoreWriter reply;
     if (op == kSet || op == kAdd) {
       const std::string key = in.text();
       if (values_.size() >= kMaxKeys && values_.count(key) == 0) throw WireError("store: too many keys");
@@ -215,7 +215,7 @@ class StoreServer final : public StoreCalls, public Receiver {
       finish(p.client, p.number, status_bytes(kAborted, abort->second), answers);
       return true;
     }
-    Writer reply;
+    StoreWriter reply;
     reply.number(static_cast<uint32_t>(p.keys.size()));
     for (const auto& key : p.keys) {
       auto found = values_.find(key);
@@ -255,7 +255,7 @@ class StoreServer final : public StoreCalls, public Receiver {
       return;
     }
     try {
-      transport.send(a.client.first, kReply, Writer().number(a.number).bytes + a.bytes);
+      transport.send(a.client.first, kReply, StoreWriter().number(a.number).bytes + a.bytes);
     } catch (const Error&) {  // gone; if it is not, it will ask again
     }
   }
@@ -320,7 +320,7 @@ class StoreClient final : public StoreCalls, public Receiver {
     trouble_ = state == PeerState::kUp ? "" : reason;
   }
   void on_message(Inbound message) override {
-    Reader in(message.header);
+    StoreReader in(message.header);
     const auto number = in.number<uint64_t>();
     const auto status = in.number<uint8_t>();
     std::shared_ptr<Pending> pending;
@@ -345,7 +345,7 @@ class StoreClient final : public StoreCalls, public Receiver {
       number = next_++;
       pending_[number] = pending;
     }
-    const std::string bytes = Writer().number(number).bytes + request;
+    const std::string bytes = StoreWriter().number(number).bytes + request;
     Duration patience = std::chrono::milliseconds(200);
     try {
       while (true) {

@@ -1,6 +1,7 @@
 // The choice of who multiplies matrices. Three engines sit behind one seam: our own register tiles (isa/gemm_tile.h), Eigen, and
 // oneDNN where it was found. Each is called for one tile of c at a time on one thread; how c is cut depends on sizes only, so the
-// bits are the same for any thread count. WEFT_GEMM in the environment (tile, eigen, onednn) overrides the choice by measurement.
+// bits are the same for any thread count. WEFT_GEMM in the environment (tile, eigen, onednn) overrides the choice by measurement
+// for float; double always goes by the tiles.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // Gathering, scattering, counting and triangles against plain loops, with bad indices refused before anything is written.
+#include <limits>
+
 #include "arrays.h"
 
 namespace weft {
@@ -46,6 +48,22 @@ TEST(Index, adding_rows_gives_the_same_bits_for_any_thread_count) {
     dx.fill(0);
     cpu().add_rows(context, index.view(), dy.view(), -1, dx.view());
     return dx.bytes();
+  });
+}
+
+TEST(Index, sums_of_integers_wrap_around) {
+  each_isa([] {
+    Context context;
+    Array<int32_t> y(Shape{3, 20}), src(Shape{2, 20});
+    Array<int32_t> rows(Shape{2}), index(Shape{2, 20});
+    y.fill(std::numeric_limits<int32_t>::max()), src.fill(std::numeric_limits<int32_t>::max()), rows.fill(1), index.fill(2);
+    cpu().add_rows(context, rows.view(), src.view(), -1, y.view());
+    cpu().scatter(context, true, 0, index.view(), src.view(), y.view());
+    for (int64_t j = 0; j < 20; ++j) {
+      EXPECT_EQ(y[j], std::numeric_limits<int32_t>::max());
+      EXPECT_EQ(y[20 + j], std::numeric_limits<int32_t>::max() - 2);  // 3 (2^31 - 1) - 2^32
+      EXPECT_EQ(y[40 + j], std::numeric_limits<int32_t>::max() - 2);
+    }
   });
 }
 

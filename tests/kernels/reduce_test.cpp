@@ -101,6 +101,46 @@ TEST(Reduce, every_operation_dim_layout_and_dtype_meets_plain_loops) {
   });
 }
 
+TEST(Reduce, narrow_types_meet_plain_loops_over_long_lines_and_wide_rows) {
+  const std::pair<Shape, Shape> layouts[] = {{{1, 3, 9001}, {}}, {{2, 9001, 3}, {}}, {{700, 3, 3}, {1, 700, 4200}}, {{3, 2100, 2}, {8400, 2, 1}}, {{2, 9001, 2}, {54006, 6, 2}}};
+  each_isa([&] {
+    for (const auto& [sizes, strides] : layouts)
+      for (int mask = 1; mask < 8; ++mask) {
+        Shape kept = sizes;
+        for (int d = 0; d < 3; ++d)
+          if (mask >> d & 1) kept[d] = 1;
+        check_reduce<Half, Half>(Reduce::kMax, sizes, strides, kept);
+        check_reduce<BFloat16, BFloat16>(Reduce::kSum, sizes, strides, kept);
+        check_reduce<uint8_t, int64_t>(Reduce::kSum, sizes, strides, kept);
+        check_reduce<int32_t, int64_t>(Reduce::kSumSquares, sizes, strides, kept);
+      }
+  });
+}
+
+TEST(Reduce, integer_sums_and_products_wrap_around) {
+  each_isa([] {
+    Context context;
+    constexpr int64_t lowest = std::numeric_limits<int64_t>::min(), highest = std::numeric_limits<int64_t>::max();
+    Array<int64_t> x(Shape{2, 40}), row(Shape{1, 40}), one(Shape{1, 1}), running(Shape{2, 40});
+    for (int64_t i = 0; i < x.numel(); ++i) x[i] = highest;
+    cpu().reduce(context, Reduce::kSum, x.view(), one.view());
+    EXPECT_EQ(one[0], -80);  // 80 (2^63 - 1)
+    cpu().reduce(context, Reduce::kSum, x.view(), row.view());
+    EXPECT_EQ(row[39], -2);
+    cpu().reduce(context, Reduce::kSumSquares, x.view(), one.view());
+    EXPECT_EQ(one[0], 80);
+    cpu().reduce(context, Reduce::kProd, x.view(), row.view());
+    EXPECT_EQ(row[0], 1);
+    cpu().cumulate(context, Reduce::kSum, 1, x.view(), running.view());
+    EXPECT_EQ(running[1], -2);
+    cpu().cumulate(context, Reduce::kProd, 1, x.view(), running.view());
+    EXPECT_EQ(running[1], 1);
+    for (int64_t i = 0; i < x.numel(); ++i) x[i] = lowest;
+    cpu().reduce(context, Reduce::kSumAbs, x.view(), row.view());
+    EXPECT_EQ(row[0], 0);
+  });
+}
+
 TEST(Reduce, long_sums_are_accurate_and_the_same_for_any_thread_count) {
   each_isa([] {
     test::expect_same_bits_for_any_thread_count([] {

@@ -62,25 +62,19 @@ void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
   }
 }
 
-template <class T>
-void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
-                  Finish<T> finish) {
-  const Cut cut(m, n, k, kPanel<T>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows, kTasksWanted / 2);
+void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row,
+                  Finish<float> finish) {
+  const Cut cut(m, n, k, kPanel<float>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows, kTasksWanted / 2);
   each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
     const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
     const int64_t j = cut.first(task % cut.panels.count), columns = cut.last(task % cut.panels.count) - j;
-    const Operand<T> x{a.data + i * a.row, a.row, a.col}, y{b.data + j * b.col, b.row, b.col};
-    T* out = c + i * c_row + j;
-    if constexpr (sizeof(T) == sizeof(float)) {
-      if (engine == GemmEngine::kOnednn) {
-        const bool ta = x.col != 1 || x.row < k, tb = y.col != 1 || y.row < columns;
-        onednn_sgemm(ta, tb, rows, columns, k, finish.alpha, x.data, ta ? x.col : x.row, y.data, tb ? y.col : y.row, finish.beta, out,
-                     c_row);
-      } else {
-        eigen_gemm<T>(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
-      }
+    const Operand<float> x{a.data + i * a.row, a.row, a.col}, y{b.data + j * b.col, b.row, b.col};
+    float* out = c + i * c_row + j;
+    if (engine == GemmEngine::kOnednn) {
+      const bool ta = x.col != 1 || x.row < k, tb = y.col != 1 || y.row < columns;
+      onednn_sgemm(ta, tb, rows, columns, k, finish.alpha, x.data, ta ? x.col : x.row, y.data, tb ? y.col : y.row, finish.beta, out, c_row);
     } else {
-      eigen_gemm<T>(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
+      eigen_gemm(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
     }
     if (finish.bias) add_bias(rows, columns, out, c_row, finish.bias + j);
   });
@@ -126,15 +120,12 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   if (m == 1) a.row = a.col == 1 ? k : 1, c_row = n;
   if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
   if (n == 1) b.col = b.row == 1 ? k : 1;
-  const GemmEngine engine = gemm_engine();
-  if (k > 0 && engine != GemmEngine::kTile && is_plain(a, m, k) && is_plain(b, k, n)) {
-    if (engine == GemmEngine::kAuto) {
-      if (sizeof(T) == sizeof(float) && prefer_onednn(m, n, k))
-        return library_gemm(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
-      if (sizeof(T) == sizeof(float) && prefer_eigen(m, n, k, b.col != 1))
-        return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
-    } else {
-      return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
+  if constexpr (sizeof(T) == sizeof(float)) {  // double is multiplied by our own tiles alone
+    const GemmEngine engine = gemm_engine();
+    if (k > 0 && engine != GemmEngine::kTile && is_plain(a, m, k) && is_plain(b, k, n)) {
+      if (engine != GemmEngine::kAuto) return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
+      if (prefer_onednn(m, n, k)) return library_gemm(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
+      if (prefer_eigen(m, n, k, b.col != 1)) return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
     }
   }
   if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)  // a column of dot products: its transpose is one row

@@ -16,8 +16,7 @@ template <class T> struct Operand {
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish = {});
 
-/// The same by Eigen on the calling thread. Each operand has one stride of 1 and the other at least the length along it.
-template <class T>
-void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, T alpha, T beta);
+/// The same by Eigen on the calling thread, without bias. Each operand has one stride of 1 and the other at least the length along it.
+void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row, float alpha, float beta);
 
 }  // namespace weft::kernels::WEFT_ISA_NS

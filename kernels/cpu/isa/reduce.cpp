@@ -3,64 +3,88 @@
 // partial results are combined in order, so neither the thread count nor timing changes a bit.
 //   inner: the densest dim is reduced; a line is folded in four vectors of lanes.
 //   outer: the densest dim is kept; a block of neighbouring outputs is carried through the reduced rows.
+// The loops exist for float, double, int32 and int64; blocks of the half types become float on the way, those of single bytes int32.
 // Bytes: each input once.
 #include <limits>
 #include <type_traits>
 
+#include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
 #include <weft/kernels/cpu/isa/vec.h>
-#include <weft/kernels/cpu/isa_table.h>
+#include <weft/kernels/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
-template <class T> inline constexpr bool kReal = std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
-template <class T> using Wide = std::conditional_t<kReal<T>, double, int64_t>;
+using functors::ring;
+
+template <class C> using Wide = std::conditional_t<std::is_floating_point_v<C>, double, int64_t>;
 
 template <class W> constexpr W lowest() { return std::is_same_v<W, double> ? static_cast<W>(-std::numeric_limits<double>::infinity()) : std::numeric_limits<W>::min(); }
 template <class W> constexpr W highest() { return std::is_same_v<W, double> ? static_cast<W>(std::numeric_limits<double>::infinity()) : std::numeric_limits<W>::max(); }
 
-// map() and combine() are written so that they hold for numbers and for vectors of them.
+// Integers wrap around; vectors of doubles are no arithmetic type and go the plain way.
+template <class V> WEFT_INLINE V plus(V a, V b) {
+  if constexpr (std::is_integral_v<V>) return static_cast<V>(ring(a) + ring(b));
+  else return a + b;
+}
+template <class V> WEFT_INLINE V times(V a, V b) {
+  if constexpr (std::is_integral_v<V>) return static_cast<V>(ring(a) * ring(b));
+  else return a * b;
+}
+template <class V> WEFT_INLINE V magnitude(V x) {
+  if constexpr (std::is_integral_v<V>) return x < 0 ? static_cast<V>(-ring(x)) : x;
+  else return x < 0 ? -x : x;
+}
+
+// map() and combine() are written so that they hold for numbers and for vectors of them. Merge folds results of the op itself.
 struct SumOp {
+  using Merge = SumOp;
   template <class W> static constexpr W identity() { return 0; }
   template <class V> static V map(V x) { return x; }
-  template <class V> static V combine(V a, V b) { return a + b; }
+  template <class V> static V combine(V a, V b) { return plus(a, b); }
 };
 struct SumAbsOp : SumOp {
-  template <class V> static V map(V x) { return x < 0 ? -x : x; }
+  template <class V> static V map(V x) { return magnitude(x); }
 };
 struct SumSquaresOp : SumOp {
-  template <class V> static V map(V x) { return x * x; }
+  template <class V> static V map(V x) { return times(x, x); }
 };
 struct ProdOp {
+  using Merge = ProdOp;
   template <class W> static constexpr W identity() { return 1; }
   template <class V> static V map(V x) { return x; }
-  template <class V> static V combine(V a, V b) { return a * b; }
+  template <class V> static V combine(V a, V b) { return times(a, b); }
 };
 struct MaxOp {  // NaN wins
+  using Merge = MaxOp;
   template <class W> static constexpr W identity() { return lowest<W>(); }
   template <class V> static V map(V x) { return x; }
   template <class V> static V combine(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
 };
 struct MinOp {
+  using Merge = MinOp;
   template <class W> static constexpr W identity() { return highest<W>(); }
   template <class V> static V map(V x) { return x; }
   template <class V> static V combine(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
 };
 struct MaxAbsOp : MaxOp {
   template <class W> static constexpr W identity() { return 0; }
-  template <class V> static V map(V x) { return x < 0 ? -x : x; }
+  template <class V> static V map(V x) { return magnitude(x); }
 };
 struct AnyOp {
+  using Merge = AnyOp;
   template <class W> static constexpr W identity() { return 0; }
-  template <class V> static V map(V x) { return x != 0; }
-  template <class V> static V combine(V a, V b) { return a != 0 || b != 0; }
+  template <class W> static W map(W x) { return x != 0; }
+  template <class W> static W combine(W a, W b) { return a != 0 || b != 0; }
 };
 struct AllOp {
+  using Merge = AllOp;
   template <class W> static constexpr W identity() { return 1; }
-  template <class V> static V map(V x) { return x != 0; }
-  template <class V> static V combine(V a, V b) { return a != 0 && b != 0; }
+  template <class W> static W map(W x) { return x != 0; }
+  template <class W> static W combine(W a, W b) { return a != 0 && b != 0; }
 };
+template <class Op> inline constexpr bool kChooses = std::is_base_of_v<MaxOp, Op> || std::is_base_of_v<MinOp, Op>;
 template <class Op> inline constexpr bool kVectors = !std::is_same_v<Op, AnyOp> && !std::is_same_v<Op, AllOp>;
 
 WEFT_INLINE VecD load_wide(const double* p) { return load(p); }
@@ -70,12 +94,12 @@ WEFT_INLINE VecD load_wide(const float* p) {
   return __builtin_convertvector(narrow, VecD);
 }
 
-template <class Op, class T>
-Wide<T> fold_line(const T* p, int64_t n, int64_t stride) {
-  using W = Wide<T>;
+template <class Op, class C>
+Wide<C> fold_line(const C* p, int64_t n, int64_t stride) {
+  using W = Wide<C>;
   W total = Op::template identity<W>();
   int64_t i = 0;
-  if constexpr (kVectors<Op> && (std::is_same_v<T, float> || std::is_same_v<T, double>)) {
+  if constexpr (kVectors<Op> && std::is_floating_point_v<C>) {
     constexpr int kCount = kLanes<double>;
     if (stride == 1 && n >= 4 * kCount) {
       VecD sum[4];
@@ -86,9 +110,103 @@ Wide<T> fold_line(const T* p, int64_t n, int64_t stride) {
       for (int k = 0; k < kCount; ++k) total = Op::combine(total, all[k]);
     }
   }
-  for (; i < n; ++i) total = Op::combine(total, static_cast<W>(Op::map(static_cast<W>(p[i * stride]))));
+  for (; i < n; ++i) total = Op::combine(total, Op::map(static_cast<W>(p[i * stride])));
   return total;
 }
+
+/// `count` lines, line_step apart, folded into total one after the other.
+template <class Op, class C>
+Wide<C> fold_lines(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t count, int64_t line_step) {
+  for (; count > 0; --count, p += line_step) total = Op::combine(total, fold_line<Op>(p, n, stride));
+  return total;
+}
+
+/// total[j] is combined with element j of each of `count` rows, `step` apart, in order.
+template <class Op, class C>
+void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t stride, int64_t count, int64_t step) {
+  const auto wide = [](C v) { return Op::map(static_cast<Wide<C>>(v)); };
+  // The compiler makes no vectors of four floating choices in a row.
+  const bool together = stride == 1 && (!kChooses<Op> || !std::is_floating_point_v<C> || n < 16);
+  for (; together && count >= 4; count -= 4, row += 4 * step) {
+    const C *a = row, *b = a + step, *c = b + step, *d = c + step;
+    for (int64_t j = 0; j < n; ++j)
+      total[j] = Op::combine(Op::combine(Op::combine(Op::combine(total[j], wide(a[j])), wide(b[j])), wide(c[j])), wide(d[j]));
+  }
+  for (; count > 0; --count, row += step) {
+    if (stride == 1)
+      for (int64_t j = 0; j < n; ++j) total[j] = Op::combine(total[j], wide(row[j]));
+    else
+      for (int64_t j = 0; j < n; ++j) total[j] = Op::combine(total[j], wide(row[j * stride]));
+  }
+}
+
+/// The loops of one op over one compute type.
+template <class C>
+struct Folds {
+  Wide<C> identity;
+  Wide<C> (*lines)(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t count, int64_t line_step);
+  void (*rows)(Wide<C>* total, const C* row, int64_t n, int64_t stride, int64_t count, int64_t step);
+  Wide<C> (*merge)(const Wide<C>* partial, int64_t n, int64_t stride);
+};
+template <class Op, class C>
+constexpr Folds<C> kFolds = {Op::template identity<Wide<C>>(), fold_lines<Op, C>, fold_rows<Op, C>, fold_line<typename Op::Merge, Wide<C>>};
+
+template <class C>
+const Folds<C>& folds_of(Reduce op) {
+  switch (op) {
+    case Reduce::kProd: return kFolds<ProdOp, C>;
+    case Reduce::kMax: return kFolds<MaxOp, C>;
+    case Reduce::kMin: return kFolds<MinOp, C>;
+    case Reduce::kAny: return kFolds<AnyOp, C>;
+    case Reduce::kAll: return kFolds<AllOp, C>;
+    case Reduce::kSumAbs: return kFolds<SumAbsOp, C>;
+    case Reduce::kSumSquares: return kFolds<SumSquaresOp, C>;
+    case Reduce::kMaxAbs: return kFolds<MaxAbsOp, C>;
+    case Reduce::kSum: break;
+  }
+  return kFolds<SumOp, C>;
+}
+
+constexpr int64_t kUnit = 1 << 14;   // reduced elements folded without a break
+constexpr int64_t kTask = 1 << 16;   // elements per task
+constexpr int64_t kBlock = 1024;     // neighbouring outputs carried together
+constexpr int64_t kChunk = 4096;     // elements converted at a time
+
+/// The elements of a view as C: memory itself where it holds C, converted blocks otherwise.
+template <class C>
+struct Source {
+  const char* data;
+  int64_t width;
+  Convert convert;
+
+  explicit Source(const View& x) : data(x.as<char>()), width(size_of(x.dtype)), convert(nullptr) {
+    const DType from = x.dtype == DType::kBool ? DType::kUInt8 : x.dtype;
+    if (from != dtype_of<C>) convert = converter(from, dtype_of<C>);
+  }
+  const C* direct(int64_t offset) const { return reinterpret_cast<const C*>(data) + offset; }
+  /// `count` lines of n elements, kChunk in all at most, one after the other into block.
+  void read(int64_t offset, int64_t n, int64_t stride, int64_t count, int64_t line_step, C* block) const {
+    const char* from = data + offset * width;
+    if (stride == 1 && (count == 1 || line_step == n)) return convert(from, block, count * n);
+    alignas(64) char raw[kChunk * 2];  // only one- and two-byte types are converted
+    for (int64_t i = 0; i < count; ++i) move_strided(width, from + i * line_step * width, stride, raw + i * n * width, 1, n);
+    convert(raw, block, count * n);
+  }
+  Wide<C> fold(const Folds<C>& f, Wide<C> total, int64_t offset, int64_t n, int64_t stride, int64_t count = 1, int64_t line_step = 0) const {
+    if (!convert) return f.lines(total, direct(offset), n, stride, count, line_step);
+    alignas(64) C block[kChunk];
+    const int64_t piece = n < kChunk ? n : kChunk, lines = kChunk / piece;
+    for (int64_t i = 0; i < count; i += lines) {
+      const int64_t here = count - i < lines ? count - i : lines;
+      for (int64_t done = 0; done < n; done += piece) {
+        const int64_t m = n - done < piece ? n - done : piece;
+        read(offset + i * line_step + done * stride, m, stride, here, line_step, block);
+        total = f.lines(total, block, here * m, 1, 1, 0);
+      }
+    }
+    return total;
+  }
+};
 
 /// Sizes and strides of the reduced or of the kept dims, neighbours merged where memory allows; the last is the densest.
 struct Dims {
@@ -104,11 +222,26 @@ struct Dims {
     size[count] = n, x[count] = xs, y[count] = ys, ++count;
   }
   int64_t densest() const { return count == 0 ? std::numeric_limits<int64_t>::max() : x[count - 1] < 0 ? -x[count - 1] : x[count - 1]; }
-  void offsets(int64_t at, int64_t& xo, int64_t& yo) const {
-    for (int d = count - 1; d >= 0; --d) {
-      const int64_t c = at % size[d];
-      at /= size[d];
-      xo += c * x[d], yo += c * y[d];
+};
+
+/// A place among the elements of Dims, in row-major order, and its offsets in x and y.
+struct Cursor {
+  const Dims& dims;
+  int64_t x = 0, y = 0, index[kMaxDims];
+  Cursor(const Dims& all, int64_t at) : dims(all) {
+    for (int d = dims.count - 1; d >= 0; --d) {
+      index[d] = at == 0 ? 0 : at % dims.size[d];
+      if (at != 0) at /= dims.size[d];
+      x += index[d] * dims.x[d], y += index[d] * dims.y[d];
+    }
+  }
+  /// Goes on by n along the last dim, not past its end, and to the start of the next line from there.
+  void advance(int64_t n = 1) {
+    for (int d = dims.count - 1; d >= 0; --d, n = 1) {
+      x += n * dims.x[d], y += n * dims.y[d];
+      if ((index[d] += n) < dims.size[d]) return;
+      x -= dims.size[d] * dims.x[d], y -= dims.size[d] * dims.y[d];
+      index[d] = 0;
     }
   }
 };
@@ -143,137 +276,153 @@ void put(const View& y, int64_t offset, W value) {
   }
 }
 
-constexpr int64_t kUnit = 1 << 14;   // reduced elements folded without a break
-constexpr int64_t kTask = 1 << 16;   // elements per task
-constexpr int64_t kBlock = 1024;     // neighbouring outputs carried together
-
-template <class Op, class T>
-void reduce_inner(const View& x, const View& y, const Dims& kept, const Dims& reduced) {
-  using W = Wide<T>;
-  const T* data = x.as<T>();
+template <class C>
+void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& kept, const Dims& reduced) {
+  const Source<C> source(x);
   const int64_t length = reduced.count ? reduced.size[reduced.count - 1] : 1, step = reduced.count ? reduced.x[reduced.count - 1] : 1;
   Dims outer = reduced;
   if (outer.count) outer.numel /= length, --outer.count;
   const Parts pieces(length, kUnit);                   // of a line
   const int64_t units = outer.numel * pieces.count;    // per output
-  const auto unit = [&](const T* base, int64_t u) {
-    int64_t xo = 0, unused = 0;
-    outer.offsets(u / pieces.count, xo, unused);
-    const int64_t piece = u % pieces.count;
-    return fold_line<Op>(base + xo + pieces.begin(piece) * step, pieces.size(piece), step);
-  };
   if (kept.numel == 1 && units > 8) {  // one output: the units are the tasks
-    Scratch<W> partial(units);
-    each_task(units, [&](int64_t u) { partial.get()[u] = unit(data, u); });
-    put(y, 0, fold_line<std::conditional_t<std::is_same_v<Op, SumAbsOp> || std::is_same_v<Op, SumSquaresOp>, SumOp,
-                                           std::conditional_t<std::is_same_v<Op, MaxAbsOp>, MaxOp, Op>>>(partial.get(), units, 1));
+    Scratch<Wide<C>> partial(units);
+    each_task(units, [&](int64_t u) {
+      const int64_t piece = u % pieces.count, start = Cursor(outer, u / pieces.count).x + pieces.begin(piece) * step;
+      partial.get()[u] = source.fold(f, f.identity, start, pieces.size(piece), step);
+    });
+    put(y, 0, f.merge(partial.get(), units, 1));
     return;
+  }
+  int64_t lines = 1, line_step = 0;  // of the next dim, where lines are not cut
+  if (outer.count && pieces.count == 1) {
+    --outer.count;
+    lines = outer.size[outer.count], line_step = outer.x[outer.count];
+    outer.numel /= lines;
   }
   const int64_t per_task = kTask / (reduced.numel > 0 ? reduced.numel : 1) + 1;
   const Parts parts(kept.numel, per_task);
+  if (source.convert && units == 1 && kept.count > 0 && length <= kChunk / 4) {  // short lines are converted many at a time
+    const int last = kept.count - 1;
+    each_task(parts.count, [&](int64_t task) {
+      alignas(64) C block[kChunk];
+      Cursor at(kept, parts.begin(task));
+      for (int64_t left = parts.size(task), n; left > 0; left -= n, at.advance(n)) {
+        const int64_t there = kept.size[last] - at.index[last], fit = kChunk / length;
+        n = left < there ? left : there;
+        if (n > fit) n = fit;
+        source.read(at.x, length, step, n, kept.x[last], block);
+        for (int64_t i = 0; i < n; ++i) put(y, at.y + i * kept.y[last], f.lines(f.identity, block + i * length, length, 1, 1, 0));
+      }
+    });
+    return;
+  }
   each_task(parts.count, [&](int64_t task) {
-    for (int64_t o = parts.begin(task), end = o + parts.size(task); o < end; ++o) {
-      int64_t xo = 0, yo = 0;
-      kept.offsets(o, xo, yo);
-      W total = Op::template identity<W>();
-      for (int64_t u = 0; u < units; ++u) total = Op::combine(total, unit(data + xo, u));
-      put(y, yo, total);
+    Cursor at(kept, parts.begin(task));
+    for (int64_t left = parts.size(task); left > 0; --left, at.advance()) {
+      Wide<C> total = f.identity;
+      Cursor line(outer, 0);
+      for (int64_t n = outer.numel; n > 0; --n, line.advance()) {
+        if (pieces.count == 1) total = source.fold(f, total, at.x + line.x, length, step, lines, line_step);
+        else
+          for (int64_t piece = 0; piece < pieces.count; ++piece)
+            total = source.fold(f, total, at.x + line.x + pieces.begin(piece) * step, pieces.size(piece), step);
+      }
+      put(y, at.y, total);
     }
   });
 }
 
-template <class Op, class T>
-void reduce_outer(const View& x, const View& y, const Dims& kept, const Dims& reduced) {
-  using W = Wide<T>;
+template <class C>
+void reduce_outer(const Folds<C>& f, const View& x, const View& y, const Dims& kept, const Dims& reduced) {
+  using W = Wide<C>;
+  const Source<C> source(x);
   const int64_t width = kept.size[kept.count - 1], xs = kept.x[kept.count - 1], ys = kept.y[kept.count - 1];
-  Dims outer = kept;
+  const Convert narrow = y.dtype == dtype_of<W> ? nullptr : converter(dtype_of<W>, y.dtype);
+  const int64_t inner = reduced.size[reduced.count - 1], step = reduced.x[reduced.count - 1];
+  Dims outer = kept, groups = reduced;
   outer.numel /= width, --outer.count;
+  groups.numel /= inner, --groups.count;
   const Parts blocks(width, kBlock);
   each_task(outer.numel * blocks.count, [&](int64_t task) {
-    int64_t xo = 0, yo = 0;
-    outer.offsets(task / blocks.count, xo, yo);
+    const Cursor at(outer, task / blocks.count);
     const int64_t first = blocks.begin(task % blocks.count), n = blocks.size(task % blocks.count);
-    const T* data = x.as<T>() + xo + first * xs;
-    W total[kBlock];
-    for (int64_t j = 0; j < n; ++j) total[j] = Op::template identity<W>();
-    const int64_t inner = reduced.size[reduced.count - 1], step = reduced.x[reduced.count - 1];
-    for (int64_t r = 0; r < reduced.numel; r += inner) {
-      int64_t ro = 0, unused = 0;
-      reduced.offsets(r, ro, unused);
-      const T* row = data + ro;
-      int64_t i = 0;
-      for (; xs == 1 && i + 4 <= inner; i += 4, row += 4 * step) {  // four rows at a time, in order
-        const T *a = row, *b = a + step, *c = b + step, *d = c + step;
-        const auto wide = [](T v) { return static_cast<W>(Op::map(static_cast<W>(v))); };
-        for (int64_t j = 0; j < n; ++j)
-          total[j] = Op::combine(Op::combine(Op::combine(Op::combine(total[j], wide(a[j])), wide(b[j])), wide(c[j])), wide(d[j]));
+    alignas(64) W total[kBlock];
+    for (int64_t j = 0; j < n; ++j) total[j] = f.identity;
+    Cursor group(groups, 0);
+    for (int64_t left = groups.numel; left > 0; --left, group.advance()) {
+      const int64_t start = at.x + first * xs + group.x;
+      if (!source.convert) {
+        f.rows(total, source.direct(start), n, xs, inner, step);
+        continue;
       }
-      for (; i < inner; ++i, row += step) {
-        if (xs == 1)
-          for (int64_t j = 0; j < n; ++j) total[j] = Op::combine(total[j], static_cast<W>(Op::map(static_cast<W>(row[j]))));
-        else
-          for (int64_t j = 0; j < n; ++j) total[j] = Op::combine(total[j], static_cast<W>(Op::map(static_cast<W>(row[j * xs]))));
+      alignas(64) C block[kChunk];
+      const int64_t columns = n < kChunk / 4 ? n : kChunk / 4, rows = kChunk / columns;
+      for (int64_t r = 0; r < inner; r += rows) {
+        const int64_t count = inner - r < rows ? inner - r : rows;
+        for (int64_t j = 0; j < n; j += columns) {
+          const int64_t m = n - j < columns ? n - j : columns;
+          source.read(start + r * step + j * xs, m, xs, count, step, block);
+          f.rows(total + j, block, m, 1, count, m);
+        }
       }
     }
-    for (int64_t j = 0; j < n; ++j) put(y, yo + (first + j) * ys, total[j]);
+    const int64_t bytes = size_of(y.dtype);
+    char* const out = y.as<char>() + (at.y + first * ys) * bytes;
+    if (!narrow) return move_strided(bytes, total, 1, out, ys, n);
+    if (ys == 1) return narrow(total, out, n);
+    alignas(64) char narrowed[kBlock * sizeof(W)];
+    narrow(total, narrowed, n);
+    move_strided(bytes, narrowed, 1, out, ys, n);
   });
 }
 
-template <class Op>
-void reduce_as(const View& x, const View& y) {
+template <class C>
+void reduce_as(Reduce op, const View& x, const View& y) {
+  const Folds<C>& f = folds_of<C>(op);
   Dims kept, reduced;
   split(x, y, kept, reduced);
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if (kept.numel == 0) return;
-    if (reduced.numel == 0) {
-      for (int64_t o = 0; o < kept.numel; ++o) {
-        int64_t xo = 0, yo = 0;
-        kept.offsets(o, xo, yo);
-        put(y, yo, Op::template identity<Wide<T>>());
-      }
-    } else if (reduced.count > 0 && kept.count > 0 && kept.densest() < reduced.densest() && kept.size[kept.count - 1] >= 4) {
-      reduce_outer<Op, T>(x, y, kept, reduced);
-    } else {
-      reduce_inner<Op, T>(x, y, kept, reduced);
-    }
-  });
-}
-
-void reduce(Reduce op, V x, V y) {
-  switch (op) {
-    case Reduce::kSum: return reduce_as<SumOp>(x, y);
-    case Reduce::kProd: return reduce_as<ProdOp>(x, y);
-    case Reduce::kMax: return reduce_as<MaxOp>(x, y);
-    case Reduce::kMin: return reduce_as<MinOp>(x, y);
-    case Reduce::kAny: return reduce_as<AnyOp>(x, y);
-    case Reduce::kAll: return reduce_as<AllOp>(x, y);
-    case Reduce::kSumAbs: return reduce_as<SumAbsOp>(x, y);
-    case Reduce::kSumSquares: return reduce_as<SumSquaresOp>(x, y);
-    case Reduce::kMaxAbs: return reduce_as<MaxAbsOp>(x, y);
+  if (kept.numel == 0) return;
+  if (reduced.numel == 0) {
+    Cursor at(kept, 0);
+    for (int64_t left = kept.numel; left > 0; --left, at.advance()) put(y, at.y, f.identity);
+  } else if (reduced.count > 0 && kept.count > 0 && kept.densest() < reduced.densest() && kept.size[kept.count - 1] >= 4) {
+    reduce_outer<C>(f, x, y, kept, reduced);
+  } else {
+    reduce_inner<C>(f, x, y, kept, reduced);
   }
 }
 
+void reduce(Reduce op, V x, V y) {
+  switch (x.dtype) {
+    case DType::kFloat16: case DType::kBFloat16: case DType::kFloat32: return reduce_as<float>(op, x, y);
+    case DType::kFloat64: return reduce_as<double>(op, x, y);
+    case DType::kInt64: return reduce_as<int64_t>(op, x, y);
+    default: return reduce_as<int32_t>(op, x, y);
+  }
+}
+
+/// The first of equal extremes counts, and a NaN is one.
 void arg_reduce(bool largest, int dim, V x, V values, V indices) {
   const int64_t n = x.size(dim), step = x.stride(dim);
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    using W = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
     const Shape absent(x.ndim(), 0);
     each_line<3>(x.sizes, dim, {x.strides, values.defined() ? values.strides : absent, indices.strides}, [&](const Lines<3>& line) {
       const T* p = x.as<T>() + line.offset(0);
       int64_t best = 0;
-      Wide<T> value = static_cast<Wide<T>>(p[0]);
-      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      W value = static_cast<W>(p[0]);
+      if constexpr (std::is_floating_point_v<T>) {
         if (step == 1 && n >= 64) {  // the value in vectors, then its place
           value = largest ? fold_line<MaxOp>(p, n, 1) : fold_line<MinOp>(p, n, 1);
-          while (static_cast<Wide<T>>(p[best]) != value && (value == value || p[best] == p[best])) ++best;
+          while (static_cast<W>(p[best]) != value && (value == value || p[best] == p[best])) ++best;
           if (values.defined()) values.as<T>()[line.offset(1)] = p[best];
           indices.as<int64_t>()[line.offset(2)] = best;
           return;
         }
       }
       for (int64_t i = 1; i < n && value == value; ++i) {  // the first NaN ends the search: it wins
-        const Wide<T> v = static_cast<Wide<T>>(p[i * step]);
+        const W v = static_cast<W>(p[i * step]);
         if ((largest ? v > value : v < value) || v != v) value = v, best = i;
       }
       if (values.defined()) values.as<T>()[line.offset(1)] = p[best * step];
@@ -282,24 +431,44 @@ void arg_reduce(bool largest, int dim, V x, V values, V indices) {
   });
 }
 
-void mean_var(int64_t correction, V x, V mean, V var) {
-  const int64_t n = x.size(1);
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (kReal<T>) {
-      each_line<3>({x.size(0), n}, 1, {x.strides, {mean.stride(0), 0}, {var.stride(0), 0}}, [&](const Lines<3>& line) {
-        const T* p = x.as<T>() + line.offset(0);
-        const double m = fold_line<SumOp>(p, n, x.stride(1)) / static_cast<double>(n);
-        double sum = 0;
-        for (int64_t i = 0; i < n; ++i) {
-          const double d = static_cast<double>(p[i * x.stride(1)]) - m;
-          sum += d * d;
-        }
-        put(mean, line.offset(1), m);
-        put(var, line.offset(2), n - correction > 0 ? sum / static_cast<double>(n - correction) : std::numeric_limits<double>::quiet_NaN());
-      });
-    }
+/// Sum of (x - mean)^2.
+template <class C>
+double squares_about(double sum, double mean, const C* p, int64_t n, int64_t stride) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double d = static_cast<double>(p[i * stride]) - mean;
+    sum += d * d;
+  }
+  return sum;
+}
+
+template <class C>
+double squares_about(const Source<C>& source, double mean, int64_t offset, int64_t n, int64_t stride) {
+  if (!source.convert) return squares_about(0, mean, source.direct(offset), n, stride);
+  alignas(64) C block[kChunk];
+  double sum = 0;
+  for (int64_t done = 0; done < n; done += kChunk) {
+    const int64_t count = n - done < kChunk ? n - done : kChunk;
+    source.read(offset + done * stride, count, stride, 1, 0, block);
+    sum = squares_about(sum, mean, block, count, 1);
+  }
+  return sum;
+}
+
+template <class C>
+void mean_var_as(int64_t correction, const View& x, const View& mean, const View& var) {
+  const int64_t n = x.size(1), step = x.stride(1);
+  const Source<C> source(x);
+  each_line<3>({x.size(0), n}, 1, {x.strides, {mean.stride(0), 0}, {var.stride(0), 0}}, [&](const Lines<3>& line) {
+    const double m = source.fold(kFolds<SumOp, C>, 0, line.offset(0), n, step) / static_cast<double>(n);
+    const double sum = squares_about(source, m, line.offset(0), n, step);
+    put(mean, line.offset(1), m);
+    put(var, line.offset(2), n - correction > 0 ? sum / static_cast<double>(n - correction) : std::numeric_limits<double>::quiet_NaN());
   });
+}
+
+void mean_var(int64_t correction, V x, V mean, V var) {
+  if (x.dtype == DType::kFloat64) mean_var_as<double>(correction, x, mean, var);
+  else mean_var_as<float>(correction, x, mean, var);
 }
 
 }  // namespace

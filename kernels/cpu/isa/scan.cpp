@@ -6,9 +6,12 @@
 
 #include <weft/kernels/cpu/isa/lines.h>
 #include <weft/kernels/cpu/isa_table.h>
+#include <weft/kernels/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
+
+using functors::ring;
 
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, double, int64_t>;
@@ -25,7 +28,7 @@ void cumulate(Reduce op, int dim, V x, V y) {
         Wide<T> total = op == Reduce::kProd ? 1 : 0;
         for (int64_t i = 0; i < n; ++i) {
           const Wide<T> v = static_cast<Wide<T>>(from[i * xs]);
-          total = op == Reduce::kProd ? total * v : total + v;
+          total = static_cast<Wide<T>>(op == Reduce::kProd ? ring(total) * ring(v) : ring(total) + ring(v));  // integers wrap around
           if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>) to[i * ys] = U(static_cast<float>(total));
           else to[i * ys] = static_cast<U>(total);
         }
