@@ -110,10 +110,11 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
   const RnnArgs a = row_major_args({x, h0, lstm ? c0.get() : Tensor(), w_ih, w_hh, b_ih, b_hh});
   const TensorOptions like{.dtype = x->dtype(), .device = x->device()};
   Tensor outputs[3] = {empty({steps, n, width}, like), empty({n, width}, like), lstm ? empty({n, width}, like) : Tensor()};
-  const Tensor reserve = wanted ? empty({steps, n, layer.reserve_width() * width}, like) : Tensor();
+  Backend& device = launch::backend_of(x);
+  const Tensor reserve = wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();
   if (n != 0)
-    launch::backend_of(x).rnn_forward(launch::context(), layer, input_views(a),
-                                      {row_major(outputs[0]), row_major(outputs[1]), row_major(outputs[2]), row_major(reserve)});
+    device.rnn_forward(launch::context(), layer, input_views(a),
+                       {row_major(outputs[0]), row_major(outputs[1]), row_major(outputs[2]), row_major(reserve)});
   if (!wanted) return {outputs[0], outputs[1], outputs[2]};
   SavedArgs saved{Saved(x), Saved(h0), lstm ? Saved(c0) : Saved(), Saved(w_ih), Saved(w_hh), Saved(b_ih), Saved(b_hh)};
   record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), {x, h0, c0, w_ih, w_hh, b_ih, b_hh},

@@ -17,6 +17,10 @@ std::array<std::atomic<Backend*>, kMaxCuda>& cuda_backends() {
 }
 }  // namespace
 
+Shape Backend::rnn_reserve(Context&, const RnnLayer& layer, const RnnInputs& in) {
+  return {in.x.size(0), in.x.size(1), layer.reserve_width() * in.w_hh.size(1)};
+}
+
 Backend& backend(Device device) {
   if (device.is_cpu()) return kernels::cpu_backend();
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));

@@ -37,7 +37,7 @@ struct RnnLayer {
   RnnMode mode = RnnMode::kLstm;
   bool reverse = false;  ///< runs from the last step to the first
   int gates() const { return mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1; }
-  /// Width of `reserve` in units of H per (t, n): what forward keeps for backward.
+  /// Width of the usual `reserve` in units of H per (t, n): what forward keeps for backward.
   int reserve_width() const { return mode == RnnMode::kLstm ? 6 : mode == RnnMode::kGru ? 4 : 1; }
 };
 
@@ -51,7 +51,7 @@ struct RnnInputs {
 struct RnnOutputs {
   View y;        ///< [T, N, H], may be strided (half of a bidirectional output)
   View hn, cn;   ///< [N, H]; cn LSTM only
-  View reserve;  ///< [T, N, reserve_width * H]; absent when no backward will follow
+  View reserve;  ///< of the sizes that Backend::rnn_reserve names; absent when no backward will follow
 };
 struct RnnGrads {
   View dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;  ///< each as its input; absent = not wanted; overwritten
@@ -137,6 +137,9 @@ class WEFT_API Backend {
   virtual void multinomial(Context&, PhiloxKey, bool replacement, View p, View indices) = 0;
 
   // Recurrent layers.
+  /// Sizes of the reserve that rnn_forward fills for these inputs, in their dtype: [T, N, reserve_width * H], unless the backend says otherwise (cuDNN
+  /// keeps an opaque block, of rank 1). Backward gets the reserve that forward filled, and goes by its form.
+  virtual Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&);
   virtual void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) = 0;
   /// dy [T, N, H], dhn and dcn [N, H] may be absent.
   virtual void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn,

@@ -71,6 +71,7 @@ class CudaBackend final : public Accelerator {
   void random_int(Context&, PhiloxKey, int64_t low, int64_t high, View y) override;
   void dropout(Context&, PhiloxKey, double p, View x, View y) override;
   void multinomial(Context&, PhiloxKey, bool replacement, View p, View indices) override;
+  Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) override;
   void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn, const RnnGrads&) override;
   void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>) override;

@@ -24,8 +24,6 @@ __attribute__((weak)) int64_t CudaBackend::count_nonzero(Context&, View) MISSING
 __attribute__((weak)) void CudaBackend::nonzero(Context&, View, View) MISSING(nonzero)
 __attribute__((weak)) void CudaBackend::triangle(Context&, bool, int64_t, View, View) MISSING(triangle)
 __attribute__((weak)) void CudaBackend::multinomial(Context&, PhiloxKey, bool, View, View) MISSING(multinomial)
-__attribute__((weak)) void CudaBackend::rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) MISSING(rnn_forward)
-__attribute__((weak)) void CudaBackend::rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View, View, View, const RnnGrads&) MISSING(rnn_backward)
 __attribute__((weak)) void CudaBackend::step(Context&, const StepKernel&, DType, std::span<const StepTensor>) MISSING(step)
 __attribute__((weak)) void CudaBackend::powers(Context&, double, std::span<const View>, double*) MISSING(powers)
 __attribute__((weak)) void CudaBackend::scale(Context&, double, std::span<const View>) MISSING(scale)

@@ -1,0 +1,25 @@
+// Recurrent layers of the CUDA backend: cuDNN's where it takes the layer (rnn_seam.h), else the own cell (rnn.h).
+#include <weft/kernels/cuda/rnn.h>
+#include <weft/kernels/cuda/rnn_seam.h>
+
+namespace weft::cuda {
+
+Shape CudaBackend::rnn_reserve(Context& context, const RnnLayer& layer, const RnnInputs& in) {
+  enter();
+  if (!cudnn::takes(*this, layer, in)) return Accelerator::rnn_reserve(context, layer, in);
+  return {cudnn::reserve_size(*this, context, layer, in)};
+}
+
+void CudaBackend::rnn_forward(Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
+  enter();
+  if (out.reserve.defined() ? out.reserve.ndim() == 1 : cudnn::takes(*this, layer, in)) return cudnn::forward(*this, context, layer, in, out);
+  rnn_cell_forward(*this, context, layer, in, out);
+}
+
+void CudaBackend::rnn_backward(Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, View dy, View dhn, View dcn, const RnnGrads& grads) {
+  enter();
+  if (out.reserve.ndim() == 1) return cudnn::backward(*this, context, layer, in, out, dy, dhn, dcn, grads);
+  rnn_cell_backward(*this, context, layer, in, out, dy, dhn, dcn, grads);
+}
+
+}  // namespace weft::cuda

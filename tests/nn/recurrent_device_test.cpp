@@ -1,0 +1,159 @@
+// Recurrent layers on a CUDA device, where there is one: cuDNN's against weft's own cell, and both against the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include <weft/kernels/cuda_settings.h>
+#include <weft/weft.h>
+
+namespace weft {
+namespace {
+
+constexpr RnnMode kModes[] = {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu};
+
+struct RecurrentDevice : testing::Test {
+  void SetUp() override {
+    try {
+      backend(gpu);
+    } catch (const DeviceError& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+  void TearDown() override { cuda::set_use_cudnn(before); }
+  const Device gpu{DeviceType::kCuda, 0};
+  const bool before = cuda::use_cudnn();
+};
+
+struct Case {
+  RnnMode mode = RnnMode::kLstm;
+  bool reverse = false, bias = true;
+  int64_t steps = 5, batch = 3, inputs = 7, hidden = 11;
+  DType dtype = kFloat32;
+};
+std::string name_of(const Case& c) {
+  return str("mode ", static_cast<int>(c.mode), " reverse ", c.reverse, " bias ", c.bias, " sizes ", c.steps, " ", c.batch, " ", c.inputs, " ", c.hidden, " ", c.dtype);
+}
+
+/// x, h0, c0, w_ih, w_hh, b_ih, b_hh; the same numbers for every device and dtype.
+std::vector<Tensor> inputs_of(const Case& c, Device device) {
+  Generator numbers(7);
+  const RnnLayer layer{c.mode};
+  const int64_t rows = layer.gates() * c.hidden;
+  std::vector<Tensor> all;
+  for (const Shape& sizes : {Shape{c.steps, c.batch, c.inputs}, Shape{c.batch, c.hidden}, Shape{c.batch, c.hidden}, Shape{rows, c.inputs}, Shape{rows, c.hidden}, Shape{rows}, Shape{rows}}) {
+    const Tensor x = randn(sizes, {.dtype = kFloat64}, &numbers) * (0.7 / std::sqrt(static_cast<double>(sizes[sizes.size() - 1])));
+    all.push_back(x.to(c.dtype).to(device).requires_grad_());
+  }
+  if (c.mode != RnnMode::kLstm) all[2] = Tensor();
+  if (!c.bias) all[5] = all[6] = Tensor();
+  return all;
+}
+
+/// Outputs and every gradient, as float64 on the CPU; the backward runs `times` over one graph, and the last gradients count.
+std::vector<Tensor> run(const Case& c, Device device, int times = 1) {
+  const std::vector<Tensor> x = inputs_of(c, device);
+  const RnnResult r = rnn_layer(c.mode, x[0], x[1], x[2], x[3], x[4], x[5], x[6], c.reverse);
+  std::vector<Tensor> out = {r.y, r.hn};
+  if (r.cn.defined()) out.push_back(r.cn);
+  std::vector<Tensor> all;
+  Tensor loss = (r.y * r.y).sum() + r.hn.sum();
+  if (r.cn.defined()) loss = loss + (r.cn * r.cn).sum();
+  std::vector<Tensor> wanted;
+  for (const Tensor& v : x)
+    if (v.defined()) wanted.push_back(v);
+  std::vector<Tensor> gradients;
+  for (int i = 0; i < times; ++i) gradients = grad({loss}, wanted, {}, {.retain_graph = i + 1 < times});
+  for (const auto* list : {&out, &gradients})
+    for (const Tensor& v : *list) all.push_back(v.detach().to(kCpu).to(kFloat64));
+  return all;
+}
+
+double tolerance(DType t) { return t == kFloat64 ? 1e-10 : t == kFloat32 ? 2e-4 : t == kFloat16 ? 3e-2 : 2e-1; }
+
+void expect_near(const std::vector<Tensor>& a, const std::vector<Tensor>& b, double allowed) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double largest = std::max(1.0, b[i].abs().max().item<double>()), off = (a[i] - b[i]).abs().max().item<double>();
+    EXPECT_LE(off, allowed * largest) << "result " << i;
+  }
+}
+bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i)
+    if (std::memcmp(a[i].contiguous().raw(), b[i].contiguous().raw(), static_cast<size_t>(a[i].numel()) * sizeof(double)) != 0) return false;
+  return true;
+}
+
+/// Whether cuDNN takes the layer: it asks for a reserve of its own form.
+bool on_cudnn(const Case& c, Device device) {
+  const std::vector<Tensor> x = inputs_of(c, device);
+  const auto view = [](const Tensor& v) { return v.defined() ? v.view_of() : View{}; };
+  Context context;
+  return backend(device).rnn_reserve(context, {c.mode, c.reverse}, {view(x[0]), view(x[1]), view(x[2]), view(x[3]), view(x[4]), view(x[5]), view(x[6])}).size() == 1;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const RnnMode mode : kModes)
+    for (const bool reverse : {false, true})
+      for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
+        all.push_back({.mode = mode, .reverse = reverse, .dtype = dtype});
+        all.push_back({.mode = mode, .reverse = reverse, .bias = false, .steps = 1, .batch = 1, .inputs = 1, .hidden = 1, .dtype = dtype});
+      }
+  for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kGru}) all.push_back({.mode = mode, .steps = 35, .batch = 20, .inputs = 200, .hidden = 200});
+  return all;
+}
+
+TEST_F(RecurrentDevice, the_own_cell_matches_the_cpu) {
+  cuda::set_use_cudnn(false);
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(name_of(c));
+    EXPECT_FALSE(on_cudnn(c, gpu));
+    expect_near(run(c, gpu), run(c, kCpu), tolerance(c.dtype));
+  }
+}
+
+TEST_F(RecurrentDevice, cudnn_matches_the_own_cell) {
+  int taken = 0;
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(name_of(c));
+    cuda::set_use_cudnn(true);
+    if (!on_cudnn(c, gpu)) continue;
+    ++taken;
+    const std::vector<Tensor> theirs = run(c, gpu);
+    cuda::set_use_cudnn(false);
+    expect_near(theirs, run(c, gpu), tolerance(c.dtype));
+  }
+  if (taken == 0) GTEST_SKIP() << "there is no cuDNN here";
+}
+
+TEST_F(RecurrentDevice, cudnn_goes_over_a_retained_graph_twice) {
+  cuda::set_use_cudnn(true);
+  for (const RnnMode mode : kModes) {
+    const Case c{.mode = mode};
+    expect_near(run(c, gpu, 2), run(c, kCpu), tolerance(c.dtype));
+  }
+}
+
+TEST_F(RecurrentDevice, a_switch_between_forward_and_backward_changes_nothing) {
+  for (const bool first : {true, false}) {
+    cuda::set_use_cudnn(first);
+    const Case c;
+    const std::vector<Tensor> x = inputs_of(c, gpu);
+    const RnnResult r = rnn_layer(c.mode, x[0], x[1], x[2], x[3], x[4], x[5], x[6], c.reverse);
+    cuda::set_use_cudnn(!first);
+    const Tensor dx = grad({(r.y * r.y).sum() + r.hn.sum() + (r.cn * r.cn).sum()}, {x[0]})[0];
+    expect_near({dx.to(kCpu).to(kFloat64)}, {run(c, kCpu)[3]}, tolerance(c.dtype));
+  }
+}
+
+TEST_F(RecurrentDevice, a_layer_repeats_its_bits) {
+  for (const bool cudnn : {false, true}) {
+    cuda::set_use_cudnn(cudnn);
+    const Case c{.steps = 35, .batch = 20, .inputs = 65, .hidden = 65};
+    EXPECT_TRUE(same_bits(run(c, gpu), run(c, gpu))) << "cuDNN " << cudnn;
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,13 @@
+// kernels/cuda/rnn_seam.h in the emulation: there is no cuDNN.
+#include <weft/kernels/cuda/rnn_seam.h>
+
+namespace weft::cuda::cudnn {
+
+bool takes(CudaBackend&, const RnnLayer&, const RnnInputs&) { return false; }
+int64_t reserve_size(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&) { throw CudaError("cudnn: not in the emulation"); }
+void forward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) { throw CudaError("cudnn: not in the emulation"); }
+void backward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, const View&, const View&, const View&, const RnnGrads&) {
+  throw CudaError("cudnn: not in the emulation");
+}
+
+}  // namespace weft::cuda::cudnn
