@@ -34,9 +34,11 @@ void CudaBackend::raise_fault() {
   if (seen.kind == Fault::kNone) return;
   *fault_ = Fault();
   switch (seen.kind) {
-    case Fault::kIndex: throw IndexError(str("index ", seen.value, " is out of range for size ", seen.bound));
+    case Fault::kIndex: throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ", seen.bound, ")"));
     case Fault::kTarget: throw IndexError(str("target ", seen.value, " is out of range for ", seen.bound, " classes"));
-    default: throw ValueError(str("multinomial: row ", seen.value, " has a weight that is negative or not finite, or too few that are not zero"));
+    case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
+    case Fault::kNoWeight: throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
+    default: throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ", seen.bound, " draws without replacement"));
   }
 }
 

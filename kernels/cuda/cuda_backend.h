@@ -28,10 +28,15 @@ class CudaBackend final : public Accelerator {
   void after_launch() {
     if (synchronous_) raise_fault();
   }
+  /// Makes this the calling thread's device; the first thing that an operation does.
+  void enter() const;
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
+  /// Blocks of 256 threads that keep the device busy; of `needed`, those worth starting.
+  int64_t blocks_at_once() const { return int64_t{8} * processors_; }
+  int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
   /// Blocks of 256 threads for n independent pieces of work: a thread each, up to what the device runs at once, beyond which threads take several.
-  Grid grid_for(int64_t n) const { return {.blocks = std::min(blocks_for(n, 256), int64_t{8} * processors_)}; }
+  Grid grid_for(int64_t n) const { return {.blocks = blocks_at_once(blocks_for(n, 256))}; }
 
   Device device() const override;
   void* allocate(size_t bytes) override;
@@ -109,8 +114,6 @@ class CudaBackend final : public Accelerator {
   void close_shared(void* p) noexcept override;
 
  private:
-  void enter() const;  ///< makes this the calling thread's device
-
   const int index_;
   const int processors_;
   bool synchronous_;  ///< launches are complete on return: the emulation, or WEFT_CUDA_SYNC=1

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -58,13 +59,14 @@ class Array {
     view_.strides = strides.empty() ? contiguous_strides(sizes) : strides;
     int64_t span = 1;
     for (int d = 0; d < sizes.size(); ++d) span += sizes[d] > 0 ? (sizes[d] - 1) * view_.strides[d] : 0;
-    memory_.resize(static_cast<size_t>(span + 2 * kGuard), T(77));
-    for (int64_t i = 0; i < kGuard; ++i) memory_[i] = memory_[memory_.size() - 1 - i] = T(-99);
+    count_ = span + 2 * kGuard;
+    memory_ = std::make_unique<T[]>(static_cast<size_t>(count_));
+    for (int64_t i = 0; i < count_; ++i) memory_[i] = i < kGuard || i >= count_ - kGuard ? T(-99) : T(77);
   }
   ~Array() {
     for (int64_t i = 0; i < kGuard; ++i) {
       EXPECT_EQ(static_cast<double>(memory_[i]), static_cast<double>(T(-99))) << "written before the array";
-      EXPECT_EQ(static_cast<double>(memory_[memory_.size() - 1 - i]), static_cast<double>(T(-99))) << "written behind the array";
+      EXPECT_EQ(static_cast<double>(memory_[count_ - 1 - i]), static_cast<double>(T(-99))) << "written behind the array";
     }
   }
   Array(const Array&) = delete;
@@ -75,7 +77,7 @@ class Array {
     v.data = data();
     return v;
   }
-  T* data() { return memory_.data() + kGuard; }
+  T* data() { return memory_.get() + kGuard; }
   int64_t numel() const { return view_.numel(); }
   int64_t offset(int64_t linear) const {
     int64_t at = 0;
@@ -110,7 +112,8 @@ class Array {
 
  private:
   View view_;
-  std::vector<T> memory_;
+  std::unique_ptr<T[]> memory_;  // a vector of bool would not have its numbers side by side
+  int64_t count_ = 0;
 };
 
 inline std::vector<char> join(std::initializer_list<std::vector<char>> parts) {

@@ -1,10 +1,26 @@
 #include "support/simt/device.h"
 
+#include <map>
+#include <utility>
+
+#include "support/simt/thread.h"
+
 namespace weft::cuda::simt {
 
 CudaBackend& device(int index) {
   static CudaBackend* const devices[] = {new CudaBackend(0), new CudaBackend(1)};  // tensors in static storage may outlive main
   return *devices[index];
+}
+
+CudaBackend& device_of(int processors) {
+  static auto* const devices = new std::map<int, CudaBackend*>;
+  CudaBackend*& found = (*devices)[processors];
+  if (!found) {
+    const int before = std::exchange(settings().processors, processors);
+    found = new CudaBackend(0);
+    settings().processors = before;
+  }
+  return *found;
 }
 
 void install() {

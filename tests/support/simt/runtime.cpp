@@ -93,7 +93,7 @@ constexpr int kDevices = 2;
 }  // namespace
 
 int device_count() { return kDevices; }
-Properties properties(int) { return {"emulated", 9, 0, 4, simt::kRange}; }
+Properties properties(int) { return {"emulated", 9, 0, simt::settings().processors, simt::kRange}; }
 void set_device(int device) {
   if (device < 0 || device >= kDevices) throw DeviceError(str("cuda:", device, ": there are ", kDevices, " emulated devices"));
   current_device = device;

@@ -22,6 +22,7 @@ struct Settings {
   Order order = Order::kForward;
   uint64_t seed = 1;
   unsigned char poison = 0xFF;
+  int processors = 4;  ///< of the devices that are made from here on
 };
 Settings& settings();
 /// What WEFT_SIMT_ORDER (forward, reverse, shuffled) and WEFT_SIMT_POISON (a byte such as 0x7F) ask for: the settings at the start.
