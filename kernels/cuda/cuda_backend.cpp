@@ -35,7 +35,7 @@ void CudaBackend::raise_fault() {
   *fault_ = Fault();
   switch (seen.kind) {
     case Fault::kIndex: throw IndexError(str("index ", seen.value, " is out of range for size ", seen.bound));
-    case Fault::kTarget: throw IndexError(str("target ", seen.value, " is out of range for ", seen.bound, " classes"));
+    case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.where, " is not in [0, ", seen.bound, ")"));
     default: throw ValueError(str("multinomial: row ", seen.value, " has a weight that is negative or not finite, or too few that are not zero"));
   }
 }

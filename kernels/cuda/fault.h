@@ -13,11 +13,11 @@ struct Fault {
   enum Kind : int32_t { kNone, kIndex, kTarget, kProbability };
   int32_t kind = kNone;
   int32_t pad = 0;
-  int64_t value = 0, bound = 0;
+  int64_t value = 0, bound = 0, where = 0;
 
-  /// Keeps the first report. The three words of one report come from one thread.
-  template <class T> WEFT_DEVICE void report(T t /*a Thread, which host files do not know*/, Kind what, int64_t v, int64_t limit) {
-    if (t.atomic_cas(&kind, static_cast<int32_t>(kNone), static_cast<int32_t>(what)) == kNone) value = v, bound = limit;
+  /// Keeps the first report. The words of one report come from one thread; `at` says where in the input the value stands.
+  template <class T> WEFT_DEVICE void report(T t /*a Thread, which host files do not know*/, Kind what, int64_t v, int64_t limit, int64_t at = 0) {
+    if (t.atomic_cas(&kind, static_cast<int32_t>(kNone), static_cast<int32_t>(what)) == kNone) value = v, bound = limit, where = at;
   }
 };
 

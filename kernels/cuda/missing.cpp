@@ -4,18 +4,8 @@
 namespace weft::cuda {
 
 #define MISSING(name) { throw Error(#name ": has no CUDA kernel yet"); }
-__attribute__((weak)) void CudaBackend::reduce(Context&, Reduce, View, View) MISSING(reduce)
-__attribute__((weak)) void CudaBackend::arg_reduce(Context&, bool, int, View, View, View) MISSING(arg_reduce)
-__attribute__((weak)) void CudaBackend::mean_var(Context&, int64_t, View, View, View) MISSING(mean_var)
 __attribute__((weak)) void CudaBackend::cumulate(Context&, Reduce, int, View, View) MISSING(cumulate)
 __attribute__((weak)) void CudaBackend::sort(Context&, bool, View, View, View) MISSING(sort)
-__attribute__((weak)) void CudaBackend::softmax(Context&, bool, View, View) MISSING(softmax)
-__attribute__((weak)) void CudaBackend::softmax_backward(Context&, bool, View, View, View) MISSING(softmax_backward)
-__attribute__((weak)) void CudaBackend::logsumexp(Context&, View, View) MISSING(logsumexp)
-__attribute__((weak)) void CudaBackend::cross_entropy(Context&, View, View, View, int64_t, double, View, View) MISSING(cross_entropy)
-__attribute__((weak)) void CudaBackend::cross_entropy_backward(Context&, View, View, View, View, int64_t, double, View, View) MISSING(cross_entropy_backward)
-__attribute__((weak)) void CudaBackend::layer_norm(Context&, View, View, View, double, View, View, View) MISSING(layer_norm)
-__attribute__((weak)) void CudaBackend::layer_norm_backward(Context&, View, View, View, View, View, View, View, View) MISSING(layer_norm_backward)
 __attribute__((weak)) void CudaBackend::matmul(Context&, double, View, View, double, View, View) MISSING(matmul)
 __attribute__((weak)) void CudaBackend::take_rows(Context&, View, View, View) MISSING(take_rows)
 __attribute__((weak)) void CudaBackend::add_rows(Context&, View, View, int64_t, View) MISSING(add_rows)
