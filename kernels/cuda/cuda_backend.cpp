@@ -35,7 +35,7 @@ void CudaBackend::raise_fault() {
   *fault_ = Fault();
   switch (seen.kind) {
     case Fault::kIndex: throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ", seen.bound, ")"));
-    case Fault::kTarget: throw IndexError(str("target ", seen.value, " is out of range for ", seen.bound, " classes"));
+    case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ", seen.bound, ")"));
     case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
     case Fault::kNoWeight: throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
     default: throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ", seen.bound, " draws without replacement"));

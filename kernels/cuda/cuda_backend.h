@@ -37,6 +37,8 @@ class CudaBackend final : public Accelerator {
   int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
   /// Blocks of 256 threads for n independent pieces of work: a thread each, up to what the device runs at once, beyond which threads take several.
   Grid grid_for(int64_t n) const { return {.blocks = blocks_at_once(blocks_for(n, 256))}; }
+  /// Of `needed` blocks of `threads`, as many as the device holds at once.
+  int64_t resident(int64_t needed, int threads) const { return std::min(needed, int64_t{2048 / threads} * processors_); }
 
   Device device() const override;
   void* allocate(size_t bytes) override;

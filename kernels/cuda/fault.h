@@ -16,7 +16,7 @@ struct Fault {
   int64_t value = 0, bound = 0, position = 0;
   double number = 0;
 
-  /// Keeps the first report. The words of one report come from one thread.
+  /// Keeps the first report. The words of one report come from one thread; `at` says where in the input the value stands.
   template <class T>
   WEFT_DEVICE void report(T t /*a Thread, which host files do not know*/, Kind what, int64_t v, int64_t limit, int64_t at = 0, double n = 0) {
     if (t.atomic_cas(&kind, static_cast<int32_t>(kNone), static_cast<int32_t>(what)) == kNone) value = v, bound = limit, position = at, number = n;
