@@ -3,6 +3,8 @@
 #include <map>
 #include <utility>
 
+#include <weft/kernels/shared/plugin.h>
+
 #include "support/simt/thread.h"
 
 namespace weft::cuda::simt {
@@ -24,7 +26,11 @@ CudaBackend& device_of(int processors) {
 }
 
 void install() {
-  for (int i = 0; i < 2; ++i) register_backend(Device(DeviceType::kCuda, i), &device(i));
+  register_cuda_opener([](const char*, int index, char*, size_t) {
+    const int count = runtime::device_count();
+    if (index >= 0 && index < count) register_backend(Device(DeviceType::kCuda, index), &device(index));
+    return count;
+  });
 }
 
 }  // namespace weft::cuda::simt
