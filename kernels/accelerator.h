@@ -74,4 +74,10 @@ class WEFT_API Accelerator : public Backend {
 /// The device as an Accelerator. Throws: DeviceError for the CPU, and as backend() does.
 WEFT_API Accelerator& accelerator(Device device);
 
+// The devices that have been opened so far; asking opens none.
+/// 1 + the highest index of an open device, 0 when there is none.
+WEFT_API int open_accelerators() noexcept;
+/// Null when cuda:`index` is not open.
+WEFT_API Accelerator* open_accelerator(int index) noexcept;
+
 }  // namespace weft
