@@ -85,6 +85,7 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
   register_builtins();
   check_registry();
   register_grad_mode();
+  register_stream_states();
 
   auto impl = std::make_unique<Impl>(std::move(runtime), std::move(options));
   impl->self = {impl->options.name, impl->options.id};
@@ -111,7 +112,9 @@ Agent::~Agent() {
 const WorkerInfo& Agent::self() const { return impl_->self; }
 const std::shared_ptr<Runtime>& Agent::runtime() const { return impl_->runtime; }
 Transport& Agent::transport() { return *impl_->transport; }
-Member Agent::as_member() const { return {impl_->self.name, impl_->self.id, impl_->transport->addresses()}; }
+Member Agent::as_member() const {
+  return {impl_->self.name, impl_->self.id, impl_->transport->addresses(), {impl_->options.device_maps, impl_->options.devices}};
+}
 bool Agent::is_running() const { return impl_->running; }
 
 Peer* Agent::Impl::find_peer(WorkerId id) {
@@ -189,6 +192,7 @@ void Agent::add_members(const std::vector<Member>& members) {
       MutexLock lock(s.mutex);
       s.ids_by_name[m.name] = m.id.value;
     }
+    s.add_plan(m);
     if (m.id != s.self.id) s.transport->add_peer(m.id, m.address);
   }
 }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include <weft/distributed/codec.h>
+#include <weft/distributed/device_map.h>
 #include <weft/distributed/function.h>
 #include <weft/distributed/member.h>
 #include <weft/distributed/rpc_error.h>
@@ -42,6 +43,10 @@ struct AgentOptions {
   /// Function name -> names of the workers that may call it. A function without an entry may be called by all, unless deny_unlisted.
   std::map<std::string, std::vector<std::string>> allow{};
   bool deny_unlisted = false;
+  /// Where tensors of devices go, by callee (device_map.h).
+  DeviceMaps device_maps{};
+  /// CUDA devices of this worker that maps may name, its own and others'; empty: any.
+  std::vector<Device> devices{};
 };
 
 struct CallOptions {
@@ -176,6 +181,15 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
   /// Runs `run` here and now when nothing is awaited, else on the pool, in this context, once all are done; then with the first error or null.
   static void run_when(std::vector<Future<void>> awaited, std::function<void(std::exception_ptr error)> run);
   void add_interceptor(std::shared_ptr<Interceptor> interceptor);
+
+  // ---- devices
+  /// Checks the device maps of all members against each other and against the machines they run on. Every member calls it, after add_members; it does
+  /// nothing when nobody has a map. Throws, the same on every worker: ValueError for maps that do not fit the group, DeviceError for a device
+  /// that is not there; both name the workers and devices. Timeout, PeerLost as gather.
+  void agree_on_devices(Duration timeout = std::chrono::seconds(0));
+  /// The device of `to` for a tensor on `source`: for an argument by our map, for a result by the reversed one of the caller; `unmapped_to_cpu` as
+  /// Encoder's. Throws: DeviceError that names the device, the worker and how to add the entry.
+  Device target_device(WorkerId to, bool reply, Device source, bool unmapped_to_cpu = false) const;
 
   // ---- life
   /// While the count of a peer is above zero it is kept under lease even when nothing is outstanding.

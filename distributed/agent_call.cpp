@@ -45,13 +45,20 @@ void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options, s
 
 void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink) {
   if (has_interceptors) intercept([&](Interceptor& i) { i.request_sending(agent, p.id, kind, message); });
-  seal(message);
+  try {
+    seal(message);
+  } catch (...) {  // no room for the copies of its tensors, say
+    if (has_interceptors) intercept([&](Interceptor& i) { i.discarded(agent, p.id, kind, message, true); });
+    settle(message, false);
+    throw;
+  }
 
   PendingCall call;
   call.kind = kind;
   call.message = std::move(message);
   call.context = capture_context();
   call.context.agent = agent.shared_from_this();
+  if (open_accelerators() > 0) call.streams = current_streams();
   call.sink = std::move(sink);
   call.what = call_options.what;
   call.started = call.sent = runtime->now();
@@ -70,6 +77,8 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
 
   Envelope e;
   if (deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (deadline - call.started).count());
+  const std::shared_ptr<Staging> staging = call.message.staging;
+  const bool ready = !staging || staging->ready();
   std::string bytes;
   std::vector<Payload> payloads;
   TimePoint wake;
@@ -88,8 +97,10 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
       p.tells = 0;
       e.to_incarnation = p.incarnation.value;
       stamp(kept.message, e);
-      bytes = kept.message.bytes;
-      payloads = payloads_of(kept.message);
+      if (ready) {
+        bytes = kept.message.bytes;
+        payloads = payloads_of(kept.message);
+      }
       wake = std::min(deadline, kept.started + options.retry);
     }
   }
@@ -103,30 +114,53 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
     counters.active_client.fetch_add(1, std::memory_order_relaxed);
   }
   schedule(wake);
+  const Outgoing call_out{e.sequence, kind, deadline};
+  if (ready) return transmit(p, call_out, std::move(bytes), std::move(payloads));
+  courier->carry(staging, [this, held = agent.shared_from_this(), &p, call_out](std::exception_ptr error) {
+    if (error) return fail(p, call_out.sequence, std::move(error));
+    std::string staged;
+    std::vector<Payload> buffers;
+    {
+      MutexLock lock(p.mutex);
+      const auto found = p.pending.find(call_out.sequence);
+      if (found == p.pending.end()) return;
+      staged = found->second.message.bytes;
+      buffers = payloads_of(found->second.message);
+    }
+    transmit(p, call_out, std::move(staged), std::move(buffers));
+  });
+}
+
+/// Ends a call that is in the table, if it still is.
+void Agent::Impl::fail(Peer& p, uint64_t sequence, std::exception_ptr error) {
+  PendingCall failed;
+  {
+    MutexLock lock(p.mutex);
+    const auto found = p.pending.find(sequence);
+    if (found == p.pending.end()) return;
+    failed = std::move(found->second);
+    p.pending.erase(found);
+  }
+  end(p, std::move(failed), std::move(error));
+}
+
+void Agent::Impl::transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads) {
   try {
     for (;;) {
       try {
-        transport->send(p.id, static_cast<uint8_t>(kind), std::move(bytes), std::move(payloads));
+        transport->send(p.id, static_cast<uint8_t>(call.kind), std::move(bytes), std::move(payloads));
         break;
       } catch (const Overloaded&) {
-        if (!transport->wait_writable(p.id, deadline)) break;  // the deadline ends the call
+        if (!transport->wait_writable(p.id, call.deadline)) break;  // the deadline ends the call
         MutexLock lock(p.mutex);
-        const auto found = p.pending.find(e.sequence);
+        const auto found = p.pending.find(call.sequence);
         if (found == p.pending.end()) break;
         bytes = found->second.message.bytes;
         payloads = payloads_of(found->second.message);
       }
     }
   } catch (const WireError&) {  // over the transport's limits: trying again cannot help
-    PendingCall failed;
-    {
-      MutexLock lock(p.mutex);
-      const auto found = p.pending.find(e.sequence);
-      if (found == p.pending.end()) return;
-      failed = std::move(found->second);
-      p.pending.erase(found);
-    }
-    end(p, std::move(failed), std::current_exception());
+    fail(p, call.sequence, std::current_exception());
   } catch (const std::exception&) {
     // Not sent: a full queue met where waiting is not allowed, a connection that is down. The next status finds it missing (step 5).
   }
@@ -162,7 +196,7 @@ void Agent::Impl::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inboun
     counters.late_replies.fetch_add(1, std::memory_order_relaxed);
     if (e.error || !has_interceptors || !agent) return;
     try {
-      const Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
+      const Message message = receive(std::move(inbound), e);
       intercept([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, false); });
     } catch (const std::exception&) {
       counters.malformed.fetch_add(1, std::memory_order_relaxed);
@@ -172,7 +206,8 @@ void Agent::Impl::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inboun
   counters.active_client.fetch_sub(kind == Kind::kGather ? 0 : 1, std::memory_order_relaxed);
   settle(call.message, !e.error);
   try {
-    Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
+    const std::optional<StreamScope> scope = call.streams.empty() ? std::nullopt : std::optional<StreamScope>(std::in_place, call.streams);
+    Message message = receive(std::move(inbound), e);
     if (e.error) {
       Decoder in(message, agent.get(), p.id, true);
       call.sink->on_error(get_error(in, name, call.what));

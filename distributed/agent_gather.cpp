@@ -32,6 +32,7 @@ std::string key_of(const std::vector<int32_t>& ids) {
 
 void put_message(Encoder& out, const Message& m) {
   out.put(std::string(m.body()));
+  out.place_on(kCpu);  // device maps are for calls
   out.put(m.tensors);
 }
 

@@ -1,5 +1,5 @@
 // The agent's insides, shared by agent.cpp (start, peers), agent_call.cpp (caller's side), agent_serve.cpp (callee's side),
-// agent_liveness.cpp (time), agent_gather.cpp, agent_shutdown.cpp and agent_debug.cpp. The protocol is told in agent.cpp.
+// agent_liveness.cpp (time), agent_devices.cpp, agent_gather.cpp, agent_shutdown.cpp and agent_debug.cpp. The protocol is told in agent.cpp.
 // Locks: `mutex` (members and lists) and one `Peer::mutex` per peer; neither is taken while the other is held, and none is held while
 // foreign code runs (sinks, handlers, interceptors, the transport).
 #pragma once
@@ -12,6 +12,8 @@
 #include <unordered_map>
 
 #include <weft/distributed/agent.h>
+#include <weft/distributed/staging.h>
+#include <weft/distributed/streams.h>
 #include <weft/distributed/sync.h>
 #include <weft/distributed/wire_format.h>
 
@@ -38,6 +40,7 @@ struct PendingCall {
   Kind kind{};
   Message message;      ///< sealed, kept for resending
   CallContext context;
+  Streams streams;      ///< of the caller's thread: what arrives in the reply is for them
   std::unique_ptr<ReplySink> sink;
   const char* what = nullptr;
   Duration timeout{};
@@ -74,6 +77,8 @@ struct Peer {
   bool lost WEFT_GUARDED_BY(mutex) = false;
   bool left WEFT_GUARDED_BY(mutex) = false;
   std::string why WEFT_GUARDED_BY(mutex);
+  DevicePlan plan WEFT_GUARDED_BY(mutex);
+  DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results WEFT_GUARDED_BY(mutex);   ///< our device -> its device
   // as caller
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
   std::map<uint64_t, PendingCall> pending WEFT_GUARDED_BY(mutex);
@@ -107,7 +112,10 @@ struct Agent::Impl final : Receiver {
   };
 
   Impl(std::shared_ptr<Runtime> rt, AgentOptions o)
-      : runtime(std::move(rt)), options(std::move(o)), ended(*runtime, "the shutdown of a worker under way in another thread") {}
+      : runtime(std::move(rt)),
+        options(std::move(o)),
+        courier(std::make_shared<Courier>(runtime)),
+        ended(*runtime, "the shutdown of a worker under way in another thread") {}
 
   // Receiver
   Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override;
@@ -122,6 +130,13 @@ struct Agent::Impl final : Receiver {
 
   // agent_call.cpp
   void start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink);
+  struct Outgoing {
+    uint64_t sequence;
+    Kind kind;
+    TimePoint deadline;
+  };
+  void transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads);
+  void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
   void send(Peer& p, uint8_t kind, std::string bytes, std::vector<Payload> payloads = {});
   void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
   void end(Peer& p, PendingCall call, std::exception_ptr error);
@@ -131,6 +146,8 @@ struct Agent::Impl final : Receiver {
   void run(HandlerEntry& handler, Responder responder, Message message);
   void resend_reply(Peer& p, uint64_t sequence);
   void answer(const std::shared_ptr<Served>& served, Message message, bool error);
+  void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes, std::vector<Payload> payloads);
+  void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
   void on_status(Peer& p, const std::string& header, const Envelope& e);
   void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
 
@@ -142,10 +159,16 @@ struct Agent::Impl final : Receiver {
   void on_status_reply(Peer& p, const std::string& header, const Envelope& e);
   void lose(Peer& p, bool left_group, const std::string& reason);
 
+  // agent_devices.cpp
+  /// unseal(), and what carries the arrival of device tensors.
+  Message receive(Inbound inbound, const Envelope& e);
+  void add_plan(const Member& member);
+
   void intercept(const std::function<void(Interceptor&)>& f);
 
   const std::shared_ptr<Runtime> runtime;
   const AgentOptions options;
+  const std::shared_ptr<Courier> courier;
   WorkerInfo self;
   std::weak_ptr<Agent> owner;
   std::shared_ptr<Transport> transport;
@@ -158,6 +181,7 @@ struct Agent::Impl final : Receiver {
 
   std::array<std::atomic<HandlerEntry*>, 128> handlers{};
   std::atomic<bool> has_interceptors{false};
+  std::atomic<bool> has_device_maps{false};   ///< ours or others' for us
 
   Mutex mutex;
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers WEFT_GUARDED_BY(mutex);

@@ -182,6 +182,7 @@ void Agent::Impl::on_status_reply(Peer& p, const std::string& header, const Enve
         const TimePoint now = runtime->now();
         if (found == p.pending.end() || found->second.sent + options.retry / 2 > now) continue;
         PendingCall& call = found->second;
+        if (call.message.staging && !call.message.staging->ready()) continue;  // it has not left yet
         call.sent = now;
         kind = call.kind;
         Envelope again;

@@ -28,7 +28,7 @@ bool FinishedSet::add_floor(uint64_t floor) {
   return news;
 }
 
-Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t) { return allocate_payload(bytes); }
+Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) { return allocate_payload(bytes, device); }
 
 void Agent::Impl::on_message(Inbound inbound) {
   if (!running) return;  // before the start is through, or after the end; the caller will ask
@@ -100,7 +100,8 @@ void Agent::Impl::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbo
     const int number = static_cast<int>(kind);
     HandlerEntry* handler = number < 128 ? handlers[number].load() : nullptr;
     if (!handler) throw RpcError(str("nothing here serves requests of ", to_string(kind)));
-    Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
+    Message message = receive(std::move(inbound), e);
+    if (message.find(Tag::kResultsToCpu)) served->context.results_to_cpu = true;
     if (handler->where == RunOn::kTransport) return run(*handler, std::move(responder), std::move(message));
     struct Work {
       std::shared_ptr<Agent> agent;
@@ -150,6 +151,7 @@ void Agent::Impl::resend_reply(Peer& p, uint64_t sequence) {
     const auto found = p.served.find(sequence);
     if (found == p.served.end() || !found->second->replied) return;
     Served& served = *found->second;
+    if (served.reply.staging && !served.reply.staging->ready()) return;  // it has not left yet
     const TimePoint now = runtime->now();
     if (served.sent + options.retry / 2 > now) return;
     served.sent = now;
@@ -173,6 +175,7 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
       seal(message);
     } catch (...) {
       error = true;
+      if (has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
       message = error_message(std::current_exception());
     }
   }
@@ -180,48 +183,70 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
   Envelope e;
   e.sequence = served->sequence;
   e.error = error;
+  const std::shared_ptr<Staging> staging = message.staging;
+  const bool ready = !staging || staging->ready();
   std::string bytes;
   std::vector<Payload> payloads;
+  bool wanted = false;
   {
     MutexLock lock(p.mutex);
-    if (!served->finished && !p.lost) {
+    wanted = !served->finished && !p.lost;
+    if (wanted) {
       e.floor = p.floor();
       e.to_incarnation = p.incarnation.value;
       stamp(message, e);
-      bytes = message.bytes;
-      payloads = payloads_of(message);
+      if (ready) {
+        bytes = message.bytes;
+        payloads = payloads_of(message);
+      }
       served->reply = std::move(message);
       served->replied = true;
       served->sent = runtime->now();
     }
   }
-  if (bytes.empty()) {  // nobody waits any more
+  if (!wanted) {  // nobody waits any more
     if (!error && has_interceptors && agent) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
     for (auto& f : message.settled) f(false);
     return;
   }
-  const auto wire_kind = static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit);
-  std::exception_ptr too_large;
+  if (ready) return transmit(p, served, e, std::move(bytes), std::move(payloads));
+  courier->carry(staging, [this, held = owner.lock(), &p, served, e](std::exception_ptr failed) {
+    if (failed) return replace_reply(p, served, e, std::move(failed));
+    std::string staged;
+    std::vector<Payload> buffers;
+    {
+      MutexLock lock(p.mutex);
+      if (served->finished) return;
+      staged = served->reply.bytes;
+      buffers = payloads_of(served->reply);
+    }
+    transmit(p, served, e, std::move(staged), std::move(buffers));
+  });
+}
+
+void Agent::Impl::transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes, std::vector<Payload> payloads) {
   try {
-    transport->send(p.id, wire_kind, std::move(bytes), std::move(payloads));
-    return;
+    transport->send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes), std::move(payloads));
   } catch (const WireError&) {  // over the transport's limits: that is the answer then
-    too_large = std::current_exception();
+    if (!e.error) replace_reply(p, served, e, std::current_exception());
   } catch (const std::exception&) {  // the caller will ask for it (step 5)
-    return;
   }
-  if (error) return;
-  Message sorry = error_message(too_large);
+}
+
+/// Answers with an error in place of a reply that cannot be sent.
+void Agent::Impl::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error) {
+  Message sorry = error_message(error);
   seal(sorry);
   e.error = 1;
   stamp(sorry, e);
-  bytes = sorry.bytes;
+  std::string bytes = sorry.bytes;
   {
     MutexLock lock(p.mutex);
     if (served->finished) return;
-    served->reply = std::move(sorry);
+    std::swap(served->reply, sorry);
   }
-  send(p, wire_kind, std::move(bytes));
+  if (const auto agent = owner.lock(); agent && has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, sorry, true); });
+  send(p, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes));
 }
 
 /// Forgets requests that their caller has finished: all below `upto` but those in `open`.
@@ -315,6 +340,7 @@ class AnswerFinisher final : public Finisher {
       {
         const CallContext& context = responder_.context();
         Encoder out(message, context.agent.get(), context.caller, true);
+        if (context.results_to_cpu) out.unmapped_to_cpu();
         if (outcome.value != nullptr) {
           if (outcome.type->encode == nullptr) throw ValueError(str("a result of type ", outcome.type->name(), " cannot travel"));
           outcome.type->encode(out, outcome.value);

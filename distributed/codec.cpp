@@ -2,6 +2,8 @@
 #include <weft/distributed/codec.h>
 
 #include <weft/autograd/record.h>
+#include <weft/distributed/agent.h>
+#include <weft/distributed/staging.h>
 
 namespace weft::rpc {
 
@@ -60,9 +62,15 @@ void Encoder::size(uint64_t n) {
 void Encoder::tensor(const Tensor& value) {
   number(static_cast<uint8_t>(value.defined()));
   if (!value.defined()) return;
-  if (!value.device().is_cpu()) throw DeviceError(str("a tensor on ", to_string(value.device()), " cannot travel: move it to the cpu first"));
+  const Device source = value.device();
+  Device target = place_.value_or(source);
+  if (!place_ && agent_ && to_.value >= 0) target = agent_->target_device(to_, reply_, source, unmapped_to_cpu_);
+  else if (!place_ && source.is_cuda()) throw DeviceError(str("a tensor on ", source, " cannot travel to nobody in particular: move it to the cpu first"));
   const In pinned(value);
   message_.tensors.push_back(pinned.get());
+  if (source.is_cpu() && target.is_cpu() && message_.places.empty()) return;
+  message_.places.resize(message_.tensors.size());
+  message_.places.back() = {source, target, {}};
 }
 
 Decoder::Decoder(const Message& message, Agent* agent, WorkerId from, bool reply)
@@ -87,7 +95,13 @@ Tensor Decoder::tensor() {
   if (defined > 1) detail::malformed("not a tensor");
   if (defined == 0) return {};
   if (next_tensor_ >= message_.tensors.size()) detail::malformed(str("it names more tensors than the ", message_.tensors.size(), " it carries"));
-  return message_.tensors[next_tensor_++];
+  const Tensor& t = message_.tensors[next_tensor_++];
+  if (t.device().is_cuda()) {
+    if (message_.staging && message_.staging->arrival && !std::exchange(awaits_arrival_, true)) await(*message_.staging->arrival);
+    Accelerator& device = accelerator(t.device());
+    device.record_stream(t.body().storage->data(), device.current_stream());
+  }
+  return t;
 }
 
 void Decoder::expect_end() const {

@@ -16,6 +16,7 @@
 #include <concepts>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <type_traits>
 
 #include <weft/distributed/call_context.h>
@@ -51,8 +52,13 @@ class WEFT_API Encoder {
   void number(T value) { raw(&value, sizeof value); }
   /// A count: one byte up to 254, else nine.
   void size(uint64_t n);
-  /// Adds to the tensor table. A parameter marked concurrent is pinned at its present value. Throws: DeviceError off the CPU.
+  /// Adds to the tensor table. A parameter marked concurrent is pinned at its present value. Throws: DeviceError for a tensor of a device that the
+  /// map for this receiver does not name.
   void tensor(const Tensor& value);
+  /// The device of the receiver that tensors put from now on arrive on; none: what the device map says.
+  void place_on(std::optional<Device> device) { place_ = device; }
+  /// From now on a tensor of a device without an entry in the map goes to the receiver's CPU.
+  void unmapped_to_cpu() { unmapped_to_cpu_ = true; }
 
   // What a codec may need to know.
   Agent* agent() const { return agent_; }
@@ -69,6 +75,8 @@ class WEFT_API Encoder {
   Agent* agent_;
   WorkerId to_;
   bool reply_;
+  bool unmapped_to_cpu_ = false;
+  std::optional<Device> place_;
 };
 
 /// Reads them back in the same order. Throws: WireError for a message that does not hold what is asked of it.
@@ -90,6 +98,7 @@ class WEFT_API Decoder {
   }
   /// A count of items that take at least a byte each. Throws: WireError when fewer bytes than that are left.
   size_t size();
+  /// On the device that the sender chose. Awaits its arrival there, see await().
   Tensor tensor();
   size_t remaining() const { return body_.size(); }
   /// Throws: WireError when bytes are left over.
@@ -108,6 +117,7 @@ class WEFT_API Decoder {
   const Message& message_;
   std::string_view body_;
   size_t next_tensor_ = 0;
+  bool awaits_arrival_ = false;
   Agent* agent_;
   WorkerId from_;
   bool reply_;

@@ -14,6 +14,7 @@
 
 #include <weft/autograd/record.h>
 #include <weft/distributed/agent.h>
+#include <weft/distributed/streams.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::dist_autograd {
@@ -43,33 +44,42 @@ void check_roots(const std::vector<Tensor>& roots) {
 
 namespace detail {
 
-void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+namespace {
+
+/// What a message of gradients holds.
+struct GradientMessage {
+  explicit GradientMessage(Decoder& in)
+      : context(in.number<int64_t>()), pass(in.number<int64_t>()), send(in.number<int64_t>()), mode(static_cast<Backward>(in.number<uint8_t>())),
+        retain(in.number<uint8_t>() != 0), stall(in.number<int64_t>()), present(in.size()) {
+    for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
+    for (const bool p : present)
+      if (p) tensors.push_back(in.tensor());
+    in.expect_end();
+  }
+  int64_t context, pass, send;
+  Backward mode;
+  bool retain;
+  Duration stall;
+  SlotSet present;
+  std::vector<Tensor> tensors;
+};
+
+/// Step 3.
+void take_gradients(ContextTable& table, WorkerId from, GradientMessage& g, rpc::Responder responder) {
   std::shared_ptr<PassState> pass;
   try {
-    Decoder in(request.message);
-    const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>(), message = in.number<int64_t>();
-    const auto mode = static_cast<Backward>(in.number<uint8_t>());
-    const bool retain = in.number<uint8_t>() != 0;
-    const Duration stall(in.number<int64_t>());
-    SlotSet present(in.size());
-    for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
-    std::vector<Tensor> gradients;
-    for (const bool p : present)
-      if (p) gradients.push_back(in.tensor());
-    in.expect_end();
-
-    const ContextPtr context = table.get(context_id);
+    const ContextPtr context = table.get(g.context);
     bool fresh = false;
-    if (mode == Backward::kFast) {
-      pass = open_pass(context, pass_id, mode, retain, stall, &fresh);
-      pass->engage(request.from);
+    if (g.mode == Backward::kFast) {
+      pass = open_pass(context, g.pass, g.mode, g.retain, g.stall, &fresh);
+      pass->engage(from);
       MutexLock marking(pass->marking);  // a second message waits until the first has marked
       if (fresh) pass->mark_all_sends();
     } else {
-      pass = find_pass(context, pass_id);
-      if (!pass) throw_no_pass(*context, pass_id);
+      pass = find_pass(context, g.pass);
+      if (!pass) throw_no_pass(*context, g.pass);
     }
-    pass->feed(message, present, std::move(gradients));
+    pass->feed(g.send, g.present, std::move(g.tensors));
     if (fresh) {
       auto parent = std::make_shared<rpc::Responder>(std::move(responder));
       pass->when_done([parent](std::exception_ptr error) {
@@ -84,6 +94,19 @@ void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder 
     responder.fail(std::current_exception());
     if (pass) pass->fail(std::current_exception());
   }
+}
+
+}  // namespace
+
+void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  Decoder in(request.message);
+  auto gradients = std::make_shared<GradientMessage>(in);
+  if (in.awaited().empty()) return take_gradients(table, request.from, *gradients, std::move(responder));
+  auto held = std::make_shared<rpc::Responder>(std::move(responder));
+  Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.from, gradients, held](std::exception_ptr error) {
+    if (error) held->fail(error);
+    else take_gradients(*table, from, *gradients, std::move(*held));
+  });
 }
 
 void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder) {
@@ -106,6 +129,7 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
   const auto table = ContextTable::of(*rpc::current_agent());
   const ContextPtr context = table->get(context_id);
   check_roots(roots);
+  const rpc::DefaultStreams streams;  // as on all other threads that run parts of the pass
   EdgeList edges;
   std::vector<Tensor> seeds;
   for (const Tensor& r : roots) {

@@ -231,10 +231,15 @@ void ContextTable::attach_recv(ContextState& context, WorkerId from, Message& me
   const auto header = unpack(message);
   if (!header || !header->has_send) return;
   std::vector<Tensor> linked;
-  for (const Tensor& t : message.tensors)
-    if (t.requires_grad()) linked.push_back(t.detach());
+  std::vector<Device> origins;
+  for (size_t i = 0; i < message.tensors.size(); ++i)
+    if (const Tensor& t = message.tensors[i]; t.requires_grad()) {
+      linked.push_back(t.detach());
+      origins.push_back(i < message.places.size() ? message.places[i].source : kCpu);
+    }
   if (linked.empty()) return;
   auto node = Ref<RecvNode>::adopt(new RecvNode(from, header->message));
+  node->origins = std::move(origins);
   weft::detail::link(node, linked, std::span<const Tensor>());
   {
     MutexLock lock(context.mutex);

@@ -10,6 +10,7 @@
 
 #include <weft/autograd/engine.h>
 #include <weft/distributed/dist_autograd.h>
+#include <weft/distributed/streams.h>
 #include <weft/distributed/sync.h>
 
 namespace weft::dist_autograd::detail {
@@ -29,13 +30,14 @@ struct ContextState;
 class SendNode final : public Node {
  public:
   SendNode(WorkerId to, int64_t message, TimePoint made, std::string what)
-      : Node("DistSend"), to(to), message(message), made(made), what(std::move(what)) {}
+      : Node("DistSend"), to(to), message(message), made(made), what(std::move(what)), streams(rpc::StreamMark::now()) {}
   GradList apply(GradList grads, Pass& pass) override;
   const WorkerId to;
   const int64_t message;
   const TimePoint made;
   const std::string what;
   std::vector<Tensor> leaves;  ///< sent leaves: the gradient's place lives as long as the context
+  const std::unique_ptr<const rpc::StreamMark> streams;  ///< gradients go on after what computed the tensors
 };
 
 /// Where tensors came in: the end of the local graph, from which gradients go back to their sender.
@@ -46,6 +48,7 @@ class RecvNode final : public Node {
   GradList apply(GradList grads, Pass& pass) override;
   const WorkerId from;
   const int64_t message;
+  std::vector<Device> origins;  ///< of its outputs: where the tensor lies at its sender, and its gradient goes
 };
 
 struct ContextState {

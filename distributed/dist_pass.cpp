@@ -111,6 +111,7 @@ std::map<WorkerId, std::map<int64_t, SlotSet>> PassState::take_reached() {
 void PassState::feed(int64_t message, const SlotSet& present, std::vector<Tensor> gradients) {
   const Ref<SendNode> node = context->find_send(message);
   if (!node) throw AutogradError(str("backward: worker ", context->table.self().value, " could not find send #", message, " in context ", context->id));
+  rpc::join_streams(node->streams.get());
   size_t count = 0;
   for (const bool p : present) count += p;
   if (present.size() > node->edges().size() || count != gradients.size())
@@ -193,8 +194,11 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
     out.number(static_cast<int64_t>(stall_.count()));
     out.size(gradients.size());
     for (const Tensor& g : gradients) out.number(static_cast<uint8_t>(g.defined()));
-    for (const Tensor& g : gradients)
-      if (g.defined()) out.tensor(g.detach());
+    for (size_t slot = 0; slot < gradients.size(); ++slot) {
+      if (!gradients[slot].defined()) continue;
+      out.place_on(node.origins[slot]);  // the reversed device map: to where the tensor came from
+      out.tensor(gradients[slot].detach());
+    }
   }
   {
     MutexLock lock(mutex_);

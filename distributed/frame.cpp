@@ -111,7 +111,6 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
     throw WireError(str("send: ", payloads.size(), " payloads, max_payloads is ", limits.max_payloads));
   }
   for (const auto& p : payloads) {
-    if (p.device != kHostDevice) throw ValueError(str("send: a payload lies on device ", p.device, ", this transport carries host memory"));
     if (p.bytes < 0 || (p.bytes > 0 && p.data == nullptr)) throw ValueError(str("send: a payload of ", p.bytes, " bytes without memory"));
     if (p.bytes > limits.max_message_bytes - payload_bytes) {
       throw WireError(str("send: the payloads exceed max_message_bytes, ", limits.max_message_bytes));

@@ -53,7 +53,7 @@ struct OutMessage {
   int64_t bytes = 0;  ///< head and payloads
   int channel = 0;
 };
-/// Checks and packs a message. Throws: WireError over the limits, ValueError for a payload that is not host memory.
+/// Checks and packs a message. Throws: WireError over the limits, ValueError for a payload without memory.
 std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads, const WireLimits& limits);
 
 /// How far a message has been put into frames.

@@ -3,6 +3,7 @@
 
 #include <weft/autograd/grad_mode.h>
 #include <weft/distributed/call_context.h>
+#include <weft/distributed/streams.h>
 
 namespace weft::rpc {
 
@@ -24,8 +25,14 @@ bool FutureCore::wait_until(TimePoint deadline) {
 }
 
 void FutureCore::start(Callback callback) {
-  if (!callback.pooled) return callback.task();
-  runtime_->post([self = shared_from_this(), task = std::move(callback.task)]() mutable { task(); });
+  if (!callback.pooled) {
+    join_streams();
+    return callback.task();
+  }
+  runtime_->post([self = shared_from_this(), task = std::move(callback.task)]() mutable {
+    self->join_streams();
+    task();
+  });
 }
 
 void FutureCore::on_done(Task task, bool pooled) {
@@ -51,7 +58,17 @@ void FutureCore::fail_claimed(std::exception_ptr error) {
   finish();
 }
 
+void FutureCore::join_streams() const {
+  if (open_accelerators() > 0) rpc::join_streams(streams_.get());
+}
+
 void FutureCore::finish() {
+  if (open_accelerators() > 0) {
+    try {
+      streams_ = StreamMark::now();
+    } catch (const Error&) {  // a device that fails here fails whoever uses the value
+    }
+  }
   std::vector<Callback> callbacks;
   Event* event;
   {

@@ -7,7 +7,8 @@
 //
 // Continuations run on the handler pool (never on the thread that called then(), and they may block), inside the agent, autograd context
 // and grad mode that were current when then() was called. A continuation that returns a Future is flattened. The error of a future is
-// thrown by every wait on it. A future nobody holds any more, with its continuations never run, gives its followers an RpcError.
+// thrown by every wait on it. Streams of devices: whoever waits for a future or continues it goes on after what its completer's current streams
+// had been given. A future nobody holds any more, with its continuations never run, gives its followers an RpcError.
 // Thread safety: every member from any thread; blocking goes through the Runtime, whose pool makes up for a blocked handler.
 #pragma once
 
@@ -26,6 +27,7 @@
 namespace weft::rpc {
 
 template <class T> class Future;
+class StreamMark;
 
 namespace detail {
 
@@ -53,6 +55,8 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   [[noreturn]] static void throw_set_twice();
   [[noreturn]] static void throw_not_done(const char* what);
   [[noreturn]] void rethrow() const { std::rethrow_exception(error_); }
+  /// Once done: what the calling thread gives to devices from now on comes after what the completing thread had given them.
+  void join_streams() const;
 
  private:
   enum { kPending, kClaimed, kDone };
@@ -64,6 +68,7 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   std::atomic<int> phase_{kPending};
   std::shared_ptr<Runtime> runtime_;
   std::exception_ptr error_;
+  std::unique_ptr<const StreamMark> streams_;   ///< of the completing thread
   Mutex mutex_;
   std::vector<Callback> callbacks_ WEFT_GUARDED_BY(mutex_);
   std::unique_ptr<Event> event_ WEFT_GUARDED_BY(mutex_);
@@ -174,6 +179,7 @@ class Future {
   /// Blocks until done and moves the value out: for values that cannot be copied, or large ones. Once.
   T take() {
     state_->wait_until(kNever);
+    state_->join_streams();
     if (state_->failed()) state_->rethrow();
     if constexpr (!std::is_void_v<T>) return std::move(*state_->value);
   }
@@ -213,6 +219,7 @@ class Future {
 
  private:
   T get() const {
+    state_->join_streams();
     if (state_->failed()) state_->rethrow();
     if constexpr (!std::is_void_v<T>) return *state_->value;
   }

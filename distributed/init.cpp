@@ -64,6 +64,8 @@ void init_rpc(const std::string& name, InitOptions options) {
     mine.lease = options.lease;
     mine.allow = std::move(options.allow);
     mine.deny_unlisted = options.deny_unlisted;
+    mine.device_maps = std::move(options.device_maps);
+    mine.devices = std::move(options.devices);
     GrpcOptions wire;
     wire.id = mine.id;
     wire.tls = options.tls;
@@ -72,11 +74,22 @@ void init_rpc(const std::string& name, InitOptions options) {
     if (!options.listen.empty()) wire.listen = options.listen;
     else if (!is_loopback_host(launch.master_addr)) wire.listen = "0.0.0.0:0";
     agent = Agent::create(runtime, std::move(mine), [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
+    std::exception_ptr refused;
+    if (meeting) agent->add_members(meeting->join(agent->as_member(), deadline));
+    try {
+      agent->agree_on_devices(deadline - runtime->now());
+    } catch (const Timeout&) {
+      throw;
+    } catch (const PeerLost&) {
+      throw;
+    } catch (...) {  // every worker hears of it before one of them goes
+      refused = std::current_exception();
+    }
     if (meeting) {
-      agent->add_members(meeting->join(agent->as_member(), deadline));
       meeting->barrier("start", deadline);
       meeting->leave(deadline);
     }
+    if (refused) std::rethrow_exception(refused);
   } catch (...) {
     if (agent) agent->shutdown({.graceful = false});
     agent.reset();

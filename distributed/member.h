@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <weft/distributed/device_map.h>
 #include <weft/distributed/ids.h>
 #include <weft/distributed/transport.h>
 
@@ -12,6 +13,7 @@ struct Member {
   std::string name{};
   WorkerId id{};           ///< its rank
   PeerAddress address{};   ///< with its incarnation
+  DevicePlan plan{};       ///< its device maps
 };
 
 }  // namespace weft::rpc

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,11 +42,19 @@ inline constexpr uint8_t kReplyBit = 0x80;
 WEFT_API std::string to_string(Kind kind);
 
 /// Tags of extensions; one extension of each tag per message.
-enum class Tag : uint8_t { kAutograd = 1, kForks = 2, kTrace = 3, kUser = 64 };
+enum class Tag : uint8_t { kAutograd = 1, kForks = 2, kTrace = 3, kResultsToCpu = 4, kUser = 64 };
 
 struct Extension {
   Tag tag;
   std::string bytes;
+};
+
+class Staging;
+
+/// Where a tensor of a message lies at its sender and at its receiver.
+struct Place {
+  Device source{}, target{};
+  std::shared_ptr<void> host{};  ///< at the sender: where a device's bytes were copied to, once sealed
 };
 
 /// Room at the head of `bytes` that the Agent fills when it sends.
@@ -57,7 +66,8 @@ struct WEFT_API Message {
   Message(Message&&) noexcept = default;
   Message& operator=(Message&&) noexcept = default;
   /// A copy shares the tensors and does not carry `settled`.
-  Message(const Message& o) : bytes(o.bytes), body_end(o.body_end), tensors(o.tensors), extensions(o.extensions) {}
+  Message(const Message& o)
+      : bytes(o.bytes), body_end(o.body_end), tensors(o.tensors), places(o.places), staging(o.staging), extensions(o.extensions) {}
   Message& operator=(const Message& o) { return *this = Message(o); }
 
   /// The encoded values.
@@ -80,6 +90,8 @@ struct WEFT_API Message {
   std::string bytes;                ///< envelope room, body, then (once sent or received) the tail
   size_t body_end = kEnvelopeBytes; ///< where the body ends in `bytes`
   std::vector<Tensor> tensors;      ///< in the order in which the body mentions them
+  std::vector<Place> places;        ///< of the tensors; empty: all on the CPU at both ends
+  std::shared_ptr<Staging> staging; ///< copies to or from devices that must be done before it is sent, or before its values are used
   std::vector<Extension> extensions;
   /// Called once, must not block: true when the message is known to have been read (a request: an answer came that is not an error; a
   /// reply: the caller acknowledged it or gave up), false when that will never be known (error, deadline, peer lost, shutdown).

@@ -139,6 +139,7 @@ void run(const InvocationPtr& i) {
   void* object = nullptr;
   try {
     if (i->target) {
+      i->target->created.state()->join_streams();
       if (i->target->created.has_error()) std::rethrow_exception(i->target->created.error());
       if (i->target->type->name() != i->function->class_name)
         throw ValueError(str("'", i->function->name, "' is not a method of ", i->target->type->name(), ", which ", i->target->id, " refers to"));

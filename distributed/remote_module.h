@@ -6,7 +6,10 @@
 //   Tensor y = net.forward(x);                              // runs there; forward_async gives a Future
 //   DistributedOptimizer(..., net.remote_parameters(), ...)
 //   net.eval();                                             // dropout off, there
+//   RemoteModule<Net> fast("ps/cuda:0", 4, 2);              // on a device there; "rank:1/cuda:0" names the worker by rank
 //
+// A module on a device gets its inputs there wherever they come from; its results follow the device map, and come back on the cpu where that has
+// no entry for them.
 // It is a thin layer over RRef<M>, which it gives and can be made from; any other method is called through that. Switching between train
 // and eval, parameters, state and seeds need no registration in a program that mentions RemoteModule<M>; a program that only serves
 // writes WEFT_REMOTE_MODULE(Net) as well. Thread safety: as RRef; forward and train at once are as safe as they are locally.
@@ -25,12 +28,18 @@ namespace detail {
 
 /// References to the parameters of a module of this worker.
 WEFT_API std::vector<RRef<Tensor>> parameter_rrefs(const nn::Module& module, bool recurse);
+/// Its values on the CPU.
+WEFT_API nn::NamedTensors state_on_cpu(const nn::Module& module);
+/// "ps/cuda:0" or "rank:1/cuda:0" in its parts; a destination without a slash is on the cpu.
+/// Throws: ValueError for another form, DeviceError for a device of no known kind.
+WEFT_API std::pair<Destination, Device> split_remote_device(const Destination& to);
 
 // What runs on the owner.
 template <class M> std::vector<RRef<Tensor>> module_parameters(const RRef<M>& m, bool recurse) { return parameter_rrefs(m.local_value(), recurse); }
 template <class M> void module_train(const RRef<M>& m, bool on) { m.local_value().train(on); }
 template <class M> bool module_is_training(const RRef<M>& m) { return m.local_value().is_training(); }
-template <class M> nn::NamedTensors module_state(const RRef<M>& m) { return m.local_value().state_dict(); }
+template <class M> nn::NamedTensors module_state(const RRef<M>& m) { return state_on_cpu(m.local_value()); }
+template <class M> void module_to(const RRef<M>& m, const std::string& device) { m.local_value().to(Device(device)); }
 template <class M> void module_load(const RRef<M>& m, const nn::NamedTensors& state) { m.local_value().load_state_dict(state); }
 template <class M> void module_seed(const RRef<M>& m, uint64_t seed, const std::string& prefix) { m.local_value().seed(seed, prefix); }
 
@@ -40,7 +49,8 @@ bool register_module() {
   const std::string of = "RemoteModule<" + type_name<M>() + ">::";
   return register_function<&module_parameters<M>>((of + "remote_parameters").c_str()) && register_function<&module_train<M>>((of + "train").c_str()) &&
          register_function<&module_is_training<M>>((of + "is_training").c_str()) && register_function<&module_state<M>>((of + "state_dict").c_str()) &&
-         register_function<&module_load<M>>((of + "load_state_dict").c_str()) && register_function<&module_seed<M>>((of + "seed").c_str());
+         register_function<&module_load<M>>((of + "load_state_dict").c_str()) && register_function<&module_seed<M>>((of + "seed").c_str()) &&
+         register_function<&module_to<M>>((of + "to").c_str());
 }
 template <class M>
 inline const bool module_registered = register_module<M>();
@@ -52,12 +62,13 @@ class RemoteModule {
  public:
   using module_type = M;
 
-  /// Makes an M(args...) on `to`. Throws: as remote<M>; an error of M's constructor shows at the first use.
+  /// Makes an M(args...) on `to`, "worker" or "worker/device". Throws: as remote<M>; ValueError, DeviceError for a bad device. An error of M's
+  /// constructor shows at the first use; with a device that is here, as is the error of a worker that has no such device.
   template <class... A>
     requires std::is_constructible_v<M, constructor_argument_t<A>...>
-  explicit RemoteModule(const Destination& to, A&&... args) : RemoteModule(remote<M>(to, std::forward<A>(args)...)) {}
-  /// Another handle to a module that exists.
-  explicit RemoteModule(RRef<M> module) : module_(std::move(module)) {
+  explicit RemoteModule(const Destination& to, A&&... args) : RemoteModule(detail::split_remote_device(to), std::forward<A>(args)...) {}
+  /// Another handle to a module that exists, on a device of its worker.
+  explicit RemoteModule(RRef<M> module, Device device = {}) : module_(std::move(module)), device_(device) {
     static_assert(HeldRemotely<M>, "a RemoteModule holds a class that derives from nn::Module and has a forward");
     (void)detail::module_registered<M>;
   }
@@ -65,9 +76,12 @@ class RemoteModule {
   RemoteModule() = default;
 
   /// Runs the module where it is. Throws: as RRef::rpc_sync.
-  template <class... A> auto forward(A&&... args) const { return module_.template rpc_sync<&M::forward>(std::forward<A>(args)...); }
+  template <class... A> auto forward(A&&... args) const { return forward_async(std::forward<A>(args)...).take(); }
   template <class... A> auto operator()(A&&... args) const { return forward(std::forward<A>(args)...); }
-  template <class... A> auto forward_async(A&&... args) const { return module_.template rpc_async<&M::forward>(std::forward<A>(args)...); }
+  template <class... A> auto forward_async(A&&... args) const {
+    if (device_.is_cpu()) return module_.template rpc_async<&M::forward>(std::forward<A>(args)...);
+    return module_.template rpc_async_on<&M::forward>(device_, std::forward<A>(args)...);
+  }
 
   /// A reference to each parameter, owned by the module's worker, in the order of Module::parameters.
   std::vector<RRef<Tensor>> remote_parameters(bool recurse = true) const { return call<&detail::module_parameters<M>>(recurse); }
@@ -83,20 +97,31 @@ class RemoteModule {
 
   const RRef<M>& get_module_rref() const { return module_; }
   const WorkerInfo& owner() const { return module_.owner(); }
+  /// Where it works, on its worker.
+  Device device() const { return device_; }
 
  private:
   template <auto F, class... A>
   auto call(A&&... args) const { return rpc::rpc_sync<F>(module_.owner(), module_, std::forward<A>(args)...); }
+  template <class... A>
+  explicit RemoteModule(const std::pair<Destination, Device>& where, A&&... args) : RemoteModule(remote<M>(where.first, std::forward<A>(args)...), where.second) {
+    if (!device_.is_cpu()) call<&detail::module_to<M>>(to_string(device_));
+  }
   RRef<M> module_;
+  Device device_;
 };
 
 template <class M>
 struct Codec<RemoteModule<M>> {
   static std::string name() { return "RemoteModule<" + detail::type_name<M>() + ">"; }
-  static void encode(Encoder& out, const RemoteModule<M>& v) { out.put(v.get_module_rref()); }
+  static void encode(Encoder& out, const RemoteModule<M>& v) {
+    out.put(v.get_module_rref());
+    out.put(to_string(v.device()));
+  }
   static RemoteModule<M> decode(Decoder& in) {
     auto module = in.get<RRef<M>>();
-    return module ? RemoteModule<M>(std::move(module)) : RemoteModule<M>();
+    const Device device(in.get<std::string>());
+    return module ? RemoteModule<M>(std::move(module), device) : RemoteModule<M>();
   }
 };
 

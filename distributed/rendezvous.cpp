@@ -1,6 +1,6 @@
 // The rendezvous over a Store. Keys (under "init/"):
 //   name/<name> and rank/<rank>  counters: who counts to 2 has found a double and sets `abort`, which ends every wait with its text
-//   member/<rank>                name, world size, incarnation, host key and addresses
+//   member/<rank>                name, world size, incarnation, host key, device maps and addresses
 //   barrier/<name>/<who>/<round>/<rank>
 // A barrier is a wait for one key per participant, so a timeout can say who has not come; rounds are counted by each worker itself.
 #include <weft/distributed/rendezvous.h>
@@ -42,7 +42,8 @@ class StoreRendezvous final : public Rendezvous {
     try {
       if (store_->add("init/name/" + self.name, 1, deadline) > 1) abort(str("init: worker name '", self.name, "' is not unique"), deadline);
       if (store_->add(str("init/rank/", rank_), 1, deadline) > 1) abort(str("init: rank ", rank_, " is taken twice"), deadline);
-      std::vector<std::string> fields{self.name, std::to_string(size_), to_string(self.address.incarnation), self.address.host_key};
+      std::vector<std::string> fields{self.name, std::to_string(size_), to_string(self.address.incarnation), self.address.host_key,
+                                      to_line(self.plan)};
       fields.insert(fields.end(), self.address.addresses.begin(), self.address.addresses.end());
       store_->set(member_key(rank_), pack(fields), deadline);
     } catch (const Timeout& e) {
@@ -54,7 +55,7 @@ class StoreRendezvous final : public Rendezvous {
     std::vector<Member> members;
     for (int r = 0; r < size_; ++r) {
       const auto fields = unpack(values[static_cast<size_t>(r)]);
-      if (fields.size() < 4) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
+      if (fields.size() < 5) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
       if (fields[1] != std::to_string(size_)) {
         throw RpcError(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_, " has ", size_));
       }
@@ -62,7 +63,8 @@ class StoreRendezvous final : public Rendezvous {
       const auto& number = fields[2];
       std::from_chars(number.data(), number.data() + number.size(), m.address.incarnation.value);
       m.address.host_key = fields[3];
-      m.address.addresses.assign(fields.begin() + 4, fields.end());
+      m.plan = read_device_plan(fields[4]);
+      m.address.addresses.assign(fields.begin() + 5, fields.end());
       members.push_back(std::move(m));
     }
     return members;

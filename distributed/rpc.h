@@ -39,11 +39,21 @@ struct InitOptions {
   bool insecure = false;         ///< allows those without TLS
   std::map<std::string, std::vector<std::string>> allow{};   ///< as AgentOptions::allow
   bool deny_unlisted = false;
+  /// Where tensors of devices go, by callee; checked across the workers when the group forms (device_map.h).
+  DeviceMaps device_maps{};
+  std::vector<Device> devices{}; ///< CUDA devices of this worker that maps may name; empty: any
+
+  /// Adds to device_maps. Throws: ValueError unless the map stays one to one.
+  InitOptions& set_device_map(const std::string& callee, const DeviceMap& map) {
+    device_maps.set(callee, map);
+    return *this;
+  }
 };
 
 /// Joins the group and makes the default agent. Blocks until all `world_size` workers have joined.
 /// Throws: RpcError "RPC is already initialized"; ValueError for bad names, ranks, or a name that "is not unique"; Timeout that names the
-/// ranks still missing; RpcError for an address in use.
+/// ranks still missing; RpcError for an address in use; on every worker, ValueError for device maps that do not fit the group and DeviceError for a
+/// device that is not there.
 WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 
 /// Leaves the group. Graceful: waits for all workers and for all calls. Afterwards every function throws "RPC has not been initialized".

@@ -36,6 +36,7 @@ std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type,
     }
     state.references->check_usable(state);
   }
+  owned.created.state()->join_streams();
   if (owned.created.has_error()) std::rethrow_exception(owned.created.error());
   if (owned.type != type && owned.type->name() != type->name())
     throw ValueError(str(state.id, " refers to a ", owned.type->name(), ", not to a ", type->name()));

@@ -107,6 +107,9 @@ class RRef : public RRefBase {
   /// the value's creation; OwnerLost.
   template <auto M, class... A> auto rpc_sync(A&&... args) const { return rpc_async_within<M>({}, std::forward<A>(args)...).take(); }
   template <auto M, class... A> auto rpc_async(A&&... args) const { return noted(rpc_async_within<M>({}, std::forward<A>(args)...)); }
+  /// The same for a value that works on `device` of its worker, whatever the device maps say of arguments: tensors among them arrive on that device,
+  /// and results on a device that the map does not name come back on the cpu.
+  template <auto M, class... A> auto rpc_async_on(Device device, A&&... args) const;
   /// The same with the result staying there.
   template <auto M, class... A> auto remote(A&&... args) const { return remote_within<M>({}, std::forward<A>(args)...); }
   /// All of these, and to_here, with a time limit.
@@ -117,7 +120,8 @@ class RRef : public RRefBase {
 
  private:
   friend class Within<T>;
-  template <auto M, class... A> auto rpc_async_within(std::optional<Duration> limit, A&&... args) const;
+  template <auto M, class... A> auto rpc_async_within(std::optional<Duration> limit, A&&... args) const { return send_method<M>(limit, {}, std::forward<A>(args)...); }
+  template <auto M, class... A> auto send_method(std::optional<Duration> limit, std::optional<Device> device, A&&... args) const;
   template <auto M, class... A> auto remote_within(std::optional<Duration> limit, A&&... args) const;
   template <class R> static Future<R> noted(Future<R> future);
   static const ValueType& value_type_of() { return rpc::value_type<T>; }

@@ -52,14 +52,22 @@ T RRef<T>::to_here(std::optional<Duration> timeout) const {
 
 template <class T>
 template <auto M, class... A>
-auto RRef<T>::rpc_async_within(std::optional<Duration> limit, A&&... args) const {
+auto RRef<T>::send_method(std::optional<Duration> limit, std::optional<Device> device, A&&... args) const {
   using R = typename detail::FunctionTraits<M>::Answer;
   static_assert(std::is_void_v<R> || Wire<R>, "the result cannot travel: keep it there with remote()");
   state();
   detail::Use use(state_, Kind::kMethod, &method_entry<T, M>());
+  if (device) {
+    use.out().place_on(device);
+    use.out().message().extension(Tag::kResultsToCpu);
+  }
   put_arguments<M>(use.out(), std::forward<A>(args)...);
   return detail::send_use<R>(use, limit);
 }
+
+template <class T>
+template <auto M, class... A>
+auto RRef<T>::rpc_async_on(Device device, A&&... args) const { return noted(send_method<M>({}, device, std::forward<A>(args)...)); }
 
 template <class T>
 template <auto M, class... A>

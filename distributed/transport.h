@@ -29,7 +29,7 @@ namespace weft::rpc {
 
 inline constexpr uint32_t kWireVersion = 1;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
-/// Payload memory of the host; a GPU's memory has its index >= 0.
+/// A payload that stays in host memory; one for a GPU has its index >= 0.
 inline constexpr int32_t kHostDevice = -1;
 
 /// A transport's send queue to one peer is full. Throw-away condition: wait_writable, then send again.
@@ -73,7 +73,7 @@ class Release {
 struct Payload {
   const void* data = nullptr;
   int64_t bytes = 0;
-  int32_t device = kHostDevice;  ///< where `data` lies
+  int32_t device = kHostDevice;  ///< the receiver's device that it goes on to: a hint for its allocator, `data` is host memory in any case
   Release release{};
 };
 
@@ -81,7 +81,7 @@ struct Payload {
 struct Block {
   void* data = nullptr;
   int64_t bytes = 0;
-  int32_t device = kHostDevice;
+  int32_t device = kHostDevice;  ///< as the sender's Payload had it
   Release release{};
 };
 

@@ -1,12 +1,14 @@
 // Tensors in messages. A descriptor is: dtype, flags, number of dims, sizes, strides, bytes of the span; the span is the memory between
 // the first and the last element, so views keep their strides and send nothing around them. A view that uses less than half of a span of
-// 8 KiB or more is copied first.
+// 8 KiB or more is copied first. A tensor that is on a device at either end says so in two bytes more; its bytes travel as a payload, through
+// host memory (staging.h).
 #include <weft/distributed/wire_format.h>
 
 #include <cstring>
 
 #include <weft/autograd/grad_mode.h>
 #include <weft/distributed/codec.h>
+#include <weft/distributed/staging.h>
 
 namespace weft::rpc {
 
@@ -14,7 +16,10 @@ namespace {
 
 constexpr int64_t kCompactAbove = 8192;
 constexpr int64_t kMaxTensorBytes = int64_t{1} << 40;
-enum Flag : uint8_t { kRequiresGrad = 1, kInline = 2 };
+enum Flag : uint8_t { kRequiresGrad = 1, kInline = 2, kPlaced = 4 };
+constexpr uint8_t kCpuCode = 255;
+
+uint8_t code_of(Device d) { return d.is_cpu() ? kCpuCode : static_cast<uint8_t>(d.index); }
 
 template <class T>
 void append(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
@@ -63,7 +68,16 @@ void release_sent(void* storage) {
   Ref<Storage>::adopt(s).reset();
 }
 
-Tensor open_tensor(Tail& tail, std::vector<Block>& payloads, size_t& next_payload) {
+Device get_device(Tail& tail) {
+  const auto code = tail.number<uint8_t>();
+  if (code == kCpuCode) return kCpu;
+  if (code > 127) detail::malformed(str("a tensor on the device ", code));
+  return Device(DeviceType::kCuda, code);
+}
+
+bool travels_inline(const Place* place, int64_t bytes) { return bytes <= kInlineTensorBytes && (!place || place->source.is_cpu() || bytes == 0); }
+
+Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t& next_payload) {
   const auto dtype_number = tail.number<uint8_t>();
   const auto flags = tail.number<uint8_t>();
   const auto dims = tail.number<uint8_t>();
@@ -90,21 +104,37 @@ Tensor open_tensor(Tail& tail, std::vector<Block>& payloads, size_t& next_payloa
   }
   if (span > bytes / item) detail::malformed(str("a tensor of sizes ", sizes, " and strides ", strides, " in ", bytes, " bytes"));
   if ((flags & kRequiresGrad) && !is_floating(dtype)) detail::malformed("a tensor of integers that requires grad");
+  Place place;
+  if (flags & kPlaced) {
+    place.source = get_device(tail);
+    place.target = get_device(tail);
+    m.places.resize(m.tensors.size() + 1);
+    m.places.back() = place;
+  }
+  if (place.target.is_cuda() && bytes > 0 && !m.staging) m.staging = std::make_shared<Staging>();
 
   Ref<Storage> storage;
   if (bytes == 0) {
-    storage = Storage::allocate(kCpu, 0);
+    storage = Storage::allocate(place.target, 0);
   } else if (flags & kInline) {
     const std::string_view data = tail.raw(static_cast<uint64_t>(bytes));
-    storage = Storage::allocate(kCpu, data.size());
-    std::memcpy(storage->data(), data.data(), data.size());
+    if (place.target.is_cuda()) {
+      storage = m.staging->upload(place.target, data.data(), bytes, {});  // waits for the bytes to be read: they are no pinned memory
+    } else {
+      storage = Storage::allocate(kCpu, data.size());
+      std::memcpy(storage->data(), data.data(), data.size());
+    }
   } else {
     if (next_payload >= payloads.size()) detail::malformed("a tensor without its payload");
     Block& block = payloads[next_payload++];
     if (block.bytes != bytes) detail::malformed(str("a payload of ", block.bytes, " bytes for a tensor of ", bytes));
-    const auto [release, context] = block.release.take();
-    storage = release == &release_block ? Ref<Storage>::adopt(static_cast<Storage*>(context))
-                                        : Storage::borrow(kCpu, block.data, static_cast<size_t>(bytes), release, context);
+    if (place.target.is_cuda()) {
+      storage = m.staging->upload(place.target, block.data, bytes, std::move(block.release));
+    } else {
+      const auto [release, context] = block.release.take();
+      storage = release == &release_block ? Ref<Storage>::adopt(static_cast<Storage*>(context))
+                                          : Storage::borrow(kCpu, block.data, static_cast<size_t>(bytes), release, context);
+    }
   }
   Tensor t(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, dtype)));
   if (flags & kRequiresGrad) t.requires_grad_();
@@ -123,23 +153,34 @@ void seal(Message& message) {
     append(out, static_cast<uint64_t>(e.bytes.size()));
     out += e.bytes;
   }
-  for (Tensor& t : message.tensors) {
-    const bool wants_grad = t.requires_grad();
+  std::vector<bool> wants_grad;
+  for (Tensor& t : message.tensors) {  // all of these copies before the first one to host memory, which comes after what was issued here
+    wants_grad.push_back(t.requires_grad());
     const int64_t span = span_of(t);
     if (span < 0 || (span * size_of(t.dtype()) >= kCompactAbove && span > 2 * t.numel())) {
       const NoGrad off;
       t = t.detach().contiguous();
     }
+  }
+  for (size_t i = 0; i < message.tensors.size(); ++i) {
+    const Tensor& t = message.tensors[i];
+    Place* const place = i < message.places.size() ? &message.places[i] : nullptr;
+    const bool placed = place && (place->source.is_cuda() || place->target.is_cuda());
     const int64_t bytes = span_bytes(t);
-    const bool in_line = bytes <= kInlineTensorBytes;
+    const bool in_line = travels_inline(place, bytes);
     append(out, static_cast<uint8_t>(t.dtype()));
-    append(out, static_cast<uint8_t>((wants_grad ? kRequiresGrad : 0) | (in_line ? kInline : 0)));
+    append(out, static_cast<uint8_t>((wants_grad[i] ? kRequiresGrad : 0) | (in_line ? kInline : 0) | (placed ? kPlaced : 0)));
     append(out, static_cast<uint8_t>(t.dim()));
     out.append(reinterpret_cast<const char*>(t.sizes().data()), sizeof(int64_t) * static_cast<size_t>(t.dim()));
     out.append(reinterpret_cast<const char*>(t.strides().data()), sizeof(int64_t) * static_cast<size_t>(t.dim()));
     append(out, bytes);
+    if (placed) append(out, code_of(place->source)), append(out, code_of(place->target));
     if (in_line && bytes > 0) out.append(static_cast<const char*>(t.raw()), static_cast<size_t>(bytes));
+    if (in_line || !t.device().is_cuda()) continue;
+    if (!message.staging) message.staging = std::make_shared<Staging>();
+    place->host = message.staging->download(t.body().storage, t.raw(), bytes);
   }
+  if (message.staging) message.staging->close();
   Envelope e;
   e.body_end = message.body_end;
   e.tensors = static_cast<uint32_t>(message.tensors.size());
@@ -155,26 +196,41 @@ void stamp(Message& message, const Envelope& envelope) {
 
 std::vector<Payload> payloads_of(const Message& message) {
   std::vector<Payload> out;
-  for (const Tensor& t : message.tensors) {
+  for (size_t i = 0; i < message.tensors.size(); ++i) {
+    const Tensor& t = message.tensors[i];
+    const Place* const place = i < message.places.size() ? &message.places[i] : nullptr;
     const int64_t bytes = span_bytes(t);
-    if (bytes <= kInlineTensorBytes) continue;
+    if (travels_inline(place, bytes)) continue;
+    Payload p;
+    p.bytes = bytes;
+    if (place && place->target.is_cuda()) p.device = place->target.index;
+    if (place && place->host) {
+      p.data = place->host.get();
+      p.release = Release::keep(place->host);
+      out.push_back(std::move(p));
+      continue;
+    }
     Storage* storage = t.body().storage.get();
     storage->retain();
     storage->add_save();
-    Payload p;
     p.data = t.raw();
-    p.bytes = bytes;
     p.release = Release(&release_sent, storage);
     out.push_back(std::move(p));
   }
   return out;
 }
 
-Block allocate_payload(int64_t bytes) {
-  Ref<Storage> storage = Storage::allocate(kCpu, static_cast<size_t>(bytes));
+Block allocate_payload(int64_t bytes, int32_t device) {
   Block block;
-  block.data = storage->data();
   block.bytes = bytes;
+  block.device = device;
+  if (auto pinned = device == kHostDevice ? nullptr : pinned_memory(device, bytes)) {
+    block.data = pinned.get();
+    block.release = Release::keep(std::move(pinned));
+    return block;
+  }
+  Ref<Storage> storage = Storage::allocate(kCpu, static_cast<size_t>(bytes));
+  block.data = storage->data();
   block.release = Release(&release_block, storage.detach());
   return block;
 }
@@ -202,8 +258,10 @@ Message unseal(std::string header, std::vector<Block> payloads, const Envelope& 
   if (envelope.tensors > tail.size() / 11) detail::malformed(str(envelope.tensors, " tensors in ", tail.size(), " bytes"));
   m.tensors.reserve(envelope.tensors);
   size_t next_payload = 0;
-  for (uint32_t i = 0; i < envelope.tensors; ++i) m.tensors.push_back(open_tensor(tail, payloads, next_payload));
+  for (uint32_t i = 0; i < envelope.tensors; ++i) m.tensors.push_back(open_tensor(m, tail, payloads, next_payload));
   if (!tail.empty() || next_payload != payloads.size()) detail::malformed("more in it than its descriptors say");
+  if (!m.places.empty()) m.places.resize(m.tensors.size());
+  if (m.staging) m.staging->close();
   return m;
 }
 

@@ -24,18 +24,20 @@ static_assert(sizeof(Envelope) == kEnvelopeBytes);
 /// Tensors up to this many bytes travel inside the header.
 inline constexpr int64_t kInlineTensorBytes = 4096;
 
-/// Writes the tail and compacts tensors that use little of their span. The message keeps the tensors; call once per message.
+/// Writes the tail, compacts tensors that use little of their span, begins the copies of tensors of devices. The message keeps the tensors; call once
+/// per message.
 void seal(Message& message);
 /// Overwrites the envelope's fields that change from send to send.
 void stamp(Message& message, const Envelope& envelope);
 /// Payloads of a sealed message. Each keeps its storage, and counts as a save of it: an optimizer step meanwhile writes elsewhere.
 std::vector<Payload> payloads_of(const Message& message);
 
-/// Memory for an arriving payload.
-Block allocate_payload(int64_t bytes);
+/// Memory for an arriving payload; `device`: where it goes on to.
+Block allocate_payload(int64_t bytes, int32_t device = kHostDevice);
 /// Reads the envelope alone. Throws: WireError.
 Envelope open_envelope(const std::string& header);
-/// Makes the message of what has arrived. Throws: WireError.
+/// Makes the message of what has arrived, and begins the copies to devices. Throws: WireError; DeviceError for a device that is not here;
+/// OutOfMemoryError.
 Message unseal(std::string header, std::vector<Block> payloads, const Envelope& envelope);
 
 }  // namespace weft::rpc

@@ -74,6 +74,12 @@ class WEFT_API Accelerator : public Backend {
 /// The device as an Accelerator. Throws: DeviceError for the CPU, and as backend() does.
 WEFT_API Accelerator& accelerator(Device device);
 
+// The devices that have been opened so far; asking opens none.
+/// 1 + the highest index of an open device, 0 when there is none.
+WEFT_API int open_accelerators() noexcept;
+/// Null when cuda:`index` is not open.
+WEFT_API Accelerator* open_accelerator(int index) noexcept;
+
 namespace cuda {
 /// Number of CUDA devices that this program can use: 0 without the library, a driver or a device; backend(Device("cuda")) says which is missing.
 WEFT_API int device_count() noexcept;

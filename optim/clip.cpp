@@ -15,6 +15,18 @@ std::vector<Tensor> gradients(std::span<const Tensor> params) {
   return out;
 }
 
+/// The tensors of one device, which one call of its backend serves.
+struct Batch {
+  Device device;
+  std::vector<View> views{};
+  std::vector<size_t> at{};  ///< places in the list
+};
+Batch& batch_of(std::vector<Batch>& batches, Device device) {
+  for (Batch& b : batches)
+    if (b.device == device) return b;
+  return batches.emplace_back(Batch{device});
+}
+
 void check_norm(double max_norm, double p) {
   if (!(max_norm >= 0)) throw ValueError(str("clip_grad_norm: max_norm must not be negative, got ", max_norm));
   if (!(p > 0)) throw ValueError(str("clip_grad_norm: the norm's p must be positive, got ", p));
@@ -24,20 +36,21 @@ void check_norm(double max_norm, double p) {
 
 std::vector<double> grad_powers(std::span<const Tensor> grads, double p) {
   std::vector<double> out(grads.size(), 0.0);
-  std::vector<View> views;
   std::vector<Tensor> held;
-  std::vector<size_t> at;
+  std::vector<Batch> batches;
   for (size_t i = 0; i < grads.size(); ++i) {
     if (!grads[i].defined()) continue;
     held.push_back(grads[i].detach().contiguous());
-    views.push_back(held.back().view_of());
-    at.push_back(i);
+    Batch& batch = batch_of(batches, grads[i].device());
+    batch.views.push_back(held.back().view_of());
+    batch.at.push_back(i);
   }
-  if (views.empty()) return out;
-  std::vector<double> found(views.size());
-  Context context;
-  backend(held[0].device()).powers(context, p, views, found.data());
-  for (size_t k = 0; k < at.size(); ++k) out[at[k]] = found[k];
+  for (const Batch& batch : batches) {
+    std::vector<double> found(batch.views.size());
+    Context context;
+    backend(batch.device).powers(context, p, batch.views, found.data());
+    for (size_t k = 0; k < found.size(); ++k) out[batch.at[k]] = found[k];
+  }
   return out;
 }
 
@@ -55,20 +68,18 @@ double clip_factor(double total, double max_norm) { return std::min(1.0, max_nor
 
 void scale_grads(std::span<const Tensor> grads, double factor) {
   NoGrad guard;
-  std::vector<View> views;
-  Device device;
+  std::vector<Batch> batches;
   for (const Tensor& g : grads) {
     if (!g.defined()) continue;
     if (!g.is_contiguous()) {
       Tensor(g).mul_(factor);
       continue;
     }
-    device = g.device();
-    views.push_back(g.view_of());
+    batch_of(batches, g.device()).views.push_back(g.view_of());
     g.body().storage->bump_version();
   }
   Context context;
-  if (!views.empty()) backend(device).scale(context, factor, views);
+  for (const Batch& batch : batches) backend(batch.device).scale(context, factor, batch.views);
 }
 
 double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p, bool error_if_nonfinite) {

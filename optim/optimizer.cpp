@@ -74,6 +74,8 @@ void Optimizer::check(std::span<const Tensor> grads) const {
       throw ShapeError(str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", grads[i].sizes()));
     if (grads[i].dtype() != params_[i].dtype())
       throw DTypeError(str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
+    if (grads[i].device() != params_[i].device())
+      throw DeviceError(str(name(), ": parameter ", i, " lies on ", params_[i].device(), ", its gradient on ", grads[i].device()));
   }
 }
 

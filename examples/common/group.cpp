@@ -29,6 +29,7 @@ int run_group(const GroupOptions& options, const std::function<int(const std::st
   InitOptions init;
   int rank = 0;
   if (parent) {
+    if (options.before_spawn) options.before_spawn();
     children.emplace(spawn({.world_size = options.world_size, .first_rank = 1}));
     std::printf("pids: %d", static_cast<int>(getpid()));
     for (const ChildState& c : children->poll()) std::printf(" %d", c.pid);
@@ -43,6 +44,7 @@ int run_group(const GroupOptions& options, const std::function<int(const std::st
     rank = info.rank;
   }
   const std::string name = options.name(rank, parent || child);
+  if (options.configure) options.configure(name, init);
   init_rpc(name, init);
   int result = 0;
   try {

@@ -5,6 +5,10 @@
 #include <functional>
 #include <string>
 
+namespace weft::rpc {
+struct InitOptions;
+}
+
 namespace examples {
 
 struct GroupOptions {
@@ -13,6 +17,10 @@ struct GroupOptions {
   std::function<std::string(int rank, bool spawned)> name;
   /// True for workers that only serve until the others leave.
   std::function<bool(const std::string& name)> passive;
+  /// Changes the options with which a worker joins.
+  std::function<void(const std::string& name, weft::rpc::InitOptions& options)> configure{};
+  /// Runs before this program starts the other workers; what it throws is the end.
+  std::function<void()> before_spawn{};
 };
 
 /// Joins, runs body(name) unless the worker is passive, leaves. Returns the body's result; 0 for passive workers.

@@ -6,13 +6,6 @@
 namespace rnn {
 namespace {
 
-weft::Device placed(const Options& o, const std::string& part) {
-  const std::string key = part + "=";
-  const size_t at = o.place.find(key);
-  if (at == std::string::npos) return o.device.c_str();
-  return o.place.substr(at + key.size(), o.place.find(',', at) - at - key.size()).c_str();
-}
-
 std::unique_ptr<weft::optim::Optimizer> make_optimizer(const Options& o, const std::vector<Tensor>& parameters) {
   if (o.optimizer == "adam") return std::make_unique<weft::optim::Adam>(parameters, weft::optim::AdamOptions{.lr = o.lr});
   if (o.optimizer == "qhm")
@@ -25,7 +18,7 @@ class LocalModel : public Model {
   explicit LocalModel(const Options& o)
       : options_(o), embedding_(o.vocabulary, o.emsize, o.dropout, static_cast<uint64_t>(o.seed)), rnn_(make_recurrent(o)),
         decoder_(o.vocabulary, o.nhid, o.dropout, static_cast<uint64_t>(o.seed), o.tied ? embedding_.encoder.weight : Tensor()),
-        encoder_device_(placed(o, "encoder")), rnn_device_(placed(o, "rnn")), decoder_device_(placed(o, "decoder")) {
+        encoder_device_(o.placed("encoder")), rnn_device_(o.placed("rnn")), decoder_device_(o.placed("decoder")) {
     embedding_.to(encoder_device_);
     rnn_->to(rnn_device_);
     decoder_.to(decoder_device_);

@@ -28,7 +28,11 @@ int main(int argc, char** argv) {
     if (!options.tutorial && !weft::rpc::spawned_rank()) examples::load_corpus(options.data);  // a missing corpus is found before anything starts
     return examples::run_group({.world_size = 2,
                                 .name = [](int rank, bool spawned) { return (rank == 0) == spawned ? "trainer" : "ps"; },
-                                .passive = [](const std::string& name) { return name == "ps"; }},
+                                .passive = [](const std::string& name) { return name == "ps"; },
+                                .configure = [&](const std::string& name, weft::rpc::InitOptions& init) {
+                                  if (name == "trainer") init.device_maps = rnn::split_device_maps(options);
+                                },
+                                .before_spawn = [&] { weft::backend(weft::Device(options.device)); }},
                                [&](const std::string&) { return train(); });
   });
 }

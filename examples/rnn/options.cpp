@@ -1,11 +1,40 @@
 #include "options.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "../common/args.h"
+#include <weft/kernels/device.h>
 
 namespace rnn {
+
+std::string Options::placed(const std::string& part) const {
+  for (size_t at = 0; at < place.size();) {
+    const size_t end = std::min(place.find(',', at), place.size()), equals = std::min(place.find('=', at), end);
+    if (place.compare(at, equals - at, part) == 0) return place.substr(equals + 1, end - equals - 1);
+    at = end + 1;
+  }
+  return device;
+}
+
+namespace {
+/// What is wrong with --place; empty: nothing.
+std::string place_error(const std::string& place) {
+  for (size_t at = 0; at < place.size();) {
+    const size_t end = std::min(place.find(',', at), place.size());
+    const std::string item = place.substr(at, end - at), part = item.substr(0, item.find('='));
+    if (part == item || (part != "encoder" && part != "rnn" && part != "decoder")) return "'" + item + "' is not encoder=DEVICE, rnn=DEVICE or decoder=DEVICE";
+    try {
+      weft::Device(item.substr(part.size() + 1));
+    } catch (const weft::DeviceError& e) {
+      return e.what();
+    }
+    at = end + 1;
+  }
+  return "";
+}
+}  // namespace
 
 Options parse(int argc, char** argv) {
   Options o;
@@ -53,6 +82,8 @@ Options parse(int argc, char** argv) {
   if (!(o.lr >= 0) || !(o.clip > 0)) reject("--lr must not be negative and --clip must be positive");
   if (o.optimizer == "qhm" && !args.given("momentum")) o.momentum = 0.9;
   if (!o.place.empty() && o.mode != "local") reject("--place needs --mode local");
+  if (const std::string error = place_error(o.place); !error.empty()) reject("--place: " + error);
+  if (o.tied && o.placed("encoder") != o.placed("decoder")) reject("--tied needs encoder and decoder on one device");
   if (o.tutorial) {
     o.emsize = 2, o.nhid = 3, o.nlayers = 4, o.batch_size = 5, o.bptt = 3, o.vocabulary = 10;
     if (!args.given("dropout")) o.dropout = 0.5;

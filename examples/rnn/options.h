@@ -14,6 +14,8 @@ struct Options {
   double dropout = 0.2, lr = 20, clip = 0.25, momentum = 0, nu = 0.7;
   bool tied = false, print_losses = false, tutorial = false;
   int64_t vocabulary = 0;  // from the corpus
+  /// The device of "encoder", "rnn" or "decoder" in local mode: of `place`, else `device`.
+  std::string placed(const std::string& part) const;
 };
 
 Options parse(int argc, char** argv);

@@ -22,7 +22,10 @@ void load_into(weft::nn::Module& module, const weft::nn::StateDict& state) { mod
 
 /// EmbeddingTable with what its references are asked for.
 struct ServedEmbedding : EmbeddingTable {
-  ServedEmbedding(int64_t vocabulary, int64_t dim, double dropout, int64_t seed) : EmbeddingTable(vocabulary, dim, dropout, static_cast<uint64_t>(seed)) {}
+  ServedEmbedding(int64_t vocabulary, int64_t dim, double dropout, int64_t seed, const std::string& device)
+      : EmbeddingTable(vocabulary, dim, dropout, static_cast<uint64_t>(seed)) {
+    to(weft::Device(device));
+  }
   Tensor infer(const Tensor& ids) {
     weft::NoGrad guard;
     return forward(ids);
@@ -32,14 +35,16 @@ struct ServedEmbedding : EmbeddingTable {
   weft::nn::StateDict values() const { return state_dict(); }
   void restore(const weft::nn::StateDict& state) { load_into(*this, state); }
 };
-WEFT_RPC_CONSTRUCTOR(ServedEmbedding, int64_t, int64_t, double, int64_t);
+WEFT_RPC_CONSTRUCTOR(ServedEmbedding, int64_t, int64_t, double, int64_t, std::string);
 WEFT_RPC_CLASS(ServedEmbedding, forward, infer, parameter_rrefs, set_training, values, restore);
 
 /// Decoder likewise; with a reference to a table its weight is the table's.
 struct ServedDecoder : Decoder {
-  ServedDecoder(int64_t vocabulary, int64_t hidden, double dropout, int64_t seed, RRef<ServedEmbedding> tied_to)
+  ServedDecoder(int64_t vocabulary, int64_t hidden, double dropout, int64_t seed, const std::string& device, RRef<ServedEmbedding> tied_to)
       : Decoder(vocabulary, hidden, dropout, static_cast<uint64_t>(seed), tied_to ? tied_to.local_value().encoder.weight : Tensor()),
-        tied(static_cast<bool>(tied_to)) {}
+        tied(static_cast<bool>(tied_to)) {
+    to(weft::Device(device));
+  }
   Tensor infer(const Tensor& h) {
     weft::NoGrad guard;
     return forward(h);
@@ -55,7 +60,7 @@ struct ServedDecoder : Decoder {
   void restore(const weft::nn::StateDict& state) { load_into(*this, state); }
   bool tied;
 };
-WEFT_RPC_CONSTRUCTOR(ServedDecoder, int64_t, int64_t, double, int64_t, RRef<ServedEmbedding>);
+WEFT_RPC_CONSTRUCTOR(ServedDecoder, int64_t, int64_t, double, int64_t, std::string, RRef<ServedEmbedding>);
 WEFT_RPC_CLASS(ServedDecoder, forward, loss, infer, infer_loss, parameter_rrefs, set_training, values, restore);
 
 void set_server_threads(int64_t n) { weft::set_num_threads(static_cast<int>(n)); }
@@ -73,8 +78,8 @@ weft::dist_optim::DistributedOptimizer make_optimizer(const Options& o, const st
 class SplitModel : public Model {
  public:
   explicit SplitModel(const Options& o)
-      : options_(o), embedding_(weft::rpc::remote<ServedEmbedding>("ps", o.vocabulary, o.emsize, o.dropout, o.seed)), rnn_(make_recurrent(o)),
-        decoder_(weft::rpc::remote<ServedDecoder>("ps", o.vocabulary, o.nhid, o.dropout, o.seed, o.tied ? embedding_ : RRef<ServedEmbedding>())),
+      : options_(o), embedding_(weft::rpc::remote<ServedEmbedding>("ps", o.vocabulary, o.emsize, o.dropout, o.seed, o.device)), rnn_(make_recurrent(o)),
+        decoder_(weft::rpc::remote<ServedDecoder>("ps", o.vocabulary, o.nhid, o.dropout, o.seed, o.device, o.tied ? embedding_ : RRef<ServedEmbedding>())),
         optimizer_(make_optimizer(o, all_parameters())) {
     if (o.threads > 0) weft::rpc::rpc_sync<set_server_threads>("ps", o.threads);
   }
@@ -158,6 +163,12 @@ class SplitModel : public Model {
 };
 
 }  // namespace
+
+weft::rpc::DeviceMaps split_device_maps(const Options& options) {
+  const weft::Device server(options.device);
+  if (server.is_cpu()) return {};
+  return {{"ps", {{weft::kCpu, server}}}};
+}
 
 std::unique_ptr<Model> make_split_model(const Options& options) { return std::make_unique<SplitModel>(options); }
 

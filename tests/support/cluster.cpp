@@ -13,12 +13,14 @@ Cluster::Cluster(ClusterOptions options) {
     runtimes_.push_back(sim_);
   }
   std::vector<Member> members;
+  bool plans = false;
   for (int rank = 0; rank < options.size; ++rank) {
     if (!sim_) runtimes_.push_back(make_threaded_runtime({.threads = options.threads}));
     AgentOptions mine = options.agent;
     mine.id = WorkerId{rank};
     mine.name = str("worker", rank);
     if (options.each) options.each(rank, mine);
+    plans = plans || !mine.device_maps.empty() || !mine.devices.empty();
     const std::shared_ptr<Runtime> runtime = runtimes_.back();
     agents_.push_back(Agent::create(runtime, mine, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
       if (sim_) return net_->attach(mine.id, receiver);
@@ -30,9 +32,18 @@ Cluster::Cluster(ClusterOptions options) {
   }
   dead_.resize(agents_.size());
   for (const auto& agent : agents_) agent->add_members(members);
+  if (!plans) return;
+  try {
+    run_all([this](int rank) { agent(rank)->agree_on_devices(std::chrono::seconds(60)); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-Cluster::~Cluster() {
+Cluster::~Cluster() { stop(); }
+
+void Cluster::stop() {
   for (const auto& agent : agents_) {
     try {
       agent->shutdown({.graceful = false});

@@ -53,6 +53,7 @@ class Cluster {
   void shutdown(rpc::Duration timeout = std::chrono::seconds(60));
 
  private:
+  void stop();
   std::shared_ptr<rpc::SimRuntime> sim_;
   std::unique_ptr<rpc::SimNetwork> net_;
   std::vector<std::shared_ptr<rpc::Runtime>> runtimes_;

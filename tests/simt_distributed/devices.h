@@ -1,0 +1,52 @@
+// Workers with two emulated GPUs each ("cuda:0" and "cuda:1", the same two for all workers of a test) over the simulated network. Device memory cannot be
+// touched by host code, so a byte that travels without a copy through host memory ends the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <weft/autograd/ops.h>
+#include <weft/distributed.h>
+#include <weft/tensor/factories.h>
+
+#include "support/cluster.h"
+#include "support/simt/device.h"
+
+namespace weft::test {
+
+using rpc::DeviceMap;
+using rpc::DeviceMaps;
+
+inline const Device kGpu0 = "cuda:0", kGpu1 = "cuda:1";
+
+/// A group whose worker0 has the given maps.
+inline ClusterOptions mapped(DeviceMaps maps, int size = 2, Over over = Over::kSim) {
+  cuda::simt::install();
+  ClusterOptions o{.over = over, .size = size};
+  o.each = [maps = std::move(maps)](int rank, rpc::AgentOptions& a) {
+    if (rank == 0) a.device_maps = maps;
+  };
+  return o;
+}
+
+inline std::vector<float> values(const Tensor& t) { return t.to(kCpu).to_vector<float>(); }
+/// from, from + 1, ... on a device.
+inline Tensor range(int64_t n, float from, Device device) { return add(arange(n).to(kFloat32), from).to(device); }
+inline std::vector<float> range_values(int64_t n, float from) { return values(range(n, from, kCpu)); }
+
+/// The text of the E that f throws; "" with a failure when it throws none.
+template <class E, class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const E& e) {
+    return e.what();
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << "another error: " << e.what();
+    return "";
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace weft::test
