@@ -220,7 +220,7 @@ TEST(SimtDeviceGraph, a_receive_node_knows_its_device) {
     const Context context;
     const Tensor y = rpc_sync<grad_add>("worker1", x, x);
     for (const auto& node : dist_autograd::graph(context.id()))
-      if (!node.is_send) EXPECT_EQ(node.node->device(), kGpu0);
+      if (!node.is_send) { EXPECT_EQ(node.node->device(), kGpu0); }
   });
 }
 

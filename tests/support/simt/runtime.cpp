@@ -36,8 +36,10 @@ struct Memory {
     base = static_cast<unsigned char*>(p);
   }
   static size_t span(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + 2 * kZone; }
-  void protect(int rights) const {
-    if (used > 0) mprotect(base, (used + 4095) / 4096 * 4096, rights);
+  /// Closing and opening costs time by the page: a program that has used more than this leaves its memory open.
+  static constexpr size_t kClosable = 4 << 20;
+  void close_unless_large(int rights) const {
+    if (used > 0 && used <= kClosable) mprotect(base, (used + 4095) / 4096 * 4096, rights);
   }
 };
 Memory& memory() {
@@ -49,11 +51,11 @@ Memory& memory() {
 DeviceAccess::DeviceAccess() {
   Memory& m = memory();
   m.mutex.lock();
-  if (m.open++ == 0) m.protect(PROT_READ | PROT_WRITE);
+  if (m.open++ == 0) m.close_unless_large(PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
   Memory& m = memory();
-  if (--m.open == 0) m.protect(PROT_NONE);
+  if (--m.open == 0) m.close_unless_large(PROT_NONE);
   m.mutex.unlock();
 }
 
@@ -116,7 +118,8 @@ void* allocate(size_t bytes) {
     if (m.used + span > simt::kRange) return nullptr;
     begin = m.base + m.used;
     m.used += span;
-    m.protect(PROT_READ | PROT_WRITE);
+    const auto page = reinterpret_cast<uintptr_t>(begin) & ~uintptr_t{4095};
+    mprotect(reinterpret_cast<void*>(page), (reinterpret_cast<uintptr_t>(begin) + span - page + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
   }
   std::memset(begin, simt::kGuardByte, span);
   std::memset(begin + simt::kZone, simt::settings().poison, bytes);
