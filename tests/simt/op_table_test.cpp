@@ -1,4 +1,5 @@
-// The op table on the emulated device: SimtOpTable.<check>/<row>. WEFT_SIMT_ORDER chooses the order in which threads run.
+// The op table on the emulated device: SimtOpTable.<check>/<row>. WEFT_SIMT_ORDER chooses the order in which threads run, WEFT_SIMT_POISON
+// what fresh memory holds.
 #include <gtest/gtest.h>
 
 #include "support/op_table_checks.h"
