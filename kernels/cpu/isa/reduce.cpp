@@ -433,7 +433,7 @@ void arg_reduce(bool largest, int dim, V x, V values, V indices) {
 
 /// Sum of (x - mean)^2.
 template <class C>
-double squares_about(double sum, double mean, const C* p, int64_t n, int64_t stride) {
+WEFT_INLINE double squares_about(double sum, double mean, const C* p, int64_t n, int64_t stride) {
   for (int64_t i = 0; i < n; ++i) {
     const double d = static_cast<double>(p[i * stride]) - mean;
     sum += d * d;
@@ -441,17 +441,21 @@ double squares_about(double sum, double mean, const C* p, int64_t n, int64_t str
   return sum;
 }
 
+struct Moments {
+  double mean, squares;
+};
+
+/// Of a line that has to be converted; apart, so that the others do without its block.
 template <class C>
-double squares_about(const Source<C>& source, double mean, int64_t offset, int64_t n, int64_t stride) {
-  if (!source.convert) return squares_about(0, mean, source.direct(offset), n, stride);
+__attribute__((noinline)) Moments converted_moments(const Source<C>& source, int64_t offset, int64_t n, int64_t stride) {
   alignas(64) C block[kChunk];
-  double sum = 0;
+  Moments out{source.fold(kFolds<SumOp, C>, 0, offset, n, stride) / static_cast<double>(n), 0};
   for (int64_t done = 0; done < n; done += kChunk) {
     const int64_t count = n - done < kChunk ? n - done : kChunk;
     source.read(offset + done * stride, count, stride, 1, 0, block);
-    sum = squares_about(sum, mean, block, count, 1);
+    out.squares = squares_about(out.squares, out.mean, block, count, 1);
   }
-  return sum;
+  return out;
 }
 
 template <class C>
@@ -459,10 +463,16 @@ void mean_var_as(int64_t correction, const View& x, const View& mean, const View
   const int64_t n = x.size(1), step = x.stride(1);
   const Source<C> source(x);
   each_line<3>({x.size(0), n}, 1, {x.strides, {mean.stride(0), 0}, {var.stride(0), 0}}, [&](const Lines<3>& line) {
-    const double m = source.fold(kFolds<SumOp, C>, 0, line.offset(0), n, step) / static_cast<double>(n);
-    const double sum = squares_about(source, m, line.offset(0), n, step);
-    put(mean, line.offset(1), m);
-    put(var, line.offset(2), n - correction > 0 ? sum / static_cast<double>(n - correction) : std::numeric_limits<double>::quiet_NaN());
+    Moments of;
+    if (source.convert) {
+      of = converted_moments(source, line.offset(0), n, step);
+    } else {
+      const C* const p = source.direct(line.offset(0));
+      of.mean = fold_line<SumOp>(p, n, step) / static_cast<double>(n);
+      of.squares = squares_about(0, of.mean, p, n, step);
+    }
+    put(mean, line.offset(1), of.mean);
+    put(var, line.offset(2), n - correction > 0 ? of.squares / static_cast<double>(n - correction) : std::numeric_limits<double>::quiet_NaN());
   });
 }
 
