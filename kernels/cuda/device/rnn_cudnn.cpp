@@ -128,6 +128,13 @@ struct Call {
   }
 };
 
+int64_t elements_of(const Plan& plan, DType dtype) { return static_cast<int64_t>(plan.reserve / static_cast<size_t>(size_of(dtype)) + 1); }
+
+void expect_reserve(const Plan& plan, const View& reserve) {
+  if (reserve.numel() != elements_of(plan, reserve.dtype))
+    throw CudaError(str("cudnn: the reserve has ", reserve.numel(), " elements, the layer wants ", elements_of(plan, reserve.dtype), "; was allow_tf32 changed since?"));
+}
+
 /// A view as cuDNN wants it, without gaps; [T, ..] from the last step to the first when `turned`. kOut: finish() brings it to the view.
 class Packed {
  public:
@@ -222,8 +229,7 @@ bool takes(CudaBackend& backend, const RnnLayer& layer, const RnnInputs& in) {
 
 int64_t reserve_size(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in) {
   const Call call(backend, context, layer, in);
-  const auto element = static_cast<size_t>(size_of(in.x.dtype));
-  return static_cast<int64_t>(call.plan.reserve / element + 1);
+  return elements_of(call.plan, in.x.dtype);
 }
 
 void forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
@@ -232,6 +238,7 @@ void forward(CudaBackend& backend, Context& context, const RnnLayer& layer, cons
   const Plan& plan = call.plan;
   const Sizes s(layer, in);
   const bool lstm = layer.mode == RnnMode::kLstm, training = out.reserve.defined();
+  if (training) expect_reserve(plan, out.reserve);
   const Packed x(call, in.x, s.dtype, Flow::kIn, layer.reverse), h0(call, in.h0, s.dtype, Flow::kIn), c0(call, lstm ? in.c0 : View{}, s.dtype, Flow::kIn);
   const Packed y(call, out.y, s.dtype, Flow::kOut, layer.reverse), hn(call, out.hn, s.dtype, Flow::kOut), cn(call, lstm ? out.cn : View{}, s.dtype, Flow::kOut);
   const Scratch weights(backend, context, plan.weights), work(backend, context, training ? plan.training_work : plan.inference_work);
@@ -251,6 +258,7 @@ void backward(CudaBackend& backend, Context& context, const RnnLayer& layer, con
   const Library& lib = call.lib;
   const Sizes s(layer, in);
   const bool lstm = layer.mode == RnnMode::kLstm;
+  expect_reserve(plan, out.reserve);
   const Packed x(call, in.x, s.dtype, Flow::kIn, layer.reverse), h0(call, in.h0, s.dtype, Flow::kIn), c0(call, lstm ? in.c0 : View{}, s.dtype, Flow::kIn);
   const Packed y(call, out.y, s.dtype, Flow::kIn, layer.reverse), late_h(call, dhn, s.dtype, Flow::kIn), late_c(call, lstm ? dcn : View{}, s.dtype, Flow::kIn);
   const Packed grad(call, dy, s.dtype, Flow::kIn, layer.reverse), dh0(call, grads.dh0, s.dtype, Flow::kOut), dc0(call, lstm ? grads.dc0 : View{}, s.dtype, Flow::kOut);

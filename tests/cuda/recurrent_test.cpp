@@ -1,9 +1,10 @@
-// Recurrent layers on a CUDA device, where there is one: cuDNN's against weft's own cell, and both against the CPU.
+// Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, and both against the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
+#include <weft/kernels/accelerator.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/weft.h>
 
@@ -12,13 +13,9 @@ namespace {
 
 constexpr RnnMode kModes[] = {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu};
 
-struct RecurrentDevice : testing::Test {
+struct CudaRecurrent : testing::Test {
   void SetUp() override {
-    try {
-      backend(gpu);
-    } catch (const DeviceError& e) {
-      GTEST_SKIP() << e.what();
-    }
+    if (!cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   }
   void TearDown() override { cuda::set_use_cudnn(before); }
   const Device gpu{DeviceType::kCuda, 0};
@@ -104,7 +101,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-TEST_F(RecurrentDevice, the_own_cell_matches_the_cpu) {
+TEST_F(CudaRecurrent, the_own_cell_matches_the_cpu) {
   cuda::set_use_cudnn(false);
   for (const Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
@@ -113,7 +110,7 @@ TEST_F(RecurrentDevice, the_own_cell_matches_the_cpu) {
   }
 }
 
-TEST_F(RecurrentDevice, cudnn_matches_the_own_cell) {
+TEST_F(CudaRecurrent, cudnn_matches_the_own_cell) {
   int taken = 0;
   for (const Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
@@ -127,7 +124,7 @@ TEST_F(RecurrentDevice, cudnn_matches_the_own_cell) {
   if (taken == 0) GTEST_SKIP() << "there is no cuDNN here";
 }
 
-TEST_F(RecurrentDevice, cudnn_goes_over_a_retained_graph_twice) {
+TEST_F(CudaRecurrent, cudnn_goes_over_a_retained_graph_twice) {
   cuda::set_use_cudnn(true);
   for (const RnnMode mode : kModes) {
     const Case c{.mode = mode};
@@ -135,7 +132,7 @@ TEST_F(RecurrentDevice, cudnn_goes_over_a_retained_graph_twice) {
   }
 }
 
-TEST_F(RecurrentDevice, a_switch_between_forward_and_backward_changes_nothing) {
+TEST_F(CudaRecurrent, a_switch_between_forward_and_backward_changes_nothing) {
   for (const bool first : {true, false}) {
     cuda::set_use_cudnn(first);
     const Case c;
@@ -147,7 +144,7 @@ TEST_F(RecurrentDevice, a_switch_between_forward_and_backward_changes_nothing) {
   }
 }
 
-TEST_F(RecurrentDevice, a_layer_repeats_its_bits) {
+TEST_F(CudaRecurrent, a_layer_repeats_its_bits) {
   for (const bool cudnn : {false, true}) {
     cuda::set_use_cudnn(cudnn);
     const Case c{.steps = 35, .batch = 20, .inputs = 65, .hidden = 65};
