@@ -152,6 +152,9 @@ class WEFT_API Backend {
   virtual void powers(Context&, double p, std::span<const View> xs, double* out) = 0;
   /// x *= factor for every tensor.
   virtual void scale(Context&, double factor, std::span<const View> xs) = 0;
+  /// norm (float64, one number) = the p-norm of all xs together, from their powers added in order; x *= min(1, max_norm / (norm + 1e-6)).
+  /// Where results come later, the norm does too: nothing waits.
+  virtual void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) = 0;
 
   /// Waits until everything issued so far is done.
   virtual void synchronize() = 0;

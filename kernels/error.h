@@ -10,6 +10,12 @@
 #include <utility>
 
 #define WEFT_API __attribute__((visibility("default")))
+/// On functions that run on the host and in kernels.
+#if defined(__CUDACC__)
+#define WEFT_HD __host__ __device__
+#else
+#define WEFT_HD
+#endif
 
 namespace weft {
 

@@ -8,11 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-#if defined(__CUDACC__)
-#define WEFT_HD __host__ __device__
-#else
-#define WEFT_HD
-#endif
+#include <weft/kernels/error.h>
 
 namespace weft::kernels::math {
 

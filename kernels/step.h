@@ -2,6 +2,7 @@
 // the whole update rule. A backend runs the functor over every element of every tensor in one call.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,13 +22,26 @@ struct StepTensor {
   const void* hyper = nullptr;  ///< the functor instance for this tensor's group and step (type known to the kernel)
 };
 
-/// A functor compiled for one backend: runs elements [begin, end) of one tensor. `run` for float32 and float64.
+/// A functor compiled for the CPU: runs elements [begin, end) of one tensor, of float32 or float64. Other backends find theirs by the name.
 struct StepKernel {
   const char* name = "";
   void (*run_f32)(const StepTensor& t, int64_t begin, int64_t end) = nullptr;
   void (*run_f64)(const StepTensor& t, int64_t begin, int64_t end) = nullptr;
-  const void* cuda = nullptr;  ///< the launcher that WEFT_STEP_CUDA registers, null when there is none
+  const void* cuda = nullptr;  ///< its StepCuda; null: the one that is registered under `name`
   int state_count = 0;
 };
+
+struct StepTable;  // of the whole list in device memory: cuda/step_cuda.h
+
+/// A functor compiled for CUDA devices by WEFT_STEP_CUDA (cuda/step_cuda.h): `launch` runs every element of every tensor.
+struct StepCuda {
+  size_t functor_bytes = 0;
+  int state_count = 0;
+  void (*launch)(void* stream, const char* name, DType dtype, const StepTable& table) = nullptr;
+};
+/// Remembers `form`, which lives as long as the program, under a copy of `name`. Returns true.
+WEFT_API bool register_step_cuda(const char* name, const StepCuda* form);
+/// The form of a kernel. Throws: DeviceError that names WEFT_STEP_CUDA when there is none, or when several rules go by the name.
+WEFT_API const StepCuda& step_cuda_form(const StepKernel& kernel);
 
 }  // namespace weft

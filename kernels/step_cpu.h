@@ -17,7 +17,8 @@
 // What V offers: + - * / with V, double or int on either side, unary -, += -= *= /=; comparisons < <= > >= == that give a mask V::Mask
 // (& | ~ combine masks); and the functions sqrt(x), abs(x), max(a, b), min(a, b), select(mask, a, b). Doubles are rounded to the
 // element type once. A rule that needs another function of a scalar computes it before, as a member. Values of one element depend on
-// that element alone: no lane index, no sum over lanes, so results do not depend on how the work is cut.
+// that element alone: no lane index, no sum over lanes, so results do not depend on how the work is cut. For CUDA devices the call
+// operator is marked WEFT_HD and the rule named in a .cu file: cuda/step_cuda.h.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 namespace weft::step {
 
 #define WEFT_DEFINE_RULE(Rule) \
-  template <> StepKernel builtin_kernel<Rule>() { return make_step_kernel<Rule>(#Rule); }
+  template <> StepKernel builtin_kernel<Rule>() { return make_step_kernel<Rule>("weft::step::" #Rule); }
 WEFT_STEP_RULES(WEFT_DEFINE_RULE)
 #undef WEFT_DEFINE_RULE
 

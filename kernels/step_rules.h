@@ -10,7 +10,7 @@ namespace weft::step {
 /// d = sign * g + decay * p.
 struct Gradient {
   double sign = 1, decay = 0;
-  template <class V> V operator()(const V& p, const V& g) const {
+  template <class V> WEFT_HD V operator()(const V& p, const V& g) const {
     V d = g;
     if (sign < 0) d = -d;
     if (decay != 0) d += decay * p;
@@ -23,7 +23,7 @@ struct Sgd {
   static constexpr int kState = 0;
   Gradient gradient;
   double lr = 0;
-  template <class V> void operator()(V& p, const V& g, V*) const { p -= lr * gradient(p, g); }
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V*) const { p -= lr * gradient(p, g); }
 };
 
 /// buf = m buf + (1 - dampening) d, the first time buf = d; p -= lr (nesterov ? d + m buf : buf). 20 bytes.
@@ -32,7 +32,7 @@ struct SgdMomentum {
   Gradient gradient;
   double lr = 0, momentum = 0, keep = 1;  // keep = 1 - dampening, 1 on the first step
   bool nesterov = false;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     s[0] = momentum * s[0] + keep * d;
     p -= lr * (nesterov ? d + momentum * s[0] : s[0]);
@@ -44,7 +44,7 @@ struct Qhm {
   static constexpr int kState = 1;
   Gradient gradient;
   double lr = 0, momentum = 0, nu = 0, shrink = 1;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     if (shrink != 1) p *= shrink;
     s[0] = momentum * s[0] + (1 - momentum) * d;
@@ -57,7 +57,7 @@ struct Adam {
   static constexpr int kState = 2;
   Gradient gradient;
   double rate = 0, beta1 = 0, beta2 = 0, root = 1, eps = 0, shrink = 1;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     if (shrink != 1) p *= shrink;
     s[0] = beta1 * s[0] + (1 - beta1) * d;
@@ -71,7 +71,7 @@ struct AdamMax {
   static constexpr int kState = 3;
   Gradient gradient;
   double rate = 0, beta1 = 0, beta2 = 0, root = 1, eps = 0, shrink = 1;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     if (shrink != 1) p *= shrink;
     s[0] = beta1 * s[0] + (1 - beta1) * d;
@@ -86,7 +86,7 @@ struct QhAdam {
   static constexpr int kState = 2;
   Gradient gradient;
   double lr = 0, a1 = 0, a2 = 0, nu1 = 1, nu2 = 1, eps = 0, shrink = 1;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     if (shrink != 1) p *= shrink;
     const V square = d * d;
@@ -102,7 +102,7 @@ struct RmsProp {
   Gradient gradient;
   double lr = 0, alpha = 0, eps = 0, momentum = 0;
   bool centered = false;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     s[0] = alpha * s[0] + (1 - alpha) * (d * d);
     V spread = s[0];
@@ -120,7 +120,7 @@ struct Adagrad {
   static constexpr int kState = 1;
   Gradient gradient;
   double rate = 0, eps = 0;
-  template <class V> void operator()(V& p, const V& g, V* s) const {
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
     s[0] += d * d;
     p -= rate * d / (sqrt(s[0]) + eps);

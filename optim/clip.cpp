@@ -1,10 +1,11 @@
 #include <weft/optim/clip.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include <weft/autograd/grad_mode.h>
 #include <weft/kernels/backend.h>
+#include <weft/kernels/norm.h>
+#include <weft/tensor/factories.h>
 
 namespace weft::optim {
 namespace {
@@ -55,16 +56,12 @@ std::vector<double> grad_powers(std::span<const Tensor> grads, double p) {
 }
 
 double total_norm(std::span<const double> powers, double p) {
-  double total = 0;
-  if (std::isinf(p)) {
-    for (const double v : powers) total = std::isnan(v) ? v : std::max(total, v);
-    return total;
-  }
-  for (const double v : powers) total += v;
-  return p == 2 ? std::sqrt(total) : std::pow(total, 1 / p);
+  NormSum sum(p);
+  for (const double v : powers) sum.add(v);
+  return sum.norm();
 }
 
-double clip_factor(double total, double max_norm) { return std::min(1.0, max_norm / (total + 1e-6)); }
+double clip_factor(double total, double max_norm) { return weft::clip_factor(total, max_norm); }
 
 void scale_grads(std::span<const Tensor> grads, double factor) {
   NoGrad guard;
@@ -82,11 +79,35 @@ void scale_grads(std::span<const Tensor> grads, double factor) {
   for (const Batch& batch : batches) backend(batch.device).scale(context, factor, batch.views);
 }
 
+Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p) {
+  check_norm(max_norm, p);
+  const std::vector<Tensor> grads = gradients(params);
+  std::vector<Batch> batches;
+  bool whole = true;
+  for (const Tensor& g : grads) {
+    if (!g.defined()) continue;
+    whole = whole && g.is_contiguous();
+    batch_of(batches, g.device()).views.push_back(g.view_of());
+  }
+  if (!whole || batches.size() != 1) {  // parts that only the host can bring together
+    const double total = total_norm(grad_powers(grads, p), p);
+    scale_grads(grads, clip_factor(total, max_norm));
+    return scalar_tensor(total, {.dtype = kFloat64});
+  }
+  Tensor norm = empty({}, {.dtype = kFloat64, .device = batches[0].device});
+  for (const Tensor& g : grads)
+    if (g.defined()) g.body().storage->bump_version();
+  Context context;
+  backend(batches[0].device).clip_norm(context, max_norm, p, batches[0].views, norm.view_of());
+  return norm;
+}
+
 double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p, bool error_if_nonfinite) {
+  if (!error_if_nonfinite) return clip_grad_norm_async(params, max_norm, p).item<double>();
   check_norm(max_norm, p);
   const std::vector<Tensor> grads = gradients(params);
   const double total = total_norm(grad_powers(grads, p), p);
-  if (error_if_nonfinite && !std::isfinite(total)) throw ValueError(str("clip_grad_norm: the total norm is ", total));
+  if (!std::isfinite(total)) throw ValueError(str("clip_grad_norm: the total norm is ", total));
   scale_grads(grads, clip_factor(total, max_norm));
   return total;
 }

@@ -85,6 +85,8 @@ void Optimizer::step(std::span<const Tensor> grads) {
 
   std::vector<Variant> variants;
   for (size_t g = 0; g < groups(); ++g) variants.push_back(variant(g));
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i].defined() && !params_[i].device().is_cpu()) step_cuda_form(variants[slots_[i].group].kernel);  // throws before anything changes
   size_t bytes = 0;
   std::vector<Tensor> held;  // contiguous gradients, alive until the pass is over
   for (size_t i = 0; i < grads.size(); ++i)

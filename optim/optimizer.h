@@ -9,6 +9,7 @@
 //     template <class V> void operator()(V& p, const V& g, V* s) const { s[0] = m * s[0] + (1 - m) * g; p -= lr * select(s[0] > 0, V(1), V(-1)); }
 //   };
 //   optim::Fused<SignMomentum> opt(model.parameters(), {.lr = 0.01});
+// For parameters on CUDA devices its call operator is marked WEFT_HD, and a .cu file says WEFT_STEP_CUDA(SignMomentum) (kernels/cuda/step_cuda.h).
 // It gets the multi-tensor kernel (one backend call per step), parameter groups, state saving and the distributed optimizer.
 // The second constructor argument is the number of this parameter's step, from 1. State begins at zero and persists across steps; a
 // gradient is never written; a parameter without a gradient is skipped and keeps its state.

@@ -42,7 +42,7 @@ class LocalModel : public Model {
     optimizer_->zero_grad();
     const Tensor loss = this->loss(window, hidden);
     loss.backward();
-    weft::optim::clip_grad_norm(parameters_, options_.clip);
+    weft::optim::clip_grad_norm_async(parameters_, options_.clip);
     optimizer_->step();
     return loss.item<double>();
   }

@@ -2,9 +2,11 @@
 #include <weft/kernels/cpu/cpu_backend.h>
 
 #include <cstring>
+#include <vector>
 
 #include <weft/kernels/cpu/allocator.h>
 #include <weft/kernels/cpu/isa_table.h>
+#include <weft/kernels/norm.h>
 
 namespace weft::kernels {
 
@@ -108,6 +110,14 @@ class CpuBackend final : public Backend {
   }
   void powers(Context&, double p, std::span<const View> xs, double* out) override { isa_table().powers(p, xs, out); }
   void scale(Context&, double factor, std::span<const View> xs) override { isa_table().scale(factor, xs); }
+  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override {
+    std::vector<double> each(xs.size());
+    isa_table().powers(p, xs, each.data());
+    NormSum sum(p);
+    for (const double power : each) sum.add(power);
+    *norm.as<double>() = sum.norm();
+    isa_table().scale(clip_factor(sum.norm(), max_norm), xs);
+  }
 
   void synchronize() override {}
 };

@@ -86,6 +86,7 @@ class CudaBackend final : public Accelerator {
   void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>) override;
   void powers(Context&, double p, std::span<const View> xs, double* out) override;
   void scale(Context&, double factor, std::span<const View> xs) override;
+  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
   void synchronize() override;
 
   DeviceProperties properties() override;

@@ -109,7 +109,10 @@ template <class Body> constexpr int resident_blocks() {
 }
 template <class Body> __global__ void __launch_bounds__(most_threads<Body>(), resident_blocks<Body>()) run(const Body body) { body(Thread{}); }
 /// Throws: CudaError that names the kernel.
-void check_launch(const char* name);
+inline void check_launch(const char* name) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
+}
 }  // namespace inner
 
 /// Starts the kernel on a stream. Throws: CudaError that names it.

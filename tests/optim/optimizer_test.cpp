@@ -190,6 +190,18 @@ TEST(Clip, the_norm_of_three_and_four_is_five) {
   EXPECT_TRUE(close(p.grad(), tensor({3., -3.5}), 0, 0));
 }
 
+TEST(Clip, the_norm_that_does_not_wait_is_the_same_number) {
+  Tensor p = zeros({2}).requires_grad_(), q = zeros({2, 2}).requires_grad_();
+  p.set_grad(tensor({3., 4.}));
+  EXPECT_EQ(clip_grad_norm_async(std::vector<Tensor>{p, q}, 10).item<double>(), 5);
+  EXPECT_TRUE(close(p.grad(), tensor({3., 4.}), 0, 0));
+  q.set_grad(tensor({0., 0., 0., 12.}).reshape({2, 2}).transpose(0, 1));  // not contiguous
+  EXPECT_EQ(clip_grad_norm_async(std::vector<Tensor>{p, q}, 1.3).item<double>(), 13);
+  EXPECT_TRUE(close(q.grad(), tensor({0., 0., 0., 1.2}).reshape({2, 2}), 0, 1e-6));
+  EXPECT_EQ(clip_grad_norm_async(std::vector<Tensor>{zeros({2}).requires_grad_()}, 1).item<double>(), 0);
+  EXPECT_THROW(clip_grad_norm_async(std::vector<Tensor>{p}, 1, 0), ValueError);
+}
+
 TEST(Schedule, plateau_cuts_by_four_when_validation_does_not_improve) {
   Tensor p = ones({1}).requires_grad_();
   SGD sgd({p}, {.lr = 20});

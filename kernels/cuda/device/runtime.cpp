@@ -19,10 +19,6 @@ cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
 cudaEvent_t event_of(void* e) { return static_cast<cudaEvent_t>(e); }
 }  // namespace
 
-namespace inner {
-void check_launch(const char* name) { check(cudaGetLastError(), name); }
-}  // namespace inner
-
 namespace runtime {
 
 int device_count() {

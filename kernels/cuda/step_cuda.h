@@ -1,0 +1,158 @@
+// Fused optimizer steps on CUDA devices. A rule (kernels/step_cpu.h says what one is) runs there when its call operator is marked WEFT_HD
+// and one .cu file of the program says
+//
+//   #include <weft/kernels/cuda/step_cuda.h>
+//   #include "sign_momentum.h"
+//   WEFT_STEP_CUDA(SignMomentum)
+//
+// which compiles the rule for the device and registers it under its kernel's name: SignMomentum::kName, or its own where there is none.
+// On the device V is a single float or double with the same operators and functions; a thread loads and stores packs of 16 bytes, so memory
+// moves as on the CPU. One launch takes every tensor of a step: a block works on one chunk of one tensor and reads from a table
+// which that is, and which functor instance belongs to it. Nothing is needed from weft::cuda at link time.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+
+#include <weft/kernels/cuda/packs.h>
+#include <weft/kernels/cuda/simt.h>
+#include <weft/kernels/dtype.h>
+#include <weft/kernels/math.h>
+#include <weft/kernels/step.h>
+
+namespace weft::step_cuda {
+
+/// One tensor of a step as the device sees it.
+struct Row {
+  const void* param;
+  void* out;
+  const void* grad;
+  void* state[kMaxStepState];
+  int64_t numel;
+  int64_t hyper;  ///< byte offset of its functor
+  int64_t packs;  ///< not 0: all of its memory begins at 16-byte borders
+};
+/// Elements [number * length, ...) of a tensor.
+struct Chunk {
+  int32_t tensor, number;
+};
+}  // namespace weft::step_cuda
+
+namespace weft {
+/// A step's table in device memory, one block per chunk; `length` is a multiple of 16.
+struct StepTable {
+  const step_cuda::Row* rows = nullptr;
+  const step_cuda::Chunk* chunks = nullptr;
+  const unsigned char* functors = nullptr;
+  int64_t chunk_count = 0, length = 0;
+};
+}  // namespace weft
+
+namespace weft::step_cuda {
+
+/// What a rule computes with: one number.
+template <class T> class Number {
+ public:
+  using Mask = Number<bool>;
+  WEFT_HD Number() : v_(0) {}
+  template <class S> requires std::is_arithmetic_v<S>
+  WEFT_HD Number(S x) : v_(static_cast<T>(x)) {}
+  WEFT_HD T value() const { return v_; }
+  WEFT_HD friend Number operator+(Number a, Number b) { return Number(a.v_ + b.v_); }
+  WEFT_HD friend Number operator-(Number a, Number b) { return Number(a.v_ - b.v_); }
+  WEFT_HD friend Number operator*(Number a, Number b) { return Number(a.v_ * b.v_); }
+  WEFT_HD friend Number operator/(Number a, Number b) { return Number(a.v_ / b.v_); }
+  WEFT_HD Number operator-() const { return Number(-v_); }
+  WEFT_HD Number& operator+=(Number o) { return *this = *this + o; }
+  WEFT_HD Number& operator-=(Number o) { return *this = *this - o; }
+  WEFT_HD Number& operator*=(Number o) { return *this = *this * o; }
+  WEFT_HD Number& operator/=(Number o) { return *this = *this / o; }
+  WEFT_HD friend Mask operator<(Number a, Number b) { return Mask(a.v_ < b.v_); }
+  WEFT_HD friend Mask operator<=(Number a, Number b) { return Mask(a.v_ <= b.v_); }
+  WEFT_HD friend Mask operator>(Number a, Number b) { return Mask(a.v_ > b.v_); }
+  WEFT_HD friend Mask operator>=(Number a, Number b) { return Mask(a.v_ >= b.v_); }
+  WEFT_HD friend Mask operator==(Number a, Number b) { return Mask(a.v_ == b.v_); }
+  WEFT_HD friend Number select(Mask m, Number a, Number b) { return m.value() ? a : b; }
+  WEFT_HD friend Number max(Number a, Number b) { return a.v_ > b.v_ ? a : b; }
+  WEFT_HD friend Number min(Number a, Number b) { return a.v_ < b.v_ ? a : b; }
+  WEFT_HD friend Number abs(Number a) { return Number(a.v_ > 0 ? a.v_ : T(0) - a.v_); }
+  WEFT_HD friend Number sqrt(Number a) { return Number(std::sqrt(a.v_)); }
+
+ private:
+  T v_;
+};
+template <> class Number<bool> {
+ public:
+  WEFT_HD explicit Number(bool v) : v_(v) {}
+  WEFT_HD bool value() const { return v_; }
+  WEFT_HD friend Number operator&(Number a, Number b) { return Number(a.v_ && b.v_); }
+  WEFT_HD friend Number operator|(Number a, Number b) { return Number(a.v_ || b.v_); }
+  WEFT_HD friend Number operator~(Number a) { return Number(!a.v_); }
+
+ private:
+  bool v_;
+};
+
+/// One chunk per block.
+template <class F, class T> struct Step {
+  static constexpr bool kIndependent = true;
+  static constexpr int kThreads = 256;
+  static constexpr int kStates = F::kState > 0 ? F::kState : 1, kPack = 16 / static_cast<int>(sizeof(T));
+  StepTable table;
+
+  WEFT_DEVICE void operator()(cuda::Thread t) const {
+    const Chunk chunk = table.chunks[t.block()];
+    const Row row = table.rows[chunk.tensor];
+    const F f = *reinterpret_cast<const F*>(table.functors + row.hyper);
+    const int64_t begin = chunk.number * table.length, end = begin + table.length < row.numel ? begin + table.length : row.numel;
+    int64_t rest = begin;
+    if (row.packs) {
+      rest = begin + (end - begin) / kPack * kPack;
+      for (int64_t i = begin + static_cast<int64_t>(t.id()) * kPack; i < rest; i += static_cast<int64_t>(t.count()) * kPack) update<kPack>(f, row, i);
+    }
+    for (int64_t i = rest + t.id(); i < end; i += t.count()) update<1>(f, row, i);
+  }
+  template <int N> WEFT_DEVICE void update(const F& f, const Row& row, int64_t i) const {
+    using cuda::Pack;
+    Pack<T, N> p = cuda::load_pack<T, N>(row.param, i), s[kStates];
+    const Pack<T, N> g = cuda::load_pack<T, N>(row.grad, i);
+    for (int k = 0; k < F::kState; ++k) s[k] = cuda::load_pack<T, N>(row.state[k], i);
+    for (int j = 0; j < N; ++j) {
+      Number<T> value(p.at[j]), state[kStates];
+      for (int k = 0; k < F::kState; ++k) state[k] = Number<T>(s[k].at[j]);
+      f(value, Number<T>(g.at[j]), state);
+      p.at[j] = value.value();
+      for (int k = 0; k < F::kState; ++k) s[k].at[j] = state[k].value();
+    }
+    cuda::store_pack(row.out, i, p);
+    for (int k = 0; k < F::kState; ++k) cuda::store_pack(row.state[k], i, s[k]);
+  }
+};
+
+template <class F> void run(void* stream, const char* name, DType dtype, const StepTable& table) {
+  const cuda::Grid grid{.blocks = table.chunk_count};
+  if (dtype == DType::kFloat64) cuda::launch(stream, name, grid, Step<F, double>{table});
+  else cuda::launch(stream, name, grid, Step<F, float>{table});
+}
+
+/// Under F::kName where there is one.
+template <class F> const char* name_of(const char* otherwise) {
+  if constexpr (requires { F::kName; }) return F::kName;
+  else return otherwise;
+}
+template <class F> bool register_rule(const char* name) {
+  static_assert(std::is_trivially_copyable_v<F> && alignof(F) <= 16, "a step functor is plain data");
+  static_assert(F::kState >= 0 && F::kState <= kMaxStepState);
+  static constexpr StepCuda form{sizeof(F), F::kState, run<F>};
+  return register_step_cuda(name, &form);
+}
+
+}  // namespace weft::step_cuda
+
+#define WEFT_STEP_CUDA_JOIN2(a, b) a##b
+#define WEFT_STEP_CUDA_JOIN(a, b) WEFT_STEP_CUDA_JOIN2(a, b)
+/// Compiles `Rule` for CUDA devices; in a .cu file, at namespace scope.
+#define WEFT_STEP_CUDA(Rule) WEFT_STEP_CUDA_AS(::weft::step_cuda::name_of<Rule>(#Rule), Rule)
+/// The same under another kernel name.
+#define WEFT_STEP_CUDA_AS(name, Rule) \
+  [[maybe_unused]] static const bool WEFT_STEP_CUDA_JOIN(weft_step_cuda_, __COUNTER__) = ::weft::step_cuda::register_rule<Rule>(name);

@@ -1,0 +1,182 @@
+// Softmax, cross entropy and layer norm of the CUDA backend against the CPU's: rows of a few lanes, of a warp and of a block, on and off the borders of
+// packs, strided; and what a bad target does.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/simt/operand.h"
+#include "support/simt/thread.h"
+
+namespace weft::cuda {
+namespace {
+
+using simt::device;
+using simt::expect_same;
+using simt::Operand;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr DType kFloats[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
+
+double tolerance(DType t) { return t == kFloat16 ? 2e-3 : t == kBFloat16 ? 1.6e-2 : t == kFloat32 ? 4e-6 : 1e-13; }
+
+struct Rows {
+  Shape sizes, strides;
+  int64_t offset = 0;
+};
+std::string to_string(const Rows& r) { return str(r.sizes, " strides ", r.strides, " from ", r.offset); }
+
+std::vector<Rows> row_cases() {
+  std::vector<Rows> cases;
+  for (const int64_t n : {1, 2, 3, 5, 8, 9, 16, 31, 33, 64, 67, 127, 130, 257, 511}) cases.push_back({{3, n}, {n, 1}});
+  cases.push_back({{70, 12}, {12, 1}});
+  cases.push_back({{600, 20}, {20, 1}});       // more rows than teams of a block
+  cases.push_back({{2, 700}, {700, 1}});       // a block per row
+  cases.push_back({{2, 2051}, {2053, 1}, 3});  // off the borders of packs
+  cases.push_back({{5, 33}, {1, 5}});          // columns apart
+  cases.push_back({{4, 40}, {81, 2}});
+  return cases;
+}
+
+void compare_softmax(DType t, const Rows& r) {
+  const std::string where = str(t, " ", r);
+  Context c;
+  for (const bool log : {false, true}) {
+    Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset), dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
+    x.random(-8, 8, 1), dy.random(-1, 1, 2);
+    backend(kCpu).softmax(c, log, x.host(), y.host());
+    device().softmax(c, log, x.on_device(), y.on_device());
+    expect_same(y, tolerance(t), where + (log ? " log" : ""));
+    backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dx.host());
+    device().softmax_backward(c, log, y.on_device(), dy.on_device(), dx.on_device());
+    expect_same(dx, 8 * tolerance(t), where + " backward");
+    Operand lse(t, {r.sizes[0]});
+    backend(kCpu).logsumexp(c, x.host(), lse.host());
+    device().logsumexp(c, x.on_device(), lse.on_device());
+    expect_same(lse, tolerance(t), where + " logsumexp");
+    backend(kCpu).softmax(c, log, x.host(), x.host());
+    device().softmax(c, log, x.on_device(), x.on_device());
+    expect_same(x, tolerance(t), where + " in place");
+  }
+}
+
+TEST(SimtRows, softmax_takes_every_length_and_layout) {
+  for (const DType t : kFloats)
+    for (const Rows& r : row_cases()) compare_softmax(t, r);
+}
+
+TEST(SimtRows, softmax_of_infinities_is_as_on_the_cpu) {
+  for (const int64_t n : {5, 700}) {
+    Operand x(kFloat32, {5, n}), y(kFloat32, {5, n}), lse(kFloat32, {5});
+    x.random(-2, 2, 4);
+    float* const p = x.host().as<float>();
+    for (int64_t k = 0; k < n; ++k) p[k] = static_cast<float>(-kInf);
+    p[n + 2] = static_cast<float>(kInf);
+    p[2 * n + 2] = static_cast<float>(-kInf);
+    p[3 * n + 1] = std::numeric_limits<float>::quiet_NaN();
+    Context c;
+    device().copy_from_host(c, p, x.on_device().data, static_cast<size_t>(5 * n) * sizeof(float));
+    for (const bool log : {false, true}) {
+      backend(kCpu).softmax(c, log, x.host(), y.host());
+      device().softmax(c, log, x.on_device(), y.on_device());
+      expect_same(y, 4e-6, log ? "log_softmax" : "softmax");
+    }
+    backend(kCpu).logsumexp(c, x.host(), lse.host());
+    device().logsumexp(c, x.on_device(), lse.on_device());
+    expect_same(lse, 4e-6, "logsumexp");
+  }
+}
+
+struct Loss {
+  bool weighted = false;
+  double smoothing = 0;
+  int64_t ignore = -100;
+};
+
+void compare_cross_entropy(DType t, const Rows& r, const Loss& o) {
+  const std::string where = str(t, " ", r, " weighted ", o.weighted, " smoothing ", o.smoothing, " ignore ", o.ignore);
+  const int64_t rows = r.sizes[0], count = r.sizes[1];
+  Operand x(t, r.sizes, r.strides, r.offset), target(kInt64, {rows}), weight(t, {count}), loss(t, {rows}), lse(t, {rows}), g(t, {rows}), dx(t, r.sizes, r.strides, r.offset);
+  x.random(-8, 8, 1), target.random(0, static_cast<double>(count) - 0.01, 2), weight.random(0.5, 2, 3), g.random(-1, 1, 4);
+  const View host_weight = o.weighted ? weight.host() : View{}, device_weight = o.weighted ? weight.on_device() : View{};
+  Context c;
+  backend(kCpu).cross_entropy(c, x.host(), target.host(), host_weight, o.ignore, o.smoothing, loss.host(), lse.host());
+  device().cross_entropy(c, x.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing, loss.on_device(), lse.on_device());
+  expect_same(loss, 4 * tolerance(t), where);
+  expect_same(lse, tolerance(t), where);
+  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore, o.smoothing, g.host(), dx.host());
+  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing, g.on_device(), dx.on_device());
+  expect_same(dx, 4 * tolerance(t), where + " backward");
+  View one = g.on_device(), one_host = g.host();  // the same gradient for every row, and dx over x
+  one.strides[0] = one_host.strides[0] = 0;
+  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore, o.smoothing, one_host, x.host());
+  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing, one, x.on_device());
+  expect_same(x, 4 * tolerance(t), where + " in place");
+}
+
+TEST(SimtRows, cross_entropy_takes_every_length_and_option) {
+  for (const DType t : kFloats)
+    for (const Rows& r : row_cases()) compare_cross_entropy(t, r, {});
+  for (const Rows& r : {Rows{{7, 9}, {9, 1}}, Rows{{3, 67}, {67, 1}}, Rows{{2, 701}, {701, 1}}})
+    for (const bool weighted : {false, true})
+      for (const double smoothing : {0.0, 0.1})
+        for (const DType t : {kFloat32, kFloat64, kFloat16}) compare_cross_entropy(t, r, {weighted, smoothing, 1});
+}
+
+TEST(SimtRows, a_bad_target_is_the_error_of_the_cpu) {
+  Operand x(kFloat32, {4, 5}), target(kInt64, {4}), loss(kFloat32, {4}), lse(kFloat32, {4});
+  x.random(-1, 1, 1), target.set({1, 0, 7, 2});
+  Context c;
+  std::string expected, got;
+  try {
+    backend(kCpu).cross_entropy(c, x.host(), target.host(), View{}, -100, 0, loss.host(), lse.host());
+  } catch (const IndexError& e) {
+    expected = e.what();
+  }
+  try {
+    device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(), lse.on_device());
+  } catch (const IndexError& e) {
+    got = e.what();
+  }
+  EXPECT_EQ(got, expected);
+  EXPECT_NE(got.find("target 7 in row 2"), std::string::npos) << got;
+  target.set({1, 0, 4, 2});
+  device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(), lse.on_device());
+  EXPECT_GT(loss.device_values()[2], 0);
+}
+
+void compare_layer_norm(DType t, const Rows& r, bool weighted, bool biased) {
+  const std::string where = str(t, " ", r, " weighted ", weighted, " biased ", biased);
+  const int64_t rows = r.sizes[0], count = r.sizes[1];
+  Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset), dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
+  Operand w(t, {count}), b(t, {count}), mean(t, {rows}), rstd(t, {rows}), dw(t, {count}), db(t, {count});
+  x.random(-2, 2, 1), w.random(0.5, 2, 2), b.random(-1, 1, 3), dy.random(-1, 1, 4);
+  Context c;
+  backend(kCpu).layer_norm(c, x.host(), weighted ? w.host() : View{}, biased ? b.host() : View{}, 1e-5, y.host(), mean.host(), rstd.host());
+  device().layer_norm(c, x.on_device(), weighted ? w.on_device() : View{}, biased ? b.on_device() : View{}, 1e-5, y.on_device(), mean.on_device(), rstd.on_device());
+  const double close = (count < 3 ? 64 : 4) * tolerance(t);  // two numbers that nearly agree have few digits
+  expect_same(y, close, where);
+  expect_same(mean, close, where + " mean");
+  expect_same(rstd, close, where + " rstd");
+  const auto backward = [&](Backend& device, View (Operand::*of)() const) {
+    device.layer_norm_backward(c, (x.*of)(), weighted ? (w.*of)() : View{}, (mean.*of)(), (rstd.*of)(), (dy.*of)(), (dx.*of)(), weighted ? (dw.*of)() : View{},
+                               biased ? (db.*of)() : View{});
+  };
+  backward(backend(kCpu), &Operand::host);
+  backward(device(), &Operand::on_device);
+  expect_same(dx, 8 * close, where + " dx");
+  expect_same(dw, 4 * close, where + " dweight");
+  expect_same(db, 4 * close, where + " dbias");
+}
+
+TEST(SimtRows, layer_norm_takes_every_length_and_layout) {
+  for (const DType t : kFloats)
+    for (const Rows& r : row_cases())
+      if (r.sizes[1] > 1) compare_layer_norm(t, r, true, true);
+  for (const bool weighted : {false, true}) compare_layer_norm(kFloat32, {{7, 64}, {64, 1}}, weighted, !weighted);
+  compare_layer_norm(kFloat32, {{3, 256}, {256, 1}}, false, false);
+  for (const DType t : {kFloat32, kFloat16}) compare_layer_norm(t, {{300, 256}, {256, 1}}, true, true);  // columns in packs, several parts of the rows
+}
+
+}  // namespace
+}  // namespace weft::cuda

@@ -1,0 +1,276 @@
+// Optimizer steps, sums of powers, scaling and clipping of the CUDA backend against the CPU's, over lists of tensors of odd sizes; a rule written as a
+// user would; and what a rule without a CUDA form says.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include <weft/kernels/cuda/step_cuda.h>
+#include <weft/kernels/step_cpu.h>
+#include <weft/kernels/step_rules.h>
+#include <weft/optim/optim.h>
+#include <weft/tensor/factories.h>
+#include "support/simt/operand.h"
+#include "support/simt/thread.h"
+
+namespace weft::cuda {
+namespace {
+
+using simt::device;
+using simt::expect_same;
+using simt::Operand;
+
+constexpr int64_t kSizes[] = {1, 3, 0, 257, 1024, 1025, 4099, 16, 31, 2048};
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+/// Uses everything that a vector offers.
+struct Everything {
+  static constexpr int kState = 1;
+  double rate = 0.5;
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* state) const {
+    V a = max(g, V(-0.5)) + min(p, V(0.5)), b = abs(g - 1) / 2;
+    a *= 3;
+    b += 1;
+    a /= b;
+    const auto inside = (g < 0.5) & (g > -0.5);
+    const auto outside = ~inside | (p >= 0.9) | (p <= -0.9) | (p == g);
+    state[0] = select(outside, -a, b);
+    p = select(g <= p, p + rate * state[0], p) - sqrt(abs(g));
+  }
+};
+struct Unknown {
+  static constexpr int kState = 0;
+  template <class V> void operator()(V& p, const V& g, V*) const { p -= g; }
+};
+struct Twice : Unknown {};
+WEFT_STEP_CUDA(Everything)
+WEFT_STEP_CUDA_AS("Twice", Everything)
+WEFT_STEP_CUDA_AS("Twice", Everything)
+
+/// A list of parameters with their gradients and states on both sides. `shift` puts all of the memory off the borders of packs.
+struct List {
+  std::vector<std::unique_ptr<Operand>> memory;  // per tensor: parameter, fresh block, gradient, states
+  std::vector<StepTensor> host, on_device;
+  int each;
+
+  List(DType dtype, int states, bool fresh, int64_t shift) : each(3 + states) {
+    for (size_t i = 0; i < std::size(kSizes); ++i) {
+      StepTensor h, d;
+      for (int k = 0; k < each; ++k) {
+        memory.push_back(std::make_unique<Operand>(dtype, Shape{kSizes[i]}, Shape{1}, shift));
+        memory.back()->random(k < 3 ? -1 : k == 3 ? 0.5 : 0, k == 5 ? 0.3 : 1, static_cast<uint32_t>(7 * i) + static_cast<uint32_t>(k));  // no variance near 0
+        const View a = memory.back()->host(), b = memory.back()->on_device();
+        if (k == 0) h.param = a.data, d.param = b.data;
+        if (k == 1 && fresh && i % 2 == 0) h.out = a.data, d.out = b.data;
+        if (k == 2) h.grad = a.data, d.grad = b.data;
+        if (k > 2) h.state[k - 3] = a.data, d.state[k - 3] = b.data;
+      }
+      h.numel = d.numel = kSizes[i];
+      host.push_back(h), on_device.push_back(d);
+    }
+  }
+  template <class F> void set_rules(const std::vector<F>& rules) {
+    for (size_t i = 0; i < host.size(); ++i) host[i].hyper = on_device[i].hyper = &rules[i];
+  }
+};
+
+/// The rule of tensor i is make(i).
+template <class F> void compare_steps(const StepKernel& kernel, F (*make)(size_t)) {
+  for (const DType t : {kFloat32, kFloat64})
+    for (const bool fresh : {false, true})
+      for (const int64_t shift : {0, 1}) {
+        List list(t, F::kState, fresh, shift);
+        std::vector<F> rules;
+        for (size_t i = 0; i < list.host.size(); ++i) rules.push_back(make(i));
+        list.set_rules(rules);
+        Context c;
+        for (int step = 0; step < 2; ++step) {
+          backend(kCpu).step(c, kernel, t, list.host);
+          const int64_t before = simt::launches();
+          device().step(c, kernel, t, list.on_device);
+          EXPECT_EQ(simt::launches() - before, 1) << kernel.name;
+        }
+        for (size_t i = 0; i < list.memory.size(); ++i)
+          expect_same(*list.memory[i], t == kFloat64 ? 1e-13 : 2e-6, str(kernel.name, " of ", t, " fresh ", fresh, " shift ", shift, ", tensor ", i / static_cast<size_t>(list.each), " part ",
+                                                                         i % static_cast<size_t>(list.each)));
+      }
+}
+
+double part(size_t i) { return 0.01 * static_cast<double>(i + 1); }
+step::Gradient gradient(size_t i) { return {i % 3 == 0 ? -1.0 : 1.0, i % 2 == 0 ? 0.0 : part(i)}; }
+
+TEST(SimtStep, every_rule_agrees_with_the_cpu_in_one_launch) {
+  using namespace step;
+  compare_steps<Sgd>(builtin_kernel<Sgd>(), [](size_t i) { return Sgd{gradient(i), part(i)}; });
+  compare_steps<SgdMomentum>(builtin_kernel<SgdMomentum>(), [](size_t i) { return SgdMomentum{gradient(i), part(i), 0.9, 0.8, i % 2 == 0}; });
+  compare_steps<Qhm>(builtin_kernel<Qhm>(), [](size_t i) { return Qhm{gradient(i), part(i), 0.9, 0.7, i % 2 == 0 ? 1 : 0.99}; });
+  compare_steps<Adam>(builtin_kernel<Adam>(), [](size_t i) { return Adam{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
+  compare_steps<AdamMax>(builtin_kernel<AdamMax>(), [](size_t i) { return AdamMax{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
+  compare_steps<QhAdam>(builtin_kernel<QhAdam>(), [](size_t i) { return QhAdam{gradient(i), part(i), 0.9, 0.99, 0.7, 0.8, 1e-8, 1}; });
+  compare_steps<RmsProp>(builtin_kernel<RmsProp>(), [](size_t i) { return RmsProp{gradient(i), part(i), 0.9, 1e-3, 0.5, i % 2 == 0}; });
+  compare_steps<Adagrad>(builtin_kernel<Adagrad>(), [](size_t i) { return Adagrad{gradient(i), part(i), 1e-8}; });
+}
+
+TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
+  compare_steps<Everything>(make_step_kernel<Everything>("Everything"), [](size_t i) { return Everything{part(i)}; });
+}
+
+std::string error_of(const StepKernel& kernel) {
+  Operand p(kFloat32, {3}), g(kFloat32, {3});
+  const Unknown rule{};
+  StepTensor t;
+  t.param = p.on_device().data, t.grad = g.on_device().data, t.numel = 3, t.hyper = &rule;
+  Context c;
+  try {
+    device().step(c, kernel, kFloat32, {&t, 1});
+  } catch (const DeviceError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(SimtStep, a_rule_without_a_cuda_form_is_told_the_macro) {
+  EXPECT_NE(error_of(make_step_kernel<Unknown>("Unknown")).find("WEFT_STEP_CUDA(Unknown)"), std::string::npos);
+  EXPECT_NE(error_of(make_step_kernel<Unknown>("Everything")).find("state tensors"), std::string::npos);
+  EXPECT_NE(error_of(make_step_kernel<Twice>("Twice")).find("2 rules of the name Twice"), std::string::npos);
+}
+
+struct UnknownRule {
+  struct Options { double lr = 1; };
+  static constexpr const char* kName = "UnknownRule";
+  static constexpr int kState = 1;
+  double lr;
+  UnknownRule(const Options& o, int64_t) : lr(o.lr) {}
+  template <class V> void operator()(V& p, const V& g, V*) const { p -= lr * g; }
+};
+
+TEST(SimtStep, an_optimizer_without_a_cuda_form_is_left_as_it_was) {
+  const Device gpu(DeviceType::kCuda, 0);
+  Tensor p = ones({5}).to(gpu).requires_grad_();
+  p.set_grad(ones({5}).to(gpu));
+  optim::Fused<UnknownRule> opt({p});
+  EXPECT_THROW(opt.step(), DeviceError);
+  EXPECT_EQ(opt.steps(0), 0);
+  EXPECT_EQ(p.detach().to(kCpu).to_vector<double>(), std::vector<double>(5, 1));
+}
+
+/// Parameters of odd sizes with gradients, on a device.
+std::vector<Tensor> parameters(Device where, DType dtype) {
+  std::vector<Tensor> params;
+  for (const int64_t n : {3, 130, 1, 4099}) {
+    std::vector<double> values, grads;
+    for (int64_t k = 0; k < n; ++k) values.push_back(std::sin(static_cast<double>(k + n))), grads.push_back(std::cos(static_cast<double>(3 * k + n)));
+    Tensor p = tensor(values).to(dtype).to(where).requires_grad_();
+    p.set_grad(tensor(grads).to(dtype).to(where));
+    params.push_back(p);
+  }
+  return params;
+}
+
+void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double relative) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto a = got[i].detach().to(kCpu).to_vector<double>(), b = want[i].detach().to_vector<double>();
+    for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], relative * (1 + std::abs(b[k]))) << "parameter " << i << " element " << k;
+  }
+}
+
+TEST(SimtStep, training_with_clipping_follows_the_cpu) {
+  for (const DType t : {kFloat32, kFloat64}) {
+    const std::vector<Tensor> here = parameters(kCpu, t), there = parameters(Device(DeviceType::kCuda, 0), t);
+    optim::Adam a(here, {.lr = 0.01, .weight_decay = 0.1}), b(there, {.lr = 0.01, .weight_decay = 0.1});
+    for (int step = 0; step < 3; ++step) {
+      optim::clip_grad_norm(here, 0.5);
+      const Tensor norm = optim::clip_grad_norm_async(there, 0.5);
+      EXPECT_FALSE(norm.device().is_cpu());
+      a.step();
+      const int64_t before = simt::launches();
+      b.step();
+      if (step > 0) EXPECT_EQ(simt::launches() - before, 1);  // the first one makes the state
+    }
+    expect_close(there, here, t == kFloat64 ? 1e-12 : 2e-6);
+  }
+}
+
+TEST(SimtStep, a_parameter_that_a_graph_holds_gets_a_fresh_block) {
+  const Device gpu(DeviceType::kCuda, 0);
+  Tensor w = tensor({1., 2., 3.}).to(gpu).requires_grad_();
+  const Tensor y = (w * w).sum();
+  const void* const before = w.raw();
+  optim::SGD sgd({w}, {.lr = 1});
+  sgd.step(std::vector<Tensor>{tensor({1., 1., 1.}).to(gpu)});
+  EXPECT_NE(w.raw(), before);
+  EXPECT_EQ(w.detach().to(kCpu).to_vector<double>(), (std::vector<double>{0, 1, 2}));
+  y.backward();
+  EXPECT_EQ(w.grad().to(kCpu).to_vector<double>(), (std::vector<double>{2, 4, 6}));
+}
+
+/// Tensors of every floating type, among them an empty one and one of several chunks.
+struct Mixed {
+  std::vector<std::unique_ptr<Operand>> memory;
+  std::vector<View> host, on_device;
+  Mixed() {
+    const DType types[] = {kFloat32, kFloat64, kFloat16, kBFloat16, kFloat32, kFloat32};
+    const int64_t sizes[] = {33, 257, 130, 5, 0, 40003};
+    for (size_t i = 0; i < std::size(types); ++i) {
+      memory.push_back(std::make_unique<Operand>(types[i], Shape{sizes[i]}, Shape{1}, i % 2));
+      memory.back()->random(-1, 1, static_cast<uint32_t>(i));
+      host.push_back(memory.back()->host()), on_device.push_back(memory.back()->on_device());
+    }
+  }
+  void expect_same_as_cpu(const std::string& where) const {
+    for (const auto& m : memory) expect_same(*m, m->host().dtype == kBFloat16 ? 8e-3 : m->host().dtype == kFloat16 ? 1e-3 : 1e-6, where);
+  }
+};
+
+TEST(SimtStep, powers_agree_with_the_cpu) {
+  const Mixed list;
+  for (const double p : {2.0, 1.0, 0.0, 3.0, 0.5, kInf}) {
+    std::vector<double> expected(list.host.size(), -1), got = expected;
+    Context c;
+    backend(kCpu).powers(c, p, list.host, expected.data());
+    device().powers(c, p, list.on_device, got.data());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12 * (1 + expected[i])) << "p " << p << " tensor " << i;
+    double alone = -1;  // a tensor's sum does not depend on its company
+    device().powers(c, p, {&list.on_device.back(), 1}, &alone);
+    EXPECT_EQ(alone, got.back());
+  }
+}
+
+TEST(SimtStep, scaling_takes_one_launch) {
+  const Mixed list;
+  Context c;
+  backend(kCpu).scale(c, 0.3, list.host);
+  const int64_t before = simt::launches();
+  device().scale(c, 0.3, list.on_device);
+  EXPECT_EQ(simt::launches() - before, 1);
+  list.expect_same_as_cpu("scale");
+  device().scale(c, 0.3, {});
+}
+
+TEST(SimtStep, clipping_agrees_with_the_cpu) {
+  for (const double p : {2.0, 1.0, 3.0, kInf})
+    for (const double most : {0.25, 1e6}) {
+      const Mixed list;
+      Operand norm(kFloat64, {});
+      Context c;
+      backend(kCpu).clip_norm(c, most, p, list.host, norm.host());
+      device().clip_norm(c, most, p, list.on_device, norm.on_device());
+      expect_same(norm, 1e-12, str("norm ", p));
+      list.expect_same_as_cpu(str("clip to ", most, " by norm ", p));
+    }
+  Operand x(kFloat32, {3}), norm(kFloat64, {});
+  x.set({1, std::numeric_limits<double>::quiet_NaN(), 2});
+  const View xs[] = {x.on_device()};
+  Context c;
+  for (const double p : {2.0, kInf}) {
+    device().clip_norm(c, 1, p, xs, norm.on_device());
+    EXPECT_TRUE(std::isnan(norm.device_values()[0]));
+    EXPECT_EQ(x.device_values()[2], 2) << "a norm that is no number clips nothing";
+  }
+  device().clip_norm(c, 1, 2, {}, norm.on_device());
+  EXPECT_EQ(norm.device_values()[0], 0);
+}
+
+}  // namespace
+}  // namespace weft::cuda
