@@ -21,9 +21,9 @@ Tensor to(In x, DType dtype) {
   return record("to", y, {x}, [from = x->dtype()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
 }
 
-Tensor to(In x, Device device) {
+Tensor to(In x, Device device, bool non_blocking) {
   if (x->device() == device) return x;
-  return record("to", launch::to_device(x, device), {x}, [from = x->device()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
+  return record("to", launch::to_device(x, device, non_blocking), {x}, [from = x->device()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
 }
 
 Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
@@ -156,6 +156,6 @@ Tensor pad(In x, const Shape& pads, Scalar value) {
 Tensor Tensor::contiguous() const { return weft::contiguous(*this); }
 Tensor Tensor::clone() const { return weft::clone(*this); }
 Tensor Tensor::to(DType dtype) const { return weft::to(*this, dtype); }
-Tensor Tensor::to(Device device) const { return weft::to(*this, device); }
+Tensor Tensor::to(Device device, bool non_blocking) const { return weft::to(*this, device, non_blocking); }
 
 }  // namespace weft

@@ -372,7 +372,7 @@ WEFT_API Tensor clone(In x);
 /// x in another dtype (x itself when it has it). Grad: g in x's dtype.
 WEFT_API Tensor to(In x, DType dtype);
 /// x on another device (x itself when it is there). Grad: g on x's device.
-WEFT_API Tensor to(In x, Device device);
+WEFT_API Tensor to(In x, Device device, bool non_blocking = false);
 /// Tensors joined along a dim they have. Grad: its pieces.
 WEFT_API Tensor cat(const std::vector<Tensor>& xs, int64_t dim = 0);
 /// Tensors of equal sizes joined along a new dim. Grad: its slices.

@@ -111,6 +111,8 @@ void Optimizer::step(std::span<const Tensor> grads) {
     const Variant& v = variants[slot.group];
     const Tensor& p = params_[i];
     while (slot.state.size() < v.state_names.size()) slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
+    for (Tensor& s : slot.state)
+      if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter moved meanwhile
     ++slot.steps;
     construct(functors.at(offset), slot.group, slot.steps);
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());

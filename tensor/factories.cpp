@@ -34,7 +34,7 @@ Tensor to_device(Tensor host, Device device) {
 /// Host memory of `sizes` written element by element: value(i) in row-major order, converted to the dtype.
 template <class V>
 Tensor from_values(const Shape& sizes, const TensorOptions& options, V&& value) {
-  Tensor y = empty(sizes, {.dtype = options.dtype});
+  Tensor y = empty(sizes, {.dtype = options.dtype, .pinned = options.pinned});
   const int64_t n = y.numel();
   dispatch(options.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

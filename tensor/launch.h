@@ -64,7 +64,8 @@ WEFT_API void fill_into(const Tensor& y, Scalar value);
 WEFT_API Tensor cast(const Tensor& x, DType dtype);         ///< x itself when it has that dtype
 WEFT_API Tensor contiguous(const Tensor& x);                ///< x itself when row-major
 WEFT_API Tensor clone(const Tensor& x);                     ///< always a fresh row-major copy
-WEFT_API Tensor to_device(const Tensor& x, Device device);  ///< x itself when there
+/// x itself when there; see Tensor::to.
+WEFT_API Tensor to_device(const Tensor& x, Device device, bool non_blocking = false);
 /// A fresh tensor of zeros.
 WEFT_API Tensor zeros(const Shape& sizes, DType dtype, Device device);
 

@@ -1,7 +1,7 @@
 // Launches that copy, rearrange and reduce.
 #include <weft/tensor/launch.h>
 
-#include <vector>
+#include <weft/kernels/accelerator.h>
 
 namespace weft::launch {
 
@@ -20,20 +20,43 @@ Tensor clone(const Tensor& x) {
 
 Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 
-Tensor to_device(const Tensor& x, Device device) {
+namespace {
+
+/// Between two CUDA devices, without waiting: each side's current stream comes after the other where it must.
+void copy_between(const Tensor& from, const Tensor& to, size_t bytes) {
+  Accelerator& a = accelerator(from.device());
+  Accelerator& b = accelerator(to.device());
+  struct Event {
+    Accelerator& device;
+    void* handle = device.new_event(false);
+    ~Event() { device.delete_event(handle); }
+  };
+  const Event ready{a}, copied{b};
+  a.record_event(ready.handle, a.current_stream());
+  b.wait_event(b.current_stream(), ready.handle);
+  Context context;
+  b.copy_async(context, to.raw(), from.raw(), bytes);
+  b.record_event(copied.handle, b.current_stream());
+  a.wait_event(a.current_stream(), copied.handle);
+}
+
+}  // namespace
+
+Tensor to_device(const Tensor& x, Device device, bool non_blocking) {
   if (x.device() == device) return x;
+  Backend& target = backend(device);
   const Tensor src = contiguous(x);
-  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = device});
+  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = device, .pinned = non_blocking && device.is_cpu()});
   const auto bytes = static_cast<size_t>(x.numel() * size_of(x.dtype()));
   if (bytes == 0) return y;
-  if (x.device().is_cpu()) {
-    backend(device).copy_from_host(context(), src.raw(), y.raw(), bytes);
-  } else if (device.is_cpu()) {
-    backend_of(x).copy_to_host(context(), src.raw(), y.raw(), bytes);
+  if (!x.device().is_cpu() && !device.is_cpu()) {
+    copy_between(src, y, bytes);
+  } else if (non_blocking) {
+    accelerator(device.is_cpu() ? x.device() : device).copy_async(context(), y.raw(), src.raw(), bytes);
+  } else if (x.device().is_cpu()) {
+    target.copy_from_host(context(), src.raw(), y.raw(), bytes);
   } else {
-    std::vector<char> host(bytes);
-    backend_of(x).copy_to_host(context(), src.raw(), host.data(), bytes);
-    backend(device).copy_from_host(context(), host.data(), y.raw(), bytes);
+    backend_of(x).copy_to_host(context(), src.raw(), y.raw(), bytes);
   }
   return y;
 }

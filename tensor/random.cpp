@@ -13,7 +13,7 @@ Generator& chosen(Generator* generator) { return generator ? *generator : defaul
 
 template <class Draw>
 Tensor drawn(const Shape& sizes, const TensorOptions& options, Generator* generator, Draw&& draw) {
-  Tensor y = empty(sizes, {.dtype = options.dtype, .device = options.device});
+  Tensor y = empty(sizes, {.dtype = options.dtype, .device = options.device, .pinned = options.pinned});
   Context context;
   if (y.numel() > 0) draw(backend(options.device), context, chosen(generator).take(y.numel()), y.view_of());
   if (options.requires_grad) y.requires_grad_();

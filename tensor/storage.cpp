@@ -4,7 +4,7 @@
 
 #include <new>
 
-#include <weft/kernels/backend.h>
+#include <weft/kernels/accelerator.h>
 #include <weft/tensor/free_list.h>
 
 namespace weft {
@@ -27,14 +27,30 @@ Ref<Storage> Storage::allocate(Device device, size_t bytes) {
   return Ref<Storage>::adopt(new (header) Storage(device, data, bytes, nullptr, &from));
 }
 
+Ref<Storage> Storage::allocate_pinned(size_t bytes) {
+  Accelerator& from = accelerator(DeviceType::kCuda);
+  void* const header = pool_allocate(sizeof(Storage));
+  void* data;
+  try {
+    data = from.allocate_pinned(bytes);
+  } catch (...) {
+    pool_free(header, sizeof(Storage));
+    throw;
+  }
+  return Ref<Storage>::adopt(new (header) Storage(kCpu, data, bytes, &pinned, &from));
+}
+
 Ref<Storage> Storage::borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context) {
   static constexpr auto keep = [](void*) {};
   return Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage))) Storage(device, data, bytes, release ? release : +keep, context));
 }
 
+void Storage::pinned(void*) {}
+
 void Storage::destroy(Storage* s) noexcept {
   const bool with_data = s->is_inline();
-  if (s->release_) s->release_(s->context_);
+  if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(s->data_);
+  else if (s->release_) s->release_(s->context_);
   else if (!with_data) static_cast<Backend*>(s->context_)->deallocate(s->data_, s->bytes_);
   s->~Storage();
   pool_free(s, with_data ? 64 + kInlineBytes : sizeof(Storage));

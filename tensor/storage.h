@@ -15,6 +15,8 @@ class WEFT_API Storage : public RefCounted {
  public:
   /// A fresh block from the device's allocator. Contents are undefined.
   static Ref<Storage> allocate(Device device, size_t bytes);
+  /// CPU memory that CUDA devices read and write by themselves. Throws: DeviceError without a CUDA device, OutOfMemoryError.
+  static Ref<Storage> allocate_pinned(size_t bytes);
   /// Memory of somebody else's; `release(context)` is called when the last tensor lets go.
   static Ref<Storage> borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context);
   static void destroy(Storage* s) noexcept;
@@ -23,7 +25,8 @@ class WEFT_API Storage : public RefCounted {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Somebody else's memory (borrow()): never written to unasked.
-  bool is_borrowed() const { return release_ != nullptr; }
+  bool is_borrowed() const { return release_ != nullptr && !is_pinned(); }
+  bool is_pinned() const { return release_ == &pinned; }
 
   /// Counts in-place writes.
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
@@ -50,6 +53,7 @@ class WEFT_API Storage : public RefCounted {
  private:
   static constexpr size_t kInlineBytes = 64;  // small CPU blocks lie behind the header, in one allocation
   bool is_inline() const { return !release_ && !context_; }
+  static void pinned(void*);  // never called: marks memory that goes back to the Accelerator in context_
   Storage(Device device, void* data, size_t bytes, void (*release)(void*), void* context)
       : data_(data), bytes_(bytes), release_(release), context_(context), device_(device) {}
   ~Storage() = default;

@@ -48,8 +48,9 @@ Tensor empty(const Shape& sizes, const TensorOptions& options) {
     strides[d] = step;
     step *= sizes[d] > 1 ? sizes[d] : 1;
   }
-  Tensor y(Ref<TensorBody>::adopt(
-      new TensorBody(Storage::allocate(options.device, static_cast<size_t>(bytes)), 0, sizes, strides, options.dtype)));
+  if (options.pinned && !options.device.is_cpu()) throw DeviceError(str("empty: pinned memory is the CPU's, asked for on ", options.device));
+  auto storage = options.pinned ? Storage::allocate_pinned(static_cast<size_t>(bytes)) : Storage::allocate(options.device, static_cast<size_t>(bytes));
+  Tensor y(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, options.dtype)));
   if (options.requires_grad) y.requires_grad_();
   return y;
 }

@@ -53,6 +53,7 @@ struct TensorOptions {
   DType dtype = kFloat32;
   Device device = {};
   bool requires_grad = false;
+  bool pinned = false;  ///< CPU memory that CUDA devices read and write by themselves; see pin_memory()
 };
 
 struct MaxResult;   // {values, indices}, autograd/ops.h
@@ -133,7 +134,13 @@ class WEFT_API Tensor {
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor to(DType dtype) const;
-  Tensor to(Device device) const;
+  /// On the device; this tensor when it is there. `non_blocking`: a copy from pinned memory returns before it is done, and one to the CPU
+  /// returns a pinned tensor that may be read once its stream (or device) was waited for. Throws: DeviceError.
+  Tensor to(Device device, bool non_blocking = false) const;
+  /// A copy in pinned memory without history, this tensor detached when it is there: copies between it and a CUDA device need no staging and
+  /// can run beside other work. Throws: DeviceError for a tensor that is not on the CPU, or without a CUDA device.
+  Tensor pin_memory() const;
+  bool is_pinned() const { return body().storage->is_pinned(); }
 
   // ---- in place; bump the version; recorded when grad mode is on. Throws: AutogradError on a leaf that requires grad.
   Tensor& zero_();

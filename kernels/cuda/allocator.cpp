@@ -87,7 +87,7 @@ struct Allocator::Impl {
   Owner* recording = nullptr;
   void* recording_stream = nullptr;
   std::thread::id recording_thread;
-  std::vector<Block*> deferred;  // freed meanwhile with other users: an event recorded now would become part of the graph
+  std::vector<Block*> deferred;  // freed meanwhile, and direct or with other users: an event recorded now would become part of the graph
 
   Owner& owner_for(void* stream) {
     return recording && (stream == recording_stream || std::this_thread::get_id() == recording_thread) ? *recording : cache;
@@ -223,6 +223,12 @@ struct Allocator::Impl {
     runtime::release(p);
   }
 
+  /// Of a direct block; the device waits by itself before it takes one back.
+  void release(Block* b) {
+    release_segment(b->p, b->size);
+    delete b;
+  }
+
   void empty(Owner& owner) {
     for (auto& free : owner.free)
       for (auto at = free.begin(); at != free.end();) {
@@ -308,9 +314,10 @@ void Allocator::deallocate(void* p) noexcept {
   m.live.erase(found);
   m.stats.in_use -= static_cast<int64_t>(b->size);
   try {
-    if (b->direct) {  // the device waits by itself before it takes a block back
-      m.release_segment(b->p, b->size);
-      delete b;
+    if (b->direct && m.recording) {  // nothing goes back to the device meanwhile
+      m.deferred.push_back(b);
+    } else if (b->direct) {
+      m.release(b);
     } else if (b->users.empty()) {
       m.make_free(b);
     } else {
@@ -380,7 +387,10 @@ void* Allocator::end_pool() {
   Impl& m = *impl_;
   const std::lock_guard lock(m.mutex);
   Owner* const pool = std::exchange(m.recording, nullptr);
-  for (Block* const b : std::exchange(m.deferred, {})) m.await_users(b);
+  for (Block* const b : std::exchange(m.deferred, {})) {
+    if (b->direct) m.release(b);
+    else m.await_users(b);
+  }
   return pool;
 }
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
+#include <utility>
 
 #include <weft/kernels/cuda/pinned.h>
 
@@ -15,16 +17,19 @@ namespace {
 constexpr int kMaxDevices = 128;
 thread_local std::array<void*, kMaxDevices> current_streams{};
 
+/// What a graph's handle points to.
+struct Recorded {
+  runtime::Graph graph = nullptr;
+  void* pool = nullptr;
+  uint32_t* replays = nullptr;  ///< on the device, see device_key.h
+  bool draws = false;
+};
+thread_local std::array<Recorded*, kMaxDevices> recordings{};  // graphs in the making
+
 bool wants_synchronous_launches() {
   const char* const set = std::getenv("WEFT_CUDA_SYNC");
   return runtime::emulated() || (set && *set && *set != '0');
 }
-
-/// What a graph's handle points to.
-struct Recorded {
-  runtime::Graph graph;
-  void* pool;
-};
 
 Fault* new_fault() {
   void* const p = runtime::allocate_pinned(sizeof(Fault));
@@ -158,35 +163,57 @@ void* CudaBackend::allocate_pinned(size_t bytes) {
 }
 void CudaBackend::deallocate_pinned(void* p) noexcept { cuda::deallocate_pinned(p); }
 
+DeviceKey CudaBackend::device_key(PhiloxKey key) const {
+  Recorded* const recording = recordings[static_cast<size_t>(index_)];
+  if (!recording) return {key.seed, key.offset, nullptr};
+  recording->draws = true;
+  return {key.seed, key.offset, recording->replays};
+}
+
 void CudaBackend::begin_capture(void* stream) {
   enter();
   if (!stream) throw ValueError(str("begin_capture: the default stream of ", device(), " cannot be recorded; make one with new_stream"));
   allocator_.begin_pool(stream);
-  ++recordings_;
+  auto recording = std::make_unique<Recorded>();
   try {
+    recording->replays = static_cast<uint32_t*>(allocator_.allocate(sizeof(uint32_t), stream));
     runtime::begin_capture(stream);
   } catch (...) {
-    --recordings_;
+    allocator_.deallocate(recording->replays);
     allocator_.release_pool(allocator_.end_pool());
     throw;
   }
+  ++recordings_;
+  recordings[static_cast<size_t>(index_)] = recording.release();
 }
 void* CudaBackend::end_capture(void* stream) {
   enter();
-  runtime::Graph graph = nullptr;
+  std::unique_ptr<Recorded> recording(std::exchange(recordings[static_cast<size_t>(index_)], nullptr));
+  if (!recording) throw ValueError(str("end_capture: this thread records nothing on ", device()));
   std::exception_ptr failure;
   try {
-    graph = runtime::end_capture(stream);
+    if (recording->draws) count_replay(stream, recording->replays);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  try {
+    recording->graph = runtime::end_capture(stream);
   } catch (...) {
     failure = std::current_exception();
   }
   --recordings_;
-  void* const pool = allocator_.end_pool();  // after the recording: it records events
-  if (failure) {
-    allocator_.release_pool(pool);
-    std::rethrow_exception(failure);
+  try {
+    recording->pool = allocator_.end_pool();  // after the recording: it records events
+    if (!failure) {
+      runtime::fill(recording->replays, 0, sizeof(uint32_t), stream);
+      runtime::synchronize(stream);
+    }
+  } catch (...) {
+    failure = std::current_exception();
   }
-  return new Recorded{graph, pool};
+  if (!failure) return recording.release();
+  delete_graph(recording.release());
+  std::rethrow_exception(failure);
 }
 void CudaBackend::launch_graph(void* graph, void* stream) {
   enter();
@@ -200,7 +227,8 @@ void CudaBackend::delete_graph(void* graph) noexcept {
     runtime::synchronize_device();  // a replay may still write to the pool
   } catch (const Error&) {  // a broken context runs nothing any more
   }
-  runtime::delete_graph(recorded->graph);
+  if (recorded->graph) runtime::delete_graph(recorded->graph);
+  allocator_.deallocate(recorded->replays);
   allocator_.release_pool(recorded->pool);
   delete recorded;
 }

@@ -11,6 +11,7 @@
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cuda/allocator.h>
+#include <weft/kernels/cuda/device_key.h>
 #include <weft/kernels/cuda/fault.h>
 #include <weft/kernels/cuda/runtime.h>
 #include <weft/kernels/cuda/simt.h>
@@ -32,6 +33,8 @@ class CudaBackend final : public Accelerator {
   }
   /// Makes this the calling thread's device; the first thing that an operation does.
   void enter() const;
+  /// The key of a draw; while the calling thread records a graph, one that differs from replay to replay.
+  DeviceKey device_key(PhiloxKey key) const;
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
   /// Blocks of 256 threads that keep the device busy; of `needed`, those worth starting.

@@ -9,6 +9,7 @@
 
 #include <weft/kernels/convert.h>
 #include <weft/kernels/cuda/cuda_backend.h>
+#include <weft/kernels/cuda/device_key.h>
 #include <weft/kernels/cuda/packs.h>
 
 namespace weft::cuda {
@@ -113,7 +114,7 @@ template <class Make, int N> struct Draw {
   static constexpr bool kIndependent = true;
   static constexpr int kThreads = 256, kBlocks = 4, kEach = Make::kEach;
   Packs<N> loop;
-  PhiloxKey key;
+  DeviceKey key;
   DType y_dtype, x_dtype;
   void* y;
   const void* x;
@@ -126,7 +127,7 @@ template <class Make, int N> struct Draw {
       typename Make::In in[kEach] = {};
       if constexpr (N > 1) read(x, x_dtype, at[1], loop.splats(1), in);
       typename Make::Out out[kEach];
-      make(philox(key.seed, key.offset + static_cast<uint64_t>(b)), in, out);
+      make(key.block(static_cast<uint64_t>(b)), in, out);
       write(y, y_dtype, at[0], out);
     }
     for (int64_t i = loop.packs * loop.width + t.global(); i < loop.numel; i += t.globals()) {  // each draws its block anew
@@ -138,7 +139,7 @@ template <class Make, int N> struct Draw {
         for (int k = 0; k < kEach; ++k) in[k] = one[0];
       }
       typename Make::Out out[kEach];
-      make(philox(key.seed, key.offset + static_cast<uint64_t>(i / kEach)), in, out);
+      make(key.block(static_cast<uint64_t>(i / kEach)), in, out);
       const typename Make::Out drawn[1] = {pick(out, i % kEach)};
       write(y, y_dtype, at[0], drawn);
     }
@@ -149,8 +150,16 @@ template <class Make, int N> struct Draw {
 template <class Make, int N> void run_draw(CudaBackend& backend, Context& c, const char* name, PhiloxKey key, const Make& make, const View* const (&views)[N]) {
   const View &y = *views[0], &x = *views[N - 1];
   const auto loop = packs_of(views, layout_of(views, false), Make::kEach);
-  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel), Draw<Make, N>{loop, key, y.dtype, x.dtype, y.data, x.data, make});
+  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel), Draw<Make, N>{loop, backend.device_key(key), y.dtype, x.dtype, y.data, x.data, make});
 }
+
+struct CountReplay {
+  static constexpr bool kIndependent = true;
+  uint32_t* replays;
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.global() == 0) ++*replays;
+  }
+};
 
 void check_real(DType t) {
   if (!is_floating(t)) throw DTypeError(str("random: takes a floating tensor, got ", t));
@@ -162,6 +171,8 @@ template <class F> void with_compute_type(DType t, const F& f) {
 }
 
 }  // namespace
+
+void count_replay(void* stream, uint32_t* replays) { launch(stream, "count_replay", {.blocks = 1, .threads = 32}, CountReplay{replays}); }
 
 void CudaBackend::uniform(Context& c, PhiloxKey key, double low, double high, View y) {
   enter();

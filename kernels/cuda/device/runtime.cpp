@@ -15,6 +15,13 @@ void check(cudaError_t status, const char* call) {
   cudaGetLastError();  // a failed call is not to be found again by the next launch
   throw CudaError(str(call, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
+/// While one lives, this thread may make calls that an ongoing recording of a graph forbids by default since they could disturb it, and do not.
+struct Relaxed {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  Relaxed() { check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode"); }
+  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  Relaxed(const Relaxed&) = delete;
+};
 cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
 cudaEvent_t event_of(void* e) { return static_cast<cudaEvent_t>(e); }
 }  // namespace
@@ -49,10 +56,8 @@ bool emulated() { return false; }
 
 void* allocate(size_t bytes) {
   void* p = nullptr;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // a graph's pool grows while it is recorded, and a fresh block disturbs nobody
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  const Relaxed mode;  // a graph's pool grows while it is recorded
   const cudaError_t status = cudaMalloc(&p, bytes);
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
@@ -63,6 +68,7 @@ void* allocate(size_t bytes) {
 void release(void* p) { check(cudaFree(p), "cudaFree"); }
 void* allocate_pinned(size_t bytes) {
   void* p = nullptr;
+  const Relaxed mode;
   const cudaError_t status = cudaHostAlloc(&p, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
@@ -106,6 +112,7 @@ void record(Event event, Stream stream) { check(cudaEventRecord(event_of(event),
 void wait(Stream stream, Event event) { check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent"); }
 void synchronize_event(Event event) { check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize"); }
 bool finished_event(Event event) {
+  const Relaxed mode;
   const cudaError_t status = cudaEventQuery(event_of(event));
   if (status == cudaErrorNotReady) return cudaGetLastError(), false;
   check(status, "cudaEventQuery");

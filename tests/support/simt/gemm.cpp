@@ -1,6 +1,7 @@
 // kernels/cuda/gemm.h on the host: the plain triple loop, sums in double. What cuBLASLt would refuse is a fault.
 #include <weft/kernels/cuda/gemm.h>
 
+#include "support/simt/graph.h"
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
 
@@ -36,7 +37,8 @@ template <class T, class Out> void multiply(const Gemm& g) {
 }
 }  // namespace
 
-void gemm(CudaBackend&, void*, const Gemm& g) {
+void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [&backend, g] { gemm(backend, nullptr, g); });
   expect_legal(g);
   const simt::DeviceAccess open;
   switch (g.dtype) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <weft/kernels/error.h>
+#include "support/simt/graph.h"
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
 
@@ -91,6 +92,7 @@ namespace {
 struct Mark {
   std::chrono::steady_clock::time_point at{};
   bool waited_for = false;
+  std::shared_ptr<simt::Recording> recording = nullptr;
 };
 size_t capacity() { return simt::settings().device_bytes > 0 ? simt::settings().device_bytes : simt::kRange; }
 thread_local int current_device = 0;
@@ -129,6 +131,7 @@ void* allocate(size_t bytes) {
 }
 void release(void* p) {
   if (!p) return;
+  simt::check_may_wait("cudaFree");
   const simt::DeviceAccess access;
   simt::Memory& m = simt::memory();
   const auto found = m.live.find(static_cast<unsigned char*>(p));
@@ -140,12 +143,14 @@ void release(void* p) {
 }
 void* allocate_pinned(size_t bytes) { return std::malloc(bytes > 0 ? bytes : 1); }
 void release_pinned(void* p) { std::free(p); }
-void copy(void* to, const void* from, size_t bytes, Stream) {
+void copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { copy(to, from, bytes, nullptr); });
   const simt::DeviceAccess access;
   if (bytes > 0) std::memmove(to, from, bytes);
   simt::check_guards("copy");
 }
-void fill(void* to, int byte, size_t bytes, Stream) {
+void fill(void* to, int byte, size_t bytes, Stream stream) {
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { fill(to, byte, bytes, nullptr); });
   const simt::DeviceAccess access;
   if (bytes > 0) std::memset(to, byte, bytes);
 }
@@ -157,24 +162,23 @@ void memory_info(size_t* available, size_t* total) {
 
 Stream new_stream(bool) { return new char; }
 void delete_stream(Stream stream) { delete static_cast<char*>(stream); }
-void synchronize(Stream) {}
-void synchronize_device() {}
+void synchronize(Stream) { simt::check_may_wait("cudaStreamSynchronize"); }
+void synchronize_device() { simt::check_may_wait("cudaDeviceSynchronize"); }
 bool finished(Stream) { return !simt::settings().hold_events; }
 Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
-void record(Event event, Stream) { *static_cast<Mark*>(event) = {std::chrono::steady_clock::now()}; }
-void wait(Stream, Event) {}
-void synchronize_event(Event event) { static_cast<Mark*>(event)->waited_for = true; }
+void record(Event event, Stream stream) { *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), false, simt::recording_of(stream)}; }
+void wait(Stream stream, Event event) {
+  if (const auto& recording = static_cast<Mark*>(event)->recording) simt::join(recording, stream);
+}
+void synchronize_event(Event event) {
+  simt::check_may_wait("cudaEventSynchronize");
+  static_cast<Mark*>(event)->waited_for = true;
+}
 bool finished_event(Event event) { return !simt::settings().hold_events || static_cast<Mark*>(event)->waited_for; }
 double elapsed_ms(Event from, Event to) {
   return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at).count();
 }
-
-void begin_capture(Stream) { throw CudaError("begin_capture: the emulation runs what is issued at once and records nothing"); }
-Graph end_capture(Stream) { throw CudaError("end_capture: the emulation records nothing"); }
-bool capturing(Stream) { return false; }
-void launch_graph(Graph, Stream) { throw CudaError("launch_graph: the emulation records nothing"); }
-void delete_graph(Graph) {}
 
 IpcHandle export_memory(void*) { throw CudaError("export_memory: emulated memory belongs to one process"); }
 void* open_memory(const IpcHandle&) { throw CudaError("open_memory: emulated memory belongs to one process"); }

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include <weft/kernels/cuda/simt.h>
+#include "support/simt/graph.h"
 
 namespace weft::cuda {
 
@@ -114,8 +115,10 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
   if constexpr (requires { Body::kThreads; })
     if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
-  simt::run(stream, name, grid, inner::independent<Body>(), &body,
-            [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); });
+  const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
+  if (const auto recording = simt::recording_of(stream))
+    return simt::record(*recording, [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); });
+  simt::run(stream, name, grid, inner::independent<Body>(), &body, function);
 }
 
 }  // namespace weft::cuda

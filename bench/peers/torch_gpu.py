@@ -1,0 +1,227 @@
+"""PyTorch's times for the work of bench_gpu, each printed as a line `name ns` under our name, measured the same way: between events, median.
+
+    python3 bench/peers/torch_gpu.py [FILTER] [--quick]
+
+Needs a python with torch and a CUDA device; called by scripts/gpu_check.sh where there are both. PyTorch runs as it comes, with TF32 off for
+matrix products as ours, and the fused forms of its optimizers.
+"""
+import re
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+QUICK = "--quick" in sys.argv
+PATTERN = re.compile(next((a for a in sys.argv[1:] if not a.startswith("-")), "."))
+SAMPLES, SECONDS = (5, 0.01) if QUICK else (15, 0.05)
+MANY = 1 << 26
+DEVICE = torch.device("cuda")
+
+
+def sample(work, inner):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(inner):
+        work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e6 / inner
+
+
+def report(name, work):
+    if not PATTERN.search(name):
+        return
+    try:
+        for _ in range(3):
+            work()
+        torch.cuda.synchronize()
+        inner = min(max(int(SECONDS * 1e9 / max(sample(work, 1), 1.0)), 1), 2000)
+        print(name, statistics.median(sample(work, inner) for _ in range(SAMPLES)), flush=True)
+    except RuntimeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+
+
+class Rotating:
+    def __init__(self, sizes, dtype, count=3):
+        self.tensors = [torch.randn(sizes, dtype=dtype, device=DEVICE) for _ in range(count)]
+        self.at = 0
+
+    def next(self):
+        self.at += 1
+        return self.tensors[self.at % len(self.tensors)]
+
+
+def memory_bound():
+    x, y = torch.empty(1 << 28, device=DEVICE), torch.empty(1 << 28, device=DEVICE)
+    report("Copy/1GiB", lambda: y.copy_(x))
+    del x, y
+    r, out = Rotating(MANY, torch.float32), torch.empty(MANY, device=DEVICE)
+    row = torch.randn(1024, device=DEVICE)
+    report("Add/float32/64M", lambda: r.next() + r.next())
+    report("AddInPlace/float32/64M", lambda: out.add_(r.next()))
+    report("Tanh/float32/64M", lambda: r.next().tanh())
+    report("Dropout/float32/64M", lambda: F.dropout(r.next(), 0.5))
+    report("Uniform/float32/64M", lambda: out.uniform_())
+    report("Sum/float32/64M", lambda: r.next().sum())
+    report("AddRow/float32/64Kx1K", lambda: r.next().view(-1, 1024) + row)
+    report("Transpose/float32/8192x8192", lambda: r.next().view(8192, 8192).t().contiguous())
+    report("SumRows/float32/8192x8192", lambda: r.next().view(8192, 8192).sum(1))
+    report("SumColumns/float32/8192x8192", lambda: r.next().view(8192, 8192).sum(0))
+    report("Softmax/float32/65536x1024", lambda: r.next().view(-1, 1024).softmax(1))
+    r = Rotating(MANY, torch.bfloat16)
+    report("Add/bfloat16/64M", lambda: r.next() + r.next())
+
+
+def launch_cost():
+    if not PATTERN.search("LaunchCost/add/1"):
+        return
+    x = torch.ones(1, device=DEVICE)
+
+    def host_ns(n):
+        torch.cuda.synchronize()
+        start, y = time.perf_counter(), x
+        for _ in range(n):
+            y = y + x
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / n * 1e9
+
+    host_ns(1000)
+    print("LaunchCost/add/1", statistics.median(host_ns(10000) for _ in range(SAMPLES)), flush=True)
+
+
+def losses_and_tables():
+    x = torch.randn(8192, 50000, device=DEVICE, requires_grad=True)
+    target = torch.randint(0, 50000, (8192,), device=DEVICE)
+
+    def forward():
+        with torch.no_grad():
+            F.cross_entropy(x, target)
+
+    def both():
+        x.grad = None
+        F.cross_entropy(x, target).backward()
+
+    report("CrossEntropy/forward/8192x50000", forward)
+    report("CrossEntropy/both/8192x50000", both)
+    table = nn.Embedding(33278, 1500).to(DEVICE)
+    ids, g = torch.randint(0, 33278, (35, 20), device=DEVICE), torch.randn(35, 20, 1500, device=DEVICE)
+
+    def look_up():
+        with torch.no_grad():
+            table(ids)
+
+    def embed():
+        table.weight.grad = None
+        table(ids).backward(g)
+
+    report("Embedding/forward/700x1500", look_up)
+    report("Embedding/both/700x1500of33278", embed)
+
+
+def products():
+    for n, dtype, name in ((4096, torch.float32, "float32"), (8192, torch.bfloat16, "bfloat16")):
+        x, y = (torch.randn(n, n, dtype=dtype, device=DEVICE) for _ in range(2))
+        report(f"Matmul/{name}/{n}", lambda: x @ y)
+
+
+def optimizer_step(name, make):
+    if not PATTERN.search(name):
+        return
+    parameters, count, n = [], 0, 1000
+    while count < 250_000_000:
+        p = nn.Parameter(torch.randn(n, device=DEVICE))
+        p.grad = torch.randn(n, device=DEVICE)
+        parameters.append(p)
+        count += n
+        n = n * 3 if n < 20_000_000 else 1000
+    optimizer = make(parameters)
+    report(name, optimizer.step)
+
+
+def optimizers():
+    fused = {"fused": True}
+    try:
+        torch.optim.SGD([nn.Parameter(torch.ones(1, device=DEVICE))], lr=1.0, **fused)
+    except TypeError:
+        fused = {"foreach": True}
+    optimizer_step("Step/SGD/1GB", lambda p: torch.optim.SGD(p, lr=1e-6, **fused))
+    optimizer_step("Step/Momentum/1GB", lambda p: torch.optim.SGD(p, lr=1e-6, momentum=0.9, **fused))
+    optimizer_step("Step/Adam/1GB", lambda p: torch.optim.Adam(p, lr=1e-6, fused=True))
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, vocabulary, size, dropout):
+        super().__init__()
+        self.encoder, self.drop = nn.Embedding(vocabulary, size), nn.Dropout(dropout)
+        self.rnn, self.decoder = nn.LSTM(size, size, 2, dropout=dropout), nn.Linear(size, vocabulary)
+
+    def loss(self, ids, target):
+        y = self.drop(self.rnn(self.drop(self.encoder(ids)))[0])
+        return F.cross_entropy(self.decoder(y.reshape(-1, y.size(2))), target)
+
+
+def language_model(vocabulary, size, dropout):
+    names = [f"{kind}/{vocabulary}/{size}" for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph")]
+    if not any(PATTERN.search(name) for name in names):
+        return
+    torch.manual_seed(1)
+    model = LanguageModel(vocabulary, size, dropout).to(DEVICE)
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
+    ids = torch.randint(0, vocabulary, (35, 20), device=DEVICE)
+    target = torch.randint(0, vocabulary, (700,), device=DEVICE)
+
+    def step(cast=False):
+        sgd.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=cast):
+            loss = model.loss(ids, target)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        sgd.step()
+
+    report(names[0], step)
+    report(names[1], lambda: step(True))
+    if not PATTERN.search(names[2]):
+        return
+    try:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        report(names[2], graph.replay)
+    except RuntimeError as error:
+        print(f"{names[2]}: cannot be recorded: {error}", file=sys.stderr)
+
+
+def transfers():
+    pinned, plain = torch.zeros(MANY, pin_memory=True), torch.zeros(MANY)
+    there = pinned.to(DEVICE)
+    back = torch.zeros(MANY, pin_memory=True)
+    report("ToDevice/pinned/256MiB", lambda: pinned.to(DEVICE, non_blocking=True))
+    report("ToDevice/pageable/256MiB", lambda: plain.to(DEVICE))
+    report("ToHost/pinned/256MiB", lambda: back.copy_(there, non_blocking=True))
+
+
+def main():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}", file=sys.stderr)
+    with torch.no_grad():
+        memory_bound()
+        launch_cost()
+    losses_and_tables()
+    with torch.no_grad():
+        products()
+    optimizers()
+    transfers()
+    language_model(10000, 650, 0.5)
+    language_model(33278, 1500, 0.65)
+
+
+main()

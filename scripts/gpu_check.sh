@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Checks the CUDA backend on a machine with a GPU: builds it, runs the op table on the device against the CPU, memory checks, golden tests and a
+# training run, then the benchmarks (PyTorch's beside them where a python with torch is found), and prints one table. Raw logs and JSON
+# are kept in bench/results/gpu. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
+#   scripts/gpu_check.sh [--quick] [--prebuilt BUILD_FOLDER] [--filter RE] [--skip-bench]
+#   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+quick=() prebuilt='' filter=. bench=yes carried=build/gpu_pack
+usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+
+pack() {  # pack FILE: the tracked sources and, in build/gpu_pack, Eigen's and GoogleTest's
+  local file=$1 from
+  rm -rf "$carried"
+  mkdir -p "$carried/prefix/include" "$carried/prefix/share/eigen3" "$(dirname "$file")"
+  for from in /usr/include/eigen3 "${EIGEN_DIR:-}"; do
+    [ -f "$from/Eigen/Core" ] && cp -r "$from" "$carried/prefix/include/eigen3" && break
+  done
+  [ -f "$carried/prefix/include/eigen3/Eigen/Core" ] || { echo "gpu_check.sh: no Eigen headers found (Debian: libeigen3-dev; or EIGEN_DIR=their folder)" >&2; return 1; }
+  rm -rf "$carried/prefix/include/eigen3/unsupported"
+  mkdir -p "$carried/prefix/share/eigen3/cmake"
+  cat >"$carried/prefix/share/eigen3/cmake/Eigen3Config.cmake" <<'CMAKE'
+get_filename_component(prefix ${CMAKE_CURRENT_LIST_DIR}/../../.. ABSOLUTE)
+if(NOT TARGET Eigen3::Eigen)
+  add_library(Eigen3::Eigen INTERFACE IMPORTED)
+  set_target_properties(Eigen3::Eigen PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${prefix}/include/eigen3)
+endif()
+CMAKE
+  printf 'set(PACKAGE_VERSION 3.4.0)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n' >"$carried/prefix/share/eigen3/cmake/Eigen3ConfigVersion.cmake"
+  for from in /usr/src/googletest "${GOOGLETEST_DIR:-}"; do
+    [ -f "$from/CMakeLists.txt" ] && cp -r "$from" "$carried/googletest" && break
+  done
+  [ -f "$carried/googletest/CMakeLists.txt" ] || { echo "gpu_check.sh: no GoogleTest sources found (Debian: googletest; or GOOGLETEST_DIR=their folder)" >&2; return 1; }
+  { git ls-files -z; find "$carried" -type f -print0; } | tar --null --files-from=- -czf "$file" --transform 's,^,weft/,' || return 1
+  echo "packed $(du -h "$file" | cut -f1) into $file: unpack it there and run weft/scripts/gpu_check.sh"
+}
+
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h|--help) usage; exit 0 ;;
+    --pack) pack "${2:-build/weft_gpu.tar.gz}"; exit ;;
+    --quick) quick=(--quick) ;;
+    --prebuilt) prebuilt=${2:?--prebuilt takes a build folder}; shift ;;
+    --filter) filter=${2:?--filter takes a regular expression}; shift ;;
+    --skip-bench) bench=no ;;
+    *) echo "gpu_check.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
+[ -n "$device" ] || device=none
+name=$(printf '%s' "$device" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9][^a-z0-9]*/-/g')
+results=bench/results/gpu
+mkdir -p "$results" build
+table=() failed=0
+row() { table+=("$(printf '%-26s %-8s %6s s  %s' "$1" "$2" "$3" "$4")"); [ "$2" != FAILED ] || failed=1; }
+
+step() {  # step TITLE LOG COMMAND...: runs it, keeps its output, adds a row
+  local title=$1 log=$results/$name.$2.log start=$SECONDS status=passed note=''
+  shift 2
+  printf '\n=== %s ===\n' "$title"
+  "$@" 2>&1 | tee "$log"
+  local code=${PIPESTATUS[0]}
+  if grep -q '^\[==========\].* ran' "$log"; then
+    note=$(sed -n 's/^\[==========\] \([0-9]* tests\?\).*ran.*/\1/p' "$log" | tail -1)
+    note+=$(sed -n 's/^\[  \(PASSED\|SKIPPED\|FAILED\) *\] \([0-9][0-9]*\) tests\?.*/, \2 \1/p' "$log" | tr -d '\n' | tr '[:upper:]' '[:lower:]')
+    if ! grep -q '^\[  PASSED  \] [1-9]' "$log" || grep -q 'tests ran.*\n\[  PASSED  \] 0' "$log"; then status=skipped; fi
+  fi
+  [ "$code" -eq 0 ] || { status=FAILED; note="exit $code${note:+, }$note"; }
+  [ "$code" -ne 124 ] || note="ran into its time limit"
+  row "$title" "$status" $((SECONDS - start)) "$note"
+  return "$code"
+}
+
+build_googletest() {  # from the carried sources, where the machine has none
+  [ -d "$carried/googletest" ] || return 0
+  cmake -S "$carried/googletest" -B build/gpu_googletest -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
+    cmake --build build/gpu_googletest -j "$(nproc)" --target install
+}
+build() {
+  local arch generator=() prefix=()
+  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  [ ! -d "$carried" ] || prefix=(-DCMAKE_PREFIX_PATH="$PWD/build/gpu_prefix;$PWD/$carried/prefix")
+  build_googletest || return 1
+  cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
+    -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_DISTRIBUTED=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_INSTALL=OFF &&
+    cmake --build build/gpu -j "$(nproc)" --target test_cuda test_nn test_optim bench_gpu
+}
+
+bin=${prebuilt:-build/gpu}/bin
+if [ -z "$prebuilt" ]; then
+  step "build" build build || { printf '%s\n' "${table[@]}"; exit 1; }
+fi
+
+step "op table on the device" op_table timeout 1200 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable*'
+step "device tests, training" device timeout 900 "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
+step "golden tests" golden timeout 300 bash -c "'$bin/test_nn' --gtest_brief=1 --gtest_filter='*olden*' && '$bin/test_optim' --gtest_brief=1"
+if [ "$device" = none ]; then
+  row "compute-sanitizer" skipped 0 "no device"
+elif ! command -v compute-sanitizer >/dev/null; then
+  row "compute-sanitizer" skipped 0 "not on PATH"
+else
+  # A sanitizer that cannot attach says so; that is the machine's, not ours.
+  if timeout 120 compute-sanitizer --tool memcheck "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$results/$name.sanitizer_probe.log" 2>&1; then
+    for tool in memcheck racecheck; do
+      step "compute-sanitizer $tool" "$tool" timeout 600 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable.forward/*'
+    done
+  else
+    row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"
+  fi
+fi
+if [ "$bench" = yes ]; then
+  peers=()
+  if [ "$device" != none ]; then
+    for python in python3 python; do
+      "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 || continue
+      printf '\n=== PyTorch on the same device ===\n'
+      PYTHONDONTWRITEBYTECODE=1 timeout 500 "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" | tee "$results/$name.pytorch.txt"
+      peers=(--peers="$results/$name.pytorch.txt")
+      break
+    done
+  fi
+  step "benchmarks" bench timeout 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
+fi
+
+printf '\n=== summary: device %s ===\n' "$device"
+printf '%s\n' "${table[@]}"
+[ "$device" != none ] || echo "no GPU here: what needs one was skipped, and nothing above is a GPU figure"
+echo "logs and JSON: $results/$name.*"
+exit "$failed"

@@ -1,0 +1,72 @@
+// See graph.h; the graph calls of kernels/cuda/runtime.h.
+#include "support/simt/graph.h"
+
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/error.h>
+
+namespace weft::cuda {
+
+namespace simt {
+
+struct Recording {
+  std::vector<std::function<void()>> work;
+  bool spoilt = false;
+};
+
+namespace {
+std::mutex mutex;
+std::map<void*, std::shared_ptr<Recording>> streams;
+thread_local std::shared_ptr<Recording> of_thread;
+}  // namespace
+
+std::shared_ptr<Recording> recording_of(void* stream) {
+  const std::lock_guard lock(mutex);
+  const auto found = streams.find(stream);
+  return found == streams.end() ? nullptr : found->second;
+}
+void record(Recording& recording, std::function<void()> work) { recording.work.push_back(std::move(work)); }
+void join(const std::shared_ptr<Recording>& recording, void* stream) {
+  const std::lock_guard lock(mutex);
+  streams[stream] = recording;
+}
+void check_may_wait(const char* call) {
+  if (!of_thread) return;
+  of_thread->spoilt = true;
+  throw CudaError(str(call, ": not permitted while the calling thread records a graph (cudaErrorStreamCaptureUnsupported)"));
+}
+
+}  // namespace simt
+
+namespace runtime {
+
+void begin_capture(Stream stream) {
+  if (simt::of_thread) throw CudaError("cudaStreamBeginCapture: the calling thread records already");
+  simt::of_thread = std::make_shared<simt::Recording>();
+  simt::join(simt::of_thread, stream);
+}
+Graph end_capture(Stream stream) {
+  const auto recording = simt::recording_of(stream);
+  if (!recording) throw CudaError("cudaStreamEndCapture: the stream records nothing");
+  simt::of_thread = nullptr;
+  {
+    const std::lock_guard lock(simt::mutex);
+    std::erase_if(simt::streams, [&](const auto& entry) { return entry.second == recording; });
+  }
+  if (recording->spoilt) throw CudaError("cudaStreamEndCapture: the recording was spoilt by a call that is not permitted (cudaErrorStreamCaptureInvalidated)");
+  return new std::vector<std::function<void()>>(std::move(recording->work));
+}
+bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }
+void launch_graph(Graph graph, Stream stream) {
+  if (capturing(stream)) throw CudaError("cudaGraphLaunch: the emulation records no graph within a graph");
+  for (const auto& work : *static_cast<std::vector<std::function<void()>>*>(graph)) work();
+}
+void delete_graph(Graph graph) { delete static_cast<std::vector<std::function<void()>>*>(graph); }
+
+}  // namespace runtime
+
+}  // namespace weft::cuda
