@@ -8,7 +8,6 @@ namespace weft::cuda {
 
 namespace {
 
-using step_cuda::Chunk;
 using step_cuda::Row;
 
 /// Elements per block: enough blocks for the device, and no more of them than needed. A multiple of 16.
@@ -35,11 +34,11 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
   if (total == 0) return;
   const int64_t length = chunk_length(total);
   for (const StepTensor& t : tensors) count += blocks_for(t.numel, length);
-  const size_t rows_bytes = tensors.size() * sizeof(Row), chunk_bytes = aligned_to_16(static_cast<size_t>(count) * sizeof(Chunk)), functor_bytes = aligned_to_16(form.functor_bytes);
+  const size_t rows_bytes = tensors.size() * sizeof(Row), chunk_bytes = aligned_to_16(static_cast<size_t>(count) * sizeof(step_cuda::Chunk)), functor_bytes = aligned_to_16(form.functor_bytes);
   static_assert(sizeof(Row) % 16 == 0);
   Table table(*this, c, rows_bytes + chunk_bytes + tensors.size() * functor_bytes);
   auto* const rows = reinterpret_cast<Row*>(table.host());
-  auto* chunk = reinterpret_cast<Chunk*>(table.host() + rows_bytes);
+  auto* chunk = reinterpret_cast<step_cuda::Chunk*>(table.host() + rows_bytes);
   char* const functors = table.host() + rows_bytes + chunk_bytes;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const StepTensor& t = tensors[i];
@@ -50,7 +49,7 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
   }
   const char* const device = table.send();
   form.launch(stream_of(c), kernel.name, dtype,
-               {reinterpret_cast<const Row*>(device), reinterpret_cast<const Chunk*>(device + rows_bytes), reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), count, length});
+               {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes), reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), count, length});
 }
 
 }  // namespace weft::cuda

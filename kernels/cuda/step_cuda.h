@@ -50,10 +50,23 @@ struct StepTable {
 
 namespace weft::step_cuda {
 
+/// A comparison's result.
+class Flag {
+ public:
+  WEFT_HD explicit Flag(bool v) : v_(v) {}
+  WEFT_HD bool value() const { return v_; }
+  WEFT_HD friend Flag operator&(Flag a, Flag b) { return Flag(a.v_ && b.v_); }
+  WEFT_HD friend Flag operator|(Flag a, Flag b) { return Flag(a.v_ || b.v_); }
+  WEFT_HD friend Flag operator~(Flag a) { return Flag(!a.v_); }
+
+ private:
+  bool v_;
+};
+
 /// What a rule computes with: one number.
 template <class T> class Number {
  public:
-  using Mask = Number<bool>;
+  using Mask = Flag;
   WEFT_HD Number() : v_(0) {}
   template <class S> requires std::is_arithmetic_v<S>
   WEFT_HD Number(S x) : v_(static_cast<T>(x)) {}
@@ -80,17 +93,6 @@ template <class T> class Number {
 
  private:
   T v_;
-};
-template <> class Number<bool> {
- public:
-  WEFT_HD explicit Number(bool v) : v_(v) {}
-  WEFT_HD bool value() const { return v_; }
-  WEFT_HD friend Number operator&(Number a, Number b) { return Number(a.v_ && b.v_); }
-  WEFT_HD friend Number operator|(Number a, Number b) { return Number(a.v_ || b.v_); }
-  WEFT_HD friend Number operator~(Number a) { return Number(!a.v_); }
-
- private:
-  bool v_;
 };
 
 /// One chunk per block.
