@@ -161,7 +161,7 @@ std::vector<Tensor> parameters(Device where, DType dtype) {
   for (const int64_t n : {3, 130, 1, 4099}) {
     std::vector<double> values, grads;
     for (int64_t k = 0; k < n; ++k) values.push_back(std::sin(static_cast<double>(k + n))), grads.push_back(std::cos(static_cast<double>(3 * k + n)));
-    Tensor p = tensor(values).to(dtype).to(where).requires_grad_();
+    Tensor p = from_vector(values, {static_cast<int64_t>(values.size())}).to(dtype).to(where).requires_grad_();
     p.set_grad(tensor(grads).to(dtype).to(where));
     params.push_back(p);
   }
