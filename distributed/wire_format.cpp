@@ -108,6 +108,11 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
   if (flags & kPlaced) {
     place.source = get_device(tail);
     place.target = get_device(tail);
+    try {
+      backend(place.target);
+    } catch (const DeviceError& e) {  // workers agree on their maps at the start, so nobody would send this
+      detail::malformed(str("a tensor for ", place.target, ", which is not here: ", e.what()));
+    }
     m.places.resize(m.tensors.size() + 1);
     m.places.back() = place;
   }

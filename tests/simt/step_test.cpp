@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 
+#include <weft/autograd/ops.h>
 #include <weft/kernels/cuda/step_cuda.h>
 #include <weft/kernels/step_cpu.h>
 #include <weft/kernels/step_rules.h>
@@ -161,8 +162,8 @@ std::vector<Tensor> parameters(Device where, DType dtype) {
   for (const int64_t n : {3, 130, 1, 4099}) {
     std::vector<double> values, grads;
     for (int64_t k = 0; k < n; ++k) values.push_back(std::sin(static_cast<double>(k + n))), grads.push_back(std::cos(static_cast<double>(3 * k + n)));
-    Tensor p = from_vector(values, {static_cast<int64_t>(values.size())}).to(dtype).to(where).requires_grad_();
-    p.set_grad(tensor(grads).to(dtype).to(where));
+    Tensor p = from_vector(values, {n}).to(dtype).to(where).requires_grad_();
+    p.set_grad(from_vector(grads, {n}).to(dtype).to(where));
     params.push_back(p);
   }
   return params;
@@ -186,7 +187,7 @@ TEST(SimtStep, training_with_clipping_follows_the_cpu) {
       a.step();
       const int64_t before = simt::launches();
       b.step();
-      if (step > 0) EXPECT_EQ(simt::launches() - before, 1);  // the first one makes the state
+      if (step > 0) { EXPECT_EQ(simt::launches() - before, 1); }  // the first one makes the state
     }
     expect_close(there, here, t == kFloat64 ? 1e-12 : 2e-6);
   }
