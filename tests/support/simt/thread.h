@@ -11,6 +11,7 @@
 
 #include <weft/kernels/cuda/simt.h>
 #include "support/simt/graph.h"
+#include "support/simt/streams.h"
 
 namespace weft::cuda {
 
@@ -116,9 +117,10 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
-  if (const auto recording = simt::recording_of(stream))
-    return simt::record(*recording, [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); });
-  simt::run(stream, name, grid, inner::independent<Body>(), &body, function);
+  const auto run = [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); };
+  if (const auto recording = simt::recording_of(stream)) simt::record(*recording, run);
+  else if (simt::deferring()) simt::issue(simt::current_device(), stream, run);
+  else run();
 }
 
 }  // namespace weft::cuda
