@@ -244,8 +244,18 @@ double elapsed_ms(Event from, Event to) {
   return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at).count();
 }
 
-IpcHandle export_memory(void*) { throw CudaError("export_memory: emulated memory belongs to one process"); }
-void* open_memory(const IpcHandle&) { throw CudaError("open_memory: emulated memory belongs to one process"); }
+IpcHandle export_memory(void* block) {
+  if (!simt::settings().shares_memory) throw CudaError("export_memory: emulated memory belongs to one process");
+  IpcHandle handle{};
+  std::memcpy(handle.data(), &block, sizeof block);
+  return handle;
+}
+void* open_memory(const IpcHandle& handle) {
+  if (!simt::settings().shares_memory) throw CudaError("open_memory: emulated memory belongs to one process");
+  void* block = nullptr;
+  std::memcpy(&block, handle.data(), sizeof block);
+  return block;
+}
 void close_memory(void*) {}
 
 }  // namespace runtime

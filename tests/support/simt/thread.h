@@ -26,6 +26,7 @@ struct Settings {
   unsigned char poison = 0xFF;
   int processors = 4;  ///< of the devices that are made from here on
   bool hold_events = false;  ///< events and streams are not done until somebody waits for them
+  bool shares_memory = false;  ///< memory can be shared as if with another process (CUDA IPC)
   size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
 };
 Settings& settings();
