@@ -1,9 +1,9 @@
 // The rows "CUDA / device maps" that concern order: work issued to a user's stream comes before the messages that read it, and what uses an arrived
 // tensor after its arrival. The emulated streams are slow here (Deferred): nothing that was issued has run until somebody waits for it, so a
 // missing order shows as poison. A comment names the rows.
-#include <thread>
+#include <cstring>
 
-#include <weft/autograd/parameter_lock.h>
+#include <weft/tensor/cuda.h>
 
 #include "devices.h"
 #include "support/simt/streams.h"
@@ -13,26 +13,15 @@ namespace weft::test {
 /// A stream of one's own that is current for a scope; it goes on after the stream that was current, and that one after it at the end, if wanted.
 class OwnStream {
  public:
-  explicit OwnStream(Device device, bool rejoin = true) : gpu_(accelerator(device)), before_(gpu_.current_stream()), mine_(gpu_.new_stream(false)), rejoin_(rejoin) {
-    order(before_, mine_);
-    gpu_.set_current_stream(mine_);
-  }
+  explicit OwnStream(Device device, bool rejoin = true) : before_(cuda::current_stream(device)), mine_(device), guard_(mine_), rejoin_(rejoin) { mine_.wait_stream(before_); }
   ~OwnStream() {
-    gpu_.set_current_stream(before_);
-    if (rejoin_) order(mine_, before_);
-    gpu_.delete_stream(mine_);
+    if (rejoin_) before_.wait_stream(mine_);
   }
   OwnStream(const OwnStream&) = delete;
 
  private:
-  void order(void* first, void* then) {
-    void* const event = gpu_.new_event(false);
-    gpu_.record_event(event, first);
-    gpu_.wait_event(then, event);
-    gpu_.delete_event(event);
-  }
-  Accelerator& gpu_;
-  void *before_, *mine_;
+  cuda::Stream before_, mine_;
+  cuda::StreamGuard guard_;
   bool rejoin_;
 };
 
