@@ -113,7 +113,7 @@ const WorkerInfo& Agent::self() const { return impl_->self; }
 const std::shared_ptr<Runtime>& Agent::runtime() const { return impl_->runtime; }
 Transport& Agent::transport() { return *impl_->transport; }
 Member Agent::as_member() const {
-  return {impl_->self.name, impl_->self.id, impl_->transport->addresses(), {impl_->options.device_maps, impl_->options.devices}};
+  return {impl_->self.name, impl_->self.id, impl_->transport->addresses(), impl_->plan()};
 }
 bool Agent::is_running() const { return impl_->running; }
 

@@ -47,6 +47,8 @@ struct AgentOptions {
   DeviceMaps device_maps{};
   /// CUDA devices of this worker that maps may name, its own and others'; empty: any.
   std::vector<Device> devices{};
+  /// Large tensors go from device to device by CUDA IPC between workers of one host that both allow it, where a trial at the start succeeds.
+  bool cuda_ipc = false;
 };
 
 struct CallOptions {
@@ -237,6 +239,7 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
 
  private:
   explicit Agent(std::unique_ptr<Impl> impl);
+  template <class T> std::map<std::string, T> gather_values(const T& mine, Duration timeout);
   void* slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&));
   std::exception_ptr leave_together(TimePoint deadline);
   std::exception_ptr join_shutdown(TimePoint deadline);

@@ -46,7 +46,7 @@ void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options, s
 void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink) {
   if (has_interceptors) intercept([&](Interceptor& i) { i.request_sending(agent, p.id, kind, message); });
   try {
-    seal(message);
+    seal_for(p, message);
   } catch (...) {  // no room for the copies of its tensors, say
     if (has_interceptors) intercept([&](Interceptor& i) { i.discarded(agent, p.id, kind, message, true); });
     settle(message, false);

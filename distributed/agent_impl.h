@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include <weft/distributed/agent.h>
+#include <weft/distributed/lending.h>
 #include <weft/distributed/staging.h>
 #include <weft/distributed/streams.h>
 #include <weft/distributed/sync.h>
@@ -78,6 +79,7 @@ struct Peer {
   bool left WEFT_GUARDED_BY(mutex) = false;
   std::string why WEFT_GUARDED_BY(mutex);
   DevicePlan plan WEFT_GUARDED_BY(mutex);
+  std::string host_key WEFT_GUARDED_BY(mutex);
   DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results WEFT_GUARDED_BY(mutex);   ///< our device -> its device
   // as caller
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
@@ -115,6 +117,7 @@ struct Agent::Impl final : Receiver {
       : runtime(std::move(rt)),
         options(std::move(o)),
         courier(std::make_shared<Courier>(runtime)),
+        lending(options.cuda_ipc ? std::make_shared<Lending>() : nullptr),
         ended(*runtime, "the shutdown of a worker under way in another thread") {}
 
   // Receiver
@@ -162,13 +165,18 @@ struct Agent::Impl final : Receiver {
   // agent_devices.cpp
   /// unseal(), and what carries the arrival of device tensors.
   Message receive(Inbound inbound, const Envelope& e);
+  /// seal(), which may lend tensors to the peer.
+  void seal_for(Peer& p, Message& message);
   void add_plan(const Member& member);
+  void agree_on_lending(Agent& agent, Duration timeout);
+  DevicePlan plan() const { return {options.device_maps, options.devices, options.cuda_ipc}; }
 
   void intercept(const std::function<void(Interceptor&)>& f);
 
   const std::shared_ptr<Runtime> runtime;
   const AgentOptions options;
   const std::shared_ptr<Courier> courier;
+  const std::shared_ptr<Lending> lending;   ///< null without AgentOptions::cuda_ipc
   WorkerInfo self;
   std::weak_ptr<Agent> owner;
   std::shared_ptr<Transport> transport;

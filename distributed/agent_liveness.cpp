@@ -246,6 +246,7 @@ void Agent::Impl::lose(Peer& p, bool left_group, const std::string& reason) {
     for (auto& f : s->reply.settled) f(false);
     s->reply.settled.clear();
   }
+  if (lending) lending->peer_lost(p.id);
   gather_peer_lost(*this, info, left_group, reason);
   std::vector<std::function<void(const WorkerInfo&, bool, const std::string&)>> callbacks;
   {

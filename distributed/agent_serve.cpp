@@ -172,7 +172,7 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
   if (!error) {
     try {
       if (has_interceptors) intercept([&](Interceptor& i) { i.reply_sending(*agent, p.id, served->kind, message, served->context); });
-      seal(message);
+      seal_for(p, message);
     } catch (...) {
       error = true;
       if (has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });

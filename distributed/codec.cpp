@@ -19,6 +19,7 @@ std::string to_string(Kind kind) {
     case Kind::kFenced: return "fenced";
     case Kind::kCall: return "call";
     case Kind::kGather: return "gather";
+    case Kind::kReturn: return "return of a loan";
     case Kind::kRemote: return "remote";
     case Kind::kFetch: return "fetch";
     case Kind::kMethod: return "method";
@@ -70,7 +71,7 @@ void Encoder::tensor(const Tensor& value) {
   message_.tensors.push_back(pinned.get());
   if (source.is_cpu() && target.is_cpu() && message_.places.empty()) return;
   message_.places.resize(message_.tensors.size());
-  message_.places.back() = {source, target, {}};
+  message_.places.back() = {source, target, {}, {}};
 }
 
 Decoder::Decoder(const Message& message, Agent* agent, WorkerId from, bool reply)

@@ -58,15 +58,15 @@ const DeviceMap& DeviceMaps::of(const std::string& callee) const {
   return found == maps_.end() ? none : found->second;
 }
 
-// ---- plans as text: "ps=cpu>cuda:0,cuda:0>cuda:1;w=...|cuda:0,cuda:1". Names of workers have none of these signs.
+// ---- plans as text: "ps=cpu>cuda:0,cuda:0>cuda:1;w=...|cuda:0,cuda:1|lends". Names of workers have none of these signs.
 
 std::string to_line(const DevicePlan& plan) {
   std::string out;
   for (const auto& [callee, map] : plan.maps) out += str(out.empty() ? "" : ";", callee, "=", to_string(map));
-  if (plan.devices.empty()) return out;
+  if (plan.devices.empty() && !plan.lends) return out;
   out += '|';
   for (size_t i = 0; i < plan.devices.size(); ++i) out += str(i == 0 ? "" : ",", plan.devices[i]);
-  return out;
+  return plan.lends ? out += "|lends" : out;
 }
 
 namespace {
@@ -99,8 +99,12 @@ DevicePlan read_device_plan(const std::string& line) {
       }
       plan.maps.set(std::string(callee), map);
     }
-    if (bar < line.size())
-      for (const std::string_view device : split(std::string_view(line).substr(bar + 1), ',')) plan.devices.emplace_back(device);
+    if (bar == line.size()) return plan;
+    const std::string_view rest = std::string_view(line).substr(bar + 1);
+    const size_t second = std::min(rest.find('|'), rest.size());
+    for (const std::string_view device : split(rest.substr(0, second), ',')) plan.devices.emplace_back(device);
+    plan.lends = second < rest.size();
+    if (plan.lends && rest.substr(second) != "|lends") throw ValueError(str("'", rest.substr(second), "' at its end"));
     return plan;
   } catch (const Error& e) {
     throw RpcError(str("the device maps '", line, "' cannot be read: ", e.what()));

@@ -66,6 +66,7 @@ class WEFT_API DeviceMaps {
 struct DevicePlan {
   DeviceMaps maps{};
   std::vector<Device> devices{};  ///< CUDA devices that maps may name here; empty: any
+  bool lends = false;             ///< takes part in lending device memory to workers of its host
   bool empty() const { return maps.empty() && devices.empty(); }
   friend bool operator==(const DevicePlan&, const DevicePlan&) = default;
 };

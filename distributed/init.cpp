@@ -66,6 +66,7 @@ void init_rpc(const std::string& name, InitOptions options) {
     mine.deny_unlisted = options.deny_unlisted;
     mine.device_maps = std::move(options.device_maps);
     mine.devices = std::move(options.devices);
+    mine.cuda_ipc = options.cuda_ipc;
     GrpcOptions wire;
     wire.id = mine.id;
     wire.tls = options.tls;

@@ -6,6 +6,7 @@ namespace weft::rpc {
 void install_layers(Agent& agent) {
   install_calls(agent);
   install_gather(agent);
+  install_devices(agent);
   install_references(agent);
   install_dist_autograd(agent);
 }

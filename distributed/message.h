@@ -24,6 +24,7 @@ enum class Kind : uint8_t {
   kFenced = 4,       ///< the sender counts us as lost
   kCall = 8,         ///< run a registered function
   kGather = 9,       ///< barrier and all_gather
+  kReturn = 10,      ///< lent device memory has been copied (lending.h)
   kRemote = 16,      ///< references: create (16 to 31)
   kFetch = 17,
   kMethod = 18,
@@ -50,11 +51,13 @@ struct Extension {
 };
 
 class Staging;
+struct Loan;
 
 /// Where a tensor of a message lies at its sender and at its receiver.
 struct Place {
   Device source{}, target{};
-  std::shared_ptr<void> host{};  ///< at the sender: where a device's bytes were copied to, once sealed
+  std::shared_ptr<void> host{};        ///< at the sender, once sealed: where a device's bytes were copied to
+  std::shared_ptr<const Loan> loan{};  ///< or the loan that stands for them (lending.h)
 };
 
 /// Room at the head of `bytes` that the Agent fills when it sends.

@@ -42,6 +42,7 @@ struct InitOptions {
   /// Where tensors of devices go, by callee; checked across the workers when the group forms (device_map.h).
   DeviceMaps device_maps{};
   std::vector<Device> devices{}; ///< CUDA devices of this worker that maps may name; empty: any
+  bool cuda_ipc = false;         ///< as AgentOptions::cuda_ipc
 
   /// Adds to device_maps. Throws: ValueError unless the map stays one to one.
   InitOptions& set_device_map(const std::string& callee, const DeviceMap& map) {

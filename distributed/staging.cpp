@@ -85,6 +85,20 @@ Ref<Storage> Staging::upload(Device where, const void* data, int64_t bytes, Rele
   return storage;
 }
 
+Ref<Storage> Staging::borrow(Device where, const SharedBlock& block, int64_t bytes) {
+  struct Opened {
+    Accelerator* device;
+    void* memory;
+  };
+  Accelerator& device = accelerator(where);
+  void* const memory = device.open_shared(block);
+  Release close([](void* o) {
+    const std::unique_ptr<Opened> opened(static_cast<Opened*>(o));
+    opened->device->close_shared(opened->memory);
+  }, new Opened{&device, memory});
+  return upload(where, memory, bytes, std::move(close));
+}
+
 void Staging::close() {
   for (Part& p : parts_) {
     p.event = p.device->new_event(false);

@@ -35,6 +35,10 @@ class Staging {
   std::shared_ptr<void> download(const Ref<Storage>& storage, const void* data, int64_t bytes);
   /// Begins a copy of host memory to a new storage of the device; `keep` holds the memory.
   Ref<Storage> upload(Device device, const void* data, int64_t bytes, Release keep);
+  /// Orders the message after the calling thread's current stream, without a copy.
+  void follow(Device device) { side_stream(accelerator(device), true); }
+  /// Begins a copy of another process's memory to a new storage of the device. Throws: CudaError when it cannot be reached.
+  Ref<Storage> borrow(Device device, const SharedBlock& block, int64_t bytes);
   /// No more copies will be added.
   void close();
 
@@ -47,6 +51,8 @@ class Staging {
 
   /// Done when the copies are; set by who carries this message before it is decoded. Unset: they were done on arrival.
   std::optional<Future<void>> arrival{};
+  /// Loans to return when the copies are done.
+  std::vector<uint64_t> loans{};
 
  private:
   struct Part {

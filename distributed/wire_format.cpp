@@ -1,13 +1,14 @@
 // Tensors in messages. A descriptor is: dtype, flags, number of dims, sizes, strides, bytes of the span; the span is the memory between
 // the first and the last element, so views keep their strides and send nothing around them. A view that uses less than half of a span of
 // 8 KiB or more is copied first. A tensor that is on a device at either end says so in two bytes more; its bytes travel as a payload, through
-// host memory (staging.h).
+// host memory (staging.h); that of a lent one (lending.h) is named by a loan and a block instead.
 #include <weft/distributed/wire_format.h>
 
 #include <cstring>
 
 #include <weft/autograd/grad_mode.h>
 #include <weft/distributed/codec.h>
+#include <weft/distributed/lending.h>
 #include <weft/distributed/staging.h>
 
 namespace weft::rpc {
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int64_t kCompactAbove = 8192;
 constexpr int64_t kMaxTensorBytes = int64_t{1} << 40;
-enum Flag : uint8_t { kRequiresGrad = 1, kInline = 2, kPlaced = 4 };
+enum Flag : uint8_t { kRequiresGrad = 1, kInline = 2, kPlaced = 4, kLent = 8 };
 constexpr uint8_t kCpuCode = 255;
 
 uint8_t code_of(Device d) { return d.is_cpu() ? kCpuCode : static_cast<uint8_t>(d.index); }
@@ -121,6 +122,13 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
   Ref<Storage> storage;
   if (bytes == 0) {
     storage = Storage::allocate(place.target, 0);
+  } else if (flags & kLent) {
+    if (!place.target.is_cuda()) detail::malformed("a lent tensor for the cpu");
+    m.staging->loans.push_back(tail.number<uint64_t>());
+    SharedBlock block;
+    block.handle = tail.number<decltype(block.handle)>();
+    block.offset = tail.number<int64_t>();
+    storage = m.staging->borrow(place.target, block, bytes);
   } else if (flags & kInline) {
     const std::string_view data = tail.raw(static_cast<uint64_t>(bytes));
     if (place.target.is_cuda()) {
@@ -148,7 +156,7 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
 
 }  // namespace
 
-void seal(Message& message) {
+void seal(Message& message, Lending* lending, WorkerId to) {
   if (message.bytes.size() < kEnvelopeBytes) message.bytes.resize(kEnvelopeBytes);
   message.body_end = message.bytes.size();
   std::string& out = message.bytes;
@@ -174,7 +182,9 @@ void seal(Message& message) {
     const int64_t bytes = span_bytes(t);
     const bool in_line = travels_inline(place, bytes);
     append(out, static_cast<uint8_t>(t.dtype()));
-    append(out, static_cast<uint8_t>((wants_grad[i] ? kRequiresGrad : 0) | (in_line ? kInline : 0) | (placed ? kPlaced : 0)));
+    if (placed && lending) place->loan = lending->lend(to, *place, t, bytes);
+    const bool lent = placed && place->loan;
+    append(out, static_cast<uint8_t>((wants_grad[i] ? kRequiresGrad : 0) | (in_line ? kInline : 0) | (placed ? kPlaced : 0) | (lent ? kLent : 0)));
     append(out, static_cast<uint8_t>(t.dim()));
     out.append(reinterpret_cast<const char*>(t.sizes().data()), sizeof(int64_t) * static_cast<size_t>(t.dim()));
     out.append(reinterpret_cast<const char*>(t.strides().data()), sizeof(int64_t) * static_cast<size_t>(t.dim()));
@@ -183,6 +193,13 @@ void seal(Message& message) {
     if (in_line && bytes > 0) out.append(static_cast<const char*>(t.raw()), static_cast<size_t>(bytes));
     if (in_line || !t.device().is_cuda()) continue;
     if (!message.staging) message.staging = std::make_shared<Staging>();
+    if (lent) {
+      append(out, place->loan->number);
+      append(out, place->loan->block.handle);
+      append(out, place->loan->block.offset);
+      message.staging->follow(t.device());
+      continue;
+    }
     place->host = message.staging->download(t.body().storage, t.raw(), bytes);
   }
   if (message.staging) message.staging->close();
@@ -205,7 +222,7 @@ std::vector<Payload> payloads_of(const Message& message) {
     const Tensor& t = message.tensors[i];
     const Place* const place = i < message.places.size() ? &message.places[i] : nullptr;
     const int64_t bytes = span_bytes(t);
-    if (travels_inline(place, bytes)) continue;
+    if (travels_inline(place, bytes) || (place && place->loan)) continue;
     Payload p;
     p.bytes = bytes;
     if (place && place->target.is_cuda()) p.device = place->target.index;

@@ -8,6 +8,8 @@
 
 namespace weft::rpc {
 
+class Lending;
+
 /// The first bytes of every message between agents, as they lie in memory (little-endian).
 struct Envelope {
   uint64_t sequence = 0;      ///< of the request; replies repeat it; 0 where there is none
@@ -24,9 +26,9 @@ static_assert(sizeof(Envelope) == kEnvelopeBytes);
 /// Tensors up to this many bytes travel inside the header.
 inline constexpr int64_t kInlineTensorBytes = 4096;
 
-/// Writes the tail, compacts tensors that use little of their span, begins the copies of tensors of devices. The message keeps the tensors; call once
-/// per message.
-void seal(Message& message);
+/// Writes the tail, compacts tensors that use little of their span, begins the copies of tensors of devices, or lends them to `to`. The message keeps the
+/// tensors; call once per message.
+void seal(Message& message, Lending* lending = nullptr, WorkerId to = {});
 /// Overwrites the envelope's fields that change from send to send.
 void stamp(Message& message, const Envelope& envelope);
 /// Payloads of a sealed message. Each keeps its storage, and counts as a save of it: an optimizer step meanwhile writes elsewhere.

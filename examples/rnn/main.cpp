@@ -32,7 +32,10 @@ int main(int argc, char** argv) {
                                 .configure = [&](const std::string& name, weft::rpc::InitOptions& init) {
                                   if (name == "trainer") init.device_maps = rnn::split_device_maps(options);
                                 },
-                                .before_spawn = [&] { weft::backend(weft::Device(options.device)); }},
+                                .before_spawn = [&] {
+                                  const weft::Device device(options.device);
+                                  if (device.is_cuda() && !weft::cuda::is_available()) weft::backend(device);  // says what is missing
+                                }},
                                [&](const std::string&) { return train(); });
   });
 }

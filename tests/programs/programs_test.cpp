@@ -132,6 +132,21 @@ TEST(Programs, rnn_without_a_corpus_names_the_script_and_a_bad_flag_exits_2) {
   EXPECT_EQ(run("rnn --help").code, 0);
 }
 
+TEST(Programs, rnn_on_a_device_that_is_not_there_ends_with_one_line_and_bad_places_exit_2) {
+  const Corpus corpus;
+  const bool has_gpu = std::system("nvidia-smi >/dev/null 2>&1") == 0;
+  for (const char* flags : {"--mode local --device cuda", "--mode local --place encoder=cuda,decoder=cuda", "--mode distributed --device cuda"}) {
+    if (has_gpu) break;
+    const Output out = run("rnn " + corpus.flag() + kSmall + flags);
+    EXPECT_EQ(out.code, 1) << out.text;
+    EXPECT_EQ(out.lines("rnn: "), out.last() + "\n") << out.text;
+    EXPECT_NE(out.last().find("cuda"), std::string::npos) << out.text;
+  }
+  for (const char* flags : {"--place head=cuda", "--place encoder", "--place encoder=gpu", "--tied --nhid 200 --place encoder=cuda"})
+    EXPECT_EQ(run(std::string("rnn --mode local ") + flags).code, 2) << flags;
+  EXPECT_EQ(run("rnn --mode distributed --place encoder=cuda").code, 2);
+}
+
 TEST(Programs, rnn_saves_resumes_and_generates) {
   const Corpus corpus;
   const std::string file = (std::filesystem::path(::testing::TempDir()) / ("weft_model_" + std::to_string(getpid()) + ".safetensors")).string();

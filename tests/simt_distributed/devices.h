@@ -16,11 +16,17 @@ namespace weft::test {
 using rpc::DeviceMap;
 using rpc::DeviceMaps;
 
-inline const Device kGpu0 = "cuda:0", kGpu1 = "cuda:1";
+inline constexpr Device kGpu0(DeviceType::kCuda, 0), kGpu1(DeviceType::kCuda, 1);
+
+/// Opens the emulated devices.
+inline void open_devices() {
+  cuda::simt::install();
+  for (const Device d : {kGpu0, kGpu1}) backend(d);
+}
 
 /// A group whose worker0 has the given maps.
 inline ClusterOptions mapped(DeviceMaps maps, int size = 2, Over over = Over::kSim) {
-  cuda::simt::install();
+  open_devices();
   ClusterOptions o{.over = over, .size = size};
   o.each = [maps = std::move(maps)](int rank, rpc::AgentOptions& a) {
     if (rank == 0) a.device_maps = maps;

@@ -43,7 +43,7 @@ void expect_close(const std::vector<double>& a, const std::vector<double>& b) {
 std::vector<double> on_cpu(const rnn::Options& o) { return trace_of(o, *rnn::make_local_model(o)); }
 
 TEST(SimtRnnProgram, embedding_and_decoder_on_devices_with_the_recurrent_part_on_the_cpu) {
-  cuda::simt::install();
+  open_devices();
   for (const char* decoder : {"remote-logits", "remote-loss"}) {
     rnn::Options o = options();
     o.decoder = decoder;
@@ -56,7 +56,7 @@ TEST(SimtRnnProgram, embedding_and_decoder_on_devices_with_the_recurrent_part_on
 }
 
 TEST(SimtRnnProgram, the_whole_local_model_on_a_device) {
-  cuda::simt::install();
+  open_devices();
   rnn::Options o = options();
   const auto expected = on_cpu(o);
   o.device = "cuda";

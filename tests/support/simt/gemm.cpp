@@ -3,6 +3,7 @@
 
 #include "support/simt/graph.h"
 #include "support/simt/memory.h"
+#include "support/simt/streams.h"
 #include "support/simt/thread.h"
 
 namespace weft::cuda {
@@ -37,9 +38,8 @@ template <class T, class Out> void multiply(const Gemm& g) {
 }
 }  // namespace
 
-void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [&backend, g] { gemm(backend, nullptr, g); });
-  expect_legal(g);
+namespace {
+void run(const Gemm& g) {
   const simt::DeviceAccess open;
   switch (g.dtype) {
     case kFloat16: g.wide ? multiply<Half, float>(g) : multiply<Half, Half>(g); break;
@@ -48,6 +48,13 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
     default: multiply<double, double>(g); break;
   }
   simt::check_guards("gemm");
+}
+}  // namespace
+
+void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [&backend, g] { gemm(backend, nullptr, g); });
+  expect_legal(g);
+  simt::issue(simt::current_device(), stream, [g] { run(g); });
 }
 
 }  // namespace weft::cuda

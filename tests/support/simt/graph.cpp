@@ -1,5 +1,6 @@
 // See graph.h; the graph calls of kernels/cuda/runtime.h.
 #include "support/simt/graph.h"
+#include "support/simt/streams.h"
 
 #include <map>
 #include <mutex>
@@ -63,7 +64,7 @@ Graph end_capture(Stream stream) {
 bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }
 void launch_graph(Graph graph, Stream stream) {
   if (capturing(stream)) throw CudaError("cudaGraphLaunch: the emulation records no graph within a graph");
-  for (const auto& work : *static_cast<std::vector<std::function<void()>>*>(graph)) work();
+  for (const auto& work : *static_cast<std::vector<std::function<void()>>*>(graph)) simt::issue(simt::current_device(), stream, work);
 }
 void delete_graph(Graph graph) { delete static_cast<std::vector<std::function<void()>>*>(graph); }
 

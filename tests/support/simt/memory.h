@@ -16,6 +16,7 @@ struct DeviceAccess {
 void check_guards(const char* kernel);
 /// Makes guard zones whole again after a planted fault.
 void repair_guards();
+bool is_device_memory(const void* p);
 /// Blocks that are allocated now.
 int live_blocks();
 

@@ -1,5 +1,5 @@
 // kernels/cuda/runtime.h on the host. Device memory is one reserved range, closed to everybody but kernels and copies; everything issued to a stream
-// is complete on return, so streams and events only count. A fresh block holds poison and lies between guard zones.
+// is complete on return, unless a test defers it (streams.h). A fresh block holds poison and lies between guard zones.
 #include <weft/kernels/cuda/runtime.h>
 
 #include <sys/mman.h>
@@ -13,6 +13,7 @@
 #include <weft/kernels/error.h>
 #include "support/simt/graph.h"
 #include "support/simt/memory.h"
+#include "support/simt/streams.h"
 #include "support/simt/thread.h"
 
 namespace weft::cuda {
@@ -84,6 +85,15 @@ int live_blocks() {
   return static_cast<int>(memory().live.size());
 }
 
+namespace {
+thread_local int thread_device = 0;
+}
+int current_device() { return thread_device; }
+bool is_device_memory(const void* p) {
+  const auto* const at = static_cast<const unsigned char*>(p);
+  return at >= memory().base && at < memory().base + kRange;
+}
+
 }  // namespace simt
 
 namespace runtime {
@@ -93,17 +103,30 @@ struct Mark {
   std::chrono::steady_clock::time_point at{};
   bool waited_for = false;
   std::shared_ptr<simt::Recording> recording = nullptr;
+  simt::StreamPoint point{};
 };
 size_t capacity() { return simt::settings().device_bytes > 0 ? simt::settings().device_bytes : simt::kRange; }
-thread_local int current_device = 0;
 constexpr int kDevices = 2;
+
+std::map<const char*, size_t>& pinned() {
+  static auto* const blocks = new std::map<const char*, size_t>;
+  return *blocks;
+}
+/// Device or pinned memory: a copy need not be complete on return.
+bool asynchronous(const void* p) {
+  const simt::DeviceAccess lock;
+  const auto* const at = static_cast<const char*>(p);
+  if (simt::is_device_memory(p)) return true;
+  auto found = pinned().upper_bound(at);
+  return found != pinned().begin() && at < std::prev(found)->first + std::prev(found)->second;
+}
 }  // namespace
 
 int device_count() { return kDevices; }
 Properties properties(int) { return {"emulated", 9, 0, simt::settings().processors, simt::kRange}; }
 void set_device(int device) {
   if (device < 0 || device >= kDevices) throw DeviceError(str("cuda:", device, ": there are ", kDevices, " emulated devices"));
-  current_device = device;
+  simt::thread_device = device;
 }
 bool emulated() { return true; }
 
@@ -129,9 +152,7 @@ void* allocate(size_t bytes) {
   m.live_bytes += bytes;
   return begin + simt::kZone;
 }
-void release(void* p) {
-  if (!p) return;
-  simt::check_may_wait("cudaFree");
+static void release_now(void* p) {
   const simt::DeviceAccess access;
   simt::Memory& m = simt::memory();
   const auto found = m.live.find(static_cast<unsigned char*>(p));
@@ -141,18 +162,47 @@ void release(void* p) {
   m.live_bytes -= found->second;
   m.live.erase(found);
 }
-void* allocate_pinned(size_t bytes) { return std::malloc(bytes > 0 ? bytes : 1); }
-void release_pinned(void* p) { std::free(p); }
-void copy(void* to, const void* from, size_t bytes, Stream stream) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { copy(to, from, bytes, nullptr); });
+/// The machine waits for all work before it takes a block back; the emulation gives it back when all work is done.
+void release(void* p) {
+  if (!p) return;
+  simt::check_may_wait("cudaFree");
+  if (simt::deferring()) simt::when_idle([p] { release_now(p); });
+  else release_now(p);
+}
+void* allocate_pinned(size_t bytes) {
+  const simt::DeviceAccess lock;
+  void* const p = std::malloc(bytes > 0 ? bytes : 1);
+  pinned()[static_cast<const char*>(p)] = bytes;
+  return p;
+}
+void release_pinned(void* p) {
+  const simt::DeviceAccess lock;
+  pinned().erase(static_cast<const char*>(p));
+  std::free(p);
+}
+static void copy_now(void* to, const void* from, size_t bytes) {
   const simt::DeviceAccess access;
   if (bytes > 0) std::memmove(to, from, bytes);
   simt::check_guards("copy");
 }
-void fill(void* to, int byte, size_t bytes, Stream stream) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { fill(to, byte, bytes, nullptr); });
+void copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { copy_now(to, from, bytes); });
+  if (!simt::deferring()) return copy_now(to, from, bytes);
+  if (!asynchronous(to)) {  // ordinary host memory: complete on return
+    synchronize(stream);
+    return copy_now(to, from, bytes);
+  }
+  if (asynchronous(from)) return simt::issue(simt::current_device(), stream, [=] { copy_now(to, from, bytes); });
+  const auto* const begin = static_cast<const char*>(from);
+  simt::issue(simt::current_device(), stream, [to, kept = std::vector<char>(begin, begin + bytes)] { copy_now(to, kept.data(), kept.size()); });
+}
+static void fill_now(void* to, int byte, size_t bytes) {
   const simt::DeviceAccess access;
   if (bytes > 0) std::memset(to, byte, bytes);
+}
+void fill(void* to, int byte, size_t bytes, Stream stream) {
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { fill_now(to, byte, bytes); });
+  simt::issue(simt::current_device(), stream, [=] { fill_now(to, byte, bytes); });
 }
 void memory_info(size_t* available, size_t* total) {
   const simt::DeviceAccess access;
@@ -162,26 +212,50 @@ void memory_info(size_t* available, size_t* total) {
 
 Stream new_stream(bool) { return new char; }
 void delete_stream(Stream stream) { delete static_cast<char*>(stream); }
-void synchronize(Stream) { simt::check_may_wait("cudaStreamSynchronize"); }
-void synchronize_device() { simt::check_may_wait("cudaDeviceSynchronize"); }
-bool finished(Stream) { return !simt::settings().hold_events; }
+void synchronize(Stream stream) {
+  simt::check_may_wait("cudaStreamSynchronize");
+  simt::run_until(simt::point_of(simt::current_device(), stream));
+}
+void synchronize_device() {
+  simt::check_may_wait("cudaDeviceSynchronize");
+  simt::run_all();
+}
+bool finished(Stream stream) { return !simt::settings().hold_events && simt::passed(simt::point_of(simt::current_device(), stream)); }
 Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
-void record(Event event, Stream stream) { *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), false, simt::recording_of(stream)}; }
+void record(Event event, Stream stream) {
+  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), false, simt::recording_of(stream), simt::point_of(simt::current_device(), stream)};
+}
 void wait(Stream stream, Event event) {
-  if (const auto& recording = static_cast<Mark*>(event)->recording) simt::join(recording, stream);
+  const Mark& mark = *static_cast<Mark*>(event);
+  if (mark.recording) simt::join(mark.recording, stream);
+  else simt::order_after(simt::current_device(), stream, mark.point);
 }
 void synchronize_event(Event event) {
   simt::check_may_wait("cudaEventSynchronize");
+  simt::run_until(static_cast<Mark*>(event)->point);
   static_cast<Mark*>(event)->waited_for = true;
 }
-bool finished_event(Event event) { return !simt::settings().hold_events || static_cast<Mark*>(event)->waited_for; }
+bool finished_event(Event event) {
+  const Mark& mark = *static_cast<Mark*>(event);
+  return (!simt::settings().hold_events || mark.waited_for) && simt::passed(mark.point);
+}
 double elapsed_ms(Event from, Event to) {
   return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at).count();
 }
 
-IpcHandle export_memory(void*) { throw CudaError("export_memory: emulated memory belongs to one process"); }
-void* open_memory(const IpcHandle&) { throw CudaError("open_memory: emulated memory belongs to one process"); }
+IpcHandle export_memory(void* block) {
+  if (!simt::settings().shares_memory) throw CudaError("export_memory: emulated memory belongs to one process");
+  IpcHandle handle{};
+  std::memcpy(handle.data(), &block, sizeof block);
+  return handle;
+}
+void* open_memory(const IpcHandle& handle) {
+  if (!simt::settings().shares_memory) throw CudaError("open_memory: emulated memory belongs to one process");
+  void* block = nullptr;
+  std::memcpy(&block, handle.data(), sizeof block);
+  return block;
+}
 void close_memory(void*) {}
 
 }  // namespace runtime

@@ -11,6 +11,7 @@
 
 #include <weft/kernels/cuda/simt.h>
 #include "support/simt/graph.h"
+#include "support/simt/streams.h"
 
 namespace weft::cuda {
 
@@ -25,6 +26,7 @@ struct Settings {
   unsigned char poison = 0xFF;
   int processors = 4;  ///< of the devices that are made from here on
   bool hold_events = false;  ///< events and streams are not done until somebody waits for them
+  bool shares_memory = false;  ///< memory can be shared as if with another process (CUDA IPC)
   size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
 };
 Settings& settings();
@@ -116,9 +118,10 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
-  if (const auto recording = simt::recording_of(stream))
-    return simt::record(*recording, [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); });
-  simt::run(stream, name, grid, inner::independent<Body>(), &body, function);
+  const auto run = [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); };
+  if (const auto recording = simt::recording_of(stream)) simt::record(*recording, run);
+  else if (simt::deferring()) simt::issue(simt::current_device(), stream, run);
+  else run();
 }
 
 }  // namespace weft::cuda

@@ -1,0 +1,97 @@
+#include "support/simt/streams.h"
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "support/simt/memory.h"
+
+namespace weft::cuda::simt {
+
+namespace {
+
+struct Queue {
+  size_t issued = 0, done = 0;
+  std::deque<std::function<void()>> work;
+};
+
+struct Streams {
+  std::map<std::pair<int, void*>, Queue> queues;
+  std::vector<std::function<void()>> at_idle;
+};
+/// Guarded by DeviceAccess, whose lock is one of the whole emulation.
+Streams& streams() {
+  static auto* const s = new Streams;
+  return *s;
+}
+
+std::atomic<bool> is_deferring{false};
+
+Queue& queue_of(int device, void* stream) { return streams().queues[{stream ? -1 : device, stream}]; }
+
+void run_idle() {
+  for (const auto& [key, queue] : streams().queues)
+    if (!queue.work.empty()) return;
+  for (const auto& f : std::exchange(streams().at_idle, {})) f();
+}
+
+}  // namespace
+
+Deferred::Deferred() { is_deferring = true; }
+Deferred::~Deferred() {
+  is_deferring = false;
+  run_all();
+}
+bool deferring() { return is_deferring; }
+
+void issue(int device, void* stream, std::function<void()> work) {
+  if (!is_deferring) return work();
+  const DeviceAccess lock;
+  Queue& q = queue_of(device, stream);
+  ++q.issued;
+  q.work.push_back(std::move(work));
+}
+
+StreamPoint point_of(int device, void* stream) {
+  if (!is_deferring) return {device, stream, 0};
+  const DeviceAccess lock;
+  return {device, stream, queue_of(device, stream).issued};
+}
+
+void order_after(int device, void* stream, const StreamPoint& point) {
+  if (!passed(point)) issue(device, stream, [point] { run_until(point); });
+}
+
+void run_until(const StreamPoint& point) {
+  if (point.issued == 0) return;
+  const DeviceAccess lock;
+  Queue& q = queue_of(point.device, point.stream);
+  while (q.done < point.issued) {
+    const auto work = std::move(q.work.front());  // may come back here for another stream, never for this one: orders have no cycles
+    q.work.pop_front();
+    ++q.done;
+    work();
+  }
+  run_idle();
+}
+
+void run_all() {
+  const DeviceAccess lock;
+  for (auto& [key, queue] : streams().queues) run_until({key.first, key.second, queue.issued});
+}
+
+bool passed(const StreamPoint& point) {
+  if (point.issued == 0) return true;
+  const DeviceAccess lock;
+  return queue_of(point.device, point.stream).done >= point.issued;
+}
+
+void when_idle(std::function<void()> f) {
+  const DeviceAccess lock;
+  streams().at_idle.push_back(std::move(f));
+  run_idle();
+}
+
+}  // namespace weft::cuda::simt
