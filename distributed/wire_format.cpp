@@ -10,6 +10,7 @@
 #include <weft/distributed/codec.h>
 #include <weft/distributed/lending.h>
 #include <weft/distributed/staging.h>
+#include <weft/kernels/backend.h>
 
 namespace weft::rpc {
 

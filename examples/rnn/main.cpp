@@ -8,6 +8,7 @@
 #include "split_model.h"
 #include "train.h"
 #include <weft/distributed.h>
+#include <weft/kernels/accelerator.h>
 
 int main(int argc, char** argv) {
   rnn::Options options = rnn::parse(argc, argv);
