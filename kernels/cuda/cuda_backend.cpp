@@ -1,9 +1,13 @@
 // Memory, streams, events and graphs of a CUDA device. Operations stand in the files of their kernels.
 #include <weft/kernels/cuda/cuda_backend.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+
+#include <weft/kernels/cuda/pinned.h>
 
 namespace weft::cuda {
 
@@ -15,6 +19,12 @@ bool wants_synchronous_launches() {
   const char* const set = std::getenv("WEFT_CUDA_SYNC");
   return runtime::emulated() || (set && *set && *set != '0');
 }
+
+/// What a graph's handle points to.
+struct Recorded {
+  runtime::Graph graph;
+  void* pool;
+};
 
 Fault* new_fault() {
   void* const p = runtime::allocate_pinned(sizeof(Fault));
@@ -59,7 +69,15 @@ void CudaBackend::copy_to_host(Context& c, const void* device, void* host, size_
 }
 void CudaBackend::copy_async(Context& c, void* to, const void* from, size_t bytes) {
   enter();
-  runtime::copy(to, from, bytes, stream_of(c));
+  void* const s = stream_of(c);
+  runtime::copy(to, from, bytes, s);
+  use_pinned(to, index_, s);
+  use_pinned(from, index_, s);
+}
+void CudaBackend::complete() {
+  if (recordings_.load(std::memory_order_relaxed) > 0) return;
+  if (!runtime::emulated()) runtime::synchronize_device();
+  raise_fault();
 }
 void CudaBackend::synchronize() {
   enter();
@@ -72,13 +90,25 @@ DeviceProperties CudaBackend::properties() {
   return {p.name, p.major, p.minor, p.processors, static_cast<int64_t>(p.memory)};
 }
 
+// Streams are never destroyed: memory that was last used on one is still filed under it.
 void* CudaBackend::new_stream(bool high_priority) {
+  const std::lock_guard lock(mutex_);
+  auto& idle = idle_streams_[high_priority];
+  if (!idle.empty()) {
+    void* const s = idle.back();
+    idle.pop_back();
+    return s;
+  }
   enter();
-  return runtime::new_stream(high_priority);
+  void* const s = runtime::new_stream(high_priority);
+  if (high_priority) urgent_streams_.push_back(s);
+  return s;
 }
 void CudaBackend::delete_stream(void* stream) noexcept {
-  enter();
-  runtime::delete_stream(stream);
+  if (!stream) return;
+  const std::lock_guard lock(mutex_);
+  const bool urgent = std::find(urgent_streams_.begin(), urgent_streams_.end(), stream) != urgent_streams_.end();
+  idle_streams_[urgent].push_back(stream);
 }
 void CudaBackend::synchronize_stream(void* stream) {
   enter();
@@ -114,6 +144,7 @@ MemoryStats CudaBackend::memory_stats() { return allocator_.stats(); }
 void CudaBackend::empty_cache() {
   enter();
   allocator_.empty_cache();
+  empty_pinned_cache();
 }
 void CudaBackend::set_memory_limit(int64_t bytes) {
   if (bytes < 0) throw ValueError(str("set_memory_limit: takes 0 or a number of bytes, got ", bytes));
@@ -121,37 +152,52 @@ void CudaBackend::set_memory_limit(int64_t bytes) {
 }
 void* CudaBackend::allocate_pinned(size_t bytes) {
   enter();
-  void* const p = runtime::allocate_pinned(bytes);
-  if (!p) throw OutOfMemoryError(str("cuda: no pinned host memory for ", bytes, " bytes"));
-  return p;
+  return cuda::allocate_pinned(bytes);
 }
-void CudaBackend::deallocate_pinned(void* p) noexcept { runtime::release_pinned(p); }
+void CudaBackend::deallocate_pinned(void* p) noexcept { cuda::deallocate_pinned(p); }
 
 void CudaBackend::begin_capture(void* stream) {
   enter();
+  if (!stream) throw ValueError(str("begin_capture: the default stream of ", device(), " cannot be recorded; make one with new_stream"));
   allocator_.begin_pool(stream);
-  runtime::begin_capture(stream);
+  ++recordings_;
+  try {
+    runtime::begin_capture(stream);
+  } catch (...) {
+    --recordings_;
+    allocator_.release_pool(allocator_.end_pool());
+    throw;
+  }
 }
 void* CudaBackend::end_capture(void* stream) {
   enter();
-  struct Recorded {
-    runtime::Graph graph;
-    void* pool;
-  };
-  void* const pool = allocator_.end_pool();
-  return new Recorded{runtime::end_capture(stream), pool};
+  runtime::Graph graph = nullptr;
+  std::exception_ptr failure;
+  try {
+    graph = runtime::end_capture(stream);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  --recordings_;
+  void* const pool = allocator_.end_pool();  // after the recording: it records events
+  if (failure) {
+    allocator_.release_pool(pool);
+    std::rethrow_exception(failure);
+  }
+  return new Recorded{graph, pool};
 }
 void CudaBackend::launch_graph(void* graph, void* stream) {
   enter();
-  runtime::launch_graph(*static_cast<runtime::Graph*>(graph), stream);
+  runtime::launch_graph(static_cast<Recorded*>(graph)->graph, stream);
 }
 void CudaBackend::delete_graph(void* graph) noexcept {
-  enter();
-  struct Recorded {
-    runtime::Graph graph;
-    void* pool;
-  };
   auto* const recorded = static_cast<Recorded*>(graph);
+  if (!recorded) return;
+  try {
+    enter();
+    runtime::synchronize_device();  // a replay may still write to the pool
+  } catch (const Error&) {  // a broken context runs nothing any more
+  }
   runtime::delete_graph(recorded->graph);
   allocator_.release_pool(recorded->pool);
   delete recorded;
@@ -167,11 +213,23 @@ SharedBlock CudaBackend::share(void* p) {
 }
 void* CudaBackend::open_shared(const SharedBlock& block) {
   enter();
-  return static_cast<char*>(runtime::open_memory(block.handle)) + block.offset;
+  void* const segment = runtime::open_memory(block.handle);
+  void* const p = static_cast<char*>(segment) + block.offset;
+  const std::lock_guard lock(mutex_);
+  opened_.emplace(p, segment);
+  return p;
 }
 void CudaBackend::close_shared(void* p) noexcept {
-  enter();
-  runtime::close_memory(p);
+  try {
+    enter();
+    const std::lock_guard lock(mutex_);
+    const auto found = opened_.find(p);
+    if (found == opened_.end()) return;
+    void* const segment = found->second;
+    opened_.erase(found);
+    runtime::close_memory(segment);
+  } catch (const Error&) {  // the other process is gone, or the context broken: nothing is left to close
+  }
 }
 
 }  // namespace weft::cuda

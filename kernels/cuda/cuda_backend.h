@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
+#include <map>
+#include <mutex>
+#include <vector>
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cuda/allocator.h>
@@ -26,8 +28,10 @@ class CudaBackend final : public Accelerator {
   /// Throws what a kernel has reported, once the work is known to be done. `issued`: only where launches are complete on return.
   void raise_fault();
   void after_launch() {
-    if (synchronous_) raise_fault();
+    if (synchronous_) complete();
   }
+  /// Makes this the calling thread's device; the first thing that an operation does.
+  void enter() const;
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
   /// Blocks of 256 threads for n independent pieces of work: a thread each, up to what the device runs at once, beyond which threads take several.
@@ -108,13 +112,18 @@ class CudaBackend final : public Accelerator {
   void close_shared(void* p) noexcept override;
 
  private:
-  void enter() const;  ///< makes this the calling thread's device
+  void complete();
 
   const int index_;
   const int processors_;
-  bool synchronous_;  ///< launches are complete on return: the emulation, or WEFT_CUDA_SYNC=1
-  Fault* fault_;      ///< pinned
+  const bool synchronous_;  ///< each launch is waited for: the emulation, or WEFT_CUDA_SYNC=1
+  Fault* fault_;            ///< pinned
   Allocator allocator_;
+  std::atomic<int> recordings_{0};       // graphs in the making: nothing may be waited for
+  std::mutex mutex_;                     // of the lists below
+  std::multimap<void*, void*> opened_;   // memory of other processes: what open_shared gave -> what it lies in
+  std::vector<void*> idle_streams_[2];   // by priority; never given back, so that the allocator's keys stay valid
+  std::vector<void*> urgent_streams_;    // those of high priority
 };
 
 /// Device memory for the time of one operation, given back in stream order.

@@ -27,14 +27,14 @@ namespace runtime {
 
 int device_count() {
   int driver = 0, count = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) throw DeviceError("cuda: no NVIDIA driver on this machine");
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) throw DeviceError("cuda: the NVIDIA driver is missing on this machine; install it, or use the device cpu");
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) {
     int built = 0;
     cudaRuntimeGetVersion(&built);
-    throw DeviceError(str("cuda: the NVIDIA driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10, ", this build needs ", built / 1000, ".", built % 1000 / 10));
+    throw DeviceError(str("cuda: the NVIDIA driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10, ", too old for this build, which needs ", built / 1000, ".", built % 1000 / 10));
   }
-  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) throw DeviceError("cuda: the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES?)");
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) throw DeviceError("cuda: the NVIDIA driver shows no device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu");
   check(status, "cudaGetDeviceCount");
   return count;
 }
@@ -53,7 +53,10 @@ bool emulated() { return false; }
 
 void* allocate(size_t bytes) {
   void* p = nullptr;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // a graph's pool grows while it is recorded, and a fresh block disturbs nobody
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   const cudaError_t status = cudaMalloc(&p, bytes);
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;

@@ -1,5 +1,7 @@
 #include "support/simt/device.h"
 
+#include <weft/kernels/shared/plugin.h>
+
 namespace weft::cuda::simt {
 
 CudaBackend& device(int index) {
@@ -8,7 +10,11 @@ CudaBackend& device(int index) {
 }
 
 void install() {
-  for (int i = 0; i < 2; ++i) register_backend(Device(DeviceType::kCuda, i), &device(i));
+  register_cuda_opener([](const char*, int index, char*, size_t) {
+    const int count = runtime::device_count();
+    if (index >= 0 && index < count) register_backend(Device(DeviceType::kCuda, index), &device(index));
+    return count;
+  });
 }
 
 }  // namespace weft::cuda::simt

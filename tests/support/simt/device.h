@@ -5,7 +5,7 @@
 
 namespace weft::cuda::simt {
 
-/// Registers the emulated devices; doing it again changes nothing.
+/// From here on backend() finds the emulated devices; doing it again changes nothing.
 void install();
 CudaBackend& device(int index = 0);
 

@@ -27,6 +27,7 @@ struct Memory {
   size_t used = 0;                                    // high-water mark
   std::map<unsigned char*, size_t> live;              // block -> bytes asked for
   std::multimap<size_t, unsigned char*> free_spans;   // span (with zones) -> begin of its first zone
+  size_t live_bytes = 0;
   int open = 0;
 
   Memory() {
@@ -86,8 +87,10 @@ namespace runtime {
 
 namespace {
 struct Mark {
-  std::chrono::steady_clock::time_point at;
+  std::chrono::steady_clock::time_point at{};
+  bool waited_for = false;
 };
+size_t capacity() { return simt::settings().device_bytes > 0 ? simt::settings().device_bytes : simt::kRange; }
 thread_local int current_device = 0;
 constexpr int kDevices = 2;
 }  // namespace
@@ -105,6 +108,7 @@ void* allocate(size_t bytes) {
   simt::Memory& m = simt::memory();
   const size_t span = simt::Memory::span(bytes);
   unsigned char* begin = nullptr;
+  if (m.live_bytes + bytes > capacity()) return nullptr;
   if (const auto found = m.free_spans.find(span); found != m.free_spans.end()) {
     begin = found->second;
     m.free_spans.erase(found);
@@ -117,6 +121,7 @@ void* allocate(size_t bytes) {
   std::memset(begin, simt::kGuardByte, span);
   std::memset(begin + simt::kZone, simt::settings().poison, bytes);
   m.live[begin + simt::kZone] = bytes;
+  m.live_bytes += bytes;
   return begin + simt::kZone;
 }
 void release(void* p) {
@@ -127,6 +132,7 @@ void release(void* p) {
   if (found == m.live.end()) throw CudaError("cudaFree: not a block of device memory");
   simt::check_guards("release");
   m.free_spans.emplace(simt::Memory::span(found->second), found->first - simt::kZone);
+  m.live_bytes -= found->second;
   m.live.erase(found);
 }
 void* allocate_pinned(size_t bytes) { return std::malloc(bytes > 0 ? bytes : 1); }
@@ -142,21 +148,21 @@ void fill(void* to, int byte, size_t bytes, Stream) {
 }
 void memory_info(size_t* available, size_t* total) {
   const simt::DeviceAccess access;
-  *available = simt::kRange - simt::memory().used;
-  *total = simt::kRange;
+  *total = capacity();
+  *available = *total - simt::memory().live_bytes;
 }
 
 Stream new_stream(bool) { return new char; }
 void delete_stream(Stream stream) { delete static_cast<char*>(stream); }
 void synchronize(Stream) {}
 void synchronize_device() {}
-bool finished(Stream) { return true; }
+bool finished(Stream) { return !simt::settings().hold_events; }
 Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
-void record(Event event, Stream) { static_cast<Mark*>(event)->at = std::chrono::steady_clock::now(); }
+void record(Event event, Stream) { *static_cast<Mark*>(event) = {std::chrono::steady_clock::now()}; }
 void wait(Stream, Event) {}
-void synchronize_event(Event) {}
-bool finished_event(Event) { return true; }
+void synchronize_event(Event event) { static_cast<Mark*>(event)->waited_for = true; }
+bool finished_event(Event event) { return !simt::settings().hold_events || static_cast<Mark*>(event)->waited_for; }
 double elapsed_ms(Event from, Event to) {
   return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at).count();
 }

@@ -17,11 +17,13 @@ namespace simt {
 
 /// In which order threads run between barriers, and blocks one after another.
 enum class Order { kForward, kReverse, kShuffled };
-/// For the launches that follow. `seed` is of kShuffled; `poison` fills shared and fresh device memory.
+/// For the calls that follow. `seed` is of kShuffled; `poison` fills shared and fresh device memory.
 struct Settings {
   Order order = Order::kForward;
   uint64_t seed = 1;
   unsigned char poison = 0xFF;
+  bool hold_events = false;  ///< events and streams are not done until somebody waits for them
+  size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
 };
 Settings& settings();
 /// What WEFT_SIMT_ORDER (forward, reverse, shuffled) and WEFT_SIMT_POISON (a byte such as 0x7F) ask for: the settings at the start.
