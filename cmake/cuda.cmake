@@ -1,5 +1,6 @@
 # weft::cuda: the CUDA backend, a library of its own. Kernels are compiled by nvcc for WEFT_CUDA_ARCHITECTURES; what talks to the CUDA libraries stands in
-# kernels/cuda/device/. With a shared core it is a plugin that core opens when a CUDA device is first asked for; static builds link it whole.
+# kernels/cuda/device/. A shared core opens it when a CUDA device is first asked for, and programs need not link it unless they bring kernels of their
+# own. Linked to a program of a static build it registers itself: `-u` makes the linker take the file that does, and with it everything else.
 set(WEFT_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90" CACHE STRING "Compute capabilities; the last one as PTX too")
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
@@ -14,27 +15,50 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 find_package(CUDAToolkit REQUIRED)
+set(weft_cuda_libraries CUDA::cudart CUDA::cublasLt)
+
+find_library(WEFT_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(WEFT_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+mark_as_advanced(WEFT_CUDNN_LIBRARY WEFT_CUDNN_INCLUDE_DIR)
+set(WEFT_HAVE_CUDNN OFF)
+if(WEFT_CUDNN_LIBRARY AND WEFT_CUDNN_INCLUDE_DIR)
+  set(WEFT_HAVE_CUDNN ON)
+  add_library(weft::cudnn UNKNOWN IMPORTED)
+  set_target_properties(weft::cudnn PROPERTIES IMPORTED_LOCATION ${WEFT_CUDNN_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${WEFT_CUDNN_INCLUDE_DIR})
+  list(APPEND weft_cuda_libraries weft::cudnn)
+endif()
 
 file(GLOB cuda_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cu)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)  # the CPU's numbers, bit for bit
-add_library(weft_cuda ${cuda_files})
-add_library(weft::cuda ALIAS weft_cuda)
-set_target_properties(weft_cuda PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME cuda CUDA_RUNTIME_LIBRARY Shared
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-target_compile_options(weft_cuda PRIVATE
+add_library(weft_cuda_objects OBJECT ${cuda_files})
+set_target_properties(weft_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_compile_options(weft_cuda_objects PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --extended-lambda -Xcompiler=-Wall,-Wextra>
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
 if(WEFT_WERROR)
-  target_compile_options(weft_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror> $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  target_compile_options(weft_cuda_objects PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror> $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
-target_include_directories(weft_cuda PRIVATE ${WEFT_INCLUDE_DIR})
-target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE CUDA::cudart CUDA::cublasLt)
-find_library(WEFT_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
-find_path(WEFT_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-mark_as_advanced(WEFT_CUDNN_LIBRARY WEFT_CUDNN_INCLUDE_DIR)
-if(WEFT_CUDNN_LIBRARY AND WEFT_CUDNN_INCLUDE_DIR)
-  target_compile_definitions(weft_cuda PRIVATE WEFT_WITH_CUDNN)
-  target_include_directories(weft_cuda PRIVATE ${WEFT_CUDNN_INCLUDE_DIR})
-  target_link_libraries(weft_cuda PRIVATE ${WEFT_CUDNN_LIBRARY})
+target_include_directories(weft_cuda_objects PRIVATE ${WEFT_INCLUDE_DIR})
+target_compile_definitions(weft_cuda_objects PRIVATE $<$<BOOL:${WEFT_HAVE_CUDNN}>:WEFT_WITH_CUDNN>)
+target_link_libraries(weft_cuda_objects PRIVATE ${weft_cuda_libraries})
+
+add_library(weft_cuda $<TARGET_OBJECTS:weft_cuda_objects>)
+add_library(weft::cuda ALIAS weft_cuda)
+file(GLOB headers CONFIGURE_DEPENDS ${WEFT_INCLUDE_DIR}/weft/kernels/cuda/*.h)
+target_sources(weft_cuda PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${headers})
+set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE ${weft_cuda_libraries})
+if(NOT BUILD_SHARED_LIBS)
+  target_link_options(weft_cuda INTERFACE LINKER:-u,weft_cuda_open)
 endif()
+
+# weft_use_cuda(<target>): the program finds CUDA devices.
+function(weft_use_cuda target)
+  if(BUILD_SHARED_LIBS)
+    add_dependencies(${target} weft_cuda)
+  else()
+    target_link_libraries(${target} PRIVATE weft_cuda)
+  endif()
+endfunction()

@@ -74,4 +74,10 @@ class WEFT_API Accelerator : public Backend {
 /// The device as an Accelerator. Throws: DeviceError for the CPU, and as backend() does.
 WEFT_API Accelerator& accelerator(Device device);
 
+namespace cuda {
+/// Number of CUDA devices that this program can use: 0 without the library, a driver or a device; backend(Device("cuda")) says which is missing.
+WEFT_API int device_count() noexcept;
+WEFT_API bool is_available() noexcept;
+}  // namespace cuda
+
 }  // namespace weft

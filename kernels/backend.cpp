@@ -1,11 +1,15 @@
-// The registry of backends: the CPU's is always there, a CUDA library registers its devices when it is opened.
+// The registry of backends: the CPU's is always there, a CUDA device's is registered when it is first asked for. A failure is no state: the
+// next call tries again, which costs a few lookups of files or one question to the driver.
 #include <weft/kernels/backend.h>
 
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <string>
 
 #include <weft/kernels/cpu/cpu_backend.h>
+#include <weft/kernels/shared/abi_stamp.h>
+#include <weft/kernels/shared/plugin.h>
 
 namespace weft {
 
@@ -15,13 +19,43 @@ std::array<std::atomic<Backend*>, kMaxCuda>& cuda_backends() {
   static std::array<std::atomic<Backend*>, kMaxCuda> table{};
   return table;
 }
+std::atomic<CudaOpener*>& cuda_opener() {
+  static std::atomic<CudaOpener*> opener{nullptr};
+  return opener;
+}
+std::mutex& opening() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+/// Registers the device's backend unless `device` is negative; the number of devices. Throws: DeviceError.
+int open_cuda(int device) {
+  const std::lock_guard lock(opening());
+  CudaOpener* const open = cuda_opener().load(std::memory_order_acquire);
+  if (!open)
+    throw DeviceError("cuda: the CUDA library is missing: this program was linked without weft::cuda. Link it (target_link_libraries(... weft::cuda), from a weft configured "
+                      "with WEFT_CUDA=ON), or use the device cpu");
+  char error[2048] = "";
+  const int count = open(abi_stamp().c_str(), device, error, sizeof error);
+  if (count < 0) throw DeviceError(str("cuda: the CUDA library does not fit this program: ", error));
+  return count;
+}
 }  // namespace
 
 Backend& backend(Device device) {
   if (device.is_cpu()) return kernels::cpu_backend();
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));
-  if (Backend* found = cuda_backends()[static_cast<size_t>(device.index)].load(std::memory_order_acquire)) return *found;
-  throw DeviceError(str("backend: ", device, " is not available: no CUDA backend library has been opened in this program"));
+  auto& slot = cuda_backends()[static_cast<size_t>(device.index)];
+  if (Backend* const found = slot.load(std::memory_order_acquire)) [[likely]] return *found;
+  const int count = open_cuda(device.index);
+  if (Backend* const found = slot.load(std::memory_order_acquire)) return *found;
+  throw DeviceError(str(device, ": no such device: the driver shows ", count, count == 1 ? " device, cuda:0" : str(" devices, cuda:0 to cuda:", count - 1)));
+}
+
+Accelerator& accelerator(Device device) {
+  if (device.is_cpu()) throw DeviceError("the CPU has no streams, events or graphs; give a CUDA device");
+  if (auto* const found = dynamic_cast<Accelerator*>(&backend(device))) return *found;
+  throw DeviceError(str(device, ": its backend has no streams"));
 }
 
 void register_backend(Device device, Backend* object) {
@@ -29,5 +63,20 @@ void register_backend(Device device, Backend* object) {
   if (device.index < 0) throw DeviceError(str("register_backend: no device ", device));
   cuda_backends()[static_cast<size_t>(device.index)].store(object, std::memory_order_release);
 }
+
+void register_cuda_opener(CudaOpener* opener) { cuda_opener().store(opener, std::memory_order_release); }
+
+namespace cuda {
+
+int device_count() noexcept {
+  try {
+    return open_cuda(-1);
+  } catch (...) {  // none is what it says
+    return 0;
+  }
+}
+bool is_available() noexcept { return device_count() > 0; }
+
+}  // namespace cuda
 
 }  // namespace weft

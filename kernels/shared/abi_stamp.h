@@ -1,0 +1,29 @@
+// The stamp that core and a CUDA library compare; for the two files that do it, which are compiled with WEFT_VERSION.
+#pragma once
+
+#include <cstring>
+#include <string>
+
+#include <weft/kernels/accelerator.h>
+
+namespace weft {
+
+/// What both sides must agree on: version, compiler and standard library, the layout of what is passed, the operations and virtual functions.
+inline std::string abi_stamp() {
+  void (Accelerator::*last)(void*) noexcept = &Accelerator::close_shared;  // holds the function's place in the table
+  size_t place = 0;
+  std::memcpy(&place, &last, sizeof place);
+#if defined(_GLIBCXX_USE_CXX11_ABI)
+  const std::string library = str("libstdc++ strings ", _GLIBCXX_USE_CXX11_ABI);
+#elif defined(_LIBCPP_ABI_VERSION)
+  const std::string library = str("libc++ ", _LIBCPP_ABI_VERSION);
+#else
+  const std::string library = "?";
+#endif
+  return str("weft " WEFT_VERSION ", C++ ABI ", __GXX_ABI_VERSION, ", ", library, ", View ", sizeof(View), ", Scalar ", sizeof(Scalar), ", Context ", sizeof(Context),
+             ", PhiloxKey ", sizeof(PhiloxKey), ", StepTensor ", sizeof(StepTensor), ", StepKernel ", sizeof(StepKernel), ", RnnInputs ", sizeof(RnnInputs), ", RnnOutputs ",
+             sizeof(RnnOutputs), ", RnnGrads ", sizeof(RnnGrads), ", MemoryStats ", sizeof(MemoryStats), ", DeviceProperties ", sizeof(DeviceProperties), ", SharedBlock ",
+             sizeof(SharedBlock), ", ops ", static_cast<int>(Unary::kCount), "+", static_cast<int>(Binary::kCount), "+", static_cast<int>(Ternary::kCount), ", table ", place);
+}
+
+}  // namespace weft
