@@ -32,6 +32,7 @@ template <class U> struct TakeRows {
   RowLanes lanes;
   int64_t n, units, index_step, x_row, x_step, y_row, y_step;
   static constexpr bool kIndependent = true;
+  static constexpr int kThreads = 256;
 
   WEFT_DEVICE void operator()(Thread t) const {
     const int64_t step = lanes.row_step(t);
@@ -64,6 +65,7 @@ template <class U> struct Gather {
   int64_t x_step;
   Layout<3> layout;
   static constexpr bool kIndependent = true;
+  static constexpr int kThreads = 256;
 
   WEFT_DEVICE void operator()(Thread t) const {
     const int64_t step = t.globals();

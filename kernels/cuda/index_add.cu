@@ -79,6 +79,7 @@ template <class T, int N> struct AddRuns {
   uint32_t rows;
   int64_t n, units, dy_row, dy_step, dx_row, dx_step;
   static constexpr bool kIndependent = true;
+  static constexpr int kThreads = 256;
 
   WEFT_DEVICE void operator()(Thread t) const {
     using Some = Pack<T, N>;

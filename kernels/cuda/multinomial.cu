@@ -26,6 +26,7 @@ struct Multinomial {
   int64_t* out;
   int64_t out_row, out_step;
   Fault* fault;
+  static constexpr int kThreads = 256;
 
   struct Shared {
     double room[kScanRoom];

@@ -107,6 +107,7 @@ template <class K> struct PlaceDigits {
   Pairs<K> from, to;
   Digit d;
   bool first;  ///< positions are not yet written down
+  static constexpr int kThreads = 256;
 
   struct Shared {
     K keys[kTile];
