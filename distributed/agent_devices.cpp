@@ -97,7 +97,13 @@ Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmappe
 }
 
 void Agent::Impl::seal_for(Peer& p, Message& message) {
-  seal(message, lending.get(), p.id);
+  try {
+    seal(message, lending.get(), p.id);
+  } catch (...) {
+    for (const Place& place : message.places)
+      if (place.loan) lending->end(place.loan->number);
+    throw;
+  }
   if (!lending) return;
   for (const Place& place : message.places) {
     if (!place.loan) continue;
