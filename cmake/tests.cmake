@@ -104,7 +104,7 @@ include(cmake/plugin_test.cmake)
 if(TARGET test_simt)
   # The op table once more with threads and blocks in reverse over other rubbish: what a missing barrier or an unset number would change.
   add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
-  set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish PROPERTIES TIMEOUT 300 LABELS simt
+  set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
 endif()
 
