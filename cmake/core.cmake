@@ -29,7 +29,7 @@ if(BUILD_SHARED_LIBS)
 endif()
 add_library(weft::core ALIAS weft_core)
 weft_public_headers(headers kernels tensor autograd nn optim)
-target_sources(weft_core PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${WEFT_INCLUDE_DIR}/weft/weft.h ${headers})
+target_sources(weft_core PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${WEFT_INCLUDE_DIR}/weft/weft.h ${WEFT_INCLUDE_DIR}/weft/cuda.h ${headers})
 set_target_properties(weft_core PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME core
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_compile_features(weft_core PUBLIC cxx_std_20)

@@ -47,7 +47,7 @@ add_library(weft_cuda $<TARGET_OBJECTS:weft_cuda_objects>)
 add_library(weft::cuda ALIAS weft_cuda)
 file(GLOB headers CONFIGURE_DEPENDS ${WEFT_INCLUDE_DIR}/weft/kernels/cuda/*.h)
 target_sources(weft_cuda PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${headers})
-set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda
+set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda INSTALL_RPATH_USE_LINK_PATH ON
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE ${weft_cuda_libraries})
 if(NOT BUILD_SHARED_LIBS)

@@ -8,7 +8,7 @@ foreach(folder kernels tensor autograd nn optim distributed)
   file(MAKE_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${WEFT_INCLUDE_DIR}/weft/${folder} SYMBOLIC)
 endforeach()
-foreach(header weft.h distributed.h)
+foreach(header weft.h cuda.h distributed.h)
   configure_file(cmake/include/weft/${header} ${WEFT_INCLUDE_DIR}/weft/${header} COPYONLY)
 endforeach()
 

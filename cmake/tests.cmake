@@ -100,6 +100,10 @@ foreach(folder ${groups})
 endforeach()
 
 include(cmake/plugin_test.cmake)
+if(WEFT_HAVE_CUDA AND TARGET hello_training)
+  add_test(NAME CudaLibrary.a_program_with_the_backend_runs_on_any_machine COMMAND hello_training)
+  set_tests_properties(CudaLibrary.a_program_with_the_backend_runs_on_any_machine PROPERTIES TIMEOUT 60 LABELS cuda)
+endif()
 
 if(TARGET test_simt)
   # The op table once more with threads and blocks in reverse over other rubbish: what a missing barrier or an unset number would change.
