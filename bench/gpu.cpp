@@ -239,7 +239,7 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
   };
   const auto step = [&] {
     backward();
-    optim::clip_grad_norm(parameters, 0.25);
+    optim::clip_grad_norm_async(parameters, 0.25);
     sgd.step();
   };
   b.run(plain, step);
@@ -251,7 +251,7 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
       loss = model.loss(ids, target);
     }
     loss.backward();
-    optim::clip_grad_norm(parameters, 0.25);
+    optim::clip_grad_norm_async(parameters, 0.25);
     sgd.step();
   });
   if (!b.wants(replayed)) return;

@@ -4,8 +4,8 @@
 // (about 1e-16 of the total) of a class's end. Without replacement the class drawn loses its weight and the sums behind it are made anew. A row with a
 // weight that is negative or not finite, or with too few positive ones, is reported and not written.
 #include <weft/kernels/cuda/cuda_backend.h>
+#include <weft/kernels/cuda/device_key.h>
 #include <weft/kernels/cuda/scan.h>
-#include <weft/kernels/philox.h>
 
 namespace weft::cuda {
 
@@ -20,7 +20,7 @@ struct Multinomial {
   int64_t p_row, p_step;
   int64_t first, rows, k, n;  ///< rows [first, first + rows)
   bool replacement;
-  PhiloxKey key;
+  DeviceKey key;
   double* running;  ///< [rows, k]
   double* left;     ///< [rows, k]; without replacement
   int64_t* out;
@@ -61,7 +61,7 @@ struct Multinomial {
 
   WEFT_DEVICE int64_t draw(int64_t row, int64_t number, const double* sums, const double* weights) const {
     const auto element = static_cast<uint64_t>(row * n + number);
-    const PhiloxBlock b = philox(key.seed, key.offset + element / 2);
+    const PhiloxBlock b = key.block(element / 2);
     const double u = (element % 2 != 0 ? unit_double(b.v[2], b.v[3]) : unit_double(b.v[0], b.v[1])) * sums[k - 1];
     int64_t low = 0, high = k - 1;  // the first class whose running sum is above u
     while (low < high) {
@@ -130,7 +130,7 @@ void CudaBackend::multinomial(Context& c, PhiloxKey key, bool replacement, View 
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t some = rows - first < at_once ? rows - first : at_once;
     launch(stream_of(c), "multinomial", {.blocks = blocks_at_once(some), .threads = kThreads, .shared = sizeof(Multinomial::Shared)},
-           Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement, key, running, replacement ? nullptr : running + at_once * k,
+           Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement, device_key(key), running, replacement ? nullptr : running + at_once * k,
                        indices.as<int64_t>(), indices.stride(0), indices.stride(1), fault()});
   }
   after_launch();
