@@ -1,7 +1,7 @@
 // barrier and all_gather. The worker of the smallest id among the named ones leads: everyone, the leader too, calls it with its message,
 // and the answer to all, once the last one has come, is every message. A round is named by the workers in it and a number that each
-// worker counts by itself, so several threads may be in rounds of the same workers at once. Shortly before the first deadline of
-// those who wait, the leader gives up and its answer names who has not come.
+// worker counts by itself, so several threads may be in rounds of the same workers at once. At the first deadline of those who wait
+// the leader gives up, and its answer names who has not come; they wait a little longer than that for the answer.
 #include <sstream>
 
 #include <weft/distributed/agent_impl.h>
@@ -23,6 +23,8 @@ struct GatherState {
 };
 
 namespace {
+
+constexpr Duration kGrace = std::chrono::seconds(1);
 
 std::string key_of(const std::vector<int32_t>& ids) {
   std::string key;
@@ -85,6 +87,7 @@ void on_gather(Agent& agent, Request request, Responder responder) {
   Decoder in(request.message, &agent, request.from);
   const auto members = in.get<std::vector<int32_t>>();
   const auto number = in.number<uint64_t>();
+  const auto timeout = Duration(in.number<int64_t>());
   Message theirs = get_message(in);
   in.expect_end();
   const std::string round_key = str(key_of(members), "#", number);
@@ -93,7 +96,6 @@ void on_gather(Agent& agent, Request request, Responder responder) {
       throw PeerLost(agent.impl().peer_name(agent.impl().peer(WorkerId{id})), str("barrier or gather: worker '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "' is gone"));
 
   const TimePoint now = agent.runtime()->now();
-  const TimePoint deadline = responder.context().deadline;
   GatherState::Round complete;
   bool fresh = false, whole = false;
   {
@@ -103,8 +105,8 @@ void on_gather(Agent& agent, Request request, Responder responder) {
     round.members = members;
     round.arrived[request.from.value] = std::move(theirs);
     round.waiting.push_back(std::move(responder));
-    if (deadline != kNever) {
-      const TimePoint give_up = now + (deadline - now) * 9 / 10;
+    if (timeout.count() > 0 && timeout < kNever - now) {
+      const TimePoint give_up = now + timeout;
       if (give_up < round.give_up) {
         if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
         round.give_up = give_up;
@@ -185,6 +187,7 @@ std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::stri
   if (!std::binary_search(ids.begin(), ids.end(), self().id.value))
     throw ValueError(str("barrier or gather: worker '", self().name, "' is not among those named"));
 
+  if (timeout.count() == 0) timeout = rpc_timeout();
   GatherState& g = *impl_->gathers;
   const std::string key = key_of(ids);
   Message request;
@@ -195,10 +198,10 @@ std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::stri
       MutexLock lock(g.mutex);
       out.number(g.next[key]++);
     }
+    out.number(static_cast<int64_t>(timeout.count()));
     put_message(out, mine);
   }
-  CallOptions options{.timeout = {}, .what = "barrier or gather"};
-  if (timeout.count() > 0) options.timeout = timeout;
+  const CallOptions options{.timeout = timeout.count() > 0 ? std::min(timeout, Duration::max() - kGrace) + kGrace : timeout, .what = "barrier or gather"};
   const Message all = call(WorkerId{ids.front()}, Kind::kGather, std::move(request), options).take();
   std::map<std::string, Message> out;
   Decoder in(all, this, WorkerId{ids.front()}, true);
