@@ -1,10 +1,13 @@
-// Distributed autograd and optimizers between two workers of this machine over gRPC (unix socket), each with its own runtime.
+// Distributed autograd and optimizers between processes of this machine over gRPC (unix socket): this one is the trainer, and spawns
+// three owners, which serve with 1, 2 and 4 threads.
 //   MyAdd            context, one call, backward: what the peer's dist_autograd.py calls a my_add iteration
-//   OptimizerSteps   steps per second of 1, 2 and 4 trainer threads, each with an optimizer of its own at one owner
+//   OptimizerSteps   steps per second of 4 trainer threads, each with parameters and an optimizer of its own at one owner
 #include <benchmark/benchmark.h>
 
+#include <iostream>
+
 #include <weft/distributed.h>
-#include <weft/distributed/grpc_transport.h>
+#include <weft/distributed/spawn.h>
 
 namespace {
 
@@ -34,44 +37,12 @@ struct Params {
 WEFT_RPC_CONSTRUCTOR(Params, int64_t);
 WEFT_RPC_CLASS(Params, parameter_rrefs, loss);
 
-/// Two agents that live as long as the program.
-struct Pair {
-  std::vector<std::shared_ptr<Runtime>> runtimes;
-  std::vector<std::shared_ptr<Agent>> agents;
-  Pair() {
-    std::vector<Member> members;
-    for (int rank = 0; rank < 2; ++rank) {
-      runtimes.push_back(make_threaded_runtime({.threads = 8}));
-      AgentOptions options;
-      options.id = WorkerId{rank};
-      options.name = rank == 0 ? "trainer" : "owner";
-      const auto runtime = runtimes.back();
-      agents.push_back(Agent::create(runtime, options, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
-        GrpcOptions wire;
-        wire.id = WorkerId{rank};
-        return make_grpc_transport(runtime, wire, receiver);
-      }));
-      members.push_back(agents.back()->as_member());
-    }
-    for (auto& agent : agents) agent->add_members(members);
-  }
-  ~Pair() {
-    for (auto& agent : agents) agent->shutdown({.graceful = false});
-    for (auto& runtime : runtimes) runtime->stop();
-  }
-};
-Pair& workers() {
-  static Pair pair;
-  return pair;
-}
-
 void MyAdd(benchmark::State& state) {
-  AgentScope as(workers().agents[0]);
   const Tensor t1 = ones({3, 3}).requires_grad_(), t2 = ones({3, 3}).requires_grad_();
   const auto mode = state.range(0) ? dist_autograd::Backward::kSmart : dist_autograd::Backward::kFast;
   for (auto _ : state) {
     const dist_autograd::Context context;
-    context.backward({rpc_sync<bench_add>("owner", t1, t2).sum()}, {.mode = mode});
+    context.backward({rpc_sync<bench_add>("owner4", t1, t2).sum()}, {.mode = mode});
   }
   state.SetLabel(state.range(0) ? "smart" : "fast");
 }
@@ -84,21 +55,39 @@ void LocalAdd(benchmark::State& state) {
 BENCHMARK(LocalAdd)->Unit(benchmark::kMicrosecond);
 
 void EmptyContext(benchmark::State& state) {
-  AgentScope as(workers().agents[0]);
   for (auto _ : state) dist_autograd::Context context;
 }
 BENCHMARK(EmptyContext)->Unit(benchmark::kMicrosecond);
 
 void OptimizerSteps(benchmark::State& state) {
-  AgentScope as(workers().agents[0]);
-  const auto params = remote<Params>("owner", 10);
+  const auto params = remote<Params>(str("owner", state.range(0)), 10);
   auto optimizer = dist_optim::make<optim::SGDRule>(params.rpc_sync<&Params::parameter_rrefs>(), {.lr = 1e-6, .momentum = 0.9});
   const dist_autograd::Context context;
   context.backward({params.rpc_sync<&Params::loss>()});
   for (auto _ : state) optimizer.step(context.id());
   state.counters["steps/s"] = benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
-BENCHMARK(OptimizerSteps)->Threads(1)->Threads(2)->Threads(4)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(OptimizerSteps)->ArgName("serving")->Arg(1)->Arg(2)->Arg(4)->Threads(4)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 }  // namespace
 
+int main(int argc, char** argv) {
+  try {
+    if (const auto rank = spawned_rank()) {
+      const int threads = 1 << (*rank - 1);
+      init_rpc(str("owner", threads), {.num_worker_threads = threads});
+      rpc::shutdown({.timeout = std::chrono::seconds(0)});   // serves until the trainer is through
+      return 0;
+    }
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+    Children children = spawn({.world_size = 4, .first_rank = 1, .own_arguments = false});
+    init_rpc("trainer", {.rank = 0, .world_size = 4, .master_addr = "127.0.0.1", .master_port = children.master_port()});
+    benchmark::RunSpecifiedBenchmarks();
+    rpc::shutdown();
+    return 0;
+  } catch (const std::exception& e) {
+    std::cerr << "bench_dist: " << e.what() << "\n";
+    return 1;
+  }
+}

@@ -1,7 +1,5 @@
-#include <cstdio>
-#include <optional>
-
 #include <weft/distributed.h>
+#include <cstdio>
 
 using namespace weft;
 
@@ -13,11 +11,10 @@ struct Server {  // lives on the worker "server"; the trainer holds a reference
 WEFT_RPC_CLASS(Server, forward, parameters);
 
 int main() {
-  const bool child = rpc::spawned_rank().has_value();
-  auto children = child ? std::optional<rpc::Children>() : rpc::spawn({.world_size = 2, .first_rank = 1});
-  if (child) rpc::init_rpc("server");
+  auto children = rpc::spawned_rank() ? std::optional<rpc::Children>() : rpc::spawn({.world_size = 2, .first_rank = 1});
+  if (!children) rpc::init_rpc("server");
   else rpc::init_rpc("trainer", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = children->master_port()});
-  if (!child) {
+  if (children) {
     auto server = rpc::remote<Server>("server");
     auto sgd = dist_optim::make<optim::SGDRule>(server.rpc_sync<&Server::parameters>(), {.lr = 0.1});
     const Tensor x = randn({64, 4}), y = x.sum({1}, true);
