@@ -6,6 +6,8 @@
 #   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ ! -d /usr/local/cuda/bin ] || PATH=$PATH:/usr/local/cuda/bin
+export CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}  # cuDNN's recurrent layers repeat their bits with it
 quick=() prebuilt='' filter=. bench=yes carried=build/gpu_pack
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
 
@@ -48,8 +50,18 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+python=''
+for candidate in python3 python; do
+  "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 && python=$candidate && break
+done
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
+[ -n "$device" ] || [ -z "$python" ] || device=$("$python" -c 'import torch; print(torch.cuda.get_device_name())')
 [ -n "$device" ] || device=none
+# cuDNN may have come with a python package instead of the toolkit.
+cudnn=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0])' 2>/dev/null)
+if [ -z "${WEFT_CUDNN_LIBRARY:-}" ] && [ -n "$cudnn" ] && ! ldconfig -p 2>/dev/null | grep -q 'libcudnn\.so\.9'; then
+  for file in "$cudnn"/lib/libcudnn.so.9; do [ ! -f "$file" ] || export WEFT_CUDNN_LIBRARY=$file; done
+fi
 name=$(printf '%s' "$device" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9][^a-z0-9]*/-/g')
 results=bench/results/gpu
 mkdir -p "$results" build
@@ -73,9 +85,9 @@ step() {  # step TITLE LOG COMMAND...: runs it, keeps its output, adds a row
   return "$code"
 }
 
-build_googletest() {  # from the carried sources, where the machine has none
+build_googletest() {  # from the carried sources, where the machine has none; uses the caller's generator
   [ -d "$carried/googletest" ] || return 0
-  cmake -S "$carried/googletest" -B build/gpu_googletest -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
+  cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
     cmake --build build/gpu_googletest -j "$(nproc)" --target install
 }
 build() {
@@ -83,9 +95,10 @@ build() {
   arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
   command -v ninja >/dev/null && generator=(-G Ninja)
   [ ! -d "$carried" ] || prefix=(-DCMAKE_PREFIX_PATH="$PWD/build/gpu_prefix;$PWD/$carried/prefix")
+  [ ! -f "$cudnn/include/cudnn.h" ] || prefix+=(-DWEFT_CUDNN_INCLUDE_DIR="$cudnn/include")
   build_googletest || return 1
   cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
-    -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_DISTRIBUTED=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_INSTALL=OFF &&
+    -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_WERROR=OFF -DWEFT_DISTRIBUTED=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_INSTALL=OFF &&
     cmake --build build/gpu -j "$(nproc)" --target test_cuda test_nn test_optim bench_gpu
 }
 
@@ -96,7 +109,15 @@ fi
 
 step "op table on the device" op_table timeout 1200 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable*'
 step "device tests, training" device timeout 900 "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
-step "golden tests" golden timeout 300 bash -c "'$bin/test_nn' --gtest_brief=1 --gtest_filter='*olden*' && '$bin/test_optim' --gtest_brief=1"
+export WEFT_TEST_DATA_DIR=$PWD/tests/golden
+golden_on=cpu
+[ "$device" = none ] || golden_on=cuda
+step "golden tests on $golden_on" golden env WEFT_TEST_DEVICE=$golden_on timeout 300 bash -c "'$bin/test_nn' --gtest_filter='*Golden*:WordLm*' && '$bin/test_optim' --gtest_filter='*Trajectory*'"
+if grep -q 'there is no cuDNN here' "$results/$name.device.log" 2>/dev/null; then
+  row "cuDNN" skipped 0 "not found: recurrent layers ran on weft's own cell"
+elif grep -q 'OK.*cudnn_matches_the_own_cell' "$results/$name.device.log" 2>/dev/null; then
+  row "cuDNN" passed 0 "used by the recurrent layers"
+fi
 if [ "$device" = none ]; then
   row "compute-sanitizer" skipped 0 "no device"
 elif ! command -v compute-sanitizer >/dev/null; then
@@ -104,8 +125,8 @@ elif ! command -v compute-sanitizer >/dev/null; then
 else
   # A sanitizer that cannot attach says so; that is the machine's, not ours.
   if timeout 120 compute-sanitizer --tool memcheck "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$results/$name.sanitizer_probe.log" 2>&1; then
-    for tool in memcheck racecheck; do
-      step "compute-sanitizer $tool" "$tool" timeout 600 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable.forward/*'
+    for tool in memcheck racecheck synccheck initcheck; do  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one
+      step "compute-sanitizer $tool" "$tool" timeout 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable.forward/*'
     done
   else
     row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"
@@ -113,14 +134,10 @@ else
 fi
 if [ "$bench" = yes ]; then
   peers=()
-  if [ "$device" != none ]; then
-    for python in python3 python; do
-      "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 || continue
-      printf '\n=== PyTorch on the same device ===\n'
-      PYTHONDONTWRITEBYTECODE=1 timeout 500 "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" | tee "$results/$name.pytorch.txt"
-      peers=(--peers="$results/$name.pytorch.txt")
-      break
-    done
+  if [ -n "$python" ]; then
+    printf '\n=== PyTorch on the same device ===\n'
+    PYTHONDONTWRITEBYTECODE=1 timeout 500 "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" | tee "$results/$name.pytorch.txt"
+    peers=(--peers="$results/$name.pytorch.txt")
   fi
   step "benchmarks" bench timeout 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
 fi

@@ -49,6 +49,7 @@ TEST_P(RecurrentGolden, matches_pytorch) {
   nn::StateDict state;
   for (const auto& [name, p] : layer->named_parameters()) state.emplace_back(name, golden["param." + name]);
   layer->load_state_dict(state);
+  layer->to(testing::golden_device());
 
   Tensor x = golden["in.x"].clone().requires_grad_(), h0 = golden["in.h0"].clone().requires_grad_(), c0;
   const bool cell = golden.has("in.c0");

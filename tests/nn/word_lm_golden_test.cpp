@@ -14,6 +14,7 @@ void run(const char* file, bool tied) {
   nn::Embedding encoder(23, 11);
   nn::LSTM rnn(11, 11, {.num_layers = 2});
   nn::Linear decoder(11, 23);
+  for (nn::Module* part : std::initializer_list<nn::Module*>{&encoder, &rnn, &decoder}) part->to(testing::golden_device());
   nn::NamedTensors all{{"encoder.weight", encoder.weight}};
   for (const auto& [name, p] : rnn.named_parameters()) all.emplace_back("rnn." + name, p);
   if (!tied) all.emplace_back("decoder.weight", decoder.weight);

@@ -1,14 +1,24 @@
 #include "golden.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include <weft/tensor/safetensors.h>
 
 namespace weft::testing {
 
+namespace {
+std::string setting(const char* name, const char* otherwise) {
+  const char* const set = std::getenv(name);
+  return set && *set ? set : otherwise;
+}
+}  // namespace
+
+Device golden_device() { return Device(setting("WEFT_TEST_DEVICE", "cpu").c_str()); }
+
 Golden::Golden(const std::string& file, std::string prefix) : prefix_(std::move(prefix)) {
-  const auto loaded = load_safetensors(std::string(WEFT_TEST_DATA_DIR) + "/" + file + ".safetensors");
+  const auto loaded = load_safetensors(setting("WEFT_TEST_DATA_DIR", WEFT_TEST_DATA_DIR) + "/" + file + ".safetensors");
   for (const auto& [name, tensor] : loaded.tensors) tensors_.emplace(name, tensor);
   for (const auto& [key, value] : loaded.metadata) metadata_.emplace(key, value);
 }
@@ -16,7 +26,7 @@ Golden::Golden(const std::string& file, std::string prefix) : prefix_(std::move(
 Tensor Golden::operator[](const std::string& name) const {
   const auto found = tensors_.find(prefix_ + name);
   if (found == tensors_.end()) throw IndexError("golden: no tensor '" + prefix_ + name + "'");
-  return found->second;
+  return found->second.to(golden_device());
 }
 
 Golden Golden::at(const std::string& name) const {
@@ -58,7 +68,7 @@ std::vector<std::string> Golden::names(const std::string& start) const {
 ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
   if (a.sizes() != b.sizes() || a.dtype() != b.dtype())
     return ::testing::AssertionFailure() << to_string(a.dtype()) << to_string(a.sizes()) << " and " << to_string(b.dtype()) << to_string(b.sizes());
-  const Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  const Tensor x = a.detach().to(kCpu).contiguous(), y = b.detach().to(kCpu).contiguous();
   if (std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0) return ::testing::AssertionSuccess();
   const auto close_result = close(a, b, 0, 0);
   return ::testing::AssertionFailure() << "bits differ: " << close_result.message();

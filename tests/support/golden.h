@@ -10,7 +10,10 @@
 
 namespace weft::testing {
 
-/// Tensors of one golden file. Throws: IoError when the file is missing, IndexError naming an absent tensor.
+/// Where golden tests compute: WEFT_TEST_DEVICE of the environment, else the CPU.
+Device golden_device();
+
+/// Tensors of one golden file, on golden_device(). Throws: IoError when the file is missing, IndexError naming an absent tensor.
 class Golden {
  public:
   explicit Golden(const std::string& file, std::string prefix = "");
