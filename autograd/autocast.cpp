@@ -3,14 +3,17 @@
 #include <unordered_map>
 
 #include <weft/autograd/ops.h>
+#include <weft/kernels/backend.h>
 
 namespace weft {
 
 namespace {
 
-// Casts of leaves that require grad, which are read again and again within a scope. The original is held so that its address stays its own.
+// Casts of leaves that require grad, which are read again and again within a scope. The original and its storage are held, so that their addresses stay
+// their own: an optimizer step may give the leaf another storage.
 struct CastOf {
   Tensor leaf, cast;
+  Ref<Storage> storage;
   uint32_t version;
   DType dtype;
 };
@@ -25,11 +28,12 @@ Casts& casts() {
 
 Tensor cast_recorded(const Tensor& x, DType dtype) {
   if (!grad_enabled() || !x.requires_grad() || !x.is_leaf()) return to(x, dtype);
+  if (backend(x.device()).recording({})) return to(x, dtype);  // a replay casts what the parameter is then
   auto& made = casts().made;
   const auto found = made.find(&x.body());
-  if (found != made.end() && found->second.version == x.version() && found->second.dtype == dtype && found->second.leaf.raw() == x.raw()) return found->second.cast;
+  if (found != made.end() && found->second.version == x.version() && found->second.dtype == dtype && found->second.storage.get() == x.body().storage.get()) return found->second.cast;
   const Tensor cast = to(x, dtype);
-  made.insert_or_assign(&x.body(), CastOf{x, cast, x.version(), dtype});
+  made.insert_or_assign(&x.body(), CastOf{x, cast, x.body().storage, x.version(), dtype});
   return cast;
 }
 

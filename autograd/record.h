@@ -137,7 +137,8 @@ class OpNode final : public Node {
     else return f()(std::as_const(grads), needs);
   }
   void release_saved() noexcept override {
-    if (!std::exchange(released_, true)) f().~F();
+    if constexpr (!std::is_trivially_destructible_v<F>)  // one that holds nothing can run again
+      if (!std::exchange(released_, true)) f().~F();
   }
 
  private:

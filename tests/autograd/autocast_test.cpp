@@ -113,5 +113,20 @@ TEST(Autocast, a_recurrent_layer_on_the_cpu_stays_in_float32) {
   EXPECT_EQ(r.y.dtype(), kFloat32);
 }
 
+TEST(Autocast, one_scope_serves_several_backwards_and_new_values) {
+  Tensor w = ones({3, 2}).requires_grad_();
+  const Tensor x = ones({1, 2});
+  const Autocast scope(kBFloat16);
+  const Tensor first = linear(x, w).sum(), second = linear(x * 2, w).sum();
+  first.backward();
+  second.backward();
+  EXPECT_EQ(w.grad().to_vector<float>(), std::vector<float>(6, 3));
+  {
+    NoGrad quiet;
+    w.fill_(4);
+  }
+  EXPECT_EQ(linear(x, w).sum().item<float>(), 24);
+}
+
 }  // namespace
 }  // namespace weft
