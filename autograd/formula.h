@@ -19,6 +19,11 @@ Tensor fused_or(Binary op, const Tensor& g, const Tensor& x, F&& composed) {
   return fused_or(op, g, x, 1, 0, std::forward<F>(composed));
 }
 
+/// g where y, the result of relu, is positive; 0 elsewhere.
+inline Tensor relu_grad(const Tensor& g, const Tensor& y) {
+  return fused_or(Binary::kReluGrad, g, y, [&] { return masked_fill(g, le(y.detach(), 0), 0); });
+}
+
 /// x saved for the gradient of `user` alone: nothing is kept when that is not wanted.
 inline Saved saved_for(const Tensor& user, const Tensor& x) { return user.requires_grad() ? Saved(x) : Saved(); }
 

@@ -26,14 +26,15 @@ void check_inner(const char* name, const Tensor& a, const Tensor& b, int64_t inn
 }
 
 // c = a b for matrices or batches of them; `a` and `b` already have c's dtype.
-void multiply(double alpha, const View& a, const View& b, double beta, const View& bias, const Tensor& c) {
+void multiply(double alpha, const View& a, const View& b, double beta, const View& bias, const Tensor& c, bool relu = false) {
   if (c.numel() == 0) return;
   if (a.numel() == 0 && beta == 0) {
     launch::fill_into(c, 0);
     if (bias.defined()) launch::backend_of(c).copy(launch::context(), {bias.data, bias.dtype, c.sizes(), {0, bias.strides[0]}}, c.view_of());
+    if (relu) launch::unary_into(Unary::kRelu, c);
     return;
   }
-  launch::backend_of(c).matmul(launch::context(), alpha, a, b, beta, bias, c.view_of());
+  launch::backend_of(c).matmul(launch::context(), alpha, a, b, beta, bias, c.view_of(), relu);
 }
 
 // Both of rank 2 or both of rank 3 with equal batches.
@@ -139,35 +140,42 @@ Tensor addmm(Lower c, Lower a, Lower b, Scalar beta, Scalar alpha) {
   });
 }
 
-Tensor linear(Lower x, Lower weight, Lower bias) {
-  const bool biased = bias->defined();
-  check_rank("linear", weight, "weight", 2);
-  const int64_t out = weight->sizes()[0], in = weight->sizes()[1];
-  if (x->dim() == 0 || x->sizes().back() != in)
-    throw ShapeError(str("linear: inner sizes differ: x is ", x->sizes(), ", weight is ", weight->sizes()));
-  if (biased && !(bias->sizes() == Shape{out})) throw ShapeError(str("linear: bias is ", bias->sizes(), ", weight is ", weight->sizes()));
-  const DType dtype = product_dtype("linear", x, weight);
-  if (biased) product_dtype("linear", x, bias);
-  Shape sizes = x->sizes();
+namespace {
+
+Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias, bool relu) {
+  const bool biased = bias.defined();
+  check_rank(name, weight, "weight", 2);
+  const int64_t out = weight.sizes()[0], in = weight.sizes()[1];
+  if (x.dim() == 0 || x.sizes().back() != in) throw ShapeError(str(name, ": inner sizes differ: x is ", x.sizes(), ", weight is ", weight.sizes()));
+  if (biased && !(bias.sizes() == Shape{out})) throw ShapeError(str(name, ": bias is ", bias.sizes(), ", weight is ", weight.sizes()));
+  const DType dtype = product_dtype(name, x, weight);
+  if (biased) product_dtype(name, x, bias);
+  if (relu && !is_floating(dtype)) throw DTypeError(str(name, ": takes floating-point numbers, got ", dtype));
+  Shape sizes = x.sizes();
   sizes[sizes.size() - 1] = out;
-  const int64_t rows = in == 0 ? without_last(x->sizes(), 1).numel() : x->numel() / in;
+  const int64_t rows = in == 0 ? without_last(x.sizes(), 1).numel() : x.numel() / in;
   const launch::Cast w(weight, dtype), narrow_x(x, dtype);
   const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
-  const Tensor wide = x->dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);  // rows side by side
+  const Tensor wide = x.dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);  // rows side by side
   const Tensor& xs = wide.defined() ? wide : narrow_x.get();
   View xv = xs.view_of(), wt = w->view_of();
-  if (x->dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
+  if (x.dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
   std::swap(wt.sizes[0], wt.sizes[1]);
   std::swap(wt.strides[0], wt.strides[1]);
-  Tensor y = empty(sizes, {.dtype = dtype, .device = x->device()});
-  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x->dim() == 2 ? y : launch::reshaped(y, {rows, out}));
-  return record("linear", y, {x, weight, bias},
-                [x = saved_for(weight, x), w = saved_for(x, weight), rows, in, out, x_sizes = x->sizes()](const Tensor& g, Needs needs) -> GradList {
-                  const Tensor g2 = reshape(g, {rows, out});
+  Tensor y = empty(sizes, {.dtype = dtype, .device = x.device()});
+  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x.dim() == 2 ? y : launch::reshaped(y, {rows, out}), relu);
+  return record(name, y, {x, weight, bias},
+                [x = saved_for(weight, x), w = saved_for(x, weight), y = relu ? SavedOutput(y) : SavedOutput(), rows, in, out, x_sizes = x.sizes()](const Tensor& g, Needs needs) -> GradList {
+                  const Tensor g2 = reshape(y.defined() ? formula::relu_grad(g, y.get()) : g, {rows, out});
                   return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(), needs[1] ? mm(swapped(g2), reshape(x.get(), {rows, in})) : Tensor(),
                           needs[2] ? sum(g2, {0}) : Tensor()};
                 });
 }
+
+}  // namespace
+
+Tensor linear(Lower x, Lower weight, Lower bias) { return affine("linear", x, weight, bias, false); }
+Tensor linear_relu(Lower x, Lower weight, Lower bias) { return affine("linear_relu", x, weight, bias, true); }
 
 Tensor outer(In a, In b) {
   check_rank("outer", a, "a", 1);

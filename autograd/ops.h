@@ -259,6 +259,8 @@ WEFT_API Tensor addmm(Lower c, Lower a, Lower b, Scalar beta = 1, Scalar alpha =
 /// x weight^T + bias, the bias added inside the product. Shape: [.., I] x [O, I] (+ [O]) -> [.., O]. Grad: dx = g weight, dweight = g^T x,
 /// dbias = sum of g.
 WEFT_API Tensor linear(Lower x, Lower weight, Lower bias = Tensor());
+/// max(linear(x, weight, bias), 0), within the product where the device can. Grad: as linear's, of g where the result is positive.
+WEFT_API Tensor linear_relu(Lower x, Lower weight, Lower bias = Tensor());
 /// Every product of two vectors. Shape: [M] x [N] -> [M, N]. Grad: da = g b, db = g^T a.
 WEFT_API Tensor outer(In a, In b);
 /// Sum of products by index letters, `einsum("bij,bjk->bik", {a, b})`. Grad: by its parts. Throws: ValueError for a malformed equation.

@@ -112,8 +112,7 @@ Tensor erf(In x) {
 Tensor relu(In x) {
   Tensor y = unary(Unary::kRelu, x);
   return record("relu", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
-    const Tensor v = y.get();
-    return {fused_or(Binary::kReluGrad, g, v, [&] { return masked_fill(g, le(v.detach(), 0), 0); })};
+    return {formula::relu_grad(g, y.get())};
   });
 }
 

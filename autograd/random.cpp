@@ -31,7 +31,7 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
   const int64_t width = weights->sizes().back(), rows = weights->dim() == 1 ? 1 : weights->sizes()[0];
   const Tensor p = launch::reshaped(launch::contiguous(weights), {rows, width});
   if (width == 0) throw ValueError(str("multinomial: no weights to draw from in ", weights->sizes()));
-  if (rows != 0) {
+  if (rows != 0 && p.device().is_cpu()) {  // other devices report it themselves, without a wait here
     const Tensor possible = gt(p, 0);
     const bool sound = all(logical_and(ge(p, 0), isfinite(p))).item<bool>();
     const int64_t fewest = sound ? min(sum(possible, {1})).item<int64_t>() : 0;
@@ -48,7 +48,7 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
 Tensor bernoulli(In p, Generator* generator) {
   launch::check_floating("bernoulli", p);
   NoGrad quiet;
-  if (!all(logical_and(ge(p.get(), 0), le(p.get(), 1))).item<bool>()) throw ValueError("bernoulli: a probability is outside [0, 1]");
+  if (p->device().is_cpu() && !all(logical_and(ge(p.get(), 0), le(p.get(), 1))).item<bool>()) throw ValueError("bernoulli: a probability is outside [0, 1]");
   Tensor y = empty(p->sizes(), {.dtype = p->dtype(), .device = p->device()});
   if (y.numel() != 0)
     launch::backend_of(y).bernoulli(launch::context(), chosen(generator).take(p->numel()), p->view_of(), y.view_of());

@@ -4,6 +4,7 @@
 #include <weft/autograd/extras.h>
 #include <weft/autograd/saved_hooks.h>
 #include <weft/autograd/slot.h>
+#include <weft/kernels/accelerator.h>
 
 namespace weft {
 namespace {
@@ -41,6 +42,10 @@ Saved::Saved(const Saved& o) : t_(o.t_), edge_(o.edge_), packed_(o.packed_), ver
 Tensor Saved::linked(const Edge& edge) const {
   if (!defined()) return Tensor();
   const Tensor t = packed_ ? detail::unpack(*packed_) : t_;
+  if (!t.device().is_cpu()) {  // forward may have run on another stream than this pass
+    Accelerator& device = accelerator(t.device());
+    device.record_stream(t.body().storage->data(), device.current_stream());
+  }
   const uint32_t found = t.version();
   if (!packed_ && found != version_)
     throw AutogradError(str(current_name(), ": a tensor of sizes ", t_.sizes(), " that backward needs was written in place: found version ", found,

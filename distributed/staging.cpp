@@ -107,10 +107,20 @@ void Staging::close() {
   if (parts_.empty()) drop();
 }
 
-bool Staging::ready() {
+bool Staging::ready() noexcept {
   if (done_) return true;
-  for (const Part& p : parts_)
-    if (!p.device->event_done(p.event)) return false;
+  try {
+    for (const Part& p : parts_)
+      if (!p.device->event_done(p.event)) return false;
+  } catch (...) {
+    MutexLock lock(mutex_);
+    if (!failure_) failure_ = std::current_exception();
+    return false;
+  }
+  {
+    MutexLock lock(mutex_);
+    if (failure_) return false;
+  }
   drop();
   return true;
 }
@@ -118,6 +128,10 @@ bool Staging::ready() {
 void Staging::wait() {
   if (done_) return;
   for (const Part& p : parts_) p.device->synchronize_event(p.event);
+  {
+    MutexLock lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
   drop();
 }
 

@@ -42,9 +42,9 @@ class Staging {
   /// No more copies will be added.
   void close();
 
-  /// Whether all copies are done. Throws: CudaError.
-  bool ready();
-  /// Blocks until they are. Throws: CudaError.
+  /// Whether all copies are done; never once the device has reported an error, which wait() throws.
+  bool ready() noexcept;
+  /// Blocks until they are. Throws: CudaError, and what kernels before the copies have reported (IndexError, ValueError).
   void wait();
   /// Equal for messages whose copies are done in the order in which they were begun: the device and direction of the first one.
   int lane() const { return lane_; }
@@ -68,6 +68,7 @@ class Staging {
   Mutex mutex_;
   std::vector<Ref<Storage>> saved_ WEFT_GUARDED_BY(mutex_);
   std::vector<Release> kept_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr failure_ WEFT_GUARDED_BY(mutex_);
 };
 
 /// Host memory for a payload that goes on to a device: pinned where cuda:`device` is open, else null.

@@ -55,6 +55,8 @@ class WEFT_API Accelerator : public Backend {
   /// Host memory that transfers go to and from without a copy in between. Throws: OutOfMemoryError.
   virtual void* allocate_pinned(size_t bytes) = 0;
   virtual void deallocate_pinned(void* p) noexcept = 0;
+  /// Lets this device read and write the memory of another one without the host between them, where the machine can.
+  virtual void enable_peer_access(int device) = 0;
   /// In stream order; either side may be this device, another one, pinned or ordinary host memory (which makes it wait).
   virtual void copy_async(Context&, void* to, const void* from, size_t bytes) = 0;
 

@@ -19,7 +19,6 @@ namespace weft {
 /// How one call runs: the stream (null: the device's default), and whether order of sums must not depend on timing.
 struct Context {
   void* stream = nullptr;
-  bool deterministic = true;
 };
 
 enum class Reduce : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kSumAbs, kSumSquares, kMaxAbs };
@@ -107,9 +106,9 @@ class WEFT_API Backend {
   virtual void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx, View dweight,
                                    View dbias) = 0;
 
-  // Matrix product: c = alpha * a b + beta * c (+ bias over rows when present). Rank 2 [M,K][K,N], or rank 3 batched (stride 0
+  // Matrix product: c = alpha * a b + beta * c (+ bias over rows when present), or the positive part of that (relu, floating types). Rank 2 [M,K][K,N], or rank 3 batched (stride 0
   // broadcasts a batch). Any strides; one of the last two should be 1 to avoid a copy.
-  virtual void matmul(Context&, double alpha, View a, View b, double beta, View bias /*[N] or absent*/, View c) = 0;
+  virtual void matmul(Context&, double alpha, View a, View b, double beta, View bias /*[N] or absent*/, View c, bool relu = false) = 0;
 
   // Indexing. index is int64 or int32; Throws: IndexError for an index out of range, naming it and the size.
   /// y[i, :] = x[index[i], :], x [V, K], y [n, K].
@@ -146,8 +145,9 @@ class WEFT_API Backend {
                             const RnnGrads&) = 0;
 
   // Lists of tensors in one call.
-  /// One pass of the update rule over every tensor (step.h), all of `dtype`.
-  virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>) = 0;
+  /// One pass of the update rule over every tensor (step.h), all of `dtype`. While recording(), `next` makes the functors of each replay; without it
+  /// all replays use those of `tensors`.
+  virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr) = 0;
   /// out[i] = sum over tensor i of |x|^p in float64 (p = infinity: max |x|); contiguous views.
   virtual void powers(Context&, double p, std::span<const View> xs, double* out) = 0;
   /// x *= factor for every tensor.
@@ -158,6 +158,8 @@ class WEFT_API Backend {
 
   /// Waits until everything issued so far is done.
   virtual void synchronize() = 0;
+  /// Whether what is issued now is recorded for replays of a graph and not run.
+  virtual bool recording(const Context&) const { return false; }
 };
 
 /// The backend of a device, opened when first asked for. Throws: DeviceError that says which of library, driver, device is missing.

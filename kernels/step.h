@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include <weft/kernels/view.h>
@@ -30,6 +32,10 @@ struct StepKernel {
   const void* cuda = nullptr;  ///< its StepCuda; null: the one that is registered under `name`
   int state_count = 0;
 };
+
+/// How a step that a graph recorded goes on: called before each replay, constructs the functors of the next step at these places, one per tensor of
+/// the list in its order. What it throws keeps the replay from running.
+using NextStep = std::function<void(std::span<void* const> functors)>;
 
 struct StepTable;  // of the whole list in device memory: cuda/step_cuda.h
 

@@ -4,6 +4,7 @@
 //   3. take the locks of concurrent parameters in address order; where a storage is still saved by a graph, give the new value a fresh
 //      block (copy on write), else write in place;
 //   4. one backend call per dtype; swap the fresh blocks in, bump versions, drop the locks.
+// While a graph is recorded, the state must be there and nothing is counted or swapped: next_of counts and makes the functors of each replay.
 #include <weft/optim/optimizer.h>
 
 #include <algorithm>
@@ -79,9 +80,47 @@ void Optimizer::check(std::span<const Tensor> grads) const {
   }
 }
 
+void Optimizer::check_recorded(size_t i) const {
+  const Slot& slot = slots_[i];
+  bool ready = slot.state.size() == variant(slot.group).state_names.size();
+  for (const Tensor& s : slot.state) ready = ready && s.device() == params_[i].device();
+  if (!ready)
+    throw ValueError(str(name(), ": take a step before one is recorded: parameter ", i, " has no state on its device yet, and each replay would begin with zeros"));
+  if (params_[i].body().storage->saves() != 0)
+    throw ValueError(str(name(), ": parameter ", i, " is still saved for a backward pass; a recorded step can only write in place"));
+}
+
+NextStep Optimizer::next_of(std::vector<size_t> recorded) {
+  std::vector<Variant> variants;
+  std::vector<Tensor> params;  // and their state: the graph's kernels go on writing there
+  std::vector<std::vector<Tensor>> states;
+  for (const size_t i : recorded) {
+    variants.push_back(variant(slots_[i].group));
+    params.push_back(params_[i].detach());
+    states.push_back(slots_[i].state);
+  }
+  return [this, alive = std::weak_ptr<bool>(alive_), recorded = std::move(recorded), variants = std::move(variants), params = std::move(params),
+          states = std::move(states)](std::span<void* const> functors) {
+    if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
+    const std::lock_guard<std::mutex> own(mutex_);
+    for (size_t k = 0; k < recorded.size(); ++k) {
+      const Slot& slot = slots_[recorded[k]];
+      bool same = params_[recorded[k]].raw() == params[k].raw() && variant(slot.group).kernel.run_f32 == variants[k].kernel.run_f32;
+      for (size_t s = 0; s < states[k].size(); ++s) same = same && s < slot.state.size() && slot.state[s].raw() == states[k][s].raw();
+      if (!same)
+        throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", recorded[k], " or its state lies elsewhere, or its rule is another one"));
+    }
+    for (size_t k = 0; k < recorded.size(); ++k) {
+      Slot& slot = slots_[recorded[k]];
+      construct(functors[k], slot.group, ++slot.steps);
+    }
+  };
+}
+
 void Optimizer::step(std::span<const Tensor> grads) {
   check(grads);
   std::lock_guard<std::mutex> own(mutex_);
+  Context context;
 
   std::vector<Variant> variants;
   for (size_t g = 0; g < groups(); ++g) variants.push_back(variant(g));
@@ -96,6 +135,8 @@ void Optimizer::step(std::span<const Tensor> grads) {
   std::vector<size_t> active;
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i].defined()) active.push_back(i);
+  for (const size_t i : active)
+    if (backend(params_[i].device()).recording(context)) check_recorded(i);
   std::vector<size_t> by_address = active;
   std::sort(by_address.begin(), by_address.end(), [&](size_t a, size_t b) { return params_[a].body_ptr() < params_[b].body_ptr(); });
   std::vector<std::unique_lock<std::mutex>> guards;
@@ -103,7 +144,7 @@ void Optimizer::step(std::span<const Tensor> grads) {
 
   struct Fresh { size_t param; Ref<Storage> storage; };
   std::vector<Fresh> fresh;
-  struct Batch { std::vector<StepTensor> tensors; const StepKernel* kernel; DType dtype; Device device; };
+  struct Batch { std::vector<StepTensor> tensors; std::vector<size_t> params; const StepKernel* kernel; DType dtype; Device device; };
   std::vector<Batch> batches;
   size_t offset = 0;
   for (const size_t i : active) {
@@ -113,8 +154,8 @@ void Optimizer::step(std::span<const Tensor> grads) {
     while (slot.state.size() < v.state_names.size()) slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
     for (Tensor& s : slot.state)
       if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter moved meanwhile
-    ++slot.steps;
-    construct(functors.at(offset), slot.group, slot.steps);
+    construct(functors.at(offset), slot.group, slot.steps + 1);
+    if (!backend(p.device()).recording(context)) ++slot.steps;
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
 
     StepTensor t;
@@ -132,13 +173,14 @@ void Optimizer::step(std::span<const Tensor> grads) {
     auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
       return b.dtype == p.dtype() && b.device == p.device() && b.kernel->run_f32 == v.kernel.run_f32;
     });
-    if (batch == batches.end()) batch = batches.insert(batch, {{}, &v.kernel, p.dtype(), p.device()});
+    if (batch == batches.end()) batch = batches.insert(batch, {{}, {}, &v.kernel, p.dtype(), p.device()});
     batch->tensors.push_back(t);
+    batch->params.push_back(i);
   }
 
-  Context context;
   for (const Batch& b : batches) {
-    backend(b.device).step(context, *b.kernel, b.dtype, b.tensors);
+    Backend& device = backend(b.device);
+    device.step(context, *b.kernel, b.dtype, b.tensors, device.recording(context) ? next_of(b.params) : nullptr);
     ++kernel_calls_;
   }
   for (Fresh& f : fresh) swap_storage(params_[f.param], std::move(f.storage));

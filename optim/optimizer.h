@@ -13,6 +13,7 @@
 // It gets the multi-tensor kernel (one backend call per step), parameter groups, state saving and the distributed optimizer.
 // The second constructor argument is the number of this parameter's step, from 1. State begins at zero and persists across steps; a
 // gradient is never written; a parameter without a gradient is skipped and keeps its state.
+// A step that a cuda::Graph records is not taken then: each replay takes one, with the rate and the step count of its time.
 // Thread safety: an optimizer may be stepped from several threads (its own mutex); several optimizers may share parameters marked
 // concurrent (their locks are taken in address order for the time of the pass). Other members: one thread.
 #pragma once
@@ -85,10 +86,13 @@ class WEFT_API Optimizer {
     std::vector<Tensor> state;
   };
   void check(std::span<const Tensor> grads) const;
+  void check_recorded(size_t i) const;
+  NextStep next_of(std::vector<size_t> recorded);
   std::vector<Tensor> params_;
   std::vector<Slot> slots_;
   std::mutex mutex_;
   int64_t kernel_calls_ = 0;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // recorded steps may outlive this object
 };
 
 /// A group with its own options.

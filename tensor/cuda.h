@@ -1,6 +1,7 @@
 // CUDA devices as their users see them: which there are, their memory, streams and events, recorded graphs. Tensors need none of this: they are made on
 // a device, moved with to() and computed with as on the CPU. What is issued runs later, in the order of a stream; reading a value (item, to_vector,
-// to(kCpu)) waits for it. All functions throw DeviceError when there is no such device; is_available and device_count (below) never throw.
+// to(kCpu)) waits for it. A backward issues to the current stream of the thread that calls it. The calling thread's CUDA device is set by each call
+// and not set back. All functions throw DeviceError when there is no such device; is_available and device_count (below) never throw.
 // Thread safety: every object may be used from several threads, one after another; the current stream belongs to the calling thread.
 #pragma once
 
@@ -108,8 +109,9 @@ WEFT_API void record_stream(const Tensor& x, const Stream& stream);
 
 /// Work that is recorded once and replayed at the cost of one launch. A replay runs the same kernels on the same memory: new inputs are copied
 /// into the tensors that the recording read, results are read from those that it made, and both must be kept. Numbers that the host computed are
-/// recorded as they were: learning rates, Adam's step count, the keys of dropout. Nothing inside may wait for the device (item, to(kCpu)).
-/// Run the work once before recording it, so that libraries and optimizers have made what they keep.
+/// recorded as they were, except that each replay draws new random numbers, and takes a step of a recorded optimizer with the rate and the step
+/// count of its time. Nothing inside may wait for the device (item, to(kCpu)). Run the work once before recording it, so that libraries and
+/// optimizers have made what they keep.
 ///   cuda::Graph graph;
 ///   graph.capture([&] { loss = model.forward(x).mean(); ... });
 ///   for (...) { x.copy_(batch); graph.replay(); }
@@ -135,7 +137,7 @@ class WEFT_API Graph {
   /// recording, CudaError while another one is being made.
   void begin();
   void end();
-  /// Runs the recording on the current stream. Throws: ValueError without one.
+  /// Runs the recording on the current stream. Throws: ValueError without one, or when a recorded optimizer is gone or its state was replaced.
   void replay() const;
   /// Drops the recording and its memory.
   void reset();

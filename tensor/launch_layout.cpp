@@ -26,6 +26,8 @@ namespace {
 void copy_between(const Tensor& from, const Tensor& to, size_t bytes) {
   Accelerator& a = accelerator(from.device());
   Accelerator& b = accelerator(to.device());
+  a.enable_peer_access(to.device().index);
+  b.enable_peer_access(from.device().index);
   struct Event {
     Accelerator& device;
     void* handle = device.new_event(false);

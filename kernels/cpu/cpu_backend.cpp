@@ -70,8 +70,9 @@ class CpuBackend final : public Backend {
     isa_table().layer_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
   }
 
-  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c) override {
+  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c, bool relu) override {
     isa_table().matmul(alpha, a, b, beta, bias, c);
+    if (relu) isa_table().unary(Unary::kRelu, 0, 0, c, c);
   }
 
   void take_rows(Context&, View x, View index, View y) override { isa_table().take_rows(x, index, y); }
@@ -105,7 +106,7 @@ class CpuBackend final : public Backend {
     isa_table().rnn_backward(layer, in, out, dy, dhn, dcn, grads);
   }
 
-  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors) override {
+  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep&) override {
     isa_table().step(kernel, dtype, tensors);
   }
   void powers(Context&, double p, std::span<const View> xs, double* out) override { isa_table().powers(p, xs, out); }

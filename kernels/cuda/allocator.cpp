@@ -399,6 +399,10 @@ void Allocator::release_pool(void* pool) noexcept {
   Impl& m = *impl_;
   const std::lock_guard lock(m.mutex);
   auto* const owner = static_cast<Owner*>(pool);
+  try {
+    if (!m.recording) m.empty(*owner);  // only work on the graph's stream could use its free segments again
+  } catch (const Error&) {  // they go to the cache
+  }
   for (int kind = 0; kind < kKindCount; ++kind) {
     for (Block* const b : owner->free[kind]) b->owner = &m.cache;
     m.cache.free[kind].merge(owner->free[kind]);

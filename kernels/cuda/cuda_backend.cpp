@@ -1,61 +1,28 @@
-// Memory, streams, events and graphs of a CUDA device. Operations stand in the files of their kernels.
+// Memory, streams and events of a CUDA device. Graphs stand in recording.cpp, operations in the files of their kernels.
 #include <weft/kernels/cuda/cuda_backend.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <memory>
-#include <utility>
 
 #include <weft/kernels/cuda/pinned.h>
 
 namespace weft::cuda {
 
 namespace {
-constexpr int kMaxDevices = 128;
 thread_local std::array<void*, kMaxDevices> current_streams{};
-
-/// What a graph's handle points to.
-struct Recorded {
-  runtime::Graph graph = nullptr;
-  void* pool = nullptr;
-  uint32_t* replays = nullptr;  ///< on the device, see device_key.h
-  bool draws = false;
-};
-thread_local std::array<Recorded*, kMaxDevices> recordings{};  // graphs in the making
 
 bool wants_synchronous_launches() {
   const char* const set = std::getenv("WEFT_CUDA_SYNC");
   return runtime::emulated() || (set && *set && *set != '0');
 }
-
-Fault* new_fault() {
-  void* const p = runtime::allocate_pinned(sizeof(Fault));
-  if (!p) throw OutOfMemoryError("cuda: no pinned memory for the fault record");
-  return new (p) Fault;
-}
 }  // namespace
 
-CudaBackend::CudaBackend(int index) : index_(index), processors_(runtime::properties(index).processors), synchronous_(wants_synchronous_launches()), fault_((runtime::set_device(index), new_fault())), allocator_(index) {}
+CudaBackend::CudaBackend(int index) : index_(index), processors_(runtime::properties(index).processors), synchronous_(wants_synchronous_launches()), faults_(index), allocator_(index) {}
 
 void CudaBackend::enter() const { runtime::set_device(index_); }
 Device CudaBackend::device() const { return Device(DeviceType::kCuda, index_); }
-
-void CudaBackend::raise_fault() {
-  Fault seen;
-  std::memcpy(static_cast<void*>(&seen), fault_, sizeof seen);
-  if (seen.kind == Fault::kNone) return;
-  *fault_ = Fault();
-  switch (seen.kind) {
-    case Fault::kIndex: throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ", seen.bound, ")"));
-    case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ", seen.bound, ")"));
-    case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
-    case Fault::kNoWeight: throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
-    default: throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ", seen.bound, " draws without replacement"));
-  }
-}
 
 void* CudaBackend::allocate(size_t bytes) {
   enter();
@@ -72,7 +39,15 @@ void CudaBackend::copy_to_host(Context& c, const void* device, void* host, size_
   enter();
   runtime::copy(host, device, bytes, stream_of(c));
   runtime::synchronize(stream_of(c));
-  raise_fault();
+  faults_.raise(fault());
+}
+void CudaBackend::enable_peer_access(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (device == index_ || !peers_.insert(device).second) return;
+  }
+  enter();
+  runtime::enable_peer_access(index_, device);
 }
 void CudaBackend::copy_async(Context& c, void* to, const void* from, size_t bytes) {
   enter();
@@ -84,12 +59,12 @@ void CudaBackend::copy_async(Context& c, void* to, const void* from, size_t byte
 void CudaBackend::complete() {
   if (recordings_.load(std::memory_order_relaxed) > 0) return;
   if (!runtime::emulated()) runtime::synchronize_device();
-  raise_fault();
+  faults_.raise(fault());
 }
 void CudaBackend::synchronize() {
   enter();
   runtime::synchronize_device();
-  raise_fault();
+  faults_.raise(fault());
 }
 
 DeviceProperties CudaBackend::properties() {
@@ -120,7 +95,7 @@ void CudaBackend::delete_stream(void* stream) noexcept {
 void CudaBackend::synchronize_stream(void* stream) {
   enter();
   runtime::synchronize(stream);
-  raise_fault();
+  faults_.raise(fault());
 }
 bool CudaBackend::stream_done(void* stream) {
   enter();
@@ -133,22 +108,42 @@ void* CudaBackend::new_event(bool timing) {
   enter();
   return runtime::new_event(timing);
 }
-void CudaBackend::delete_event(void* event) noexcept { runtime::delete_event(event); }
+void CudaBackend::delete_event(void* event) noexcept {
+  runtime::delete_event(event);
+  const std::lock_guard lock(mutex_);
+  reporters_.erase(event);
+}
 void CudaBackend::record_event(void* event, void* stream) {
   enter();
   runtime::record(event, stream);
+  Fault* const mine = fault();
+  const std::lock_guard lock(mutex_);
+  reporters_[event] = mine;
 }
 void CudaBackend::wait_event(void* stream, void* event) {
   enter();
   runtime::wait(stream, event);
 }
-void CudaBackend::synchronize_event(void* event) { runtime::synchronize_event(event); }
-bool CudaBackend::event_done(void* event) { return runtime::finished_event(event); }
+void CudaBackend::synchronize_event(void* event) {
+  runtime::synchronize_event(event);
+  faults_.raise(reporter_of(event));
+}
+bool CudaBackend::event_done(void* event) {
+  if (!runtime::finished_event(event)) return false;
+  faults_.raise(reporter_of(event));
+  return true;
+}
+Fault* CudaBackend::reporter_of(void* event) {
+  const std::lock_guard lock(mutex_);
+  const auto found = reporters_.find(event);
+  return found == reporters_.end() ? nullptr : found->second;
+}
 double CudaBackend::elapsed_ms(void* from, void* to) { return runtime::elapsed_ms(from, to); }
 
 void CudaBackend::record_stream(void* p, void* stream) { allocator_.record_stream(p, stream); }
 MemoryStats CudaBackend::memory_stats() { return allocator_.stats(); }
 void CudaBackend::empty_cache() {
+  if (recordings_ > 0) return;  // it would wait
   enter();
   allocator_.empty_cache();
   empty_pinned_cache();
@@ -162,76 +157,6 @@ void* CudaBackend::allocate_pinned(size_t bytes) {
   return cuda::allocate_pinned(bytes);
 }
 void CudaBackend::deallocate_pinned(void* p) noexcept { cuda::deallocate_pinned(p); }
-
-DeviceKey CudaBackend::device_key(PhiloxKey key) const {
-  Recorded* const recording = recordings[static_cast<size_t>(index_)];
-  if (!recording) return {key.seed, key.offset, nullptr};
-  recording->draws = true;
-  return {key.seed, key.offset, recording->replays};
-}
-
-void CudaBackend::begin_capture(void* stream) {
-  enter();
-  if (!stream) throw ValueError(str("begin_capture: the default stream of ", device(), " cannot be recorded; make one with new_stream"));
-  allocator_.begin_pool(stream);
-  auto recording = std::make_unique<Recorded>();
-  try {
-    recording->replays = static_cast<uint32_t*>(allocator_.allocate(sizeof(uint32_t), stream));
-    runtime::begin_capture(stream);
-  } catch (...) {
-    allocator_.deallocate(recording->replays);
-    allocator_.release_pool(allocator_.end_pool());
-    throw;
-  }
-  ++recordings_;
-  recordings[static_cast<size_t>(index_)] = recording.release();
-}
-void* CudaBackend::end_capture(void* stream) {
-  enter();
-  std::unique_ptr<Recorded> recording(std::exchange(recordings[static_cast<size_t>(index_)], nullptr));
-  if (!recording) throw ValueError(str("end_capture: this thread records nothing on ", device()));
-  std::exception_ptr failure;
-  try {
-    if (recording->draws) count_replay(stream, recording->replays);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  try {
-    recording->graph = runtime::end_capture(stream);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  --recordings_;
-  try {
-    recording->pool = allocator_.end_pool();  // after the recording: it records events
-    if (!failure) {
-      runtime::fill(recording->replays, 0, sizeof(uint32_t), stream);
-      runtime::synchronize(stream);
-    }
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  if (!failure) return recording.release();
-  delete_graph(recording.release());
-  std::rethrow_exception(failure);
-}
-void CudaBackend::launch_graph(void* graph, void* stream) {
-  enter();
-  runtime::launch_graph(static_cast<Recorded*>(graph)->graph, stream);
-}
-void CudaBackend::delete_graph(void* graph) noexcept {
-  auto* const recorded = static_cast<Recorded*>(graph);
-  if (!recorded) return;
-  try {
-    enter();
-    runtime::synchronize_device();  // a replay may still write to the pool
-  } catch (const Error&) {  // a broken context runs nothing any more
-  }
-  if (recorded->graph) runtime::delete_graph(recorded->graph);
-  allocator_.deallocate(recorded->replays);
-  allocator_.release_pool(recorded->pool);
-  delete recorded;
-}
 
 SharedBlock CudaBackend::share(void* p) {
   enter();

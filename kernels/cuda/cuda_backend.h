@@ -7,16 +7,20 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cuda/allocator.h>
 #include <weft/kernels/cuda/device_key.h>
-#include <weft/kernels/cuda/fault.h>
+#include <weft/kernels/cuda/fault_slots.h>
 #include <weft/kernels/cuda/runtime.h>
 #include <weft/kernels/cuda/simt.h>
 
 namespace weft::cuda {
+
+struct Recording;  // recording.h
 
 class CudaBackend final : public Accelerator {
  public:
@@ -24,17 +28,17 @@ class CudaBackend final : public Accelerator {
 
   /// The stream that an operation issues to.
   void* stream_of(const Context& c) const { return c.stream ? c.stream : current_stream(); }
-  /// Where kernels report a bad index; see fault.h.
-  Fault* fault() const { return fault_; }
-  /// Throws what a kernel has reported, once the work is known to be done. `issued`: only where launches are complete on return.
-  void raise_fault();
+  /// Where the calling thread's kernels report a bad index; see fault.h.
+  Fault* fault() { return faults_.of_thread(); }
   void after_launch() {
     if (synchronous_) complete();
   }
   /// Makes this the calling thread's device; the first thing that an operation does.
   void enter() const;
-  /// The key of a draw; while the calling thread records a graph, one that differs from replay to replay.
-  DeviceKey device_key(PhiloxKey key) const;
+  /// The key of a draw; while a graph is recorded, one that differs from replay to replay.
+  DeviceKey device_key(const Context&, PhiloxKey key) const;
+  /// The recording that an operation of the calling thread goes to, null where it runs.
+  Recording* recording_of(const Context& c) const;
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
   /// Blocks of 256 threads that keep the device busy; of `needed`, those worth starting.
@@ -69,7 +73,7 @@ class CudaBackend final : public Accelerator {
   void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore, double smoothing, View g, View dx) override;
   void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean, View rstd) override;
   void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx, View dweight, View dbias) override;
-  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c) override;
+  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c, bool relu = false) override;
   void take_rows(Context&, View x, View index, View y) override;
   void add_rows(Context&, View index, View dy, int64_t skip, View dx) override;
   void gather(Context&, int dim, View x, View index, View y) override;
@@ -86,11 +90,12 @@ class CudaBackend final : public Accelerator {
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) override;
   void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn, const RnnGrads&) override;
-  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>) override;
+  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr) override;
   void powers(Context&, double p, std::span<const View> xs, double* out) override;
   void scale(Context&, double factor, std::span<const View> xs) override;
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
   void synchronize() override;
+  bool recording(const Context&) const override;
 
   DeviceProperties properties() override;
   void* new_stream(bool high_priority) override;
@@ -112,6 +117,7 @@ class CudaBackend final : public Accelerator {
   void set_memory_limit(int64_t bytes) override;
   void* allocate_pinned(size_t bytes) override;
   void deallocate_pinned(void* p) noexcept override;
+  void enable_peer_access(int device) override;
   void copy_async(Context&, void* to, const void* from, size_t bytes) override;
   void begin_capture(void* stream) override;
   void* end_capture(void* stream) override;
@@ -123,17 +129,20 @@ class CudaBackend final : public Accelerator {
 
  private:
   void complete();
+  Fault* reporter_of(void* event);
 
   const int index_;
   const int processors_;
   const bool synchronous_;  ///< each launch is waited for: the emulation, or WEFT_CUDA_SYNC=1
-  Fault* fault_;            ///< pinned
+  FaultSlots faults_;
   Allocator allocator_;
   std::atomic<int> recordings_{0};       // graphs in the making: nothing may be waited for
   std::mutex mutex_;                     // of the lists below
   std::multimap<void*, void*> opened_;   // memory of other processes: what open_shared gave -> what it lies in
   std::vector<void*> idle_streams_[2];   // by priority; never given back, so that the allocator's keys stay valid
   std::vector<void*> urgent_streams_;    // those of high priority
+  std::set<int> peers_;                  // devices that access was asked for
+  std::unordered_map<void*, Fault*> reporters_;  // event -> where the thread that recorded it has its kernels report
 };
 
 /// Device memory for the time of one operation, given back in stream order.

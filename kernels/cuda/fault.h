@@ -1,4 +1,4 @@
-// How a kernel reports bad input, such as an index out of range: it writes the first one it meets to a record in pinned host memory and goes on
+// How a kernel reports bad input, such as an index out of range: it writes the first one it meets to a record (fault_slots.h) and goes on
 // without touching anything out of bounds. The host throws it as the typed error at the next point where it waits for the device anyway
 // (a copy to the host, synchronize), or at once with WEFT_CUDA_SYNC=1.
 #pragma once
@@ -10,7 +10,7 @@
 namespace weft::cuda {
 
 struct Fault {
-  enum Kind : int32_t { kNone, kIndex, kTarget, kWeight, kNoWeight, kFewWeights };
+  enum Kind : int32_t { kNone, kIndex, kTarget, kWeight, kNoWeight, kFewWeights, kChance };
   int32_t kind = kNone;
   int32_t pad = 0;
   int64_t value = 0, bound = 0, position = 0;

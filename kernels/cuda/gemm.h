@@ -9,7 +9,7 @@ namespace weft::cuda {
 
 class CudaBackend;
 
-/// c = alpha op(a) op(b) + beta c (+ bias, repeated over rows), row-major, `batch` times: c [m, n] with row stride ldc; op(a) [m, k] is a, or its transpose stored
+/// c = alpha op(a) op(b) + beta c (+ bias, repeated over rows), or the larger of that and 0 when `relu`; row-major, `batch` times: c [m, n] with row stride ldc; op(a) [m, k] is a, or its transpose stored
 /// as [k, m] when `transpose_a`; the same for b [k, n]. No size is 0, and rows do not overlap. Batch strides in elements, 0 repeats. c is not read
 /// when beta is 0. float16 and bfloat16 accumulate in float32.
 struct Gemm {
@@ -21,6 +21,7 @@ struct Gemm {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* bias = nullptr;  ///< [n] or null
+  bool relu = false;
   void* c = nullptr;
   int64_t lda = 0, ldb = 0, ldc = 0;
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;

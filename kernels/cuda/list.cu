@@ -41,7 +41,8 @@ class ListTable {
       for (int64_t k = 0; k < n; ++k) *chunks++ = {static_cast<int32_t>(i), static_cast<int32_t>(k)};
       first += n;
     }
-    list_.tensors = reinterpret_cast<const Entry*>(table_.send());
+    table_.send();
+    list_.tensors = reinterpret_cast<const Entry*>(table_.device());
     list_.chunks = reinterpret_cast<const Chunk*>(list_.tensors + list_.count);
   }
   const List& list() const { return list_; }

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include <weft/kernels/cuda/cuda_backend.h>
 #include <weft/kernels/cuda/pinned.h>
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/recording.h>
 
 namespace weft::cuda {
 
@@ -17,27 +19,40 @@ struct Chunk {
 };
 
 /// A table of one operation: written by the host into pinned memory, then copied in stream order, so that nobody waits. The device's copy lives as
-/// long as this object. What was sent while a graph is recorded keeps its pinned memory for good: every replay copies from it.
+/// long as this object; while a graph is recorded, as long as the graph.
 class Table {
  public:
-  Table(CudaBackend& b, Context& c, size_t bytes) : backend_(b), context_(c), device_(b, c, bytes), host_(static_cast<char*>(allocate_pinned(bytes))) {}
+  Table(CudaBackend& b, Context& c, size_t bytes) : backend_(b), context_(c), bytes_(bytes), recording_(b.recording_of(c)) {
+    if (recording_) {
+      Recording::Table& kept = recording_->tables.emplace_back(nullptr, std::vector<char>(bytes));
+      kept.device = device_ = static_cast<char*>(runtime::allocate(bytes));  // not the graph's memory: what it ran before would write there in each replay
+      if (!device_) throw OutOfMemoryError(str("cuda: no memory for a table of ", bytes, " bytes"));
+      host_ = kept.host.data();
+    } else {
+      scratch_.emplace(b, c, bytes);
+      device_ = scratch_->as<char>();
+      host_ = static_cast<char*>(allocate_pinned(bytes));
+    }
+  }
   ~Table() {
-    if (!recorded_) deallocate_pinned(host_);
+    if (!recording_) deallocate_pinned(host_);
   }
   Table(const Table&) = delete;
   char* host() const { return host_; }
-  const char* send() {
-    recorded_ = runtime::capturing(backend_.stream_of(context_));
-    backend_.copy_async(context_, device_.as<void>(), host_, device_.bytes());
-    return device_.as<const char>();
+  char* device() const { return device_; }
+  void send() {
+    if (!recording_) backend_.copy_async(context_, device_, host_, bytes_);
   }
+  Recording* recording() const { return recording_; }
 
  private:
   CudaBackend& backend_;
   Context& context_;
-  const Scratch device_;
-  char* const host_;
-  bool recorded_ = false;
+  const size_t bytes_;
+  Recording* const recording_;
+  std::optional<Scratch> scratch_;
+  char* host_ = nullptr;
+  char* device_ = nullptr;
 };
 
 inline size_t aligned_to_16(size_t bytes) { return (bytes + 15) / 16 * 16; }

@@ -1,4 +1,4 @@
-// Matrix product of views: c = alpha a b + beta c (+ bias over rows), [M, K] [K, N] or a batch of it (c is read only where beta is not 0). Floating types
+// Matrix product of views: c = alpha a b + beta c (+ bias over rows, relu), [M, K] [K, N] or a batch of it (c is read only where beta is not 0). Floating types
 // go to gemm.h: strides become transpose flags and row lengths where one of the last two is 1 and rows do not overlap, else the operand passes
 // through a dense copy; a batch over one b is one tall product. A result that lies by columns is the transposed product. Products of a half type may
 // go to a float32 result (and bias): the recurrent layers use it.
@@ -149,22 +149,26 @@ void finish_empty_sum(CudaBackend& backend, Context& context, double beta, const
 }
 
 /// Floating types, c with rows of its own length.
-void multiply(CudaBackend& backend, Context& context, double alpha, const View& a, const View& b, double beta, const void* bias, const View& c, int64_t leading) {
+void multiply(CudaBackend& backend, Context& context, double alpha, const View& a, const View& b, double beta, const void* bias, bool relu, const View& c, int64_t leading) {
   const Operand x(backend, context, a), y(backend, context, b);
   gemm(backend, backend.stream_of(context),
        {.dtype = a.dtype, .wide = a.dtype != c.dtype, .transpose_a = x.transposed(), .transpose_b = y.transposed(), .m = c.size(1), .n = c.size(2), .k = a.size(2),
-        .batch = c.size(0), .alpha = alpha, .beta = beta, .a = x.data(), .b = y.data(), .bias = bias, .c = c.data, .lda = x.leading(), .ldb = y.leading(), .ldc = leading,
+        .batch = c.size(0), .alpha = alpha, .beta = beta, .a = x.data(), .b = y.data(), .bias = bias, .relu = relu, .c = c.data, .lda = x.leading(), .ldb = y.leading(), .ldc = leading,
         .stride_a = x.stride(), .stride_b = y.stride(), .stride_c = c.stride(0)});
 }
 
 }  // namespace
 
-void CudaBackend::matmul(Context& context, double alpha, View a, View b, double beta, View bias, View c) {
+void CudaBackend::matmul(Context& context, double alpha, View a, View b, double beta, View bias, View c, bool relu) {
   if (c.numel() == 0) return;
   enter();
   a = batched(a), b = batched(b), c = batched(c);
   if (!is_floating(c.dtype)) return multiply_integers(stream_of(context), alpha, a, b, beta, bias, c);
-  if (a.size(2) == 0) return finish_empty_sum(*this, context, beta, bias, c);
+  if (a.size(2) == 0) {
+    finish_empty_sum(*this, context, beta, bias, c);
+    if (relu) unary(context, Unary::kRelu, 0, 0, c, c);
+    return;
+  }
   stack(a, b, c);
   const int64_t n = c.size(2);
   const bool loose_bias = bias.defined() && bias.stride(0) != 1 && n > 1;
@@ -175,12 +179,12 @@ void CudaBackend::matmul(Context& context, double alpha, View a, View b, double 
     bias = dense;
   }
   const Rows rows = rows_of(c);
-  if (rows.fit && !rows.transposed) return multiply(*this, context, alpha, a, b, beta, bias.data, c, rows.leading);
-  if (rows.fit && !bias.defined()) return multiply(*this, context, alpha, transposed(b), transposed(a), beta, nullptr, transposed(c), rows.leading);
+  if (rows.fit && !rows.transposed) return multiply(*this, context, alpha, a, b, beta, bias.data, relu, c, rows.leading);
+  if (rows.fit && !bias.defined()) return multiply(*this, context, alpha, transposed(b), transposed(a), beta, nullptr, relu, transposed(c), rows.leading);
   const Scratch result(*this, context, static_cast<size_t>(c.numel() * size_of(c.dtype)));
   const View dense{result.as<void>(), c.dtype, c.sizes, contiguous_strides(c.sizes)};
   if (beta != 0) copy(context, c, dense);
-  multiply(*this, context, alpha, a, b, beta, bias.data, dense, n);
+  multiply(*this, context, alpha, a, b, beta, bias.data, relu, dense, n);
   copy(context, dense, c);
 }
 

@@ -130,7 +130,7 @@ void CudaBackend::multinomial(Context& c, PhiloxKey key, bool replacement, View 
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t some = rows - first < at_once ? rows - first : at_once;
     launch(stream_of(c), "multinomial", {.blocks = blocks_at_once(some), .threads = kThreads, .shared = sizeof(Multinomial::Shared)},
-           Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement, device_key(key), running, replacement ? nullptr : running + at_once * k,
+           Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement, device_key(c, key), running, replacement ? nullptr : running + at_once * k,
                        indices.as<int64_t>(), indices.stride(0), indices.stride(1), fault()});
   }
   after_launch();

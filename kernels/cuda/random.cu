@@ -91,6 +91,10 @@ template <class C> struct Bernoulli {
   using In = C;
   using Out = bool;
   static constexpr int kEach = 4;
+  Fault* fault;
+  WEFT_DEVICE void check(Thread t, C chance, int64_t at) const {
+    if (!(chance >= 0 && chance <= 1)) fault->report(t, Fault::kChance, 0, 0, at, static_cast<double>(chance));
+  }
   WEFT_DEVICE void operator()(const PhiloxBlock& bits, const C (&chance)[4], bool (&hit)[4]) const {
     for (int k = 0; k < 4; ++k) hit[k] = static_cast<C>(unit_float(bits.v[k])) < chance[k];
   }
@@ -126,6 +130,8 @@ template <class Make, int N> struct Draw {
       loop.layout.locate(b, at);
       typename Make::In in[kEach] = {};
       if constexpr (N > 1) read(x, x_dtype, at[1], loop.splats(1), in);
+      if constexpr (requires { make.check(t, in[0], b); })
+        for (int k = 0; k < kEach; ++k) make.check(t, in[k], b * kEach + k);
       typename Make::Out out[kEach];
       make(key.block(static_cast<uint64_t>(b)), in, out);
       write(y, y_dtype, at[0], out);
@@ -137,6 +143,7 @@ template <class Make, int N> struct Draw {
         typename Make::In one[1];
         read(x, x_dtype, at[1], false, one);
         for (int k = 0; k < kEach; ++k) in[k] = one[0];
+        if constexpr (requires { make.check(t, in[0], i); }) make.check(t, in[0], i);
       }
       typename Make::Out out[kEach];
       make(key.block(static_cast<uint64_t>(i / kEach)), in, out);
@@ -150,7 +157,7 @@ template <class Make, int N> struct Draw {
 template <class Make, int N> void run_draw(CudaBackend& backend, Context& c, const char* name, PhiloxKey key, const Make& make, const View* const (&views)[N]) {
   const View &y = *views[0], &x = *views[N - 1];
   const auto loop = packs_of(views, layout_of(views, false), Make::kEach);
-  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel), Draw<Make, N>{loop, backend.device_key(key), y.dtype, x.dtype, y.data, x.data, make});
+  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel), Draw<Make, N>{loop, backend.device_key(c, key), y.dtype, x.dtype, y.data, x.data, make});
 }
 
 struct CountReplay {
@@ -198,7 +205,8 @@ void CudaBackend::bernoulli(Context& c, PhiloxKey key, View p, View y) {
   enter();
   check_real(p.dtype);
   if (y.numel() == 0) return;
-  with_compute_type(p.dtype, [&]<class C>(TypeTag<C>) { run_draw<Bernoulli<C>, 2>(*this, c, "bernoulli", key, {}, {&y, &p}); });
+  with_compute_type(p.dtype, [&]<class C>(TypeTag<C>) { run_draw<Bernoulli<C>, 2>(*this, c, "bernoulli", key, {fault()}, {&y, &p}); });
+  after_launch();
 }
 
 void CudaBackend::dropout(Context& c, PhiloxKey key, double p, View x, View y) {

@@ -1,4 +1,4 @@
-// The few calls of the CUDA runtime that the backend makes, as plain functions. runtime_cuda.cpp is the real thing; tests/support/simt has one that
+// The few calls of the CUDA runtime that the backend makes, as plain functions. device/runtime.cpp is the real thing; tests/support/simt has one that
 // runs on the host, with guard zones around each block, for the emulated kernels. All throw CudaError, which names the call and
 // the driver's text, unless a line says otherwise.
 #pragma once
@@ -37,6 +37,8 @@ void release_pinned(void* p);
 /// In stream order; any of device, pinned and pageable memory, other devices' too. Pageable memory makes it wait.
 void copy(void* to, const void* from, size_t bytes, Stream stream);
 void fill(void* to, int byte, size_t bytes, Stream stream);
+/// The current device, `device`, reaches the memory of `peer` directly from here on; nothing where the machine cannot.
+void enable_peer_access(int device, int peer);
 /// Bytes free and in all on the current device.
 void memory_info(size_t* available, size_t* total);
 

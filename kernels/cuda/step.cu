@@ -26,7 +26,7 @@ bool at_border(const StepTensor& t, int states) {
 
 }  // namespace
 
-void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors) {
+void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep& next) {
   const StepCuda& form = step_cuda_form(kernel);
   enter();
   int64_t total = 0, count = 0;
@@ -47,7 +47,13 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
     std::memcpy(functors + i * functor_bytes, t.hyper, form.functor_bytes);
     for (int64_t k = 0; k < blocks_for(t.numel, length); ++k) *chunk++ = {static_cast<int32_t>(i), static_cast<int32_t>(k)};
   }
-  const char* const device = table.send();
+  table.send();
+  const char* const device = table.device();
+  if (next && table.recording()) {
+    Recording::Step recorded{table.device() + rows_bytes + chunk_bytes, tensors.size() * functor_bytes, {}, next};
+    for (size_t i = 0; i < tensors.size(); ++i) recorded.each.push_back(i * functor_bytes);
+    table.recording()->steps.push_back(std::move(recorded));
+  }
   form.launch(stream_of(c), kernel.name, dtype,
                {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes), reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), count, length});
 }

@@ -112,6 +112,26 @@ std::vector<Row> matmul_rows() {
                   .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], nullptr)}; },
                   .dtypes = floats()});
+  rows.push_back({.name = "linear_relu",
+                  .args = {real({3, 5}), real({7, 5}), real({7})},
+                  .call = [](const Tensors& x) -> Tensors { return {linear_relu(x[0], x[1], x[2])}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    const Host y = affine(in[0], in[1], &in[2]);
+                    return {build(y.sizes, [&](const Shape& at) { return std::max(y(at), 0.0); })};
+                  },
+                  .dtypes = floats(),
+                  .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {7, 5}, {7}}, {{0, 5}, {7, 5}, {7}}, {{3, 0}, {7, 0}, {7}}},
+                  .wrong = {{"ShapeError", "linear_relu: inner sizes differ: x is [3, 4], weight is [7, 5]", [] { linear_relu(zeros({3, 4}), zeros({7, 5})); }},
+                            {"DTypeError", "linear_relu: takes floating-point numbers, got int64", [] { linear_relu(zeros({3, 5}, {.dtype = kInt64}), zeros({7, 5}, {.dtype = kInt64})); }}},
+                  .large = {{131, 127}, {137, 127}, {137}}});
+  rows.push_back({.name = "linear_relu_no_bias",
+                  .args = {real({2, 3, 5}), real({7, 5})},
+                  .call = [](const Tensors& x) -> Tensors { return {linear_relu(x[0], x[1])}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    const Host y = affine(in[0], in[1], nullptr);
+                    return {build(y.sizes, [&](const Shape& at) { return std::max(y(at), 0.0); })};
+                  },
+                  .dtypes = floats()});
   rows.push_back({.name = "einsum",
                   .args = {real({2, 3, 5}), real({5, 3, 7})},
                   .call = [](const Tensors& x) -> Tensors { return {einsum("bij,jik->bk", x), einsum("bij,jik->kib", x)}; },

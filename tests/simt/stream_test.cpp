@@ -1,6 +1,8 @@
 // Streams, events and recorded graphs of tensor/cuda.h, and training on the emulated device, step by step and replayed.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -134,6 +136,43 @@ TEST_F(SimtStream, training_takes_the_cpus_course_with_its_state_on_the_device) 
   compare([](const vector<Tensor>& p) { return optim::Adam(p, {.lr = 0.01}); });
 }
 
+TEST_F(SimtStream, a_bad_index_is_told_to_the_thread_that_issued_it) {
+  const Tensor table = ones({4, 2}, {.device = gpu}), good = from_vector<int64_t>({1, 2}, {2}, gpu), bad = from_vector<int64_t>({1, 9}, {2}, gpu);
+  const cuda::simt::Deferred later;
+  std::thread([&] {
+    const Tensor y = embedding(table, bad);
+    cuda::Event done(gpu);
+    done.record();
+    std::thread([&] { EXPECT_EQ(embedding(table, good).sum().item<float>(), 4); }).join();  // it waits for all, but the fault is not its own
+    EXPECT_THROW(done.synchronize(), IndexError);
+    done.synchronize();
+  }).join();
+  std::thread([&] { embedding(table, bad); }).join();  // nobody waits before it ends
+  EXPECT_THROW(embedding(table, good).sum().item<float>(), IndexError);
+  EXPECT_EQ(embedding(table, good).sum().item<float>(), 4);
+}
+
+TEST_F(SimtStream, a_backward_on_another_stream_keeps_what_forward_saved) {
+  const cuda::Stream side(gpu);
+  Tensor x = full({1024}, 3.0, {.device = gpu}).requires_grad_(), loss;
+  const cuda::simt::Deferred later;
+  {
+    const cuda::StreamGuard guard(side);
+    const Tensor y = x * 2;
+    loss = (y * y).sum();
+  }
+  cuda::current_stream(gpu).wait_stream(side);
+  loss.backward();
+  loss = Tensor();
+  Tensor over;
+  {
+    const cuda::StreamGuard guard(side);  // what the backward let go must not come back here while it still runs
+    for (int i = 0; i < 4; ++i) over = full({1024}, -1.0, {.device = gpu});
+    side.synchronize();
+  }
+  EXPECT_EQ(x.grad().to_vector<float>(), vector<float>(1024, 24));
+}
+
 TEST_F(SimtStream, optimizer_state_follows_a_moved_parameter) {
   Net net;
   optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -228,35 +267,74 @@ TEST_F(SimtGraph, each_replay_draws_new_numbers_and_the_first_draws_the_recordin
   EXPECT_EQ(rand({8}, {.device = gpu}, &g).to_vector<float>(), rand({8}, {}, &plain).to_vector<float>());
 }
 
-TEST_F(SimtGraph, a_captured_training_step_takes_the_course_of_plain_steps) {
-  const auto batch = [](int i, Tensor& x, Tensor& y) {
+/// Losses of six steps over changing batches and rates; `captured`: from the third on replayed from a graph.
+template <class Optimizer> vector<float> course(Device gpu, bool captured, const typename Optimizer::Options& options) {
+  Net net;
+  net.to(gpu);
+  Optimizer optimizer(net.parameters(), options);
+  Tensor x = zeros({6, 4}, {.device = gpu}), y = zeros({6, 3}, {.device = gpu}), loss;
+  const auto step = [&] {
+    net.zero_grad();
+    loss = net.loss(x, y);
+    loss.backward();
+    optim::clip_grad_norm_async(net.parameters(), 0.5);
+    optimizer.step();
+  };
+  vector<float> losses;
+  cuda::Graph graph(gpu);
+  for (int i = 0; i < 6; ++i) {
     Generator g(static_cast<uint64_t>(i));
     x.copy_(rand({6, 4}, {}, &g));
     y.copy_(rand({6, 3}, {}, &g));
-  };
-  const auto run = [&](bool captured) {
-    Net net;
-    net.to(gpu);
-    optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
-    Tensor x = zeros({6, 4}, {.device = gpu}), y = zeros({6, 3}, {.device = gpu}), loss;
-    const auto step = [&] {
-      net.zero_grad();
-      loss = net.loss(x, y);
-      loss.backward();
-      sgd.step();
-    };
-    vector<float> losses;
-    cuda::Graph graph(gpu);
-    for (int i = 0; i < 5; ++i) {
-      batch(i, x, y);
-      if (captured && i == 2) graph.capture(step);
-      if (graph.recorded()) graph.replay();
-      else step();
-      losses.push_back(loss.item<float>());
-    }
-    return losses;
-  };
-  EXPECT_EQ(run(true), run(false));
+    if (i == 4) optimizer.set_lr(options.lr / 4);
+    if (captured && i == 2) graph.capture(step);
+    if (graph.recorded()) graph.replay();
+    else step();
+    losses.push_back(loss.item<float>());
+  }
+  for (size_t i = 0; i < net.parameters().size(); ++i) EXPECT_EQ(optimizer.steps(i), 6);
+  return losses;
+}
+
+TEST_F(SimtGraph, a_captured_training_step_takes_the_course_of_plain_steps) {
+  EXPECT_EQ(course<optim::SGD>(gpu, true, {.lr = 0.1, .momentum = 0.9}), course<optim::SGD>(gpu, false, {.lr = 0.1, .momentum = 0.9}));
+  EXPECT_EQ(course<optim::Adam>(gpu, true, {.lr = 0.05}), course<optim::Adam>(gpu, false, {.lr = 0.05}));
+}
+
+TEST_F(SimtGraph, a_step_without_state_is_not_recorded) {
+  Net net;
+  net.to(gpu);
+  net.loss(ones({2, 4}, {.device = gpu}), zeros({2, 3}, {.device = gpu})).backward();
+  optim::SGD plain(net.parameters(), {.lr = 0.1}), momentum(net.parameters(), {.lr = 0.1, .momentum = 0.9});
+  cuda::Graph graph(gpu);
+  EXPECT_THROW(graph.capture([&] { momentum.step(); }), ValueError);
+  EXPECT_EQ(momentum.steps(0), 0);
+  graph.capture([&] { plain.step(); });
+  EXPECT_EQ(plain.steps(0), 0);  // recorded, not taken
+  const vector<float> before = net.parameters()[0].to_vector<float>();
+  graph.replay();
+  EXPECT_EQ(plain.steps(0), 1);
+  EXPECT_NE(net.parameters()[0].to_vector<float>(), before);
+}
+
+TEST_F(SimtGraph, a_replay_says_when_the_optimizer_is_another_or_gone) {
+  Net net;
+  net.to(gpu);
+  net.loss(ones({2, 4}, {.device = gpu}), zeros({2, 3}, {.device = gpu})).backward();
+  auto sgd = std::make_unique<optim::SGD>(net.parameters(), optim::SGD::Options{.lr = 0.1, .momentum = 0.9});
+  sgd->step();
+  cuda::Graph graph(gpu);
+  graph.capture([&] { sgd->step(); });
+  graph.replay();
+  EXPECT_EQ(sgd->steps(0), 2);
+  const auto state = sgd->state_dict();
+  const vector<float> before = net.parameters()[0].to_vector<float>();
+  sgd->load_state_dict(state);
+  EXPECT_THROW(graph.replay(), ValueError);
+  EXPECT_EQ(sgd->steps(0), 2);
+  sgd.reset();
+  EXPECT_THROW(graph.replay(), ValueError);
+  EXPECT_EQ(net.parameters()[0].to_vector<float>(), before);
 }
 
 TEST_F(SimtGraph, dropout_in_a_captured_step_is_the_same_forward_and_backward) {
@@ -278,6 +356,39 @@ TEST_F(SimtGraph, dropout_in_a_captured_step_is_the_same_forward_and_backward) {
     EXPECT_NE(y.to_vector<float>(), before);
     before = y.to_vector<float>();
   }
+}
+
+TEST_F(SimtGraph, autocast_around_a_recording_casts_the_parameters_anew_in_each_replay) {
+  Tensor w = full({4, 4}, 1.0, {.device = gpu}).requires_grad_(), y;
+  const Tensor x = ones({2, 4}, {.device = gpu});
+  cuda::Graph graph(gpu);
+  {
+    const Autocast mixed(kBFloat16);
+    y = linear(x, w);
+    graph.capture([&] { y = linear(x, w); });
+    y = Tensor(y);
+  }
+  {
+    NoGrad quiet;
+    w.fill_(2);
+  }
+  graph.replay();
+  EXPECT_EQ(y.to(kFloat32).to_vector<float>(), vector<float>(8, 8));
+}
+
+TEST_F(SimtGraph, weighted_draws_and_checks_of_their_weights_can_be_recorded) {
+  Tensor weights = tensor({1., 0., 3.}).to(gpu), chances = tensor({0., 1.}).to(gpu), drawn, hit;
+  cuda::Graph graph(gpu);
+  graph.capture([&] {
+    drawn = multinomial(weights, 5, true);
+    hit = bernoulli(chances);
+  });
+  graph.replay();
+  EXPECT_EQ(hit.to_vector<double>(), (vector<double>{0, 1}));
+  for (const int64_t k : drawn.to_vector<int64_t>()) EXPECT_NE(k, 1);
+  EXPECT_THROW(bernoulli(tensor({0.5, 1.5}).to(gpu)), ValueError);
+  EXPECT_THROW(bernoulli(tensor({0.5, std::nan("")}).to(gpu)), ValueError);
+  EXPECT_THROW(multinomial(tensor({1., -1.}).to(gpu), 1, true), ValueError);
 }
 
 }  // namespace

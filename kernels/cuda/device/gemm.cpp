@@ -45,7 +45,7 @@ struct Plan {
   cublasLtMatrixLayoutOpaque_t a, b, c;  // cuBLASLt's a is our b
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool adds_bias = false;
+  bool finishes = true;  // bias and relu are part of the product
 };
 
 struct DeviceState {
@@ -91,7 +91,7 @@ bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   cublasLtMatmulHeuristicResult_t found = {};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &found, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && (g.bias || g.relu))) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
   plan.algorithm = found.algo;
@@ -109,11 +109,12 @@ Plan make_plan(const DeviceState& state, const Gemm& g, bool tf32) {
   describe(plan.a, g.dtype, g.transpose_b ? g.k : g.n, g.transpose_b ? g.n : g.k, g.ldb, g.batch, g.stride_b);
   describe(plan.b, g.dtype, g.transpose_a ? g.m : g.k, g.transpose_a ? g.k : g.m, g.lda, g.batch, g.stride_a);
   describe(plan.c, g.out(), g.n, g.m, g.ldc, g.batch, g.stride_c);
-  if (g.bias) {
-    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-    set_bias(plan, g.bias);
-    plan.adds_bias = choose(state, g, plan);
-    if (plan.adds_bias) return plan;
+  if (g.bias || g.relu) {
+    const auto epilogue = !g.relu ? CUBLASLT_EPILOGUE_BIAS : g.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue));
+    if (g.bias) set_bias(plan, g.bias);
+    if (choose(state, g, plan)) return plan;
+    plan.finishes = false;
     set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
     set_bias(plan, nullptr);
   }
@@ -125,7 +126,7 @@ Plan make_plan(const DeviceState& state, const Gemm& g, bool tf32) {
 
 Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   const bool tf32 = g.dtype == kFloat32 && allow_tf32();
-  const int64_t flags = static_cast<int64_t>(g.dtype) | g.wide << 4 | g.transpose_a << 5 | g.transpose_b << 6 | (g.bias != nullptr) << 7 | tf32 << 8;
+  const int64_t flags = static_cast<int64_t>(g.dtype) | g.wide << 4 | g.transpose_a << 5 | g.transpose_b << 6 | (g.bias != nullptr) << 7 | tf32 << 8 | g.relu << 9;
   const auto align = [](const void* p) { return static_cast<int64_t>(alignment_of(p)); };
   const int64_t alignments = align(g.a) | align(g.b) << 8 | align(g.c) << 16 | align(g.bias) << 24;
   const Key key{flags, alignments, g.m, g.n, g.k, g.batch, g.lda, g.ldb, g.ldc, g.stride_a, g.stride_b, g.stride_c};
@@ -142,11 +143,12 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   return state.plans.try_emplace(key, make_plan(state, g, tf32)).first->second;
 }
 
-void add_bias(CudaBackend& backend, void* stream, const Gemm& g) {
+// Bias and relu on their own, where cuBLASLt has no product with them.
+void finish(CudaBackend& backend, void* stream, const Gemm& g) {
   Context context{.stream = stream};
-  View c{g.c, g.out(), {g.batch, g.m, g.n}, {g.stride_c, g.ldc, 1}};
-  const View bias{const_cast<void*>(g.bias), g.out(), c.sizes, {0, 0, 1}};
-  backend.binary(context, Binary::kAdd, 1, 0, c, bias, c);
+  const View c{g.c, g.out(), {g.batch, g.m, g.n}, {g.stride_c, g.ldc, 1}};
+  if (g.bias) backend.binary(context, Binary::kAdd, 1, 0, c, {const_cast<void*>(g.bias), g.out(), c.sizes, {0, 0, 1}}, c);
+  if (g.relu) backend.unary(context, Unary::kRelu, 0, 0, c, c);
 }
 
 }  // namespace
@@ -154,7 +156,7 @@ void add_bias(CudaBackend& backend, void* stream, const Gemm& g) {
 void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   DeviceState& state = state_of(backend.index());
   Plan plan = plan_for(backend, state, g);
-  if (plan.adds_bias) set_bias(plan, g.bias);
+  if (g.bias && plan.finishes) set_bias(plan, g.bias);
   const auto alpha32 = static_cast<float>(g.alpha), beta32 = static_cast<float>(g.beta);
   const bool wide = g.dtype == kFloat64;
   const void* const alpha = wide ? static_cast<const void*>(&g.alpha) : &alpha32;
@@ -163,7 +165,7 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   check(cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c, &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(), workspace.bytes(),
                        static_cast<cudaStream_t>(stream)),
         "cublasLtMatmul");
-  if (g.bias && !plan.adds_bias) add_bias(backend, stream, g);
+  if (!plan.finishes) finish(backend, stream, g);
 }
 
 }  // namespace weft::cuda

@@ -63,6 +63,7 @@ using Key = std::array<int64_t, 8>;
 struct DeviceState {
   std::mutex mutex;  // held while a call is issued: the handle serves one thread at a time
   cudnnHandle_t handle = nullptr;
+  bool broken = false;  // a part of the library is missing, or does not fit the driver: the own cell does the work
   std::map<Key, std::unique_ptr<Plan>> plans;
 };
 DeviceState& state_of(int device) {
@@ -88,7 +89,7 @@ void describe(Plan& plan, cudnnHandle_t handle, const RnnLayer& layer, const Rnn
   const cudnnStatus_t status = lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(layer.mode), biased(in) ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
                                                             CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type, s.dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math,
                                                             inputs, hidden, hidden, 1, plan.dropout, CUDNN_RNN_PADDED_IO_DISABLED);
-  if (status == CUDNN_STATUS_NOT_SUPPORTED) return;
+  if (status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000) return;  // it, or one of the statuses that say why
   check(status, "cudnnSetRNNDescriptor_v8");
   const std::vector<int> lengths(static_cast<size_t>(batch), steps);
   check(lib.cudnnSetRNNDataDescriptor(plan.x, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, inputs, lengths.data(), nullptr), "cudnnSetRNNDataDescriptor");
@@ -224,7 +225,13 @@ bool takes(CudaBackend& backend, const RnnLayer& layer, const RnnInputs& in) {
   if (!lib) return false;
   DeviceState& state = state_of(backend.index());
   const std::lock_guard lock(state.mutex);
-  return plan_for(state, *lib, layer, in).usable;
+  if (state.broken) return false;
+  try {
+    return plan_for(state, *lib, layer, in).usable;
+  } catch (const CudaError&) {
+    state.broken = true;
+    return false;
+  }
 }
 
 int64_t reserve_size(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in) {

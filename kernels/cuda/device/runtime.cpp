@@ -38,7 +38,10 @@ int device_count() {
     throw DeviceError(str("cuda: the NVIDIA driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10, ", too old for this build, which needs ", built / 1000, ".", built % 1000 / 10));
   }
   if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) throw DeviceError("cuda: the NVIDIA driver shows no device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu");
-  check(status, "cudaGetDeviceCount");
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    throw DeviceError(str("cuda: the NVIDIA driver cannot be used: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
+  }
   return count;
 }
 Properties properties(int device) {
@@ -47,10 +50,9 @@ Properties properties(int device) {
   return {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem};
 }
 void set_device(int device) {
-  thread_local int current = -1;  // the call costs more than the comparison, and is made before each operation
-  if (current == device) return;
-  check(cudaSetDevice(device), "cudaSetDevice");
-  current = device;
+  int current = -1;  // asked each time: other code of the program sets it too
+  check(cudaGetDevice(&current), "cudaGetDevice");
+  if (current != device) check(cudaSetDevice(device), "cudaSetDevice");
 }
 bool emulated() { return false; }
 
@@ -65,7 +67,10 @@ void* allocate(size_t bytes) {
   check(status, "cudaMalloc");
   return p;
 }
-void release(void* p) { check(cudaFree(p), "cudaFree"); }
+void release(void* p) {
+  const Relaxed mode;
+  check(cudaFree(p), "cudaFree");
+}
 void* allocate_pinned(size_t bytes) {
   void* p = nullptr;
   const Relaxed mode;
@@ -83,6 +88,15 @@ void copy(void* to, const void* from, size_t bytes, Stream stream) {
 }
 void fill(void* to, int byte, size_t bytes, Stream stream) {
   if (bytes > 0) check(cudaMemsetAsync(to, byte, bytes, stream_of(stream)), "cudaMemsetAsync");
+}
+void enable_peer_access(int device, int peer) {
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, device, peer), "cudaDeviceCanAccessPeer");
+  if (!can) return;
+  const Relaxed mode;
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers) cudaGetLastError();  // copies go through the host then
+  else check(status, "cudaDeviceEnablePeerAccess");
 }
 void memory_info(size_t* available, size_t* total) { check(cudaMemGetInfo(available, total), "cudaMemGetInfo"); }
 
@@ -110,7 +124,10 @@ Event new_event(bool timing) {
 void delete_event(Event event) { cudaEventDestroy(event_of(event)); }
 void record(Event event, Stream stream) { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); }
 void wait(Stream stream, Event event) { check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent"); }
-void synchronize_event(Event event) { check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize"); }
+void synchronize_event(Event event) {
+  const Relaxed mode;
+  check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
+}
 bool finished_event(Event event) {
   const Relaxed mode;
   const cudaError_t status = cudaEventQuery(event_of(event));

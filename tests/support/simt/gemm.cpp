@@ -31,6 +31,7 @@ template <class T, class Out> void multiply(const Gemm& g) {
         double y = g.alpha * sum;
         if (g.beta != 0) y += g.beta * static_cast<double>(c[r * g.ldc + s]);
         if (g.bias) y += static_cast<double>(static_cast<const Out*>(g.bias)[s]);
+        if (g.relu && y < 0) y = 0;
         if constexpr (sizeof(Out) == 2) c[r * g.ldc + s] = Out(static_cast<float>(y));
         else c[r * g.ldc + s] = static_cast<Out>(y);
       }

@@ -1,0 +1,75 @@
+#include <weft/kernels/cuda/fault_slots.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/error.h>
+
+namespace weft::cuda {
+
+namespace {
+
+std::array<FaultSlots*, kMaxDevices> devices{};
+
+/// Of one thread.
+struct Mine {
+  std::array<Fault*, kMaxDevices> of{};
+  ~Mine() {
+    for (size_t i = 0; i < of.size(); ++i)
+      if (of[i]) devices[i]->leave(of[i]);
+  }
+};
+
+void throw_what(Fault& slot) {
+  Fault seen;
+  std::memcpy(static_cast<void*>(&seen), &slot, sizeof seen);
+  if (seen.kind == Fault::kNone) return;
+  slot = Fault();
+  switch (seen.kind) {
+    case Fault::kIndex: throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ", seen.bound, ")"));
+    case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ", seen.bound, ")"));
+    case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
+    case Fault::kNoWeight: throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
+    case Fault::kChance: throw ValueError(str("bernoulli: the probability ", seen.number, " at position ", seen.position, " is outside [0, 1]"));
+    default: throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ", seen.bound, " draws without replacement"));
+  }
+}
+
+}  // namespace
+
+FaultSlots::FaultSlots(int device) : device_(device) { devices[static_cast<size_t>(device)] = this; }
+
+Fault* FaultSlots::of_thread() {
+  thread_local Mine mine;
+  Fault*& slot = mine.of[static_cast<size_t>(device_)];
+  if (slot) return slot;
+  const std::lock_guard lock(mutex_);
+  const auto clean = std::find_if(left_.begin(), left_.end(), [](const Fault* f) { return f->kind == Fault::kNone; });
+  if (clean != left_.end()) {
+    slot = *clean;
+    left_.erase(clean);
+    return slot;
+  }
+  void* const p = runtime::allocate_pinned(sizeof(Fault));
+  if (!p) throw OutOfMemoryError("cuda: no pinned memory for the fault record");
+  return slot = new (p) Fault;
+}
+
+void FaultSlots::raise(Fault* of) {
+  if (of) throw_what(*of);
+  const std::lock_guard lock(mutex_);
+  for (Fault* const f : left_) throw_what(*f);
+}
+
+void FaultSlots::leave(Fault* slot) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    left_.push_back(slot);
+  } catch (const std::bad_alloc&) {  // it is not handed out again
+  }
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,118 @@
+// Graphs of a CUDA device: what is issued between begin_capture and end_capture, replayed by launch_graph. recording.h says what one keeps.
+#include <weft/kernels/cuda/recording.h>
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include <weft/kernels/cuda/cuda_backend.h>
+#include <weft/kernels/cuda/pinned.h>
+
+namespace weft::cuda {
+
+namespace {
+thread_local std::array<Recording*, kMaxDevices> recordings{};  // graphs in the making
+using Pinned = std::unique_ptr<void, decltype(&cuda::deallocate_pinned)>;
+}  // namespace
+
+Recording* CudaBackend::recording_of(const Context& c) const {
+  Recording* const recording = recordings[static_cast<size_t>(index_)];
+  return recording && runtime::capturing(stream_of(c)) ? recording : nullptr;
+}
+bool CudaBackend::recording(const Context& c) const { return recording_of(c) != nullptr; }
+
+DeviceKey CudaBackend::device_key(const Context& c, PhiloxKey key) const {
+  Recording* const recording = recording_of(c);
+  if (!recording) return {key.seed, key.offset, nullptr};
+  recording->draws = true;
+  return {key.seed, key.offset, recording->replays};
+}
+
+void CudaBackend::begin_capture(void* stream) {
+  enter();
+  if (!stream) throw ValueError(str("begin_capture: the default stream of ", device(), " cannot be recorded; make one with new_stream"));
+  allocator_.begin_pool(stream);
+  auto recording = std::make_unique<Recording>();
+  try {
+    recording->replays = static_cast<uint32_t*>(allocator_.allocate(sizeof(uint32_t), stream));
+    runtime::begin_capture(stream);
+  } catch (...) {
+    allocator_.deallocate(recording->replays);
+    allocator_.release_pool(allocator_.end_pool());
+    throw;
+  }
+  ++recordings_;
+  recordings[static_cast<size_t>(index_)] = recording.release();
+}
+void* CudaBackend::end_capture(void* stream) {
+  enter();
+  std::unique_ptr<Recording> recording(std::exchange(recordings[static_cast<size_t>(index_)], nullptr));
+  if (!recording) throw ValueError(str("end_capture: this thread records nothing on ", device()));
+  std::exception_ptr failure;
+  try {
+    if (recording->draws) count_replay(stream, recording->replays);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  try {
+    recording->graph = runtime::end_capture(stream);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  --recordings_;
+  try {
+    recording->pool = allocator_.end_pool();  // after the recording: it records events
+    if (!failure) {
+      runtime::fill(recording->replays, 0, sizeof(uint32_t), stream);
+      for (const Recording::Table& table : recording->tables) runtime::copy(table.device, table.host.data(), table.host.size(), stream);
+      runtime::synchronize(stream);
+      for (Recording::Table& table : recording->tables) table.host = {};
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (!failure) return recording.release();
+  delete_graph(recording.release());
+  std::rethrow_exception(failure);
+}
+void CudaBackend::launch_graph(void* graph, void* stream) {
+  enter();
+  Recording& recording = *static_cast<Recording*>(graph);
+  std::vector<Pinned> functors;
+  for (const Recording::Step& step : recording.steps) {
+    functors.emplace_back(cuda::allocate_pinned(step.bytes), &cuda::deallocate_pinned);
+    std::vector<void*> each;
+    for (const size_t offset : step.each) each.push_back(static_cast<char*>(functors.back().get()) + offset);
+    step.next(each);
+  }
+  for (size_t i = 0; i < functors.size(); ++i) {
+    runtime::copy(recording.steps[i].device, functors[i].get(), recording.steps[i].bytes, stream);
+    use_pinned(functors[i].get(), index_, stream);
+  }
+  runtime::launch_graph(recording.graph, stream);
+  if (!recording.replayed) recording.replayed = runtime::new_event(false);
+  runtime::record(recording.replayed, stream);
+}
+void CudaBackend::delete_graph(void* graph) noexcept {
+  auto* const recorded = static_cast<Recording*>(graph);
+  if (!recorded) return;
+  try {
+    enter();
+    if (recorded->replayed) runtime::synchronize_event(recorded->replayed);  // a replay may still write to the pool
+  } catch (const Error&) {  // a broken context runs nothing any more
+  }
+  if (recorded->replayed) runtime::delete_event(recorded->replayed);
+  if (recorded->graph) runtime::delete_graph(recorded->graph);
+  for (const Recording::Table& table : recorded->tables) {
+    try {
+      if (table.device) runtime::release(table.device);
+    } catch (const Error&) {  // it is gone with the context
+    }
+  }
+  allocator_.deallocate(recorded->replays);
+  allocator_.release_pool(recorded->pool);
+  delete recorded;
+}
+
+}  // namespace weft::cuda
