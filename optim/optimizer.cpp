@@ -235,8 +235,17 @@ void Optimizer::load_state_dict(const StateDict& state) {
     }
     if (!known) throw ValueError(str("load_state_dict: ", this->name(), " has no state called '", name, "'"));
   }
+  std::vector<std::pair<size_t, double>> before;  // the rule may refuse a rate: then the groups that took theirs get the old one back
+  try {
+    for (const auto& [group, rate] : rates) {
+      before.emplace_back(group, lr(group));
+      set_lr(group, rate);
+    }
+  } catch (...) {
+    for (auto old = before.rbegin(); old != before.rend(); ++old) set_lr(old->first, old->second);
+    throw;
+  }
   slots_ = std::move(loaded);
-  for (const auto& [group, rate] : rates) set_lr(group, rate);
 }
 
 }  // namespace weft::optim

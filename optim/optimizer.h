@@ -69,7 +69,7 @@ class WEFT_API Optimizer {
 
   /// "<index>.<state name>" and "<index>.step" per parameter that has state, "group<g>.lr" per group.
   StateDict state_dict() const;
-  /// Throws: ValueError for an unknown name, ShapeError; nothing is changed then.
+  /// Throws: ValueError for an unknown name or a rate that the rule refuses, ShapeError; nothing is changed then.
   void load_state_dict(const StateDict& state);
 
  protected:

@@ -119,6 +119,33 @@ TEST(Optimizer, bad_input_is_named_and_changes_nothing) {
   EXPECT_THROW(sgd.load_state_dict({{"0.exp_avg", ones({3})}}), ValueError);
 }
 
+TEST(Optimizer, a_state_that_is_refused_changes_nothing_even_by_its_last_rate) {
+  const Tensor a = ones({3}).requires_grad_(), b = ones({3}).requires_grad_();
+  SGD sgd(std::vector<ParamGroup<SGDOptions>>{{{a}, {.lr = 0.1, .momentum = 0.9}}, {{b}, {.lr = 0.2, .momentum = 0.9}}});
+  const std::vector<Tensor> grads{ones({3}), ones({3})};
+  sgd.step(grads);
+  const StateDict before = sgd.state_dict();
+  std::vector<Tensor> kept;
+  for (const auto& [name, tensor] : before) kept.push_back(tensor.clone());
+  const auto rate = [](double lr) { return full({}, lr, {.dtype = kFloat64}); };
+  const Tensor other = full({3}, 7.0), steps = full({}, 5, {.dtype = kInt64});
+  const StateDict bad[] = {{{"0.step", steps}, {"0.momentum_buffer", other}, {"group0.lr", rate(0.5)}, {"group1.lr", rate(-1)}},
+                           {{"group0.lr", rate(0.5)}, {"0.step", steps}, {"0.momentum_buffer", full({4}, 7.0)}},
+                           {{"group0.lr", rate(0.5)}, {"0.step", steps}, {"unheard of", other}}};
+  for (const StateDict& state : bad) {
+    EXPECT_THROW(sgd.load_state_dict(state), Error);
+    EXPECT_EQ(sgd.lr(0), 0.1);
+    EXPECT_EQ(sgd.lr(1), 0.2);
+    EXPECT_EQ(sgd.steps(0), 1);
+    const StateDict after = sgd.state_dict();
+    ASSERT_EQ(after.size(), before.size());
+    for (size_t i = 0; i < after.size(); ++i) {
+      EXPECT_EQ(after[i].first, before[i].first);
+      EXPECT_TRUE(same_bits(after[i].second, kept[i])) << after[i].first;
+    }
+  }
+}
+
 TEST(Optimizer, a_step_never_invalidates_a_graph_that_holds_the_parameter) {
   Tensor w = full({4}, 2.0).requires_grad_(), x = full({4}, 3.0).requires_grad_();
   const Tensor y = (w * x).sum();  // saves w
