@@ -1,10 +1,12 @@
 // Owners are grouped in order of first appearance, so construction, norms and states have one order everywhere. Calls to owners go out at
-// once and are all waited for: an owner's error never leaves another's answer unread.
+// once and are all waited for: an owner's error, be it found while its call is made, keeps no other from being called and leaves no
+// answer unread.
 #include <weft/distributed/dist_optimizer.h>
 
 #include <map>
 
 #include <weft/autograd/parameter_lock.h>
+#include <weft/distributed/rpc_error.h>
 
 namespace weft::optim {
 WEFT_OPTIMIZER_RULE(SGDRule);
@@ -35,6 +37,35 @@ Factory find_rule(const std::string& name) {
   if (found != factories().end()) return found->second;
   throw ValueError("distributed optimizer: the rule '" + name + "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
 }
+
+/// What became of something asked of every owner.
+class Errors {
+ public:
+  explicit Errors(size_t owners) : errors_(owners) {}
+  /// In a handler: the owner's first error counts.
+  void note(size_t owner, const std::string& name) {
+    if (errors_[owner].first) return;
+    errors_[owner] = {std::current_exception(), name};
+  }
+  /// Throws: the first error by owner. One of several owners: its text names all that failed.
+  void check(const char* what) const {
+    std::exception_ptr first;
+    std::string failed;
+    size_t count = 0;
+    for (const auto& [error, name] : errors_) {
+      if (!error) continue;
+      if (!first) first = error;
+      failed += str(count++ == 0 ? "" : "; ", "'", name, "': ", rpc::error_text(error));
+    }
+    if (!first) return;
+    if (errors_.size() == 1) std::rethrow_exception(first);
+    std::rethrow_exception(rpc::with_text(first, str("distributed optimizer: ", what, " failed on ", count == errors_.size() ? "every owner, " : "", failed,
+                                                     count == errors_.size() ? "" : " (the other owners have done it)")));
+  }
+
+ private:
+  std::vector<std::pair<std::exception_ptr, std::string>> errors_;
+};
 
 }  // namespace
 
@@ -87,28 +118,46 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, std::string options
     lists[o].push_back(params[i]);
     owners_[o].at.push_back(i);
   }
-  for (size_t o = 0; o < who.size(); ++o) owners_[o].optimizer = rpc::remote<OwnerOptimizer>(who[o], std::string(rule), options, lists[o]);
-  for (const Owner& owner : owners_) owner.optimizer.created().wait();
+  Errors errors(who.size());
+  for (size_t o = 0; o < who.size(); ++o) {
+    owners_[o].name = who[o].name;
+    try {
+      owners_[o].optimizer = rpc::remote<OwnerOptimizer>(who[o], std::string(rule), options, lists[o]);
+    } catch (const std::exception&) {
+      errors.note(o, who[o].name);
+    }
+  }
+  for (size_t o = 0; o < who.size(); ++o) {
+    try {
+      if (owners_[o].optimizer) owners_[o].optimizer.created().wait();
+    } catch (const std::exception&) {
+      errors.note(o, who[o].name);
+    }
+  }
+  errors.check("construction");
 }
 
 template <class R, class Call>
 std::vector<R> DistributedOptimizer::on_all(const char* what, Call&& call) const {
-  std::vector<rpc::Future<R>> futures;
-  for (const Owner& owner : owners_) futures.push_back(call(owner));
-  std::vector<R> out;
-  std::exception_ptr first;
-  std::string failed;
-  for (size_t o = 0; o < futures.size(); ++o) {
+  Errors errors(owners_.size());
+  std::vector<std::optional<rpc::Future<R>>> futures(owners_.size());
+  for (size_t o = 0; o < owners_.size(); ++o) {
     try {
-      out.push_back(futures[o].take());
-    } catch (const std::exception& e) {
-      if (!first) first = std::current_exception();
-      failed += str(failed.empty() ? "" : "; ", "'", owners_[o].optimizer.owner_name(), "': ", e.what());
+      futures[o] = call(owners_[o]);
+    } catch (const std::exception&) {  // an owner known to be lost, say
+      errors.note(o, owners_[o].name);
     }
   }
-  if (!first) return out;
-  if (owners_.size() == 1) std::rethrow_exception(first);
-  throw RpcError(str("distributed optimizer: ", what, " failed on ", failed, " (the other owners have done it)"));
+  std::vector<R> out;
+  for (size_t o = 0; o < owners_.size(); ++o) {
+    try {
+      if (futures[o]) out.push_back(futures[o]->take());
+    } catch (const std::exception&) {
+      errors.note(o, owners_[o].name);
+    }
+  }
+  errors.check(what);
+  return out;
 }
 
 namespace {

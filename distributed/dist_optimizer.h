@@ -48,9 +48,11 @@ class WEFT_API OwnerOptimizer {
 /// Steps parameters on several owners. Copies share the remote state.
 class WEFT_API DistributedOptimizer {
  public:
+  /// What `make` below calls. An error of one owner is thrown when every owner has answered, as by step().
   DistributedOptimizer(const char* rule, std::string options, double lr, const std::vector<RRef<Tensor>>& params);
 
-  /// All owners at once. Throws the first error by owner; the text names the owners that failed, the others have stepped.
+  /// All owners at once; every one is attempted and awaited, also where another fails or is lost. Throws (as all below): the first error in the order
+  /// of owners, with its type; with several owners its text names all that failed, and the others have stepped.
   void step(int64_t context_id);
   /// Scales all gradients of the context so that their total norm is at most max_norm; returns the norm before.
   double clip_grad_norm(int64_t context_id, double max_norm, double p = 2);
@@ -65,8 +67,9 @@ class WEFT_API DistributedOptimizer {
 
  private:
   struct Owner {
-    RRef<OwnerOptimizer> optimizer;
-    std::vector<size_t> at;   // positions of its parameters in the list
+    RRef<OwnerOptimizer> optimizer{};
+    std::string name{};
+    std::vector<size_t> at{};   // positions of its parameters in the list
   };
   template <class R, class Call> std::vector<R> on_all(const char* what, Call&& call) const;
   std::vector<Owner> owners_;

@@ -68,6 +68,14 @@ Parts take_apart(const std::exception_ptr& error) {
   }
 }
 
+std::exception_ptr make(const Parts& parts, const std::string& worker) {
+  if (parts.kind == "PeerLost") return std::make_exception_ptr(PeerLost(parts.peer, parts.text));
+  if (parts.kind == "OwnerLost") return std::make_exception_ptr(OwnerLost(parts.peer, parts.text));
+  for (const Row& r : kRows)
+    if (parts.kind == r.name) return r.make(parts.text);
+  return std::make_exception_ptr(RemoteError(worker, parts.kind, parts.text));
+}
+
 }  // namespace
 
 void put_error(Encoder& out, const std::exception_ptr& error) {
@@ -90,11 +98,20 @@ std::exception_ptr get_error(Decoder& in, const std::string& worker, const char*
     return std::make_exception_ptr(SignatureMismatch(
         str("signatures differ: here '", mine ? mine->signature : std::string(function ? function : "?"), "', on worker '", worker, "' '", peer, "'"), peer));
   }
-  if (kind == "PeerLost") return std::make_exception_ptr(PeerLost(peer, text));
-  if (kind == "OwnerLost") return std::make_exception_ptr(OwnerLost(peer, text));
-  for (const Row& r : kRows)
-    if (kind == r.name) return r.make(text);
-  return std::make_exception_ptr(RemoteError(worker, kind, text));
+  return make({kind, text, peer}, worker);
+}
+
+std::exception_ptr with_text(const std::exception_ptr& error, const std::string& text) {
+  std::string worker;
+  try {
+    std::rethrow_exception(error);
+  } catch (const RemoteError& e) {
+    worker = e.worker;
+  } catch (...) {
+  }
+  Parts parts = take_apart(error);
+  parts.text = text;
+  return make(parts, worker);
 }
 
 std::string error_text(const std::exception_ptr& error) { return take_apart(error).text; }

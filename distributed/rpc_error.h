@@ -30,6 +30,8 @@ class WEFT_API NotAllowed : public RpcError { public: using RpcError::RpcError; 
 WEFT_API void put_error(Encoder& out, const std::exception_ptr& error);
 /// Reads one and makes the exception that the caller sees; `worker`: where it was thrown, `function`: what was called, or null.
 WEFT_API std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function = nullptr);
+/// The same exception with another text; of a type without a row in rpc_error.cpp: a RemoteError that names it.
+WEFT_API std::exception_ptr with_text(const std::exception_ptr& error, const std::string& text);
 /// The text of any exception.
 WEFT_API std::string error_text(const std::exception_ptr& error);
 

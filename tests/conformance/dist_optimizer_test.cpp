@@ -15,6 +15,10 @@ using namespace weft::rpc;
 using dist_autograd::Context;
 using dist_optim::DistributedOptimizer;
 using test::Cluster;
+using test::counted;
+using test::eventually;
+using test::has;
+using test::text_of;
 using weft::testing::same_bits;
 
 WEFT_CONFORMANCE(DistOptimizer);
@@ -92,22 +96,98 @@ TEST_P(DistOptimizer, every_rule_equals_the_local_one_over_five_clipped_steps) {
   compare<optim::QHAdamRule>(c, {.lr = 0.01, .nu1 = 0.7});
 }
 
-// test_dist_optim_exception, and that the text names the owner that failed while the others have stepped
-TEST_P(DistOptimizer, an_error_of_an_owners_step_reaches_the_trainer) {
+/// The sum of what layers make of ones, and its backward pass.
+void run_layers(const Context& context, const std::vector<RRef<Layer>>& layers) {
+  std::vector<Tensor> roots;
+  for (const auto& layer : layers) roots.push_back(layer.rpc_sync<&Layer::forward>(ones({1, 3})).sum());
+  context.backward(roots);
+}
+
+// test_dist_optim_exception
+TEST_P(DistOptimizer, an_error_of_the_only_owners_step_reaches_the_trainer_as_it_is) {
   Cluster c(options());
   c.run(0, [&] {
     const auto a = remote<Layer>("worker1", 0.5);
     DistributedOptimizer opt = dist_optim::make<Refusing>(a.rpc_sync<&Layer::params>(), {.lr = 0.1});
     for (int step = 0; step < 2; ++step) {
       Context context;
-      context.backward({a.rpc_sync<&Layer::forward>(ones({1, 3})).sum()});
+      run_layers(context, {a});
       if (step == 0) {
         opt.step(context.id());
       } else {
-        EXPECT_THROW(opt.step(context.id()), ValueError);
+        EXPECT_EQ(text_of<ValueError>([&] { opt.step(context.id()); }), "On worker 'worker1': refused on purpose");
       }
     }
   });
+}
+
+// partial failure: an owner refuses
+TEST_P(DistOptimizer, an_owner_that_fails_is_named_and_the_others_have_stepped) {
+  Cluster c(options());
+  c.run(0, [&] {
+    const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25), d = remote<Layer>("worker3", 0.25);
+    std::vector<RRef<Tensor>> list;
+    for (const auto& layer : {b, a, d})
+      for (auto& p : layer.rpc_sync<&Layer::params>()) list.push_back(p);
+    DistributedOptimizer opt = dist_optim::make<Refusing>(list, {.lr = 0.1});
+    {
+      Context context;
+      run_layers(context, {b});
+      opt.step(context.id());  // the first step of b alone
+    }
+    const Tensor a_before = a.rpc_sync<&Layer::value>(), b_before = b.rpc_sync<&Layer::value>(), d_before = d.rpc_sync<&Layer::value>();
+    {
+      Context context;
+      run_layers(context, {a, b, d});
+      const std::string text = text_of<ValueError>([&] { opt.step(context.id()); });
+      EXPECT_TRUE(has(text, "step failed on 'worker2': On worker 'worker2': refused on purpose (the other owners have done it)"));
+      EXPECT_FALSE(has(text, "worker1"));
+      EXPECT_FALSE(has(text, "worker3"));
+    }
+    EXPECT_TRUE(same_bits(b.rpc_sync<&Layer::value>(), b_before));
+    EXPECT_FALSE(same_bits(a.rpc_sync<&Layer::value>(), a_before));
+    EXPECT_FALSE(same_bits(d.rpc_sync<&Layer::value>(), d_before));
+    Context context;
+    run_layers(context, {a, b, d});
+    const std::string text = text_of<ValueError>([&] { opt.step(context.id()); });  // now it is the second step of all
+    EXPECT_TRUE(has(text, "step failed on every owner, 'worker2': "));
+    EXPECT_TRUE(has(text, "; 'worker1': On worker 'worker1': refused on purpose; 'worker3': "));
+  });
+}
+
+// partial failure: an owner is lost, and known to be
+TEST_P(DistOptimizer, an_owner_that_is_lost_is_named_and_the_others_have_stepped) {
+  test::ClusterOptions mortal = options();
+  mortal.agent.lease = std::chrono::seconds(1);
+  mortal.net.connect_timeout = std::chrono::milliseconds(500);
+  for (const bool known : {false, true}) {
+    Cluster c(mortal);
+    c.run(0, [&] {
+      const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25), d = remote<Layer>("worker3", 0.25);
+      std::vector<RRef<Tensor>> list;
+      for (const auto& layer : {b, a, d})
+        for (auto& p : layer.rpc_sync<&Layer::params>()) list.push_back(p);
+      DistributedOptimizer opt = dist_optim::make<optim::SGDRule>(list, {.lr = 0.1});
+      const Tensor a_before = a.rpc_sync<&Layer::value>(), d_before = d.rpc_sync<&Layer::value>();
+      Context context;
+      run_layers(context, {a, b, d});
+      c.kill(2);
+      if (known) {
+        ASSERT_TRUE(eventually(c, [&] { return c.agent(0)->is_lost(WorkerId{2}); }));
+      }
+      try {
+        opt.step(context.id());
+        FAIL() << "no error";
+      } catch (const OwnerLost& e) {
+        EXPECT_EQ(e.peer, "worker2");
+        EXPECT_TRUE(has(e.what(), "step failed on 'worker2': "));
+        EXPECT_TRUE(has(e.what(), "(the other owners have done it)"));
+      }
+      EXPECT_FALSE(same_bits(a.rpc_sync<&Layer::value>(), a_before));
+      EXPECT_FALSE(same_bits(d.rpc_sync<&Layer::value>(), d_before));
+      EXPECT_THROW(dist_optim::make<optim::SGDRule>(list, {.lr = 0.1}), OwnerLost);
+    });
+  }
 }
 
 // test_dist_optim_exception_on_constructor
@@ -164,6 +244,37 @@ TEST_P(DistOptimizer, rates_and_state_travel) {
     step(b, second);
     EXPECT_TRUE(same_bits(a.rpc_sync<&Layer::value>(), b.rpc_sync<&Layer::value>()));
   });
+}
+
+// C++ TestE2ETensorPipe.TestTrainingLoop
+TEST_P(DistOptimizer, a_training_loop_leaves_no_call_no_timeout_and_no_context_behind) {
+  Cluster c(options());
+  c.run(0, [&] {
+    const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25);
+    auto list = a.rpc_sync<&Layer::params>();
+    for (auto& p : b.rpc_sync<&Layer::params>()) list.push_back(p);
+    DistributedOptimizer opt = dist_optim::make<optim::SGDRule>(list, {.lr = 0.01});
+    double first = 0, last = 0;
+    for (int step = 0; step < 100; ++step) {
+      Context context;
+      const Tensor loss = b.rpc_sync<&Layer::forward>(a.rpc_sync<&Layer::forward>(ones({2, 3}))).square().sum();
+      context.backward({loss});
+      opt.step(context.id());
+      last = loss.item<double>();
+      if (step == 0) first = last;
+    }
+    EXPECT_LT(last, first);
+    EXPECT_EQ(c.agent(0)->debug_info().at("agent.timeouts"), 0);
+  });
+  const auto quiet = [&] {
+    for (int rank = 0; rank < c.size(); ++rank)
+      if (!c.agent(rank)->calls().empty() || !c.agent(rank)->dump().empty()) return false;
+    return counted(c, "dist_autograd.num_autograd_contexts") == 0;
+  };
+  EXPECT_TRUE(eventually(c, quiet)) << c.agent(0)->dump() << c.agent(1)->dump();
+  for (const char* key : {"agent.client_active_calls", "agent.server_active_calls", "agent.server_active_async_calls", "dist_autograd.num_current_backward_passes",
+                          "num_owner_rrefs", "num_pending_users", "num_pending_futures", "num_shares"})
+    EXPECT_TRUE(eventually(c, [&] { return counted(c, key) == 0; })) << key;
 }
 
 /// One layer that every trainer reaches by name.

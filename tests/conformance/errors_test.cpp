@@ -13,6 +13,7 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace std::chrono_literals;
 using test::Cluster;
+using test::text_of;
 
 WEFT_CONFORMANCE(RpcErrors);
 
@@ -40,21 +41,6 @@ void nap(int ms) { current_runtime()->sleep_for(std::chrono::milliseconds(ms)); 
 WEFT_RPC(nap);
 int64_t one() { return 1; }
 WEFT_RPC(one);
-
-template <class E>
-std::string text_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    EXPECT_TRUE(typeid(e) == typeid(E)) << typeid(e).name();
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another type: " << typeid(e).name() << ": " << e.what();
-    return {};
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
 
 // test_py_raise_in_user_func, test_py_raise_in_user_func_escaped_str
 TEST_P(RpcErrors, an_exception_arrives_as_its_own_type_with_the_worker_named) {

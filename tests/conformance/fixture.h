@@ -1,8 +1,13 @@
 // The fixture of the conformance tests: four workers, each test over the simulated network and over gRPC. A comment above each test
-// names the row of the list of upstream tests whose claim it states.
+// names the row of the list of upstream tests whose claim it states. The helpers are for all of them: the text of an error of exactly one
+// type, and waiting for what is bound to come.
 #pragma once
 
 #include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <typeinfo>
 
 #include <weft/distributed/rpc.h>
 
@@ -15,6 +20,44 @@ class Conformance : public ::testing::TestWithParam<Over> {
   ClusterOptions options(int size = 4) const { return {.over = GetParam(), .size = size}; }
   bool simulated() const { return GetParam() == Over::kSim; }
 };
+
+/// The text of what f throws, which must be an E and nothing derived from it.
+template <class E>
+std::string text_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const E& e) {
+    EXPECT_TRUE(typeid(e) == typeid(E)) << typeid(e).name() << ": " << e.what();
+    return e.what();
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << "another type: " << typeid(e).name() << ": " << e.what();
+    return {};
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+inline ::testing::AssertionResult has(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "'" << part << "' is not in: " << text;
+}
+
+/// Lets time pass until `holds` does. False when it has not after half a minute.
+inline bool eventually(Cluster& c, const std::function<bool()>& holds) {
+  for (int i = 0; i < 10000; ++i) {
+    if (holds()) return true;
+    c.runtime().sleep_for(std::chrono::milliseconds(3));
+  }
+  return holds();
+}
+
+/// A counter of debug_info, summed over the workers that are left.
+inline int64_t counted(Cluster& c, const std::string& key, int but = -1) {
+  int64_t sum = 0;
+  for (int rank = 0; rank < c.size(); ++rank)
+    if (rank != but) sum += c.agent(rank)->debug_info().at(key);
+  return sum;
+}
 
 #define WEFT_CONFORMANCE(Suite)                                                                          \
   class Suite : public ::weft::test::Conformance {};                                                     \
