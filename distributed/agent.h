@@ -105,12 +105,13 @@ enum class RunOn : uint8_t {
 class WEFT_API Interceptor {
  public:
   virtual ~Interceptor() = default;
-  /// Caller, before the request goes out: in the caller's thread and context. May replace tensors and add extensions.
-  virtual void request_sending(Agent&, WorkerId to, Kind, Message&) { (void)to; }
+  /// Caller, before the request goes out: in the caller's thread and context. May replace tensors and add extensions. `what` (here and below):
+  /// the name of what is called, for people; may be null.
+  virtual void request_sending(Agent&, WorkerId to, Kind, const char* what, Message&) { (void)to, (void)what; }
   /// Callee, before the arguments are decoded. May replace tensors and set parts of `context`, in which the handler will run.
   virtual void request_received(Agent&, WorkerId from, Kind, Message&, CallContext& context) { (void)from, (void)context; }
   /// Callee, before the answer goes out (not for errors). `context` is that of the handler; not current.
-  virtual void reply_sending(Agent&, WorkerId to, Kind, Message&, const CallContext& context) { (void)to, (void)context; }
+  virtual void reply_sending(Agent&, WorkerId to, Kind, const char* what, Message&, const CallContext& context) { (void)to, (void)what, (void)context; }
   /// Caller, before the answer is decoded (not for errors). `context`: in which the call was made; not current.
   virtual void reply_received(Agent&, WorkerId from, Kind, Message&, const CallContext& context) { (void)from, (void)context; }
   /// A message that nobody will decode: a reply after its deadline (at the caller), a reply whose caller gave up or is lost

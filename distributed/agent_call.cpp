@@ -44,7 +44,7 @@ void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options, s
 }
 
 void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink) {
-  if (has_interceptors) intercept([&](Interceptor& i) { i.request_sending(agent, p.id, kind, message); });
+  if (has_interceptors) intercept([&](Interceptor& i) { i.request_sending(agent, p.id, kind, call_options.what, message); });
   try {
     seal_for(p, message);
   } catch (...) {  // no room for the copies of its tensors, say

@@ -171,7 +171,7 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
   Peer& p = peer(served->from);
   if (!error) {
     try {
-      if (has_interceptors) intercept([&](Interceptor& i) { i.reply_sending(*agent, p.id, served->kind, message, served->context); });
+      if (has_interceptors) intercept([&](Interceptor& i) { i.reply_sending(*agent, p.id, served->kind, served->what, message, served->context); });
       seal_for(p, message);
     } catch (...) {
       error = true;

@@ -8,7 +8,7 @@
 //   4. I is done when its own part is. [G1: then every worker's part is done.]
 //   SMART replaces 1 and 3 by exact marking (dist_smart.cpp); 2 stays, and gradients only ever meet marked sends.
 //   5. An error ends the pass where it happens; it is the answer to the parent's request, and an abort goes to every worker that this one
-//      exchanged marks or gradients with, and to I. An aborted pass is remembered in C, so late messages do not open it again.
+//      exchanged marks or gradients with, and to I; either way it keeps its type and its text begins with the worker's name. An aborted pass is remembered in C, so late messages do not open it again.
 //      [G2: after an error no worker keeps any state of P.]
 #include <weft/distributed/dist_pass.h>
 
@@ -112,13 +112,13 @@ void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder 
 void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder) {
   Decoder in(request.message);
   const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
-  const std::string why = in.get<std::string>();
+  const std::exception_ptr why = rpc::get_error(in, table.name_of(request.from));
   if (const ContextPtr context = table.find(context_id)) {
     {
       MutexLock lock(context->mutex);
-      context->aborted.emplace(pass_id, std::make_exception_ptr(AutogradError(why)));
+      context->aborted.emplace(pass_id, why);
     }
-    if (const auto pass = find_pass(context, pass_id)) pass->fail(std::make_exception_ptr(AutogradError(why)));
+    if (const auto pass = find_pass(context, pass_id)) pass->fail(why);
   }
   responder.reply({});
 }

@@ -49,6 +49,9 @@ std::optional<Header> unpack(const Message& message) {
   return h;
 }
 
+/// What is called, for texts.
+std::string called(Kind kind, const char* what) { return str("'", what ? std::string(what) : kind == Kind::kFetch ? std::string("to_here") : to_string(kind), "'"); }
+
 /// User calls and what moves values for references; the pass messages are not recorded.
 bool recorded(Kind kind) { return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kFetch || kind == Kind::kMethod; }
 
@@ -76,6 +79,14 @@ ContextTable::ContextTable(Agent& agent) : self_(agent.self().id), agent_(agent.
 std::shared_ptr<Agent> ContextTable::agent() const {
   if (auto found = agent_.lock()) return found;
   throw RpcError("distributed autograd: the agent has ended");
+}
+
+std::string ContextTable::name_of(WorkerId id) const {
+  try {
+    if (const auto agent = agent_.lock()) return agent->worker_info(id).name;
+  } catch (const Error&) {  // not in the group
+  }
+  return std::to_string(id.value);
 }
 
 ContextPtr ContextTable::create() {
@@ -204,7 +215,7 @@ Ref<SendNode> ContextState::find_send(int64_t message) {
 
 // ---- recording
 
-void ContextTable::attach_send(ContextState& context, WorkerId to, Kind kind, Message& message, bool grad_mode) {
+void ContextTable::attach_send(ContextState& context, WorkerId to, std::string what, Message& message, bool grad_mode) {
   const int64_t number = next_message();
   Ref<SendNode> node;
   if (grad_mode) {
@@ -212,7 +223,7 @@ void ContextTable::attach_send(ContextState& context, WorkerId to, Kind kind, Me
     for (const Tensor& t : message.tensors)
       if (t.requires_grad()) edges.push_back(gradient_edge(t));
     if (!edges.empty()) {
-      node = Ref<SendNode>::adopt(new SendNode(to, number, runtime_->now(), to_string(kind)));
+      node = Ref<SendNode>::adopt(new SendNode(to, number, runtime_->now(), std::move(what)));
       node->edges() = std::move(edges);
       for (const Tensor& t : message.tensors)
         if (t.requires_grad() && t.is_leaf()) node->leaves.push_back(t);
@@ -251,7 +262,7 @@ void ContextTable::attach_recv(ContextState& context, WorkerId from, Message& me
     if (t.requires_grad()) t = linked[next++];
 }
 
-void ContextTable::request_sending(Agent&, WorkerId to, Kind kind, Message& message) {
+void ContextTable::request_sending(Agent&, WorkerId to, Kind kind, const char* what, Message& message) {
   const rpc::CallContext* call = rpc::current_context();
   if (!recorded(kind) || !call || call->autograd_context < 0) return;
   const ContextPtr context = find(call->autograd_context);
@@ -260,7 +271,7 @@ void ContextTable::request_sending(Agent&, WorkerId to, Kind kind, Message& mess
     MutexLock lock(context->mutex);
     if (to != self_) context->known.insert(to);
   }
-  attach_send(*context, to, kind, message, grad_enabled());
+  attach_send(*context, to, called(kind, what), message, grad_enabled());
 }
 
 void ContextTable::request_received(Agent&, WorkerId from, Kind kind, Message& message, rpc::CallContext& call) {
@@ -273,9 +284,9 @@ void ContextTable::request_received(Agent&, WorkerId from, Kind kind, Message& m
   attach_recv(*context, from, message);
 }
 
-void ContextTable::reply_sending(Agent&, WorkerId to, Kind kind, Message& message, const rpc::CallContext& call) {
+void ContextTable::reply_sending(Agent&, WorkerId to, Kind kind, const char* what, Message& message, const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
-  if (const ContextPtr context = find(call.autograd_context)) attach_send(*context, to, kind, message, true);
+  if (const ContextPtr context = find(call.autograd_context)) attach_send(*context, to, "the result of " + called(kind, what), message, true);
 }
 
 void ContextTable::reply_received(Agent&, WorkerId from, Kind kind, Message& message, const rpc::CallContext& call) {

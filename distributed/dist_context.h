@@ -35,7 +35,7 @@ class SendNode final : public Node {
   const WorkerId to;
   const int64_t message;
   const TimePoint made;
-  const std::string what;
+  const std::string what;  ///< "'f'", "the result of 'f'"
   std::vector<Tensor> leaves;  ///< sent leaves: the gradient's place lives as long as the context
   const std::unique_ptr<const rpc::StreamMark> streams;  ///< gradients go on after what computed the tensors
 };
@@ -82,6 +82,9 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   /// Throws: RpcError when the agent is gone.
   std::shared_ptr<Agent> agent() const;
   std::shared_ptr<Agent> agent_or_null() const { return agent_.lock(); }
+  /// For texts: the name of a worker, its number when it is not in the group; and "worker 'ps'".
+  std::string name_of(WorkerId id) const;
+  std::string worker_text(WorkerId id) const { return str("worker '", name_of(id), "'"); }
 
   ContextPtr create();
   /// Null for an unknown or released one.
@@ -93,16 +96,16 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   int64_t next_message() { return number(messages_.fetch_add(1)); }
   int64_t next_pass() { return number(passes_.fetch_add(1)); }
 
-  void request_sending(Agent&, WorkerId to, rpc::Kind, Message&) override;
+  void request_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&) override;
   void request_received(Agent&, WorkerId from, rpc::Kind, Message&, rpc::CallContext&) override;
-  void reply_sending(Agent&, WorkerId to, rpc::Kind, Message&, const rpc::CallContext&) override;
+  void reply_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&, const rpc::CallContext&) override;
   void reply_received(Agent&, WorkerId from, rpc::Kind, Message&, const rpc::CallContext&) override;
   void discarded(Agent&, WorkerId peer, rpc::Kind, const Message&, bool outgoing) override;
 
  private:
   int64_t number(int64_t count) const { return static_cast<int64_t>(self_.value) << 48 | count; }
   ContextPtr find_or_create(int64_t id);
-  void attach_send(ContextState& context, WorkerId to, rpc::Kind kind, Message& message, bool grad_mode);
+  void attach_send(ContextState& context, WorkerId to, std::string what, Message& message, bool grad_mode);
   void attach_recv(ContextState& context, WorkerId from, Message& message);
   void peer_lost(const rpc::WorkerInfo& peer, const std::string& why);
   /// The agent has ended: so do all passes and contexts, without a message.

@@ -29,16 +29,6 @@ class Acknowledged final : public rpc::ReplySink {
 
 }  // namespace
 
-std::string describe_error(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
-
 GradList RecvNode::apply(GradList grads, Pass& pass) {
   auto* state = dynamic_cast<PassState*>(pass.options().sink);
   if (!state)
@@ -274,7 +264,7 @@ void PassState::fail(std::exception_ptr why) {
         Encoder out(message, agent.get(), peer);
         out.number(context->id);
         out.number(id);
-        out.put(describe_error(why));
+        rpc::put_error(out, why);
       }
       send_and_forget(*agent, peer, Kind::kPassAbort, std::move(message));
     }
@@ -291,8 +281,8 @@ std::string PassState::awaited() const {
   std::string out;
   for (const auto& [number, slots] : waiting)
     if (const Ref<SendNode> node = context->find_send(number))
-      out += str(out.empty() ? "" : ", ", "send #", number & ((int64_t{1} << 48) - 1), " of worker ", maker_of(number).value, " (", node->what, ", ",
-                 seconds_text(runtime->now() - node->made), " old) to worker ", node->to.value);
+      out += str(out.empty() ? "" : ", ", "send #", number & ((int64_t{1} << 48) - 1), " of ", context->table.worker_text(maker_of(number)), " to ",
+                 context->table.worker_text(node->to), " (", node->what, ", ", seconds_text(runtime->now() - node->made), " old)");
   return out;
 }
 
@@ -332,7 +322,7 @@ void PassState::watch() {
     }
     if (!stalled) return self->watch();
     self->runtime->post([self] {
-      self->fail(std::make_exception_ptr(AutogradError(str("backward: worker ", self->context->table.self().value, " has had no gradient for ",
+      self->fail(std::make_exception_ptr(AutogradError(str("backward: ", self->context->table.worker_text(self->context->table.self()), " has had no gradient for ",
                                                            seconds_text(self->stall_), "; still awaited: ", self->awaited(),
                                                            ". FAST needs every send to take part; Backward::kSmart does not"))));
     });

@@ -41,7 +41,7 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   void when_done(std::function<void(std::exception_ptr)> f);
   /// Ends the pass with an error; the first one counts.
   void fail(std::exception_ptr why);
-  /// Sends still awaited, "send #5 (kCall, 1.2 s old) to worker 3".
+  /// Sends still awaited: "send #5 of worker 'a' to worker 'b' ('f', 1.2 s old)".
   std::string awaited() const;
   bool involves(WorkerId peer) const;
   /// Workers that gradients or marks went to.
@@ -89,7 +89,5 @@ void close_pass(PassState& pass);
 void spread_marks(const std::shared_ptr<PassState>& pass);
 /// SMART: asks every engaged worker to answer when it is done.
 void collect_done(const std::shared_ptr<PassState>& pass, const std::set<WorkerId>& workers, std::function<void(std::exception_ptr)> done);
-
-std::string describe_error(const std::exception_ptr& error);
 
 }  // namespace weft::dist_autograd::detail
