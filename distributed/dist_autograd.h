@@ -9,10 +9,11 @@
 // Gradients are kept per context and never touch grad(), so several trainers may share parameters. Absent stays absent: a parameter that
 // the loss does not depend on has no entry. Leaving the context frees it on all workers it reached.
 //   Backward::kFast   assumes, as the published algorithm does, that every recorded send takes part; a send that nothing flows back to is
-//                     named by the watchdog after `stall` instead of waiting for ever.
+//                     named by the watchdog after `stall` (peer, function, age) instead of waiting for ever.
 //   Backward::kSmart  marks the graph across workers first (two more small messages per hop), and needs no such assumption: unused results,
 //                     several losses and failed calls are fine.
-// A failure anywhere ends the pass on all workers, with the first error thrown here, and leaves nothing behind.
+// A failure anywhere ends the pass on all workers, with the first error thrown here (its text begins with the worker that failed), and leaves
+// nothing behind. A pass may also begin at a value that lives elsewhere: RRef<Tensor>::backward(context.id()).
 // Thread safety: contexts of different threads are independent; passes over one context may run at once when their graphs are disjoint.
 #pragma once
 
@@ -26,18 +27,7 @@
 
 namespace weft::dist_autograd {
 
-using rpc::Duration;
-
-enum class Backward : uint8_t { kFast, kSmart };
-
-struct BackwardOptions {
-  bool retain_graph = false;
-  Backward mode = Backward::kFast;
-  /// A worker whose pass awaits gradients and has seen none for this long ends it with an AutogradError that names them; zero: never.
-  Duration stall = std::chrono::seconds(60);
-  /// Of the whole pass; zero: none.
-  Duration timeout = std::chrono::seconds(0);
-};
+WEFT_FIELDS(BackwardOptions, retain_graph, mode, stall, timeout)
 
 /// A leaf and its gradient in a context.
 using Gradients = std::vector<std::pair<Tensor, Tensor>>;

@@ -16,6 +16,7 @@
 // the class says `using rpc_serialized = void;`.
 #pragma once
 
+#include <weft/distributed/backward_options.h>
 #include <weft/distributed/rpc.h>
 #include <weft/distributed/rref_state.h>
 
@@ -115,8 +116,12 @@ class RRef : public RRefBase {
   /// All of these, and to_here, with a time limit.
   Within<T> within(Duration limit) const { return Within<T>(*this, limit); }
 
-  /// Runs the backward pass from this value (a scalar tensor) on its owner, into the autograd context. Defined by distributed autograd.
-  void backward(int64_t context_id, bool retain_graph = false) const;
+  /// The backward pass from this value, a scalar tensor, where it lives. With the id of an autograd context it is dist_autograd::backward on the
+  /// owner, asked for from any worker: gradients go into the context on every worker that the graph leads to. Without one it is
+  /// Tensor::backward, on the owner alone: gradients go into grad(), and of the options only retain_graph counts.
+  /// Throws: AutogradError for a user's reference without a context, for a context the owner has not heard of, and for a value that is no root
+  /// (no scalar, does not require grad, a leaf); the error of the value's creation; OwnerLost; as dist_autograd::backward.
+  void backward(std::optional<int64_t> context_id = {}, const dist_autograd::BackwardOptions& options = {}) const;
 
  private:
   friend class Within<T>;
@@ -188,7 +193,7 @@ struct Codec<RRef<T>> {
 };
 
 /// What RRef<Tensor>::backward calls; a function of distributed autograd.
-WEFT_API void backward_from(const RRef<Tensor>& root, int64_t context_id, bool retain_graph);
+WEFT_API void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id, const dist_autograd::BackwardOptions& options);
 
 }  // namespace weft::rpc
 

@@ -89,9 +89,9 @@ Future<R> RRef<T>::noted(Future<R> future) {
 }
 
 template <class T>
-void RRef<T>::backward(int64_t context_id, bool retain_graph) const {
+void RRef<T>::backward(std::optional<int64_t> context_id, const dist_autograd::BackwardOptions& options) const {
   static_assert(std::is_same_v<T, Tensor>, "backward starts from a tensor");
-  backward_from(*this, context_id, retain_graph);
+  backward_from(*this, context_id, options);
 }
 
 template <class T>
