@@ -1,5 +1,5 @@
 // Looking in: counters, and who waits for whom.
-//   agent.thread_pool_size, .num_idle_threads, .num_blocked_threads, .queued_tasks    the runtime's pool
+//   agent.thread_pool_size, .num_threads, .num_idle_threads, .num_blocked_threads, .queued_tasks    the runtime's pool
 //   agent.client_active_calls, .server_active_calls, .server_active_async_calls       under way now
 //   agent.client_calls, .served_calls, .timeouts                                      so far
 //   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     what the network cost
@@ -12,7 +12,8 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   Impl& s = *impl_;
   const PoolStats pool = s.runtime->pool_stats();
   std::map<std::string, int64_t> info;
-  info["agent.thread_pool_size"] = pool.threads;
+  info["agent.thread_pool_size"] = pool.size;
+  info["agent.num_threads"] = pool.threads;
   info["agent.num_idle_threads"] = pool.idle;
   info["agent.num_blocked_threads"] = pool.blocked;
   info["agent.queued_tasks"] = pool.queued;

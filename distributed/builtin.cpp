@@ -17,6 +17,7 @@ Tensor div(const Tensor& a, const Tensor& b) { return weft::div(a, b); }
 Tensor matmul(const Tensor& a, const Tensor& b) { return weft::matmul(a, b); }
 Tensor sum(const Tensor& a) { return a.sum(); }
 Tensor relu(const Tensor& a) { return weft::relu(a); }
+Tensor nonzero(const Tensor& a) { return weft::nonzero(a); }
 Tensor ones(const Shape& sizes) { return weft::ones(sizes); }
 Tensor zeros(const Shape& sizes) { return weft::zeros(sizes); }
 }  // namespace builtin
@@ -32,6 +33,7 @@ void register_builtins() {
     register_function<&builtin::matmul>("weft::matmul");
     register_function<&builtin::sum>("weft::sum");
     register_function<&builtin::relu>("weft::relu");
+    register_function<&builtin::nonzero>("weft::nonzero");
     register_function<&builtin::ones>("weft::ones");
     register_function<&builtin::zeros>("weft::zeros");
   });

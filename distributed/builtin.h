@@ -15,6 +15,7 @@ WEFT_API Tensor div(const Tensor& a, const Tensor& b);
 WEFT_API Tensor matmul(const Tensor& a, const Tensor& b);
 WEFT_API Tensor sum(const Tensor& a);
 WEFT_API Tensor relu(const Tensor& a);
+WEFT_API Tensor nonzero(const Tensor& a);
 WEFT_API Tensor ones(const Shape& sizes);
 WEFT_API Tensor zeros(const Shape& sizes);
 }  // namespace builtin

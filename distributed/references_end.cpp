@@ -209,14 +209,16 @@ void References::stop() {
 
 void References::debug_info(std::map<std::string, int64_t>& into) {
   MutexLock lock(mutex_);
-  int64_t owners = 0, forks = 0, children = 0;
+  int64_t owners = 0, forks = 0, children = 0, unmade = 0;
   for (const auto& [id, entry] : entries_) {
     owners += entry.kept != nullptr;
+    unmade += entry.kept && !entry.kept->created.done();
     forks += static_cast<int64_t>(entry.forks.size());
   }
   for (const auto& [fork, share] : shares_) children += share.parent != nullptr;
   into["num_owner_rrefs"] = owners;
   into["num_forks"] = forks;
+  into["num_pending_futures"] = unmade;
   into["num_pending_users"] = static_cast<int64_t>(pending_.size());
   into["num_pending_children"] = children;
   into["num_user_rrefs"] = static_cast<int64_t>(users_.size());

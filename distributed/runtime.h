@@ -43,6 +43,7 @@ struct TimerId {
 
 /// What the handler pool looks like now (debug info).
 struct PoolStats {
+  int size = 0;         ///< tasks that may compute at once; 0: any number (simulation)
   int threads = 0;      ///< pool threads (fibers in simulation) alive
   int idle = 0;         ///< of these, without a task
   int blocked = 0;      ///< of these, waiting inside a task: others take their place

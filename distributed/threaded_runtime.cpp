@@ -145,6 +145,7 @@ class ThreadedRuntime final : public Runtime {
     MutexLock lock(core_->mutex);
     PoolStats stats = core_->stats;
     stats.queued = static_cast<int>(core_->queue.size());
+    stats.size = core_->options.threads;
     stats.max_threads = core_->options.max_threads;
     return stats;
   }

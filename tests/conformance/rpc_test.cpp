@@ -1,4 +1,4 @@
-// "RPC basics" of the conformance list.
+// "RPC basics" of the conformance list; starting, looking in and the wire are in rpc_init_test.cpp.
 #include "conformance/fixture.h"
 
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include <weft/autograd/ops.h>
-#include <weft/distributed/wire_format.h>
+#include <weft/distributed/rref.h>
 #include <weft/tensor/factories.h>
 
 namespace {
@@ -15,6 +15,8 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace std::chrono_literals;
 using test::Cluster;
+using test::has;
+using test::text_of;
 
 WEFT_CONFORMANCE(RpcBasics);
 
@@ -120,24 +122,15 @@ TEST_P(RpcBasics, two_workers_of_one_name_are_refused) {
   }
 }
 
-// test_world_size_one (sync and async to self in a group of one)
+// test_world_size_one
 TEST_P(RpcBasics, a_group_of_one_calls_itself) {
   Cluster c(options(1));
   c.run(0, [] {
     EXPECT_EQ(rpc_sync<plus>("worker0", 1, 2), 3);
     EXPECT_EQ(rpc_async<plus>("worker0", 3, 4).wait(), 7);
+    EXPECT_EQ(remote<plus>("worker0", 5, 6).to_here(), 11);
   });
   c.shutdown();
-}
-
-// test_set_and_get_num_worker_threads
-TEST(RpcPool, the_pool_size_is_seen_in_the_debug_info) {
-  Cluster c({.over = test::Over::kGrpc, .size = 1, .threads = 3});
-  c.run(0, [&] {
-    rpc_sync<count_up>(0);
-    EXPECT_GE(debug_info()["agent.thread_pool_size"], 1);
-    EXPECT_LE(debug_info()["agent.thread_pool_size"], 3 + 2);
-  });
 }
 
 // test_send_to_rank
@@ -146,9 +139,12 @@ TEST_P(RpcBasics, a_rank_is_a_destination_and_a_bad_one_an_error) {
   c.run(0, [] {
     EXPECT_EQ(rpc_sync<my_rank>(2), 2);
     EXPECT_EQ(rpc_async<my_rank>(3).wait(), 3);
-    EXPECT_THROW(rpc_sync<my_rank>(4), ValueError);
-    EXPECT_THROW(rpc_sync<my_rank>(-1), ValueError);
-    EXPECT_THROW(rpc_async<my_rank>(100000), ValueError);
+    EXPECT_EQ(remote<my_rank>(1).to_here(), 1);
+    for (const int bad : {4, -1, 100000}) {
+      EXPECT_TRUE(has(text_of<ValueError>([&] { rpc_sync<my_rank>(bad); }), "could not find destination"));
+      EXPECT_TRUE(has(text_of<ValueError>([&] { rpc_async<my_rank>(bad); }), "could not find destination"));
+      EXPECT_TRUE(has(text_of<ValueError>([&] { remote<my_rank>(bad); }), "could not find destination"));
+    }
   });
 }
 
@@ -174,7 +170,7 @@ TEST_P(RpcBasics, a_worker_calls_itself_and_the_value_goes_through_serialisation
   });
 }
 
-// test_add, test_scalar_add, test_py_built_in
+// test_add, test_scalar_add, test_nonzero, test_py_built_in
 TEST_P(RpcBasics, builtin_functions_take_tensors_and_scalars) {
   Cluster c(options());
   c.run(0, [] {
@@ -182,6 +178,10 @@ TEST_P(RpcBasics, builtin_functions_take_tensors_and_scalars) {
     EXPECT_EQ(rpc_sync<builtin::add>("worker1", a, a).to_vector<float>(), (std::vector<float>{2, 4, 6, 8}));
     EXPECT_EQ(rpc_sync<builtin::add_scalar>("worker1", a, 10).to_vector<float>(), (std::vector<float>{11, 12, 13, 14}));
     EXPECT_EQ(rpc_sync<builtin::matmul>("worker1", a, a).to_vector<float>(), (std::vector<float>{7, 10, 15, 22}));
+    const Tensor places = rpc_sync<builtin::nonzero>("worker1", tensor({{0., 2.}, {3., 0.}, {0., 0.}}));
+    EXPECT_EQ(places.sizes(), (Shape{2, 2}));
+    EXPECT_EQ(places.to_vector<int64_t>(), (std::vector<int64_t>{0, 1, 1, 0}));
+    EXPECT_EQ(rpc_sync<builtin::nonzero>("worker1", zeros({3})).sizes(), (Shape{0, 1}));
   });
 }
 
@@ -382,70 +382,6 @@ TEST_P(RpcBasics, three_barriers_at_once_on_each_worker_do_not_hang) {
   });
 }
 
-// test_debug_info (rpc)
-TEST_P(RpcBasics, the_debug_info_counts_calls) {
-  Cluster c(options());
-  c.run(0, [&] {
-    rpc_sync<count_up>(1);
-    rpc_sync<count_up>(1);
-    auto info = debug_info();
-    EXPECT_EQ(info["agent.client_calls"], 2);
-    EXPECT_EQ(info["agent.client_active_calls"], 0);
-    EXPECT_EQ(c.agent(1)->debug_info()["agent.served_calls"], 2);
-    for (const auto& [key, value] : info) EXPECT_GE(value, 0) << key;
-  });
-}
-
-// test_reinit, test_init_rpc_twice, test_shutdown_followed_by_rpc
-TEST(RpcInit, a_second_init_is_refused_and_one_after_a_shutdown_works) {
-  EXPECT_THROW(rpc_sync<my_rank>(0), RpcError);
-  for (int life = 0; life < 2; ++life) {
-    init_rpc("worker0", {.rank = 0, .world_size = 1});
-    EXPECT_EQ(rpc_sync<my_rank>("worker0"), 0);
-    try {
-      init_rpc("worker0", {.rank = 0, .world_size = 1});
-      ADD_FAILURE();
-    } catch (const RpcError& e) {
-      EXPECT_NE(std::string(e.what()).find("is already initialized"), std::string::npos) << e.what();
-    }
-    rpc::shutdown();
-    try {
-      rpc_sync<my_rank>("worker0");
-      ADD_FAILURE();
-    } catch (const RpcError& e) {
-      EXPECT_NE(std::string(e.what()).find("RPC has not been initialized"), std::string::npos) << e.what();
-    }
-    EXPECT_THROW(get_worker_infos(), RpcError);
-    EXPECT_THROW(rpc::shutdown(), RpcError);
-  }
-}
-
-// C++ WireSerialize.Base, TensorpipeSerialize.Base
-TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
-  for (const std::string& text : {std::string(), std::string("hi"), std::string(100, 'a')}) {
-    for (size_t tensors = 0; tensors < 3; ++tensors) {
-      Message m;
-      {
-        Encoder out(m);
-        out.put(text);
-        for (size_t i = 0; i < tensors; ++i) out.put(full({static_cast<int64_t>(i * 2000 + 1)}, 3.0));
-      }
-      seal(m);
-      std::vector<Block> blocks;
-      for (Payload& p : payloads_of(m)) {
-        blocks.push_back(allocate_payload(p.bytes));
-        std::memcpy(blocks.back().data, p.data, static_cast<size_t>(p.bytes));
-      }
-      const Envelope e = open_envelope(m.bytes);
-      const Message back = unseal(m.bytes, std::move(blocks), e);
-      Decoder in(back);
-      EXPECT_EQ(in.get<std::string>(), text);
-      for (size_t i = 0; i < tensors; ++i) EXPECT_EQ(in.get<Tensor>().sum().item<double>(), 3.0 * static_cast<double>(i * 2000 + 1));
-      in.expect_end();
-    }
-  }
-}
-
 // C++ TensorpipeSerialize.NoDeleterTensors
 TEST_P(RpcBasics, borrowed_memory_travels) {
   Cluster c(options());
@@ -454,17 +390,6 @@ TEST_P(RpcBasics, borrowed_memory_travels) {
     const Tensor t = from_blob(mine.data(), {3000}, {});
     EXPECT_EQ(rpc_sync<echo>("worker1", t).sum().item<double>(), 6000.0);
   });
-}
-
-// The rows say no more than that workers named on the command line of a real launch find each other: also by explicit options.
-TEST(RpcInit, a_worker_that_never_joins_is_named) {
-  try {
-    init_rpc("worker0", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = 29817, .init_timeout = 300ms});
-    FAIL();
-  } catch (const Timeout& e) {
-    EXPECT_NE(std::string(e.what()).find("missing: rank 1"), std::string::npos) << e.what();
-  }
-  EXPECT_THROW(get_worker_infos(), RpcError);
 }
 
 }  // namespace

@@ -1,0 +1,162 @@
+// "RPC basics" of the conformance list, second part: starting and starting again, looking in, and the wire format; with the row of
+// "Faulty network" that is about calls alone.
+#include "conformance/fixture.h"
+
+#include <set>
+
+#include <weft/autograd/ops.h>
+#include <weft/distributed/rref.h>
+#include <weft/distributed/wire_format.h>
+#include <weft/tensor/factories.h>
+
+namespace {
+
+using namespace weft;
+using namespace weft::rpc;
+using namespace std::chrono_literals;
+using test::Cluster;
+using test::has;
+using test::text_of;
+
+WEFT_CONFORMANCE(RpcLooking);
+
+int self_rank() { return current_agent()->self().id.value; }
+WEFT_RPC(self_rank);
+
+// test_set_and_get_num_worker_threads
+TEST(RpcPool, the_pool_size_that_was_asked_for_is_seen_in_the_debug_info) {
+  for (const int threads : {3, 7}) {
+    Cluster c({.over = test::Over::kGrpc, .size = 1, .threads = threads});
+    c.run(0, [&] {
+      rpc_sync<self_rank>(0);
+      const auto info = debug_info();
+      EXPECT_EQ(info.at("agent.thread_pool_size"), threads);
+      EXPECT_GE(info.at("agent.num_threads"), info.at("agent.num_idle_threads"));
+    });
+  }
+  init_rpc("worker0", {.rank = 0, .world_size = 1, .num_worker_threads = 5});
+  EXPECT_EQ(debug_info().at("agent.thread_pool_size"), 5);
+  rpc::shutdown();
+}
+
+// test_debug_info (rpc): every layer's keys under names that are its own, and none beside them
+TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autograd) {
+  const std::set<std::string> agent{"agent.thread_pool_size", "agent.num_threads", "agent.num_idle_threads", "agent.num_blocked_threads", "agent.queued_tasks",
+                                    "agent.client_active_calls", "agent.server_active_calls", "agent.server_active_async_calls", "agent.client_calls",
+                                    "agent.served_calls", "agent.timeouts", "agent.resent_requests", "agent.resent_replies", "agent.duplicates",
+                                    "agent.late_replies", "agent.statuses", "agent.malformed", "agent.lost_peers", "agent.kept_replies", "agent.peers"};
+  const std::set<std::string> references{"num_owner_rrefs", "num_forks", "num_pending_users", "num_pending_children", "num_pending_futures",
+                                         "num_user_rrefs", "num_shares", "num_gone_rrefs"};
+  const std::set<std::string> autograd{"dist_autograd.num_autograd_contexts", "dist_autograd.num_current_backward_passes"};
+  std::set<std::string> all = agent;
+  all.insert(references.begin(), references.end());
+  all.insert(autograd.begin(), autograd.end());
+  ASSERT_EQ(all.size(), agent.size() + references.size() + autograd.size());  // disjoint
+  Cluster c(options());
+  c.run(0, [&] {
+    for (int i = 0; i < 2; ++i) rpc_sync<self_rank>(1);
+    const auto info = debug_info();
+    std::set<std::string> keys;
+    for (const auto& [key, value] : info) {
+      keys.insert(key);
+      EXPECT_GE(value, 0) << key;
+    }
+    EXPECT_EQ(keys, all);
+    EXPECT_EQ(info.at("agent.client_calls"), 2);
+    EXPECT_EQ(info.at("agent.client_active_calls"), 0);
+    EXPECT_EQ(c.agent(1)->debug_info().at("agent.served_calls"), 2);
+    const RRef<int> there = remote<self_rank>(1);
+    EXPECT_EQ(there.to_here(), 1);
+    EXPECT_EQ(c.agent(1)->debug_info().at("num_owner_rrefs"), 1);
+    EXPECT_EQ(debug_info().at("num_user_rrefs"), 1);
+  });
+}
+
+// test_rpc_builtin_timeout
+TEST(RpcFaulty, a_late_call_is_bounded_by_its_own_time_by_the_default_or_by_nothing) {
+  Cluster c({.size = 2});
+  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .action = FaultRule::Action::kDelay, .delay = 1500ms});
+  c.run(0, [] {
+    const Tensor x = ones({2});
+    const auto late = [&](const To& to) {
+      text_of<Timeout>([&] { rpc_sync<builtin::add>(to, x, x); });
+      text_of<Timeout>([&] { rpc_async<builtin::add>(to, x, x).wait(); });
+    };
+    const auto in_time = [&](const To& to) {
+      EXPECT_EQ(rpc_sync<builtin::add>(to, x, x).to_vector<float>(), (std::vector<float>{2, 2}));
+      EXPECT_EQ(rpc_async<builtin::add>(to, x, x).wait().to_vector<float>(), (std::vector<float>{2, 2}));
+    };
+    late({"worker1", 1s});
+    in_time("worker1");  // the default is a minute
+    set_rpc_timeout(1ms);
+    late("worker1");
+    in_time({"worker1", 4s});
+    in_time({"worker1", Duration(0)});
+    set_rpc_timeout(Duration(0));
+    in_time("worker1");
+    late({"worker1", 1s});
+  });
+}
+
+// test_reinit, test_init_rpc_twice, test_shutdown_followed_by_rpc
+TEST(RpcInit, a_second_init_is_refused_and_one_after_a_shutdown_works) {
+  EXPECT_THROW(rpc_sync<self_rank>(0), RpcError);
+  for (int life = 0; life < 2; ++life) {
+    init_rpc("worker0", {.rank = 0, .world_size = 1});
+    EXPECT_EQ(rpc_sync<self_rank>("worker0"), 0);
+    try {
+      init_rpc("worker0", {.rank = 0, .world_size = 1});
+      ADD_FAILURE();
+    } catch (const RpcError& e) {
+      EXPECT_NE(std::string(e.what()).find("is already initialized"), std::string::npos) << e.what();
+    }
+    rpc::shutdown();
+    try {
+      rpc_sync<self_rank>("worker0");
+      ADD_FAILURE();
+    } catch (const RpcError& e) {
+      EXPECT_NE(std::string(e.what()).find("RPC has not been initialized"), std::string::npos) << e.what();
+    }
+    EXPECT_THROW(get_worker_infos(), RpcError);
+    EXPECT_THROW(rpc::shutdown(), RpcError);
+  }
+}
+
+// C++ WireSerialize.Base, TensorpipeSerialize.Base
+TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
+  for (const std::string& text : {std::string(), std::string("hi"), std::string(100, 'a')}) {
+    for (size_t tensors = 0; tensors < 3; ++tensors) {
+      Message m;
+      {
+        Encoder out(m);
+        out.put(text);
+        for (size_t i = 0; i < tensors; ++i) out.put(full({static_cast<int64_t>(i * 2000 + 1)}, 3.0));
+      }
+      seal(m);
+      std::vector<Block> blocks;
+      for (Payload& p : payloads_of(m)) {
+        blocks.push_back(allocate_payload(p.bytes));
+        std::memcpy(blocks.back().data, p.data, static_cast<size_t>(p.bytes));
+      }
+      const Envelope e = open_envelope(m.bytes);
+      const Message back = unseal(m.bytes, std::move(blocks), e);
+      Decoder in(back);
+      EXPECT_EQ(in.get<std::string>(), text);
+      for (size_t i = 0; i < tensors; ++i) EXPECT_EQ(in.get<Tensor>().sum().item<double>(), 3.0 * static_cast<double>(i * 2000 + 1));
+      in.expect_end();
+    }
+  }
+}
+
+// The rows say no more than that workers named on the command line of a real launch find each other: also by explicit options.
+TEST(RpcInit, a_worker_that_never_joins_is_named) {
+  try {
+    init_rpc("worker0", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = 29817, .init_timeout = 300ms});
+    FAIL();
+  } catch (const Timeout& e) {
+    EXPECT_NE(std::string(e.what()).find("missing: rank 1"), std::string::npos) << e.what();
+  }
+  EXPECT_THROW(get_worker_infos(), RpcError);
+}
+
+}  // namespace
