@@ -64,7 +64,7 @@ TEST_P(ShutdownRows, a_graceful_shutdown_ends_at_its_time_and_says_for_whom_it_w
   std::string text;
   c.run(0, [&] {
     try {
-      c.agent(0)->shutdown({.timeout = 100ms});
+      c.agent(0)->shutdown({.timeout = c.simulated() ? 100ms : 1000ms});
     } catch (const Timeout& e) {
       text = e.what();
     }
