@@ -113,7 +113,12 @@ foreach(folder ${groups})
       set(label distributed-${group})  # `ctest -L` takes a pattern: both `distributed` and the group's name find it
     endif()
   endif()
-  gtest_discover_tests(test_${group} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120 LABELS ${label})
+  set(discovered DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  if(group STREQUAL "programs")  # the runs of full size: `ctest -LE slow` leaves them out, as the sanitizers do
+    gtest_discover_tests(test_${group} TEST_FILTER "*Slow.*" TEST_LIST test_${group}_slow ${discovered} PROPERTIES TIMEOUT 300 LABELS slow-${label})
+    list(APPEND discovered TEST_FILTER "-*Slow.*")
+  endif()
+  gtest_discover_tests(test_${group} ${discovered} PROPERTIES TIMEOUT 120 LABELS ${label})
 endforeach()
 
 include(cmake/plugin_test.cmake)

@@ -101,6 +101,8 @@ int run_agent(const Options& o) {
   std::vector<double> rewards, running;
   int64_t env_steps = 0;
   const double start = examples::seconds();
+  const auto steps_per_s = [&] { return static_cast<double>(env_steps) / std::max(examples::seconds() - start, 1e-9); };
+  examples::Progress progress("episodes", o.max_episodes, 10 * o.log_interval);
   bool solved = false;
   while (!solved && !examples::interrupted() && (o.max_episodes == 0 || static_cast<int64_t>(rewards.size()) < o.max_episodes)) {
     const int64_t episode = learner->episode();
@@ -111,17 +113,23 @@ int run_agent(const Options& o) {
     rewards.push_back(last);
     running.push_back(learner->running_reward());
     if (episode % o.log_interval == 0) {
+      progress.finish();
       std::printf("Episode %lld\tLast reward: %.2f\tAverage reward: %.2f\n", static_cast<long long>(episode), last, learner->running_reward());
       std::fflush(stdout);
     }
     solved = learner->running_reward() > kThreshold;
+    char text[96];
+    std::snprintf(text, sizeof text, "running reward %.1f of %g  %.0f env steps/s", learner->running_reward(), kThreshold, steps_per_s());
+    progress.update(static_cast<int64_t>(rewards.size()), text);
   }
+  progress.finish();
+  if (examples::interrupted()) std::printf("interrupted after %zu episodes\n", rewards.size());
   if (solved) std::printf("Solved! Running reward is now %g!\n", learner->running_reward());
   else std::printf("Not solved after %zu episodes. Running reward is now %g.\n", rewards.size(), learner->running_reward());
   if (!o.plot.empty()) plot(o.plot, rewards, running);
-  const double wall = examples::seconds() - start, rate = static_cast<double>(env_steps) / std::max(wall, 1e-9);
+  const double wall = examples::seconds() - start, rate = steps_per_s();
   examples::Figures figures;
-  figures.set("solved", std::string(solved ? "yes" : "no"));
+  figures.set("solved", examples::yes_no(solved));
   figures.set("episodes", static_cast<int64_t>(rewards.size()));
   figures.set("running_reward", learner->running_reward());
   figures.set("env_steps", env_steps);
@@ -134,8 +142,8 @@ int run_agent(const Options& o) {
     figures.append("episodes_run", record);
   }
   figures.write(o.json);
-  std::printf("cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n", solved ? "yes" : "no",
-              rewards.size(), learner->running_reward(), static_cast<long long>(env_steps), rate, wall);
+  std::printf("cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n",
+              examples::yes_no(solved).c_str(), rewards.size(), learner->running_reward(), static_cast<long long>(env_steps), rate, wall);
   return 0;
 }
 
@@ -155,8 +163,8 @@ int main(int argc, char** argv) {
   args.add("plot", o.plot, "write the learning curve here (SVG)");
   args.add("json", o.json, "write the figures here");
   args.parse(argc, argv);
-  if (o.world_size < 2 || o.log_interval < 1 || o.max_episodes < 0 || !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0)) {
-    std::fprintf(stderr, "cartpole: world-size must be at least 2, log-interval at least 1, gamma in [0, 1], the rest not negative\n");
+  if (o.world_size < 2 || o.world_size > examples::kMostWorkers || o.log_interval < 1 || o.max_episodes < 0 || !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0)) {
+    std::fprintf(stderr, "cartpole: world-size must be 2 to 1000, log-interval at least 1, gamma in [0, 1], the rest not negative\n");
     return 2;
   }
   return examples::guarded("cartpole", [&] {

@@ -1,6 +1,8 @@
 #include "args.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -24,8 +26,9 @@ std::string show(double v) {
 void Args::add(const std::string& flag, int64_t& value, const std::string& help) {
   flags_.push_back({flag, std::to_string(value), help, false, [&value](const std::string& text) {
                       char* end = nullptr;
+                      errno = 0;
                       const long long v = std::strtoll(text.c_str(), &end, 10);
-                      if (text.empty() || *end) return false;
+                      if (text.empty() || *end || errno == ERANGE) return false;
                       value = v;
                       return true;
                     }});
@@ -34,8 +37,9 @@ void Args::add(const std::string& flag, int64_t& value, const std::string& help)
 void Args::add(const std::string& flag, double& value, const std::string& help) {
   flags_.push_back({flag, show(value), help, false, [&value](const std::string& text) {
                       char* end = nullptr;
+                      errno = 0;
                       const double v = std::strtod(text.c_str(), &end);
-                      if (text.empty() || *end) return false;
+                      if (text.empty() || *end || std::isnan(v) || (errno == ERANGE && std::isinf(v))) return false;
                       value = v;
                       return true;
                     }});
@@ -49,7 +53,11 @@ void Args::add(const std::string& flag, std::string& value, const std::string& h
 }
 
 void Args::add(const std::string& flag, bool& value, const std::string& help) {
-  flags_.push_back({flag, "off", help, true, [&value](const std::string&) { return value = true; }});
+  flags_.push_back({flag, "off", help, true, [&value](const std::string& text) {
+                      const bool on = text == "true" || text == "yes" || text == "1", off = text == "false" || text == "no" || text == "0";
+                      if (on || off) value = on;
+                      return on || off;
+                    }});
 }
 
 void Args::add(const std::string& flag, std::string& value, std::vector<std::string> choices, const std::string& help) {
@@ -95,7 +103,7 @@ void Args::parse(int argc, char** argv) {
     const std::string name = normal(text.substr(2, equals == std::string::npos ? equals : equals - 2));
     Flag* flag = find(name);
     if (!flag) fail("unknown flag '--" + name + "'");
-    std::string value;
+    std::string value = "true";  // of a switch that stands alone
     if (equals != std::string::npos) value = text.substr(equals + 1);
     else if (!flag->is_switch) {
       if (i + 1 == argc) fail("--" + name + " needs a value");

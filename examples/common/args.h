@@ -13,10 +13,11 @@ class Args {
  public:
   Args(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
 
+  /// Numbers that do not fit, and nan, are refused.
   void add(const std::string& flag, int64_t& value, const std::string& help);
   void add(const std::string& flag, double& value, const std::string& help);
   void add(const std::string& flag, std::string& value, const std::string& help);
-  /// A switch: present means true.
+  /// A switch: present means true; `--flag=false` (no, 0) and `--flag=true` (yes, 1) say it.
   void add(const std::string& flag, bool& value, const std::string& help);
   /// One of a list of words.
   void add(const std::string& flag, std::string& value, std::vector<std::string> choices, const std::string& help);

@@ -17,10 +17,11 @@ struct Corpus {
   int64_t vocabulary() const { return static_cast<int64_t>(words.size()); }
 };
 
-/// Reads DIR/train.txt, valid.txt and test.txt. Throws: weft::IoError naming the missing or empty file and what to run.
-Corpus load_corpus(const std::string& directory);
+/// Reads DIR/train.txt, valid.txt and test.txt, which are to be cut into that many columns. Throws: weft::IoError naming a file that is missing,
+/// empty, a folder or cannot be read; weft::ValueError naming a file that is too short for its columns.
+Corpus load_corpus(const std::string& directory, int64_t train_columns, int64_t eval_columns);
 
-/// Ids in `columns` parallel streams: trimmed to a multiple, [steps, columns], int64.
+/// Ids in `columns` parallel streams: trimmed to a multiple, [steps, columns], int64. Throws: weft::ValueError for fewer than 2 steps.
 weft::Tensor batchify(const std::vector<int64_t>& ids, int64_t columns);
 
 /// Steps [start, start + length) and the same shifted by one, flattened.

@@ -2,6 +2,7 @@
 // that worker; otherwise it is rank 0 itself and starts the others, whose pids it prints. Ctrl-C reaches the starting process alone.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -10,6 +11,8 @@ struct InitOptions;
 }
 
 namespace examples {
+
+constexpr int64_t kMostWorkers = 1000;  // more is taken for a slip of the keyboard
 
 struct GroupOptions {
   int world_size = 2;

@@ -30,6 +30,13 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
+/// All its digits; JSON has no word for what is not finite.
+std::string number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  return std::isfinite(value) ? text : "null";
+}
+
 }  // namespace
 
 double seconds() {
@@ -42,9 +49,10 @@ Progress::Progress(std::string label, int64_t total, int64_t every)
 
 void Progress::update(int64_t done, const std::string& text) {
   const double now = seconds();
-  const bool due = live_ ? now - shown_ > 0.2 : done % every_ == 0;
+  const bool due = live_ ? now - shown_ > 0.2 : done / every_ > printed_ / every_;
   if (!due && done != total_) return;
   shown_ = now;
+  printed_ = done;
   const double rate = static_cast<double>(done) / std::max(now - start_, 1e-9);
   const double left = total_ > 0 && rate > 0 ? static_cast<double>(total_ - done) / rate : 0;
   char line[256];
@@ -65,13 +73,15 @@ void Progress::finish() {
   open_ = false;
 }
 
-void Figures::set(const std::string& name, double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  values_.emplace_back(name, std::isfinite(value) ? text : "null");
-}
+void Figures::set(const std::string& name, double value) { values_.emplace_back(name, number(value)); }
 void Figures::set(const std::string& name, int64_t value) { values_.emplace_back(name, std::to_string(value)); }
 void Figures::set(const std::string& name, const std::string& value) { values_.emplace_back(name, quoted(value)); }
+
+void Figures::set(const std::string& name, const std::vector<double>& values) {
+  std::string list;
+  for (const double v : values) list += (list.empty() ? "" : ", ") + number(v);
+  values_.emplace_back(name, "[" + list + "]");
+}
 
 void Figures::append(const std::string& list, const Figures& record) {
   auto at = std::find_if(lists_.begin(), lists_.end(), [&](const auto& l) { return l.first == list; });

@@ -11,7 +11,7 @@ namespace examples {
 /// Seconds since the program asked first.
 double seconds();
 
-/// Progress with rate and time left. On a terminal one line is redrawn; elsewhere a line is printed every `every` steps.
+/// Progress with rate and time left. On a terminal one line is redrawn; elsewhere a line is printed whenever `every` more are done.
 class Progress {
  public:
   Progress(std::string label, int64_t total, int64_t every);
@@ -20,7 +20,7 @@ class Progress {
 
  private:
   std::string label_;
-  int64_t total_, every_;
+  int64_t total_, every_, printed_ = 0;
   double start_, shown_ = 0;
   bool live_, open_ = false;
 };
@@ -31,7 +31,8 @@ class Figures {
   void set(const std::string& name, double value);
   void set(const std::string& name, int64_t value);
   void set(const std::string& name, const std::string& value);
-  /// One record of a list ("epochs": [{...}, ...]).
+  void set(const std::string& name, const std::vector<double>& values);
+  /// One record of a list ("intervals": [{...}, ...]).
   void append(const std::string& list, const Figures& record);
   std::string json() const;
   /// Writes the JSON when `path` is not empty. Throws: weft::IoError.
@@ -41,6 +42,9 @@ class Figures {
   std::vector<std::pair<std::string, std::string>> values_;
   std::vector<std::pair<std::string, std::vector<std::string>>> lists_;
 };
+
+/// "yes" or "no".
+inline std::string yes_no(bool value) { return value ? "yes" : "no"; }
 
 /// Makes Ctrl-C set a flag instead of ending the program; a second one ends it.
 void catch_interrupt();

@@ -4,6 +4,7 @@
 
 #include "../common/args.h"
 #include "../common/group.h"
+#include "../common/report.h"
 #include <weft/distributed.h>
 
 namespace custom {
@@ -118,27 +119,33 @@ Result train_distributed() {
   return r;
 }
 
-int report(const Result& r) {
+int report(const Result& r, const std::string& json) {
   const Result want = reference();
   double worst = std::abs(r.last - want.last);
   for (size_t k = 0; k < kSize; ++k) worst = std::max(worst, std::abs(r.w[k] - want.w[k]));
   const bool same = worst < 1e-9;
-  std::printf("custom_optimizer: loss_first=%.6f loss_last=%.6f matches reference: %s\n", r.first, r.last, same ? "yes" : "no");
+  examples::Figures figures;
+  figures.set("loss_first", r.first);
+  figures.set("loss_last", r.last);
+  figures.set("matches reference", examples::yes_no(same));
+  figures.write(json);
+  std::printf("custom_optimizer: loss_first=%.6f loss_last=%.6f matches reference: %s\n", r.first, r.last, examples::yes_no(same).c_str());
   return same ? 0 : 1;
 }
 
 }  // namespace custom
 
 int main(int argc, char** argv) {
-  std::string mode = "local";
+  std::string mode = "local", json;
   examples::Args args("custom_optimizer", "a user-written update rule, trained locally or with its parameter on another worker");
   args.add("mode", mode, {"local", "distributed"}, "where the parameter lives");
+  args.add("json", json, "write the figures here");
   args.parse(argc, argv);
   return examples::guarded("custom_optimizer", [&] {
-    if (mode == "local") return custom::report(custom::train_local());
+    if (mode == "local") return custom::report(custom::train_local(), json);
     return examples::run_group({.world_size = 2,
                                 .name = [](int rank, bool) { return rank == 0 ? "trainer" : "owner"; },
                                 .passive = [](const std::string& name) { return name == "owner"; }},
-                               [](const std::string&) { return custom::report(custom::train_distributed()); });
+                               [&](const std::string&) { return custom::report(custom::train_distributed(), json); });
   });
 }

@@ -52,7 +52,7 @@ std::string describe_here(int64_t context) { return describe(weft::rpc::current_
 WEFT_RPC(describe_here);
 
 /// As worker0. Returns the exit code.
-int walk() {
+int walk(const std::string& json) {
   const auto leaf = [](std::initializer_list<double> v) { return weft::tensor(v).requires_grad_(); };
   Tensor t1 = leaf({1., 2.}), t2 = leaf({3., 4.}), t4 = leaf({5., 6.});
   Tensor l1 = leaf({1., 2.}), l2 = leaf({3., 4.}), l4 = leaf({5., 6.});
@@ -74,12 +74,18 @@ int walk() {
   };
   const Tensor g1 = context.gradient(t1), g2 = context.gradient(t2), g4 = context.gradient(t4);
   const bool same = g1.defined() && g2.defined() && g4.defined() && weft::equal(g1, l1.grad()) && weft::equal(g2, l2.grad()) && weft::equal(g4, l4.grad());
-  std::printf("my_add: t1.grad=%s t2.grad=%s t4.grad=%s matches local: %s\n", show(g1).c_str(), show(g2).c_str(), show(g4).c_str(), same ? "yes" : "no");
+  examples::Figures figures;
+  for (const auto& [name, g] : {std::pair("t1.grad", g1), std::pair("t2.grad", g2), std::pair("t4.grad", g4)})
+    figures.set(name, g.defined() ? g.to_vector<double>() : std::vector<double>());
+  figures.set("matches local", examples::yes_no(same));
+  figures.write(json);
+  std::printf("my_add: t1.grad=%s t2.grad=%s t4.grad=%s matches local: %s\n", show(g1).c_str(), show(g2).c_str(), show(g4).c_str(),
+              examples::yes_no(same).c_str());
   return same ? 0 : 1;
 }
 
 /// All workers in this process, over the simulated network.
-int walk_simulated(int64_t world_size) {
+int walk_simulated(int64_t world_size, const std::string& json) {
   using namespace weft::rpc;
   auto runtime = std::make_shared<SimRuntime>(SimOptions{.seed = 1});
   SimNetwork network(*runtime, {});
@@ -96,7 +102,7 @@ int walk_simulated(int64_t world_size) {
   int result = 1;
   {
     AgentScope as(agents[0]);
-    result = walk();
+    result = walk(json);
   }
   for (auto& agent : agents) agent->shutdown({.graceful = false});
   return result;
@@ -106,20 +112,21 @@ int walk_simulated(int64_t world_size) {
 
 int main(int argc, char** argv) {
   int64_t world_size = 2;
-  std::string transport = "grpc";
+  std::string transport = "grpc", json;
   examples::Args args("my_add", "the walk-through of distributed autograd");
   args.add("world-size", world_size, "workers");
   args.add("transport", transport, {"grpc", "sim"}, "processes over gRPC, or a simulated network in this process");
+  args.add("json", json, "write the figures here");
   args.parse(argc, argv);
-  if (world_size < 2) {
-    std::fprintf(stderr, "my_add: --world-size must be at least 2\n");
+  if (world_size < 2 || world_size > examples::kMostWorkers) {
+    std::fprintf(stderr, "my_add: --world-size must be 2 to 1000\n");
     return 2;
   }
   return examples::guarded("my_add", [&] {
-    if (transport == "sim") return my_add_example::walk_simulated(world_size);
+    if (transport == "sim") return my_add_example::walk_simulated(world_size, json);
     return examples::run_group({.world_size = static_cast<int>(world_size),
                                 .name = [](int rank, bool) { return "worker" + std::to_string(rank); },
                                 .passive = [](const std::string& name) { return name != "worker0"; }},
-                               [&](const std::string&) { return my_add_example::walk(); });
+                               [&](const std::string&) { return my_add_example::walk(json); });
   });
 }

@@ -1,8 +1,6 @@
 // The whole model in this process.
 #include "model.h"
 
-#include <map>
-
 namespace rnn {
 namespace {
 
@@ -18,16 +16,11 @@ class LocalModel : public Model {
   explicit LocalModel(const Options& o)
       : options_(o), embedding_(o.vocabulary, o.emsize, o.dropout, static_cast<uint64_t>(o.seed)), rnn_(make_recurrent(o)),
         decoder_(o.vocabulary, o.nhid, o.dropout, static_cast<uint64_t>(o.seed), o.tied ? embedding_.encoder.weight : Tensor()),
-        encoder_device_(o.placed("encoder")), rnn_device_(o.placed("rnn")), decoder_device_(o.placed("decoder")) {
+        whole_({{"encoder", &embedding_.encoder}, {"rnn", rnn_.get()}, {"decoder", &decoder_}}), encoder_device_(o.placed("encoder")), rnn_device_(o.placed("rnn")), decoder_device_(o.placed("decoder")) {
     embedding_.to(encoder_device_);
     rnn_->to(rnn_device_);
     decoder_.to(decoder_device_);
-    for (weft::nn::Module* part : parts())
-      for (const Tensor& p : part->parameters()) {
-        bool known = false;
-        for (const Tensor& q : parameters_) known = known || q.is_same(p);
-        if (!known) parameters_.push_back(p);
-      }
+    parameters_ = whole_.parameters();
     optimizer_ = make_optimizer(o, parameters_);
   }
 
@@ -64,28 +57,16 @@ class LocalModel : public Model {
 
   weft::nn::StateDict snapshot() override {
     weft::nn::StateDict out;
-    for (const auto& [name, tensor] : named()) out.emplace_back(name, tensor.detach().to(weft::kCpu).clone());
+    for (const auto& [name, tensor] : whole_.state_dict()) out.emplace_back(name, tensor.detach().to(weft::kCpu).clone());
     return out;
   }
   void restore(const weft::nn::StateDict& state) override {
-    weft::NoGrad guard;
-    std::map<std::string, Tensor> given(state.begin(), state.end());
-    for (auto& [name, tensor] : named()) {
-      const auto found = given.find(name);
-      if (found == given.end()) throw weft::ValueError("restore: no parameter '" + name + "' in the state");
-      tensor.copy_(found->second);
-    }
+    if (options_.tied) check_tied(state);
+    whole_.load_state_dict(state);
   }
 
  private:
   std::vector<weft::nn::Module*> parts() { return {&embedding_, rnn_.get(), &decoder_}; }
-
-  weft::nn::NamedTensors named() {
-    weft::nn::NamedTensors out{{"encoder.weight", embedding_.encoder.weight}};
-    for (const auto& [name, tensor] : rnn_->named_parameters()) out.emplace_back("rnn." + name, tensor);
-    for (const auto& [name, tensor] : decoder_.named_parameters()) out.emplace_back("decoder." + name, tensor);
-    return out;
-  }
 
   Tensor recur(const Tensor& ids, Hidden& hidden) {
     const Tensor embedded = embedding_.forward(ids.to(encoder_device_)).to(rnn_device_);
@@ -104,6 +85,7 @@ class LocalModel : public Model {
   EmbeddingTable embedding_;
   std::unique_ptr<weft::nn::Recurrent> rnn_;
   Decoder decoder_;
+  Bundle whole_;
   weft::Device encoder_device_, rnn_device_, decoder_device_;
   std::vector<Tensor> parameters_;
   std::unique_ptr<weft::optim::Optimizer> optimizer_;

@@ -4,6 +4,7 @@
 
 #include "../common/args.h"
 #include "../common/group.h"
+#include "../common/report.h"
 #include "options.h"
 #include "split_model.h"
 #include "train.h"
@@ -15,18 +16,23 @@ int main(int argc, char** argv) {
   return examples::guarded("rnn", [&] {
     if (options.threads > 0) weft::set_num_threads(static_cast<int>(options.threads));
     const bool split = options.mode == "distributed";
-    const auto train = [&] {
-      examples::Corpus corpus;
-      if (!options.tutorial) {
-        corpus = examples::load_corpus(options.data);
+    examples::Corpus corpus;
+    const auto load = [&] {
+      if (options.tutorial) {  // no text: the words are the numbers of the vocabulary
+        for (int64_t id = 0; id < options.vocabulary; ++id) corpus.words.push_back(std::to_string(id));
+      } else {
+        corpus = examples::load_corpus(options.data, options.batch_size, rnn::kEvalColumns);
         options.vocabulary = corpus.vocabulary();
-        std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()), corpus.train.size());
       }
-      const auto model = split ? rnn::make_split_model(options) : rnn::make_local_model(options);
-      return options.tutorial ? rnn::train_tutorial(options, *model) : rnn::train(options, corpus, *model);
     };
+    const auto train = [&] {
+      examples::catch_interrupt();
+      if (!options.tutorial) std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()), corpus.train.size());
+      const auto model = split ? rnn::make_split_model(options) : rnn::make_local_model(options);
+      return options.tutorial ? rnn::train_tutorial(options, corpus, *model) : rnn::train(options, corpus, *model);
+    };
+    if (!weft::rpc::spawned_rank()) load();  // before anything starts; the worker that this program starts is the server, which reads no text
     if (!split) return train();
-    if (!options.tutorial && !weft::rpc::spawned_rank()) examples::load_corpus(options.data);  // a missing corpus is found before anything starts
     return examples::run_group({.world_size = 2,
                                 .name = [](int rank, bool spawned) { return (rank == 0) == spawned ? "trainer" : "ps"; },
                                 .passive = [](const std::string& name) { return name == "ps"; },

@@ -22,7 +22,8 @@ class Model {
   /// Training (dropout on) or evaluation.
   virtual void train(bool on) = 0;
   virtual void set_lr(double lr) = 0;
-  /// A copy of all parameters by name (encoder.weight, rnn...., decoder.weight, decoder.bias), and back.
+  /// A copy of all parameters by name (encoder.weight, rnn...., decoder.weight, decoder.bias), and back. Restoring throws weft::ValueError for
+  /// names that are missing or too many, weft::ShapeError for other sizes, and then nothing has changed.
   virtual weft::nn::StateDict snapshot() = 0;
   virtual void restore(const weft::nn::StateDict& state) = 0;
 };

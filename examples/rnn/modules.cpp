@@ -1,5 +1,7 @@
 #include "modules.h"
 
+#include <map>
+
 namespace rnn {
 namespace {
 
@@ -34,6 +36,18 @@ Tensor Decoder::forward(const Tensor& h) {
 
 Tensor Decoder::loss(const Tensor& h, const Tensor& target) {
   return weft::linear_cross_entropy(drop.forward(h).reshape({-1, weight.size(1)}), weight, bias, target);
+}
+
+Bundle::Bundle(const std::vector<std::pair<std::string, weft::nn::Module*>>& parts) {
+  for (const auto& [name, part] : parts) add(name, *part);
+}
+
+void check_tied(const weft::nn::StateDict& state) {
+  const std::map<std::string, Tensor> by_name(state.begin(), state.end());
+  const auto encoder = by_name.find("encoder.weight"), decoder = by_name.find("decoder.weight");
+  if (encoder == by_name.end() || decoder == by_name.end()) return;  // loading names what is missing
+  if (encoder->second.sizes() != decoder->second.sizes() || !weft::equal(encoder->second, decoder->second))
+    throw weft::ValueError("restore: encoder.weight and decoder.weight of the state differ, a tied model has one matrix for both");
 }
 
 std::unique_ptr<weft::nn::Recurrent> make_recurrent(const Options& o) {

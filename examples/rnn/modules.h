@@ -35,6 +35,15 @@ struct Decoder : weft::nn::Module {
   Tensor weight, bias;
 };
 
+/// Parts as one module under the names that a saved file has, so that they are checked together before any of them is loaded.
+struct Bundle : weft::nn::Module {
+  explicit Bundle(const std::vector<std::pair<std::string, weft::nn::Module*>>& parts);
+  std::string name() const override { return "the language model"; }
+};
+
+/// With --tied. Throws: weft::ValueError when the state has two different matrices for the one that encoder and decoder share.
+void check_tied(const weft::nn::StateDict& state);
+
 /// The recurrent stack by name.
 std::unique_ptr<weft::nn::Recurrent> make_recurrent(const Options& options);
 

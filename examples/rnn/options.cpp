@@ -75,9 +75,9 @@ Options parse(int argc, char** argv) {
     std::fprintf(stderr, "rnn: %s (--help lists the flags)\n", what.c_str());
     std::exit(2);
   };
-  if (o.tied && o.nhid != o.emsize) reject("--tied needs --nhid equal to --emsize");
   if (o.emsize < 1 || o.nhid < 1 || o.nlayers < 1 || o.batch_size < 1 || o.bptt < 1) reject("sizes must be at least 1");
   if (o.epochs < 1 || o.max_steps < 0 || o.log_interval < 1 || o.generate < 0 || o.threads < 0) reject("counts must not be negative, epochs and log-interval at least 1");
+  if (o.threads > 4096) reject("--threads must be at most 4096");
   if (!(o.dropout >= 0 && o.dropout < 1)) reject("--dropout must be in [0, 1)");
   if (!(o.lr >= 0) || !(o.clip > 0)) reject("--lr must not be negative and --clip must be positive");
   if (o.optimizer == "qhm" && !args.given("momentum")) o.momentum = 0.9;
@@ -85,11 +85,14 @@ Options parse(int argc, char** argv) {
   if (const std::string error = place_error(o.place); !error.empty()) reject("--place: " + error);
   if (o.tied && o.placed("encoder") != o.placed("decoder")) reject("--tied needs encoder and decoder on one device");
   if (o.tutorial) {
+    for (const char* size : {"emsize", "nhid", "nlayers", "batch-size", "bptt"})
+      if (args.given(size)) reject(std::string("--tutorial has its own --") + size);
     o.emsize = 2, o.nhid = 3, o.nlayers = 4, o.batch_size = 5, o.bptt = 3, o.vocabulary = 10;
     if (!args.given("dropout")) o.dropout = 0.5;
     if (!args.given("lr")) o.lr = 0.05;
     if (!args.given("epochs")) o.epochs = 10;
   }
+  if (o.tied && o.nhid != o.emsize) reject("--tied needs --nhid equal to --emsize, they are " + std::to_string(o.nhid) + " and " + std::to_string(o.emsize));
   return o;
 }
 

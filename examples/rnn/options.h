@@ -6,6 +6,8 @@
 
 namespace rnn {
 
+constexpr int64_t kEvalColumns = 10;  // of the validation and the test text
+
 struct Options {
   std::string mode = "distributed", data = "build/data/kjv", model = "LSTM", optimizer = "sgd", device = "cpu", place, backward = "fast",
               decoder = "remote-logits", save, resume, json;

@@ -1,7 +1,5 @@
 #include "split_model.h"
 
-#include <map>
-
 #include <weft/distributed.h>
 
 namespace rnn {
@@ -15,8 +13,6 @@ std::vector<RRef<Tensor>> references(const std::vector<Tensor>& parameters) {
   for (const Tensor& p : parameters) out.emplace_back(p);
   return out;
 }
-
-void load_into(weft::nn::Module& module, const weft::nn::StateDict& state) { module.load_state_dict(state, false); }
 
 }  // namespace
 
@@ -33,10 +29,9 @@ struct ServedEmbedding : EmbeddingTable {
   std::vector<RRef<Tensor>> parameter_rrefs() { return references(parameters()); }
   void set_training(bool on) { train(on); }
   weft::nn::StateDict values() const { return state_dict(); }
-  void restore(const weft::nn::StateDict& state) { load_into(*this, state); }
 };
 WEFT_RPC_CONSTRUCTOR(ServedEmbedding, int64_t, int64_t, double, int64_t, std::string);
-WEFT_RPC_CLASS(ServedEmbedding, forward, infer, parameter_rrefs, set_training, values, restore);
+WEFT_RPC_CLASS(ServedEmbedding, forward, infer, parameter_rrefs, set_training, values);
 
 /// Decoder likewise; with a reference to a table its weight is the table's.
 struct ServedDecoder : Decoder {
@@ -57,11 +52,16 @@ struct ServedDecoder : Decoder {
   std::vector<RRef<Tensor>> parameter_rrefs() { return references(tied ? std::vector<Tensor>{bias} : parameters()); }
   void set_training(bool on) { train(on); }
   weft::nn::StateDict values() const { return state_dict(); }
-  void restore(const weft::nn::StateDict& state) { load_into(*this, state); }
   bool tied;
 };
 WEFT_RPC_CONSTRUCTOR(ServedDecoder, int64_t, int64_t, double, int64_t, std::string, RRef<ServedEmbedding>);
-WEFT_RPC_CLASS(ServedDecoder, forward, loss, infer, infer_loss, parameter_rrefs, set_training, values, restore);
+WEFT_RPC_CLASS(ServedDecoder, forward, loss, infer, infer_loss, parameter_rrefs, set_training, values);
+
+/// Both parts at once: a state that does not fit one of them changes neither.
+void restore_served(const RRef<ServedEmbedding>& embedding, const RRef<ServedDecoder>& decoder, const weft::nn::StateDict& state) {
+  Bundle({{"encoder", &embedding.local_value().encoder}, {"decoder", &decoder.local_value()}}).load_state_dict(state);
+}
+WEFT_RPC(restore_served);
 
 void set_server_threads(int64_t n) { weft::set_num_threads(static_cast<int>(n)); }
 WEFT_RPC(set_server_threads);
@@ -131,15 +131,14 @@ class SplitModel : public Model {
     return out;
   }
   void restore(const weft::nn::StateDict& state) override {
-    weft::nn::StateDict table, recurrent, decoder;
-    for (const auto& [name, t] : state) {
-      if (name.compare(0, 4, "rnn.") == 0) recurrent.emplace_back(name.substr(4), t);
-      else if (name.compare(0, 8, "decoder.") == 0) decoder.emplace_back(name.substr(8), t);
-      else table.emplace_back(name, t);
-    }
-    rnn_->load_state_dict(recurrent);
-    embedding_.rpc_sync<&ServedEmbedding::restore>(table);
-    decoder_.rpc_sync<&ServedDecoder::restore>(decoder);
+    if (options_.tied) check_tied(state);
+    weft::nn::StateDict recurrent, served;
+    for (const auto& entry : state) (entry.first.compare(0, 4, "rnn.") == 0 ? recurrent : served).push_back(entry);
+    // A stack of no further use shows whether our part fits, the server checks its own, and only then anything changes.
+    const auto trial = make_recurrent(options_);
+    Bundle({{"rnn", trial.get()}}).load_state_dict(recurrent);
+    weft::rpc::rpc_sync<restore_served>("ps", embedding_, decoder_, served);
+    Bundle({{"rnn", rnn_.get()}}).load_state_dict(recurrent);
   }
 
  private:

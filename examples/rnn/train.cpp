@@ -42,74 +42,122 @@ struct Run {
   int64_t steps = 0, epoch = 0;
   double loss_sum = 0;       // of the epoch
   int64_t loss_count = 0;
-  double train_loss = 0;     // mean of the last interval that was complete, else of the epoch
   double train_seconds = 0;
   int64_t tokens = 0;
-  bool stop = false;
+  bool stop = false, said = false;
+  examples::Figures figures;  // of the intervals and epochs so far
+
+  void begin_epoch() { ++epoch, loss_sum = 0, loss_count = 0; }
+  /// Mean over the steps of the epoch so far.
+  double train_loss() const { return loss_sum / static_cast<double>(std::max<int64_t>(loss_count, 1)); }
+  /// One step of training; returns its loss. Throws: weft::ValueError for a loss that is not finite.
+  double step(const Options& o, Model& model, const Window& w, Hidden& hidden) {
+    const double begin = examples::seconds();
+    const double loss = model.train_step(w, hidden);
+    train_seconds += examples::seconds() - begin;
+    tokens += w.input.numel();
+    loss_sum += loss, ++loss_count, ++steps;
+    if (o.print_losses) std::printf("step %lld loss %.17g\n", static_cast<long long>(steps), loss);
+    if (!std::isfinite(loss)) throw weft::ValueError(weft::str("the loss of step ", steps, " is ", loss, "; try a smaller --lr"));
+    stop = examples::interrupted() || (o.max_steps && steps >= o.max_steps);
+    return loss;
+  }
+  /// Once; Ctrl-C ends the training wherever it came.
+  void say_if_interrupted() {
+    if (!examples::interrupted() || said) return;
+    stop = said = true;
+    std::printf("interrupted after %lld steps: evaluating what there is\n", static_cast<long long>(steps));
+    std::fflush(stdout);
+  }
 };
+
+/// The last line, and the same figures as JSON.
+void finish(const Options& o, Run& run, double valid_ppl, double test_ppl) {
+  const double rate = static_cast<double>(run.tokens) / std::max(run.train_seconds, 1e-9);
+  run.figures.set("epochs", run.epoch);
+  run.figures.set("steps", run.steps);
+  run.figures.set("train_loss", run.train_loss());
+  run.figures.set("valid_ppl", valid_ppl);
+  run.figures.set("test_ppl", test_ppl);
+  run.figures.set("tokens_per_s", rate);
+  run.figures.write(o.json);
+  std::printf("rnn: epochs=%lld steps=%lld train_loss=%.4f valid_ppl=%.2f test_ppl=%.2f tokens_per_s=%.0f\n", static_cast<long long>(run.epoch),
+              static_cast<long long>(run.steps), run.train_loss(), valid_ppl, test_ppl, rate);
+}
+
+void resume(const Options& o, Model& model) {
+  if (o.resume.empty()) return;
+  const weft::SafetensorsFile file = weft::load_safetensors(o.resume);
+  try {
+    model.restore(file.tensors);
+  } catch (const weft::Error& e) {
+    throw weft::ValueError("--resume " + o.resume + ": " + e.what());
+  }
+}
+
+void save(const Options& o, const weft::nn::StateDict& state) {
+  if (!o.save.empty()) weft::save_safetensors(o.save, state, {{"format", "pt"}});
+}
 
 void train_epoch(const Options& o, Model& model, const Tensor& data, double lr, Run& run) {
   const int64_t batches = (data.size(0) - 1 + o.bptt - 1) / o.bptt;
   const int64_t planned = o.max_steps ? std::min(batches, o.max_steps - run.steps) : batches;
+  run.begin_epoch();
   examples::Progress progress(weft::str("epoch ", run.epoch), planned, o.log_interval);
   Hidden hidden = model.zero_hidden(data.size(1));
-  run.loss_sum = 0, run.loss_count = 0;
   double since = examples::seconds(), interval = 0;
   int64_t in_interval = 0, done = 0;
   for (int64_t start = 0; start + 1 < data.size(0) && !run.stop; start += o.bptt) {
-    const double begin = examples::seconds();
-    const Window w = examples::window(data, start, o.bptt);
-    const double loss = model.train_step(w, hidden);
-    run.train_seconds += examples::seconds() - begin;
-    run.tokens += w.input.numel();
-    run.loss_sum += loss, ++run.loss_count, interval += loss, ++in_interval, ++done, ++run.steps;
-    if (o.print_losses) std::printf("step %lld loss %.17g\n", static_cast<long long>(run.steps), loss);
-    if (!std::isfinite(loss)) throw weft::ValueError(weft::str("the loss of step ", run.steps, " is ", loss, "; try a smaller --lr"));
+    interval += run.step(o, model, examples::window(data, start, o.bptt), hidden), ++in_interval, ++done;
+    const double mean = interval / static_cast<double>(in_interval), ms = (examples::seconds() - since) * 1e3 / static_cast<double>(in_interval);
     char text[128];
-    const double ms = (examples::seconds() - since) * 1e3 / static_cast<double>(in_interval);
-    std::snprintf(text, sizeof text, "lr %g  %.1f ms/batch  loss %.3f  ppl %.2f", lr, ms, interval / static_cast<double>(in_interval),
-                  std::exp(interval / static_cast<double>(in_interval)));
+    std::snprintf(text, sizeof text, "lr %g  %.1f ms/batch  loss %.3f  ppl %.2f", lr, ms, mean, std::exp(mean));
     if (!o.print_losses) progress.update(done, text);
-    if (done % o.log_interval == 0) since = examples::seconds(), interval = 0, in_interval = 0;
-    run.stop = examples::interrupted() || (o.max_steps && run.steps >= o.max_steps);
+    if (done % o.log_interval != 0 && done != planned && !run.stop) continue;
+    examples::Figures record;
+    record.set("epoch", run.epoch);
+    record.set("steps", run.steps);
+    record.set("lr", lr);
+    record.set("ms_per_batch", ms);
+    record.set("loss", mean);
+    record.set("ppl", std::exp(mean));
+    run.figures.append("intervals", record);
+    since = examples::seconds(), interval = 0, in_interval = 0;
   }
   progress.finish();
-  run.train_loss = run.loss_sum / static_cast<double>(std::max<int64_t>(run.loss_count, 1));
 }
 
 }  // namespace
 
 int train(const Options& o, const examples::Corpus& corpus, Model& model) {
   const Tensor train_data = examples::batchify(corpus.train, o.batch_size);
-  const Tensor valid_data = examples::batchify(corpus.valid, 10), test_data = examples::batchify(corpus.test, 10);
-  examples::catch_interrupt();
-  if (!o.resume.empty()) model.restore(weft::load_safetensors(o.resume).tensors);
+  const Tensor valid_data = examples::batchify(corpus.valid, kEvalColumns), test_data = examples::batchify(corpus.test, kEvalColumns);
+  resume(o, model);
 
   double lr = o.lr, best = INFINITY;
   const weft::optim::Rates rates{[] { return size_t{1}; }, [&](size_t) { return lr; }, [&](size_t, double fresh) { model.set_lr(lr = fresh); }};
   weft::optim::ReduceOnPlateau plateau(rates, {.factor = 0.25, .patience = 0, .threshold = 0});
   weft::nn::StateDict best_state;
-  examples::Figures figures;
   Run run;
   while (run.epoch < o.epochs && !run.stop) {
-    ++run.epoch;
     const double started = examples::seconds();
     train_epoch(o, model, train_data, lr, run);
+    run.say_if_interrupted();
     const double valid = evaluate(o, model, valid_data);
-    if (examples::interrupted()) std::printf("interrupted: evaluating what there is\n");
+    run.say_if_interrupted();
     std::printf("epoch %lld  %.1f s  lr %g  train ppl %.2f  valid loss %.4f  valid ppl %.2f\n", static_cast<long long>(run.epoch),
-                examples::seconds() - started, lr, std::exp(run.train_loss), valid, std::exp(valid));
+                examples::seconds() - started, lr, std::exp(run.train_loss()), valid, std::exp(valid));
     std::fflush(stdout);
     examples::Figures record;
     record.set("epoch", run.epoch);
     record.set("lr", lr);
-    record.set("train_ppl", std::exp(run.train_loss));
+    record.set("train_ppl", std::exp(run.train_loss()));
     record.set("valid_ppl", std::exp(valid));
-    figures.append("epochs", record);
+    run.figures.append("epochs_run", record);
     if (valid < best) {
       best = valid;
       best_state = model.snapshot();
-      if (!o.save.empty()) weft::save_safetensors(o.save, best_state, {{"format", "pt"}});
+      save(o, best_state);
     }
     plateau.step(valid);
   }
@@ -117,48 +165,40 @@ int train(const Options& o, const examples::Corpus& corpus, Model& model) {
   const double test = evaluate(o, model, test_data);
   if (o.generate > 0) generate(o, corpus, model);
 
-  const double rate = static_cast<double>(run.tokens) / std::max(run.train_seconds, 1e-9);
-  figures.set("epochs_run", run.epoch);
-  figures.set("steps", run.steps);
-  figures.set("train_loss", run.train_loss);
-  figures.set("valid_ppl", std::exp(best));
-  figures.set("test_ppl", std::exp(test));
-  figures.set("tokens_per_s", rate);
-  figures.write(o.json);
-  std::printf("rnn: epochs=%lld steps=%lld train_loss=%.4f valid_ppl=%.2f test_ppl=%.2f tokens_per_s=%.0f\n", static_cast<long long>(run.epoch),
-              static_cast<long long>(run.steps), run.train_loss, std::exp(best), std::exp(test), rate);
+  finish(o, run, std::exp(best), std::exp(test));
   return 0;
 }
 
-int train_tutorial(const Options& o, Model& model) {
+int train_tutorial(const Options& o, const examples::Corpus& corpus, Model& model) {
+  constexpr int kBatches = 5;
   weft::Generator draws = weft::Generator(static_cast<uint64_t>(o.seed)).fork(weft::nn::name_key("tutorial"));
+  const auto fresh = [&] {
+    return examples::window(weft::randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = weft::kInt64}, &draws), 0, o.bptt);
+  };
+  resume(o, model);
   Hidden hidden = model.zero_hidden(o.batch_size);
-  const double started = examples::seconds();
-  double loss = 0, sum = 0;
-  int64_t steps = 0;
-  examples::catch_interrupt();
-  for (int64_t epoch = 1; epoch <= o.epochs && !examples::interrupted(); ++epoch) {
-    sum = 0;
-    for (int batch = 0; batch < 5; ++batch) {
-      const Tensor text = weft::randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = weft::kInt64}, &draws);
-      sum += loss = model.train_step(examples::window(text, 0, o.bptt), hidden);
-      ++steps;
-      if (o.print_losses) std::printf("step %lld loss %.17g\n", static_cast<long long>(steps), loss);
-    }
-    std::printf("Training epoch %lld\n", static_cast<long long>(epoch));
+  Run run;
+  while (run.epoch < o.epochs && !run.stop) {
+    run.begin_epoch();
+    for (int batch = 0; batch < kBatches && !run.stop; ++batch) run.step(o, model, fresh(), hidden);
+    std::printf("Training epoch %lld\n", static_cast<long long>(run.epoch));
     std::fflush(stdout);
+    examples::Figures record;
+    record.set("epoch", run.epoch);
+    record.set("train_loss", run.train_loss());
+    run.figures.append("epochs_run", record);
   }
-  const double rate = static_cast<double>(steps * o.bptt * o.batch_size) / (examples::seconds() - started);
+  run.say_if_interrupted();
+  save(o, model.snapshot());
   // There is no held-out text in the tutorial: both perplexities are of fresh batches from the same stream.
   model.train(false);
   const auto perplexity = [&] {
-    Hidden fresh = model.zero_hidden(o.batch_size);
-    const Tensor text = weft::randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = weft::kInt64}, &draws);
-    return std::exp(model.eval_loss(examples::window(text, 0, o.bptt), fresh));
+    Hidden zero = model.zero_hidden(o.batch_size);
+    return std::exp(model.eval_loss(fresh(), zero));
   };
   const double valid = perplexity(), test = perplexity();
-  std::printf("rnn: epochs=%lld steps=%lld train_loss=%.4f valid_ppl=%.2f test_ppl=%.2f tokens_per_s=%.0f\n", static_cast<long long>(o.epochs),
-              static_cast<long long>(steps), sum / 5, valid, test, rate);
+  if (o.generate > 0) generate(o, corpus, model);
+  finish(o, run, valid, test);
   return 0;
 }
 

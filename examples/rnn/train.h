@@ -9,7 +9,7 @@ namespace rnn {
 /// Trains on the corpus of options.data and prints the last line; returns the exit code.
 int train(const Options& options, const examples::Corpus& corpus, Model& model);
 
-/// The tutorial's toy run: 10 epochs of 5 seeded batches, `Training epoch N`.
-int train_tutorial(const Options& options, Model& model);
+/// The tutorial's toy run: 10 epochs of 5 seeded batches, `Training epoch N`. The corpus has words alone.
+int train_tutorial(const Options& options, const examples::Corpus& corpus, Model& model);
 
 }  // namespace rnn

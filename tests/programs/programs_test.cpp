@@ -1,76 +1,13 @@
 // The example programs as a user runs them: real processes, exit codes, last lines; and that a split run computes the numbers of a local one.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
-#include <array>
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <string>
 
-#include <sys/wait.h>
-#include <unistd.h>
+#include "program.h"
 
 namespace {
 
-struct Output {
-  int code = -1;
-  std::string text;
-  std::string last() const {
-    const size_t end = text.find_last_not_of('\n');
-    if (end == std::string::npos) return "";
-    const size_t start = text.rfind('\n', end);
-    return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1);
-  }
-  /// Lines that begin with `prefix`.
-  std::string lines(const std::string& prefix) const {
-    std::string out;
-    for (size_t at = 0; at < text.size();) {
-      const size_t end = std::min(text.find('\n', at), text.size());
-      if (text.compare(at, prefix.size(), prefix) == 0) out += text.substr(at, end - at) + "\n";
-      at = end + 1;
-    }
-    return out;
-  }
-};
-
-Output run(const std::string& command) {
-  Output out;
-  const std::string full = "timeout 90 " + std::string(WEFT_PROGRAM_DIR) + "/" + command + " 2>&1 </dev/null";
-  FILE* pipe = popen(full.c_str(), "r");
-  if (!pipe) return out;
-  std::array<char, 4096> buffer;
-  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) out.text.append(buffer.data(), n);
-  const int status = pclose(pipe);
-  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  return out;
-}
-
-/// A made-up text of three files that any seedless run repeats.
-class Corpus {
- public:
-  Corpus() : folder_(std::filesystem::path(::testing::TempDir()) / ("weft_corpus_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
-    unsigned state = 1;
-    for (const char* name : {"train", "valid", "test"}) {
-      std::ofstream file(folder_ / (std::string(name) + ".txt"));
-      for (int line = 0; line < (std::string(name) == "train" ? 120 : 30); ++line) {
-        for (int word = 0; word < 9; ++word) {
-          state = state * 1664525u + 1013904223u;
-          file << 'w' << (state >> 24) % 37 << ' ';
-        }
-        file << '\n';
-      }
-    }
-  }
-  ~Corpus() { std::filesystem::remove_all(folder_); }
-  std::string flag() const { return "--data " + folder_.string(); }
-
- private:
-  std::filesystem::path folder_;
-};
+using namespace programs;
 
 const char kSmall[] = " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --max-steps 12 --dropout 0 --print-losses ";
 
@@ -152,12 +89,12 @@ TEST(Programs, rnn_on_a_device_that_is_not_there_ends_with_one_line_and_bad_plac
 
 TEST(Programs, rnn_saves_resumes_and_generates) {
   const Corpus corpus;
-  const std::string file = (std::filesystem::path(::testing::TempDir()) / ("weft_model_" + std::to_string(getpid()) + ".safetensors")).string();
+  const Folder folder("saved");
+  const std::string file = folder.file("model.safetensors");
   const std::string base = "rnn " + corpus.flag() + " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --dropout 0 ";
   const Output first = run(base + "--mode local --max-steps 20 --save " + file);
   EXPECT_EQ(first.code, 0) << first.text;
   const Output second = run(base + "--mode distributed --max-steps 1 --lr 0 --resume " + file + " --generate 5");
-  std::filesystem::remove(file);
   EXPECT_EQ(second.code, 0) << second.text;
   const auto test_ppl = [](const std::string& line) { return line.substr(line.find("test_ppl="), line.find(" tokens_per_s") - line.find("test_ppl=")); };
   EXPECT_EQ(test_ppl(first.last()), test_ppl(second.last()));

@@ -1,0 +1,234 @@
+// Runs the example programs as a user does, as processes of their own, and makes what they read.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace programs {
+
+struct Output {
+  int code = -1;
+  std::string text;
+  std::string last() const {
+    const size_t end = text.find_last_not_of('\n');
+    if (end == std::string::npos) return "";
+    const size_t start = text.rfind('\n', end);
+    return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1);
+  }
+  /// Lines that begin with `prefix`.
+  std::string lines(const std::string& prefix) const {
+    std::string out;
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = std::min(text.find('\n', at), text.size());
+      if (text.compare(at, prefix.size(), prefix) == 0) out += text.substr(at, end - at) + "\n";
+      at = end + 1;
+    }
+    return out;
+  }
+  bool has(const std::string& part) const { return text.find(part) != std::string::npos; }
+};
+
+/// A program beside the test: words are parted by spaces, both its streams are read. It is killed after 90 s, and when the test lets it go.
+class Process {
+ public:
+  explicit Process(const std::string& command) {
+    std::vector<std::string> words;
+    std::istringstream parts(std::string(WEFT_PROGRAM_DIR) + "/" + command);
+    for (std::string word; parts >> word;) words.push_back(word);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    int ends[2];
+    if (pipe(ends) != 0) return;
+    child_ = fork();
+    if (child_ == 0) {
+      dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(ends[1], STDERR_FILENO);
+      close(ends[0]), close(ends[1]);
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    out_ = ends[0];
+  }
+  Process(const Process&) = delete;
+  ~Process() {
+    if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
+    if (out_ >= 0) close(out_);
+  }
+  /// Reads until that text has come; false: the program ended without it.
+  bool says(const std::string& text) {
+    while (!output_.has(text))
+      if (!read_more()) return false;
+    return true;
+  }
+  void interrupt() const { kill(child_, SIGINT); }
+  /// Waits for the end.
+  Output finish() {
+    while (read_more()) {}
+    int status = 0;
+    if (child_ > 0) waitpid(child_, &status, 0);
+    child_ = -1;
+    output_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    return output_;
+  }
+
+ private:
+  bool read_more() {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
+    pollfd ready{out_, POLLIN, 0};
+    if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) <= 0) {
+      output_.text += "\n(killed: it took too long)\n";
+      if (child_ > 0) kill(child_, SIGKILL);
+      return false;
+    }
+    std::array<char, 4096> buffer;
+    const ssize_t n = read(out_, buffer.data(), buffer.size());
+    if (n > 0) output_.text.append(buffer.data(), static_cast<size_t>(n));
+    return n > 0;
+  }
+  std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  pid_t child_ = -1;
+  int out_ = -1;
+  Output output_;
+};
+
+inline Output run(const std::string& command) { return Process(command).finish(); }
+
+/// A folder of its own below the tests' temporary one, gone with the object.
+class Folder {
+ public:
+  explicit Folder(const std::string& name) : path_(std::filesystem::path(::testing::TempDir()) / ("weft_" + name + "_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  Folder(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+inline std::string contents(const std::string& path) {
+  std::ostringstream out;
+  out << std::ifstream(path).rdbuf();
+  return out.str();
+}
+
+/// A made-up text of three files that any seedless run repeats; lines of nine words.
+class Corpus {
+ public:
+  explicit Corpus(unsigned words = 37, int train_lines = 120, int eval_lines = 30) : folder_("corpus") {
+    unsigned state = 1;
+    for (const char* name : {"train", "valid", "test"}) {
+      std::ofstream file(folder_.file(std::string(name) + ".txt"));
+      for (int line = 0; line < (std::string(name) == "train" ? train_lines : eval_lines); ++line) {
+        for (int word = 0; word < 9; ++word) {
+          state = state * 1664525u + 1013904223u;
+          file << 'w' << (words < 256 ? state >> 24 : state >> 8) % words << ' ';
+        }
+        file << '\n';
+      }
+    }
+  }
+  std::string flag() const { return "--data " + folder_.path(); }
+  std::string file(const std::string& name) const { return folder_.file(name); }
+
+ private:
+  Folder folder_;
+};
+
+/// Reads JSON whose outermost value is an object, and refuses what is not JSON. The object's values are kept as they are written.
+class Json {
+ public:
+  explicit Json(std::string text) : text_(std::move(text)) {
+    object(&members_);
+    skip();
+    ok_ = ok_ && at_ == text_.size();
+  }
+  bool ok() const { return ok_; }
+  const std::map<std::string, std::string>& members() const { return members_; }
+
+ private:
+  char next() {
+    skip();
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  void skip() {
+    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+  }
+  bool take(char c) {
+    if (!ok_ || next() != c) return false;
+    ++at_;
+    return true;
+  }
+  void need(char c) { ok_ = take(c); }
+  std::string string() {
+    need('"');
+    std::string out;
+    while (ok_ && at_ < text_.size() && text_[at_] != '"') {
+      if (text_[at_] == '\\') ++at_;
+      if (at_ < text_.size()) out += text_[at_++];
+    }
+    need('"');
+    return out;
+  }
+  void object(std::map<std::string, std::string>* members) {
+    need('{');
+    if (take('}')) return;
+    do {
+      const std::string name = (next(), string());
+      need(':');
+      next();
+      const size_t start = at_;
+      value();
+      if (members && ok_) ok_ = members->emplace(name, text_.substr(start, at_ - start)).second;  // a name twice is no figure's name
+    } while (take(','));
+    need('}');
+  }
+  void value() {
+    const char c = next();
+    if (c == '{') return object(nullptr);
+    if (c == '"') return static_cast<void>(string());
+    if (take('[')) {
+      if (take(']')) return;
+      do value();
+      while (take(','));
+      return need(']');
+    }
+    const size_t end = std::min(text_.find_first_of(",]} \n", at_), text_.size());
+    const std::string word = text_.substr(at_, end - at_);
+    char* rest = nullptr;
+    std::strtod(word.c_str(), &rest);
+    const bool number = !word.empty() && *rest == '\0' && (std::isdigit(static_cast<unsigned char>(c)) || c == '-') && word.find("inf") == std::string::npos;
+    ok_ = ok_ && (number || word == "true" || word == "false" || word == "null");
+    at_ = end;
+  }
+
+  std::string text_;
+  size_t at_ = 0;
+  bool ok_ = true;
+  std::map<std::string, std::string> members_;
+};
+
+}  // namespace programs
