@@ -1,6 +1,6 @@
 # tests/<group>/*.cpp is one executable test_<group>; each GoogleTest case in it is a ctest entry of its own, `Suite.claim`, with the
 # group as its label. tests/support/*.cpp is linked to all of them. Test code is compiled at -O1. The group
-# `programs` runs the example programs, which lie in WEFT_PROGRAM_DIR.
+# `programs` runs the example programs, which lie in WEFT_PROGRAM_DIR; its suites named ...Slow have `slow-` before the label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 

@@ -16,6 +16,7 @@ TEST(ProgramsSlow, rnn_of_the_default_sizes_prints_the_same_losses_locally_and_s
   const std::string base = "rnn " + corpus.flag() + " --max-steps 3 --dropout 0 --print-losses ";
   const Output local = run(base + "--mode local --threads 1");
   ASSERT_EQ(local.code, 0) << local.text;
+  EXPECT_TRUE(local.has("corpus: 10000 words")) << local.text;
   const std::string losses = local.lines("step ");
   EXPECT_EQ(std::count(losses.begin(), losses.end(), '\n'), 3) << local.text;
   for (const char* other : {"--mode local --threads 2", "--mode distributed --threads 1", "--mode distributed --threads 2"})

@@ -86,6 +86,62 @@ TEST(SimtRnnProgram, the_server_works_on_its_device_and_the_trainer_on_the_cpu) 
       }
 }
 
+/// A state with a name missing, a name too many or other sizes anywhere is refused by that name, and every parameter keeps its value.
+void expect_strict(const rnn::Options& o, rnn::Model& model) {
+  const nn::StateDict before = model.snapshot();
+  const auto expect_values = [&](const nn::StateDict& wanted) {
+    const nn::StateDict now = model.snapshot();
+    ASSERT_EQ(now.size(), wanted.size());
+    for (size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(now[i].first == wanted[i].first && equal(now[i].second, wanted[i].second)) << wanted[i].first;
+  };
+  nn::StateDict other;
+  for (const auto& [name, tensor] : before) other.emplace_back(name, tensor + 1);
+  const auto expect_refused = [&](const nn::StateDict& state, const std::string& part) {
+    EXPECT_TRUE(has(error_of<Error>([&] { model.restore(state); }), part)) << part;
+    expect_values(before);
+  };
+  for (size_t i = 0; i < other.size(); ++i) {
+    nn::StateDict state = other;
+    state[i].second = ones({1});
+    expect_refused(state, state[i].first);
+    state[i].first += "_more";
+    expect_refused(state, state[i].first);
+    state.erase(state.begin() + static_cast<std::ptrdiff_t>(i));
+    expect_refused(state, other[i].first);
+  }
+  for (const char* name : {"encoder.more", "rnn.more", "decoder.more", "more"}) {
+    nn::StateDict state = other;
+    state.emplace_back(name, ones({1}));
+    expect_refused(state, name);
+  }
+  if (o.tied) {
+    nn::StateDict state = other;
+    for (auto& [name, tensor] : state)
+      if (name == "decoder.weight") tensor = tensor + 1;
+    expect_refused(state, "differ");
+  }
+  model.restore(other);
+  expect_values(other);
+}
+
+TEST(SimtRnnProgram, a_state_of_another_model_is_refused_and_changes_nothing) {
+  open_devices();
+  for (const bool tied : {false, true})
+    for (const char* device : {"cpu", "cuda"}) {
+      rnn::Options o = options();
+      o.tied = tied, o.device = device;
+      expect_strict(o, *rnn::make_local_model(o));
+      ClusterOptions group = mapped({});
+      group.each = [&](int rank, rpc::AgentOptions& a) {
+        a.name = rank == 0 ? "trainer" : "ps";
+        if (rank == 0) a.device_maps = rnn::split_device_maps(o);
+      };
+      Cluster c(group);
+      c.run(0, [&] { expect_strict(o, *rnn::make_split_model(o)); });
+      c.shutdown();
+    }
+}
+
 TEST(SimtRnnProgram, places_name_parts_and_devices) {
   rnn::Options o;
   o.place = "encoder=cuda:1,decoder=cuda";
