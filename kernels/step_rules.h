@@ -53,8 +53,9 @@ struct Qhm {
 };
 
 /// m, v averages; p -= rate m / (sqrt(v) / root + eps), rate = lr / (1 - b1^t), root = sqrt(1 - b2^t). 28 bytes.
-struct Adam {
-  static constexpr int kState = 2;
+/// kMax: the largest v so far stands under the root. 36 bytes.
+template <bool kMax> struct AdamStep {
+  static constexpr int kState = kMax ? 3 : 2;
   Gradient gradient;
   double rate = 0, beta1 = 0, beta2 = 0, root = 1, eps = 0, shrink = 1;
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
@@ -62,24 +63,12 @@ struct Adam {
     if (shrink != 1) p *= shrink;
     s[0] = beta1 * s[0] + (1 - beta1) * d;
     s[1] = beta2 * s[1] + (1 - beta2) * (d * d);
-    p -= rate * s[0] / (sqrt(s[1]) / root + eps);
+    if constexpr (kMax) s[2] = max(s[2], s[1]);
+    p -= rate * s[0] / (sqrt(s[kState - 1]) / root + eps);
   }
 };
-
-/// Adam with the largest v so far under the root. 36 bytes.
-struct AdamMax {
-  static constexpr int kState = 3;
-  Gradient gradient;
-  double rate = 0, beta1 = 0, beta2 = 0, root = 1, eps = 0, shrink = 1;
-  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
-    const V d = gradient(p, g);
-    if (shrink != 1) p *= shrink;
-    s[0] = beta1 * s[0] + (1 - beta1) * d;
-    s[1] = beta2 * s[1] + (1 - beta2) * (d * d);
-    s[2] = max(s[2], s[1]);
-    p -= rate * s[0] / (sqrt(s[2]) / root + eps);
-  }
-};
+using Adam = AdamStep<false>;
+using AdamMax = AdamStep<true>;
 
 /// Averages with the step's own weights a1, a2; p -= lr ((1-nu1) d + nu1 m) / (sqrt((1-nu2) d^2 + nu2 v) + eps). 28 bytes.
 struct QhAdam {
