@@ -2,6 +2,8 @@
 // PyTorch's. Every option has a default; lr is in units of the parameter per gradient.
 #pragma once
 
+#include <optional>
+
 #include <weft/kernels/step_rules.h>
 #include <weft/optim/optimizer.h>
 
@@ -113,10 +115,15 @@ using QHAdam = Fused<QHAdamRule>;
 using RMSprop = Fused<RMSpropRule>;
 using Adagrad = Fused<AdagradRule>;
 
-// Settings of other methods written as QHM. Source: Ma & Yarats 2019, section 4.
-QHMOptions qhm_from_pid(double kp, double ki, double kd);
-QHMOptions qhm_from_synthesized_nesterov(double alpha, double beta1, double beta2);
+// Settings of other methods written as QHM. Source: Ma & Yarats 2019, section 4. Throws: ValueError where the formula gives no finite setting.
+/// PID control with gains kp, ki, kd.
+WEFT_API QHMOptions qhm_from_pid(double kp, double ki, double kd);
+/// Synthesized Nesterov variants. Source: Lessard, Recht & Packard 2016, section 6.
+WEFT_API QHMOptions qhm_from_synthesized_nesterov(double alpha, double beta1, double beta2);
+/// Robust momentum for an L-smooth function of condition number kappa, rho between 1 - 1 / sqrt(kappa) (fast, the default) and
+/// 1 - 1 / kappa (robust). Source: Cyrus, Hu, Van Scoy & Lessard 2018.
+WEFT_API QHMOptions qhm_from_robust_momentum(double l, double kappa, std::optional<double> rho = {});
 /// Accelerated SGD. Source: Jain et al. 2018, with delta, kappa, xi, eps.
-QHMOptions qhm_from_acc_sgd(double delta, double kappa, double xi, double eps = 0.7);
+WEFT_API QHMOptions qhm_from_acc_sgd(double delta, double kappa, double xi, double eps = 0.7);
 
 }  // namespace weft::optim

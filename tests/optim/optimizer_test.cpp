@@ -282,5 +282,30 @@ TEST(Schedule, plateau_and_step_match_pytorch) {
   EXPECT_GE(seen, 4u);
 }
 
+void expect_qhm(const QHMOptions& o, double lr, double momentum, double nu) {
+  EXPECT_NEAR(o.lr, lr, 1e-15);
+  EXPECT_NEAR(o.momentum, momentum, 1e-15);
+  EXPECT_NEAR(o.nu, nu, 1e-15);
+  EXPECT_EQ(o.weight_decay, 0);
+}
+
+TEST(QhmPresets, have_the_numbers_of_their_formulas) {
+  expect_qhm(qhm_from_pid(-0.1, 1, 3), 1, 30.0 / 31, 1.0 / 300);
+  expect_qhm(qhm_from_synthesized_nesterov(0.1, 0.9, 0.5), 1, 0.9, 17.0 / 18);
+  expect_qhm(qhm_from_robust_momentum(10, 100), 0.19 / (1 - 0.729 / 0.99), 0.729 / 0.99, 0.861244019138756);  // rho 0.9, alpha 1.9 / L
+  expect_qhm(qhm_from_robust_momentum(10, 100, 0.95), 0.363901979264844, 0.866035353535354, 0.725200725200725);
+  expect_qhm(qhm_from_acc_sgd(0.1, 1000, 10), 0.77 / 1.7, 995.1 / 1007, 6 / 7.7);
+}
+
+TEST(QhmPresets, refuse_values_without_a_finite_setting) {
+  EXPECT_THROW(qhm_from_pid(1, 0, 3), ValueError);
+  EXPECT_THROW(qhm_from_pid(1, 2, 1), ValueError);
+  EXPECT_THROW(qhm_from_synthesized_nesterov(0.1, 1, 0.5), ValueError);
+  EXPECT_THROW(qhm_from_synthesized_nesterov(0.1, 0, 0.5), ValueError);
+  EXPECT_THROW(qhm_from_robust_momentum(0, 100), ValueError);
+  EXPECT_THROW(qhm_from_robust_momentum(10, 1), ValueError);
+  EXPECT_THROW(qhm_from_acc_sgd(0.1, 1000, -1), ValueError);
+}
+
 }  // namespace
 }  // namespace weft
