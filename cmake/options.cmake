@@ -61,15 +61,13 @@ endif()
 set(WEFT_HAVE_DISTRIBUTED OFF)
 if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
   find_package(gRPC QUIET CONFIG)
-  find_package(Protobuf QUIET)
+  find_package(Protobuf QUIET)  # gRPC::grpc++ links protobuf::libprotobuf
   find_package(Boost QUIET COMPONENTS context)
-  find_program(WEFT_GRPC_PLUGIN grpc_cpp_plugin)
-  mark_as_advanced(WEFT_GRPC_PLUGIN)
-  if(gRPC_FOUND AND Protobuf_FOUND AND Protobuf_PROTOC_EXECUTABLE AND WEFT_GRPC_PLUGIN AND Boost_FOUND)
+  if(gRPC_FOUND AND Protobuf_FOUND AND Boost_FOUND)
     set(WEFT_HAVE_DISTRIBUTED ON)
   elseif(WEFT_DISTRIBUTED STREQUAL ON)
-    message(FATAL_ERROR "WEFT_DISTRIBUTED=ON: gRPC, protobuf, their compilers or Boost.Context were not found (Debian: libgrpc++-dev "
-      "protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libboost-context-dev)")
+    message(FATAL_ERROR "WEFT_DISTRIBUTED=ON: gRPC, protobuf or Boost.Context were not found (Debian: libgrpc++-dev libprotobuf-dev "
+      "libboost-context-dev)")
   endif()
 endif()
 

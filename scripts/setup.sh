@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build git pkg-config ccache                                          # tools
   libeigen3-dev libdnnl-dev                                                            # kernels
-  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libboost-context-dev  # distributed layer
+  libgrpc++-dev libprotobuf-dev libboost-context-dev                                   # distributed layer
   libgtest-dev libgmock-dev libbenchmark-dev                                           # tests and benchmarks
   python3 bible-kjv bible-kjv-text                                                     # scripts and the corpus of the demo
 )
