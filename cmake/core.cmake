@@ -9,6 +9,10 @@ endif()
 foreach(floor tensor autograd nn optim)
   weft_floor(${floor} ${PROJECT_SOURCE_DIR}/${floor}/*.cpp)
 endforeach()
+if(WEFT_HAVE_ZLIB)
+  target_compile_definitions(weft_floor_tensor PRIVATE WEFT_WITH_ZLIB)
+  target_link_libraries(weft_floor_tensor PRIVATE ZLIB::ZLIB)
+endif()
 
 # What core and the CUDA library compare when they meet, and the file that a shared core brings to open that library.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/backend.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/device/plugin.cpp PROPERTIES
@@ -36,4 +40,7 @@ target_compile_features(weft_core PUBLIC cxx_std_20)
 target_link_libraries(weft_core PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
 if(WEFT_HAVE_ONEDNN)
   target_link_libraries(weft_core PRIVATE weft::onednn)
+endif()
+if(WEFT_HAVE_ZLIB)
+  target_link_libraries(weft_core PRIVATE ZLIB::ZLIB)
 endif()

@@ -1,4 +1,5 @@
-# Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED, WEFT_HAVE_ONEDNN and WEFT_HAVE_CUDA behind.
+# Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED,
+# WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
@@ -8,7 +9,7 @@ option(WEFT_WERROR "Treat warnings in weft's own code as errors" ${PROJECT_IS_TO
 option(WEFT_UNITY "Compile several sources of weft's libraries at a time, and the tests with a precompiled header: quicker as a whole, slower after a change of one file" OFF)
 option(WEFT_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 
-foreach(feature DISTRIBUTED ONEDNN CUDA)
+foreach(feature DISTRIBUTED ONEDNN ZLIB CUDA)
   set(WEFT_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE WEFT_${feature} PROPERTY STRINGS AUTO ON OFF)
   if(NOT WEFT_${feature} MATCHES "^(AUTO|ON|OFF)$")
@@ -58,6 +59,16 @@ if(NOT WEFT_ONEDNN STREQUAL OFF)
   endif()
 endif()
 
+set(WEFT_HAVE_ZLIB OFF)
+if(NOT WEFT_ZLIB STREQUAL OFF)
+  find_package(ZLIB QUIET)
+  if(ZLIB_FOUND)
+    set(WEFT_HAVE_ZLIB ON)
+  elseif(WEFT_ZLIB STREQUAL ON)
+    message(FATAL_ERROR "WEFT_ZLIB=ON: zlib was not found (Debian: zlib1g-dev)")
+  endif()
+endif()
+
 set(WEFT_HAVE_DISTRIBUTED OFF)
 if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
   find_package(gRPC QUIET CONFIG)
@@ -83,4 +94,4 @@ if(NOT WEFT_CUDA STREQUAL OFF)
   endif()
 endif()
 
-message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")
+message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")

@@ -80,6 +80,8 @@ def check_includes(name, lines, grpc_files, out):
             out.append(f"{where}: Eigen stays in kernels/cpu/*.cpp and kernels/cpu/isa/")
         if CUDA.match(header) and not name.startswith("kernels/cuda/") and not name.endswith((".cu", ".cuh")):
             out.append(f"{where}: CUDA headers stay in kernels/cuda")
+        if header == "zlib.h" and floor in BELOW and name != "tensor/inflate.cpp":
+            out.append(f"{where}: zlib stays in tensor/inflate.cpp")
         if GRPC.search(header):
             if floor == "distributed" and name.endswith(".cpp"):
                 grpc_files.add(name)

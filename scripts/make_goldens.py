@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 
 import torch
 
-from goldens import layers, losses, ops, optim
+from goldens import layers, losses, npz, ops, optim
 from goldens.store import SEED
 
 
@@ -30,7 +30,7 @@ def main():
     torch.manual_seed(SEED)
     print(f"PyTorch {torch.__version__}, seed {SEED}")
     os.makedirs(options.folder, exist_ok=True)
-    sizes = [file.write(options.folder) for part in (layers, losses, ops, optim) for file in part.files()
+    sizes = [file.write(options.folder) for part in (layers, losses, npz, ops, optim) for file in part.files()
              if not options.only or options.only in file.name]
     print(f"{len(sizes)} files, {sum(sizes)} bytes")
     optim.print_table()

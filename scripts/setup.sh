@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build git pkg-config ccache                                          # tools
-  libeigen3-dev libdnnl-dev                                                            # kernels
+  libeigen3-dev libdnnl-dev zlib1g-dev                                                 # kernels, compressed .npz files
   libgrpc++-dev libprotobuf-dev libboost-context-dev                                   # distributed layer
   libgtest-dev libgmock-dev libbenchmark-dev                                           # tests and benchmarks
   python3 bible-kjv bible-kjv-text                                                     # scripts and the corpus of the demo

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <weft/kernels/backend.h>
+
 namespace weft::detail {
 
 FileReader::FileReader(const char* what, const std::string& path) : what_(what), path_(path) {
@@ -69,5 +71,18 @@ void FileWriter::commit() {
 }
 
 void FileWriter::fail(const char* doing) const { throw IoError(str(what_, ": ", path_, ": cannot ", doing, ": ", std::strerror(errno))); }
+
+Tensor host_copy(const Tensor& x) {
+  Context context;
+  Tensor y = x;
+  if (!x.is_contiguous()) {
+    y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+    backend(x.device()).copy(context, x.view_of(), y.view_of());
+  }
+  if (y.device().is_cpu()) return y;
+  Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
+  backend(x.device()).copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
+  return host;
+}
 
 }  // namespace weft::detail

@@ -1,5 +1,5 @@
 // Whole files with errors that name the file (library internal). A FileWriter writes to a sibling temporary file that takes the name at
-// commit(), so a crash or a full disk never leaves half a file under it.
+// commit(), so a crash or a full disk never leaves half a file under it. host_copy() gives the bytes that go into one.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include <weft/kernels/error.h>
+#include <weft/tensor/tensor.h>
 
 namespace weft::detail {
 
@@ -46,5 +47,8 @@ class FileWriter {
   std::FILE* file_ = nullptr;
   uint64_t position_ = 0;
 };
+
+/// x itself when it lies row-major on the host, else a copy that does.
+Tensor host_copy(const Tensor& x);
 
 }  // namespace weft::detail

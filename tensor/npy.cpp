@@ -29,7 +29,7 @@ Tensor load_npy(const std::string& path) {
 }
 
 void save_npy(const std::string& path, const Tensor& x) {
-  const Tensor host = detail::npy_host_copy(x);
+  const Tensor host = detail::host_copy(x);
   const std::string header = detail::write_npy_header(x.dtype(), x.sizes());
   detail::FileWriter file("save_npy", path);
   file.write(header.data(), header.size());

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include <weft/kernels/backend.h>
+#include <weft/tensor/file_io.h>
 
 namespace weft::detail {
 namespace {
@@ -163,20 +163,7 @@ Tensor npy_from_fortran(const Tensor& reversed, const Shape& sizes) {
     strides[d] = step;
     step *= sizes[d];
   }
-  return npy_host_copy(alias(reversed, sizes, strides, 0));
-}
-
-Tensor npy_host_copy(const Tensor& x) {
-  Context context;
-  Tensor y = x;
-  if (!x.is_contiguous()) {
-    y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
-    backend(x.device()).copy(context, x.view_of(), y.view_of());
-  }
-  if (y.device().is_cpu()) return y;
-  Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
-  backend(x.device()).copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
-  return host;
+  return host_copy(alias(reversed, sizes, strides, 0));
 }
 
 void npy_normalise_bools(const Tensor& x) {

@@ -27,8 +27,6 @@ template <class F>
 Tensor read_npy_data(const NpyHeader& header, F&& fill);
 /// Column-major to row-major: x holds the elements in reversed sizes.
 Tensor npy_from_fortran(const Tensor& reversed, const Shape& sizes);
-/// Row-major on the host.
-Tensor npy_host_copy(const Tensor& x);
 void npy_normalise_bools(const Tensor& x);
 
 template <class F>

@@ -1,11 +1,14 @@
-// .npz: a zip archive whose members are stored. Sizes and offsets at or above 4 GiB go into zip64 fields, in both directions.
+// .npz: a zip archive. Members are written stored, and read stored or deflated. Sizes and offsets at or above 4 GiB go into zip64 fields, in
+// both directions.
 #include <weft/tensor/npy.h>
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <unordered_set>
 
 #include <weft/tensor/file_io.h>
+#include <weft/tensor/inflate.h>
 #include <weft/tensor/npy_format.h>
 
 namespace weft {
@@ -82,7 +85,7 @@ void save_npz(const std::string& path, const NamedTensors& tensors) {
   const auto put = [&](const Bytes& b) { file.write(b.text.data(), b.text.size()); };
   std::vector<Member> members;
   for (const auto& [name, x] : tensors) {
-    const Tensor host = detail::npy_host_copy(x);
+    const Tensor host = detail::host_copy(x);
     const std::string header = detail::write_npy_header(x.dtype(), x.sizes());
     const uint64_t bytes = static_cast<uint64_t>(host.numel() * size_of(host.dtype()));
     Crc32 crc;
@@ -179,26 +182,35 @@ NamedTensors load_npz(const std::string& path) {
     }
     at += 46 + name_length + extra_length + comment;
     if (get(&entry[8], 2) & 1) file.fail(str("member ", name, " is encrypted"));
-    if (method != 0) file.fail(str("member ", name, " is compressed (method ", method, "); only stored members are read"));
-    if (size != packed) file.fail(str("member ", name, " is stored but its two sizes differ"));
+    if (method != 0 && method != 8) file.fail(str("member ", name, " is compressed by method ", method, "; stored and deflated members are read"));
+    if (method == 8 && size / detail::Inflater::kMaxRatio > packed) file.fail(str("member ", name, " claims to unpack from ", packed, " to ", size, " bytes"));
+    if (method == 0 && size != packed) file.fail(str("member ", name, " is stored but its two sizes differ"));
     const auto local = bytes_at(offset, 30);
     if (get(&local[0], 4) != kLocal) file.fail(str("member ", name, ": no header at byte ", offset));
     const uint64_t begin = offset + 30 + get(&local[26], 2) + get(&local[28], 2);
-    if (begin > file.size() || size > file.size() - begin) file.fail(str("member ", name, " reaches past the end of the file"));
+    if (begin > file.size() || packed > file.size() - begin) file.fail(str("member ", name, " reaches past the end of the file"));
     try {
-      const auto first = bytes_at(begin, size < 12 ? size : 12);
+      file.seek(begin);
+      std::optional<detail::Inflater> inflater;
+      if (method == 8) inflater.emplace(file, packed);
+      Crc32 crc;
+      const auto read = [&](void* to, uint64_t n) {
+        if (inflater) inflater->read(to, n);
+        else file.read(to, n);
+        crc.add(to, n);
+      };
+      std::vector<unsigned char> head(size < 12 ? size : 12);
+      read(head.data(), head.size());
+      const uint64_t first = head.size();
       uint64_t prefix = 0, length = 0;
-      detail::read_npy_prefix(first.data(), first.size(), prefix, length);
-      if (length > size - prefix) throw IoError("the .npy header is cut off");
-      const auto head = bytes_at(begin, prefix + length);
+      detail::read_npy_prefix(head.data(), first, prefix, length);
+      if (length > size - prefix || prefix + length < first) throw IoError("the .npy header is cut off");
+      head.resize(prefix + length);
+      read(head.data() + first, head.size() - first);
       const detail::NpyHeader header = detail::read_npy_dictionary(std::string_view(reinterpret_cast<const char*>(head.data()) + prefix, length));
       if (detail::npy_data_bytes(header) != size - prefix - length) throw IoError(str("shape ", header.sizes, " does not fit ", size - prefix - length, " bytes"));
-      Crc32 crc;
-      crc.add(head.data(), head.size());
-      Tensor x = detail::read_npy_data(header, [&](void* to, uint64_t n) {
-        file.read(to, n);
-        crc.add(to, n);
-      });
+      Tensor x = detail::read_npy_data(header, read);
+      if (inflater) inflater->finish();
       if (crc.value() != crc_wanted) throw IoError("the checksum is wrong");
       if (name.size() > 4 && name.ends_with(".npy")) name.resize(name.size() - 4);
       out.emplace_back(std::move(name), std::move(x));

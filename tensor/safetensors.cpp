@@ -175,20 +175,6 @@ SafetensorsFile load_safetensors(const std::string& path) {
 
 namespace {
 
-/// Row-major bytes on the host.
-Tensor host_copy(const Tensor& x) {
-  Context context;
-  Tensor y = x;
-  if (!x.is_contiguous()) {
-    y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
-    backend(x.device()).copy(context, x.view_of(), y.view_of());
-  }
-  if (y.device().is_cpu()) return y;
-  Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
-  backend(x.device()).copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
-  return host;
-}
-
 /// First and one past the last byte that x touches in its storage.
 std::pair<int64_t, int64_t> span_of(const Tensor& x) {
   int64_t low = x.storage_offset(), high = low;
@@ -259,7 +245,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   file.write(&length, 8);
   file.write(header.data(), length);
   for (const Item& item : items) {
-    const Tensor host = host_copy(*item.x);
+    const Tensor host = detail::host_copy(*item.x);
     file.write(host.raw(), static_cast<uint64_t>(host.numel() * size_of(host.dtype())));
   }
   file.commit();

@@ -1,1 +1,1 @@
-"""The parts of make_goldens.py: store (files and cases), layers, losses, ops, optim and schedules."""
+"""The parts of make_goldens.py: store (files and cases), layers, losses, npz, ops, optim and schedules."""
