@@ -14,7 +14,11 @@ Tensor add(In a, In b, Scalar alpha) {
 }
 
 Tensor sub(In a, In b, Scalar alpha) {
-  if (alpha.d != 1) return add(a.get(), b.get(), alpha.integral ? Scalar(-alpha.i) : Scalar(-alpha.d));
+  if (alpha.d != 1) {
+    launch::check_devices("sub", a, b);
+    broadcast("sub", a->sizes(), b->sizes());
+    return add(a.get(), b.get(), alpha.integral ? Scalar(-alpha.i) : Scalar(-alpha.d));
+  }
   return record("sub", binary(Binary::kSub, a, b), {a, b},
                 [](const Tensor& g, Needs needs) -> GradList { return {g, needs[1] ? neg(g) : Tensor()}; });
 }

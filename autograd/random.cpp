@@ -13,6 +13,13 @@ Tensor drop(const Tensor& x, double p, PhiloxKey key) {
   return record("dropout", y, {x}, [p, key](const Tensor& g, Needs) -> GradList { return {drop(g, p, key)}; });
 }
 
+/// The first element of p that is not sound: its place in row-major order and its number. Place -1: all are.
+std::pair<int64_t, double> first_unsound(const Tensor& p, const Tensor& sound) {
+  if (all(sound).item<bool>()) return {-1, 0};
+  const int64_t at = nonzero(logical_not(reshape(sound, {-1}))).select(0, 0).item<int64_t>();
+  return {at, reshape(p, {-1}).select(0, at).item<double>()};
+}
+
 }  // namespace
 
 Tensor dropout(In x, double p, bool training, Generator* generator) {
@@ -33,9 +40,9 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
   if (width == 0) throw ValueError(str("multinomial: no weights to draw from in ", weights->sizes()));
   if (rows != 0 && p.device().is_cpu()) {  // other devices report it themselves, without a wait here
     const Tensor possible = gt(p, 0);
-    const bool sound = all(logical_and(ge(p, 0), isfinite(p))).item<bool>();
-    const int64_t fewest = sound ? min(sum(possible, {1})).item<int64_t>() : 0;
-    if (!sound) throw ValueError("multinomial: a weight is negative or not finite");
+    const auto [bad, weight] = first_unsound(p, logical_and(ge(p, 0), isfinite(p)));
+    if (bad >= 0) throw ValueError(str("multinomial: weight ", weight, " of class ", bad % width, " in row ", bad / width, " is negative or not finite"));
+    const int64_t fewest = min(sum(possible, {1})).item<int64_t>();
     if (fewest < (replacement ? 1 : count))
       throw ValueError(str("multinomial: ", count, replacement ? " draws" : " draws without replacement", " from a row with ", fewest, " positive weights"));
   }
@@ -48,7 +55,10 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
 Tensor bernoulli(In p, Generator* generator) {
   launch::check_floating("bernoulli", p);
   NoGrad quiet;
-  if (p->device().is_cpu() && !all(logical_and(ge(p.get(), 0), le(p.get(), 1))).item<bool>()) throw ValueError("bernoulli: a probability is outside [0, 1]");
+  if (p->device().is_cpu()) {
+    if (const auto [bad, chance] = first_unsound(p, logical_and(ge(p.get(), 0), le(p.get(), 1))); bad >= 0)
+      throw ValueError(str("bernoulli: probability ", chance, " of element ", bad, " is outside [0, 1]"));
+  }
   Tensor y = empty(p->sizes(), {.dtype = p->dtype(), .device = p->device()});
   if (y.numel() != 0)
     launch::backend_of(y).bernoulli(launch::context(), chosen(generator).take(p->numel()), p->view_of(), y.view_of());

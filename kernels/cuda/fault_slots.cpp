@@ -33,7 +33,7 @@ void throw_what(Fault& slot) {
     case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ", seen.bound, ")"));
     case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
     case Fault::kNoWeight: throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
-    case Fault::kChance: throw ValueError(str("bernoulli: the probability ", seen.number, " at position ", seen.position, " is outside [0, 1]"));
+    case Fault::kChance: throw ValueError(str("bernoulli: probability ", seen.number, " of element ", seen.position, " is outside [0, 1]"));
     default: throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ", seen.bound, " draws without replacement"));
   }
 }

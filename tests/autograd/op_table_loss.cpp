@@ -192,8 +192,8 @@ std::vector<Row> rnn_rows() {
     bool reverse;
   };
   std::vector<Row> rows;
-  for (const Kind& k : {Kind{"rnn_layer_lstm", RnnMode::kLstm, 4, false}, Kind{"rnn_layer_lstm_reverse", RnnMode::kLstm, 4, true}, Kind{"rnn_layer_gru", RnnMode::kGru, 3, false},
-                        Kind{"rnn_layer_gru_reverse", RnnMode::kGru, 3, true}, Kind{"rnn_layer_tanh", RnnMode::kTanh, 1, false}, Kind{"rnn_layer_relu", RnnMode::kRelu, 1, true}}) {
+  for (const Kind& k : {Kind{"lstm", RnnMode::kLstm, 4, false}, Kind{"lstm_reverse", RnnMode::kLstm, 4, true}, Kind{"gru", RnnMode::kGru, 3, false},
+                        Kind{"gru_reverse", RnnMode::kGru, 3, true}, Kind{"rnn_tanh", RnnMode::kTanh, 1, false}, Kind{"rnn_relu", RnnMode::kRelu, 1, true}}) {
     const bool lstm = k.mode == RnnMode::kLstm;
     const auto shapes = [&](int64_t t, int64_t n, int64_t i, int64_t h) {
       const int64_t rows_of = k.gates * h;

@@ -62,7 +62,8 @@ inline std::vector<DType> every_type() { return {kFloat32, kFloat64, kFloat16, k
 using Tensors = std::vector<Tensor>;
 using Hosts = std::vector<Host>;
 
-/// A wrong call: the error's type by name and a part of its text beside the op's name.
+/// A wrong call: the error's type by name and a part of its text. The text must begin with the op's name, and tell a number where the part
+/// is no more than that name.
 struct Wrong {
   std::string type;  ///< "ShapeError", "DTypeError", "IndexError", "ValueError"
   std::string text;

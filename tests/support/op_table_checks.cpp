@@ -122,6 +122,11 @@ void wrong_arguments(const Row& row, Device) {
       type = "another error", text = e.what();
     }
     EXPECT_EQ(type, wrong.type) << row.name << ": " << text;
+    const std::string op = text.substr(0, text.find(": "));
+    EXPECT_TRUE(op.size() < text.size() && row.name.starts_with(op)) << row.name << ": the text \"" << text << "\" does not begin with the name of the operation";
+    if (op.find(wrong.text) != std::string::npos) {
+      EXPECT_NE(text.find_first_of("0123456789", op.size()), std::string::npos) << row.name << ": the text \"" << text << "\" tells no value";
+    }
     EXPECT_NE(text.find(wrong.text), std::string::npos) << row.name << ": the text \"" << text << "\" does not say \"" << wrong.text << "\"";
   }
 }
