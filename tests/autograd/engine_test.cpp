@@ -9,20 +9,17 @@
 #include <weft/autograd/gradcheck.h>
 #include <weft/autograd/ops.h>
 
+#include "support/errors.h"
+
 namespace weft {
 namespace {
+
+using test::error_of;
+using test::has;
 
 Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
-
-/// The text of the error that `f` throws; "" when it throws none.
-template <class F>
-std::string error_of(F&& f) {
-  try { f(); } catch (const AutogradError& e) { return e.what(); }
-  return "";
-}
-#define EXPECT_SAYS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << text
 
 TEST(Backward, gradients_of_a_product_reach_both_leaves) {
   const Tensor a = leaf({2, 3}), b = leaf({5, 7});
@@ -63,7 +60,7 @@ TEST(Backward, gradients_are_cast_to_the_leaf) {
 TEST(Backward, explicit_gradients_seed_non_scalars) {
   const Tensor x = leaf({1, 2, 3});
   const Tensor y = mul(x, x);
-  EXPECT_SAYS(error_of([&] { y.backward(); }), "[3]");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { y.backward(); }), "[3]"));
   EXPECT_THROW(y.backward(ones({2}, {.dtype = kFloat64})), ShapeError);
   y.backward(tensor({1, 10, 100}, {.dtype = kFloat64}));
   EXPECT_EQ(values(x.grad()), (Numbers{2, 40, 600}));
@@ -108,19 +105,19 @@ TEST(Backward, several_roots_run_in_one_pass) {
 }
 
 TEST(Backward, constants_and_missing_graphs_are_errors) {
-  EXPECT_SAYS(error_of([] { ones({1}).backward(); }), "does not require grad");
+  EXPECT_TRUE(has(error_of<AutogradError>([] { ones({1}).backward(); }), "does not require grad"));
   const Tensor x = leaf({1});
   EXPECT_FALSE(mul(x.detach(), x.detach()).requires_grad());
-  EXPECT_SAYS(error_of([&] { backward({}); }), "no tensors");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { backward({}); }), "no tensors"));
 }
 
 TEST(Backward, a_second_backward_says_retain_graph) {
   const Tensor x = leaf({3});
   const Tensor y = mul(x, x);
   y.backward();
-  const std::string why = error_of([&] { y.backward(); });
-  EXPECT_SAYS(why, "second time");
-  EXPECT_SAYS(why, "retain_graph");
+  const std::string why = error_of<AutogradError>([&] { y.backward(); });
+  EXPECT_TRUE(has(why, "second time"));
+  EXPECT_TRUE(has(why, "retain_graph"));
   EXPECT_EQ(values(x.grad()), Numbers{6});
 }
 
@@ -182,7 +179,7 @@ TEST(Backward, factors_of_constants_are_not_kept) {
 TEST(Grad, unused_inputs_are_errors_unless_allowed) {
   const Tensor x = leaf({2}), unused = leaf({3});
   const Tensor y = mul(x, x);
-  EXPECT_SAYS(error_of([&] { grad({y}, {x, unused}, {}, {.retain_graph = true}); }), "not reached");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { grad({y}, {x, unused}, {}, {.retain_graph = true}); }), "not reached"));
   const std::vector<Tensor> g = grad({y}, {x, unused}, {}, {.allow_unused = true});
   EXPECT_EQ(values(g[0]), Numbers{4});
   EXPECT_FALSE(g[1].defined());
@@ -245,13 +242,13 @@ TEST(GradMode, inference_mode_restores_what_was) {
 }
 
 TEST(Leaves, only_floating_leaves_may_require_grad) {
-  EXPECT_SAYS(error_of([] { ones({2}, {.dtype = kInt64}).requires_grad_(); }), "int64");
+  EXPECT_TRUE(has(error_of<AutogradError>([] { ones({2}, {.dtype = kInt64}).requires_grad_(); }), "int64"));
   const Tensor x = leaf({2});
   Tensor y = mul(x, x);
   EXPECT_FALSE(y.is_leaf());
   EXPECT_STREQ(x.grad_fn_name(), "");
   EXPECT_STRNE(y.grad_fn_name(), "");
-  EXPECT_SAYS(error_of([&] { y.requires_grad_(false); }), y.grad_fn_name());
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { y.requires_grad_(false); }), y.grad_fn_name()));
   EXPECT_TRUE(y.requires_grad_(true).requires_grad());
   EXPECT_TRUE(ones({2}).is_leaf());
 }
@@ -369,18 +366,18 @@ TEST(Anomaly, nan_gradients_name_the_forward_call) {
   const Tensor x = leaf({0});
   DetectAnomaly on;
   const Tensor y = mul(sqrt(x), 0.0);
-  const std::string why = error_of([&] { y.sum().backward(); });
-  EXPECT_SAYS(why, "NaN");
-  EXPECT_SAYS(why, "forward call: ");
+  const std::string why = error_of<AutogradError>([&] { y.sum().backward(); });
+  EXPECT_TRUE(has(why, "NaN"));
+  EXPECT_TRUE(has(why, "forward call: "));
 }
 
 TEST(Dot, lists_nodes_and_leaves) {
   const Tensor x = leaf({2});
   const std::string text = to_dot({mul(x, x).sum()});
   EXPECT_TRUE(text.starts_with("digraph")) << text;
-  EXPECT_SAYS(text, "leaf");
-  EXPECT_SAYS(text, "n0 -> n1");
-  EXPECT_SAYS(error_of([] { to_dot({ones({1})}); }), "history");
+  EXPECT_TRUE(has(text, "leaf"));
+  EXPECT_TRUE(has(text, "n0 -> n1"));
+  EXPECT_TRUE(has(error_of<AutogradError>([] { to_dot({ones({1})}); }), "history"));
 }
 
 }  // namespace

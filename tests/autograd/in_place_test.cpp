@@ -6,24 +6,18 @@
 #include <weft/autograd/gradcheck.h>
 #include <weft/autograd/ops.h>
 
+#include "support/errors.h"
+
 namespace weft {
 namespace {
+
+using test::error_of;
+using test::has;
 
 constexpr TensorOptions kDouble{.dtype = kFloat64};
 Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
-
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const AutogradError& e) {
-    return e.what();
-  }
-  return "";
-}
-#define EXPECT_SAYS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << text
 
 /// gradcheck and gradgradcheck of a function of one list of inputs.
 void check(const TensorFunction& f, const std::vector<Tensor>& inputs) {
@@ -35,8 +29,8 @@ void check(const TensorFunction& f, const std::vector<Tensor>& inputs) {
 
 TEST(InPlace, leaf_that_requires_grad_is_refused_and_unchanged) {
   Tensor p = leaf({1, 2});
-  EXPECT_SAYS(error_of([&] { p.add_(1); }), "add_");
-  EXPECT_SAYS(error_of([&] { p.narrow(0, 0, 1).mul_(2); }), "view of a leaf");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { p.add_(1); }), "add_"));
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { p.narrow(0, 0, 1).mul_(2); }), "view of a leaf"));
   EXPECT_EQ(values(p), (Numbers{1, 2}));
   NoGrad off;
   p.add_(1);
@@ -51,9 +45,9 @@ TEST(InPlace, saved_tensor_written_later_is_found_out) {
   Tensor y = mul(x, 2.0);
   const Tensor z = mul(y, y);
   y.add_(1);
-  const std::string why = error_of([&] { z.sum().backward(); });
-  EXPECT_SAYS(why, "[2]");
-  EXPECT_SAYS(why, "found version 1, expected 0");
+  const std::string why = error_of<AutogradError>([&] { z.sum().backward(); });
+  EXPECT_TRUE(has(why, "[2]"));
+  EXPECT_TRUE(has(why, "found version 1, expected 0"));
 }
 
 TEST(InPlace, saved_parameter_written_under_no_grad_is_found_out) {
@@ -63,7 +57,7 @@ TEST(InPlace, saved_parameter_written_under_no_grad_is_found_out) {
     NoGrad off;
     p.mul_(2);
   }
-  EXPECT_SAYS(error_of([&] { y.backward(); }), "in place");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { y.backward(); }), "in place"));
 }
 
 TEST(InPlace, writes_before_the_save_are_fine) {
@@ -163,8 +157,8 @@ TEST(InPlace, detached_alias_of_a_result_is_refused_in_grad_mode) {
   const Tensor x = leaf({1, 2});
   const Tensor y = mul(x, 2.0);
   Tensor d = y.detach();
-  EXPECT_SAYS(error_of([&] { d.mul_(3); }), "detached alias");
-  EXPECT_SAYS(error_of([&] { d.narrow(0, 0, 1).zero_(); }), "detached alias");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { d.mul_(3); }), "detached alias"));
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { d.narrow(0, 0, 1).zero_(); }), "detached alias"));
   EXPECT_EQ(values(y), (Numbers{2, 4}));
   y.sum().backward();
   EXPECT_EQ(values(x.grad()), (Numbers{2, 2}));
@@ -181,7 +175,7 @@ TEST(InPlace, detached_alias_of_a_leaf_takes_values_but_no_history) {
   const Tensor p = leaf({1, 2}), q = leaf({3, 4});
   p.detach().mul_(2);
   EXPECT_EQ(values(p), (Numbers{2, 4}));
-  EXPECT_SAYS(error_of([&] { p.detach().copy_(q); }), "detached alias");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { p.detach().copy_(q); }), "detached alias"));
   EXPECT_EQ(values(p), (Numbers{2, 4}));
 }
 
@@ -193,7 +187,7 @@ TEST(InPlace, write_through_a_detached_alias_under_no_grad_is_found_by_its_users
     NoGrad off;
     y.detach().mul_(3);
   }
-  EXPECT_SAYS(error_of([&] { z.sum().backward(); }), "in place");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { z.sum().backward(); }), "in place"));
 }
 
 TEST(InPlace, view_taken_under_no_grad_is_like_detach) {
@@ -205,7 +199,7 @@ TEST(InPlace, view_taken_under_no_grad_is_like_detach) {
     view = y.narrow(0, 0, 1);
   }
   EXPECT_FALSE(view.requires_grad());
-  EXPECT_SAYS(error_of([&] { view.mul_(x.narrow(0, 0, 1)); }), "detached alias");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { view.mul_(x.narrow(0, 0, 1)); }), "detached alias"));
   EXPECT_EQ(values(y), (Numbers{2, 4}));
 }
 
@@ -224,21 +218,21 @@ TEST(InPlace, recorded_view_of_a_leaf_sees_a_step_through_its_version) {
     NoGrad off;
     Tensor(p).mul_(2);
   }
-  EXPECT_SAYS(error_of([&] { y.sum().backward(); }), "in place");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { y.sum().backward(); }), "in place"));
 }
 
 TEST(InPlace, base_of_a_leaf_view_cannot_take_a_history) {
   const Tensor p = leaf({1, 2});
   Tensor y = zeros({2}, kDouble);
   Tensor view = y.narrow(0, 0, 1).requires_grad_();
-  EXPECT_SAYS(error_of([&] { y.copy_(p); }), "another tensor");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { y.copy_(p); }), "another tensor"));
   EXPECT_EQ(values(y), (Numbers{0, 0}));
 }
 
 TEST(InPlace, detach_of_a_view_is_refused_in_place) {
   const Tensor x = leaf({1, 2});
   Tensor view = mul(x, 2.0).narrow(0, 0, 1);
-  EXPECT_SAYS(error_of([&] { view.detach_(); }), "view");
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { view.detach_(); }), "view"));
 }
 
 TEST(InPlace, integer_tensors_cannot_take_a_history) {
