@@ -6,7 +6,9 @@
 #   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-[ ! -d /usr/local/cuda/bin ] || PATH=$PATH:/usr/local/cuda/bin
+for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do  # a toolkit that is installed, but not on PATH
+  [ ! -x "$toolkit/bin/nvcc" ] || command -v nvcc >/dev/null || PATH=$PATH:$toolkit/bin
+done
 export CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}  # cuDNN's recurrent layers repeat their bits with it
 quick=() prebuilt='' filter=. bench=yes carried=build/gpu_pack
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
