@@ -163,7 +163,8 @@ int main(int argc, char** argv) {
   args.add("plot", o.plot, "write the learning curve here (SVG)");
   args.add("json", o.json, "write the figures here");
   args.parse(argc, argv);
-  if (o.world_size < 2 || o.world_size > examples::kMostWorkers || o.log_interval < 1 || o.max_episodes < 0 || !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0)) {
+  if (o.world_size < 2 || o.world_size > examples::kMostWorkers || o.log_interval < 1 || o.max_episodes < 0 ||
+      !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0)) {
     std::fprintf(stderr, "cartpole: world-size must be 2 to 1000, log-interval at least 1, gamma in [0, 1], the rest not negative\n");
     return 2;
   }

@@ -102,7 +102,8 @@ Outcome train(const RRef<SharedNet>& net, const RRef<Board>& board, const std::s
     optimizer.step(context.id());
     losses.push_back(loss.item<double>());
     const int64_t done = static_cast<int64_t>(losses.size()), fresh = (done - 1) % kReportEvery + 1;
-    if (fresh == kReportEvery || done == steps) go_on = board.rpc_sync<&Board::report>(fresh, std::accumulate(losses.end() - fresh, losses.end(), 0.0));
+    if (fresh == kReportEvery || done == steps)
+      go_on = board.rpc_sync<&Board::report>(fresh, std::accumulate(losses.end() - fresh, losses.end(), 0.0));
   }
   const auto tenth = std::max<std::ptrdiff_t>(std::ssize(losses) / 10, 1);
   const auto mean = [&](auto from) { return std::accumulate(from, from + tenth, 0.0) / static_cast<double>(tenth); };
@@ -124,7 +125,8 @@ int drive(const Options& o) {
   std::vector<weft::rpc::Future<Outcome>> running;
   for (int64_t t = 0; t < o.trainers; ++t) {
     const int64_t mine = o.steps / o.trainers + (t < o.steps % o.trainers);
-    running.push_back(weft::rpc::rpc_async<train>({"trainer" + std::to_string(t + 1), weft::rpc::Duration::zero()}, net, board_rref, o.optimizer, t, mine, o.seed));
+    running.push_back(weft::rpc::rpc_async<train>({"trainer" + std::to_string(t + 1), weft::rpc::Duration::zero()}, net, board_rref, o.optimizer, t,
+                                                  mine, o.seed));
   }
   Outcome mean;
   for (const Outcome& one : weft::rpc::wait_all(running)) {

@@ -16,7 +16,8 @@ class LocalModel : public Model {
   explicit LocalModel(const Options& o)
       : options_(o), embedding_(o.vocabulary, o.emsize, o.dropout, static_cast<uint64_t>(o.seed)), rnn_(make_recurrent(o)),
         decoder_(o.vocabulary, o.nhid, o.dropout, static_cast<uint64_t>(o.seed), o.tied ? embedding_.encoder.weight : Tensor()),
-        whole_({{"encoder", &embedding_.encoder}, {"rnn", rnn_.get()}, {"decoder", &decoder_}}), encoder_device_(o.placed("encoder")), rnn_device_(o.placed("rnn")), decoder_device_(o.placed("decoder")) {
+        whole_({{"encoder", &embedding_.encoder}, {"rnn", rnn_.get()}, {"decoder", &decoder_}}),
+        encoder_device_(o.placed("encoder")), rnn_device_(o.placed("rnn")), decoder_device_(o.placed("decoder")) {
     embedding_.to(encoder_device_);
     rnn_->to(rnn_device_);
     decoder_.to(decoder_device_);

@@ -92,7 +92,7 @@ Options parse(int argc, char** argv) {
     if (!args.given("lr")) o.lr = 0.05;
     if (!args.given("epochs")) o.epochs = 10;
   }
-  if (o.tied && o.nhid != o.emsize) reject("--tied needs --nhid equal to --emsize, they are " + std::to_string(o.nhid) + " and " + std::to_string(o.emsize));
+  if (o.tied && o.nhid != o.emsize) reject("--tied needs --nhid equal to --emsize: " + std::to_string(o.nhid) + " and " + std::to_string(o.emsize));
   return o;
 }
 
