@@ -4,10 +4,7 @@ add_library(weft_plugin_core SHARED ${weft_core_objects} ${weft_cuda_loader})
 set_target_properties(weft_plugin_core PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME weft_core LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugin
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_include_directories(weft_plugin_core PUBLIC ${WEFT_INCLUDE_DIR})
-target_link_libraries(weft_plugin_core PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
-if(WEFT_HAVE_ONEDNN)
-  target_link_libraries(weft_plugin_core PRIVATE weft::onednn)
-endif()
+target_link_libraries(weft_plugin_core PUBLIC Threads::Threads PRIVATE ${weft_core_libraries})
 weft_warnings(weft_plugin_core)
 
 file(GLOB sources CONFIGURE_DEPENDS ${tests}/plugin/*.cpp)
