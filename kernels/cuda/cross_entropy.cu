@@ -56,7 +56,7 @@ template <class T> struct CrossEntropy {
       lse.set(r, whole);
       double value = 0;
       if (const int64_t k = target.get(t, r, true); k >= 0) {
-        value = (1 - smoothing) * weights.of(k) * (whole - number<double>(from.p[k * from.step]));
+        value = (1 - smoothing) * weights.of(k) * (whole - convert<double>(from.p[k * from.step]));
         if (smoothing != 0) value += smoothing / static_cast<double>(count) * (weights.sum(count) * whole - static_cast<double>(along));
       }
       loss.set(r, value);

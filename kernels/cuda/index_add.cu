@@ -21,16 +21,12 @@ constexpr int kAhead = 8;  // reads on the way at once in a long run
 /// How elements of T add up: integers wrap around, bool is "any".
 template <class T> struct Sum {
   using Total = std::conditional_t<kernels::kIsHalf<T>, float, std::conditional_t<std::is_floating_point_v<T>, T, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>>;
-  static WEFT_DEVICE Total of(T x) { return static_cast<Total>(x); }
+  static WEFT_DEVICE Total of(T x) { return kernels::convert<Total>(x); }
   static WEFT_DEVICE Total add(Total a, Total b) {
     if constexpr (std::is_same_v<T, bool>) return a | b;
     else return a + b;
   }
-  static WEFT_DEVICE T to(Total a) {
-    if constexpr (std::is_same_v<T, bool>) return a != 0;
-    else if constexpr (kernels::kIsHalf<T>) return T(a);
-    else return static_cast<T>(a);
-  }
+  static WEFT_DEVICE T to(Total a) { return kernels::convert<T>(a); }
 };
 
 /// use(read(i)) for the places i of a run of equal keys that begins at `start`, in order; reads of A places are on the way at once.

@@ -5,6 +5,7 @@
 // weight that is negative or not finite, or with too few positive ones, is reported and not written.
 #include <weft/kernels/cuda/cuda_backend.h>
 #include <weft/kernels/cuda/device_key.h>
+#include <weft/kernels/cuda/number.h>
 #include <weft/kernels/cuda/scan.h>
 
 namespace weft::cuda {
@@ -34,15 +35,7 @@ struct Multinomial {
     int64_t drawn;
   };
 
-  WEFT_DEVICE double weight(int64_t row, int64_t j) const {
-    const int64_t at = row * p_row + j * p_step;
-    switch (dtype) {
-      case DType::kFloat16: return static_cast<float>(static_cast<const Half*>(p)[at]);
-      case DType::kBFloat16: return static_cast<float>(static_cast<const BFloat16*>(p)[at]);
-      case DType::kFloat32: return static_cast<const float*>(p)[at];
-      default: return static_cast<const double*>(p)[at];
-    }
-  }
+  WEFT_DEVICE double weight(int64_t row, int64_t j) const { return get_number<double>(p, dtype, row * p_row + j * p_step); }
 
   /// Running sums from the tile that holds class `from` on; value(j) is a weight.
   template <class F> WEFT_DEVICE void add_up(Thread t, Shared& s, double* sums, int64_t from, const F& value) const {

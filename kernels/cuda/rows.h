@@ -111,19 +111,19 @@ template <class C, int N, class T> WEFT_DEVICE Numbers<C, N> read(const Line<T>&
   using S = std::remove_const_t<T>;
   Numbers<C, N> out;
   if constexpr (N == 1) {
-    out.v[0] = number<C>(line.p[k * line.step]);
+    out.v[0] = convert<C>(line.p[k * line.step]);
   } else {
     const auto pack = load_pack<S, N>(line.p, k);
-    for (int i = 0; i < N; ++i) out.v[i] = number<C>(pack.at[i]);
+    for (int i = 0; i < N; ++i) out.v[i] = convert<C>(pack.at[i]);
   }
   return out;
 }
 template <int N, class C, class T> WEFT_DEVICE void write(const Line<T>& line, int64_t k, const Numbers<C, N>& x) {
   if constexpr (N == 1) {
-    line.p[k * line.step] = rounded<T>(x.v[0]);
+    line.p[k * line.step] = convert<T>(x.v[0]);
   } else {
     Pack<T, N> pack;
-    for (int i = 0; i < N; ++i) pack.at[i] = rounded<T>(x.v[i]);
+    for (int i = 0; i < N; ++i) pack.at[i] = convert<T>(x.v[i]);
     store_pack(line.p, k, pack);
   }
 }

@@ -213,6 +213,20 @@ TEST(SimtPointwise, copy_converts_between_all_types_in_every_layout) {
       for (const Shapes& s : kLayouts) compare_copy(from, to, s);
 }
 
+TEST(SimtPointwise, floating_numbers_outside_an_integers_range_saturate_as_on_the_cpu) {
+  const double inf = std::numeric_limits<double>::infinity(), values[] = {1e20, -1e20, std::nan(""), 300, -3, inf, -inf, 0x1p31, -0x1p31, 0x1p63, 255.5};
+  for (const DType from : {kFloat16, kBFloat16, kFloat32, kFloat64})
+    for (const DType to : {kBool, kUInt8, kInt32, kInt64}) {
+      Operand x(from, {11}), y(to, {11});
+      x.set(values);
+      Context c;
+      const std::string where = str(from, " to ", to);
+      backend(kCpu).copy(c, x.host(), y.host());
+      device().copy(c, x.on_device(), y.on_device());
+      expect_same(y, 0, "copy, " + where);
+    }
+}
+
 TEST(SimtPointwise, copy_takes_every_length) {
   for (const int64_t n : kLengths) {
     compare_copy(kFloat32, kFloat16, line(n));

@@ -115,6 +115,19 @@ TEST(SimtReduce, a_nan_wins_and_sums_of_integers_wrap) {
   EXPECT_EQ(total.device_values()[0], -0x1p63);
 }
 
+TEST(SimtReduce, a_floating_total_saturates_in_an_integer_as_on_the_cpu) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const DType from : {kFloat32, kFloat64})
+    for (const DType to : {kUInt8, kInt32, kInt64}) {
+      Operand x(from, {6, 2}), y(to, {6, 1});
+      x.set({1e20, 1e20, -1e20, -1, kNan, 1, 200, 100, inf, 1, -inf, 1});
+      Context c;
+      backend(kCpu).reduce(c, Reduce::kSum, x.host(), y.host());
+      device().reduce(c, Reduce::kSum, x.on_device(), y.on_device());
+      expect_same(y, 0, str(from, " to ", to));
+    }
+}
+
 TEST(SimtReduce, has_the_same_bits_in_every_order_of_threads) {
   const Case many[] = {{"a line", {40003}, {1}, {0}}, {"columns", {400, 36}, {36, 1}, {0}}, {"rows", {9, 67}, {67, 1}, {1}}};
   for (const Case& c : many) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include <weft/kernels/convert.h>
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
 #include <weft/kernels/cpu/isa/vec.h>
@@ -264,16 +265,7 @@ void split(const View& x, const View& y, Dims& kept, Dims& reduced) {
 
 template <class W>
 void put(const View& y, int64_t offset, W value) {
-  switch (y.dtype) {
-    case DType::kBool: y.as<bool>()[offset] = value != 0; return;
-    case DType::kUInt8: y.as<uint8_t>()[offset] = static_cast<uint8_t>(value); return;
-    case DType::kInt32: y.as<int32_t>()[offset] = static_cast<int32_t>(value); return;
-    case DType::kInt64: y.as<int64_t>()[offset] = static_cast<int64_t>(value); return;
-    case DType::kFloat16: y.as<Half>()[offset] = Half(static_cast<float>(value)); return;
-    case DType::kBFloat16: y.as<BFloat16>()[offset] = BFloat16(static_cast<float>(value)); return;
-    case DType::kFloat32: y.as<float>()[offset] = static_cast<float>(value); return;
-    case DType::kFloat64: y.as<double>()[offset] = static_cast<double>(value); return;
-  }
+  dispatch(y.dtype, [&]<class T>(TypeTag<T>) { y.as<T>()[offset] = convert<T>(value); });
 }
 
 template <class C>
