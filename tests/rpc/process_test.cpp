@@ -4,16 +4,17 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 
 #include <weft/distributed/rpc.h>
-#include <weft/distributed/spawn.h>
 #include <weft/tensor/factories.h>
+
+#include "support/process.h"
 
 namespace {
 
 using namespace weft;
 using namespace weft::rpc;
+using namespace weft::test;
 using namespace std::chrono_literals;
 
 int64_t pid_of_worker() { return getpid(); }
@@ -74,49 +75,10 @@ int child(const std::string& job, int rank) {
   return 9;
 }
 
-TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) {
-  const auto rank = spawned_rank();
-  if (!rank) {
-    EXPECT_EQ(std::getenv("WEFT_TEST_JOB"), nullptr);
-    return;
-  }
-  int status = 8;
-  try {
-    status = child(std::getenv("WEFT_TEST_JOB"), *rank);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rank %d: %s\n", *rank, e.what());
-  }
-  _exit(status);
-}
+constexpr const char* kChild = "RpcProcess.a_process_started_by_these_tests_does_its_job";
+TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
-Children start(const std::string& job) {
-  return spawn({.world_size = 3,
-                .arguments = {"--gtest_filter=RpcProcess.a_process_started_by_these_tests_does_its_job", "--gtest_brief=1"},
-                .own_arguments = false,
-                .environment = {{"WEFT_TEST_JOB", job}}});
-}
-
-TEST(RpcProcess, three_processes_call_each_other_and_shut_down) {
-  auto rt = make_threaded_runtime();
-  Children children = start("talk");
-  children.wait(*rt, rt->now() + 60s);
-  for (const auto& c : children.poll()) EXPECT_EQ(c.exit_code, 0) << to_string(c);
-}
-
-TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) {
-  auto rt = make_threaded_runtime();
-  Children children = start("killed");
-  const TimePoint deadline = rt->now() + 60s;
-  const auto any_running = [&] {
-    for (const auto& c : children.poll())
-      if (c.running) return true;
-    return false;
-  };
-  while (any_running() && rt->now() < deadline) rt->sleep_for(20ms);
-  const auto& states = children.poll();
-  EXPECT_EQ(states[0].exit_code, 0) << to_string(states[0]);
-  EXPECT_EQ(states[1].signal, SIGKILL) << to_string(states[1]);
-  EXPECT_EQ(states[2].exit_code, 0) << to_string(states[2]);
-}
+TEST(RpcProcess, three_processes_call_each_other_and_shut_down) { expect_ended(start_job(kChild, "talk")); }
+TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) { expect_ended(start_job(kChild, "killed"), 1); }
 
 }  // namespace

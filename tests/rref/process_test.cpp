@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 
-#include <weft/distributed/spawn.h>
+#include "support/process.h"
 
 namespace {
 
@@ -94,49 +93,15 @@ int child(const std::string& job, int rank) {
   return 9;
 }
 
-TEST(RRefProcess, a_process_started_by_these_tests_does_its_job) {
-  const auto rank = spawned_rank();
-  if (!rank) {
-    EXPECT_EQ(std::getenv("WEFT_TEST_JOB"), nullptr);
-    return;
-  }
-  int status = 8;
-  try {
-    status = child(std::getenv("WEFT_TEST_JOB"), *rank);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rank %d: %s\n", *rank, e.what());
-  }
-  _exit(status);
-}
-
-Children start(const char* job) {
-  return spawn({.world_size = 3,
-                .arguments = {"--gtest_filter=RRefProcess.a_process_started_by_these_tests_does_its_job", "--gtest_brief=1"},
-                .own_arguments = false,
-                .environment = {{"WEFT_TEST_JOB", job}}});
-}
+constexpr const char* kChild = "RRefProcess.a_process_started_by_these_tests_does_its_job";
+TEST(RRefProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
 TEST(RRefProcess, three_processes_share_references_and_leave_nothing) {
   const auto runtime = make_threaded_runtime();
-  Children workers = start("share");
+  Children workers = start_job(kChild, "share");
   EXPECT_NO_THROW(workers.wait(*runtime, runtime->now() + 60s));
 }
-
-void expect_first_killed(Children workers, int victim) {
-  const auto runtime = make_threaded_runtime();
-  const TimePoint limit = runtime->now() + 60s;
-  for (bool running = true; running && runtime->now() < limit; runtime->sleep_for(20ms)) {
-    running = false;
-    for (const auto& c : workers.poll()) running = running || c.running;
-  }
-  for (const auto& c : workers.poll()) {
-    EXPECT_FALSE(c.running) << to_string(c);
-    if (c.rank == victim) EXPECT_EQ(c.signal, SIGKILL);
-    else EXPECT_EQ(c.exit_code, 0) << to_string(c);
-  }
-}
-
-TEST(RRefProcess, the_references_of_a_killed_process_disappear_at_their_owner) { expect_first_killed(start("kill the user"), 1); }
-TEST(RRefProcess, a_killed_owner_is_owner_lost_within_the_lease) { expect_first_killed(start("kill the owner"), 1); }
+TEST(RRefProcess, the_references_of_a_killed_process_disappear_at_their_owner) { expect_ended(start_job(kChild, "kill the user"), 1); }
+TEST(RRefProcess, a_killed_owner_is_owner_lost_within_the_lease) { expect_ended(start_job(kChild, "kill the owner"), 1); }
 
 }  // namespace

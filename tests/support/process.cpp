@@ -1,0 +1,55 @@
+#include "support/process.h"
+
+#include <weft/distributed/runtime.h>
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+namespace weft::test {
+
+using namespace std::chrono_literals;
+
+void do_job(int (*child)(const std::string& job, int rank)) {
+  const auto rank = rpc::spawned_rank();
+  const char* const job = std::getenv("WEFT_TEST_JOB");
+  if (!rank) {
+    EXPECT_EQ(job, nullptr);
+    return;
+  }
+  int status = 8;
+  try {
+    status = child(job ? job : "", *rank);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", *rank, e.what());
+  }
+  _exit(status);
+}
+
+rpc::Children start_job(const std::string& test, const std::string& job) {
+  return rpc::spawn({.world_size = 3,
+                     .arguments = {"--gtest_filter=" + test, "--gtest_brief=1"},
+                     .own_arguments = false,
+                     .environment = {{"WEFT_TEST_JOB", job}}});
+}
+
+void expect_ended(rpc::Children workers, int victim) {
+  const auto runtime = rpc::make_threaded_runtime();
+  const rpc::TimePoint limit = runtime->now() + 60s;
+  for (bool running = true; running && runtime->now() < limit;) {
+    running = false;
+    for (const auto& c : workers.poll()) running = running || c.running;
+    if (running) runtime->sleep_for(20ms);
+  }
+  for (const auto& c : workers.poll()) {
+    EXPECT_FALSE(c.running) << to_string(c);
+    if (c.rank == victim) EXPECT_EQ(c.signal, SIGKILL) << to_string(c);
+    else EXPECT_TRUE(c.exit_code == 0 && c.signal == 0) << to_string(c);
+  }
+}
+
+}  // namespace weft::test
