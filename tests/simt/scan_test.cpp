@@ -30,132 +30,118 @@ struct ScanOnce {
 TEST(SimtScan, a_block_combines_in_the_order_of_its_threads) {
   each_device([](CudaBackend&) {
     for (const int threads : {32, 64, 96, 256, 992, 1024}) {
-      Array<int64_t> x(Shape{threads}), before(Shape{threads}), total(Shape{threads});
-      x.random(static_cast<uint64_t>(threads), 0, 9e18);
-      const Mirror in(x.view()), out(before.view()), all(total.view());
+      Operand x(kInt64, {threads}), before(kInt64, {threads}), total(kInt64, {threads});
+      x.random(0, 9e18, static_cast<uint32_t>(threads));
       launch(nullptr, "scan_once", {.threads = threads, .shared = kScanRoom * sizeof(uint64_t)},
-             ScanOnce{in.view().as<uint64_t>(), out.view().as<uint64_t>(), all.view().as<uint64_t>()});
-      out.fetch(), all.fetch();
+             ScanOnce{x.on_device().as<uint64_t>(), before.on_device().as<uint64_t>(), total.on_device().as<uint64_t>()});
+      const auto in = x.device_elements<uint64_t>(), out = before.device_elements<uint64_t>();
       uint64_t sum = kSame;
-      for (int i = 0; i < threads; ++i) {
-        ASSERT_EQ(static_cast<uint64_t>(before[i]), sum) << "thread " << i << " of " << threads;
-        sum = Then()(sum, static_cast<uint64_t>(x[i]));
+      for (size_t i = 0; i < in.size(); ++i) {
+        ASSERT_EQ(out[i], sum) << "thread " << i << " of " << threads;
+        sum = Then()(sum, in[i]);
       }
-      for (int i = 0; i < threads; ++i) ASSERT_EQ(static_cast<uint64_t>(total[i]), sum);
+      EXPECT_EQ(total.device_elements<uint64_t>(), std::vector<uint64_t>(in.size(), sum));
     }
   });
 }
 
-template <class T, class U = T> void check_cumulate(CudaBackend& device, const Shape& sizes, int dim, const Shape& strides = {}) {
-  SCOPED_TRACE(to_string(sizes) + " along " + std::to_string(dim));
+void check_cumulate(CudaBackend& device, DType from, DType to, const Shape& sizes, int dim, const Shape& strides = {}) {
   Context c;
-  const double tolerance = std::is_same_v<T, double> ? 1e-11 : std::is_same_v<T, float> ? 1e-6 : sizeof(T) == 2 ? 0.01 : 0;
+  const double tolerance = from == kFloat64 ? 1e-11 : from == kFloat32 ? 1e-6 : is_half(from) ? 0.01 : 0;
   for (const Reduce op : {Reduce::kSum, Reduce::kProd}) {
-    Array<T> x(sizes, strides);
-    Array<U> want(sizes), got(sizes);
-    if (op == Reduce::kProd && !std::is_integral_v<T>) x.random(1, 0.9, 1.1);
-    else x.random(1, -3, 3);
-    test::cpu().cumulate(c, op, dim, x.view(), want.view());
-    const Mirror in(x.view()), out(got.view());
-    device.cumulate(c, op, dim, in, out);
-    out.fetch();
-    expect_same(want, got, tolerance);
+    Operand x(from, sizes, strides), y(to, sizes);
+    if (op == Reduce::kProd && is_floating(from)) x.random(0.9, 1.1, 1);
+    else x.random(-3, 3, 1);
+    backend(kCpu).cumulate(c, op, dim, x.host(), y.host());
+    device.cumulate(c, op, dim, x.on_device(), y.on_device());
+    expect_same(y, tolerance, str(sizes, " along ", dim, ", ", from, " to ", to));
   }
 }
+void check_cumulate(CudaBackend& device, DType type, const Shape& sizes, int dim, const Shape& strides = {}) { check_cumulate(device, type, type, sizes, dim, strides); }
 
 TEST(SimtScan, lines_of_any_length_are_cumulated) {
   each_device([](CudaBackend& device) {
     for (const int64_t n : {1, 2, 31, 63, 64, 65, 127, 129, 255, 257, 1023, 1025, 4097}) {
-      check_cumulate<float>(device, {3, n}, 1);
-      check_cumulate<float>(device, {n, 3}, 0);
+      check_cumulate(device, kFloat32, {3, n}, 1);
+      check_cumulate(device, kFloat32, {n, 3}, 0);
     }
-    check_cumulate<float>(device, {1}, 0);
+    check_cumulate(device, kFloat32, {1}, 0);
   });
 }
 
 TEST(SimtScan, long_lines_are_cut_into_chunks) {
   each_device([](CudaBackend& device) {
-    check_cumulate<float>(device, {21000}, 0);
-    check_cumulate<double>(device, {2, 9001}, 1);
-    check_cumulate<double>(device, {1025, 40}, 0);
-    check_cumulate<Half>(device, {2, 5001}, 1);
+    check_cumulate(device, kFloat32, {21000}, 0);
+    check_cumulate(device, kFloat64, {2, 9001}, 1);
+    check_cumulate(device, kFloat64, {1025, 40}, 0);
+    check_cumulate(device, kFloat16, {2, 5001}, 1);
   });
 }
 
 TEST(SimtScan, every_dtype_and_dim_is_cumulated) {
   each_device([](CudaBackend& device) {
     for (int dim = 0; dim < 3; ++dim) {
-      check_cumulate<double>(device, {5, 70, 3}, dim);
-      check_cumulate<float>(device, {5, 70, 3}, dim, {1, 5, 350});
-      check_cumulate<BFloat16>(device, {2, 3, 68}, dim);
-      check_cumulate<int64_t>(device, {5, 70, 3}, dim);
-      check_cumulate<int32_t, int64_t>(device, {5, 7, 300}, dim);
-      check_cumulate<uint8_t, int64_t>(device, {2, 3, 90}, dim);
-      check_cumulate<bool, int64_t>(device, {2, 3, 90}, dim);
-      check_cumulate<int32_t>(device, {2, 3, 90}, dim);
+      check_cumulate(device, kFloat64, {5, 70, 3}, dim);
+      check_cumulate(device, kFloat32, {5, 70, 3}, dim, {1, 5, 350});
+      check_cumulate(device, kBFloat16, {2, 3, 68}, dim);
+      check_cumulate(device, kInt64, {5, 70, 3}, dim);
+      check_cumulate(device, kInt32, kInt64, {5, 7, 300}, dim);
+      check_cumulate(device, kUInt8, kInt64, {2, 3, 90}, dim);
+      check_cumulate(device, kBool, kInt64, {2, 3, 90}, dim);
+      check_cumulate(device, kInt32, {2, 3, 90}, dim);
     }
   });
 }
 
 TEST(SimtScan, a_running_sum_has_the_same_bits_in_every_run_and_order) {
   Context c;
-  Array<double> x(Shape{9001}), first(Shape{9001});
-  x.random(5);
-  bool begun = false;
+  Operand x(kFloat64, {9001});
+  x.random(-1, 1, 5);
+  std::vector<double> first;
   each_device([&](CudaBackend& device) {
     if (&device != &simt::device_of(4)) return;  // how lines are cut depends on the device
-    Array<double> y(Shape{9001});
-    const Mirror in(x.view()), out(y.view());
-    device.cumulate(c, Reduce::kSum, 0, in, out);
-    out.fetch();
-    if (begun) expect_same(first, y);
-    for (int64_t i = 0; i < 9001; ++i) first[i] = y[i];
-    begun = true;
+    const Operand y(kFloat64, {9001});
+    device.cumulate(c, Reduce::kSum, 0, x.on_device(), y.on_device());
+    if (first.empty()) first = y.device_values();
+    EXPECT_EQ(y.device_values(), first);
   });
 }
 
-template <class T> void check_nonzero(CudaBackend& device, const Shape& sizes, double share, const Shape& strides = {}) {
-  SCOPED_TRACE(to_string(sizes) + " with " + std::to_string(share));
+void check_nonzero(CudaBackend& device, DType type, const Shape& sizes, double share, const Shape& strides = {}) {
+  SCOPED_TRACE(str(sizes, " with ", share, ", ", type));
   Context c;
-  Array<T> x(sizes, strides);
-  Array<double> chance(sizes);
-  chance.random(3, 0, 1), x.random(4, 1, 9);
-  for (int64_t i = 0; i < x.numel(); ++i)
-    if (chance[i] >= share) x[i] = T(0);
-  const Mirror in(x.view());
-  const int64_t count = test::cpu().count_nonzero(c, x.view());
-  ASSERT_EQ(device.count_nonzero(c, in), count);
-  Array<int64_t> want(Shape{count, sizes.size()}), got(Shape{count, sizes.size()});
-  test::cpu().nonzero(c, x.view(), want.view());
-  const Mirror out(got.view());
-  device.nonzero(c, in, out);
-  out.fetch();
-  expect_same(want, got);
+  Operand x(type, sizes, strides);
+  std::mt19937 engine(3);
+  x.random(1, 9, 4).each([&](size_t, double old) { return static_cast<double>(engine()) * 0x1p-32 < share ? old : 0; });
+  const int64_t count = backend(kCpu).count_nonzero(c, x.host());
+  ASSERT_EQ(device.count_nonzero(c, x.on_device()), count);
+  const Operand y(kInt64, {count, sizes.size()});
+  backend(kCpu).nonzero(c, x.host(), y.host());
+  device.nonzero(c, x.on_device(), y.on_device());
+  expect_same(y);
 }
 
 TEST(SimtScan, nonzero_elements_are_found_in_row_major_order) {
   each_device([](CudaBackend& device) {
     for (const double share : {0.0, 0.3, 1.0}) {
-      for (const int64_t n : {1, 15, 16, 17, 1023, 1025, 4096, 9000}) check_nonzero<float>(device, {n}, share);
-      check_nonzero<bool>(device, {3, 2000}, share);
-      check_nonzero<Half>(device, {7, 5, 11}, share, {1, 7, 35});
-      check_nonzero<double>(device, {40, 60}, share, {1, 40});
-      check_nonzero<int64_t>(device, {5, 1, 3, 2}, share);
-      check_nonzero<int32_t>(device, {700, 3}, share, {4, 1});
+      for (const int64_t n : {1, 15, 16, 17, 1023, 1025, 4096, 9000}) check_nonzero(device, kFloat32, {n}, share);
+      check_nonzero(device, kBool, {3, 2000}, share);
+      check_nonzero(device, kFloat16, {7, 5, 11}, share, {1, 7, 35});
+      check_nonzero(device, kFloat64, {40, 60}, share, {1, 40});
+      check_nonzero(device, kInt64, {5, 1, 3, 2}, share);
+      check_nonzero(device, kInt32, {700, 3}, share, {4, 1});
     }
-    check_nonzero<float>(device, {0, 3}, 1);
+    check_nonzero(device, kFloat32, {0, 3}, 1);
   });
 }
 
 TEST(SimtScan, minus_zero_is_zero_and_nan_is_not) {
   Context c;
-  Array<float> x(Shape{40});
-  Array<BFloat16> y(Shape{40});
-  x.fill(-0.0), y.fill(-0.0);
-  x[7] = NAN, x[39] = -1e-45f, y[39] = BFloat16(NAN);
-  const Mirror a(x.view()), b(y.view());
-  EXPECT_EQ(simt::device().count_nonzero(c, a), 2);
-  EXPECT_EQ(simt::device().count_nonzero(c, b), 1);
+  Operand x(kFloat32, {40}), y(kBFloat16, {40});
+  x.each([](size_t i, double) { return i == 7 ? NAN : i == 39 ? -1e-45 : -0.0; });
+  y.each([](size_t i, double) { return i == 39 ? NAN : -0.0; });
+  EXPECT_EQ(simt::device().count_nonzero(c, x.on_device()), 2);
+  EXPECT_EQ(simt::device().count_nonzero(c, y.on_device()), 1);
 }
 
 }  // namespace

@@ -7,70 +7,64 @@
 namespace weft::cuda {
 namespace {
 
-template <class T> void fill_rows(Array<T>& x, uint64_t seed, double spread) {
-  x.random(seed, -spread, spread);
-  if constexpr (!std::is_integral_v<T>)
-    for (int64_t i = 0; i < x.numel(); ++i) {
-      if (i % 37 == 5) x[i] = T(NAN);
-      if (i % 41 == 3) x[i] = T(-0.0f);
-      if (i % 43 == 4) x[i] = T(0.0f);
-      if (i % 97 == 6) x[i] = T(i % 2 ? INFINITY : -INFINITY);
-    }
+void fill_rows(Operand& x, uint32_t seed, double spread) {
+  x.random(-spread, spread, seed);
+  if (!is_floating(x.host().dtype)) return;
+  x.each([](size_t i, double old) {
+    if (i % 97 == 6) return i % 2 ? static_cast<double>(INFINITY) : -static_cast<double>(INFINITY);
+    return i % 43 == 4 ? 0.0 : i % 41 == 3 ? -0.0 : i % 37 == 5 ? static_cast<double>(NAN) : old;
+  });
 }
 
-template <class T> void check_sort(CudaBackend& device, int64_t rows, int64_t n, int64_t keep, double spread = 9, bool transposed = false) {
-  SCOPED_TRACE(std::to_string(keep) + " of " + std::to_string(rows) + " rows of " + std::to_string(n));
+void check_sort(CudaBackend& device, DType type, int64_t rows, int64_t n, int64_t keep, double spread = 9, bool transposed = false) {
+  const std::string where = str(keep, " of ", rows, " rows of ", n, ", ", type);
   Context c;
-  const Shape strides = transposed ? Shape{1, rows} : Shape{n, 1};
-  Array<T> x(Shape{rows, n}, strides), want(Shape{rows, keep}), got(Shape{rows, keep});
-  Array<int64_t> want_at(Shape{rows, keep}), got_at(Shape{rows, keep});
-  fill_rows(x, static_cast<uint64_t>(n), spread);
+  Operand x(type, {rows, n}, transposed ? Shape{1, rows} : Shape{n, 1}), y(type, {rows, keep}), at(kInt64, {rows, keep});
+  fill_rows(x, static_cast<uint32_t>(n), spread);
   for (const bool descending : {false, true}) {
-    test::cpu().sort(c, descending, x.view(), want.view(), want_at.view());
-    const Mirror in(x.view()), out(got.view()), at(got_at.view());
-    device.sort(c, descending, in, out, at);
-    out.fetch(), at.fetch();
-    expect_same(want_at, got_at);
-    expect_same(want, got);
+    backend(kCpu).sort(c, descending, x.host(), y.host(), at.host());
+    device.sort(c, descending, x.on_device(), y.on_device(), at.on_device());
+    expect_same(at, 0, where);
+    expect_same(y, 0, where);
   }
 }
 
 TEST(SimtSort, short_rows_are_sorted_stably) {
   each_device([](CudaBackend& device) {
-    for (const int64_t n : {1, 2, 3, 31, 32, 33, 255, 257, 511, 512, 513, 1025, 2048}) check_sort<float>(device, 3, n, n);
-    check_sort<float>(device, 70, 5, 5, 2);
-    check_sort<float>(device, 300, 7, 3, 2, true);
-    check_sort<double>(device, 3, 700, 700);
-    check_sort<int64_t>(device, 3, 2048, 2048, 1e15);
-    check_sort<int32_t>(device, 3, 100, 17, 1e9);
-    check_sort<Half>(device, 3, 300, 300);
-    check_sort<BFloat16>(device, 3, 300, 300);
-    check_sort<uint8_t>(device, 3, 300, 300, 200);
-    check_sort<bool>(device, 3, 300, 300, 1.5);
+    for (const int64_t n : {1, 2, 3, 31, 32, 33, 255, 257, 511, 512, 513, 1025, 2048}) check_sort(device, kFloat32, 3, n, n);
+    check_sort(device, kFloat32, 70, 5, 5, 2);
+    check_sort(device, kFloat32, 300, 7, 3, 2, true);
+    check_sort(device, kFloat64, 3, 700, 700);
+    check_sort(device, kInt64, 3, 2048, 2048, 1e15);
+    check_sort(device, kInt32, 3, 100, 17, 1e9);
+    check_sort(device, kFloat16, 3, 300, 300);
+    check_sort(device, kBFloat16, 3, 300, 300);
+    check_sort(device, kUInt8, 3, 300, 300, 200);
+    check_sort(device, kBool, 3, 300, 300, 1.5);
   });
 }
 
 TEST(SimtSort, long_rows_are_sorted_by_digits) {
   each_device([](CudaBackend& device) {
-    check_sort<float>(device, 2, 2049, 2049);
-    check_sort<float>(device, 1, 4500, 4500, 1e30);
-    check_sort<Half>(device, 2, 2500, 2500);
-    check_sort<bool>(device, 2, 2100, 2100, 1.5);
-    check_sort<int32_t>(device, 1, 4096, 4096, 2e9);
-    check_sort<int64_t>(device, 1, 2100, 2100, 1e15);
-    check_sort<float>(device, 2, 3000, 1500, 9, true);
+    check_sort(device, kFloat32, 2, 2049, 2049);
+    check_sort(device, kFloat32, 1, 4500, 4500, 1e30);
+    check_sort(device, kFloat16, 2, 2500, 2500);
+    check_sort(device, kBool, 2, 2100, 2100, 1.5);
+    check_sort(device, kInt32, 1, 4096, 4096, 2e9);
+    check_sort(device, kInt64, 1, 2100, 2100, 1e15);
+    check_sort(device, kFloat32, 2, 3000, 1500, 9, true);
   });
 }
 
 TEST(SimtSort, the_first_of_long_rows_are_selected) {
   each_device([](CudaBackend& device) {
-    for (const int64_t keep : {1, 2, 3, 50, 64, 65}) check_sort<float>(device, 2, 2500, keep, 3);
-    check_sort<float>(device, 2, 2049, 1024);
-    check_sort<float>(device, 1, 4000, 1000, 1e-3);
-    check_sort<double>(device, 2, 2300, 100);
-    check_sort<uint8_t>(device, 2, 2600, 700, 3);  // almost all are equal
-    check_sort<BFloat16>(device, 2, 2600, 9, 1000, true);
-    check_sort<int64_t>(device, 1, 2600, 5, 1e18);
+    for (const int64_t keep : {1, 2, 3, 50, 64, 65}) check_sort(device, kFloat32, 2, 2500, keep, 3);
+    check_sort(device, kFloat32, 2, 2049, 1024);
+    check_sort(device, kFloat32, 1, 4000, 1000, 1e-3);
+    check_sort(device, kFloat64, 2, 2300, 100);
+    check_sort(device, kUInt8, 2, 2600, 700, 3);  // almost all are equal
+    check_sort(device, kBFloat16, 2, 2600, 9, 1000, true);
+    check_sort(device, kInt64, 1, 2600, 5, 1e18);
   });
 }
 
@@ -94,58 +88,48 @@ TEST(SimtSort, pairs_keep_the_order_of_equal_keys) {
   });
 }
 
-template <class T> void check_draws(CudaBackend& device, int64_t rows, int64_t k, int64_t n, bool replacement, const Shape& strides = {}) {
-  SCOPED_TRACE(std::to_string(n) + " draws from " + std::to_string(rows) + " rows of " + std::to_string(k));
+void check_draws(CudaBackend& device, DType type, int64_t rows, int64_t k, int64_t n, bool replacement, const Shape& strides = {}) {
   Context c;
-  Array<T> p(Shape{rows, k}, strides);
-  Array<int64_t> want(Shape{rows, n}), got(Shape{rows, n});
-  p.random(2, 0, 1);
-  for (int64_t i = 0; i < p.numel(); i += 3)
-    if (n * 2 < k) p[i] = T(0);
+  Operand p(type, {rows, k}, strides), y(kInt64, {rows, n});
+  p.random(0, 1, 2);
+  if (n * 2 < k) p.each([](size_t i, double old) { return i % 3 == 0 ? 0 : old; });
   const PhiloxKey key{77, uint64_t{1} << 33};
-  test::cpu().multinomial(c, key, replacement, p.view(), want.view());
-  const Mirror in(p.view()), out(got.view());
-  device.multinomial(c, key, replacement, in, out);
-  out.fetch();
-  expect_same(want, got);
+  backend(kCpu).multinomial(c, key, replacement, p.host(), y.host());
+  device.multinomial(c, key, replacement, p.on_device(), y.on_device());
+  expect_same(y, 0, str(n, " draws from ", rows, " rows of ", k, ", ", type));
 }
 
 TEST(SimtSort, draws_by_weight_are_those_of_the_cpu) {
   each_device([](CudaBackend& device) {
     for (const bool replacement : {false, true}) {
-      for (const int64_t k : {1, 4, 5, 255, 257, 1023, 1024, 1025, 3000}) check_draws<float>(device, 3, k, k < 7 ? 1 : 7, replacement);
-      check_draws<double>(device, 40, 7, 3, replacement, {1, 40});
-      check_draws<Half>(device, 2, 300, 20, replacement);
-      check_draws<BFloat16>(device, 2, 30, 10, replacement);
+      for (const int64_t k : {1, 4, 5, 255, 257, 1023, 1024, 1025, 3000}) check_draws(device, kFloat32, 3, k, k < 7 ? 1 : 7, replacement);
+      check_draws(device, kFloat64, 40, 7, 3, replacement, {1, 40});
+      check_draws(device, kFloat16, 2, 300, 20, replacement);
+      check_draws(device, kBFloat16, 2, 30, 10, replacement);
     }
-    check_draws<float>(device, 2, 5, 700, true);
-    check_draws<float>(device, 2, 40, 40, false);
+    check_draws(device, kFloat32, 2, 5, 700, true);
+    check_draws(device, kFloat32, 2, 40, 40, false);
   });
 }
 
 TEST(SimtSort, weights_that_cannot_be_drawn_from_are_refused_as_on_the_cpu) {
   Context c;
   CudaBackend& device = simt::device();
-  Array<float> p(Shape{2, 3});
-  Array<int64_t> y(Shape{2, 2});
+  Operand p(kFloat32, {2, 3}), y(kInt64, {2, 2});
   const auto same = [&](bool replacement) {
     y.fill(-5);
-    const std::string want = text_of<ValueError>([&] { test::cpu().multinomial(c, {1, 0}, replacement, p.view(), y.view()); });
-    const Mirror in(p.view()), out(y.view());
-    EXPECT_EQ(text_of<ValueError>([&] { device.multinomial(c, {1, 0}, replacement, in, out); }), want);
-    out.fetch();
-    EXPECT_EQ(y[2], -5);
-    EXPECT_EQ(y[3], -5);
+    const std::string want = error_of<ValueError>([&] { backend(kCpu).multinomial(c, {1, 0}, replacement, p.host(), y.host()); });
+    EXPECT_EQ(error_of<ValueError>([&] { device.multinomial(c, {1, 0}, replacement, p.on_device(), y.on_device()); }), want);
+    EXPECT_EQ(y.device_values()[2], -5);
+    EXPECT_EQ(y.device_values()[3], -5);
   };
-  for (const float bad : {-1.0f, NAN, INFINITY}) {
-    p.fill(1);
-    p[4] = bad;
+  for (const double bad : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    p.set({1, 1, 1, 1, bad, 1});
     same(true);
   }
-  p.fill(1);
-  p[3] = p[4] = p[5] = 0;
+  p.set({1, 1, 1, 0, 0, 0});
   same(true);
-  p[4] = 1;
+  p.set({1, 1, 1, 0, 1, 0});
   same(false);
 }
 

@@ -12,6 +12,7 @@
 #include <weft/kernels/step_rules.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
+#include "support/errors.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
@@ -117,24 +118,20 @@ TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
   compare_steps<Everything>(make_step_kernel<Everything>("Everything"), [](size_t i) { return Everything{part(i)}; });
 }
 
-std::string error_of(const StepKernel& kernel) {
+/// What the device says of a kernel.
+std::string refusal(const StepKernel& kernel) {
   Operand p(kFloat32, {3}), g(kFloat32, {3});
   const Unknown rule{};
   StepTensor t;
   t.param = p.on_device().data, t.grad = g.on_device().data, t.numel = 3, t.hyper = &rule;
   Context c;
-  try {
-    device().step(c, kernel, kFloat32, {&t, 1});
-  } catch (const DeviceError& e) {
-    return e.what();
-  }
-  return "no error";
+  return test::error_of<DeviceError>([&] { device().step(c, kernel, kFloat32, {&t, 1}); });
 }
 
 TEST(SimtStep, a_rule_without_a_cuda_form_is_told_the_macro) {
-  EXPECT_NE(error_of(make_step_kernel<Unknown>("Unknown")).find("WEFT_STEP_CUDA(Unknown)"), std::string::npos);
-  EXPECT_NE(error_of(make_step_kernel<Unknown>("Everything")).find("state tensors"), std::string::npos);
-  EXPECT_NE(error_of(make_step_kernel<Twice>("Twice")).find("2 rules of the name Twice"), std::string::npos);
+  EXPECT_TRUE(test::has(refusal(make_step_kernel<Unknown>("Unknown")), "WEFT_STEP_CUDA(Unknown)"));
+  EXPECT_TRUE(test::has(refusal(make_step_kernel<Unknown>("Everything")), "state tensors"));
+  EXPECT_TRUE(test::has(refusal(make_step_kernel<Twice>("Twice")), "2 rules of the name Twice"));
 }
 
 struct UnknownRule {

@@ -9,6 +9,7 @@
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
+#include "support/errors.h"
 #include "support/simt/device.h"
 
 namespace weft::test {
@@ -38,21 +39,5 @@ inline std::vector<float> values(const Tensor& t) { return t.to(kCpu).to_vector<
 /// from, from + 1, ... on a device.
 inline Tensor range(int64_t n, float from, Device device) { return add(arange(n).to(kFloat32), from).to(device); }
 inline std::vector<float> range_values(int64_t n, float from) { return values(range(n, from, kCpu)); }
-
-/// The text of the E that f throws; "" with a failure when it throws none.
-template <class E, class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another error: " << e.what();
-    return "";
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace weft::test

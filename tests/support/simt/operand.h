@@ -1,6 +1,7 @@
 // A tensor's memory on the host and on the emulated device, for tests that compare one backend call on both.
 #pragma once
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -12,59 +13,68 @@
 
 namespace weft::cuda::simt {
 
-/// A view on both sides with the same contents. Its memory begins `offset` elements into a block and reaches as far as the strides do.
+/// A view on both sides with the same contents. Its memory begins `offset` elements into a block and reaches as far as the strides do; until it
+/// is written, its bytes are ones.
 class Operand {
  public:
-  Operand(DType dtype, const Shape& sizes, const Shape& strides, int64_t offset = 0) : width_(size_of(dtype)), offset_(offset) {
+  /// Strides of 0 length: row-major.
+  Operand(DType dtype, const Shape& sizes, const Shape& strides = {}, int64_t offset = 0) : host_{nullptr, dtype, sizes, strides.empty() ? contiguous_strides(sizes) : strides} {
     int64_t reach = offset + 1;
-    for (int d = 0; d < sizes.size(); ++d) reach += (sizes[d] > 0 ? sizes[d] - 1 : 0) * strides[d];
-    bytes_.resize(static_cast<size_t>(reach * width_));
+    for (int d = 0; d < sizes.size(); ++d) reach += (sizes[d] > 0 ? sizes[d] - 1 : 0) * host_.strides[d];
+    bytes_.resize(static_cast<size_t>(reach * size_of(dtype)), 1);
     block_ = device().allocate(bytes_.size());
-    host_ = {bytes_.data() + offset * width_, dtype, sizes, strides};
     device_ = host_;
-    device_.data = static_cast<char*>(block_) + offset * width_;
-    upload();
+    host_.data = bytes_.data() + offset * size_of(dtype);
+    device_.data = static_cast<char*>(block_) + offset * size_of(dtype);
+    send();
   }
-  Operand(DType dtype, const Shape& sizes) : Operand(dtype, sizes, contiguous_strides(sizes)) {}
   ~Operand() { device().deallocate(block_, bytes_.size()); }
   Operand(const Operand&) = delete;
 
-  /// Numbers from [low, high], whole ones for the integer types; of bool those above 0 are true.
-  Operand& random(double low, double high, uint32_t seed) {
-    std::mt19937 engine(seed);
-    dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
-      for (size_t i = 0; i < bytes_.size() / sizeof(T); ++i) {
-        const double u = low + (high - low) * (static_cast<double>(engine()) * 0x1p-32);
-        reinterpret_cast<T*>(bytes_.data())[i] = std::is_same_v<T, bool> ? kernels::convert<T>(u > 0) : kernels::convert<T>(u);
-      }
-    });
-    upload();
-    return *this;
-  }
-  /// As many of the block's elements as there are values.
-  template <size_t n> Operand& set(const double (&values)[n]) {
-    dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
-      for (size_t i = 0; i < n; ++i) reinterpret_cast<T*>(bytes_.data())[i] = kernels::convert<T>(values[i]);
-    });
-    upload();
-    return *this;
-  }
   View host() const { return host_; }
   View on_device() const { return device_; }
-  std::vector<double> host_values() const { return values(bytes_); }
-  std::vector<double> device_values() const {
-    std::vector<char> copy(bytes_.size());
-    Context c;
-    device().copy_to_host(c, block_, copy.data(), copy.size());
-    return values(copy);
-  }
-
- private:
-  void upload() {
+  /// Copies the host's block over the device's, after the host's was written by hand.
+  void send() {
     Context c;
     device().copy_from_host(c, bytes_.data(), block_, bytes_.size());
   }
-  // All elements of the block: those that the view does not show must stay as they are.
+
+  /// Every element of the block, by its place there, becomes f(place, element).
+  template <class F> Operand& each(const F& f) {
+    dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
+      T* const p = reinterpret_cast<T*>(bytes_.data());
+      for (size_t i = 0; i < bytes_.size() / sizeof(T); ++i) p[i] = kernels::convert<T>(f(i, kernels::convert<double>(p[i])));
+    });
+    send();
+    return *this;
+  }
+  /// Numbers from [low, high), whole ones for the integer types; of bool those above 0 are true.
+  Operand& random(double low, double high, uint32_t seed) {
+    std::mt19937 engine(seed);
+    return each([&](size_t, double) {
+      const double u = low + (high - low) * (static_cast<double>(engine()) * 0x1p-32);
+      return host_.dtype == kBool ? static_cast<double>(u > 0) : u;
+    });
+  }
+  Operand& fill(double value) {
+    return each([&](size_t, double) { return value; });
+  }
+  /// As many of the block's elements as there are values.
+  template <size_t n> Operand& set(const double (&values)[n]) {
+    return each([&](size_t i, double old) { return i < n ? values[i] : old; });
+  }
+
+  /// All elements of the block: those that the view does not show must stay as they are.
+  template <class T> std::vector<T> device_elements() const {
+    std::vector<T> copy(bytes_.size() / sizeof(T));
+    Context c;
+    device().copy_to_host(c, block_, copy.data(), bytes_.size());
+    return copy;
+  }
+  std::vector<double> host_values() const { return values(bytes_); }
+  std::vector<double> device_values() const { return values(device_elements<char>()); }
+
+ private:
   std::vector<double> values(const std::vector<char>& from) const {
     std::vector<double> v;
     dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
@@ -72,20 +82,22 @@ class Operand {
     });
     return v;
   }
+  friend void expect_same(const Operand& y, double relative, const std::string& where);
 
-  int64_t width_, offset_;
   std::vector<char> bytes_;
   void* block_ = nullptr;
   View host_, device_;
 };
 
-/// Every element of the device's block against the host's, within `relative` (0: equal, NaN to NaN).
-inline void expect_same(const Operand& y, double relative, const std::string& where) {
+/// Every element of the device's block against the host's: within `relative`, or of the same bits where that is 0 (NaN is NaN).
+inline void expect_same(const Operand& y, double relative = 0, const std::string& where = "") {
+  const std::vector<char> bytes = y.device_elements<char>();
   const auto got = y.device_values(), expected = y.host_values();
-  ASSERT_EQ(got.size(), expected.size());
+  const size_t width = static_cast<size_t>(size_of(y.host().dtype));
   for (size_t i = 0; i < got.size(); ++i) {
-    if (got[i] == expected[i] || (got[i] != got[i] && expected[i] != expected[i])) continue;
-    ASSERT_LE(std::abs(got[i] - expected[i]), relative * (1 + std::abs(expected[i]))) << where << ", element " << i << ": " << got[i] << " for " << expected[i];
+    if (std::memcmp(&bytes[i * width], &y.bytes_[i * width], width) == 0 || (got[i] != got[i] && expected[i] != expected[i])) continue;
+    if (relative > 0 && got[i] == expected[i]) continue;
+    ASSERT_TRUE(relative > 0 && std::abs(got[i] - expected[i]) <= relative * (1 + std::abs(expected[i]))) << where << ", element " << i << ": " << got[i] << " for " << expected[i];
   }
 }
 
