@@ -28,8 +28,10 @@ struct Weights {
   WEFT_DEVICE double sum(int64_t classes) const { return total ? *total : static_cast<double>(classes); }
 };
 
-template <class T> struct CrossEntropy {
+/// kSmooth: the target shares its probability with all classes.
+template <class T, bool kSmooth> struct CrossEntropy {
   using C = Compute<T>;
+  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>;
   Matrix<const T> x;
   Targets target;
   Weights weights;
@@ -43,29 +45,28 @@ template <class T> struct CrossEntropy {
       const Line<const T> from = x.line(r);
       Online<C> all;
       C along = 0;  // sum of w x
-      deal<T>(team.rank(t), team.size(t), cut_row(n, from), n, [&](int64_t k, auto many) {
-        const auto v = read<C, many.value>(from, k);
-        all.add(v);
-        if (smoothing == 0) return;
-        for (int i = 0; i < many.value; ++i) along += weights.each.p ? v.v[i] * static_cast<C>(weights.each.get(k + i)) : v.v[i];
+      add_row<T>(all, team.rank(t), team.size(t), from, n, [&](int64_t k, auto many, const auto& v) {
+        if constexpr (kSmooth)
+          for (int i = 0; i < many.value; ++i) along += weights.each.p ? v.v[i] * static_cast<C>(weights.each.get(k + i)) : v.v[i];
       });
       all = team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
-      if (smoothing != 0) along = team.sum(t, along);
+      if constexpr (kSmooth) along = team.sum(t, along);
       if (!mine || team.rank(t) != 0) return;
       const double whole = all.logarithm();
       lse.set(r, whole);
       double value = 0;
       if (const int64_t k = target.get(t, r, true); k >= 0) {
-        value = (1 - smoothing) * weights.of(k) * (whole - convert<double>(from.p[k * from.step]));
-        if (smoothing != 0) value += smoothing / static_cast<double>(count) * (weights.sum(count) * whole - static_cast<double>(along));
+        value = (1 - smoothing) * weights.of(k) * (whole - number<double>(from.p[k * from.step]));
+        if constexpr (kSmooth) value += smoothing / static_cast<double>(count) * (weights.sum(count) * whole - static_cast<double>(along));
       }
       loss.set(r, value);
     });
   }
 };
 
-template <class T> struct CrossEntropyBackward {
+template <class T, bool kSmooth> struct CrossEntropyBackward {
   using C = Compute<T>;
+  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>;
   Matrix<const T> x;
   Targets target;
   Weights weights;
@@ -75,28 +76,40 @@ template <class T> struct CrossEntropyBackward {
   int64_t rows, count;
   Team team;
   WEFT_DEVICE void operator()(Thread t) const {
-    const double even = smoothing / static_cast<double>(count), sum = smoothing != 0 ? weights.sum(count) : 0;
     team.each(t, rows, [&](int64_t r, bool mine) {
       const int64_t n = mine ? count : 0;
       const Line<const T> from = x.line(r);
       const Line<T> to = dx.line(r);
       const int64_t hit = mine ? target.get(t, r, team.rank(t) == 0) : -1;
-      // dx[k] = scale softmax[k] - flat w[k], less at the target.
-      const double grad = hit >= 0 ? g.get(r) : 0, mine_weight = hit >= 0 ? weights.of(hit) : 0, own = (1 - smoothing) * mine_weight;
-      const C scale = static_cast<C>(grad * (own + even * sum)), flat = static_cast<C>(grad * even), shift = mine ? static_cast<C>(lse.get(r)) : C(0);
-      deal<T>(team.rank(t), team.size(t), cut_row(n, from, to), n, [&](int64_t k, auto many) {
-        auto v = read<C, many.value>(from, k);
-        for (int i = 0; i < many.value; ++i) {
-          const C p = exponential(v.v[i] - shift);
-          C d = scale * p;
-          if (smoothing != 0) d -= weights.each.p ? flat * static_cast<C>(weights.each.get(k + i)) : flat;
-          // From the probability itself: where it is near 1, the difference keeps its digits.
-          if (k + i == hit) d = static_cast<C>(grad * (own * (static_cast<double>(p) - 1) + even * (sum * static_cast<double>(p) - mine_weight)));
-          v.v[i] = hit >= 0 ? d : C(0);
-        }
-        write(to, k, v);
-      });
+      const C shift = mine ? static_cast<C>(lse.get(r)) : C(0);
+      C scale = 0, flat = 0;  // dx[k] = scale softmax[k] - flat w[k], less at the target
+      if (hit >= 0) {
+        const double grad = g.get(r);
+        scale = static_cast<C>(grad * ((1 - smoothing) * weights.of(hit) + even() * weights.sum(count))), flat = static_cast<C>(grad * even());
+      }
+      deal<T, 2>(
+          team.rank(t), team.size(t), cut_row(n, from, to), n, [&](int64_t k, auto many) { return fetch<many.value>(from, k); },
+          [&](int64_t k, auto many, const auto& loaded) {
+            auto v = numbers<C>(loaded);
+            WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+              C d = scale * exponential(v.v[i] - shift);
+              if constexpr (kSmooth) d -= weights.each.p ? flat * static_cast<C>(weights.each.get(k + i)) : flat;
+              v.v[i] = hit >= 0 ? d : C(0);
+            }
+            if (hit >= k && hit < k + many.value) {
+              const C d = at_target(r, hit, exponential(number<C>(from.p[hit * from.step]) - shift));
+              WEFT_UNROLL for (int i = 0; i < many.value; ++i)
+                if (k + i == hit) v.v[i] = d;
+            }
+            write(to, k, v);
+          });
     });
+  }
+  WEFT_DEVICE double even() const { return kSmooth ? smoothing / static_cast<double>(count) : 0; }
+  /// From the probability itself: where it is near 1, the difference keeps its digits.
+  WEFT_DEVICE C at_target(int64_t r, int64_t hit, double p) const {
+    const double weight = weights.of(hit), uniform = kSmooth ? even() * (weights.sum(count) * p - weight) : 0;
+    return static_cast<C>(g.get(r) * ((1 - smoothing) * weight * (p - 1) + uniform));
   }
 };
 
@@ -121,9 +134,14 @@ void CudaBackend::cross_entropy(Context& c, View x, View target, View weight, in
   const WeightSum sum(*this, c, weight, smoothing);
   for_floating("cross_entropy", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
-    launch(stream_of(c), "cross_entropy", g.grid,
-           CrossEntropy<T>{Matrix<const T>(x), Targets(target, count, ignore, fault()), {Column(weight), sum.get()}, smoothing, Column(loss), Column(lse), rows, count, g.team});
+    const TeamGrid team = team_grid(*this, rows, count, kPack<T>);
+    const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {
+      launch(stream_of(c), "cross_entropy", team.grid,
+             CrossEntropy<T, kSmooth>{Matrix<const T>(x), Targets(target, count, ignore, fault()), {Column(weight), sum.get()}, smoothing, Column(loss), Column(lse),
+                                      rows, count, team.team});
+    };
+    if (smoothing != 0) run(std::true_type());
+    else run(std::false_type());
   });
   after_launch();
 }
@@ -136,9 +154,13 @@ void CudaBackend::cross_entropy_backward(Context& c, View x, View lse, View targ
   for_floating("cross_entropy_backward", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const TeamGrid team = team_grid(*this, rows, count, kPack<T>);
-    launch(stream_of(c), "cross_entropy_backward", team.grid,
-           CrossEntropyBackward<T>{Matrix<const T>(x), Targets(target, count, ignore, fault()), {Column(weight), sum.get()}, smoothing, Column(lse), Column(g), Matrix<T>(dx),
-                                   rows, count, team.team});
+    const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {
+      launch(stream_of(c), "cross_entropy_backward", team.grid,
+             CrossEntropyBackward<T, kSmooth>{Matrix<const T>(x), Targets(target, count, ignore, fault()), {Column(weight), sum.get()}, smoothing, Column(lse), Column(g),
+                                              Matrix<T>(dx), rows, count, team.team});
+    };
+    if (smoothing != 0) run(std::true_type());
+    else run(std::false_type());
   });
   after_launch();
 }

@@ -16,8 +16,14 @@ template <class T> struct Scale {
   WEFT_DEVICE Line<const T> line(const Line<const T>& other) const { return p ? Line<const T>{p, step} : other; }  // what cut_row looks at
 };
 
+/// What three lines hold from one number on.
+template <class T, int N> struct Three {
+  Raw<T, N> a, b, c;
+};
+
 template <class T> struct LayerNorm {
   using C = Compute<T>;
+  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>;
   Matrix<const T> x;
   Scale<T> weight, bias;
   double eps;
@@ -32,31 +38,32 @@ template <class T> struct LayerNorm {
       const Line<const T> from = x.line(r), w = weight.line(from), b = bias.line(from);
       const Line<T> to = y.line(r);
       const Cut alone = cut_row(n, from);
+      const auto load = [&](int64_t k, auto many) { return fetch<many.value>(from, k); };
       C m = 0, squares = 0;
-      deal<T>(rank, size, alone, n, [&](int64_t k, auto many) {
-        const auto v = read<C, many.value>(from, k);
-        for (int i = 0; i < many.value; ++i) m += v.v[i];
+      deal<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
+        const auto v = numbers<C>(loaded);
+        WEFT_UNROLL for (int i = 0; i < many.value; ++i) m += v.v[i];
       });
       m = team.sum(t, m) / static_cast<C>(count);
-      deal<T>(rank, size, alone, n, [&](int64_t k, auto many) {
-        const auto v = read<C, many.value>(from, k);
-        for (int i = 0; i < many.value; ++i) squares += (v.v[i] - m) * (v.v[i] - m);
+      deal<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
+        const auto v = numbers<C>(loaded);
+        WEFT_UNROLL for (int i = 0; i < many.value; ++i) squares += (v.v[i] - m) * (v.v[i] - m);
       });
       squares = team.sum(t, squares);
       const C s = static_cast<C>(1 / std::sqrt(static_cast<double>(squares / static_cast<C>(count)) + eps));
-      deal<T>(rank, size, cut_row(n, from, to, w, b), n, [&](int64_t k, auto many) {
-        auto v = read<C, many.value>(from, k);
-        for (int i = 0; i < many.value; ++i) v.v[i] = (v.v[i] - m) * s;
-        if (weight.p) {
-          const auto u = read<C, many.value>(w, k);
-          for (int i = 0; i < many.value; ++i) v.v[i] *= u.v[i];
-        }
-        if (bias.p) {
-          const auto u = read<C, many.value>(b, k);
-          for (int i = 0; i < many.value; ++i) v.v[i] += u.v[i];
-        }
-        write(to, k, v);
-      });
+      deal<T, 2>(
+          rank, size, cut_row(n, from, to, w, b), n,
+          [&](int64_t k, auto many) { return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(w, k), fetch<many.value>(b, k)}; },
+          [&](int64_t k, auto many, const auto& loaded) {
+            auto v = numbers<C>(loaded.a);
+            const auto slope = numbers<C>(loaded.b), shift = numbers<C>(loaded.c);
+            WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+              v.v[i] = (v.v[i] - m) * s;
+              if (weight.p) v.v[i] *= slope.v[i];
+              if (bias.p) v.v[i] += shift.v[i];
+            }
+            write(to, k, v);
+          });
       if (!mine || rank != 0) return;
       if (mean.p) mean.set(r, m);
       if (rstd.p) rstd.set(r, s);
@@ -67,6 +74,7 @@ template <class T> struct LayerNorm {
 /// dx = s (h - mean h - xhat mean(h xhat)), with h = dy weight and xhat = (x - m) s.
 template <class T> struct LayerNormInput {
   using C = Compute<T>;
+  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>;
   Matrix<const T> x, dy;
   Scale<T> weight;
   Column mean, rstd;
@@ -81,26 +89,24 @@ template <class T> struct LayerNormInput {
       const Line<T> to = dx.line(r);
       const Cut cut = cut_row(n, from, g, w, to);
       const C m = mine ? static_cast<C>(mean.get(r)) : C(0), s = mine ? static_cast<C>(rstd.get(r)) : C(0);
-      const auto weighted = [&](int64_t k, auto many) {
-        auto h = read<C, many.value>(g, k);
-        if (weight.p) {
-          const auto u = read<C, many.value>(w, k);
-          for (int i = 0; i < many.value; ++i) h.v[i] *= u.v[i];
-        }
+      const auto load = [&](int64_t k, auto many) { return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(g, k), fetch<many.value>(w, k)}; };
+      const auto weighted = [&](const auto& loaded) {
+        auto h = numbers<C>(loaded.b);
+        const auto slope = numbers<C>(loaded.c);
+        for (int i = 0; weight.p && i < static_cast<int>(sizeof h / sizeof(C)); ++i) h.v[i] *= slope.v[i];
         return h;
       };
       C average = 0, along = 0;
-      deal<T>(rank, size, cut, n, [&](int64_t k, auto many) {
-        const auto h = weighted(k, many);
-        const auto v = read<C, many.value>(from, k);
-        for (int i = 0; i < many.value; ++i) average += h.v[i], along += h.v[i] * ((v.v[i] - m) * s);
+      deal<T, 2>(rank, size, cut, n, load, [&](int64_t, auto many, const auto& loaded) {
+        const auto v = numbers<C>(loaded.a), h = weighted(loaded);
+        WEFT_UNROLL for (int i = 0; i < many.value; ++i) average += h.v[i], along += h.v[i] * ((v.v[i] - m) * s);
       });
       average = team.sum(t, average) / static_cast<C>(count);
       along = team.sum(t, along) / static_cast<C>(count);
-      deal<T>(rank, size, cut, n, [&](int64_t k, auto many) {
-        auto h = weighted(k, many);
-        const auto v = read<C, many.value>(from, k);
-        for (int i = 0; i < many.value; ++i) h.v[i] = s * (h.v[i] - average - (v.v[i] - m) * s * along);
+      deal<T, 2>(rank, size, cut, n, load, [&](int64_t k, auto many, const auto& loaded) {
+        const auto v = numbers<C>(loaded.a);
+        auto h = weighted(loaded);
+        WEFT_UNROLL for (int i = 0; i < many.value; ++i) h.v[i] = s * (h.v[i] - average - (v.v[i] - m) * s * along);
         write(to, k, h);
       });
     });
@@ -110,7 +116,7 @@ template <class T> struct LayerNormInput {
 /// Sums over part of the rows of dy xhat and of dy: partial [parts, 2, K].
 template <class T> struct LayerNormColumns {
   using C = Compute<T>;
-  static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+  static constexpr int kThreads = 256, kBlocks = 4, kWarps = kThreads / kWarp;
   Matrix<const T> x, dy;
   Column mean, rstd;
   int64_t rows, count, parts, length, blocks;
@@ -125,15 +131,24 @@ template <class T> struct LayerNormColumns {
   }
   template <int N> WEFT_DEVICE void fold(Thread t, int64_t part, int64_t first) const {
     C* const totals = t.shared<C>();  // [2, warps, lanes * N]
-    constexpr int wide = kWarp * N;
+    constexpr int wide = kWarp * N, kRows = 2;
     C slope[N], shift[N];
     for (int i = 0; i < N; ++i) slope[i] = shift[i] = 0;
     if (const int64_t column = first + t.lane() * N; column < count) {
       const int64_t begin = part * length, end = begin + length < rows ? begin + length : rows;
-      WEFT_UNROLL4 for (int64_t r = begin + t.warp(); r < end; r += kWarps) {
-        const auto v = read<C, N>(x.line(r), column), g = read<C, N>(dy.line(r), column);
-        const C m = static_cast<C>(mean.get(r)), s = static_cast<C>(rstd.get(r));
-        for (int i = 0; i < N; ++i) slope[i] += g.v[i] * ((v.v[i] - m) * s), shift[i] += g.v[i];
+      for (int64_t r = begin + t.warp(); r < end; r += kRows * kWarps) {
+        Raw<T, N> in[kRows] = {}, gradient[kRows] = {};
+        C m[kRows] = {}, s[kRows] = {};
+        WEFT_UNROLL for (int a = 0; a < kRows; ++a) {
+          const int64_t row = r + a * kWarps;
+          if (row >= end) continue;
+          in[a] = fetch<N>(x.line(row), column), gradient[a] = fetch<N>(dy.line(row), column);
+          m[a] = static_cast<C>(mean.get(row)), s[a] = static_cast<C>(rstd.get(row));
+        }
+        WEFT_UNROLL for (int a = 0; a < kRows; ++a) {  // rows that are not there add zeros
+          const auto v = numbers<C>(in[a]), g = numbers<C>(gradient[a]);
+          WEFT_UNROLL for (int i = 0; i < N; ++i) slope[i] += g.v[i] * ((v.v[i] - m[a]) * s[a]), shift[i] += g.v[i];
+        }
       }
     }
     for (int i = 0; i < N; ++i) {

@@ -71,13 +71,15 @@ struct Powers {
       with_type<double>(x.dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         const Line<const T> line{static_cast<const T*>(x.data) + begin, 1};
-        deal<T>(t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) {
-          const auto v = read<double, many.value>(line, k);
-          for (int i = 0; i < many.value; ++i) {
-            if (p == kInf) total = larger(total, std::fabs(v.v[i]));
-            else total += p == 2 ? v.v[i] * v.v[i] : p == 1 ? std::fabs(v.v[i]) : v.v[i] != 0;
-          }
-        });
+        deal<T, 4>(
+            t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+            [&](int64_t, auto many, const auto& loaded) {
+              const auto v = numbers<double>(loaded);
+              WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+                if (p == kInf) total = larger(total, std::fabs(v.v[i]));
+                else total += p == 2 ? v.v[i] * v.v[i] : p == 1 ? std::fabs(v.v[i]) : v.v[i] != 0;
+              }
+            });
       });
     } else {
       for (int64_t k = t.id(); k < n; k += t.count()) total += std::pow(std::fabs(get_number<double>(x.data, x.dtype, begin + k)), p);

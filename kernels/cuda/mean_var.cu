@@ -20,6 +20,7 @@ WEFT_DEVICE inline Moments join(const Moments& a, const Moments& b) {
 }
 
 struct MeanVar {
+  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<float>;
   const void* x;
   DType dtype;
   int64_t rows, row, count, col;
@@ -37,14 +38,15 @@ struct MeanVar {
         using T = typename decltype(tag)::type;
         const Line<const T> line{static_cast<const T*>(x) + r * row + begin * col, col};
         const Cut cut = cut_row(n, line);
-        deal<T>(team.rank(t), team.size(t), cut, n, [&](int64_t k, auto many) {
-          const auto v = read<double, many.value>(line, k);
-          for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
+        const auto load = [&](int64_t k, auto many) { return fetch<many.value>(line, k); };
+        deal<T, 4>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
+          const auto v = numbers<double>(loaded);
+          WEFT_UNROLL for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
         });
         m.mean = team.sum(t, m.mean) / m.count;
-        deal<T>(team.rank(t), team.size(t), cut, n, [&](int64_t k, auto many) {
-          const auto v = read<double, many.value>(line, k);
-          for (int i = 0; i < many.value; ++i) m.squares += (v.v[i] - m.mean) * (v.v[i] - m.mean);
+        deal<T, 4>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
+          const auto v = numbers<double>(loaded);
+          WEFT_UNROLL for (int i = 0; i < many.value; ++i) m.squares += (v.v[i] - m.mean) * (v.v[i] - m.mean);
         });
         m.squares = team.sum(t, m.squares);
       });

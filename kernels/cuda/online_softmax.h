@@ -14,15 +14,16 @@ template <class C> WEFT_DEVICE inline C exponential(C x) { return std::exp(x); }
 template <class C> struct Online {
   C top = -std::numeric_limits<C>::infinity(), sum = 0;
 
+  /// -infinity adds nothing.
   template <int N> WEFT_DEVICE void add(const Numbers<C, N>& x) {
-    C m = x.v[0];
-    for (int i = 1; i < N; ++i) m = x.v[i] > m || m != m ? x.v[i] : m;
+    C m = top;
+    WEFT_UNROLL for (int i = 0; i < N; ++i) m = std::fmax(m, x.v[i]);
     if (m > top) {
       sum *= exponential(top - m);
       top = m;
     }
     const C shift = finite_top();
-    for (int i = 0; i < N; ++i) sum += exponential(x.v[i] - shift);
+    WEFT_UNROLL for (int i = 0; i < N; ++i) sum += exponential(x.v[i] - shift);
   }
   /// What exponents are taken against: a row of -infinity alone has a sum of 0, not NaN.
   WEFT_DEVICE C finite_top() const { return top == -std::numeric_limits<C>::infinity() ? C(0) : top; }
@@ -43,10 +44,29 @@ template <class C> struct Online {
   WEFT_DEVICE C scaled(C to) const { return top == to ? sum : sum * exponential(top - to); }
 };
 
+/// Adds the runs of N numbers of `x` at k, none where k[a] < 0: read at once and rescaled once. each(k, many, numbers) sees the same numbers.
+template <int N, int A, class C, class T, class Each> WEFT_DEVICE void add_runs(Online<C>& all, const Line<const T>& x, const int64_t (&k)[A], const Each& each) {
+  Raw<T, N> loaded[A] = {};
+  WEFT_UNROLL for (int a = 0; a < A; ++a)
+    if (k[a] >= 0) loaded[a] = fetch<N>(x, k[a]);
+  Numbers<C, A * N> v;
+  WEFT_UNROLL for (int a = 0; a < A; ++a) {
+    const Numbers<C, N> some = numbers<C>(loaded[a]);
+    WEFT_UNROLL for (int i = 0; i < N; ++i) v.v[a * N + i] = k[a] >= 0 ? some.v[i] : -std::numeric_limits<C>::infinity();
+    if (k[a] >= 0) each(k[a], std::integral_constant<int, N>(), some);
+  }
+  all.add(v);
+}
+/// Adds what falls to thread `rank` of `size` of row `x` [count].
+template <class T, int A = kTogether<T>, class C, class Each>
+WEFT_DEVICE void add_row(Online<C>& all, int rank, int size, const Line<const T>& x, int64_t count, const Each& each) {
+  deal_together<T, A>(rank, size, cut_row(count, x), count, [&](const int64_t(&k)[A], auto many) { add_runs<many.value>(all, x, k, each); });
+}
+
 /// The pair of row `x` [count], the same on every thread of the team. Reached by the whole block.
 template <class C, class T> WEFT_DEVICE Online<C> online_row(Thread t, const Team& team, const Line<const T>& x, int64_t count) {
   Online<C> mine;
-  deal<T>(team.rank(t), team.size(t), cut_row(count, x), count, [&](int64_t k, auto many) { mine.add(read<C, many.value>(x, k)); });
+  add_row<T>(mine, team.rank(t), team.size(t), x, count, [](int64_t, auto, const auto&) {});
   return team.fold(t, mine, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
 }
 

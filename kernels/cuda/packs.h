@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include <weft/kernels/cuda/layout.h>
 #include <weft/kernels/cuda/simt.h>
@@ -25,7 +26,15 @@ template <class T, int E> WEFT_DEVICE inline Pack<T, E> load_pack(const void* ba
   return pack;
 }
 template <class T, int E> WEFT_DEVICE inline void store_pack(void* base, int64_t at, const Pack<T, E>& pack) {
-  *reinterpret_cast<Pack<T, E>*>(static_cast<T*>(base) + at) = pack;
+  T* const p = static_cast<T*>(base) + at;
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof pack == 16) {  // as one word: numbers that were computed one by one are else stored one by one
+    uint4 word;
+    std::memcpy(&word, &pack, sizeof word);
+    return __stwb(reinterpret_cast<uint4*>(p), word);
+  }
+#endif
+  *reinterpret_cast<Pack<T, E>*>(p) = pack;
 }
 
 /// A loop over N operands, operand 0 being the output. packs == 0: all elements go one by one.

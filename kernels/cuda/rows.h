@@ -59,6 +59,13 @@ inline TeamGrid team_grid(const CudaBackend& b, int64_t tasks, int64_t length, i
   return g;
 }
 
+/// Threads of a block of a kernel over rows, and how many such blocks share a processor: half of the threads that it has room for, or more. Doubles,
+/// which take twice the registers, are content with fewer.
+inline constexpr int kRowThreads = 512;
+template <class T> inline constexpr int kRowBlocks = sizeof(T) == sizeof(double) ? 1 : 2;
+/// Packs that a thread has on their way at once: what leaves the registers for that many threads.
+template <class T> inline constexpr int kTogether = sizeof(T) == sizeof(float) ? 4 : 2;
+
 /// Numbers `step` apart; T may be const.
 template <class T> struct Line {
   T* p;
@@ -97,33 +104,73 @@ template <class T, class... L> WEFT_DEVICE Cut cut_row(int64_t count, const Line
   return {head, head + (count - head) / n * n};
 }
 
-/// f(k, std::integral_constant<int, N>) for the runs of N numbers from k on that fall to thread `rank` of `size`.
-template <class T, class F> WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const F& f) {
+/// f(k, many) for the runs of numbers that fall to thread `rank` of `size`, A of them at a time: run a is k[a] .. k[a] + many, none where k[a] < 0.
+/// `many` is std::integral_constant<int, N>. Which thread gets what, and in what order, depends on sizes and alignment alone.
+template <class T, int A, class F> WEFT_DEVICE void deal_together(int rank, int size, const Cut& cut, int64_t count, const F& f) {
   constexpr int n = kPack<T>;
-  for (int64_t k = rank; k < cut.head; k += size) f(k, std::integral_constant<int, 1>());
-  WEFT_UNROLL4 for (int64_t k = cut.head + static_cast<int64_t>(rank) * n; k < cut.body; k += static_cast<int64_t>(size) * n)
+  int64_t k[A];
+  const int64_t step = static_cast<int64_t>(size) * n, packed = cut.body - cut.head, singles = count - packed;
+  for (int64_t first = cut.head + static_cast<int64_t>(rank) * n; first < cut.body; first += A * step) {
+    WEFT_UNROLL for (int a = 0; a < A; ++a) k[a] = first + a * step < cut.body ? first + a * step : -1;
     f(k, std::integral_constant<int, n>());
-  for (int64_t k = cut.body + rank; k < count; k += size) f(k, std::integral_constant<int, 1>());
+  }
+  for (int64_t first = rank; first < singles; first += static_cast<int64_t>(A) * size) {
+    WEFT_UNROLL for (int a = 0; a < A; ++a) {
+      const int64_t single = first + static_cast<int64_t>(a) * size;
+      k[a] = single >= singles ? -1 : single < cut.head ? single : single + packed;
+    }
+    f(k, std::integral_constant<int, 1>());
+  }
+}
+/// use(k, many, load(k, many)) for these runs in the same order; A loads are on their way before the first is used.
+template <class T, int A, class Load, class Use> WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const Load& load, const Use& use) {
+  deal_together<T, A>(rank, size, cut, count, [&](const int64_t(&k)[A], auto many) {
+    decltype(load(k[0], many)) loaded[A] = {};
+    WEFT_UNROLL for (int a = 0; a < A; ++a)
+      if (k[a] >= 0) loaded[a] = load(k[a], many);
+    WEFT_UNROLL for (int a = 0; a < A; ++a)
+      if (k[a] >= 0) use(k[a], many, loaded[a]);
+  });
+}
+/// f(k, many) for these runs, one at a time.
+template <class T, class F> WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const F& f) {
+  deal_together<T, 1>(rank, size, cut, count, [&](const int64_t(&k)[1], auto many) { f(k[0], many); });
 }
 
-/// Numbers k .. k + N of a line, as C.
-template <class C, int N, class T> WEFT_DEVICE Numbers<C, N> read(const Line<T>& line, int64_t k) {
+/// N numbers of T as they came from memory, in whole words where they fill some: two halves take one register.
+template <class T, int N> struct Raw {
+  using Word = std::conditional_t<sizeof(T) * N % sizeof(uint32_t) == 0, uint32_t, T>;
+  Word words[sizeof(T) * N / sizeof(Word)];
+};
+/// Numbers k .. k + N of a line.
+template <int N, class T> WEFT_DEVICE Raw<std::remove_const_t<T>, N> fetch(const Line<T>& line, int64_t k) {
   using S = std::remove_const_t<T>;
-  Numbers<C, N> out;
+  Raw<S, N> raw;
   if constexpr (N == 1) {
-    out.v[0] = convert<C>(line.p[k * line.step]);
+    const S one = line.p[k * line.step];
+    std::memcpy(static_cast<void*>(&raw), &one, sizeof raw);
   } else {
-    const auto pack = load_pack<S, N>(line.p, k);
-    for (int i = 0; i < N; ++i) out.v[i] = convert<C>(pack.at[i]);
+    constexpr int words = sizeof raw / sizeof(uint32_t);
+    const auto pack = load_pack<uint32_t, words>(line.p + k, 0);
+    WEFT_UNROLL for (int i = 0; i < words; ++i) raw.words[i] = pack.at[i];
   }
+  return raw;
+}
+template <class C, class T, int N> WEFT_DEVICE Numbers<C, N> numbers(const Raw<T, N>& raw) {
+  T each[N];
+  std::memcpy(static_cast<void*>(each), &raw, sizeof each);
+  Numbers<C, N> out;
+  WEFT_UNROLL for (int i = 0; i < N; ++i) out.v[i] = number<C>(each[i]);
   return out;
 }
+/// Numbers k .. k + N of a line, as C.
+template <class C, int N, class T> WEFT_DEVICE Numbers<C, N> read(const Line<T>& line, int64_t k) { return numbers<C>(fetch<N>(line, k)); }
 template <int N, class C, class T> WEFT_DEVICE void write(const Line<T>& line, int64_t k, const Numbers<C, N>& x) {
   if constexpr (N == 1) {
     line.p[k * line.step] = convert<T>(x.v[0]);
   } else {
     Pack<T, N> pack;
-    for (int i = 0; i < N; ++i) pack.at[i] = convert<T>(x.v[i]);
+    WEFT_UNROLL for (int i = 0; i < N; ++i) pack.at[i] = rounded<T>(x.v[i]);
     store_pack(line.p, k, pack);
   }
 }

@@ -12,7 +12,7 @@
 // What both promise a body:
 //   - blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks;
 //   - shared memory is `shared` bytes, 16-byte aligned, and holds rubbish at first;
-//   - sync() and the warp operations (shuffle_*, ballot) are reached by every thread of the block or of the warp, or by none;
+//   - sync() and the warp operations (sync_warp, shuffle_*, ballot) are reached by every thread of the block or of the warp, or by none;
 //   - a body that says `static constexpr bool kIndependent = true` uses none of them.
 // A body may promise `static constexpr int kThreads`, the most threads of a block (1024 otherwise), and ask for room for `kBlocks` such blocks on a
 // processor at once: registers are given out accordingly.
@@ -38,6 +38,16 @@ inline constexpr int kWarp = 32;
 constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 }  // namespace weft::cuda
+
+// Before a loop of a fixed number of turns whose arrays are to lie in registers, or whose reads are all to be on their way at once; and before one
+// that is to stay small, because it is compiled in many places.
+#if defined(__CUDACC__)
+#define WEFT_UNROLL _Pragma("unroll")
+#define WEFT_ROLLED _Pragma("unroll 1")
+#else
+#define WEFT_UNROLL
+#define WEFT_ROLLED
+#endif
 
 #if defined(WEFT_SIMT)
 
@@ -76,6 +86,8 @@ class Thread {
 
   /// Waits for the whole block; what was written to memory before is seen after.
   __device__ void sync() const { __syncthreads(); }
+  /// The same for the warp.
+  __device__ void sync_warp() const { __syncwarp(); }
   /// The block's shared memory.
   template <class T> __device__ T* shared() const {
     extern __shared__ __align__(16) unsigned char weft_shared[];
