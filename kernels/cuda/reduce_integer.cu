@@ -1,0 +1,8 @@
+// Reductions of the integers and of bool, see reduce.h.
+#include <weft/kernels/cuda/reduce.h>
+
+namespace weft::cuda::reduction {
+
+void reduce_integers(CudaBackend& b, Context& c, Reduce op, const Source<int64_t>& from, void* y, DType y_type) { reduce_as<int64_t>(b, c, op, from, y, y_type); }
+
+}  // namespace weft::cuda::reduction
