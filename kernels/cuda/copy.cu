@@ -60,7 +60,9 @@ template <class U> struct Fill {
 
 /// y[i, j] = x[j, i] in tiles of kSide x kSide for every position of `planes`: y has stride 1 along j, x along i.
 template <class U> struct Transpose {
+  static constexpr int kThreads = 256, kBlocks = 4;
   static constexpr int kSide = sizeof(U) <= 2 ? 64 : 32;
+  static constexpr int kStep = kThreads / kSide, kEach = kSide / kStep;  // rows of a tile between those of a thread, and how many it has
   static constexpr int kRow = kSide + (sizeof(U) < 4 ? 4 / static_cast<int>(sizeof(U)) : 1);  // a column of the tile falls into different banks
   Layout<2> planes;
   const U* x;
@@ -71,18 +73,22 @@ template <class U> struct Transpose {
 
   WEFT_DEVICE void operator()(Thread t) const {
     U* const tile = t.shared<U>();
-    const int column = t.id() % kSide, row = t.id() / kSide, step = t.count() / kSide;
+    const int column = t.id() % kSide, row = t.id() / kSide;
     for (int64_t at = t.block(); at < tiles; at += t.blocks()) {
       const uint32_t strip = tile_columns.quotient(static_cast<uint32_t>(at)), plane = tile_rows.quotient(strip);
       const int64_t j0 = static_cast<int64_t>(static_cast<uint32_t>(at) - strip * tile_columns.divisor) * kSide;
       const int64_t i0 = static_cast<int64_t>(strip - plane * tile_rows.divisor) * kSide;
       int64_t offset[2];
       planes.locate(plane, offset);
-      for (int j = row; j < kSide; j += step)
-        if (j0 + j < columns && i0 + column < rows) tile[j * kRow + column] = x[offset[1] + (j0 + j) * x_step + i0 + column];
+      const U* const from = x + offset[1] + j0 * x_step + i0;
+      U part[kEach] = {};
+      WEFT_UNROLL for (int e = 0; e < kEach; ++e)
+        if (const int j = row + e * kStep; j0 + j < columns && i0 + column < rows) part[e] = from[j * x_step + column];
+      WEFT_UNROLL for (int e = 0; e < kEach; ++e) tile[(row + e * kStep) * kRow + column] = part[e];
       t.sync();
-      for (int i = row; i < kSide; i += step)
-        if (i0 + i < rows && j0 + column < columns) y[offset[0] + (i0 + i) * y_step + j0 + column] = tile[column * kRow + i];
+      U* const to = y + offset[0] + i0 * y_step + j0;
+      WEFT_UNROLL for (int e = 0; e < kEach; ++e)
+        if (const int i = row + e * kStep; i0 + i < rows && j0 + column < columns) to[i * y_step + column] = tile[column * kRow + i];
       t.sync();
     }
   }

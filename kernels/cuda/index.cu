@@ -32,13 +32,13 @@ template <class U> struct TakeRows {
   RowLanes lanes;
   int64_t n, units, index_step, x_row, x_step, y_row, y_step;
   static constexpr bool kIndependent = true;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kBlocks = 4;
 
   WEFT_DEVICE void operator()(Thread t) const {
     const int64_t step = lanes.row_step(t);
     for (int64_t i = lanes.first_row(t); i < n; i += kAhead * step) {
       const U* from[kAhead];
-      for (int a = 0; a < kAhead; ++a) {
+      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
         const int64_t row = i + a * step;
         from[a] = nullptr;
         if (row >= n) continue;
@@ -48,9 +48,9 @@ template <class U> struct TakeRows {
       }
       for (int64_t u = lanes.first_unit(t); u < units; u += lanes.unit_step(t)) {
         U part[kAhead] = {};
-        for (int a = 0; a < kAhead; ++a)
+        WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
           if (from[a]) part[a] = from[a][u * x_step];
-        for (int a = 0; a < kAhead; ++a)
+        WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
           if (from[a]) y[(i + a * step) * y_row + u * y_step] = part[a];
       }
     }
@@ -65,29 +65,26 @@ template <class U> struct Gather {
   int64_t x_step;
   Layout<3> layout;
   static constexpr bool kIndependent = true;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kBlocks = 4;
 
   WEFT_DEVICE void operator()(Thread t) const {
     const int64_t step = t.globals();
     for (int64_t i = t.global(); i < layout.numel; i += kAhead * step) {
+      int64_t v[kAhead], from[kAhead], to[kAhead];
       U part[kAhead] = {};
-      int64_t to[kAhead];
-      for (int a = 0; a < kAhead; ++a) {
-        const int64_t position = i + a * step;
-        to[a] = -1;
-        if (position >= layout.numel) continue;
+      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
+        v[a] = from[a] = to[a] = -1;
+        if (i + a * step >= layout.numel) continue;
         int64_t offset[3];
-        layout.locate(position, offset);
-        const int64_t v = index.at(offset[1]);
-        if (index.inside(v)) {
-          part[a] = x[offset[2] + v * x_step];
-          to[a] = offset[0];
-        } else {
-          index.report(t, v, position);
-        }
+        layout.locate(i + a * step, offset);
+        v[a] = index.at(offset[1]), from[a] = offset[2], to[a] = offset[0];
       }
-      for (int a = 0; a < kAhead; ++a)
-        if (to[a] >= 0) y[to[a]] = part[a];
+      WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
+        if (index.inside(v[a])) part[a] = x[from[a] + v[a] * x_step];
+      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
+        if (index.inside(v[a])) y[to[a]] = part[a];
+        else if (to[a] >= 0) index.report(t, v[a], i + a * step);
+      }
     }
   }
 };

@@ -56,7 +56,7 @@ struct Layout {
     for (int i = 0; i < N; ++i) offset[i] = 0;
     if (narrow) {
       auto rest = static_cast<uint32_t>(at);
-      for (int d = ndim - 1; d > 0; --d) {
+      WEFT_ROLLED for (int d = ndim - 1; d > 0; --d) {
         const uint32_t q = divider[d].quotient(rest);
         const auto k = static_cast<int64_t>(rest - q * divider[d].divisor);
         rest = q;
@@ -64,7 +64,7 @@ struct Layout {
       }
       at = rest;
     } else {
-      for (int d = ndim - 1; d > 0; --d) {
+      WEFT_ROLLED for (int d = ndim - 1; d > 0; --d) {
         const int64_t q = at / size[d], k = at - q * size[d];
         at = q;
         for (int i = 0; i < N; ++i) offset[i] += k * stride[i][d];

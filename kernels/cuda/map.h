@@ -45,6 +45,11 @@ template <class T, int E, class C> WEFT_DEVICE inline void load_as(const void* b
   const Pack<T, E> pack = load_pack<T, E>(base, at, splat);
   for (int i = 0; i < E; ++i) x[i] = kernels::convert<C>(pack.at[i]);
 }
+template <class T, int E> WEFT_DEVICE inline void widen_bits(const Pack<uint16_t, E>& bits, float (&x)[E]) {
+  Pack<T, E> pack;
+  std::memcpy(static_cast<void*>(&pack), &bits, sizeof pack);
+  WEFT_UNROLL for (int i = 0; i < E; ++i) x[i] = kernels::convert<float>(pack.at[i]);
+}
 template <class T, int E, class R> WEFT_DEVICE inline void store_as(void* base, int64_t at, const R* y) {
   Pack<T, E> pack;
   for (int i = 0; i < E; ++i) pack.at[i] = kernels::convert<T>(y[i]);
@@ -72,14 +77,16 @@ struct Map {
   WEFT_DEVICE void one(int64_t pack) const {
     int64_t at[Inputs + 1];
     call.loop.layout.locate(pack, at);
+    using Bits = std::conditional_t<std::is_same_v<C, float>, uint16_t, C>;
+    Pack<Bits, kWide> raw[Inputs];  // all are on their way before the first is converted
+    WEFT_UNROLL for (int i = 0; i < Inputs; ++i) raw[i] = load_pack<Bits, kWide>(call.in[i], at[i + 1], call.loop.splats(i + 1));
     C x[Inputs][kWide];
-    for (int i = 0; i < Inputs; ++i) {
-      const bool splat = call.loop.splats(i + 1);
+    WEFT_UNROLL for (int i = 0; i < Inputs; ++i) {
       if constexpr (std::is_same_v<C, float>) {
-        if (call.in_dtype[i] == DType::kFloat16) inner::load_as<Half, kWide>(call.in[i], at[i + 1], splat, x[i]);
-        else inner::load_as<BFloat16, kWide>(call.in[i], at[i + 1], splat, x[i]);
+        if (call.in_dtype[i] == DType::kFloat16) inner::widen_bits<Half>(raw[i], x[i]);
+        else inner::widen_bits<BFloat16>(raw[i], x[i]);
       } else {
-        inner::load_as<C, kWide>(call.in[i], at[i + 1], splat, x[i]);
+        for (int k = 0; k < kWide; ++k) x[i][k] = raw[i].at[k];
       }
     }
     R y[kWide];

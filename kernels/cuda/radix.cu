@@ -107,7 +107,7 @@ template <class K> struct PlaceDigits {
   Pairs<K> from, to;
   Digit d;
   bool first;  ///< positions are not yet written down
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kBlocks = sizeof(K) == 4 ? 4 : 3;
 
   struct Shared {
     K keys[kTile];
