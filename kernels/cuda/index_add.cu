@@ -1,7 +1,10 @@
 // What accumulates by index. Equal indices are grouped by a stable sort of (target, position) pairs on the device, and the first of each group walks
-// over its group in order of position: sums have the bits of the plain loop, in every run, without atomic operations on numbers.
-//   add_rows   dx [V, K] += dy [n, K] at index [n]         sorts n pairs; reads n K + U K, writes U K elements, U the rows that are met; n K adds
-//   scatter    y = or += src at index along dim            lines that are many or short run one thread each, others sort all positions
+// over its group in order of position: sums have the bits of the plain loop, but for the longest groups, and the same in every run.
+//   add_rows   dx [V, K] += dy [n, K] at index [n]         sorts n pairs; reads n K + U K, writes U K elements, U the rows that are met; n K adds.
+//              A group of more than 1024 rows (2 sqrt(n), if that is more) is cut where its places among the sorted ones are multiples of half of
+//              that, and a second launch adds the pieces in order
+//   scatter    y = or += src at index along dim            short lines, and very many, run one thread each; many that lie along memory one warp each;
+//              others sort all positions
 // Half types are added up in float within a group and rounded once. A bad index is reported and its row or element left out.
 #include <bit>
 #include <type_traits>
@@ -9,6 +12,7 @@
 #include <weft/kernels/convert.h>
 #include <weft/kernels/cuda/indices.h>
 #include <weft/kernels/cuda/layout.h>
+#include <weft/kernels/cuda/number.h>
 #include <weft/kernels/cuda/radix.h>
 #include <weft/kernels/cuda/row_lanes.h>
 
@@ -29,22 +33,22 @@ template <class T> struct Sum {
   static WEFT_DEVICE T to(Total a) { return kernels::convert<T>(a); }
 };
 
-/// use(read(i)) for the places i of a run of equal keys that begins at `start`, in order; reads of A places are on the way at once.
-template <int A, class T, class K, class Read, class Use>
-WEFT_DEVICE int64_t each_together(const Pairs<K>& runs, int64_t i, int64_t n, K key, const Read& read, const Use& use) {
-  for (; i + A <= n && runs.keys[i + A - 1] == key; i += A) {
+/// use(read(i)) for the places from i on, in order, up to the first that is not the same (what follows that is not either) or to n; reads of A places
+/// are on the way at once. Returns where it stopped.
+template <int A, class T, class Same, class Read, class Use>
+WEFT_DEVICE int64_t each_together(int64_t i, int64_t n, const Same& same, const Read& read, const Use& use) {
+  for (; i + A <= n && same(i + A - 1); i += A) {
     T part[A];
-    for (int a = 0; a < A; ++a) part[a] = read(i + a);
-    for (int a = 0; a < A; ++a) use(part[a]);
+    WEFT_UNROLL for (int a = 0; a < A; ++a) part[a] = read(i + a);
+    WEFT_UNROLL for (int a = 0; a < A; ++a) use(part[a]);
   }
   return i;
 }
-template <class T, class K, class Read, class Use>
-WEFT_DEVICE void each_of_run(const Pairs<K>& runs, int64_t start, int64_t n, const Read& read, const Use& use) {
-  const K key = runs.keys[start];
-  int64_t i = each_together<kAhead, T>(runs, start, n, key, read, use);
-  i = each_together<2, T>(runs, i, n, key, read, use);
-  each_together<1, T>(runs, i, n, key, read, use);
+template <class T, class Same, class Read, class Use>
+WEFT_DEVICE void each_while(int64_t start, int64_t n, const Same& same, const Read& read, const Use& use) {
+  int64_t i = each_together<kAhead, T>(start, n, same, read, use);
+  i = each_together<2, T>(i, n, same, read, use);
+  each_together<1, T>(i, n, same, read, use);
 }
 
 int bits_for(uint64_t largest) { return 64 - std::countl_zero(largest); }
@@ -66,36 +70,105 @@ struct KeyRows {
   }
 };
 
-/// A group of lanes per run of equal keys, N elements at a time. Strides in elements.
+/// Sorted keys. Runs of more than 2^(shift + 1) equal ones are cut at the borders, which are 2^shift places apart.
+template <class T> struct Runs {
+  Pairs<uint32_t> sorted;
+  int64_t n;
+  uint32_t rows;  ///< keys from here on are left out
+  int shift;
+  typename Sum<T>::Total* pieces;  ///< [stretches between borders, 2, K]: of the run that comes in over the border, of the one that leaves
+
+  WEFT_DEVICE uint32_t key(int64_t i) const { return sorted.keys[i]; }
+  WEFT_DEVICE bool begins(int64_t i) const { return i == 0 || key(i - 1) != key(i); }
+  WEFT_DEVICE int64_t border(int64_t i) const { return ((i >> shift) + 1) << shift; }  ///< the next one behind place i
+  /// Where the run of place i begins.
+  WEFT_DEVICE int64_t begin(int64_t i) const {
+    const uint32_t own = key(i);
+    int64_t low = 0;
+    while (low < i) {
+      const int64_t middle = (low + i) / 2;
+      if (key(middle) < own) low = middle + 1;
+      else i = middle;
+    }
+    return low;
+  }
+  /// Whether the run that begins there is cut.
+  WEFT_DEVICE bool is_long(int64_t start) const {
+    const int64_t behind = start + (int64_t{2} << shift);
+    return behind < n && key(behind) == key(start);
+  }
+};
+
+/// A group of lanes per piece of a run, N elements at a time. Strides in elements.
 template <class T, int N> struct AddRuns {
-  Pairs<uint32_t> runs;
+  Runs<T> runs;
   const T* dy;
   T* dx;
   RowLanes lanes;
-  uint32_t rows;
-  int64_t n, units, dy_row, dy_step, dx_row, dx_step;
+  int64_t units, dy_row, dy_step, dx_row, dx_step;
   static constexpr bool kIndependent = true;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kBlocks = 4;
 
   WEFT_DEVICE void operator()(Thread t) const {
     using Some = Pack<T, N>;
     using S = Sum<T>;
-    for (int64_t start = lanes.first_row(t); start < n; start += lanes.row_step(t)) {
-      const uint32_t key = runs.keys[start];
-      if (key >= rows || (start > 0 && runs.keys[start - 1] == key)) continue;
+    for (int64_t start = lanes.first_row(t); start < runs.n; start += lanes.row_step(t)) {
+      const uint32_t key = runs.key(start);
+      const bool begins = runs.begins(start);
+      const int64_t border = runs.border(start);
+      if (key >= runs.rows || (!begins && border - start != int64_t{1} << runs.shift)) continue;
+      const bool whole = !runs.is_long(begins ? start : runs.begin(start));
+      if (whole && !begins) continue;
+      const int64_t end = whole || border > runs.n ? runs.n : border;
       for (int64_t u = lanes.first_unit(t); u < units; u += lanes.unit_step(t)) {
         Some* const to = reinterpret_cast<Some*>(dx + key * dx_row + u * N * dx_step);
-        const Some old = *to;
+        const Some old = whole ? *to : Some{};
         typename S::Total total[N];
-        for (int k = 0; k < N; ++k) total[k] = S::of(old.at[k]);
-        each_of_run<Some>(
-            runs, start, n, [&](int64_t i) { return *reinterpret_cast<const Some*>(dy + runs.at[i] * dy_row + u * N * dy_step); },
+        WEFT_UNROLL for (int k = 0; k < N; ++k) total[k] = S::of(old.at[k]);
+        each_while<Some>(
+            start, end, [&](int64_t i) { return runs.key(i) == key; },
+            [&](int64_t i) { return *reinterpret_cast<const Some*>(dy + runs.sorted.at[i] * dy_row + u * N * dy_step); },
             [&](const Some& part) {
-              for (int k = 0; k < N; ++k) total[k] = S::add(total[k], S::of(part.at[k]));
+              WEFT_UNROLL for (int k = 0; k < N; ++k) total[k] = S::add(total[k], S::of(part.at[k]));
             });
-        Some sum = {};
-        for (int k = 0; k < N; ++k) sum.at[k] = S::to(total[k]);
-        *to = sum;
+        if (whole) {
+          Some sum = {};
+          WEFT_UNROLL for (int k = 0; k < N; ++k) sum.at[k] = S::to(total[k]);
+          *to = sum;
+        } else {
+          auto* const piece = runs.pieces + ((start >> runs.shift) * 2 + (begins ? 1 : 0)) * units * N + u * N;
+          WEFT_UNROLL for (int k = 0; k < N; ++k) piece[k] = total[k];
+        }
+      }
+    }
+  }
+};
+
+/// dx += the pieces of a run, in order: a group of lanes per run that crosses a border.
+template <class T> struct AddPieces {
+  Runs<T> runs;
+  T* dx;
+  RowLanes lanes;
+  int64_t units, dx_row, dx_step;
+  static constexpr bool kIndependent = true;
+  static constexpr int kThreads = 256;
+
+  WEFT_DEVICE void operator()(Thread t) const {
+    using S = Sum<T>;
+    using Total = typename S::Total;
+    const int64_t stretches = (runs.n - 1) >> runs.shift;  // those that end at a border
+    for (int64_t s = lanes.first_row(t); s < stretches; s += lanes.row_step(t)) {
+      const int64_t border = (s + 1) << runs.shift;
+      const uint32_t key = runs.key(border);
+      if (key >= runs.rows || runs.key(border - 1) != key) continue;
+      if (const int64_t begin = runs.begin(border - 1); begin >> runs.shift != s || !runs.is_long(begin)) continue;
+      for (int64_t u = lanes.first_unit(t); u < units; u += lanes.unit_step(t)) {
+        T& to = dx[key * dx_row + u * dx_step];
+        Total total = S::add(S::of(to), runs.pieces[(s * 2 + 1) * units + u]);
+        each_while<Total>(
+            s + 1, stretches + 1, [&](int64_t i) { return runs.key(i << runs.shift) == key; }, [&](int64_t i) { return runs.pieces[i * 2 * units + u]; },
+            [&](Total piece) { total = S::add(total, piece); });
+        to = S::to(total);
       }
     }
   }
@@ -148,6 +221,48 @@ template <class Rule> struct ScatterByLine {
   }
 };
 
+/// A warp per line, 32 elements at a time: of the lanes with one target the last assigns, or the first adds what they all have, in order.
+template <class Rule> struct ScatterByWarp {
+  using T = typename Rule::T;
+  ScatterLines s;
+  const T* src;
+  T* y;
+  static constexpr int kThreads = 256;
+
+  WEFT_DEVICE void operator()(Thread t) const {
+    for (int64_t line = t.global() / kWarp; line < s.lines.numel; line += t.globals() / kWarp) {
+      int64_t offset[3];
+      s.lines.locate(line, offset);
+      for (int64_t first = 0; first < s.n; first += kWarp) {
+        const int64_t i = first + t.lane();
+        int64_t v = i < s.n ? s.index.at(offset[0] + i * s.index_step) : -1;
+        const bool inside = s.index.inside(v);
+        if (i < s.n && !inside) s.index.report(t, v, s.position(line, i));
+        if (!inside) v = -1;
+        const T x = inside ? src[offset[1] + i * s.src_step] : T();
+        T* const to = y + offset[2] + v * s.y_step;
+        bool mine = inside;
+        if constexpr (Rule::kAdds) {
+          using S = Sum<T>;
+          T total = inside ? *to : T();
+          WEFT_UNROLL4 for (int lane = 0; lane < kWarp; ++lane) {
+            const bool same = t.shuffle(v, lane) == v;
+            const auto part = t.shuffle(S::of(x), lane);
+            if (same) total = S::to(S::add(S::of(total), part));
+            if (same && lane < t.lane()) mine = false;
+          }
+          if (mine) *to = total;
+        } else {
+          WEFT_UNROLL4 for (int lane = 0; lane < kWarp; ++lane)
+            if (t.shuffle(v, lane) == v && lane > t.lane()) mine = false;
+          if (mine) *to = x;
+        }
+        t.sync_warp();  // the next elements may have the same targets
+      }
+    }
+  }
+};
+
 /// Key of element i of a line: line * size + target, or lines * size for what is left out.
 struct KeyScatter {
   ScatterLines s;
@@ -190,8 +305,9 @@ template <class Rule> struct ScatterRuns {
       T& to = y[offset[2] + v * s.y_step];
       if constexpr (Rule::kAdds) {
         auto total = Sum<T>::of(to);
-        each_of_run<T>(
-            runs, r, count, [&](int64_t i) { return from[runs.at[i] * s.src_step]; }, [&](const T& x) { total = Sum<T>::add(total, Sum<T>::of(x)); });
+        each_while<T>(
+            r, count, [&](int64_t i) { return runs.keys[i] == key; }, [&](int64_t i) { return from[runs.at[i] * s.src_step]; },
+            [&](const T& x) { total = Sum<T>::add(total, Sum<T>::of(x)); });
         to = Sum<T>::to(total);
       } else {
         to = from[runs.at[r] * s.src_step];
@@ -234,19 +350,22 @@ void CudaBackend::add_rows(Context& c, View index, View dy, int64_t skip, View d
   const PairRoom<uint32_t> room(*this, c, n);
   launch(stream_of(c), "key_rows", grid_for(n), KeyRows{Indices(index, rows, fault()), room.first().keys, n, index.stride(0), skip});
   if (k > 0 && rows > 0) {
-    const Pairs<uint32_t> runs = sort_pairs(*this, c, room.first(), room.second(), 1, n, bits_for(static_cast<uint64_t>(rows)));
+    const Pairs<uint32_t> sorted = sort_pairs(*this, c, room.first(), room.second(), 1, n, bits_for(static_cast<uint64_t>(rows)));
     dispatch(dx.dtype, [&]<class T>(TypeTag<T>) {
-      const auto run = [&](auto body) {
-        const Grid grid = share_rows(*this, n, body.units, body.lanes);
-        launch(stream_of(c), "add_runs", grid, body);
+      using Total = typename Sum<T>::Total;
+      int shift = 9;
+      while (int64_t{1} << 2 * shift < n) ++shift;
+      const int64_t stretches = n > int64_t{2} << shift ? blocks_for(n, int64_t{1} << shift) : 1;
+      const Scratch pieces(*this, c, stretches > 1 ? static_cast<size_t>(stretches * 2 * k) * sizeof(Total) : 0);
+      const Runs<T> runs{sorted, n, static_cast<uint32_t>(rows), shift, pieces.template as<Total>()};
+      const auto run = [&](const char* name, int64_t groups, auto body) {
+        const Grid grid = share_rows(*this, groups, body.units, body.lanes);
+        launch(stream_of(c), name, grid, body);
       };
-      const auto limit = static_cast<uint32_t>(rows);
-      if constexpr (is_floating(dtype_of<T>)) {
-        constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
-        if (access_bytes({&dy, &dx}, k) == 16)
-          return run(AddRuns<T, kUnit>{runs, dy.as<T>(), dx.as<T>(), {}, limit, n, k / kUnit, dy.stride(0), 1, dx.stride(0), 1});
-      }
-      run(AddRuns<T, 1>{runs, dy.as<T>(), dx.as<T>(), {}, limit, n, k, dy.stride(0), dy.stride(1), dx.stride(0), dx.stride(1)});
+      constexpr int kUnit = is_floating(dtype_of<T>) ? 16 / static_cast<int>(sizeof(T)) : 1;
+      if (kUnit > 1 && access_bytes({&dy, &dx}, k) == 16) run("add_runs", n, AddRuns<T, kUnit>{runs, dy.as<T>(), dx.as<T>(), {}, k / kUnit, dy.stride(0), 1, dx.stride(0), 1});
+      else run("add_runs", n, AddRuns<T, 1>{runs, dy.as<T>(), dx.as<T>(), {}, k, dy.stride(0), dy.stride(1), dx.stride(0), dx.stride(1)});
+      if (stretches > 1) run("add_pieces", stretches - 1, AddPieces<T>{runs, dx.as<T>(), {}, k, dx.stride(0), dx.stride(1)});
     });
   }
   after_launch();
@@ -262,7 +381,14 @@ void CudaBackend::scatter(Context& c, bool add, int dim, View index, View src, V
   ScatterLines s{Indices(index, y.size(dim), fault()), layout_of(views, false), n, index.stride(dim), src.stride(dim), y.stride(dim), 1};
   for (int d = dim + 1; d < index.ndim(); ++d) s.inner *= index.size(d);
   const int64_t lines = s.lines.numel;
-  if (n <= 32 || lines >= 4 * blocks_at_once() || count > INT32_MAX) {
+  // A thread walks along its line one latency at a time: it takes very many of them to beat the sort. A warp takes 32 steps at once.
+  const bool by_warp = n > kWarp && index.stride(dim) == 1 && src.stride(dim) == 1 && lines >= blocks_at_once();
+  if (by_warp) {
+    dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
+      using T = typename Rule::T;
+      launch(stream_of(c), "scatter_by_warp", grid_for(lines * kWarp), ScatterByWarp<Rule>{s, src.as<T>(), y.as<T>()});
+    });
+  } else if (n <= kWarp || lines >= 64 * blocks_at_once() || count > INT32_MAX) {
     dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
       using T = typename Rule::T;
       launch(stream_of(c), "scatter_by_line", grid_for(lines), ScatterByLine<Rule>{s, src.as<T>(), y.as<T>()});

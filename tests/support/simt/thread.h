@@ -69,6 +69,7 @@ class Thread {
   int64_t globals() const { return who_.nx * who_.count; }
 
   void sync() const { simt::barrier(who_); }
+  void sync_warp() const { simt::vote(who_, true); }
   template <class T> T* shared() const { return reinterpret_cast<T*>(simt::shared_memory(who_)); }
 
   template <class T> T shuffle(T v, int lane) const { return exchange(simt::WarpOp::kShuffle, v, lane % kWarp); }
