@@ -74,9 +74,11 @@ Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options)
 
 namespace {
 
-// Rows per block of the linear form: about 2 million logits at a time, and never so few that the products starve.
-int64_t block_rows(int64_t rows, int64_t classes) {
-  return std::clamp<int64_t>((int64_t{1} << 21) / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32), std::max<int64_t>(rows, 1));
+// Rows per block of the linear form: about 2 million logits at a time on the CPU, which its caches hold, 64 million on other devices, which take that
+// many to be busy; and never so few that the products starve.
+int64_t block_rows(int64_t rows, int64_t classes, const Device& device) {
+  const int64_t logits = int64_t{1} << (device.is_cpu() ? 21 : 26);
+  return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32), std::max<int64_t>(rows, 1));
 }
 
 View rows_of(const Tensor& x, int64_t start, int64_t count) {
@@ -101,7 +103,7 @@ struct LinearLoss {
   CrossEntropyOptions o;
   int64_t rows() const { return x.sizes()[0]; }
   int64_t classes() const { return w.sizes()[0]; }
-  int64_t block() const { return block_rows(rows(), classes()); }
+  int64_t block() const { return block_rows(rows(), classes(), x.device()); }
   Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
 
   void logits(int64_t start, int64_t n, const Tensor& out) const {

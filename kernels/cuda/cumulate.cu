@@ -1,6 +1,6 @@
 // Running sums and products along a dim: y (=), of x's sizes. Floating numbers accumulate in double as on the CPU, integers wrap around in 64 bits. Lines
 // along dim are cut into chunks when there are too few of them to fill the device: the totals of the chunks are combined first, and each chunk
-// begins with what lies before it. How lines are cut depends on sizes and device alone, so results are the same in every run.
+// begins with what lies before it. How lines are cut depends on sizes alone, so results are the same in every run and on every device.
 //   lines by blocks (dim contiguous, or few lines): a tile of a line at a time, four neighbours per thread, one scan over the block per tile
 //   lines by threads (neighbouring lines lie side by side in memory): each thread walks along its line
 // Reads x.numel (twice when cut into chunks) and writes y.numel elements, one or two operations each.
@@ -14,6 +14,7 @@ namespace weft::cuda {
 namespace {
 
 constexpr int kEach = 4;
+constexpr int64_t kEnough = 1024;  // blocks that keep every device busy
 
 struct Combine {
   bool product;
@@ -214,7 +215,7 @@ void CudaBackend::cumulate(Context& c, Reduce reduction, int dim, View x, View y
   int threads = 256;
   while (by_block && threads > kWarp && kEach * threads / 2 >= cut.n) threads /= 2;
   const int64_t tile = by_block ? int64_t{kEach} * threads : 64;  // a chunk is worth a few tiles
-  const int64_t wanted = by_block ? blocks_at_once() : 256 * blocks_at_once();
+  const int64_t wanted = by_block ? kEnough : 256 * kEnough;
   if (const int64_t most = blocks_for(cut.n, 4 * tile); lines < wanted / 4 && most > 1) {
     const int64_t chunks = wanted / lines < most ? wanted / lines : most;
     cut.chunk = blocks_for(blocks_for(cut.n, chunks), tile) * tile;
