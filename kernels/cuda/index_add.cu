@@ -5,7 +5,7 @@
 //              that, and a second launch adds the pieces in order
 //   scatter    y = or += src at index along dim            short lines, and very many, run one thread each; many that lie along memory one warp each;
 //              others sort all positions
-// Half types are added up in float within a group and rounded once. A bad index is reported and its row or element left out.
+// Half types are added up in float within a group and rounded once, but by the threads and warps of a line after each element. A bad index is reported and its row or element left out.
 #include <bit>
 #include <type_traits>
 
@@ -381,14 +381,16 @@ void CudaBackend::scatter(Context& c, bool add, int dim, View index, View src, V
   ScatterLines s{Indices(index, y.size(dim), fault()), layout_of(views, false), n, index.stride(dim), src.stride(dim), y.stride(dim), 1};
   for (int d = dim + 1; d < index.ndim(); ++d) s.inner *= index.size(d);
   const int64_t lines = s.lines.numel;
-  // A thread walks along its line one latency at a time: it takes very many of them to beat the sort. A warp takes 32 steps at once.
-  const bool by_warp = n > kWarp && index.stride(dim) == 1 && src.stride(dim) == 1 && lines >= blocks_at_once();
+  // A thread walks along its line one latency at a time: it takes very many of them to beat the sort. A warp takes 32 steps at once. Sizes alone
+  // decide, since halves are rounded more often by these two than after a sort.
+  constexpr int64_t enough_warps = 1024, enough_threads = 65536;
+  const bool by_warp = n > kWarp && index.stride(dim) == 1 && src.stride(dim) == 1 && lines >= enough_warps;
   if (by_warp) {
     dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
       using T = typename Rule::T;
       launch(stream_of(c), "scatter_by_warp", grid_for(lines * kWarp), ScatterByWarp<Rule>{s, src.as<T>(), y.as<T>()});
     });
-  } else if (n <= kWarp || lines >= 64 * blocks_at_once() || count > INT32_MAX) {
+  } else if (n <= kWarp || lines >= enough_threads || count > INT32_MAX) {
     dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
       using T = typename Rule::T;
       launch(stream_of(c), "scatter_by_line", grid_for(lines), ScatterByLine<Rule>{s, src.as<T>(), y.as<T>()});

@@ -203,10 +203,9 @@ TEST(SimtIndex, long_lines_scatter_in_order_too) {
     check_along<double, int64_t>(device, {3, 50, 2}, {3, 100, 2}, 1, {100, 1, 50});
     check_along<BFloat16, int64_t>(device, {4, 6}, {4, 60}, 1);
     check_along<uint8_t, int64_t>(device, {60, 4}, {33, 4}, 0);
-    check_along<float, int64_t>(device, {200, 6}, {200, 40}, 1);   // many lines along memory: a warp each
-    check_along<double, int32_t>(device, {40, 70}, {40, 65}, 1);
-    check_along<bool, int64_t>(device, {33, 5}, {33, 64}, 1);
-    check_along<int32_t, int64_t>(device, {4, 2100}, {33, 2100}, 0);  // very many: a thread each
+    check_along<float, int64_t>(device, {1030, 6}, {1030, 33}, 1);  // many lines along memory: a warp each
+    check_along<BFloat16, int32_t>(device, {1024, 50}, {1024, 40}, 1);
+    check_along<bool, int64_t>(device, {1025, 5}, {1025, 64}, 1);
   });
 }
 
