@@ -66,6 +66,14 @@ TEST(SimtRows, softmax_takes_every_length_and_layout) {
     for (const Rows& r : row_cases()) compare_softmax(t, r);
 }
 
+TEST(SimtRows, softmax_keeps_rows_up_to_what_a_block_holds) {
+  compare_softmax(kFloat32, {{513, 516}, {516, 1}});  // many rows: few threads for each
+  compare_softmax(kFloat16, {{513, 520}, {520, 1}});
+  compare_softmax(kFloat64, {{2, 260}, {262, 1}, 2});
+  for (const int64_t n : {8192, 8200}) compare_softmax(kFloat32, {{2, n}, {n, 1}}), compare_softmax(kBFloat16, {{1, n}, {n, 1}});
+  for (const int64_t n : {2048, 2050}) compare_softmax(kFloat64, {{2, n}, {n, 1}});
+}
+
 TEST(SimtRows, softmax_of_infinities_is_as_on_the_cpu) {
   for (const int64_t n : {5, 700}) {
     Operand x(kFloat32, {5, n}), y(kFloat32, {5, n}), lse(kFloat32, {5});
