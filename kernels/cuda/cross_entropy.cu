@@ -56,7 +56,7 @@ template <class T, bool kSmooth> struct CrossEntropy {
       lse.set(r, whole);
       double value = 0;
       if (const int64_t k = target.get(t, r, true); k >= 0) {
-        value = (1 - smoothing) * weights.of(k) * (whole - number<double>(from.p[k * from.step]));
+        value = (1 - smoothing) * weights.of(k) * (whole - convert<double>(from.p[k * from.step]));
         if constexpr (kSmooth) value += smoothing / static_cast<double>(count) * (weights.sum(count) * whole - static_cast<double>(along));
       }
       loss.set(r, value);
@@ -97,7 +97,7 @@ template <class T, bool kSmooth> struct CrossEntropyBackward {
               v.v[i] = hit >= 0 ? d : C(0);
             }
             if (hit >= k && hit < k + many.value) {
-              const C d = at_target(r, hit, exponential(number<C>(from.p[hit * from.step]) - shift));
+              const C d = at_target(r, hit, exponential(convert<C>(from.p[hit * from.step]) - shift));
               WEFT_UNROLL for (int i = 0; i < many.value; ++i)
                 if (k + i == hit) v.v[i] = d;
             }

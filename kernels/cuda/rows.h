@@ -160,7 +160,7 @@ template <class C, class T, int N> WEFT_DEVICE Numbers<C, N> numbers(const Raw<T
   T each[N];
   std::memcpy(static_cast<void*>(each), &raw, sizeof each);
   Numbers<C, N> out;
-  WEFT_UNROLL for (int i = 0; i < N; ++i) out.v[i] = number<C>(each[i]);
+  WEFT_UNROLL for (int i = 0; i < N; ++i) out.v[i] = convert<C>(each[i]);
   return out;
 }
 /// Numbers k .. k + N of a line, as C.
@@ -170,7 +170,7 @@ template <int N, class C, class T> WEFT_DEVICE void write(const Line<T>& line, i
     line.p[k * line.step] = convert<T>(x.v[0]);
   } else {
     Pack<T, N> pack;
-    WEFT_UNROLL for (int i = 0; i < N; ++i) pack.at[i] = rounded<T>(x.v[i]);
+    WEFT_UNROLL for (int i = 0; i < N; ++i) pack.at[i] = convert<T>(x.v[i]);
     store_pack(line.p, k, pack);
   }
 }
