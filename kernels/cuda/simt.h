@@ -106,8 +106,6 @@ class Thread {
   template <class T> __device__ T atomic_add(T* p, T v) const { return atomicAdd(p, v); }
   template <class T> __device__ T atomic_max(T* p, T v) const { return atomicMax(p, v); }
   template <class T> __device__ T atomic_cas(T* p, T expected, T v) const { return atomicCAS(p, expected, v); }
-  /// Earlier writes of this thread are seen by others before later ones.
-  __device__ void fence() const { __threadfence(); }
 };
 
 namespace inner {

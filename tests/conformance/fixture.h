@@ -12,6 +12,7 @@
 #include <weft/distributed/rpc.h>
 
 #include "support/cluster.h"
+#include "support/errors.h"
 
 namespace weft::test {
 
@@ -35,11 +36,6 @@ std::string text_of(const std::function<void()>& f) {
   }
   ADD_FAILURE() << "nothing was thrown";
   return {};
-}
-
-inline ::testing::AssertionResult has(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "'" << part << "' is not in: " << text;
 }
 
 /// Lets time pass until `holds` does. False when it has not after half a minute.

@@ -3,6 +3,7 @@
 
 #include "conformance/rref_values.h"
 #include "support/cluster.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -30,21 +31,6 @@ class RRefRows : public testing::TestWithParam<Over> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Over, RRefRows, testing::Values(Over::kSim, Over::kGrpc), [](const auto& info) { return weft::test::to_string(info.param); });
-
-template <class E, class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    ADD_FAILURE() << "another error: " << e.what();
-    return "";
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // test_builtin_remote_ret, test_builtin_remote_self
 TEST_P(RRefRows, a_builtin_makes_a_value_remotely_and_on_oneself) {

@@ -93,7 +93,6 @@ class Thread {
     if (before == expected) *p = v;
     return before;
   }
-  void fence() const {}
 
  private:
   template <class T> T exchange(simt::WarpOp op, T v, int from) const {
