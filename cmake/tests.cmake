@@ -19,6 +19,12 @@ foreach(part core distributed)
   endif()
 endforeach()
 
+# A test that hangs is ended after this long. No test comes near it on a quiet machine; the sanitizers make some 20 times slower.
+set(test_seconds 120)
+if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
+  set(test_seconds 600)
+endif()
+
 # Everything that a test needs, and the same for the groups of the distributed layer and the programs, which the thread sanitizer runs.
 add_custom_target(weft_tests)
 add_custom_target(weft_distributed_tests)
@@ -113,12 +119,12 @@ foreach(folder ${groups})
       set(label distributed-${group})  # `ctest -L` takes a pattern: both `distributed` and the group's name find it
     endif()
   endif()
-  set(discovered DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  set(discovered DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT ${test_seconds})
   if(group STREQUAL "programs")  # the runs of full size: `ctest -LE slow` leaves them out, as the sanitizers do
     gtest_discover_tests(test_${group} TEST_FILTER "*Slow.*" TEST_LIST test_${group}_slow ${discovered} PROPERTIES TIMEOUT 300 LABELS slow-${label})
     list(APPEND discovered TEST_FILTER "-*Slow.*")
   endif()
-  gtest_discover_tests(test_${group} ${discovered} PROPERTIES TIMEOUT 120 LABELS ${label})
+  gtest_discover_tests(test_${group} ${discovered} PROPERTIES TIMEOUT ${test_seconds} LABELS ${label})
 endforeach()
 
 include(cmake/plugin_test.cmake)

@@ -19,7 +19,7 @@ bool wants_synchronous_launches() {
 }
 }  // namespace
 
-CudaBackend::CudaBackend(int index) : index_(index), processors_(runtime::properties(index).processors), synchronous_(wants_synchronous_launches()), faults_(index), allocator_(index) {}
+CudaBackend::CudaBackend(int index) : index_(index), processors_(runtime::properties(index).processors), synchronous_(wants_synchronous_launches()), faults_(FaultSlots::of(index)), allocator_(index) {}
 
 void CudaBackend::enter() const { runtime::set_device(index_); }
 Device CudaBackend::device() const { return Device(DeviceType::kCuda, index_); }

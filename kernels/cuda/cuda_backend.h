@@ -134,7 +134,7 @@ class CudaBackend final : public Accelerator {
   const int index_;
   const int processors_;
   const bool synchronous_;  ///< each launch is waited for: the emulation, or WEFT_CUDA_SYNC=1
-  FaultSlots faults_;
+  FaultSlots& faults_;
   Allocator allocator_;
   std::atomic<int> recordings_{0};       // graphs in the making: nothing may be waited for
   std::mutex mutex_;                     // of the lists below

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <new>
 
@@ -12,14 +13,12 @@ namespace weft::cuda {
 
 namespace {
 
-std::array<FaultSlots*, kMaxDevices> devices{};
-
 /// Of one thread.
 struct Mine {
   std::array<Fault*, kMaxDevices> of{};
   ~Mine() {
     for (size_t i = 0; i < of.size(); ++i)
-      if (of[i]) devices[i]->leave(of[i]);
+      if (of[i]) FaultSlots::of(static_cast<int>(i)).leave(of[i]);
   }
 };
 
@@ -40,7 +39,15 @@ void throw_what(Fault& slot) {
 
 }  // namespace
 
-FaultSlots::FaultSlots(int device) : device_(device) { devices[static_cast<size_t>(device)] = this; }
+FaultSlots& FaultSlots::of(int device) {
+  static std::array<std::atomic<FaultSlots*>, kMaxDevices> devices{};
+  std::atomic<FaultSlots*>& slots = devices[static_cast<size_t>(device)];
+  if (FaultSlots* const known = slots.load()) return *known;
+  FaultSlots *const made = new FaultSlots(device), *first = nullptr;
+  if (slots.compare_exchange_strong(first, made)) return *made;
+  delete made;
+  return *first;
+}
 
 Fault* FaultSlots::of_thread() {
   thread_local Mine mine;

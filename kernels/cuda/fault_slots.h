@@ -11,10 +11,11 @@ namespace weft::cuda {
 
 inline constexpr int kMaxDevices = 128;
 
-/// The records of one device; lives as long as the program. Thread safety: every call may come from any thread.
+/// The records of one device. Thread safety: every call may come from any thread.
 class FaultSlots {
  public:
-  explicit FaultSlots(int device);
+  /// Those of the device of this number; they live as long as the program.
+  static FaultSlots& of(int device);
   /// The calling thread's record, in pinned memory, made at the first use. Throws: OutOfMemoryError.
   Fault* of_thread();
   /// Throws what the record or one of a thread that has ended holds, and clears it. Throws: IndexError, ValueError.
@@ -23,6 +24,7 @@ class FaultSlots {
   void leave(Fault* slot) noexcept;
 
  private:
+  explicit FaultSlots(int device) : device_(device) {}
   const int device_;
   std::mutex mutex_;
   std::vector<Fault*> left_;

@@ -11,6 +11,8 @@ struct DeviceAccess {
   ~DeviceAccess();
   DeviceAccess(const DeviceAccess&) = delete;
 };
+/// Whether that still holds: a program that has used more than a few MiB leaves its memory open, since closing costs time by the page.
+bool closes_memory();
 
 /// Throws: Fault that names the kernel when a guard zone was written to.
 void check_guards(const char* kernel);

@@ -40,8 +40,9 @@ struct Memory {
   static size_t span(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + 2 * kZone; }
   /// Closing and opening costs time by the page: a program that has used more than this leaves its memory open.
   static constexpr size_t kClosable = 4 << 20;
+  bool closable() const { return used <= kClosable; }
   void close_unless_large(int rights) const {
-    if (used > 0 && used <= kClosable) mprotect(base, (used + 4095) / 4096 * 4096, rights);
+    if (used > 0 && closable()) mprotect(base, (used + 4095) / 4096 * 4096, rights);
   }
 };
 Memory& memory() {
@@ -49,6 +50,11 @@ Memory& memory() {
   return *m;
 }
 }  // namespace
+
+bool closes_memory() {
+  const std::lock_guard lock(memory().mutex);
+  return memory().closable();
+}
 
 DeviceAccess::DeviceAccess() {
   Memory& m = memory();
