@@ -2,9 +2,12 @@
 // three owners, which serve with 1, 2 and 4 threads.
 //   MyAdd            context, one call, backward: what the peer's dist_autograd.py calls a my_add iteration
 //   OptimizerSteps   steps per second of 4 trainer threads, each with parameters and an optimizer of its own at one owner
+//   WaitingSteps     the same with a rule that sleeps for 1 ms: they overlap as far as threads serve them, on however few cores
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <iostream>
+#include <thread>
 
 #include <weft/distributed.h>
 #include <weft/distributed/spawn.h>
@@ -37,6 +40,19 @@ struct Params {
 WEFT_RPC_CONSTRUCTOR(Params, int64_t);
 WEFT_RPC_CLASS(Params, parameter_rrefs, loss);
 
+struct Waiting {
+  struct Options {
+    double lr = 1e-6;
+  };
+  static constexpr const char* kName = "Waiting";
+  static constexpr int kState = 0;
+  Options o;
+  Waiting(const Options& options, int64_t) : o(options) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  template <class V> void operator()(V& p, const V& g, V*) const { p -= o.lr * g; }
+};
+WEFT_FIELDS(Waiting::Options, lr)
+WEFT_OPTIMIZER_RULE(Waiting);
+
 void MyAdd(benchmark::State& state) {
   const Tensor t1 = ones({3, 3}).requires_grad_(), t2 = ones({3, 3}).requires_grad_();
   const auto mode = state.range(0) ? dist_autograd::Backward::kSmart : dist_autograd::Backward::kFast;
@@ -59,15 +75,19 @@ void EmptyContext(benchmark::State& state) {
 }
 BENCHMARK(EmptyContext)->Unit(benchmark::kMicrosecond);
 
-void OptimizerSteps(benchmark::State& state) {
-  const auto params = remote<Params>(str("owner", state.range(0)), 10);
-  auto optimizer = dist_optim::make<optim::SGDRule>(params.rpc_sync<&Params::parameter_rrefs>(), {.lr = 1e-6, .momentum = 0.9});
+template <class Rule>
+void run_steps(benchmark::State& state, int64_t count, const typename Rule::Options& options) {
+  const auto params = remote<Params>(str("owner", state.range(0)), count);
+  auto optimizer = dist_optim::make<Rule>(params.template rpc_sync<&Params::parameter_rrefs>(), options);
   const dist_autograd::Context context;
-  context.backward({params.rpc_sync<&Params::loss>()});
+  context.backward({params.template rpc_sync<&Params::loss>()});
   for (auto _ : state) optimizer.step(context.id());
   state.counters["steps/s"] = benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
+void OptimizerSteps(benchmark::State& state) { run_steps<optim::SGDRule>(state, 10, {.lr = 1e-6, .momentum = 0.9}); }
+void WaitingSteps(benchmark::State& state) { run_steps<Waiting>(state, 1, {}); }
 BENCHMARK(OptimizerSteps)->ArgName("serving")->Arg(1)->Arg(2)->Arg(4)->Threads(4)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(WaitingSteps)->ArgName("serving")->Arg(1)->Arg(2)->Arg(4)->Threads(4)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 }  // namespace
 

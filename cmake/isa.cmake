@@ -9,6 +9,17 @@ set(weft_isa_objects)
 # Random numbers have the same bits under every set.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
+# With WEFT_UNITY, what reads the same headers and takes seconds each is compiled together.
+function(weft_isa_unit name)
+  list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/)
+  list(TRANSFORM ARGN APPEND .cpp)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
+endfunction()
+weft_isa_unit(tables unary binary ternary elementwise)
+weft_isa_unit(moves copy convert step)
+weft_isa_unit(recurrent rnn_forward rnn_backward)
+weft_isa_unit(softmax softmax cross_entropy)
+
 set(weft_can_localize OFF)
 if(CMAKE_LINKER AND CMAKE_NM AND CMAKE_OBJCOPY)
   execute_process(COMMAND ${CMAKE_LINKER} --help OUTPUT_VARIABLE linker_help ERROR_QUIET)
@@ -22,6 +33,9 @@ function(weft_isa_set name)
     return()
   endif()
   weft_object_library(weft_isa_${name} ${weft_isa_sources})
+  if(WEFT_UNITY)
+    set_target_properties(weft_isa_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  endif()
   # Under the sanitizers the compiler takes minutes for one file at -O3.
   # GCC 12's own AVX-512 header reads what it calls an undefined register, and warns of it.
   target_compile_options(weft_isa_${name} PRIVATE $<$<NOT:$<CONFIG:Asan,Tsan>>:-O3> -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})

@@ -11,7 +11,9 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -84,7 +86,13 @@ bool caching_disabled() {
 }
 
 int64_t cache_limit() {
-  if (const char* text = std::getenv("WEFT_CACHE_BYTES"); text && *text) return std::max(0LL, std::atoll(text));
+  if (const char* text = std::getenv("WEFT_CACHE_BYTES"); text && *text) {
+    int64_t bytes = -1;
+    const char* const end = text + std::strlen(text);
+    if (const auto [stop, error] = std::from_chars(text, end, bytes); error != std::errc() || stop != end || bytes < 0)
+      throw ValueError(str("WEFT_CACHE_BYTES: takes a number of bytes, got \"", text, "\""));
+    return bytes;
+  }
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE)) / 4;
 }
 

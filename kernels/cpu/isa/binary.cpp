@@ -6,7 +6,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
 #define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 2>(),
-constexpr KernelRow rows[] = {WEFT_BINARY_OPS(WEFT_ROW)};
+constexpr KernelRow binary_rows[] = {WEFT_BINARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
 
 /// Operations that cost more than memory: cut into smaller pieces.
@@ -20,7 +20,7 @@ constexpr bool is_dear(Binary op) {
 
 void binary(Binary op, Scalar s, Scalar t, V a, V b, V y) {
   const DType in = compute_type(a.dtype);
-  const Kernel kernel = rows[static_cast<int>(op)].at[static_cast<int>(in)];
+  const Kernel kernel = binary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), a.dtype);
   const View* const views[] = {&y, &a, &b};
   const DType compute[] = {op_class(op) == OpClass::kTest ? kBool : in, in, in};

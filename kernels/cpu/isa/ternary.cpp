@@ -6,12 +6,12 @@ namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
 #define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 3>(),
-constexpr KernelRow rows[] = {WEFT_TERNARY_OPS(WEFT_ROW)};
+constexpr KernelRow ternary_rows[] = {WEFT_TERNARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
 
 void ternary(Ternary op, Scalar s, V a, V b, V c, V y) {
   const DType in = compute_type(y.dtype);
-  const Kernel kernel = rows[static_cast<int>(op)].at[static_cast<int>(in)];
+  const Kernel kernel = ternary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), y.dtype);
   const View* const views[] = {&y, &a, &b, &c};
   const DType compute[] = {in, in, in, in};

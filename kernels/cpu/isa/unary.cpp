@@ -6,7 +6,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
 #define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 1>(),
-constexpr KernelRow rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
+constexpr KernelRow unary_rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
 
 void unary(Unary op, Scalar s, Scalar t, V x, V y) {
@@ -15,7 +15,7 @@ void unary(Unary op, Scalar s, Scalar t, V x, V y) {
     else if (s.d == -1) op = Unary::kReciprocal;
   }
   const DType in = compute_type(x.dtype);
-  const Kernel kernel = rows[static_cast<int>(op)].at[static_cast<int>(in)];
+  const Kernel kernel = unary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), x.dtype);
   const OpClass cls = op_class(op);
   const View* const views[] = {&y, &x};
