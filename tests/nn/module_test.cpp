@@ -171,6 +171,43 @@ TEST(Sequential, runs_layers_in_order_and_names_them_by_position) {
   EXPECT_EQ(net.named_parameters()[2].first, "2.weight");
 }
 
+/// The module runs the op and prints as a user names it.
+template <class M> void expect_op(const M& module, const Tensor& want, const Tensor& x, const std::string& name) {
+  EXPECT_TRUE(same_bits(module.forward(x), want)) << name;
+  EXPECT_EQ(module.name(), name);
+  EXPECT_TRUE(module.parameters().empty()) << name;
+}
+
+TEST(Layers, without_parameters_are_the_ops_of_their_names) {
+  Generator g(7);
+  const Tensor x = randn({3, 4, 5}, {}, &g);
+  expect_op(nn::ReLU(), relu(x), x, "ReLU");
+  expect_op(nn::Tanh(), tanh(x), x, "Tanh");
+  expect_op(nn::Sigmoid(), sigmoid(x), x, "Sigmoid");
+  expect_op(nn::GELU(), gelu(x), x, "GELU");
+  expect_op(nn::SiLU(), silu(x), x, "SiLU");
+  expect_op(nn::Softmax(), x.softmax(-1), x, "Softmax(dim=-1)");
+  expect_op(nn::Softmax(1), x.softmax(1), x, "Softmax(dim=1)");
+  expect_op(nn::LogSoftmax(), x.log_softmax(-1), x, "LogSoftmax(dim=-1)");
+  expect_op(nn::LogSoftmax(0), x.log_softmax(0), x, "LogSoftmax(dim=0)");
+  EXPECT_THROW(nn::Softmax(3).forward(x), IndexError);
+}
+
+TEST(LayerNorm, is_the_op_with_its_parameters_and_begins_as_plain_normalisation) {
+  Generator g(8);
+  const Tensor x = randn({3, 5}, {}, &g);
+  nn::LayerNorm norm(5, 1e-3);
+  EXPECT_TRUE(same_bits(norm.forward(x), layer_norm(x, {5}, ones({5}), zeros({5}), 1e-3)));
+  nn::init::normal_(norm.weight, 1, 0.5, &g), nn::init::normal_(norm.bias, 0, 0.5, &g);
+  const Tensor y = norm.forward(x);
+  EXPECT_TRUE(same_bits(y, layer_norm(x, {5}, norm.weight, norm.bias, 1e-3)));
+  EXPECT_FALSE(close(y, layer_norm(x, {5}, norm.weight, norm.bias, 1e-1)));
+  y.square().sum().backward();
+  EXPECT_EQ(norm.weight.grad().sizes(), (Shape{5}));
+  EXPECT_EQ(norm.parameters().size(), 2u);
+  EXPECT_THROW(norm.forward(zeros({3, 4})), ShapeError);
+}
+
 TEST(Init, ranges_and_moments_are_those_of_the_rule) {
   Generator g(3);
   const Tensor u = nn::init::uniform_(empty({101, 97}), -0.1, 0.1, &g);
@@ -181,6 +218,15 @@ TEST(Init, ranges_and_moments_are_those_of_the_rule) {
   EXPECT_LE(x.abs().max().item<double>(), std::sqrt(6.0 / 50));
   const Tensor n = nn::init::kaiming_normal_(empty({211, 101}), 0, &g);
   EXPECT_NEAR(n.std().item<double>(), std::sqrt(2.0 / 101), 5e-3);
+  const Tensor xn = nn::init::xavier_normal_(empty({211, 101}), 3, &g);
+  EXPECT_NEAR(xn.std().item<double>(), 3 * std::sqrt(2.0 / 312), 5e-3);
+  EXPECT_NEAR(xn.mean().item<double>(), 0, 5e-3);
+  const Tensor k = nn::init::kaiming_uniform_(empty({103, 17, 3}), 0.5, &g);  // 51 inputs
+  const double bound = std::sqrt(6 / (1.25 * 51));
+  EXPECT_LE(k.abs().max().item<double>(), bound);
+  EXPECT_GT(k.abs().max().item<double>(), 0.99 * bound);
+  EXPECT_NEAR(k.std().item<double>(), bound / std::sqrt(3.0), 0.02 * bound);
+  EXPECT_NEAR(k.mean().item<double>(), 0, 0.03 * bound);
   const Tensor q = nn::init::orthogonal_(empty({5, 7}, {.dtype = kFloat64}), 1, &g);
   EXPECT_TRUE(close(q.matmul(q.t()), eye(5, {.dtype = kFloat64}), 1e-12, 1e-12));
   EXPECT_THROW(nn::init::fan(empty({3})), ShapeError);
