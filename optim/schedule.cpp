@@ -20,9 +20,9 @@ FactorSchedule::FactorSchedule(Rates rates, Callback<double(int64_t)> factor) : 
 
 void FactorSchedule::set_epoch(int64_t epoch) {
   if (epoch < 0) throw ValueError(str("schedule: epoch must not be negative, got ", epoch));
-  epoch_ = epoch;
   const double f = factor_(epoch);
   for (size_t g = 0; g < base_.size(); ++g) rates_.set(g, base_[g] * f);
+  epoch_ = epoch;
 }
 
 StepLR::StepLR(Rates rates, const StepLROptions& o)

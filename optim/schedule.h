@@ -27,12 +27,14 @@ Rates rates(AnyOptimizer& o) {
   return {[&o] { return o.groups(); }, [&o](size_t g) { return o.lr(g); }, [&o](size_t g, double lr) { o.set_lr(g, lr); }};
 }
 
-/// A schedule whose rate is base * factor(epoch); sets the rate of epoch 0 at construction.
+/// A schedule whose rate is base * factor(epoch); sets the rate of epoch 0 at construction. Throws, here and in step(): what the optimizer says of a
+/// rate that it refuses; the epoch stays then.
 class WEFT_API FactorSchedule {
  public:
   FactorSchedule(Rates rates, Callback<double(int64_t)> factor);
   void step() { set_epoch(epoch_ + 1); }
-  void set_epoch(int64_t epoch);  ///< also how a saved schedule is resumed
+  /// Also how a saved schedule is resumed. Throws: ValueError for a negative epoch.
+  void set_epoch(int64_t epoch);
   int64_t epoch() const { return epoch_; }
 
  private:
@@ -43,22 +45,23 @@ class WEFT_API FactorSchedule {
 };
 
 struct StepLROptions { int64_t step_size = 30; double gamma = 0.1; };
-/// gamma^floor(t / step_size).
+/// gamma^floor(t / step_size). Throws: ValueError unless step_size is positive.
 class WEFT_API StepLR : public FactorSchedule { public: StepLR(Rates rates, const StepLROptions& options); };
 
 struct MultiStepLROptions { std::vector<int64_t> milestones; double gamma = 0.1; };
 /// gamma^(number of milestones <= t).
 class WEFT_API MultiStepLR : public FactorSchedule { public: MultiStepLR(Rates rates, const MultiStepLROptions& options); };
 
-/// gamma^t.
+/// gamma^t. Throws: ValueError unless gamma is positive.
 class WEFT_API ExponentialLR : public FactorSchedule { public: ExponentialLR(Rates rates, double gamma); };
 
 struct LinearLROptions { double start_factor = 1.0 / 3; double end_factor = 1; int64_t total = 5; };
-/// From start_factor to end_factor over `total` epochs, then constant.
+/// From start_factor to end_factor over `total` epochs, then constant. Throws: ValueError unless total is positive.
 class WEFT_API LinearLR : public FactorSchedule { public: LinearLR(Rates rates, const LinearLROptions& options); };
 
 struct CosineLROptions { int64_t t_max = 50; double min_factor = 0; };
 /// min + (1 - min) (1 + cos(pi t / t_max)) / 2. Source: Loshchilov & Hutter 2017, eq. 5 without restarts.
+/// Throws: ValueError unless t_max is positive.
 class WEFT_API CosineLR : public FactorSchedule { public: CosineLR(Rates rates, const CosineLROptions& options); };
 
 struct PlateauOptions {

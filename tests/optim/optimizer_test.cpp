@@ -5,6 +5,7 @@
 #include <weft/autograd/parameter_lock.h>
 #include <weft/weft.h>
 
+#include "../support/errors.h"
 #include "../support/golden.h"
 
 namespace weft {
@@ -238,6 +239,35 @@ TEST(Schedule, plateau_cuts_by_four_when_validation_does_not_improve) {
   EXPECT_TRUE(plateau.step(4));
   EXPECT_EQ(sgd.lr(), 5);
   EXPECT_THROW(ReduceOnPlateau(rates(sgd), {.factor = 1}), ValueError);
+}
+
+TEST(Schedule, numbers_without_a_schedule_are_named_and_change_no_rate) {
+  Tensor p = ones({1}).requires_grad_();
+  SGD sgd({p}, {.lr = 2});
+  const auto refused = [&](const std::string& text, auto make) {
+    EXPECT_EQ(test::error_of<ValueError>(make), text);
+    EXPECT_EQ(sgd.lr(), 2);
+  };
+  refused("StepLR: step_size must be positive, got 0", [&] { StepLR(rates(sgd), {.step_size = 0}); });
+  refused("ExponentialLR: gamma must be positive, got -1", [&] { ExponentialLR(rates(sgd), -1); });
+  refused("LinearLR: total must be positive, got 0", [&] { LinearLR(rates(sgd), {.total = 0}); });
+  refused("CosineLR: t_max must be positive, got 0", [&] { CosineLR(rates(sgd), {.t_max = 0}); });
+  refused("CosineLR: t_max must be positive, got -3", [&] { CosineLR(rates(sgd), {.t_max = -3}); });
+  StepLR falls(rates(sgd), {.step_size = 1, .gamma = -1});
+  refused("schedule: epoch must not be negative, got -1", [&] { falls.set_epoch(-1); });
+  refused("SGD: lr must not be negative, got -2", [&] { falls.step(); });
+  EXPECT_EQ(falls.epoch(), 0);
+}
+
+TEST(Schedule, cosine_halves_the_rate_at_half_time) {
+  Tensor p = ones({1}).requires_grad_();
+  SGD sgd({p}, {.lr = 2});
+  CosineLR schedule(rates(sgd), {.t_max = 4});
+  EXPECT_EQ(sgd.lr(), 2);
+  schedule.set_epoch(2);
+  EXPECT_NEAR(sgd.lr(), 1, 1e-15);
+  schedule.set_epoch(4);
+  EXPECT_NEAR(sgd.lr(), 0, 1e-15);
 }
 
 TEST(Schedule, plateau_and_step_match_pytorch) {
