@@ -16,6 +16,9 @@ WEFT_OPTIMIZER_RULE(AdamWRule);
 WEFT_OPTIMIZER_RULE(QHAdamRule);
 WEFT_OPTIMIZER_RULE(RMSpropRule);
 WEFT_OPTIMIZER_RULE(AdagradRule);
+WEFT_OPTIMIZER_RULE(AdadeltaRule);
+WEFT_OPTIMIZER_RULE(AdamaxRule);
+WEFT_OPTIMIZER_RULE(RpropRule);
 }  // namespace weft::optim
 
 namespace weft::dist_optim {

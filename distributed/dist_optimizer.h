@@ -109,6 +109,9 @@ WEFT_FIELDS(AdamWOptions, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize
 WEFT_FIELDS(QHAdamOptions, lr, beta1, beta2, nu1, nu2, eps, weight_decay, weight_decay_type)
 WEFT_FIELDS(RMSpropOptions, lr, alpha, eps, weight_decay, momentum, centered, maximize)
 WEFT_FIELDS(AdagradOptions, lr, lr_decay, weight_decay, eps, maximize)
+WEFT_FIELDS(AdadeltaOptions, lr, rho, eps, weight_decay, maximize)
+WEFT_FIELDS(AdamaxOptions, lr, beta1, beta2, eps, weight_decay, maximize)
+WEFT_FIELDS(RpropOptions, lr, eta_minus, eta_plus, step_min, step_max, maximize)
 }  // namespace weft::optim
 
 namespace weft::dist_optim::detail {

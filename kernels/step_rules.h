@@ -68,7 +68,7 @@ template <bool kMax> struct AdamStep {
   }
 };
 using Adam = AdamStep<false>;
-using AdamMax = AdamStep<true>;
+using AdamAmsgrad = AdamStep<true>;
 
 /// Averages with the step's own weights a1, a2; p -= lr ((1-nu1) d + nu1 m) / (sqrt((1-nu2) d^2 + nu2 v) + eps). 28 bytes.
 struct QhAdam {
@@ -116,9 +116,53 @@ struct Adagrad {
   }
 };
 
+/// a, b averages of d^2 and of the squared changes; change = sqrt(b + eps) / sqrt(a + eps) d with b as it was; p -= lr change. 28 bytes.
+struct Adadelta {
+  static constexpr int kState = 2;
+  Gradient gradient;
+  double lr = 0, rho = 0, eps = 0;
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    s[0] = rho * s[0] + (1 - rho) * (d * d);
+    const V change = sqrt(s[1] + eps) / sqrt(s[0] + eps) * d;
+    s[1] = rho * s[1] + (1 - rho) * (change * change);
+    p -= lr * change;
+  }
+};
+
+/// m average; u = max(b2 u, |d| + eps); p -= rate m / u, rate = lr / (1 - b1^t). 28 bytes.
+struct Adamax {
+  static constexpr int kState = 2;
+  Gradient gradient;
+  double rate = 0, beta1 = 0, beta2 = 0, eps = 0;
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g);
+    s[0] = beta1 * s[0] + (1 - beta1) * d;
+    s[1] = max(beta2 * s[1], abs(d) + eps);
+    p -= rate * s[0] / s[1];
+  }
+};
+
+/// s0 the gradient before, s1 the length of an element's step, `start` the first time: it grows by `up` while the gradient keeps its sign
+/// and shrinks by `down` when that turns; p -= length sign(d), but not where the sign has just turned: there s0 becomes 0. 28 bytes.
+struct Rprop {
+  static constexpr int kState = 2;
+  Gradient gradient;
+  double start = 0, down = 1, up = 1, least = 0, most = 0;
+  bool first = false;
+  template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
+    const V d = gradient(p, g), agreement = d * s[0];
+    const auto turned = agreement < 0;
+    if (first) s[1] = V(start);
+    s[1] = min(max(s[1] * select(agreement > 0, V(up), select(turned, V(down), V(1))), V(least)), V(most));
+    s[0] = select(turned, V(0), d);
+    p -= select(s[0] > 0, s[1], select(s[0] < 0, -s[1], V(0)));
+  }
+};
+
 /// The kernel of a built-in rule; it picks the instruction set at each call.
 template <class Rule> StepKernel builtin_kernel();
-#define WEFT_STEP_RULES(X) X(Sgd) X(SgdMomentum) X(Qhm) X(Adam) X(AdamMax) X(QhAdam) X(RmsProp) X(Adagrad)
+#define WEFT_STEP_RULES(X) X(Sgd) X(SgdMomentum) X(Qhm) X(Adam) X(AdamAmsgrad) X(QhAdam) X(RmsProp) X(Adagrad) X(Adadelta) X(Adamax) X(Rprop)
 #define WEFT_DECLARE_RULE(Rule) template <> WEFT_API StepKernel builtin_kernel<Rule>();
 WEFT_STEP_RULES(WEFT_DECLARE_RULE)
 #undef WEFT_DECLARE_RULE

@@ -40,7 +40,7 @@ void check_adam(const char* rule, const Options& o) {
 }
 
 Variant adam_variant(bool amsgrad) {
-  if (amsgrad) return builtin<step::AdamMax>({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"});
+  if (amsgrad) return builtin<step::AdamAmsgrad>({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"});
   return builtin<step::Adam>({"exp_avg", "exp_avg_sq"});
 }
 
@@ -49,7 +49,7 @@ void construct_adam(void* place, const Options& o, int64_t t, double l2, double 
   const double n = static_cast<double>(t);
   const double rate = o.lr / (1 - std::pow(o.beta1, n)), root = std::sqrt(1 - std::pow(o.beta2, n));
   const step::Gradient gradient{sign(o.maximize), l2};
-  if (o.amsgrad) put(place, step::AdamMax{gradient, rate, o.beta1, o.beta2, root, o.eps, shrink});
+  if (o.amsgrad) put(place, step::AdamAmsgrad{gradient, rate, o.beta1, o.beta2, root, o.eps, shrink});
   else put(place, step::Adam{gradient, rate, o.beta1, o.beta2, root, o.eps, shrink});
 }
 
@@ -127,6 +127,34 @@ void AdagradRule::check(const Options& o) {
 Variant AdagradRule::variant(const Options&) { return builtin<step::Adagrad>({"sum"}); }
 void AdagradRule::construct(void* place, const Options& o, int64_t t) {
   put(place, step::Adagrad{{sign(o.maximize), o.weight_decay}, o.lr / (1 + static_cast<double>(t - 1) * o.lr_decay), o.eps});
+}
+
+void AdadeltaRule::check(const Options& o) {
+  if (!(o.rho >= 0 && o.rho <= 1)) throw ValueError(str("Adadelta: rho must be in [0, 1], got ", o.rho));
+  not_negative(kName, "eps", o.eps);
+  not_negative(kName, "weight_decay", o.weight_decay);
+}
+Variant AdadeltaRule::variant(const Options&) { return builtin<step::Adadelta>({"square_avg", "acc_delta"}); }
+void AdadeltaRule::construct(void* place, const Options& o, int64_t) {
+  put(place, step::Adadelta{{sign(o.maximize), o.weight_decay}, o.lr, o.rho, o.eps});
+}
+
+void AdamaxRule::check(const Options& o) { check_adam(kName, o); }
+Variant AdamaxRule::variant(const Options&) { return builtin<step::Adamax>({"exp_avg", "exp_inf"}); }
+void AdamaxRule::construct(void* place, const Options& o, int64_t t) {
+  const double rate = o.lr / (1 - std::pow(o.beta1, static_cast<double>(t)));
+  put(place, step::Adamax{{sign(o.maximize), o.weight_decay}, rate, o.beta1, o.beta2, o.eps});
+}
+
+void RpropRule::check(const Options& o) {
+  if (!(o.eta_minus > 0 && o.eta_minus < 1 && o.eta_plus > 1))
+    throw ValueError(str("Rprop: needs 0 < eta_minus < 1 < eta_plus, got ", o.eta_minus, " and ", o.eta_plus));
+  if (!(o.step_min >= 0 && o.step_min <= o.step_max))
+    throw ValueError(str("Rprop: needs 0 <= step_min <= step_max, got ", o.step_min, " and ", o.step_max));
+}
+Variant RpropRule::variant(const Options&) { return builtin<step::Rprop>({"prev", "step_size"}); }
+void RpropRule::construct(void* place, const Options& o, int64_t t) {
+  put(place, step::Rprop{{sign(o.maximize), 0}, o.lr, o.eta_minus, o.eta_plus, o.step_min, o.step_max, t == 1});
 }
 
 namespace {

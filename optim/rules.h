@@ -107,6 +107,47 @@ struct WEFT_API AdagradRule {
   static void construct(void*, const Options&, int64_t t);
 };
 
+struct AdadeltaOptions {
+  double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
+  bool maximize = false;
+};
+/// Source: Zeiler 2012, algorithm 1, its change times lr.
+struct WEFT_API AdadeltaRule {
+  using Options = AdadeltaOptions;
+  static constexpr const char* kName = "Adadelta";
+  static void check(const Options&);
+  static Variant variant(const Options&);
+  static void construct(void*, const Options&, int64_t t);
+};
+
+struct AdamaxOptions {
+  double lr = 2e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool maximize = false;
+};
+/// Adam with the largest gradient so far, fading, in place of the root. Source: Kingma & Ba 2015, algorithm 2.
+struct WEFT_API AdamaxRule {
+  using Options = AdamaxOptions;
+  static constexpr const char* kName = "Adamax";
+  static void check(const Options&);
+  static Variant variant(const Options&);
+  static void construct(void*, const Options&, int64_t t);
+};
+
+struct RpropOptions {
+  double lr = 1e-2;  ///< the length of the first step, in units of the parameter; not used later
+  double eta_minus = 0.5, eta_plus = 1.2, step_min = 1e-6, step_max = 50;
+  bool maximize = false;
+};
+/// Each element's step has a length of its own, and only the gradient's sign counts: for gradients of the whole data set.
+/// Source: Riedmiller & Braun 1993, without weight backtracking.
+struct WEFT_API RpropRule {
+  using Options = RpropOptions;
+  static constexpr const char* kName = "Rprop";
+  static void check(const Options&);
+  static Variant variant(const Options&);
+  static void construct(void*, const Options&, int64_t t);
+};
+
 using SGD = Fused<SGDRule>;
 using QHM = Fused<QHMRule>;
 using Adam = Fused<AdamRule>;
@@ -114,6 +155,9 @@ using AdamW = Fused<AdamWRule>;
 using QHAdam = Fused<QHAdamRule>;
 using RMSprop = Fused<RMSpropRule>;
 using Adagrad = Fused<AdagradRule>;
+using Adadelta = Fused<AdadeltaRule>;
+using Adamax = Fused<AdamaxRule>;
+using Rprop = Fused<RpropRule>;
 
 // Settings of other methods written as QHM. Source: Ma & Yarats 2019, section 4. Throws: ValueError where the formula gives no finite setting.
 /// PID control with gains kp, ki, kd.

@@ -85,6 +85,17 @@ CASES = {
     "qhadam_decay_grad": (QHAdam, QHADAM | {"nus": (0.8, 0.7), "weight_decay": 0.05, "weight_decay_type": "grad"}),
     "qhadam_decay_direct": (QHAdam, QHADAM | {"nus": (0.8, 0.7), "weight_decay": 0.05, "weight_decay_type": "direct"}),
 }
+ADAPTIVE_CASES = {
+    "adadelta": (torch.optim.Adadelta, {"lr": 1.0, "rho": 0.9, "eps": 1e-6}),
+    "adadelta_decay": (torch.optim.Adadelta, {"lr": 0.5, "rho": 0.8, "eps": 1e-4, "weight_decay": 0.01}),
+    "adadelta_maximize": (torch.optim.Adadelta, {"lr": 1.0, "rho": 0.9, "eps": 1e-3, "weight_decay": 0.01, "maximize": True}),
+    "adamax": (torch.optim.Adamax, ADAM),
+    "adamax_decay": (torch.optim.Adamax, ADAM | {"betas": (0.8, 0.9), "weight_decay": 0.01}),
+    "adamax_maximize": (torch.optim.Adamax, ADAM | {"weight_decay": 0.01, "maximize": True}),
+    "rprop": (torch.optim.Rprop, {"lr": 0.01, "etas": (0.5, 1.2), "step_sizes": (1e-6, 50)}),
+    "rprop_bounds": (torch.optim.Rprop, {"lr": 0.01, "etas": (0.3, 1.5), "step_sizes": (0.008, 0.012)}),
+    "rprop_maximize": (torch.optim.Rprop, {"lr": 0.1, "etas": (0.5, 1.2), "step_sizes": (1e-6, 50), "maximize": True}),
+}
 
 
 def told(options):
@@ -92,8 +103,8 @@ def told(options):
     return " ".join(f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in options.items())
 
 
-def trajectories(dtype):
-    name = "optim_f64" if dtype == torch.float64 else "optim_f32"
+def trajectories(name, cases, dtype):
+    name += "_f64" if dtype == torch.float64 else "_f32"
     file = GoldenFile(name, f"{COUNT} optimizer steps on a [3, 5] and b [7]; the same starts and gradients for every case and both dtypes")
     draw = GoldenFile("optim", "").draw()
     start = {"a": draw.normal(3, 5, dtype=dtype), "b": draw.normal(7, dtype=dtype)}
@@ -105,7 +116,7 @@ def trajectories(dtype):
         file.put("grad." + key, grads[key])
     file.put("has_grad.a", torch.ones(COUNT, dtype=torch.bool))
     file.put("has_grad.b", torch.tensor([s not in ABSENT for s in range(COUNT)]))
-    for case, (rule, options) in CASES.items():
+    for case, (rule, options) in cases.items():
         file.note(case, f"rule={rule.__name__} {told(options)}")
         params = {key: start[key].clone().requires_grad_(True) for key in start}
         optimizer = rule(list(params.values()), **options)
@@ -250,7 +261,8 @@ def print_table():
 
 
 def files():
-    yield trajectories(torch.float64)
-    yield trajectories(torch.float32)
+    for name, cases in (("optim", CASES), ("optim_adaptive", ADAPTIVE_CASES)):
+        yield trajectories(name, cases, torch.float64)
+        yield trajectories(name, cases, torch.float32)
     yield clipping()
     yield schedules()

@@ -87,11 +87,16 @@ TEST_P(DistOptimizer, every_rule_equals_the_local_one_over_five_clipped_steps) {
   Cluster c(options());
   compare<optim::SGDRule>(c, {.lr = 0.1});
   compare<optim::SGDRule>(c, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+  compare<optim::SGDRule>(c, {.lr = 0.001, .momentum = 1, .weight_decay = 1, .nesterov = true});
   compare<optim::AdamRule>(c, {.lr = 0.01});
   compare<optim::AdamRule>(c, {.lr = 0.01, .amsgrad = true});
   compare<optim::AdamWRule>(c, {.lr = 0.01});
+  compare<optim::AdamWRule>(c, {.lr = 0.05, .amsgrad = true});
   compare<optim::AdagradRule>(c, {});
   compare<optim::RMSpropRule>(c, {});
+  compare<optim::AdadeltaRule>(c, {});
+  compare<optim::AdamaxRule>(c, {});
+  compare<optim::RpropRule>(c, {.lr = 0.05});
   compare<optim::QHMRule>(c, {.lr = 0.1, .momentum = 0.9, .nu = 0.7});
   compare<optim::QHAdamRule>(c, {.lr = 0.01, .nu1 = 0.7});
 }

@@ -83,20 +83,40 @@ TEST(Optimizer, groups_of_different_kernels_step_together) {
   EXPECT_TRUE(close(b, full({3}, 0.71)));
 }
 
-TEST(Optimizer, state_saved_and_loaded_goes_on_as_if_never_stopped) {
+template <class Opt> void expect_resumed(const typename Opt::Options& options) {
   const auto start = [] { return randn({5}, {.dtype = kFloat64}, std::make_unique<Generator>(3).get()).requires_grad_(); };
   Tensor a = start(), b = start();
-  Adam first({a}, {.lr = 0.1}), whole({b}, {.lr = 0.1});
+  Opt first({a}, options), whole({b}, options);
   const auto step = [](Optimizer& o, const Tensor& p) {
     p.set_grad(p.detach() * 2);
     o.step();
   };
   for (int i = 0; i < 3; ++i) step(first, a), step(whole, b);
-  Adam resumed({a}, {.lr = 0.7});
+  Opt resumed({a}, {.lr = 0.7});
   resumed.load_state_dict(first.state_dict());
-  EXPECT_EQ(resumed.lr(), 0.1);
+  EXPECT_EQ(resumed.lr(), options.lr);
   for (int i = 0; i < 3; ++i) step(resumed, a), step(whole, b);
-  EXPECT_TRUE(same_bits(a, b));
+  EXPECT_TRUE(same_bits(a, b)) << first.name();
+}
+
+TEST(Optimizer, state_saved_and_loaded_goes_on_as_if_never_stopped) {
+  expect_resumed<Adam>({.lr = 0.1});
+  expect_resumed<Adadelta>({.lr = 0.5});
+  expect_resumed<Adamax>({.lr = 0.1});
+  expect_resumed<Rprop>({.lr = 0.1});
+}
+
+TEST(Optimizer, rprop_takes_its_rate_for_the_first_step_alone) {
+  Tensor p = tensor({1., 1., 1.}, {.dtype = kFloat64}).requires_grad_();
+  Rprop rprop({p}, {.lr = 0.1});
+  const auto step = [&](std::vector<double> g) { rprop.step(std::vector<Tensor>{from_vector(g, {3})}); };
+  step({3, -5, 0});
+  EXPECT_TRUE(close(p, tensor({0.9, 1.1, 1.}, {.dtype = kFloat64}), 0, 1e-15));
+  rprop.set_lr(7);
+  step({1, 1, 1});  // kept its sign, turned, had none
+  EXPECT_TRUE(close(p, tensor({0.78, 1.1, 0.9}, {.dtype = kFloat64}), 0, 1e-15));
+  step({0, 1, 1});  // after a turn the length stays
+  EXPECT_TRUE(close(p, tensor({0.78, 1.05, 0.78}, {.dtype = kFloat64}), 0, 1e-15));
 }
 
 TEST(Optimizer, bad_input_is_named_and_changes_nothing) {
@@ -108,6 +128,13 @@ TEST(Optimizer, bad_input_is_named_and_changes_nothing) {
   EXPECT_THROW(QHM({p}, {.lr = 1, .weight_decay_type = static_cast<WeightDecay>(9)}), ValueError);
   EXPECT_THROW(weight_decay_type("l2"), ValueError);
   EXPECT_THROW(Adam({p}, {.beta1 = 1}), ValueError);
+  EXPECT_THROW(Adadelta({p}, {.rho = 1.1}), ValueError);
+  EXPECT_THROW(Adadelta({p}, {.eps = -1}), ValueError);
+  EXPECT_THROW(Adamax({p}, {.beta2 = 1}), ValueError);
+  EXPECT_THROW(Adamax({p}, {.weight_decay = -1}), ValueError);
+  EXPECT_THROW(Rprop({p}, {.eta_minus = 0}), ValueError);
+  EXPECT_THROW(Rprop({p}, {.eta_plus = 1}), ValueError);
+  EXPECT_THROW(Rprop({p}, {.step_min = 2, .step_max = 1}), ValueError);
   EXPECT_THROW(SGD(std::vector<Tensor>{}, {.lr = 1}), ValueError);
   EXPECT_THROW(SGD({p, p}, {.lr = 1}), ValueError);
   SGD sgd({p}, {.lr = 1, .momentum = 0.9});

@@ -41,8 +41,9 @@ struct Words {
 
 class Trajectory : public ::testing::TestWithParam<std::pair<const char*, Make>> {
  protected:
-  void run(const char* file, DType dtype, double rtol, double atol) {
-    const Golden all(file), g = all.at(GetParam().first);
+  void run(const std::string& type, DType dtype, double rtol, double atol) {
+    const std::string name = GetParam().first;
+    const Golden most("optim_" + type), all = most.has(name + ".param.a") ? most : Golden("optim_adaptive_" + type), g = all.at(name);
     Tensor a = all["init.a"].clone().requires_grad_(), b = all["init.b"].clone().requires_grad_();
     ASSERT_EQ(a.dtype(), dtype);
     const auto optimizer = GetParam().second({a, b});
@@ -66,13 +67,13 @@ class Trajectory : public ::testing::TestWithParam<std::pair<const char*, Make>>
   }
 };
 
-TEST_P(Trajectory, float64_matches) { run("optim_f64", kFloat64, 1e-11, 1e-12); }
-TEST_P(Trajectory, float32_matches) { run("optim_f32", kFloat32, 2e-5, 2e-6); }
+TEST_P(Trajectory, float64_matches) { run("f64", kFloat64, 1e-11, 1e-12); }
+TEST_P(Trajectory, float32_matches) { run("f32", kFloat32, 2e-5, 2e-6); }
 
 std::vector<std::pair<const char*, Make>> cases() {
-  static const Golden file("optim_f64");
+  static const Golden file("optim_f64"), adaptive("optim_adaptive_f64");
   std::vector<std::pair<const char*, Make>> out;
-  const auto words = [](const char* name) { return Words(file.metadata(std::string("case.") + name)); };
+  const auto words = [](const std::string& name) { return Words((file.has(name + ".param.a") ? file : adaptive).metadata("case." + name)); };
   const auto sgd = [&](const char* name, bool nesterov = false, bool maximize = false) {
     const Words w = words(name);
     out.emplace_back(name, make<SGD>({.lr = w.number("lr", -1), .momentum = w.number("momentum", 0), .dampening = w.number("dampening", 0),
@@ -108,6 +109,28 @@ std::vector<std::pair<const char*, Make>> cases() {
     out.emplace_back(name, make<QHAdam>({.lr = 0.02, .beta1 = 0.995, .beta2 = 0.999, .nu1 = plain ? 0.7 : 0.8, .nu2 = plain ? 1 : 0.7,
                                          .weight_decay = words(name).number("weight_decay", 0),
                                          .weight_decay_type = std::string(name) == "qhadam_decay_direct" ? WeightDecay::kDirect : WeightDecay::kGrad}));
+  }
+  const auto pair = [](const Words& w, const char* key) {
+    const std::string text = w.values.at(key);
+    return std::pair(std::stod(text), std::stod(text.substr(text.find(',') + 1)));
+  };
+  for (const char* name : {"adadelta", "adadelta_decay", "adadelta_maximize"}) {
+    const Words w = words(name);
+    out.emplace_back(name, make<Adadelta>({.lr = w.number("lr", -1), .rho = w.number("rho", -1), .eps = w.number("eps", -1),
+                                           .weight_decay = w.number("weight_decay", 0), .maximize = w.values.count("maximize") != 0}));
+  }
+  for (const char* name : {"adamax", "adamax_decay", "adamax_maximize"}) {
+    const Words w = words(name);
+    const auto [beta1, beta2] = pair(w, "betas");
+    out.emplace_back(name, make<Adamax>({.lr = w.number("lr", -1), .beta1 = beta1, .beta2 = beta2, .eps = w.number("eps", -1),
+                                         .weight_decay = w.number("weight_decay", 0), .maximize = w.values.count("maximize") != 0}));
+  }
+  for (const char* name : {"rprop", "rprop_bounds", "rprop_maximize"}) {
+    const Words w = words(name);
+    const auto [minus, plus] = pair(w, "etas");
+    const auto [least, most] = pair(w, "step_sizes");
+    out.emplace_back(name, make<Rprop>({.lr = w.number("lr", -1), .eta_minus = minus, .eta_plus = plus, .step_min = least, .step_max = most,
+                                        .maximize = w.values.count("maximize") != 0}));
   }
   return out;
 }

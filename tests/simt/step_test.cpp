@@ -108,10 +108,13 @@ TEST(SimtStep, every_rule_agrees_with_the_cpu_in_one_launch) {
   compare_steps<SgdMomentum>(builtin_kernel<SgdMomentum>(), [](size_t i) { return SgdMomentum{gradient(i), part(i), 0.9, 0.8, i % 2 == 0}; });
   compare_steps<Qhm>(builtin_kernel<Qhm>(), [](size_t i) { return Qhm{gradient(i), part(i), 0.9, 0.7, i % 2 == 0 ? 1 : 0.99}; });
   compare_steps<Adam>(builtin_kernel<Adam>(), [](size_t i) { return Adam{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
-  compare_steps<AdamMax>(builtin_kernel<AdamMax>(), [](size_t i) { return AdamMax{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
+  compare_steps<AdamAmsgrad>(builtin_kernel<AdamAmsgrad>(), [](size_t i) { return AdamAmsgrad{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
   compare_steps<QhAdam>(builtin_kernel<QhAdam>(), [](size_t i) { return QhAdam{gradient(i), part(i), 0.9, 0.99, 0.7, 0.8, 1e-8, 1}; });
   compare_steps<RmsProp>(builtin_kernel<RmsProp>(), [](size_t i) { return RmsProp{gradient(i), part(i), 0.9, 1e-3, 0.5, i % 2 == 0}; });
   compare_steps<Adagrad>(builtin_kernel<Adagrad>(), [](size_t i) { return Adagrad{gradient(i), part(i), 1e-8}; });
+  compare_steps<Adadelta>(builtin_kernel<Adadelta>(), [](size_t i) { return Adadelta{gradient(i), part(i), 0.9, 1e-3}; });
+  compare_steps<Adamax>(builtin_kernel<Adamax>(), [](size_t i) { return Adamax{gradient(i), part(i), 0.9, 0.99, 1e-3}; });
+  compare_steps<Rprop>(builtin_kernel<Rprop>(), [](size_t i) { return Rprop{gradient(i), part(i), 0.5, 1.2, 0.1, 0.9, i % 2 == 0}; });
 }
 
 TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
