@@ -16,6 +16,8 @@ namespace {
 
 constexpr char kAbort[] = "init/abort";
 
+std::string left_key(int rank) { return str("init/left/", rank); }
+
 /// Fields as lines; names and addresses hold no line ends.
 std::string pack(const std::vector<std::string>& fields) {
   std::string out;
@@ -93,10 +95,10 @@ class StoreRendezvous final : public Rendezvous {
 
   bool leave(TimePoint deadline) override {
     try {
-      store_->set(str("init/left/", rank_), "", deadline);
+      store_->set(left_key(rank_), "", deadline);
       if (rank_ != 0) return true;
       std::vector<std::string> keys;
-      for (int r = 0; r < size_; ++r) keys.push_back(str("init/left/", r));
+      for (int r = 0; r < size_; ++r) keys.push_back(left_key(r));
       store_->wait(keys, "", deadline);
       return true;
     } catch (const RpcError&) {
@@ -175,6 +177,15 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
                               PeerAddress{.addresses = {where}}, where);
   }
   return std::make_unique<StoreRendezvous>(rt, runtime, launch.rank, launch.world_size, std::move(store));
+}
+
+void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why, TimePoint deadline,
+                      const RendezvousOptions& options) {
+  LaunchInfo client = launch;
+  client.rank = 1, client.world_size = std::max(launch.world_size, 2);  // a client's store; it announces nothing
+  const auto outside = make_rendezvous(std::move(runtime), client, options);
+  for (int r = 1; r < launch.world_size; ++r) outside->store().set(left_key(r), "", deadline);
+  outside->store().set(kAbort, why, deadline);
 }
 
 std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank, int world_size, const std::string& group) {

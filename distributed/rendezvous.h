@@ -54,6 +54,11 @@ struct RendezvousOptions {
 WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
                                                      const RendezvousOptions& options = {});
 
+/// Ends the forming of a group from outside it, for one who knows that a worker will not come: all who wait in join or in a barrier throw with this
+/// text, and rank 0 may leave without the others. Throws: Timeout if rank 0 does not answer by `deadline`.
+WEFT_API void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why, TimePoint deadline,
+                               const RendezvousOptions& options = {});
+
 /// The same protocol over a simulated network; `group` keeps several groups on one network apart. The store's worker has the address
 /// "sim:store:<group>"; its ids on the network are its own, so that faults between workers do not concern it.
 WEFT_API std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank, int world_size,

@@ -206,6 +206,31 @@ TEST(Rendezvous, a_port_in_use_is_named) {
   }
 }
 
+TEST(Rendezvous, one_from_outside_ends_the_wait_for_a_worker_that_will_not_come) {
+  auto rt = make_threaded_runtime();
+  ReservedPort port;
+  LaunchInfo info{.rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""};
+  const auto server = make_rendezvous(rt, info);
+  info.rank = 1;
+  const auto client = make_rendezvous(rt, info);
+  std::atomic<int> told{0};
+  Event both(*rt, "both to hear of it");
+  for (Rendezvous* one : {server.get(), client.get()}) {
+    rt->post([&, one] {
+      try {
+        one->join({.name = str("worker", one->rank())}, rt->now() + 60s);
+        ADD_FAILURE() << "no error";
+      } catch (const Error& e) {
+        EXPECT_STREQ(e.what(), "rank 2 is gone");
+      }
+      if (++told == 2) both.set();
+    });
+  }
+  abort_rendezvous(rt, info, "rank 2 is gone", rt->now() + 60s);
+  both.wait();
+  EXPECT_TRUE(server->leave(rt->now() + 60s)) << "it waited for the others";
+}
+
 TEST(Rendezvous, beyond_loopback_credentials_or_consent_are_needed) {
   auto rt = make_threaded_runtime();
   const LaunchInfo info{.rank = 0, .world_size = 2, .master_addr = "192.0.2.1", .master_port = 29500, .source = ""};
