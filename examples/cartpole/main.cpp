@@ -1,5 +1,6 @@
 // CartPole with one agent and several observers: each observer runs its own environment and asks the agent, over RPC, what to do. The agent
 // learns after every round. Worker "agent" is rank 0; observers are "obs1", "obs2", ...
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -126,7 +127,6 @@ int run_agent(const Options& o) {
   if (examples::interrupted()) std::printf("interrupted after %zu episodes\n", rewards.size());
   if (solved) std::printf("Solved! Running reward is now %g!\n", learner->running_reward());
   else std::printf("Not solved after %zu episodes. Running reward is now %g.\n", rewards.size(), learner->running_reward());
-  if (!o.plot.empty()) plot(o.plot, rewards, running);
   const double wall = examples::seconds() - start, rate = steps_per_s();
   examples::Figures figures;
   figures.set("solved", examples::yes_no(solved));
@@ -141,9 +141,11 @@ int run_agent(const Options& o) {
     record.set("running_reward", running[i]);
     figures.append("episodes_run", record);
   }
-  figures.write(o.json);
   std::printf("cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n",
               examples::yes_no(solved).c_str(), rewards.size(), learner->running_reward(), static_cast<long long>(env_steps), rate, wall);
+  std::fflush(stdout);
+  figures.write(o.json);
+  if (!o.plot.empty()) plot(o.plot, rewards, running);
   return 0;
 }
 
@@ -162,16 +164,20 @@ int main(int argc, char** argv) {
   args.add("calls", o.calls, {"two", "fused"}, "calls per step: select_action and report_reward apart, or in one");
   args.add("plot", o.plot, "write the learning curve here (SVG)");
   args.add("json", o.json, "write the figures here");
+  examples::NetworkFlags network;
+  network.add_to(args);
   args.parse(argc, argv);
   if (o.world_size < 2 || o.world_size > examples::kMostWorkers || o.log_interval < 1 || o.max_episodes < 0 ||
-      !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0)) {
-    std::fprintf(stderr, "cartpole: world-size must be 2 to 1000, log-interval at least 1, gamma in [0, 1], the rest not negative\n");
+      !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0) || std::isinf(o.lr)) {
+    std::fprintf(stderr, "cartpole: world-size must be 2 to 1000, log-interval at least 1, gamma in [0, 1], lr finite, the rest not negative\n");
     return 2;
   }
   return examples::guarded("cartpole", [&] {
     return examples::run_group({.world_size = static_cast<int>(o.world_size),
+                                .network = network,
                                 .name = [](int rank, bool) { return rank == 0 ? std::string("agent") : "obs" + std::to_string(rank); },
-                                .passive = [](const std::string& name) { return name != "agent"; }},
+                                .passive = [](const std::string& name) { return name != "agent"; },
+                                .prepare = [&](bool) { examples::check_writable({o.json, o.plot}); }},
                                [&](const std::string&) {
                                  o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
                                  return cartpole::run_agent(o);

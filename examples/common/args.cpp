@@ -112,6 +112,8 @@ void Args::parse(int argc, char** argv) {
     if (!flag->set(value)) fail("--" + name + " does not take '" + value + "': " + flag->help);
     flag->given = true;
   }
+  for (const auto& problem : problems_)
+    if (const std::string text = problem(); !text.empty()) fail(text);
 }
 
 int guarded(const char* program, const std::function<int()>& body) {

@@ -22,6 +22,9 @@ class Args {
   /// One of a list of words.
   void add(const std::string& flag, std::string& value, std::vector<std::string> choices, const std::string& help);
 
+  /// Asked once all flags are read: what is wrong with them together; empty: nothing.
+  void require(std::function<std::string()> problem) { problems_.push_back(std::move(problem)); }
+
   /// Parses; prints help and exits 0 for --help; prints one line to stderr and exits 2 for bad arguments.
   void parse(int argc, char** argv);
   /// True when the flag was given.
@@ -39,6 +42,7 @@ class Args {
   void print_help() const;
   std::string program_, summary_;
   std::vector<Flag> flags_;
+  std::vector<std::function<std::string()>> problems_;
 };
 
 /// Runs the body; an exception becomes one line on stderr ("program: what") and exit code 1.

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <weft/kernels/error.h>
@@ -105,6 +109,29 @@ void Figures::write(const std::string& path) const {
   std::ofstream file(path);
   file << json() << "\n";
   if (!file.flush()) throw weft::IoError("cannot write " + path);
+}
+
+void check_writable(const std::vector<std::string>& paths, bool replaced) {
+  for (const std::string& path : paths) {
+    if (path.empty()) continue;
+    const auto demand = [&](bool good) {
+      if (!good) throw weft::IoError("cannot write " + path + ": " + std::strerror(errno));
+    };
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) errno = EISDIR, demand(false);
+    if (std::filesystem::exists(path, ignored)) {
+      // It is not opened: whoever reads a pipe would take the closing for its end.
+      demand(access(path.c_str(), W_OK) == 0);
+      const std::string folder = std::filesystem::path(path).parent_path().string();
+      if (replaced) demand(access(folder.empty() ? "." : folder.c_str(), W_OK) == 0);
+    } else {
+      const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      if (file < 0 && errno == EEXIST) continue;  // a link to what is not there yet
+      demand(file >= 0);
+      close(file);
+      unlink(path.c_str());
+    }
+  }
 }
 
 void catch_interrupt() { std::signal(SIGINT, on_interrupt); }

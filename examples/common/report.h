@@ -43,6 +43,10 @@ class Figures {
   std::vector<std::pair<std::string, std::vector<std::string>>> lists_;
 };
 
+/// Before any work: that files can be written at these paths (empty ones are skipped). Nothing is left behind and nothing is changed. `replaced`: a
+/// new file will take the old one's place. Throws: weft::IoError naming the path.
+void check_writable(const std::vector<std::string>& paths, bool replaced = false);
+
 /// "yes" or "no".
 inline std::string yes_no(bool value) { return value ? "yes" : "no"; }
 

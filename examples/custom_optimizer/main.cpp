@@ -128,8 +128,9 @@ int report(const Result& r, const std::string& json) {
   figures.set("loss_first", r.first);
   figures.set("loss_last", r.last);
   figures.set("matches reference", examples::yes_no(same));
-  figures.write(json);
   std::printf("custom_optimizer: loss_first=%.6f loss_last=%.6f matches reference: %s\n", r.first, r.last, examples::yes_no(same).c_str());
+  std::fflush(stdout);
+  figures.write(json);
   return same ? 0 : 1;
 }
 
@@ -140,12 +141,18 @@ int main(int argc, char** argv) {
   examples::Args args("custom_optimizer", "a user-written update rule, trained locally or with its parameter on another worker");
   args.add("mode", mode, {"local", "distributed"}, "where the parameter lives");
   args.add("json", json, "write the figures here");
+  examples::NetworkFlags network;
+  network.add_to(args);
   args.parse(argc, argv);
   return examples::guarded("custom_optimizer", [&] {
-    if (mode == "local") return custom::report(custom::train_local(), json);
+    const auto prepare = [&](bool) { examples::check_writable({json}); };
+    if (mode == "local") return prepare(true), custom::report(custom::train_local(), json);
     return examples::run_group({.world_size = 2,
+                                .most_workers = 2,
+                                .network = network,
                                 .name = [](int rank, bool) { return rank == 0 ? "trainer" : "owner"; },
-                                .passive = [](const std::string& name) { return name == "owner"; }},
+                                .passive = [](const std::string& name) { return name == "owner"; },
+                                .prepare = prepare},
                                [&](const std::string&) { return custom::report(custom::train_distributed(), json); });
   });
 }

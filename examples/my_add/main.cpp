@@ -78,9 +78,10 @@ int walk(const std::string& json) {
   for (const auto& [name, g] : {std::pair("t1.grad", g1), std::pair("t2.grad", g2), std::pair("t4.grad", g4)})
     figures.set(name, g.defined() ? g.to_vector<double>() : std::vector<double>());
   figures.set("matches local", examples::yes_no(same));
-  figures.write(json);
   std::printf("my_add: t1.grad=%s t2.grad=%s t4.grad=%s matches local: %s\n", show(g1).c_str(), show(g2).c_str(), show(g4).c_str(),
               examples::yes_no(same).c_str());
+  std::fflush(stdout);
+  figures.write(json);
   return same ? 0 : 1;
 }
 
@@ -117,16 +118,21 @@ int main(int argc, char** argv) {
   args.add("world-size", world_size, "workers");
   args.add("transport", transport, {"grpc", "sim"}, "processes over gRPC, or a simulated network in this process");
   args.add("json", json, "write the figures here");
+  examples::NetworkFlags network;
+  network.add_to(args);
   args.parse(argc, argv);
   if (world_size < 2 || world_size > examples::kMostWorkers) {
     std::fprintf(stderr, "my_add: --world-size must be 2 to 1000\n");
     return 2;
   }
   return examples::guarded("my_add", [&] {
-    if (transport == "sim") return my_add_example::walk_simulated(world_size, json);
+    const auto prepare = [&](bool) { examples::check_writable({json}); };
+    if (transport == "sim") return prepare(true), my_add_example::walk_simulated(world_size, json);
     return examples::run_group({.world_size = static_cast<int>(world_size),
+                                .network = network,
                                 .name = [](int rank, bool) { return "worker" + std::to_string(rank); },
-                                .passive = [](const std::string& name) { return name != "worker0"; }},
+                                .passive = [](const std::string& name) { return name != "worker0"; },
+                                .prepare = prepare},
                                [&](const std::string&) { return my_add_example::walk(json); });
   });
 }

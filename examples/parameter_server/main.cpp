@@ -142,9 +142,10 @@ int drive(const Options& o) {
   figures.set("loss_first", mean.first);
   figures.set("loss_last", mean.last);
   figures.set("steps_per_s", rate);
-  figures.write(o.json);
   std::printf("parameter_server: trainers=%lld steps=%lld loss_first=%.4f loss_last=%.4f steps_per_s=%.0f\n", static_cast<long long>(o.trainers),
               static_cast<long long>(mean.steps), mean.first, mean.last, rate);
+  std::fflush(stdout);
+  figures.write(o.json);
   return 0;
 }
 
@@ -159,6 +160,8 @@ int main(int argc, char** argv) {
   args.add("seed", o.seed, "seed of initial values and data");
   args.add("log-interval", o.log_interval, "steps between progress lines, all trainers together");
   args.add("json", o.json, "write the figures here");
+  examples::NetworkFlags network;
+  network.add_to(args);
   args.parse(argc, argv);
   if (o.trainers < 1 || o.trainers >= examples::kMostWorkers || o.steps < o.trainers || o.log_interval < 1) {
     std::fprintf(stderr, "parameter_server: needs 1 to 999 trainers, one step for each, and a log-interval of at least 1\n");
@@ -166,8 +169,14 @@ int main(int argc, char** argv) {
   }
   return examples::guarded("parameter_server", [&] {
     return examples::run_group({.world_size = static_cast<int>(o.trainers) + 1,
+                                .network = network,
                                 .name = [](int rank, bool) { return rank == 0 ? std::string("ps") : "trainer" + std::to_string(rank); },
-                                .passive = [](const std::string& name) { return name != "ps"; }},
-                               [&](const std::string&) { return ps::drive(o); });
+                                .passive = [](const std::string& name) { return name != "ps"; },
+                                .prepare = [&](bool) { examples::check_writable({o.json}); }},
+                               [&](const std::string&) {
+                                 o.trainers = std::ssize(weft::rpc::get_worker_infos()) - 1;  // a group that was launched has its own size
+                                 if (o.steps < o.trainers) throw weft::ValueError(weft::str(o.steps, " steps are too few for ", o.trainers, " trainers"));
+                                 return ps::drive(o);
+                               });
   });
 }

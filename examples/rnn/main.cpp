@@ -31,18 +31,23 @@ int main(int argc, char** argv) {
       const auto model = split ? rnn::make_split_model(options) : rnn::make_local_model(options);
       return options.tutorial ? rnn::train_tutorial(options, corpus, *model) : rnn::train(options, corpus, *model);
     };
-    if (!weft::rpc::spawned_rank()) load();  // before anything starts; the worker that this program starts is the server, which reads no text
-    if (!split) return train();
+    const auto prepare = [&](bool starts_server) {  // of the process that trains; the server reads no text and writes no file
+      examples::check_writable({options.json});
+      examples::check_writable({options.save}, true);
+      load();
+      const weft::Device device(options.device);
+      if (starts_server && device.is_cuda() && !weft::cuda::is_available()) weft::backend(device);  // says what is missing
+    };
+    if (!split) return prepare(false), train();
     return examples::run_group({.world_size = 2,
+                                .most_workers = 2,
+                                .network = options.network,
                                 .name = [](int rank, bool spawned) { return (rank == 0) == spawned ? "trainer" : "ps"; },
                                 .passive = [](const std::string& name) { return name == "ps"; },
                                 .configure = [&](const std::string& name, weft::rpc::InitOptions& init) {
                                   if (name == "trainer") init.device_maps = rnn::split_device_maps(options);
                                 },
-                                .before_spawn = [&] {
-                                  const weft::Device device(options.device);
-                                  if (device.is_cuda() && !weft::cuda::is_available()) weft::backend(device);  // says what is missing
-                                }},
+                                .prepare = prepare},
                                [&](const std::string&) { return train(); });
   });
 }

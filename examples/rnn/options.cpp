@@ -1,11 +1,13 @@
 #include "options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "../common/args.h"
 #include <weft/kernels/device.h>
+#include <weft/optim/rules.h>
 
 namespace rnn {
 
@@ -31,6 +33,17 @@ std::string place_error(const std::string& place) {
       return e.what();
     }
     at = end + 1;
+  }
+  return "";
+}
+
+/// What the update rule has against its options; empty: nothing.
+std::string rule_error(const Options& o) {
+  try {
+    if (o.optimizer == "sgd") weft::optim::SGDRule::check({.lr = o.lr, .momentum = o.momentum});
+    if (o.optimizer == "qhm") weft::optim::QHMRule::check({.lr = o.lr, .momentum = o.momentum, .nu = o.nu});
+  } catch (const weft::ValueError& e) {
+    return e.what();
   }
   return "";
 }
@@ -69,6 +82,7 @@ Options parse(int argc, char** argv) {
   args.add("print-losses", o.print_losses, "print the loss of every step with all digits");
   args.add("tutorial", o.tutorial, "the tutorial's toy sizes and data");
   args.add("json", o.json, "write the figures here");
+  o.network.add_to(args);
   args.parse(argc, argv);
 
   const auto reject = [](const std::string& what) {
@@ -81,6 +95,9 @@ Options parse(int argc, char** argv) {
   if (!(o.dropout >= 0 && o.dropout < 1)) reject("--dropout must be in [0, 1)");
   if (!(o.lr >= 0) || !(o.clip > 0)) reject("--lr must not be negative and --clip must be positive");
   if (o.optimizer == "qhm" && !args.given("momentum")) o.momentum = 0.9;
+  for (const double rate : {o.lr, o.momentum, o.nu})
+    if (std::isinf(rate)) reject("--lr, --momentum and --nu must be finite");
+  if (const std::string error = rule_error(o); !error.empty()) reject(error);
   if (!o.place.empty() && o.mode != "local") reject("--place needs --mode local");
   if (const std::string error = place_error(o.place); !error.empty()) reject("--place: " + error);
   if (o.tied && o.placed("encoder") != o.placed("decoder")) reject("--tied needs encoder and decoder on one device");

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "../common/group.h"
+
 namespace rnn {
 
 constexpr int64_t kEvalColumns = 10;  // of the validation and the test text
@@ -16,6 +18,7 @@ struct Options {
   double dropout = 0.2, lr = 20, clip = 0.25, momentum = 0, nu = 0.7;
   bool tied = false, print_losses = false, tutorial = false;
   int64_t vocabulary = 0;  // from the corpus
+  examples::NetworkFlags network;
   /// The device of "encoder", "rnn" or "decoder" in local mode: of `place`, else `device`.
   std::string placed(const std::string& part) const;
 };

@@ -80,9 +80,10 @@ void finish(const Options& o, Run& run, double valid_ppl, double test_ppl) {
   run.figures.set("valid_ppl", valid_ppl);
   run.figures.set("test_ppl", test_ppl);
   run.figures.set("tokens_per_s", rate);
-  run.figures.write(o.json);
   std::printf("rnn: epochs=%lld steps=%lld train_loss=%.4f valid_ppl=%.2f test_ppl=%.2f tokens_per_s=%.0f\n", static_cast<long long>(run.epoch),
               static_cast<long long>(run.steps), run.train_loss(), valid_ppl, test_ppl, rate);
+  std::fflush(stdout);
+  run.figures.write(o.json);
 }
 
 void resume(const Options& o, Model& model) {

@@ -144,8 +144,9 @@ TEST(ProgramsFlags, switches_take_a_word_and_numbers_must_fit) {
   for (const char* off : {"--tied=false", "--tied=no", "--tied=0"}) EXPECT_EQ(run(base + "--nhid 6 " + off).code, 0) << off;
   for (const char* on : {"--tied", "--tied=true", "--tied=yes", "--tied=1"}) EXPECT_EQ(run(base + "--nhid 6 " + on).code, 2) << on;
   for (const char* bad : {"--tied=maybe", "--tied=", "--epochs 99999999999999999999", "--epochs -99999999999999999999", "--lr 1e999", "--lr nan",
-                          "--tutorial --tied", "--tutorial --nhid 5", "--threads 99999999999"})
+                          "--momentum -1", "--optimizer qhm --momentum -0.5", "--lr inf", "--momentum inf", "--nu -inf", "--tutorial --tied", "--tutorial --nhid 5", "--threads 99999999999"})
     EXPECT_EQ(run(std::string("rnn --mode local ") + bad).code, 2) << bad;
+  EXPECT_EQ(run("cartpole --lr inf").code, 2);
   for (const char* crowd : {"my_add --world-size 4294967298", "cartpole --world-size 4294967298", "parameter_server --trainers 4294967298 --steps 4294967298"})
     EXPECT_EQ(run(crowd).code, 2) << crowd;
 }

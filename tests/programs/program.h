@@ -16,8 +16,12 @@
 #include <string>
 #include <vector>
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,10 +49,13 @@ struct Output {
   bool has(const std::string& part) const { return text.find(part) != std::string::npos; }
 };
 
-/// A program beside the test: words are parted by spaces, both its streams are read. It is killed after 90 s, and when the test lets it go.
+using Variables = std::map<std::string, std::string>;
+
+/// A program beside the test: words are parted by spaces, both its streams are read, `variables` are added to its environment. It is killed after
+/// 90 s, and when the test lets it go.
 class Process {
  public:
-  explicit Process(const std::string& command) {
+  explicit Process(const std::string& command, const Variables& variables = {}) {
     std::vector<std::string> words;
     std::istringstream parts(std::string(WEFT_PROGRAM_DIR) + "/" + command);
     for (std::string word; parts >> word;) words.push_back(word);
@@ -59,6 +66,7 @@ class Process {
     if (pipe(ends) != 0) return;
     child_ = fork();
     if (child_ == 0) {
+      for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
       dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
       dup2(ends[1], STDOUT_FILENO);
       dup2(ends[1], STDERR_FILENO);
@@ -81,6 +89,8 @@ class Process {
     return true;
   }
   void interrupt() const { kill(child_, SIGINT); }
+  void end() const { kill(child_, SIGKILL); }
+  const std::string& text() const { return output_.text; }
   /// Waits for the end.
   Output finish() {
     while (read_more()) {}
@@ -111,7 +121,45 @@ class Process {
   Output output_;
 };
 
-inline Output run(const std::string& command) { return Process(command).finish(); }
+inline Output run(const std::string& command, const Variables& variables = {}) { return Process(command, variables).finish(); }
+
+/// A port of the loopback that nobody else gets while the object lives; one program may listen on it.
+class Port {
+ public:
+  Port() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    if (bind(socket_, reinterpret_cast<sockaddr*>(&address), size) == 0 && getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0)
+      number_ = ntohs(address.sin_port);
+  }
+  Port(const Port&) = delete;
+  ~Port() { close(socket_); }
+  /// What a launcher tells the worker of that rank.
+  Variables worker(int rank, int world_size, const std::string& master = "127.0.0.1") const {
+    return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(world_size)}, {"MASTER_ADDR", master}, {"MASTER_PORT", std::to_string(number_)}};
+  }
+
+ private:
+  int socket_, number_ = 0;
+};
+
+/// An IPv4 address of this machine beyond loopback; empty: it has none.
+inline std::string outer_address() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  std::string found;
+  for (const ifaddrs* one = all; one && found.empty(); one = one->ifa_next) {
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_LOOPBACK) || !(one->ifa_flags & IFF_UP)) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    if (inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(), text.size())) found = text.data();
+  }
+  freeifaddrs(all);
+  return found;
+}
 
 /// A folder of its own below the tests' temporary one, gone with the object.
 class Folder {

@@ -1,0 +1,181 @@
+// Groups as a launcher makes them, by RANK and its like, and what the programs say when one cannot form or loses a worker; and that a path that
+// cannot be written costs no result.
+#include "program.h"
+
+namespace {
+
+using namespace programs;
+
+const char kTiny[] = " --emsize 8 --nhid 8 --batch-size 4 --bptt 7 --dropout 0 --epochs 1 --threads 1 ";
+const char kMyAdd[] = "my_add: t1.grad=[5, 6] t2.grad=[5, 6] t4.grad=[4, 6] matches local: yes";
+
+std::string program_of(const std::string& command) { return command.substr(0, command.find(' ')); }
+
+/// Exit code 1 and one line "program: ..." that has `part`.
+void expect_failure(const Output& out, const std::string& program, const std::string& part) {
+  EXPECT_EQ(out.code, 1) << out.text;
+  const std::string said = out.lines(program + ": ");
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << out.text;
+  EXPECT_NE(said.find(part), std::string::npos) << "wanted " << part << ", got " << out.text;
+}
+
+TEST(ProgramsLaunch, two_processes_joined_by_variables_compute_what_spawned_ones_do) {
+  const Port port;
+  Process second("my_add", port.worker(1, 2));
+  const Output first = run("my_add", port.worker(0, 2)), other = second.finish();
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_EQ(first.last(), kMyAdd);
+  EXPECT_FALSE(first.has("pids:")) << first.text;
+  EXPECT_EQ(other.code, 0) << other.text;
+  EXPECT_EQ(other.text, "");
+}
+
+TEST(ProgramsLaunch, a_group_has_its_launched_size_whatever_the_flags_say) {
+  const Port port;
+  Process second("parameter_server --steps 20", port.worker(1, 2));
+  const Output first = run("parameter_server --steps 20", port.worker(0, 2));
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_EQ(first.last().find("parameter_server: trainers=1 steps=20 "), 0u) << first.text;
+  EXPECT_EQ(second.finish().code, 0);
+}
+
+TEST(ProgramsLaunch, a_group_of_a_size_that_does_not_fit_is_refused) {
+  const Port port;
+  for (const char* command : {"my_add", "cartpole", "parameter_server", "custom_optimizer --mode distributed", "rnn --tutorial --mode distributed"})
+    expect_failure(run(command, port.worker(0, 1)), program_of(command), "the launched group has 1 worker, it must have 2");
+  for (const char* command : {"custom_optimizer --mode distributed", "rnn --tutorial"})
+    expect_failure(run(command, port.worker(0, 3)), program_of(command), "has 3 workers, it must have 2;");
+}
+
+TEST(ProgramsLaunch, a_rank_that_is_set_to_nothing_launches_nothing) {
+  const Output out = run("my_add", {{"RANK", ""}});
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_EQ(out.text.compare(0, 6, "pids: "), 0) << out.text;
+  EXPECT_EQ(out.last(), kMyAdd);
+}
+
+TEST(ProgramsLaunch, the_server_of_rnn_needs_no_corpus_and_writes_no_file) {
+  const Corpus corpus;
+  const Port port;
+  Process server("rnn --data no/such/folder --json no/such/folder/f" + std::string(kTiny), port.worker(0, 2));
+  const Output trainer = run("rnn " + corpus.flag() + kTiny + "--max-steps 1", port.worker(1, 2)), other = server.finish();
+  EXPECT_EQ(trainer.code, 0) << trainer.text;
+  EXPECT_EQ(trainer.last().find("rnn: epochs=1 steps=1 "), 0u) << trainer.text;
+  EXPECT_EQ(other.code, 0) << other.text;
+}
+
+TEST(ProgramsLaunch, a_survivor_names_the_worker_that_it_lost) {
+  const std::string command = "cartpole --log-interval 1 --max-episodes 100000000 --lr 0";
+  const Port one, two;
+  Process lost_agent(command, one.worker(0, 2)), observer(command, one.worker(1, 2));
+  Process agent(command, two.worker(0, 2)), lost_observer(command, two.worker(1, 2));
+  ASSERT_TRUE(lost_agent.says("Episode 1\t")) << lost_agent.text();
+  ASSERT_TRUE(agent.says("Episode 1\t")) << agent.text();
+  lost_agent.end();
+  lost_observer.end();
+  expect_failure(observer.finish(), "cartpole", "worker 'agent' is lost");
+  expect_failure(agent.finish(), "cartpole", "worker 'obs1' is lost");
+}
+
+TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
+  const std::string address = outer_address();
+  if (address.empty()) GTEST_SKIP() << "this machine has no address beyond loopback";
+  const Port port;
+  for (const int rank : {0, 1})
+    expect_failure(run("my_add", port.worker(rank, 2, address)), "my_add", "meets at " + address + ", which is not loopback: give --tls-ca");
+  Process second("my_add --insecure", port.worker(1, 2, address));
+  const Output first = run("my_add --insecure", port.worker(0, 2, address)), other = second.finish();
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_EQ(first.last(), kMyAdd);
+  EXPECT_EQ(other.code, 0) << other.text;
+}
+
+TEST(ProgramsLaunch, flags_of_tls_come_together_and_files_that_are_missing_are_named) {
+  for (const char* bad : {"--tls-ca a", "--tls-ca a --tls-cert b", "--tls-key c", "--tls-server-name d", "--insecure --tls-ca a --tls-cert b --tls-key c"})
+    for (const std::string program : {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ", "rnn "})
+      EXPECT_EQ(run(program + bad).code, 2) << program << bad;
+  const Output out = run("my_add --tls-ca no/such/ca --tls-cert no/such/cert --tls-key no/such/key");
+  expect_failure(out, "my_add", "cannot read no/such/ca");
+  EXPECT_FALSE(out.has("pids:")) << out.text;
+  EXPECT_TRUE(run("rnn --help").has("--insecure "));
+}
+
+TEST(ProgramsLaunch, a_child_that_dies_at_once_ends_the_start_and_is_named) {
+  Process cartpole("cartpole --max-episodes 100000000 --lr 0");
+  ASSERT_TRUE(cartpole.says("\n"));
+  std::istringstream pids(cartpole.text().substr(std::string("pids: ").size()));
+  pid_t agent = 0, observer = 0;
+  pids >> agent >> observer;
+  ASSERT_GT(observer, 0) << cartpole.text();
+  kill(observer, SIGKILL);
+  const Output out = cartpole.finish();
+  expect_failure(out, "cartpole", "rank 1 (pid " + std::to_string(observer) + ") was killed by signal 9");
+  EXPECT_FALSE(out.has("missing: rank")) << out.text;
+}
+
+TEST(ProgramsOutput, a_path_that_cannot_be_written_is_named_before_any_work) {
+  const Corpus corpus;
+  const Folder folder("paths");
+  for (const std::string& bad : {folder.file("none/file"), folder.path()}) {
+    for (const std::string command : {"my_add --json ", "my_add --transport sim --json ", "custom_optimizer --json ", "custom_optimizer --mode distributed --json ",
+                                      "parameter_server --json ", "cartpole --json ", "cartpole --plot ", "rnn --tutorial --json ",
+                                      "rnn --tutorial --mode local --json ", "rnn --tutorial --save ", "rnn --tutorial --mode local --save "}) {
+      const Output out = run(command + bad);
+      expect_failure(out, program_of(command), "cannot write " + bad);
+      EXPECT_EQ(std::count(out.text.begin(), out.text.end(), '\n'), 1) << out.text;
+    }
+  }
+}
+
+TEST(ProgramsOutput, looking_at_a_path_leaves_no_file_and_changes_none) {
+  const Folder folder("kept");
+  const std::string there = folder.file("there"), fresh = folder.file("fresh");
+  write(there, "text");
+  expect_failure(run("rnn --mode local --data no/such/folder --json " + there + " --save " + fresh), "rnn", "no/such/folder");
+  EXPECT_EQ(contents(there), "text");
+  EXPECT_FALSE(std::filesystem::exists(fresh));
+}
+
+TEST(ProgramsOutput, figures_that_cannot_be_written_cost_no_last_line) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  for (const std::string command : {"my_add --transport sim --json ", "custom_optimizer --json ", "parameter_server --trainers 1 --steps 10 --json ",
+                                    "cartpole --max-episodes 1 --json ", "cartpole --max-episodes 1 --plot ", "rnn --tutorial --mode local --epochs 1 --json "}) {
+    const std::string program = program_of(command);
+    const Output out = run(command + "/dev/full");
+    EXPECT_EQ(out.code, 1) << out.text;
+    EXPECT_TRUE(out.has(program + ": cannot write /dev/full")) << out.text;
+    EXPECT_NE(out.lines(program + ": ").find("="), std::string::npos) << out.text;
+  }
+}
+
+TEST(ProgramsOutput, my_add_shows_roots_dependencies_and_order_of_every_worker) {
+  const std::string lines =
+      "worker0: roots loss send0; dependencies sum=0 DistSend=0 mul=1 AccumulateGrad=1 AccumulateGrad=1 DistRecv=1 AccumulateGrad=1; "
+      "order sum > DistSend > mul > AccumulateGrad > AccumulateGrad > DistRecv > AccumulateGrad\n"
+      "worker1: roots send0; dependencies DistSend=0 add=1 DistRecv=2; order DistSend > add > DistRecv\n";
+  for (const char* transport : {"sim", "grpc"}) {
+    const Output out = run(std::string("my_add --transport ") + transport);
+    EXPECT_EQ(out.lines("worker"), lines) << out.text;
+  }
+  const Output three = run("my_add --transport sim --world-size 3");
+  EXPECT_EQ(three.lines("worker"), lines + "worker2: roots; dependencies; order\n") << three.text;
+}
+
+TEST(ProgramsOutput, cartpole_draws_both_curves_with_a_point_for_each_episode) {
+  const Folder folder("plot");
+  const std::string file = folder.file("curve.svg");
+  const Output out = run("cartpole --max-episodes 4 --plot " + file);
+  EXPECT_EQ(out.code, 0) << out.text;
+  const std::string picture = contents(file);
+  EXPECT_EQ(picture.compare(0, 5, "<svg "), 0) << picture;
+  EXPECT_EQ(picture.substr(picture.size() - 7), "</svg>\n") << picture;
+  int curves = 0;
+  for (size_t at = picture.find("<polyline"); at != std::string::npos; at = picture.find("<polyline", at + 1)) {
+    const size_t from = picture.find("points='", at), to = picture.find('\'', from + 8);
+    EXPECT_EQ(std::count(picture.begin() + static_cast<std::ptrdiff_t>(from), picture.begin() + static_cast<std::ptrdiff_t>(to), ','), 4) << picture;
+    ++curves;
+  }
+  EXPECT_EQ(curves, 2) << picture;
+}
+
+}  // namespace
