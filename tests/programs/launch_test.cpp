@@ -1,6 +1,7 @@
 // Groups as a launcher makes them, by RANK and its like, and what the programs say when one cannot form or loses a worker; and that a path that
 // cannot be written costs no result.
 #include "program.h"
+#include "support/certificates.h"
 
 namespace {
 
@@ -87,6 +88,20 @@ TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
   const Output first = run("my_add --insecure", port.worker(0, 2, address)), other = second.finish();
   EXPECT_EQ(first.code, 0) << first.text;
   EXPECT_EQ(first.last(), kMyAdd);
+  EXPECT_EQ(other.code, 0) << other.text;
+}
+
+TEST(ProgramsLaunch, workers_that_are_given_certificates_meet_encrypted) {
+  const weft::test::Certificates files("programs");
+  if (!files.made()) GTEST_SKIP() << "no openssl program";
+  const std::string command = "my_add --tls-ca " + files.ca() + " --tls-cert " + files.certificate() + " --tls-key " + files.key();
+  const Port port;
+  Process second(command, port.worker(1, 2));
+  const Output first = run(command, port.worker(0, 2)), other = second.finish(), spawned = run(command);
+  for (const Output& out : {first, spawned}) {
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_EQ(out.last(), kMyAdd);
+  }
   EXPECT_EQ(other.code, 0) << other.text;
 }
 
