@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <new>
 
 #include <weft/kernels/cuda/runtime.h>
@@ -22,12 +21,14 @@ struct Mine {
   }
 };
 
+int32_t kind_of(Fault& slot) { return std::atomic_ref(slot.kind).load(std::memory_order_acquire); }
+
 void throw_what(Fault& slot) {
-  Fault seen;
-  std::memcpy(static_cast<void*>(&seen), &slot, sizeof seen);
-  if (seen.kind == Fault::kNone) return;
-  slot = Fault();
-  switch (seen.kind) {
+  const int32_t kind = kind_of(slot);
+  if (kind == Fault::kNone || kind == Fault::kClaimed) return;  // claimed: by a kernel that still runs, for whoever waits for that
+  const Fault seen = slot;
+  std::atomic_ref(slot.kind).store(Fault::kNone, std::memory_order_release);
+  switch (kind) {
     case Fault::kIndex: throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ", seen.bound, ")"));
     case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ", seen.bound, ")"));
     case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
@@ -54,7 +55,7 @@ Fault* FaultSlots::of_thread() {
   Fault*& slot = mine.of[static_cast<size_t>(device_)];
   if (slot) return slot;
   const std::lock_guard lock(mutex_);
-  const auto clean = std::find_if(left_.begin(), left_.end(), [](const Fault* f) { return f->kind == Fault::kNone; });
+  const auto clean = std::find_if(left_.begin(), left_.end(), [](Fault* f) { return kind_of(*f) == Fault::kNone; });
   if (clean != left_.end()) {
     slot = *clean;
     left_.erase(clean);

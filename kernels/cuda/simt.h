@@ -53,6 +53,10 @@ constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 #define WEFT_DEVICE
 #include <support/simt/thread.h>
+namespace weft::cuda {
+class Thread;
+inline void fence_to_host(const Thread&) {}
+}  // namespace weft::cuda
 
 #elif !defined(__CUDACC__)
 
@@ -107,6 +111,9 @@ class Thread {
   template <class T> __device__ T atomic_max(T* p, T v) const { return atomicMax(p, v); }
   template <class T> __device__ T atomic_cas(T* p, T expected, T v) const { return atomicCAS(p, expected, v); }
 };
+
+/// What this thread wrote before is seen by the host no later than what it writes after.
+__device__ inline void fence_to_host(const Thread&) { __threadfence_system(); }
 
 namespace inner {
 template <class Body> constexpr int most_threads() {

@@ -152,6 +152,18 @@ TEST_F(SimtStream, a_bad_index_is_told_to_the_thread_that_issued_it) {
   EXPECT_EQ(embedding(table, good).sum().item<float>(), 4);
 }
 
+TEST_F(SimtStream, a_report_that_is_still_written_stays_for_whoever_waits_for_its_kernel) {
+  cuda::Fault* const mine = cuda::simt::device().fault();
+  mine->kind = cuda::Fault::kClaimed;
+  mine->value = 9;
+  cuda::synchronize(gpu);
+  EXPECT_EQ(mine->kind, cuda::Fault::kClaimed);
+  EXPECT_EQ(mine->value, 9);
+  mine->kind = cuda::Fault::kIndex;
+  EXPECT_THROW(cuda::synchronize(gpu), IndexError);
+  EXPECT_EQ(mine->kind, cuda::Fault::kNone);
+}
+
 TEST_F(SimtStream, a_backward_on_another_stream_keeps_what_forward_saved) {
   const cuda::Stream side(gpu);
   Tensor x = full({1024}, 3.0, {.device = gpu}).requires_grad_(), loss;
