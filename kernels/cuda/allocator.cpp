@@ -48,6 +48,10 @@ struct Block {
   int awaited = 0;                               // events
   Block *before = nullptr, *behind = nullptr;    // in the segment
   std::vector<void*> users = {};                 // streams beside its own
+
+  void add_user(void* s) {
+    if (!direct && s != stream && std::find(users.begin(), users.end(), s) == users.end()) users.push_back(s);
+  }
 };
 
 struct Smaller {
@@ -334,11 +338,7 @@ void Allocator::record_stream(void* p, void* stream) {
   const std::lock_guard lock(m.mutex);
   const auto found = m.live.find(p);
   if (found == m.live.end()) return;
-  Block& b = *found->second;
-  if (b.direct || b.stream == stream) return;
-  for (void* const user : b.users)
-    if (user == stream) return;
-  b.users.push_back(stream);
+  found->second->add_user(stream);
 }
 
 MemoryStats Allocator::stats() const {
@@ -394,7 +394,7 @@ void* Allocator::end_pool() {
   return pool;
 }
 
-void Allocator::release_pool(void* pool) noexcept {
+void Allocator::release_pool(void* pool, std::span<void* const> replayed_on) noexcept {
   if (!pool) return;
   Impl& m = *impl_;
   const std::lock_guard lock(m.mutex);
@@ -410,7 +410,11 @@ void Allocator::release_pool(void* pool) noexcept {
   const auto adopt = [&](Block* b) {
     if (b->owner == owner) b->owner = &m.cache;
   };
-  for (const auto& [p, b] : m.live) adopt(b);
+  for (const auto& [p, b] : m.live) {
+    if (b->owner == owner)
+      for (void* const stream : replayed_on) b->add_user(stream);
+    adopt(b);
+  }
   for (const auto& [stream, queue] : m.awaited)
     for (const auto& [e, b] : queue) adopt(b);
   for (Block* const b : m.deferred) adopt(b);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include <weft/kernels/memory.h>
 
@@ -40,8 +41,9 @@ class Allocator {
   /// graph writes to the same addresses at each replay. Throws: CudaError while another graph is recorded.
   void begin_pool(void* stream);
   void* end_pool();
-  /// Hands the pool's memory to the ordinary cache; its blocks in use stay valid.
-  void release_pool(void* pool) noexcept;
+  /// Hands the pool's memory to the ordinary cache; its blocks in use stay valid, and are used by the streams of the replays too. What was issued to
+  /// those so far must be done.
+  void release_pool(void* pool, std::span<void* const> replayed_on = {}) noexcept;
 
  private:
   struct Impl;

@@ -32,6 +32,7 @@ DeviceKey CudaBackend::device_key(const Context& c, PhiloxKey key) const {
 void CudaBackend::begin_capture(void* stream) {
   enter();
   if (!stream) throw ValueError(str("begin_capture: the default stream of ", device(), " cannot be recorded; make one with new_stream"));
+  allocator_.empty_cache();  // while it records, the pool grows by new memory alone
   allocator_.begin_pool(stream);
   auto recording = std::make_unique<Recording>();
   try {
@@ -90,19 +91,27 @@ void CudaBackend::launch_graph(void* graph, void* stream) {
     runtime::copy(recording.steps[i].device, functors[i].get(), recording.steps[i].bytes, stream);
     use_pinned(functors[i].get(), index_, stream);
   }
+  runtime::Event& behind = recording.replays_on[stream];
+  if (!behind) behind = runtime::new_event(false);
   runtime::launch_graph(recording.graph, stream);
-  if (!recording.replayed) recording.replayed = runtime::new_event(false);
-  runtime::record(recording.replayed, stream);
+  runtime::record(behind, stream);
 }
 void CudaBackend::delete_graph(void* graph) noexcept {
   auto* const recorded = static_cast<Recording*>(graph);
   if (!recorded) return;
-  try {
-    enter();
-    if (recorded->replayed) runtime::synchronize_event(recorded->replayed);  // a replay may still write to the pool
-  } catch (const Error&) {  // a broken context runs nothing any more
+  // Replays, and what came after them on their streams, may still write to the pool and read from it.
+  std::vector<runtime::Stream> users;
+  for (const auto& [stream, behind] : recorded->replays_on) {
+    users.push_back(stream);
+    try {
+      enter();
+      if (!behind) continue;
+      if (!runtime::capturing(stream)) runtime::record(behind, stream);  // else the last replay must do
+      runtime::synchronize_event(behind);
+    } catch (const Error&) {  // a broken context runs nothing any more
+    }
+    if (behind) runtime::delete_event(behind);
   }
-  if (recorded->replayed) runtime::delete_event(recorded->replayed);
   if (recorded->graph) runtime::delete_graph(recorded->graph);
   for (const Recording::Table& table : recorded->tables) {
     try {
@@ -111,7 +120,7 @@ void CudaBackend::delete_graph(void* graph) noexcept {
     }
   }
   allocator_.deallocate(recorded->replays);
-  allocator_.release_pool(recorded->pool);
+  allocator_.release_pool(recorded->pool, users);
   delete recorded;
 }
 

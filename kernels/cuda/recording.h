@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include <weft/kernels/cuda/runtime.h>
@@ -29,7 +30,7 @@ struct Recording {
   bool draws = false;            ///< some kernel reads `replays`
   std::deque<Table> tables;      ///< grows while others are filled
   std::vector<Step> steps;
-  runtime::Event replayed = nullptr;  ///< behind the last replay
+  std::map<runtime::Stream, runtime::Event> replays_on;  ///< the streams it was replayed on; an event behind the last replay there
 };
 
 }  // namespace weft::cuda

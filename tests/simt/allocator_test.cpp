@@ -219,6 +219,24 @@ TEST_F(SimtAllocator, a_block_in_use_outlives_its_graph) {
   EXPECT_EQ(segments(), 0);
 }
 
+TEST_F(SimtAllocator, what_outlives_its_graph_waits_for_the_streams_of_the_replays) {
+  Allocator m(0, true);
+  m.begin_pool(a);
+  void* const kept = m.allocate(4096, a);
+  void* const behind = m.allocate(4096, a);
+  void* const streams[] = {a, b};
+  m.release_pool(m.end_pool(), streams);
+  simt::settings().hold_events = true;  // b still reads it
+  m.deallocate(kept);
+  void* const other = m.allocate(4096, a);
+  EXPECT_NE(other, kept);
+  simt::settings().hold_events = false;
+  EXPECT_EQ(m.allocate(4096, a), kept);
+  for (void* p : {kept, behind, other}) m.deallocate(p);
+  m.empty_cache();
+  EXPECT_EQ(segments(), 0);
+}
+
 TEST_F(SimtAllocator, without_caching_blocks_come_and_go_as_asked_for) {
   Allocator m(0, false);
   void* const p = m.allocate(100, a);

@@ -227,6 +227,45 @@ TEST_F(SimtGraph, a_replay_does_what_was_recorded_with_what_lies_there_now) {
   EXPECT_EQ(y.to_vector<float>(), (vector<float>{3, 0, 9}));
 }
 
+TEST_F(SimtGraph, letting_it_go_waits_for_every_stream_of_a_replay) {
+  const cuda::Stream a(gpu), b(gpu);
+  const Tensor x = ones({3}, {.device = gpu});
+  Tensor y, read;
+  cuda::Graph graph(gpu);
+  graph.capture([&] { y = x * 2; });
+  const cuda::simt::Deferred later;
+  for (const cuda::Stream& each : {a, b}) {
+    const cuda::StreamGuard guard(each);
+    graph.replay();
+    if (each == a) read = y + 1;  // behind the replay, and not the last one's stream
+  }
+  EXPECT_FALSE(a.query());
+  EXPECT_FALSE(b.query());
+  graph.reset();
+  EXPECT_TRUE(a.query());
+  EXPECT_TRUE(b.query());
+  EXPECT_EQ(read.to_vector<float>(), (vector<float>{3, 3, 3}));
+}
+
+TEST_F(SimtGraph, cached_memory_does_not_keep_a_recording_from_getting_its_own) {
+  constexpr size_t kMega = size_t{1} << 20;
+  cuda::empty_cache(gpu);
+  size_t available = 0, total = 0;
+  cuda::runtime::memory_info(&available, &total);
+  cuda::simt::settings().device_bytes = total - available + 5 * kMega;
+  const auto make = [&] { return zeros({static_cast<int64_t>(kMega / 2)}, {.device = gpu}); };  // 2 MiB; a recording has as much for small things
+  Tensor x;
+  {
+    cuda::Graph first(gpu);
+    first.capture([&] { x = make(); });
+  }
+  x = Tensor();  // cached, and of no use to a recording
+  EXPECT_GE(cuda::memory_stats(gpu).cached, static_cast<int64_t>(2 * kMega));
+  cuda::Graph second(gpu);
+  second.capture([&] { x = make(); });
+  EXPECT_TRUE(second.recorded());
+}
+
 TEST_F(SimtGraph, waiting_inside_a_recording_fails_and_leaves_the_device_usable) {
   const Tensor x = ones({3}, {.device = gpu});
   cuda::Graph graph(gpu);
