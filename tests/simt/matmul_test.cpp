@@ -1,8 +1,10 @@
 // Matrix products of the CUDA backend against those of the CPU: sizes around the tiles, every stride pattern, batches, every dtype.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
+#include <weft/kernels/cuda/gemm.h>
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
@@ -64,6 +66,42 @@ TEST_F(SimtMatmul, applies_alpha_beta_and_bias_to_every_stride_pattern) {
         check(kFloat16, {11, 19, 23, (t & 1) != 0, (t & 2) != 0, 1, 0, bias, (t & 4) != 0, gap});
         check(kBFloat16, {11, 1, 23, (t & 1) != 0, (t & 2) != 0, 0.5, 1, bias, (t & 4) != 0, gap});
       }
+}
+
+/// A product of a half type as for a device that has none.
+void check_in_float(DType type, DType out, bool ta, bool tb, bool shared_b, double beta, bool biased, bool relu) {
+  SCOPED_TRACE(str(type, " to ", out, " ta ", ta, " tb ", tb, " shared ", shared_b, " beta ", beta, " bias ", biased, " relu ", relu));
+  constexpr int64_t batch = 3, m = 5, n = 7, k = 9, gap = 2;  // rows are longer than they need be
+  const auto strides = [](int64_t rows, int64_t columns, bool transposed, bool shared) {
+    const int64_t leading = (transposed ? rows : columns) + gap;
+    return Shape{shared ? 0 : leading * (transposed ? columns : rows), transposed ? 1 : leading, transposed ? leading : 1};
+  };
+  Operand a(type, {batch, m, k}, strides(m, k, ta, false)), b(type, {batch, k, n}, strides(k, n, tb, shared_b)), bias(out, {n});
+  Operand y(out, {batch, m, n}, strides(m, n, false, false)), plain(out, {batch, m, n}, strides(m, n, false, false));
+  a.random(-1, 1, 1), b.random(-1, 1, 2), bias.random(-1, 1, 4);
+  for (Operand* const each : {&y, &plain}) {
+    if (beta == 0) each->fill(std::numeric_limits<double>::quiet_NaN());
+    else each->random(-1, 1, 3);
+  }
+  Context context;
+  simt::device().matmul(context, 0.5, a.on_device(), b.on_device(), beta, biased ? bias.on_device() : View{}, plain.on_device(), relu);  // as on a device that has it
+  const View va = a.on_device(), vb = b.on_device(), vy = y.on_device();
+  gemm_in_float(simt::device(), nullptr,
+                {.dtype = type, .wide = out != type, .transpose_a = ta, .transpose_b = tb, .m = m, .n = n, .k = k, .batch = batch, .alpha = 0.5, .beta = beta, .a = va.data, .b = vb.data,
+                 .bias = biased ? bias.on_device().data : nullptr, .relu = relu, .c = vy.data, .lda = va.stride(ta ? 2 : 1), .ldb = vb.stride(tb ? 2 : 1), .ldc = vy.stride(1),
+                 .stride_a = va.stride(0), .stride_b = vb.stride(0), .stride_c = vy.stride(0)});
+  const auto got = y.device_values(), expected = plain.device_values();
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(expected[i])) EXPECT_TRUE(std::isnan(got[i])) << i;  // between the rows
+    else EXPECT_NEAR(got[i], expected[i], tolerance(out, k)) << i;
+  }
+}
+
+TEST_F(SimtMatmul, a_half_type_may_go_by_way_of_float32) {
+  for (const DType type : {kBFloat16, kFloat16})
+    for (const DType out : {type, kFloat32})
+      for (int t = 0; t < 4; ++t)
+        for (const bool extras : {false, true}) check_in_float(type, out, (t & 1) != 0, (t & 2) != 0, t == 3, extras ? -1.5 : 0, extras, extras);
 }
 
 TEST_F(SimtMatmul, an_empty_sum_leaves_beta_c_plus_bias) {

@@ -46,6 +46,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
   bool finishes = true;  // bias and relu are part of the product
+  bool in_float = false;  // the device has no product of this half type, such as bfloat16 before compute capability 8.0
 };
 
 struct DeviceState {
@@ -91,7 +92,7 @@ bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   cublasLtMatmulHeuristicResult_t found = {};
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &found, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && (g.bias || g.relu))) return false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH || (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && (g.bias || g.relu))) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
   plan.algorithm = found.algo;
@@ -99,7 +100,7 @@ bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   return true;
 }
 
-Plan make_plan(const DeviceState& state, const Gemm& g, bool tf32) {
+Plan make_plan(const CudaBackend& backend, const DeviceState& state, const Gemm& g, bool tf32) {
   Plan plan;
   const bool wide = g.dtype == kFloat64;
   const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -118,10 +119,14 @@ Plan make_plan(const DeviceState& state, const Gemm& g, bool tf32) {
     set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
     set_bias(plan, nullptr);
   }
-  if (!choose(state, g, plan))
-    throw CudaError(str("cublasLtMatmulAlgoGetHeuristic: no algorithm for ", g.dtype, " [", g.m, ", ", g.k, "] x [", g.k, ", ", g.n, "], batch ", g.batch, ", rows of ", g.lda, ", ",
-                        g.ldb, " and ", g.ldc));
-  return plan;
+  if (choose(state, g, plan)) return plan;
+  if (is_half(g.dtype)) {
+    plan.in_float = true;
+    return plan;
+  }
+  const runtime::Properties device = runtime::properties(backend.index());
+  throw CudaError(str("cublasLtMatmulAlgoGetHeuristic: no algorithm for ", g.dtype, " [", g.m, ", ", g.k, "] x [", g.k, ", ", g.n, "], batch ", g.batch, ", rows of ", g.lda, ", ",
+                      g.ldb, " and ", g.ldc, ", on a device of compute capability ", device.major, ".", device.minor));
 }
 
 Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
@@ -140,7 +145,7 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
     state.workspace = (runtime::properties(backend.index()).major >= 9 ? size_t{32} : size_t{4}) << 20;
   }
   if (state.plans.size() >= kMaxPlans) state.plans.clear();
-  return state.plans.try_emplace(key, make_plan(state, g, tf32)).first->second;
+  return state.plans.try_emplace(key, make_plan(backend, state, g, tf32)).first->second;
 }
 
 // Bias and relu on their own, where cuBLASLt has no product with them.
@@ -156,6 +161,7 @@ void finish(CudaBackend& backend, void* stream, const Gemm& g) {
 void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   DeviceState& state = state_of(backend.index());
   Plan plan = plan_for(backend, state, g);
+  if (plan.in_float) return gemm_in_float(backend, stream, g);
   if (g.bias && plan.finishes) set_bias(plan, g.bias);
   const auto alpha32 = static_cast<float>(g.alpha), beta32 = static_cast<float>(g.beta);
   const bool wide = g.dtype == kFloat64;
