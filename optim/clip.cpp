@@ -83,22 +83,26 @@ Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, dou
   check_norm(max_norm, p);
   const std::vector<Tensor> grads = gradients(params);
   std::vector<Batch> batches;
-  bool whole = true;
-  for (const Tensor& g : grads) {
+  std::vector<Tensor> dense(grads.size());  // copies of those with gaps or in another order
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const Tensor& g = grads[i];
     if (!g.defined()) continue;
-    whole = whole && g.is_contiguous();
-    batch_of(batches, g.device()).views.push_back(g.view_of());
+    if (!g.is_contiguous()) dense[i] = g.detach().contiguous();
+    batch_of(batches, g.device()).views.push_back((dense[i].defined() ? dense[i] : g).view_of());
   }
-  if (!whole || batches.size() != 1) {  // parts that only the host can bring together
+  if (batches.size() != 1) {  // parts that only the host can bring together
     const double total = total_norm(grad_powers(grads, p), p);
     scale_grads(grads, clip_factor(total, max_norm));
     return scalar_tensor(total, {.dtype = kFloat64});
   }
   Tensor norm = empty({}, {.dtype = kFloat64, .device = batches[0].device});
   for (const Tensor& g : grads)
-    if (g.defined()) g.body().storage->bump_version();
+    if (g.defined() && g.is_contiguous()) g.body().storage->bump_version();
   Context context;
   backend(batches[0].device).clip_norm(context, max_norm, p, batches[0].views, norm.view_of());
+  NoGrad guard;
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (dense[i].defined()) Tensor(grads[i]).copy_(dense[i]);
   return norm;
 }
 

@@ -15,7 +15,7 @@ namespace weft::optim {
 WEFT_API double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p = 2, bool error_if_nonfinite = false);
 
 /// The same without waiting for the device: the norm is a float64 tensor of no dims that lies where the gradients do. Only where they lie on several
-/// devices or are not contiguous does it wait. Throws: ValueError for a negative max_norm or p <= 0.
+/// devices does it wait. Throws: ValueError for a negative max_norm or p <= 0.
 WEFT_API Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p = 2);
 
 /// Clamps every gradient to [-limit, limit] in place. Throws: ValueError for a negative limit.

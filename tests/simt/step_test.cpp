@@ -193,6 +193,26 @@ TEST(SimtStep, training_with_clipping_follows_the_cpu) {
   }
 }
 
+TEST(SimtStep, gradients_in_any_order_in_memory_are_clipped_without_waiting) {
+  const Tensor values = arange(0, 15, 1, {.dtype = kFloat32}).view({3, 5}) - 4;
+  const auto make = [&](Device where, bool turned) {
+    Tensor p = zeros({5, 3}).to(where).requires_grad_(), q = zeros({2}).to(where).requires_grad_();
+    p.set_grad(turned ? values.clone().to(where).t() : values.t().contiguous().to(where));
+    q.set_grad(ones({2}).to(where));
+    return std::vector<Tensor>{p, q};
+  };
+  const std::vector<Tensor> here = make(kCpu, false);
+  const double total = optim::clip_grad_norm(here, 0.5);
+  for (const Device where : {Device(kCpu), Device(DeviceType::kCuda, 0)}) {
+    const std::vector<Tensor> there = make(where, true);
+    ASSERT_FALSE(there[0].grad().is_contiguous());
+    const Tensor norm = optim::clip_grad_norm_async(there, 0.5);
+    EXPECT_EQ(norm.device(), where);
+    EXPECT_NEAR(norm.item<double>(), total, 1e-12 * total);
+    expect_close({there[0].grad(), there[1].grad()}, {here[0].grad(), here[1].grad()}, 2e-6);
+  }
+}
+
 TEST(SimtStep, a_parameter_that_a_graph_holds_gets_a_fresh_block) {
   const Device gpu(DeviceType::kCuda, 0);
   Tensor w = tensor({1., 2., 3.}).to(gpu).requires_grad_();
