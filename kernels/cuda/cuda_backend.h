@@ -39,6 +39,8 @@ class CudaBackend final : public Accelerator {
   DeviceKey device_key(const Context&, PhiloxKey key) const;
   /// The recording that an operation of the calling thread goes to, null where it runs.
   Recording* recording_of(const Context& c) const;
+  /// Whether any thread records a graph on this device.
+  bool records() const { return recordings_.load(std::memory_order_relaxed) > 0; }
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
   /// Blocks of 256 threads that keep the device busy; of `needed`, those worth starting.

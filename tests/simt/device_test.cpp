@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include <weft/kernels/cuda/no_device.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
+#include "support/errors.h"
 #include "support/simt/device.h"
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
@@ -203,6 +205,15 @@ TEST_F(SimtDevice, memory_is_counted_limited_and_told_when_it_runs_out) {
   EXPECT_EQ(cuda::device_properties(gpu).name, "emulated");
   EXPECT_TRUE(cuda::is_available());
   EXPECT_EQ(cuda::device_count(), 2);
+}
+
+TEST_F(SimtDevice, a_machine_without_one_is_told_what_is_missing) {
+  using cuda::no_device;
+  using test::has;
+  for (const std::string& text : {no_device(0, 0), no_device(13000, 0)}) EXPECT_TRUE(has(text, "use the device cpu"));
+  EXPECT_TRUE(has(no_device(0, 0), "the NVIDIA driver is missing"));
+  EXPECT_TRUE(has(no_device(13000, 0), "shows no device; check nvidia-smi and CUDA_VISIBLE_DEVICES"));
+  EXPECT_TRUE(has(no_device(11080, 12040), "is for CUDA 11.8, too old for this build, which needs 12.4"));
 }
 
 TEST_F(SimtDevice, what_has_no_device_says_so) {

@@ -6,6 +6,10 @@
 
 #include <utility>
 
+#if CUDNN_MAJOR < 9
+#error "cuDNN 9 or newer is needed; configure with -DWEFT_CUDNN_INCLUDE_DIR= for a build without cuDNN"
+#endif
+
 namespace weft::cuda::cudnn {
 
 #define WEFT_CUDNN_CALLS(call)                                                                                                                            \

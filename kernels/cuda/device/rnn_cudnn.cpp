@@ -21,6 +21,7 @@ void backward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const R
 #else
 
 #include <weft/kernels/cuda/device/cudnn.h>
+#include <weft/kernels/cuda/device/relaxed_capture.h>
 
 #include <array>
 #include <limits>
@@ -55,7 +56,7 @@ struct Plan {
   Descriptor<cudnnTensorDescriptor_t> state{lib.cudnnCreateTensorDescriptor, lib.cudnnDestroyTensorDescriptor, "cudnnCreateTensorDescriptor"};
   Descriptor<cudnnTensorDescriptor_t> matrix{lib.cudnnCreateTensorDescriptor, lib.cudnnDestroyTensorDescriptor, "cudnnCreateTensorDescriptor"};
   Descriptor<cudnnTensorDescriptor_t> bias{lib.cudnnCreateTensorDescriptor, lib.cudnnDestroyTensorDescriptor, "cudnnCreateTensorDescriptor"};
-  bool usable = false;
+  bool usable = false;  // described without a refusal
   size_t weights = 0, reserve = 0, training_work = 0, inference_work = 0;
 };
 
@@ -79,6 +80,7 @@ cudnnRNNMode_t cell(RnnMode m) {
 }
 bool biased(const RnnInputs& in) { return in.b_ih.defined() || in.b_hh.defined(); }
 
+/// Throws: CudaError where cuDNN refuses the layer, in whichever call it does so.
 void describe(Plan& plan, cudnnHandle_t handle, const RnnLayer& layer, const RnnInputs& in, bool tf32) {
   const Library& lib = plan.lib;
   const Sizes s(layer, in);
@@ -86,11 +88,10 @@ void describe(Plan& plan, cudnnHandle_t handle, const RnnLayer& layer, const Rnn
   const auto steps = static_cast<int>(s.steps), batch = static_cast<int>(s.batch), inputs = static_cast<int>(s.inputs), hidden = static_cast<int>(s.hidden);
   check(lib.cudnnSetDropoutDescriptor(plan.dropout, handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
   const cudnnMathType_t math = s.dtype == kFloat16 ? CUDNN_TENSOR_OP_MATH : s.dtype == kFloat32 && !tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
-  const cudnnStatus_t status = lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(layer.mode), biased(in) ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
-                                                            CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type, s.dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math,
-                                                            inputs, hidden, hidden, 1, plan.dropout, CUDNN_RNN_PADDED_IO_DISABLED);
-  if (status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000) return;  // it, or one of the statuses that say why
-  check(status, "cudnnSetRNNDescriptor_v8");
+  check(lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(layer.mode), biased(in) ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS, CUDNN_UNIDIRECTIONAL,
+                                     CUDNN_LINEAR_INPUT, type, s.dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math, inputs, hidden, hidden, 1, plan.dropout,
+                                     CUDNN_RNN_PADDED_IO_DISABLED),
+        "cudnnSetRNNDescriptor_v8");
   const std::vector<int> lengths(static_cast<size_t>(batch), steps);
   check(lib.cudnnSetRNNDataDescriptor(plan.x, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, inputs, lengths.data(), nullptr), "cudnnSetRNNDataDescriptor");
   check(lib.cudnnSetRNNDataDescriptor(plan.y, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, hidden, lengths.data(), nullptr), "cudnnSetRNNDataDescriptor");
@@ -103,16 +104,28 @@ void describe(Plan& plan, cudnnHandle_t handle, const RnnLayer& layer, const Rnn
   plan.usable = true;
 }
 
-/// The caller holds the state's mutex.
-Plan& plan_for(DeviceState& state, const Library& lib, const RnnLayer& layer, const RnnInputs& in) {
+/// The caller holds the state's mutex. `recording`: a graph is in the making, during which calls may fail that do not otherwise.
+Plan& plan_for(DeviceState& state, const Library& lib, bool recording, const RnnLayer& layer, const RnnInputs& in) {
   const Sizes s(layer, in);
   const bool tf32 = s.dtype == kFloat32 && allow_tf32();
   const Key key{static_cast<int64_t>(layer.mode), static_cast<int64_t>(s.dtype), biased(in), tf32, s.steps, s.batch, s.inputs, s.hidden};
   if (const auto found = state.plans.find(key); found != state.plans.end()) return *found->second;
-  if (!state.handle) check(lib.cudnnCreate(&state.handle), "cudnnCreate");
+  const RelaxedCapture mode;  // it makes what later calls use, and records nothing
+  std::unique_ptr<Plan> plan;
+  try {
+    if (!state.handle) check(lib.cudnnCreate(&state.handle), "cudnnCreate");
+    plan.reset(new Plan{lib});
+  } catch (const CudaError&) {
+    cudaGetLastError();  // the next launch is not to find it
+    state.broken = !recording;
+    throw;
+  }
+  try {
+    describe(*plan, state.handle, layer, in, tf32);
+  } catch (const CudaError&) {
+    if (recording) throw;  // for this call; the next one asks again
+  }
   if (state.plans.size() >= kMaxPlans) state.plans.clear();
-  std::unique_ptr<Plan> plan(new Plan{lib});
-  describe(*plan, state.handle, layer, in, tf32);
   return *(state.plans[key] = std::move(plan));
 }
 
@@ -124,7 +137,8 @@ struct Call {
   const std::lock_guard<std::mutex> lock{state.mutex};
   const Library& lib = *library();
   Plan& plan;
-  Call(CudaBackend& b, Context& c, const RnnLayer& layer, const RnnInputs& in) : backend(b), context(c), plan(plan_for(state, lib, layer, in)) {
+  Call(CudaBackend& b, Context& c, const RnnLayer& layer, const RnnInputs& in) : backend(b), context(c), plan(plan_for(state, lib, b.records(), layer, in)) {
+    if (!plan.usable) throw CudaError(str("cudnn: it takes no layer of ", in.x.sizes, " with ", in.w_hh.size(1), " hidden of ", in.x.dtype, "; was allow_tf32 changed since its forward?"));
     check(lib.cudnnSetStream(state.handle, static_cast<cudaStream_t>(b.stream_of(c))), "cudnnSetStream");
   }
 };
@@ -227,9 +241,8 @@ bool takes(CudaBackend& backend, const RnnLayer& layer, const RnnInputs& in) {
   const std::lock_guard lock(state.mutex);
   if (state.broken) return false;
   try {
-    return plan_for(state, *lib, layer, in).usable;
+    return plan_for(state, *lib, backend.records(), layer, in).usable;
   } catch (const CudaError&) {
-    state.broken = true;
     return false;
   }
 }

@@ -1,27 +1,14 @@
 // runtime.h over the CUDA runtime library.
 #include <weft/kernels/cuda/runtime.h>
 
-#include <cuda_runtime.h>
-
 #include <cstring>
 
-#include <weft/kernels/error.h>
+#include <weft/kernels/cuda/device/relaxed_capture.h>
+#include <weft/kernels/cuda/no_device.h>
 
 namespace weft::cuda {
 
 namespace {
-void check(cudaError_t status, const char* call) {
-  if (status == cudaSuccess) return;
-  cudaGetLastError();  // a failed call is not to be found again by the next launch
-  throw CudaError(str(call, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
-}
-/// While one lives, this thread may make calls that an ongoing recording of a graph forbids by default since they could disturb it, and do not.
-struct Relaxed {
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  Relaxed() { check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode"); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
-  Relaxed(const Relaxed&) = delete;
-};
 cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
 cudaEvent_t event_of(void* e) { return static_cast<cudaEvent_t>(e); }
 }  // namespace
@@ -30,14 +17,14 @@ namespace runtime {
 
 int device_count() {
   int driver = 0, count = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) throw DeviceError("cuda: the NVIDIA driver is missing on this machine; install it, or use the device cpu");
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) throw DeviceError(no_device(0, 0));
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) {
     int built = 0;
     cudaRuntimeGetVersion(&built);
-    throw DeviceError(str("cuda: the NVIDIA driver is for CUDA ", driver / 1000, ".", driver % 1000 / 10, ", too old for this build, which needs ", built / 1000, ".", built % 1000 / 10));
+    throw DeviceError(no_device(driver, built));
   }
-  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) throw DeviceError("cuda: the NVIDIA driver shows no device; check nvidia-smi and CUDA_VISIBLE_DEVICES, or use the device cpu");
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) throw DeviceError(no_device(driver, 0));
   if (status != cudaSuccess) {
     cudaGetLastError();
     throw DeviceError(str("cuda: the NVIDIA driver cannot be used: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
@@ -58,7 +45,7 @@ bool emulated() { return false; }
 
 void* allocate(size_t bytes) {
   void* p = nullptr;
-  const Relaxed mode;  // a graph's pool grows while it is recorded
+  const RelaxedCapture mode;  // a graph's pool grows while it is recorded
   const cudaError_t status = cudaMalloc(&p, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
@@ -68,12 +55,12 @@ void* allocate(size_t bytes) {
   return p;
 }
 void release(void* p) {
-  const Relaxed mode;
+  const RelaxedCapture mode;
   check(cudaFree(p), "cudaFree");
 }
 void* allocate_pinned(size_t bytes) {
   void* p = nullptr;
-  const Relaxed mode;
+  const RelaxedCapture mode;
   const cudaError_t status = cudaHostAlloc(&p, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
@@ -82,7 +69,10 @@ void* allocate_pinned(size_t bytes) {
   check(status, "cudaHostAlloc");
   return p;
 }
-void release_pinned(void* p) { check(cudaFreeHost(p), "cudaFreeHost"); }
+void release_pinned(void* p) {
+  const RelaxedCapture mode;
+  check(cudaFreeHost(p), "cudaFreeHost");
+}
 void copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
 }
@@ -93,7 +83,7 @@ void enable_peer_access(int device, int peer) {
   int can = 0;
   check(cudaDeviceCanAccessPeer(&can, device, peer), "cudaDeviceCanAccessPeer");
   if (!can) return;
-  const Relaxed mode;
+  const RelaxedCapture mode;
   const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
   if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers) cudaGetLastError();  // copies go through the host then
   else check(status, "cudaDeviceEnablePeerAccess");
@@ -125,11 +115,11 @@ void delete_event(Event event) { cudaEventDestroy(event_of(event)); }
 void record(Event event, Stream stream) { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); }
 void wait(Stream stream, Event event) { check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent"); }
 void synchronize_event(Event event) {
-  const Relaxed mode;
+  const RelaxedCapture mode;
   check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
 }
 bool finished_event(Event event) {
-  const Relaxed mode;
+  const RelaxedCapture mode;
   const cudaError_t status = cudaEventQuery(event_of(event));
   if (status == cudaErrorNotReady) return cudaGetLastError(), false;
   check(status, "cudaEventQuery");
