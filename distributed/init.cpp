@@ -1,5 +1,7 @@
 // init_rpc and shutdown: the default agent with a runtime of its own, over gRPC. The rendezvous lives only while the group forms: when
 // all have each other's addresses its port is free again.
+#include <algorithm>
+
 #include <weft/distributed/address.h>
 #include <weft/distributed/launch.h>
 #include <weft/distributed/rendezvous.h>
@@ -76,7 +78,14 @@ void init_rpc(const std::string& name, InitOptions options) {
     else if (!is_loopback_host(launch.master_addr)) wire.listen = "0.0.0.0:0";
     agent = Agent::create(runtime, std::move(mine), [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
     std::exception_ptr refused;
-    if (meeting) agent->add_members(meeting->join(agent->as_member(), deadline));
+    if (meeting) {
+      try {
+        agent->add_members(meeting->join(agent->as_member(), deadline));
+      } catch (const ValueError&) {  // of all: rank 0 keeps the store for a while, so that those who come later hear of it too
+        meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(10)));
+        throw;
+      }
+    }
     try {
       agent->agree_on_devices(deadline - runtime->now());
     } catch (const Timeout&) {

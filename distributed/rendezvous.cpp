@@ -1,5 +1,6 @@
 // The rendezvous over a Store. Keys (under "init/"):
-//   name/<name> and rank/<rank>  counters: who counts to 2 has found a double and sets `abort`, which ends every wait with its text
+//   name/<name> and rank/<rank>  counters: who counts to 2 has found a double and sets `abort`, which ends every wait with its text;
+//                                differing world sizes set it too
 //   member/<rank>                name, world size, incarnation, host key, device maps and addresses
 //   barrier/<name>/<who>/<round>/<rank>
 // A barrier is a wait for one key per participant, so a timeout can say who has not come; rounds are counted by each worker itself.
@@ -59,7 +60,7 @@ class StoreRendezvous final : public Rendezvous {
       const auto fields = unpack(values[static_cast<size_t>(r)]);
       if (fields.size() < 5) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
       if (fields[1] != std::to_string(size_)) {
-        throw RpcError(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_, " has ", size_));
+        abort(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_, " has ", size_), deadline);
       }
       Member m{.name = fields[0], .id = WorkerId{r}};
       const auto& number = fields[2];
@@ -118,7 +119,7 @@ class StoreRendezvous final : public Rendezvous {
       store_->set(kAbort, text, deadline);
     } catch (const Error&) {  // then only we know
     }
-    throw RpcError(text);
+    throw ValueError(text);
   }
 
   /// Waits for a key per rank; a timeout names the ranks without one.
@@ -126,6 +127,8 @@ class StoreRendezvous final : public Rendezvous {
                                     std::vector<int> ranks = {}) {
     try {
       return store_->wait(keys, kAbort, deadline);
+    } catch (const Aborted& e) {
+      throw ValueError(e.what());
     } catch (const Timeout&) {
     }
     std::string missing;

@@ -28,8 +28,8 @@ class WEFT_API Rendezvous {
   virtual ~Rendezvous() = default;
 
   /// Announces this worker and waits until all have done so. Sorted by id; the id of `self` is filled in.
-  /// Throws: RpcError for a name that is not unique, a rank taken twice or differing world sizes (on every worker);
-  /// Timeout naming the ranks that are missing.
+  /// Throws: ValueError for a name that is not unique, a rank taken twice or differing world sizes, on every worker that still finds the store
+  /// (so rank 0 leaves only when the others have heard); Timeout naming the ranks that are missing.
   virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;
 
   /// Waits until every one of `who` (empty: all) has come to the barrier of this name; a name may be used again and again. Everybody

@@ -100,11 +100,11 @@ class StoreCalls : public Store {
   }
 
  protected:
-  /// The fields of an answer. Throws: Timeout, RpcError (aborted).
+  /// The fields of an answer. Throws: Timeout, Aborted.
   virtual std::string ask(std::string request, TimePoint deadline, const std::string& what) = 0;
 
   static std::string open_reply(uint8_t status, std::string fields) {
-    if (status == kAborted) throw RpcError(fields);
+    if (status == kAborted) throw Aborted(fields);
     return fields;
   }
 };

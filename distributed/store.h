@@ -16,6 +16,9 @@
 
 namespace weft::rpc {
 
+/// A wait that its abort key has ended; the text is that key's value.
+class WEFT_API Aborted : public RpcError { public: using RpcError::RpcError; };
+
 /// Thread safety: every member from any thread; those with a deadline block and throw Timeout when it comes, PeerLost never.
 class WEFT_API Store {
  public:
@@ -23,7 +26,7 @@ class WEFT_API Store {
   virtual void set(const std::string& key, const std::string& value, TimePoint deadline) = 0;
   /// Adds to a number that begins at 0; returns the sum.
   virtual int64_t add(const std::string& key, int64_t delta, TimePoint deadline) = 0;
-  /// Waits until all keys are set and returns their values. If `abort_key` is set first: throws RpcError with its value as the text.
+  /// Waits until all keys are set and returns their values. If `abort_key` is set first: throws Aborted with its value as the text.
   virtual std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key, TimePoint deadline) = 0;
   /// The values that are there now.
   virtual std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys, TimePoint deadline) = 0;

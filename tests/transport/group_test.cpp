@@ -155,8 +155,10 @@ std::vector<std::string> join_errors(const std::vector<std::pair<int, std::strin
       auto meet = make_sim_rendezvous(rt, net, workers[i].first, size);
       try {
         meet->join({.name = workers[i].second}, rt.now() + limit);
-      } catch (const RpcError& e) {
+      } catch (const Timeout& e) {
         errors[i] = e.what();
+      } catch (const ValueError& e) {
+        errors[i] = str("ValueError: ", e.what());
       }
       meet->leave(rt.now() + 1s);
       if (++done == static_cast<int>(workers.size())) all.set();
@@ -173,11 +175,11 @@ TEST(Rendezvous, missing_ranks_are_named_when_time_is_up) {
 }
 
 TEST(Rendezvous, a_name_that_is_not_unique_ends_everybody) {
-  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {2, "b"}}, 3, 30s)) EXPECT_EQ(error, "init: worker name 'b' is not unique");
+  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {2, "b"}}, 3, 30s)) EXPECT_EQ(error, "ValueError: init: worker name 'b' is not unique");
 }
 
 TEST(Rendezvous, a_rank_taken_twice_ends_everybody) {
-  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {1, "c"}}, 3, 30s)) EXPECT_EQ(error, "init: rank 1 is taken twice");
+  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {1, "c"}}, 3, 30s)) EXPECT_EQ(error, "ValueError: init: rank 1 is taken twice");
 }
 
 TEST(Rendezvous, nobody_at_the_address_is_a_timeout_that_names_it) {
