@@ -30,15 +30,27 @@ bool detail::built_in_rules_are_linked() { return true; }
 namespace weft::dist_optim {
 namespace {
 
-std::map<std::string, Factory>& factories() {
-  static std::map<std::string, Factory> all;
+/// What a name stands for. Filled before main(), where nothing may throw: a name given twice is an error of who uses it.
+struct Registered {
+  const std::type_info* rule;
+  Factory factory;
+  bool twice = false;
+};
+std::map<std::string, Registered>& registered() {
+  static std::map<std::string, Registered> all;
   return all;
 }
 
+[[noreturn]] void throw_twice(const std::string& name) {
+  throw ValueError("distributed optimizer: two rules are called '" + name + "' on this worker; each needs a name (kName) of its own");
+}
+
 Factory find_rule(const std::string& name) {
-  const auto found = factories().find(name);
-  if (found != factories().end()) return found->second;
-  throw ValueError("distributed optimizer: the rule '" + name + "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
+  const auto found = registered().find(name);
+  if (found == registered().end())
+    throw ValueError("distributed optimizer: the rule '" + name + "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
+  if (found->second.twice) throw_twice(name);
+  return found->second.factory;
 }
 
 /// What became of something asked of every owner.
@@ -72,9 +84,16 @@ class Errors {
 
 }  // namespace
 
-bool register_rule(const char* name, Factory factory) {
-  const auto [at, fresh] = factories().emplace(name, factory);
-  return fresh || at->second == factory;
+bool register_rule(const char* name, const std::type_info& rule, Factory factory) {
+  const auto [at, fresh] = registered().emplace(name, Registered{&rule, factory});
+  if (*at->second.rule == rule) return !at->second.twice;  // of another library its factory may have another address
+  at->second.twice = true;
+  return false;
+}
+
+void check_rule(const char* name, const std::type_info& rule) {
+  const auto found = registered().find(name);
+  if (found != registered().end() && (found->second.twice || *found->second.rule != rule)) throw_twice(name);
 }
 
 OwnerOptimizer::OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params) {
@@ -175,7 +194,7 @@ void DistributedOptimizer::step(int64_t context_id) {
 }
 
 double DistributedOptimizer::clip_grad_norm(int64_t context_id, double max_norm, double p) {
-  if (!(max_norm >= 0)) throw ValueError(str("clip_grad_norm: max_norm must not be negative, got ", max_norm));
+  optim::check_clip_norm(max_norm, p);
   const auto parts = on_all<std::vector<double>>("clip_grad_norm", [&](const Owner& o) { return o.optimizer.rpc_async<&OwnerOptimizer::powers>(context_id, p); });
   std::vector<double> powers(count_, 0.0);
   for (size_t o = 0; o < owners_.size(); ++o)

@@ -7,10 +7,12 @@
 //
 // A rule of one's own (optim/optimizer.h) works after
 //   WEFT_FIELDS(SignMomentum::Options, lr, momentum)   and   WEFT_OPTIMIZER_RULE(SignMomentum);
-// in a header that all workers include. Parameters become concurrent (autograd/parameter_lock.h): forward passes and steps of several trainers
+// in a header that all workers include, under a name of its own (kName): owners find the rule by it. Parameters become concurrent (autograd/parameter_lock.h): forward passes and steps of several trainers
 // may overlap, each graph keeps the values it was built with. A parameter without a gradient in the context is left alone.
 // Thread safety: steps of one optimizer are serialised at each owner; different optimizers run at once, there is no process-wide lock.
 #pragma once
+
+#include <typeinfo>
 
 #include <weft/distributed/dist_autograd.h>
 #include <weft/optim/optim.h>
@@ -21,13 +23,15 @@ using rpc::RRef;
 
 /// Makes the local optimizer of a rule from encoded options; found by the rule's name.
 using Factory = std::unique_ptr<optim::Optimizer> (*)(const std::vector<Tensor>& params, rpc::Decoder& options);
-/// False when the name is taken by another factory.
-WEFT_API bool register_rule(const char* name, Factory factory);
+/// False when the name is taken by another rule: then neither can be used here. The same rule may come again.
+WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory);
+/// Throws: ValueError when owners would take another rule by that name: one of that name is registered here that is not `rule`, or two are.
+WEFT_API void check_rule(const char* name, const std::type_info& rule);
 
 /// The part of a DistributedOptimizer on one owner (its methods are called remotely).
 class WEFT_API OwnerOptimizer {
  public:
-  /// Throws: ValueError for an unknown rule, bad options, or a reference that is not owned here.
+  /// Throws: ValueError for an unknown rule or two of that name, bad options, or a reference that is not owned here.
   OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params);
   /// Throws: AutogradError for an unknown context.
   void step(int64_t context_id);
@@ -54,7 +58,8 @@ class WEFT_API DistributedOptimizer {
   /// All owners at once; every one is attempted and awaited, also where another fails or is lost. Throws (as all below): the first error in the order
   /// of owners, with its type; with several owners its text names all that failed, and the others have stepped.
   void step(int64_t context_id);
-  /// Scales all gradients of the context so that their total norm is at most max_norm; returns the norm before.
+  /// Scales all gradients of the context so that their total norm is at most max_norm; returns the norm before. Throws: ValueError for a negative
+  /// max_norm or p <= 0, before any owner is asked.
   double clip_grad_norm(int64_t context_id, double max_norm, double p = 2);
   size_t groups() const { return 1; }
   double lr(size_t = 0) const { return lr_; }
@@ -77,9 +82,11 @@ class WEFT_API DistributedOptimizer {
   double lr_ = 0;
 };
 
-/// An optimizer of a rule over parameters wherever they live. Throws: ValueError for an empty list or bad options; errors of the owners.
+/// An optimizer of a rule over parameters wherever they live. Throws: ValueError for an empty list, bad options, or a name that another rule has too;
+/// errors of the owners.
 template <class Rule>
 DistributedOptimizer make(const std::vector<RRef<Tensor>>& params, const typename Rule::Options& options = {}) {
+  check_rule(Rule::kName, typeid(Rule));
   rpc::Message message;
   {
     rpc::Encoder out(message);
@@ -97,7 +104,7 @@ std::unique_ptr<optim::Optimizer> make_rule(const std::vector<Tensor>& params, r
 
 /// Lets owners make optimizers of a rule; its Options need WEFT_FIELDS.
 #define WEFT_OPTIMIZER_RULE(Rule) \
-  [[maybe_unused]] inline const bool weft_rule_of_##Rule = ::weft::dist_optim::register_rule(Rule::kName, &::weft::dist_optim::detail::make_rule<Rule>)
+  [[maybe_unused]] inline const bool weft_rule_of_##Rule = ::weft::dist_optim::register_rule(Rule::kName, typeid(Rule), &::weft::dist_optim::detail::make_rule<Rule>)
 
 }  // namespace weft::dist_optim
 

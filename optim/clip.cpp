@@ -28,12 +28,12 @@ Batch& batch_of(std::vector<Batch>& batches, Device device) {
   return batches.emplace_back(Batch{device});
 }
 
-void check_norm(double max_norm, double p) {
+}  // namespace
+
+void check_clip_norm(double max_norm, double p) {
   if (!(max_norm >= 0)) throw ValueError(str("clip_grad_norm: max_norm must not be negative, got ", max_norm));
   if (!(p > 0)) throw ValueError(str("clip_grad_norm: the norm's p must be positive, got ", p));
 }
-
-}  // namespace
 
 std::vector<double> grad_powers(std::span<const Tensor> grads, double p) {
   std::vector<double> out(grads.size(), 0.0);
@@ -80,7 +80,7 @@ void scale_grads(std::span<const Tensor> grads, double factor) {
 }
 
 Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p) {
-  check_norm(max_norm, p);
+  check_clip_norm(max_norm, p);
   const std::vector<Tensor> grads = gradients(params);
   std::vector<Batch> batches;
   std::vector<Tensor> dense(grads.size());  // copies of those with gaps or in another order
@@ -108,7 +108,7 @@ Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, dou
 
 double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p, bool error_if_nonfinite) {
   if (!error_if_nonfinite) return clip_grad_norm_async(params, max_norm, p).item<double>();
-  check_norm(max_norm, p);
+  check_clip_norm(max_norm, p);
   const std::vector<Tensor> grads = gradients(params);
   const double total = total_norm(grad_powers(grads, p), p);
   if (!std::isfinite(total)) throw ValueError(str("clip_grad_norm: the total norm is ", total));

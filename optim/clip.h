@@ -21,8 +21,10 @@ WEFT_API Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_
 /// Clamps every gradient to [-limit, limit] in place. Throws: ValueError for a negative limit.
 WEFT_API void clip_grad_value(std::span<const Tensor> params, double limit);
 
-// The two halves of clip_grad_norm, for gradients that lie on several machines.
+// The parts of clip_grad_norm, for gradients that lie on several machines.
 
+/// Throws: ValueError for a negative max_norm or p <= 0.
+WEFT_API void check_clip_norm(double max_norm, double p);
 /// Sum of |g|^p of each gradient (0 for undefined ones; the maximum for p = infinity).
 WEFT_API std::vector<double> grad_powers(std::span<const Tensor> grads, double p = 2);
 /// The norm from the powers of all parameters in list order.

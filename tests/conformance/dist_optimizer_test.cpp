@@ -2,6 +2,8 @@
 // failure, stale gradients, absent against zero.
 #include "conformance/fixture.h"
 
+#include <cmath>
+
 #include <weft/autograd/ops.h>
 #include <weft/distributed/dist_optimizer.h>
 #include <weft/tensor/factories.h>
@@ -54,6 +56,31 @@ struct Refusing {
 };
 WEFT_FIELDS(Refusing::Options, lr)
 WEFT_OPTIMIZER_RULE(Refusing);
+
+/// Two rules of one name, and one that has the name of a rule of weft's.
+template <int kNumber>
+struct Twin {
+  struct Options {
+    double lr = 1;
+  };
+  static constexpr const char* kName = "Twin";
+  static constexpr int kState = 0;
+  double lr;
+  Twin(const Options& o, int64_t) : lr(o.lr) {}
+  template <class V>
+  void operator()(V& p, const V& g, V*) const { p -= lr * g; }
+};
+using FirstTwin = Twin<1>;
+using SecondTwin = Twin<2>;
+WEFT_FIELDS(FirstTwin::Options, lr)
+WEFT_OPTIMIZER_RULE(FirstTwin);
+WEFT_FIELDS(SecondTwin::Options, lr)
+WEFT_OPTIMIZER_RULE(SecondTwin);
+struct OtherAdam : Twin<3> {
+  using Twin<3>::Twin;
+  static constexpr const char* kName = "Adam";
+};
+WEFT_FIELDS(Twin<3>::Options, lr)
 
 /// Steps a two-layer product remotely and locally, with the same rule; every parameter has the same bits after each step.
 template <class Rule>
@@ -203,6 +230,49 @@ TEST_P(DistOptimizer, an_error_at_construction_is_thrown_at_construction) {
     EXPECT_THROW(dist_optim::make<Refusing>(a.rpc_sync<&Layer::params>(), {.lr = 1000}), ValueError);
     EXPECT_THROW(dist_optim::make<optim::SGDRule>({}, {.lr = 1}), ValueError);
     EXPECT_THROW(dist_optim::make<optim::SGDRule>(a.rpc_sync<&Layer::params>(), {.lr = -1}), ValueError);
+  });
+}
+
+// the owners find a rule by its name: one that two rules have must not give one the other's options
+TEST_P(DistOptimizer, two_rules_of_one_name_are_refused_by_trainer_and_owner) {
+  Cluster c(options());
+  const std::string twins = "distributed optimizer: two rules are called 'Twin' on this worker; each needs a name (kName) of its own";
+  c.run(0, [&] {
+    const auto params = remote<Layer>("worker1", 0.5).rpc_sync<&Layer::params>();
+    EXPECT_EQ(text_of<ValueError>([&] { dist_optim::make<FirstTwin>(params); }), twins);
+    EXPECT_EQ(text_of<ValueError>([&] { dist_optim::make<SecondTwin>(params); }), twins);
+    EXPECT_EQ(text_of<ValueError>([&] { DistributedOptimizer("Twin", "", 1, params); }), "On worker 'worker1': " + twins);  // a trainer of another program
+    EXPECT_TRUE(has(text_of<ValueError>([&] { dist_optim::make<OtherAdam>(params); }), "two rules are called 'Adam'"));
+    dist_optim::make<optim::AdamRule>(params);  // stays what it was
+  });
+}
+
+TEST_P(DistOptimizer, a_rule_registered_again_stays_usable) {
+  EXPECT_TRUE(dist_optim::register_rule(Refusing::kName, typeid(Refusing), &dist_optim::detail::make_rule<Refusing>));
+  EXPECT_FALSE(dist_optim::register_rule(FirstTwin::kName, typeid(FirstTwin), &dist_optim::detail::make_rule<FirstTwin>));
+  Cluster c(options());
+  c.run(0, [&] {
+    const auto layer = remote<Layer>("worker1", 0.5);
+    DistributedOptimizer opt = dist_optim::make<Refusing>(layer.rpc_sync<&Layer::params>(), {.lr = 0.25});
+    Context context;
+    run_layers(context, {layer});
+    opt.step(context.id());
+    EXPECT_TRUE(same_bits(layer.rpc_sync<&Layer::value>(), full({3, 3}, 0.25)));
+  });
+}
+
+TEST_P(DistOptimizer, clipping_refuses_what_the_local_one_refuses_with_its_text) {
+  Cluster c(options());
+  c.run(0, [&] {
+    const auto layer = remote<Layer>("worker1", 0.5);
+    DistributedOptimizer opt = dist_optim::make<optim::SGDRule>(layer.rpc_sync<&Layer::params>(), {.lr = 1});
+    Context context;
+    run_layers(context, {layer});
+    for (const auto& [max_norm, p] : std::vector<std::pair<double, double>>{{-1, 2}, {std::nan(""), 2}, {0.5, 0}, {0.5, -1}, {0.5, std::nan("")}}) {
+      const auto what = text_of<ValueError>([&, m = max_norm, q = p] { opt.clip_grad_norm(context.id(), m, q); });
+      EXPECT_EQ(what, text_of<ValueError>([m = max_norm, q = p] { optim::clip_grad_norm({}, m, q); }));
+    }
+    EXPECT_EQ(opt.clip_grad_norm(context.id(), 100), 3.0);  // nine ones, not scaled by the refused
   });
 }
 
