@@ -1,7 +1,7 @@
 // Looking in: counters, and who waits for whom.
 //   agent.thread_pool_size, .num_threads, .num_idle_threads, .num_blocked_threads, .queued_tasks    the runtime's pool
 //   agent.client_active_calls, .server_active_calls, .server_active_async_calls       under way now
-//   agent.client_calls, .served_calls, .timeouts                                      so far
+//   agent.client_calls, .served_calls, .served_errors, .timeouts                      so far
 //   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     what the network cost
 //   agent.malformed, .lost_peers, .kept_replies, .peers
 #include <weft/distributed/agent_impl.h>
@@ -21,6 +21,7 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.server_active_calls"] = s.counters.active_server;
   info["agent.client_calls"] = s.counters.calls;
   info["agent.served_calls"] = s.counters.served;
+  info["agent.served_errors"] = s.counters.served_errors;
   info["agent.timeouts"] = s.counters.timeouts;
   info["agent.resent_requests"] = s.counters.resent_requests;
   info["agent.resent_replies"] = s.counters.resent_replies;

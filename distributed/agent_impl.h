@@ -13,6 +13,7 @@
 
 #include <weft/distributed/agent.h>
 #include <weft/distributed/lending.h>
+#include <weft/distributed/served_errors.h>
 #include <weft/distributed/staging.h>
 #include <weft/distributed/streams.h>
 #include <weft/distributed/sync.h>
@@ -104,7 +105,7 @@ struct GatherState;
 
 struct Counters {
   std::atomic<int64_t> calls{0}, served{0}, resent_requests{0}, resent_replies{0}, duplicates{0}, late_replies{0}, asks{0}, lost_peers{0},
-      malformed{0}, timeouts{0}, active_client{0}, active_server{0};
+      malformed{0}, timeouts{0}, active_client{0}, active_server{0}, served_errors{0};
 };
 
 struct Agent::Impl final : Receiver {
@@ -199,6 +200,7 @@ struct Agent::Impl final : Receiver {
   std::vector<std::function<void(const WorkerInfo&, bool, const std::string&)>> lost_callbacks WEFT_GUARDED_BY(mutex);
   std::vector<std::pair<std::string, std::function<void(TimePoint)>>> shutdown_steps WEFT_GUARDED_BY(mutex);
   std::vector<std::function<void()>> stop_callbacks WEFT_GUARDED_BY(mutex);
+  std::vector<std::function<void(const ServedError&)>> served_error_callbacks WEFT_GUARDED_BY(mutex);
   std::exception_ptr shutdown_failure WEFT_GUARDED_BY(mutex);   ///< of the graceful one
   std::vector<std::function<void(std::map<std::string, int64_t>&)>> debug_callbacks WEFT_GUARDED_BY(mutex);
   std::recursive_mutex slot_mutex;

@@ -306,7 +306,10 @@ void Responder::reply(Message message) noexcept {
 void Responder::fail(std::exception_ptr error) noexcept {
   const auto served = std::exchange(served_, nullptr);
   if (!served) return;
-  if (const auto agent = served->agent.lock()) agent->impl().answer(served, error_message(error), true);
+  if (const auto agent = served->agent.lock()) {
+    if (!served->answered) detail::tell_served_error(*served, error);
+    agent->impl().answer(served, error_message(error), true);
+  }
 }
 
 void Responder::reply_with(const Future<Message>& future) {
@@ -317,6 +320,36 @@ void Responder::reply_with(const Future<Message>& future) {
 }
 
 const CallContext& Responder::context() const { return served_->context; }
+
+void on_served_error(Agent& agent, std::function<void(const ServedError&)> f) {
+  MutexLock lock(agent.impl().mutex);
+  agent.impl().served_error_callbacks.push_back(std::move(f));
+}
+
+void detail::tell_served_error(const Served& served, const std::exception_ptr& error) noexcept {
+  if (served.kind != Kind::kCall && served.kind != Kind::kRemote && served.kind != Kind::kMethod) return;
+  const auto agent = served.agent.lock();
+  if (!agent) return;
+  Agent::Impl& impl = agent->impl();
+  impl.counters.served_errors.fetch_add(1, std::memory_order_relaxed);
+  try {
+    std::vector<std::function<void(const ServedError&)>> callbacks;
+    {
+      MutexLock lock(impl.mutex);
+      callbacks = impl.served_error_callbacks;
+    }
+    if (callbacks.empty()) return;
+    const char* const what = served.what;
+    const ServedError told{{impl.peer_name(impl.peer(served.from)), served.from}, what ? what : to_string(served.kind), error_text(error), error};
+    for (const auto& f : callbacks) {
+      try {
+        f(told);
+      } catch (...) {
+      }
+    }
+  } catch (...) {  // no memory to tell it
+  }
+}
 
 Message error_message(const std::exception_ptr& error) {
   Message m;

@@ -2,6 +2,8 @@
 // that received them, which is quick and keeps the order of methods of serialized classes; functions run on the pool.
 #include <weft/distributed/references.h>
 
+#include <weft/distributed/served_errors.h>
+
 namespace weft::rpc::detail {
 
 void put(Encoder& out, const RRefId& id) { out.number(id.created_on.value), out.number(id.life.value), out.number(id.local); }
@@ -108,7 +110,10 @@ class Finish final : public Finisher {
         error = std::current_exception();
       }
     }
-    if (error) i.result->fail(error);
+    if (error) {
+      if (i.responder.served()) rpc::detail::tell_served_error(*i.responder.served(), error);
+      i.result->fail(error);
+    }
     if (i.from == i.references->self().id) i.references->creation_ended(i.result->id);
     try {
       Message message;

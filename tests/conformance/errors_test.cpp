@@ -2,9 +2,12 @@
 #include "conformance/fixture.h"
 
 #include <atomic>
+#include <mutex>
 #include <stdexcept>
 
 #include <weft/autograd/ops.h>
+#include <weft/distributed/rref.h>
+#include <weft/distributed/served_errors.h>
 #include <weft/tensor/factories.h>
 
 namespace {
@@ -35,6 +38,11 @@ void raise(int kind) {
   }
 }
 WEFT_RPC(raise);
+int64_t raise_instead(int kind) {
+  raise(kind);
+  return kind;
+}
+WEFT_RPC(raise_instead);
 void raise_through(int kind) { rpc_sync<raise>("worker2", kind); }
 WEFT_RPC(raise_through);
 void nap(int ms) { current_runtime()->sleep_for(std::chrono::milliseconds(ms)); }
@@ -54,6 +62,31 @@ TEST_P(RpcErrors, an_exception_arrives_as_its_own_type_with_the_worker_named) {
     EXPECT_EQ(text_of<AutogradError>([] { rpc_sync<raise>("worker1", 9); }), "On worker 'worker1': a tape");
     EXPECT_EQ(text_of<ValueError>([] { rpc_sync<raise>("worker0", 0); }), "On worker 'worker0': a value\nof two lines");
   });
+}
+
+// test_py_raise_in_user_func: logged at the callee
+TEST_P(RpcErrors, the_callee_is_told_what_its_functions_threw_and_whose_call_it_was) {
+  std::mutex mutex;
+  std::vector<std::string> log;
+  Cluster c(options());
+  const auto write = [&](const ServedError& e) {
+    const std::lock_guard lock(mutex);
+    log.push_back(str(e.caller.name, " called ", e.function, ": ", e.text));
+  };
+  on_served_error(*c.agent(1), [](const ServedError&) { throw std::logic_error("of the log itself: dropped"); });
+  on_served_error(*c.agent(1), write);
+  c.run(0, [] {
+    text_of<ValueError>([] { rpc_sync<raise>("worker1", 0); });
+    text_of<ShapeError>([] { remote<raise_instead>("worker1", 1).to_here(); });
+    text_of<IndexError>([] { rpc_sync<raise_through>("worker1", 2); });
+    EXPECT_EQ(rpc_sync<one>("worker1"), 1);
+  });
+  c.run(3, [] { text_of<AutogradError>([] { rpc_async<raise>("worker1", 9).wait(); }); });
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(log, (std::vector<std::string>{"worker0 called raise: a value\nof two lines", "worker0 called raise_instead: a shape",
+                                           "worker0 called raise_through: On worker 'worker2': an index", "worker3 called raise: a tape"}));
+  const std::vector<int64_t> counts{0, 4, 1, 0};
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("agent.served_errors"), counts[static_cast<size_t>(rank)]) << rank;
 }
 
 // The same rows: exceptions of types that the caller may not know.

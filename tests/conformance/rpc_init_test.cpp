@@ -1,10 +1,12 @@
-// "RPC basics" of the conformance list, second part: starting and starting again, looking in, and the wire format; with the row of
+// "RPC basics" of the conformance list, second part: starting and starting again (refused starts of several processes: init_process_test.cpp),
+// looking in, and the wire format; with the row of
 // "Faulty network" that is about calls alone.
 #include "conformance/fixture.h"
 
 #include <set>
 
 #include <weft/autograd/ops.h>
+#include <weft/distributed/address.h>
 #include <weft/distributed/rref.h>
 #include <weft/distributed/wire_format.h>
 #include <weft/tensor/factories.h>
@@ -43,7 +45,7 @@ TEST(RpcPool, the_pool_size_that_was_asked_for_is_seen_in_the_debug_info) {
 TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autograd) {
   const std::set<std::string> agent{"agent.thread_pool_size", "agent.num_threads", "agent.num_idle_threads", "agent.num_blocked_threads", "agent.queued_tasks",
                                     "agent.client_active_calls", "agent.server_active_calls", "agent.server_active_async_calls", "agent.client_calls",
-                                    "agent.served_calls", "agent.timeouts", "agent.resent_requests", "agent.resent_replies", "agent.duplicates",
+                                    "agent.served_calls", "agent.served_errors", "agent.timeouts", "agent.resent_requests", "agent.resent_replies", "agent.duplicates",
                                     "agent.late_replies", "agent.statuses", "agent.malformed", "agent.lost_peers", "agent.kept_replies", "agent.peers"};
   const std::set<std::string> references{"num_owner_rrefs", "num_forks", "num_pending_users", "num_pending_children", "num_pending_futures",
                                          "num_user_rrefs", "num_shares", "num_gone_rrefs"};
@@ -150,8 +152,9 @@ TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
 
 // The rows say no more than that workers named on the command line of a real launch find each other: also by explicit options.
 TEST(RpcInit, a_worker_that_never_joins_is_named) {
+  const ReservedPort port;
   try {
-    init_rpc("worker0", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = 29817, .init_timeout = 300ms});
+    init_rpc("worker0", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port.port(), .init_timeout = 300ms});
     FAIL();
   } catch (const Timeout& e) {
     EXPECT_NE(std::string(e.what()).find("missing: rank 1"), std::string::npos) << e.what();
