@@ -51,6 +51,15 @@ class RecvNode final : public Node {
   std::vector<Device> origins;  ///< of its outputs: where the tensor lies at its sender, and its gradient goes
 };
 
+/// Numbers of contexts, messages and passes: who made them << 48 | how many that worker made before.
+inline constexpr int64_t kMaxCount = (int64_t{1} << 48) - 1;
+inline int64_t make_id(WorkerId maker, int64_t count) {
+  if (count > kMaxCount) throw AutogradError(str("distributed autograd: worker ", maker, " has used up its ", kMaxCount, " numbers"));
+  return static_cast<int64_t>(maker.value) << 48 | count;
+}
+/// The worker that made a context or pass.
+inline WorkerId maker_of(int64_t id) { return WorkerId{static_cast<int32_t>(id >> 48)}; }
+
 struct ContextState {
   ContextState(int64_t context_id, ContextTable& t) : id(context_id), table(t) {}
   const int64_t id;
@@ -103,7 +112,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   void discarded(Agent&, WorkerId peer, rpc::Kind, const Message&, bool outgoing) override;
 
  private:
-  int64_t number(int64_t count) const { return static_cast<int64_t>(self_.value) << 48 | count; }
+  int64_t number(int64_t count) const { return make_id(self_, count); }
   ContextPtr find_or_create(int64_t id);
   void attach_send(ContextState& context, WorkerId to, std::string what, Message& message, bool grad_mode);
   void attach_recv(ContextState& context, WorkerId from, Message& message);
@@ -122,9 +131,6 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::unordered_set<int64_t> ended_ WEFT_GUARDED_BY(mutex_);
   std::deque<int64_t> ended_order_ WEFT_GUARDED_BY(mutex_);
 };
-
-/// The worker that made a context or pass.
-inline WorkerId maker_of(int64_t id) { return WorkerId{static_cast<int32_t>(id >> 48)}; }
 
 // Handlers of the pass messages (dist_backward.cpp, dist_smart.cpp).
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder);

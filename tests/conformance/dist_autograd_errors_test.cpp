@@ -3,6 +3,8 @@
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 
+#include <atomic>
+
 #include "support/golden.h"
 
 namespace {
@@ -74,7 +76,46 @@ TEST_P(DistAutogradErrors, fifty_failures_leave_room_for_a_good_pass_in_the_same
     });
 }
 
-// test_backward_node_failure
+// test_backward_node_failure: every odd worker dies, and every even one has a pass of its own through both
+TEST_P(DistAutogradErrors, all_odd_workers_dead_end_the_passes_of_all_even_ones_with_an_error) {
+  for (const Backward mode : kModes) {
+    Cluster c(mortal());
+    std::atomic<int> ready{0}, failed{0};
+    const auto until = [](const std::atomic<int>& count, int value) {
+      for (int i = 0; count < value && i < 10000; ++i) current_runtime()->sleep_for(1ms);
+      ASSERT_EQ(count, value);
+    };
+    std::atomic<int> killed{0};
+    c.run_all([&](int rank) {
+      if (rank % 2 == 1) {
+        ++ready;
+        return;
+      }
+      const Tensor a = leaf({2});
+      Context context;
+      const Tensor y = rpc_sync<da_add>((rank + 3) % 4, rpc_sync<da_add>(rank + 1, a, a), a).sum();
+      ++ready;
+      until(ready, 4);
+      if (rank == 0) {
+        c.kill(1);
+        c.kill(3);
+        ++killed;
+      }
+      until(killed, 1);
+      try {
+        context.backward({y}, {.mode = mode});
+      } catch (const PeerLost& e) {
+        failed += e.peer == "worker1" || e.peer == "worker3";
+      }
+      EXPECT_FALSE(context.gradient(a).defined());
+    });
+    EXPECT_EQ(failed, 2);
+    const auto left = [&](const char* key) { return c.agent(0)->debug_info().at(key) + c.agent(2)->debug_info().at(key); };
+    EXPECT_TRUE(eventually(c, [&] { return left("dist_autograd.num_current_backward_passes") + left("dist_autograd.num_autograd_contexts") == 0; }));
+  }
+}
+
+// test_backward_node_failure: who died is named
 TEST_P(DistAutogradErrors, a_dead_worker_ends_the_pass_with_an_error_that_names_it) {
   for (const Backward mode : kModes) {
     Cluster c(mortal());

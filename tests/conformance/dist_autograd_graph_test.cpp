@@ -3,6 +3,9 @@
 #include "conformance/fixture.h"
 
 #include <algorithm>
+#include <limits>
+
+#include <weft/distributed/dist_context.h>
 
 #include "support/golden.h"
 
@@ -32,12 +35,25 @@ TEST_P(DistAutogradGraph, context_ids_carry_the_worker_and_a_released_one_is_unk
         id = context.id();
         EXPECT_EQ(id >> 48, 2);
         EXPECT_GT(id, before);
+        EXPECT_LE(id, dist_autograd::detail::make_id(WorkerId{2}, dist_autograd::detail::kMaxCount));
         EXPECT_TRUE(dist_autograd::has_context(id));
       }
       before = id;
       EXPECT_TRUE(has(text_of<AutogradError>([&] { dist_autograd::get_gradients(id); }), str("could not find autograd context with id ", id)));
     }
   });
+}
+
+// test_autograd_context: the largest id
+TEST(DistAutogradIds, the_largest_id_has_all_lower_48_bits_and_beyond_it_is_an_error) {
+  using dist_autograd::detail::kMaxCount;
+  using dist_autograd::detail::make_id;
+  EXPECT_EQ(kMaxCount, 281474976710655);
+  EXPECT_EQ(make_id(WorkerId{0}, kMaxCount), kMaxCount);
+  EXPECT_EQ(make_id(WorkerId{2}, kMaxCount), (int64_t{2} << 48) + kMaxCount);
+  EXPECT_EQ(make_id(WorkerId{kMaxWorkerId}, kMaxCount), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(dist_autograd::detail::maker_of(make_id(WorkerId{kMaxWorkerId}, kMaxCount)), WorkerId{kMaxWorkerId});
+  EXPECT_TRUE(has(text_of<AutogradError>([] { make_id(WorkerId{2}, kMaxCount + 1); }), "worker 2 has used up its 281474976710655 numbers"));
 }
 
 // test_nested_context

@@ -222,7 +222,12 @@ TEST_P(RpcFutures, twenty_nested_calls_one_after_the_other) {
 // test_async_function_multi_fanout, _async
 TEST_P(RpcFutures, twenty_nested_calls_at_once) {
   Cluster c(options());
-  c.run(0, [] { EXPECT_EQ(rpc_sync<many_at_once>("worker1", "worker2", 20, 1), 190 + 20); });
+  c.run(0, [] {
+    EXPECT_EQ(rpc_sync<many_at_once>("worker1", "worker2", 20, 1), 190 + 20);
+    const auto later = rpc_async<many_at_once>("worker1", "worker2", 20, 1), other = rpc_async<many_at_once>("worker3", "worker2", 20, 2);
+    EXPECT_EQ(later.wait(), 190 + 20);
+    EXPECT_EQ(other.wait(), 190 + 40);
+  });
 }
 
 // test_async_static_method, test_async_class_method

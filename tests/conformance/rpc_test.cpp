@@ -1,9 +1,11 @@
 // "RPC basics" of the conformance list; starting, looking in and the wire are in rpc_init_test.cpp.
 #include "conformance/fixture.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include <weft/autograd/ops.h>
 #include <weft/distributed/rref.h>
@@ -41,6 +43,30 @@ std::map<std::string, std::vector<Tensor>> swap_parts(std::map<std::string, std:
   return parts;
 }
 WEFT_RPC(swap_parts);
+/// A value of one's own that holds tensors in every place.
+struct Parcel {
+  std::string name{};
+  Tensor whole{};
+  std::vector<Tensor> parts{};
+  std::map<std::string, Tensor> named{};
+  std::optional<Tensor> maybe{}, none{};
+};
+WEFT_FIELDS(Parcel, name, whole, parts, named, maybe, none)
+/// Everything in it doubled.
+Parcel doubled(const Parcel& p) {
+  Parcel out{.name = p.name + p.name, .whole = p.whole * 2.0};
+  for (const Tensor& t : p.parts) out.parts.push_back(t * 2.0);
+  for (const auto& [key, t] : p.named) out.named.emplace(key, t * 2.0);
+  if (p.maybe) out.maybe = *p.maybe * 2.0;
+  if (p.none) out.none = *p.none * 2.0;
+  return out;
+}
+WEFT_RPC(doubled);
+std::vector<Parcel> reversed(std::vector<Parcel> all) {
+  std::reverse(all.begin(), all.end());
+  return all;
+}
+WEFT_RPC(reversed);
 int64_t call_back(int64_t n) { return n == 0 ? my_rank() : rpc_sync<plus>(current_context()->caller, n, rpc_sync<my_rank>(current_context()->caller)); }
 WEFT_RPC(call_back);
 
@@ -110,7 +136,7 @@ TEST_P(RpcBasics, a_worker_info_survives_as_an_argument) {
   c.run(0, [] { EXPECT_EQ(rpc_sync<echo_info>("worker1", get_worker_info("worker3")), get_worker_info(3)); });
 }
 
-// test_duplicate_name, test_duplicate_name_2
+// test_duplicate_name, test_duplicate_name_2, of agents made by hand (init_rpc: init_process_test.cpp)
 TEST_P(RpcBasics, two_workers_of_one_name_are_refused) {
   auto o = options(2);
   o.each = [](int, AgentOptions& a) { a.name = "duplicate_name"; };
@@ -266,6 +292,35 @@ TEST_P(RpcBasics, containers_of_tensors_travel) {
     const auto back = rpc_sync<swap_parts>("worker1", std::map<std::string, std::vector<Tensor>>{{"a", {ones({2})}}, {"b", {}}});
     EXPECT_TRUE(back.at("a").empty());
     EXPECT_EQ(back.at("b").at(0).to_vector<float>(), (std::vector<float>{1, 1}));
+  });
+}
+
+// test_py_tensors_in_container: objects holding tensors
+TEST_P(RpcBasics, a_struct_that_holds_tensors_goes_and_comes_back) {
+  Cluster c(options());
+  c.run(0, [] {
+    const Parcel mine{.name = "ab", .whole = full({2, 3}, 1.5), .parts = {ones({1}), full({3000}, 2.0)}, .named = {{"x", full({2}, 3.0)}, {"y", zeros({0})}}, .maybe = ones({1})};
+    const auto check = [](const Parcel& back, float factor) {
+      EXPECT_EQ(back.whole.sizes(), (Shape{2, 3}));
+      EXPECT_EQ(back.whole.to_vector<float>(), std::vector<float>(6, 1.5f * factor));
+      ASSERT_EQ(back.parts.size(), 2u);
+      EXPECT_EQ(back.parts[0].to_vector<float>(), std::vector<float>{factor});
+      EXPECT_EQ(back.parts[1].to_vector<float>(), std::vector<float>(3000, 2 * factor));
+      ASSERT_EQ(back.named.size(), 2u);
+      EXPECT_EQ(back.named.at("x").to_vector<float>(), std::vector<float>(2, 3 * factor));
+      EXPECT_EQ(back.named.at("y").sizes(), (Shape{0}));
+      ASSERT_TRUE(back.maybe.has_value());
+      EXPECT_EQ(back.maybe->to_vector<float>(), std::vector<float>{factor});
+      EXPECT_FALSE(back.none.has_value());
+    };
+    const Parcel back = rpc_sync<doubled>("worker1", mine);
+    EXPECT_EQ(back.name, "abab");
+    check(back, 2);
+    check(remote<doubled>("worker2", rpc_async<doubled>("worker1", mine).wait()).to_here(), 4);
+    const std::vector<Parcel> turned = rpc_sync<reversed>("worker3", std::vector<Parcel>{mine, back});
+    ASSERT_EQ(turned.size(), 2u);
+    check(turned[0], 2);
+    check(turned[1], 1);
   });
 }
 

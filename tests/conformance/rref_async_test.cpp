@@ -13,6 +13,21 @@ Future<Tensor> row_async_chained(int64_t to, const Tensor& a, const Tensor& b, c
 WEFT_RPC(row_async_chained);
 Future<Tensor> row_async_nested(int64_t to, const Tensor& a, const Tensor& b) { return rpc::rpc_async<row_async_add>(static_cast<int>(to), to, a, b); }
 WEFT_RPC(row_async_nested);
+/// Adds `step` n times, each call begun by the end of the one before.
+Future<Tensor> row_async_row(int64_t to, int64_t n, const Tensor& start, const Tensor& step) {
+  Future<Tensor> sum = Future<Tensor>::ready(start);
+  for (int64_t i = 0; i < n; ++i) sum = sum.then([to, step](const Tensor& t) { return rpc::rpc_async<row_add>(static_cast<int>(to), t, step); });
+  return sum;
+}
+WEFT_RPC(row_async_row);
+/// The same, each call nested in the one before, by turns here and on worker `to`.
+Future<Tensor> row_async_down(int64_t to, int64_t n, const Tensor& start, const Tensor& step);
+WEFT_RPC(row_async_down);
+Future<Tensor> row_async_down(int64_t to, int64_t n, const Tensor& start, const Tensor& step) {
+  if (n == 0) return Future<Tensor>::ready(start);
+  const int64_t self = rpc::get_worker_info().id.value;
+  return rpc::rpc_async<row_async_down>(static_cast<int>(to), self, n - 1, start, step).then([step](const Tensor& t) { return add(t, step); });
+}
 Future<Tensor> row_async_fan(int64_t to, int64_t n, const Tensor& a) {
   std::vector<Future<Tensor>> all;
   for (int64_t i = 0; i < n; ++i) all.push_back(rpc::rpc_async<row_add>(static_cast<int>(to), a, a));
@@ -66,9 +81,8 @@ TEST_P(AsyncRows, twenty_calls_in_a_row_and_at_once_inside_an_asynchronous_creat
   Cluster c(options());
   c.run(0, [&] {
     EXPECT_EQ(total(remote<row_async_fan>("worker1", 2, 20, ones({2})).to_here()), 80);
-    RRef<Tensor> last = remote<row_async_add>("worker1", 2, ones({2}), ones({2}));
-    for (int i = 0; i < 19; ++i) last = remote<row_async_chained>("worker1", 3, last.to_here(), ones({2}), zeros({2}));
-    EXPECT_EQ(total(last.to_here()), 42);
+    EXPECT_EQ(total(remote<row_async_row>("worker1", 2, 20, ones({2}), full({2}, 3.0)).to_here()), 122);
+    EXPECT_EQ(total(remote<row_async_down>("worker1", 2, 20, ones({2}), full({2}, 3.0)).to_here()), 122);
   });
 }
 
