@@ -1,5 +1,5 @@
 # tests/<group>/*.cpp is one executable test_<group>; each GoogleTest case in it is a ctest entry of its own, `Suite.claim`, with the
-# group as its label. tests/support/*.cpp is linked to all of them. Test code is compiled at -O1. The group
+# group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda. tests/support/*.cpp is linked to all of them. Test code is compiled at -O1. The group
 # `programs` runs the example programs, which lie in WEFT_PROGRAM_DIR; its suites named ...Slow have `slow-` before the label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
@@ -38,6 +38,10 @@ file(GLOB groups CONFIGURE_DEPENDS LIST_DIRECTORIES true ${tests}/*)
 foreach(folder ${groups})
   get_filename_component(group ${folder} NAME)
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  if(group MATCHES "^(simt|cuda)$")  # the same tests on the emulated device and on the machine's
+    file(GLOB shared CONFIGURE_DEPENDS ${tests}/cuda/shared/*.cpp)
+    list(APPEND sources ${shared})
+  endif()
   if(NOT sources OR group STREQUAL "support" OR group STREQUAL "plugin" OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
     continue()
   endif()
@@ -77,7 +81,9 @@ foreach(folder ${groups})
     weft_use_cuda(test_${group})
   endif()
   if(group STREQUAL "cuda")
-    weft_use_cuda(test_cuda)
+    # With a kernel of its own, as a user's program would have: it takes the compiler's options from weft::cuda.
+    target_sources(test_cuda PRIVATE ${tests}/cuda/user_rule.cu)
+    target_link_libraries(test_cuda PRIVATE weft_cuda)
     target_link_libraries(test_cuda PRIVATE weft_op_rows)
   endif()
   if(group STREQUAL "autograd")
