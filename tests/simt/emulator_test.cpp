@@ -1,11 +1,14 @@
 // The emulator itself: what it promises a kernel, and that it catches a planted fault of each kind.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/dtype.h>
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
 
@@ -114,6 +117,22 @@ struct Outside {
 struct OutsideShared {
   WEFT_DEVICE void operator()(Thread t) const { t.shared<float>()[t.id() + 1] = 1; }
 };
+/// Reads what lies `at` elements from x.
+struct OutsideRead {
+  const float* x;
+  float* y;
+  int64_t at;
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.id() == 0) *y = x[at];
+  }
+};
+struct OutsideSharedRead {
+  float* y;
+  int64_t at;
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.id() == 0) *y = t.shared<float>()[at];
+  }
+};
 struct Unset {
   float* y;
   WEFT_DEVICE void operator()(Thread t) const { y[t.id()] = t.shared<float>()[t.id()]; }
@@ -128,14 +147,87 @@ TEST_F(SimtEmulator, a_barrier_that_half_the_block_reaches_is_a_fault) {
   runtime::release(y);
 }
 
+#if defined(WEFT_SIMT_ASAN)
+#define EXPECT_FOUND(statement) EXPECT_DEATH(statement, "AddressSanitizer: use-after-poison")
+#else
+#define EXPECT_FOUND(statement) EXPECT_THROW(statement, simt::Fault)
+#endif
+
 TEST_F(SimtEmulator, a_write_beyond_a_block_is_a_fault) {
   for (const int64_t at : {int64_t{-1}, int64_t{10}, int64_t{100}}) {
     float* const y = block(10);
-    EXPECT_THROW(launch(nullptr, "outside", {.threads = 32}, Outside{y, at}), simt::Fault) << at;
+    EXPECT_FOUND(launch(nullptr, "outside", {.threads = 32}, (Outside{y, at}))) << at;
     simt::repair_guards();
     runtime::release(y);
   }
-  EXPECT_THROW(launch(nullptr, "outside_shared", {.threads = 32, .shared = 32 * sizeof(float)}, OutsideShared{}), simt::Fault);
+  EXPECT_FOUND(launch(nullptr, "outside_shared", {.threads = 32, .shared = 32 * sizeof(float)}, OutsideShared{}));
+  float* const y = block(32);  // and the next launch is well
+  launch(nullptr, "unset", {.threads = 32, .shared = 32 * sizeof(float)}, Unset{y});
+  runtime::release(y);
+}
+
+TEST_F(SimtEmulator, a_read_beyond_a_block_is_found_or_gives_a_nan) {
+  float* const x = block(10);
+  float* const y = block(1);
+  const Grid grid{.threads = 32, .shared = 32 * sizeof(float)};
+#if defined(WEFT_SIMT_ASAN)
+  for (const int64_t at : {-1, 10, 100}) EXPECT_FOUND(launch(nullptr, "outside_read", grid, (OutsideRead{x, y, at})));
+  for (const int64_t at : {-1, 32}) EXPECT_FOUND(launch(nullptr, "outside_shared_read", grid, (OutsideSharedRead{y, at})));
+#else
+  for (const int64_t at : {-1, 10, 100}) {
+    launch(nullptr, "outside_read", grid, OutsideRead{x, y, at});
+    EXPECT_TRUE(std::isnan(download(y, 1)[0])) << at;
+  }
+  for (const int64_t at : {-1, 32}) {
+    launch(nullptr, "outside_shared_read", grid, OutsideSharedRead{y, at});
+    EXPECT_TRUE(std::isnan(download(y, 1)[0])) << at;
+  }
+#endif
+  launch(nullptr, "inside_read", grid, OutsideRead{x, y, 9});
+  runtime::release(x);
+  runtime::release(y);
+}
+
+TEST_F(SimtEmulator, a_guard_is_no_number_of_any_floating_type) {
+  alignas(8) unsigned char bytes[8];
+  for (unsigned char& b : bytes) b = simt::guard_byte(&b);
+  const auto as = [&]<class T>(T value) { return std::memcpy(&value, bytes, sizeof value), static_cast<double>(value); };
+  for (const double v : {as(double{}), as(float{}), as(Half{}), as(BFloat16{})}) EXPECT_TRUE(std::isnan(v));
+  EXPECT_LT(as(int64_t{}), -1e9);
+  EXPECT_LT(as(int32_t{}), -1e5);
+}
+
+TEST_F(SimtEmulator, a_freed_block_is_closed_to_readers) {
+#if defined(WEFT_SIMT_ASAN)
+  float* const x = block(10);
+  float* const y = block(1);
+  runtime::release(x);
+  EXPECT_FOUND(launch(nullptr, "freed_read", {.threads = 32}, (OutsideRead{x, y, 0})));
+  runtime::release(y);
+#else
+  GTEST_SKIP() << "only the address sanitizer sees it";
+#endif
+}
+
+TEST_F(SimtEmulator, a_recorded_stream_may_wait_for_its_own_recording_alone) {
+  const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false);
+  const runtime::Event outside = runtime::new_event(false), inside = runtime::new_event(false), never = runtime::new_event(false);
+  runtime::record(outside, b);
+  runtime::begin_capture(a);
+  runtime::wait(a, never);
+  runtime::record(inside, a);
+  runtime::wait(b, inside);
+  EXPECT_TRUE(runtime::capturing(b));
+  runtime::record(inside, b);
+  runtime::wait(a, inside);
+  runtime::delete_graph(runtime::end_capture(a));
+  EXPECT_FALSE(runtime::capturing(b));
+  EXPECT_THROW(runtime::wait(b, inside), CudaError);
+  runtime::begin_capture(a);
+  EXPECT_THROW(runtime::wait(a, outside), CudaError);
+  EXPECT_THROW(runtime::end_capture(a), CudaError);  // it is spoilt
+  for (const runtime::Event e : {outside, inside, never}) runtime::delete_event(e);
+  for (const runtime::Stream s : {a, b}) runtime::delete_stream(s);
 }
 
 TEST_F(SimtEmulator, shared_memory_that_nobody_set_gives_poison) {

@@ -16,7 +16,7 @@ namespace simt {
 
 struct Recording {
   std::vector<std::function<void()>> work;
-  bool spoilt = false;
+  bool spoilt = false, over = false;
 };
 
 namespace {
@@ -31,6 +31,15 @@ std::shared_ptr<Recording> recording_of(void* stream) {
   return found == streams.end() ? nullptr : found->second;
 }
 void record(Recording& recording, std::function<void()> work) { recording.work.push_back(std::move(work)); }
+void check_joins(const std::shared_ptr<Recording>& recording, void* stream) {
+  if (recording && recording->over) throw CudaError("cudaStreamWaitEvent: the event belongs to a recording that has ended (cudaErrorInvalidValue)");
+  const auto mine = recording_of(stream);
+  if (!mine || mine == recording) return;
+  mine->spoilt = true;
+  if (recording) recording->spoilt = true;
+  throw CudaError(recording ? "cudaStreamWaitEvent: two recordings would become one (cudaErrorStreamCaptureMerge)"
+                            : "cudaStreamWaitEvent: a recorded stream would wait for work outside the recording (cudaErrorStreamCaptureIsolation)");
+}
 void join(const std::shared_ptr<Recording>& recording, void* stream) {
   const std::lock_guard lock(mutex);
   streams[stream] = recording;
@@ -54,6 +63,7 @@ Graph end_capture(Stream stream) {
   const auto recording = simt::recording_of(stream);
   if (!recording) throw CudaError("cudaStreamEndCapture: the stream records nothing");
   simt::of_thread = nullptr;
+  recording->over = true;
   {
     const std::lock_guard lock(simt::mutex);
     std::erase_if(simt::streams, [&](const auto& entry) { return entry.second == recording; });

@@ -17,7 +17,6 @@ namespace weft::cuda::simt {
 
 namespace {
 constexpr size_t kStack = 64 << 10, kGuard = 256;
-constexpr unsigned char kGuardByte = 0xA5;
 int64_t launch_count = 0;
 
 enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
@@ -48,6 +47,14 @@ struct Block {
 
   Who who(int id) { return {this, id, grid.threads, bx, by, grid.blocks, grid.rows}; }
   unsigned char* shared_begin() { return shared.data() + kGuard; }
+
+  // Shared memory of `bytes` between two guards.
+  void give_shared(size_t bytes) {
+    unguard(shared.data(), shared.size());
+    shared.resize(bytes + 2 * kGuard);
+    guard(shared.data(), kGuard);
+    guard(shared_begin() + bytes, kGuard);
+  }
 
   void grow(int threads) {
     while (static_cast<int>(fibers.size()) < threads) {
@@ -121,7 +128,6 @@ struct Block {
   }
 
   void run_block(const std::vector<int>& order) {
-    std::fill(shared.begin(), shared.end(), kGuardByte);
     std::fill_n(shared_begin(), grid.shared, settings().poison);
     if (plain) {
       for (const int id : order) function(body, who(id));
@@ -129,9 +135,9 @@ struct Block {
       run_fibers(order);
     }
     if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
-    for (size_t i = 0; i < shared.size(); ++i)
-      if ((i < kGuard || i >= kGuard + grid.shared) && shared[i] != kGuardByte)
-        fail(str("a write beyond shared memory, at byte ", static_cast<int64_t>(i) - static_cast<int64_t>(kGuard), " of ", grid.shared));
+    const size_t before = first_unguarded(shared.data(), kGuard), behind = first_unguarded(shared_begin() + grid.shared, kGuard);
+    if (before < kGuard) fail(str("a write beyond shared memory, at byte -", kGuard - before, " of ", grid.shared));
+    if (behind < kGuard) fail(str("a write beyond shared memory, at byte ", grid.shared + behind, " of ", grid.shared));
   }
 };
 
@@ -216,7 +222,7 @@ void run(void*, const char* name, const Grid& grid, bool independent, const void
   ++launch_count;
   Block& b = block_of_thread();
   b.name = name, b.grid = grid, b.body = body, b.function = f, b.plain = independent;
-  b.shared.resize(grid.shared + 2 * kGuard);
+  b.give_shared(grid.shared);
   b.state.resize(1024), b.parity.assign(1024, 0), b.warps.resize(static_cast<size_t>(grid.threads / kWarp));
   if (!independent) b.grow(grid.threads);
   const DeviceAccess open;

@@ -1,7 +1,21 @@
-// The emulated device memory: one range of addresses that only kernels and the runtime's copies may touch, each block between guard zones.
+// The emulated device memory: one range of addresses that only kernels and the runtime's copies may touch, each block between guard zones. A write to
+// one is found after the kernel. A read of one ends the program where the address sanitizer is on, as do reads of freed blocks; otherwise it
+// gives a NaN of every floating type, and large negative integers.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WEFT_SIMT_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WEFT_SIMT_ASAN 1
+#endif
+#endif
+#if defined(WEFT_SIMT_ASAN)
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace weft::cuda::simt {
 
@@ -13,6 +27,30 @@ struct DeviceAccess {
 };
 /// Whether that still holds: a program that has used more than a few MiB leaves its memory open, since closing costs time by the page.
 bool closes_memory();
+
+/// What a guard zone holds at even and odd addresses.
+inline constexpr unsigned char kGuardBytes[2] = {0xF5, 0xFF};
+inline unsigned char guard_byte(const unsigned char* p) { return kGuardBytes[reinterpret_cast<uintptr_t>(p) % 2]; }
+/// Writes it, and closes the bytes to all but first_unguarded.
+inline void guard(unsigned char* p, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) p[i] = guard_byte(p + i);
+#if defined(WEFT_SIMT_ASAN)
+  __asan_poison_memory_region(p, bytes);
+#endif
+}
+/// Opens bytes that were closed by guard or close_freed.
+inline void unguard([[maybe_unused]] unsigned char* p, [[maybe_unused]] size_t bytes) {
+#if defined(WEFT_SIMT_ASAN)
+  __asan_unpoison_memory_region(p, bytes);
+#endif
+}
+inline void close_freed([[maybe_unused]] unsigned char* p, [[maybe_unused]] size_t bytes) {
+#if defined(WEFT_SIMT_ASAN)
+  __asan_poison_memory_region(p, bytes);
+#endif
+}
+/// The first of the bytes that is not a guard's any more, or `bytes`.
+size_t first_unguarded(const unsigned char* p, size_t bytes);
 
 /// Throws: Fault that names the kernel when a guard zone was written to.
 void check_guards(const char* kernel);

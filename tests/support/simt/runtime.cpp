@@ -21,7 +21,6 @@ namespace weft::cuda {
 namespace simt {
 namespace {
 constexpr size_t kRange = size_t{1} << 30, kZone = 512, kAlign = 512;
-constexpr unsigned char kGuardByte = 0xA5;
 
 struct Memory {
   std::recursive_mutex mutex;
@@ -67,22 +66,27 @@ DeviceAccess::~DeviceAccess() {
   m.mutex.unlock();
 }
 
+__attribute__((no_sanitize("address"))) size_t first_unguarded(const unsigned char* p, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i)
+    if (p[i] != kGuardBytes[reinterpret_cast<uintptr_t>(p + i) % 2]) return i;
+  return bytes;
+}
+
 void check_guards(const char* kernel) {
   const DeviceAccess access;
   for (const auto& [p, bytes] : memory().live) {
     const size_t tail = Memory::span(bytes) - kZone - bytes;
-    for (size_t i = 0; i < kZone; ++i)
-      if (p[-static_cast<ptrdiff_t>(i) - 1] != kGuardByte) throw Fault(str("kernel ", kernel, ": a write ", i + 1, " bytes before a block of ", bytes));
-    for (size_t i = 0; i < tail; ++i)
-      if (p[bytes + i] != kGuardByte) throw Fault(str("kernel ", kernel, ": a write ", i, " bytes behind a block of ", bytes));
+    if (const size_t at = first_unguarded(p - kZone, kZone); at < kZone) throw Fault(str("kernel ", kernel, ": a write ", kZone - at, " bytes before a block of ", bytes));
+    if (const size_t at = first_unguarded(p + bytes, tail); at < tail) throw Fault(str("kernel ", kernel, ": a write ", at, " bytes behind a block of ", bytes));
   }
 }
 
 void repair_guards() {
   const DeviceAccess access;
   for (const auto& [p, bytes] : memory().live) {
-    std::memset(p - kZone, kGuardByte, kZone);
-    std::memset(p + bytes, kGuardByte, Memory::span(bytes) - kZone - bytes);
+    unguard(p - kZone, Memory::span(bytes));
+    guard(p - kZone, kZone);
+    guard(p + bytes, Memory::span(bytes) - kZone - bytes);
   }
 }
 
@@ -107,6 +111,7 @@ namespace runtime {
 namespace {
 struct Mark {
   std::chrono::steady_clock::time_point at{};
+  bool recorded = false;
   bool waited_for = false;
   std::shared_ptr<simt::Recording> recording = nullptr;
   simt::StreamPoint point{};
@@ -152,8 +157,10 @@ void* allocate(size_t bytes) {
     const auto page = reinterpret_cast<uintptr_t>(begin) & ~uintptr_t{4095};
     mprotect(reinterpret_cast<void*>(page), (reinterpret_cast<uintptr_t>(begin) + span - page + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
   }
-  std::memset(begin, simt::kGuardByte, span);
+  simt::unguard(begin, span);
+  simt::guard(begin, simt::kZone);
   std::memset(begin + simt::kZone, simt::settings().poison, bytes);
+  simt::guard(begin + simt::kZone + bytes, span - simt::kZone - bytes);
   m.live[begin + simt::kZone] = bytes;
   m.live_bytes += bytes;
   return begin + simt::kZone;
@@ -164,7 +171,9 @@ static void release_now(void* p) {
   const auto found = m.live.find(static_cast<unsigned char*>(p));
   if (found == m.live.end()) throw CudaError("cudaFree: not a block of device memory");
   simt::check_guards("release");
-  m.free_spans.emplace(simt::Memory::span(found->second), found->first - simt::kZone);
+  const size_t span = simt::Memory::span(found->second);
+  simt::close_freed(found->first - simt::kZone, span);
+  m.free_spans.emplace(span, found->first - simt::kZone);
   m.live_bytes -= found->second;
   m.live.erase(found);
 }
@@ -231,10 +240,12 @@ bool finished(Stream stream) { return !simt::settings().hold_events && simt::pas
 Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
 void record(Event event, Stream stream) {
-  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), false, simt::recording_of(stream), simt::point_of(simt::current_device(), stream)};
+  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), true, false, simt::recording_of(stream), simt::point_of(simt::current_device(), stream)};
 }
 void wait(Stream stream, Event event) {
   const Mark& mark = *static_cast<Mark*>(event);
+  if (!mark.recorded) return;
+  simt::check_joins(mark.recording, stream);
   if (mark.recording) simt::join(mark.recording, stream);
   else simt::order_after(simt::current_device(), stream, mark.point);
 }
