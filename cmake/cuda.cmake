@@ -15,6 +15,18 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 find_package(CUDAToolkit REQUIRED)
+set(WEFT_CUBLAS_DIR "" CACHE PATH "Folder with include/cublasLt.h and lib/libcublasLt.so*, for a toolkit without cuBLAS; that of a Python package, say")
+mark_as_advanced(WEFT_CUBLAS_DIR)
+if(NOT TARGET CUDA::cublasLt)
+  file(GLOB cublas ${WEFT_CUBLAS_DIR}/lib/libcublasLt.so*)
+  if(NOT WEFT_CUBLAS_DIR OR NOT cublas OR NOT EXISTS ${WEFT_CUBLAS_DIR}/include/cublasLt.h)
+    message(FATAL_ERROR "weft: the CUDA toolkit in ${CUDAToolkit_LIBRARY_DIR} has no cuBLAS; install it, or set WEFT_CUBLAS_DIR to a folder with include/cublasLt.h and "
+      "lib/libcublasLt.so* (now '${WEFT_CUBLAS_DIR}')")
+  endif()
+  list(GET cublas 0 cublas)
+  add_library(CUDA::cublasLt SHARED IMPORTED)
+  set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION ${cublas} INTERFACE_INCLUDE_DIRECTORIES ${WEFT_CUBLAS_DIR}/include)
+endif()
 set(weft_cuda_libraries CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
 
 # cuDNN is opened at run time (kernels/cuda/device/cudnn.h); the build needs its headers only, of version 9 or newer.
@@ -59,6 +71,7 @@ target_sources(weft_cuda PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} F
 set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda INSTALL_RPATH_USE_LINK_PATH ON
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE ${weft_cuda_libraries})
+target_compile_options(weft_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)  # kernels/math.h, which rules include
 if(NOT BUILD_SHARED_LIBS)
   target_link_options(weft_cuda INTERFACE LINKER:-u,weft_cuda_open)
 endif()

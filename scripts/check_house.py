@@ -1,7 +1,7 @@
 """Checks the rules of the house that a machine can check, over every file that git tracks; run as a test (House.rules_hold).
 
 Refused: an include that points upward, third-party headers outside the files that may have them, files that grew too long, any tie to
-libtorch, absolute paths of one machine, marks of unfinished work, two test cases of one name, and a public op without a row in the op
+libtorch, managed CUDA memory in kernels, absolute paths of one machine, marks of unfinished work, two test cases of one name, and a public op without a row in the op
 table.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
@@ -34,6 +34,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 EIGEN = re.compile(r"^(unsupported/)?Eigen/")
 CUDA = re.compile(r"^(cuda|cublas|cudnn|curand|nvtx|cooperative_groups)[\w/.-]*$")
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
+MANAGED = re.compile(r"cudaMallocManage[d]|cuMemAllocManage[d]|__managed_[_]")
 TORCH = re.compile(r"(^|[\s\"'<(;])(-ltorch|torch::|torch/torch\.h|find_package\(Torch|libtorch(_cpu|_cuda)?\.so)", re.IGNORECASE)
 # The alternatives are written with classes so that this file does not match itself.
 MACHINE_PATH = re.compile(r"(^|[^\w.$}{~-])/(home/[a-z]|wor[k]/|roo[t]/|tm[p]/team|User[s]/|mn[t]/|farm[/]|usr/local/cud[a])")
@@ -78,7 +79,8 @@ def check_includes(name, lines, grpc_files, out):
         private = name.startswith("kernels/cpu/") and (name.endswith(".cpp") or name.startswith("kernels/cpu/isa/"))
         if EIGEN.match(header) and not private and floor not in ("tests", "bench"):
             out.append(f"{where}: Eigen stays in kernels/cpu/*.cpp and kernels/cpu/isa/")
-        if CUDA.match(header) and not name.startswith("kernels/cuda/") and not name.endswith((".cu", ".cuh")):
+        ours = os.path.isfile(os.path.join(ROOT, "tests", header))
+        if CUDA.match(header) and not ours and not name.startswith("kernels/cuda/") and not name.endswith((".cu", ".cuh")):
             out.append(f"{where}: CUDA headers stay in kernels/cuda")
         if header == "zlib.h" and floor in BELOW and name != "tensor/inflate.cpp":
             out.append(f"{where}: zlib stays in tensor/inflate.cpp")
@@ -93,6 +95,8 @@ def check_text(name, lines, out):
     for number, line in enumerate(lines, 1):
         if MACHINE_PATH.search(line):
             out.append(f"{name}:{number}: absolute path of a machine: {line.strip()[:80]}")
+        if name.startswith("kernels/") and MANAGED.search(line):
+            out.append(f"{name}:{number}: managed memory moves by page faults; use allocate: {line.strip()[:80]}")
         if name.endswith(CPP) and UNFINISHED.search(line):
             out.append(f"{name}:{number}: unfinished: {line.strip()[:80]}")
         if name.endswith(CPP + (".cmake", "CMakeLists.txt", ".in")) and TORCH.search(line):

@@ -5,7 +5,7 @@
 //   #include "sign_momentum.h"
 //   WEFT_STEP_CUDA(SignMomentum)
 //
-// which compiles the rule for the device and registers it under its kernel's name: SignMomentum::kName, or its own where there is none.
+// which, compiled as C++20 with --expt-relaxed-constexpr (weft::cuda brings it along), compiles the rule for the device and registers it under its kernel's name: SignMomentum::kName, or its own where there is none.
 // On the device V is a single float or double with the same operators and functions; a thread loads and stores packs of 16 bytes, so memory
 // moves as on the CPU. One launch takes every tensor of a step: a block works on one chunk of one tensor and reads from a table
 // which that is, and which functor instance belongs to it. Nothing is needed from weft::cuda at link time.
