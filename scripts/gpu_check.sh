@@ -3,9 +3,9 @@
 # training run, then the benchmarks (PyTorch's beside them where a python with torch is found), and prints one table. Raw logs and JSON
 # are kept in bench/results/gpu. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
 #   scripts/gpu_check.sh [--quick] [--prebuilt BUILD_FOLDER] [--filter RE] [--skip-bench]
+#   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
 # A build folder that is to travel is made without what the other machine may lack, and lies there beside the sources' scripts and tests:
 #   cmake --preset cuda -DWEFT_ONEDNN=OFF && cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu
-#   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do  # a toolkit that is installed, but not on PATH
