@@ -70,7 +70,7 @@ foreach(folder ${groups})
     target_link_libraries(test_simt_distributed PRIVATE weft_simt)
     if(TARGET weft_examples_common)  # the models of the example `rnn`
       target_sources(test_simt_distributed PRIVATE ${rnn_parts})
-      target_link_libraries(test_simt_distributed PRIVATE weft_examples_common)
+      target_link_libraries(test_simt_distributed PRIVATE weft_examples_common_distributed)
       target_include_directories(test_simt_distributed PRIVATE ${PROJECT_SOURCE_DIR})
     endif()
   endif()
