@@ -7,8 +7,9 @@
 //
 // A rule of one's own (optim/optimizer.h) works after
 //   WEFT_FIELDS(SignMomentum::Options, lr, momentum)   and   WEFT_OPTIMIZER_RULE(SignMomentum);
-// in a header that all workers include, under a name of its own (kName): owners find the rule by it. Parameters become concurrent (autograd/parameter_lock.h): forward passes and steps of several trainers
-// may overlap, each graph keeps the values it was built with. A parameter without a gradient in the context is left alone.
+// in a header that all workers include, under a name of its own (kName): owners find the rule by it. Parameters become concurrent
+// (autograd/parameter_lock.h): forward passes and steps of several trainers may overlap, each graph keeps the values it was built with. A
+// parameter without a gradient in the context is left alone.
 // Thread safety: steps of one optimizer are serialised at each owner; different optimizers run at once, there is no process-wide lock.
 #pragma once
 

@@ -37,7 +37,8 @@ Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device devi
 WEFT_API Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options, void (*release)(void*) = nullptr, void* context = nullptr);
 
 /// Random numbers of `generator`, or of the process's: rand uniform in [0, 1), randn from N(0, 1), randint whole numbers in [low, high), randperm a
-/// permutation of 0 .. n-1 (int64, shape [n]). The same seed gives the same numbers on every device and instruction set.
+/// permutation of 0 .. n-1 (int64, shape [n]). The same seed gives the same numbers on every device and instruction set, but for the last bits of
+/// float64 normals on CUDA devices.
 /// Throws: ShapeError for a negative size, DTypeError for a dtype that cannot hold them, ValueError for low >= high or a negative n.
 WEFT_API Tensor rand(const Shape& sizes, const TensorOptions& options = {}, Generator* generator = nullptr);
 WEFT_API Tensor randn(const Shape& sizes, const TensorOptions& options = {}, Generator* generator = nullptr);
