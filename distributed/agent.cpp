@@ -280,6 +280,7 @@ void Agent::on_stop(std::function<void()> f) {
 
 void* Agent::slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&)) {
   const std::lock_guard lock(impl_->slot_mutex);  // recursive: a layer's constructor may ask for another layer
+  const inner::KeepRunning whole;
   std::shared_ptr<void>& kept = impl_->slots[type];
   if (!kept) {
     std::shared_ptr<void> made = make(*this);

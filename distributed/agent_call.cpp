@@ -48,8 +48,7 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
   try {
     seal_for(p, message);
   } catch (...) {  // no room for the copies of its tensors, say
-    if (has_interceptors) intercept([&](Interceptor& i) { i.discarded(agent, p.id, kind, message, true); });
-    settle(message, false);
+    discard(p, kind, message);
     throw;
   }
 
@@ -82,11 +81,13 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
   std::string bytes;
   std::vector<Payload> payloads;
   TimePoint wake;
-  std::exception_ptr lost;
+  std::exception_ptr refused;
   {
     MutexLock lock(p.mutex);
-    if (p.lost) {
-      lost = std::make_exception_ptr(PeerLost(p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
+    if (!running) {  // since stop() emptied this table
+      refused = std::make_exception_ptr(RpcError(str("RPC has not been initialized: worker '", self.name, "' has been shut down")));
+    } else if (p.lost) {
+      refused = std::make_exception_ptr(PeerLost(p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
     } else {
       const bool first = p.pending.empty();
       if (first && p.watchers == 0) p.heard = call.started;
@@ -104,9 +105,9 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
       wake = std::min(deadline, kept.started + options.retry);
     }
   }
-  if (lost) {
-    settle(call.message, false);
-    call.sink->on_error(lost);
+  if (refused) {
+    discard(p, kind, call.message);
+    call.sink->on_error(std::move(refused));
     return;
   }
   if (kind != Kind::kGather) {
@@ -131,7 +132,13 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
   });
 }
 
-/// Ends a call that is in the table, if it still is.
+/// A request that never leaves.
+void Agent::Impl::discard(Peer& p, Kind kind, Message& message) {
+  if (const auto agent = owner.lock(); agent && has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, true); });
+  settle(message, false);
+}
+
+/// Ends a call that is in the table and has not left, if it still is.
 void Agent::Impl::fail(Peer& p, uint64_t sequence, std::exception_ptr error) {
   PendingCall failed;
   {
@@ -141,6 +148,7 @@ void Agent::Impl::fail(Peer& p, uint64_t sequence, std::exception_ptr error) {
     failed = std::move(found->second);
     p.pending.erase(found);
   }
+  discard(p, failed.kind, failed.message);
   end(p, std::move(failed), std::move(error));
 }
 

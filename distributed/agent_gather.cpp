@@ -91,12 +91,10 @@ void on_gather(Agent& agent, Request request, Responder responder) {
   Message theirs = get_message(in);
   in.expect_end();
   const std::string round_key = str(key_of(members), "#", number);
-  for (const int32_t id : members)
-    if (id != request.from.value && agent.is_lost(WorkerId{id}))
-      throw PeerLost(agent.impl().peer_name(agent.impl().peer(WorkerId{id})), str("barrier or gather: worker '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "' is gone"));
 
   const TimePoint now = agent.runtime()->now();
   GatherState::Round complete;
+  std::vector<int32_t> missing;
   bool fresh = false, whole = false;
   {
     MutexLock lock(g.mutex);
@@ -115,14 +113,26 @@ void on_gather(Agent& agent, Request request, Responder responder) {
         });
       }
     }
-    whole = round.arrived.size() == members.size();
+    for (const int32_t id : members)
+      if (round.arrived.count(id) == 0) missing.push_back(id);
+    whole = missing.empty();
     if (whole) {
       complete = std::move(round);
       g.rounds.erase(round_key);
     }
   }
   if (fresh) watch_members(agent, members, +1);
-  if (!whole) return;
+  if (!whole) {  // looked at when the round can be seen, so that a loss at this moment is noticed here or in gather_peer_lost
+    for (const int32_t id : missing)
+      if (agent.is_lost(WorkerId{id})) {
+        const std::string name = agent.impl().peer_name(agent.impl().peer(WorkerId{id}));
+        fail_round(agent, round_key, [&](const GatherState::Round&) {
+          return std::make_exception_ptr(PeerLost(name, str("barrier or gather: worker '", name, "' is gone")));
+        });
+        return;
+      }
+    return;
+  }
   watch_members(agent, members, -1);
   if (complete.timer.value != 0) agent.runtime()->cancel(complete.timer);
   for (Responder& r : complete.waiting) {

@@ -141,6 +141,7 @@ struct Agent::Impl final : Receiver {
   };
   void transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads);
   void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
+  void discard(Peer& p, Kind kind, Message& message);
   void send(Peer& p, uint8_t kind, std::string bytes, std::vector<Payload> payloads = {});
   void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
   void end(Peer& p, PendingCall call, std::exception_ptr error);

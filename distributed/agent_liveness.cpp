@@ -21,12 +21,20 @@ void Agent::Impl::schedule(TimePoint when) {
 }
 
 void Agent::Impl::tick() {
+  Duration late;
   {
     MutexLock lock(timer_mutex);
+    late = runtime->now() - timer_at;
     timer = {};
     timer_at = kNever;
   }
   if (!running) return;
+  if (late > options.lease / 4) {  // this process stood still, and has not read yet what the others said meanwhile
+    for (Peer* p : all_peers()) {
+      MutexLock lock(p->mutex);
+      if (p->heard != TimePoint()) p->heard = std::min(p->heard + late, runtime->now());
+    }
+  }
   TimePoint next = kNever;
   for (Peer* p : all_peers()) next = std::min(next, tend(*p, runtime->now()));
   schedule(next);
@@ -58,13 +66,14 @@ TimePoint Agent::Impl::tend(Peer& p, TimePoint now) {
         next = std::min(next, p.heard + options.lease);
       }
       const Duration slow = std::min(options.retry * 8, options.lease / 4);
-      TimePoint due = watched || !p.pending.empty() ? std::max(p.heard, p.asked) + options.lease / 4 : kNever;
+      // A question that went unanswered is repeated sooner: one lost message says nothing.
+      TimePoint due = p.asked > p.heard ? p.asked + options.lease / 16 : p.heard + options.lease / 4;
       if (!p.pending.empty()) due = std::min(due, std::max(p.pending.begin()->second.started + options.retry, p.asked + std::min(p.pause, slow)));
       if (now >= due || p.ask_now) {
         ask_peer = !lost;
         p.asked = now;
         p.pause = std::min(p.pause * 2, slow);
-        due = now + std::max(p.pause, Duration(1));
+        due = now + std::max(std::min(p.pause, options.lease / 16), Duration(1));
       }
       p.ask_now = false;
       next = std::min(next, due);

@@ -60,11 +60,22 @@ void Agent::Impl::on_message(Inbound inbound) {
 }
 
 void Agent::Impl::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
-  auto served = std::make_shared<Served>();
-  bool again = false, refused = false;
   const TimePoint now = runtime->now();
+  auto served = std::make_shared<Served>();  // whole before others can see it
+  served->agent = owner;
+  served->from = p.id;
+  served->sequence = e.sequence;
+  served->kind = kind;
+  served->started = now;
+  served->context.agent = owner.lock();
+  served->context.caller = p.id;
+  served->context.serving = next_served.fetch_add(1, std::memory_order_relaxed);
+  if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count()) served->context.deadline = now + Duration(e.remaining_ns);
+  if (!served->context.agent) return;
+  bool again = false, refused = false;
   {
     MutexLock lock(p.mutex);
+    if (p.lost) return;
     if (p.finished.contains(e.sequence)) {
       counters.duplicates.fetch_add(1, std::memory_order_relaxed);
       return;
@@ -79,16 +90,6 @@ void Agent::Impl::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbo
     }
   }
   if (again) return resend_reply(p, e.sequence);
-  served->agent = owner;
-  served->from = p.id;
-  served->sequence = e.sequence;
-  served->kind = kind;
-  served->started = now;
-  served->context.agent = owner.lock();
-  served->context.caller = p.id;
-  served->context.serving = next_served.fetch_add(1, std::memory_order_relaxed);
-  if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count()) served->context.deadline = now + Duration(e.remaining_ns);
-  if (!served->context.agent) return;
   if (kind != Kind::kGather) {
     counters.served.fetch_add(1, std::memory_order_relaxed);
     counters.active_server.fetch_add(1, std::memory_order_relaxed);

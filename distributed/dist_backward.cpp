@@ -3,8 +3,8 @@
 //   1. I marks from the roots and from every send node of C here: each such send is owed one message of gradients. It runs.
 //   2. A recv node, when its gradients are complete, sends them to the worker the tensors came from; undefined ones are left out. The message
 //      is a request without a time limit: a dead worker ends it by its lease.
-//   3. A worker that hears of P by gradients marks from all its send nodes of C, feeds the one named, runs, and answers this first request
-//      when its whole part is done: nothing left to run, every gradient it sent answered. Later gradients of P are answered when fed.
+//   3. A worker that hears of P by gradients marks from all its send nodes of C, feeds the one named, runs, and answers the request that
+//      opened P here when its whole part is done: nothing left to run, every gradient it sent answered. Others of P are answered when fed.
 //   4. I is done when its own part is. [G1: then every worker's part is done.]
 //   SMART replaces 1 and 3 by exact marking (dist_smart.cpp); 2 stays, and gradients only ever meet marked sends.
 //   5. An error ends the pass where it happens; it is the answer to the parent's request, and an abort goes to every worker that this one
@@ -73,8 +73,7 @@ void take_gradients(ContextTable& table, WorkerId from, GradientMessage& g, rpc:
     if (g.mode == Backward::kFast) {
       pass = open_pass(context, g.pass, g.mode, g.retain, g.stall, &fresh);
       pass->engage(from);
-      MutexLock marking(pass->marking);  // a second message waits until the first has marked
-      if (fresh) pass->mark_all_sends();
+      pass->mark_all_sends();  // by whichever message of the pass comes here first
     } else {
       pass = find_pass(context, g.pass);
       if (!pass) throw_no_pass(*context, g.pass);
@@ -143,6 +142,11 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
     if (error) finished.state()->try_set_error(error);
     else finished.state()->try_set();
   };
+  const rpc::TimePoint begun = table->runtime()->now();
+  const auto await = [&](const Future<void>& future) {
+    if (options.timeout == Duration::zero()) future.wait();
+    else future.wait_for(options.timeout - (table->runtime()->now() - begun));
+  };
   try {
     pass->mark_roots(edges);
     if (options.mode == Backward::kFast) {
@@ -165,33 +169,21 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
         if (error) marked.state()->try_set_error(error);
       });
       spread_marks(pass);
-      marked.wait();
+      await(marked);
       std::set<WorkerId> workers;
       {
         MutexLock lock(pass->marking);
         workers = pass->below;
       }
       workers.erase(table->self());
-      auto left = std::make_shared<std::atomic<int>>(2);  // our part, and the others'
-      const auto part = [left, finish](std::exception_ptr error) {
-        if (error) finish(error);
-        else if (left->fetch_sub(1) == 1) finish(nullptr);
-      };
-      pass->when_done(part);
-      collect_done(pass, workers, part);
+      pass->when_done(finish);
+      collect_done(*pass, workers);
       pass->feed_roots(edges, seeds);
       pass->advance();
     }
+    await(finished);
   } catch (...) {
-    pass->fail(std::current_exception());
-    close_pass(*pass);
-    throw;
-  }
-  try {
-    if (options.timeout == Duration::zero()) finished.wait();
-    else finished.wait_for(options.timeout);
-  } catch (...) {
-    pass->fail(std::current_exception());  // a timeout: the others stop too
+    pass->fail(std::current_exception());  // a timeout too: the others stop
     close_pass(*pass);
     throw;
   }

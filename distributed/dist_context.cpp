@@ -132,12 +132,14 @@ void ContextTable::release(int64_t id) {
   }
   std::vector<std::shared_ptr<PassState>> passes;
   std::set<WorkerId> known;
+  bool everyone = false;
   std::map<int64_t, Ref<SendNode>> sends;  // freed after the lock
   std::map<int64_t, Ref<RecvNode>> recvs;
   std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients;
   {
     MutexLock lock(context->mutex);
     context->released = true;
+    everyone = context->lost_one;
     for (auto& [pass_id, pass] : context->passes) passes.push_back(pass);
     known.swap(context->known);
     sends.swap(context->sends);
@@ -147,6 +149,9 @@ void ContextTable::release(int64_t id) {
   for (auto& pass : passes) end_pass(*pass, std::make_exception_ptr(AutogradError(str("autograd context ", id, " was released during a backward pass"))));
   const auto agent = agent_.lock();
   if (!agent) return;
+  if (everyone && maker_of(id) == self_)
+    for (const rpc::WorkerInfo& w : agent->worker_infos())
+      if (w.id != self_ && !agent->is_lost(w.id)) known.insert(w.id);
   for (const WorkerId peer : known) {
     Message message;
     {
@@ -165,12 +170,16 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
   }
   for (const ContextPtr& context : all) {
     std::vector<std::shared_ptr<PassState>> passes;
+    std::map<int64_t, Ref<SendNode>> gone;  // no gradients will come for them; what needs some fails at its recv node
     {
       MutexLock lock(context->mutex);
-      context->known.erase(peer.id);
-      for (auto& [id, pass] : context->passes)
-        if (involves(*pass, peer.id)) passes.push_back(pass);
+      std::erase_if(context->sends, [&](auto& entry) {
+        return entry.second->to == peer.id && gone.emplace(entry.first, std::move(entry.second)).second;
+      });
+      context->lost_one = context->known.erase(peer.id) > 0 || context->lost_one;
+      for (auto& [id, pass] : context->passes) passes.push_back(pass);
     }
+    std::erase_if(passes, [&](const auto& pass) { return !involves(*pass, peer.id, gone); });
     for (auto& pass : passes)
       end_pass(*pass, std::make_exception_ptr(PeerLost(peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
     if (maker_of(context->id) == peer.id) release(context->id);
@@ -274,12 +283,13 @@ void ContextTable::request_sending(Agent&, WorkerId to, Kind kind, const char* w
   attach_send(*context, to, called(kind, what), message, grad_enabled());
 }
 
-void ContextTable::request_received(Agent&, WorkerId from, Kind kind, Message& message, rpc::CallContext& call) {
+void ContextTable::request_received(Agent& agent, WorkerId from, Kind kind, Message& message, rpc::CallContext& call) {
   if (!recorded(kind)) return;
   const auto header = unpack(message);
   if (!header) return;
   const ContextPtr context = find_or_create(header->context);
   if (!context) return;
+  if (agent.is_lost(maker_of(header->context))) return release(header->context);  // lost while the request waited for a thread
   call.autograd_context = header->context;
   attach_recv(*context, from, message);
 }

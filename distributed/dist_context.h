@@ -72,6 +72,7 @@ struct ContextState {
   std::map<int64_t, std::shared_ptr<PassState>> passes WEFT_GUARDED_BY(mutex);
   std::map<int64_t, std::exception_ptr> aborted WEFT_GUARDED_BY(mutex);  ///< passes that failed: late messages must not open them again
   bool released WEFT_GUARDED_BY(mutex) = false;
+  bool lost_one WEFT_GUARDED_BY(mutex) = false;  ///< of `known`: whom that one called is not known here
 
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal);
   Ref<SendNode> find_send(int64_t message);
@@ -138,7 +139,8 @@ void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder resp
 void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder);
 void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder);
 void end_pass(PassState& pass, std::exception_ptr why);
-bool involves(PassState& pass, WorkerId peer);
+/// Whether the pass needs that peer, or gradients for one of those sends.
+bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends);
 
 /// Sends a message whose answer nobody waits for.
 void send_and_forget(Agent& agent, WorkerId to, rpc::Kind kind, Message message);

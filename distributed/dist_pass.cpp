@@ -1,5 +1,7 @@
 #include <weft/distributed/dist_pass.h>
 
+#include <algorithm>
+
 #include <weft/autograd/record.h>
 #include <weft/distributed/agent.h>
 
@@ -15,16 +17,15 @@ std::string seconds_text(Duration d) {
   return str(static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count()) / 1e3, " s");
 }
 
-/// Counts down a gradient under way.
-class Acknowledged final : public rpc::ReplySink {
+/// Counts down a request under way.
+class Answered final : public rpc::ReplySink {
  public:
-  Acknowledged(std::shared_ptr<PassState> pass, std::function<void()> on_ok) : pass_(std::move(pass)), on_ok_(std::move(on_ok)) {}
-  void on_reply(Agent&, WorkerId, Message) noexcept override { on_ok_(); }
+  explicit Answered(std::shared_ptr<PassState> pass) : pass_(std::move(pass)) {}
+  void on_reply(Agent&, WorkerId, Message) noexcept override { pass_->answered(); }
   void on_error(std::exception_ptr error) noexcept override { pass_->fail(std::move(error)); }
 
  private:
   std::shared_ptr<PassState> pass_;
-  std::function<void()> on_ok_;
 };
 
 }  // namespace
@@ -57,7 +58,10 @@ void PassState::mark(std::span<const Edge> edges) {
 void PassState::mark_roots(const EdgeList& roots) { mark(std::span(roots.data(), roots.size())); }
 
 void PassState::mark_all_sends() {
+  MutexLock whole(marking);
+  if (std::exchange(all_marked_, true)) return;
   std::vector<Ref<SendNode>> sends;
+  std::set<WorkerId> to;
   {
     MutexLock lock(context->mutex);
     for (auto& [number, node] : context->sends) sends.push_back(node);
@@ -68,7 +72,14 @@ void PassState::mark_all_sends() {
       awaited_[node->message] = SlotSet(node->edges().size(), true);
     }
     mark(std::span(node->edges().data(), node->edges().size()));
+    to.insert(node->to);
   }
+  for (const WorkerId peer : to) check_there(peer);
+}
+
+void PassState::check_there(WorkerId peer) const {
+  if (context->table.agent()->is_lost(peer))
+    throw PeerLost(context->table.name_of(peer), str("backward pass: ", context->table.worker_text(peer), " was lost"));
 }
 
 void PassState::mark_send(int64_t message, const SlotSet& slots) {
@@ -92,6 +103,7 @@ void PassState::mark_send(int64_t message, const SlotSet& slots) {
 
 std::map<WorkerId, std::map<int64_t, SlotSet>> PassState::take_reached() {
   MutexLock lock(mutex_);
+  if (done_) reached_.clear();  // nobody would tell those workers of the end
   for (auto& [peer, sends] : reached_) engaged_.insert(peer);
   return std::exchange(reached_, {});
 }
@@ -110,6 +122,7 @@ void PassState::feed(int64_t message, const SlotSet& present, std::vector<Tensor
   SlotSet slots;
   {
     MutexLock lock(mutex_);
+    if (error_) std::rethrow_exception(error_);  // what ended the pass, also for gradients that were under way
     const auto found = awaited_.find(message);
     if (found == awaited_.end()) throw AutogradError(str("backward: send #", message, " awaits no gradients in this pass"));
     slots = std::move(found->second);
@@ -190,21 +203,26 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
       out.tensor(gradients[slot].detach());
     }
   }
+  request(node.from, Kind::kGradients, std::move(message), "gradients of a backward pass");
+}
+
+void PassState::request(WorkerId to, Kind kind, Message message, const char* what) {
   {
     MutexLock lock(mutex_);
+    if (done_) std::rethrow_exception(error_);  // nobody would tell that worker of the end
     ++outstanding_;
-    engaged_.insert(node.from);
+    engaged_.insert(to);
   }
-  // No time limit: a healthy worker may compute for long, and a dead one ends the call by its lease.
-  agent->call(node.from, Kind::kGradients, std::move(message), {Duration::zero(), "gradients of a backward pass"},
-              std::make_unique<Acknowledged>(shared_from_this(), [self = shared_from_this()] {
-                {
-                  MutexLock lock(self->mutex_);
-                  --self->outstanding_;
-                  self->progress_ = self->runtime->now();
-                }
-                self->check_done();
-              }));
+  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what}, std::make_unique<Answered>(shared_from_this()));
+}
+
+void PassState::answered() {
+  {
+    MutexLock lock(mutex_);
+    --outstanding_;
+    progress_ = runtime->now();
+  }
+  check_done();
 }
 
 void PassState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) { context->accumulate(leaf, std::move(grad), may_steal); }
@@ -239,9 +257,11 @@ void PassState::when_done(std::function<void(std::exception_ptr)> f) {
 void PassState::fail(std::exception_ptr why) {
   std::vector<std::function<void(std::exception_ptr)>> callbacks;
   std::set<WorkerId> tell;
+  bool own_part_done = false;
   {
     MutexLock lock(mutex_);
-    if (done_) return;
+    if (done_ && error_) return;
+    own_part_done = done_;  // SMART: the initiator had not asked for its end yet, and gets this answer if it does
     done_ = true;
     error_ = why;
     callbacks.swap(on_done_);
@@ -255,6 +275,7 @@ void PassState::fail(std::exception_ptr why) {
     context->aborted.emplace(id, why);
   }
   close_pass(*this);
+  if (own_part_done) return;
   if (const auto agent = context->table.agent_or_null()) {
     tell.insert(maker_of(id));
     tell.erase(context->table.self());
@@ -286,27 +307,18 @@ std::string PassState::awaited() const {
   return out;
 }
 
-bool PassState::involves(WorkerId peer) const {
-  if (maker_of(id) == peer) return true;
-  std::vector<int64_t> numbers;
-  {
-    MutexLock lock(mutex_);
-    if (engaged_.count(peer)) return true;
-    for (const auto& [number, slots] : awaited_) numbers.push_back(number);
-  }
-  for (const int64_t number : numbers)
-    if (const Ref<SendNode> node = context->find_send(number); node && node->to == peer) return true;
-  return false;
-}
-
-std::set<WorkerId> PassState::engaged() const {
+bool PassState::involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const {
   MutexLock lock(mutex_);
-  return engaged_;
+  return maker_of(id) == peer || engaged_.count(peer) || std::any_of(sends.begin(), sends.end(), [&](const auto& send) { return awaited_.count(send.first) > 0; });
 }
 
 void PassState::engage(WorkerId peer) {
-  MutexLock lock(mutex_);
-  engaged_.insert(peer);
+  {
+    MutexLock lock(mutex_);
+    engaged_.insert(peer);
+  }
+  check_there(peer);
+  check_there(maker_of(id));
 }
 
 void PassState::watch() {
@@ -373,6 +385,6 @@ void close_pass(PassState& pass) {
 }
 
 void end_pass(PassState& pass, std::exception_ptr why) { pass.shared_from_this()->fail(std::move(why)); }
-bool involves(PassState& pass, WorkerId peer) { return pass.involves(peer); }
+bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) { return pass.involves(peer, sends); }
 
 }  // namespace weft::dist_autograd::detail

@@ -19,7 +19,7 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   const std::shared_ptr<rpc::Runtime> runtime;
 
   // ---- marking
-  /// FAST: every send of the context, all slots.
+  /// FAST: every send of the context, all slots. Only the first call marks; others return when it has.
   void mark_all_sends();
   /// SMART: some slots of a send. Throws: AutogradError for an unknown send or slot.
   void mark_send(int64_t message, const SlotSet& slots);
@@ -34,6 +34,10 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   /// Runs what is ready, then looks whether all is done. Never throws: an error ends the pass.
   void advance() noexcept;
   void send_back(const RecvNode& node, GradList gradients);
+  /// A request of this pass; the pass is not done before it is answered. It has no time limit: a healthy worker may compute for long, and a
+  /// dead one ends the call by its lease. Throws: the error that ended the pass.
+  void request(WorkerId to, rpc::Kind kind, Message message, const char* what);
+  void answered();
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override;
 
   // ---- the end
@@ -43,16 +47,16 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   void fail(std::exception_ptr why);
   /// Sends still awaited: "send #5 of worker 'a' to worker 'b' ('f', 1.2 s old)".
   std::string awaited() const;
-  bool involves(WorkerId peer) const;
-  /// Workers that gradients or marks went to.
-  std::set<WorkerId> engaged() const;
+  bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const;
+  /// Gradients or marks were exchanged with it. Throws: PeerLost when it, or the pass's initiator, is lost.
   void engage(WorkerId peer);
   void watch();
   bool retains_graph() const { return pass_.options().retain_graph; }
   Duration stall() const { return stall_; }
 
-  // ---- SMART marking: Dijkstra and Scholten's count of marks under way (dist_smart.cpp)
   Mutex marking;
+
+  // ---- SMART marking: Dijkstra and Scholten's count of marks under way (dist_smart.cpp)
   int64_t deficit WEFT_GUARDED_BY(marking) = 0;
   std::vector<rpc::Responder> parent WEFT_GUARDED_BY(marking);
   std::set<WorkerId> below WEFT_GUARDED_BY(marking);
@@ -61,15 +65,18 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
 
  private:
   void mark(std::span<const Edge> edges);
+  /// A worker may be lost before this pass can be seen by whoever hears of it. Throws: PeerLost.
+  void check_there(WorkerId peer) const;
   void check_done();
 
   Pass pass_;
   Duration stall_;
+  bool all_marked_ WEFT_GUARDED_BY(marking) = false;
   mutable Mutex mutex_;
   std::map<WorkerId, std::map<int64_t, SlotSet>> reached_ WEFT_GUARDED_BY(mutex_);
   std::map<int64_t, SlotSet> awaited_ WEFT_GUARDED_BY(mutex_);   // sends marked and not yet fed
   std::set<WorkerId> engaged_ WEFT_GUARDED_BY(mutex_);
-  int64_t outstanding_ WEFT_GUARDED_BY(mutex_) = 0;              // gradients sent and not acknowledged
+  int64_t outstanding_ WEFT_GUARDED_BY(mutex_) = 0;              // requests not answered
   int64_t busy_ WEFT_GUARDED_BY(mutex_) = 0;                     // threads inside feed or advance
   bool started_ WEFT_GUARDED_BY(mutex_) = false;
   bool done_ WEFT_GUARDED_BY(mutex_) = false;
@@ -87,7 +94,7 @@ void close_pass(PassState& pass);
 
 /// SMART: marks from `pass` onwards through the workers reached; calls pass.on_marked at the initiator, answers the parent elsewhere.
 void spread_marks(const std::shared_ptr<PassState>& pass);
-/// SMART: asks every engaged worker to answer when it is done.
-void collect_done(const std::shared_ptr<PassState>& pass, const std::set<WorkerId>& workers, std::function<void(std::exception_ptr)> done);
+/// SMART: asks every engaged worker to answer when it is done; the pass is not done before.
+void collect_done(PassState& pass, const std::set<WorkerId>& workers);
 
 }  // namespace weft::dist_autograd::detail

@@ -8,7 +8,7 @@
 //   3. When I's own marks are answered, every part of the graph that the roots reach is marked, and nothing else. [G1: the set of marked
 //      edges is the least fixpoint of reachability over the union graph, so in-degrees are those of one local engine.]
 //   4. I runs. Gradients flow as in FAST, but only marked slots are fed, so each send awaited is fed exactly once. I asks each engaged worker
-//      for its end; a worker answers when its part is done. [G2: unmarked sends stay as they were, for other losses.]
+//      for its end; a worker answers when its part is done, and I is not done before. [G2: unmarked sends stay as they were, for other losses.]
 //   5. An unknown send, a lost worker or any other error ends the pass everywhere as in dist_backward.cpp, step 5.
 #include <weft/distributed/dist_pass.h>
 
@@ -76,13 +76,17 @@ void finish_marking(PassState& pass) {
 }
 
 void Marked::settle(const std::set<WorkerId>& workers, std::exception_ptr error) noexcept {
+  try {
+    for (const WorkerId w : workers) pass_->engage(w);  // first: whoever ends the marking, or the pass, knows them
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
   {
     MutexLock lock(pass_->marking);
     pass_->below.insert(workers.begin(), workers.end());
     if (error && !pass_->mark_error) pass_->mark_error = error;
     --pass_->deficit;
   }
-  for (const WorkerId w : workers) pass_->engage(w);
   finish_marking(*pass_);
 }
 
@@ -170,39 +174,16 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
   }
 }
 
-namespace {
-
-/// Waits for the end of one worker's part.
-class PartDone final : public rpc::ReplySink {
- public:
-  using Left = std::atomic<int64_t>;
-  PartDone(std::shared_ptr<PassState> pass, std::shared_ptr<Left> left, std::function<void(std::exception_ptr)> done)
-      : pass_(std::move(pass)), left_(std::move(left)), done_(std::move(done)) {}
-  void on_reply(Agent&, WorkerId, Message) noexcept override {
-    if (left_->fetch_sub(1) == 1) done_(nullptr);
-  }
-  void on_error(std::exception_ptr error) noexcept override { pass_->fail(std::move(error)); }
-
- private:
-  std::shared_ptr<PassState> pass_;
-  std::shared_ptr<Left> left_;
-  std::function<void(std::exception_ptr)> done_;
-};
-
-}  // namespace
-
-void collect_done(const std::shared_ptr<PassState>& pass, const std::set<WorkerId>& workers, std::function<void(std::exception_ptr)> done) {
-  if (workers.empty()) return done(nullptr);
-  const auto agent = pass->context->table.agent();
-  auto left = std::make_shared<PartDone::Left>(static_cast<int64_t>(workers.size()));
+void collect_done(PassState& pass, const std::set<WorkerId>& workers) {
+  const auto agent = pass.context->table.agent();
   for (const WorkerId peer : workers) {
     Message message;
     {
       Encoder out(message, agent.get(), peer);
-      out.number(pass->context->id);
-      out.number(pass->id);
+      out.number(pass.context->id);
+      out.number(pass.id);
     }
-    agent->call(peer, Kind::kPassDone, std::move(message), {Duration::zero(), "the end of a backward pass"}, std::make_unique<PartDone>(pass, left, done));
+    pass.request(peer, Kind::kPassDone, std::move(message), "the end of a backward pass");
   }
 }
 

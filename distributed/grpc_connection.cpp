@@ -255,6 +255,8 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     } else if (!peer->small.empty() || !peer->bulk.empty()) {
       begin_connecting(peer);
     }
+  } else if (!closed_.load() && !peer->up.empty()) {
+    pump(*peer);  // what waited for the lost connection
   }
   const Incarnation who = c->incarnation;
   lock.unlock();

@@ -96,6 +96,7 @@ class References final : public std::enable_shared_from_this<References> {
   void serve(Agent& agent);
   void add_fork(Agent& agent, RRefId id, ForkId fork, WorkerId holder, bool confirmed);
   std::shared_ptr<OwnedState> announce(RRefId id, ForkId fork, WorkerId from);
+  void watch_holder(Agent& agent, WorkerId holder);
 
   // references_end.cpp: losses, shutdown, looking in
   void peer_lost(const WorkerInfo& peer, bool left, const std::string& why);

@@ -34,7 +34,7 @@ void References::install(Agent& agent) {
 
 void References::peer_lost(const WorkerInfo& peer, bool left, const std::string& why) {
   std::vector<Later> after;
-  std::vector<std::shared_ptr<UserState>> users;
+  std::vector<std::shared_ptr<UserState>> users;  // the last holder of one must not end it under the lock
   std::vector<std::shared_ptr<OwnedState>> unborn;
   std::vector<ForkId> shares;
   {
@@ -53,7 +53,7 @@ void References::peer_lost(const WorkerInfo& peer, bool left, const std::string&
       for (const ForkId fork : lost) remove_fork(it->first, fork, after);
     }
     for (const auto& [fork, weak] : users_)
-      if (auto state = weak.lock(); state && state->owner.id == peer.id) users.push_back(std::move(state));
+      if (auto state = weak.lock()) users.push_back(std::move(state));
     for (const auto& [fork, share] : shares_)
       if (share.to == peer.id) shares.push_back(fork);
     std::erase_if(refused_, [&](const ForkId& fork) { return fork.created_on == peer.id; });
@@ -63,6 +63,7 @@ void References::peer_lost(const WorkerInfo& peer, bool left, const std::string&
   for (const auto& state : unborn)
     state->fail(std::make_exception_ptr(PeerLost(peer.name, str(state->id, " was never made: its creator ", reason))));
   for (const auto& state : users) {
+    if (state->owner.id != peer.id) continue;
     lose_user(state, UserState::Standing::kFailed, std::make_exception_ptr(OwnerLost(peer.name, str(describe(state.get()), ": the owner ", reason))));
     std::vector<Responder> probes;
     {

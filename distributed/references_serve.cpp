@@ -290,6 +290,11 @@ void References::add_fork(Agent& agent, RRefId id, ForkId fork, WorkerId holder,
     if (!entry.forks.emplace(fork, holder).second) throw WireError(str(fork, " of ", id, " is known already"));
   }
   if (tracing()) trace(str("worker ", self_.id.value, " rref: fork ", fork, " of ", id, " for ", holder.value));
+  watch_holder(agent, holder);
+}
+
+/// For a fork that has just been entered.
+void References::watch_holder(Agent& agent, WorkerId holder) {
   agent.watch(holder, +1);
   if (agent.is_lost(holder)) peer_lost(agent.worker_info(holder), false, "it was lost before");  // step 11 may have run in between
 }
@@ -318,7 +323,7 @@ std::shared_ptr<OwnedState> References::announce(RRefId id, ForkId fork, WorkerI
   }
   later(std::move(after));
   if (!mine)
-    if (const auto agent = agent_.lock()) agent->watch(from, +1);
+    if (const auto agent = agent_.lock()) watch_holder(*agent, from);
   return state;
 }
 

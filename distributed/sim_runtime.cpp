@@ -1,7 +1,8 @@
 // The simulated runtime's scheduler.
 //
 // A job is a task with a fiber of its own once it has begun. A job is runnable, waiting (on an Event, perhaps with a deadline) or
-// done; timers and deadlines stand in one ordered map. One step: draw a runnable job from the seed and run it until it waits or ends.
+// done; timers and deadlines stand in one ordered map. One step: draw a runnable job from the seed and run it until it waits, ends or
+// is preempted, which happens after it has given back its last Mutex: no task ever waits for another one's lock.
 // Nothing runnable: time jumps to the first entry of the map and everything due becomes runnable. The driver - the code outside any
 // fiber - takes steps itself when it waits.
 #include <weft/distributed/sim_runtime.h>
@@ -11,8 +12,10 @@
 #include <deque>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include <weft/distributed/fiber.h>
+#include <weft/distributed/sync.h>
 #include <weft/distributed/task_state.h>
 
 namespace weft::rpc {
@@ -27,6 +30,9 @@ struct Random {
     return z ^ (z >> 31);
   }
 };
+
+/// How long a preempted task is away: a few times the usual latency of a message.
+constexpr Duration kLongestPause = std::chrono::microseconds(200);
 
 struct Job;
 class SimEvent;
@@ -68,7 +74,7 @@ class SimRuntime::Scheduler {
     for (Job* job : jobs_in_order()) delete job;
   }
 
-  struct Due {  // a timer or the deadline of a waiting job
+  struct Due {  // a timer, the deadline of a waiting job or the return of a preempted one
     Task task;
     Job* job = nullptr;
   };
@@ -92,6 +98,7 @@ class SimRuntime::Scheduler {
   PoolStats stats;
   std::vector<std::string> log;
   uint64_t hash = 0xcbf29ce484222325ULL;
+  inner::LockWatch lock_watch{.released = [](void* self) { static_cast<Scheduler*>(self)->maybe_preempt(); }, .scheduler = this};
 
   std::vector<Job*> jobs_in_order() const {
     std::vector<Job*> all;
@@ -182,7 +189,9 @@ class SimRuntime::Scheduler {
     inner::current_state() = &job->state;
     inner::load_thread_states(job->thread_states);
     running = job;
+    inner::LockWatch* const outer_watch = std::exchange(inner::lock_watch, &lock_watch);
     job->carrier->fiber->resume();
+    inner::lock_watch = outer_watch;
     running = nullptr;
     inner::save_thread_states(job->thread_states);
     inner::load_thread_states(outside_states);
@@ -194,6 +203,19 @@ class SimRuntime::Scheduler {
       delete job;
       ++stats.completed;
     }
+  }
+
+  /// The job that runs holds no lock: others may go first, for a while. Callbacks (of timers, of the transport) follow each other in a
+  /// runtime of threads too, and are left whole.
+  void maybe_preempt() {
+    Job* const job = running;
+    if (options.preempt == 0 || !options.shuffle || stopping || job->state.no_block) return;
+    const uint64_t drawn = order.next();
+    if (drawn % options.preempt != 0) return;
+    const auto away = static_cast<int64_t>((drawn >> 32) % static_cast<uint64_t>(2 * kLongestPause.count()));
+    if (away < kLongestPause.count()) job->deadline_id = add_due(clock + Duration(away), {Task(), job});
+    else runnable.push_back(job);
+    job->carrier->fiber->suspend();
   }
 
   /// Moves time to the next timer or deadline, but not past `limit`. False: there is none before it.
@@ -211,7 +233,7 @@ class SimRuntime::Scheduler {
       if (entry.job != nullptr) {
         entry.job->timed_out = true;
         entry.job->deadline_id = 0;
-        detach(entry.job);
+        if (entry.job->event != nullptr) detach(entry.job);
         runnable.push_back(entry.job);
       } else {
         add_job(std::move(entry.task), "a timer callback");
@@ -433,6 +455,9 @@ int SimRuntime::stop(Duration) {
     } else if (job->event != nullptr) {
       s.detach(job);
       job->deadline = TimePoint::min();
+      job->deadline_id = 0;
+      s.runnable.push_back(job);
+    } else if (job->deadline_id != 0) {  // preempted, and away
       job->deadline_id = 0;
       s.runnable.push_back(job);
     }

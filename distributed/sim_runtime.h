@@ -1,5 +1,6 @@
 // The simulated runtime: one thread, virtual time, a fiber for each task. Which of the runnable tasks goes on next is drawn from
-// the seed, so a test sees a different interleaving per seed and the same one each time it runs a seed: log_hash() proves it.
+// the seed, and so is whether a task is switched out between two critical sections, as a thread may be: a test sees a different
+// interleaving per seed and the same one each time it runs a seed; log_hash() proves it.
 //
 // How it is used:
 //   SimRuntime rt({.seed = 7});
@@ -21,6 +22,7 @@ namespace weft::rpc {
 struct SimOptions {
   uint64_t seed = 1;
   bool shuffle = true;              ///< false: tasks run in the order they became runnable
+  uint32_t preempt = 8;             ///< a task that gives back its last lock is switched out one time in this many; 0: it runs until it waits
   size_t stack_bytes = 1 << 20;     ///< per fiber; pages are used only when touched
   bool keep_log = true;             ///< keep trace lines (the hash is kept in any case)
   Duration max_wait = std::chrono::hours(1);  ///< virtual time after which a driver's wait without deadline is a Deadlock

@@ -24,6 +24,32 @@
 
 namespace weft::rpc {
 
+namespace inner {
+/// Simulation: where a task may be switched out although it does not wait, between two of its critical sections.
+struct LockWatch {
+  int held = 0;                ///< by the task that runs
+  void (*released)(void*) = nullptr;  ///< called when it has given back the last one
+  void* scheduler = nullptr;
+};
+inline constinit thread_local LockWatch* lock_watch = nullptr;  ///< null outside simulated tasks
+
+/// Keeps a simulated task from being switched out while it holds a lock of another kind.
+class KeepRunning {
+ public:
+  KeepRunning() {
+    if (watch_) ++watch_->held;
+  }
+  ~KeepRunning() {
+    if (watch_) --watch_->held;
+  }
+  KeepRunning(const KeepRunning&) = delete;
+  KeepRunning& operator=(const KeepRunning&) = delete;
+
+ private:
+  LockWatch* const watch_ = lock_watch;
+};
+}  // namespace inner
+
 /// A mutex that Clang's analysis knows. Thread safety: all members may be called from any thread.
 class WEFT_CAPABILITY("mutex") Mutex {
  public:
@@ -31,12 +57,14 @@ class WEFT_CAPABILITY("mutex") Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void lock() WEFT_ACQUIRE() { mutex_.lock(); }
-  void unlock() WEFT_RELEASE() { mutex_.unlock(); }
-  bool try_lock() WEFT_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-
-  /// The wrapped mutex, for the runtime's own condition variables.
-  std::mutex& native() { return mutex_; }
+  void lock() WEFT_ACQUIRE() {
+    mutex_.lock();
+    if (inner::lock_watch) ++inner::lock_watch->held;
+  }
+  void unlock() WEFT_RELEASE() {
+    mutex_.unlock();
+    if (inner::LockWatch* const watch = inner::lock_watch; watch && --watch->held == 0) watch->released(watch->scheduler);
+  }
 
  private:
   std::mutex mutex_;

@@ -38,15 +38,6 @@ std::string text_of(const std::function<void()>& f) {
   return {};
 }
 
-/// Lets time pass until `holds` does. False when it has not after half a minute.
-inline bool eventually(Cluster& c, const std::function<bool()>& holds) {
-  for (int i = 0; i < 10000; ++i) {
-    if (holds()) return true;
-    c.runtime().sleep_for(std::chrono::milliseconds(3));
-  }
-  return holds();
-}
-
 /// A counter of debug_info, summed over the workers that are left.
 inline int64_t counted(Cluster& c, const std::string& key, int but = -1) {
   int64_t sum = 0;

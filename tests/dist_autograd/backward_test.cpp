@@ -61,6 +61,15 @@ Tensor fails_backward(const Tensor& x) {
 }
 WEFT_RPC(fails_backward);
 
+Tensor fails_by_itself() {  // the same, of its weight only
+  Tensor h = worker_weight() * 1.0;
+  const Tensor y = h * h;
+  NoGrad guard;
+  h.mul_(1.0);
+  return y;
+}
+WEFT_RPC(fails_by_itself);
+
 Tensor broken(const Tensor&) { throw ShapeError("broken on purpose"); }
 WEFT_RPC(broken);
 
@@ -137,6 +146,16 @@ TEST_P(DistBackward, an_error_in_a_remote_backward_comes_back_and_leaves_no_pass
   });
   c.runtime().sleep_for(1s);
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0) << rank;
+}
+
+TEST_P(DistBackward, an_error_reaches_an_initiator_that_awaits_no_gradients) {
+  Cluster c = make(2);
+  c.run(0, [&] {
+    Context context;
+    EXPECT_THROW(context.backward({rpc_sync<fails_by_itself>("worker1").sum()}, options()), AutogradError);
+  });
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_TRUE(test::eventually(c, [&] { return c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes") == 0; })) << rank;
 }
 
 TEST_P(DistBackward, leaving_a_context_frees_it_on_every_worker) {
@@ -320,6 +339,69 @@ TEST(DistSmart, a_worker_killed_during_the_pass_ends_it_with_an_error_and_no_res
       EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_autograd_contexts"), 0) << "seed " << seed << " worker " << rank;
     }
   }
+}
+
+TEST(DistFast, gradients_that_reach_a_worker_together_find_it_marked) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Cluster c({.size = 3, .seed = seed});
+    c.run(0, [&] {
+      const Tensor x = leaf(1);
+      Context context;
+      const Tensor y = rpc_sync<times_weight>("worker1", x) + rpc_sync<times_weight>("worker1", x) + rpc_sync<chain>("worker2", x, 2);
+      context.backward({y.sum()});
+      ASSERT_TRUE(context.gradient(x).defined()) << seed;
+    });
+  }
+}
+
+TEST(DistFast, passes_that_fail_leave_nothing_behind_without_a_watchdog) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Cluster c({.size = 4, .seed = seed, .net = {.jitter = 500us}});
+    c.run(0, [&] {
+      const Tensor x = leaf(1);
+      Context context;
+      const Tensor fails = rpc_sync<fails_backward>("worker1", rpc_sync<times_weight>("worker2", x));
+      const Tensor y = fails + rpc_sync<chain>("worker2", x, 4) + rpc_sync<chain>("worker3", rpc_sync<times_weight>("worker1", x), 2);
+      const auto mode = seed % 2 ? Backward::kFast : Backward::kSmart;
+      try {
+        context.backward({y.sum()}, {.mode = mode, .stall = 0s});
+        FAIL() << "no error, seed " << seed;
+      } catch (const AutogradError& e) {
+        EXPECT_NE(std::string(e.what()).find("in place"), std::string::npos) << "seed " << seed << ": " << e.what();
+      }
+      rpc::current_runtime()->sleep_for(1s);
+      for (int rank = 0; rank < 4; ++rank)
+        EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0) << "seed " << seed << " worker " << rank;
+    });
+  }
+}
+
+TEST(DistFast, a_call_to_a_worker_that_was_lost_is_not_waited_for) {
+  Cluster c({.size = 3, .net = {.connect_timeout = 500ms}});
+  c.run(0, [&] {
+    const Tensor x = leaf(1);
+    Context context;
+    c.kill(2);
+    EXPECT_THROW(rpc_sync<times_weight>("worker2", x), PeerLost);
+    EXPECT_THROW(rpc_sync<times_weight>("worker2", x), PeerLost);
+    rpc::current_runtime()->sleep_for(1s);
+    context.backward({rpc_sync<times_weight>("worker1", x).sum()}, {.stall = 0s});
+    EXPECT_DOUBLE_EQ(context.gradient(x).to_vector<double>()[0], 3);
+  });
+}
+
+TEST(DistRecord, a_context_is_freed_behind_a_worker_that_was_lost) {
+  Cluster c({.size = 3, .net = {.connect_timeout = 500ms}});
+  c.run(0, [&] {
+    Context context;
+    rpc_sync<chain>("worker1", leaf(1), 1);  // 0 to 1, 1 to 2
+    c.kill(1);
+    EXPECT_THROW(rpc_sync<times_weight>("worker1", leaf(1)), PeerLost);
+    rpc::current_runtime()->sleep_for(20s);
+    EXPECT_EQ(c.agent(2)->debug_info().at("dist_autograd.num_autograd_contexts"), 1);
+  });
+  c.runtime().sleep_for(1s);
+  EXPECT_EQ(c.agent(2)->debug_info().at("dist_autograd.num_autograd_contexts"), 0);
 }
 
 TEST(DistFast, several_workers_share_one) {

@@ -210,6 +210,33 @@ TEST(Agent, a_watched_peer_is_lost_without_any_call) {
   c.agent(0)->watch(WorkerId{1}, -1);
 }
 
+TEST(Agent, a_call_begun_while_its_worker_stops_ends_and_keeps_nothing_alive) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    std::weak_ptr<Agent> watched;
+    {
+      Cluster c({.size = 2, .seed = seed});
+      watched = c.agent(0);
+      int ended = 0;
+      c.run(0, [&] {
+        for (int i = 0; i < 12; ++i)
+          c.runtime().post([&, agent = c.agent(0)] {
+            const AgentScope scope(agent);
+            try {
+              for (int k = 0; k < 20; ++k) rpc_sync<note>({"worker1", 0s}, k);
+            } catch (const RpcError&) {
+            }
+            ++ended;
+          });
+        current_runtime()->sleep_for(std::chrono::microseconds(20 * seed));
+      });
+      c.agent(0)->shutdown({.graceful = false});
+      c.runtime().sleep_for(1s);
+      EXPECT_EQ(ended, 12) << "seed " << seed;
+    }
+    EXPECT_TRUE(watched.expired()) << "seed " << seed;
+  }
+}
+
 TEST(Agent, a_worker_that_leaves_is_known_to_have_left) {
   Cluster c({.size = 2});
   c.run(0, [&] {

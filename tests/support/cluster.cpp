@@ -1,5 +1,7 @@
 #include "support/cluster.h"
 
+#include <cstdlib>
+
 #include <weft/distributed/grpc_transport.h>
 
 namespace weft::test {
@@ -8,6 +10,7 @@ using namespace rpc;
 
 Cluster::Cluster(ClusterOptions options) {
   if (options.over == Over::kSim) {
+    if (const char* shift = std::getenv("WEFT_TEST_SEED")) options.seed += std::strtoull(shift, nullptr, 10);
     sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options.seed});
     net_ = std::make_unique<SimNetwork>(*sim_, options.net);
     runtimes_.push_back(sim_);

@@ -22,7 +22,7 @@ enum class Over { kSim, kGrpc };
 struct ClusterOptions {
   Over over = Over::kSim;
   int size = 4;
-  uint64_t seed = 1;
+  uint64_t seed = 1;                   ///< the environment's WEFT_TEST_SEED is added: other interleavings of the same tests
   rpc::SimNetOptions net{};            ///< simulated: faults, latency
   int threads = 4;                     ///< gRPC: pool threads of each worker's runtime
   rpc::AgentOptions agent{};           ///< name and id are set here: "worker0", "worker1", ...
@@ -60,6 +60,15 @@ class Cluster {
   std::vector<std::shared_ptr<rpc::Agent>> agents_;
   std::vector<bool> dead_;
 };
+
+/// Lets time pass until `holds` does. False when it has not after half a minute.
+inline bool eventually(Cluster& c, const std::function<bool()>& holds) {
+  for (int i = 0; i < 10000; ++i) {
+    if (holds()) return true;
+    c.runtime().sleep_for(std::chrono::milliseconds(3));
+  }
+  return holds();
+}
 
 /// For INSTANTIATE_TEST_SUITE_P.
 inline std::string to_string(Over over) { return over == Over::kSim ? "sim" : "grpc"; }

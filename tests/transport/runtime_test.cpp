@@ -5,6 +5,7 @@
 #include <functional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <weft/distributed/runtime.h>
@@ -271,6 +272,54 @@ TEST(SimRuntime, one_seed_replays_the_same_log_and_another_does_not) {
   EXPECT_EQ(first, second);
   EXPECT_EQ(first.size(), 39u);
   EXPECT_NE(chatter(7), chatter(8));
+}
+
+/// 20 tasks count up in two critical sections each, which lets others in between; how many were counted.
+int counted_in_two_steps(const SimOptions& options, bool callbacks) {
+  SimRuntime rt(options);
+  Mutex mutex;
+  int count = 0;
+  const auto add = [&] {
+    int seen = 0;
+    {
+      MutexLock lock(mutex);
+      seen = count;
+    }
+    MutexLock lock(mutex);
+    count = seen + 1;
+  };
+  for (int i = 0; i < 20; ++i) {
+    if (callbacks) rt.call_at(rt.now(), add);
+    else rt.post(add);
+  }
+  rt.run_until_idle();
+  return count;
+}
+
+TEST(SimRuntime, a_task_may_be_switched_out_between_two_critical_sections) {
+  int fewer = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const int count = counted_in_two_steps({.seed = seed}, false);
+    fewer += count < 20;
+    EXPECT_EQ(counted_in_two_steps({.seed = seed}, false), count);
+    EXPECT_EQ(counted_in_two_steps({.seed = seed, .preempt = 0}, false), 20);
+    EXPECT_EQ(counted_in_two_steps({.seed = seed}, true), 20) << "a callback is left whole";
+  }
+  EXPECT_GE(fewer, 5);
+}
+
+TEST(SimRuntime, a_task_that_holds_a_lock_goes_on) {
+  SimRuntime rt({.preempt = 1});
+  Mutex outer, inner;
+  bool inside = false;
+  for (int i = 0; i < 20; ++i)
+    rt.post([&] {
+      MutexLock lock(outer);
+      EXPECT_FALSE(std::exchange(inside, true));
+      { MutexLock nested(inner); }
+      inside = false;
+    });
+  rt.run_until_idle();
 }
 
 TEST(SimRuntime, nested_blocking_tasks_complete) {
