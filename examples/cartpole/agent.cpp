@@ -66,7 +66,7 @@ void Learner::report_reward(int64_t observer, double reward) {
 
 double Learner::finish_episode() {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<Tensor> log_probs;
+  std::vector<std::vector<Tensor>> log_probs;  // by observer
   std::vector<float> returns;
   double smallest = std::numeric_limits<double>::infinity();
   for (Record& record : records_) {
@@ -77,10 +77,9 @@ double Learner::finish_episode() {
       backwards[t] = sum = record.rewards[t] + options_.gamma * sum;
       total += record.rewards[t];
     }
-    for (size_t t = 0; t < steps; ++t) {
-      returns.push_back(static_cast<float>(backwards[t]));
-      log_probs.push_back(record.log_probs[t]);
-    }
+    for (const double value : backwards) returns.push_back(static_cast<float>(value));
+    record.log_probs.resize(steps);
+    log_probs.push_back(std::move(record.log_probs));
     smallest = std::min(smallest, total);
     record = {};
   }
@@ -93,7 +92,14 @@ double Learner::finish_episode() {
   // One step alone has no spread: its return is left as it is, where the unbiased deviation would be NaN.
   if (n > 1) r = (r - r.mean()) / (r.std() + static_cast<double>(std::numeric_limits<float>::epsilon()));
   optimizer_.zero_grad();
-  (weft::cat(log_probs, 0) * r).sum().neg().backward();
+  // One backward per observer, in the order of their numbers. A joint one would meet the nodes in the order in which the observers' calls came,
+  // and its sums into the parameters' gradients would round in that order.
+  int64_t first = 0;
+  for (const std::vector<Tensor>& own : log_probs) {
+    const auto steps = static_cast<int64_t>(own.size());
+    if (steps > 0) (weft::cat(own, 0) * r.narrow(0, first, steps)).sum().neg().backward();
+    first += steps;
+  }
   optimizer_.step();
   return smallest;
 }

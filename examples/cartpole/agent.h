@@ -1,6 +1,7 @@
 // The learner: a small policy and REINFORCE with normalised returns. Observers ask it for actions and report rewards, each under its own
 // number; one mutex keeps the record of the episode whole, since calls of several observers run at once. Every draw (dropout, action)
-// is keyed by seed, observer, episode and step, so the order in which calls arrive changes no number.
+// is keyed by seed, observer, episode and step, and gradients are summed observer by observer, so the order in which calls of different
+// observers arrive changes no number.
 #pragma once
 
 #include <mutex>
@@ -42,6 +43,7 @@ class Learner {
   double finish_episode();
   double running_reward() const { return running_; }
   int64_t episode() const { return episode_; }
+  const Policy& policy() const { return policy_; }
 
  private:
   struct Record {

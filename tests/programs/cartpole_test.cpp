@@ -1,0 +1,68 @@
+// The learner of `cartpole` by itself: its observers are loops here, so the order of their calls is chosen.
+#include <gtest/gtest.h>
+
+#include "examples/cartpole/agent.h"
+
+namespace {
+
+using weft::Tensor;
+
+constexpr int64_t kObservers = 3, kSteps = 20;
+
+struct Course {
+  std::vector<std::vector<int64_t>> actions = std::vector<std::vector<int64_t>>(kObservers);
+  std::vector<Tensor> parameters;
+};
+
+/// Some episodes of kSteps each, in which the observers call in the order of `turns`.
+Course train(const std::vector<int64_t>& turns) {
+  cartpole::Learner learner({.observers = kObservers, .seed = 3});
+  Course course;
+  for (int64_t episode = 1; episode <= 3; ++episode) {
+    std::vector<weft::Generator> draws;
+    for (int64_t k = 0; k < kObservers; ++k) draws.push_back(cartpole::environment_draws(3, k, episode));
+    for (const int64_t k : turns) {
+      course.actions[static_cast<size_t>(k)].push_back(learner.select_action(k, weft::rand({4}, {}, &draws[static_cast<size_t>(k)])));
+      learner.report_reward(k, static_cast<double>(k + 1));
+    }
+    EXPECT_EQ(learner.finish_episode(), kSteps);
+  }
+  for (const Tensor& p : learner.policy().parameters()) course.parameters.push_back(p.detach());
+  return course;
+}
+
+TEST(CartpoleLearner, the_order_in_which_observers_call_changes_no_bit) {
+  std::vector<int64_t> in_turn, one_by_one, backwards;
+  for (int64_t step = 0; step < kSteps; ++step)
+    for (int64_t k = 0; k < kObservers; ++k) in_turn.push_back(k);
+  for (int64_t i = 0; i < kObservers * kSteps; ++i) one_by_one.push_back(i / kSteps);
+  backwards.assign(one_by_one.rbegin(), one_by_one.rend());
+  const Course first = train(in_turn);
+  for (const auto& turns : {one_by_one, backwards}) {
+    const Course other = train(turns);
+    EXPECT_EQ(other.actions, first.actions);
+    ASSERT_EQ(other.parameters.size(), first.parameters.size());
+    for (size_t i = 0; i < first.parameters.size(); ++i) EXPECT_TRUE(weft::equal(other.parameters[i], first.parameters[i])) << "parameter " << i;
+  }
+}
+
+TEST(CartpoleLearner, an_observer_without_steps_and_an_action_without_reward_are_left_out) {
+  cartpole::Learner learner({.observers = 2, .seed = 3}), other({.observers = 2, .seed = 3});
+  const Tensor state = weft::full({4}, 0.1);
+  for (cartpole::Learner* l : {&learner, &other}) {
+    for (int step = 0; step < 2; ++step) {
+      l->select_action(1, state);
+      l->report_reward(1, step + 1);
+    }
+  }
+  other.select_action(0, state);
+  other.select_action(1, state);
+  EXPECT_EQ(learner.finish_episode(), 0);
+  EXPECT_EQ(other.finish_episode(), 0);
+  const auto ours = learner.policy().parameters(), theirs = other.policy().parameters();
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(weft::equal(theirs[i].detach(), ours[i].detach())) << "parameter " << i;
+  EXPECT_THROW(learner.finish_episode(), weft::ValueError);
+  EXPECT_THROW(learner.select_action(2, state), weft::IndexError);
+}
+
+}  // namespace
