@@ -83,8 +83,8 @@ double Learner::finish_episode() {
     smallest = std::min(smallest, total);
     record = {};
   }
-  ++episode_;
   if (returns.empty()) throw weft::ValueError("agent: the episode has no steps");
+  ++episode_;
   running_ = 0.05 * smallest + 0.95 * running_;
 
   const int64_t n = static_cast<int64_t>(returns.size());
