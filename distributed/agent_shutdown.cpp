@@ -111,7 +111,7 @@ std::exception_ptr Agent::leave_together(TimePoint deadline) {
 /// The leader's last answers must arrive before it leaves: they are acknowledged by being finished, or their askers have left.
 void Agent::linger(TimePoint deadline) {
   Impl& s = *impl_;
-  const TimePoint until = std::min(deadline, s.runtime->now() + std::min(s.options.retry * 16, s.options.lease));
+  const TimePoint until = std::min(deadline, s.runtime->now() + s.options.lease);  // whoever asks no more by then is lost
   while (s.runtime->now() < until) {
     bool open = false;
     for (Peer* p : s.all_peers()) {
