@@ -4,7 +4,8 @@
 // version, target and incarnation and answers welcome, or reject with a reason. 3. Each side tells kUp when its first connection to
 // the other is made, then messages flow both ways on it. Two workers that connect at once end up with two connections; each sends
 // on its first and both read from both. 4. A break drops what was under way; queued messages open a new link. 5. If no
-// connection is made within the timeout, the queue is dropped and kUnreachable told; the next send begins again at 1.
+// connection is made within the timeout, the queue is dropped and kUnreachable told; the next send begins again at 1. 6. A stream is ended
+// by who opened it, asked to by a bye record where the other side closes: what was sent before has then been read.
 #include <weft/distributed/grpc_peers.h>
 
 namespace weft::rpc::inner {
@@ -20,6 +21,10 @@ class GrpcTransport::Sink final : public DecoderSink {
       throw WireError(text);
     }
     c_.bye = text;
+    if (!c_.outgoing || !c_.peer) return;
+    MutexLock lock(c_.peer->mutex);
+    c_.ending = true;
+    t_.finish_if_idle(c_);
   }
   Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override {
     return t_.receiver_.allocate(c_.peer->id, kind, header, bytes, device);
@@ -140,6 +145,15 @@ void GrpcTransport::finish_if_idle(Connection& c) {
   engine_.finish(*link_of(c));
 }
 
+/// Ends a connection so that the other side has read everything: gRPC holds a client's stream until the server has read it, but a server may
+/// end, and its process exit, with bytes unsent. So it asks the client to end the stream.
+void GrpcTransport::end_if_idle(Connection& c) {
+  if (c.outgoing || c.read_ended) return finish_if_idle(c);
+  if (c.writing || c.finishing || std::exchange(c.ending, true)) return;
+  c.writing = true;
+  engine_.write(*link_of(c), frame_of(encode_text(RecordType::kBye, "the peer closed its transport")));
+}
+
 void GrpcTransport::on_accepted(Link& link) {
   auto c = new_connection(&link, false);
   link.owner = c;
@@ -190,8 +204,10 @@ void GrpcTransport::on_written(Link& link) {
   MutexLock lock(c.peer->mutex);
   c.writing = false;
   took_off(*c.peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
-  if (c.read_ended || (closed_.load() && c.peer->counters.queued_messages == 0)) {
+  if (c.read_ended || (c.outgoing && c.ending)) {
     finish_if_idle(c);
+  } else if (closed_.load() && c.peer->counters.queued_messages == 0) {
+    end_if_idle(c);
   } else if (!c.peer->up.empty() && c.peer->up.front().get() == &c) {
     pump(*c.peer);
   }

@@ -54,6 +54,7 @@ struct Connection {
   // Under the peer's mutex once it has one.
   bool writing = false;
   bool read_ended = false;
+  bool ending = false;     // who accepted it has asked who connected to end it
   bool finishing = false;
   std::optional<OutCursor> partial;  // a large message on its way
   int64_t writing_bytes = 0, writing_messages = 0;
@@ -157,6 +158,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   static Link* link_of(Connection& c) WEFT_NO_THREAD_SAFETY_ANALYSIS { return c.link; }
 
   void finish_if_idle(Connection& c);
+  void end_if_idle(Connection& c);
 
   // --- what links tell (poll thread) ---
 

@@ -264,10 +264,10 @@ void GrpcTransport::close(Duration linger) {
     }
     return true;
   });
-  if (linger > Duration::zero()) {  // 2. streams end in order, so that the last messages are read
+  if (linger > Duration::zero()) {  // 2. streams end in order, when the last messages have been read
     for (auto& peer : peers) {
       MutexLock lock(peer->mutex);
-      for (auto& c : peer->up) finish_if_idle(*c);
+      for (auto& c : peer->up) end_if_idle(*c);
     }
     wait_until([&] {
       for (auto& peer : peers) {
