@@ -35,7 +35,7 @@ endfunction()
 # Where WEFT_UNITY is on, the sources of a target are compiled several at a time: most of their time goes into the same headers.
 function(weft_unity target)
   if(WEFT_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)
     # A class of one source file may hold a member of an unnamed namespace's type; the compiler takes the batch for a header.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
