@@ -84,6 +84,7 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
   if (options.lease.count() <= 0 || options.retry.count() <= 0) throw ValueError("lease and retry must be positive");
   register_builtins();
   check_registry();
+  const inner::KeepRunning whole;  // what is done once is done under locks of the language
   register_grad_mode();
   register_stream_states();
 

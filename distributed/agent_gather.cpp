@@ -20,6 +20,7 @@ struct GatherState {
   Mutex mutex;
   std::map<std::string, uint64_t> next WEFT_GUARDED_BY(mutex);      ///< of the rounds that we take part in
   std::map<std::string, Round> rounds WEFT_GUARDED_BY(mutex);       ///< of those that we lead
+  bool stopped WEFT_GUARDED_BY(mutex) = false;
 };
 
 namespace {
@@ -98,6 +99,7 @@ void on_gather(Agent& agent, Request request, Responder responder) {
   bool fresh = false, whole = false;
   {
     MutexLock lock(g.mutex);
+    if (g.stopped) throw RpcError(str("barrier or gather: worker '", agent.self().name, "' was shut down"));
     GatherState::Round& round = g.rounds[round_key];
     fresh = round.members.empty();
     round.members = members;
@@ -179,6 +181,7 @@ void stop_gathers(Agent::Impl& impl) {
   std::map<std::string, GatherState::Round> rounds;
   {
     MutexLock lock(g.mutex);
+    g.stopped = true;
     rounds.swap(g.rounds);
   }
   for (auto& [key, round] : rounds) {

@@ -14,7 +14,7 @@ void Agent::Impl::schedule(TimePoint when) {
   MutexLock lock(timer_mutex);
   if (timer_at <= when) return;
   if (timer.value != 0) runtime->cancel(timer);
-  timer_at = when;
+  timer_at = std::max(when, runtime->now());  // what it is late against
   timer = runtime->call_at(when, [weak = owner] {
     if (const auto agent = weak.lock()) agent->impl().tick();
   });

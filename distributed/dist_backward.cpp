@@ -156,7 +156,7 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
       pass->feed_roots(edges, seeds);
       pass->advance();
     } else {
-      // The roots run when every mark is answered; then the engaged workers are asked for the end of their parts.
+      // When every mark is answered the engaged workers are asked for the end of their parts, and the roots run.
       Future<void> marked(table->runtime());
       {
         MutexLock lock(pass->marking);

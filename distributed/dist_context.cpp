@@ -16,6 +16,7 @@
 #include <weft/autograd/record.h>
 #include <weft/distributed/agent.h>
 #include <weft/distributed/layers.h>
+#include <weft/distributed/task_state.h>
 
 namespace weft::dist_autograd::detail {
 
@@ -57,15 +58,30 @@ bool recorded(Kind kind) { return kind == Kind::kCall || kind == Kind::kRemote |
 
 class Ignore final : public rpc::ReplySink {
  public:
+  explicit Ignore(rpc::Task on_error) : on_error_(std::move(on_error)) {}
   void on_reply(Agent&, WorkerId, Message) noexcept override {}
-  void on_error(std::exception_ptr) noexcept override {}
+  void on_error(std::exception_ptr) noexcept override {
+    if (on_error_) rpc::inner::run_task(on_error_);
+  }
+
+ private:
+  rpc::Task on_error_;
 };
+
+void tell_release(Agent& agent, WorkerId to, int64_t context, rpc::Task on_error) {
+  Message message;
+  {
+    rpc::Encoder out(message, &agent, to);
+    out.number(context);
+  }
+  send_and_forget(agent, to, Kind::kRelease, std::move(message), std::move(on_error));
+}
 
 }  // namespace
 
-void send_and_forget(Agent& agent, WorkerId to, Kind kind, Message message) {
+void send_and_forget(Agent& agent, WorkerId to, Kind kind, Message message, rpc::Task on_error) {
   try {
-    agent.call(to, kind, std::move(message), {std::chrono::seconds(30), nullptr}, std::make_unique<Ignore>());
+    agent.call(to, kind, std::move(message), {std::chrono::seconds(30), nullptr}, std::make_unique<Ignore>(std::move(on_error)));
   } catch (const RpcError&) {  // a lost peer, or this agent is ending: nobody is left to tell
   }
 }
@@ -132,14 +148,12 @@ void ContextTable::release(int64_t id) {
   }
   std::vector<std::shared_ptr<PassState>> passes;
   std::set<WorkerId> known;
-  bool everyone = false;
   std::map<int64_t, Ref<SendNode>> sends;  // freed after the lock
   std::map<int64_t, Ref<RecvNode>> recvs;
   std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients;
   {
     MutexLock lock(context->mutex);
     context->released = true;
-    everyone = context->lost_one;
     for (auto& [pass_id, pass] : context->passes) passes.push_back(pass);
     known.swap(context->known);
     sends.swap(context->sends);
@@ -149,17 +163,18 @@ void ContextTable::release(int64_t id) {
   for (auto& pass : passes) end_pass(*pass, std::make_exception_ptr(AutogradError(str("autograd context ", id, " was released during a backward pass"))));
   const auto agent = agent_.lock();
   if (!agent) return;
-  if (everyone && maker_of(id) == self_)
-    for (const rpc::WorkerInfo& w : agent->worker_infos())
-      if (w.id != self_ && !agent->is_lost(w.id)) known.insert(w.id);
-  for (const WorkerId peer : known) {
-    Message message;
-    {
-      rpc::Encoder out(message, agent.get(), peer);
-      out.number(id);
-    }
-    send_and_forget(*agent, peer, Kind::kRelease, std::move(message));
-  }
+  // Whom a lost worker called is not known here: all others are told then.
+  for (const WorkerId peer : known)
+    tell_release(*agent, peer, id, [weak = weak_from_this(), id] {
+      const auto table = weak.lock();
+      if (!table) return;
+      table->runtime()->post([table, id] {
+        const auto agent = table->agent_or_null();
+        if (!agent) return;
+        for (const rpc::WorkerInfo& w : agent->worker_infos())
+          if (w.id != table->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, {});
+      });
+    });
 }
 
 void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why) {
@@ -170,18 +185,20 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
   }
   for (const ContextPtr& context : all) {
     std::vector<std::shared_ptr<PassState>> passes;
-    std::map<int64_t, Ref<SendNode>> gone;  // no gradients will come for them; what needs some fails at its recv node
+    std::map<int64_t, Ref<SendNode>> gone;  // freed after the lock
     {
       MutexLock lock(context->mutex);
-      std::erase_if(context->sends, [&](auto& entry) {
-        return entry.second->to == peer.id && gone.emplace(entry.first, std::move(entry.second)).second;
-      });
-      context->lost_one = context->known.erase(peer.id) > 0 || context->lost_one;
+      for (const auto& [number, send] : context->sends)
+        if (send->to == peer.id) gone.emplace(number, send);
       for (auto& [id, pass] : context->passes) passes.push_back(pass);
     }
     std::erase_if(passes, [&](const auto& pass) { return !involves(*pass, peer.id, gone); });
     for (auto& pass : passes)
       end_pass(*pass, std::make_exception_ptr(PeerLost(peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
+    {
+      MutexLock lock(context->mutex);  // no gradients will come for them; what needs some fails at its recv node
+      for (const auto& [number, send] : gone) context->sends.erase(number);
+    }
     if (maker_of(context->id) == peer.id) release(context->id);
   }
 }

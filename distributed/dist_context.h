@@ -72,7 +72,6 @@ struct ContextState {
   std::map<int64_t, std::shared_ptr<PassState>> passes WEFT_GUARDED_BY(mutex);
   std::map<int64_t, std::exception_ptr> aborted WEFT_GUARDED_BY(mutex);  ///< passes that failed: late messages must not open them again
   bool released WEFT_GUARDED_BY(mutex) = false;
-  bool lost_one WEFT_GUARDED_BY(mutex) = false;  ///< of `known`: whom that one called is not known here
 
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal);
   Ref<SendNode> find_send(int64_t message);
@@ -142,7 +141,7 @@ void end_pass(PassState& pass, std::exception_ptr why);
 /// Whether the pass needs that peer, or gradients for one of those sends.
 bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends);
 
-/// Sends a message whose answer nobody waits for.
-void send_and_forget(Agent& agent, WorkerId to, rpc::Kind kind, Message message);
+/// Sends a message whose answer nobody waits for. `on_error` runs, shortly, when it does not arrive.
+void send_and_forget(Agent& agent, WorkerId to, rpc::Kind kind, Message message, rpc::Task on_error = {});
 
 }  // namespace weft::dist_autograd::detail

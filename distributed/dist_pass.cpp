@@ -20,12 +20,13 @@ std::string seconds_text(Duration d) {
 /// Counts down a request under way.
 class Answered final : public rpc::ReplySink {
  public:
-  explicit Answered(std::shared_ptr<PassState> pass) : pass_(std::move(pass)) {}
-  void on_reply(Agent&, WorkerId, Message) noexcept override { pass_->answered(); }
+  Answered(std::shared_ptr<PassState> pass, Kind kind) : pass_(std::move(pass)), kind_(kind) {}
+  void on_reply(Agent&, WorkerId from, Message) noexcept override { pass_->answered(from, kind_); }
   void on_error(std::exception_ptr error) noexcept override { pass_->fail(std::move(error)); }
 
  private:
   std::shared_ptr<PassState> pass_;
+  const Kind kind_;
 };
 
 }  // namespace
@@ -66,15 +67,22 @@ void PassState::mark_all_sends() {
     MutexLock lock(context->mutex);
     for (auto& [number, node] : context->sends) sends.push_back(node);
   }
-  for (const Ref<SendNode>& node : sends) {
-    {
-      MutexLock lock(mutex_);
-      awaited_[node->message] = SlotSet(node->edges().size(), true);
-    }
-    mark(std::span(node->edges().data(), node->edges().size()));
-    to.insert(node->to);
+  {
+    MutexLock lock(mutex_);
+    for (const Ref<SendNode>& node : sends) awaited_[node->message] = SlotSet(node->edges().size(), true);
   }
-  for (const WorkerId peer : to) check_there(peer);
+  // A loss from here on ends the pass; a send to a worker that was lost before is no part of it.
+  const auto agent = context->table.agent();
+  for (const Ref<SendNode>& node : sends) to.insert(node->to);
+  std::erase_if(to, [&](WorkerId peer) { return !agent->is_lost(peer); });
+  for (const Ref<SendNode>& node : sends) {
+    if (to.count(node->to) == 0) {
+      mark(std::span(node->edges().data(), node->edges().size()));
+      continue;
+    }
+    MutexLock lock(mutex_);
+    awaited_.erase(node->message);
+  }
 }
 
 void PassState::check_there(WorkerId peer) const {
@@ -213,13 +221,14 @@ void PassState::request(WorkerId to, Kind kind, Message message, const char* wha
     ++outstanding_;
     engaged_.insert(to);
   }
-  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what}, std::make_unique<Answered>(shared_from_this()));
+  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what}, std::make_unique<Answered>(shared_from_this(), kind));
 }
 
-void PassState::answered() {
+void PassState::answered(WorkerId from, Kind kind) {
   {
     MutexLock lock(mutex_);
     --outstanding_;
+    if (kind == Kind::kPassDone) engaged_.erase(from);  // it may go now
     progress_ = runtime->now();
   }
   check_done();

@@ -37,7 +37,7 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   /// A request of this pass; the pass is not done before it is answered. It has no time limit: a healthy worker may compute for long, and a
   /// dead one ends the call by its lease. Throws: the error that ended the pass.
   void request(WorkerId to, rpc::Kind kind, Message message, const char* what);
-  void answered();
+  void answered(WorkerId from, rpc::Kind kind);
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override;
 
   // ---- the end

@@ -76,10 +76,12 @@ void finish_marking(PassState& pass) {
 }
 
 void Marked::settle(const std::set<WorkerId>& workers, std::exception_ptr error) noexcept {
-  try {
-    for (const WorkerId w : workers) pass_->engage(w);  // first: whoever ends the marking, or the pass, knows them
-  } catch (...) {
-    if (!error) error = std::current_exception();
+  for (const WorkerId w : workers) {  // first: whoever ends the marking, or the pass, knows them
+    try {
+      pass_->engage(w);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
   }
   {
     MutexLock lock(pass_->marking);

@@ -7,6 +7,9 @@
 //   rt.post([&] { ... event.wait(); ... });   // blocking is a switch to another fiber
 //   rt.run_until_idle();                      // or run_for(2s); an Event::wait outside any fiber drives the tasks as well
 //
+// A task that holds a lock which is not a Mutex (sync.h) must not be switched out: user code in simulation that calls the library under such
+// a lock takes preempt = 0.
+//
 // Time stands still while anything can run, then jumps to the next timer or deadline. Where an Event is waited for without a
 // deadline and nothing can run and no timer is set, the wait (or run_until_idle) throws Deadlock and names the waits.
 #pragma once

@@ -5,6 +5,8 @@
 
 #include <mutex>
 
+#include <weft/kernels/error.h>
+
 #if defined(__clang__)
 #define WEFT_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -31,7 +33,7 @@ struct LockWatch {
   void (*released)(void*) = nullptr;  ///< called when it has given back the last one
   void* scheduler = nullptr;
 };
-inline constinit thread_local LockWatch* lock_watch = nullptr;  ///< null outside simulated tasks
+WEFT_API inline constinit thread_local LockWatch* lock_watch = nullptr;  ///< null outside simulated tasks
 
 /// Keeps a simulated task from being switched out while it holds a lock of another kind.
 class KeepRunning {

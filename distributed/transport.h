@@ -177,7 +177,8 @@ class WEFT_API Transport {
   /// What has passed to and from one peer.
   virtual PeerCounters counters(WorkerId peer) const = 0;
 
-  /// Sends what is queued to connected peers and waits until they have read it, for at most `linger`; then ends all connections and threads.
+  /// Sends what is queued to connected peers that do not close too, and waits until they have read it, for at most `linger`; then ends all
+  /// connections and threads.
   /// No callback runs after it returned. Idempotent.
   virtual void close(Duration linger = std::chrono::seconds(2)) = 0;
 };

@@ -210,6 +210,21 @@ TEST(Agent, a_watched_peer_is_lost_without_any_call) {
   c.agent(0)->watch(WorkerId{1}, -1);
 }
 
+TEST(Agent, a_silent_peer_is_lost_within_a_lease_however_often_it_is_watched_anew) {
+  Cluster c({.size = 2});
+  c.run(0, [] { rpc_sync<note>("worker1", 1); });
+  c.agent(0)->watch(WorkerId{1}, +1);
+  c.sim().run_for(1s);
+  c.net().add_rule({.from = WorkerId{1}});
+  for (int i = 0; i < 7; ++i) {
+    c.sim().run_for(2s);
+    c.agent(0)->watch(WorkerId{1}, +1);
+    c.agent(0)->watch(WorkerId{1}, -1);
+  }
+  EXPECT_TRUE(c.agent(0)->is_lost(WorkerId{1}));
+  c.agent(0)->watch(WorkerId{1}, -1);
+}
+
 TEST(Agent, a_call_begun_while_its_worker_stops_ends_and_keeps_nothing_alive) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     std::weak_ptr<Agent> watched;
