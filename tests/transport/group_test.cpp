@@ -266,7 +266,7 @@ TEST(Spawn, a_process_that_was_not_spawned_has_no_spawned_rank) {
     FILE* file = std::fopen(std::getenv("WEFT_TEST_FILE"), "w");
     std::fputs(text.c_str(), file);
     std::fclose(file);
-    rt->sleep_for(300ms);  // time for the grandchild to set itself up
+    rt->sleep_for(1500ms);  // time for the grandchild to set itself up
     raise(SIGKILL);
   }
   rt->sleep_for(60s);

@@ -252,7 +252,7 @@ TEST(Grpc, plain_tcp_beyond_loopback_needs_consent) {
 
 TEST(Grpc, a_full_queue_refuses_and_wait_writable_ends_when_there_is_room) {
   auto rt = make_threaded_runtime();
-  End a(rt, {.id = WorkerId{0}, .connect_timeout = 100ms, .limits = {.max_queued_messages = 2}});
+  End a(rt, {.id = WorkerId{0}, .connect_timeout = 3s, .limits = {.max_queued_messages = 2}});
   a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", free_port())}});
   a.t->send(WorkerId{1}, 1, "x");
   a.t->send(WorkerId{1}, 1, "x");
