@@ -67,6 +67,9 @@ std::shared_ptr<void> Outcome::box() {
 namespace detail {
 
 const FunctionEntry* add_function(FunctionEntry entry) {
+  // At a first use, inside the initialisation of a static variable: a simulated task is not switched out there, and draws nothing that a
+  // second run in the same process would not.
+  const inner::KeepRunning whole;
   MutexLock lock(registry().mutex);
   auto& kept = registry().by_id[entry.id];
   if (kept && (kept->prepare != entry.prepare || kept->name != entry.name))
