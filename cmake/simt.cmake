@@ -19,3 +19,10 @@ endif()
 target_compile_definitions(weft_simt PUBLIC WEFT_SIMT)
 target_include_directories(weft_simt PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(weft_simt PUBLIC weft_core)
+
+# In place of cuBLASLt and cuDNN: plain loops, and none.
+file(GLOB plain_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/simt/plain/*.cpp)
+add_library(weft_simt_plain OBJECT ${plain_files})
+weft_warnings(weft_simt_plain)
+target_compile_options(weft_simt_plain PRIVATE -O1)
+target_link_libraries(weft_simt_plain PUBLIC weft_simt)
