@@ -146,8 +146,8 @@ class WEFT_API Backend {
 
   // Lists of tensors in one call.
   /// One pass of the update rule over every tensor (step.h), all of `dtype`. While recording(), `next` makes the functors of each replay; without it
-  /// all replays use those of `tensors`.
-  virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr) = 0;
+  /// all replays use those of `tensors`. `skip` (or null) is a number on the device: where it is not 0 when the step's turn comes, values stay as they are.
+  virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr, const double* skip = nullptr) = 0;
   /// out[i] = sum over tensor i of |x|^p in float64 (p = infinity: max |x|); contiguous views.
   virtual void powers(Context&, double p, std::span<const View> xs, double* out) = 0;
   /// x *= factor for every tensor.
@@ -155,6 +155,10 @@ class WEFT_API Backend {
   /// norm (float64, one number) = the p-norm of all xs together, from their powers added in order; x *= min(1, max_norm / (norm + 1e-6)).
   /// Where results come later, the norm does too: nothing waits.
   virtual void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) = 0;
+  /// x *= state's inverse for every tensor; state's nonfinite = 1 where a result is not finite. state: float64 [4], a LossScale (loss_scale.h).
+  virtual void unscale(Context&, std::span<const View> xs, View state) = 0;
+  /// LossScale::update.
+  virtual void update_scale(Context&, double growth, double backoff, int64_t interval, View state) = 0;
 
   /// Waits until everything issued so far is done.
   virtual void synchronize() = 0;

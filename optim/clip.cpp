@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <weft/autograd/grad_mode.h>
+#include <weft/autograd/ops.h>
 #include <weft/kernels/backend.h>
 #include <weft/kernels/norm.h>
 #include <weft/tensor/factories.h>
@@ -27,6 +28,32 @@ Batch& batch_of(std::vector<Batch>& batches, Device device) {
     if (b.device == device) return b;
   return batches.emplace_back(Batch{device});
 }
+
+/// Gradients for kernels that change them in place: those with gaps or in another order by way of copies.
+class InPlace {
+ public:
+  explicit InPlace(std::span<const Tensor> grads) : grads_(grads), dense_(grads.size()) {
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const Tensor& g = grads[i];
+      if (!g.defined()) continue;
+      if (!g.is_contiguous()) dense_[i] = g.detach().contiguous();
+      batch_of(batches, g.device()).views.push_back((dense_[i].defined() ? dense_[i] : g).view_of());
+    }
+  }
+  /// After the kernels were issued.
+  void finish() const {
+    NoGrad guard;
+    for (size_t i = 0; i < grads_.size(); ++i) {
+      if (dense_[i].defined()) Tensor(grads_[i]).copy_(dense_[i]);
+      else if (grads_[i].defined()) grads_[i].body().storage->bump_version();
+    }
+  }
+  std::vector<Batch> batches;
+
+ private:
+  std::span<const Tensor> grads_;
+  std::vector<Tensor> dense_;
+};
 
 }  // namespace
 
@@ -64,46 +91,38 @@ double total_norm(std::span<const double> powers, double p) {
 double clip_factor(double total, double max_norm) { return weft::clip_factor(total, max_norm); }
 
 void scale_grads(std::span<const Tensor> grads, double factor) {
-  NoGrad guard;
-  std::vector<Batch> batches;
-  for (const Tensor& g : grads) {
-    if (!g.defined()) continue;
-    if (!g.is_contiguous()) {
-      Tensor(g).mul_(factor);
-      continue;
-    }
-    batch_of(batches, g.device()).views.push_back(g.view_of());
-    g.body().storage->bump_version();
-  }
+  const InPlace parts(grads);
   Context context;
-  for (const Batch& batch : batches) backend(batch.device).scale(context, factor, batch.views);
+  for (const Batch& batch : parts.batches) backend(batch.device).scale(context, factor, batch.views);
+  parts.finish();
 }
 
 Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p) {
   check_clip_norm(max_norm, p);
   const std::vector<Tensor> grads = gradients(params);
-  std::vector<Batch> batches;
-  std::vector<Tensor> dense(grads.size());  // copies of those with gaps or in another order
-  for (size_t i = 0; i < grads.size(); ++i) {
-    const Tensor& g = grads[i];
-    if (!g.defined()) continue;
-    if (!g.is_contiguous()) dense[i] = g.detach().contiguous();
-    batch_of(batches, g.device()).views.push_back((dense[i].defined() ? dense[i] : g).view_of());
-  }
-  if (batches.size() != 1) {  // parts that only the host can bring together
+  const InPlace parts(grads);
+  if (parts.batches.size() != 1) {  // only the host can bring them together
     const double total = total_norm(grad_powers(grads, p), p);
     scale_grads(grads, clip_factor(total, max_norm));
     return scalar_tensor(total, {.dtype = kFloat64});
   }
-  Tensor norm = empty({}, {.dtype = kFloat64, .device = batches[0].device});
-  for (const Tensor& g : grads)
-    if (g.defined() && g.is_contiguous()) g.body().storage->bump_version();
+  Tensor norm = empty({}, {.dtype = kFloat64, .device = parts.batches[0].device});
   Context context;
-  backend(batches[0].device).clip_norm(context, max_norm, p, batches[0].views, norm.view_of());
-  NoGrad guard;
-  for (size_t i = 0; i < grads.size(); ++i)
-    if (dense[i].defined()) Tensor(grads[i]).copy_(dense[i]);
+  backend(parts.batches[0].device).clip_norm(context, max_norm, p, parts.batches[0].views, norm.view_of());
+  parts.finish();
   return norm;
+}
+
+void unscale_grads(std::span<const Tensor> grads, const Tensor& state) {
+  const InPlace parts(grads);
+  Context context;
+  NoGrad guard;
+  for (const Batch& batch : parts.batches) {
+    const Tensor there = state.to(batch.device);
+    backend(batch.device).unscale(context, batch.views, there.view_of());
+    if (!there.is_same(state)) state.select(0, 2).copy_(maximum(state.select(0, 2), there.select(0, 2).to(state.device())));
+  }
+  parts.finish();
 }
 
 double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p, bool error_if_nonfinite) {

@@ -33,5 +33,8 @@ WEFT_API double total_norm(std::span<const double> powers, double p = 2);
 WEFT_API double clip_factor(double total, double max_norm);
 /// g *= factor for every defined gradient, in one backend call.
 WEFT_API void scale_grads(std::span<const Tensor> grads, double factor);
+/// g /= scale for every defined gradient, with a mark in `state` where a result is not finite; nothing waits where they lie on state's device.
+/// state: float64 [4], a LossScale (kernels/loss_scale.h).
+WEFT_API void unscale_grads(std::span<const Tensor> grads, const Tensor& state);
 
 }  // namespace weft::optim

@@ -2,22 +2,42 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 #include <weft/autograd/ops.h>
+#include <weft/kernels/backend.h>
+#include <weft/kernels/loss_scale.h>
 #include <weft/optim/clip.h>
 #include <weft/optim/optimizer.h>
+#include <weft/tensor/factories.h>
 
 namespace weft::optim {
 
-GradScaler::GradScaler(const Options& options) : options_(options), scale_(options.init_scale) {
+GradScaler::GradScaler(const Options& options) : options_(options), state_(zeros({4}, {.dtype = kFloat64})) {
   if (!(options.init_scale > 0) || !std::isfinite(options.init_scale)) throw ValueError(str("GradScaler: init_scale must be positive, got ", options.init_scale));
   if (!(options.growth > 1)) throw ValueError(str("GradScaler: growth must be above 1, got ", options.growth));
   if (!(options.backoff > 0 && options.backoff < 1)) throw ValueError(str("GradScaler: backoff must lie in (0, 1), got ", options.backoff));
   if (options.growth_interval < 1) throw ValueError(str("GradScaler: growth_interval must be at least 1, got ", options.growth_interval));
+  load_state({options.init_scale, 0});
 }
 
-Tensor GradScaler::scale(const Tensor& loss) const { return options_.enabled ? loss * scale_ : loss; }
+void GradScaler::bring_state_to(Device device) {
+  if (std::exchange(placed_, true)) return;
+  Context context;
+  if (backend(device).recording(context)) {
+    placed_ = false;
+    throw ValueError("GradScaler: scale a loss once before a graph records it; each replay would begin with the first scale");
+  }
+  state_ = state_.to(device);
+}
+
+Tensor GradScaler::scale(const Tensor& loss) {
+  if (!options_.enabled) return loss;
+  bring_state_to(loss.device());
+  const Tensor wide = loss.dtype() == kFloat16 || loss.dtype() == kBFloat16 ? loss.to(kFloat32) : loss;
+  const Tensor now = state_.select(0, 0);
+  return wide * (wide.dtype() == kFloat64 ? now.clone() : now.to(wide.dtype())).to(wide.device());  // a copy: update() changes the state
+}
 
 bool GradScaler::was_unscaled(const Tensor& param) const { return std::find(unscaled_.begin(), unscaled_.end(), &param.body()) != unscaled_.end(); }
 
@@ -28,40 +48,43 @@ void GradScaler::unscale(std::span<const Tensor> params) {
     if (was_unscaled(p)) throw ValueError("GradScaler: unscale was called twice for a parameter before update");
     if (p.grad().defined()) grads.push_back(p.grad());
   }
+  if (!grads.empty()) bring_state_to(grads[0].device());
   for (const Tensor& p : params) unscaled_.push_back(&p.body());
-  scale_grads(grads, 1 / scale_);
-  for (const double largest : grad_powers(grads, std::numeric_limits<double>::infinity())) nonfinite_ = nonfinite_ || !std::isfinite(largest);
+  unscale_grads(grads, state_);
   seen_ = true;
 }
 
-bool GradScaler::step(Optimizer& optimizer) {
-  if (options_.enabled) {
-    std::vector<Tensor> rest;
-    for (const Tensor& p : optimizer.parameters())
-      if (!was_unscaled(p)) rest.push_back(p);
-    if (!rest.empty()) unscale(rest);
-    if (nonfinite_) return false;
+void GradScaler::step(Optimizer& optimizer) {
+  if (!options_.enabled) return optimizer.step();
+  std::vector<Tensor> rest, grads;
+  for (const Tensor& p : optimizer.parameters()) {
+    if (!was_unscaled(p)) rest.push_back(p);
+    grads.push_back(p.grad());
   }
-  optimizer.step();
-  return true;
+  if (!rest.empty()) unscale(rest);
+  optimizer.step(grads, state_.select(0, 2));
 }
 
 void GradScaler::update() {
   unscaled_.clear();
   if (!options_.enabled || !std::exchange(seen_, false)) return;
-  if (std::exchange(nonfinite_, false)) {
-    scale_ *= options_.backoff;
-    good_steps_ = 0;
-  } else if (++good_steps_ == options_.growth_interval) {
-    if (const double grown = scale_ * options_.growth; std::isfinite(static_cast<float>(grown))) scale_ = grown;
-    good_steps_ = 0;
-  }
+  Context context;
+  backend(state_.device()).update_scale(context, options_.growth, options_.backoff, options_.growth_interval, state_.view_of());
+  state_.body().storage->bump_version();
+}
+
+double GradScaler::scale() const { return options_.enabled ? state_.select(0, 0).item<double>() : 1; }
+bool GradScaler::found_nonfinite() const { return state_.select(0, 2).item<double>() != 0; }
+GradScaler::State GradScaler::state() const {
+  const std::vector<double> all = state_.to_vector<double>();
+  return {all[0], static_cast<int64_t>(all[3])};
 }
 
 void GradScaler::load_state(const State& state) {
   if (!(state.scale > 0) || !std::isfinite(state.scale) || state.good_steps < 0) throw ValueError(str("GradScaler: a scale of ", state.scale, " after ", state.good_steps, " good steps is no state"));
-  scale_ = state.scale;
-  good_steps_ = state.good_steps;
+  LossScale loaded{0, 0, 0, static_cast<double>(state.good_steps)};
+  loaded.set(state.scale);
+  state_.copy_(tensor({loaded.scale, loaded.inverse, loaded.nonfinite, loaded.good_steps}, {.dtype = kFloat64}));
 }
 
 }  // namespace weft::optim

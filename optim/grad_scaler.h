@@ -5,6 +5,8 @@
 //   scaler.unscale(opt.parameters());            // optional: before clipping
 //   scaler.step(opt);
 //   scaler.update();
+// The scale lies on the loss's device and nothing here waits for that: the device itself leaves a step out. All of it may be recorded in a cuda::Graph
+// once it has run before.
 // Source: Micikevicius et al. 2018, "Mixed precision training".
 #pragma once
 
@@ -36,27 +38,32 @@ class WEFT_API GradScaler {
   GradScaler() : GradScaler(Options()) {}
   /// Throws: ValueError for an option out of range.
   explicit GradScaler(const Options& options);
+  GradScaler(GradScaler&&) = default;
+  GradScaler& operator=(GradScaler&&) = default;
 
-  /// loss * scale(), recorded.
-  Tensor scale(const Tensor& loss) const;
+  /// loss * scale(), recorded; float32 for a loss of a half type, which has no room for the scale.
+  Tensor scale(const Tensor& loss);
   /// Divides the gradients by scale() and looks for ones that are not finite. Throws: ValueError when called twice before update().
   void unscale(std::span<const Tensor> params);
-  /// Steps the optimizer unless a gradient is not finite; unscales its gradients first unless that has been done. Returns whether it stepped.
-  bool step(Optimizer& optimizer);
+  /// Steps the optimizer unless a gradient is not finite; unscales its gradients first unless that has been done. found_nonfinite() tells which.
+  void step(Optimizer& optimizer);
   /// Adjusts the scale after the steps of one iteration.
   void update();
 
-  double scale() const { return options_.enabled ? scale_ : 1; }
-  bool found_nonfinite() const { return nonfinite_; }
-  State state() const { return {scale_, good_steps_}; }
+  // These wait for the device.
+  double scale() const;
+  /// Whether a gradient since the last update() was not finite.
+  bool found_nonfinite() const;
+  State state() const;
+  /// Throws: ValueError for a scale that is not positive or a negative count.
   void load_state(const State& state);
 
  private:
   bool was_unscaled(const Tensor& param) const;
+  void bring_state_to(Device device);
   Options options_;
-  double scale_;
-  int64_t good_steps_ = 0;
-  bool nonfinite_ = false;
+  Tensor state_;                          // float64 [4], a LossScale (kernels/loss_scale.h)
+  bool placed_ = false;                   // state_ lies where the first loss or gradient did
   bool seen_ = false;                     // gradients since the last update
   std::vector<const void*> unscaled_;     // bodies of the parameters whose gradients are plain again
 };

@@ -1,6 +1,6 @@
 // The step, told once for all rules:
 //   1. check every gradient before anything changes;
-//   2. make missing state (zeros) and the functors, count the step;
+//   2. put the counts of skipped steps right, make missing state (zeros) and the functors, count the step;
 //   3. take the locks of concurrent parameters in address order; where a storage is still saved by a graph, give the new value a fresh
 //      block (copy on write), else write in place;
 //   4. one backend call per dtype; swap the fresh blocks in, bump versions, drop the locks.
@@ -34,6 +34,14 @@ class FunctorBuffer {
 }  // namespace
 
 Optimizer::~Optimizer() = default;
+
+Optimizer::Unsettled Optimizer::unsettled(const Tensor& skip, std::vector<size_t> params) {
+  if (skip.device().is_cpu()) return {skip.clone(), nullptr, std::move(params)};
+  auto known = std::make_shared<cuda::Event>(skip.device());
+  const Tensor told = skip.to(kCpu, true);
+  known->record();
+  return {told, std::move(known), std::move(params)};
+}
 
 void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
   if (params.empty()) throw ValueError("optimizer: the parameter list is empty");
@@ -90,7 +98,17 @@ void Optimizer::check_recorded(size_t i) const {
     throw ValueError(str(name(), ": parameter ", i, " is still saved for a backward pass; a recorded step can only write in place"));
 }
 
-NextStep Optimizer::next_of(std::vector<size_t> recorded) {
+void Optimizer::settle(const Tensor& replayed) const {
+  std::erase_if(unsettled_, [&](const Unsettled& step) {
+    if (step.known) step.known->synchronize();
+    else if (replayed.defined() && !step.skip.is_same(replayed)) return false;
+    if (step.skip.item<double>() != 0)
+      for (const size_t i : step.params) --slots_[i].steps;
+    return true;
+  });
+}
+
+NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
   std::vector<Variant> variants;
   std::vector<Tensor> params;  // and their state: the graph's kernels go on writing there
   std::vector<std::vector<Tensor>> states;
@@ -99,7 +117,7 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded) {
     params.push_back(params_[i].detach());
     states.push_back(slots_[i].state);
   }
-  return [this, alive = std::weak_ptr<bool>(alive_), recorded = std::move(recorded), variants = std::move(variants), params = std::move(params),
+  return [this, alive = std::weak_ptr<bool>(alive_), skip, recorded = std::move(recorded), variants = std::move(variants), params = std::move(params),
           states = std::move(states)](std::span<void* const> functors) {
     if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
     const std::lock_guard<std::mutex> own(mutex_);
@@ -110,15 +128,18 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded) {
       if (!same)
         throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", recorded[k], " or its state lies elsewhere, or its rule is another one"));
     }
+    settle(skip);
     for (size_t k = 0; k < recorded.size(); ++k) {
       Slot& slot = slots_[recorded[k]];
       construct(functors[k], slot.group, ++slot.steps);
     }
+    if (skip.defined()) unsettled_.push_back({skip, nullptr, recorded});
   };
 }
 
-void Optimizer::step(std::span<const Tensor> grads) {
+void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   check(grads);
+  if (skip.defined() && (skip.numel() != 1 || skip.dtype() != kFloat64)) throw ValueError(str(name(), ": skip must be one float64 number, is ", skip.sizes(), " of ", skip.dtype()));
   std::lock_guard<std::mutex> own(mutex_);
   Context context;
 
@@ -135,8 +156,13 @@ void Optimizer::step(std::span<const Tensor> grads) {
   std::vector<size_t> active;
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i].defined()) active.push_back(i);
-  for (const size_t i : active)
-    if (backend(params_[i].device()).recording(context)) check_recorded(i);
+  bool waits = true;
+  for (const size_t i : active) {
+    if (!backend(params_[i].device()).recording(context)) continue;
+    check_recorded(i);
+    waits = false;  // nothing may wait meanwhile; the replay settles
+  }
+  if (waits) settle();
   std::vector<size_t> by_address = active;
   std::sort(by_address.begin(), by_address.end(), [&](size_t a, size_t b) { return params_[a].body_ptr() < params_[b].body_ptr(); });
   std::vector<std::unique_lock<std::mutex>> guards;
@@ -180,14 +206,18 @@ void Optimizer::step(std::span<const Tensor> grads) {
 
   for (const Batch& b : batches) {
     Backend& device = backend(b.device);
-    device.step(context, *b.kernel, b.dtype, b.tensors, device.recording(context) ? next_of(b.params) : nullptr);
+    const bool recording = device.recording(context);
+    const Tensor there = skip.defined() ? recording ? skip.to(b.device).clone() : skip.to(b.device) : Tensor();  // a replay's is read after the next began
+    device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr, there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
     ++kernel_calls_;
+    if (skip.defined() && !recording) unsettled_.push_back(unsettled(there, b.params));
   }
   for (Fresh& f : fresh) swap_storage(params_[f.param], std::move(f.storage));
   for (const size_t i : active) params_[i].body().storage->bump_version();
 }
 
 StateDict Optimizer::state_dict() const {
+  settle();
   StateDict out;
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].steps == 0) continue;
@@ -201,6 +231,7 @@ StateDict Optimizer::state_dict() const {
 }
 
 void Optimizer::load_state_dict(const StateDict& state) {
+  settle();
   std::vector<Slot> loaded = slots_;
   std::vector<std::pair<size_t, double>> rates;
   for (Slot& slot : loaded) {

@@ -27,7 +27,7 @@
 
 #include <weft/kernels/step.h>
 #include <weft/kernels/step_cpu.h>
-#include <weft/tensor/tensor.h>
+#include <weft/tensor/cuda.h>
 
 namespace weft::optim {
 
@@ -50,8 +50,10 @@ class WEFT_API Optimizer {
   /// One update from the parameters' grad().
   void step();
   /// One update from the given gradients, one per parameter in order of parameters(); undefined means absent.
+  /// With `skip`, a float64 number on any device: unless that is not 0 when the step's turn comes there. Nothing waits for it; the step counts are
+  /// put right when they are next used.
   /// Throws: ValueError for a list of another length, ShapeError / DTypeError naming the parameter; nothing is changed then.
-  void step(std::span<const Tensor> grads);
+  void step(std::span<const Tensor> grads, const Tensor& skip = Tensor());
   void zero_grad() const;
 
   /// Every parameter, group after group.
@@ -63,7 +65,10 @@ class WEFT_API Optimizer {
   void set_lr(double lr) { for (size_t g = 0; g < groups(); ++g) set_lr(g, lr); }
   virtual const char* name() const = 0;
   /// Number of steps that parameter i has taken.
-  int64_t steps(size_t i) const { return slots_.at(i).steps; }
+  int64_t steps(size_t i) const {
+    settle();
+    return slots_.at(i).steps;
+  }
   /// Number of backend calls made by steps so far (one per step and dtype).
   int64_t kernel_calls() const { return kernel_calls_; }
 
@@ -85,11 +90,21 @@ class WEFT_API Optimizer {
     int64_t steps = 0;
     std::vector<Tensor> state;
   };
+  /// A step that was counted although its `skip` was not known.
+  struct Unsettled {
+    Tensor skip;                         // of a recorded step: what its last replay left on the device
+    std::shared_ptr<cuda::Event> known;  // else on the host, once this has passed
+    std::vector<size_t> params;
+  };
+  static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
   void check(std::span<const Tensor> grads) const;
   void check_recorded(size_t i) const;
-  NextStep next_of(std::vector<size_t> recorded);
+  NextStep next_of(std::vector<size_t> recorded, const Tensor& skip);
+  /// Takes the skipped steps out of the counts; with `replayed`, leaves those of other recorded steps for their own turn.
+  void settle(const Tensor& replayed = Tensor()) const;
   std::vector<Tensor> params_;
-  std::vector<Slot> slots_;
+  mutable std::vector<Slot> slots_;
+  mutable std::vector<Unsettled> unsettled_;
   std::mutex mutex_;
   int64_t kernel_calls_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // recorded steps may outlive this object

@@ -1,11 +1,14 @@
 // The forwarding methods of the CPU backend; see cpu_backend.h.
 #include <weft/kernels/cpu/cpu_backend.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include <weft/kernels/cpu/allocator.h>
 #include <weft/kernels/cpu/isa_table.h>
+#include <weft/kernels/loss_scale.h>
 #include <weft/kernels/norm.h>
 
 namespace weft::kernels {
@@ -106,8 +109,10 @@ class CpuBackend final : public Backend {
     isa_table().rnn_backward(layer, in, out, dy, dhn, dcn, grads);
   }
 
-  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep&) override {
-    isa_table().step(kernel, dtype, tensors);
+  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep&, const double* skip) override {
+    if (!skip || *skip == 0) return isa_table().step(kernel, dtype, tensors);
+    for (const StepTensor& t : tensors)
+      if (t.out) std::memcpy(t.out, t.param, static_cast<size_t>(t.numel * size_of(dtype)));
   }
   void powers(Context&, double p, std::span<const View> xs, double* out) override { isa_table().powers(p, xs, out); }
   void scale(Context&, double factor, std::span<const View> xs) override { isa_table().scale(factor, xs); }
@@ -119,6 +124,15 @@ class CpuBackend final : public Backend {
     *norm.as<double>() = sum.norm();
     isa_table().scale(clip_factor(sum.norm(), max_norm), xs);
   }
+  void unscale(Context&, std::span<const View> xs, View state) override {
+    auto& found = *state.as<LossScale>();
+    isa_table().scale(found.inverse, xs);
+    std::vector<double> largest(xs.size());
+    isa_table().powers(std::numeric_limits<double>::infinity(), xs, largest.data());
+    for (const double x : largest)
+      if (!std::isfinite(x)) found.nonfinite = 1;
+  }
+  void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override { state.as<LossScale>()->update(growth, backoff, interval); }
 
   void synchronize() override {}
 };

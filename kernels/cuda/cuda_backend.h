@@ -92,10 +92,12 @@ class CudaBackend final : public Accelerator {
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) override;
   void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn, const RnnGrads&) override;
-  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr) override;
+  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr, const double* skip = nullptr) override;
   void powers(Context&, double p, std::span<const View> xs, double* out) override;
   void scale(Context&, double factor, std::span<const View> xs) override;
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
+  void unscale(Context&, std::span<const View> xs, View state) override;
+  void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override;
   void synchronize() override;
   bool recording(const Context&) const override;
 

@@ -2,12 +2,14 @@
 //   powers: 4 bytes per float; a block folds a chunk in double, a second launch folds the chunks of each tensor in order, so that a tensor's
 //     result does not depend on the list it stands in;
 //   scale: 8 bytes per float, in place (=), one launch;
-//   clip_norm: both, with the norm and the factor made on the device in between: three launches, and nothing is written where the factor is 1.
+//   unscale: 8 bytes per float, in place, one launch, with a mark on the device where a result is not finite;
+//   clip_norm: the first two, with the norm and the factor made on the device in between: three launches, and nothing is written where the factor is 1.
 #include <cmath>
 #include <vector>
 
 #include <weft/kernels/cuda/list.h>
 #include <weft/kernels/cuda/rows.h>
+#include <weft/kernels/loss_scale.h>
 #include <weft/kernels/norm.h>
 
 namespace weft::cuda {
@@ -158,6 +160,45 @@ struct Scaled {
   }
 };
 
+struct Unscale {
+  List list;
+  LossScale* state;
+  static constexpr bool kIndependent = true;
+  WEFT_DEVICE void operator()(Thread t) const {
+    const Chunk chunk = list.chunks[t.block()];
+    const Entry x = list.tensors[chunk.tensor];
+    const int64_t begin = chunk.number * kLength, n = x.numel - begin < kLength ? x.numel - begin : kLength;
+    bool nonfinite = false;
+    with_type<double>(x.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      using C = Compute<T>;
+      const C f = static_cast<C>(state->inverse);
+      const Line<T> line{static_cast<T*>(x.data) + begin, 1};
+      deal<T, 4>(
+          t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+          [&](int64_t k, auto many, const auto& loaded) {
+            auto v = numbers<C>(loaded);
+            WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+              v.v[i] *= f;
+              nonfinite = nonfinite || !(std::fabs(convert<C>(convert<T>(v.v[i]))) <= std::numeric_limits<C>::max());
+            }
+            write(line, k, v);
+          });
+    });
+    if (nonfinite) state->nonfinite = 1;  // whoever writes writes the same
+  }
+};
+
+struct UpdateScale {
+  LossScale* state;
+  double growth, backoff;
+  int64_t interval;
+  static constexpr bool kIndependent = true;
+  WEFT_DEVICE void operator()(Thread t) const {
+    if (t.id() == 0) state->update(growth, backoff, interval);
+  }
+};
+
 void launch_powers(void* stream, const List& list, double p, double* partial) {
   launch(stream, "powers", {.blocks = list.chunk_count, .threads = 256, .shared = fold_bytes<double>()}, Powers{list, p, partial});
 }
@@ -192,6 +233,18 @@ void CudaBackend::clip_norm(Context& c, double max_norm, double p, std::span<con
   launch_powers(stream_of(c), list, p, partial);
   launch(stream_of(c), "clip_factor", {.threads = 256, .shared = 256 * sizeof(double)}, ClipFactor{{list, p, partial, found}, max_norm, norm.as<double>(), factor});
   launch(stream_of(c), "clip", {.blocks = list.chunk_count}, Scaled{list, 1, factor});
+}
+
+void CudaBackend::unscale(Context& c, std::span<const View> xs, View state) {
+  enter();
+  if (xs.empty()) return;
+  const ListTable table(*this, c, xs);
+  launch(stream_of(c), "unscale", {.blocks = table.list().chunk_count}, Unscale{table.list(), state.as<LossScale>()});
+}
+
+void CudaBackend::update_scale(Context& c, double growth, double backoff, int64_t interval, View state) {
+  enter();
+  launch(stream_of(c), "update_scale", {.threads = kWarp}, UpdateScale{state.as<LossScale>(), growth, backoff, interval});
 }
 
 }  // namespace weft::cuda

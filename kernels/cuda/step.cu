@@ -26,7 +26,7 @@ bool at_border(const StepTensor& t, int states) {
 
 }  // namespace
 
-void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep& next) {
+void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep& next, const double* skip) {
   const StepCuda& form = step_cuda_form(kernel);
   enter();
   int64_t total = 0, count = 0;
@@ -55,7 +55,7 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
     table.recording()->steps.push_back(std::move(recorded));
   }
   form.launch(stream_of(c), kernel.name, dtype,
-               {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes), reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), count, length});
+               {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes), reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), skip, count, length});
 }
 
 }  // namespace weft::cuda

@@ -44,6 +44,7 @@ struct StepTable {
   const step_cuda::Row* rows = nullptr;
   const step_cuda::Chunk* chunks = nullptr;
   const unsigned char* functors = nullptr;
+  const double* skip = nullptr;  ///< null, or a number that is not 0 where nothing is to change
   int64_t chunk_count = 0, length = 0;
 };
 }  // namespace weft
@@ -107,6 +108,11 @@ template <class F, class T> struct Step {
     const Row row = table.rows[chunk.tensor];
     const F f = *reinterpret_cast<const F*>(table.functors + row.hyper);
     const int64_t begin = chunk.number * table.length, end = begin + table.length < row.numel ? begin + table.length : row.numel;
+    if (table.skip && *table.skip != 0) {
+      if (row.out != row.param)
+        for (int64_t i = begin + t.id(); i < end; i += t.count()) static_cast<T*>(row.out)[i] = static_cast<const T*>(row.param)[i];
+      return;
+    }
     int64_t rest = begin;
     if (row.packs) {
       rest = begin + (end - begin) / kPack * kPack;

@@ -24,7 +24,8 @@ TEST(GradScaler, a_power_of_two_changes_no_bit_of_the_step) {
     sum(square(a)).backward();
     plain.step();
     scaler.scale(sum(square(b))).backward();
-    EXPECT_TRUE(scaler.step(scaled));
+    scaler.step(scaled);
+    EXPECT_FALSE(scaler.found_nonfinite());
     scaler.update();
   }
   EXPECT_TRUE(equal(a, b));
@@ -36,14 +37,17 @@ TEST(GradScaler, an_overflow_skips_the_step_and_halves_the_scale) {
   GradScaler scaler({.init_scale = 8, .growth_interval = 2});
   const Tensor before = p.detach().clone();
   scaler.scale(sum(p * std::numeric_limits<double>::infinity())).backward();
-  EXPECT_FALSE(scaler.step(opt));
+  scaler.step(opt);
+  EXPECT_TRUE(scaler.found_nonfinite());
+  EXPECT_EQ(opt.steps(0), 0);
   EXPECT_TRUE(equal(p, before));
   scaler.update();
   EXPECT_EQ(scaler.scale(), 4);
   for (int i = 0; i < 2; ++i) {
     opt.zero_grad();
     scaler.scale(sum(p)).backward();
-    EXPECT_TRUE(scaler.step(opt));
+    scaler.step(opt);
+    EXPECT_FALSE(scaler.found_nonfinite());
     scaler.update();
   }
   EXPECT_EQ(scaler.scale(), 8) << "doubled after two good steps";
@@ -60,8 +64,33 @@ TEST(GradScaler, unscaling_first_lets_gradients_be_clipped) {
   EXPECT_EQ(p.grad().to_vector<float>(), (std::vector<float>{3, 3, 3}));
   EXPECT_THROW(scaler.unscale(opt.parameters()), ValueError);
   clip_grad_value(opt.parameters(), 1);
-  EXPECT_TRUE(scaler.step(opt));
+  scaler.step(opt);
+  EXPECT_FALSE(scaler.found_nonfinite());
   EXPECT_EQ(p.detach().to_vector<float>(), (std::vector<float>{1, 1, 1}));
+}
+
+TEST(GradScaler, a_skipped_step_is_not_counted_and_writes_no_copy_of_a_parameter_in_use) {
+  const Tensor p = parameter();
+  Adam opt({p}, {.lr = 0.1});
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+  const Tensor kept = sum(square(p));  // holds the parameter's block: a step writes to a fresh one
+  const std::vector<float> before = p.detach().to_vector<float>();
+  scaler.scale(sum(p * std::numeric_limits<double>::infinity())).backward();
+  scaler.step(opt);
+  scaler.update();
+  EXPECT_EQ(p.detach().to_vector<float>(), before);
+  EXPECT_TRUE(opt.state_dict().empty() || opt.state_dict()[0].first != "0.step") << "no step was taken";
+  opt.zero_grad();
+  scaler.scale(sum(p)).backward();
+  scaler.step(opt);
+  EXPECT_EQ(opt.steps(0), 1);
+  EXPECT_NE(p.detach().to_vector<float>(), before);
+}
+
+TEST(GradScaler, a_loss_of_a_half_type_is_scaled_in_float32) {
+  const Tensor loss = GradScaler().scale(ones({}, {.dtype = kFloat16}));
+  EXPECT_EQ(loss.dtype(), kFloat32);
+  EXPECT_EQ(loss.item<float>(), 65536);
 }
 
 TEST(GradScaler, disabled_it_passes_through) {
@@ -69,7 +98,8 @@ TEST(GradScaler, disabled_it_passes_through) {
   SGD opt({p}, {.lr = 1});
   GradScaler scaler({.enabled = false});
   scaler.scale(sum(p)).backward();
-  EXPECT_TRUE(scaler.step(opt));
+  scaler.step(opt);
+  EXPECT_FALSE(scaler.found_nonfinite());
   scaler.update();
   EXPECT_EQ(scaler.scale(), 1);
   EXPECT_EQ(p.detach().to_vector<float>(), (std::vector<float>{1, 1, 1}));

@@ -269,6 +269,73 @@ TEST(SimtStep, scaling_takes_one_launch) {
   device().scale(c, 0.3, {});
 }
 
+TEST(SimtStep, unscaling_agrees_with_the_cpu_and_marks_what_is_not_finite) {
+  Operand state(kFloat64, {4});
+  state.set({1024, 1.0 / 1024, 0, 5});
+  Context c;
+  const Mixed list;
+  backend(kCpu).unscale(c, list.host, state.host());
+  const int64_t before = simt::launches();
+  device().unscale(c, list.on_device, state.on_device());
+  EXPECT_EQ(simt::launches() - before, 1);
+  list.expect_same_as_cpu("unscale");
+  expect_same(state, 0, "all is finite");
+  device().unscale(c, {}, state.on_device());
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16})
+    for (const double bad : {kInf, -kInf, std::numeric_limits<double>::quiet_NaN(), 65504.0})
+      for (const size_t at : {0, 1, 20, 32}) {
+        double values[34];
+        std::fill(std::begin(values), std::end(values), 1);
+        values[at + 1] = bad;
+        Operand x(dtype, {33}, {1}, 1);
+        x.set(values);
+        state.set({0.5, 2, 0, 5});  // doubles 65504, which float16 has no room for
+        const View host[] = {x.host()}, there[] = {x.on_device()};
+        backend(kCpu).unscale(c, host, state.host());
+        device().unscale(c, there, state.on_device());
+        EXPECT_EQ(state.device_values()[2], bad == 65504 && dtype != kFloat16 ? 0 : 1) << str(dtype, " ", bad, " at ", at);
+        expect_same(state, 0, str(dtype, " ", bad));
+      }
+}
+
+TEST(SimtStep, the_scale_follows_as_on_the_cpu) {
+  Operand state(kFloat64, {4});
+  state.set({1e38, 1e-38, 0, 0});
+  Context c;
+  for (const double nonfinite : {0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0}) {
+    for (const bool there : {false, true}) {
+      Backend& b = there ? static_cast<Backend&>(device()) : backend(kCpu);
+      const View all = there ? state.on_device() : state.host();
+      View mark = all;
+      mark.data = static_cast<double*>(all.data) + 2, mark.sizes = {}, mark.strides = {};
+      b.fill(c, nonfinite, mark);
+      b.update_scale(c, 2, 0.25, 2, all);
+    }
+    expect_same(state, 0, "update");
+  }
+  EXPECT_LE(state.device_values()[0], 3.5e38) << "no scale beyond float32";
+  EXPECT_EQ(state.device_values()[2], 0);
+}
+
+TEST(SimtStep, a_skipped_step_changes_nothing_and_fills_fresh_blocks) {
+  const Device gpu(DeviceType::kCuda, 0);
+  Tensor w = tensor({1., 2., 3.}).to(gpu).requires_grad_(), v = tensor({4.}).to(gpu).requires_grad_();
+  const Tensor y = (w * w).sum();  // holds w's block
+  optim::Adam adam({w, v}, {.lr = 1});
+  const std::vector<Tensor> grads{tensor({1., 1., 1.}).to(gpu), tensor({1.}).to(gpu)};
+  EXPECT_THROW(adam.step(grads, ones({2}, {.dtype = kFloat64})), ValueError);
+  adam.step(grads, scalar_tensor(1.0, {.dtype = kFloat64, .device = gpu}));
+  EXPECT_EQ(adam.steps(0), 0);
+  EXPECT_EQ(w.detach().to(kCpu).to_vector<double>(), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(v.detach().to(kCpu).to_vector<double>(), (std::vector<double>{4}));
+  adam.step(grads, scalar_tensor(0.0, {.dtype = kFloat64}));  // on another device
+  EXPECT_EQ(adam.steps(0), 1);
+  EXPECT_EQ(adam.steps(1), 1);
+  EXPECT_NEAR(v.item<double>(), 3, 1e-6);  // a first step of Adam goes by the rate
+  y.backward();
+  EXPECT_EQ(w.grad().to(kCpu).to_vector<double>(), (std::vector<double>{2, 4, 6}));
+}
+
 TEST(SimtStep, clipping_agrees_with_the_cpu) {
   for (const double p : {2.0, 1.0, 3.0, kInf})
     for (const double most : {0.25, 1e6}) {
