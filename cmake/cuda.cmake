@@ -17,15 +17,10 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 set(WEFT_CUBLAS_DIR "" CACHE PATH "Folder with include/cublasLt.h and lib/libcublasLt.so*, for a toolkit without cuBLAS; that of a Python package, say")
 mark_as_advanced(WEFT_CUBLAS_DIR)
+include(${CMAKE_CURRENT_LIST_DIR}/cublas.cmake)
 if(NOT TARGET CUDA::cublasLt)
-  file(GLOB cublas ${WEFT_CUBLAS_DIR}/lib/libcublasLt.so*)
-  if(NOT WEFT_CUBLAS_DIR OR NOT cublas OR NOT EXISTS ${WEFT_CUBLAS_DIR}/include/cublasLt.h)
-    message(FATAL_ERROR "weft: the CUDA toolkit in ${CUDAToolkit_LIBRARY_DIR} has no cuBLAS; install it, or set WEFT_CUBLAS_DIR to a folder with include/cublasLt.h and "
-      "lib/libcublasLt.so* (now '${WEFT_CUBLAS_DIR}')")
-  endif()
-  list(GET cublas 0 cublas)
-  add_library(CUDA::cublasLt SHARED IMPORTED)
-  set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION ${cublas} INTERFACE_INCLUDE_DIRECTORIES ${WEFT_CUBLAS_DIR}/include)
+  message(FATAL_ERROR "weft: the CUDA toolkit in ${CUDAToolkit_LIBRARY_DIR} has no cuBLAS; install it, or set WEFT_CUBLAS_DIR to a folder with include/cublasLt.h and "
+    "lib/libcublasLt.so* (now '${WEFT_CUBLAS_DIR}')")
 endif()
 set(weft_cuda_libraries CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
 

@@ -24,7 +24,7 @@ endif()
 configure_package_config_file(cmake/weft-config.cmake.in ${PROJECT_BINARY_DIR}/generated/weft-config.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake
+install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake ${PROJECT_SOURCE_DIR}/cmake/cublas.cmake
   DESTINATION ${package_dir} COMPONENT dev)
 
 # A static archive carries no dependencies, so pkg-config has to name them; a shared library brings its own.
