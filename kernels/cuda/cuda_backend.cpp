@@ -19,7 +19,9 @@ bool wants_synchronous_launches() {
 }
 }  // namespace
 
-CudaBackend::CudaBackend(int index) : index_(index), processors_(runtime::properties(index).processors), synchronous_(wants_synchronous_launches()), faults_(FaultSlots::of(index)), allocator_(index) {}
+CudaBackend::CudaBackend(int index) : CudaBackend(index, runtime::properties(index)) {}
+CudaBackend::CudaBackend(int index, const runtime::Properties& properties)
+    : index_(index), processors_(properties.processors), shared_memory_(properties.shared_memory), synchronous_(wants_synchronous_launches()), faults_(FaultSlots::of(index)), allocator_(index) {}
 
 void CudaBackend::enter() const { runtime::set_device(index_); }
 Device CudaBackend::device() const { return Device(DeviceType::kCuda, index_); }

@@ -48,8 +48,14 @@ class CudaBackend final : public Accelerator {
   int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
   /// Blocks of 256 threads for n independent pieces of work: a thread each, up to what the device runs at once, beyond which threads take several.
   Grid grid_for(int64_t n) const { return {.blocks = blocks_at_once(blocks_for(n, 256))}; }
-  /// Of `needed` blocks of `threads`, as many as the device holds at once.
-  int64_t resident(int64_t needed, int threads) const { return std::min(needed, int64_t{2048 / threads} * processors_); }
+  /// Bytes of shared memory that a block may have.
+  size_t shared_memory() const { return shared_memory_; }
+  /// Of `needed` blocks of `threads` with so many bytes of shared memory, as many as the device holds at once. A processor has 1 KiB more than a block may
+  /// have, and keeps 1 KiB for each.
+  int64_t resident(int64_t needed, int threads, size_t shared = 0) const {
+    const auto fit = static_cast<int64_t>((shared_memory_ + 1024) / (shared + 1024));
+    return std::min(needed, std::min(int64_t{2048 / threads}, std::max(fit, int64_t{1})) * processors_);
+  }
 
   Device device() const override;
   void* allocate(size_t bytes) override;
@@ -132,11 +138,13 @@ class CudaBackend final : public Accelerator {
   void close_shared(void* p) noexcept override;
 
  private:
+  CudaBackend(int index, const runtime::Properties& properties);
   void complete();
   Fault* reporter_of(void* event);
 
   const int index_;
   const int processors_;
+  const size_t shared_memory_;
   const bool synchronous_;  ///< each launch is waited for: the emulation, or WEFT_CUDA_SYNC=1
   FaultSlots& faults_;
   Allocator allocator_;

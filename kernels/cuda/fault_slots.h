@@ -9,8 +9,6 @@
 
 namespace weft::cuda {
 
-inline constexpr int kMaxDevices = 128;
-
 /// The records of one device. Thread safety: every call may come from any thread.
 class FaultSlots {
  public:

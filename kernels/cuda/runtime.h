@@ -19,6 +19,7 @@ struct Properties {
   int major = 0, minor = 0;  ///< compute capability
   int processors = 0;        ///< streaming multiprocessors
   size_t memory = 0;         ///< bytes
+  size_t shared_memory = 0;  ///< bytes that a block may have, where it asks (simt.h)
 };
 
 /// Number of devices. Throws: DeviceError that says which of driver and device is missing.

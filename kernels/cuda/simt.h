@@ -11,7 +11,7 @@
 // compiler (WEFT_SIMT) for the tests, which run each body on the CPU under an emulation of blocks, warps and shared memory (tests/support/simt).
 // What both promise a body:
 //   - blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks;
-//   - shared memory is `shared` bytes, 16-byte aligned, and holds rubbish at first;
+//   - shared memory is `shared` bytes, 16-byte aligned, and holds rubbish at first; launch() asks the device for more than kPlainShared of them itself;
 //   - sync() and the warp operations (sync_warp, shuffle_*, ballot) are reached by every thread of the block or of the warp, or by none;
 //   - a body that says `static constexpr bool kIndependent = true` uses none of them.
 // A body may promise `static constexpr int kThreads`, the most threads of a block (1024 otherwise), and ask for room for `kBlocks` such blocks on a
@@ -30,10 +30,14 @@ struct Grid {
   int64_t blocks = 1;  ///< up to 2^31 - 1
   int64_t rows = 1;    ///< up to 65535
   int threads = 256;   ///< a multiple of 32, up to 1024
-  size_t shared = 0;   ///< bytes, up to 48 KiB
+  size_t shared = 0;   ///< bytes, up to what the device gives a block (shared_memory in runtime.h)
 };
 
 inline constexpr int kWarp = 32;
+/// Bytes of shared memory that every device gives a block without being asked.
+inline constexpr size_t kPlainShared = 48 << 10;
+/// Devices of a program, at most.
+inline constexpr int kMaxDevices = 128;
 /// ceil(n / d).
 constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
@@ -69,6 +73,8 @@ class Thread;
 #else
 
 #include <cuda_runtime.h>
+
+#include <atomic>
 
 #define WEFT_DEVICE __device__
 
@@ -130,12 +136,27 @@ inline void check_launch(const char* name) {
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
+/// Lets launches of the kernel on the current device have all the shared memory that it gives a block. `allowed` is of this kernel, one per device:
+/// the first launch asks, the others only look; two that ask at once ask for the same. Nothing of it goes to a stream, so a graph may be in the making.
+inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>* allowed) {
+  int device = 0, most = 0;
+  cudaGetDevice(&device);
+  if (allowed[device].load(std::memory_order_acquire)) return;
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  check_launch(name);
+  allowed[device].store(true, std::memory_order_release);
+}
 }  // namespace inner
 
 /// Starts the kernel on a stream. Throws: CudaError that names it.
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
   if constexpr (requires { Body::kIndependent; }) static_cast<void>(Body::kIndependent);  // only the emulation asks
+  if (grid.shared > kPlainShared) {
+    static std::atomic<bool> allowed[kMaxDevices];
+    inner::allow_shared(name, reinterpret_cast<const void*>(&inner::run<Body>), allowed);
+  }
   const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
   inner::run<Body><<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
   inner::check_launch(name);

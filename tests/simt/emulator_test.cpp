@@ -262,7 +262,18 @@ TEST_F(SimtEmulator, the_host_cannot_touch_device_memory) {
 TEST_F(SimtEmulator, a_grid_beyond_the_machine_is_a_fault) {
   EXPECT_THROW(launch(nullptr, "wide", {.threads = 48}, HalfAtBarrier{}), simt::Fault);
   EXPECT_THROW(launch(nullptr, "wide", {.threads = 2048}, HalfAtBarrier{}), simt::Fault);
-  EXPECT_THROW(launch(nullptr, "wide", {.threads = 32, .shared = 1 << 20}, HalfAtBarrier{}), simt::Fault);
+}
+
+TEST_F(SimtEmulator, a_block_has_as_much_shared_memory_as_the_device_gives) {
+  float* const y = block(32);
+  for (const size_t most : {kPlainShared, size_t{64} << 10, size_t{227} << 10}) {
+    simt::settings().shared_memory = most;
+    EXPECT_EQ(runtime::properties(0).shared_memory, most);
+    launch(nullptr, "wide", {.threads = 32, .shared = most}, Unset{y});
+    EXPECT_EQ(simt::last_grid().shared, most);
+    EXPECT_THROW(launch(nullptr, "wide", {.threads = 32, .shared = most + 1}, Unset{y}), simt::Fault);
+  }
+  runtime::release(y);
 }
 
 }  // namespace

@@ -34,7 +34,9 @@ int device_count() {
 Properties properties(int device) {
   cudaDeviceProp p;
   check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
-  return {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem};
+  int shared = 0;
+  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem, static_cast<size_t>(shared)};
 }
 void set_device(int device) {
   int current = -1;  // asked each time: other code of the program sets it too

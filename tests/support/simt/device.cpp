@@ -15,8 +15,8 @@ CudaBackend& device(int index) {
 }
 
 CudaBackend& device_of(int processors) {
-  static auto* const devices = new std::map<int, CudaBackend*>;
-  CudaBackend*& found = (*devices)[processors];
+  static auto* const devices = new std::map<std::pair<int, size_t>, CudaBackend*>;
+  CudaBackend*& found = (*devices)[{processors, settings().shared_memory}];
   if (!found) {
     const int before = std::exchange(settings().processors, processors);
     found = new CudaBackend(0);

@@ -186,6 +186,7 @@ Settings& settings() {
   return s;
 }
 int64_t launches() { return launch_count; }
+const Grid& last_grid() { return block_of_thread().grid; }
 
 void barrier(const Who& who) { who.block->wait_as(who.id, State::kAtBarrier); }
 
@@ -217,7 +218,7 @@ unsigned char* shared_memory(const Who& who) { return who.block->shared_begin();
 
 void run(void*, const char* name, const Grid& grid, bool independent, const void* body, ThreadFunction f) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
-  if (grid.threads <= 0 || grid.threads > 1024 || grid.threads % kWarp != 0 || grid.shared > (48u << 10) || grid.blocks > 0x7FFFFFFF || grid.rows > 65535)
+  if (grid.threads <= 0 || grid.threads > 1024 || grid.threads % kWarp != 0 || grid.shared > settings().shared_memory || grid.blocks > 0x7FFFFFFF || grid.rows > 65535)
     throw Fault(str("kernel ", name, ": a grid of ", grid.blocks, " x ", grid.rows, " blocks of ", grid.threads, " threads with ", grid.shared, " bytes is not possible"));
   ++launch_count;
   Block& b = block_of_thread();

@@ -134,7 +134,7 @@ bool asynchronous(const void* p) {
 }  // namespace
 
 int device_count() { return kDevices; }
-Properties properties(int) { return {"emulated", 9, 0, simt::settings().processors, simt::kRange}; }
+Properties properties(int) { return {"emulated", 9, 0, simt::settings().processors, simt::kRange, simt::settings().shared_memory}; }
 void set_device(int device) {
   if (device < 0 || device >= kDevices) throw DeviceError(str("cuda:", device, ": there are ", kDevices, " emulated devices"));
   simt::thread_device = device;

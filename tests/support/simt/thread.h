@@ -25,6 +25,7 @@ struct Settings {
   uint64_t seed = 1;
   unsigned char poison = 0xFF;
   int processors = 4;  ///< of the devices that are made from here on
+  size_t shared_memory = 227 << 10;  ///< bytes that a block may have, on the devices that are made from here on and in launches
   bool hold_events = false;  ///< events and streams are not done until somebody waits for them
   bool shares_memory = false;  ///< memory can be shared as if with another process (CUDA IPC)
   size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
@@ -34,8 +35,9 @@ Settings& settings();
 Settings settings_of_environment();
 /// A launch that broke the rules of simt.h: thrown by launch() after the block has been left.
 class Fault : public Error { public: using Error::Error; };
-/// Launches so far.
+/// Launches so far, and the grid of the calling thread's last one.
 int64_t launches();
+const Grid& last_grid();
 
 struct Block;
 enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot };
