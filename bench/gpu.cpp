@@ -130,6 +130,7 @@ void memory_bound(Bench& b) {
     b.run("SumRows/float32/8192x8192", [&] { x.next().view({8192, 8192}).sum({1}); }, 4 * kElements);
     b.run("SumColumns/float32/8192x8192", [&] { x.next().view({8192, 8192}).sum({0}); }, 4 * kElements);
     b.run("Softmax/float32/65536x1024", [&] { out = x.next().view({kMany / 1024, 1024}).softmax(1); }, 8 * kElements);
+    b.run("Softmax/float32/2048x32768", [&] { out = x.next().view({kMany / 32768, 32768}).softmax(1); }, 8 * kElements);
   }
   Rotating x(Shape{kMany}, kBFloat16, 3);
   Tensor out;

@@ -45,9 +45,11 @@ template <class T, bool kSmooth> struct CrossEntropy {
       const Line<const T> from = x.line(r);
       Online<C> all;
       C along = 0;  // sum of w x
-      add_row<T>(all, team.rank(t), team.size(t), from, n, [&](int64_t k, auto many, const auto& v) {
-        if constexpr (kSmooth)
+      add_row<T>(all, team.rank(t), team.size(t), from, n, [&](int64_t k, auto many, const auto& raw) {
+        if constexpr (kSmooth) {
+          const auto v = numbers<C>(raw);
           for (int i = 0; i < many.value; ++i) along += weights.each.p ? v.v[i] * static_cast<C>(weights.each.get(k + i)) : v.v[i];
+        }
       });
       all = team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
       if constexpr (kSmooth) along = team.sum(t, along);

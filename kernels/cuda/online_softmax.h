@@ -44,7 +44,7 @@ template <class C> struct Online {
   WEFT_DEVICE C scaled(C to) const { return top == to ? sum : sum * exponential(top - to); }
 };
 
-/// Adds the runs of N numbers of `x` at k, none where k[a] < 0: read at once and rescaled once. each(k, many, numbers) sees the same numbers.
+/// Adds the runs of N numbers of `x` at k, none where k[a] < 0: read at once and rescaled once. each(k, many, raw) sees the same numbers as they lie there.
 template <int N, int A, class C, class T, class Each> WEFT_DEVICE void add_runs(Online<C>& all, const Line<const T>& x, const int64_t (&k)[A], const Each& each) {
   Raw<T, N> loaded[A] = {};
   WEFT_UNROLL for (int a = 0; a < A; ++a)
@@ -53,7 +53,7 @@ template <int N, int A, class C, class T, class Each> WEFT_DEVICE void add_runs(
   WEFT_UNROLL for (int a = 0; a < A; ++a) {
     const Numbers<C, N> some = numbers<C>(loaded[a]);
     WEFT_UNROLL for (int i = 0; i < N; ++i) v.v[a * N + i] = k[a] >= 0 ? some.v[i] : -std::numeric_limits<C>::infinity();
-    if (k[a] >= 0) each(k[a], std::integral_constant<int, N>(), some);
+    if (k[a] >= 0) each(k[a], std::integral_constant<int, N>(), loaded[a]);
   }
   all.add(v);
 }
@@ -63,10 +63,10 @@ WEFT_DEVICE void add_row(Online<C>& all, int rank, int size, const Line<const T>
   deal_together<T, A>(rank, size, cut_row(count, x), count, [&](const int64_t(&k)[A], auto many) { add_runs<many.value>(all, x, k, each); });
 }
 
-/// The pair of row `x` [count], the same on every thread of the team. Reached by the whole block.
-template <class C, class T> WEFT_DEVICE Online<C> online_row(Thread t, const Team& team, const Line<const T>& x, int64_t count) {
+/// The pair of row `x` [count], the same on every thread of the team; `each` as in add_runs. Reached by the whole block.
+template <class C, class T, class Each> WEFT_DEVICE Online<C> online_row(Thread t, const Team& team, const Line<const T>& x, int64_t count, const Each& each) {
   Online<C> mine;
-  add_row<T>(mine, team.rank(t), team.size(t), x, count, [](int64_t, auto, const auto&) {});
+  add_row<T>(mine, team.rank(t), team.size(t), x, count, each);
   return team.fold(t, mine, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
 }
 

@@ -163,6 +163,19 @@ template <class C, class T, int N> WEFT_DEVICE Numbers<C, N> numbers(const Raw<T
   WEFT_UNROLL for (int i = 0; i < N; ++i) out.v[i] = convert<C>(each[i]);
   return out;
 }
+/// What fetch got, into a line of shared memory.
+template <int N, class T> WEFT_DEVICE void keep(const Line<T>& line, int64_t k, const Raw<T, N>& raw) {
+  if constexpr (N == 1) {
+    T one;
+    std::memcpy(static_cast<void*>(&one), &raw, sizeof one);
+    line.p[k] = one;
+  } else {
+    constexpr int words = sizeof raw / sizeof(uint32_t);
+    Pack<uint32_t, words> pack;
+    WEFT_UNROLL for (int i = 0; i < words; ++i) pack.at[i] = raw.words[i];
+    *reinterpret_cast<Pack<uint32_t, words>*>(line.p + k) = pack;
+  }
+}
 /// Numbers k .. k + N of a line, as C.
 template <class C, int N, class T> WEFT_DEVICE Numbers<C, N> read(const Line<T>& line, int64_t k) { return numbers<C>(fetch<N>(line, k)); }
 template <int N, class C, class T> WEFT_DEVICE void write(const Line<T>& line, int64_t k, const Numbers<C, N>& x) {

@@ -1,10 +1,14 @@
 // Softmax, log-softmax and logsumexp over the last dim: x [R, K] -> y [R, K] (=) or y [R] (=); y may be x. The backward forms use y alone: softmax
 // dx = y (dy - sum y dy), log dx = dy - exp(y) sum dy; dx may be dy. A team takes a row.
-//   rows that a team holds in registers (up to 8192 floats or halves, 2048 doubles, in whole aligned packs) are read from memory once: 8 bytes per
-//     float forward, 12 backward, one exponential per element;
-//   others are read twice. Forward: the maximum and the sum of exponentials at once (online_softmax.h), then the result, two exponentials per element.
-//     The second time a row comes out of the cache if the rows in work fit there (two per processor: about 40 thousand floats each in 50 MB, half of
-//     that backward), else from memory: 12 bytes per float forward, 20 backward.
+//   Rows that a team holds in registers (up to 8192 floats or halves, 2048 doubles, in whole aligned packs) are read from memory once: 8 bytes per
+//     float forward, 12 backward, one exponential per element.
+//   Others that a block takes are read once too where its shared memory holds them, in their own type: up to 58 thousand floats on a device that gives a
+//     block 227 KiB, 16 thousand where that is 64. Forward the maximum and the sum of exponentials are taken at once while the row comes in
+//     (online_softmax.h), two exponentials per element. Backward, log-softmax needs dy alone for its sum, and keeps that; y is read afterwards. Softmax
+//     needs both: they are kept as far as both fit, 29 thousand floats. Of longer rows it keeps dy and reads y again, 16 bytes per float, which beats
+//     reading both again (20), since half as much lies between the two reads, and y mostly comes out of the cache.
+//   Longer rows are read twice: 12 bytes per float forward, 20 backward, 16 for log-softmax; less where the second read is the cache's (it holds the rows
+//     in work, one per processor, of about 90 thousand floats each in 50 MB, half of that backward). So are rows of a few lanes, out of the nearest cache.
 // logsumexp reads each number once.
 #include <initializer_list>
 
@@ -13,33 +17,51 @@
 namespace weft::cuda {
 namespace {
 
-/// The packs of a row that a thread keeps.
+/// The packs of a row that a thread keeps in registers.
 template <class T> inline constexpr int kKept = kTogether<T>;
 
-template <class T> struct SoftmaxKept {
-  using C = Compute<T>;
+/// Rows of whole packs, each of them in the registers of a team.
+template <class T> struct RowsInRegisters {
   static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>, n = kPack<T>, kept = kKept<T>;
-  Matrix<const T> x;
-  Matrix<T> y;
   int64_t rows;
   int packs;
   Team team;
   bool log;
+
+  /// A thread's packs of a row; the last of them may not exist.
+  struct Share {
+    int rank, size, end;
+    WEFT_DEVICE bool has(int a) const { return rank + a * size < end; }
+    WEFT_DEVICE int64_t at(int a) const { return int64_t{rank + a * size} * n; }
+    WEFT_DEVICE void load(const Line<const T>& line, Raw<T, n> (&to)[kept]) const {
+      WEFT_UNROLL for (int a = 0; a < kept; ++a)
+        if (has(a)) to[a] = fetch<n>(line, at(a));
+    }
+  };
+  /// f(row, share) for the team's rows. Reached by the whole block.
+  template <class F> WEFT_DEVICE void each_row(Thread t, const F& f) const {
+    team.each(t, rows, [&](int64_t r, bool mine) { f(r, Share{team.rank(t), team.size(t), mine ? packs : 0}); });
+  }
+};
+
+template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
+  using C = Compute<T>;
+  using Rows = RowsInRegisters<T>;
+  static constexpr int n = Rows::n, kept = Rows::kept;
+  Matrix<const T> x;
+  Matrix<T> y;
   WEFT_DEVICE void operator()(Thread t) const {
-    const int rank = team.rank(t), size = team.size(t);
-    team.each(t, rows, [&](int64_t r, bool mine) {
-      const int end = mine ? packs : 0;
-      const Line<const T> from = x.line(r);
+    const bool log = this->log;
+    this->each_row(t, [&](int64_t r, const typename Rows::Share& mine) {
       const Line<T> to = y.line(r);
       Raw<T, n> loaded[kept] = {};
-      WEFT_UNROLL for (int a = 0; a < kept; ++a)
-        if (rank + a * size < end) loaded[a] = fetch<n>(from, int64_t{rank + a * size} * n);
+      mine.load(x.line(r), loaded);
       Numbers<C, n> v[kept];
       Online<C> all;
       WEFT_UNROLL for (int a = 0; a < kept; ++a) {
         v[a] = numbers<C>(loaded[a]);
         WEFT_UNROLL for (int i = 0; i < n; ++i) {
-          if (rank + a * size >= end) v[a].v[i] = -std::numeric_limits<C>::infinity();
+          if (!mine.has(a)) v[a].v[i] = -std::numeric_limits<C>::infinity();
           all.top = std::fmax(all.top, v[a].v[i]);
         }
       }
@@ -51,35 +73,85 @@ template <class T> struct SoftmaxKept {
           if (!log) v[a].v[i] = e;
         }
       }
-      all = team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
+      all = this->team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
       // The exponentials were taken against the thread's own maximum.
       const C less = log ? all.logarithm() : C(0), scale = log ? C(1) : exponential(top - all.top) / all.sum;
       WEFT_UNROLL for (int a = 0; a < kept; ++a) {
-        if (rank + a * size >= end) continue;
+        if (!mine.has(a)) continue;
         WEFT_UNROLL for (int i = 0; i < n; ++i) v[a].v[i] = log ? v[a].v[i] - less : v[a].v[i] * scale;
-        write(to, int64_t{rank + a * size} * n, v[a]);
+        write(to, mine.at(a), v[a]);
       }
     });
   }
 };
 
-template <class T> struct Softmax {
+template <class T> struct SoftmaxBackwardInRegisters : RowsInRegisters<T> {
   using C = Compute<T>;
-  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>;
-  Matrix<const T> x;
-  Matrix<T> y;
+  using Rows = RowsInRegisters<T>;
+  static constexpr int n = Rows::n, kept = Rows::kept;
+  Matrix<const T> y, dy;
+  Matrix<T> dx;
+  WEFT_DEVICE void operator()(Thread t) const {
+    const bool log = this->log;
+    this->each_row(t, [&](int64_t r, const typename Rows::Share& mine) {
+      const Line<T> to = dx.line(r);
+      Raw<T, n> result[kept] = {}, gradient[kept] = {};
+      mine.load(y.line(r), result);
+      mine.load(dy.line(r), gradient);
+      C sum = 0;
+      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
+        const auto q = numbers<C>(result[a]), b = numbers<C>(gradient[a]);
+        WEFT_UNROLL for (int i = 0; i < n; ++i) sum += log ? b.v[i] : q.v[i] * b.v[i];
+      }
+      sum = this->team.sum(t, sum);
+      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
+        if (!mine.has(a)) continue;
+        const auto q = numbers<C>(result[a]);
+        auto b = numbers<C>(gradient[a]);
+        WEFT_UNROLL for (int i = 0; i < n; ++i) b.v[i] = log ? b.v[i] - exponential(q.v[i]) * sum : q.v[i] * (b.v[i] - sum);
+        write(to, mine.at(a), b);
+      }
+    });
+  }
+};
+
+/// Rows of any length and layout. Where a block takes a row, its shared memory holds `kept` of the lines that are read.
+template <class T> struct RowsAnyhow {
+  static constexpr int kThreads = sizeof(T) == sizeof(double) ? 512 : 1024;  // of a block that has a processor to itself; doubles take twice the registers
   int64_t rows, count;
   Team team;
+  int kept;
   bool log;
+
+  /// Bytes of a kept line: as far behind a 16-byte border as in memory, so that packs are packs.
+  static constexpr size_t line_bytes(int64_t count) { return (static_cast<size_t>(count) * sizeof(T) + 31) / 16 * 16; }
+  static constexpr size_t kBefore = fold_bytes<Online<Compute<T>>>();
+  /// Where the block keeps line number `which`.
+  WEFT_DEVICE Line<T> room(Thread t, int which, const Line<const T>& line) const {
+    char* const begin = t.shared<char>() + kBefore + static_cast<size_t>(which) * line_bytes(count);
+    return {reinterpret_cast<T*>(begin + reinterpret_cast<uintptr_t>(line.p) % 16), 1};
+  }
+};
+
+template <class T> struct Softmax : RowsAnyhow<T> {
+  using C = Compute<T>;
+  Matrix<const T> x;
+  Matrix<T> y;
   WEFT_DEVICE void operator()(Thread t) const {
-    team.each(t, rows, [&](int64_t r, bool mine) {
-      const int64_t n = mine ? count : 0;
+    const Team team = this->team;
+    const bool log = this->log, kept = this->kept > 0;
+    team.each(t, this->rows, [&](int64_t r, bool mine) {
+      const int64_t n = mine ? this->count : 0;
       const Line<const T> from = x.line(r);
-      const Line<T> to = y.line(r);
-      const Online<C> all = online_row<C>(t, team, from, n);
+      const Line<T> to = y.line(r), room = this->room(t, 0, from);
+      if (kept) t.sync();  // for what is left to do of the row before
+      const Online<C> all = online_row<C>(t, team, from, n, [&](int64_t k, auto, const auto& raw) {
+        if (kept) keep(room, k, raw);
+      });
+      const Line<const T> again = kept ? Line<const T>{room.p, 1} : from;
       const C shift = log ? all.logarithm() : all.top, scale = log ? C(1) : 1 / all.sum;
       deal<T, kTogether<T>>(
-          team.rank(t), team.size(t), cut_row(n, from, to), n, [&](int64_t k, auto many) { return fetch<many.value>(from, k); },
+          team.rank(t), team.size(t), cut_row(n, again, to), n, [&](int64_t k, auto many) { return fetch<many.value>(again, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
             WEFT_UNROLL for (int i = 0; i < many.value; ++i) v.v[i] = log ? v.v[i] - shift : exponential(v.v[i] - shift) * scale;
@@ -89,76 +161,44 @@ template <class T> struct Softmax {
   }
 };
 
-template <class T> struct SoftmaxBackwardKept {
-  using C = Compute<T>;
-  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>, n = kPack<T>, kept = kKept<T>;
-  Matrix<const T> y, dy;
-  Matrix<T> dx;
-  int64_t rows;
-  int packs;
-  Team team;
-  bool log;
-  WEFT_DEVICE void operator()(Thread t) const {
-    const int rank = team.rank(t), size = team.size(t);
-    team.each(t, rows, [&](int64_t r, bool mine) {
-      const int end = mine ? packs : 0;
-      const Line<const T> p = y.line(r), g = dy.line(r);
-      const Line<T> to = dx.line(r);
-      Raw<T, n> result[kept] = {}, gradient[kept] = {};
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
-        if (rank + a * size >= end) continue;
-        result[a] = fetch<n>(p, int64_t{rank + a * size} * n);
-        gradient[a] = fetch<n>(g, int64_t{rank + a * size} * n);
-      }
-      C sum = 0;
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
-        const auto q = numbers<C>(result[a]), b = numbers<C>(gradient[a]);
-        WEFT_UNROLL for (int i = 0; i < n; ++i) sum += log ? b.v[i] : q.v[i] * b.v[i];
-      }
-      sum = team.sum(t, sum);
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
-        if (rank + a * size >= end) continue;
-        const auto q = numbers<C>(result[a]);
-        auto b = numbers<C>(gradient[a]);
-        WEFT_UNROLL for (int i = 0; i < n; ++i) b.v[i] = log ? b.v[i] - exponential(q.v[i]) * sum : q.v[i] * (b.v[i] - sum);
-        write(to, int64_t{rank + a * size} * n, b);
-      }
-    });
-  }
-};
-
 /// What two lines hold from one number on.
 template <class T, int N> struct Both {
   Raw<T, N> y, dy;
 };
 
-template <class T> struct SoftmaxBackward {
+template <class T> struct SoftmaxBackward : RowsAnyhow<T> {
   using C = Compute<T>;
-  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>;
   Matrix<const T> y, dy;
   Matrix<T> dx;
-  int64_t rows, count;
-  Team team;
-  bool log;
   WEFT_DEVICE void operator()(Thread t) const {
-    team.each(t, rows, [&](int64_t r, bool mine) {
-      const int64_t n = mine ? count : 0;
+    const Team team = this->team;
+    const bool log = this->log;
+    const int kept = this->kept;  // dy, then y
+    team.each(t, this->rows, [&](int64_t r, bool mine) {
+      const int64_t n = mine ? this->count : 0;
       const Line<const T> p = y.line(r), g = dy.line(r);
-      const Line<T> to = dx.line(r);
-      const Cut cut = cut_row(n, p, g, to);
-      const auto load = [&](int64_t k, auto many) { return Both<T, many.value>{fetch<many.value>(p, k), fetch<many.value>(g, k)}; };
+      const Line<T> to = dx.line(r), room_g = this->room(t, 0, g), room_p = this->room(t, 1, p);
+      if (kept > 0) t.sync();  // for what is left to do of the row before
       C sum = 0;
-      deal<T, 2>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
-        const auto a = numbers<C>(loaded.y), b = numbers<C>(loaded.dy);
-        WEFT_UNROLL for (int i = 0; i < many.value; ++i) sum += log ? b.v[i] : a.v[i] * b.v[i];
-      });
+      deal<T, 2>(
+          team.rank(t), team.size(t), log ? cut_row(n, g) : cut_row(n, p, g), n,
+          [&](int64_t k, auto many) { return Both<T, many.value>{log ? Raw<T, many.value>{} : fetch<many.value>(p, k), fetch<many.value>(g, k)}; },
+          [&](int64_t k, auto many, const auto& loaded) {
+            if (kept > 0) keep(room_g, k, loaded.dy);
+            if (kept > 1) keep(room_p, k, loaded.y);
+            const auto a = numbers<C>(loaded.y), b = numbers<C>(loaded.dy);
+            WEFT_UNROLL for (int i = 0; i < many.value; ++i) sum += log ? b.v[i] : a.v[i] * b.v[i];
+          });
       sum = team.sum(t, sum);
-      deal<T, 2>(team.rank(t), team.size(t), cut, n, load, [&](int64_t k, auto many, const auto& loaded) {
-        const auto a = numbers<C>(loaded.y);
-        auto b = numbers<C>(loaded.dy);
-        WEFT_UNROLL for (int i = 0; i < many.value; ++i) b.v[i] = log ? b.v[i] - exponential(a.v[i]) * sum : a.v[i] * (b.v[i] - sum);
-        write(to, k, b);
-      });
+      const Line<const T> q = kept > 1 ? Line<const T>{room_p.p, 1} : p, h = kept > 0 ? Line<const T>{room_g.p, 1} : g;
+      deal<T, 2>(
+          team.rank(t), team.size(t), cut_row(n, q, h, to), n, [&](int64_t k, auto many) { return Both<T, many.value>{fetch<many.value>(q, k), fetch<many.value>(h, k)}; },
+          [&](int64_t k, auto many, const auto& loaded) {
+            const auto a = numbers<C>(loaded.y);
+            auto b = numbers<C>(loaded.dy);
+            WEFT_UNROLL for (int i = 0; i < many.value; ++i) b.v[i] = log ? b.v[i] - exponential(a.v[i]) * sum : a.v[i] * (b.v[i] - sum);
+            write(to, k, b);
+          });
     });
   }
 };
@@ -172,7 +212,7 @@ template <class T> struct LogSumExp {
   Team team;
   WEFT_DEVICE void operator()(Thread t) const {
     team.each(t, rows, [&](int64_t r, bool mine) {
-      const Online<C> all = online_row<C>(t, team, x.line(r), mine ? count : 0);
+      const Online<C> all = online_row<C>(t, team, x.line(r), mine ? count : 0, [](int64_t, auto, const auto&) {});
       if (mine && team.rank(t) == 0) y.set(r, all.logarithm());
     });
   }
@@ -204,6 +244,23 @@ template <class T> TeamGrid kept_grid(const CudaBackend& b, int64_t rows, int pa
   return g;
 }
 
+/// The grid for rows in any layout, of whose `lines` lines a block is to keep as many as it can. Its threads depend on the row alone: a thread has up to
+/// eight packs where more threads can be had, since long rows leave a processor room for few blocks.
+struct AnyhowGrid : TeamGrid {
+  int kept = 0;
+};
+template <class T> AnyhowGrid anyhow_grid(const CudaBackend& b, int64_t rows, int64_t count, int lines) {
+  using Rows = RowsAnyhow<T>;
+  AnyhowGrid g{team_grid(b, rows, count, kPack<T>)};
+  if (g.team.lanes > 0) return g;
+  const size_t line = Rows::line_bytes(count), all = line * static_cast<size_t>(lines);
+  while (g.grid.threads < Rows::kThreads && all > static_cast<size_t>(g.grid.threads) * 8 * 16) g.grid.threads *= 2;
+  while (g.kept < lines && Rows::kBefore + static_cast<size_t>(g.kept + 1) * line <= b.shared_memory()) ++g.kept;
+  if (g.kept > 0) g.grid.shared = Rows::kBefore + static_cast<size_t>(g.kept) * line;
+  g.grid.blocks = b.resident(rows, g.grid.threads, g.grid.shared);
+  return g;
+}
+
 }  // namespace
 
 void CudaBackend::softmax(Context& c, bool log, View x, View y) {
@@ -212,12 +269,14 @@ void CudaBackend::softmax(Context& c, bool log, View x, View y) {
   if (rows == 0 || count == 0) return;
   for_floating("softmax", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const Matrix<const T> from(x);
+    const Matrix<T> to(y);
     if (const int packs = kept_packs<T>({&x, &y})) {
       const TeamGrid g = kept_grid<T>(*this, rows, packs);
-      return launch(stream_of(c), "softmax", g.grid, SoftmaxKept<T>{Matrix<const T>(x), Matrix<T>(y), rows, packs, g.team, log});
+      return launch(stream_of(c), "softmax", g.grid, SoftmaxInRegisters<T>{{rows, packs, g.team, log}, from, to});
     }
-    const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
-    launch(stream_of(c), "softmax", g.grid, Softmax<T>{Matrix<const T>(x), Matrix<T>(y), rows, count, g.team, log});
+    const AnyhowGrid g = anyhow_grid<T>(*this, rows, count, 1);
+    launch(stream_of(c), "softmax", g.grid, Softmax<T>{{rows, count, g.team, g.kept, log}, from, to});
   });
 }
 
@@ -227,13 +286,14 @@ void CudaBackend::softmax_backward(Context& c, bool log, View y, View dy, View d
   if (rows == 0 || count == 0) return;
   for_floating("softmax_backward", y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const Matrix<const T> result(y), gradient(dy);
+    const Matrix<T> to(dx);
     if (const int packs = kept_packs<T>({&y, &dy, &dx})) {
       const TeamGrid g = kept_grid<T>(*this, rows, packs);
-      return launch(stream_of(c), "softmax_backward", g.grid,
-                    SoftmaxBackwardKept<T>{Matrix<const T>(y), Matrix<const T>(dy), Matrix<T>(dx), rows, packs, g.team, log});
+      return launch(stream_of(c), "softmax_backward", g.grid, SoftmaxBackwardInRegisters<T>{{rows, packs, g.team, log}, result, gradient, to});
     }
-    const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
-    launch(stream_of(c), "softmax_backward", g.grid, SoftmaxBackward<T>{Matrix<const T>(y), Matrix<const T>(dy), Matrix<T>(dx), rows, count, g.team, log});
+    const AnyhowGrid g = anyhow_grid<T>(*this, rows, count, log ? 1 : 2);
+    launch(stream_of(c), "softmax_backward", g.grid, SoftmaxBackward<T>{{rows, count, g.team, g.kept, log}, result, gradient, to});
   });
 }
 

@@ -39,24 +39,27 @@ std::vector<Rows> row_cases() {
   return cases;
 }
 
-void compare_softmax(DType t, const Rows& r) {
+void compare_softmax(DType t, const Rows& r, CudaBackend& gpu = device()) {
   const std::string where = str(t, " ", r);
   Context c;
   for (const bool log : {false, true}) {
     Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset), dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
     x.random(-8, 8, 1), dy.random(-1, 1, 2);
     backend(kCpu).softmax(c, log, x.host(), y.host());
-    device().softmax(c, log, x.on_device(), y.on_device());
+    gpu.softmax(c, log, x.on_device(), y.on_device());
     expect_same(y, tolerance(t), where + (log ? " log" : ""));
     backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dx.host());
-    device().softmax_backward(c, log, y.on_device(), dy.on_device(), dx.on_device());
+    gpu.softmax_backward(c, log, y.on_device(), dy.on_device(), dx.on_device());
     expect_same(dx, 8 * tolerance(t), where + " backward");
+    backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dy.host());
+    gpu.softmax_backward(c, log, y.on_device(), dy.on_device(), dy.on_device());
+    expect_same(dy, 8 * tolerance(t), where + " backward in place");
     Operand lse(t, {r.sizes[0]});
     backend(kCpu).logsumexp(c, x.host(), lse.host());
-    device().logsumexp(c, x.on_device(), lse.on_device());
+    gpu.logsumexp(c, x.on_device(), lse.on_device());
     expect_same(lse, tolerance(t), where + " logsumexp");
     backend(kCpu).softmax(c, log, x.host(), x.host());
-    device().softmax(c, log, x.on_device(), x.on_device());
+    gpu.softmax(c, log, x.on_device(), x.on_device());
     expect_same(x, tolerance(t), where + " in place");
   }
 }
@@ -74,8 +77,105 @@ TEST(SimtRows, softmax_keeps_rows_up_to_what_a_block_holds) {
   for (const int64_t n : {2048, 2050}) compare_softmax(kFloat64, {{2, n}, {n, 1}});
 }
 
+/// The longest row of which a block with so much shared memory keeps that many lines.
+int64_t longest_kept(DType t, size_t shared, int lines) {
+  const size_t before = kWarp * (t == kFloat64 ? sizeof(double[2]) : sizeof(float[2]));
+  return static_cast<int64_t>((shared - before) / static_cast<size_t>(lines) / 16 * 16 - 16) / size_of(t);
+}
+
+TEST(SimtRows, softmax_keeps_longer_rows_in_shared_memory_as_far_as_the_device_has_it) {
+  const struct {
+    size_t shared;
+    int processors;
+    simt::Order order;
+    unsigned char poison;
+  } machines[] = {{size_t{64} << 10, 1, simt::Order::kReverse, 0x00},
+                  {size_t{99} << 10, 4, simt::Order::kShuffled, 0x7F},
+                  {size_t{163} << 10, 1, simt::Order::kShuffled, 0xFF},
+                  {size_t{227} << 10, 1, simt::Order::kForward, 0xFF}};
+  for (const auto& m : machines) {
+    SCOPED_TRACE(str(m.shared >> 10, " KiB of shared memory"));
+    simt::settings().shared_memory = m.shared, simt::settings().order = m.order, simt::settings().poison = m.poison;
+    CudaBackend& gpu = simt::device_of(m.processors);
+    Context c;
+    for (const DType t : kFloats) {
+      if (t != kFloat32 && t != kFloat16 && m.shared != size_t{64} << 10) continue;
+      for (const int lines : {1, 2}) {
+        const int64_t most = longest_kept(t, m.shared, lines);
+        Operand y(t, {2, most + 2}), dy(t, {2, most + 2}), dx(t, {2, most + 2});
+        const auto shared_of = [&](int64_t n, bool log, bool backward) {
+          const auto part = [n](const Operand& o) { return View{o.on_device().data, o.on_device().dtype, {2, n}, {n + 1, 1}}; };
+          if (backward) gpu.softmax_backward(c, log, part(y), part(dy), part(dx));
+          else gpu.softmax(c, log, part(y), part(dx));
+          return simt::last_grid().shared;
+        };
+        for (const bool log : {false, true}) {
+          if (lines == 1) {
+            EXPECT_GT(shared_of(most, log, false), m.shared - 64);
+            EXPECT_LT(shared_of(most + 1, log, false), kPlainShared) << "it is read twice";
+          }
+          EXPECT_GT(shared_of(most, log, true), (log || lines == 1 ? m.shared / static_cast<size_t>(lines) : m.shared) - 512);
+          if (lines == 1) EXPECT_LT(shared_of(most + 1, log, true), kPlainShared);
+          else EXPECT_LT(shared_of(most + 1, log, true), m.shared / 2 + 512) << "dy is kept";
+        }
+        compare_softmax(t, {{2, most}, {most, 1}}, gpu);
+        compare_softmax(t, {{3, most}, {most + 1, 1}, 1}, gpu);  // each row at another distance from a border
+        compare_softmax(t, {{2, most + 1}, {most + 1, 1}}, gpu);
+      }
+    }
+    compare_softmax(kFloat32, {{3, 2049}, {2051, 1}, 1}, gpu);
+    compare_softmax(kFloat32, {{3, 8193}, {8193, 1}}, gpu);
+    compare_softmax(kFloat32, {{2, 8196}, {8196, 1}}, gpu);
+    compare_softmax(kBFloat16, {{3, 8191}, {8192, 1}}, gpu);
+    compare_softmax(kFloat16, {{2, 16384}, {16384, 1}}, gpu);
+    compare_softmax(kFloat32, {{2, 9000}, {1, 2}}, gpu);      // columns apart
+    compare_softmax(kFloat64, {{3, 2100}, {6307, 3}}, gpu);
+    compare_softmax(kFloat32, {{0, 9000}, {9000, 1}}, gpu);
+    simt::settings() = {};
+  }
+}
+
+TEST(SimtRows, a_row_has_the_same_bits_wherever_it_is_kept) {
+  Context c;
+  for (const int64_t n : {9001, 20000, 40000}) {
+    Operand x(kFloat32, {2, n}), y(kFloat32, {2, n}), dx(kFloat32, {2, n});
+    x.random(-8, 8, 1);
+    for (const bool log : {false, true}) {
+      std::vector<std::vector<float>> results;
+      for (const size_t shared : {size_t{48} << 10, size_t{99} << 10, size_t{227} << 10}) {
+        simt::settings().shared_memory = shared;
+        CudaBackend& gpu = simt::device_of(4);
+        gpu.softmax(c, log, x.on_device(), y.on_device());
+        gpu.softmax_backward(c, log, y.on_device(), x.on_device(), dx.on_device());
+        results.push_back(y.device_elements<float>());
+        const auto backward = dx.device_elements<float>();
+        results.back().insert(results.back().end(), backward.begin(), backward.end());
+      }
+      EXPECT_TRUE(results[0] == results[1] && results[1] == results[2]) << n << " log " << log;
+      simt::settings() = {};
+    }
+  }
+}
+
+TEST(SimtRows, softmax_takes_operands_off_each_others_borders) {
+  Context c;
+  for (const DType t : {kFloat32, kBFloat16})
+    for (const int64_t n : {40, 2051, 9001})
+      for (const bool log : {false, true}) {
+        const std::string where = str(t, " ", n, " log ", log);
+        Operand x(t, {3, n}, {n, 1}, 1), y(t, {3, n}, {n + 2, 1}, 2), dy(t, {3, n}, {n, 1}), dx(t, {3, n}, {2 * n, 2}, 3);
+        x.random(-8, 8, 1), dy.random(-1, 1, 2);
+        backend(kCpu).softmax(c, log, x.host(), y.host());
+        device().softmax(c, log, x.on_device(), y.on_device());
+        expect_same(y, tolerance(t), where);
+        backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dx.host());
+        device().softmax_backward(c, log, y.on_device(), dy.on_device(), dx.on_device());
+        expect_same(dx, 8 * tolerance(t), where + " backward");
+      }
+}
+
 TEST(SimtRows, softmax_of_infinities_is_as_on_the_cpu) {
-  for (const int64_t n : {5, 700}) {
+  for (const int64_t n : {5, 700, 8201}) {
     Operand x(kFloat32, {5, n}), y(kFloat32, {5, n}), lse(kFloat32, {5});
     x.random(-2, 2, 4);
     float* const p = x.host().as<float>();
