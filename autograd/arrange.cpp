@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include <weft/autograd/formula.h>
+#include <weft/kernels/accelerator.h>
 
 namespace weft {
 
@@ -44,13 +45,18 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     lengths.push_back(x.sizes()[d]);
   }
   Tensor y = empty(sizes, {.dtype = dtype, .device = first.device()});
+  Accelerator* const device = y.device().is_cpu() ? nullptr : open_accelerator(y.device().index);  // it takes all parts at once
+  std::vector<Tensor> sources;
+  std::vector<View> from, to;
   int64_t start = 0;
   for (const Tensor& raw : xs) {
     const In x(raw);
-    Shape part = x->sizes();
-    launch::copy_into(alias(y, part, y.strides(), x->numel() == 0 ? 0 : start * y.strides()[d]), x);
-    start += part[d];
+    const Tensor part = alias(y, x->sizes(), y.strides(), x->numel() == 0 ? 0 : start * y.strides()[d]);
+    if (device) sources.push_back(x), from.push_back(x->view_of()), to.push_back(part.view_of());
+    else launch::copy_into(part, x);
+    start += x->sizes()[d];
   }
+  if (device) device->copy_each(launch::context(), from, to);
   return record("cat", y, std::span<const Tensor>(xs), [d, lengths](const Tensor& g, Needs needs) -> GradList {
     GradList parts(lengths.size());
     int64_t at = 0;

@@ -131,6 +131,12 @@ void memory_bound(Bench& b) {
     b.run("SumColumns/float32/8192x8192", [&] { x.next().view({8192, 8192}).sum({0}); }, 4 * kElements);
     b.run("Softmax/float32/65536x1024", [&] { out = x.next().view({kMany / 1024, 1024}).softmax(1); }, 8 * kElements);
     b.run("Softmax/float32/2048x32768", [&] { out = x.next().view({kMany / 32768, 32768}).softmax(1); }, 8 * kElements);
+    b.run("Cat/float32/64x1M", [&] {
+      const Tensor rows = x.next().view({64, kMany / 64});
+      std::vector<Tensor> parts;
+      for (int64_t i = 0; i < 64; ++i) parts.push_back(rows[i]);
+      out = cat(parts);
+    }, 8 * kElements);
   }
   Rotating x(Shape{kMany}, kBFloat16, 3);
   Tensor out;

@@ -60,6 +60,9 @@ class WEFT_API Accelerator : public Backend {
   /// In stream order; either side may be this device, another one, pinned or ordinary host memory (which makes it wait).
   virtual void copy_async(Context&, void* to, const void* from, size_t bytes) = 0;
 
+  /// copy(xs[i], ys[i]) for every i, in one launch as far as their layouts allow. No y shares memory with another tensor of the list.
+  virtual void copy_each(Context&, std::span<const View> xs, std::span<const View> ys) = 0;
+
   /// From here until end_capture, what the calling thread issues to `stream` is recorded and not run; its allocations come from a pool of the
   /// graph's own. Waiting for the device meanwhile throws CudaError.
   virtual void begin_capture(void* stream) = 0;

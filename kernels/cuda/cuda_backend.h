@@ -104,6 +104,7 @@ class CudaBackend final : public Accelerator {
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
   void unscale(Context&, std::span<const View> xs, View state) override;
   void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override;
+  void copy_each(Context&, std::span<const View> xs, std::span<const View> ys) override;
   void synchronize() override;
   bool recording(const Context&) const override;
 

@@ -34,6 +34,23 @@ DEVICE_TEST(Graph, a_replay_does_what_was_recorded_with_what_lies_there_now) {
   EXPECT_EQ(y.to_vector<float>(), (vector<float>{3, 0, 9}));
 }
 
+DEVICE_TEST(Graph, a_concatenation_is_replayed_with_what_its_inputs_hold_then) {
+  for (const int64_t count : {2, 60}) {
+    vector<Tensor> xs;
+    vector<float> expected;
+    for (int64_t i = 0; i < count; ++i) xs.push_back(zeros({1 + i % 3}, {.device = gpu}));
+    Tensor y;
+    cuda::Graph graph(gpu);
+    graph.capture([&] { y = cat(xs) + 0; });
+    for (int64_t i = 0; i < count; ++i) {
+      xs[static_cast<size_t>(i)].fill_(i + 1);
+      expected.insert(expected.end(), static_cast<size_t>(1 + i % 3), static_cast<float>(i + 1));
+    }
+    graph.replay();
+    EXPECT_EQ(y.to_vector<float>(), expected) << count;
+  }
+}
+
 DEVICE_TEST(Graph, waiting_inside_a_recording_fails_and_leaves_the_device_usable) {
   const Tensor x = ones({3}, {.device = gpu});
   cuda::Graph graph(gpu);
