@@ -151,11 +151,13 @@ struct Scaled {
       using C = Compute<T>;
       const C f = static_cast<C>(by);
       const Line<T> line{static_cast<T*>(x.data) + begin, 1};
-      deal<T>(t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) {
-        auto v = read<C, many.value>(line, k);
-        for (int i = 0; i < many.value; ++i) v.v[i] *= f;
-        write(line, k, v);
-      });
+      deal<T, kTogether<T>>(
+          t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+          [&](int64_t k, auto many, const auto& loaded) {
+            auto v = numbers<C>(loaded);
+            WEFT_UNROLL for (int i = 0; i < many.value; ++i) v.v[i] *= f;
+            write(line, k, v);
+          });
     });
   }
 };
