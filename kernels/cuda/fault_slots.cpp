@@ -41,18 +41,13 @@ void throw_what(Fault& slot) {
 }  // namespace
 
 FaultSlots& FaultSlots::of(int device) {
-  static std::array<std::atomic<FaultSlots*>, kMaxDevices> devices{};
-  std::atomic<FaultSlots*>& slots = devices[static_cast<size_t>(device)];
-  if (FaultSlots* const known = slots.load()) return *known;
-  FaultSlots *const made = new FaultSlots(device), *first = nullptr;
-  if (slots.compare_exchange_strong(first, made)) return *made;
-  delete made;
-  return *first;
+  static FaultSlots* const all = new FaultSlots[kMaxDevices];  // used until the process ends
+  return all[device];
 }
 
 Fault* FaultSlots::of_thread() {
   thread_local Mine mine;
-  Fault*& slot = mine.of[static_cast<size_t>(device_)];
+  Fault*& slot = mine.of[static_cast<size_t>(this - &of(0))];
   if (slot) return slot;
   const std::lock_guard lock(mutex_);
   const auto clean = std::find_if(left_.begin(), left_.end(), [](Fault* f) { return kind_of(*f) == Fault::kNone; });

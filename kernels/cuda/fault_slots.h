@@ -22,8 +22,7 @@ class FaultSlots {
   void leave(Fault* slot) noexcept;
 
  private:
-  explicit FaultSlots(int device) : device_(device) {}
-  const int device_;
+  FaultSlots() = default;
   std::mutex mutex_;
   std::vector<Fault*> left_;
 };
