@@ -230,6 +230,108 @@ TEST_F(SimtEmulator, a_recorded_stream_may_wait_for_its_own_recording_alone) {
   for (const runtime::Stream s : {a, b}) runtime::delete_stream(s);
 }
 
+/// What ends a recording, in words; empty: nothing.
+std::string refusal(runtime::Stream stream) {
+  try {
+    runtime::delete_graph(runtime::end_capture(stream));
+    return "";
+  } catch (const CudaError& e) {
+    return e.what();
+  }
+}
+
+TEST_F(SimtEmulator, a_recording_ends_after_all_that_joined_it) {
+  const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false), c = runtime::new_stream(false);
+  const runtime::Event e = runtime::new_event(false);
+  const auto follow = [&](runtime::Stream later, runtime::Stream earlier) {
+    runtime::record(e, earlier);
+    runtime::wait(later, e);
+  };
+  float* const y = block(1);
+  runtime::fill(y, 0, sizeof *y, nullptr);
+  const auto write = [&](runtime::Stream s) { runtime::fill(y, 1, sizeof *y, s); };
+  const auto recorded = [&](const std::function<void()>& body) {
+    runtime::begin_capture(a);
+    follow(b, a);
+    body();
+    const std::string text = refusal(a);
+    for (const runtime::Stream s : {a, b, c}) EXPECT_FALSE(runtime::capturing(s));
+    return text.substr(std::min(text.find("(cuda"), text.size()));
+  };
+  const char* const unjoined = "(cudaErrorStreamCaptureUnjoined)";
+  EXPECT_EQ(recorded([] {}), unjoined);
+  EXPECT_EQ(recorded([&] { write(b); }), unjoined);
+  EXPECT_EQ(recorded([&] { follow(a, b), write(b); }), unjoined);
+  EXPECT_EQ(recorded([&] { follow(a, b), follow(c, b); }), unjoined);
+  EXPECT_EQ(recorded([&] { follow(c, b), write(b), follow(a, c); }), unjoined);
+  EXPECT_EQ(recorded([&] { write(b), follow(a, b); }), "");
+  EXPECT_EQ(recorded([&] { write(b), follow(c, b), write(c), follow(a, c); }), "");  // b by way of c
+  EXPECT_EQ(recorded([&] { follow(a, b), write(a), follow(b, a); }), "");
+  EXPECT_EQ(recorded([&] {
+    EXPECT_NE(refusal(b).find("cudaErrorStreamCaptureUnmatched"), std::string::npos);
+    follow(a, b);
+  }), "");
+  EXPECT_EQ(download(y, 1)[0], 0);  // none of it has run
+  runtime::release(y);
+  runtime::delete_event(e);
+  for (const runtime::Stream s : {a, b, c}) runtime::delete_stream(s);
+}
+
+TEST_F(SimtEmulator, a_block_is_open_to_other_processes_while_it_lives) {
+  const bool before = std::exchange(simt::settings().shares_memory, true);
+  float* const x = block(3000);
+  const std::vector<float> values(3000, 7);
+  runtime::copy(x, values.data(), 12000, nullptr);
+  const runtime::IpcHandle handle = runtime::export_memory(x);
+  EXPECT_EQ(runtime::export_memory(x), handle);
+  EXPECT_THROW(runtime::export_memory(x + 1), CudaError);
+  auto* const there = static_cast<float*>(runtime::open_memory(handle));
+  EXPECT_NE(there, x);
+  EXPECT_EQ(download(there, 3000), values);
+  launch(nullptr, "outside", {.threads = 32}, Outside{there, 2999});
+  EXPECT_EQ(download(x, 3000), download(there, 3000));
+  EXPECT_EQ(runtime::open_memory(handle), there);  // counted
+  runtime::close_memory(there);
+  EXPECT_EQ(download(there, 1)[0], 7);
+  EXPECT_DEATH({ *static_cast<volatile float*>(there) = 1; }, "");
+#if defined(WEFT_SIMT_ASAN)
+  for (const int64_t at : {-1, 3000}) EXPECT_FOUND(launch(nullptr, "outside", {.threads = 32}, (Outside{there, at}))) << at;
+#else
+  EXPECT_FOUND(launch(nullptr, "outside", {.threads = 32}, (Outside{there, 3000})));
+  simt::repair_guards();
+#endif
+  runtime::close_memory(there);
+  EXPECT_THROW(runtime::close_memory(there), CudaError);
+  simt::settings().shares_memory = false;
+  EXPECT_THROW(runtime::open_memory(handle), CudaError);  // one's own
+  simt::settings().shares_memory = true;
+  runtime::release(x);
+  EXPECT_THROW(runtime::open_memory(handle), CudaError);
+  float* const again = block(3000);  // perhaps at the same place
+  EXPECT_NE(runtime::export_memory(again), handle);
+  EXPECT_THROW(runtime::open_memory(handle), CudaError);
+  EXPECT_THROW(runtime::open_memory({}), CudaError);
+  runtime::release(again);
+  simt::settings().shares_memory = before;
+}
+
+TEST_F(SimtEmulator, a_forked_process_has_a_copy_of_the_memory) {
+  float* const x = block(10);
+  EXPECT_EXIT({
+    launch(nullptr, "outside", {.threads = 32}, (Outside{x, 0}));
+    bool shared = true;
+    try {
+      runtime::export_memory(x);
+    } catch (const CudaError&) {
+      shared = false;
+    }
+    std::fprintf(stderr, "wrote %g, shared %d\n", static_cast<double>(download(x, 1)[0]), shared);
+    std::_Exit(0);
+  }, testing::ExitedWithCode(0), "wrote 1, shared 0");
+  EXPECT_TRUE(std::isnan(download(x, 1)[0]));  // as it came
+  runtime::release(x);
+}
+
 TEST_F(SimtEmulator, shared_memory_that_nobody_set_gives_poison) {
   float* const y = block(32);
   launch(nullptr, "unset", {.threads = 32, .shared = 32 * sizeof(float)}, Unset{y});

@@ -87,6 +87,28 @@ DEVICE_TEST(Graph, a_side_stream_that_waits_takes_part) {
   EXPECT_EQ(y.to_vector<float>(), (vector<float>{6, 6, 6}));
 }
 
+DEVICE_TEST(Graph, a_side_stream_that_is_not_joined_back_fails_and_leaves_the_device_usable) {
+  const Tensor x = ones({3}, {.device = gpu});
+  const cuda::Stream side(gpu);
+  Tensor y;
+  const auto record = [&](bool joined) {
+    const cuda::Stream main = cuda::current_stream(gpu);
+    side.wait_stream(main);
+    {
+      const cuda::StreamGuard guard(side);
+      y = x * 5;
+    }
+    if (joined) main.wait_stream(side);
+  };
+  cuda::Graph graph(gpu);
+  EXPECT_THROW(graph.capture([&] { record(false); }), CudaError);
+  EXPECT_FALSE(graph.recorded());
+  EXPECT_EQ(cuda::current_stream(gpu), cuda::default_stream(gpu));
+  graph.capture([&] { record(true); });
+  graph.replay();
+  EXPECT_EQ(y.to_vector<float>(), (vector<float>{5, 5, 5}));
+}
+
 DEVICE_TEST(Graph, each_replay_draws_new_numbers_and_the_first_draws_the_recordings_own) {
   Generator g(9), plain(9);
   Tensor y;

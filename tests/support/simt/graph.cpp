@@ -2,6 +2,7 @@
 #include "support/simt/graph.h"
 #include "support/simt/streams.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,8 +16,16 @@ namespace weft::cuda {
 namespace simt {
 
 struct Recording {
-  std::vector<std::function<void()>> work;
+  void* origin;
+  std::map<void*, Past> pasts;  ///< of each stream that takes part; its own steps are its joining and its work
+  std::vector<std::function<void()>> work{};
   bool spoilt = false, over = false;
+
+  /// Whether a stream has done what the first one does not come after.
+  bool unjoined() {
+    Past& known = pasts[origin];
+    return std::any_of(pasts.begin(), pasts.end(), [&](const auto& one) { return known[one.first] < one.second.at(one.first); });
+  }
 };
 
 namespace {
@@ -30,9 +39,21 @@ std::shared_ptr<Recording> recording_of(void* stream) {
   const auto found = streams.find(stream);
   return found == streams.end() ? nullptr : found->second;
 }
-void record(Recording& recording, std::function<void()> work) { recording.work.push_back(std::move(work)); }
+void record(Recording& recording, void* stream, std::function<void()> work) {
+  const std::lock_guard lock(mutex);
+  ++recording.pasts[stream][stream];
+  recording.work.push_back(std::move(work));
+}
+Past past_of(Recording& recording, void* stream) {
+  const std::lock_guard lock(mutex);
+  return recording.pasts[stream];
+}
 void check_joins(const std::shared_ptr<Recording>& recording, void* stream) {
   if (recording && recording->over) throw CudaError("cudaStreamWaitEvent: the event belongs to a recording that has ended (cudaErrorInvalidValue)");
+  if (recording && !stream) {
+    recording->spoilt = true;
+    throw CudaError("cudaStreamWaitEvent: the default stream cannot take part in a recording (cudaErrorStreamCaptureImplicit)");
+  }
   const auto mine = recording_of(stream);
   if (!mine || mine == recording) return;
   mine->spoilt = true;
@@ -40,9 +61,16 @@ void check_joins(const std::shared_ptr<Recording>& recording, void* stream) {
   throw CudaError(recording ? "cudaStreamWaitEvent: two recordings would become one (cudaErrorStreamCaptureMerge)"
                             : "cudaStreamWaitEvent: a recorded stream would wait for work outside the recording (cudaErrorStreamCaptureIsolation)");
 }
-void join(const std::shared_ptr<Recording>& recording, void* stream) {
+void join(const std::shared_ptr<Recording>& recording, void* stream, const Past& past) {
   const std::lock_guard lock(mutex);
-  streams[stream] = recording;
+  Past& known = recording->pasts[stream];
+  if (streams.insert_or_assign(stream, recording).second) ++known[stream];
+  for (const auto& [other, steps] : past) known[other] = std::max(known[other], steps);
+}
+void check_outside(const std::shared_ptr<Recording>& recording, const char* call) {
+  if (!recording) return;
+  recording->spoilt = true;
+  throw CudaError(str(call, ": the event was recorded within a recording (cudaErrorCapturedEvent)"));
 }
 void check_may_wait(const char* call) {
   if (!of_thread) return;
@@ -56,12 +84,14 @@ namespace runtime {
 
 void begin_capture(Stream stream) {
   if (simt::of_thread) throw CudaError("cudaStreamBeginCapture: the calling thread records already");
-  simt::of_thread = std::make_shared<simt::Recording>();
-  simt::join(simt::of_thread, stream);
+  if (simt::recording_of(stream)) throw CudaError("cudaStreamBeginCapture: the stream takes part in a recording already");
+  simt::of_thread = std::make_shared<simt::Recording>(simt::Recording{stream, {}});
+  simt::join(simt::of_thread, stream, {});
 }
 Graph end_capture(Stream stream) {
   const auto recording = simt::recording_of(stream);
   if (!recording) throw CudaError("cudaStreamEndCapture: the stream records nothing");
+  if (recording->origin != stream) throw CudaError("cudaStreamEndCapture: the recording began on another stream (cudaErrorStreamCaptureUnmatched)");
   simt::of_thread = nullptr;
   recording->over = true;
   {
@@ -69,6 +99,7 @@ Graph end_capture(Stream stream) {
     std::erase_if(simt::streams, [&](const auto& entry) { return entry.second == recording; });
   }
   if (recording->spoilt) throw CudaError("cudaStreamEndCapture: the recording was spoilt by a call that is not permitted (cudaErrorStreamCaptureInvalidated)");
+  if (recording->unjoined()) throw CudaError("cudaStreamEndCapture: a stream that joined the recording was not joined back (cudaErrorStreamCaptureUnjoined)");
   return new std::vector<std::function<void()>>(std::move(recording->work));
 }
 bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #if defined(__SANITIZE_ADDRESS__)
 #define WEFT_SIMT_ASAN 1
@@ -59,5 +60,28 @@ void repair_guards();
 bool is_device_memory(const void* p);
 /// Blocks that are allocated now.
 int live_blocks();
+/// Pinned host memory that was asked for so far: what copies between host and device go through.
+int64_t pinned_bytes();
+
+// ---- what ipc.cpp shares with other processes. All of it under a DeviceAccess.
+
+/// Every block begins at a multiple of this.
+inline constexpr size_t kBlockAlign = 512;
+/// Behind the memory in its file: which blocks may be opened, a number for each place where one may begin, after one that names the file.
+inline constexpr size_t ledger_bytes(size_t memory) { return sizeof(uint64_t) * (1 + memory / kBlockAlign); }
+/// The file that device memory is mapped from; a process that was forked has a copy of the memory and no file (-1).
+struct Backing {
+  int file;
+  unsigned char* base;
+  size_t bytes;
+};
+Backing backing();
+/// Bytes of the block that begins at p; none when it is no live block.
+std::optional<size_t> bytes_of_block(const void* p);
+/// The block goes back to the device: handles of it are void from here on. Whether there were any.
+bool withdraw(const void* block);
+/// Memory of other processes that is open here.
+bool is_opened_memory(const void* p);
+void protect_opened(int rights);
 
 }  // namespace weft::cuda::simt

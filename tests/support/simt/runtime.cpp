@@ -1,8 +1,12 @@
 // kernels/cuda/runtime.h on the host. Device memory is one reserved range, closed to everybody but kernels and copies; everything issued to a stream
-// is complete on return, unless a test defers it (streams.h). A fresh block holds poison and lies between guard zones.
+// is complete on return, unless a test defers it (streams.h). A fresh block holds poison and lies between guard zones. The range is mapped from a file
+// without a name, which other processes reach (ipc.cpp); a forked one goes on with a copy.
 #include <weft/kernels/cuda/runtime.h>
 
+#include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -20,21 +24,26 @@ namespace weft::cuda {
 
 namespace simt {
 namespace {
-constexpr size_t kRange = size_t{1} << 30, kZone = 512, kAlign = 512;
+constexpr size_t kRange = size_t{1} << 30, kZone = 512, kAlign = kBlockAlign;
+void copy_for_fork();
 
 struct Memory {
   std::recursive_mutex mutex;
+  int file = -1;
   unsigned char* base = nullptr;
   size_t used = 0;                                    // high-water mark
   std::map<unsigned char*, size_t> live;              // block -> bytes asked for
   std::multimap<size_t, unsigned char*> free_spans;   // span (with zones) -> begin of its first zone
   size_t live_bytes = 0;
+  int64_t pinned_bytes = 0;
   int open = 0;
 
-  Memory() {
-    void* p = mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  Memory() : file(memfd_create("weft device memory", MFD_CLOEXEC)) {
+    if (file < 0 || ftruncate(file, static_cast<off_t>(kRange + ledger_bytes(kRange))) != 0) throw Error("simt: no file for device memory");
+    void* p = mmap(nullptr, kRange, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
     if (p == MAP_FAILED) throw Error("simt: no address range for device memory");
     base = static_cast<unsigned char*>(p);
+    pthread_atfork(nullptr, nullptr, copy_for_fork);
   }
   static size_t span(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + 2 * kZone; }
   /// Closing and opening costs time by the page: a program that has used more than this leaves its memory open.
@@ -48,7 +57,22 @@ Memory& memory() {
   static Memory* const m = new Memory;
   return *m;
 }
+
+/// In the child of a fork (a death test's, say): what it writes from here on is its own. By the bare call, which leaves the address sanitizer's
+/// notes on the range as they are.
+void copy_for_fork() {
+  Memory& m = memory();
+  syscall(SYS_mmap, m.base, kRange, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, m.file, 0);
+  if (m.used > 0) mprotect(m.base, (m.used + 4095) / 4096 * 4096, m.open > 0 || !m.closable() ? PROT_READ | PROT_WRITE : PROT_NONE);
+  close(std::exchange(m.file, -1));
+}
 }  // namespace
+
+Backing backing() { return {memory().file, memory().base, kRange}; }
+std::optional<size_t> bytes_of_block(const void* p) {
+  const auto found = memory().live.find(static_cast<unsigned char*>(const_cast<void*>(p)));
+  return found == memory().live.end() ? std::nullopt : std::optional(found->second);
+}
 
 bool closes_memory() {
   const std::lock_guard lock(memory().mutex);
@@ -58,11 +82,16 @@ bool closes_memory() {
 DeviceAccess::DeviceAccess() {
   Memory& m = memory();
   m.mutex.lock();
-  if (m.open++ == 0) m.close_unless_large(PROT_READ | PROT_WRITE);
+  if (m.open++ > 0) return;
+  m.close_unless_large(PROT_READ | PROT_WRITE);
+  protect_opened(PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
   Memory& m = memory();
-  if (--m.open == 0) m.close_unless_large(PROT_NONE);
+  if (--m.open == 0) {
+    m.close_unless_large(PROT_NONE);
+    protect_opened(PROT_NONE);
+  }
   m.mutex.unlock();
 }
 
@@ -95,6 +124,11 @@ int live_blocks() {
   return static_cast<int>(memory().live.size());
 }
 
+int64_t pinned_bytes() {
+  const DeviceAccess access;
+  return memory().pinned_bytes;
+}
+
 namespace {
 thread_local int thread_device = 0;
 }
@@ -114,6 +148,7 @@ struct Mark {
   bool recorded = false;
   bool waited_for = false;
   std::shared_ptr<simt::Recording> recording = nullptr;
+  simt::Past past{};  // within the recording
   simt::StreamPoint point{};
 };
 size_t capacity() { return simt::settings().device_bytes > 0 ? simt::settings().device_bytes : simt::kRange; }
@@ -127,7 +162,7 @@ std::map<const char*, size_t>& pinned() {
 bool asynchronous(const void* p) {
   const simt::DeviceAccess lock;
   const auto* const at = static_cast<const char*>(p);
-  if (simt::is_device_memory(p)) return true;
+  if (simt::is_device_memory(p) || simt::is_opened_memory(p)) return true;
   auto found = pinned().upper_bound(at);
   return found != pinned().begin() && at < std::prev(found)->first + std::prev(found)->second;
 }
@@ -172,6 +207,7 @@ static void release_now(void* p) {
   if (found == m.live.end()) throw CudaError("cudaFree: not a block of device memory");
   simt::check_guards("release");
   const size_t span = simt::Memory::span(found->second);
+  if (simt::withdraw(p)) std::memset(p, simt::settings().poison, found->second);  // for those who still have it open
   simt::close_freed(found->first - simt::kZone, span);
   m.free_spans.emplace(span, found->first - simt::kZone);
   m.live_bytes -= found->second;
@@ -186,6 +222,7 @@ void release(void* p) {
 }
 void* allocate_pinned(size_t bytes) {
   const simt::DeviceAccess lock;
+  simt::memory().pinned_bytes += static_cast<int64_t>(bytes);
   void* const p = std::malloc(bytes > 0 ? bytes : 1);
   pinned()[static_cast<const char*>(p)] = bytes;
   return p;
@@ -201,7 +238,7 @@ static void copy_now(void* to, const void* from, size_t bytes) {
   simt::check_guards("copy");
 }
 void copy(void* to, const void* from, size_t bytes, Stream stream) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { copy_now(to, from, bytes); });
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, stream, [=] { copy_now(to, from, bytes); });
   if (!simt::deferring()) return copy_now(to, from, bytes);
   if (!asynchronous(to)) {  // ordinary host memory: complete on return
     synchronize(stream);
@@ -216,7 +253,7 @@ static void fill_now(void* to, int byte, size_t bytes) {
   if (bytes > 0) std::memset(to, byte, bytes);
 }
 void fill(void* to, int byte, size_t bytes, Stream stream) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [=] { fill_now(to, byte, bytes); });
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, stream, [=] { fill_now(to, byte, bytes); });
   simt::issue(simt::current_device(), stream, [=] { fill_now(to, byte, bytes); });
 }
 void enable_peer_access(int, int) {}
@@ -240,17 +277,20 @@ bool finished(Stream stream) { return !simt::settings().hold_events && simt::pas
 Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
 void record(Event event, Stream stream) {
-  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), true, false, simt::recording_of(stream), simt::point_of(simt::current_device(), stream)};
+  const auto recording = simt::recording_of(stream);
+  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), true, false, recording, recording ? simt::past_of(*recording, stream) : simt::Past{},
+                                simt::point_of(simt::current_device(), stream)};
 }
 void wait(Stream stream, Event event) {
   const Mark& mark = *static_cast<Mark*>(event);
   if (!mark.recorded) return;
   simt::check_joins(mark.recording, stream);
-  if (mark.recording) simt::join(mark.recording, stream);
+  if (mark.recording) simt::join(mark.recording, stream, mark.past);
   else simt::order_after(simt::current_device(), stream, mark.point);
 }
+/// Also in a thread that records: kernels/cuda/device/runtime.cpp lifts the ban, and a message that the thread reads meanwhile needs it.
 void synchronize_event(Event event) {
-  simt::check_may_wait("cudaEventSynchronize");
+  simt::check_outside(static_cast<Mark*>(event)->recording, "cudaEventSynchronize");
   simt::run_until(static_cast<Mark*>(event)->point);
   static_cast<Mark*>(event)->waited_for = true;
 }
@@ -261,20 +301,6 @@ bool finished_event(Event event) {
 double elapsed_ms(Event from, Event to) {
   return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at).count();
 }
-
-IpcHandle export_memory(void* block) {
-  if (!simt::settings().shares_memory) throw CudaError("export_memory: emulated memory belongs to one process");
-  IpcHandle handle{};
-  std::memcpy(handle.data(), &block, sizeof block);
-  return handle;
-}
-void* open_memory(const IpcHandle& handle) {
-  if (!simt::settings().shares_memory) throw CudaError("open_memory: emulated memory belongs to one process");
-  void* block = nullptr;
-  std::memcpy(&block, handle.data(), sizeof block);
-  return block;
-}
-void close_memory(void*) {}
 
 }  // namespace runtime
 

@@ -27,7 +27,7 @@ struct Settings {
   int processors = 4;  ///< of the devices that are made from here on
   size_t shared_memory = 227 << 10;  ///< bytes that a block may have, on the devices that are made from here on and in launches
   bool hold_events = false;  ///< events and streams are not done until somebody waits for them
-  bool shares_memory = false;  ///< memory can be shared as if with another process (CUDA IPC)
+  bool shares_memory = false;  ///< a process opens its own memory as if it were another one's (CUDA IPC)
   size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
 };
 Settings& settings();
@@ -121,7 +121,7 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
   const auto run = [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); };
-  if (const auto recording = simt::recording_of(stream)) simt::record(*recording, run);
+  if (const auto recording = simt::recording_of(stream)) simt::record(*recording, stream, run);
   else if (simt::deferring()) simt::issue(simt::current_device(), stream, run);
   else run();
 }

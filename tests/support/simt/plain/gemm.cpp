@@ -53,7 +53,7 @@ void run(const Gemm& g) {
 }  // namespace
 
 void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, [&backend, g] { gemm(backend, nullptr, g); });
+  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, stream, [&backend, g] { gemm(backend, nullptr, g); });
   expect_legal(g);
   simt::issue(simt::current_device(), stream, [g] { run(g); });
 }
