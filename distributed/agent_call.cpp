@@ -57,7 +57,7 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
   call.message = std::move(message);
   call.context = capture_context();
   call.context.agent = agent.shared_from_this();
-  if (open_accelerators() > 0) call.streams = current_streams();
+  if (open_accelerators() > 0) call.streams = current_streams(false);
   call.sink = std::move(sink);
   call.what = call_options.what;
   call.started = call.sent = runtime->now();

@@ -4,6 +4,7 @@
 #include <weft/autograd/record.h>
 #include <weft/distributed/agent.h>
 #include <weft/distributed/staging.h>
+#include <weft/kernels/backend.h>
 
 namespace weft::rpc {
 
@@ -67,6 +68,8 @@ void Encoder::tensor(const Tensor& value) {
   Device target = place_.value_or(source);
   if (!place_ && agent_ && to_.value >= 0) target = agent_->target_device(to_, reply_, source, unmapped_to_cpu_);
   else if (!place_ && source.is_cuda()) throw DeviceError(str("a tensor on ", source, " cannot travel to nobody in particular: move it to the cpu first"));
+  if (source.is_cuda() && backend(source).recording({}))
+    throw CudaError(str("a tensor on ", source, " cannot be sent while the calling thread records a graph there: its value is made by the replays; send it after end()"));
   const In pinned(value);
   message_.tensors.push_back(pinned.get());
   if (source.is_cpu() && target.is_cpu() && message_.places.empty()) return;

@@ -16,6 +16,14 @@ void order(Accelerator& device, void* before, void* stream) {
   device.delete_event(event);
 }
 
+bool records_on(Accelerator& device, void* stream) { return device.recording(Context{.stream = stream}); }
+
+/// A thread that records on `stream` cannot wait for what others do.
+void refuse_recording(Accelerator& device, void* stream, const char* what) {
+  if (!records_on(device, stream)) return;
+  throw CudaError(str(what, ": the calling thread records a graph on ", device.device(), ", which cannot come after work outside of it; do this before begin() or after end()"));
+}
+
 template <int kIndex>
 void register_device() {
   register_thread_state({[] {
@@ -32,14 +40,17 @@ std::unique_ptr<const StreamMark> StreamMark::now() {
   std::unique_ptr<StreamMark> mark;
   for (const auto& [device, stream] : current_streams()) {
     if (!mark) mark.reset(new StreamMark);
-    mark->entries_.push_back({device, stream, device->new_event(false)});
+    mark->entries_.push_back({device, stream, nullptr});
+    if (records_on(*device, stream)) continue;
+    mark->entries_.back().event = device->new_event(false);
     device->record_event(mark->entries_.back().event, stream);
   }
   return mark;
 }
 
 StreamMark::~StreamMark() {
-  for (const Entry& e : entries_) e.device->delete_event(e.event);
+  for (const Entry& e : entries_)
+    if (e.event) e.device->delete_event(e.event);
 }
 
 void join_streams(const StreamMark* mark) {
@@ -51,16 +62,18 @@ void join_streams(const StreamMark* mark) {
     if (mark)
       for (const StreamMark::Entry& e : mark->entries_)
         if (e.device == device) made = &e;
-    if (made && made->stream != mine) device->wait_event(mine, made->event);
-    if (!made && mine) order(*device, nullptr, mine);
+    if (made ? made->stream == mine || !made->event : !mine) continue;
+    if (mine) refuse_recording(*device, mine, "waiting for a future");
+    if (made) device->wait_event(mine, made->event);
+    else order(*device, nullptr, mine);
   }
 }
 
-Streams current_streams() {
+Streams current_streams(bool recorded) {
   Streams out;
   for (int i = 0, n = open_accelerators(); i < n; ++i)
     if (Accelerator* const device = open_accelerator(i))
-      if (void* const stream = device->current_stream()) out.emplace_back(device, stream);
+      if (void* const stream = device->current_stream(); stream && (recorded || !records_on(*device, stream))) out.emplace_back(device, stream);
   return out;
 }
 
@@ -76,6 +89,7 @@ StreamScope::~StreamScope() {
 }
 
 DefaultStreams::DefaultStreams() : before_(current_streams()) {
+  for (const auto& [device, stream] : before_) refuse_recording(*device, stream, "a distributed backward pass");
   for (const auto& [device, stream] : before_) order(*device, stream, nullptr);
 }
 

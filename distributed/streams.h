@@ -13,7 +13,8 @@
 
 namespace weft::rpc {
 
-/// Where the current streams of a thread stood: an event on each that is not its device's default one.
+/// Where the current streams of a thread stood: an event on each that is not its device's default one. One that the thread records a graph on has
+/// no event: its work runs when the graph is replayed.
 class WEFT_API StreamMark {
  public:
   /// Null when all of the calling thread's streams are default ones.
@@ -33,11 +34,12 @@ class WEFT_API StreamMark {
 };
 
 /// What the calling thread issues from now on comes after what the maker of the mark had issued. Null: a thread on the default streams.
+/// Throws: CudaError while the calling thread records a graph, which cannot come after work outside of it; the recording goes on.
 WEFT_API void join_streams(const StreamMark* mark);
 
-/// A thread's current streams that are not default ones.
+/// A thread's current streams that are not default ones; `recorded`: with those that it records a graph on.
 using Streams = std::vector<std::pair<Accelerator*, void*>>;
-WEFT_API Streams current_streams();
+WEFT_API Streams current_streams(bool recorded = true);
 
 /// Makes streams current for a scope; those not named are default ones. Nothing waits for anything.
 class WEFT_API StreamScope {
@@ -50,7 +52,7 @@ class WEFT_API StreamScope {
   Streams before_;
 };
 
-/// A scope on the default streams: they go on after the thread's own ones, and these after them at its end.
+/// A scope on the default streams: they go on after the thread's own ones, and these after them at its end. Throws: CudaError as join_streams.
 class WEFT_API DefaultStreams {
  public:
   DefaultStreams();
