@@ -79,6 +79,6 @@ constexpr const char* kChild = "RpcProcess.a_process_started_by_these_tests_does
 TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
 TEST(RpcProcess, three_processes_call_each_other_and_shut_down) { expect_ended(start_job(kChild, "talk")); }
-TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) { expect_ended(start_job(kChild, "killed"), 1); }
+TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) { expect_ended(start_job(kChild, "killed"), {1}); }
 
 }  // namespace

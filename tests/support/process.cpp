@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -30,14 +31,14 @@ void do_job(int (*child)(const std::string& job, int rank)) {
   _exit(status);
 }
 
-rpc::Children start_job(const std::string& test, const std::string& job) {
-  return rpc::spawn({.world_size = 3,
+rpc::Children start_job(const std::string& test, const std::string& job, int workers) {
+  return rpc::spawn({.world_size = workers,
                      .arguments = {"--gtest_filter=" + test, "--gtest_brief=1"},
                      .own_arguments = false,
                      .environment = {{"WEFT_TEST_JOB", job}}});
 }
 
-void expect_ended(rpc::Children workers, int victim) {
+void expect_ended(rpc::Children workers, const std::vector<int>& killed) {
   const auto runtime = rpc::make_threaded_runtime();
   const rpc::TimePoint limit = runtime->now() + 60s;
   for (bool running = true; running && runtime->now() < limit;) {
@@ -47,7 +48,7 @@ void expect_ended(rpc::Children workers, int victim) {
   }
   for (const auto& c : workers.poll()) {
     EXPECT_FALSE(c.running) << to_string(c);
-    if (c.rank == victim) EXPECT_EQ(c.signal, SIGKILL) << to_string(c);
+    if (std::find(killed.begin(), killed.end(), c.rank) != killed.end()) EXPECT_EQ(c.signal, SIGKILL) << to_string(c);
     else EXPECT_TRUE(c.exit_code == 0 && c.signal == 0) << to_string(c);
   }
 }
