@@ -1,0 +1,6 @@
+// Linked into a program, gives it the emulated devices "cuda:0" and "cuda:1" from its start.
+#include "support/simt/device.h"
+
+namespace {
+const bool installed = (weft::cuda::simt::install(), true);
+}
