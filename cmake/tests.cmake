@@ -39,6 +39,8 @@ if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED)  # the example `rnn` o
   weft_program(rnn_emulated weft_examples_common ${rnn}/main.cpp ${rnn}/train.cpp ${tests}/support/simt/program/install.cpp)
   target_compile_options(rnn_emulated PRIVATE -O1)
   target_link_libraries(rnn_emulated PRIVATE weft_rnn_parts weft_simt weft_simt_plain)
+  weft_unity(weft_rnn_parts)
+  weft_unity(rnn_emulated)
 endif()
 file(GLOB groups CONFIGURE_DEPENDS LIST_DIRECTORIES true ${tests}/*)
 foreach(folder ${groups})

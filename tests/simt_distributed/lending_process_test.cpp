@@ -23,8 +23,15 @@ void expect(bool holds, const std::string& claim) {
 
 Tensor borrow_add(const Tensor& x, double y) { return add(x, y); }
 WEFT_RPC(borrow_add);
-double borrow_sum(const Tensor& x) { return x.sum().item<double>(); }
+std::atomic<int> sums{0};
+double borrow_sum(const Tensor& x) {
+  ++sums;
+  return x.sum().item<double>();
+}
 WEFT_RPC(borrow_sum);
+/// Lends to the caller.
+double borrow_call_back() { return rpc_sync<borrow_sum>({"worker0", 40s}, full({kLarge}, 2, {.device = kGpu0})); }
+WEFT_RPC(borrow_call_back);
 Tensor borrow_make(double v) { return full({kLarge}, v, {.device = kGpu1}); }
 WEFT_RPC(borrow_make);
 int64_t borrow_hold(bool hold) {
@@ -156,12 +163,31 @@ void lose_the_lender() {
   expect(all_are(add(full({kLarge}, 2, {.device = kGpu0}), 1), 3), "our devices work");
 }
 
+/// An argument is lent to us, and its lender killed before we have opened it.
+void lose_the_caller() {
+  expect(rpc_sync<borrow_call_back>("worker1") == 2.0 * kLarge && sums == 1, "its arguments reach us");
+  expect(rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1, "lent");
+  const auto pid = static_cast<pid_t>(rpc_sync<borrow_hold>("worker1", false));
+  hold_devices();
+  const Future<double> sum = rpc_async<borrow_call_back>({"worker1", 40s});
+  std::this_thread::sleep_for(300ms);  // as above
+  kill(pid, SIGKILL);
+  go_on();
+  try {
+    sum.wait();
+    throw Error("a killed worker has answered");
+  } catch (const PeerLost&) {
+  }
+  expect(all_are(add(full({kLarge}, 2, {.device = kGpu0}), 1), 3), "our devices work");
+  expect(sums == 1, "a function does not run on what its lender cannot vouch for");
+}
+
 /// Exit status of a child; 0 is success.
 int child(const std::string& job, int rank) {
   open_devices();
   InitOptions options;
   options.cuda_ipc = true;
-  if (rank == 0) options.device_maps = {{"worker1", {{kGpu0, kGpu1}}}};
+  options.device_maps = {{rank == 0 ? "worker1" : "worker0", {{kGpu0, kGpu1}}}};
   if (job.rfind("lose", 0) == 0) options.lease = 2s;
   init_rpc(str("worker", rank), options);
   if (rank == 0) {
@@ -169,6 +195,7 @@ int child(const std::string& job, int rank) {
     if (job == "keep") keep_what_is_lent();
     if (job == "lose the borrower") lose_the_borrower();
     if (job == "lose the lender") lose_the_lender();
+    if (job == "lose the caller") lose_the_caller();
   } else if (job.rfind("lose", 0) == 0) {
     current_runtime()->sleep_for(60s);
     return 9;
@@ -184,5 +211,6 @@ TEST(SimtLendingProcess, large_tensors_go_both_ways_without_host_memory) { expec
 TEST(SimtLendingProcess, a_lender_keeps_its_block_until_it_was_given_back) { expect_ended(start_job(kChild, "keep", 2)); }
 TEST(SimtLendingProcess, a_killed_borrower_gives_its_blocks_back) { expect_ended(start_job(kChild, "lose the borrower", 2), {1}); }
 TEST(SimtLendingProcess, a_killed_lender_is_a_typed_error_or_a_value_that_is_whole) { expect_ended(start_job(kChild, "lose the lender", 2), {1}); }
+TEST(SimtLendingProcess, a_function_does_not_run_on_what_a_killed_caller_had_lent) { expect_ended(start_job(kChild, "lose the caller", 2), {1}); }
 
 }  // namespace
