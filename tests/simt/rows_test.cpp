@@ -99,7 +99,7 @@ TEST(SimtRows, softmax_keeps_longer_rows_in_shared_memory_as_far_as_the_device_h
     CudaBackend& gpu = simt::device_of(m.processors);
     Context c;
     for (const DType t : kFloats) {
-      if (t != kFloat32 && t != kFloat16 && m.shared != size_t{64} << 10) continue;
+      if (t != kFloat32 && !(t == kFloat16 && m.shared > size_t{200} << 10) && m.shared > size_t{64} << 10) continue;  // the others are long rows again
       for (const int lines : {1, 2}) {
         const int64_t most = longest_kept(t, m.shared, lines);
         Operand y(t, {2, most + 2}), dy(t, {2, most + 2}), dx(t, {2, most + 2});
