@@ -1,5 +1,6 @@
 # tests/<group>/*.cpp is one executable test_<group>; each GoogleTest case in it is a ctest entry of its own, `Suite.claim`, with the
 # group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda. tests/support/*.cpp is linked to all of them. Test code is compiled at -O1. The group
+# `simt_libraries` runs tests of other groups too, on the emulated device with emulated libraries of NVIDIA. The group
 # `programs` runs the example programs, which lie in WEFT_PROGRAM_DIR; its suites named ...Slow have `slow-` before the label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
@@ -30,6 +31,7 @@ add_custom_target(weft_tests)
 add_custom_target(weft_distributed_tests)
 
 include(cmake/simt.cmake)
+include(cmake/simt_libraries.cmake)
 if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED)  # the example `rnn` on emulated devices: its models for test_simt_distributed, and as a program
   set(rnn ${PROJECT_SOURCE_DIR}/examples/rnn)
   add_library(weft_rnn_parts OBJECT ${rnn}/options.cpp ${rnn}/modules.cpp ${rnn}/local_model.cpp ${rnn}/split_model.cpp)
@@ -50,6 +52,9 @@ foreach(folder ${groups})
     file(GLOB shared CONFIGURE_DEPENDS ${tests}/cuda/shared/*.cpp)
     list(APPEND sources ${shared})
   endif()
+  if(group STREQUAL "simt_libraries")
+    list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
+  endif()
   if(NOT sources OR group STREQUAL "support" OR group STREQUAL "plugin" OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
     continue()
   endif()
@@ -67,7 +72,10 @@ foreach(folder ${groups})
   if(group STREQUAL "simt_distributed" AND NOT TARGET weft_examples_common)
     list(FILTER sources EXCLUDE REGEX "/(rnn|program)_test\\.cpp$")
   endif()
-  if(group STREQUAL "simt" AND NOT WEFT_HAVE_DISTRIBUTED)  # its threads are fibers, which the distributed layer has
+  if(group MATCHES "^simt(_libraries)?$" AND NOT WEFT_HAVE_DISTRIBUTED)  # its threads are fibers, which the distributed layer has
+    continue()
+  endif()
+  if(group STREQUAL "simt_libraries" AND NOT TARGET weft_test_cudnn)
     continue()
   endif()
   weft_program(test_${group} weft_test_support ${sources})
@@ -88,6 +96,12 @@ foreach(folder ${groups})
   endif()
   if(group STREQUAL "simt")
     target_link_libraries(test_simt PRIVATE weft_simt weft_simt_plain weft_op_rows weft_distributed)
+  endif()
+  if(group STREQUAL "simt_libraries")
+    target_link_libraries(test_simt_libraries PRIVATE weft_simt weft_simt_libraries weft_op_rows weft_distributed ${CMAKE_DL_LIBS})
+    target_compile_definitions(test_simt_libraries PRIVATE WEFT_TEST_CUDNN="$<TARGET_FILE:weft_test_cudnn>")
+    set_target_properties(test_simt_libraries PROPERTIES ENABLE_EXPORTS ON)  # the emulated cuDNN calls back
+    add_dependencies(test_simt_libraries weft_test_cudnn)
   endif()
   if(WEFT_HAVE_CUDA AND group MATCHES "^(nn|optim)$")  # their golden tests run on the device of WEFT_TEST_DEVICE
     weft_use_cuda(test_${group})
@@ -147,6 +161,9 @@ foreach(folder ${groups})
     gtest_discover_tests(test_${group} TEST_FILTER "*Slow.*" TEST_LIST test_${group}_slow ${discovered} PROPERTIES TIMEOUT 300 LABELS slow-${label})
     list(APPEND discovered TEST_FILTER "-*Slow.*")
   endif()
+  if(group STREQUAL "simt_libraries")
+    list(APPEND discovered TEST_PREFIX Emulated. TEST_FILTER "-CudnnMissing.*")
+  endif()
   gtest_discover_tests(test_${group} ${discovered} PROPERTIES TIMEOUT ${test_seconds} LABELS ${label})
 endforeach()
 
@@ -161,6 +178,11 @@ if(TARGET test_simt)
   add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
   set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
+endif()
+
+if(TARGET test_simt_libraries)
+  add_test(NAME CudnnMissing.the_own_cell_does_the_work COMMAND test_simt_libraries --gtest_filter=CudnnMissing.*)
+  set_tests_properties(CudnnMissing.the_own_cell_does_the_work PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries ENVIRONMENT "WEFT_CUDNN_LIBRARY=libmissing.so")
 endif()
 
 find_package(Python3 QUIET COMPONENTS Interpreter)

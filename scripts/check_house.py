@@ -79,9 +79,9 @@ def check_includes(name, lines, grpc_files, out):
         private = name.startswith("kernels/cpu/") and (name.endswith(".cpp") or name.startswith("kernels/cpu/isa/"))
         if EIGEN.match(header) and not private and floor not in ("tests", "bench"):
             out.append(f"{where}: Eigen stays in kernels/cpu/*.cpp and kernels/cpu/isa/")
-        ours = os.path.isfile(os.path.join(ROOT, "tests", header))
+        ours = os.path.isfile(os.path.join(ROOT, "tests", header)) or name.startswith("tests/support/libraries/")
         if CUDA.match(header) and not ours and not name.startswith("kernels/cuda/") and not name.endswith((".cu", ".cuh")):
-            out.append(f"{where}: CUDA headers stay in kernels/cuda")
+            out.append(f"{where}: CUDA headers stay in kernels/cuda and tests/support/libraries")
         if header == "zlib.h" and floor in BELOW and name != "tensor/inflate.cpp":
             out.append(f"{where}: zlib stays in tensor/inflate.cpp")
         if GRPC.search(header):

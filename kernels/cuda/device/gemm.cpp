@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include <weft/kernels/cuda/cuda_backend.h>
+#include <weft/kernels/cuda/device/relaxed_capture.h>
 #include <weft/kernels/cuda_settings.h>
 
 namespace weft::cuda {
@@ -140,6 +141,7 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
     if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
   }
   const std::unique_lock lock(state.mutex);
+  const RelaxedCapture mode;  // a graph may be in the making: the handle allocates memory, and none of this is recorded
   if (!state.handle) {
     check(cublasLtCreate(&state.handle), "cublasLtCreate");
     state.workspace = (runtime::properties(backend.index()).major >= 9 ? size_t{32} : size_t{4}) << 20;

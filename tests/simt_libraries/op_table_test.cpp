@@ -1,0 +1,27 @@
+// Products and recurrent layers of the op table on the emulated device with emulated cuBLASLt and cuDNN: LibrariesOpTable.<check>/<row>.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "support/op_table_checks.h"
+#include "support/simt/device.h"
+
+namespace weft::op_table {
+namespace {
+
+const std::vector<Row>& rows() {
+  static const auto* const all = [] {
+    auto* const joined = new std::vector<Row>(matmul_rows());
+    for (Row& row : rnn_rows()) {
+      row.twice = false;  // made of plain ops, and slow: test_simt does it
+      joined->push_back(std::move(row));
+    }
+    return joined;
+  }();
+  return *all;
+}
+
+const bool registered = (cuda::simt::install(), setenv("WEFT_CUDNN_LIBRARY", WEFT_TEST_CUDNN, 0), register_checks("LibrariesOpTable", "cuda:0", rows()));
+
+}  // namespace
+}  // namespace weft::op_table
