@@ -187,6 +187,14 @@ void record(const char* name, std::span<Tensor> outputs, Inputs inputs, F&& back
     detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), outputs, inputs);
   }
 }
+/// The same with a list of inputs.
+template <class F>
+void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor> inputs, F&& backward) {
+  if (detail::wants_record(inputs)) {
+    using Op = detail::OpNode<std::decay_t<F>>;
+    detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), outputs, inputs);
+  }
+}
 /// `y` is a view of `x` (shares its storage). An in-place write through it later reaches the base's history.
 template <class F>
 Tensor record_view(const char* name, Tensor y, const Tensor& x, F&& backward) {

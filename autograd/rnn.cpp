@@ -1,12 +1,12 @@
 // One direction of one recurrent layer over a whole sequence as one node. The kernel keeps `reserve` (gate values) for its own backward; under
 // create_graph the layer is composed step by step from plain ops instead. Gates: LSTM i f g o, GRU r z n.
 #include <weft/autograd/formula.h>
+#include <weft/autograd/rnn_stack.h>
 
 namespace weft {
 
-namespace {
-
-const char* mode_name(RnnMode mode) {
+namespace formula {
+const char* rnn_name(RnnMode mode) {
   switch (mode) {
     case RnnMode::kLstm: return "lstm";
     case RnnMode::kGru: return "gru";
@@ -15,6 +15,9 @@ const char* mode_name(RnnMode mode) {
   }
   return "rnn";
 }
+}  // namespace formula
+
+namespace {
 
 void expect(const char* name, const char* what, const Tensor& x, const Shape& sizes, const Tensor& like) {
   if (!x.defined()) throw ValueError(str(name, ": ", what, " is undefined"));
@@ -47,8 +50,9 @@ Tensor steps_cell(RnnMode mode, const RnnArgs& a, const Tensor& x, Tensor& h, Te
   return h = sigmoid(gate(all, 3)) * tanh(c);
 }
 
-// The layer made of plain ops: {y, hn, cn}.
-std::vector<Tensor> composed_layer(RnnMode mode, bool reverse, const RnnArgs& a) {
+}  // namespace
+
+std::vector<Tensor> formula::composed_rnn_layer(RnnMode mode, bool reverse, const RnnArgs& a) {
   const int64_t steps = a[0].sizes()[0];
   Tensor h = a[1], c = a[2];
   std::vector<Tensor> ys(static_cast<size_t>(steps));
@@ -58,6 +62,8 @@ std::vector<Tensor> composed_layer(RnnMode mode, bool reverse, const RnnArgs& a)
   }
   return {stack(ys, 0), h, c};
 }
+
+namespace {
 
 // Contiguous memory for every input.
 RnnArgs row_major_args(const RnnArgs& a) {
@@ -92,7 +98,7 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
 
 RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih, LowerOnDevice w_hh, LowerOnDevice b_ih,
                     LowerOnDevice b_hh, bool reverse) {
-  const char* name = mode_name(mode);
+  const char* name = formula::rnn_name(mode);
   const RnnLayer layer{mode, reverse};
   if (!x->defined() || x->dim() != 3) throw ShapeError(str(name, ": x must be [T, N, I], is ", x->defined() ? x->sizes() : Shape{}));
   launch::check_floating(name, x);
@@ -123,7 +129,7 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
            const RnnArgs in = saved.get();
            const bool two = layer.mode == RnnMode::kLstm;
            if (grad_enabled()) {
-             return formula::composed_backward([&](const RnnArgs& args) { return composed_layer(layer.mode, layer.reverse, args); }, in,
+             return formula::composed_backward([&](const RnnArgs& args) { return formula::composed_rnn_layer(layer.mode, layer.reverse, args); }, in,
                                                {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
            }
            const Tensor yt = y.get(), ht = hn.get(), ct = two ? cn.get() : Tensor();

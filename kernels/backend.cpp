@@ -50,6 +50,13 @@ Shape Backend::rnn_reserve(Context&, const RnnLayer& layer, const RnnInputs& in)
   return {in.x.size(0), in.x.size(1), layer.reserve_width() * in.w_hh.size(1)};
 }
 
+void Backend::rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) {
+  throw DeviceError(str("rnn_stack: ", device(), " runs recurrent layers one by one"));
+}
+void Backend::rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View, View, View, const RnnStackGrads&) {
+  throw DeviceError(str("rnn_stack: ", device(), " runs recurrent layers one by one"));
+}
+
 Backend& backend(Device device) {
   if (device.is_cpu()) return kernels::cpu_backend();
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));

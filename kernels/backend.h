@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include <weft/kernels/device.h>
@@ -54,6 +55,41 @@ struct RnnOutputs {
 };
 struct RnnGrads {
   View dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;  ///< each as its input; absent = not wanted; overwritten
+};
+
+/// Layers of one kind over one another, each in one direction or in both: its output is then the forward's H columns and the reverse's. Cell
+/// l * directions + d is direction d of layer l.
+struct RnnStack {
+  RnnMode mode = RnnMode::kLstm;
+  int64_t layers = 1;
+  bool both = false;
+  double dropout = 0;       ///< on the output of every layer but the last
+  PhiloxKey key = {};       ///< of this call's dropout, which need not draw as Backend::dropout does
+  uint64_t key_epoch = 0;   ///< Generator::epoch of the key's generator
+  int64_t directions() const { return both ? 2 : 1; }
+  int64_t cells() const { return layers * directions(); }
+};
+struct RnnWeights {
+  View w_ih, w_hh;  ///< [G*H, columns of the layer's input], [G*H, H]
+  View b_ih, b_hh;  ///< [G*H] or absent
+};
+struct RnnStackInputs {
+  View x;                             ///< [T, N, I]
+  View h0, c0;                        ///< [cells, N, H]; c0 LSTM only
+  std::span<const RnnWeights> cells;
+};
+struct RnnStackOutputs {
+  View y;                 ///< [T, N, directions * H]
+  View hn, cn;            ///< [cells, N, H]; cn LSTM only
+  View weights, reserve;  ///< of rank 1, with what Backend::rnn_stack names; absent when no backward will follow
+};
+struct RnnStackGrads {
+  View dx, dh0, dc0;                  ///< absent = not wanted; overwritten
+  std::span<const RnnWeights> cells;  ///< in each the same
+};
+/// Elements of x's dtype that a stack keeps for its backward: the weights in the backend's own form, and the rest.
+struct RnnStackRoom {
+  int64_t weights = 0, reserve = 0;
 };
 
 class WEFT_API Backend {
@@ -143,6 +179,12 @@ class WEFT_API Backend {
   /// dy [T, N, H], dhn and dcn [N, H] may be absent.
   virtual void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn,
                             const RnnGrads&) = 0;
+  /// Whether the backend runs this stack in one call, and what that keeps; most backends run none, and callers go layer by layer.
+  virtual std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
+  /// Only for a stack that rnn_stack has taken.
+  virtual void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&);
+  /// dy, dhn and dcn, of the sizes of y, hn and cn, may be absent.
+  virtual void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View dy, View dhn, View dcn, const RnnStackGrads&);
 
   // Lists of tensors in one call.
   /// One pass of the update rule over every tensor (step.h), all of `dtype`. While recording(), `next` makes the functors of each replay; without it

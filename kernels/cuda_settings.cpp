@@ -8,7 +8,7 @@
 namespace weft::cuda {
 
 namespace {
-std::atomic<bool> tf32{false};
+std::atomic<bool> tf32{false}, dropout_of_cudnn{false};
 
 std::atomic<bool>& cudnn() {
   static std::atomic<bool> use = [] {
@@ -23,5 +23,7 @@ bool allow_tf32() noexcept { return tf32.load(std::memory_order_relaxed); }
 void set_allow_tf32(bool allow) noexcept { tf32.store(allow, std::memory_order_relaxed); }
 bool use_cudnn() noexcept { return cudnn().load(std::memory_order_relaxed); }
 void set_use_cudnn(bool use) noexcept { cudnn().store(use, std::memory_order_relaxed); }
+bool cudnn_dropout() noexcept { return dropout_of_cudnn.load(std::memory_order_relaxed); }
+void set_cudnn_dropout(bool use) noexcept { dropout_of_cudnn.store(use, std::memory_order_relaxed); }
 
 }  // namespace weft::cuda

@@ -14,4 +14,9 @@ WEFT_API void set_allow_tf32(bool allow) noexcept;
 WEFT_API bool use_cudnn() noexcept;
 WEFT_API void set_use_cudnn(bool use) noexcept;
 
+/// Whether a recurrent stack with dropout between its layers is cuDNN's in training too, as it is in evaluation: quicker, with masks that other devices do
+/// not draw. They follow the module's generator, so a run repeats; not while a graph is recorded. Off at first.
+WEFT_API bool cudnn_dropout() noexcept;
+WEFT_API void set_cudnn_dropout(bool use) noexcept;
+
 }  // namespace weft::cuda

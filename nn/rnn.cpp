@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <weft/autograd/ops.h>
+#include <weft/autograd/rnn_stack.h>
 #include <weft/nn/init.h>
 #include <weft/tensor/factories.h>
 
@@ -62,6 +63,16 @@ Tensor Recurrent::check_state(const char* what, const Tensor& state, const Tenso
   return state;
 }
 
+/// The stack in one call, where x's device takes it.
+std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, const Tensor& c0) {
+  std::vector<Tensor> all;
+  for (const Weights& w : weights_) all.insert(all.end(), {w.w_ih, w.w_hh, w.b_ih, w.b_hh});
+  const bool drops = is_training() && options_.num_layers > 1;
+  auto out = rnn_stack({.mode = mode_, .layers = options_.num_layers, .both = options_.bidirectional, .dropout = drops ? options_.dropout : 0}, x, h0, c0, all, generator());
+  if (!out) return std::nullopt;
+  return RnnOutput{options_.batch_first ? out->y.transpose(0, 1) : out->y, out->hn, out->cn};
+}
+
 RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor& c0) {
   if (input.dim() != 3 || input.size(2) != input_)
     throw ShapeError(str(kind(mode_), ": x must be ", options_.batch_first ? "[N, T, " : "[T, N, ", input_, "], got ", input.sizes()));
@@ -71,6 +82,8 @@ RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor
   const Tensor h_in = check_state("h0", h0, x, x.size(1));
   const Tensor c_in = lstm ? check_state("c0", c0, x, x.size(1)) : Tensor();
 
+  if (!x.device().is_cpu())
+    if (auto out = whole(x, h_in, c_in)) return std::move(*out);
   const int directions = options_.bidirectional ? 2 : 1;
   std::vector<Tensor> h_out, c_out;
   for (int64_t layer = 0; layer < options_.num_layers; ++layer) {

@@ -1,7 +1,9 @@
-// Recurrent layers. Each direction of each layer is one fused op over the whole sequence (autograd/rnn.cpp); this file stacks them, puts
-// dropout between layers and names the parameters as PyTorch does (weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, ..._reverse).
+// Recurrent layers. Each direction of each layer is one fused op over the whole sequence (autograd/rnn.cpp), or all of them are where the device takes a
+// stack (autograd/rnn_stack.h); this file stacks them, puts dropout between layers and names the parameters as PyTorch does (weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, ..._reverse).
 // Gate order: LSTM i f g o, GRU r z n.
 #pragma once
+
+#include <optional>
 
 #include <weft/kernels/backend.h>
 #include <weft/nn/module.h>
@@ -43,6 +45,7 @@ class WEFT_API Recurrent : public Module {
 
  private:
   struct Weights { Tensor w_ih, w_hh, b_ih, b_hh; };
+  std::optional<RnnOutput> whole(const Tensor& x, const Tensor& h0, const Tensor& c0);
   Tensor check_state(const char* what, const Tensor& state, const Tensor& x, int64_t n) const;
   RnnMode mode_;
   int64_t input_, hidden_;

@@ -1,6 +1,8 @@
 // Forking and the process-wide generator.
 #include <weft/tensor/generator.h>
 
+#include <atomic>
+
 namespace weft {
 namespace {
 
@@ -15,6 +17,11 @@ uint64_t mix(uint64_t x) {
 }  // namespace
 
 Generator Generator::fork(uint64_t key) const { return Generator(mix(seed_ ^ mix(key))); }
+
+uint64_t Generator::next_epoch() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 Generator& default_generator() {
   static Generator generator(0);

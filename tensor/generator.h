@@ -14,12 +14,14 @@ class WEFT_API Generator {
  public:
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}
   Generator(const Generator& o) : seed_(o.seed_), offset_(o.offset_.load()) {}
-  Generator& operator=(const Generator& o) { seed_ = o.seed_; offset_ = o.offset_.load(); return *this; }
+  Generator& operator=(const Generator& o) { seed_ = o.seed_; offset_ = o.offset_.load(); epoch_ = next_epoch(); return *this; }
 
-  void manual_seed(uint64_t seed) { seed_ = seed; offset_ = 0; }
+  void manual_seed(uint64_t seed) { seed_ = seed; offset_ = 0; epoch_ = next_epoch(); }
   uint64_t seed() const { return seed_; }
   uint64_t offset() const { return offset_.load(); }
-  void set_offset(uint64_t offset) { offset_ = offset; }
+  void set_offset(uint64_t offset) { offset_ = offset; epoch_ = next_epoch(); }
+  /// Another number in each generator, and whenever one is set anew: random numbers that are kept elsewhere and seeded from here start again then.
+  uint64_t epoch() const { return epoch_; }
   /// A stream of its own from offset 0: its seed mixes this seed and `key` (SplitMix64 of each), and neither the offset nor the order of
   /// forks counts, so a layer keyed by its name draws the same numbers wherever it lives.
   Generator fork(uint64_t key) const;
@@ -30,7 +32,9 @@ class WEFT_API Generator {
   }
 
  private:
+  static uint64_t next_epoch();
   uint64_t seed_;
+  uint64_t epoch_ = next_epoch();
   std::atomic<uint64_t> offset_{0};
 };
 

@@ -98,6 +98,9 @@ class CudaBackend final : public Accelerator {
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) override;
   void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn, const RnnGrads&) override;
+  std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
+  void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) override;
+  void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View dy, View dhn, View dcn, const RnnStackGrads&) override;
   void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr, const double* skip = nullptr) override;
   void powers(Context&, double p, std::span<const View> xs, double* out) override;
   void scale(Context&, double factor, std::span<const View> xs) override;

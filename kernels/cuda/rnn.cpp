@@ -1,4 +1,4 @@
-// Recurrent layers of the CUDA backend: cuDNN's where it takes the layer (rnn_seam.h), else the own cell (rnn.h).
+// Recurrent layers of the CUDA backend: cuDNN's where it takes the layer (rnn_seam.h), else the own cell (rnn.h). Stacks are cuDNN's alone.
 #include <weft/kernels/cuda/rnn.h>
 #include <weft/kernels/cuda/rnn_seam.h>
 
@@ -20,6 +20,20 @@ void CudaBackend::rnn_backward(Context& context, const RnnLayer& layer, const Rn
   enter();
   if (out.reserve.ndim() == 1) return cudnn::backward(*this, context, layer, in, out, dy, dhn, dcn, grads);
   rnn_cell_backward(*this, context, layer, in, out, dy, dhn, dcn, grads);
+}
+
+std::optional<RnnStackRoom> CudaBackend::rnn_stack(Context&, const RnnStack& stack, const RnnStackInputs& in) {
+  enter();
+  return cudnn::takes(*this, stack, in);
+}
+void CudaBackend::rnn_stack_forward(Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out) {
+  enter();
+  cudnn::forward(*this, context, stack, in, out);
+}
+void CudaBackend::rnn_stack_backward(Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out, View dy, View dhn, View dcn,
+                                     const RnnStackGrads& grads) {
+  enter();
+  cudnn::backward(*this, context, stack, in, out, dy, dhn, dcn, grads);
 }
 
 }  // namespace weft::cuda

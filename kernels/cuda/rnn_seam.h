@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include <weft/kernels/backend.h>
 
@@ -24,5 +25,12 @@ int64_t reserve_size(CudaBackend& backend, Context& context, const RnnLayer& lay
 void forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out);
 void backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
               const RnnGrads& grads);
+
+/// The same for whole stacks, of which cuDNN overlaps the layers and directions. One with dropout is taken where cudnn_dropout() is on and no graph is
+/// recorded: the states of its random numbers are the device's, and are seeded outside of any recording.
+std::optional<RnnStackRoom> takes(CudaBackend& backend, const RnnStack& stack, const RnnStackInputs& in);
+void forward(CudaBackend& backend, Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out);
+void backward(CudaBackend& backend, Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out, const View& dy, const View& dhn,
+              const View& dcn, const RnnStackGrads& grads);
 
 }  // namespace weft::cuda::cudnn

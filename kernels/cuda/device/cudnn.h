@@ -14,7 +14,8 @@ namespace weft::cuda::cudnn {
 
 #define WEFT_CUDNN_CALLS(call)                                                                                                                            \
   call(cudnnGetVersion) call(cudnnGetErrorString) call(cudnnCreate) call(cudnnSetStream) call(cudnnCreateDropoutDescriptor)                               \
-  call(cudnnDestroyDropoutDescriptor) call(cudnnSetDropoutDescriptor) call(cudnnCreateTensorDescriptor) call(cudnnDestroyTensorDescriptor)                \
+  call(cudnnDestroyDropoutDescriptor) call(cudnnDropoutGetStatesSize) call(cudnnSetDropoutDescriptor) call(cudnnRestoreDropoutDescriptor)                 \
+  call(cudnnCreateTensorDescriptor) call(cudnnDestroyTensorDescriptor)                                                                                    \
   call(cudnnSetTensorNdDescriptor) call(cudnnCreateRNNDescriptor) call(cudnnDestroyRNNDescriptor) call(cudnnSetRNNDescriptor_v8)                          \
   call(cudnnCreateRNNDataDescriptor) call(cudnnDestroyRNNDataDescriptor) call(cudnnSetRNNDataDescriptor) call(cudnnGetRNNWeightSpaceSize)                 \
   call(cudnnGetRNNTempSpaceSizes) call(cudnnGetRNNWeightParams) call(cudnnRNNForward) call(cudnnRNNBackwardData_v8) call(cudnnRNNBackwardWeights_v8)

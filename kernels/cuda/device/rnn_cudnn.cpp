@@ -1,7 +1,7 @@
-// rnn_seam.h over cuDNN's RNN API: one layer, one direction. Its gates come in our order (LSTM i f g o, GRU r z n with r applied to W_hn h + b_hn), each a
-// block of its own in an opaque weight space that is filled before, and read after, each call. It runs forwards only: a reversed layer
-// gets its sequences turned round. Sequences have the lengths of their descriptors; since 8.9.1 the array on the device is null. Bits
-// repeat from run to run as far as cuDNN's do; its notes ask for CUBLAS_WORKSPACE_CONFIG=:4096:2.
+// rnn_seam.h over cuDNN's RNN API: a stack of layers, or one direction of one. Gates come in our order (LSTM i f g o, GRU r z n with r applied to
+// W_hn h + b_hn), each a block of its own in an opaque weight space that is filled before, and read after, each call. A direction of its own runs
+// forwards only: a reversed layer gets its sequences turned round. Sequences have the lengths of their descriptors; since 8.9.1 the array on
+// the device is null. Bits repeat from run to run as far as cuDNN's do; its notes ask for CUBLAS_WORKSPACE_CONFIG=:4096:2.
 #include <weft/kernels/cuda/rnn_seam.h>
 
 #include <weft/kernels/cuda/cuda_backend.h>
@@ -16,6 +16,9 @@ bool takes(CudaBackend&, const RnnLayer&, const RnnInputs&) { return false; }
 int64_t reserve_size(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&) { missing(); }
 void forward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) { missing(); }
 void backward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, const View&, const View&, const View&, const RnnGrads&) { missing(); }
+std::optional<RnnStackRoom> takes(CudaBackend&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
+void forward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) { missing(); }
+void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, const View&, const View&, const View&, const RnnStackGrads&) { missing(); }
 }  // namespace weft::cuda::cudnn
 
 #else
@@ -24,6 +27,7 @@ void backward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const R
 #include <weft/kernels/cuda/device/relaxed_capture.h>
 
 #include <array>
+#include <bit>
 #include <limits>
 #include <map>
 #include <memory>
@@ -38,13 +42,23 @@ namespace {
 
 constexpr size_t kMaxPlans = 256;
 
-struct Sizes {
-  int64_t steps, batch, inputs, hidden;
-  int gates;
-  DType dtype;
-  Sizes(const RnnLayer& layer, const RnnInputs& in)
-      : steps(in.x.size(0)), batch(in.x.size(1)), inputs(in.x.size(2)), hidden(in.w_hh.size(1)), gates(layer.gates()), dtype(in.x.dtype) {}
+/// What cuDNN is to run: a stack, or a direction of a layer, which is a stack of one and may be turned round.
+struct Job {
+  RnnStack stack;
+  RnnStackInputs in;
+  bool reverse = false;
+  int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.cells[0].w_hh.size(1);
+  DType dtype = in.x.dtype;
+  int gates() const { return RnnLayer{stack.mode}.gates(); }
+  bool lstm() const { return stack.mode == RnnMode::kLstm; }
+  bool biased() const { return in.cells[0].b_ih.defined() || in.cells[0].b_hh.defined(); }
+  int64_t inputs_of(int64_t cell) const { return cell < stack.directions() ? inputs : stack.directions() * hidden; }
 };
+/// Of a layer; `cell` becomes its weights.
+Job job_of(const RnnLayer& layer, const RnnInputs& in, RnnWeights& cell) {
+  cell = {in.w_ih, in.w_hh, in.b_ih, in.b_hh};
+  return {.stack = {.mode = layer.mode}, .in = {in.x, in.h0, in.c0, {&cell, 1}}, .reverse = layer.reverse};
+}
 
 /// Descriptors and sizes of one kind of call.
 struct Plan {
@@ -60,11 +74,21 @@ struct Plan {
   size_t weights = 0, reserve = 0, training_work = 0, inference_work = 0;
 };
 
-using Key = std::array<int64_t, 8>;
+/// Random numbers of dropout: all plans of a device draw from the same states, one call after the other.
+struct Random {
+  void* states = nullptr;  // used until the process ends
+  size_t bytes = 0;
+  uint64_t epoch = 0;  // of the generator that they were seeded from
+  runtime::Stream stream = nullptr;
+  runtime::Event drawn = nullptr;  // behind the last call that drew, on `stream`
+};
+
+using Key = std::array<int64_t, 11>;
 struct DeviceState {
   std::mutex mutex;  // held while a call is issued: the handle serves one thread at a time
   cudnnHandle_t handle = nullptr;
   bool broken = false;  // a part of the library is missing, or does not fit the driver: the own cell does the work
+  Random random;
   std::map<Key, std::unique_ptr<Plan>> plans;
 };
 DeviceState& state_of(int device) {
@@ -78,37 +102,55 @@ cudnnDataType_t data_type(DType t) {
 cudnnRNNMode_t cell(RnnMode m) {
   return m == RnnMode::kLstm ? CUDNN_LSTM : m == RnnMode::kGru ? CUDNN_GRU : m == RnnMode::kTanh ? CUDNN_RNN_TANH : CUDNN_RNN_RELU;
 }
-bool biased(const RnnInputs& in) { return in.b_ih.defined() || in.b_hh.defined(); }
 
-/// Throws: CudaError where cuDNN refuses the layer, in whichever call it does so.
-void describe(Plan& plan, cudnnHandle_t handle, const RnnLayer& layer, const RnnInputs& in, bool tf32) {
+/// The plan's descriptor of dropout. The states are made by the first plan that has any.
+void describe_dropout(Plan& plan, DeviceState& state, double p) {
   const Library& lib = plan.lib;
-  const Sizes s(layer, in);
-  const cudnnDataType_t type = data_type(s.dtype);
-  const auto steps = static_cast<int>(s.steps), batch = static_cast<int>(s.batch), inputs = static_cast<int>(s.inputs), hidden = static_cast<int>(s.hidden);
-  check(lib.cudnnSetDropoutDescriptor(plan.dropout, handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
-  const cudnnMathType_t math = s.dtype == kFloat16 ? CUDNN_TENSOR_OP_MATH : s.dtype == kFloat32 && !tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
-  check(lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(layer.mode), biased(in) ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS, CUDNN_UNIDIRECTIONAL,
-                                     CUDNN_LINEAR_INPUT, type, s.dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math, inputs, hidden, hidden, 1, plan.dropout,
+  Random& random = state.random;
+  if (p == 0) return check(lib.cudnnSetDropoutDescriptor(plan.dropout, state.handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
+  if (random.states) return check(lib.cudnnRestoreDropoutDescriptor(plan.dropout, state.handle, static_cast<float>(p), random.states, random.bytes, 0), "cudnnRestoreDropoutDescriptor");
+  check(lib.cudnnDropoutGetStatesSize(state.handle, &random.bytes), "cudnnDropoutGetStatesSize");
+  void* const states = runtime::allocate(random.bytes);
+  if (!states) throw CudaError(str("cudnn: no ", random.bytes, " bytes for the random numbers of dropout"));
+  check(lib.cudnnSetStream(state.handle, nullptr), "cudnnSetStream");  // the last call's may be gone
+  const cudnnStatus_t status = lib.cudnnSetDropoutDescriptor(plan.dropout, state.handle, static_cast<float>(p), states, random.bytes, 0);
+  if (status != CUDNN_STATUS_SUCCESS) runtime::release(states);
+  check(status, "cudnnSetDropoutDescriptor");
+  random.states = states;
+  random.drawn = runtime::new_event(false);
+  runtime::record(random.drawn, nullptr);
+}
+
+/// Throws: CudaError where cuDNN refuses the job, in whichever call it does so.
+void describe(Plan& plan, DeviceState& state, const Job& job, bool tf32) {
+  const Library& lib = plan.lib;
+  const cudnnDataType_t type = data_type(job.dtype);
+  const auto steps = static_cast<int>(job.steps), batch = static_cast<int>(job.batch), inputs = static_cast<int>(job.inputs), hidden = static_cast<int>(job.hidden);
+  const auto outputs = static_cast<int>(job.stack.directions()) * hidden, cells = static_cast<int>(job.stack.cells());
+  describe_dropout(plan, state, job.stack.dropout);
+  const cudnnMathType_t math = job.dtype == kFloat16 ? CUDNN_TENSOR_OP_MATH : job.dtype == kFloat32 && !tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
+  check(lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(job.stack.mode), job.biased() ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
+                                     job.stack.both ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
+                                     job.dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT, math, inputs, hidden, hidden, static_cast<int>(job.stack.layers), plan.dropout,
                                      CUDNN_RNN_PADDED_IO_DISABLED),
         "cudnnSetRNNDescriptor_v8");
   const std::vector<int> lengths(static_cast<size_t>(batch), steps);
   check(lib.cudnnSetRNNDataDescriptor(plan.x, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, inputs, lengths.data(), nullptr), "cudnnSetRNNDataDescriptor");
-  check(lib.cudnnSetRNNDataDescriptor(plan.y, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, hidden, lengths.data(), nullptr), "cudnnSetRNNDataDescriptor");
-  const int sizes[] = {1, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
+  check(lib.cudnnSetRNNDataDescriptor(plan.y, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, outputs, lengths.data(), nullptr), "cudnnSetRNNDataDescriptor");
+  const int sizes[] = {cells, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
   check(lib.cudnnSetTensorNdDescriptor(plan.state, type, 3, sizes, strides), "cudnnSetTensorNdDescriptor");
-  check(lib.cudnnGetRNNWeightSpaceSize(handle, plan.rnn, &plan.weights), "cudnnGetRNNWeightSpaceSize");
-  check(lib.cudnnGetRNNTempSpaceSizes(handle, plan.rnn, CUDNN_FWD_MODE_TRAINING, plan.x, &plan.training_work, &plan.reserve), "cudnnGetRNNTempSpaceSizes");
+  check(lib.cudnnGetRNNWeightSpaceSize(state.handle, plan.rnn, &plan.weights), "cudnnGetRNNWeightSpaceSize");
+  check(lib.cudnnGetRNNTempSpaceSizes(state.handle, plan.rnn, CUDNN_FWD_MODE_TRAINING, plan.x, &plan.training_work, &plan.reserve), "cudnnGetRNNTempSpaceSizes");
   size_t none = 0;
-  check(lib.cudnnGetRNNTempSpaceSizes(handle, plan.rnn, CUDNN_FWD_MODE_INFERENCE, plan.x, &plan.inference_work, &none), "cudnnGetRNNTempSpaceSizes");
+  check(lib.cudnnGetRNNTempSpaceSizes(state.handle, plan.rnn, CUDNN_FWD_MODE_INFERENCE, plan.x, &plan.inference_work, &none), "cudnnGetRNNTempSpaceSizes");
   plan.usable = true;
 }
 
 /// The caller holds the state's mutex. `recording`: a graph is in the making, during which calls may fail that do not otherwise.
-Plan& plan_for(DeviceState& state, const Library& lib, bool recording, const RnnLayer& layer, const RnnInputs& in) {
-  const Sizes s(layer, in);
-  const bool tf32 = s.dtype == kFloat32 && allow_tf32();
-  const Key key{static_cast<int64_t>(layer.mode), static_cast<int64_t>(s.dtype), biased(in), tf32, s.steps, s.batch, s.inputs, s.hidden};
+Plan& plan_for(DeviceState& state, const Library& lib, bool recording, const Job& job) {
+  const bool tf32 = job.dtype == kFloat32 && allow_tf32();
+  const Key key{static_cast<int64_t>(job.stack.mode), static_cast<int64_t>(job.dtype), job.biased(), tf32, job.steps, job.batch, job.inputs, job.hidden,
+                job.stack.layers, job.stack.both, std::bit_cast<int64_t>(job.stack.dropout)};
   if (const auto found = state.plans.find(key); found != state.plans.end()) return *found->second;
   const RelaxedCapture mode;  // it makes what later calls use, and records nothing
   std::unique_ptr<Plan> plan;
@@ -121,7 +163,7 @@ Plan& plan_for(DeviceState& state, const Library& lib, bool recording, const Rnn
     throw;
   }
   try {
-    describe(*plan, state.handle, layer, in, tf32);
+    describe(*plan, state, job, tf32);
   } catch (const CudaError&) {
     if (recording) throw;  // for this call; the next one asks again
   }
@@ -137,17 +179,33 @@ struct Call {
   const std::lock_guard<std::mutex> lock{state.mutex};
   const Library& lib = *library();
   Plan& plan;
-  Call(CudaBackend& b, Context& c, const RnnLayer& layer, const RnnInputs& in) : backend(b), context(c), plan(plan_for(state, lib, b.records(), layer, in)) {
-    if (!plan.usable) throw CudaError(str("cudnn: it takes no layer of ", in.x.sizes, " with ", in.w_hh.size(1), " hidden of ", in.x.dtype, "; was allow_tf32 changed since its forward?"));
+  Call(CudaBackend& b, Context& c, const Job& job) : backend(b), context(c), plan(plan_for(state, lib, b.records(), job)) {
+    if (!plan.usable) throw CudaError(str("cudnn: it takes no layer of ", job.in.x.sizes, " with ", job.hidden, " hidden of ", job.dtype, "; was allow_tf32 changed since its forward?"));
     check(lib.cudnnSetStream(state.handle, static_cast<cudaStream_t>(b.stream_of(c))), "cudnnSetStream");
   }
 };
 
-int64_t elements_of(const Plan& plan, DType dtype) { return static_cast<int64_t>(plan.reserve / static_cast<size_t>(size_of(dtype)) + 1); }
+int64_t elements_of(size_t bytes, DType dtype) { return static_cast<int64_t>(bytes / static_cast<size_t>(size_of(dtype)) + 1); }
 
-void expect_reserve(const Plan& plan, const View& reserve) {
-  if (reserve.numel() != elements_of(plan, reserve.dtype))
-    throw CudaError(str("cudnn: the reserve has ", reserve.numel(), " elements, the layer wants ", elements_of(plan, reserve.dtype), "; was allow_tf32 changed since?"));
+void expect_room(const char* what, const View& given, size_t bytes) {
+  if (given.numel() != elements_of(bytes, given.dtype))
+    throw CudaError(str("cudnn: the ", what, " has ", given.numel(), " elements, the layer wants ", elements_of(bytes, given.dtype), "; was allow_tf32 changed since?"));
+}
+
+/// From here on the call's stream may draw. Numbers go on from where the last call left them, unless the generator was set anew.
+void begin_draws(Call& call, const RnnStack& stack) {
+  Random& random = call.state.random;
+  const runtime::Stream stream = call.backend.stream_of(call.context);
+  if (random.stream != stream) runtime::wait(stream, random.drawn);
+  if (random.epoch == stack.key_epoch) return;
+  const uint64_t seed = stack.key.seed ^ (stack.key.offset + 1) * 0x9E3779B97F4A7C15u;
+  check(call.lib.cudnnSetDropoutDescriptor(call.plan.dropout, call.state.handle, static_cast<float>(stack.dropout), random.states, random.bytes, seed), "cudnnSetDropoutDescriptor");
+  random.epoch = stack.key_epoch;
+}
+void end_draws(Call& call) {
+  Random& random = call.state.random;
+  random.stream = call.backend.stream_of(call.context);
+  runtime::record(random.drawn, random.stream);
 }
 
 /// A view as cuDNN wants it, without gaps; [T, ..] from the last step to the first when `turned`. kOut: finish() brings it to the view.
@@ -181,17 +239,16 @@ class Packed {
   View view_;
 };
 
-/// Calls f(ours, theirs) for each weight and bias, where `theirs` is a gate's block in the weight space and `ours` the same rows of the layer's view; blocks
-/// that follow one another in both are one.
-template <class F>
-void each_weight(Call& call, const Sizes& s, void* space, const View& w_ih, const View& w_hh, const View& b_ih, const View& b_hh, const F& f) {
+/// Calls f(ours, theirs) for each weight and bias of a cell, where `theirs` is a gate's block in the weight space and `ours` the same rows of the cell's view;
+/// blocks that follow one another in both are one.
+template <class F> void each_weight(Call& call, const Job& job, void* space, int64_t cell, const RnnWeights& w, const F& f) {
   const auto part = [&](const View& whole, int first_id, bool matrix) {
     View ours = whole, theirs;
     int64_t rows = 0, done = 0;
-    const int64_t columns = matrix ? (first_id == 0 ? s.inputs : s.hidden) : 1;
+    const int64_t columns = !matrix ? 1 : first_id == 0 ? job.inputs_of(cell) : job.hidden;
     const auto flush = [&] {
       if (rows == 0) return;
-      theirs.dtype = s.dtype;
+      theirs.dtype = job.dtype;
       theirs.sizes = matrix ? Shape{rows, columns} : Shape{rows};
       theirs.strides = contiguous_strides(theirs.sizes);
       if (whole.defined()) {
@@ -202,110 +259,144 @@ void each_weight(Call& call, const Sizes& s, void* space, const View& w_ih, cons
       f(ours, theirs);
       done += rows, rows = 0;
     };
-    for (int g = 0; g < s.gates; ++g) {
+    for (int g = 0; g < job.gates(); ++g) {
       void *m = nullptr, *b = nullptr;
-      check(call.lib.cudnnGetRNNWeightParams(call.state.handle, call.plan.rnn, 0, call.plan.weights, space, first_id + g, call.plan.matrix, &m, call.plan.bias, &b),
+      check(call.lib.cudnnGetRNNWeightParams(call.state.handle, call.plan.rnn, static_cast<int32_t>(cell), call.plan.weights, space, first_id + g, call.plan.matrix, &m,
+                                             call.plan.bias, &b),
             "cudnnGetRNNWeightParams");
       void* const at = matrix ? m : b;
-      if (rows > 0 && at != theirs.as<char>() + rows * columns * size_of(s.dtype)) flush();
+      if (rows > 0 && at != theirs.as<char>() + rows * columns * size_of(job.dtype)) flush();
       if (rows == 0) theirs.data = at;
-      rows += s.hidden;
+      rows += job.hidden;
     }
     flush();
   };
-  part(w_ih, 0, true);
-  part(w_hh, s.gates, true);
-  if (!b_ih.defined() && !b_hh.defined()) return;
-  part(b_ih, 0, false);
-  part(b_hh, s.gates, false);
+  part(w.w_ih, 0, true);
+  part(w.w_hh, job.gates(), true);
+  if (!job.biased()) return;
+  part(w.b_ih, 0, false);
+  part(w.b_hh, job.gates(), false);
 }
 
-void pack_weights(Call& call, const Sizes& s, const RnnInputs& in, void* space) {
-  each_weight(call, s, space, in.w_ih, in.w_hh, in.b_ih, in.b_hh, [&](const View& ours, const View& theirs) {
-    if (ours.defined()) call.backend.copy(call.context, ours, theirs);
-    else call.backend.fill(call.context, 0, theirs);  // one bias of two
-  });
+void pack_weights(Call& call, const Job& job, void* space) {
+  for (int64_t cell = 0; cell < job.stack.cells(); ++cell)
+    each_weight(call, job, space, cell, job.in.cells[static_cast<size_t>(cell)], [&](const View& ours, const View& theirs) {
+      if (ours.defined()) call.backend.copy(call.context, ours, theirs);
+      else call.backend.fill(call.context, 0, theirs);  // one bias of two
+    });
+}
+
+/// Elements of the weights and of the reserve, where cuDNN is there, wanted, and takes the job.
+std::optional<RnnStackRoom> room_of(CudaBackend& backend, const Job& job) {
+  if (!use_cudnn() || !is_floating(job.dtype)) return std::nullopt;
+  for (const int64_t size : {job.steps, job.batch, job.inputs, job.hidden, job.stack.layers})
+    if (size < 1 || size > std::numeric_limits<int32_t>::max() / 2) return std::nullopt;
+  if (job.batch * job.hidden > std::numeric_limits<int32_t>::max()) return std::nullopt;
+  const Library* const lib = library();
+  if (!lib) return std::nullopt;
+  DeviceState& state = state_of(backend.index());
+  const std::lock_guard lock(state.mutex);
+  if (state.broken) return std::nullopt;
+  try {
+    const Plan& plan = plan_for(state, *lib, backend.records(), job);
+    if (plan.usable) return RnnStackRoom{elements_of(plan.weights, job.dtype), elements_of(plan.reserve, job.dtype)};
+  } catch (const CudaError&) {
+  }
+  return std::nullopt;
+}
+
+void run_forward(CudaBackend& backend, Context& context, const Job& job, const RnnStackOutputs& out) {
+  using Flow = Packed::Flow;
+  Call call(backend, context, job);
+  const Plan& plan = call.plan;
+  const bool training = out.reserve.defined(), draws = training && job.stack.dropout > 0;
+  if (training) expect_room("reserve", out.reserve, plan.reserve);
+  if (out.weights.defined()) expect_room("space of the weights", out.weights, plan.weights);
+  const Packed x(call, job.in.x, job.dtype, Flow::kIn, job.reverse), h0(call, job.in.h0, job.dtype, Flow::kIn), c0(call, job.lstm() ? job.in.c0 : View{}, job.dtype, Flow::kIn);
+  const Packed y(call, out.y, job.dtype, Flow::kOut, job.reverse), hn(call, out.hn, job.dtype, Flow::kOut), cn(call, job.lstm() ? out.cn : View{}, job.dtype, Flow::kOut);
+  const Scratch unkept(backend, context, out.weights.defined() ? 0 : plan.weights), work(backend, context, training ? plan.training_work : plan.inference_work);
+  void* const weights = out.weights.defined() ? out.weights.data : unkept.as<void>();
+  pack_weights(call, job, weights);
+  if (draws) begin_draws(call, job.stack);
+  check(call.lib.cudnnRNNForward(call.state.handle, plan.rnn, training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr, plan.x, x.data(), plan.y, y.data(),
+                                 plan.state, h0.data(), hn.data(), plan.state, c0.data(), cn.data(), plan.weights, weights, work.bytes(), work.as<void>(),
+                                 training ? plan.reserve : 0, out.reserve.data),
+        "cudnnRNNForward");
+  if (draws) end_draws(call);
+  y.finish(), hn.finish(), cn.finish();
+}
+
+void run_backward(CudaBackend& backend, Context& context, const Job& job, const RnnStackOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnStackGrads& grads) {
+  using Flow = Packed::Flow;
+  Call call(backend, context, job);
+  const Plan& plan = call.plan;
+  const Library& lib = call.lib;
+  expect_room("reserve", out.reserve, plan.reserve);
+  const Packed x(call, job.in.x, job.dtype, Flow::kIn, job.reverse), h0(call, job.in.h0, job.dtype, Flow::kIn), c0(call, job.lstm() ? job.in.c0 : View{}, job.dtype, Flow::kIn);
+  const Packed y(call, out.y, job.dtype, Flow::kIn, job.reverse), late_h(call, dhn, job.dtype, Flow::kIn), late_c(call, job.lstm() ? dcn : View{}, job.dtype, Flow::kIn);
+  const Packed grad(call, dy, job.dtype, Flow::kIn, job.reverse), dh0(call, grads.dh0, job.dtype, Flow::kOut), dc0(call, job.lstm() ? grads.dc0 : View{}, job.dtype, Flow::kOut);
+  const Packed dx(call, grads.dx, job.dtype, Flow::kOut, job.reverse);
+  const auto element = static_cast<size_t>(size_of(job.dtype)), rows = static_cast<size_t>(job.steps * job.batch);
+  // cuDNN writes dx and reads dy whether or not anybody asked.
+  const Scratch unwanted(backend, context, grads.dx.defined() ? 0 : rows * static_cast<size_t>(job.inputs) * element);
+  const Scratch zeros(backend, context, dy.defined() ? 0 : rows * static_cast<size_t>(job.stack.directions() * job.hidden) * element);
+  void* const stream = backend.stream_of(context);
+  if (!dy.defined()) runtime::fill(zeros.as<void>(), 0, zeros.bytes(), stream);
+  bool wanted = false;
+  for (const RnnWeights& w : grads.cells) wanted = wanted || w.w_ih.defined() || w.w_hh.defined() || w.b_ih.defined() || w.b_hh.defined();
+  const bool packed = out.weights.defined();
+  // Weights that were packed for this call alone make room for their gradients.
+  const Scratch space(backend, context, packed && !wanted ? 0 : plan.weights), work(backend, context, plan.training_work), reserve(backend, context, plan.reserve);
+  if (!packed) pack_weights(call, job, space.as<void>());
+  runtime::copy(reserve.as<void>(), out.reserve.data, plan.reserve, stream);  // it is written to, and a retained graph comes here again
+  check(lib.cudnnRNNBackwardData_v8(call.state.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(), plan.x,
+                                    grads.dx.defined() ? dx.data() : unwanted.as<void>(), plan.state, h0.data(), late_h.data(), dh0.data(), plan.state, c0.data(), late_c.data(), dc0.data(),
+                                    plan.weights, packed ? out.weights.data : space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
+        "cudnnRNNBackwardData_v8");
+  dx.finish(), dh0.finish(), dc0.finish();
+  if (!wanted) return;
+  runtime::fill(space.as<void>(), 0, plan.weights, stream);  // gradients are added to what lies there
+  check(lib.cudnnRNNBackwardWeights_v8(call.state.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
+                                       space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
+        "cudnnRNNBackwardWeights_v8");
+  for (int64_t cell = 0; cell < job.stack.cells(); ++cell)
+    each_weight(call, job, space.as<void>(), cell, grads.cells[static_cast<size_t>(cell)], [&](const View& ours, const View& theirs) {
+      if (ours.defined()) backend.copy(context, theirs, ours);
+    });
 }
 
 }  // namespace
 
 bool takes(CudaBackend& backend, const RnnLayer& layer, const RnnInputs& in) {
-  if (!use_cudnn() || !is_floating(in.x.dtype)) return false;
-  const Sizes s(layer, in);
-  for (const int64_t size : {s.steps, s.batch, s.inputs, s.hidden})
-    if (size < 1 || size > std::numeric_limits<int32_t>::max()) return false;
-  if (s.batch * s.hidden > std::numeric_limits<int32_t>::max()) return false;
-  const Library* const lib = library();
-  if (!lib) return false;
-  DeviceState& state = state_of(backend.index());
-  const std::lock_guard lock(state.mutex);
-  if (state.broken) return false;
-  try {
-    return plan_for(state, *lib, backend.records(), layer, in).usable;
-  } catch (const CudaError&) {
-    return false;
-  }
+  RnnWeights cell;
+  return room_of(backend, job_of(layer, in, cell)).has_value();
 }
-
 int64_t reserve_size(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in) {
-  const Call call(backend, context, layer, in);
-  return elements_of(call.plan, in.x.dtype);
+  RnnWeights cell;
+  const Call call(backend, context, job_of(layer, in, cell));
+  return elements_of(call.plan.reserve, in.x.dtype);
 }
-
 void forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
-  using Flow = Packed::Flow;
-  Call call(backend, context, layer, in);
-  const Plan& plan = call.plan;
-  const Sizes s(layer, in);
-  const bool lstm = layer.mode == RnnMode::kLstm, training = out.reserve.defined();
-  if (training) expect_reserve(plan, out.reserve);
-  const Packed x(call, in.x, s.dtype, Flow::kIn, layer.reverse), h0(call, in.h0, s.dtype, Flow::kIn), c0(call, lstm ? in.c0 : View{}, s.dtype, Flow::kIn);
-  const Packed y(call, out.y, s.dtype, Flow::kOut, layer.reverse), hn(call, out.hn, s.dtype, Flow::kOut), cn(call, lstm ? out.cn : View{}, s.dtype, Flow::kOut);
-  const Scratch weights(backend, context, plan.weights), work(backend, context, training ? plan.training_work : plan.inference_work);
-  pack_weights(call, s, in, weights.as<void>());
-  check(call.lib.cudnnRNNForward(call.state.handle, plan.rnn, training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr, plan.x, x.data(), plan.y, y.data(),
-                                 plan.state, h0.data(), hn.data(), plan.state, c0.data(), cn.data(), plan.weights, weights.as<void>(), work.bytes(), work.as<void>(),
-                                 training ? plan.reserve : 0, out.reserve.data),
-        "cudnnRNNForward");
-  y.finish(), hn.finish(), cn.finish();
+  RnnWeights cell;
+  run_forward(backend, context, job_of(layer, in, cell), {out.y, out.hn, out.cn, {}, out.reserve});
 }
-
 void backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
               const RnnGrads& grads) {
-  using Flow = Packed::Flow;
-  Call call(backend, context, layer, in);
-  const Plan& plan = call.plan;
-  const Library& lib = call.lib;
-  const Sizes s(layer, in);
-  const bool lstm = layer.mode == RnnMode::kLstm;
-  expect_reserve(plan, out.reserve);
-  const Packed x(call, in.x, s.dtype, Flow::kIn, layer.reverse), h0(call, in.h0, s.dtype, Flow::kIn), c0(call, lstm ? in.c0 : View{}, s.dtype, Flow::kIn);
-  const Packed y(call, out.y, s.dtype, Flow::kIn, layer.reverse), late_h(call, dhn, s.dtype, Flow::kIn), late_c(call, lstm ? dcn : View{}, s.dtype, Flow::kIn);
-  const Packed grad(call, dy, s.dtype, Flow::kIn, layer.reverse), dh0(call, grads.dh0, s.dtype, Flow::kOut), dc0(call, lstm ? grads.dc0 : View{}, s.dtype, Flow::kOut);
-  const Packed dx(call, grads.dx, s.dtype, Flow::kOut, layer.reverse);
-  const auto element = static_cast<size_t>(size_of(s.dtype)), rows = static_cast<size_t>(s.steps * s.batch);
-  // cuDNN writes dx and reads dy whether or not anybody asked.
-  const Scratch unwanted(backend, context, grads.dx.defined() ? 0 : rows * static_cast<size_t>(s.inputs) * element);
-  const Scratch zeros(backend, context, dy.defined() ? 0 : rows * static_cast<size_t>(s.hidden) * element);
-  void* const stream = backend.stream_of(context);
-  if (!dy.defined()) runtime::fill(zeros.as<void>(), 0, zeros.bytes(), stream);
-  const Scratch weights(backend, context, plan.weights), work(backend, context, plan.training_work), reserve(backend, context, plan.reserve);
-  pack_weights(call, s, in, weights.as<void>());
-  runtime::copy(reserve.as<void>(), out.reserve.data, plan.reserve, stream);  // it is written to, and a retained graph comes here again
-  check(lib.cudnnRNNBackwardData_v8(call.state.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(), plan.x,
-                                    grads.dx.defined() ? dx.data() : unwanted.as<void>(), plan.state, h0.data(), late_h.data(), dh0.data(), plan.state, c0.data(), late_c.data(), dc0.data(),
-                                    plan.weights, weights.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
-        "cudnnRNNBackwardData_v8");
-  dx.finish(), dh0.finish(), dc0.finish();
-  const View wanted[] = {grads.dw_ih, grads.dw_hh, grads.db_ih, grads.db_hh};
-  if (!wanted[0].defined() && !wanted[1].defined() && !wanted[2].defined() && !wanted[3].defined()) return;
-  runtime::fill(weights.as<void>(), 0, plan.weights, stream);  // the weights are not needed any more; gradients are added to what lies there
-  check(lib.cudnnRNNBackwardWeights_v8(call.state.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
-                                       weights.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
-        "cudnnRNNBackwardWeights_v8");
-  each_weight(call, s, weights.as<void>(), grads.dw_ih, grads.dw_hh, grads.db_ih, grads.db_hh, [&](const View& ours, const View& theirs) {
-    if (ours.defined()) backend.copy(context, theirs, ours);
-  });
+  RnnWeights cell;
+  const RnnWeights wanted{grads.dw_ih, grads.dw_hh, grads.db_ih, grads.db_hh};
+  run_backward(backend, context, job_of(layer, in, cell), {out.y, out.hn, out.cn, {}, out.reserve}, dy, dhn, dcn, {grads.dx, grads.dh0, grads.dc0, {&wanted, 1}});
+}
+
+std::optional<RnnStackRoom> takes(CudaBackend& backend, const RnnStack& stack, const RnnStackInputs& in) {
+  if (stack.dropout > 0 && (!cudnn_dropout() || backend.records())) return std::nullopt;
+  return room_of(backend, {.stack = stack, .in = in});
+}
+void forward(CudaBackend& backend, Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out) {
+  run_forward(backend, context, {.stack = stack, .in = in}, out);
+}
+void backward(CudaBackend& backend, Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out, const View& dy, const View& dhn,
+              const View& dcn, const RnnStackGrads& grads) {
+  run_backward(backend, context, {.stack = stack, .in = in}, out, dy, dhn, dcn, grads);
 }
 
 }  // namespace weft::cuda::cudnn

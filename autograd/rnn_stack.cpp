@@ -1,0 +1,111 @@
+// See rnn_stack.h. The node keeps its inputs, outputs, what the backend keeps, and the weights as the backend has packed them for its forward.
+#include <weft/autograd/rnn_stack.h>
+
+#include <weft/autograd/formula.h>
+
+namespace weft {
+
+namespace {
+
+constexpr size_t kBefore = 3, kEach = 4;  // x, h0, c0; then the weights of each cell
+
+using StackArgs = std::vector<Tensor>;
+
+/// Views of a list of arguments, or of their gradients.
+std::vector<RnnWeights> cells_of(const StackArgs& a) {
+  std::vector<RnnWeights> cells;
+  for (size_t i = kBefore; i < a.size(); i += kEach)
+    cells.push_back({formula::optional_view(a[i]), formula::optional_view(a[i + 1]), formula::optional_view(a[i + 2]), formula::optional_view(a[i + 3])});
+  return cells;
+}
+
+StackArgs dense(const StackArgs& a) {
+  StackArgs out;
+  for (const Tensor& x : a) out.push_back(x.defined() ? launch::contiguous(x) : Tensor());
+  return out;
+}
+
+/// {y, hn, cn} by plain ops.
+std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
+  const bool lstm = s.mode == RnnMode::kLstm;
+  Tensor x = a[0];
+  std::vector<Tensor> h, c;
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    std::vector<Tensor> ys;
+    for (int64_t d = 0; d < s.directions(); ++d) {
+      const int64_t cell = layer * s.directions() + d;
+      const Tensor* const w = &a[kBefore + kEach * static_cast<size_t>(cell)];
+      std::vector<Tensor> out = formula::composed_rnn_layer(s.mode, d == 1, {x, select(a[1], 0, cell), lstm ? select(a[2], 0, cell) : Tensor(), w[0], w[1], w[2], w[3]});
+      ys.push_back(out[0]), h.push_back(out[1]);
+      if (lstm) c.push_back(out[2]);
+    }
+    x = ys.size() == 1 ? ys[0] : cat(ys, 2);
+  }
+  return {x, stack(h, 0), lstm ? stack(c, 0) : Tensor()};
+}
+
+GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor outputs[], const Tensor kept[], const GradList& gs, Needs needs) {
+  const StackArgs a = dense(saved), g = dense({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
+  StackArgs d(a.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i].defined() && needs[static_cast<int>(i)]) d[i] = empty_like(a[i]);
+  const auto view = [](const Tensor& t) { return formula::optional_view(t); };
+  const std::vector<RnnWeights> cells = cells_of(a), wanted = cells_of(d);
+  launch::backend_of(a[0]).rnn_stack_backward(launch::context(), s, {view(a[0]), view(a[1]), view(a[2]), cells},
+                                              {view(outputs[0]), view(outputs[1]), view(outputs[2]), view(kept[0]), view(kept[1])}, view(g[0]), view(g[1]), view(g[2]),
+                                              {view(d[0]), view(d[1]), view(d[2]), wanted});
+  GradList result(d.size());
+  for (size_t i = 0; i < d.size(); ++i) result[i] = std::move(d[i]);
+  return result;
+}
+
+}  // namespace
+
+std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0, std::span<const Tensor> weights, Generator& generator) {
+  if (x.device().is_cpu()) return std::nullopt;
+  const bool lstm = stack.mode == RnnMode::kLstm;
+  StackArgs args;
+  for (const Tensor* t : {&x, &h0, &c0}) args.push_back(LowerOnDevice(*t).get());
+  for (const Tensor& w : weights) args.push_back(LowerOnDevice(w).get());
+  for (const Tensor& t : args)
+    if (t.defined() && (t.dtype() != args[0].dtype() || t.device() != x.device())) return std::nullopt;
+  const StackArgs a = dense(args);
+  const auto view = [](const Tensor& t) { return formula::optional_view(t); };
+  const std::vector<RnnWeights> cells = cells_of(a);
+  const RnnStackInputs in{view(a[0]), view(a[1]), view(a[2]), cells};
+  Backend& device = launch::backend_of(x);
+  const auto room = device.rnn_stack(launch::context(), stack, in);
+  if (!room) return std::nullopt;
+  if (stack.dropout > 0) stack.key = generator.take(1), stack.key_epoch = generator.epoch();
+
+  const bool wanted = detail::wants_record(std::span<const Tensor>(args));
+  const int64_t steps = x.size(0), n = x.size(1), width = weights[1].size(1);
+  const TensorOptions like{.dtype = args[0].dtype(), .device = x.device()};
+  Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like), empty({stack.cells(), n, width}, like), lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
+  // Training draws, and its reserve is what cuDNN tells it by, also where no gradient is wanted.
+  const bool keeps = wanted || stack.dropout > 0;
+  const Tensor packed = wanted ? empty({room->weights}, like) : Tensor(), reserve = keeps ? empty({room->reserve}, like) : Tensor();
+  device.rnn_stack_forward(launch::context(), stack, in, {view(outputs[0]), view(outputs[1]), view(outputs[2]), view(packed), view(reserve)});
+  if (!wanted) return RnnResult{outputs[0], outputs[1], outputs[2]};
+
+  const char* const name = formula::rnn_name(stack.mode);
+  std::vector<Saved> saved;
+  for (const Tensor& t : args) saved.push_back(t.defined() ? Saved(t) : Saved());
+  record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
+         [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1), cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed,
+          reserve](const GradList& gs, Needs needs) -> GradList {
+           const bool two = stack.mode == RnnMode::kLstm;
+           StackArgs inputs;
+           for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
+           if (grad_enabled()) {
+             if (stack.dropout > 0)
+               throw AutogradError(str(formula::rnn_name(stack.mode), ": create_graph needs the masks of dropout ", stack.dropout, ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));
+             return formula::composed_backward([&](const StackArgs& all) { return composed_stack(stack, all); }, inputs, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
+           }
+           const Tensor given[3] = {y.get(), hn.get(), two ? cn.get() : Tensor()}, kept[2] = {packed, reserve};
+           return stack_backward(stack, inputs, given, kept, gs, needs);
+         });
+  return RnnResult{outputs[0], outputs[1], outputs[2]};
+}
+
+}  // namespace weft

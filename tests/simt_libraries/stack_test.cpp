@@ -1,0 +1,328 @@
+// Stacks of nn/rnn.h in one call of an emulated cuDNN, against layer by layer on the CPU: modes, directions, biases, states, inference, recordings, dropout.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include <weft/kernels/cuda_settings.h>
+#include <weft/nn/rnn.h>
+#include <weft/tensor/cuda.h>
+#include <weft/weft.h>
+#include "support/errors.h"
+#include "support/libraries/libraries.h"
+#include "support/simt/device.h"
+
+namespace weft::cuda {
+namespace {
+
+using libraries::counts;
+using libraries::settings;
+using std::vector;
+
+constexpr RnnMode kModes[] = {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu};
+
+struct Case {
+  RnnMode mode = RnnMode::kLstm;
+  nn::RnnOptions options = {.num_layers = 2};
+  bool states = true;
+  int64_t inputs = 3, hidden = 4;
+};
+
+std::shared_ptr<nn::Recurrent> module_of(const Case& c, Device device) {
+  Generator numbers(11);
+  nn::RnnOptions o = c.options;
+  o.generator = &numbers;
+  std::shared_ptr<nn::Recurrent> m;
+  if (c.mode == RnnMode::kLstm) m = std::make_shared<nn::LSTM>(c.inputs, c.hidden, o);
+  else if (c.mode == RnnMode::kGru) m = std::make_shared<nn::GRU>(c.inputs, c.hidden, o);
+  else m = std::make_shared<nn::RNN>(c.inputs, c.hidden, o, c.mode == RnnMode::kTanh ? nn::RNN::Nonlinearity::kTanh : nn::RNN::Nonlinearity::kRelu);
+  m->to(device);
+  return m;
+}
+
+/// A module on one device with its inputs: x, h0, c0.
+struct Net {
+  Case c;
+  std::shared_ptr<nn::Recurrent> module;
+  vector<Tensor> in;
+  Net(const Case& which, Device device) : c(which), module(module_of(which, device)) {
+    Generator numbers(12);
+    const int64_t cells = c.options.num_layers * (c.options.bidirectional ? 2 : 1);
+    for (const Shape& sizes : {c.options.batch_first ? Shape{2, 5, c.inputs} : Shape{5, 2, c.inputs}, Shape{cells, 2, c.hidden}, Shape{cells, 2, c.hidden}})
+      in.push_back(randn(sizes, {.dtype = kFloat64}, &numbers).to(c.options.dtype).to(device).requires_grad_());
+    if (!c.states) in[1] = in[2] = Tensor();
+    if (c.mode != RnnMode::kLstm) in[2] = Tensor();
+  }
+  vector<Tensor> wanted() const {
+    vector<Tensor> all = module->parameters();
+    for (const Tensor& t : in)
+      if (t.defined()) all.push_back(t);
+    return all;
+  }
+  vector<Tensor> forward() const {
+    const nn::RnnOutput r = module->forward(in[0], in[1], in[2]);
+    return r.c.defined() ? vector<Tensor>{r.y, r.h, r.c} : vector<Tensor>{r.y, r.h};
+  }
+  Tensor loss() const {
+    Tensor sum;
+    for (const Tensor& t : forward()) sum = sum.defined() ? sum + (t * t).sum() : (t * t).sum();
+    return sum;
+  }
+  /// Outputs, then gradients.
+  vector<Tensor> run() const {
+    const vector<Tensor> out = forward();
+    Tensor sum = (out[0] * out[0]).sum() + out[1].sum();
+    if (out.size() == 3) sum = sum + (out[2] * out[2]).sum();
+    vector<Tensor> all;
+    for (const Tensor& t : out) all.push_back(t.detach());
+    for (const Tensor& t : grad({sum}, wanted())) all.push_back(t);
+    return all;
+  }
+};
+
+void expect_near(const vector<Tensor>& a, const vector<Tensor>& b, double allowed) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].sizes(), b[i].sizes());
+    const Tensor x = a[i].to(kCpu).to(kFloat64), y = b[i].to(kCpu).to(kFloat64);
+    EXPECT_LE((x - y).abs().max().item<double>(), allowed * std::max(1.0, y.abs().max().item<double>())) << "result " << i;
+  }
+}
+bool same(const vector<Tensor>& a, const vector<Tensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i)
+    if ((a[i].to(kCpu) - b[i].to(kCpu)).abs().max().item<double>() != 0) return false;
+  return true;
+}
+
+struct EmulatedStacks : testing::Test {
+  void TearDown() override {
+    settings() = {};
+    set_cudnn_dropout(false);
+    set_use_cudnn(true);
+  }
+  const Device gpu{DeviceType::kCuda, 0};
+};
+
+vector<Case> cases() {
+  vector<Case> all;
+  for (const RnnMode mode : kModes)
+    for (const int64_t layers : {1, 2, 3})
+      for (const bool both : {false, true})
+        for (const bool bias : {false, true}) all.push_back({.mode = mode, .options = {.num_layers = layers, .bias = bias, .batch_first = bias, .bidirectional = both}, .states = both == bias});
+  return all;
+}
+
+TEST_F(EmulatedStacks, match_layer_by_layer_on_the_cpu) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(str("mode ", static_cast<int>(c.mode), " layers ", c.options.num_layers, " both ", c.options.bidirectional, " bias ", c.options.bias, " states ", c.states));
+    const auto before = counts();
+    const Net there(c, gpu), here(c, kCpu);
+    expect_near(there.run(), here.run(), 1e-5);
+    EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
+    EXPECT_EQ(counts().rnn_backward_data, before.rnn_backward_data + 1);
+    EXPECT_EQ(counts().rnn_backward_weights, before.rnn_backward_weights + 1);
+    const NoGrad quiet;
+    expect_near(there.forward(), here.forward(), 1e-5);
+    EXPECT_EQ(counts().rnn_inference, before.rnn_inference + 1);
+    EXPECT_EQ(counts().rnn_layers, before.rnn_layers + 2 * c.options.num_layers * (c.options.bidirectional ? 2 : 1));
+  }
+}
+
+TEST_F(EmulatedStacks, take_every_floating_type) {
+  for (const DType type : {kFloat64, kFloat16, kBFloat16}) {
+    const Case c{.options = {.num_layers = 2, .bidirectional = true, .dtype = type}};
+    expect_near(Net(c, gpu).run(), Net(c, kCpu).run(), type == kFloat64 ? 1e-12 : type == kFloat16 ? 2e-2 : 1e-1);
+  }
+}
+
+TEST_F(EmulatedStacks, give_what_their_layers_give_on_the_own_cell) {
+  const Case c{.mode = RnnMode::kGru, .options = {.num_layers = 2, .bidirectional = true}};
+  const auto with = Net(c, gpu).run();
+  set_use_cudnn(false);
+  const auto before = counts();
+  expect_near(Net(c, gpu).run(), with, 1e-5);
+  EXPECT_EQ(counts().rnn_training, before.rnn_training);
+}
+
+TEST_F(EmulatedStacks, go_over_a_retained_graph_twice_and_heed_writes_to_weights) {
+  const Case c;
+  const Net net(c, gpu);
+  const Tensor loss = net.loss();
+  const auto first = grad({loss}, net.wanted(), {}, {.retain_graph = true});
+  expect_near(grad({loss}, net.wanted(), {}, {.retain_graph = true}), first, 0);
+  {
+    const NoGrad quiet;
+    net.module->parameters()[0].mul_(2);
+  }
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { grad({loss}, net.wanted()); }), "lstm"));
+}
+
+TEST_F(EmulatedStacks, only_what_is_wanted_is_computed) {
+  const Net net({}, gpu), host({}, kCpu);
+  const auto before = counts();
+  for (const Net* n : {&net, &host})
+    for (Tensor p : n->module->parameters()) p.requires_grad_(false);
+  expect_near(grad({net.loss()}, {net.in[0]}), grad({host.loss()}, {host.in[0]}), 1e-5);
+  EXPECT_EQ(counts().rnn_backward_data, before.rnn_backward_data + 1);
+  EXPECT_EQ(counts().rnn_backward_weights, before.rnn_backward_weights);
+}
+
+TEST_F(EmulatedStacks, have_second_gradients) {
+  for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kGru}) {
+    const Case c{.mode = mode, .options = {.num_layers = 2, .bidirectional = true, .dtype = kFloat64}};
+    const auto second = [&](const Net& n) {
+      const Tensor dx = grad({n.loss()}, {n.in[0]}, {}, {.create_graph = true})[0];
+      return grad({(dx * dx).sum()}, n.wanted());
+    };
+    expect_near(second(Net(c, gpu)), second(Net(c, kCpu)), 1e-10);
+  }
+}
+
+TEST_F(EmulatedStacks, are_recorded) {
+  const Case c{.options = {.num_layers = 2, .bidirectional = true}, .hidden = 6};
+  const Net net(c, gpu), host(c, kCpu);
+  vector<Tensor> out;
+  Graph graph(gpu);
+  graph.capture([&] { out = net.run(); });
+  for (const double factor : {1.0, 0.25}) {
+    {
+      const NoGrad quiet;
+      Tensor(net.in[0]).copy_((Net(c, kCpu).in[0] * factor).to(gpu));
+      Tensor(host.in[0]).copy_(Net(c, kCpu).in[0] * factor);
+    }
+    graph.replay();
+    expect_near(out, host.run(), 1e-5);
+  }
+}
+
+TEST_F(EmulatedStacks, are_cast_by_an_autocast) {
+  const Case c{.options = {.num_layers = 2}};
+  const auto before = counts();
+  const Net net(c, gpu);
+  {
+    const Autocast half(kBFloat16);
+    EXPECT_EQ(net.forward()[0].dtype(), kBFloat16);
+  }
+  EXPECT_EQ(counts().rnn_layers, before.rnn_layers + 2);
+  EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
+}
+
+TEST_F(EmulatedStacks, that_are_refused_go_layer_by_layer) {
+  const Case c{.hidden = 9};
+  settings().refuses = "cudnnSetRNNDescriptor_v8";
+  const auto before = counts();
+  const auto out = Net(c, gpu).run();
+  settings() = {};
+  expect_near(out, Net(c, kCpu).run(), 1e-5);
+  EXPECT_EQ(counts().rnn_training, before.rnn_training);
+  EXPECT_THROW(Net(c, gpu).module->forward(ones({0, 2, 3}, {.device = gpu})), ShapeError);
+  EXPECT_THROW(Net(c, gpu).module->forward(ones({5, 2, 3}, {.dtype = kFloat64, .device = gpu})), DTypeError);
+}
+
+/// A stack whose layers drop out half of what passes between them.
+Case dropping() { return {.options = {.num_layers = 3, .dropout = 0.5, .dtype = kFloat64}, .hidden = 8}; }
+
+TEST_F(EmulatedStacks, with_dropout_draw_what_the_cpu_draws_unless_told) {
+  const Case c = dropping();
+  const auto before = counts();
+  manual_seed(5);
+  const auto there = Net(c, gpu).run();
+  manual_seed(5);
+  expect_near(there, Net(c, kCpu).run(), 1e-10);
+  EXPECT_EQ(counts().rnn_training, before.rnn_training + 3);  // layer by layer
+  const Net net(c, gpu), host(c, kCpu);
+  net.module->eval(), host.module->eval();
+  expect_near(net.run(), host.run(), 1e-10);
+  EXPECT_EQ(counts().rnn_training, before.rnn_training + 4);  // in evaluation at once
+}
+
+TEST_F(EmulatedStacks, with_dropout_of_cudnn_repeat_their_numbers) {
+  set_cudnn_dropout(true);
+  const auto before = counts();
+  const Net net(dropping(), gpu);
+  manual_seed(5);
+  const auto first = net.run(), second = net.run();
+  EXPECT_FALSE(same(first, second));
+  manual_seed(5);
+  EXPECT_TRUE(same(net.run(), first));
+  EXPECT_TRUE(same(net.run(), second));
+  manual_seed(6);
+  EXPECT_FALSE(same(net.run(), first));
+  EXPECT_EQ(counts().rnn_training, before.rnn_training + 5);
+  manual_seed(5);
+  {
+    const NoGrad quiet;  // it draws there too
+    expect_near({net.forward()[0]}, {first[0]}, 0);
+  }
+  const Net other({.options = {.num_layers = 2, .dropout = 0.25, .dtype = kFloat64}, .hidden = 8}, gpu);
+  manual_seed(5);
+  const auto elsewhere = other.run();
+  manual_seed(5);
+  net.run();
+  EXPECT_FALSE(same(other.run(), elsewhere));  // one module's numbers go on from the other's
+  net.module->eval();
+  const Net host(dropping(), kCpu);
+  host.module->eval();
+  expect_near(net.run(), host.run(), 1e-10);
+}
+
+TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_the_gradients_of_their_masks) {
+  set_cudnn_dropout(true);
+  const Net net(dropping(), gpu);
+  manual_seed(7);
+  const auto wanted = net.wanted();
+  const auto given = grad({net.loss()}, wanted);
+  const NoGrad quiet;
+  for (size_t w = 0; w < wanted.size(); ++w) {
+    const Tensor value = wanted[w].detach().clone(), change = randn(value.sizes(), {.dtype = kFloat64}).to(gpu) * 1e-5;
+    const auto loss_at = [&](double sign) {
+      Tensor(wanted[w]).copy_(value + change * sign);
+      manual_seed(7);
+      return net.loss().item<double>();
+    };
+    const double along = (given[w] * change).sum().item<double>(), measured = (loss_at(1) - loss_at(-1)) / 2;
+    Tensor(wanted[w]).copy_(value);
+    EXPECT_NEAR(measured, along, 1e-4 * std::abs(along) + 1e-9) << "tensor " << w;
+  }
+}
+
+TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_no_second_gradients) {
+  set_cudnn_dropout(true);
+  const Net net(dropping(), gpu);
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { grad({net.loss()}, {net.in[0]}, {}, {.create_graph = true}); }), "dropout 0.5"));
+}
+
+TEST_F(EmulatedStacks, with_dropout_of_cudnn_are_recorded_layer_by_layer) {
+  set_cudnn_dropout(true);
+  const Net net(dropping(), gpu);
+  net.run();
+  const auto before = counts();
+  vector<Tensor> out;
+  Graph graph(gpu);
+  graph.capture([&] { out = net.run(); });
+  EXPECT_EQ(counts().rnn_training, before.rnn_training + 3);
+  graph.replay();
+  const Tensor y = out[0].to(kCpu);
+  graph.replay();
+  EXPECT_GT((out[0].to(kCpu) - y).abs().max().item<double>(), 0);  // each replay draws anew
+}
+
+TEST_F(EmulatedStacks, with_dropout_of_cudnn_draw_on_one_stream_after_the_other) {
+  set_cudnn_dropout(true);
+  const Net net(dropping(), gpu);
+  manual_seed(9);
+  net.run();
+  const auto second = net.run();
+  manual_seed(9);
+  net.run();
+  const Stream side(gpu);
+  side.wait_stream(current_stream(gpu));
+  const StreamGuard guard(side);
+  const auto there = net.run();
+  side.synchronize();
+  EXPECT_TRUE(same(there, second));
+}
+
+}  // namespace
+}  // namespace weft::cuda
