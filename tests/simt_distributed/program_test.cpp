@@ -56,7 +56,7 @@ TEST(SimtPrograms, rnn_whose_server_has_no_device_says_so_at_both) {
   const Corpus corpus(37, 20, 4);
   const Port port;
   Variables server = port.worker(0, 2);
-  server["WEFT_CUDA_LIBRARY"] = "/no/such/library";
+  server["WEFT_CUDA_LIBRARY"] = "/no/such/library", server["CUDA_VISIBLE_DEVICES"] = "";  // nor would it find a real one
   Process ps("rnn " + corpus.flag() + kSmall + "--mode distributed", server);
   const Output trainer = run("rnn_emulated " + corpus.flag() + kSmall + "--mode distributed --device cuda", port.worker(1, 2));
   for (const Output& out : {trainer, ps.finish()}) {
