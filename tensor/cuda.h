@@ -110,8 +110,9 @@ WEFT_API void record_stream(const Tensor& x, const Stream& stream);
 /// Work that is recorded once and replayed at the cost of one launch. A replay runs the same kernels on the same memory: new inputs are copied
 /// into the tensors that the recording read, results are read from those that it made, and both must be kept. Numbers that the host computed are
 /// recorded as they were, except that each replay draws new random numbers, and takes a step of a recorded optimizer with the rate and the step
-/// count of its time. Nothing inside may wait for the device (item, to(kCpu)). Run the work once before recording it, so that libraries and
-/// optimizers have made what they keep.
+/// count of its time. Nothing inside may wait for the device (item, to(kCpu)) or for work outside (a future), and a stream that was made to wait for
+/// the recorded work takes part: the recorded stream waits for it in turn before the end. Run the work once before recording it, so that
+/// libraries and optimizers have made what they keep.
 ///   cuda::Graph graph;
 ///   graph.capture([&] { loss = model.forward(x).mean(); ... });
 ///   for (...) { x.copy_(batch); graph.replay(); }
