@@ -42,7 +42,7 @@ void issue(void* stream, const char* name, std::function<void()> work) {
     work();
     simt::check_guards(name);
   };
-  if (const auto recording = simt::recording_of(stream)) simt::record(*recording, run);
+  if (const auto recording = simt::recording_of(stream)) simt::record(*recording, stream, run);
   else simt::issue(simt::current_device(), stream, run);
 }
 
