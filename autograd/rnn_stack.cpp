@@ -19,6 +19,12 @@ std::vector<RnnWeights> cells_of(const StackArgs& a) {
   return cells;
 }
 
+/// The type that LowerOnDevice brings t to.
+DType lowered(const Tensor& t) {
+  const DType half = autograd_state().autocast;
+  return half != kFloat32 && is_floating(t.dtype()) && t.dtype() != kFloat64 ? half : t.dtype();
+}
+
 StackArgs dense(const StackArgs& a) {
   StackArgs out;
   for (const Tensor& x : a) out.push_back(x.defined() ? launch::contiguous(x) : Tensor());
@@ -64,25 +70,30 @@ GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor 
 std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0, std::span<const Tensor> weights, Generator& generator) {
   if (x.device().is_cpu()) return std::nullopt;
   const bool lstm = stack.mode == RnnMode::kLstm;
-  StackArgs args;
-  for (const Tensor* t : {&x, &h0, &c0}) args.push_back(LowerOnDevice(*t).get());
-  for (const Tensor& w : weights) args.push_back(LowerOnDevice(w).get());
-  for (const Tensor& t : args)
-    if (t.defined() && (t.dtype() != args[0].dtype() || t.device() != x.device())) return std::nullopt;
-  const StackArgs a = dense(args);
   const auto view = [](const Tensor& t) { return formula::optional_view(t); };
-  const std::vector<RnnWeights> cells = cells_of(a);
-  const RnnStackInputs in{view(a[0]), view(a[1]), view(a[2]), cells};
+  StackArgs args = {x, h0, c0};
+  args.insert(args.end(), weights.begin(), weights.end());
+  for (const Tensor& t : args)
+    if (t.defined() && (lowered(t) != lowered(x) || t.device() != x.device())) return std::nullopt;
+  // The backend decides by sizes and x's type: nothing is cast or copied before it has.
   Backend& device = launch::backend_of(x);
-  const auto room = device.rnn_stack(launch::context(), stack, in);
+  std::vector<RnnWeights> cells = cells_of(args);
+  View typed = view(x);
+  typed.dtype = lowered(x);
+  const auto room = device.rnn_stack(launch::context(), stack, {typed, view(h0), view(c0), cells});
   if (!room) return std::nullopt;
+
+  for (Tensor& t : args) t = LowerOnDevice(t).get();
+  const StackArgs a = dense(args);
+  cells = cells_of(a);
+  const RnnStackInputs in{view(a[0]), view(a[1]), view(a[2]), cells};
   if (stack.dropout > 0) stack.key = generator.take(1), stack.key_epoch = generator.epoch();
 
   const bool wanted = detail::wants_record(std::span<const Tensor>(args));
   const int64_t steps = x.size(0), n = x.size(1), width = weights[1].size(1);
   const TensorOptions like{.dtype = args[0].dtype(), .device = x.device()};
   Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like), empty({stack.cells(), n, width}, like), lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
-  // Training draws, and its reserve is what cuDNN tells it by, also where no gradient is wanted.
+  // Dropout takes a forward in training, which has a reserve, also where no gradient is wanted.
   const bool keeps = wanted || stack.dropout > 0;
   const Tensor packed = wanted ? empty({room->weights}, like) : Tensor(), reserve = keeps ? empty({room->reserve}, like) : Tensor();
   device.rnn_stack_forward(launch::context(), stack, in, {view(outputs[0]), view(outputs[1]), view(outputs[2]), view(packed), view(reserve)});
