@@ -179,7 +179,8 @@ class WEFT_API Backend {
   /// dy [T, N, H], dhn and dcn [N, H] may be absent.
   virtual void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn,
                             const RnnGrads&) = 0;
-  /// Whether the backend runs this stack in one call, and what that keeps; most backends run none, and callers go layer by layer.
+  /// Whether the backend runs this stack in one call, and what that keeps; most backends run none, and callers go layer by layer. Decided by sizes, which
+  /// views are there, and x's dtype alone: the others are cast and made dense once it is taken.
   virtual std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
   /// Only for a stack that rnn_stack has taken.
   virtual void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&);
