@@ -154,7 +154,8 @@ Message Agent::Impl::receive(Inbound inbound, const Envelope& e) {
       }
       Message back;
       { Encoder out(back); out.put(loans); }
-      held->call(from, Kind::kReturn, std::move(back), {held->impl().options.lease, "return of a loan"}, std::make_unique<Returned>(arrival));
+      // A dead lender is lost after one lease, which says more than that it did not answer.
+      held->call(from, Kind::kReturn, std::move(back), {2 * held->impl().options.lease, "return of a loan"}, std::make_unique<Returned>(arrival));
     } catch (...) {
       arrival.state()->try_set_error(std::current_exception());
     }
