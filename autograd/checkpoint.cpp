@@ -104,6 +104,8 @@ std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor
   if (!f) throw ValueError("checkpoint: no function");
   if (!grad_enabled()) return f(inputs);
   Ref<Node> node = Ref<Node>::adopt(new CheckpointNode(f, inputs, generator));
+  default_generator().renew();  // as the recomputation begins
+  if (generator) generator->renew();
   std::vector<Tensor> outputs;
   {
     NoGrad off;

@@ -1,4 +1,4 @@
-// See rnn_stack.h. The node keeps its inputs, outputs, what the backend keeps, and the weights as the backend has packed them for its forward.
+// See rnn_stack.h. The node keeps its inputs, outputs, what the backend keeps, and the weights as the backend has packed them, unless they are the larger part.
 #include <weft/autograd/rnn_stack.h>
 
 #include <weft/autograd/formula.h>
@@ -73,6 +73,7 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   const auto view = [](const Tensor& t) { return formula::optional_view(t); };
   StackArgs args = {x, h0, c0};
   args.insert(args.end(), weights.begin(), weights.end());
+  for (Tensor& t : args) t = In(t).get();  // a step of another thread must not take the memory away meanwhile
   for (const Tensor& t : args)
     if (t.defined() && (lowered(t) != lowered(x) || t.device() != x.device())) return std::nullopt;
   // The backend decides by sizes and x's type: nothing is cast or copied before it has.
@@ -95,7 +96,8 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like), empty({stack.cells(), n, width}, like), lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
   // Dropout takes a forward in training, which has a reserve, also where no gradient is wanted.
   const bool keeps = wanted || stack.dropout > 0;
-  const Tensor packed = wanted ? empty({room->weights}, like) : Tensor(), reserve = keeps ? empty({room->reserve}, like) : Tensor();
+  // Weights that are larger than all else that the node keeps are packed again for its backward: one sequence may be many calls of a step each.
+  const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(), reserve = keeps ? empty({room->reserve}, like) : Tensor();
   device.rnn_stack_forward(launch::context(), stack, in, {view(outputs[0]), view(outputs[1]), view(outputs[2]), view(packed), view(reserve)});
   if (!wanted) return RnnResult{outputs[0], outputs[1], outputs[2]};
 

@@ -62,10 +62,11 @@ void join_streams(const StreamMark* mark) {
     if (mark)
       for (const StreamMark::Entry& e : mark->entries_)
         if (e.device == device) made = &e;
-    if (made ? made->stream == mine || !made->event : !mine) continue;
+    const bool marked = made && made->event;
+    if (made ? made->stream == mine || (!marked && !mine) : !mine) continue;
     if (mine) refuse_recording(*device, mine, "waiting for a future");
-    if (made) device->wait_event(mine, made->event);
-    else order(*device, nullptr, mine);
+    if (marked) device->wait_event(mine, made->event);
+    else order(*device, nullptr, mine);  // what a thread that records has to give was made before, by default streams
   }
 }
 

@@ -34,8 +34,8 @@ struct StepKernel {
 };
 
 /// How a step that a graph recorded goes on: called before each replay, constructs the functors of the next step at these places, one per tensor of
-/// the list in its order. What it throws keeps the replay from running.
-using NextStep = std::function<void(std::span<void* const> functors)>;
+/// the list in its order. `replay` is a number of that replay's own, above 0. What it throws keeps the replay from running.
+using NextStep = std::function<void(std::span<void* const> functors, uint64_t replay)>;
 
 struct StepTable;  // of the whole list in device memory: cuda/step_cuda.h
 

@@ -5,8 +5,8 @@
 //   scaler.unscale(opt.parameters());            // optional: before clipping
 //   scaler.step(opt);
 //   scaler.update();
-// The scale lies on the loss's device and nothing here waits for that: the device itself leaves a step out. All of it may be recorded in a cuda::Graph
-// once it has run before.
+// The scale lies on the loss's device, which leaves a step out by itself. So no call waits for the gradients of its own iteration; a step waits for those of the
+// one before, whose step count it goes on from. All of it may be recorded in a cuda::Graph once it has run before; a replay waits for the last.
 // Source: Micikevicius et al. 2018, "Mixed precision training".
 #pragma once
 

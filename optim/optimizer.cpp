@@ -98,14 +98,19 @@ void Optimizer::check_recorded(size_t i) const {
     throw ValueError(str(name(), ": parameter ", i, " is still saved for a backward pass; a recorded step can only write in place"));
 }
 
-void Optimizer::settle(const Tensor& replayed) const {
-  std::erase_if(unsettled_, [&](const Unsettled& step) {
+void Optimizer::settle(uint64_t replay) const {
+  for (size_t i = 0; i < unsettled_.size();) {
+    const Unsettled& step = unsettled_[i];
+    if (replay != 0 && step.replay == replay) {
+      ++i;
+      continue;
+    }
     if (step.known) step.known->synchronize();
-    else if (replayed.defined() && !step.skip.is_same(replayed)) return false;
+    else if (replay == 0) backend(step.skip.device()).synchronize();  // it may have been replayed on any stream
     if (step.skip.item<double>() != 0)
-      for (const size_t i : step.params) --slots_[i].steps;
-    return true;
-  });
+      for (const size_t k : step.params) --slots_[k].steps;
+    unsettled_.erase(unsettled_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
@@ -118,7 +123,7 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
     states.push_back(slots_[i].state);
   }
   return [this, alive = std::weak_ptr<bool>(alive_), skip, recorded = std::move(recorded), variants = std::move(variants), params = std::move(params),
-          states = std::move(states)](std::span<void* const> functors) {
+          states = std::move(states)](std::span<void* const> functors, uint64_t replay) {
     if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
     const std::lock_guard<std::mutex> own(mutex_);
     for (size_t k = 0; k < recorded.size(); ++k) {
@@ -128,12 +133,12 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
       if (!same)
         throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", recorded[k], " or its state lies elsewhere, or its rule is another one"));
     }
-    settle(skip);
+    settle(replay);
     for (size_t k = 0; k < recorded.size(); ++k) {
       Slot& slot = slots_[recorded[k]];
       construct(functors[k], slot.group, ++slot.steps);
     }
-    if (skip.defined()) unsettled_.push_back({skip, nullptr, recorded});
+    if (skip.defined()) unsettled_.push_back({skip, nullptr, recorded, replay});
   };
 }
 

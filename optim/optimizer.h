@@ -50,8 +50,8 @@ class WEFT_API Optimizer {
   /// One update from the parameters' grad().
   void step();
   /// One update from the given gradients, one per parameter in order of parameters(); undefined means absent.
-  /// With `skip`, a float64 number on any device: unless that is not 0 when the step's turn comes there. Nothing waits for it; the step counts are
-  /// put right when they are next used.
+  /// With `skip`, a float64 number on any device: unless that is not 0 when the step's turn comes there. The call does not wait for that; what next uses
+  /// the step counts does, the next step among them. A recording may hold one such step of an optimizer.
   /// Throws: ValueError for a list of another length, ShapeError / DTypeError naming the parameter; nothing is changed then.
   void step(std::span<const Tensor> grads, const Tensor& skip = Tensor());
   void zero_grad() const;
@@ -95,13 +95,14 @@ class WEFT_API Optimizer {
     Tensor skip;                         // of a recorded step: what its last replay left on the device
     std::shared_ptr<cuda::Event> known;  // else on the host, once this has passed
     std::vector<size_t> params;
+    uint64_t replay = 0;                 // that a recorded step was taken in
   };
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
   void check(std::span<const Tensor> grads) const;
   void check_recorded(size_t i) const;
   NextStep next_of(std::vector<size_t> recorded, const Tensor& skip);
-  /// Takes the skipped steps out of the counts; with `replayed`, leaves those of other recorded steps for their own turn.
-  void settle(const Tensor& replayed = Tensor()) const;
+  /// Takes the skipped steps out of the counts, before `replay` runs: its own are not known yet.
+  void settle(uint64_t replay = 0) const;
   std::vector<Tensor> params_;
   mutable std::vector<Slot> slots_;
   mutable std::vector<Unsettled> unsettled_;

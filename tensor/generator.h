@@ -21,7 +21,9 @@ class WEFT_API Generator {
   uint64_t offset() const { return offset_.load(); }
   void set_offset(uint64_t offset) { offset_ = offset; epoch_ = next_epoch(); }
   /// Another number in each generator, and whenever one is set anew: random numbers that are kept elsewhere and seeded from here start again then.
-  uint64_t epoch() const { return epoch_; }
+  uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  /// Makes them start again without a change here.
+  void renew() { epoch_ = next_epoch(); }
   /// A stream of its own from offset 0: its seed mixes this seed and `key` (SplitMix64 of each), and neither the offset nor the order of
   /// forks counts, so a layer keyed by its name draws the same numbers wherever it lives.
   Generator fork(uint64_t key) const;
@@ -34,7 +36,7 @@ class WEFT_API Generator {
  private:
   static uint64_t next_epoch();
   uint64_t seed_;
-  uint64_t epoch_ = next_epoch();
+  std::atomic<uint64_t> epoch_ = next_epoch();
   std::atomic<uint64_t> offset_{0};
 };
 

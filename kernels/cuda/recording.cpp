@@ -2,6 +2,7 @@
 #include <weft/kernels/cuda/recording.h>
 
 #include <array>
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -80,12 +81,14 @@ void* CudaBackend::end_capture(void* stream) {
 void CudaBackend::launch_graph(void* graph, void* stream) {
   enter();
   Recording& recording = *static_cast<Recording*>(graph);
+  static std::atomic<uint64_t> count{0};
+  const uint64_t replay = ++count;
   std::vector<Pinned> functors;
   for (const Recording::Step& step : recording.steps) {
     functors.emplace_back(cuda::allocate_pinned(step.bytes), &cuda::deallocate_pinned);
     std::vector<void*> each;
     for (const size_t offset : step.each) each.push_back(static_cast<char*>(functors.back().get()) + offset);
-    step.next(each);
+    step.next(each, replay);
   }
   for (size_t i = 0; i < functors.size(); ++i) {
     runtime::copy(recording.steps[i].device, functors[i].get(), recording.steps[i].bytes, stream);

@@ -22,9 +22,9 @@ void CudaBackend::rnn_backward(Context& context, const RnnLayer& layer, const Rn
   rnn_cell_backward(*this, context, layer, in, out, dy, dhn, dcn, grads);
 }
 
-std::optional<RnnStackRoom> CudaBackend::rnn_stack(Context&, const RnnStack& stack, const RnnStackInputs& in) {
+std::optional<RnnStackRoom> CudaBackend::rnn_stack(Context& context, const RnnStack& stack, const RnnStackInputs& in) {
   enter();
-  return cudnn::takes(*this, stack, in);
+  return cudnn::takes(*this, context, stack, in);
 }
 void CudaBackend::rnn_stack_forward(Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out) {
   enter();

@@ -288,6 +288,27 @@ TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_the_gradients_of_their_masks) 
   }
 }
 
+TEST_F(EmulatedStacks, with_dropout_of_cudnn_repeat_their_masks_in_a_checkpoint) {
+  set_cudnn_dropout(true);
+  nn::LSTM first(4, 4, {.num_layers = 2, .dropout = 0.5, .dtype = kFloat64}), second(4, 4, {.num_layers = 2, .dropout = 0.5, .dtype = kFloat64});
+  first.to(gpu), second.to(gpu);
+  const Tensor x = ones({5, 3, 4}, {.dtype = kFloat64, .device = gpu});
+  const auto gradients = [&](bool kept) {
+    manual_seed(5);
+    const Tensor between = first.forward(x).y;
+    default_generator().renew();  // as a checkpoint begins
+    const Tensor y = kept ? second.forward(between).y : checkpoint([&](const vector<Tensor>& in) { return vector<Tensor>{second.forward(in[0]).y}; }, {between})[0];
+    vector<Tensor> wanted = first.parameters();
+    for (const Tensor& p : second.parameters()) wanted.push_back(p);
+    for (const Tensor& p : wanted) p.zero_grad();
+    (y * y).sum().backward();
+    vector<Tensor> out;
+    for (const Tensor& p : wanted) out.push_back(p.grad().to(kCpu));
+    return out;
+  };
+  EXPECT_TRUE(same(gradients(false), gradients(true)));
+}
+
 TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_no_second_gradients) {
   set_cudnn_dropout(true);
   const Net net(dropping(), gpu);

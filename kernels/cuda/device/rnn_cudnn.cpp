@@ -16,7 +16,7 @@ bool takes(CudaBackend&, const RnnLayer&, const RnnInputs&) { return false; }
 int64_t reserve_size(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&) { missing(); }
 void forward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) { missing(); }
 void backward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, const View&, const View&, const View&, const RnnGrads&) { missing(); }
-std::optional<RnnStackRoom> takes(CudaBackend&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
+std::optional<RnnStackRoom> takes(CudaBackend&, const Context&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
 void forward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) { missing(); }
 void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, const View&, const View&, const View&, const RnnStackGrads&) { missing(); }
 }  // namespace weft::cuda::cudnn
@@ -87,6 +87,7 @@ using Key = std::array<int64_t, 11>;
 struct DeviceState {
   std::mutex mutex;  // held while a call is issued: the handle serves one thread at a time
   cudnnHandle_t handle = nullptr;
+  cudnnHandle_t recording_handle = nullptr;  // cuDNN's own streams of a handle belong to a recording that used it until that ends
   bool broken = false;  // a part of the library is missing, or does not fit the driver: the own cell does the work
   Random random;
   std::map<Key, std::unique_ptr<Plan>> plans;
@@ -103,31 +104,51 @@ cudnnRNNMode_t cell(RnnMode m) {
   return m == RnnMode::kLstm ? CUDNN_LSTM : m == RnnMode::kGru ? CUDNN_GRU : m == RnnMode::kTanh ? CUDNN_RNN_TANH : CUDNN_RNN_RELU;
 }
 
+/// Sets states going from a seed. Throws: OutOfMemoryError where cuDNN's kernel for that finds no room although the cache was given back.
+void seed_states(CudaBackend& backend, const Library& lib, cudnnHandle_t handle, cudnnDropoutDescriptor_t dropout, double p, void* states, size_t bytes, uint64_t seed) {
+  const auto set = [&] { return lib.cudnnSetDropoutDescriptor(dropout, handle, static_cast<float>(p), states, bytes, seed); };
+  cudnnStatus_t status = set();
+  if (status == CUDNN_STATUS_ALLOC_FAILED) {
+    cudaGetLastError();
+    backend.empty_cache();
+    status = set();
+  }
+  if (status == CUDNN_STATUS_ALLOC_FAILED) throw OutOfMemoryError("cudnn: no room to set the random numbers of dropout going");
+  check(status, "cudnnSetDropoutDescriptor");
+}
+
 /// The plan's descriptor of dropout. The states are made by the first plan that has any.
-void describe_dropout(Plan& plan, DeviceState& state, double p) {
+void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, double p) {
   const Library& lib = plan.lib;
   Random& random = state.random;
   if (p == 0) return check(lib.cudnnSetDropoutDescriptor(plan.dropout, state.handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
   if (random.states) return check(lib.cudnnRestoreDropoutDescriptor(plan.dropout, state.handle, static_cast<float>(p), random.states, random.bytes, 0), "cudnnRestoreDropoutDescriptor");
   check(lib.cudnnDropoutGetStatesSize(state.handle, &random.bytes), "cudnnDropoutGetStatesSize");
-  void* const states = runtime::allocate(random.bytes);
-  if (!states) throw CudaError(str("cudnn: no ", random.bytes, " bytes for the random numbers of dropout"));
-  check(lib.cudnnSetStream(state.handle, nullptr), "cudnnSetStream");  // the last call's may be gone
-  const cudnnStatus_t status = lib.cudnnSetDropoutDescriptor(plan.dropout, state.handle, static_cast<float>(p), states, random.bytes, 0);
-  if (status != CUDNN_STATUS_SUCCESS) runtime::release(states);
-  check(status, "cudnnSetDropoutDescriptor");
+  void* states = runtime::allocate(random.bytes);
+  if (!states) {
+    backend.empty_cache();
+    states = runtime::allocate(random.bytes);
+  }
+  if (!states) throw OutOfMemoryError(str("cudnn: no ", random.bytes, " bytes for the random numbers of dropout"));
+  try {
+    check(lib.cudnnSetStream(state.handle, nullptr), "cudnnSetStream");  // the last call's may be gone
+    seed_states(backend, lib, state.handle, plan.dropout, p, states, random.bytes, 0);
+  } catch (...) {
+    runtime::release(states);
+    throw;
+  }
   random.states = states;
   random.drawn = runtime::new_event(false);
   runtime::record(random.drawn, nullptr);
 }
 
 /// Throws: CudaError where cuDNN refuses the job, in whichever call it does so.
-void describe(Plan& plan, DeviceState& state, const Job& job, bool tf32) {
+void describe(CudaBackend& backend, Plan& plan, DeviceState& state, const Job& job, bool tf32) {
   const Library& lib = plan.lib;
   const cudnnDataType_t type = data_type(job.dtype);
   const auto steps = static_cast<int>(job.steps), batch = static_cast<int>(job.batch), inputs = static_cast<int>(job.inputs), hidden = static_cast<int>(job.hidden);
   const auto outputs = static_cast<int>(job.stack.directions()) * hidden, cells = static_cast<int>(job.stack.cells());
-  describe_dropout(plan, state, job.stack.dropout);
+  describe_dropout(backend, plan, state, job.stack.dropout);
   const cudnnMathType_t math = job.dtype == kFloat16 ? CUDNN_TENSOR_OP_MATH : job.dtype == kFloat32 && !tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
   check(lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(job.stack.mode), job.biased() ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
                                      job.stack.both ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
@@ -146,8 +167,9 @@ void describe(Plan& plan, DeviceState& state, const Job& job, bool tf32) {
   plan.usable = true;
 }
 
-/// The caller holds the state's mutex. `recording`: a graph is in the making, during which calls may fail that do not otherwise.
-Plan& plan_for(DeviceState& state, const Library& lib, bool recording, const Job& job) {
+/// The caller holds the state's mutex. While a graph is in the making, calls may fail that do not otherwise. Throws: OutOfMemoryError, of which nothing is kept.
+Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, const Job& job) {
+  const bool recording = backend.records();
   const bool tf32 = job.dtype == kFloat32 && allow_tf32();
   const Key key{static_cast<int64_t>(job.stack.mode), static_cast<int64_t>(job.dtype), job.biased(), tf32, job.steps, job.batch, job.inputs, job.hidden,
                 job.stack.layers, job.stack.both, std::bit_cast<int64_t>(job.stack.dropout)};
@@ -163,7 +185,7 @@ Plan& plan_for(DeviceState& state, const Library& lib, bool recording, const Job
     throw;
   }
   try {
-    describe(*plan, state, job, tf32);
+    describe(backend, *plan, state, job, tf32);
   } catch (const CudaError&) {
     if (recording) throw;  // for this call; the next one asks again
   }
@@ -179,9 +201,15 @@ struct Call {
   const std::lock_guard<std::mutex> lock{state.mutex};
   const Library& lib = *library();
   Plan& plan;
-  Call(CudaBackend& b, Context& c, const Job& job) : backend(b), context(c), plan(plan_for(state, lib, b.records(), job)) {
+  cudnnHandle_t handle = state.handle;
+  Call(CudaBackend& b, Context& c, const Job& job) : backend(b), context(c), plan(plan_for(b, state, lib, job)) {
     if (!plan.usable) throw CudaError(str("cudnn: it takes no layer of ", job.in.x.sizes, " with ", job.hidden, " hidden of ", job.dtype, "; was allow_tf32 changed since its forward?"));
-    check(lib.cudnnSetStream(state.handle, static_cast<cudaStream_t>(b.stream_of(c))), "cudnnSetStream");
+    if (b.recording(c)) {
+      const RelaxedCapture mode;
+      if (!state.recording_handle) check(lib.cudnnCreate(&state.recording_handle), "cudnnCreate");
+      handle = state.recording_handle;
+    }
+    check(lib.cudnnSetStream(handle, static_cast<cudaStream_t>(b.stream_of(c))), "cudnnSetStream");
   }
 };
 
@@ -199,7 +227,7 @@ void begin_draws(Call& call, const RnnStack& stack) {
   if (random.stream != stream) runtime::wait(stream, random.drawn);
   if (random.epoch == stack.key_epoch) return;
   const uint64_t seed = stack.key.seed ^ (stack.key.offset + 1) * 0x9E3779B97F4A7C15u;
-  check(call.lib.cudnnSetDropoutDescriptor(call.plan.dropout, call.state.handle, static_cast<float>(stack.dropout), random.states, random.bytes, seed), "cudnnSetDropoutDescriptor");
+  seed_states(call.backend, call.lib, call.handle, call.plan.dropout, stack.dropout, random.states, random.bytes, seed);
   random.epoch = stack.key_epoch;
 }
 void end_draws(Call& call) {
@@ -261,7 +289,7 @@ template <class F> void each_weight(Call& call, const Job& job, void* space, int
     };
     for (int g = 0; g < job.gates(); ++g) {
       void *m = nullptr, *b = nullptr;
-      check(call.lib.cudnnGetRNNWeightParams(call.state.handle, call.plan.rnn, static_cast<int32_t>(cell), call.plan.weights, space, first_id + g, call.plan.matrix, &m,
+      check(call.lib.cudnnGetRNNWeightParams(call.handle, call.plan.rnn, static_cast<int32_t>(cell), call.plan.weights, space, first_id + g, call.plan.matrix, &m,
                                              call.plan.bias, &b),
             "cudnnGetRNNWeightParams");
       void* const at = matrix ? m : b;
@@ -298,9 +326,10 @@ std::optional<RnnStackRoom> room_of(CudaBackend& backend, const Job& job) {
   const std::lock_guard lock(state.mutex);
   if (state.broken) return std::nullopt;
   try {
-    const Plan& plan = plan_for(state, *lib, backend.records(), job);
+    const Plan& plan = plan_for(backend, state, *lib, job);
     if (plan.usable) return RnnStackRoom{elements_of(plan.weights, job.dtype), elements_of(plan.reserve, job.dtype)};
   } catch (const CudaError&) {
+  } catch (const OutOfMemoryError&) {  // another way may need less
   }
   return std::nullopt;
 }
@@ -318,7 +347,7 @@ void run_forward(CudaBackend& backend, Context& context, const Job& job, const R
   void* const weights = out.weights.defined() ? out.weights.data : unkept.as<void>();
   pack_weights(call, job, weights);
   if (draws) begin_draws(call, job.stack);
-  check(call.lib.cudnnRNNForward(call.state.handle, plan.rnn, training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr, plan.x, x.data(), plan.y, y.data(),
+  check(call.lib.cudnnRNNForward(call.handle, plan.rnn, training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr, plan.x, x.data(), plan.y, y.data(),
                                  plan.state, h0.data(), hn.data(), plan.state, c0.data(), cn.data(), plan.weights, weights, work.bytes(), work.as<void>(),
                                  training ? plan.reserve : 0, out.reserve.data),
         "cudnnRNNForward");
@@ -349,14 +378,14 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
   const Scratch space(backend, context, packed && !wanted ? 0 : plan.weights), work(backend, context, plan.training_work), reserve(backend, context, plan.reserve);
   if (!packed) pack_weights(call, job, space.as<void>());
   runtime::copy(reserve.as<void>(), out.reserve.data, plan.reserve, stream);  // it is written to, and a retained graph comes here again
-  check(lib.cudnnRNNBackwardData_v8(call.state.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(), plan.x,
+  check(lib.cudnnRNNBackwardData_v8(call.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(), plan.x,
                                     grads.dx.defined() ? dx.data() : unwanted.as<void>(), plan.state, h0.data(), late_h.data(), dh0.data(), plan.state, c0.data(), late_c.data(), dc0.data(),
                                     plan.weights, packed ? out.weights.data : space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
         "cudnnRNNBackwardData_v8");
   dx.finish(), dh0.finish(), dc0.finish();
   if (!wanted) return;
   runtime::fill(space.as<void>(), 0, plan.weights, stream);  // gradients are added to what lies there
-  check(lib.cudnnRNNBackwardWeights_v8(call.state.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
+  check(lib.cudnnRNNBackwardWeights_v8(call.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
                                        space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
         "cudnnRNNBackwardWeights_v8");
   for (int64_t cell = 0; cell < job.stack.cells(); ++cell)
@@ -387,8 +416,8 @@ void backward(CudaBackend& backend, Context& context, const RnnLayer& layer, con
   run_backward(backend, context, job_of(layer, in, cell), {out.y, out.hn, out.cn, {}, out.reserve}, dy, dhn, dcn, {grads.dx, grads.dh0, grads.dc0, {&wanted, 1}});
 }
 
-std::optional<RnnStackRoom> takes(CudaBackend& backend, const RnnStack& stack, const RnnStackInputs& in) {
-  if (stack.dropout > 0 && (!cudnn_dropout() || backend.records())) return std::nullopt;
+std::optional<RnnStackRoom> takes(CudaBackend& backend, const Context& context, const RnnStack& stack, const RnnStackInputs& in) {
+  if (stack.dropout > 0 && (!cudnn_dropout() || backend.recording(context))) return std::nullopt;
   return room_of(backend, {.stack = stack, .in = in});
 }
 void forward(CudaBackend& backend, Context& context, const RnnStack& stack, const RnnStackInputs& in, const RnnStackOutputs& out) {

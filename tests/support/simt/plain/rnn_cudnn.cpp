@@ -9,7 +9,7 @@ void forward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const Rn
 void backward(CudaBackend&, Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, const View&, const View&, const View&, const RnnGrads&) {
   throw CudaError("cudnn: not in the emulation");
 }
-std::optional<RnnStackRoom> takes(CudaBackend&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
+std::optional<RnnStackRoom> takes(CudaBackend&, const Context&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
 void forward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) { throw CudaError("cudnn: not in the emulation"); }
 void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, const View&, const View&, const View&, const RnnStackGrads&) {
   throw CudaError("cudnn: not in the emulation");
