@@ -6,7 +6,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include <weft/kernels/error.h>
 #include "support/libraries/libraries.h"
@@ -216,7 +219,10 @@ struct cublasLtContext {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
   if (!may_allocate("cublasLtCreate")) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *handle = new cublasLtContext{weft::cuda::simt::current_device()};
+  static std::mutex mutex;
+  static auto* const handles = new std::vector<std::unique_ptr<cublasLtContext>>;  // nobody destroys one
+  const std::lock_guard lock(mutex);
+  *handle = handles->emplace_back(new cublasLtContext{weft::cuda::simt::current_device()}).get();
   return CUBLAS_STATUS_SUCCESS;
 }
 const char* cublasLtGetStatusName(cublasStatus_t status) {

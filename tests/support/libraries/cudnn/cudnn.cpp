@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include <weft/kernels/error.h>
 #include "support/libraries/cudnn/rnn.h"
@@ -145,7 +148,10 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   RETURN_ASKED("cudnnCreate");
   if (!handle) return CUDNN_STATUS_BAD_PARAM;
   if (!may_allocate("cudnnCreate")) return CUDNN_STATUS_INTERNAL_ERROR;
-  *handle = new cudnnContext{.device = weft::cuda::simt::current_device()};
+  static std::mutex mutex;
+  static auto* const handles = new std::vector<std::unique_ptr<cudnnContext>>;  // nobody destroys one
+  const std::lock_guard lock(mutex);
+  *handle = handles->emplace_back(new cudnnContext{.device = weft::cuda::simt::current_device()}).get();
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
