@@ -29,10 +29,8 @@ void expect(const char* name, const char* what, const Tensor& x, const Shape& si
 // Everything a layer reads: x, h0, c0, w_ih, w_hh, b_ih, b_hh.
 using RnnArgs = std::vector<Tensor>;
 
-View row_major(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
-
 RnnInputs input_views(const RnnArgs& a) {
-  return {row_major(a[0]), row_major(a[1]), row_major(a[2]), row_major(a[3]), row_major(a[4]), row_major(a[5]), row_major(a[6])};
+  return {formula::optional_view(a[0]), formula::optional_view(a[1]), formula::optional_view(a[2]), formula::optional_view(a[3]), formula::optional_view(a[4]), formula::optional_view(a[5]), formula::optional_view(a[6])};
 }
 
 Tensor steps_cell(RnnMode mode, const RnnArgs& a, const Tensor& x, Tensor& h, Tensor& c) {
@@ -63,14 +61,13 @@ std::vector<Tensor> formula::composed_rnn_layer(RnnMode mode, bool reverse, cons
   return {stack(ys, 0), h, c};
 }
 
-namespace {
-
-// Contiguous memory for every input.
-RnnArgs row_major_args(const RnnArgs& a) {
-  RnnArgs out;
-  for (const Tensor& x : a) out.push_back(x.defined() ? launch::contiguous(x) : Tensor());
+std::vector<Tensor> formula::contiguous_all(const std::vector<Tensor>& xs) {
+  std::vector<Tensor> out;
+  for (const Tensor& x : xs) out.push_back(x.defined() ? launch::contiguous(x) : Tensor());
   return out;
 }
+
+namespace {
 
 struct SavedArgs {
   Saved x, h0, c0, w_ih, w_hh, b_ih, b_hh;
@@ -81,8 +78,8 @@ struct SavedArgs {
 };
 
 GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOutputs& outputs, const GradList& gs, Needs needs) {
-  const RnnArgs a = row_major_args(saved);
-  const RnnArgs g = row_major_args({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
+  const RnnArgs a = formula::contiguous_all(saved);
+  const RnnArgs g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
   GradList d(7);
   const auto want = [&](int i) -> View {
     if (!needs[i] || !a[static_cast<size_t>(i)].defined()) return {};
@@ -90,7 +87,7 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
     return d[static_cast<size_t>(i)].view_of();
   };
   const RnnGrads grads{want(0), want(1), want(2), want(3), want(4), want(5), want(6)};
-  launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs, row_major(g[0]), row_major(g[1]), row_major(g[2]), grads);
+  launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs, formula::optional_view(g[0]), formula::optional_view(g[1]), formula::optional_view(g[2]), grads);
   return d;
 }
 
@@ -113,14 +110,14 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
   if (b_hh->defined()) expect(name, "b_hh", b_hh, {rows}, x);
 
   const bool lstm = mode == RnnMode::kLstm, wanted = detail::wants_record({x, h0, c0, w_ih, w_hh, b_ih, b_hh});
-  const RnnArgs a = row_major_args({x, h0, lstm ? c0.get() : Tensor(), w_ih, w_hh, b_ih, b_hh});
+  const RnnArgs a = formula::contiguous_all({x, h0, lstm ? c0.get() : Tensor(), w_ih, w_hh, b_ih, b_hh});
   const TensorOptions like{.dtype = x->dtype(), .device = x->device()};
   Tensor outputs[3] = {empty({steps, n, width}, like), empty({n, width}, like), lstm ? empty({n, width}, like) : Tensor()};
   Backend& device = launch::backend_of(x);
   const Tensor reserve = wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();
   if (n != 0)
     device.rnn_forward(launch::context(), layer, input_views(a),
-                       {row_major(outputs[0]), row_major(outputs[1]), row_major(outputs[2]), row_major(reserve)});
+                       {formula::optional_view(outputs[0]), formula::optional_view(outputs[1]), formula::optional_view(outputs[2]), formula::optional_view(reserve)});
   if (!wanted) return {outputs[0], outputs[1], outputs[2]};
   SavedArgs saved{Saved(x), Saved(h0), lstm ? Saved(c0) : Saved(), Saved(w_ih), Saved(w_hh), Saved(b_ih), Saved(b_hh)};
   record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), {x, h0, c0, w_ih, w_hh, b_ih, b_hh},
@@ -133,7 +130,7 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
                                                {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
            }
            const Tensor yt = y.get(), ht = hn.get(), ct = two ? cn.get() : Tensor();
-           return fused_backward(layer, in, {row_major(yt), row_major(ht), row_major(ct), row_major(reserve)}, gs, needs);
+           return fused_backward(layer, in, {formula::optional_view(yt), formula::optional_view(ht), formula::optional_view(ct), formula::optional_view(reserve)}, gs, needs);
          });
   return {outputs[0], outputs[1], outputs[2]};
 }

@@ -7,6 +7,8 @@ namespace weft {
 
 namespace {
 
+using formula::optional_view;
+
 constexpr size_t kBefore = 3, kEach = 4;  // x, h0, c0; then the weights of each cell
 
 using StackArgs = std::vector<Tensor>;
@@ -15,7 +17,7 @@ using StackArgs = std::vector<Tensor>;
 std::vector<RnnWeights> cells_of(const StackArgs& a) {
   std::vector<RnnWeights> cells;
   for (size_t i = kBefore; i < a.size(); i += kEach)
-    cells.push_back({formula::optional_view(a[i]), formula::optional_view(a[i + 1]), formula::optional_view(a[i + 2]), formula::optional_view(a[i + 3])});
+    cells.push_back({optional_view(a[i]), optional_view(a[i + 1]), optional_view(a[i + 2]), optional_view(a[i + 3])});
   return cells;
 }
 
@@ -23,12 +25,6 @@ std::vector<RnnWeights> cells_of(const StackArgs& a) {
 DType lowered(const Tensor& t) {
   const DType half = autograd_state().autocast;
   return half != kFloat32 && is_floating(t.dtype()) && t.dtype() != kFloat64 ? half : t.dtype();
-}
-
-StackArgs dense(const StackArgs& a) {
-  StackArgs out;
-  for (const Tensor& x : a) out.push_back(x.defined() ? launch::contiguous(x) : Tensor());
-  return out;
 }
 
 /// {y, hn, cn} by plain ops.
@@ -51,15 +47,14 @@ std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
 }
 
 GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor outputs[], const Tensor kept[], const GradList& gs, Needs needs) {
-  const StackArgs a = dense(saved), g = dense({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
+  const StackArgs a = formula::contiguous_all(saved), g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
   StackArgs d(a.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i].defined() && needs[static_cast<int>(i)]) d[i] = empty_like(a[i]);
-  const auto view = [](const Tensor& t) { return formula::optional_view(t); };
   const std::vector<RnnWeights> cells = cells_of(a), wanted = cells_of(d);
-  launch::backend_of(a[0]).rnn_stack_backward(launch::context(), s, {view(a[0]), view(a[1]), view(a[2]), cells},
-                                              {view(outputs[0]), view(outputs[1]), view(outputs[2]), view(kept[0]), view(kept[1])}, view(g[0]), view(g[1]), view(g[2]),
-                                              {view(d[0]), view(d[1]), view(d[2]), wanted});
+  launch::backend_of(a[0]).rnn_stack_backward(launch::context(), s, {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells},
+                                              {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]), optional_view(kept[0]), optional_view(kept[1])}, optional_view(g[0]), optional_view(g[1]), optional_view(g[2]),
+                                              {optional_view(d[0]), optional_view(d[1]), optional_view(d[2]), wanted});
   GradList result(d.size());
   for (size_t i = 0; i < d.size(); ++i) result[i] = std::move(d[i]);
   return result;
@@ -70,7 +65,6 @@ GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor 
 std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0, std::span<const Tensor> weights, Generator& generator) {
   if (x.device().is_cpu()) return std::nullopt;
   const bool lstm = stack.mode == RnnMode::kLstm;
-  const auto view = [](const Tensor& t) { return formula::optional_view(t); };
   StackArgs args = {x, h0, c0};
   args.insert(args.end(), weights.begin(), weights.end());
   for (Tensor& t : args) t = In(t).get();  // a step of another thread must not take the memory away meanwhile
@@ -79,15 +73,15 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   // The backend decides by sizes and x's type: nothing is cast or copied before it has.
   Backend& device = launch::backend_of(x);
   std::vector<RnnWeights> cells = cells_of(args);
-  View typed = view(x);
+  View typed = optional_view(args[0]);
   typed.dtype = lowered(x);
-  const auto room = device.rnn_stack(launch::context(), stack, {typed, view(h0), view(c0), cells});
+  const auto room = device.rnn_stack(launch::context(), stack, {typed, optional_view(args[1]), optional_view(args[2]), cells});
   if (!room) return std::nullopt;
 
   for (Tensor& t : args) t = LowerOnDevice(t).get();
-  const StackArgs a = dense(args);
+  const StackArgs a = formula::contiguous_all(args);
   cells = cells_of(a);
-  const RnnStackInputs in{view(a[0]), view(a[1]), view(a[2]), cells};
+  const RnnStackInputs in{optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells};
   if (stack.dropout > 0) stack.key = generator.take(1), stack.key_epoch = generator.epoch();
 
   const bool wanted = detail::wants_record(std::span<const Tensor>(args));
@@ -98,7 +92,7 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   const bool keeps = wanted || stack.dropout > 0;
   // Weights that are larger than all else that the node keeps are packed again for its backward: one sequence may be many calls of a step each.
   const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(), reserve = keeps ? empty({room->reserve}, like) : Tensor();
-  device.rnn_stack_forward(launch::context(), stack, in, {view(outputs[0]), view(outputs[1]), view(outputs[2]), view(packed), view(reserve)});
+  device.rnn_stack_forward(launch::context(), stack, in, {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]), optional_view(packed), optional_view(reserve)});
   if (!wanted) return RnnResult{outputs[0], outputs[1], outputs[2]};
 
   const char* const name = formula::rnn_name(stack.mode);

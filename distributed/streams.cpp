@@ -66,7 +66,7 @@ void join_streams(const StreamMark* mark) {
     if (made ? made->stream == mine || (!marked && !mine) : !mine) continue;
     if (mine) refuse_recording(*device, mine, "waiting for a future");
     if (marked) device->wait_event(mine, made->event);
-    else order(*device, nullptr, mine);  // what a thread that records has to give was made before, by default streams
+    else order(*device, nullptr, mine);  // there is no mark of what a thread that records had issued before: only default streams are known
   }
 }
 
