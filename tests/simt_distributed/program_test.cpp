@@ -1,5 +1,7 @@
 // The example `rnn` as a user runs it with devices, as real processes over gRPC: a build of it that has the emulated ones. Its losses are those of the
 // CPU to float rounding.
+#include <cmath>
+
 #include "programs/program.h"
 #include "support/errors.h"
 
@@ -63,6 +65,18 @@ TEST(SimtPrograms, rnn_whose_server_has_no_device_says_so_at_both) {
     EXPECT_EQ(out.code, 1) << out.text;
     EXPECT_TRUE(has(out.text, "the device map of worker 'trainer' leads to cuda:0: worker 'ps' has no cuda:0"));
   }
+}
+
+TEST(SimtPrograms, hello_cuda_replays_its_recorded_step_to_the_losses_of_the_cpu) {
+  const Output here = run("hello_cuda 12", {{"WEFT_CUDA_LIBRARY", "/no/such/library"}, {"CUDA_VISIBLE_DEVICES", ""}}), there = run("hello_cuda_emulated 12");
+  const auto loss = [](const Output& out) {
+    EXPECT_EQ(out.code, 0) << out.text;
+    const std::string line = out.lines("step 12  loss ");
+    return line.empty() ? NAN : std::stod(line.substr(14));
+  };
+  EXPECT_TRUE(has(here.text, "on the CPU: ")) << here.text;
+  EXPECT_FALSE(has(there.text, "on the CPU: ")) << there.text;
+  EXPECT_NEAR(loss(there), loss(here), 5e-3);
 }
 
 TEST(SimtPrograms, rnn_names_a_device_beyond_those_that_are_there) {
