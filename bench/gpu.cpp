@@ -238,8 +238,8 @@ struct LanguageModel : nn::Module {
 
 void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) {
   const std::string sizes = str(vocabulary, "/", size);
-  const std::string plain = "LmStep/" + sizes, replayed = "LmStepGraph/" + sizes, half = "LmStepBFloat16/" + sizes;
-  if (!b.wants(plain) && !b.wants(replayed) && !b.wants(half)) return;
+  const std::string plain = "LmStep/" + sizes, replayed = "LmStepGraph/" + sizes, half = "LmStepBFloat16/" + sizes, fused = "LmStepCudnnDropout/" + sizes;
+  if (!b.wants(plain) && !b.wants(replayed) && !b.wants(half) && !b.wants(fused)) return;
   manual_seed(1);
   LanguageModel model(vocabulary, size, dropout);
   model.to(gpu);
@@ -267,6 +267,9 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
     optim::clip_grad_norm_async(parameters, 0.25);
     sgd.step();
   });
+  cuda::set_cudnn_dropout(true);  // as PyTorch: the whole stack in one call, with cuDNN's own masks
+  b.run(fused, step);
+  cuda::set_cudnn_dropout(false);
   if (!b.wants(replayed)) return;
   try {
     for (int i = 0; i < 2; ++i) step();  // libraries and the optimizer make what they keep

@@ -187,6 +187,8 @@ if(TARGET test_simt_libraries)
   set_tests_properties(CudnnMissing.the_own_cell_does_the_work PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries ENVIRONMENT "WEFT_CUDNN_LIBRARY=libmissing.so")
 endif()
 
+add_test(NAME House.the_device_check_tells_skips_and_failures COMMAND ${PROJECT_SOURCE_DIR}/tests/support/gpu_check/test.sh)
+set_tests_properties(House.the_device_check_tells_skips_and_failures PROPERTIES TIMEOUT 120 LABELS "house;slow")
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.rules_hold COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_house.py)

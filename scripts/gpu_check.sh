@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend on a machine with a GPU: builds it, runs the op table on the device against the CPU, memory checks, golden tests and a
-# training run, then the benchmarks (PyTorch's beside them where a python with torch is found), and prints one table. Raw logs and JSON
-# are kept in bench/results/gpu. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
-#   scripts/gpu_check.sh [--quick] [--prebuilt BUILD_FOLDER] [--filter RE] [--skip-bench]
+# Checks the CUDA backend on a machine with a GPU: builds it, runs the op table on the device against the CPU, golden tests and training runs, then the
+# benchmarks (PyTorch's beside them where a python with torch is found) and memory checks, and prints one table. The table, raw logs and JSON
+# are kept in bench/results/gpu as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
+#   scripts/gpu_check.sh [--only STEP,...] [--seconds N] [--quick] [--filter RE] [--prebuilt BUILD_FOLDER] [--results FOLDER]
 #   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
-# A build folder that is to travel is made without what the other machine may lack, and lies there beside the sources' scripts and tests:
+# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time for are named in the table. --filter
+# and --quick are the benchmarks'. A build folder that is to travel is made without what the other machine may lack, and lies there beside the sources:
 #   cmake --preset cuda -DWEFT_ONEDNN=OFF && cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do  # a toolkit that is installed, but not on PATH
   [ ! -x "$toolkit/bin/nvcc" ] || command -v nvcc >/dev/null || PATH=$PATH:$toolkit/bin
 done
-export CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}  # cuDNN's recurrent layers repeat their bits with it
-quick=() prebuilt='' filter=. bench=yes carried=build/gpu_pack
-usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; }
+quick=() prebuilt='' filter=. only='' seconds=0 results=bench/results/gpu carried=build/gpu_pack
+steps=build,ops,device,plugin,golden,programs,bench,sanitizer
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
 
 pack() {  # pack FILE: the tracked sources and, in build/gpu_pack, Eigen's and GoogleTest's
   local file=$1 from
@@ -48,11 +49,18 @@ while [ $# -gt 0 ]; do
     --quick) quick=(--quick) ;;
     --prebuilt) prebuilt=${2:?--prebuilt takes a build folder}; shift ;;
     --filter) filter=${2:?--filter takes a regular expression}; shift ;;
-    --skip-bench) bench=no ;;
+    --only) only=${2:?--only takes steps: $steps}; shift ;;
+    --seconds) seconds=${2:?--seconds takes a number}; shift ;;
+    --results) results=${2:?--results takes a folder}; shift ;;
     *) echo "gpu_check.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
+
+for chosen in ${only//,/ }; do
+  [[ ",$steps," == *",$chosen,"* ]] || { echo "gpu_check.sh: there is no step '$chosen' (steps: $steps)" >&2; exit 2; }
+done
+[[ "$seconds" =~ ^[0-9]+$ ]] || { echo "gpu_check.sh: --seconds takes a number, not '$seconds'" >&2; exit 2; }
 
 python=''
 for candidate in python3 python; do
@@ -75,28 +83,47 @@ known=$(ldconfig -p 2>/dev/null)  # kept, since grep -q would end ldconfig early
 if [ -z "${WEFT_CUDNN_LIBRARY:-}" ] && [ -n "$cudnn" ] && ! grep -q 'libcudnn\.so\.9' <<<"$known"; then
   export WEFT_CUDNN_LIBRARY=$cudnn/lib/libcudnn.so.9
 fi
+peer_path=${LD_LIBRARY_PATH:-}  # PyTorch brings libraries of its own
 # A build folder made elsewhere looks for the libraries where they were there; here they are found behind what is set already.
 compiler=$(command -v nvcc) && compiler=$(readlink -f "$compiler")
 for folder in "${compiler%/bin/nvcc}/lib64" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:-/usr/local/cuda}/lib64" "$cublas/lib"; do
   ! compgen -G "$folder/libcudart.so*" >/dev/null && ! compgen -G "$folder/libcublasLt.so*" >/dev/null || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
 done
 name=$(printf '%s' "$device" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9][^a-z0-9]*/-/g')
-results=bench/results/gpu
 mkdir -p "$results" build
 table=() failed=0
-row() { table+=("$(printf '%-26s %-8s %6s s  %s' "$1" "$2" "$3" "$4")"); [ "$2" != FAILED ] || failed=1; }
+: >"$results/$name.table.txt"
+row() {  # row TITLE STATUS SECONDS NOTE
+  table+=("$(printf '%-26s %-8s %6s s  %s' "$1" "$2" "$3" "$4")")
+  printf '%s\n' "${table[-1]}" >>"$results/$name.table.txt"
+  [ "$2" != FAILED ] || failed=1
+}
+finish() {
+  printf '\n=== summary: device %s ===\n' "$device"
+  printf '%s\n' "${table[@]}"
+  [ "$device" != none ] || echo "no GPU here: what needs one was skipped, and nothing above is a GPU figure"
+  echo "table, logs and JSON: $results/$name.*"
+  exit "$failed"
+}
+wanted() { [ -z "$only" ] || [[ ",$only," == *",$1,"* ]]; }
+left() { if [ "$seconds" -eq 0 ]; then echo 100000; else echo $((seconds - SECONDS - 5)); fi; }
 
-step() {  # step TITLE LOG COMMAND...: runs it, keeps its output, adds a row
-  local title=$1 log=$results/$name.$2.log start=$SECONDS status=passed note=''
-  shift 2
+step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds
+  local title=$1 log=$results/$name.$2.log limit=$3 start=$SECONDS status=passed note='' time
+  shift 3
+  time=$(left)
+  if [ "$time" -lt 10 ]; then row "$title" "left out" 0 "no time left of --seconds $seconds"; return 0; fi
+  [ "$limit" -le "$time" ] || limit=$time
   printf '\n=== %s ===\n' "$title"
-  "$@" 2>&1 | tee "$log"
+  if [ "$(type -t "$1")" = function ]; then "$@" 2>&1 | tee "$log"; else timeout "$limit" "$@" 2>&1 | tee "$log"; fi
   local code=${PIPESTATUS[0]}
   if grep -q '^\[==========\].* ran' "$log"; then
     note=$(sed -n 's/^\[==========\] \([0-9]* tests\?\).*ran.*/\1/p' "$log" | tail -1)
     note+=$(sed -n 's/^\[  \(PASSED\|SKIPPED\|FAILED\) *\] \([0-9][0-9]*\) tests\?.*/, \2 \1/p' "$log" | tr -d '\n' | tr '[:upper:]' '[:lower:]')
-    local programs passed
+    local programs passed skipped
     programs=$(grep -c '^\[==========\].* ran' "$log") passed=$(grep -c '^\[  PASSED  \] [1-9]' "$log")
+    # Listed at the end of each program. Without a device everything may skip; with one, only what is about its absence or about other devices.
+    skipped=$(sed -n 's/^\[  SKIPPED \] \([A-Za-z]*\.[A-Za-z0-9_/]*\)$/\1/p' "$log" | grep -v 'without_a_device\|instruction_sets' | sort -u | head -3 | tr '\n' ' ')
     if grep -q '^\[==========\] 0 tests.* ran' "$log"; then
       code=1 note+=", a program had no test to run"
     elif [ "$passed" -eq 0 ]; then
@@ -104,14 +131,14 @@ step() {  # step TITLE LOG COMMAND...: runs it, keeps its output, adds a row
     elif [ "$passed" -lt "$programs" ]; then
       status=partly
     fi
+    if [ "$device" != none ] && [ -n "$skipped" ]; then code=1 note+=", skipped although there is a device: ${skipped% }"; fi
   elif grep -q '^bench_gpu: nothing measured' "$log"; then
     status=skipped
   fi
-  # What skips without a device has no reason to where there is one.
-  if [ "$device" != none ] && [ "$status" != passed ]; then code=1 note+=", skipped although there is a device"; fi
+  if [ "$device" != none ] && [ "$code" -eq 0 ] && [ "$status" != passed ]; then code=1 note+=", skipped although there is a device"; fi
   note=${note#, }
   [ "$code" -eq 0 ] || { status=FAILED; note="exit $code${note:+, }$note"; }
-  [ "$code" -ne 124 ] || note="ran into its time limit"
+  [ "$code" -ne 124 ] || note="ran into its limit of $limit s"
   row "$title" "$status" $((SECONDS - start)) "$note"
   return "$code"
 }
@@ -134,50 +161,84 @@ build() {
     cmake --build build/gpu -j "$(nproc)" --target test_cuda test_plugin test_nn test_optim bench_gpu
 }
 
-bin=${prebuilt:-build/gpu}/bin
-if [ -z "$prebuilt" ]; then
-  step "build" build build || { printf '%s\n' "${table[@]}"; exit 1; }
-fi
+# The example `rnn` as a user runs it, on the device and on the CPU: their losses over the first hundred steps.
+programs() {
+  local corpus=build/gpu_corpus flags line title
+  mkdir -p "$corpus"
+  for line in "train 4000 1" "valid 300 2" "test 300 3"; do
+    # shellcheck disable=SC2086
+    set -- $line
+    awk -v n="$2" -v x="$3" 'BEGIN { while (n-- > 0) { x = (x * 1103515245 + 12345) % 2147483648; printf "w%d%s", int(x / 65536) % 50, n % 12 ? " " : "\n" } }' >"$corpus/$1.txt"
+  done
+  flags="--data $corpus --emsize 32 --nhid 32 --batch-size 4 --bptt 8 --epochs 1 --max-steps 100 --lr 2 --print-losses"
+  # shellcheck disable=SC2086
+  timeout 120 "$bin/rnn" $flags --mode local >"$corpus/cpu.txt" 2>&1 || { cat "$corpus/cpu.txt"; return 1; }
+  for title in "--mode local --device cuda" "--mode local --place encoder=cuda,decoder=cuda" "--mode distributed --device cuda"; do
+    # shellcheck disable=SC2086
+    timeout 120 "$bin/rnn" $flags $title >"$corpus/device.txt" 2>&1 || { echo "rnn $title:"; cat "$corpus/device.txt"; return 1; }
+    awk -v title="$title" '/^step [0-9]+ .*loss / { for (i = 1; i < NF; i++) if ($i == "loss") { if (FNR == NR) cpu[$2] = $(i + 1); else { n++; d = ($(i + 1) - cpu[$2]) / cpu[$2]; if (d < 0) d = -d; if (d > worst) worst = d } } }
+      END { printf "rnn %s: %d losses, at most %.2g beside those of the CPU\n", title, n, worst; exit !(n == 100 && worst < 1e-3) }' "$corpus/cpu.txt" "$corpus/device.txt" || return 1
+  done
+}
 
-step "op table on the device" op_table timeout 1200 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable*'
+bin=${prebuilt:-build/gpu}/bin
 export WEFT_TEST_DATA_DIR=$PWD/tests/golden
-step "device tests, training" device timeout 900 "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
+if [ -z "$prebuilt" ] && wanted build; then
+  step "build" build 3000 build || finish
+fi
+repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}")  # cuDNN's recurrent layers repeat their bits with it
+wanted ops && step "op table on the device" op_table 1200 "${repeats[@]}" "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable*'
+if wanted device; then
+  step "device tests, training" device 900 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
+  if grep -q 'OK.*cudnn_matches_the_own_cell' "$results/$name.device.log"; then
+    row "cuDNN" passed 0 "used by the recurrent layers"
+  elif [ "$device" != none ]; then
+    row "cuDNN" FAILED 0 "not found or not used: recurrent layers ran on weft's own cell"
+  fi
+fi
 plugins=$(realpath "$bin/../plugin")
-step "CUDA library opened late" plugin env WEFT_TEST_PLUGIN_DIR="$plugins" LD_LIBRARY_PATH="$plugins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" timeout 300 "$bin/test_plugin"
+wanted plugin && step "CUDA library opened late" plugin 300 env WEFT_TEST_PLUGIN_DIR="$plugins" LD_LIBRARY_PATH="$plugins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$bin/test_plugin"
 golden_on=cpu
 [ "$device" = none ] || golden_on=cuda
-step "golden tests on $golden_on" golden env WEFT_TEST_DEVICE=$golden_on timeout 300 bash -c "'$bin/test_nn' --gtest_filter='*Golden*:WordLm*' && '$bin/test_optim' --gtest_filter='*Trajectory*'"
-if grep -q 'there is no cuDNN here' "$results/$name.device.log" 2>/dev/null; then
-  row "cuDNN" skipped 0 "not found: recurrent layers ran on weft's own cell"
-elif grep -q 'OK.*cudnn_matches_the_own_cell' "$results/$name.device.log" 2>/dev/null; then
-  row "cuDNN" passed 0 "used by the recurrent layers"
+wanted golden && step "golden tests on $golden_on" golden 300 env WEFT_TEST_DEVICE=$golden_on bash -c "'$bin/test_nn' --gtest_filter='*Golden*:WordLm*' && '$bin/test_optim' --gtest_filter='*Trajectory*'"
+if wanted programs; then
+  if [ ! -x "$bin/rnn" ]; then
+    row "rnn on the device" "left out" 0 "not in this build, it needs gRPC"
+  elif [ "$device" = none ]; then
+    row "rnn on the device" skipped 0 "no device"
+  else
+    step "rnn on the device" rnn 300 programs
+  fi
 fi
-if [ "$device" = none ]; then
+if wanted bench; then
+  peers=()
+  if [ -n "$python" ] && [ "$(left)" -ge 60 ]; then
+    printf '\n=== PyTorch on the same device ===\n'
+    start=$SECONDS limit=$(($(left) / 2))
+    [ "$limit" -lt 500 ] || limit=500
+    # With the environment that the user gave it: its own libraries and workspace.
+    LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 timeout "$limit" "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" | tee "$results/$name.pytorch.txt"
+    code=${PIPESTATUS[0]} note="$(wc -l <"$results/$name.pytorch.txt") figures"
+    [ "$code" -ne 124 ] || note+=", ran into its limit of $limit s"
+    if [ "$code" -eq 0 ]; then row "PyTorch's figures" passed $((SECONDS - start)) "$note"; else row "PyTorch's figures" FAILED $((SECONDS - start)) "exit $code, $note, see $results/$name.pytorch.log"; fi
+    peers=(--peers="$results/$name.pytorch.txt")
+  fi
+  step "benchmarks" bench 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
+fi
+if ! wanted sanitizer; then
+  finish
+elif [ "$device" = none ]; then
   row "compute-sanitizer" skipped 0 "no device"
 elif ! command -v compute-sanitizer >/dev/null; then
   row "compute-sanitizer" skipped 0 "not on PATH"
+# A sanitizer that cannot attach says so; that is the machine's, not ours.
+elif [ "$(left)" -lt 120 ]; then
+  row "compute-sanitizer" "left out" 0 "no time left of --seconds $seconds"
+elif timeout 120 compute-sanitizer --tool memcheck "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$results/$name.sanitizer_probe.log" 2>&1; then
+  for tool in memcheck racecheck synccheck initcheck; do  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one
+    step "compute-sanitizer $tool" "$tool" 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable.forward/*'
+  done
 else
-  # A sanitizer that cannot attach says so; that is the machine's, not ours.
-  if timeout 120 compute-sanitizer --tool memcheck "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$results/$name.sanitizer_probe.log" 2>&1; then
-    for tool in memcheck racecheck synccheck initcheck; do  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one
-      step "compute-sanitizer $tool" "$tool" timeout 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable.forward/*'
-    done
-  else
-    row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"
-  fi
+  row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"
 fi
-if [ "$bench" = yes ]; then
-  peers=()
-  if [ -n "$python" ]; then
-    printf '\n=== PyTorch on the same device ===\n'
-    PYTHONDONTWRITEBYTECODE=1 timeout 500 "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" | tee "$results/$name.pytorch.txt"
-    peers=(--peers="$results/$name.pytorch.txt")
-  fi
-  step "benchmarks" bench timeout 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
-fi
-
-printf '\n=== summary: device %s ===\n' "$device"
-printf '%s\n' "${table[@]}"
-[ "$device" != none ] || echo "no GPU here: what needs one was skipped, and nothing above is a GPU figure"
-echo "logs and JSON: $results/$name.*"
-exit "$failed"
+finish

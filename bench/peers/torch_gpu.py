@@ -164,7 +164,7 @@ class LanguageModel(nn.Module):
 
 
 def language_model(vocabulary, size, dropout):
-    names = [f"{kind}/{vocabulary}/{size}" for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph")]
+    names = [f"{kind}/{vocabulary}/{size}" for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph", "LmStepCudnnDropout")]
     if not any(PATTERN.search(name) for name in names):
         return
     torch.manual_seed(1)
@@ -183,6 +183,7 @@ def language_model(vocabulary, size, dropout):
 
     report(names[0], step)
     report(names[1], lambda: step(True))
+    report(names[3], step)  # LmStep once more: its dropout is always cuDNN's
     if not PATTERN.search(names[2]):
         return
     try:
