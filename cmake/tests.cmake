@@ -55,7 +55,8 @@ foreach(folder ${groups})
     list(APPEND sources ${shared})
   endif()
   if(group STREQUAL "simt_libraries")
-    list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
+    list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp ${tests}/cuda/shared/language_model_test.cpp
+      ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
   endif()
   if(NOT sources OR group STREQUAL "support" OR group STREQUAL "plugin" OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
     continue()
@@ -180,6 +181,10 @@ if(TARGET test_simt)
   add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
   set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
+  # And all of its tests on a device of one processor, whose grids are smaller, in a random order: no kernel may be left that nothing launched.
+  add_test(NAME SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order COMMAND test_simt --gtest_brief=1)
+  set_tests_properties(SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order PROPERTIES TIMEOUT 600 LABELS "simt;slow"
+    ENVIRONMENT "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_PROCESSORS=1")
 endif()
 
 if(TARGET test_simt_libraries)

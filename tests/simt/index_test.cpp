@@ -154,11 +154,11 @@ TEST(SimtIndex, rows_of_nothing_and_no_rows_do_nothing) {
   EXPECT_THROW(device.add_rows(c, four.on_device(), out, -1, flat.on_device()), IndexError);
 }
 
-void check_along(CudaBackend& device, DType type, DType index_type, const Shape& sizes, const Shape& picked, int dim, const Shape& strides = {}) {
+void check_along(CudaBackend& device, DType type, DType index_type, const Shape& sizes, const Shape& picked, int dim, const Shape& strides = {}, int64_t spacing = 2) {
   SCOPED_TRACE(str(picked, " of ", sizes, " along ", dim, ", ", type));
   Context c;
   Shape index_strides = contiguous_strides(picked);
-  for (int64_t& s : index_strides) s *= 2;
+  for (int64_t& s : index_strides) s *= spacing;
   Operand x(type, sizes, strides), y(type, picked), index(index_type, picked, index_strides);
   x.random(-9, 9, 1), index.random(0, static_cast<double>(sizes[dim]), 2);
   const auto reached = [&](View v) {
@@ -201,9 +201,11 @@ TEST(SimtIndex, long_lines_scatter_in_order_too) {
     check_along(device, kFloat64, kInt64, {3, 50, 2}, {3, 100, 2}, 1, {100, 1, 50});
     check_along(device, kBFloat16, kInt64, {4, 6}, {4, 60}, 1);
     check_along(device, kUInt8, kInt64, {60, 4}, {33, 4}, 0);
-    check_along(device, kFloat32, kInt64, {1030, 6}, {1030, 33}, 1);  // many lines along memory: a warp each
-    check_along(device, kBFloat16, kInt32, {1024, 50}, {1024, 40}, 1);
-    check_along(device, kBool, kInt64, {1025, 5}, {1025, 64}, 1);
+    check_along(device, kFloat32, kInt64, {1030, 6}, {1030, 33}, 1);         // many lines
+    check_along(device, kFloat32, kInt64, {1030, 6}, {1030, 33}, 1, {}, 1);  // and along memory: a warp each
+    check_along(device, kBFloat16, kInt32, {1024, 50}, {1024, 40}, 1, {}, 1);
+    check_along(device, kBool, kInt64, {1025, 5}, {1025, 64}, 1, {}, 1);
+    check_along(device, kInt64, kInt32, {1024, 3}, {1024, 34}, 1, {}, 1);
   });
 }
 

@@ -42,6 +42,8 @@ using SimtGraph = DeviceTest;
 using SimtMemory = DeviceTest;
 using SimtScaler = DeviceTest;
 using SimtUserRule = DeviceTest;
+using SimtLanguageModel = DeviceTest;
+using SimtSharedBlock = DeviceTest;
 #else
 struct Late {
   Late() {}
@@ -52,6 +54,8 @@ using CudaGraph = DeviceTest;
 using CudaMemory = DeviceTest;
 using CudaScaler = DeviceTest;
 using CudaUserRule = DeviceTest;
+using CudaLanguageModel = DeviceTest;
+using CudaSharedBlock = DeviceTest;
 #endif
 
 /// Two layers with dropout between, and their data.

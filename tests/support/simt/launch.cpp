@@ -1,8 +1,12 @@
 // The emulated launch: one fiber per thread of a block, kept from block to block. A fiber runs until it waits at a barrier or at a warp
 // operation; when all of the block (of the warp) wait at the same one, they go on.
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -179,6 +183,10 @@ Settings settings_of_environment() {
     if (*end != 0 || byte > 0xFF) throw ValueError(str("WEFT_SIMT_POISON: takes a byte such as 0x7F, got ", poison));
     s.poison = static_cast<unsigned char>(byte);
   }
+  if (const char* const processors = std::getenv("WEFT_SIMT_PROCESSORS"); processors && *processors) {
+    s.processors = std::atoi(processors);
+    if (s.processors < 1) throw ValueError(str("WEFT_SIMT_PROCESSORS: takes a number of at least 1, got ", processors));
+  }
   return s;
 }
 Settings& settings() {
@@ -186,6 +194,33 @@ Settings& settings() {
   return s;
 }
 int64_t launches() { return launch_count; }
+namespace {
+std::deque<Kernel>& kernels() {
+  static auto* const all = new std::deque<Kernel>;
+  return *all;
+}
+}  // namespace
+Kernel& know(const std::type_info& body, const char* file) {
+  int status = 0;
+  char* const readable = abi::__cxa_demangle(body.name(), nullptr, nullptr, &status);
+  Kernel& kernel = kernels().emplace_back();
+  kernel.file = file;
+  kernel.file.erase(0, kernel.file.rfind('/') + 1);
+  kernel.type = status == 0 ? readable : body.name();
+  std::free(readable);
+  return kernel;
+}
+std::vector<std::string> never_launched() {
+  std::map<std::string, bool> launched;
+  for (const Kernel& kernel : kernels()) {
+    const std::string type = kernel.type.substr(0, kernel.type.find('<'));
+    if (type.rfind("weft::", 0) == 0) launched[kernel.file + ": " + type] |= kernel.launched;
+  }
+  std::vector<std::string> never;
+  for (const auto& [name, was] : launched)
+    if (!was) never.push_back(name);
+  return never;
+}
 const Grid& last_grid() { return block_of_thread().grid; }
 
 void barrier(const Who& who) { who.block->wait_as(who.id, State::kAtBarrier); }

@@ -4,10 +4,14 @@
 // that some lanes skip, a write beyond shared memory or beyond any block of device memory.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <type_traits>
+#include <typeinfo>
+#include <vector>
 
 #include <weft/kernels/cuda/simt.h>
 #include "support/simt/graph.h"
@@ -31,13 +35,23 @@ struct Settings {
   size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
 };
 Settings& settings();
-/// What WEFT_SIMT_ORDER (forward, reverse, shuffled) and WEFT_SIMT_POISON (a byte such as 0x7F) ask for: the settings at the start.
+/// What WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as 0x7F) and WEFT_SIMT_PROCESSORS ask for: the settings at the start.
 Settings settings_of_environment();
 /// A launch that broke the rules of simt.h: thrown by launch() after the block has been left.
 class Fault : public Error { public: using Error::Error; };
 /// Launches so far, and the grid of the calling thread's last one.
 int64_t launches();
 const Grid& last_grid();
+
+/// A body that some launch of the program is compiled for.
+struct Kernel {
+  std::string file, type;
+  std::atomic<bool> launched = false;
+};
+/// Notes one, before main. The entry lives as long as the program.
+Kernel& know(const std::type_info& body, const char* file);
+/// Bodies of weft's own of which no form was ever launched: their files and types without template arguments.
+std::vector<std::string> never_launched();
 
 struct Block;
 enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot };
@@ -113,6 +127,7 @@ template <class Body> constexpr bool independent() {
   if constexpr (requires { Body::kIndependent; }) return Body::kIndependent;
   else return false;
 }
+template <class Body> inline simt::Kernel& kernel = simt::know(typeid(Body), __BASE_FILE__);
 }  // namespace inner
 
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
@@ -120,6 +135,7 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
+  inner::kernel<Body>.launched = true;
   const auto run = [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); };
   if (const auto recording = simt::recording_of(stream)) simt::record(*recording, stream, run);
   else if (simt::deferring()) simt::issue(simt::current_device(), stream, run);
