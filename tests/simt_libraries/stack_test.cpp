@@ -1,14 +1,11 @@
 // Stacks of nn/rnn.h in one call of an emulated cuDNN, against layer by layer on the CPU: modes, directions, biases, states, inference, recordings, dropout.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include <weft/kernels/cuda_settings.h>
-#include <weft/nn/rnn.h>
 #include <weft/tensor/cuda.h>
-#include <weft/weft.h>
+#include "stacks.h"
 #include "support/errors.h"
 #include "support/libraries/libraries.h"
 #include "support/simt/device.h"
@@ -22,79 +19,6 @@ using libraries::settings;
 using std::vector;
 
 constexpr RnnMode kModes[] = {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu};
-
-struct Case {
-  RnnMode mode = RnnMode::kLstm;
-  nn::RnnOptions options = {.num_layers = 2};
-  bool states = true;
-  int64_t inputs = 3, hidden = 4, steps = 5;
-};
-
-std::shared_ptr<nn::Recurrent> module_of(const Case& c, Device device) {
-  Generator numbers(11);
-  nn::RnnOptions o = c.options;
-  o.generator = &numbers;
-  std::shared_ptr<nn::Recurrent> m;
-  if (c.mode == RnnMode::kLstm) m = std::make_shared<nn::LSTM>(c.inputs, c.hidden, o);
-  else if (c.mode == RnnMode::kGru) m = std::make_shared<nn::GRU>(c.inputs, c.hidden, o);
-  else m = std::make_shared<nn::RNN>(c.inputs, c.hidden, o, c.mode == RnnMode::kTanh ? nn::RNN::Nonlinearity::kTanh : nn::RNN::Nonlinearity::kRelu);
-  m->to(device);
-  return m;
-}
-
-/// A module on one device with its inputs: x, h0, c0.
-struct Net {
-  Case c;
-  std::shared_ptr<nn::Recurrent> module;
-  vector<Tensor> in;
-  Net(const Case& which, Device device) : c(which), module(module_of(which, device)) {
-    Generator numbers(12);
-    const int64_t cells = c.options.num_layers * (c.options.bidirectional ? 2 : 1);
-    for (const Shape& sizes : {c.options.batch_first ? Shape{2, c.steps, c.inputs} : Shape{c.steps, 2, c.inputs}, Shape{cells, 2, c.hidden}, Shape{cells, 2, c.hidden}})
-      in.push_back(randn(sizes, {.dtype = kFloat64}, &numbers).to(c.options.dtype).to(device).requires_grad_());
-    if (!c.states) in[1] = in[2] = Tensor();
-    if (c.mode != RnnMode::kLstm) in[2] = Tensor();
-  }
-  vector<Tensor> wanted() const {
-    vector<Tensor> all = module->parameters();
-    for (const Tensor& t : in)
-      if (t.defined()) all.push_back(t);
-    return all;
-  }
-  vector<Tensor> forward() const {
-    const nn::RnnOutput r = module->forward(in[0], in[1], in[2]);
-    return r.c.defined() ? vector<Tensor>{r.y, r.h, r.c} : vector<Tensor>{r.y, r.h};
-  }
-  Tensor loss() const {
-    Tensor sum;
-    for (const Tensor& t : forward()) sum = sum.defined() ? sum + (t * t).sum() : (t * t).sum();
-    return sum;
-  }
-  /// Outputs, then gradients.
-  vector<Tensor> run() const {
-    const vector<Tensor> out = forward();
-    Tensor sum = (out[0] * out[0]).sum() + out[1].sum();
-    if (out.size() == 3) sum = sum + (out[2] * out[2]).sum();
-    vector<Tensor> all;
-    for (const Tensor& t : out) all.push_back(t.detach());
-    for (const Tensor& t : grad({sum}, wanted())) all.push_back(t);
-    return all;
-  }
-};
-
-void expect_near(const vector<Tensor>& a, const vector<Tensor>& b, double allowed) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    ASSERT_EQ(a[i].sizes(), b[i].sizes());
-    const Tensor x = a[i].to(kCpu).to(kFloat64), y = b[i].to(kCpu).to(kFloat64);
-    EXPECT_LE((x - y).abs().max().item<double>(), allowed * std::max(1.0, y.abs().max().item<double>())) << "result " << i;
-  }
-}
-bool same(const vector<Tensor>& a, const vector<Tensor>& b) {
-  for (size_t i = 0; i < a.size(); ++i)
-    if ((a[i].to(kCpu) - b[i].to(kCpu)).abs().max().item<double>() != 0) return false;
-  return true;
-}
 
 struct EmulatedStacks : testing::Test {
   void TearDown() override {
@@ -220,9 +144,6 @@ TEST_F(EmulatedStacks, that_are_refused_go_layer_by_layer) {
   EXPECT_THROW(Net(c, gpu).module->forward(ones({0, 2, 3}, {.device = gpu})), ShapeError);
   EXPECT_THROW(Net(c, gpu).module->forward(ones({5, 2, 3}, {.dtype = kFloat64, .device = gpu})), DTypeError);
 }
-
-/// A stack whose layers drop out half of what passes between them.
-Case dropping() { return {.options = {.num_layers = 3, .dropout = 0.5, .dtype = kFloat64}, .hidden = 8}; }
 
 TEST_F(EmulatedStacks, with_dropout_draw_what_the_cpu_draws_unless_told) {
   const Case c = dropping();

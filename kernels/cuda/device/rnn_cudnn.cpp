@@ -106,15 +106,16 @@ cudnnRNNMode_t cell(RnnMode m) {
 
 /// Sets states going from a seed. Throws: OutOfMemoryError where cuDNN's kernel for that finds no room although the cache was given back.
 void seed_states(CudaBackend& backend, const Library& lib, cudnnHandle_t handle, cudnnDropoutDescriptor_t dropout, double p, void* states, size_t bytes, uint64_t seed) {
-  const auto set = [&] { return lib.cudnnSetDropoutDescriptor(dropout, handle, static_cast<float>(p), states, bytes, seed); };
-  cudnnStatus_t status = set();
-  if (status == CUDNN_STATUS_ALLOC_FAILED) {
-    cudaGetLastError();
-    backend.empty_cache();
-    status = set();
-  }
-  if (status == CUDNN_STATUS_ALLOC_FAILED) throw OutOfMemoryError("cudnn: no room to set the random numbers of dropout going");
-  check(status, "cudnnSetDropoutDescriptor");
+  const auto set = [&] {
+    const cudnnStatus_t status = lib.cudnnSetDropoutDescriptor(dropout, handle, static_cast<float>(p), states, bytes, seed);
+    const bool full = status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    if (full) cudaGetLastError();  // the next launch is not to find it
+    else check(status, "cudnnSetDropoutDescriptor");
+    return !full;
+  };
+  if (set()) return;
+  backend.empty_cache();
+  if (!set()) throw OutOfMemoryError("cudnn: no room to set the random numbers of dropout going");
 }
 
 /// The plan's descriptor of dropout. The states are made by the first plan that has any.

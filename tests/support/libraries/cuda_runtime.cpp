@@ -15,6 +15,7 @@ namespace weft::cuda::libraries {
 
 namespace {
 thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+thread_local cudaError_t last = cudaSuccess;
 }
 
 Settings& settings() {
@@ -35,6 +36,9 @@ bool may_allocate(const char* call) {
   }
   return true;
 }
+
+void leave_out_of_memory() { last = cudaErrorMemoryAllocation; }
+bool left_out_of_memory() { return last == cudaErrorMemoryAllocation; }
 
 void issue(void* stream, const char* name, std::function<void()> work) {
   const auto run = [name, work = std::move(work)] {
@@ -69,7 +73,7 @@ double rounded(DType type, double v) {
 
 }  // namespace weft::cuda::libraries
 
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(weft::cuda::libraries::last, cudaSuccess); }
 const char* cudaGetErrorName(cudaError_t status) { return status == cudaSuccess ? "cudaSuccess" : "an error"; }
 const char* cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

@@ -22,6 +22,8 @@ struct Settings {
   Refusal products = Refusal::kNone;   ///< of all
   std::string fails;                   ///< name of a cuDNN function that returns CUDNN_STATUS_INTERNAL_ERROR
   std::string refuses;                 ///< name of one that returns CUDNN_STATUS_NOT_SUPPORTED
+  int64_t unseeded = 0;                ///< so many calls that set states of dropout going find no memory for their kernel
+  bool on_host = false;                ///< it was the host's
 };
 Settings& settings();
 
@@ -30,12 +32,16 @@ struct Counts {
   int64_t heuristics = 0, products = 0, epilogues = 0, split = 0;  ///< of products: with an epilogue, with a sum in parts
   int64_t rnn_inference = 0, rnn_training = 0, rnn_backward_data = 0, rnn_backward_weights = 0;
   int64_t rnn_layers = 0;  ///< that the forwards ran, both directions of one counted as two
+  int64_t dropout_sizes = 0;  ///< times that the size of dropout's states was asked for
   int64_t live = 0;        ///< descriptors that were made and not destroyed
 };
 Counts& counts();
 
 /// Whether the calling thread may allocate device memory: not while it records, save in relaxed mode. Spoils the recording.
 bool may_allocate(const char* call);
+/// What a call that finds no device memory leaves behind for the calling thread's cudaGetLastError, and whether that is there.
+void leave_out_of_memory();
+bool left_out_of_memory();
 /// Runs `work` where the stream has it, with device memory open, and looks for writes beside blocks afterwards.
 void issue(void* stream, const char* name, std::function<void()> work);
 /// Throws: Fault when p is no device memory or no multiple of `alignment`.

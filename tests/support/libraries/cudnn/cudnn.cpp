@@ -167,6 +167,7 @@ cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t handle, size_t* bytes) {
   RETURN_ASKED("cudnnDropoutGetStatesSize");
   const Use use(handle, "cudnnDropoutGetStatesSize");
   *bytes = 4096;
+  ++counts().dropout_sizes;
   return CUDNN_STATUS_SUCCESS;
 }
 static cudnnStatus_t set_dropout(cudnnDropoutDescriptor_t d, float p, void* states, size_t bytes) {
@@ -179,6 +180,11 @@ static cudnnStatus_t set_dropout(cudnnDropoutDescriptor_t d, float p, void* stat
 cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_t handle, float p, void* states, size_t bytes, unsigned long long seed) {
   RETURN_ASKED("cudnnSetDropoutDescriptor");
   const Use use(handle, "cudnnSetDropoutDescriptor");
+  if (states && settings().unseeded > 0) {
+    --settings().unseeded;
+    leave_out_of_memory();
+    return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED : CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  }
   const cudnnStatus_t status = set_dropout(d, p, states, bytes);
   if (status == CUDNN_STATUS_SUCCESS && states)
     issue(handle->stream, "cudnnSetDropoutDescriptor", [=] {
