@@ -83,6 +83,42 @@ TEST_F(EmulatedStacks, go_over_a_retained_graph_twice_and_heed_writes_to_weights
   EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { grad({loss}, net.wanted()); }), "lstm"));
 }
 
+/// What the stack of a net keeps between forward and backward.
+RnnStackRoom room_of(const Net& net) {
+  const auto view = [](const Tensor& t) { return t.view_of(); };
+  const vector<Tensor> w = net.module->parameters();
+  vector<RnnWeights> cells;
+  for (size_t i = 0; i < w.size(); i += 4) cells.push_back({view(w[i]), view(w[i + 1]), view(w[i + 2]), view(w[i + 3])});
+  Context context;
+  return backend(net.in[0].device()).rnn_stack(context, {.layers = net.c.options.num_layers}, {view(net.in[0]), view(net.in[1]), view(net.in[2]), cells}).value();
+}
+
+TEST_F(EmulatedStacks, keep_packed_weights_up_to_the_size_of_the_rest_and_pack_larger_ones_again) {
+  Case c{.options = {.num_layers = 2, .dtype = kFloat64}, .inputs = 20, .steps = 1};
+  const auto kept = [&] {
+    const RnnStackRoom room = room_of(Net(c, gpu));
+    return room.weights <= room.reserve;
+  };
+  ASSERT_FALSE(kept());
+  while (!kept()) ++c.steps;
+  const int64_t border = c.steps, blocks = 2 * 16;
+  for (const int64_t steps : {border - 1, border}) {
+    SCOPED_TRACE(str(steps, " steps, weights are kept from ", border, " on"));
+    c.steps = steps;
+    const Net net(c, gpu), by_layers(c, gpu);
+    const auto before = counts();
+    const Tensor loss = net.loss();
+    const auto given = grad({loss}, net.wanted(), {}, {.retain_graph = true});
+    expect_near(grad({loss}, net.wanted()), given, 0);
+    EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
+    // The forward packs all blocks, each of two backwards takes the gradients from them, and packs them before that where they were not kept.
+    EXPECT_EQ(counts().weight_blocks, before.weight_blocks + blocks * (steps < border ? 5 : 3));
+    set_use_cudnn(false);
+    expect_near(given, grad({by_layers.loss()}, by_layers.wanted()), 1e-10);
+    set_use_cudnn(true);
+  }
+}
+
 TEST_F(EmulatedStacks, only_what_is_wanted_is_computed) {
   const Net net({}, gpu), host({}, kCpu);
   const auto before = counts();

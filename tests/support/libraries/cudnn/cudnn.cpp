@@ -266,6 +266,7 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
   if (!rnn || !rnn->set || !matrix_at || !bias_at) return CUDNN_STATUS_BAD_PARAM;
   const Stack& s = rnn->stack;
   if (pseudo < 0 || pseudo >= s.layers * s.directions || id < 0 || id >= 2 * s.gates() || bytes < static_cast<size_t>(weight_bytes(s))) return CUDNN_STATUS_BAD_PARAM;
+  ++counts().weight_blocks;
   const Block at = block_of(s, pseudo, id);
   auto* const base = static_cast<char*>(const_cast<void*>(weights));
   const auto describe = [&](cudnnTensorDescriptor_t d, int64_t begin, int64_t columns, void** to) {
