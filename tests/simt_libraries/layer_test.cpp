@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 
 #include <weft/kernels/cuda_settings.h>
 #include <weft/nn/rnn.h>
@@ -164,6 +165,30 @@ TEST_F(EmulatedLayers, a_recording_that_cannot_ask_cudnn_does_not_decide_for_lat
   const auto before = counts();
   layer.run(gpu);
   EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
+}
+
+TEST_F(EmulatedLayers, of_other_threads_take_no_part_in_a_recording) {
+  const Layer layer{.hidden = fresh()};
+  const auto a = layer.arguments(gpu);
+  const auto expected = layer.run(kCpu);
+  const auto elsewhere = [&] {  // with a plan that is made there, and with one that the recording has
+    std::async(std::launch::async, [&] {
+      const Layer other{.hidden = fresh()};
+      expect_near(other.run(gpu), other.run(kCpu));
+      expect_near(layer.run(gpu), expected);
+    }).get();
+  };
+  std::vector<Tensor> first, second;
+  Graph graph(gpu);
+  graph.capture([&] {
+    first = layer.run(a);
+    elsewhere();
+    second = layer.run(a);
+  });
+  elsewhere();
+  graph.replay();
+  expect_near(first, expected);
+  expect_near(second, expected);
 }
 
 TEST_F(EmulatedLayers, keep_to_their_streams) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <weft/kernels/error.h>
 #include "support/libraries/cudnn/rnn.h"
 #include "support/libraries/libraries.h"
+#include "support/simt/graph.h"
 #include "support/simt/memory.h"
 #include "support/simt/streams.h"
 #include "support/simt/thread.h"
@@ -23,6 +25,8 @@ struct cudnnContext {
   int device;
   cudaStream_t stream = nullptr;
   std::atomic<bool> busy{false};
+  cudaStream_t recorded = nullptr;  // of the last recorded call
+  std::weak_ptr<weft::cuda::simt::Recording> recording = {};
 };
 struct cudnnTensorStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
@@ -60,6 +64,15 @@ class Use {
  private:
   cudnnHandle_t handle_;
 };
+
+/// Issues a call's work. cuDNN spreads it over streams of the handle's own: those that took part in a recording belong to it until it ends.
+void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
+  const auto now = weft::cuda::simt::recording_of(handle->stream), before = handle->recording.lock();
+  if (before && before != now && weft::cuda::simt::recording_of(handle->recorded) == before)
+    throw Fault(weft::str(call, ": the handle's own streams take part in a recording, which this call does not"));
+  if (now) handle->recording = now, handle->recorded = handle->stream;
+  weft::cuda::libraries::issue(handle->stream, call, std::move(work));
+}
 
 /// What a test asked of the function.
 cudnnStatus_t asked(const char* call) {
@@ -187,7 +200,7 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_
   }
   const cudnnStatus_t status = set_dropout(d, p, states, bytes);
   if (status == CUDNN_STATUS_SUCCESS && states)
-    issue(handle->stream, "cudnnSetDropoutDescriptor", [=] {
+    issue(handle, "cudnnSetDropoutDescriptor", [=] {
       const Random fresh{.seed = seed};
       std::memcpy(states, &fresh, sizeof fresh);
     });
@@ -297,7 +310,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
   ++(training ? counts().rnn_training : counts().rnn_inference);
   counts().rnn_layers += s.layers * s.directions;
   const ForwardData data{x, y, hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr, weights, training ? reserve : nullptr};
-  issue(handle->stream, "cudnnRNNForward", [=] {
+  issue(handle, "cudnnRNNForward", [=] {
     spoil(work, work_size);
     forward(s, data);
   });
@@ -322,7 +335,7 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
   if (lstm) expect_data("cudnnRNNBackwardData_v8", {}, {cx, dcy, dcx});
   ++counts().rnn_backward_data;
   const BackwardData data{y, dy, dx, hx, dhy, dhx, lstm ? cx : nullptr, lstm ? dcy : nullptr, lstm ? dcx : nullptr, weights, reserve};
-  issue(handle->stream, "cudnnRNNBackwardData_v8", [=] {
+  issue(handle, "cudnnRNNBackwardData_v8", [=] {
     spoil(work, work_size);
     backward_data(s, data);
   });
@@ -343,7 +356,7 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
   expect_spaces(spaces, true, "cudnnRNNBackwardWeights_v8");
   expect_data("cudnnRNNBackwardWeights_v8", {x, y}, {hx});
   ++counts().rnn_backward_weights;
-  issue(handle->stream, "cudnnRNNBackwardWeights_v8", [=] {
+  issue(handle, "cudnnRNNBackwardWeights_v8", [=] {
     spoil(work, work_size);
     backward_weights(s, x, hx, y, weights, reserve);
   });
