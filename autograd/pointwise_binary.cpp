@@ -14,8 +14,9 @@ Tensor add(In a, In b, Scalar alpha) {
 }
 
 Tensor sub(In a, In b, Scalar alpha) {
-  if (alpha.d != 1) {
+  if (alpha.d != 1) {  // the checks of add, in the name of this
     launch::check_devices("sub", a, b);
+    launch::check_scalar("sub", promote(a->dtype(), b->dtype()), alpha);
     broadcast("sub", a->sizes(), b->sizes());
     return add(a.get(), b.get(), alpha.integral ? Scalar(-alpha.i) : Scalar(-alpha.d));
   }

@@ -18,10 +18,12 @@ Tensor add(In x, Scalar s) {
 }
 
 Tensor sub(In x, Scalar s) {
+  launch::check_scalar("sub", x->dtype(), s);
   return record("sub", unary(Unary::kAddScalar, x, minus(s)), {x}, [](const Tensor& g, Needs) -> GradList { return {g}; });
 }
 
 Tensor sub(Scalar s, In x) {
+  launch::check_scalar("sub", x->dtype(), s);
   return record("sub", unary(Unary::kRsubScalar, x, s), {x}, [](const Tensor& g, Needs) -> GradList { return {neg(g)}; });
 }
 

@@ -70,6 +70,7 @@ std::vector<Row> binary_rows() {
       triple("addcdiv", [](const Tensors& x) { return addcdiv(x[0], x[1], x[2], 0.5); }, [](double x, double a, double b) { return x + 0.5 * a / b; }, {any, any, positive}),
       triple("where", [](const Tensors& x) { return where(x[0], x[1], x[2]); }, [](double c, double a, double b) { return c != 0 ? a : b; }, {flags({3, 5}), any, any}),
   };
+  rows[3].wrong.push_back({"DTypeError", "sub: the number 0.5", [] { sub(zeros({2}, {.dtype = kInt64}), zeros({2}, {.dtype = kInt64}), 0.5); }});
   rows.back().wrong.push_back({"DTypeError", "where", [] { where(zeros({2}), zeros({2}), zeros({2})); }});
   rows.back().dtypes = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
   Row fill{.name = "masked_fill",
@@ -102,6 +103,8 @@ std::vector<Row> scalar_rows() {
       number("clamp", [](const Tensor& x) { return clamp(x, -1, 5); }, [](double x) { return std::clamp(x, -1.0, 5.0); }, away({3, 5}, -1), numbers()),
   };
   rows[0].wrong = {{"DTypeError", "add", [] { add(zeros({2}, {.dtype = kInt64}), 0.5); }}};
+  rows[1].wrong = {{"DTypeError", "sub: the number 0.5", [] { sub(zeros({2}, {.dtype = kInt64}), 0.5); }},
+                   {"DTypeError", "sub: the number 0.5", [] { sub(0.5, zeros({2}, {.dtype = kInt64})); }}};
   rows[3].wrong = {{"DTypeError", "mul", [] { mul(zeros({2}, {.dtype = kInt32}), 0.5); }}};
   rows.back().wrong = {{"ValueError", "clamp", [] { clamp(zeros({2}), 2, 1); }}};
   return rows;
