@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/formula.h>
 #include <weft/kernels/backend.h>
 
 namespace weft {
@@ -53,10 +53,14 @@ Autocast::~Autocast() {
   if (--casts().depth == 0) casts().made.clear();
 }
 
-void In::lower() {
+DType formula::lowered(const Tensor& x) {
   const DType half = autocast_dtype();
-  if (!t_->defined() || !is_floating(t_->dtype()) || t_->dtype() == kFloat64 || t_->dtype() == half) return;
-  pinned_ = cast_recorded(*t_, half);
+  return half != kFloat32 && is_floating(x.dtype()) && x.dtype() != kFloat64 ? half : x.dtype();
+}
+
+void In::lower() {
+  if (!t_->defined() || formula::lowered(*t_) == t_->dtype()) return;
+  pinned_ = cast_recorded(*t_, formula::lowered(*t_));
   t_ = &pinned_;
 }
 

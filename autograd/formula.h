@@ -33,6 +33,9 @@ inline Saved saved_for(const Tensor& user, const Tensor& x) { return user.requir
 using Composed = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
 GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs, const std::vector<Tensor>& gs, Needs needs);
 
+/// The type that an argument written Lower has under the Autocast in force.
+DType lowered(const Tensor& x);
+
 /// What a kernel takes for an input that may be absent.
 inline View optional_view(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
 

@@ -7,6 +7,7 @@ namespace weft {
 
 namespace {
 
+using formula::lowered;
 using formula::optional_view;
 
 constexpr size_t kBefore = 3, kEach = 4;  // x, h0, c0; then the weights of each cell
@@ -19,12 +20,6 @@ std::vector<RnnWeights> cells_of(const StackArgs& a) {
   for (size_t i = kBefore; i < a.size(); i += kEach)
     cells.push_back({optional_view(a[i]), optional_view(a[i + 1]), optional_view(a[i + 2]), optional_view(a[i + 3])});
   return cells;
-}
-
-/// The type that LowerOnDevice brings t to.
-DType lowered(const Tensor& t) {
-  const DType half = autograd_state().autocast;
-  return half != kFloat32 && is_floating(t.dtype()) && t.dtype() != kFloat64 ? half : t.dtype();
 }
 
 /// {y, hn, cn} by plain ops.
