@@ -1,16 +1,23 @@
-// For tests between real processes: emulated devices that stand still. A thread of the process keeps the emulation's lock, so that no copy begins
-// and no block is made or opened there. A message cannot end it, since whoever reads messages soon stands still too: a signal does.
+// For tests between real processes: a check that ends a child's job, and emulated devices that stand still. A thread of the process keeps the emulation's
+// lock, so that no copy begins and no block is made or opened there. A message cannot end it, since whoever reads messages soon stands still too: a
+// signal does.
 #pragma once
 
 #include <signal.h>
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
+#include <weft/kernels/error.h>
 #include "support/simt/memory.h"
 
 namespace weft::test {
+
+inline void expect(bool holds, const std::string& claim) {
+  if (!holds) throw Error("not true: " + claim);
+}
 
 inline std::atomic<bool> devices_go_on{true};
 

@@ -17,10 +17,6 @@ using namespace std::chrono_literals;
 
 constexpr int64_t kLarge = 300000, kSmall = 1000;  // 1.2 MB, 4 KB
 
-void expect(bool holds, const std::string& claim) {
-  if (!holds) throw Error("not true: " + claim);
-}
-
 Tensor borrow_add(const Tensor& x, double y) { return add(x, y); }
 WEFT_RPC(borrow_add);
 std::atomic<int> sums{0};

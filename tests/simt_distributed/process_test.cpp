@@ -18,9 +18,6 @@ using namespace std::chrono_literals;
 using dist_autograd::Backward;
 using dist_autograd::Context;
 
-void expect(bool holds, const std::string& claim) {
-  if (!holds) throw Error("not true: " + claim);
-}
 template <class E, class F> std::string refusal(const F& f) {
   try {
     f();
