@@ -1,10 +1,12 @@
-# CUDA::cublasLt where the toolkit has no cuBLAS: the one in WEFT_CUBLAS_DIR, a folder with include/cublasLt.h and lib/libcublasLt.so*, such as a Python
-# package brings. Read by weft's own build and, behind find_package(CUDAToolkit), by programs that link a static weft.
-if(NOT TARGET CUDA::cublasLt AND WEFT_CUBLAS_DIR)
-  file(GLOB _weft_cublas ${WEFT_CUBLAS_DIR}/lib/libcublasLt.so*)
-  if(_weft_cublas AND EXISTS ${WEFT_CUBLAS_DIR}/include/cublasLt.h)
-    list(GET _weft_cublas 0 _weft_cublas)
-    add_library(CUDA::cublasLt SHARED IMPORTED)
-    set_target_properties(CUDA::cublasLt PROPERTIES IMPORTED_LOCATION ${_weft_cublas} INTERFACE_INCLUDE_DIRECTORIES ${WEFT_CUBLAS_DIR}/include)
-  endif()
+# The headers of cuBLASLt, and its file for as far as it is here: the toolkit's, else those of WEFT_CUBLAS_DIR. Leaves WEFT_CUBLASLT_INCLUDE_DIR and
+# WEFT_CUBLASLT_FILE behind; the library is opened at run time (kernels/cuda/device/cublaslt.h), by this path where the system finds none.
+set(WEFT_CUBLAS_DIR "" CACHE PATH "Folder with include/cublasLt.h and lib/libcublasLt.so*, for a toolkit without cuBLAS; that of a Python package, say")
+set(include_dirs ${CUDAToolkit_INCLUDE_DIRS})
+set(library_dirs ${CUDAToolkit_LIBRARY_DIR})
+if(WEFT_CUBLAS_DIR)
+  list(APPEND include_dirs ${WEFT_CUBLAS_DIR}/include)
+  list(APPEND library_dirs ${WEFT_CUBLAS_DIR}/lib)
 endif()
+find_path(WEFT_CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${include_dirs})
+find_library(WEFT_CUBLASLT_FILE NAMES libcublasLt.so.${CUDAToolkit_VERSION_MAJOR} libcublasLt.so HINTS ${library_dirs})
+mark_as_advanced(WEFT_CUBLAS_DIR WEFT_CUBLASLT_INCLUDE_DIR WEFT_CUBLASLT_FILE)

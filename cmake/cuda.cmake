@@ -15,16 +15,20 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 find_package(CUDAToolkit REQUIRED)
-set(WEFT_CUBLAS_DIR "" CACHE PATH "Folder with include/cublasLt.h and lib/libcublasLt.so*, for a toolkit without cuBLAS; that of a Python package, say")
-mark_as_advanced(WEFT_CUBLAS_DIR)
-include(${CMAKE_CURRENT_LIST_DIR}/cublas.cmake)
-if(NOT TARGET CUDA::cublasLt)
-  message(FATAL_ERROR "weft: the CUDA toolkit in ${CUDAToolkit_LIBRARY_DIR} has no cuBLAS; install it, or set WEFT_CUBLAS_DIR to a folder with include/cublasLt.h and "
-    "lib/libcublasLt.so* (now '${WEFT_CUBLAS_DIR}')")
+include(cmake/cublas.cmake)
+if(NOT WEFT_CUBLASLT_INCLUDE_DIR)
+  message(FATAL_ERROR "weft: cublasLt.h is not in the CUDA toolkit (${CUDAToolkit_INCLUDE_DIRS}); install the headers of cuBLAS, or set WEFT_CUBLAS_DIR to a folder with "
+    "include/cublasLt.h (now '${WEFT_CUBLAS_DIR}')")
 endif()
-set(weft_cuda_libraries CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
-
 include(cmake/cudnn.cmake)
+foreach(library CUBLASLT CUDNN)
+  string(TOLOWER ${library} name)
+  if(WEFT_${library}_FILE)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/device/${name}.cpp PROPERTIES COMPILE_DEFINITIONS "WEFT_${library}_BUILT=\"${WEFT_${library}_FILE}\"")
+  endif()
+endforeach()
+# The runtime is linked statically and the other libraries are opened when they are needed, so a program starts where there is no toolkit.
+set(weft_cuda_libraries CUDA::cudart_static ${CMAKE_DL_LIBS})
 
 file(GLOB cuda_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cu)
@@ -38,6 +42,7 @@ if(WEFT_WERROR)
   target_compile_options(weft_cuda_objects PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Werror> $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 target_include_directories(weft_cuda_objects PRIVATE ${WEFT_INCLUDE_DIR})
+target_include_directories(weft_cuda_objects SYSTEM PRIVATE ${WEFT_CUBLASLT_INCLUDE_DIR})
 if(WEFT_HAVE_CUDNN)
   target_compile_definitions(weft_cuda_objects PRIVATE WEFT_WITH_CUDNN)
   target_include_directories(weft_cuda_objects PRIVATE ${WEFT_CUDNN_INCLUDE_DIR})
@@ -48,7 +53,7 @@ add_library(weft_cuda $<TARGET_OBJECTS:weft_cuda_objects>)
 add_library(weft::cuda ALIAS weft_cuda)
 file(GLOB headers CONFIGURE_DEPENDS ${WEFT_INCLUDE_DIR}/weft/kernels/cuda/*.h)
 target_sources(weft_cuda PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${headers})
-set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda INSTALL_RPATH_USE_LINK_PATH ON
+set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE ${weft_cuda_libraries})
 target_compile_options(weft_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)  # kernels/math.h, which rules include

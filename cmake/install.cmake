@@ -24,7 +24,7 @@ endif()
 configure_package_config_file(cmake/weft-config.cmake.in ${PROJECT_BINARY_DIR}/generated/weft-config.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake ${PROJECT_SOURCE_DIR}/cmake/cublas.cmake
+install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake
   DESTINATION ${package_dir} COMPONENT dev)
 
 # A static archive carries no dependencies, so pkg-config has to name them; a shared library brings its own.
@@ -59,11 +59,7 @@ if(WEFT_HAVE_CUDA)
   if(BUILD_SHARED_LIBS)
     set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -lweft_cuda\n")
   else()
-    set(cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart -lcublasLt")
-    if(NOT CUDA_cublasLt_LIBRARY)  # that of WEFT_CUBLAS_DIR, whose name may carry a version
-      get_target_property(cublas CUDA::cublasLt IMPORTED_LOCATION)
-      set(cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart ${cublas}")
-    endif()
+    set(cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt")  # -ldl and -pthread are core's
     set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -Wl,-u,weft_cuda_open -lweft_cuda ${cuda_libs}\n")
   endif()
   file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-cuda.pc "${pc_common}Name: weft-cuda\nDescription: CUDA backend of weft\n${cuda_libs}")

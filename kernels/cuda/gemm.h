@@ -30,7 +30,7 @@ struct Gemm {
 };
 
 /// On the backend's device, which is current; memory that the product needs comes from its allocator. The same call gives the same bits each time.
-/// Throws: CudaError.
+/// Throws: DeviceError when cuBLASLt is missing; CudaError.
 void gemm(CudaBackend& backend, void* stream, const Gemm& g);
 /// The same for a and b of a half type by way of float32: what gemm does on a device that multiplies no such type.
 void gemm_in_float(CudaBackend& backend, void* stream, const Gemm& g);

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include <weft/kernels/cuda/device/cublaslt.h>
 #include "support/errors.h"
-#include "support/libraries/nvidia.h"
 #include "support/simt/memory.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
@@ -14,6 +14,8 @@ namespace {
 
 using simt::Fault;
 using simt::Operand;
+
+const cublaslt::Library& lib() { return cublaslt::library(); }
 
 /// A product of two matrices, [4, 6] and [6, 5] in columns, before it is asked for.
 struct Product {
@@ -28,27 +30,27 @@ struct Product {
   Operand x{kFloat32, {400}}, y{kFloat32, {400}}, z{kFloat32, {400}}, workspace{kUInt8, {4096}};
 
   explicit Product(cublasComputeType_t compute = CUBLAS_COMPUTE_32F, cudaDataType_t scale = CUDA_R_32F, cudaDataType_t type = CUDA_R_32F, int64_t k = 6) {
-    cublasLtCreate(&handle);
-    cublasLtMatmulDescInit(&product, compute, scale);
-    cublasLtMatrixLayoutInit(&a, type, 4, static_cast<uint64_t>(k), 4);
-    cublasLtMatrixLayoutInit(&b, type, static_cast<uint64_t>(k), 5, k);
-    cublasLtMatrixLayoutInit(&c, type, 4, 5, 4);
-    cublasLtMatmulPreferenceInit(&preference);
+    lib().cublasLtCreate(&handle);
+    lib().cublasLtMatmulDescInit_internal(&product, sizeof product, compute, scale);
+    lib().cublasLtMatrixLayoutInit_internal(&a, sizeof a, type, 4, static_cast<uint64_t>(k), 4);
+    lib().cublasLtMatrixLayoutInit_internal(&b, sizeof b, type, static_cast<uint64_t>(k), 5, k);
+    lib().cublasLtMatrixLayoutInit_internal(&c, sizeof c, type, 4, 5, 4);
+    lib().cublasLtMatmulPreferenceInit_internal(&preference, sizeof preference);
     x.random(-1, 1, 1), y.random(-1, 1, 2);
-    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_limit, sizeof workspace_limit);
+    lib().cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_limit, sizeof workspace_limit);
   }
-  template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t what, T value) { return cublasLtMatmulDescSetAttribute(&product, what, &value, sizeof value); }
+  template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t what, T value) { return lib().cublasLtMatmulDescSetAttribute(&product, what, &value, sizeof value); }
   template <class T> static cublasStatus_t set(cublasLtMatrixLayoutOpaque_t& layout, cublasLtMatrixLayoutAttribute_t what, T value) {
-    return cublasLtMatrixLayoutSetAttribute(&layout, what, &value, sizeof value);
+    return lib().cublasLtMatrixLayoutSetAttribute(&layout, what, &value, sizeof value);
   }
-  template <class T> cublasStatus_t prefer(cublasLtMatmulPreferenceAttributes_t what, T value) { return cublasLtMatmulPreferenceSetAttribute(&preference, what, &value, sizeof value); }
+  template <class T> cublasStatus_t prefer(cublasLtMatmulPreferenceAttributes_t what, T value) { return lib().cublasLtMatmulPreferenceSetAttribute(&preference, what, &value, sizeof value); }
   void batches(int32_t n, int64_t sa, int64_t sb, int64_t sc) {
     for (const auto& [layout, stride] : {std::pair{&a, sa}, {&b, sb}, {&c, sc}})
       set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, n), set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
   }
-  cublasStatus_t choose() { return cublasLtMatmulAlgoGetHeuristic(handle, &product, &a, &b, &c, &c, &preference, 1, &found, &count); }
+  cublasStatus_t choose() { return lib().cublasLtMatmulAlgoGetHeuristic(handle, &product, &a, &b, &c, &c, &preference, 1, &found, &count); }
   cublasStatus_t run(const void* p, const void* q, void* r, size_t room = 4096) {
-    return cublasLtMatmul(handle, &product, &alpha, p, &a, q, &b, &beta, r, &c, r, &c, &found.algo, workspace.on_device().data, room, nullptr);
+    return lib().cublasLtMatmul(handle, &product, &alpha, p, &a, q, &b, &beta, r, &c, r, &c, &found.algo, workspace.on_device().data, room, nullptr);
   }
   cublasStatus_t run() { return run(x.on_device().data, y.on_device().data, z.on_device().data); }
 };
@@ -85,7 +87,7 @@ TEST(EmulatedCublasLt, refuses_attributes_of_the_wrong_size) {
   EXPECT_EQ(Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int64_t{2}), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int32_t{2}), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(p.prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint32_t{2}), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(cublasLtMatmulDescSetAttribute(&p.product, CUBLASLT_MATMUL_DESC_TRANSA, nullptr, 4), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(lib().cublasLtMatmulDescSetAttribute(&p.product, CUBLASLT_MATMUL_DESC_TRANSA, nullptr, 4), CUBLAS_STATUS_INVALID_VALUE);
 }
 
 TEST(EmulatedCublasLt, refuses_layouts_that_do_not_fit) {
@@ -96,8 +98,8 @@ TEST(EmulatedCublasLt, refuses_layouts_that_do_not_fit) {
   };
   EXPECT_EQ(status([](Product&) {}), CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(status([](Product& p) { Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{3}); }), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(status([](Product& p) { cublasLtMatrixLayoutInit(&p.b, CUDA_R_32F, 5, 5, 5); }), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(status([](Product& p) { cublasLtMatrixLayoutInit(&p.c, CUDA_R_32F, 5, 4, 5); }), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(status([](Product& p) { lib().cublasLtMatrixLayoutInit_internal(&p.b, sizeof p.b, CUDA_R_32F, 5, 5, 5); }), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(status([](Product& p) { lib().cublasLtMatrixLayoutInit_internal(&p.c, sizeof p.c, CUDA_R_32F, 5, 4, 5); }), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status([](Product& p) { Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2}); }), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status([](Product& p) { p.product = {}; }), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status([](Product& p) { p.handle = nullptr; }), CUBLAS_STATUS_NOT_INITIALIZED);
@@ -109,7 +111,7 @@ TEST(EmulatedCublasLt, refuses_types_that_it_has_no_product_of) {
   EXPECT_EQ(Product(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_16F).choose(), CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(Product(CUBLAS_COMPUTE_64F, CUDA_R_64F, CUDA_R_64F).choose(), CUBLAS_STATUS_SUCCESS);
   Product mixed;
-  cublasLtMatrixLayoutInit(&mixed.b, CUDA_R_16F, 6, 5, 6);
+  lib().cublasLtMatrixLayoutInit_internal(&mixed.b, sizeof mixed.b, CUDA_R_16F, 6, 5, 6);
   EXPECT_EQ(mixed.choose(), CUBLAS_STATUS_NOT_SUPPORTED);
 }
 

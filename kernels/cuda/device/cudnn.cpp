@@ -3,26 +3,25 @@
 
 #include <weft/kernels/cuda/device/cudnn.h>
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <string>
-
+#include <weft/kernels/cuda/device/cublaslt.h>
+#include <weft/kernels/cuda/device/library_file.h>
 #include <weft/kernels/error.h>
+
+#if !defined(WEFT_CUDNN_BUILT)  // the file that the build found
+#define WEFT_CUDNN_BUILT nullptr
+#endif
 
 namespace weft::cuda::cudnn {
 
 namespace {
 const Library* open() {
-  const char* const set = std::getenv("WEFT_CUDNN_LIBRARY");
-  void* const file = dlopen(set && *set ? set : str("libcudnn.so.", CUDNN_MAJOR).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!file) return nullptr;
+  cublaslt::found();  // cuDNN opens cuBLASLt by its name, which finds ours once that is open
+  LibraryFile file("WEFT_CUDNN_LIBRARY", str("libcudnn.so.", CUDNN_MAJOR), WEFT_CUDNN_BUILT);
   static Library found;
-#define WEFT_CUDNN_FIND(name) \
-  if (!(found.name = reinterpret_cast<decltype(found.name)>(dlsym(file, #name)))) return nullptr;
+#define WEFT_CUDNN_FIND(name) file.find(found.name, #name);
   WEFT_CUDNN_CALLS(WEFT_CUDNN_FIND)
 #undef WEFT_CUDNN_FIND
-  return found.cudnnGetVersion() / 10000 == CUDNN_MAJOR ? &found : nullptr;
+  return file.missing().empty() && found.cudnnGetVersion() / 10000 == CUDNN_MAJOR ? &found : nullptr;
 }
 }  // namespace
 

@@ -1,5 +1,4 @@
-// cuDNN as a library that may be missing when the program runs: it is opened when a recurrent layer first asks for it, and its functions are members of
-// the same name. Only the build needs its headers.
+// cuDNN as a library that is opened when a recurrent layer first asks for it; its functions are members of the same name.
 #pragma once
 
 #include <cudnn.h>

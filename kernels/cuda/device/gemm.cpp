@@ -5,14 +5,13 @@
 // alignment and kept. Sums that are split are joined in the compute type in a fixed order, so a call repeats its bits.
 #include <weft/kernels/cuda/gemm.h>
 
-#include <cublasLt.h>
-
 #include <array>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 
 #include <weft/kernels/cuda/cuda_backend.h>
+#include <weft/kernels/cuda/device/cublaslt.h>
 #include <weft/kernels/cuda/device/relaxed_capture.h>
 #include <weft/kernels/cuda_settings.h>
 
@@ -20,9 +19,8 @@ namespace weft::cuda {
 
 namespace {
 
-void check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw CudaError(str(call, ": ", cublasLtGetStatusString(status), " (", cublasLtGetStatusName(status), ")"));
-}
+using cublaslt::check;
+using cublaslt::library;
 
 constexpr size_t kMaxPlans = 4096;
 constexpr uint32_t kAlignment = 16;  // what the widest access of a kernel needs; plans do not tell finer alignments apart
@@ -64,18 +62,19 @@ DeviceState& state_of(int device) {
 cudaDataType_t data_type(DType t) { return t == kFloat16 ? CUDA_R_16F : t == kBFloat16 ? CUDA_R_16BF : t == kFloat32 ? CUDA_R_32F : CUDA_R_64F; }
 
 template <class T> void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, T value) {
-  check(cublasLtMatmulDescSetAttribute(d, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  check(library().cublasLtMatmulDescSetAttribute(d, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
 }
 template <class T> void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t what, T value) {
-  check(cublasLtMatmulPreferenceSetAttribute(d, what, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+  check(library().cublasLtMatmulPreferenceSetAttribute(d, what, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
 }
 
 void describe(cublasLtMatrixLayoutOpaque_t& layout, DType type, int64_t rows, int64_t columns, int64_t leading, int64_t batch, int64_t stride) {
-  check(cublasLtMatrixLayoutInit(&layout, data_type(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), leading), "cublasLtMatrixLayoutInit");
+  check(library().cublasLtMatrixLayoutInit_internal(&layout, sizeof layout, data_type(type), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), leading),
+        "cublasLtMatrixLayoutInit");
   if (batch == 1) return;
   const auto count = static_cast<int32_t>(batch);
-  check(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
-  check(cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride), "cublasLtMatrixLayoutSetAttribute");
+  check(library().cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
+  check(library().cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride), "cublasLtMatrixLayoutSetAttribute");
 }
 
 void set_bias(Plan& plan, const void* bias) { set(&plan.product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
@@ -83,7 +82,7 @@ void set_bias(Plan& plan, const void* bias) { set(&plan.product, CUBLASLT_MATMUL
 // Whether cuBLASLt has an algorithm for the plan, which is then part of it.
 bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   cublasLtMatmulPreferenceOpaque_t preference;
-  check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+  check(library().cublasLtMatmulPreferenceInit_internal(&preference, sizeof preference), "cublasLtMatmulPreferenceInit");
   set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(state.workspace));
   set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
@@ -92,7 +91,7 @@ bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.c));
   cublasLtMatmulHeuristicResult_t found = {};
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &found, &count);
+  const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &found, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH || (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && (g.bias || g.relu))) return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
@@ -105,7 +104,7 @@ Plan make_plan(const CudaBackend& backend, const DeviceState& state, const Gemm&
   Plan plan;
   const bool wide = g.dtype == kFloat64;
   const cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  check(cublasLtMatmulDescInit(&plan.product, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
+  check(library().cublasLtMatmulDescInit_internal(&plan.product, sizeof plan.product, compute, wide ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
   set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
   set(&plan.product, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
   describe(plan.a, g.dtype, g.transpose_b ? g.k : g.n, g.transpose_b ? g.n : g.k, g.ldb, g.batch, g.stride_b);
@@ -143,7 +142,7 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   const std::unique_lock lock(state.mutex);
   const RelaxedCapture mode;  // a graph may be in the making: the handle allocates memory, and none of this is recorded
   if (!state.handle) {
-    check(cublasLtCreate(&state.handle), "cublasLtCreate");
+    check(library().cublasLtCreate(&state.handle), "cublasLtCreate");
     state.workspace = (runtime::properties(backend.index()).major >= 9 ? size_t{32} : size_t{4}) << 20;
   }
   if (state.plans.size() >= kMaxPlans) state.plans.clear();
@@ -170,8 +169,8 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   const void* const alpha = wide ? static_cast<const void*>(&g.alpha) : &alpha32;
   const void* const beta = wide ? static_cast<const void*>(&g.beta) : &beta32;
   const Scratch workspace(backend, Context{.stream = stream}, plan.workspace);
-  check(cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c, &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(), workspace.bytes(),
-                       static_cast<cudaStream_t>(stream)),
+  check(library().cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c, &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(),
+                                 workspace.bytes(), static_cast<cudaStream_t>(stream)),
         "cublasLtMatmul");
   if (!plan.finishes) finish(backend, stream, g);
 }

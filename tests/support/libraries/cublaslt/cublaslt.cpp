@@ -1,5 +1,6 @@
 // cuBLASLt's products on the emulated device. Matrices lie in columns; sums are made in double and rounded to the compute type, in three parts when the
-// caller gives the workspace for them. Sums in place are joined in another order each time, as their order on a device is anybody's guess.
+// caller gives the workspace for them. Sums in place are joined in another order each time, as their order on a device is anybody's guess. A library of
+// its own file, which is opened as cuBLASLt is.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -225,6 +226,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = handles->emplace_back(new cublasLtContext{weft::cuda::simt::current_device()}).get();
   return CUBLAS_STATUS_SUCCESS;
 }
+size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
