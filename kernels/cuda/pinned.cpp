@@ -62,7 +62,7 @@ class PinnedPool {
     }
     if (waiting.events.empty()) give(found);
     else waiting_.push_back(std::move(waiting));
-    if (!caching_) settle(true);
+    if (!caching_) settle();
   }
 
   void use(const void* p, Use use) {

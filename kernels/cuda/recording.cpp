@@ -90,6 +90,9 @@ void CudaBackend::launch_graph(void* graph, void* stream) {
     for (const size_t offset : step.each) each.push_back(static_cast<char*>(functors.back().get()) + offset);
     step.next(each, replay);
   }
+  if (!functors.empty())  // which an earlier replay may still read: the device orders replays of one graph, but not copies before them
+    for (const auto& [other, replayed] : recording.replays_on)
+      if (other != stream && replayed) runtime::wait(stream, replayed);
   for (size_t i = 0; i < functors.size(); ++i) {
     runtime::copy(recording.steps[i].device, functors[i].get(), recording.steps[i].bytes, stream);
     use_pinned(functors[i].get(), index_, stream);

@@ -159,6 +159,33 @@ DEVICE_TEST(Graph, a_captured_training_step_takes_the_course_of_plain_steps) {
   EXPECT_EQ(course<optim::Adam>(gpu, true, {.lr = 0.05}), course<optim::Adam>(gpu, false, {.lr = 0.05}));
 }
 
+DEVICE_TEST(Graph, replays_on_several_streams_take_each_its_own_rate) {
+  const auto after = [&](bool replayed) {
+    Net net;
+    net.to(gpu);
+    net.loss(ones({2, 4}, {.device = gpu}), zeros({2, 3}, {.device = gpu})).backward();
+    optim::Adam adam(net.parameters(), {.lr = 0.1});
+    adam.step();
+    const cuda::Stream streams[] = {cuda::Stream(gpu), cuda::Stream(gpu), cuda::Stream(gpu)};
+    cuda::Graph graph(gpu);
+    if (replayed) graph.capture([&] { adam.step(); });
+    cuda::synchronize(gpu);
+    {
+      const Late late;
+      for (size_t i = 0; i < 6; ++i) {
+        adam.set_lr(0.4 / static_cast<double>(1 + i));
+        const cuda::StreamGuard guard(replayed ? streams[i % 3] : cuda::default_stream(gpu));
+        if (replayed) graph.replay();
+        else adam.step();
+      }
+      if (replayed) streams[2].synchronize();
+    }
+    cuda::synchronize(gpu);
+    return net.parameters()[0].to_vector<float>();
+  };
+  EXPECT_EQ(after(true), after(false));
+}
+
 DEVICE_TEST(Graph, a_step_without_state_is_not_recorded) {
   Net net;
   net.to(gpu);

@@ -29,6 +29,11 @@ struct Recording {
 };
 
 namespace {
+struct Graph {
+  std::vector<std::function<void()>> work;
+  StreamPoint last = {};  ///< behind the last replay, which the next one comes after on whatever stream
+};
+
 std::mutex mutex;
 std::map<void*, std::shared_ptr<Recording>> streams;
 thread_local std::shared_ptr<Recording> of_thread;
@@ -100,14 +105,18 @@ Graph end_capture(Stream stream) {
   }
   if (recording->spoilt) throw CudaError("cudaStreamEndCapture: the recording was spoilt by a call that is not permitted (cudaErrorStreamCaptureInvalidated)");
   if (recording->unjoined()) throw CudaError("cudaStreamEndCapture: a stream that joined the recording was not joined back (cudaErrorStreamCaptureUnjoined)");
-  return new std::vector<std::function<void()>>(std::move(recording->work));
+  return new simt::Graph{std::move(recording->work)};
 }
 bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }
 void launch_graph(Graph graph, Stream stream) {
   if (capturing(stream)) throw CudaError("cudaGraphLaunch: the emulation records no graph within a graph");
-  for (const auto& work : *static_cast<std::vector<std::function<void()>>*>(graph)) simt::issue(simt::current_device(), stream, work);
+  auto& replayed = *static_cast<simt::Graph*>(graph);
+  const int device = simt::current_device();
+  simt::order_after(device, stream, replayed.last);
+  for (const auto& work : replayed.work) simt::issue(device, stream, work);
+  replayed.last = simt::point_of(device, stream);
 }
-void delete_graph(Graph graph) { delete static_cast<std::vector<std::function<void()>>*>(graph); }
+void delete_graph(Graph graph) { delete static_cast<simt::Graph*>(graph); }
 
 }  // namespace runtime
 
