@@ -17,7 +17,9 @@ inline constexpr Device kDefault{DeviceType::kCuda};
 
 /// Name, compute capability, multiprocessors and bytes of memory.
 WEFT_API DeviceProperties device_properties(Device device = kDefault);
-/// Waits until everything issued to the device is done. Throws: what a kernel has reported since the last wait (IndexError).
+/// Waits until everything issued to the device is done. While another thread records a graph on the device, until what weft's streams have been given
+/// is done, those that are being recorded excepted. Throws: CudaError when the calling thread records one, which goes on; what a kernel has reported
+/// since the last wait (IndexError).
 WEFT_API void synchronize(Device device = kDefault);
 
 /// What the device's caching allocator holds, in bytes.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include <weft/kernels/cuda/pinned.h>
 
@@ -59,14 +60,44 @@ void CudaBackend::copy_async(Context& c, void* to, const void* from, size_t byte
   use_pinned(from, index_, s);
 }
 void CudaBackend::complete() {
-  if (recordings_.load(std::memory_order_relaxed) > 0) return;
-  if (!runtime::emulated()) runtime::synchronize_device();
+  if (records()) return;
+  if (!runtime::emulated()) {
+    const std::shared_lock lock(captures_);
+    if (records()) return;
+    runtime::synchronize_device();
+  }
   faults_.raise(fault());
 }
 void CudaBackend::synchronize() {
   enter();
-  runtime::synchronize_device();
+  if (thread_records()) throw CudaError(str("synchronize: the calling thread records a graph on ", device(), "; what it issues runs when the graph is replayed"));
+  {
+    std::shared_lock lock(captures_);
+    if (records()) {
+      lock.unlock();
+      wait_beside_recordings();
+    } else {
+      runtime::synchronize_device();
+    }
+  }
   faults_.raise(fault());
+}
+// While any thread records, a wait for the device is refused and spoils the recording, as one for a recorded stream does. Those streams stay out.
+void CudaBackend::wait_beside_recordings() {
+  using Event = std::unique_ptr<void, decltype(&runtime::delete_event)>;
+  std::vector<Event> behind;
+  {
+    const std::shared_lock lock(captures_);
+    const std::lock_guard list(mutex_);
+    const auto mark = [&](void* stream) {
+      behind.emplace_back(runtime::new_event(false), &runtime::delete_event);
+      runtime::record(behind.back().get(), stream);
+    };
+    mark(nullptr);
+    for (void* const stream : streams_)
+      if (!runtime::capturing(stream)) mark(stream);
+  }
+  for (const Event& event : behind) runtime::synchronize_event(event.get());
 }
 
 DeviceProperties CudaBackend::properties() {
@@ -85,6 +116,7 @@ void* CudaBackend::new_stream(bool high_priority) {
   }
   enter();
   void* const s = runtime::new_stream(high_priority);
+  streams_.push_back(s);
   if (high_priority) urgent_streams_.push_back(s);
   return s;
 }
@@ -124,6 +156,8 @@ void CudaBackend::record_event(void* event, void* stream) {
 }
 void CudaBackend::wait_event(void* stream, void* event) {
   enter();
+  if (!records()) return runtime::wait(stream, event);
+  const std::lock_guard lock(captures_);  // the stream may come to take part in a recording
   runtime::wait(stream, event);
 }
 void CudaBackend::synchronize_event(void* event) {

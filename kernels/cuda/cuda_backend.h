@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +42,8 @@ class CudaBackend final : public Accelerator {
   Recording* recording_of(const Context& c) const;
   /// Whether any thread records a graph on this device.
   bool records() const { return recordings_.load(std::memory_order_relaxed) > 0; }
+  /// Whether the calling thread does.
+  bool thread_records() const;
   int index() const { return index_; }
   Allocator& allocator() { return allocator_; }
   /// Blocks of 256 threads that keep the device busy; of `needed`, those worth starting.
@@ -144,6 +147,7 @@ class CudaBackend final : public Accelerator {
  private:
   CudaBackend(int index, const runtime::Properties& properties);
   void complete();
+  void wait_beside_recordings();
   Fault* reporter_of(void* event);
 
   const int index_;
@@ -152,11 +156,13 @@ class CudaBackend final : public Accelerator {
   const bool synchronous_;  ///< each launch is waited for: the emulation, or WEFT_CUDA_SYNC=1
   FaultSlots& faults_;
   Allocator allocator_;
-  std::atomic<int> recordings_{0};       // graphs in the making: nothing may be waited for
+  std::atomic<int> recordings_{0};       // graphs in the making: the device may not be waited for
+  std::shared_mutex captures_;           // held alone while a stream begins to be recorded; shared by whoever must know which are not
   std::mutex mutex_;                     // of the lists below
   std::multimap<void*, void*> opened_;   // memory of other processes: what open_shared gave -> what it lies in
   std::vector<void*> idle_streams_[2];   // by priority; never given back, so that the allocator's keys stay valid
   std::vector<void*> urgent_streams_;    // those of high priority
+  std::vector<void*> streams_;           // all that were made
   std::set<int> peers_;                  // devices that access was asked for
   std::unordered_map<void*, Fault*> reporters_;  // event -> where the thread that recorded it has its kernels report
 };

@@ -21,6 +21,7 @@ Recording* CudaBackend::recording_of(const Context& c) const {
   Recording* const recording = recordings[static_cast<size_t>(index_)];
   return recording && runtime::capturing(stream_of(c)) ? recording : nullptr;
 }
+bool CudaBackend::thread_records() const { return recordings[static_cast<size_t>(index_)] != nullptr; }
 bool CudaBackend::recording(const Context& c) const { return recording_of(c) != nullptr; }
 
 DeviceKey CudaBackend::device_key(const Context& c, PhiloxKey key) const {
@@ -38,13 +39,15 @@ void CudaBackend::begin_capture(void* stream) {
   auto recording = std::make_unique<Recording>();
   try {
     recording->replays = static_cast<uint32_t*>(allocator_.allocate(sizeof(uint32_t), stream));
+    recording->origin = stream;
+    const std::lock_guard lock(captures_);
     runtime::begin_capture(stream);
+    ++recordings_;
   } catch (...) {
     allocator_.deallocate(recording->replays);
     allocator_.release_pool(allocator_.end_pool());
     throw;
   }
-  ++recordings_;
   recordings[static_cast<size_t>(index_)] = recording.release();
 }
 void* CudaBackend::end_capture(void* stream) {

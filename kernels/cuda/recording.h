@@ -25,6 +25,7 @@ struct Recording {
     NextStep next;
   };
   runtime::Graph graph = nullptr;
+  runtime::Stream origin = nullptr;
   void* pool = nullptr;          ///< of the allocator
   uint32_t* replays = nullptr;   ///< how many there were; on the device
   bool draws = false;            ///< some kernel reads `replays`

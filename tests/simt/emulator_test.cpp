@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <weft/kernels/cuda/runtime.h>
@@ -227,6 +228,27 @@ TEST_F(SimtEmulator, a_recorded_stream_may_wait_for_its_own_recording_alone) {
   EXPECT_THROW(runtime::wait(a, outside), CudaError);
   EXPECT_THROW(runtime::end_capture(a), CudaError);  // it is spoilt
   for (const runtime::Event e : {outside, inside, never}) runtime::delete_event(e);
+  for (const runtime::Stream s : {a, b}) runtime::delete_stream(s);
+}
+
+TEST_F(SimtEmulator, nobody_waits_for_a_device_or_a_stream_that_is_being_recorded) {
+  const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false);
+  for (const auto& wait : {+[](runtime::Stream) { runtime::synchronize_device(); }, +[](runtime::Stream s) { runtime::synchronize(s); }, +[](runtime::Stream s) { runtime::finished(s); }}) {
+    runtime::begin_capture(a);
+    std::thread([&] {
+      runtime::synchronize(b);
+      EXPECT_TRUE(runtime::finished(nullptr));
+      EXPECT_THROW(wait(a), CudaError);
+    }).join();
+    EXPECT_THROW(runtime::end_capture(a), CudaError);  // it is spoilt
+  }
+  runtime::begin_capture(a);
+  std::thread([&] {
+    runtime::set_device(1);
+    runtime::synchronize_device();
+  }).join();
+  runtime::delete_graph(runtime::end_capture(a));
+  runtime::synchronize_device();
   for (const runtime::Stream s : {a, b}) runtime::delete_stream(s);
 }
 

@@ -3,11 +3,14 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "cuda/shared/device_test.h"
+#include "support/errors.h"
 
 namespace weft::test {
 namespace {
@@ -64,6 +67,48 @@ DEVICE_TEST(Graph, waiting_inside_a_recording_fails_and_leaves_the_device_usable
   const Tensor y = x + 1;
   graph.end();
   EXPECT_THROW(graph.end(), ValueError);
+  graph.replay();
+  EXPECT_EQ(y.to_vector<float>(), (vector<float>{2, 2, 2}));
+}
+
+DEVICE_TEST(Graph, another_thread_may_wait_for_the_device_meanwhile) {
+  const Tensor x = ones({3}, {.device = gpu});
+  const cuda::Stream side(gpu), other(gpu);
+  Tensor y;
+  cuda::Graph graph(gpu);
+  graph.capture([&] {
+    const cuda::Stream main = cuda::current_stream(gpu);
+    side.wait_stream(main);
+    {
+      const cuda::StreamGuard guard(side);
+      y = x * 5;
+    }
+    std::thread([&] {
+      const Late late;
+      for (const cuda::Stream& stream : {cuda::default_stream(gpu), other}) {
+        const cuda::StreamGuard guard(stream);
+        const Tensor z = x + 1;
+        const cuda::Event done = stream.record_event();
+        EXPECT_NO_THROW(cuda::synchronize(gpu));
+        EXPECT_TRUE(done.query());
+      }
+    }).join();
+    main.wait_stream(side);
+    y = y + 1;
+  });
+  graph.replay();
+  EXPECT_EQ(y.to_vector<float>(), (vector<float>{6, 6, 6}));
+}
+
+DEVICE_TEST(Graph, a_refused_wait_for_the_device_leaves_the_recording_as_it_is) {
+  const Tensor x = ones({3}, {.device = gpu});
+  Tensor y;
+  cuda::Graph graph(gpu);
+  graph.capture([&] {
+    const std::string text = error_of<CudaError>([&] { cuda::synchronize(gpu); });
+    EXPECT_TRUE(has(text, "records a graph on cuda:0")) << text;
+    y = x + 1;
+  });
   graph.replay();
   EXPECT_EQ(y.to_vector<float>(), (vector<float>{2, 2, 2}));
 }

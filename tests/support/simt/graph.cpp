@@ -16,6 +16,7 @@ namespace weft::cuda {
 namespace simt {
 
 struct Recording {
+  int device;
   void* origin;
   std::map<void*, Past> pasts;  ///< of each stream that takes part; its own steps are its joining and its work
   std::vector<std::function<void()>> work{};
@@ -82,6 +83,20 @@ void check_may_wait(const char* call) {
   of_thread->spoilt = true;
   throw CudaError(str(call, ": not permitted while the calling thread records a graph (cudaErrorStreamCaptureUnsupported)"));
 }
+void check_may_wait_for_device(const char* call) {
+  check_may_wait(call);
+  const std::lock_guard lock(mutex);
+  bool any = false;
+  for (const auto& [stream, recording] : streams)
+    if (recording->device == current_device()) recording->spoilt = any = true;
+  if (any) throw CudaError(str(call, ": not permitted while any thread records a graph of the device (cudaErrorStreamCaptureUnsupported)"));
+}
+void check_not_recorded(void* stream, const char* call) {
+  const auto recording = recording_of(stream);
+  if (!recording) return;
+  recording->spoilt = true;
+  throw CudaError(str(call, ": not permitted on a stream that is being recorded (cudaErrorStreamCaptureUnsupported)"));
+}
 
 }  // namespace simt
 
@@ -90,7 +105,7 @@ namespace runtime {
 void begin_capture(Stream stream) {
   if (simt::of_thread) throw CudaError("cudaStreamBeginCapture: the calling thread records already");
   if (simt::recording_of(stream)) throw CudaError("cudaStreamBeginCapture: the stream takes part in a recording already");
-  simt::of_thread = std::make_shared<simt::Recording>(simt::Recording{stream, {}});
+  simt::of_thread = std::make_shared<simt::Recording>(simt::Recording{simt::current_device(), stream, {}});
   simt::join(simt::of_thread, stream, {});
 }
 Graph end_capture(Stream stream) {

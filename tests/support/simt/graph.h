@@ -26,5 +26,9 @@ void join(const std::shared_ptr<Recording>& recording, void* stream, const Past&
 void check_outside(const std::shared_ptr<Recording>& recording, const char* call);
 /// Throws: CudaError where the calling thread records, and spoils what it records.
 void check_may_wait(const char* call);
+/// The same where any thread records a graph of the current device, and spoils those.
+void check_may_wait_for_device(const char* call);
+/// Throws: CudaError where the stream takes part in a recording, which is spoilt.
+void check_not_recorded(void* stream, const char* call);
 
 }  // namespace weft::cuda::simt

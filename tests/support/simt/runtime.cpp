@@ -267,13 +267,17 @@ Stream new_stream(bool) { return new char; }
 void delete_stream(Stream stream) { delete static_cast<char*>(stream); }
 void synchronize(Stream stream) {
   simt::check_may_wait("cudaStreamSynchronize");
+  simt::check_not_recorded(stream, "cudaStreamSynchronize");
   simt::run_until(simt::point_of(simt::current_device(), stream));
 }
 void synchronize_device() {
-  simt::check_may_wait("cudaDeviceSynchronize");
+  simt::check_may_wait_for_device("cudaDeviceSynchronize");
   simt::run_all();
 }
-bool finished(Stream stream) { return !simt::settings().hold_events && simt::passed(simt::point_of(simt::current_device(), stream)); }
+bool finished(Stream stream) {
+  simt::check_not_recorded(stream, "cudaStreamQuery");
+  return !simt::settings().hold_events && simt::passed(simt::point_of(simt::current_device(), stream));
+}
 Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
 void record(Event event, Stream stream) {
