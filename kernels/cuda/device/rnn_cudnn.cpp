@@ -175,7 +175,6 @@ Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, con
   const Key key{static_cast<int64_t>(job.stack.mode), static_cast<int64_t>(job.dtype), job.biased(), tf32, job.steps, job.batch, job.inputs, job.hidden,
                 job.stack.layers, job.stack.both, std::bit_cast<int64_t>(job.stack.dropout)};
   if (const auto found = state.plans.find(key); found != state.plans.end()) return *found->second;
-  const RelaxedCapture mode;  // it makes what later calls use, and records nothing
   std::unique_ptr<Plan> plan;
   try {
     if (!state.handle) check(lib.cudnnCreate(&state.handle), "cudnnCreate");
@@ -200,6 +199,7 @@ struct Call {
   Context& context;
   DeviceState& state = state_of(backend.index());
   const std::lock_guard<std::mutex> lock{state.mutex};
+  const RelaxedCapture mode;  // while a graph is recorded: cuDNN allocates in the first calls on a handle, and none of that is recorded
   const Library& lib = *library();
   Plan& plan;
   cudnnHandle_t handle = state.handle;
@@ -326,6 +326,7 @@ std::optional<RnnStackRoom> room_of(CudaBackend& backend, const Job& job) {
   DeviceState& state = state_of(backend.index());
   const std::lock_guard lock(state.mutex);
   if (state.broken) return std::nullopt;
+  const RelaxedCapture mode;
   try {
     const Plan& plan = plan_for(backend, state, *lib, job);
     if (plan.usable) return RnnStackRoom{elements_of(plan.weights, job.dtype), elements_of(plan.reserve, job.dtype)};

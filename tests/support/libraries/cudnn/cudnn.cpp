@@ -27,6 +27,7 @@ struct cudnnContext {
   std::atomic<bool> busy{false};
   cudaStream_t recorded = nullptr;  // of the last recorded call
   std::weak_ptr<weft::cuda::simt::Recording> recording = {};
+  bool warm[4] = {};  // by kind of call
 };
 struct cudnnTensorStruct {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
@@ -93,6 +94,12 @@ template <class T> cudnnStatus_t destroy(T* one) {
   delete one;
   return CUDNN_STATUS_SUCCESS;
 }
+
+enum Kind { kInference, kTraining, kBackwardData, kBackwardWeights };
+/// cuDNN allocates what a kind of call needs in the first one on a handle.
+bool warm_up(cudnnHandle_t handle, Kind kind, const char* call) { return handle->warm[kind] || (handle->warm[kind] = may_allocate(call)); }
+#define RETURN_UNLESS_WARM(handle, kind, call) \
+  if (!warm_up(handle, kind, call)) return CUDNN_STATUS_INTERNAL_ERROR
 
 bool known(cudnnDataType_t t) { return t == CUDNN_DATA_FLOAT || t == CUDNN_DATA_DOUBLE || t == CUDNN_DATA_HALF || t == CUDNN_DATA_BFLOAT16; }
 weft::DType type_of(cudnnDataType_t t) {
@@ -305,6 +312,7 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
   const bool training = mode == CUDNN_FWD_MODE_TRAINING, lstm = s.mode == CUDNN_LSTM;
   const Spaces spaces{weights_size, weights, work_size, work, reserve_size, reserve};
   if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || ((hx || hy) && !fits(h, s)) || (lstm && (cx || cy) && !fits(c, s)) || !fits(spaces, s, training)) return CUDNN_STATUS_BAD_PARAM;
+  RETURN_UNLESS_WARM(handle, training ? kTraining : kInference, "cudnnRNNForward");
   expect_spaces(spaces, training, "cudnnRNNForward");
   expect_data("cudnnRNNForward", {x, y}, {hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr});
   ++(training ? counts().rnn_training : counts().rnn_inference);
@@ -330,6 +338,7 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
   const Spaces spaces{weights_size, weights, work_size, work, reserve_size, reserve};
   if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || ((hx || dhy || dhx) && !fits(h, s)) || (lstm && (cx || dcy || dcx) && !fits(c, s)) || !fits(spaces, s, true))
     return CUDNN_STATUS_BAD_PARAM;
+  RETURN_UNLESS_WARM(handle, kBackwardData, "cudnnRNNBackwardData_v8");
   expect_spaces(spaces, true, "cudnnRNNBackwardData_v8");
   expect_data("cudnnRNNBackwardData_v8", {y, dy, dx}, {hx, dhy, dhx});
   if (lstm) expect_data("cudnnRNNBackwardData_v8", {}, {cx, dcy, dcx});
@@ -353,6 +362,7 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
   const Stack s = stack_of(rnn, x_data);
   const Spaces spaces{weights_size, weights, work_size, work, reserve_size, reserve};
   if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || (hx && !fits(h, s)) || !fits(spaces, s, true)) return CUDNN_STATUS_BAD_PARAM;
+  RETURN_UNLESS_WARM(handle, kBackwardWeights, "cudnnRNNBackwardWeights_v8");
   expect_spaces(spaces, true, "cudnnRNNBackwardWeights_v8");
   expect_data("cudnnRNNBackwardWeights_v8", {x, y}, {hx});
   ++counts().rnn_backward_weights;
