@@ -93,9 +93,10 @@ struct Allocator::Impl {
   std::thread::id recording_thread;
   std::vector<Block*> deferred;  // freed meanwhile, and direct or with other users: an event recorded now would become part of the graph
 
-  Owner& owner_for(void* stream) {
-    return recording && (stream == recording_stream || std::this_thread::get_id() == recording_thread) ? *recording : cache;
-  }
+  /// Whether the calling thread records: it must neither wait nor give memory back.
+  bool thread_records() const { return recording && std::this_thread::get_id() == recording_thread; }
+  /// Whether a request is the recording's.
+  bool recorded(void* stream) const { return recording && (stream == recording_stream || thread_records()); }
 
   void reserve(size_t bytes) {
     stats.reserved += static_cast<int64_t>(bytes);
@@ -206,7 +207,7 @@ struct Allocator::Impl {
 
   /// Frees blocks whose other users are past them; `wait`: all of them.
   void settle(bool wait) {
-    if (recording) return;  // events must not be asked during a recording
+    if (thread_records()) return;
     for (auto at = awaited.begin(); at != awaited.end();) {
       auto& queue = at->second;
       while (!queue.empty()) {
@@ -280,12 +281,15 @@ Allocator::~Allocator() {
   }
 }
 
-void* Allocator::allocate(size_t bytes, void* stream) {
+void* Allocator::allocate(size_t bytes, void* stream) { return allocate(bytes, stream, true); }
+void* Allocator::allocate_outside_pool(size_t bytes, void* stream) { return allocate(bytes, stream, false); }
+void* Allocator::allocate(size_t bytes, void* stream, bool from_pool) {
   Impl& m = *impl_;
   const std::lock_guard lock(m.mutex);
   if (bytes > kLargest) m.full(bytes);
   const size_t size = bytes > 0 ? (bytes + kStep - 1) / kStep * kStep : kStep;
-  Owner& owner = m.owner_for(stream);
+  const bool recorded = m.recorded(stream);
+  Owner& owner = recorded && from_pool ? *m.recording : m.cache;
   Block* b;
   if (!m.caching && &owner == &m.cache) {
     b = m.direct(bytes, stream);
@@ -294,7 +298,7 @@ void* Allocator::allocate(size_t bytes, void* stream) {
     m.settle(false);
     b = m.take(owner, size, stream);
     if (!b) b = m.from_new_segment(owner, size, stream);
-    if (!b && !m.recording) {
+    if (!b && !recorded) {
       m.settle(true);
       b = m.take(owner, size, stream);
       if (!b) {
@@ -350,7 +354,7 @@ MemoryStats Allocator::stats() const {
 
 void Allocator::empty_cache() {
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->recording) return;
+  if (impl_->thread_records()) return;
   impl_->settle(true);
   impl_->empty(impl_->cache);
 }
@@ -361,7 +365,7 @@ void Allocator::set_limit(size_t bytes) {
   if (bytes > 0 && static_cast<size_t>(m.stats.in_use) > bytes)
     throw ValueError(str("set_memory_limit: cuda:", m.device, " has ", sized(static_cast<size_t>(m.stats.in_use)), " in use, more than the limit of ", sized(bytes)));
   m.limit = bytes;
-  if (bytes > 0 && static_cast<size_t>(m.stats.reserved) > bytes && !m.recording) {
+  if (bytes > 0 && static_cast<size_t>(m.stats.reserved) > bytes && !m.thread_records()) {
     m.settle(true);
     m.empty(m.cache);
   }

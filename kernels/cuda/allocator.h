@@ -2,7 +2,8 @@
 // stream at once, since what is issued later runs later. A block that other streams have used (record_stream) waits until they are past the
 // point of the free. Sizes are rounded to 512 bytes. Requests of up to 1 MiB are cut from segments of 2 MiB, those of up to 8 MiB from segments of
 // 32 MiB, larger ones have segments of their own; free neighbours are merged. When the device is full or the limit reached, the cache is emptied
-// once and the request repeated; then OutOfMemoryError says what was asked for, reserved, in use and free on the device. Never managed memory.
+// once and the request repeated, unless it is a recording's; then OutOfMemoryError says what was asked for, reserved, in use and free on the
+// device. Never managed memory.
 // Thread safety: every call may come from any thread.
 #pragma once
 
@@ -26,11 +27,13 @@ class Allocator {
 
   /// At least `bytes`, 512-byte aligned, for work on `stream`. Throws: OutOfMemoryError.
   void* allocate(size_t bytes, void* stream);
+  /// The same, but from the ordinary cache even where a recording has a pool: a block that none of its kernels has had before.
+  void* allocate_outside_pool(size_t bytes, void* stream);
   void deallocate(void* p) noexcept;
   /// Says that work on `stream` uses the block as well.
   void record_stream(void* p, void* stream);
   MemoryStats stats() const;
-  /// Waits for what keeps free blocks from reuse and returns segments without a used block to the device; not while a graph is recorded.
+  /// Waits for what keeps free blocks from reuse and returns segments without a used block to the device; not in a thread that records a graph.
   void empty_cache();
   /// Throws: ValueError when more than that is in use.
   void set_limit(size_t bytes);
@@ -47,6 +50,7 @@ class Allocator {
 
  private:
   struct Impl;
+  void* allocate(size_t bytes, void* stream, bool from_pool);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -179,7 +179,7 @@ double CudaBackend::elapsed_ms(void* from, void* to) { return runtime::elapsed_m
 void CudaBackend::record_stream(void* p, void* stream) { allocator_.record_stream(p, stream); }
 MemoryStats CudaBackend::memory_stats() { return allocator_.stats(); }
 void CudaBackend::empty_cache() {
-  if (recordings_ > 0) return;  // it would wait
+  if (thread_records()) return;  // it would wait
   enter();
   allocator_.empty_cache();
   empty_pinned_cache();

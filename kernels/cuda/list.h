@@ -25,8 +25,12 @@ class Table {
   Table(CudaBackend& b, Context& c, size_t bytes) : backend_(b), context_(c), bytes_(bytes), recording_(b.recording_of(c)) {
     if (recording_) {
       Recording::Table& kept = recording_->tables.emplace_back(nullptr, std::vector<char>(bytes));
-      kept.device = device_ = static_cast<char*>(runtime::allocate(bytes));  // not the graph's memory: what it ran before would write there in each replay
-      if (!device_) throw OutOfMemoryError(str("cuda: no memory for a table of ", bytes, " bytes"));
+      try {  // not the pool's memory: what the graph ran before would write there in each replay
+        kept.device = device_ = static_cast<char*>(b.allocator().allocate_outside_pool(bytes, recording_->origin));
+      } catch (...) {
+        recording_->tables.pop_back();
+        throw;
+      }
       host_ = kept.host.data();
     } else {
       scratch_.emplace(b, c, bytes);

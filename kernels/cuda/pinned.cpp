@@ -30,8 +30,16 @@ struct Waiting {
   char* p;
 };
 
-class PinnedPool {
+}  // namespace
+
+class PinnedPool::Impl {
  public:
+  explicit Impl(bool caching) : caching_(caching) {}
+  ~Impl() {
+    settle(true);
+    for (const auto& [p, b] : blocks_) runtime::release_pinned(p);
+  }
+
   void* allocate(size_t bytes) {
     const std::lock_guard lock(mutex_);
     const size_t size = caching_ ? (bytes + 4095) / 4096 * 4096 + (bytes == 0 ? 4096 : 0) : bytes;
@@ -39,6 +47,8 @@ class PinnedPool {
     if (char* const p = take(size)) return p;
     void* p = runtime::allocate_pinned(size);
     if (!p) {
+      settle(true);
+      if (char* const freed = take(size)) return freed;
       empty();
       p = runtime::allocate_pinned(size);
     }
@@ -126,15 +136,23 @@ class PinnedPool {
     free_.clear();
   }
 
-  const bool caching_ = Allocator::caches_by_default();
+  const bool caching_;
   std::mutex mutex_;
   std::map<char*, Block> blocks_;          // all of them, by address
   std::multimap<size_t, char*> free_;
   std::deque<Waiting> waiting_;            // freed while a copy may still run
 };
 
+PinnedPool::PinnedPool(bool caching) : impl_(new Impl(caching)) {}
+PinnedPool::~PinnedPool() = default;
+void* PinnedPool::allocate(size_t bytes) { return impl_->allocate(bytes); }
+void PinnedPool::deallocate(void* p) { impl_->deallocate(static_cast<char*>(p)); }
+void PinnedPool::use(const void* p, int device, void* stream) { impl_->use(p, {device, stream}); }
+void PinnedPool::empty_cache() { impl_->empty_cache(); }
+
+namespace {
 PinnedPool& pool() {
-  static PinnedPool* const object = new PinnedPool;  // never destroyed: tensors in static storage may outlive main
+  static PinnedPool* const object = new PinnedPool(Allocator::caches_by_default());  // never destroyed: tensors in static storage may outlive main
   return *object;
 }
 
@@ -143,11 +161,11 @@ PinnedPool& pool() {
 void* allocate_pinned(size_t bytes) { return pool().allocate(bytes); }
 void deallocate_pinned(void* p) noexcept {
   try {
-    if (p) pool().deallocate(static_cast<char*>(p));
+    if (p) pool().deallocate(p);
   } catch (const std::exception&) {  // a broken context: the block is not handed out again
   }
 }
-void use_pinned(const void* p, int device, void* stream) { pool().use(p, {device, stream}); }
+void use_pinned(const void* p, int device, void* stream) { pool().use(p, device, stream); }
 void empty_pinned_cache() { pool().empty_cache(); }
 
 }  // namespace weft::cuda

@@ -4,8 +4,25 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 namespace weft::cuda {
+
+/// What each call does stands at the functions below, which are those of the process's pool.
+class PinnedPool {
+ public:
+  /// `caching`: freed blocks are kept for reuse.
+  explicit PinnedPool(bool caching);
+  ~PinnedPool();
+  void* allocate(size_t bytes);
+  void deallocate(void* p);
+  void use(const void* p, int device, void* stream);
+  void empty_cache();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 /// At least `bytes`, 64-byte aligned. Throws: OutOfMemoryError.
 void* allocate_pinned(size_t bytes);

@@ -122,12 +122,7 @@ void CudaBackend::delete_graph(void* graph) noexcept {
     if (behind) runtime::delete_event(behind);
   }
   if (recorded->graph) runtime::delete_graph(recorded->graph);
-  for (const Recording::Table& table : recorded->tables) {
-    try {
-      if (table.device) runtime::release(table.device);
-    } catch (const Error&) {  // it is gone with the context
-    }
-  }
+  for (const Recording::Table& table : recorded->tables) allocator_.deallocate(table.device);
   allocator_.deallocate(recorded->replays);
   allocator_.release_pool(recorded->pool, users);
   delete recorded;

@@ -15,7 +15,7 @@ namespace weft::cuda {
 
 struct Recording {
   struct Table {
-    char* device;            ///< a block from the runtime
+    char* device;            ///< a block of the allocator, not of the pool
     std::vector<char> host;  ///< empty once it is sent
   };
   struct Step {

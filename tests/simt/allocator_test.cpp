@@ -205,6 +205,50 @@ TEST_F(SimtAllocator, a_recorded_graph_keeps_its_memory_to_itself) {
   EXPECT_EQ(segments(), held - 2);
 }
 
+TEST_F(SimtAllocator, a_recording_does_not_keep_the_cache_from_other_threads) {
+  simt::settings().device_bytes = 64 * kMega;
+  Allocator m(0, true);
+  const auto elsewhere = [](auto&& f) { std::thread(f).join(); };
+  void* const cached = m.allocate(20 * kMega, b);
+  void* const waiting = m.allocate(20 * kMega, a);
+  m.record_stream(waiting, b);
+  simt::settings().hold_events = true;
+  m.deallocate(waiting);
+  m.deallocate(cached);
+  m.begin_pool(a);
+  EXPECT_THROW(m.allocate(30 * kMega, a), OutOfMemoryError);  // a recording can neither wait nor give back
+  EXPECT_THROW(m.allocate_outside_pool(30 * kMega, a), OutOfMemoryError);
+  EXPECT_EQ(m.stats().reserved, static_cast<int64_t>(40 * kMega));
+  void* p = nullptr;
+  elsewhere([&] { EXPECT_NO_THROW(p = m.allocate(60 * kMega, b)); });
+  EXPECT_EQ(m.stats().reserved, static_cast<int64_t>(60 * kMega));
+  m.deallocate(p);
+  m.empty_cache();
+  EXPECT_EQ(m.stats().reserved, static_cast<int64_t>(60 * kMega));
+  elsewhere([&] { m.empty_cache(); });
+  EXPECT_EQ(m.stats().reserved, 0);
+  m.release_pool(m.end_pool());
+}
+
+TEST_F(SimtAllocator, a_recording_may_ask_for_a_block_that_its_pool_never_had) {
+  for (const bool caching : {true, false}) {
+    Allocator m(0, caching);
+    m.begin_pool(a);
+    void* const early = m.allocate(4096, a);
+    m.deallocate(early);
+    void* const kept = m.allocate_outside_pool(4096, a);
+    EXPECT_NE(m.segment_of(kept), m.segment_of(early));
+    EXPECT_GE(m.stats().in_use, 4096);
+    void* const pool = m.end_pool();
+    m.deallocate(kept);
+    m.empty_cache();
+    EXPECT_EQ(segments(), 1);  // the pool's
+    m.release_pool(pool);
+    m.empty_cache();
+    EXPECT_EQ(segments(), 0);
+  }
+}
+
 TEST_F(SimtAllocator, a_block_in_use_outlives_its_graph) {
   Allocator m(0, true);
   m.begin_pool(a);

@@ -247,6 +247,25 @@ DEVICE_TEST(Graph, a_step_without_state_is_not_recorded) {
   EXPECT_NE(net.parameters()[0].to_vector<float>(), before);
 }
 
+DEVICE_TEST(Graph, what_a_recorded_step_keeps_is_memory_in_use) {
+  Net net;
+  net.to(gpu);
+  net.loss(ones({2, 4}, {.device = gpu}), zeros({2, 3}, {.device = gpu})).backward();
+  optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  const auto in_use = [&](bool step) {
+    const int64_t before = cuda::memory_stats(gpu).in_use;
+    cuda::Graph graph(gpu);
+    graph.capture([&] {
+      if (step) sgd.step();
+    });
+    const int64_t held = cuda::memory_stats(gpu).in_use - before;
+    graph.reset();
+    EXPECT_EQ(cuda::memory_stats(gpu).in_use, before);
+    return held;
+  };
+  EXPECT_GT(in_use(true), in_use(false));
+}
+
 DEVICE_TEST(Graph, a_replay_says_when_the_optimizer_is_another_or_gone) {
   Net net;
   net.to(gpu);

@@ -222,6 +222,7 @@ void release(void* p) {
 }
 void* allocate_pinned(size_t bytes) {
   const simt::DeviceAccess lock;
+  if (simt::settings().no_pinned) return nullptr;
   simt::memory().pinned_bytes += static_cast<int64_t>(bytes);
   void* const p = std::malloc(bytes > 0 ? bytes : 1);
   pinned()[static_cast<const char*>(p)] = bytes;

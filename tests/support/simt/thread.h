@@ -33,6 +33,7 @@ struct Settings {
   bool hold_events = false;  ///< events and streams are not done until somebody waits for them
   bool shares_memory = false;  ///< a process opens its own memory as if it were another one's (CUDA IPC)
   size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
+  bool no_pinned = false;    ///< no more pinned host memory is to be had
 };
 Settings& settings();
 /// What WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as 0x7F) and WEFT_SIMT_PROCESSORS ask for: the settings at the start.
