@@ -5,6 +5,7 @@
 #include <string>
 
 #include <weft/kernels/accelerator.h>
+#include <weft/kernels/loss_scale.h>
 
 namespace weft {
 
@@ -20,10 +21,16 @@ inline std::string abi_stamp() {
 #else
   const std::string library = "?";
 #endif
-  return str("weft " WEFT_VERSION ", C++ ABI ", __GXX_ABI_VERSION, ", ", library, ", View ", sizeof(View), ", Scalar ", sizeof(Scalar), ", Context ", sizeof(Context),
-             ", PhiloxKey ", sizeof(PhiloxKey), ", StepTensor ", sizeof(StepTensor), ", StepKernel ", sizeof(StepKernel), ", RnnInputs ", sizeof(RnnInputs), ", RnnOutputs ",
-             sizeof(RnnOutputs), ", RnnGrads ", sizeof(RnnGrads), ", MemoryStats ", sizeof(MemoryStats), ", DeviceProperties ", sizeof(DeviceProperties), ", SharedBlock ",
-             sizeof(SharedBlock), ", ops ", static_cast<int>(Unary::kCount), "+", static_cast<int>(Binary::kCount), "+", static_cast<int>(Ternary::kCount), ", table ", place);
+  std::string text = str("weft " WEFT_VERSION ", C++ ABI ", __GXX_ABI_VERSION, ", ", library);
+#define WEFT_SIZE_OF(type) text += str(", " #type " ", sizeof(type));
+#define WEFT_PASSED(size)                                                                                                                                     \
+  size(Device) size(Shape) size(View) size(Scalar) size(Context) size(PhiloxKey) size(StepTensor) size(StepKernel) size(StepCuda) size(NextStep) size(LossScale) \
+  size(RnnLayer) size(RnnInputs) size(RnnOutputs) size(RnnGrads) size(RnnStack) size(RnnWeights) size(RnnStackInputs) size(RnnStackOutputs) size(RnnStackGrads)  \
+  size(RnnStackRoom) size(MemoryStats) size(DeviceProperties) size(SharedBlock)
+  WEFT_PASSED(WEFT_SIZE_OF)
+#undef WEFT_PASSED
+#undef WEFT_SIZE_OF
+  return text + str(", ops ", static_cast<int>(Unary::kCount), "+", static_cast<int>(Binary::kCount), "+", static_cast<int>(Ternary::kCount), ", table ", place);
 }
 
 }  // namespace weft
