@@ -55,9 +55,9 @@ TEST_F(EmulatedDropoutMemory, the_first_states_of_a_device_leave_nothing_behind_
   const auto before = counts();
   const int blocks = simt::live_blocks();
 
-  settings().unseeded = 2;
+  settings().full = "cudnnSetDropoutDescriptor: states", settings().full_calls = 2;
   expect_near(drawn(net), drawn(host), 1e-10);  // layer by layer
-  EXPECT_EQ(settings().unseeded, 0);
+  EXPECT_EQ(settings().full_calls, 0);
   EXPECT_EQ(counts().dropout_sizes, before.dropout_sizes + 1);
   EXPECT_EQ(counts().rnn_training, before.rnn_training + 3);
   EXPECT_EQ(simt::live_blocks(), blocks);
@@ -93,13 +93,13 @@ TEST_F(EmulatedDropoutMemory, numbers_that_are_set_going_anew_find_room_in_the_c
   for (const bool on_host : {false, true}) {
     settings().on_host = on_host;
     cache_some(gpu);
-    settings().unseeded = 1;
+    settings().full = "cudnnSetDropoutDescriptor: states", settings().full_calls = 1;
     EXPECT_TRUE(same(drawn(net), first));
-    EXPECT_EQ(settings().unseeded, 0);
+    EXPECT_EQ(settings().full_calls, 0);
     EXPECT_EQ(memory_stats(gpu).cached, 0);
 
     const int blocks = simt::live_blocks();
-    settings().unseeded = 2;
+    settings().full = "cudnnSetDropoutDescriptor: states", settings().full_calls = 2;
     EXPECT_TRUE(test::has(test::error_of<OutOfMemoryError>([&] { drawn(net); }), "random numbers of dropout"));
     EXPECT_FALSE(libraries::left_out_of_memory());
     EXPECT_EQ(simt::live_blocks(), blocks);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <future>
 
 #include <weft/kernels/cuda_settings.h>
@@ -189,6 +190,75 @@ TEST_F(EmulatedLayers, of_other_threads_take_no_part_in_a_recording) {
   graph.replay();
   expect_near(first, expected);
   expect_near(second, expected);
+}
+
+/// For what the first call of a device makes: a process in which there was none.
+#define IN_A_PROCESS(...)                             \
+  GTEST_FLAG_SET(death_test_style, "threadsafe");     \
+  EXPECT_EXIT({                                       \
+    __VA_ARGS__;                                      \
+    std::_Exit(testing::Test::HasFailure() ? 1 : 0);  \
+  }, testing::ExitedWithCode(0), "")
+
+int64_t trained_by_cudnn(const Layer& layer, Device device) {
+  const int64_t before = counts().rnn_training;
+  expect_near(layer.run(device), layer.run(kCpu));
+  return counts().rnn_training - before;
+}
+
+TEST_F(EmulatedLayers, a_handle_without_room_is_asked_for_once_more_and_by_the_next_call) {
+  IN_A_PROCESS({
+    settings().full = "cudnnCreate";
+    settings().full_calls = 1;
+    EXPECT_EQ(trained_by_cudnn({}, gpu), 1);
+    settings().full_calls = 2;
+    EXPECT_EQ(trained_by_cudnn({}, "cuda:1"), 0);
+    EXPECT_EQ(settings().full_calls, 0);
+    EXPECT_EQ(trained_by_cudnn({}, "cuda:1"), 1);
+  });
+}
+
+TEST_F(EmulatedLayers, a_recording_without_room_for_a_handle_takes_the_own_cell) {
+  IN_A_PROCESS({
+    const Layer layer;
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 1);
+    const auto a = layer.arguments(gpu);
+    settings().full = "cudnnCreate";
+    settings().full_calls = 1;
+    for (const int64_t expected : {0, 1}) {
+      const auto before = counts();
+      std::vector<Tensor> out;
+      Graph graph(gpu);
+      graph.capture([&] { out = layer.run(a); });
+      EXPECT_EQ(counts().rnn_training, before.rnn_training + expected);
+      graph.replay();
+      expect_near(out, layer.run(kCpu));
+    }
+  });
+}
+
+TEST_F(EmulatedLayers, what_finds_no_room_once_is_not_refused_for_good) {
+  for (const char* const call : {"cudnnCreateRNNDescriptor", "cudnnSetDropoutDescriptor", "cudnnGetRNNTempSpaceSizes"}) {
+    const Layer layer{.hidden = fresh()};
+    settings().full = call;
+    settings().full_calls = 2;
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 0) << call;
+    settings().full_calls = 0;
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 1) << call;
+  }
+}
+
+TEST_F(EmulatedLayers, a_call_without_room_is_made_once_more_and_then_an_error) {
+  const Layer layer{.hidden = fresh()};
+  for (const char* const call : {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"}) {
+    settings().full = call;
+    settings().full_calls = 1;
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 1) << call;
+    EXPECT_EQ(settings().full_calls, 0) << call;
+    settings().full_calls = 2;
+    EXPECT_TRUE(test::has(test::error_of<OutOfMemoryError>([&] { layer.run(gpu); }), call));
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 1) << call;
+  }
 }
 
 TEST_F(EmulatedLayers, keep_to_their_streams) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include <weft/kernels/cuda/gemm.h>
@@ -177,6 +178,25 @@ TEST_F(EmulatedProducts, the_first_product_of_a_device_may_be_recorded) {
   x.copy_((a * 2).to(other));
   graph.replay();
   EXPECT_LT((y.to(kCpu) - linear_relu(a * 2, b, bias)).abs().max().item<double>(), 1e-4);
+}
+
+TEST_F(EmulatedProducts, a_handle_without_room_is_asked_for_once_more_and_by_the_next_product) {
+  const auto body = [] {
+    const Tensor a = randn({6, 7}), b = randn({7, 8});
+    const auto near = [&](Device device) {
+      const Tensor c = matmul(a.to(device), b.to(device)).to(kCpu);
+      return (c - matmul(a, b)).abs().max().item<double>() < 1e-5;
+    };
+    settings().full = "cublasLtCreate";
+    settings().full_calls = 1;
+    EXPECT_TRUE(near("cuda:0"));
+    settings().full_calls = 2;
+    EXPECT_TRUE(test::has(test::error_of<OutOfMemoryError>([&] { near("cuda:1"); }), "cublasLtCreate"));
+    EXPECT_TRUE(near("cuda:1"));
+    std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process in which there was no product
+  EXPECT_EXIT(body(), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(EmulatedProducts, products_keep_to_their_streams) {

@@ -1,6 +1,8 @@
 // Opening cuBLASLt (cublaslt.h).
 #include <weft/kernels/cuda/device/cublaslt.h>
 
+#include <cuda_runtime.h>
+
 #include <string>
 
 #include <weft/kernels/cuda/device/library_file.h>
@@ -42,7 +44,11 @@ const Library& library() {
 bool found() { return opened().error.empty(); }
 
 void check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) throw CudaError(str(call, ": ", library().cublasLtGetStatusString(status), " (", library().cublasLtGetStatusName(status), ")"));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string text = str(call, ": ", library().cublasLtGetStatusString(status), " (", library().cublasLtGetStatusName(status), ")");
+  if (status != CUBLAS_STATUS_ALLOC_FAILED) throw CudaError(text);
+  cudaGetLastError();  // the next launch is not to find it
+  throw OutOfMemoryError(text);
 }
 
 }  // namespace weft::cuda::cublaslt

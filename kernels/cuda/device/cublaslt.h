@@ -23,7 +23,7 @@ const Library& library();
 /// Whether there is one; library() does not throw then.
 bool found();
 
-/// Throws: CudaError naming the call.
+/// Throws: CudaError naming the call, OutOfMemoryError where it found no memory.
 void check(cublasStatus_t status, const char* call);
 
 }  // namespace weft::cuda::cublaslt

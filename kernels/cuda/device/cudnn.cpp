@@ -3,6 +3,8 @@
 
 #include <weft/kernels/cuda/device/cudnn.h>
 
+#include <cuda_runtime.h>
+
 #include <weft/kernels/cuda/device/cublaslt.h>
 #include <weft/kernels/cuda/device/library_file.h>
 #include <weft/kernels/error.h>
@@ -31,7 +33,11 @@ const Library* library() {
 }
 
 void check(cudnnStatus_t status, const char* call) {
-  if (status != CUDNN_STATUS_SUCCESS) throw CudaError(str(call, ": ", library()->cudnnGetErrorString(status)));
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const std::string text = str(call, ": ", library()->cudnnGetErrorString(status));
+  if (status != CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED && status != CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) throw CudaError(text);
+  cudaGetLastError();  // the next launch is not to find it
+  throw OutOfMemoryError(text);
 }
 
 }  // namespace weft::cuda::cudnn

@@ -28,7 +28,7 @@ struct Library {
 /// Null when there is none of the major version that this was built for. WEFT_CUDNN_LIBRARY in the environment names the file to open.
 const Library* library();
 
-/// Throws: CudaError naming the call.
+/// Throws: CudaError naming the call, OutOfMemoryError where it found no memory.
 void check(cudnnStatus_t status, const char* call);
 
 /// One of cuDNN's descriptors.

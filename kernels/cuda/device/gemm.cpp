@@ -13,6 +13,7 @@
 #include <weft/kernels/cuda/cuda_backend.h>
 #include <weft/kernels/cuda/device/cublaslt.h>
 #include <weft/kernels/cuda/device/relaxed_capture.h>
+#include <weft/kernels/cuda/device/with_room.h>
 #include <weft/kernels/cuda_settings.h>
 
 namespace weft::cuda {
@@ -142,7 +143,7 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   const std::unique_lock lock(state.mutex);
   const RelaxedCapture mode;  // a graph may be in the making: the handle allocates memory, and none of this is recorded
   if (!state.handle) {
-    check(library().cublasLtCreate(&state.handle), "cublasLtCreate");
+    with_room(backend, [&] { check(library().cublasLtCreate(&state.handle), "cublasLtCreate"); });
     state.workspace = (runtime::properties(backend.index()).major >= 9 ? size_t{32} : size_t{4}) << 20;
   }
   if (state.plans.size() >= kMaxPlans) state.plans.clear();

@@ -25,6 +25,7 @@ void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, co
 
 #include <weft/kernels/cuda/device/cudnn.h>
 #include <weft/kernels/cuda/device/relaxed_capture.h>
+#include <weft/kernels/cuda/device/with_room.h>
 
 #include <array>
 #include <bit>
@@ -104,18 +105,11 @@ cudnnRNNMode_t cell(RnnMode m) {
   return m == RnnMode::kLstm ? CUDNN_LSTM : m == RnnMode::kGru ? CUDNN_GRU : m == RnnMode::kTanh ? CUDNN_RNN_TANH : CUDNN_RNN_RELU;
 }
 
-/// Sets states going from a seed. Throws: OutOfMemoryError where cuDNN's kernel for that finds no room although the cache was given back.
+/// Sets states going from a seed.
 void seed_states(CudaBackend& backend, const Library& lib, cudnnHandle_t handle, cudnnDropoutDescriptor_t dropout, double p, void* states, size_t bytes, uint64_t seed) {
-  const auto set = [&] {
-    const cudnnStatus_t status = lib.cudnnSetDropoutDescriptor(dropout, handle, static_cast<float>(p), states, bytes, seed);
-    const bool full = status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-    if (full) cudaGetLastError();  // the next launch is not to find it
-    else check(status, "cudnnSetDropoutDescriptor");
-    return !full;
-  };
-  if (set()) return;
-  backend.empty_cache();
-  if (!set()) throw OutOfMemoryError("cudnn: no room to set the random numbers of dropout going");
+  with_room(backend, [&] {
+    check(lib.cudnnSetDropoutDescriptor(dropout, handle, static_cast<float>(p), states, bytes, seed), "cudnnSetDropoutDescriptor for the random numbers of dropout");
+  });
 }
 
 /// The plan's descriptor of dropout. The states are made by the first plan that has any.
@@ -125,12 +119,11 @@ void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, doub
   if (p == 0) return check(lib.cudnnSetDropoutDescriptor(plan.dropout, state.handle, 0, nullptr, 0, 0), "cudnnSetDropoutDescriptor");
   if (random.states) return check(lib.cudnnRestoreDropoutDescriptor(plan.dropout, state.handle, static_cast<float>(p), random.states, random.bytes, 0), "cudnnRestoreDropoutDescriptor");
   check(lib.cudnnDropoutGetStatesSize(state.handle, &random.bytes), "cudnnDropoutGetStatesSize");
-  void* states = runtime::allocate(random.bytes);
-  if (!states) {
-    backend.empty_cache();
+  void* states = nullptr;
+  with_room(backend, [&] {
     states = runtime::allocate(random.bytes);
-  }
-  if (!states) throw OutOfMemoryError(str("cudnn: no ", random.bytes, " bytes for the random numbers of dropout"));
+    if (!states) throw OutOfMemoryError(str("cudnn: no ", random.bytes, " bytes for the random numbers of dropout"));
+  });
   try {
     check(lib.cudnnSetStream(state.handle, nullptr), "cudnnSetStream");  // the last call's may be gone
     seed_states(backend, lib, state.handle, plan.dropout, p, states, random.bytes, 0);
@@ -144,12 +137,11 @@ void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, doub
 }
 
 /// Throws: CudaError where cuDNN refuses the job, in whichever call it does so.
-void describe(CudaBackend& backend, Plan& plan, DeviceState& state, const Job& job, bool tf32) {
+void describe(Plan& plan, DeviceState& state, const Job& job, bool tf32) {
   const Library& lib = plan.lib;
   const cudnnDataType_t type = data_type(job.dtype);
   const auto steps = static_cast<int>(job.steps), batch = static_cast<int>(job.batch), inputs = static_cast<int>(job.inputs), hidden = static_cast<int>(job.hidden);
   const auto outputs = static_cast<int>(job.stack.directions()) * hidden, cells = static_cast<int>(job.stack.cells());
-  describe_dropout(backend, plan, state, job.stack.dropout);
   const cudnnMathType_t math = job.dtype == kFloat16 ? CUDNN_TENSOR_OP_MATH : job.dtype == kFloat32 && !tf32 ? CUDNN_FMA_MATH : CUDNN_DEFAULT_MATH;
   check(lib.cudnnSetRNNDescriptor_v8(plan.rnn, CUDNN_RNN_ALGO_STANDARD, cell(job.stack.mode), job.biased() ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
                                      job.stack.both ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
@@ -168,6 +160,15 @@ void describe(CudaBackend& backend, Plan& plan, DeviceState& state, const Job& j
   plan.usable = true;
 }
 
+void make_handle(CudaBackend& backend, const Library& lib, cudnnHandle_t& handle) {
+  if (handle) return;
+  with_room(backend, [&] {
+    cudnnHandle_t made = nullptr;
+    check(lib.cudnnCreate(&made), "cudnnCreate");
+    handle = made;
+  });
+}
+
 /// The caller holds the state's mutex. While a graph is in the making, calls may fail that do not otherwise. Throws: OutOfMemoryError, of which nothing is kept.
 Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, const Job& job) {
   const bool recording = backend.records();
@@ -177,7 +178,7 @@ Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, con
   if (const auto found = state.plans.find(key); found != state.plans.end()) return *found->second;
   std::unique_ptr<Plan> plan;
   try {
-    if (!state.handle) check(lib.cudnnCreate(&state.handle), "cudnnCreate");
+    make_handle(backend, lib, state.handle);
     plan.reset(new Plan{lib});
   } catch (const CudaError&) {
     cudaGetLastError();  // the next launch is not to find it
@@ -185,7 +186,8 @@ Plan& plan_for(CudaBackend& backend, DeviceState& state, const Library& lib, con
     throw;
   }
   try {
-    describe(backend, *plan, state, job, tf32);
+    describe_dropout(backend, *plan, state, job.stack.dropout);
+    with_room(backend, [&] { describe(*plan, state, job, tf32); });
   } catch (const CudaError&) {
     if (recording) throw;  // for this call; the next one asks again
   }
@@ -206,8 +208,7 @@ struct Call {
   Call(CudaBackend& b, Context& c, const Job& job) : backend(b), context(c), plan(plan_for(b, state, lib, job)) {
     if (!plan.usable) throw CudaError(str("cudnn: it takes no layer of ", job.in.x.sizes, " with ", job.hidden, " hidden of ", job.dtype, "; was allow_tf32 changed since its forward?"));
     if (b.recording(c)) {
-      const RelaxedCapture mode;
-      if (!state.recording_handle) check(lib.cudnnCreate(&state.recording_handle), "cudnnCreate");
+      make_handle(b, lib, state.recording_handle);
       handle = state.recording_handle;
     }
     check(lib.cudnnSetStream(handle, static_cast<cudaStream_t>(b.stream_of(c))), "cudnnSetStream");
@@ -329,6 +330,7 @@ std::optional<RnnStackRoom> room_of(CudaBackend& backend, const Job& job) {
   const RelaxedCapture mode;
   try {
     const Plan& plan = plan_for(backend, state, *lib, job);
+    if (backend.thread_records()) make_handle(backend, *lib, state.recording_handle);
     if (plan.usable) return RnnStackRoom{elements_of(plan.weights, job.dtype), elements_of(plan.reserve, job.dtype)};
   } catch (const CudaError&) {
   } catch (const OutOfMemoryError&) {  // another way may need less
@@ -349,10 +351,12 @@ void run_forward(CudaBackend& backend, Context& context, const Job& job, const R
   void* const weights = out.weights.defined() ? out.weights.data : unkept.as<void>();
   pack_weights(call, job, weights);
   if (draws) begin_draws(call, job.stack);
-  check(call.lib.cudnnRNNForward(call.handle, plan.rnn, training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr, plan.x, x.data(), plan.y, y.data(),
-                                 plan.state, h0.data(), hn.data(), plan.state, c0.data(), cn.data(), plan.weights, weights, work.bytes(), work.as<void>(),
-                                 training ? plan.reserve : 0, out.reserve.data),
-        "cudnnRNNForward");
+  with_room(backend, [&] {
+    check(call.lib.cudnnRNNForward(call.handle, plan.rnn, training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr, plan.x, x.data(), plan.y, y.data(),
+                                   plan.state, h0.data(), hn.data(), plan.state, c0.data(), cn.data(), plan.weights, weights, work.bytes(), work.as<void>(),
+                                   training ? plan.reserve : 0, out.reserve.data),
+          "cudnnRNNForward");
+  });
   if (draws) end_draws(call);
   y.finish(), hn.finish(), cn.finish();
 }
@@ -379,17 +383,21 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
   // Weights that were packed for this call alone make room for their gradients.
   const Scratch space(backend, context, packed && !wanted ? 0 : plan.weights), work(backend, context, plan.training_work), reserve(backend, context, plan.reserve);
   if (!packed) pack_weights(call, job, space.as<void>());
-  runtime::copy(reserve.as<void>(), out.reserve.data, plan.reserve, stream);  // it is written to, and a retained graph comes here again
-  check(lib.cudnnRNNBackwardData_v8(call.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(), plan.x,
-                                    grads.dx.defined() ? dx.data() : unwanted.as<void>(), plan.state, h0.data(), late_h.data(), dh0.data(), plan.state, c0.data(), late_c.data(), dc0.data(),
-                                    plan.weights, packed ? out.weights.data : space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
-        "cudnnRNNBackwardData_v8");
+  with_room(backend, [&] {
+    runtime::copy(reserve.as<void>(), out.reserve.data, plan.reserve, stream);  // it is written to, and a retained graph comes here again
+    check(lib.cudnnRNNBackwardData_v8(call.handle, plan.rnn, nullptr, plan.y, y.data(), dy.defined() ? grad.data() : zeros.as<void>(), plan.x,
+                                      grads.dx.defined() ? dx.data() : unwanted.as<void>(), plan.state, h0.data(), late_h.data(), dh0.data(), plan.state, c0.data(), late_c.data(),
+                                      dc0.data(), plan.weights, packed ? out.weights.data : space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
+          "cudnnRNNBackwardData_v8");
+  });
   dx.finish(), dh0.finish(), dc0.finish();
   if (!wanted) return;
-  runtime::fill(space.as<void>(), 0, plan.weights, stream);  // gradients are added to what lies there
-  check(lib.cudnnRNNBackwardWeights_v8(call.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
-                                       space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
-        "cudnnRNNBackwardWeights_v8");
+  with_room(backend, [&] {
+    runtime::fill(space.as<void>(), 0, plan.weights, stream);  // gradients are added to what lies there
+    check(lib.cudnnRNNBackwardWeights_v8(call.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x, x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,
+                                         space.as<void>(), work.bytes(), work.as<void>(), plan.reserve, reserve.as<void>()),
+          "cudnnRNNBackwardWeights_v8");
+  });
   for (int64_t cell = 0; cell < job.stack.cells(); ++cell)
     each_weight(call, job, space.as<void>(), cell, grads.cells[static_cast<size_t>(cell)], [&](const View& ours, const View& theirs) {
       if (ours.defined()) backend.copy(context, theirs, ours);

@@ -27,6 +27,12 @@ Counts& counts() {
   return *c;
 }
 
+bool finds_no_memory(const char* call) {
+  if (settings().full != call || settings().full_calls == 0) return false;
+  --settings().full_calls;
+  last = cudaErrorMemoryAllocation;
+  return true;
+}
 bool may_allocate(const char* call) {
   if (mode == cudaStreamCaptureModeRelaxed) return true;
   try {
@@ -37,7 +43,6 @@ bool may_allocate(const char* call) {
   return true;
 }
 
-void leave_out_of_memory() { last = cudaErrorMemoryAllocation; }
 bool left_out_of_memory() { return last == cudaErrorMemoryAllocation; }
 
 void issue(void* stream, const char* name, std::function<void()> work) {

@@ -22,7 +22,8 @@ struct Settings {
   Refusal products = Refusal::kNone;   ///< of all
   std::string fails;                   ///< name of a cuDNN function that returns CUDNN_STATUS_INTERNAL_ERROR
   std::string refuses;                 ///< name of one that returns CUDNN_STATUS_NOT_SUPPORTED
-  int64_t unseeded = 0;                ///< so many calls that set states of dropout going find no memory for their kernel
+  std::string full;                    ///< name of one, or cublasLtCreate, that finds no memory
+  int64_t full_calls = 0;              ///< in its next so many calls
   bool on_host = false;                ///< it was the host's
 };
 Settings& settings();
@@ -38,10 +39,11 @@ struct Counts {
 };
 Counts& counts();
 
+/// Whether `full` names the function and counts this call.
+bool finds_no_memory(const char* call);
 /// Whether the calling thread may allocate device memory: not while it records, save in relaxed mode. Spoils the recording.
 bool may_allocate(const char* call);
-/// What a call that finds no device memory leaves behind for the calling thread's cudaGetLastError, and whether that is there.
-void leave_out_of_memory();
+/// Whether the calling thread's cudaGetLastError would tell of memory that was not found.
 bool left_out_of_memory();
 /// Runs `work` where the stream has it, with device memory open, and looks for writes beside blocks afterwards.
 void issue(void* stream, const char* name, std::function<void()> work);

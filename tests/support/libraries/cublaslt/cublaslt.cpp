@@ -219,6 +219,7 @@ struct cublasLtContext {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (!handle) return CUBLAS_STATUS_INVALID_VALUE;
+  if (finds_no_memory("cublasLtCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
   if (!may_allocate("cublasLtCreate")) return CUBLAS_STATUS_NOT_INITIALIZED;
   static std::mutex mutex;
   static auto* const handles = new std::vector<std::unique_ptr<cublasLtContext>>;  // nobody destroys one

@@ -77,6 +77,7 @@ void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
 
 /// What a test asked of the function.
 cudnnStatus_t asked(const char* call) {
+  if (finds_no_memory(call)) return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED : CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   return settings().fails == call ? CUDNN_STATUS_INTERNAL_ERROR : settings().refuses == call ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
 }
 #define RETURN_ASKED(call) \
@@ -160,6 +161,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
     case CUDNN_STATUS_BAD_PARAM: return "CUDNN_STATUS_BAD_PARAM";
     case CUDNN_STATUS_NOT_SUPPORTED: return "CUDNN_STATUS_NOT_SUPPORTED";
     case CUDNN_STATUS_INTERNAL_ERROR: return "CUDNN_STATUS_INTERNAL_ERROR";
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED: return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
     default: return "CUDNN_STATUS_EXECUTION_FAILED";
   }
 }
@@ -200,11 +202,7 @@ static cudnnStatus_t set_dropout(cudnnDropoutDescriptor_t d, float p, void* stat
 cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_t handle, float p, void* states, size_t bytes, unsigned long long seed) {
   RETURN_ASKED("cudnnSetDropoutDescriptor");
   const Use use(handle, "cudnnSetDropoutDescriptor");
-  if (states && settings().unseeded > 0) {
-    --settings().unseeded;
-    leave_out_of_memory();
-    return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED : CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-  }
+  if (states) RETURN_ASKED("cudnnSetDropoutDescriptor: states");
   const cudnnStatus_t status = set_dropout(d, p, states, bytes);
   if (status == CUDNN_STATUS_SUCCESS && states)
     issue(handle, "cudnnSetDropoutDescriptor", [=] {
