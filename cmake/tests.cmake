@@ -166,7 +166,11 @@ foreach(folder ${groups})
   if(group STREQUAL "simt_libraries")
     list(APPEND discovered TEST_PREFIX Emulated. TEST_FILTER "-CublasLtMissing.*:CudnnMissing.*")
   endif()
-  gtest_discover_tests(test_${group} ${discovered} PROPERTIES TIMEOUT ${test_seconds} LABELS ${label})
+  set(properties TIMEOUT ${test_seconds} LABELS ${label})
+  if(group STREQUAL "cuda")
+    list(APPEND properties ENVIRONMENT CUBLAS_WORKSPACE_CONFIG=:4096:2)  # cuDNN's recurrent layers repeat their bits with it
+  endif()
+  gtest_discover_tests(test_${group} ${discovered} PROPERTIES ${properties})
 endforeach()
 
 include(cmake/plugin_test.cmake)

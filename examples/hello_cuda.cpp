@@ -22,7 +22,7 @@ Device gpu_or_cpu() {
   try {
     std::printf("on %s\n", cuda::device_properties().name.c_str());
     return cuda::kDefault;
-  } catch (const DeviceError& error) {  // which of library, driver and device is missing
+  } catch (const Error& error) {  // which of library, driver and device is missing, or what else is the matter
     std::printf("on the CPU: %s\n", error.what());
     return kCpu;
   }
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
     scaler.update();
   };
 
-  step();  // makes what optimizer, scaler and libraries keep
+  step();  // the first step makes what optimizer, scaler and libraries keep
   std::optional<cuda::Graph> graph;
   if (device.is_cuda()) graph.emplace(device).capture(step);
   for (int i = 2; i <= steps; ++i) {

@@ -4,9 +4,9 @@
 # are kept in bench/results/gpu as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
 #   scripts/gpu_check.sh [--only STEP,...] [--seconds N] [--quick] [--filter RE] [--prebuilt BUILD_FOLDER] [--results FOLDER]
 #   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
-# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time for are named in the table. --filter
-# and --quick are the benchmarks'. A build folder that is to travel is made without what the other machine may lack, and lies there beside the sources:
-#   cmake --preset cuda -DWEFT_ONEDNN=OFF && cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu
+# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time for are named in the table, and the exit
+# status is 3 then. --filter and --quick are the benchmarks'. A build folder that is to travel is made without what the other machine may lack, and lies there beside the sources:
+#   cmake --preset cuda -DWEFT_ONEDNN=OFF && cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do  # a toolkit that is installed, but not on PATH
@@ -60,13 +60,16 @@ done
 for chosen in ${only//,/ }; do
   [[ ",$steps," == *",$chosen,"* ]] || { echo "gpu_check.sh: there is no step '$chosen' (steps: $steps)" >&2; exit 2; }
 done
-[[ "$seconds" =~ ^[0-9]+$ ]] || { echo "gpu_check.sh: --seconds takes a number, not '$seconds'" >&2; exit 2; }
+[ -z "$only" ] || [ -n "${only//,/}" ] || { echo "gpu_check.sh: --only takes steps: $steps" >&2; exit 2; }
+[[ "$seconds" =~ ^(0|[1-9][0-9]*)$ ]] || { echo "gpu_check.sh: --seconds takes a number, not '$seconds'" >&2; exit 2; }
 
 python=''
 for candidate in python3 python; do
   "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 && python=$candidate && break
 done
-device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
+# What nvidia-smi says of a failure goes to its output too.
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || device=''
+device=${device%%$'\n'*}
 [ -n "$device" ] || [ -z "$python" ] || device=$("$python" -c 'import torch; print(torch.cuda.get_device_name())')
 [ -n "$device" ] || device=none
 # cuDNN and cuBLAS may have come with python packages instead of the toolkit.
@@ -78,7 +81,7 @@ package_with() {  # package_with FILE MODULE...: the folder of the first python 
   done
 }
 cudnn=$(package_with 'lib/libcudnn.so.9' nvidia.cudnn)
-cublas=$(package_with 'lib/libcublasLt.so*' nvidia.cublas nvidia.cu13 nvidia.cu12)
+cublas=$(package_with 'lib/libcublasLt.so*' nvidia.cu13 nvidia.cublas)
 known=$(ldconfig -p 2>/dev/null)  # kept, since grep -q would end ldconfig early and the pipe read as a failure
 if [ -z "${WEFT_CUDNN_LIBRARY:-}" ] && [ -n "$cudnn" ] && ! grep -q 'libcudnn\.so\.9' <<<"$known"; then
   export WEFT_CUDNN_LIBRARY=$cudnn/lib/libcudnn.so.9
@@ -91,31 +94,38 @@ for folder in "${compiler%/bin/nvcc}/lib64" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:
 done
 name=$(printf '%s' "$device" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9][^a-z0-9]*/-/g')
 mkdir -p "$results" build
-table=() failed=0
+rm -f "$results/$name".*.log
+table=() failed=0 late=0
 : >"$results/$name.table.txt"
 row() {  # row TITLE STATUS SECONDS NOTE
   table+=("$(printf '%-26s %-8s %6s s  %s' "$1" "$2" "$3" "$4")")
   printf '%s\n' "${table[-1]}" >>"$results/$name.table.txt"
   [ "$2" != FAILED ] || failed=1
+  return 0
 }
 finish() {
   printf '\n=== summary: device %s ===\n' "$device"
   printf '%s\n' "${table[@]}"
   [ "$device" != none ] || echo "no GPU here: what needs one was skipped, and nothing above is a GPU figure"
   echo "table, logs and JSON: $results/$name.*"
-  exit "$failed"
+  [ "$failed" -ne 0 ] || exit "$late"
+  exit 1
 }
 wanted() { [ -z "$only" ] || [[ ",$only," == *",$1,"* ]]; }
-left() { if [ "$seconds" -eq 0 ]; then echo 100000; else echo $((seconds - SECONDS - 5)); fi; }
+left() {  # seconds, at least 1: `timeout 0` would be none
+  local time=$((seconds - SECONDS - 5))
+  if [ "$seconds" -eq 0 ]; then echo 100000; elif [ "$time" -lt 1 ]; then echo 1; else echo "$time"; fi
+}
+leave_out() { row "$1" "left out" 0 "no time left of --seconds $seconds" && late=3; }
 
-step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds
+step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds; a function asks `left` itself
   local title=$1 log=$results/$name.$2.log limit=$3 start=$SECONDS status=passed note='' time
   shift 3
   time=$(left)
-  if [ "$time" -lt 10 ]; then row "$title" "left out" 0 "no time left of --seconds $seconds"; return 0; fi
+  if [ "$time" -lt 10 ]; then leave_out "$title"; return 0; fi
   [ "$limit" -le "$time" ] || limit=$time
   printf '\n=== %s ===\n' "$title"
-  if [ "$(type -t "$1")" = function ]; then "$@" 2>&1 | tee "$log"; else timeout "$limit" "$@" 2>&1 | tee "$log"; fi
+  if [ "$(type -t "$1")" = function ]; then "$@" 2>&1 | tee "$log"; else timeout -k 10 "$limit" "$@" 2>&1 | tee "$log"; fi
   local code=${PIPESTATUS[0]}
   if grep -q '^\[==========\].* ran' "$log"; then
     note=$(sed -n 's/^\[==========\] \([0-9]* tests\?\).*ran.*/\1/p' "$log" | tail -1)
@@ -123,7 +133,7 @@ step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a r
     local programs passed skipped
     programs=$(grep -c '^\[==========\].* ran' "$log") passed=$(grep -c '^\[  PASSED  \] [1-9]' "$log")
     # Listed at the end of each program. Without a device everything may skip; with one, only what is about its absence or about other devices.
-    skipped=$(sed -n 's/^\[  SKIPPED \] \([A-Za-z]*\.[A-Za-z0-9_/]*\)$/\1/p' "$log" | grep -v 'without_a_device\|instruction_sets' | sort -u | head -3 | tr '\n' ' ')
+    skipped=$(sed -n 's/^\[  SKIPPED \] \([A-Za-z0-9_/]*\.[A-Za-z0-9_/]*\)$/\1/p' "$log" | grep -v 'without_a_device\|instruction_sets' | sort -u | head -3 | tr '\n' ' ')
     if grep -q '^\[==========\] 0 tests.* ran' "$log"; then
       code=1 note+=", a program had no test to run"
     elif [ "$passed" -eq 0 ]; then
@@ -145,20 +155,22 @@ step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a r
 
 build_googletest() {  # from the carried sources, where the machine has none; uses the caller's generator
   [ -d "$carried/googletest" ] || return 0
-  cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
-    cmake --build build/gpu_googletest -j "$(nproc)" --target install
+  timeout -k 10 "$(left)" cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
+    -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
+    timeout -k 10 "$(left)" cmake --build build/gpu_googletest -j "$(nproc)" --target install
 }
 build() {
   local arch generator=() prefix=()
-  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
+  arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) || arch=''
+  arch=${arch%%$'\n'*} arch=${arch//./}
   command -v ninja >/dev/null && generator=(-G Ninja)
   [ ! -d "$carried" ] || prefix=(-DCMAKE_PREFIX_PATH="$PWD/build/gpu_prefix;$PWD/$carried/prefix")
   [ ! -f "$cublas/include/cublasLt.h" ] || prefix+=(-DWEFT_CUBLAS_DIR="$cublas")
   [ ! -f "$cudnn/include/cudnn.h" ] || prefix+=(-DWEFT_CUDNN_INCLUDE_DIR="$cudnn/include")
-  build_googletest || return 1
-  cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
-    -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_WERROR=OFF -DWEFT_DISTRIBUTED=OFF -DWEFT_BUILD_EXAMPLES=OFF -DWEFT_INSTALL=OFF &&
-    cmake --build build/gpu -j "$(nproc)" --target test_cuda test_plugin test_nn test_optim bench_gpu
+  build_googletest &&
+    timeout -k 10 "$(left)" cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
+      -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_WERROR=OFF -DWEFT_DISTRIBUTED=OFF -DWEFT_BUILD_EXAMPLES=ON -DWEFT_INSTALL=OFF &&
+    timeout -k 10 "$(left)" cmake --build build/gpu -j "$(nproc)" --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda
 }
 
 # The example `rnn` as a user runs it, on the device and on the CPU: their losses over the first hundred steps.
@@ -172,12 +184,12 @@ programs() {
   done
   flags="--data $corpus --emsize 32 --nhid 32 --batch-size 4 --bptt 8 --epochs 1 --max-steps 100 --lr 2 --print-losses"
   # shellcheck disable=SC2086
-  timeout 120 "$bin/rnn" $flags --mode local >"$corpus/cpu.txt" 2>&1 || { cat "$corpus/cpu.txt"; return 1; }
+  timeout 100 "$bin/rnn" $flags --mode local >"$corpus/cpu.txt" 2>&1 || { cat "$corpus/cpu.txt"; return 1; }
   for title in "--mode local --device cuda" "--mode local --place encoder=cuda,decoder=cuda" "--mode distributed --device cuda"; do
     # shellcheck disable=SC2086
-    timeout 120 "$bin/rnn" $flags $title >"$corpus/device.txt" 2>&1 || { echo "rnn $title:"; cat "$corpus/device.txt"; return 1; }
-    awk -v title="$title" '/^step [0-9]+ .*loss / { for (i = 1; i < NF; i++) if ($i == "loss") { if (FNR == NR) cpu[$2] = $(i + 1); else { n++; d = ($(i + 1) - cpu[$2]) / cpu[$2]; if (d < 0) d = -d; if (d > worst) worst = d } } }
-      END { printf "rnn %s: %d losses, at most %.2g beside those of the CPU\n", title, n, worst; exit !(n == 100 && worst < 1e-3) }' "$corpus/cpu.txt" "$corpus/device.txt" || return 1
+    timeout 100 "$bin/rnn" $flags $title >"$corpus/device.txt" 2>&1 || { echo "rnn $title:"; cat "$corpus/device.txt"; return 1; }
+    awk -v title="$title" -v limit=1e-3 '/^step [0-9]+ .*loss / { for (i = 1; i < NF; i++) if ($i == "loss") { if (FNR == NR) cpu[$2] = $(i + 1); else if ($(i + 1) ~ /^[0-9.]+(e[-+][0-9]+)?$/) { n++; d = ($(i + 1) - cpu[$2]) / cpu[$2]; if (d < 0) d = -d; if (d > worst) worst = d } } }
+      END { printf "rnn %s: %d losses, at most %.2g beside those of the CPU\n", title, n, worst; exit !(n == 100 && worst < limit) }' "$corpus/cpu.txt" "$corpus/device.txt" || return 1
   done
 }
 
@@ -187,27 +199,30 @@ if [ -z "$prebuilt" ] && wanted build; then
   step "build" build 3000 build || finish
 fi
 repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}")  # cuDNN's recurrent layers repeat their bits with it
-wanted ops && step "op table on the device" op_table 1200 "${repeats[@]}" "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable*'
+# Not brief: only the long form names what was skipped.
+wanted ops && step "op table on the device" op_table 1200 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='CudaOpTable*'
 if wanted device; then
+  log=$results/$name.device.log
   step "device tests, training" device 900 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
-  if grep -q 'OK.*cudnn_matches_the_own_cell' "$results/$name.device.log"; then
+  if [ -f "$log" ] && grep -q 'OK.*cudnn_matches_the_own_cell' "$log"; then
     row "cuDNN" passed 0 "used by the recurrent layers"
-  elif [ "$device" != none ]; then
+  elif [ -f "$log" ] && [ "$device" != none ]; then
     row "cuDNN" FAILED 0 "not found or not used: recurrent layers ran on weft's own cell"
   fi
 fi
-plugins=$(realpath "$bin/../plugin")
+plugins=$(realpath -m "$bin/../plugin")
 wanted plugin && step "CUDA library opened late" plugin 300 env WEFT_TEST_PLUGIN_DIR="$plugins" LD_LIBRARY_PATH="$plugins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$bin/test_plugin"
 golden_on=cpu
 [ "$device" = none ] || golden_on=cuda
 wanted golden && step "golden tests on $golden_on" golden 300 env WEFT_TEST_DEVICE=$golden_on bash -c "'$bin/test_nn' --gtest_filter='*Golden*:WordLm*' && '$bin/test_optim' --gtest_filter='*Trajectory*'"
 if wanted programs; then
+  [ ! -x "$bin/hello_cuda" ] || step "hello_cuda" hello 120 "$bin/hello_cuda"
   if [ ! -x "$bin/rnn" ]; then
-    row "rnn on the device" "left out" 0 "not in this build, it needs gRPC"
+    row "rnn on the device" "left out" 0 "not in this build; a build that finds gRPC has it, for --prebuilt"
   elif [ "$device" = none ]; then
     row "rnn on the device" skipped 0 "no device"
   else
-    step "rnn on the device" rnn 300 programs
+    step "rnn on the device" rnn 400 programs
   fi
 fi
 if wanted bench; then
@@ -233,10 +248,10 @@ elif ! command -v compute-sanitizer >/dev/null; then
   row "compute-sanitizer" skipped 0 "not on PATH"
 # A sanitizer that cannot attach says so; that is the machine's, not ours.
 elif [ "$(left)" -lt 120 ]; then
-  row "compute-sanitizer" "left out" 0 "no time left of --seconds $seconds"
+  leave_out "compute-sanitizer"
 elif timeout 120 compute-sanitizer --tool memcheck "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$results/$name.sanitizer_probe.log" 2>&1; then
   for tool in memcheck racecheck synccheck initcheck; do  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one
-    step "compute-sanitizer $tool" "$tool" 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_brief=1 --gtest_filter='CudaOpTable.forward/*'
+    step "compute-sanitizer $tool" "$tool" 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_filter='CudaOpTable.forward/*'
   done
 else
   row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"

@@ -86,6 +86,10 @@ void CudaBackend::launch_graph(void* graph, void* stream) {
   Recording& recording = *static_cast<Recording*>(graph);
   static std::atomic<uint64_t> count{0};
   const uint64_t replay = ++count;
+  // The device orders replays of one graph, but not what comes before them here: functors that the last one may still read, its mark of a step left out.
+  if (!recording.steps.empty())
+    for (const auto& [other, replayed] : recording.replays_on)
+      if (other != stream && replayed) runtime::wait(stream, replayed);
   std::vector<Pinned> functors;
   for (const Recording::Step& step : recording.steps) {
     functors.emplace_back(cuda::allocate_pinned(step.bytes), &cuda::deallocate_pinned);
@@ -93,9 +97,6 @@ void CudaBackend::launch_graph(void* graph, void* stream) {
     for (const size_t offset : step.each) each.push_back(static_cast<char*>(functors.back().get()) + offset);
     step.next(each, replay);
   }
-  if (!functors.empty())  // which an earlier replay may still read: the device orders replays of one graph, but not copies before them
-    for (const auto& [other, replayed] : recording.replays_on)
-      if (other != stream && replayed) runtime::wait(stream, replayed);
   for (size_t i = 0; i < functors.size(); ++i) {
     runtime::copy(recording.steps[i].device, functors[i].get(), recording.steps[i].bytes, stream);
     use_pinned(functors[i].get(), index_, stream);

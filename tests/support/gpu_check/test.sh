@@ -8,6 +8,10 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/tree/scripts" "$work/tree/bench/peers" "$work/path" "$work/build/bin" "$work/build/plugin"
 cp "$root/scripts/gpu_check.sh" "$work/tree/scripts/"
 failures=0
+for name in python3 python; do  # no PyTorch, wherever this runs
+  printf '#!/bin/sh\nexit 1\n' >"$work/path/$name"
+  chmod +x "$work/path/$name"
+done
 
 program() {  # program NAME: a script from standard input
   cat >"$work/build/bin/$1"
@@ -35,6 +39,7 @@ echo figures'
 i=0
 while [ $i -lt 100 ]; do i=$((i + 1)); echo "step $i loss 4.$i"; done
 RNN
+  tests hello_cuda 1
   printf '#!/bin/sh\necho Stand-in\n' >"$work/path/nvidia-smi"
   chmod +x "$work/path/nvidia-smi"
 }
@@ -54,7 +59,12 @@ check "the table is kept" 0 '^benchmarks *passed'
 [ "$(grep -c . "$work/results/stand-in.table.txt")" -ge 8 ] || { echo "FAILED: the table was not kept"; failures=$((failures + 1)); }
 check "one step alone" 0 '^golden tests on cuda *passed' --only golden
 check "a step that is not there" 2 "there is no step 'speed'" --only golden,speed
-check "no time left" 0 '^benchmarks *left out' --seconds 3
+check "no time left" 3 '^benchmarks *left out' --seconds 3
+check "no time left is not a missing cuDNN" 3 '^device tests, training *left out' --seconds 3 --only device
+check "no step" 2 'takes steps' --only ,
+tests test_cuda 7 CudaOpTable.forward/relu
+check "one skipped row of the op table" 1 '^op table on the device *FAILED.*CudaOpTable.forward/relu'
+good
 tests test_plugin 0 Plugin.opens
 check "a program that skipped everything" 1 '^CUDA library opened late *FAILED'
 good
@@ -69,10 +79,12 @@ good
 sed -i '2i case "$*" in *distributed*) shift=5 ;; *) shift=4 ;; esac' "$work/build/bin/rnn"
 sed -i 's/loss 4/loss $shift/' "$work/build/bin/rnn"
 check "losses that differ" 1 '^rnn on the device *FAILED'
+sed -i 's/shift=5/shift=nan/' "$work/build/bin/rnn"
+check "losses that are none" 1 '^rnn on the device *FAILED'
 rm "$work/build/bin/rnn"
 check "a build without rnn" 0 '^rnn on the device *left out'
 good
-printf '#!/bin/sh\nexit 1\n' >"$work/path/nvidia-smi"
+printf '#!/bin/sh\necho No devices were found\nexit 6\n' >"$work/path/nvidia-smi"
 tests test_cuda 1 Recurrent.cudnn_matches_the_own_cell
 check "no device" 0 'no GPU here'
 [ "$failures" -eq 0 ] && echo "gpu_check.sh: all as expected"

@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <exception>
@@ -21,7 +22,7 @@ namespace weft::cuda::simt {
 
 namespace {
 constexpr size_t kStack = 64 << 10, kGuard = 256;
-int64_t launch_count = 0;
+std::atomic<int64_t> launch_count = 0;
 
 enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
 
@@ -214,7 +215,8 @@ std::vector<std::string> never_launched() {
   std::map<std::string, bool> launched;
   for (const Kernel& kernel : kernels()) {
     const std::string type = kernel.type.substr(0, kernel.type.find('<'));
-    if (type.rfind("weft::", 0) == 0) launched[kernel.file + ": " + type] |= kernel.launched;
+    const bool local = type.find("(anonymous namespace)") != std::string::npos;
+    if (type.rfind("weft::", 0) == 0) launched[local ? kernel.file + ": " + type : type] |= kernel.launched;
   }
   std::vector<std::string> never;
   for (const auto& [name, was] : launched)

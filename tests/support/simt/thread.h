@@ -51,7 +51,7 @@ struct Kernel {
 };
 /// Notes one, before main. The entry lives as long as the program.
 Kernel& know(const std::type_info& body, const char* file);
-/// Bodies of weft's own of which no form was ever launched: their files and types without template arguments.
+/// Bodies of weft's own of which no form ever ran: their types without template arguments, and the files of those in unnamed namespaces.
 std::vector<std::string> never_launched();
 
 struct Block;
@@ -136,8 +136,10 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
   static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
-  inner::kernel<Body>.launched = true;
-  const auto run = [=] { simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function); };
+  const auto run = [=] {
+    simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function);
+    if (grid.blocks > 0 && grid.rows > 0) inner::kernel<Body>.launched = true;
+  };
   if (const auto recording = simt::recording_of(stream)) simt::record(*recording, stream, run);
   else if (simt::deferring()) simt::issue(simt::current_device(), stream, run);
   else run();
