@@ -19,6 +19,8 @@ const char* rnn_name(RnnMode mode) {
 
 namespace {
 
+using formula::optional_view;
+
 void expect(const char* name, const char* what, const Tensor& x, const Shape& sizes, const Tensor& like) {
   if (!x.defined()) throw ValueError(str(name, ": ", what, " is undefined"));
   if (!(x.sizes() == sizes)) throw ShapeError(str(name, ": ", what, " must be ", sizes, ", is ", x.sizes()));
@@ -30,7 +32,8 @@ void expect(const char* name, const char* what, const Tensor& x, const Shape& si
 using RnnArgs = std::vector<Tensor>;
 
 RnnInputs input_views(const RnnArgs& a) {
-  return {formula::optional_view(a[0]), formula::optional_view(a[1]), formula::optional_view(a[2]), formula::optional_view(a[3]), formula::optional_view(a[4]), formula::optional_view(a[5]), formula::optional_view(a[6])};
+  return {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), optional_view(a[3]), optional_view(a[4]), optional_view(a[5]),
+          optional_view(a[6])};
 }
 
 Tensor steps_cell(RnnMode mode, const RnnArgs& a, const Tensor& x, Tensor& h, Tensor& c) {
@@ -87,7 +90,7 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
     return d[static_cast<size_t>(i)].view_of();
   };
   const RnnGrads grads{want(0), want(1), want(2), want(3), want(4), want(5), want(6)};
-  launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs, formula::optional_view(g[0]), formula::optional_view(g[1]), formula::optional_view(g[2]), grads);
+  launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs, optional_view(g[0]), optional_view(g[1]), optional_view(g[2]), grads);
   return d;
 }
 
@@ -117,7 +120,7 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
   const Tensor reserve = wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();
   if (n != 0)
     device.rnn_forward(launch::context(), layer, input_views(a),
-                       {formula::optional_view(outputs[0]), formula::optional_view(outputs[1]), formula::optional_view(outputs[2]), formula::optional_view(reserve)});
+                       {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]), optional_view(reserve)});
   if (!wanted) return {outputs[0], outputs[1], outputs[2]};
   SavedArgs saved{Saved(x), Saved(h0), lstm ? Saved(c0) : Saved(), Saved(w_ih), Saved(w_hh), Saved(b_ih), Saved(b_hh)};
   record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), {x, h0, c0, w_ih, w_hh, b_ih, b_hh},
@@ -130,7 +133,7 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
                                                {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
            }
            const Tensor yt = y.get(), ht = hn.get(), ct = two ? cn.get() : Tensor();
-           return fused_backward(layer, in, {formula::optional_view(yt), formula::optional_view(ht), formula::optional_view(ct), formula::optional_view(reserve)}, gs, needs);
+           return fused_backward(layer, in, {optional_view(yt), optional_view(ht), optional_view(ct), optional_view(reserve)}, gs, needs);
          });
   return {outputs[0], outputs[1], outputs[2]};
 }

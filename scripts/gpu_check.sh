@@ -227,7 +227,9 @@ if wanted programs; then
 fi
 if wanted bench; then
   peers=()
-  if [ -n "$python" ] && [ "$(left)" -ge 60 ]; then
+  if [ -n "$python" ] && [ "$(left)" -lt 60 ]; then
+    leave_out "PyTorch's figures"
+  elif [ -n "$python" ]; then
     printf '\n=== PyTorch on the same device ===\n'
     start=$SECONDS limit=$(($(left) / 2))
     [ "$limit" -lt 500 ] || limit=500

@@ -6,11 +6,13 @@
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 
+#include "cuda/shared/language_model.h"
 #include "support/golden.h"
 
 namespace weft {
 namespace {
 
+using test::LanguageModel;
 using testing::Golden;
 
 struct CudaTraining : ::testing::Test {
@@ -22,26 +24,6 @@ struct CudaTraining : ::testing::Test {
     }
   }
   const Device gpu{DeviceType::kCuda};
-};
-
-/// The word language model of the examples.
-struct LanguageModel : nn::Module {
-  nn::Embedding encoder;
-  nn::LSTM rnn;
-  nn::Linear decoder;
-  double p;
-  LanguageModel(int64_t vocabulary, int64_t size, double dropout)
-      : encoder(vocabulary, size), rnn(size, size, {.num_layers = 2}), decoder(size, vocabulary), p(dropout) {
-    add("encoder", encoder), add("rnn", rnn), add("decoder", decoder);
-  }
-  struct Output {
-    Tensor loss, h, c;
-  };
-  Output forward(const Tensor& ids, const Tensor& target, const Tensor& h, const Tensor& c) {
-    const nn::RnnOutput out = rnn.forward(dropout(encoder.forward(ids), p, true, &generator()), h, c);
-    const Tensor logits = decoder.forward(dropout(out.y, p, true, &generator()).reshape({-1, out.y.size(2)}));
-    return {cross_entropy(logits, target.reshape({-1})), out.h.detach(), out.c.detach()};
-  }
 };
 
 TEST_F(CudaTraining, five_windows_of_the_language_model_match_pytorch) {
@@ -73,10 +55,7 @@ std::vector<double> course(Device device, int steps) {
   constexpr int64_t kVocabulary = 500, kSize = 64, kBatch = 20, kWindow = 35;
   Generator numbers(17);
   LanguageModel model(kVocabulary, kSize, 0.2);
-  {
-    NoGrad quiet;
-    for (Tensor& p : model.parameters()) p.copy_((rand(p.sizes(), {}, &numbers) - 0.5) * 0.2);
-  }
+  model.draw(numbers, 0.1);
   model.to(device);
   model.seed(5);
   const std::vector<Tensor> parameters = model.parameters();

@@ -51,13 +51,13 @@ struct Output {
 
 using Variables = std::map<std::string, std::string>;
 
-/// A program beside the test: words are parted by spaces, both its streams are read, `variables` are added to its environment. It is killed after
-/// 90 s, and when the test lets it go.
+/// A program beside the test, or one named by its whole path: words are parted by spaces, both its streams are read, `variables` are added to its
+/// environment. It is killed after 90 s, and when the test lets it go.
 class Process {
  public:
   explicit Process(const std::string& command, const Variables& variables = {}) {
     std::vector<std::string> words;
-    std::istringstream parts(std::string(WEFT_PROGRAM_DIR) + "/" + command);
+    std::istringstream parts(command.front() == '/' ? command : std::string(WEFT_PROGRAM_DIR) + "/" + command);
     for (std::string word; parts >> word;) words.push_back(word);
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());

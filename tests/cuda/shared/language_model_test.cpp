@@ -9,6 +9,7 @@
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "cuda/shared/device_test.h"
+#include "cuda/shared/language_model.h"
 
 namespace weft::test {
 namespace {
@@ -17,33 +18,14 @@ using std::vector;
 
 constexpr int64_t kVocabulary = 37, kSize = 12, kBatch = 4, kWindow = 5, kWindows = 8;
 
-struct WordModel : nn::Module {
-  nn::Embedding encoder{kVocabulary, kSize};
-  nn::LSTM rnn;
-  nn::Linear decoder{kSize, kVocabulary};
-  nn::Dropout drop;
-  Tensor h, c;
-  WordModel(double p, Device device) : rnn(kSize, kSize, {.num_layers = 2, .dropout = p}), drop(p) {
-    add("encoder", encoder), add("rnn", rnn), add("decoder", decoder), add("drop", drop);
-    Generator numbers(7);
-    {
-      NoGrad quiet;
-      for (Tensor& t : parameters()) t.copy_((rand(t.sizes(), {}, &numbers) - 0.5) * 0.6);
-    }
-    to(device);
-    seed(5);
-    h = zeros({2, kBatch, kSize}, {.device = device}), c = zeros({2, kBatch, kSize}, {.device = device});
-  }
-  Tensor loss(const Tensor& ids, const Tensor& target) {
-    const nn::RnnOutput out = rnn.forward(drop.forward(encoder.forward(ids)), h.clone(), c.clone());
-    h.copy_(out.h.detach()), c.copy_(out.c.detach());
-    return cross_entropy(decoder.forward(drop.forward(out.y).reshape({-1, kSize})), target.reshape({-1}));
-  }
-};
-
 /// Losses of eight windows of a text that can be learnt, and the embedding after them.
 template <class Optimizer, class Options> vector<float> course(Device device, bool recorded, double p, const Options& options) {
-  WordModel model(p, device);
+  Generator numbers(7);
+  LanguageModel model(kVocabulary, kSize, p, p);
+  model.draw(numbers, 0.3);
+  model.to(device);
+  model.seed(5);
+  Tensor h = zeros({2, kBatch, kSize}, {.device = device}), c = h.clone();
   Optimizer optimizer(model.parameters(), options);
   vector<int64_t> words;
   for (int64_t i = 0; i < (kWindow * kWindows + 1) * kBatch; ++i) words.push_back((i / kBatch * 5 + i % kBatch + (i * i) % 3) % kVocabulary);
@@ -51,7 +33,9 @@ template <class Optimizer, class Options> vector<float> course(Device device, bo
   Tensor ids = text.narrow(0, 0, kWindow).clone(), target = text.narrow(0, 1, kWindow).clone(), loss;
   const auto step = [&] {
     optimizer.zero_grad();
-    loss = model.loss(ids, target);
+    const auto out = model.forward(ids, target, h.clone(), c.clone());
+    h.copy_(out.h), c.copy_(out.c);
+    loss = out.loss;
     loss.backward();
     optim::clip_grad_norm_async(model.parameters(), 0.5);
     optimizer.step();
