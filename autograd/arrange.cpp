@@ -19,12 +19,14 @@ Tensor to(In x, DType dtype) {
   if (x->dtype() == dtype) return x;
   Tensor y = launch::cast(x, dtype);
   if (!is_floating(dtype)) return y;
-  return record("to", y, {x}, [from = x->dtype()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
+  return record("to", y, {x},
+                [from = x->dtype()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
 }
 
 Tensor to(In x, Device device, bool non_blocking) {
   if (x->device() == device) return x;
-  return record("to", launch::to_device(x, device, non_blocking), {x}, [from = x->device()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
+  return record("to", launch::to_device(x, device, non_blocking), {x},
+                [from = x->device()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
 }
 
 Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
@@ -45,7 +47,8 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     lengths.push_back(x.sizes()[d]);
   }
   Tensor y = empty(sizes, {.dtype = dtype, .device = first.device()});
-  Accelerator* const device = y.device().is_cpu() ? nullptr : open_accelerator(y.device().index);  // it takes all parts at once
+  Accelerator* const device =
+      y.device().is_cpu() ? nullptr : open_accelerator(y.device().index);  // it takes all parts at once
   std::vector<Tensor> sources;
   std::vector<View> from, to;
   int64_t start = 0;
@@ -57,15 +60,16 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
     start += x->sizes()[d];
   }
   if (device) device->copy_each(launch::context(), from, to);
-  return record("cat", y, std::span<const Tensor>(xs), [d, lengths](const Tensor& g, Needs needs) -> GradList {
-    GradList parts(lengths.size());
-    int64_t at = 0;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      if (needs[static_cast<int>(i)]) parts[i] = narrow(g, d, at, lengths[i]);
-      at += lengths[i];
-    }
-    return parts;
-  });
+  return record("cat", y, std::span<const Tensor>(xs),
+                [d, lengths](const Tensor& g, Needs needs) -> GradList {
+                  GradList parts(lengths.size());
+                  int64_t at = 0;
+                  for (size_t i = 0; i < lengths.size(); ++i) {
+                    if (needs[static_cast<int>(i)]) parts[i] = narrow(g, d, at, lengths[i]);
+                    at += lengths[i];
+                  }
+                  return parts;
+                });
 }
 
 Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
@@ -73,7 +77,8 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
   const int d = wrap_dim("stack", dim, xs[0].dim() + 1);
   std::vector<Tensor> parts;
   for (const Tensor& x : xs) {
-    if (!(x.sizes() == xs[0].sizes())) throw ShapeError(str("stack: sizes differ: ", xs[0].sizes(), " and ", x.sizes()));
+    if (!(x.sizes() == xs[0].sizes()))
+      throw ShapeError(str("stack: sizes differ: ", xs[0].sizes(), " and ", x.sizes()));
     parts.push_back(unsqueeze(x, d));
   }
   return cat(parts, d);
@@ -82,7 +87,8 @@ Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
 Tensor repeat(In x, const Shape& times) {
   const int lead = times.size() - x->dim();
   if (lead < 0) throw ShapeError(str("repeat: ", times, " names fewer dims than ", x->sizes(), " has"));
-  if (2 * times.size() > kMaxDims) throw ShapeError(str("repeat: at most ", kMaxDims / 2, " dims, got ", times));
+  if (2 * times.size() > kMaxDims)
+    throw ShapeError(str("repeat: at most ", kMaxDims / 2, " dims, got ", times));
   Shape split, wide, out;  // each dim as (times, size)
   for (int d = 0; d < times.size(); ++d) {
     if (times[d] < 0) throw ShapeError(str("repeat: ", times, " must not be negative"));
@@ -98,7 +104,8 @@ Tensor repeat(In x, const Shape& times) {
 
 namespace {
 
-Tensor index_range(int64_t n, int64_t start, int64_t step, Device device) {  // start, start + step, .. modulo n
+Tensor index_range(int64_t n, int64_t start, int64_t step,
+                   Device device) {  // start, start + step, .. modulo n
   Tensor at = empty({n}, {.dtype = kInt64, .device = device});
   if (n == 0) return at;
   launch::backend_of(at).arange(launch::context(), start, step, at.view_of());
@@ -129,7 +136,9 @@ Tensor triangle(const char* name, bool upper, In x, int64_t k) {
   if (x->dim() < 2) throw ShapeError(str(name, ": takes at least two dims, got ", x->sizes()));
   Tensor y = empty(x->sizes(), {.dtype = x->dtype(), .device = x->device()});
   if (y.numel() != 0) launch::backend_of(x).triangle(launch::context(), upper, k, x->view_of(), y.view_of());
-  return record(name, y, {x}, [name, upper, k](const Tensor& g, Needs) -> GradList { return {triangle(name, upper, g, k)}; });
+  return record(name, y, {x}, [name, upper, k](const Tensor& g, Needs) -> GradList {
+    return {triangle(name, upper, g, k)};
+  });
 }
 
 }  // namespace
@@ -138,12 +147,14 @@ Tensor tril(In x, int64_t k) { return triangle("tril", false, x.get(), k); }
 Tensor triu(In x, int64_t k) { return triangle("triu", true, x.get(), k); }
 
 Tensor pad(In x, const Shape& pads, Scalar value) {
-  if (pads.size() % 2 != 0 || pads.size() / 2 > x->dim()) throw ShapeError(str("pad: pads ", pads, " do not fit ", x->sizes()));
+  if (pads.size() % 2 != 0 || pads.size() / 2 > x->dim())
+    throw ShapeError(str("pad: pads ", pads, " do not fit ", x->sizes()));
   launch::check_scalar("pad", x->dtype(), value);
   Shape sizes = x->sizes(), starts(x->dim(), 0);
   for (int i = 0; i < pads.size() / 2; ++i) {
     const int d = x->dim() - 1 - i;
-    if (pads[2 * i] < 0 || pads[2 * i + 1] < 0) throw ShapeError(str("pad: pads ", pads, " must not be negative"));
+    if (pads[2 * i] < 0 || pads[2 * i + 1] < 0)
+      throw ShapeError(str("pad: pads ", pads, " must not be negative"));
     starts[d] = pads[2 * i];
     sizes[d] += pads[2 * i] + pads[2 * i + 1];
   }

@@ -31,7 +31,9 @@ Tensor cast_recorded(const Tensor& x, DType dtype) {
   if (backend(x.device()).recording({})) return to(x, dtype);  // a replay casts what the parameter is then
   auto& made = casts().made;
   const auto found = made.find(&x.body());
-  if (found != made.end() && found->second.version == x.version() && found->second.dtype == dtype && found->second.storage.get() == x.body().storage.get()) return found->second.cast;
+  if (found != made.end() && found->second.version == x.version() && found->second.dtype == dtype &&
+      found->second.storage.get() == x.body().storage.get())
+    return found->second.cast;
   const Tensor cast = to(x, dtype);
   made.insert_or_assign(&x.body(), CastOf{x, cast, x.body().storage, x.version(), dtype});
   return cast;

@@ -7,20 +7,28 @@ namespace weft {
 namespace {
 
 /// Checks the seeds of `roots` and fills the absent ones in with ones.
-std::vector<Tensor> seeds(const char* what, std::span<const Tensor> roots, std::span<const Tensor> gradients) {
+std::vector<Tensor> seeds(const char* what, std::span<const Tensor> roots,
+                          std::span<const Tensor> gradients) {
   if (roots.empty()) throw AutogradError(str(what, ": no tensors given"));
   if (!gradients.empty() && gradients.size() != roots.size())
-    throw AutogradError(str(what, ": ", static_cast<int64_t>(gradients.size()), " gradients for ", static_cast<int64_t>(roots.size()), " tensors"));
+    throw AutogradError(str(what, ": ", static_cast<int64_t>(gradients.size()), " gradients for ",
+                            static_cast<int64_t>(roots.size()), " tensors"));
   std::vector<Tensor> out;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Tensor& y = roots[i];
-    if (!y.requires_grad()) throw AutogradError(str(what, ": tensor ", static_cast<int64_t>(i), " of sizes ", y.sizes(), " does not require grad"));
+    if (!y.requires_grad())
+      throw AutogradError(
+          str(what, ": tensor ", static_cast<int64_t>(i), " of sizes ", y.sizes(), " does not require grad"));
     if (i < gradients.size() && gradients[i].defined()) {
       const Tensor& g = gradients[i];
-      if (g.sizes() != y.sizes()) throw ShapeError(str(what, ": a gradient of sizes ", g.sizes(), " for a tensor of sizes ", y.sizes()));
+      if (g.sizes() != y.sizes())
+        throw ShapeError(
+            str(what, ": a gradient of sizes ", g.sizes(), " for a tensor of sizes ", y.sizes()));
       out.push_back(g);
     } else {
-      if (y.numel() != 1) throw AutogradError(str(what, ": a tensor of sizes ", y.sizes(), " needs an explicit gradient; only one element has ones by default"));
+      if (y.numel() != 1)
+        throw AutogradError(str(what, ": a tensor of sizes ", y.sizes(),
+                                " needs an explicit gradient; only one element has ones by default"));
       out.push_back(ones_like(y));
     }
   }
@@ -37,21 +45,27 @@ void run(Pass& pass, std::span<const Tensor> roots, std::vector<Tensor> given) {
 
 }  // namespace
 
-void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph, bool create_graph) {
+void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph,
+              bool create_graph) {
   std::vector<Tensor> given = seeds("backward", roots, gradients);
   Pass pass({.retain_graph = retain_graph, .create_graph = create_graph, .sink = nullptr, .shared = false});
   run(pass, roots, std::move(given));
 }
 
-std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs, const std::vector<Tensor>& grad_outputs,
-                         const GradOptions& options) {
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& grad_outputs, const GradOptions& options) {
   std::vector<Tensor> given = seeds("grad", outputs, grad_outputs);
   std::vector<Edge> wanted;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].requires_grad()) throw AutogradError(str("grad: input ", static_cast<int64_t>(i), " of sizes ", inputs[i].sizes(), " does not require grad"));
+    if (!inputs[i].requires_grad())
+      throw AutogradError(str("grad: input ", static_cast<int64_t>(i), " of sizes ", inputs[i].sizes(),
+                              " does not require grad"));
     wanted.push_back(gradient_edge(inputs[i]));
   }
-  Pass pass({.retain_graph = options.retain_graph, .create_graph = options.create_graph, .sink = nullptr, .shared = false});
+  Pass pass({.retain_graph = options.retain_graph,
+             .create_graph = options.create_graph,
+             .sink = nullptr,
+             .shared = false});
   pass.capture(wanted);
   run(pass, outputs, std::move(given));
   std::vector<Tensor> out = pass.captured();
@@ -61,7 +75,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
       continue;
     }
     if (!options.allow_unused)
-      throw AutogradError(str("grad: input ", static_cast<int64_t>(i), " of sizes ", inputs[i].sizes(), " was not reached from the outputs; pass allow_unused = true"));
+      throw AutogradError(str("grad: input ", static_cast<int64_t>(i), " of sizes ", inputs[i].sizes(),
+                              " was not reached from the outputs; pass allow_unused = true"));
   }
   return out;
 }

@@ -9,18 +9,17 @@
 
 namespace weft {
 
-template <class Signature>
-class Callback;
+template <class Signature> class Callback;
 
 /// Copies share one callable. Thread safety: as the callable's.
-template <class R, class... Args>
-class Callback<R(Args...)> {
+template <class R, class... Args> class Callback<R(Args...)> {
  public:
   Callback() = default;
   Callback(std::nullptr_t) {}
   template <class F>
-    requires(!std::is_same_v<std::decay_t<F>, Callback> && std::is_invocable_r_v<R, std::decay_t<F>&, Args...>)
-  Callback(F&& f) : held_(Ref<Base>::adopt(new Held<std::decay_t<F>>(std::forward<F>(f)))) {}
+  requires(!std::is_same_v<std::decay_t<F>, Callback> && std::is_invocable_r_v<R, std::decay_t<F>&, Args...>)
+      Callback(F&& f)
+      : held_(Ref<Base>::adopt(new Held<std::decay_t<F>>(std::forward<F>(f)))) {}
 
   explicit operator bool() const { return static_cast<bool>(held_); }
   R operator()(Args... args) const { return held_->call(std::forward<Args>(args)...); }
@@ -31,8 +30,7 @@ class Callback<R(Args...)> {
     virtual R call(Args... args) = 0;
     static void destroy(Base* b) { delete b; }
   };
-  template <class F>
-  struct Held final : Base {
+  template <class F> struct Held final : Base {
     explicit Held(F&& f) : callable(std::move(f)) {}
     explicit Held(const F& f) : callable(f) {}
     R call(Args... args) override { return callable(std::forward<Args>(args)...); }

@@ -22,7 +22,8 @@ class Rewind {
 /// Keeps the gradients of our own leaves, passes the rest on.
 class InputSink final : public GradSink {
  public:
-  InputSink(const std::vector<Tensor>& leaves, GradSink& rest) : leaves_(leaves), rest_(rest), grads(leaves.size()) {}
+  InputSink(const std::vector<Tensor>& leaves, GradSink& rest)
+      : leaves_(leaves), rest_(rest), grads(leaves.size()) {}
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override {
     for (size_t i = 0; i < leaves_.size(); ++i)
       if (leaves_[i].defined() && leaves_[i].is_same(leaf)) {
@@ -43,7 +44,11 @@ class InputSink final : public GradSink {
 class CheckpointNode final : public Node {
  public:
   CheckpointNode(TensorFunction f, const std::vector<Tensor>& inputs, Generator* generator)
-      : Node("checkpoint"), f_(std::move(f)), default_(default_generator()), generator_(generator), given_(generator ? *generator : Generator()) {
+      : Node("checkpoint"),
+        f_(std::move(f)),
+        default_(default_generator()),
+        generator_(generator),
+        given_(generator ? *generator : Generator()) {
     for (const Tensor& x : inputs) {
       saved_.emplace_back(x);
       wants_.push_back(x.defined() && x.requires_grad());
@@ -52,7 +57,10 @@ class CheckpointNode final : public Node {
 
   GradList apply(GradList grads, Pass& pass) override {
     if (released_) detail::throw_released(name());
-    if (pass.options().create_graph) throw AutogradError("checkpoint: backward under create_graph is not possible through a checkpoint; compute this part without it");
+    if (pass.options().create_graph)
+      throw AutogradError(
+          "checkpoint: backward under create_graph is not possible through a checkpoint; compute this part "
+          "without it");
     std::vector<Tensor> inputs, outputs;
     for (size_t i = 0; i < saved_.size(); ++i) {
       Tensor x = saved_[i].get();
@@ -100,7 +108,8 @@ class CheckpointNode final : public Node {
 
 }  // namespace
 
-std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor>& inputs, Generator* generator) {
+std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                               Generator* generator) {
   if (!f) throw ValueError("checkpoint: no function");
   if (!grad_enabled()) return f(inputs);
   Ref<Node> node = Ref<Node>::adopt(new CheckpointNode(f, inputs, generator));
@@ -110,7 +119,8 @@ std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor
   {
     NoGrad off;
     outputs = f(inputs);
-    for (Tensor& y : outputs)  // an output that is an input or a view of one must not receive a second history
+    for (Tensor& y :
+         outputs)  // an output that is an input or a view of one must not receive a second history
       for (const Tensor& x : inputs)
         if (y.defined() && x.defined() && y.shares_storage(x)) {
           y = y.clone();

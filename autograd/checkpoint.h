@@ -11,6 +11,7 @@ namespace weft {
 /// f(inputs), with the tape of f rebuilt inside backward. Random draws repeat: the default generator, and `generator` when given, are set to
 /// where they stood, and back. Parameters that f reaches by itself receive their gradients through the pass's sink; grad() with respect to
 /// them sees nothing, pass them as inputs for that. Throws: what f throws; AutogradError in backward under create_graph.
-WEFT_API std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor>& inputs, Generator* generator = nullptr);
+WEFT_API std::vector<Tensor> checkpoint(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                        Generator* generator = nullptr);
 
 }  // namespace weft

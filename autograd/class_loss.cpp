@@ -4,7 +4,8 @@
 namespace weft {
 namespace formula {
 
-void check_class_options(const char* name, int64_t classes, const Tensor& x, const CrossEntropyOptions& options) {
+void check_class_options(const char* name, int64_t classes, const Tensor& x,
+                         const CrossEntropyOptions& options) {
   if (options.weight.defined()) {
     if (!(options.weight.sizes() == Shape{classes}))
       throw ShapeError(str(name, ": weight must be [", classes, "], is ", options.weight.sizes()));
@@ -14,7 +15,8 @@ void check_class_options(const char* name, int64_t classes, const Tensor& x, con
     throw ValueError(str(name, ": label_smoothing must be in [0, 1], is ", options.label_smoothing));
 }
 
-ClassRows class_rows(const char* name, const Tensor& x, const Tensor& target, const CrossEntropyOptions& options) {
+ClassRows class_rows(const char* name, const Tensor& x, const Tensor& target,
+                     const CrossEntropyOptions& options) {
   launch::check_floating(name, x);
   launch::check_index(name, target);
   launch::check_devices(name, x, target);
@@ -65,7 +67,8 @@ Tensor composed_class_loss(const Tensor& logp, const Tensor& target, const Cross
   return masked_fill(hit, ignored, 0);
 }
 
-Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& sizes, const CrossEntropyOptions& options) {
+Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& sizes,
+                   const CrossEntropyOptions& options) {
   if (options.reduction == Reduction::kNone) return reshape(losses, sizes);
   const Tensor total = sum(losses);
   return options.reduction == Reduction::kSum ? total : total / loss_divisor(target, options, losses.dtype());
@@ -74,9 +77,13 @@ Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& size
 }  // namespace formula
 
 Tensor nll_loss(Wide x, In target, const CrossEntropyOptions& options) {
-  if (options.label_smoothing != 0) throw ValueError(str("nll_loss: label_smoothing belongs to cross_entropy, is ", options.label_smoothing));
+  if (options.label_smoothing != 0)
+    throw ValueError(str("nll_loss: label_smoothing belongs to cross_entropy, is ", options.label_smoothing));
   const formula::ClassRows r = formula::class_rows("nll_loss", x, target, options);
-  return launch::named("nll_loss", [&] { return formula::reduce_rows(formula::composed_class_loss(r.x, r.target, options), r.target, r.sizes, options); });
+  return launch::named("nll_loss", [&] {
+    return formula::reduce_rows(formula::composed_class_loss(r.x, r.target, options), r.target, r.sizes,
+                                options);
+  });
 }
 
 }  // namespace weft

@@ -11,14 +11,18 @@ struct ClassRows {
   Shape sizes;
 };
 /// Checks x against target and options. Throws: ShapeError, DTypeError, DeviceError, ValueError, each naming `name`.
-ClassRows class_rows(const char* name, const Tensor& x, const Tensor& target, const CrossEntropyOptions& options);
+ClassRows class_rows(const char* name, const Tensor& x, const Tensor& target,
+                     const CrossEntropyOptions& options);
 /// Checks the class weights and label_smoothing for a loss over `classes` classes of x's device.
-void check_class_options(const char* name, int64_t classes, const Tensor& x, const CrossEntropyOptions& options);
+void check_class_options(const char* name, int64_t classes, const Tensor& x,
+                         const CrossEntropyOptions& options);
 /// What a mean divides by: the number of targets that are not ignored, or the sum of their weights. A zero-dim tensor of dtype `t`.
 Tensor loss_divisor(const Tensor& target, const CrossEntropyOptions& options, DType t);
 /// The loss of one row each, [R], made of plain ops: the composed form of the fused losses.
-Tensor composed_class_loss(const Tensor& log_probabilities, const Tensor& target, const CrossEntropyOptions& options);
+Tensor composed_class_loss(const Tensor& log_probabilities, const Tensor& target,
+                           const CrossEntropyOptions& options);
 /// Applies options.reduction to the losses of the rows.
-Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& sizes, const CrossEntropyOptions& options);
+Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& sizes,
+                   const CrossEntropyOptions& options);
 
 }  // namespace weft::formula

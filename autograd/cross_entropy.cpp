@@ -13,18 +13,23 @@ using launch::context;
 namespace {
 
 // The gradient of each row's loss from the gradient of the result: [R], stride 0 where it is one number for all.
-View row_gradient(const Tensor& g, int64_t rows) { return {g.raw(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}}; }
+View row_gradient(const Tensor& g, int64_t rows) {
+  return {g.raw(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}};
+}
 
 // g over the divisor of a mean, contiguous, in the loss's dtype.
 Tensor scaled_gradient(const Tensor& g, const Tensor& divisor, DType t) {
-  const Tensor scaled = divisor.defined() ? launch::binary(Binary::kDiv, launch::cast(g, t), divisor) : launch::cast(g, t);
+  const Tensor scaled =
+      divisor.defined() ? launch::binary(Binary::kDiv, launch::cast(g, t), divisor) : launch::cast(g, t);
   return launch::contiguous(scaled);
 }
 
 // [R] losses reduced, without recording.
-Tensor reduce_plain(const Tensor& losses, const Tensor& divisor, const ClassRows& r, const CrossEntropyOptions& options) {
+Tensor reduce_plain(const Tensor& losses, const Tensor& divisor, const ClassRows& r,
+                    const CrossEntropyOptions& options) {
   if (options.reduction == Reduction::kNone) return launch::reshaped(losses, r.sizes);
-  Tensor y = launch::reduce("cross_entropy", Reduce::kSum, losses, launch::reduced_dims("cross_entropy", losses, {}), false);
+  Tensor y = launch::reduce("cross_entropy", Reduce::kSum, losses,
+                            launch::reduced_dims("cross_entropy", losses, {}), false);
   return divisor.defined() ? launch::binary(Binary::kDiv, y, divisor) : y;
 }
 
@@ -47,27 +52,33 @@ Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options)
   const CrossEntropyOptions o = plain_options(options, t);
   const Tensor x = launch::contiguous(r.x);
   const int64_t rows = x.sizes()[0];
-  Tensor losses = empty({rows}, {.dtype = t, .device = x.device()}), lse = empty({rows}, {.dtype = t, .device = x.device()});
+  Tensor losses = empty({rows}, {.dtype = t, .device = x.device()}),
+         lse = empty({rows}, {.dtype = t, .device = x.device()});
   if (rows != 0)
-    launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(), formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
+    launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(),
+                                        formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
                                         losses.view_of(), lse.view_of());
   const Tensor divisor = divisor_of(r, o, t);
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record("cross_entropy", y, {r.x},
-                [x = Saved(r.x), target = Saved(r.target), lse, divisor, o, sizes = r.sizes](const Tensor& g, Needs needs) -> GradList {
+                [x = Saved(r.x), target = Saved(r.target), lse, divisor, o, sizes = r.sizes](
+                    const Tensor& g, Needs needs) -> GradList {
                   const Tensor v = x.get(), ids = target.get();
                   if (grad_enabled()) {
                     return formula::composed_backward(
                         [&](const std::vector<Tensor>& in) {
-                          return std::vector<Tensor>{formula::reduce_rows(formula::composed_class_loss(log_softmax(in[0], 1), ids, o), ids, sizes, o)};
+                          return std::vector<Tensor>{formula::reduce_rows(
+                              formula::composed_class_loss(log_softmax(in[0], 1), ids, o), ids, sizes, o)};
                         },
                         {v}, {g}, needs);
                   }
                   const Tensor xc = launch::contiguous(v), gr = scaled_gradient(g, divisor, v.dtype());
                   Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
                   if (dx.numel() != 0)
-                    launch::backend_of(v).cross_entropy_backward(context(), xc.view_of(), lse.view_of(), ids.view_of(), formula::optional_view(o.weight),
-                                                                 o.ignore_index, o.label_smoothing, row_gradient(gr, v.sizes()[0]), dx.view_of());
+                    launch::backend_of(v).cross_entropy_backward(
+                        context(), xc.view_of(), lse.view_of(), ids.view_of(),
+                        formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
+                        row_gradient(gr, v.sizes()[0]), dx.view_of());
                   return {dx};
                 });
 }
@@ -78,7 +89,8 @@ namespace {
 // many to be busy; and never so few that the products starve.
 int64_t block_rows(int64_t rows, int64_t classes, const Device& device) {
   const int64_t logits = int64_t{1} << (device.is_cpu() ? 21 : 26);
-  return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32), std::max<int64_t>(rows, 1));
+  return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32),
+                             std::max<int64_t>(rows, 1));
 }
 
 View rows_of(const Tensor& x, int64_t start, int64_t count) {
@@ -107,26 +119,33 @@ struct LinearLoss {
   Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
 
   void logits(int64_t start, int64_t n, const Tensor& out) const {
-    launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0, formula::optional_view(b), rows_of(out, 0, n));
+    launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0,
+                                 formula::optional_view(b), rows_of(out, 0, n));
   }
 
-  void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses, const Tensor& lse) const {
+  void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses,
+                 const Tensor& lse) const {
     logits(start, n, space);
-    launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
-                                        o.label_smoothing, rows_of(losses, start, n), rows_of(lse, start, n));
+    launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n),
+                                        formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
+                                        rows_of(losses, start, n), rows_of(lse, start, n));
   }
 
   // Adds the part of one block of rows, whose logits lie in `space`, to the gradients. Undefined ones are not wanted; db comes in as zeros.
-  void gradients_of(const Tensor& space, const Tensor& dspace, int64_t start, int64_t n, const Tensor& lse, const Tensor& g, const LinearGrads& d) const {
+  void gradients_of(const Tensor& space, const Tensor& dspace, int64_t start, int64_t n, const Tensor& lse,
+                    const Tensor& g, const LinearGrads& d) const {
     Backend& device = launch::backend_of(x);
     View rows = row_gradient(g, this->rows());
     rows.data = static_cast<char*>(rows.data) + start * rows.strides[0] * size_of(rows.dtype);
     rows.sizes[0] = n;
     const View dl = rows_of(dspace, 0, n);
-    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n), rows_of(target, start, n), formula::optional_view(o.weight),
-                                  o.ignore_index, o.label_smoothing, rows, dl);
+    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(lse, start, n),
+                                  rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
+                                  o.label_smoothing, rows, dl);
     if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
-    if (d.w.defined()) device.matmul(context(), 1, transposed_view(dl), rows_of(x, start, n), start == 0 ? 0 : 1, {}, d.w.view_of());
+    if (d.w.defined())
+      device.matmul(context(), 1, transposed_view(dl), rows_of(x, start, n), start == 0 ? 0 : 1, {},
+                    d.w.view_of());
     if (d.b.defined()) {
       const Tensor part = empty({classes()}, {.dtype = x.dtype(), .device = x.device()});
       device.reduce(context(), Reduce::kSum, dl, {part.raw(), part.dtype(), {1, classes()}, {classes(), 1}});
@@ -136,19 +155,20 @@ struct LinearLoss {
 
   LinearGrads empty_gradients(bool dx, bool dw, bool db) const {
     const TensorOptions like{.dtype = x.dtype(), .device = x.device()};
-    LinearGrads d{dx ? empty(x.sizes(), like) : Tensor(), dw ? empty(w.sizes(), like) : Tensor(), db && b.defined() ? zeros(b.sizes(), like) : Tensor()};
+    LinearGrads d{dx ? empty(x.sizes(), like) : Tensor(), dw ? empty(w.sizes(), like) : Tensor(),
+                  db && b.defined() ? zeros(b.sizes(), like) : Tensor()};
     if (rows() == 0 && d.w.defined()) launch::fill_into(d.w, 0);
     return d;
   }
 
-  template <class F>
-  void each_block(F&& f) const {
+  template <class F> void each_block(F&& f) const {
     for (int64_t start = 0; start < rows(); start += block()) f(start, std::min(block(), rows() - start));
   }
 };
 
 // Both directions at once: the gradients of a loss whose own gradient is 1, while each block of logits is at hand.
-LinearGrads forward_with_gradients(const LinearLoss& l, const Tensor& losses, const Tensor& lse, const Tensor& unit, bool dx, bool dw, bool db) {
+LinearGrads forward_with_gradients(const LinearLoss& l, const Tensor& losses, const Tensor& lse,
+                                   const Tensor& unit, bool dx, bool dw, bool db) {
   const LinearGrads d = l.empty_gradients(dx, dw, db);
   const Tensor space = l.workspace(), dspace = l.workspace();
   l.each_block([&](int64_t start, int64_t n) {
@@ -176,11 +196,14 @@ bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<
 Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options) {
   constexpr const char* name = "linear_cross_entropy";
   if (x->dim() != 2 || weight->dim() != 2 || x->sizes()[1] != weight->sizes()[1])
-    throw ShapeError(str(name, ": x must be [N, I] and weight [C, I]: x is ", x->sizes(), ", weight is ", weight->sizes()));
+    throw ShapeError(str(name, ": x must be [N, I] and weight [C, I]: x is ", x->sizes(), ", weight is ",
+                         weight->sizes()));
   if (bias->defined() && !(bias->sizes() == Shape{weight->sizes()[0]}))
     throw ShapeError(str(name, ": bias is ", bias->sizes(), ", weight is ", weight->sizes()));
-  if (!(target->sizes() == Shape{x->sizes()[0]})) throw ShapeError(str(name, ": target must be [", x->sizes()[0], "], is ", target->sizes()));
-  if (autograd_state().autocast != kFloat32) return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), options);  // two dtypes
+  if (!(target->sizes() == Shape{x->sizes()[0]}))
+    throw ShapeError(str(name, ": target must be [", x->sizes()[0], "], is ", target->sizes()));
+  if (autograd_state().autocast != kFloat32)
+    return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), options);  // two dtypes
   launch::check_index(name, target);
   launch::check_floating(name, x);
   launch::check_floating(name, weight);
@@ -198,31 +221,37 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
   LinearGrads d;
   const bool ahead = options.reduction != Reduction::kNone && detail::wants_record({x, weight, bias});
   if (ahead) {
-    const Tensor unit = divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
-    d = forward_with_gradients(l, losses, lse, unit, x->requires_grad(), weight->requires_grad(), bias->defined() && bias->requires_grad());
+    const Tensor unit =
+        divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
+    d = forward_with_gradients(l, losses, lse, unit, x->requires_grad(), weight->requires_grad(),
+                               bias->defined() && bias->requires_grad());
   } else {
     const Tensor space = l.workspace();
     l.each_block([&](int64_t start, int64_t n) { l.losses_of(space, start, n, losses, lse); });
   }
   Tensor y = reduce_plain(losses, divisor, r, o);
-  return record(name, y, {x, weight, bias},
-                [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), lse, o, t, d, ahead](const Tensor& g, Needs needs) -> GradList {
-                  if (ahead && !grad_enabled()) {
-                    if (is_one(g)) return {d.x, d.w, d.b};
-                    const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
-                    return {scaled(d.x), scaled(d.w), scaled(d.b)};
-                  }
-                  const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
-                  if (grad_enabled()) {
-                    return formula::composed_backward(
-                        [&](const std::vector<Tensor>& in) { return std::vector<Tensor>{cross_entropy(linear(in[0], in[1], in[2]), ids, o)}; },
-                        {v, m, c}, {g}, needs);
-                  }
-                  const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
-                                         c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
-                  const LinearGrads given = gradients_again(again, lse, launch::contiguous(launch::cast(g, t)), needs);
-                  return {given.x, given.w, given.b};
-                });
+  return record(
+      name, y, {x, weight, bias},
+      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), lse, o, t, d, ahead](
+          const Tensor& g, Needs needs) -> GradList {
+        if (ahead && !grad_enabled()) {
+          if (is_one(g)) return {d.x, d.w, d.b};
+          const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
+          return {scaled(d.x), scaled(d.w), scaled(d.b)};
+        }
+        const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
+        if (grad_enabled()) {
+          return formula::composed_backward(
+              [&](const std::vector<Tensor>& in) {
+                return std::vector<Tensor>{cross_entropy(linear(in[0], in[1], in[2]), ids, o)};
+              },
+              {v, m, c}, {g}, needs);
+        }
+        const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
+                               c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
+        const LinearGrads given = gradients_again(again, lse, launch::contiguous(launch::cast(g, t)), needs);
+        return {given.x, given.w, given.b};
+      });
 }
 
 }  // namespace weft

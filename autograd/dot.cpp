@@ -28,10 +28,12 @@ std::string to_dot(const std::vector<Tensor>& roots) {
     const Node& node = *order[at];
     std::string sizes;
     for (const SlotMeta& meta : node.slots()) sizes += str("\\n", meta.sizes, " ", meta.dtype);
-    boxes += str("  n", static_cast<int64_t>(at), " [shape=", node.is_accumulate() ? "ellipse" : "box", ", label=\"", node.is_accumulate() ? "leaf" : node.name(), sizes, "\"];\n");
+    boxes += str("  n", static_cast<int64_t>(at), " [shape=", node.is_accumulate() ? "ellipse" : "box",
+                 ", label=\"", node.is_accumulate() ? "leaf" : node.name(), sizes, "\"];\n");
     for (size_t i = 0; i < node.edges().size(); ++i)
       if (const Edge& e = node.edges()[i]; e.node)
-        arrows += str("  n", static_cast<int64_t>(at), " -> n", visit(e.node.get()), " [label=\"", static_cast<int64_t>(i), "\"];\n");
+        arrows += str("  n", static_cast<int64_t>(at), " -> n", visit(e.node.get()), " [label=\"",
+                      static_cast<int64_t>(i), "\"];\n");
   }
   return str("digraph tape {\n", boxes, arrows, "}\n");
 }

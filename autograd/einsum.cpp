@@ -13,7 +13,9 @@ struct Term {
   std::string letters;
 };
 
-[[noreturn]] void malformed(const char* equation, const std::string& why) { throw ValueError(str("einsum: \"", equation, "\": ", why)); }
+[[noreturn]] void malformed(const char* equation, const std::string& why) {
+  throw ValueError(str("einsum: \"", equation, "\": ", why));
+}
 
 // x with its dims in the order of `letters`.
 Tensor ordered(const Term& t, const std::string& letters) {
@@ -60,10 +62,12 @@ Term multiplied(const Term& a, const Term& b, const std::string& wanted) {
   for (char c : b.letters)
     if (a.letters.find(c) == std::string::npos) right += c;
   const int64_t n = extent(a, batch), k = extent(a, inner), m = extent(a, left), p = extent(b, right);
-  const Tensor x = reshape(ordered(a, batch + left + inner), {n, m, k}), y = reshape(ordered(b, batch + inner + right), {n, k, p});
+  const Tensor x = reshape(ordered(a, batch + left + inner), {n, m, k}),
+               y = reshape(ordered(b, batch + inner + right), {n, k, p});
   Term out{Tensor(), batch + left + right};
   Shape sizes;
-  for (char c : out.letters) sizes.push_back(extent(a.letters.find(c) != std::string::npos ? a : b, std::string(1, c)));
+  for (char c : out.letters)
+    sizes.push_back(extent(a.letters.find(c) != std::string::npos ? a : b, std::string(1, c)));
   out.x = reshape(bmm(x, y), sizes);
   return out;
 }
@@ -82,22 +86,27 @@ Tensor einsum(const char* equation, const std::vector<Tensor>& xs) {
     else malformed(equation, str("unexpected '", *c, "'"));
   }
   if (!arrow) malformed(equation, "no ->");
-  if (inputs.size() != xs.size()) malformed(equation, str(inputs.size(), " terms for ", xs.size(), " tensors"));
+  if (inputs.size() != xs.size())
+    malformed(equation, str(inputs.size(), " terms for ", xs.size(), " tensors"));
   int64_t sizes[128] = {};
   std::string all;
   for (size_t i = 0; i < xs.size(); ++i) {
-    if (static_cast<int>(inputs[i].size()) != xs[i].dim()) throw ShapeError(str("einsum: \"", equation, "\": term ", i, " has ", inputs[i].size(), " letters for ", xs[i].sizes()));
+    if (static_cast<int>(inputs[i].size()) != xs[i].dim())
+      throw ShapeError(str("einsum: \"", equation, "\": term ", i, " has ", inputs[i].size(), " letters for ",
+                           xs[i].sizes()));
     for (size_t d = 0; d < inputs[i].size(); ++d) {
       int64_t& size = sizes[static_cast<unsigned char>(inputs[i][d])];
       const int64_t here = xs[i].sizes()[static_cast<int>(d)];
       const bool met = all.find(inputs[i][d]) != std::string::npos;
-      if (met && size != here) throw ShapeError(str("einsum: \"", equation, "\": '", inputs[i][d], "' is ", size, " and ", here));
+      if (met && size != here)
+        throw ShapeError(str("einsum: \"", equation, "\": '", inputs[i][d], "' is ", size, " and ", here));
       size = here;
       all += inputs[i][d];
     }
   }
   for (size_t i = 0; i < output.size(); ++i)
-    if (all.find(output[i]) == std::string::npos || output.find(output[i], i + 1) != std::string::npos) malformed(equation, str("output letter '", output[i], "' is unknown or doubled"));
+    if (all.find(output[i]) == std::string::npos || output.find(output[i], i + 1) != std::string::npos)
+      malformed(equation, str("output letter '", output[i], "' is unknown or doubled"));
   std::vector<std::string> later(xs.size() + 1, output);  // letters wanted after term i
   for (size_t i = xs.size(); i-- > 0;) later[i] = later[i + 1] + inputs[i];
   Term result = simplified({xs[0], inputs[0]}, later[1]);

@@ -19,12 +19,15 @@ namespace {
 
 thread_local std::unique_ptr<PassTable> t_spare_table;
 
-std::unique_ptr<PassTable> take_table() { return t_spare_table ? std::move(t_spare_table) : std::make_unique<PassTable>(); }
+std::unique_ptr<PassTable> take_table() {
+  return t_spare_table ? std::move(t_spare_table) : std::make_unique<PassTable>();
+}
 
 /// Sole holder of its memory: may be written to.
 bool unshared(const Tensor& g) {
   const Storage& s = *g.body().storage;
-  return g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && !g.body().slot && g.is_contiguous();
+  return g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && !g.body().slot &&
+         g.is_contiguous();
 }
 
 /// Restores the thread's current node.
@@ -36,7 +39,8 @@ struct Current {
 
 std::string origin_of(const Node& node) {
   Node::Extras* extras = node.extras.load(std::memory_order_acquire);
-  return extras && !extras->origin.empty() ? str("; forward call: ", extras->origin) : std::string("; made outside DetectAnomaly");
+  return extras && !extras->origin.empty() ? str("; forward call: ", extras->origin)
+                                           : std::string("; made outside DetectAnomaly");
 }
 
 }  // namespace
@@ -64,7 +68,9 @@ struct Pass::Impl {
     if (table->reset()) t_spare_table = std::move(table);
   }
 
-  std::unique_lock<std::mutex> lock() { return options.shared ? std::unique_lock(mutex) : std::unique_lock(mutex, std::defer_lock); }
+  std::unique_lock<std::mutex> lock() {
+    return options.shared ? std::unique_lock(mutex) : std::unique_lock(mutex, std::defer_lock);
+  }
   PassRow& row(uint32_t r) { return table->rows[r]; }
 
   // ---- marking
@@ -149,11 +155,14 @@ struct Pass::Impl {
     if (slot >= node.slots().size()) return g;
     const SlotMeta& meta = node.slots()[slot];
     if (g.sizes() == meta.sizes && g.dtype() == meta.dtype && g.device() == meta.device) return g;
-    if (g.device() != meta.device) throw AutogradError(str(node.name(), ": a gradient on ", g.device(), " arrived for an output on ", meta.device));
+    if (g.device() != meta.device)
+      throw AutogradError(
+          str(node.name(), ": a gradient on ", g.device(), " arrived for an output on ", meta.device));
     try {
       if (g.sizes() != meta.sizes) g = detail::sum_to(g, meta.sizes);
     } catch (const AutogradError&) {
-      throw AutogradError(str(node.name(), ": a gradient of sizes ", g.sizes(), " arrived for an output of sizes ", meta.sizes));
+      throw AutogradError(str(node.name(), ": a gradient of sizes ", g.sizes(),
+                              " arrived for an output of sizes ", meta.sizes));
     }
     return detail::cast_to(g, meta.dtype);
   }
@@ -169,7 +178,8 @@ struct Pass::Impl {
       if (to.buffers.size() < slots) to.buffers.resize(slots);
       Tensor& have = to.buffers[slot];
       if (!have.defined()) have = std::move(g);
-      else if (grad_enabled() && (have.requires_grad() || g.requires_grad())) have = detail::add_gradients(have, g);
+      else if (grad_enabled() && (have.requires_grad() || g.requires_grad()))
+        have = detail::add_gradients(have, g);
       else if (unshared(have)) detail::add_into(have, g);
       else if (unshared(g)) {
         detail::add_into(g, have);
@@ -182,7 +192,8 @@ struct Pass::Impl {
   // ---- execution
 
   GradList call(Node& node, GradList grads, int32_t first_wanted, bool leads) {
-    if (Node::Extras* extras = node.extras.load(std::memory_order_acquire)) detail::run_pre_hooks(*extras, grads);
+    if (Node::Extras* extras = node.extras.load(std::memory_order_acquire))
+      detail::run_pre_hooks(*extras, grads);
     for (int32_t w = first_wanted; w >= 0; w = wanted[static_cast<size_t>(w)].next) {
       const uint32_t slot = wanted[static_cast<size_t>(w)].slot;
       if (slot < grads.size()) captured[static_cast<size_t>(w)] = grads[slot];
@@ -201,10 +212,13 @@ struct Pass::Impl {
         out = node.apply(std::move(grads), pass);
       }
       if (!out.empty() && out.size() != node.edges().size())
-        throw AutogradError(str(node.name(), ": backward returned ", static_cast<int64_t>(out.size()), " gradients for ", static_cast<int64_t>(node.edges().size()), " inputs"));
+        throw AutogradError(str(node.name(), ": backward returned ", static_cast<int64_t>(out.size()),
+                                " gradients for ", static_cast<int64_t>(node.edges().size()), " inputs"));
       if (autograd_state().anomaly)
         for (size_t i = 0; i < out.size(); ++i)
-          if (out[i].defined() && detail::has_nan(out[i])) throw AutogradError(str(node.name(), ": the gradient of input ", static_cast<int64_t>(i), " has a NaN"));
+          if (out[i].defined() && detail::has_nan(out[i]))
+            throw AutogradError(
+                str(node.name(), ": the gradient of input ", static_cast<int64_t>(i), " has a NaN"));
     }
     if (!options.retain_graph) node.release_saved();
     return out;
@@ -226,7 +240,8 @@ struct Pass::Impl {
       out = call(node, std::move(grads), first_wanted, leads);
     } catch (const std::exception& e) {
       if (options.shared) held.lock();
-      end(autograd_state().anomaly ? std::make_exception_ptr(AutogradError(str(e.what(), origin_of(node)))) : std::current_exception());
+      end(autograd_state().anomaly ? std::make_exception_ptr(AutogradError(str(e.what(), origin_of(node))))
+                                   : std::current_exception());
       return;
     } catch (...) {
       if (options.shared) held.lock();
@@ -237,7 +252,8 @@ struct Pass::Impl {
     if (error) return;
     try {
       for (size_t i = 0, n = child_count(r); i < n; ++i)
-        if (const uint32_t c = child(r, i); c != PassTable::kNone) accept(c, node.edges()[i].slot, i < out.size() ? std::move(out[i]) : Tensor());
+        if (const uint32_t c = child(r, i); c != PassTable::kNone)
+          accept(c, node.edges()[i].slot, i < out.size() ? std::move(out[i]) : Tensor());
     } catch (...) {
       end(std::current_exception());
       return;
@@ -288,7 +304,8 @@ void Pass::deliver(const Edge& edge, Tensor grad) {
   const auto held = impl_->lock();
   if (impl_->error) return;
   const uint32_t r = impl_->table->find(edge.node.get());
-  if (r == PassTable::kNone) throw AutogradError(str("deliver: ", edge.node->name(), " is not part of this pass"));
+  if (r == PassTable::kNone)
+    throw AutogradError(str("deliver: ", edge.node->name(), " is not part of this pass"));
   impl_->accept(r, edge.slot, std::move(grad));
 }
 

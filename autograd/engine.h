@@ -33,7 +33,7 @@ class WEFT_API Pass {
     bool retain_graph = false;
     bool create_graph = false;
     GradSink* sink = nullptr;  ///< null: local_sink()
-    bool shared = true;        ///< other threads may call in; false saves the locks of a pass that one thread owns
+    bool shared = true;  ///< other threads may call in; false saves the locks of a pass that one thread owns
   };
   /// Called for each slot of a boundary node (recv) that marking reaches the first time.
   using Boundary = Callback<void(Node& node, uint32_t slot)>;
@@ -65,15 +65,18 @@ class WEFT_API Pass {
 };
 
 /// Gradients of `roots` (seeded with `gradients`, ones for scalars when empty) into the leaves' grad(). Throws: AutogradError, ShapeError.
-WEFT_API void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients = {}, bool retain_graph = false, bool create_graph = false);
+WEFT_API void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients = {},
+                       bool retain_graph = false, bool create_graph = false);
 
 struct GradOptions {
   bool retain_graph = false;
-  bool create_graph = false;   ///< implies retain_graph
-  bool allow_unused = false;   ///< an input that was not reached gives an undefined gradient instead of an error
+  bool create_graph = false;  ///< implies retain_graph
+  bool allow_unused =
+      false;  ///< an input that was not reached gives an undefined gradient instead of an error
 };
 /// Gradients of `outputs` with respect to `inputs`, returned; no grad() is touched.
 WEFT_API std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
-                                  const std::vector<Tensor>& grad_outputs = {}, const GradOptions& options = {});
+                                  const std::vector<Tensor>& grad_outputs = {},
+                                  const GradOptions& options = {});
 
 }  // namespace weft

@@ -9,15 +9,14 @@
 namespace weft {
 
 struct Node::Extras {
-  template <class F>
-  struct Entry {
+  template <class F> struct Entry {
     uint64_t id;
     uint32_t slot;
     F call;
   };
   struct Retain {
     uint32_t slot;
-    Slot* owner;       ///< takes itself out when it dies
+    Slot* owner;  ///< takes itself out when it dies
     TensorBody* body;
   };
 

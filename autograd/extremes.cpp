@@ -23,24 +23,29 @@ Tensor extreme(const char* name, Reduce op, const Tensor& x, const Dims& dims, b
   });
 }
 
-MaxResult along(const char* name, bool largest, const Tensor& x, int64_t dim, bool keepdim, bool want_values) {
+MaxResult along(const char* name, bool largest, const Tensor& x, int64_t dim, bool keepdim,
+                bool want_values) {
   const Tensor v = x.dim() == 0 ? reshape(x, {1}) : x;
   const int d = x.dim() == 0 ? 0 : wrap_dim(name, dim, x.dim());
-  if (v.sizes()[d] == 0) throw ShapeError(str(name, ": no elements to choose from along dim ", d, " of ", x.sizes()));
+  if (v.sizes()[d] == 0)
+    throw ShapeError(str(name, ": no elements to choose from along dim ", d, " of ", x.sizes()));
   Shape kept = v.sizes();
   kept[d] = 1;
   Tensor values = want_values ? empty(kept, {.dtype = x.dtype(), .device = x.device()}) : Tensor();
   Tensor indices = empty(kept, {.dtype = kInt64, .device = x.device()});
   if (indices.numel() != 0)
-    launch::backend_of(x).arg_reduce(launch::context(), largest, d, v.view_of(), want_values ? values.view_of() : View{}, indices.view_of());
+    launch::backend_of(x).arg_reduce(launch::context(), largest, d, v.view_of(),
+                                     want_values ? values.view_of() : View{}, indices.view_of());
   Shape out = kept;
   if (x.dim() == 0) out = {};
   else if (!keepdim) out.erase(d);
   if (want_values) {
-    values = record(name, launch::reshaped(values, out), {x}, [index = Saved(indices), sizes = v.sizes(), before = x.sizes(), d](const Tensor& g, Needs) -> GradList {
-      const Tensor at = index.get();
-      return {reshape(formula::scatter_zeros(reshape(g, at.sizes()), sizes, d, at), before)};
-    });
+    values = record(name, launch::reshaped(values, out), {x},
+                    [index = Saved(indices), sizes = v.sizes(), before = x.sizes(), d](const Tensor& g,
+                                                                                       Needs) -> GradList {
+                      const Tensor at = index.get();
+                      return {reshape(formula::scatter_zeros(reshape(g, at.sizes()), sizes, d, at), before)};
+                    });
   }
   return {values, launch::reshaped(indices, out)};
 }
@@ -49,12 +54,20 @@ MaxResult along(const char* name, bool largest, const Tensor& x, int64_t dim, bo
 
 Tensor max(In x) { return extreme("max", Reduce::kMax, x, reduced_dims("max", x, {}), false); }
 Tensor min(In x) { return extreme("min", Reduce::kMin, x, reduced_dims("min", x, {}), false); }
-Tensor amax(In x, const Shape& dims, bool keepdim) { return extreme("amax", Reduce::kMax, x, reduced_dims("amax", x, dims), keepdim); }
-Tensor amin(In x, const Shape& dims, bool keepdim) { return extreme("amin", Reduce::kMin, x, reduced_dims("amin", x, dims), keepdim); }
+Tensor amax(In x, const Shape& dims, bool keepdim) {
+  return extreme("amax", Reduce::kMax, x, reduced_dims("amax", x, dims), keepdim);
+}
+Tensor amin(In x, const Shape& dims, bool keepdim) {
+  return extreme("amin", Reduce::kMin, x, reduced_dims("amin", x, dims), keepdim);
+}
 MaxResult max(In x, int64_t dim, bool keepdim) { return along("max", true, x, dim, keepdim, true); }
 MaxResult min(In x, int64_t dim, bool keepdim) { return along("min", false, x, dim, keepdim, true); }
-Tensor argmax(In x, int64_t dim, bool keepdim) { return along("argmax", true, x, dim, keepdim, false).indices; }
-Tensor argmin(In x, int64_t dim, bool keepdim) { return along("argmin", false, x, dim, keepdim, false).indices; }
+Tensor argmax(In x, int64_t dim, bool keepdim) {
+  return along("argmax", true, x, dim, keepdim, false).indices;
+}
+Tensor argmin(In x, int64_t dim, bool keepdim) {
+  return along("argmin", false, x, dim, keepdim, false).indices;
+}
 
 namespace {
 
@@ -63,7 +76,8 @@ Tensor cumulated(Reduce op, const Tensor& x, int d) {
   const Tensor in = launch::cast(x, dtype);
   Tensor y = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
   if (x.dim() == 0) launch::copy_into(y, in);
-  else if (y.numel() != 0) launch::backend_of(x).cumulate(launch::context(), op, d, in.view_of(), y.view_of());
+  else if (y.numel() != 0)
+    launch::backend_of(x).cumulate(launch::context(), op, d, in.view_of(), y.view_of());
   return y;
 }
 
@@ -75,17 +89,20 @@ Tensor product_before(const Tensor& x, int64_t d) {
 }
 
 // The product of all other elements along d, by products from both ends.
-Tensor product_of_others(const Tensor& x, int64_t d) { return product_before(x, d) * flip(product_before(flip(x, {d}), d), {d}); }
+Tensor product_of_others(const Tensor& x, int64_t d) {
+  return product_before(x, d) * flip(product_before(flip(x, {d}), d), {d});
+}
 
 }  // namespace
 
 Tensor prod(Wide x, int64_t dim, bool keepdim) {
   const Dims dims = reduced_dims("prod", x, {dim});
-  return record("prod", launch::reduce("prod", Reduce::kProd, x, dims, keepdim), {x}, [x = Saved(x), dims, dim](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    if (v.numel() == 0 || v.dim() == 0) return {v.dim() == 0 ? g : zeros_like(v)};
-    return {keep_dims(g, v.sizes(), dims) * product_of_others(v, dim)};
-  });
+  return record("prod", launch::reduce("prod", Reduce::kProd, x, dims, keepdim), {x},
+                [x = Saved(x), dims, dim](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  if (v.numel() == 0 || v.dim() == 0) return {v.dim() == 0 ? g : zeros_like(v)};
+                  return {keep_dims(g, v.sizes(), dims) * product_of_others(v, dim)};
+                });
 }
 
 Tensor prod(Wide x) { return prod(reshape(x.get(), {x->numel()}), 0); }
@@ -99,21 +116,22 @@ Tensor cumsum(Wide x, int64_t dim) {
 
 Tensor cumprod(Wide x, int64_t dim) {
   const int d = x->dim() == 0 ? 0 : wrap_dim("cumprod", dim, x->dim());
-  return record("cumprod", cumulated(Reduce::kProd, x, d), {x}, [x = Saved(x), d](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    if (v.dim() == 0 || v.numel() == 0) return {g};
-    // dx_i = (product before i) * sum over j >= i of g_j * (product of x between i and j, both excluded at i). From the end:
-    // s_i = g_i + x_{i+1} s_{i+1}, which needs no division.
-    const int64_t n = v.size(d);
-    std::vector<Tensor> sums(static_cast<size_t>(n));
-    Tensor s = select(g, d, n - 1);
-    sums[static_cast<size_t>(n - 1)] = s;
-    for (int64_t i = n - 2; i >= 0; --i) {
-      s = select(g, d, i) + select(v, d, i + 1) * s;
-      sums[static_cast<size_t>(i)] = s;
-    }
-    return {product_before(v, d) * stack(sums, d)};
-  });
+  return record("cumprod", cumulated(Reduce::kProd, x, d), {x},
+                [x = Saved(x), d](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  if (v.dim() == 0 || v.numel() == 0) return {g};
+                  // dx_i = (product before i) * sum over j >= i of g_j * (product of x between i and j, both excluded at i). From the end:
+                  // s_i = g_i + x_{i+1} s_{i+1}, which needs no division.
+                  const int64_t n = v.size(d);
+                  std::vector<Tensor> sums(static_cast<size_t>(n));
+                  Tensor s = select(g, d, n - 1);
+                  sums[static_cast<size_t>(n - 1)] = s;
+                  for (int64_t i = n - 2; i >= 0; --i) {
+                    s = select(g, d, i) + select(v, d, i + 1) * s;
+                    sums[static_cast<size_t>(i)] = s;
+                  }
+                  return {product_before(v, d) * stack(sums, d)};
+                });
 }
 
 Tensor Tensor::max() const { return weft::max(*this); }

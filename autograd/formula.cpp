@@ -7,15 +7,18 @@ namespace weft::formula {
 
 Tensor fork(const Tensor& x) {
   if (!x.defined()) return x;
-  return record("fork", alias(x, x.sizes(), x.strides(), x.storage_offset()), {x}, [](const Tensor& g, Needs) -> GradList { return {g}; });
+  return record("fork", alias(x, x.sizes(), x.strides(), x.storage_offset()), {x},
+                [](const Tensor& g, Needs) -> GradList { return {g}; });
 }
 
-GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs, const std::vector<Tensor>& gs, Needs needs) {
+GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs,
+                           const std::vector<Tensor>& gs, Needs needs) {
   EnableGrad on;
   std::vector<Tensor> forks, wanted;
   for (size_t i = 0; i < inputs.size(); ++i) {
     forks.push_back(fork(inputs[i]));
-    if (inputs[i].defined() && inputs[i].requires_grad() && needs[static_cast<int>(i)]) wanted.push_back(forks.back());
+    if (inputs[i].defined() && inputs[i].requires_grad() && needs[static_cast<int>(i)])
+      wanted.push_back(forks.back());
   }
   std::vector<Tensor> outputs, cotangents;
   const std::vector<Tensor> all = composed(forks);
@@ -26,10 +29,12 @@ GradList composed_backward(const Composed& composed, const std::vector<Tensor>& 
   }
   GradList result(inputs.size());
   if (outputs.empty() || wanted.empty()) return result;
-  const std::vector<Tensor> gradients = grad(outputs, wanted, cotangents, {.create_graph = true, .allow_unused = true});
+  const std::vector<Tensor> gradients =
+      grad(outputs, wanted, cotangents, {.create_graph = true, .allow_unused = true});
   size_t next = 0;
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i].defined() && inputs[i].requires_grad() && needs[static_cast<int>(i)]) result[i] = gradients[next++];
+    if (inputs[i].defined() && inputs[i].requires_grad() && needs[static_cast<int>(i)])
+      result[i] = gradients[next++];
   return result;
 }
 

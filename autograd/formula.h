@@ -14,8 +14,7 @@ template <class F>
 Tensor fused_or(Binary op, const Tensor& g, const Tensor& x, Scalar s, Scalar t, F&& composed) {
   return grad_enabled() ? composed() : launch::binary(op, g, x, s, t);
 }
-template <class F>
-Tensor fused_or(Binary op, const Tensor& g, const Tensor& x, F&& composed) {
+template <class F> Tensor fused_or(Binary op, const Tensor& g, const Tensor& x, F&& composed) {
   return fused_or(op, g, x, 1, 0, std::forward<F>(composed));
 }
 
@@ -25,13 +24,16 @@ inline Tensor relu_grad(const Tensor& g, const Tensor& y) {
 }
 
 /// x saved for the gradient of `user` alone: nothing is kept when that is not wanted.
-inline Saved saved_for(const Tensor& user, const Tensor& x) { return user.requires_grad() ? Saved(x) : Saved(); }
+inline Saved saved_for(const Tensor& user, const Tensor& x) {
+  return user.requires_grad() ? Saved(x) : Saved();
+}
 
 /// Gradients of a fused op under create_graph: runs `composed` (the same function made of plain ops) on `inputs` and differentiates that,
 /// recording. `inputs` are the op's saved inputs, undefined where absent; `gs` match composed's outputs, undefined where absent.
 /// An input whose `needs` bit is off gets an undefined gradient.
 using Composed = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
-GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs, const std::vector<Tensor>& gs, Needs needs);
+GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs,
+                           const std::vector<Tensor>& gs, Needs needs);
 
 /// The type that an argument written Lower has under the Autocast in force.
 DType lowered(const Tensor& x);

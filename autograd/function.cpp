@@ -6,7 +6,9 @@
 namespace weft {
 
 Tensor FunctionContext::saved(size_t i) const {
-  if (i >= places_.size()) throw IndexError(str("saved: tensor ", static_cast<int64_t>(i), " of ", static_cast<int64_t>(places_.size())));
+  if (i >= places_.size())
+    throw IndexError(
+        str("saved: tensor ", static_cast<int64_t>(i), " of ", static_cast<int64_t>(places_.size())));
   const auto [output, at] = places_[i];
   return output ? saved_outputs_[at].get() : saved_[at].get();
 }
@@ -15,7 +17,8 @@ GradList FunctionNode::apply(GradList grads, Pass&) {
   if (released_) detail::throw_released(name());
   GradList out = backward_(context, grads);
   if (out.size() != edges().size())
-    throw AutogradError(str(name(), ": backward returned ", static_cast<int64_t>(out.size()), " gradients for ", static_cast<int64_t>(edges().size()), " tensor inputs"));
+    throw AutogradError(str(name(), ": backward returned ", static_cast<int64_t>(out.size()),
+                            " gradients for ", static_cast<int64_t>(edges().size()), " tensor inputs"));
   return out;
 }
 
@@ -31,7 +34,8 @@ void FunctionNode::begin(const std::vector<Tensor>& inputs) {
   for (const Tensor& x : inputs) context.needs_.push_back(grad_enabled() && x.defined() && x.requires_grad());
 }
 
-void FunctionNode::finish(Ref<FunctionNode> node, std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) {
+void FunctionNode::finish(Ref<FunctionNode> node, std::vector<Tensor>& outputs,
+                          const std::vector<Tensor>& inputs) {
   FunctionContext& ctx = node->context;
   const bool wanted = detail::wants_record(std::span<const Tensor>(inputs));
   const std::vector<Tensor> to_save = std::exchange(ctx.to_save_, {});
@@ -74,7 +78,8 @@ void FunctionNode::finish(Ref<FunctionNode> node, std::vector<Tensor>& outputs, 
 
 namespace detail {
 
-Ref<FunctionNode> begin_function(const char* name, FunctionNode::Backward backward, const std::vector<Tensor>& inputs) {
+Ref<FunctionNode> begin_function(const char* name, FunctionNode::Backward backward,
+                                 const std::vector<Tensor>& inputs) {
   auto node = Ref<FunctionNode>::adopt(new FunctionNode(name, backward));
   node->begin(inputs);
   return node;

@@ -39,7 +39,8 @@ class WEFT_API FunctionContext {
   std::vector<Tensor> to_save_, constant_;
   std::vector<Saved> saved_;
   std::vector<SavedOutput> saved_outputs_;
-  std::vector<std::pair<bool, size_t>> places_;  // of the i-th saved tensor: whether among the outputs, and where
+  std::vector<std::pair<bool, size_t>>
+      places_;  // of the i-th saved tensor: whether among the outputs, and where
   std::vector<bool> needs_;
   std::any data_;
 };
@@ -64,14 +65,14 @@ class WEFT_API FunctionNode final : public Node {
 };
 
 namespace detail {
-template <class T>
-void collect_tensor(std::vector<Tensor>& out, const T& argument) {
+template <class T> void collect_tensor(std::vector<Tensor>& out, const T& argument) {
   if constexpr (std::is_same_v<std::decay_t<T>, Tensor>) out.push_back(argument);
-  else if constexpr (std::is_same_v<std::decay_t<T>, std::vector<Tensor>>) out.insert(out.end(), argument.begin(), argument.end());
+  else if constexpr (std::is_same_v<std::decay_t<T>, std::vector<Tensor>>)
+    out.insert(out.end(), argument.begin(), argument.end());
 }
-WEFT_API Ref<FunctionNode> begin_function(const char* name, FunctionNode::Backward backward, const std::vector<Tensor>& inputs);
-template <class F>
-constexpr const char* function_name() {
+WEFT_API Ref<FunctionNode> begin_function(const char* name, FunctionNode::Backward backward,
+                                          const std::vector<Tensor>& inputs);
+template <class F> constexpr const char* function_name() {
   if constexpr (requires { F::name; }) return F::name;
   else return "Function";
 }
@@ -79,13 +80,13 @@ constexpr const char* function_name() {
 
 /// Runs F::forward on `arguments` and records F::backward. forward returns a Tensor or a std::vector<Tensor>. A `static constexpr const char*
 /// name` in F names the node. Throws: what forward throws.
-template <class F, class... Args>
-auto apply_function(const Args&... arguments) {
+template <class F, class... Args> auto apply_function(const Args&... arguments) {
   std::vector<Tensor> inputs;
   (detail::collect_tensor(inputs, arguments), ...);
   Ref<FunctionNode> node = detail::begin_function(detail::function_name<F>(), &F::backward, inputs);
   using Result = decltype(F::forward(std::declval<FunctionContext&>(), arguments...));
-  static_assert(std::is_same_v<Result, Tensor> || std::is_same_v<Result, std::vector<Tensor>>, "forward returns a Tensor or a std::vector<Tensor>");
+  static_assert(std::is_same_v<Result, Tensor> || std::is_same_v<Result, std::vector<Tensor>>,
+                "forward returns a Tensor or a std::vector<Tensor>");
   Result result;
   {
     NoGrad off;

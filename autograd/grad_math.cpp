@@ -21,13 +21,15 @@ void copy_into(const Tensor& from, const Tensor& to) {
 Tensor add_gradients(const Tensor& a, const Tensor& b) {
   Tensor y = like(a);
   Context context;
-  if (y.numel() > 0) backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), y.view_of());
+  if (y.numel() > 0)
+    backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), y.view_of());
   return record("AddGradients", y, {a, b}, [](const Tensor& g, Needs) -> GradList { return {g, g}; });
 }
 
 void add_into(const Tensor& a, const Tensor& b) {
   Context context;
-  if (a.numel() > 0) backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), a.view_of());
+  if (a.numel() > 0)
+    backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), a.view_of());
   a.body().storage->bump_version();
 }
 
@@ -35,8 +37,10 @@ Tensor expand_to(const Tensor& g, const Shape& sizes) {
   if (g.sizes() == sizes) return g;
   Shape strides(sizes.size(), 0);
   const int added = sizes.size() - g.dim();
-  for (int d = added; d < sizes.size(); ++d) strides[d] = g.sizes()[d - added] == 1 ? 0 : g.strides()[d - added];
-  return record_view("ExpandGradient", alias(g, sizes, strides, g.storage_offset()), g, [](const Tensor& h, Needs) -> GradList { return {h}; });
+  for (int d = added; d < sizes.size(); ++d)
+    strides[d] = g.sizes()[d - added] == 1 ? 0 : g.strides()[d - added];
+  return record_view("ExpandGradient", alias(g, sizes, strides, g.storage_offset()), g,
+                     [](const Tensor& h, Needs) -> GradList { return {h}; });
 }
 
 Tensor sum_to(const Tensor& g, const Shape& sizes) {
@@ -54,7 +58,8 @@ Tensor sum_to(const Tensor& g, const Shape& sizes) {
   Context context;
   if (y.numel() > 0) backend(g.device()).reduce(context, Reduce::kSum, g.view_of(), y.view_of());
   y = alias(y, sizes, contiguous_strides(sizes), 0);
-  return record("SumGradient", y, {g}, [wide = g.sizes()](const Tensor& h, Needs) -> GradList { return {expand_to(h, wide)}; });
+  return record("SumGradient", y, {g},
+                [wide = g.sizes()](const Tensor& h, Needs) -> GradList { return {expand_to(h, wide)}; });
 }
 
 Tensor cast_to(const Tensor& g, DType dtype) {
@@ -140,11 +145,15 @@ Tensor strided_view(const Tensor& x, const Geometry& base, const Geometry& view)
       copy_into(block.at(view), y);
     }
   }
-  return record("StridedView", y, {x}, [base, view](const Tensor& g, Needs) -> GradList { return {strided_place(Tensor(), g, base, view)}; });
+  return record("StridedView", y, {x}, [base, view](const Tensor& g, Needs) -> GradList {
+    return {strided_place(Tensor(), g, base, view)};
+  });
 }
 
 Edge strided_view_edge(Edge from, const SlotMeta& meta, const Geometry& base, const Geometry& view) {
-  auto backward = [base, view](const Tensor& g, Needs) -> GradList { return {strided_place(Tensor(), g, base, view)}; };
+  auto backward = [base, view](const Tensor& g, Needs) -> GradList {
+    return {strided_place(Tensor(), g, base, view)};
+  };
   Ref<Node> node = Ref<Node>::adopt(new OpNode<decltype(backward)>("StridedView", std::move(backward)));
   node->edges().push_back(std::move(from));
   node->slots().push_back(meta);
@@ -156,7 +165,8 @@ Tensor strided_place(const Tensor& x, const Tensor& g, const Geometry& base, con
   for (int d = 0; d < to.sizes.size(); ++d)
     if (to.strides[d] == 0 && to.sizes[d] > 1) to.sizes[d] = 1;
   if (overlaps_itself(to.sizes, to.strides))
-    throw AutogradError(str("a view of sizes ", view.sizes, " and strides ", view.strides, " shows elements twice; its history cannot follow its base"));
+    throw AutogradError(str("a view of sizes ", view.sizes, " and strides ", view.strides,
+                            " shows elements twice; its history cannot follow its base"));
   const Tensor summed = sum_to(g, to.sizes);
   const Block block = block_for(base, view, g.dtype(), g.device());
   if (x.defined()) copy_into(x, block.at(base));
@@ -165,7 +175,8 @@ Tensor strided_place(const Tensor& x, const Tensor& g, const Geometry& base, con
   copy_into(block.at(base), y);
   const auto backward = [base, to](const Tensor& h, Needs needs) -> GradList {
     GradList grads(2);
-    if (needs[0]) grads[0] = strided_place(h, zeros(to.sizes, {.dtype = h.dtype(), .device = h.device()}), base, to);
+    if (needs[0])
+      grads[0] = strided_place(h, zeros(to.sizes, {.dtype = h.dtype(), .device = h.device()}), base, to);
     if (needs[1]) grads[1] = strided_view(h, base, to);
     return grads;
   };

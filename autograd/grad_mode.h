@@ -13,7 +13,7 @@ struct AutogradState {
   bool grad_enabled = true;
   bool inference = false;
   bool anomaly = false;
-  Node* current = nullptr;  ///< the node whose backward runs
+  Node* current = nullptr;                        ///< the node whose backward runs
   const SavedTensorHooks* saved_hooks = nullptr;  ///< innermost scope (autograd/saved_hooks.h)
   DType autocast = kFloat32;  ///< the half type of the scope (autograd/autocast.h), float32: none
 };
@@ -27,18 +27,30 @@ class GradMode {
   explicit GradMode(bool on) : before_(autograd_state().grad_enabled) { autograd_state().grad_enabled = on; }
   ~GradMode() { autograd_state().grad_enabled = before_; }
   GradMode(const GradMode&) = delete;
+
  private:
   bool before_;
 };
-struct NoGrad : GradMode { NoGrad() : GradMode(false) {} };
-struct EnableGrad : GradMode { EnableGrad() : GradMode(true) {} };
+struct NoGrad : GradMode {
+  NoGrad() : GradMode(false) {}
+};
+struct EnableGrad : GradMode {
+  EnableGrad() : GradMode(true) {}
+};
 
 /// No recording, and layers may leave out what only backward needs: for evaluation loops.
 class InferenceMode {
  public:
-  InferenceMode() : before_(autograd_state()) { autograd_state().grad_enabled = false; autograd_state().inference = true; }
-  ~InferenceMode() { autograd_state().grad_enabled = before_.grad_enabled; autograd_state().inference = before_.inference; }
+  InferenceMode() : before_(autograd_state()) {
+    autograd_state().grad_enabled = false;
+    autograd_state().inference = true;
+  }
+  ~InferenceMode() {
+    autograd_state().grad_enabled = before_.grad_enabled;
+    autograd_state().inference = before_.inference;
+  }
   InferenceMode(const InferenceMode&) = delete;
+
  private:
   AutogradState before_;
 };
@@ -49,6 +61,7 @@ class DetectAnomaly {
   DetectAnomaly() : before_(autograd_state().anomaly) { autograd_state().anomaly = true; }
   ~DetectAnomaly() { autograd_state().anomaly = before_; }
   DetectAnomaly(const DetectAnomaly&) = delete;
+
  private:
   bool before_;
 };

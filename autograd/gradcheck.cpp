@@ -16,10 +16,16 @@ void check_inputs(const char* what, const std::vector<Tensor>& inputs) {
     const Tensor& x = inputs[i];
     if (!x.defined() || !x.requires_grad()) continue;
     any = true;
-    if (x.dtype() != kFloat64) throw DTypeError(str(what, ": input ", static_cast<int64_t>(i), " is ", x.dtype(), "; differences need float64"));
-    if (!x.device().is_cpu()) throw DeviceError(str(what, ": input ", static_cast<int64_t>(i), " lies on ", x.device()));
-    if (!x.is_leaf()) throw AutogradError(str(what, ": input ", static_cast<int64_t>(i), " is the result of ", x.grad_fn_name(), ", not a leaf"));
-    if (detail::overlaps_itself(x.sizes(), x.strides())) throw AutogradError(str(what, ": input ", static_cast<int64_t>(i), " shows elements twice"));
+    if (x.dtype() != kFloat64)
+      throw DTypeError(
+          str(what, ": input ", static_cast<int64_t>(i), " is ", x.dtype(), "; differences need float64"));
+    if (!x.device().is_cpu())
+      throw DeviceError(str(what, ": input ", static_cast<int64_t>(i), " lies on ", x.device()));
+    if (!x.is_leaf())
+      throw AutogradError(str(what, ": input ", static_cast<int64_t>(i), " is the result of ",
+                              x.grad_fn_name(), ", not a leaf"));
+    if (detail::overlaps_itself(x.sizes(), x.strides()))
+      throw AutogradError(str(what, ": input ", static_cast<int64_t>(i), " shows elements twice"));
   }
   if (!any) throw AutogradError(str(what, ": no input requires grad"));
 }
@@ -29,7 +35,8 @@ std::vector<Tensor> cotangents(const std::vector<Tensor>& outputs, uint64_t seed
   Generator generator(seed);
   std::vector<Tensor> out;
   for (const Tensor& y : outputs)
-    out.push_back(y.defined() && y.is_floating_point() ? randn(y.sizes(), {.dtype = y.dtype()}, &generator) : Tensor());
+    out.push_back(y.defined() && y.is_floating_point() ? randn(y.sizes(), {.dtype = y.dtype()}, &generator)
+                                                       : Tensor());
   return out;
 }
 
@@ -55,7 +62,8 @@ double* element(const Tensor& x, int64_t k) {
 
 }  // namespace
 
-GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options) {
+GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                          const GradcheckOptions& options) {
   check_inputs("gradcheck", inputs);
   std::vector<Tensor> outputs;
   {
@@ -67,7 +75,8 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
     NoGrad off;
     return inner(f(inputs), vs);
   };
-  if (const double first = value(), second = value(); first != second && !(std::isnan(first) && std::isnan(second)))
+  if (const double first = value(), second = value();
+      first != second && !(std::isnan(first) && std::isnan(second)))
     return {false, str("the function is not deterministic: ", first, " and ", second)};
 
   std::vector<Tensor> roots, seeds, leaves;
@@ -79,14 +88,16 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
   for (const Tensor& x : inputs)
     if (x.defined() && x.requires_grad()) leaves.push_back(x);
   std::vector<Tensor> grads(leaves.size());
-  if (!roots.empty()) grads = grad(roots, leaves, seeds, {.retain_graph = false, .create_graph = false, .allow_unused = true});
+  if (!roots.empty())
+    grads = grad(roots, leaves, seeds, {.retain_graph = false, .create_graph = false, .allow_unused = true});
 
   GradcheckResult result;
   double worst = 0;
   for (size_t i = 0; i < leaves.size(); ++i) {
     const Tensor& x = leaves[i];
     const int64_t n = x.numel();
-    const std::vector<double> analytic = grads[i].defined() ? grads[i].to_vector<double>() : std::vector<double>(static_cast<size_t>(n), 0.0);
+    const std::vector<double> analytic =
+        grads[i].defined() ? grads[i].to_vector<double>() : std::vector<double>(static_cast<size_t>(n), 0.0);
     for (int64_t k = 0; k < n; ++k) {
       double* p = element(x, k);
       const double before = *p;
@@ -100,14 +111,16 @@ GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& in
       if (excess <= 0 || (!result.ok && excess <= worst)) continue;
       const bool broken = std::isnan(excess);
       if (!broken || result.ok)
-        result = {false, str("input ", static_cast<int64_t>(i), ", element ", k, " of sizes ", x.sizes(), ": backward says ", given, ", differences say ", numeric)};
+        result = {false, str("input ", static_cast<int64_t>(i), ", element ", k, " of sizes ", x.sizes(),
+                             ": backward says ", given, ", differences say ", numeric)};
       worst = broken ? worst : excess;
     }
   }
   return result;
 }
 
-GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options) {
+GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                              const GradcheckOptions& options) {
   check_inputs("gradgradcheck", inputs);
   std::vector<Tensor> all = inputs;
   std::vector<bool> used;  // outputs that take a cotangent
@@ -131,7 +144,8 @@ GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>
     for (const Tensor& x : xs)
       if (x.defined() && x.requires_grad()) leaves.push_back(x);
     std::vector<Tensor> out;
-    for (Tensor& g : grad(roots, leaves, {given.begin() + static_cast<int64_t>(count), given.end()}, {.retain_graph = true, .create_graph = true, .allow_unused = true}))
+    for (Tensor& g : grad(roots, leaves, {given.begin() + static_cast<int64_t>(count), given.end()},
+                          {.retain_graph = true, .create_graph = true, .allow_unused = true}))
       if (g.defined()) out.push_back(std::move(g));
     return out;
   };

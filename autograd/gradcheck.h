@@ -11,7 +11,7 @@
 namespace weft {
 
 struct GradcheckOptions {
-  double eps = 1e-6;   ///< step of the differences
+  double eps = 1e-6;  ///< step of the differences
   double atol = 1e-5;
   double rtol = 1e-3;
   uint64_t seed = 1111;  ///< of the cotangents
@@ -29,9 +29,11 @@ using TensorFunction = Callback<std::vector<Tensor>(const std::vector<Tensor>&)>
 
 /// Checks the gradient with respect to every input that requires grad. Inputs: float64 leaves on the CPU, any strides without overlap; they are
 /// changed and restored. Throws: DTypeError, DeviceError, AutogradError for inputs it cannot check, and what `f` throws.
-WEFT_API GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+WEFT_API GradcheckResult gradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                   const GradcheckOptions& options = {});
 
 /// The same for the gradient itself: backward under create_graph, with respect to inputs and cotangents.
-WEFT_API GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+WEFT_API GradcheckResult gradgradcheck(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                       const GradcheckOptions& options = {});
 
 }  // namespace weft

@@ -13,7 +13,8 @@ namespace {
 /// History of a base after a write to one of its views. Edges: the base's old edge, then the write's other inputs.
 class CopySlices final : public Node {
  public:
-  CopySlices(Ref<Node> write, Geometry base, Geometry view) : Node(write->name()), write_(std::move(write)), base_(base), view_(view) {}
+  CopySlices(Ref<Node> write, Geometry base, Geometry view)
+      : Node(write->name()), write_(std::move(write)), base_(base), view_(view) {}
   ~CopySlices() override = default;
 
   GradList apply(GradList grads, Pass& pass) override {
@@ -64,9 +65,12 @@ void refresh_view(const Tensor& x) {
   std::lock_guard lock(mutex);
   if (base->rewrites == slot.base_rewrites) return;
   if (slot.owns_accumulator)
-    throw AutogradError(str("a view of sizes ", b.sizes, " that is itself a leaf shares memory with a tensor whose history was rewritten by an in-place write"));
+    throw AutogradError(str("a view of sizes ", b.sizes,
+                            " that is itself a leaf shares memory with a tensor whose history was rewritten "
+                            "by an in-place write"));
   if (slot.base.requires_grad()) {
-    set_edge(b, strided_view_edge(gradient_edge(slot.base), {b.sizes, b.dtype, b.device}, geometry_of(slot.base), geometry_of(x)));
+    set_edge(b, strided_view_edge(gradient_edge(slot.base), {b.sizes, b.dtype, b.device},
+                                  geometry_of(slot.base), geometry_of(x)));
   }
   std::atomic_ref(slot.base_rewrites).store(base->rewrites, std::memory_order_release);
 }
@@ -74,19 +78,25 @@ void refresh_view(const Tensor& x) {
 void check_in_place(const char* name, const Tensor& x, bool wanted) {
   const TensorBody& b = x.body();
   if (overlaps_itself(b.sizes, b.strides))
-    throw ShapeError(str(name, ": in-place write to a tensor that shows elements twice: sizes ", b.sizes, ", strides ", b.strides, "; clone() it first"));
+    throw ShapeError(str(name, ": in-place write to a tensor that shows elements twice: sizes ", b.sizes,
+                         ", strides ", b.strides, "; clone() it first"));
   if (!grad_enabled()) return;
   if (x.requires_grad() && x.is_leaf())
-    throw AutogradError(str(name, ": in-place write to a leaf of sizes ", b.sizes, " that requires grad; do it under NoGrad"));
+    throw AutogradError(str(name, ": in-place write to a leaf of sizes ", b.sizes,
+                            " that requires grad; do it under NoGrad"));
   const Tensor& root = b.follows_base ? slot_of(x)->base : x;
   if (b.follows_base && root.requires_grad() && root.is_leaf())
-    throw AutogradError(str(name, ": in-place write to a view of a leaf of sizes ", root.sizes(), " that requires grad; do it under NoGrad"));
+    throw AutogradError(str(name, ": in-place write to a view of a leaf of sizes ", root.sizes(),
+                            " that requires grad; do it under NoGrad"));
   const void* recorded = b.storage->history();
   if (recorded && recorded != &root.body() && (wanted || !b.storage->history_is_leaf()))
-    throw AutogradError(str(name, ": in-place write of sizes ", b.sizes, " to memory of another tensor that is part of a graph, through a detached alias: its gradient "
-                            "would be wrong. clone() first, or write under NoGrad"));
+    throw AutogradError(
+        str(name, ": in-place write of sizes ", b.sizes,
+            " to memory of another tensor that is part of a graph, through a detached alias: its gradient "
+            "would be wrong. clone() first, or write under NoGrad"));
   if (wanted && b.follows_base && overlaps_itself(root.sizes(), root.strides()))
-    throw AutogradError(str(name, ": in-place write to a view of a tensor that shows elements twice: sizes ", root.sizes(), ", strides ", root.strides()));
+    throw AutogradError(str(name, ": in-place write to a view of a tensor that shows elements twice: sizes ",
+                            root.sizes(), ", strides ", root.strides()));
   if (wanted && !is_floating(b.dtype))
     throw AutogradError(str(name, ": the tensor written to holds ", b.dtype, " and cannot carry a gradient"));
 }
@@ -96,7 +106,8 @@ void link_in_place(Ref<Node> node, const Tensor& x, Inputs others) {
   const Edge old = x.requires_grad() ? gradient_edge(x) : Edge();
   EdgeList edges;
   edges.push_back(old);
-  for (const InputRef& in : others) edges.push_back(in.t->defined() && in.t->requires_grad() ? gradient_edge(*in.t) : Edge());
+  for (const InputRef& in : others)
+    edges.push_back(in.t->defined() && in.t->requires_grad() ? gradient_edge(*in.t) : Edge());
   node->slots().push_back({b.sizes, b.dtype, b.device});
   if (!b.follows_base) {
     node->edges() = std::move(edges);

@@ -20,8 +20,7 @@ HookHandle add(const Ref<Node>& node, List Node::Extras::*list, uint32_t slot, F
   return HookHandle(node, id);
 }
 
-template <class List>
-void remove_id(List& list, uint64_t id) {
+template <class List> void remove_id(List& list, uint64_t id) {
   std::erase_if(list, [id](const auto& entry) { return entry.id == id; });
 }
 
@@ -51,12 +50,18 @@ HookHandle register_hook(const Tensor& x, TensorHook hook) {
 HookHandle register_post_accumulate_hook(const Tensor& x, PostAccumulateHook hook) {
   check("register_post_accumulate_hook", x);
   const Edge edge = gradient_edge(x);
-  if (!edge.node->is_accumulate()) throw AutogradError(str("register_post_accumulate_hook: the tensor is the result of ", edge.node->name(), ", not a leaf"));
+  if (!edge.node->is_accumulate())
+    throw AutogradError(str("register_post_accumulate_hook: the tensor is the result of ", edge.node->name(),
+                            ", not a leaf"));
   return add(edge.node, &Node::Extras::accumulate_hooks, edge.slot, std::move(hook));
 }
 
-HookHandle register_pre_hook(const Ref<Node>& node, NodePreHook hook) { return add(node, &Node::Extras::pre_hooks, 0, std::move(hook)); }
-HookHandle register_post_hook(const Ref<Node>& node, NodePostHook hook) { return add(node, &Node::Extras::post_hooks, 0, std::move(hook)); }
+HookHandle register_pre_hook(const Ref<Node>& node, NodePreHook hook) {
+  return add(node, &Node::Extras::pre_hooks, 0, std::move(hook));
+}
+HookHandle register_post_hook(const Ref<Node>& node, NodePostHook hook) {
+  return add(node, &Node::Extras::post_hooks, 0, std::move(hook));
+}
 
 namespace detail {
 
@@ -86,11 +91,13 @@ void run_pre_hooks(Node::Extras& extras, GradList& grads) {
     Tensor after = entry.call(before);
     if (!after.defined()) continue;
     if (after.sizes() != before.sizes() || after.dtype() != before.dtype())
-      throw AutogradError(str("hook: returned a gradient of sizes ", after.sizes(), " and ", after.dtype(), " for one of ", before.sizes(), " and ", before.dtype()));
+      throw AutogradError(str("hook: returned a gradient of sizes ", after.sizes(), " and ", after.dtype(),
+                              " for one of ", before.sizes(), " and ", before.dtype()));
     grads[entry.slot] = std::move(after);
   }
   for (const auto& [slot, x] : retained)
-    if (slot < grads.size() && grads[slot].defined()) x.set_grad(grad_enabled() ? grads[slot] : grads[slot].detach());
+    if (slot < grads.size() && grads[slot].defined())
+      x.set_grad(grad_enabled() ? grads[slot] : grads[slot].detach());
   for (const auto& entry : pre_hooks) entry.call(grads);
 }
 

@@ -17,10 +17,12 @@ Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t s
   Tensor y = empty(sizes, {.dtype = weight.dtype(), .device = weight.device()});
   const int64_t n = ids.numel();
   const View at{index.raw(), index.dtype(), {n}, {1}}, out{y.raw(), y.dtype(), {n, width}, {width, 1}};
-  if (n != 0) launch::named(name, [&] { launch::backend_of(w).take_rows(launch::context(), w.view_of(), at, out); });
-  return record(name, y, {weight}, [ids = Saved(index), rows = weight.sizes()[0], skip](const Tensor& g, Needs) -> GradList {
-    return {embedding_backward(g, ids.get(), rows, skip)};
-  });
+  if (n != 0)
+    launch::named(name, [&] { launch::backend_of(w).take_rows(launch::context(), w.view_of(), at, out); });
+  return record(name, y, {weight},
+                [ids = Saved(index), rows = weight.sizes()[0], skip](const Tensor& g, Needs) -> GradList {
+                  return {embedding_backward(g, ids.get(), rows, skip)};
+                });
 }
 
 // Rows of g added up by id.
@@ -28,7 +30,9 @@ Tensor embedding_backward(const Tensor& g, const Tensor& ids, int64_t rows, int6
   const int64_t width = g.sizes().back(), n = ids.numel();
   Tensor dw = launch::zeros({rows, width}, g.dtype(), g.device());
   const Tensor flat = launch::reshaped(launch::contiguous(g), {n, width});
-  if (n != 0) launch::backend_of(g).add_rows(launch::context(), launch::reshaped(ids, {n}).view_of(), flat.view_of(), skip, dw.view_of());
+  if (n != 0)
+    launch::backend_of(g).add_rows(launch::context(), launch::reshaped(ids, {n}).view_of(), flat.view_of(),
+                                   skip, dw.view_of());
   return record("embedding_backward", dw, {g}, [ids = Saved(ids), skip](const Tensor& gg, Needs) -> GradList {
     Tensor d = take("embedding", gg, ids.get(), skip);
     if (skip >= 0) d = masked_fill(d, unsqueeze(eq(ids.get(), skip), -1), 0);
@@ -49,7 +53,8 @@ Tensor embedding(In weight, In ids, int64_t padding_idx) {
   launch::check_devices("embedding", weight, ids);
   if (weight->dim() != 2) throw ShapeError(str("embedding: weight must be [V, H], is ", weight->sizes()));
   if (padding_idx < -1 || padding_idx >= weight->sizes()[0])
-    throw IndexError(str("embedding: padding_idx ", padding_idx, " is outside the ", weight->sizes()[0], " rows of weight"));
+    throw IndexError(str("embedding: padding_idx ", padding_idx, " is outside the ", weight->sizes()[0],
+                         " rows of weight"));
   return take("embedding", weight, ids, padding_idx);
 }
 
@@ -73,24 +78,29 @@ Tensor index_add(In x, int64_t dim, In index, In src) {
   Shape expected = x->sizes();
   expected[d] = index->numel();
   if (!(src->sizes() == expected))
-    throw ShapeError(str("index_add: src must be ", expected, " for x ", x->sizes(), " and ", index->numel(), " indices, is ", src->sizes()));
-  if (src->dtype() != x->dtype()) throw DTypeError(str("index_add: x is ", x->dtype(), ", src is ", src->dtype()));
+    throw ShapeError(str("index_add: src must be ", expected, " for x ", x->sizes(), " and ", index->numel(),
+                         " indices, is ", src->sizes()));
+  if (src->dtype() != x->dtype())
+    throw DTypeError(str("index_add: x is ", x->dtype(), ", src is ", src->dtype()));
   const Tensor front = launch::clone(d == 0 ? x.get() : launch::transposed(x, 0, d));
   const Tensor rows = launch::contiguous(d == 0 ? src.get() : launch::transposed(src, 0, d));
   const int64_t n = index->numel(), v = front.sizes()[0];
   if (src->numel() != 0)
     launch::named("index_add", [&] {
-      launch::backend_of(x).add_rows(launch::context(), launch::contiguous(index).view_of(), launch::reshaped(rows, {n, rows.numel() / n}).view_of(), INT64_MIN,
+      launch::backend_of(x).add_rows(launch::context(), launch::contiguous(index).view_of(),
+                                     launch::reshaped(rows, {n, rows.numel() / n}).view_of(), INT64_MIN,
                                      launch::reshaped(front, {v, front.numel() / v}).view_of());
     });
   Tensor y = d == 0 ? front : launch::clone(launch::transposed(front, 0, d));
-  return record("index_add", y, {x, src}, [index = Saved(index), d](const Tensor& g, Needs needs) -> GradList {
-    return {g, needs[1] ? index_select(g, d, index.get()) : Tensor()};
-  });
+  return record("index_add", y, {x, src},
+                [index = Saved(index), d](const Tensor& g, Needs needs) -> GradList {
+                  return {g, needs[1] ? index_select(g, d, index.get()) : Tensor()};
+                });
 }
 
 Tensor masked_select(In x, In mask) {
-  if (mask->dtype() != kBool) throw DTypeError(str("masked_select: the mask must be bool, got ", mask->dtype()));
+  if (mask->dtype() != kBool)
+    throw DTypeError(str("masked_select: the mask must be bool, got ", mask->dtype()));
   launch::check_devices("masked_select", x, mask);
   const Shape sizes = broadcast("masked_select", x->sizes(), mask->sizes());
   const Tensor flat = reshape(expand(x.get(), sizes), {-1});
@@ -99,7 +109,8 @@ Tensor masked_select(In x, In mask) {
 }
 
 Tensor nonzero(In x) {
-  const int64_t count = x->numel() == 0 ? 0 : launch::backend_of(x).count_nonzero(launch::context(), x->view_of());
+  const int64_t count =
+      x->numel() == 0 ? 0 : launch::backend_of(x).count_nonzero(launch::context(), x->view_of());
   Tensor y = empty({count, x->dim()}, {.dtype = kInt64, .device = x->device()});
   if (y.numel() != 0) launch::backend_of(x).nonzero(launch::context(), x->view_of(), y.view_of());
   return y;
@@ -111,9 +122,13 @@ Tensor one_hot(In ids, int64_t classes) {
   Shape sizes = ids->sizes();
   sizes.push_back(classes);
   const Tensor zero = launch::zeros(sizes, kInt64, ids->device()), index = unsqueeze(ids.get(), -1);
-  return launch::named("one_hot", [&] { return scatter(zero, -1, index, expand(formula::number_like(zero, 1), index.sizes())); });
+  return launch::named("one_hot", [&] {
+    return scatter(zero, -1, index, expand(formula::number_like(zero, 1), index.sizes()));
+  });
 }
 
-Tensor Tensor::index_select(int64_t d, const Tensor& index) const { return weft::index_select(*this, d, index); }
+Tensor Tensor::index_select(int64_t d, const Tensor& index) const {
+  return weft::index_select(*this, d, index);
+}
 
 }  // namespace weft

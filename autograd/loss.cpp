@@ -8,7 +8,8 @@ namespace {
 void check_pair(const char* name, const Tensor& x, const Tensor& target) {
   launch::check_floating(name, x);
   launch::check_devices(name, x, target);
-  if (!(x.sizes() == target.sizes())) throw ShapeError(str(name, ": x is ", x.sizes(), ", target is ", target.sizes()));
+  if (!(x.sizes() == target.sizes()))
+    throw ShapeError(str(name, ": x is ", x.sizes(), ", target is ", target.sizes()));
 }
 
 }  // namespace

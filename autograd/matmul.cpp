@@ -13,24 +13,31 @@ Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
 // A common dtype, bool excepted.
 DType product_dtype(const char* name, const Tensor& a, const Tensor& b) {
   launch::check_devices(name, a, b);
-  if (a.dtype() == kBool || b.dtype() == kBool) throw DTypeError(str(name, ": takes numbers, got ", a.dtype(), " and ", b.dtype()));
+  if (a.dtype() == kBool || b.dtype() == kBool)
+    throw DTypeError(str(name, ": takes numbers, got ", a.dtype(), " and ", b.dtype()));
   return promote(a.dtype(), b.dtype());
 }
 
 void check_rank(const char* name, const Tensor& x, const char* which, int rank) {
-  if (x.dim() != rank) throw ShapeError(str(name, ": ", which, " must have ", rank, rank == 1 ? " dim, is " : " dims, is ", x.sizes()));
+  if (x.dim() != rank)
+    throw ShapeError(
+        str(name, ": ", which, " must have ", rank, rank == 1 ? " dim, is " : " dims, is ", x.sizes()));
 }
 
 void check_inner(const char* name, const Tensor& a, const Tensor& b, int64_t inner_a, int64_t inner_b) {
-  if (inner_a != inner_b) throw ShapeError(str(name, ": inner sizes differ: a is ", a.sizes(), ", b is ", b.sizes()));
+  if (inner_a != inner_b)
+    throw ShapeError(str(name, ": inner sizes differ: a is ", a.sizes(), ", b is ", b.sizes()));
 }
 
 // c = a b for matrices or batches of them; `a` and `b` already have c's dtype.
-void multiply(double alpha, const View& a, const View& b, double beta, const View& bias, const Tensor& c, bool relu = false) {
+void multiply(double alpha, const View& a, const View& b, double beta, const View& bias, const Tensor& c,
+              bool relu = false) {
   if (c.numel() == 0) return;
   if (a.numel() == 0 && beta == 0) {
     launch::fill_into(c, 0);
-    if (bias.defined()) launch::backend_of(c).copy(launch::context(), {bias.data, bias.dtype, c.sizes(), {0, bias.strides[0]}}, c.view_of());
+    if (bias.defined())
+      launch::backend_of(c).copy(launch::context(), {bias.data, bias.dtype, c.sizes(), {0, bias.strides[0]}},
+                                 c.view_of());
     if (relu) launch::unary_into(Unary::kRelu, c);
     return;
   }
@@ -46,9 +53,11 @@ Tensor product(const char* name, const Tensor& a, const Tensor& b) {
   const launch::Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
   multiply(1, x->view_of(), z->view_of(), 0, {}, y);
-  return record(name, y, {a, b}, [name, a = saved_for(b, a), b = saved_for(a, b)](const Tensor& g, Needs needs) -> GradList {
-    return {needs[0] ? product(name, g, swapped(b.get())) : Tensor(), needs[1] ? product(name, swapped(a.get()), g) : Tensor()};
-  });
+  return record(name, y, {a, b},
+                [name, a = saved_for(b, a), b = saved_for(a, b)](const Tensor& g, Needs needs) -> GradList {
+                  return {needs[0] ? product(name, g, swapped(b.get())) : Tensor(),
+                          needs[1] ? product(name, swapped(a.get()), g) : Tensor()};
+                });
 }
 
 // Leading dims of x made one: [.., M, K] -> [B, M, K], broadcast to `batch` first. One repeated matrix stays one, with stride 0.
@@ -71,7 +80,8 @@ Shape without_last(const Shape& sizes, int n) {
 
 Tensor matmul(Lower a, Lower b) {
   if (a->dim() == 2 && b->dim() == 2) return mm(a.get(), b.get());
-  if (a->dim() == 0 || b->dim() == 0) throw ShapeError(str("matmul: takes at least one dim: a is ", a->sizes(), ", b is ", b->sizes()));
+  if (a->dim() == 0 || b->dim() == 0)
+    throw ShapeError(str("matmul: takes at least one dim: a is ", a->sizes(), ", b is ", b->sizes()));
   check_inner("matmul", a, b, a->sizes().back(), b->sizes()[b->dim() == 1 ? 0 : b->dim() - 2]);
   if (a->dim() == 1 && b->dim() == 1) return dot(a.get(), b.get());
   if (b->dim() == 1) return squeeze(matmul(a.get(), unsqueeze(b.get(), 1)), -1);
@@ -116,7 +126,8 @@ Tensor dot(Lower a, Lower b) {
 Tensor bmm(Lower a, Lower b) {
   check_rank("bmm", a, "a", 3);
   check_rank("bmm", b, "b", 3);
-  if (a->sizes()[0] != b->sizes()[0]) throw ShapeError(str("bmm: batches differ: a is ", a->sizes(), ", b is ", b->sizes()));
+  if (a->sizes()[0] != b->sizes()[0])
+    throw ShapeError(str("bmm: batches differ: a is ", a->sizes(), ", b is ", b->sizes()));
   check_inner("bmm", a, b, a->sizes()[2], b->sizes()[1]);
   return product("bmm", a, b);
 }
@@ -126,7 +137,8 @@ Tensor addmm(Lower c, Lower a, Lower b, Scalar beta, Scalar alpha) {
   check_rank("addmm", b, "b", 2);
   check_inner("addmm", a, b, a->sizes()[1], b->sizes()[0]);
   const Shape sizes{a->sizes()[0], b->sizes()[1]};
-  if (!(broadcast("addmm", c->sizes(), sizes) == sizes)) throw ShapeError(str("addmm: c of ", c->sizes(), " does not broadcast to ", sizes));
+  if (!(broadcast("addmm", c->sizes(), sizes) == sizes))
+    throw ShapeError(str("addmm: c of ", c->sizes(), " does not broadcast to ", sizes));
   product_dtype("addmm", c, a);
   const DType dtype = promote(product_dtype("addmm", a, b), c->dtype());
   const launch::Cast x(a, dtype), z(b, dtype);
@@ -134,10 +146,12 @@ Tensor addmm(Lower c, Lower a, Lower b, Scalar beta, Scalar alpha) {
   launch::copy_into(y, c);
   if (a->sizes()[1] == 0) launch::unary_into(Unary::kMulScalar, y, beta.d);
   else multiply(alpha.d, x->view_of(), z->view_of(), beta.d, {}, y);
-  return record("addmm", y, {c, a, b}, [a = saved_for(b, a), b = saved_for(a, b), alpha, beta](const Tensor& g, Needs needs) -> GradList {
-    return {needs[0] ? g * beta : Tensor(), needs[1] ? mm(g, swapped(b.get())) * alpha : Tensor(),
-            needs[2] ? mm(swapped(a.get()), g) * alpha : Tensor()};
-  });
+  return record(
+      "addmm", y, {c, a, b},
+      [a = saved_for(b, a), b = saved_for(a, b), alpha, beta](const Tensor& g, Needs needs) -> GradList {
+        return {needs[0] ? g * beta : Tensor(), needs[1] ? mm(g, swapped(b.get())) * alpha : Tensor(),
+                needs[2] ? mm(swapped(a.get()), g) * alpha : Tensor()};
+      });
 }
 
 namespace {
@@ -146,8 +160,10 @@ Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Ten
   const bool biased = bias.defined();
   check_rank(name, weight, "weight", 2);
   const int64_t out = weight.sizes()[0], in = weight.sizes()[1];
-  if (x.dim() == 0 || x.sizes().back() != in) throw ShapeError(str(name, ": inner sizes differ: x is ", x.sizes(), ", weight is ", weight.sizes()));
-  if (biased && !(bias.sizes() == Shape{out})) throw ShapeError(str(name, ": bias is ", bias.sizes(), ", weight is ", weight.sizes()));
+  if (x.dim() == 0 || x.sizes().back() != in)
+    throw ShapeError(str(name, ": inner sizes differ: x is ", x.sizes(), ", weight is ", weight.sizes()));
+  if (biased && !(bias.sizes() == Shape{out}))
+    throw ShapeError(str(name, ": bias is ", bias.sizes(), ", weight is ", weight.sizes()));
   const DType dtype = product_dtype(name, x, weight);
   if (biased) product_dtype(name, x, bias);
   if (relu && !is_floating(dtype)) throw DTypeError(str(name, ": takes floating-point numbers, got ", dtype));
@@ -156,20 +172,25 @@ Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Ten
   const int64_t rows = in == 0 ? without_last(x.sizes(), 1).numel() : x.numel() / in;
   const launch::Cast w(weight, dtype), narrow_x(x, dtype);
   const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
-  const Tensor wide = x.dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);  // rows side by side
+  const Tensor wide =
+      x.dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);  // rows side by side
   const Tensor& xs = wide.defined() ? wide : narrow_x.get();
   View xv = xs.view_of(), wt = w->view_of();
   if (x.dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
   std::swap(wt.sizes[0], wt.sizes[1]);
   std::swap(wt.strides[0], wt.strides[1]);
   Tensor y = empty(sizes, {.dtype = dtype, .device = x.device()});
-  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x.dim() == 2 ? y : launch::reshaped(y, {rows, out}), relu);
-  return record(name, y, {x, weight, bias},
-                [x = saved_for(weight, x), w = saved_for(x, weight), y = relu ? SavedOutput(y) : SavedOutput(), rows, in, out, x_sizes = x.sizes()](const Tensor& g, Needs needs) -> GradList {
-                  const Tensor g2 = reshape(y.defined() ? formula::relu_grad(g, y.get()) : g, {rows, out});
-                  return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(), needs[1] ? mm(swapped(g2), reshape(x.get(), {rows, in})) : Tensor(),
-                          needs[2] ? sum(g2, {0}) : Tensor()};
-                });
+  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x.dim() == 2 ? y : launch::reshaped(y, {rows, out}),
+           relu);
+  return record(
+      name, y, {x, weight, bias},
+      [x = saved_for(weight, x), w = saved_for(x, weight), y = relu ? SavedOutput(y) : SavedOutput(), rows,
+       in, out, x_sizes = x.sizes()](const Tensor& g, Needs needs) -> GradList {
+        const Tensor g2 = reshape(y.defined() ? formula::relu_grad(g, y.get()) : g, {rows, out});
+        return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(),
+                needs[1] ? mm(swapped(g2), reshape(x.get(), {rows, in})) : Tensor(),
+                needs[2] ? sum(g2, {0}) : Tensor()};
+      });
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ uint64_t Node::next_sequence() {
 Node::~Node() { delete extras.load(std::memory_order_relaxed); }
 
 void Node::destroy(Node* n) noexcept {
-  static constinit thread_local Node* waiting = nullptr;  // linked through sequence_, which a dead node needs no more
+  static constinit thread_local Node* waiting =
+      nullptr;  // linked through sequence_, which a dead node needs no more
   static constinit thread_local bool busy = false;
   if (busy) {
     n->sequence_ = reinterpret_cast<uint64_t>(waiting);

@@ -38,6 +38,7 @@ class Needs {
  public:
   explicit Needs(uint64_t mask) : mask_(mask) {}
   bool operator[](int i) const { return i >= 64 || (mask_ >> i & 1u); }
+
  private:
   uint64_t mask_;
 };
@@ -45,9 +46,9 @@ class Needs {
 class WEFT_API Node : public RefCounted {
  public:
   explicit Node(const char* name) : name_(name), sequence_(next_sequence()) {}
-  static void* operator new(size_t bytes);          // thread-local free lists by size
+  static void* operator new(size_t bytes);  // thread-local free lists by size
   static void operator delete(void* p, size_t bytes) noexcept;
-  static void destroy(Node* n) noexcept;            // iterative
+  static void destroy(Node* n) noexcept;  // iterative
 
   /// Gradients of the outputs in, gradients of the inputs out, one per edge. Called by the engine alone.
   virtual GradList apply(GradList grads, Pass& pass) = 0;
@@ -77,8 +78,8 @@ class WEFT_API Node : public RefCounted {
   SmallVector<SlotMeta, 1> slots_;
 
  public:
-  struct Extras;                              ///< hooks, anomaly text: rare, made on demand (autograd/extras.h)
-  std::atomic<Extras*> extras{nullptr};       ///< owned
+  struct Extras;                         ///< hooks, anomaly text: rare, made on demand (autograd/extras.h)
+  std::atomic<Extras*> extras{nullptr};  ///< owned
 };
 
 /// The edge of a tensor: its node and slot, its AccumulateGrad when it is a leaf that requires grad, else null.

@@ -273,7 +273,8 @@ WEFT_API Tensor softmax(Wide x, int64_t dim);
 WEFT_API Tensor log_softmax(Wide x, int64_t dim);
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dims `sizes`; weight and bias have those sizes or are undefined.
 /// Grad: to x, weight and bias, in one pass. Source: Ba, Kiros and Hinton 2016.
-WEFT_API Tensor layer_norm(Wide x, const Shape& sizes, Wide weight = Tensor(), Wide bias = Tensor(), double eps = 1e-5);
+WEFT_API Tensor layer_norm(Wide x, const Shape& sizes, Wide weight = Tensor(), Wide bias = Tensor(),
+                           double eps = 1e-5);
 
 // ---- losses (loss.cpp, cross_entropy.cpp)
 /// What becomes of a loss per element.
@@ -292,7 +293,8 @@ WEFT_API Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions&
 /// cross_entropy(linear(x, weight, bias), target) without keeping the logits: only a block of rows exists at a time, and under the tape its share of
 /// the gradients is made at once (with Reduction::kNone: in backward, from logits made again). Shape: x [N, I], weight [C, I], bias [C] or
 /// undefined, target [N]. Grad: to x, weight and bias.
-WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options = {});
+WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target,
+                                     const CrossEntropyOptions& options = {});
 /// (x - target)^2. Grad: dx = 2 * g * (x - target), dtarget = -dx.
 WEFT_API Tensor mse_loss(Wide x, Wide target, Reduction reduction = Reduction::kMean);
 /// |x - target|. Grad: dx = g * sign(x - target), dtarget = -dx.
@@ -398,7 +400,8 @@ WEFT_API Tensor pad(In x, const Shape& pads, Scalar value = 0);
 WEFT_API Tensor dropout(In x, double p = 0.5, bool training = true, Generator* generator = nullptr);
 /// `count` positions per row drawn with the row's weights (not necessarily normalised). Shape: [K] or [R, K] -> [count] or [R, count], int64.
 /// Throws: ValueError for negative, non-finite or all-zero weights.
-WEFT_API Tensor multinomial(In weights, int64_t count, bool replacement = false, Generator* generator = nullptr);
+WEFT_API Tensor multinomial(In weights, int64_t count, bool replacement = false,
+                            Generator* generator = nullptr);
 /// 1 with probability p per element, else 0.
 WEFT_API Tensor bernoulli(In p, Generator* generator = nullptr);
 
@@ -410,13 +413,14 @@ struct RnnResult {
 };
 /// One direction of one recurrent layer over the whole sequence, fused. Shape: x [T, N, I], h0 and c0 [N, H] (c0 LSTM only, else undefined), w_ih
 /// [G*H, I], w_hh [G*H, H], b_ih and b_hh [G*H] or undefined. Gates: LSTM i f g o, GRU r z n. Grad: to every input, fused; composed under create_graph.
-WEFT_API RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih, LowerOnDevice w_hh,
-                             LowerOnDevice b_ih, LowerOnDevice b_hh, bool reverse = false);
+WEFT_API RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0,
+                             LowerOnDevice w_ih, LowerOnDevice w_hh, LowerOnDevice b_ih, LowerOnDevice b_hh,
+                             bool reverse = false);
 
 // ---- operators
 inline Tensor operator-(const Tensor& x) { return neg(x); }
-#define WEFT_OPERATOR(symbol, name)                                                                        \
-  inline Tensor operator symbol(const Tensor& a, const Tensor& b) { return name(a, b); }                   \
+#define WEFT_OPERATOR(symbol, name)                                                      \
+  inline Tensor operator symbol(const Tensor& a, const Tensor& b) { return name(a, b); } \
   inline Tensor operator symbol(const Tensor& a, Scalar b) { return name(a, b); }
 WEFT_OPERATOR(+, add)
 WEFT_OPERATOR(-, sub)

@@ -10,15 +10,20 @@ namespace weft {
 
 void mark_concurrent(const Tensor& parameter) {
   TensorBody& b = parameter.body();
-  if (!parameter.is_leaf()) throw AutogradError(str("mark_concurrent: the tensor is the result of ", parameter.grad_fn_name(), ", not a leaf"));
+  if (!parameter.is_leaf())
+    throw AutogradError(
+        str("mark_concurrent: the tensor is the result of ", parameter.grad_fn_name(), ", not a leaf"));
   detail::forget_dead_base(parameter);
-  if (b.follows_base) throw AutogradError("mark_concurrent: the tensor is a view; mark the tensor it was taken from");
+  if (b.follows_base)
+    throw AutogradError("mark_concurrent: the tensor is a view; mark the tensor it was taken from");
   auto fresh = std::make_unique<ParameterLock>();
   ParameterLock* none = nullptr;
   if (b.lock.compare_exchange_strong(none, fresh.get(), std::memory_order_acq_rel)) fresh.release();
 }
 
-bool is_concurrent(const Tensor& parameter) { return parameter.body().lock.load(std::memory_order_acquire) != nullptr; }
+bool is_concurrent(const Tensor& parameter) {
+  return parameter.body().lock.load(std::memory_order_acquire) != nullptr;
+}
 
 std::unique_lock<std::mutex> lock_parameter(const Tensor& parameter) {
   ParameterLock* lock = parameter.body().lock.load(std::memory_order_acquire);
@@ -30,8 +35,10 @@ void swap_storage(const Tensor& parameter, Ref<Storage> fresh) {
   if (!fresh) throw ValueError("swap_storage: no storage");
   const int64_t bytes = b.sizes.numel() * size_of(b.dtype);
   if (static_cast<int64_t>(fresh->bytes()) != bytes)
-    throw ShapeError(str("swap_storage: a block of ", static_cast<int64_t>(fresh->bytes()), " bytes for a parameter of ", bytes));
-  if (fresh->device() != b.device) throw DeviceError(str("swap_storage: a block on ", fresh->device(), " for a parameter on ", b.device));
+    throw ShapeError(str("swap_storage: a block of ", static_cast<int64_t>(fresh->bytes()),
+                         " bytes for a parameter of ", bytes));
+  if (fresh->device() != b.device)
+    throw DeviceError(str("swap_storage: a block on ", fresh->device(), " for a parameter on ", b.device));
   b.storage->clear_history(&b);
   if (b.requires_grad) fresh->set_history(&b, true);
   b.storage.swap(fresh);

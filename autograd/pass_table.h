@@ -12,17 +12,17 @@ namespace weft::detail {
 /// One marked node.
 struct PassRow {
   Node* node;
-  uint32_t awaited = 0;      ///< deliveries still owed
-  uint32_t place = 0;        ///< where the table holds this row
-  uint32_t children = 0;     ///< where its edges' rows begin in PassTable::children
-  int32_t wanted = -1;       ///< first capture of this node, or -1
-  bool walked = false;       ///< its children are listed
-  bool marked = false;       ///< counted as pending until executed
+  uint32_t awaited = 0;   ///< deliveries still owed
+  uint32_t place = 0;     ///< where the table holds this row
+  uint32_t children = 0;  ///< where its edges' rows begin in PassTable::children
+  int32_t wanted = -1;    ///< first capture of this node, or -1
+  bool walked = false;    ///< its children are listed
+  bool marked = false;    ///< counted as pending until executed
   bool executed = false;
-  bool leads = true;         ///< something behind it is to be run (with captures: a wanted edge lies there)
-  bool needed = true;        ///< with captures: it is wanted, or leads to a wanted edge
-  uint64_t seen = 0;         ///< boundary nodes: slots already reported
-  GradList buffers;          ///< by slot
+  bool leads = true;   ///< something behind it is to be run (with captures: a wanted edge lies there)
+  bool needed = true;  ///< with captures: it is wanted, or leads to a wanted edge
+  uint64_t seen = 0;   ///< boundary nodes: slots already reported
+  GradList buffers;    ///< by slot
   explicit PassRow(Node* n) : node(n) {}
 };
 
@@ -79,9 +79,13 @@ class PassTable {
   struct Ready {
     uint64_t sequence;
     uint32_t row;
-    bool operator<(const Ready& o) const { return sequence != o.sequence ? sequence < o.sequence : row > o.row; }
+    bool operator<(const Ready& o) const {
+      return sequence != o.sequence ? sequence < o.sequence : row > o.row;
+    }
   };
-  size_t hash(const Node* node) const { return (reinterpret_cast<uintptr_t>(node) * 0x9E3779B97F4A7C15u >> 20) & (slots_.size() - 1); }
+  size_t hash(const Node* node) const {
+    return (reinterpret_cast<uintptr_t>(node) * 0x9E3779B97F4A7C15u >> 20) & (slots_.size() - 1);
+  }
   void grow() {
     slots_.assign(slots_.empty() ? 32 : slots_.size() * 2, kNone);
     for (uint32_t r = 0; r < rows.size(); ++r) {

@@ -10,7 +10,8 @@ using formula::fused_or;
 using launch::unary;
 
 Tensor neg(In x) {
-  return record("neg", unary(Unary::kNeg, x), {x}, [](const Tensor& g, Needs) -> GradList { return {neg(g)}; });
+  return record("neg", unary(Unary::kNeg, x), {x},
+                [](const Tensor& g, Needs) -> GradList { return {neg(g)}; });
 }
 
 Tensor abs(In x) {
@@ -27,16 +28,19 @@ Tensor square(In x) {
 
 Tensor exp(Wide x) {
   Tensor y = unary(Unary::kExp, x);
-  return record("exp", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * y.get()}; });
+  return record("exp", y, {x},
+                [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * y.get()}; });
 }
 
 Tensor expm1(Wide x) {
   Tensor y = unary(Unary::kExpm1, x);
-  return record("expm1", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * (y.get() + 1)}; });
+  return record("expm1", y, {x},
+                [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * (y.get() + 1)}; });
 }
 
 Tensor log(Wide x) {
-  return record("log", unary(Unary::kLog, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / x.get()}; });
+  return record("log", unary(Unary::kLog, x), {x},
+                [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / x.get()}; });
 }
 
 Tensor log1p(Wide x) {
@@ -45,13 +49,15 @@ Tensor log1p(Wide x) {
 }
 
 Tensor log2(Wide x) {
-  return record("log2", unary(Unary::kLog2, x), {x},
-                [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / (x.get() * std::numbers::ln2)}; });
+  return record("log2", unary(Unary::kLog2, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList {
+    return {g / (x.get() * std::numbers::ln2)};
+  });
 }
 
 Tensor sqrt(In x) {
   Tensor y = unary(Unary::kSqrt, x);
-  return record("sqrt", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g / (y.get() * 2)}; });
+  return record("sqrt", y, {x},
+                [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g / (y.get() * 2)}; });
 }
 
 Tensor rsqrt(Wide x) {
@@ -64,12 +70,14 @@ Tensor rsqrt(Wide x) {
 
 Tensor reciprocal(Wide x) {
   Tensor y = unary(Unary::kReciprocal, x);
-  return record("reciprocal", y, {x},
-                [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {neg(g * square(y.get()))}; });
+  return record("reciprocal", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
+    return {neg(g * square(y.get()))};
+  });
 }
 
 Tensor sin(In x) {
-  return record("sin", unary(Unary::kSin, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g * cos(x.get())}; });
+  return record("sin", unary(Unary::kSin, x), {x},
+                [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g * cos(x.get())}; });
 }
 
 Tensor cos(In x) {
@@ -79,7 +87,9 @@ Tensor cos(In x) {
 
 Tensor tan(Wide x) {
   Tensor y = unary(Unary::kTan, x);
-  return record("tan", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * (square(y.get()) + 1)}; });
+  return record("tan", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
+    return {g * (square(y.get()) + 1)};
+  });
 }
 
 Tensor tanh(In x) {
@@ -117,17 +127,21 @@ Tensor relu(In x) {
 }
 
 Tensor leaky_relu(In x, double slope) {
-  return record("leaky_relu", unary(Unary::kLeakyRelu, x, slope), {x}, [x = Saved(x), slope](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    return {fused_or(Binary::kLeakyReluGrad, g, v, slope, 0, [&] { return where(gt(v, 0), g, g * slope); })};
-  });
+  return record("leaky_relu", unary(Unary::kLeakyRelu, x, slope), {x},
+                [x = Saved(x), slope](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {fused_or(Binary::kLeakyReluGrad, g, v, slope, 0,
+                                   [&] { return where(gt(v, 0), g, g * slope); })};
+                });
 }
 
 Tensor elu(In x, double alpha) {
-  return record("elu", unary(Unary::kElu, x, alpha), {x}, [x = Saved(x), alpha](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    return {fused_or(Binary::kEluGrad, g, v, alpha, 0, [&] { return where(gt(v, 0), g, g * exp(minimum(v, 0)) * alpha); })};
-  });
+  return record("elu", unary(Unary::kElu, x, alpha), {x},
+                [x = Saved(x), alpha](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {fused_or(Binary::kEluGrad, g, v, alpha, 0,
+                                   [&] { return where(gt(v, 0), g, g * exp(minimum(v, 0)) * alpha); })};
+                });
 }
 
 Tensor gelu(In x) {
@@ -142,15 +156,16 @@ Tensor gelu(In x) {
 }
 
 Tensor gelu_tanh(In x) {
-  return record("gelu_tanh", unary(Unary::kGeluTanh, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    return {fused_or(Binary::kGeluTanhGrad, g, v, [&] {
-      constexpr double k = std::numbers::sqrt2 * std::numbers::inv_sqrtpi, c = 0.044715;
-      const Tensor th = tanh((v + v * square(v) * c) * k);
-      const Tensor inner = (square(v) * (3 * c) + 1) * k;
-      return g * ((th + 1) * 0.5 + v * 0.5 * (1 - square(th)) * inner);
-    })};
-  });
+  return record("gelu_tanh", unary(Unary::kGeluTanh, x), {x},
+                [x = Saved(x)](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {fused_or(Binary::kGeluTanhGrad, g, v, [&] {
+                    constexpr double k = std::numbers::sqrt2 * std::numbers::inv_sqrtpi, c = 0.044715;
+                    const Tensor th = tanh((v + v * square(v) * c) * k);
+                    const Tensor inner = (square(v) * (3 * c) + 1) * k;
+                    return g * ((th + 1) * 0.5 + v * 0.5 * (1 - square(th)) * inner);
+                  })};
+                });
 }
 
 Tensor silu(In x) {
@@ -164,16 +179,18 @@ Tensor silu(In x) {
 }
 
 Tensor softplus(Wide x) {
-  return record("softplus", unary(Unary::kSoftplus, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    return {fused_or(Binary::kSoftplusGrad, g, v, [&] { return g * sigmoid(v); })};
-  });
+  return record("softplus", unary(Unary::kSoftplus, x), {x},
+                [x = Saved(x)](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {fused_or(Binary::kSoftplusGrad, g, v, [&] { return g * sigmoid(v); })};
+                });
 }
 
 // Steps: flat nearly everywhere, so the gradient is zero and says so.
-#define WEFT_FLAT_OP(name, row)                                                                                                      \
-  Tensor name(In x) {                                                                                                                \
-    return record(#name, unary(Unary::row, x), {x}, [](const Tensor& g, Needs) -> GradList { return {zeros_like(g)}; });             \
+#define WEFT_FLAT_OP(name, row)                                                        \
+  Tensor name(In x) {                                                                  \
+    return record(#name, unary(Unary::row, x), {x},                                    \
+                  [](const Tensor& g, Needs) -> GradList { return {zeros_like(g)}; }); \
   }
 WEFT_FLAT_OP(sign, kSign)
 WEFT_FLAT_OP(floor, kFloor)

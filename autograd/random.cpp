@@ -10,7 +10,8 @@ Generator& chosen(Generator* g) { return g ? *g : default_generator(); }
 Tensor drop(const Tensor& x, double p, PhiloxKey key) {
   Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
   if (y.numel() != 0) launch::backend_of(x).dropout(launch::context(), key, p, x.view_of(), y.view_of());
-  return record("dropout", y, {x}, [p, key](const Tensor& g, Needs) -> GradList { return {drop(g, p, key)}; });
+  return record("dropout", y, {x},
+                [p, key](const Tensor& g, Needs) -> GradList { return {drop(g, p, key)}; });
 }
 
 /// The first element of p that is not sound: its place in row-major order and its number. Place -1: all are.
@@ -27,12 +28,14 @@ Tensor dropout(In x, double p, bool training, Generator* generator) {
   launch::check_floating("dropout", x);
   if (!training || p == 0) return x;
   const PhiloxKey key = chosen(generator).take(x->numel());
-  return p == 1 ? masked_fill(x.get(), ones({}, {.dtype = kBool, .device = x->device()}), 0) : drop(x, p, key);
+  return p == 1 ? masked_fill(x.get(), ones({}, {.dtype = kBool, .device = x->device()}), 0)
+                : drop(x, p, key);
 }
 
 Tensor multinomial(In weights, int64_t count, bool replacement, Generator* generator) {
   launch::check_floating("multinomial", weights);
-  if (weights->dim() != 1 && weights->dim() != 2) throw ShapeError(str("multinomial: weights must be [K] or [R, K], are ", weights->sizes()));
+  if (weights->dim() != 1 && weights->dim() != 2)
+    throw ShapeError(str("multinomial: weights must be [K] or [R, K], are ", weights->sizes()));
   if (count <= 0) throw ValueError(str("multinomial: count must be positive, got ", count));
   NoGrad quiet;
   const int64_t width = weights->sizes().back(), rows = weights->dim() == 1 ? 1 : weights->sizes()[0];
@@ -41,14 +44,19 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
   if (rows != 0 && p.device().is_cpu()) {  // other devices report it themselves, without a wait here
     const Tensor possible = gt(p, 0);
     const auto [bad, weight] = first_unsound(p, logical_and(ge(p, 0), isfinite(p)));
-    if (bad >= 0) throw ValueError(str("multinomial: weight ", weight, " of class ", bad % width, " in row ", bad / width, " is negative or not finite"));
+    if (bad >= 0)
+      throw ValueError(str("multinomial: weight ", weight, " of class ", bad % width, " in row ", bad / width,
+                           " is negative or not finite"));
     const int64_t fewest = min(sum(possible, {1})).item<int64_t>();
     if (fewest < (replacement ? 1 : count))
-      throw ValueError(str("multinomial: ", count, replacement ? " draws" : " draws without replacement", " from a row with ", fewest, " positive weights"));
+      throw ValueError(str("multinomial: ", count, replacement ? " draws" : " draws without replacement",
+                           " from a row with ", fewest, " positive weights"));
   }
   Tensor at = empty({rows, count}, {.dtype = kInt64, .device = weights->device()});
   if (rows != 0)
-    launch::backend_of(p).multinomial(launch::context(), chosen(generator).take(rows * (replacement ? count : width)), replacement, p.view_of(), at.view_of());
+    launch::backend_of(p).multinomial(launch::context(),
+                                      chosen(generator).take(rows * (replacement ? count : width)),
+                                      replacement, p.view_of(), at.view_of());
   return weights->dim() == 1 ? launch::reshaped(at, {count}) : at;
 }
 
@@ -61,7 +69,8 @@ Tensor bernoulli(In p, Generator* generator) {
   }
   Tensor y = empty(p->sizes(), {.dtype = p->dtype(), .device = p->device()});
   if (y.numel() != 0)
-    launch::backend_of(y).bernoulli(launch::context(), chosen(generator).take(p->numel()), p->view_of(), y.view_of());
+    launch::backend_of(y).bernoulli(launch::context(), chosen(generator).take(p->numel()), p->view_of(),
+                                    y.view_of());
   return y;
 }
 

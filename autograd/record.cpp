@@ -48,8 +48,9 @@ Tensor Saved::linked(const Edge& edge) const {
   }
   const uint32_t found = t.version();
   if (!packed_ && found != version_)
-    throw AutogradError(str(current_name(), ": a tensor of sizes ", t_.sizes(), " that backward needs was written in place: found version ", found,
-                            ", expected ", version_, "; clone() it before the write"));
+    throw AutogradError(str(current_name(), ": a tensor of sizes ", t_.sizes(),
+                            " that backward needs was written in place: found version ", found, ", expected ",
+                            version_, "; clone() it before the write"));
   if (!grad_enabled() || !edge.node) return t;
   const TensorBody& b = t.body();
   Tensor y(Ref<TensorBody>::adopt(new TensorBody(b.storage, b.offset, b.sizes, b.strides, b.dtype)));
@@ -60,7 +61,10 @@ Tensor Saved::linked(const Edge& edge) const {
 
 Tensor Saved::get() const { return linked(edge_); }
 
-SavedOutput::SavedOutput(const Tensor& y, uint32_t slot, uint32_t writes_ahead) : Saved(y, Output{}), slot_(slot) { version_ += writes_ahead; }
+SavedOutput::SavedOutput(const Tensor& y, uint32_t slot, uint32_t writes_ahead)
+    : Saved(y, Output{}), slot_(slot) {
+  version_ += writes_ahead;
+}
 
 Tensor SavedOutput::get() const {
   Node* self = autograd_state().current;
@@ -86,13 +90,14 @@ bool wants_record(std::span<const Tensor> inputs) {
 }
 
 void throw_released(const char* name) {
-  throw AutogradError(str(name, ": backward through the graph a second time, after its saved tensors were freed; pass retain_graph = true the first time"));
+  throw AutogradError(str(name,
+                          ": backward through the graph a second time, after its saved tensors were freed; "
+                          "pass retain_graph = true the first time"));
 }
 
 namespace {
 
-template <class List, class Get>
-void add_edges(Node& node, const List& inputs, Get&& get) {
+template <class List, class Get> void add_edges(Node& node, const List& inputs, Get&& get) {
   EdgeList& edges = node.edges();
   edges.reserve(edges.size() + inputs.size());
   for (const auto& in : inputs) {
@@ -106,7 +111,10 @@ void note_origin(Node& node, std::span<Tensor> outputs) {
   for (const Tensor& y : outputs) text += str(y.defined() ? to_string(y.sizes()) : std::string("none"), " ");
   text += "from";
   for (const Edge& e : node.edges())
-    text += e.node ? str(" ", e.node->name(), e.slot < e.node->slots().size() ? to_string(e.node->slots()[e.slot].sizes) : std::string()) : std::string(" constant");
+    text += e.node ? str(" ", e.node->name(),
+                         e.slot < e.node->slots().size() ? to_string(e.node->slots()[e.slot].sizes)
+                                                         : std::string())
+                   : std::string(" constant");
   Node::Extras& extras = make_extras(node);
   extras.origin = str(text, ", operation ", node.sequence());
 }

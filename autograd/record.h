@@ -84,7 +84,11 @@ class WEFT_API Saved {
   Saved() = default;
   explicit Saved(const Tensor& x);
   explicit Saved(const In& x) : Saved(x.get()) {}
-  Saved(Saved&& o) noexcept : t_(std::move(o.t_)), edge_(std::move(o.edge_)), packed_(std::exchange(o.packed_, nullptr)), version_(o.version_) {}
+  Saved(Saved&& o) noexcept
+      : t_(std::move(o.t_)),
+        edge_(std::move(o.edge_)),
+        packed_(std::exchange(o.packed_, nullptr)),
+        version_(o.version_) {}
   Saved(const Saved& o);
   Saved& operator=(const Saved&) = delete;
   ~Saved() {
@@ -124,11 +128,9 @@ WEFT_API bool wants_record(std::span<const Tensor> inputs);
 [[noreturn]] WEFT_API void throw_released(const char* name);
 
 /// A node whose backward is a callable held inside it.
-template <class F>
-class OpNode final : public Node {
+template <class F> class OpNode final : public Node {
  public:
-  template <class G>
-  OpNode(const char* name, G&& f) : Node(name) { new (&f_) F(std::forward<G>(f)); }
+  template <class G> OpNode(const char* name, G&& f) : Node(name) { new (&f_) F(std::forward<G>(f)); }
   ~OpNode() override { release_saved(); }
   GradList apply(GradList grads, Pass&) override {
     if (released_) throw_released(name());
@@ -145,7 +147,8 @@ class OpNode final : public Node {
   F& f() { return *std::launder(reinterpret_cast<F*>(&f_)); }
   uint64_t needs_mask() const {
     uint64_t mask = 0;
-    for (size_t i = 0; i < edges().size() && i < 64; ++i) mask |= static_cast<uint64_t>(static_cast<bool>(edges()[i].node)) << i;
+    for (size_t i = 0; i < edges().size() && i < 64; ++i)
+      mask |= static_cast<uint64_t>(static_cast<bool>(edges()[i].node)) << i;
     return mask;
   }
   bool released_ = false;
@@ -162,8 +165,7 @@ WEFT_API void link_in_place(Ref<Node> node, const Tensor& x, Inputs others);
 }  // namespace detail
 
 /// One output. F: GradList(const Tensor& g, Needs).
-template <class F>
-Tensor record(const char* name, Tensor y, Inputs inputs, F&& backward) {
+template <class F> Tensor record(const char* name, Tensor y, Inputs inputs, F&& backward) {
   if (detail::wants_record(inputs)) {
     using Op = detail::OpNode<std::decay_t<F>>;
     detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), {&y, 1}, inputs);
@@ -171,8 +173,7 @@ Tensor record(const char* name, Tensor y, Inputs inputs, F&& backward) {
   return y;
 }
 /// One output of a list of inputs (cat, stack).
-template <class F>
-Tensor record(const char* name, Tensor y, std::span<const Tensor> inputs, F&& backward) {
+template <class F> Tensor record(const char* name, Tensor y, std::span<const Tensor> inputs, F&& backward) {
   if (detail::wants_record(inputs)) {
     using Op = detail::OpNode<std::decay_t<F>>;
     detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), {&y, 1}, inputs);
@@ -180,8 +181,7 @@ Tensor record(const char* name, Tensor y, std::span<const Tensor> inputs, F&& ba
   return y;
 }
 /// Several outputs. F: GradList(const GradList& gs, Needs); undefined entries are absent.
-template <class F>
-void record(const char* name, std::span<Tensor> outputs, Inputs inputs, F&& backward) {
+template <class F> void record(const char* name, std::span<Tensor> outputs, Inputs inputs, F&& backward) {
   if (detail::wants_record(inputs)) {
     using Op = detail::OpNode<std::decay_t<F>>;
     detail::link(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), outputs, inputs);
@@ -196,8 +196,7 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
   }
 }
 /// `y` is a view of `x` (shares its storage). An in-place write through it later reaches the base's history.
-template <class F>
-Tensor record_view(const char* name, Tensor y, const Tensor& x, F&& backward) {
+template <class F> Tensor record_view(const char* name, Tensor y, const Tensor& x, F&& backward) {
   if (detail::wants_record({x})) {
     using Op = detail::OpNode<std::decay_t<F>>;
     detail::link_view(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), y, x);

@@ -15,7 +15,9 @@ namespace {
 
 Tensor sum_over(const Tensor& x, const Dims& dims, bool keepdim) {
   return record("sum", launch::reduce("sum", Reduce::kSum, x, dims, keepdim), {x},
-                [sizes = x.sizes(), dims](const Tensor& g, Needs) -> GradList { return {expand(keep_dims(g, sizes, dims), sizes)}; });
+                [sizes = x.sizes(), dims](const Tensor& g, Needs) -> GradList {
+                  return {expand(keep_dims(g, sizes, dims), sizes)};
+                });
 }
 
 Tensor mean_over(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -35,7 +37,8 @@ Tensor var_over(const char* name, const Tensor& x, const Dims& dims, int64_t cor
   const int64_t n = launch::reduced_count(x, dims);
   NoGrad quiet;  // the whole op is one node; the steps below are not recorded
   const Tensor centre = x - mean_over(x, dims, true);
-  return div(sum_over(square(centre), dims, keepdim), static_cast<double>(std::max<int64_t>(n - correction, 0)));
+  return div(sum_over(square(centre), dims, keepdim),
+             static_cast<double>(std::max<int64_t>(n - correction, 0)));
 }
 
 Tensor centred(const Tensor& x, const Dims& dims) { return x - mean_over(x, dims, true); }
@@ -52,29 +55,37 @@ Tensor norm_over(const Tensor& x, double p, const Dims& dims, bool keepdim) {
     NoGrad quiet;
     if (largest) y = launch::reduce("norm", Reduce::kMaxAbs, x, dims, keepdim);
     else if (p == 1) y = launch::reduce("norm", Reduce::kSumAbs, x, dims, keepdim);
-    else if (p == 2) y = launch::unary(Unary::kSqrt, launch::reduce("norm", Reduce::kSumSquares, x, dims, keepdim));
+    else if (p == 2)
+      y = launch::unary(Unary::kSqrt, launch::reduce("norm", Reduce::kSumSquares, x, dims, keepdim));
     else y = pow(sum_over(pow(abs(x), p), dims, keepdim), 1 / p);
   }
-  return record("norm", y, {x}, [x = Saved(x), y = SavedOutput(y), p, dims, largest](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get(), kept = keep_dims(y.get(), v.sizes(), dims), gk = keep_dims(g, v.sizes(), dims);
-    if (p == 1) return {gk * sign(v)};
-    if (largest) {  // shared evenly by the elements of largest magnitude
-      const Tensor hit = eq(abs(v), kept).to(v.dtype());
-      return {gk * sign(v) * (hit / sum_over(hit, dims, true))};
-    }
-    const Tensor zero = eq(kept, 0), safe = masked_fill(kept, zero, 1);
-    const Tensor ratio = v / safe;
-    const Tensor direction = p == 2 ? ratio : sign(v) * pow(abs(masked_fill(ratio, eq(v, 0), 1)), p - 1);
-    return {masked_fill(gk * direction, p == 2 ? zero : logical_or(zero, eq(v, 0)), 0)};
-  });
+  return record("norm", y, {x},
+                [x = Saved(x), y = SavedOutput(y), p, dims, largest](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get(), kept = keep_dims(y.get(), v.sizes(), dims),
+                               gk = keep_dims(g, v.sizes(), dims);
+                  if (p == 1) return {gk * sign(v)};
+                  if (largest) {  // shared evenly by the elements of largest magnitude
+                    const Tensor hit = eq(abs(v), kept).to(v.dtype());
+                    return {gk * sign(v) * (hit / sum_over(hit, dims, true))};
+                  }
+                  const Tensor zero = eq(kept, 0), safe = masked_fill(kept, zero, 1);
+                  const Tensor ratio = v / safe;
+                  const Tensor direction =
+                      p == 2 ? ratio : sign(v) * pow(abs(masked_fill(ratio, eq(v, 0), 1)), p - 1);
+                  return {masked_fill(gk * direction, p == 2 ? zero : logical_or(zero, eq(v, 0)), 0)};
+                });
 }
 
 }  // namespace
 
 Tensor sum(Wide x) { return sum_over(x, reduced_dims("sum", x, {}), false); }
-Tensor sum(Wide x, const Shape& dims, bool keepdim) { return sum_over(x, reduced_dims("sum", x, dims), keepdim); }
+Tensor sum(Wide x, const Shape& dims, bool keepdim) {
+  return sum_over(x, reduced_dims("sum", x, dims), keepdim);
+}
 Tensor mean(In x) { return mean_over(x, reduced_dims("mean", x, {}), false); }
-Tensor mean(In x, const Shape& dims, bool keepdim) { return mean_over(x, reduced_dims("mean", x, dims), keepdim); }
+Tensor mean(In x, const Shape& dims, bool keepdim) {
+  return mean_over(x, reduced_dims("mean", x, dims), keepdim);
+}
 
 Tensor sum_to(In x, const Shape& sizes) {
   if (x->sizes() == sizes) return x;
@@ -93,10 +104,11 @@ Tensor var(Wide x, int64_t correction) { return var(x.get(), {}, correction, fal
 Tensor var(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
   const Dims dims = reduced_dims("var", x, dim_list);
   const auto n = static_cast<double>(launch::reduced_count(x, dims) - correction);
-  return record("var", var_over("var", x, dims, correction, keepdim), {x}, [x = Saved(x), dims, n](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    return {keep_dims(g * (2 / n), v.sizes(), dims) * centred(v, dims)};
-  });
+  return record("var", var_over("var", x, dims, correction, keepdim), {x},
+                [x = Saved(x), dims, n](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {keep_dims(g * (2 / n), v.sizes(), dims) * centred(v, dims)};
+                });
 }
 
 Tensor std(Wide x, int64_t correction) { return std(x.get(), {}, correction, false); }
@@ -105,20 +117,27 @@ Tensor std(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
   const Dims dims = reduced_dims("std", x, dim_list);
   const auto n = static_cast<double>(launch::reduced_count(x, dims) - correction);
   Tensor y = launch::unary(Unary::kSqrt, var_over("std", x, dims, correction, keepdim));
-  return record("std", y, {x}, [x = Saved(x), y = SavedOutput(y), dims, n](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get(), s = y.get(), flat = eq(s, 0);
-    const Tensor scaled = masked_fill(g / (masked_fill(s, flat, 1) * n), flat, 0);
-    return {keep_dims(scaled, v.sizes(), dims) * centred(v, dims)};
-  });
+  return record("std", y, {x},
+                [x = Saved(x), y = SavedOutput(y), dims, n](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get(), s = y.get(), flat = eq(s, 0);
+                  const Tensor scaled = masked_fill(g / (masked_fill(s, flat, 1) * n), flat, 0);
+                  return {keep_dims(scaled, v.sizes(), dims) * centred(v, dims)};
+                });
 }
 
 Tensor norm(Wide x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }
-Tensor norm(Wide x, double p, const Shape& dims, bool keepdim) { return norm_over(x, p, reduced_dims("norm", x, dims), keepdim); }
+Tensor norm(Wide x, double p, const Shape& dims, bool keepdim) {
+  return norm_over(x, p, reduced_dims("norm", x, dims), keepdim);
+}
 
 Tensor any(In x) { return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, {}), false); }
-Tensor any(In x, const Shape& dims, bool keepdim) { return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, dims), keepdim); }
+Tensor any(In x, const Shape& dims, bool keepdim) {
+  return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, dims), keepdim);
+}
 Tensor all(In x) { return launch::reduce("all", Reduce::kAll, x, reduced_dims("all", x, {}), false); }
-Tensor all(In x, const Shape& dims, bool keepdim) { return launch::reduce("all", Reduce::kAll, x, reduced_dims("all", x, dims), keepdim); }
+Tensor all(In x, const Shape& dims, bool keepdim) {
+  return launch::reduce("all", Reduce::kAll, x, reduced_dims("all", x, dims), keepdim);
+}
 
 Tensor Tensor::sum() const { return weft::sum(*this); }
 Tensor Tensor::sum(const Shape& dims, bool keepdim) const { return weft::sum(*this, dims, keepdim); }

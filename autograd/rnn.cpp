@@ -24,7 +24,8 @@ using formula::optional_view;
 void expect(const char* name, const char* what, const Tensor& x, const Shape& sizes, const Tensor& like) {
   if (!x.defined()) throw ValueError(str(name, ": ", what, " is undefined"));
   if (!(x.sizes() == sizes)) throw ShapeError(str(name, ": ", what, " must be ", sizes, ", is ", x.sizes()));
-  if (x.dtype() != like.dtype()) throw DTypeError(str(name, ": ", what, " is ", x.dtype(), ", x is ", like.dtype()));
+  if (x.dtype() != like.dtype())
+    throw DTypeError(str(name, ": ", what, " is ", x.dtype(), ", x is ", like.dtype()));
   launch::check_devices(name, like, x);
 }
 
@@ -32,14 +33,15 @@ void expect(const char* name, const char* what, const Tensor& x, const Shape& si
 using RnnArgs = std::vector<Tensor>;
 
 RnnInputs input_views(const RnnArgs& a) {
-  return {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), optional_view(a[3]), optional_view(a[4]), optional_view(a[5]),
-          optional_view(a[6])};
+  return {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), optional_view(a[3]),
+          optional_view(a[4]), optional_view(a[5]), optional_view(a[6])};
 }
 
 Tensor steps_cell(RnnMode mode, const RnnArgs& a, const Tensor& x, Tensor& h, Tensor& c) {
   const Tensor in = linear(x, a[3], a[5]), rec = linear(h, a[4], a[6]);
   const int64_t width = h.sizes()[1];
-  if (mode == RnnMode::kTanh || mode == RnnMode::kRelu) return h = mode == RnnMode::kTanh ? tanh(in + rec) : relu(in + rec);
+  if (mode == RnnMode::kTanh || mode == RnnMode::kRelu)
+    return h = mode == RnnMode::kTanh ? tanh(in + rec) : relu(in + rec);
   const auto gate = [width](const Tensor& all, int64_t i) { return narrow(all, 1, i * width, width); };
   if (mode == RnnMode::kGru) {
     const Tensor r = sigmoid(gate(in, 0) + gate(rec, 0)), z = sigmoid(gate(in, 1) + gate(rec, 1));
@@ -80,7 +82,8 @@ struct SavedArgs {
   }
 };
 
-GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOutputs& outputs, const GradList& gs, Needs needs) {
+GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOutputs& outputs,
+                        const GradList& gs, Needs needs) {
   const RnnArgs a = formula::contiguous_all(saved);
   const RnnArgs g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
   GradList d(7);
@@ -90,20 +93,23 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
     return d[static_cast<size_t>(i)].view_of();
   };
   const RnnGrads grads{want(0), want(1), want(2), want(3), want(4), want(5), want(6)};
-  launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs, optional_view(g[0]), optional_view(g[1]), optional_view(g[2]), grads);
+  launch::backend_of(a[0]).rnn_backward(launch::context(), layer, input_views(a), outputs,
+                                        optional_view(g[0]), optional_view(g[1]), optional_view(g[2]), grads);
   return d;
 }
 
 }  // namespace
 
-RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih, LowerOnDevice w_hh, LowerOnDevice b_ih,
-                    LowerOnDevice b_hh, bool reverse) {
+RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih,
+                    LowerOnDevice w_hh, LowerOnDevice b_ih, LowerOnDevice b_hh, bool reverse) {
   const char* name = formula::rnn_name(mode);
   const RnnLayer layer{mode, reverse};
-  if (!x->defined() || x->dim() != 3) throw ShapeError(str(name, ": x must be [T, N, I], is ", x->defined() ? x->sizes() : Shape{}));
+  if (!x->defined() || x->dim() != 3)
+    throw ShapeError(str(name, ": x must be [T, N, I], is ", x->defined() ? x->sizes() : Shape{}));
   launch::check_floating(name, x);
   if (!w_hh->defined() || w_hh->dim() != 2) throw ShapeError(str(name, ": w_hh must be [G*H, H]"));
-  const int64_t steps = x->sizes()[0], n = x->sizes()[1], width = w_hh->sizes()[1], rows = layer.gates() * width;
+  const int64_t steps = x->sizes()[0], n = x->sizes()[1], width = w_hh->sizes()[1],
+                rows = layer.gates() * width;
   if (steps == 0) throw ShapeError(str(name, ": the sequence is empty: x is ", x->sizes()));
   expect(name, "h0", h0, {n, width}, x);
   if (mode == RnnMode::kLstm) expect(name, "c0", c0, {n, width}, x);
@@ -112,28 +118,39 @@ RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevi
   if (b_ih->defined()) expect(name, "b_ih", b_ih, {rows}, x);
   if (b_hh->defined()) expect(name, "b_hh", b_hh, {rows}, x);
 
-  const bool lstm = mode == RnnMode::kLstm, wanted = detail::wants_record({x, h0, c0, w_ih, w_hh, b_ih, b_hh});
+  const bool lstm = mode == RnnMode::kLstm,
+             wanted = detail::wants_record({x, h0, c0, w_ih, w_hh, b_ih, b_hh});
   const RnnArgs a = formula::contiguous_all({x, h0, lstm ? c0.get() : Tensor(), w_ih, w_hh, b_ih, b_hh});
   const TensorOptions like{.dtype = x->dtype(), .device = x->device()};
-  Tensor outputs[3] = {empty({steps, n, width}, like), empty({n, width}, like), lstm ? empty({n, width}, like) : Tensor()};
+  Tensor outputs[3] = {empty({steps, n, width}, like), empty({n, width}, like),
+                       lstm ? empty({n, width}, like) : Tensor()};
   Backend& device = launch::backend_of(x);
-  const Tensor reserve = wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();
+  const Tensor reserve =
+      wanted ? empty(device.rnn_reserve(launch::context(), layer, input_views(a)), like) : Tensor();
   if (n != 0)
     device.rnn_forward(launch::context(), layer, input_views(a),
-                       {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]), optional_view(reserve)});
+                       {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
+                        optional_view(reserve)});
   if (!wanted) return {outputs[0], outputs[1], outputs[2]};
-  SavedArgs saved{Saved(x), Saved(h0), lstm ? Saved(c0) : Saved(), Saved(w_ih), Saved(w_hh), Saved(b_ih), Saved(b_hh)};
+  SavedArgs saved{Saved(x),    Saved(h0),  lstm ? Saved(c0) : Saved(), Saved(w_ih), Saved(w_hh),
+                  Saved(b_ih), Saved(b_hh)};
   record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), {x, h0, c0, w_ih, w_hh, b_ih, b_hh},
          [layer, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
-          cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), reserve](const GradList& gs, Needs needs) -> GradList {
+          cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1),
+          reserve](const GradList& gs, Needs needs) -> GradList {
            const RnnArgs in = saved.get();
            const bool two = layer.mode == RnnMode::kLstm;
            if (grad_enabled()) {
-             return formula::composed_backward([&](const RnnArgs& args) { return formula::composed_rnn_layer(layer.mode, layer.reverse, args); }, in,
-                                               {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
+             return formula::composed_backward(
+                 [&](const RnnArgs& args) {
+                   return formula::composed_rnn_layer(layer.mode, layer.reverse, args);
+                 },
+                 in, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
            }
            const Tensor yt = y.get(), ht = hn.get(), ct = two ? cn.get() : Tensor();
-           return fused_backward(layer, in, {optional_view(yt), optional_view(ht), optional_view(ct), optional_view(reserve)}, gs, needs);
+           return fused_backward(
+               layer, in, {optional_view(yt), optional_view(ht), optional_view(ct), optional_view(reserve)},
+               gs, needs);
          });
   return {outputs[0], outputs[1], outputs[2]};
 }

@@ -18,7 +18,8 @@ using StackArgs = std::vector<Tensor>;
 std::vector<RnnWeights> cells_of(const StackArgs& a) {
   std::vector<RnnWeights> cells;
   for (size_t i = kBefore; i < a.size(); i += kEach)
-    cells.push_back({optional_view(a[i]), optional_view(a[i + 1]), optional_view(a[i + 2]), optional_view(a[i + 3])});
+    cells.push_back(
+        {optional_view(a[i]), optional_view(a[i + 1]), optional_view(a[i + 2]), optional_view(a[i + 3])});
   return cells;
 }
 
@@ -32,7 +33,9 @@ std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
     for (int64_t d = 0; d < s.directions(); ++d) {
       const int64_t cell = layer * s.directions() + d;
       const Tensor* const w = &a[kBefore + kEach * static_cast<size_t>(cell)];
-      std::vector<Tensor> out = formula::composed_rnn_layer(s.mode, d == 1, {x, select(a[1], 0, cell), lstm ? select(a[2], 0, cell) : Tensor(), w[0], w[1], w[2], w[3]});
+      std::vector<Tensor> out = formula::composed_rnn_layer(
+          s.mode, d == 1,
+          {x, select(a[1], 0, cell), lstm ? select(a[2], 0, cell) : Tensor(), w[0], w[1], w[2], w[3]});
       ys.push_back(out[0]), h.push_back(out[1]);
       if (lstm) c.push_back(out[2]);
     }
@@ -41,15 +44,20 @@ std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
   return {x, stack(h, 0), lstm ? stack(c, 0) : Tensor()};
 }
 
-GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor outputs[], const Tensor kept[], const GradList& gs, Needs needs) {
-  const StackArgs a = formula::contiguous_all(saved), g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
+GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor outputs[],
+                        const Tensor kept[], const GradList& gs, Needs needs) {
+  const StackArgs a = formula::contiguous_all(saved),
+                  g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
   StackArgs d(a.size());
   for (size_t i = 0; i < a.size(); ++i)
     if (a[i].defined() && needs[static_cast<int>(i)]) d[i] = empty_like(a[i]);
   const std::vector<RnnWeights> cells = cells_of(a), wanted = cells_of(d);
-  launch::backend_of(a[0]).rnn_stack_backward(launch::context(), s, {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells},
-                                              {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]), optional_view(kept[0]), optional_view(kept[1])}, optional_view(g[0]), optional_view(g[1]), optional_view(g[2]),
-                                              {optional_view(d[0]), optional_view(d[1]), optional_view(d[2]), wanted});
+  launch::backend_of(a[0]).rnn_stack_backward(
+      launch::context(), s, {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells},
+      {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
+       optional_view(kept[0]), optional_view(kept[1])},
+      optional_view(g[0]), optional_view(g[1]), optional_view(g[2]),
+      {optional_view(d[0]), optional_view(d[1]), optional_view(d[2]), wanted});
   GradList result(d.size());
   for (size_t i = 0; i < d.size(); ++i) result[i] = std::move(d[i]);
   return result;
@@ -57,7 +65,8 @@ GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor 
 
 }  // namespace
 
-std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0, std::span<const Tensor> weights, Generator& generator) {
+std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0,
+                                   std::span<const Tensor> weights, Generator& generator) {
   if (x.device().is_cpu()) return std::nullopt;
   const bool lstm = stack.mode == RnnMode::kLstm;
   StackArgs args = {x, h0, c0};
@@ -70,7 +79,8 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   std::vector<RnnWeights> cells = cells_of(args);
   View typed = optional_view(args[0]);
   typed.dtype = lowered(x);
-  const auto room = device.rnn_stack(launch::context(), stack, {typed, optional_view(args[1]), optional_view(args[2]), cells});
+  const auto room = device.rnn_stack(launch::context(), stack,
+                                     {typed, optional_view(args[1]), optional_view(args[2]), cells});
   if (!room) return std::nullopt;
 
   for (Tensor& t : args) t = LowerOnDevice(t).get();
@@ -82,31 +92,41 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
   const bool wanted = detail::wants_record(std::span<const Tensor>(args));
   const int64_t steps = x.size(0), n = x.size(1), width = weights[1].size(1);
   const TensorOptions like{.dtype = args[0].dtype(), .device = x.device()};
-  Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like), empty({stack.cells(), n, width}, like), lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
+  Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like),
+                       empty({stack.cells(), n, width}, like),
+                       lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
   // Dropout takes a forward in training, which has a reserve, also where no gradient is wanted.
   const bool keeps = wanted || stack.dropout > 0;
   // Weights that are larger than all else that the node keeps are packed again for its backward: one sequence may be many calls of a step each.
-  const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(), reserve = keeps ? empty({room->reserve}, like) : Tensor();
-  device.rnn_stack_forward(launch::context(), stack, in, {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]), optional_view(packed), optional_view(reserve)});
+  const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(),
+               reserve = keeps ? empty({room->reserve}, like) : Tensor();
+  device.rnn_stack_forward(launch::context(), stack, in,
+                           {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
+                            optional_view(packed), optional_view(reserve)});
   if (!wanted) return RnnResult{outputs[0], outputs[1], outputs[2]};
 
   const char* const name = formula::rnn_name(stack.mode);
   std::vector<Saved> saved;
   for (const Tensor& t : args) saved.push_back(t.defined() ? Saved(t) : Saved());
-  record(name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
-         [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1), cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed,
-          reserve](const GradList& gs, Needs needs) -> GradList {
-           const bool two = stack.mode == RnnMode::kLstm;
-           StackArgs inputs;
-           for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
-           if (grad_enabled()) {
-             if (stack.dropout > 0)
-               throw AutogradError(str(formula::rnn_name(stack.mode), ": create_graph needs the masks of dropout ", stack.dropout, ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));
-             return formula::composed_backward([&](const StackArgs& all) { return composed_stack(stack, all); }, inputs, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
-           }
-           const Tensor given[3] = {y.get(), hn.get(), two ? cn.get() : Tensor()}, kept[2] = {packed, reserve};
-           return stack_backward(stack, inputs, given, kept, gs, needs);
-         });
+  record(
+      name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
+      [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
+       cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed,
+       reserve](const GradList& gs, Needs needs) -> GradList {
+        const bool two = stack.mode == RnnMode::kLstm;
+        StackArgs inputs;
+        for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
+        if (grad_enabled()) {
+          if (stack.dropout > 0)
+            throw AutogradError(str(formula::rnn_name(stack.mode),
+                                    ": create_graph needs the masks of dropout ", stack.dropout,
+                                    ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));
+          return formula::composed_backward([&](const StackArgs& all) { return composed_stack(stack, all); },
+                                            inputs, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
+        }
+        const Tensor given[3] = {y.get(), hn.get(), two ? cn.get() : Tensor()}, kept[2] = {packed, reserve};
+        return stack_backward(stack, inputs, given, kept, gs, needs);
+      });
   return RnnResult{outputs[0], outputs[1], outputs[2]};
 }
 

@@ -13,7 +13,8 @@ namespace weft {
 /// y [T, N, directions * H], hn and cn [cells, N, H]; nothing where x's device does not take the stack, or the arguments are not of one dtype and device.
 /// Sizes are not checked, nn/rnn.h has done that. `weights`: w_ih, w_hh, b_ih and b_hh of each cell, undefined where there is none. `generator` is
 /// drawn from when stack.dropout is above 0. Grad: to every input, fused; composed under create_graph, where dropout is an AutogradError.
-std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0, std::span<const Tensor> weights, Generator& generator);
+std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0,
+                                   std::span<const Tensor> weights, Generator& generator);
 
 namespace formula {
 const char* rnn_name(RnnMode mode);

@@ -2,7 +2,8 @@
 
 namespace weft {
 
-SavedTensorHooks::SavedTensorHooks(PackHook pack, UnpackHook unpack) : pack_(std::move(pack)), unpack_(std::move(unpack)), outer_(autograd_state().saved_hooks) {
+SavedTensorHooks::SavedTensorHooks(PackHook pack, UnpackHook unpack)
+    : pack_(std::move(pack)), unpack_(std::move(unpack)), outer_(autograd_state().saved_hooks) {
   if (!pack_ || !unpack_) throw ValueError("SavedTensorHooks: empty hook");
   autograd_state().saved_hooks = this;
 }
@@ -21,7 +22,8 @@ struct Packed : RefCounted {
 
 Packed* pack(const Tensor& x) {
   AutogradState& state = autograd_state();
-  const SavedTensorHooks* hooks = std::exchange(state.saved_hooks, nullptr);  // what the hook computes is not packed in turn
+  const SavedTensorHooks* hooks =
+      std::exchange(state.saved_hooks, nullptr);  // what the hook computes is not packed in turn
   struct Restore {
     AutogradState& state;
     const SavedTensorHooks* hooks;
@@ -41,8 +43,10 @@ Tensor unpack(const Packed& p) {
   NoGrad off;
   const Tensor x = p.unpack(p.kept);
   if (!x.defined() || x.sizes() != p.sizes || x.dtype() != p.dtype || x.device() != p.device)
-    throw AutogradError(str("SavedTensorHooks: unpack returned ", x.defined() ? str(x.sizes(), " ", x.dtype(), " on ", x.device()) : std::string("nothing"), " for ", p.sizes, " ",
-                            p.dtype, " on ", p.device));
+    throw AutogradError(
+        str("SavedTensorHooks: unpack returned ",
+            x.defined() ? str(x.sizes(), " ", x.dtype(), " on ", x.device()) : std::string("nothing"),
+            " for ", p.sizes, " ", p.dtype, " on ", p.device));
   return x;
 }
 

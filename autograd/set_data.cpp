@@ -7,7 +7,8 @@ namespace weft {
 
 void set_data(const Tensor& x, const Tensor& value) {
   if (!x.is_leaf()) throw AutogradError("set_data: the tensor is not a leaf");
-  if (x.sizes() != value.sizes()) throw ShapeError(str("set_data: the tensor is ", x.sizes(), ", the value ", value.sizes()));
+  if (x.sizes() != value.sizes())
+    throw ShapeError(str("set_data: the tensor is ", x.sizes(), ", the value ", value.sizes()));
   if (x.is_same(value) || (x.shares_storage(value) && x.dtype() == value.dtype())) return;
   const bool wants_grad = x.requires_grad();
   Tensor handle = x;

@@ -20,7 +20,8 @@ Shape resolve_sizes(const char* name, const Tensor& x, const Shape& sizes) {
   }
   const int64_t n = x.numel();
   if (hole >= 0 && known != 0 && n % known == 0) out[hole] = n / known;
-  else if (hole >= 0 || known != n) throw ShapeError(str(name, ": ", n, " elements of ", x.sizes(), " do not fit ", sizes));
+  else if (hole >= 0 || known != n)
+    throw ShapeError(str(name, ": ", n, " elements of ", x.sizes(), " do not fit ", sizes));
   return out;
 }
 
@@ -47,8 +48,9 @@ bool view_strides(const Tensor& x, const Shape& sizes, Shape& strides) {
 }
 
 Tensor view_as(const char* name, const Tensor& x, const Shape& sizes, const Shape& strides) {
-  return record_view(name, alias(x, sizes, strides, x.storage_offset()), x,
-                     [before = x.sizes()](const Tensor& g, Needs) -> GradList { return {reshape(g, before)}; });
+  return record_view(
+      name, alias(x, sizes, strides, x.storage_offset()), x,
+      [before = x.sizes()](const Tensor& g, Needs) -> GradList { return {reshape(g, before)}; });
 }
 
 }  // namespace
@@ -57,7 +59,8 @@ Tensor view(In x, const Shape& wanted) {
   const Shape sizes = resolve_sizes("view", x, wanted);
   Shape strides;
   if (!view_strides(x, sizes, strides))
-    throw ShapeError(str("view: ", x->sizes(), " with strides ", x->strides(), " cannot be seen as ", sizes, " without a copy; use reshape"));
+    throw ShapeError(str("view: ", x->sizes(), " with strides ", x->strides(), " cannot be seen as ", sizes,
+                         " without a copy; use reshape"));
   return view_as("view", x, sizes, strides);
 }
 
@@ -73,7 +76,8 @@ Tensor reshape(In x, const Shape& wanted) {
 Tensor flatten(In x, int64_t start, int64_t end) {
   if (x->dim() == 0) return reshape(x.get(), {1});
   const int first = wrap_dim("flatten", start, x->dim()), last = wrap_dim("flatten", end, x->dim());
-  if (first > last) throw ShapeError(str("flatten: start ", start, " is behind end ", end, " in ", x->sizes()));
+  if (first > last)
+    throw ShapeError(str("flatten: start ", start, " is behind end ", end, " in ", x->sizes()));
   Shape sizes;
   int64_t joined = 1;
   for (int d = 0; d < x->dim(); ++d) {
@@ -92,7 +96,8 @@ Tensor transpose(In x, int64_t d0, int64_t d1) {
 }
 
 Tensor permute(In x, const Shape& dims) {
-  if (dims.size() != x->dim()) throw ShapeError(str("permute: ", dims, " does not name the dims of ", x->sizes()));
+  if (dims.size() != x->dim())
+    throw ShapeError(str("permute: ", dims, " does not name the dims of ", x->sizes()));
   Shape sizes, strides, back(x->dim(), -1);
   for (int d = 0; d < dims.size(); ++d) {
     const int from = wrap_dim("permute", dims[d], x->dim());
@@ -117,8 +122,9 @@ Tensor expand(In x, const Shape& wanted) {
   }
   if (!fits) throw ShapeError(str("expand: ", x->sizes(), " does not expand to ", wanted));
   if (sizes == x->sizes()) return x;
-  return record_view("expand", alias(x, sizes, strides, x->storage_offset()), x,
-                     [before = x->sizes()](const Tensor& g, Needs) -> GradList { return {sum_to(g, before)}; });
+  return record_view(
+      "expand", alias(x, sizes, strides, x->storage_offset()), x,
+      [before = x->sizes()](const Tensor& g, Needs) -> GradList { return {sum_to(g, before)}; });
 }
 
 Tensor squeeze(In x) {
@@ -157,9 +163,10 @@ Tensor sliced(const char* name, const Tensor& x, int d, int64_t start, int64_t l
   const int64_t offset = x.storage_offset() + (length > 0 ? start * strides[d] : 0);
   sizes[d] = length;
   strides[d] *= step;
-  return record_view(name, alias(x, sizes, strides, offset), x, [before = x.sizes(), d, start, step](const Tensor& g, Needs) -> GradList {
-    return {formula::unslice(g, before, d, start, step)};
-  });
+  return record_view(name, alias(x, sizes, strides, offset), x,
+                     [before = x.sizes(), d, start, step](const Tensor& g, Needs) -> GradList {
+                       return {formula::unslice(g, before, d, start, step)};
+                     });
 }
 
 }  // namespace
@@ -168,21 +175,24 @@ Tensor narrow(In x, int64_t dim, int64_t start, int64_t length) {
   const int d = wrap_dim("narrow", dim, x->dim());
   const int64_t size = x->sizes()[d];
   if (start < 0 || length < 0 || start > size - length)
-    throw IndexError(str("narrow: ", length, " elements from ", start, " are outside dim ", d, " of ", x->sizes()));
+    throw IndexError(
+        str("narrow: ", length, " elements from ", start, " are outside dim ", d, " of ", x->sizes()));
   return sliced("narrow", x, d, start, length, 1);
 }
 
 Tensor select(In x, int64_t dim, int64_t index) {
   const int d = wrap_dim("select", dim, x->dim());
   const int64_t size = x->sizes()[d], at = index < 0 ? index + size : index;
-  if (at < 0 || at >= size) throw IndexError(str("select: index ", index, " is outside dim ", d, " of ", x->sizes()));
+  if (at < 0 || at >= size)
+    throw IndexError(str("select: index ", index, " is outside dim ", d, " of ", x->sizes()));
   Shape sizes = x->sizes(), strides = x->strides();
   const int64_t offset = x->storage_offset() + at * strides[d];
   sizes.erase(d);
   strides.erase(d);
-  return record_view("select", alias(x, sizes, strides, offset), x, [before = x->sizes(), d, at](const Tensor& g, Needs) -> GradList {
-    return {formula::unslice(unsqueeze(g, d), before, d, at, 1)};
-  });
+  return record_view("select", alias(x, sizes, strides, offset), x,
+                     [before = x->sizes(), d, at](const Tensor& g, Needs) -> GradList {
+                       return {formula::unslice(unsqueeze(g, d), before, d, at, 1)};
+                     });
 }
 
 Tensor slice(In x, int64_t dim, int64_t start, int64_t end, int64_t step) {
@@ -198,7 +208,8 @@ std::vector<Tensor> split(In x, const Shape& lengths, int64_t dim) {
   const int d = wrap_dim("split", dim, x->dim());
   int64_t total = 0;
   for (int64_t n : lengths) total += n < 0 ? x->sizes()[d] + 1 : n;
-  if (total != x->sizes()[d]) throw ShapeError(str("split: lengths ", lengths, " do not add up to dim ", d, " of ", x->sizes()));
+  if (total != x->sizes()[d])
+    throw ShapeError(str("split: lengths ", lengths, " do not add up to dim ", d, " of ", x->sizes()));
   std::vector<Tensor> parts;
   int64_t start = 0;
   for (int64_t n : lengths) {
@@ -249,27 +260,35 @@ Tensor gather_image(const Tensor& flat, const Shape& sizes, const Shape& strides
   return reshape(index_select(flat, 0, launch::reshaped(at, {at.numel()})), sizes);
 }
 
-Tensor scatter_image(const Tensor& g, int64_t span, const Shape& sizes, const Shape& strides, int64_t offset) {
+Tensor scatter_image(const Tensor& g, int64_t span, const Shape& sizes, const Shape& strides,
+                     int64_t offset) {
   const Tensor every = arange(0, span, 1, {.dtype = kInt64, .device = g.device()});
   const Tensor at = launch::contiguous(alias(every, sizes, strides, offset));
-  return index_add(launch::zeros({span}, g.dtype(), g.device()), 0, launch::reshaped(at, {at.numel()}), reshape(g, {-1}));
+  return index_add(launch::zeros({span}, g.dtype(), g.device()), 0, launch::reshaped(at, {at.numel()}),
+                   reshape(g, {-1}));
 }
 
 }  // namespace
 
 Tensor as_strided(In x, const Shape& sizes, const Shape& strides, int64_t offset) {
-  if (sizes.size() != strides.size()) throw ShapeError(str("as_strided: sizes ", sizes, " and strides ", strides, " differ in length"));
+  if (sizes.size() != strides.size())
+    throw ShapeError(str("as_strided: sizes ", sizes, " and strides ", strides, " differ in length"));
   for (int d = 0; d < sizes.size(); ++d)
-    if (sizes[d] < 0 || strides[d] < 0) throw ShapeError(str("as_strided: sizes ", sizes, ", strides ", strides, " must not be negative"));
+    if (sizes[d] < 0 || strides[d] < 0)
+      throw ShapeError(str("as_strided: sizes ", sizes, ", strides ", strides, " must not be negative"));
   const int64_t span = span_of(x->sizes(), x->strides());
   if (offset < 0 || offset + span_of(sizes, strides) > span)
-    throw ShapeError(str("as_strided: sizes ", sizes, ", strides ", strides, ", offset ", offset, " leave the ", span, " elements of ", x->sizes()));
+    throw ShapeError(str("as_strided: sizes ", sizes, ", strides ", strides, ", offset ", offset,
+                         " leave the ", span, " elements of ", x->sizes()));
   for (int d = 0; x->requires_grad() && grad_enabled() && d < x->dim(); ++d)
     if (x->strides()[d] == 0 && x->sizes()[d] > 1)
-      throw AutogradError(str("as_strided: x of sizes ", x->sizes(), " is expanded, its gradient has no single place; clone it first"));
+      throw AutogradError(str("as_strided: x of sizes ", x->sizes(),
+                              " is expanded, its gradient has no single place; clone it first"));
   return record_view("as_strided", alias(x, sizes, strides, x->storage_offset() + offset), x,
-                     [before = x->sizes(), lay = x->strides(), span, sizes, strides, offset](const Tensor& g, Needs) -> GradList {
-                       if (span == 0 || g.numel() == 0) return {zeros(before, {.dtype = g.dtype(), .device = g.device()})};
+                     [before = x->sizes(), lay = x->strides(), span, sizes, strides, offset](
+                         const Tensor& g, Needs) -> GradList {
+                       if (span == 0 || g.numel() == 0)
+                         return {zeros(before, {.dtype = g.dtype(), .device = g.device()})};
                        return {gather_image(scatter_image(g, span, sizes, strides, offset), before, lay, 0)};
                      });
 }
@@ -281,7 +300,8 @@ struct Diagonal {
   int64_t first = 0;  // in elements from x's first
 
   Diagonal(const Shape& of, const Shape& lay, int64_t offset, int a, int b) : sizes(of), strides(lay) {
-    const int64_t length = std::max<int64_t>(0, offset >= 0 ? std::min(of[a], of[b] - offset) : std::min(of[a] + offset, of[b]));
+    const int64_t length =
+        std::max<int64_t>(0, offset >= 0 ? std::min(of[a], of[b] - offset) : std::min(of[a] + offset, of[b]));
     first = length == 0 ? 0 : offset >= 0 ? offset * lay[b] : -offset * lay[a];
     sizes.push_back(length);
     strides.push_back(lay[a] + lay[b]);
@@ -297,7 +317,8 @@ Tensor diagonal_backward(In g, const Shape& sizes, int64_t offset, int a, int b)
   Tensor y = launch::zeros(sizes, g->dtype(), g->device());
   const Diagonal d(sizes, y.strides(), offset, a, b);
   launch::copy_into(alias(y, d.sizes, d.strides, d.first), g);
-  return record("diagonal_backward", y, {g}, [offset, a, b](const Tensor& gg, Needs) -> GradList { return {diagonal(gg, offset, a, b)}; });
+  return record("diagonal_backward", y, {g},
+                [offset, a, b](const Tensor& gg, Needs) -> GradList { return {diagonal(gg, offset, a, b)}; });
 }
 
 }  // namespace
@@ -307,7 +328,9 @@ Tensor diagonal(In x, int64_t offset, int64_t d0, int64_t d1) {
   if (a == b) throw ShapeError(str("diagonal: dims ", d0, " and ", d1, " of ", x->sizes(), " are the same"));
   const Diagonal d(x->sizes(), x->strides(), offset, a, b);
   return record_view("diagonal", alias(x, d.sizes, d.strides, x->storage_offset() + d.first), x,
-                     [before = x->sizes(), offset, a, b](const Tensor& g, Needs) -> GradList { return {diagonal_backward(g, before, offset, a, b)}; });
+                     [before = x->sizes(), offset, a, b](const Tensor& g, Needs) -> GradList {
+                       return {diagonal_backward(g, before, offset, a, b)};
+                     });
 }
 
 Tensor Tensor::view(const Shape& sizes) const { return weft::view(*this, sizes); }
@@ -323,9 +346,13 @@ Tensor Tensor::expand(const Shape& sizes) const { return weft::expand(*this, siz
 Tensor Tensor::squeeze() const { return weft::squeeze(*this); }
 Tensor Tensor::squeeze(int64_t d) const { return weft::squeeze(*this, d); }
 Tensor Tensor::unsqueeze(int64_t d) const { return weft::unsqueeze(*this, d); }
-Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const { return weft::narrow(*this, d, start, length); }
+Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const {
+  return weft::narrow(*this, d, start, length);
+}
 Tensor Tensor::select(int64_t d, int64_t index) const { return weft::select(*this, d, index); }
-Tensor Tensor::slice(int64_t d, int64_t start, int64_t end, int64_t step) const { return weft::slice(*this, d, start, end, step); }
+Tensor Tensor::slice(int64_t d, int64_t start, int64_t end, int64_t step) const {
+  return weft::slice(*this, d, start, end, step);
+}
 std::vector<Tensor> Tensor::split(int64_t length, int64_t d) const { return weft::split(*this, length, d); }
 std::vector<Tensor> Tensor::chunk(int64_t parts, int64_t d) const { return weft::chunk(*this, parts, d); }
 std::vector<Tensor> Tensor::unbind(int64_t d) const { return weft::unbind(*this, d); }

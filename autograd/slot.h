@@ -16,12 +16,13 @@ struct Slot final : AutogradSlot {
   static void operator delete(void* p) noexcept;
   ~Slot() override;
 
-  Edge edge;                      ///< producer; a leaf's AccumulateGrad; null when no gradient flows
-  Tensor grad;                    ///< guarded by grad_mutex(); written by the local sink and by retain_grad
-  Tensor base;                    ///< a view: the tensor it was taken from, itself no view
-  uint32_t base_rewrites = 0;     ///< a view: base's `rewrites` when `edge` was made
-  uint32_t rewrites = 0;          ///< in-place writes that replaced the history
-  bool owns_accumulator = false;  ///< edge.node is this body's own AccumulateGrad (a snapshot shares its leaf's)
+  Edge edge;                   ///< producer; a leaf's AccumulateGrad; null when no gradient flows
+  Tensor grad;                 ///< guarded by grad_mutex(); written by the local sink and by retain_grad
+  Tensor base;                 ///< a view: the tensor it was taken from, itself no view
+  uint32_t base_rewrites = 0;  ///< a view: base's `rewrites` when `edge` was made
+  uint32_t rewrites = 0;       ///< in-place writes that replaced the history
+  bool owns_accumulator =
+      false;  ///< edge.node is this body's own AccumulateGrad (a snapshot shares its leaf's)
   bool retains_grad = false;
 
   std::mutex& grad_mutex();

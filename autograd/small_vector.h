@@ -8,8 +8,7 @@
 
 namespace weft {
 
-template <class T, int N>
-class SmallVector {
+template <class T, int N> class SmallVector {
  public:
   SmallVector() = default;
   explicit SmallVector(size_t n) { resize(n); }

@@ -11,14 +11,18 @@ Tensor run_softmax(const char* name, bool log, const Tensor& x, int64_t dim) {
   launch::check_floating(name, x);
   const launch::Rows r = launch::rows(name, x, dim);
   Tensor y = launch::empty_rows(r, r.width, x.dtype());
-  if (y.numel() != 0) launch::backend_of(x).softmax(launch::context(), log, r.view(), launch::rows_view(r, y));
+  if (y.numel() != 0)
+    launch::backend_of(x).softmax(launch::context(), log, r.view(), launch::rows_view(r, y));
   return launch::from_rows(r, y);
 }
 
 Tensor softmax_grad(const char* name, bool log, const Tensor& y, const Tensor& g, int64_t dim) {
-  const launch::Rows ry = launch::rows(name, y, dim), rg = launch::rows(name, launch::Cast(g, y.dtype()), dim);
+  const launch::Rows ry = launch::rows(name, y, dim),
+                     rg = launch::rows(name, launch::Cast(g, y.dtype()), dim);
   Tensor dx = launch::empty_rows(ry, ry.width, y.dtype());
-  if (dx.numel() != 0) launch::backend_of(y).softmax_backward(launch::context(), log, ry.view(), rg.view(), launch::rows_view(ry, dx));
+  if (dx.numel() != 0)
+    launch::backend_of(y).softmax_backward(launch::context(), log, ry.view(), rg.view(),
+                                           launch::rows_view(ry, dx));
   return launch::from_rows(ry, dx);
 }
 
@@ -50,10 +54,11 @@ Tensor logsumexp(Wide x, int64_t dim, bool keepdim) {
   Tensor values = empty({r.count}, {.dtype = x->dtype(), .device = x->device()});
   if (r.width == 0) launch::fill_into(values, -std::numeric_limits<double>::infinity());
   else if (r.count != 0) launch::backend_of(x).logsumexp(launch::context(), r.view(), values.view_of());
-  return record("logsumexp", launch::from_row_values(r, values, keepdim), {x}, [x = Saved(x), d = r.dim, keepdim](const Tensor& g, Needs) -> GradList {
-    const Tensor v = x.get();
-    return {softmax(v, d) * (keepdim || v.dim() == 0 ? g : unsqueeze(g, d))};
-  });
+  return record("logsumexp", launch::from_row_values(r, values, keepdim), {x},
+                [x = Saved(x), d = r.dim, keepdim](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {softmax(v, d) * (keepdim || v.dim() == 0 ? g : unsqueeze(g, d))};
+                });
 }
 
 Tensor Tensor::softmax(int64_t d) const { return weft::softmax(*this, d); }

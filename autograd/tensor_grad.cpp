@@ -43,7 +43,8 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
   if (!x.defined()) return {};
   Tensor g = std::move(grads[0]);
   const Storage& s = *g.body().storage;
-  const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() && !g.requires_grad();
+  const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() &&
+                   !g.requires_grad();
   GradSink* sink = pass.options().sink;
   (sink ? *sink : local_sink()).accumulate(x, std::move(g), own);
   if (Extras* e = extras.load(std::memory_order_acquire)) detail::run_accumulate_hooks(*e, x);
@@ -59,8 +60,11 @@ class LocalSink final : public GradSink {
     Tensor before;  // dropped after the lock
     std::lock_guard lock(slot.grad_mutex());
     if (!slot.grad.defined()) {
-      slot.grad = may_steal ? std::move(grad) : grad_enabled() && grad.requires_grad() ? detail::copy_of(grad) : detail::copy_of(grad.detach());
-    } else if (slot.grad.requires_grad() || (grad_enabled() && grad.requires_grad()) || !slot.grad.is_contiguous()) {
+      slot.grad = may_steal                                ? std::move(grad)
+                  : grad_enabled() && grad.requires_grad() ? detail::copy_of(grad)
+                                                           : detail::copy_of(grad.detach());
+    } else if (slot.grad.requires_grad() || (grad_enabled() && grad.requires_grad()) ||
+               !slot.grad.is_contiguous()) {
       before = std::exchange(slot.grad, detail::add_gradients(slot.grad, grad));
     } else {
       detail::add_into(slot.grad, grad);
@@ -146,7 +150,8 @@ Tensor& Tensor::requires_grad_(bool on) {
   TensorBody& b = body();
   if (on == requires_grad()) return *this;
   if (!is_leaf())
-    throw AutogradError(str("requires_grad_: the tensor is the result of ", grad_fn_name(), "; only a leaf can change (use detach())"));
+    throw AutogradError(str("requires_grad_: the tensor is the result of ", grad_fn_name(),
+                            "; only a leaf can change (use detach())"));
   if (!on) {
     Slot& slot = *detail::slot_of(*this);
     if (slot.owns_accumulator) {
@@ -158,7 +163,9 @@ Tensor& Tensor::requires_grad_(bool on) {
     b.storage->clear_history(&b);
     return *this;
   }
-  if (!is_floating_point()) throw AutogradError(str("requires_grad_: only floating tensors have gradients, this one holds ", b.dtype));
+  if (!is_floating_point())
+    throw AutogradError(
+        str("requires_grad_: only floating tensors have gradients, this one holds ", b.dtype));
   detail::make_leaf(*this);
   return *this;
 }
@@ -173,9 +180,12 @@ Tensor Tensor::grad() const {
 void Tensor::set_grad(const Tensor& g) const {
   if (!body().slot && !g.defined()) return;
   if (g.defined()) {
-    if (g.sizes() != sizes()) throw ShapeError(str("set_grad: a gradient of sizes ", g.sizes(), " for a tensor of sizes ", sizes()));
-    if (g.dtype() != dtype()) throw DTypeError(str("set_grad: a gradient of ", g.dtype(), " for a tensor of ", dtype()));
-    if (g.device() != device()) throw DeviceError(str("set_grad: a gradient on ", g.device(), " for a tensor on ", device()));
+    if (g.sizes() != sizes())
+      throw ShapeError(str("set_grad: a gradient of sizes ", g.sizes(), " for a tensor of sizes ", sizes()));
+    if (g.dtype() != dtype())
+      throw DTypeError(str("set_grad: a gradient of ", g.dtype(), " for a tensor of ", dtype()));
+    if (g.device() != device())
+      throw DeviceError(str("set_grad: a gradient on ", g.device(), " for a tensor on ", device()));
   }
   Slot& slot = detail::make_slot(*this);
   Tensor before = g;
@@ -207,7 +217,9 @@ Tensor& Tensor::detach_() {
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
-  weft::backward({this, 1}, gradient.defined() ? std::span<const Tensor>(&gradient, 1) : std::span<const Tensor>(), retain_graph, create_graph);
+  weft::backward({this, 1},
+                 gradient.defined() ? std::span<const Tensor>(&gradient, 1) : std::span<const Tensor>(),
+                 retain_graph, create_graph);
 }
 
 }  // namespace weft

@@ -47,7 +47,9 @@ struct Waiting {
   static constexpr const char* kName = "Waiting";
   static constexpr int kState = 0;
   Options o;
-  Waiting(const Options& options, int64_t) : o(options) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+  Waiting(const Options& options, int64_t) : o(options) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   template <class V> void operator()(V& p, const V& g, V*) const { p -= o.lr * g; }
 };
 WEFT_FIELDS(Waiting::Options, lr)
@@ -82,12 +84,29 @@ void run_steps(benchmark::State& state, int64_t count, const typename Rule::Opti
   const dist_autograd::Context context;
   context.backward({params.template rpc_sync<&Params::loss>()});
   for (auto _ : state) optimizer.step(context.id());
-  state.counters["steps/s"] = benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["steps/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
-void OptimizerSteps(benchmark::State& state) { run_steps<optim::SGDRule>(state, 10, {.lr = 1e-6, .momentum = 0.9}); }
+void OptimizerSteps(benchmark::State& state) {
+  run_steps<optim::SGDRule>(state, 10, {.lr = 1e-6, .momentum = 0.9});
+}
 void WaitingSteps(benchmark::State& state) { run_steps<Waiting>(state, 1, {}); }
-BENCHMARK(OptimizerSteps)->ArgName("serving")->Arg(1)->Arg(2)->Arg(4)->Threads(4)->Unit(benchmark::kMicrosecond)->UseRealTime();
-BENCHMARK(WaitingSteps)->ArgName("serving")->Arg(1)->Arg(2)->Arg(4)->Threads(4)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(OptimizerSteps)
+    ->ArgName("serving")
+    ->Arg(1)
+    ->Arg(2)
+    ->Arg(4)
+    ->Threads(4)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+BENCHMARK(WaitingSteps)
+    ->ArgName("serving")
+    ->Arg(1)
+    ->Arg(2)
+    ->Arg(4)
+    ->Threads(4)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
 
 }  // namespace
 
@@ -96,13 +115,14 @@ int main(int argc, char** argv) {
     if (const auto rank = spawned_rank()) {
       const int threads = 1 << (*rank - 1);
       init_rpc(str("owner", threads), {.num_worker_threads = threads});
-      rpc::shutdown({.timeout = std::chrono::seconds(0)});   // serves until the trainer is through
+      rpc::shutdown({.timeout = std::chrono::seconds(0)});  // serves until the trainer is through
       return 0;
     }
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
     Children children = spawn({.world_size = 4, .first_rank = 1, .own_arguments = false});
-    init_rpc("trainer", {.rank = 0, .world_size = 4, .master_addr = "127.0.0.1", .master_port = children.master_port()});
+    init_rpc("trainer",
+             {.rank = 0, .world_size = 4, .master_addr = "127.0.0.1", .master_port = children.master_port()});
     benchmark::RunSpecifiedBenchmarks();
     rpc::shutdown();
     return 0;

@@ -83,7 +83,8 @@ struct Bench {
       if (copy_rate > 0) std::printf("  %5.1f %% of copy", 100 * rate / copy_rate);
     }
     if (row.flops > 0) std::printf("  %8.1f TFLOP/s", row.flops / row.ns / 1e3);
-    if (const auto peer = peers.find(row.name); peer != peers.end()) std::printf("  PyTorch %.1f us, %.2f times weft's", peer->second / 1e3, peer->second / row.ns);
+    if (const auto peer = peers.find(row.name); peer != peers.end())
+      std::printf("  PyTorch %.1f us, %.2f times weft's", peer->second / 1e3, peer->second / row.ns);
     std::printf("\n");
     std::fflush(stdout);
   }
@@ -108,39 +109,81 @@ constexpr double kElements = static_cast<double>(kMany);
 void memory_bound(Bench& b) {
   NoGrad quiet;
   {
-    const Tensor x = empty({int64_t{1} << 28}, {.device = gpu}), y = empty({int64_t{1} << 28}, {.device = gpu});
+    const Tensor x = empty({int64_t{1} << 28}, {.device = gpu}),
+                 y = empty({int64_t{1} << 28}, {.device = gpu});
     const double bytes = 2.0 * static_cast<double>(x.numel()) * 4;
     Context context;
     Accelerator& device = accelerator(gpu);
-    const double ns = b.time_of([&] { device.copy_async(context, y.raw(), x.raw(), static_cast<size_t>(x.numel()) * 4); });
+    const double ns =
+        b.time_of([&] { device.copy_async(context, y.raw(), x.raw(), static_cast<size_t>(x.numel()) * 4); });
     b.copy_rate = bytes / ns * 1e9;
     if (b.wants("Copy")) b.add({"Copy/1GiB", ns, bytes, 0});
   }
   {
     Rotating x(Shape{kMany}, kFloat32, 3);
     Tensor out = empty({kMany}, {.device = gpu});
-    b.run("Add/float32/64M", [&] { out = x.next() + x.next(); }, 12 * kElements);
-    b.run("AddInPlace/float32/64M", [&] { out += x.next(); }, 12 * kElements);
-    b.run("Tanh/float32/64M", [&] { out = x.next().tanh(); }, 8 * kElements);
-    b.run("Dropout/float32/64M", [&] { out = dropout(x.next(), 0.5); }, 8 * kElements);
-    b.run("Uniform/float32/64M", [&] { out.uniform_(); }, 4 * kElements);
-    b.run("Sum/float32/64M", [&] { x.next().sum(); }, 4 * kElements);
-    b.run("AddRow/float32/64Kx1K", [&, row = randn({1024}, {.device = gpu})] { out = x.next().view({kMany / 1024, 1024}) + row; }, 8 * kElements);
-    b.run("Transpose/float32/8192x8192", [&] { out = x.next().view({8192, 8192}).t().contiguous(); }, 8 * kElements);
-    b.run("SumRows/float32/8192x8192", [&] { x.next().view({8192, 8192}).sum({1}); }, 4 * kElements);
-    b.run("SumColumns/float32/8192x8192", [&] { x.next().view({8192, 8192}).sum({0}); }, 4 * kElements);
-    b.run("Softmax/float32/65536x1024", [&] { out = x.next().view({kMany / 1024, 1024}).softmax(1); }, 8 * kElements);
-    b.run("Softmax/float32/2048x32768", [&] { out = x.next().view({kMany / 32768, 32768}).softmax(1); }, 8 * kElements);
-    b.run("Cat/float32/64x1M", [&] {
-      const Tensor rows = x.next().view({64, kMany / 64});
-      std::vector<Tensor> parts;
-      for (int64_t i = 0; i < 64; ++i) parts.push_back(rows[i]);
-      out = cat(parts);
-    }, 8 * kElements);
+    b.run(
+        "Add/float32/64M", [&] { out = x.next() + x.next(); }, 12 * kElements);
+    b.run(
+        "AddInPlace/float32/64M", [&] { out += x.next(); }, 12 * kElements);
+    b.run(
+        "Tanh/float32/64M", [&] { out = x.next().tanh(); }, 8 * kElements);
+    b.run(
+        "Dropout/float32/64M", [&] { out = dropout(x.next(), 0.5); }, 8 * kElements);
+    b.run(
+        "Uniform/float32/64M", [&] { out.uniform_(); }, 4 * kElements);
+    b.run(
+        "Sum/float32/64M", [&] { x.next().sum(); }, 4 * kElements);
+    b.run(
+        "AddRow/float32/64Kx1K",
+        [&, row = randn({1024}, {.device = gpu})] {
+          out = x.next().view({kMany / 1024, 1024}) + row;
+        },
+        8 * kElements);
+    b.run(
+        "Transpose/float32/8192x8192",
+        [&] {
+          out = x.next().view({8192, 8192}).t().contiguous();
+        },
+        8 * kElements);
+    b.run(
+        "SumRows/float32/8192x8192",
+        [&] {
+          x.next().view({8192, 8192}).sum({1});
+        },
+        4 * kElements);
+    b.run(
+        "SumColumns/float32/8192x8192",
+        [&] {
+          x.next().view({8192, 8192}).sum({0});
+        },
+        4 * kElements);
+    b.run(
+        "Softmax/float32/65536x1024",
+        [&] {
+          out = x.next().view({kMany / 1024, 1024}).softmax(1);
+        },
+        8 * kElements);
+    b.run(
+        "Softmax/float32/2048x32768",
+        [&] {
+          out = x.next().view({kMany / 32768, 32768}).softmax(1);
+        },
+        8 * kElements);
+    b.run(
+        "Cat/float32/64x1M",
+        [&] {
+          const Tensor rows = x.next().view({64, kMany / 64});
+          std::vector<Tensor> parts;
+          for (int64_t i = 0; i < 64; ++i) parts.push_back(rows[i]);
+          out = cat(parts);
+        },
+        8 * kElements);
   }
   Rotating x(Shape{kMany}, kBFloat16, 3);
   Tensor out;
-  b.run("Add/bfloat16/64M", [&] { out = x.next() + x.next(); }, 6 * kElements);
+  b.run(
+      "Add/bfloat16/64M", [&] { out = x.next() + x.next(); }, 6 * kElements);
 }
 
 void small(Bench& b) {
@@ -170,19 +213,25 @@ void losses_and_tables(Bench& b) {
     const double size = static_cast<double>(x.numel()) * 4;
     {
       NoGrad quiet;
-      b.run("CrossEntropy/forward/8192x50000", [&] { cross_entropy(x, target); }, size);
+      b.run(
+          "CrossEntropy/forward/8192x50000", [&] { cross_entropy(x, target); }, size);
     }
-    b.run("CrossEntropy/both/8192x50000", [&] {
-      x.zero_grad();
-      cross_entropy(x, target).backward();
-    }, 3 * size);  // read, read again, write
+    b.run(
+        "CrossEntropy/both/8192x50000",
+        [&] {
+          x.zero_grad();
+          cross_entropy(x, target).backward();
+        },
+        3 * size);  // read, read again, write
   }
   nn::Embedding table(33278, 1500);
   table.to(gpu);
-  const Tensor ids = randint(0, 33278, {35, 20}, {.dtype = kInt64, .device = gpu}), g = randn({35, 20, 1500}, {.device = gpu});
+  const Tensor ids = randint(0, 33278, {35, 20}, {.dtype = kInt64, .device = gpu}),
+               g = randn({35, 20, 1500}, {.device = gpu});
   {
     NoGrad quiet;
-    b.run("Embedding/forward/700x1500", [&] { table.forward(ids); }, 2.0 * 700 * 1500 * 4);
+    b.run(
+        "Embedding/forward/700x1500", [&] { table.forward(ids); }, 2.0 * 700 * 1500 * 4);
   }
   b.run("Embedding/both/700x1500of33278", [&] {
     table.zero_grad();
@@ -193,14 +242,17 @@ void losses_and_tables(Bench& b) {
 void products(Bench& b) {
   NoGrad quiet;
   for (const auto& [n, dtype] : {std::pair<int64_t, DType>{4096, kFloat32}, {8192, kBFloat16}}) {
-    const Tensor x = randn({n, n}, {.dtype = dtype, .device = gpu}), y = randn({n, n}, {.dtype = dtype, .device = gpu});
+    const Tensor x = randn({n, n}, {.dtype = dtype, .device = gpu}),
+                 y = randn({n, n}, {.dtype = dtype, .device = gpu});
     const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-    b.run(str("Matmul/", dtype, "/", n), [&] { matmul(x, y); }, 0, flops);
+    b.run(
+        str("Matmul/", dtype, "/", n), [&] { matmul(x, y); }, 0, flops);
   }
 }
 
 /// Parameters of 1 GB in tensors as a model has them, and their gradients.
-template <class Optimizer, class Options> void optimizer_step(Bench& b, const std::string& name, const Options& options, double tensors_moved) {
+template <class Optimizer, class Options>
+void optimizer_step(Bench& b, const std::string& name, const Options& options, double tensors_moved) {
   if (!b.wants(name)) return;
   std::vector<Tensor> parameters;
   int64_t count = 0;
@@ -210,7 +262,8 @@ template <class Optimizer, class Options> void optimizer_step(Bench& b, const st
     count += n;
   }
   Optimizer optimizer(parameters, options);
-  b.run(name, [&] { optimizer.step(); }, tensors_moved * 4 * static_cast<double>(count));
+  b.run(
+      name, [&] { optimizer.step(); }, tensors_moved * 4 * static_cast<double>(count));
 }
 
 void optimizers(Bench& b) {
@@ -227,7 +280,10 @@ struct LanguageModel : nn::Module {
   nn::Linear decoder;
   nn::Dropout drop;
   LanguageModel(int64_t vocabulary, int64_t size, double dropout)
-      : encoder(vocabulary, size), rnn(size, size, {.num_layers = 2, .dropout = dropout}), decoder(size, vocabulary), drop(dropout) {
+      : encoder(vocabulary, size),
+        rnn(size, size, {.num_layers = 2, .dropout = dropout}),
+        decoder(size, vocabulary),
+        drop(dropout) {
     add("encoder", encoder), add("rnn", rnn), add("decoder", decoder), add("drop", drop);
   }
   Tensor loss(const Tensor& ids, const Tensor& target) {
@@ -238,14 +294,16 @@ struct LanguageModel : nn::Module {
 
 void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) {
   const std::string sizes = str(vocabulary, "/", size);
-  const std::string plain = "LmStep/" + sizes, replayed = "LmStepGraph/" + sizes, half = "LmStepBFloat16/" + sizes, fused = "LmStepCudnnDropout/" + sizes;
+  const std::string plain = "LmStep/" + sizes, replayed = "LmStepGraph/" + sizes,
+                    half = "LmStepBFloat16/" + sizes, fused = "LmStepCudnnDropout/" + sizes;
   if (!b.wants(plain) && !b.wants(replayed) && !b.wants(half) && !b.wants(fused)) return;
   manual_seed(1);
   LanguageModel model(vocabulary, size, dropout);
   model.to(gpu);
   const std::vector<Tensor> parameters = model.parameters();
   optim::SGD sgd(parameters, {.lr = 1e-3});
-  const Tensor ids = randint(0, vocabulary, {35, 20}, {.dtype = kInt64, .device = gpu}), target = randint(0, vocabulary, {700}, {.dtype = kInt64, .device = gpu});
+  const Tensor ids = randint(0, vocabulary, {35, 20}, {.dtype = kInt64, .device = gpu}),
+               target = randint(0, vocabulary, {700}, {.dtype = kInt64, .device = gpu});
   const auto backward = [&] {
     sgd.zero_grad();
     model.loss(ids, target).backward();
@@ -285,22 +343,28 @@ void transfers(Bench& b) {
   const Tensor pinned = zeros({int64_t{1} << 26}, {.pinned = true}), plain = zeros({int64_t{1} << 26});
   Tensor there = pinned.to(gpu);
   const double bytes = static_cast<double>(pinned.numel()) * 4;
-  b.run("ToDevice/pinned/256MiB", [&] { there = pinned.to(gpu, true); }, bytes);
-  b.run("ToDevice/pageable/256MiB", [&] { there = plain.to(gpu); }, bytes);
-  b.run("ToHost/pinned/256MiB", [&] { there.to(kCpu, true); }, bytes);
+  b.run(
+      "ToDevice/pinned/256MiB", [&] { there = pinned.to(gpu, true); }, bytes);
+  b.run(
+      "ToDevice/pageable/256MiB", [&] { there = plain.to(gpu); }, bytes);
+  b.run(
+      "ToHost/pinned/256MiB", [&] { there.to(kCpu, true); }, bytes);
 }
 
 void write_json(const Bench& b, const std::string& path) {
   const DeviceProperties p = cuda::device_properties(gpu);
   std::ofstream out(path);
-  out << "{\n \"context\": {\"device\": \"" << p.name << "\", \"compute_capability\": \"" << p.major << '.' << p.minor << "\", \"processors\": " << p.processors
-      << ", \"memory\": " << p.memory << ", \"copy_bytes_per_second\": " << b.copy_rate << "},\n \"benchmarks\": [";
+  out << "{\n \"context\": {\"device\": \"" << p.name << "\", \"compute_capability\": \"" << p.major << '.'
+      << p.minor << "\", \"processors\": " << p.processors << ", \"memory\": " << p.memory
+      << ", \"copy_bytes_per_second\": " << b.copy_rate << "},\n \"benchmarks\": [";
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const Row& r = b.rows[i];
-    out << (i > 0 ? ",\n  " : "\n  ") << "{\"name\": \"" << r.name << "\", \"run_type\": \"iteration\", \"real_time\": " << r.ns << ", \"time_unit\": \"ns\"";
+    out << (i > 0 ? ",\n  " : "\n  ") << "{\"name\": \"" << r.name
+        << "\", \"run_type\": \"iteration\", \"real_time\": " << r.ns << ", \"time_unit\": \"ns\"";
     if (r.bytes > 0) out << ", \"bytes_per_second\": " << r.bytes / r.ns * 1e9;
     if (r.flops > 0) out << ", \"flops_per_second\": " << r.flops / r.ns * 1e9;
-    if (const auto peer = b.peers.find(r.name); peer != b.peers.end()) out << ", \"pytorch_real_time\": " << peer->second;
+    if (const auto peer = b.peers.find(r.name); peer != b.peers.end())
+      out << ", \"pytorch_real_time\": " << peer->second;
     out << '}';
   }
   out << "\n ]\n}\n";
@@ -328,13 +392,17 @@ int run(int argc, char** argv) {
     } else if (argument == "--quick") {
       b.samples = 5, b.seconds = 0.01;
     } else if (!value_of(argument, "--benchmark_out_format")) {
-      std::fprintf(stderr, "bench_gpu: unknown argument %s (takes --benchmark_filter=RE --benchmark_out=FILE --peers=FILE --quick)\n", argument.c_str());
+      std::fprintf(stderr,
+                   "bench_gpu: unknown argument %s (takes --benchmark_filter=RE --benchmark_out=FILE "
+                   "--peers=FILE --quick)\n",
+                   argument.c_str());
       return 2;
     }
   }
   try {
     const DeviceProperties p = cuda::device_properties(gpu);
-    std::printf("%s, compute capability %d.%d, %d multiprocessors, %.1f GB\n", p.name.c_str(), p.major, p.minor, p.processors, static_cast<double>(p.memory) / 1e9);
+    std::printf("%s, compute capability %d.%d, %d multiprocessors, %.1f GB\n", p.name.c_str(), p.major,
+                p.minor, p.processors, static_cast<double>(p.memory) / 1e9);
   } catch (const DeviceError& e) {
     std::printf("bench_gpu: nothing measured: %s\n", e.what());
     return 0;
@@ -348,7 +416,8 @@ int run(int argc, char** argv) {
   language_model(b, 10000, 650, 0.5);
   language_model(b, 33278, 1500, 0.65);
   if (!out.empty() && !b.rows.empty()) write_json(b, out);
-  if (b.failures > 0) std::printf("bench_gpu: %d of %zu failed\n", b.failures, b.rows.size() + static_cast<size_t>(b.failures));
+  if (b.failures > 0)
+    std::printf("bench_gpu: %d of %zu failed\n", b.failures, b.rows.size() + static_cast<size_t>(b.failures));
   return b.failures > 0 || b.rows.empty() ? 1 : 0;
 }
 

@@ -17,7 +17,11 @@ struct LanguageModel {
   optim::SGD sgd;
 
   LanguageModel(int64_t vocabulary, int64_t size)
-      : encoder(vocabulary, size), rnn(size, size, {.num_layers = 2, .dropout = 0.2}), decoder(size, vocabulary), parameters(all()), sgd(parameters, {.lr = 1}) {}
+      : encoder(vocabulary, size),
+        rnn(size, size, {.num_layers = 2, .dropout = 0.2}),
+        decoder(size, vocabulary),
+        parameters(all()),
+        sgd(parameters, {.lr = 1}) {}
   std::vector<Tensor> all() {
     std::vector<Tensor> out{encoder.weight};
     for (const Tensor& p : rnn.parameters()) out.push_back(p);
@@ -42,9 +46,16 @@ void LmStep(benchmark::State& state) {
     optim::clip_grad_norm(model.parameters, 0.25);
     model.sgd.step();
   }
-  state.counters["tokens/s"] = benchmark::Counter(700.0 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["tokens/s"] =
+      benchmark::Counter(700.0 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
-BENCHMARK(LmStep)->Args({10000, 200, 1})->Args({10000, 200, 2})->Args({10000, 650, 1})->Args({10000, 650, 2})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(LmStep)
+    ->Args({10000, 200, 1})
+    ->Args({10000, 200, 2})
+    ->Args({10000, 650, 1})
+    ->Args({10000, 650, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 void LmForward(benchmark::State& state) {
   set_num_threads(static_cast<int>(state.range(2)));
@@ -55,10 +66,13 @@ void LmForward(benchmark::State& state) {
   const Tensor ids = randint(0, state.range(0), {35, 20}), target = randint(0, state.range(0), {700});
   for (auto _ : state) benchmark::DoNotOptimize(model.loss(ids, target).raw());
 }
-BENCHMARK(LmForward)->Args({10000, 200, 1})->Args({10000, 200, 2})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(LmForward)
+    ->Args({10000, 200, 1})
+    ->Args({10000, 200, 2})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
-template <class Layer>
-void Recurrent(benchmark::State& state) {
+template <class Layer> void Recurrent(benchmark::State& state) {
   set_num_threads(static_cast<int>(state.range(1)));
   const int64_t size = state.range(0);
   Layer layer(size, size);
@@ -69,7 +83,12 @@ void Recurrent(benchmark::State& state) {
     layer.forward(x).y.sum().backward();
   }
 }
-BENCHMARK(Recurrent<nn::LSTM>)->Args({200, 1})->Args({200, 2})->Args({650, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(Recurrent<nn::LSTM>)
+    ->Args({200, 1})
+    ->Args({200, 2})
+    ->Args({650, 1})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 BENCHMARK(Recurrent<nn::GRU>)->Args({200, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
 
 void CrossEntropy(benchmark::State& state) {
@@ -95,4 +114,3 @@ void EmbeddingStep(benchmark::State& state) {
 BENCHMARK(EmbeddingStep)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-

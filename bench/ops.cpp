@@ -22,8 +22,7 @@ void use_threads() {
 }
 
 // Times f() with or without a tape.
-template <class F>
-void each(benchmark::State& state, bool tape, F&& f) {
+template <class F> void each(benchmark::State& state, bool tape, F&& f) {
   use_threads();
   GradMode mode(tape);
   for (auto _ : state) benchmark::DoNotOptimize(f());
@@ -48,8 +47,7 @@ void small_add_recorded(benchmark::State& state) {
 BENCHMARK(small_add_recorded);
 
 // One op of a chain, forward and backward.
-template <class F>
-void chain(benchmark::State& state, F&& op) {
+template <class F> void chain(benchmark::State& state, F&& op) {
   use_threads();
   const Tensor a = ones({1}).requires_grad_(), b = ones({1});
   constexpr int64_t length = 1000;
@@ -71,7 +69,8 @@ BENCHMARK(chain_of_1000_muls)->Unit(benchmark::kMicrosecond);
 
 // The size of CartPole's policy.
 void small_policy_step(benchmark::State& state) {
-  const Tensor x = randn({1, 4}), w1 = randn({128, 4}), b1 = zeros({128}), w2 = randn({2, 128}), b2 = zeros({2});
+  const Tensor x = randn({1, 4}), w1 = randn({128, 4}), b1 = zeros({128}), w2 = randn({2, 128}),
+               b2 = zeros({2});
   each(state, false, [&] { return softmax(linear(relu(linear(x, w1, b1)), w2, b2), 1); });
 }
 BENCHMARK(small_policy_step);
@@ -79,7 +78,8 @@ BENCHMARK(small_policy_step);
 void matmul_700x200x10000(benchmark::State& state) {
   const Tensor a = randn({700, 200}), b = randn({10000, 200});
   each(state, false, [&] { return linear(a, b); });
-  state.counters["GFLOP/s"] = benchmark::Counter(2 * 700 * 200 * 1e4 * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2 * 700 * 200 * 1e4 * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(matmul_700x200x10000)->Unit(benchmark::kMillisecond);
 
@@ -91,9 +91,13 @@ void cross_entropy_700x10000(benchmark::State& state) {
 BENCHMARK(cross_entropy_700x10000)->Unit(benchmark::kMillisecond);
 
 void decoder_loss(benchmark::State& state, bool fused) {
-  Tensor x = randn({700, 200}).requires_grad_(), w = (randn({10000, 200}) * 0.1).requires_grad_(), b = zeros({10000}).requires_grad_();
+  Tensor x = randn({700, 200}).requires_grad_(), w = (randn({10000, 200}) * 0.1).requires_grad_(),
+         b = zeros({10000}).requires_grad_();
   const Tensor target = randint(0, 10000, {700});
-  each(state, true, [&] { return grad({fused ? linear_cross_entropy(x, w, b, target) : cross_entropy(linear(x, w, b), target)}, {x, w, b})[0]; });
+  each(state, true, [&] {
+    return grad({fused ? linear_cross_entropy(x, w, b, target) : cross_entropy(linear(x, w, b), target)},
+                {x, w, b})[0];
+  });
 }
 BENCHMARK_CAPTURE(decoder_loss, in_parts, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(decoder_loss, fused, true)->Unit(benchmark::kMillisecond);
@@ -109,7 +113,8 @@ BENCHMARK(add_10M_floats)->Unit(benchmark::kMillisecond);
 const bool rows_registered = [] {
   for (const op_table::Row& row : op_table::all_rows()) {
     benchmark::RegisterBenchmark(("row/" + row.name).c_str(), [&row](benchmark::State& state) {
-      const auto inputs = op_table::make_inputs(row, row.dtypes[0], op_table::Layout::kContiguous, kCpu, row.large.empty() ? nullptr : &row.large);
+      const auto inputs = op_table::make_inputs(row, row.dtypes[0], op_table::Layout::kContiguous, kCpu,
+                                                row.large.empty() ? nullptr : &row.large);
       each(state, false, [&] { return row.call(inputs); });
     });
   }

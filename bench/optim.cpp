@@ -8,7 +8,8 @@ namespace {
 using namespace weft;
 
 template <class Opt>
-void steps(benchmark::State& state, typename Opt::Options options, int64_t count, int64_t size, int64_t bytes_per_element) {
+void steps(benchmark::State& state, typename Opt::Options options, int64_t count, int64_t size,
+           int64_t bytes_per_element) {
   set_num_threads(static_cast<int>(state.range(0)));
   std::vector<Tensor> params;
   for (int64_t i = 0; i < count; ++i) {
@@ -22,10 +23,16 @@ void steps(benchmark::State& state, typename Opt::Options options, int64_t count
 }
 
 void Sgd(benchmark::State& s) { steps<optim::SGD>(s, {.lr = 1e-3}, 100, 250000, 12); }
-void SgdMomentum(benchmark::State& s) { steps<optim::SGD>(s, {.lr = 1e-3, .momentum = 0.9}, 100, 250000, 20); }
-void Qhm(benchmark::State& s) { steps<optim::QHM>(s, {.lr = 1e-3, .momentum = 0.9, .nu = 0.7}, 100, 250000, 20); }
+void SgdMomentum(benchmark::State& s) {
+  steps<optim::SGD>(s, {.lr = 1e-3, .momentum = 0.9}, 100, 250000, 20);
+}
+void Qhm(benchmark::State& s) {
+  steps<optim::QHM>(s, {.lr = 1e-3, .momentum = 0.9, .nu = 0.7}, 100, 250000, 20);
+}
 void Adam(benchmark::State& s) { steps<optim::Adam>(s, {.lr = 1e-3}, 100, 250000, 28); }
-void SmallSgdMomentum(benchmark::State& s) { steps<optim::SGD>(s, {.lr = 1e-3, .momentum = 0.9}, 1000, 100, 20); }
+void SmallSgdMomentum(benchmark::State& s) {
+  steps<optim::SGD>(s, {.lr = 1e-3, .momentum = 0.9}, 1000, 100, 20);
+}
 void SmallAdam(benchmark::State& s) { steps<optim::Adam>(s, {.lr = 1e-3}, 1000, 100, 28); }
 BENCHMARK(Sgd)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK(SgdMomentum)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
@@ -46,4 +53,3 @@ void ClipGradNorm(benchmark::State& state) {
 BENCHMARK(ClipGradNorm)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace
-

@@ -33,8 +33,7 @@ void take(const RRef<Object>&) {}
 WEFT_RPC(take);
 
 /// Runs `call` once per iteration and reports the percentiles.
-template <class F>
-void measure(benchmark::State& state, F&& call) {
+template <class F> void measure(benchmark::State& state, F&& call) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> us;
   for (int i = 0; i < 20; ++i) call();
@@ -65,7 +64,7 @@ void echo_bytes(benchmark::State& state) {
   const int to = static_cast<int>(state.range(0));
   const Tensor t = ones({state.range(1) / 4});
   measure(state, [&] { benchmark::DoNotOptimize(rpc_sync<echo>(to, t)); });
-  state.SetBytesProcessed(state.iterations() * state.range(1));   // each way
+  state.SetBytesProcessed(state.iterations() * state.range(1));  // each way
 }
 void push_bytes(benchmark::State& state) {
   const int to = static_cast<int>(state.range(0));
@@ -86,7 +85,7 @@ void outstanding_64(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
-void rref_noop_method(benchmark::State& state) {   // beside noop_call
+void rref_noop_method(benchmark::State& state) {  // beside noop_call
   const auto object = remote<Object>(static_cast<int>(state.range(0)));
   measure(state, [&] { object.rpc_sync<&Object::noop>(); });
 }
@@ -94,7 +93,7 @@ void rref_to_here_3x3(benchmark::State& state) {
   const auto value = remote<builtin::ones>(static_cast<int>(state.range(0)), Shape{3, 3});
   measure(state, [&] { benchmark::DoNotOptimize(value.to_here()); });
 }
-void rref_argument(benchmark::State& state) {      // to its owner
+void rref_argument(benchmark::State& state) {  // to its owner
   const auto object = remote<Object>(static_cast<int>(state.range(0)));
   measure(state, [&] { rpc_sync<take>(object.owner(), object); });
 }
@@ -128,13 +127,14 @@ int main(int argc, char** argv) {
   try {
     if (const auto rank = spawned_rank()) {
       init_rpc(str("worker", *rank), {.unix_socket = *rank != 2});
-      rpc::shutdown({.timeout = std::chrono::seconds(0)});   // serves until the caller is through
+      rpc::shutdown({.timeout = std::chrono::seconds(0)});  // serves until the caller is through
       return 0;
     }
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
     Children children = spawn({.world_size = 3, .first_rank = 1, .own_arguments = false});
-    init_rpc("worker0", {.rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = children.master_port()});
+    init_rpc("worker0",
+             {.rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = children.master_port()});
     benchmark::RunSpecifiedBenchmarks();
     rpc::shutdown();
     return 0;

@@ -17,7 +17,9 @@
 namespace weft::rpc {
 
 HostPort parse_host_port(const std::string& text) {
-  const auto fail = [&](const char* why) -> HostPort { throw ValueError(str("address '", text, "': ", why, " (want host:port)")); };
+  const auto fail = [&](const char* why) -> HostPort {
+    throw ValueError(str("address '", text, "': ", why, " (want host:port)"));
+  };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return fail("no port");
   HostPort result;
@@ -88,18 +90,22 @@ void probe_port(const HostPort& address) {
   v4.sin_family = AF_INET;
   v6.sin6_family = AF_INET6;
   v4.sin_port = v6.sin6_port = htons(address.port);
-  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host.empty() ? "0.0.0.0" : address.host;
+  const std::string host = address.host == "localhost" ? "127.0.0.1"
+                           : address.host.empty()      ? "0.0.0.0"
+                                                       : address.host;
   const bool is_v4 = inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1;
   if (address.port == 0 || (!is_v4 && inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1)) return;
   const int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const bool good = is_v4 ? bind(fd, reinterpret_cast<sockaddr*>(&v4), sizeof v4) == 0 : bind(fd, reinterpret_cast<sockaddr*>(&v6), sizeof v6) == 0;
+  const bool good = is_v4 ? bind(fd, reinterpret_cast<sockaddr*>(&v4), sizeof v4) == 0
+                          : bind(fd, reinterpret_cast<sockaddr*>(&v6), sizeof v6) == 0;
   const int error = errno;
   close(fd);
   if (good) return;
-  throw RpcError(str("cannot listen on ", to_string(address), ": ", error == EADDRINUSE ? "the port is in use" : std::strerror(error)));
+  throw RpcError(str("cannot listen on ", to_string(address), ": ",
+                     error == EADDRINUSE ? "the port is in use" : std::strerror(error)));
 }
 
 ReservedPort::ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -121,7 +127,8 @@ ReservedPort::ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0
 ReservedPort::~ReservedPort() {
   if (fd_ >= 0) close(fd_);
 }
-ReservedPort::ReservedPort(ReservedPort&& other) noexcept : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
+ReservedPort::ReservedPort(ReservedPort&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), port_(other.port_) {}
 
 uint16_t free_port() { return ReservedPort().port(); }
 

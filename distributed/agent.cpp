@@ -38,12 +38,16 @@ namespace {
 void register_grad_mode() {
   static const bool once = [] {
     register_thread_state({[] {
-      const AutogradState& s = autograd_state();
-      return static_cast<uint64_t>(s.grad_enabled) | static_cast<uint64_t>(s.inference) << 1 | static_cast<uint64_t>(s.anomaly) << 2;
-    }, [](uint64_t v) {
-      AutogradState& s = autograd_state();
-      s.grad_enabled = v & 1, s.inference = v & 2, s.anomaly = v & 4;
-    }, 1});
+                             const AutogradState& s = autograd_state();
+                             return static_cast<uint64_t>(s.grad_enabled) |
+                                    static_cast<uint64_t>(s.inference) << 1 |
+                                    static_cast<uint64_t>(s.anomaly) << 2;
+                           },
+                           [](uint64_t v) {
+                             AutogradState& s = autograd_state();
+                             s.grad_enabled = v & 1, s.inference = v & 2, s.anomaly = v & 4;
+                           },
+                           1});
     register_thread_state({[] { return reinterpret_cast<uint64_t>(autograd_state().current); },
                            [](uint64_t v) { autograd_state().current = reinterpret_cast<Node*>(v); }, 0});
     return true;
@@ -76,12 +80,16 @@ void let_go(Agent* agent) {
 
 }  // namespace
 
-std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOptions options, const TransportFactory& factory) {
+std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOptions options,
+                                     const TransportFactory& factory) {
   check_worker_name(options.name);
   if (options.id.value < 0 || options.id.value > kMaxWorkerId)
-    throw ValueError(str("worker '", options.name, "': the id ", options.id.value, " is not in 0 to ", kMaxWorkerId));
-  if (options.rpc_timeout.count() < 0) throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
-  if (options.lease.count() <= 0 || options.retry.count() <= 0) throw ValueError("lease and retry must be positive");
+    throw ValueError(
+        str("worker '", options.name, "': the id ", options.id.value, " is not in 0 to ", kMaxWorkerId));
+  if (options.rpc_timeout.count() < 0)
+    throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
+  if (options.lease.count() <= 0 || options.retry.count() <= 0)
+    throw ValueError("lease and retry must be positive");
   register_builtins();
   check_registry();
   const inner::KeepRunning whole;  // what is done once is done under locks of the language
@@ -125,7 +133,8 @@ Peer* Agent::Impl::find_peer(WorkerId id) {
 }
 
 Peer& Agent::Impl::peer(WorkerId id) {
-  if (id.value < 0 || id.value > kMaxWorkerId) throw ValueError(str("could not find destination: no worker has the id ", id.value));
+  if (id.value < 0 || id.value > kMaxWorkerId)
+    throw ValueError(str("could not find destination: no worker has the id ", id.value));
   MutexLock lock(mutex);
   auto& p = peers[id.value];
   if (!p) {
@@ -161,20 +170,24 @@ void Agent::add_members(const std::vector<Member>& members) {
   }
   for (const Member& m : members) {
     check_worker_name(m.name);
-    if (m.id.value < 0 || m.id.value > kMaxWorkerId) throw ValueError(str("worker '", m.name, "': bad id ", m.id.value));
+    if (m.id.value < 0 || m.id.value > kMaxWorkerId)
+      throw ValueError(str("worker '", m.name, "': bad id ", m.id.value));
     const auto [by_name, fresh_name] = names.emplace(m.name, m.id.value);
     if (!fresh_name && by_name->second != m.id.value)
-      throw ValueError(str("worker name '", m.name, "' is not unique: workers ", by_name->second, " and ", m.id.value, " have it"));
+      throw ValueError(str("worker name '", m.name, "' is not unique: workers ", by_name->second, " and ",
+                           m.id.value, " have it"));
     const auto [by_id, fresh_id] = ids.emplace(m.id.value, m.name);
     if (!fresh_id && by_id->second != m.name)
-      throw ValueError(str("worker id ", m.id.value, " is not unique: '", by_id->second, "' and '", m.name, "' have it"));
+      throw ValueError(
+          str("worker id ", m.id.value, " is not unique: '", by_id->second, "' and '", m.name, "' have it"));
   }
   for (const Member& m : members) {
     Peer& p = s.peer(m.id);
     bool restarted = false;
     {
       MutexLock lock(p.mutex);
-      restarted = p.incarnation.value != 0 && m.address.incarnation.value != 0 && p.incarnation != m.address.incarnation;
+      restarted = p.incarnation.value != 0 && m.address.incarnation.value != 0 &&
+                  p.incarnation != m.address.incarnation;
     }
     if (restarted) s.lose(p, false, "it was restarted");
     {
@@ -210,7 +223,8 @@ WorkerId Agent::worker_info_id(const To& who) const {
   }
   MutexLock lock(s.mutex);
   const auto found = s.ids_by_name.find(who.name());
-  if (found == s.ids_by_name.end()) throw ValueError(str("could not find destination: no worker is called '", who.name(), "'"));
+  if (found == s.ids_by_name.end())
+    throw ValueError(str("could not find destination: no worker is called '", who.name(), "'"));
   return WorkerId{found->second};
 }
 
@@ -237,11 +251,14 @@ void Agent::set_rpc_timeout(Duration timeout) {
 
 void Agent::handle(Kind kind, RunOn where, Handler handler) {
   const int number = static_cast<int>(kind);
-  if (number < static_cast<int>(Kind::kCall) || number > 127) throw ValueError(str("handle: ", to_string(kind), " is the agent's own"));
+  if (number < static_cast<int>(Kind::kCall) || number > 127)
+    throw ValueError(str("handle: ", to_string(kind), " is the agent's own"));
   Impl& s = *impl_;
   MutexLock lock(s.mutex);
-  if (s.handlers[number].load() != nullptr) throw ValueError(str("handle: ", to_string(kind), " has a handler already"));
-  s.handler_list.push_back(std::make_unique<Impl::HandlerEntry>(Impl::HandlerEntry{where, std::move(handler)}));
+  if (s.handlers[number].load() != nullptr)
+    throw ValueError(str("handle: ", to_string(kind), " has a handler already"));
+  s.handler_list.push_back(
+      std::make_unique<Impl::HandlerEntry>(Impl::HandlerEntry{where, std::move(handler)}));
   s.handlers[number] = s.handler_list.back().get();
 }
 
@@ -280,7 +297,8 @@ void Agent::on_stop(std::function<void()> f) {
 }
 
 void* Agent::slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&)) {
-  const std::lock_guard lock(impl_->slot_mutex);  // recursive: a layer's constructor may ask for another layer
+  const std::lock_guard lock(
+      impl_->slot_mutex);  // recursive: a layer's constructor may ask for another layer
   const inner::KeepRunning whole;
   std::shared_ptr<void>& kept = impl_->slots[type];
   if (!kept) {

@@ -97,8 +97,8 @@ WEFT_API std::unique_ptr<Finisher> answer_with(Responder responder);
 
 /// Where a handler runs.
 enum class RunOn : uint8_t {
-  kPool,      ///< on the pool: it may block
-  kTransport, ///< on the thread that received it: short, must not block
+  kPool,       ///< on the pool: it may block
+  kTransport,  ///< on the thread that received it: short, must not block
 };
 
 /// Sees every request and reply of kinds >= kCall. All calls must be short and must not block; what they throw fails the call.
@@ -107,16 +107,27 @@ class WEFT_API Interceptor {
   virtual ~Interceptor() = default;
   /// Caller, before the request goes out: in the caller's thread and context. May replace tensors and add extensions. `what` (here and below):
   /// the name of what is called, for people; may be null.
-  virtual void request_sending(Agent&, WorkerId to, Kind, const char* what, Message&) { (void)to, (void)what; }
+  virtual void request_sending(Agent&, WorkerId to, Kind, const char* what, Message&) {
+    (void)to, (void)what;
+  }
   /// Callee, before the arguments are decoded. May replace tensors and set parts of `context`, in which the handler will run.
-  virtual void request_received(Agent&, WorkerId from, Kind, Message&, CallContext& context) { (void)from, (void)context; }
+  virtual void request_received(Agent&, WorkerId from, Kind, Message&, CallContext& context) {
+    (void)from, (void)context;
+  }
   /// Callee, before the answer goes out (not for errors). `context` is that of the handler; not current.
-  virtual void reply_sending(Agent&, WorkerId to, Kind, const char* what, Message&, const CallContext& context) { (void)to, (void)what, (void)context; }
+  virtual void reply_sending(Agent&, WorkerId to, Kind, const char* what, Message&,
+                             const CallContext& context) {
+    (void)to, (void)what, (void)context;
+  }
   /// Caller, before the answer is decoded (not for errors). `context`: in which the call was made; not current.
-  virtual void reply_received(Agent&, WorkerId from, Kind, Message&, const CallContext& context) { (void)from, (void)context; }
+  virtual void reply_received(Agent&, WorkerId from, Kind, Message&, const CallContext& context) {
+    (void)from, (void)context;
+  }
   /// A message that nobody will decode: a reply after its deadline (at the caller), a reply whose caller gave up or is lost
   /// (`outgoing`, at the callee), a request refused before its arguments were decoded (at the callee).
-  virtual void discarded(Agent&, WorkerId peer, Kind, const Message&, bool outgoing) { (void)peer, (void)outgoing; }
+  virtual void discarded(Agent&, WorkerId peer, Kind, const Message&, bool outgoing) {
+    (void)peer, (void)outgoing;
+  }
 };
 
 /// Takes the answer of a call without a Future between: either function is called, once, by any thread; must not block or throw.
@@ -130,12 +141,12 @@ class WEFT_API ReplySink {
 /// A call under way, for people: who waits for whom.
 struct CallRecord {
   uint64_t sequence = 0;
-  WorkerInfo peer;          ///< callee of an outgoing call, caller of a served one
+  WorkerInfo peer;  ///< callee of an outgoing call, caller of a served one
   bool outgoing = true;
-  std::string what;         ///< function or kind
+  std::string what;  ///< function or kind
   Duration age{};
-  uint64_t within = 0;      ///< outgoing: number of the served call that waits for it; 0: none
-  uint64_t number = 0;      ///< served: its number here
+  uint64_t within = 0;  ///< outgoing: number of the served call that waits for it; 0: none
+  uint64_t number = 0;  ///< served: its number here
 };
 
 struct ShutdownOptions {
@@ -150,7 +161,8 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
 
   /// Makes an agent and its transport. It knows no peer until add_members.
   /// Throws: ValueError for a bad name or id, or a function name registered twice; what the factory throws.
-  static std::shared_ptr<Agent> create(std::shared_ptr<Runtime> runtime, AgentOptions options, const TransportFactory& factory);
+  static std::shared_ptr<Agent> create(std::shared_ptr<Runtime> runtime, AgentOptions options,
+                                       const TransportFactory& factory);
   /// An immediate shutdown, if none was. Open calls, and requests being served, keep their agent; where the last reference goes with one
   /// of them in a callback, which must not wait for the end of its own transport, the runtime's pool ends the agent soon after (and when
   /// that runtime has been stopped already, nobody does).
@@ -207,7 +219,8 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
   /// Blocks until every worker of `names` (empty: all) is here. Throws: Timeout naming who is missing; PeerLost.
   void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
   /// Every worker's message by name.
-  std::map<std::string, Message> gather(Message mine, std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
+  std::map<std::string, Message> gather(Message mine, std::vector<std::string> names = {},
+                                        Duration timeout = std::chrono::seconds(0));
 
   // ---- end
   /// Graceful: waits for all workers, all calls under way and the shutdown steps of the layers, then leaves; throws Timeout naming who or
@@ -230,9 +243,9 @@ class WEFT_API Agent : public std::enable_shared_from_this<Agent> {
   std::string dump() const;
 
   /// The agent's object of type T, made by T(Agent&) when first asked for; destroyed with the agent.
-  template <class T>
-  T& slot() {
-    return *static_cast<T*>(slot(typeid(T), [](Agent& a) -> std::shared_ptr<void> { return std::make_shared<T>(a); }));
+  template <class T> T& slot() {
+    return *static_cast<T*>(
+        slot(typeid(T), [](Agent& a) -> std::shared_ptr<void> { return std::make_shared<T>(a); }));
   }
 
   struct Impl;

@@ -16,7 +16,9 @@ class MessageSink final : public ReplySink {
   std::shared_ptr<detail::FutureState<Message>> state_;
 };
 
-std::string describe(const PendingCall& call) { return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind)); }
+std::string describe(const PendingCall& call) {
+  return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind));
+}
 
 void settle(Message& message, bool received) {
   for (auto& f : message.settled) f(received);
@@ -36,15 +38,20 @@ Future<Message> Agent::call(WorkerId to, Kind kind, Message message, CallOptions
   return Future<Message>(std::move(state));
 }
 
-void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink) {
+void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options,
+                 std::unique_ptr<ReplySink> sink) {
   Impl& s = *impl_;
-  if (!s.running) throw RpcError(str("RPC has not been initialized: worker '", s.self.name, "' has been shut down"));
-  if (options.timeout && options.timeout->count() < 0) throw ValueError(str("timeout is negative: ", options.timeout->count(), " ns"));
+  if (!s.running)
+    throw RpcError(str("RPC has not been initialized: worker '", s.self.name, "' has been shut down"));
+  if (options.timeout && options.timeout->count() < 0)
+    throw ValueError(str("timeout is negative: ", options.timeout->count(), " ns"));
   s.start(*this, s.peer(to), kind, std::move(message), options, std::move(sink));
 }
 
-void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink) {
-  if (has_interceptors) intercept([&](Interceptor& i) { i.request_sending(agent, p.id, kind, call_options.what, message); });
+void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options,
+                        std::unique_ptr<ReplySink> sink) {
+  if (has_interceptors)
+    intercept([&](Interceptor& i) { i.request_sending(agent, p.id, kind, call_options.what, message); });
   try {
     seal_for(p, message);
   } catch (...) {  // no room for the copies of its tensors, say
@@ -63,10 +70,12 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
   call.started = call.sent = runtime->now();
   if (call_options.timeout) {
     call.timeout = *call_options.timeout;
-    if (call.timeout.count() > 0 && call.timeout < kNever - call.started) call.deadline = call.started + call.timeout;
+    if (call.timeout.count() > 0 && call.timeout < kNever - call.started)
+      call.deadline = call.started + call.timeout;
   } else {
     call.timeout = Duration(rpc_timeout_ns.load(std::memory_order_relaxed));
-    if (call.timeout.count() > 0 && call.timeout < kNever - call.started) call.deadline = call.started + call.timeout;
+    if (call.timeout.count() > 0 && call.timeout < kNever - call.started)
+      call.deadline = call.started + call.timeout;
     if (call.context.deadline < call.deadline) {
       call.deadline = call.context.deadline;
       call.timeout = std::max(Duration(0), call.deadline - call.started);
@@ -85,9 +94,11 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
   {
     MutexLock lock(p.mutex);
     if (!running) {  // since stop() emptied this table
-      refused = std::make_exception_ptr(RpcError(str("RPC has not been initialized: worker '", self.name, "' has been shut down")));
+      refused = std::make_exception_ptr(
+          RpcError(str("RPC has not been initialized: worker '", self.name, "' has been shut down")));
     } else if (p.lost) {
-      refused = std::make_exception_ptr(PeerLost(p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
+      refused = std::make_exception_ptr(PeerLost(
+          p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
     } else {
       const bool first = p.pending.empty();
       if (first && p.watchers == 0) p.heard = call.started;
@@ -134,7 +145,8 @@ void Agent::Impl::start(Agent& agent, Peer& p, Kind kind, Message message, const
 
 /// A request that never leaves.
 void Agent::Impl::discard(Peer& p, Kind kind, Message& message) {
-  if (const auto agent = owner.lock(); agent && has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, true); });
+  if (const auto agent = owner.lock(); agent && has_interceptors)
+    intercept([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, true); });
   settle(message, false);
 }
 
@@ -214,7 +226,8 @@ void Agent::Impl::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inboun
   counters.active_client.fetch_sub(kind == Kind::kGather ? 0 : 1, std::memory_order_relaxed);
   settle(call.message, !e.error);
   try {
-    const std::optional<StreamScope> scope = call.streams.empty() ? std::nullopt : std::optional<StreamScope>(std::in_place, call.streams);
+    const std::optional<StreamScope> scope =
+        call.streams.empty() ? std::nullopt : std::optional<StreamScope>(std::in_place, call.streams);
     Message message = receive(std::move(inbound), e);
     if (e.error) {
       Decoder in(message, agent.get(), p.id, true);
@@ -222,7 +235,8 @@ void Agent::Impl::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inboun
       return;
     }
     if (!agent) throw RpcError("the agent has ended");
-    if (has_interceptors) intercept([&](Interceptor& i) { i.reply_received(*agent, p.id, kind, message, call.context); });
+    if (has_interceptors)
+      intercept([&](Interceptor& i) { i.reply_received(*agent, p.id, kind, message, call.context); });
     call.sink->on_reply(*agent, p.id, std::move(message));
   } catch (...) {
     call.sink->on_error(std::current_exception());
@@ -234,7 +248,9 @@ void Agent::Impl::end(Peer& p, PendingCall call, std::exception_ptr error) {
   if (call.kind != Kind::kGather) counters.active_client.fetch_sub(1, std::memory_order_relaxed);
   if (!error) {
     counters.timeouts.fetch_add(1, std::memory_order_relaxed);
-    error = std::make_exception_ptr(Timeout(str(describe(call), " on worker '", peer_name(p), "' ran for more than the timeout of ", seconds(call.timeout))));
+    error =
+        std::make_exception_ptr(Timeout(str(describe(call), " on worker '", peer_name(p),
+                                            "' ran for more than the timeout of ", seconds(call.timeout))));
   }
   settle(call.message, false);
   call.sink->on_error(std::move(error));

@@ -63,11 +63,23 @@ std::vector<CallRecord> Agent::calls() const {
   for (Peer* p : s.all_peers()) {
     MutexLock lock(p->mutex);
     for (const auto& [sequence, call] : p->pending)
-      out.push_back({sequence, {p->name, p->id}, true, call.what ? call.what : to_string(call.kind), now - call.started, call.context.serving, 0});
+      out.push_back({sequence,
+                     {p->name, p->id},
+                     true,
+                     call.what ? call.what : to_string(call.kind),
+                     now - call.started,
+                     call.context.serving,
+                     0});
     for (const auto& [sequence, served] : p->served) {
       if (served->answered) continue;
       const char* what = served->what;
-      out.push_back({sequence, {p->name, p->id}, false, what ? what : to_string(served->kind), now - served->started, 0, served->context.serving});
+      out.push_back({sequence,
+                     {p->name, p->id},
+                     false,
+                     what ? what : to_string(served->kind),
+                     now - served->started,
+                     0,
+                     served->context.serving});
     }
   }
   return out;
@@ -79,12 +91,15 @@ std::string Agent::dump() const {
   for (const CallRecord& c : all) {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(c.age).count();
     if (!c.outgoing) {
-      out += str("worker '", self().name, "' serves '", c.what, "' for worker '", c.peer.name, "' since ", ms, " ms\n");
+      out += str("worker '", self().name, "' serves '", c.what, "' for worker '", c.peer.name, "' since ", ms,
+                 " ms\n");
       continue;
     }
-    out += str("worker '", self().name, "' waits ", ms, " ms for '", c.what, "' on worker '", c.peer.name, "'");
+    out +=
+        str("worker '", self().name, "' waits ", ms, " ms for '", c.what, "' on worker '", c.peer.name, "'");
     for (const CallRecord& around : all)
-      if (c.within != 0 && around.number == c.within) out += str(" (inside '", around.what, "' called by worker '", around.peer.name, "')");
+      if (c.within != 0 && around.number == c.within)
+        out += str(" (inside '", around.what, "' called by worker '", around.peer.name, "')");
     out += "\n";
   }
   return out;

@@ -19,10 +19,12 @@ void Agent::Impl::add_plan(const Member& member) {
 }
 
 /// Every member's value by name.
-template <class T>
-std::map<std::string, T> Agent::gather_values(const T& mine, Duration timeout) {
+template <class T> std::map<std::string, T> Agent::gather_values(const T& mine, Duration timeout) {
   Message message;
-  { Encoder out(message, this); out.put(mine); }
+  {
+    Encoder out(message, this);
+    out.put(mine);
+  }
   std::map<std::string, T> all;
   for (const auto& [name, theirs] : gather(std::move(message), {}, timeout)) {
     Decoder in(theirs, this);
@@ -53,11 +55,13 @@ void Agent::agree_on_devices(Duration timeout) {
 
 /// lending.h, step 1. All members come here; those that do not lend bring nothing.
 void Agent::Impl::agree_on_lending(Agent& agent, Duration timeout) {
-  using Probe = std::tuple<std::string, std::array<uint8_t, 64>, int64_t, uint64_t>;  // device, handle, offset, contents
-  using Pair = std::tuple<int32_t, std::string, std::string>;                          // lender, its device, ours
+  using Probe = std::tuple<std::string, std::array<uint8_t, 64>, int64_t,
+                           uint64_t>;                          // device, handle, offset, contents
+  using Pair = std::tuple<int32_t, std::string, std::string>;  // lender, its device, ours
   std::vector<Probe> mine;
   if (lending)
-    for (const Lending::Probe& p : lending->offer(*runtime)) mine.emplace_back(to_string(p.device), p.block.handle, p.block.offset, p.contents);
+    for (const Lending::Probe& p : lending->offer(*runtime))
+      mine.emplace_back(to_string(p.device), p.block.handle, p.block.offset, p.contents);
   const std::string own_host = transport->addresses().host_key;
   std::vector<Pair> readable;
   for (const auto& [name, probes] : agent.gather_values(mine, timeout)) {
@@ -67,12 +71,15 @@ void Agent::Impl::agree_on_lending(Agent& agent, Duration timeout) {
       if (!lending || p.id == self.id || own_host.empty() || p.host_key != own_host) continue;
     }
     std::vector<Lending::Probe> theirs;
-    for (const auto& [device, handle, offset, contents] : probes) theirs.push_back({Device(device), {handle, offset}, contents});
-    for (const auto& [their_device, our_device] : Lending::try_out(theirs)) readable.emplace_back(p.id.value, to_string(their_device), to_string(our_device));
+    for (const auto& [device, handle, offset, contents] : probes)
+      theirs.push_back({Device(device), {handle, offset}, contents});
+    for (const auto& [their_device, our_device] : Lending::try_out(theirs))
+      readable.emplace_back(p.id.value, to_string(their_device), to_string(our_device));
   }
   for (const auto& [name, pairs] : agent.gather_values(readable, timeout))
     for (const auto& [lender, device, reader] : pairs)
-      if (lending && lender == self.id.value) lending->agree(agent.worker_info_id(name), {{Device(device), Device(reader)}});
+      if (lending && lender == self.id.value)
+        lending->agree(agent.worker_info_id(name), {{Device(device), Device(reader)}});
   if (lending) lending->end_offer();
 }
 
@@ -89,11 +96,15 @@ Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmappe
   if (source.is_cpu() || unmapped_to_cpu) return kCpu;
   if (to == s.self.id) return source;
   if (reply)
-    throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go back to worker '", name, "': the device map of '", name, "' for '", s.self.name,
-                          "' has no entry that leads to ", source, "; add one there, set_device_map(\"", s.self.name, "\", {{<a device of '", name, "'>, \"", source,
+    throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go back to worker '",
+                          name, "': the device map of '", name, "' for '", s.self.name,
+                          "' has no entry that leads to ", source, "; add one there, set_device_map(\"",
+                          s.self.name, "\", {{<a device of '", name, "'>, \"", source,
                           "\"}}), or return the tensor on the cpu"));
-  throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go to worker '", name, "': the device map for '", name, "' has no entry from ", source,
-                        "; add one, set_device_map(\"", name, "\", {{\"", source, "\", <a device of '", name, "'>}}), or move the tensor to the cpu"));
+  throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go to worker '", name,
+                        "': the device map for '", name, "' has no entry from ", source,
+                        "; add one, set_device_map(\"", name, "\", {{\"", source, "\", <a device of '", name,
+                        "'>}}), or move the tensor to the cpu"));
 }
 
 void Agent::Impl::seal_for(Peer& p, Message& message) {
@@ -107,7 +118,8 @@ void Agent::Impl::seal_for(Peer& p, Message& message) {
   if (!lending) return;
   for (const Place& place : message.places) {
     if (!place.loan) continue;
-    message.settled.push_back([weak = std::weak_ptr<Lending>(lending), rt = runtime, lease = options.lease, number = place.loan->number](bool) {
+    message.settled.push_back([weak = std::weak_ptr<Lending>(lending), rt = runtime, lease = options.lease,
+                               number = place.loan->number](bool) {
       rt->call_at(rt->now() + lease, [weak, number] {
         if (const auto alive = weak.lock()) alive->end(number);
       });
@@ -124,13 +136,17 @@ class Returned final : public ReplySink {
   void on_reply(Agent&, WorkerId from, Message message) noexcept override {
     try {
       Decoder in(message);
-      if (!in.get<bool>()) throw RpcError(str("worker ", from.value, " took back the device memory that it had lent: it has given up on the call"));
+      if (!in.get<bool>())
+        throw RpcError(str("worker ", from.value,
+                           " took back the device memory that it had lent: it has given up on the call"));
       arrival_.state()->try_set();
     } catch (...) {
       on_error(std::current_exception());
     }
   }
-  void on_error(std::exception_ptr error) noexcept override { arrival_.state()->try_set_error(std::move(error)); }
+  void on_error(std::exception_ptr error) noexcept override {
+    arrival_.state()->try_set_error(std::move(error));
+  }
 
  private:
   Future<void> arrival_;
@@ -145,7 +161,8 @@ Message Agent::Impl::receive(Inbound inbound, const Envelope& e) {
   if (!staging || (staging->loans.empty() && staging->ready())) return message;
   const Future<void> arrival(runtime);
   staging->arrival = arrival;
-  const auto arrived = [arrival, from, held = owner.lock(), loans = staging->loans](std::exception_ptr error) {
+  const auto arrived = [arrival, from, held = owner.lock(),
+                        loans = staging->loans](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);
       if (loans.empty() || !held) {
@@ -153,9 +170,13 @@ Message Agent::Impl::receive(Inbound inbound, const Envelope& e) {
         return;
       }
       Message back;
-      { Encoder out(back); out.put(loans); }
+      {
+        Encoder out(back);
+        out.put(loans);
+      }
       // A dead lender is lost after one lease, which says more than that it did not answer.
-      held->call(from, Kind::kReturn, std::move(back), {2 * held->impl().options.lease, "return of a loan"}, std::make_unique<Returned>(arrival));
+      held->call(from, Kind::kReturn, std::move(back), {2 * held->impl().options.lease, "return of a loan"},
+                 std::make_unique<Returned>(arrival));
     } catch (...) {
       arrival.state()->try_set_error(std::current_exception());
     }
@@ -173,16 +194,20 @@ void install_devices(Agent& agent) {
     in.expect_end();
     const auto& lending = self->impl().lending;
     Message answer;
-    { Encoder out(answer); out.put(lending && lending->take_back(request.from, numbers)); }
+    {
+      Encoder out(answer);
+      out.put(lending && lending->take_back(request.from, numbers));
+    }
     responder.reply(std::move(answer));
   });
   if (!agent.impl().lending) return;
-  agent.add_debug_info([weak = std::weak_ptr<Lending>(agent.impl().lending)](std::map<std::string, int64_t>& out) {
-    const auto lending = weak.lock();
-    if (!lending) return;
-    out["devices.lent_tensors"] = lending->lent();
-    out["devices.standing_loans"] = lending->standing();
-  });
+  agent.add_debug_info(
+      [weak = std::weak_ptr<Lending>(agent.impl().lending)](std::map<std::string, int64_t>& out) {
+        const auto lending = weak.lock();
+        if (!lending) return;
+        out["devices.lent_tensors"] = lending->lent();
+        out["devices.standing_loans"] = lending->standing();
+      });
 }
 
 }  // namespace weft::rpc

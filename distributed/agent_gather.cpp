@@ -18,8 +18,8 @@ struct GatherState {
     TimePoint give_up = kNever;
   };
   Mutex mutex;
-  std::map<std::string, uint64_t> next WEFT_GUARDED_BY(mutex);      ///< of the rounds that we take part in
-  std::map<std::string, Round> rounds WEFT_GUARDED_BY(mutex);       ///< of those that we lead
+  std::map<std::string, uint64_t> next WEFT_GUARDED_BY(mutex);  ///< of the rounds that we take part in
+  std::map<std::string, Round> rounds WEFT_GUARDED_BY(mutex);   ///< of those that we lead
   bool stopped WEFT_GUARDED_BY(mutex) = false;
 };
 
@@ -54,7 +54,8 @@ void watch_members(Agent& agent, const std::vector<int32_t>& members, int delta)
 }
 
 /// Takes a round out and answers all who wait in it with an error.
-void fail_round(Agent& agent, const std::string& round_key, const std::function<std::exception_ptr(const GatherState::Round&)>& why) {
+void fail_round(Agent& agent, const std::string& round_key,
+                const std::function<std::exception_ptr(const GatherState::Round&)>& why) {
   GatherState& g = *agent.impl().gathers;
   GatherState::Round round;
   {
@@ -73,13 +74,16 @@ void fail_round(Agent& agent, const std::string& round_key, const std::function<
 std::string names_of(Agent& agent, const GatherState::Round& round, bool missing) {
   std::string out;
   for (const int32_t id : round.members)
-    if ((round.arrived.count(id) == 0) == missing) out += str(out.empty() ? "'" : ", '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "'");
+    if ((round.arrived.count(id) == 0) == missing)
+      out += str(out.empty() ? "'" : ", '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "'");
   return out;
 }
 
 void time_out(Agent& agent, const std::string& round_key) {
   fail_round(agent, round_key, [&](const GatherState::Round& round) {
-    return std::make_exception_ptr(Timeout(str("barrier or gather of ", round.members.size(), " workers: still waiting for ", names_of(agent, round, true))));
+    return std::make_exception_ptr(
+        Timeout(str("barrier or gather of ", round.members.size(), " workers: still waiting for ",
+                    names_of(agent, round, true))));
   });
 }
 
@@ -129,7 +133,8 @@ void on_gather(Agent& agent, Request request, Responder responder) {
       if (agent.is_lost(WorkerId{id})) {
         const std::string name = agent.impl().peer_name(agent.impl().peer(WorkerId{id}));
         fail_round(agent, round_key, [&](const GatherState::Round&) {
-          return std::make_exception_ptr(PeerLost(name, str("barrier or gather: worker '", name, "' is gone")));
+          return std::make_exception_ptr(
+              PeerLost(name, str("barrier or gather: worker '", name, "' is gone")));
         });
         return;
       }
@@ -168,11 +173,14 @@ void gather_peer_lost(Agent::Impl& impl, const WorkerInfo& peer, bool left, cons
   {
     MutexLock lock(impl.gathers->mutex);
     for (const auto& [key, round] : impl.gathers->rounds)
-      if (round.arrived.count(peer.id.value) == 0 && std::count(round.members.begin(), round.members.end(), peer.id.value) > 0) broken.push_back(key);
+      if (round.arrived.count(peer.id.value) == 0 &&
+          std::count(round.members.begin(), round.members.end(), peer.id.value) > 0)
+        broken.push_back(key);
   }
   for (const std::string& key : broken)
     fail_round(*agent, key, [&](const GatherState::Round&) {
-      return std::make_exception_ptr(PeerLost(peer.name, str("barrier or gather: worker '", peer.name, "' ", left ? "has left: " : "is lost: ", why)));
+      return std::make_exception_ptr(PeerLost(peer.name, str("barrier or gather: worker '", peer.name, "' ",
+                                                             left ? "has left: " : "is lost: ", why)));
     });
 }
 
@@ -186,7 +194,9 @@ void stop_gathers(Agent::Impl& impl) {
   }
   for (auto& [key, round] : rounds) {
     if (round.timer.value != 0) impl.runtime->cancel(round.timer);
-    for (Responder& r : round.waiting) r.fail(std::make_exception_ptr(RpcError(str("barrier or gather: worker '", impl.self.name, "' was shut down"))));
+    for (Responder& r : round.waiting)
+      r.fail(std::make_exception_ptr(
+          RpcError(str("barrier or gather: worker '", impl.self.name, "' was shut down"))));
   }
 }
 
@@ -214,7 +224,9 @@ std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::stri
     out.number(static_cast<int64_t>(timeout.count()));
     put_message(out, mine);
   }
-  const CallOptions options{.timeout = timeout.count() > 0 ? std::min(timeout, Duration::max() - kGrace) + kGrace : timeout, .what = "barrier or gather"};
+  const CallOptions options{
+      .timeout = timeout.count() > 0 ? std::min(timeout, Duration::max() - kGrace) + kGrace : timeout,
+      .what = "barrier or gather"};
   const Message all = call(WorkerId{ids.front()}, Kind::kGather, std::move(request), options).take();
   std::map<std::string, Message> out;
   Decoder in(all, this, WorkerId{ids.front()}, true);
@@ -225,6 +237,8 @@ std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::stri
   return out;
 }
 
-void Agent::barrier(std::vector<std::string> names, Duration timeout) { gather({}, std::move(names), timeout); }
+void Agent::barrier(std::vector<std::string> names, Duration timeout) {
+  gather({}, std::move(names), timeout);
+}
 
 }  // namespace weft::rpc

@@ -24,7 +24,9 @@ namespace weft::rpc {
 /// Which of a caller's requests it has finished: all below `horizon` but those in `open`. Grows only.
 class FinishedSet {
  public:
-  bool contains(uint64_t sequence) const { return sequence < horizon_ && !std::binary_search(open_.begin(), open_.end(), sequence); }
+  bool contains(uint64_t sequence) const {
+    return sequence < horizon_ && !std::binary_search(open_.begin(), open_.end(), sequence);
+  }
   /// The lowest number not known to be finished.
   uint64_t floor() const { return open_.empty() ? horizon_ : open_.front(); }
   /// Adds what a status says: all below `upto` are finished but `open` (sorted).
@@ -40,13 +42,13 @@ class FinishedSet {
 /// A call under way at its caller.
 struct PendingCall {
   Kind kind{};
-  Message message;      ///< sealed, kept for resending
+  Message message;  ///< sealed, kept for resending
   CallContext context;
-  Streams streams;      ///< of the caller's thread: what arrives in the reply is for them
+  Streams streams;  ///< of the caller's thread: what arrives in the reply is for them
   std::unique_ptr<ReplySink> sink;
   const char* what = nullptr;
   Duration timeout{};
-  TimePoint deadline = kNever, started, sent;   ///< sent: last time
+  TimePoint deadline = kNever, started, sent;  ///< sent: last time
 };
 
 /// A request at its callee, from arrival until its caller has finished it.
@@ -58,12 +60,12 @@ struct Responder::Served {
   CallContext context;
   TimePoint started;
   std::atomic<bool> answered{false};
-  std::atomic<const char*> what{nullptr};   ///< name of the function, for dumps
-  std::atomic<bool> in_handler{false};      ///< false while open: an asynchronous function has returned
-  std::atomic<bool> abandoned{false};       ///< its responder was dropped unused
+  std::atomic<const char*> what{nullptr};  ///< name of the function, for dumps
+  std::atomic<bool> in_handler{false};     ///< false while open: an asynchronous function has returned
+  std::atomic<bool> abandoned{false};      ///< its responder was dropped unused
   // guarded by the peer's mutex
-  bool replied = false;     ///< `reply` is there
-  bool finished = false;    ///< the caller needs no answer any more
+  bool replied = false;   ///< `reply` is there
+  bool finished = false;  ///< the caller needs no answer any more
   Message reply;
   TimePoint sent;
 };
@@ -75,20 +77,23 @@ struct Peer {
   Mutex mutex;
   std::string name WEFT_GUARDED_BY(mutex);
   Incarnation incarnation WEFT_GUARDED_BY(mutex);
-  bool known WEFT_GUARDED_BY(mutex) = false;    ///< told by add_members
+  bool known WEFT_GUARDED_BY(mutex) = false;  ///< told by add_members
   bool lost WEFT_GUARDED_BY(mutex) = false;
   bool left WEFT_GUARDED_BY(mutex) = false;
   std::string why WEFT_GUARDED_BY(mutex);
   DevicePlan plan WEFT_GUARDED_BY(mutex);
   std::string host_key WEFT_GUARDED_BY(mutex);
-  DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results WEFT_GUARDED_BY(mutex);   ///< our device -> its device
+  DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results
+      WEFT_GUARDED_BY(mutex);  ///< our device -> its device
   // as caller
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
   std::map<uint64_t, PendingCall> pending WEFT_GUARDED_BY(mutex);
-  std::set<uint64_t> given_up WEFT_GUARDED_BY(mutex);   ///< ended by their deadline; a late reply is told to the interceptors
-  uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;       ///< what the peer has acknowledged by its answer to a status
-  uint64_t asked_floor WEFT_GUARDED_BY(mutex) = 1;      ///< what the last status said
-  int tells WEFT_GUARDED_BY(mutex) = 0;                 ///< statuses without an answer while nothing was open
+  std::set<uint64_t> given_up
+      WEFT_GUARDED_BY(mutex);  ///< ended by their deadline; a late reply is told to the interceptors
+  uint64_t told_floor WEFT_GUARDED_BY(mutex) =
+      1;  ///< what the peer has acknowledged by its answer to a status
+  uint64_t asked_floor WEFT_GUARDED_BY(mutex) = 1;  ///< what the last status said
+  int tells WEFT_GUARDED_BY(mutex) = 0;             ///< statuses without an answer while nothing was open
   // as callee
   std::unordered_map<uint64_t, std::shared_ptr<Served>> served WEFT_GUARDED_BY(mutex);
   FinishedSet finished WEFT_GUARDED_BY(mutex);
@@ -98,14 +103,17 @@ struct Peer {
   bool ask_now WEFT_GUARDED_BY(mutex) = false;
   Duration pause WEFT_GUARDED_BY(mutex){};
 
-  uint64_t floor() const WEFT_REQUIRES(mutex) { return pending.empty() ? next_sequence : pending.begin()->first; }
+  uint64_t floor() const WEFT_REQUIRES(mutex) {
+    return pending.empty() ? next_sequence : pending.begin()->first;
+  }
 };
 
 struct GatherState;
 
 struct Counters {
-  std::atomic<int64_t> calls{0}, served{0}, resent_requests{0}, resent_replies{0}, duplicates{0}, late_replies{0}, asks{0}, lost_peers{0},
-      malformed{0}, timeouts{0}, active_client{0}, active_server{0}, served_errors{0};
+  std::atomic<int64_t> calls{0}, served{0}, resent_requests{0}, resent_replies{0}, duplicates{0},
+      late_replies{0}, asks{0}, lost_peers{0}, malformed{0}, timeouts{0}, active_client{0}, active_server{0},
+      served_errors{0};
 };
 
 struct Agent::Impl final : Receiver {
@@ -122,18 +130,20 @@ struct Agent::Impl final : Receiver {
         ended(*runtime, "the shutdown of a worker under way in another thread") {}
 
   // Receiver
-  Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override;
+  Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
+                 int32_t device) override;
   void on_message(Inbound message) override;
   void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) override;
 
   // agent.cpp
-  Peer& peer(WorkerId id);                 ///< made when missing. Throws: ValueError for an id out of range.
+  Peer& peer(WorkerId id);  ///< made when missing. Throws: ValueError for an id out of range.
   Peer* find_peer(WorkerId id);
   std::vector<Peer*> all_peers();
   std::string peer_name(Peer& p);
 
   // agent_call.cpp
-  void start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options, std::unique_ptr<ReplySink> sink);
+  void start(Agent& agent, Peer& p, Kind kind, Message message, const CallOptions& call_options,
+             std::unique_ptr<ReplySink> sink);
   struct Outgoing {
     uint64_t sequence;
     Kind kind;
@@ -151,7 +161,8 @@ struct Agent::Impl final : Receiver {
   void run(HandlerEntry& handler, Responder responder, Message message);
   void resend_reply(Peer& p, uint64_t sequence);
   void answer(const std::shared_ptr<Served>& served, Message message, bool error);
-  void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes, std::vector<Payload> payloads);
+  void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
+                std::vector<Payload> payloads);
   void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
   void on_status(Peer& p, const std::string& header, const Envelope& e);
   void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
@@ -178,34 +189,35 @@ struct Agent::Impl final : Receiver {
   const std::shared_ptr<Runtime> runtime;
   const AgentOptions options;
   const std::shared_ptr<Courier> courier;
-  const std::shared_ptr<Lending> lending;   ///< null without AgentOptions::cuda_ipc
+  const std::shared_ptr<Lending> lending;  ///< null without AgentOptions::cuda_ipc
   WorkerInfo self;
   std::weak_ptr<Agent> owner;
   std::shared_ptr<Transport> transport;
   std::atomic<int64_t> rpc_timeout_ns{0};
   std::atomic<bool> running{false};
-  std::atomic<bool> closing{false};        ///< a shutdown has begun
-  Event ended;                             ///< it is through
+  std::atomic<bool> closing{false};  ///< a shutdown has begun
+  Event ended;                       ///< it is through
   std::atomic<uint64_t> next_served{1};
   Counters counters;
 
   std::array<std::atomic<HandlerEntry*>, 128> handlers{};
   std::atomic<bool> has_interceptors{false};
-  std::atomic<bool> has_device_maps{false};   ///< ours or others' for us
+  std::atomic<bool> has_device_maps{false};  ///< ours or others' for us
 
   Mutex mutex;
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers WEFT_GUARDED_BY(mutex);
   std::unordered_map<std::string, int32_t> ids_by_name WEFT_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<HandlerEntry>> handler_list WEFT_GUARDED_BY(mutex);
   std::shared_ptr<const std::vector<std::shared_ptr<Interceptor>>> interceptors WEFT_GUARDED_BY(mutex);
-  std::vector<std::function<void(const WorkerInfo&, bool, const std::string&)>> lost_callbacks WEFT_GUARDED_BY(mutex);
+  std::vector<std::function<void(const WorkerInfo&, bool, const std::string&)>> lost_callbacks
+      WEFT_GUARDED_BY(mutex);
   std::vector<std::pair<std::string, std::function<void(TimePoint)>>> shutdown_steps WEFT_GUARDED_BY(mutex);
   std::vector<std::function<void()>> stop_callbacks WEFT_GUARDED_BY(mutex);
   std::vector<std::function<void(const ServedError&)>> served_error_callbacks WEFT_GUARDED_BY(mutex);
-  std::exception_ptr shutdown_failure WEFT_GUARDED_BY(mutex);   ///< of the graceful one
+  std::exception_ptr shutdown_failure WEFT_GUARDED_BY(mutex);  ///< of the graceful one
   std::vector<std::function<void(std::map<std::string, int64_t>&)>> debug_callbacks WEFT_GUARDED_BY(mutex);
   std::recursive_mutex slot_mutex;
-  std::map<std::type_index, std::shared_ptr<void>> slots;   ///< under slot_mutex
+  std::map<std::type_index, std::shared_ptr<void>> slots;  ///< under slot_mutex
   std::shared_ptr<GatherState> gathers;
 
   Mutex timer_mutex;

@@ -4,9 +4,10 @@
 namespace weft::rpc {
 
 namespace {
-constexpr size_t kMaxListed = 4096;   ///< open requests named in one status; what is beyond waits for the next
-constexpr int kMaxTells = 8;          ///< how often a quiet peer without a watch is told the floor before it is left alone
-}
+constexpr size_t kMaxListed = 4096;  ///< open requests named in one status; what is beyond waits for the next
+constexpr int kMaxTells =
+    8;  ///< how often a quiet peer without a watch is told the floor before it is left alone
+}  // namespace
 
 /// Sets the timer to `when`, unless it fires earlier already. It never fires too late, and once too often at most.
 void Agent::Impl::schedule(TimePoint when) {
@@ -29,7 +30,8 @@ void Agent::Impl::tick() {
     timer_at = kNever;
   }
   if (!running) return;
-  if (late > options.lease / 4) {  // this process stood still, and has not read yet what the others said meanwhile
+  if (late >
+      options.lease / 4) {  // this process stood still, and has not read yet what the others said meanwhile
     for (Peer* p : all_peers()) {
       MutexLock lock(p->mutex);
       if (p->heard != TimePoint()) p->heard = std::min(p->heard + late, runtime->now());
@@ -68,7 +70,9 @@ TimePoint Agent::Impl::tend(Peer& p, TimePoint now) {
       const Duration slow = std::min(options.retry * 8, options.lease / 4);
       // A question that went unanswered is repeated sooner: one lost message says nothing.
       TimePoint due = p.asked > p.heard ? p.asked + options.lease / 16 : p.heard + options.lease / 4;
-      if (!p.pending.empty()) due = std::min(due, std::max(p.pending.begin()->second.started + options.retry, p.asked + std::min(p.pause, slow)));
+      if (!p.pending.empty())
+        due = std::min(due, std::max(p.pending.begin()->second.started + options.retry,
+                                     p.asked + std::min(p.pause, slow)));
       if (now >= due || p.ask_now) {
         ask_peer = !lost;
         p.asked = now;
@@ -77,7 +81,8 @@ TimePoint Agent::Impl::tend(Peer& p, TimePoint now) {
       }
       p.ask_now = false;
       next = std::min(next, due);
-    } else if (p.told_floor < p.next_sequence && p.tells < kMaxTells) {  // quiet: let the peer forget the last answers
+    } else if (p.told_floor < p.next_sequence &&
+               p.tells < kMaxTells) {  // quiet: let the peer forget the last answers
       TimePoint due = std::max(p.heard, p.asked) + options.retry;
       if (now >= due) {
         tell = true;
@@ -90,7 +95,8 @@ TimePoint Agent::Impl::tend(Peer& p, TimePoint now) {
   }
   for (PendingCall& call : expired) end(p, std::move(call), nullptr);
   if (lost) {
-    lose(p, false, str("nothing was heard from it for ", std::chrono::duration<double>(options.lease).count(), " s"));
+    lose(p, false,
+         str("nothing was heard from it for ", std::chrono::duration<double>(options.lease).count(), " s"));
     return kNever;
   }
   if (ask_peer || tell) ask(p);
@@ -217,7 +223,9 @@ void Agent::Impl::on_peer(WorkerId id, Incarnation incarnation, PeerState state,
   bool interested = false;
   {
     MutexLock lock(p.mutex);
-    if (p.lost || (incarnation.value != 0 && p.incarnation.value != 0 && incarnation != p.incarnation && state != PeerState::kRejected)) return;
+    if (p.lost || (incarnation.value != 0 && p.incarnation.value != 0 && incarnation != p.incarnation &&
+                   state != PeerState::kRejected))
+      return;
     if (state == PeerState::kUp) {
       if (p.incarnation.value == 0) p.incarnation = incarnation;
       p.heard = runtime->now();
@@ -227,7 +235,8 @@ void Agent::Impl::on_peer(WorkerId id, Incarnation incarnation, PeerState state,
   }
   if (!interested) return;
   if (state == PeerState::kBroken) schedule(runtime->now());
-  if (state == PeerState::kUnreachable || state == PeerState::kRejected) lose(p, false, str(to_string(state), ": ", reason));
+  if (state == PeerState::kUnreachable || state == PeerState::kRejected)
+    lose(p, false, str(to_string(state), ": ", reason));
 }
 
 /// Step 7: ends a peer's life here.
@@ -248,8 +257,12 @@ void Agent::Impl::lose(Peer& p, bool left_group, const std::string& reason) {
     info.name = p.name;
   }
   if (!left_group) counters.lost_peers.fetch_add(1, std::memory_order_relaxed);
-  if (runtime->tracing()) runtime->trace(str("worker ", self.id.value, left_group ? " sees leave " : " loses ", p.id.value, ": ", reason));
-  const auto error = std::make_exception_ptr(PeerLost(info.name, str("worker '", info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
+  if (runtime->tracing())
+    runtime->trace(
+        str("worker ", self.id.value, left_group ? " sees leave " : " loses ", p.id.value, ": ", reason));
+  const auto error = std::make_exception_ptr(
+      PeerLost(info.name,
+               str("worker '", info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
   for (auto& [sequence, call] : pending) end(p, std::move(call), error);
   for (auto& [sequence, s] : served) {
     for (auto& f : s->reply.settled) f(false);

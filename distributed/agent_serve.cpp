@@ -28,7 +28,9 @@ bool FinishedSet::add_floor(uint64_t floor) {
   return news;
 }
 
-Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) { return allocate_payload(bytes, device); }
+Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) {
+  return allocate_payload(bytes, device);
+}
 
 void Agent::Impl::on_message(Inbound inbound) {
   if (!running) return;  // before the start is through, or after the end; the caller will ask
@@ -70,7 +72,8 @@ void Agent::Impl::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbo
   served->context.agent = owner.lock();
   served->context.caller = p.id;
   served->context.serving = next_served.fetch_add(1, std::memory_order_relaxed);
-  if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count()) served->context.deadline = now + Duration(e.remaining_ns);
+  if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count())
+    served->context.deadline = now + Duration(e.remaining_ns);
   if (!served->context.agent) return;
   bool again = false, refused = false;
   {
@@ -97,7 +100,8 @@ void Agent::Impl::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbo
 
   Responder responder(served);  // from here on something is answered whatever happens
   try {
-    if (refused) throw Overloaded(str("more than ", options.max_served_per_peer, " requests of one worker are open"));
+    if (refused)
+      throw Overloaded(str("more than ", options.max_served_per_peer, " requests of one worker are open"));
     const int number = static_cast<int>(kind);
     HandlerEntry* handler = number < 128 ? handlers[number].load() : nullptr;
     if (!handler) throw RpcError(str("nothing here serves requests of ", to_string(kind)));
@@ -110,8 +114,11 @@ void Agent::Impl::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbo
       Responder responder;
       Message message;
     };
-    auto work = std::make_unique<Work>(Work{served->context.agent, handler, std::move(responder), std::move(message)});
-    runtime->post([work = std::move(work)] { work->agent->impl().run(*work->handler, std::move(work->responder), std::move(work->message)); });
+    auto work = std::make_unique<Work>(
+        Work{served->context.agent, handler, std::move(responder), std::move(message)});
+    runtime->post([work = std::move(work)] {
+      work->agent->impl().run(*work->handler, std::move(work->responder), std::move(work->message));
+    });
   } catch (const WireError&) {
     counters.malformed.fetch_add(1, std::memory_order_relaxed);
     responder.fail(std::current_exception());
@@ -127,7 +134,9 @@ void Agent::Impl::run(HandlerEntry& handler, Responder responder, Message messag
   try {
     if (has_interceptors) {
       try {
-        intercept([&](Interceptor& i) { i.request_received(*agent, served->from, served->kind, message, served->context); });
+        intercept([&](Interceptor& i) {
+          i.request_received(*agent, served->from, served->kind, message, served->context);
+        });
       } catch (...) {
         intercept([&](Interceptor& i) { i.discarded(*agent, served->from, served->kind, message, false); });
         throw;
@@ -172,11 +181,15 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
   Peer& p = peer(served->from);
   if (!error) {
     try {
-      if (has_interceptors) intercept([&](Interceptor& i) { i.reply_sending(*agent, p.id, served->kind, served->what, message, served->context); });
+      if (has_interceptors)
+        intercept([&](Interceptor& i) {
+          i.reply_sending(*agent, p.id, served->kind, served->what, message, served->context);
+        });
       seal_for(p, message);
     } catch (...) {
       error = true;
-      if (has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
+      if (has_interceptors)
+        intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
       message = error_message(std::current_exception());
     }
   }
@@ -206,7 +219,8 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
     }
   }
   if (!wanted) {  // nobody waits any more
-    if (!error && has_interceptors && agent) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
+    if (!error && has_interceptors && agent)
+      intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
     for (auto& f : message.settled) f(false);
     return;
   }
@@ -225,9 +239,11 @@ void Agent::Impl::answer(const std::shared_ptr<Served>& served, Message message,
   });
 }
 
-void Agent::Impl::transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes, std::vector<Payload> payloads) {
+void Agent::Impl::transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e,
+                           std::string bytes, std::vector<Payload> payloads) {
   try {
-    transport->send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes), std::move(payloads));
+    transport->send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit),
+                    std::move(bytes), std::move(payloads));
   } catch (const WireError&) {  // over the transport's limits: that is the answer then
     if (!e.error) replace_reply(p, served, e, std::current_exception());
   } catch (const std::exception&) {  // the caller will ask for it (step 5)
@@ -235,7 +251,8 @@ void Agent::Impl::transmit(Peer& p, const std::shared_ptr<Served>& served, const
 }
 
 /// Answers with an error in place of a reply that cannot be sent.
-void Agent::Impl::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error) {
+void Agent::Impl::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e,
+                                std::exception_ptr error) {
   Message sorry = error_message(error);
   seal(sorry);
   e.error = 1;
@@ -246,7 +263,8 @@ void Agent::Impl::replace_reply(Peer& p, const std::shared_ptr<Served>& served, 
     if (served->finished) return;
     std::swap(served->reply, sorry);
   }
-  if (const auto agent = owner.lock(); agent && has_interceptors) intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, sorry, true); });
+  if (const auto agent = owner.lock(); agent && has_interceptors)
+    intercept([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, sorry, true); });
   send(p, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes));
 }
 
@@ -269,7 +287,8 @@ void Agent::Impl::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64
         p.served.erase(found);
       }
     }
-    for (auto it = p.served.begin(); (open || upto - before > p.served.size() + done.size()) && it != p.served.end();) {
+    for (auto it = p.served.begin();
+         (open || upto - before > p.served.size() + done.size()) && it != p.served.end();) {
       if (!p.finished.contains(it->first)) {
         ++it;
         continue;
@@ -314,10 +333,12 @@ void Responder::fail(std::exception_ptr error) noexcept {
 }
 
 void Responder::reply_with(const Future<Message>& future) {
-  future.state()->on_done([state = future.state().get(), self = std::move(*this)]() mutable {
-    if (state->failed()) self.fail(state->error());
-    else self.reply(*state->value);
-  }, false);
+  future.state()->on_done(
+      [state = future.state().get(), self = std::move(*this)]() mutable {
+        if (state->failed()) self.fail(state->error());
+        else self.reply(*state->value);
+      },
+      false);
 }
 
 const CallContext& Responder::context() const { return served_->context; }
@@ -341,7 +362,10 @@ void detail::tell_served_error(const Served& served, const std::exception_ptr& e
     }
     if (callbacks.empty()) return;
     const char* const what = served.what;
-    const ServedError told{{impl.peer_name(impl.peer(served.from)), served.from}, what ? what : to_string(served.kind), error_text(error), error};
+    const ServedError told{{impl.peer_name(impl.peer(served.from)), served.from},
+                           what ? what : to_string(served.kind),
+                           error_text(error),
+                           error};
     for (const auto& f : callbacks) {
       try {
         f(told);
@@ -376,7 +400,8 @@ class AnswerFinisher final : public Finisher {
         Encoder out(message, context.agent.get(), context.caller, true);
         if (context.results_to_cpu) out.unmapped_to_cpu();
         if (outcome.value != nullptr) {
-          if (outcome.type->encode == nullptr) throw ValueError(str("a result of type ", outcome.type->name(), " cannot travel"));
+          if (outcome.type->encode == nullptr)
+            throw ValueError(str("a result of type ", outcome.type->name(), " cannot travel"));
           outcome.type->encode(out, outcome.value);
         }
       }
@@ -392,7 +417,9 @@ class AnswerFinisher final : public Finisher {
 
 }  // namespace
 
-std::unique_ptr<Finisher> answer_with(Responder responder) { return std::make_unique<AnswerFinisher>(std::move(responder)); }
+std::unique_ptr<Finisher> answer_with(Responder responder) {
+  return std::make_unique<AnswerFinisher>(std::move(responder));
+}
 
 void Agent::run_when(std::vector<Future<void>> awaited, std::function<void(std::exception_ptr)> run) {
   if (awaited.empty()) return run(nullptr);
@@ -414,7 +441,9 @@ void Agent::check_allowed(const FunctionEntry& function, WorkerId caller) const 
   if (caller == impl_->self.id || (o.allow.empty() && !o.deny_unlisted)) return;
   const auto list = o.allow.find(function.name);
   const std::string name = impl_->peer_name(impl_->peer(caller));
-  if (list == o.allow.end() ? !o.deny_unlisted : std::find(list->second.begin(), list->second.end(), name) != list->second.end()) return;
+  if (list == o.allow.end() ? !o.deny_unlisted
+                            : std::find(list->second.begin(), list->second.end(), name) != list->second.end())
+    return;
   throw NotAllowed(str("worker '", name, "' may not call '", function.name, "'"));
 }
 
@@ -428,12 +457,14 @@ void install_calls(Agent& agent) {
       const FunctionEntry& function = open_call(in);
       responder.describe(function.name.c_str());
       if (agent->runtime()->tracing())
-        agent->runtime()->trace(str("worker ", agent->self().id.value, " runs ", function.name, " for ", request.from.value));
+        agent->runtime()->trace(
+            str("worker ", agent->self().id.value, " runs ", function.name, " for ", request.from.value));
       call = function.prepare(in);
       awaited = std::move(in.awaited());
     }
     if (awaited.empty()) return call->run(nullptr, answer_with(std::move(responder)));
-    auto shared = std::make_shared<std::pair<std::unique_ptr<PreparedCall>, Responder>>(std::move(call), std::move(responder));
+    auto shared = std::make_shared<std::pair<std::unique_ptr<PreparedCall>, Responder>>(std::move(call),
+                                                                                        std::move(responder));
     Agent::run_when(std::move(awaited), [shared](std::exception_ptr error) {
       if (error) shared->second.fail(error);
       else shared->first->run(nullptr, answer_with(std::move(shared->second)));

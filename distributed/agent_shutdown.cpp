@@ -29,7 +29,8 @@ void settle_group(Agent& agent, TimePoint deadline) {
   int64_t before = -1;
   for (;;) {
     if (!wait_quiet(agent, deadline))
-      throw Timeout(str("shutdown: worker '", agent.self().name, "' still has calls under way:\n", agent.dump()));
+      throw Timeout(
+          str("shutdown: worker '", agent.self().name, "' still has calls under way:\n", agent.dump()));
     const Counters& c = agent.impl().counters;
     Message mine;
     {
@@ -66,7 +67,9 @@ void Agent::shutdown(ShutdownOptions options) {
 std::exception_ptr Agent::join_shutdown(TimePoint deadline) {
   Impl& s = *impl_;
   try {
-    if (!s.ended.wait_until(deadline)) throw Timeout(str("shutdown: another shutdown of worker '", s.self.name, "' is still under way:\n", dump()));
+    if (!s.ended.wait_until(deadline))
+      throw Timeout(
+          str("shutdown: another shutdown of worker '", s.self.name, "' is still under way:\n", dump()));
   } catch (...) {
     return std::current_exception();
   }
@@ -111,7 +114,8 @@ std::exception_ptr Agent::leave_together(TimePoint deadline) {
 /// The leader's last answers must arrive before it leaves: they are acknowledged by being finished, or their askers have left.
 void Agent::linger(TimePoint deadline) {
   Impl& s = *impl_;
-  const TimePoint until = std::min(deadline, s.runtime->now() + s.options.lease);  // whoever asks no more by then is lost
+  const TimePoint until =
+      std::min(deadline, s.runtime->now() + s.options.lease);  // whoever asks no more by then is lost
   while (s.runtime->now() < until) {
     bool open = false;
     for (Peer* p : s.all_peers()) {
@@ -154,7 +158,8 @@ void Agent::stop() {
       name = p->name;
       for (const auto& [sequence, one] : served) one->finished = true;
     }
-    const auto error = std::make_exception_ptr(RpcError(str("the call to worker '", name, "' was under way when worker '", s.self.name, "' was shut down")));
+    const auto error = std::make_exception_ptr(RpcError(
+        str("the call to worker '", name, "' was under way when worker '", s.self.name, "' was shut down")));
     for (auto& [sequence, call] : pending) s.end(*p, std::move(call), error);
     for (auto& [sequence, one] : served) {
       for (auto& f : one->reply.settled) f(false);

@@ -35,7 +35,9 @@ CallContext capture_context() {
   return c ? *c : CallContext();
 }
 
-CallScope::CallScope(CallContext context) : context_(std::move(context)), before_(scope_slot().get()) { scope_slot().set(&context_); }
+CallScope::CallScope(CallContext context) : context_(std::move(context)), before_(scope_slot().get()) {
+  scope_slot().set(&context_);
+}
 CallScope::~CallScope() { scope_slot().set(before_); }
 
 namespace {
@@ -72,7 +74,8 @@ std::shared_ptr<Agent> current_agent() {
 
 std::shared_ptr<Runtime> current_runtime() {
   if (const std::shared_ptr<Agent> agent = current_agent_or_null()) return agent->runtime();
-  static const auto* own = new std::shared_ptr<Runtime>(make_threaded_runtime());  // futures made by hand, before init_rpc
+  static const auto* own =
+      new std::shared_ptr<Runtime>(make_threaded_runtime());  // futures made by hand, before init_rpc
   return *own;
 }
 

@@ -13,12 +13,14 @@ namespace weft::rpc {
 class Agent;
 
 struct CallContext {
-  std::shared_ptr<Agent> agent;      ///< whose calls the free functions make; null: the default agent
-  int64_t autograd_context = -1;     ///< id of the distributed autograd context; negative: none
-  TimePoint deadline = kNever;       ///< of the call being served: nested calls without a time of their own end by it
-  WorkerId caller;                   ///< who called; negative outside a handler
-  uint64_t serving = 0;              ///< number of the call being served, for dumps of who waits for whom
-  bool results_to_cpu = false;       ///< of the call being served: results on devices without an entry in the map go to the caller's CPU
+  std::shared_ptr<Agent> agent;   ///< whose calls the free functions make; null: the default agent
+  int64_t autograd_context = -1;  ///< id of the distributed autograd context; negative: none
+  TimePoint deadline =
+      kNever;            ///< of the call being served: nested calls without a time of their own end by it
+  WorkerId caller;       ///< who called; negative outside a handler
+  uint64_t serving = 0;  ///< number of the call being served, for dumps of who waits for whom
+  bool results_to_cpu =
+      false;  ///< of the call being served: results on devices without an entry in the map go to the caller's CPU
 };
 
 /// The innermost scope of this thread or fiber; null outside any. Valid as long as the scope.

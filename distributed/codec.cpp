@@ -37,18 +37,23 @@ std::string to_string(Kind kind) {
   }
 }
 
-std::string to_string(const WorkerInfo& info) { return str("worker '", info.name, "' (", info.id.value, ")"); }
+std::string to_string(const WorkerInfo& info) {
+  return str("worker '", info.name, "' (", info.id.value, ")");
+}
 
 void check_worker_name(std::string_view name) {
   if (name.empty()) throw ValueError("worker name: must be non-empty");
-  if (name.size() > 127) throw ValueError(str("worker name: must be shorter than 128 characters, got ", name.size()));
+  if (name.size() > 127)
+    throw ValueError(str("worker name: must be shorter than 128 characters, got ", name.size()));
   for (const char c : name) {
-    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == ':';
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '-' || c == '_' || c == ':';
     if (!fits) throw ValueError(str("worker name: '", name, "' must match [A-Za-z0-9-_:]+"));
   }
 }
 
-Encoder::Encoder(Message& message, Agent* agent, WorkerId to, bool reply) : message_(message), agent_(agent), to_(to), reply_(reply) {
+Encoder::Encoder(Message& message, Agent* agent, WorkerId to, bool reply)
+    : message_(message), agent_(agent), to_(to), reply_(reply) {
   if (message_.bytes.size() < kEnvelopeBytes) {
     message_.bytes.reserve(256);
     message_.bytes.resize(kEnvelopeBytes);
@@ -66,10 +71,15 @@ void Encoder::tensor(const Tensor& value) {
   if (!value.defined()) return;
   const Device source = value.device();
   Device target = place_.value_or(source);
-  if (!place_ && agent_ && to_.value >= 0) target = agent_->target_device(to_, reply_, source, unmapped_to_cpu_);
-  else if (!place_ && source.is_cuda()) throw DeviceError(str("a tensor on ", source, " cannot travel to nobody in particular: move it to the cpu first"));
+  if (!place_ && agent_ && to_.value >= 0)
+    target = agent_->target_device(to_, reply_, source, unmapped_to_cpu_);
+  else if (!place_ && source.is_cuda())
+    throw DeviceError(
+        str("a tensor on ", source, " cannot travel to nobody in particular: move it to the cpu first"));
   if (source.is_cuda() && backend(source).recording({}))
-    throw CudaError(str("a tensor on ", source, " cannot be sent while the calling thread records a graph there: its value is made by the replays; send it after end()"));
+    throw CudaError(str("a tensor on ", source,
+                        " cannot be sent while the calling thread records a graph there: its value is made "
+                        "by the replays; send it after end()"));
   const In pinned(value);
   message_.tensors.push_back(pinned.get());
   if (source.is_cpu() && target.is_cpu() && message_.places.empty()) return;
@@ -81,7 +91,8 @@ Decoder::Decoder(const Message& message, Agent* agent, WorkerId from, bool reply
     : message_(message), body_(message.body()), agent_(agent), from_(from), reply_(reply) {}
 
 std::string_view Decoder::raw(size_t bytes) {
-  if (bytes > body_.size()) detail::malformed(str("it ends where ", bytes, " more bytes should be, ", body_.size(), " are left"));
+  if (bytes > body_.size())
+    detail::malformed(str("it ends where ", bytes, " more bytes should be, ", body_.size(), " are left"));
   const std::string_view out = body_.substr(0, bytes);
   body_.remove_prefix(bytes);
   return out;
@@ -98,10 +109,12 @@ Tensor Decoder::tensor() {
   const uint8_t defined = number<uint8_t>();
   if (defined > 1) detail::malformed("not a tensor");
   if (defined == 0) return {};
-  if (next_tensor_ >= message_.tensors.size()) detail::malformed(str("it names more tensors than the ", message_.tensors.size(), " it carries"));
+  if (next_tensor_ >= message_.tensors.size())
+    detail::malformed(str("it names more tensors than the ", message_.tensors.size(), " it carries"));
   const Tensor& t = message_.tensors[next_tensor_++];
   if (t.device().is_cuda()) {
-    if (message_.staging && message_.staging->arrival && !std::exchange(awaits_arrival_, true)) await(*message_.staging->arrival);
+    if (message_.staging && message_.staging->arrival && !std::exchange(awaits_arrival_, true))
+      await(*message_.staging->arrival);
     Accelerator& device = accelerator(t.device());
     device.record_stream(t.body().storage->data(), device.current_stream());
   }

@@ -32,7 +32,9 @@ template <class T> struct Codec;
 
 /// Types that travel.
 template <class T>
-concept Wire = requires { { Codec<T>::name() } -> std::convertible_to<std::string>; };
+concept Wire = requires {
+  { Codec<T>::name() } -> std::convertible_to<std::string>;
+};
 
 /// Writes values into a message.
 class WEFT_API Encoder {
@@ -43,12 +45,11 @@ class WEFT_API Encoder {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  template <class T>
-  void put(const T& value) { Codec<T>::encode(*this, value); }
+  template <class T> void put(const T& value) { Codec<T>::encode(*this, value); }
 
   void raw(const void* data, size_t bytes) { message_.bytes.append(static_cast<const char*>(data), bytes); }
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void number(T value) { raw(&value, sizeof value); }
   /// A count: one byte up to 254, else nine.
   void size(uint64_t n);
@@ -85,13 +86,11 @@ class WEFT_API Decoder {
   /// The message must outlive the decoder. `from`: who wrote it.
   explicit Decoder(const Message& message, Agent* agent = nullptr, WorkerId from = {}, bool reply = false);
 
-  template <class T>
-  T get() { return Codec<T>::decode(*this); }
+  template <class T> T get() { return Codec<T>::decode(*this); }
 
   std::string_view raw(size_t bytes);
   template <class T>
-    requires std::is_arithmetic_v<T>
-  T number() {
+  requires std::is_arithmetic_v<T> T number() {
     T value;
     std::memcpy(&value, raw(sizeof(T)).data(), sizeof(T));
     return value;
@@ -126,19 +125,18 @@ class WEFT_API Decoder {
 
 namespace detail {
 [[noreturn]] WEFT_API void malformed(const std::string& what);
-template <class T>
-constexpr const char* number_name() {
+template <class T> constexpr const char* number_name() {
   if constexpr (std::is_same_v<T, bool>) return "bool";
   else if constexpr (std::is_floating_point_v<T>) return sizeof(T) == 4 ? "float32" : "float64";
-  else if constexpr (std::is_signed_v<T>) return sizeof(T) == 1 ? "int8" : sizeof(T) == 2 ? "int16" : sizeof(T) == 4 ? "int32" : "int64";
+  else if constexpr (std::is_signed_v<T>)
+    return sizeof(T) == 1 ? "int8" : sizeof(T) == 2 ? "int16" : sizeof(T) == 4 ? "int32" : "int64";
   else return sizeof(T) == 1 ? "uint8" : sizeof(T) == 2 ? "uint16" : sizeof(T) == 4 ? "uint32" : "uint64";
 }
 }  // namespace detail
 
 /// Numbers, little-endian as they lie in memory. long double does not travel.
 template <class T>
-  requires(std::is_arithmetic_v<T> && sizeof(T) <= 8)
-struct Codec<T> {
+requires(std::is_arithmetic_v<T> && sizeof(T) <= 8) struct Codec<T> {
   static std::string name() { return detail::number_name<T>(); }
   static void encode(Encoder& out, const T& v) { out.number(v); }
   static T decode(Decoder& in) {
@@ -149,59 +147,56 @@ struct Codec<T> {
 
 /// Enumerations, as their underlying number.
 template <class T>
-  requires std::is_enum_v<T>
+requires std::is_enum_v<T>
 struct Codec<T> {
-  static std::string name() { return std::string("enum ") + detail::number_name<std::underlying_type_t<T>>(); }
+  static std::string name() {
+    return std::string("enum ") + detail::number_name<std::underlying_type_t<T>>();
+  }
   static void encode(Encoder& out, const T& v) { out.number(static_cast<std::underlying_type_t<T>>(v)); }
   static T decode(Decoder& in) { return static_cast<T>(in.number<std::underlying_type_t<T>>()); }
 };
 
-template <>
-struct Codec<void> {
+template <> struct Codec<void> {
   static std::string name() { return "void"; }
 };
 
-template <>
-struct WEFT_API Codec<std::string> {
+template <> struct WEFT_API Codec<std::string> {
   static std::string name() { return "string"; }
   static void encode(Encoder& out, const std::string& v);
   static std::string decode(Decoder& in);
 };
 
 /// A tensor of any dtype: sizes and strides are kept (one that uses less than half of its span is compacted), so is requires_grad.
-template <>
-struct Codec<Tensor> {
+template <> struct Codec<Tensor> {
   static std::string name() { return "Tensor"; }
   static void encode(Encoder& out, const Tensor& v) { out.tensor(v); }
   static Tensor decode(Decoder& in) { return in.tensor(); }
 };
 
-template <>
-struct WEFT_API Codec<Scalar> {
+template <> struct WEFT_API Codec<Scalar> {
   static std::string name() { return "Scalar"; }
   static void encode(Encoder& out, const Scalar& v);
   static Scalar decode(Decoder& in);
 };
 
 /// The sizes of a tensor.
-template <>
-struct WEFT_API Codec<Shape> {
+template <> struct WEFT_API Codec<Shape> {
   static std::string name() { return "Shape"; }
   static void encode(Encoder& out, const Shape& v);
   static Shape decode(Decoder& in);
 };
 
-template <>
-struct WEFT_API Codec<WorkerInfo> {
+template <> struct WEFT_API Codec<WorkerInfo> {
   static std::string name() { return "WorkerInfo"; }
   static void encode(Encoder& out, const WorkerInfo& v);
   static WorkerInfo decode(Decoder& in);
 };
 
 /// A Future does not travel: wait for it, or return it from the function (its value is then the answer).
-template <class T>
-struct Codec<Future<T>> {
-  static_assert(sizeof(T) == 0, "a Future cannot travel: wait for it first; a function that returns one answers with its value");
+template <class T> struct Codec<Future<T>> {
+  static_assert(
+      sizeof(T) == 0,
+      "a Future cannot travel: wait for it first; a function that returns one answers with its value");
 };
 
 }  // namespace weft::rpc

@@ -17,8 +17,7 @@
 namespace weft::rpc {
 
 namespace detail {
-template <class... Ts>
-std::string join_names(const char* open) {
+template <class... Ts> std::string join_names(const char* open) {
   std::string out = open;
   [[maybe_unused]] const char* comma = "";
   ((out += std::exchange(comma, ", "), out += Codec<Ts>::name()), ...);
@@ -29,8 +28,7 @@ template <class T>
 inline constexpr bool is_block = std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && sizeof(T) <= 8;
 }  // namespace detail
 
-template <Wire T>
-struct Codec<std::vector<T>> {
+template <Wire T> struct Codec<std::vector<T>> {
   static std::string name() { return "vector<" + Codec<T>::name() + ">"; }
   static void encode(Encoder& out, const std::vector<T>& v) {
     out.size(v.size());
@@ -54,8 +52,7 @@ struct Codec<std::vector<T>> {
   }
 };
 
-template <Wire T, size_t N>
-struct Codec<std::array<T, N>> {
+template <Wire T, size_t N> struct Codec<std::array<T, N>> {
   static std::string name() { return "array<" + Codec<T>::name() + ", " + std::to_string(N) + ">"; }
   static void encode(Encoder& out, const std::array<T, N>& v) {
     if (N == 0) out.number(uint8_t{0});
@@ -65,14 +62,14 @@ struct Codec<std::array<T, N>> {
     if (N == 0) in.number<uint8_t>();
     return [&]<size_t... I>(std::index_sequence<I...>) {
       return std::array<T, N>{((void)I, Codec<T>::decode(in))...};
-    }(std::make_index_sequence<N>());
+    }
+    (std::make_index_sequence<N>());
   }
 };
 
 namespace detail {
 /// Any map.
-template <class Map>
-struct MapCodec {
+template <class Map> struct MapCodec {
   using K = typename Map::key_type;
   using V = typename Map::mapped_type;
   static std::string name() { return join_names<K, V>("map<"); }
@@ -95,10 +92,10 @@ struct MapCodec {
 }  // namespace detail
 
 template <Wire K, Wire V> struct Codec<std::map<K, V>> : detail::MapCodec<std::map<K, V>> {};
-template <Wire K, Wire V> struct Codec<std::unordered_map<K, V>> : detail::MapCodec<std::unordered_map<K, V>> {};
+template <Wire K, Wire V>
+struct Codec<std::unordered_map<K, V>> : detail::MapCodec<std::unordered_map<K, V>> {};
 
-template <Wire T>
-struct Codec<std::set<T>> {
+template <Wire T> struct Codec<std::set<T>> {
   static std::string name() { return "set<" + Codec<T>::name() + ">"; }
   static void encode(Encoder& out, const std::set<T>& v) {
     out.size(v.size());
@@ -111,8 +108,7 @@ struct Codec<std::set<T>> {
   }
 };
 
-template <Wire T>
-struct Codec<std::optional<T>> {
+template <Wire T> struct Codec<std::optional<T>> {
   static std::string name() { return "optional<" + Codec<T>::name() + ">"; }
   static void encode(Encoder& out, const std::optional<T>& v) {
     out.number(static_cast<uint8_t>(v.has_value()));
@@ -124,8 +120,7 @@ struct Codec<std::optional<T>> {
   }
 };
 
-template <Wire A, Wire B>
-struct Codec<std::pair<A, B>> {
+template <Wire A, Wire B> struct Codec<std::pair<A, B>> {
   static std::string name() { return detail::join_names<A, B>("pair<"); }
   static void encode(Encoder& out, const std::pair<A, B>& v) {
     Codec<A>::encode(out, v.first);
@@ -137,8 +132,7 @@ struct Codec<std::pair<A, B>> {
   }
 };
 
-template <Wire... Ts>
-struct Codec<std::tuple<Ts...>> {
+template <Wire... Ts> struct Codec<std::tuple<Ts...>> {
   static std::string name() { return detail::join_names<Ts...>("tuple<"); }
   static void encode(Encoder& out, const std::tuple<Ts...>& v) {
     if (sizeof...(Ts) == 0) out.number(uint8_t{0});
@@ -150,15 +144,13 @@ struct Codec<std::tuple<Ts...>> {
   }
 };
 
-template <>
-struct Codec<std::monostate> {
+template <> struct Codec<std::monostate> {
   static std::string name() { return "monostate"; }
   static void encode(Encoder& out, std::monostate) { out.number(uint8_t{0}); }
   static std::monostate decode(Decoder& in) { return in.number<uint8_t>(), std::monostate(); }
 };
 
-template <Wire... Ts>
-struct Codec<std::variant<Ts...>> {
+template <Wire... Ts> struct Codec<std::variant<Ts...>> {
   using V = std::variant<Ts...>;
   static_assert(sizeof...(Ts) < 255, "a variant of at most 254 alternatives travels");
   static std::string name() { return detail::join_names<Ts...>("variant<"); }
@@ -173,8 +165,7 @@ struct Codec<std::variant<Ts...>> {
   }
 
  private:
-  template <size_t... I>
-  static V pick(Decoder& in, size_t index, std::index_sequence<I...>) {
+  template <size_t... I> static V pick(Decoder& in, size_t index, std::index_sequence<I...>) {
     using Read = V (*)(Decoder&);
     static constexpr Read readers[] = {[](Decoder& d) {
       return V(std::in_place_index<I>, Codec<std::variant_alternative_t<I, V>>::decode(d));
@@ -184,8 +175,7 @@ struct Codec<std::variant<Ts...>> {
 };
 
 /// Durations travel as nanoseconds in an int64 (floating ones as float64 seconds).
-template <class Rep, class Period>
-struct Codec<std::chrono::duration<Rep, Period>> {
+template <class Rep, class Period> struct Codec<std::chrono::duration<Rep, Period>> {
   using D = std::chrono::duration<Rep, Period>;
   static constexpr bool kFloating = std::is_floating_point_v<Rep>;
   static std::string name() { return kFloating ? "seconds" : "nanoseconds"; }

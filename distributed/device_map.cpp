@@ -13,8 +13,12 @@ DeviceMap::DeviceMap(std::initializer_list<std::pair<Device, Device>> entries) {
 void DeviceMap::set(Device from, Device to) {
   for (const auto& [f, t] : entries_) {
     if (f == from && t == to) return;
-    if (f == from) throw ValueError(str("a device map is one to one: ", from, " cannot go to ", to, ", it goes to ", t, " already"));
-    if (t == to) throw ValueError(str("a device map is one to one: ", from, " cannot go to ", to, ", ", f, " goes there already"));
+    if (f == from)
+      throw ValueError(
+          str("a device map is one to one: ", from, " cannot go to ", to, ", it goes to ", t, " already"));
+    if (t == to)
+      throw ValueError(
+          str("a device map is one to one: ", from, " cannot go to ", to, ", ", f, " goes there already"));
   }
   entries_.emplace_back(from, to);
 }
@@ -102,9 +106,11 @@ DevicePlan read_device_plan(const std::string& line) {
     if (bar == line.size()) return plan;
     const std::string_view rest = std::string_view(line).substr(bar + 1);
     const size_t second = std::min(rest.find('|'), rest.size());
-    for (const std::string_view device : split(rest.substr(0, second), ',')) plan.devices.emplace_back(device);
+    for (const std::string_view device : split(rest.substr(0, second), ','))
+      plan.devices.emplace_back(device);
     plan.lends = second < rest.size();
-    if (plan.lends && rest.substr(second) != "|lends") throw ValueError(str("'", rest.substr(second), "' at its end"));
+    if (plan.lends && rest.substr(second) != "|lends")
+      throw ValueError(str("'", rest.substr(second), "' at its end"));
     return plan;
   } catch (const Error& e) {
     throw RpcError(str("the device maps '", line, "' cannot be read: ", e.what()));
@@ -114,14 +120,16 @@ DevicePlan read_device_plan(const std::string& line) {
 // ---- checks
 
 namespace {
-const DevicePlan* find_plan(const std::vector<std::pair<std::string, DevicePlan>>& members, const std::string& name) {
+const DevicePlan* find_plan(const std::vector<std::pair<std::string, DevicePlan>>& members,
+                            const std::string& name) {
   for (const auto& [member, plan] : members)
     if (member == name) return &plan;
   return nullptr;
 }
 
 bool allows(const DevicePlan& plan, Device device) {
-  return device.is_cpu() || plan.devices.empty() || std::find(plan.devices.begin(), plan.devices.end(), device) != plan.devices.end();
+  return device.is_cpu() || plan.devices.empty() ||
+         std::find(plan.devices.begin(), plan.devices.end(), device) != plan.devices.end();
 }
 
 std::string list(const std::vector<Device>& devices) {
@@ -139,23 +147,32 @@ void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& m
       if (!d.is_cuda()) throw ValueError(str("devices of worker '", name, "': ", d, " is no CUDA device"));
     for (const auto& [callee, map] : plan.maps) {
       const DevicePlan* const other = find_plan(members, callee);
-      if (!other) throw ValueError(str("worker '", name, "' has a device map for worker '", callee, "', which is not in the group: ", names));
+      if (!other)
+        throw ValueError(str("worker '", name, "' has a device map for worker '", callee,
+                             "', which is not in the group: ", names));
       for (const auto& [from, to] : map) {
-        const std::string entry = str("worker '", name, "' maps its ", from, " to ", to, " of worker '", callee, "': ");
-        if (!allows(plan, from)) throw ValueError(str(entry, from, " is not among the devices of worker '", name, "' (", list(plan.devices), ")"));
-        if (!allows(*other, to)) throw ValueError(str(entry, to, " is not among the devices of worker '", callee, "' (", list(other->devices), ")"));
+        const std::string entry =
+            str("worker '", name, "' maps its ", from, " to ", to, " of worker '", callee, "': ");
+        if (!allows(plan, from))
+          throw ValueError(str(entry, from, " is not among the devices of worker '", name, "' (",
+                               list(plan.devices), ")"));
+        if (!allows(*other, to))
+          throw ValueError(str(entry, to, " is not among the devices of worker '", callee, "' (",
+                               list(other->devices), ")"));
       }
     }
   }
 }
 
-std::string missing_devices(const std::string& self, const std::vector<std::pair<std::string, DevicePlan>>& members) {
+std::string missing_devices(const std::string& self,
+                            const std::vector<std::pair<std::string, DevicePlan>>& members) {
   std::string out;
   const auto need = [&](Device device, const auto&... why) {
     try {
       if (device.is_cuda()) backend(device);
     } catch (const DeviceError& e) {
-      out += str(out.empty() ? "" : "; ", why..., " worker '", self, "' has no ", device, " (", e.what(), ")");
+      out +=
+          str(out.empty() ? "" : "; ", why..., " worker '", self, "' has no ", device, " (", e.what(), ")");
     }
   };
   for (const auto& [name, plan] : members) {

@@ -78,6 +78,7 @@ WEFT_API DevicePlan read_device_plan(const std::string& line);
 /// that is no CUDA one. The text names the workers and devices. The same on every worker.
 WEFT_API void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& members);
 /// What `self` cannot do of these plans because a device is missing on this machine; empty: nothing.
-WEFT_API std::string missing_devices(const std::string& self, const std::vector<std::pair<std::string, DevicePlan>>& members);
+WEFT_API std::string missing_devices(const std::string& self,
+                                     const std::vector<std::pair<std::string, DevicePlan>>& members);
 
 }  // namespace weft::rpc

@@ -55,7 +55,8 @@ class WEFT_API Context {
 
 /// Gradients of `roots` (scalars of this worker, seeded with ones) into the context. Throws: AutogradError for an unknown context, no roots, a root
 /// that is no scalar, does not require grad or has no history; the error of a worker; PeerLost.
-WEFT_API void backward(int64_t context_id, const std::vector<Tensor>& roots, const BackwardOptions& options = {});
+WEFT_API void backward(int64_t context_id, const std::vector<Tensor>& roots,
+                       const BackwardOptions& options = {});
 /// All gradients of a context on this worker. Throws: AutogradError for an unknown context.
 WEFT_API Gradients get_gradients(int64_t context_id);
 WEFT_API Tensor get_gradient(int64_t context_id, const Tensor& leaf);
@@ -63,7 +64,7 @@ WEFT_API Tensor get_gradient(int64_t context_id, const Tensor& leaf);
 /// What a context holds on this worker, for tests and debugging: one line per node, `send #3 -> ps: 2 edges`.
 struct GraphNode {
   bool is_send = false;
-  int64_t message = 0;     ///< worker id << 48 | counter of who sent it
+  int64_t message = 0;  ///< worker id << 48 | counter of who sent it
   rpc::WorkerId peer;
   Ref<Node> node;
 };

@@ -33,10 +33,17 @@ void check_roots(const std::vector<Tensor>& roots) {
   if (roots.empty()) throw AutogradError("dist_autograd::backward: no roots were given");
   for (size_t i = 0; i < roots.size(); ++i) {
     const Tensor& r = roots[i];
-    if (!r.defined()) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is undefined"));
-    if (!r.requires_grad()) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " does not require grad"));
-    if (r.numel() != 1) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is not a scalar, its sizes are ", r.sizes()));
-    if (r.is_leaf()) throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is a leaf and has no gradient function"));
+    if (!r.defined())
+      throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is undefined"));
+    if (!r.requires_grad())
+      throw AutogradError(
+          str("dist_autograd::backward: root ", static_cast<int64_t>(i), " does not require grad"));
+    if (r.numel() != 1)
+      throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i),
+                              " is not a scalar, its sizes are ", r.sizes()));
+    if (r.is_leaf())
+      throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i),
+                              " is a leaf and has no gradient function"));
   }
 }
 
@@ -49,8 +56,13 @@ namespace {
 /// What a message of gradients holds.
 struct GradientMessage {
   explicit GradientMessage(Decoder& in)
-      : context(in.number<int64_t>()), pass(in.number<int64_t>()), send(in.number<int64_t>()), mode(static_cast<Backward>(in.number<uint8_t>())),
-        retain(in.number<uint8_t>() != 0), stall(in.number<int64_t>()), present(in.size()) {
+      : context(in.number<int64_t>()),
+        pass(in.number<int64_t>()),
+        send(in.number<int64_t>()),
+        mode(static_cast<Backward>(in.number<uint8_t>())),
+        retain(in.number<uint8_t>() != 0),
+        stall(in.number<int64_t>()),
+        present(in.size()) {
     for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
     for (const bool p : present)
       if (p) tensors.push_back(in.tensor());
@@ -102,7 +114,8 @@ void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder 
   auto gradients = std::make_shared<GradientMessage>(in);
   if (in.awaited().empty()) return take_gradients(table, request.from, *gradients, std::move(responder));
   auto held = std::make_shared<rpc::Responder>(std::move(responder));
-  Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.from, gradients, held](std::exception_ptr error) {
+  Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.from, gradients,
+                                            held](std::exception_ptr error) {
     if (error) held->fail(error);
     else take_gradients(*table, from, *gradients, std::move(*held));
   });
@@ -136,7 +149,8 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
     seeds.push_back(ones_like(r.detach()));
   }
   bool fresh = false;
-  const auto pass = open_pass(context, table->next_pass(), options.mode, options.retain_graph, options.stall, &fresh);
+  const auto pass =
+      open_pass(context, table->next_pass(), options.mode, options.retain_graph, options.stall, &fresh);
   Future<void> finished(table->runtime());
   const auto finish = [finished](std::exception_ptr error) {
     if (error) finished.state()->try_set_error(error);
@@ -195,7 +209,8 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
 Context::Context() {
   const auto agent = rpc::current_agent();
   rpc::CallContext call = rpc::capture_context();
-  if (call.autograd_context >= 0) throw AutogradError(str("already have an autograd context in this thread: ", call.autograd_context));
+  if (call.autograd_context >= 0)
+    throw AutogradError(str("already have an autograd context in this thread: ", call.autograd_context));
   id_ = ContextTable::of(*agent)->create()->id;
   call.agent = agent;
   call.autograd_context = id_;
@@ -211,7 +226,9 @@ Context::~Context() {
   }
 }
 
-void Context::backward(const std::vector<Tensor>& roots, const BackwardOptions& options) const { dist_autograd::backward(id_, roots, options); }
+void Context::backward(const std::vector<Tensor>& roots, const BackwardOptions& options) const {
+  dist_autograd::backward(id_, roots, options);
+}
 Tensor Context::gradient(const Tensor& leaf) const { return get_gradient(id_, leaf); }
 Gradients Context::gradients() const { return get_gradients(id_); }
 
@@ -245,7 +262,9 @@ std::vector<rpc::WorkerId> known_workers(int64_t context_id) {
   return {context->known.begin(), context->known.end()};
 }
 
-bool has_context(int64_t context_id) { return ContextTable::of(*rpc::current_agent())->find(context_id) != nullptr; }
+bool has_context(int64_t context_id) {
+  return ContextTable::of(*rpc::current_agent())->find(context_id) != nullptr;
+}
 
 int64_t current_context_id() {
   const rpc::CallContext* call = rpc::current_context();

@@ -42,7 +42,8 @@ std::string pack(const Header& h) {
 std::optional<Header> unpack(const Message& message) {
   const std::string* bytes = message.find(Tag::kAutograd);
   if (!bytes) return std::nullopt;
-  if (bytes->size() != 17) throw rpc::WireError(str("autograd header of ", bytes->size(), " bytes, 17 expected"));
+  if (bytes->size() != 17)
+    throw rpc::WireError(str("autograd header of ", bytes->size(), " bytes, 17 expected"));
   Header h;
   std::memcpy(&h.context, bytes->data(), 8);
   std::memcpy(&h.message, bytes->data() + 8, 8);
@@ -51,10 +52,18 @@ std::optional<Header> unpack(const Message& message) {
 }
 
 /// What is called, for texts.
-std::string called(Kind kind, const char* what) { return str("'", what ? std::string(what) : kind == Kind::kFetch ? std::string("to_here") : to_string(kind), "'"); }
+std::string called(Kind kind, const char* what) {
+  return str("'",
+             what                   ? std::string(what)
+             : kind == Kind::kFetch ? std::string("to_here")
+                                    : to_string(kind),
+             "'");
+}
 
 /// User calls and what moves values for references; the pass messages are not recorded.
-bool recorded(Kind kind) { return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kFetch || kind == Kind::kMethod; }
+bool recorded(Kind kind) {
+  return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kFetch || kind == Kind::kMethod;
+}
 
 class Ignore final : public rpc::ReplySink {
  public:
@@ -81,16 +90,20 @@ void tell_release(Agent& agent, WorkerId to, int64_t context, rpc::Task on_error
 
 void send_and_forget(Agent& agent, WorkerId to, Kind kind, Message message, rpc::Task on_error) {
   try {
-    agent.call(to, kind, std::move(message), {std::chrono::seconds(30), nullptr}, std::make_unique<Ignore>(std::move(on_error)));
+    agent.call(to, kind, std::move(message), {std::chrono::seconds(30), nullptr},
+               std::make_unique<Ignore>(std::move(on_error)));
   } catch (const RpcError&) {  // a lost peer, or this agent is ending: nobody is left to tell
   }
 }
 
-GradList SendNode::apply(GradList, Pass&) { throw AutogradError("a send node takes part in distributed backward passes only"); }
+GradList SendNode::apply(GradList, Pass&) {
+  throw AutogradError("a send node takes part in distributed backward passes only");
+}
 
 // ---- contexts
 
-ContextTable::ContextTable(Agent& agent) : self_(agent.self().id), agent_(agent.weak_from_this()), runtime_(agent.runtime()) {}
+ContextTable::ContextTable(Agent& agent)
+    : self_(agent.self().id), agent_(agent.weak_from_this()), runtime_(agent.runtime()) {}
 
 std::shared_ptr<Agent> ContextTable::agent() const {
   if (auto found = agent_.lock()) return found;
@@ -160,7 +173,9 @@ void ContextTable::release(int64_t id) {
     recvs.swap(context->recvs);
     gradients.swap(context->gradients);
   }
-  for (auto& pass : passes) end_pass(*pass, std::make_exception_ptr(AutogradError(str("autograd context ", id, " was released during a backward pass"))));
+  for (auto& pass : passes)
+    end_pass(*pass, std::make_exception_ptr(
+                        AutogradError(str("autograd context ", id, " was released during a backward pass"))));
   const auto agent = agent_.lock();
   if (!agent) return;
   // Whom a lost worker called is not known here: all others are told then.
@@ -194,9 +209,11 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
     }
     std::erase_if(passes, [&](const auto& pass) { return !involves(*pass, peer.id, gone); });
     for (auto& pass : passes)
-      end_pass(*pass, std::make_exception_ptr(PeerLost(peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
+      end_pass(*pass, std::make_exception_ptr(PeerLost(
+                          peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
     {
-      MutexLock lock(context->mutex);  // no gradients will come for them; what needs some fails at its recv node
+      MutexLock lock(
+          context->mutex);  // no gradients will come for them; what needs some fails at its recv node
       for (const auto& [number, send] : gone) context->sends.erase(number);
     }
     if (maker_of(context->id) == peer.id) release(context->id);
@@ -216,7 +233,8 @@ void ContextTable::stop() {
       context->released = true;
       for (auto& [pass_id, pass] : context->passes) passes.push_back(pass);
     }
-    for (auto& pass : passes) end_pass(*pass, std::make_exception_ptr(RpcError("the agent ended during a backward pass")));
+    for (auto& pass : passes)
+      end_pass(*pass, std::make_exception_ptr(RpcError("the agent ended during a backward pass")));
   }
 }
 
@@ -241,7 +259,8 @@ Ref<SendNode> ContextState::find_send(int64_t message) {
 
 // ---- recording
 
-void ContextTable::attach_send(ContextState& context, WorkerId to, std::string what, Message& message, bool grad_mode) {
+void ContextTable::attach_send(ContextState& context, WorkerId to, std::string what, Message& message,
+                               bool grad_mode) {
   const int64_t number = next_message();
   Ref<SendNode> node;
   if (grad_mode) {
@@ -300,23 +319,28 @@ void ContextTable::request_sending(Agent&, WorkerId to, Kind kind, const char* w
   attach_send(*context, to, called(kind, what), message, grad_enabled());
 }
 
-void ContextTable::request_received(Agent& agent, WorkerId from, Kind kind, Message& message, rpc::CallContext& call) {
+void ContextTable::request_received(Agent& agent, WorkerId from, Kind kind, Message& message,
+                                    rpc::CallContext& call) {
   if (!recorded(kind)) return;
   const auto header = unpack(message);
   if (!header) return;
   const ContextPtr context = find_or_create(header->context);
   if (!context) return;
-  if (agent.is_lost(maker_of(header->context))) return release(header->context);  // lost while the request waited for a thread
+  if (agent.is_lost(maker_of(header->context)))
+    return release(header->context);  // lost while the request waited for a thread
   call.autograd_context = header->context;
   attach_recv(*context, from, message);
 }
 
-void ContextTable::reply_sending(Agent&, WorkerId to, Kind kind, const char* what, Message& message, const rpc::CallContext& call) {
+void ContextTable::reply_sending(Agent&, WorkerId to, Kind kind, const char* what, Message& message,
+                                 const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
-  if (const ContextPtr context = find(call.autograd_context)) attach_send(*context, to, "the result of " + called(kind, what), message, true);
+  if (const ContextPtr context = find(call.autograd_context))
+    attach_send(*context, to, "the result of " + called(kind, what), message, true);
 }
 
-void ContextTable::reply_received(Agent&, WorkerId from, Kind kind, Message& message, const rpc::CallContext& call) {
+void ContextTable::reply_received(Agent&, WorkerId from, Kind kind, Message& message,
+                                  const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
   if (const ContextPtr context = find(call.autograd_context)) attach_recv(*context, from, message);
 }

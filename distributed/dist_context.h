@@ -30,12 +30,17 @@ struct ContextState;
 class SendNode final : public Node {
  public:
   SendNode(WorkerId to, int64_t message, TimePoint made, std::string what)
-      : Node("DistSend"), to(to), message(message), made(made), what(std::move(what)), streams(rpc::StreamMark::now()) {}
+      : Node("DistSend"),
+        to(to),
+        message(message),
+        made(made),
+        what(std::move(what)),
+        streams(rpc::StreamMark::now()) {}
   GradList apply(GradList grads, Pass& pass) override;
   const WorkerId to;
   const int64_t message;
   const TimePoint made;
-  const std::string what;  ///< "'f'", "the result of 'f'"
+  const std::string what;      ///< "'f'", "the result of 'f'"
   std::vector<Tensor> leaves;  ///< sent leaves: the gradient's place lives as long as the context
   const std::unique_ptr<const rpc::StreamMark> streams;  ///< gradients go on after what computed the tensors
 };
@@ -48,13 +53,16 @@ class RecvNode final : public Node {
   GradList apply(GradList grads, Pass& pass) override;
   const WorkerId from;
   const int64_t message;
-  std::vector<Device> origins;  ///< of its outputs: where the tensor lies at its sender, and its gradient goes
+  std::vector<Device>
+      origins;  ///< of its outputs: where the tensor lies at its sender, and its gradient goes
 };
 
 /// Numbers of contexts, messages and passes: who made them << 48 | how many that worker made before.
 inline constexpr int64_t kMaxCount = (int64_t{1} << 48) - 1;
 inline int64_t make_id(WorkerId maker, int64_t count) {
-  if (count > kMaxCount) throw AutogradError(str("distributed autograd: worker ", maker, " has used up its ", kMaxCount, " numbers"));
+  if (count > kMaxCount)
+    throw AutogradError(
+        str("distributed autograd: worker ", maker, " has used up its ", kMaxCount, " numbers"));
   return static_cast<int64_t>(maker.value) << 48 | count;
 }
 /// The worker that made a context or pass.
@@ -70,7 +78,8 @@ struct ContextState {
   std::set<WorkerId> known WEFT_GUARDED_BY(mutex);
   std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients WEFT_GUARDED_BY(mutex);
   std::map<int64_t, std::shared_ptr<PassState>> passes WEFT_GUARDED_BY(mutex);
-  std::map<int64_t, std::exception_ptr> aborted WEFT_GUARDED_BY(mutex);  ///< passes that failed: late messages must not open them again
+  std::map<int64_t, std::exception_ptr> aborted
+      WEFT_GUARDED_BY(mutex);  ///< passes that failed: late messages must not open them again
   bool released WEFT_GUARDED_BY(mutex) = false;
 
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal);
@@ -107,7 +116,8 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
 
   void request_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&) override;
   void request_received(Agent&, WorkerId from, rpc::Kind, Message&, rpc::CallContext&) override;
-  void reply_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&, const rpc::CallContext&) override;
+  void reply_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&,
+                     const rpc::CallContext&) override;
   void reply_received(Agent&, WorkerId from, rpc::Kind, Message&, const rpc::CallContext&) override;
   void discarded(Agent&, WorkerId peer, rpc::Kind, const Message&, bool outgoing) override;
 

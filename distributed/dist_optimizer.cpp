@@ -42,13 +42,15 @@ std::map<std::string, Registered>& registered() {
 }
 
 [[noreturn]] void throw_twice(const std::string& name) {
-  throw ValueError("distributed optimizer: two rules are called '" + name + "' on this worker; each needs a name (kName) of its own");
+  throw ValueError("distributed optimizer: two rules are called '" + name +
+                   "' on this worker; each needs a name (kName) of its own");
 }
 
 Factory find_rule(const std::string& name) {
   const auto found = registered().find(name);
   if (found == registered().end())
-    throw ValueError("distributed optimizer: the rule '" + name + "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
+    throw ValueError("distributed optimizer: the rule '" + name +
+                     "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
   if (found->second.twice) throw_twice(name);
   return found->second.factory;
 }
@@ -74,8 +76,10 @@ class Errors {
     }
     if (!first) return;
     if (errors_.size() == 1) std::rethrow_exception(first);
-    std::rethrow_exception(rpc::with_text(first, str("distributed optimizer: ", what, " failed on ", count == errors_.size() ? "every owner, " : "", failed,
-                                                     count == errors_.size() ? "" : " (the other owners have done it)")));
+    std::rethrow_exception(rpc::with_text(
+        first,
+        str("distributed optimizer: ", what, " failed on ", count == errors_.size() ? "every owner, " : "",
+            failed, count == errors_.size() ? "" : " (the other owners have done it)")));
   }
 
  private:
@@ -86,7 +90,8 @@ class Errors {
 
 bool register_rule(const char* name, const std::type_info& rule, Factory factory) {
   const auto [at, fresh] = registered().emplace(name, Registered{&rule, factory});
-  if (*at->second.rule == rule) return !at->second.twice;  // of another library its factory may have another address
+  if (*at->second.rule == rule)
+    return !at->second.twice;  // of another library its factory may have another address
   at->second.twice = true;
   return false;
 }
@@ -99,7 +104,8 @@ void check_rule(const char* name, const std::type_info& rule) {
 OwnerOptimizer::OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params) {
   const Factory factory = find_rule(rule);
   for (const RRef<Tensor>& p : params) {
-    if (!p.is_owner()) throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
+    if (!p.is_owner())
+      throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
     params_.push_back(p.local_value());
   }
   rpc::Message message;
@@ -120,11 +126,16 @@ std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {
 
 void OwnerOptimizer::step(int64_t context_id) { optimizer_->step(gradients(context_id)); }
 
-std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const { return optim::grad_powers(gradients(context_id), p); }
+std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const {
+  return optim::grad_powers(gradients(context_id), p);
+}
 
-void OwnerOptimizer::scale(int64_t context_id, double factor) { optim::scale_grads(gradients(context_id), factor); }
+void OwnerOptimizer::scale(int64_t context_id, double factor) {
+  optim::scale_grads(gradients(context_id), factor);
+}
 
-DistributedOptimizer::DistributedOptimizer(const char* rule, std::string options, double lr, const std::vector<RRef<Tensor>>& params)
+DistributedOptimizer::DistributedOptimizer(const char* rule, std::string options, double lr,
+                                           const std::vector<RRef<Tensor>>& params)
     : count_(params.size()), lr_(lr) {
   if (params.empty()) throw ValueError("distributed optimizer: the parameter list is empty");
   std::vector<std::vector<RRef<Tensor>>> lists;
@@ -190,34 +201,45 @@ rpc::Future<bool> flagged(rpc::Future<void> f) {
 }  // namespace
 
 void DistributedOptimizer::step(int64_t context_id) {
-  on_all<bool>("step", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::step>(context_id)); });
+  on_all<bool>("step", [&](const Owner& o) {
+    return flagged(o.optimizer.rpc_async<&OwnerOptimizer::step>(context_id));
+  });
 }
 
 double DistributedOptimizer::clip_grad_norm(int64_t context_id, double max_norm, double p) {
   optim::check_clip_norm(max_norm, p);
-  const auto parts = on_all<std::vector<double>>("clip_grad_norm", [&](const Owner& o) { return o.optimizer.rpc_async<&OwnerOptimizer::powers>(context_id, p); });
+  const auto parts = on_all<std::vector<double>>("clip_grad_norm", [&](const Owner& o) {
+    return o.optimizer.rpc_async<&OwnerOptimizer::powers>(context_id, p);
+  });
   std::vector<double> powers(count_, 0.0);
   for (size_t o = 0; o < owners_.size(); ++o)
     for (size_t k = 0; k < owners_[o].at.size(); ++k) powers[owners_[o].at[k]] = parts[o].at(k);
   const double total = optim::total_norm(powers, p), factor = optim::clip_factor(total, max_norm);
-  on_all<bool>("clip_grad_norm", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::scale>(context_id, factor)); });
+  on_all<bool>("clip_grad_norm", [&](const Owner& o) {
+    return flagged(o.optimizer.rpc_async<&OwnerOptimizer::scale>(context_id, factor));
+  });
   return total;
 }
 
 void DistributedOptimizer::set_lr(double lr) {
   if (!(lr >= 0)) throw ValueError(str("set_lr: the rate must not be negative, got ", lr));
-  on_all<bool>("set_lr", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::set_lr>(lr)); });
+  on_all<bool>("set_lr",
+               [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::set_lr>(lr)); });
   lr_ = lr;
 }
 
 std::vector<optim::StateDict> DistributedOptimizer::state_dict() const {
-  return on_all<optim::StateDict>("state_dict", [](const Owner& o) { return o.optimizer.rpc_async<&OwnerOptimizer::state>(); });
+  return on_all<optim::StateDict>(
+      "state_dict", [](const Owner& o) { return o.optimizer.rpc_async<&OwnerOptimizer::state>(); });
 }
 
 void DistributedOptimizer::load_state_dict(const std::vector<optim::StateDict>& state) {
-  if (state.size() != owners_.size()) throw ValueError(str("load_state_dict: ", state.size(), " states for ", owners_.size(), " owners"));
+  if (state.size() != owners_.size())
+    throw ValueError(str("load_state_dict: ", state.size(), " states for ", owners_.size(), " owners"));
   size_t next = 0;
-  on_all<bool>("load_state_dict", [&](const Owner& o) { return flagged(o.optimizer.rpc_async<&OwnerOptimizer::load_state>(state[next++])); });
+  on_all<bool>("load_state_dict", [&](const Owner& o) {
+    return flagged(o.optimizer.rpc_async<&OwnerOptimizer::load_state>(state[next++]));
+  });
 }
 
 }  // namespace weft::dist_optim

@@ -23,7 +23,8 @@ namespace weft::dist_optim {
 using rpc::RRef;
 
 /// Makes the local optimizer of a rule from encoded options; found by the rule's name.
-using Factory = std::unique_ptr<optim::Optimizer> (*)(const std::vector<Tensor>& params, rpc::Decoder& options);
+using Factory = std::unique_ptr<optim::Optimizer> (*)(const std::vector<Tensor>& params,
+                                                      rpc::Decoder& options);
 /// False when the name is taken by another rule: then neither can be used here. The same rule may come again.
 WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory);
 /// Throws: ValueError when owners would take another rule by that name: one of that name is registered here that is not `rule`, or two are.
@@ -54,7 +55,8 @@ class WEFT_API OwnerOptimizer {
 class WEFT_API DistributedOptimizer {
  public:
   /// What `make` below calls. An error of one owner is thrown when every owner has answered, as by step().
-  DistributedOptimizer(const char* rule, std::string options, double lr, const std::vector<RRef<Tensor>>& params);
+  DistributedOptimizer(const char* rule, std::string options, double lr,
+                       const std::vector<RRef<Tensor>>& params);
 
   /// All owners at once; every one is attempted and awaited, also where another fails or is lost. Throws (as all below): the first error in the order
   /// of owners, with its type; with several owners its text names all that failed, and the others have stepped.
@@ -75,7 +77,7 @@ class WEFT_API DistributedOptimizer {
   struct Owner {
     RRef<OwnerOptimizer> optimizer{};
     std::string name{};
-    std::vector<size_t> at{};   // positions of its parameters in the list
+    std::vector<size_t> at{};  // positions of its parameters in the list
   };
   template <class R, class Call> std::vector<R> on_all(const char* what, Call&& call) const;
   std::vector<Owner> owners_;
@@ -86,7 +88,8 @@ class WEFT_API DistributedOptimizer {
 /// An optimizer of a rule over parameters wherever they live. Throws: ValueError for an empty list, bad options, or a name that another rule has too;
 /// errors of the owners.
 template <class Rule>
-DistributedOptimizer make(const std::vector<RRef<Tensor>>& params, const typename Rule::Options& options = {}) {
+DistributedOptimizer make(const std::vector<RRef<Tensor>>& params,
+                          const typename Rule::Options& options = {}) {
   check_rule(Rule::kName, typeid(Rule));
   rpc::Message message;
   {
@@ -104,8 +107,9 @@ std::unique_ptr<optim::Optimizer> make_rule(const std::vector<Tensor>& params, r
 }  // namespace detail
 
 /// Lets owners make optimizers of a rule; its Options need WEFT_FIELDS.
-#define WEFT_OPTIMIZER_RULE(Rule) \
-  [[maybe_unused]] inline const bool weft_rule_of_##Rule = ::weft::dist_optim::register_rule(Rule::kName, typeid(Rule), &::weft::dist_optim::detail::make_rule<Rule>)
+#define WEFT_OPTIMIZER_RULE(Rule)                                                             \
+  [[maybe_unused]] inline const bool weft_rule_of_##Rule = ::weft::dist_optim::register_rule( \
+      Rule::kName, typeid(Rule), &::weft::dist_optim::detail::make_rule<Rule>)
 
 }  // namespace weft::dist_optim
 

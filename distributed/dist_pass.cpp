@@ -14,7 +14,8 @@ using rpc::Kind;
 namespace {
 
 std::string seconds_text(Duration d) {
-  return str(static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count()) / 1e3, " s");
+  return str(static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count()) / 1e3,
+             " s");
 }
 
 /// Counts down a request under way.
@@ -34,20 +35,27 @@ class Answered final : public rpc::ReplySink {
 GradList RecvNode::apply(GradList grads, Pass& pass) {
   auto* state = dynamic_cast<PassState*>(pass.options().sink);
   if (!state)
-    throw AutogradError(str("backward: the graph goes on at worker ", from.value, "; use dist_autograd::backward inside the context of the call"));
+    throw AutogradError(str("backward: the graph goes on at worker ", from.value,
+                            "; use dist_autograd::backward inside the context of the call"));
   state->send_back(*this, std::move(grads));
   return {};
 }
 
 PassState::PassState(ContextPtr c, int64_t pass_id, Backward m, bool retain_graph, Duration stall)
-    : id(pass_id), mode(m), context(std::move(c)), runtime(context->table.runtime()),
-      pass_({.retain_graph = retain_graph, .create_graph = false, .sink = this}), stall_(stall), progress_(runtime->now()) {}
+    : id(pass_id),
+      mode(m),
+      context(std::move(c)),
+      runtime(context->table.runtime()),
+      pass_({.retain_graph = retain_graph, .create_graph = false, .sink = this}),
+      stall_(stall),
+      progress_(runtime->now()) {}
 
 // ---- marking
 
 void PassState::mark(std::span<const Edge> edges) {
   std::vector<std::pair<RecvNode*, uint32_t>> found;
-  pass_.mark(edges, [&](Node& node, uint32_t slot) { found.emplace_back(static_cast<RecvNode*>(&node), slot); });
+  pass_.mark(edges,
+             [&](Node& node, uint32_t slot) { found.emplace_back(static_cast<RecvNode*>(&node), slot); });
   MutexLock lock(mutex_);
   for (auto& [node, slot] : found) {
     SlotSet& slots = reached_[node->from][node->message];
@@ -87,14 +95,18 @@ void PassState::mark_all_sends() {
 
 void PassState::check_there(WorkerId peer) const {
   if (context->table.agent()->is_lost(peer))
-    throw PeerLost(context->table.name_of(peer), str("backward pass: ", context->table.worker_text(peer), " was lost"));
+    throw PeerLost(context->table.name_of(peer),
+                   str("backward pass: ", context->table.worker_text(peer), " was lost"));
 }
 
 void PassState::mark_send(int64_t message, const SlotSet& slots) {
   const Ref<SendNode> node = context->find_send(message);
-  if (!node) throw AutogradError(str("backward: worker ", context->table.self().value, " has no send #", message, " in context ", context->id));
+  if (!node)
+    throw AutogradError(str("backward: worker ", context->table.self().value, " has no send #", message,
+                            " in context ", context->id));
   if (slots.size() > node->edges().size())
-    throw AutogradError(str("backward: send #", message, " has ", static_cast<int64_t>(node->edges().size()), " slots, slot ", static_cast<int64_t>(slots.size()) - 1, " was marked"));
+    throw AutogradError(str("backward: send #", message, " has ", static_cast<int64_t>(node->edges().size()),
+                            " slots, slot ", static_cast<int64_t>(slots.size()) - 1, " was marked"));
   EdgeList edges;
   {
     MutexLock lock(mutex_);
@@ -120,19 +132,24 @@ std::map<WorkerId, std::map<int64_t, SlotSet>> PassState::take_reached() {
 
 void PassState::feed(int64_t message, const SlotSet& present, std::vector<Tensor> gradients) {
   const Ref<SendNode> node = context->find_send(message);
-  if (!node) throw AutogradError(str("backward: worker ", context->table.self().value, " could not find send #", message, " in context ", context->id));
+  if (!node)
+    throw AutogradError(str("backward: worker ", context->table.self().value, " could not find send #",
+                            message, " in context ", context->id));
   rpc::join_streams(node->streams.get());
   size_t count = 0;
   for (const bool p : present) count += p;
   if (present.size() > node->edges().size() || count != gradients.size())
-    throw AutogradError(str("backward: send #", message, " has ", static_cast<int64_t>(node->edges().size()), " slots; ", static_cast<int64_t>(present.size()), " came with ",
+    throw AutogradError(str("backward: send #", message, " has ", static_cast<int64_t>(node->edges().size()),
+                            " slots; ", static_cast<int64_t>(present.size()), " came with ",
                             static_cast<int64_t>(gradients.size()), " gradients"));
   SlotSet slots;
   {
     MutexLock lock(mutex_);
-    if (error_) std::rethrow_exception(error_);  // what ended the pass, also for gradients that were under way
+    if (error_)
+      std::rethrow_exception(error_);  // what ended the pass, also for gradients that were under way
     const auto found = awaited_.find(message);
-    if (found == awaited_.end()) throw AutogradError(str("backward: send #", message, " awaits no gradients in this pass"));
+    if (found == awaited_.end())
+      throw AutogradError(str("backward: send #", message, " awaits no gradients in this pass"));
     slots = std::move(found->second);
     awaited_.erase(found);
     started_ = true;
@@ -146,9 +163,11 @@ void PassState::feed(int64_t message, const SlotSet& present, std::vector<Tensor
       Tensor g;
       if (s < present.size() && present[s]) g = std::move(gradients[next++]);
       if (!slots[s]) continue;
-      const SlotMeta* meta = node->edges()[s].node ? &node->edges()[s].node->slots()[node->edges()[s].slot] : nullptr;
+      const SlotMeta* meta =
+          node->edges()[s].node ? &node->edges()[s].node->slots()[node->edges()[s].slot] : nullptr;
       if (meta && g.defined() && g.sizes() != meta->sizes)
-        throw AutogradError(str("backward: send #", message, " slot ", static_cast<int64_t>(s), " takes a gradient of sizes ", meta->sizes, ", got ", g.sizes()));
+        throw AutogradError(str("backward: send #", message, " slot ", static_cast<int64_t>(s),
+                                " takes a gradient of sizes ", meta->sizes, ", got ", g.sizes()));
       pass_.deliver(node->edges()[s], std::move(g));
     }
   } catch (...) {
@@ -221,7 +240,8 @@ void PassState::request(WorkerId to, Kind kind, Message message, const char* wha
     ++outstanding_;
     engaged_.insert(to);
   }
-  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what}, std::make_unique<Answered>(shared_from_this(), kind));
+  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what},
+                               std::make_unique<Answered>(shared_from_this(), kind));
 }
 
 void PassState::answered(WorkerId from, Kind kind) {
@@ -234,7 +254,9 @@ void PassState::answered(WorkerId from, Kind kind) {
   check_done();
 }
 
-void PassState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) { context->accumulate(leaf, std::move(grad), may_steal); }
+void PassState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) {
+  context->accumulate(leaf, std::move(grad), may_steal);
+}
 
 // ---- the end
 
@@ -270,7 +292,8 @@ void PassState::fail(std::exception_ptr why) {
   {
     MutexLock lock(mutex_);
     if (done_ && error_) return;
-    own_part_done = done_;  // SMART: the initiator had not asked for its end yet, and gets this answer if it does
+    own_part_done =
+        done_;  // SMART: the initiator had not asked for its end yet, and gets this answer if it does
     done_ = true;
     error_ = why;
     callbacks.swap(on_done_);
@@ -311,14 +334,17 @@ std::string PassState::awaited() const {
   std::string out;
   for (const auto& [number, slots] : waiting)
     if (const Ref<SendNode> node = context->find_send(number))
-      out += str(out.empty() ? "" : ", ", "send #", number & ((int64_t{1} << 48) - 1), " of ", context->table.worker_text(maker_of(number)), " to ",
-                 context->table.worker_text(node->to), " (", node->what, ", ", seconds_text(runtime->now() - node->made), " old)");
+      out += str(out.empty() ? "" : ", ", "send #", number & ((int64_t{1} << 48) - 1), " of ",
+                 context->table.worker_text(maker_of(number)), " to ", context->table.worker_text(node->to),
+                 " (", node->what, ", ", seconds_text(runtime->now() - node->made), " old)");
   return out;
 }
 
 bool PassState::involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const {
   MutexLock lock(mutex_);
-  return maker_of(id) == peer || engaged_.count(peer) || std::any_of(sends.begin(), sends.end(), [&](const auto& send) { return awaited_.count(send.first) > 0; });
+  return maker_of(id) == peer || engaged_.count(peer) ||
+         std::any_of(sends.begin(), sends.end(),
+                     [&](const auto& send) { return awaited_.count(send.first) > 0; });
 }
 
 void PassState::engage(WorkerId peer) {
@@ -339,13 +365,15 @@ void PassState::watch() {
     {
       MutexLock lock(self->mutex_);
       if (self->done_) return;
-      stalled = self->outstanding_ == 0 && self->busy_ == 0 && !self->awaited_.empty() && self->runtime->now() - self->progress_ >= self->stall_;
+      stalled = self->outstanding_ == 0 && self->busy_ == 0 && !self->awaited_.empty() &&
+                self->runtime->now() - self->progress_ >= self->stall_;
     }
     if (!stalled) return self->watch();
     self->runtime->post([self] {
-      self->fail(std::make_exception_ptr(AutogradError(str("backward: ", self->context->table.worker_text(self->context->table.self()), " has had no gradient for ",
-                                                           seconds_text(self->stall_), "; still awaited: ", self->awaited(),
-                                                           ". FAST needs every send to take part; Backward::kSmart does not"))));
+      self->fail(std::make_exception_ptr(AutogradError(
+          str("backward: ", self->context->table.worker_text(self->context->table.self()),
+              " has had no gradient for ", seconds_text(self->stall_), "; still awaited: ", self->awaited(),
+              ". FAST needs every send to take part; Backward::kSmart does not"))));
     });
   });
 }
@@ -358,12 +386,14 @@ std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id) {
   return found == context->passes.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph, Duration stall, bool* fresh) {
+std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph,
+                                     Duration stall, bool* fresh) {
   std::shared_ptr<PassState> pass;
   {
     MutexLock lock(context->mutex);
     if (context->released) throw AutogradError(str("autograd context ", context->id, " was released"));
-    if (const auto found = context->aborted.find(id); found != context->aborted.end()) std::rethrow_exception(found->second);
+    if (const auto found = context->aborted.find(id); found != context->aborted.end())
+      std::rethrow_exception(found->second);
     auto& place = context->passes[id];
     *fresh = !place;
     if (!place) place = std::make_shared<PassState>(context, id, mode, retain_graph, stall);
@@ -394,6 +424,8 @@ void close_pass(PassState& pass) {
 }
 
 void end_pass(PassState& pass, std::exception_ptr why) { pass.shared_from_this()->fail(std::move(why)); }
-bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) { return pass.involves(peer, sends); }
+bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) {
+  return pass.involves(peer, sends);
+}
 
 }  // namespace weft::dist_autograd::detail

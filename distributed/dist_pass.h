@@ -74,10 +74,10 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   bool all_marked_ WEFT_GUARDED_BY(marking) = false;
   mutable Mutex mutex_;
   std::map<WorkerId, std::map<int64_t, SlotSet>> reached_ WEFT_GUARDED_BY(mutex_);
-  std::map<int64_t, SlotSet> awaited_ WEFT_GUARDED_BY(mutex_);   // sends marked and not yet fed
+  std::map<int64_t, SlotSet> awaited_ WEFT_GUARDED_BY(mutex_);  // sends marked and not yet fed
   std::set<WorkerId> engaged_ WEFT_GUARDED_BY(mutex_);
-  int64_t outstanding_ WEFT_GUARDED_BY(mutex_) = 0;              // requests not answered
-  int64_t busy_ WEFT_GUARDED_BY(mutex_) = 0;                     // threads inside feed or advance
+  int64_t outstanding_ WEFT_GUARDED_BY(mutex_) = 0;  // requests not answered
+  int64_t busy_ WEFT_GUARDED_BY(mutex_) = 0;         // threads inside feed or advance
   bool started_ WEFT_GUARDED_BY(mutex_) = false;
   bool done_ WEFT_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
@@ -86,7 +86,8 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
 };
 
 /// The state of a pass here, made when it is new. Throws: AutogradError when the context ended.
-std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph, Duration stall, bool* fresh);
+std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph,
+                                     Duration stall, bool* fresh);
 std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id);
 /// Throws the error that ended the pass elsewhere, else AutogradError "not under way".
 [[noreturn]] void throw_no_pass(ContextState& context, int64_t id);

@@ -13,10 +13,13 @@ WEFT_RPC(backward_on_owner);
 
 namespace weft::rpc {
 
-void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id, const dist_autograd::BackwardOptions& options) {
+void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id,
+                   const dist_autograd::BackwardOptions& options) {
   const bool mine = root.is_owner();  // throws for the empty reference
   if (!context_id) {
-    if (!mine) throw AutogradError(str("RRef::backward: ", root, " has its value on ", root.owner(), ": give the id of an autograd context, whose pass reaches it there"));
+    if (!mine)
+      throw AutogradError(str("RRef::backward: ", root, " has its value on ", root.owner(),
+                              ": give the id of an autograd context, whose pass reaches it there"));
     root.local_value().backward({}, options.retain_graph);
   } else if (mine) {
     dist_autograd::backward_on_owner(root, *context_id, options);

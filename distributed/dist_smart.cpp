@@ -99,7 +99,8 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
   auto reached = pass->take_reached();
   {
     MutexLock lock(pass->marking);
-    pass->deficit += static_cast<int64_t>(reached.size()) + 1;  // one of our own, so that an early answer does not end the wave
+    pass->deficit += static_cast<int64_t>(reached.size()) +
+                     1;  // one of our own, so that an early answer does not end the wave
   }
   for (auto& [peer, sends] : reached) {
     Message message;
@@ -117,7 +118,8 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
       }
     }
     try {
-      agent->call(peer, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"}, std::make_unique<Marked>(pass));
+      agent->call(peer, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"},
+                  std::make_unique<Marked>(pass));
     } catch (...) {
       MutexLock lock(pass->marking);
       if (!pass->mark_error) pass->mark_error = std::current_exception();

@@ -122,14 +122,16 @@ Fiber::Fiber(size_t stack_bytes, std::function<void()> body) : impl_(new Impl) {
   stack_bytes *= 2;
 #endif
   impl_->size = (stack_bytes + page - 1) / page * page + page;
-  impl_->memory = mmap(nullptr, impl_->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  impl_->memory = mmap(nullptr, impl_->size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (impl_->memory == MAP_FAILED) {
     delete impl_;
     throw std::bad_alloc();
   }
   mprotect(impl_->memory, page, PROT_NONE);
   impl_->body = std::move(body);
-  impl_->inside = ctx::make_fcontext(static_cast<char*>(impl_->memory) + impl_->size, impl_->size - page, &Impl::entry);
+  impl_->inside =
+      ctx::make_fcontext(static_cast<char*>(impl_->memory) + impl_->size, impl_->size - page, &Impl::entry);
 #ifdef WEFT_FIBER_TSAN
   impl_->inside_tsan = __tsan_create_fiber(0);
 #endif

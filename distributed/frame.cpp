@@ -11,17 +11,17 @@ constexpr uint32_t kMagic = 0x74666577;  // "weft"
 constexpr size_t kMaxControlBytes = 64 << 10;
 constexpr size_t kMaxAddresses = 16;
 
-template <class T>
-void put(std::string& out, T value) {
+template <class T> void put(std::string& out, T value) {
   unsigned char bytes[sizeof(T)];
-  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<unsigned char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
+  for (size_t i = 0; i < sizeof(T); ++i)
+    bytes[i] = static_cast<unsigned char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
   out.append(reinterpret_cast<const char*>(bytes), sizeof(T));
 }
-template <class T>
-T get(const char* from) {
+template <class T> T get(const char* from) {
   std::make_unsigned_t<T> value = 0;
   for (size_t i = 0; i < sizeof(T); ++i) {
-    value |= static_cast<std::make_unsigned_t<T>>(static_cast<std::make_unsigned_t<T>>(static_cast<unsigned char>(from[i])) << (8 * i));
+    value |= static_cast<std::make_unsigned_t<T>>(
+        static_cast<std::make_unsigned_t<T>>(static_cast<unsigned char>(from[i])) << (8 * i));
   }
   return static_cast<T>(value);
 }
@@ -38,8 +38,7 @@ void put_record(std::string& out, RecordType type, int channel, uint8_t kind, si
 struct HelloReader {
   const std::string& bytes;
   size_t at = 0;
-  template <class T>
-  T number() {
+  template <class T> T number() {
     if (bytes.size() - at < sizeof(T)) throw WireError("wire: a hello ends early");
     const T value = get<T>(bytes.data() + at);
     at += sizeof(T);
@@ -67,13 +66,15 @@ Hello read_hello(const std::string& bytes) {
   h.version = in.number<uint32_t>();
   h.features = in.number<uint64_t>();
   h.id.value = in.number<int32_t>();
-  if (h.version != kWireVersion) return h;  // up to here all versions agree; the rest may look otherwise, and a reject follows
+  if (h.version != kWireVersion)
+    return h;  // up to here all versions agree; the rest may look otherwise, and a reject follows
   h.incarnation.value = in.number<uint64_t>();
   h.target.value = in.number<int32_t>();
   h.target_incarnation.value = in.number<uint64_t>();
   h.host_key = in.text();
   const auto n = in.number<uint16_t>();
-  if (n > kMaxAddresses) throw WireError(str("wire: a hello with ", n, " addresses, at most ", kMaxAddresses, " are allowed"));
+  if (n > kMaxAddresses)
+    throw WireError(str("wire: a hello with ", n, " addresses, at most ", kMaxAddresses, " are allowed"));
   for (int i = 0; i < n; ++i) h.addresses.push_back(in.text());
   return h;
 }
@@ -105,13 +106,15 @@ std::string encode_text(RecordType type, const std::string& text) {
   return out.append(text, 0, n);
 }
 
-std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads, const WireLimits& limits) {
+std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
+                                             const WireLimits& limits) {
   int64_t payload_bytes = 0;
   if (static_cast<int64_t>(payloads.size()) > limits.max_payloads) {
     throw WireError(str("send: ", payloads.size(), " payloads, max_payloads is ", limits.max_payloads));
   }
   for (const auto& p : payloads) {
-    if (p.bytes < 0 || (p.bytes > 0 && p.data == nullptr)) throw ValueError(str("send: a payload of ", p.bytes, " bytes without memory"));
+    if (p.bytes < 0 || (p.bytes > 0 && p.data == nullptr))
+      throw ValueError(str("send: a payload of ", p.bytes, " bytes without memory"));
     if (p.bytes > limits.max_message_bytes - payload_bytes) {
       throw WireError(str("send: the payloads exceed max_message_bytes, ", limits.max_message_bytes));
     }
@@ -119,10 +122,12 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
   }
   const auto header_bytes = static_cast<int64_t>(header.size());
   if (header_bytes > limits.max_header_bytes) {
-    throw WireError(str("send: a header of ", header_bytes, " bytes, max_header_bytes is ", limits.max_header_bytes));
+    throw WireError(
+        str("send: a header of ", header_bytes, " bytes, max_header_bytes is ", limits.max_header_bytes));
   }
   if (header_bytes > limits.max_message_bytes - payload_bytes) {
-    throw WireError(str("send: a message of ", header_bytes + payload_bytes, " bytes, max_message_bytes is ", limits.max_message_bytes));
+    throw WireError(str("send: a message of ", header_bytes + payload_bytes, " bytes, max_message_bytes is ",
+                        limits.max_message_bytes));
   }
   auto m = std::make_shared<OutMessage>();
   m->kind = kind;
@@ -167,7 +172,8 @@ bool append_message(Frame& frame, OutCursor& cursor, int64_t most) {
   const bool first = cursor.sent == 0;
   if (take <= 0 || (first && take < static_cast<int64_t>(kBeginBytes))) return false;
   std::string prefix;
-  put_record(prefix, first ? RecordType::kBegin : RecordType::kMore, m.channel, m.kind, static_cast<size_t>(take));
+  put_record(prefix, first ? RecordType::kBegin : RecordType::kMore, m.channel, m.kind,
+             static_cast<size_t>(take));
   frame.append_own(prefix.data(), prefix.size());
   const auto head_bytes = static_cast<int64_t>(m.head.size());
   if (cursor.sent < head_bytes) {
@@ -232,10 +238,12 @@ void Decoder::start_record() {
   prefix_.clear();
   if (type < 1 || type > 6) throw WireError(str("wire: a record of unknown type ", int{type}));
   type_ = static_cast<RecordType>(type);
-  if (left_ > kMaxFrameBytes) throw WireError(str("wire: a record of ", left_, " bytes, a frame has at most ", kMaxFrameBytes));
+  if (left_ > kMaxFrameBytes)
+    throw WireError(str("wire: a record of ", left_, " bytes, a frame has at most ", kMaxFrameBytes));
   const bool message = type_ == RecordType::kBegin || type_ == RecordType::kMore;
   if (!greeted_ && message) throw WireError("wire: a message before the hello");
-  if (greeted_ && (type_ == RecordType::kHello || type_ == RecordType::kWelcome)) throw WireError("wire: a second hello");
+  if (greeted_ && (type_ == RecordType::kHello || type_ == RecordType::kWelcome))
+    throw WireError("wire: a second hello");
   in_record_ = true;
   if (!message) {
     if (left_ > kMaxControlBytes) throw WireError(str("wire: a control record of ", left_, " bytes"));
@@ -296,7 +304,8 @@ void Decoder::body(const uint8_t* data, size_t n) {
       const auto [bytes, device] = a.sizes[a.index];
       if (a.payloads.size() == a.index) {
         Block block = sink_.allocate(a.kind, a.header, bytes, device);
-        if (block.data == nullptr || block.bytes < bytes) throw WireError("wire: the receiver gave no memory for a payload");
+        if (block.data == nullptr || block.bytes < bytes)
+          throw WireError("wire: the receiver gave no memory for a payload");
         block.bytes = bytes;
         a.payloads.push_back(std::move(block));
       }
@@ -322,13 +331,16 @@ void Decoder::read_begin(Assembly& a) {
   a.fixed.clear();
   const auto most = static_cast<uint64_t>(limits_.max_message_bytes);
   if (a.header_bytes > static_cast<uint64_t>(limits_.max_header_bytes)) {
-    throw WireError(str("wire: a message declares a header of ", a.header_bytes, " bytes, max_header_bytes is ", limits_.max_header_bytes));
+    throw WireError(str("wire: a message declares a header of ", a.header_bytes,
+                        " bytes, max_header_bytes is ", limits_.max_header_bytes));
   }
   if (a.header_bytes > most || a.payload_bytes > most - a.header_bytes) {
-    throw WireError(str("wire: a message declares ", a.payload_bytes, " bytes of payloads, max_message_bytes is ", most));
+    throw WireError(
+        str("wire: a message declares ", a.payload_bytes, " bytes of payloads, max_message_bytes is ", most));
   }
   if (a.count > static_cast<uint64_t>(limits_.max_payloads)) {
-    throw WireError(str("wire: a message declares ", a.count, " payloads, max_payloads is ", limits_.max_payloads));
+    throw WireError(
+        str("wire: a message declares ", a.count, " payloads, max_payloads is ", limits_.max_payloads));
   }
   a.has_begin = true;
   if (a.count == 0) read_table(a);
@@ -339,7 +351,8 @@ void Decoder::read_table(Assembly& a) {
   for (uint32_t i = 0; i < a.count; ++i) {
     const auto bytes = get<uint64_t>(a.fixed.data() + kTableRow * i);
     const auto device = get<int32_t>(a.fixed.data() + kTableRow * i + 8);
-    if (bytes > a.payload_bytes - sum) throw WireError("wire: a message's payloads are larger than it declared");
+    if (bytes > a.payload_bytes - sum)
+      throw WireError("wire: a message's payloads are larger than it declared");
     sum += bytes;
     a.sizes.emplace_back(static_cast<int64_t>(bytes), device);
   }

@@ -54,13 +54,14 @@ struct OutMessage {
   int channel = 0;
 };
 /// Checks and packs a message. Throws: WireError over the limits, ValueError for a payload without memory.
-std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads, const WireLimits& limits);
+std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
+                                             const WireLimits& limits);
 
 /// How far a message has been put into frames.
 struct OutCursor {
   std::shared_ptr<OutMessage> message;
   int64_t sent = 0;
-  size_t payload = 0;          ///< the payload at `sent`
+  size_t payload = 0;  ///< the payload at `sent`
   int64_t payload_sent = 0;
 };
 
@@ -128,13 +129,13 @@ class Decoder {
 
   const WireLimits limits_;
   DecoderSink& sink_;
-  std::string prefix_;     // bytes of the record header so far
+  std::string prefix_;  // bytes of the record header so far
   bool in_record_ = false;
   RecordType type_{};
   int channel_ = 0;
   uint8_t kind_ = 0;
   uint32_t left_ = 0;
-  std::string control_;    // contents of a hello, welcome, reject or bye
+  std::string control_;  // contents of a hello, welcome, reject or bye
   bool greeted_ = false;
   std::array<Assembly, kChannels> assemblies_;
 };

@@ -60,7 +60,8 @@ void put_function(Encoder& out, const FunctionEntry& function) {
 std::shared_ptr<void> Outcome::box() {
   if (object) return object;
   if (value == nullptr) return nullptr;
-  if (type->box == nullptr) throw ValueError(str("a value of type ", type->name(), " can be neither moved nor copied"));
+  if (type->box == nullptr)
+    throw ValueError(str("a value of type ", type->name(), " can be neither moved nor copied"));
   return type->box(value, may_move);
 }
 
@@ -73,13 +74,15 @@ const FunctionEntry* add_function(FunctionEntry entry) {
   MutexLock lock(registry().mutex);
   auto& kept = registry().by_id[entry.id];
   if (kept && (kept->prepare != entry.prepare || kept->name != entry.name))
-    registry().errors.push_back(str("function '", entry.name, "' is registered twice: as '", kept->signature, "' and as '", entry.signature, "'"));
+    registry().errors.push_back(str("function '", entry.name, "' is registered twice: as '", kept->signature,
+                                    "' and as '", entry.signature, "'"));
   if (!kept) kept = std::make_unique<FunctionEntry>(std::move(entry));
   return kept.get();
 }
 
 void throw_unregistered(const char* pretty) {
-  throw UnknownFunction(str("this function is not registered here, it needs WEFT_RPC or WEFT_RPC_CLASS: ", pretty));
+  throw UnknownFunction(
+      str("this function is not registered here, it needs WEFT_RPC or WEFT_RPC_CLASS: ", pretty));
 }
 
 }  // namespace detail

@@ -25,16 +25,16 @@ namespace weft::rpc {
 /// What the layers need to know of a type whose values they hold without knowing it.
 struct ValueType {
   std::string (*name)();
-  void (*encode)(Encoder& out, const void* value);             ///< null: it has no codec and stays where it is
-  std::shared_ptr<void> (*box)(void* value, bool may_move);    ///< null: neither movable nor copyable
+  void (*encode)(Encoder& out, const void* value);           ///< null: it has no codec and stays where it is
+  std::shared_ptr<void> (*box)(void* value, bool may_move);  ///< null: neither movable nor copyable
 };
 
 /// How a served function ended; valid during Finisher::done only.
 struct Outcome {
   const ValueType* type = nullptr;
-  void* value = nullptr;              ///< what it returned; null for constructors, errors and void
+  void* value = nullptr;  ///< what it returned; null for constructors, errors and void
   bool may_move = true;
-  std::shared_ptr<void> object;       ///< what a constructor made
+  std::shared_ptr<void> object;  ///< what a constructor made
   std::exception_ptr error;
   /// The value on the heap; null for void. Throws: ValueError for a type that can be neither moved nor copied.
   WEFT_API std::shared_ptr<void> box();
@@ -59,12 +59,12 @@ enum class FunctionForm : uint8_t { kFunction, kConstructor, kMethod };
 
 /// A registered function.
 struct FunctionEntry {
-  std::string name;             ///< "my_add", "EmbeddingTable::forward", "EmbeddingTable::EmbeddingTable"
-  std::string signature;        ///< "my_add(Tensor, Tensor) -> Tensor"
-  uint64_t id = 0;              ///< of the name (constructors: of the signature)
+  std::string name;       ///< "my_add", "EmbeddingTable::forward", "EmbeddingTable::EmbeddingTable"
+  std::string signature;  ///< "my_add(Tensor, Tensor) -> Tensor"
+  uint64_t id = 0;        ///< of the name (constructors: of the signature)
   uint64_t signature_hash = 0;
   FunctionForm form = FunctionForm::kFunction;
-  std::string class_name;       ///< methods and constructors
+  std::string class_name;  ///< methods and constructors
   bool serialized = false;
   std::unique_ptr<PreparedCall> (*prepare)(Decoder& in) = nullptr;
 };
@@ -87,25 +87,30 @@ WEFT_API const FunctionEntry& open_call(Decoder& in);
 namespace detail {
 
 template <class T>
-concept HasClassName = requires { weft_rpc_class_name(TypeTag<T>()); };
+concept HasClassName = requires {
+  weft_rpc_class_name(TypeTag<T>());
+};
 template <class T>
-concept Serialized = requires { typename T::rpc_serialized; };
+concept Serialized = requires {
+  typename T::rpc_serialized;
+};
 
 /// The name of a type in signatures: its codec's, or that of its registered class.
-template <class T>
-std::string type_name() {
+template <class T> std::string type_name() {
   if constexpr (std::is_void_v<T>) return "void";
   else if constexpr (Wire<T>) return Codec<T>::name();
   else {
-    static_assert(HasClassName<T>, "this type neither travels (Codec, WEFT_FIELDS) nor is registered with WEFT_RPC_CLASS in its namespace");
+    static_assert(HasClassName<T>,
+                  "this type neither travels (Codec, WEFT_FIELDS) nor is registered with WEFT_RPC_CLASS in "
+                  "its namespace");
     return weft_rpc_class_name(TypeTag<T>());
   }
 }
 
-template <class T>
-constexpr ValueType make_value_type() {
+template <class T> constexpr ValueType make_value_type() {
   ValueType t{&type_name<T>, nullptr, nullptr};
-  if constexpr (Wire<T> && !std::is_void_v<T>) t.encode = [](Encoder& out, const void* v) { Codec<T>::encode(out, *static_cast<const T*>(v)); };
+  if constexpr (Wire<T> && !std::is_void_v<T>)
+    t.encode = [](Encoder& out, const void* v) { Codec<T>::encode(out, *static_cast<const T*>(v)); };
   if constexpr (!std::is_void_v<T>) {
     if constexpr (std::is_copy_constructible_v<T>)
       t.box = [](void* v, bool may_move) -> std::shared_ptr<void> {
@@ -113,7 +118,9 @@ constexpr ValueType make_value_type() {
         return std::make_shared<T>(*static_cast<const T*>(v));
       };
     else if constexpr (std::is_move_constructible_v<T>)
-      t.box = [](void* v, bool) -> std::shared_ptr<void> { return std::make_shared<T>(std::move(*static_cast<T*>(v))); };
+      t.box = [](void* v, bool) -> std::shared_ptr<void> {
+        return std::make_shared<T>(std::move(*static_cast<T*>(v)));
+      };
   }
   return t;
 }
@@ -121,26 +128,39 @@ constexpr ValueType make_value_type() {
 // ---- what a callable takes and gives
 template <class... A> struct TypeList { static constexpr size_t size = sizeof...(A); };
 template <class F> struct Callable : Callable<decltype(&F::operator())> { using Class = void; };
-template <class R, class... A> struct Callable<R (*)(A...)> { using Result = R; using Args = TypeList<A...>; using Class = void; };
+template <class R, class... A> struct Callable<R (*)(A...)> {
+  using Result = R;
+  using Args = TypeList<A...>;
+  using Class = void;
+};
 template <class R, class... A> struct Callable<R (*)(A...) noexcept> : Callable<R (*)(A...)> {};
-template <class R, class C, class... A> struct Callable<R (C::*)(A...)> { using Result = R; using Args = TypeList<A...>; using Class = C; };
+template <class R, class C, class... A> struct Callable<R (C::*)(A...)> {
+  using Result = R;
+  using Args = TypeList<A...>;
+  using Class = C;
+};
 template <class R, class C, class... A> struct Callable<R (C::*)(A...) const> : Callable<R (C::*)(A...)> {};
-template <class R, class C, class... A> struct Callable<R (C::*)(A...) noexcept> : Callable<R (C::*)(A...)> {};
-template <class R, class C, class... A> struct Callable<R (C::*)(A...) const noexcept> : Callable<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct Callable<R (C::*)(A...) noexcept> : Callable<R (C::*)(A...)> {};
+template <class R, class C, class... A>
+struct Callable<R (C::*)(A...) const noexcept> : Callable<R (C::*)(A...)> {};
 
 template <class T> inline constexpr bool is_view = false;
 template <> inline constexpr bool is_view<std::string_view> = true;
 template <class T, size_t N> inline constexpr bool is_view<std::span<T, N>> = true;
 template <class T> inline constexpr bool is_view<std::initializer_list<T>> = true;
 
-template <class A>
-constexpr void check_parameter() {
+template <class A> constexpr void check_parameter() {
   using T = std::decay_t<A>;
   static_assert(!std::is_lvalue_reference_v<A> || std::is_const_v<std::remove_reference_t<A>>,
-                "a parameter of a remote function cannot be a mutable reference: the caller's object is not there; return the new value");
-  static_assert(!std::is_pointer_v<T>, "a pointer cannot travel: pass the value, or a remote reference to it");
+                "a parameter of a remote function cannot be a mutable reference: the caller's object is not "
+                "there; return the new value");
+  static_assert(!std::is_pointer_v<T>,
+                "a pointer cannot travel: pass the value, or a remote reference to it");
   static_assert(!is_view<T>, "a view cannot travel, it owns nothing: take std::string or std::vector");
-  static_assert(Wire<T>, "a parameter of this type cannot travel: give it WEFT_FIELDS or a Codec (a lambda never travels)");
+  static_assert(
+      Wire<T>,
+      "a parameter of this type cannot travel: give it WEFT_FIELDS or a Codec (a lambda never travels)");
 }
 
 template <class T> struct AnswerOf { using type = std::decay_t<T>; };
@@ -148,12 +168,10 @@ template <> struct AnswerOf<void> { using type = void; };
 template <class T> struct AnswerOf<Future<T>> { using type = T; };
 
 /// Passes the outcome of `call` on.
-template <class R, class Call>
-void run_into(std::unique_ptr<Finisher> finisher, Call&& call);
+template <class R, class Call> void run_into(std::unique_ptr<Finisher> finisher, Call&& call);
 
 template <class List> struct Arguments;
-template <class... A>
-struct Arguments<TypeList<A...>> {
+template <class... A> struct Arguments<TypeList<A...>> {
   using Tuple = std::tuple<std::decay_t<A>...>;
   static constexpr void check() { (check_parameter<A>(), ...); }
   static Tuple decode(Decoder& in) {
@@ -161,16 +179,15 @@ struct Arguments<TypeList<A...>> {
     in.expect_end();
     return args;
   }
-  template <class... V>
-  static void encode(Encoder& out, V&&... values) {
+  template <class... V> static void encode(Encoder& out, V&&... values) {
     static_assert(sizeof...(V) == sizeof...(A), "wrong number of arguments for this remote function");
     (encode_one<std::decay_t<A>>(out, std::forward<V>(values)), ...);
   }
-  template <class Call>
-  static decltype(auto) apply(Call&& call, Tuple& args) {
-    return [&]<size_t... I>(std::index_sequence<I...>) -> decltype(auto) {
+  template <class Call> static decltype(auto) apply(Call&& call, Tuple& args) {
+    return [&]<size_t... I>(std::index_sequence<I...>)->decltype(auto) {
       return call(static_cast<A&&>(std::get<I>(args))...);
-    }(std::index_sequence_for<A...>());
+    }
+    (std::index_sequence_for<A...>());
   }
   static std::string names() {
     std::string out = "(";
@@ -180,12 +197,12 @@ struct Arguments<TypeList<A...>> {
   }
 
  private:
-  template <class P, class V>
-  static void encode_one(Encoder& out, V&& value) {
+  template <class P, class V> static void encode_one(Encoder& out, V&& value) {
     if constexpr (std::is_same_v<std::decay_t<V>, P>) {
       Codec<P>::encode(out, value);
     } else {
-      static_assert(std::is_convertible_v<V&&, P>, "an argument does not convert to the remote function's parameter");
+      static_assert(std::is_convertible_v<V&&, P>,
+                    "an argument does not convert to the remote function's parameter");
       const P converted = static_cast<P>(std::forward<V>(value));
       Codec<P>::encode(out, converted);
     }
@@ -198,46 +215,53 @@ template <auto F> struct FunctionTraits {
   using Answer = typename AnswerOf<typename Sig::Result>::type;
 };
 
-template <auto F>
-class FunctionCall final : public PreparedCall {
+template <auto F> class FunctionCall final : public PreparedCall {
   using Traits = FunctionTraits<F>;
+
  public:
   explicit FunctionCall(Decoder& in) : args_(Traits::Args::decode(in)) {}
   void run(void*, std::unique_ptr<Finisher> finisher) override {
-    run_into<typename Traits::Sig::Result>(std::move(finisher), [&]() -> decltype(auto) { return Traits::Args::apply(F, args_); });
+    run_into<typename Traits::Sig::Result>(std::move(finisher),
+                                           [&]() -> decltype(auto) { return Traits::Args::apply(F, args_); });
   }
+
  private:
   typename Traits::Args::Tuple args_;
 };
 
-template <class T, auto M>
-class MethodCall final : public PreparedCall {
+template <class T, auto M> class MethodCall final : public PreparedCall {
   using Traits = FunctionTraits<M>;
+
  public:
   explicit MethodCall(Decoder& in) : args_(Traits::Args::decode(in)) {}
   void run(void* object, std::unique_ptr<Finisher> finisher) override {
     run_into<typename Traits::Sig::Result>(std::move(finisher), [&]() -> decltype(auto) {
-      return Traits::Args::apply([&](auto&&... a) -> decltype(auto) {
-        return (static_cast<T*>(object)->*M)(std::forward<decltype(a)>(a)...);
-      }, args_);
+      return Traits::Args::apply(
+          [&](auto&&... a) -> decltype(auto) {
+            return (static_cast<T*>(object)->*M)(std::forward<decltype(a)>(a)...);
+          },
+          args_);
     });
   }
+
  private:
   typename Traits::Args::Tuple args_;
 };
 
-template <class T, class... P>
-class ConstructorCall final : public PreparedCall {
+template <class T, class... P> class ConstructorCall final : public PreparedCall {
   using Args = Arguments<TypeList<P...>>;
+
  public:
   explicit ConstructorCall(Decoder& in) : args_(Args::decode(in)) {}
   void run(void*, std::unique_ptr<Finisher> finisher) override;
+
  private:
   typename Args::Tuple args_;
 };
 
-template <class Call>
-std::unique_ptr<PreparedCall> prepare(Decoder& in) { return std::make_unique<Call>(in); }
+template <class Call> std::unique_ptr<PreparedCall> prepare(Decoder& in) {
+  return std::make_unique<Call>(in);
+}
 
 /// Adds an entry and returns the kept one. The same entry again (another unit saw the macro) is not an error.
 WEFT_API const FunctionEntry* add_function(FunctionEntry entry);
@@ -250,58 +274,58 @@ template <class T, auto M> WEFT_API inline const FunctionEntry* method_slot = nu
 }  // namespace detail
 
 /// The type information of T's values.
-template <class T>
-inline constexpr ValueType value_type = detail::make_value_type<T>();
+template <class T> inline constexpr ValueType value_type = detail::make_value_type<T>();
 
 /// Registers a function under a name; what WEFT_RPC does.
-template <auto F>
-bool register_function(const char* name);
+template <auto F> bool register_function(const char* name);
 /// Registers M under "<class>::<name>" for references to T; what WEFT_RPC_CLASS does.
-template <class T, auto M>
-bool register_method(const char* name);
+template <class T, auto M> bool register_method(const char* name);
 
 /// The entry of a registered function. Throws: RpcError when it was never registered.
-template <auto F>
-const FunctionEntry& function_entry() {
+template <auto F> const FunctionEntry& function_entry() {
   if (detail::function_slot<F> == nullptr) detail::throw_unregistered(__PRETTY_FUNCTION__);
   return *detail::function_slot<F>;
 }
-template <class T, auto M>
-const FunctionEntry& method_entry() {
-  static_assert(std::is_base_of_v<typename detail::FunctionTraits<M>::Sig::Class, T>, "the method is not one of the reference's class");
+template <class T, auto M> const FunctionEntry& method_entry() {
+  static_assert(std::is_base_of_v<typename detail::FunctionTraits<M>::Sig::Class, T>,
+                "the method is not one of the reference's class");
   if (detail::method_slot<T, M> == nullptr) detail::throw_unregistered(__PRETTY_FUNCTION__);
   return *detail::method_slot<T, M>;
 }
 
 /// How a constructor's argument travels: integers as int64, floating numbers as float64, text as string, the rest decayed.
 template <class A>
-using constructor_argument_t =
-    std::conditional_t<std::is_same_v<std::decay_t<A>, bool>, bool,
+using constructor_argument_t = std::conditional_t<
+    std::is_same_v<std::decay_t<A>, bool>, bool,
     std::conditional_t<std::is_integral_v<std::decay_t<A>>, int64_t,
-    std::conditional_t<std::is_floating_point_v<std::decay_t<A>>, double,
-    std::conditional_t<std::is_convertible_v<A, std::string_view>, std::string, std::decay_t<A>>>>>;
+                       std::conditional_t<std::is_floating_point_v<std::decay_t<A>>, double,
+                                          std::conditional_t<std::is_convertible_v<A, std::string_view>,
+                                                             std::string, std::decay_t<A>>>>>;
 
 /// The entry of a constructor, registered by being mentioned (WEFT_RPC_CONSTRUCTOR does so in a program that only serves).
-template <class T, class... P>
-const FunctionEntry& constructor_entry();
+template <class T, class... P> const FunctionEntry& constructor_entry();
 
 /// Writes the arguments of F, converted to its parameters.
-template <auto F, class... V>
-void put_arguments(Encoder& out, V&&... values) { detail::FunctionTraits<F>::Args::encode(out, std::forward<V>(values)...); }
+template <auto F, class... V> void put_arguments(Encoder& out, V&&... values) {
+  detail::FunctionTraits<F>::Args::encode(out, std::forward<V>(values)...);
+}
 
 }  // namespace weft::rpc
 
 #define WEFT_RPC(...) WEFT_RPC_AS(#__VA_ARGS__, __VA_ARGS__)
-#define WEFT_RPC_AS(name, ...) \
-  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = ::weft::rpc::register_function<(__VA_ARGS__)>(name)
-#define WEFT_RPC_METHOD_AS(Class, name, ...) \
-  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = ::weft::rpc::register_method<Class, (__VA_ARGS__)>(name)
+#define WEFT_RPC_AS(name, ...)                                                     \
+  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
+      ::weft::rpc::register_function<(__VA_ARGS__)>(name)
+#define WEFT_RPC_METHOD_AS(Class, name, ...)                                       \
+  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
+      ::weft::rpc::register_method<Class, (__VA_ARGS__)>(name)
 #define WEFT_RPC_METHOD_ITEM(Class, method) WEFT_RPC_METHOD_AS(Class, #method, &Class::method);
-#define WEFT_RPC_CLASS(Class, ...)                                                                     \
+#define WEFT_RPC_CLASS(Class, ...)                                                                      \
   inline const char* weft_rpc_class_name(const ::weft::rpc::detail::TypeTag<Class>&) { return #Class; } \
-  WEFT_FOR_EACH(WEFT_RPC_METHOD_ITEM, Class, __VA_ARGS__)                                              \
+  WEFT_FOR_EACH(WEFT_RPC_METHOD_ITEM, Class, __VA_ARGS__)                                               \
   static_assert(true)
-#define WEFT_RPC_CONSTRUCTOR(Class, ...) \
-  [[maybe_unused]] static const auto& WEFT_CAT(weft_rpc_registered_, __COUNTER__) = ::weft::rpc::constructor_entry<Class __VA_OPT__(, ) __VA_ARGS__>()
+#define WEFT_RPC_CONSTRUCTOR(Class, ...)                                            \
+  [[maybe_unused]] static const auto& WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
+      ::weft::rpc::constructor_entry<Class __VA_OPT__(, ) __VA_ARGS__>()
 
 #include <weft/distributed/function_inl.h>

@@ -103,14 +103,17 @@ Task with_context(Task task) {
 }  // namespace detail
 
 Future<void> collect(const std::vector<Future<void>>& futures) {
-  auto out = std::make_shared<detail::FutureState<void>>(futures.empty() ? current_runtime() : futures[0].state()->runtime());
+  auto out = std::make_shared<detail::FutureState<void>>(futures.empty() ? current_runtime()
+                                                                         : futures[0].state()->runtime());
   auto open = std::make_shared<std::atomic<size_t>>(futures.size());
   if (futures.empty()) out->try_set();
   for (const Future<void>& f : futures) {
-    f.state()->on_done([open, out, state = f.state().get()] {
-      if (state->failed()) out->try_set_error(state->error());
-      else if (open->fetch_sub(1) == 1) out->try_set();
-    }, false);
+    f.state()->on_done(
+        [open, out, state = f.state().get()] {
+          if (state->failed()) out->try_set_error(state->error());
+          else if (open->fetch_sub(1) == 1) out->try_set();
+        },
+        false);
   }
   return Future<void>(std::move(out));
 }

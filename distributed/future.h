@@ -49,7 +49,10 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   void on_done(Task task, bool pooled);
   bool try_set_error(std::exception_ptr error);
   /// The right to set the outcome belongs to the caller who gets true; finish() must follow.
-  bool claim() { int pending = kPending; return phase_.compare_exchange_strong(pending, kClaimed); }
+  bool claim() {
+    int pending = kPending;
+    return phase_.compare_exchange_strong(pending, kClaimed);
+  }
   void finish();
   void fail_claimed(std::exception_ptr error);
   [[noreturn]] static void throw_set_twice();
@@ -68,7 +71,7 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   std::atomic<int> phase_{kPending};
   std::shared_ptr<Runtime> runtime_;
   std::exception_ptr error_;
-  std::unique_ptr<const StreamMark> streams_;   ///< of the completing thread
+  std::unique_ptr<const StreamMark> streams_;  ///< of the completing thread
   Mutex mutex_;
   std::vector<Callback> callbacks_ WEFT_GUARDED_BY(mutex_);
   std::unique_ptr<Event> event_ WEFT_GUARDED_BY(mutex_);
@@ -77,11 +80,9 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
 struct Nothing {};
 template <class T> using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 
-template <class T>
-struct FutureState : FutureCore {
+template <class T> struct FutureState : FutureCore {
   using FutureCore::FutureCore;
-  template <class... V>
-  bool try_set(V&&... v) {
+  template <class... V> bool try_set(V&&... v) {
     if (!claim()) return false;
     try {
       value.emplace(std::forward<V>(v)...);
@@ -100,57 +101,65 @@ WEFT_API Task with_context(Task task);
 WEFT_API std::exception_ptr abandoned_error();
 
 /// Sets the outcome of a future once; dropped without doing so, it fails the future.
-template <class T>
-class Completer {
+template <class T> class Completer {
  public:
   explicit Completer(std::shared_ptr<FutureState<T>> s) : state_(std::move(s)) {}
   Completer(Completer&&) noexcept = default;
   ~Completer() {
     if (state_ && !state_->done()) state_->try_set_error(abandoned_error());
   }
-  template <class... V>
-  void value(V&&... v) { std::exchange(state_, nullptr)->try_set(std::forward<V>(v)...); }
+  template <class... V> void value(V&&... v) {
+    std::exchange(state_, nullptr)->try_set(std::forward<V>(v)...);
+  }
   void error(std::exception_ptr e) { std::exchange(state_, nullptr)->try_set_error(std::move(e)); }
   /// Calls f and takes its result, error or future.
-  template <class F, class... A>
-  void run(F&& f, A&&... args);
+  template <class F, class... A> void run(F&& f, A&&... args);
 
  private:
   std::shared_ptr<FutureState<T>> state_;
 };
 
-template <class R> struct Flat { using type = std::decay_t<R>; static constexpr bool nested = false; };
-template <> struct Flat<void> { using type = void; static constexpr bool nested = false; };
-template <class R> struct Flat<Future<R>> { using type = R; static constexpr bool nested = true; };
+template <class R> struct Flat {
+  using type = std::decay_t<R>;
+  static constexpr bool nested = false;
+};
+template <> struct Flat<void> {
+  using type = void;
+  static constexpr bool nested = false;
+};
+template <class R> struct Flat<Future<R>> {
+  using type = R;
+  static constexpr bool nested = true;
+};
 
 /// What then(f) calls f with: the future, the value, or nothing for Future<void>.
+template <class F, class T> inline constexpr bool takes_future = std::is_invocable_v<F&, Future<T>>;
+template <class F, class T> struct ThenResult { using type = std::invoke_result_t<F&, const T&>; };
 template <class F, class T>
-inline constexpr bool takes_future = std::is_invocable_v<F&, Future<T>>;
-template <class F, class T>
-struct ThenResult { using type = std::invoke_result_t<F&, const T&>; };
-template <class F, class T>
-  requires takes_future<F, T>
-struct ThenResult<F, T> { using type = std::invoke_result_t<F&, Future<T>>; };
+requires takes_future<F, T>
+struct ThenResult<F, T> {
+  using type = std::invoke_result_t<F&, Future<T>>;
+};
 template <class F>
-  requires(!takes_future<F, void>)
-struct ThenResult<F, void> { using type = std::invoke_result_t<F&>; };
+requires(!takes_future<F, void>) struct ThenResult<F, void> {
+  using type = std::invoke_result_t<F&>;
+};
 
 }  // namespace detail
 
-template <class T>
-class Future {
+template <class T> class Future {
  public:
   using value_type = T;
   static_assert(!std::is_reference_v<T>);
 
   /// A new, open future of the current agent's runtime.
   Future();
-  explicit Future(std::shared_ptr<Runtime> runtime) : state_(std::make_shared<detail::FutureState<T>>(std::move(runtime))) {}
+  explicit Future(std::shared_ptr<Runtime> runtime)
+      : state_(std::make_shared<detail::FutureState<T>>(std::move(runtime))) {}
   explicit Future(std::shared_ptr<detail::FutureState<T>> state) : state_(std::move(state)) {}
 
   /// One that is done.
-  template <class... V>
-  static Future ready(V&&... value) {
+  template <class... V> static Future ready(V&&... value) {
     Future f;
     f.set_result(std::forward<V>(value)...);
     return f;
@@ -190,29 +199,29 @@ class Future {
   }
 
   /// Gives the outcome. Throws: RpcError when it was given before.
-  template <class... V>
-  void set_result(V&&... value) const {
+  template <class... V> void set_result(V&&... value) const {
     if (!state_->try_set(std::forward<V>(value)...)) detail::FutureCore::throw_set_twice();
   }
   void set_error(std::exception_ptr error) const {
     if (!state_->try_set_error(std::move(error))) detail::FutureCore::throw_set_twice();
   }
   template <class E>
-    requires std::is_base_of_v<std::exception, E>
+  requires std::is_base_of_v<std::exception, E>
   void set_error(const E& error) const { set_error(std::make_exception_ptr(error)); }
 
   /// Runs f(value) or f(future) when done, on the pool; gives the future of its result.
-  template <class F>
-  auto then(F f) const { return chain(std::move(f), true); }
+  template <class F> auto then(F f) const { return chain(std::move(f), true); }
   /// The same on the thread that completes this future, or at once when it is done: for short steps that never block.
-  template <class F>
-  auto then_inline(F f) const { return chain(std::move(f), false); }
+  template <class F> auto then_inline(F f) const { return chain(std::move(f), false); }
   /// Runs f(future) when done, on the pool; what it throws is dropped.
-  template <class F>
-  void add_done_callback(F f) const {
+  template <class F> void add_done_callback(F f) const {
     state_->on_done(detail::with_context([state = state_.get(), f = std::move(f)]() mutable {
-      try { f(of(*state)); } catch (...) {}
-    }), true);
+                      try {
+                        f(of(*state));
+                      } catch (...) {
+                      }
+                    }),
+                    true);
   }
 
   const std::shared_ptr<detail::FutureState<T>>& state() const { return state_; }
@@ -223,8 +232,7 @@ class Future {
     if (state_->failed()) state_->rethrow();
     if constexpr (!std::is_void_v<T>) return *state_->value;
   }
-  template <class F>
-  auto chain(F f, bool pooled) const;
+  template <class F> auto chain(F f, bool pooled) const;
   static Future of(detail::FutureState<T>& state) {
     return Future(std::static_pointer_cast<detail::FutureState<T>>(state.shared_from_this()));
   }
@@ -233,15 +241,13 @@ class Future {
 };
 
 /// All values in order; fails as soon as one fails.
-template <class T>
-Future<std::vector<T>> collect(const std::vector<Future<T>>& futures);
+template <class T> Future<std::vector<T>> collect(const std::vector<Future<T>>& futures);
 WEFT_API Future<void> collect(const std::vector<Future<void>>& futures);
 /// All values of futures of different types; fails as soon as one fails.
 template <class A, class B, class... More>
 Future<std::tuple<A, B, More...>> collect(Future<A> a, Future<B> b, Future<More>... more);
 /// Waits for all and returns the values. Throws: the first error, as soon as it is there (fails fast).
-template <class T>
-auto wait_all(const std::vector<Future<T>>& futures) { return collect(futures).take(); }
+template <class T> auto wait_all(const std::vector<Future<T>>& futures) { return collect(futures).take(); }
 
 }  // namespace weft::rpc
 

@@ -6,23 +6,22 @@
 
 namespace weft::rpc {
 
-template <class T>
-Future<T>::Future() : Future(current_runtime()) {}
+template <class T> Future<T>::Future() : Future(current_runtime()) {}
 
 namespace detail {
 
-template <class T>
-template <class F, class... A>
-void Completer<T>::run(F&& f, A&&... args) {
+template <class T> template <class F, class... A> void Completer<T>::run(F&& f, A&&... args) {
   using R = std::invoke_result_t<F&, A...>;
   try {
     if constexpr (Flat<R>::nested) {
       auto inner = f(std::forward<A>(args)...).state();
-      inner->on_done([held = inner.get(), outer = std::move(*this)]() mutable {
-        if (held->failed()) outer.error(held->error());
-        else if constexpr (std::is_void_v<T>) outer.value();
-        else outer.value(*held->value);
-      }, false);
+      inner->on_done(
+          [held = inner.get(), outer = std::move(*this)]() mutable {
+            if (held->failed()) outer.error(held->error());
+            else if constexpr (std::is_void_v<T>) outer.value();
+            else outer.value(*held->value);
+          },
+          false);
     } else if constexpr (std::is_void_v<R>) {
       f(std::forward<A>(args)...);
       value();
@@ -35,20 +34,21 @@ void Completer<T>::run(F&& f, A&&... args) {
 }
 
 /// Gathers the values of several futures; the last one, or the first error, completes `out`.
-template <class Values, class Slots>
-struct Collector {
+template <class Values, class Slots> struct Collector {
   Collector(size_t n, std::shared_ptr<FutureState<Values>> s) : open(n), out(std::move(s)) {}
   template <class T, class Store>
   static void watch(const std::shared_ptr<Collector>& all, const Future<T>& future, Store store) {
     FutureState<T>* state = future.state().get();
-    state->on_done([all, state, store] {
-      if (state->failed()) {
-        all->out->try_set_error(state->error());
-        return;
-      }
-      store(all->slots, *state->value);
-      if (all->open.fetch_sub(1) == 1) all->finish();
-    }, false);
+    state->on_done(
+        [all, state, store] {
+          if (state->failed()) {
+            all->out->try_set_error(state->error());
+            return;
+          }
+          store(all->slots, *state->value);
+          if (all->open.fetch_sub(1) == 1) all->finish();
+        },
+        false);
   }
   void finish() {
     if constexpr (std::is_void_v<Values>) out->try_set();
@@ -59,8 +59,7 @@ struct Collector {
   typename Slots::type slots;
 };
 
-template <class T>
-struct ListSlots {
+template <class T> struct ListSlots {
   using type = std::vector<std::optional<T>>;
   static std::vector<T> values(type& slots) {
     std::vector<T> out;
@@ -69,8 +68,7 @@ struct ListSlots {
     return out;
   }
 };
-template <class... Ts>
-struct TupleSlots {
+template <class... Ts> struct TupleSlots {
   using type = std::tuple<std::optional<Ts>...>;
   static std::tuple<Ts...> values(type& slots) {
     return std::apply([](auto&... slot) { return std::tuple<Ts...>(std::move(*slot)...); }, slots);
@@ -79,9 +77,7 @@ struct TupleSlots {
 
 }  // namespace detail
 
-template <class T>
-template <class F>
-auto Future<T>::chain(F f, bool pooled) const {
+template <class T> template <class F> auto Future<T>::chain(F f, bool pooled) const {
   using R = typename detail::ThenResult<F, T>::type;
   using Out = typename detail::Flat<R>::type;
   auto next = std::make_shared<detail::FutureState<Out>>(state_->runtime());
@@ -98,8 +94,7 @@ auto Future<T>::chain(F f, bool pooled) const {
   return Future<Out>(std::move(next));
 }
 
-template <class T>
-Future<std::vector<T>> collect(const std::vector<Future<T>>& futures) {
+template <class T> Future<std::vector<T>> collect(const std::vector<Future<T>>& futures) {
   using Values = std::vector<T>;
   using All = detail::Collector<Values, detail::ListSlots<T>>;
   auto runtime = futures.empty() ? current_runtime() : futures[0].state()->runtime();
@@ -119,8 +114,10 @@ Future<std::tuple<A, B, More...>> collect(Future<A> a, Future<B> b, Future<More>
   auto out = std::make_shared<detail::FutureState<Values>>(a.state()->runtime());
   auto all = std::make_shared<All>(2 + sizeof...(More), out);
   [&]<size_t... I>(std::index_sequence<I...>, const auto&... futures) {
-    (All::watch(all, futures, [](auto& slots, const auto& value) { std::get<I>(slots).emplace(value); }), ...);
-  }(std::make_index_sequence<2 + sizeof...(More)>(), a, b, more...);
+    (All::watch(all, futures, [](auto& slots, const auto& value) { std::get<I>(slots).emplace(value); }),
+     ...);
+  }
+  (std::make_index_sequence<2 + sizeof...(More)>(), a, b, more...);
   return Future<Values>(std::move(out));
 }
 

@@ -64,7 +64,8 @@ void GrpcTransport::cancel(Connection& c, const std::string& reason) {
 void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
   if (peer->give_up.value != 0) return;
   const Duration limit = peer->was_up ? options_.reconnect_timeout : options_.connect_timeout;
-  peer->give_up = later(runtime_->now() + limit, [this, peer] { give_up(peer, "no connection within the timeout"); });
+  peer->give_up =
+      later(runtime_->now() + limit, [this, peer] { give_up(peer, "no connection within the timeout"); });
   connect(peer);
 }
 
@@ -80,9 +81,9 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   auto c = new_connection(nullptr, true);
   c->peer = peer;
   peer->connecting = c;
-  const std::string hello = options_.first_frame
-                                ? *options_.first_frame
-                                : encode_hello(RecordType::kHello, own_hello(peer->id, peer->address.incarnation));
+  const std::string hello =
+      options_.first_frame ? *options_.first_frame
+                           : encode_hello(RecordType::kHello, own_hello(peer->id, peer->address.incarnation));
   c->writing = true;
   Link* link = engine_.connect(target, c, frame_of(hello));
   MutexLock lock(c->mutex);
@@ -293,16 +294,20 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     if (c.outgoing) c.reject = why;
     throw WireError(why);
   };
-  if ((type == RecordType::kWelcome) != c.outgoing) fail("wire: a hello where a welcome belongs, or the other way round");
+  if ((type == RecordType::kWelcome) != c.outgoing)
+    fail("wire: a hello where a welcome belongs, or the other way round");
   if (hello.version != options_.wire_version) {
-    fail(str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id, " speaks version ", options_.wire_version));
+    fail(str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id,
+             " speaks version ", options_.wire_version));
   }
-  if (hello.target != options_.id || (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)) {
-    fail(str("worker ", hello.target, " incarnation ", hello.target_incarnation, " was expected, this is worker ", options_.id,
-             " incarnation ", incarnation_));
+  if (hello.target != options_.id ||
+      (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)) {
+    fail(str("worker ", hello.target, " incarnation ", hello.target_incarnation,
+             " was expected, this is worker ", options_.id, " incarnation ", incarnation_));
   }
   auto peer = c.outgoing ? c.peer : find_or_make(hello.id);
-  if (hello.id != peer->id || hello.id == options_.id || hello.id.value < 0) fail(str("worker ", hello.id, " is not who was expected"));
+  if (hello.id != peer->id || hello.id == options_.id || hello.id.value < 0)
+    fail(str("worker ", hello.id, " is not who was expected"));
   std::vector<std::shared_ptr<Connection>> old;
   TimerId timer;
   bool first = false;
@@ -337,7 +342,8 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     timer = std::exchange(peer->give_up, {});
     if (!c.outgoing) {
       c.writing = true;
-      engine_.write(*c.link, frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
+      engine_.write(*c.link,
+                    frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
     }
   }
   {

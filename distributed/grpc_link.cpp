@@ -90,7 +90,8 @@ grpc_op make_op(grpc_op_type type) {
 }  // namespace
 
 struct LinkCalls {
-  explicit LinkCalls(Link* link) : read{link, kRead}, write{link, kWrite}, status{link, kStatus}, finish{link, kFinish} {
+  explicit LinkCalls(Link* link)
+      : read{link, kRead}, write{link, kWrite}, status{link, kStatus}, finish{link, kFinish} {
     grpc_metadata_array_init(&initial);
     grpc_metadata_array_init(&trailing);
   }
@@ -113,8 +114,8 @@ struct LinkCalls {
   int cancelled = 0;
   Tag read, write, status, finish;
   std::atomic<int> pending{0};
-  bool closed = false;                   // the status has come; poll thread only, as the next
-  bool told = false;                     // on_closed was called
+  bool closed = false;  // the status has come; poll thread only, as the next
+  bool told = false;    // on_closed was called
   std::atomic<bool> initial_sent{false};
   Mutex mutex;
   std::string why WEFT_GUARDED_BY(mutex);  // our own reason for a cancel
@@ -174,17 +175,23 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
   };
   g.client_args = both;
   g.client_args.insert(g.client_args.end(), {
-      int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20), int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
-      int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250), int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-      int_arg(GRPC_ARG_ENABLE_RETRIES, 0), int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0), int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-  });
+                                                int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20),
+                                                int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
+                                                int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250),
+                                                int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+                                                int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+                                                int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+                                                int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+                                            });
   if (options.tls && !options.tls->server_name.empty()) {
     g.client_args.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, g.options.tls->server_name.c_str()));
   }
   g.server_args = both;
-  g.server_args.insert(g.server_args.end(), {
-      int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
-  });
+  g.server_args.insert(g.server_args.end(),
+                       {
+                           int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
+                           int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
+                       });
   g.queue = grpc_completion_queue_create_for_next(nullptr);
   g.owner = std::make_unique<grpc::CompletionQueue>(g.queue);
   g.alarm = std::make_unique<grpc::Alarm>();
@@ -204,7 +211,8 @@ LinkEngine::~LinkEngine() {
 void LinkEngine::drain() {
   grpc_completion_queue_shutdown(grpc_->queue);
   while (true) {
-    const grpc_event event = grpc_completion_queue_next(grpc_->queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
+    const grpc_event event =
+        grpc_completion_queue_next(grpc_->queue, gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
     if (event.type == GRPC_QUEUE_SHUTDOWN) return;
     if (event.type == GRPC_OP_COMPLETE) from_tag(event.tag);
   }
@@ -219,14 +227,16 @@ int LinkEngine::listen(const std::string& address, bool secure) {
     credentials = grpc_ssl_server_credentials_create_ex(
         tls.ca.c_str(), &pair, 1,
         tls.require_client_certificate ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                                                  : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
+                                       : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
         nullptr);
   } else {
     credentials = grpc_insecure_server_credentials_create();
   }
   const int port = grpc_server_add_http2_port(g.server, address.c_str(), credentials);
   grpc_server_credentials_release(credentials);
-  if (port == 0) throw RpcError(str("cannot listen on ", address, ": the port is in use, or the host is not one of this machine's"));
+  if (port == 0)
+    throw RpcError(
+        str("cannot listen on ", address, ": the port is in use, or the host is not one of this machine's"));
   g.listening = true;
   return is_unix_address(address) ? 0 : port;
 }
@@ -243,7 +253,8 @@ void LinkEngine::request_call() {
   auto& g = *grpc_;
   g.new_call = nullptr;
   handoff();
-  grpc_server_request_call(g.server, &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue, as_tag(g.accept));
+  grpc_server_request_call(g.server, &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue,
+                           as_tag(g.accept));
 }
 
 void LinkEngine::add(Link* link) {
@@ -257,8 +268,10 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   link->owner = std::move(owner);
   auto& c = *link->calls;
   const grpc_channel_args args{g.client_args.size(), g.client_args.data()};
-  c.channel = grpc_channel_create(target.address.c_str(), target.secure ? g.secure_client : g.plain_client, &args);
-  c.call = grpc_channel_create_call(c.channel, nullptr, GRPC_PROPAGATE_DEFAULTS, g.queue, grpc_slice_from_static_string(kMethod), nullptr,
+  c.channel =
+      grpc_channel_create(target.address.c_str(), target.secure ? g.secure_client : g.plain_client, &args);
+  c.call = grpc_channel_create_call(c.channel, nullptr, GRPC_PROPAGATE_DEFAULTS, g.queue,
+                                    grpc_slice_from_static_string(kMethod), nullptr,
                                     gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
   c.outgoing = to_buffer(std::move(first));
   c.pending = 3;
@@ -393,7 +406,8 @@ void LinkEngine::handle(Link& link, int kind, bool ok) {
     if (reason.empty() && !link.accepted && c.code != GRPC_STATUS_OK) reason = to_text(c.details);
     if (reason.empty()) reason = c.cancelled != 0 ? "the connection was lost" : "the peer ended the stream";
     events_.on_closed(link, reason);
-    if (c.pending.load() > 0) return;  // a writer began a batch before it was told: that batch's event comes here again
+    if (c.pending.load() > 0)
+      return;  // a writer began a batch before it was told: that batch's event comes here again
   }
   {
     MutexLock lock(mutex_);

@@ -90,9 +90,7 @@ class LinkEngine final : private Poller {
   void handle(Link& link, int kind, bool ok);
   void deliver(Link& link);
   void add(Link* link);
-  void handoff() {
-    MutexLock lock(handoff_);
-  }
+  void handoff() { MutexLock lock(handoff_); }
 
   Runtime& runtime_;
   LinkEvents& events_;

@@ -54,7 +54,7 @@ struct Connection {
   // Under the peer's mutex once it has one.
   bool writing = false;
   bool read_ended = false;
-  bool ending = false;     // who accepted it has asked who connected to end it
+  bool ending = false;  // who accepted it has asked who connected to end it
   bool finishing = false;
   std::optional<OutCursor> partial;  // a large message on its way
   int64_t writing_bytes = 0, writing_messages = 0;
@@ -133,8 +133,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void tell(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason);
 
   /// Runs `fn` on the timer thread, unless the transport has closed by then.
-  template <class Fn>
-  TimerId later(TimePoint when, Fn fn) {
+  template <class Fn> TimerId later(TimePoint when, Fn fn) {
     return runtime_->call_at(when, [gate = gate_, fn = std::move(fn)]() mutable {
       if (!gate->enter()) return;
       fn();

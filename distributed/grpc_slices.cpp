@@ -18,7 +18,8 @@ Mutex& release_mutex() {
 void drop_message(void* p) {
   auto* keep = static_cast<std::shared_ptr<OutMessage>*>(p);
   {
-    MutexLock lock(release_mutex());  // what the sender did before it handed the message over has happened before this
+    MutexLock lock(
+        release_mutex());  // what the sender did before it handed the message over has happened before this
   }
   delete keep;
 }
@@ -32,7 +33,8 @@ grpc_byte_buffer* to_buffer(Frame frame) {
   for (auto& piece : frame.pieces) {
     if (piece.keep != nullptr) {
       auto* keep = new std::shared_ptr<OutMessage>(std::move(piece.keep));
-      slices.push_back(grpc_slice_new_with_user_data(const_cast<void*>(piece.data), piece.bytes, drop_message, keep));
+      slices.push_back(
+          grpc_slice_new_with_user_data(const_cast<void*>(piece.data), piece.bytes, drop_message, keep));
     } else if (piece.own.size() <= 1024) {
       slices.push_back(grpc_slice_from_copied_buffer(piece.own.data(), piece.own.size()));
     } else {
@@ -40,9 +42,7 @@ grpc_byte_buffer* to_buffer(Frame frame) {
       slices.push_back(grpc_slice_new_with_user_data(own->data(), own->size(), drop_string, own));
     }
   }
-  {
-    MutexLock lock(release_mutex());
-  }
+  { MutexLock lock(release_mutex()); }
   grpc_byte_buffer* buffer = grpc_raw_byte_buffer_create(slices.data(), slices.size());
   for (auto& slice : slices) grpc_slice_unref(slice);
   return buffer;

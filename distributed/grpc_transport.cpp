@@ -22,7 +22,8 @@ GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions optio
   own_.host_key = host_key();
   own_.incarnation = incarnation_;
   if (options_.unix_socket) {
-    const std::string address = str("unix-abstract:weft-", options_.id, "-", incarnation_, "-", runtime_->random() % 1'000'000'007);
+    const std::string address =
+        str("unix-abstract:weft-", options_.id, "-", incarnation_, "-", runtime_->random() % 1'000'000'007);
     engine_.listen(address, false);
     own_.addresses.push_back(address);
   }
@@ -73,8 +74,8 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
   if (closed_.load()) throw RpcError("send: the transport is closed");
   if (!peer->known) throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
   if (!has_room(*peer)) {
-    throw Overloaded(str("send: the queue to worker ", id, " holds ", peer->counters.queued_bytes, " bytes in ",
-                         peer->counters.queued_messages, " messages"));
+    throw Overloaded(str("send: the queue to worker ", id, " holds ", peer->counters.queued_bytes,
+                         " bytes in ", peer->counters.queued_messages, " messages"));
   }
   peer->counters.queued_bytes += message->bytes;
   ++peer->counters.queued_messages;
@@ -118,7 +119,8 @@ PeerCounters GrpcTransport::counters(WorkerId id) const {
 void GrpcTransport::listen_tcp() {
   HostPort at = parse_host_port(options_.listen);
   if (!options_.tls && !options_.insecure && !is_loopback_host(at.host)) {
-    throw RpcError(str("cannot listen on ", options_.listen, " without credentials: set tls, or insecure = true"));
+    throw RpcError(
+        str("cannot listen on ", options_.listen, " without credentials: set tls, or insecure = true"));
   }
   probe_port(at);
   at.port = static_cast<uint16_t>(engine_.listen(to_string(at), options_.tls.has_value()));
@@ -135,7 +137,8 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
   std::optional<LinkTarget> chosen;
   for (const auto& a : address.addresses) {
     if (is_unix_address(a)) {
-      if (options_.unix_socket && !chosen && (address.host_key.empty() || address.host_key == own_.host_key)) chosen = {a, false};
+      if (options_.unix_socket && !chosen && (address.host_key.empty() || address.host_key == own_.host_key))
+        chosen = {a, false};
       continue;
     }
     const HostPort at = parse_host_port(a);
@@ -151,8 +154,13 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
 }
 
 Hello GrpcTransport::own_hello(WorkerId target, Incarnation expected) const {
-  return {.version = options_.wire_version, .id = options_.id, .incarnation = incarnation_, .target = target,
-          .target_incarnation = expected, .host_key = own_.host_key, .addresses = own_.addresses};
+  return {.version = options_.wire_version,
+          .id = options_.id,
+          .incarnation = incarnation_,
+          .target = target,
+          .target_incarnation = expected,
+          .host_key = own_.host_key,
+          .addresses = own_.addresses};
 }
 
 std::shared_ptr<Peer> GrpcTransport::find(WorkerId id) const {
@@ -176,8 +184,9 @@ std::vector<std::shared_ptr<Peer>> GrpcTransport::all_peers() const {
 }
 
 bool GrpcTransport::has_room(const Peer& peer) const {
-  return peer.counters.queued_messages == 0 || (peer.counters.queued_bytes < options_.limits.max_queued_bytes &&
-                                                peer.counters.queued_messages < options_.limits.max_queued_messages);
+  return peer.counters.queued_messages == 0 ||
+         (peer.counters.queued_bytes < options_.limits.max_queued_bytes &&
+          peer.counters.queued_messages < options_.limits.max_queued_messages);
 }
 
 void GrpcTransport::took_off(Peer& peer, int64_t bytes, int64_t messages) {
@@ -293,7 +302,9 @@ void GrpcTransport::close(Duration linger) {
 
 /// The certificates as text. Throws: IoError, RpcError.
 TlsOptions load_tls(TlsOptions tls) {
-  for (auto [text, path] : {std::pair(&tls.ca, &tls.ca_file), {&tls.certificate, &tls.certificate_file}, {&tls.key, &tls.key_file}}) {
+  for (auto [text, path] : {std::pair(&tls.ca, &tls.ca_file),
+                            {&tls.certificate, &tls.certificate_file},
+                            {&tls.key, &tls.key_file}}) {
     if (!text->empty() || path->empty()) continue;
     std::ifstream in(*path, std::ios::binary);
     std::ostringstream bytes;
@@ -308,8 +319,10 @@ TlsOptions load_tls(TlsOptions tls) {
 
 }  // namespace inner
 
-std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver) {
-  if (options.id.value < 0) throw ValueError(str("make_grpc_transport: worker id ", options.id, " is below 0"));
+std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
+                                               Receiver& receiver) {
+  if (options.id.value < 0)
+    throw ValueError(str("make_grpc_transport: worker id ", options.id, " is below 0"));
   if (options.tls) options.tls = inner::load_tls(*options.tls);
   return std::make_shared<inner::GrpcTransport>(std::move(runtime), std::move(options), receiver);
 }

@@ -27,27 +27,29 @@ struct TlsOptions {
 
 struct GrpcOptions {
   WorkerId id{};
-  Incarnation incarnation{};                ///< 0: drawn at random
-  std::string listen = "127.0.0.1:0";       ///< host:port; port 0 is chosen by the system; empty: not on TCP
-  bool unix_socket = true;                  ///< listen on a unix socket too, and prefer those of peers on this host
-  std::string advertise_host{};             ///< told to peers instead of the host in `listen`; default for 0.0.0.0: an interface's address
+  Incarnation incarnation{};           ///< 0: drawn at random
+  std::string listen = "127.0.0.1:0";  ///< host:port; port 0 is chosen by the system; empty: not on TCP
+  bool unix_socket = true;  ///< listen on a unix socket too, and prefer those of peers on this host
+  std::string
+      advertise_host{};  ///< told to peers instead of the host in `listen`; default for 0.0.0.0: an interface's address
   std::optional<TlsOptions> tls{};
-  bool insecure = false;                    ///< allow plain TCP beyond loopback
+  bool insecure = false;                                  ///< allow plain TCP beyond loopback
   Duration connect_timeout = std::chrono::seconds(30);    ///< first connection to a peer, until kUnreachable
   Duration reconnect_timeout = std::chrono::seconds(5);   ///< the same after a break
   Duration handshake_timeout = std::chrono::seconds(10);  ///< for a connection to us to say its hello
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
   Duration keepalive_timeout = std::chrono::seconds(10);  ///< and how long an answer may take
   int64_t bulk_frame_bytes = 1 << 20;                     ///< large messages go out in frames of this size
-  bool shared_poller = true;                              ///< waiting threads may poll (Runtime::start_poller)
+  bool shared_poller = true;  ///< waiting threads may poll (Runtime::start_poller)
   WireLimits limits{};
-  uint32_t wire_version = kWireVersion;     ///< what the hello says (tests)
-  std::optional<std::string> first_frame{}; ///< sent in place of the hello (tests)
+  uint32_t wire_version = kWireVersion;      ///< what the hello says (tests)
+  std::optional<std::string> first_frame{};  ///< sent in place of the hello (tests)
 };
 
 /// Listens and starts its thread. `receiver` must outlive close().
 /// Throws: ValueError for an address that cannot be parsed; RpcError if it cannot be listened on (naming host and port) or needs
 /// credentials; IoError for an unreadable certificate file.
-WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver);
+WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
+                                                        Receiver& receiver);
 
 }  // namespace weft::rpc

@@ -26,11 +26,9 @@ inline std::string to_string(Incarnation i) { return std::to_string(i.value); }
 
 }  // namespace weft::rpc
 
-template <>
-struct std::hash<weft::rpc::WorkerId> {
+template <> struct std::hash<weft::rpc::WorkerId> {
   size_t operator()(weft::rpc::WorkerId id) const noexcept { return std::hash<int32_t>()(id.value); }
 };
-template <>
-struct std::hash<weft::rpc::Incarnation> {
+template <> struct std::hash<weft::rpc::Incarnation> {
   size_t operator()(weft::rpc::Incarnation i) const noexcept { return std::hash<uint64_t>()(i.value); }
 };

@@ -15,7 +15,7 @@ namespace {
 /// What init_rpc made and shutdown ends.
 struct Session {
   Mutex mutex;
-  bool busy WEFT_GUARDED_BY(mutex) = false;   ///< an init or a shutdown is under way
+  bool busy WEFT_GUARDED_BY(mutex) = false;  ///< an init or a shutdown is under way
   std::shared_ptr<Runtime> runtime WEFT_GUARDED_BY(mutex);
 };
 Session& session() {
@@ -44,11 +44,16 @@ std::optional<int> given(int value) { return value >= 0 ? std::optional<int>(val
 
 void init_rpc(const std::string& name, InitOptions options) {
   const Busy busy;
-  if (default_agent()) throw RpcError(str("RPC is already initialized: this is worker '", default_agent()->self().name, "'"));
+  if (default_agent())
+    throw RpcError(str("RPC is already initialized: this is worker '", default_agent()->self().name, "'"));
   check_worker_name(name);
-  if (options.num_worker_threads < 1) throw ValueError(str("num_worker_threads is ", options.num_worker_threads, ", it must be at least 1"));
-  if (options.rpc_timeout.count() < 0) throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
-  LaunchOptions asked{.rank = given(options.rank), .world_size = given(options.world_size), .master_port = given(options.master_port)};
+  if (options.num_worker_threads < 1)
+    throw ValueError(str("num_worker_threads is ", options.num_worker_threads, ", it must be at least 1"));
+  if (options.rpc_timeout.count() < 0)
+    throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
+  LaunchOptions asked{.rank = given(options.rank),
+                      .world_size = given(options.world_size),
+                      .master_port = given(options.master_port)};
   if (!options.master_addr.empty()) asked.master_addr = options.master_addr;
   if (options.world_size == 1 && !asked.rank) asked.rank = 0;
   const LaunchInfo launch = launch_info(asked);
@@ -58,7 +63,9 @@ void init_rpc(const std::string& name, InitOptions options) {
   try {
     const TimePoint deadline = runtime->now() + options.init_timeout;
     const bool alone = launch.world_size == 1;
-    const auto meeting = alone ? nullptr : make_rendezvous(runtime, launch, {.tls = options.tls, .insecure = options.insecure});
+    const auto meeting =
+        alone ? nullptr
+              : make_rendezvous(runtime, launch, {.tls = options.tls, .insecure = options.insecure});
     AgentOptions mine;
     mine.name = name;
     mine.id = WorkerId{launch.rank};
@@ -76,12 +83,14 @@ void init_rpc(const std::string& name, InitOptions options) {
     wire.unix_socket = options.unix_socket;
     if (!options.listen.empty()) wire.listen = options.listen;
     else if (!is_loopback_host(launch.master_addr)) wire.listen = "0.0.0.0:0";
-    agent = Agent::create(runtime, std::move(mine), [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
+    agent = Agent::create(runtime, std::move(mine),
+                          [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
     std::exception_ptr refused;
     if (meeting) {
       try {
         agent->add_members(meeting->join(agent->as_member(), deadline));
-      } catch (const ValueError&) {  // of all: rank 0 keeps the store for a while, so that those who come later hear of it too
+      } catch (
+          const ValueError&) {  // of all: rank 0 keeps the store for a while, so that those who come later hear of it too
         meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(10)));
         throw;
       }

@@ -15,7 +15,9 @@
 
 namespace weft::rpc::inner {
 
-inline TimePoint clock_now() { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
+inline TimePoint clock_now() {
+  return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+}
 
 /// Three bits: set; somebody sleeps on the word; somebody polls a completion queue meanwhile and must be kicked.
 /// set() touches nothing after its exchange but the address it wakes, so a latch may be destroyed as soon as a wait returned.
@@ -63,7 +65,8 @@ class Latch {
       ts.tv_nsec = ns % 1'000'000'000;
       limit = &ts;
     }
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word_), FUTEX_WAIT_BITSET_PRIVATE, now, limit, nullptr, FUTEX_BITSET_MATCH_ANY);
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word_), FUTEX_WAIT_BITSET_PRIVATE, now, limit, nullptr,
+            FUTEX_BITSET_MATCH_ANY);
   }
 
   /// Looks at it for `limit` without sleeping.

@@ -36,7 +36,8 @@ struct Settings {
     if (!value) return std::nullopt;
     int n = 0;
     const auto [at, error] = std::from_chars(value->data(), value->data() + value->size(), n);
-    if (error != std::errc() || at != value->data() + value->size()) throw ValueError(str(name, " is '", *value, "', not a number"));
+    if (error != std::errc() || at != value->data() + value->size())
+      throw ValueError(str(name, " is '", *value, "', not a number"));
     return n;
   }
 };
@@ -73,7 +74,10 @@ LaunchInfo launch_info(const LaunchOptions& options, const Environment& environm
     if (!local) local = env.number(launcher.local_rank);
   }
   if (!size) size = env.number("WORLD_SIZE");
-  if (!rank) throw ValueError("launch: no rank: neither the options nor RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK give one");
+  if (!rank)
+    throw ValueError(
+        "launch: no rank: neither the options nor RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK give "
+        "one");
   if (!size) throw ValueError("launch: no world size: neither the options nor WORLD_SIZE give one");
   if (*size < 1) throw ValueError(str("launch: world size is ", *size));
   if (*rank < 0 || *rank >= *size) throw ValueError(str("launch: rank ", *rank, " is not in 0..", *size - 1));
@@ -99,8 +103,10 @@ LaunchInfo launch_info(const LaunchOptions& options, const Environment& environm
     throw ValueError("launch: no address of rank 0: neither the options nor MASTER_ADDR give one");
   }
   const bool alone = info.world_size == 1;
-  const int port = options.master_port ? *options.master_port : env.number("MASTER_PORT").value_or(alone ? 0 : 29500);
-  if (port < 0 || port > 65535 || (port == 0 && !alone)) throw ValueError(str("launch: master port is ", port, ", not in 1..65535"));
+  const int port =
+      options.master_port ? *options.master_port : env.number("MASTER_PORT").value_or(alone ? 0 : 29500);
+  if (port < 0 || port > 65535 || (port == 0 && !alone))
+    throw ValueError(str("launch: master port is ", port, ", not in 1..65535"));
   info.master_port = static_cast<uint16_t>(port);
   return info;
 }

@@ -29,7 +29,8 @@ struct LaunchInfo {
   int local_rank = 0;
   std::string master_addr;
   uint16_t master_port = 29500;
-  std::string source;  ///< where rank and address came from, for people: "rank from SLURM_PROCID, address from MASTER_ADDR"
+  std::string
+      source;  ///< where rank and address came from, for people: "rank from SLURM_PROCID, address from MASTER_ADDR"
 };
 
 /// Reads one variable; null if it is not set.

@@ -9,10 +9,10 @@ class Agent;
 /// Calls each layer's install function.
 void install_layers(Agent& agent);
 
-void install_calls(Agent& agent);    ///< agent_serve.cpp: Kind::kCall
-void install_gather(Agent& agent);   ///< agent_gather.cpp: Kind::kGather
-void install_devices(Agent& agent);  ///< agent_devices.cpp: Kind::kReturn
-void install_references(Agent& agent);   ///< references_end.cpp: Kind::kRemote to Kind::kDelete
-void install_dist_autograd(Agent& agent);   ///< dist_context.cpp: recording, backward passes
+void install_calls(Agent& agent);          ///< agent_serve.cpp: Kind::kCall
+void install_gather(Agent& agent);         ///< agent_gather.cpp: Kind::kGather
+void install_devices(Agent& agent);        ///< agent_devices.cpp: Kind::kReturn
+void install_references(Agent& agent);     ///< references_end.cpp: Kind::kRemote to Kind::kDelete
+void install_dist_autograd(Agent& agent);  ///< dist_context.cpp: recording, backward passes
 
 }  // namespace weft::rpc

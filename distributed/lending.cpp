@@ -65,7 +65,8 @@ void Lending::end_offer() {
   lock.unlock();
 }
 
-std::shared_ptr<const Loan> Lending::lend(WorkerId to, const Place& place, const Tensor& tensor, int64_t bytes) {
+std::shared_ptr<const Loan> Lending::lend(WorkerId to, const Place& place, const Tensor& tensor,
+                                          int64_t bytes) {
   if (bytes < kLeast || !place.source.is_cuda() || !place.target.is_cuda()) return nullptr;
   auto loan = std::make_shared<Loan>();
   {

@@ -58,7 +58,7 @@ class Lending {
   bool take_back(WorkerId to, const std::vector<uint64_t>& numbers);
   void end(uint64_t number);
   void peer_lost(WorkerId peer);
-  int64_t lent() const { return lent_; }      ///< so far
+  int64_t lent() const { return lent_; }  ///< so far
   int64_t standing() const;
 
  private:

@@ -11,9 +11,9 @@ namespace weft::rpc {
 
 struct Member {
   std::string name{};
-  WorkerId id{};           ///< its rank
-  PeerAddress address{};   ///< with its incarnation
-  DevicePlan plan{};       ///< its device maps
+  WorkerId id{};          ///< its rank
+  PeerAddress address{};  ///< with its incarnation
+  DevicePlan plan{};      ///< its device maps
 };
 
 }  // namespace weft::rpc

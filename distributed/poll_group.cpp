@@ -46,7 +46,8 @@ bool PollGroup::poll(TimePoint deadline) {
 
 void PollGroup::release(bool wake) {
   moves_.fetch_add(1);
-  taken_.store(false);  // sequentially consistent: a thread that then falls asleep sees it, or we see it asleep
+  taken_.store(
+      false);  // sequentially consistent: a thread that then falls asleep sees it, or we see it asleep
   if (wake) host_.wake_a_waiter();
   if (ticking_.load() > 0) return;
   for (size_t i = 0; i < wake_.size(); ++i) {

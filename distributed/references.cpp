@@ -40,8 +40,7 @@
 
 namespace weft::rpc {
 
-template <class Tag>
-static std::string number_text(const char* name, const ReferenceNumber<Tag>& n) {
+template <class Tag> static std::string number_text(const char* name, const ReferenceNumber<Tag>& n) {
   return str(name, "(created_on=", n.created_on.value, ", local_id=", n.local, ")");
 }
 std::string to_string(const RRefId& id) { return number_text("RRefId", id); }
@@ -73,7 +72,10 @@ class Settler {
 }  // namespace
 
 References::References(Agent& agent)
-    : agent_(agent.weak_from_this()), runtime_(agent.runtime()), self_(agent.self()), change_(*runtime_, "references to settle") {}
+    : agent_(agent.weak_from_this()),
+      runtime_(agent.runtime()),
+      self_(agent.self()),
+      change_(*runtime_, "references to settle") {}
 
 namespace {
 struct Slot {
@@ -87,7 +89,8 @@ std::shared_ptr<References> References::of(Agent& agent) { return agent.slot<Slo
 std::shared_ptr<Agent> References::agent(const RRefState& used) const {
   auto agent = agent_.lock();
   if (!agent || !agent->is_running())
-    throw RpcError(str("RPC has not been initialized: ", describe(&used), " was used after worker '", self_.name, "' was shut down"));
+    throw RpcError(str("RPC has not been initialized: ", describe(&used), " was used after worker '",
+                       self_.name, "' was shut down"));
   return agent;
 }
 
@@ -135,8 +138,10 @@ std::shared_ptr<OwnedState> References::begin_own_creation(RRefId id, Site site)
   return state;
 }
 
-std::shared_ptr<UserState> References::begin_creation(RRefId id, ForkId fork, const WorkerInfo& owner, Site site) {
-  auto state = std::make_shared<UserState>(shared_from_this(), id, fork, owner, self_, site, Future<void>(runtime_), Future<void>(runtime_));
+std::shared_ptr<UserState> References::begin_creation(RRefId id, ForkId fork, const WorkerInfo& owner,
+                                                      Site site) {
+  auto state = std::make_shared<UserState>(shared_from_this(), id, fork, owner, self_, site,
+                                           Future<void>(runtime_), Future<void>(runtime_));
   {
     MutexLock lock(mutex_);
     users_[fork] = state;
@@ -146,7 +151,8 @@ std::shared_ptr<UserState> References::begin_creation(RRefId id, ForkId fork, co
   return state;
 }
 
-void References::creation_answered(const std::shared_ptr<UserState>& state, std::exception_ptr error, bool known) {
+void References::creation_answered(const std::shared_ptr<UserState>& state, std::exception_ptr error,
+                                   bool known) {
   if (known) state->known = true;
   if (tracing()) trace(str("worker ", self_.id.value, " rref: created ", state->id, known ? "" : " not"));
   confirm(state, known ? nullptr : error);
@@ -156,7 +162,8 @@ void References::creation_answered(const std::shared_ptr<UserState>& state, std:
 
 void References::creation_timed_out(RRefState& state, const char* what, Duration limit) {
   const double ms = std::chrono::duration<double, std::milli>(limit).count();
-  std::string text = str("RRef creation via rpc.remote() timed out: '", what, "' on ", state.owner, " took more than ", ms, " ms (", describe(&state), ")");
+  std::string text = str("RRef creation via rpc.remote() timed out: '", what, "' on ", state.owner,
+                         " took more than ", ms, " ms (", describe(&state), ")");
   const auto error = std::make_exception_ptr(Timeout(text));
   if (state.is_owner) {
     auto& owned = static_cast<OwnedState&>(state);
@@ -220,14 +227,16 @@ std::shared_ptr<OwnedState> References::find(RRefId id, bool confirmed, WorkerId
   if (tracing()) trace(str("worker ", self_.id.value, " rref: used before creation ", id));
   if (const auto agent = agent_.lock()) {
     agent->watch(id.created_on, +1);
-    if (agent->is_lost(id.created_on)) peer_lost(agent->worker_info(id.created_on), false, "it was lost before");
+    if (agent->is_lost(id.created_on))
+      peer_lost(agent->worker_info(id.created_on), false, "it was lost before");
   }
   return state;
 }
 
 void References::gone(RRefId id, ForkId fork) {
   gone_.fetch_add(1, std::memory_order_relaxed);
-  throw RpcError(str(id, fork.local != 0 ? str(" (", fork, ")") : "", " is gone from its owner, worker '", self_.name,
+  throw RpcError(str(id, fork.local != 0 ? str(" (", fork, ")") : "", " is gone from its owner, worker '",
+                     self_.name,
                      "': the workers that held it were lost, or gave up on the call that brought it"));
 }
 
@@ -235,14 +244,18 @@ void References::gone(RRefId id, ForkId fork) {
 
 void References::encode(Encoder& out, const StatePtr& state) {
   if (!out.agent() || out.to().value < 0)
-    throw RpcError(str(describe(state.get()), " cannot be encoded here: a reference travels only in a call or its reply, since its receiver must be known"));
+    throw RpcError(str(describe(state.get()),
+                       " cannot be encoded here: a reference travels only in a call or its reply, since its "
+                       "receiver must be known"));
   const auto agent = this->agent(*state);
   if (agent.get() != out.agent())
-    throw RpcError(str(describe(state.get()), " belongs to worker '", self_.name, "' and cannot be sent by '", out.agent()->self().name, "'"));
+    throw RpcError(str(describe(state.get()), " belongs to worker '", self_.name, "' and cannot be sent by '",
+                       out.agent()->self().name, "'"));
   check_usable(*state);
   const ForkId fork = next<ForkId>(*agent);
   const bool owned = state->is_owner;
-  const bool confirmed = owned || static_cast<const UserState&>(*state).standing.load() == UserState::Standing::kConfirmed;
+  const bool confirmed =
+      owned || static_cast<const UserState&>(*state).standing.load() == UserState::Standing::kConfirmed;
   auto settler = std::make_shared<Settler>(shared_from_this(), fork);
   {
     MutexLock lock(mutex_);
@@ -256,7 +269,8 @@ void References::encode(Encoder& out, const StatePtr& state) {
   }
   if (owned && out.to() != self_.id) agent->watch(out.to(), +1);
   out.on_settled([settler](bool received) { settler->settle(received); });
-  if (tracing()) trace(str("worker ", self_.id.value, " rref: share ", state->id, " ", fork, " with ", out.to().value));
+  if (tracing())
+    trace(str("worker ", self_.id.value, " rref: share ", state->id, " ", fork, " with ", out.to().value));
   out.number(state->owner.id.value);
   put(out, state->id);
   put(out, fork);
@@ -272,7 +286,9 @@ StatePtr References::decode(Decoder& in, const ValueType* type) {
   const auto agent = agent_.lock();
   if (!agent || from.value < 0) throw RpcError("a reference travels only in a call or its reply");
   const auto check_refused = [&] {  // step 9; under the mutex
-    if (refused_.erase(fork) != 0) throw RpcError(str(id, " (", fork, ") was taken back: the call that carries it was given up by worker ", from.value));
+    if (refused_.erase(fork) != 0)
+      throw RpcError(str(id, " (", fork, ") was taken back: the call that carries it was given up by worker ",
+                         from.value));
   };
   if (owner == self_.id) {
     std::shared_ptr<OwnedState> state;
@@ -294,23 +310,28 @@ StatePtr References::decode(Decoder& in, const ValueType* type) {
       state = find(id, confirmed, from);
       if (in.is_reply()) later(Later{Later::What::kAccept, from, id, fork});
     }
-    if (state->created.done() && !state->created.has_error() && state->type != type && state->type->name() != type->name())
+    if (state->created.done() && !state->created.has_error() && state->type != type &&
+        state->type->name() != type->name())
       throw ValueError(str(id, " refers to a ", state->type->name(), ", not to a ", type->name()));
     return state;
   }
   const WorkerInfo owner_info = agent->worker_info(owner);
   const WorkerInfo parent = agent->worker_info(from);
   const Future<void> confirm_future(runtime_);
-  const auto state = std::make_shared<UserState>(shared_from_this(), id, fork, owner_info, parent, Site{"received", nullptr, 0}, confirm_future, confirm_future);
+  const auto state =
+      std::make_shared<UserState>(shared_from_this(), id, fork, owner_info, parent,
+                                  Site{"received", nullptr, 0}, confirm_future, confirm_future);
   const bool direct = from == owner;
   {
     MutexLock lock(mutex_);
     if (stopped_) throw RpcError(str("worker '", self_.name, "' has been shut down"));
     check_refused();
-    if (!users_.emplace(fork, state).second) throw WireError(str("a message brings ", fork, " for the second time"));
+    if (!users_.emplace(fork, state).second)
+      throw WireError(str("a message brings ", fork, " for the second time"));
     if (!direct) pending_[fork] = Pending{state, in.is_reply(), {}};
   }
-  if (tracing()) trace(str("worker ", self_.id.value, " rref: received ", id, " ", fork, " from ", from.value));
+  if (tracing())
+    trace(str("worker ", self_.id.value, " rref: received ", id, " ", fork, " from ", from.value));
   agent->watch(owner, +1);
   if (direct) {  // step 5
     state->known = true;
@@ -332,7 +353,8 @@ StatePtr References::decode(Decoder& in, const ValueType* type) {
     self->confirm(state, error ? Use::translate(*state, error) : nullptr);
   };
   try {
-    agent->call(owner, Kind::kFork, std::move(message), {Duration(0), "a reference's fork"}, std::make_unique<DoneSink>(done));
+    agent->call(owner, Kind::kFork, std::move(message), {Duration(0), "a reference's fork"},
+                std::make_unique<DoneSink>(done));
   } catch (...) {
     confirm(state, std::current_exception());
   }
@@ -366,7 +388,8 @@ void References::confirm(const std::shared_ptr<UserState>& state, std::exception
   changed();
 }
 
-void References::lose_user(const std::shared_ptr<UserState>& state, UserState::Standing standing, std::exception_ptr error) {
+void References::lose_user(const std::shared_ptr<UserState>& state, UserState::Standing standing,
+                           std::exception_ptr error) {
   {
     MutexLock lock(mutex_);
     const auto before = state->standing.load();

@@ -38,26 +38,28 @@ class OwnedState final : public RRefState {
   std::shared_ptr<void> value;
   const ValueType* type = nullptr;
   Gate gate;
-  std::atomic<bool> timed_out{false};   ///< a remote() to oneself that took too long
-  std::string late;                     ///< its text, written before timed_out
+  std::atomic<bool> timed_out{false};  ///< a remote() to oneself that took too long
+  std::string late;                    ///< its text, written before timed_out
 };
 
 /// A user's hold. The fields below `standing` are written before it changes and read after.
 class UserState final : public RRefState {
  public:
   enum class Standing : uint8_t { kPending, kConfirmed, kTimedOut, kFailed, kDeleted };
-  UserState(std::shared_ptr<References> refs, RRefId rref, ForkId f, WorkerInfo of, WorkerInfo from_worker, Site from, Future<void> made,
-            Future<void> confirm)
-      : RRefState(std::move(refs), rref, std::move(of), false, from, std::move(made)), fork(f), parent(std::move(from_worker)),
+  UserState(std::shared_ptr<References> refs, RRefId rref, ForkId f, WorkerInfo of, WorkerInfo from_worker,
+            Site from, Future<void> made, Future<void> confirm)
+      : RRefState(std::move(refs), rref, std::move(of), false, from, std::move(made)),
+        fork(f),
+        parent(std::move(from_worker)),
         confirmed(std::move(confirm)) {}
   ~UserState() override;
 
   const ForkId fork;
-  const WorkerInfo parent;             ///< who gave it to us; ourselves for what remote() made
+  const WorkerInfo parent;  ///< who gave it to us; ourselves for what remote() made
   const Future<void> confirmed;
   std::atomic<Standing> standing{Standing::kPending};
-  std::atomic<bool> known{false};      ///< the owner counts this fork: it must be told of its end
-  std::exception_ptr error;            ///< why it cannot be used: kTimedOut, kFailed, kDeleted
+  std::atomic<bool> known{false};  ///< the owner counts this fork: it must be told of its end
+  std::exception_ptr error;        ///< why it cannot be used: kTimedOut, kFailed, kDeleted
 };
 
 class References final : public std::enable_shared_from_this<References> {
@@ -74,8 +76,9 @@ class References final : public std::enable_shared_from_this<References> {
   void check_usable(const RRefState& state) const;
 
   // references.cpp: making, sharing, letting go
-  template <class Number>
-  Number next(Agent& agent) { return {self_.id, agent.transport().incarnation(), counter_.fetch_add(1, std::memory_order_relaxed)}; }
+  template <class Number> Number next(Agent& agent) {
+    return {self_.id, agent.transport().incarnation(), counter_.fetch_add(1, std::memory_order_relaxed)};
+  }
   std::shared_ptr<OwnedState> make_owned(RRefId id, Site site, bool made);
   std::shared_ptr<UserState> begin_creation(RRefId id, ForkId fork, const WorkerInfo& owner, Site site);
   std::shared_ptr<OwnedState> begin_own_creation(RRefId id, Site site);
@@ -127,13 +130,14 @@ class References final : public std::enable_shared_from_this<References> {
   struct Share {
     RRefId rref;
     WorkerId to;
-    StatePtr parent;          ///< a user's reference, kept for its child; null on the owner, where the fork itself keeps the value
+    StatePtr
+        parent;  ///< a user's reference, kept for its child; null on the owner, where the fork itself keeps the value
     bool in_reply = false;
     bool probing = false;
   };
   struct Pending {
     std::shared_ptr<UserState> state;
-    bool accept = false;                  ///< the parent is to be told when it is confirmed
+    bool accept = false;  ///< the parent is to be told when it is confirmed
     std::vector<Responder> probes;
   };
   /// What must not be done where it was found to be due.
@@ -143,7 +147,7 @@ class References final : public std::enable_shared_from_this<References> {
     RRefId rref;
     ForkId fork;
     StatePtr drop{};
-    std::string site{};       ///< of a delete forced by shutdown
+    std::string site{};  ///< of a delete forced by shutdown
   };
 
   void later(std::vector<Later> items) noexcept;
@@ -157,7 +161,8 @@ class References final : public std::enable_shared_from_this<References> {
   void send_deletes(Agent& agent, WorkerId to, const std::vector<Later>& items);
   void send_accept(Agent& agent, WorkerId to, ForkId fork);
   void refuse(ForkId fork) WEFT_REQUIRES(mutex_);
-  void lose_user(const std::shared_ptr<UserState>& state, UserState::Standing standing, std::exception_ptr error);
+  void lose_user(const std::shared_ptr<UserState>& state, UserState::Standing standing,
+                 std::exception_ptr error);
   void drop_watch(WorkerId peer, std::vector<Later>& after) WEFT_REQUIRES(mutex_);
   [[noreturn]] void gone(RRefId id, ForkId fork);
   void changed();
@@ -175,17 +180,18 @@ class References final : public std::enable_shared_from_this<References> {
   const std::shared_ptr<Runtime> runtime_;
   const WorkerInfo self_;
   std::atomic<uint64_t> counter_{1};
-  std::atomic<int64_t> gone_{0};              ///< uses of references that were gone: 0 unless a worker was lost (G2)
+  std::atomic<int64_t> gone_{0};  ///< uses of references that were gone: 0 unless a worker was lost (G2)
   std::atomic<int> deletes_under_way_{0};
   Event change_;
 
   Mutex mutex_;
   std::unordered_map<RRefId, Entry> entries_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<ForkId, std::weak_ptr<UserState>> users_ WEFT_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<UserState>> held_ WEFT_GUARDED_BY(mutex_);   ///< by a shutdown that will delete them
+  std::vector<std::shared_ptr<UserState>> held_
+      WEFT_GUARDED_BY(mutex_);  ///< by a shutdown that will delete them
   std::unordered_map<ForkId, Pending> pending_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<ForkId, Share> shares_ WEFT_GUARDED_BY(mutex_);
-  std::unordered_set<ForkId> refused_ WEFT_GUARDED_BY(mutex_);      ///< children that may not arrive any more
+  std::unordered_set<ForkId> refused_ WEFT_GUARDED_BY(mutex_);  ///< children that may not arrive any more
   std::deque<ForkId> refused_order_ WEFT_GUARDED_BY(mutex_);
   std::vector<Later> later_ WEFT_GUARDED_BY(mutex_);
   bool drain_posted_ WEFT_GUARDED_BY(mutex_) = false;

@@ -48,7 +48,8 @@ void References::peer_lost(const WorkerInfo& peer, bool left, const std::string&
         entry.announced = true;
         if (auto state = entry.state.lock()) unborn.push_back(std::move(state));
         drop_watch(peer.id, after);
-        if (entry.forks.empty()) after.push_back({Later::What::kDrop, {}, it->first, {}, std::move(entry.kept)});
+        if (entry.forks.empty())
+          after.push_back({Later::What::kDrop, {}, it->first, {}, std::move(entry.kept)});
       }
       for (const ForkId fork : lost) remove_fork(it->first, fork, after);
     }
@@ -61,17 +62,21 @@ void References::peer_lost(const WorkerInfo& peer, bool left, const std::string&
   if (tracing()) trace(str("worker ", self_.id.value, " rref: lost ", peer.id.value));
   const std::string reason = str(peer, left ? " has left the group" : " is lost", ": ", why);
   for (const auto& state : unborn)
-    state->fail(std::make_exception_ptr(PeerLost(peer.name, str(state->id, " was never made: its creator ", reason))));
+    state->fail(std::make_exception_ptr(
+        PeerLost(peer.name, str(state->id, " was never made: its creator ", reason))));
   for (const auto& state : users) {
     if (state->owner.id != peer.id) continue;
-    lose_user(state, UserState::Standing::kFailed, std::make_exception_ptr(OwnerLost(peer.name, str(describe(state.get()), ": the owner ", reason))));
+    lose_user(
+        state, UserState::Standing::kFailed,
+        std::make_exception_ptr(OwnerLost(peer.name, str(describe(state.get()), ": the owner ", reason))));
     std::vector<Responder> probes;
     {
       MutexLock lock(mutex_);
       const auto found = pending_.find(state->fork);
       if (found != pending_.end() && state->parent.id != self_.id) {  // a creation ends by its call
         probes = std::move(found->second.probes);
-        if (found->second.accept) after.push_back({Later::What::kAccept, state->parent.id, state->id, state->fork});
+        if (found->second.accept)
+          after.push_back({Later::What::kAccept, state->parent.id, state->id, state->fork});
         pending_.erase(found);
       }
     }
@@ -84,8 +89,7 @@ void References::peer_lost(const WorkerInfo& peer, bool left, const std::string&
 
 void References::changed() { change_.set(); }
 
-template <class Quiet>
-bool References::wait_quiet(TimePoint deadline, Quiet quiet) {
+template <class Quiet> bool References::wait_quiet(TimePoint deadline, Quiet quiet) {
   for (;;) {
     change_.reset();
     {
@@ -109,7 +113,8 @@ void References::shutdown_shares(TimePoint deadline) {
     for (const auto& [fork, share] : shares_) probes.push_back({Later::What::kProbe, {}, {}, fork});
   }
   later(std::move(probes));
-  const bool settled = wait_quiet(deadline, [&] { return pending_.empty() && shares_.empty() && later_.empty() && draining_ == 0; });
+  const bool settled = wait_quiet(
+      deadline, [&] { return pending_.empty() && shares_.empty() && later_.empty() && draining_ == 0; });
   if (!settled) {
     std::set<std::string> names;
     size_t users = 0, children = 0;
@@ -125,7 +130,8 @@ void References::shutdown_shares(TimePoint deadline) {
       for (const auto& [fork, s] : shares_) waited.push_back(s.to);
     }
     for (const WorkerId id : waited) names.insert(to_string(agent->worker_info(id)));
-    std::string text = str("shutdown of worker '", self_.name, "': ", users, " references not confirmed and ", children, " on their way; waited for ");
+    std::string text = str("shutdown of worker '", self_.name, "': ", users, " references not confirmed and ",
+                           children, " on their way; waited for ");
     for (const std::string& name : names) text += name + (name == *names.rbegin() ? "" : ", ");
     throw Timeout(text);
   }
@@ -145,10 +151,12 @@ void References::shutdown_users(TimePoint deadline) {
   for (const auto& state : held) {
     const bool tell = state->known && state->standing.load() < UserState::Standing::kFailed;
     lose_user(state, UserState::Standing::kDeleted,
-              std::make_exception_ptr(RpcError(str(describe(state.get()), " has been deleted by the shutdown of worker '", self_.name, "'"))));
+              std::make_exception_ptr(RpcError(str(
+                  describe(state.get()), " has been deleted by the shutdown of worker '", self_.name, "'"))));
     if (!tell) continue;
     const std::string from = state->parent.id != self_.id ? str(" from ", state->parent) : "";
-    items.push_back({Later::What::kDelete, state->owner.id, state->id, state->fork, {}, to_string(state->site) + from});
+    items.push_back(
+        {Later::What::kDelete, state->owner.id, state->id, state->fork, {}, to_string(state->site) + from});
   }
   later(std::move(items));
   drain();
@@ -158,7 +166,9 @@ void References::shutdown_users(TimePoint deadline) {
 void References::shutdown_owners(TimePoint deadline) {
   const auto limit = std::min(deadline, runtime_->now() + std::chrono::seconds(10));
   wait_quiet(limit, [&] {
-    return later_.empty() && draining_ == 0 && std::all_of(entries_.begin(), entries_.end(), [](const auto& e) { return e.second.forks.empty(); });
+    return later_.empty() && draining_ == 0 &&
+           std::all_of(entries_.begin(), entries_.end(),
+                       [](const auto& e) { return e.second.forks.empty(); });
   });
   LeakPolicy policy;
   std::vector<LeakedRRef> all;
@@ -167,12 +177,15 @@ void References::shutdown_owners(TimePoint deadline) {
     policy = policy_;
     if (const auto agent = agent_.lock())
       for (const auto& [id, entry] : entries_)
-        for (const auto& [fork, holder] : entry.forks) leaks_.push_back({id, fork, self_, {"", holder}, "unknown: its holder never said so"});
-    std::sort(leaks_.begin(), leaks_.end(), [](const LeakedRRef& a, const LeakedRRef& b) { return a.fork < b.fork; });
+        for (const auto& [fork, holder] : entry.forks)
+          leaks_.push_back({id, fork, self_, {"", holder}, "unknown: its holder never said so"});
+    std::sort(leaks_.begin(), leaks_.end(),
+              [](const LeakedRRef& a, const LeakedRRef& b) { return a.fork < b.fork; });
     all = leaks_;
   }
   if (policy != LeakPolicy::kThrow || all.empty()) return;
-  std::string text = str("Leaking RRefs: at shutdown other workers still held ", all.size(), " references to values of worker '", self_.name, "': ");
+  std::string text = str("Leaking RRefs: at shutdown other workers still held ", all.size(),
+                         " references to values of worker '", self_.name, "': ");
   for (size_t i = 0; i < all.size() && i < 20; ++i) text += (i == 0 ? "" : "; ") + to_string(all[i]);
   throw RpcError(text);
 }
@@ -202,10 +215,14 @@ void References::stop() {
     refused_order_.clear();
   }
   for (const auto& state : users)
-    lose_user(state, UserState::Standing::kDeleted,
-              std::make_exception_ptr(RpcError(str("RPC has not been initialized: ", describe(state.get()), " was used after worker '", self_.name, "' was shut down"))));
+    lose_user(
+        state, UserState::Standing::kDeleted,
+        std::make_exception_ptr(RpcError(str("RPC has not been initialized: ", describe(state.get()),
+                                             " was used after worker '", self_.name, "' was shut down"))));
   for (const auto& state : owned)
-    if (!state->created.done()) state->fail(std::make_exception_ptr(RpcError(str("worker '", self_.name, "' was shut down before ", state->id, " was made"))));
+    if (!state->created.done())
+      state->fail(std::make_exception_ptr(
+          RpcError(str("worker '", self_.name, "' was shut down before ", state->id, " was made"))));
 }
 
 void References::debug_info(std::map<std::string, int64_t>& into) {
@@ -242,7 +259,8 @@ std::vector<LeakedRRef> References::leaks() {
 void install_references(Agent& agent) { detail::References::of(agent)->install(agent); }
 
 std::string to_string(const LeakedRRef& leak) {
-  return str(leak.rref, " of ", leak.owner, " is held by ", leak.user, " as ", leak.fork, " (", leak.site, ")");
+  return str(leak.rref, " of ", leak.owner, " is held by ", leak.user, " as ", leak.fork, " (", leak.site,
+             ")");
 }
 void set_leak_policy(Agent& agent, LeakPolicy policy) { detail::References::of(agent)->set_policy(policy); }
 std::vector<LeakedRRef> leaked_rrefs(Agent& agent) { return detail::References::of(agent)->leaks(); }

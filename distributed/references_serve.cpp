@@ -6,11 +6,14 @@
 
 namespace weft::rpc::detail {
 
-void put(Encoder& out, const RRefId& id) { out.number(id.created_on.value), out.number(id.life.value), out.number(id.local); }
-void put(Encoder& out, const ForkId& id) { out.number(id.created_on.value), out.number(id.life.value), out.number(id.local); }
+void put(Encoder& out, const RRefId& id) {
+  out.number(id.created_on.value), out.number(id.life.value), out.number(id.local);
+}
+void put(Encoder& out, const ForkId& id) {
+  out.number(id.created_on.value), out.number(id.life.value), out.number(id.local);
+}
 
-template <class Number>
-static Number get_number(Decoder& in) {
+template <class Number> static Number get_number(Decoder& in) {
   Number n;
   n.created_on.value = in.number<int32_t>();
   n.life.value = in.number<uint64_t>();
@@ -22,7 +25,8 @@ ForkId get_fork(Decoder& in) { return get_number<ForkId>(in); }
 
 void put_target(Encoder& out, const RRefState& state) {
   put(out, state.id);
-  const bool confirmed = state.is_owner || static_cast<const UserState&>(state).standing.load() == UserState::Standing::kConfirmed;
+  const bool confirmed = state.is_owner || static_cast<const UserState&>(state).standing.load() ==
+                                               UserState::Standing::kConfirmed;
   out.number(static_cast<uint8_t>(confirmed));
 }
 
@@ -63,8 +67,13 @@ namespace {
 /// A function that is to run for a reference: a method of a value, or what makes one.
 struct Invocation {
   Invocation(std::shared_ptr<References> refs, Request request, Responder answer)
-      : references(std::move(refs)), kind(request.kind), from(request.from), message(std::move(request.message)), responder(std::move(answer)),
-        context(responder.context()), in(message, context.agent.get(), from) {}
+      : references(std::move(refs)),
+        kind(request.kind),
+        from(request.from),
+        message(std::move(request.message)),
+        responder(std::move(answer)),
+        context(responder.context()),
+        in(message, context.agent.get(), from) {}
 
   const std::shared_ptr<References> references;
   const Kind kind;
@@ -74,8 +83,8 @@ struct Invocation {
   const CallContext context;
   Decoder in;
   const FunctionEntry* function = nullptr;
-  std::shared_ptr<OwnedState> target;   ///< of a method
-  std::shared_ptr<OwnedState> result;   ///< of a creation
+  std::shared_ptr<OwnedState> target;  ///< of a method
+  std::shared_ptr<OwnedState> result;  ///< of a creation
   bool gated = false;
 };
 using InvocationPtr = std::shared_ptr<Invocation>;
@@ -147,7 +156,8 @@ void run(const InvocationPtr& i) {
       i->target->created.state()->join_streams();
       if (i->target->created.has_error()) std::rethrow_exception(i->target->created.error());
       if (i->target->type->name() != i->function->class_name)
-        throw ValueError(str("'", i->function->name, "' is not a method of ", i->target->type->name(), ", which ", i->target->id, " refers to"));
+        throw ValueError(str("'", i->function->name, "' is not a method of ", i->target->type->name(),
+                             ", which ", i->target->id, " refers to"));
       object = i->target->value.get();
     }
     call = i->function->prepare(i->in);
@@ -176,7 +186,8 @@ void start(InvocationPtr i) {
 
 void check_form(const FunctionEntry& function, bool method) {
   if ((function.form == FunctionForm::kMethod) != method)
-    throw ValueError(str("'", function.name, method ? "' is not a method" : "' is a method and needs an object"));
+    throw ValueError(
+        str("'", function.name, method ? "' is not a method" : "' is a method and needs an object"));
 }
 
 }  // namespace
@@ -217,7 +228,9 @@ void References::serve_create(Request request, Responder responder) {
     i->function = &open_call(i->in);
     check_form(*i->function, method);
     i->responder.describe(i->function->name.c_str());
-    if (tracing()) trace(str("worker ", self_.id.value, " rref: create ", i->result->id, " by ", i->function->name, " for ", i->from.value));
+    if (tracing())
+      trace(str("worker ", self_.id.value, " rref: create ", i->result->id, " by ", i->function->name,
+                " for ", i->from.value));
   } catch (...) {
     return fail(i, std::current_exception());
   }
@@ -233,7 +246,9 @@ void References::serve_method(Request request, Responder responder) {
     check_form(*i->function, true);
     i->target = find(target, confirmed, i->from);
     i->responder.describe(i->function->name.c_str());
-    if (tracing()) trace(str("worker ", self_.id.value, " rref: ", i->function->name, " of ", target, " for ", i->from.value));
+    if (tracing())
+      trace(str("worker ", self_.id.value, " rref: ", i->function->name, " of ", target, " for ",
+                i->from.value));
   } catch (...) {
     return i->responder.fail(std::current_exception());
   }
@@ -252,7 +267,8 @@ void References::serve_fetch(Request request, Responder responder) {
           const CallScope scope(responder.context());
           Encoder out(message, scope.context().agent.get(), scope.context().caller, true);
           if (state->value) {
-            if (state->type->encode == nullptr) throw ValueError(str(state->id, " is a ", state->type->name(), ", which cannot travel"));
+            if (state->type->encode == nullptr)
+              throw ValueError(str(state->id, " is a ", state->type->name(), ", which cannot travel"));
             state->type->encode(out, state->value.get());
           }
         }
@@ -287,16 +303,19 @@ void References::add_fork(Agent& agent, RRefId id, ForkId fork, WorkerId holder,
     MutexLock lock(mutex_);
     Entry& entry = entries_[id];
     entry.kept = state;
-    if (!entry.forks.emplace(fork, holder).second) throw WireError(str(fork, " of ", id, " is known already"));
+    if (!entry.forks.emplace(fork, holder).second)
+      throw WireError(str(fork, " of ", id, " is known already"));
   }
-  if (tracing()) trace(str("worker ", self_.id.value, " rref: fork ", fork, " of ", id, " for ", holder.value));
+  if (tracing())
+    trace(str("worker ", self_.id.value, " rref: fork ", fork, " of ", id, " for ", holder.value));
   watch_holder(agent, holder);
 }
 
 /// For a fork that has just been entered.
 void References::watch_holder(Agent& agent, WorkerId holder) {
   agent.watch(holder, +1);
-  if (agent.is_lost(holder)) peer_lost(agent.worker_info(holder), false, "it was lost before");  // step 11 may have run in between
+  if (agent.is_lost(holder))
+    peer_lost(agent.worker_info(holder), false, "it was lost before");  // step 11 may have run in between
 }
 
 std::shared_ptr<OwnedState> References::announce(RRefId id, ForkId fork, WorkerId from) {

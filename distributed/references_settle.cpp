@@ -50,7 +50,9 @@ bool References::remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) 
   return true;
 }
 
-void References::drop_watch(WorkerId peer, std::vector<Later>& after) { after.push_back({Later::What::kUnwatch, peer, {}, {}}); }
+void References::drop_watch(WorkerId peer, std::vector<Later>& after) {
+  after.push_back({Later::What::kUnwatch, peer, {}, {}});
+}
 
 void References::refuse(ForkId fork) {
   constexpr size_t kMost = 1 << 16;
@@ -86,7 +88,8 @@ void References::user_gone(UserState& state) noexcept {
     if (stopped_) return;
     if (users_.erase(state.fork) == 0) return;
     drop_watch(state.owner.id, items);
-    if (state.known && state.standing.load() < UserState::Standing::kFailed) items.push_back({Later::What::kDelete, state.owner.id, state.id, state.fork});
+    if (state.known && state.standing.load() < UserState::Standing::kFailed)
+      items.push_back({Later::What::kDelete, state.owner.id, state.id, state.fork});
   }
   later(std::move(items));
 }
@@ -176,7 +179,8 @@ void References::send_deletes(Agent& agent, WorkerId to, const std::vector<Later
     self->changed();
   };
   try {
-    agent.call(to, Kind::kDelete, std::move(message), {Duration(0), "a reference's end"}, std::make_unique<DoneSink>(done));
+    agent.call(to, Kind::kDelete, std::move(message), {Duration(0), "a reference's end"},
+               std::make_unique<DoneSink>(done));
   } catch (const std::exception&) {  // the agent has ended, and with it everything that counted us
     --deletes_under_way_;
   }
@@ -212,7 +216,8 @@ void References::probe(Agent& agent, ForkId fork, WorkerId to) {
     self->resolve(fork, !there);
   };
   try {
-    agent.call(to, Kind::kAccept, std::move(message), {Duration(0), "a reference's probe"}, std::make_unique<DoneSink>(done));
+    agent.call(to, Kind::kAccept, std::move(message), {Duration(0), "a reference's probe"},
+               std::make_unique<DoneSink>(done));
   } catch (const std::exception&) {
     resolve(fork, true);
   }

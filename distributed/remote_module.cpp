@@ -24,15 +24,20 @@ std::pair<Destination, Device> split_remote_device(const Destination& to) {
   const size_t slash = to.by_id() ? std::string::npos : to.name().find('/');
   if (slash == std::string::npos) return {to, kCpu};
   const std::string worker = to.name().substr(0, slash), device = to.name().substr(slash + 1);
-  const auto at = [&](const auto& where) { return to.timeout() ? Destination(where, *to.timeout(), to.at()) : Destination(where, to.at()); };
+  const auto at = [&](const auto& where) {
+    return to.timeout() ? Destination(where, *to.timeout(), to.at()) : Destination(where, to.at());
+  };
   constexpr std::string_view kRank = "rank:";
   int rank = -1;
   bool fits = !worker.empty() && !device.empty() && device.find('/') == std::string::npos;
   if (const bool ranked = worker.compare(0, kRank.size(), kRank) == 0; fits && ranked) {
-    const auto [end, error] = std::from_chars(worker.data() + kRank.size(), worker.data() + worker.size(), rank);
+    const auto [end, error] =
+        std::from_chars(worker.data() + kRank.size(), worker.data() + worker.size(), rank);
     fits = error == std::errc() && end == worker.data() + worker.size() && rank >= 0;
   }
-  if (!fits) throw ValueError(str("remote device \"", to.name(), "\": takes \"worker\", \"worker/cuda:0\" or \"rank:1/cuda:0\""));
+  if (!fits)
+    throw ValueError(
+        str("remote device \"", to.name(), "\": takes \"worker\", \"worker/cuda:0\" or \"rank:1/cuda:0\""));
   return {rank >= 0 ? at(rank) : at(worker), Device(device)};
 }
 

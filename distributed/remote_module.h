@@ -22,7 +22,9 @@ namespace weft::rpc {
 
 /// What can be held by a RemoteModule.
 template <class M>
-concept HeldRemotely = std::is_base_of_v<nn::Module, M> && requires { &M::forward; };
+concept HeldRemotely = std::is_base_of_v<nn::Module, M> && requires {
+  &M::forward;
+};
 
 namespace detail {
 
@@ -35,48 +37,60 @@ WEFT_API nn::NamedTensors state_on_cpu(const nn::Module& module);
 WEFT_API std::pair<Destination, Device> split_remote_device(const Destination& to);
 
 // What runs on the owner.
-template <class M> std::vector<RRef<Tensor>> module_parameters(const RRef<M>& m, bool recurse) { return parameter_rrefs(m.local_value(), recurse); }
+template <class M> std::vector<RRef<Tensor>> module_parameters(const RRef<M>& m, bool recurse) {
+  return parameter_rrefs(m.local_value(), recurse);
+}
 template <class M> void module_train(const RRef<M>& m, bool on) { m.local_value().train(on); }
 template <class M> bool module_is_training(const RRef<M>& m) { return m.local_value().is_training(); }
 template <class M> nn::NamedTensors module_state(const RRef<M>& m) { return state_on_cpu(m.local_value()); }
-template <class M> void module_to(const RRef<M>& m, const std::string& device) { m.local_value().to(Device(device)); }
-template <class M> void module_load(const RRef<M>& m, const nn::NamedTensors& state) { m.local_value().load_state_dict(state); }
-template <class M> void module_seed(const RRef<M>& m, uint64_t seed, const std::string& prefix) { m.local_value().seed(seed, prefix); }
+template <class M> void module_to(const RRef<M>& m, const std::string& device) {
+  m.local_value().to(Device(device));
+}
+template <class M> void module_load(const RRef<M>& m, const nn::NamedTensors& state) {
+  m.local_value().load_state_dict(state);
+}
+template <class M> void module_seed(const RRef<M>& m, uint64_t seed, const std::string& prefix) {
+  m.local_value().seed(seed, prefix);
+}
 
 /// Registers them for M, once.
-template <class M>
-bool register_module() {
+template <class M> bool register_module() {
   const std::string of = "RemoteModule<" + type_name<M>() + ">::";
-  return register_function<&module_parameters<M>>((of + "remote_parameters").c_str()) && register_function<&module_train<M>>((of + "train").c_str()) &&
-         register_function<&module_is_training<M>>((of + "is_training").c_str()) && register_function<&module_state<M>>((of + "state_dict").c_str()) &&
-         register_function<&module_load<M>>((of + "load_state_dict").c_str()) && register_function<&module_seed<M>>((of + "seed").c_str()) &&
+  return register_function<&module_parameters<M>>((of + "remote_parameters").c_str()) &&
+         register_function<&module_train<M>>((of + "train").c_str()) &&
+         register_function<&module_is_training<M>>((of + "is_training").c_str()) &&
+         register_function<&module_state<M>>((of + "state_dict").c_str()) &&
+         register_function<&module_load<M>>((of + "load_state_dict").c_str()) &&
+         register_function<&module_seed<M>>((of + "seed").c_str()) &&
          register_function<&module_to<M>>((of + "to").c_str());
 }
-template <class M>
-inline const bool module_registered = register_module<M>();
+template <class M> inline const bool module_registered = register_module<M>();
 
 }  // namespace detail
 
-template <class M>
-class RemoteModule {
+template <class M> class RemoteModule {
  public:
   using module_type = M;
 
   /// Makes an M(args...) on `to`, "worker" or "worker/device". Throws: as remote<M>; ValueError, DeviceError for a bad device. An error of M's
   /// constructor shows at the first use; with a device that is here, as is the error of a worker that has no such device.
   template <class... A>
-    requires std::is_constructible_v<M, constructor_argument_t<A>...>
-  explicit RemoteModule(const Destination& to, A&&... args) : RemoteModule(detail::split_remote_device(to), std::forward<A>(args)...) {}
+  requires std::is_constructible_v<M, constructor_argument_t<A>...>
+  explicit RemoteModule(const Destination& to, A&&... args)
+      : RemoteModule(detail::split_remote_device(to), std::forward<A>(args)...) {}
   /// Another handle to a module that exists, on a device of its worker.
   explicit RemoteModule(RRef<M> module, Device device = {}) : module_(std::move(module)), device_(device) {
-    static_assert(HeldRemotely<M>, "a RemoteModule holds a class that derives from nn::Module and has a forward");
+    static_assert(HeldRemotely<M>,
+                  "a RemoteModule holds a class that derives from nn::Module and has a forward");
     (void)detail::module_registered<M>;
   }
   /// The empty handle; it travels, and any use of it throws RpcError.
   RemoteModule() = default;
 
   /// Runs the module where it is. Throws: as RRef::rpc_sync.
-  template <class... A> auto forward(A&&... args) const { return forward_async(std::forward<A>(args)...).take(); }
+  template <class... A> auto forward(A&&... args) const {
+    return forward_async(std::forward<A>(args)...).take();
+  }
   template <class... A> auto operator()(A&&... args) const { return forward(std::forward<A>(args)...); }
   template <class... A> auto forward_async(A&&... args) const {
     if (device_.is_cpu()) return module_.template rpc_async<&M::forward>(std::forward<A>(args)...);
@@ -84,7 +98,9 @@ class RemoteModule {
   }
 
   /// A reference to each parameter, owned by the module's worker, in the order of Module::parameters.
-  std::vector<RRef<Tensor>> remote_parameters(bool recurse = true) const { return call<&detail::module_parameters<M>>(recurse); }
+  std::vector<RRef<Tensor>> remote_parameters(bool recurse = true) const {
+    return call<&detail::module_parameters<M>>(recurse);
+  }
   /// Switches the module and all below it; done when this returns.
   void train(bool on = true) const { call<&detail::module_train<M>>(on); }
   void eval() const { train(false); }
@@ -93,7 +109,9 @@ class RemoteModule {
   nn::NamedTensors state_dict() const { return call<&detail::module_state<M>>(); }
   /// Throws: as Module::load_state_dict, and nothing is changed then.
   void load_state_dict(const nn::NamedTensors& state) const { call<&detail::module_load<M>>(state); }
-  void seed(uint64_t seed, const std::string& prefix = {}) const { call<&detail::module_seed<M>>(seed, prefix); }
+  void seed(uint64_t seed, const std::string& prefix = {}) const {
+    call<&detail::module_seed<M>>(seed, prefix);
+  }
 
   const RRef<M>& get_module_rref() const { return module_; }
   const WorkerInfo& owner() const { return module_.owner(); }
@@ -101,18 +119,19 @@ class RemoteModule {
   Device device() const { return device_; }
 
  private:
-  template <auto F, class... A>
-  auto call(A&&... args) const { return rpc::rpc_sync<F>(module_.owner(), module_, std::forward<A>(args)...); }
+  template <auto F, class... A> auto call(A&&... args) const {
+    return rpc::rpc_sync<F>(module_.owner(), module_, std::forward<A>(args)...);
+  }
   template <class... A>
-  explicit RemoteModule(const std::pair<Destination, Device>& where, A&&... args) : RemoteModule(remote<M>(where.first, std::forward<A>(args)...), where.second) {
+  explicit RemoteModule(const std::pair<Destination, Device>& where, A&&... args)
+      : RemoteModule(remote<M>(where.first, std::forward<A>(args)...), where.second) {
     if (!device_.is_cpu()) call<&detail::module_to<M>>(to_string(device_));
   }
   RRef<M> module_;
   Device device_;
 };
 
-template <class M>
-struct Codec<RemoteModule<M>> {
+template <class M> struct Codec<RemoteModule<M>> {
   static std::string name() { return "RemoteModule<" + detail::type_name<M>() + ">"; }
   static void encode(Encoder& out, const RemoteModule<M>& v) {
     out.put(v.get_module_rref());
@@ -128,5 +147,6 @@ struct Codec<RemoteModule<M>> {
 }  // namespace weft::rpc
 
 /// Serves RemoteModule<Class> in a program that does not use one itself; at namespace scope, after WEFT_RPC_CLASS.
-#define WEFT_REMOTE_MODULE(Class) \
-  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = ::weft::rpc::detail::module_registered<Class>
+#define WEFT_REMOTE_MODULE(Class)                                                  \
+  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
+      ::weft::rpc::detail::module_registered<Class>

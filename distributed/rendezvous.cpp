@@ -37,16 +37,20 @@ std::vector<std::string> unpack(const std::string& text) {
 
 class StoreRendezvous final : public Rendezvous {
  public:
-  StoreRendezvous(Runtime& runtime, std::shared_ptr<Runtime> held, int rank, int world_size, std::unique_ptr<Store> store)
+  StoreRendezvous(Runtime& runtime, std::shared_ptr<Runtime> held, int rank, int world_size,
+                  std::unique_ptr<Store> store)
       : runtime_(runtime), held_(std::move(held)), rank_(rank), size_(world_size), store_(std::move(store)) {}
 
   std::vector<Member> join(Member self, TimePoint deadline) override {
-    if (self.name.find('\n') != std::string::npos || self.name.empty()) throw ValueError(str("init: '", self.name, "' is no worker name"));
+    if (self.name.find('\n') != std::string::npos || self.name.empty())
+      throw ValueError(str("init: '", self.name, "' is no worker name"));
     try {
-      if (store_->add("init/name/" + self.name, 1, deadline) > 1) abort(str("init: worker name '", self.name, "' is not unique"), deadline);
-      if (store_->add(str("init/rank/", rank_), 1, deadline) > 1) abort(str("init: rank ", rank_, " is taken twice"), deadline);
-      std::vector<std::string> fields{self.name, std::to_string(size_), to_string(self.address.incarnation), self.address.host_key,
-                                      to_line(self.plan)};
+      if (store_->add("init/name/" + self.name, 1, deadline) > 1)
+        abort(str("init: worker name '", self.name, "' is not unique"), deadline);
+      if (store_->add(str("init/rank/", rank_), 1, deadline) > 1)
+        abort(str("init: rank ", rank_, " is taken twice"), deadline);
+      std::vector<std::string> fields{self.name, std::to_string(size_), to_string(self.address.incarnation),
+                                      self.address.host_key, to_line(self.plan)};
       fields.insert(fields.end(), self.address.addresses.begin(), self.address.addresses.end());
       store_->set(member_key(rank_), pack(fields), deadline);
     } catch (const Timeout& e) {
@@ -60,7 +64,9 @@ class StoreRendezvous final : public Rendezvous {
       const auto fields = unpack(values[static_cast<size_t>(r)]);
       if (fields.size() < 5) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
       if (fields[1] != std::to_string(size_)) {
-        abort(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_, " has ", size_), deadline);
+        abort(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_,
+                  " has ", size_),
+              deadline);
       }
       Member m{.name = fields[0], .id = WorkerId{r}};
       const auto& number = fields[2];
@@ -123,8 +129,8 @@ class StoreRendezvous final : public Rendezvous {
   }
 
   /// Waits for a key per rank; a timeout names the ranks without one.
-  std::vector<std::string> wait_all(const std::vector<std::string>& keys, TimePoint deadline, const std::string& what,
-                                    std::vector<int> ranks = {}) {
+  std::vector<std::string> wait_all(const std::vector<std::string>& keys, TimePoint deadline,
+                                    const std::string& what, std::vector<int> ranks = {}) {
     try {
       return store_->wait(keys, kAbort, deadline);
     } catch (const Aborted& e) {
@@ -138,13 +144,14 @@ class StoreRendezvous final : public Rendezvous {
       for (size_t i = 0; i < keys.size(); ++i) {
         if (values[i]) continue;
         ++count;
-        if (count <= 20) missing += str(missing.empty() ? "" : ", ", ranks.empty() ? static_cast<int>(i) : ranks[i]);
+        if (count <= 20)
+          missing += str(missing.empty() ? "" : ", ", ranks.empty() ? static_cast<int>(i) : ranks[i]);
       }
     } catch (const Timeout& e) {
       throw Timeout(str(what, ": rank ", rank_, " got no answer in time: ", e.what()));
     }
-    throw Timeout(str(what, ": ", count, " of ", keys.size(), " workers have not come in time; missing: rank ", missing,
-                      count > 20 ? ", ..." : ""));
+    throw Timeout(str(what, ": ", count, " of ", keys.size(),
+                      " workers have not come in time; missing: rank ", missing, count > 20 ? ", ..." : ""));
   }
 
   Runtime& runtime_;
@@ -158,49 +165,61 @@ class StoreRendezvous final : public Rendezvous {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const RendezvousOptions& options) {
+std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
+                                            const RendezvousOptions& options) {
   if (launch.rank < 0 || launch.rank >= launch.world_size) {
     throw ValueError(str("make_rendezvous: rank ", launch.rank, " is not in 0..", launch.world_size - 1));
   }
   Runtime& rt = *runtime;
   const std::string where = to_string(HostPort{launch.master_addr, launch.master_port});
-  GrpcOptions grpc{.unix_socket = false, .tls = options.tls, .insecure = options.insecure, .connect_timeout = std::chrono::hours(1), .shared_poller = false};
+  GrpcOptions grpc{.unix_socket = false,
+                   .tls = options.tls,
+                   .insecure = options.insecure,
+                   .connect_timeout = std::chrono::hours(1),
+                   .shared_poller = false};
   std::unique_ptr<Store> store;
   if (launch.rank == 0) {
     grpc.id = WorkerId{0};
     // On the loopback name only loopback is opened; otherwise all interfaces, since the name may be one that others use.
     grpc.listen = is_loopback_host(launch.master_addr) ? where : str("0.0.0.0:", launch.master_port);
-    store = make_store_server(rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); });
+    store = make_store_server(
+        rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); });
   } else {
     // Clients are not ranks to this transport, so that two of one rank can both be told of it.
     grpc.id = WorkerId{static_cast<int32_t>(rt.random() & 0x3fffffff) | 0x40000000};
     grpc.listen.clear();
     grpc.unix_socket = true;  // something to listen on; nobody is told of it
-    store = make_store_client(rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
-                              PeerAddress{.addresses = {where}}, where);
+    store = make_store_client(
+        rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
+        PeerAddress{.addresses = {where}}, where);
   }
   return std::make_unique<StoreRendezvous>(rt, runtime, launch.rank, launch.world_size, std::move(store));
 }
 
-void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why, TimePoint deadline,
-                      const RendezvousOptions& options) {
+void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why,
+                      TimePoint deadline, const RendezvousOptions& options) {
   LaunchInfo client = launch;
-  client.rank = 1, client.world_size = std::max(launch.world_size, 2);  // a client's store; it announces nothing
+  client.rank = 1,
+  client.world_size = std::max(launch.world_size, 2);  // a client's store; it announces nothing
   const auto outside = make_rendezvous(std::move(runtime), client, options);
   for (int r = 1; r < launch.world_size; ++r) outside->store().set(left_key(r), "", deadline);
   outside->store().set(kAbort, why, deadline);
 }
 
-std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank, int world_size, const std::string& group) {
-  if (rank < 0 || rank >= world_size) throw ValueError(str("make_sim_rendezvous: rank ", rank, " is not in 0..", world_size - 1));
+std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank,
+                                                int world_size, const std::string& group) {
+  if (rank < 0 || rank >= world_size)
+    throw ValueError(str("make_sim_rendezvous: rank ", rank, " is not in 0..", world_size - 1));
   const std::string where = "sim:store:" + group;
   std::unique_ptr<Store> store;
   if (rank == 0) {
-    store = make_store_server(runtime, [&](Receiver& receiver) { return network.attach(WorkerId{0}, receiver, where); });
+    store = make_store_server(
+        runtime, [&](Receiver& receiver) { return network.attach(WorkerId{0}, receiver, where); });
   } else {
     const WorkerId id{static_cast<int32_t>(runtime.random() & 0x3fffffff) | 0x40000000};
-    store = make_store_client(runtime, [&](Receiver& receiver) { return network.attach(id, receiver, str("sim:client:", id)); },
-                              PeerAddress{.addresses = {where}}, where);
+    store = make_store_client(
+        runtime, [&](Receiver& receiver) { return network.attach(id, receiver, str("sim:client:", id)); },
+        PeerAddress{.addresses = {where}}, where);
   }
   return std::make_unique<StoreRendezvous>(runtime, nullptr, rank, world_size, std::move(store));
 }

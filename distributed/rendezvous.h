@@ -34,7 +34,8 @@ class WEFT_API Rendezvous {
 
   /// Waits until every one of `who` (empty: all) has come to the barrier of this name; a name may be used again and again. Everybody
   /// gives the same list. Throws: Timeout naming the ranks that are missing.
-  virtual void barrier(const std::string& name, TimePoint deadline, const std::vector<WorkerId>& who = {}) = 0;
+  virtual void barrier(const std::string& name, TimePoint deadline,
+                       const std::vector<WorkerId>& who = {}) = 0;
 
   /// Says goodbye; rank 0 waits for everybody's, so that nobody is cut off. False: `deadline` came
   /// first; on other ranks that may also mean that rank 0 has gone before its last answer arrived.
@@ -51,17 +52,19 @@ struct RendezvousOptions {
 };
 
 /// Rank 0 opens the port; a world of one may have port 0. Throws: RpcError if the port is in use or needs credentials.
-WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
+WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime,
+                                                     const LaunchInfo& launch,
                                                      const RendezvousOptions& options = {});
 
 /// Ends the forming of a group from outside it, for one who knows that a worker will not come: all who wait in join or in a barrier throw with this
 /// text, and rank 0 may leave without the others. Throws: Timeout if rank 0 does not answer by `deadline`.
-WEFT_API void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why, TimePoint deadline,
+WEFT_API void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
+                               const std::string& why, TimePoint deadline,
                                const RendezvousOptions& options = {});
 
 /// The same protocol over a simulated network; `group` keeps several groups on one network apart. The store's worker has the address
 /// "sim:store:<group>"; its ids on the network are its own, so that faults between workers do not concern it.
-WEFT_API std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank, int world_size,
-                                                         const std::string& group = "main");
+WEFT_API std::unique_ptr<Rendezvous> make_sim_rendezvous(SimRuntime& runtime, SimNetwork& network, int rank,
+                                                         int world_size, const std::string& group = "main");
 
 }  // namespace weft::rpc

@@ -22,7 +22,9 @@ void WaitAll::wait() {
 WorkerInfo get_worker_info() { return current_agent()->self(); }
 WorkerInfo get_worker_info(const To& who) { return current_agent()->worker_info(who); }
 std::vector<WorkerInfo> get_worker_infos() { return current_agent()->worker_infos(); }
-void barrier(std::vector<std::string> names, Duration timeout) { current_agent()->barrier(std::move(names), timeout); }
+void barrier(std::vector<std::string> names, Duration timeout) {
+  current_agent()->barrier(std::move(names), timeout);
+}
 Duration get_rpc_timeout() { return current_agent()->rpc_timeout(); }
 void set_rpc_timeout(Duration timeout) { current_agent()->set_rpc_timeout(timeout); }
 std::map<std::string, int64_t> debug_info() { return current_agent()->debug_info(); }

@@ -23,26 +23,26 @@
 namespace weft::rpc {
 
 struct InitOptions {
-  int rank = -1;                 ///< negative: from the environment (RANK, ...)
-  int world_size = -1;           ///< negative: from the environment (WORLD_SIZE, ...)
-  std::string master_addr{};       ///< empty: MASTER_ADDR
-  int master_port = -1;          ///< negative: MASTER_PORT
+  int rank = -1;              ///< negative: from the environment (RANK, ...)
+  int world_size = -1;        ///< negative: from the environment (WORLD_SIZE, ...)
+  std::string master_addr{};  ///< empty: MASTER_ADDR
+  int master_port = -1;       ///< negative: MASTER_PORT
   /// Where this worker listens, "host:port"; empty: any port of the loopback, or of all interfaces when the master is elsewhere. A unix
   /// socket is there beside it and preferred between workers of one host.
   std::string listen{};
-  bool unix_socket = true;       ///< false: TCP also between workers of one host
-  int num_worker_threads = 16;   ///< functions that may compute at once; blocked ones do not count
+  bool unix_socket = true;      ///< false: TCP also between workers of one host
+  int num_worker_threads = 16;  ///< functions that may compute at once; blocked ones do not count
   Duration rpc_timeout = std::chrono::seconds(60);
   Duration init_timeout = std::chrono::seconds(60);
   Duration lease = std::chrono::seconds(10);
-  std::optional<TlsOptions> tls{}; ///< for addresses other than loopback and unix sockets
-  bool insecure = false;         ///< allows those without TLS
-  std::map<std::string, std::vector<std::string>> allow{};   ///< as AgentOptions::allow
+  std::optional<TlsOptions> tls{};  ///< for addresses other than loopback and unix sockets
+  bool insecure = false;            ///< allows those without TLS
+  std::map<std::string, std::vector<std::string>> allow{};  ///< as AgentOptions::allow
   bool deny_unlisted = false;
   /// Where tensors of devices go, by callee; checked across the workers when the group forms (device_map.h).
   DeviceMaps device_maps{};
-  std::vector<Device> devices{}; ///< CUDA devices of this worker that maps may name; empty: any
-  bool cuda_ipc = false;         ///< as AgentOptions::cuda_ipc
+  std::vector<Device> devices{};  ///< CUDA devices of this worker that maps may name; empty: any
+  bool cuda_ipc = false;          ///< as AgentOptions::cuda_ipc
 
   /// Adds to device_maps. Throws: ValueError unless the map stays one to one.
   InitOptions& set_device_map(const std::string& callee, const DeviceMap& map) {
@@ -70,7 +70,8 @@ WEFT_API std::vector<WorkerInfo> get_worker_infos();
 WEFT_API void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
 /// Every worker's value by name, on every worker.
 template <Wire T>
-std::map<std::string, T> all_gather(const T& value, std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
+std::map<std::string, T> all_gather(const T& value, std::vector<std::string> names = {},
+                                    Duration timeout = std::chrono::seconds(0));
 
 WEFT_API Duration get_rpc_timeout();
 WEFT_API void set_rpc_timeout(Duration timeout);

@@ -19,19 +19,34 @@ struct Row {
   const std::type_info* type;
   std::exception_ptr (*make)(const std::string& text);
 };
-template <class E>
-constexpr Row row(const char* name) {
+template <class E> constexpr Row row(const char* name) {
   return {name, &typeid(E), [](const std::string& text) { return std::make_exception_ptr(E(text)); }};
 }
 const Row kRows[] = {
-    row<ShapeError>("ShapeError"), row<DTypeError>("DTypeError"), row<DeviceError>("DeviceError"), row<IndexError>("IndexError"),
-    row<ValueError>("ValueError"), row<AutogradError>("AutogradError"), row<IoError>("IoError"), row<CudaError>("CudaError"),
-    row<OutOfMemoryError>("OutOfMemoryError"), row<Timeout>("Timeout"), row<UnknownFunction>("UnknownFunction"),
-    row<SignatureMismatch>("SignatureMismatch"), row<NotAllowed>("NotAllowed"), row<WireError>("WireError"),
-    row<Overloaded>("Overloaded"), row<RpcError>("RpcError"), row<Error>("Error"),
-    row<std::invalid_argument>("std::invalid_argument"), row<std::out_of_range>("std::out_of_range"),
-    row<std::domain_error>("std::domain_error"), row<std::length_error>("std::length_error"), row<std::logic_error>("std::logic_error"),
-    row<std::range_error>("std::range_error"), row<std::overflow_error>("std::overflow_error"),
+    row<ShapeError>("ShapeError"),
+    row<DTypeError>("DTypeError"),
+    row<DeviceError>("DeviceError"),
+    row<IndexError>("IndexError"),
+    row<ValueError>("ValueError"),
+    row<AutogradError>("AutogradError"),
+    row<IoError>("IoError"),
+    row<CudaError>("CudaError"),
+    row<OutOfMemoryError>("OutOfMemoryError"),
+    row<Timeout>("Timeout"),
+    row<UnknownFunction>("UnknownFunction"),
+    row<SignatureMismatch>("SignatureMismatch"),
+    row<NotAllowed>("NotAllowed"),
+    row<WireError>("WireError"),
+    row<Overloaded>("Overloaded"),
+    row<RpcError>("RpcError"),
+    row<Error>("Error"),
+    row<std::invalid_argument>("std::invalid_argument"),
+    row<std::out_of_range>("std::out_of_range"),
+    row<std::domain_error>("std::domain_error"),
+    row<std::length_error>("std::length_error"),
+    row<std::logic_error>("std::logic_error"),
+    row<std::range_error>("std::range_error"),
+    row<std::overflow_error>("std::overflow_error"),
     row<std::underflow_error>("std::underflow_error"),
 };
 
@@ -92,11 +107,14 @@ std::exception_ptr get_error(Decoder& in, const std::string& worker, const char*
   const std::string text = str("On worker '", worker, "': ", there);
   // These two come without a text from the worker that was called: only the caller knows the name, or the other signature.
   if (there.empty() && kind == "UnknownFunction")
-    return std::make_exception_ptr(UnknownFunction(str(text, "no function '", function ? function : "?", "' is registered there")));
+    return std::make_exception_ptr(
+        UnknownFunction(str(text, "no function '", function ? function : "?", "' is registered there")));
   if (there.empty() && kind == "SignatureMismatch") {
     const FunctionEntry* mine = function ? find_function(std::string_view(function)) : nullptr;
     return std::make_exception_ptr(SignatureMismatch(
-        str("signatures differ: here '", mine ? mine->signature : std::string(function ? function : "?"), "', on worker '", worker, "' '", peer, "'"), peer));
+        str("signatures differ: here '", mine ? mine->signature : std::string(function ? function : "?"),
+            "', on worker '", worker, "' '", peer, "'"),
+        peer));
   }
   return make({kind, text, peer}, worker);
 }

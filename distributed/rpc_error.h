@@ -15,7 +15,10 @@ class Encoder;
 class Decoder;
 
 /// A call of a function that is not registered on the callee.
-class WEFT_API UnknownFunction : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API UnknownFunction : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 /// Both sides know the function by different signatures; the text names both.
 class WEFT_API SignatureMismatch : public RpcError {
  public:
@@ -24,7 +27,10 @@ class WEFT_API SignatureMismatch : public RpcError {
   std::string signature;  ///< at the callee
 };
 /// The callee's allow list does not let this worker call the function.
-class WEFT_API NotAllowed : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API NotAllowed : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 
 /// Writes an exception as the body of an error reply.
 WEFT_API void put_error(Encoder& out, const std::exception_ptr& error);

@@ -8,8 +8,7 @@ namespace weft::rpc {
 namespace detail {
 
 /// Decodes the answer into a future's state.
-template <class R>
-class TypedSink final : public ReplySink {
+template <class R> class TypedSink final : public ReplySink {
  public:
   explicit TypedSink(std::shared_ptr<FutureState<R>> state) : state_(std::move(state)) {}
   void on_reply(Agent& agent, WorkerId from, Message message) noexcept override {
@@ -27,10 +26,12 @@ class TypedSink final : public ReplySink {
         }
         auto ready = collect(in.awaited()).state();
         auto shared = std::make_shared<R>(std::move(value));
-        ready->on_done([ready = ready.get(), shared, state = state_] {
-          if (ready->failed()) state->try_set_error(ready->error());
-          else state->try_set(std::move(*shared));
-        }, false);
+        ready->on_done(
+            [ready = ready.get(), shared, state = state_] {
+              if (ready->failed()) state->try_set_error(ready->error());
+              else state->try_set(std::move(*shared));
+            },
+            false);
       }
     } catch (...) {
       state_->try_set_error(std::current_exception());
@@ -42,10 +43,10 @@ class TypedSink final : public ReplySink {
   std::shared_ptr<FutureState<R>> state_;
 };
 
-template <auto F, class... Args>
-auto start_call(const To& to, Args&&... args) {
+template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
   using R = typename FunctionTraits<F>::Answer;
-  static_assert(std::is_void_v<R> || Wire<R>, "the result cannot travel: make it with remote() and call its methods there");
+  static_assert(std::is_void_v<R> || Wire<R>,
+                "the result cannot travel: make it with remote() and call its methods there");
   const FunctionEntry& function = function_entry<F>();
   const std::shared_ptr<Agent> agent = current_agent();
   const WorkerId peer = agent->worker_info_id(to);
@@ -76,7 +77,9 @@ template <auto F, class... Args>
 auto rpc_async(const To& to, Args&&... args) -> Future<typename detail::FunctionTraits<F>::Answer> {
   auto future = detail::start_call<F>(to, std::forward<Args>(args)...);
   if (WaitAll* scope = WaitAll::current())
-    scope->add(future.then_inline([](const Future<typename detail::FunctionTraits<F>::Answer>& f) { if (f.has_error()) std::rethrow_exception(f.error()); }));
+    scope->add(future.then_inline([](const Future<typename detail::FunctionTraits<F>::Answer>& f) {
+      if (f.has_error()) std::rethrow_exception(f.error());
+    }));
   return future;
 }
 
@@ -84,7 +87,10 @@ template <Wire T>
 std::map<std::string, T> all_gather(const T& value, std::vector<std::string> names, Duration timeout) {
   const std::shared_ptr<Agent> agent = current_agent();
   Message mine;
-  { Encoder out(mine, agent.get()); out.put(value); }
+  {
+    Encoder out(mine, agent.get());
+    out.put(value);
+  }
   std::map<std::string, T> values;
   for (const auto& [name, message] : agent->gather(std::move(mine), std::move(names), timeout)) {
     Decoder in(message, agent.get());

@@ -19,17 +19,20 @@ StatePtr own(std::shared_ptr<void> value, const ValueType* type, Site site) {
   return state;
 }
 
-std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type, std::optional<Duration> limit) {
+std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type,
+                                  std::optional<Duration> limit) {
   if (!state.is_owner)
-    throw RpcError(str("cannot call local_value() on ", describe(&state), ": worker '", state.references->self().name, "' (",
-                       state.references->self().id.value, ") is a user of it, not the owner"));
+    throw RpcError(str("cannot call local_value() on ", describe(&state), ": worker '",
+                       state.references->self().name, "' (", state.references->self().id.value,
+                       ") is a user of it, not the owner"));
   state.references->check_usable(state);
   const auto& owned = static_cast<const OwnedState&>(state);
   if (!owned.created.done()) {
     const auto agent = state.references->agent(state);
     const Duration wait = limit.value_or(agent->rpc_timeout());
     TimePoint deadline = wait.count() > 0 ? state.references->runtime()->now() + wait : kNever;
-    if (const CallContext* context = current_context(); context && !limit) deadline = std::min(deadline, context->deadline);
+    if (const CallContext* context = current_context(); context && !limit)
+      deadline = std::min(deadline, context->deadline);
     if (!owned.created.state()->wait_until(deadline)) {
       state.references->check_usable(state);
       throw Timeout(str(describe(&state), ": its value was not made in time"));
@@ -49,12 +52,15 @@ bool confirmed_by_owner(const RRefState& state) {
   return confirmed.done() && !confirmed.has_error();
 }
 
-ForkId fork_of(const RRefState& state) { return state.is_owner ? ForkId{} : static_cast<const UserState&>(state).fork; }
+ForkId fork_of(const RRefState& state) {
+  return state.is_owner ? ForkId{} : static_cast<const UserState&>(state).fork;
+}
 
 std::string describe(const RRefState* state) {
   if (state == nullptr) return "RRef()";
   if (state->is_owner) return str("OwnerRRef(", state->id, ")");
-  return str("UserRRef(", state->id, ", ", static_cast<const UserState*>(state)->fork, ", owner ", state->owner, ")");
+  return str("UserRRef(", state->id, ", ", static_cast<const UserState*>(state)->fork, ", owner ",
+             state->owner, ")");
 }
 
 void throw_empty() { throw RpcError("an empty RRef was used: it refers to nothing"); }
@@ -75,7 +81,10 @@ StatePtr decode_reference(Decoder& in, const ValueType* type) {
 // ---- Use
 
 Use::Use(const StatePtr& state, Kind kind, const FunctionEntry* function)
-    : state_(state), agent_(state->references->agent(*state)), kind_(kind), what_(function ? function->name.c_str() : "to_here") {
+    : state_(state),
+      agent_(state->references->agent(*state)),
+      kind_(kind),
+      what_(function ? function->name.c_str() : "to_here") {
   state->references->check_usable(*state);
   out_.emplace(message_, agent_.get(), state->owner.id);
   put_target(*out_, *state);
@@ -92,7 +101,9 @@ std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr err
     std::rethrow_exception(error);
   } catch (const OwnerLost&) {
   } catch (const PeerLost& lost) {
-    if (lost.peer == state.owner.name) return std::make_exception_ptr(OwnerLost(lost.peer, str(describe(&state), ": the owner is lost: ", lost.what())));
+    if (lost.peer == state.owner.name)
+      return std::make_exception_ptr(
+          OwnerLost(lost.peer, str(describe(&state), ": the owner is lost: ", lost.what())));
   } catch (...) {
   }
   return error;
@@ -100,11 +111,13 @@ std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr err
 
 // ---- Creation
 
-Creation::Creation(const To& to, const FunctionEntry& function, Site site) : agent_(current_agent()), timeout_(to.timeout()) {
+Creation::Creation(const To& to, const FunctionEntry& function, Site site)
+    : agent_(current_agent()), timeout_(to.timeout()) {
   open(agent_->worker_info_id(to), function, site);
 }
 
-Creation::Creation(const StatePtr& target, const FunctionEntry& function, std::optional<Duration> timeout, Site site)
+Creation::Creation(const StatePtr& target, const FunctionEntry& function, std::optional<Duration> timeout,
+                   Site site)
     : agent_(target->references->agent(*target)), target_(target), timeout_(timeout) {
   target->references->check_usable(*target);
   open(target->owner.id, function, site);
@@ -112,18 +125,21 @@ Creation::Creation(const StatePtr& target, const FunctionEntry& function, std::o
 
 /// Not started: an argument could not be written.
 Creation::~Creation() {
-  if (state_) references_->abandon_creation(*state_, std::make_exception_ptr(RpcError("the creation was not sent")));
+  if (state_)
+    references_->abandon_creation(*state_, std::make_exception_ptr(RpcError("the creation was not sent")));
 }
 
 void Creation::open(WorkerId owner, const FunctionEntry& function, Site site) {
-  if (timeout_ && timeout_->count() < 0) throw ValueError(str("timeout is negative: ", timeout_->count(), " ns"));
+  if (timeout_ && timeout_->count() < 0)
+    throw ValueError(str("timeout is negative: ", timeout_->count(), " ns"));
   references_ = References::of(*agent_);
   what_ = function.name.c_str();
   const auto id = references_->next<RRefId>(*agent_);
   if (owner == references_->self().id) {
     state_ = references_->begin_own_creation(id, site);
   } else {
-    state_ = references_->begin_creation(id, references_->next<ForkId>(*agent_), agent_->worker_info(owner), site);
+    state_ =
+        references_->begin_creation(id, references_->next<ForkId>(*agent_), agent_->worker_info(owner), site);
   }
   out_.emplace(message_, agent_.get(), owner);
   put(*out_, id);
@@ -141,11 +157,14 @@ StatePtr Creation::start() {
     limit = limit.count() > 0 ? std::min(limit, context->deadline - now) : context->deadline - now;
   TimerId timer;
   if (limit.count() != 0 && limit < kNever - now)
-    timer = agent_->runtime()->call_at(now + limit, [weak = std::weak_ptr<RRefState>(state_), what = what_, limit] {
-      if (const auto state = weak.lock()) state->references->creation_timed_out(*state, what, limit);
-    });
+    timer = agent_->runtime()->call_at(now + limit,
+                                       [weak = std::weak_ptr<RRefState>(state_), what = what_, limit] {
+                                         if (const auto state = weak.lock())
+                                           state->references->creation_timed_out(*state, what, limit);
+                                       });
   const bool mine = state_->is_owner;
-  auto done = [state = state_, target = target_, timer, runtime = agent_->runtime(), mine](std::exception_ptr error, const Message* answer) {
+  auto done = [state = state_, target = target_, timer, runtime = agent_->runtime(), mine](
+                  std::exception_ptr error, const Message* answer) {
     if (timer.value != 0) runtime->cancel(timer);
     if (mine) {
       if (error) state->references->abandon_creation(*state, error);
@@ -164,7 +183,8 @@ StatePtr Creation::start() {
   };
   const StatePtr state = std::exchange(state_, nullptr);
   try {
-    agent_->call(state->owner.id, Kind::kRemote, std::move(message_), {Duration(0), what_}, std::make_unique<DoneSink>(std::move(done)));
+    agent_->call(state->owner.id, Kind::kRemote, std::move(message_), {Duration(0), what_},
+                 std::make_unique<DoneSink>(std::move(done)));
   } catch (...) {
     if (timer.value != 0) agent_->runtime()->cancel(timer);
     references_->abandon_creation(*state, std::current_exception());

@@ -62,8 +62,7 @@ inline std::string to_string(const RRefBase& r) { return r.str(); }
 template <class T> class RRef;
 
 /// A reference with a time limit for what is done through it; may be kept and used again.
-template <class T>
-class Within {
+template <class T> class Within {
  public:
   Within(RRef<T> rref, Duration limit) : rref_(std::move(rref)), limit_(limit) {}
   template <auto M, class... A> auto rpc_sync(A&&... args) const;
@@ -77,8 +76,7 @@ class Within {
 };
 
 /// T: any type; it needs a codec for to_here alone, and need be neither copyable nor movable when made by make_rref or remote.
-template <class T>
-class RRef : public RRefBase {
+template <class T> class RRef : public RRefBase {
  public:
   using value_type = T;
 
@@ -86,8 +84,8 @@ class RRef : public RRefBase {
   RRef() = default;
   /// A reference, owned by this worker, to a value that moves in. Throws: RpcError "RPC has not been initialized".
   template <class U = T>
-    requires(std::is_same_v<U, T> && !std::is_void_v<U> && std::is_move_constructible_v<U>)
-  explicit RRef(U value, std::source_location at = std::source_location::current())
+  requires(std::is_same_v<U, T> && !std::is_void_v<U> && std::is_move_constructible_v<U>) explicit RRef(
+      U value, std::source_location at = std::source_location::current())
       : RRef(std::make_shared<U>(std::move(value)), at) {}
   /// To a value that others here may hold as well; not null.
   explicit RRef(std::shared_ptr<T> value, std::source_location at = std::source_location::current())
@@ -102,17 +100,25 @@ class RRef : public RRefBase {
   /// The value on its owner; waits until it is made. Throws: RpcError elsewhere ("cannot call local_value() ..."); the error of creation.
   std::add_lvalue_reference_t<T> local_value() const { return *local_ptr(); }
   /// The same as a pointer that keeps the value.
-  std::shared_ptr<T> local_ptr() const { return std::static_pointer_cast<T>(detail::owned_value(state(), &value_type_of(), {})); }
+  std::shared_ptr<T> local_ptr() const {
+    return std::static_pointer_cast<T>(detail::owned_value(state(), &value_type_of(), {}));
+  }
 
   /// Runs a method where the value is: `r.rpc_sync<&C::m>(args...)`. Costs what a plain call costs. Throws: as rpc::rpc_sync; the error of
   /// the value's creation; OwnerLost.
-  template <auto M, class... A> auto rpc_sync(A&&... args) const { return rpc_async_within<M>({}, std::forward<A>(args)...).take(); }
-  template <auto M, class... A> auto rpc_async(A&&... args) const { return noted(rpc_async_within<M>({}, std::forward<A>(args)...)); }
+  template <auto M, class... A> auto rpc_sync(A&&... args) const {
+    return rpc_async_within<M>({}, std::forward<A>(args)...).take();
+  }
+  template <auto M, class... A> auto rpc_async(A&&... args) const {
+    return noted(rpc_async_within<M>({}, std::forward<A>(args)...));
+  }
   /// The same for a value that works on `device` of its worker, whatever the device maps say of arguments: tensors among them arrive on that device,
   /// and results on a device that the map does not name come back on the cpu.
   template <auto M, class... A> auto rpc_async_on(Device device, A&&... args) const;
   /// The same with the result staying there.
-  template <auto M, class... A> auto remote(A&&... args) const { return remote_within<M>({}, std::forward<A>(args)...); }
+  template <auto M, class... A> auto remote(A&&... args) const {
+    return remote_within<M>({}, std::forward<A>(args)...);
+  }
   /// All of these, and to_here, with a time limit.
   Within<T> within(Duration limit) const { return Within<T>(*this, limit); }
 
@@ -121,12 +127,16 @@ class RRef : public RRefBase {
   /// Tensor::backward, on the owner alone: gradients go into grad(), and of the options only retain_graph counts.
   /// Throws: AutogradError for a user's reference without a context, for a context the owner has not heard of, and for a value that is no root
   /// (no scalar, does not require grad, a leaf); the error of the value's creation; OwnerLost; as dist_autograd::backward.
-  void backward(std::optional<int64_t> context_id = {}, const dist_autograd::BackwardOptions& options = {}) const;
+  void backward(std::optional<int64_t> context_id = {},
+                const dist_autograd::BackwardOptions& options = {}) const;
 
  private:
   friend class Within<T>;
-  template <auto M, class... A> auto rpc_async_within(std::optional<Duration> limit, A&&... args) const { return send_method<M>(limit, {}, std::forward<A>(args)...); }
-  template <auto M, class... A> auto send_method(std::optional<Duration> limit, std::optional<Device> device, A&&... args) const;
+  template <auto M, class... A> auto rpc_async_within(std::optional<Duration> limit, A&&... args) const {
+    return send_method<M>(limit, {}, std::forward<A>(args)...);
+  }
+  template <auto M, class... A>
+  auto send_method(std::optional<Duration> limit, std::optional<Device> device, A&&... args) const;
   template <auto M, class... A> auto remote_within(std::optional<Duration> limit, A&&... args) const;
   template <class R> static Future<R> noted(Future<R> future);
   static const ValueType& value_type_of() { return rpc::value_type<T>; }
@@ -135,8 +145,7 @@ template <class T> RRef(T) -> RRef<T>;
 template <class T> RRef(std::shared_ptr<T>) -> RRef<T>;
 
 /// Makes a T here and a reference to it; T need be neither copyable nor movable.
-template <class T, class... A>
-RRef<T> make_rref(A&&... args) {
+template <class T, class... A> RRef<T> make_rref(A&&... args) {
   return RRef<T>(std::make_shared<T>(std::forward<A>(args)...));
 }
 
@@ -144,11 +153,13 @@ RRef<T> make_rref(A&&... args) {
 class Destination : public To {
  public:
   template <class Where>
-    requires std::is_constructible_v<To, const Where&>
-  Destination(const Where& where, std::source_location at = std::source_location::current()) : To(where), at_(at) {}
+  requires std::is_constructible_v<To, const Where&> Destination(
+      const Where& where, std::source_location at = std::source_location::current())
+      : To(where), at_(at) {}
   template <class Where>
-    requires std::is_constructible_v<To, const Where&>
-  Destination(const Where& where, Duration timeout, std::source_location at = std::source_location::current()) : To(where, timeout), at_(at) {}
+  requires std::is_constructible_v<To, const Where&> Destination(
+      const Where& where, Duration timeout, std::source_location at = std::source_location::current())
+      : To(where, timeout), at_(at) {}
   const std::source_location& at() const { return at_; }
 
  private:
@@ -163,8 +174,7 @@ auto remote(const Destination& to, A&&... args) -> RRef<typename detail::Functio
 
 /// Makes a T(args...) on `to`. Integers arrive as int64_t, floating numbers as double, text as std::string.
 template <class T, class... A>
-  requires std::is_class_v<T>
-RRef<T> remote(const Destination& to, A&&... args);
+requires std::is_class_v<T> RRef<T> remote(const Destination& to, A&&... args);
 
 // ---- leaks
 
@@ -177,7 +187,8 @@ struct LeakedRRef {
   RRefId rref;
   ForkId fork;
   WorkerInfo owner, user;
-  std::string site;      ///< where the user got it: "remote 'make_table' at train.cpp:42", "received from worker 'a' (1)"
+  std::string
+      site;  ///< where the user got it: "remote 'make_table' at train.cpp:42", "received from worker 'a' (1)"
 };
 WEFT_API std::string to_string(const LeakedRRef& leak);
 WEFT_API void set_leak_policy(Agent& agent, LeakPolicy policy);
@@ -185,21 +196,22 @@ WEFT_API void set_leak_policy(Agent& agent, LeakPolicy policy);
 WEFT_API std::vector<LeakedRRef> leaked_rrefs(Agent& agent);
 
 /// Empty references travel too; the type is part of signatures.
-template <class T>
-struct Codec<RRef<T>> {
+template <class T> struct Codec<RRef<T>> {
   static std::string name() { return "RRef<" + detail::type_name<T>() + ">"; }
   static void encode(Encoder& out, const RRef<T>& v) { detail::encode_reference(out, v.state_ptr()); }
   static RRef<T> decode(Decoder& in) { return RRef<T>(detail::decode_reference(in, &value_type<T>)); }
 };
 
 /// What RRef<Tensor>::backward calls; a function of distributed autograd.
-WEFT_API void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id, const dist_autograd::BackwardOptions& options);
+WEFT_API void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id,
+                            const dist_autograd::BackwardOptions& options);
 
 }  // namespace weft::rpc
 
-template <class T>
-struct std::hash<weft::rpc::RRef<T>> {
-  size_t operator()(const weft::rpc::RRef<T>& r) const { return r ? std::hash<weft::rpc::RRefId>()(r.id()) : 0; }
+template <class T> struct std::hash<weft::rpc::RRef<T>> {
+  size_t operator()(const weft::rpc::RRef<T>& r) const {
+    return r ? std::hash<weft::rpc::RRefId>()(r.id()) : 0;
+  }
 };
 
 #include <weft/distributed/rref_inl.h>

@@ -10,11 +10,10 @@
 namespace weft::rpc {
 
 /// Thread safety: as a plain value.
-template <class Tag>
-struct ReferenceNumber {
-  WorkerId created_on;    ///< who drew the number
-  Incarnation life;       ///< in which life
-  uint64_t local = 0;     ///< 0: no number
+template <class Tag> struct ReferenceNumber {
+  WorkerId created_on;  ///< who drew the number
+  Incarnation life;     ///< in which life
+  uint64_t local = 0;   ///< 0: no number
   friend auto operator<=>(const ReferenceNumber&, const ReferenceNumber&) = default;
 };
 using RRefId = ReferenceNumber<struct RRefTag>;
@@ -26,10 +25,10 @@ WEFT_API std::string to_string(const ForkId& id);
 
 }  // namespace weft::rpc
 
-template <class Tag>
-struct std::hash<weft::rpc::ReferenceNumber<Tag>> {
+template <class Tag> struct std::hash<weft::rpc::ReferenceNumber<Tag>> {
   size_t operator()(const weft::rpc::ReferenceNumber<Tag>& id) const noexcept {
-    return static_cast<size_t>((id.life.value ^ static_cast<uint64_t>(static_cast<uint32_t>(id.created_on.value)) << 48 ^ id.local) *
-                               0x9E3779B97F4A7C15ull);
+    return static_cast<size_t>(
+        (id.life.value ^ static_cast<uint64_t>(static_cast<uint32_t>(id.created_on.value)) << 48 ^ id.local) *
+        0x9E3779B97F4A7C15ull);
   }
 };

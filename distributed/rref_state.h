@@ -38,8 +38,14 @@ class WEFT_API RRefState : public std::enable_shared_from_this<RRefState> {
   const Future<void> created;
 
  protected:
-  RRefState(std::shared_ptr<References> refs, RRefId rref, WorkerInfo of, bool owned, Site from, Future<void> made)
-      : references(std::move(refs)), id(rref), owner(std::move(of)), is_owner(owned), site(from), created(std::move(made)) {}
+  RRefState(std::shared_ptr<References> refs, RRefId rref, WorkerInfo of, bool owned, Site from,
+            Future<void> made)
+      : references(std::move(refs)),
+        id(rref),
+        owner(std::move(of)),
+        is_owner(owned),
+        site(from),
+        created(std::move(made)) {}
 };
 using StatePtr = std::shared_ptr<RRefState>;
 
@@ -47,7 +53,8 @@ using StatePtr = std::shared_ptr<RRefState>;
 WEFT_API StatePtr own(std::shared_ptr<void> value, const ValueType* type, Site site);
 /// The value on its owner. Waits until it is made, `limit` as in CallOptions. Throws: RpcError off the owner, naming the ids; ValueError
 /// when the value is not of the type; the error of its creation; Timeout.
-WEFT_API std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type, std::optional<Duration> limit);
+WEFT_API std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type,
+                                           std::optional<Duration> limit);
 WEFT_API bool confirmed_by_owner(const RRefState& state);
 WEFT_API ForkId fork_of(const RRefState& state);
 WEFT_API std::string describe(const RRefState* state);

@@ -60,7 +60,8 @@ void run_task(Task& task, Runtime* tracer) {
   } catch (const std::exception& e) {
     if (tracer != nullptr && tracer->tracing()) tracer->trace(str("a task threw ", e.what()));
   } catch (...) {
-    if (tracer != nullptr && tracer->tracing()) tracer->trace("a task threw something that is no std::exception");
+    if (tracer != nullptr && tracer->tracing())
+      tracer->trace("a task threw something that is no std::exception");
   }
   try {
     task.reset();
@@ -92,7 +93,8 @@ void register_thread_state(ThreadState state) {
   auto& table = inner::table();
   MutexLock lock(table.mutex);
   const int n = table.count.load();
-  if (n >= inner::kSlots) throw Error(str("register_thread_state: more than ", inner::kSlots, " were registered"));
+  if (n >= inner::kSlots)
+    throw Error(str("register_thread_state: more than ", inner::kSlots, " were registered"));
   for (int i = 0; i < n; ++i) {
     if (table.states[static_cast<size_t>(i)].get == state.get) return;
   }

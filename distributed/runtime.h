@@ -32,9 +32,15 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono
 inline constexpr TimePoint kNever = TimePoint::max();
 
 /// A wait that was ended because its runtime stopped.
-class WEFT_API RuntimeStopped : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API RuntimeStopped : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 /// Simulation only: nothing can run, no timer is set, and somebody waits without a deadline. The text names the waits.
-class WEFT_API Deadlock : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API Deadlock : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 
 /// A set timer; 0 is none.
 struct TimerId {
@@ -43,13 +49,13 @@ struct TimerId {
 
 /// What the handler pool looks like now (debug info).
 struct PoolStats {
-  int size = 0;         ///< tasks that may compute at once; 0: any number (simulation)
-  int threads = 0;      ///< pool threads (fibers in simulation) alive
-  int idle = 0;         ///< of these, without a task
-  int blocked = 0;      ///< of these, waiting inside a task: others take their place
-  int queued = 0;       ///< tasks not begun
-  int peak_threads = 0; ///< most threads at once so far
-  int max_threads = 0;  ///< the cap
+  int size = 0;          ///< tasks that may compute at once; 0: any number (simulation)
+  int threads = 0;       ///< pool threads (fibers in simulation) alive
+  int idle = 0;          ///< of these, without a task
+  int blocked = 0;       ///< of these, waiting inside a task: others take their place
+  int queued = 0;        ///< tasks not begun
+  int peak_threads = 0;  ///< most threads at once so far
+  int max_threads = 0;   ///< the cap
   uint64_t completed = 0;
 };
 
@@ -168,7 +174,9 @@ class WEFT_API FiberLocal {
 /// Sets a FiberLocal for a scope and puts the old value back.
 class FiberLocalScope {
  public:
-  FiberLocalScope(const FiberLocal& local, void* value) : local_(local), old_(local.get()) { local.set(value); }
+  FiberLocalScope(const FiberLocal& local, void* value) : local_(local), old_(local.get()) {
+    local.set(value);
+  }
   ~FiberLocalScope() { local_.set(old_); }
   FiberLocalScope(const FiberLocalScope&) = delete;
   FiberLocalScope& operator=(const FiberLocalScope&) = delete;
@@ -204,8 +212,9 @@ class WEFT_API NoBlockScope {
 struct ThreadedOptions {
   int threads = 16;        ///< tasks that may compute at once; threads are started when needed
   int max_threads = 8192;  ///< cap with blocked tasks counted in
-  Duration idle_limit = std::chrono::seconds(5);   ///< a spare thread ends after this
-  Duration spin = std::chrono::microseconds(-1);   ///< polling before a wait blocks; negative: chosen from the core count
+  Duration idle_limit = std::chrono::seconds(5);  ///< a spare thread ends after this
+  Duration spin =
+      std::chrono::microseconds(-1);  ///< polling before a wait blocks; negative: chosen from the core count
 };
 
 /// The runtime of threads and real time. Throws: ValueError for options out of range.

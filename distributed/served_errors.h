@@ -18,8 +18,8 @@ namespace weft::rpc {
 
 struct ServedError {
   WorkerInfo caller;
-  std::string function;        ///< its registered name; the kind of the request when that was not reached
-  std::string text;            ///< what() of the exception
+  std::string function;  ///< its registered name; the kind of the request when that was not reached
+  std::string text;      ///< what() of the exception
   std::exception_ptr error;
 };
 

@@ -50,7 +50,7 @@ struct Job {
   bool done = false;
   bool timed_out = false;
   Carrier* carrier = nullptr;
-  SimEvent* event = nullptr;       // waited for
+  SimEvent* event = nullptr;  // waited for
   const char* waits_for = nullptr;
   TimePoint deadline = kNever;
   uint64_t deadline_id = 0;
@@ -98,7 +98,8 @@ class SimRuntime::Scheduler {
   PoolStats stats;
   std::vector<std::string> log;
   uint64_t hash = 0xcbf29ce484222325ULL;
-  inner::LockWatch lock_watch{.released = [](void* self) { static_cast<Scheduler*>(self)->maybe_preempt(); }, .scheduler = this};
+  inner::LockWatch lock_watch{.released = [](void* self) { static_cast<Scheduler*>(self)->maybe_preempt(); },
+                              .scheduler = this};
 
   std::vector<Job*> jobs_in_order() const {
     std::vector<Job*> all;
@@ -166,7 +167,8 @@ class SimRuntime::Scheduler {
   /// Runs one runnable job until it waits or ends.
   void step() {
     if (++steps_at_once > options.max_steps_at_once && !stopping) {
-      throw Deadlock(str("simulation: ", steps_at_once, " task switches at ", time_text(clock), "without time moving on"));
+      throw Deadlock(str("simulation: ", steps_at_once, " task switches at ", time_text(clock),
+                         "without time moving on"));
     }
     const size_t n = runnable.size();
     const size_t i = options.shuffle ? static_cast<size_t>(order.next() % n) : 0;
@@ -295,7 +297,8 @@ class SimEvent final : public EventImpl {
     if (deadline != kNever) job->deadline_id = scheduler_.add_due(deadline, {Task(), job});
     waiting_.push_back(job);
     job->carrier->fiber->suspend();
-    if (job->timed_out) return false;  // of this event, nothing may be touched here when it was set: it may be gone
+    if (job->timed_out)
+      return false;  // of this event, nothing may be touched here when it was set: it may be gone
     if (scheduler_stopped(job)) throw_stopped_of(job);
     return true;
   }
@@ -303,7 +306,9 @@ class SimEvent final : public EventImpl {
   [[noreturn]] static void throw_stopped_of(Job* job) {
     throw RuntimeStopped(str("wait for ", job->waits_for, ": the runtime has stopped"));
   }
-  [[noreturn]] void throw_stopped() const { throw RuntimeStopped(str("wait for ", what_, ": the runtime has stopped")); }
+  [[noreturn]] void throw_stopped() const {
+    throw RuntimeStopped(str("wait for ", what_, ": the runtime has stopped"));
+  }
 
   /// The driver waits: run the others.
   bool drive(TimePoint deadline) {
@@ -319,8 +324,9 @@ class SimEvent final : public EventImpl {
           return false;
         }
         throw Deadlock(str("simulation: the driver waits for ", what_, " and ",
-                           s.due.empty() ? "nothing can run and no timer is set" : "the longest allowed virtual time has passed", "; ",
-                           s.blocked_text()));
+                           s.due.empty() ? "nothing can run and no timer is set"
+                                         : "the longest allowed virtual time has passed",
+                           "; ", s.blocked_text()));
       }
     }
     return true;
@@ -376,8 +382,10 @@ void SimRuntime::run_until_idle() {
       break;
     }
   }
-  if (!s.due.empty()) throw Deadlock(str("run_until_idle: timers are still being set after the longest allowed virtual time"));
-  if (!s.blocked().empty()) throw Deadlock("run_until_idle: nothing can run and no timer is set; " + s.blocked_text());
+  if (!s.due.empty())
+    throw Deadlock(str("run_until_idle: timers are still being set after the longest allowed virtual time"));
+  if (!s.blocked().empty())
+    throw Deadlock("run_until_idle: nothing can run and no timer is set; " + s.blocked_text());
 }
 
 void SimRuntime::run_for(Duration d) {
@@ -415,7 +423,9 @@ bool SimRuntime::cancel(TimerId id) { return scheduler_->remove_due(id.value); }
 std::unique_ptr<Service> SimRuntime::start_service(std::string name, Task body) {
   return std::make_unique<SimService>(*this, std::move(name), std::move(body));
 }
-std::unique_ptr<EventImpl> SimRuntime::make_event(const char* what) { return std::make_unique<SimEvent>(*scheduler_, what); }
+std::unique_ptr<EventImpl> SimRuntime::make_event(const char* what) {
+  return std::make_unique<SimEvent>(*scheduler_, what);
+}
 
 uint64_t SimRuntime::random() { return scheduler_->numbers.next(); }
 

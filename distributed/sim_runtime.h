@@ -24,12 +24,15 @@ namespace weft::rpc {
 
 struct SimOptions {
   uint64_t seed = 1;
-  bool shuffle = true;              ///< false: tasks run in the order they became runnable
-  uint32_t preempt = 8;             ///< a task that gives back its last lock is switched out one time in this many; 0: it runs until it waits
-  size_t stack_bytes = 1 << 20;     ///< per fiber; pages are used only when touched
-  bool keep_log = true;             ///< keep trace lines (the hash is kept in any case)
-  Duration max_wait = std::chrono::hours(1);  ///< virtual time after which a driver's wait without deadline is a Deadlock
-  uint64_t max_steps_at_once = 20'000'000;    ///< task switches without time moving, after which it is a livelock: Deadlock
+  bool shuffle = true;  ///< false: tasks run in the order they became runnable
+  uint32_t preempt =
+      8;  ///< a task that gives back its last lock is switched out one time in this many; 0: it runs until it waits
+  size_t stack_bytes = 1 << 20;  ///< per fiber; pages are used only when touched
+  bool keep_log = true;          ///< keep trace lines (the hash is kept in any case)
+  Duration max_wait =
+      std::chrono::hours(1);  ///< virtual time after which a driver's wait without deadline is a Deadlock
+  uint64_t max_steps_at_once =
+      20'000'000;  ///< task switches without time moving, after which it is a livelock: Deadlock
 };
 
 /// Thread safety: none; everything happens on the thread that made it.

@@ -18,11 +18,11 @@ struct Node;
 struct SimPeer {
   PeerAddress address;
   bool known = false;
-  bool ignored = false;        // removed: its messages are dropped
+  bool ignored = false;  // removed: its messages are dropped
   PeerCounters counters;
-  TimePoint link_free{};       // end of the last transmission
-  TimePoint last_arrival{};    // for fifo
-  TimerId give_up;             // running connect attempt
+  TimePoint link_free{};                                    // end of the last transmission
+  TimePoint last_arrival{};                                 // for fifo
+  TimerId give_up;                                          // running connect attempt
   std::vector<std::shared_ptr<inner::OutMessage>> waiting;  // until the link is up
   std::vector<Event*> writers;
 };
@@ -69,7 +69,8 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
 
   Duration way() {
     Duration d = options.latency;
-    if (options.jitter > Duration::zero()) d += Duration(static_cast<int64_t>(chance() * static_cast<double>(options.jitter.count())));
+    if (options.jitter > Duration::zero())
+      d += Duration(static_cast<int64_t>(chance() * static_cast<double>(options.jitter.count())));
     return d;
   }
 
@@ -77,7 +78,8 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     if (!node.alive) return;
     runtime.trace(str("peer ", node.id, " sees ", peer, ": ", to_string(state), " ", reason));
     auto found = node.peers.find(peer);
-    if (found != node.peers.end()) ++(state == PeerState::kUp ? found->second.counters.connects : found->second.counters.breaks);
+    if (found != node.peers.end())
+      ++(state == PeerState::kUp ? found->second.counters.connects : found->second.counters.breaks);
     try {
       node.receiver->on_peer(peer, incarnation, state, reason);
     } catch (const std::exception& e) {
@@ -86,8 +88,7 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
   }
 
   /// Runs `fn` later if the node still lives; callbacks always come from a timer, never from inside a call of the user.
-  template <class Fn>
-  void later(const std::shared_ptr<Node>& node, Duration after, Fn fn) {
+  template <class Fn> void later(const std::shared_ptr<Node>& node, Duration after, Fn fn) {
     runtime.call_at(runtime.now() + after, [self = shared_from_this(), node, fn = std::move(fn)]() mutable {
       if (node->alive) fn();
     });
@@ -105,7 +106,9 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     for (auto [node, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
       if (!node->alive) continue;
       auto held = node->shared_from_this();
-      later(held, notice, [this, held, id = other->id, inc = other->incarnation, reason] { tell(*held, id, inc, PeerState::kBroken, reason); });
+      later(held, notice, [this, held, id = other->id, inc = other->incarnation, reason] {
+        tell(*held, id, inc, PeerState::kBroken, reason);
+      });
     }
   }
 
@@ -144,9 +147,10 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
         if (found != by_address.end()) other = found->second;
       }
       if (other == nullptr || cut(node->id, to)) {  // nobody there now: again later, until connect_timeout
-        runtime.call_at(runtime.now() + options.connect_timeout / 20, [self = shared_from_this(), node, to, attempt] {
-          if (node->alive) self->try_connect(node, to, attempt);
-        });
+        runtime.call_at(runtime.now() + options.connect_timeout / 20,
+                        [self = shared_from_this(), node, to, attempt] {
+                          if (node->alive) self->try_connect(node, to, attempt);
+                        });
         return;
       }
       const Incarnation want = peer.address.incarnation;
@@ -155,7 +159,8 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
         peer.give_up = {};
         drop_waiting(peer);
         tell(*node, to, other->incarnation, PeerState::kRejected,
-             str("worker ", other->id, " incarnation ", other->incarnation, " answered, worker ", to, " incarnation ", want, " was expected"));
+             str("worker ", other->id, " incarnation ", other->incarnation, " answered, worker ", to,
+                 " incarnation ", want, " was expected"));
         return;
       }
       up(node, other->shared_from_this());
@@ -166,7 +171,8 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     if (!linked(*a, *b)) {
       for (auto [x, y] : {std::pair(a, b), std::pair(b, a)}) {  // a namesake's link ends
         auto old = x->links.find(y->id);
-        if (old != x->links.end() && old->second != y.get()) unlink(*x, *old->second, "another worker took its place", Duration::zero());
+        if (old != x->links.end() && old->second != y.get())
+          unlink(*x, *old->second, "another worker took its place", Duration::zero());
         x->links[y->id] = y.get();
       }
       learn(*b, *a);
@@ -190,30 +196,35 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     wake(peer);
   }
 
-  void send(const std::shared_ptr<Node>& node, WorkerId to, uint8_t kind, std::string header, std::vector<Payload> payloads) {
+  void send(const std::shared_ptr<Node>& node, WorkerId to, uint8_t kind, std::string header,
+            std::vector<Payload> payloads) {
     auto found = node->peers.find(to);
-    if (found == node->peers.end() || !found->second.known) throw PeerLost(str("worker ", to), str("send: worker ", to, " is not known here"));
+    if (found == node->peers.end() || !found->second.known)
+      throw PeerLost(str("worker ", to), str("send: worker ", to, " is not known here"));
     SimPeer& peer = found->second;
     if (!full_room(peer)) {
-      throw Overloaded(str("send: the queue to worker ", to, " holds ", peer.counters.queued_bytes, " bytes in ",
-                           peer.counters.queued_messages, " messages"));
+      throw Overloaded(str("send: the queue to worker ", to, " holds ", peer.counters.queued_bytes,
+                           " bytes in ", peer.counters.queued_messages, " messages"));
     }
     auto message = inner::make_out_message(kind, std::move(header), std::move(payloads), options.limits);
     peer.counters.queued_bytes += message->bytes;
     ++peer.counters.queued_messages;
     auto link = node->links.find(to);
-    if (link != node->links.end()) return transmit(node, link->second->shared_from_this(), std::move(message));
+    if (link != node->links.end())
+      return transmit(node, link->second->shared_from_this(), std::move(message));
     peer.waiting.push_back(std::move(message));
     connect(node, to);
   }
 
   bool full_room(const SimPeer& peer) const {
-    return peer.counters.queued_messages == 0 || (peer.counters.queued_bytes < options.limits.max_queued_bytes &&
-                                                  peer.counters.queued_messages < options.limits.max_queued_messages);
+    return peer.counters.queued_messages == 0 ||
+           (peer.counters.queued_bytes < options.limits.max_queued_bytes &&
+            peer.counters.queued_messages < options.limits.max_queued_messages);
   }
 
   /// Puts a message on an existing link: asks the faults and sets a timer per copy.
-  void transmit(const std::shared_ptr<Node>& node, const std::shared_ptr<Node>& other, std::shared_ptr<inner::OutMessage> message) {
+  void transmit(const std::shared_ptr<Node>& node, const std::shared_ptr<Node>& other,
+                std::shared_ptr<inner::OutMessage> message) {
     SimPeer& peer = node->peers[other->id];
     const uint64_t number = next_message++;
     const std::string name = str("#", number, " ", node->id, "->", other->id, " kind ", int{message->kind});
@@ -225,7 +236,9 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
     const size_t header_at = inner::kBeginBytes + inner::kTableRow * message->payloads.size();
     for (auto& r : rules) {
       const FaultRule& f = r.rule;
-      if ((f.kind && *f.kind != message->kind) || (f.from && *f.from != node->id) || (f.to && *f.to != other->id)) continue;
+      if ((f.kind && *f.kind != message->kind) || (f.from && *f.from != node->id) ||
+          (f.to && *f.to != other->id))
+        continue;
       if (f.match && !f.match(message->head.substr(header_at))) continue;
       if (r.seen++ < f.skip || (f.count >= 0 && r.applied >= f.count) || chance() >= f.probability) continue;
       ++r.applied;
@@ -275,12 +288,14 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
       TimePoint at = start + way() + extra;
       if (options.fifo) at = std::max(at, peer.last_arrival + Duration(1));
       peer.last_arrival = at;
-      runtime.call_at(at, [self = shared_from_this(), node, other, frames, bytes, name] { self->arrive(node, other, *frames, bytes, name); });
+      runtime.call_at(at, [self = shared_from_this(), node, other, frames, bytes, name] {
+        self->arrive(node, other, *frames, bytes, name);
+      });
     }
   }
 
-  void arrive(const std::shared_ptr<Node>& from, const std::shared_ptr<Node>& to, const std::vector<std::string>& frames, int64_t bytes,
-              const std::string& name) {
+  void arrive(const std::shared_ptr<Node>& from, const std::shared_ptr<Node>& to,
+              const std::vector<std::string>& frames, int64_t bytes, const std::string& name) {
     if (!to->alive || !linked(*from, *to) || cut(from->id, to->id)) {
       runtime.trace(str("lost ", name));
       return;
@@ -339,7 +354,8 @@ namespace {
 
 class SimTransport final : public Transport {
  public:
-  SimTransport(std::shared_ptr<SimNetwork::Core> core, std::shared_ptr<Node> node) : core_(std::move(core)), node_(std::move(node)) {}
+  SimTransport(std::shared_ptr<SimNetwork::Core> core, std::shared_ptr<Node> node)
+      : core_(std::move(core)), node_(std::move(node)) {}
   ~SimTransport() override { SimTransport::close(Duration::zero()); }
 
   WorkerId id() const override { return node_->id; }
@@ -349,11 +365,13 @@ class SimTransport final : public Transport {
   void add_peer(WorkerId peer, PeerAddress address) override {
     if (address.addresses.empty()) throw ValueError(str("add_peer: worker ", peer, " has no address"));
     for (const auto& a : address.addresses) {
-      if (a.rfind("sim:", 0) != 0) throw ValueError(str("add_peer: '", a, "' is no address of the simulated network"));
+      if (a.rfind("sim:", 0) != 0)
+        throw ValueError(str("add_peer: '", a, "' is no address of the simulated network"));
     }
     SimPeer& p = node_->peers[peer];
     auto link = node_->links.find(peer);
-    const bool other_life = address.incarnation.value != 0 && link != node_->links.end() && link->second->incarnation != address.incarnation;
+    const bool other_life = address.incarnation.value != 0 && link != node_->links.end() &&
+                            link->second->incarnation != address.incarnation;
     const bool moved = p.known && (p.address.addresses != address.addresses || other_life);
     p.address = std::move(address);
     p.known = true;
@@ -432,12 +450,15 @@ class SimTransport final : public Transport {
 
 }  // namespace
 
-SimNetwork::SimNetwork(SimRuntime& runtime, SimNetOptions options) : core_(std::make_shared<Core>(runtime, options)) {}
+SimNetwork::SimNetwork(SimRuntime& runtime, SimNetOptions options)
+    : core_(std::make_shared<Core>(runtime, options)) {}
 SimNetwork::~SimNetwork() = default;
 
-std::shared_ptr<Transport> SimNetwork::attach(WorkerId id, Receiver& receiver, std::string address, Incarnation incarnation) {
+std::shared_ptr<Transport> SimNetwork::attach(WorkerId id, Receiver& receiver, std::string address,
+                                              Incarnation incarnation) {
   if (address.empty()) address = str("sim:", id);
-  if (core_->by_address.count(address) != 0) throw RpcError(str("simulated network: address ", address, " is already in use"));
+  if (core_->by_address.count(address) != 0)
+    throw RpcError(str("simulated network: address ", address, " is already in use"));
   auto node = std::make_shared<Node>();
   node->id = id;
   node->incarnation = incarnation.value != 0 ? incarnation : Incarnation{core_->runtime.random() | 1};
@@ -454,11 +475,14 @@ std::shared_ptr<Transport> SimNetwork::attach(WorkerId id, Receiver& receiver, s
 
 void SimNetwork::add_rule(FaultRule rule) { core_->rules.push_back({std::move(rule)}); }
 void SimNetwork::clear_rules() { core_->rules.clear(); }
-void SimNetwork::set_faults(double drop, double duplicate) { core_->options.drop = drop, core_->options.duplicate = duplicate; }
+void SimNetwork::set_faults(double drop, double duplicate) {
+  core_->options.drop = drop, core_->options.duplicate = duplicate;
+}
 
 void SimNetwork::partition(std::vector<WorkerId> one, std::vector<WorkerId> other) {
   core_->runtime.trace("partition");
-  core_->cuts.emplace_back(std::set<WorkerId>(one.begin(), one.end()), std::set<WorkerId>(other.begin(), other.end()));
+  core_->cuts.emplace_back(std::set<WorkerId>(one.begin(), one.end()),
+                           std::set<WorkerId>(other.begin(), other.end()));
   const uint64_t epoch = ++core_->epoch;
   core_->runtime.call_at(core_->runtime.now() + core_->options.silence_notice, [core = core_, epoch] {
     if (core->epoch != epoch) return;  // healed or cut again in time
@@ -477,7 +501,8 @@ void SimNetwork::heal() {
 void SimNetwork::kill(WorkerId id) {
   core_->runtime.trace(str("kill ", id));
   for (auto& node : core_->nodes)
-    if (node->alive && node->id == id) core_->leave(*node, "the connection was reset", core_->options.break_notice);
+    if (node->alive && node->id == id)
+      core_->leave(*node, "the connection was reset", core_->options.break_notice);
 }
 
 void SimNetwork::inject(WorkerId from, WorkerId to, std::string frame) {
@@ -486,7 +511,8 @@ void SimNetwork::inject(WorkerId from, WorkerId to, std::string frame) {
     if (node->alive && node->id == from) source = node.get();
     if (node->alive && node->id == to) target = node.get();
   }
-  if (source == nullptr || target == nullptr) throw ValueError(str("inject: worker ", from, " or ", to, " is not on the network"));
+  if (source == nullptr || target == nullptr)
+    throw ValueError(str("inject: worker ", from, " or ", to, " is not on the network"));
   core_->runtime.trace(str("inject ", from, "->", to, " ", frame.size(), " bytes"));
   core_->decode(*source, *target, {std::move(frame)});
 }

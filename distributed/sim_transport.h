@@ -27,26 +27,26 @@ namespace weft::rpc {
 /// What happens to messages that match; rules are asked in the order they were added, each one that matches applies.
 struct FaultRule {
   enum class Action { kDrop, kDelay, kDuplicate };
-  std::optional<uint8_t> kind{};    ///< only this kind; none: any
+  std::optional<uint8_t> kind{};  ///< only this kind; none: any
   std::optional<WorkerId> from{};
   std::optional<WorkerId> to{};
-  int skip = 0;                     ///< let this many matches pass first
-  int count = -1;                   ///< then apply to this many; negative: to all
-  double probability = 1.0;         ///< of those, to this share, by seed
+  int skip = 0;              ///< let this many matches pass first
+  int count = -1;            ///< then apply to this many; negative: to all
+  double probability = 1.0;  ///< of those, to this share, by seed
   Action action = Action::kDrop;
-  Duration delay{};                 ///< for kDelay: added to the way
+  Duration delay{};                                        ///< for kDelay: added to the way
   std::function<bool(const std::string& header)> match{};  ///< and only if this says so
 };
 
 struct SimNetOptions {
   Duration latency = std::chrono::microseconds(50);
-  Duration jitter = std::chrono::microseconds(50);     ///< uniform in [0, jitter), by seed; reorders by itself
-  bool fifo = false;                                   ///< keep the order between two workers
-  double drop = 0, duplicate = 0;                      ///< share of messages, by seed
-  double bytes_per_second = 0;                         ///< per direction of a pair; 0: no limit
-  Duration break_notice = std::chrono::milliseconds(1);    ///< until peers of a killed worker see kBroken
-  Duration silence_notice = std::chrono::seconds(10);      ///< until the ends of a partition see kBroken
-  Duration connect_timeout = std::chrono::seconds(5);      ///< until kUnreachable
+  Duration jitter = std::chrono::microseconds(50);  ///< uniform in [0, jitter), by seed; reorders by itself
+  bool fifo = false;                                ///< keep the order between two workers
+  double drop = 0, duplicate = 0;                   ///< share of messages, by seed
+  double bytes_per_second = 0;                      ///< per direction of a pair; 0: no limit
+  Duration break_notice = std::chrono::milliseconds(1);  ///< until peers of a killed worker see kBroken
+  Duration silence_notice = std::chrono::seconds(10);    ///< until the ends of a partition see kBroken
+  Duration connect_timeout = std::chrono::seconds(5);    ///< until kUnreachable
   WireLimits limits{};
 };
 
@@ -56,7 +56,8 @@ class WEFT_API SimNetwork {
   ~SimNetwork();
 
   /// Puts a worker on the network. `address` is by default "sim:<id>"; a used one throws RpcError naming it. `incarnation` 0: by seed.
-  std::shared_ptr<Transport> attach(WorkerId id, Receiver& receiver, std::string address = {}, Incarnation incarnation = {});
+  std::shared_ptr<Transport> attach(WorkerId id, Receiver& receiver, std::string address = {},
+                                    Incarnation incarnation = {});
 
   void add_rule(FaultRule rule);
   void clear_rules();

@@ -115,10 +115,12 @@ Children spawn(const SpawnOptions& options) {
     for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
     auto argv = pointers(words), envp = pointers(environment);
     pid_t pid = 0;
-    const int error = posix_spawn(&pid, "/proc/self/exe", &a.actions, &a.attributes, argv.data(), envp.data());
+    const int error =
+        posix_spawn(&pid, "/proc/self/exe", &a.actions, &a.attributes, argv.data(), envp.data());
     if (error != 0) {
       close(ends[0]);
-      throw RpcError(str("spawn: rank ", rank, " could not be started: ", std::strerror(error)));  // the others end with `result`
+      throw RpcError(str("spawn: rank ", rank,
+                         " could not be started: ", std::strerror(error)));  // the others end with `result`
     }
     result.children_.push_back({.rank = rank, .pid = pid});
   }
@@ -127,7 +129,10 @@ Children spawn(const SpawnOptions& options) {
 }
 
 Children::Children(Children&& other) noexcept
-    : children_(std::move(other.children_)), port_(std::move(other.port_)), master_port_(other.master_port_), pipe_(std::exchange(other.pipe_, -1)) {
+    : children_(std::move(other.children_)),
+      port_(std::move(other.port_)),
+      master_port_(other.master_port_),
+      pipe_(std::exchange(other.pipe_, -1)) {
   other.children_.clear();
 }
 
@@ -181,7 +186,8 @@ void Children::wait(Runtime& runtime, TimePoint deadline) {
       terminate(runtime);
       throw Timeout("spawn: not all have ended in time: " + text);
     }
-    runtime.sleep_for(std::min<Duration>(pause, std::max<Duration>(deadline == kNever ? pause : deadline - runtime.now(), Duration(1))));
+    runtime.sleep_for(std::min<Duration>(
+        pause, std::max<Duration>(deadline == kNever ? pause : deadline - runtime.now(), Duration(1))));
     pause = std::min<Duration>(pause * 2, std::chrono::milliseconds(20));
   }
 }
@@ -220,7 +226,9 @@ std::optional<int> spawned_rank() {
     int fd = -1, parent = 0;
     const char* end = pipe + std::strlen(pipe);
     const auto first = std::from_chars(pipe, end, fd);
-    if (first.ec != std::errc() || first.ptr == end || std::from_chars(first.ptr + 1, end, parent).ec != std::errc()) return std::nullopt;
+    if (first.ec != std::errc() || first.ptr == end ||
+        std::from_chars(first.ptr + 1, end, parent).ec != std::errc())
+      return std::nullopt;
     if (getppid() != parent) {  // a grandchild that inherited the variable, or the parent is gone
       if (fcntl(fd, F_GETFD) < 0 || getppid() != 1) return std::nullopt;
       ::raise(SIGKILL);
@@ -233,7 +241,8 @@ std::optional<int> spawned_rank() {
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
     // The number is one that all children share with their parent; signals are asked for on an opening of our own.
-    const int shared = std::exchange(fd, open(str("/proc/self/fd/", fd).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    const int shared =
+        std::exchange(fd, open(str("/proc/self/fd/", fd).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     close(shared);
     fcntl(fd, F_SETOWN, getpid());
     fcntl(fd, F_SETSIG, SIGKILL);

@@ -24,11 +24,11 @@ namespace weft::rpc {
 
 struct SpawnOptions {
   int world_size = 1;
-  int first_rank = 0;                        ///< 1: the parent itself is rank 0 and starts the others
-  std::vector<std::string> arguments{};      ///< after the program's name; see own_arguments
-  bool own_arguments = true;                 ///< put this process's own arguments before them
+  int first_rank = 0;                                ///< 1: the parent itself is rank 0 and starts the others
+  std::vector<std::string> arguments{};              ///< after the program's name; see own_arguments
+  bool own_arguments = true;                         ///< put this process's own arguments before them
   std::map<std::string, std::string> environment{};  ///< set in addition
-  std::optional<int> master_port{};          ///< default: a free one, reserved while the Children live
+  std::optional<int> master_port{};  ///< default: a free one, reserved while the Children live
 };
 
 /// How one child stands.

@@ -57,7 +57,9 @@ void* Staging::side_stream(Accelerator& device, bool down) {
 std::shared_ptr<void> Staging::download(const Ref<Storage>& storage, const void* data, int64_t bytes) {
   Accelerator& device = accelerator(storage->device());
   std::shared_ptr<void> host = pinned_memory(storage->device().index, bytes);
-  if (!host) host = std::shared_ptr<void>(::operator new(static_cast<size_t>(bytes)), [](void* p) { ::operator delete(p); });
+  if (!host)
+    host = std::shared_ptr<void>(::operator new(static_cast<size_t>(bytes)),
+                                 [](void* p) { ::operator delete(p); });
   Context context{.stream = side_stream(device, true)};
   {
     MutexLock lock(mutex_);
@@ -79,7 +81,8 @@ Ref<Storage> Staging::upload(Device where, const void* data, int64_t bytes, Rele
   {
     MutexLock lock(mutex_);
     kept_.push_back(std::move(keep));
-    kept_.push_back(keep_storage(storage));  // whoever lets the tensor go meanwhile: the copy still writes to it
+    kept_.push_back(
+        keep_storage(storage));  // whoever lets the tensor go meanwhile: the copy still writes to it
   }
   device.copy_async(context, storage->data(), data, static_cast<size_t>(bytes));
   return storage;
@@ -92,10 +95,12 @@ Ref<Storage> Staging::borrow(Device where, const SharedBlock& block, int64_t byt
   };
   Accelerator& device = accelerator(where);
   void* const memory = device.open_shared(block);
-  Release close([](void* o) {
-    const std::unique_ptr<Opened> opened(static_cast<Opened*>(o));
-    opened->device->close_shared(opened->memory);
-  }, new Opened{&device, memory});
+  Release close(
+      [](void* o) {
+        const std::unique_ptr<Opened> opened(static_cast<Opened*>(o));
+        opened->device->close_shared(opened->memory);
+      },
+      new Opened{&device, memory});
   return upload(where, memory, bytes, std::move(close));
 }
 
@@ -151,7 +156,8 @@ std::shared_ptr<void> pinned_memory(int device, int64_t bytes) {
   Accelerator* const from = open_accelerator(device);
   if (!from) return nullptr;
   try {
-    return {from->allocate_pinned(static_cast<size_t>(bytes)), [from](void* p) { from->deallocate_pinned(p); }};
+    return {from->allocate_pinned(static_cast<size_t>(bytes)),
+            [from](void* p) { from->deallocate_pinned(p); }};
   } catch (const OutOfMemoryError&) {  // ordinary memory does, more slowly
     return nullptr;
   }

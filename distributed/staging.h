@@ -89,7 +89,7 @@ class Courier : public std::enable_shared_from_this<Courier> {
   void drain(int lane);
   const std::shared_ptr<Runtime> runtime_;
   Mutex mutex_;
-  std::map<int, std::deque<Item>> lanes_ WEFT_GUARDED_BY(mutex_);   ///< an entry exists while its task runs
+  std::map<int, std::deque<Item>> lanes_ WEFT_GUARDED_BY(mutex_);  ///< an entry exists while its task runs
 };
 
 }  // namespace weft::rpc

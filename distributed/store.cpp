@@ -17,8 +17,7 @@ constexpr size_t kRemembered = 64;  // answers kept per client
 
 class StoreWriter {
  public:
-  template <class T>
-  StoreWriter& number(T value) {
+  template <class T> StoreWriter& number(T value) {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
     return *this;
   }
@@ -33,8 +32,7 @@ class StoreWriter {
 class StoreReader {
  public:
   explicit StoreReader(const std::string& bytes) : bytes_(bytes) {}
-  template <class T>
-  T number() {
+  template <class T> T number() {
     if (bytes_.size() - at_ < sizeof(T)) throw WireError("store: a message ends early");
     T value;
     std::memcpy(&value, bytes_.data() + at_, sizeof value);
@@ -74,18 +72,22 @@ class StoreCalls : public Store {
     ask(StoreWriter().number(kSet).text(key).text(value).bytes, deadline, "set " + key);
   }
   int64_t add(const std::string& key, int64_t delta, TimePoint deadline) override {
-    const std::string reply = ask(StoreWriter().number(kAdd).text(key).number(delta).bytes, deadline, "add " + key);
+    const std::string reply =
+        ask(StoreWriter().number(kAdd).text(key).number(delta).bytes, deadline, "add " + key);
     return StoreReader(reply).number<int64_t>();
   }
-  std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key, TimePoint deadline) override {
+  std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key,
+                                TimePoint deadline) override {
     if (keys.empty()) return {};
     const std::string reply = ask(wait_request(keys, abort_key), deadline, "wait for " + keys.front());
     StoreReader in(reply);
     auto values = in.texts();
-    if (values.size() != keys.size()) throw WireError("store: a wait was answered with another number of values");
+    if (values.size() != keys.size())
+      throw WireError("store: a wait was answered with another number of values");
     return values;
   }
-  std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys, TimePoint deadline) override {
+  std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys,
+                                               TimePoint deadline) override {
     StoreWriter w;
     w.number(kPeek).number(static_cast<uint32_t>(keys.size()));
     for (const auto& key : keys) w.text(key);
@@ -119,13 +121,16 @@ struct Pending {
 
 class StoreServer final : public StoreCalls, public Receiver {
  public:
-  StoreServer(Runtime& runtime, const TransportFactory& factory) : runtime_(runtime), transport_(factory(*this)) {
+  StoreServer(Runtime& runtime, const TransportFactory& factory)
+      : runtime_(runtime), transport_(factory(*this)) {
     MutexLock lock(mutex_);
     ready_ = transport_;
   }
   ~StoreServer() override { transport_->close(); }
 
-  Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override { throw WireError("store: a message with payloads"); }
+  Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
+    throw WireError("store: a message with payloads");
+  }
   void on_peer(WorkerId, Incarnation, PeerState, const std::string&) override {}
   void on_message(Inbound message) override {
     if (message.kind != kRequest) throw WireError("store: a message that is no request");
@@ -167,10 +172,13 @@ class StoreServer final : public StoreCalls, public Receiver {
     std::deque<uint64_t> order;
   };
 
-  static std::string status_bytes(Status status, const std::string& fields) { return std::string(1, static_cast<char>(status)) + fields; }
+  static std::string status_bytes(Status status, const std::string& fields) {
+    return std::string(1, static_cast<char>(status)) + fields;
+  }
 
   /// Does a request; its answer, and those of waits that it meets, are added to `answers`.
-  void handle(const Client& client, uint64_t number, const std::string& request, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
+  void handle(const Client& client, uint64_t number, const std::string& request, std::vector<Answer>& answers)
+      WEFT_REQUIRES(mutex_) {
     StoreReader in(request);
     const auto op = in.number<uint8_t>();
     StoreWriter reply;
@@ -183,7 +191,8 @@ class StoreServer final : public StoreCalls, public Receiver {
         auto& value = values_[key];
         int64_t sum = 0;
         const auto parsed = std::from_chars(value.data(), value.data() + value.size(), sum);
-        if (!value.empty() && parsed.ec != std::errc()) throw WireError(str("store: add to ", key, ", which is no number"));
+        if (!value.empty() && parsed.ec != std::errc())
+          throw WireError(str("store: add to ", key, ", which is no number"));
         sum += in.number<int64_t>();
         value = std::to_string(sum);
         reply.number(sum);
@@ -226,7 +235,8 @@ class StoreServer final : public StoreCalls, public Receiver {
     return true;
   }
 
-  void finish(const Client& client, uint64_t number, std::string bytes, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
+  void finish(const Client& client, uint64_t number, std::string bytes, std::vector<Answer>& answers)
+      WEFT_REQUIRES(mutex_) {
     if (client.second.value != 0) {
       auto& known = clients_[client];
       known.answers[number] = bytes;
@@ -314,7 +324,9 @@ class StoreClient final : public StoreCalls, public Receiver {
   }
   ~StoreClient() override { transport_->close(); }
 
-  Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override { throw WireError("store: a message with payloads"); }
+  Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
+    throw WireError("store: a message with payloads");
+  }
   void on_peer(WorkerId, Incarnation, PeerState state, const std::string& reason) override {
     MutexLock lock(mutex_);
     trouble_ = state == PeerState::kUp ? "" : reason;
@@ -356,7 +368,8 @@ class StoreClient final : public StoreCalls, public Receiver {
         if (pending->done.wait_until(std::min(deadline, runtime_.now() + patience))) break;
         if (runtime_.now() >= deadline) {
           MutexLock lock(mutex_);
-          throw Timeout(str("store at ", where_, ": no answer in time to: ", what, trouble_.empty() ? "" : "; ", trouble_));
+          throw Timeout(str("store at ", where_, ": no answer in time to: ", what,
+                            trouble_.empty() ? "" : "; ", trouble_));
         }
         patience = std::min<Duration>(patience * 2, std::chrono::seconds(5));
       }
@@ -382,7 +395,8 @@ class StoreClient final : public StoreCalls, public Receiver {
 std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory) {
   return std::make_unique<StoreServer>(runtime, factory);
 }
-std::unique_ptr<Store> make_store_client(Runtime& runtime, const TransportFactory& factory, PeerAddress server, std::string where) {
+std::unique_ptr<Store> make_store_client(Runtime& runtime, const TransportFactory& factory,
+                                         PeerAddress server, std::string where) {
   return std::make_unique<StoreClient>(runtime, factory, std::move(server), std::move(where));
 }
 

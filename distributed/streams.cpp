@@ -21,17 +21,20 @@ bool records_on(Accelerator& device, void* stream) { return device.recording(Con
 /// A thread that records on `stream` cannot wait for what others do.
 void refuse_recording(Accelerator& device, void* stream, const char* what) {
   if (!records_on(device, stream)) return;
-  throw CudaError(str(what, ": the calling thread records a graph on ", device.device(), ", which cannot come after work outside of it; do this before begin() or after end()"));
+  throw CudaError(str(what, ": the calling thread records a graph on ", device.device(),
+                      ", which cannot come after work outside of it; do this before begin() or after end()"));
 }
 
-template <int kIndex>
-void register_device() {
+template <int kIndex> void register_device() {
   register_thread_state({[] {
-    Accelerator* const device = open_accelerator(kIndex);
-    return device ? reinterpret_cast<uint64_t>(device->current_stream()) : 0;
-  }, [](uint64_t stream) {
-    if (Accelerator* const device = open_accelerator(kIndex)) device->set_current_stream(reinterpret_cast<void*>(stream));
-  }, 0});
+                           Accelerator* const device = open_accelerator(kIndex);
+                           return device ? reinterpret_cast<uint64_t>(device->current_stream()) : 0;
+                         },
+                         [](uint64_t stream) {
+                           if (Accelerator* const device = open_accelerator(kIndex))
+                             device->set_current_stream(reinterpret_cast<void*>(stream));
+                         },
+                         0});
 }
 
 }  // namespace
@@ -66,7 +69,10 @@ void join_streams(const StreamMark* mark) {
     if (made ? made->stream == mine || (!marked && !mine) : !mine) continue;
     if (mine) refuse_recording(*device, mine, "waiting for a future");
     if (marked) device->wait_event(mine, made->event);
-    else order(*device, nullptr, mine);  // there is no mark of what a thread that records had issued before: only default streams are known
+    else
+      order(
+          *device, nullptr,
+          mine);  // there is no mark of what a thread that records had issued before: only default streams are known
   }
 }
 
@@ -74,7 +80,8 @@ Streams current_streams(bool recorded) {
   Streams out;
   for (int i = 0, n = open_accelerators(); i < n; ++i)
     if (Accelerator* const device = open_accelerator(i))
-      if (void* const stream = device->current_stream(); stream && (recorded || !records_on(*device, stream))) out.emplace_back(device, stream);
+      if (void* const stream = device->current_stream(); stream && (recorded || !records_on(*device, stream)))
+        out.emplace_back(device, stream);
   return out;
 }
 
@@ -90,7 +97,8 @@ StreamScope::~StreamScope() {
 }
 
 DefaultStreams::DefaultStreams() : before_(current_streams()) {
-  for (const auto& [device, stream] : before_) refuse_recording(*device, stream, "a distributed backward pass");
+  for (const auto& [device, stream] : before_)
+    refuse_recording(*device, stream, "a distributed backward pass");
   for (const auto& [device, stream] : before_) order(*device, stream, nullptr);
 }
 
@@ -104,7 +112,8 @@ DefaultStreams::~DefaultStreams() {
 void register_stream_states() {
   [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
     ((kIndex < open_accelerators() ? register_device<kIndex>() : void()), ...);
-  }(std::make_integer_sequence<int, kFollowed>());
+  }
+  (std::make_integer_sequence<int, kFollowed>());
 }
 
 }  // namespace weft::rpc

@@ -29,7 +29,7 @@ namespace weft::rpc {
 namespace inner {
 /// Simulation: where a task may be switched out although it does not wait, between two of its critical sections.
 struct LockWatch {
-  int held = 0;                ///< by the task that runs
+  int held = 0;                       ///< by the task that runs
   void (*released)(void*) = nullptr;  ///< called when it has given back the last one
   void* scheduler = nullptr;
 };
@@ -65,7 +65,8 @@ class WEFT_CAPABILITY("mutex") Mutex {
   }
   void unlock() WEFT_RELEASE() {
     mutex_.unlock();
-    if (inner::LockWatch* const watch = inner::lock_watch; watch && --watch->held == 0) watch->released(watch->scheduler);
+    if (inner::LockWatch* const watch = inner::lock_watch; watch && --watch->held == 0)
+      watch->released(watch->scheduler);
   }
 
  private:

@@ -13,10 +13,12 @@ namespace weft::rpc {
 class Task {
  public:
   Task() = default;
-  template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, Task> && std::is_invocable_v<std::decay_t<F>&>>>
+  template <class F, class = std::enable_if_t<!std::is_same_v<std::decay_t<F>, Task> &&
+                                              std::is_invocable_v<std::decay_t<F>&>>>
   Task(F&& f) {  // implicit, so that a lambda can be posted as it stands
     using Fn = std::decay_t<F>;
-    if constexpr (sizeof(Fn) <= kInline && alignof(Fn) <= alignof(std::max_align_t) && std::is_nothrow_move_constructible_v<Fn>) {
+    if constexpr (sizeof(Fn) <= kInline && alignof(Fn) <= alignof(std::max_align_t) &&
+                  std::is_nothrow_move_constructible_v<Fn>) {
       new (buffer_) Fn(std::forward<F>(f));
       ops_ = &kInlineOps<Fn>;
     } else {
@@ -51,13 +53,12 @@ class Task {
     void (*destroy)(void*);
   };
   template <class Fn>
-  static constexpr Ops kInlineOps = {
-      [](void* p) { (*static_cast<Fn*>(p))(); },
-      [](void* from, void* to) {
-        new (to) Fn(std::move(*static_cast<Fn*>(from)));
-        static_cast<Fn*>(from)->~Fn();
-      },
-      [](void* p) { static_cast<Fn*>(p)->~Fn(); }};
+  static constexpr Ops kInlineOps = {[](void* p) { (*static_cast<Fn*>(p))(); },
+                                     [](void* from, void* to) {
+                                       new (to) Fn(std::move(*static_cast<Fn*>(from)));
+                                       static_cast<Fn*>(from)->~Fn();
+                                     },
+                                     [](void* p) { static_cast<Fn*>(p)->~Fn(); }};
   template <class Fn>
   static constexpr Ops kHeapOps = {
       [](void* p) { (**static_cast<Fn**>(p))(); },

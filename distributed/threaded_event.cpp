@@ -65,7 +65,8 @@ class ThreadedEvent final : public EventImpl {
     if (!latch_.announce_poll()) {
       ForeignWork work;
       bool more = true;
-      while (more && !latch_.is_set() && !core_->stopping.load() && (deadline == kNever || clock_now() < deadline)) {
+      while (more && !latch_.is_set() && !core_->stopping.load() &&
+             (deadline == kNever || clock_now() < deadline)) {
         more = group.poll(deadline);
       }
       latch_.end_poll();

@@ -35,7 +35,8 @@ class ThreadService final : public Service {
 /// The shared poller's threads.
 class GroupService final : public Service {
  public:
-  GroupService(std::shared_ptr<Core> core, std::shared_ptr<inner::PollGroup> group) : core_(std::move(core)), group_(std::move(group)) {
+  GroupService(std::shared_ptr<Core> core, std::shared_ptr<inner::PollGroup> group)
+      : core_(std::move(core)), group_(std::move(group)) {
     group_->start(core_);
   }
   ~GroupService() override { GroupService::join(); }
@@ -119,7 +120,9 @@ class ThreadedRuntime final : public Runtime {
     return true;
   }
 
-  std::unique_ptr<Service> start_service(std::string, Task body) override { return std::make_unique<ThreadService>(std::move(body)); }
+  std::unique_ptr<Service> start_service(std::string, Task body) override {
+    return std::make_unique<ThreadService>(std::move(body));
+  }
 
   std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared) override {
     if (shared) {
@@ -132,7 +135,9 @@ class ThreadedRuntime final : public Runtime {
     return Runtime::start_poller(std::move(name), poller, shared);
   }
 
-  std::unique_ptr<EventImpl> make_event(const char* what) override { return inner::make_threaded_event(core_, what); }
+  std::unique_ptr<EventImpl> make_event(const char* what) override {
+    return inner::make_threaded_event(core_, what);
+  }
 
   uint64_t random() override {  // splitmix64 over a random start
     uint64_t z = seed_.fetch_add(0x9e3779b97f4a7c15ULL) + 0x9e3779b97f4a7c15ULL;
@@ -212,9 +217,11 @@ class ThreadedRuntime final : public Runtime {
 }  // namespace
 
 std::shared_ptr<Runtime> make_threaded_runtime(ThreadedOptions options) {
-  if (options.threads < 1) throw ValueError(str("make_threaded_runtime: threads is ", options.threads, ", at least 1 is needed"));
+  if (options.threads < 1)
+    throw ValueError(str("make_threaded_runtime: threads is ", options.threads, ", at least 1 is needed"));
   if (options.max_threads < options.threads) {
-    throw ValueError(str("make_threaded_runtime: max_threads is ", options.max_threads, ", below threads, ", options.threads));
+    throw ValueError(str("make_threaded_runtime: max_threads is ", options.max_threads, ", below threads, ",
+                         options.threads));
   }
   if (options.spin < Duration::zero()) {
     // On two cores the other end needs the one that would spin: measured, it makes a round trip slower there.

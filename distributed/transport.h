@@ -33,9 +33,15 @@ inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
 inline constexpr int32_t kHostDevice = -1;
 
 /// A transport's send queue to one peer is full. Throw-away condition: wait_writable, then send again.
-class WEFT_API Overloaded : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API Overloaded : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 /// A message over max_message_bytes, or other misuse of the wire.
-class WEFT_API WireError : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API WireError : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 
 /// Whatever keeps memory alive: calls `fn(arg)` once, at destruction. Move-only, no allocation.
 /// Thread safety: as a plain value; the last owner may be a transport thread, so `fn` must be callable there and must not block.
@@ -44,9 +50,9 @@ class Release {
   Release() = default;
   Release(void (*fn)(void*), void* arg) : fn_(fn), arg_(arg) {}
   /// Keeps a shared pointer.
-  template <class T>
-  static Release keep(std::shared_ptr<T> owner) {
-    return Release([](void* p) { delete static_cast<std::shared_ptr<T>*>(p); }, new std::shared_ptr<T>(std::move(owner)));
+  template <class T> static Release keep(std::shared_ptr<T> owner) {
+    return Release([](void* p) { delete static_cast<std::shared_ptr<T>*>(p); },
+                   new std::shared_ptr<T>(std::move(owner)));
   }
   Release(Release&& other) noexcept : fn_(std::exchange(other.fn_, nullptr)), arg_(other.arg_) {}
   Release& operator=(Release&& other) noexcept {
@@ -73,7 +79,8 @@ class Release {
 struct Payload {
   const void* data = nullptr;
   int64_t bytes = 0;
-  int32_t device = kHostDevice;  ///< the receiver's device that it goes on to: a hint for its allocator, `data` is host memory in any case
+  int32_t device =
+      kHostDevice;  ///< the receiver's device that it goes on to: a hint for its allocator, `data` is host memory in any case
   Release release{};
 };
 
@@ -96,10 +103,10 @@ struct Inbound {
 
 /// Where a peer stands.
 enum class PeerState {
-  kUp,           ///< a connection is made; `incarnation` is who answered
-  kBroken,       ///< the connection broke: messages under way may be lost; it is being made again if there is more to send
+  kUp,  ///< a connection is made; `incarnation` is who answered
+  kBroken,  ///< the connection broke: messages under way may be lost; it is being made again if there is more to send
   kUnreachable,  ///< no connection within connect_timeout: what was queued is dropped; the next send tries anew
-  kRejected,     ///< the peer (or we) refused the hello: wire version, incarnation or id do not fit; what was queued is dropped
+  kRejected,  ///< the peer (or we) refused the hello: wire version, incarnation or id do not fit; what was queued is dropped
 };
 WEFT_API const char* to_string(PeerState state);
 
@@ -111,13 +118,15 @@ class WEFT_API Receiver {
 
   /// Memory for payload `index` of a message of `kind` from `from`; `header` is already whole. The total has been checked against
   /// max_message_bytes before. Throws freely: the message is then refused and its connection closed.
-  virtual Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes, int32_t device) = 0;
+  virtual Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
+                         int32_t device) = 0;
 
   /// A message, whole.
   virtual void on_message(Inbound message) = 0;
 
   /// A peer's connection changed. `reason` is text for people.
-  virtual void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) = 0;
+  virtual void on_peer(WorkerId peer, Incarnation incarnation, PeerState state,
+                       const std::string& reason) = 0;
 };
 
 /// How a peer is reached.
@@ -140,11 +149,12 @@ struct PeerCounters {
 
 /// What a message and a queue may hold; the same for every transport.
 struct WireLimits {
-  int64_t max_message_bytes = int64_t{16} << 30;     ///< header and payloads of one message, both ways
-  int64_t max_header_bytes = int64_t{256} << 20;     ///< header alone
-  int64_t max_payloads = 1 << 20;                    ///< payloads in one message
-  int64_t max_queued_bytes = int64_t{4} << 30;       ///< per peer; one message is always accepted on an empty queue
-  int64_t max_queued_messages = 1 << 20;             ///< per peer
+  int64_t max_message_bytes = int64_t{16} << 30;  ///< header and payloads of one message, both ways
+  int64_t max_header_bytes = int64_t{256} << 20;  ///< header alone
+  int64_t max_payloads = 1 << 20;                 ///< payloads in one message
+  int64_t max_queued_bytes = int64_t{4}
+                             << 30;       ///< per peer; one message is always accepted on an empty queue
+  int64_t max_queued_messages = 1 << 20;  ///< per peer
 };
 
 /// Sends and delivers messages for one worker. Thread safety: every member from any thread; none blocks but wait_writable and close.

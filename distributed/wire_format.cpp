@@ -23,8 +23,9 @@ constexpr uint8_t kCpuCode = 255;
 
 uint8_t code_of(Device d) { return d.is_cpu() ? kCpuCode : static_cast<uint8_t>(d.index); }
 
-template <class T>
-void append(std::string& out, T value) { out.append(reinterpret_cast<const char*>(&value), sizeof value); }
+template <class T> void append(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
 
 /// Elements between the first and the last one, both included; -1 where a stride is negative.
 int64_t span_of(const Tensor& t) {
@@ -43,8 +44,7 @@ int64_t span_bytes(const Tensor& t) { return span_of(t) * size_of(t.dtype()); }
 class Tail {
  public:
   explicit Tail(std::string_view bytes) : left_(bytes) {}
-  template <class T>
-  T number() {
+  template <class T> T number() {
     T value;
     std::memcpy(&value, raw(sizeof(T)).data(), sizeof(T));
     return value;
@@ -77,7 +77,9 @@ Device get_device(Tail& tail) {
   return Device(DeviceType::kCuda, code);
 }
 
-bool travels_inline(const Place* place, int64_t bytes) { return bytes <= kInlineTensorBytes && (!place || place->source.is_cpu() || bytes == 0); }
+bool travels_inline(const Place* place, int64_t bytes) {
+  return bytes <= kInlineTensorBytes && (!place || place->source.is_cpu() || bytes == 0);
+}
 
 Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t& next_payload) {
   const auto dtype_number = tail.number<uint8_t>();
@@ -101,11 +103,14 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
   int64_t span = numel == 0 ? 0 : 1;
   for (int d = 0; d < dims && numel > 0; ++d) {
     int64_t step = 0;
-    if (strides[d] < 0 || __builtin_mul_overflow(sizes[d] - 1, strides[d], &step) || __builtin_add_overflow(span, step, &span))
+    if (strides[d] < 0 || __builtin_mul_overflow(sizes[d] - 1, strides[d], &step) ||
+        __builtin_add_overflow(span, step, &span))
       detail::malformed(str("a tensor of strides ", strides));
   }
-  if (span > bytes / item) detail::malformed(str("a tensor of sizes ", sizes, " and strides ", strides, " in ", bytes, " bytes"));
-  if ((flags & kRequiresGrad) && !is_floating(dtype)) detail::malformed("a tensor of integers that requires grad");
+  if (span > bytes / item)
+    detail::malformed(str("a tensor of sizes ", sizes, " and strides ", strides, " in ", bytes, " bytes"));
+  if ((flags & kRequiresGrad) && !is_floating(dtype))
+    detail::malformed("a tensor of integers that requires grad");
   Place place;
   if (flags & kPlaced) {
     place.source = get_device(tail);
@@ -133,7 +138,8 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
   } else if (flags & kInline) {
     const std::string_view data = tail.raw(static_cast<uint64_t>(bytes));
     if (place.target.is_cuda()) {
-      storage = m.staging->upload(place.target, data.data(), bytes, {});  // waits for the bytes to be read: they are no pinned memory
+      storage = m.staging->upload(place.target, data.data(), bytes,
+                                  {});  // waits for the bytes to be read: they are no pinned memory
     } else {
       storage = Storage::allocate(kCpu, data.size());
       std::memcpy(storage->data(), data.data(), data.size());
@@ -141,13 +147,15 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
   } else {
     if (next_payload >= payloads.size()) detail::malformed("a tensor without its payload");
     Block& block = payloads[next_payload++];
-    if (block.bytes != bytes) detail::malformed(str("a payload of ", block.bytes, " bytes for a tensor of ", bytes));
+    if (block.bytes != bytes)
+      detail::malformed(str("a payload of ", block.bytes, " bytes for a tensor of ", bytes));
     if (place.target.is_cuda()) {
       storage = m.staging->upload(place.target, block.data, bytes, std::move(block.release));
     } else {
       const auto [release, context] = block.release.take();
-      storage = release == &release_block ? Ref<Storage>::adopt(static_cast<Storage*>(context))
-                                          : Storage::borrow(kCpu, block.data, static_cast<size_t>(bytes), release, context);
+      storage = release == &release_block
+                    ? Ref<Storage>::adopt(static_cast<Storage*>(context))
+                    : Storage::borrow(kCpu, block.data, static_cast<size_t>(bytes), release, context);
     }
   }
   Tensor t(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, dtype)));
@@ -168,7 +176,10 @@ void seal(Message& message, Lending* lending, WorkerId to) {
     out += e.bytes;
   }
   std::vector<bool> wants_grad;
-  for (Tensor& t : message.tensors) {  // all of these copies before the first one to host memory, which comes after what was issued here
+  for (
+      Tensor& t :
+      message
+          .tensors) {  // all of these copies before the first one to host memory, which comes after what was issued here
     wants_grad.push_back(t.requires_grad());
     const int64_t span = span_of(t);
     if (span < 0 || (span * size_of(t.dtype()) >= kCompactAbove && span > 2 * t.numel())) {
@@ -185,10 +196,13 @@ void seal(Message& message, Lending* lending, WorkerId to) {
     append(out, static_cast<uint8_t>(t.dtype()));
     if (placed && lending) place->loan = lending->lend(to, *place, t, bytes);
     const bool lent = placed && place->loan;
-    append(out, static_cast<uint8_t>((wants_grad[i] ? kRequiresGrad : 0) | (in_line ? kInline : 0) | (placed ? kPlaced : 0) | (lent ? kLent : 0)));
+    append(out, static_cast<uint8_t>((wants_grad[i] ? kRequiresGrad : 0) | (in_line ? kInline : 0) |
+                                     (placed ? kPlaced : 0) | (lent ? kLent : 0)));
     append(out, static_cast<uint8_t>(t.dim()));
-    out.append(reinterpret_cast<const char*>(t.sizes().data()), sizeof(int64_t) * static_cast<size_t>(t.dim()));
-    out.append(reinterpret_cast<const char*>(t.strides().data()), sizeof(int64_t) * static_cast<size_t>(t.dim()));
+    out.append(reinterpret_cast<const char*>(t.sizes().data()),
+               sizeof(int64_t) * static_cast<size_t>(t.dim()));
+    out.append(reinterpret_cast<const char*>(t.strides().data()),
+               sizeof(int64_t) * static_cast<size_t>(t.dim()));
     append(out, bytes);
     if (placed) append(out, code_of(place->source)), append(out, code_of(place->target));
     if (in_line && bytes > 0) out.append(static_cast<const char*>(t.raw()), static_cast<size_t>(bytes));
@@ -262,7 +276,8 @@ Envelope open_envelope(const std::string& header) {
   Envelope e;
   if (header.size() < sizeof e) detail::malformed(str("a header of ", header.size(), " bytes"));
   std::memcpy(&e, header.data(), sizeof e);
-  if (e.body_end < kEnvelopeBytes || e.body_end > header.size()) detail::malformed(str("a body that ends at ", e.body_end, " of ", header.size()));
+  if (e.body_end < kEnvelopeBytes || e.body_end > header.size())
+    detail::malformed(str("a body that ends at ", e.body_end, " of ", header.size()));
   return e;
 }
 
@@ -278,11 +293,14 @@ Message unseal(std::string header, std::vector<Block> payloads, const Envelope& 
     e.bytes = tail.raw(tail.number<uint64_t>());
     m.extensions.push_back(std::move(e));
   }
-  if (envelope.tensors > tail.size() / 11) detail::malformed(str(envelope.tensors, " tensors in ", tail.size(), " bytes"));
+  if (envelope.tensors > tail.size() / 11)
+    detail::malformed(str(envelope.tensors, " tensors in ", tail.size(), " bytes"));
   m.tensors.reserve(envelope.tensors);
   size_t next_payload = 0;
-  for (uint32_t i = 0; i < envelope.tensors; ++i) m.tensors.push_back(open_tensor(m, tail, payloads, next_payload));
-  if (!tail.empty() || next_payload != payloads.size()) detail::malformed("more in it than its descriptors say");
+  for (uint32_t i = 0; i < envelope.tensors; ++i)
+    m.tensors.push_back(open_tensor(m, tail, payloads, next_payload));
+  if (!tail.empty() || next_payload != payloads.size())
+    detail::malformed("more in it than its descriptors say");
   if (!m.places.empty()) m.places.resize(m.tensors.size());
   if (m.staging) m.staging->close();
   return m;

@@ -12,13 +12,13 @@ class Lending;
 
 /// The first bytes of every message between agents, as they lie in memory (little-endian).
 struct Envelope {
-  uint64_t sequence = 0;      ///< of the request; replies repeat it; 0 where there is none
-  uint64_t floor = 0;         ///< of the sender as a caller: its requests to us below this are finished
-  int64_t remaining_ns = 0;   ///< requests: what is left until the deadline; 0: no limit
+  uint64_t sequence = 0;     ///< of the request; replies repeat it; 0 where there is none
+  uint64_t floor = 0;        ///< of the sender as a caller: its requests to us below this are finished
+  int64_t remaining_ns = 0;  ///< requests: what is left until the deadline; 0: no limit
   uint64_t body_end = 0;
   uint64_t to_incarnation = 0;  ///< the life of the receiver that is meant; 0: any
   uint32_t tensors = 0;
-  uint16_t error = 0;         ///< replies: the body is an error
+  uint16_t error = 0;  ///< replies: the body is an error
   uint16_t reserved = 0;
 };
 static_assert(sizeof(Envelope) == kEnvelopeBytes);

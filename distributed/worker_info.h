@@ -37,8 +37,7 @@ class WEFT_API To {
   To(int rank) : id_{rank}, by_id_(true) {}
   To(WorkerId id) : id_(id), by_id_(true) {}
   To(const WorkerInfo& info) : id_(info.id), by_id_(true) {}
-  template <class Where>
-  To(const Where& where, Duration timeout) : To(where) { timeout_ = timeout; }
+  template <class Where> To(const Where& where, Duration timeout) : To(where) { timeout_ = timeout; }
 
   bool by_id() const { return by_id_; }
   const std::string& name() const { return name_; }
@@ -54,8 +53,7 @@ class WEFT_API To {
 
 }  // namespace weft::rpc
 
-template <>
-struct std::hash<weft::rpc::WorkerInfo> {
+template <> struct std::hash<weft::rpc::WorkerInfo> {
   size_t operator()(const weft::rpc::WorkerInfo& w) const noexcept {
     return std::hash<std::string>()(w.name) * 31 + std::hash<weft::rpc::WorkerId>()(w.id);
   }

@@ -15,14 +15,17 @@ struct Net : nn::Module {
     add("second", second);
     add("third", third);
   }
-  Tensor forward(const Tensor& x) const { return third.forward(relu(second.forward(relu(first.forward(x))))); }
+  Tensor forward(const Tensor& x) const {
+    return third.forward(relu(second.forward(relu(first.forward(x)))));
+  }
 };
 
 Device gpu_or_cpu() {
   try {
     std::printf("on %s\n", cuda::device_properties().name.c_str());
     return cuda::kDefault;
-  } catch (const Error& error) {  // which of library, driver and device is missing, or what else is the matter
+  } catch (
+      const Error& error) {  // which of library, driver and device is missing, or what else is the matter
     std::printf("on the CPU: %s\n", error.what());
     return kCpu;
   }
@@ -33,9 +36,11 @@ int main(int argc, char** argv) {
   const Device device = gpu_or_cpu();
   manual_seed(1);
   const int64_t n = 300;
-  const Tensor arm = remainder(arange(n), full({}, 3, {.dtype = kInt64})).to(device), along = rand({n}, {.device = device});
+  const Tensor arm = remainder(arange(n), full({}, 3, {.dtype = kInt64})).to(device),
+               along = rand({n}, {.device = device});
   const Tensor angle = along * 6.0 + arm.to(kFloat32) * 2.094;
-  const Tensor x = stack({along * cos(angle), along * sin(angle)}, 1) + randn({n, 2}, {.device = device}) * 0.02;
+  const Tensor x =
+      stack({along * cos(angle), along * sin(angle)}, 1) + randn({n, 2}, {.device = device}) * 0.02;
 
   Net net;
   net.to(device);

@@ -6,14 +6,20 @@ using namespace weft;
 struct Server {  // lives on the worker "server"; the trainer holds a reference
   nn::Linear layer{4, 1};
   Tensor forward(const Tensor& x) { return layer.forward(x); }
-  std::vector<rpc::RRef<Tensor>> parameters() { return {rpc::RRef<Tensor>(layer.weight), rpc::RRef<Tensor>(layer.bias)}; }
+  std::vector<rpc::RRef<Tensor>> parameters() {
+    return {rpc::RRef<Tensor>(layer.weight), rpc::RRef<Tensor>(layer.bias)};
+  }
 };
 WEFT_RPC_CLASS(Server, forward, parameters);
 
 int main() {
-  auto children = rpc::spawned_rank() ? std::optional<rpc::Children>() : rpc::spawn({.world_size = 2, .first_rank = 1});
+  auto children =
+      rpc::spawned_rank() ? std::optional<rpc::Children>() : rpc::spawn({.world_size = 2, .first_rank = 1});
   if (!children) rpc::init_rpc("server");
-  else rpc::init_rpc("trainer", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = children->master_port()});
+  else
+    rpc::init_rpc(
+        "trainer",
+        {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = children->master_port()});
   if (children) {
     auto server = rpc::remote<Server>("server");
     auto sgd = dist_optim::make<optim::SGDRule>(server.rpc_sync<&Server::parameters>(), {.lr = 0.1});

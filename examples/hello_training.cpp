@@ -12,13 +12,16 @@ struct Net : nn::Module {
     add("second", second);
     add("third", third);
   }
-  Tensor forward(const Tensor& x) const { return third.forward(relu(second.forward(relu(first.forward(x))))); }
+  Tensor forward(const Tensor& x) const {
+    return third.forward(relu(second.forward(relu(first.forward(x)))));
+  }
 };
 
 int main() {
   manual_seed(1);
   const int64_t n = 300;
-  const Tensor arm = remainder(arange(n), full({}, 3, {.dtype = kInt64})), along = rand({n}), angle = along * 6.0 + arm.to(kFloat32) * 2.094;
+  const Tensor arm = remainder(arange(n), full({}, 3, {.dtype = kInt64})), along = rand({n}),
+               angle = along * 6.0 + arm.to(kFloat32) * 2.094;
   const Tensor x = stack({along * cos(angle), along * sin(angle)}, 1) + randn({n, 2}) * 0.02;
 
   Net net;

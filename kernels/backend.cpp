@@ -37,8 +37,10 @@ int open_cuda(int device) {
   const std::lock_guard lock(opening());
   CudaOpener* const open = cuda_opener().load(std::memory_order_acquire);
   if (!open)
-    throw DeviceError("cuda: the CUDA library is missing: this program was linked without weft::cuda. Link it (target_link_libraries(... weft::cuda), from a weft configured "
-                      "with WEFT_CUDA=ON), or use the device cpu");
+    throw DeviceError(
+        "cuda: the CUDA library is missing: this program was linked without weft::cuda. Link it "
+        "(target_link_libraries(... weft::cuda), from a weft configured "
+        "with WEFT_CUDA=ON), or use the device cpu");
   char error[2048] = "";
   const int count = open(abi_stamp().c_str(), device, error, sizeof error);
   if (count < 0) throw DeviceError(str("cuda: the CUDA library does not fit this program: ", error));
@@ -53,7 +55,8 @@ Shape Backend::rnn_reserve(Context&, const RnnLayer& layer, const RnnInputs& in)
 void Backend::rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) {
   throw DeviceError(str("rnn_stack: ", device(), " runs recurrent layers one by one"));
 }
-void Backend::rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View, View, View, const RnnStackGrads&) {
+void Backend::rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&,
+                                 View, View, View, const RnnStackGrads&) {
   throw DeviceError(str("rnn_stack: ", device(), " runs recurrent layers one by one"));
 }
 
@@ -61,10 +64,12 @@ Backend& backend(Device device) {
   if (device.is_cpu()) return kernels::cpu_backend();
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));
   auto& slot = cuda_backends()[static_cast<size_t>(device.index)];
-  if (Backend* const found = slot.load(std::memory_order_acquire)) [[likely]] return *found;
+  if (Backend* const found = slot.load(std::memory_order_acquire)) [[likely]]
+    return *found;
   const int count = open_cuda(device.index);
   if (Backend* const found = slot.load(std::memory_order_acquire)) return *found;
-  throw DeviceError(str(device, ": no such device: the driver shows ", count, count == 1 ? " device, cuda:0" : str(" devices, cuda:0 to cuda:", count - 1)));
+  throw DeviceError(str(device, ": no such device: the driver shows ", count,
+                        count == 1 ? " device, cuda:0" : str(" devices, cuda:0 to cuda:", count - 1)));
 }
 
 Accelerator& accelerator(Device device) {
@@ -80,13 +85,16 @@ void register_backend(Device device, Backend* object) {
   auto* const found = dynamic_cast<Accelerator*>(object);
   accelerators[static_cast<size_t>(device.index)].store(found, std::memory_order_release);
   int count = accelerator_count.load();
-  while (found && count <= device.index && !accelerator_count.compare_exchange_weak(count, device.index + 1)) {
+  while (found && count <= device.index &&
+         !accelerator_count.compare_exchange_weak(count, device.index + 1)) {
   }
 }
 
 int open_accelerators() noexcept { return accelerator_count.load(std::memory_order_acquire); }
 Accelerator* open_accelerator(int index) noexcept {
-  return index < 0 || index >= open_accelerators() ? nullptr : accelerators[static_cast<size_t>(index)].load(std::memory_order_acquire);
+  return index < 0 || index >= open_accelerators()
+             ? nullptr
+             : accelerators[static_cast<size_t>(index)].load(std::memory_order_acquire);
 }
 
 void register_cuda_opener(CudaOpener* opener) { cuda_opener().store(opener, std::memory_order_release); }

@@ -63,9 +63,9 @@ struct RnnStack {
   RnnMode mode = RnnMode::kLstm;
   int64_t layers = 1;
   bool both = false;
-  double dropout = 0;       ///< on the output of every layer but the last
-  PhiloxKey key = {};       ///< of this call's dropout, which need not draw as Backend::dropout does
-  uint64_t key_epoch = 0;   ///< Generator::epoch of the key's generator
+  double dropout = 0;      ///< on the output of every layer but the last
+  PhiloxKey key = {};      ///< of this call's dropout, which need not draw as Backend::dropout does
+  uint64_t key_epoch = 0;  ///< Generator::epoch of the key's generator
   int64_t directions() const { return both ? 2 : 1; }
   int64_t cells() const { return layers * directions(); }
 };
@@ -74,14 +74,15 @@ struct RnnWeights {
   View b_ih, b_hh;  ///< [G*H] or absent
 };
 struct RnnStackInputs {
-  View x;                             ///< [T, N, I]
-  View h0, c0;                        ///< [cells, N, H]; c0 LSTM only
+  View x;       ///< [T, N, I]
+  View h0, c0;  ///< [cells, N, H]; c0 LSTM only
   std::span<const RnnWeights> cells;
 };
 struct RnnStackOutputs {
-  View y;                 ///< [T, N, directions * H]
-  View hn, cn;            ///< [cells, N, H]; cn LSTM only
-  View weights, reserve;  ///< of rank 1, with what Backend::rnn_stack names; absent when no backward will follow
+  View y;       ///< [T, N, directions * H]
+  View hn, cn;  ///< [cells, N, H]; cn LSTM only
+  View weights,
+      reserve;  ///< of rank 1, with what Backend::rnn_stack names; absent when no backward will follow
 };
 struct RnnStackGrads {
   View dx, dh0, dc0;                  ///< absent = not wanted; overwritten
@@ -132,19 +133,20 @@ class WEFT_API Backend {
   /// With p[r, k] = lse[r] - x[r, k] (minus the log-probability) and w = weight or 1:
   /// loss[r] = (1 - smoothing) * w[target] * p[r, target] + smoothing / K * sum_k w[k] * p[r, k]; 0 where target == ignore.
   /// One pass over x. Throws: IndexError for a target outside [0, K).
-  virtual void cross_entropy(Context&, View x, View target /*int64 [R]*/, View weight /*[K] or absent*/, int64_t ignore,
-                             double smoothing, View loss /*[R]*/, View lse /*[R]*/) = 0;
+  virtual void cross_entropy(Context&, View x, View target /*int64 [R]*/, View weight /*[K] or absent*/,
+                             int64_t ignore, double smoothing, View loss /*[R]*/, View lse /*[R]*/) = 0;
   /// dx[r, k] = g[r] * d loss[r] / d x[r, k] in one pass; g[r] may be broadcast (stride 0).
   virtual void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore,
                                       double smoothing, View g, View dx) = 0;
-  virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y, View mean,
-                          View rstd /*[R]*/) = 0;
-  virtual void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx, View dweight,
-                                   View dbias) = 0;
+  virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y,
+                          View mean, View rstd /*[R]*/) = 0;
+  virtual void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,
+                                   View dweight, View dbias) = 0;
 
   // Matrix product: c = alpha * a b + beta * c (+ bias over rows when present), or the positive part of that (relu, floating types). Rank 2 [M,K][K,N], or rank 3 batched (stride 0
   // broadcasts a batch). Any strides; one of the last two should be 1 to avoid a copy.
-  virtual void matmul(Context&, double alpha, View a, View b, double beta, View bias /*[N] or absent*/, View c, bool relu = false) = 0;
+  virtual void matmul(Context&, double alpha, View a, View b, double beta, View bias /*[N] or absent*/,
+                      View c, bool relu = false) = 0;
 
   // Indexing. index is int64 or int32; Throws: IndexError for an index out of range, naming it and the size.
   /// y[i, :] = x[index[i], :], x [V, K], y [n, K].
@@ -177,20 +179,24 @@ class WEFT_API Backend {
   virtual Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&);
   virtual void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) = 0;
   /// dy [T, N, H], dhn and dcn [N, H] may be absent.
-  virtual void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn,
-                            const RnnGrads&) = 0;
+  virtual void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn,
+                            View dcn, const RnnGrads&) = 0;
   /// Whether the backend runs this stack in one call, and what that keeps; most backends run none, and callers go layer by layer. Decided by sizes, which
   /// views are there, and x's dtype alone: the others are cast and made dense once it is taken.
-  virtual std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) { return std::nullopt; }
+  virtual std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) {
+    return std::nullopt;
+  }
   /// Only for a stack that rnn_stack has taken.
   virtual void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&);
   /// dy, dhn and dcn, of the sizes of y, hn and cn, may be absent.
-  virtual void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View dy, View dhn, View dcn, const RnnStackGrads&);
+  virtual void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&,
+                                  View dy, View dhn, View dcn, const RnnStackGrads&);
 
   // Lists of tensors in one call.
   /// One pass of the update rule over every tensor (step.h), all of `dtype`. While recording(), `next` makes the functors of each replay; without it
   /// all replays use those of `tensors`. `skip` (or null) is a number on the device: where it is not 0 when the step's turn comes, values stay as they are.
-  virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr, const double* skip = nullptr) = 0;
+  virtual void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>,
+                    const NextStep& next = nullptr, const double* skip = nullptr) = 0;
   /// out[i] = sum over tensor i of |x|^p in float64 (p = infinity: max |x|); contiguous views.
   virtual void powers(Context&, double p, std::span<const View> xs, double* out) = 0;
   /// x *= factor for every tensor.

@@ -14,7 +14,8 @@ template <class T> inline constexpr bool kIsHalf = std::is_same_v<T, Half> || st
 
 template <class To, class F> WEFT_HD inline To to_integer(F x) {
   constexpr F low = static_cast<F>(std::numeric_limits<To>::min());
-  constexpr F high = static_cast<F>(std::numeric_limits<To>::max());  // may round up to 2^31 or 2^63, hence >=
+  constexpr F high =
+      static_cast<F>(std::numeric_limits<To>::max());  // may round up to 2^31 or 2^63, hence >=
   F c = x < low ? low : x;
   c = x != x ? F(0) : c;
   return c >= high ? std::numeric_limits<To>::max() : static_cast<To>(c);

@@ -13,9 +13,9 @@ namespace weft {
 enum class DType : uint8_t { kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64 };
 inline constexpr int kDTypeCount = 8;
 
-inline constexpr DType kBool = DType::kBool, kUInt8 = DType::kUInt8, kInt32 = DType::kInt32, kInt64 = DType::kInt64,
-                       kFloat16 = DType::kFloat16, kBFloat16 = DType::kBFloat16, kFloat32 = DType::kFloat32,
-                       kFloat64 = DType::kFloat64;
+inline constexpr DType kBool = DType::kBool, kUInt8 = DType::kUInt8, kInt32 = DType::kInt32,
+                       kInt64 = DType::kInt64, kFloat16 = DType::kFloat16, kBFloat16 = DType::kBFloat16,
+                       kFloat32 = DType::kFloat32, kFloat64 = DType::kFloat64;
 
 /// IEEE binary16 as storage; converts to and from float, rounding to nearest even.
 struct Half {
@@ -66,7 +66,8 @@ constexpr int64_t size_of(DType t) {
   return sizes[static_cast<int>(t)];
 }
 constexpr const char* to_string(DType t) {
-  constexpr const char* names[kDTypeCount] = {"bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"};
+  constexpr const char* names[kDTypeCount] = {"bool",    "uint8",    "int32",   "int64",
+                                              "float16", "bfloat16", "float32", "float64"};
   return names[static_cast<int>(t)];
 }
 constexpr bool is_floating(DType t) { return t >= DType::kFloat16; }
@@ -92,8 +93,7 @@ template <> inline constexpr DType dtype_of<double> = DType::kFloat64;
 template <class T> struct TypeTag { using type = T; };
 
 /// Calls f(TypeTag<T>{}) for the C++ type of `t`.
-template <class F>
-decltype(auto) dispatch(DType t, F&& f) {
+template <class F> decltype(auto) dispatch(DType t, F&& f) {
   switch (t) {
     case DType::kBool: return f(TypeTag<bool>{});
     case DType::kUInt8: return f(TypeTag<uint8_t>{});
@@ -108,8 +108,7 @@ decltype(auto) dispatch(DType t, F&& f) {
 }
 
 /// The same for float32 and float64 only; `what` names the operation in the error.
-template <class F>
-decltype(auto) dispatch_float(const char* what, DType t, F&& f) {
+template <class F> decltype(auto) dispatch_float(const char* what, DType t, F&& f) {
   if (t == DType::kFloat32) return f(TypeTag<float>{});
   if (t == DType::kFloat64) return f(TypeTag<double>{});
   throw DTypeError(str(what, ": takes float32 or float64, got ", t));

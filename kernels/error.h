@@ -26,29 +26,62 @@ class WEFT_API Error : public std::runtime_error {
 };
 
 /// Sizes that do not fit together.
-class WEFT_API ShapeError : public Error { public: using Error::Error; };
+class WEFT_API ShapeError : public Error {
+ public:
+  using Error::Error;
+};
 /// A dtype that an operation does not take.
-class WEFT_API DTypeError : public Error { public: using Error::Error; };
+class WEFT_API DTypeError : public Error {
+ public:
+  using Error::Error;
+};
 /// A device that is missing, or tensors on different devices.
-class WEFT_API DeviceError : public Error { public: using Error::Error; };
+class WEFT_API DeviceError : public Error {
+ public:
+  using Error::Error;
+};
 /// An index, dimension or id out of range.
-class WEFT_API IndexError : public Error { public: using Error::Error; };
+class WEFT_API IndexError : public Error {
+ public:
+  using Error::Error;
+};
 /// A wrong option or argument value (negative learning rate, unknown mode).
-class WEFT_API ValueError : public Error { public: using Error::Error; };
+class WEFT_API ValueError : public Error {
+ public:
+  using Error::Error;
+};
 /// Misuse of the tape: backward twice, a saved tensor overwritten, no graph.
-class WEFT_API AutogradError : public Error { public: using Error::Error; };
+class WEFT_API AutogradError : public Error {
+ public:
+  using Error::Error;
+};
 /// A file or stream that is missing, malformed or cannot be written.
-class WEFT_API IoError : public Error { public: using Error::Error; };
+class WEFT_API IoError : public Error {
+ public:
+  using Error::Error;
+};
 /// A failed CUDA, cuBLAS or cuDNN call.
-class WEFT_API CudaError : public Error { public: using Error::Error; };
+class WEFT_API CudaError : public Error {
+ public:
+  using Error::Error;
+};
 /// An allocation that cannot be met.
-class WEFT_API OutOfMemoryError : public Error { public: using Error::Error; };
+class WEFT_API OutOfMemoryError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Base of the errors of the distributed layer.
-class WEFT_API RpcError : public Error { public: using Error::Error; };
+class WEFT_API RpcError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// A call, barrier or shutdown that ran past its deadline.
-class WEFT_API Timeout : public RpcError { public: using RpcError::RpcError; };
+class WEFT_API Timeout : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
 
 /// The worker at the other end is gone: its lease ended or its connection broke for good.
 class WEFT_API PeerLost : public RpcError {
@@ -58,7 +91,10 @@ class WEFT_API PeerLost : public RpcError {
 };
 
 /// The worker that owned a remote value is gone, and the value with it.
-class WEFT_API OwnerLost : public PeerLost { public: using PeerLost::PeerLost; };
+class WEFT_API OwnerLost : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
+};
 
 /// An exception that a remote function threw; `kind` is its type name there ("ShapeError", "std::out_of_range").
 class WEFT_API RemoteError : public RpcError {
@@ -72,8 +108,7 @@ class WEFT_API RemoteError : public RpcError {
 namespace detail {
 WEFT_API void append_number(std::string& out, double value);
 
-template <class T>
-void append(std::string& out, const T& part) {
+template <class T> void append(std::string& out, const T& part) {
   if constexpr (std::is_convertible_v<const T&, std::string_view>) out += std::string_view(part);
   else if constexpr (std::is_same_v<T, char>) out += part;
   else if constexpr (std::is_same_v<T, bool>) out += part ? "true" : "false";
@@ -84,8 +119,7 @@ void append(std::string& out, const T& part) {
 }  // namespace detail
 
 /// Builds a message from its parts: `throw ShapeError(str("view: ", n, " elements"))`. A type of one's own needs a `to_string`.
-template <class... Parts>
-std::string str(const Parts&... parts) {
+template <class... Parts> std::string str(const Parts&... parts) {
   std::string out;
   (detail::append(out, parts), ...);
   return out;

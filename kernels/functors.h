@@ -9,26 +9,26 @@
 
 namespace weft::kernels::functors {
 
-#define WEFT_FUNCTOR1(Name, expression)                        \
-  template <class T> struct Name {                             \
-    T s, t;                                                    \
-    WEFT_HD auto operator()(T x) const { return expression; }  \
+#define WEFT_FUNCTOR1(Name, expression)                       \
+  template <class T> struct Name {                            \
+    T s, t;                                                   \
+    WEFT_HD auto operator()(T x) const { return expression; } \
   };
-#define WEFT_FUNCTOR2(Name, x, y, expression)                       \
-  template <class T> struct Name {                                  \
-    T s, t;                                                         \
-    WEFT_HD auto operator()(T x, T y) const { return expression; }  \
+#define WEFT_FUNCTOR2(Name, x, y, expression)                      \
+  template <class T> struct Name {                                 \
+    T s, t;                                                        \
+    WEFT_HD auto operator()(T x, T y) const { return expression; } \
   };
-#define WEFT_FUNCTOR3(Name, expression)                                  \
-  template <class T> struct Name {                                       \
-    T s, t;                                                              \
-    WEFT_HD auto operator()(T a, T b, T c) const { return expression; }  \
+#define WEFT_FUNCTOR3(Name, expression)                                 \
+  template <class T> struct Name {                                      \
+    T s, t;                                                             \
+    WEFT_HD auto operator()(T a, T b, T c) const { return expression; } \
   };
-
 
 /// The type arithmetic is done in: integers wrap around, so they are added as unsigned numbers of at least int's width.
 template <class T>
-using Ring = std::conditional_t<std::is_floating_point_v<T>, T, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
+using Ring = std::conditional_t<std::is_floating_point_v<T>, T,
+                                std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>;
 template <class T> WEFT_HD constexpr Ring<T> ring(T x) { return static_cast<Ring<T>>(x); }
 
 // Unary.
@@ -49,8 +49,8 @@ WEFT_FUNCTOR1(Tanh, math::tanh(x))
 WEFT_FUNCTOR1(Sigmoid, math::sigmoid(x))
 WEFT_FUNCTOR1(LogSigmoid, -math::softplus(-x))
 WEFT_FUNCTOR1(Erf, math::erf(x))
-WEFT_FUNCTOR1(Gelu, x * math::normal_cdf(x))
-WEFT_FUNCTOR1(Silu, x * math::sigmoid(x))
+WEFT_FUNCTOR1(Gelu, x* math::normal_cdf(x))
+WEFT_FUNCTOR1(Silu, x* math::sigmoid(x))
 WEFT_FUNCTOR1(Softplus, math::softplus(x))
 WEFT_FUNCTOR1(Relu, static_cast<T>(x <= 0 ? T(0) : x))
 WEFT_FUNCTOR1(LeakyRelu, x > 0 ? x : s * x)
@@ -106,8 +106,12 @@ template <class T> struct Elu {
 };
 
 /// The inner function of the tanh form of gelu: sqrt(2 / pi) (x + 0.044715 x^3), and its slope.
-template <class T> WEFT_HD inline T gelu_inner(T x) { return T(0.79788456080286535588) * (x + T(0.044715) * x * x * x); }
-template <class T> WEFT_HD inline T gelu_slope(T x) { return T(0.79788456080286535588) * (T(1) + T(0.134145) * x * x); }
+template <class T> WEFT_HD inline T gelu_inner(T x) {
+  return T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
+}
+template <class T> WEFT_HD inline T gelu_slope(T x) {
+  return T(0.79788456080286535588) * (T(1) + T(0.134145) * x * x);
+}
 WEFT_FUNCTOR1(GeluTanh, T(0.5) * x * (T(1) + math::tanh(gelu_inner(x))))
 
 // Binary.
@@ -136,7 +140,8 @@ template <class T> struct Remainder {
       const T r = std::fmod(a, b);
       return r != 0 && (r < 0) != (b < 0) ? r + b : r;
     } else if constexpr (std::is_signed_v<T>) {
-      if (b == 0 || b == T(-1)) return 0;  // undefined, and an overflow for the lowest number, in the language
+      if (b == 0 || b == T(-1))
+        return 0;  // undefined, and an overflow for the lowest number, in the language
       const T r = static_cast<T>(a % b);
       return r != 0 && (r < 0) != (b < 0) ? static_cast<T>(r + b) : r;
     } else {
@@ -146,13 +151,13 @@ template <class T> struct Remainder {
 };
 
 // Gradients.
-WEFT_FUNCTOR2(TanhGrad, g, y, g * (T(1) - y * y))
-WEFT_FUNCTOR2(SigmoidGrad, g, y, g * y * (T(1) - y))
+WEFT_FUNCTOR2(TanhGrad, g, y, g*(T(1) - y * y))
+WEFT_FUNCTOR2(SigmoidGrad, g, y, g* y*(T(1) - y))
 WEFT_FUNCTOR2(ReluGrad, g, y, y > 0 ? g : T(0))
 WEFT_FUNCTOR2(LeakyReluGrad, g, x, x > 0 ? g : s * g)
-WEFT_FUNCTOR2(AbsGrad, g, x, g * (x != x ? x : T(x > 0) - T(x < 0)))
+WEFT_FUNCTOR2(AbsGrad, g, x, g*(x != x ? x : T(x > 0) - T(x < 0)))
 WEFT_FUNCTOR2(ClampGrad, g, x, (x >= s) & (x <= t) ? g : T(0))
-WEFT_FUNCTOR2(SoftplusGrad, g, x, g * math::sigmoid(x))
+WEFT_FUNCTOR2(SoftplusGrad, g, x, g* math::sigmoid(x))
 
 template <class T> struct EluGrad {
   T s, t;

@@ -170,6 +170,8 @@ WEFT_HD inline double tanh(double x) { return std::tanh(x); }
 WEFT_HD inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 WEFT_HD inline double erf(double x) { return std::erf(x); }
 WEFT_HD inline double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
-WEFT_HD inline double softplus(double x) { return x != x ? x : (x > 0 ? x : 0) + std::log1p(std::exp(-std::fabs(x))); }
+WEFT_HD inline double softplus(double x) {
+  return x != x ? x : (x > 0 ? x : 0) + std::log1p(std::exp(-std::fabs(x)));
+}
 
 }  // namespace weft::kernels::math

@@ -17,10 +17,12 @@ struct PhiloxBlock {
   uint32_t v[4];
 };
 
-WEFT_PHILOX_HD constexpr PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+WEFT_PHILOX_HD constexpr PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
+                                            uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
-    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0, n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+    const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0,
+                   n2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
     c1 = static_cast<uint32_t>(b), c3 = static_cast<uint32_t>(a), c0 = n0, c2 = n2;
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
@@ -28,7 +30,8 @@ WEFT_PHILOX_HD constexpr PhiloxBlock philox(uint32_t c0, uint32_t c1, uint32_t c
 }
 
 WEFT_PHILOX_HD constexpr PhiloxBlock philox(uint64_t seed, uint64_t block) {
-  return philox(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  return philox(static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0,
+                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
 /// [0, 1) from the top 24 bits.

@@ -63,8 +63,11 @@ WEFT_HD inline void turn(float t, float& c, float& s) {
   const float quarter = t * 4;
   const int32_t q = static_cast<int32_t>(quarter + 0.5f);
   const float a = (quarter - static_cast<float>(q)) * 1.57079632679f, z = a * a;
-  const float sine = a * (1 + z * (-1.66666667e-1f + z * (8.33333333e-3f + z * (-1.98412698e-4f + z * 2.75573192e-6f))));
-  const float cosine = 1 + z * (-0.5f + z * (4.16666667e-2f + z * (-1.38888889e-3f + z * (2.48015873e-5f + z * -2.75573192e-7f))));
+  const float sine =
+      a * (1 + z * (-1.66666667e-1f + z * (8.33333333e-3f + z * (-1.98412698e-4f + z * 2.75573192e-6f))));
+  const float cosine =
+      1 +
+      z * (-0.5f + z * (4.16666667e-2f + z * (-1.38888889e-3f + z * (2.48015873e-5f + z * -2.75573192e-7f))));
   const float first = (q & 1) ? sine : cosine, second = (q & 1) ? cosine : sine;
   // The signs, as bits: cos is negative in quarters 1 and 2, sin in 2 and 3.
   c = std::bit_cast<float>(std::bit_cast<uint32_t>(first) ^ (static_cast<uint32_t>((q + 1) & 2) << 30));
@@ -92,7 +95,8 @@ WEFT_HD inline void normal_pair(const uint32_t* bits, double mean, double stddev
 /// low + a number below `range` from two lanes.
 WEFT_HD inline int64_t bounded(uint32_t high, uint32_t low_bits, int64_t low, uint64_t range) {
   const uint64_t word = (uint64_t{high} << 32) | low_bits;
-  return static_cast<int64_t>(static_cast<uint64_t>(low) + static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64));
+  return static_cast<int64_t>(static_cast<uint64_t>(low) +
+                              static_cast<uint64_t>((static_cast<unsigned __int128>(word) * range) >> 64));
 }
 
 }  // namespace weft::kernels::random

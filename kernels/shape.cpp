@@ -18,7 +18,8 @@ std::string to_string(const Shape& shape) {
 
 Shape contiguous_strides(const Shape& sizes) {
   Shape strides(sizes.size(), 1);
-  for (int d = sizes.size() - 2; d >= 0; --d) strides[d] = strides[d + 1] * std::max<int64_t>(sizes[d + 1], 1);
+  for (int d = sizes.size() - 2; d >= 0; --d)
+    strides[d] = strides[d + 1] * std::max<int64_t>(sizes[d + 1], 1);
   return strides;
 }
 
@@ -37,7 +38,8 @@ Shape broadcast(const char* what, const Shape& a, const Shape& b) {
 int wrap_dim(const char* what, int64_t dim, int ndim) {
   const int64_t count = std::max(ndim, 1);  // a scalar takes dim 0 and -1
   if (dim < -count || dim >= count)
-    throw IndexError(str(what, ": dim ", dim, " is outside [", -count, ", ", count - 1, "] of a tensor with ", ndim, " dims"));
+    throw IndexError(str(what, ": dim ", dim, " is outside [", -count, ", ", count - 1, "] of a tensor with ",
+                         ndim, " dims"));
   return static_cast<int>(dim < 0 ? dim + count : dim);
 }
 

@@ -31,11 +31,16 @@ const StepCuda& step_cuda_form(const StepKernel& kernel) {
   const std::lock_guard lock(r.mutex);
   const auto found = r.forms.find(std::string_view(kernel.name));
   if (found == r.forms.end())
-    throw DeviceError(str("step: the rule ", kernel.name, " has no form for CUDA devices: write WEFT_STEP_CUDA(", kernel.name, ") in a .cu file of the program"));
-  if (found->second.size() > 1) throw DeviceError(str("step: WEFT_STEP_CUDA was written for ", found->second.size(), " rules of the name ", kernel.name));
+    throw DeviceError(str("step: the rule ", kernel.name,
+                          " has no form for CUDA devices: write WEFT_STEP_CUDA(", kernel.name,
+                          ") in a .cu file of the program"));
+  if (found->second.size() > 1)
+    throw DeviceError(str("step: WEFT_STEP_CUDA was written for ", found->second.size(),
+                          " rules of the name ", kernel.name));
   const StepCuda& form = *found->second.front();
   if (form.state_count != kernel.state_count)
-    throw DeviceError(str("step: the rule ", kernel.name, " has ", kernel.state_count, " state tensors, the WEFT_STEP_CUDA of that name ", form.state_count));
+    throw DeviceError(str("step: the rule ", kernel.name, " has ", kernel.state_count,
+                          " state tensors, the WEFT_STEP_CUDA of that name ", form.state_count));
   return form;
 }
 

@@ -16,12 +16,14 @@ inline constexpr int kMaxStepState = 4;
 
 /// One parameter of a fused step: flat, contiguous memory of one dtype.
 struct StepTensor {
-  void* param = nullptr;       ///< read; written unless `out` is set
-  void* out = nullptr;         ///< where the new value goes when the old block must survive (copy on write), else null
-  const void* grad = nullptr;  ///< never written
+  void* param = nullptr;  ///< read; written unless `out` is set
+  void* out =
+      nullptr;  ///< where the new value goes when the old block must survive (copy on write), else null
+  const void* grad = nullptr;       ///< never written
   void* state[kMaxStepState] = {};  ///< read and written
   int64_t numel = 0;
-  const void* hyper = nullptr;  ///< the functor instance for this tensor's group and step (type known to the kernel)
+  const void* hyper =
+      nullptr;  ///< the functor instance for this tensor's group and step (type known to the kernel)
 };
 
 /// A functor compiled for the CPU: runs elements [begin, end) of one tensor, of float32 or float64. Other backends find theirs by the name.

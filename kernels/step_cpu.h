@@ -44,14 +44,17 @@ using D4 = double __attribute__((vector_size(32)));
 using F16 = float __attribute__((vector_size(64)));
 using D8 = double __attribute__((vector_size(64)));
 template <class R> inline void lane_sqrt(R& x) {
-  for (size_t i = 0; i < sizeof x / sizeof x[0]; ++i) x[i] = sizeof x[0] == 4 ? __builtin_sqrtf(x[i]) : __builtin_sqrt(x[i]);
+  for (size_t i = 0; i < sizeof x / sizeof x[0]; ++i)
+    x[i] = sizeof x[0] == 4 ? __builtin_sqrtf(x[i]) : __builtin_sqrt(x[i]);
 }
 #if defined(__x86_64__) && !defined(__clang__)
 inline void vector_sqrt(F4& x) { x = __builtin_ia32_sqrtps(x); }
 inline void vector_sqrt(D2& x) { x = __builtin_ia32_sqrtpd(x); }
 WEFT_STEP_AVX2 void vector_sqrt(F8& x) { x = __builtin_ia32_sqrtps256(x); }
 WEFT_STEP_AVX2 void vector_sqrt(D4& x) { x = __builtin_ia32_sqrtpd256(x); }
-WEFT_STEP_AVX512 void vector_sqrt(F16& x) { x = __builtin_ia32_sqrtps512_mask(x, x, -1, 4); }  // 4: the current rounding mode
+WEFT_STEP_AVX512 void vector_sqrt(F16& x) {
+  x = __builtin_ia32_sqrtps512_mask(x, x, -1, 4);
+}  // 4: the current rounding mode
 WEFT_STEP_AVX512 void vector_sqrt(D8& x) { x = __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
 #else
 template <class R> inline void vector_sqrt(R& x) { lane_sqrt(x); }
@@ -60,57 +63,77 @@ template <class R> inline void vector_sqrt(R& x) { lane_sqrt(x); }
 /// A register of T for one instruction set. Copying is written out so that no set's calling convention ever matters.
 template <class T, Isa kIsa> class Lanes;
 
-#define WEFT_STEP_VECTOR(T, IsaName, Bytes, Target)                                                                             \
-  template <> class Lanes<T, Isa::IsaName> {                                                                                    \
-    using Raw = T __attribute__((vector_size(Bytes)));                                                                          \
-    using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t> __attribute__((vector_size(Bytes)));                      \
-                                                                                                                                \
-   public:                                                                                                                      \
-    static constexpr int kCount = Bytes / static_cast<int>(sizeof(T));                                                          \
-    class Mask {                                                                                                                \
-     public:                                                                                                                    \
-      Target explicit Mask(const Bits& b) : bits(b) {}                                                                          \
-      Target Mask(const Mask& o) : bits(o.bits) {}                                                                              \
-      Target Mask& operator=(const Mask& o) { bits = o.bits; return *this; }                                                    \
-      Target friend Mask operator&(const Mask& a, const Mask& b) { return Mask(a.bits & b.bits); }                              \
-      Target friend Mask operator|(const Mask& a, const Mask& b) { return Mask(a.bits | b.bits); }                              \
-      Target friend Mask operator~(const Mask& a) { return Mask(~a.bits); }                                                     \
-      Bits bits;                                                                                                                \
-    };                                                                                                                          \
-    Target Lanes() : v{} {}                                                                                                     \
-    template <class S> requires std::is_arithmetic_v<S>                                                                         \
-    Target Lanes(S x) : v(static_cast<T>(x) - Raw{}) {}                                                                         \
-    Target explicit Lanes(const Raw& r) : v(r) {}                                                                               \
-    Target Lanes(const Lanes& o) : v(o.v) {}                                                                                    \
-    Target Lanes& operator=(const Lanes& o) { v = o.v; return *this; }                                                          \
-    Target void load(const T* p) { __builtin_memcpy(&v, p, sizeof v); }                                                         \
-    Target void store(T* p) const { __builtin_memcpy(p, &v, sizeof v); }                                                        \
-    Target friend Lanes operator+(const Lanes& a, const Lanes& b) { return Lanes(a.v + b.v); }                                  \
-    Target friend Lanes operator-(const Lanes& a, const Lanes& b) { return Lanes(a.v - b.v); }                                  \
-    Target friend Lanes operator*(const Lanes& a, const Lanes& b) { return Lanes(a.v * b.v); }                                  \
-    Target friend Lanes operator/(const Lanes& a, const Lanes& b) { return Lanes(a.v / b.v); }                                  \
-    Target Lanes operator-() const { return Lanes(-v); }                                                                        \
-    Target Lanes& operator+=(const Lanes& o) { v = v + o.v; return *this; }                                                     \
-    Target Lanes& operator-=(const Lanes& o) { v = v - o.v; return *this; }                                                     \
-    Target Lanes& operator*=(const Lanes& o) { v = v * o.v; return *this; }                                                     \
-    Target Lanes& operator/=(const Lanes& o) { v = v / o.v; return *this; }                                                     \
-    Target friend Mask operator<(const Lanes& a, const Lanes& b) { return Mask(a.v < b.v); }                                    \
-    Target friend Mask operator<=(const Lanes& a, const Lanes& b) { return Mask(a.v <= b.v); }                                  \
-    Target friend Mask operator>(const Lanes& a, const Lanes& b) { return Mask(a.v > b.v); }                                    \
-    Target friend Mask operator>=(const Lanes& a, const Lanes& b) { return Mask(a.v >= b.v); }                                  \
-    Target friend Mask operator==(const Lanes& a, const Lanes& b) { return Mask(a.v == b.v); }                                  \
-    Target friend Lanes select(const Mask& m, const Lanes& a, const Lanes& b) { return Lanes(m.bits ? a.v : b.v); }             \
-    Target friend Lanes max(const Lanes& a, const Lanes& b) { return Lanes(a.v > b.v ? a.v : b.v); }                            \
-    Target friend Lanes min(const Lanes& a, const Lanes& b) { return Lanes(a.v < b.v ? a.v : b.v); }                            \
-    Target friend Lanes abs(const Lanes& a) { return Lanes(a.v > 0 ? a.v : T(0) - a.v); }                                        \
-    Target friend Lanes sqrt(const Lanes& a) {                                                                                  \
-      Lanes r(a);                                                                                                               \
-      vector_sqrt(r.v);                                                                                                         \
-      return r;                                                                                                                 \
-    }                                                                                                                           \
-                                                                                                                                \
-   private:                                                                                                                     \
-    Raw v;                                                                                                                      \
+#define WEFT_STEP_VECTOR(T, IsaName, Bytes, Target)                                                        \
+  template <> class Lanes<T, Isa::IsaName> {                                                               \
+    using Raw = T __attribute__((vector_size(Bytes)));                                                     \
+    using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t> __attribute__((vector_size(Bytes))); \
+                                                                                                           \
+   public:                                                                                                 \
+    static constexpr int kCount = Bytes / static_cast<int>(sizeof(T));                                     \
+    class Mask {                                                                                           \
+     public:                                                                                               \
+      Target explicit Mask(const Bits& b) : bits(b) {}                                                     \
+      Target Mask(const Mask& o) : bits(o.bits) {}                                                         \
+      Target Mask& operator=(const Mask& o) {                                                              \
+        bits = o.bits;                                                                                     \
+        return *this;                                                                                      \
+      }                                                                                                    \
+      Target friend Mask operator&(const Mask& a, const Mask& b) { return Mask(a.bits & b.bits); }         \
+      Target friend Mask operator|(const Mask& a, const Mask& b) { return Mask(a.bits | b.bits); }         \
+      Target friend Mask operator~(const Mask& a) { return Mask(~a.bits); }                                \
+      Bits bits;                                                                                           \
+    };                                                                                                     \
+    Target Lanes() : v{} {}                                                                                \
+    template <class S>                                                                                     \
+    requires std::is_arithmetic_v<S> Target Lanes(S x) : v(static_cast<T>(x) - Raw{}) {}                   \
+    Target explicit Lanes(const Raw& r) : v(r) {}                                                          \
+    Target Lanes(const Lanes& o) : v(o.v) {}                                                               \
+    Target Lanes& operator=(const Lanes& o) {                                                              \
+      v = o.v;                                                                                             \
+      return *this;                                                                                        \
+    }                                                                                                      \
+    Target void load(const T* p) { __builtin_memcpy(&v, p, sizeof v); }                                    \
+    Target void store(T* p) const { __builtin_memcpy(p, &v, sizeof v); }                                   \
+    Target friend Lanes operator+(const Lanes& a, const Lanes& b) { return Lanes(a.v + b.v); }             \
+    Target friend Lanes operator-(const Lanes& a, const Lanes& b) { return Lanes(a.v - b.v); }             \
+    Target friend Lanes operator*(const Lanes& a, const Lanes& b) { return Lanes(a.v * b.v); }             \
+    Target friend Lanes operator/(const Lanes& a, const Lanes& b) { return Lanes(a.v / b.v); }             \
+    Target Lanes operator-() const { return Lanes(-v); }                                                   \
+    Target Lanes& operator+=(const Lanes& o) {                                                             \
+      v = v + o.v;                                                                                         \
+      return *this;                                                                                        \
+    }                                                                                                      \
+    Target Lanes& operator-=(const Lanes& o) {                                                             \
+      v = v - o.v;                                                                                         \
+      return *this;                                                                                        \
+    }                                                                                                      \
+    Target Lanes& operator*=(const Lanes& o) {                                                             \
+      v = v * o.v;                                                                                         \
+      return *this;                                                                                        \
+    }                                                                                                      \
+    Target Lanes& operator/=(const Lanes& o) {                                                             \
+      v = v / o.v;                                                                                         \
+      return *this;                                                                                        \
+    }                                                                                                      \
+    Target friend Mask operator<(const Lanes& a, const Lanes& b) { return Mask(a.v < b.v); }               \
+    Target friend Mask operator<=(const Lanes& a, const Lanes& b) { return Mask(a.v <= b.v); }             \
+    Target friend Mask operator>(const Lanes& a, const Lanes& b) { return Mask(a.v > b.v); }               \
+    Target friend Mask operator>=(const Lanes& a, const Lanes& b) { return Mask(a.v >= b.v); }             \
+    Target friend Mask operator==(const Lanes& a, const Lanes& b) { return Mask(a.v == b.v); }             \
+    Target friend Lanes select(const Mask& m, const Lanes& a, const Lanes& b) {                            \
+      return Lanes(m.bits ? a.v : b.v);                                                                    \
+    }                                                                                                      \
+    Target friend Lanes max(const Lanes& a, const Lanes& b) { return Lanes(a.v > b.v ? a.v : b.v); }       \
+    Target friend Lanes min(const Lanes& a, const Lanes& b) { return Lanes(a.v < b.v ? a.v : b.v); }       \
+    Target friend Lanes abs(const Lanes& a) { return Lanes(a.v > 0 ? a.v : T(0) - a.v); }                  \
+    Target friend Lanes sqrt(const Lanes& a) {                                                             \
+      Lanes r(a);                                                                                          \
+      vector_sqrt(r.v);                                                                                    \
+      return r;                                                                                            \
+    }                                                                                                      \
+                                                                                                           \
+   private:                                                                                                \
+    Raw v;                                                                                                 \
   };
 
 WEFT_STEP_VECTOR(float, kBaseline, 16, inline)
@@ -124,38 +147,42 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
 #undef WEFT_STEP_VECTOR
 
 /// The functor over elements [begin, end): whole registers, then the rest through a padded copy.
-#define WEFT_STEP_LOOP(IsaName, Target)                                                                                         \
-  template <class F, class T> Target __attribute__((flatten)) void run_##IsaName(const StepTensor& t, int64_t begin,            \
-                                                                                 int64_t end) {                                 \
-    using Vec = Lanes<T, Isa::IsaName>;                                                                                         \
-    constexpr int kStates = F::kState > 0 ? F::kState : 1;                                                                      \
-    const F f = *static_cast<const F*>(t.hyper);                                                                                \
-    const T* param = static_cast<const T*>(t.param);                                                                            \
-    const T* grad = static_cast<const T*>(t.grad);                                                                              \
-    T* out = static_cast<T*>(t.out ? t.out : t.param);                                                                          \
-    T* state[kStates];                                                                                                          \
-    for (int k = 0; k < F::kState; ++k) state[k] = static_cast<T*>(t.state[k]);                                                 \
-    Vec p, g, s[kStates];                                                                                                       \
-    int64_t i = begin;                                                                                                          \
-    for (; i + Vec::kCount <= end; i += Vec::kCount) {                                                                          \
-      p.load(param + i);                                                                                                        \
-      g.load(grad + i);                                                                                                         \
-      for (int k = 0; k < F::kState; ++k) s[k].load(state[k] + i);                                                              \
-      f(p, g, s);                                                                                                               \
-      p.store(out + i);                                                                                                         \
-      for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + i);                                                             \
-    }                                                                                                                           \
-    if (i == end) return;                                                                                                       \
-    const size_t rest = static_cast<size_t>(end - i) * sizeof(T);                                                               \
-    T buffer[Vec::kCount] = {};                                                                                                 \
-    const auto load_rest = [&](Vec& v, const T* from) { __builtin_memcpy(buffer, from, rest), v.load(buffer); };                \
-    const auto store_rest = [&](const Vec& v, T* to) { v.store(buffer), __builtin_memcpy(to, buffer, rest); };                  \
-    load_rest(p, param + i);                                                                                                    \
-    load_rest(g, grad + i);                                                                                                     \
-    for (int k = 0; k < F::kState; ++k) load_rest(s[k], state[k] + i);                                                          \
-    f(p, g, s);                                                                                                                 \
-    store_rest(p, out + i);                                                                                                     \
-    for (int k = 0; k < F::kState; ++k) store_rest(s[k], state[k] + i);                                                         \
+#define WEFT_STEP_LOOP(IsaName, Target)                                                                 \
+  template <class F, class T>                                                                           \
+  Target __attribute__((flatten)) void run_##IsaName(const StepTensor& t, int64_t begin, int64_t end) { \
+    using Vec = Lanes<T, Isa::IsaName>;                                                                 \
+    constexpr int kStates = F::kState > 0 ? F::kState : 1;                                              \
+    const F f = *static_cast<const F*>(t.hyper);                                                        \
+    const T* param = static_cast<const T*>(t.param);                                                    \
+    const T* grad = static_cast<const T*>(t.grad);                                                      \
+    T* out = static_cast<T*>(t.out ? t.out : t.param);                                                  \
+    T* state[kStates];                                                                                  \
+    for (int k = 0; k < F::kState; ++k) state[k] = static_cast<T*>(t.state[k]);                         \
+    Vec p, g, s[kStates];                                                                               \
+    int64_t i = begin;                                                                                  \
+    for (; i + Vec::kCount <= end; i += Vec::kCount) {                                                  \
+      p.load(param + i);                                                                                \
+      g.load(grad + i);                                                                                 \
+      for (int k = 0; k < F::kState; ++k) s[k].load(state[k] + i);                                      \
+      f(p, g, s);                                                                                       \
+      p.store(out + i);                                                                                 \
+      for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + i);                                     \
+    }                                                                                                   \
+    if (i == end) return;                                                                               \
+    const size_t rest = static_cast<size_t>(end - i) * sizeof(T);                                       \
+    T buffer[Vec::kCount] = {};                                                                         \
+    const auto load_rest = [&](Vec& v, const T* from) {                                                 \
+      __builtin_memcpy(buffer, from, rest), v.load(buffer);                                             \
+    };                                                                                                  \
+    const auto store_rest = [&](const Vec& v, T* to) {                                                  \
+      v.store(buffer), __builtin_memcpy(to, buffer, rest);                                              \
+    };                                                                                                  \
+    load_rest(p, param + i);                                                                            \
+    load_rest(g, grad + i);                                                                             \
+    for (int k = 0; k < F::kState; ++k) load_rest(s[k], state[k] + i);                                  \
+    f(p, g, s);                                                                                         \
+    store_rest(p, out + i);                                                                             \
+    for (int k = 0; k < F::kState; ++k) store_rest(s[k], state[k] + i);                                 \
   }
 
 WEFT_STEP_LOOP(kBaseline, inline)
@@ -176,9 +203,9 @@ template <class F, class T> void run(const StepTensor& t, int64_t begin, int64_t
 }  // namespace step_cpu
 
 /// The kernel of a functor (see the head of this file); its CUDA form is registered apart.
-template <class F>
-constexpr StepKernel make_step_kernel(const char* name) {
-  static_assert(F::kState >= 0 && F::kState <= kMaxStepState, "a step keeps at most kMaxStepState state tensors");
+template <class F> constexpr StepKernel make_step_kernel(const char* name) {
+  static_assert(F::kState >= 0 && F::kState <= kMaxStepState,
+                "a step keeps at most kMaxStepState state tensors");
   static_assert(std::is_trivially_copyable_v<F>, "a step functor is plain data");
   return {name, &step_cpu::run<F, float>, &step_cpu::run<F, double>, nullptr, F::kState};
 }

@@ -162,7 +162,10 @@ struct Rprop {
 
 /// The kernel of a built-in rule; it picks the instruction set at each call.
 template <class Rule> StepKernel builtin_kernel();
-#define WEFT_STEP_RULES(X) X(Sgd) X(SgdMomentum) X(Qhm) X(Adam) X(AdamAmsgrad) X(QhAdam) X(RmsProp) X(Adagrad) X(Adadelta) X(Adamax) X(Rprop)
+#define WEFT_STEP_RULES(X)                                                                           \
+  X(Sgd)                                                                                             \
+  X(SgdMomentum) X(Qhm) X(Adam) X(AdamAmsgrad) X(QhAdam) X(RmsProp) X(Adagrad) X(Adadelta) X(Adamax) \
+      X(Rprop)
 #define WEFT_DECLARE_RULE(Rule) template <> WEFT_API StepKernel builtin_kernel<Rule>();
 WEFT_STEP_RULES(WEFT_DECLARE_RULE)
 #undef WEFT_DECLARE_RULE

@@ -9,8 +9,10 @@ namespace weft::nn {
 namespace {
 
 void check(const char* what, const Tensor& t) {
-  if (!t.is_floating_point()) throw DTypeError(str("Categorical: ", what, " must be floating, got ", t.dtype()));
-  if (t.dim() < 1 || t.size(-1) < 1) throw ShapeError(str("Categorical: ", what, " needs a last dim of at least 1, got ", t.sizes()));
+  if (!t.is_floating_point())
+    throw DTypeError(str("Categorical: ", what, " must be floating, got ", t.dtype()));
+  if (t.dim() < 1 || t.size(-1) < 1)
+    throw ShapeError(str("Categorical: ", what, " needs a last dim of at least 1, got ", t.sizes()));
 }
 
 }  // namespace
@@ -19,7 +21,8 @@ Categorical Categorical::from_probs(const Tensor& probs) {
   check("probs", probs);
   const Tensor p = probs / probs.sum({-1}, true);
   // Clamped away from 0 and 1 so that the logarithm and its gradient stay finite.
-  const double eps = probs.dtype() == kFloat64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+  const double eps = probs.dtype() == kFloat64 ? std::numeric_limits<double>::epsilon()
+                                               : std::numeric_limits<float>::epsilon();
   return {p, p.clamp(eps, 1 - eps).log()};
 }
 
@@ -36,7 +39,9 @@ Tensor Categorical::sample(Generator* generator) const {
   return multinomial(probs_.detach().reshape({sizes.numel(), k}), 1, true, generator).reshape(sizes);
 }
 
-Tensor Categorical::log_prob(const Tensor& value) const { return logits_.gather(-1, value.unsqueeze(-1)).squeeze(-1); }
+Tensor Categorical::log_prob(const Tensor& value) const {
+  return logits_.gather(-1, value.unsqueeze(-1)).squeeze(-1);
+}
 
 Tensor Categorical::entropy() const { return (probs_ * logits_).sum({-1}).neg(); }
 

@@ -25,7 +25,9 @@ WEFT_API Tensor kaiming_normal_(Tensor t, double slope = 0, Generator* generator
 /// Rows (or columns, whichever are fewer) orthonormal times gain. Shape: [out, ...], flattened to two dims.
 WEFT_API Tensor orthogonal_(Tensor t, double gain = 1, Generator* generator = nullptr);
 
-struct Fan { int64_t in, out; };
+struct Fan {
+  int64_t in, out;
+};
 /// Throws: ShapeError for fewer than two dims.
 WEFT_API Fan fan(const Tensor& t);
 

@@ -20,17 +20,17 @@ class WEFT_API Dropout : public Module {
   double p_;
 };
 
-#define WEFT_ACTIVATION(Name, doc_expression)             \
-  class WEFT_API Name : public Module {                   \
-   public:                                                \
-    Tensor forward(const Tensor& x) const;                \
-    std::string name() const override { return #Name; }   \
+#define WEFT_ACTIVATION(Name, doc_expression)           \
+  class WEFT_API Name : public Module {                 \
+   public:                                              \
+    Tensor forward(const Tensor& x) const;              \
+    std::string name() const override { return #Name; } \
   };
 WEFT_ACTIVATION(ReLU, max(x, 0))
 WEFT_ACTIVATION(Tanh, tanh(x))
 WEFT_ACTIVATION(Sigmoid, 1 / (1 + exp(-x)))
-WEFT_ACTIVATION(GELU, x * Phi(x))
-WEFT_ACTIVATION(SiLU, x * sigmoid(x))
+WEFT_ACTIVATION(GELU, x* Phi(x))
+WEFT_ACTIVATION(SiLU, x* sigmoid(x))
 #undef WEFT_ACTIVATION
 
 /// Probabilities along `dim`.
@@ -39,6 +39,7 @@ class WEFT_API Softmax : public Module {
   explicit Softmax(int64_t dim = -1) : dim_(dim) {}
   Tensor forward(const Tensor& x) const;
   std::string name() const override { return str("Softmax(dim=", dim_, ")"); }
+
  private:
   int64_t dim_;
 };
@@ -49,6 +50,7 @@ class WEFT_API LogSoftmax : public Module {
   explicit LogSoftmax(int64_t dim = -1) : dim_(dim) {}
   Tensor forward(const Tensor& x) const;
   std::string name() const override { return str("LogSoftmax(dim=", dim_, ")"); }
+
  private:
   int64_t dim_;
 };
@@ -57,8 +59,7 @@ class WEFT_API LogSoftmax : public Module {
 class WEFT_API Sequential : public Module {
  public:
   /// Constructs M(args...) in place and returns it. M needs `Tensor forward(const Tensor&)`.
-  template <class M, class... Args>
-  M& append(Args&&... args) {
+  template <class M, class... Args> M& append(Args&&... args) {
     auto module = std::make_unique<M>(std::forward<Args>(args)...);
     M& made = *module;
     add(std::to_string(steps_.size()), made);

@@ -36,7 +36,8 @@ std::string Linear::name() const {
   return str("Linear(in=", weight.size(1), ", out=", weight.size(0), bias.defined() ? ")" : ", bias=false)");
 }
 
-Embedding::Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options) : padding_idx_(options.padding_idx) {
+Embedding::Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options)
+    : padding_idx_(options.padding_idx) {
   check_positive("Embedding", "count", count);
   check_positive("Embedding", "dim", dim);
   if (padding_idx_ < -1 || padding_idx_ >= count)
@@ -53,7 +54,8 @@ void Embedding::reset_parameters(Generator* generator) {
 Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids, padding_idx_); }
 
 std::string Embedding::name() const {
-  return str("Embedding(", weight.size(0), ", ", weight.size(1), padding_idx_ >= 0 ? str(", padding_idx=", padding_idx_, ")") : ")");
+  return str("Embedding(", weight.size(0), ", ", weight.size(1),
+             padding_idx_ >= 0 ? str(", padding_idx=", padding_idx_, ")") : ")");
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps) : eps_(eps) {

@@ -13,6 +13,7 @@ class WEFT_API CrossEntropyLoss : public Module {
   explicit CrossEntropyLoss(CrossEntropyOptions options = {}) : options_(std::move(options)) {}
   Tensor forward(const Tensor& x, const Tensor& target) const { return cross_entropy(x, target, options_); }
   std::string name() const override { return "CrossEntropyLoss"; }
+
  private:
   CrossEntropyOptions options_;
 };
@@ -22,8 +23,11 @@ class WEFT_API CrossEntropyLoss : public Module {
 class WEFT_API NLLLoss : public Module {
  public:
   explicit NLLLoss(CrossEntropyOptions options = {}) : options_(std::move(options)) {}
-  Tensor forward(const Tensor& log_p, const Tensor& target) const { return nll_loss(log_p, target, options_); }
+  Tensor forward(const Tensor& log_p, const Tensor& target) const {
+    return nll_loss(log_p, target, options_);
+  }
   std::string name() const override { return "NLLLoss"; }
+
  private:
   CrossEntropyOptions options_;
 };
@@ -34,6 +38,7 @@ class WEFT_API MSELoss : public Module {
   explicit MSELoss(Reduction reduction = Reduction::kMean) : reduction_(reduction) {}
   Tensor forward(const Tensor& x, const Tensor& target) const { return mse_loss(x, target, reduction_); }
   std::string name() const override { return "MSELoss"; }
+
  private:
   Reduction reduction_;
 };

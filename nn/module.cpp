@@ -11,8 +11,7 @@ namespace weft::nn {
 
 Module::~Module() = default;
 
-template <class F>
-void Module::visit(const std::string& prefix, bool recurse, F&& f) const {
+template <class F> void Module::visit(const std::string& prefix, bool recurse, F&& f) const {
   for (const Slot& slot : slots_) f(prefix + slot.name, slot);
   if (!recurse) return;
   for (const auto& [name, child] : children_) child->visit(prefix + name + ".", true, f);
@@ -20,9 +19,11 @@ void Module::visit(const std::string& prefix, bool recurse, F&& f) const {
 
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find('.') != std::string::npos)
-    throw ValueError(str(this->name(), ": a registered name must be non-empty and without dots, got '", name, "'"));
-  const bool taken = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.name == name; }) ||
-                     std::any_of(children_.begin(), children_.end(), [&](const auto& c) { return c.first == name; });
+    throw ValueError(
+        str(this->name(), ": a registered name must be non-empty and without dots, got '", name, "'"));
+  const bool taken =
+      std::any_of(slots_.begin(), slots_.end(), [&](const Slot& s) { return s.name == name; }) ||
+      std::any_of(children_.begin(), children_.end(), [&](const auto& c) { return c.first == name; });
   if (taken) throw ValueError(str(this->name(), ": the name '", name, "' is registered twice"));
 }
 
@@ -48,7 +49,8 @@ std::vector<Tensor> Module::parameters() const {
   std::vector<Tensor> out;
   visit("", true, [&](const std::string&, const Slot& slot) {
     if (slot.is_buffer) return;
-    if (std::none_of(out.begin(), out.end(), [&](const Tensor& t) { return t.is_same(slot.tensor); })) out.push_back(slot.tensor);
+    if (std::none_of(out.begin(), out.end(), [&](const Tensor& t) { return t.is_same(slot.tensor); }))
+      out.push_back(slot.tensor);
   });
   return out;
 }
@@ -72,7 +74,8 @@ NamedTensors Module::named_buffers(bool recurse) const {
 std::vector<std::pair<std::string, Module*>> Module::named_modules() {
   std::vector<std::pair<std::string, Module*>> out{{"", this}};
   for (const auto& [name, child] : children_)
-    for (const auto& [below, module] : child->named_modules()) out.emplace_back(below.empty() ? name : name + "." + below, module);
+    for (const auto& [below, module] : child->named_modules())
+      out.emplace_back(below.empty() ? name : name + "." + below, module);
   return out;
 }
 
@@ -92,7 +95,8 @@ void Module::requires_grad(bool on) const {
 
 StateDict Module::state_dict() const {
   StateDict out;
-  visit("", true, [&](const std::string& name, const Slot& slot) { out.emplace_back(name, slot.tensor.detach()); });
+  visit("", true,
+        [&](const std::string& name, const Slot& slot) { out.emplace_back(name, slot.tensor.detach()); });
   return out;
 }
 
@@ -108,14 +112,16 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
     if (found == state.end()) {
       missing += " " + name;
     } else if (found->second.sizes() != tensor.sizes()) {
-      throw ShapeError(str("load_state_dict: ", name, " is ", tensor.sizes(), " here and ", found->second.sizes(), " in the state"));
+      throw ShapeError(str("load_state_dict: ", name, " is ", tensor.sizes(), " here and ",
+                           found->second.sizes(), " in the state"));
     }
   }
   for (const auto& entry : state)
     if (find(own, entry.first) == own.end()) unexpected += " " + entry.first;
   if (strict && !(missing.empty() && unexpected.empty()))
     throw ValueError(str("load_state_dict of ", name(), ":", missing.empty() ? "" : " missing:" + missing,
-                         missing.empty() || unexpected.empty() ? "" : ";", unexpected.empty() ? "" : " unexpected:" + unexpected));
+                         missing.empty() || unexpected.empty() ? "" : ";",
+                         unexpected.empty() ? "" : " unexpected:" + unexpected));
   NoGrad guard;
   for (auto& [name, tensor] : own)
     if (const auto found = find(state, name); found != state.end()) tensor.copy_(found->second);
@@ -123,10 +129,14 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
 
 void Module::save(const std::string& path) const { save_safetensors(path, state_dict(), {{"format", "pt"}}); }
 
-void Module::load(const std::string& path, bool strict) { load_state_dict(load_safetensors(path).tensors, strict); }
+void Module::load(const std::string& path, bool strict) {
+  load_state_dict(load_safetensors(path).tensors, strict);
+}
 
 void Module::to(Device device) {
-  visit("", true, [&](const std::string&, const Slot& slot) { set_data(slot.tensor, slot.tensor.detach().to(device)); });
+  visit("", true, [&](const std::string&, const Slot& slot) {
+    set_data(slot.tensor, slot.tensor.detach().to(device));
+  });
 }
 
 void Module::to(DType dtype) {
@@ -151,7 +161,8 @@ std::string Module::to_string() const {
   std::string out = name() + "(\n";
   for (const auto& [label, child] : children_) {
     std::string below = child->to_string();
-    for (size_t at = below.find('\n'); at != std::string::npos; at = below.find('\n', at + 3)) below.replace(at, 1, "\n  ");
+    for (size_t at = below.find('\n'); at != std::string::npos; at = below.find('\n', at + 3))
+      below.replace(at, 1, "\n  ");
     out += "  (" + label + "): " + below + "\n";
   }
   return out + ")";

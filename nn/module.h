@@ -83,7 +83,11 @@ class WEFT_API Module {
  private:
   template <class F> void visit(const std::string& prefix, bool recurse, F&& f) const;
   void check_name(const std::string& name) const;
-  struct Slot { std::string name; Tensor tensor; bool is_buffer; };
+  struct Slot {
+    std::string name;
+    Tensor tensor;
+    bool is_buffer;
+  };
   std::vector<Slot> slots_;
   std::vector<std::pair<std::string, Module*>> children_;
   Generator own_generator_;
@@ -92,8 +96,7 @@ class WEFT_API Module {
 };
 
 /// A module of the same kind with the same values: constructs M(args...) and copies the state.
-template <class M, class... Args>
-std::unique_ptr<M> clone(const M& source, Args&&... args) {
+template <class M, class... Args> std::unique_ptr<M> clone(const M& source, Args&&... args) {
   auto copy = std::make_unique<M>(std::forward<Args>(args)...);
   copy->load_state_dict(source.state_dict());
   copy->train(source.is_training());

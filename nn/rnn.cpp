@@ -26,7 +26,8 @@ const char* kind(RnnMode mode) {
 Recurrent::Recurrent(RnnMode mode, int64_t input, int64_t hidden, const RnnOptions& options)
     : mode_(mode), input_(input), hidden_(hidden), options_(options) {
   if (input < 1 || hidden < 1 || options.num_layers < 1)
-    throw ValueError(str(kind(mode), ": input ", input, ", hidden ", hidden, " and num_layers ", options.num_layers, " must be at least 1"));
+    throw ValueError(str(kind(mode), ": input ", input, ", hidden ", hidden, " and num_layers ",
+                         options.num_layers, " must be at least 1"));
   if (!(options.dropout >= 0 && options.dropout < 1))
     throw ValueError(str(kind(mode), ": dropout must be in [0, 1), got ", options.dropout));
   const int64_t rows = RnnLayer{mode}.gates() * hidden;
@@ -53,13 +54,17 @@ void Recurrent::reset_parameters(Generator* generator) {
 }
 
 Tensor Recurrent::zero_state(int64_t n) const {
-  return zeros({static_cast<int64_t>(weights_.size()), n, hidden_}, {.dtype = options_.dtype, .device = weights_[0].w_ih.device()});
+  return zeros({static_cast<int64_t>(weights_.size()), n, hidden_},
+               {.dtype = options_.dtype, .device = weights_[0].w_ih.device()});
 }
 
 Tensor Recurrent::check_state(const char* what, const Tensor& state, const Tensor& x, int64_t n) const {
-  if (!state.defined()) return zeros({static_cast<int64_t>(weights_.size()), n, hidden_}, {.dtype = x.dtype(), .device = x.device()});
+  if (!state.defined())
+    return zeros({static_cast<int64_t>(weights_.size()), n, hidden_},
+                 {.dtype = x.dtype(), .device = x.device()});
   const Shape wanted{static_cast<int64_t>(weights_.size()), n, hidden_};
-  if (state.sizes() != wanted) throw ShapeError(str(kind(mode_), ": ", what, " must be ", wanted, ", got ", state.sizes()));
+  if (state.sizes() != wanted)
+    throw ShapeError(str(kind(mode_), ": ", what, " must be ", wanted, ", got ", state.sizes()));
   return state;
 }
 
@@ -68,14 +73,19 @@ std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, con
   std::vector<Tensor> all;
   for (const Weights& w : weights_) all.insert(all.end(), {w.w_ih, w.w_hh, w.b_ih, w.b_hh});
   const bool drops = is_training() && options_.num_layers > 1;
-  auto out = rnn_stack({.mode = mode_, .layers = options_.num_layers, .both = options_.bidirectional, .dropout = drops ? options_.dropout : 0}, x, h0, c0, all, generator());
+  auto out = rnn_stack({.mode = mode_,
+                        .layers = options_.num_layers,
+                        .both = options_.bidirectional,
+                        .dropout = drops ? options_.dropout : 0},
+                       x, h0, c0, all, generator());
   if (!out) return std::nullopt;
   return RnnOutput{options_.batch_first ? out->y.transpose(0, 1) : out->y, out->hn, out->cn};
 }
 
 RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor& c0) {
   if (input.dim() != 3 || input.size(2) != input_)
-    throw ShapeError(str(kind(mode_), ": x must be ", options_.batch_first ? "[N, T, " : "[T, N, ", input_, "], got ", input.sizes()));
+    throw ShapeError(str(kind(mode_), ": x must be ", options_.batch_first ? "[N, T, " : "[T, N, ", input_,
+                         "], got ", input.sizes()));
   Tensor x = options_.batch_first ? input.transpose(0, 1) : input;
   const bool lstm = mode_ == RnnMode::kLstm;
   if (c0.defined() && !lstm) throw ValueError(str(kind(mode_), ": has no cell state, but c0 was given"));
@@ -91,14 +101,15 @@ RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor
     for (int d = 0; d < directions; ++d) {
       const int64_t at = layer * directions + d;
       const Weights& w = weights_[static_cast<size_t>(at)];
-      auto [y, h, c] = rnn_layer(mode_, x, h_in.select(0, at), lstm ? c_in.select(0, at) : Tensor(), w.w_ih, w.w_hh, w.b_ih,
-                                 w.b_hh, d == 1);
+      auto [y, h, c] = rnn_layer(mode_, x, h_in.select(0, at), lstm ? c_in.select(0, at) : Tensor(), w.w_ih,
+                                 w.w_hh, w.b_ih, w.b_hh, d == 1);
       ys.push_back(std::move(y));
       h_out.push_back(std::move(h));
       if (lstm) c_out.push_back(std::move(c));
     }
     x = directions == 1 ? ys[0] : cat(ys, 2);
-    if (layer + 1 < options_.num_layers && is_training() && options_.dropout > 0) x = dropout(x, options_.dropout, true, &generator());
+    if (layer + 1 < options_.num_layers && is_training() && options_.dropout > 0)
+      x = dropout(x, options_.dropout, true, &generator());
   }
   return {options_.batch_first ? x.transpose(0, 1) : x, stack(h_out, 0), lstm ? stack(c_out, 0) : Tensor()};
 }

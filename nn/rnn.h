@@ -12,7 +12,7 @@ namespace weft::nn {
 
 struct RnnOptions {
   int64_t num_layers = 1;
-  double dropout = 0;        ///< on the output of every layer but the last, in training
+  double dropout = 0;  ///< on the output of every layer but the last, in training
   bool bias = true;
   bool batch_first = false;  ///< x and y are [N, T, ...] instead of [T, N, ...]
   bool bidirectional = false;
@@ -44,7 +44,9 @@ class WEFT_API Recurrent : public Module {
   Recurrent(RnnMode mode, int64_t input, int64_t hidden, const RnnOptions& options);
 
  private:
-  struct Weights { Tensor w_ih, w_hh, b_ih, b_hh; };
+  struct Weights {
+    Tensor w_ih, w_hh, b_ih, b_hh;
+  };
   std::optional<RnnOutput> whole(const Tensor& x, const Tensor& h0, const Tensor& c0);
   Tensor check_state(const char* what, const Tensor& state, const Tensor& x, int64_t n) const;
   RnnMode mode_;
@@ -56,12 +58,14 @@ class WEFT_API Recurrent : public Module {
 /// Source: Hochreiter & Schmidhuber 1997 with forget gates; c' = f c + i g, h' = o tanh(c').
 class WEFT_API LSTM : public Recurrent {
  public:
-  LSTM(int64_t input, int64_t hidden, const RnnOptions& options = {}) : Recurrent(RnnMode::kLstm, input, hidden, options) {}
+  LSTM(int64_t input, int64_t hidden, const RnnOptions& options = {})
+      : Recurrent(RnnMode::kLstm, input, hidden, options) {}
 };
 /// Source: Cho et al. 2014, the form with r applied to W_hn h + b_hn; h' = (1 - z) n + z h.
 class WEFT_API GRU : public Recurrent {
  public:
-  GRU(int64_t input, int64_t hidden, const RnnOptions& options = {}) : Recurrent(RnnMode::kGru, input, hidden, options) {}
+  GRU(int64_t input, int64_t hidden, const RnnOptions& options = {})
+      : Recurrent(RnnMode::kGru, input, hidden, options) {}
 };
 /// h' = tanh(...) or relu(...) of W_ih x + b_ih + W_hh h + b_hh.
 class WEFT_API RNN : public Recurrent {

@@ -58,7 +58,8 @@ class InPlace {
 }  // namespace
 
 void check_clip_norm(double max_norm, double p) {
-  if (!(max_norm >= 0)) throw ValueError(str("clip_grad_norm: max_norm must not be negative, got ", max_norm));
+  if (!(max_norm >= 0))
+    throw ValueError(str("clip_grad_norm: max_norm must not be negative, got ", max_norm));
   if (!(p > 0)) throw ValueError(str("clip_grad_norm: the norm's p must be positive, got ", p));
 }
 
@@ -120,7 +121,8 @@ void unscale_grads(std::span<const Tensor> grads, const Tensor& state) {
   for (const Batch& batch : parts.batches) {
     const Tensor there = state.to(batch.device);
     backend(batch.device).unscale(context, batch.views, there.view_of());
-    if (!there.is_same(state)) state.select(0, 2).copy_(maximum(state.select(0, 2), there.select(0, 2).to(state.device())));
+    if (!there.is_same(state))
+      state.select(0, 2).copy_(maximum(state.select(0, 2), there.select(0, 2).to(state.device())));
   }
   parts.finish();
 }

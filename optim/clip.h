@@ -12,7 +12,8 @@ namespace weft::optim {
 /// Scales the gradients of `params` in place so that their total p-norm is at most `max_norm`, and returns the norm before: the factor
 /// is max_norm / (total + 1e-6), at most 1. Parameters without a gradient are skipped; p = infinity takes the largest magnitude.
 /// Throws: ValueError for a negative max_norm or p <= 0, or a total that is not finite when `error_if_nonfinite` (nothing is scaled).
-WEFT_API double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p = 2, bool error_if_nonfinite = false);
+WEFT_API double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p = 2,
+                               bool error_if_nonfinite = false);
 
 /// The same without waiting for the device: the norm is a float64 tensor of no dims that lies where the gradients do. Only where they lie on several
 /// devices does it wait. Throws: ValueError for a negative max_norm or p <= 0.

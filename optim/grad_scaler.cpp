@@ -14,10 +14,14 @@
 namespace weft::optim {
 
 GradScaler::GradScaler(const Options& options) : options_(options), state_(zeros({4}, {.dtype = kFloat64})) {
-  if (!(options.init_scale > 0) || !std::isfinite(options.init_scale)) throw ValueError(str("GradScaler: init_scale must be positive, got ", options.init_scale));
-  if (!(options.growth > 1)) throw ValueError(str("GradScaler: growth must be above 1, got ", options.growth));
-  if (!(options.backoff > 0 && options.backoff < 1)) throw ValueError(str("GradScaler: backoff must lie in (0, 1), got ", options.backoff));
-  if (options.growth_interval < 1) throw ValueError(str("GradScaler: growth_interval must be at least 1, got ", options.growth_interval));
+  if (!(options.init_scale > 0) || !std::isfinite(options.init_scale))
+    throw ValueError(str("GradScaler: init_scale must be positive, got ", options.init_scale));
+  if (!(options.growth > 1))
+    throw ValueError(str("GradScaler: growth must be above 1, got ", options.growth));
+  if (!(options.backoff > 0 && options.backoff < 1))
+    throw ValueError(str("GradScaler: backoff must lie in (0, 1), got ", options.backoff));
+  if (options.growth_interval < 1)
+    throw ValueError(str("GradScaler: growth_interval must be at least 1, got ", options.growth_interval));
   load_state({options.init_scale, 0});
 }
 
@@ -26,7 +30,9 @@ void GradScaler::bring_state_to(Device device) {
   Context context;
   if (backend(device).recording(context)) {
     placed_ = false;
-    throw ValueError("GradScaler: scale a loss once before a graph records it; each replay would begin with the first scale");
+    throw ValueError(
+        "GradScaler: scale a loss once before a graph records it; each replay would begin with the first "
+        "scale");
   }
   state_ = state_.to(device);
 }
@@ -36,16 +42,20 @@ Tensor GradScaler::scale(const Tensor& loss) {
   bring_state_to(loss.device());
   const Tensor wide = loss.dtype() == kFloat16 || loss.dtype() == kBFloat16 ? loss.to(kFloat32) : loss;
   const Tensor now = state_.select(0, 0);
-  return wide * (wide.dtype() == kFloat64 ? now.clone() : now.to(wide.dtype())).to(wide.device());  // a copy: update() changes the state
+  return wide * (wide.dtype() == kFloat64 ? now.clone() : now.to(wide.dtype()))
+                    .to(wide.device());  // a copy: update() changes the state
 }
 
-bool GradScaler::was_unscaled(const Tensor& param) const { return std::find(unscaled_.begin(), unscaled_.end(), &param.body()) != unscaled_.end(); }
+bool GradScaler::was_unscaled(const Tensor& param) const {
+  return std::find(unscaled_.begin(), unscaled_.end(), &param.body()) != unscaled_.end();
+}
 
 void GradScaler::unscale(std::span<const Tensor> params) {
   if (!options_.enabled) return;
   std::vector<Tensor> grads;
   for (const Tensor& p : params) {
-    if (was_unscaled(p)) throw ValueError("GradScaler: unscale was called twice for a parameter before update");
+    if (was_unscaled(p))
+      throw ValueError("GradScaler: unscale was called twice for a parameter before update");
     if (p.grad().defined()) grads.push_back(p.grad());
   }
   if (!grads.empty()) bring_state_to(grads[0].device());
@@ -69,7 +79,8 @@ void GradScaler::update() {
   unscaled_.clear();
   if (!options_.enabled || !std::exchange(seen_, false)) return;
   Context context;
-  backend(state_.device()).update_scale(context, options_.growth, options_.backoff, options_.growth_interval, state_.view_of());
+  backend(state_.device())
+      .update_scale(context, options_.growth, options_.backoff, options_.growth_interval, state_.view_of());
   state_.body().storage->bump_version();
 }
 
@@ -81,10 +92,13 @@ GradScaler::State GradScaler::state() const {
 }
 
 void GradScaler::load_state(const State& state) {
-  if (!(state.scale > 0) || !std::isfinite(state.scale) || state.good_steps < 0) throw ValueError(str("GradScaler: a scale of ", state.scale, " after ", state.good_steps, " good steps is no state"));
+  if (!(state.scale > 0) || !std::isfinite(state.scale) || state.good_steps < 0)
+    throw ValueError(
+        str("GradScaler: a scale of ", state.scale, " after ", state.good_steps, " good steps is no state"));
   LossScale loaded{0, 0, 0, static_cast<double>(state.good_steps)};
   loaded.set(state.scale);
-  state_.copy_(tensor({loaded.scale, loaded.inverse, loaded.nonfinite, loaded.good_steps}, {.dtype = kFloat64}));
+  state_.copy_(
+      tensor({loaded.scale, loaded.inverse, loaded.nonfinite, loaded.good_steps}, {.dtype = kFloat64}));
 }
 
 }  // namespace weft::optim

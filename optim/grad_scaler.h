@@ -62,10 +62,10 @@ class WEFT_API GradScaler {
   bool was_unscaled(const Tensor& param) const;
   void bring_state_to(Device device);
   Options options_;
-  Tensor state_;                          // float64 [4], a LossScale (kernels/loss_scale.h)
-  bool placed_ = false;                   // state_ lies where the first loss or gradient did
-  bool seen_ = false;                     // gradients since the last update
-  std::vector<const void*> unscaled_;     // bodies of the parameters whose gradients are plain again
+  Tensor state_;                       // float64 [4], a LossScale (kernels/loss_scale.h)
+  bool placed_ = false;                // state_ lies where the first loss or gradient did
+  bool seen_ = false;                  // gradients since the last update
+  std::vector<const void*> unscaled_;  // bodies of the parameters whose gradients are plain again
 };
 
 }  // namespace weft::optim

@@ -27,7 +27,9 @@ class FunctorBuffer {
   static size_t round(size_t n) { return (n + sizeof(Chunk) - 1) / sizeof(Chunk) * sizeof(Chunk); }
 
  private:
-  struct alignas(64) Chunk { std::byte bytes[64]; };
+  struct alignas(64) Chunk {
+    std::byte bytes[64];
+  };
   std::vector<Chunk> memory_;
 };
 
@@ -47,10 +49,13 @@ void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
   if (params.empty()) throw ValueError("optimizer: the parameter list is empty");
   for (const Tensor& p : params) {
     if (!p.is_leaf() || !p.is_floating_point())
-      throw ValueError(str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(), " is not a floating-point leaf"));
+      throw ValueError(str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(),
+                           " is not a floating-point leaf"));
     if (p.dtype() != kFloat32 && p.dtype() != kFloat64)
       throw DTypeError(str("optimizer: parameters are float32 or float64, got ", p.dtype()));
-    if (!p.is_contiguous()) throw ShapeError(str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(), " is not contiguous"));
+    if (!p.is_contiguous())
+      throw ShapeError(
+          str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(), " is not contiguous"));
   }
   std::vector<Tensor> all = params_;
   for (const Tensor& p : params) {
@@ -80,11 +85,14 @@ void Optimizer::check(std::span<const Tensor> grads) const {
   for (size_t i = 0; i < grads.size(); ++i) {
     if (!grads[i].defined()) continue;
     if (grads[i].sizes() != params_[i].sizes())
-      throw ShapeError(str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", grads[i].sizes()));
+      throw ShapeError(
+          str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", grads[i].sizes()));
     if (grads[i].dtype() != params_[i].dtype())
-      throw DTypeError(str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
+      throw DTypeError(
+          str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
     if (grads[i].device() != params_[i].device())
-      throw DeviceError(str(name(), ": parameter ", i, " lies on ", params_[i].device(), ", its gradient on ", grads[i].device()));
+      throw DeviceError(str(name(), ": parameter ", i, " lies on ", params_[i].device(), ", its gradient on ",
+                            grads[i].device()));
   }
 }
 
@@ -93,9 +101,11 @@ void Optimizer::check_recorded(size_t i) const {
   bool ready = slot.state.size() == variant(slot.group).state_names.size();
   for (const Tensor& s : slot.state) ready = ready && s.device() == params_[i].device();
   if (!ready)
-    throw ValueError(str(name(), ": take a step before one is recorded: parameter ", i, " has no state on its device yet, and each replay would begin with zeros"));
+    throw ValueError(str(name(), ": take a step before one is recorded: parameter ", i,
+                         " has no state on its device yet, and each replay would begin with zeros"));
   if (params_[i].body().storage->saves() != 0)
-    throw ValueError(str(name(), ": parameter ", i, " is still saved for a backward pass; a recorded step can only write in place"));
+    throw ValueError(str(name(), ": parameter ", i,
+                         " is still saved for a backward pass; a recorded step can only write in place"));
 }
 
 void Optimizer::settle(uint64_t replay) const {
@@ -106,7 +116,8 @@ void Optimizer::settle(uint64_t replay) const {
       continue;
     }
     if (step.known) step.known->synchronize();
-    else if (replay == 0) backend(step.skip.device()).synchronize();  // it may have been replayed on any stream
+    else if (replay == 0)
+      backend(step.skip.device()).synchronize();  // it may have been replayed on any stream
     if (step.skip.item<double>() != 0)
       for (const size_t k : step.params) --slots_[k].steps;
     unsettled_.erase(unsettled_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -122,16 +133,20 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
     params.push_back(params_[i].detach());
     states.push_back(slots_[i].state);
   }
-  return [this, alive = std::weak_ptr<bool>(alive_), skip, recorded = std::move(recorded), variants = std::move(variants), params = std::move(params),
+  return [this, alive = std::weak_ptr<bool>(alive_), skip, recorded = std::move(recorded),
+          variants = std::move(variants), params = std::move(params),
           states = std::move(states)](std::span<void* const> functors, uint64_t replay) {
     if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
     const std::lock_guard<std::mutex> own(mutex_);
     for (size_t k = 0; k < recorded.size(); ++k) {
       const Slot& slot = slots_[recorded[k]];
-      bool same = params_[recorded[k]].raw() == params[k].raw() && variant(slot.group).kernel.run_f32 == variants[k].kernel.run_f32;
-      for (size_t s = 0; s < states[k].size(); ++s) same = same && s < slot.state.size() && slot.state[s].raw() == states[k][s].raw();
+      bool same = params_[recorded[k]].raw() == params[k].raw() &&
+                  variant(slot.group).kernel.run_f32 == variants[k].kernel.run_f32;
+      for (size_t s = 0; s < states[k].size(); ++s)
+        same = same && s < slot.state.size() && slot.state[s].raw() == states[k][s].raw();
       if (!same)
-        throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", recorded[k], " or its state lies elsewhere, or its rule is another one"));
+        throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ",
+                             recorded[k], " or its state lies elsewhere, or its rule is another one"));
     }
     settle(replay);
     for (size_t k = 0; k < recorded.size(); ++k) {
@@ -144,14 +159,17 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
 
 void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   check(grads);
-  if (skip.defined() && (skip.numel() != 1 || skip.dtype() != kFloat64)) throw ValueError(str(name(), ": skip must be one float64 number, is ", skip.sizes(), " of ", skip.dtype()));
+  if (skip.defined() && (skip.numel() != 1 || skip.dtype() != kFloat64))
+    throw ValueError(
+        str(name(), ": skip must be one float64 number, is ", skip.sizes(), " of ", skip.dtype()));
   std::lock_guard<std::mutex> own(mutex_);
   Context context;
 
   std::vector<Variant> variants;
   for (size_t g = 0; g < groups(); ++g) variants.push_back(variant(g));
   for (size_t i = 0; i < grads.size(); ++i)
-    if (grads[i].defined() && !params_[i].device().is_cpu()) step_cuda_form(variants[slots_[i].group].kernel);  // throws before anything changes
+    if (grads[i].defined() && !params_[i].device().is_cpu())
+      step_cuda_form(variants[slots_[i].group].kernel);  // throws before anything changes
   size_t bytes = 0;
   std::vector<Tensor> held;  // contiguous gradients, alive until the pass is over
   for (size_t i = 0; i < grads.size(); ++i)
@@ -169,20 +187,31 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   }
   if (waits) settle();
   std::vector<size_t> by_address = active;
-  std::sort(by_address.begin(), by_address.end(), [&](size_t a, size_t b) { return params_[a].body_ptr() < params_[b].body_ptr(); });
+  std::sort(by_address.begin(), by_address.end(),
+            [&](size_t a, size_t b) { return params_[a].body_ptr() < params_[b].body_ptr(); });
   std::vector<std::unique_lock<std::mutex>> guards;
   for (const size_t i : by_address) guards.push_back(lock_parameter(params_[i]));
 
-  struct Fresh { size_t param; Ref<Storage> storage; };
+  struct Fresh {
+    size_t param;
+    Ref<Storage> storage;
+  };
   std::vector<Fresh> fresh;
-  struct Batch { std::vector<StepTensor> tensors; std::vector<size_t> params; const StepKernel* kernel; DType dtype; Device device; };
+  struct Batch {
+    std::vector<StepTensor> tensors;
+    std::vector<size_t> params;
+    const StepKernel* kernel;
+    DType dtype;
+    Device device;
+  };
   std::vector<Batch> batches;
   size_t offset = 0;
   for (const size_t i : active) {
     Slot& slot = slots_[i];
     const Variant& v = variants[slot.group];
     const Tensor& p = params_[i];
-    while (slot.state.size() < v.state_names.size()) slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
+    while (slot.state.size() < v.state_names.size())
+      slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
     for (Tensor& s : slot.state)
       if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter moved meanwhile
     construct(functors.at(offset), slot.group, slot.steps + 1);
@@ -212,8 +241,10 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   for (const Batch& b : batches) {
     Backend& device = backend(b.device);
     const bool recording = device.recording(context);
-    const Tensor there = skip.defined() ? recording ? skip.to(b.device).clone() : skip.to(b.device) : Tensor();  // a replay's is read after the next began
-    device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr, there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
+    const Tensor there = skip.defined() ? recording ? skip.to(b.device).clone() : skip.to(b.device)
+                                        : Tensor();  // a replay's is read after the next began
+    device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
+                there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
     ++kernel_calls_;
     if (skip.defined() && !recording) unsettled_.push_back(unsettled(there, b.params));
   }
@@ -229,9 +260,11 @@ StateDict Optimizer::state_dict() const {
     const std::string prefix = std::to_string(i) + ".";
     out.emplace_back(prefix + "step", scalar_tensor(slots_[i].steps, {.dtype = kInt64}));
     const Variant v = variant(slots_[i].group);
-    for (size_t s = 0; s < slots_[i].state.size(); ++s) out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
+    for (size_t s = 0; s < slots_[i].state.size(); ++s)
+      out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
   }
-  for (size_t g = 0; g < groups(); ++g) out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));
+  for (size_t g = 0; g < groups(); ++g)
+    out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));
   return out;
 }
 
@@ -263,15 +296,19 @@ void Optimizer::load_state_dict(const StateDict& state) {
       for (size_t s = 0; s < v.state_names.size(); ++s) {
         if (key != v.state_names[s]) continue;
         if (tensor.sizes() != params_[i].sizes())
-          throw ShapeError(str("load_state_dict: ", name, " is ", tensor.sizes(), ", the parameter ", params_[i].sizes()));
-        while (loaded[i].state.size() < v.state_names.size()) loaded[i].state.push_back(zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
+          throw ShapeError(
+              str("load_state_dict: ", name, " is ", tensor.sizes(), ", the parameter ", params_[i].sizes()));
+        while (loaded[i].state.size() < v.state_names.size())
+          loaded[i].state.push_back(
+              zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
         loaded[i].state[s] = tensor.to(params_[i].dtype()).to(params_[i].device()).clone();
         known = true;
       }
     }
     if (!known) throw ValueError(str("load_state_dict: ", this->name(), " has no state called '", name, "'"));
   }
-  std::vector<std::pair<size_t, double>> before;  // the rule may refuse a rate: then the groups that took theirs get the old one back
+  std::vector<std::pair<size_t, double>>
+      before;  // the rule may refuse a rate: then the groups that took theirs get the old one back
   try {
     for (const auto& [group, rate] : rates) {
       before.emplace_back(group, lr(group));

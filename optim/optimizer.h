@@ -62,7 +62,9 @@ class WEFT_API Optimizer {
   virtual double lr(size_t group = 0) const = 0;
   /// Throws: ValueError for a negative rate.
   virtual void set_lr(size_t group, double lr) = 0;
-  void set_lr(double lr) { for (size_t g = 0; g < groups(); ++g) set_lr(g, lr); }
+  void set_lr(double lr) {
+    for (size_t g = 0; g < groups(); ++g) set_lr(g, lr);
+  }
   virtual const char* name() const = 0;
   /// Number of steps that parameter i has taken.
   int64_t steps(size_t i) const {
@@ -95,7 +97,7 @@ class WEFT_API Optimizer {
     Tensor skip;                         // of a recorded step: what its last replay left on the device
     std::shared_ptr<cuda::Event> known;  // else on the host, once this has passed
     std::vector<size_t> params;
-    uint64_t replay = 0;                 // that a recorded step was taken in
+    uint64_t replay = 0;  // that a recorded step was taken in
   };
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
   void check(std::span<const Tensor> grads) const;
@@ -108,12 +110,12 @@ class WEFT_API Optimizer {
   mutable std::vector<Unsettled> unsettled_;
   std::mutex mutex_;
   int64_t kernel_calls_ = 0;
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // recorded steps may outlive this object
+  const std::shared_ptr<bool> alive_ =
+      std::make_shared<bool>(true);  // recorded steps may outlive this object
 };
 
 /// A group with its own options.
-template <class Options>
-struct ParamGroup {
+template <class Options> struct ParamGroup {
   std::vector<Tensor> params;
   Options options;
 };
@@ -132,11 +134,12 @@ template <class Rule> Variant default_variant() {
 
 /// An optimizer from a rule. A rule with several kernels offers `static Variant variant(const Options&)` and
 /// `static void construct(void*, const Options&, int64_t)`; `static void check(const Options&)` throws ValueError.
-template <class Rule>
-class Fused final : public Optimizer {
+template <class Rule> class Fused final : public Optimizer {
  public:
   using Options = typename Rule::Options;
-  explicit Fused(const std::vector<Tensor>& params, const Options& options = {}) { add_group({params, options}); }
+  explicit Fused(const std::vector<Tensor>& params, const Options& options = {}) {
+    add_group({params, options});
+  }
   explicit Fused(const std::vector<ParamGroup<Options>>& groups) {
     for (const auto& group : groups) add_group(group);
   }
@@ -168,7 +171,8 @@ class Fused final : public Optimizer {
     else return detail::default_variant<Rule>();
   }
   void construct(void* place, size_t group, int64_t t) const override {
-    if constexpr (requires { Rule::construct(place, options_[0], t); }) Rule::construct(place, options_[group], t);
+    if constexpr (requires { Rule::construct(place, options_[0], t); })
+      Rule::construct(place, options_[group], t);
     else new (place) Rule(options_[group], t);
   }
 

@@ -6,15 +6,11 @@
 namespace weft::optim {
 namespace {
 
-template <class F>
-Variant builtin(std::vector<const char*> names) {
+template <class F> Variant builtin(std::vector<const char*> names) {
   return {step::builtin_kernel<F>(), sizeof(F), std::move(names)};
 }
 
-template <class F>
-void put(void* place, const F& functor) {
-  new (place) F(functor);
-}
+template <class F> void put(void* place, const F& functor) { new (place) F(functor); }
 
 void not_negative(const char* rule, const char* what, double value) {
   if (!(value >= 0)) throw ValueError(str(rule, ": ", what, " must not be negative, got ", value));
@@ -31,8 +27,7 @@ void known(const char* rule, WeightDecay type) {
 
 double sign(bool maximize) { return maximize ? -1 : 1; }
 
-template <class Options>
-void check_adam(const char* rule, const Options& o) {
+template <class Options> void check_adam(const char* rule, const Options& o) {
   in_unit(rule, "beta1", o.beta1);
   in_unit(rule, "beta2", o.beta2);
   not_negative(rule, "eps", o.eps);
@@ -59,7 +54,8 @@ void SGDRule::check(const Options& o) {
   not_negative(kName, "momentum", o.momentum);
   not_negative(kName, "weight_decay", o.weight_decay);
   if (o.nesterov && !(o.momentum > 0 && o.dampening == 0))
-    throw ValueError(str("SGD: nesterov needs momentum above 0 and no dampening, got ", o.momentum, " and ", o.dampening));
+    throw ValueError(
+        str("SGD: nesterov needs momentum above 0 and no dampening, got ", o.momentum, " and ", o.dampening));
 }
 Variant SGDRule::variant(const Options& o) {
   return o.momentum == 0 ? builtin<step::Sgd>({}) : builtin<step::SgdMomentum>({"momentum_buffer"});
@@ -84,16 +80,22 @@ void QHMRule::check(const Options& o) {
 Variant QHMRule::variant(const Options&) { return builtin<step::Qhm>({"momentum_buffer"}); }
 void QHMRule::construct(void* place, const Options& o, int64_t) {
   const bool direct = o.weight_decay_type == WeightDecay::kDirect;
-  put(place, step::Qhm{{1, direct ? 0 : o.weight_decay}, o.lr, o.momentum, o.nu, direct ? 1 - o.lr * o.weight_decay : 1});
+  put(place,
+      step::Qhm{
+          {1, direct ? 0 : o.weight_decay}, o.lr, o.momentum, o.nu, direct ? 1 - o.lr * o.weight_decay : 1});
 }
 
 void AdamRule::check(const Options& o) { check_adam(kName, o); }
 Variant AdamRule::variant(const Options& o) { return adam_variant(o.amsgrad); }
-void AdamRule::construct(void* place, const Options& o, int64_t t) { construct_adam(place, o, t, o.weight_decay, 1); }
+void AdamRule::construct(void* place, const Options& o, int64_t t) {
+  construct_adam(place, o, t, o.weight_decay, 1);
+}
 
 void AdamWRule::check(const Options& o) { check_adam(kName, o); }
 Variant AdamWRule::variant(const Options& o) { return adam_variant(o.amsgrad); }
-void AdamWRule::construct(void* place, const Options& o, int64_t t) { construct_adam(place, o, t, 0, 1 - o.lr * o.weight_decay); }
+void AdamWRule::construct(void* place, const Options& o, int64_t t) {
+  construct_adam(place, o, t, 0, 1 - o.lr * o.weight_decay);
+}
 
 void QHAdamRule::check(const Options& o) {
   check_adam(kName, o);
@@ -102,9 +104,18 @@ void QHAdamRule::check(const Options& o) {
 Variant QHAdamRule::variant(const Options&) { return builtin<step::QhAdam>({"exp_avg", "exp_avg_sq"}); }
 void QHAdamRule::construct(void* place, const Options& o, int64_t t) {
   // The weight after t steps is 1 + b + ... + b^(t-1); its share of the past is 1 - 1 / weight.
-  const auto past = [t](double b) { return b == 1 ? 1 - 1.0 / static_cast<double>(t) : 1 - (1 - b) / (1 - std::pow(b, static_cast<double>(t))); };
+  const auto past = [t](double b) {
+    return b == 1 ? 1 - 1.0 / static_cast<double>(t)
+                  : 1 - (1 - b) / (1 - std::pow(b, static_cast<double>(t)));
+  };
   const bool direct = o.weight_decay_type == WeightDecay::kDirect;
-  put(place, step::QhAdam{{1, direct ? 0 : o.weight_decay}, o.lr, past(o.beta1), past(o.beta2), o.nu1, o.nu2, o.eps,
+  put(place, step::QhAdam{{1, direct ? 0 : o.weight_decay},
+                          o.lr,
+                          past(o.beta1),
+                          past(o.beta2),
+                          o.nu1,
+                          o.nu2,
+                          o.eps,
                           direct ? 1 - o.lr * o.weight_decay : 1});
 }
 
@@ -114,7 +125,9 @@ void RMSpropRule::check(const Options& o) {
   not_negative(kName, "weight_decay", o.weight_decay);
   not_negative(kName, "momentum", o.momentum);
 }
-Variant RMSpropRule::variant(const Options&) { return builtin<step::RmsProp>({"square_avg", "momentum_buffer", "grad_avg"}); }
+Variant RMSpropRule::variant(const Options&) {
+  return builtin<step::RmsProp>({"square_avg", "momentum_buffer", "grad_avg"});
+}
 void RMSpropRule::construct(void* place, const Options& o, int64_t) {
   put(place, step::RmsProp{{sign(o.maximize), o.weight_decay}, o.lr, o.alpha, o.eps, o.momentum, o.centered});
 }
@@ -126,7 +139,9 @@ void AdagradRule::check(const Options& o) {
 }
 Variant AdagradRule::variant(const Options&) { return builtin<step::Adagrad>({"sum"}); }
 void AdagradRule::construct(void* place, const Options& o, int64_t t) {
-  put(place, step::Adagrad{{sign(o.maximize), o.weight_decay}, o.lr / (1 + static_cast<double>(t - 1) * o.lr_decay), o.eps});
+  put(place,
+      step::Adagrad{
+          {sign(o.maximize), o.weight_decay}, o.lr / (1 + static_cast<double>(t - 1) * o.lr_decay), o.eps});
 }
 
 void AdadeltaRule::check(const Options& o) {
@@ -148,13 +163,15 @@ void AdamaxRule::construct(void* place, const Options& o, int64_t t) {
 
 void RpropRule::check(const Options& o) {
   if (!(o.eta_minus > 0 && o.eta_minus < 1 && o.eta_plus > 1))
-    throw ValueError(str("Rprop: needs 0 < eta_minus < 1 < eta_plus, got ", o.eta_minus, " and ", o.eta_plus));
+    throw ValueError(
+        str("Rprop: needs 0 < eta_minus < 1 < eta_plus, got ", o.eta_minus, " and ", o.eta_plus));
   if (!(o.step_min >= 0 && o.step_min <= o.step_max))
     throw ValueError(str("Rprop: needs 0 <= step_min <= step_max, got ", o.step_min, " and ", o.step_max));
 }
 Variant RpropRule::variant(const Options&) { return builtin<step::Rprop>({"prev", "step_size"}); }
 void RpropRule::construct(void* place, const Options& o, int64_t t) {
-  put(place, step::Rprop{{sign(o.maximize), 0}, o.lr, o.eta_minus, o.eta_plus, o.step_min, o.step_max, t == 1});
+  put(place,
+      step::Rprop{{sign(o.maximize), 0}, o.lr, o.eta_minus, o.eta_plus, o.step_min, o.step_max, t == 1});
 }
 
 namespace {
@@ -170,12 +187,14 @@ QHMOptions qhm_from_pid(double kp, double ki, double kd) {
 }
 
 QHMOptions qhm_from_synthesized_nesterov(double alpha, double beta1, double beta2) {
-  return finite("qhm_from_synthesized_nesterov", {.lr = alpha / (1 - beta1), .momentum = beta1, .nu = 1 - (1 - beta1) / beta1 * beta2});
+  return finite("qhm_from_synthesized_nesterov",
+                {.lr = alpha / (1 - beta1), .momentum = beta1, .nu = 1 - (1 - beta1) / beta1 * beta2});
 }
 
 QHMOptions qhm_from_robust_momentum(double l, double kappa, std::optional<double> rho) {
   const double r = rho ? *rho : 1 - 1 / std::sqrt(kappa), gap = (1 - r) * (1 - r) * (1 + r), cube = r * r * r;
-  const double alpha = kappa * gap / l, beta1 = kappa * cube / (kappa - 1), beta2 = cube / ((kappa - 1) * gap);
+  const double alpha = kappa * gap / l, beta1 = kappa * cube / (kappa - 1),
+               beta2 = cube / ((kappa - 1) * gap);
   if (!std::isfinite(alpha) || !std::isfinite(beta1) || !std::isfinite(beta2))
     throw ValueError(str("qhm_from_robust_momentum: no setting for L ", l, ", kappa ", kappa, ", rho ", r));
   return qhm_from_synthesized_nesterov(alpha, beta1, beta2);

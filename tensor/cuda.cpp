@@ -36,7 +36,9 @@ Stream::Stream(Device device, bool high_priority) : device_(device) {
 }
 void Stream::synchronize() const { accelerator(device_).synchronize_stream(handle()); }
 bool Stream::query() const { return accelerator(device_).stream_done(handle()); }
-void Stream::wait_event(const Event& event) const { accelerator(device_).wait_event(handle(), event.handle()); }
+void Stream::wait_event(const Event& event) const {
+  accelerator(device_).wait_event(handle(), event.handle());
+}
 void Stream::wait_stream(const Stream& other) const { wait_event(other.record_event()); }
 Event Stream::record_event() const {
   Event e(device_);
@@ -58,7 +60,8 @@ StreamGuard::StreamGuard(const Stream& stream) : stream_(stream), before_(curren
 }
 StreamGuard::~StreamGuard() { accelerator(stream_.device()).set_current_stream(before_.handle()); }
 
-Event::Event(Device device, bool timing) : device_(device), timing_(timing), handle_(accelerator(device).new_event(timing)) {}
+Event::Event(Device device, bool timing)
+    : device_(device), timing_(timing), handle_(accelerator(device).new_event(timing)) {}
 Event::~Event() {
   if (handle_) accelerator(device_).delete_event(handle_);
 }

@@ -48,7 +48,9 @@ class WEFT_API Stream {
   void wait_stream(const Stream& other) const;
   /// An event behind what this stream has been given so far.
   Event record_event() const;
-  friend bool operator==(const Stream& a, const Stream& b) { return a.device_ == b.device_ && a.handle() == b.handle(); }
+  friend bool operator==(const Stream& a, const Stream& b) {
+    return a.device_ == b.device_ && a.handle() == b.handle();
+  }
 
  private:
   friend class StreamGuard;
@@ -83,7 +85,8 @@ class WEFT_API Event {
   /// `timing`: elapsed_time may be asked.
   explicit Event(Device device = kDefault, bool timing = false);
   ~Event();
-  Event(Event&& other) noexcept : device_(other.device_), timing_(other.timing_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Event(Event&& other) noexcept
+      : device_(other.device_), timing_(other.timing_), handle_(std::exchange(other.handle_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     std::swap(device_, other.device_), std::swap(timing_, other.timing_), std::swap(handle_, other.handle_);
     return *this;

@@ -27,13 +27,13 @@ Tensor to_device(Tensor host, Device device) {
   if (device.is_cpu()) return host;
   Tensor y = empty(host.sizes(), {.dtype = host.dtype(), .device = device});
   Context context;
-  backend(device).copy_from_host(context, host.raw(), y.raw(), static_cast<size_t>(host.numel() * size_of(host.dtype())));
+  backend(device).copy_from_host(context, host.raw(), y.raw(),
+                                 static_cast<size_t>(host.numel() * size_of(host.dtype())));
   return y;
 }
 
 /// Host memory of `sizes` written element by element: value(i) in row-major order, converted to the dtype.
-template <class V>
-Tensor from_values(const Shape& sizes, const TensorOptions& options, V&& value) {
+template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& options, V&& value) {
   Tensor y = empty(sizes, {.dtype = options.dtype, .pinned = options.pinned});
   const int64_t n = y.numel();
   dispatch(options.dtype, [&](auto tag) {
@@ -65,7 +65,8 @@ Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& option
   const bool integral = start.integral && end.integral && step.integral;
   const double first = start.to<double>(), last = end.to<double>(), by = step.to<double>();
   if (by == 0 || !std::isfinite(by)) throw ValueError(str("arange: step is ", by));
-  if (!std::isfinite(first) || !std::isfinite(last)) throw ValueError(str("arange: from ", first, " to ", last));
+  if (!std::isfinite(first) || !std::isfinite(last))
+    throw ValueError(str("arange: from ", first, " to ", last));
   int64_t count;
   if (integral) {
     const int64_t a = start.i, b = end.i, s = step.i;
@@ -88,7 +89,8 @@ Tensor linspace(double start, double end, int64_t count, const TensorOptions& op
   const double step = count > 1 ? (end - start) / static_cast<double>(count - 1) : 0;
   return from_values({count}, options, [=](int64_t i) {
     // From both ends, so that the last value is exactly `end`.
-    return i < count / 2 || count == 1 ? start + step * static_cast<double>(i) : end - step * static_cast<double>(count - 1 - i);
+    return i < count / 2 || count == 1 ? start + step * static_cast<double>(i)
+                                       : end - step * static_cast<double>(count - 1 - i);
   });
 }
 
@@ -113,11 +115,11 @@ Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, const T
   for (const auto& row : rows)
     if (static_cast<int64_t>(row.size()) != width)
       throw ShapeError(str("tensor: rows of ", width, " and ", static_cast<int64_t>(row.size()), " numbers"));
-  return from_values({height, width}, options, [&](int64_t i) { return rows.begin()[i / width].begin()[i % width]; });
+  return from_values({height, width}, options,
+                     [&](int64_t i) { return rows.begin()[i / width].begin()[i % width]; });
 }
 
-template <class T>
-Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
+template <class T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
   const int64_t n = static_cast<int64_t>(values.size());
   if (sizes.numel() != n) throw ShapeError(str("from_vector: ", n, " values for sizes ", sizes));
   Tensor y = empty(sizes, {.dtype = dtype_of<T>});
@@ -134,13 +136,16 @@ template WEFT_API Tensor from_vector(const std::vector<BFloat16>&, const Shape&,
 template WEFT_API Tensor from_vector(const std::vector<float>&, const Shape&, Device);
 template WEFT_API Tensor from_vector(const std::vector<double>&, const Shape&, Device);
 
-Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options, void (*release)(void*), void* context) {
+Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options, void (*release)(void*),
+                 void* context) {
   int64_t bytes = size_of(options.dtype);
   for (int64_t n : sizes)
     if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes)) throw ShapeError(str("from_blob: sizes ", sizes));
   if (!data && bytes > 0) throw ValueError(str("from_blob: null pointer for sizes ", sizes));
   auto storage = Storage::borrow(options.device, data, static_cast<size_t>(bytes), release, context);
-  return finish(Tensor(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, contiguous_strides(sizes), options.dtype))), options);
+  return finish(Tensor(Ref<TensorBody>::adopt(
+                    new TensorBody(std::move(storage), 0, sizes, contiguous_strides(sizes), options.dtype))),
+                options);
 }
 
 }  // namespace weft

@@ -28,7 +28,8 @@ FileReader::~FileReader() {
 }
 
 void FileReader::read(void* to, uint64_t bytes) {
-  if (bytes > size_ - position_) fail(str("the file ends at byte ", size_, ", ", bytes, " bytes are needed at ", position_));
+  if (bytes > size_ - position_)
+    fail(str("the file ends at byte ", size_, ", ", bytes, " bytes are needed at ", position_));
   if (std::fread(to, 1, bytes, file_) != bytes) fail(str("cannot read ", bytes, " bytes at ", position_));
   position_ += bytes;
 }
@@ -39,7 +40,9 @@ void FileReader::seek(uint64_t position) {
   position_ = position;
 }
 
-void FileReader::fail(const std::string& problem) const { throw IoError(str(what_, ": ", path_, ": ", problem)); }
+void FileReader::fail(const std::string& problem) const {
+  throw IoError(str(what_, ": ", path_, ": ", problem));
+}
 
 FileWriter::FileWriter(const char* what, const std::string& path) : what_(what), path_(path) {
   static std::atomic<uint64_t> counter{0};
@@ -70,7 +73,9 @@ void FileWriter::commit() {
   }
 }
 
-void FileWriter::fail(const char* doing) const { throw IoError(str(what_, ": ", path_, ": cannot ", doing, ": ", std::strerror(errno))); }
+void FileWriter::fail(const char* doing) const {
+  throw IoError(str(what_, ": ", path_, ": cannot ", doing, ": ", std::strerror(errno)));
+}
 
 Tensor host_copy(const Tensor& x) {
   Context context;
@@ -81,7 +86,8 @@ Tensor host_copy(const Tensor& x) {
   }
   if (y.device().is_cpu()) return y;
   Tensor host = empty(x.sizes(), {.dtype = x.dtype()});
-  backend(x.device()).copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
+  backend(x.device())
+      .copy_to_host(context, y.raw(), host.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype())));
   return host;
 }
 

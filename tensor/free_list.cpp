@@ -9,8 +9,8 @@ namespace weft {
 namespace {
 
 constexpr size_t kGrain = 64;
-constexpr size_t kClasses = 17;           // up to 1024 bytes
-constexpr size_t kMaxKept = 512 * 1024;   // bytes per class and thread
+constexpr size_t kClasses = 17;          // up to 1024 bytes
+constexpr size_t kMaxKept = 512 * 1024;  // bytes per class and thread
 
 struct FreeBlock {
   FreeBlock* next;
@@ -60,7 +60,7 @@ void* pool_allocate(size_t bytes) {
       return block;
     }
   }
-  return ::operator new(c * kGrain, std::align_val_t(kGrain));
+  return ::operator new(c* kGrain, std::align_val_t(kGrain));
 }
 
 void pool_free(void* p, size_t bytes) noexcept {

@@ -14,12 +14,24 @@ class WEFT_API Generator {
  public:
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}
   Generator(const Generator& o) : seed_(o.seed_), offset_(o.offset_.load()) {}
-  Generator& operator=(const Generator& o) { seed_ = o.seed_; offset_ = o.offset_.load(); epoch_ = next_epoch(); return *this; }
+  Generator& operator=(const Generator& o) {
+    seed_ = o.seed_;
+    offset_ = o.offset_.load();
+    epoch_ = next_epoch();
+    return *this;
+  }
 
-  void manual_seed(uint64_t seed) { seed_ = seed; offset_ = 0; epoch_ = next_epoch(); }
+  void manual_seed(uint64_t seed) {
+    seed_ = seed;
+    offset_ = 0;
+    epoch_ = next_epoch();
+  }
   uint64_t seed() const { return seed_; }
   uint64_t offset() const { return offset_.load(); }
-  void set_offset(uint64_t offset) { offset_ = offset; epoch_ = next_epoch(); }
+  void set_offset(uint64_t offset) {
+    offset_ = offset;
+    epoch_ = next_epoch();
+  }
   /// Another number in each generator, and whenever one is set anew: random numbers that are kept elsewhere and seeded from here start again then.
   uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   /// Makes them start again without a change here.

@@ -34,7 +34,8 @@ struct Inflater::Stream {
       const int status = inflate(&z, Z_NO_FLUSH);
       ended = status == Z_STREAM_END;
       if (status == Z_BUF_ERROR && left == 0) throw IoError("the compressed data ends too early");
-      if (status != Z_OK && !ended && status != Z_BUF_ERROR) throw IoError(str("the compressed data is damaged: ", z.msg ? z.msg : "unknown code"));
+      if (status != Z_OK && !ended && status != Z_BUF_ERROR)
+        throw IoError(str("the compressed data is damaged: ", z.msg ? z.msg : "unknown code"));
     }
     return most - z.avail_out;
   }
@@ -53,13 +54,16 @@ void Inflater::read(void* to, uint64_t bytes) {
 
 void Inflater::finish() {
   unsigned char more;
-  if (stream_->some(&more, 1) != 0 || stream_->left + stream_->z.avail_in != 0) throw IoError("there is more compressed data than the member's size says");
+  if (stream_->some(&more, 1) != 0 || stream_->left + stream_->z.avail_in != 0)
+    throw IoError("there is more compressed data than the member's size says");
 }
 
 #else
 
 struct Inflater::Stream {};
-Inflater::Inflater(FileReader&, uint64_t) { throw IoError("it is compressed, and this weft was built without zlib"); }
+Inflater::Inflater(FileReader&, uint64_t) {
+  throw IoError("it is compressed, and this weft was built without zlib");
+}
 void Inflater::read(void*, uint64_t) {}
 void Inflater::finish() {}
 

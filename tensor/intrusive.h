@@ -31,22 +31,35 @@ class RefCounted {
 };
 
 /// Owning handle of a RefCounted object; a new object starts with the one reference that `Ref::adopt` takes over.
-template <class T>
-class Ref {
+template <class T> class Ref {
  public:
   Ref() = default;
   Ref(std::nullptr_t) {}
-  Ref(const Ref& other) : p_(other.p_) { if (p_) p_->retain(); }
+  Ref(const Ref& other) : p_(other.p_) {
+    if (p_) p_->retain();
+  }
   Ref(Ref&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
   template <class U>
-    requires std::is_convertible_v<U*, T*>
-  Ref(Ref<U> other) : p_(other.detach()) {}
+  requires std::is_convertible_v<U*, T*> Ref(Ref<U> other) : p_(other.detach()) {}
   ~Ref() { drop(p_); }
-  Ref& operator=(const Ref& other) { Ref(other).swap(*this); return *this; }
-  Ref& operator=(Ref&& other) noexcept { Ref(std::move(other)).swap(*this); return *this; }
+  Ref& operator=(const Ref& other) {
+    Ref(other).swap(*this);
+    return *this;
+  }
+  Ref& operator=(Ref&& other) noexcept {
+    Ref(std::move(other)).swap(*this);
+    return *this;
+  }
 
-  static Ref adopt(T* p) { Ref r; r.p_ = p; return r; }
-  static Ref share(T* p) { if (p) p->retain(); return adopt(p); }
+  static Ref adopt(T* p) {
+    Ref r;
+    r.p_ = p;
+    return r;
+  }
+  static Ref share(T* p) {
+    if (p) p->retain();
+    return adopt(p);
+  }
 
   T* get() const { return p_; }
   T* operator->() const { return p_; }
@@ -58,7 +71,9 @@ class Ref {
   friend bool operator==(const Ref& a, const Ref& b) { return a.p_ == b.p_; }
 
  private:
-  static void drop(T* p) { if (p && p->release()) T::destroy(p); }
+  static void drop(T* p) {
+    if (p && p->release()) T::destroy(p);
+  }
   T* p_ = nullptr;
 };
 

@@ -4,10 +4,14 @@
 
 namespace weft::detail {
 
-void JsonReader::fail(const std::string& problem) const { throw IoError(str("bad JSON at byte ", static_cast<int64_t>(at_), ": ", problem)); }
+void JsonReader::fail(const std::string& problem) const {
+  throw IoError(str("bad JSON at byte ", static_cast<int64_t>(at_), ": ", problem));
+}
 
 void JsonReader::skip_space() {
-  while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
+  while (at_ < text_.size() &&
+         (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
+    ++at_;
 }
 
 bool JsonReader::accept(char c) {
@@ -18,7 +22,9 @@ bool JsonReader::accept(char c) {
 }
 
 void JsonReader::expect(char c) {
-  if (!accept(c)) fail(str("expected '", c, "'", at_ < text_.size() ? str(", found '", text_[at_], "'") : std::string(", found the end")));
+  if (!accept(c))
+    fail(str("expected '", c, "'",
+             at_ < text_.size() ? str(", found '", text_[at_], "'") : std::string(", found the end")));
 }
 
 void JsonReader::end() {
@@ -30,7 +36,10 @@ uint32_t JsonReader::hex4() {
   uint32_t value = 0;
   for (int i = 0; i < 4; ++i) {
     const char c = at_ < text_.size() ? text_[at_++] : ' ';
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) fail("bad \\u escape");
     value = value * 16 + static_cast<uint32_t>(digit);
   }
@@ -71,7 +80,9 @@ std::string JsonReader::string() {
     }
     const char e = at_ < text_.size() ? text_[at_++] : '\0';
     switch (e) {
-      case '"': case '\\': case '/': out += e; break;
+      case '"':
+      case '\\':
+      case '/': out += e; break;
       case 'b': out += '\b'; break;
       case 'f': out += '\f'; break;
       case 'n': out += '\n'; break;
@@ -101,11 +112,13 @@ uint64_t JsonReader::unsigned_integer() {
   uint64_t value = 0;
   while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
     const uint64_t digit = static_cast<uint64_t>(text_[at_++] - '0');
-    if (__builtin_mul_overflow(value, uint64_t{10}, &value) || __builtin_add_overflow(value, digit, &value)) fail("number too large");
+    if (__builtin_mul_overflow(value, uint64_t{10}, &value) || __builtin_add_overflow(value, digit, &value))
+      fail("number too large");
   }
   if (at_ == begin) fail("expected an unsigned integer");
   if (text_[begin] == '0' && at_ - begin > 1) fail("number with a leading zero");
-  if (at_ < text_.size() && (text_[at_] == '.' || text_[at_] == 'e' || text_[at_] == 'E')) fail("expected an integer, found a fraction");
+  if (at_ < text_.size() && (text_[at_] == '.' || text_[at_] == 'e' || text_[at_] == 'E'))
+    fail("expected an integer, found a fraction");
   return value;
 }
 

@@ -15,8 +15,7 @@ class JsonReader {
   explicit JsonReader(std::string_view text) : text_(text) {}
 
   /// Calls member(key) for each member of an object, which must read its value.
-  template <class F>
-  void object(F&& member) {
+  template <class F> void object(F&& member) {
     expect('{');
     if (!accept('}')) {
       do {
@@ -28,8 +27,7 @@ class JsonReader {
     }
   }
   /// Calls element() for each element of an array, which must read it.
-  template <class F>
-  void array(F&& element) {
+  template <class F> void array(F&& element) {
     expect('[');
     if (!accept(']')) {
       do element();

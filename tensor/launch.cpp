@@ -37,7 +37,9 @@ namespace {
                        "; a number never promotes a tensor, convert it with to(kFloat32)"));
 }
 
-bool fractional(DType t, Scalar s) { return !s.integral && !is_floating(t) && (s.d != std::trunc(s.d) || !std::isfinite(s.d)); }
+bool fractional(DType t, Scalar s) {
+  return !s.integral && !is_floating(t) && (s.d != std::trunc(s.d) || !std::isfinite(s.d));
+}
 
 bool is_scalar_test(Unary op) { return op >= Unary::kEqScalar && op <= Unary::kGeScalar; }
 
@@ -64,7 +66,8 @@ bool overlaps_itself(const Tensor& y) {
 }
 
 bool same_geometry(const Tensor& a, const Tensor& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.dtype() == b.dtype();
+  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.dtype() == b.dtype();
 }
 
 // An argument of an in-place write: in y's dtype, and a copy when it shares memory with y in another arrangement.
@@ -84,7 +87,8 @@ void check_floating(const char* name, const Tensor& x) {
 }
 
 void check_index(const char* name, const Tensor& x) {
-  if (x.dtype() != kInt64 && x.dtype() != kInt32) throw DTypeError(str(name, ": indices must be int64 or int32, got ", x.dtype()));
+  if (x.dtype() != kInt64 && x.dtype() != kInt32)
+    throw DTypeError(str(name, ": indices must be int64 or int32, got ", x.dtype()));
 }
 
 void check_scalar(const char* name, DType t, Scalar s) {
@@ -105,7 +109,8 @@ View expand_view(const Tensor& x, const Shape& sizes) {
 Tensor unary(Unary op, const Tensor& x, Scalar s, Scalar t) {
   const DType dtype = unary_dtype(op, x.dtype(), s, t);
   const Cast in(x, dtype);
-  Tensor y = empty(x.sizes(), {.dtype = op_class(op) == OpClass::kTest ? kBool : dtype, .device = x.device()});
+  Tensor y =
+      empty(x.sizes(), {.dtype = op_class(op) == OpClass::kTest ? kBool : dtype, .device = x.device()});
   if (y.numel() != 0) backend_of(x).unary(context(), op, s, t, in->view_of(), y.view_of());
   return y;
 }
@@ -122,10 +127,12 @@ Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s, Scalar t) {
     if (y.numel() != 0) backend(device).binary(context(), op, s, t, a.view_of(), b.view_of(), y.view_of());
     return y;
   }
-  const Shape sizes = a.sizes() == b.sizes() ? a.sizes() : broadcast(op_name(to_string(op)).c_str(), a.sizes(), b.sizes());
+  const Shape sizes =
+      a.sizes() == b.sizes() ? a.sizes() : broadcast(op_name(to_string(op)).c_str(), a.sizes(), b.sizes());
   const Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = out, .device = device});
-  if (y.numel() != 0) backend(device).binary(context(), op, s, t, expand_view(x, sizes), expand_view(z, sizes), y.view_of());
+  if (y.numel() != 0)
+    backend(device).binary(context(), op, s, t, expand_view(x, sizes), expand_view(z, sizes), y.view_of());
   return y;
 }
 
@@ -139,7 +146,8 @@ Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Sc
   const Cast x(a, dtype), y(b, dtype), z(c, dtype);
   Tensor out = empty(sizes, {.dtype = dtype, .device = a.device()});
   if (out.numel() != 0)
-    backend_of(a).ternary(context(), op, s, expand_view(x, sizes), expand_view(y, sizes), expand_view(z, sizes), out.view_of());
+    backend_of(a).ternary(context(), op, s, expand_view(x, sizes), expand_view(y, sizes),
+                          expand_view(z, sizes), out.view_of());
   return out;
 }
 
@@ -152,13 +160,15 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   const Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
   if (y.numel() != 0)
-    backend_of(a).where(context(), expand_view(cond, sizes), expand_view(x, sizes), expand_view(z, sizes), y.view_of());
+    backend_of(a).where(context(), expand_view(cond, sizes), expand_view(x, sizes), expand_view(z, sizes),
+                        y.view_of());
   return y;
 }
 
 void check_writable(const char* name, const Tensor& y) {
   if (overlaps_itself(y))
-    throw ShapeError(str(name, ": cannot write into an expanded tensor: sizes ", y.sizes(), ", strides ", y.strides(), "; clone it first"));
+    throw ShapeError(str(name, ": cannot write into an expanded tensor: sizes ", y.sizes(), ", strides ",
+                         y.strides(), "; clone it first"));
 }
 
 void check_into(const char* name, const Tensor& y, const Tensor& x) {

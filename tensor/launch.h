@@ -32,8 +32,7 @@ WEFT_API void check_index(const char* name, const Tensor& x);
 WEFT_API void check_scalar(const char* name, DType t, Scalar s);
 
 /// f(), whose IndexError gets the op's name in front: kernels know the index, not who asked.
-template <class F>
-decltype(auto) named(const char* name, F&& f) {
+template <class F> decltype(auto) named(const char* name, F&& f) {
   try {
     return f();
   } catch (const IndexError& e) {
@@ -61,9 +60,9 @@ WEFT_API void copy_into(const Tensor& y, const Tensor& x);
 WEFT_API void fill_into(const Tensor& y, Scalar value);
 
 // Copies.
-WEFT_API Tensor cast(const Tensor& x, DType dtype);         ///< x itself when it has that dtype
-WEFT_API Tensor contiguous(const Tensor& x);                ///< x itself when row-major
-WEFT_API Tensor clone(const Tensor& x);                     ///< always a fresh row-major copy
+WEFT_API Tensor cast(const Tensor& x, DType dtype);  ///< x itself when it has that dtype
+WEFT_API Tensor contiguous(const Tensor& x);         ///< x itself when row-major
+WEFT_API Tensor clone(const Tensor& x);              ///< always a fresh row-major copy
 /// x itself when there; see Tensor::to.
 WEFT_API Tensor to_device(const Tensor& x, Device device, bool non_blocking = false);
 /// A fresh tensor of zeros.
@@ -100,8 +99,8 @@ class Cast {
 
 /// x with `dim` moved to the end, row-major, seen as [count, width].
 struct Rows {
-  Tensor x;         ///< row-major, `dim` last
-  Shape sizes;      ///< of the original
+  Tensor x;     ///< row-major, `dim` last
+  Shape sizes;  ///< of the original
   int dim = 0;
   int64_t count = 0, width = 0;
   View view() const { return {x.raw(), x.dtype(), {count, width}, {width, 1}}; }

@@ -48,7 +48,8 @@ Tensor to_device(const Tensor& x, Device device, bool non_blocking) {
   if (x.device() == device) return x;
   Backend& target = backend(device);
   const Tensor src = contiguous(x);
-  Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = device, .pinned = non_blocking && device.is_cpu()});
+  Tensor y =
+      empty(x.sizes(), {.dtype = x.dtype(), .device = device, .pinned = non_blocking && device.is_cpu()});
   const auto bytes = static_cast<size_t>(x.numel() * size_of(x.dtype()));
   if (bytes == 0) return y;
   if (!x.device().is_cpu() && !device.is_cpu()) {
@@ -122,7 +123,9 @@ Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims& dims, bo
   return y;
 }
 
-Tensor reshaped(const Tensor& x, const Shape& sizes) { return alias(x, sizes, contiguous_strides(sizes), x.storage_offset()); }
+Tensor reshaped(const Tensor& x, const Shape& sizes) {
+  return alias(x, sizes, contiguous_strides(sizes), x.storage_offset());
+}
 
 Tensor transposed(const Tensor& x, int d0, int d1) {
   Shape sizes = x.sizes(), strides = x.strides();

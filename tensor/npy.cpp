@@ -13,14 +13,16 @@ Tensor load_npy(const std::string& path) {
     file.read(first, available);
     uint64_t prefix = 0, length = 0;
     detail::read_npy_prefix(first, available, prefix, length);
-    if (length > file.size() - prefix) throw IoError(str("the header claims ", length, " bytes, the file has ", file.size()));
+    if (length > file.size() - prefix)
+      throw IoError(str("the header claims ", length, " bytes, the file has ", file.size()));
     file.seek(prefix);
     std::string text(length, '\0');
     file.read(text.data(), length);
     const detail::NpyHeader header = detail::read_npy_dictionary(text);
     const uint64_t bytes = detail::npy_data_bytes(header);
     if (bytes != file.size() - file.position())
-      throw IoError(str("shape ", header.sizes, " of ", header.dtype, " takes ", bytes, " bytes, the file has ", file.size() - file.position()));
+      throw IoError(str("shape ", header.sizes, " of ", header.dtype, " takes ", bytes,
+                        " bytes, the file has ", file.size() - file.position()));
     return detail::read_npy_data(header, [&](void* to, uint64_t n) { file.read(to, n); });
   } catch (const IoError& e) {
     if (std::string_view(e.what()).starts_with("load_npy: ")) throw;

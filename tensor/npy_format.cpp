@@ -12,13 +12,16 @@ struct Row {
   DType dtype;
   const char* code;
 };
-constexpr Row kCodes[] = {{kFloat32, "<f4"}, {kFloat64, "<f8"}, {kFloat16, "<f2"}, {kInt64, "<i8"}, {kInt32, "<i4"}, {kUInt8, "|u1"}, {kBool, "|b1"}, {kBFloat16, "|V2"}};
+constexpr Row kCodes[] = {{kFloat32, "<f4"}, {kFloat64, "<f8"}, {kFloat16, "<f2"}, {kInt64, "<i8"},
+                          {kInt32, "<i4"},   {kUInt8, "|u1"},   {kBool, "|b1"},    {kBFloat16, "|V2"}};
 
 /// The few Python literals that a header holds: a dictionary of strings, booleans and tuples of integers.
 class Literal {
  public:
   explicit Literal(std::string_view text) : text_(text) {}
-  [[noreturn]] void fail(const char* expected) const { throw IoError(str("bad .npy header at byte ", static_cast<int64_t>(at_), ": expected ", expected)); }
+  [[noreturn]] void fail(const char* expected) const {
+    throw IoError(str("bad .npy header at byte ", static_cast<int64_t>(at_), ": expected ", expected));
+  }
   bool accept(char c) {
     skip();
     if (at_ >= text_.size() || text_[at_] != c) return false;
@@ -52,7 +55,9 @@ class Literal {
     const size_t begin = at_;
     int64_t value = 0;
     while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9')
-      if (__builtin_mul_overflow(value, int64_t{10}, &value) || __builtin_add_overflow(value, text_[at_++] - '0', &value)) fail("a smaller number");
+      if (__builtin_mul_overflow(value, int64_t{10}, &value) ||
+          __builtin_add_overflow(value, text_[at_++] - '0', &value))
+        fail("a smaller number");
     if (at_ == begin) fail("a size");
     return value;
   }
@@ -75,8 +80,10 @@ class Literal {
 
 DType dtype_of_code(const std::string& code) {
   for (const Row& row : kCodes)
-    if (code == row.code || (code.size() == 3 && code[0] == '=' && code.substr(1) == row.code + 1)) return row.dtype;
-  if (code.find('O') != std::string::npos) throw IoError(str("dtype '", code, "' holds Python objects, which are never read"));
+    if (code == row.code || (code.size() == 3 && code[0] == '=' && code.substr(1) == row.code + 1))
+      return row.dtype;
+  if (code.find('O') != std::string::npos)
+    throw IoError(str("dtype '", code, "' holds Python objects, which are never read"));
   throw IoError(str("dtype '", code, "' is not supported"));
 }
 
@@ -84,7 +91,8 @@ DType dtype_of_code(const std::string& code) {
 
 std::string write_npy_header(DType dtype, const Shape& sizes) {
   std::string shape = "(";
-  for (int d = 0; d < sizes.size(); ++d) shape += str(sizes[d], sizes.size() == 1 ? "," : d + 1 < sizes.size() ? ", " : "");
+  for (int d = 0; d < sizes.size(); ++d)
+    shape += str(sizes[d], sizes.size() == 1 ? "," : d + 1 < sizes.size() ? ", " : "");
   const char* code = "";
   for (const Row& row : kCodes)
     if (row.dtype == dtype) code = row.code;
@@ -100,7 +108,8 @@ std::string write_npy_header(DType dtype, const Shape& sizes) {
 void read_npy_prefix(const unsigned char* first, size_t available, uint64_t& prefix, uint64_t& length) {
   if (available < 10 || std::memcmp(first, "\x93NUMPY", 6) != 0) throw IoError("this is no .npy file");
   const int major = first[6];
-  if (major < 1 || major > 3) throw IoError(str("unknown .npy version ", major, ".", static_cast<int>(first[7])));
+  if (major < 1 || major > 3)
+    throw IoError(str("unknown .npy version ", major, ".", static_cast<int>(first[7])));
   prefix = major == 1 ? 10 : 12;
   if (available < prefix) throw IoError("the .npy header is cut off");
   length = first[8] | static_cast<uint64_t>(first[9]) << 8;
@@ -126,7 +135,8 @@ NpyHeader read_npy_dictionary(std::string_view text) {
     } else if (key == "shape" && !shape) {
       in.expect('(', "a tuple");
       while (!in.accept(')')) {
-        if (out.sizes.size() == kMaxDims) throw IoError(str("more than ", kMaxDims, " dims are not supported"));
+        if (out.sizes.size() == kMaxDims)
+          throw IoError(str("more than ", kMaxDims, " dims are not supported"));
         out.sizes.push_back(in.integer());
         if (!in.accept(',')) {
           in.expect(')', "')'");
@@ -143,7 +153,8 @@ NpyHeader read_npy_dictionary(std::string_view text) {
     }
   }
   if (!in.done()) in.fail("the end");
-  if (!descr || !order || !shape) throw IoError(str("the .npy header lacks ", !descr ? "descr" : !order ? "fortran_order" : "shape"));
+  if (!descr || !order || !shape)
+    throw IoError(str("the .npy header lacks ", !descr ? "descr" : !order ? "fortran_order" : "shape"));
   return out;
 }
 

@@ -23,14 +23,12 @@ NpyHeader read_npy_dictionary(std::string_view text);
 /// Bytes of the data. Throws: IoError when the sizes are too large.
 uint64_t npy_data_bytes(const NpyHeader& header);
 /// The row-major tensor from data that `fill(pointer, bytes)` reads.
-template <class F>
-Tensor read_npy_data(const NpyHeader& header, F&& fill);
+template <class F> Tensor read_npy_data(const NpyHeader& header, F&& fill);
 /// Column-major to row-major: x holds the elements in reversed sizes.
 Tensor npy_from_fortran(const Tensor& reversed, const Shape& sizes);
 void npy_normalise_bools(const Tensor& x);
 
-template <class F>
-Tensor read_npy_data(const NpyHeader& header, F&& fill) {
+template <class F> Tensor read_npy_data(const NpyHeader& header, F&& fill) {
   const uint64_t bytes = npy_data_bytes(header);
   Shape sizes = header.sizes;
   if (header.fortran_order)

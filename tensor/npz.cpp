@@ -14,7 +14,8 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
+constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50,
+                   kLocator64 = 0x07064b50;
 constexpr uint32_t kFull32 = 0xFFFFFFFFu;
 
 class Crc32 {
@@ -70,7 +71,16 @@ uint64_t capped(uint64_t v) { return v >= kFull32 ? kFull32 : v; }
 
 /// Fields common to local and central headers, from "version needed" to "extra length".
 void common(Bytes& out, const Member& m, bool wide, size_t extra) {
-  out.u16(wide ? 45 : 20).u16(0x800).u16(0).u16(0).u16(0x21).u32(m.crc).u32(capped(m.size)).u32(capped(m.size)).u16(m.name.size()).u16(extra);
+  out.u16(wide ? 45 : 20)
+      .u16(0x800)
+      .u16(0)
+      .u16(0)
+      .u16(0x21)
+      .u32(m.crc)
+      .u32(capped(m.size))
+      .u32(capped(m.size))
+      .u16(m.name.size())
+      .u16(extra);
 }
 
 }  // namespace
@@ -79,7 +89,8 @@ void save_npz(const std::string& path, const NamedTensors& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, x] : tensors) {
     if (!x.defined()) throw ValueError(str("save_npz: tensor ", name, " is undefined"));
-    if (name.empty() || name.size() > 60000 || !names.insert(name).second) throw ValueError(str("save_npz: the name '", name, "' is empty, too long or repeated"));
+    if (name.empty() || name.size() > 60000 || !names.insert(name).second)
+      throw ValueError(str("save_npz: the name '", name, "' is empty, too long or repeated"));
   }
   detail::FileWriter file("save_npz", path);
   const auto put = [&](const Bytes& b) { file.write(b.text.data(), b.text.size()); };
@@ -121,11 +132,27 @@ void save_npz(const std::string& path, const NamedTensors& tensors) {
   const bool wide = directory >= kFull32 || members.size() >= 0xFFFF;
   Bytes tail;
   if (wide) {
-    tail.u32(kEnd64).u64(44).u16(45).u16(45).u32(0).u32(0).u64(members.size()).u64(members.size()).u64(end - directory).u64(directory);
+    tail.u32(kEnd64)
+        .u64(44)
+        .u16(45)
+        .u16(45)
+        .u32(0)
+        .u32(0)
+        .u64(members.size())
+        .u64(members.size())
+        .u64(end - directory)
+        .u64(directory);
     tail.u32(kLocator64).u32(0).u64(end).u32(1);
   }
   const uint64_t count = wide ? 0xFFFF : members.size();
-  tail.u32(kEnd).u16(0).u16(0).u16(count).u16(count).u32(capped(end - directory)).u32(wide ? kFull32 : directory).u16(0);
+  tail.u32(kEnd)
+      .u16(0)
+      .u16(0)
+      .u16(count)
+      .u16(count)
+      .u32(capped(end - directory))
+      .u32(wide ? kFull32 : directory)
+      .u16(0);
   put(tail);
   file.commit();
 }
@@ -162,7 +189,8 @@ NamedTensors load_npz(const std::string& path) {
   for (uint64_t k = 0; k < count; ++k) {
     const auto entry = bytes_at(at, 46);
     if (get(&entry[0], 4) != kCentral) file.fail(str("no directory entry at byte ", at));
-    const uint64_t method = get(&entry[10], 2), name_length = get(&entry[28], 2), extra_length = get(&entry[30], 2), comment = get(&entry[32], 2);
+    const uint64_t method = get(&entry[10], 2), name_length = get(&entry[28], 2),
+                   extra_length = get(&entry[30], 2), comment = get(&entry[32], 2);
     uint64_t size = get(&entry[24], 4), packed = get(&entry[20], 4), offset = get(&entry[42], 4);
     const uint32_t crc_wanted = static_cast<uint32_t>(get(&entry[16], 4));
     const auto text = bytes_at(at + 46, name_length + extra_length);
@@ -182,13 +210,17 @@ NamedTensors load_npz(const std::string& path) {
     }
     at += 46 + name_length + extra_length + comment;
     if (get(&entry[8], 2) & 1) file.fail(str("member ", name, " is encrypted"));
-    if (method != 0 && method != 8) file.fail(str("member ", name, " is compressed by method ", method, "; stored and deflated members are read"));
-    if (method == 8 && size / detail::Inflater::kMaxRatio > packed) file.fail(str("member ", name, " claims to unpack from ", packed, " to ", size, " bytes"));
+    if (method != 0 && method != 8)
+      file.fail(str("member ", name, " is compressed by method ", method,
+                    "; stored and deflated members are read"));
+    if (method == 8 && size / detail::Inflater::kMaxRatio > packed)
+      file.fail(str("member ", name, " claims to unpack from ", packed, " to ", size, " bytes"));
     if (method == 0 && size != packed) file.fail(str("member ", name, " is stored but its two sizes differ"));
     const auto local = bytes_at(offset, 30);
     if (get(&local[0], 4) != kLocal) file.fail(str("member ", name, ": no header at byte ", offset));
     const uint64_t begin = offset + 30 + get(&local[26], 2) + get(&local[28], 2);
-    if (begin > file.size() || packed > file.size() - begin) file.fail(str("member ", name, " reaches past the end of the file"));
+    if (begin > file.size() || packed > file.size() - begin)
+      file.fail(str("member ", name, " reaches past the end of the file"));
     try {
       file.seek(begin);
       std::optional<detail::Inflater> inflater;
@@ -207,8 +239,10 @@ NamedTensors load_npz(const std::string& path) {
       if (length > size - prefix || prefix + length < first) throw IoError("the .npy header is cut off");
       head.resize(prefix + length);
       read(head.data() + first, head.size() - first);
-      const detail::NpyHeader header = detail::read_npy_dictionary(std::string_view(reinterpret_cast<const char*>(head.data()) + prefix, length));
-      if (detail::npy_data_bytes(header) != size - prefix - length) throw IoError(str("shape ", header.sizes, " does not fit ", size - prefix - length, " bytes"));
+      const detail::NpyHeader header = detail::read_npy_dictionary(
+          std::string_view(reinterpret_cast<const char*>(head.data()) + prefix, length));
+      if (detail::npy_data_bytes(header) != size - prefix - length)
+        throw IoError(str("shape ", header.sizes, " does not fit ", size - prefix - length, " bytes"));
       Tensor x = detail::read_npy_data(header, read);
       if (inflater) inflater->finish();
       if (crc.value() != crc_wanted) throw IoError("the checksum is wrong");

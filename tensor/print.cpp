@@ -41,7 +41,8 @@ struct Printer {
         const std::vector<double> values = integral ? std::vector<double>() : row.to_vector<double>();
         const std::vector<int64_t> integers = integral ? row.to_vector<int64_t>() : std::vector<int64_t>();
         for (int64_t i = 0; i < count; ++i)
-          add(integral ? std::to_string(integers[static_cast<size_t>(i)]) : text_of(values[static_cast<size_t>(i)], x.dtype()));
+          add(integral ? std::to_string(integers[static_cast<size_t>(i)])
+                       : text_of(values[static_cast<size_t>(i)], x.dtype()));
       };
       if (!skips(size)) return take(0, size);
       take(0, kEdge);
@@ -63,7 +64,9 @@ struct Printer {
     const int64_t size = x.sizes()[dim];
     const bool last = dim == x.dim() - 1;
     std::string gap = ", ";
-    if (lines && !last) gap = "," + std::string(static_cast<size_t>(x.dim() - 1 - dim), '\n') + std::string(static_cast<size_t>(8 + dim), ' ');
+    if (lines && !last)
+      gap = "," + std::string(static_cast<size_t>(x.dim() - 1 - dim), '\n') +
+            std::string(static_cast<size_t>(8 + dim), ' ');
     std::string out = "[";
     for (int64_t i = 0; i < size; ++i) {
       if (i > 0) out += gap;
@@ -101,7 +104,8 @@ std::string to_string(const Tensor& x) {
   }
   std::string out = str("tensor(", body, ", ", x.dtype());
   if (!x.device().is_cpu()) out += str(", ", x.device());
-  if (x.requires_grad()) out += x.is_leaf() ? std::string(", requires_grad") : str(", from ", x.grad_fn_name());
+  if (x.requires_grad())
+    out += x.is_leaf() ? std::string(", requires_grad") : str(", from ", x.grad_fn_name());
   return out + ")";
 }
 

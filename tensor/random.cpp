@@ -28,17 +28,21 @@ void check_floating(const char* what, DType dtype) {
 
 Tensor rand(const Shape& sizes, const TensorOptions& options, Generator* generator) {
   check_floating("rand", options.dtype);
-  return drawn(sizes, options, generator, [](Backend& b, Context& c, PhiloxKey key, View y) { b.uniform(c, key, 0, 1, y); });
+  return drawn(sizes, options, generator,
+               [](Backend& b, Context& c, PhiloxKey key, View y) { b.uniform(c, key, 0, 1, y); });
 }
 
 Tensor randn(const Shape& sizes, const TensorOptions& options, Generator* generator) {
   check_floating("randn", options.dtype);
-  return drawn(sizes, options, generator, [](Backend& b, Context& c, PhiloxKey key, View y) { b.normal(c, key, 0, 1, y); });
+  return drawn(sizes, options, generator,
+               [](Backend& b, Context& c, PhiloxKey key, View y) { b.normal(c, key, 0, 1, y); });
 }
 
-Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOptions& options, Generator* generator) {
+Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOptions& options,
+               Generator* generator) {
   if (low >= high) throw ValueError(str("randint: the range [", low, ", ", high, ") is empty"));
-  return drawn(sizes, options, generator, [=](Backend& b, Context& c, PhiloxKey key, View y) { b.random_int(c, key, low, high, y); });
+  return drawn(sizes, options, generator,
+               [=](Backend& b, Context& c, PhiloxKey key, View y) { b.random_int(c, key, low, high, y); });
 }
 
 Tensor randperm(int64_t n, Generator* generator) {

@@ -27,10 +27,28 @@ struct Type {
   int ours;  // DType, or -1
 };
 constexpr Type kTypes[] = {
-    {"BOOL", 8, int(kBool)}, {"F4", 4, -1},           {"F6_E2M3", 6, -1},      {"F6_E3M2", 6, -1},   {"U8", 8, int(kUInt8)},     {"I8", 8, -1},
-    {"F8_E5M2", 8, -1},      {"F8_E4M3", 8, -1},      {"F8_E8M0", 8, -1},      {"F8_E4M3FNUZ", 8, -1}, {"F8_E5M2FNUZ", 8, -1},  {"I16", 16, -1},
-    {"U16", 16, -1},         {"F16", 16, int(kFloat16)}, {"BF16", 16, int(kBFloat16)}, {"I32", 32, int(kInt32)}, {"U32", 32, -1},  {"F32", 32, int(kFloat32)},
-    {"C64", 64, -1},         {"F64", 64, int(kFloat64)}, {"I64", 64, int(kInt64)}, {"U64", 64, -1},
+    {"BOOL", 8, int(kBool)},
+    {"F4", 4, -1},
+    {"F6_E2M3", 6, -1},
+    {"F6_E3M2", 6, -1},
+    {"U8", 8, int(kUInt8)},
+    {"I8", 8, -1},
+    {"F8_E5M2", 8, -1},
+    {"F8_E4M3", 8, -1},
+    {"F8_E8M0", 8, -1},
+    {"F8_E4M3FNUZ", 8, -1},
+    {"F8_E5M2FNUZ", 8, -1},
+    {"I16", 16, -1},
+    {"U16", 16, -1},
+    {"F16", 16, int(kFloat16)},
+    {"BF16", 16, int(kBFloat16)},
+    {"I32", 32, int(kInt32)},
+    {"U32", 32, -1},
+    {"F32", 32, int(kFloat32)},
+    {"C64", 64, -1},
+    {"F64", 64, int(kFloat64)},
+    {"I64", 64, int(kInt64)},
+    {"U64", 64, -1},
 };
 
 int rank_of(DType t) {
@@ -69,14 +87,16 @@ Entry read_entry(detail::JsonReader& json, const std::string& name) {
       offsets = true;
       std::vector<uint64_t> pair;
       json.array([&] { pair.push_back(json.unsigned_integer()); });
-      if (pair.size() != 2) json.fail(str("tensor ", name, ": data_offsets has ", static_cast<int64_t>(pair.size()), " numbers"));
+      if (pair.size() != 2)
+        json.fail(str("tensor ", name, ": data_offsets has ", static_cast<int64_t>(pair.size()), " numbers"));
       e.begin = pair[0];
       e.end = pair[1];
     } else {
       json.fail(str("tensor ", name, " has the unknown or repeated key ", key));
     }
   });
-  if (!e.type || !shape || !offsets) json.fail(str("tensor ", name, " lacks ", !e.type ? "dtype" : !shape ? "shape" : "data_offsets"));
+  if (!e.type || !shape || !offsets)
+    json.fail(str("tensor ", name, " lacks ", !e.type ? "dtype" : !shape ? "shape" : "data_offsets"));
   return e;
 }
 
@@ -101,8 +121,10 @@ SafetensorsFile load_safetensors(const std::string& path) {
   if (file.size() < 8) file.fail(str(file.size(), " bytes are too few for a safetensors file"));
   uint64_t length = 0;
   file.read(&length, 8);
-  if (length > kMaxHeader) file.fail(str("the header claims ", length, " bytes, at most ", kMaxHeader, " are allowed"));
-  if (length > file.size() - 8) file.fail(str("the header claims ", length, " bytes, the file has ", file.size()));
+  if (length > kMaxHeader)
+    file.fail(str("the header claims ", length, " bytes, at most ", kMaxHeader, " are allowed"));
+  if (length > file.size() - 8)
+    file.fail(str("the header claims ", length, " bytes, the file has ", file.size()));
   std::string header(length, '\0');
   file.read(header.data(), length);
   if (header.empty() || header[0] != '{') file.fail("the header does not begin with '{'");
@@ -129,20 +151,31 @@ SafetensorsFile load_safetensors(const std::string& path) {
     file.fail(e.what());
   }
 
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   uint64_t at = 0;
   for (const Entry& e : entries) {
     uint64_t bytes = 0;
-    if (!bytes_of(e, bytes)) file.fail(str("tensor ", e.name, ": shape ", text_of(e.shape), " of ", e.type->name, " has no whole number of bytes"));
+    if (!bytes_of(e, bytes))
+      file.fail(str("tensor ", e.name, ": shape ", text_of(e.shape), " of ", e.type->name,
+                    " has no whole number of bytes"));
     if (e.end < e.begin || e.end - e.begin != bytes)
-      file.fail(str("tensor ", e.name, ": shape ", text_of(e.shape), " of ", e.type->name, " takes ", bytes, " bytes, its offsets are ", e.begin, " and ", e.end));
-    if (e.begin != at) file.fail(str("tensor ", e.name, " begins at byte ", e.begin, " of the data, ", e.begin > at ? "leaving a hole after " : "overlapping ", at));
+      file.fail(str("tensor ", e.name, ": shape ", text_of(e.shape), " of ", e.type->name, " takes ", bytes,
+                    " bytes, its offsets are ", e.begin, " and ", e.end));
+    if (e.begin != at)
+      file.fail(str("tensor ", e.name, " begins at byte ", e.begin, " of the data, ",
+                    e.begin > at ? "leaving a hole after " : "overlapping ", at));
     at = e.end;
   }
-  if (at != file.size() - 8 - length) file.fail(str("the tensors take ", at, " bytes of data, the file has ", file.size() - 8 - length));
+  if (at != file.size() - 8 - length)
+    file.fail(str("the tensors take ", at, " bytes of data, the file has ", file.size() - 8 - length));
   for (const Entry& e : entries) {
-    if (e.type->ours < 0) file.fail(str("tensor ", e.name, " holds ", e.type->name, ", which is not supported"));
-    if (e.shape.size() > kMaxDims) file.fail(str("tensor ", e.name, " has ", static_cast<int64_t>(e.shape.size()), " dims, at most ", kMaxDims, " are supported"));
+    if (e.type->ours < 0)
+      file.fail(str("tensor ", e.name, " holds ", e.type->name, ", which is not supported"));
+    if (e.shape.size() > kMaxDims)
+      file.fail(str("tensor ", e.name, " has ", static_cast<int64_t>(e.shape.size()), " dims, at most ",
+                    kMaxDims, " are supported"));
   }
   for (const Entry& e : entries) {
     Shape sizes;
@@ -164,7 +197,8 @@ SafetensorsFile load_safetensors(const std::string& path) {
       continue;
     }
     const std::string name = key.substr(kAlias.size());
-    if (names.count(name) || !names.count(value)) file.fail(str("the alias ", name, " of ", value, " does not fit the tensors"));
+    if (names.count(name) || !names.count(value))
+      file.fail(str("the alias ", name, " of ", value, " does not fit the tensors"));
     const Tensor same = out.find(value);
     if (!same.defined()) file.fail(str("the alias ", name, " names ", value, ", which is no tensor"));
     out.tensors.emplace_back(name, same);
@@ -203,13 +237,16 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
       auto& others = by_storage[x.body().storage.get()];
       const auto [low, high] = span_of(x);
       for (const Item& o : others) {
-        if (o.x->sizes() == x.sizes() && o.x->strides() == x.strides() && o.x->storage_offset() == x.storage_offset() && o.x->dtype() == x.dtype()) {
+        if (o.x->sizes() == x.sizes() && o.x->strides() == x.strides() &&
+            o.x->storage_offset() == x.storage_offset() && o.x->dtype() == x.dtype()) {
           notes.emplace_back(str(kAlias, name), *o.name);
           stored = true;
           break;
         }
         const auto [olow, ohigh] = span_of(*o.x);
-        if (low < ohigh && olow < high) throw ValueError(str("save_safetensors: ", name, " and ", *o.name, " are overlapping views; clone() one of them"));
+        if (low < ohigh && olow < high)
+          throw ValueError(str("save_safetensors: ", name, " and ", *o.name,
+                               " are overlapping views; clone() one of them"));
       }
       if (!stored) others.push_back(item);
     }
@@ -217,7 +254,8 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   }
   std::unordered_set<std::string> keys;
   for (const auto& [key, value] : notes)
-    if (!keys.insert(key).second) throw ValueError(str("save_safetensors: the metadata key ", key, " appears twice"));
+    if (!keys.insert(key).second)
+      throw ValueError(str("save_safetensors: the metadata key ", key, " appears twice"));
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     const int ra = rank_of(a.x->dtype()), rb = rank_of(b.x->dtype());
     return ra != rb ? ra > rb : *a.name < *b.name;
@@ -226,13 +264,16 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   std::string header = "{";
   if (!notes.empty()) {
     header += "\"__metadata__\":{";
-    for (size_t i = 0; i < notes.size(); ++i) header += str(i ? "," : "", detail::json_quote(notes[i].first), ":", detail::json_quote(notes[i].second));
+    for (size_t i = 0; i < notes.size(); ++i)
+      header +=
+          str(i ? "," : "", detail::json_quote(notes[i].first), ":", detail::json_quote(notes[i].second));
     header += "}";
   }
   int64_t at = 0;
   for (const Item& item : items) {
     const int64_t end = at + item.x->numel() * size_of(item.x->dtype());
-    header += str(header.size() > 1 ? "," : "", detail::json_quote(*item.name), ":{\"dtype\":\"", kTypes[rank_of(item.x->dtype())].name, "\",\"shape\":[");
+    header += str(header.size() > 1 ? "," : "", detail::json_quote(*item.name), ":{\"dtype\":\"",
+                  kTypes[rank_of(item.x->dtype())].name, "\",\"shape\":[");
     for (int d = 0; d < item.x->dim(); ++d) header += str(d ? "," : "", item.x->sizes()[d]);
     header += str("],\"data_offsets\":[", at, ",", end, "]}");
     at = end;

@@ -33,6 +33,7 @@ WEFT_API SafetensorsFile load_safetensors(const std::string& path);
 
 /// Writes a sibling temporary file and renames it. Any device and strides; values are written row-major. Throws: ValueError for an undefined
 /// tensor, a repeated name or views that overlap in part; IoError when the file cannot be written.
-WEFT_API void save_safetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
+WEFT_API void save_safetensors(const std::string& path, const NamedTensors& tensors,
+                               const Metadata& metadata = {});
 
 }  // namespace weft

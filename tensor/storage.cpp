@@ -42,7 +42,8 @@ Ref<Storage> Storage::allocate_pinned(size_t bytes) {
 
 Ref<Storage> Storage::borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context) {
   static constexpr auto keep = [](void*) {};
-  return Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage))) Storage(device, data, bytes, release ? release : +keep, context));
+  return Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage)))
+                                 Storage(device, data, bytes, release ? release : +keep, context));
 }
 
 void Storage::pinned(void*) {}

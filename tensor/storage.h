@@ -42,12 +42,16 @@ class WEFT_API Storage : public RefCounted {
   /// (a detached one, say) would leave the history wrong, and is refused while grad mode is on. `leaf`: it is a leaf that requires grad.
   void set_history(const void* body, bool leaf) {
     if (history() && history() != body) return;  // the first to describe them keeps the claim while it lives
-    history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf), std::memory_order_relaxed);
+    history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf),
+                   std::memory_order_relaxed);
   }
   void clear_history(const void* body) {
-    if ((history_.load(std::memory_order_relaxed) & ~uintptr_t{1}) == reinterpret_cast<uintptr_t>(body)) history_.store(0, std::memory_order_relaxed);
+    if ((history_.load(std::memory_order_relaxed) & ~uintptr_t{1}) == reinterpret_cast<uintptr_t>(body))
+      history_.store(0, std::memory_order_relaxed);
   }
-  const void* history() const { return reinterpret_cast<const void*>(history_.load(std::memory_order_relaxed) & ~uintptr_t{1}); }
+  const void* history() const {
+    return reinterpret_cast<const void*>(history_.load(std::memory_order_relaxed) & ~uintptr_t{1});
+  }
   bool history_is_leaf() const { return history_.load(std::memory_order_relaxed) & 1; }
 
  private:

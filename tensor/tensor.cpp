@@ -28,7 +28,8 @@ void Tensor::undefined() { throw ValueError("undefined tensor: it holds nothing"
 void Tensor::check_data(DType wanted) const {
   const TensorBody& b = body();
   if (b.dtype != wanted) throw DTypeError(str("data: the tensor holds ", b.dtype, ", asked for ", wanted));
-  if (!b.device.is_cpu()) throw DeviceError(str("data: the tensor lies on ", b.device, "; copy it to the CPU first"));
+  if (!b.device.is_cpu())
+    throw DeviceError(str("data: the tensor lies on ", b.device, "; copy it to the CPU first"));
 }
 
 bool Tensor::is_contiguous() const { return View{nullptr, dtype(), sizes(), strides()}.is_contiguous(); }
@@ -37,10 +38,12 @@ Tensor empty(const Shape& sizes, const TensorOptions& options) {
   int64_t count = 1;
   for (int64_t n : sizes) {
     if (n < 0) throw ShapeError(str("empty: negative size in ", sizes));
-    if (__builtin_mul_overflow(count, n, &count)) throw ShapeError(str("empty: ", sizes, " has more elements than an int64 counts"));
+    if (__builtin_mul_overflow(count, n, &count))
+      throw ShapeError(str("empty: ", sizes, " has more elements than an int64 counts"));
   }
   int64_t bytes;
-  if (__builtin_mul_overflow(count, size_of(options.dtype), &bytes)) throw ShapeError(str("empty: ", sizes, " of ", options.dtype, " is too large"));
+  if (__builtin_mul_overflow(count, size_of(options.dtype), &bytes))
+    throw ShapeError(str("empty: ", sizes, " of ", options.dtype, " is too large"));
   Shape strides;
   strides.resize(sizes.size());
   int64_t step = 1;
@@ -48,8 +51,10 @@ Tensor empty(const Shape& sizes, const TensorOptions& options) {
     strides[d] = step;
     step *= sizes[d] > 1 ? sizes[d] : 1;
   }
-  if (options.pinned && !options.device.is_cpu()) throw DeviceError(str("empty: pinned memory is the CPU's, asked for on ", options.device));
-  auto storage = options.pinned ? Storage::allocate_pinned(static_cast<size_t>(bytes)) : Storage::allocate(options.device, static_cast<size_t>(bytes));
+  if (options.pinned && !options.device.is_cpu())
+    throw DeviceError(str("empty: pinned memory is the CPU's, asked for on ", options.device));
+  auto storage = options.pinned ? Storage::allocate_pinned(static_cast<size_t>(bytes))
+                                : Storage::allocate(options.device, static_cast<size_t>(bytes));
   Tensor y(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, options.dtype)));
   if (options.requires_grad) y.requires_grad_();
   return y;
@@ -57,7 +62,8 @@ Tensor empty(const Shape& sizes, const TensorOptions& options) {
 
 Tensor alias(const Tensor& base, const Shape& sizes, const Shape& strides, int64_t offset) {
   const TensorBody& from = base.body();
-  if (sizes.size() != strides.size()) throw ShapeError(str("alias: sizes ", sizes, " and strides ", strides, " differ in length"));
+  if (sizes.size() != strides.size())
+    throw ShapeError(str("alias: sizes ", sizes, " and strides ", strides, " differ in length"));
   int64_t first = offset, last = offset;
   bool none = false;
   for (int d = 0; d < sizes.size(); ++d) {
@@ -67,7 +73,8 @@ Tensor alias(const Tensor& base, const Shape& sizes, const Shape& strides, int64
   }
   const int64_t room = static_cast<int64_t>(from.storage->bytes()) / size_of(from.dtype);
   if (!none && (first < 0 || last >= room))
-    throw IndexError(str("alias: sizes ", sizes, ", strides ", strides, ", offset ", offset, " reach outside a block of ", room, " elements"));
+    throw IndexError(str("alias: sizes ", sizes, ", strides ", strides, ", offset ", offset,
+                         " reach outside a block of ", room, " elements"));
   Tensor y(Ref<TensorBody>::adopt(new TensorBody(from.storage, offset, sizes, strides, from.dtype)));
   if (from.holds_save) {
     from.storage->add_save();
@@ -95,11 +102,12 @@ const void* host_elements(const Tensor& x, Tensor& keep) {
   return keep.raw();
 }
 
-template <class To, class From>
-To convert(From v) {
+template <class To, class From> To convert(From v) {
   if constexpr (std::is_same_v<To, From>) return v;
-  else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) return convert<To>(static_cast<float>(v));
-  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) return To(static_cast<float>(v));
+  else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
+    return convert<To>(static_cast<float>(v));
+  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>)
+    return To(static_cast<float>(v));
   else return static_cast<To>(v);
 }
 
@@ -112,13 +120,13 @@ Scalar Tensor::item_scalar() const {
   return dispatch(dtype(), [&](auto tag) -> Scalar {
     using T = typename decltype(tag)::type;
     const T v = *static_cast<const T*>(data);
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) return Scalar(static_cast<float>(v));
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+      return Scalar(static_cast<float>(v));
     else return Scalar(v);
   });
 }
 
-template <class T>
-std::vector<T> Tensor::to_vector() const {
+template <class T> std::vector<T> Tensor::to_vector() const {
   Tensor keep;
   const void* data = host_elements(*this, keep);
   const int64_t n = numel();

@@ -32,7 +32,7 @@ class WEFT_API AutogradSlot {
 struct WEFT_API TensorBody : RefCounted {
   TensorBody(Ref<Storage> s, int64_t off, const Shape& sz, const Shape& st, DType t)
       : storage(std::move(s)), offset(off), sizes(sz), strides(st), dtype(t), device(storage->device()) {}
-  static void* operator new(size_t bytes);           // thread-local free lists
+  static void* operator new(size_t bytes);  // thread-local free lists
   static void operator delete(void* p) noexcept;
   static void destroy(TensorBody* b) noexcept;
 
@@ -40,12 +40,16 @@ struct WEFT_API TensorBody : RefCounted {
   int64_t offset;  ///< in elements
   Shape sizes, strides;
   DType dtype;
-  Device device;                  ///< the storage's; kept here so that reading it does not touch a storage that a step may swap
-  bool requires_grad = false;     ///< mirrors the slot, so that the common test costs one load
-  bool follows_base = false;      ///< a view whose history follows its base's: an in-place write to the base may make it require grad
-  bool holds_save = false;        ///< counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
-  std::atomic<ParameterLock*> lock{nullptr};  ///< owned; set once marked concurrent (autograd/parameter_lock.h), else null
-  AutogradSlot* slot = nullptr;   ///< owned
+  Device
+      device;  ///< the storage's; kept here so that reading it does not touch a storage that a step may swap
+  bool requires_grad = false;  ///< mirrors the slot, so that the common test costs one load
+  bool follows_base =
+      false;  ///< a view whose history follows its base's: an in-place write to the base may make it require grad
+  bool holds_save =
+      false;  ///< counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
+  std::atomic<ParameterLock*> lock{
+      nullptr};                  ///< owned; set once marked concurrent (autograd/parameter_lock.h), else null
+  AutogradSlot* slot = nullptr;  ///< owned
 };
 
 /// Options of factories: `zeros({2, 3}, {.dtype = kFloat64})`.
@@ -56,7 +60,7 @@ struct TensorOptions {
   bool pinned = false;  ///< CPU memory that CUDA devices read and write by themselves; see pin_memory()
 };
 
-struct MaxResult;   // {values, indices}, autograd/ops.h
+struct MaxResult;  // {values, indices}, autograd/ops.h
 
 /// An n-dimensional array of one dtype on one device; the default-constructed one is undefined.
 class WEFT_API Tensor {
@@ -88,7 +92,9 @@ class WEFT_API Tensor {
     check_data(dtype_of<T>);
     return static_cast<T*>(raw());
   }
-  void* raw() const { return static_cast<char*>(body().storage->data()) + body().offset * size_of(body().dtype); }
+  void* raw() const {
+    return static_cast<char*>(body().storage->data()) + body().offset * size_of(body().dtype);
+  }
   /// What kernels take.
   View view_of() const { return {raw(), dtype(), body().sizes, body().strides}; }
   /// The only element, converted. Shape: one element. Throws: ShapeError.
@@ -99,21 +105,21 @@ class WEFT_API Tensor {
 
   // ---- gradients (autograd/)
   bool requires_grad() const { return body().follows_base ? view_requires_grad() : body().requires_grad; }
-  Tensor& requires_grad_(bool on = true);   ///< Throws: AutogradError on a non-leaf or a non-floating tensor.
+  Tensor& requires_grad_(bool on = true);  ///< Throws: AutogradError on a non-leaf or a non-floating tensor.
   bool is_leaf() const;
-  Tensor grad() const;                      ///< undefined when there is none
+  Tensor grad() const;  ///< undefined when there is none
   void set_grad(const Tensor& g) const;
   void zero_grad() const { set_grad(Tensor()); }
   void retain_grad() const;
-  const char* grad_fn_name() const;         ///< "" for leaves
+  const char* grad_fn_name() const;  ///< "" for leaves
   /// Gradients of this tensor with respect to the leaves, added to their grad(). Throws: AutogradError.
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
-  Tensor detach() const;                    ///< shares storage and version, no history
+  Tensor detach() const;  ///< shares storage and version, no history
   Tensor& detach_();
 
   // ---- views (Throws: ShapeError, IndexError); all differentiable
-  Tensor view(const Shape& sizes) const;    ///< one size may be -1; needs compatible strides
-  Tensor reshape(const Shape& sizes) const; ///< view where possible, else a copy
+  Tensor view(const Shape& sizes) const;     ///< one size may be -1; needs compatible strides
+  Tensor reshape(const Shape& sizes) const;  ///< view where possible, else a copy
   Tensor flatten(int64_t start = 0, int64_t end = -1) const;
   Tensor t() const;
   Tensor transpose(int64_t d0, int64_t d1) const;

@@ -13,12 +13,17 @@ using weft::Tensor;
 using weft::nn::name_key;
 
 Generator stream(uint64_t seed, const char* what, int64_t observer, int64_t episode) {
-  return Generator(seed).fork(name_key(what)).fork(static_cast<uint64_t>(observer)).fork(static_cast<uint64_t>(episode));
+  return Generator(seed)
+      .fork(name_key(what))
+      .fork(static_cast<uint64_t>(observer))
+      .fork(static_cast<uint64_t>(episode));
 }
 
 }  // namespace
 
-Generator environment_draws(uint64_t seed, int64_t observer, int64_t episode) { return stream(seed, "environment", observer, episode); }
+Generator environment_draws(uint64_t seed, int64_t observer, int64_t episode) {
+  return stream(seed, "environment", observer, episode);
+}
 
 Policy::Policy(uint64_t seed) : affine1_(4, 128), affine2_(128, 2) {
   add("affine1", affine1_);
@@ -34,11 +39,15 @@ Tensor Policy::forward(const Tensor& x, Generator& draws) const {
 }
 
 Learner::Learner(const AgentOptions& options)
-    : options_(options), policy_(options.seed), optimizer_(policy_.parameters(), {.lr = options.lr}), records_(static_cast<size_t>(options.observers)) {}
+    : options_(options),
+      policy_(options.seed),
+      optimizer_(policy_.parameters(), {.lr = options.lr}),
+      records_(static_cast<size_t>(options.observers)) {}
 
 void Learner::check(int64_t observer) const {
   if (observer < 0 || observer >= options_.observers)
-    throw weft::IndexError(weft::str("agent: observer ", observer, " is outside [0, ", options_.observers, ")"));
+    throw weft::IndexError(
+        weft::str("agent: observer ", observer, " is outside [0, ", options_.observers, ")"));
 }
 
 int64_t Learner::select_action(int64_t observer, const Tensor& state) {

@@ -8,8 +8,9 @@
 namespace cartpole {
 namespace {
 
-constexpr double kGravity = 9.8, kPoleMass = 0.1, kTotalMass = 1.1, kHalfLength = 0.5, kPoleMassLength = kPoleMass * kHalfLength, kForce = 10,
-                 kTau = 0.02, kTrack = 2.4, kTilt = 12 * 2 * std::numbers::pi / 360;
+constexpr double kGravity = 9.8, kPoleMass = 0.1, kTotalMass = 1.1, kHalfLength = 0.5,
+                 kPoleMassLength = kPoleMass * kHalfLength, kForce = 10, kTau = 0.02, kTrack = 2.4,
+                 kTilt = 12 * 2 * std::numbers::pi / 360;
 
 }  // namespace
 
@@ -22,11 +23,13 @@ std::array<float, 4> Env::reset(weft::Generator& draws) {
 }
 
 Env::Step Env::step(int64_t action) {
-  if (action != 0 && action != 1) throw weft::ValueError(weft::str("cartpole: action must be 0 or 1, got ", action));
+  if (action != 0 && action != 1)
+    throw weft::ValueError(weft::str("cartpole: action must be 0 or 1, got ", action));
   auto& [x, v, theta, omega] = state_;
   const double force = action == 1 ? kForce : -kForce, sine = std::sin(theta), cosine = std::cos(theta);
   const double t = (force + kPoleMassLength * omega * omega * sine) / kTotalMass;
-  const double alpha = (kGravity * sine - cosine * t) / (kHalfLength * (4.0 / 3.0 - kPoleMass * cosine * cosine / kTotalMass));
+  const double alpha =
+      (kGravity * sine - cosine * t) / (kHalfLength * (4.0 / 3.0 - kPoleMass * cosine * cosine / kTotalMass));
   const double a = t - kPoleMassLength * alpha * cosine / kTotalMass;
   x += kTau * v;
   v += kTau * a;
@@ -40,7 +43,8 @@ Env::Step Env::step(int64_t action) {
 }
 
 std::array<float, 4> Env::observe() const {
-  return {static_cast<float>(state_[0]), static_cast<float>(state_[1]), static_cast<float>(state_[2]), static_cast<float>(state_[3])};
+  return {static_cast<float>(state_[0]), static_cast<float>(state_[1]), static_cast<float>(state_[2]),
+          static_cast<float>(state_[3])};
 }
 
 }  // namespace cartpole

@@ -5,12 +5,12 @@
 #include <fstream>
 #include <memory>
 
+#include <weft/distributed.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
 #include "agent.h"
 #include "env.h"
-#include <weft/distributed.h>
 
 namespace cartpole {
 
@@ -33,7 +33,8 @@ WEFT_RPC_CLASS(Agent, report, select, report_and_select);
 /// One environment.
 class Observer {
  public:
-  Observer(int64_t number, int64_t seed, int64_t max_steps, bool fused) : number_(number), seed_(seed), max_steps_(max_steps), fused_(fused) {}
+  Observer(int64_t number, int64_t seed, int64_t max_steps, bool fused)
+      : number_(number), seed_(seed), max_steps_(max_steps), fused_(fused) {}
   /// Plays one episode; returns its number of steps.
   int64_t run_episode(const RRef<Agent>& agent, int64_t episode) {
     weft::Generator draws = environment_draws(static_cast<uint64_t>(seed_), number_, episode);
@@ -41,8 +42,9 @@ class Observer {
     double reward = 0;
     for (int64_t step = 0;; ++step) {
       const Tensor observation = weft::from_vector(std::vector<float>(state.begin(), state.end()), {4});
-      const int64_t action = fused_ ? agent.rpc_sync<&Agent::report_and_select>(number_, reward, step == 0, observation)
-                                    : agent.rpc_sync<&Agent::select>(number_, observation);
+      const int64_t action =
+          fused_ ? agent.rpc_sync<&Agent::report_and_select>(number_, reward, step == 0, observation)
+                 : agent.rpc_sync<&Agent::select>(number_, observation);
       const Env::Step result = env_.step(action);
       const bool last = result.terminated || result.truncated || step + 1 == max_steps_;
       reward = result.reward;
@@ -72,61 +74,80 @@ struct Options {
 void plot(const std::string& path, const std::vector<double>& rewards, const std::vector<double>& running) {
   std::ofstream out(path);
   const double width = 800, height = 400, margin = 50;
-  const auto x = [&](size_t i) { return margin + (width - 2 * margin) * static_cast<double>(i) / static_cast<double>(std::max<size_t>(rewards.size() - 1, 1)); };
-  const auto y = [&](double v) { return height - margin - (height - 2 * margin) * v / static_cast<double>(kMaxSteps); };
+  const auto x = [&](size_t i) {
+    return margin + (width - 2 * margin) * static_cast<double>(i) /
+                        static_cast<double>(std::max<size_t>(rewards.size() - 1, 1));
+  };
+  const auto y = [&](double v) {
+    return height - margin - (height - 2 * margin) * v / static_cast<double>(kMaxSteps);
+  };
   const auto line = [&](const std::vector<double>& values, const char* colour) {
     out << "<polyline fill='none' stroke='" << colour << "' points='";
     for (size_t i = 0; i < values.size(); ++i) out << x(i) << ',' << y(values[i]) << ' ';
     out << "'/>\n";
   };
-  out << "<svg xmlns='http://www.w3.org/2000/svg' width='" << width << "' height='" << height << "' font-family='sans-serif' font-size='12'>\n"
+  out << "<svg xmlns='http://www.w3.org/2000/svg' width='" << width << "' height='" << height
+      << "' font-family='sans-serif' font-size='12'>\n"
       << "<rect width='100%' height='100%' fill='white'/>\n";
   for (int v = 0; v <= 500; v += 100)
-    out << "<line x1='" << margin << "' x2='" << width - margin << "' y1='" << y(v) << "' y2='" << y(v) << "' stroke='#ddd'/><text x='10' y='" << y(v) + 4 << "'>" << v << "</text>\n";
+    out << "<line x1='" << margin << "' x2='" << width - margin << "' y1='" << y(v) << "' y2='" << y(v)
+        << "' stroke='#ddd'/><text x='10' y='" << y(v) + 4 << "'>" << v << "</text>\n";
   line(rewards, "#9ecae1");
   line(running, "#d62728");
-  out << "<text x='" << width / 2 - 40 << "' y='" << height - 12 << "'>episode (" << rewards.size() << ")</text>\n"
-      << "<text x='" << margin << "' y='25'>reward of an episode (blue), running mean (red), solved above 475</text>\n</svg>\n";
+  out << "<text x='" << width / 2 - 40 << "' y='" << height - 12 << "'>episode (" << rewards.size()
+      << ")</text>\n"
+      << "<text x='" << margin
+      << "' y='25'>reward of an episode (blue), running mean (red), solved above 475</text>\n</svg>\n";
   if (!out.flush()) throw weft::IoError("cannot write " + path);
 }
 
 int run_agent(const Options& o) {
   examples::catch_interrupt();
   const int64_t observers = o.world_size - 1, max_steps = std::min(kMaxSteps, 5000 / observers);
-  auto learner = std::make_shared<Agent>(AgentOptions{.observers = observers, .seed = static_cast<uint64_t>(o.seed), .gamma = o.gamma, .lr = o.lr});
+  auto learner = std::make_shared<Agent>(AgentOptions{
+      .observers = observers, .seed = static_cast<uint64_t>(o.seed), .gamma = o.gamma, .lr = o.lr});
   const RRef<Agent> agent(learner);
   std::vector<RRef<Observer>> all;
   for (int64_t k = 0; k < observers; ++k)
-    all.push_back(weft::rpc::remote<Observer>("obs" + std::to_string(k + 1), k, o.seed, max_steps, o.calls == "fused"));
+    all.push_back(
+        weft::rpc::remote<Observer>("obs" + std::to_string(k + 1), k, o.seed, max_steps, o.calls == "fused"));
 
   std::vector<double> rewards, running;
   int64_t env_steps = 0;
   const double start = examples::seconds();
-  const auto steps_per_s = [&] { return static_cast<double>(env_steps) / std::max(examples::seconds() - start, 1e-9); };
+  const auto steps_per_s = [&] {
+    return static_cast<double>(env_steps) / std::max(examples::seconds() - start, 1e-9);
+  };
   examples::Progress progress("episodes", o.max_episodes, 10 * o.log_interval);
   bool solved = false;
-  while (!solved && !examples::interrupted() && (o.max_episodes == 0 || static_cast<int64_t>(rewards.size()) < o.max_episodes)) {
+  while (!solved && !examples::interrupted() &&
+         (o.max_episodes == 0 || static_cast<int64_t>(rewards.size()) < o.max_episodes)) {
     const int64_t episode = learner->episode();
     std::vector<weft::rpc::Future<int64_t>> playing;
-    for (const auto& observer : all) playing.push_back(observer.rpc_async<&Observer::run_episode>(agent, episode));
+    for (const auto& observer : all)
+      playing.push_back(observer.rpc_async<&Observer::run_episode>(agent, episode));
     for (const int64_t steps : weft::rpc::wait_all(playing)) env_steps += steps;
     const double last = learner->finish_episode();
     rewards.push_back(last);
     running.push_back(learner->running_reward());
     if (episode % o.log_interval == 0) {
       progress.finish();
-      std::printf("Episode %lld\tLast reward: %.2f\tAverage reward: %.2f\n", static_cast<long long>(episode), last, learner->running_reward());
+      std::printf("Episode %lld\tLast reward: %.2f\tAverage reward: %.2f\n", static_cast<long long>(episode),
+                  last, learner->running_reward());
       std::fflush(stdout);
     }
     solved = learner->running_reward() > kThreshold;
     char text[96];
-    std::snprintf(text, sizeof text, "running reward %.1f of %g  %.0f env steps/s", learner->running_reward(), kThreshold, steps_per_s());
+    std::snprintf(text, sizeof text, "running reward %.1f of %g  %.0f env steps/s", learner->running_reward(),
+                  kThreshold, steps_per_s());
     progress.update(static_cast<int64_t>(rewards.size()), text);
   }
   progress.finish();
   if (examples::interrupted()) std::printf("interrupted after %zu episodes\n", rewards.size());
   if (solved) std::printf("Solved! Running reward is now %g!\n", learner->running_reward());
-  else std::printf("Not solved after %zu episodes. Running reward is now %g.\n", rewards.size(), learner->running_reward());
+  else
+    std::printf("Not solved after %zu episodes. Running reward is now %g.\n", rewards.size(),
+                learner->running_reward());
   const double wall = examples::seconds() - start, rate = steps_per_s();
   examples::Figures figures;
   figures.set("solved", examples::yes_no(solved));
@@ -141,8 +162,10 @@ int run_agent(const Options& o) {
     record.set("running_reward", running[i]);
     figures.append("episodes_run", record);
   }
-  std::printf("cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n",
-              examples::yes_no(solved).c_str(), rewards.size(), learner->running_reward(), static_cast<long long>(env_steps), rate, wall);
+  std::printf(
+      "cartpole: solved=%s episodes=%zu running_reward=%.2f env_steps=%lld steps_per_s=%.0f wall_s=%.1f\n",
+      examples::yes_no(solved).c_str(), rewards.size(), learner->running_reward(),
+      static_cast<long long>(env_steps), rate, wall);
   std::fflush(stdout);
   figures.write(o.json);
   if (!o.plot.empty()) plot(o.plot, rewards, running);
@@ -154,14 +177,16 @@ int run_agent(const Options& o) {
 
 int main(int argc, char** argv) {
   cartpole::Options o;
-  examples::Args args("cartpole", "solves CartPole with REINFORCE: one agent that learns, observers that play");
+  examples::Args args("cartpole",
+                      "solves CartPole with REINFORCE: one agent that learns, observers that play");
   args.add("world-size", o.world_size, "processes: one agent, the rest observers");
   args.add("seed", o.seed, "seed of starts, dropout and actions");
   args.add("gamma", o.gamma, "discount");
   args.add("lr", o.lr, "learning rate of Adam");
   args.add("log-interval", o.log_interval, "episodes between lines");
   args.add("max-episodes", o.max_episodes, "stop after this many (0: when solved)");
-  args.add("calls", o.calls, {"two", "fused"}, "calls per step: select_action and report_reward apart, or in one");
+  args.add("calls", o.calls, {"two", "fused"},
+           "calls per step: select_action and report_reward apart, or in one");
   args.add("plot", o.plot, "write the learning curve here (SVG)");
   args.add("json", o.json, "write the figures here");
   examples::NetworkFlags network;
@@ -169,18 +194,25 @@ int main(int argc, char** argv) {
   args.parse(argc, argv);
   if (o.world_size < 2 || o.world_size > examples::kMostWorkers || o.log_interval < 1 || o.max_episodes < 0 ||
       !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0) || std::isinf(o.lr)) {
-    std::fprintf(stderr, "cartpole: world-size must be 2 to 1000, log-interval at least 1, gamma in [0, 1], lr finite, the rest not negative\n");
+    std::fprintf(stderr,
+                 "cartpole: world-size must be 2 to 1000, log-interval at least 1, gamma in [0, 1], lr "
+                 "finite, the rest not negative\n");
     return 2;
   }
   return examples::guarded("cartpole", [&] {
-    return examples::run_group({.world_size = static_cast<int>(o.world_size),
-                                .network = network,
-                                .name = [](int rank, bool) { return rank == 0 ? std::string("agent") : "obs" + std::to_string(rank); },
-                                .passive = [](const std::string& name) { return name != "agent"; },
-                                .prepare = [&](bool) { examples::check_writable({o.json, o.plot}); }},
-                               [&](const std::string&) {
-                                 o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
-                                 return cartpole::run_agent(o);
-                               });
+    return examples::run_group(
+        {.world_size = static_cast<int>(o.world_size),
+         .network = network,
+         .name = [](int rank,
+                    bool) { return rank == 0 ? std::string("agent") : "obs" + std::to_string(rank); },
+         .passive = [](const std::string& name) { return name != "agent"; },
+         .prepare =
+             [&](bool) {
+               examples::check_writable({o.json, o.plot});
+             }},
+        [&](const std::string&) {
+          o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
+          return cartpole::run_agent(o);
+        });
   });
 }

@@ -39,7 +39,8 @@ void Args::add(const std::string& flag, double& value, const std::string& help) 
                       char* end = nullptr;
                       errno = 0;
                       const double v = std::strtod(text.c_str(), &end);
-                      if (text.empty() || *end || std::isnan(v) || (errno == ERANGE && std::isinf(v))) return false;
+                      if (text.empty() || *end || std::isnan(v) || (errno == ERANGE && std::isinf(v)))
+                        return false;
                       value = v;
                       return true;
                     }});
@@ -54,13 +55,15 @@ void Args::add(const std::string& flag, std::string& value, const std::string& h
 
 void Args::add(const std::string& flag, bool& value, const std::string& help) {
   flags_.push_back({flag, "off", help, true, [&value](const std::string& text) {
-                      const bool on = text == "true" || text == "yes" || text == "1", off = text == "false" || text == "no" || text == "0";
+                      const bool on = text == "true" || text == "yes" || text == "1",
+                                 off = text == "false" || text == "no" || text == "0";
                       if (on || off) value = on;
                       return on || off;
                     }});
 }
 
-void Args::add(const std::string& flag, std::string& value, std::vector<std::string> choices, const std::string& help) {
+void Args::add(const std::string& flag, std::string& value, std::vector<std::string> choices,
+               const std::string& help) {
   std::string list;
   for (const auto& c : choices) list += (list.empty() ? "" : "|") + c;
   flags_.push_back({flag, value, list + ": " + help, false, [&value, choices](const std::string& text) {
@@ -88,7 +91,8 @@ void Args::fail(const std::string& what) const {
 void Args::print_help() const {
   std::printf("%s: %s\n\n", program_.c_str(), summary_.c_str());
   for (const Flag& f : flags_)
-    std::printf("  --%-22s %s%s\n", f.name.c_str(), f.help.c_str(), f.is_switch ? "" : (" (" + f.fallback + ")").c_str());
+    std::printf("  --%-22s %s%s\n", f.name.c_str(), f.help.c_str(),
+                f.is_switch ? "" : (" (" + f.fallback + ")").c_str());
 }
 
 void Args::parse(int argc, char** argv) {

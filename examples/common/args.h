@@ -11,7 +11,8 @@ namespace examples {
 
 class Args {
  public:
-  Args(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {}
+  Args(std::string program, std::string summary)
+      : program_(std::move(program)), summary_(std::move(summary)) {}
 
   /// Numbers that do not fit, and nan, are refused.
   void add(const std::string& flag, int64_t& value, const std::string& help);
@@ -20,7 +21,8 @@ class Args {
   /// A switch: present means true; `--flag=false` (no, 0) and `--flag=true` (yes, 1) say it.
   void add(const std::string& flag, bool& value, const std::string& help);
   /// One of a list of words.
-  void add(const std::string& flag, std::string& value, std::vector<std::string> choices, const std::string& help);
+  void add(const std::string& flag, std::string& value, std::vector<std::string> choices,
+           const std::string& help);
 
   /// Asked once all flags are read: what is wrong with them together; empty: nothing.
   void require(std::function<std::string()> problem) { problems_.push_back(std::move(problem)); }

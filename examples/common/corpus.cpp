@@ -14,9 +14,13 @@ constexpr int64_t kFewestSteps = 2;  // one to read, one to predict
 
 std::vector<int64_t> read(const std::string& path, Corpus& corpus, int64_t columns) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) throw weft::IoError("corpus: " + path + " is a folder, not a text file");
+  if (std::filesystem::is_directory(path, ignored))
+    throw weft::IoError("corpus: " + path + " is a folder, not a text file");
   std::ifstream file(path);
-  if (!file) throw weft::IoError("corpus: cannot open " + path + "; run scripts/fetch_corpus.sh or give --data DIR with train.txt, valid.txt, test.txt");
+  if (!file)
+    throw weft::IoError(
+        "corpus: cannot open " + path +
+        "; run scripts/fetch_corpus.sh or give --data DIR with train.txt, valid.txt, test.txt");
   std::vector<int64_t> ids;
   const auto put = [&](const std::string& word) {
     const auto [at, fresh] = corpus.index.emplace(word, corpus.vocabulary());
@@ -28,10 +32,12 @@ std::vector<int64_t> read(const std::string& path, Corpus& corpus, int64_t colum
     for (std::string word; parts >> word;) put(word);
     put("<eos>");
   }
-  if (file.bad()) throw weft::IoError(weft::str("corpus: reading ", path, " failed after ", ids.size(), " tokens"));
+  if (file.bad())
+    throw weft::IoError(weft::str("corpus: reading ", path, " failed after ", ids.size(), " tokens"));
   if (ids.empty()) throw weft::IoError("corpus: " + path + " is empty");
   if (static_cast<int64_t>(ids.size()) / columns < kFewestSteps)
-    throw weft::ValueError(weft::str("corpus: ", path, " has ", ids.size(), " tokens, too few for ", columns, " columns of at least ", kFewestSteps,
+    throw weft::ValueError(weft::str("corpus: ", path, " has ", ids.size(), " tokens, too few for ", columns,
+                                     " columns of at least ", kFewestSteps,
                                      " steps; give more text or fewer columns"));
   return ids;
 }
@@ -49,10 +55,12 @@ Corpus load_corpus(const std::string& directory, int64_t train_columns, int64_t 
 weft::Tensor batchify(const std::vector<int64_t>& ids, int64_t columns) {
   const int64_t steps = static_cast<int64_t>(ids.size()) / columns;
   if (steps < kFewestSteps)
-    throw weft::ValueError(weft::str("corpus: ", ids.size(), " tokens are too few for ", columns, " columns of at least ", kFewestSteps, " steps"));
+    throw weft::ValueError(weft::str("corpus: ", ids.size(), " tokens are too few for ", columns,
+                                     " columns of at least ", kFewestSteps, " steps"));
   std::vector<int64_t> cut(static_cast<size_t>(steps * columns));
   for (int64_t c = 0; c < columns; ++c)
-    for (int64_t s = 0; s < steps; ++s) cut[static_cast<size_t>(s * columns + c)] = ids[static_cast<size_t>(c * steps + s)];
+    for (int64_t s = 0; s < steps; ++s)
+      cut[static_cast<size_t>(s * columns + c)] = ids[static_cast<size_t>(c * steps + s)];
   return weft::from_vector(cut, {steps, columns});
 }
 

@@ -25,7 +25,9 @@ Corpus load_corpus(const std::string& directory, int64_t train_columns, int64_t 
 weft::Tensor batchify(const std::vector<int64_t>& ids, int64_t columns);
 
 /// Steps [start, start + length) and the same shifted by one, flattened.
-struct Window { weft::Tensor input, target; };
+struct Window {
+  weft::Tensor input, target;
+};
 Window window(const weft::Tensor& data, int64_t start, int64_t bptt);
 
 }  // namespace examples

@@ -8,9 +8,9 @@
 
 #include <unistd.h>
 
-#include "args.h"
 #include <weft/distributed.h>
 #include <weft/distributed/rendezvous.h>
+#include "args.h"
 
 namespace examples {
 namespace {
@@ -20,15 +20,18 @@ using namespace std::chrono_literals;
 
 /// A variable that is set to nothing says nothing.
 bool launched() {
-  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
+  for (const char* name :
+       {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"})
     if (const char* value = std::getenv(name); value && *value) return true;
   return false;
 }
 
 void check_size(const LaunchInfo& launch, int most) {
   if (launch.world_size >= 2 && launch.world_size <= most) return;
-  throw weft::ValueError(weft::str("the launched group has ", launch.world_size, launch.world_size == 1 ? " worker" : " workers", ", it must have ",
-                                   most == 2 ? "2" : weft::str("2 to ", most), "; set WORLD_SIZE, or unset RANK to let this program start the others"));
+  throw weft::ValueError(weft::str("the launched group has ", launch.world_size,
+                                   launch.world_size == 1 ? " worker" : " workers", ", it must have ",
+                                   most == 2 ? "2" : weft::str("2 to ", most),
+                                   "; set WORLD_SIZE, or unset RANK to let this program start the others"));
 }
 
 /// TLS and plain connections beyond loopback, as the flags say.
@@ -38,10 +41,12 @@ void secure(const NetworkFlags& flags, const LaunchInfo& launch, InitOptions& in
     for (const std::string& file : {flags.tls_ca, flags.tls_cert, flags.tls_key})
       if (!std::ifstream(file)) throw weft::IoError("tls: cannot read " + file);
     init.tls.emplace();
-    init.tls->ca_file = flags.tls_ca, init.tls->certificate_file = flags.tls_cert, init.tls->key_file = flags.tls_key;
+    init.tls->ca_file = flags.tls_ca, init.tls->certificate_file = flags.tls_cert,
+    init.tls->key_file = flags.tls_key;
     init.tls->server_name = flags.tls_server_name;
   } else if (!flags.insecure && !is_loopback_host(launch.master_addr)) {
-    throw weft::ValueError("the group meets at " + launch.master_addr + ", which is not loopback: give --tls-ca, --tls-cert and --tls-key, or " +
+    throw weft::ValueError("the group meets at " + launch.master_addr +
+                           ", which is not loopback: give --tls-ca, --tls-cert and --tls-key, or " +
                            "--insecure for connections that are neither encrypted nor checked");
   }
 }
@@ -49,7 +54,8 @@ void secure(const NetworkFlags& flags, const LaunchInfo& launch, InitOptions& in
 /// Those that have ended; `badly`: with a status or by a signal.
 std::vector<ChildState> ended(Children& children, bool badly) {
   std::vector<ChildState> out = children.poll();
-  std::erase_if(out, [&](const ChildState& c) { return c.running || (badly && c.exit_code == 0 && c.signal == 0); });
+  std::erase_if(
+      out, [&](const ChildState& c) { return c.running || (badly && c.exit_code == 0 && c.signal == 0); });
   return out;
 }
 
@@ -69,15 +75,18 @@ std::vector<ChildState> ended(Children& children, bool badly) {
 class StartWatch {
  public:
   StartWatch(Children& children, const LaunchInfo& launch, const InitOptions& init)
-      : thread_([&children, launch, meeting = RendezvousOptions{init.tls, init.insecure}](const std::stop_token& stop) {
+      : thread_([&children, launch,
+                 meeting = RendezvousOptions{init.tls, init.insecure}](const std::stop_token& stop) {
           while (!stop.stop_requested()) {
-            if (const auto gone = ended(children, false); !gone.empty()) return give_up(launch, meeting, to_string(gone.front()), stop);
+            if (const auto gone = ended(children, false); !gone.empty())
+              return give_up(launch, meeting, to_string(gone.front()), stop);
             std::this_thread::sleep_for(10ms);
           }
         }) {}
 
  private:
-  static void give_up(const LaunchInfo& launch, const RendezvousOptions& meeting, const std::string& fate, const std::stop_token& stop) {
+  static void give_up(const LaunchInfo& launch, const RendezvousOptions& meeting, const std::string& fate,
+                      const std::stop_token& stop) {
     const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = 1});
     for (bool heard = false; !heard && !stop.stop_requested();) {
       try {
@@ -91,7 +100,8 @@ class StartWatch {
   std::jthread thread_;
 };
 
-int take_part(const GroupOptions& options, const std::string& name, const std::function<int(const std::string&)>& body) {
+int take_part(const GroupOptions& options, const std::string& name,
+              const std::function<int(const std::string&)>& body) {
   const bool passive = options.passive(name);
   int result = 0;
   try {
@@ -113,10 +123,12 @@ void NetworkFlags::add_to(Args& args) {
   args.add("tls-ca", tls_ca, "encrypt: the authority's certificate (PEM)");
   args.add("tls-cert", tls_cert, "encrypt: this worker's certificate (PEM)");
   args.add("tls-key", tls_key, "encrypt: the key of that certificate (PEM)");
-  args.add("tls-server-name", tls_server_name, "the name in the others' certificates, if it is not their host");
+  args.add("tls-server-name", tls_server_name,
+           "the name in the others' certificates, if it is not their host");
   args.require([this]() -> std::string {
     const bool any = !tls_ca.empty() || !tls_cert.empty() || !tls_key.empty() || !tls_server_name.empty();
-    if (any && (tls_ca.empty() || tls_cert.empty() || tls_key.empty())) return "TLS needs all of --tls-ca, --tls-cert and --tls-key";
+    if (any && (tls_ca.empty() || tls_cert.empty() || tls_key.empty()))
+      return "TLS needs all of --tls-ca, --tls-cert and --tls-key";
     if (any && insecure) return "--insecure and the --tls flags exclude each other";
     return "";
   });

@@ -49,7 +49,11 @@ double seconds() {
 }
 
 Progress::Progress(std::string label, int64_t total, int64_t every)
-    : label_(std::move(label)), total_(total), every_(std::max<int64_t>(every, 1)), start_(seconds()), live_(isatty(STDOUT_FILENO) == 1) {}
+    : label_(std::move(label)),
+      total_(total),
+      every_(std::max<int64_t>(every, 1)),
+      start_(seconds()),
+      live_(isatty(STDOUT_FILENO) == 1) {}
 
 void Progress::update(int64_t done, const std::string& text) {
   const double now = seconds();
@@ -61,10 +65,11 @@ void Progress::update(int64_t done, const std::string& text) {
   const double left = total_ > 0 && rate > 0 ? static_cast<double>(total_ - done) / rate : 0;
   char line[256];
   if (total_ > 0)
-    std::snprintf(line, sizeof line, "%s %lld/%lld  %s  %.1f/s  %.0f s left", label_.c_str(), static_cast<long long>(done),
-                  static_cast<long long>(total_), text.c_str(), rate, left);
+    std::snprintf(line, sizeof line, "%s %lld/%lld  %s  %.1f/s  %.0f s left", label_.c_str(),
+                  static_cast<long long>(done), static_cast<long long>(total_), text.c_str(), rate, left);
   else
-    std::snprintf(line, sizeof line, "%s %lld  %s  %.1f/s", label_.c_str(), static_cast<long long>(done), text.c_str(), rate);
+    std::snprintf(line, sizeof line, "%s %lld  %s  %.1f/s", label_.c_str(), static_cast<long long>(done),
+                  text.c_str(), rate);
   if (live_) std::printf("\r\033[K%s", line);
   else std::printf("%s\n", line);
   std::fflush(stdout);
@@ -78,8 +83,12 @@ void Progress::finish() {
 }
 
 void Figures::set(const std::string& name, double value) { values_.emplace_back(name, number(value)); }
-void Figures::set(const std::string& name, int64_t value) { values_.emplace_back(name, std::to_string(value)); }
-void Figures::set(const std::string& name, const std::string& value) { values_.emplace_back(name, quoted(value)); }
+void Figures::set(const std::string& name, int64_t value) {
+  values_.emplace_back(name, std::to_string(value));
+}
+void Figures::set(const std::string& name, const std::string& value) {
+  values_.emplace_back(name, quoted(value));
+}
 
 void Figures::set(const std::string& name, const std::vector<double>& values) {
   std::string list;

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include <weft/distributed.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
-#include <weft/distributed.h>
 
 namespace custom {
 
@@ -21,8 +21,7 @@ struct Lion {
   static constexpr int kState = 1;
   Options o;
   Lion(const Options& options, int64_t) : o(options) {}
-  template <class V>
-  void operator()(V& p, const V& g, V* s) const {
+  template <class V> void operator()(V& p, const V& g, V* s) const {
     const V c = o.beta1 * s[0] + (1 - o.beta1) * g;
     p -= o.lr * (select(c > V(0), V(1), V(0)) - select(c < V(0), V(1), V(0)) + o.weight_decay * p);
     s[0] = o.beta2 * s[0] + (1 - o.beta2) * g;
@@ -128,7 +127,8 @@ int report(const Result& r, const std::string& json) {
   figures.set("loss_first", r.first);
   figures.set("loss_last", r.last);
   figures.set("matches reference", examples::yes_no(same));
-  std::printf("custom_optimizer: loss_first=%.6f loss_last=%.6f matches reference: %s\n", r.first, r.last, examples::yes_no(same).c_str());
+  std::printf("custom_optimizer: loss_first=%.6f loss_last=%.6f matches reference: %s\n", r.first, r.last,
+              examples::yes_no(same).c_str());
   std::fflush(stdout);
   figures.write(json);
   return same ? 0 : 1;
@@ -138,7 +138,8 @@ int report(const Result& r, const std::string& json) {
 
 int main(int argc, char** argv) {
   std::string mode = "local", json;
-  examples::Args args("custom_optimizer", "a user-written update rule, trained locally or with its parameter on another worker");
+  examples::Args args("custom_optimizer",
+                      "a user-written update rule, trained locally or with its parameter on another worker");
   args.add("mode", mode, {"local", "distributed"}, "where the parameter lives");
   args.add("json", json, "write the figures here");
   examples::NetworkFlags network;
@@ -147,12 +148,13 @@ int main(int argc, char** argv) {
   return examples::guarded("custom_optimizer", [&] {
     const auto prepare = [&](bool) { examples::check_writable({json}); };
     if (mode == "local") return prepare(true), custom::report(custom::train_local(), json);
-    return examples::run_group({.world_size = 2,
-                                .most_workers = 2,
-                                .network = network,
-                                .name = [](int rank, bool) { return rank == 0 ? "trainer" : "owner"; },
-                                .passive = [](const std::string& name) { return name == "owner"; },
-                                .prepare = prepare},
-                               [&](const std::string&) { return custom::report(custom::train_distributed(), json); });
+    return examples::run_group(
+        {.world_size = 2,
+         .most_workers = 2,
+         .network = network,
+         .name = [](int rank, bool) { return rank == 0 ? "trainer" : "owner"; },
+         .passive = [](const std::string& name) { return name == "owner"; },
+         .prepare = prepare},
+        [&](const std::string&) { return custom::report(custom::train_distributed(), json); });
   });
 }

@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <map>
 
-#include "../common/args.h"
-#include "../common/group.h"
-#include "../common/report.h"
 #include <weft/distributed.h>
 #include <weft/distributed/sim_runtime.h>
 #include <weft/distributed/sim_transport.h>
+#include "../common/args.h"
+#include "../common/group.h"
+#include "../common/report.h"
 
 namespace my_add_example {
 
@@ -20,7 +20,8 @@ Tensor my_add(const Tensor& a, const Tensor& b) { return a + b; }
 WEFT_RPC(my_add);
 
 /// What FAST sees on one worker: from `roots` and all sends of the context, how many edges lead to each node, and an order in which they can run.
-std::string describe(const std::string& worker, int64_t context, const std::vector<std::pair<std::string, const Node*>>& roots) {
+std::string describe(const std::string& worker, int64_t context,
+                     const std::vector<std::pair<std::string, const Node*>>& roots) {
   std::vector<std::pair<std::string, const Node*>> queue = roots;
   for (const auto& g : weft::dist_autograd::graph(context))
     if (g.is_send) queue.emplace_back("send" + std::to_string(g.message & 0xffff), g.node.get());
@@ -48,7 +49,9 @@ std::string describe(const std::string& worker, int64_t context, const std::vect
   return out;
 }
 
-std::string describe_here(int64_t context) { return describe(weft::rpc::current_agent()->self().name, context, {}); }
+std::string describe_here(int64_t context) {
+  return describe(weft::rpc::current_agent()->self().name, context, {});
+}
 WEFT_RPC(describe_here);
 
 /// As worker0. Returns the exit code.
@@ -61,9 +64,11 @@ int walk(const std::string& json) {
   const weft::dist_autograd::Context context;
   const Tensor t3 = weft::rpc::rpc_sync<my_add>("worker1", t1, t2);
   const Tensor loss = (t3 * t4).sum();
-  std::printf("%s\n", describe("worker0", context.id(), {{"loss", weft::gradient_edge(loss).node.get()}}).c_str());
+  std::printf("%s\n",
+              describe("worker0", context.id(), {{"loss", weft::gradient_edge(loss).node.get()}}).c_str());
   for (const auto& info : weft::rpc::get_worker_infos())
-    if (info.name != "worker0") std::printf("%s\n", weft::rpc::rpc_sync<describe_here>(info, context.id()).c_str());
+    if (info.name != "worker0")
+      std::printf("%s\n", weft::rpc::rpc_sync<describe_here>(info, context.id()).c_str());
   // FAST waits for every send that was recorded; the calls above carried no gradients, so they recorded none.
   context.backward({loss});
   const auto show = [](const Tensor& g) {
@@ -73,13 +78,14 @@ int walk(const std::string& json) {
     return out + "]";
   };
   const Tensor g1 = context.gradient(t1), g2 = context.gradient(t2), g4 = context.gradient(t4);
-  const bool same = g1.defined() && g2.defined() && g4.defined() && weft::equal(g1, l1.grad()) && weft::equal(g2, l2.grad()) && weft::equal(g4, l4.grad());
+  const bool same = g1.defined() && g2.defined() && g4.defined() && weft::equal(g1, l1.grad()) &&
+                    weft::equal(g2, l2.grad()) && weft::equal(g4, l4.grad());
   examples::Figures figures;
   for (const auto& [name, g] : {std::pair("t1.grad", g1), std::pair("t2.grad", g2), std::pair("t4.grad", g4)})
     figures.set(name, g.defined() ? g.to_vector<double>() : std::vector<double>());
   figures.set("matches local", examples::yes_no(same));
-  std::printf("my_add: t1.grad=%s t2.grad=%s t4.grad=%s matches local: %s\n", show(g1).c_str(), show(g2).c_str(), show(g4).c_str(),
-              examples::yes_no(same).c_str());
+  std::printf("my_add: t1.grad=%s t2.grad=%s t4.grad=%s matches local: %s\n", show(g1).c_str(),
+              show(g2).c_str(), show(g4).c_str(), examples::yes_no(same).c_str());
   std::fflush(stdout);
   figures.write(json);
   return same ? 0 : 1;
@@ -96,7 +102,9 @@ int walk_simulated(int64_t world_size, const std::string& json) {
     AgentOptions options;
     options.name = "worker" + std::to_string(r);
     options.id = WorkerId{r};
-    agents.push_back(Agent::create(runtime, options, [&](Receiver& receiver) -> std::shared_ptr<Transport> { return network.attach(WorkerId{r}, receiver); }));
+    agents.push_back(Agent::create(runtime, options, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
+      return network.attach(WorkerId{r}, receiver);
+    }));
     members.push_back(agents.back()->as_member());
   }
   for (auto& agent : agents) agent->add_members(members);
@@ -116,7 +124,8 @@ int main(int argc, char** argv) {
   std::string transport = "grpc", json;
   examples::Args args("my_add", "the walk-through of distributed autograd");
   args.add("world-size", world_size, "workers");
-  args.add("transport", transport, {"grpc", "sim"}, "processes over gRPC, or a simulated network in this process");
+  args.add("transport", transport, {"grpc", "sim"},
+           "processes over gRPC, or a simulated network in this process");
   args.add("json", json, "write the figures here");
   examples::NetworkFlags network;
   network.add_to(args);

@@ -4,10 +4,10 @@
 #include <mutex>
 #include <numeric>
 
+#include <weft/distributed.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
-#include <weft/distributed.h>
 
 namespace ps {
 
@@ -37,7 +37,8 @@ WEFT_RPC_CLASS(SharedNet, forward, parameter_rrefs);
 /// Where the trainers say how far they are, on worker "ps"; calls of several trainers run at once.
 class Board {
  public:
-  Board(int64_t total, int64_t log_interval) : total_(total), log_interval_(log_interval), progress_("steps", total, log_interval) {}
+  Board(int64_t total, int64_t log_interval)
+      : total_(total), log_interval_(log_interval), progress_("steps", total, log_interval) {}
   /// Counts `steps` more with that sum of losses; false: stop.
   bool report(int64_t steps, double loss_sum) {
     const std::lock_guard lock(mutex_);
@@ -80,7 +81,8 @@ struct Outcome {
 };
 WEFT_FIELDS(Outcome, first, last, steps)
 
-weft::dist_optim::DistributedOptimizer make_optimizer(const std::string& rule, const std::vector<RRef<Tensor>>& params) {
+weft::dist_optim::DistributedOptimizer make_optimizer(const std::string& rule,
+                                                      const std::vector<RRef<Tensor>>& params) {
   using namespace weft::optim;
   if (rule == "qhm") return weft::dist_optim::make<QHMRule>(params, {.lr = 0.1, .momentum = 0.9, .nu = 0.7});
   if (rule == "adam") return weft::dist_optim::make<AdamRule>(params, {.lr = 0.003});
@@ -88,9 +90,11 @@ weft::dist_optim::DistributedOptimizer make_optimizer(const std::string& rule, c
 }
 
 /// Runs on a trainer: `steps` steps on its own stream of batches, or fewer when the board says so.
-Outcome train(const RRef<SharedNet>& net, const RRef<Board>& board, const std::string& rule, int64_t trainer, int64_t steps, int64_t seed) {
+Outcome train(const RRef<SharedNet>& net, const RRef<Board>& board, const std::string& rule, int64_t trainer,
+              int64_t steps, int64_t seed) {
   auto optimizer = make_optimizer(rule, net.rpc_sync<&SharedNet::parameter_rrefs>());
-  weft::Generator draws = weft::Generator(static_cast<uint64_t>(seed)).fork(static_cast<uint64_t>(trainer) + 1);
+  weft::Generator draws =
+      weft::Generator(static_cast<uint64_t>(seed)).fork(static_cast<uint64_t>(trainer) + 1);
   weft::Generator task(static_cast<uint64_t>(seed));
   const Tensor truth = weft::randn({8, 3}, {}, &task);
   std::vector<double> losses;
@@ -106,7 +110,9 @@ Outcome train(const RRef<SharedNet>& net, const RRef<Board>& board, const std::s
       go_on = board.rpc_sync<&Board::report>(fresh, std::accumulate(losses.end() - fresh, losses.end(), 0.0));
   }
   const auto tenth = std::max<std::ptrdiff_t>(std::ssize(losses) / 10, 1);
-  const auto mean = [&](auto from) { return std::accumulate(from, from + tenth, 0.0) / static_cast<double>(tenth); };
+  const auto mean = [&](auto from) {
+    return std::accumulate(from, from + tenth, 0.0) / static_cast<double>(tenth);
+  };
   return {mean(losses.begin()), mean(losses.end() - tenth), std::ssize(losses)};
 }
 WEFT_RPC(train);
@@ -125,8 +131,9 @@ int drive(const Options& o) {
   std::vector<weft::rpc::Future<Outcome>> running;
   for (int64_t t = 0; t < o.trainers; ++t) {
     const int64_t mine = o.steps / o.trainers + (t < o.steps % o.trainers);
-    running.push_back(weft::rpc::rpc_async<train>({"trainer" + std::to_string(t + 1), weft::rpc::Duration::zero()}, net, board_rref, o.optimizer, t,
-                                                  mine, o.seed));
+    running.push_back(
+        weft::rpc::rpc_async<train>({"trainer" + std::to_string(t + 1), weft::rpc::Duration::zero()}, net,
+                                    board_rref, o.optimizer, t, mine, o.seed));
   }
   Outcome mean;
   for (const Outcome& one : weft::rpc::wait_all(running)) {
@@ -135,15 +142,17 @@ int drive(const Options& o) {
     mean.steps += one.steps;
   }
   examples::Figures figures = board->close();
-  if (examples::interrupted()) std::printf("interrupted after %lld steps\n", static_cast<long long>(mean.steps));
+  if (examples::interrupted())
+    std::printf("interrupted after %lld steps\n", static_cast<long long>(mean.steps));
   const double rate = static_cast<double>(mean.steps) / std::max(examples::seconds() - start, 1e-9);
   figures.set("trainers", o.trainers);
   figures.set("steps", mean.steps);
   figures.set("loss_first", mean.first);
   figures.set("loss_last", mean.last);
   figures.set("steps_per_s", rate);
-  std::printf("parameter_server: trainers=%lld steps=%lld loss_first=%.4f loss_last=%.4f steps_per_s=%.0f\n", static_cast<long long>(o.trainers),
-              static_cast<long long>(mean.steps), mean.first, mean.last, rate);
+  std::printf("parameter_server: trainers=%lld steps=%lld loss_first=%.4f loss_last=%.4f steps_per_s=%.0f\n",
+              static_cast<long long>(o.trainers), static_cast<long long>(mean.steps), mean.first, mean.last,
+              rate);
   std::fflush(stdout);
   figures.write(o.json);
   return 0;
@@ -164,19 +173,25 @@ int main(int argc, char** argv) {
   network.add_to(args);
   args.parse(argc, argv);
   if (o.trainers < 1 || o.trainers >= examples::kMostWorkers || o.steps < o.trainers || o.log_interval < 1) {
-    std::fprintf(stderr, "parameter_server: needs 1 to 999 trainers, one step for each, and a log-interval of at least 1\n");
+    std::fprintf(
+        stderr,
+        "parameter_server: needs 1 to 999 trainers, one step for each, and a log-interval of at least 1\n");
     return 2;
   }
   return examples::guarded("parameter_server", [&] {
-    return examples::run_group({.world_size = static_cast<int>(o.trainers) + 1,
-                                .network = network,
-                                .name = [](int rank, bool) { return rank == 0 ? std::string("ps") : "trainer" + std::to_string(rank); },
-                                .passive = [](const std::string& name) { return name != "ps"; },
-                                .prepare = [&](bool) { examples::check_writable({o.json}); }},
-                               [&](const std::string&) {
-                                 o.trainers = std::ssize(weft::rpc::get_worker_infos()) - 1;  // a group that was launched has its own size
-                                 if (o.steps < o.trainers) throw weft::ValueError(weft::str(o.steps, " steps are too few for ", o.trainers, " trainers"));
-                                 return ps::drive(o);
-                               });
+    return examples::run_group(
+        {.world_size = static_cast<int>(o.trainers) + 1,
+         .network = network,
+         .name = [](int rank,
+                    bool) { return rank == 0 ? std::string("ps") : "trainer" + std::to_string(rank); },
+         .passive = [](const std::string& name) { return name != "ps"; },
+         .prepare = [&](bool) { examples::check_writable({o.json}); }},
+        [&](const std::string&) {
+          o.trainers =
+              std::ssize(weft::rpc::get_worker_infos()) - 1;  // a group that was launched has its own size
+          if (o.steps < o.trainers)
+            throw weft::ValueError(weft::str(o.steps, " steps are too few for ", o.trainers, " trainers"));
+          return ps::drive(o);
+        });
   });
 }

@@ -4,20 +4,29 @@
 namespace rnn {
 namespace {
 
-std::unique_ptr<weft::optim::Optimizer> make_optimizer(const Options& o, const std::vector<Tensor>& parameters) {
-  if (o.optimizer == "adam") return std::make_unique<weft::optim::Adam>(parameters, weft::optim::AdamOptions{.lr = o.lr});
+std::unique_ptr<weft::optim::Optimizer> make_optimizer(const Options& o,
+                                                       const std::vector<Tensor>& parameters) {
+  if (o.optimizer == "adam")
+    return std::make_unique<weft::optim::Adam>(parameters, weft::optim::AdamOptions{.lr = o.lr});
   if (o.optimizer == "qhm")
-    return std::make_unique<weft::optim::QHM>(parameters, weft::optim::QHMOptions{.lr = o.lr, .momentum = o.momentum, .nu = o.nu});
-  return std::make_unique<weft::optim::SGD>(parameters, weft::optim::SGDOptions{.lr = o.lr, .momentum = o.momentum});
+    return std::make_unique<weft::optim::QHM>(
+        parameters, weft::optim::QHMOptions{.lr = o.lr, .momentum = o.momentum, .nu = o.nu});
+  return std::make_unique<weft::optim::SGD>(parameters,
+                                            weft::optim::SGDOptions{.lr = o.lr, .momentum = o.momentum});
 }
 
 class LocalModel : public Model {
  public:
   explicit LocalModel(const Options& o)
-      : options_(o), embedding_(o.vocabulary, o.emsize, o.dropout, static_cast<uint64_t>(o.seed)), rnn_(make_recurrent(o)),
-        decoder_(o.vocabulary, o.nhid, o.dropout, static_cast<uint64_t>(o.seed), o.tied ? embedding_.encoder.weight : Tensor()),
+      : options_(o),
+        embedding_(o.vocabulary, o.emsize, o.dropout, static_cast<uint64_t>(o.seed)),
+        rnn_(make_recurrent(o)),
+        decoder_(o.vocabulary, o.nhid, o.dropout, static_cast<uint64_t>(o.seed),
+                 o.tied ? embedding_.encoder.weight : Tensor()),
         whole_({{"encoder", &embedding_.encoder}, {"rnn", rnn_.get()}, {"decoder", &decoder_}}),
-        encoder_device_(o.placed("encoder")), rnn_device_(o.placed("rnn")), decoder_device_(o.placed("decoder")) {
+        encoder_device_(o.placed("encoder")),
+        rnn_device_(o.placed("rnn")),
+        decoder_device_(o.placed("decoder")) {
     embedding_.to(encoder_device_);
     rnn_->to(rnn_device_);
     decoder_.to(decoder_device_);
@@ -48,7 +57,9 @@ class LocalModel : public Model {
 
   Tensor next_word(int64_t id, Hidden& hidden) override {
     weft::NoGrad guard;
-    return decoder_.forward(recur(weft::full({1, 1}, id, {.dtype = weft::kInt64}), hidden)).reshape({-1}).to(weft::kCpu);
+    return decoder_.forward(recur(weft::full({1, 1}, id, {.dtype = weft::kInt64}), hidden))
+        .reshape({-1})
+        .to(weft::kCpu);
   }
 
   void train(bool on) override {
@@ -58,7 +69,8 @@ class LocalModel : public Model {
 
   weft::nn::StateDict snapshot() override {
     weft::nn::StateDict out;
-    for (const auto& [name, tensor] : whole_.state_dict()) out.emplace_back(name, tensor.detach().to(weft::kCpu).clone());
+    for (const auto& [name, tensor] : whole_.state_dict())
+      out.emplace_back(name, tensor.detach().to(weft::kCpu).clone());
     return out;
   }
   void restore(const weft::nn::StateDict& state) override {
@@ -94,6 +106,8 @@ class LocalModel : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> make_local_model(const Options& options) { return std::make_unique<LocalModel>(options); }
+std::unique_ptr<Model> make_local_model(const Options& options) {
+  return std::make_unique<LocalModel>(options);
+}
 
 }  // namespace rnn

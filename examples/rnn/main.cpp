@@ -2,14 +2,14 @@
 // "trainer" with the recurrent part, joined by RANK (0 is ps) and WORLD_SIZE, or started here (the trainer keeps the terminal).
 #include <cstdio>
 
+#include <weft/distributed.h>
+#include <weft/kernels/accelerator.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
 #include "options.h"
 #include "split_model.h"
 #include "train.h"
-#include <weft/distributed.h>
-#include <weft/kernels/accelerator.h>
 
 int main(int argc, char** argv) {
   rnn::Options options = rnn::parse(argc, argv);
@@ -27,27 +27,34 @@ int main(int argc, char** argv) {
     };
     const auto train = [&] {
       examples::catch_interrupt();
-      if (!options.tutorial) std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()), corpus.train.size());
+      if (!options.tutorial)
+        std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()),
+                    corpus.train.size());
       const auto model = split ? rnn::make_split_model(options) : rnn::make_local_model(options);
-      return options.tutorial ? rnn::train_tutorial(options, corpus, *model) : rnn::train(options, corpus, *model);
+      return options.tutorial ? rnn::train_tutorial(options, corpus, *model)
+                              : rnn::train(options, corpus, *model);
     };
-    const auto prepare = [&](bool starts_server) {  // of the process that trains; the server reads no text and writes no file
-      examples::check_writable({options.json});
-      examples::check_writable({options.save}, true);
-      load();
-      const weft::Device device(options.device);
-      if (starts_server && device.is_cuda() && !weft::cuda::is_available()) weft::backend(device);  // says what is missing
-    };
+    const auto prepare =
+        [&](bool starts_server) {  // of the process that trains; the server reads no text and writes no file
+          examples::check_writable({options.json});
+          examples::check_writable({options.save}, true);
+          load();
+          const weft::Device device(options.device);
+          if (starts_server && device.is_cuda() && !weft::cuda::is_available())
+            weft::backend(device);  // says what is missing
+        };
     if (!split) return prepare(false), train();
-    return examples::run_group({.world_size = 2,
-                                .most_workers = 2,
-                                .network = options.network,
-                                .name = [](int rank, bool spawned) { return (rank == 0) == spawned ? "trainer" : "ps"; },
-                                .passive = [](const std::string& name) { return name == "ps"; },
-                                .configure = [&](const std::string& name, weft::rpc::InitOptions& init) {
-                                  if (name == "trainer") init.device_maps = rnn::split_device_maps(options);
-                                },
-                                .prepare = prepare},
-                               [&](const std::string&) { return train(); });
+    return examples::run_group(
+        {.world_size = 2,
+         .most_workers = 2,
+         .network = options.network,
+         .name = [](int rank, bool spawned) { return (rank == 0) == spawned ? "trainer" : "ps"; },
+         .passive = [](const std::string& name) { return name == "ps"; },
+         .configure =
+             [&](const std::string& name, weft::rpc::InitOptions& init) {
+               if (name == "trainer") init.device_maps = rnn::split_device_maps(options);
+             },
+         .prepare = prepare},
+        [&](const std::string&) { return train(); });
   });
 }

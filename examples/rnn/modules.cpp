@@ -12,7 +12,8 @@ Generator stream(uint64_t seed, const char* name) { return Generator(seed).fork(
 
 }  // namespace
 
-EmbeddingTable::EmbeddingTable(int64_t vocabulary, int64_t dim, double dropout, uint64_t seed) : encoder(vocabulary, dim), drop(dropout) {
+EmbeddingTable::EmbeddingTable(int64_t vocabulary, int64_t dim, double dropout, uint64_t seed)
+    : encoder(vocabulary, dim), drop(dropout) {
   add("encoder", encoder);
   add("drop", drop);
   Generator draws = stream(seed, "encoder.weight");
@@ -22,10 +23,13 @@ EmbeddingTable::EmbeddingTable(int64_t vocabulary, int64_t dim, double dropout, 
 
 Tensor EmbeddingTable::forward(const Tensor& ids) { return drop.forward(encoder.forward(ids)); }
 
-Decoder::Decoder(int64_t vocabulary, int64_t hidden, double dropout, uint64_t seed, Tensor tied) : drop(dropout) {
+Decoder::Decoder(int64_t vocabulary, int64_t hidden, double dropout, uint64_t seed, Tensor tied)
+    : drop(dropout) {
   add("drop", drop);
   Generator draws = stream(seed, "decoder.weight");
-  weight = add("weight", tied.defined() ? tied : weft::nn::init::uniform_(weft::empty({vocabulary, hidden}), -0.1, 0.1, &draws));
+  weight = add(
+      "weight",
+      tied.defined() ? tied : weft::nn::init::uniform_(weft::empty({vocabulary, hidden}), -0.1, 0.1, &draws));
   bias = add("bias", weft::zeros({vocabulary}));
   this->seed(seed, "decoder");
 }
@@ -47,7 +51,9 @@ void check_tied(const weft::nn::StateDict& state) {
   const auto encoder = by_name.find("encoder.weight"), decoder = by_name.find("decoder.weight");
   if (encoder == by_name.end() || decoder == by_name.end()) return;  // loading names what is missing
   if (encoder->second.sizes() != decoder->second.sizes() || !weft::equal(encoder->second, decoder->second))
-    throw weft::ValueError("restore: encoder.weight and decoder.weight of the state differ, a tied model has one matrix for both");
+    throw weft::ValueError(
+        "restore: encoder.weight and decoder.weight of the state differ, a tied model has one matrix for "
+        "both");
 }
 
 std::unique_ptr<weft::nn::Recurrent> make_recurrent(const Options& o) {
@@ -57,8 +63,9 @@ std::unique_ptr<weft::nn::Recurrent> make_recurrent(const Options& o) {
   if (o.model == "LSTM") out = std::make_unique<weft::nn::LSTM>(o.emsize, o.nhid, options);
   else if (o.model == "GRU") out = std::make_unique<weft::nn::GRU>(o.emsize, o.nhid, options);
   else
-    out = std::make_unique<weft::nn::RNN>(o.emsize, o.nhid, options,
-                                          o.model == "RNN_RELU" ? weft::nn::RNN::Nonlinearity::kRelu : weft::nn::RNN::Nonlinearity::kTanh);
+    out = std::make_unique<weft::nn::RNN>(
+        o.emsize, o.nhid, options,
+        o.model == "RNN_RELU" ? weft::nn::RNN::Nonlinearity::kRelu : weft::nn::RNN::Nonlinearity::kTanh);
   out->seed(static_cast<uint64_t>(o.seed), "rnn");
   return out;
 }

@@ -5,15 +5,16 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../common/args.h"
 #include <weft/kernels/device.h>
 #include <weft/optim/rules.h>
+#include "../common/args.h"
 
 namespace rnn {
 
 std::string Options::placed(const std::string& part) const {
   for (size_t at = 0; at < place.size();) {
-    const size_t end = std::min(place.find(',', at), place.size()), equals = std::min(place.find('=', at), end);
+    const size_t end = std::min(place.find(',', at), place.size()),
+                 equals = std::min(place.find('=', at), end);
     if (place.compare(at, equals - at, part) == 0) return place.substr(equals + 1, end - equals - 1);
     at = end + 1;
   }
@@ -26,7 +27,8 @@ std::string place_error(const std::string& place) {
   for (size_t at = 0; at < place.size();) {
     const size_t end = std::min(place.find(',', at), place.size());
     const std::string item = place.substr(at, end - at), part = item.substr(0, item.find('='));
-    if (part == item || (part != "encoder" && part != "rnn" && part != "decoder")) return "'" + item + "' is not encoder=DEVICE, rnn=DEVICE or decoder=DEVICE";
+    if (part == item || (part != "encoder" && part != "rnn" && part != "decoder"))
+      return "'" + item + "' is not encoder=DEVICE, rnn=DEVICE or decoder=DEVICE";
     try {
       weft::Device(item.substr(part.size() + 1));
     } catch (const weft::DeviceError& e) {
@@ -51,8 +53,10 @@ std::string rule_error(const Options& o) {
 
 Options parse(int argc, char** argv) {
   Options o;
-  examples::Args args("rnn", "trains the word language model, in one process or split over a parameter server and a trainer");
-  args.add("mode", o.mode, {"local", "distributed"}, "one process, or embedding and decoder on a parameter server");
+  examples::Args args(
+      "rnn", "trains the word language model, in one process or split over a parameter server and a trainer");
+  args.add("mode", o.mode, {"local", "distributed"},
+           "one process, or embedding and decoder on a parameter server");
   args.add("data", o.data, "folder with train.txt, valid.txt, test.txt");
   args.add("model", o.model, {"LSTM", "GRU", "RNN_TANH", "RNN_RELU"}, "recurrent layer");
   args.add("emsize", o.emsize, "size of word embeddings");
@@ -75,7 +79,8 @@ Options parse(int argc, char** argv) {
   args.add("device", o.device, {"cpu", "cuda"}, "device of the modules (distributed: of the server's)");
   args.add("place", o.place, "devices by module, as encoder=cuda,decoder=cuda (local mode)");
   args.add("backward", o.backward, {"fast", "smart"}, "how the distributed backward finds its graph");
-  args.add("decoder", o.decoder, {"remote-logits", "remote-loss"}, "what the decoder returns: logits, or the loss alone");
+  args.add("decoder", o.decoder, {"remote-logits", "remote-loss"},
+           "what the decoder returns: logits, or the loss alone");
   args.add("save", o.save, "write the best parameters here (safetensors)");
   args.add("resume", o.resume, "start from these parameters");
   args.add("generate", o.generate, "words to generate at the end");
@@ -89,8 +94,10 @@ Options parse(int argc, char** argv) {
     std::fprintf(stderr, "rnn: %s (--help lists the flags)\n", what.c_str());
     std::exit(2);
   };
-  if (o.emsize < 1 || o.nhid < 1 || o.nlayers < 1 || o.batch_size < 1 || o.bptt < 1) reject("sizes must be at least 1");
-  if (o.epochs < 1 || o.max_steps < 0 || o.log_interval < 1 || o.generate < 0 || o.threads < 0) reject("counts must not be negative, epochs and log-interval at least 1");
+  if (o.emsize < 1 || o.nhid < 1 || o.nlayers < 1 || o.batch_size < 1 || o.bptt < 1)
+    reject("sizes must be at least 1");
+  if (o.epochs < 1 || o.max_steps < 0 || o.log_interval < 1 || o.generate < 0 || o.threads < 0)
+    reject("counts must not be negative, epochs and log-interval at least 1");
   if (o.threads > 4096) reject("--threads must be at most 4096");
   if (!(o.dropout >= 0 && o.dropout < 1)) reject("--dropout must be in [0, 1)");
   if (!(o.lr >= 0) || !(o.clip > 0)) reject("--lr must not be negative and --clip must be positive");
@@ -100,7 +107,8 @@ Options parse(int argc, char** argv) {
   if (const std::string error = rule_error(o); !error.empty()) reject(error);
   if (!o.place.empty() && o.mode != "local") reject("--place needs --mode local");
   if (const std::string error = place_error(o.place); !error.empty()) reject("--place: " + error);
-  if (o.tied && o.placed("encoder") != o.placed("decoder")) reject("--tied needs encoder and decoder on one device");
+  if (o.tied && o.placed("encoder") != o.placed("decoder"))
+    reject("--tied needs encoder and decoder on one device");
   if (o.tutorial) {
     for (const char* size : {"emsize", "nhid", "nlayers", "batch-size", "bptt"})
       if (args.given(size)) reject(std::string("--tutorial has its own --") + size);
@@ -109,7 +117,9 @@ Options parse(int argc, char** argv) {
     if (!args.given("lr")) o.lr = 0.05;
     if (!args.given("epochs")) o.epochs = 10;
   }
-  if (o.tied && o.nhid != o.emsize) reject("--tied needs --nhid equal to --emsize: " + std::to_string(o.nhid) + " and " + std::to_string(o.emsize));
+  if (o.tied && o.nhid != o.emsize)
+    reject("--tied needs --nhid equal to --emsize: " + std::to_string(o.nhid) + " and " +
+           std::to_string(o.emsize));
   return o;
 }
 

@@ -11,10 +11,10 @@ namespace rnn {
 constexpr int64_t kEvalColumns = 10;  // of the validation and the test text
 
 struct Options {
-  std::string mode = "distributed", data = "build/data/kjv", model = "LSTM", optimizer = "sgd", device = "cpu", place, backward = "fast",
-              decoder = "remote-logits", save, resume, json;
-  int64_t emsize = 200, nhid = 200, nlayers = 2, epochs = 40, max_steps = 0, batch_size = 20, bptt = 35, seed = 1111, log_interval = 200,
-          threads = 0, generate = 0;
+  std::string mode = "distributed", data = "build/data/kjv", model = "LSTM", optimizer = "sgd",
+              device = "cpu", place, backward = "fast", decoder = "remote-logits", save, resume, json;
+  int64_t emsize = 200, nhid = 200, nlayers = 2, epochs = 40, max_steps = 0, batch_size = 20, bptt = 35,
+          seed = 1111, log_interval = 200, threads = 0, generate = 0;
   double dropout = 0.2, lr = 20, clip = 0.25, momentum = 0, nu = 0.7;
   bool tied = false, print_losses = false, tutorial = false;
   int64_t vocabulary = 0;  // from the corpus

@@ -35,8 +35,10 @@ WEFT_RPC_CLASS(ServedEmbedding, forward, infer, parameter_rrefs, set_training, v
 
 /// Decoder likewise; with a reference to a table its weight is the table's.
 struct ServedDecoder : Decoder {
-  ServedDecoder(int64_t vocabulary, int64_t hidden, double dropout, int64_t seed, const std::string& device, RRef<ServedEmbedding> tied_to)
-      : Decoder(vocabulary, hidden, dropout, static_cast<uint64_t>(seed), tied_to ? tied_to.local_value().encoder.weight : Tensor()),
+  ServedDecoder(int64_t vocabulary, int64_t hidden, double dropout, int64_t seed, const std::string& device,
+                RRef<ServedEmbedding> tied_to)
+      : Decoder(vocabulary, hidden, dropout, static_cast<uint64_t>(seed),
+                tied_to ? tied_to.local_value().encoder.weight : Tensor()),
         tied(static_cast<bool>(tied_to)) {
     to(weft::Device(device));
   }
@@ -49,7 +51,9 @@ struct ServedDecoder : Decoder {
     return loss(h, target);
   }
   /// Without a tied weight, which the table has listed.
-  std::vector<RRef<Tensor>> parameter_rrefs() { return references(tied ? std::vector<Tensor>{bias} : parameters()); }
+  std::vector<RRef<Tensor>> parameter_rrefs() {
+    return references(tied ? std::vector<Tensor>{bias} : parameters());
+  }
   void set_training(bool on) { train(on); }
   weft::nn::StateDict values() const { return state_dict(); }
   bool tied;
@@ -58,8 +62,10 @@ WEFT_RPC_CONSTRUCTOR(ServedDecoder, int64_t, int64_t, double, int64_t, std::stri
 WEFT_RPC_CLASS(ServedDecoder, forward, loss, infer, infer_loss, parameter_rrefs, set_training, values);
 
 /// Both parts at once: a state that does not fit one of them changes neither.
-void restore_served(const RRef<ServedEmbedding>& embedding, const RRef<ServedDecoder>& decoder, const weft::nn::StateDict& state) {
-  Bundle({{"encoder", &embedding.local_value().encoder}, {"decoder", &decoder.local_value()}}).load_state_dict(state);
+void restore_served(const RRef<ServedEmbedding>& embedding, const RRef<ServedDecoder>& decoder,
+                    const weft::nn::StateDict& state) {
+  Bundle({{"encoder", &embedding.local_value().encoder}, {"decoder", &decoder.local_value()}})
+      .load_state_dict(state);
 }
 WEFT_RPC(restore_served);
 
@@ -68,18 +74,24 @@ WEFT_RPC(set_server_threads);
 
 namespace {
 
-weft::dist_optim::DistributedOptimizer make_optimizer(const Options& o, const std::vector<RRef<Tensor>>& parameters) {
+weft::dist_optim::DistributedOptimizer make_optimizer(const Options& o,
+                                                      const std::vector<RRef<Tensor>>& parameters) {
   using namespace weft::optim;
   if (o.optimizer == "adam") return weft::dist_optim::make<AdamRule>(parameters, {.lr = o.lr});
-  if (o.optimizer == "qhm") return weft::dist_optim::make<QHMRule>(parameters, {.lr = o.lr, .momentum = o.momentum, .nu = o.nu});
+  if (o.optimizer == "qhm")
+    return weft::dist_optim::make<QHMRule>(parameters, {.lr = o.lr, .momentum = o.momentum, .nu = o.nu});
   return weft::dist_optim::make<SGDRule>(parameters, {.lr = o.lr, .momentum = o.momentum});
 }
 
 class SplitModel : public Model {
  public:
   explicit SplitModel(const Options& o)
-      : options_(o), embedding_(weft::rpc::remote<ServedEmbedding>("ps", o.vocabulary, o.emsize, o.dropout, o.seed, o.device)), rnn_(make_recurrent(o)),
-        decoder_(weft::rpc::remote<ServedDecoder>("ps", o.vocabulary, o.nhid, o.dropout, o.seed, o.device, o.tied ? embedding_ : RRef<ServedEmbedding>())),
+      : options_(o),
+        embedding_(
+            weft::rpc::remote<ServedEmbedding>("ps", o.vocabulary, o.emsize, o.dropout, o.seed, o.device)),
+        rnn_(make_recurrent(o)),
+        decoder_(weft::rpc::remote<ServedDecoder>("ps", o.vocabulary, o.nhid, o.dropout, o.seed, o.device,
+                                                  o.tied ? embedding_ : RRef<ServedEmbedding>())),
         optimizer_(make_optimizer(o, all_parameters())) {
     if (o.threads > 0) weft::rpc::rpc_sync<set_server_threads>("ps", o.threads);
   }
@@ -94,9 +106,12 @@ class SplitModel : public Model {
     hidden.detach();
     weft::dist_autograd::Context context;
     const Tensor h = recur(embedding_.rpc_sync<&ServedEmbedding::forward>(window.input), hidden);
-    const Tensor loss = options_.decoder == "remote-loss" ? decoder_.rpc_sync<&ServedDecoder::loss>(h, window.target)
-                                                          : weft::cross_entropy(decoder_.rpc_sync<&ServedDecoder::forward>(h), window.target);
-    context.backward({loss}, {.mode = options_.backward == "smart" ? weft::dist_autograd::Backward::kSmart : weft::dist_autograd::Backward::kFast});
+    const Tensor loss =
+        options_.decoder == "remote-loss"
+            ? decoder_.rpc_sync<&ServedDecoder::loss>(h, window.target)
+            : weft::cross_entropy(decoder_.rpc_sync<&ServedDecoder::forward>(h), window.target);
+    context.backward({loss}, {.mode = options_.backward == "smart" ? weft::dist_autograd::Backward::kSmart
+                                                                   : weft::dist_autograd::Backward::kFast});
     optimizer_.clip_grad_norm(context.id(), options_.clip);
     optimizer_.step(context.id());
     return loss.item<double>();
@@ -105,7 +120,8 @@ class SplitModel : public Model {
   double eval_loss(const examples::Window& window, Hidden& hidden) override {
     weft::NoGrad guard;
     const Tensor h = recur(embedding_.rpc_sync<&ServedEmbedding::infer>(window.input), hidden);
-    if (options_.decoder == "remote-loss") return decoder_.rpc_sync<&ServedDecoder::infer_loss>(h, window.target).item<double>();
+    if (options_.decoder == "remote-loss")
+      return decoder_.rpc_sync<&ServedDecoder::infer_loss>(h, window.target).item<double>();
     return weft::cross_entropy(decoder_.rpc_sync<&ServedDecoder::infer>(h), window.target).item<double>();
   }
 
@@ -125,15 +141,19 @@ class SplitModel : public Model {
 
   weft::nn::StateDict snapshot() override {
     weft::nn::StateDict out;
-    for (auto& [name, t] : embedding_.rpc_sync<&ServedEmbedding::values>()) out.emplace_back(name, t.detach());
-    for (const auto& [name, t] : rnn_->named_parameters()) out.emplace_back("rnn." + name, t.detach().clone());
-    for (auto& [name, t] : decoder_.rpc_sync<&ServedDecoder::values>()) out.emplace_back("decoder." + name, t.detach());
+    for (auto& [name, t] : embedding_.rpc_sync<&ServedEmbedding::values>())
+      out.emplace_back(name, t.detach());
+    for (const auto& [name, t] : rnn_->named_parameters())
+      out.emplace_back("rnn." + name, t.detach().clone());
+    for (auto& [name, t] : decoder_.rpc_sync<&ServedDecoder::values>())
+      out.emplace_back("decoder." + name, t.detach());
     return out;
   }
   void restore(const weft::nn::StateDict& state) override {
     if (options_.tied) check_tied(state);
     weft::nn::StateDict recurrent, served;
-    for (const auto& entry : state) (entry.first.compare(0, 4, "rnn.") == 0 ? recurrent : served).push_back(entry);
+    for (const auto& entry : state)
+      (entry.first.compare(0, 4, "rnn.") == 0 ? recurrent : served).push_back(entry);
     // A stack of no further use shows whether our part fits, the server checks its own, and only then anything changes.
     const auto trial = make_recurrent(options_);
     Bundle({{"rnn", trial.get()}}).load_state_dict(recurrent);
@@ -169,6 +189,8 @@ weft::rpc::DeviceMaps split_device_maps(const Options& options) {
   return {{"ps", {{weft::kCpu, server}}}};
 }
 
-std::unique_ptr<Model> make_split_model(const Options& options) { return std::make_unique<SplitModel>(options); }
+std::unique_ptr<Model> make_split_model(const Options& options) {
+  return std::make_unique<SplitModel>(options);
+}
 
 }  // namespace rnn

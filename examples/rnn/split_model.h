@@ -2,8 +2,8 @@
 // trainer's device map takes its tensors to that device and brings results back to the CPU, so nothing else in the model knows of it.
 #pragma once
 
-#include "model.h"
 #include <weft/distributed/device_map.h>
+#include "model.h"
 
 namespace rnn {
 

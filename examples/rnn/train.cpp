@@ -40,7 +40,7 @@ void generate(const Options& o, const examples::Corpus& corpus, Model& model) {
 
 struct Run {
   int64_t steps = 0, epoch = 0;
-  double loss_sum = 0;       // of the epoch
+  double loss_sum = 0;  // of the epoch
   int64_t loss_count = 0;
   double train_seconds = 0;
   int64_t tokens = 0;
@@ -58,7 +58,8 @@ struct Run {
     tokens += w.input.numel();
     loss_sum += loss, ++loss_count, ++steps;
     if (o.print_losses) std::printf("step %lld loss %.17g\n", static_cast<long long>(steps), loss);
-    if (!std::isfinite(loss)) throw weft::ValueError(weft::str("the loss of step ", steps, " is ", loss, "; try a smaller --lr"));
+    if (!std::isfinite(loss))
+      throw weft::ValueError(weft::str("the loss of step ", steps, " is ", loss, "; try a smaller --lr"));
     stop = examples::interrupted() || (o.max_steps && steps >= o.max_steps);
     return loss;
   }
@@ -80,8 +81,9 @@ void finish(const Options& o, Run& run, double valid_ppl, double test_ppl) {
   run.figures.set("valid_ppl", valid_ppl);
   run.figures.set("test_ppl", test_ppl);
   run.figures.set("tokens_per_s", rate);
-  std::printf("rnn: epochs=%lld steps=%lld train_loss=%.4f valid_ppl=%.2f test_ppl=%.2f tokens_per_s=%.0f\n", static_cast<long long>(run.epoch),
-              static_cast<long long>(run.steps), run.train_loss(), valid_ppl, test_ppl, rate);
+  std::printf("rnn: epochs=%lld steps=%lld train_loss=%.4f valid_ppl=%.2f test_ppl=%.2f tokens_per_s=%.0f\n",
+              static_cast<long long>(run.epoch), static_cast<long long>(run.steps), run.train_loss(),
+              valid_ppl, test_ppl, rate);
   std::fflush(stdout);
   run.figures.write(o.json);
 }
@@ -110,9 +112,11 @@ void train_epoch(const Options& o, Model& model, const Tensor& data, double lr, 
   int64_t in_interval = 0, done = 0;
   for (int64_t start = 0; start + 1 < data.size(0) && !run.stop; start += o.bptt) {
     interval += run.step(o, model, examples::window(data, start, o.bptt), hidden), ++in_interval, ++done;
-    const double mean = interval / static_cast<double>(in_interval), ms = (examples::seconds() - since) * 1e3 / static_cast<double>(in_interval);
+    const double mean = interval / static_cast<double>(in_interval),
+                 ms = (examples::seconds() - since) * 1e3 / static_cast<double>(in_interval);
     char text[128];
-    std::snprintf(text, sizeof text, "lr %g  %.1f ms/batch  loss %.3f  ppl %.2f", lr, ms, mean, std::exp(mean));
+    std::snprintf(text, sizeof text, "lr %g  %.1f ms/batch  loss %.3f  ppl %.2f", lr, ms, mean,
+                  std::exp(mean));
     if (!o.print_losses) progress.update(done, text);
     if (done % o.log_interval != 0 && done != planned && !run.stop) continue;
     examples::Figures record;
@@ -132,11 +136,13 @@ void train_epoch(const Options& o, Model& model, const Tensor& data, double lr, 
 
 int train(const Options& o, const examples::Corpus& corpus, Model& model) {
   const Tensor train_data = examples::batchify(corpus.train, o.batch_size);
-  const Tensor valid_data = examples::batchify(corpus.valid, kEvalColumns), test_data = examples::batchify(corpus.test, kEvalColumns);
+  const Tensor valid_data = examples::batchify(corpus.valid, kEvalColumns),
+               test_data = examples::batchify(corpus.test, kEvalColumns);
   resume(o, model);
 
   double lr = o.lr, best = INFINITY;
-  const weft::optim::Rates rates{[] { return size_t{1}; }, [&](size_t) { return lr; }, [&](size_t, double fresh) { model.set_lr(lr = fresh); }};
+  const weft::optim::Rates rates{[] { return size_t{1}; }, [&](size_t) { return lr; },
+                                 [&](size_t, double fresh) { model.set_lr(lr = fresh); }};
   weft::optim::ReduceOnPlateau plateau(rates, {.factor = 0.25, .patience = 0, .threshold = 0});
   weft::nn::StateDict best_state;
   Run run;
@@ -146,8 +152,9 @@ int train(const Options& o, const examples::Corpus& corpus, Model& model) {
     run.say_if_interrupted();
     const double valid = evaluate(o, model, valid_data);
     run.say_if_interrupted();
-    std::printf("epoch %lld  %.1f s  lr %g  train ppl %.2f  valid loss %.4f  valid ppl %.2f\n", static_cast<long long>(run.epoch),
-                examples::seconds() - started, lr, std::exp(run.train_loss()), valid, std::exp(valid));
+    std::printf("epoch %lld  %.1f s  lr %g  train ppl %.2f  valid loss %.4f  valid ppl %.2f\n",
+                static_cast<long long>(run.epoch), examples::seconds() - started, lr,
+                std::exp(run.train_loss()), valid, std::exp(valid));
     std::fflush(stdout);
     examples::Figures record;
     record.set("epoch", run.epoch);
@@ -174,7 +181,9 @@ int train_tutorial(const Options& o, const examples::Corpus& corpus, Model& mode
   constexpr int kBatches = 5;
   weft::Generator draws = weft::Generator(static_cast<uint64_t>(o.seed)).fork(weft::nn::name_key("tutorial"));
   const auto fresh = [&] {
-    return examples::window(weft::randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = weft::kInt64}, &draws), 0, o.bptt);
+    return examples::window(
+        weft::randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = weft::kInt64}, &draws), 0,
+        o.bptt);
   };
   resume(o, model);
   Hidden hidden = model.zero_hidden(o.batch_size);

@@ -51,7 +51,8 @@ struct SmallClass {
 constexpr std::array<SmallClass, kSmallClasses> small_class = [] {
   std::array<SmallClass, kSmallClasses> table{};
   for (int c = 0; c < kSmallClasses; ++c)
-    table[static_cast<size_t>(c)] = {static_cast<int64_t>(class_bytes(c)), static_cast<uint32_t>(kListBytes / class_bytes(c))};
+    table[static_cast<size_t>(c)] = {static_cast<int64_t>(class_bytes(c)),
+                                     static_cast<uint32_t>(kListBytes / class_bytes(c))};
   return table;
 }();
 
@@ -89,7 +90,8 @@ int64_t cache_limit() {
   if (const char* text = std::getenv("WEFT_CACHE_BYTES"); text && *text) {
     int64_t bytes = -1;
     const char* const end = text + std::strlen(text);
-    if (const auto [stop, error] = std::from_chars(text, end, bytes); error != std::errc() || stop != end || bytes < 0)
+    if (const auto [stop, error] = std::from_chars(text, end, bytes);
+        error != std::errc() || stop != end || bytes < 0)
       throw ValueError(str("WEFT_CACHE_BYTES: takes a number of bytes, got \"", text, "\""));
     return bytes;
   }
@@ -104,7 +106,8 @@ void* map_block(size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(raw);
   const uintptr_t aligned = (begin + kHugePage - 1) & ~(kHugePage - 1);
   if (aligned > begin) munmap(raw, aligned - begin);
-  if (const size_t tail = begin + reserve - (aligned + bytes)) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+  if (const size_t tail = begin + reserve - (aligned + bytes))
+    munmap(reinterpret_cast<void*>(aligned + bytes), tail);
   madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
   return reinterpret_cast<void*>(aligned);
 }
@@ -143,7 +146,8 @@ class Central {
     if (!p) {
       trim();
       p = obtain(class_bytes(c), wanted);
-      if (!p) throw OutOfMemoryError(str("allocate: the operating system has no room for ", wanted, " bytes"));
+      if (!p)
+        throw OutOfMemoryError(str("allocate: the operating system has no room for ", wanted, " bytes"));
     }
     return p;
   }
@@ -219,14 +223,17 @@ class Central {
   void* obtain(size_t bytes, size_t wanted) {
     void* p = nullptr;
     if (disabled) {  // exactly what was asked for, so that a checker sees the end of the block; checkers abort on absurd sizes
-      if (wanted > size_t{1} << 39 || posix_memalign(&p, kAlign, std::max<size_t>(wanted, 1)) != 0) return nullptr;
+      if (wanted > size_t{1} << 39 || posix_memalign(&p, kAlign, std::max<size_t>(wanted, 1)) != 0)
+        return nullptr;
     } else {
       p = bytes >= kMapped ? map_block(bytes) : std::aligned_alloc(kAlign, bytes);
       if (!p) return nullptr;
     }
-    const int64_t now = reserved_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed) + static_cast<int64_t>(bytes);
+    const int64_t now = reserved_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed) +
+                        static_cast<int64_t>(bytes);
     int64_t peak = peak_.load(std::memory_order_relaxed);
-    while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {}
+    while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
     return p;
   }
   void release(void* p, size_t bytes) noexcept {
@@ -266,7 +273,8 @@ bool open_thread() {
 }
 
 [[gnu::noinline]] void* allocate_slow(size_t bytes) {
-  if (bytes > kLargest) throw OutOfMemoryError(str("allocate: ", bytes, " bytes is more than any machine has"));
+  if (bytes > kLargest)
+    throw OutOfMemoryError(str("allocate: ", bytes, " bytes is more than any machine has"));
   const int c = class_of(bytes);
   void* const p = central().allocate(c, bytes);
   const auto size = static_cast<int64_t>(class_bytes(c));

@@ -28,7 +28,9 @@ class CpuBackend final : public Backend {
     if (bytes > 0) std::memcpy(host, from, bytes);
   }
 
-  void unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) override { isa_table().unary(op, s, t, x, y); }
+  void unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) override {
+    isa_table().unary(op, s, t, x, y);
+  }
   void binary(Context&, Binary op, Scalar s, Scalar t, View a, View b, View y) override {
     isa_table().binary(op, s, t, a, b, y);
   }
@@ -47,7 +49,9 @@ class CpuBackend final : public Backend {
   void mean_var(Context&, int64_t correction, View x, View mean, View var) override {
     isa_table().mean_var(correction, x, mean, var);
   }
-  void cumulate(Context&, Reduce op, int dim, View x, View y) override { isa_table().cumulate(op, dim, x, y); }
+  void cumulate(Context&, Reduce op, int dim, View x, View y) override {
+    isa_table().cumulate(op, dim, x, y);
+  }
   void sort(Context&, bool descending, View x, View values, View indices) override {
     isa_table().sort(descending, x, values, indices);
   }
@@ -61,15 +65,16 @@ class CpuBackend final : public Backend {
                      View lse) override {
     isa_table().cross_entropy(x, target, weight, ignore, smoothing, loss, lse);
   }
-  void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore, double smoothing, View g,
-                              View dx) override {
+  void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore,
+                              double smoothing, View g, View dx) override {
     isa_table().cross_entropy_backward(x, lse, target, weight, ignore, smoothing, g, dx);
   }
-  void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean, View rstd) override {
+  void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean,
+                  View rstd) override {
     isa_table().layer_norm(x, weight, bias, eps, y, mean, rstd);
   }
-  void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx, View dweight,
-                           View dbias) override {
+  void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,
+                           View dweight, View dbias) override {
     isa_table().layer_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
   }
 
@@ -79,16 +84,24 @@ class CpuBackend final : public Backend {
   }
 
   void take_rows(Context&, View x, View index, View y) override { isa_table().take_rows(x, index, y); }
-  void add_rows(Context&, View index, View dy, int64_t skip, View dx) override { isa_table().add_rows(index, dy, skip, dx); }
-  void gather(Context&, int dim, View x, View index, View y) override { isa_table().gather(dim, x, index, y); }
+  void add_rows(Context&, View index, View dy, int64_t skip, View dx) override {
+    isa_table().add_rows(index, dy, skip, dx);
+  }
+  void gather(Context&, int dim, View x, View index, View y) override {
+    isa_table().gather(dim, x, index, y);
+  }
   void scatter(Context&, bool add, int dim, View index, View src, View y) override {
     isa_table().scatter(add, dim, index, src, y);
   }
   int64_t count_nonzero(Context&, View x) override { return isa_table().count_nonzero(x); }
   void nonzero(Context&, View x, View out) override { isa_table().nonzero(x, out); }
-  void triangle(Context&, bool upper, int64_t k, View x, View y) override { isa_table().triangle(upper, k, x, y); }
+  void triangle(Context&, bool upper, int64_t k, View x, View y) override {
+    isa_table().triangle(upper, k, x, y);
+  }
 
-  void uniform(Context&, PhiloxKey key, double low, double high, View y) override { isa_table().uniform(key, low, high, y); }
+  void uniform(Context&, PhiloxKey key, double low, double high, View y) override {
+    isa_table().uniform(key, low, high, y);
+  }
   void normal(Context&, PhiloxKey key, double mean, double stddev, View y) override {
     isa_table().normal(key, mean, stddev, y);
   }
@@ -96,7 +109,9 @@ class CpuBackend final : public Backend {
   void random_int(Context&, PhiloxKey key, int64_t low, int64_t high, View y) override {
     isa_table().random_int(key, low, high, y);
   }
-  void dropout(Context&, PhiloxKey key, double p, View x, View y) override { isa_table().dropout(key, p, x, y); }
+  void dropout(Context&, PhiloxKey key, double p, View x, View y) override {
+    isa_table().dropout(key, p, x, y);
+  }
   void multinomial(Context&, PhiloxKey key, bool replacement, View p, View indices) override {
     isa_table().multinomial(key, replacement, p, indices);
   }
@@ -104,17 +119,20 @@ class CpuBackend final : public Backend {
   void rnn_forward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) override {
     isa_table().rnn_forward(layer, in, out);
   }
-  void rnn_backward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, View dy, View dhn, View dcn,
-                    const RnnGrads& grads) override {
+  void rnn_backward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, View dy,
+                    View dhn, View dcn, const RnnGrads& grads) override {
     isa_table().rnn_backward(layer, in, out, dy, dhn, dcn, grads);
   }
 
-  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep&, const double* skip) override {
+  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
+            const NextStep&, const double* skip) override {
     if (!skip || *skip == 0) return isa_table().step(kernel, dtype, tensors);
     for (const StepTensor& t : tensors)
       if (t.out) std::memcpy(t.out, t.param, static_cast<size_t>(t.numel * size_of(dtype)));
   }
-  void powers(Context&, double p, std::span<const View> xs, double* out) override { isa_table().powers(p, xs, out); }
+  void powers(Context&, double p, std::span<const View> xs, double* out) override {
+    isa_table().powers(p, xs, out);
+  }
   void scale(Context&, double factor, std::span<const View> xs) override { isa_table().scale(factor, xs); }
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override {
     std::vector<double> each(xs.size());
@@ -132,7 +150,9 @@ class CpuBackend final : public Backend {
     for (const double x : largest)
       if (!std::isfinite(x)) found.nonfinite = 1;
   }
-  void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override { state.as<LossScale>()->update(growth, backoff, interval); }
+  void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override {
+    state.as<LossScale>()->update(growth, backoff, interval);
+  }
 
   void synchronize() override {}
 };
@@ -140,7 +160,8 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 Backend& cpu_backend() {
-  static CpuBackend* const object = new CpuBackend;  // never destroyed: tensors in static storage may outlive main
+  static CpuBackend* const object =
+      new CpuBackend;  // never destroyed: tensors in static storage may outlive main
   return *object;
 }
 

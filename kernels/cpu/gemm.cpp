@@ -47,7 +47,8 @@ GemmEngine gemm_engine() {
 }
 
 void set_gemm_engine(GemmEngine engine) {
-  if (engine == GemmEngine::kOnednn && !kBuiltWithOnednn) throw ValueError("set_gemm_engine: this build has no oneDNN");
+  if (engine == GemmEngine::kOnednn && !kBuiltWithOnednn)
+    throw ValueError("set_gemm_engine: this build has no oneDNN");
   chosen.store(static_cast<int>(engine), std::memory_order_relaxed);
 }
 
@@ -88,19 +89,21 @@ class OneOmpThread {
 
 }  // namespace
 
-void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
-                  const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+                  const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+                  int64_t ldc) {
   const OneOmpThread guard;
-  const dnnl_status_t status =
-      dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, alpha, a,
+                                          lda, b, ldb, beta, c, ldc);
   if (status != dnnl_success)
-    throw Error(str("matmul: oneDNN refused [", m, ", ", k, "] x [", k, ", ", n, "] with status ", static_cast<int>(status)));
+    throw Error(str("matmul: oneDNN refused [", m, ", ", k, "] x [", k, ", ", n, "] with status ",
+                    static_cast<int>(status)));
 }
 
 #else
 
-void onednn_sgemm(bool, bool, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t, float, float*,
-                  int64_t) {
+void onednn_sgemm(bool, bool, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
+                  float, float*, int64_t) {
   throw Error("matmul: this build has no oneDNN");
 }
 

@@ -21,7 +21,8 @@ WEFT_API bool has_onednn();
 
 /// One row-major product by oneDNN on the calling thread alone: c[m, n] = alpha * op(a) op(b) + beta * c. Its OpenMP sees one thread
 /// during the call; the caller's own OpenMP setting is put back. Throws: Error when oneDNN refuses.
-void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
-                  const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
+                  const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
+                  int64_t ldc);
 
 }  // namespace weft::kernels

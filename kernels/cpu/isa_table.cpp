@@ -45,8 +45,9 @@ const IsaTable* table_named(std::string_view name) {
   static const IsaTable avx512 = make_avx512();
   static const bool has_avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                                 __builtin_cpu_supports("avx512vl");
   if (name == "avx2" && has_avx2) return &avx2;
   if (name == "avx512" && has_avx512) return &avx512;
 #endif
@@ -77,7 +78,8 @@ const IsaTable& choose() {
 }  // namespace
 
 const IsaTable& isa_table() {
-  if (const IsaTable* table = current.load(std::memory_order_acquire)) [[likely]] return *table;
+  if (const IsaTable* table = current.load(std::memory_order_acquire)) [[likely]]
+    return *table;
   return choose();
 }
 

@@ -32,7 +32,8 @@ struct IsaTable {
   void (*softmax_backward)(bool log, V y, V dy, V dx) = nullptr;
   void (*logsumexp)(V x, V y) = nullptr;
   void (*cross_entropy)(V x, V target, V weight, int64_t ignore, double smoothing, V loss, V lse) = nullptr;
-  void (*cross_entropy_backward)(V x, V lse, V target, V weight, int64_t ignore, double smoothing, V g, V dx) = nullptr;
+  void (*cross_entropy_backward)(V x, V lse, V target, V weight, int64_t ignore, double smoothing, V g,
+                                 V dx) = nullptr;
   void (*layer_norm)(V x, V weight, V bias, double eps, V y, V mean, V rstd) = nullptr;
   void (*layer_norm_backward)(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) = nullptr;
 
@@ -54,7 +55,8 @@ struct IsaTable {
   void (*multinomial)(PhiloxKey, bool replacement, V p, V indices) = nullptr;
 
   void (*rnn_forward)(const RnnLayer&, const RnnInputs&, const RnnOutputs&) = nullptr;
-  void (*rnn_backward)(const RnnLayer&, const RnnInputs&, const RnnOutputs&, V dy, V dhn, V dcn, const RnnGrads&) = nullptr;
+  void (*rnn_backward)(const RnnLayer&, const RnnInputs&, const RnnOutputs&, V dy, V dhn, V dcn,
+                       const RnnGrads&) = nullptr;
 
   void (*step)(const StepKernel&, DType, std::span<const StepTensor>) = nullptr;
   void (*powers)(double p, std::span<const View> xs, double* out) = nullptr;
@@ -62,14 +64,21 @@ struct IsaTable {
 };
 
 // One name per file in kernels/cpu/isa: it defines fill_<name>.
-#define WEFT_ISA_FILES(X) \
-  X(copy) X(unary) X(binary) X(ternary) X(reduce) X(scan) X(index) X(random) \
-  X(matmul) X(softmax) X(cross_entropy) X(layer_norm) X(rnn_forward) X(rnn_backward) X(step)
+#define WEFT_ISA_FILES(X)                                                                                  \
+  X(copy)                                                                                                  \
+  X(unary) X(binary) X(ternary) X(reduce) X(scan) X(index) X(random) X(matmul) X(softmax) X(cross_entropy) \
+      X(layer_norm) X(rnn_forward) X(rnn_backward) X(step)
 
 #define WEFT_DECLARE_FILL(file) void fill_##file(IsaTable&);
-namespace isa_base { WEFT_ISA_FILES(WEFT_DECLARE_FILL) }
-namespace isa_avx2 { WEFT_ISA_FILES(WEFT_DECLARE_FILL) }
-namespace isa_avx512 { WEFT_ISA_FILES(WEFT_DECLARE_FILL) }
+namespace isa_base {
+WEFT_ISA_FILES(WEFT_DECLARE_FILL)
+}
+namespace isa_avx2 {
+WEFT_ISA_FILES(WEFT_DECLARE_FILL)
+}
+namespace isa_avx512 {
+WEFT_ISA_FILES(WEFT_DECLARE_FILL)
+}
 #undef WEFT_DECLARE_FILL
 
 /// The table in use. Throws: ValueError when WEFT_ISA names an unknown set or one that the machine lacks.

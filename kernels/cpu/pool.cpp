@@ -55,7 +55,8 @@ struct Job {
           error = std::current_exception();
           error_chunk = c;
         }
-        next.store(chunks, std::memory_order_relaxed);  // chunks are taken in order: all before c have been taken
+        next.store(chunks,
+                   std::memory_order_relaxed);  // chunks are taken in order: all before c have been taken
       }
     }
     in_chunk = outer;
@@ -65,8 +66,8 @@ struct Job {
   const int64_t n, grain, chunks;
   const FunctionRef<void(int64_t, int64_t)> f;
   std::atomic<int64_t> next{0};
-  int inside = 0;        // workers in work(); guarded by the pool's mutex
-  int places = 0;        // workers that may still enter; guarded by the pool's mutex
+  int inside = 0;  // workers in work(); guarded by the pool's mutex
+  int places = 0;  // workers that may still enter; guarded by the pool's mutex
   std::mutex error_mutex;
   std::exception_ptr error;
   int64_t error_chunk = 0;
@@ -153,7 +154,8 @@ class Pool {
 };
 
 Pool& pool() {
-  static Pool* const object = new Pool;  // never destroyed: its detached workers sleep on it until the process ends
+  static Pool* const object =
+      new Pool;  // never destroyed: its detached workers sleep on it until the process ends
   return *object;
 }
 

@@ -12,12 +12,10 @@ namespace weft::kernels {
 
 /// A reference to a callable: no ownership, no heap.
 template <class Signature> class FunctionRef;
-template <class R, class... Args>
-class FunctionRef<R(Args...)> {
+template <class R, class... Args> class FunctionRef<R(Args...)> {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& f)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(F&& f)
       : object_(const_cast<void*>(static_cast<const void*>(&f))), call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(args...);
         }) {}
@@ -34,8 +32,7 @@ WEFT_API void run_chunks(int64_t n, int64_t grain, FunctionRef<void(int64_t, int
 
 /// Calls f(begin, end) for consecutive pieces of [0, n), each `grain` long but the last. The first exception in index order is
 /// rethrown when the running pieces are done; pieces not begun by then are left out.
-template <class F>
-void parallel_for(int64_t n, int64_t grain, F&& f) {
+template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   if (n <= grain) f(int64_t{0}, n);
   else detail::run_chunks(n, grain, FunctionRef<void(int64_t, int64_t)>(f));

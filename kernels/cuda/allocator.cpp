@@ -28,7 +28,8 @@ constexpr size_t kStep = 512, kMega = size_t{1} << 20;
 struct Kind {
   size_t limit, segment, rest;
 };
-constexpr Kind kKinds[] = {{kMega, 2 * kMega, kStep - 1}, {8 * kMega, 32 * kMega, kMega}, {SIZE_MAX, 0, kMega}};
+constexpr Kind kKinds[] = {
+    {kMega, 2 * kMega, kStep - 1}, {8 * kMega, 32 * kMega, kMega}, {SIZE_MAX, 0, kMega}};
 constexpr int kKindCount = 3;
 constexpr size_t kLargest = size_t{1} << 60;
 
@@ -44,10 +45,10 @@ struct Block {
   void* stream;
   int kind;
   State state = State::kFree;
-  bool direct = false;                           // not part of a segment
-  int awaited = 0;                               // events
-  Block *before = nullptr, *behind = nullptr;    // in the segment
-  std::vector<void*> users = {};                 // streams beside its own
+  bool direct = false;                         // not part of a segment
+  int awaited = 0;                             // events
+  Block *before = nullptr, *behind = nullptr;  // in the segment
+  std::vector<void*> users = {};               // streams beside its own
 
   void add_user(void* s) {
     if (!direct && s != stream && std::find(users.begin(), users.end(), s) == users.end()) users.push_back(s);
@@ -69,7 +70,8 @@ struct Owner {
 std::string sized(size_t bytes) {
   if (bytes < kMega) return str(bytes, " bytes");
   const double mega = static_cast<double>(bytes) / static_cast<double>(kMega);
-  return mega < 1024 ? str(std::round(mega * 100) / 100, " MiB") : str(std::round(mega / 1024 * 100) / 100, " GiB");
+  return mega < 1024 ? str(std::round(mega * 100) / 100, " MiB")
+                     : str(std::round(mega / 1024 * 100) / 100, " GiB");
 }
 
 }  // namespace
@@ -91,7 +93,8 @@ struct Allocator::Impl {
   Owner* recording = nullptr;
   void* recording_stream = nullptr;
   std::thread::id recording_thread;
-  std::vector<Block*> deferred;  // freed meanwhile, and direct or with other users: an event recorded now would become part of the graph
+  std::vector<Block*>
+      deferred;  // freed meanwhile, and direct or with other users: an event recorded now would become part of the graph
 
   /// Whether the calling thread records: it must neither wait nor give memory back.
   bool thread_records() const { return recording && std::this_thread::get_id() == recording_thread; }
@@ -255,8 +258,10 @@ struct Allocator::Impl {
       runtime::memory_info(&available, &total);
     } catch (const Error&) {  // the sizes that are known must do
     }
-    throw OutOfMemoryError(str("cuda:", device, ": out of memory: asked for ", sized(bytes), "; reserved ", sized(static_cast<size_t>(stats.reserved)), ", of which in use ",
-                               sized(static_cast<size_t>(stats.in_use)), "; free on the device ", sized(available), " of ", sized(total), "; limit ",
+    throw OutOfMemoryError(str("cuda:", device, ": out of memory: asked for ", sized(bytes), "; reserved ",
+                               sized(static_cast<size_t>(stats.reserved)), ", of which in use ",
+                               sized(static_cast<size_t>(stats.in_use)), "; free on the device ",
+                               sized(available), " of ", sized(total), "; limit ",
                                limit > 0 ? sized(limit) : std::string("none")));
   }
 };
@@ -333,7 +338,9 @@ void Allocator::deallocate(void* p) noexcept {
       if (m.recording) m.deferred.push_back(b);
       else m.await_users(b);
     }
-  } catch (const std::exception&) {  // a broken context fails the next call that may throw; the block is not handed out again
+  } catch (
+      const std::
+          exception&) {  // a broken context fails the next call that may throw; the block is not handed out again
   }
 }
 
@@ -363,7 +370,9 @@ void Allocator::set_limit(size_t bytes) {
   Impl& m = *impl_;
   const std::lock_guard lock(m.mutex);
   if (bytes > 0 && static_cast<size_t>(m.stats.in_use) > bytes)
-    throw ValueError(str("set_memory_limit: cuda:", m.device, " has ", sized(static_cast<size_t>(m.stats.in_use)), " in use, more than the limit of ", sized(bytes)));
+    throw ValueError(str("set_memory_limit: cuda:", m.device, " has ",
+                         sized(static_cast<size_t>(m.stats.in_use)), " in use, more than the limit of ",
+                         sized(bytes)));
   m.limit = bytes;
   if (bytes > 0 && static_cast<size_t>(m.stats.reserved) > bytes && !m.thread_records()) {
     m.settle(true);
@@ -374,8 +383,10 @@ void Allocator::set_limit(size_t bytes) {
 void* Allocator::segment_of(void* p) const {
   const std::lock_guard lock(impl_->mutex);
   auto at = impl_->segments.upper_bound(static_cast<char*>(p));
-  if (at != impl_->segments.begin() && static_cast<char*>(p) < std::prev(at)->first + std::prev(at)->second) return std::prev(at)->first;
-  throw ValueError(str("cuda:", impl_->device, ": the pointer is not into a block of this device's allocator"));
+  if (at != impl_->segments.begin() && static_cast<char*>(p) < std::prev(at)->first + std::prev(at)->second)
+    return std::prev(at)->first;
+  throw ValueError(
+      str("cuda:", impl_->device, ": the pointer is not into a block of this device's allocator"));
 }
 
 void Allocator::begin_pool(void* stream) {
@@ -405,7 +416,7 @@ void Allocator::release_pool(void* pool, std::span<void* const> replayed_on) noe
   auto* const owner = static_cast<Owner*>(pool);
   try {
     if (!m.recording) m.empty(*owner);  // only work on the graph's stream could use its free segments again
-  } catch (const Error&) {  // they go to the cache
+  } catch (const Error&) {              // they go to the cache
   }
   for (int kind = 0; kind < kKindCount; ++kind) {
     for (Block* const b : owner->free[kind]) b->owner = &m.cache;

@@ -47,10 +47,11 @@ template <class V> struct ArgReduce {
         with_type<V>(dtype, [&](auto tag) {
           using T = typename decltype(tag)::type;
           const Line<const T> line{static_cast<const T*>(x) + at[0] + begin * step, step};
-          deal<T>(team.rank(t), team.size(t), cut_row(end - begin, line), end - begin, [&](int64_t k, auto n) {
-            const auto v = read<V, n.value>(line, k);
-            for (int i = 0; i < n.value; ++i) best = better(best, {v.v[i], begin + k + i});
-          });
+          deal<T>(team.rank(t), team.size(t), cut_row(end - begin, line), end - begin,
+                  [&](int64_t k, auto n) {
+                    const auto v = read<V, n.value>(line, k);
+                    for (int i = 0; i < n.value; ++i) best = better(best, {v.v[i], begin + k + i});
+                  });
         });
       }
       best = team.fold(t, best, [&](const Best<V>& a, const Best<V>& b) { return better(a, b); });
@@ -71,7 +72,8 @@ template <class V> struct FinishArgReduce {
   WEFT_DEVICE void operator()(Thread t) const {
     team.each(t, of.kept.numel, [&](int64_t output, bool mine) {
       Best<V> best{V(), -1};
-      for (int64_t s = team.rank(t); mine && s < of.segments; s += team.size(t)) best = of.better(best, of.partial[output * of.segments + s]);
+      for (int64_t s = team.rank(t); mine && s < of.segments; s += team.size(t))
+        best = of.better(best, of.partial[output * of.segments + s]);
       best = team.fold(t, best, [&](const Best<V>& a, const Best<V>& b) { return of.better(a, b); });
       if (!mine || team.rank(t) != 0) return;
       int64_t at[3];
@@ -82,18 +84,21 @@ template <class V> struct FinishArgReduce {
 };
 
 template <class V> void run(CudaBackend& b, Context& c, ArgReduce<V> body, int pack) {
-  const int64_t outputs = body.kept.numel, wanted = outputs < kEnough ? kEnough / outputs : 1, most = body.count / kLeast;
+  const int64_t outputs = body.kept.numel, wanted = outputs < kEnough ? kEnough / outputs : 1,
+                most = body.count / kLeast;
   const int64_t parts = wanted < most ? wanted : most;
   body.segments = 1, body.length = body.count;
   if (parts > 1) {
     body.length = blocks_for(blocks_for(body.count, parts), 64) * 64;
     body.segments = blocks_for(body.count, body.length);
   }
-  const Scratch partial(b, c, body.segments > 1 ? static_cast<size_t>(outputs * body.segments) * sizeof(Best<V>) : 0);
+  const Scratch partial(
+      b, c, body.segments > 1 ? static_cast<size_t>(outputs * body.segments) * sizeof(Best<V>) : 0);
   body.partial = partial.as<Best<V>>();
   TeamGrid g = team_grid(b, outputs * body.segments, body.length, pack);
   const int last = body.kept.ndim - 1;
-  if (body.step != 1 && last >= 0 && body.kept.stride[0][last] == 1 && body.kept.size[last] >= kWarp && outputs >= kEnough * kWarp) {
+  if (body.step != 1 && last >= 0 && body.kept.stride[0][last] == 1 && body.kept.size[last] >= kWarp &&
+      outputs >= kEnough * kWarp) {
     g.team.lanes = 1;
     g.grid.blocks = b.resident(blocks_for(outputs, g.grid.threads), g.grid.threads);
   }
@@ -115,7 +120,20 @@ void CudaBackend::arg_reduce(Context& c, bool largest, int dim, View x, View val
   if (kept.numel == 0) return;
   const int pack = step == 1 ? static_cast<int>(16 / size_of(x.dtype)) : 1;
   const auto run_as = [&]<class V>(V) {
-    run<V>(*this, c, {x.data, x.dtype, kept, count, step, 1, count, largest, {}, nullptr, values.data, indices.as<int64_t>()}, pack);
+    run<V>(*this, c,
+           {x.data,
+            x.dtype,
+            kept,
+            count,
+            step,
+            1,
+            count,
+            largest,
+            {},
+            nullptr,
+            values.data,
+            indices.as<int64_t>()},
+           pack);
   };
   if (is_floating(x.dtype)) run_as(double());
   else run_as(int64_t());

@@ -37,7 +37,8 @@ template <class T, class Combine> WEFT_DEVICE T fold_lanes(Thread t, T v, int wi
 template <class T> constexpr size_t fold_bytes() { return kWarp * sizeof(T); }
 
 /// Folds v over a block of 32 * 2^k threads. Reached by the whole block; `scratch` holds fold_bytes<T>() and may be used again afterwards.
-template <class T, class Combine> WEFT_DEVICE T fold_block(Thread t, T v, void* scratch, const Combine& combine) {
+template <class T, class Combine>
+WEFT_DEVICE T fold_block(Thread t, T v, void* scratch, const Combine& combine) {
   v = fold_lanes(t, v, kWarp, combine);
   const int warps = t.count() / kWarp;
   if (warps == 1) return v;

@@ -41,7 +41,8 @@ template <class From, class To> struct ConvertElements {
 
 }  // namespace
 
-void convert_elements(CudaBackend& backend, void* stream, const Layout<2>& layout, const View& x, const View& y) {
+void convert_elements(CudaBackend& backend, void* stream, const Layout<2>& layout, const View& x,
+                      const View& y) {
   const View* const views[] = {&y, &x};
   const auto run = [&]<class From, class To>(TypeTag<From>, TypeTag<To>) {
     if constexpr (!std::is_same_v<From, To>) {

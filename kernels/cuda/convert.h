@@ -7,6 +7,7 @@
 namespace weft::cuda {
 
 /// y = x, converted; `layout` is that of {y, x}, not empty.
-void convert_elements(CudaBackend& backend, void* stream, const Layout<2>& layout, const View& x, const View& y);
+void convert_elements(CudaBackend& backend, void* stream, const Layout<2>& layout, const View& x,
+                      const View& y);
 
 }  // namespace weft::cuda

@@ -62,8 +62,11 @@ template <class U> struct Fill {
 template <class U> struct Transpose {
   static constexpr int kThreads = 256, kBlocks = 4;
   static constexpr int kSide = sizeof(U) <= 2 ? 64 : 32;
-  static constexpr int kStep = kThreads / kSide, kEach = kSide / kStep;  // rows of a tile between those of a thread, and how many it has
-  static constexpr int kRow = kSide + (sizeof(U) < 4 ? 4 / static_cast<int>(sizeof(U)) : 1);  // a column of the tile falls into different banks
+  static constexpr int kStep = kThreads / kSide,
+                       kEach =
+                           kSide / kStep;  // rows of a tile between those of a thread, and how many it has
+  static constexpr int kRow = kSide + (sizeof(U) < 4 ? 4 / static_cast<int>(sizeof(U))
+                                                     : 1);  // a column of the tile falls into different banks
   Layout<2> planes;
   const U* x;
   U* y;
@@ -75,20 +78,27 @@ template <class U> struct Transpose {
     U* const tile = t.shared<U>();
     const int column = t.id() % kSide, row = t.id() / kSide;
     for (int64_t at = t.block(); at < tiles; at += t.blocks()) {
-      const uint32_t strip = tile_columns.quotient(static_cast<uint32_t>(at)), plane = tile_rows.quotient(strip);
-      const int64_t j0 = static_cast<int64_t>(static_cast<uint32_t>(at) - strip * tile_columns.divisor) * kSide;
+      const uint32_t strip = tile_columns.quotient(static_cast<uint32_t>(at)),
+                     plane = tile_rows.quotient(strip);
+      const int64_t j0 =
+          static_cast<int64_t>(static_cast<uint32_t>(at) - strip * tile_columns.divisor) * kSide;
       const int64_t i0 = static_cast<int64_t>(strip - plane * tile_rows.divisor) * kSide;
       int64_t offset[2];
       planes.locate(plane, offset);
       const U* const from = x + offset[1] + j0 * x_step + i0;
       U part[kEach] = {};
-      WEFT_UNROLL for (int e = 0; e < kEach; ++e)
-        if (const int j = row + e * kStep; j0 + j < columns && i0 + column < rows) part[e] = from[j * x_step + column];
-      WEFT_UNROLL for (int e = 0; e < kEach; ++e) tile[(row + e * kStep) * kRow + column] = part[e];
+      WEFT_UNROLL
+      for (int e = 0; e < kEach; ++e)
+        if (const int j = row + e * kStep; j0 + j < columns && i0 + column < rows)
+          part[e] = from[j * x_step + column];
+      WEFT_UNROLL
+      for (int e = 0; e < kEach; ++e) tile[(row + e * kStep) * kRow + column] = part[e];
       t.sync();
       U* const to = y + offset[0] + i0 * y_step + j0;
-      WEFT_UNROLL for (int e = 0; e < kEach; ++e)
-        if (const int i = row + e * kStep; i0 + i < rows && j0 + column < columns) to[i * y_step + column] = tile[column * kRow + i];
+      WEFT_UNROLL
+      for (int e = 0; e < kEach; ++e)
+        if (const int i = row + e * kStep; i0 + i < rows && j0 + column < columns)
+          to[i * y_step + column] = tile[column * kRow + i];
       t.sync();
     }
   }
@@ -140,13 +150,15 @@ bool transpose(CudaBackend& backend, void* stream, const Layout<2>& l, const Vie
   bool done = false;
   with_width(size_of(y.dtype), [&]<class U>(TypeTag<U>) {
     constexpr int kSide = Transpose<U>::kSide;
-    const int64_t rows = l.size[across], columns = l.size[last], down = blocks_for(rows, kSide), along = blocks_for(columns, kSide);
+    const int64_t rows = l.size[across], columns = l.size[last], down = blocks_for(rows, kSide),
+                  along = blocks_for(columns, kSide);
     const int64_t tiles = planes.numel * down * along;
     if (tiles >= int64_t{1} << 31) return;
     Grid grid = backend.grid_for(tiles * 256);
     grid.shared = sizeof(U) * kSide * Transpose<U>::kRow;
     launch(stream, "transpose", grid,
-           Transpose<U>{planes, x.as<U>(), y.as<U>(), rows, columns, l.stride[1][last], l.stride[0][across], Divider(down), Divider(along), tiles});
+           Transpose<U>{planes, x.as<U>(), y.as<U>(), rows, columns, l.stride[1][last], l.stride[0][across],
+                        Divider(down), Divider(along), tiles});
     done = true;
   });
   return done;
@@ -168,7 +180,8 @@ void CudaBackend::copy(Context& c, View x, View y) {
     return copy(c, between, y);
   }
   if (layout.dense()) {
-    if (x.data != y.data) runtime::copy(y.data, x.data, static_cast<size_t>(layout.numel * size_of(y.dtype)), stream);
+    if (x.data != y.data)
+      runtime::copy(y.data, x.data, static_cast<size_t>(layout.numel * size_of(y.dtype)), stream);
     return;
   }
   if (reads_across(layout, 1, 256) && transpose(*this, stream, layout, x, y)) return;
@@ -192,7 +205,8 @@ void CudaBackend::fill(Context& c, Scalar value, View y) {
     U word;
     std::memcpy(&word, bits, sizeof word);
     const bool one_byte = std::count(bits, bits + sizeof word, bits[0]) == static_cast<int64_t>(sizeof word);
-    if (one_byte && layout.dense()) return runtime::fill(y.data, bits[0], static_cast<size_t>(layout.numel) * sizeof word, stream_of(c));
+    if (one_byte && layout.dense())
+      return runtime::fill(y.data, bits[0], static_cast<size_t>(layout.numel) * sizeof word, stream_of(c));
     const Packs<1> loop = packs_of(views, layout, kPerPack<U>);
     launch(stream_of(c), "fill", grid_for(loop.threads()), Fill<U>{loop, word, y.data});
   });
@@ -202,8 +216,8 @@ void CudaBackend::arange(Context& c, Scalar start, Scalar step, View y) {
   enter();
   if (y.numel() == 0) return;
   launch(stream_of(c), "arange", grid_for(y.numel()),
-         Arange{static_cast<uint64_t>(start.i), static_cast<uint64_t>(step.i), start.to<double>(), step.to<double>(), start.integral && step.integral, y.dtype,
-                y.numel(), y.stride(0), y.data});
+         Arange{static_cast<uint64_t>(start.i), static_cast<uint64_t>(step.i), start.to<double>(),
+                step.to<double>(), start.integral && step.integral, y.dtype, y.numel(), y.stride(0), y.data});
 }
 
 }  // namespace weft::cuda

@@ -47,7 +47,8 @@ template <class Pieces> struct CopyEach {
       else high = middle - 1;
     }
     const Piece piece = pieces.at[low];
-    const auto from = static_cast<uint32_t>((t.block() - piece.first) * kUnits) + static_cast<uint32_t>(t.id());
+    const auto from =
+        static_cast<uint32_t>((t.block() - piece.first) * kUnits) + static_cast<uint32_t>(t.id());
     switch (piece.width) {
       case 1: return move<uint8_t, 1>(piece, from);
       case 2: return move<uint16_t, 1>(piece, from);
@@ -59,12 +60,15 @@ template <class Pieces> struct CopyEach {
   template <class U, int E> WEFT_DEVICE static void move(const Piece& p, uint32_t from) {
     Pack<U, E> loaded[kEach] = {};
     int64_t to[kEach];
-    WEFT_UNROLL for (int a = 0; a < kEach; ++a) {
-      const uint32_t at = from + static_cast<uint32_t>(a * kThreads), row = p.run.quotient(at), column = at - row * p.run.divisor;
+    WEFT_UNROLL
+    for (int a = 0; a < kEach; ++a) {
+      const uint32_t at = from + static_cast<uint32_t>(a * kThreads), row = p.run.quotient(at),
+                     column = at - row * p.run.divisor;
       to[a] = row * p.y_row + column * p.y_step;
       if (at < p.units) loaded[a] = load_pack<U, E>(p.x + (row * p.x_row + column * p.x_step), 0);
     }
-    WEFT_UNROLL for (int a = 0; a < kEach; ++a)
+    WEFT_UNROLL
+    for (int a = 0; a < kEach; ++a)
       if (from + static_cast<uint32_t>(a * kThreads) < p.units) store_pack(p.y + to[a], 0, loaded[a]);
   }
 };
@@ -81,8 +85,10 @@ std::optional<Piece> piece_of(const View& x, const View& y) {
   if (last > 0) p.x_row = l.stride[1][0] * width, p.y_row = l.stride[0][0] * width;
   if (last >= 0) p.x_step = l.stride[1][last] * width, p.y_step = l.stride[0][last] * width;
   if (p.x_step == width && p.y_step == width) {
-    const auto all = 16 | reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.y) | static_cast<uintptr_t>(run * width | p.x_row | p.y_row);
-    p.x_step = p.y_step = static_cast<int64_t>(all & (~all + 1));  // the lowest bit: what all are multiples of
+    const auto all = 16 | reinterpret_cast<uintptr_t>(p.x) | reinterpret_cast<uintptr_t>(p.y) |
+                     static_cast<uintptr_t>(run * width | p.x_row | p.y_row);
+    p.x_step = p.y_step =
+        static_cast<int64_t>(all & (~all + 1));  // the lowest bit: what all are multiples of
     p.width = static_cast<int32_t>(p.x_step);
     run = run * width / p.width;
   }
@@ -111,7 +117,9 @@ void CudaBackend::copy_each(Context& c, std::span<const View> xs, std::span<cons
     x = &xs[i], y = &ys[i];
   }
   if (pieces.size() == 1) return copy(c, *x, *y);
-  const auto issue = [&]<class Pieces>(const Pieces& some) { launch(stream_of(c), "copy_each", {.blocks = blocks, .threads = kThreads}, CopyEach<Pieces>{some}); };
+  const auto issue = [&]<class Pieces>(const Pieces& some) {
+    launch(stream_of(c), "copy_each", {.blocks = blocks, .threads = kThreads}, CopyEach<Pieces>{some});
+  };
   const int count = static_cast<int>(pieces.size());
   if (count <= kGiven) {
     Given given{count, {}};

@@ -9,7 +9,8 @@ struct Targets {
   const int64_t* p;
   int64_t step, classes, ignore;
   Fault* fault;
-  explicit Targets(const View& target, int64_t k, int64_t ignored, Fault* f) : p(target.as<int64_t>()), step(target.stride(0)), classes(k), ignore(ignored), fault(f) {}
+  explicit Targets(const View& target, int64_t k, int64_t ignored, Fault* f)
+      : p(target.as<int64_t>()), step(target.stride(0)), classes(k), ignore(ignored), fault(f) {}
   /// The class of row r, or -1 when the row counts for nothing; `report` on one thread of a team.
   WEFT_DEVICE int64_t get(Thread t, int64_t r, bool report) const {
     const int64_t k = p[r * step];
@@ -48,7 +49,8 @@ template <class T, bool kSmooth> struct CrossEntropy {
       add_row<T>(all, team.rank(t), team.size(t), from, n, [&](int64_t k, auto many, const auto& raw) {
         if constexpr (kSmooth) {
           const auto v = numbers<C>(raw);
-          for (int i = 0; i < many.value; ++i) along += weights.each.p ? v.v[i] * static_cast<C>(weights.each.get(k + i)) : v.v[i];
+          for (int i = 0; i < many.value; ++i)
+            along += weights.each.p ? v.v[i] * static_cast<C>(weights.each.get(k + i)) : v.v[i];
         }
       });
       all = team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
@@ -59,7 +61,9 @@ template <class T, bool kSmooth> struct CrossEntropy {
       double value = 0;
       if (const int64_t k = target.get(t, r, true); k >= 0) {
         value = (1 - smoothing) * weights.of(k) * (whole - convert<double>(from.p[k * from.step]));
-        if constexpr (kSmooth) value += smoothing / static_cast<double>(count) * (weights.sum(count) * whole - static_cast<double>(along));
+        if constexpr (kSmooth)
+          value += smoothing / static_cast<double>(count) *
+                   (weights.sum(count) * whole - static_cast<double>(along));
       }
       loss.set(r, value);
     });
@@ -87,20 +91,25 @@ template <class T, bool kSmooth> struct CrossEntropyBackward {
       C scale = 0, flat = 0;  // dx[k] = scale softmax[k] - flat w[k], less at the target
       if (hit >= 0) {
         const double grad = g.get(r);
-        scale = static_cast<C>(grad * ((1 - smoothing) * weights.of(hit) + even() * weights.sum(count))), flat = static_cast<C>(grad * even());
+        scale = static_cast<C>(grad * ((1 - smoothing) * weights.of(hit) + even() * weights.sum(count))),
+        flat = static_cast<C>(grad * even());
       }
       deal<T, 2>(
-          team.rank(t), team.size(t), cut_row(n, from, to), n, [&](int64_t k, auto many) { return fetch<many.value>(from, k); },
+          team.rank(t), team.size(t), cut_row(n, from, to), n,
+          [&](int64_t k, auto many) { return fetch<many.value>(from, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i) {
               C d = scale * exponential(v.v[i] - shift);
-              if constexpr (kSmooth) d -= weights.each.p ? flat * static_cast<C>(weights.each.get(k + i)) : flat;
+              if constexpr (kSmooth)
+                d -= weights.each.p ? flat * static_cast<C>(weights.each.get(k + i)) : flat;
               v.v[i] = hit >= 0 ? d : C(0);
             }
             if (hit >= k && hit < k + many.value) {
               const C d = at_target(r, hit, exponential(convert<C>(from.p[hit * from.step]) - shift));
-              WEFT_UNROLL for (int i = 0; i < many.value; ++i)
+              WEFT_UNROLL
+              for (int i = 0; i < many.value; ++i)
                 if (k + i == hit) v.v[i] = d;
             }
             write(to, k, v);
@@ -118,7 +127,8 @@ template <class T, bool kSmooth> struct CrossEntropyBackward {
 /// The sum of the class weights on the device, where it is needed.
 class WeightSum {
  public:
-  WeightSum(CudaBackend& b, Context& c, const View& weight, double smoothing) : room_(b, c, weight.defined() && smoothing != 0 ? sizeof(double) : 0) {
+  WeightSum(CudaBackend& b, Context& c, const View& weight, double smoothing)
+      : room_(b, c, weight.defined() && smoothing != 0 ? sizeof(double) : 0) {
     if (room_.as<double>()) b.reduce(c, Reduce::kSum, weight, {room_.as<double>(), kFloat64, {1}, {1}});
   }
   const double* get() const { return room_.as<double>(); }
@@ -129,7 +139,8 @@ class WeightSum {
 
 }  // namespace
 
-void CudaBackend::cross_entropy(Context& c, View x, View target, View weight, int64_t ignore, double smoothing, View loss, View lse) {
+void CudaBackend::cross_entropy(Context& c, View x, View target, View weight, int64_t ignore,
+                                double smoothing, View loss, View lse) {
   enter();
   const int64_t rows = x.size(0), count = x.size(1);
   if (rows == 0) return;
@@ -139,8 +150,15 @@ void CudaBackend::cross_entropy(Context& c, View x, View target, View weight, in
     const TeamGrid team = team_grid(*this, rows, count, kPack<T>);
     const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {
       launch(stream_of(c), "cross_entropy", team.grid,
-             CrossEntropy<T, kSmooth>{Matrix<const T>(x), Targets(target, count, ignore, fault()), {Column(weight), sum.get()}, smoothing, Column(loss), Column(lse),
-                                      rows, count, team.team});
+             CrossEntropy<T, kSmooth>{Matrix<const T>(x),
+                                      Targets(target, count, ignore, fault()),
+                                      {Column(weight), sum.get()},
+                                      smoothing,
+                                      Column(loss),
+                                      Column(lse),
+                                      rows,
+                                      count,
+                                      team.team});
     };
     if (smoothing != 0) run(std::true_type());
     else run(std::false_type());
@@ -148,7 +166,8 @@ void CudaBackend::cross_entropy(Context& c, View x, View target, View weight, in
   after_launch();
 }
 
-void CudaBackend::cross_entropy_backward(Context& c, View x, View lse, View target, View weight, int64_t ignore, double smoothing, View g, View dx) {
+void CudaBackend::cross_entropy_backward(Context& c, View x, View lse, View target, View weight,
+                                         int64_t ignore, double smoothing, View g, View dx) {
   enter();
   const int64_t rows = x.size(0), count = x.size(1);
   if (rows == 0 || count == 0) return;
@@ -158,8 +177,16 @@ void CudaBackend::cross_entropy_backward(Context& c, View x, View lse, View targ
     const TeamGrid team = team_grid(*this, rows, count, kPack<T>);
     const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {
       launch(stream_of(c), "cross_entropy_backward", team.grid,
-             CrossEntropyBackward<T, kSmooth>{Matrix<const T>(x), Targets(target, count, ignore, fault()), {Column(weight), sum.get()}, smoothing, Column(lse), Column(g),
-                                              Matrix<T>(dx), rows, count, team.team});
+             CrossEntropyBackward<T, kSmooth>{Matrix<const T>(x),
+                                              Targets(target, count, ignore, fault()),
+                                              {Column(weight), sum.get()},
+                                              smoothing,
+                                              Column(lse),
+                                              Column(g),
+                                              Matrix<T>(dx),
+                                              rows,
+                                              count,
+                                              team.team});
     };
     if (smoothing != 0) run(std::true_type());
     else run(std::false_type());

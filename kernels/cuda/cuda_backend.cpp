@@ -22,7 +22,12 @@ bool wants_synchronous_launches() {
 
 CudaBackend::CudaBackend(int index) : CudaBackend(index, runtime::properties(index)) {}
 CudaBackend::CudaBackend(int index, const runtime::Properties& properties)
-    : index_(index), processors_(properties.processors), shared_memory_(properties.shared_memory), synchronous_(wants_synchronous_launches()), faults_(FaultSlots::of(index)), allocator_(index) {}
+    : index_(index),
+      processors_(properties.processors),
+      shared_memory_(properties.shared_memory),
+      synchronous_(wants_synchronous_launches()),
+      faults_(FaultSlots::of(index)),
+      allocator_(index) {}
 
 void CudaBackend::enter() const { runtime::set_device(index_); }
 Device CudaBackend::device() const { return Device(DeviceType::kCuda, index_); }
@@ -70,7 +75,9 @@ void CudaBackend::complete() {
 }
 void CudaBackend::synchronize() {
   enter();
-  if (thread_records()) throw CudaError(str("synchronize: the calling thread records a graph on ", device(), "; what it issues runs when the graph is replayed"));
+  if (thread_records())
+    throw CudaError(str("synchronize: the calling thread records a graph on ", device(),
+                        "; what it issues runs when the graph is replayed"));
   {
     std::shared_lock lock(captures_);
     if (records()) {
@@ -123,7 +130,8 @@ void* CudaBackend::new_stream(bool high_priority) {
 void CudaBackend::delete_stream(void* stream) noexcept {
   if (!stream) return;
   const std::lock_guard lock(mutex_);
-  const bool urgent = std::find(urgent_streams_.begin(), urgent_streams_.end(), stream) != urgent_streams_.end();
+  const bool urgent =
+      std::find(urgent_streams_.begin(), urgent_streams_.end(), stream) != urgent_streams_.end();
   idle_streams_[urgent].push_back(stream);
 }
 void CudaBackend::synchronize_stream(void* stream) {

@@ -80,11 +80,16 @@ class CudaBackend final : public Accelerator {
   void softmax(Context&, bool log, View x, View y) override;
   void softmax_backward(Context&, bool log, View y, View dy, View dx) override;
   void logsumexp(Context&, View x, View y) override;
-  void cross_entropy(Context&, View x, View target, View weight, int64_t ignore, double smoothing, View loss, View lse) override;
-  void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore, double smoothing, View g, View dx) override;
-  void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean, View rstd) override;
-  void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx, View dweight, View dbias) override;
-  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c, bool relu = false) override;
+  void cross_entropy(Context&, View x, View target, View weight, int64_t ignore, double smoothing, View loss,
+                     View lse) override;
+  void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore,
+                              double smoothing, View g, View dx) override;
+  void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean,
+                  View rstd) override;
+  void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,
+                           View dweight, View dbias) override;
+  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c,
+              bool relu = false) override;
   void take_rows(Context&, View x, View index, View y) override;
   void add_rows(Context&, View index, View dy, int64_t skip, View dx) override;
   void gather(Context&, int dim, View x, View index, View y) override;
@@ -100,11 +105,14 @@ class CudaBackend final : public Accelerator {
   void multinomial(Context&, PhiloxKey, bool replacement, View p, View indices) override;
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   void rnn_forward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&) override;
-  void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn, View dcn, const RnnGrads&) override;
+  void rnn_backward(Context&, const RnnLayer&, const RnnInputs&, const RnnOutputs&, View dy, View dhn,
+                    View dcn, const RnnGrads&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
   void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) override;
-  void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View dy, View dhn, View dcn, const RnnStackGrads&) override;
-  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>, const NextStep& next = nullptr, const double* skip = nullptr) override;
+  void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View dy,
+                          View dhn, View dcn, const RnnStackGrads&) override;
+  void step(Context&, const StepKernel&, DType dtype, std::span<const StepTensor>,
+            const NextStep& next = nullptr, const double* skip = nullptr) override;
   void powers(Context&, double p, std::span<const View> xs, double* out) override;
   void scale(Context&, double factor, std::span<const View> xs) override;
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
@@ -156,21 +164,25 @@ class CudaBackend final : public Accelerator {
   const bool synchronous_;  ///< each launch is waited for: the emulation, or WEFT_CUDA_SYNC=1
   FaultSlots& faults_;
   Allocator allocator_;
-  std::atomic<int> recordings_{0};       // graphs in the making: the device may not be waited for
-  std::shared_mutex captures_;           // held alone while a stream begins to be recorded; shared by whoever must know which are not
-  std::mutex mutex_;                     // of the lists below
-  std::multimap<void*, void*> opened_;   // memory of other processes: what open_shared gave -> what it lies in
-  std::vector<void*> idle_streams_[2];   // by priority; never given back, so that the allocator's keys stay valid
-  std::vector<void*> urgent_streams_;    // those of high priority
-  std::vector<void*> streams_;           // all that were made
-  std::set<int> peers_;                  // devices that access was asked for
-  std::unordered_map<void*, Fault*> reporters_;  // event -> where the thread that recorded it has its kernels report
+  std::atomic<int> recordings_{0};  // graphs in the making: the device may not be waited for
+  std::shared_mutex
+      captures_;  // held alone while a stream begins to be recorded; shared by whoever must know which are not
+  std::mutex mutex_;                    // of the lists below
+  std::multimap<void*, void*> opened_;  // memory of other processes: what open_shared gave -> what it lies in
+  std::vector<void*>
+      idle_streams_[2];  // by priority; never given back, so that the allocator's keys stay valid
+  std::vector<void*> urgent_streams_;  // those of high priority
+  std::vector<void*> streams_;         // all that were made
+  std::set<int> peers_;                // devices that access was asked for
+  std::unordered_map<void*, Fault*>
+      reporters_;  // event -> where the thread that recorded it has its kernels report
 };
 
 /// Device memory for the time of one operation, given back in stream order.
 class Scratch {
  public:
-  Scratch(CudaBackend& b, const Context& c, size_t bytes) : b_(b), bytes_(bytes), p_(bytes > 0 ? b.allocator().allocate(bytes, b.stream_of(c)) : nullptr) {}
+  Scratch(CudaBackend& b, const Context& c, size_t bytes)
+      : b_(b), bytes_(bytes), p_(bytes > 0 ? b.allocator().allocate(bytes, b.stream_of(c)) : nullptr) {}
   ~Scratch() {
     if (p_) b_.allocator().deallocate(p_);
   }

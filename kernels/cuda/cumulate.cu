@@ -44,9 +44,7 @@ template <class T> struct Typed {
     for (int k = 0; k < kEach; ++k) four.v[k] = narrow(v[k]);
     *reinterpret_cast<Four*>(p + i) = four;
   }
-  static WEFT_DEVICE T narrow(Total v) {
-    return kernels::convert<T>(v);
-  }
+  static WEFT_DEVICE T narrow(Total v) { return kernels::convert<T>(v); }
 };
 
 /// Integers of any type, known at run time.
@@ -98,12 +96,14 @@ template <class X, bool by_block> struct ChunkTotals {
   WEFT_DEVICE void operator()(Thread t) const {
     const int64_t work = cut.lines.numel * cut.chunks;
     for (int64_t w = by_block ? t.block() : t.global(); w < work; w += by_block ? t.blocks() : t.globals()) {
-      const int64_t c = w / cut.lines.numel, line = w - c * cut.lines.numel, begin = c * cut.chunk, end = cut.end_of(begin);
+      const int64_t c = w / cut.lines.numel, line = w - c * cut.lines.numel, begin = c * cut.chunk,
+                    end = cut.end_of(begin);
       int64_t offset[2];
       cut.lines.locate(line, offset);
       Total total = op.template identity<Total>();
       if constexpr (by_block) {
-        for (int64_t i = begin + t.id(); i < end; i += t.count()) total = op(total, x.load(offset[1] + i * cut.x_step));
+        for (int64_t i = begin + t.id(); i < end; i += t.count())
+          total = op(total, x.load(offset[1] + i * cut.x_step));
         total = block_scan(t, total, op.template identity<Total>(), op, t.shared<Total>()).total;
         if (t.id() == 0) totals[w] = total;
       } else {
@@ -126,7 +126,8 @@ template <class Total> struct ChunkStarts {
       Total carry = identity;
       for (int64_t start = 0; start < chunks; start += t.count()) {
         const int64_t c = start + t.id();
-        const auto scanned = block_scan(t, c < chunks ? totals[c * lines + line] : identity, identity, op, t.shared<Total>());
+        const auto scanned =
+            block_scan(t, c < chunks ? totals[c * lines + line] : identity, identity, op, t.shared<Total>());
         if (c < chunks) totals[c * lines + line] = op(carry, scanned.before);
         carry = op(carry, scanned.total);
       }
@@ -147,12 +148,14 @@ template <class X, bool by_block> struct Cumulate {
     const Total identity = op.template identity<Total>();
     const int64_t work = cut.lines.numel * cut.chunks;
     for (int64_t w = by_block ? t.block() : t.global(); w < work; w += by_block ? t.blocks() : t.globals()) {
-      const int64_t c = w / cut.lines.numel, line = w - c * cut.lines.numel, begin = c * cut.chunk, end = cut.end_of(begin);
+      const int64_t c = w / cut.lines.numel, line = w - c * cut.lines.numel, begin = c * cut.chunk,
+                    end = cut.end_of(begin);
       int64_t offset[2];
       cut.lines.locate(line, offset);
       Total carry = starts ? starts[w] : identity;
       if constexpr (by_block) {
-        for (int64_t tile = begin; tile < end; tile += int64_t{kEach} * t.count()) carry = scan_tile(t, tile + kEach * t.id(), end, offset, carry);
+        for (int64_t tile = begin; tile < end; tile += int64_t{kEach} * t.count())
+          carry = scan_tile(t, tile + kEach * t.id(), end, offset, carry);
       } else {
         for (int64_t i = begin; i < end; ++i) {
           carry = op(carry, x.load(offset[1] + i * cut.x_step));
@@ -163,13 +166,15 @@ template <class X, bool by_block> struct Cumulate {
   }
 
   /// Elements [first, first + kEach) of a line below `end` in this thread, the others of the tile in the block. The total so far.
-  WEFT_DEVICE Total scan_tile(Thread t, int64_t first, int64_t end, const int64_t (&offset)[2], Total carry) const {
+  WEFT_DEVICE Total scan_tile(Thread t, int64_t first, int64_t end, const int64_t (&offset)[2],
+                              Total carry) const {
     const Total identity = op.template identity<Total>();
     Total v[kEach];
     const bool whole = cut.packed && first + kEach <= end;
     if (whole) x.load(offset[1] + first, v);
     else
-      for (int k = 0; k < kEach; ++k) v[k] = first + k < end ? x.load(offset[1] + (first + k) * cut.x_step) : identity;
+      for (int k = 0; k < kEach; ++k)
+        v[k] = first + k < end ? x.load(offset[1] + (first + k) * cut.x_step) : identity;
     for (int k = 1; k < kEach; ++k) v[k] = op(v[k - 1], v[k]);
     const auto scanned = block_scan(t, v[kEach - 1], identity, op, t.shared<Total>());
     const Total before = op(carry, scanned.before);
@@ -183,18 +188,23 @@ template <class X, bool by_block> struct Cumulate {
 };
 
 template <class X, bool by_block>
-void run(CudaBackend& backend, Context& c, Combine op, Cut cut, int threads, const View& in, const View& out) {
+void run(CudaBackend& backend, Context& c, Combine op, Cut cut, int threads, const View& in,
+         const View& out) {
   using Total = typename X::Total;
   void* const stream = backend.stream_of(c);
   const X x(in), y(out);
   cut.packed = cut.packed && x.aligned() && y.aligned();
   const int64_t work = cut.lines.numel * cut.chunks;
-  const int64_t needed = by_block ? work : blocks_for(work, threads), most = backend.blocks_at_once() * 256 / threads;
-  const Grid grid{.blocks = needed < most ? needed : most, .threads = threads, .shared = by_block ? kScanRoom * sizeof(Total) : 0};
+  const int64_t needed = by_block ? work : blocks_for(work, threads),
+                most = backend.blocks_at_once() * 256 / threads;
+  const Grid grid{.blocks = needed < most ? needed : most,
+                  .threads = threads,
+                  .shared = by_block ? kScanRoom * sizeof(Total) : 0};
   const Scratch totals(backend, c, cut.chunks > 1 ? static_cast<size_t>(work) * sizeof(Total) : 0);
   if (cut.chunks > 1) {
     launch(stream, "chunk_totals", grid, ChunkTotals<X, by_block>{cut, op, x, totals.as<Total>()});
-    launch(stream, "chunk_starts", {.blocks = backend.blocks_at_once(cut.lines.numel), .shared = kScanRoom * sizeof(Total)},
+    launch(stream, "chunk_starts",
+           {.blocks = backend.blocks_at_once(cut.lines.numel), .shared = kScanRoom * sizeof(Total)},
            ChunkStarts<Total>{cut.lines.numel, cut.chunks, op, totals.as<Total>()});
   }
   launch(stream, "cumulate", grid, Cumulate<X, by_block>{cut, op, x, y, totals.as<Total>()});
@@ -222,7 +232,8 @@ void CudaBackend::cumulate(Context& c, Reduce reduction, int dim, View x, View y
     cut.chunks = blocks_for(cut.n, cut.chunk);
   }
   cut.packed = by_block && cut.x_step == 1 && cut.y_step == 1;
-  for (int d = 0; d < cut.lines.ndim; ++d) cut.packed = cut.packed && cut.lines.stride[0][d] % kEach == 0 && cut.lines.stride[1][d] % kEach == 0;
+  for (int d = 0; d < cut.lines.ndim; ++d)
+    cut.packed = cut.packed && cut.lines.stride[0][d] % kEach == 0 && cut.lines.stride[1][d] % kEach == 0;
   const auto go = [&]<class X>(TypeTag<X>) {
     if (by_block) run<X, true>(*this, c, op, cut, threads, x, y);
     else run<X, false>(*this, c, op, cut, threads, x, y);

@@ -14,7 +14,8 @@ struct DeviceKey {
 
   WEFT_DEVICE PhiloxBlock block(uint64_t b) const {
     const uint64_t at = offset + b;
-    return philox(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), replays ? *replays : 0, 0, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    return philox(static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), replays ? *replays : 0, 0,
+                  static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   }
 };
 

@@ -19,7 +19,8 @@ struct Fault {
   /// Keeps the first report, whose words come from one thread; `at` says where in the input the value stands. A host that waits for another stream may
   /// look meanwhile: the record is claimed, filled, and only then says what it holds.
   template <class T>
-  WEFT_DEVICE void report(T t /*a Thread, which host files do not know*/, Kind what, int64_t v, int64_t limit, int64_t at = 0, double n = 0) {
+  WEFT_DEVICE void report(T t /*a Thread, which host files do not know*/, Kind what, int64_t v, int64_t limit,
+                          int64_t at = 0, double n = 0) {
     if (t.atomic_cas(&kind, static_cast<int32_t>(kNone), static_cast<int32_t>(kClaimed)) != kNone) return;
     value = v, bound = limit, position = at, number = n;
     fence_to_host(t);

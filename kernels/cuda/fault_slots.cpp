@@ -25,16 +25,28 @@ int32_t kind_of(Fault& slot) { return std::atomic_ref(slot.kind).load(std::memor
 
 void throw_what(Fault& slot) {
   const int32_t kind = kind_of(slot);
-  if (kind == Fault::kNone || kind == Fault::kClaimed) return;  // claimed: by a kernel that still runs, for whoever waits for that
+  if (kind == Fault::kNone || kind == Fault::kClaimed)
+    return;  // claimed: by a kernel that still runs, for whoever waits for that
   const Fault seen = slot;
   std::atomic_ref(slot.kind).store(Fault::kNone, std::memory_order_release);
   switch (kind) {
-    case Fault::kIndex: throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ", seen.bound, ")"));
-    case Fault::kTarget: throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ", seen.bound, ")"));
-    case Fault::kWeight: throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ", seen.position, " is negative or not finite"));
-    case Fault::kNoWeight: throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
-    case Fault::kChance: throw ValueError(str("bernoulli: probability ", seen.number, " of element ", seen.position, " is outside [0, 1]"));
-    default: throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ", seen.bound, " draws without replacement"));
+    case Fault::kIndex:
+      throw IndexError(str("index ", seen.value, " at position ", seen.position, " is out of range [0, ",
+                           seen.bound, ")"));
+    case Fault::kTarget:
+      throw IndexError(str("cross_entropy: target ", seen.value, " in row ", seen.position, " is not in [0, ",
+                           seen.bound, ")"));
+    case Fault::kWeight:
+      throw ValueError(str("multinomial: weight ", seen.number, " of class ", seen.value, " in row ",
+                           seen.position, " is negative or not finite"));
+    case Fault::kNoWeight:
+      throw ValueError(str("multinomial: the weights of row ", seen.position, " sum to ", seen.number));
+    case Fault::kChance:
+      throw ValueError(
+          str("bernoulli: probability ", seen.number, " of element ", seen.position, " is outside [0, 1]"));
+    default:
+      throw ValueError(str("multinomial: row ", seen.position, " has ", seen.value, " positive weights, ",
+                           seen.bound, " draws without replacement"));
   }
 }
 
@@ -50,7 +62,8 @@ Fault* FaultSlots::of_thread() {
   Fault*& slot = mine.of[static_cast<size_t>(this - &of(0))];
   if (slot) return slot;
   const std::lock_guard lock(mutex_);
-  const auto clean = std::find_if(left_.begin(), left_.end(), [](Fault* f) { return kind_of(*f) == Fault::kNone; });
+  const auto clean =
+      std::find_if(left_.begin(), left_.end(), [](Fault* f) { return kind_of(*f) == Fault::kNone; });
   if (clean != left_.end()) {
     slot = *clean;
     left_.erase(clean);

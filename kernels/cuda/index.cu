@@ -14,8 +14,7 @@ namespace {
 constexpr int kAhead = 4;  // reads on the way at once
 
 /// f(TypeTag<U>) for the unsigned type of this many bytes.
-template <class F>
-void dispatch_bytes(int64_t width, const F& f) {
+template <class F> void dispatch_bytes(int64_t width, const F& f) {
   switch (width) {
     case 1: return f(TypeTag<uint8_t>{});
     case 2: return f(TypeTag<uint16_t>{});
@@ -38,7 +37,8 @@ template <class U> struct TakeRows {
     const int64_t step = lanes.row_step(t);
     for (int64_t i = lanes.first_row(t); i < n; i += kAhead * step) {
       const U* from[kAhead];
-      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a) {
         const int64_t row = i + a * step;
         from[a] = nullptr;
         if (row >= n) continue;
@@ -48,9 +48,11 @@ template <class U> struct TakeRows {
       }
       for (int64_t u = lanes.first_unit(t); u < units; u += lanes.unit_step(t)) {
         U part[kAhead] = {};
-        WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
+        WEFT_UNROLL
+        for (int a = 0; a < kAhead; ++a)
           if (from[a]) part[a] = from[a][u * x_step];
-        WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
+        WEFT_UNROLL
+        for (int a = 0; a < kAhead; ++a)
           if (from[a]) y[(i + a * step) * y_row + u * y_step] = part[a];
       }
     }
@@ -72,16 +74,19 @@ template <class U> struct Gather {
     for (int64_t i = t.global(); i < layout.numel; i += kAhead * step) {
       int64_t v[kAhead], from[kAhead], to[kAhead];
       U part[kAhead] = {};
-      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a) {
         v[a] = from[a] = to[a] = -1;
         if (i + a * step >= layout.numel) continue;
         int64_t offset[3];
         layout.locate(i + a * step, offset);
         v[a] = index.at(offset[1]), from[a] = offset[2], to[a] = offset[0];
       }
-      WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a)
         if (index.inside(v[a])) part[a] = x[from[a] + v[a] * x_step];
-      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a) {
         if (index.inside(v[a])) y[to[a]] = part[a];
         else if (to[a] >= 0) index.report(t, v[a], i + a * step);
       }
@@ -132,7 +137,8 @@ void CudaBackend::take_rows(Context& c, View x, View index, View y) {
     RowLanes lanes;
     const Grid grid = share_rows(*this, n, units, lanes);
     launch(stream_of(c), "take_rows", grid,
-           TakeRows<U>{x.as<U>(), y.as<U>(), Indices(index, x.size(0), fault()), lanes, n, units, index.stride(0), x.stride(0) / per_unit, x.stride(1), y.stride(0) / per_unit,
+           TakeRows<U>{x.as<U>(), y.as<U>(), Indices(index, x.size(0), fault()), lanes, n, units,
+                       index.stride(0), x.stride(0) / per_unit, x.stride(1), y.stride(0) / per_unit,
                        y.stride(1)});
   };
   const int64_t bytes = access_bytes({&x, &y}, k);
@@ -151,7 +157,8 @@ void CudaBackend::gather(Context& c, int dim, View x, View index, View y) {
   const Layout<3> layout = layout_of(views, false);  // row-major, so that positions are what an error names
   dispatch_bytes(size_of(x.dtype), [&](auto tag) {
     using U = typename decltype(tag)::type;
-    launch(stream_of(c), "gather", grid_for(blocks_for(layout.numel, kAhead)), Gather<U>{x.as<U>(), y.as<U>(), Indices(index, x.size(dim), fault()), x.stride(dim), layout});
+    launch(stream_of(c), "gather", grid_for(blocks_for(layout.numel, kAhead)),
+           Gather<U>{x.as<U>(), y.as<U>(), Indices(index, x.size(dim), fault()), x.stride(dim), layout});
   });
   after_launch();
 }
@@ -173,8 +180,34 @@ void CudaBackend::triangle(Context& c, bool upper, int64_t k, View x, View y) {
     };
     constexpr int kUnit = 16 / static_cast<int>(sizeof(U));
     const int64_t rows = matrices.numel * height;
-    if (access_bytes({&x, &y}, width) == 16) run(Triangle<U, kUnit>{x.as<U>(), y.as<U>(), upper, {}, k, height, rows, width / kUnit, x.stride(row), 1, y.stride(row), 1, matrices});
-    else run(Triangle<U, 1>{x.as<U>(), y.as<U>(), upper, {}, k, height, rows, width, x.stride(row), x.stride(column), y.stride(row), y.stride(column), matrices});
+    if (access_bytes({&x, &y}, width) == 16)
+      run(Triangle<U, kUnit>{x.as<U>(),
+                             y.as<U>(),
+                             upper,
+                             {},
+                             k,
+                             height,
+                             rows,
+                             width / kUnit,
+                             x.stride(row),
+                             1,
+                             y.stride(row),
+                             1,
+                             matrices});
+    else
+      run(Triangle<U, 1>{x.as<U>(),
+                         y.as<U>(),
+                         upper,
+                         {},
+                         k,
+                         height,
+                         rows,
+                         width,
+                         x.stride(row),
+                         x.stride(column),
+                         y.stride(row),
+                         y.stride(column),
+                         matrices});
   });
 }
 

@@ -24,7 +24,10 @@ constexpr int kAhead = 8;  // reads on the way at once in a long run
 
 /// How elements of T add up: integers wrap around, bool is "any".
 template <class T> struct Sum {
-  using Total = std::conditional_t<kernels::kIsHalf<T>, float, std::conditional_t<std::is_floating_point_v<T>, T, std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>>;
+  using Total =
+      std::conditional_t<kernels::kIsHalf<T>, float,
+                         std::conditional_t<std::is_floating_point_v<T>, T,
+                                            std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>>>;
   static WEFT_DEVICE Total of(T x) { return kernels::convert<Total>(x); }
   static WEFT_DEVICE Total add(Total a, Total b) {
     if constexpr (std::is_same_v<T, bool>) return a | b;
@@ -39,8 +42,10 @@ template <int A, class T, class Same, class Read, class Use>
 WEFT_DEVICE int64_t each_together(int64_t i, int64_t n, const Same& same, const Read& read, const Use& use) {
   for (; i + A <= n && same(i + A - 1); i += A) {
     T part[A];
-    WEFT_UNROLL for (int a = 0; a < A; ++a) part[a] = read(i + a);
-    WEFT_UNROLL for (int a = 0; a < A; ++a) use(part[a]);
+    WEFT_UNROLL
+    for (int a = 0; a < A; ++a) part[a] = read(i + a);
+    WEFT_UNROLL
+    for (int a = 0; a < A; ++a) use(part[a]);
   }
   return i;
 }
@@ -76,11 +81,14 @@ template <class T> struct Runs {
   int64_t n;
   uint32_t rows;  ///< keys from here on are left out
   int shift;
-  typename Sum<T>::Total* pieces;  ///< [stretches between borders, 2, K]: of the run that comes in over the border, of the one that leaves
+  typename Sum<T>::Total*
+      pieces;  ///< [stretches between borders, 2, K]: of the run that comes in over the border, of the one that leaves
 
   WEFT_DEVICE uint32_t key(int64_t i) const { return sorted.keys[i]; }
   WEFT_DEVICE bool begins(int64_t i) const { return i == 0 || key(i - 1) != key(i); }
-  WEFT_DEVICE int64_t border(int64_t i) const { return ((i >> shift) + 1) << shift; }  ///< the next one behind place i
+  WEFT_DEVICE int64_t border(int64_t i) const {
+    return ((i >> shift) + 1) << shift;
+  }  ///< the next one behind place i
   /// Where the run of place i begins.
   WEFT_DEVICE int64_t begin(int64_t i) const {
     const uint32_t own = key(i);
@@ -124,20 +132,27 @@ template <class T, int N> struct AddRuns {
         Some* const to = reinterpret_cast<Some*>(dx + key * dx_row + u * N * dx_step);
         const Some old = whole ? *to : Some{};
         typename S::Total total[N];
-        WEFT_UNROLL for (int k = 0; k < N; ++k) total[k] = S::of(old.at[k]);
+        WEFT_UNROLL
+        for (int k = 0; k < N; ++k) total[k] = S::of(old.at[k]);
         each_while<Some>(
             start, end, [&](int64_t i) { return runs.key(i) == key; },
-            [&](int64_t i) { return *reinterpret_cast<const Some*>(dy + runs.sorted.at[i] * dy_row + u * N * dy_step); },
+            [&](int64_t i) {
+              return *reinterpret_cast<const Some*>(dy + runs.sorted.at[i] * dy_row + u * N * dy_step);
+            },
             [&](const Some& part) {
-              WEFT_UNROLL for (int k = 0; k < N; ++k) total[k] = S::add(total[k], S::of(part.at[k]));
+              WEFT_UNROLL
+              for (int k = 0; k < N; ++k) total[k] = S::add(total[k], S::of(part.at[k]));
             });
         if (whole) {
           Some sum = {};
-          WEFT_UNROLL for (int k = 0; k < N; ++k) sum.at[k] = S::to(total[k]);
+          WEFT_UNROLL
+          for (int k = 0; k < N; ++k) sum.at[k] = S::to(total[k]);
           *to = sum;
         } else {
-          auto* const piece = runs.pieces + ((start >> runs.shift) * 2 + (begins ? 1 : 0)) * units * N + u * N;
-          WEFT_UNROLL for (int k = 0; k < N; ++k) piece[k] = total[k];
+          auto* const piece =
+              runs.pieces + ((start >> runs.shift) * 2 + (begins ? 1 : 0)) * units * N + u * N;
+          WEFT_UNROLL
+          for (int k = 0; k < N; ++k) piece[k] = total[k];
         }
       }
     }
@@ -161,12 +176,14 @@ template <class T> struct AddPieces {
       const int64_t border = (s + 1) << runs.shift;
       const uint32_t key = runs.key(border);
       if (key >= runs.rows || runs.key(border - 1) != key) continue;
-      if (const int64_t begin = runs.begin(border - 1); begin >> runs.shift != s || !runs.is_long(begin)) continue;
+      if (const int64_t begin = runs.begin(border - 1); begin >> runs.shift != s || !runs.is_long(begin))
+        continue;
       for (int64_t u = lanes.first_unit(t); u < units; u += lanes.unit_step(t)) {
         T& to = dx[key * dx_row + u * dx_step];
         Total total = S::add(S::of(to), runs.pieces[(s * 2 + 1) * units + u]);
         each_while<Total>(
-            s + 1, stretches + 1, [&](int64_t i) { return runs.key(i << runs.shift) == key; }, [&](int64_t i) { return runs.pieces[i * 2 * units + u]; },
+            s + 1, stretches + 1, [&](int64_t i) { return runs.key(i << runs.shift) == key; },
+            [&](int64_t i) { return runs.pieces[i * 2 * units + u]; },
             [&](Total piece) { total = S::add(total, piece); });
         to = S::to(total);
       }
@@ -191,7 +208,9 @@ struct ScatterLines {
   int64_t n, index_step, src_step, y_step;
   int64_t inner;  ///< elements of the index tensor behind dim
 
-  WEFT_DEVICE int64_t position(int64_t line, int64_t i) const { return line / inner * (n * inner) + i * inner + line % inner; }
+  WEFT_DEVICE int64_t position(int64_t line, int64_t i) const {
+    return line / inner * (n * inner) + i * inner + line % inner;
+  }
 };
 
 /// A thread per line.
@@ -245,7 +264,8 @@ template <class Rule> struct ScatterByWarp {
         if constexpr (Rule::kAdds) {
           using S = Sum<T>;
           T total = inside ? *to : T();
-          WEFT_UNROLL4 for (int lane = 0; lane < kWarp; ++lane) {
+          WEFT_UNROLL4
+          for (int lane = 0; lane < kWarp; ++lane) {
             const bool same = t.shuffle(v, lane) == v;
             const auto part = t.shuffle(S::of(x), lane);
             if (same) total = S::to(S::add(S::of(total), part));
@@ -253,7 +273,8 @@ template <class Rule> struct ScatterByWarp {
           }
           if (mine) *to = total;
         } else {
-          WEFT_UNROLL4 for (int lane = 0; lane < kWarp; ++lane)
+          WEFT_UNROLL4
+          for (int lane = 0; lane < kWarp; ++lane)
             if (t.shuffle(v, lane) == v && lane > t.lane()) mine = false;
           if (mine) *to = x;
         }
@@ -298,7 +319,8 @@ template <class Rule> struct ScatterRuns {
       if (key >= static_cast<uint64_t>(s.lines.numel * s.index.size)) continue;
       const int64_t neighbour = Rule::kAdds ? r - 1 : r + 1;
       if (neighbour >= 0 && neighbour < count && runs.keys[neighbour] == key) continue;
-      const auto line = static_cast<int64_t>(key) / s.index.size, v = static_cast<int64_t>(key) - line * s.index.size;
+      const auto line = static_cast<int64_t>(key) / s.index.size,
+                 v = static_cast<int64_t>(key) - line * s.index.size;
       int64_t offset[3];
       s.lines.locate(line, offset);
       const T* const from = src + offset[1] - line * s.n * s.src_step;  // positions count all lines
@@ -306,7 +328,8 @@ template <class Rule> struct ScatterRuns {
       if constexpr (Rule::kAdds) {
         auto total = Sum<T>::of(to);
         each_while<T>(
-            r, count, [&](int64_t i) { return runs.keys[i] == key; }, [&](int64_t i) { return from[runs.at[i] * s.src_step]; },
+            r, count, [&](int64_t i) { return runs.keys[i] == key; },
+            [&](int64_t i) { return from[runs.at[i] * s.src_step]; },
             [&](const T& x) { total = Sum<T>::add(total, Sum<T>::of(x)); });
         to = Sum<T>::to(total);
       } else {
@@ -317,8 +340,7 @@ template <class Rule> struct ScatterRuns {
 };
 
 /// f(TypeTag<Assign<U>>) or f(TypeTag<Add<T>>).
-template <class F>
-void dispatch_rule(bool add, DType dtype, const F& f) {
+template <class F> void dispatch_rule(bool add, DType dtype, const F& f) {
   if (add) return dispatch(dtype, [&]<class T>(TypeTag<T>) { f(TypeTag<Add<T>>{}); });
   switch (size_of(dtype)) {
     case 1: return f(TypeTag<Assign<uint8_t>>{});
@@ -328,12 +350,14 @@ void dispatch_rule(bool add, DType dtype, const F& f) {
   }
 }
 
-void scatter_sorted(CudaBackend& backend, Context& c, bool add, const ScatterLines& s, const View& src, const View& y) {
+void scatter_sorted(CudaBackend& backend, Context& c, bool add, const ScatterLines& s, const View& src,
+                    const View& y) {
   const int64_t count = s.lines.numel * s.n;
   const PairRoom<uint64_t> room(backend, c, count);
   const Grid grid = backend.grid_for(count);
   launch(backend.stream_of(c), "key_scatter", grid, KeyScatter{s, room.first().keys});
-  const Pairs<uint64_t> runs = sort_pairs(backend, c, room.first(), room.second(), 1, count, bits_for(static_cast<uint64_t>(s.lines.numel * s.index.size)));
+  const Pairs<uint64_t> runs = sort_pairs(backend, c, room.first(), room.second(), 1, count,
+                                          bits_for(static_cast<uint64_t>(s.lines.numel * s.index.size)));
   dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
     using T = typename Rule::T;
     launch(backend.stream_of(c), "scatter_runs", grid, ScatterRuns<Rule>{s, runs, src.as<T>(), y.as<T>()});
@@ -345,27 +369,37 @@ void scatter_sorted(CudaBackend& backend, Context& c, bool add, const ScatterLin
 void CudaBackend::add_rows(Context& c, View index, View dy, int64_t skip, View dx) {
   const int64_t n = dy.size(0), k = dy.size(1), rows = dx.size(0);
   if (n == 0) return;
-  if (n > INT32_MAX || rows >= UINT32_MAX) throw ValueError(str("add_rows: ", n, " rows into ", rows, " is more than a CUDA device sorts at once"));
+  if (n > INT32_MAX || rows >= UINT32_MAX)
+    throw ValueError(str("add_rows: ", n, " rows into ", rows, " is more than a CUDA device sorts at once"));
   enter();
   const PairRoom<uint32_t> room(*this, c, n);
-  launch(stream_of(c), "key_rows", grid_for(n), KeyRows{Indices(index, rows, fault()), room.first().keys, n, index.stride(0), skip});
+  launch(stream_of(c), "key_rows", grid_for(n),
+         KeyRows{Indices(index, rows, fault()), room.first().keys, n, index.stride(0), skip});
   if (k > 0 && rows > 0) {
-    const Pairs<uint32_t> sorted = sort_pairs(*this, c, room.first(), room.second(), 1, n, bits_for(static_cast<uint64_t>(rows)));
+    const Pairs<uint32_t> sorted =
+        sort_pairs(*this, c, room.first(), room.second(), 1, n, bits_for(static_cast<uint64_t>(rows)));
     dispatch(dx.dtype, [&]<class T>(TypeTag<T>) {
       using Total = typename Sum<T>::Total;
       int shift = 9;
       while (int64_t{1} << 2 * shift < n) ++shift;
       const int64_t stretches = n > int64_t{2} << shift ? blocks_for(n, int64_t{1} << shift) : 1;
-      const Scratch pieces(*this, c, stretches > 1 ? static_cast<size_t>(stretches * 2 * k) * sizeof(Total) : 0);
+      const Scratch pieces(*this, c,
+                           stretches > 1 ? static_cast<size_t>(stretches * 2 * k) * sizeof(Total) : 0);
       const Runs<T> runs{sorted, n, static_cast<uint32_t>(rows), shift, pieces.template as<Total>()};
       const auto run = [&](const char* name, int64_t groups, auto body) {
         const Grid grid = share_rows(*this, groups, body.units, body.lanes);
         launch(stream_of(c), name, grid, body);
       };
       constexpr int kUnit = is_floating(dtype_of<T>) ? 16 / static_cast<int>(sizeof(T)) : 1;
-      if (kUnit > 1 && access_bytes({&dy, &dx}, k) == 16) run("add_runs", n, AddRuns<T, kUnit>{runs, dy.as<T>(), dx.as<T>(), {}, k / kUnit, dy.stride(0), 1, dx.stride(0), 1});
-      else run("add_runs", n, AddRuns<T, 1>{runs, dy.as<T>(), dx.as<T>(), {}, k, dy.stride(0), dy.stride(1), dx.stride(0), dx.stride(1)});
-      if (stretches > 1) run("add_pieces", stretches - 1, AddPieces<T>{runs, dx.as<T>(), {}, k, dx.stride(0), dx.stride(1)});
+      if (kUnit > 1 && access_bytes({&dy, &dx}, k) == 16)
+        run("add_runs", n,
+            AddRuns<T, kUnit>{runs, dy.as<T>(), dx.as<T>(), {}, k / kUnit, dy.stride(0), 1, dx.stride(0), 1});
+      else
+        run("add_runs", n,
+            AddRuns<T, 1>{
+                runs, dy.as<T>(), dx.as<T>(), {}, k, dy.stride(0), dy.stride(1), dx.stride(0), dx.stride(1)});
+      if (stretches > 1)
+        run("add_pieces", stretches - 1, AddPieces<T>{runs, dx.as<T>(), {}, k, dx.stride(0), dx.stride(1)});
     });
   }
   after_launch();
@@ -378,7 +412,13 @@ void CudaBackend::scatter(Context& c, bool add, int dim, View index, View src, V
   View a = index, b = src, to = y;
   for (View* v : {&a, &b, &to}) v->sizes = index.sizes, v->sizes[dim] = 1;
   const View* const views[] = {&a, &b, &to};
-  ScatterLines s{Indices(index, y.size(dim), fault()), layout_of(views, false), n, index.stride(dim), src.stride(dim), y.stride(dim), 1};
+  ScatterLines s{Indices(index, y.size(dim), fault()),
+                 layout_of(views, false),
+                 n,
+                 index.stride(dim),
+                 src.stride(dim),
+                 y.stride(dim),
+                 1};
   for (int d = dim + 1; d < index.ndim(); ++d) s.inner *= index.size(d);
   const int64_t lines = s.lines.numel;
   // A thread walks along its line one latency at a time: it takes very many of them to beat the sort. A warp takes 32 steps at once. Sizes alone
@@ -388,12 +428,14 @@ void CudaBackend::scatter(Context& c, bool add, int dim, View index, View src, V
   if (by_warp) {
     dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
       using T = typename Rule::T;
-      launch(stream_of(c), "scatter_by_warp", grid_for(lines * kWarp), ScatterByWarp<Rule>{s, src.as<T>(), y.as<T>()});
+      launch(stream_of(c), "scatter_by_warp", grid_for(lines * kWarp),
+             ScatterByWarp<Rule>{s, src.as<T>(), y.as<T>()});
     });
   } else if (n <= kWarp || lines >= enough_threads || count > INT32_MAX) {
     dispatch_rule(add, y.dtype, [&]<class Rule>(TypeTag<Rule>) {
       using T = typename Rule::T;
-      launch(stream_of(c), "scatter_by_line", grid_for(lines), ScatterByLine<Rule>{s, src.as<T>(), y.as<T>()});
+      launch(stream_of(c), "scatter_by_line", grid_for(lines),
+             ScatterByLine<Rule>{s, src.as<T>(), y.as<T>()});
     });
   } else {
     scatter_sorted(*this, c, add, s, src, y);

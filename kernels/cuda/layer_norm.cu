@@ -13,13 +13,13 @@ template <class T> struct Scale {
   const T* p = nullptr;
   int64_t step = 0;
   explicit Scale(const View& v) : p(v.as<const T>()), step(v.defined() ? v.stride(0) : 1) {}
-  WEFT_DEVICE Line<const T> line(const Line<const T>& other) const { return p ? Line<const T>{p, step} : other; }  // what cut_row looks at
+  WEFT_DEVICE Line<const T> line(const Line<const T>& other) const {
+    return p ? Line<const T>{p, step} : other;
+  }  // what cut_row looks at
 };
 
 /// What three lines hold from one number on.
-template <class T, int N> struct Three {
-  Raw<T, N> a, b, c;
-};
+template <class T, int N> struct Three { Raw<T, N> a, b, c; };
 
 template <class T> struct LayerNorm {
   using C = Compute<T>;
@@ -42,22 +42,28 @@ template <class T> struct LayerNorm {
       C m = 0, squares = 0;
       deal<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded);
-        WEFT_UNROLL for (int i = 0; i < many.value; ++i) m += v.v[i];
+        WEFT_UNROLL
+        for (int i = 0; i < many.value; ++i) m += v.v[i];
       });
       m = team.sum(t, m) / static_cast<C>(count);
       deal<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded);
-        WEFT_UNROLL for (int i = 0; i < many.value; ++i) squares += (v.v[i] - m) * (v.v[i] - m);
+        WEFT_UNROLL
+        for (int i = 0; i < many.value; ++i) squares += (v.v[i] - m) * (v.v[i] - m);
       });
       squares = team.sum(t, squares);
       const C s = static_cast<C>(1 / std::sqrt(static_cast<double>(squares / static_cast<C>(count)) + eps));
       deal<T, 2>(
           rank, size, cut_row(n, from, to, w, b), n,
-          [&](int64_t k, auto many) { return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(w, k), fetch<many.value>(b, k)}; },
+          [&](int64_t k, auto many) {
+            return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(w, k),
+                                        fetch<many.value>(b, k)};
+          },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded.a);
             const auto slope = numbers<C>(loaded.b), shift = numbers<C>(loaded.c);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i) {
               v.v[i] = (v.v[i] - m) * s;
               if (weight.p) v.v[i] *= slope.v[i];
               if (bias.p) v.v[i] += shift.v[i];
@@ -89,7 +95,10 @@ template <class T> struct LayerNormInput {
       const Line<T> to = dx.line(r);
       const Cut cut = cut_row(n, from, g, w, to);
       const C m = mine ? static_cast<C>(mean.get(r)) : C(0), s = mine ? static_cast<C>(rstd.get(r)) : C(0);
-      const auto load = [&](int64_t k, auto many) { return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(g, k), fetch<many.value>(w, k)}; };
+      const auto load = [&](int64_t k, auto many) {
+        return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(g, k),
+                                    fetch<many.value>(w, k)};
+      };
       const auto weighted = [&](const auto& loaded) {
         auto h = numbers<C>(loaded.b);
         const auto slope = numbers<C>(loaded.c);
@@ -99,14 +108,16 @@ template <class T> struct LayerNormInput {
       C average = 0, along = 0;
       deal<T, 2>(rank, size, cut, n, load, [&](int64_t, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded.a), h = weighted(loaded);
-        WEFT_UNROLL for (int i = 0; i < many.value; ++i) average += h.v[i], along += h.v[i] * ((v.v[i] - m) * s);
+        WEFT_UNROLL
+        for (int i = 0; i < many.value; ++i) average += h.v[i], along += h.v[i] * ((v.v[i] - m) * s);
       });
       average = team.sum(t, average) / static_cast<C>(count);
       along = team.sum(t, along) / static_cast<C>(count);
       deal<T, 2>(rank, size, cut, n, load, [&](int64_t k, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded.a);
         auto h = weighted(loaded);
-        WEFT_UNROLL for (int i = 0; i < many.value; ++i) h.v[i] = s * (h.v[i] - average - (v.v[i] - m) * s * along);
+        WEFT_UNROLL
+        for (int i = 0; i < many.value; ++i) h.v[i] = s * (h.v[i] - average - (v.v[i] - m) * s * along);
         write(to, k, h);
       });
     });
@@ -139,15 +150,18 @@ template <class T> struct LayerNormColumns {
       for (int64_t r = begin + t.warp(); r < end; r += kRows * kWarps) {
         Raw<T, N> in[kRows] = {}, gradient[kRows] = {};
         C m[kRows] = {}, s[kRows] = {};
-        WEFT_UNROLL for (int a = 0; a < kRows; ++a) {
+        WEFT_UNROLL
+        for (int a = 0; a < kRows; ++a) {
           const int64_t row = r + a * kWarps;
           if (row >= end) continue;
           in[a] = fetch<N>(x.line(row), column), gradient[a] = fetch<N>(dy.line(row), column);
           m[a] = static_cast<C>(mean.get(row)), s[a] = static_cast<C>(rstd.get(row));
         }
-        WEFT_UNROLL for (int a = 0; a < kRows; ++a) {  // rows that are not there add zeros
+        WEFT_UNROLL
+        for (int a = 0; a < kRows; ++a) {  // rows that are not there add zeros
           const auto v = numbers<C>(in[a]), g = numbers<C>(gradient[a]);
-          WEFT_UNROLL for (int i = 0; i < N; ++i) slope[i] += g.v[i] * ((v.v[i] - m[a]) * s[a]), shift[i] += g.v[i];
+          WEFT_UNROLL
+          for (int i = 0; i < N; ++i) slope[i] += g.v[i] * ((v.v[i] - m[a]) * s[a]), shift[i] += g.v[i];
         }
       }
     }
@@ -183,27 +197,37 @@ template <class C> struct LayerNormFinish {
   }
 };
 
-template <class T> void column_sums(CudaBackend& b, Context& c, const View& x, const View& mean, const View& rstd, const View& dy, const View& dweight, const View& dbias) {
+template <class T>
+void column_sums(CudaBackend& b, Context& c, const View& x, const View& mean, const View& rstd,
+                 const View& dy, const View& dweight, const View& dbias) {
   using C = Compute<T>;
   using Body = LayerNormColumns<T>;
   const int64_t rows = x.size(0), count = x.size(1);
   constexpr int64_t n = kPack<T>;
-  const auto aligned = [](const View& v) { return reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && v.stride(1) == 1 && v.stride(0) % n == 0; };
+  const auto aligned = [](const View& v) {
+    return reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && v.stride(1) == 1 && v.stride(0) % n == 0;
+  };
   const bool packs = count % n == 0 && count >= kWarp * n && aligned(x) && aligned(dy);
   const int pack = packs ? static_cast<int>(n) : 1;
-  const int64_t blocks = blocks_for(count, kWarp * pack), wanted = blocks_for(512, blocks), most = rows < 64 ? 1 : rows / 64;
-  const int64_t length = rows == 0 ? 1 : blocks_for(rows, wanted < most ? wanted : most), parts = blocks_for(rows, length);
+  const int64_t blocks = blocks_for(count, kWarp * pack), wanted = blocks_for(512, blocks),
+                most = rows < 64 ? 1 : rows / 64;
+  const int64_t length = rows == 0 ? 1 : blocks_for(rows, wanted < most ? wanted : most),
+                parts = blocks_for(rows, length);
   const Scratch partial(b, c, static_cast<size_t>(parts * 2 * count) * sizeof(C));
-  const Grid grid{.blocks = b.resident(blocks * parts, Body::kThreads), .threads = Body::kThreads, .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C)};
+  const Grid grid{.blocks = b.resident(blocks * parts, Body::kThreads),
+                  .threads = Body::kThreads,
+                  .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C)};
   launch(b.stream_of(c), "layer_norm_columns", grid,
-         Body{Matrix<const T>(x), Matrix<const T>(dy), Column(mean), Column(rstd), rows, count, parts, length, blocks, pack, partial.as<C>()});
+         Body{Matrix<const T>(x), Matrix<const T>(dy), Column(mean), Column(rstd), rows, count, parts, length,
+              blocks, pack, partial.as<C>()});
   launch(b.stream_of(c), "layer_norm_finish", {.blocks = b.resident(blocks_for(2 * count, 256), 256)},
          LayerNormFinish<C>{partial.as<C>(), count, parts, Column(dweight), Column(dbias)});
 }
 
 }  // namespace
 
-void CudaBackend::layer_norm(Context& c, View x, View weight, View bias, double eps, View y, View mean, View rstd) {
+void CudaBackend::layer_norm(Context& c, View x, View weight, View bias, double eps, View y, View mean,
+                             View rstd) {
   enter();
   const int64_t rows = x.size(0), count = x.size(1);
   if (rows == 0) return;
@@ -211,11 +235,13 @@ void CudaBackend::layer_norm(Context& c, View x, View weight, View bias, double 
     using T = typename decltype(tag)::type;
     const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
     launch(stream_of(c), "layer_norm", g.grid,
-           LayerNorm<T>{Matrix<const T>(x), Scale<T>(weight), Scale<T>(bias), eps, Matrix<T>(y), Column(mean), Column(rstd), rows, count, g.team});
+           LayerNorm<T>{Matrix<const T>(x), Scale<T>(weight), Scale<T>(bias), eps, Matrix<T>(y), Column(mean),
+                        Column(rstd), rows, count, g.team});
   });
 }
 
-void CudaBackend::layer_norm_backward(Context& c, View x, View weight, View mean, View rstd, View dy, View dx, View dweight, View dbias) {
+void CudaBackend::layer_norm_backward(Context& c, View x, View weight, View mean, View rstd, View dy, View dx,
+                                      View dweight, View dbias) {
   enter();
   const int64_t rows = x.size(0), count = x.size(1);
   if (count == 0) return;
@@ -225,7 +251,8 @@ void CudaBackend::layer_norm_backward(Context& c, View x, View weight, View mean
     if (!dx.defined()) return;
     const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
     launch(stream_of(c), "layer_norm_input", g.grid,
-           LayerNormInput<T>{Matrix<const T>(x), Matrix<const T>(dy), Scale<T>(weight), Column(mean), Column(rstd), Matrix<T>(dx), rows, count, g.team});
+           LayerNormInput<T>{Matrix<const T>(x), Matrix<const T>(dy), Scale<T>(weight), Column(mean),
+                             Column(rstd), Matrix<T>(dx), rows, count, g.team});
   });
 }
 

@@ -27,8 +27,7 @@ struct Divider {
 };
 
 /// Operand 0 leads. Sizes of all operands are equal. layout_of makes one.
-template <int N>
-struct Layout {
+template <int N> struct Layout {
   int ndim = 0;
   bool narrow = true;  ///< positions fit in 31 bits, so that dividers do
   int64_t numel = 1;
@@ -76,8 +75,7 @@ struct Layout {
 };
 
 /// The loop over N views of equal sizes; `sorted`: dims ordered by the output's strides, else as they are (row-major positions).
-template <int N>
-Layout<N> layout_of(const View* const (&views)[N], bool sorted = true) {
+template <int N> Layout<N> layout_of(const View* const (&views)[N], bool sorted = true) {
   Layout<N> l;
   const View& lead = *views[0];
   int order[kMaxDims];
@@ -93,7 +91,8 @@ Layout<N> layout_of(const View* const (&views)[N], bool sorted = true) {
   for (int i = 0; i < n; ++i) {
     const int d = order[i];
     bool merged = l.ndim > 0;
-    for (int v = 0; v < N && merged; ++v) merged = l.stride[v][l.ndim - 1] == views[v]->stride(d) * lead.size(d);
+    for (int v = 0; v < N && merged; ++v)
+      merged = l.stride[v][l.ndim - 1] == views[v]->stride(d) * lead.size(d);
     if (merged) {
       l.size[l.ndim - 1] *= lead.size(d);
     } else {
@@ -107,10 +106,11 @@ Layout<N> layout_of(const View* const (&views)[N], bool sorted = true) {
 
 /// Whether operand i is dense along another dim than the output, so that a warp that writes one run of memory would read 32.
 /// Only for sizes where bringing it into the output's order first pays.
-template <int N>
-bool reads_across(const Layout<N>& l, int i, int64_t least = 1 << 15) {
+template <int N> bool reads_across(const Layout<N>& l, int i, int64_t least = 1 << 15) {
   const int last = l.ndim - 1;
-  if (last < 1 || l.numel < least || l.stride[0][last] != 1 || l.stride[i][last] == 0 || l.stride[i][last] == 1 || l.size[last] < 8) return false;
+  if (last < 1 || l.numel < least || l.stride[0][last] != 1 || l.stride[i][last] == 0 ||
+      l.stride[i][last] == 1 || l.size[last] < 8)
+    return false;
   for (int d = 0; d < last; ++d)
     if (l.stride[i][d] == 1 && l.size[d] >= 8) return true;
   return false;

@@ -33,7 +33,8 @@ struct List {
 
 class ListTable {
  public:
-  ListTable(CudaBackend& b, Context& c, std::span<const View> xs) : list_{nullptr, nullptr, static_cast<int64_t>(xs.size()), chunks_of(xs)}, table_(b, c, bytes()) {
+  ListTable(CudaBackend& b, Context& c, std::span<const View> xs)
+      : list_{nullptr, nullptr, static_cast<int64_t>(xs.size()), chunks_of(xs)}, table_(b, c, bytes()) {
     Entry* const tensors = reinterpret_cast<Entry*>(table_.host());
     Chunk* chunks = reinterpret_cast<Chunk*>(tensors + list_.count);
     int64_t first = 0;
@@ -55,7 +56,10 @@ class ListTable {
     for (const View& x : xs) n += blocks_for(x.numel(), kLength);
     return n;
   }
-  size_t bytes() const { return static_cast<size_t>(list_.count) * sizeof(Entry) + static_cast<size_t>(list_.chunk_count) * sizeof(Chunk); }
+  size_t bytes() const {
+    return static_cast<size_t>(list_.count) * sizeof(Entry) +
+           static_cast<size_t>(list_.chunk_count) * sizeof(Chunk);
+  }
   List list_;
   Table table_;
 };
@@ -74,19 +78,23 @@ struct Powers {
         using T = typename decltype(tag)::type;
         const Line<const T> line{static_cast<const T*>(x.data) + begin, 1};
         deal<T, 4>(
-            t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+            t.id(), t.count(), cut_row(n, line), n,
+            [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
             [&](int64_t, auto many, const auto& loaded) {
               const auto v = numbers<double>(loaded);
-              WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+              WEFT_UNROLL
+              for (int i = 0; i < many.value; ++i) {
                 if (p == kInf) total = larger(total, std::fabs(v.v[i]));
                 else total += p == 2 ? v.v[i] * v.v[i] : p == 1 ? std::fabs(v.v[i]) : v.v[i] != 0;
               }
             });
       });
     } else {
-      for (int64_t k = t.id(); k < n; k += t.count()) total += std::pow(std::fabs(get_number<double>(x.data, x.dtype, begin + k)), p);
+      for (int64_t k = t.id(); k < n; k += t.count())
+        total += std::pow(std::fabs(get_number<double>(x.data, x.dtype, begin + k)), p);
     }
-    total = fold_block(t, total, t.shared<char>(), [&](double a, double b) { return p == kInf ? larger(a, b) : a + b; });
+    total = fold_block(t, total, t.shared<char>(),
+                       [&](double a, double b) { return p == kInf ? larger(a, b) : a + b; });
     if (t.id() == 0) partial[t.block()] = total;
   }
   WEFT_DEVICE static double larger(double a, double b) { return a > b || a != a ? a : b; }
@@ -102,7 +110,8 @@ struct FoldPowers {
   WEFT_DEVICE void fold(Thread t, int64_t block, int64_t blocks) const {
     const int warps = t.count() / kWarp;
     for (int64_t i = block * warps + t.warp(); i < list.count; i += blocks * warps) {
-      const int64_t begin = list.tensors[i].first, end = i + 1 < list.count ? list.tensors[i + 1].first : list.chunk_count;
+      const int64_t begin = list.tensors[i].first,
+                    end = i + 1 < list.count ? list.tensors[i + 1].first : list.chunk_count;
       double total = 0;
       for (int64_t k = begin + t.lane(); k < end; k += kWarp) total = combine(total, partial[k]);
       total = fold_lanes(t, total, kWarp, [&](double a, double b) { return combine(a, b); });
@@ -152,10 +161,12 @@ struct Scaled {
       const C f = static_cast<C>(by);
       const Line<T> line{static_cast<T*>(x.data) + begin, 1};
       deal<T, kTogether<T>>(
-          t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+          t.id(), t.count(), cut_row(n, line), n,
+          [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) v.v[i] *= f;
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i) v.v[i] *= f;
             write(line, k, v);
           });
     });
@@ -177,12 +188,15 @@ struct Unscale {
       const C f = static_cast<C>(state->inverse);
       const Line<T> line{static_cast<T*>(x.data) + begin, 1};
       deal<T, 4>(
-          t.id(), t.count(), cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+          t.id(), t.count(), cut_row(n, line), n,
+          [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) {
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i) {
               v.v[i] *= f;
-              nonfinite = nonfinite || !(std::fabs(convert<C>(convert<T>(v.v[i]))) <= std::numeric_limits<C>::max());
+              nonfinite =
+                  nonfinite || !(std::fabs(convert<C>(convert<T>(v.v[i]))) <= std::numeric_limits<C>::max());
             }
             write(line, k, v);
           });
@@ -202,7 +216,8 @@ struct UpdateScale {
 };
 
 void launch_powers(void* stream, const List& list, double p, double* partial) {
-  launch(stream, "powers", {.blocks = list.chunk_count, .threads = 256, .shared = fold_bytes<double>()}, Powers{list, p, partial});
+  launch(stream, "powers", {.blocks = list.chunk_count, .threads = 256, .shared = fold_bytes<double>()},
+         Powers{list, p, partial});
 }
 
 }  // namespace
@@ -215,7 +230,8 @@ void CudaBackend::powers(Context& c, double p, std::span<const View> xs, double*
   const Scratch room(*this, c, static_cast<size_t>(list.chunk_count + list.count) * sizeof(double));
   double *const partial = room.as<double>(), *const found = partial + list.chunk_count;
   launch_powers(stream_of(c), list, p, partial);
-  launch(stream_of(c), "fold_powers", {.blocks = resident(blocks_for(list.count, 8), 256)}, FoldPowers{list, p, partial, found});
+  launch(stream_of(c), "fold_powers", {.blocks = resident(blocks_for(list.count, 8), 256)},
+         FoldPowers{list, p, partial, found});
   copy_to_host(c, found, out, xs.size() * sizeof(double));
 }
 
@@ -231,9 +247,11 @@ void CudaBackend::clip_norm(Context& c, double max_norm, double p, std::span<con
   const ListTable table(*this, c, xs);
   const List& list = table.list();
   const Scratch room(*this, c, static_cast<size_t>(list.chunk_count + list.count + 1) * sizeof(double));
-  double *const partial = room.as<double>(), *const found = partial + list.chunk_count, *const factor = found + list.count;
+  double *const partial = room.as<double>(), *const found = partial + list.chunk_count,
+                *const factor = found + list.count;
   launch_powers(stream_of(c), list, p, partial);
-  launch(stream_of(c), "clip_factor", {.threads = 256, .shared = 256 * sizeof(double)}, ClipFactor{{list, p, partial, found}, max_norm, norm.as<double>(), factor});
+  launch(stream_of(c), "clip_factor", {.threads = 256, .shared = 256 * sizeof(double)},
+         ClipFactor{{list, p, partial, found}, max_norm, norm.as<double>(), factor});
   launch(stream_of(c), "clip", {.blocks = list.chunk_count}, Scaled{list, 1, factor});
 }
 
@@ -241,12 +259,14 @@ void CudaBackend::unscale(Context& c, std::span<const View> xs, View state) {
   enter();
   if (xs.empty()) return;
   const ListTable table(*this, c, xs);
-  launch(stream_of(c), "unscale", {.blocks = table.list().chunk_count}, Unscale{table.list(), state.as<LossScale>()});
+  launch(stream_of(c), "unscale", {.blocks = table.list().chunk_count},
+         Unscale{table.list(), state.as<LossScale>()});
 }
 
 void CudaBackend::update_scale(Context& c, double growth, double backoff, int64_t interval, View state) {
   enter();
-  launch(stream_of(c), "update_scale", {.threads = kWarp}, UpdateScale{state.as<LossScale>(), growth, backoff, interval});
+  launch(stream_of(c), "update_scale", {.threads = kWarp},
+         UpdateScale{state.as<LossScale>(), growth, backoff, interval});
 }
 
 }  // namespace weft::cuda

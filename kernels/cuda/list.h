@@ -22,11 +22,13 @@ struct Chunk {
 /// long as this object; while a graph is recorded, as long as the graph.
 class Table {
  public:
-  Table(CudaBackend& b, Context& c, size_t bytes) : backend_(b), context_(c), bytes_(bytes), recording_(b.recording_of(c)) {
+  Table(CudaBackend& b, Context& c, size_t bytes)
+      : backend_(b), context_(c), bytes_(bytes), recording_(b.recording_of(c)) {
     if (recording_) {
       Recording::Table& kept = recording_->tables.emplace_back(nullptr, std::vector<char>(bytes));
       try {  // not the pool's memory: what the graph ran before would write there in each replay
-        kept.device = device_ = static_cast<char*>(b.allocator().allocate_outside_pool(bytes, recording_->origin));
+        kept.device = device_ =
+            static_cast<char*>(b.allocator().allocate_outside_pool(bytes, recording_->origin));
       } catch (...) {
         recording_->tables.pop_back();
         throw;

@@ -12,8 +12,7 @@
 namespace weft::cuda {
 
 /// What every row's kernel is told: its operands, in a form that it takes.
-template <int Inputs>
-struct MapCall {
+template <int Inputs> struct MapCall {
   Packs<Inputs + 1> loop;
   void* out = nullptr;
   const void* in[Inputs] = {};
@@ -33,7 +32,8 @@ template <class C> WEFT_DEVICE inline C load_number(const void* base, int64_t at
   }
   return static_cast<const C*>(base)[at];
 }
-template <class R> WEFT_DEVICE inline void store_number(void* base, int64_t at, [[maybe_unused]] DType t, R v) {
+template <class R>
+WEFT_DEVICE inline void store_number(void* base, int64_t at, [[maybe_unused]] DType t, R v) {
   if constexpr (std::is_same_v<R, float>) {
     if (t == DType::kFloat16) return void(static_cast<Half*>(base)[at] = kernels::narrow<Half>(v));
     if (t == DType::kBFloat16) return void(static_cast<BFloat16*>(base)[at] = kernels::narrow<BFloat16>(v));
@@ -41,14 +41,16 @@ template <class R> WEFT_DEVICE inline void store_number(void* base, int64_t at, 
   static_cast<R*>(base)[at] = v;
 }
 
-template <class T, int E, class C> WEFT_DEVICE inline void load_as(const void* base, int64_t at, bool splat, C* x) {
+template <class T, int E, class C>
+WEFT_DEVICE inline void load_as(const void* base, int64_t at, bool splat, C* x) {
   const Pack<T, E> pack = load_pack<T, E>(base, at, splat);
   for (int i = 0; i < E; ++i) x[i] = kernels::convert<C>(pack.at[i]);
 }
 template <class T, int E> WEFT_DEVICE inline void widen_bits(const Pack<uint16_t, E>& bits, float (&x)[E]) {
   Pack<T, E> pack;
   std::memcpy(static_cast<void*>(&pack), &bits, sizeof pack);
-  WEFT_UNROLL for (int i = 0; i < E; ++i) x[i] = kernels::convert<float>(pack.at[i]);
+  WEFT_UNROLL
+  for (int i = 0; i < E; ++i) x[i] = kernels::convert<float>(pack.at[i]);
 }
 template <class T, int E, class R> WEFT_DEVICE inline void store_as(void* base, int64_t at, const R* y) {
   Pack<T, E> pack;
@@ -59,8 +61,7 @@ template <class T, int E, class R> WEFT_DEVICE inline void store_as(void* base, 
 }  // namespace inner
 
 /// C: the type that F computes in; R: bool for tests, else C. Where there are packs, all operands have one dtype, but for a bool output.
-template <class F, class C, class R, int Inputs>
-struct Map {
+template <class F, class C, class R, int Inputs> struct Map {
   static constexpr bool kIndependent = true;
   static constexpr int kThreads = 256, kBlocks = 4;
   static constexpr int kWide = kHeld<C>;
@@ -79,9 +80,12 @@ struct Map {
     call.loop.layout.locate(pack, at);
     using Bits = std::conditional_t<std::is_same_v<C, float>, uint16_t, C>;
     Pack<Bits, kWide> raw[Inputs];  // all are on their way before the first is converted
-    WEFT_UNROLL for (int i = 0; i < Inputs; ++i) raw[i] = load_pack<Bits, kWide>(call.in[i], at[i + 1], call.loop.splats(i + 1));
+    WEFT_UNROLL
+    for (int i = 0; i < Inputs; ++i)
+      raw[i] = load_pack<Bits, kWide>(call.in[i], at[i + 1], call.loop.splats(i + 1));
     C x[Inputs][kWide];
-    WEFT_UNROLL for (int i = 0; i < Inputs; ++i) {
+    WEFT_UNROLL
+    for (int i = 0; i < Inputs; ++i) {
       if constexpr (std::is_same_v<C, float>) {
         if (call.in_dtype[i] == DType::kFloat16) inner::widen_bits<Half>(raw[i], x[i]);
         else inner::widen_bits<BFloat16>(raw[i], x[i]);
@@ -128,7 +132,8 @@ struct Map {
       if constexpr (sizeof(C) == 1 || std::is_same_v<C, float>)
         for (int64_t pack = t.global(); pack < call.loop.packs; pack += t.globals()) one(pack);
     } else if constexpr (sizeof(C) > 1) {
-      each_two_packs(t, call.loop.packs, [&](int64_t first, int64_t second, bool both) { two(first, second, both); });
+      each_two_packs(t, call.loop.packs,
+                     [&](int64_t first, int64_t second, bool both) { two(first, second, both); });
     }
     for (int64_t i = call.loop.packs * call.loop.width + t.global(); i < call.loop.numel; i += t.globals()) {
       int64_t at[Inputs + 1];
@@ -141,13 +146,18 @@ struct Map {
 };
 
 template <int Inputs>
-using MapLaunch = void (*)(void* stream, const char* name, const Grid& grid, const MapCall<Inputs>& call, Scalar s, Scalar t);
+using MapLaunch = void (*)(void* stream, const char* name, const Grid& grid, const MapCall<Inputs>& call,
+                           Scalar s, Scalar t);
 
 /// The launch of one row in one compute type; null where the row does not take it.
-template <template <class> class F, OpClass cls, class C, int Inputs> constexpr MapLaunch<Inputs> map_launch() {
-  constexpr bool taken = std::is_floating_point_v<C> || (cls != OpClass::kFloat && (!std::is_same_v<C, bool> || cls == OpClass::kTest || cls == OpClass::kAny));
+template <template <class> class F, OpClass cls, class C, int Inputs>
+constexpr MapLaunch<Inputs> map_launch() {
+  constexpr bool taken =
+      std::is_floating_point_v<C> ||
+      (cls != OpClass::kFloat && (!std::is_same_v<C, bool> || cls == OpClass::kTest || cls == OpClass::kAny));
   if constexpr (taken) {
-    return [](void* stream, const char* name, const Grid& grid, const MapCall<Inputs>& call, Scalar s, Scalar t) {
+    return [](void* stream, const char* name, const Grid& grid, const MapCall<Inputs>& call, Scalar s,
+              Scalar t) {
       using R = std::conditional_t<cls == OpClass::kTest, bool, C>;
       launch(stream, name, grid, Map<F<C>, C, R, Inputs>{call, {s.to<C>(), t.to<C>()}});
     };
@@ -157,8 +167,11 @@ template <template <class> class F, OpClass cls, class C, int Inputs> constexpr 
 }
 
 /// A row's launches by compute dtype; each column stands in a file of its own, to be compiled side by side.
-extern const MapLaunch<1> unary_float[], unary_double[], unary_uint8[], unary_int32[], unary_int64[], unary_bool[];
-extern const MapLaunch<2> binary_float[], binary_double[], binary_uint8[], binary_int32[], binary_int64[], binary_bool[];
-extern const MapLaunch<3> ternary_float[], ternary_double[], ternary_uint8[], ternary_int32[], ternary_int64[], ternary_bool[];
+extern const MapLaunch<1> unary_float[], unary_double[], unary_uint8[], unary_int32[], unary_int64[],
+    unary_bool[];
+extern const MapLaunch<2> binary_float[], binary_double[], binary_uint8[], binary_int32[], binary_int64[],
+    binary_bool[];
+extern const MapLaunch<3> ternary_float[], ternary_double[], ternary_uint8[], ternary_int32[],
+    ternary_int64[], ternary_bool[];
 
 }  // namespace weft::cuda

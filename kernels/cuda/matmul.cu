@@ -36,15 +36,18 @@ struct Rows {
 };
 Rows rows_of(const View& v) {
   const int64_t rows = v.size(1), columns = v.size(2), row = v.stride(1), column = v.stride(2);
-  if ((column == 1 || columns == 1) && (row >= columns || rows == 1)) return {true, false, rows == 1 ? columns : row};
-  if ((row == 1 || rows == 1) && (column >= rows || columns == 1)) return {true, true, columns == 1 ? rows : column};
+  if ((column == 1 || columns == 1) && (row >= columns || rows == 1))
+    return {true, false, rows == 1 ? columns : row};
+  if ((row == 1 || rows == 1) && (column >= rows || columns == 1))
+    return {true, true, columns == 1 ? rows : column};
   return {false, false, columns};
 }
 
 /// An operand where gemm can take it from: in place, or in a dense copy.
 class Operand {
  public:
-  Operand(CudaBackend& b, Context& c, View v) : view_(batched(v)), rows_(rows_of(view_)), copy_(b, c, rows_.fit ? 0 : dense_bytes(view_)) {
+  Operand(CudaBackend& b, Context& c, View v)
+      : view_(batched(v)), rows_(rows_of(view_)), copy_(b, c, rows_.fit ? 0 : dense_bytes(view_)) {
     if (rows_.fit) return;
     if (view_.stride(0) == 0) view_.sizes[0] = 1;
     const View dense{copy_.as<void>(), view_.dtype, view_.sizes, contiguous_strides(view_.sizes)};
@@ -58,7 +61,9 @@ class Operand {
   int64_t stride() const { return view_.stride(0); }
 
  private:
-  static size_t dense_bytes(const View& v) { return static_cast<size_t>((v.stride(0) == 0 ? 1 : v.size(0)) * v.size(1) * v.size(2) * size_of(v.dtype)); }
+  static size_t dense_bytes(const View& v) {
+    return static_cast<size_t>((v.stride(0) == 0 ? 1 : v.size(0)) * v.size(1) * v.size(2) * size_of(v.dtype));
+  }
   View view_;
   Rows rows_;
   Scratch copy_;
@@ -107,7 +112,9 @@ struct IntegerTile {
   double alpha, beta;
 
   WEFT_DEVICE static uint64_t scaled(double factor, uint64_t x) {  // exact for factor 1
-    return factor == 1 ? x : static_cast<uint64_t>(static_cast<int64_t>(factor * static_cast<double>(static_cast<int64_t>(x))));
+    return factor == 1 ? x
+                       : static_cast<uint64_t>(
+                             static_cast<int64_t>(factor * static_cast<double>(static_cast<int64_t>(x))));
   }
   WEFT_DEVICE void operator()(Thread t) const {
     uint64_t* const left = t.shared<uint64_t>();
@@ -118,8 +125,10 @@ struct IntegerTile {
     for (int64_t z = t.row(); z < count; z += t.rows()) {
       uint64_t sum = 0;
       for (int64_t k0 = 0; k0 < k; k0 += kTile) {
-        left[t.id()] = r < m && k0 + x < k ? load(a.data, dtype, z * a.batch + r * a.row + (k0 + x) * a.column) : 0;
-        right[t.id()] = k0 + y < k && s < n ? load(b.data, dtype, z * b.batch + (k0 + y) * b.row + s * b.column) : 0;
+        left[t.id()] =
+            r < m && k0 + x < k ? load(a.data, dtype, z * a.batch + r * a.row + (k0 + x) * a.column) : 0;
+        right[t.id()] =
+            k0 + y < k && s < n ? load(b.data, dtype, z * b.batch + (k0 + y) * b.row + s * b.column) : 0;
         t.sync();
         for (int i = 0; i < kTile; ++i) sum += left[y * kTile + i] * right[i * kTile + x];
         t.sync();
@@ -134,10 +143,16 @@ struct IntegerTile {
   }
 };
 
-void multiply_integers(void* stream, double alpha, const View& a, const View& b, double beta, const View& bias, const View& c) {
+void multiply_integers(void* stream, double alpha, const View& a, const View& b, double beta,
+                       const View& bias, const View& c) {
   const int64_t m = c.size(1), n = c.size(2), tiles = blocks_for(m, kTile) * blocks_for(n, kTile);
-  launch(stream, "matmul", {.blocks = tiles, .rows = std::min<int64_t>(c.size(0), 65535), .threads = kTile * kTile, .shared = 2 * kTile * kTile * sizeof(uint64_t)},
-         IntegerTile{c.dtype, c.size(0), m, n, a.size(2), Matrix(a), Matrix(b), Matrix(c), bias.data, bias.defined() ? bias.stride(0) : 0, alpha, beta});
+  launch(stream, "matmul",
+         {.blocks = tiles,
+          .rows = std::min<int64_t>(c.size(0), 65535),
+          .threads = kTile * kTile,
+          .shared = 2 * kTile * kTile * sizeof(uint64_t)},
+         IntegerTile{c.dtype, c.size(0), m, n, a.size(2), Matrix(a), Matrix(b), Matrix(c), bias.data,
+                     bias.defined() ? bias.stride(0) : 0, alpha, beta});
 }
 
 /// c = beta c + bias: what remains where there is nothing to sum.
@@ -149,17 +164,37 @@ void finish_empty_sum(CudaBackend& backend, Context& context, double beta, const
 }
 
 /// Floating types, c with rows of its own length.
-void multiply(CudaBackend& backend, Context& context, double alpha, const View& a, const View& b, double beta, const void* bias, bool relu, const View& c, int64_t leading) {
+void multiply(CudaBackend& backend, Context& context, double alpha, const View& a, const View& b, double beta,
+              const void* bias, bool relu, const View& c, int64_t leading) {
   const Operand x(backend, context, a), y(backend, context, b);
   gemm(backend, backend.stream_of(context),
-       {.dtype = a.dtype, .wide = a.dtype != c.dtype, .transpose_a = x.transposed(), .transpose_b = y.transposed(), .m = c.size(1), .n = c.size(2), .k = a.size(2),
-        .batch = c.size(0), .alpha = alpha, .beta = beta, .a = x.data(), .b = y.data(), .bias = bias, .relu = relu, .c = c.data, .lda = x.leading(), .ldb = y.leading(), .ldc = leading,
-        .stride_a = x.stride(), .stride_b = y.stride(), .stride_c = c.stride(0)});
+       {.dtype = a.dtype,
+        .wide = a.dtype != c.dtype,
+        .transpose_a = x.transposed(),
+        .transpose_b = y.transposed(),
+        .m = c.size(1),
+        .n = c.size(2),
+        .k = a.size(2),
+        .batch = c.size(0),
+        .alpha = alpha,
+        .beta = beta,
+        .a = x.data(),
+        .b = y.data(),
+        .bias = bias,
+        .relu = relu,
+        .c = c.data,
+        .lda = x.leading(),
+        .ldb = y.leading(),
+        .ldc = leading,
+        .stride_a = x.stride(),
+        .stride_b = y.stride(),
+        .stride_c = c.stride(0)});
 }
 
 }  // namespace
 
-void CudaBackend::matmul(Context& context, double alpha, View a, View b, double beta, View bias, View c, bool relu) {
+void CudaBackend::matmul(Context& context, double alpha, View a, View b, double beta, View bias, View c,
+                         bool relu) {
   if (c.numel() == 0) return;
   enter();
   a = batched(a), b = batched(b), c = batched(c);
@@ -179,8 +214,11 @@ void CudaBackend::matmul(Context& context, double alpha, View a, View b, double 
     bias = dense;
   }
   const Rows rows = rows_of(c);
-  if (rows.fit && !rows.transposed) return multiply(*this, context, alpha, a, b, beta, bias.data, relu, c, rows.leading);
-  if (rows.fit && !bias.defined()) return multiply(*this, context, alpha, transposed(b), transposed(a), beta, nullptr, relu, transposed(c), rows.leading);
+  if (rows.fit && !rows.transposed)
+    return multiply(*this, context, alpha, a, b, beta, bias.data, relu, c, rows.leading);
+  if (rows.fit && !bias.defined())
+    return multiply(*this, context, alpha, transposed(b), transposed(a), beta, nullptr, relu, transposed(c),
+                    rows.leading);
   const Scratch result(*this, context, static_cast<size_t>(c.numel() * size_of(c.dtype)));
   const View dense{result.as<void>(), c.dtype, c.sizes, contiguous_strides(c.sizes)};
   if (beta != 0) copy(context, c, dense);

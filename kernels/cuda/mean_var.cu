@@ -41,12 +41,14 @@ struct MeanVar {
         const auto load = [&](int64_t k, auto many) { return fetch<many.value>(line, k); };
         deal<T, 4>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
           const auto v = numbers<double>(loaded);
-          WEFT_UNROLL for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
+          WEFT_UNROLL
+          for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
         });
         m.mean = team.sum(t, m.mean) / m.count;
         deal<T, 4>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
           const auto v = numbers<double>(loaded);
-          WEFT_UNROLL for (int i = 0; i < many.value; ++i) m.squares += (v.v[i] - m.mean) * (v.v[i] - m.mean);
+          WEFT_UNROLL
+          for (int i = 0; i < many.value; ++i) m.squares += (v.v[i] - m.mean) * (v.v[i] - m.mean);
         });
         m.squares = team.sum(t, m.squares);
       });
@@ -68,7 +70,8 @@ struct FinishMeanVar {
   WEFT_DEVICE void operator()(Thread t) const {
     team.each(t, of.rows, [&](int64_t r, bool mine) {
       Moments m{0, 0, 0};
-      for (int64_t s = team.rank(t); mine && s < of.segments; s += team.size(t)) m = join(m, of.partial[r * of.segments + s]);
+      for (int64_t s = team.rank(t); mine && s < of.segments; s += team.size(t))
+        m = join(m, of.partial[r * of.segments + s]);
       m = team.fold(t, m, [](const Moments& a, const Moments& b) { return join(a, b); });
       if (mine && team.rank(t) == 0) of.put(r, m);
     });
@@ -81,13 +84,16 @@ void CudaBackend::mean_var(Context& c, int64_t correction, View x, View mean, Vi
   enter();
   const int64_t rows = x.size(0), count = x.size(1);
   if (rows == 0) return;
-  MeanVar body{x.data, x.dtype, rows, x.stride(0), count, count == 1 ? 1 : x.stride(1), 1, count, correction, {}, nullptr, Column(mean), Column(var)};
-  const int64_t wanted = rows < kEnough ? kEnough / rows : 1, most = count / kLeast, parts = wanted < most ? wanted : most;
+  MeanVar body{x.data,     x.dtype, rows,    x.stride(0),  count,      count == 1 ? 1 : x.stride(1), 1, count,
+               correction, {},      nullptr, Column(mean), Column(var)};
+  const int64_t wanted = rows < kEnough ? kEnough / rows : 1, most = count / kLeast,
+                parts = wanted < most ? wanted : most;
   if (parts > 1) {
     body.length = blocks_for(blocks_for(count, parts), 64) * 64;
     body.segments = blocks_for(count, body.length);
   }
-  const Scratch partial(*this, c, body.segments > 1 ? static_cast<size_t>(rows * body.segments) * sizeof(Moments) : 0);
+  const Scratch partial(*this, c,
+                        body.segments > 1 ? static_cast<size_t>(rows * body.segments) * sizeof(Moments) : 0);
   body.partial = partial.as<Moments>();
   TeamGrid g = team_grid(*this, rows * body.segments, body.length, static_cast<int>(16 / size_of(x.dtype)));
   g.grid.shared = fold_bytes<Moments>();

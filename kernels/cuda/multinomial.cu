@@ -35,10 +35,13 @@ struct Multinomial {
     int64_t drawn;
   };
 
-  WEFT_DEVICE double weight(int64_t row, int64_t j) const { return get_number<double>(p, dtype, row * p_row + j * p_step); }
+  WEFT_DEVICE double weight(int64_t row, int64_t j) const {
+    return get_number<double>(p, dtype, row * p_row + j * p_step);
+  }
 
   /// Running sums from the tile that holds class `from` on; value(j) is a weight.
-  template <class F> WEFT_DEVICE void add_up(Thread t, Shared& s, double* sums, int64_t from, const F& value) const {
+  template <class F>
+  WEFT_DEVICE void add_up(Thread t, Shared& s, double* sums, int64_t from, const F& value) const {
     int64_t tile = from / kTile * kTile;
     double carry = tile > 0 ? sums[tile - 1] : 0;
     for (; tile < k; tile += kTile) {
@@ -55,14 +58,16 @@ struct Multinomial {
   WEFT_DEVICE int64_t draw(int64_t row, int64_t number, const double* sums, const double* weights) const {
     const auto element = static_cast<uint64_t>(row * n + number);
     const PhiloxBlock b = key.block(element / 2);
-    const double u = (element % 2 != 0 ? unit_double(b.v[2], b.v[3]) : unit_double(b.v[0], b.v[1])) * sums[k - 1];
+    const double u =
+        (element % 2 != 0 ? unit_double(b.v[2], b.v[3]) : unit_double(b.v[0], b.v[1])) * sums[k - 1];
     int64_t low = 0, high = k - 1;  // the first class whose running sum is above u
     while (low < high) {
       const int64_t middle = (low + high) / 2;
       if (sums[middle] > u) high = middle;
       else low = middle + 1;
     }
-    while (low > 0 && (weights ? weights[low] : weight(row, low)) == 0) --low;  // u at the very end of the range
+    while (low > 0 && (weights ? weights[low] : weight(row, low)) == 0)
+      --low;  // u at the very end of the range
     out[row * out_row + number * out_step] = low;
     return low;
   }
@@ -122,8 +127,10 @@ void CudaBackend::multinomial(Context& c, PhiloxKey key, bool replacement, View 
   double* const running = room.as<double>();
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t some = rows - first < at_once ? rows - first : at_once;
-    launch(stream_of(c), "multinomial", {.blocks = blocks_at_once(some), .threads = kThreads, .shared = sizeof(Multinomial::Shared)},
-           Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement, device_key(c, key), running, replacement ? nullptr : running + at_once * k,
+    launch(stream_of(c), "multinomial",
+           {.blocks = blocks_at_once(some), .threads = kThreads, .shared = sizeof(Multinomial::Shared)},
+           Multinomial{p.data, p.dtype, p.stride(0), p.stride(1), first, some, k, n, replacement,
+                       device_key(c, key), running, replacement ? nullptr : running + at_once * k,
                        indices.as<int64_t>(), indices.stride(0), indices.stride(1), fault()});
   }
   after_launch();

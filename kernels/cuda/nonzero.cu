@@ -20,8 +20,8 @@ template <class U> struct Tiles {
     U v[kEach];
   };
   const U* x;
-  U mask;        ///< the bits of which one is set in a number that is not 0
-  bool packed;   ///< dense and aligned
+  U mask;       ///< the bits of which one is set in a number that is not 0
+  bool packed;  ///< dense and aligned
   Layout<1> layout;
 
   int64_t count() const { return blocks_for(layout.numel, kTile); }
@@ -49,7 +49,8 @@ template <class U> struct CountTiles {
 
   WEFT_DEVICE void operator()(Thread t) const {
     for (int64_t tile = t.block(); tile < count; tile += t.blocks()) {
-      const auto found = static_cast<uint32_t>(std::popcount(tiles.look(tile * Tiles<U>::kTile + t.id() * Tiles<U>::kEach)));
+      const auto found =
+          static_cast<uint32_t>(std::popcount(tiles.look(tile * Tiles<U>::kTile + t.id() * Tiles<U>::kEach)));
       const uint32_t total = block_scan(t, found, uint32_t{0}, Plus(), t.shared<uint32_t>()).total;
       if (t.id() == 0) counts[tile] = total;
     }
@@ -90,7 +91,9 @@ template <class U> struct WriteFound {
     for (int64_t tile = t.block(); tile < count; tile += t.blocks()) {
       const int64_t first = tile * Tiles<U>::kTile + t.id() * Tiles<U>::kEach;
       uint32_t found = tiles.look(first);
-      int64_t row = starts[tile] + block_scan(t, static_cast<uint32_t>(std::popcount(found)), uint32_t{0}, Plus(), t.shared<uint32_t>()).before;
+      int64_t row = starts[tile] + block_scan(t, static_cast<uint32_t>(std::popcount(found)), uint32_t{0},
+                                              Plus(), t.shared<uint32_t>())
+                                       .before;
       for (int k = 0; found != 0; ++k, found >>= 1) {
         if ((found & 1) == 0) continue;
         int64_t at = first + k;
@@ -106,8 +109,7 @@ template <class U> struct WriteFound {
 };
 
 /// f(tiles) for the width and the zero of x.
-template <class F>
-void with_tiles(const View& x, const F& f) {
+template <class F> void with_tiles(const View& x, const F& f) {
   const View* const views[] = {&x};
   const Layout<1> layout = layout_of(views, false);
   const bool packed = layout.dense() && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
@@ -127,10 +129,12 @@ void with_tiles(const View& x, const F& f) {
 template <class U>
 void count_tiles(CudaBackend& backend, Context& c, const Tiles<U>& tiles, int64_t* counts) {
   const int64_t n = tiles.count();
-  launch(backend.stream_of(c), "count_tiles", {.blocks = backend.blocks_at_once(n), .threads = kThreads, .shared = kScanRoom * sizeof(uint32_t)},
+  launch(backend.stream_of(c), "count_tiles",
+         {.blocks = backend.blocks_at_once(n), .threads = kThreads, .shared = kScanRoom * sizeof(uint32_t)},
          CountTiles<U>{tiles, n, counts});
   const int threads = n <= 64 ? 64 : n <= 256 ? 256 : 1024;
-  launch(backend.stream_of(c), "scan_tiles", {.threads = threads, .shared = kScanRoom * sizeof(int64_t)}, ScanTiles{n, counts});
+  launch(backend.stream_of(c), "scan_tiles", {.threads = threads, .shared = kScanRoom * sizeof(int64_t)},
+         ScanTiles{n, counts});
 }
 
 }  // namespace
@@ -156,8 +160,10 @@ void CudaBackend::nonzero(Context& c, View x, View out) {
     const int64_t n = tiles.count();
     const Scratch counts(*this, c, static_cast<size_t>(n + 1) * sizeof(int64_t));
     count_tiles(*this, c, tiles, counts.as<int64_t>());
-    launch(stream_of(c), "write_found", {.blocks = blocks_at_once(n), .threads = kThreads, .shared = kScanRoom * sizeof(uint32_t)},
-           WriteFound<U>{tiles, n, counts.as<int64_t>(), shape, out.as<int64_t>(), out.stride(0), out.stride(1), out.size(0)});
+    launch(stream_of(c), "write_found",
+           {.blocks = blocks_at_once(n), .threads = kThreads, .shared = kScanRoom * sizeof(uint32_t)},
+           WriteFound<U>{tiles, n, counts.as<int64_t>(), shape, out.as<int64_t>(), out.stride(0),
+                         out.stride(1), out.size(0)});
   });
 }
 

@@ -38,7 +38,8 @@ template <class V, class F> WEFT_DEVICE inline void with_type(DType t, const F& 
 /// Element `at` of an array of dtype `t`, of the class of V.
 template <class V> WEFT_DEVICE inline V get_number(const void* data, DType t, int64_t at) {
   V value{};
-  with_type<V>(t, [&](auto tag) { value = convert<V>(static_cast<const typename decltype(tag)::type*>(data)[at]); });
+  with_type<V>(
+      t, [&](auto tag) { value = convert<V>(static_cast<const typename decltype(tag)::type*>(data)[at]); });
   return value;
 }
 /// The same written to an array of any dtype: floating numbers saturate in integers, as on the CPU.
@@ -59,8 +60,6 @@ template <class V> WEFT_DEVICE inline void set_number(void* data, DType t, int64
 template <class T> inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
 /// N numbers in registers.
-template <class C, int N> struct Numbers {
-  C v[N];
-};
+template <class C, int N> struct Numbers { C v[N]; };
 
 }  // namespace weft::cuda

@@ -17,13 +17,15 @@ template <class C> struct Online {
   /// -infinity adds nothing.
   template <int N> WEFT_DEVICE void add(const Numbers<C, N>& x) {
     C m = top;
-    WEFT_UNROLL for (int i = 0; i < N; ++i) m = std::fmax(m, x.v[i]);
+    WEFT_UNROLL
+    for (int i = 0; i < N; ++i) m = std::fmax(m, x.v[i]);
     if (m > top) {
       sum *= exponential(top - m);
       top = m;
     }
     const C shift = finite_top();
-    WEFT_UNROLL for (int i = 0; i < N; ++i) sum += exponential(x.v[i] - shift);
+    WEFT_UNROLL
+    for (int i = 0; i < N; ++i) sum += exponential(x.v[i] - shift);
   }
   /// What exponents are taken against: a row of -infinity alone has a sum of 0, not NaN.
   WEFT_DEVICE C finite_top() const { return top == -std::numeric_limits<C>::infinity() ? C(0) : top; }
@@ -45,26 +47,34 @@ template <class C> struct Online {
 };
 
 /// Adds the runs of N numbers of `x` at k, none where k[a] < 0: read at once and rescaled once. each(k, many, raw) sees the same numbers as they lie there.
-template <int N, int A, class C, class T, class Each> WEFT_DEVICE void add_runs(Online<C>& all, const Line<const T>& x, const int64_t (&k)[A], const Each& each) {
+template <int N, int A, class C, class T, class Each>
+WEFT_DEVICE void add_runs(Online<C>& all, const Line<const T>& x, const int64_t (&k)[A], const Each& each) {
   Raw<T, N> loaded[A] = {};
-  WEFT_UNROLL for (int a = 0; a < A; ++a)
+  WEFT_UNROLL
+  for (int a = 0; a < A; ++a)
     if (k[a] >= 0) loaded[a] = fetch<N>(x, k[a]);
   Numbers<C, A * N> v;
-  WEFT_UNROLL for (int a = 0; a < A; ++a) {
+  WEFT_UNROLL
+  for (int a = 0; a < A; ++a) {
     const Numbers<C, N> some = numbers<C>(loaded[a]);
-    WEFT_UNROLL for (int i = 0; i < N; ++i) v.v[a * N + i] = k[a] >= 0 ? some.v[i] : -std::numeric_limits<C>::infinity();
+    WEFT_UNROLL
+    for (int i = 0; i < N; ++i) v.v[a * N + i] = k[a] >= 0 ? some.v[i] : -std::numeric_limits<C>::infinity();
     if (k[a] >= 0) each(k[a], std::integral_constant<int, N>(), loaded[a]);
   }
   all.add(v);
 }
 /// Adds what falls to thread `rank` of `size` of row `x` [count].
 template <class T, int A = kTogether<T>, class C, class Each>
-WEFT_DEVICE void add_row(Online<C>& all, int rank, int size, const Line<const T>& x, int64_t count, const Each& each) {
-  deal_together<T, A>(rank, size, cut_row(count, x), count, [&](const int64_t(&k)[A], auto many) { add_runs<many.value>(all, x, k, each); });
+WEFT_DEVICE void add_row(Online<C>& all, int rank, int size, const Line<const T>& x, int64_t count,
+                         const Each& each) {
+  deal_together<T, A>(rank, size, cut_row(count, x), count,
+                      [&](const int64_t(&k)[A], auto many) { add_runs<many.value>(all, x, k, each); });
 }
 
 /// The pair of row `x` [count], the same on every thread of the team; `each` as in add_runs. Reached by the whole block.
-template <class C, class T, class Each> WEFT_DEVICE Online<C> online_row(Thread t, const Team& team, const Line<const T>& x, int64_t count, const Each& each) {
+template <class C, class T, class Each>
+WEFT_DEVICE Online<C> online_row(Thread t, const Team& team, const Line<const T>& x, int64_t count,
+                                 const Each& each) {
   Online<C> mine;
   add_row<T>(mine, team.rank(t), team.size(t), x, count, each);
   return team.fold(t, mine, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });

@@ -12,12 +12,10 @@
 namespace weft::cuda {
 
 /// E elements moved in one access.
-template <class T, int E>
-struct alignas(E * sizeof(T)) Pack {
-  T at[E];
-};
+template <class T, int E> struct alignas(E * sizeof(T)) Pack { T at[E]; };
 
-template <class T, int E> WEFT_DEVICE inline Pack<T, E> load_pack(const void* base, int64_t at, bool splat = false) {
+template <class T, int E>
+WEFT_DEVICE inline Pack<T, E> load_pack(const void* base, int64_t at, bool splat = false) {
   const T* const p = static_cast<const T*>(base) + at;
   if (!splat) return *reinterpret_cast<const Pack<T, E>*>(p);
   const T one = *p;
@@ -28,7 +26,8 @@ template <class T, int E> WEFT_DEVICE inline Pack<T, E> load_pack(const void* ba
 template <class T, int E> WEFT_DEVICE inline void store_pack(void* base, int64_t at, const Pack<T, E>& pack) {
   T* const p = static_cast<T*>(base) + at;
 #if defined(__CUDA_ARCH__)
-  if constexpr (sizeof pack == 16) {  // as one word: numbers that were computed one by one are else stored one by one
+  if constexpr (sizeof pack ==
+                16) {  // as one word: numbers that were computed one by one are else stored one by one
     uint4 word;
     std::memcpy(&word, &pack, sizeof word);
     return __stwb(reinterpret_cast<uint4*>(p), word);
@@ -38,10 +37,9 @@ template <class T, int E> WEFT_DEVICE inline void store_pack(void* base, int64_t
 }
 
 /// A loop over N operands, operand 0 being the output. packs == 0: all elements go one by one.
-template <int N>
-struct Packs {
-  Layout<N> layout;    ///< positions are packs, or elements when there are no packs; offsets are elements
-  int64_t packs = 0;   ///< of `width` elements each
+template <int N> struct Packs {
+  Layout<N> layout;   ///< positions are packs, or elements when there are no packs; offsets are elements
+  int64_t packs = 0;  ///< of `width` elements each
   int64_t numel = 0;
   int32_t width = 1;
   uint32_t splat = 0;  ///< bit i: operand i repeats one element within a pack
@@ -59,8 +57,7 @@ struct Packs {
 };
 
 /// Packs of `width` elements where the operands allow them.
-template <int N>
-Packs<N> packs_of(const View* const (&views)[N], const Layout<N>& elements, int width) {
+template <int N> Packs<N> packs_of(const View* const (&views)[N], const Layout<N>& elements, int width) {
   Packs<N> p;
   p.layout = elements;
   p.numel = elements.numel;
@@ -74,7 +71,10 @@ Packs<N> packs_of(const View* const (&views)[N], const Layout<N>& elements, int 
       splat |= 1u << i;
       continue;
     }
-    if (inner != 1 || reinterpret_cast<uintptr_t>(views[i]->data) % static_cast<uintptr_t>(width * size_of(views[i]->dtype)) != 0) return p;
+    if (inner != 1 || reinterpret_cast<uintptr_t>(views[i]->data) %
+                              static_cast<uintptr_t>(width * size_of(views[i]->dtype)) !=
+                          0)
+      return p;
     for (int d = 0; d < last; ++d)
       if (l.stride[i][d] % width != 0) return p;
   }
@@ -87,7 +87,8 @@ Packs<N> packs_of(const View* const (&views)[N], const Layout<N>& elements, int 
 
 /// Calls f(first, second, both) for the packs of this thread; `second` counts only where `both`.
 template <class F> WEFT_DEVICE inline void each_two_packs(Thread t, int64_t packs, const F& f) {
-  for (int64_t first = t.global() / kWarp * (2 * kWarp) + t.lane(); first < packs; first += 2 * t.globals()) f(first, first + kWarp, first + kWarp < packs);
+  for (int64_t first = t.global() / kWarp * (2 * kWarp) + t.lane(); first < packs; first += 2 * t.globals())
+    f(first, first + kWarp, first + kWarp < packs);
 }
 
 /// f(TypeTag<U>) for the unsigned type of a width: elements that are only moved.

@@ -138,9 +138,9 @@ class PinnedPool::Impl {
 
   const bool caching_;
   std::mutex mutex_;
-  std::map<char*, Block> blocks_;          // all of them, by address
+  std::map<char*, Block> blocks_;  // all of them, by address
   std::multimap<size_t, char*> free_;
-  std::deque<Waiting> waiting_;            // freed while a copy may still run
+  std::deque<Waiting> waiting_;  // freed while a copy may still run
 };
 
 PinnedPool::PinnedPool(bool caching) : impl_(new Impl(caching)) {}
@@ -152,7 +152,8 @@ void PinnedPool::empty_cache() { impl_->empty_cache(); }
 
 namespace {
 PinnedPool& pool() {
-  static PinnedPool* const object = new PinnedPool(Allocator::caches_by_default());  // never destroyed: tensors in static storage may outlive main
+  static PinnedPool* const object = new PinnedPool(
+      Allocator::caches_by_default());  // never destroyed: tensors in static storage may outlive main
   return *object;
 }
 

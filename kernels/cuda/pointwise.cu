@@ -13,8 +13,10 @@ constexpr DType compute_type(DType t) { return is_half(t) ? kFloat32 : t; }
 
 /// Row `op` of the column for `compute`.
 template <int Inputs>
-MapLaunch<Inputs> find_row(DType compute, size_t op, const MapLaunch<Inputs>* f32, const MapLaunch<Inputs>* f64, const MapLaunch<Inputs>* u8, const MapLaunch<Inputs>* i32,
-                           const MapLaunch<Inputs>* i64, const MapLaunch<Inputs>* b) {
+MapLaunch<Inputs> find_row(DType compute, size_t op, const MapLaunch<Inputs>* f32,
+                           const MapLaunch<Inputs>* f64, const MapLaunch<Inputs>* u8,
+                           const MapLaunch<Inputs>* i32, const MapLaunch<Inputs>* i64,
+                           const MapLaunch<Inputs>* b) {
   switch (compute) {
     case DType::kFloat32: return f32[op];
     case DType::kFloat64: return f64[op];
@@ -27,7 +29,8 @@ MapLaunch<Inputs> find_row(DType compute, size_t op, const MapLaunch<Inputs>* f3
 }
 
 template <int Inputs>
-void run_map(CudaBackend& backend, Context& c, const char* name, MapLaunch<Inputs> launch, DType compute, bool test, Scalar s, Scalar t, const View& y, const View* const (&x)[Inputs]) {
+void run_map(CudaBackend& backend, Context& c, const char* name, MapLaunch<Inputs> launch, DType compute,
+             bool test, Scalar s, Scalar t, const View& y, const View* const (&x)[Inputs]) {
   constexpr int kN = Inputs + 1;
   if (y.numel() == 0) return;
   const auto taken = [&](DType d) { return d == compute || (compute == kFloat32 && is_half(d)); };
@@ -37,7 +40,8 @@ void run_map(CudaBackend& backend, Context& c, const char* name, MapLaunch<Input
     scratch[i].emplace(backend, c, static_cast<size_t>(v[i].numel() * size_of(dtype)));
     v[i] = {scratch[i]->template as<void>(), dtype, v[i].sizes, strides};
   };
-  if (!(test ? y.dtype == kBool : taken(y.dtype))) stage(0, test ? kBool : compute, contiguous_strides(y.sizes));
+  if (!(test ? y.dtype == kBool : taken(y.dtype)))
+    stage(0, test ? kBool : compute, contiguous_strides(y.sizes));
   for (int i = 1; i < kN; ++i) {
     v[i] = *x[i - 1];
     if (taken(v[i].dtype)) continue;
@@ -100,8 +104,9 @@ template <class U> struct Where {
 
 }  // namespace
 
-#define WEFT_FIND(kind, op, compute) \
-  find_row(compute, static_cast<size_t>(op), kind##_float, kind##_double, kind##_uint8, kind##_int32, kind##_int64, kind##_bool)
+#define WEFT_FIND(kind, op, compute)                                                                  \
+  find_row(compute, static_cast<size_t>(op), kind##_float, kind##_double, kind##_uint8, kind##_int32, \
+           kind##_int64, kind##_bool)
 
 void CudaBackend::unary(Context& c, Unary op, Scalar s, Scalar t, View x, View y) {
   enter();
@@ -147,7 +152,8 @@ void CudaBackend::where(Context& c, View cond, View a, View b, View y) {
   const Layout<4> layout = layout_of(views);
   with_width(size_of(y.dtype), [&]<class U>(TypeTag<U>) {
     const Packs<4> loop = packs_of(views, layout, Where<U>::kEach);
-    launch(stream_of(c), "where", grid_for(loop.threads()), Where<U>{loop, cond.data, a.data, b.data, y.data});
+    launch(stream_of(c), "where", grid_for(loop.threads()),
+           Where<U>{loop, cond.data, a.data, b.data, y.data});
   });
 }
 

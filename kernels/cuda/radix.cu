@@ -19,7 +19,9 @@ constexpr int kPerThread = 8, kTile = kThreads * kPerThread;
 constexpr int64_t kFew = 4096;
 static_assert(kDigits == kThreads, "a thread looks after one digit");
 
-template <class K> WEFT_DEVICE uint32_t digit_of(K key, int shift) { return static_cast<uint32_t>(key >> shift) & (kDigits - 1); }
+template <class K> WEFT_DEVICE uint32_t digit_of(K key, int shift) {
+  return static_cast<uint32_t>(key >> shift) & (kDigits - 1);
+}
 
 /// to[number of keys before this one] = key, for one row. One warp per key.
 template <class K> struct RankKeys {
@@ -65,10 +67,12 @@ template <class K> struct CountDigits {
       for (int k = 0; k < kPerThread; ++k) {
         const bool valid = tile * kTile + k * kThreads + t.id() < d.n;
         const uint32_t digit = digit_of(key[k], d.shift), peers = peers_of(t, valid, digit);
-        if (valid && (peers & lanes_before(t)) == 0) t.atomic_add(&count[digit], static_cast<uint32_t>(std::popcount(peers)));
+        if (valid && (peers & lanes_before(t)) == 0)
+          t.atomic_add(&count[digit], static_cast<uint32_t>(std::popcount(peers)));
       }
       t.sync();
-      d.counts[(row * kDigits + t.id()) * d.tiles + tile] = count[t.id()];  // its own thread sets it to 0 again
+      d.counts[(row * kDigits + t.id()) * d.tiles + tile] =
+          count[t.id()];  // its own thread sets it to 0 again
     }
   }
 };
@@ -122,7 +126,8 @@ template <class K> struct PlaceDigits {
     for (int64_t work = t.block(); work < d.rows * d.tiles; work += t.blocks()) {
       const int64_t row = work / d.tiles, tile = work - row * d.tiles, start = row * d.n + tile * kTile;
       const int count = static_cast<int>(d.n - tile * kTile < kTile ? d.n - tile * kTile : kTile);
-      const int mine = t.warp() * (kWarp * kPerThread) + t.lane();  // pair k of this thread is number mine + k * kWarp of the tile
+      const int mine = t.warp() * (kWarp * kPerThread) +
+                       t.lane();  // pair k of this thread is number mine + k * kWarp of the tile
       for (int w = 0; w < kWarps; ++w) s.place[w][t.id()] = 0;
       K key[kPerThread] = {};
       int32_t at[kPerThread] = {};
@@ -139,7 +144,8 @@ template <class K> struct PlaceDigits {
         const uint32_t digit = digit_of(key[k], d.shift), peers = peers_of(t, valid, digit);
         const int leader = valid ? std::countr_zero(peers) : 0;
         uint32_t before = 0;
-        if (valid && leader == t.lane()) before = t.atomic_add(&s.place[t.warp()][digit], static_cast<uint32_t>(std::popcount(peers)));
+        if (valid && leader == t.lane())
+          before = t.atomic_add(&s.place[t.warp()][digit], static_cast<uint32_t>(std::popcount(peers)));
         rank[k] = t.shuffle(before, leader) + static_cast<uint32_t>(std::popcount(peers & lanes_before(t)));
       }
       t.sync();
@@ -151,7 +157,8 @@ template <class K> struct PlaceDigits {
         in_tile += of_warp;
       }
       const uint32_t tile_start = block_scan(t, in_tile, uint32_t{0}, Plus(), s.room).before;
-      const uint32_t row_start = block_scan(t, d.totals[row * kDigits + t.id()], uint32_t{0}, Plus(), s.room).before;
+      const uint32_t row_start =
+          block_scan(t, d.totals[row * kDigits + t.id()], uint32_t{0}, Plus(), s.room).before;
       for (int w = 0; w < kWarps; ++w) s.place[w][t.id()] += tile_start;
       s.base[t.id()] = row_start + d.counts[(row * kDigits + t.id()) * d.tiles + tile] - tile_start;
       t.sync();
@@ -172,7 +179,8 @@ template <class K> struct PlaceDigits {
 };
 
 template <class K>
-Pairs<K> sorted(CudaBackend& backend, Context& c, Pairs<K> from, Pairs<K> spare, int64_t rows, int64_t n, int bits) {
+Pairs<K> sorted(CudaBackend& backend, Context& c, Pairs<K> from, Pairs<K> spare, int64_t rows, int64_t n,
+                int bits) {
   void* const stream = backend.stream_of(c);
   if (rows == 1 && n <= kFew) {
     launch(stream, "rank_keys", backend.grid_for(n * kWarp), RankKeys<K>{from, spare, n});
@@ -180,13 +188,16 @@ Pairs<K> sorted(CudaBackend& backend, Context& c, Pairs<K> from, Pairs<K> spare,
   }
   Digit d{rows, n, blocks_for(n, kTile), 0, nullptr, nullptr};
   const auto lines = static_cast<size_t>(rows * kDigits);
-  const Scratch counts(backend, c, lines * static_cast<size_t>(d.tiles) * sizeof(uint32_t)), totals(backend, c, lines * sizeof(uint32_t));
+  const Scratch counts(backend, c, lines * static_cast<size_t>(d.tiles) * sizeof(uint32_t)),
+      totals(backend, c, lines * sizeof(uint32_t));
   d.counts = counts.as<uint32_t>(), d.totals = totals.as<uint32_t>();
   const int64_t blocks = backend.blocks_at_once(rows * d.tiles);
   for (bool first = true; first || d.shift < bits; first = false, d.shift += 8) {
-    launch(stream, "count_digits", {.blocks = blocks, .shared = kDigits * sizeof(uint32_t)}, CountDigits<K>{from.keys, d});
+    launch(stream, "count_digits", {.blocks = blocks, .shared = kDigits * sizeof(uint32_t)},
+           CountDigits<K>{from.keys, d});
     launch(stream, "scan_digits", backend.grid_for(rows * kDigits * kWarp), ScanDigits{d});
-    launch(stream, "place_digits", {.blocks = blocks, .shared = sizeof(typename PlaceDigits<K>::Shared)}, PlaceDigits<K>{from, spare, d, first});
+    launch(stream, "place_digits", {.blocks = blocks, .shared = sizeof(typename PlaceDigits<K>::Shared)},
+           PlaceDigits<K>{from, spare, d, first});
     const Pairs<K> swap = from;
     from = spare, spare = swap;
   }
@@ -195,10 +206,12 @@ Pairs<K> sorted(CudaBackend& backend, Context& c, Pairs<K> from, Pairs<K> spare,
 
 }  // namespace
 
-Pairs<uint32_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint32_t> from, Pairs<uint32_t> spare, int64_t rows, int64_t n, int bits) {
+Pairs<uint32_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint32_t> from, Pairs<uint32_t> spare,
+                           int64_t rows, int64_t n, int bits) {
   return sorted(backend, c, from, spare, rows, n, bits);
 }
-Pairs<uint64_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint64_t> from, Pairs<uint64_t> spare, int64_t rows, int64_t n, int bits) {
+Pairs<uint64_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint64_t> from, Pairs<uint64_t> spare,
+                           int64_t rows, int64_t n, int bits) {
   return sorted(backend, c, from, spare, rows, n, bits);
 }
 

@@ -14,15 +14,18 @@ template <class K> struct Pairs {
 
 /// Sorts each of `rows` rows of n keys (n < 2^31) by the low `bits` bits, which are all that may be set; at[i] is the place in its row that key i came
 /// from, and equal keys keep their order. `from.at` need not be set. Both buffers have room for rows * n; the result lies in the one returned.
-Pairs<uint32_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint32_t> from, Pairs<uint32_t> spare, int64_t rows, int64_t n, int bits);
-Pairs<uint64_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint64_t> from, Pairs<uint64_t> spare, int64_t rows, int64_t n, int bits);
+Pairs<uint32_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint32_t> from, Pairs<uint32_t> spare,
+                           int64_t rows, int64_t n, int bits);
+Pairs<uint64_t> sort_pairs(CudaBackend& backend, Context& c, Pairs<uint64_t> from, Pairs<uint64_t> spare,
+                           int64_t rows, int64_t n, int bits);
 
 /// Two buffers for `count` pairs, as one piece of scratch memory.
-template <class K>
-class PairRoom {
+template <class K> class PairRoom {
  public:
   PairRoom(CudaBackend& backend, const Context& c, int64_t count)
-      : count_(count), keys_(backend, c, 2 * static_cast<size_t>(count) * sizeof(K)), at_(backend, c, 2 * static_cast<size_t>(count) * sizeof(int32_t)) {}
+      : count_(count),
+        keys_(backend, c, 2 * static_cast<size_t>(count) * sizeof(K)),
+        at_(backend, c, 2 * static_cast<size_t>(count) * sizeof(int32_t)) {}
   Pairs<K> first() const { return {keys_.as<K>(), at_.as<int32_t>()}; }
   Pairs<K> second() const { return {keys_.as<K>() + count_, at_.as<int32_t>() + count_}; }
 

@@ -26,7 +26,8 @@ template <class T, class V, int E> WEFT_DEVICE void write_pack(void* y, int64_t 
   for (int k = 0; k < E; ++k) pack.at[k] = kernels::convert<T>(v[k]);
   store_pack(y, at, pack);
 }
-template <class T, class V, int E> WEFT_DEVICE void read_pack(const void* x, int64_t at, bool splat, V (&v)[E]) {
+template <class T, class V, int E>
+WEFT_DEVICE void read_pack(const void* x, int64_t at, bool splat, V (&v)[E]) {
   const auto pack = load_pack<T, E>(x, at, splat);
   for (int k = 0; k < E; ++k) v[k] = kernels::convert<V>(pack.at[k]);
 }
@@ -45,7 +46,8 @@ template <class V, int E> WEFT_DEVICE void write(void* y, DType t, int64_t at, c
     else write_pack<double>(y, at, v);
   }
 }
-template <class V, int E> WEFT_DEVICE void read(const void* x, [[maybe_unused]] DType t, int64_t at, bool splat, V (&v)[E]) {
+template <class V, int E>
+WEFT_DEVICE void read(const void* x, [[maybe_unused]] DType t, int64_t at, bool splat, V (&v)[E]) {
   if constexpr (std::is_same_v<V, double>) return read_pack<double>(x, at, splat, v);
   else if (t == DType::kFloat32) read_pack<float>(x, at, splat, v);
   else if (t == DType::kFloat16) read_pack<Half>(x, at, splat, v);
@@ -93,7 +95,8 @@ template <class C> struct Bernoulli {
   static constexpr int kEach = 4;
   Fault* fault;
   WEFT_DEVICE void check(Thread t, C chance, int64_t at) const {
-    if (!(chance >= 0 && chance <= 1)) fault->report(t, Fault::kChance, 0, 0, at, static_cast<double>(chance));
+    if (!(chance >= 0 && chance <= 1))
+      fault->report(t, Fault::kChance, 0, 0, at, static_cast<double>(chance));
   }
   WEFT_DEVICE void operator()(const PhiloxBlock& bits, const C (&chance)[4], bool (&hit)[4]) const {
     for (int k = 0; k < 4; ++k) hit[k] = static_cast<C>(unit_float(bits.v[k])) < chance[k];
@@ -136,7 +139,8 @@ template <class Make, int N> struct Draw {
       make(key.block(static_cast<uint64_t>(b)), in, out);
       write(y, y_dtype, at[0], out);
     }
-    for (int64_t i = loop.packs * loop.width + t.global(); i < loop.numel; i += t.globals()) {  // each draws its block anew
+    for (int64_t i = loop.packs * loop.width + t.global(); i < loop.numel;
+         i += t.globals()) {  // each draws its block anew
       loop.element(i, at);
       typename Make::In in[kEach] = {};
       if constexpr (N > 1) {
@@ -154,10 +158,13 @@ template <class Make, int N> struct Draw {
 };
 
 /// Row-major positions; a pack is what one Philox block fills.
-template <class Make, int N> void run_draw(CudaBackend& backend, Context& c, const char* name, PhiloxKey key, const Make& make, const View* const (&views)[N]) {
+template <class Make, int N>
+void run_draw(CudaBackend& backend, Context& c, const char* name, PhiloxKey key, const Make& make,
+              const View* const (&views)[N]) {
   const View &y = *views[0], &x = *views[N - 1];
   const auto loop = packs_of(views, layout_of(views, false), Make::kEach);
-  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel), Draw<Make, N>{loop, backend.device_key(c, key), y.dtype, x.dtype, y.data, x.data, make});
+  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel),
+         Draw<Make, N>{loop, backend.device_key(c, key), y.dtype, x.dtype, y.data, x.data, make});
 }
 
 struct CountReplay {
@@ -179,33 +186,42 @@ template <class F> void with_compute_type(DType t, const F& f) {
 
 }  // namespace
 
-void count_replay(void* stream, uint32_t* replays) { launch(stream, "count_replay", {.blocks = 1, .threads = 32}, CountReplay{replays}); }
+void count_replay(void* stream, uint32_t* replays) {
+  launch(stream, "count_replay", {.blocks = 1, .threads = 32}, CountReplay{replays});
+}
 
 void CudaBackend::uniform(Context& c, PhiloxKey key, double low, double high, View y) {
   enter();
   check_real(y.dtype);
   if (y.numel() == 0) return;
-  with_compute_type(y.dtype, [&]<class C>(TypeTag<C>) { run_draw<Uniform<C>, 1>(*this, c, "uniform", key, {{low, high, y.dtype}}, {&y}); });
+  with_compute_type(y.dtype, [&]<class C>(TypeTag<C>) {
+    run_draw<Uniform<C>, 1>(*this, c, "uniform", key, {{low, high, y.dtype}}, {&y});
+  });
 }
 
 void CudaBackend::normal(Context& c, PhiloxKey key, double mean, double stddev, View y) {
   enter();
   check_real(y.dtype);
   if (y.numel() == 0) return;
-  with_compute_type(y.dtype, [&]<class C>(TypeTag<C>) { run_draw<Normal<C>, 1>(*this, c, "normal", key, {static_cast<C>(mean), static_cast<C>(stddev)}, {&y}); });
+  with_compute_type(y.dtype, [&]<class C>(TypeTag<C>) {
+    run_draw<Normal<C>, 1>(*this, c, "normal", key, {static_cast<C>(mean), static_cast<C>(stddev)}, {&y});
+  });
 }
 
 void CudaBackend::random_int(Context& c, PhiloxKey key, int64_t low, int64_t high, View y) {
   enter();
   if (y.numel() == 0) return;
-  run_draw<RandomInt, 1>(*this, c, "random_int", key, {low, static_cast<uint64_t>(high) - static_cast<uint64_t>(low)}, {&y});
+  run_draw<RandomInt, 1>(*this, c, "random_int", key,
+                         {low, static_cast<uint64_t>(high) - static_cast<uint64_t>(low)}, {&y});
 }
 
 void CudaBackend::bernoulli(Context& c, PhiloxKey key, View p, View y) {
   enter();
   check_real(p.dtype);
   if (y.numel() == 0) return;
-  with_compute_type(p.dtype, [&]<class C>(TypeTag<C>) { run_draw<Bernoulli<C>, 2>(*this, c, "bernoulli", key, {fault()}, {&y, &p}); });
+  with_compute_type(p.dtype, [&]<class C>(TypeTag<C>) {
+    run_draw<Bernoulli<C>, 2>(*this, c, "bernoulli", key, {fault()}, {&y, &p});
+  });
   after_launch();
 }
 
@@ -214,10 +230,12 @@ void CudaBackend::dropout(Context& c, PhiloxKey key, double p, View x, View y) {
   check_real(y.dtype);
   if (y.numel() == 0) return;
   with_compute_type(y.dtype, [&]<class C>(TypeTag<C>) {
-    const bool reads = std::is_same_v<C, double> ? x.dtype == kFloat64 : x.dtype == kFloat32 || is_half(x.dtype);
+    const bool reads =
+        std::is_same_v<C, double> ? x.dtype == kFloat64 : x.dtype == kFloat32 || is_half(x.dtype);
     std::optional<Scratch> scratch;
     View from = x;
-    if (!reads || (!x.is_contiguous() && y.is_contiguous())) {  // whole packs are worth a copy: alone, each element draws a block
+    if (!reads || (!x.is_contiguous() &&
+                   y.is_contiguous())) {  // whole packs are worth a copy: alone, each element draws a block
       scratch.emplace(*this, c, static_cast<size_t>(x.numel()) * sizeof(C));
       from = {scratch->as<void>(), reads ? x.dtype : dtype_of<C>, x.sizes, contiguous_strides(x.sizes)};
       copy(c, x, from);

@@ -33,7 +33,9 @@ DeviceKey CudaBackend::device_key(const Context& c, PhiloxKey key) const {
 
 void CudaBackend::begin_capture(void* stream) {
   enter();
-  if (!stream) throw ValueError(str("begin_capture: the default stream of ", device(), " cannot be recorded; make one with new_stream"));
+  if (!stream)
+    throw ValueError(str("begin_capture: the default stream of ", device(),
+                         " cannot be recorded; make one with new_stream"));
   allocator_.empty_cache();  // while it records, the pool grows by new memory alone
   allocator_.begin_pool(stream);
   auto recording = std::make_unique<Recording>();
@@ -70,7 +72,8 @@ void* CudaBackend::end_capture(void* stream) {
     recording->pool = allocator_.end_pool();  // after the recording: it records events
     if (!failure) {
       runtime::fill(recording->replays, 0, sizeof(uint32_t), stream);
-      for (const Recording::Table& table : recording->tables) runtime::copy(table.device, table.host.data(), table.host.size(), stream);
+      for (const Recording::Table& table : recording->tables)
+        runtime::copy(table.device, table.host.data(), table.host.size(), stream);
       runtime::synchronize(stream);
       for (Recording::Table& table : recording->tables) table.host = {};
     }

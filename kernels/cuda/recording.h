@@ -26,12 +26,13 @@ struct Recording {
   };
   runtime::Graph graph = nullptr;
   runtime::Stream origin = nullptr;
-  void* pool = nullptr;          ///< of the allocator
-  uint32_t* replays = nullptr;   ///< how many there were; on the device
-  bool draws = false;            ///< some kernel reads `replays`
-  std::deque<Table> tables;      ///< grows while others are filled
+  void* pool = nullptr;         ///< of the allocator
+  uint32_t* replays = nullptr;  ///< how many there were; on the device
+  bool draws = false;           ///< some kernel reads `replays`
+  std::deque<Table> tables;     ///< grows while others are filled
   std::vector<Step> steps;
-  std::map<runtime::Stream, runtime::Event> replays_on;  ///< the streams it was replayed on; an event behind the last replay there
+  std::map<runtime::Stream, runtime::Event>
+      replays_on;  ///< the streams it was replayed on; an event behind the last replay there
 };
 
 }  // namespace weft::cuda

@@ -18,7 +18,8 @@ void CudaBackend::reduce(Context& c, Reduce op, View x, View y) {
   const Layout<2> kept = layout_of<2>({&kept_x, &kept_y});
   const Layout<1> gone = layout_of<1>({&reduced});
   if (kept.numel == 0) return;
-  if (is_floating(x.dtype)) reduction::reduce_as<double>(*this, c, op, {x.data, x.dtype, 0, kept, gone, 1, 0}, y.data, y.dtype);
+  if (is_floating(x.dtype))
+    reduction::reduce_as<double>(*this, c, op, {x.data, x.dtype, 0, kept, gone, 1, 0}, y.data, y.dtype);
   else reduction::reduce_integers(*this, c, op, {x.data, x.dtype, 0, kept, gone, 1, 0}, y.data, y.dtype);
 }
 

@@ -18,7 +18,7 @@ namespace weft::cuda::reduction {
 
 using kernels::functors::ring;
 
-constexpr int64_t kEnough = 512;  // blocks that keep every device busy
+constexpr int64_t kEnough = 512;                       // blocks that keep every device busy
 constexpr int64_t kLeastLine = 8192, kLeastRows = 64;  // of a segment
 
 struct Sum {
@@ -47,11 +47,13 @@ template <class V> struct Source {
   const void* data;
   DType dtype;
   V identity;
-  Layout<2> kept;     // x, y
+  Layout<2> kept;  // x, y
   Layout<1> reduced;
   int64_t segments, length;  // reduced elements are cut into segments of this length
   WEFT_DEVICE int64_t begin(int64_t segment) const { return segment * length; }
-  WEFT_DEVICE int64_t end(int64_t segment) const { return segment + 1 < segments ? (segment + 1) * length : reduced.numel; }
+  WEFT_DEVICE int64_t end(int64_t segment) const {
+    return segment + 1 < segments ? (segment + 1) * length : reduced.numel;
+  }
 };
 
 /// Where totals go: y (any dtype), or a scratch array of them where segments follow.
@@ -78,7 +80,8 @@ template <class Op, Map map, class V> struct ReduceLines {
   Team team;
   WEFT_DEVICE void operator()(Thread t) const {
     team.each(t, from.kept.numel * from.segments, [&](int64_t task, bool mine) {
-      const int64_t output = from.segments > 1 ? task / from.segments : task, segment = from.segments > 1 ? task - output * from.segments : 0;
+      const int64_t output = from.segments > 1 ? task / from.segments : task,
+                    segment = from.segments > 1 ? task - output * from.segments : 0;
       V total = from.identity;
       int64_t at[2] = {};
       if (mine) {
@@ -116,7 +119,8 @@ template <class Op, Map map, class V> struct ReduceLines {
           rank, size, cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
           [&](int64_t, auto many, const auto& loaded) {
             const auto v = numbers<V>(loaded);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) total = Op::combine(total, mapped<map>(v.v[i]));
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i) total = Op::combine(total, mapped<map>(v.v[i]));
           });
     });
     return total;
@@ -134,11 +138,14 @@ template <class Op, Map map, class V> struct ReduceColumns {
     const int64_t tasks = from.kept.numel / width * blocks * from.segments;
     for (int64_t task = t.block(); task < tasks; task += t.blocks()) {
       // Little is kept beside the totals: the first output of the block, how many there are, and the segment.
-      const int64_t rest = task / blocks, first = (task - rest * blocks) * kWarp * pack, line = rest / from.segments;
-      const int segment = static_cast<int>(rest - line * from.segments), most = kWarp * pack, count = static_cast<int>(width - first < most ? width - first : most);
+      const int64_t rest = task / blocks, first = (task - rest * blocks) * kWarp * pack,
+                    line = rest / from.segments;
+      const int segment = static_cast<int>(rest - line * from.segments), most = kWarp * pack,
+                count = static_cast<int>(width - first < most ? width - first : most);
       const int64_t output = line * width + first;
       V* const totals = t.shared<V>();  // [warps, lanes * pack]
-      fold(t, output + t.lane() * pack, t.lane() * pack < count, segment, totals + (t.warp() * kWarp + t.lane()) * pack);
+      fold(t, output + t.lane() * pack, t.lane() * pack < count, segment,
+           totals + (t.warp() * kWarp + t.lane()) * pack);
       t.sync();
       for (int c = t.id(); c < count; c += kThreads) {
         V sum = totals[c];
@@ -153,11 +160,13 @@ template <class Op, Map map, class V> struct ReduceColumns {
   /// Outputs from `output` on, over this warp's rows of a segment, which are all of the outer reduced dims times that of the last one.
   WEFT_DEVICE void fold(Thread t, int64_t output, bool mine, int segment, V* result) const {
     V total[kMost];
-    WEFT_UNROLL for (int i = 0; i < kMost; ++i) total[i] = from.identity;
+    WEFT_UNROLL
+    for (int i = 0; i < kMost; ++i) total[i] = from.identity;
     if (mine) {
       const int last = from.reduced.ndim - 1;
       const int64_t step = from.reduced.stride[0][last], inner = from.reduced.size[last];
-      const int64_t begin = (from.segments > 1 ? from.begin(segment) : 0) + t.warp(), rows = (from.segments > 1 ? from.end(segment) : inner) - begin;
+      const int64_t begin = (from.segments > 1 ? from.begin(segment) : 0) + t.warp(),
+                    rows = (from.segments > 1 ? from.end(segment) : inner) - begin;
       int64_t start[2];
       from.kept.locate(output, start);
       for (int64_t outer = 0; outer < from.reduced.numel; outer += inner) {
@@ -172,19 +181,24 @@ template <class Op, Map map, class V> struct ReduceColumns {
         });
       }
     }
-    WEFT_UNROLL for (int i = 0; i < kMost; ++i)
+    WEFT_UNROLL
+    for (int i = 0; i < kMost; ++i)
       if (i < pack) result[i] = total[i];
   }
   /// Every kWarps-th of `rows` rows, which lie `apart`.
-  template <int N, class T> static WEFT_DEVICE void add_rows(const T* x, int64_t apart, int64_t rows, V (&total)[kMost]) {
+  template <int N, class T>
+  static WEFT_DEVICE void add_rows(const T* x, int64_t apart, int64_t rows, V (&total)[kMost]) {
     for (; rows > 0; rows -= kAhead * kWarps, x += kAhead * apart) {
       Raw<T, N> loaded[kAhead] = {};
-      WEFT_UNROLL for (int a = 0; a < kAhead; ++a)
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a)
         if (a * kWarps < rows) loaded[a] = fetch<N>(Line<const T>{x + a * apart, 1}, 0);
-      WEFT_UNROLL for (int a = 0; a < kAhead; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a) {
         if (a * kWarps >= rows) continue;
         const auto v = numbers<V>(loaded[a]);
-        WEFT_UNROLL for (int i = 0; i < N; ++i) total[i] = Op::combine(total[i], mapped<map>(v.v[i]));
+        WEFT_UNROLL
+        for (int i = 0; i < N; ++i) total[i] = Op::combine(total[i], mapped<map>(v.v[i]));
       }
     }
   }
@@ -217,41 +231,57 @@ template <class Op, Map map, class V> struct Reducer {
   void operator()(Source<V> from, void* y, DType y_type, bool whole = false) const {
     const int last = from.kept.ndim - 1, rlast = from.reduced.ndim - 1;
     const auto distance = [](int64_t s) { return s < 0 ? -s : s; };
-    const bool kept_is_dense = last >= 0 && from.kept.stride[0][last] == 1 && rlast >= 0 && distance(from.reduced.stride[0][rlast]) > 1;
-    if (kept_is_dense && from.kept.size[last] >= 16 && from.reduced.numel >= 16) columns(from, y, y_type, whole);
+    const bool kept_is_dense = last >= 0 && from.kept.stride[0][last] == 1 && rlast >= 0 &&
+                               distance(from.reduced.stride[0][rlast]) > 1;
+    if (kept_is_dense && from.kept.size[last] >= 16 && from.reduced.numel >= 16)
+      columns(from, y, y_type, whole);
     else lines(from, y, y_type, kept_is_dense, whole);
   }
 
  private:
   void lines(Source<V>& from, void* y, DType y_type, bool kept_is_dense, bool whole) const {
     cut(from, whole ? kEnough : from.kept.numel, kLeastLine);
-    const Scratch partial(backend, context, from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
+    const Scratch partial(
+        backend, context,
+        from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
     const bool packs = from.reduced.ndim == 0 || (from.reduced.ndim == 1 && from.reduced.stride[0][0] == 1);
-    TeamGrid g = team_grid(backend, from.kept.numel * from.segments, from.length, packs ? static_cast<int>(16 / size_of(from.dtype)) : 1);
-    if (kept_is_dense && from.reduced.numel <= kWarp && from.kept.size[from.kept.ndim - 1] >= kWarp) {  // neighbouring lanes read neighbouring outputs
+    TeamGrid g = team_grid(backend, from.kept.numel * from.segments, from.length,
+                           packs ? static_cast<int>(16 / size_of(from.dtype)) : 1);
+    if (kept_is_dense && from.reduced.numel <= kWarp &&
+        from.kept.size[from.kept.ndim - 1] >= kWarp) {  // neighbouring lanes read neighbouring outputs
       g.team.lanes = 1;
       g.grid.blocks = backend.resident(blocks_for(from.kept.numel, g.grid.threads), g.grid.threads);
     }
-    launch(backend.stream_of(context), "reduce_lines", g.grid, ReduceLines<Op, map, V>{from, {y, y_type, partial.as<V>(), from.segments, 1}, g.team});
+    launch(backend.stream_of(context), "reduce_lines", g.grid,
+           ReduceLines<Op, map, V>{from, {y, y_type, partial.as<V>(), from.segments, 1}, g.team});
     finish(from, partial, from.segments, 1, y, y_type);
   }
 
   void columns(Source<V>& from, void* y, DType y_type, bool whole) const {
     const int64_t width = from.kept.size[from.kept.ndim - 1], n = 16 / size_of(from.dtype);
     const bool packs = packs_fit(from, width) && width >= kWarp * n;
-    const int64_t blocks = blocks_for(width, kWarp * (packs ? n : 1)), tasks = from.kept.numel / width * blocks;
+    const int64_t blocks = blocks_for(width, kWarp * (packs ? n : 1)),
+                  tasks = from.kept.numel / width * blocks;
     cut(from, whole || from.reduced.ndim > 1 ? kEnough : tasks, kLeastRows);
-    const Scratch partial(backend, context, from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
+    const Scratch partial(
+        backend, context,
+        from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
     using Body = ReduceColumns<Op, map, V>;
-    const Grid grid{.blocks = backend.resident(tasks * from.segments, Body::kThreads), .threads = Body::kThreads,
+    const Grid grid{.blocks = backend.resident(tasks * from.segments, Body::kThreads),
+                    .threads = Body::kThreads,
                     .shared = static_cast<size_t>(Body::kThreads * (packs ? n : 1)) * sizeof(V)};
     launch(backend.stream_of(context), "reduce_columns", grid,
-           Body{from, {y, y_type, partial.as<V>(), 1, from.kept.numel}, width, blocks, static_cast<int>(packs ? n : 1)});
+           Body{from,
+                {y, y_type, partial.as<V>(), 1, from.kept.numel},
+                width,
+                blocks,
+                static_cast<int>(packs ? n : 1)});
     finish(from, partial, 1, from.kept.numel, y, y_type);
   }
 
   /// Folds the totals of the segments.
-  void finish(const Source<V>& done, const Scratch& partial, int64_t output_step, int64_t segment_step, void* y, DType y_type) const {
+  void finish(const Source<V>& done, const Scratch& partial, int64_t output_step, int64_t segment_step,
+              void* y, DType y_type) const {
     if (done.segments == 1) return;
     Source<V> from{partial.as<void>(), dtype_of<V>, done.identity, done.kept, {}, 1, done.segments};
     int64_t step = output_step;
@@ -262,7 +292,8 @@ template <class Op, Map map, class V> struct Reducer {
   }
 };
 
-template <class V> void reduce_as(CudaBackend& b, Context& c, Reduce op, Source<V> from, void* y, DType y_type) {
+template <class V>
+void reduce_as(CudaBackend& b, Context& c, Reduce op, Source<V> from, void* y, DType y_type) {
   constexpr bool real = std::is_floating_point_v<V>;
   using Limits = std::numeric_limits<V>;
   const auto run = [&]<class Op, Map map>(Op, std::integral_constant<Map, map>, V identity) {
@@ -287,6 +318,7 @@ template <class V> void reduce_as(CudaBackend& b, Context& c, Reduce op, Source<
 }
 
 /// What reduce_as does for integers; compiled beside the floating types.
-void reduce_integers(CudaBackend& b, Context& c, Reduce op, const Source<int64_t>& from, void* y, DType y_type);
+void reduce_integers(CudaBackend& b, Context& c, Reduce op, const Source<int64_t>& from, void* y,
+                     DType y_type);
 
 }  // namespace weft::cuda::reduction

@@ -13,7 +13,11 @@ class Dense {
   enum class Flow { kIn, kOut };
   /// `flat`: row (t, n) must be row t * N + n of one matrix.
   Dense(CudaBackend& backend, Context& context, const View& v, DType dtype, Flow flow, bool flat = false)
-      : backend_(backend), context_(context), target_(rank3(v)), in_place_(fits(v, target_, dtype, flat)), flow_(flow),
+      : backend_(backend),
+        context_(context),
+        target_(rank3(v)),
+        in_place_(fits(v, target_, dtype, flat)),
+        flow_(flow),
         copy_(backend, context, in_place_ ? 0 : static_cast<size_t>(v.numel() * size_of(dtype))) {
     if (in_place_) {
       view_ = target_;
@@ -28,9 +32,16 @@ class Dense {
 
   bool defined() const { return view_.defined(); }
   int64_t row() const { return defined() ? view_.stride(1) : 0; }
-  template <class T> T* at(int64_t t) const { return view_.as<T>() ? view_.as<T>() + t * view_.stride(0) : nullptr; }
+  template <class T> T* at(int64_t t) const {
+    return view_.as<T>() ? view_.as<T>() + t * view_.stride(0) : nullptr;
+  }
   /// Step t [N, C].
-  View step(int64_t t) const { return {at<char>(0) + t * view_.stride(0) * size_of(view_.dtype), view_.dtype, {view_.size(1), view_.size(2)}, {row(), 1}}; }
+  View step(int64_t t) const {
+    return {at<char>(0) + t * view_.stride(0) * size_of(view_.dtype),
+            view_.dtype,
+            {view_.size(1), view_.size(2)},
+            {row(), 1}};
+  }
   /// Steps [first, last) as one matrix; of a flat one.
   View matrix(int64_t first, int64_t last) const {
     View v = step(first);
@@ -44,7 +55,10 @@ class Dense {
   static View rank3(const View& v) {
     const int r = v.ndim();
     if (!v.defined()) return {};
-    View out{v.data, v.dtype, {r == 3 ? v.size(0) : 1, r >= 2 ? v.size(r - 2) : 1, v.size(r - 1)}, {0, 0, v.stride(r - 1)}};
+    View out{v.data,
+             v.dtype,
+             {r == 3 ? v.size(0) : 1, r >= 2 ? v.size(r - 2) : 1, v.size(r - 1)},
+             {0, 0, v.stride(r - 1)}};
     if (out.size(2) == 1) out.strides[2] = 1;
     out.strides[0] = r == 3 ? v.stride(0) : 0;
     out.strides[1] = out.size(1) != 1 ? v.stride(r - 2) : out.size(0) > 1 ? out.stride(0) : out.size(2);
@@ -53,7 +67,8 @@ class Dense {
   }
   static bool fits(const View& v, const View& at, DType dtype, bool flat) {
     if (!v.defined() || v.numel() == 0) return true;
-    return at.dtype == dtype && at.stride(2) == 1 && at.stride(1) >= at.size(2) && (!flat || at.stride(0) == at.size(1) * at.stride(1));
+    return at.dtype == dtype && at.stride(2) == 1 && at.stride(1) >= at.size(2) &&
+           (!flat || at.stride(0) == at.size(1) * at.stride(1));
   }
 
   CudaBackend& backend_;
@@ -82,8 +97,10 @@ inline View transposed(View v) {
 ///   LSTM  i f g o c tanh(c)     (gates after their activation; c after the step)
 ///   GRU   r z n q               (q = W_hn h + b_hn, before r multiplies it)
 ///   tanh, relu  h
-void rnn_cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out);
-void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
+void rnn_cell_forward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
+                      const RnnOutputs& out);
+void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
+                       const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
                        const RnnGrads& grads);
 
 /// The type a cell computes and keeps its running state in.

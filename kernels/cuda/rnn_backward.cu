@@ -16,15 +16,15 @@ template <class S> struct CellStepBackward {
   using C = CellType<S>;
   RnnMode mode;
   int64_t batch, hidden;
-  const S* kept;    // row of the reserve
+  const S* kept;  // row of the reserve
   int64_t kept_row;
-  const S* dy;      // or null
+  const S* dy;  // or null
   int64_t dy_row;
   const S* before;  // LSTM: c, GRU: h of the step before; or null for zeros
   int64_t before_row;
   S* dgates;
   int64_t width;
-  C *dh, *dc;       // [N, H]: gradient that comes from the step after
+  C *dh, *dc;  // [N, H]: gradient that comes from the step after
 
   WEFT_DEVICE void operator()(Thread t) const {
     for (int64_t n = t.row(); n < batch; n += t.rows())
@@ -65,30 +65,43 @@ View rows_of(View v, int64_t first, int64_t last) {
   v.sizes[0] = last - first;
   return v;
 }
-View columns_of(View v, int64_t first, int64_t last) { return transposed(rows_of(transposed(v), first, last)); }
+View columns_of(View v, int64_t first, int64_t last) {
+  return transposed(rows_of(transposed(v), first, last));
+}
 
 /// db[k] = sum over rows of m[row, k].
 void column_sums(CudaBackend& backend, Context& context, const View& m, const View& db, int64_t first) {
   const int64_t columns = m.size(1);
-  backend.reduce(context, Reduce::kSum, m, {db.as<char>() + first * db.stride(0) * size_of(db.dtype), db.dtype, {1, columns}, {columns * db.stride(0), db.stride(0)}});
+  backend.reduce(context, Reduce::kSum, m,
+                 {db.as<char>() + first * db.stride(0) * size_of(db.dtype),
+                  db.dtype,
+                  {1, columns},
+                  {columns * db.stride(0), db.stride(0)}});
 }
 
 template <class S>
-void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads) {
+void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
+         const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads) {
   using C = CellType<S>;
   using Flow = Dense::Flow;
   constexpr DType kStored = dtype_of<S>, kComputed = dtype_of<C>;
-  const int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.w_hh.size(1), columns = layer.gates() * hidden, rows = steps * batch;
+  const int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.w_hh.size(1),
+                columns = layer.gates() * hidden, rows = steps * batch;
   const bool lstm = layer.mode == RnnMode::kLstm, gru = layer.mode == RnnMode::kGru;
   const int64_t width = gru ? 4 * hidden : columns;
   const auto time = [&](int64_t s) { return layer.reverse ? steps - 1 - s : s; };
 
-  const Dense w_ih(backend, context, in.w_ih, kStored, Flow::kIn), w_hh(backend, context, in.w_hh, kStored, Flow::kIn), h0(backend, context, in.h0, kStored, Flow::kIn);
-  const Dense c0(backend, context, lstm ? in.c0 : View{}, kStored, Flow::kIn), y(backend, context, out.y, kStored, Flow::kIn, true);
-  const Dense reserve(backend, context, out.reserve, kStored, Flow::kIn), grad(backend, context, dy, kStored, Flow::kIn);
-  const Scratch dgates(backend, context, static_cast<size_t>(rows * width) * sizeof(S)), dh(backend, context, static_cast<size_t>(batch * hidden) * sizeof(C));
+  const Dense w_ih(backend, context, in.w_ih, kStored, Flow::kIn),
+      w_hh(backend, context, in.w_hh, kStored, Flow::kIn), h0(backend, context, in.h0, kStored, Flow::kIn);
+  const Dense c0(backend, context, lstm ? in.c0 : View{}, kStored, Flow::kIn),
+      y(backend, context, out.y, kStored, Flow::kIn, true);
+  const Dense reserve(backend, context, out.reserve, kStored, Flow::kIn),
+      grad(backend, context, dy, kStored, Flow::kIn);
+  const Scratch dgates(backend, context, static_cast<size_t>(rows * width) * sizeof(S)),
+      dh(backend, context, static_cast<size_t>(batch * hidden) * sizeof(C));
   const Scratch dc(backend, context, lstm ? static_cast<size_t>(batch * hidden) * sizeof(C) : 0);
-  const View dh_view{dh.as<void>(), kComputed, {batch, hidden}, {hidden, 1}}, dc_view{dc.as<void>(), kComputed, {batch, hidden}, {hidden, 1}};
+  const View dh_view{dh.as<void>(), kComputed, {batch, hidden}, {hidden, 1}},
+      dc_view{dc.as<void>(), kComputed, {batch, hidden}, {hidden, 1}};
   copy_state(backend, context, dhn, dh_view);
   if (lstm) copy_state(backend, context, dcn, dc_view);
 
@@ -106,17 +119,20 @@ void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const Rn
       before = y.at<S>(time(s - 1)), before_row = y.row();
     }
     launch(backend.stream_of(context), "rnn_cell_backward", cell_grid(batch, hidden),
-           CellStepBackward<S>{layer.mode, batch, hidden, reserve.at<S>(t), reserve.row(), grad.at<S>(t), grad.row(), before, before_row, dgates.as<S>() + t * batch * width, width,
+           CellStepBackward<S>{layer.mode, batch, hidden, reserve.at<S>(t), reserve.row(), grad.at<S>(t),
+                               grad.row(), before, before_row, dgates.as<S>() + t * batch * width, width,
                                dh.as<C>(), dc.as<C>()});
     // The gate gradients through W_hh, beside what the kernel left in dh (GRU).
     if (s > 0 || grads.dh0.defined())
-      backend.matmul(context, 1, columns_of(rows_of(all, t * batch, (t + 1) * batch), 0, columns), w_hh.matrix(), gru ? 1 : 0, {}, dh_view);
+      backend.matmul(context, 1, columns_of(rows_of(all, t * batch, (t + 1) * batch), 0, columns),
+                     w_hh.matrix(), gru ? 1 : 0, {}, dh_view);
   }
   if (grads.dh0.defined()) backend.copy(context, dh_view, grads.dh0);
   if (lstm && grads.dc0.defined()) backend.copy(context, dc_view, grads.dc0);
 
   const int64_t shared = gru ? 2 * hidden : columns;  // GRU: dn lies apart from dr dz
-  const View recurrent = columns_of(all, 0, columns), joint = columns_of(all, 0, shared), apart = gru ? columns_of(all, 3 * hidden, 4 * hidden) : View{};
+  const View recurrent = columns_of(all, 0, columns), joint = columns_of(all, 0, shared),
+             apart = gru ? columns_of(all, 3 * hidden, 4 * hidden) : View{};
   if (grads.dx.defined()) {
     const Dense dx(backend, context, grads.dx, kStored, Flow::kOut, true);
     backend.matmul(context, 1, joint, rows_of(w_ih.matrix(), 0, shared), 0, {}, dx.matrix());
@@ -126,14 +142,18 @@ void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const Rn
   if (grads.dw_ih.defined() && inputs > 0) {
     const Dense x(backend, context, in.x, kStored, Flow::kIn, true);
     backend.matmul(context, 1, transposed(joint), x.matrix(), 0, {}, rows_of(grads.dw_ih, 0, shared));
-    if (gru) backend.matmul(context, 1, transposed(apart), x.matrix(), 0, {}, rows_of(grads.dw_ih, shared, columns));
+    if (gru)
+      backend.matmul(context, 1, transposed(apart), x.matrix(), 0, {}, rows_of(grads.dw_ih, shared, columns));
   }
   if (grads.dw_hh.defined()) {  // gate gradients of a step times the state before it
     const int64_t first = time(0), later = layer.reverse ? 0 : 1, earlier = layer.reverse ? 1 : 0;
-    if (h0.defined()) backend.matmul(context, 1, transposed(rows_of(recurrent, first * batch, (first + 1) * batch)), h0.matrix(), 0, {}, grads.dw_hh);
+    if (h0.defined())
+      backend.matmul(context, 1, transposed(rows_of(recurrent, first * batch, (first + 1) * batch)),
+                     h0.matrix(), 0, {}, grads.dw_hh);
     else if (steps == 1) backend.fill(context, 0, grads.dw_hh);
     if (steps > 1)
-      backend.matmul(context, 1, transposed(rows_of(recurrent, later * batch, (later + steps - 1) * batch)), y.matrix(earlier, earlier + steps - 1), h0.defined() ? 1 : 0, {}, grads.dw_hh);
+      backend.matmul(context, 1, transposed(rows_of(recurrent, later * batch, (later + steps - 1) * batch)),
+                     y.matrix(earlier, earlier + steps - 1), h0.defined() ? 1 : 0, {}, grads.dw_hh);
   }
   if (grads.db_ih.defined()) {
     column_sums(backend, context, joint, grads.db_ih, 0);
@@ -147,12 +167,15 @@ void run(CudaBackend& backend, Context& context, const RnnLayer& layer, const Rn
 
 }  // namespace
 
-void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
+void rnn_cell_backward(CudaBackend& backend, Context& context, const RnnLayer& layer, const RnnInputs& in,
+                       const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn,
                        const RnnGrads& grads) {
-  if (in.x.size(0) * in.x.size(1) * in.w_hh.size(1) == 0) {  // nothing ran: the state's gradient passes by, all others are 0
+  if (in.x.size(0) * in.x.size(1) * in.w_hh.size(1) ==
+      0) {  // nothing ran: the state's gradient passes by, all others are 0
     copy_state(backend, context, dhn, grads.dh0);
     if (layer.mode == RnnMode::kLstm) copy_state(backend, context, dcn, grads.dc0);
-    for (const View& v : {grads.dx, grads.dw_ih, grads.dw_hh, grads.db_ih, grads.db_hh}) copy_state(backend, context, {}, v);
+    for (const View& v : {grads.dx, grads.dw_ih, grads.dw_hh, grads.db_ih, grads.db_hh})
+      copy_state(backend, context, {}, v);
     return;
   }
   switch (in.x.dtype) {

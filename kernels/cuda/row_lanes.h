@@ -15,7 +15,9 @@ struct RowLanes {
 
   WEFT_DEVICE int64_t first_row(Thread t) const { return t.global() >> shift; }
   WEFT_DEVICE int64_t row_step(Thread t) const { return t.globals() >> shift; }
-  WEFT_DEVICE int64_t first_unit(Thread t) const { return (t.row() << shift) + (t.id() & ((1 << shift) - 1)); }
+  WEFT_DEVICE int64_t first_unit(Thread t) const {
+    return (t.row() << shift) + (t.id() & ((1 << shift) - 1));
+  }
   WEFT_DEVICE int64_t unit_step(Thread t) const { return t.rows() << shift; }
 };
 
@@ -25,7 +27,8 @@ inline Grid share_rows(const CudaBackend& backend, int64_t rows, int64_t units, 
   while ((1 << lanes.shift) < grid.threads && (1 << lanes.shift) < units) ++lanes.shift;
   const int64_t needed = blocks_for(rows, grid.threads >> lanes.shift);
   grid.blocks = backend.blocks_at_once(needed);
-  const int64_t strips = blocks_for(units, int64_t{4} << lanes.shift), wanted = backend.blocks_at_once() / (needed > 0 ? needed : 1);
+  const int64_t strips = blocks_for(units, int64_t{4} << lanes.shift),
+                wanted = backend.blocks_at_once() / (needed > 0 ? needed : 1);
   grid.rows = strips < wanted ? strips : wanted;
   if (grid.rows < 1) grid.rows = 1;
   return grid;

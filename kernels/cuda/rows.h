@@ -75,7 +75,8 @@ template <class T> struct Line {
 template <class T> struct Matrix {
   T* p;
   int64_t row, col;
-  explicit Matrix(const View& v) : p(static_cast<T*>(v.data)), row(v.stride(0)), col(v.size(1) == 1 ? 1 : v.stride(1)) {}
+  explicit Matrix(const View& v)
+      : p(static_cast<T*>(v.data)), row(v.stride(0)), col(v.size(1) == 1 ? 1 : v.stride(1)) {}
   WEFT_DEVICE Line<T> line(int64_t r) const { return {p + r * row, col}; }
 };
 /// A vector of any dtype, read and written as double; may be absent.
@@ -106,16 +107,19 @@ template <class T, class... L> WEFT_DEVICE Cut cut_row(int64_t count, const Line
 
 /// f(k, many) for the runs of numbers that fall to thread `rank` of `size`, A of them at a time: run a is k[a] .. k[a] + many, none where k[a] < 0.
 /// `many` is std::integral_constant<int, N>. Which thread gets what, and in what order, depends on sizes and alignment alone.
-template <class T, int A, class F> WEFT_DEVICE void deal_together(int rank, int size, const Cut& cut, int64_t count, const F& f) {
+template <class T, int A, class F>
+WEFT_DEVICE void deal_together(int rank, int size, const Cut& cut, int64_t count, const F& f) {
   constexpr int n = kPack<T>;
   int64_t k[A];
   const int64_t step = static_cast<int64_t>(size) * n, packed = cut.body - cut.head, singles = count - packed;
   for (int64_t first = cut.head + static_cast<int64_t>(rank) * n; first < cut.body; first += A * step) {
-    WEFT_UNROLL for (int a = 0; a < A; ++a) k[a] = first + a * step < cut.body ? first + a * step : -1;
+    WEFT_UNROLL
+    for (int a = 0; a < A; ++a) k[a] = first + a * step < cut.body ? first + a * step : -1;
     f(k, std::integral_constant<int, n>());
   }
   for (int64_t first = rank; first < singles; first += static_cast<int64_t>(A) * size) {
-    WEFT_UNROLL for (int a = 0; a < A; ++a) {
+    WEFT_UNROLL
+    for (int a = 0; a < A; ++a) {
       const int64_t single = first + static_cast<int64_t>(a) * size;
       k[a] = single >= singles ? -1 : single < cut.head ? single : single + packed;
     }
@@ -123,17 +127,21 @@ template <class T, int A, class F> WEFT_DEVICE void deal_together(int rank, int 
   }
 }
 /// use(k, many, load(k, many)) for these runs in the same order; A loads are on their way before the first is used.
-template <class T, int A, class Load, class Use> WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const Load& load, const Use& use) {
+template <class T, int A, class Load, class Use>
+WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const Load& load, const Use& use) {
   deal_together<T, A>(rank, size, cut, count, [&](const int64_t(&k)[A], auto many) {
     decltype(load(k[0], many)) loaded[A] = {};
-    WEFT_UNROLL for (int a = 0; a < A; ++a)
+    WEFT_UNROLL
+    for (int a = 0; a < A; ++a)
       if (k[a] >= 0) loaded[a] = load(k[a], many);
-    WEFT_UNROLL for (int a = 0; a < A; ++a)
+    WEFT_UNROLL
+    for (int a = 0; a < A; ++a)
       if (k[a] >= 0) use(k[a], many, loaded[a]);
   });
 }
 /// f(k, many) for these runs, one at a time.
-template <class T, class F> WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const F& f) {
+template <class T, class F>
+WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const F& f) {
   deal_together<T, 1>(rank, size, cut, count, [&](const int64_t(&k)[1], auto many) { f(k[0], many); });
 }
 
@@ -152,7 +160,8 @@ template <int N, class T> WEFT_DEVICE Raw<std::remove_const_t<T>, N> fetch(const
   } else {
     constexpr int words = sizeof raw / sizeof(uint32_t);
     const auto pack = load_pack<uint32_t, words>(line.p + k, 0);
-    WEFT_UNROLL for (int i = 0; i < words; ++i) raw.words[i] = pack.at[i];
+    WEFT_UNROLL
+    for (int i = 0; i < words; ++i) raw.words[i] = pack.at[i];
   }
   return raw;
 }
@@ -160,7 +169,8 @@ template <class C, class T, int N> WEFT_DEVICE Numbers<C, N> numbers(const Raw<T
   T each[N];
   std::memcpy(static_cast<void*>(each), &raw, sizeof each);
   Numbers<C, N> out;
-  WEFT_UNROLL for (int i = 0; i < N; ++i) out.v[i] = convert<C>(each[i]);
+  WEFT_UNROLL
+  for (int i = 0; i < N; ++i) out.v[i] = convert<C>(each[i]);
   return out;
 }
 /// What fetch got, into a line of shared memory.
@@ -172,18 +182,23 @@ template <int N, class T> WEFT_DEVICE void keep(const Line<T>& line, int64_t k, 
   } else {
     constexpr int words = sizeof raw / sizeof(uint32_t);
     Pack<uint32_t, words> pack;
-    WEFT_UNROLL for (int i = 0; i < words; ++i) pack.at[i] = raw.words[i];
+    WEFT_UNROLL
+    for (int i = 0; i < words; ++i) pack.at[i] = raw.words[i];
     *reinterpret_cast<Pack<uint32_t, words>*>(line.p + k) = pack;
   }
 }
 /// Numbers k .. k + N of a line, as C.
-template <class C, int N, class T> WEFT_DEVICE Numbers<C, N> read(const Line<T>& line, int64_t k) { return numbers<C>(fetch<N>(line, k)); }
-template <int N, class C, class T> WEFT_DEVICE void write(const Line<T>& line, int64_t k, const Numbers<C, N>& x) {
+template <class C, int N, class T> WEFT_DEVICE Numbers<C, N> read(const Line<T>& line, int64_t k) {
+  return numbers<C>(fetch<N>(line, k));
+}
+template <int N, class C, class T>
+WEFT_DEVICE void write(const Line<T>& line, int64_t k, const Numbers<C, N>& x) {
   if constexpr (N == 1) {
     line.p[k * line.step] = convert<T>(x.v[0]);
   } else {
     Pack<T, N> pack;
-    WEFT_UNROLL for (int i = 0; i < N; ++i) pack.at[i] = convert<T>(x.v[i]);
+    WEFT_UNROLL
+    for (int i = 0; i < N; ++i) pack.at[i] = convert<T>(x.v[i]);
     store_pack(line.p, k, pack);
   }
 }

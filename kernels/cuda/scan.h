@@ -13,8 +13,7 @@ struct Plus {
 };
 
 /// op over the values of this lane and of those before it. T of 4 or 8 bytes; op(earlier, later) is associative.
-template <class T, class Op>
-WEFT_DEVICE T warp_scan(Thread t, T v, Op op) {
+template <class T, class Op> WEFT_DEVICE T warp_scan(Thread t, T v, Op op) {
   for (int by = 1; by < kWarp; by *= 2) {
     const T earlier = t.shuffle_up(v, by);
     if (t.lane() >= by) v = op(earlier, v);
@@ -31,8 +30,7 @@ template <class T> struct Scanned {
 inline constexpr int kScanRoom = kWarp;
 
 /// The same over a block, without the thread's own value. `room` may be used again on return, and all earlier writes to shared memory are seen then.
-template <class T, class Op>
-WEFT_DEVICE Scanned<T> block_scan(Thread t, T v, T identity, Op op, T* room) {
+template <class T, class Op> WEFT_DEVICE Scanned<T> block_scan(Thread t, T v, T identity, Op op, T* room) {
   const int warps = t.count() / kWarp;
   const T inclusive = warp_scan(t, v, op);
   T before = t.shuffle_up(inclusive, 1);

@@ -106,16 +106,24 @@ class Thread {
 
   /// Another lane's value; T of 4 or 8 bytes.
   template <class T> __device__ T shuffle(T v, int lane) const { return __shfl_sync(0xffffffffu, v, lane); }
-  template <class T> __device__ T shuffle_xor(T v, int mask) const { return __shfl_xor_sync(0xffffffffu, v, mask); }
-  template <class T> __device__ T shuffle_up(T v, int by) const { return __shfl_up_sync(0xffffffffu, v, by); }  ///< lanes below `by` keep v
-  template <class T> __device__ T shuffle_down(T v, int by) const { return __shfl_down_sync(0xffffffffu, v, by); }
+  template <class T> __device__ T shuffle_xor(T v, int mask) const {
+    return __shfl_xor_sync(0xffffffffu, v, mask);
+  }
+  template <class T> __device__ T shuffle_up(T v, int by) const {
+    return __shfl_up_sync(0xffffffffu, v, by);
+  }  ///< lanes below `by` keep v
+  template <class T> __device__ T shuffle_down(T v, int by) const {
+    return __shfl_down_sync(0xffffffffu, v, by);
+  }
   /// Bit i: the predicate of lane i.
   __device__ uint32_t ballot(bool p) const { return __ballot_sync(0xffffffffu, p); }
 
   /// The value before; T: int32_t, uint32_t, unsigned long long (all), int (exchange, max).
   template <class T> __device__ T atomic_add(T* p, T v) const { return atomicAdd(p, v); }
   template <class T> __device__ T atomic_max(T* p, T v) const { return atomicMax(p, v); }
-  template <class T> __device__ T atomic_cas(T* p, T expected, T v) const { return atomicCAS(p, expected, v); }
+  template <class T> __device__ T atomic_cas(T* p, T expected, T v) const {
+    return atomicCAS(p, expected, v);
+  }
 };
 
 /// What this thread wrote before is seen by the host no later than what it writes after.
@@ -130,11 +138,15 @@ template <class Body> constexpr int resident_blocks() {
   if constexpr (requires { Body::kBlocks; }) return Body::kBlocks;
   else return 1;
 }
-template <class Body> __global__ void __launch_bounds__(most_threads<Body>(), resident_blocks<Body>()) run(const Body body) { body(Thread{}); }
+template <class Body>
+__global__ void __launch_bounds__(most_threads<Body>(), resident_blocks<Body>()) run(const Body body) {
+  body(Thread{});
+}
 /// Throws: CudaError that names the kernel.
 inline void check_launch(const char* name) {
   const cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
+  if (status != cudaSuccess)
+    throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
 /// Lets launches of the kernel on the current device have all the shared memory that it gives a block. `allowed` is of this kernel, one per device:
 /// the first launch asks, the others only look; two that ask at once ask for the same. Nothing of it goes to a stream, so a graph may be in the making.
@@ -152,13 +164,15 @@ inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>
 /// Starts the kernel on a stream. Throws: CudaError that names it.
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
-  if constexpr (requires { Body::kIndependent; }) static_cast<void>(Body::kIndependent);  // only the emulation asks
+  if constexpr (requires { Body::kIndependent; })
+    static_cast<void>(Body::kIndependent);  // only the emulation asks
   if (grid.shared > kPlainShared) {
     static std::atomic<bool> allowed[kMaxDevices];
     inner::allow_shared(name, reinterpret_cast<const void*>(&inner::run<Body>), allowed);
   }
   const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
-  inner::run<Body><<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
+  inner::run<Body>
+      <<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
   inner::check_launch(name);
 }
 

@@ -34,13 +34,16 @@ template <class T> struct RowsInRegisters {
     WEFT_DEVICE bool has(int a) const { return rank + a * size < end; }
     WEFT_DEVICE int64_t at(int a) const { return int64_t{rank + a * size} * n; }
     WEFT_DEVICE void load(const Line<const T>& line, Raw<T, n> (&to)[kept]) const {
-      WEFT_UNROLL for (int a = 0; a < kept; ++a)
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a)
         if (has(a)) to[a] = fetch<n>(line, at(a));
     }
   };
   /// f(row, share) for the team's rows. Reached by the whole block.
   template <class F> WEFT_DEVICE void each_row(Thread t, const F& f) const {
-    team.each(t, rows, [&](int64_t r, bool mine) { f(r, Share{team.rank(t), team.size(t), mine ? packs : 0}); });
+    team.each(t, rows, [&](int64_t r, bool mine) {
+      f(r, Share{team.rank(t), team.size(t), mine ? packs : 0});
+    });
   }
 };
 
@@ -58,16 +61,20 @@ template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
       mine.load(x.line(r), loaded);
       Numbers<C, n> v[kept];
       Online<C> all;
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
         v[a] = numbers<C>(loaded[a]);
-        WEFT_UNROLL for (int i = 0; i < n; ++i) {
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) {
           if (!mine.has(a)) v[a].v[i] = -std::numeric_limits<C>::infinity();
           all.top = std::fmax(all.top, v[a].v[i]);
         }
       }
       const C top = all.top, shift = all.finite_top();
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
-        WEFT_UNROLL for (int i = 0; i < n; ++i) {
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) {
           const C e = exponential(v[a].v[i] - shift);
           all.sum += e;
           if (!log) v[a].v[i] = e;
@@ -76,9 +83,11 @@ template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
       all = this->team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
       // The exponentials were taken against the thread's own maximum.
       const C less = log ? all.logarithm() : C(0), scale = log ? C(1) : exponential(top - all.top) / all.sum;
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
         if (!mine.has(a)) continue;
-        WEFT_UNROLL for (int i = 0; i < n; ++i) v[a].v[i] = log ? v[a].v[i] - less : v[a].v[i] * scale;
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) v[a].v[i] = log ? v[a].v[i] - less : v[a].v[i] * scale;
         write(to, mine.at(a), v[a]);
       }
     });
@@ -99,16 +108,21 @@ template <class T> struct SoftmaxBackwardInRegisters : RowsInRegisters<T> {
       mine.load(y.line(r), result);
       mine.load(dy.line(r), gradient);
       C sum = 0;
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
         const auto q = numbers<C>(result[a]), b = numbers<C>(gradient[a]);
-        WEFT_UNROLL for (int i = 0; i < n; ++i) sum += log ? b.v[i] : q.v[i] * b.v[i];
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) sum += log ? b.v[i] : q.v[i] * b.v[i];
       }
       sum = this->team.sum(t, sum);
-      WEFT_UNROLL for (int a = 0; a < kept; ++a) {
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
         if (!mine.has(a)) continue;
         const auto q = numbers<C>(result[a]);
         auto b = numbers<C>(gradient[a]);
-        WEFT_UNROLL for (int i = 0; i < n; ++i) b.v[i] = log ? b.v[i] - exponential(q.v[i]) * sum : q.v[i] * (b.v[i] - sum);
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i)
+          b.v[i] = log ? b.v[i] - exponential(q.v[i]) * sum : q.v[i] * (b.v[i] - sum);
         write(to, mine.at(a), b);
       }
     });
@@ -117,14 +131,19 @@ template <class T> struct SoftmaxBackwardInRegisters : RowsInRegisters<T> {
 
 /// Rows of any length and layout. Where a block takes a row, its shared memory holds `kept` of the lines that are read.
 template <class T> struct RowsAnyhow {
-  static constexpr int kThreads = sizeof(T) == sizeof(double) ? 512 : 1024;  // of a block that has a processor to itself; doubles take twice the registers
+  static constexpr int kThreads =
+      sizeof(T) == sizeof(double)
+          ? 512
+          : 1024;  // of a block that has a processor to itself; doubles take twice the registers
   int64_t rows, count;
   Team team;
   int kept;
   bool log;
 
   /// Bytes of a kept line: as far behind a 16-byte border as in memory, so that packs are packs.
-  static constexpr size_t line_bytes(int64_t count) { return (static_cast<size_t>(count) * sizeof(T) + 31) / 16 * 16; }
+  static constexpr size_t line_bytes(int64_t count) {
+    return (static_cast<size_t>(count) * sizeof(T) + 31) / 16 * 16;
+  }
   static constexpr size_t kBefore = fold_bytes<Online<Compute<T>>>();
   /// Where the block keeps line number `which`.
   WEFT_DEVICE Line<T> room(Thread t, int which, const Line<const T>& line) const {
@@ -151,10 +170,13 @@ template <class T> struct Softmax : RowsAnyhow<T> {
       const Line<const T> again = kept ? Line<const T>{room.p, 1} : from;
       const C shift = log ? all.logarithm() : all.top, scale = log ? C(1) : 1 / all.sum;
       deal<T, kTogether<T>>(
-          team.rank(t), team.size(t), cut_row(n, again, to), n, [&](int64_t k, auto many) { return fetch<many.value>(again, k); },
+          team.rank(t), team.size(t), cut_row(n, again, to), n,
+          [&](int64_t k, auto many) { return fetch<many.value>(again, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) v.v[i] = log ? v.v[i] - shift : exponential(v.v[i] - shift) * scale;
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i)
+              v.v[i] = log ? v.v[i] - shift : exponential(v.v[i] - shift) * scale;
             write(to, k, v);
           });
     });
@@ -162,9 +184,7 @@ template <class T> struct Softmax : RowsAnyhow<T> {
 };
 
 /// What two lines hold from one number on.
-template <class T, int N> struct Both {
-  Raw<T, N> y, dy;
-};
+template <class T, int N> struct Both { Raw<T, N> y, dy; };
 
 template <class T> struct SoftmaxBackward : RowsAnyhow<T> {
   using C = Compute<T>;
@@ -182,21 +202,31 @@ template <class T> struct SoftmaxBackward : RowsAnyhow<T> {
       C sum = 0;
       deal<T, 2>(
           team.rank(t), team.size(t), log ? cut_row(n, g) : cut_row(n, p, g), n,
-          [&](int64_t k, auto many) { return Both<T, many.value>{log ? Raw<T, many.value>{} : fetch<many.value>(p, k), fetch<many.value>(g, k)}; },
+          [&](int64_t k, auto many) {
+            return Both<T, many.value>{log ? Raw<T, many.value>{} : fetch<many.value>(p, k),
+                                       fetch<many.value>(g, k)};
+          },
           [&](int64_t k, auto many, const auto& loaded) {
             if (kept > 0) keep(room_g, k, loaded.dy);
             if (kept > 1) keep(room_p, k, loaded.y);
             const auto a = numbers<C>(loaded.y), b = numbers<C>(loaded.dy);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) sum += log ? b.v[i] : a.v[i] * b.v[i];
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i) sum += log ? b.v[i] : a.v[i] * b.v[i];
           });
       sum = team.sum(t, sum);
-      const Line<const T> q = kept > 1 ? Line<const T>{room_p.p, 1} : p, h = kept > 0 ? Line<const T>{room_g.p, 1} : g;
+      const Line<const T> q = kept > 1 ? Line<const T>{room_p.p, 1} : p,
+                          h = kept > 0 ? Line<const T>{room_g.p, 1} : g;
       deal<T, 2>(
-          team.rank(t), team.size(t), cut_row(n, q, h, to), n, [&](int64_t k, auto many) { return Both<T, many.value>{fetch<many.value>(q, k), fetch<many.value>(h, k)}; },
+          team.rank(t), team.size(t), cut_row(n, q, h, to), n,
+          [&](int64_t k, auto many) {
+            return Both<T, many.value>{fetch<many.value>(q, k), fetch<many.value>(h, k)};
+          },
           [&](int64_t k, auto many, const auto& loaded) {
             const auto a = numbers<C>(loaded.y);
             auto b = numbers<C>(loaded.dy);
-            WEFT_UNROLL for (int i = 0; i < many.value; ++i) b.v[i] = log ? b.v[i] - exponential(a.v[i]) * sum : a.v[i] * (b.v[i] - sum);
+            WEFT_UNROLL
+            for (int i = 0; i < many.value; ++i)
+              b.v[i] = log ? b.v[i] - exponential(a.v[i]) * sum : a.v[i] * (b.v[i] - sum);
             write(to, k, b);
           });
     });
@@ -212,7 +242,8 @@ template <class T> struct LogSumExp {
   Team team;
   WEFT_DEVICE void operator()(Thread t) const {
     team.each(t, rows, [&](int64_t r, bool mine) {
-      const Online<C> all = online_row<C>(t, team, x.line(r), mine ? count : 0, [](int64_t, auto, const auto&) {});
+      const Online<C> all =
+          online_row<C>(t, team, x.line(r), mine ? count : 0, [](int64_t, auto, const auto&) {});
       if (mine && team.rank(t) == 0) y.set(r, all.logarithm());
     });
   }
@@ -222,7 +253,9 @@ template <class T> struct LogSumExp {
 template <class T> int kept_packs(std::initializer_list<const View*> views) {
   constexpr int64_t n = kPack<T>;
   for (const View* v : views) {
-    const bool whole = v->size(1) % n == 0 && v->stride(1) == 1 && (v->size(0) == 1 || v->stride(0) % n == 0) && reinterpret_cast<uintptr_t>(v->data) % 16 == 0;
+    const bool whole = v->size(1) % n == 0 && v->stride(1) == 1 &&
+                       (v->size(0) == 1 || v->stride(0) % n == 0) &&
+                       reinterpret_cast<uintptr_t>(v->data) % 16 == 0;
     if (!whole || v->size(1) / n > int64_t{kKept<T>} * kRowThreads) return 0;
   }
   return static_cast<int>((*views.begin())->size(1) / n);
@@ -240,7 +273,8 @@ template <class T> TeamGrid kept_grid(const CudaBackend& b, int64_t rows, int pa
     g.team.lanes = 0, g.grid.threads = 2 * kWarp;
     while (g.grid.threads < kRowThreads && g.grid.threads * each < packs) g.grid.threads *= 2;
   }
-  g.grid.blocks = b.resident(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1), g.grid.threads);
+  g.grid.blocks =
+      b.resident(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1), g.grid.threads);
   return g;
 }
 
@@ -254,8 +288,10 @@ template <class T> AnyhowGrid anyhow_grid(const CudaBackend& b, int64_t rows, in
   AnyhowGrid g{team_grid(b, rows, count, kPack<T>)};
   if (g.team.lanes > 0) return g;
   const size_t line = Rows::line_bytes(count), all = line * static_cast<size_t>(lines);
-  while (g.grid.threads < Rows::kThreads && all > static_cast<size_t>(g.grid.threads) * 8 * 16) g.grid.threads *= 2;
-  while (g.kept < lines && Rows::kBefore + static_cast<size_t>(g.kept + 1) * line <= b.shared_memory()) ++g.kept;
+  while (g.grid.threads < Rows::kThreads && all > static_cast<size_t>(g.grid.threads) * 8 * 16)
+    g.grid.threads *= 2;
+  while (g.kept < lines && Rows::kBefore + static_cast<size_t>(g.kept + 1) * line <= b.shared_memory())
+    ++g.kept;
   if (g.kept > 0) g.grid.shared = Rows::kBefore + static_cast<size_t>(g.kept) * line;
   g.grid.blocks = b.resident(rows, g.grid.threads, g.grid.shared);
   return g;
@@ -273,7 +309,8 @@ void CudaBackend::softmax(Context& c, bool log, View x, View y) {
     const Matrix<T> to(y);
     if (const int packs = kept_packs<T>({&x, &y})) {
       const TeamGrid g = kept_grid<T>(*this, rows, packs);
-      return launch(stream_of(c), "softmax", g.grid, SoftmaxInRegisters<T>{{rows, packs, g.team, log}, from, to});
+      return launch(stream_of(c), "softmax", g.grid,
+                    SoftmaxInRegisters<T>{{rows, packs, g.team, log}, from, to});
     }
     const AnyhowGrid g = anyhow_grid<T>(*this, rows, count, 1);
     launch(stream_of(c), "softmax", g.grid, Softmax<T>{{rows, count, g.team, g.kept, log}, from, to});
@@ -290,10 +327,12 @@ void CudaBackend::softmax_backward(Context& c, bool log, View y, View dy, View d
     const Matrix<T> to(dx);
     if (const int packs = kept_packs<T>({&y, &dy, &dx})) {
       const TeamGrid g = kept_grid<T>(*this, rows, packs);
-      return launch(stream_of(c), "softmax_backward", g.grid, SoftmaxBackwardInRegisters<T>{{rows, packs, g.team, log}, result, gradient, to});
+      return launch(stream_of(c), "softmax_backward", g.grid,
+                    SoftmaxBackwardInRegisters<T>{{rows, packs, g.team, log}, result, gradient, to});
     }
     const AnyhowGrid g = anyhow_grid<T>(*this, rows, count, log ? 1 : 2);
-    launch(stream_of(c), "softmax_backward", g.grid, SoftmaxBackward<T>{{rows, count, g.team, g.kept, log}, result, gradient, to});
+    launch(stream_of(c), "softmax_backward", g.grid,
+           SoftmaxBackward<T>{{rows, count, g.team, g.kept, log}, result, gradient, to});
   });
 }
 
@@ -304,7 +343,8 @@ void CudaBackend::logsumexp(Context& c, View x, View y) {
   for_floating("logsumexp", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
-    launch(stream_of(c), "logsumexp", g.grid, LogSumExp<T>{Matrix<const T>(x), Column(y), rows, count, g.team});
+    launch(stream_of(c), "logsumexp", g.grid,
+           LogSumExp<T>{Matrix<const T>(x), Column(y), rows, count, g.team});
   });
 }
 

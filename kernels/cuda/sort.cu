@@ -32,7 +32,8 @@ template <class K> struct Keys {
   int64_t row, step;
   K flip;  ///< all the key's bits for descending order
 
-  Keys(const View& v, bool descending) : x(v.data), dtype(v.dtype), row(v.stride(0)), step(v.stride(1)), flip(0) {
+  Keys(const View& v, bool descending)
+      : x(v.data), dtype(v.dtype), row(v.stride(0)), step(v.stride(1)), flip(0) {
     if (descending) flip = static_cast<K>(~uint64_t{0} >> (64 - bits()));
   }
   int bits() const { return static_cast<int>(8 * size_of(dtype)); }
@@ -66,8 +67,17 @@ struct Sorted {
   int64_t x_row, x_step, values_row, values_step, indices_row, indices_step;
 
   Sorted(const View& in, const View& v, const View& i)
-      : x(in.data), values(v.data), indices(i.as<int64_t>()), width(size_of(in.dtype)), keep(i.size(1)), x_row(in.stride(0)), x_step(in.stride(1)), values_row(v.stride(0)),
-        values_step(v.stride(1)), indices_row(i.stride(0)), indices_step(i.stride(1)) {}
+      : x(in.data),
+        values(v.data),
+        indices(i.as<int64_t>()),
+        width(size_of(in.dtype)),
+        keep(i.size(1)),
+        x_row(in.stride(0)),
+        x_step(in.stride(1)),
+        values_row(v.stride(0)),
+        values_step(v.stride(1)),
+        indices_row(i.stride(0)),
+        indices_step(i.stride(1)) {}
 
   WEFT_DEVICE void put(int64_t r, int64_t place, int64_t at) const {
     const int64_t from = r * x_row + at * x_step, to = r * values_row + place * values_step;
@@ -82,8 +92,7 @@ struct Sorted {
 };
 
 /// Sorts each `span` (a power of two) of `count` pairs in shared memory. Source: Batcher 1968, "Sorting networks and their applications".
-template <class K>
-WEFT_DEVICE void bitonic_sort(Thread t, K* keys, uint32_t* at, int count, int span) {
+template <class K> WEFT_DEVICE void bitonic_sort(Thread t, K* keys, uint32_t* at, int count, int span) {
   for (int size = 2; size <= span; size *= 2)
     for (int step = size / 2; step > 0; step /= 2) {
       for (int p = t.id(); p < count / 2; p += t.count()) {
@@ -158,12 +167,14 @@ template <class K> struct SelectTop {
         const bool counts = i < n && (key & known) == prefix;
         const auto digit = static_cast<uint32_t>(key >> shift) & (kDigits - 1);
         const uint32_t peers = peers_of(t, counts, digit);
-        if (counts && (peers & lanes_before(t)) == 0) t.atomic_add(&s.count[digit], static_cast<uint32_t>(std::popcount(peers)));
+        if (counts && (peers & lanes_before(t)) == 0)
+          t.atomic_add(&s.count[digit], static_cast<uint32_t>(std::popcount(peers)));
       }
       t.sync();
       const uint32_t mine = t.id() < kDigits ? s.count[t.id()] : 0;
       const uint32_t before = block_scan(t, mine, uint32_t{0}, Plus(), s.room).before;
-      if (before < equals && before + mine >= equals) s.digit = static_cast<uint32_t>(t.id()), s.before = before;
+      if (before < equals && before + mine >= equals)
+        s.digit = static_cast<uint32_t>(t.id()), s.before = before;
       t.sync();
       prefix |= static_cast<K>(s.digit) << shift;
       known |= static_cast<K>(kDigits - 1) << shift;
@@ -185,15 +196,19 @@ template <class K> struct SelectTop {
       t.sync();
       // Those below the limit come first, then the first `equals` of those at it.
       uint32_t below_so_far = 0, equal_so_far = 0;
-      for (int64_t start = 0; start < n && (below_so_far < keep - equals || equal_so_far < equals); start += t.count()) {
+      for (int64_t start = 0; start < n && (below_so_far < keep - equals || equal_so_far < equals);
+           start += t.count()) {
         const int64_t i = start + t.id();
         const K k = i < n ? keys.at(r, i) : 0;
         const bool below = i < n && k < limit, equal = i < n && k == limit;
-        const auto found = block_scan(t, (below ? uint64_t{1} : 0) | (equal ? uint64_t{1} << 32 : 0), uint64_t{0}, Plus(), s.wide_room);
+        const auto found = block_scan(t, (below ? uint64_t{1} : 0) | (equal ? uint64_t{1} << 32 : 0),
+                                      uint64_t{0}, Plus(), s.wide_room);
         const uint32_t of_equal = equal_so_far + static_cast<uint32_t>(found.before >> 32);
-        const uint32_t place = below ? below_so_far + static_cast<uint32_t>(found.before) : keep - equals + of_equal;
+        const uint32_t place =
+            below ? below_so_far + static_cast<uint32_t>(found.before) : keep - equals + of_equal;
         if (below || (equal && of_equal < equals)) key[place] = k, at[place] = static_cast<uint32_t>(i);
-        below_so_far += static_cast<uint32_t>(found.total), equal_so_far += static_cast<uint32_t>(found.total >> 32);
+        below_so_far += static_cast<uint32_t>(found.total),
+            equal_so_far += static_cast<uint32_t>(found.total >> 32);
       }
       t.sync();
       bitonic_sort(t, key, at, span, span);
@@ -239,7 +254,8 @@ int power_of_two_above(int64_t n) {
 }
 
 template <class K>
-void sort_rows(CudaBackend& backend, Context& c, bool descending, const View& x, const View& values, const View& indices) {
+void sort_rows(CudaBackend& backend, Context& c, bool descending, const View& x, const View& values,
+               const View& indices) {
   void* const stream = backend.stream_of(c);
   const Keys<K> keys(x, descending);
   const Sorted out(x, values, indices);
@@ -248,15 +264,21 @@ void sort_rows(CudaBackend& backend, Context& c, bool descending, const View& x,
   if (n <= kShort) {
     const int span = power_of_two_above(n), count = span > 512 ? span : 512, threads = count / 2;
     const int64_t needed = blocks_for(rows, count / span);
-    launch(stream, "sort_short", {.blocks = backend.blocks_at_once(needed), .threads = threads, .shared = static_cast<size_t>(count) * kPair},
+    launch(stream, "sort_short",
+           {.blocks = backend.blocks_at_once(needed),
+            .threads = threads,
+            .shared = static_cast<size_t>(count) * kPair},
            SortShort<K>{keys, out, rows, n, span, count});
     return;
   }
-  if (n > INT32_MAX) throw ValueError(str("sort: rows of ", n, " elements are more than a CUDA device sorts at once"));
+  if (n > INT32_MAX)
+    throw ValueError(str("sort: rows of ", n, " elements are more than a CUDA device sorts at once"));
   if (out.keep <= kTop && (rows >= 8 || n <= 1 << 17)) {
     const int span = power_of_two_above(out.keep);
     launch(stream, "select_top",
-           {.blocks = backend.blocks_at_once(rows), .threads = 512, .shared = static_cast<size_t>(span) * kPair + sizeof(typename SelectTop<K>::Shared)},
+           {.blocks = backend.blocks_at_once(rows),
+            .threads = 512,
+            .shared = static_cast<size_t>(span) * kPair + sizeof(typename SelectTop<K>::Shared)},
            SelectTop<K>{keys, out, rows, n, span, keys.bits()});
     return;
   }
@@ -264,9 +286,11 @@ void sort_rows(CudaBackend& backend, Context& c, bool descending, const View& x,
   const PairRoom<K> room(backend, c, at_once * n);
   for (int64_t first = 0; first < rows; first += at_once) {
     const int64_t some = rows - first < at_once ? rows - first : at_once;
-    launch(stream, "write_keys", backend.grid_for(some * n), WriteKeys<K>{keys, first, some, n, room.first().keys});
+    launch(stream, "write_keys", backend.grid_for(some * n),
+           WriteKeys<K>{keys, first, some, n, room.first().keys});
     const Pairs<K> sorted = sort_pairs(backend, c, room.first(), room.second(), some, n, keys.bits());
-    launch(stream, "write_sorted", backend.grid_for(some * out.keep), WriteSorted{out, first, some, n, sorted.at});
+    launch(stream, "write_sorted", backend.grid_for(some * out.keep),
+           WriteSorted{out, first, some, n, sorted.at});
   }
 }
 

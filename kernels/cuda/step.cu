@@ -26,7 +26,8 @@ bool at_border(const StepTensor& t, int states) {
 
 }  // namespace
 
-void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors, const NextStep& next, const double* skip) {
+void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
+                       const NextStep& next, const double* skip) {
   const StepCuda& form = step_cuda_form(kernel);
   enter();
   int64_t total = 0, count = 0;
@@ -34,7 +35,9 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
   if (total == 0) return;
   const int64_t length = chunk_length(total);
   for (const StepTensor& t : tensors) count += blocks_for(t.numel, length);
-  const size_t rows_bytes = tensors.size() * sizeof(Row), chunk_bytes = aligned_to_16(static_cast<size_t>(count) * sizeof(step_cuda::Chunk)), functor_bytes = aligned_to_16(form.functor_bytes);
+  const size_t rows_bytes = tensors.size() * sizeof(Row),
+               chunk_bytes = aligned_to_16(static_cast<size_t>(count) * sizeof(step_cuda::Chunk)),
+               functor_bytes = aligned_to_16(form.functor_bytes);
   static_assert(sizeof(Row) % 16 == 0);
   Table table(*this, c, rows_bytes + chunk_bytes + tensors.size() * functor_bytes);
   auto* const rows = reinterpret_cast<Row*>(table.host());
@@ -42,20 +45,30 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
   char* const functors = table.host() + rows_bytes + chunk_bytes;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const StepTensor& t = tensors[i];
-    rows[i] = {t.param, t.out ? t.out : t.param, t.grad, {}, t.numel, static_cast<int64_t>(i * functor_bytes), at_border(t, form.state_count)};
+    rows[i] = {t.param,
+               t.out ? t.out : t.param,
+               t.grad,
+               {},
+               t.numel,
+               static_cast<int64_t>(i * functor_bytes),
+               at_border(t, form.state_count)};
     for (int k = 0; k < form.state_count; ++k) rows[i].state[k] = t.state[k];
     std::memcpy(functors + i * functor_bytes, t.hyper, form.functor_bytes);
-    for (int64_t k = 0; k < blocks_for(t.numel, length); ++k) *chunk++ = {static_cast<int32_t>(i), static_cast<int32_t>(k)};
+    for (int64_t k = 0; k < blocks_for(t.numel, length); ++k)
+      *chunk++ = {static_cast<int32_t>(i), static_cast<int32_t>(k)};
   }
   table.send();
   const char* const device = table.device();
   if (next && table.recording()) {
-    Recording::Step recorded{table.device() + rows_bytes + chunk_bytes, tensors.size() * functor_bytes, {}, next};
+    Recording::Step recorded{
+        table.device() + rows_bytes + chunk_bytes, tensors.size() * functor_bytes, {}, next};
     for (size_t i = 0; i < tensors.size(); ++i) recorded.each.push_back(i * functor_bytes);
     table.recording()->steps.push_back(std::move(recorded));
   }
-  form.launch(stream_of(c), kernel.name, dtype,
-               {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes), reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), skip, count, length});
+  form.launch(
+      stream_of(c), kernel.name, dtype,
+      {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes),
+       reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), skip, count, length});
 }
 
 }  // namespace weft::cuda

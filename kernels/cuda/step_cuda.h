@@ -69,8 +69,8 @@ template <class T> class Number {
  public:
   using Mask = Flag;
   WEFT_HD Number() : v_(0) {}
-  template <class S> requires std::is_arithmetic_v<S>
-  WEFT_HD Number(S x) : v_(static_cast<T>(x)) {}
+  template <class S>
+  requires std::is_arithmetic_v<S> WEFT_HD Number(S x) : v_(static_cast<T>(x)) {}
   WEFT_HD T value() const { return v_; }
   WEFT_HD friend Number operator+(Number a, Number b) { return Number(a.v_ + b.v_); }
   WEFT_HD friend Number operator-(Number a, Number b) { return Number(a.v_ - b.v_); }
@@ -107,16 +107,20 @@ template <class F, class T> struct Step {
     const Chunk chunk = table.chunks[t.block()];
     const Row row = table.rows[chunk.tensor];
     const F f = *reinterpret_cast<const F*>(table.functors + row.hyper);
-    const int64_t begin = chunk.number * table.length, end = begin + table.length < row.numel ? begin + table.length : row.numel;
+    const int64_t begin = chunk.number * table.length,
+                  end = begin + table.length < row.numel ? begin + table.length : row.numel;
     if (table.skip && *table.skip != 0) {
       if (row.out != row.param)
-        for (int64_t i = begin + t.id(); i < end; i += t.count()) static_cast<T*>(row.out)[i] = static_cast<const T*>(row.param)[i];
+        for (int64_t i = begin + t.id(); i < end; i += t.count())
+          static_cast<T*>(row.out)[i] = static_cast<const T*>(row.param)[i];
       return;
     }
     int64_t rest = begin;
     if (row.packs) {
       rest = begin + (end - begin) / kPack * kPack;
-      for (int64_t i = begin + static_cast<int64_t>(t.id()) * kPack; i < rest; i += static_cast<int64_t>(t.count()) * kPack) update<kPack>(f, row, i);
+      for (int64_t i = begin + static_cast<int64_t>(t.id()) * kPack; i < rest;
+           i += static_cast<int64_t>(t.count()) * kPack)
+        update<kPack>(f, row, i);
     }
     for (int64_t i = rest + t.id(); i < end; i += t.count()) update<1>(f, row, i);
   }
@@ -162,5 +166,6 @@ template <class F> bool register_rule(const char* name) {
 /// Compiles `Rule` for CUDA devices; in a .cu file, at namespace scope.
 #define WEFT_STEP_CUDA(Rule) WEFT_STEP_CUDA_AS(::weft::step_cuda::name_of<Rule>(#Rule), Rule)
 /// The same under another kernel name.
-#define WEFT_STEP_CUDA_AS(name, Rule) \
-  [[maybe_unused]] static const bool WEFT_STEP_CUDA_JOIN(weft_step_cuda_, __COUNTER__) = ::weft::step_cuda::register_rule<Rule>(name);
+#define WEFT_STEP_CUDA_AS(name, Rule)                                                    \
+  [[maybe_unused]] static const bool WEFT_STEP_CUDA_JOIN(weft_step_cuda_, __COUNTER__) = \
+      ::weft::step_cuda::register_rule<Rule>(name);

@@ -11,7 +11,8 @@ namespace weft {
 
 /// What both sides must agree on: version, compiler and standard library, the layout of what is passed, the operations and virtual functions.
 inline std::string abi_stamp() {
-  void (Accelerator::*last)(void*) noexcept = &Accelerator::close_shared;  // holds the function's place in the table
+  void (Accelerator::*last)(void*) noexcept =
+      &Accelerator::close_shared;  // holds the function's place in the table
   size_t place = 0;
   std::memcpy(&place, &last, sizeof place);
 #if defined(_GLIBCXX_USE_CXX11_ABI)
@@ -23,14 +24,17 @@ inline std::string abi_stamp() {
 #endif
   std::string text = str("weft " WEFT_VERSION ", C++ ABI ", __GXX_ABI_VERSION, ", ", library);
 #define WEFT_SIZE_OF(type) text += str(", " #type " ", sizeof(type));
-#define WEFT_PASSED(size)                                                                                                                                     \
-  size(Device) size(Shape) size(View) size(Scalar) size(Context) size(PhiloxKey) size(StepTensor) size(StepKernel) size(StepCuda) size(NextStep) size(LossScale) \
-  size(RnnLayer) size(RnnInputs) size(RnnOutputs) size(RnnGrads) size(RnnStack) size(RnnWeights) size(RnnStackInputs) size(RnnStackOutputs) size(RnnStackGrads)  \
-  size(RnnStackRoom) size(MemoryStats) size(DeviceProperties) size(SharedBlock)
+#define WEFT_PASSED(size)                                                                           \
+  size(Device) size(Shape) size(View) size(Scalar) size(Context) size(PhiloxKey) size(StepTensor)   \
+      size(StepKernel) size(StepCuda) size(NextStep) size(LossScale) size(RnnLayer) size(RnnInputs) \
+          size(RnnOutputs) size(RnnGrads) size(RnnStack) size(RnnWeights) size(RnnStackInputs)      \
+              size(RnnStackOutputs) size(RnnStackGrads) size(RnnStackRoom) size(MemoryStats)        \
+                  size(DeviceProperties) size(SharedBlock)
   WEFT_PASSED(WEFT_SIZE_OF)
 #undef WEFT_PASSED
 #undef WEFT_SIZE_OF
-  return text + str(", ops ", static_cast<int>(Unary::kCount), "+", static_cast<int>(Binary::kCount), "+", static_cast<int>(Ternary::kCount), ", table ", place);
+  return text + str(", ops ", static_cast<int>(Unary::kCount), "+", static_cast<int>(Binary::kCount), "+",
+                    static_cast<int>(Ternary::kCount), ", table ", place);
 }
 
 }  // namespace weft

@@ -20,7 +20,8 @@ std::vector<std::string> candidates() {
   Dl_info core;
   if (dladdr(reinterpret_cast<void*>(&register_cuda_opener), &core) && core.dli_fname) {
     const std::string path = core.dli_fname;
-    if (const size_t slash = path.rfind('/'); slash != std::string::npos) paths.push_back(path.substr(0, slash + 1) + kName);
+    if (const size_t slash = path.rfind('/'); slash != std::string::npos)
+      paths.push_back(path.substr(0, slash + 1) + kName);
   }
   paths.push_back(kName);
   return paths;
@@ -36,12 +37,14 @@ int load_and_open(const char* stamp, int device, char* error, size_t size) {
       continue;
     }
     void* const entry = dlsym(library, "weft_cuda_open");
-    if (!entry) throw DeviceError(str("cuda: ", path, " is not weft's CUDA library: it has no weft_cuda_open"));
+    if (!entry)
+      throw DeviceError(str("cuda: ", path, " is not weft's CUDA library: it has no weft_cuda_open"));
     auto* const open = reinterpret_cast<CudaOpener*>(entry);
     register_cuda_opener(open);
     return open(stamp, device, error, size);
   }
-  throw DeviceError(str("cuda: the CUDA library is missing or lacks one that it needs (", reasons, "). Install weft's CUDA component beside libweft_core and the CUDA runtime ",
+  throw DeviceError(str("cuda: the CUDA library is missing or lacks one that it needs (", reasons,
+                        "). Install weft's CUDA component beside libweft_core and the CUDA runtime ",
                         "that it names, or set WEFT_CUDA_LIBRARY to its path; the device cpu needs neither"));
 }
 

@@ -77,7 +77,9 @@ TEST(Autocast, ends_with_its_scope_and_nests) {
   EXPECT_EQ(autocast_dtype(), kFloat32);
 }
 
-TEST(Autocast, takes_half_types_only) { EXPECT_THROW({ const Autocast scope(kFloat64); }, DTypeError); }
+TEST(Autocast, takes_half_types_only) {
+  EXPECT_THROW({ const Autocast scope(kFloat64); }, DTypeError);
+}
 
 TEST(Autocast, backward_inside_the_scope_gives_the_same_bits_as_outside) {
   const Tensor x = arange(6).to(kFloat32).reshape({2, 3}) * 0.3;
@@ -109,7 +111,8 @@ TEST(Autocast, sees_a_parameter_that_was_written_inside_the_scope) {
 TEST(Autocast, a_recurrent_layer_on_the_cpu_stays_in_float32) {
   const Autocast scope(kBFloat16);
   const Tensor x = mm(ones({2, 3}), ones({3, 3})).reshape({2, 1, 3});
-  const RnnResult r = rnn_layer(RnnMode::kTanh, x, zeros({1, 4}), Tensor(), ones({4, 3}), ones({4, 4}), Tensor(), Tensor());
+  const RnnResult r =
+      rnn_layer(RnnMode::kTanh, x, zeros({1, 4}), Tensor(), ones({4, 3}), ones({4, 4}), Tensor(), Tensor());
   EXPECT_EQ(r.y.dtype(), kFloat32);
 }
 

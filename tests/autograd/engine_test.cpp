@@ -17,7 +17,9 @@ namespace {
 using test::error_of;
 using test::has;
 
-Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+Tensor leaf(std::initializer_list<double> values) {
+  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
+}
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
 
@@ -179,7 +181,10 @@ TEST(Backward, factors_of_constants_are_not_kept) {
 TEST(Grad, unused_inputs_are_errors_unless_allowed) {
   const Tensor x = leaf({2}), unused = leaf({3});
   const Tensor y = mul(x, x);
-  EXPECT_TRUE(has(error_of<AutogradError>([&] { grad({y}, {x, unused}, {}, {.retain_graph = true}); }), "not reached"));
+  EXPECT_TRUE(has(error_of<AutogradError>([&] {
+                    grad({y}, {x, unused}, {}, {.retain_graph = true});
+                  }),
+                  "not reached"));
   const std::vector<Tensor> g = grad({y}, {x, unused}, {}, {.allow_unused = true});
   EXPECT_EQ(values(g[0]), Numbers{4});
   EXPECT_FALSE(g[1].defined());
@@ -310,7 +315,8 @@ TEST(Leaves, a_leaf_may_die_before_its_graph) {
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kChain = 100'000;  // the sanitizers are up to 20 times slower; recursion would overflow here too
+constexpr int kChain =
+    100'000;  // the sanitizers are up to 20 times slower; recursion would overflow here too
 #else
 constexpr int kChain = 1'000'000;
 #endif

@@ -12,7 +12,9 @@
 namespace weft {
 namespace {
 
-Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+Tensor leaf(std::initializer_list<double> values) {
+  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
+}
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
 using Tensors = std::vector<Tensor>;
@@ -129,7 +131,8 @@ TEST(Gradcheck, finds_a_wrong_formula) {
       NoGrad off;
       y = mul(x, x);
     }
-    return Tensors{record("wrong", y, {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {mul(g, x.get())}; })};
+    return Tensors{record("wrong", y, {x},
+                          [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {mul(g, x.get())}; })};
   };
   const GradcheckResult result = gradcheck(wrong, {leaf({0.5, 2})});
   EXPECT_FALSE(result.ok);
@@ -144,14 +147,16 @@ TEST(Gradcheck, finds_a_zero_backward_that_a_sum_would_hide) {
       const Tensor e = exp(in[0]);
       y = div(e, e.sum());
     }
-    return Tensors{record("zero", y, {in[0]}, [](const Tensor& g, Needs) -> GradList { return {zeros_like(g)}; })};
+    return Tensors{
+        record("zero", y, {in[0]}, [](const Tensor& g, Needs) -> GradList { return {zeros_like(g)}; })};
   };
   EXPECT_FALSE(gradcheck(softmax_like, {leaf({0.5, 2, -1})}));
 }
 
 TEST(Gradcheck, finds_a_missing_gradient_and_a_random_function) {
   EXPECT_FALSE(gradcheck([](const Tensors& in) { return Tensors{mul(in[0], in[0].detach())}; }, {leaf({3})}));
-  const GradcheckResult random = gradcheck([](const Tensors& in) { return Tensors{mul(in[0], rand({1}, {.dtype = kFloat64}))}; }, {leaf({3})});
+  const GradcheckResult random = gradcheck(
+      [](const Tensors& in) { return Tensors{mul(in[0], rand({1}, {.dtype = kFloat64}))}; }, {leaf({3})});
   EXPECT_NE(random.message.find("deterministic"), std::string::npos);
 }
 
@@ -162,7 +167,9 @@ TEST(Gradcheck, finds_a_first_order_only_backward) {
       NoGrad off;
       y = mul(in[0], in[0]);
     }
-    return Tensors{record("flat", y, {in[0]}, [x = Saved(in[0])](const Tensor& g, Needs) -> GradList { return {mul(g, mul(x.get().detach(), 2.0))}; })};
+    return Tensors{record("flat", y, {in[0]}, [x = Saved(in[0])](const Tensor& g, Needs) -> GradList {
+      return {mul(g, mul(x.get().detach(), 2.0))};
+    })};
   };
   EXPECT_TRUE(gradcheck(detached, {leaf({3})}));
   EXPECT_FALSE(gradgradcheck(detached, {leaf({3})}));

@@ -27,46 +27,88 @@ Named both(const MaxResult& r) { return {{"values", r.values}, {"indices", r.ind
 
 std::map<std::string, Rule> unary_rules() {
   const std::map<std::string, std::function<Tensor(const Tensor&)>> ops = {
-      {"neg", [](const Tensor& x) { return neg(x); }}, {"abs", [](const Tensor& x) { return abs(x); }}, {"sign", [](const Tensor& x) { return sign(x); }},
-      {"square", [](const Tensor& x) { return square(x); }}, {"exp", [](const Tensor& x) { return exp(x); }}, {"expm1", [](const Tensor& x) { return expm1(x); }},
-      {"log", [](const Tensor& x) { return log(x); }}, {"log1p", [](const Tensor& x) { return log1p(x); }}, {"log2", [](const Tensor& x) { return log2(x); }},
-      {"sqrt", [](const Tensor& x) { return sqrt(x); }}, {"rsqrt", [](const Tensor& x) { return rsqrt(x); }}, {"reciprocal", [](const Tensor& x) { return reciprocal(x); }},
-      {"sin", [](const Tensor& x) { return sin(x); }}, {"cos", [](const Tensor& x) { return cos(x); }}, {"tan", [](const Tensor& x) { return tan(x); }},
-      {"tanh", [](const Tensor& x) { return tanh(x); }}, {"sigmoid", [](const Tensor& x) { return sigmoid(x); }}, {"log_sigmoid", [](const Tensor& x) { return log_sigmoid(x); }},
-      {"erf", [](const Tensor& x) { return erf(x); }}, {"relu", [](const Tensor& x) { return relu(x); }}, {"leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.1); }},
-      {"elu", [](const Tensor& x) { return elu(x); }}, {"elu_alpha", [](const Tensor& x) { return elu(x, 0.7); }}, {"gelu", [](const Tensor& x) { return gelu(x); }},
-      {"gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }}, {"silu", [](const Tensor& x) { return silu(x); }}, {"softplus", [](const Tensor& x) { return softplus(x); }},
-      {"softplus_beta2", [](const Tensor& x) { return where(x > 2.5, x, softplus(x * 2) / 2); }}, {"hardtanh", [](const Tensor& x) { return clamp(x, -1, 1); }},
-      {"mish", [](const Tensor& x) { return x * tanh(softplus(x)); }}, {"floor", [](const Tensor& x) { return floor(x); }}, {"ceil", [](const Tensor& x) { return ceil(x); }},
-      {"round", [](const Tensor& x) { return round(x); }}, {"trunc", [](const Tensor& x) { return trunc(x); }}};
+      {"neg", [](const Tensor& x) { return neg(x); }},
+      {"abs", [](const Tensor& x) { return abs(x); }},
+      {"sign", [](const Tensor& x) { return sign(x); }},
+      {"square", [](const Tensor& x) { return square(x); }},
+      {"exp", [](const Tensor& x) { return exp(x); }},
+      {"expm1", [](const Tensor& x) { return expm1(x); }},
+      {"log", [](const Tensor& x) { return log(x); }},
+      {"log1p", [](const Tensor& x) { return log1p(x); }},
+      {"log2", [](const Tensor& x) { return log2(x); }},
+      {"sqrt", [](const Tensor& x) { return sqrt(x); }},
+      {"rsqrt", [](const Tensor& x) { return rsqrt(x); }},
+      {"reciprocal", [](const Tensor& x) { return reciprocal(x); }},
+      {"sin", [](const Tensor& x) { return sin(x); }},
+      {"cos", [](const Tensor& x) { return cos(x); }},
+      {"tan", [](const Tensor& x) { return tan(x); }},
+      {"tanh", [](const Tensor& x) { return tanh(x); }},
+      {"sigmoid", [](const Tensor& x) { return sigmoid(x); }},
+      {"log_sigmoid", [](const Tensor& x) { return log_sigmoid(x); }},
+      {"erf", [](const Tensor& x) { return erf(x); }},
+      {"relu", [](const Tensor& x) { return relu(x); }},
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.1); }},
+      {"elu", [](const Tensor& x) { return elu(x); }},
+      {"elu_alpha", [](const Tensor& x) { return elu(x, 0.7); }},
+      {"gelu", [](const Tensor& x) { return gelu(x); }},
+      {"gelu_tanh", [](const Tensor& x) { return gelu_tanh(x); }},
+      {"silu", [](const Tensor& x) { return silu(x); }},
+      {"softplus", [](const Tensor& x) { return softplus(x); }},
+      {"softplus_beta2", [](const Tensor& x) { return where(x > 2.5, x, softplus(x * 2) / 2); }},
+      {"hardtanh", [](const Tensor& x) { return clamp(x, -1, 1); }},
+      {"mish", [](const Tensor& x) { return x * tanh(softplus(x)); }},
+      {"floor", [](const Tensor& x) { return floor(x); }},
+      {"ceil", [](const Tensor& x) { return ceil(x); }},
+      {"round", [](const Tensor& x) { return round(x); }},
+      {"trunc", [](const Tensor& x) { return trunc(x); }}};
   std::map<std::string, Rule> rules;
-  for (const auto& [name, op] : ops) rules[name] = [op = op](const std::string&, Inputs& in) { return one(op(in["x"])); };
+  for (const auto& [name, op] : ops)
+    rules[name] = [op = op](const std::string&, Inputs& in) { return one(op(in["x"])); };
   return rules;
 }
 
 std::map<std::string, Rule> binary_rules() {
   std::map<std::string, Rule> rules;
-  const auto two = [&](const char* name, Tensor (*op)(In, In)) { rules[name] = [op](const std::string&, Inputs& in) { return one(op(in["a"], in["b"])); }; };
-  two("mul", mul), two("div", div), two("maximum", maximum), two("minimum", minimum), two("remainder", remainder), two("atan2", atan2);
+  const auto two = [&](const char* name, Tensor (*op)(In, In)) {
+    rules[name] = [op](const std::string&, Inputs& in) { return one(op(in["a"], in["b"])); };
+  };
+  two("mul", mul), two("div", div), two("maximum", maximum), two("minimum", minimum),
+      two("remainder", remainder), two("atan2", atan2);
   two("outer", outer);
   rules["bmm"] = [](const std::string&, Inputs& in) { return one(bmm(in["a"], in["b"])); };
   rules["add"] = [](const std::string&, Inputs& in) { return one(in["a"] + in["b"]); };
   rules["sub"] = [](const std::string&, Inputs& in) { return one(in["a"] - in["b"]); };
-  rules["matmul"] = [](const std::string& v, Inputs& in) { return one(v == "transposed" ? matmul(in["a"].t(), in["b"].t()) : matmul(in["a"], in["b"])); };
-  rules["addmm"] = [](const std::string& v, Inputs& in) { return one(v == "scaled" ? addmm(in["c"], in["a"], in["b"], 0.5, -2) : addmm(in["c"], in["a"], in["b"])); };
-  rules["addcmul"] = [](const std::string&, Inputs& in) { return one(addcmul(in["a"], in["b"], in["c"], 0.5)); };
-  rules["addcdiv"] = [](const std::string&, Inputs& in) { return one(addcdiv(in["a"], in["b"], in["c"], 0.5)); };
+  rules["matmul"] = [](const std::string& v, Inputs& in) {
+    return one(v == "transposed" ? matmul(in["a"].t(), in["b"].t()) : matmul(in["a"], in["b"]));
+  };
+  rules["addmm"] = [](const std::string& v, Inputs& in) {
+    return one(v == "scaled" ? addmm(in["c"], in["a"], in["b"], 0.5, -2) : addmm(in["c"], in["a"], in["b"]));
+  };
+  rules["addcmul"] = [](const std::string&, Inputs& in) {
+    return one(addcmul(in["a"], in["b"], in["c"], 0.5));
+  };
+  rules["addcdiv"] = [](const std::string&, Inputs& in) {
+    return one(addcdiv(in["a"], in["b"], in["c"], 0.5));
+  };
   rules["lerp"] = [](const std::string&, Inputs& in) { return one(lerp(in["a"], in["b"], in["w"])); };
   rules["where"] = [](const std::string&, Inputs& in) { return one(where(in["cond"], in["a"], in["b"])); };
-  rules["masked_fill"] = [](const std::string&, Inputs& in) { return one(masked_fill(in["x"], in["mask"], -7)); };
-  rules["masked_select"] = [](const std::string&, Inputs& in) { return one(masked_select(in["x"], in["mask"])); };
+  rules["masked_fill"] = [](const std::string&, Inputs& in) {
+    return one(masked_fill(in["x"], in["mask"], -7));
+  };
+  rules["masked_select"] = [](const std::string&, Inputs& in) {
+    return one(masked_select(in["x"], in["mask"]));
+  };
   rules["clamp"] = [](const std::string& v, Inputs& in) {
-    return one(v == "low_only" ? maximum(in["x"], 0.5) : v == "high_only" ? minimum(in["x"], 0.5) : clamp(in["x"], -1, 1));
+    return one(v == "low_only"    ? maximum(in["x"], 0.5)
+               : v == "high_only" ? minimum(in["x"], 0.5)
+                                  : clamp(in["x"], -1, 1));
   };
   rules["pow"] = [](const std::string& v, Inputs& in) {
     if (in.count("a")) return one(pow(in["a"], in["b"]));
     if (v == "scalar_base") return one(pow(2.5, in["x"]));
-    const std::map<std::string, Scalar> exponents = {{"scalar_0", 0}, {"scalar_0_5", 0.5}, {"scalar_2", 2}, {"scalar_2_5", 2.5}, {"scalar_3", 3}, {"scalar_minus_1", -1}, {"negative_base", 3}};
+    const std::map<std::string, Scalar> exponents = {
+        {"scalar_0", 0}, {"scalar_0_5", 0.5},    {"scalar_2", 2},     {"scalar_2_5", 2.5},
+        {"scalar_3", 3}, {"scalar_minus_1", -1}, {"negative_base", 3}};
     return one(pow(in["x"], exponents.at(v)));
   };
   return rules;
@@ -106,31 +148,52 @@ std::map<std::string, Rule> reduce_rules() {
     };
   }
   rules["norm"] = [](const std::string& v, Inputs& in) {
-    const std::map<std::string, double> powers = {{"0_5", 0.5}, {"1", 1}, {"2", 2}, {"3", 3}, {"inf", std::numeric_limits<double>::infinity()}};
+    const std::map<std::string, double> powers = {
+        {"0_5", 0.5}, {"1", 1}, {"2", 2}, {"3", 3}, {"inf", std::numeric_limits<double>::infinity()}};
     const std::string p = v.substr(1, v.find(v.ends_with("_dim1") ? "_dim1" : "_of") - 1);
     return one(v.ends_with("_dim1") ? norm(in["x"], powers.at(p), {1}) : norm(in["x"], powers.at(p)));
   };
-  rules["prod"] = [](const std::string& v, Inputs& in) { return one(v == "all" ? prod(in["x"]) : prod(in["x"], 1)); };
+  rules["prod"] = [](const std::string& v, Inputs& in) {
+    return one(v == "all" ? prod(in["x"]) : prod(in["x"], 1));
+  };
   rules["cumsum"] = [](const std::string& v, Inputs& in) { return one(cumsum(in["x"], dim_of(v))); };
   rules["cumprod"] = [](const std::string& v, Inputs& in) { return one(cumprod(in["x"], dim_of(v))); };
   rules["argmax"] = [](const std::string& v, Inputs& in) { return one(argmax(in["x"], dim_of(v))); };
   rules["argmin"] = [](const std::string& v, Inputs& in) { return one(argmin(in["x"], dim_of(v))); };
-  rules["max"] = [](const std::string& v, Inputs& in) { return v == "all" ? one(max(in["x"])) : both(max(in["x"], dim_of(v))); };
-  rules["min"] = [](const std::string& v, Inputs& in) { return v == "all" ? one(min(in["x"])) : both(min(in["x"], dim_of(v))); };
-  rules["sort"] = [](const std::string& v, Inputs& in) { return both(sort(in["x"], dim_of(v), v.find("descending") != std::string::npos)); };
-  rules["topk"] = [](const std::string& v, Inputs& in) { return both(topk(in["x"], 2, dim_of(v), v.starts_with("largest"))); };
+  rules["max"] = [](const std::string& v, Inputs& in) {
+    return v == "all" ? one(max(in["x"])) : both(max(in["x"], dim_of(v)));
+  };
+  rules["min"] = [](const std::string& v, Inputs& in) {
+    return v == "all" ? one(min(in["x"])) : both(min(in["x"], dim_of(v)));
+  };
+  rules["sort"] = [](const std::string& v, Inputs& in) {
+    return both(sort(in["x"], dim_of(v), v.find("descending") != std::string::npos));
+  };
+  rules["topk"] = [](const std::string& v, Inputs& in) {
+    return both(topk(in["x"], 2, dim_of(v), v.starts_with("largest")));
+  };
   return rules;
 }
 
 std::map<std::string, Rule> other_rules() {
   std::map<std::string, Rule> rules;
   const auto add = [&](const char* name, Rule rule) { rules[name] = std::move(rule); };
-  add("layer_norm", [](const std::string&, Inputs& in) { return one(layer_norm(in["x"], {in["x"].size(-1)}, in["weight"], in["bias"])); });
-  add("index_select", [](const std::string& v, Inputs& in) { return one(index_select(in["x"], dim_of(v), in["index"])); });
-  add("gather", [](const std::string& v, Inputs& in) { return one(gather(in["x"], dim_of(v), in["index"])); });
-  add("scatter", [](const std::string& v, Inputs& in) { return one(scatter(in["x"], dim_of(v), in["index"], in["src"])); });
-  add("scatter_add", [](const std::string& v, Inputs& in) { return one(scatter_add(in["x"], dim_of(v), in["index"], in["src"])); });
-  add("index_add", [](const std::string& v, Inputs& in) { return one(index_add(in["x"], dim_of(v), in["index"], in["src"])); });
+  add("layer_norm", [](const std::string&, Inputs& in) {
+    return one(layer_norm(in["x"], {in["x"].size(-1)}, in["weight"], in["bias"]));
+  });
+  add("index_select",
+      [](const std::string& v, Inputs& in) { return one(index_select(in["x"], dim_of(v), in["index"])); });
+  add("gather",
+      [](const std::string& v, Inputs& in) { return one(gather(in["x"], dim_of(v), in["index"])); });
+  add("scatter", [](const std::string& v, Inputs& in) {
+    return one(scatter(in["x"], dim_of(v), in["index"], in["src"]));
+  });
+  add("scatter_add", [](const std::string& v, Inputs& in) {
+    return one(scatter_add(in["x"], dim_of(v), in["index"], in["src"]));
+  });
+  add("index_add", [](const std::string& v, Inputs& in) {
+    return one(index_add(in["x"], dim_of(v), in["index"], in["src"]));
+  });
   add("nonzero", [](const std::string&, Inputs& in) { return one(nonzero(in["x"])); });
   add("cat", [](const std::string& v, Inputs& in) { return one(cat({in["a"], in["b"]}, dim_of(v))); });
   add("stack", [](const std::string& v, Inputs& in) { return one(stack({in["a"], in["b"]}, dim_of(v))); });
@@ -144,7 +207,9 @@ std::map<std::string, Rule> other_rules() {
   const auto diagonal_of = [](const std::string& v) { return v == "kminus_2" ? -2 : v.back() - '0'; };
   add("tril", [=](const std::string& v, Inputs& in) { return one(tril(in["x"], diagonal_of(v))); });
   add("triu", [=](const std::string& v, Inputs& in) { return one(triu(in["x"], diagonal_of(v))); });
-  add("convert", [](const std::string& v, Inputs& in) { return one(in["x"].to(v == "int64" ? kInt64 : v == "float16" ? kFloat16 : kBFloat16)); });
+  add("convert", [](const std::string& v, Inputs& in) {
+    return one(in["x"].to(v == "int64" ? kInt64 : v == "float16" ? kFloat16 : kBFloat16));
+  });
   return rules;
 }
 

@@ -11,7 +11,9 @@
 namespace weft {
 namespace {
 
-Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+Tensor leaf(std::initializer_list<double> values) {
+  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
+}
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
 
@@ -32,8 +34,14 @@ TEST(Hooks, tensor_hooks_see_and_replace_the_whole_gradient) {
 TEST(Hooks, hooks_of_a_leaf_run_before_accumulation_in_order) {
   const Tensor x = leaf({2});
   std::string order;
-  register_hook(x, [&](const Tensor& g) { order += "a"; return mul(g, 2.0); });
-  register_hook(x, [&](const Tensor&) { order += "b"; return Tensor(); });
+  register_hook(x, [&](const Tensor& g) {
+    order += "a";
+    return mul(g, 2.0);
+  });
+  register_hook(x, [&](const Tensor&) {
+    order += "b";
+    return Tensor();
+  });
   register_post_accumulate_hook(x, [&](const Tensor& p) {
     order += "c";
     EXPECT_EQ(values(p.grad()), Numbers{8});
@@ -46,9 +54,15 @@ TEST(Hooks, hooks_of_a_leaf_run_before_accumulation_in_order) {
 TEST(Hooks, removed_hooks_are_not_called) {
   const Tensor x = leaf({2});
   int calls = 0;
-  HookHandle handle = register_hook(x, [&](const Tensor&) { ++calls; return Tensor(); });
+  HookHandle handle = register_hook(x, [&](const Tensor&) {
+    ++calls;
+    return Tensor();
+  });
   {
-    const ScopedHook scoped(register_hook(x, [&](const Tensor&) { calls += 100; return Tensor(); }));
+    const ScopedHook scoped(register_hook(x, [&](const Tensor&) {
+      calls += 100;
+      return Tensor();
+    }));
     mul(x, x).backward();
   }
   EXPECT_EQ(calls, 101);
@@ -116,8 +130,15 @@ TEST(SavedTensorHooks, saved_tensors_go_through_pack_and_unpack) {
   int packed = 0, unpacked = 0;
   Tensor y;
   {
-    const SavedTensorHooks hooks([&](const Tensor& t) -> std::any { ++packed; return t.to(kFloat32).to_vector<float>(); },
-                                 [&](const std::any& kept) { ++unpacked; return from_vector(std::any_cast<const std::vector<float>&>(kept), {2}).to(kFloat64); });
+    const SavedTensorHooks hooks(
+        [&](const Tensor& t) -> std::any {
+          ++packed;
+          return t.to(kFloat32).to_vector<float>();
+        },
+        [&](const std::any& kept) {
+          ++unpacked;
+          return from_vector(std::any_cast<const std::vector<float>&>(kept), {2}).to(kFloat64);
+        });
     y = tanh(mul(x, x));
   }
   EXPECT_EQ(packed, 3);
@@ -132,7 +153,8 @@ TEST(SavedTensorHooks, saved_tensors_go_through_pack_and_unpack) {
 
 TEST(SavedTensorHooks, a_wrong_unpack_is_an_error) {
   const Tensor x = leaf({2, 3});
-  const SavedTensorHooks hooks([](const Tensor&) -> std::any { return 1; }, [](const std::any&) { return ones({3}); });
+  const SavedTensorHooks hooks([](const Tensor&) -> std::any { return 1; },
+                               [](const std::any&) { return ones({3}); });
   EXPECT_THROW(mul(x, x).sum().backward(), AutogradError);
 }
 

@@ -15,7 +15,9 @@ using test::error_of;
 using test::has;
 
 constexpr TensorOptions kDouble{.dtype = kFloat64};
-Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+Tensor leaf(std::initializer_list<double> values) {
+  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
+}
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
 
@@ -61,12 +63,14 @@ TEST(InPlace, saved_parameter_written_under_no_grad_is_found_out) {
 }
 
 TEST(InPlace, writes_before_the_save_are_fine) {
-  check([](const std::vector<Tensor>& in) {
-    Tensor y = mul(in[0], 2.0);
-    y.mul_(in[1]);
-    y.add_(in[0], 3);
-    return std::vector<Tensor>{tanh(y)};
-  }, {leaf({0.2, -0.3}), leaf({0.5, 0.7})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        Tensor y = mul(in[0], 2.0);
+        y.mul_(in[1]);
+        y.add_(in[0], 3);
+        return std::vector<Tensor>{tanh(y)};
+      },
+      {leaf({0.2, -0.3}), leaf({0.5, 0.7})});
 }
 
 TEST(InPlace, constant_becomes_recorded_by_a_write) {
@@ -91,32 +95,38 @@ TEST(InPlace, write_to_a_view_of_a_constant_reaches_the_base) {
 }
 
 TEST(InPlace, write_to_a_view_of_a_result_rewrites_its_history) {
-  check([](const std::vector<Tensor>& in) {
-    const Tensor y = mul(in[0], in[0]);
-    y.narrow(0, 1, 2).mul_(in[1]);
-    y.narrow(0, 0, 1).copy_(in[1].narrow(0, 1, 1));
-    return std::vector<Tensor>{tanh(y)};
-  }, {leaf({0.2, -0.3, 0.6}), leaf({0.5, 0.7})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        const Tensor y = mul(in[0], in[0]);
+        y.narrow(0, 1, 2).mul_(in[1]);
+        y.narrow(0, 0, 1).copy_(in[1].narrow(0, 1, 1));
+        return std::vector<Tensor>{tanh(y)};
+      },
+      {leaf({0.2, -0.3, 0.6}), leaf({0.5, 0.7})});
 }
 
 TEST(InPlace, write_to_a_view_of_a_view_reaches_the_root) {
-  check([](const std::vector<Tensor>& in) {
-    const Tensor y = mul(in[0], 2.0).view({2, 3});
-    Tensor corner = y.t().narrow(0, 1, 2).select(1, 1);
-    corner.mul_(in[1]);
-    return std::vector<Tensor>{mul(y, y), corner};
-  }, {leaf({0.2, -0.3, 0.6, 1.1, -0.9, 0.4}), leaf({0.5, 0.7})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        const Tensor y = mul(in[0], 2.0).view({2, 3});
+        Tensor corner = y.t().narrow(0, 1, 2).select(1, 1);
+        corner.mul_(in[1]);
+        return std::vector<Tensor>{mul(y, y), corner};
+      },
+      {leaf({0.2, -0.3, 0.6, 1.1, -0.9, 0.4}), leaf({0.5, 0.7})});
 }
 
 TEST(InPlace, other_views_follow_a_write_to_the_base_or_a_sibling) {
-  check([](const std::vector<Tensor>& in) {
-    Tensor y = mul(in[0], 3.0);
-    const Tensor early = y.narrow(0, 0, 2), late = y.narrow(0, 1, 2);
-    Tensor sibling = y.narrow(0, 1, 1);
-    sibling.mul_(in[1]);
-    y.add_(in[0]);
-    return std::vector<Tensor>{tanh(early), tanh(late)};
-  }, {leaf({0.2, -0.3, 0.6}), leaf({0.5})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        Tensor y = mul(in[0], 3.0);
+        const Tensor early = y.narrow(0, 0, 2), late = y.narrow(0, 1, 2);
+        Tensor sibling = y.narrow(0, 1, 1);
+        sibling.mul_(in[1]);
+        y.add_(in[0]);
+        return std::vector<Tensor>{tanh(early), tanh(late)};
+      },
+      {leaf({0.2, -0.3, 0.6}), leaf({0.5})});
 }
 
 TEST(InPlace, view_taken_before_the_base_got_a_history_follows_it) {
@@ -243,31 +253,37 @@ TEST(InPlace, integer_tensors_cannot_take_a_history) {
 }
 
 TEST(InPlace, write_of_a_tensor_into_itself_counts_both_ways) {
-  check([](const std::vector<Tensor>& in) {
-    Tensor y = mul(in[0], 2.0);
-    y.narrow(0, 0, 2).add_(y.narrow(0, 1, 2));
-    return std::vector<Tensor>{tanh(y)};
-  }, {leaf({0.2, -0.3, 0.6})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        Tensor y = mul(in[0], 2.0);
+        y.narrow(0, 0, 2).add_(y.narrow(0, 1, 2));
+        return std::vector<Tensor>{tanh(y)};
+      },
+      {leaf({0.2, -0.3, 0.6})});
 }
 
 TEST(InPlace, loops_of_writes_to_slices_give_right_gradients) {
-  check([](const std::vector<Tensor>& in) {
-    Tensor out = zeros({3, 2}, kDouble);
-    Tensor h = in[0];
-    for (int64_t t = 0; t < 3; ++t) {
-      h = tanh(mul(h, in[1]));
-      out.select(0, t).copy_(h);
-    }
-    return std::vector<Tensor>{out};
-  }, {leaf({0.2, -0.3}), leaf({0.5, 0.7})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        Tensor out = zeros({3, 2}, kDouble);
+        Tensor h = in[0];
+        for (int64_t t = 0; t < 3; ++t) {
+          h = tanh(mul(h, in[1]));
+          out.select(0, t).copy_(h);
+        }
+        return std::vector<Tensor>{out};
+      },
+      {leaf({0.2, -0.3}), leaf({0.5, 0.7})});
 }
 
 TEST(InPlace, saved_output_of_a_write_survives_double_backward) {
-  check([](const std::vector<Tensor>& in) {
-    Tensor y = mul(in[0], in[0]);
-    y.narrow(0, 0, 2).relu_();
-    return std::vector<Tensor>{mul(y, y)};
-  }, {leaf({0.2, -0.3, 0.6})});
+  check(
+      [](const std::vector<Tensor>& in) {
+        Tensor y = mul(in[0], in[0]);
+        y.narrow(0, 0, 2).relu_();
+        return std::vector<Tensor>{mul(y, y)};
+      },
+      {leaf({0.2, -0.3, 0.6})});
 }
 
 TEST(InPlace, retained_gradient_moves_with_the_history) {

@@ -108,7 +108,8 @@ TEST(Operators, tensors_and_numbers_mix_on_both_sides) {
 
 TEST(Views, share_storage_and_copies_do_not) {
   const Tensor x = arange(30).to(kFloat32).view({2, 3, 5});
-  for (const Tensor& y : {x.view({6, 5}), x.transpose(0, 2), x.permute({1, 2, 0}), x[1], x.narrow(2, 1, 3), x.unsqueeze(0), x.expand({7, 2, 3, 5}), x.flatten(), diagonal(x[0])})
+  for (const Tensor& y : {x.view({6, 5}), x.transpose(0, 2), x.permute({1, 2, 0}), x[1], x.narrow(2, 1, 3),
+                          x.unsqueeze(0), x.expand({7, 2, 3, 5}), x.flatten(), diagonal(x[0])})
     EXPECT_TRUE(y.shares_storage(x));
   EXPECT_FALSE(x.transpose(0, 2).reshape({-1}).shares_storage(x));
   EXPECT_FALSE(x.clone().shares_storage(x));
@@ -219,7 +220,8 @@ TEST(Embedding, the_padding_row_has_no_gradient_and_repeats_add_up) {
 TEST(LinearCrossEntropy, equals_its_parts_over_many_blocks) {
   manual_seed(17);
   const int64_t n = 131, in = 7, classes = 60013;  // two blocks and more
-  Tensor x = randn({n, in}).requires_grad_(), w = (randn({classes, in}) * 0.1).requires_grad_(), b = randn({classes}).requires_grad_();
+  Tensor x = randn({n, in}).requires_grad_(), w = (randn({classes, in}) * 0.1).requires_grad_(),
+         b = randn({classes}).requires_grad_();
   const Tensor target = randint(0, classes, {n});
   const Tensor fused = linear_cross_entropy(x, w, b, target);
   const auto first = grad({fused}, {x, w, b});
@@ -240,12 +242,16 @@ TEST(LinearCrossEntropy, takes_no_bias_and_partial_gradients) {
 
 TEST(RnnLayer, runs_without_biases_and_without_a_tape) {
   manual_seed(4);
-  const Tensor x = randn({3, 2, 5}), h = randn({2, 7}), c = randn({2, 7}), w = randn({28, 5}), u = randn({28, 7}), zero = zeros({28});
-  const RnnResult with = rnn_layer(RnnMode::kLstm, x, h, c, w, u, zero, zero), without = rnn_layer(RnnMode::kLstm, x, h, c, w, u, Tensor(), Tensor());
+  const Tensor x = randn({3, 2, 5}), h = randn({2, 7}), c = randn({2, 7}), w = randn({28, 5}),
+               u = randn({28, 7}), zero = zeros({28});
+  const RnnResult with = rnn_layer(RnnMode::kLstm, x, h, c, w, u, zero, zero),
+                  without = rnn_layer(RnnMode::kLstm, x, h, c, w, u, Tensor(), Tensor());
   EXPECT_TRUE(close(with.y, without.y));
   EXPECT_FALSE(with.y.requires_grad());
   EXPECT_TRUE(same_bits(with.y[2].contiguous(), with.hn));
-  EXPECT_FALSE(rnn_layer(RnnMode::kGru, x, h, Tensor(), w.narrow(0, 0, 21), u.narrow(0, 0, 21), Tensor(), Tensor()).cn.defined());
+  EXPECT_FALSE(
+      rnn_layer(RnnMode::kGru, x, h, Tensor(), w.narrow(0, 0, 21), u.narrow(0, 0, 21), Tensor(), Tensor())
+          .cn.defined());
 }
 
 TEST(Softmax, survives_numbers_far_out) {
@@ -253,7 +259,8 @@ TEST(Softmax, survives_numbers_far_out) {
   const Tensor p = softmax(x, 1);
   EXPECT_TRUE(all(isfinite(p)).item<bool>());
   EXPECT_TRUE(close(sum(p, {1}), ones({2})));
-  EXPECT_NEAR(cross_entropy(x, from_vector<int64_t>({1, 2}, {2})).item<double>(), (std::log1p(std::exp(-1)) + std::log(2)) / 2, 1e-4);
+  EXPECT_NEAR(cross_entropy(x, from_vector<int64_t>({1, 2}, {2})).item<double>(),
+              (std::log1p(std::exp(-1)) + std::log(2)) / 2, 1e-4);
 }
 
 TEST(CrossEntropy, the_mean_over_nothing_but_ignored_targets_is_nan) {

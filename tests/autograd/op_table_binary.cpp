@@ -9,34 +9,44 @@ namespace weft::op_table {
 namespace {
 
 using V = std::vector<double>;
-std::vector<std::vector<Shape>> pair_sizes() { return {{{}, {}}, {{1}, {1}}, {{0}, {1}}, {{3, 1}, {5}}, {{2, 3, 5}, {3, 1}}, {{3, 5}, {}}, {{5}, {2, 3, 5}}, {{0, 3}, {3}}}; }
+std::vector<std::vector<Shape>> pair_sizes() {
+  return {{{}, {}},     {{1}, {1}},       {{0}, {1}},   {{3, 1}, {5}}, {{2, 3, 5}, {3, 1}},
+          {{3, 5}, {}}, {{5}, {2, 3, 5}}, {{0, 3}, {3}}};
+}
 
-Row pair(const std::string& name, std::function<Tensor(const Tensor&, const Tensor&)> op, double (*f)(double, double), Arg a, Arg b,
-         const std::vector<DType>& dtypes = floats()) {
+Row pair(const std::string& name, std::function<Tensor(const Tensor&, const Tensor&)> op,
+         double (*f)(double, double), Arg a, Arg b, const std::vector<DType>& dtypes = floats()) {
   Row row{.name = name,
           .args = {a, b},
           .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
           .reference = elementwise([f](const V& x) { return f(x[0], x[1]); }),
           .dtypes = dtypes,
           .sizes = pair_sizes(),
-          .wrong = {{"ShapeError", "[3, 2]", [op] { op(zeros({3, 2}), zeros({3, 5})); }}},
+          .wrong = {{"ShapeError", "[3, 2]",
+                     [op] {
+                       op(zeros({3, 2}), zeros({3, 5}));
+                     }}},
           .large = {{307, 211}, {211}}};
   return row;
 }
 
-Row triple(const std::string& name, std::function<Tensor(const Tensors&)> op, double (*f)(double, double, double), const std::vector<Arg>& args) {
+Row triple(const std::string& name, std::function<Tensor(const Tensors&)> op,
+           double (*f)(double, double, double), const std::vector<Arg>& args) {
   return {.name = name,
           .args = args,
           .call = [op](const Tensors& x) -> Tensors { return {op(x)}; },
           .reference = elementwise([f](const V& x) { return f(x[0], x[1], x[2]); }),
           .sizes = {{{}, {}, {}}, {{0}, {1}, {1}}, {{3, 1}, {5}, {2, 1, 1}}, {{1}, {1}, {1}}},
-          .wrong = {{"ShapeError", "[3, 2]", [op, kind = args[0].kind] {
-                       op({zeros({3, 2}, {.dtype = kind == Arg::Kind::kFlags ? kBool : kFloat32}), zeros({3, 5}), zeros({5})});
+          .wrong = {{"ShapeError", "[3, 2]",
+                     [op, kind = args[0].kind] {
+                       op({zeros({3, 2}, {.dtype = kind == Arg::Kind::kFlags ? kBool : kFloat32}),
+                           zeros({3, 5}), zeros({5})});
                      }}},
           .large = {{307, 211}, {211}, {1}}};
 }
 
-Row number(const std::string& name, std::function<Tensor(const Tensor&)> op, double (*f)(double), Arg a = real({3, 5}), const std::vector<DType>& dtypes = floats()) {
+Row number(const std::string& name, std::function<Tensor(const Tensor&)> op, double (*f)(double),
+           Arg a = real({3, 5}), const std::vector<DType>& dtypes = floats()) {
   return {.name = name,
           .args = {a},
           .call = [op](const Tensors& x) -> Tensors { return {op(x[0])}; },
@@ -53,24 +63,59 @@ double floor_mod(double a, double b) { return a - b * std::floor(a / b); }
 std::vector<Row> binary_rows() {
   const Arg any = real({3, 5}), positive = real({3, 5}, 0.3, 2);
   std::vector<Row> rows = {
-      pair("add", [](const Tensor& a, const Tensor& b) { return add(a, b); }, [](double a, double b) { return a + b; }, any, any, numbers()),
-      pair("add_alpha", [](const Tensor& a, const Tensor& b) { return add(a, b, 3); }, [](double a, double b) { return a + 3 * b; }, any, any, numbers()),
-      pair("sub", [](const Tensor& a, const Tensor& b) { return sub(a, b); }, [](double a, double b) { return a - b; }, any, any, numbers()),
-      pair("sub_alpha", [](const Tensor& a, const Tensor& b) { return sub(a, b, 2); }, [](double a, double b) { return a - 2 * b; }, any, any, numbers()),
-      pair("mul", [](const Tensor& a, const Tensor& b) { return mul(a, b); }, [](double a, double b) { return a * b; }, any, any, numbers()),
-      pair("div", [](const Tensor& a, const Tensor& b) { return div(a, b); }, [](double a, double b) { return a / b; }, any, positive),
-      pair("pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); }, [](double a, double b) { return std::pow(a, b); }, positive, any),
-      pair("maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); }, [](double a, double b) { return std::max(a, b); }, real({3, 5}, -2, 0), real({3, 5}, -0.9, 1), numbers()),
-      pair("minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); }, [](double a, double b) { return std::min(a, b); }, real({3, 5}, -2, 0), real({3, 5}, -0.9, 1), numbers()),
-      pair("remainder", [](const Tensor& a, const Tensor& b) { return remainder(a, b); }, floor_mod, real({3, 5}, 0.1, 0.9), real({3, 5}, -3, -1)),
-      pair("atan2", [](const Tensor& a, const Tensor& b) { return atan2(a, b); }, [](double a, double b) { return std::atan2(a, b); }, any, positive),
-      pair("lerp_number", [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.25); }, [](double a, double b) { return a + 0.25 * (b - a); }, any, any, {kFloat32, kFloat64}),
-      triple("lerp", [](const Tensors& x) { return lerp(x[0], x[1], x[2]); }, [](double a, double b, double w) { return a + w * (b - a); }, {any, any, any}),
-      triple("addcmul", [](const Tensors& x) { return addcmul(x[0], x[1], x[2], 0.5); }, [](double x, double a, double b) { return x + 0.5 * a * b; }, {any, any, any}),
-      triple("addcdiv", [](const Tensors& x) { return addcdiv(x[0], x[1], x[2], 0.5); }, [](double x, double a, double b) { return x + 0.5 * a / b; }, {any, any, positive}),
-      triple("where", [](const Tensors& x) { return where(x[0], x[1], x[2]); }, [](double c, double a, double b) { return c != 0 ? a : b; }, {flags({3, 5}), any, any}),
+      pair(
+          "add", [](const Tensor& a, const Tensor& b) { return add(a, b); },
+          [](double a, double b) { return a + b; }, any, any, numbers()),
+      pair(
+          "add_alpha", [](const Tensor& a, const Tensor& b) { return add(a, b, 3); },
+          [](double a, double b) { return a + 3 * b; }, any, any, numbers()),
+      pair(
+          "sub", [](const Tensor& a, const Tensor& b) { return sub(a, b); },
+          [](double a, double b) { return a - b; }, any, any, numbers()),
+      pair(
+          "sub_alpha", [](const Tensor& a, const Tensor& b) { return sub(a, b, 2); },
+          [](double a, double b) { return a - 2 * b; }, any, any, numbers()),
+      pair(
+          "mul", [](const Tensor& a, const Tensor& b) { return mul(a, b); },
+          [](double a, double b) { return a * b; }, any, any, numbers()),
+      pair(
+          "div", [](const Tensor& a, const Tensor& b) { return div(a, b); },
+          [](double a, double b) { return a / b; }, any, positive),
+      pair(
+          "pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); },
+          [](double a, double b) { return std::pow(a, b); }, positive, any),
+      pair(
+          "maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); },
+          [](double a, double b) { return std::max(a, b); }, real({3, 5}, -2, 0), real({3, 5}, -0.9, 1),
+          numbers()),
+      pair(
+          "minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); },
+          [](double a, double b) { return std::min(a, b); }, real({3, 5}, -2, 0), real({3, 5}, -0.9, 1),
+          numbers()),
+      pair(
+          "remainder", [](const Tensor& a, const Tensor& b) { return remainder(a, b); }, floor_mod,
+          real({3, 5}, 0.1, 0.9), real({3, 5}, -3, -1)),
+      pair(
+          "atan2", [](const Tensor& a, const Tensor& b) { return atan2(a, b); },
+          [](double a, double b) { return std::atan2(a, b); }, any, positive),
+      pair(
+          "lerp_number", [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.25); },
+          [](double a, double b) { return a + 0.25 * (b - a); }, any, any, {kFloat32, kFloat64}),
+      triple(
+          "lerp", [](const Tensors& x) { return lerp(x[0], x[1], x[2]); },
+          [](double a, double b, double w) { return a + w * (b - a); }, {any, any, any}),
+      triple(
+          "addcmul", [](const Tensors& x) { return addcmul(x[0], x[1], x[2], 0.5); },
+          [](double x, double a, double b) { return x + 0.5 * a * b; }, {any, any, any}),
+      triple(
+          "addcdiv", [](const Tensors& x) { return addcdiv(x[0], x[1], x[2], 0.5); },
+          [](double x, double a, double b) { return x + 0.5 * a / b; }, {any, any, positive}),
+      triple(
+          "where", [](const Tensors& x) { return where(x[0], x[1], x[2]); },
+          [](double c, double a, double b) { return c != 0 ? a : b; }, {flags({3, 5}), any, any}),
   };
-  rows[3].wrong.push_back({"DTypeError", "sub: the number 0.5", [] { sub(zeros({2}, {.dtype = kInt64}), zeros({2}, {.dtype = kInt64}), 0.5); }});
+  rows[3].wrong.push_back({"DTypeError", "sub: the number 0.5",
+                           [] { sub(zeros({2}, {.dtype = kInt64}), zeros({2}, {.dtype = kInt64}), 0.5); }});
   rows.back().wrong.push_back({"DTypeError", "where", [] { where(zeros({2}), zeros({2}), zeros({2})); }});
   rows.back().dtypes = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
   Row fill{.name = "masked_fill",
@@ -80,7 +125,8 @@ std::vector<Row> binary_rows() {
            .dtypes = numbers(),
            .sizes = {{{}, {}}, {{0}, {1}}, {{3, 5}, {5}}, {{5}, {3, 1}}},
            .wrong = {{"DTypeError", "masked_fill", [] { masked_fill(zeros({2}), zeros({2}), 1); }},
-                     {"ShapeError", "masked_fill", [] { masked_fill(zeros({2}), zeros({3}, {.dtype = kBool}), 1); }}}};
+                     {"ShapeError", "masked_fill",
+                      [] { masked_fill(zeros({2}), zeros({3}, {.dtype = kBool}), 1); }}}};
   rows.push_back(fill);
   return rows;
 }
@@ -88,19 +134,41 @@ std::vector<Row> binary_rows() {
 std::vector<Row> scalar_rows() {
   const Arg positive = real({3, 5}, 0.3, 2);
   std::vector<Row> rows = {
-      number("add_number", [](const Tensor& x) { return x + 3; }, [](double x) { return x + 3; }, real({3, 5}), numbers()),
-      number("sub_number", [](const Tensor& x) { return x - 3; }, [](double x) { return x - 3; }, real({3, 5}), numbers()),
-      number("rsub_number", [](const Tensor& x) { return 3 - x; }, [](double x) { return 3 - x; }, real({3, 5}), numbers()),
-      number("mul_number", [](const Tensor& x) { return x * 3; }, [](double x) { return x * 3; }, real({3, 5}), numbers()),
-      number("div_number", [](const Tensor& x) { return x / 4; }, [](double x) { return x / 4; }),
-      number("rdiv_number", [](const Tensor& x) { return 2 / x; }, [](double x) { return 2 / x; }, positive),
-      number("pow_number", [](const Tensor& x) { return pow(x, 2.5); }, [](double x) { return std::pow(x, 2.5); }, positive),
-      number("pow_cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }),
-      number("pow_square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }),
-      number("rpow_number", [](const Tensor& x) { return pow(Scalar(1.7), x); }, [](double x) { return std::pow(1.7, x); }),
-      number("maximum_number", [](const Tensor& x) { return maximum(x, 1); }, [](double x) { return std::max(x, 1.0); }, away({3, 5}, 1), numbers()),
-      number("minimum_number", [](const Tensor& x) { return minimum(x, 1); }, [](double x) { return std::min(x, 1.0); }, away({3, 5}, 1), numbers()),
-      number("clamp", [](const Tensor& x) { return clamp(x, -1, 5); }, [](double x) { return std::clamp(x, -1.0, 5.0); }, away({3, 5}, -1), numbers()),
+      number(
+          "add_number", [](const Tensor& x) { return x + 3; }, [](double x) { return x + 3; }, real({3, 5}),
+          numbers()),
+      number(
+          "sub_number", [](const Tensor& x) { return x - 3; }, [](double x) { return x - 3; }, real({3, 5}),
+          numbers()),
+      number(
+          "rsub_number", [](const Tensor& x) { return 3 - x; }, [](double x) { return 3 - x; }, real({3, 5}),
+          numbers()),
+      number(
+          "mul_number", [](const Tensor& x) { return x * 3; }, [](double x) { return x * 3; }, real({3, 5}),
+          numbers()),
+      number(
+          "div_number", [](const Tensor& x) { return x / 4; }, [](double x) { return x / 4; }),
+      number(
+          "rdiv_number", [](const Tensor& x) { return 2 / x; }, [](double x) { return 2 / x; }, positive),
+      number(
+          "pow_number", [](const Tensor& x) { return pow(x, 2.5); },
+          [](double x) { return std::pow(x, 2.5); }, positive),
+      number(
+          "pow_cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }),
+      number(
+          "pow_square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }),
+      number(
+          "rpow_number", [](const Tensor& x) { return pow(Scalar(1.7), x); },
+          [](double x) { return std::pow(1.7, x); }),
+      number(
+          "maximum_number", [](const Tensor& x) { return maximum(x, 1); },
+          [](double x) { return std::max(x, 1.0); }, away({3, 5}, 1), numbers()),
+      number(
+          "minimum_number", [](const Tensor& x) { return minimum(x, 1); },
+          [](double x) { return std::min(x, 1.0); }, away({3, 5}, 1), numbers()),
+      number(
+          "clamp", [](const Tensor& x) { return clamp(x, -1, 5); },
+          [](double x) { return std::clamp(x, -1.0, 5.0); }, away({3, 5}, -1), numbers()),
   };
   rows[0].wrong = {{"DTypeError", "add", [] { add(zeros({2}, {.dtype = kInt64}), 0.5); }}};
   rows[1].wrong = {{"DTypeError", "sub: the number 0.5", [] { sub(zeros({2}, {.dtype = kInt64}), 0.5); }},

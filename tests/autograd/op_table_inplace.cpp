@@ -10,7 +10,8 @@ namespace {
 
 using V = std::vector<double>;
 
-Row written(const std::string& name, std::function<void(Tensor&, const Tensor&)> op, double (*f)(double, double), Arg a = real({3, 5}), Arg b = real({3, 5})) {
+Row written(const std::string& name, std::function<void(Tensor&, const Tensor&)> op,
+            double (*f)(double, double), Arg a = real({3, 5}), Arg b = real({3, 5})) {
   return {.name = name,
           .args = {a, b},
           .call = [op](const Tensors& x) -> Tensors {
@@ -20,7 +21,8 @@ Row written(const std::string& name, std::function<void(Tensor&, const Tensor&)>
           },
           .reference = elementwise([f](const V& x) { return f(x[0], x[1]); }),
           .sizes = {{{3, 5}, {5}}, {{1}, {1}}, {{0}, {1}}, {{}, {}}},
-          .wrong = {{"ShapeError", name.substr(0, name.find('_') + 1), [op] {
+          .wrong = {{"ShapeError", name.substr(0, name.find('_') + 1),
+                     [op] {
                        Tensor x = zeros({5}).expand({3, 5});
                        op(x, zeros({5}));
                      }}},
@@ -32,23 +34,41 @@ Row written(const std::string& name, std::function<void(Tensor&, const Tensor&)>
 std::vector<Row> inplace_rows() {
   const Arg positive = real({3, 5}, 0.4, 2);
   std::vector<Row> rows = {
-      written("zero_", [](Tensor& y, const Tensor&) { y.zero_(); }, [](double, double) { return 0.0; }),
-      written("fill_", [](Tensor& y, const Tensor&) { y.fill_(3); }, [](double, double) { return 3.0; }),
-      written("copy_", [](Tensor& y, const Tensor& b) { y.copy_(b); }, [](double, double b) { return b; }),
-      written("add_", [](Tensor& y, const Tensor& b) { y.add_(b, 2); }, [](double a, double b) { return a + 2 * b; }),
-      written("add_number_", [](Tensor& y, const Tensor&) { y.add_(3); }, [](double a, double) { return a + 3; }),
-      written("sub_", [](Tensor& y, const Tensor& b) { y -= b; }, [](double a, double b) { return a - b; }),
-      written("mul_", [](Tensor& y, const Tensor& b) { y *= b; }, [](double a, double b) { return a * b; }),
-      written("mul_number_", [](Tensor& y, const Tensor&) { y.mul_(3); }, [](double a, double) { return a * 3; }),
-      written("div_", [](Tensor& y, const Tensor& b) { y /= b; }, [](double a, double b) { return a / b; }, real({3, 5}), positive),
-      written("div_number_", [](Tensor& y, const Tensor&) { y.div_(4); }, [](double a, double) { return a / 4; }),
-      written("clamp_", [](Tensor& y, const Tensor&) { y.clamp_(-1, 5); }, [](double a, double) { return std::clamp(a, -1.0, 5.0); }, away({3, 5}, -1)),
-      written("relu_", [](Tensor& y, const Tensor&) { y.relu_(); }, [](double a, double) { return std::max(a, 0.0); }, away({3, 5}, 0)),
+      written(
+          "zero_", [](Tensor& y, const Tensor&) { y.zero_(); }, [](double, double) { return 0.0; }),
+      written(
+          "fill_", [](Tensor& y, const Tensor&) { y.fill_(3); }, [](double, double) { return 3.0; }),
+      written(
+          "copy_", [](Tensor& y, const Tensor& b) { y.copy_(b); }, [](double, double b) { return b; }),
+      written(
+          "add_", [](Tensor& y, const Tensor& b) { y.add_(b, 2); },
+          [](double a, double b) { return a + 2 * b; }),
+      written(
+          "add_number_", [](Tensor& y, const Tensor&) { y.add_(3); }, [](double a, double) { return a + 3; }),
+      written(
+          "sub_", [](Tensor& y, const Tensor& b) { y -= b; }, [](double a, double b) { return a - b; }),
+      written(
+          "mul_", [](Tensor& y, const Tensor& b) { y *= b; }, [](double a, double b) { return a * b; }),
+      written(
+          "mul_number_", [](Tensor& y, const Tensor&) { y.mul_(3); }, [](double a, double) { return a * 3; }),
+      written(
+          "div_", [](Tensor& y, const Tensor& b) { y /= b; }, [](double a, double b) { return a / b; },
+          real({3, 5}), positive),
+      written(
+          "div_number_", [](Tensor& y, const Tensor&) { y.div_(4); }, [](double a, double) { return a / 4; }),
+      written(
+          "clamp_", [](Tensor& y, const Tensor&) { y.clamp_(-1, 5); },
+          [](double a, double) { return std::clamp(a, -1.0, 5.0); }, away({3, 5}, -1)),
+      written(
+          "relu_", [](Tensor& y, const Tensor&) { y.relu_(); },
+          [](double a, double) { return std::max(a, 0.0); }, away({3, 5}, 0)),
   };
   rows[3].wrong.push_back({"ShapeError", "add_", [] { zeros({3}).add_(zeros({2, 3})); }});
   rows[3].wrong.push_back({"DTypeError", "add_", [] { zeros({3}, {.dtype = kInt64}).add_(zeros({3})); }});
   for (Row& row : rows)  // the second argument of the unary ones has no part in the result
-    if (row.name == "zero_" || row.name == "fill_" || row.name.find("number") != std::string::npos || row.name == "clamp_" || row.name == "relu_") row.args[1].grad = false;
+    if (row.name == "zero_" || row.name == "fill_" || row.name.find("number") != std::string::npos ||
+        row.name == "clamp_" || row.name == "relu_")
+      row.args[1].grad = false;
   for (Row& row : rows)
     if (row.name == "zero_" || row.name == "fill_") row.twice = false;
   rows.push_back({.name = "mul_through_a_view_",
@@ -65,14 +85,17 @@ std::vector<Row> inplace_rows() {
                     for (double& v : y.v) v *= v;
                     return {y, row};
                   }});
-  rows.push_back({.name = "add_overlapping_",
-                  .args = {real({3, 3})},
-                  .call = [](const Tensors& x) -> Tensors {
-                    Tensor y = clone(x[0]);
-                    y.add_(y.t());
-                    return {y};
-                  },
-                  .reference = [](const Hosts& in) -> Hosts { return {build({3, 3}, [&](const Shape& at) { return in[0](at) + in[0]({at[1], at[0]}); })}; }});
+  rows.push_back(
+      {.name = "add_overlapping_",
+       .args = {real({3, 3})},
+       .call = [](const Tensors& x) -> Tensors {
+         Tensor y = clone(x[0]);
+         y.add_(y.t());
+         return {y};
+       },
+       .reference = [](const Hosts& in) -> Hosts {
+         return {build({3, 3}, [&](const Shape& at) { return in[0](at) + in[0]({at[1], at[0]}); })};
+       }});
   return rows;
 }
 

@@ -8,7 +8,6 @@ namespace weft::op_table {
 
 namespace {
 
-
 // [.., M, K] x [.., K, N] with leading dims broadcast, both of rank >= 2.
 Host product(const Host& a, const Host& b) {
   const int ra = a.sizes.size(), rb = b.sizes.size();
@@ -52,7 +51,8 @@ Host affine(const Host& x, const Host& w, const Host* b) {
 }  // namespace
 
 std::vector<Row> matmul_rows() {
-  const auto two = []<class A>(const std::string& name, Tensor (*op)(A, A), const Shape& a, const Shape& b, std::function<Host(const Host&, const Host&)> f) {
+  const auto two = []<class A>(const std::string& name, Tensor (*op)(A, A), const Shape& a, const Shape& b,
+                               std::function<Host(const Host&, const Host&)> f) {
     return Row{.name = name,
                .args = {real(a), real(b)},
                .call = [op](const Tensors& x) -> Tensors { return {op(x[0], x[1])}; },
@@ -65,18 +65,40 @@ std::vector<Row> matmul_rows() {
       two("matmul_broadcast", matmul, {2, 1, 3, 5}, {3, 5, 2}, product),
       two("matmul_one_matrix", matmul, {2, 3, 5}, {5, 7}, product),
       two("matmul_shared_left", matmul, {3, 5}, {2, 5, 7}, product),
-      two("matmul_vector", matmul, {2, 3, 5}, {5}, [](const Host& a, const Host& b) { return shaped(product(a, shaped(b, {5, 1})), {2, 3}); }),
-      two("matmul_row", matmul, {5}, {2, 5, 3}, [](const Host& a, const Host& b) { return shaped(product(shaped(a, {1, 5}), b), {2, 3}); }),
+      two("matmul_vector", matmul, {2, 3, 5}, {5},
+          [](const Host& a, const Host& b) {
+            return shaped(product(a, shaped(b, {5, 1})), {2, 3});
+          }),
+      two("matmul_row", matmul, {5}, {2, 5, 3},
+          [](const Host& a, const Host& b) {
+            return shaped(product(shaped(a, {1, 5}), b), {2, 3});
+          }),
       two("mm", mm, {3, 5}, {5, 7}, product),
-      two("mv", mv, {3, 5}, {5}, [](const Host& a, const Host& b) { return shaped(product(a, shaped(b, {b.numel(), 1})), {a.sizes[0]}); }),
-      two("dot", dot, {7}, {7}, [](const Host& a, const Host& b) { return shaped(product(shaped(a, {1, a.numel()}), shaped(b, {b.numel(), 1})), {}); }),
+      two("mv", mv, {3, 5}, {5},
+          [](const Host& a, const Host& b) {
+            return shaped(product(a, shaped(b, {b.numel(), 1})), {a.sizes[0]});
+          }),
+      two("dot", dot, {7}, {7},
+          [](const Host& a, const Host& b) {
+            return shaped(product(shaped(a, {1, a.numel()}), shaped(b, {b.numel(), 1})), {});
+          }),
       two("bmm", bmm, {2, 3, 5}, {2, 5, 7}, product),
-      two("outer", outer, {3}, {5}, [](const Host& a, const Host& b) { return product(shaped(a, {a.numel(), 1}), shaped(b, {1, b.numel()})); }),
+      two("outer", outer, {3}, {5},
+          [](const Host& a, const Host& b) {
+            return product(shaped(a, {a.numel(), 1}), shaped(b, {1, b.numel()}));
+          }),
   };
-  rows[0].sizes = {{{1, 1}, {1, 1}}, {{0, 5}, {5, 7}}, {{3, 0}, {0, 7}}, {{17, 19}, {19, 23}}, {{67, 71}, {71, 73}}, {{1, 131}, {131, 1}}};
+  rows[0].sizes = {{{1, 1}, {1, 1}},     {{0, 5}, {5, 7}},     {{3, 0}, {0, 7}},
+                   {{17, 19}, {19, 23}}, {{67, 71}, {71, 73}}, {{1, 131}, {131, 1}}};
   rows[0].large = {{131, 127}, {127, 137}};
-  rows[0].wrong = {{"ShapeError", "inner sizes differ: a is [3, 4], b is [5, 2]", [] { matmul(zeros({3, 4}), zeros({5, 2})); }},
-                   {"DTypeError", "got bool and bool", [] { matmul(zeros({2, 2}, {.dtype = kBool}), zeros({2, 2}, {.dtype = kBool})); }},
+  rows[0].wrong = {{"ShapeError", "inner sizes differ: a is [3, 4], b is [5, 2]",
+                    [] {
+                      matmul(zeros({3, 4}), zeros({5, 2}));
+                    }},
+                   {"DTypeError", "got bool and bool",
+                    [] {
+                      matmul(zeros({2, 2}, {.dtype = kBool}), zeros({2, 2}, {.dtype = kBool}));
+                    }},
                    {"ShapeError", "matmul", [] { matmul(zeros({}), zeros({2})); }}};
   rows[1].large = {{7, 61, 53}, {7, 53, 59}};
   rows[1].wrong = {{"ShapeError", "matmul", [] { matmul(zeros({2, 3, 4}), zeros({3, 4, 5})); }}};
@@ -88,42 +110,63 @@ std::vector<Row> matmul_rows() {
   rows[10].wrong = {{"ShapeError", "bmm", [] { bmm(zeros({2, 3, 4}), zeros({3, 4, 5})); }}};
   rows[11].wrong = {{"ShapeError", "outer", [] { outer(zeros({2, 2}), zeros({3})); }}};
   rows[11].sizes = {{{1}, {1}}, {{0}, {3}}};
-  rows.push_back({.name = "addmm",
-                  .args = {real({7}), real({3, 5}), real({5, 7})},
-                  .call = [](const Tensors& x) -> Tensors { return {addmm(x[0], x[1], x[2], 0.5, 2)}; },
-                  .reference = [](const Hosts& in) -> Hosts {
-                    const Host p = product(in[1], in[2]);
-                    return {build(p.sizes, [&](const Shape& at) { return 0.5 * in[0].broadcast_at(at) + 2 * p(at); })};
-                  },
-                  .dtypes = {kFloat32, kFloat64},
-                  .sizes = {{{3, 7}, {3, 5}, {5, 7}}, {{}, {1, 1}, {1, 1}}, {{2}, {3, 0}, {0, 2}}},
-                  .wrong = {{"ShapeError", "addmm", [] { addmm(zeros({6}), zeros({3, 5}), zeros({5, 7})); }}}});
+  rows.push_back(
+      {.name = "addmm",
+       .args = {real({7}), real({3, 5}), real({5, 7})},
+       .call = [](const Tensors& x) -> Tensors { return {addmm(x[0], x[1], x[2], 0.5, 2)}; },
+       .reference = [](const Hosts& in) -> Hosts {
+         const Host p = product(in[1], in[2]);
+         return {build(p.sizes, [&](const Shape& at) { return 0.5 * in[0].broadcast_at(at) + 2 * p(at); })};
+       },
+       .dtypes = {kFloat32, kFloat64},
+       .sizes = {{{3, 7}, {3, 5}, {5, 7}}, {{}, {1, 1}, {1, 1}}, {{2}, {3, 0}, {0, 2}}},
+       .wrong = {{"ShapeError", "addmm", [] {
+                    addmm(zeros({6}), zeros({3, 5}), zeros({5, 7}));
+                  }}}});
   rows.push_back({.name = "linear",
                   .args = {real({3, 5}), real({7, 5}), real({7})},
                   .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1], x[2])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], &in[2])}; },
                   .dtypes = floats(),
-                  .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {7, 5}, {7}}, {{0, 5}, {7, 5}, {7}}, {{1, 1}, {1, 1}, {1}}, {{3, 0}, {7, 0}, {7}}, {{37, 41}, {43, 41}, {43}}},
-                  .wrong = {{"ShapeError", "linear: inner sizes differ: x is [3, 4], weight is [7, 5]", [] { linear(zeros({3, 4}), zeros({7, 5})); }},
-                            {"ShapeError", "bias is [5]", [] { linear(zeros({3, 5}), zeros({7, 5}), zeros({5})); }}},
+                  .sizes = {{{5}, {7, 5}, {7}},
+                            {{2, 3, 5}, {7, 5}, {7}},
+                            {{0, 5}, {7, 5}, {7}},
+                            {{1, 1}, {1, 1}, {1}},
+                            {{3, 0}, {7, 0}, {7}},
+                            {{37, 41}, {43, 41}, {43}}},
+                  .wrong = {{"ShapeError", "linear: inner sizes differ: x is [3, 4], weight is [7, 5]",
+                             [] {
+                               linear(zeros({3, 4}), zeros({7, 5}));
+                             }},
+                            {"ShapeError", "bias is [5]",
+                             [] {
+                               linear(zeros({3, 5}), zeros({7, 5}), zeros({5}));
+                             }}},
                   .large = {{131, 127}, {137, 127}, {137}}});
   rows.push_back({.name = "linear_no_bias",
                   .args = {real({2, 3, 5}), real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1])}; },
                   .reference = [](const Hosts& in) -> Hosts { return {affine(in[0], in[1], nullptr)}; },
                   .dtypes = floats()});
-  rows.push_back({.name = "linear_relu",
-                  .args = {real({3, 5}), real({7, 5}), real({7})},
-                  .call = [](const Tensors& x) -> Tensors { return {linear_relu(x[0], x[1], x[2])}; },
-                  .reference = [](const Hosts& in) -> Hosts {
-                    const Host y = affine(in[0], in[1], &in[2]);
-                    return {build(y.sizes, [&](const Shape& at) { return std::max(y(at), 0.0); })};
-                  },
-                  .dtypes = floats(),
-                  .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {7, 5}, {7}}, {{0, 5}, {7, 5}, {7}}, {{3, 0}, {7, 0}, {7}}},
-                  .wrong = {{"ShapeError", "linear_relu: inner sizes differ: x is [3, 4], weight is [7, 5]", [] { linear_relu(zeros({3, 4}), zeros({7, 5})); }},
-                            {"DTypeError", "linear_relu: takes floating-point numbers, got int64", [] { linear_relu(zeros({3, 5}, {.dtype = kInt64}), zeros({7, 5}, {.dtype = kInt64})); }}},
-                  .large = {{131, 127}, {137, 127}, {137}}});
+  rows.push_back(
+      {.name = "linear_relu",
+       .args = {real({3, 5}), real({7, 5}), real({7})},
+       .call = [](const Tensors& x) -> Tensors { return {linear_relu(x[0], x[1], x[2])}; },
+       .reference = [](const Hosts& in) -> Hosts {
+         const Host y = affine(in[0], in[1], &in[2]);
+         return {build(y.sizes, [&](const Shape& at) { return std::max(y(at), 0.0); })};
+       },
+       .dtypes = floats(),
+       .sizes = {{{5}, {7, 5}, {7}}, {{2, 3, 5}, {7, 5}, {7}}, {{0, 5}, {7, 5}, {7}}, {{3, 0}, {7, 0}, {7}}},
+       .wrong = {{"ShapeError", "linear_relu: inner sizes differ: x is [3, 4], weight is [7, 5]",
+                  [] {
+                    linear_relu(zeros({3, 4}), zeros({7, 5}));
+                  }},
+                 {"DTypeError", "linear_relu: takes floating-point numbers, got int64",
+                  [] {
+                    linear_relu(zeros({3, 5}, {.dtype = kInt64}), zeros({7, 5}, {.dtype = kInt64}));
+                  }}},
+       .large = {{131, 127}, {137, 127}, {137}}});
   rows.push_back({.name = "linear_relu_no_bias",
                   .args = {real({2, 3, 5}), real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors { return {linear_relu(x[0], x[1])}; },
@@ -134,23 +177,36 @@ std::vector<Row> matmul_rows() {
                   .dtypes = floats()});
   rows.push_back({.name = "einsum",
                   .args = {real({2, 3, 5}), real({5, 3, 7})},
-                  .call = [](const Tensors& x) -> Tensors { return {einsum("bij,jik->bk", x), einsum("bij,jik->kib", x)}; },
+                  .call = [](const Tensors& x) -> Tensors {
+                    return {einsum("bij,jik->bk", x), einsum("bij,jik->kib", x)};
+                  },
                   .reference = [](const Hosts& in) -> Hosts {
                     const auto term = [&](int64_t b, int64_t i, int64_t k) {
                       double s = 0;
                       for (int64_t j = 0; j < 5; ++j) s += in[0]({b, i, j}) * in[1]({j, i, k});
                       return s;
                     };
-                    return {build({2, 7}, [&](const Shape& at) { return term(at[0], 0, at[1]) + term(at[0], 1, at[1]) + term(at[0], 2, at[1]); }),
+                    return {build({2, 7},
+                                  [&](const Shape& at) {
+                                    return term(at[0], 0, at[1]) + term(at[0], 1, at[1]) +
+                                           term(at[0], 2, at[1]);
+                                  }),
                             build({7, 3, 2}, [&](const Shape& at) { return term(at[2], at[1], at[0]); })};
                   },
-                  .wrong = {{"ValueError", "\"ij,jk\": no ->", [] { einsum("ij,jk", {zeros({2, 3}), zeros({3, 2})}); }},
-                            {"ShapeError", "einsum", [] { einsum("ij,jk->ik", {zeros({2, 3}), zeros({4, 2})}); }}}});
+                  .wrong = {{"ValueError", "\"ij,jk\": no ->",
+                             [] {
+                               einsum("ij,jk", {zeros({2, 3}), zeros({3, 2})});
+                             }},
+                            {"ShapeError", "einsum", [] {
+                               einsum("ij,jk->ik", {zeros({2, 3}), zeros({4, 2})});
+                             }}}});
   rows.push_back({.name = "einsum_trace",
                   .args = {real({3, 3, 2})},
                   .call = [](const Tensors& x) -> Tensors { return {einsum("iij->j", x)}; },
                   .reference = [](const Hosts& in) -> Hosts {
-                    return {build({2}, [&](const Shape& at) { return in[0]({0, 0, at[0]}) + in[0]({1, 1, at[0]}) + in[0]({2, 2, at[0]}); })};
+                    return {build({2}, [&](const Shape& at) {
+                      return in[0]({0, 0, at[0]}) + in[0]({1, 1, at[0]}) + in[0]({2, 2, at[0]});
+                    })};
                   }});
   return rows;
 }
@@ -164,15 +220,24 @@ double mass(const Host& x, const Shape& at, int d) {
   return s;
 }
 
-Row along(const std::string& name, Tensor (*op)(Wide, int64_t), double (*f)(double x, double mass), int dim, const Shape& sizes) {
+Row along(const std::string& name, Tensor (*op)(Wide, int64_t), double (*f)(double x, double mass), int dim,
+          const Shape& sizes) {
   return {.name = name,
           .args = {real(sizes)},
           .call = [op, dim](const Tensors& x) -> Tensors { return {op(x[0], dim)}; },
-          .reference = [f, dim](const Hosts& in) -> Hosts { return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), mass(in[0], at, dim)); })}; },
+          .reference = [f, dim](const Hosts& in) -> Hosts {
+            return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), mass(in[0], at, dim)); })};
+          },
           .dtypes = floats(),
           .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
-          .wrong = {{"IndexError", name.substr(0, name.find("_dim")), [op] { op(zeros({2, 3}), 2); }},
-                    {"DTypeError", name.substr(0, name.find("_dim")), [op] { op(zeros({2, 3}, {.dtype = kInt64}), 0); }}},
+          .wrong = {{"IndexError", name.substr(0, name.find("_dim")),
+                     [op] {
+                       op(zeros({2, 3}), 2);
+                     }},
+                    {"DTypeError", name.substr(0, name.find("_dim")),
+                     [op] {
+                       op(zeros({2, 3}, {.dtype = kInt64}), 0);
+                     }}},
           .large = {{7, 61, 53}}};
 }
 
@@ -181,19 +246,27 @@ Row along(const std::string& name, Tensor (*op)(Wide, int64_t), double (*f)(doub
 std::vector<Row> softmax_rows() {
   const auto plain = [](double x, double m) { return std::exp(x) / m; };
   const auto logged = [](double x, double m) { return x - std::log(m); };
-  std::vector<Row> rows = {along("softmax", softmax, plain, 2, {3, 5, 7}), along("softmax_dim0", softmax, plain, 0, {3, 5, 7}),
-                           along("log_softmax", log_softmax, logged, 2, {3, 5, 7}), along("log_softmax_dim1", log_softmax, logged, 1, {3, 5, 7})};
-  rows.push_back({.name = "logsumexp",
-                  .args = {real({3, 5, 7})},
-                  .call = [](const Tensors& x) -> Tensors { return {logsumexp(x[0], 1), logsumexp(x[0], -1, true)}; },
-                  .reference = [](const Hosts& in) -> Hosts {
-                    const Shape s = in[0].sizes;
-                    return {build({s[0], s[2]}, [&](const Shape& at) { return std::log(mass(in[0], {at[0], 0, at[1]}, 1)); }),
-                            build({s[0], s[1], 1}, [&](const Shape& at) { return std::log(mass(in[0], at, 2)); })};
-                  },
-                  .dtypes = floats(),
-                  .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
-                  .wrong = {{"DTypeError", "logsumexp", [] { logsumexp(zeros({2}, {.dtype = kInt32}), 0); }}}});
+  std::vector<Row> rows = {along("softmax", softmax, plain, 2, {3, 5, 7}),
+                           along("softmax_dim0", softmax, plain, 0, {3, 5, 7}),
+                           along("log_softmax", log_softmax, logged, 2, {3, 5, 7}),
+                           along("log_softmax_dim1", log_softmax, logged, 1, {3, 5, 7})};
+  rows.push_back(
+      {.name = "logsumexp",
+       .args = {real({3, 5, 7})},
+       .call = [](const Tensors& x) -> Tensors {
+         return {logsumexp(x[0], 1), logsumexp(x[0], -1, true)};
+       },
+       .reference = [](const Hosts& in) -> Hosts {
+         const Shape s = in[0].sizes;
+         return {build({s[0], s[2]},
+                       [&](const Shape& at) {
+                         return std::log(mass(in[0], {at[0], 0, at[1]}, 1));
+                       }),
+                 build({s[0], s[1], 1}, [&](const Shape& at) { return std::log(mass(in[0], at, 2)); })};
+       },
+       .dtypes = floats(),
+       .sizes = {{{1, 1, 1}}, {{0, 3, 2}}},
+       .wrong = {{"DTypeError", "logsumexp", [] { logsumexp(zeros({2}, {.dtype = kInt32}), 0); }}}});
   const auto normalised = [](const Hosts& in) -> Hosts {
     const Host& x = in[0];
     const int last = x.sizes.size() - 1;
@@ -206,15 +279,19 @@ std::vector<Row> softmax_rows() {
       return in.size() == 1 ? y : y * in[1]({at[last]}) + in[2]({at[last]});
     })};
   };
-  rows.push_back({.name = "layer_norm",
-                  .args = {real({3, 2, 7}), real({7}), real({7})},
-                  .call = [](const Tensors& x) -> Tensors { return {layer_norm(x[0], x[1].sizes(), x[1], x[2])}; },
-                  .reference = normalised,
-                  .dtypes = {kFloat32, kFloat64},
-                  .sizes = {{{5, 3}, {3}, {3}}, {{0, 3}, {3}, {3}}},
-                  .wrong = {{"ShapeError", "layer_norm", [] { layer_norm(zeros({3, 5}), {4}); }}},
-                  .large = {{307, 53}, {53}, {53}},
-                  .loose = 4});
+  rows.push_back(
+      {.name = "layer_norm",
+       .args = {real({3, 2, 7}), real({7}), real({7})},
+       .call = [](const Tensors& x) -> Tensors { return {layer_norm(x[0], x[1].sizes(), x[1], x[2])}; },
+       .reference = normalised,
+       .dtypes = {kFloat32, kFloat64},
+       .sizes = {{{5, 3}, {3}, {3}}, {{0, 3}, {3}, {3}}},
+       .wrong = {{"ShapeError", "layer_norm",
+                  [] {
+                    layer_norm(zeros({3, 5}), {4});
+                  }}},
+       .large = {{307, 53}, {53}, {53}},
+       .loose = 4});
   rows.push_back({.name = "layer_norm_plain",
                   .args = {real({5, 7})},
                   .call = [](const Tensors& x) -> Tensors { return {layer_norm(x[0], {7})}; },

@@ -8,10 +8,11 @@ namespace weft::op_table {
 
 namespace {
 
-
 using One = double (*)(double);
 
-std::vector<std::vector<Shape>> unary_sizes() { return {{{}}, {{1}}, {{0}}, {{2, 0, 3}}, {{7}}, {{3, 1, 5, 2}}}; }
+std::vector<std::vector<Shape>> unary_sizes() {
+  return {{{}}, {{1}}, {{0}}, {{2, 0, 3}}, {{7}}, {{3, 1, 5, 2}}};
+}
 
 template <class A> Row unary(const char* name, Tensor (*op)(A), One f, Arg arg = real({3, 5})) {
   return {.name = name,
@@ -29,7 +30,9 @@ template <class A> Row numeric(const char* name, Tensor (*op)(A), One f, Arg arg
   return row;
 }
 
-template <class A> Row flat(const char* name, Tensor (*op)(A), One f, Arg arg) {  // gradient zero: nothing to differentiate twice
+template <class A>
+Row flat(const char* name, Tensor (*op)(A), One f,
+         Arg arg) {  // gradient zero: nothing to differentiate twice
   Row row = unary(name, op, f, arg);
   row.twice = false;
   return row;
@@ -42,38 +45,57 @@ double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 std::vector<Row> pointwise_rows() {
   std::vector<Row> rows = {
       numeric("neg", neg, [](double x) { return -x; }),
-      numeric("abs", abs, [](double x) { return std::abs(x); }, away({3, 5}, 0)),
+      numeric(
+          "abs", abs, [](double x) { return std::abs(x); }, away({3, 5}, 0)),
       numeric("square", square, [](double x) { return x * x; }),
       unary("exp", exp, [](double x) { return std::exp(x); }),
       unary("expm1", expm1, [](double x) { return std::expm1(x); }),
-      unary("log", log, [](double x) { return std::log(x); }, real({3, 5}, 0.2, 3)),
-      unary("log1p", log1p, [](double x) { return std::log1p(x); }, real({3, 5}, -0.7, 3)),
-      unary("log2", log2, [](double x) { return std::log2(x); }, real({3, 5}, 0.2, 3)),
-      unary("sqrt", sqrt, [](double x) { return std::sqrt(x); }, real({3, 5}, 0.2, 3)),
-      unary("rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, real({3, 5}, 0.3, 3)),
-      unary("reciprocal", reciprocal, [](double x) { return 1 / x; }, real({3, 5}, 0.3, 3)),
+      unary(
+          "log", log, [](double x) { return std::log(x); }, real({3, 5}, 0.2, 3)),
+      unary(
+          "log1p", log1p, [](double x) { return std::log1p(x); }, real({3, 5}, -0.7, 3)),
+      unary(
+          "log2", log2, [](double x) { return std::log2(x); }, real({3, 5}, 0.2, 3)),
+      unary(
+          "sqrt", sqrt, [](double x) { return std::sqrt(x); }, real({3, 5}, 0.2, 3)),
+      unary(
+          "rsqrt", rsqrt, [](double x) { return 1 / std::sqrt(x); }, real({3, 5}, 0.3, 3)),
+      unary(
+          "reciprocal", reciprocal, [](double x) { return 1 / x; }, real({3, 5}, 0.3, 3)),
       unary("sin", sin, [](double x) { return std::sin(x); }),
       unary("cos", cos, [](double x) { return std::cos(x); }),
-      unary("tan", tan, [](double x) { return std::tan(x); }, real({3, 5}, -1, 1)),
+      unary(
+          "tan", tan, [](double x) { return std::tan(x); }, real({3, 5}, -1, 1)),
       unary("tanh", tanh, [](double x) { return std::tanh(x); }),
       unary("sigmoid", sigmoid, sigmoid_of),
       unary("log_sigmoid", log_sigmoid, [](double x) { return -std::log1p(std::exp(-x)); }),
       unary("erf", erf, [](double x) { return std::erf(x); }),
-      numeric("relu", relu, [](double x) { return x > 0 ? x : 0; }, away({3, 5}, 0)),
+      numeric(
+          "relu", relu, [](double x) { return x > 0 ? x : 0; }, away({3, 5}, 0)),
       unary("gelu", gelu, [](double x) { return x / 2 * (1 + std::erf(x / std::numbers::sqrt2)); }),
-      unary("gelu_tanh", gelu_tanh, [](double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }),
+      unary("gelu_tanh", gelu_tanh,
+            [](double x) {
+              return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+            }),
       unary("silu", silu, [](double x) { return x * sigmoid_of(x); }),
       unary("softplus", softplus, [](double x) { return std::log1p(std::exp(x)); }),
-      flat("sign", sign, [](double x) { return static_cast<double>((x > 0) - (x < 0)); }, away({3, 5}, 0)),
-      flat("floor", floor, [](double x) { return std::floor(x); }, real({3, 5}, 0.1, 0.9)),
-      flat("ceil", ceil, [](double x) { return std::ceil(x); }, real({3, 5}, 0.1, 0.9)),
-      flat("round", round, [](double x) { return std::nearbyint(x); }, real({3, 5}, 0.6, 1.4)),
-      flat("trunc", trunc, [](double x) { return std::trunc(x); }, real({3, 5}, 1.1, 1.9)),
+      flat(
+          "sign", sign, [](double x) { return static_cast<double>((x > 0) - (x < 0)); }, away({3, 5}, 0)),
+      flat(
+          "floor", floor, [](double x) { return std::floor(x); }, real({3, 5}, 0.1, 0.9)),
+      flat(
+          "ceil", ceil, [](double x) { return std::ceil(x); }, real({3, 5}, 0.1, 0.9)),
+      flat(
+          "round", round, [](double x) { return std::nearbyint(x); }, real({3, 5}, 0.6, 1.4)),
+      flat(
+          "trunc", trunc, [](double x) { return std::trunc(x); }, real({3, 5}, 1.1, 1.9)),
   };
-  Row leaky = unary<In>("leaky_relu", nullptr, [](double x) { return x > 0 ? x : 0.2 * x; }, away({3, 5}, 0));
+  Row leaky = unary<In>(
+      "leaky_relu", nullptr, [](double x) { return x > 0 ? x : 0.2 * x; }, away({3, 5}, 0));
   leaky.call = [](const Tensors& x) -> Tensors { return {leaky_relu(x[0], 0.2)}; };
   rows.push_back(leaky);
-  Row e = unary<In>("elu", nullptr, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away({3, 5}, 0));
+  Row e = unary<In>(
+      "elu", nullptr, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away({3, 5}, 0));
   e.call = [](const Tensors& x) -> Tensors { return {elu(x[0], 0.7)}; };
   rows.push_back(e);
   return rows;
@@ -84,7 +106,6 @@ namespace {
 using Two = bool (*)(double, double);
 using BinaryOp = Tensor (*)(In, In);
 using ScalarOp = Tensor (*)(In, Scalar);
-
 
 Row test(const std::string& name, BinaryOp op, Two f) {
   Row row{.name = name,
@@ -102,9 +123,12 @@ Row test(const std::string& name, BinaryOp op, Two f) {
 Row test_number(const std::string& name, ScalarOp op, Two f) {
   return {.name = name,
           .args = {fixed({3, 5})},
-          .call = [op](const Tensors& x) -> Tensors { return {op(x[0], 1), op(x[0], 0.5)}; },
+          .call = [op](const Tensors& x) -> Tensors {
+            return {op(x[0], 1), op(x[0], 0.5)};
+          },
           .reference = [f](const Hosts& in) -> Hosts {
-            return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 1); }), build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 0.5); })};
+            return {build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 1); }),
+                    build(in[0].sizes, [&](const Shape& at) { return f(in[0](at), 0.5); })};
           },
           .differentiable = false,
           .dtypes = every_type(),

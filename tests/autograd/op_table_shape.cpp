@@ -8,19 +8,20 @@ namespace weft::op_table {
 
 namespace {
 
-
 // A row whose outputs only move elements: each output is given by its sizes and, per index, the index in x.
 struct Moved {
   Shape sizes;
   std::function<Shape(const Shape&)> from;
 };
-Row moved(const std::string& name, const Shape& x, std::function<Tensors(const Tensor&)> call, const std::vector<Moved>& outputs, const std::vector<Wrong>& wrong) {
+Row moved(const std::string& name, const Shape& x, std::function<Tensors(const Tensor&)> call,
+          const std::vector<Moved>& outputs, const std::vector<Wrong>& wrong) {
   return {.name = name,
           .args = {real(x)},
           .call = [call](const Tensors& in) { return call(in[0]); },
           .reference = [outputs](const Hosts& in) -> Hosts {
             Hosts all;
-            for (const Moved& m : outputs) all.push_back(build(m.sizes, [&](const Shape& at) { return in[0](m.from(at)); }));
+            for (const Moved& m : outputs)
+              all.push_back(build(m.sizes, [&](const Shape& at) { return in[0](m.from(at)); }));
             return all;
           },
           .dtypes = every_type(),
@@ -101,21 +102,50 @@ std::vector<Row> arrange_rows() {
   std::vector<Row> rows = {
       moved("contiguous", s, [](const Tensor& x) -> Tensors { return {contiguous(x)}; }, {{s, same}}, {}),
       moved("clone", s, [](const Tensor& x) -> Tensors { return {clone(x)}; }, {{s, same}}, {}),
-      moved("repeat", {2, 3}, [](const Tensor& x) -> Tensors { return {repeat(x, {2, 1, 2})}; }, {{{2, 2, 6}, [](const Shape& a) -> Shape { return {a[1], a[2] % 3}; }}},
+      moved("repeat", {2, 3},
+            [](const Tensor& x) -> Tensors {
+              return {repeat(x, {2, 1, 2})};
+            },
+            {{{2, 2, 6},
+              [](const Shape& a) -> Shape {
+                return {a[1], a[2] % 3};
+              }}},
             {{"ShapeError", "repeat", [z] { repeat(z(), {2}); }}}),
-      moved("flip", s, [](const Tensor& x) -> Tensors { return {flip(x, {0, 2})}; }, {{s, [](const Shape& a) -> Shape { return {1 - a[0], a[1], 4 - a[2]}; }}}, {{"IndexError", "flip", [z] { flip(z(), {2}); }}}),
-      moved("roll", {3, 5}, [](const Tensor& x) -> Tensors { return {roll(x, 2, 1), roll(x, -1, 0)}; },
-            {{{3, 5}, [](const Shape& a) -> Shape { return {a[0], (a[1] + 3) % 5}; }}, {{3, 5}, [](const Shape& a) -> Shape { return {(a[0] + 1) % 3, a[1]}; }}},
+      moved("flip", s,
+            [](const Tensor& x) -> Tensors {
+              return {flip(x, {0, 2})};
+            },
+            {{s,
+              [](const Shape& a) -> Shape {
+                return {1 - a[0], a[1], 4 - a[2]};
+              }}},
+            {{"IndexError", "flip", [z] { flip(z(), {2}); }}}),
+      moved("roll", {3, 5},
+            [](const Tensor& x) -> Tensors {
+              return {roll(x, 2, 1), roll(x, -1, 0)};
+            },
+            {{{3, 5},
+              [](const Shape& a) -> Shape {
+                return {a[0], (a[1] + 3) % 5};
+              }},
+             {{3, 5},
+              [](const Shape& a) -> Shape {
+                return {(a[0] + 1) % 3, a[1]};
+              }}},
             {{"IndexError", "roll", [z] { roll(z(), 1, 2); }}}),
   };
   const auto triangle = [](const std::string& name, Tensor (*op)(In, int64_t), bool upper) {
     return Row{.name = name,
                .args = {real({2, 3, 5})},
-               .call = [op](const Tensors& x) -> Tensors { return {op(x[0], 0), op(x[0], 1), op(x[0], -2)}; },
+               .call = [op](const Tensors& x) -> Tensors {
+                 return {op(x[0], 0), op(x[0], 1), op(x[0], -2)};
+               },
                .reference = [upper](const Hosts& in) -> Hosts {
                  Hosts all;
                  for (const int64_t k : {0, 1, -2})
-                   all.push_back(build(in[0].sizes, [&](const Shape& at) { return (upper ? at[2] - at[1] >= k : at[2] - at[1] <= k) ? in[0](at) : 0; }));
+                   all.push_back(build(in[0].sizes, [&](const Shape& at) {
+                     return (upper ? at[2] - at[1] >= k : at[2] - at[1] <= k) ? in[0](at) : 0;
+                   }));
                  return all;
                },
                .dtypes = every_type(),
@@ -128,16 +158,22 @@ std::vector<Row> arrange_rows() {
   rows.back().sizes = {{{1, 1, 1}}, {{0, 3, 2}}};
   rows.push_back({.name = "pad",
                   .args = {real({2, 3})},
-                  .call = [](const Tensors& x) -> Tensors { return {pad(x[0], {1, 2, 0, 1}, 7)}; },
+                  .call = [](const Tensors& x) -> Tensors {
+                    return {pad(x[0], {1, 2, 0, 1}, 7)};
+                  },
                   .reference = [](const Hosts& in) -> Hosts {
-                    return {build({3, 6}, [&](const Shape& at) { return at[0] < 2 && at[1] >= 1 && at[1] < 4 ? in[0]({at[0], at[1] - 1}) : 7; })};
+                    return {build({3, 6}, [&](const Shape& at) {
+                      return at[0] < 2 && at[1] >= 1 && at[1] < 4 ? in[0]({at[0], at[1] - 1}) : 7;
+                    })};
                   },
                   .dtypes = {kFloat32, kFloat64, kInt64},
                   .wrong = {{"ShapeError", "pad", [z] { pad(z(), {1}); }}}});
   const auto joined = [](const Hosts& in, int d) {
     Shape sizes = in[0].sizes;
     sizes[d] += in[1].sizes[d];
-    return build(sizes, [&](const Shape& at) { return at[d] < in[0].sizes[d] ? in[0](at) : in[1](with(at, d, at[d] - in[0].sizes[d])); });
+    return build(sizes, [&](const Shape& at) {
+      return at[d] < in[0].sizes[d] ? in[0](at) : in[1](with(at, d, at[d] - in[0].sizes[d]));
+    });
   };
   rows.push_back({.name = "cat",
                   .args = {real({2, 3}), real({2, 5})},
@@ -145,20 +181,39 @@ std::vector<Row> arrange_rows() {
                   .reference = [joined](const Hosts& in) -> Hosts { return {joined(in, 1)}; },
                   .dtypes = every_type(),
                   .sizes = {{{2, 0}, {2, 3}}, {{1, 1}, {1, 1}}, {{0, 2}, {0, 3}}},
-                  .wrong = {{"ShapeError", "cat", [] { cat({zeros({2, 3}), zeros({3, 3})}, 1); }}, {"ValueError", "the list is empty", [] { cat({}); }}}});
+                  .wrong = {{"ShapeError", "cat",
+                             [] {
+                               cat({zeros({2, 3}), zeros({3, 3})}, 1);
+                             }},
+                            {"ValueError", "the list is empty", [] { cat({}); }}}});
   rows.push_back({.name = "stack",
                   .args = {real({2, 3}), real({2, 3})},
-                  .call = [](const Tensors& x) -> Tensors { return {stack(x, 0), stack(x, -1)}; },
+                  .call = [](const Tensors& x) -> Tensors {
+                    return {stack(x, 0), stack(x, -1)};
+                  },
                   .reference = [](const Hosts& in) -> Hosts {
-                    return {build({2, 2, 3}, [&](const Shape& at) { return in[static_cast<size_t>(at[0])]({at[1], at[2]}); }),
-                            build({2, 3, 2}, [&](const Shape& at) { return in[static_cast<size_t>(at[2])]({at[0], at[1]}); })};
+                    return {build({2, 2, 3},
+                                  [&](const Shape& at) {
+                                    return in[static_cast<size_t>(at[0])]({at[1], at[2]});
+                                  }),
+                            build({2, 3, 2}, [&](const Shape& at) {
+                              return in[static_cast<size_t>(at[2])]({at[0], at[1]});
+                            })};
                   },
                   .dtypes = every_type(),
-                  .wrong = {{"ShapeError", "stack", [] { stack({zeros({2}), zeros({3})}); }}, {"ValueError", "the list is empty", [] { stack({}); }}}});
+                  .wrong = {{"ShapeError", "stack",
+                             [] {
+                               stack({zeros({2}), zeros({3})});
+                             }},
+                            {"ValueError", "the list is empty", [] { stack({}); }}}});
   rows.push_back({.name = "to",
                   .args = {real({3, 5})},
-                  .call = [](const Tensors& x) -> Tensors { return {to(x[0], kFloat64), to(x[0], x[0].device())}; },
-                  .reference = [](const Hosts& in) -> Hosts { return {in[0], in[0]}; },
+                  .call = [](const Tensors& x) -> Tensors {
+                    return {to(x[0], kFloat64), to(x[0], x[0].device())};
+                  },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    return {in[0], in[0]};
+                  },
                   .dtypes = every_type()});
   return rows;
 }
@@ -170,12 +225,17 @@ std::vector<Row> random_rows() {
                   .args = {real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors {
                     Generator a(7), b(7);
-                    return {dropout(x[0], 0.4, true, &a) - x[0] * dropout(ones_like(x[0]).detach(), 0.4, true, &b), dropout(x[0], 0.4, false), dropout(x[0], 1)};
+                    return {dropout(x[0], 0.4, true, &a) -
+                                x[0] * dropout(ones_like(x[0]).detach(), 0.4, true, &b),
+                            dropout(x[0], 0.4, false), dropout(x[0], 1)};
                   },
-                  .reference = [](const Hosts& in) -> Hosts { return {Host(in[0].sizes), in[0], Host(in[0].sizes)}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    return {Host(in[0].sizes), in[0], Host(in[0].sizes)};
+                  },
                   .dtypes = {kFloat32, kFloat64},
                   .sizes = {{{}}, {{0}}, {{1}}},
-                  .wrong = {{"ValueError", "dropout", [] { dropout(zeros({2}), 1.5); }}, {"DTypeError", "dropout", [] { dropout(zeros({2}, {.dtype = kInt64})); }}}});
+                  .wrong = {{"ValueError", "dropout", [] { dropout(zeros({2}), 1.5); }},
+                            {"DTypeError", "dropout", [] { dropout(zeros({2}, {.dtype = kInt64})); }}}});
   rows.push_back({.name = "dropout_gradient",
                   .args = {real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors {
@@ -184,23 +244,34 @@ std::vector<Row> random_rows() {
                   },
                   .reference = nullptr,
                   .dtypes = {kFloat64}});
-  rows.push_back({.name = "multinomial",  // all the weight on one position, or each position once
-                  .args = {fixed({3, 5}, 0.5, 1)},
-                  .call = [](const Tensors& x) -> Tensors {
-                    Generator g(3);
-                    const Tensor one = masked_fill(x[0], ne(arange(5).to(x[0].device()), 2), 0);
-                    return {multinomial(one, 1, false, &g), multinomial(one, 3, true, &g), sort(multinomial(x[0], 5, false, &g), 1).values};
-                  },
-                  .reference = [](const Hosts&) -> Hosts {
-                    return {build({3, 1}, [](const Shape&) { return 2; }), build({3, 3}, [](const Shape&) { return 2; }), build({3, 5}, [](const Shape& at) { return static_cast<double>(at[1]); })};
-                  },
-                  .differentiable = false,
-                  .wrong = {{"ValueError", "multinomial", [] { multinomial(zeros({3}), 1); }}, {"ValueError", "weight -1 of class 0 in row 0", [] { multinomial(full({3}, -1), 1); }},
-                            {"ValueError", "multinomial", [] { multinomial(ones({3}), 4); }}, {"ShapeError", "multinomial", [] { multinomial(ones({1, 1, 3}), 1); }}}});
+  rows.push_back(
+      {.name = "multinomial",  // all the weight on one position, or each position once
+       .args = {fixed({3, 5}, 0.5, 1)},
+       .call = [](const Tensors& x) -> Tensors {
+         Generator g(3);
+         const Tensor one = masked_fill(x[0], ne(arange(5).to(x[0].device()), 2), 0);
+         return {multinomial(one, 1, false, &g), multinomial(one, 3, true, &g),
+                 sort(multinomial(x[0], 5, false, &g), 1).values};
+       },
+       .reference = [](const Hosts&) -> Hosts {
+         return {build({3, 1}, [](const Shape&) { return 2; }), build({3, 3}, [](const Shape&) { return 2; }),
+                 build({3, 5}, [](const Shape& at) { return static_cast<double>(at[1]); })};
+       },
+       .differentiable = false,
+       .wrong = {{"ValueError", "multinomial", [] { multinomial(zeros({3}), 1); }},
+                 {"ValueError", "weight -1 of class 0 in row 0", [] { multinomial(full({3}, -1), 1); }},
+                 {"ValueError", "multinomial", [] { multinomial(ones({3}), 4); }},
+                 {"ShapeError", "multinomial", [] {
+                    multinomial(ones({1, 1, 3}), 1);
+                  }}}});
   rows.push_back({.name = "bernoulli",
                   .args = {fixed({3, 5})},
-                  .call = [](const Tensors& x) -> Tensors { return {bernoulli(zeros_like(x[0])), bernoulli(ones_like(x[0]))}; },
-                  .reference = [](const Hosts& in) -> Hosts { return {Host(in[0].sizes), build(in[0].sizes, [](const Shape&) { return 1; })}; },
+                  .call = [](const Tensors& x) -> Tensors {
+                    return {bernoulli(zeros_like(x[0])), bernoulli(ones_like(x[0]))};
+                  },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    return {Host(in[0].sizes), build(in[0].sizes, [](const Shape&) { return 1; })};
+                  },
                   .differentiable = false,
                   .wrong = {{"ValueError", "probability 2 of element 0", [] { bernoulli(full({2}, 2)); }}}});
   return rows;

@@ -13,7 +13,9 @@
 namespace weft {
 namespace {
 
-Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+Tensor leaf(std::initializer_list<double> values) {
+  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
+}
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
 

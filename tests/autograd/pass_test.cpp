@@ -15,7 +15,9 @@ namespace {
 using test::error_of;
 using test::has;
 
-Tensor leaf(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64, .requires_grad = true}); }
+Tensor leaf(std::initializer_list<double> values) {
+  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
+}
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 using Numbers = std::vector<double>;
 
@@ -55,7 +57,8 @@ TEST(Pass, a_pass_waits_for_each_marked_root) {
   EXPECT_EQ(values(x.grad()), Numbers{2});
   EXPECT_TRUE(has(error_of<AutogradError>([&] { pass.deliver(edges[0], Tensor()); }), "awaits no gradient"));
   const Tensor other = mul(x, 5.0);
-  EXPECT_TRUE(has(error_of<AutogradError>([&] { pass.deliver(gradient_edge(other), Tensor()); }), "not part of this pass"));
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { pass.deliver(gradient_edge(other), Tensor()); }),
+                  "not part of this pass"));
 }
 
 TEST(Pass, absent_gradients_are_skipped_not_zeroed) {
@@ -153,10 +156,14 @@ TEST(Pass, an_exception_of_a_node_is_kept) {
 
 TEST(Pass, wrong_gradients_of_a_node_are_named) {
   const Tensor x = leaf({1, 2});
-  const Tensor y = record("odd", x.detach().clone(), {x}, [](const Tensor&, Needs) -> GradList { return {ones({3}, {.dtype = kFloat64})}; });
+  const Tensor y = record("odd", x.detach().clone(), {x},
+                          [](const Tensor&, Needs) -> GradList { return {ones({3}, {.dtype = kFloat64})}; });
   EXPECT_TRUE(has(error_of<AutogradError>([&] { y.sum().backward(); }), "[3]"));
-  const Tensor z = record("short", x.detach().clone(), {x}, [](const Tensor& g, Needs) -> GradList { return {g, g}; });
-  EXPECT_TRUE(has(error_of<AutogradError>([&] { z.sum().backward(); }), "short: backward returned 2 gradients for 1"));
+  const Tensor z = record("short", x.detach().clone(), {x}, [](const Tensor& g, Needs) -> GradList {
+    return {g, g};
+  });
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { z.sum().backward(); }),
+                  "short: backward returned 2 gradients for 1"));
 }
 
 }  // namespace

@@ -32,10 +32,15 @@ class DistAutogradErrors : public Conformance {
     o.net.connect_timeout = 500ms;
     return o;
   }
-  static int64_t passes(Cluster& c, int but = -1) { return counted(c, "dist_autograd.num_current_backward_passes", but); }
-  static int64_t contexts(Cluster& c, int but = -1) { return counted(c, "dist_autograd.num_autograd_contexts", but); }
+  static int64_t passes(Cluster& c, int but = -1) {
+    return counted(c, "dist_autograd.num_current_backward_passes", but);
+  }
+  static int64_t contexts(Cluster& c, int but = -1) {
+    return counted(c, "dist_autograd.num_autograd_contexts", but);
+  }
 };
-INSTANTIATE_TEST_SUITE_P(Over, DistAutogradErrors, ::testing::Values(Over::kSim, Over::kGrpc), [](const auto& info) { return to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Over, DistAutogradErrors, ::testing::Values(Over::kSim, Over::kGrpc),
+                         [](const auto& info) { return to_string(info.param); });
 
 // test_backward_autograd_engine_error, test_backward_python_udf_error
 TEST_P(DistAutogradErrors, an_error_deep_in_a_pass_arrives_with_its_type_and_the_name_of_its_worker) {
@@ -67,7 +72,10 @@ TEST_P(DistAutogradErrors, fifty_failures_leave_room_for_a_good_pass_in_the_same
       Context context;
       const Tensor loss = rpc_sync<da_way_switched>("worker1", a, std::vector<int64_t>{2}).sum();
       da_switch() = true;
-      for (int i = 0; i < 50; ++i) EXPECT_TRUE(has(text_of<ValueError>([&] { context.backward({loss}, {.retain_graph = true, .mode = mode}); }), "On worker 'worker2'"));
+      for (int i = 0; i < 50; ++i)
+        EXPECT_TRUE(
+            has(text_of<ValueError>([&] { context.backward({loss}, {.retain_graph = true, .mode = mode}); }),
+                "On worker 'worker2'"));
       da_switch() = false;
       EXPECT_FALSE(context.gradient(a).defined());
       context.backward({loss}, {.mode = mode});
@@ -110,8 +118,14 @@ TEST_P(DistAutogradErrors, all_odd_workers_dead_end_the_passes_of_all_even_ones_
       EXPECT_FALSE(context.gradient(a).defined());
     });
     EXPECT_EQ(failed, 2);
-    const auto left = [&](const char* key) { return c.agent(0)->debug_info().at(key) + c.agent(2)->debug_info().at(key); };
-    EXPECT_TRUE(eventually(c, [&] { return left("dist_autograd.num_current_backward_passes") + left("dist_autograd.num_autograd_contexts") == 0; }));
+    const auto left = [&](const char* key) {
+      return c.agent(0)->debug_info().at(key) + c.agent(2)->debug_info().at(key);
+    };
+    EXPECT_TRUE(eventually(c, [&] {
+      return left("dist_autograd.num_current_backward_passes") +
+                 left("dist_autograd.num_autograd_contexts") ==
+             0;
+    }));
   }
 }
 
@@ -186,7 +200,8 @@ TEST_P(DistAutogradErrors, a_context_released_in_the_middle_of_its_pass_ends_it_
         const Tensor a = leaf({2});
         auto context = std::make_unique<Context>();
         const int64_t id = context->id();
-        const Tensor y = rpc_sync<da_way_gated>("worker1", a, std::vector<int64_t>{2, 3}).sum();  // the pass comes to the gate of worker 3 first
+        const Tensor y = rpc_sync<da_way_gated>("worker1", a, std::vector<int64_t>{2, 3})
+                             .sum();  // the pass comes to the gate of worker 3 first
         const Future<void> done = begin_pass(id, y, mode);
         ASSERT_TRUE(eventually(c, [] { return da_gate().reached.load(); }));
         EXPECT_GE(passes(c), 4);
@@ -217,7 +232,8 @@ TEST_P(DistAutogradErrors, counters_rise_during_a_pass_and_return_to_zero) {
       EXPECT_EQ(passes(c), 0);
       const Future<void> done = begin_pass(context.id(), y, mode);
       ASSERT_TRUE(eventually(c, [] { return da_gate().reached.load(); }));
-      for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 1) << rank;
+      for (int rank = 0; rank < 3; ++rank)
+        EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 1) << rank;
       EXPECT_EQ(passes(c), 3);
       da_gate().open = true;
       done.wait();
@@ -233,11 +249,14 @@ TEST_P(DistAutogradErrors, counters_rise_during_a_pass_and_return_to_zero) {
 TEST_P(DistAutogradErrors, bad_arguments_are_named) {
   Cluster c(options());
   c.run(0, [&] {
-    EXPECT_TRUE(has(text_of<AutogradError>([] { dist_autograd::backward(99, {leaf({1}).sum()}); }), "could not find autograd context with id 99"));
+    EXPECT_TRUE(has(text_of<AutogradError>([] { dist_autograd::backward(99, {leaf({1}).sum()}); }),
+                    "could not find autograd context with id 99"));
     Context context;
     const Tensor a = leaf({2});
     const Tensor fine = (a * 2.0).sum();
-    const auto refused = [&](const std::vector<Tensor>& roots) { return text_of<AutogradError>([&] { context.backward(roots); }); };
+    const auto refused = [&](const std::vector<Tensor>& roots) {
+      return text_of<AutogradError>([&] { context.backward(roots); });
+    };
     EXPECT_TRUE(has(refused({}), "no roots were given"));
     EXPECT_TRUE(has(refused({fine, Tensor()}), "root 1 is undefined"));
     EXPECT_TRUE(has(refused({fine, ones({1})}), "root 1 does not require grad"));
@@ -273,7 +292,7 @@ void send_gradients(Agent& from, WorkerId to, const Gradients& g) {
     out.number(static_cast<int64_t>(from.self().id.value) << 48 | ++passes);
     out.number(g.send);
     out.number(static_cast<uint8_t>(Backward::kFast));
-    out.number(uint8_t{0});       // retain_graph
+    out.number(uint8_t{0});           // retain_graph
     out.number(int64_t{1000000000});  // stall
     out.size(g.present.size());
     for (const bool p : g.present) out.number(static_cast<uint8_t>(p));
@@ -302,10 +321,13 @@ TEST_P(DistAutogradErrors, gradients_that_do_not_fit_their_send_are_refused_and_
       EXPECT_TRUE(eventually(c, [&] { return passes(c) == 0; }));
       return text;
     };
-    EXPECT_TRUE(has(refused({id, send, {true, true, true}, {one, one, one}}), "has 2 slots; 3 came with 3 gradients"));
-    EXPECT_TRUE(has(refused({id, send, {true, true}, {one, ones({3})}}), "slot 1 takes a gradient of sizes [2], got [3]"));
+    EXPECT_TRUE(has(refused({id, send, {true, true, true}, {one, one, one}}),
+                    "has 2 slots; 3 came with 3 gradients"));
+    EXPECT_TRUE(has(refused({id, send, {true, true}, {one, ones({3})}}),
+                    "slot 1 takes a gradient of sizes [2], got [3]"));
     EXPECT_TRUE(has(refused({id, send + 40, {true, true}, {one, one}}), "could not find send #"));
-    EXPECT_TRUE(has(refused({id + 40, send, {true, true}, {one, one}}), "could not find autograd context with id"));
+    EXPECT_TRUE(
+        has(refused({id + 40, send, {true, true}, {one, one}}), "could not find autograd context with id"));
     EXPECT_FALSE(refused({id, send, {true, true}, {one}}).empty());            // fewer tensors than it says
     EXPECT_FALSE(refused({id, send, {true, true}, {one, one, one}}).empty());  // more
     EXPECT_TRUE(dist_autograd::get_gradients(id).empty());

@@ -39,7 +39,8 @@ TEST_P(DistAutogradGraph, context_ids_carry_the_worker_and_a_released_one_is_unk
         EXPECT_TRUE(dist_autograd::has_context(id));
       }
       before = id;
-      EXPECT_TRUE(has(text_of<AutogradError>([&] { dist_autograd::get_gradients(id); }), str("could not find autograd context with id ", id)));
+      EXPECT_TRUE(has(text_of<AutogradError>([&] { dist_autograd::get_gradients(id); }),
+                      str("could not find autograd context with id ", id)));
     }
   });
 }
@@ -52,8 +53,10 @@ TEST(DistAutogradIds, the_largest_id_has_all_lower_48_bits_and_beyond_it_is_an_e
   EXPECT_EQ(make_id(WorkerId{0}, kMaxCount), kMaxCount);
   EXPECT_EQ(make_id(WorkerId{2}, kMaxCount), (int64_t{2} << 48) + kMaxCount);
   EXPECT_EQ(make_id(WorkerId{kMaxWorkerId}, kMaxCount), std::numeric_limits<int64_t>::max());
-  EXPECT_EQ(dist_autograd::detail::maker_of(make_id(WorkerId{kMaxWorkerId}, kMaxCount)), WorkerId{kMaxWorkerId});
-  EXPECT_TRUE(has(text_of<AutogradError>([] { make_id(WorkerId{2}, kMaxCount + 1); }), "worker 2 has used up its 281474976710655 numbers"));
+  EXPECT_EQ(dist_autograd::detail::maker_of(make_id(WorkerId{kMaxWorkerId}, kMaxCount)),
+            WorkerId{kMaxWorkerId});
+  EXPECT_TRUE(has(text_of<AutogradError>([] { make_id(WorkerId{2}, kMaxCount + 1); }),
+                  "worker 2 has used up its 281474976710655 numbers"));
 }
 
 // test_nested_context
@@ -119,7 +122,8 @@ TEST_P(DistAutogradGraph, three_hops_make_a_graph_on_each_of_four_workers_under_
         if (hops > 0) want.insert(want.end(), {from(next(hops - 1)), to(next(hops - 1))});
         if (hops < 3) want.insert(want.end(), {from(next(hops + 1)), to(next(hops + 1))});
         std::sort(want.begin(), want.end());
-        EXPECT_EQ(rpc_sync<da_graph>(next(hops), context.id()), want) << "worker " << next(hops) << " of " << rank;
+        EXPECT_EQ(rpc_sync<da_graph>(next(hops), context.id()), want)
+            << "worker " << next(hops) << " of " << rank;
       }
       barrier();  // the others' contexts are alive until all have looked
     });
@@ -133,8 +137,10 @@ TEST_P(DistAutogradGraph, a_nested_call_may_come_back_to_where_it_began) {
       Context context;
       const Tensor a = leaf({2}), b = leaf({2});
       const Tensor y = test::call<da_nested>(way, 1, int64_t{0}, a, b);
-      EXPECT_EQ(da_graph(context.id()), (Lines{"recv from 1", "recv from 1", "send to 1: 1 edges", "send to 1: 2 edges"}));
-      EXPECT_EQ(rpc_sync<da_graph>(1, context.id()), (Lines{"recv from 0", "recv from 0", "send to 0: 1 edges", "send to 0: 2 edges"}));
+      EXPECT_EQ(da_graph(context.id()),
+                (Lines{"recv from 1", "recv from 1", "send to 1: 1 edges", "send to 1: 2 edges"}));
+      EXPECT_EQ(rpc_sync<da_graph>(1, context.id()),
+                (Lines{"recv from 0", "recv from 0", "send to 0: 1 edges", "send to 0: 2 edges"}));
       context.backward({y.sum()});
       EXPECT_TRUE(same_bits(context.gradient(a), full({2}, 2.0)));
       EXPECT_TRUE(same_bits(context.gradient(b), full({2}, 2.0)));
@@ -168,9 +174,11 @@ TEST_P(DistAutogradGraph, only_members_of_a_list_that_require_grad_become_edges)
       ASSERT_EQ(nodes.size(), 2u);
       ASSERT_TRUE(nodes[0].is_send);
       ASSERT_EQ(nodes[0].node->edges().size(), 5u);
-      for (size_t i = 0; i < 5; ++i) EXPECT_EQ(nodes[0].node->edges()[i].node.get(), gradient_edge(all[2 * i + 1]).node.get());
+      for (size_t i = 0; i < 5; ++i)
+        EXPECT_EQ(nodes[0].node->edges()[i].node.get(), gradient_edge(all[2 * i + 1]).node.get());
       context.backward({y.sum()});
-      for (int i = 0; i < 10; ++i) EXPECT_EQ(context.gradient(all[static_cast<size_t>(i)]).defined(), i % 2 == 1);
+      for (int i = 0; i < 10; ++i)
+        EXPECT_EQ(context.gradient(all[static_cast<size_t>(i)]).defined(), i % 2 == 1);
     });
 }
 
@@ -229,10 +237,12 @@ TEST_P(DistAutogradGraph, cleanup_reaches_every_worker_that_took_part) {
     rpc_sync<da_context>("worker3");
     rpc_sync<da_add>("worker2", ones({1}), ones({1}));
     rpc_sync<da_nested>("worker1", int64_t{3}, leaf({1}), leaf({1}));
-    for (int rank = 0; rank < c.size(); ++rank) c.run(rank, [&] { EXPECT_TRUE(dist_autograd::has_context(id)) << rank; });
+    for (int rank = 0; rank < c.size(); ++rank)
+      c.run(rank, [&] { EXPECT_TRUE(dist_autograd::has_context(id)) << rank; });
   });
   EXPECT_TRUE(eventually(c, [&] { return counted(c, "dist_autograd.num_autograd_contexts") == 0; }));
-  for (int rank = 0; rank < c.size(); ++rank) c.run(rank, [&] { EXPECT_FALSE(dist_autograd::has_context(id)) << rank; });
+  for (int rank = 0; rank < c.size(); ++rank)
+    c.run(rank, [&] { EXPECT_FALSE(dist_autograd::has_context(id)) << rank; });
 }
 
 // test_worker_ids_recorded
@@ -264,7 +274,9 @@ TEST_P(DistAutogradGraph, the_context_follows_a_continuation) {
   Cluster c(options());
   c.run(0, [&] {
     Context context;
-    const int64_t seen = rpc_async<da_context>("worker1").then([](int64_t) { return dist_autograd::current_context_id(); }).wait();
+    const int64_t seen = rpc_async<da_context>("worker1")
+                             .then([](int64_t) { return dist_autograd::current_context_id(); })
+                             .wait();
     EXPECT_EQ(seen, context.id());
   });
 }
@@ -273,7 +285,8 @@ TEST_P(DistAutogradGraph, the_context_follows_a_continuation) {
 TEST(DistAutogradFaulty, cleanup_survives_messages_that_are_lost) {
   for (const uint8_t reply : {uint8_t{0}, kReplyBit}) {
     Cluster c({.size = 4});
-    for (const Kind kind : {Kind::kCall, Kind::kRelease}) c.net().add_rule({.kind = static_cast<uint8_t>(static_cast<uint8_t>(kind) | reply), .count = 3});
+    for (const Kind kind : {Kind::kCall, Kind::kRelease})
+      c.net().add_rule({.kind = static_cast<uint8_t>(static_cast<uint8_t>(kind) | reply), .count = 3});
     c.run(0, [&] {
       Context context;
       for (int to = 1; to < 4; ++to) {
@@ -284,7 +297,9 @@ TEST(DistAutogradFaulty, cleanup_survives_messages_that_are_lost) {
       EXPECT_EQ(counted(c, "dist_autograd.num_autograd_contexts"), 4);
     });
     EXPECT_TRUE(eventually(c, [&] { return counted(c, "dist_autograd.num_autograd_contexts") == 0; }));
-    EXPECT_TRUE(eventually(c, [&] { return counted(c, reply ? "agent.resent_replies" : "agent.resent_requests") == 6; })) << "not all that was lost";
+    EXPECT_TRUE(eventually(c, [&] {
+      return counted(c, reply ? "agent.resent_replies" : "agent.resent_requests") == 6;
+    })) << "not all that was lost";
   }
 }
 

@@ -17,11 +17,13 @@ WEFT_CONFORMANCE(DistAutogradRRef);
 
 /// A leaf on `owner`, added to one of ours on `callee`; the gradients of both equal the local ones.
 void add_through(int callee, int owner) {
-  const Tensor mine = randn({3, 3}).requires_grad_(), local_mine = mine.detach().clone().requires_grad_(), local_theirs = full({3, 3}, 3.0).requires_grad_();
+  const Tensor mine = randn({3, 3}).requires_grad_(), local_mine = mine.detach().clone().requires_grad_(),
+               local_theirs = full({3, 3}, 3.0).requires_grad_();
   (local_theirs + local_mine).square().sum().backward();
   Context context;
   const RRef<Tensor> theirs = remote<da_own_leaf>(owner);
-  const RRef<Tensor> sum = callee == owner ? remote<da_add_rref>(callee, theirs, mine) : remote<da_nested_add_rref>(callee, int64_t{owner}, theirs, mine);
+  const RRef<Tensor> sum = callee == owner ? remote<da_add_rref>(callee, theirs, mine)
+                                           : remote<da_nested_add_rref>(callee, int64_t{owner}, theirs, mine);
   context.backward({sum.to_here().square().sum()});
   EXPECT_TRUE(same_bits(context.gradient(mine), local_mine.grad()));
   const std::optional<Tensor> there = rpc_sync<da_gradient_of>(owner, context.id(), theirs);
@@ -89,12 +91,17 @@ TEST_P(DistAutogradRRef, an_owners_reference_that_is_no_root_is_refused) {
   Cluster c(options());
   c.run(0, [] {
     const RRef<Tensor> good(da_loss(leaf({2}), leaf({2})));
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { good.backward(12345); }), "could not find autograd context with id 12345"));
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { good.backward(-1); }), "could not find autograd context with id -1"));
+    EXPECT_TRUE(has(text_of<AutogradError>([&] { good.backward(12345); }),
+                    "could not find autograd context with id 12345"));
+    EXPECT_TRUE(has(text_of<AutogradError>([&] { good.backward(-1); }),
+                    "could not find autograd context with id -1"));
     Context context;
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { RRef<Tensor>(ones({})).backward(context.id()); }), "does not require grad"));
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { RRef<Tensor>(leaf({2}) * 2.0).backward(context.id()); }), "is not a scalar"));
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { RRef<Tensor>(leaf({})).backward(context.id()); }), "no gradient function"));
+    EXPECT_TRUE(has(text_of<AutogradError>([&] { RRef<Tensor>(ones({})).backward(context.id()); }),
+                    "does not require grad"));
+    EXPECT_TRUE(has(text_of<AutogradError>([&] { RRef<Tensor>(leaf({2}) * 2.0).backward(context.id()); }),
+                    "is not a scalar"));
+    EXPECT_TRUE(has(text_of<AutogradError>([&] { RRef<Tensor>(leaf({})).backward(context.id()); }),
+                    "no gradient function"));
     EXPECT_TRUE(has(text_of<RpcError>([&] { RRef<Tensor>().backward(context.id()); }), "empty RRef"));
     good.backward(context.id());  // and is none the worse for it
   });
@@ -135,11 +142,17 @@ TEST_P(DistAutogradRRef, a_users_reference_that_is_no_root_is_refused) {
   c.run(0, [] {
     const RRef<Tensor> root = remote<da_loss>("worker1", leaf({2}), leaf({2}));
     EXPECT_TRUE(has(text_of<AutogradError>([&] { root.backward(); }), "give the id of an autograd context"));
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { root.backward(12345); }), "On worker 'worker1': could not find autograd context with id 12345"));
+    EXPECT_TRUE(has(text_of<AutogradError>([&] { root.backward(12345); }),
+                    "On worker 'worker1': could not find autograd context with id 12345"));
     Context context;
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { remote<da_add>("worker1", leaf({2}), leaf({2})).backward(context.id()); }), "is not a scalar"));
-    EXPECT_TRUE(has(text_of<AutogradError>([&] { remote<da_loss>("worker1", ones({2}), ones({2})).backward(context.id()); }), "does not require grad"));
-    EXPECT_TRUE(has(text_of<ValueError>([&] { remote<da_raise_tensor>("worker1").backward(context.id()); }), "raised at the creation"));
+    EXPECT_TRUE(has(text_of<AutogradError>(
+                        [&] { remote<da_add>("worker1", leaf({2}), leaf({2})).backward(context.id()); }),
+                    "is not a scalar"));
+    EXPECT_TRUE(has(text_of<AutogradError>(
+                        [&] { remote<da_loss>("worker1", ones({2}), ones({2})).backward(context.id()); }),
+                    "does not require grad"));
+    EXPECT_TRUE(has(text_of<ValueError>([&] { remote<da_raise_tensor>("worker1").backward(context.id()); }),
+                    "raised at the creation"));
   });
 }
 

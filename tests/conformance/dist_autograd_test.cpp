@@ -49,8 +49,12 @@ TEST_P(DistAutograd, a_call_of_any_kind_to_a_peer_or_oneself_gives_the_local_gra
     for (const int to : {1, 0})
       c.run(0, [&] {
         const std::vector<Tensor> values{randn({3, 3}), randn({3, 3})};
-        equal_local(values, [](auto& x) { return (x[0] + x[1]).sum(); }, [&](auto& x) { return test::call<builtin::add>(way, to, x[0], x[1]).sum(); });
-        equal_local(values, [](auto& x) { return da_mul(x[0], x[1]).sum(); }, [&](auto& x) { return test::call<da_mul>(way, to, x[0], x[1]).sum(); });
+        equal_local(
+            values, [](auto& x) { return (x[0] + x[1]).sum(); },
+            [&](auto& x) { return test::call<builtin::add>(way, to, x[0], x[1]).sum(); });
+        equal_local(
+            values, [](auto& x) { return da_mul(x[0], x[1]).sum(); },
+            [&](auto& x) { return test::call<da_mul>(way, to, x[0], x[1]).sum(); });
       });
 }
 
@@ -60,7 +64,9 @@ TEST_P(DistAutograd, a_function_of_many_operations_gives_the_local_gradients) {
   for (const Way way : kWays)
     c.run(0, [&] {
       const std::vector<Tensor> values{randn({3, 3}), randn({3, 3})};
-      equal_local(values, [](auto& x) { return da_complex(x[0], x[1]).sum(); }, [&](auto& x) { return test::call<da_complex>(way, 1, x[0], x[1]).sum(); });
+      equal_local(
+          values, [](auto& x) { return da_complex(x[0], x[1]).sum(); },
+          [&](auto& x) { return test::call<da_complex>(way, 1, x[0], x[1]).sum(); });
     });
 }
 
@@ -70,8 +76,11 @@ TEST_P(DistAutograd, a_function_that_calls_on_gives_the_local_gradients) {
   for (const Way way : kWays)
     c.run(0, [&] {
       const std::vector<Tensor> values{randn({3, 3}), randn({3, 3})};
-      equal_local(values, [](auto& x) { return ((x[0] * x[1] + x[1]) * 2.0).sum(); },
-                  [&](auto& x) { return test::call<da_nested>(way, 1, int64_t{2}, rpc_sync<da_mul>(3, x[0], x[1]), x[1]).sum(); });
+      equal_local(
+          values, [](auto& x) { return ((x[0] * x[1] + x[1]) * 2.0).sum(); },
+          [&](auto& x) {
+            return test::call<da_nested>(way, 1, int64_t{2}, rpc_sync<da_mul>(3, x[0], x[1]), x[1]).sum();
+          });
     });
 }
 
@@ -84,8 +93,10 @@ TEST_P(DistAutograd, a_slice_that_is_not_used_gets_zeros_as_locally) {
         const Tensor s = stack({x[0], x[1], x[2]});
         return std::pair(s.narrow(0, 0, 1).view({3, 3}), s.narrow(0, 2, 1).view({3, 3}));
       };
-      equal_local({randn({3, 3}), randn({3, 3}), randn({3, 3})}, [&](auto& x) { return ends(x).first.matmul(ends(x).second).sum(); },
-                  [&](auto& x) { return test::call<builtin::matmul>(way, 1, ends(x).first, ends(x).second).sum(); });
+      equal_local(
+          {randn({3, 3}), randn({3, 3}), randn({3, 3})},
+          [&](auto& x) { return ends(x).first.matmul(ends(x).second).sum(); },
+          [&](auto& x) { return test::call<builtin::matmul>(way, 1, ends(x).first, ends(x).second).sum(); });
     });
 }
 
@@ -106,7 +117,8 @@ TEST_P(DistAutograd, a_distributed_pass_leaves_grad_alone) {
 TEST_P(DistAutograd, dtypes_and_broadcast_sizes_come_back_as_they_went) {
   Cluster c(options());
   c.run(0, [&] {
-    const Tensor a = full({4, 3}, 1.5, {.dtype = kFloat64}).requires_grad_(), b = full({3}, 2.0).requires_grad_();
+    const Tensor a = full({4, 3}, 1.5, {.dtype = kFloat64}).requires_grad_(),
+                 b = full({3}, 2.0).requires_grad_();
     Context context;
     context.backward({rpc_sync<da_mul>("worker1", a, b).sum()});
     EXPECT_EQ(context.gradient(b).dtype(), kFloat32);
@@ -122,12 +134,19 @@ TEST_P(DistAutograd, six_calls_over_rotating_workers_equal_local) {
     c.run(0, [&] {
       const auto run = [&](auto& x, bool remote) {
         int to = 0;
-        const auto add = [&](const Tensor& p, const Tensor& q) { return remote ? test::call<da_add>(way, 1 + to++ % (c.size() - 1), p, q) : p + q; };
-        const auto mul = [&](const Tensor& p, const Tensor& q) { return remote ? test::call<da_mul>(way, 1 + to++ % (c.size() - 1), p, q) : p * q; };
+        const auto add = [&](const Tensor& p, const Tensor& q) {
+          return remote ? test::call<da_add>(way, 1 + to++ % (c.size() - 1), p, q) : p + q;
+        };
+        const auto mul = [&](const Tensor& p, const Tensor& q) {
+          return remote ? test::call<da_mul>(way, 1 + to++ % (c.size() - 1), p, q) : p * q;
+        };
         return add(mul(add(x[0], x[1]), mul(x[1], x[2])), mul(add(x[0], x[2]), x[0])).sum();
       };
-      const std::vector<Tensor> values{full({3, 3}, 1.25), full({3, 3}, -2), full({3, 3}, 0.5)};  // exact, since the order of three summands may differ
-      equal_local(values, [&](auto& x) { return run(x, false); }, [&](auto& x) { return run(x, true); });
+      const std::vector<Tensor> values{
+          full({3, 3}, 1.25), full({3, 3}, -2),
+          full({3, 3}, 0.5)};  // exact, since the order of three summands may differ
+      equal_local(
+          values, [&](auto& x) { return run(x, false); }, [&](auto& x) { return run(x, true); });
     });
 }
 
@@ -181,24 +200,28 @@ TEST_P(DistAutograd, twenty_threads_on_each_of_three_workers_hammer_one_node) {
     std::vector<Future<void>> threads;
     for (int i = 0; i < 20; ++i) {
       threads.emplace_back();
-      current_runtime()->post([&right, done = threads.back(), agent = current_agent(), value = 0.25 * (rank + i)] {
-        try {
-          const AgentScope scope(agent);
-          const auto run = [](auto& x, auto add, auto mul) {
-            const Tensor t3 = add(x[0], x[1]), t4 = mul(x[1], t3), t5 = t3.matmul(t4);
-            return add(t4, t5).sum();
-          };
-          equal_local({full({3, 3}, value), full({3, 3}, 0.5 - value)}, [&](auto& x) { return run(x, da_add, da_mul); },
-                      [&](auto& x) {
-                        return run(x, [](const Tensor& a, const Tensor& b) { return rpc_sync<builtin::add>(0, a, b); },
-                                   [](const Tensor& a, const Tensor& b) { return rpc_sync<builtin::mul>(0, a, b); });
-                      });
-          ++right;
-          done.set_result();
-        } catch (...) {
-          done.set_error(std::current_exception());
-        }
-      });
+      current_runtime()->post(
+          [&right, done = threads.back(), agent = current_agent(), value = 0.25 * (rank + i)] {
+            try {
+              const AgentScope scope(agent);
+              const auto run = [](auto& x, auto add, auto mul) {
+                const Tensor t3 = add(x[0], x[1]), t4 = mul(x[1], t3), t5 = t3.matmul(t4);
+                return add(t4, t5).sum();
+              };
+              equal_local(
+                  {full({3, 3}, value), full({3, 3}, 0.5 - value)},
+                  [&](auto& x) { return run(x, da_add, da_mul); },
+                  [&](auto& x) {
+                    return run(
+                        x, [](const Tensor& a, const Tensor& b) { return rpc_sync<builtin::add>(0, a, b); },
+                        [](const Tensor& a, const Tensor& b) { return rpc_sync<builtin::mul>(0, a, b); });
+                  });
+              ++right;
+              done.set_result();
+            } catch (...) {
+              done.set_error(std::current_exception());
+            }
+          });
     }
     wait_all(threads);
   });
@@ -228,7 +251,8 @@ TEST_P(DistAutograd, two_passes_through_a_nested_call_double_every_workers_gradi
       Context context;
       const RRef<Tensor> theirs = remote<da_own_leaf>("worker2");
       const Tensor nested = test::call<da_nested>(way, 1, int64_t{3}, a, b);
-      const Tensor loss = (nested.sum() + rpc_sync<da_nested_add_rref>("worker1", int64_t{2}, theirs, ones({3, 3})).sum());
+      const Tensor loss =
+          (nested.sum() + rpc_sync<da_nested_add_rref>("worker1", int64_t{2}, theirs, ones({3, 3})).sum());
       context.backward({loss}, {.retain_graph = true});
       EXPECT_TRUE(same_bits(context.gradient(a), full({2}, 2.0)));
       EXPECT_TRUE(same_bits(*rpc_sync<da_gradient_of>("worker2", context.id(), theirs), ones({3, 3})));
@@ -241,7 +265,8 @@ TEST_P(DistAutograd, two_passes_through_a_nested_call_double_every_workers_gradi
 
 /// An embedding that lives on its worker.
 struct RemoteEmbedding {
-  explicit RemoteEmbedding(int64_t rows) : weight(arange(rows * 3).to(kFloat32).view({rows, 3}).detach().requires_grad_()) {}
+  explicit RemoteEmbedding(int64_t rows)
+      : weight(arange(rows * 3).to(kFloat32).view({rows, 3}).detach().requires_grad_()) {}
   Tensor forward(const Tensor& ids, const Tensor& scale) const { return embedding(weight, ids) * scale; }
   Tensor gradient(int64_t context_id) const { return dist_autograd::get_gradient(context_id, weight); }
   Tensor weight;
@@ -253,7 +278,8 @@ WEFT_RPC_CLASS(RemoteEmbedding, forward, gradient);
 TEST_P(DistAutograd, the_weights_of_an_embedding_accumulate_remotely_over_two_passes) {
   Cluster c(options());
   c.run(0, [&] {
-    const Tensor ids = tensor({1, 2, 4, 5, 4, 3, 2, 9}, {.dtype = kInt64}), scale = rand({8, 1}).requires_grad_(), local_scale = scale.detach().clone().requires_grad_();
+    const Tensor ids = tensor({1, 2, 4, 5, 4, 3, 2, 9}, {.dtype = kInt64}),
+                 scale = rand({8, 1}).requires_grad_(), local_scale = scale.detach().clone().requires_grad_();
     const RemoteEmbedding local(10);
     const Tensor local_loss = local.forward(ids, local_scale).sum();
     const auto table = remote<RemoteEmbedding>("worker1", 10);
@@ -289,7 +315,8 @@ TEST_P(DistAutograd, an_unused_send_stalls_fast_with_peer_function_and_age_and_n
     Context context;
     const Tensor used = rpc_sync<da_add>("worker1", a, b).sum();
     rpc_sync<da_mul>("worker1", a, b);
-    const std::string text = text_of<AutogradError>([&] { context.backward({used}, {.retain_graph = true, .stall = std::chrono::milliseconds(300)}); });
+    const std::string text = text_of<AutogradError>(
+        [&] { context.backward({used}, {.retain_graph = true, .stall = std::chrono::milliseconds(300)}); });
     EXPECT_TRUE(has(text, "still awaited: send #"));
     EXPECT_TRUE(has(text, "of worker 'worker1' to worker 'worker0' (the result of 'da_mul', "));
     EXPECT_TRUE(has(text, " s old)"));
@@ -356,7 +383,9 @@ struct Spread {
     ctx.put(a.sizes());
     return ones({1});
   }
-  static GradList backward(FunctionContext& ctx, const GradList&) { return {ones({1}).expand(ctx.get<Shape>())}; }
+  static GradList backward(FunctionContext& ctx, const GradList&) {
+    return {ones({1}).expand(ctx.get<Shape>())};
+  }
 };
 
 TEST_P(DistAutograd, a_gradient_is_kept_without_a_copy_only_when_it_is_whole_and_nobody_elses) {

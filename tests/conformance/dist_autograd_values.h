@@ -17,8 +17,7 @@ inline Tensor leaf(const Shape& sizes, double v = 1) { return full(sizes, v).req
 /// The three ways to get a result from another worker.
 enum class Way { kSync, kAsync, kRemote };
 inline constexpr Way kWays[] = {Way::kSync, Way::kAsync, Way::kRemote};
-template <auto F, class... A>
-auto call(Way way, int to, const A&... arguments) {
+template <auto F, class... A> auto call(Way way, int to, const A&... arguments) {
   if (way == Way::kSync) return rpc::rpc_sync<F>(to, arguments...);
   if (way == Way::kAsync) return rpc::rpc_async<F>(to, arguments...).wait();
   return rpc::remote<F>(to, arguments...).to_here();

@@ -27,7 +27,8 @@ WEFT_CONFORMANCE(DistOptimizer);
 
 /// A module on some worker: y = w1 x w2.
 struct Layer {
-  explicit Layer(double scale) : w(full({3, 3}, scale).requires_grad_()), unused(ones({2}).requires_grad_()) {}
+  explicit Layer(double scale)
+      : w(full({3, 3}, scale).requires_grad_()), unused(ones({2}).requires_grad_()) {}
   Tensor forward(const Tensor& x) const { return x.matmul(w); }
   std::vector<RRef<Tensor>> params() { return {RRef<Tensor>(w), RRef<Tensor>(unused)}; }
   Tensor value() const { return w.detach().clone(); }
@@ -51,15 +52,13 @@ struct Refusing {
   static void check(const Options& o) {
     if (o.lr > 100) throw ValueError("lr above 100 is refused");
   }
-  template <class V>
-  void operator()(V& p, const V& g, V*) const { p -= lr * g; }
+  template <class V> void operator()(V& p, const V& g, V*) const { p -= lr * g; }
 };
 WEFT_FIELDS(Refusing::Options, lr)
 WEFT_OPTIMIZER_RULE(Refusing);
 
 /// Two rules of one name, and one that has the name of a rule of weft's.
-template <int kNumber>
-struct Twin {
+template <int kNumber> struct Twin {
   struct Options {
     double lr = 1;
   };
@@ -67,8 +66,7 @@ struct Twin {
   static constexpr int kState = 0;
   double lr;
   Twin(const Options& o, int64_t) : lr(o.lr) {}
-  template <class V>
-  void operator()(V& p, const V& g, V*) const { p -= lr * g; }
+  template <class V> void operator()(V& p, const V& g, V*) const { p -= lr * g; }
 };
 using FirstTwin = Twin<1>;
 using SecondTwin = Twin<2>;
@@ -83,8 +81,7 @@ struct OtherAdam : Twin<3> {
 WEFT_FIELDS(Twin<3>::Options, lr)
 
 /// Steps a two-layer product remotely and locally, with the same rule; every parameter has the same bits after each step.
-template <class Rule>
-void compare(Cluster& c, const typename Rule::Options& options) {
+template <class Rule> void compare(Cluster& c, const typename Rule::Options& options) {
   c.run(0, [&] {
     const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25);
     auto list = a.template rpc_sync<&Layer::params>();
@@ -99,12 +96,16 @@ void compare(Cluster& c, const typename Rule::Options& options) {
       const double local_norm = optim::clip_grad_norm(local_opt.parameters(), 0.7);
       local_opt.step();
       Context context;
-      context.backward({b.template rpc_sync<&Layer::forward>(a.template rpc_sync<&Layer::forward>(x)).square().sum()});
+      context.backward(
+          {b.template rpc_sync<&Layer::forward>(a.template rpc_sync<&Layer::forward>(x)).square().sum()});
       ASSERT_EQ(remote_opt.clip_grad_norm(context.id(), 0.7), local_norm);
       remote_opt.step(context.id());
-      ASSERT_TRUE(same_bits(a.template rpc_sync<&Layer::value>(), la.w.detach())) << Rule::kName << " step " << step;
-      ASSERT_TRUE(same_bits(b.template rpc_sync<&Layer::value>(), lb.w.detach())) << Rule::kName << " step " << step;
-      ASSERT_TRUE(same_bits(a.template rpc_sync<&Layer::unused_value>(), ones({2})));  // no gradient: left alone
+      ASSERT_TRUE(same_bits(a.template rpc_sync<&Layer::value>(), la.w.detach()))
+          << Rule::kName << " step " << step;
+      ASSERT_TRUE(same_bits(b.template rpc_sync<&Layer::value>(), lb.w.detach()))
+          << Rule::kName << " step " << step;
+      ASSERT_TRUE(
+          same_bits(a.template rpc_sync<&Layer::unused_value>(), ones({2})));  // no gradient: left alone
     }
   });
 }
@@ -147,7 +148,8 @@ TEST_P(DistOptimizer, an_error_of_the_only_owners_step_reaches_the_trainer_as_it
       if (step == 0) {
         opt.step(context.id());
       } else {
-        EXPECT_EQ(text_of<ValueError>([&] { opt.step(context.id()); }), "On worker 'worker1': refused on purpose");
+        EXPECT_EQ(text_of<ValueError>([&] { opt.step(context.id()); }),
+                  "On worker 'worker1': refused on purpose");
       }
     }
   });
@@ -157,7 +159,8 @@ TEST_P(DistOptimizer, an_error_of_the_only_owners_step_reaches_the_trainer_as_it
 TEST_P(DistOptimizer, an_owner_that_fails_is_named_and_the_others_have_stepped) {
   Cluster c(options());
   c.run(0, [&] {
-    const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25), d = remote<Layer>("worker3", 0.25);
+    const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25),
+               d = remote<Layer>("worker3", 0.25);
     std::vector<RRef<Tensor>> list;
     for (const auto& layer : {b, a, d})
       for (auto& p : layer.rpc_sync<&Layer::params>()) list.push_back(p);
@@ -167,12 +170,15 @@ TEST_P(DistOptimizer, an_owner_that_fails_is_named_and_the_others_have_stepped) 
       run_layers(context, {b});
       opt.step(context.id());  // the first step of b alone
     }
-    const Tensor a_before = a.rpc_sync<&Layer::value>(), b_before = b.rpc_sync<&Layer::value>(), d_before = d.rpc_sync<&Layer::value>();
+    const Tensor a_before = a.rpc_sync<&Layer::value>(), b_before = b.rpc_sync<&Layer::value>(),
+                 d_before = d.rpc_sync<&Layer::value>();
     {
       Context context;
       run_layers(context, {a, b, d});
       const std::string text = text_of<ValueError>([&] { opt.step(context.id()); });
-      EXPECT_TRUE(has(text, "step failed on 'worker2': On worker 'worker2': refused on purpose (the other owners have done it)"));
+      EXPECT_TRUE(has(text,
+                      "step failed on 'worker2': On worker 'worker2': refused on purpose (the other owners "
+                      "have done it)"));
       EXPECT_FALSE(has(text, "worker1"));
       EXPECT_FALSE(has(text, "worker3"));
     }
@@ -181,7 +187,8 @@ TEST_P(DistOptimizer, an_owner_that_fails_is_named_and_the_others_have_stepped) 
     EXPECT_FALSE(same_bits(d.rpc_sync<&Layer::value>(), d_before));
     Context context;
     run_layers(context, {a, b, d});
-    const std::string text = text_of<ValueError>([&] { opt.step(context.id()); });  // now it is the second step of all
+    const std::string text =
+        text_of<ValueError>([&] { opt.step(context.id()); });  // now it is the second step of all
     EXPECT_TRUE(has(text, "step failed on every owner, 'worker2': "));
     EXPECT_TRUE(has(text, "; 'worker1': On worker 'worker1': refused on purpose; 'worker3': "));
   });
@@ -195,7 +202,8 @@ TEST_P(DistOptimizer, an_owner_that_is_lost_is_named_and_the_others_have_stepped
   for (const bool known : {false, true}) {
     Cluster c(mortal);
     c.run(0, [&] {
-      const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25), d = remote<Layer>("worker3", 0.25);
+      const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker2", 0.25),
+                 d = remote<Layer>("worker3", 0.25);
       std::vector<RRef<Tensor>> list;
       for (const auto& layer : {b, a, d})
         for (auto& p : layer.rpc_sync<&Layer::params>()) list.push_back(p);
@@ -236,20 +244,26 @@ TEST_P(DistOptimizer, an_error_at_construction_is_thrown_at_construction) {
 // the owners find a rule by its name: one that two rules have must not give one the other's options
 TEST_P(DistOptimizer, two_rules_of_one_name_are_refused_by_trainer_and_owner) {
   Cluster c(options());
-  const std::string twins = "distributed optimizer: two rules are called 'Twin' on this worker; each needs a name (kName) of its own";
+  const std::string twins =
+      "distributed optimizer: two rules are called 'Twin' on this worker; each needs a name (kName) of its "
+      "own";
   c.run(0, [&] {
     const auto params = remote<Layer>("worker1", 0.5).rpc_sync<&Layer::params>();
     EXPECT_EQ(text_of<ValueError>([&] { dist_optim::make<FirstTwin>(params); }), twins);
     EXPECT_EQ(text_of<ValueError>([&] { dist_optim::make<SecondTwin>(params); }), twins);
-    EXPECT_EQ(text_of<ValueError>([&] { DistributedOptimizer("Twin", "", 1, params); }), "On worker 'worker1': " + twins);  // a trainer of another program
-    EXPECT_TRUE(has(text_of<ValueError>([&] { dist_optim::make<OtherAdam>(params); }), "two rules are called 'Adam'"));
+    EXPECT_EQ(text_of<ValueError>([&] { DistributedOptimizer("Twin", "", 1, params); }),
+              "On worker 'worker1': " + twins);  // a trainer of another program
+    EXPECT_TRUE(has(text_of<ValueError>([&] { dist_optim::make<OtherAdam>(params); }),
+                    "two rules are called 'Adam'"));
     dist_optim::make<optim::AdamRule>(params);  // stays what it was
   });
 }
 
 TEST_P(DistOptimizer, a_rule_registered_again_stays_usable) {
-  EXPECT_TRUE(dist_optim::register_rule(Refusing::kName, typeid(Refusing), &dist_optim::detail::make_rule<Refusing>));
-  EXPECT_FALSE(dist_optim::register_rule(FirstTwin::kName, typeid(FirstTwin), &dist_optim::detail::make_rule<FirstTwin>));
+  EXPECT_TRUE(
+      dist_optim::register_rule(Refusing::kName, typeid(Refusing), &dist_optim::detail::make_rule<Refusing>));
+  EXPECT_FALSE(dist_optim::register_rule(FirstTwin::kName, typeid(FirstTwin),
+                                         &dist_optim::detail::make_rule<FirstTwin>));
   Cluster c(options());
   c.run(0, [&] {
     const auto layer = remote<Layer>("worker1", 0.5);
@@ -268,8 +282,10 @@ TEST_P(DistOptimizer, clipping_refuses_what_the_local_one_refuses_with_its_text)
     DistributedOptimizer opt = dist_optim::make<optim::SGDRule>(layer.rpc_sync<&Layer::params>(), {.lr = 1});
     Context context;
     run_layers(context, {layer});
-    for (const auto& [max_norm, p] : std::vector<std::pair<double, double>>{{-1, 2}, {std::nan(""), 2}, {0.5, 0}, {0.5, -1}, {0.5, std::nan("")}}) {
-      const auto what = text_of<ValueError>([&, m = max_norm, q = p] { opt.clip_grad_norm(context.id(), m, q); });
+    for (const auto& [max_norm, p] : std::vector<std::pair<double, double>>{
+             {-1, 2}, {std::nan(""), 2}, {0.5, 0}, {0.5, -1}, {0.5, std::nan("")}}) {
+      const auto what =
+          text_of<ValueError>([&, m = max_norm, q = p] { opt.clip_grad_norm(context.id(), m, q); });
       EXPECT_EQ(what, text_of<ValueError>([m = max_norm, q = p] { optim::clip_grad_norm({}, m, q); }));
     }
     EXPECT_EQ(opt.clip_grad_norm(context.id(), 100), 3.0);  // nine ones, not scaled by the refused
@@ -302,7 +318,8 @@ TEST_P(DistOptimizer, rates_and_state_travel) {
   c.run(0, [&] {
     const auto a = remote<Layer>("worker1", 0.5), b = remote<Layer>("worker1", 0.5);
     DistributedOptimizer first = dist_optim::make<optim::AdamRule>(a.rpc_sync<&Layer::params>(), {.lr = 0.1});
-    DistributedOptimizer second = dist_optim::make<optim::AdamRule>(b.rpc_sync<&Layer::params>(), {.lr = 0.5});
+    DistributedOptimizer second =
+        dist_optim::make<optim::AdamRule>(b.rpc_sync<&Layer::params>(), {.lr = 0.5});
     const auto step = [&](const RRef<Layer>& layer, DistributedOptimizer& opt) {
       Context context;
       context.backward({layer.rpc_sync<&Layer::forward>(ones({1, 3})).sum()});
@@ -332,7 +349,8 @@ TEST_P(DistOptimizer, a_training_loop_leaves_no_call_no_timeout_and_no_context_b
     double first = 0, last = 0;
     for (int step = 0; step < 100; ++step) {
       Context context;
-      const Tensor loss = b.rpc_sync<&Layer::forward>(a.rpc_sync<&Layer::forward>(ones({2, 3}))).square().sum();
+      const Tensor loss =
+          b.rpc_sync<&Layer::forward>(a.rpc_sync<&Layer::forward>(ones({2, 3}))).square().sum();
       context.backward({loss});
       opt.step(context.id());
       last = loss.item<double>();
@@ -347,7 +365,8 @@ TEST_P(DistOptimizer, a_training_loop_leaves_no_call_no_timeout_and_no_context_b
     return counted(c, "dist_autograd.num_autograd_contexts") == 0;
   };
   EXPECT_TRUE(eventually(c, quiet)) << c.agent(0)->dump() << c.agent(1)->dump();
-  for (const char* key : {"agent.client_active_calls", "agent.server_active_calls", "agent.server_active_async_calls", "dist_autograd.num_current_backward_passes",
+  for (const char* key : {"agent.client_active_calls", "agent.server_active_calls",
+                          "agent.server_active_async_calls", "dist_autograd.num_current_backward_passes",
                           "num_owner_rrefs", "num_pending_users", "num_pending_futures", "num_shares"})
     EXPECT_TRUE(eventually(c, [&] { return counted(c, key) == 0; })) << key;
 }
@@ -365,7 +384,8 @@ TEST_P(DistOptimizer, trainers_that_overlap_on_shared_parameters_all_finish) {
   c.run_all([&](int rank) {
     if (rank == 0) return;
     const auto layer = rpc_sync<shared_layer>("worker0");
-    DistributedOptimizer opt = dist_optim::make<optim::QHMRule>(layer.rpc_sync<&Layer::params>(), {.lr = 0.001, .momentum = 0.9, .nu = 0.7});
+    DistributedOptimizer opt = dist_optim::make<optim::QHMRule>(layer.rpc_sync<&Layer::params>(),
+                                                                {.lr = 0.001, .momentum = 0.9, .nu = 0.7});
     const double before = layer.rpc_sync<&Layer::value>().abs().max().item<double>();
     for (int i = 0; i < 30; ++i) {
       Context context;

@@ -54,13 +54,18 @@ WEFT_RPC(one);
 TEST_P(RpcErrors, an_exception_arrives_as_its_own_type_with_the_worker_named) {
   Cluster c(options());
   c.run(0, [] {
-    EXPECT_EQ(text_of<ValueError>([] { rpc_sync<raise>("worker1", 0); }), "On worker 'worker1': a value\nof two lines");
+    EXPECT_EQ(text_of<ValueError>([] { rpc_sync<raise>("worker1", 0); }),
+              "On worker 'worker1': a value\nof two lines");
     EXPECT_EQ(text_of<ShapeError>([] { rpc_sync<raise>("worker1", 1); }), "On worker 'worker1': a shape");
-    EXPECT_EQ(text_of<IndexError>([] { rpc_async<raise>("worker1", 2).wait(); }), "On worker 'worker1': an index");
-    EXPECT_EQ(text_of<std::invalid_argument>([] { rpc_sync<raise>("worker1", 3); }), "On worker 'worker1': an argument");
-    EXPECT_EQ(text_of<std::out_of_range>([] { rpc_sync<raise>("worker1", 4); }), "On worker 'worker1': a range");
+    EXPECT_EQ(text_of<IndexError>([] { rpc_async<raise>("worker1", 2).wait(); }),
+              "On worker 'worker1': an index");
+    EXPECT_EQ(text_of<std::invalid_argument>([] { rpc_sync<raise>("worker1", 3); }),
+              "On worker 'worker1': an argument");
+    EXPECT_EQ(text_of<std::out_of_range>([] { rpc_sync<raise>("worker1", 4); }),
+              "On worker 'worker1': a range");
     EXPECT_EQ(text_of<AutogradError>([] { rpc_sync<raise>("worker1", 9); }), "On worker 'worker1': a tape");
-    EXPECT_EQ(text_of<ValueError>([] { rpc_sync<raise>("worker0", 0); }), "On worker 'worker0': a value\nof two lines");
+    EXPECT_EQ(text_of<ValueError>([] { rpc_sync<raise>("worker0", 0); }),
+              "On worker 'worker0': a value\nof two lines");
   });
 }
 
@@ -73,7 +78,8 @@ TEST_P(RpcErrors, the_callee_is_told_what_its_functions_threw_and_whose_call_it_
     const std::lock_guard lock(mutex);
     log.push_back(str(e.caller.name, " called ", e.function, ": ", e.text));
   };
-  on_served_error(*c.agent(1), [](const ServedError&) { throw std::logic_error("of the log itself: dropped"); });
+  on_served_error(*c.agent(1),
+                  [](const ServedError&) { throw std::logic_error("of the log itself: dropped"); });
   on_served_error(*c.agent(1), write);
   c.run(0, [] {
     text_of<ValueError>([] { rpc_sync<raise>("worker1", 0); });
@@ -83,10 +89,14 @@ TEST_P(RpcErrors, the_callee_is_told_what_its_functions_threw_and_whose_call_it_
   });
   c.run(3, [] { text_of<AutogradError>([] { rpc_async<raise>("worker1", 9).wait(); }); });
   const std::lock_guard lock(mutex);
-  EXPECT_EQ(log, (std::vector<std::string>{"worker0 called raise: a value\nof two lines", "worker0 called raise_instead: a shape",
-                                           "worker0 called raise_through: On worker 'worker2': an index", "worker3 called raise: a tape"}));
+  EXPECT_EQ(log, (std::vector<std::string>{"worker0 called raise: a value\nof two lines",
+                                           "worker0 called raise_instead: a shape",
+                                           "worker0 called raise_through: On worker 'worker2': an index",
+                                           "worker3 called raise: a tape"}));
   const std::vector<int64_t> counts{0, 4, 1, 0};
-  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("agent.served_errors"), counts[static_cast<size_t>(rank)]) << rank;
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(c.agent(rank)->debug_info().at("agent.served_errors"), counts[static_cast<size_t>(rank)])
+        << rank;
 }
 
 // The same rows: exceptions of types that the caller may not know.
@@ -115,7 +125,8 @@ TEST_P(RpcErrors, an_exception_of_another_type_arrives_as_a_remote_error_with_wo
 TEST_P(RpcErrors, an_exception_that_passes_several_workers_names_each) {
   Cluster c(options());
   c.run(0, [] {
-    EXPECT_EQ(text_of<IndexError>([] { rpc_sync<raise_through>("worker1", 2); }), "On worker 'worker1': On worker 'worker2': an index");
+    EXPECT_EQ(text_of<IndexError>([] { rpc_sync<raise_through>("worker1", 2); }),
+              "On worker 'worker1': On worker 'worker2': an index");
     try {
       rpc_sync<raise_through>("worker1", 6);
       FAIL();
@@ -128,7 +139,9 @@ TEST_P(RpcErrors, an_exception_that_passes_several_workers_names_each) {
 // test_op_with_invalid_args
 TEST_P(RpcErrors, a_builtin_with_unfit_arguments_reports_at_the_caller) {
   Cluster c(options());
-  c.run(0, [] { EXPECT_THROW(rpc_sync<builtin::matmul>("worker1", ones({2, 3}), ones({5, 7})), ShapeError); });
+  c.run(0, [] {
+    EXPECT_THROW(rpc_sync<builtin::matmul>("worker1", ones({2, 3}), ones({5, 7})), ShapeError);
+  });
 }
 
 // test_py_function_exception, test_function_not_on_callee: at compile time, or as UnknownFunction / SignatureMismatch (function_test.cpp)
@@ -142,8 +155,10 @@ TEST_P(RpcErrors, a_function_the_callee_does_not_know_is_an_error_and_no_crash) 
       Encoder out(m);
       put_function(out, missing);
     }
-    const auto f = send_call<int64_t>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m), {.timeout = {}, .what = "gone"});
-    EXPECT_EQ(text_of<UnknownFunction>([&] { f.wait(); }), "On worker 'worker1': no function 'gone' is registered there");
+    const auto f = send_call<int64_t>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m),
+                                      {.timeout = {}, .what = "gone"});
+    EXPECT_EQ(text_of<UnknownFunction>([&] { f.wait(); }),
+              "On worker 'worker1': no function 'gone' is registered there");
     EXPECT_EQ(rpc_sync<one>("worker1"), 1);
   });
 }
@@ -191,7 +206,7 @@ TEST_P(RpcErrors, the_default_timeout_holds_for_later_calls_and_zero_is_no_limit
     set_rpc_timeout(20ms);
     const auto after = rpc_async<nap>("worker1", 200);
     EXPECT_THROW(after.wait(), Timeout);
-    before.wait();      // begun under the old one
+    before.wait();  // begun under the old one
     set_rpc_timeout(0s);
     rpc_sync<nap>("worker1", 60);
   });

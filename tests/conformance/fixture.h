@@ -23,8 +23,7 @@ class Conformance : public ::testing::TestWithParam<Over> {
 };
 
 /// The text of what f throws, which must be an E and nothing derived from it.
-template <class E>
-std::string text_of(const std::function<void()>& f) {
+template <class E> std::string text_of(const std::function<void()>& f) {
   try {
     f();
   } catch (const E& e) {
@@ -46,9 +45,10 @@ inline int64_t counted(Cluster& c, const std::string& key, int but = -1) {
   return sum;
 }
 
-#define WEFT_CONFORMANCE(Suite)                                                                          \
-  class Suite : public ::weft::test::Conformance {};                                                     \
-  INSTANTIATE_TEST_SUITE_P(Over, Suite, ::testing::Values(::weft::test::Over::kSim, ::weft::test::Over::kGrpc), \
+#define WEFT_CONFORMANCE(Suite)                                                                    \
+  class Suite : public ::weft::test::Conformance {};                                               \
+  INSTANTIATE_TEST_SUITE_P(Over, Suite,                                                            \
+                           ::testing::Values(::weft::test::Over::kSim, ::weft::test::Over::kGrpc), \
                            [](const auto& info) { return ::weft::test::to_string(info.param); })
 
 }  // namespace weft::test

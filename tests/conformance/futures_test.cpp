@@ -39,7 +39,8 @@ Future<int64_t> nested(const std::string& to, int64_t a, int64_t b) {
 WEFT_RPC(nested);
 Future<int64_t> many_in_a_row(const std::string& to, int64_t count, int64_t step) {
   Future<int64_t> sum = Future<int64_t>::ready(0);
-  for (int64_t i = 0; i < count; ++i) sum = sum.then([to, step](int64_t v) { return rpc_async<plus>(to, v, step); });
+  for (int64_t i = 0; i < count; ++i)
+    sum = sum.then([to, step](int64_t v) { return rpc_async<plus>(to, v, step); });
   return sum;
 }
 WEFT_RPC(many_in_a_row);
@@ -65,7 +66,9 @@ Future<void> never() {
 }
 WEFT_RPC(never);
 struct Methods {
-  static Future<int64_t> at_class(const std::string& to, int64_t a, int64_t b) { return rpc_async<plus>(to, a, b); }
+  static Future<int64_t> at_class(const std::string& to, int64_t a, int64_t b) {
+    return rpc_async<plus>(to, a, b);
+  }
 };
 WEFT_RPC_AS("Methods::at_class", &Methods::at_class);
 
@@ -115,7 +118,8 @@ TEST_P(RpcFutures, a_chain_of_twenty_continuations) {
 TEST_P(RpcFutures, continuations_call_on_also_blocking) {
   Cluster c(options());
   c.run(0, [] {
-    const auto sum = rpc_async<plus>("worker1", 1, 2).then([](int64_t v) { return rpc_sync<plus>("worker2", v, 10); });
+    const auto sum =
+        rpc_async<plus>("worker1", 1, 2).then([](int64_t v) { return rpc_sync<plus>("worker2", v, 10); });
     const auto later = sum.then([](int64_t v) { return rpc_async<plus>("worker3", v, 100); });
     EXPECT_EQ(sum.wait(), 13);
     EXPECT_EQ(later.wait(), 113);
@@ -192,7 +196,9 @@ TEST_P(RpcFutures, a_future_made_by_hand_is_completed_by_a_nested_continuation) 
   Cluster c(options());
   c.run(0, [] {
     Future<int64_t> out;
-    rpc_async<plus>("worker1", 1, 2).then([out](int64_t v) { rpc_async<plus>("worker2", v, 3).then([out](int64_t w) { out.set_result(w); }); });
+    rpc_async<plus>("worker1", 1, 2).then([out](int64_t v) {
+      rpc_async<plus>("worker2", v, 3).then([out](int64_t w) { out.set_result(w); });
+    });
     EXPECT_EQ(out.wait(), 6);
   });
 }
@@ -224,7 +230,8 @@ TEST_P(RpcFutures, twenty_nested_calls_at_once) {
   Cluster c(options());
   c.run(0, [] {
     EXPECT_EQ(rpc_sync<many_at_once>("worker1", "worker2", 20, 1), 190 + 20);
-    const auto later = rpc_async<many_at_once>("worker1", "worker2", 20, 1), other = rpc_async<many_at_once>("worker3", "worker2", 20, 2);
+    const auto later = rpc_async<many_at_once>("worker1", "worker2", 20, 1),
+               other = rpc_async<many_at_once>("worker3", "worker2", 20, 2);
     EXPECT_EQ(later.wait(), 190 + 20);
     EXPECT_EQ(other.wait(), 190 + 40);
   });

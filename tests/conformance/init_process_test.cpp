@@ -42,9 +42,15 @@ constexpr const char* kChild = "RpcInitProcess.a_process_started_by_these_tests_
 TEST(RpcInitProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
 // test_duplicate_name
-TEST(RpcInitProcess, three_workers_of_one_name_are_all_refused_with_a_value_error) { expect_ended(start_job(kChild, "all of one name")); }
+TEST(RpcInitProcess, three_workers_of_one_name_are_all_refused_with_a_value_error) {
+  expect_ended(start_job(kChild, "all of one name"));
+}
 // test_duplicate_name_2
-TEST(RpcInitProcess, two_workers_of_one_name_are_a_value_error_at_every_worker) { expect_ended(start_job(kChild, "two of one name")); }
-TEST(RpcInitProcess, a_worker_that_comes_later_hears_of_it_too) { expect_ended(start_job(kChild, "a late third")); }
+TEST(RpcInitProcess, two_workers_of_one_name_are_a_value_error_at_every_worker) {
+  expect_ended(start_job(kChild, "two of one name"));
+}
+TEST(RpcInitProcess, a_worker_that_comes_later_hears_of_it_too) {
+  expect_ended(start_job(kChild, "a late third"));
+}
 
 }  // namespace

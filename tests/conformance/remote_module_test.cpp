@@ -30,7 +30,9 @@ struct NoModule {
   Tensor forward(const Tensor& x) { return x; }
 };
 
-double row_use_net(const RemoteModule<RowNet>& net, const Tensor& x) { return net.forward(x, 1.0).sum().item<double>(); }
+double row_use_net(const RemoteModule<RowNet>& net, const Tensor& x) {
+  return net.forward(x, 1.0).sum().item<double>();
+}
 WEFT_RPC(row_use_net);
 
 }  // namespace weft::test
@@ -46,7 +48,8 @@ class RemoteModuleRows : public testing::TestWithParam<Over> {
   Cluster c{{.over = GetParam(), .size = 3}};
   static double total(const Tensor& t) { return t.sum().item<double>(); }
 };
-INSTANTIATE_TEST_SUITE_P(Over, RemoteModuleRows, testing::Values(Over::kSim, Over::kGrpc), [](const auto& info) { return weft::test::to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Over, RemoteModuleRows, testing::Values(Over::kSim, Over::kGrpc),
+                         [](const auto& info) { return weft::test::to_string(info.param); });
 
 // test_bad_module: what upstream refuses at the first use does not compile here; an error of the constructor shows at the first use
 TEST_P(RemoteModuleRows, a_class_that_is_no_module_is_refused_and_a_failed_constructor_shows_at_first_use) {

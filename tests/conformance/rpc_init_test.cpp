@@ -43,13 +43,32 @@ TEST(RpcPool, the_pool_size_that_was_asked_for_is_seen_in_the_debug_info) {
 
 // test_debug_info (rpc): every layer's keys under names that are its own, and none beside them
 TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autograd) {
-  const std::set<std::string> agent{"agent.thread_pool_size", "agent.num_threads", "agent.num_idle_threads", "agent.num_blocked_threads", "agent.queued_tasks",
-                                    "agent.client_active_calls", "agent.server_active_calls", "agent.server_active_async_calls", "agent.client_calls",
-                                    "agent.served_calls", "agent.served_errors", "agent.timeouts", "agent.resent_requests", "agent.resent_replies", "agent.duplicates",
-                                    "agent.late_replies", "agent.statuses", "agent.malformed", "agent.lost_peers", "agent.kept_replies", "agent.peers"};
-  const std::set<std::string> references{"num_owner_rrefs", "num_forks", "num_pending_users", "num_pending_children", "num_pending_futures",
-                                         "num_user_rrefs", "num_shares", "num_gone_rrefs"};
-  const std::set<std::string> autograd{"dist_autograd.num_autograd_contexts", "dist_autograd.num_current_backward_passes"};
+  const std::set<std::string> agent{"agent.thread_pool_size",
+                                    "agent.num_threads",
+                                    "agent.num_idle_threads",
+                                    "agent.num_blocked_threads",
+                                    "agent.queued_tasks",
+                                    "agent.client_active_calls",
+                                    "agent.server_active_calls",
+                                    "agent.server_active_async_calls",
+                                    "agent.client_calls",
+                                    "agent.served_calls",
+                                    "agent.served_errors",
+                                    "agent.timeouts",
+                                    "agent.resent_requests",
+                                    "agent.resent_replies",
+                                    "agent.duplicates",
+                                    "agent.late_replies",
+                                    "agent.statuses",
+                                    "agent.malformed",
+                                    "agent.lost_peers",
+                                    "agent.kept_replies",
+                                    "agent.peers"};
+  const std::set<std::string> references{"num_owner_rrefs",      "num_forks",           "num_pending_users",
+                                         "num_pending_children", "num_pending_futures", "num_user_rrefs",
+                                         "num_shares",           "num_gone_rrefs"};
+  const std::set<std::string> autograd{"dist_autograd.num_autograd_contexts",
+                                       "dist_autograd.num_current_backward_passes"};
   std::set<std::string> all = agent;
   all.insert(references.begin(), references.end());
   all.insert(autograd.begin(), autograd.end());
@@ -77,7 +96,8 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
 // test_rpc_builtin_timeout
 TEST(RpcFaulty, a_late_call_is_bounded_by_its_own_time_by_the_default_or_by_nothing) {
   Cluster c({.size = 2});
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .action = FaultRule::Action::kDelay, .delay = 1500ms});
+  c.net().add_rule(
+      {.kind = static_cast<uint8_t>(Kind::kCall), .action = FaultRule::Action::kDelay, .delay = 1500ms});
   c.run(0, [] {
     const Tensor x = ones({2});
     const auto late = [&](const To& to) {
@@ -144,7 +164,8 @@ TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
       const Message back = unseal(m.bytes, std::move(blocks), e);
       Decoder in(back);
       EXPECT_EQ(in.get<std::string>(), text);
-      for (size_t i = 0; i < tensors; ++i) EXPECT_EQ(in.get<Tensor>().sum().item<double>(), 3.0 * static_cast<double>(i * 2000 + 1));
+      for (size_t i = 0; i < tensors; ++i)
+        EXPECT_EQ(in.get<Tensor>().sum().item<double>(), 3.0 * static_cast<double>(i * 2000 + 1));
       in.expect_end();
     }
   }
@@ -154,7 +175,11 @@ TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
 TEST(RpcInit, a_worker_that_never_joins_is_named) {
   const ReservedPort port;
   try {
-    init_rpc("worker0", {.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port.port(), .init_timeout = 300ms});
+    init_rpc("worker0", {.rank = 0,
+                         .world_size = 2,
+                         .master_addr = "127.0.0.1",
+                         .master_port = port.port(),
+                         .init_timeout = 300ms});
     FAIL();
   } catch (const Timeout& e) {
     EXPECT_NE(std::string(e.what()).find("missing: rank 1"), std::string::npos) << e.what();

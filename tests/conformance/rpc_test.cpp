@@ -67,7 +67,10 @@ std::vector<Parcel> reversed(std::vector<Parcel> all) {
   return all;
 }
 WEFT_RPC(reversed);
-int64_t call_back(int64_t n) { return n == 0 ? my_rank() : rpc_sync<plus>(current_context()->caller, n, rpc_sync<my_rank>(current_context()->caller)); }
+int64_t call_back(int64_t n) {
+  return n == 0 ? my_rank()
+                : rpc_sync<plus>(current_context()->caller, n, rpc_sync<my_rank>(current_context()->caller));
+}
 WEFT_RPC(call_back);
 
 void hop(int left);
@@ -114,13 +117,15 @@ TEST_P(RpcBasics, all_members_are_listed_with_ids_from_zero) {
   c.run(2, [] {
     const auto all = get_worker_infos();
     ASSERT_EQ(all.size(), 4u);
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], (WorkerInfo{str("worker", i), WorkerId{i}}));
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(all[static_cast<size_t>(i)], (WorkerInfo{str("worker", i), WorkerId{i}}));
   });
 }
 
 // test_invalid_names
 TEST_P(RpcBasics, illegal_empty_and_long_names_are_refused) {
-  for (const std::string& name : {std::string("abc*"), std::string(" "), std::string("a b"), std::string(""), std::string(128, 'a'), std::string("\xc3\xa4")}) {
+  for (const std::string& name : {std::string("abc*"), std::string(" "), std::string("a b"), std::string(""),
+                                  std::string(128, 'a'), std::string("\xc3\xa4")}) {
     EXPECT_THROW(check_worker_name(name), ValueError) << name;
     auto o = options(1);
     o.each = [&](int, AgentOptions& a) { a.name = name; };
@@ -202,8 +207,10 @@ TEST_P(RpcBasics, builtin_functions_take_tensors_and_scalars) {
   c.run(0, [] {
     const Tensor a = tensor({{1., 2.}, {3., 4.}});
     EXPECT_EQ(rpc_sync<builtin::add>("worker1", a, a).to_vector<float>(), (std::vector<float>{2, 4, 6, 8}));
-    EXPECT_EQ(rpc_sync<builtin::add_scalar>("worker1", a, 10).to_vector<float>(), (std::vector<float>{11, 12, 13, 14}));
-    EXPECT_EQ(rpc_sync<builtin::matmul>("worker1", a, a).to_vector<float>(), (std::vector<float>{7, 10, 15, 22}));
+    EXPECT_EQ(rpc_sync<builtin::add_scalar>("worker1", a, 10).to_vector<float>(),
+              (std::vector<float>{11, 12, 13, 14}));
+    EXPECT_EQ(rpc_sync<builtin::matmul>("worker1", a, a).to_vector<float>(),
+              (std::vector<float>{7, 10, 15, 22}));
     const Tensor places = rpc_sync<builtin::nonzero>("worker1", tensor({{0., 2.}, {3., 0.}, {0., 0.}}));
     EXPECT_EQ(places.sizes(), (Shape{2, 2}));
     EXPECT_EQ(places.to_vector<int64_t>(), (std::vector<int64_t>{0, 1, 1, 0}));
@@ -214,7 +221,10 @@ TEST_P(RpcBasics, builtin_functions_take_tensors_and_scalars) {
 // test_async_add
 TEST_P(RpcBasics, a_future_yields_the_value) {
   Cluster c(options());
-  c.run(0, [] { EXPECT_EQ(rpc_async<builtin::add>("worker1", ones({3}), ones({3})).wait().to_vector<float>(), (std::vector<float>{2, 2, 2})); });
+  c.run(0, [] {
+    EXPECT_EQ(rpc_async<builtin::add>("worker1", ones({3}), ones({3})).wait().to_vector<float>(),
+              (std::vector<float>{2, 2, 2}));
+  });
 }
 
 // test_multi_rpc
@@ -268,7 +278,9 @@ TEST_P(RpcBasics, two_different_functions_in_flight) {
 // test_py_tensors
 TEST_P(RpcBasics, tensors_go_in_and_out_through_a_nested_call) {
   Cluster c(options());
-  c.run(0, [] { EXPECT_EQ(rpc_sync<twice>("worker1", ones({3, 3})).to_vector<float>(), std::vector<float>(9, 2)); });
+  c.run(0, [] {
+    EXPECT_EQ(rpc_sync<twice>("worker1", ones({3, 3})).to_vector<float>(), std::vector<float>(9, 2));
+  });
 }
 
 // test_py_tensors_multi_async_call
@@ -289,7 +301,8 @@ TEST_P(RpcBasics, a_hundred_sizes_in_flight_come_back_in_order) {
 TEST_P(RpcBasics, containers_of_tensors_travel) {
   Cluster c(options());
   c.run(0, [] {
-    const auto back = rpc_sync<swap_parts>("worker1", std::map<std::string, std::vector<Tensor>>{{"a", {ones({2})}}, {"b", {}}});
+    const auto back = rpc_sync<swap_parts>(
+        "worker1", std::map<std::string, std::vector<Tensor>>{{"a", {ones({2})}}, {"b", {}}});
     EXPECT_TRUE(back.at("a").empty());
     EXPECT_EQ(back.at("b").at(0).to_vector<float>(), (std::vector<float>{1, 1}));
   });
@@ -299,7 +312,11 @@ TEST_P(RpcBasics, containers_of_tensors_travel) {
 TEST_P(RpcBasics, a_struct_that_holds_tensors_goes_and_comes_back) {
   Cluster c(options());
   c.run(0, [] {
-    const Parcel mine{.name = "ab", .whole = full({2, 3}, 1.5), .parts = {ones({1}), full({3000}, 2.0)}, .named = {{"x", full({2}, 3.0)}, {"y", zeros({0})}}, .maybe = ones({1})};
+    const Parcel mine{.name = "ab",
+                      .whole = full({2, 3}, 1.5),
+                      .parts = {ones({1}), full({3000}, 2.0)},
+                      .named = {{"x", full({2}, 3.0)}, {"y", zeros({0})}},
+                      .maybe = ones({1})};
     const auto check = [](const Parcel& back, float factor) {
       EXPECT_EQ(back.whole.sizes(), (Shape{2, 3}));
       EXPECT_EQ(back.whole.to_vector<float>(), std::vector<float>(6, 1.5f * factor));
@@ -384,7 +401,8 @@ TEST_P(RpcBasics, all_gather_gives_every_worker_every_value_by_name) {
       ASSERT_EQ(all.size(), 4u);
       for (int r = 0; r < 4; ++r) {
         EXPECT_EQ(all.at(str("worker", r)).first, r * 10 + round);
-        EXPECT_EQ(all.at(str("worker", r)).second.to_vector<float>(), std::vector<float>(2, static_cast<float>(r)));
+        EXPECT_EQ(all.at(str("worker", r)).second.to_vector<float>(),
+                  std::vector<float>(2, static_cast<float>(r)));
       }
     }
   });
@@ -409,7 +427,8 @@ TEST_P(RpcBasics, barriers_of_two_disjoint_subsets_do_not_mix) {
   c.run_all([&](int rank) {
     const auto half = static_cast<size_t>(rank % 2);
     ++arrived[half];
-    barrier(half == 0 ? std::vector<std::string>{"worker0", "worker2"} : std::vector<std::string>{"worker1", "worker3"});
+    barrier(half == 0 ? std::vector<std::string>{"worker0", "worker2"}
+                      : std::vector<std::string>{"worker1", "worker3"});
     EXPECT_EQ(arrived[half], 2);
   });
 }

@@ -5,18 +5,24 @@
 
 namespace weft::test {
 
-Future<Tensor> row_async_add(int64_t to, const Tensor& a, const Tensor& b) { return rpc::rpc_async<row_add>(static_cast<int>(to), a, b); }
+Future<Tensor> row_async_add(int64_t to, const Tensor& a, const Tensor& b) {
+  return rpc::rpc_async<row_add>(static_cast<int>(to), a, b);
+}
 WEFT_RPC(row_async_add);
 Future<Tensor> row_async_chained(int64_t to, const Tensor& a, const Tensor& b, const Tensor& c) {
   return row_async_add(to, a, b).then([c](const Tensor& sum) { return add(sum, c); });
 }
 WEFT_RPC(row_async_chained);
-Future<Tensor> row_async_nested(int64_t to, const Tensor& a, const Tensor& b) { return rpc::rpc_async<row_async_add>(static_cast<int>(to), to, a, b); }
+Future<Tensor> row_async_nested(int64_t to, const Tensor& a, const Tensor& b) {
+  return rpc::rpc_async<row_async_add>(static_cast<int>(to), to, a, b);
+}
 WEFT_RPC(row_async_nested);
 /// Adds `step` n times, each call begun by the end of the one before.
 Future<Tensor> row_async_row(int64_t to, int64_t n, const Tensor& start, const Tensor& step) {
   Future<Tensor> sum = Future<Tensor>::ready(start);
-  for (int64_t i = 0; i < n; ++i) sum = sum.then([to, step](const Tensor& t) { return rpc::rpc_async<row_add>(static_cast<int>(to), t, step); });
+  for (int64_t i = 0; i < n; ++i)
+    sum = sum.then(
+        [to, step](const Tensor& t) { return rpc::rpc_async<row_add>(static_cast<int>(to), t, step); });
   return sum;
 }
 WEFT_RPC(row_async_row);
@@ -26,7 +32,8 @@ WEFT_RPC(row_async_down);
 Future<Tensor> row_async_down(int64_t to, int64_t n, const Tensor& start, const Tensor& step) {
   if (n == 0) return Future<Tensor>::ready(start);
   const int64_t self = rpc::get_worker_info().id.value;
-  return rpc::rpc_async<row_async_down>(static_cast<int>(to), self, n - 1, start, step).then([step](const Tensor& t) { return add(t, step); });
+  return rpc::rpc_async<row_async_down>(static_cast<int>(to), self, n - 1, start, step)
+      .then([step](const Tensor& t) { return add(t, step); });
 }
 Future<Tensor> row_async_fan(int64_t to, int64_t n, const Tensor& a) {
   std::vector<Future<Tensor>> all;
@@ -38,14 +45,20 @@ Future<Tensor> row_async_fan(int64_t to, int64_t n, const Tensor& a) {
   });
 }
 WEFT_RPC(row_async_fan);
-Future<Tensor> row_async_fail(const Tensor& a) { throw ValueError(str("no future for ", a.numel(), " numbers")); }
+Future<Tensor> row_async_fail(const Tensor& a) {
+  throw ValueError(str("no future for ", a.numel(), " numbers"));
+}
 WEFT_RPC(row_async_fail);
 
 class RowAsync {
  public:
-  static Future<Tensor> fixed(int64_t to, const Tensor& a) { return rpc::rpc_async<row_add>(static_cast<int>(to), a, a); }
+  static Future<Tensor> fixed(int64_t to, const Tensor& a) {
+    return rpc::rpc_async<row_add>(static_cast<int>(to), a, a);
+  }
   Future<Tensor> bound(int64_t to, const Tensor& a) const {
-    return rpc::rpc_async<row_add>(static_cast<int>(to), a, a).then([k = factor_](const Tensor& t) { return mul(t, k); });
+    return rpc::rpc_async<row_add>(static_cast<int>(to), a, a).then([k = factor_](const Tensor& t) {
+      return mul(t, k);
+    });
   }
 
  private:
@@ -87,7 +100,8 @@ TEST_P(AsyncRows, twenty_calls_in_a_row_and_at_once_inside_an_asynchronous_creat
 }
 
 // test_async_function_raise_remote
-TEST_P(AsyncRows, an_asynchronous_function_that_throws_before_its_future_exists_is_an_error_in_the_reference) {
+TEST_P(AsyncRows,
+       an_asynchronous_function_that_throws_before_its_future_exists_is_an_error_in_the_reference) {
   Cluster c(options());
   c.run(0, [&] {
     const auto r = remote<row_async_fail>("worker1", ones({7}));
@@ -116,7 +130,8 @@ TEST_P(AsyncRows, asynchronous_methods_run_through_a_reference_in_three_kinds) {
 // test_pg_init_no_rpc_init
 TEST(AsyncRowsAlone, a_reference_without_an_agent_is_a_clear_error) {
   ASSERT_EQ(default_agent(), nullptr);
-  for (const auto& make : std::vector<std::function<void()>>{[] { RRef<Tensor>(ones({2})); }, [] { remote<row_add>("worker1", ones({2}), ones({2})); }}) {
+  for (const auto& make : std::vector<std::function<void()>>{
+           [] { RRef<Tensor>(ones({2})); }, [] { remote<row_add>("worker1", ones({2}), ones({2})); }}) {
     try {
       make();
       ADD_FAILURE() << "no error";

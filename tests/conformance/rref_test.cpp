@@ -25,12 +25,14 @@ class RRefRows : public testing::TestWithParam<Over> {
   bool comes_to_nothing() {
     bool all = true;
     for (int rank = 0; rank < 4; ++rank)
-      for (const char* key : {"num_owner_rrefs", "num_forks", "num_pending_users", "num_pending_children", "num_user_rrefs"})
+      for (const char* key :
+           {"num_owner_rrefs", "num_forks", "num_pending_users", "num_pending_children", "num_user_rrefs"})
         all = comes_to(rank, key, 0) && all;
     return all;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Over, RRefRows, testing::Values(Over::kSim, Over::kGrpc), [](const auto& info) { return weft::test::to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Over, RRefRows, testing::Values(Over::kSim, Over::kGrpc),
+                         [](const auto& info) { return weft::test::to_string(info.param); });
 
 // test_builtin_remote_ret, test_builtin_remote_self
 TEST_P(RRefRows, a_builtin_makes_a_value_remotely_and_on_oneself) {
@@ -65,7 +67,8 @@ TEST_P(RRefRows, a_function_of_the_user_makes_a_value) {
 // test_py_rref_args, test_py_rpc_rref_args
 TEST_P(RRefRows, two_references_pass_to_their_owner) {
   c.run(0, [&] {
-    const auto a = remote<row_add>("worker1", ones({2}), ones({2})), b = remote<row_add>("worker1", ones({2}), full({2}, 2));
+    const auto a = remote<row_add>("worker1", ones({2}), ones({2})),
+               b = remote<row_add>("worker1", ones({2}), full({2}, 2));
     EXPECT_EQ(total(remote<row_add_rrefs>("worker1", a, b).to_here()), 10);
     EXPECT_EQ(total(rpc_sync<row_add_rrefs>("worker1", a, b)), 10);
   });
@@ -75,7 +78,8 @@ TEST_P(RRefRows, two_references_pass_to_their_owner) {
 // test_py_rref_args_user_share
 TEST_P(RRefRows, two_references_pass_to_a_third_worker) {
   c.run(0, [&] {
-    const auto a = remote<row_add>("worker1", ones({2}), ones({2})), b = remote<row_add>("worker1", ones({2}), full({2}, 2));
+    const auto a = remote<row_add>("worker1", ones({2}), ones({2})),
+               b = remote<row_add>("worker1", ones({2}), full({2}, 2));
     EXPECT_EQ(total(remote<row_add_rrefs>("worker2", a, b).to_here()), 10);
   });
   EXPECT_TRUE(comes_to_nothing());
@@ -145,7 +149,9 @@ TEST_P(RRefRows, a_local_value_is_shared_by_sync_async_and_remote_calls) {
 
 // test_rref_forward_chain
 TEST_P(RRefRows, a_reference_is_good_after_eight_forwards) {
-  c.run(0, [&] { EXPECT_EQ(rpc_sync<row_forward>("worker1", remote<row_add>("worker1", ones({2}), ones({2})), 8), 4); });
+  c.run(0, [&] {
+    EXPECT_EQ(rpc_sync<row_forward>("worker1", remote<row_add>("worker1", ones({2}), ones({2})), 8), 4);
+  });
   EXPECT_TRUE(comes_to_nothing());
 }
 
@@ -164,15 +170,19 @@ TEST_P(RRefRows, local_value_off_the_owner_is_an_error_that_names_ids_user_and_o
   c.run(0, [&] {
     const auto there = remote<row_add>("worker1", ones({2}), ones({2}));
     const std::string text = error_of<RpcError>([&] { there.local_value(); });
-    EXPECT_TRUE(has(text, "local_value()") && has(text, "RRefId(created_on=0, local_id=") && has(text, "ForkId(created_on=0, local_id=")) << text;
-    EXPECT_TRUE(has(text, "worker 'worker0' (0) is a user") && has(text, "owner worker 'worker1' (1)")) << text;
+    EXPECT_TRUE(has(text, "local_value()") && has(text, "RRefId(created_on=0, local_id=") &&
+                has(text, "ForkId(created_on=0, local_id="))
+        << text;
+    EXPECT_TRUE(has(text, "worker 'worker0' (0) is a user") && has(text, "owner worker 'worker1' (1)"))
+        << text;
   });
 }
 
 // test_owner_equality
 TEST_P(RRefRows, owners_compare_and_serve_as_keys_of_a_map) {
   c.run(0, [&] {
-    const auto a = remote<row_add>("worker1", ones({2}), ones({2})), b = remote<row_add>(1, ones({2}), ones({2})), other = remote<row_add>(2, ones({2}), ones({2}));
+    const auto a = remote<row_add>("worker1", ones({2}), ones({2})),
+               b = remote<row_add>(1, ones({2}), ones({2})), other = remote<row_add>(2, ones({2}), ones({2}));
     EXPECT_EQ(a.owner(), b.owner());
     EXPECT_NE(a.owner(), other.owner());
     std::unordered_map<WorkerInfo, int> by_owner;
@@ -190,7 +200,8 @@ TEST_P(RRefRows, a_reference_prints_its_ids) {
     const RRef<Tensor> mine(ones({2}));
     EXPECT_EQ(mine.str(), str("OwnerRRef(RRefId(created_on=0, local_id=", mine.id().local, "))"));
     const auto there = remote<row_add>("worker1", ones({2}), ones({2}));
-    EXPECT_EQ(there.str(), str("UserRRef(RRefId(created_on=0, local_id=", there.id().local, "), ForkId(created_on=0, local_id=", there.fork_id().local,
+    EXPECT_EQ(there.str(), str("UserRRef(RRefId(created_on=0, local_id=", there.id().local,
+                               "), ForkId(created_on=0, local_id=", there.fork_id().local,
                                "), owner worker 'worker1' (1))"));
     EXPECT_EQ(RRef<Tensor>().str(), "RRef()");
     EXPECT_THROW(RRef<Tensor>().owner(), RpcError);
@@ -293,11 +304,13 @@ TEST_P(RRefRows, a_creation_that_takes_too_long_shows_at_use_and_the_owner_count
     {
       const auto slow = remote<row_slow>({"worker1", 50ms}, 400);
       EXPECT_THROW(slow.created().wait(), Timeout);
-      EXPECT_TRUE(has(error_of<Timeout>([&] { slow.to_here(); }), "RRef creation via rpc.remote() timed out"));
+      EXPECT_TRUE(
+          has(error_of<Timeout>([&] { slow.to_here(); }), "RRef creation via rpc.remote() timed out"));
       EXPECT_TRUE(comes_to(1, "num_owner_rrefs", 1));
       EXPECT_TRUE(comes_to(1, "num_forks", 1));
       c.runtime(0).sleep_for(500ms);
-      EXPECT_TRUE(has(error_of<Timeout>([&] { rpc_sync<row_value>("worker2", slow); }), "timed out"));  // although it exists by now
+      EXPECT_TRUE(has(error_of<Timeout>([&] { rpc_sync<row_value>("worker2", slow); }),
+                      "timed out"));  // although it exists by now
     }
     EXPECT_TRUE(comes_to_nothing());
   });
@@ -323,7 +336,8 @@ TEST_P(RRefRows, counts_rise_when_a_value_is_shared_and_return_to_zero) {
       const auto there = remote<row_nested_rref>("worker1", 1, ones({2}));
       there.created().wait();
       EXPECT_TRUE(comes_to(0, "num_pending_users", 0));
-      EXPECT_TRUE(comes_to(1, "num_owner_rrefs", 1));  // the inner value is held inside the outer one, on its own owner
+      EXPECT_TRUE(comes_to(1, "num_owner_rrefs",
+                           1));  // the inner value is held inside the outer one, on its own owner
       EXPECT_TRUE(comes_to(1, "num_forks", 1));
     }
     EXPECT_TRUE(comes_to(1, "num_owner_rrefs", 0));
@@ -340,7 +354,9 @@ TEST_P(RRefRows, references_held_at_shutdown_are_reported_or_thrown_by_option) {
   c.run(0, [&] { kept = remote<row_add>("worker1", ones({2}), ones({2})); });
   set_leak_policy(*c.agent(1), LeakPolicy::kThrow);
   const std::string text = error_of<RpcError>([&] { c.shutdown(); });
-  EXPECT_TRUE(has(text, "Leaking RRefs") && has(text, str(kept->id())) && has(text, "rref_test.cpp:") && has(text, "row_add")) << text;
+  EXPECT_TRUE(has(text, "Leaking RRefs") && has(text, str(kept->id())) && has(text, "rref_test.cpp:") &&
+              has(text, "row_add"))
+      << text;
   const auto leaks = leaked_rrefs(*c.agent(1));
   ASSERT_EQ(leaks.size(), 1u);
   EXPECT_EQ(leaks[0].user.name, "worker0");
@@ -377,7 +393,8 @@ TEST_P(RRefRows, a_reference_is_refused_after_shutdown) {
   c.shutdown();
   c.run(0, [&] {
     EXPECT_TRUE(has(error_of<RpcError>([&] { kept->to_here(); }), "RPC has not been initialized"));
-    EXPECT_TRUE(has(error_of<RpcError>([&] { rpc_sync<row_value>("worker1", *kept); }), "RPC has not been initialized"));
+    EXPECT_TRUE(has(error_of<RpcError>([&] { rpc_sync<row_value>("worker1", *kept); }),
+                    "RPC has not been initialized"));
     EXPECT_EQ(own->local_value().numel(), 2);
   });
 }

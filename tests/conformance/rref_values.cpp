@@ -6,7 +6,9 @@ using namespace rpc;
 
 Tensor row_add(const Tensor& a, const Tensor& b) { return add(a, b); }
 Tensor row_add_rrefs(const RRef<Tensor>& a, const RRef<Tensor>& b) { return add(a.to_here(), b.to_here()); }
-RRef<Tensor> row_nested_remote(int64_t to, const Tensor& a, const Tensor& b) { return remote<row_add>(static_cast<int>(to), a, b); }
+RRef<Tensor> row_nested_remote(int64_t to, const Tensor& a, const Tensor& b) {
+  return remote<row_add>(static_cast<int>(to), a, b);
+}
 RRef<RRef<Tensor>> row_nested_rref(int64_t to, const Tensor& a) {
   return RRef<RRef<Tensor>>(remote<row_add>(static_cast<int>(to), a, ones({2})));
 }
@@ -18,7 +20,8 @@ std::vector<RRef<Tensor>> row_local_rrefs(int64_t n) {
 double row_value(const RRef<Tensor>& r) { return r.to_here().sum().item<double>(); }
 double row_forward(const RRef<Tensor>& r, int64_t ttl) {
   if (ttl == 0) return row_value(r);
-  const int next = (current_agent()->self().id.value + 1) % static_cast<int>(current_agent()->worker_infos().size());
+  const int next =
+      (current_agent()->self().id.value + 1) % static_cast<int>(current_agent()->worker_infos().size());
   return rpc_sync<row_forward>(next, r, ttl - 1);
 }
 bool row_confirmed(const RRef<Tensor>& r) { return r.confirmed_by_owner(); }

@@ -85,7 +85,9 @@ class RowAgent {
  public:
   using rpc_serialized = void;
   int64_t choose(double observation) const { return observation * weight_ > 0 ? 1 : 0; }
-  void reward(double observation, int64_t action, double reward) { weight_ += reward * observation * (action == 1 ? 1 : -1); }
+  void reward(double observation, int64_t action, double reward) {
+    weight_ += reward * observation * (action == 1 ? 1 : -1);
+  }
 
  private:
   double weight_ = -1;

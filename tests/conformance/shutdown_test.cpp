@@ -16,7 +16,9 @@ void row_work(int64_t ms, int64_t hops) {
   const auto agent = rpc::current_agent();
   agent->runtime()->sleep_for(std::chrono::milliseconds(ms));
   ++row_finished;
-  if (hops > 0) rpc::rpc_async<row_work>((agent->self().id.value + 1) % static_cast<int>(agent->worker_infos().size()), ms, hops - 1);
+  if (hops > 0)
+    rpc::rpc_async<row_work>((agent->self().id.value + 1) % static_cast<int>(agent->worker_infos().size()),
+                             ms, hops - 1);
 }
 WEFT_RPC(row_work);
 
@@ -34,7 +36,8 @@ class ShutdownRows : public testing::TestWithParam<Over> {
   void SetUp() override { row_finished = 0; }
   Cluster c{{.over = GetParam(), .size = 4}};
 };
-INSTANTIATE_TEST_SUITE_P(Over, ShutdownRows, testing::Values(Over::kSim, Over::kGrpc), [](const auto& info) { return weft::test::to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Over, ShutdownRows, testing::Values(Over::kSim, Over::kGrpc),
+                         [](const auto& info) { return weft::test::to_string(info.param); });
 
 // test_wait_all_workers_dense, test_wait_all_workers_twice_dense
 TEST_P(ShutdownRows, idle_workers_wait_for_busy_ones_and_a_second_shutdown_does_nothing) {
@@ -100,7 +103,8 @@ TEST_P(ShutdownRows, an_immediate_shutdown_leaves_at_once_with_and_without_traff
   });
   c.agent(3)->shutdown({.graceful = false});
   c.run(2, [&] {  // the others see it go
-    for (int i = 0; i < 1000 && c.agent(2)->debug_info().at("num_forks") != 0; ++i) c.runtime(2).sleep_for(5ms);
+    for (int i = 0; i < 1000 && c.agent(2)->debug_info().at("num_forks") != 0; ++i)
+      c.runtime(2).sleep_for(5ms);
     EXPECT_EQ(c.agent(2)->debug_info().at("num_forks"), 0);
     EXPECT_THROW(rpc_sync<row_work>(0, 1, 0), RpcError);
   });
@@ -157,10 +161,12 @@ TEST_P(ShutdownRows, a_graceful_shutdown_beside_another_hears_of_its_failure_and
 TEST_P(ShutdownRows, a_graceful_shutdown_beside_another_keeps_to_its_own_deadline) {
   Event other(c.runtime(0), "the other shutdown");
   c.runtime(0).post([&] {
-    EXPECT_THROW(c.agent(0)->shutdown({.timeout = 60s}), RpcError);  // the others do not come, and the second ends it
+    EXPECT_THROW(c.agent(0)->shutdown({.timeout = 60s}),
+                 RpcError);  // the others do not come, and the second ends it
     other.set();
   });
-  for (int i = 0; i < 2000 && c.agent(0)->calls().empty(); ++i) c.runtime(0).sleep_for(5ms);  // it waits for the others
+  for (int i = 0; i < 2000 && c.agent(0)->calls().empty(); ++i)
+    c.runtime(0).sleep_for(5ms);  // it waits for the others
   std::string text;
   try {
     c.agent(0)->shutdown({.timeout = 50ms});
@@ -176,7 +182,8 @@ TEST_P(ShutdownRows, a_graceful_shutdown_beside_another_keeps_to_its_own_deadlin
 TEST_P(ShutdownRows, nothing_works_after_shutdown) {
   c.shutdown();
   c.run(0, [&] {
-    for (const auto& call : std::vector<std::function<void()>>{[] { rpc_sync<row_work>(1, 1, 0); }, [] { rpc_async<row_work>(1, 1, 0); },
+    for (const auto& call : std::vector<std::function<void()>>{[] { rpc_sync<row_work>(1, 1, 0); },
+                                                               [] { rpc_async<row_work>(1, 1, 0); },
                                                                [] { remote<row_work>(1, 1, 0); }}) {
       try {
         call();

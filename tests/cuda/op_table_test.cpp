@@ -17,6 +17,7 @@ TEST(CudaOpTable, has_a_device_to_run_on) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (weft::cuda::is_available()) weft::op_table::register_checks("CudaOpTable", "cuda:0", weft::op_table::all_rows());
+  if (weft::cuda::is_available())
+    weft::op_table::register_checks("CudaOpTable", "cuda:0", weft::op_table::all_rows());
   return RUN_ALL_TESTS();
 }

@@ -29,7 +29,8 @@ struct Case {
   DType dtype = kFloat32;
 };
 std::string name_of(const Case& c) {
-  return str("mode ", static_cast<int>(c.mode), " reverse ", c.reverse, " bias ", c.bias, " sizes ", c.steps, " ", c.batch, " ", c.inputs, " ", c.hidden, " ", c.dtype);
+  return str("mode ", static_cast<int>(c.mode), " reverse ", c.reverse, " bias ", c.bias, " sizes ", c.steps,
+             " ", c.batch, " ", c.inputs, " ", c.hidden, " ", c.dtype);
 }
 
 /// x, h0, c0, w_ih, w_hh, b_ih, b_hh; the same numbers for every device and dtype.
@@ -38,8 +39,11 @@ std::vector<Tensor> inputs_of(const Case& c, Device device) {
   const RnnLayer layer{c.mode};
   const int64_t rows = layer.gates() * c.hidden;
   std::vector<Tensor> all;
-  for (const Shape& sizes : {Shape{c.steps, c.batch, c.inputs}, Shape{c.batch, c.hidden}, Shape{c.batch, c.hidden}, Shape{rows, c.inputs}, Shape{rows, c.hidden}, Shape{rows}, Shape{rows}}) {
-    const Tensor x = randn(sizes, {.dtype = kFloat64}, &numbers) * (0.7 / std::sqrt(static_cast<double>(sizes[sizes.size() - 1])));
+  for (const Shape& sizes :
+       {Shape{c.steps, c.batch, c.inputs}, Shape{c.batch, c.hidden}, Shape{c.batch, c.hidden},
+        Shape{rows, c.inputs}, Shape{rows, c.hidden}, Shape{rows}, Shape{rows}}) {
+    const Tensor x = randn(sizes, {.dtype = kFloat64}, &numbers) *
+                     (0.7 / std::sqrt(static_cast<double>(sizes[sizes.size() - 1])));
     all.push_back(x.to(c.dtype).to(device).requires_grad_());
   }
   if (c.mode != RnnMode::kLstm) all[2] = Tensor();
@@ -66,18 +70,23 @@ std::vector<Tensor> run(const Case& c, Device device, int times = 1) {
   return all;
 }
 
-double tolerance(DType t) { return t == kFloat64 ? 1e-10 : t == kFloat32 ? 2e-4 : t == kFloat16 ? 3e-2 : 2e-1; }
+double tolerance(DType t) {
+  return t == kFloat64 ? 1e-10 : t == kFloat32 ? 2e-4 : t == kFloat16 ? 3e-2 : 2e-1;
+}
 
 void expect_near(const std::vector<Tensor>& a, const std::vector<Tensor>& b, double allowed) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
-    const double largest = std::max(1.0, b[i].abs().max().item<double>()), off = (a[i] - b[i]).abs().max().item<double>();
+    const double largest = std::max(1.0, b[i].abs().max().item<double>()),
+                 off = (a[i] - b[i]).abs().max().item<double>();
     EXPECT_LE(off, allowed * largest) << "result " << i;
   }
 }
 bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   for (size_t i = 0; i < a.size(); ++i)
-    if (std::memcmp(a[i].contiguous().raw(), b[i].contiguous().raw(), static_cast<size_t>(a[i].numel()) * sizeof(double)) != 0) return false;
+    if (std::memcmp(a[i].contiguous().raw(), b[i].contiguous().raw(),
+                    static_cast<size_t>(a[i].numel()) * sizeof(double)) != 0)
+      return false;
   return true;
 }
 
@@ -86,7 +95,11 @@ bool on_cudnn(const Case& c, Device device) {
   const std::vector<Tensor> x = inputs_of(c, device);
   const auto view = [](const Tensor& v) { return v.defined() ? v.view_of() : View{}; };
   Context context;
-  return backend(device).rnn_reserve(context, {c.mode, c.reverse}, {view(x[0]), view(x[1]), view(x[2]), view(x[3]), view(x[4]), view(x[5]), view(x[6])}).size() == 1;
+  return backend(device)
+             .rnn_reserve(
+                 context, {c.mode, c.reverse},
+                 {view(x[0]), view(x[1]), view(x[2]), view(x[3]), view(x[4]), view(x[5]), view(x[6])})
+             .size() == 1;
 }
 
 std::vector<Case> cases() {
@@ -95,9 +108,17 @@ std::vector<Case> cases() {
     for (const bool reverse : {false, true})
       for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
         all.push_back({.mode = mode, .reverse = reverse, .dtype = dtype});
-        all.push_back({.mode = mode, .reverse = reverse, .bias = false, .steps = 1, .batch = 1, .inputs = 1, .hidden = 1, .dtype = dtype});
+        all.push_back({.mode = mode,
+                       .reverse = reverse,
+                       .bias = false,
+                       .steps = 1,
+                       .batch = 1,
+                       .inputs = 1,
+                       .hidden = 1,
+                       .dtype = dtype});
       }
-  for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kGru}) all.push_back({.mode = mode, .steps = 35, .batch = 20, .inputs = 200, .hidden = 200});
+  for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kGru})
+    all.push_back({.mode = mode, .steps = 35, .batch = 20, .inputs = 200, .hidden = 200});
   return all;
 }
 

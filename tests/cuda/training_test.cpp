@@ -44,10 +44,12 @@ TEST_F(CudaTraining, five_windows_of_the_language_model_match_pytorch) {
     h = out.h, c = out.c;
     EXPECT_NEAR(out.loss.item<double>(), g["out.loss"].select(0, w).item<double>(), 1e-5) << w;
     out.loss.backward();
-    EXPECT_NEAR(optim::clip_grad_norm(parameters, 0.25), g["out.norm"].select(0, w).item<double>(), 1e-5) << w;
+    EXPECT_NEAR(optim::clip_grad_norm(parameters, 0.25), g["out.norm"].select(0, w).item<double>(), 1e-5)
+        << w;
     sgd.step();
   }
-  for (const auto& [name, p] : model.named_parameters()) EXPECT_TRUE(testing::close(p.to(kCpu), g["final." + name], 1e-4, 1e-5)) << name;
+  for (const auto& [name, p] : model.named_parameters())
+    EXPECT_TRUE(testing::close(p.to(kCpu), g["final." + name], 1e-4, 1e-5)) << name;
 }
 
 /// Losses of `steps` windows over text that repeats with noise, so that there is something to learn.
@@ -60,15 +62,18 @@ std::vector<double> course(Device device, int steps) {
   model.seed(5);
   const std::vector<Tensor> parameters = model.parameters();
   optim::SGD sgd(parameters, {.lr = 5});
-  const std::vector<int64_t> noise = randint(0, 7, {(kWindow * steps + 1) * kBatch}, {.dtype = kInt64}, &numbers).to_vector<int64_t>();
+  const std::vector<int64_t> noise =
+      randint(0, 7, {(kWindow * steps + 1) * kBatch}, {.dtype = kInt64}, &numbers).to_vector<int64_t>();
   std::vector<int64_t> words;
-  for (size_t i = 0; i < noise.size(); ++i) words.push_back((static_cast<int64_t>(i) / kBatch * 13 + noise[i]) % kVocabulary);
+  for (size_t i = 0; i < noise.size(); ++i)
+    words.push_back((static_cast<int64_t>(i) / kBatch * 13 + noise[i]) % kVocabulary);
   const Tensor text = from_vector(words, {kWindow * steps + 1, kBatch}, device);
   Tensor h, c;
   std::vector<double> losses;
   for (int64_t i = 0; i < steps; ++i) {
     sgd.zero_grad();
-    const auto out = model.forward(text.narrow(0, i * kWindow, kWindow), text.narrow(0, i * kWindow + 1, kWindow), h, c);
+    const auto out =
+        model.forward(text.narrow(0, i * kWindow, kWindow), text.narrow(0, i * kWindow + 1, kWindow), h, c);
     h = out.h, c = out.c;
     out.loss.backward();
     optim::clip_grad_norm(parameters, 0.25);
@@ -83,7 +88,8 @@ TEST_F(CudaTraining, a_hundred_steps_follow_the_cpu_within_rounding) {
   double worst = 0;
   for (size_t i = 0; i < here.size(); ++i) {
     worst = std::max(worst, std::abs(there[i] - here[i]) / here[i]);
-    if (i % 10 == 0 || i + 1 == here.size()) std::printf("step %3zu  cpu %.7f  cuda %.7f\n", i, here[i], there[i]);
+    if (i % 10 == 0 || i + 1 == here.size())
+      std::printf("step %3zu  cpu %.7f  cuda %.7f\n", i, here[i], there[i]);
     ASSERT_NEAR(there[i], here[i], 2e-4 * here[i]) << i;
   }
   std::printf("largest relative difference %.2e\n", worst);

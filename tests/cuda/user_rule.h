@@ -12,7 +12,8 @@ struct SignMomentum {
   static constexpr const char* kName = "SignMomentum";
   static constexpr int kState = 1;
   double lr, momentum, shrink;
-  SignMomentum(const Options& o, int64_t) : lr(o.lr), momentum(o.momentum), shrink(1 - o.lr * o.weight_decay) {}
+  SignMomentum(const Options& o, int64_t)
+      : lr(o.lr), momentum(o.momentum), shrink(1 - o.lr * o.weight_decay) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* state) const {
     state[0] = momentum * state[0] + (1 - momentum) * g;
     const V sign = select(state[0] > 0, V(1), select(state[0] < 0, V(-1), V(0)));

@@ -82,12 +82,17 @@ struct Param {
 class DistBackward : public ::testing::TestWithParam<Param> {
  protected:
   Cluster make(int size = 3) { return Cluster({.over = GetParam().over, .size = size}); }
-  dist_autograd::BackwardOptions options(bool retain = false) const { return {.retain_graph = retain, .mode = GetParam().mode}; }
+  dist_autograd::BackwardOptions options(bool retain = false) const {
+    return {.retain_graph = retain, .mode = GetParam().mode};
+  }
 };
-INSTANTIATE_TEST_SUITE_P(Modes, DistBackward,
-                         ::testing::Values(Param{Over::kSim, Backward::kFast}, Param{Over::kSim, Backward::kSmart},
-                                           Param{Over::kGrpc, Backward::kFast}, Param{Over::kGrpc, Backward::kSmart}),
-                         [](const auto& info) { return to_string(info.param.over) + (info.param.mode == Backward::kFast ? "_fast" : "_smart"); });
+INSTANTIATE_TEST_SUITE_P(
+    Modes, DistBackward,
+    ::testing::Values(Param{Over::kSim, Backward::kFast}, Param{Over::kSim, Backward::kSmart},
+                      Param{Over::kGrpc, Backward::kFast}, Param{Over::kGrpc, Backward::kSmart}),
+    [](const auto& info) {
+      return to_string(info.param.over) + (info.param.mode == Backward::kFast ? "_fast" : "_smart");
+    });
 
 TEST_P(DistBackward, a_remote_add_gives_the_gradients_of_a_local_one) {
   Cluster c = make();
@@ -145,7 +150,8 @@ TEST_P(DistBackward, an_error_in_a_remote_backward_comes_back_and_leaves_no_pass
     rpc::barrier({"worker0"});
   });
   c.runtime().sleep_for(1s);
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0) << rank;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0) << rank;
 }
 
 TEST_P(DistBackward, an_error_reaches_an_initiator_that_awaits_no_gradients) {
@@ -155,7 +161,9 @@ TEST_P(DistBackward, an_error_reaches_an_initiator_that_awaits_no_gradients) {
     EXPECT_THROW(context.backward({rpc_sync<fails_by_itself>("worker1").sum()}, options()), AutogradError);
   });
   for (int rank = 0; rank < 2; ++rank)
-    EXPECT_TRUE(test::eventually(c, [&] { return c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes") == 0; })) << rank;
+    EXPECT_TRUE(test::eventually(c, [&] {
+      return c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes") == 0;
+    })) << rank;
 }
 
 TEST_P(DistBackward, leaving_a_context_frees_it_on_every_worker) {
@@ -167,7 +175,8 @@ TEST_P(DistBackward, leaving_a_context_frees_it_on_every_worker) {
     }
   });
   c.runtime().sleep_for(1s);
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_autograd_contexts"), 0) << rank;
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_autograd_contexts"), 0) << rank;
 }
 
 TEST(DistRecord, one_send_and_one_recv_per_side_and_no_edge_for_tensors_without_grad) {
@@ -228,13 +237,18 @@ TEST(DistFast, an_unused_result_ends_with_an_error_that_names_the_send) {
       FAIL() << "no error";
     } catch (const Error& e) {
       const std::string text = e.what();
-      EXPECT_NE(text.find("worker 'worker1' has had no gradient for 2 s; still awaited: send #"), std::string::npos) << text;
-      EXPECT_NE(text.find("of worker 'worker1' to worker 'worker0' (the result of 'my_add', "), std::string::npos) << text;  // function and peer
+      EXPECT_NE(text.find("worker 'worker1' has had no gradient for 2 s; still awaited: send #"),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("of worker 'worker1' to worker 'worker0' (the result of 'my_add', "),
+                std::string::npos)
+          << text;  // function and peer
       EXPECT_NE(text.find(" s old)"), std::string::npos) << text;
     }
   });
   c.runtime().sleep_for(1s);
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0);
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0);
 }
 
 TEST(DistSmart, unused_results_failed_calls_and_several_losses_are_fine) {
@@ -260,7 +274,9 @@ TEST(DistSmart, unused_results_failed_calls_and_several_losses_are_fine) {
 // ---- random graphs against the local engine
 
 struct Plan {
-  struct Op { int kind, a, b, worker; };
+  struct Op {
+    int kind, a, b, worker;
+  };
   std::vector<Op> ops;
   std::vector<int> losses;  // values that make up each loss
 };
@@ -269,7 +285,8 @@ Plan make_plan(uint64_t seed, int workers) {
   const auto upto = [&](int n) { return static_cast<int>(draw() % static_cast<uint64_t>(n)); };
   Plan p;
   int values = 3;
-  for (int i = 0; i < 12; ++i, ++values) p.ops.push_back({upto(3), upto(values), upto(values), upto(workers)});
+  for (int i = 0; i < 12; ++i, ++values)
+    p.ops.push_back({upto(3), upto(values), upto(values), upto(workers)});
   for (int i = 0; i < 2; ++i) p.losses.push_back(3 + upto(12));
   return p;
 }
@@ -287,8 +304,12 @@ Tensor build(const Plan& plan, const std::vector<Tensor>& leaves, bool remote, i
   for (const Plan::Op& op : plan.ops) {
     const Tensor &a = v[static_cast<size_t>(op.a)], &b = v[static_cast<size_t>(op.b)];
     if (op.kind == 0) v.push_back(a + b);
-    else if (op.kind == 1) v.push_back(remote ? rpc_sync<weft_test_ops::remote_mixed>(op.worker, a, b) : weft_test_ops::remote_mixed(a, b));
-    else v.push_back(remote ? rpc_sync<weft_test_ops::remote_product>(op.worker, a, b) : weft_test_ops::remote_product(a, b));
+    else if (op.kind == 1)
+      v.push_back(remote ? rpc_sync<weft_test_ops::remote_mixed>(op.worker, a, b)
+                         : weft_test_ops::remote_mixed(a, b));
+    else
+      v.push_back(remote ? rpc_sync<weft_test_ops::remote_product>(op.worker, a, b)
+                         : weft_test_ops::remote_product(a, b));
   }
   return v[static_cast<size_t>(plan.losses[static_cast<size_t>(loss)])].sum();
 }
@@ -296,7 +317,9 @@ Tensor build(const Plan& plan, const std::vector<Tensor>& leaves, bool remote, i
 TEST(DistSmart, random_graphs_with_unused_parts_equal_the_local_engine_entry_for_entry) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const Plan plan = make_plan(seed, 3);
-    Cluster c({.size = 3, .seed = seed, .net = {.jitter = 2ms, .drop = seed % 2 ? 0.1 : 0.0, .duplicate = seed % 2 ? 0.1 : 0.0}});
+    Cluster c({.size = 3,
+               .seed = seed,
+               .net = {.jitter = 2ms, .drop = seed % 2 ? 0.1 : 0.0, .duplicate = seed % 2 ? 0.1 : 0.0}});
     c.run(0, [&] {
       for (int loss = 0; loss < 2; ++loss) {
         std::vector<Tensor> a, b;
@@ -326,7 +349,8 @@ TEST(DistSmart, a_worker_killed_during_the_pass_ends_it_with_an_error_and_no_res
     c.run(0, [&] {
       Context context;
       const Tensor y = rpc_sync<chain>("worker1", leaf(1), 3);
-      c.runtime().call_at(c.runtime().now() + std::chrono::microseconds(300 * static_cast<int>(seed)), [&c] { c.kill(2); });
+      c.runtime().call_at(c.runtime().now() + std::chrono::microseconds(300 * static_cast<int>(seed)),
+                          [&c] { c.kill(2); });
       try {
         context.backward({y.sum()}, {.mode = Backward::kSmart});
       } catch (const Error& e) {
@@ -335,8 +359,10 @@ TEST(DistSmart, a_worker_killed_during_the_pass_ends_it_with_an_error_and_no_res
     });
     c.runtime().sleep_for(30s);
     for (int rank = 0; rank < 2; ++rank) {
-      EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0) << "seed " << seed << " worker " << rank;
-      EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_autograd_contexts"), 0) << "seed " << seed << " worker " << rank;
+      EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0)
+          << "seed " << seed << " worker " << rank;
+      EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_autograd_contexts"), 0)
+          << "seed " << seed << " worker " << rank;
     }
   }
 }
@@ -347,7 +373,8 @@ TEST(DistFast, gradients_that_reach_a_worker_together_find_it_marked) {
     c.run(0, [&] {
       const Tensor x = leaf(1);
       Context context;
-      const Tensor y = rpc_sync<times_weight>("worker1", x) + rpc_sync<times_weight>("worker1", x) + rpc_sync<chain>("worker2", x, 2);
+      const Tensor y = rpc_sync<times_weight>("worker1", x) + rpc_sync<times_weight>("worker1", x) +
+                       rpc_sync<chain>("worker2", x, 2);
       context.backward({y.sum()});
       ASSERT_TRUE(context.gradient(x).defined()) << seed;
     });
@@ -361,17 +388,20 @@ TEST(DistFast, passes_that_fail_leave_nothing_behind_without_a_watchdog) {
       const Tensor x = leaf(1);
       Context context;
       const Tensor fails = rpc_sync<fails_backward>("worker1", rpc_sync<times_weight>("worker2", x));
-      const Tensor y = fails + rpc_sync<chain>("worker2", x, 4) + rpc_sync<chain>("worker3", rpc_sync<times_weight>("worker1", x), 2);
+      const Tensor y = fails + rpc_sync<chain>("worker2", x, 4) +
+                       rpc_sync<chain>("worker3", rpc_sync<times_weight>("worker1", x), 2);
       const auto mode = seed % 2 ? Backward::kFast : Backward::kSmart;
       try {
         context.backward({y.sum()}, {.mode = mode, .stall = 0s});
         FAIL() << "no error, seed " << seed;
       } catch (const AutogradError& e) {
-        EXPECT_NE(std::string(e.what()).find("in place"), std::string::npos) << "seed " << seed << ": " << e.what();
+        EXPECT_NE(std::string(e.what()).find("in place"), std::string::npos)
+            << "seed " << seed << ": " << e.what();
       }
       rpc::current_runtime()->sleep_for(1s);
       for (int rank = 0; rank < 4; ++rank)
-        EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0) << "seed " << seed << " worker " << rank;
+        EXPECT_EQ(c.agent(rank)->debug_info().at("dist_autograd.num_current_backward_passes"), 0)
+            << "seed " << seed << " worker " << rank;
     });
   }
 }

@@ -27,7 +27,9 @@ Tensor& weights_here() {
 /// y = x w
 class Scale {
  public:
-  Scale(double a, double b) : w_(tensor({a, b}, {.dtype = kFloat64}).requires_grad_()) { weights_here() = w_; }
+  Scale(double a, double b) : w_(tensor({a, b}, {.dtype = kFloat64}).requires_grad_()) {
+    weights_here() = w_;
+  }
   Tensor forward(const Tensor& x) const { return x * w_; }
   /// The same, and on through another, which is elsewhere.
   Tensor forward_through(const Tensor& x, const RRef<Scale>& next) const;
@@ -39,7 +41,9 @@ class Scale {
 };
 WEFT_RPC_CONSTRUCTOR(Scale, double, double);
 WEFT_RPC_CLASS(Scale, forward, forward_through, parameter, gradient);
-Tensor Scale::forward_through(const Tensor& x, const RRef<Scale>& next) const { return next.rpc_sync<&Scale::forward>(x * w_); }
+Tensor Scale::forward_through(const Tensor& x, const RRef<Scale>& next) const {
+  return next.rpc_sync<&Scale::forward>(x * w_);
+}
 
 Numbers values(const Tensor& t) { return t.defined() ? t.detach().to_vector<double>() : Numbers(); }
 Numbers weights_of_worker() { return values(weights_here()); }
@@ -48,8 +52,11 @@ WEFT_RPC(weights_of_worker);
 /// Worker 0 trains what lies on workers 1 and 2; the loss is the sum of x w1 w2, so dw1 = x w2, dw2 = x w1, dx = w1 w2.
 int train() {
   const auto first = remote<Scale>("worker1", 2, 3), second = remote<Scale>("worker2", 5, 7);
-  auto optimizer = dist_optim::make<optim::SGDRule>({first.rpc_sync<&Scale::parameter>(), second.rpc_sync<&Scale::parameter>()}, {.lr = 0.5, .momentum = 0.5});
-  const auto step = [&](Backward mode, double loss_before, const Numbers& dw1, const Numbers& dw2, const Numbers& dx) {
+  auto optimizer = dist_optim::make<optim::SGDRule>(
+      {first.rpc_sync<&Scale::parameter>(), second.rpc_sync<&Scale::parameter>()},
+      {.lr = 0.5, .momentum = 0.5});
+  const auto step = [&](Backward mode, double loss_before, const Numbers& dw1, const Numbers& dw2,
+                        const Numbers& dx) {
     const Tensor x = tensor({1, 10}, {.dtype = kFloat64}).requires_grad_();
     dist_autograd::Context context;
     const Tensor loss = first.rpc_sync<&Scale::forward_through>(x, second).sum();  // 0 -> 1 -> 2 and back
@@ -63,10 +70,14 @@ int train() {
   };
   if (!step(Backward::kFast, 220, {5, 70}, {2, 30}, {10, 21})) return 2;
   // w -= 0.5 g
-  if (rpc_sync<weights_of_worker>(1) != Numbers{-0.5, -32} || rpc_sync<weights_of_worker>(2) != Numbers{4, -8}) return 3;
+  if (rpc_sync<weights_of_worker>(1) != Numbers{-0.5, -32} ||
+      rpc_sync<weights_of_worker>(2) != Numbers{4, -8})
+    return 3;
   if (!step(Backward::kSmart, 2558, {4, -80}, {-0.5, -320}, {-2, 256})) return 4;
   // w -= 0.5 (g + 0.5 of the gradient before)
-  if (rpc_sync<weights_of_worker>(1) != Numbers{-3.75, -9.5} || rpc_sync<weights_of_worker>(2) != Numbers{3.75, 144.5}) return 5;
+  if (rpc_sync<weights_of_worker>(1) != Numbers{-3.75, -9.5} ||
+      rpc_sync<weights_of_worker>(2) != Numbers{3.75, 144.5})
+    return 5;
   return 0;
 }
 
@@ -86,6 +97,9 @@ int child(const std::string&, int rank) {
 constexpr const char* kChild = "DistTrainingProcess.a_process_started_by_these_tests_does_its_job";
 TEST(DistTrainingProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
-TEST(DistTrainingProcess, a_pass_over_three_processes_and_a_distributed_step_give_the_weights_computed_by_hand) { expect_ended(start_job(kChild, "train")); }
+TEST(DistTrainingProcess,
+     a_pass_over_three_processes_and_a_distributed_step_give_the_weights_computed_by_hand) {
+  expect_ended(start_job(kChild, "train"));
+}
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace {
 using kernels::allocate;
 using kernels::deallocate;
 
-const size_t kSizes[] = {0, 1, 63, 64, 65, 512, 513, 576, 577, 1000, 4096, 65'535, 65'536, 65'537, 1 << 20, (1 << 21) - 1, 1 << 21, 5'000'001};
+const size_t kSizes[] = {0,    1,    63,     64,     65,     512,     513,           576,     577,
+                         1000, 4096, 65'535, 65'536, 65'537, 1 << 20, (1 << 21) - 1, 1 << 21, 5'000'001};
 
 TEST(Allocator, blocks_are_aligned_writable_and_disjoint) {
   std::vector<std::pair<char*, size_t>> blocks;

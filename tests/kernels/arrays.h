@@ -47,8 +47,7 @@ inline void expect_same_bits_for_any_thread_count(const std::function<std::vecto
 }
 
 /// Numbers with a guard zone on both sides, seen through a View.
-template <class T>
-class Array {
+template <class T> class Array {
  public:
   static constexpr int64_t kGuard = 32;
 
@@ -66,7 +65,8 @@ class Array {
   ~Array() {
     for (int64_t i = 0; i < kGuard; ++i) {
       EXPECT_EQ(static_cast<double>(memory_[i]), static_cast<double>(T(-99))) << "written before the array";
-      EXPECT_EQ(static_cast<double>(memory_[count_ - 1 - i]), static_cast<double>(T(-99))) << "written behind the array";
+      EXPECT_EQ(static_cast<double>(memory_[count_ - 1 - i]), static_cast<double>(T(-99)))
+          << "written behind the array";
     }
   }
   Array(const Array&) = delete;
@@ -96,7 +96,9 @@ class Array {
     std::uniform_real_distribution<double> draw(low, high);
     for (int64_t i = 0; i < numel(); ++i) {
       if constexpr (std::is_integral_v<T>) (*this)[i] = static_cast<T>(std::floor(draw(engine)));
-      else (*this)[i] = T(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(draw(engine)));
+      else
+        (*this)[i] =
+            T(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(draw(engine)));
     }
     return *this;
   }
@@ -124,7 +126,10 @@ inline std::vector<char> join(std::initializer_list<std::vector<char>> parts) {
 
 /// Room for rounding in a sum of `terms` numbers of about 1.
 template <class T> double tolerance(int64_t terms) {
-  const double unit = std::is_same_v<T, double> ? 2e-16 : std::is_same_v<T, float> ? 1e-7 : std::is_same_v<T, Half> ? 1e-3 : 8e-3;
+  const double unit = std::is_same_v<T, double>  ? 2e-16
+                      : std::is_same_v<T, float> ? 1e-7
+                      : std::is_same_v<T, Half>  ? 1e-3
+                                                 : 8e-3;
   return unit * (8 + static_cast<double>(terms));
 }
 

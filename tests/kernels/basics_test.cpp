@@ -8,7 +8,8 @@ namespace {
 
 TEST(Basics, messages_show_numbers_as_people_write_them) {
   EXPECT_EQ(str("a ", 3, ' ', 0.1, " ", -2.5, " ", true), "a 3 0.1 -2.5 true");
-  EXPECT_EQ(str(1e300, " ", 1.0 / 3, " ", std::numeric_limits<double>::infinity()), "1e+300 0.33333333333333331 inf");
+  EXPECT_EQ(str(1e300, " ", 1.0 / 3, " ", std::numeric_limits<double>::infinity()),
+            "1e+300 0.33333333333333331 inf");
   EXPECT_EQ(str(Shape{2, 3}, " ", kFloat16, " ", Device("cuda:1")), "[2, 3] float16 cuda:1");
 }
 
@@ -16,7 +17,8 @@ TEST(Basics, devices_are_parsed_strictly) {
   EXPECT_EQ(Device("cpu"), kCpu);
   EXPECT_EQ(Device("cuda"), Device(DeviceType::kCuda, 0));
   EXPECT_EQ(Device("cuda:12"), Device(DeviceType::kCuda, 12));
-  for (const char* bad : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:128", "cuda1", "CPU", "cpu:0"})
+  for (const char* bad :
+       {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:128", "cuda1", "CPU", "cpu:0"})
     EXPECT_THROW(Device{bad}, DeviceError) << bad;
 }
 

@@ -16,7 +16,9 @@ using test::each_isa;
 double half_value(uint16_t bits) {
   const int exponent = (bits >> 10) & 31, mantissa = bits & 1023;
   const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == 31) return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  if (exponent == 31)
+    return mantissa ? std::numeric_limits<double>::quiet_NaN()
+                    : sign * std::numeric_limits<double>::infinity();
   return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
@@ -65,10 +67,12 @@ TEST(Copy, float_rounds_to_the_nearest_even_half_everywhere) {
     Array<float> f(Shape{3 * 31743});
     Array<Half> h(Shape{3 * 31743});
     for (int i = 0; i < 31743; ++i) {
-      const double low = half_value(static_cast<uint16_t>(i)), high = half_value(static_cast<uint16_t>(i + 1));
+      const double low = half_value(static_cast<uint16_t>(i)),
+                   high = half_value(static_cast<uint16_t>(i + 1));
       const double end = i + 1 == 31744 ? 65536.0 : high;
       const auto middle = static_cast<float>((low + end) / 2);
-      f[3 * i] = std::nextafter(middle, 0.0f), f[3 * i + 1] = middle, f[3 * i + 2] = std::nextafter(middle, 1e9f);
+      f[3 * i] = std::nextafter(middle, 0.0f), f[3 * i + 1] = middle,
+            f[3 * i + 2] = std::nextafter(middle, 1e9f);
     }
     cpu().copy(context, f.view(), h.view());
     for (int i = 0; i < 31743; ++i) {
@@ -182,7 +186,8 @@ template <class T> void check_transpose(int64_t planes, int64_t rows, int64_t co
 
 TEST(Copy, transposed_copies_are_right_at_all_edges) {
   each_isa([] {
-    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{8, 8}, {64, 64}, {67, 131}, {16, 17}, {9, 200}, {200, 9}}) {
+    for (const auto& [rows, columns] :
+         {std::pair<int64_t, int64_t>{8, 8}, {64, 64}, {67, 131}, {16, 17}, {9, 200}, {200, 9}}) {
       check_transpose<uint8_t>(2, rows, columns);
       check_transpose<Half>(3, rows, columns);
       check_transpose<float>(2, rows, columns);
@@ -194,7 +199,8 @@ TEST(Copy, transposed_copies_are_right_at_all_edges) {
 TEST(Copy, permuted_and_broadcast_copies_are_right) {
   Context context;
   const Shape sizes{5, 3, 7, 11};
-  Array<float> x(sizes, {1, 5 * 7 * 11, 5, 35}), y(sizes), row(sizes, {0, 0, 0, 1}), column(sizes, {0, 1, 0, 0});
+  Array<float> x(sizes, {1, 5 * 7 * 11, 5, 35}), y(sizes), row(sizes, {0, 0, 0, 1}),
+      column(sizes, {0, 1, 0, 0});
   x.random(1), row.random(2), column.random(3);
   for (Array<float>* from : {&x, &row, &column}) {
     cpu().copy(context, from->view(), y.view());
@@ -248,7 +254,8 @@ TEST(Copy, arange_counts_in_integers_and_in_doubles) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(n[i], (int64_t{1} << 60) - 3 * i);
   Array<float> f(Shape{100'003});
   cpu().arange(context, 0.5, 0.25, f.view());
-  for (int64_t i = 0; i < f.numel(); ++i) ASSERT_EQ(f[i], static_cast<float>(0.5 + 0.25 * static_cast<double>(i)));
+  for (int64_t i = 0; i < f.numel(); ++i)
+    ASSERT_EQ(f[i], static_cast<float>(0.5 + 0.25 * static_cast<double>(i)));
 }
 
 }  // namespace

@@ -33,9 +33,11 @@ Shape strides_of(int64_t rows, int64_t columns, bool transposed, int64_t gap) {
 }
 
 template <class T> void check(const Case& c) {
-  SCOPED_TRACE(str("[", c.m, ", ", c.k, "] x [", c.k, ", ", c.n, "] ta ", c.transpose_a, " tb ", c.transpose_b, " alpha ", c.alpha,
-                   " beta ", c.beta, " bias ", c.bias, " tc ", c.transpose_c, " gap ", c.gap));
-  Array<T> a({c.m, c.k}, strides_of(c.m, c.k, c.transpose_a, c.gap)), b({c.k, c.n}, strides_of(c.k, c.n, c.transpose_b, c.gap));
+  SCOPED_TRACE(str("[", c.m, ", ", c.k, "] x [", c.k, ", ", c.n, "] ta ", c.transpose_a, " tb ",
+                   c.transpose_b, " alpha ", c.alpha, " beta ", c.beta, " bias ", c.bias, " tc ",
+                   c.transpose_c, " gap ", c.gap));
+  Array<T> a({c.m, c.k}, strides_of(c.m, c.k, c.transpose_a, c.gap)),
+      b({c.k, c.n}, strides_of(c.k, c.n, c.transpose_b, c.gap));
   Array<T> y({c.m, c.n}, strides_of(c.m, c.n, c.transpose_c, c.gap)), bias({c.n}, {c.gap});
   a.random(1), b.random(2), y.random(3), bias.random(4);
   if (c.beta == 0) y.fill(std::numeric_limits<double>::quiet_NaN());  // must not be read
@@ -47,7 +49,8 @@ template <class T> void check(const Case& c) {
       const double x = c.alpha * a.at(i * c.k + p);
       for (int64_t j = 0; j < c.n; ++j) row[j] += x * right[static_cast<size_t>(p * c.n + j)];
     }
-    for (int64_t j = 0; j < c.n; ++j) row[j] += (c.beta == 0 ? 0 : c.beta * y.at(i * c.n + j)) + (c.bias ? bias.at(j) : 0);
+    for (int64_t j = 0; j < c.n; ++j)
+      row[j] += (c.beta == 0 ? 0 : c.beta * y.at(i * c.n + j)) + (c.bias ? bias.at(j) : 0);
   }
   Context context;
   cpu().matmul(context, c.alpha, a.view(), b.view(), c.beta, c.bias ? bias.view() : View{}, y.view());
@@ -151,7 +154,8 @@ template <class T> void check_integers() {
   for (int64_t i = 0; i < 7; ++i)
     for (int64_t j = 0; j < 3; ++j) {
       int64_t sum = 0;
-      for (int64_t p = 0; p < 5; ++p) sum += static_cast<int64_t>(a[i * 5 + p]) * static_cast<int64_t>(b[p * 3 + j]);
+      for (int64_t p = 0; p < 5; ++p)
+        sum += static_cast<int64_t>(a[i * 5 + p]) * static_cast<int64_t>(b[p * 3 + j]);
       want.push_back(static_cast<T>(sum + c[i * 3 + j] + bias[j]));
     }
   Context context;
@@ -172,7 +176,8 @@ TEST(Gemm, integers_are_exact_and_wrap) {
   EXPECT_EQ(c[0], (int64_t{1} << 62) + 3);  // more digits than a double has
 }
 
-void check_batch(const Shape& a_strides, const Shape& b_strides, int64_t batch, int64_t m, int64_t n, int64_t k) {
+void check_batch(const Shape& a_strides, const Shape& b_strides, int64_t batch, int64_t m, int64_t n,
+                 int64_t k) {
   SCOPED_TRACE(str("batch ", batch, " a strides ", a_strides, " b strides ", b_strides));
   Array<float> a({batch, m, k}, a_strides), b({batch, k, n}, b_strides), c({batch, m, n}), bias({n});
   a.random(1), b.random(2), bias.random(3);
@@ -190,11 +195,11 @@ void check_batch(const Shape& a_strides, const Shape& b_strides, int64_t batch, 
 TEST(Gemm, batches_may_broadcast_either_side) {
   each_isa([] {
     check_batch({}, {}, 11, 5, 7, 3);
-    check_batch({}, {0, 7, 1}, 11, 5, 7, 3);           // b shared: one tall product
-    check_batch({0, 3, 1}, {}, 11, 5, 7, 3);           // a shared
-    check_batch({3, 33, 1}, {0, 1, 3}, 11, 5, 7, 3);   // a interleaved, b shared and transposed
+    check_batch({}, {0, 7, 1}, 11, 5, 7, 3);          // b shared: one tall product
+    check_batch({0, 3, 1}, {}, 11, 5, 7, 3);          // a shared
+    check_batch({3, 33, 1}, {0, 1, 3}, 11, 5, 7, 3);  // a interleaved, b shared and transposed
     check_batch({}, {0, 7, 1}, 13, 1, 7, 3);
-    check_batch({}, {}, 3, 131, 173, 211);             // large: each cut into tasks
+    check_batch({}, {}, 3, 131, 173, 211);  // large: each cut into tasks
     check_batch({}, {}, 0, 5, 7, 3);
   });
 }

@@ -26,7 +26,9 @@ template <class T, class I> void check_rows() {
   for (int64_t i = 0; i < n; ++i)
     for (int64_t j = 0; j < k; ++j)
       if (index[i] != 3) want[static_cast<size_t>(index[i] * k + j)] += y.at(i * k + j);
-  for (int64_t i = 0; i < v * k; ++i) ASSERT_NEAR(dx.at(i), want[static_cast<size_t>(i)], test::tolerance<T>(8) * std::max(1.0, want[static_cast<size_t>(i)]));
+  for (int64_t i = 0; i < v * k; ++i)
+    ASSERT_NEAR(dx.at(i), want[static_cast<size_t>(i)],
+                test::tolerance<T>(8) * std::max(1.0, want[static_cast<size_t>(i)]));
 }
 
 TEST(Index, rows_are_taken_and_added) {
@@ -56,7 +58,8 @@ TEST(Index, sums_of_integers_wrap_around) {
     Context context;
     Array<int32_t> y(Shape{3, 20}), src(Shape{2, 20});
     Array<int32_t> rows(Shape{2}), index(Shape{2, 20});
-    y.fill(std::numeric_limits<int32_t>::max()), src.fill(std::numeric_limits<int32_t>::max()), rows.fill(1), index.fill(2);
+    y.fill(std::numeric_limits<int32_t>::max()), src.fill(std::numeric_limits<int32_t>::max()), rows.fill(1),
+        index.fill(2);
     cpu().add_rows(context, rows.view(), src.view(), -1, y.view());
     cpu().scatter(context, true, 0, index.view(), src.view(), y.view());
     for (int64_t j = 0; j < 20; ++j) {

@@ -14,8 +14,8 @@ namespace math = kernels::math;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// The largest error in units of the last place of the right answer, over x = low + i * step.
-double worst_ulp(const std::function<float(float)>& f, const std::function<double(double)>& right, double low, double high,
-                 int steps = 200'003) {
+double worst_ulp(const std::function<float(float)>& f, const std::function<double(double)>& right, double low,
+                 double high, int steps = 200'003) {
   double worst = 0;
   for (int i = 0; i <= steps; ++i) {
     const auto x = static_cast<float>(low + (high - low) * i / steps);
@@ -52,10 +52,14 @@ TEST(Math, expm1_keeps_small_numbers) {
 }
 
 TEST(Math, logarithms_are_within_two_units) {
-  EXPECT_LT(worst_ulp([](float x) { return math::log(x); }, [](double x) { return std::log(x); }, 1e-3, 4), 2);
-  EXPECT_LT(worst_ulp([](float x) { return math::log(x); }, [](double x) { return std::log(x); }, 1, 3e38), 2);
-  EXPECT_LT(worst_ulp([](float x) { return math::log2(x); }, [](double x) { return std::log2(x); }, 1e-3, 100), 3);
-  EXPECT_LT(worst_ulp([](float x) { return math::log1p(x); }, [](double x) { return std::log1p(x); }, -0.99, 3), 3);
+  EXPECT_LT(worst_ulp([](float x) { return math::log(x); }, [](double x) { return std::log(x); }, 1e-3, 4),
+            2);
+  EXPECT_LT(worst_ulp([](float x) { return math::log(x); }, [](double x) { return std::log(x); }, 1, 3e38),
+            2);
+  EXPECT_LT(
+      worst_ulp([](float x) { return math::log2(x); }, [](double x) { return std::log2(x); }, 1e-3, 100), 3);
+  EXPECT_LT(
+      worst_ulp([](float x) { return math::log1p(x); }, [](double x) { return std::log1p(x); }, -0.99, 3), 3);
   EXPECT_EQ(math::log1p(1e-20f), 1e-20f);
   EXPECT_EQ(math::log(1.0f), 0.0f);
   EXPECT_NEAR(math::log(1e-44f), std::log(static_cast<double>(1e-44f)), 1e-4);  // below the normal range
@@ -72,9 +76,14 @@ TEST(Math, logarithms_are_within_two_units) {
 }
 
 TEST(Math, tanh_and_sigmoid_are_within_three_units) {
-  EXPECT_LT(worst_ulp([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }, -10, 10), 3);
-  EXPECT_LT(worst_ulp([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }, -0.01, 0.01), 3);
-  EXPECT_LT(worst_ulp([](float x) { return math::sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 30), 3);
+  EXPECT_LT(worst_ulp([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }, -10, 10),
+            3);
+  EXPECT_LT(
+      worst_ulp([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }, -0.01, 0.01),
+      3);
+  EXPECT_LT(worst_ulp([](float x) { return math::sigmoid(x); },
+                      [](double x) { return 1 / (1 + std::exp(-x)); }, -80, 30),
+            3);
   EXPECT_EQ(math::tanh(kInf), 1.0f);
   EXPECT_EQ(math::tanh(-kInf), -1.0f);
   EXPECT_TRUE(std::signbit(math::tanh(-0.0f)));
@@ -85,10 +94,13 @@ TEST(Math, tanh_and_sigmoid_are_within_three_units) {
 
 TEST(Math, erf_and_the_normal_distribution_are_accurate_in_the_tails) {
   EXPECT_LT(worst_ulp([](float x) { return math::erf(x); }, [](double x) { return std::erf(x); }, -5, 5), 3);
-  EXPECT_LT(worst_ulp([](float x) { return math::erf(x); }, [](double x) { return std::erf(x); }, -0.001, 0.001), 3);
+  EXPECT_LT(
+      worst_ulp([](float x) { return math::erf(x); }, [](double x) { return std::erf(x); }, -0.001, 0.001),
+      3);
   const auto cdf = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
   EXPECT_LT(worst_ulp([](float x) { return math::normal_cdf(x); }, cdf, -2, 6), 20);
-  EXPECT_LT(worst_ulp([](float x) { return math::normal_cdf(x); }, cdf, -8, -2), 100);  // the exponent's rounding, about x^2 / 2 units
+  EXPECT_LT(worst_ulp([](float x) { return math::normal_cdf(x); }, cdf, -8, -2),
+            100);  // the exponent's rounding, about x^2 / 2 units
   EXPECT_EQ(math::erf(kInf), 1.0f);
   EXPECT_EQ(math::erf(-kInf), -1.0f);
   EXPECT_TRUE(std::isnan(math::erf(NAN)));
@@ -96,7 +108,10 @@ TEST(Math, erf_and_the_normal_distribution_are_accurate_in_the_tails) {
 }
 
 TEST(Math, softplus_neither_overflows_nor_loses_small_results) {
-  EXPECT_LT(worst_ulp([](float x) { return math::softplus(x); }, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }, -80, 200), 3);
+  EXPECT_LT(
+      worst_ulp([](float x) { return math::softplus(x); },
+                [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }, -80, 200),
+      3);
   EXPECT_EQ(math::softplus(kInf), kInf);
   EXPECT_EQ(math::softplus(-kInf), 0.0f);
   EXPECT_TRUE(std::isnan(math::softplus(NAN)));

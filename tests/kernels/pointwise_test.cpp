@@ -29,35 +29,62 @@ double gelu_inner(double x) { return std::sqrt(2 / M_PI) * (x + 0.044715 * x * x
 std::vector<UnaryCase> unary_cases() {
   using U = Unary;
   return {
-      {U::kNeg, [](double x) { return -x; }, -9, 9}, {U::kAbs, [](double x) { return std::fabs(x); }, -9, 9},
-      {U::kSign, [](double x) { return double((x > 0) - (x < 0)); }, -3, 3}, {U::kSquare, [](double x) { return x * x; }, -9, 9},
-      {U::kExp, [](double x) { return std::exp(x); }, -5, 5}, {U::kExpm1, [](double x) { return std::expm1(x); }, -5, 5},
-      {U::kLog, [](double x) { return std::log(x); }, 0.1, 9}, {U::kLog1p, [](double x) { return std::log1p(x); }, -0.5, 9},
-      {U::kLog2, [](double x) { return std::log2(x); }, 0.1, 9}, {U::kSqrt, [](double x) { return std::sqrt(x); }, 0, 9},
-      {U::kRsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.5, 9}, {U::kReciprocal, [](double x) { return 1 / x; }, 0.5, 9},
-      {U::kSin, [](double x) { return std::sin(x); }, -9, 9}, {U::kCos, [](double x) { return std::cos(x); }, -9, 9},
-      {U::kTan, [](double x) { return std::tan(x); }, -1, 1}, {U::kTanh, [](double x) { return std::tanh(x); }, -5, 5},
-      {U::kSigmoid, sigmoid, -9, 9}, {U::kLogSigmoid, [](double x) { return -softplus(-x); }, -9, 9},
-      {U::kErf, [](double x) { return std::erf(x); }, -4, 4}, {U::kGelu, [](double x) { return x * cdf(x); }, -5, 5},
+      {U::kNeg, [](double x) { return -x; }, -9, 9},
+      {U::kAbs, [](double x) { return std::fabs(x); }, -9, 9},
+      {U::kSign, [](double x) { return double((x > 0) - (x < 0)); }, -3, 3},
+      {U::kSquare, [](double x) { return x * x; }, -9, 9},
+      {U::kExp, [](double x) { return std::exp(x); }, -5, 5},
+      {U::kExpm1, [](double x) { return std::expm1(x); }, -5, 5},
+      {U::kLog, [](double x) { return std::log(x); }, 0.1, 9},
+      {U::kLog1p, [](double x) { return std::log1p(x); }, -0.5, 9},
+      {U::kLog2, [](double x) { return std::log2(x); }, 0.1, 9},
+      {U::kSqrt, [](double x) { return std::sqrt(x); }, 0, 9},
+      {U::kRsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.5, 9},
+      {U::kReciprocal, [](double x) { return 1 / x; }, 0.5, 9},
+      {U::kSin, [](double x) { return std::sin(x); }, -9, 9},
+      {U::kCos, [](double x) { return std::cos(x); }, -9, 9},
+      {U::kTan, [](double x) { return std::tan(x); }, -1, 1},
+      {U::kTanh, [](double x) { return std::tanh(x); }, -5, 5},
+      {U::kSigmoid, sigmoid, -9, 9},
+      {U::kLogSigmoid, [](double x) { return -softplus(-x); }, -9, 9},
+      {U::kErf, [](double x) { return std::erf(x); }, -4, 4},
+      {U::kGelu, [](double x) { return x * cdf(x); }, -5, 5},
       {U::kGeluTanh, [](double x) { return 0.5 * x * (1 + std::tanh(gelu_inner(x))); }, -5, 5},
-      {U::kSilu, [](double x) { return x * sigmoid(x); }, -9, 9}, {U::kSoftplus, softplus, -9, 9},
-      {U::kRelu, [](double x) { return std::max(x, 0.0); }, -5, 5}, {U::kLeakyRelu, [](double x) { return x > 0 ? x : kS * x; }, -5, 5},
-      {U::kElu, [](double x) { return x > 0 ? x : kS * std::expm1(x); }, -5, 5}, {U::kFloor, [](double x) { return std::floor(x); }, -5, 5},
-      {U::kCeil, [](double x) { return std::ceil(x); }, -5, 5}, {U::kRound, [](double x) { return std::nearbyint(x); }, -5, 5},
-      {U::kTrunc, [](double x) { return std::trunc(x); }, -5, 5}, {U::kAddScalar, [](double x) { return x + kS; }, -5, 5},
-      {U::kMulScalar, [](double x) { return x * kS; }, -5, 5}, {U::kDivScalar, [](double x) { return x / kS; }, -5, 5},
-      {U::kRsubScalar, [](double x) { return kS - x; }, -5, 5}, {U::kRdivScalar, [](double x) { return kS / x; }, 0.5, 5},
-      {U::kPowScalar, [](double x) { return std::pow(x, kS); }, 0, 5}, {U::kRpowScalar, [](double x) { return std::pow(kS, x); }, -5, 5},
+      {U::kSilu, [](double x) { return x * sigmoid(x); }, -9, 9},
+      {U::kSoftplus, softplus, -9, 9},
+      {U::kRelu, [](double x) { return std::max(x, 0.0); }, -5, 5},
+      {U::kLeakyRelu, [](double x) { return x > 0 ? x : kS * x; }, -5, 5},
+      {U::kElu, [](double x) { return x > 0 ? x : kS * std::expm1(x); }, -5, 5},
+      {U::kFloor, [](double x) { return std::floor(x); }, -5, 5},
+      {U::kCeil, [](double x) { return std::ceil(x); }, -5, 5},
+      {U::kRound, [](double x) { return std::nearbyint(x); }, -5, 5},
+      {U::kTrunc, [](double x) { return std::trunc(x); }, -5, 5},
+      {U::kAddScalar, [](double x) { return x + kS; }, -5, 5},
+      {U::kMulScalar, [](double x) { return x * kS; }, -5, 5},
+      {U::kDivScalar, [](double x) { return x / kS; }, -5, 5},
+      {U::kRsubScalar, [](double x) { return kS - x; }, -5, 5},
+      {U::kRdivScalar, [](double x) { return kS / x; }, 0.5, 5},
+      {U::kPowScalar, [](double x) { return std::pow(x, kS); }, 0, 5},
+      {U::kRpowScalar, [](double x) { return std::pow(kS, x); }, -5, 5},
       {U::kClamp, [](double x) { return std::min(std::max(x, kS), kT); }, -5, 5},
-      {U::kEqScalar, [](double x) { return double(x == kS); }, -5, 5}, {U::kNeScalar, [](double x) { return double(x != kS); }, -5, 5},
-      {U::kLtScalar, [](double x) { return double(x < kS); }, -5, 5}, {U::kLeScalar, [](double x) { return double(x <= kS); }, -5, 5},
-      {U::kGtScalar, [](double x) { return double(x > kS); }, -5, 5}, {U::kGeScalar, [](double x) { return double(x >= kS); }, -5, 5},
-      {U::kLogicalNot, [](double x) { return double(x == 0); }, -2, 2}, {U::kIsNan, [](double) { return 0.0; }, -5, 5},
+      {U::kEqScalar, [](double x) { return double(x == kS); }, -5, 5},
+      {U::kNeScalar, [](double x) { return double(x != kS); }, -5, 5},
+      {U::kLtScalar, [](double x) { return double(x < kS); }, -5, 5},
+      {U::kLeScalar, [](double x) { return double(x <= kS); }, -5, 5},
+      {U::kGtScalar, [](double x) { return double(x > kS); }, -5, 5},
+      {U::kGeScalar, [](double x) { return double(x >= kS); }, -5, 5},
+      {U::kLogicalNot, [](double x) { return double(x == 0); }, -2, 2},
+      {U::kIsNan, [](double) { return 0.0; }, -5, 5},
       {U::kIsFinite, [](double) { return 1.0; }, -5, 5},
   };
 }
 
-template <class T> double relative() { return std::is_same_v<T, double> ? 1e-13 : std::is_same_v<T, float> ? 2e-6 : std::is_same_v<T, Half> ? 2e-3 : 1.6e-2; }
+template <class T> double relative() {
+  return std::is_same_v<T, double>  ? 1e-13
+         : std::is_same_v<T, float> ? 2e-6
+         : std::is_same_v<T, Half>  ? 2e-3
+                                    : 1.6e-2;
+}
 
 /// A bool array is held as bytes and shown to the kernel as bool.
 View as_bool(View v) {
@@ -67,7 +94,16 @@ View as_bool(View v) {
 
 const std::vector<std::pair<Shape, Shape>>& layouts() {  // sizes and strides
   static const std::vector<std::pair<Shape, Shape>> all = {
-      {{}, {}}, {{1}, {}}, {{0, 3}, {}}, {{5, 7}, {}}, {{5, 7}, {1, 5}}, {{5, 7}, {19, 2}}, {{3, 1, 11}, {50, 7, 3}}, {{1031}, {3}}, {{2, 1031}, {1, 2}}, {{1600}, {}},
+      {{}, {}},
+      {{1}, {}},
+      {{0, 3}, {}},
+      {{5, 7}, {}},
+      {{5, 7}, {1, 5}},
+      {{5, 7}, {19, 2}},
+      {{3, 1, 11}, {50, 7, 3}},
+      {{1031}, {3}},
+      {{2, 1031}, {1, 2}},
+      {{1600}, {}},
   };
   return all;
 }
@@ -93,7 +129,8 @@ template <class T> void check_unary(const UnaryCase& c) {
     }
     Array<T> y(sizes);
     cpu().unary(context, c.op, kS, kT, x.view(), y.view());
-    for (int64_t i = 0; i < x.numel(); ++i) ASSERT_NEAR(y.at(i), want(i), relative<T>() * std::max(1.0, std::fabs(want(i)))) << x.at(i);
+    for (int64_t i = 0; i < x.numel(); ++i)
+      ASSERT_NEAR(y.at(i), want(i), relative<T>() * std::max(1.0, std::fabs(want(i)))) << x.at(i);
     std::vector<double> wanted;
     for (int64_t i = 0; i < x.numel(); ++i) wanted.push_back(y.at(i));
     cpu().unary(context, c.op, kS, kT, x.view(), x.view());  // in place: the same numbers
@@ -150,23 +187,39 @@ struct BinaryCase {
 std::vector<BinaryCase> binary_cases() {
   using B = Binary;
   return {
-      {B::kAdd, [](double a, double b) { return a + kS * b; }, -5, 5}, {B::kSub, [](double a, double b) { return a - b; }, -5, 5},
-      {B::kMul, [](double a, double b) { return a * b; }, -5, 5}, {B::kDiv, [](double a, double b) { return a / b; }, 0.5, 5},
-      {B::kPow, [](double a, double b) { return std::pow(std::fabs(a), b); }, 0, 2}, {B::kMaximum, [](double a, double b) { return std::max(a, b); }, -5, 5},
-      {B::kMinimum, [](double a, double b) { return std::min(a, b); }, -5, 5}, {B::kRemainder, [](double a, double b) { return a - b * std::floor(a / b); }, 1, 5},
-      {B::kAtan2, [](double a, double b) { return std::atan2(a, b); }, -5, 5}, {B::kEq, [](double a, double b) { return double(a == b); }, -2, 2},
-      {B::kNe, [](double a, double b) { return double(a != b); }, -2, 2}, {B::kLt, [](double a, double b) { return double(a < b); }, -5, 5},
-      {B::kLe, [](double a, double b) { return double(a <= b); }, -5, 5}, {B::kGt, [](double a, double b) { return double(a > b); }, -5, 5},
-      {B::kGe, [](double a, double b) { return double(a >= b); }, -5, 5}, {B::kLogicalAnd, [](double a, double b) { return double(a != 0 && b != 0); }, -1, 1},
-      {B::kLogicalOr, [](double a, double b) { return double(a != 0 || b != 0); }, -1, 1}, {B::kLogicalXor, [](double a, double b) { return double((a != 0) != (b != 0)); }, -1, 1},
-      {B::kTanhGrad, [](double g, double y) { return g * (1 - y * y); }, -1, 1}, {B::kSigmoidGrad, [](double g, double y) { return g * y * (1 - y); }, 0, 1},
-      {B::kReluGrad, [](double g, double y) { return y > 0 ? g : 0; }, -1, 1}, {B::kLeakyReluGrad, [](double g, double x) { return x > 0 ? g : kS * g; }, -1, 1},
+      {B::kAdd, [](double a, double b) { return a + kS * b; }, -5, 5},
+      {B::kSub, [](double a, double b) { return a - b; }, -5, 5},
+      {B::kMul, [](double a, double b) { return a * b; }, -5, 5},
+      {B::kDiv, [](double a, double b) { return a / b; }, 0.5, 5},
+      {B::kPow, [](double a, double b) { return std::pow(std::fabs(a), b); }, 0, 2},
+      {B::kMaximum, [](double a, double b) { return std::max(a, b); }, -5, 5},
+      {B::kMinimum, [](double a, double b) { return std::min(a, b); }, -5, 5},
+      {B::kRemainder, [](double a, double b) { return a - b * std::floor(a / b); }, 1, 5},
+      {B::kAtan2, [](double a, double b) { return std::atan2(a, b); }, -5, 5},
+      {B::kEq, [](double a, double b) { return double(a == b); }, -2, 2},
+      {B::kNe, [](double a, double b) { return double(a != b); }, -2, 2},
+      {B::kLt, [](double a, double b) { return double(a < b); }, -5, 5},
+      {B::kLe, [](double a, double b) { return double(a <= b); }, -5, 5},
+      {B::kGt, [](double a, double b) { return double(a > b); }, -5, 5},
+      {B::kGe, [](double a, double b) { return double(a >= b); }, -5, 5},
+      {B::kLogicalAnd, [](double a, double b) { return double(a != 0 && b != 0); }, -1, 1},
+      {B::kLogicalOr, [](double a, double b) { return double(a != 0 || b != 0); }, -1, 1},
+      {B::kLogicalXor, [](double a, double b) { return double((a != 0) != (b != 0)); }, -1, 1},
+      {B::kTanhGrad, [](double g, double y) { return g * (1 - y * y); }, -1, 1},
+      {B::kSigmoidGrad, [](double g, double y) { return g * y * (1 - y); }, 0, 1},
+      {B::kReluGrad, [](double g, double y) { return y > 0 ? g : 0; }, -1, 1},
+      {B::kLeakyReluGrad, [](double g, double x) { return x > 0 ? g : kS * g; }, -1, 1},
       {B::kEluGrad, [](double g, double x) { return x > 0 ? g : g * kS * std::exp(x); }, -3, 3},
-      {B::kGeluGrad, [](double g, double x) { return g * (cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI)); }, -4, 4},
-      {B::kGeluTanhGrad, [](double g, double x) {
+      {B::kGeluGrad,
+       [](double g, double x) { return g * (cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI)); }, -4,
+       4},
+      {B::kGeluTanhGrad,
+       [](double g, double x) {
          const double h = std::tanh(gelu_inner(x));
-         return g * (0.5 * (1 + h) + 0.5 * x * (1 - h * h) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x));
-       }, -4, 4},
+         return g *
+                (0.5 * (1 + h) + 0.5 * x * (1 - h * h) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x));
+       },
+       -4, 4},
       {B::kSiluGrad, [](double g, double x) { return g * sigmoid(x) * (1 + x * (1 - sigmoid(x))); }, -4, 4},
       {B::kSoftplusGrad, [](double g, double x) { return g * sigmoid(x); }, -4, 4},
       {B::kAbsGrad, [](double g, double x) { return g * ((x > 0) - (x < 0)); }, -4, 4},
@@ -178,7 +231,9 @@ template <class T> void check_binary(const BinaryCase& c) {
   SCOPED_TRACE(std::string(to_string(c.op)) + " " + to_string(dtype_of<T>));
   const bool test = op_class(c.op) == OpClass::kTest;
   Context context;
-  const std::vector<std::pair<Shape, Shape>> second = {{{5, 7}, {}}, {{5, 7}, {1, 5}}, {{5, 7}, {0, 1}}, {{5, 7}, {1, 0}}, {{5, 7}, {0, 0}}, {{3, 1201}, {1, 0}}, {{3, 1201}, {2410, 2}}};
+  const std::vector<std::pair<Shape, Shape>> second = {
+      {{5, 7}, {}},     {{5, 7}, {1, 5}},    {{5, 7}, {0, 1}},      {{5, 7}, {1, 0}},
+      {{5, 7}, {0, 0}}, {{3, 1201}, {1, 0}}, {{3, 1201}, {2410, 2}}};
   uint64_t seed = 5;
   for (const auto& [sizes, strides] : second) {
     Array<T> a(sizes), b(sizes, strides);
@@ -187,7 +242,8 @@ template <class T> void check_binary(const BinaryCase& c) {
     if (test) {
       Array<uint8_t> y(sizes);
       cpu().binary(context, c.op, kS, kT, a.view(), b.view(), as_bool(y.view()));
-      for (int64_t i = 0; i < a.numel(); ++i) ASSERT_EQ(y.at(i), c.right(a.at(i), b.at(i))) << a.at(i) << " " << b.at(i);
+      for (int64_t i = 0; i < a.numel(); ++i)
+        ASSERT_EQ(y.at(i), c.right(a.at(i), b.at(i))) << a.at(i) << " " << b.at(i);
       continue;
     }
     Array<T> y(sizes, {1, sizes[0]});
@@ -195,7 +251,8 @@ template <class T> void check_binary(const BinaryCase& c) {
     for (int64_t i = 0; i < a.numel(); ++i) {
       const double want = c.right(a.at(i), b.at(i));
       const double off = std::fabs(y.at(i) - want);
-      if (c.op == Binary::kRemainder && std::fabs(off - b.at(i)) < 1e-2) continue;  // a / b rounded across a whole number
+      if (c.op == Binary::kRemainder && std::fabs(off - b.at(i)) < 1e-2)
+        continue;  // a / b rounded across a whole number
       ASSERT_LE(off, relative<T>() * std::max(1.0, 2 * std::fabs(want))) << a.at(i) << " " << b.at(i);
     }
     std::vector<double> wanted;
@@ -221,7 +278,8 @@ TEST(Pointwise, every_binary_row_meets_its_closed_form) {
 TEST(Pointwise, integer_remainder_takes_the_sign_of_the_divisor) {
   Context context;
   Array<int64_t> a(Shape{5}), b(Shape{5}), y(Shape{5});
-  const int64_t as[] = {7, -7, 7, -7, std::numeric_limits<int64_t>::min()}, bs[] = {3, 3, -3, -3, -1}, want[] = {1, 2, -2, -1, 0};
+  const int64_t as[] = {7, -7, 7, -7, std::numeric_limits<int64_t>::min()}, bs[] = {3, 3, -3, -3, -1},
+                want[] = {1, 2, -2, -1, 0};
   for (int i = 0; i < 5; ++i) a[i] = as[i], b[i] = bs[i];
   cpu().binary(context, Binary::kRemainder, 0, 0, a.view(), b.view(), y.view());
   for (int i = 0; i < 5; ++i) EXPECT_EQ(y[i], want[i]);
@@ -242,7 +300,8 @@ TEST(Pointwise, nan_passes_through_maximum_minimum_clamp_and_relu) {
       EXPECT_TRUE(std::isnan(y[20]));
       EXPECT_FALSE(std::isnan(y[4]));
     }
-    for (Unary op : {Unary::kClamp, Unary::kRelu, Unary::kExp, Unary::kTanh, Unary::kLog, Unary::kGelu, Unary::kSign}) {
+    for (Unary op :
+         {Unary::kClamp, Unary::kRelu, Unary::kExp, Unary::kTanh, Unary::kLog, Unary::kGelu, Unary::kSign}) {
       cpu().unary(context, op, 0, 5, a.view(), y.view());
       EXPECT_TRUE(std::isnan(y[3])) << to_string(op);
     }
@@ -297,12 +356,15 @@ TEST(Pointwise, large_operands_are_the_same_for_any_thread_count_and_order_of_st
   });
 }
 
-template <class T> void check_short_rows(const Shape& sizes, const Shape& left, const Shape& right, const Shape& out) {
+template <class T>
+void check_short_rows(const Shape& sizes, const Shape& left, const Shape& right, const Shape& out) {
   Context context;
   Array<T> a(sizes, left), b(sizes, right), y(sizes, out);
   a.random(1), b.random(2);
   cpu().binary(context, Binary::kSub, 0, 0, a.view(), b.view(), y.view());
-  for (int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(y.at(i), static_cast<double>(T(static_cast<float>(a.at(i)) - static_cast<float>(b.at(i))))) << i;
+  for (int64_t i = 0; i < y.numel(); ++i)
+    ASSERT_EQ(y.at(i), static_cast<double>(T(static_cast<float>(a.at(i)) - static_cast<float>(b.at(i)))))
+        << i;
 }
 
 TEST(Pointwise, short_rows_are_joined_across_pieces_of_work) {

@@ -98,7 +98,8 @@ TEST(Pool, the_thread_count_can_change_between_calls) {
     parallel_for(200, 1, [&](int64_t, int64_t) {
       const int now = ++running;
       int seen = most;
-      while (now > seen && !most.compare_exchange_weak(seen, now)) {}
+      while (now > seen && !most.compare_exchange_weak(seen, now)) {
+      }
       --running;
     });
     EXPECT_LE(most, n);

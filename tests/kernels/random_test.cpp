@@ -24,7 +24,8 @@ TEST(Random, philox_meets_the_published_vectors) {
   expect(philox(0, 0, 0, 0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
   const uint32_t ones = 0xffffffff;
   expect(philox(ones, ones, ones, ones, ones, ones), 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd);
-  expect(philox(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0), 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
+  expect(philox(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0), 0xd16cfe09,
+         0x94fdcceb, 0x5001e420, 0x24126ea1);
 }
 
 TEST(Random, uniform_takes_the_lanes_that_are_promised) {
@@ -128,8 +129,10 @@ TEST(Random, normal_numbers_follow_the_distribution_function) {
   std::sort(y.data(), y.data() + n);
   double worst = 0;
   for (int64_t i = 0; i < n; ++i)
-    worst = std::max(worst, std::fabs(0.5 * std::erfc(-y[i] / std::sqrt(2.0)) - (static_cast<double>(i) + 0.5) / static_cast<double>(n)));
-  EXPECT_LT(worst, 1.63 / std::sqrt(static_cast<double>(n)));  // Kolmogorov and Smirnov at one in a hundred; the seed is fixed
+    worst = std::max(worst, std::fabs(0.5 * std::erfc(-y[i] / std::sqrt(2.0)) -
+                                      (static_cast<double>(i) + 0.5) / static_cast<double>(n)));
+  EXPECT_LT(worst, 1.63 / std::sqrt(static_cast<double>(
+                              n)));  // Kolmogorov and Smirnov at one in a hundred; the seed is fixed
 }
 
 TEST(Random, uniform_never_reaches_the_open_end) {

@@ -26,7 +26,8 @@ int64_t target_of(int64_t i, const Shape& x, const Shape& y) {
 
 double start_of(Reduce op) {
   switch (op) {
-    case Reduce::kProd: case Reduce::kAll: return 1;
+    case Reduce::kProd:
+    case Reduce::kAll: return 1;
     case Reduce::kMax: return -std::numeric_limits<double>::infinity();
     case Reduce::kMin: return std::numeric_limits<double>::infinity();
     default: return 0;
@@ -47,10 +48,14 @@ double step_of(Reduce op, double a, double b) {
   return 0;
 }
 
-constexpr Reduce kAllOps[] = {Reduce::kSum, Reduce::kProd, Reduce::kMax, Reduce::kMin, Reduce::kAny, Reduce::kAll, Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kMaxAbs};
+constexpr Reduce kAllOps[] = {Reduce::kSum,    Reduce::kProd,       Reduce::kMax,
+                              Reduce::kMin,    Reduce::kAny,        Reduce::kAll,
+                              Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kMaxAbs};
 
-template <class T, class Out> void check_reduce(Reduce op, const Shape& sizes, const Shape& strides, const Shape& kept) {
-  SCOPED_TRACE(str("reduce ", static_cast<int>(op), " of ", sizes, " strides ", strides, " to ", kept, " ", dtype_of<T>));
+template <class T, class Out>
+void check_reduce(Reduce op, const Shape& sizes, const Shape& strides, const Shape& kept) {
+  SCOPED_TRACE(str("reduce ", static_cast<int>(op), " of ", sizes, " strides ", strides, " to ", kept, " ",
+                   dtype_of<T>));
   Context context;
   Array<T> x(sizes, strides);
   const bool product = op == Reduce::kProd;
@@ -68,12 +73,17 @@ template <class T, class Out> void check_reduce(Reduce op, const Shape& sizes, c
   }
   for (int64_t i = 0; i < y.numel(); ++i) {
     const auto k = static_cast<size_t>(i);
-    ASSERT_NEAR(y.at(i), want[k], test::tolerance<Out>(std::is_same_v<Out, double> ? 40 : 4) * std::max(1.0, std::fabs(want[k]))) << i;
+    ASSERT_NEAR(
+        y.at(i), want[k],
+        test::tolerance<Out>(std::is_same_v<Out, double> ? 40 : 4) * std::max(1.0, std::fabs(want[k])))
+        << i;
   }
 }
 
 template <class T> void check_all_layouts() {
-  const std::pair<Shape, Shape> layouts[] = {{{5, 7, 11}, {}}, {{5, 7, 11}, {1, 5, 35}}, {{5, 7, 11}, {160, 2, 14}}, {{3, 1, 409}, {}}, {{409, 3, 1}, {1, 409, 1}}, {{1, 1, 1}, {}}};
+  const std::pair<Shape, Shape> layouts[] = {{{5, 7, 11}, {}},           {{5, 7, 11}, {1, 5, 35}},
+                                             {{5, 7, 11}, {160, 2, 14}}, {{3, 1, 409}, {}},
+                                             {{409, 3, 1}, {1, 409, 1}}, {{1, 1, 1}, {}}};
   for (const auto& [sizes, strides] : layouts)
     for (int mask = 0; mask < 8; ++mask) {
       Shape kept = sizes;
@@ -102,7 +112,11 @@ TEST(Reduce, every_operation_dim_layout_and_dtype_meets_plain_loops) {
 }
 
 TEST(Reduce, narrow_types_meet_plain_loops_over_long_lines_and_wide_rows) {
-  const std::pair<Shape, Shape> layouts[] = {{{1, 3, 9001}, {}}, {{2, 9001, 3}, {}}, {{700, 3, 3}, {1, 700, 4200}}, {{3, 2100, 2}, {8400, 2, 1}}, {{2, 9001, 2}, {54006, 6, 2}}};
+  const std::pair<Shape, Shape> layouts[] = {{{1, 3, 9001}, {}},
+                                             {{2, 9001, 3}, {}},
+                                             {{700, 3, 3}, {1, 700, 4200}},
+                                             {{3, 2100, 2}, {8400, 2, 1}},
+                                             {{2, 9001, 2}, {54006, 6, 2}}};
   each_isa([&] {
     for (const auto& [sizes, strides] : layouts)
       for (int mask = 1; mask < 8; ++mask) {
@@ -120,7 +134,8 @@ TEST(Reduce, narrow_types_meet_plain_loops_over_long_lines_and_wide_rows) {
 TEST(Reduce, integer_sums_and_products_wrap_around) {
   each_isa([] {
     Context context;
-    constexpr int64_t lowest = std::numeric_limits<int64_t>::min(), highest = std::numeric_limits<int64_t>::max();
+    constexpr int64_t lowest = std::numeric_limits<int64_t>::min(),
+                      highest = std::numeric_limits<int64_t>::max();
     Array<int64_t> x(Shape{2, 40}), row(Shape{1, 40}), one(Shape{1, 1}), running(Shape{2, 40});
     for (int64_t i = 0; i < x.numel(); ++i) x[i] = highest;
     cpu().reduce(context, Reduce::kSum, x.view(), one.view());
@@ -243,7 +258,8 @@ TEST(Reduce, mean_and_variance_take_two_passes) {
       for (int64_t r = 0; r < 3; ++r) {
         double m = 0, v = 0;
         for (int64_t i = 0; i < 501; ++i) m += x.at(r * 501 + i) / 501;
-        for (int64_t i = 0; i < 501; ++i) v += std::pow(x.at(r * 501 + i) - m, 2) / static_cast<double>(501 - correction);
+        for (int64_t i = 0; i < 501; ++i)
+          v += std::pow(x.at(r * 501 + i) - m, 2) / static_cast<double>(501 - correction);
         EXPECT_NEAR(mean.at(r), m, 2e-3);
         EXPECT_NEAR(var.at(r), v, 1e-5);
       }
@@ -296,7 +312,8 @@ template <class T> void check_sort(int64_t n, int64_t keep, bool descending, dou
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
       const double u = x.at(r * n + a), v = x.at(r * n + b);
-      if (std::isnan(u) || std::isnan(v)) return descending ? std::isnan(u) && !std::isnan(v) : !std::isnan(u) && std::isnan(v);
+      if (std::isnan(u) || std::isnan(v))
+        return descending ? std::isnan(u) && !std::isnan(v) : !std::isnan(u) && std::isnan(v);
       return descending ? u > v : u < v;
     });
     for (int64_t i = 0; i < keep; ++i) {
@@ -311,7 +328,14 @@ template <class T> void check_sort(int64_t n, int64_t keep, bool descending, dou
 TEST(Reduce, sorting_is_stable_and_top_k_is_its_beginning) {
   each_isa([] {
     for (bool descending : {false, true})
-      for (const auto& [n, keep] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {37, 37}, {1000, 1000}, {1000, 5}, {3001, 1}, {3001, 64}, {500, 499}}) {
+      for (const auto& [n, keep] : {std::pair<int64_t, int64_t>{1, 1},
+                                    {2, 1},
+                                    {37, 37},
+                                    {1000, 1000},
+                                    {1000, 5},
+                                    {3001, 1},
+                                    {3001, 64},
+                                    {500, 499}}) {
         check_sort<float>(n, keep, descending, 50);
         check_sort<float>(n, keep, descending, 1e6);
         check_sort<double>(n, keep, descending, 1e6);

@@ -21,22 +21,41 @@ template <class T> struct Case {
   RnnLayer layer;
   Sizes s;
   Options o;
-  Array<T> x, h0, c0, w_ih, w_hh, b_ih, b_hh, y, hn, cn, reserve, dy, dhn, dcn, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;
+  Array<T> x, h0, c0, w_ih, w_hh, b_ih, b_hh, y, hn, cn, reserve, dy, dhn, dcn, dx, dh0, dc0, dw_ih, dw_hh,
+      db_ih, db_hh;
 
   static Shape outer(const Sizes& s, int64_t columns, bool batch_first, int64_t gap) {
-    return batch_first ? Shape{columns * gap, s.steps * columns * gap, 1} : Shape{s.batch * columns * gap, columns * gap, 1};
+    return batch_first ? Shape{columns * gap, s.steps * columns * gap, 1}
+                       : Shape{s.batch * columns * gap, columns * gap, 1};
   }
   Case(RnnLayer l, Sizes z, Options p)
-      : layer(l), s(z), o(p), x({z.steps, z.batch, z.inputs}, outer(z, z.inputs, p.batch_first, 1)), h0({z.batch, z.hidden}),
-        c0({z.batch, z.hidden}), w_ih({l.gates() * z.hidden, z.inputs}), w_hh({l.gates() * z.hidden, z.hidden}),
-        b_ih({l.gates() * z.hidden}), b_hh({l.gates() * z.hidden}),
-        y({z.steps, z.batch, z.hidden}, outer(z, z.hidden, p.batch_first, p.half_of_y ? 2 : 1)), hn({z.batch, z.hidden}),
-        cn({z.batch, z.hidden}), reserve({z.steps, z.batch, l.reserve_width() * z.hidden}), dy({z.steps, z.batch, z.hidden}),
-        dhn({z.batch, z.hidden}), dcn({z.batch, z.hidden}), dx({z.steps, z.batch, z.inputs}, outer(z, z.inputs, p.batch_first, 1)),
-        dh0({z.batch, z.hidden}), dc0({z.batch, z.hidden}), dw_ih({l.gates() * z.hidden, z.inputs}),
-        dw_hh({l.gates() * z.hidden, z.hidden}), db_ih({l.gates() * z.hidden}), db_hh({l.gates() * z.hidden}) {
+      : layer(l),
+        s(z),
+        o(p),
+        x({z.steps, z.batch, z.inputs}, outer(z, z.inputs, p.batch_first, 1)),
+        h0({z.batch, z.hidden}),
+        c0({z.batch, z.hidden}),
+        w_ih({l.gates() * z.hidden, z.inputs}),
+        w_hh({l.gates() * z.hidden, z.hidden}),
+        b_ih({l.gates() * z.hidden}),
+        b_hh({l.gates() * z.hidden}),
+        y({z.steps, z.batch, z.hidden}, outer(z, z.hidden, p.batch_first, p.half_of_y ? 2 : 1)),
+        hn({z.batch, z.hidden}),
+        cn({z.batch, z.hidden}),
+        reserve({z.steps, z.batch, l.reserve_width() * z.hidden}),
+        dy({z.steps, z.batch, z.hidden}),
+        dhn({z.batch, z.hidden}),
+        dcn({z.batch, z.hidden}),
+        dx({z.steps, z.batch, z.inputs}, outer(z, z.inputs, p.batch_first, 1)),
+        dh0({z.batch, z.hidden}),
+        dc0({z.batch, z.hidden}),
+        dw_ih({l.gates() * z.hidden, z.inputs}),
+        dw_hh({l.gates() * z.hidden, z.hidden}),
+        db_ih({l.gates() * z.hidden}),
+        db_hh({l.gates() * z.hidden}) {
     const double scale = 1 / std::sqrt(static_cast<double>(z.hidden));
-    x.random(1), h0.random(2), c0.random(3), w_ih.random(4), w_hh.random(5, -scale, scale), b_ih.random(6), b_hh.random(7);
+    x.random(1), h0.random(2), c0.random(3), w_ih.random(4), w_hh.random(5, -scale, scale), b_ih.random(6),
+        b_hh.random(7);
     dy.random(8), dhn.random(9), dcn.random(10);
   }
   bool lstm() const { return layer.mode == RnnMode::kLstm; }
@@ -69,7 +88,8 @@ template <class T> struct Case {
   double loss() {
     double sum = 0;
     for (int64_t i = 0; i < y.numel(); ++i) sum += y.at(i) * dy.at(i);
-    for (int64_t i = 0; i < hn.numel(); ++i) sum += hn.at(i) * dhn.at(i) + (lstm() ? cn.at(i) * dcn.at(i) : 0);
+    for (int64_t i = 0; i < hn.numel(); ++i)
+      sum += hn.at(i) * dhn.at(i) + (lstm() ? cn.at(i) * dcn.at(i) : 0);
     return sum;
   }
 };
@@ -91,12 +111,15 @@ template <class T> void expect_forward(Case<T>& k, double close) {
       std::vector<double> from_x(static_cast<size_t>(gates * hidden)), from_h(from_x);
       for (int64_t r = 0; r < gates * hidden; ++r) {
         double a = k.o.bias ? k.b_ih.at(r) : 0, b = k.o.bias ? k.b_hh.at(r) : 0;
-        for (int64_t i = 0; i < inputs; ++i) a += k.w_ih.at(r * inputs + i) * k.x.at((t * batch + n) * inputs + i);
+        for (int64_t i = 0; i < inputs; ++i)
+          a += k.w_ih.at(r * inputs + i) * k.x.at((t * batch + n) * inputs + i);
         for (int64_t j = 0; j < hidden; ++j) b += k.w_hh.at(r * hidden + j) * h[static_cast<size_t>(j)];
         from_x[static_cast<size_t>(r)] = a, from_h[static_cast<size_t>(r)] = b;
       }
       for (int64_t j = 0; j < hidden; ++j) {
-        const auto gate = [&](int64_t g) { return from_x[static_cast<size_t>(g * hidden + j)] + from_h[static_cast<size_t>(g * hidden + j)]; };
+        const auto gate = [&](int64_t g) {
+          return from_x[static_cast<size_t>(g * hidden + j)] + from_h[static_cast<size_t>(g * hidden + j)];
+        };
         double &state = h[static_cast<size_t>(j)], &cell = c[static_cast<size_t>(j)];
         if (k.layer.mode == RnnMode::kLstm) {
           cell = sigmoid(gate(1)) * cell + sigmoid(gate(0)) * std::tanh(gate(2));
@@ -108,7 +131,8 @@ template <class T> void expect_forward(Case<T>& k, double close) {
         } else {
           state = k.layer.mode == RnnMode::kTanh ? std::tanh(gate(0)) : std::max(gate(0), 0.0);
         }
-        ASSERT_NEAR(k.y.at((t * batch + n) * hidden + j), state, close) << "t " << t << " n " << n << " j " << j;
+        ASSERT_NEAR(k.y.at((t * batch + n) * hidden + j), state, close)
+            << "t " << t << " n " << n << " j " << j;
       }
     }
     for (int64_t j = 0; j < hidden; ++j) {
@@ -121,9 +145,9 @@ template <class T> void expect_forward(Case<T>& k, double close) {
 }
 
 template <class T> void check_forward(RnnLayer layer, Sizes s, Options o = {}) {
-  SCOPED_TRACE(str(dtype_of<T>, " mode ", static_cast<int>(layer.mode), " reverse ", layer.reverse, " sizes ", s.steps, " ", s.batch, " ",
-                   s.inputs, " ", s.hidden, " bias ", o.bias, " state ", o.state, " reserve ", o.reserve, " half of y ", o.half_of_y,
-                   " batch first ", o.batch_first));
+  SCOPED_TRACE(str(dtype_of<T>, " mode ", static_cast<int>(layer.mode), " reverse ", layer.reverse, " sizes ",
+                   s.steps, " ", s.batch, " ", s.inputs, " ", s.hidden, " bias ", o.bias, " state ", o.state,
+                   " reserve ", o.reserve, " half of y ", o.half_of_y, " batch first ", o.batch_first));
   Case<T> k(layer, s, o);
   k.forward();
   const double relu = layer.mode == RnnMode::kRelu ? 20 : 1;
@@ -139,7 +163,9 @@ TEST(Rnn, forward_matches_plain_loops_in_every_mode) {
         check_forward<float>({mode, reverse}, {3, 29, 5, 37});  // rows of the batch apart
         check_forward<float>({mode, reverse}, {1, 1, 1, 1});
         for (int options = 0; options < 16; ++options)
-          check_forward<double>({mode, reverse}, {3, 2, 3, 17}, {(options & 1) != 0, (options & 2) != 0, (options & 4) != 0, (options & 8) != 0, options % 3 == 0});
+          check_forward<double>({mode, reverse}, {3, 2, 3, 17},
+                                {(options & 1) != 0, (options & 2) != 0, (options & 4) != 0,
+                                 (options & 8) != 0, options % 3 == 0});
       }
   });
 }
@@ -163,7 +189,8 @@ TEST(Rnn, half_types_compute_in_float) {
     Case<float> single({RnnMode::kLstm, false}, {3, 2, 5, 7}, {});
     half.forward(), half.backward();
     single.forward(), single.backward();
-    for (int64_t i = 0; i < half.dw_hh.numel(); ++i) EXPECT_NEAR(half.dw_hh.at(i), single.dw_hh.at(i), 0.05) << i;
+    for (int64_t i = 0; i < half.dw_hh.numel(); ++i)
+      EXPECT_NEAR(half.dw_hh.at(i), single.dw_hh.at(i), 0.05) << i;
     for (int64_t i = 0; i < half.dx.numel(); ++i) EXPECT_NEAR(half.dx.at(i), single.dx.at(i), 0.05) << i;
   });
 }
@@ -184,8 +211,9 @@ void expect_gradient(Case<double>& k, Array<double>& x, Array<double>& dx, const
 }
 
 void check_backward(RnnLayer layer, Sizes s, Options o) {
-  SCOPED_TRACE(str("mode ", static_cast<int>(layer.mode), " reverse ", layer.reverse, " bias ", o.bias, " state ", o.state, " half of y ",
-                   o.half_of_y, " batch first ", o.batch_first, " hidden ", s.hidden));
+  SCOPED_TRACE(str("mode ", static_cast<int>(layer.mode), " reverse ", layer.reverse, " bias ", o.bias,
+                   " state ", o.state, " half of y ", o.half_of_y, " batch first ", o.batch_first, " hidden ",
+                   s.hidden));
   Case<double> k(layer, s, o);
   k.forward();
   k.backward();
@@ -203,7 +231,8 @@ TEST(Rnn, backward_matches_central_differences_in_every_mode) {
     for (RnnMode mode : kModes)
       for (bool reverse : {false, true})
         for (int options = 0; options < 4; ++options)
-          check_backward({mode, reverse}, {3, 2, 3, 5}, {(options & 1) == 0, (options & 2) == 0, true, options == 1, options == 2});
+          check_backward({mode, reverse}, {3, 2, 3, 5},
+                         {(options & 1) == 0, (options & 2) == 0, true, options == 1, options == 2});
   });
 }
 
@@ -240,8 +269,10 @@ TEST(Rnn, float_gradients_of_a_large_layer_agree_with_double) {
       const auto compare = [](Array<float>& a, Array<double>& b, const char* name) {
         for (int64_t i = 0; i < a.numel(); ++i) ASSERT_NEAR(a.at(i), b.at(i), 1e-4) << name << " " << i;
       };
-      compare(single.dx, wide.dx, "dx"), compare(single.dw_ih, wide.dw_ih, "dw_ih"), compare(single.dw_hh, wide.dw_hh, "dw_hh");
-      compare(single.db_ih, wide.db_ih, "db_ih"), compare(single.db_hh, wide.db_hh, "db_hh"), compare(single.dh0, wide.dh0, "dh0");
+      compare(single.dx, wide.dx, "dx"), compare(single.dw_ih, wide.dw_ih, "dw_ih"),
+          compare(single.dw_hh, wide.dw_hh, "dw_hh");
+      compare(single.db_ih, wide.db_ih, "db_ih"), compare(single.db_hh, wide.db_hh, "db_hh"),
+          compare(single.dh0, wide.dh0, "dh0");
     }
   });
 }
@@ -280,7 +311,8 @@ TEST(Rnn, has_the_same_bits_for_any_thread_count) {
         expect_same_bits_for_any_thread_count([&] {
           Case<float> k({mode, false}, s, {});
           k.forward(), k.backward();
-          return join({k.y.bytes(), k.dx.bytes(), k.dw_ih.bytes(), k.dw_hh.bytes(), k.db_ih.bytes(), k.dh0.bytes()});
+          return join(
+              {k.y.bytes(), k.dx.bytes(), k.dw_ih.bytes(), k.dw_hh.bytes(), k.db_ih.bytes(), k.dh0.bytes()});
         });
   });
 }

@@ -38,7 +38,8 @@ template <class T> void check_softmax(int64_t rows, int64_t count, const Shape& 
     const double whole = lse_of(row);
     ASSERT_NEAR(lse.at(r), whole, close * 4);
     double along = 0, total = 0;
-    for (int64_t k = 0; k < count; ++k) along += y.at(r * count + k) * dy.at(r * count + k), total += dy.at(r * count + k);
+    for (int64_t k = 0; k < count; ++k)
+      along += y.at(r * count + k) * dy.at(r * count + k), total += dy.at(r * count + k);
     for (int64_t k = 0; k < count; ++k) {
       const int64_t i = r * count + k;
       const double p = std::exp(row[static_cast<size_t>(k)] - whole);
@@ -56,7 +57,7 @@ TEST(Rows, softmax_and_its_backward_match_the_formulas) {
       check_softmax<float>(3, count, {});
       check_softmax<double>(3, count, {});
     }
-    check_softmax<float>(5, 7, {1, 5});    // columns apart
+    check_softmax<float>(5, 7, {1, 5});  // columns apart
     check_softmax<double>(5, 7, {31, 3});
     check_softmax<Half>(3, 17, {});
     check_softmax<BFloat16>(3, 17, {1, 3});
@@ -107,15 +108,18 @@ struct Entropy {
 };
 
 template <class T> void check_cross_entropy(int64_t rows, int64_t count, const Entropy& e) {
-  SCOPED_TRACE(str(dtype_of<T>, " [", rows, ", ", count, "] smoothing ", e.smoothing, " weighted ", e.weighted, " ignore ", e.ignore));
-  Array<T> x({rows, count}, e.strides), weight({count}), loss({rows}), lse({rows}), g({rows}), dx({rows, count}, e.strides);
+  SCOPED_TRACE(str(dtype_of<T>, " [", rows, ", ", count, "] smoothing ", e.smoothing, " weighted ",
+                   e.weighted, " ignore ", e.ignore));
+  Array<T> x({rows, count}, e.strides), weight({count}), loss({rows}), lse({rows}), g({rows}),
+      dx({rows, count}, e.strides);
   Array<int64_t> target({rows}, {2});
   x.random(1, -6, 6), weight.random(2, 0.5, 2), g.random(3), target.random(4, 0, static_cast<double>(count));
   if (rows > 2 && e.ignore < 0) target[1] = e.ignore;
   const View w = e.weighted ? weight.view() : View{};
   Context c;
   cpu().cross_entropy(c, x.view(), target.view(), w, e.ignore, e.smoothing, loss.view(), lse.view());
-  cpu().cross_entropy_backward(c, x.view(), lse.view(), target.view(), w, e.ignore, e.smoothing, g.view(), dx.view());
+  cpu().cross_entropy_backward(c, x.view(), lse.view(), target.view(), w, e.ignore, e.smoothing, g.view(),
+                               dx.view());
   const double close = tolerance<T>(100);
   for (int64_t r = 0; r < rows; ++r) {
     const std::vector<double> row = row_of(x, r, count);
@@ -126,7 +130,8 @@ template <class T> void check_cross_entropy(int64_t rows, int64_t count, const E
     if (t != e.ignore) {
       want = (1 - e.smoothing) * weight_of(t) * (whole - row[static_cast<size_t>(t)]);
       for (int64_t k = 0; k < count; ++k) {
-        want += e.smoothing / static_cast<double>(count) * weight_of(k) * (whole - row[static_cast<size_t>(k)]);
+        want +=
+            e.smoothing / static_cast<double>(count) * weight_of(k) * (whole - row[static_cast<size_t>(k)]);
         total += e.smoothing / static_cast<double>(count) * weight_of(k);
       }
       total += (1 - e.smoothing) * weight_of(t);
@@ -185,7 +190,9 @@ TEST(Rows, a_target_out_of_range_is_named_and_nothing_is_written) {
     } catch (const IndexError& e) {
       EXPECT_EQ(std::string(e.what()), str("cross_entropy: target ", bad, " in row 2 is not in [0, 5)"));
     }
-    EXPECT_THROW(cpu().cross_entropy_backward(c, x.view(), lse.view(), target.view(), {}, -100, 0, lse.view(), dx.view()), IndexError);
+    EXPECT_THROW(cpu().cross_entropy_backward(c, x.view(), lse.view(), target.view(), {}, -100, 0, lse.view(),
+                                              dx.view()),
+                 IndexError);
     for (int64_t r = 0; r < 3; ++r) {
       EXPECT_EQ(loss.at(r), 4);
       EXPECT_EQ(lse.at(r), 5);
@@ -194,16 +201,18 @@ TEST(Rows, a_target_out_of_range_is_named_and_nothing_is_written) {
   }
 }
 
-template <class T> void check_layer_norm(int64_t rows, int64_t count, bool weighted, bool biased, const Shape& strides) {
+template <class T>
+void check_layer_norm(int64_t rows, int64_t count, bool weighted, bool biased, const Shape& strides) {
   SCOPED_TRACE(str(dtype_of<T>, " [", rows, ", ", count, "] weight ", weighted, " bias ", biased));
-  Array<T> x({rows, count}, strides), y({rows, count}, strides), weight({count}), bias({count}), mean({rows}), rstd({rows});
+  Array<T> x({rows, count}, strides), y({rows, count}, strides), weight({count}), bias({count}), mean({rows}),
+      rstd({rows});
   Array<T> dy({rows, count}), dx({rows, count}, strides), dweight({count}), dbias({count});
   x.random(1, -2, 3), weight.random(2, 0.5, 2), bias.random(3), dy.random(4);
   const View w = weighted ? weight.view() : View{}, b = biased ? bias.view() : View{};
   Context c;
   cpu().layer_norm(c, x.view(), w, b, 1e-3, y.view(), mean.view(), rstd.view());
-  cpu().layer_norm_backward(c, x.view(), w, mean.view(), rstd.view(), dy.view(), dx.view(), weighted ? dweight.view() : View{},
-                            biased ? dbias.view() : View{});
+  cpu().layer_norm_backward(c, x.view(), w, mean.view(), rstd.view(), dy.view(), dx.view(),
+                            weighted ? dweight.view() : View{}, biased ? dbias.view() : View{});
   const double close = tolerance<T>(60), n = static_cast<double>(count);
   std::vector<double> want_weight(static_cast<size_t>(count)), want_bias(static_cast<size_t>(count));
   for (int64_t r = 0; r < rows; ++r) {
@@ -217,7 +226,8 @@ template <class T> void check_layer_norm(int64_t rows, int64_t count, bool weigh
     const auto grad = [&](int64_t k) { return dy.at(r * count + k) * (weighted ? weight.at(k) : 1); };
     for (int64_t k = 0; k < count; ++k) average += grad(k) / n, along += grad(k) * normal(k) / n;
     for (int64_t k = 0; k < count; ++k) {
-      ASSERT_NEAR(y.at(r * count + k), normal(k) * (weighted ? weight.at(k) : 1) + (biased ? bias.at(k) : 0), close * 4 * (1 + s));
+      ASSERT_NEAR(y.at(r * count + k), normal(k) * (weighted ? weight.at(k) : 1) + (biased ? bias.at(k) : 0),
+                  close * 4 * (1 + s));
       ASSERT_NEAR(dx.at(r * count + k), s * (grad(k) - average - normal(k) * along), close * 4 * (1 + s * s));
       want_weight[static_cast<size_t>(k)] += dy.at(r * count + k) * normal(k);
       want_bias[static_cast<size_t>(k)] += dy.at(r * count + k);
@@ -249,7 +259,8 @@ TEST(Rows, layer_norm_and_its_backward_match_the_formulas) {
 TEST(Rows, have_the_same_bits_for_any_thread_count) {
   each_isa([] {
     expect_same_bits_for_any_thread_count([] {
-      Array<float> x({211, 307}), y({211, 307}), dx({211, 307}), loss({211}), lse({211}), weight({307}), dweight({307}), dbias({307});
+      Array<float> x({211, 307}), y({211, 307}), dx({211, 307}), loss({211}), lse({211}), weight({307}),
+          dweight({307}), dbias({307});
       Array<int64_t> target({211});
       x.random(1), weight.random(2), target.random(3, 0, 307);
       Context c;
@@ -257,11 +268,13 @@ TEST(Rows, have_the_same_bits_for_any_thread_count) {
       cpu().softmax(c, false, x.view(), y.view());
       all = y.bytes();
       cpu().cross_entropy(c, x.view(), target.view(), weight.view(), -1, 0.1, loss.view(), lse.view());
-      cpu().cross_entropy_backward(c, x.view(), lse.view(), target.view(), weight.view(), -1, 0.1, loss.view(), dx.view());
+      cpu().cross_entropy_backward(c, x.view(), lse.view(), target.view(), weight.view(), -1, 0.1,
+                                   loss.view(), dx.view());
       all = join({all, loss.bytes(), lse.bytes(), dx.bytes()});
       cpu().layer_norm(c, x.view(), weight.view(), {}, 1e-5, y.view(), loss.view(), lse.view());
       all = join({all, y.bytes()});
-      cpu().layer_norm_backward(c, x.view(), weight.view(), loss.view(), lse.view(), x.view(), dx.view(), dweight.view(), dbias.view());
+      cpu().layer_norm_backward(c, x.view(), weight.view(), loss.view(), lse.view(), x.view(), dx.view(),
+                                dweight.view(), dbias.view());
       return join({all, dx.bytes(), dweight.bytes(), dbias.bytes()});
     });
   });

@@ -46,28 +46,33 @@ struct Everything {
   }
 };
 double everything_state(double p, double g) {
-  const double a = 3 * (std::max(g, -0.5) + std::min(p, 0.5)) / (std::abs(g - 1) / 2 + 1), b = std::abs(g - 1) / 2 + 1;
+  const double a = 3 * (std::max(g, -0.5) + std::min(p, 0.5)) / (std::abs(g - 1) / 2 + 1),
+               b = std::abs(g - 1) / 2 + 1;
   const bool outside = !(g < 0.5 && g > -0.5) || p >= 0.9 || p <= -0.9 || p == g;
   return outside ? -a : b;
 }
 
 /// Runs `steps` updates of one tensor with guard zones, against the same rule in double.
-template <class T, class F> void check(const char* name, const F& rule, int64_t count, bool fresh_block, auto&& reference) {
+template <class T, class F>
+void check(const char* name, const F& rule, int64_t count, bool fresh_block, auto&& reference) {
   SCOPED_TRACE(str(name, " ", dtype_of<T>, " ", count, " elements, fresh block ", fresh_block));
   Array<T> p({count}), out({count}), g({count}), s0({count}), s1({count});
   p.random(1), g.random(2), s0.fill(0), s1.fill(0);
   const std::vector<char> before = p.bytes(), gradient = g.bytes();
-  std::vector<double> want(static_cast<size_t>(count)), state0(static_cast<size_t>(count)), state1(static_cast<size_t>(count));
+  std::vector<double> want(static_cast<size_t>(count)), state0(static_cast<size_t>(count)),
+      state1(static_cast<size_t>(count));
   for (size_t i = 0; i < want.size(); ++i) want[i] = p.at(static_cast<int64_t>(i));
   const StepKernel kernel = make_step_kernel<F>(name);
   EXPECT_EQ(kernel.state_count, F::kState);
   Context c;
   for (int step = 0; step < 3; ++step) {
     StepTensor t;
-    t.param = p.data(), t.grad = g.data(), t.state[0] = s0.data(), t.state[1] = s1.data(), t.numel = count, t.hyper = &rule;
+    t.param = p.data(), t.grad = g.data(), t.state[0] = s0.data(), t.state[1] = s1.data(), t.numel = count,
+    t.hyper = &rule;
     if (fresh_block) t.out = out.data();
     cpu().step(c, kernel, dtype_of<T>, {&t, 1});
-    for (size_t i = 0; i < want.size(); ++i) reference(want[i], g.at(static_cast<int64_t>(i)), state0[i], state1[i]);
+    for (size_t i = 0; i < want.size(); ++i)
+      reference(want[i], g.at(static_cast<int64_t>(i)), state0[i], state1[i]);
     if (fresh_block) {
       EXPECT_TRUE(p.bytes() == before);
       break;
@@ -84,7 +89,8 @@ template <class T, class F> void check(const char* name, const F& rule, int64_t 
 
 template <class T> void check_all(int64_t count, bool fresh_block) {
   check<T>("plain", Plain{}, count, fresh_block, [](double& p, double g, double&, double&) { p -= 0.1 * g; });
-  check<T>("momentum", Momentum{}, count, fresh_block, [](double& p, double g, double& m, double&) { p -= 0.1 * (m = 0.9 * m + g); });
+  check<T>("momentum", Momentum{}, count, fresh_block,
+           [](double& p, double g, double& m, double&) { p -= 0.1 * (m = 0.9 * m + g); });
   check<T>("moments", Moments{}, count, fresh_block, [](double& p, double g, double& m, double& v) {
     m = 0.9 * m + (1 - 0.9) * g;
     v = 0.99 * v + (1 - 0.99) * g * g;
@@ -120,7 +126,8 @@ struct Abs {
 
 TEST(Step, special_values_pass_through_abs_max_and_sqrt) {
   each_isa([] {
-    float p[5] = {}, g[5] = {-0.0f, -4, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), 9};
+    float p[5] = {}, g[5] = {-0.0f, -4, std::numeric_limits<float>::infinity(),
+                             -std::numeric_limits<float>::infinity(), 9};
     const Abs rule;
     StepTensor t;
     t.param = p, t.grad = g, t.numel = 5, t.hyper = &rule;
@@ -150,12 +157,14 @@ TEST(Step, one_call_takes_many_tensors_each_with_its_own_hyper_parameters) {
       params.push_back(std::make_unique<Array<float>>(Shape{sizes[i]}));
       params[i]->fill(0);
       rules[i].value = static_cast<double>(i + 1);
-      list[i].param = params[i]->data(), list[i].grad = params[i]->data(), list[i].numel = sizes[i], list[i].hyper = &rules[i];
+      list[i].param = params[i]->data(), list[i].grad = params[i]->data(), list[i].numel = sizes[i],
+      list[i].hyper = &rules[i];
     }
     Context c;
     cpu().step(c, make_step_kernel<Counter>("counter"), kFloat32, list);
     for (size_t i = 0; i < sizes.size(); ++i)
-      for (int64_t k = 0; k < sizes[i]; ++k) ASSERT_EQ((*params[i])[k], static_cast<float>(i + 1)) << i << " " << k;
+      for (int64_t k = 0; k < sizes[i]; ++k)
+        ASSERT_EQ((*params[i])[k], static_cast<float>(i + 1)) << i << " " << k;
     cpu().step(c, make_step_kernel<Counter>("counter"), kFloat32, {});
   });
 }
@@ -167,7 +176,8 @@ TEST(Step, has_the_same_bits_for_any_thread_count) {
       p.random(1), g.random(2), m.fill(0), v.fill(0);
       const Moments rule;
       StepTensor t;
-      t.param = p.data(), t.grad = g.data(), t.state[0] = m.data(), t.state[1] = v.data(), t.numel = p.numel(), t.hyper = &rule;
+      t.param = p.data(), t.grad = g.data(), t.state[0] = m.data(), t.state[1] = v.data(),
+      t.numel = p.numel(), t.hyper = &rule;
       Context c;
       cpu().step(c, make_step_kernel<Moments>("moments"), kFloat32, {&t, 1});
       View views[2] = {p.view(), g.view()};

@@ -139,7 +139,9 @@ TEST(Embedding, matches_pytorch_with_repeated_ids_and_padding) {
   for (const char* name : {"plain", "padding_0", "padding_last"}) {
     const Golden g = Golden("embedding").at(name);
     Tensor w = g["param.weight"].clone().requires_grad_();
-    const int64_t padding = std::string(name) == "plain" ? -1 : std::string(name) == "padding_0" ? 0 : w.size(0) - 1;
+    const int64_t padding = std::string(name) == "plain"       ? -1
+                            : std::string(name) == "padding_0" ? 0
+                                                               : w.size(0) - 1;
     std::string ids;
     for (const std::string& n : g.names("in.")) ids = n;
     const Tensor y = embedding(w, g[ids], padding);
@@ -172,7 +174,8 @@ TEST(Sequential, runs_layers_in_order_and_names_them_by_position) {
 }
 
 /// The module runs the op and prints as a user names it.
-template <class M> void expect_op(const M& module, const Tensor& want, const Tensor& x, const std::string& name) {
+template <class M>
+void expect_op(const M& module, const Tensor& want, const Tensor& x, const std::string& name) {
   EXPECT_TRUE(same_bits(module.forward(x), want)) << name;
   EXPECT_EQ(module.name(), name);
   EXPECT_TRUE(module.parameters().empty()) << name;
@@ -234,7 +237,8 @@ TEST(Init, ranges_and_moments_are_those_of_the_rule) {
 
 TEST(Loss, modules_are_the_ops_with_their_options) {
   const Tensor x = randn({7, 5}), t = randint(0, 5, {7});
-  EXPECT_TRUE(same_bits(nn::CrossEntropyLoss({.reduction = Reduction::kSum}).forward(x, t), cross_entropy(x, t, {.reduction = Reduction::kSum})));
+  EXPECT_TRUE(same_bits(nn::CrossEntropyLoss({.reduction = Reduction::kSum}).forward(x, t),
+                        cross_entropy(x, t, {.reduction = Reduction::kSum})));
   EXPECT_TRUE(close(nn::NLLLoss().forward(x.log_softmax(1), t), nn::CrossEntropyLoss().forward(x, t)));
   EXPECT_NEAR(nn::MSELoss().forward(ones({3}), zeros({3})).item<double>(), 1, 0);
 }

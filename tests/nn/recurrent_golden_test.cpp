@@ -32,7 +32,8 @@ const Case kCases[] = {
     {"gru_1layer", [] { return gru({}); }, 1e-5},
     {"gru_1layer_f64", [] { return gru({.dtype = kFloat64}); }, 1e-12},
     {"gru_2layer_bidirectional", [] { return gru({.num_layers = 2, .bidirectional = true}); }, 1e-5},
-    {"rnn_tanh_1layer", []() -> std::unique_ptr<Recurrent> { return std::make_unique<nn::RNN>(5, 17); }, 1e-5},
+    {"rnn_tanh_1layer", []() -> std::unique_ptr<Recurrent> { return std::make_unique<nn::RNN>(5, 17); },
+     1e-5},
     {"rnn_relu_2layer",
      []() -> std::unique_ptr<Recurrent> {
        return std::make_unique<nn::RNN>(5, 17, nn::RnnOptions{.num_layers = 2}, nn::RNN::Nonlinearity::kRelu);
@@ -69,7 +70,8 @@ TEST_P(RecurrentGolden, matches_pytorch) {
   if (cell) {
     EXPECT_TRUE(close(c0.grad(), golden["grad.in.c0"], t, a));
   }
-  for (const auto& [name, p] : layer->named_parameters()) EXPECT_TRUE(close(p.grad(), golden["grad.param." + name], 2 * t, 10 * a)) << name;
+  for (const auto& [name, p] : layer->named_parameters())
+    EXPECT_TRUE(close(p.grad(), golden["grad.param." + name], 2 * t, 10 * a)) << name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, RecurrentGolden, ::testing::ValuesIn(kCases),

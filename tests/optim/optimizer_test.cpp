@@ -25,8 +25,7 @@ struct SignMomentum {
   static constexpr int kState = 1;
   double lr, m;
   SignMomentum(const Options& o, int64_t) : lr(o.lr), m(o.momentum) {}
-  template <class V>
-  void operator()(V& p, const V& g, V* s) const {
+  template <class V> void operator()(V& p, const V& g, V* s) const {
     s[0] = m * s[0] + (1 - m) * g;
     p -= lr * select(s[0] > V(0), V(1), V(-1));
   }
@@ -84,7 +83,9 @@ TEST(Optimizer, groups_of_different_kernels_step_together) {
 }
 
 template <class Opt> void expect_resumed(const typename Opt::Options& options) {
-  const auto start = [] { return randn({5}, {.dtype = kFloat64}, std::make_unique<Generator>(3).get()).requires_grad_(); };
+  const auto start = [] {
+    return randn({5}, {.dtype = kFloat64}, std::make_unique<Generator>(3).get()).requires_grad_();
+  };
   Tensor a = start(), b = start();
   Opt first({a}, options), whole({b}, options);
   const auto step = [](Optimizer& o, const Tensor& p) {
@@ -138,7 +139,8 @@ TEST(Optimizer, bad_input_is_named_and_changes_nothing) {
   EXPECT_THROW(SGD(std::vector<Tensor>{}, {.lr = 1}), ValueError);
   EXPECT_THROW(SGD({p, p}, {.lr = 1}), ValueError);
   SGD sgd({p}, {.lr = 1, .momentum = 0.9});
-  const std::vector<Tensor> too_many{ones({3}), ones({3})}, wrong{ones({4})}, wide{ones({3}, {.dtype = kFloat64})};
+  const std::vector<Tensor> too_many{ones({3}), ones({3})}, wrong{ones({4})},
+      wide{ones({3}, {.dtype = kFloat64})};
   EXPECT_THROW(sgd.step(too_many), ValueError);
   EXPECT_THROW(sgd.step(wrong), ShapeError);
   EXPECT_THROW(sgd.step(wide), DTypeError);
@@ -149,7 +151,8 @@ TEST(Optimizer, bad_input_is_named_and_changes_nothing) {
 
 TEST(Optimizer, a_state_that_is_refused_changes_nothing_even_by_its_last_rate) {
   const Tensor a = ones({3}).requires_grad_(), b = ones({3}).requires_grad_();
-  SGD sgd(std::vector<ParamGroup<SGDOptions>>{{{a}, {.lr = 0.1, .momentum = 0.9}}, {{b}, {.lr = 0.2, .momentum = 0.9}}});
+  SGD sgd(std::vector<ParamGroup<SGDOptions>>{{{a}, {.lr = 0.1, .momentum = 0.9}},
+                                              {{b}, {.lr = 0.2, .momentum = 0.9}}});
   const std::vector<Tensor> grads{ones({3}), ones({3})};
   sgd.step(grads);
   const StateDict before = sgd.state_dict();
@@ -157,9 +160,10 @@ TEST(Optimizer, a_state_that_is_refused_changes_nothing_even_by_its_last_rate) {
   for (const auto& [name, tensor] : before) kept.push_back(tensor.clone());
   const auto rate = [](double lr) { return full({}, lr, {.dtype = kFloat64}); };
   const Tensor other = full({3}, 7.0), steps = full({}, 5, {.dtype = kInt64});
-  const StateDict bad[] = {{{"0.step", steps}, {"0.momentum_buffer", other}, {"group0.lr", rate(0.5)}, {"group1.lr", rate(-1)}},
-                           {{"group0.lr", rate(0.5)}, {"0.step", steps}, {"0.momentum_buffer", full({4}, 7.0)}},
-                           {{"group0.lr", rate(0.5)}, {"0.step", steps}, {"unheard of", other}}};
+  const StateDict bad[] = {
+      {{"0.step", steps}, {"0.momentum_buffer", other}, {"group0.lr", rate(0.5)}, {"group1.lr", rate(-1)}},
+      {{"group0.lr", rate(0.5)}, {"0.step", steps}, {"0.momentum_buffer", full({4}, 7.0)}},
+      {{"group0.lr", rate(0.5)}, {"0.step", steps}, {"unheard of", other}}};
   for (const StateDict& state : bad) {
     EXPECT_THROW(sgd.load_state_dict(state), Error);
     EXPECT_EQ(sgd.lr(0), 0.1);
@@ -225,9 +229,11 @@ TEST(Clip, matches_pytorch) {
       const std::string text = about.substr(at + key.size() + 1);
       return text.compare(0, 3, "inf") == 0 ? static_cast<double>(INFINITY) : std::stod(text);
     };
-    const double total = clip_grad_norm(params, option("max_norm", 0.25), option("norm_type", option("p", 2)));
+    const double total =
+        clip_grad_norm(params, option("max_norm", 0.25), option("norm_type", option("p", 2)));
     EXPECT_NEAR(total, g["out.total"].item<double>(), 1e-5 * total) << label << ": " << about;
-    for (size_t i = 0; i < params.size(); ++i) EXPECT_TRUE(close(params[i].grad(), g["out.g" + std::to_string(i)])) << label;
+    for (size_t i = 0; i < params.size(); ++i)
+      EXPECT_TRUE(close(params[i].grad(), g["out.g" + std::to_string(i)])) << label;
   }
 }
 
@@ -311,12 +317,17 @@ TEST(Schedule, plateau_and_step_match_pytorch) {
       return at == std::string::npos ? fallback : std::stod(about.substr(at + key.size() + 1));
     };
     double lr = 1;
-    const Rates rates{[] { return size_t{1}; }, [&](size_t) { return lr; }, [&](size_t, double v) { lr = v; }};
+    const Rates rates{[] { return size_t{1}; }, [&](size_t) { return lr; },
+                      [&](size_t, double v) { lr = v; }};
     std::function<void(size_t)> step;
     std::shared_ptr<void> keep;
     if (label.compare(0, 7, "plateau") == 0) {
-      PlateauOptions o{.factor = option("factor", 0.1), .patience = static_cast<int64_t>(option("patience", 10)), .threshold = option("threshold", 1e-4),
-                       .cooldown = static_cast<int64_t>(option("cooldown", 0)), .min_lr = option("min_lr", 0), .eps = option("eps", 1e-8)};
+      PlateauOptions o{.factor = option("factor", 0.1),
+                       .patience = static_cast<int64_t>(option("patience", 10)),
+                       .threshold = option("threshold", 1e-4),
+                       .cooldown = static_cast<int64_t>(option("cooldown", 0)),
+                       .min_lr = option("min_lr", 0),
+                       .eps = option("eps", 1e-8)};
       o.maximize = about.find("mode=max") != std::string::npos;
       o.threshold_absolute = about.find("threshold_mode=abs") != std::string::npos;
       auto p = std::make_shared<ReduceOnPlateau>(rates, o);
@@ -324,7 +335,8 @@ TEST(Schedule, plateau_and_step_match_pytorch) {
       const std::vector<double> metric = g["metric"].to_vector<double>();
       step = [p, metric](size_t t) { p->step(metric[t]); };
     } else if (label.compare(0, 4, "step") == 0) {
-      auto p = std::make_shared<StepLR>(rates, StepLROptions{static_cast<int64_t>(option("step_size", 30)), option("gamma", 0.1)});
+      auto p = std::make_shared<StepLR>(
+          rates, StepLROptions{static_cast<int64_t>(option("step_size", 30)), option("gamma", 0.1)});
       keep = p;
       step = [p](size_t) { p->step(); };
     } else {
@@ -349,8 +361,10 @@ void expect_qhm(const QHMOptions& o, double lr, double momentum, double nu) {
 TEST(QhmPresets, have_the_numbers_of_their_formulas) {
   expect_qhm(qhm_from_pid(-0.1, 1, 3), 1, 30.0 / 31, 1.0 / 300);
   expect_qhm(qhm_from_synthesized_nesterov(0.1, 0.9, 0.5), 1, 0.9, 17.0 / 18);
-  expect_qhm(qhm_from_robust_momentum(10, 100), 0.19 / (1 - 0.729 / 0.99), 0.729 / 0.99, 0.861244019138756);  // rho 0.9, alpha 1.9 / L
-  expect_qhm(qhm_from_robust_momentum(10, 100, 0.95), 0.363901979264844, 0.866035353535354, 0.725200725200725);
+  expect_qhm(qhm_from_robust_momentum(10, 100), 0.19 / (1 - 0.729 / 0.99), 0.729 / 0.99,
+             0.861244019138756);  // rho 0.9, alpha 1.9 / L
+  expect_qhm(qhm_from_robust_momentum(10, 100, 0.95), 0.363901979264844, 0.866035353535354,
+             0.725200725200725);
   expect_qhm(qhm_from_acc_sgd(0.1, 1000, 10), 0.77 / 1.7, 995.1 / 1007, 6 / 7.7);
 }
 

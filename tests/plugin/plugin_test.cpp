@@ -12,7 +12,8 @@ namespace weft {
 namespace {
 
 void use_library(const std::string& name) {
-  const char* const moved = std::getenv("WEFT_TEST_PLUGIN_DIR");  // where a build folder that was moved lies now
+  const char* const moved =
+      std::getenv("WEFT_TEST_PLUGIN_DIR");  // where a build folder that was moved lies now
   setenv("WEFT_CUDA_LIBRARY", ((moved ? std::string(moved) : WEFT_PLUGIN_DIR) + "/" + name).c_str(), 1);
 }
 
@@ -35,13 +36,20 @@ void check(bool claim, const std::string& text) {
 }
 bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-#define IN_A_PROCESS(...) EXPECT_EXIT({ __VA_ARGS__; std::_Exit(0); }, testing::ExitedWithCode(0), "")
+#define IN_A_PROCESS(...) \
+  EXPECT_EXIT(            \
+      {                   \
+        __VA_ARGS__;      \
+        std::_Exit(0);    \
+      },                  \
+      testing::ExitedWithCode(0), "")
 
 TEST(Plugin, a_missing_library_is_a_device_error_that_names_it) {
   IN_A_PROCESS({
     use_library("nowhere.so");
     const std::string text = caught<DeviceError>([] { backend("cuda"); }).what();
-    check(holds(text, "nowhere.so") && holds(text, "library is missing") && holds(text, "WEFT_CUDA_LIBRARY"), text);
+    check(holds(text, "nowhere.so") && holds(text, "library is missing") && holds(text, "WEFT_CUDA_LIBRARY"),
+          text);
     check(!cuda::is_available() && cuda::device_count() == 0, "no device");
   });
 }
@@ -59,7 +67,8 @@ TEST(Plugin, a_failure_does_not_stick) {
 TEST(Plugin, errors_thrown_in_the_library_keep_their_type_and_fields) {
   IN_A_PROCESS({
     use_library("good.so");
-    check(std::string(caught<OutOfMemoryError>([] { backend("cuda:5"); }).what()) == "no memory for cuda:5", "text");
+    check(std::string(caught<OutOfMemoryError>([] { backend("cuda:5"); }).what()) == "no memory for cuda:5",
+          "text");
     const auto remote = caught<RemoteError>([] { backend("cuda:6"); });
     check(remote.worker == "worker6" && remote.kind == "ShapeError", "fields");
   });
@@ -78,7 +87,9 @@ TEST(Plugin, a_library_of_another_build_is_refused_with_both_stamps) {
     use_library("other_build.so");
     const std::string text = caught<DeviceError>([] { backend("cuda"); }).what();
     check(holds(text, "does not fit") && holds(text, "weft 0.0.0"), text);
-    for (const char* const passed : {"View", "NextStep", "RnnLayer", "RnnInputs", "RnnOutputs", "RnnGrads", "RnnStack", "RnnWeights", "RnnStackInputs", "RnnStackOutputs", "RnnStackGrads", "RnnStackRoom", "LossScale"})
+    for (const char* const passed :
+         {"View", "NextStep", "RnnLayer", "RnnInputs", "RnnOutputs", "RnnGrads", "RnnStack", "RnnWeights",
+          "RnnStackInputs", "RnnStackOutputs", "RnnStackGrads", "RnnStackRoom", "LossScale"})
       check(holds(text, str(", ", passed, " ")), str(passed, " in ", text));
   });
 }

@@ -22,7 +22,8 @@ Course train(const std::vector<int64_t>& turns) {
     std::vector<weft::Generator> draws;
     for (int64_t k = 0; k < kObservers; ++k) draws.push_back(cartpole::environment_draws(3, k, episode));
     for (const int64_t k : turns) {
-      course.actions[static_cast<size_t>(k)].push_back(learner.select_action(k, weft::rand({4}, {}, &draws[static_cast<size_t>(k)])));
+      course.actions[static_cast<size_t>(k)].push_back(
+          learner.select_action(k, weft::rand({4}, {}, &draws[static_cast<size_t>(k)])));
       learner.report_reward(k, static_cast<double>(k + 1));
     }
     EXPECT_EQ(learner.finish_episode(), kSteps);
@@ -42,7 +43,8 @@ TEST(CartpoleLearner, the_order_in_which_observers_call_changes_no_bit) {
     const Course other = train(turns);
     EXPECT_EQ(other.actions, first.actions);
     ASSERT_EQ(other.parameters.size(), first.parameters.size());
-    for (size_t i = 0; i < first.parameters.size(); ++i) EXPECT_TRUE(weft::equal(other.parameters[i], first.parameters[i])) << "parameter " << i;
+    for (size_t i = 0; i < first.parameters.size(); ++i)
+      EXPECT_TRUE(weft::equal(other.parameters[i], first.parameters[i])) << "parameter " << i;
   }
 }
 
@@ -60,7 +62,8 @@ TEST(CartpoleLearner, an_observer_without_steps_and_an_action_without_reward_are
   EXPECT_EQ(learner.finish_episode(), 0);
   EXPECT_EQ(other.finish_episode(), 0);
   const auto ours = learner.policy().parameters(), theirs = other.policy().parameters();
-  for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(weft::equal(theirs[i].detach(), ours[i].detach())) << "parameter " << i;
+  for (size_t i = 0; i < ours.size(); ++i)
+    EXPECT_TRUE(weft::equal(theirs[i].detach(), ours[i].detach())) << "parameter " << i;
   EXPECT_THROW(learner.finish_episode(), weft::ValueError);
   EXPECT_THROW(learner.select_action(2, state), weft::IndexError);
 }

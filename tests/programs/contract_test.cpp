@@ -2,9 +2,9 @@
 // corpus or a saved model.
 #include <sstream>
 
-#include "program.h"
 #include <weft/tensor/factories.h>
 #include <weft/tensor/safetensors.h>
+#include "program.h"
 
 namespace {
 
@@ -79,13 +79,17 @@ TEST(ProgramsJson, rnn_keeps_every_interval_and_epoch) {
   const Corpus corpus;
   const Folder folder("intervals");
   const std::string file = folder.file("figures.json");
-  ASSERT_EQ(run("rnn --mode local --log-interval 3 --max-steps 8 --json " + file + " " + corpus.flag() + kTiny).code, 0);
+  ASSERT_EQ(
+      run("rnn --mode local --log-interval 3 --max-steps 8 --json " + file + " " + corpus.flag() + kTiny)
+          .code,
+      0);
   const Json json(contents(file));
   ASSERT_TRUE(json.ok());
   EXPECT_EQ(json.members().at("epochs"), "1");
   EXPECT_EQ(json.members().at("steps"), "8");
   const std::string& intervals = json.members().at("intervals");
-  for (const char* steps : {"\"steps\": 3,", "\"steps\": 6,", "\"steps\": 8,"}) EXPECT_NE(intervals.find(steps), std::string::npos) << intervals;
+  for (const char* steps : {"\"steps\": 3,", "\"steps\": 6,", "\"steps\": 8,"})
+    EXPECT_NE(intervals.find(steps), std::string::npos) << intervals;
   EXPECT_NE(json.members().at("epochs_run").find("valid_ppl"), std::string::npos);
 }
 
@@ -141,13 +145,18 @@ TEST(ProgramsInterrupt, cartpole_says_so_and_prints_its_last_line) {
 TEST(ProgramsFlags, switches_take_a_word_and_numbers_must_fit) {
   const Corpus corpus;
   const std::string base = "rnn --mode local --max-steps 1 " + corpus.flag() + kTiny;
-  for (const char* off : {"--tied=false", "--tied=no", "--tied=0"}) EXPECT_EQ(run(base + "--nhid 6 " + off).code, 0) << off;
-  for (const char* on : {"--tied", "--tied=true", "--tied=yes", "--tied=1"}) EXPECT_EQ(run(base + "--nhid 6 " + on).code, 2) << on;
-  for (const char* bad : {"--tied=maybe", "--tied=", "--epochs 99999999999999999999", "--epochs -99999999999999999999", "--lr 1e999", "--lr nan",
-                          "--momentum -1", "--optimizer qhm --momentum -0.5", "--lr inf", "--momentum inf", "--nu -inf", "--tutorial --tied", "--tutorial --nhid 5", "--threads 99999999999"})
+  for (const char* off : {"--tied=false", "--tied=no", "--tied=0"})
+    EXPECT_EQ(run(base + "--nhid 6 " + off).code, 0) << off;
+  for (const char* on : {"--tied", "--tied=true", "--tied=yes", "--tied=1"})
+    EXPECT_EQ(run(base + "--nhid 6 " + on).code, 2) << on;
+  for (const char* bad :
+       {"--tied=maybe", "--tied=", "--epochs 99999999999999999999", "--epochs -99999999999999999999",
+        "--lr 1e999", "--lr nan", "--momentum -1", "--optimizer qhm --momentum -0.5", "--lr inf",
+        "--momentum inf", "--nu -inf", "--tutorial --tied", "--tutorial --nhid 5", "--threads 99999999999"})
     EXPECT_EQ(run(std::string("rnn --mode local ") + bad).code, 2) << bad;
   EXPECT_EQ(run("cartpole --lr inf").code, 2);
-  for (const char* crowd : {"my_add --world-size 4294967298", "cartpole --world-size 4294967298", "parameter_server --trainers 4294967298 --steps 4294967298"})
+  for (const char* crowd : {"my_add --world-size 4294967298", "cartpole --world-size 4294967298",
+                            "parameter_server --trainers 4294967298 --steps 4294967298"})
     EXPECT_EQ(run(crowd).code, 2) << crowd;
 }
 
@@ -158,7 +167,8 @@ TEST(ProgramsFlags, rnn_tutorial_saves_resumes_generates_and_counts_steps) {
   EXPECT_EQ(first.code, 0) << first.text;
   EXPECT_NE(first.last().find("rnn: epochs=2 steps=7 "), std::string::npos) << first.text;
   ASSERT_TRUE(std::filesystem::exists(file));
-  const Output second = run("rnn --tutorial --mode local --max-steps 1 --lr 0 --save " + folder.file("again") + " --resume " + file);
+  const Output second = run("rnn --tutorial --mode local --max-steps 1 --lr 0 --save " +
+                            folder.file("again") + " --resume " + file);
   EXPECT_EQ(second.code, 0) << second.text;
   EXPECT_EQ(contents(folder.file("again")), contents(file));
 }
@@ -167,7 +177,8 @@ TEST(ProgramsCorpus, what_is_wrong_with_it_is_named_before_a_worker_starts) {
   for (const std::string mode : {"--mode local ", "--mode distributed "}) {
     const Corpus corpus;
     const std::string command = "rnn " + mode + corpus.flag() + kTiny;
-    const std::string train = corpus.file("train.txt"), valid = corpus.file("valid.txt"), text = contents(valid);
+    const std::string train = corpus.file("train.txt"), valid = corpus.file("valid.txt"),
+                      text = contents(valid);
     write(valid, "");
     expect_refusal(run(command), valid + " is empty");
     write(valid, "one two three\n");
@@ -187,7 +198,8 @@ TEST(ProgramsResume, a_file_of_another_model_is_refused_by_name_locally_and_spli
   using weft::NamedTensors;
   const Corpus corpus;
   const Folder folder("resume");
-  const std::string good = folder.file("good"), bad = folder.file("bad"), base = "rnn " + corpus.flag() + kTiny + "--max-steps 1 ";
+  const std::string good = folder.file("good"), bad = folder.file("bad"),
+                    base = "rnn " + corpus.flag() + kTiny + "--max-steps 1 ";
   ASSERT_EQ(run(base + "--mode local --save " + good).code, 0);
   const NamedTensors state = weft::load_safetensors(good).tensors;
   const auto without = [&](const std::string& prefix) {
@@ -201,10 +213,11 @@ TEST(ProgramsResume, a_file_of_another_model_is_refused_by_name_locally_and_spli
     out.emplace_back(name, tensor);
     return out;
   };
-  const std::vector<std::pair<NamedTensors, std::string>> cases{{without("decoder."), "missing: decoder.weight decoder.bias"},
-                                                                {without("rnn.weight_hh_l1"), "missing: rnn.weight_hh_l1"},
-                                                                {with("decoder.bias", weft::zeros({1})), "decoder.bias is [38] here and [1] in the state"},
-                                                                {with("encoder.more", weft::zeros({1})), "unexpected: encoder.more"}};
+  const std::vector<std::pair<NamedTensors, std::string>> cases{
+      {without("decoder."), "missing: decoder.weight decoder.bias"},
+      {without("rnn.weight_hh_l1"), "missing: rnn.weight_hh_l1"},
+      {with("decoder.bias", weft::zeros({1})), "decoder.bias is [38] here and [1] in the state"},
+      {with("encoder.more", weft::zeros({1})), "unexpected: encoder.more"}};
   for (const auto& [tensors, said] : cases) {
     weft::save_safetensors(bad, tensors);
     expect_refusal(run(base + "--mode local --resume " + bad), said);

@@ -42,8 +42,10 @@ TEST(ProgramsLaunch, a_group_has_its_launched_size_whatever_the_flags_say) {
 
 TEST(ProgramsLaunch, a_group_of_a_size_that_does_not_fit_is_refused) {
   const Port port;
-  for (const char* command : {"my_add", "cartpole", "parameter_server", "custom_optimizer --mode distributed", "rnn --tutorial --mode distributed"})
-    expect_failure(run(command, port.worker(0, 1)), program_of(command), "the launched group has 1 worker, it must have 2");
+  for (const char* command : {"my_add", "cartpole", "parameter_server", "custom_optimizer --mode distributed",
+                              "rnn --tutorial --mode distributed"})
+    expect_failure(run(command, port.worker(0, 1)), program_of(command),
+                   "the launched group has 1 worker, it must have 2");
   for (const char* command : {"custom_optimizer --mode distributed", "rnn --tutorial"})
     expect_failure(run(command, port.worker(0, 3)), program_of(command), "has 3 workers, it must have 2;");
 }
@@ -59,7 +61,8 @@ TEST(ProgramsLaunch, the_server_of_rnn_needs_no_corpus_and_writes_no_file) {
   const Corpus corpus;
   const Port port;
   Process server("rnn --data no/such/folder --json no/such/folder/f" + std::string(kTiny), port.worker(0, 2));
-  const Output trainer = run("rnn " + corpus.flag() + kTiny + "--max-steps 1", port.worker(1, 2)), other = server.finish();
+  const Output trainer = run("rnn " + corpus.flag() + kTiny + "--max-steps 1", port.worker(1, 2)),
+               other = server.finish();
   EXPECT_EQ(trainer.code, 0) << trainer.text;
   EXPECT_EQ(trainer.last().find("rnn: epochs=1 steps=1 "), 0u) << trainer.text;
   EXPECT_EQ(other.code, 0) << other.text;
@@ -83,7 +86,8 @@ TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
   if (address.empty()) GTEST_SKIP() << "this machine has no address beyond loopback";
   const Port port;
   for (const int rank : {0, 1})
-    expect_failure(run("my_add", port.worker(rank, 2, address)), "my_add", "meets at " + address + ", which is not loopback: give --tls-ca");
+    expect_failure(run("my_add", port.worker(rank, 2, address)), "my_add",
+                   "meets at " + address + ", which is not loopback: give --tls-ca");
   Process second("my_add --insecure", port.worker(1, 2, address));
   const Output first = run("my_add --insecure", port.worker(0, 2, address)), other = second.finish();
   EXPECT_EQ(first.code, 0) << first.text;
@@ -94,7 +98,8 @@ TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
 TEST(ProgramsLaunch, workers_that_are_given_certificates_meet_encrypted) {
   const weft::test::Certificates files("programs");
   if (!files.made()) GTEST_SKIP() << "no openssl program";
-  const std::string command = "my_add --tls-ca " + files.ca() + " --tls-cert " + files.certificate() + " --tls-key " + files.key();
+  const std::string command =
+      "my_add --tls-ca " + files.ca() + " --tls-cert " + files.certificate() + " --tls-key " + files.key();
   const Port port;
   Process second(command, port.worker(1, 2));
   const Output first = run(command, port.worker(0, 2)), other = second.finish(), spawned = run(command);
@@ -106,8 +111,10 @@ TEST(ProgramsLaunch, workers_that_are_given_certificates_meet_encrypted) {
 }
 
 TEST(ProgramsLaunch, flags_of_tls_come_together_and_files_that_are_missing_are_named) {
-  for (const char* bad : {"--tls-ca a", "--tls-ca a --tls-cert b", "--tls-key c", "--tls-server-name d", "--insecure --tls-ca a --tls-cert b --tls-key c"})
-    for (const std::string program : {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ", "rnn "})
+  for (const char* bad : {"--tls-ca a", "--tls-ca a --tls-cert b", "--tls-key c", "--tls-server-name d",
+                          "--insecure --tls-ca a --tls-cert b --tls-key c"})
+    for (const std::string program :
+         {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ", "rnn "})
       EXPECT_EQ(run(program + bad).code, 2) << program << bad;
   const Output out = run("my_add --tls-ca no/such/ca --tls-cert no/such/cert --tls-key no/such/key");
   expect_failure(out, "my_add", "cannot read no/such/ca");
@@ -132,9 +139,11 @@ TEST(ProgramsOutput, a_path_that_cannot_be_written_is_named_before_any_work) {
   const Corpus corpus;
   const Folder folder("paths");
   for (const std::string& bad : {folder.file("none/file"), folder.path()}) {
-    for (const std::string command : {"my_add --json ", "my_add --transport sim --json ", "custom_optimizer --json ", "custom_optimizer --mode distributed --json ",
-                                      "parameter_server --json ", "cartpole --json ", "cartpole --plot ", "rnn --tutorial --json ",
-                                      "rnn --tutorial --mode local --json ", "rnn --tutorial --save ", "rnn --tutorial --mode local --save "}) {
+    for (const std::string command :
+         {"my_add --json ", "my_add --transport sim --json ", "custom_optimizer --json ",
+          "custom_optimizer --mode distributed --json ", "parameter_server --json ", "cartpole --json ",
+          "cartpole --plot ", "rnn --tutorial --json ", "rnn --tutorial --mode local --json ",
+          "rnn --tutorial --save ", "rnn --tutorial --mode local --save "}) {
       const Output out = run(command + bad);
       expect_failure(out, program_of(command), "cannot write " + bad);
       EXPECT_EQ(std::count(out.text.begin(), out.text.end(), '\n'), 1) << out.text;
@@ -146,15 +155,18 @@ TEST(ProgramsOutput, looking_at_a_path_leaves_no_file_and_changes_none) {
   const Folder folder("kept");
   const std::string there = folder.file("there"), fresh = folder.file("fresh");
   write(there, "text");
-  expect_failure(run("rnn --mode local --data no/such/folder --json " + there + " --save " + fresh), "rnn", "no/such/folder");
+  expect_failure(run("rnn --mode local --data no/such/folder --json " + there + " --save " + fresh), "rnn",
+                 "no/such/folder");
   EXPECT_EQ(contents(there), "text");
   EXPECT_FALSE(std::filesystem::exists(fresh));
 }
 
 TEST(ProgramsOutput, figures_that_cannot_be_written_cost_no_last_line) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
-  for (const std::string command : {"my_add --transport sim --json ", "custom_optimizer --json ", "parameter_server --trainers 1 --steps 10 --json ",
-                                    "cartpole --max-episodes 1 --json ", "cartpole --max-episodes 1 --plot ", "rnn --tutorial --mode local --epochs 1 --json "}) {
+  for (const std::string command :
+       {"my_add --transport sim --json ", "custom_optimizer --json ",
+        "parameter_server --trainers 1 --steps 10 --json ", "cartpole --max-episodes 1 --json ",
+        "cartpole --max-episodes 1 --plot ", "rnn --tutorial --mode local --epochs 1 --json "}) {
     const std::string program = program_of(command);
     const Output out = run(command + "/dev/full");
     EXPECT_EQ(out.code, 1) << out.text;
@@ -165,7 +177,8 @@ TEST(ProgramsOutput, figures_that_cannot_be_written_cost_no_last_line) {
 
 TEST(ProgramsOutput, my_add_shows_roots_dependencies_and_order_of_every_worker) {
   const std::string lines =
-      "worker0: roots loss send0; dependencies sum=0 DistSend=0 mul=1 AccumulateGrad=1 AccumulateGrad=1 DistRecv=1 AccumulateGrad=1; "
+      "worker0: roots loss send0; dependencies sum=0 DistSend=0 mul=1 AccumulateGrad=1 AccumulateGrad=1 "
+      "DistRecv=1 AccumulateGrad=1; "
       "order sum > DistSend > mul > AccumulateGrad > AccumulateGrad > DistRecv > AccumulateGrad\n"
       "worker1: roots send0; dependencies DistSend=0 add=1 DistRecv=2; order DistSend > add > DistRecv\n";
   for (const char* transport : {"sim", "grpc"}) {
@@ -185,9 +198,13 @@ TEST(ProgramsOutput, cartpole_draws_both_curves_with_a_point_for_each_episode) {
   EXPECT_EQ(picture.compare(0, 5, "<svg "), 0) << picture;
   EXPECT_EQ(picture.substr(picture.size() - 7), "</svg>\n") << picture;
   int curves = 0;
-  for (size_t at = picture.find("<polyline"); at != std::string::npos; at = picture.find("<polyline", at + 1)) {
+  for (size_t at = picture.find("<polyline"); at != std::string::npos;
+       at = picture.find("<polyline", at + 1)) {
     const size_t from = picture.find("points='", at), to = picture.find('\'', from + 8);
-    EXPECT_EQ(std::count(picture.begin() + static_cast<std::ptrdiff_t>(from), picture.begin() + static_cast<std::ptrdiff_t>(to), ','), 4) << picture;
+    EXPECT_EQ(std::count(picture.begin() + static_cast<std::ptrdiff_t>(from),
+                         picture.begin() + static_cast<std::ptrdiff_t>(to), ','),
+              4)
+        << picture;
     ++curves;
   }
   EXPECT_EQ(curves, 2) << picture;

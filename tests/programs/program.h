@@ -34,7 +34,8 @@ struct Output {
     const size_t end = text.find_last_not_of('\n');
     if (end == std::string::npos) return "";
     const size_t start = text.rfind('\n', end);
-    return text.substr(start == std::string::npos ? 0 : start + 1, end - (start == std::string::npos ? 0 : start + 1) + 1);
+    return text.substr(start == std::string::npos ? 0 : start + 1,
+                       end - (start == std::string::npos ? 0 : start + 1) + 1);
   }
   /// Lines that begin with `prefix`.
   std::string lines(const std::string& prefix) const {
@@ -57,7 +58,8 @@ class Process {
  public:
   explicit Process(const std::string& command, const Variables& variables = {}) {
     std::vector<std::string> words;
-    std::istringstream parts(command.front() == '/' ? command : std::string(WEFT_PROGRAM_DIR) + "/" + command);
+    std::istringstream parts(command.front() == '/' ? command
+                                                    : std::string(WEFT_PROGRAM_DIR) + "/" + command);
     for (std::string word; parts >> word;) words.push_back(word);
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
@@ -93,7 +95,8 @@ class Process {
   const std::string& text() const { return output_.text; }
   /// Waits for the end.
   Output finish() {
-    while (read_more()) {}
+    while (read_more()) {
+    }
     int status = 0;
     if (child_ > 0) waitpid(child_, &status, 0);
     child_ = -1;
@@ -103,7 +106,9 @@ class Process {
 
  private:
   bool read_more() {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now())
+            .count();
     pollfd ready{out_, POLLIN, 0};
     if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) <= 0) {
       output_.text += "\n(killed: it took too long)\n";
@@ -121,7 +126,9 @@ class Process {
   Output output_;
 };
 
-inline Output run(const std::string& command, const Variables& variables = {}) { return Process(command, variables).finish(); }
+inline Output run(const std::string& command, const Variables& variables = {}) {
+  return Process(command, variables).finish();
+}
 
 /// A port of the loopback that nobody else gets while the object lives; one program may listen on it.
 class Port {
@@ -133,14 +140,18 @@ class Port {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    if (bind(socket_, reinterpret_cast<sockaddr*>(&address), size) == 0 && getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0)
+    if (bind(socket_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+        getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0)
       number_ = ntohs(address.sin_port);
   }
   Port(const Port&) = delete;
   ~Port() { close(socket_); }
   /// What a launcher tells the worker of that rank.
   Variables worker(int rank, int world_size, const std::string& master = "127.0.0.1") const {
-    return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(world_size)}, {"MASTER_ADDR", master}, {"MASTER_PORT", std::to_string(number_)}};
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(world_size)},
+            {"MASTER_ADDR", master},
+            {"MASTER_PORT", std::to_string(number_)}};
   }
 
  private:
@@ -153,9 +164,13 @@ inline std::string outer_address() {
   if (getifaddrs(&all) != 0) return "";
   std::string found;
   for (const ifaddrs* one = all; one && found.empty(); one = one->ifa_next) {
-    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_LOOPBACK) || !(one->ifa_flags & IFF_UP)) continue;
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET || (one->ifa_flags & IFF_LOOPBACK) ||
+        !(one->ifa_flags & IFF_UP))
+      continue;
     std::array<char, INET_ADDRSTRLEN> text{};
-    if (inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(), text.size())) found = text.data();
+    if (inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text.data(),
+                  text.size()))
+      found = text.data();
   }
   freeifaddrs(all);
   return found;
@@ -164,7 +179,9 @@ inline std::string outer_address() {
 /// A folder of its own below the tests' temporary one, gone with the object.
 class Folder {
  public:
-  explicit Folder(const std::string& name) : path_(std::filesystem::path(::testing::TempDir()) / ("weft_" + name + "_" + std::to_string(getpid()))) {
+  explicit Folder(const std::string& name)
+      : path_(std::filesystem::path(::testing::TempDir()) /
+              ("weft_" + name + "_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(path_);
   }
   Folder(const Folder&) = delete;
@@ -250,7 +267,9 @@ class Json {
       next();
       const size_t start = at_;
       value();
-      if (members && ok_) ok_ = members->emplace(name, text_.substr(start, at_ - start)).second;  // a name twice is no figure's name
+      if (members && ok_)
+        ok_ = members->emplace(name, text_.substr(start, at_ - start))
+                  .second;  // a name twice is no figure's name
     } while (take(','));
     need('}');
   }
@@ -268,7 +287,9 @@ class Json {
     const std::string word = text_.substr(at_, end - at_);
     char* rest = nullptr;
     std::strtod(word.c_str(), &rest);
-    const bool number = !word.empty() && *rest == '\0' && (std::isdigit(static_cast<unsigned char>(c)) || c == '-') && word.find("inf") == std::string::npos;
+    const bool number = !word.empty() && *rest == '\0' &&
+                        (std::isdigit(static_cast<unsigned char>(c)) || c == '-') &&
+                        word.find("inf") == std::string::npos;
     ok_ = ok_ && (number || word == "true" || word == "false" || word == "null");
     at_ = end;
   }

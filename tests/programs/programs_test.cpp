@@ -9,7 +9,8 @@ namespace {
 
 using namespace programs;
 
-const char kSmall[] = " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --max-steps 12 --dropout 0 --print-losses ";
+const char kSmall[] =
+    " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --max-steps 12 --dropout 0 --print-losses ";
 
 TEST(Programs, my_add_matches_local_on_both_transports) {
   for (const char* transport : {"sim", "grpc"}) {
@@ -20,7 +21,8 @@ TEST(Programs, my_add_matches_local_on_both_transports) {
 }
 
 TEST(Programs, custom_optimizer_matches_its_reference_locally_and_split) {
-  const Output local = run("custom_optimizer --mode local"), split = run("custom_optimizer --mode distributed");
+  const Output local = run("custom_optimizer --mode local"),
+               split = run("custom_optimizer --mode distributed");
   EXPECT_EQ(local.code, 0) << local.text;
   EXPECT_EQ(split.code, 0) << split.text;
   EXPECT_NE(local.last().find("matches reference: yes"), std::string::npos) << local.text;
@@ -44,7 +46,8 @@ TEST(Programs, rnn_prints_the_same_losses_locally_and_split_for_both_decoders_an
 
 TEST(Programs, rnn_of_every_model_and_optimizer_splits_without_changing_a_loss) {
   const Corpus corpus;
-  for (const char* flags : {"--model GRU", "--model RNN_TANH", "--model RNN_RELU --lr 0.5", "--tied", "--optimizer qhm --lr 2", "--optimizer adam --lr 0.01"}) {
+  for (const char* flags : {"--model GRU", "--model RNN_TANH", "--model RNN_RELU --lr 0.5", "--tied",
+                            "--optimizer qhm --lr 2", "--optimizer adam --lr 0.01"}) {
     const std::string base = "rnn " + corpus.flag() + kSmall + flags + " --mode ";
     const Output local = run(base + "local"), split = run(base + "distributed");
     EXPECT_EQ(local.code, 0) << local.text;
@@ -74,7 +77,8 @@ TEST(Programs, rnn_without_a_corpus_names_the_script_and_a_bad_flag_exits_2) {
 TEST(Programs, rnn_on_a_device_that_is_not_there_ends_with_one_line_and_bad_places_exit_2) {
   const Corpus corpus;
   const bool has_gpu = std::system("nvidia-smi >/dev/null 2>&1") == 0;
-  for (const char* flags : {"--mode local --device cuda", "--mode local --place encoder=cuda,decoder=cuda", "--mode distributed --device cuda"}) {
+  for (const char* flags : {"--mode local --device cuda", "--mode local --place encoder=cuda,decoder=cuda",
+                            "--mode distributed --device cuda"}) {
     if (has_gpu) break;
     const Output out = run("rnn " + corpus.flag() + kSmall + flags);
     EXPECT_EQ(out.code, 1) << out.text;
@@ -82,7 +86,8 @@ TEST(Programs, rnn_on_a_device_that_is_not_there_ends_with_one_line_and_bad_plac
     EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << out.text;
     EXPECT_NE(said.find("cuda"), std::string::npos) << out.text;
   }
-  for (const char* flags : {"--place head=cuda", "--place encoder", "--place encoder=gpu", "--tied --nhid 200 --place encoder=cuda"})
+  for (const char* flags : {"--place head=cuda", "--place encoder", "--place encoder=gpu",
+                            "--tied --nhid 200 --place encoder=cuda"})
     EXPECT_EQ(run(std::string("rnn --mode local ") + flags).code, 2) << flags;
   EXPECT_EQ(run("rnn --mode distributed --place encoder=cuda").code, 2);
 }
@@ -91,18 +96,25 @@ TEST(Programs, rnn_saves_resumes_and_generates) {
   const Corpus corpus;
   const Folder folder("saved");
   const std::string file = folder.file("model.safetensors");
-  const std::string base = "rnn " + corpus.flag() + " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --dropout 0 ";
+  const std::string base =
+      "rnn " + corpus.flag() + " --emsize 16 --nhid 16 --batch-size 4 --bptt 7 --epochs 1 --dropout 0 ";
   const Output first = run(base + "--mode local --max-steps 20 --save " + file);
   EXPECT_EQ(first.code, 0) << first.text;
-  const Output second = run(base + "--mode distributed --max-steps 1 --lr 0 --resume " + file + " --generate 5");
+  const Output second =
+      run(base + "--mode distributed --max-steps 1 --lr 0 --resume " + file + " --generate 5");
   EXPECT_EQ(second.code, 0) << second.text;
-  const auto test_ppl = [](const std::string& line) { return line.substr(line.find("test_ppl="), line.find(" tokens_per_s") - line.find("test_ppl=")); };
+  const auto test_ppl = [](const std::string& line) {
+    return line.substr(line.find("test_ppl="), line.find(" tokens_per_s") - line.find("test_ppl="));
+  };
   EXPECT_EQ(test_ppl(first.last()), test_ppl(second.last()));
 }
 
 TEST(Programs, cartpole_repeats_its_figures_and_fused_calls_change_none) {
-  const auto figures = [](const Output& out) { return out.last().substr(0, out.last().find(" steps_per_s")); };
-  const Output two = run("cartpole --max-episodes 12 --seed 3"), again = run("cartpole --max-episodes 12 --seed 3"),
+  const auto figures = [](const Output& out) {
+    return out.last().substr(0, out.last().find(" steps_per_s"));
+  };
+  const Output two = run("cartpole --max-episodes 12 --seed 3"),
+               again = run("cartpole --max-episodes 12 --seed 3"),
                fused = run("cartpole --max-episodes 12 --seed 3 --calls fused");
   EXPECT_EQ(two.code, 0) << two.text;
   EXPECT_NE(two.last().find("cartpole: solved="), std::string::npos) << two.text;
@@ -113,7 +125,9 @@ TEST(Programs, cartpole_repeats_its_figures_and_fused_calls_change_none) {
 TEST(Programs, parameter_server_trains_with_three_overlapping_trainers) {
   const Output out = run("parameter_server --trainers 3 --steps 600");
   EXPECT_EQ(out.code, 0) << out.text;
-  const auto value = [&](const std::string& key) { return std::stod(out.last().substr(out.last().find(key) + key.size())); };
+  const auto value = [&](const std::string& key) {
+    return std::stod(out.last().substr(out.last().find(key) + key.size()));
+  };
   ASSERT_NE(out.last().find("loss_first="), std::string::npos) << out.text;
   EXPECT_LT(value("loss_last="), 0.7 * value("loss_first="));
 }

@@ -19,7 +19,8 @@ TEST(ProgramsSlow, rnn_of_the_default_sizes_prints_the_same_losses_locally_and_s
   EXPECT_TRUE(local.has("corpus: 10000 words")) << local.text;
   const std::string losses = local.lines("step ");
   EXPECT_EQ(std::count(losses.begin(), losses.end(), '\n'), 3) << local.text;
-  for (const char* other : {"--mode local --threads 2", "--mode distributed --threads 1", "--mode distributed --threads 2"})
+  for (const char* other :
+       {"--mode local --threads 2", "--mode distributed --threads 1", "--mode distributed --threads 2"})
     EXPECT_EQ(run(base + other).lines("step "), losses) << other;
 }
 

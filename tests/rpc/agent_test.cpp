@@ -19,7 +19,7 @@ using namespace weft::rpc;
 using namespace std::chrono_literals;
 using test::Cluster;
 
-std::map<int, int> g_runs;   // how often note(n) ran
+std::map<int, int> g_runs;  // how often note(n) ran
 
 int note(int n) {
   ++g_runs[n];
@@ -32,7 +32,8 @@ WEFT_RPC(down);
 int64_t down(int64_t depth, int64_t width) {  // calls itself on the next worker, `width` times at once
   if (depth == 0) return 1;
   const auto agent = current_agent();
-  const WorkerId next{static_cast<int32_t>((agent->self().id.value + 1) % static_cast<int32_t>(agent->worker_infos().size()))};
+  const WorkerId next{static_cast<int32_t>((agent->self().id.value + 1) %
+                                           static_cast<int32_t>(agent->worker_infos().size()))};
   std::vector<Future<int64_t>> all;
   for (int64_t i = 0; i < width; ++i) all.push_back(rpc_async<down>(next, depth - 1, width));
   int64_t sum = 0;
@@ -175,7 +176,9 @@ TEST(Agent, a_partition_longer_than_the_lease_loses_the_peer_on_time) {
 TEST(Agent, a_killed_worker_fails_every_open_call_within_the_lease_and_is_named) {
   Cluster c({.size = 3});
   std::vector<std::string> heard;
-  c.agent(0)->on_peer_lost([&](const WorkerInfo& peer, bool left, const std::string&) { heard.push_back(peer.name + (left ? " left" : " lost")); });
+  c.agent(0)->on_peer_lost([&](const WorkerInfo& peer, bool left, const std::string&) {
+    heard.push_back(peer.name + (left ? " left" : " lost"));
+  });
   c.run(0, [&] {
     std::vector<Future<void>> all;
     for (int i = 0; i < 7; ++i) all.push_back(rpc_async<sleep_ms>("worker2", 100000));
@@ -374,9 +377,13 @@ TEST(Agent, the_dump_says_who_waits_for_whom) {
   c.run(0, [&] {
     const auto f = rpc_async<slow_twice>("worker1", 1000);
     current_runtime()->sleep_for(100ms);
-    EXPECT_NE(c.agent(0)->dump().find("waits 100 ms for 'slow_twice' on worker 'worker1'"), std::string::npos) << c.agent(0)->dump();
+    EXPECT_NE(c.agent(0)->dump().find("waits 100 ms for 'slow_twice' on worker 'worker1'"), std::string::npos)
+        << c.agent(0)->dump();
     const std::string middle = c.agent(1)->dump();
-    EXPECT_NE(middle.find("for 'sleep_ms' on worker 'worker2' (inside 'slow_twice' called by worker 'worker0')"), std::string::npos) << middle;
+    EXPECT_NE(
+        middle.find("for 'sleep_ms' on worker 'worker2' (inside 'slow_twice' called by worker 'worker0')"),
+        std::string::npos)
+        << middle;
     EXPECT_EQ(f.wait(), 2000);
     EXPECT_EQ(c.agent(0)->dump(), "");
   });
@@ -384,8 +391,8 @@ TEST(Agent, the_dump_says_who_waits_for_whom) {
 
 TEST(Agent, an_allow_list_decides_who_may_call) {
   Cluster c({.size = 3, .each = [](int rank, AgentOptions& o) {
-    if (rank == 1) o.allow["note"] = {"worker0"};
-  }});
+               if (rank == 1) o.allow["note"] = {"worker0"};
+             }});
   c.run(0, [] { EXPECT_EQ(rpc_sync<note>("worker1", 1), 2); });
   c.run(2, [] {
     try {
@@ -444,7 +451,9 @@ TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ende
       std::vector<Member> members;
       for (int id = 0; id < 2; ++id) {
         const std::shared_ptr<Runtime> runtime = runtimes.emplace_back(make_threaded_runtime({.threads = 2}));
-        const auto transport = [&](Receiver& receiver) { return make_grpc_transport(runtime, {.id = WorkerId{id}}, receiver); };
+        const auto transport = [&](Receiver& receiver) {
+          return make_grpc_transport(runtime, {.id = WorkerId{id}}, receiver);
+        };
         agents.push_back(Agent::create(runtime, {.name = str("worker", id), .id = WorkerId{id}}, transport));
         members.push_back(agents.back()->as_member());
         agents.back()->slot<Witness>();

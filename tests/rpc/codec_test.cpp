@@ -3,9 +3,9 @@
 
 #include <random>
 
+#include <weft/autograd/ops.h>
 #include <weft/distributed/codec.h>
 #include <weft/distributed/wire_format.h>
-#include <weft/autograd/ops.h>
 #include <weft/tensor/factories.h>
 
 namespace app {
@@ -44,8 +44,7 @@ Message travel(Message m) {
   return unseal(std::move(m.bytes), std::move(blocks), e);
 }
 
-template <class T>
-T round_trip(const T& value) {
+template <class T> T round_trip(const T& value) {
   Message m;
   {
     Encoder out(m);
@@ -79,12 +78,14 @@ TEST(Codec, containers_come_back_as_they_were) {
   EXPECT_EQ(round_trip(std::vector<bool>{true, false, true}), (std::vector<bool>{true, false, true}));
   EXPECT_EQ(round_trip(std::vector<std::string>(300, "ab")).size(), 300u);
   EXPECT_EQ(round_trip(std::array<int, 3>{1, 2, 3}), (std::array<int, 3>{1, 2, 3}));
-  EXPECT_EQ(round_trip(std::map<std::string, int>{{"a", 1}, {"b", 2}}), (std::map<std::string, int>{{"a", 1}, {"b", 2}}));
+  EXPECT_EQ(round_trip(std::map<std::string, int>{{"a", 1}, {"b", 2}}),
+            (std::map<std::string, int>{{"a", 1}, {"b", 2}}));
   EXPECT_EQ(round_trip(std::set<int>{3, 1}), (std::set<int>{1, 3}));
   EXPECT_EQ(round_trip(std::optional<int>()), std::nullopt);
   EXPECT_EQ(round_trip(std::optional<int>(4)), 4);
   EXPECT_EQ(round_trip(std::pair<int, std::string>(4, "x")), (std::pair<int, std::string>(4, "x")));
-  EXPECT_EQ(round_trip(std::tuple<int, std::string, double>(4, "x", 0.5)), (std::tuple<int, std::string, double>(4, "x", 0.5)));
+  EXPECT_EQ(round_trip(std::tuple<int, std::string, double>(4, "x", 0.5)),
+            (std::tuple<int, std::string, double>(4, "x", 0.5)));
   EXPECT_EQ(round_trip(std::tuple<>()), std::tuple<>());
   using V = std::variant<std::monostate, int, std::string>;
   EXPECT_EQ(round_trip(V()), V());
@@ -119,7 +120,8 @@ TEST(Codec, tensors_of_every_dtype_come_back_with_their_bits) {
     const auto dtype = static_cast<DType>(i);
     for (const int64_t n : {0, 1, 7, 5003}) {
       const Tensor t = empty({n}, {.dtype = dtype});
-      for (int64_t b = 0; b < n * size_of(dtype); ++b) static_cast<uint8_t*>(t.raw())[b] = static_cast<uint8_t>(dtype == kBool ? b % 2 : b * 7);
+      for (int64_t b = 0; b < n * size_of(dtype); ++b)
+        static_cast<uint8_t*>(t.raw())[b] = static_cast<uint8_t>(dtype == kBool ? b % 2 : b * 7);
       const Tensor back = round_trip(t);
       EXPECT_EQ(back.dtype(), dtype);
       EXPECT_EQ(back.sizes(), t.sizes());
@@ -163,10 +165,10 @@ TEST(Codec, a_view_sends_its_span_and_a_sparse_one_is_compacted) {
     return total;
   };
   const Tensor big = arange(1'000'000).to(kFloat32).view({1000, 1000});
-  EXPECT_LT(bytes(big.select(0, 3)), 4200);       // one row of a large matrix
-  EXPECT_LT(bytes(big.select(1, 3)), 4200);       // one column: its span is everything
+  EXPECT_LT(bytes(big.select(0, 3)), 4200);  // one row of a large matrix
+  EXPECT_LT(bytes(big.select(1, 3)), 4200);  // one column: its span is everything
   EXPECT_EQ(round_trip(big.select(1, 3)).to_vector<float>(), big.select(1, 3).to_vector<float>());
-  EXPECT_GT(bytes(big.t()), 4'000'000);           // dense in another order: as it lies
+  EXPECT_GT(bytes(big.t()), 4'000'000);  // dense in another order: as it lies
   EXPECT_EQ(round_trip(big.t()).strides(), (Shape{1, 1000}));
 }
 
@@ -181,7 +183,7 @@ TEST(Codec, a_large_tensor_is_not_copied_into_the_message) {
   const auto payloads = payloads_of(m);
   ASSERT_EQ(payloads.size(), 1u);
   EXPECT_EQ(payloads[0].data, t.raw());
-  EXPECT_GT(t.body().storage->saves(), 0u);   // an optimizer step meanwhile writes elsewhere
+  EXPECT_GT(t.body().storage->saves(), 0u);  // an optimizer step meanwhile writes elsewhere
 }
 
 TEST(Codec, extensions_travel_beside_the_body) {
@@ -200,8 +202,7 @@ TEST(Codec, extensions_travel_beside_the_body) {
 }
 
 // Random bytes, and real messages with random damage: each decode gives a value or a WireError, nothing else.
-template <class T>
-void fuzz(const T& value, uint64_t seed) {
+template <class T> void fuzz(const T& value, uint64_t seed) {
   std::mt19937_64 random(seed);
   Message good;
   {

@@ -28,7 +28,8 @@ TEST(FinishedSet, is_the_union_of_everything_it_was_told) {
         for (uint64_t s = 1; s < upto; ++s)
           if (!std::binary_search(open.begin(), open.end(), s)) expected.insert(s);
       }
-      for (uint64_t s = 1; s < 62; ++s) ASSERT_EQ(set.contains(s), expected.count(s) > 0) << "seed " << seed << " number " << s;
+      for (uint64_t s = 1; s < 62; ++s)
+        ASSERT_EQ(set.contains(s), expected.count(s) > 0) << "seed " << seed << " number " << s;
     }
   }
 }

@@ -21,8 +21,7 @@ int pick(double) { return 2; }
 WEFT_RPC_AS("pick_int", static_cast<int (*)(int)>(&pick));
 WEFT_RPC_AS("pick_double", static_cast<int (*)(double)>(&pick));
 
-template <class T>
-T identity(T value) { return value; }
+template <class T> T identity(T value) { return value; }
 WEFT_RPC_AS("identity<string>", identity<std::string>);
 
 inline constexpr auto kLambda = [](int a) noexcept { return a + 1; };
@@ -56,7 +55,8 @@ TEST(Function, signatures_are_made_of_wire_names) {
   EXPECT_EQ(function_entry<app::shout>().signature, "shout(string) -> string");
   EXPECT_EQ(function_entry<app::kLambda>().signature, "lambda(int32) -> int32");
   EXPECT_EQ((method_entry<app::Table, &app::Table::train>().signature), "Table::train(bool) -> void");
-  EXPECT_EQ((constructor_entry<app::Table, int64_t, double, std::string>().signature), "Table::Table(int64, float64, string) -> Table");
+  EXPECT_EQ((constructor_entry<app::Table, int64_t, double, std::string>().signature),
+            "Table::Table(int64, float64, string) -> Table");
 }
 
 TEST(Function, is_found_by_name_and_by_id) {
@@ -99,7 +99,8 @@ TEST(Function, a_constructor_makes_an_object_that_can_neither_be_copied_nor_move
   };
   std::shared_ptr<void> object;
   Decoder in(m);
-  constructor_entry<app::Table, int64_t, double, std::string>().prepare(in)->run(nullptr, std::make_unique<Keep>(object));
+  constructor_entry<app::Table, int64_t, double, std::string>().prepare(in)->run(
+      nullptr, std::make_unique<Keep>(object));
   ASSERT_NE(object, nullptr);
   EXPECT_EQ(static_cast<app::Table*>(object.get())->rows(), 5);
 }
@@ -109,7 +110,7 @@ TEST(Function, constructor_arguments_travel_in_one_form) {
   static_assert(std::is_same_v<constructor_argument_t<const uint16_t&>, int64_t>);
   static_assert(std::is_same_v<constructor_argument_t<float>, double>);
   static_assert(std::is_same_v<constructor_argument_t<bool>, bool>);
-  static_assert(std::is_same_v<constructor_argument_t<const char (&)[4]>, std::string>);
+  static_assert(std::is_same_v<constructor_argument_t<const char(&)[4]>, std::string>);
   static_assert(std::is_same_v<constructor_argument_t<const Tensor&>, Tensor>);
   SUCCEED();
 }
@@ -117,8 +118,8 @@ TEST(Function, constructor_arguments_travel_in_one_form) {
 TEST(Function, arguments_convert_to_the_parameters) {
   Cluster c({.size = 2});
   c.run(0, [] {
-    EXPECT_EQ(rpc_sync<app::add_numbers>("worker1", 3, 4), 7);         // int to int64 and to double
-    EXPECT_EQ(rpc_sync<app::shout>("worker1", "hey"), "hey!");         // a literal to a string
+    EXPECT_EQ(rpc_sync<app::add_numbers>("worker1", 3, 4), 7);  // int to int64 and to double
+    EXPECT_EQ(rpc_sync<app::shout>("worker1", "hey"), "hey!");  // a literal to a string
   });
 }
 
@@ -163,7 +164,9 @@ TEST(Function, the_callee_names_a_function_it_does_not_have) {
       out.put(std::string("x"));
     }
     try {
-      send_call<std::string>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m), {.timeout = {}, .what = "whisper"}).wait();
+      send_call<std::string>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m),
+                             {.timeout = {}, .what = "whisper"})
+          .wait();
       FAIL();
     } catch (const UnknownFunction& e) {
       EXPECT_STREQ(e.what(), "On worker 'worker1': no function 'whisper' is registered there");
@@ -183,10 +186,14 @@ TEST(Function, a_signature_mismatch_names_both_signatures) {
       out.put(std::string("x"));
     }
     try {
-      send_call<std::string>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m), {.timeout = {}, .what = "shout"}).wait();
+      send_call<std::string>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m),
+                             {.timeout = {}, .what = "shout"})
+          .wait();
       FAIL();
     } catch (const SignatureMismatch& e) {
-      EXPECT_STREQ(e.what(), "signatures differ: here 'shout(string) -> string', on worker 'worker1' 'shout(string) -> string'");
+      EXPECT_STREQ(
+          e.what(),
+          "signatures differ: here 'shout(string) -> string', on worker 'worker1' 'shout(string) -> string'");
       EXPECT_EQ(e.signature, "shout(string) -> string");
     }
   });
@@ -201,7 +208,8 @@ TEST(Function, arguments_that_do_not_decode_are_an_error_at_the_caller) {
       put_function(out, function_entry<app::shout>());
       out.number(uint8_t{200});  // a string of 200 bytes that is not there
     }
-    EXPECT_THROW(send_call<std::string>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m), {}).wait(), WireError);
+    EXPECT_THROW(send_call<std::string>(*current_agent(), WorkerId{1}, Kind::kCall, std::move(m), {}).wait(),
+                 WireError);
     EXPECT_EQ(rpc_sync<app::shout>("worker1", "still here"), "still here!");
   });
 }

@@ -17,11 +17,14 @@ using namespace std::chrono_literals;
 
 class FutureOn : public ::testing::TestWithParam<bool> {
  protected:
-  FutureOn() : runtime(GetParam() ? std::shared_ptr<Runtime>(std::make_shared<SimRuntime>()) : make_threaded_runtime({.threads = 2})) {}
+  FutureOn()
+      : runtime(GetParam() ? std::shared_ptr<Runtime>(std::make_shared<SimRuntime>())
+                           : make_threaded_runtime({.threads = 2})) {}
   ~FutureOn() override { runtime->stop(); }
   std::shared_ptr<Runtime> runtime;
 };
-INSTANTIATE_TEST_SUITE_P(Runtimes, FutureOn, ::testing::Bool(), [](const auto& i) { return i.param ? "simulated" : "threads"; });
+INSTANTIATE_TEST_SUITE_P(Runtimes, FutureOn, ::testing::Bool(),
+                         [](const auto& i) { return i.param ? "simulated" : "threads"; });
 
 TEST_P(FutureOn, gives_its_value_to_every_wait) {
   Future<int> f(runtime);
@@ -77,7 +80,10 @@ TEST_P(FutureOn, continuations_take_the_value_or_the_future_and_flatten) {
 TEST_P(FutureOn, an_error_passes_by_continuations_of_values) {
   Future<int> f(runtime);
   std::atomic<int> ran{0};
-  const auto a = f.then([&](int) { ++ran; return 1; });
+  const auto a = f.then([&](int) {
+    ++ran;
+    return 1;
+  });
   const auto b = f.then([](Future<int> done) { return done.has_error() ? 5 : 6; });
   f.set_error(IndexError("out"));
   EXPECT_THROW(a.wait(), IndexError);
@@ -113,7 +119,7 @@ TEST_P(FutureOn, collections_give_all_values_in_order_or_the_first_error) {
   std::vector<Future<void>> voids{Future<void>(runtime), Future<void>(runtime)};
   const auto both = collect(voids);
   voids[1].set_error(ValueError("one"));
-  EXPECT_THROW(both.wait(), ValueError);   // while the other is still open
+  EXPECT_THROW(both.wait(), ValueError);  // while the other is still open
 
   Future<int> a(runtime);
   Future<std::string> b(runtime);

@@ -21,7 +21,8 @@ int64_t pid_of_worker() { return getpid(); }
 WEFT_RPC(pid_of_worker);
 int64_t sum_down(int64_t n) {  // nested through all processes
   if (n == 0) return 0;
-  return n + rpc_sync<sum_down>((get_worker_info().id.value + 1) % static_cast<int>(get_worker_infos().size()), n - 1);
+  return n + rpc_sync<sum_down>(
+                 (get_worker_info().id.value + 1) % static_cast<int>(get_worker_infos().size()), n - 1);
 }
 WEFT_RPC(sum_down);
 Tensor echo_large(const Tensor& t) { return t; }
@@ -67,7 +68,7 @@ int child(const std::string& job, int rank) {
       }
       if (current_runtime()->now() - before > 6s) return 4;
     }
-    if (rpc_sync<pid_of_worker>(2 - rank) == getpid()) return 5;   // 0 and 2 go on
+    if (rpc_sync<pid_of_worker>(2 - rank) == getpid()) return 5;  // 0 and 2 go on
     barrier({"worker0", "worker2"});
     rpc::shutdown({.graceful = false});
     return 0;
@@ -79,6 +80,8 @@ constexpr const char* kChild = "RpcProcess.a_process_started_by_these_tests_does
 TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
 TEST(RpcProcess, three_processes_call_each_other_and_shut_down) { expect_ended(start_job(kChild, "talk")); }
-TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) { expect_ended(start_job(kChild, "killed"), {1}); }
+TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) {
+  expect_ended(start_job(kChild, "killed"), {1});
+}
 
 }  // namespace

@@ -11,22 +11,25 @@ using namespace weft::test;
 
 /// Uses every flow of references.cpp once: (a) to (f), chains, replies that carry references, references dropped while in use.
 void every_flow() {
-  const auto there = remote<Cell>("worker1", 5);                        // a user's creation
-  const RRef<int64_t> early = there.remote<&Cell::get>();               // used before it is confirmed
-  EXPECT_EQ(rpc_sync<read_cell>("worker1", there), 5);                  // user to owner
-  EXPECT_EQ(rpc_sync<pass_cell>("worker2", Known{5, there}, std::vector<int64_t>{3, 1, 0}), 5);   // user to user, a chain
+  const auto there = remote<Cell>("worker1", 5);           // a user's creation
+  const RRef<int64_t> early = there.remote<&Cell::get>();  // used before it is confirmed
+  EXPECT_EQ(rpc_sync<read_cell>("worker1", there), 5);     // user to owner
+  EXPECT_EQ(rpc_sync<pass_cell>("worker2", Known{5, there}, std::vector<int64_t>{3, 1, 0}),
+            5);  // user to user, a chain
   const auto mine = make_rref<Cell>(7);
-  EXPECT_EQ(rpc_sync<pass_cell>("worker3", Known{7, mine}, std::vector<int64_t>{2, 0}), 7);       // owner to user, and back
-  EXPECT_EQ(rpc_sync<read_cell>("worker0", mine), 7);                   // owner to itself
-  EXPECT_EQ(remote<Cell>("worker0", 8).rpc_sync<&Cell::get>(), 8);      // a creation on oneself
-  const Known made = rpc_sync<make_cell>("worker2", 9);                 // a reply with the owner's reference
-  const Known back = rpc_sync<return_cell>("worker3", made);            // a reply with a user's
+  EXPECT_EQ(rpc_sync<pass_cell>("worker3", Known{7, mine}, std::vector<int64_t>{2, 0}),
+            7);                                                     // owner to user, and back
+  EXPECT_EQ(rpc_sync<read_cell>("worker0", mine), 7);               // owner to itself
+  EXPECT_EQ(remote<Cell>("worker0", 8).rpc_sync<&Cell::get>(), 8);  // a creation on oneself
+  const Known made = rpc_sync<make_cell>("worker2", 9);             // a reply with the owner's reference
+  const Known back = rpc_sync<return_cell>("worker3", made);        // a reply with a user's
   EXPECT_EQ(back.cell.rpc_sync<&Cell::get>(), 9);
-  EXPECT_EQ(rpc_sync<return_cell>("worker2", made).cell, made.cell);    // a reply with a reference to the caller's callee
+  EXPECT_EQ(rpc_sync<return_cell>("worker2", made).cell,
+            made.cell);  // a reply with a reference to the caller's callee
   const RRef<RRef<Cell>> nested = remote<cell_of>("worker3", Known{5, there});
   EXPECT_EQ(nested.to_here().rpc_sync<&Cell::get>(), 5);
   EXPECT_EQ(early.to_here(), 5);
-  remote<Cell>("worker3", 1);                                           // dropped at once
+  remote<Cell>("worker3", 1);  // dropped at once
 }
 
 void expect_clean(Cluster& c, const std::vector<int>& ranks, const std::string& what) {
@@ -45,19 +48,28 @@ TEST(RRefFaults, every_flow_is_right_and_leaves_nothing) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(leaked_rrefs(*c.agent(rank)).empty());
 }
 
-constexpr Kind kKinds[] = {Kind::kCall, Kind::kRemote, Kind::kFetch, Kind::kMethod, Kind::kFork, Kind::kAccept, Kind::kDelete};
+constexpr Kind kKinds[] = {Kind::kCall, Kind::kRemote, Kind::kFetch, Kind::kMethod,
+                           Kind::kFork, Kind::kAccept, Kind::kDelete};
 
 // test_check_failed_messages (the first three of each control message lost), and more: each of the first messages of each kind, requests
 // and replies, lost, doubled, late.
 TEST(RRefFaults, any_one_message_may_be_lost_doubled_or_late) {
   for (const Kind kind : kKinds)
     for (const bool reply : {false, true})
-      for (const auto action : {FaultRule::Action::kDrop, FaultRule::Action::kDuplicate, FaultRule::Action::kDelay})
+      for (const auto action :
+           {FaultRule::Action::kDrop, FaultRule::Action::kDuplicate, FaultRule::Action::kDelay})
         for (int skip = 0; skip < 4; ++skip) {
           Cluster c({.size = 4, .seed = 17});
-          c.net().add_rule({.kind = static_cast<uint8_t>(static_cast<uint8_t>(kind) | (reply ? kReplyBit : 0)), .skip = skip, .count = 1, .action = action, .delay = 700ms});
+          c.net().add_rule(
+              {.kind = static_cast<uint8_t>(static_cast<uint8_t>(kind) | (reply ? kReplyBit : 0)),
+               .skip = skip,
+               .count = 1,
+               .action = action,
+               .delay = 700ms});
           c.run(0, every_flow);
-          expect_clean(c, {0, 1, 2, 3}, str("kind ", to_string(kind), reply ? " reply" : "", " action ", static_cast<int>(action), " at ", skip));
+          expect_clean(c, {0, 1, 2, 3},
+                       str("kind ", to_string(kind), reply ? " reply" : "", " action ",
+                           static_cast<int>(action), " at ", skip));
           for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(c.agent(rank)->debug_info().at("num_gone_rrefs"), 0);
         }
   EXPECT_EQ(Cell::living, 0);
@@ -65,7 +77,8 @@ TEST(RRefFaults, any_one_message_may_be_lost_doubled_or_late) {
 
 TEST(RRefFaults, the_first_three_forks_accepts_and_deletes_lost_give_right_values_and_clean_deletion) {
   Cluster c({.size = 4});
-  for (const Kind kind : {Kind::kFork, Kind::kAccept, Kind::kDelete}) c.net().add_rule({.kind = static_cast<uint8_t>(kind), .count = 3});
+  for (const Kind kind : {Kind::kFork, Kind::kAccept, Kind::kDelete})
+    c.net().add_rule({.kind = static_cast<uint8_t>(kind), .count = 3});
   c.run(0, every_flow);
   expect_clean(c, {0, 1, 2, 3}, "three of each lost");
   c.shutdown();
@@ -103,7 +116,8 @@ TEST(RRefFaults, a_slow_creation_on_oneself_shows_at_use_and_ends) {
 // test_udf_remote_message_delay_timeout, test_remote_message_builtin_delay_timeout
 TEST(RRefFaults, a_late_creation_shows_at_use_while_the_owner_appears_and_is_reaped) {
   Cluster c({.size = 2});
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kRemote), .action = FaultRule::Action::kDelay, .delay = 900ms});
+  c.net().add_rule(
+      {.kind = static_cast<uint8_t>(Kind::kRemote), .action = FaultRule::Action::kDelay, .delay = 900ms});
   c.run(0, [&] {
     const auto late = remote<Cell>({"worker1", 100ms}, 3);
     EXPECT_THROW(late.created().wait(), Timeout);
@@ -118,7 +132,8 @@ TEST(RRefFaults, a_late_creation_shows_at_use_while_the_owner_appears_and_is_rea
 
 TEST(RRefFaults, a_to_here_that_waits_for_a_late_creation_ends_by_its_own_time) {
   Cluster c({.size = 2});
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kRemote), .action = FaultRule::Action::kDelay, .delay = 900ms});
+  c.net().add_rule(
+      {.kind = static_cast<uint8_t>(Kind::kRemote), .action = FaultRule::Action::kDelay, .delay = 900ms});
   c.run(0, [&] {
     const auto late = remote<make_slowly>("worker1", 1);
     const auto begin = c.runtime().now();
@@ -132,7 +147,10 @@ TEST(RRefFaults, a_to_here_that_waits_for_a_late_creation_ends_by_its_own_time) 
 // test_rref_to_here_timeout
 TEST(RRefFaults, a_fetch_that_times_out_may_be_tried_again) {
   Cluster c({.size = 2});
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kFetch), .count = 1, .action = FaultRule::Action::kDelay, .delay = 500ms});
+  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kFetch),
+                    .count = 1,
+                    .action = FaultRule::Action::kDelay,
+                    .delay = 500ms});
   c.run(0, [&] {
     const auto r = remote<make_slowly>("worker1", 1);
     r.created().wait();
@@ -150,9 +168,14 @@ TEST(RRefFaults, a_share_whose_call_was_given_up_is_settled_by_a_probe) {
         const auto there = remote<Cell>("worker1", 5);
         const auto mine = make_rref<Cell>(6);
         there.created().wait();
-        c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .action = FaultRule::Action::kDelay, .delay = std::chrono::milliseconds(delay_ms)});
+        c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall),
+                          .action = FaultRule::Action::kDelay,
+                          .delay = std::chrono::milliseconds(delay_ms)});
         for (const auto& r : {there, mine}) EXPECT_THROW(rpc_sync<read_cell>({to, 10ms}, r), Timeout);
-        for (const auto& r : {there, mine}) EXPECT_THROW(rpc_sync<read_slowly>({to, Duration(std::chrono::milliseconds(delay_ms + 10))}, r, 400), Timeout);
+        for (const auto& r : {there, mine})
+          EXPECT_THROW(
+              rpc_sync<read_slowly>({to, Duration(std::chrono::milliseconds(delay_ms + 10))}, r, 400),
+              Timeout);
         c.net().clear_rules();
       });
       expect_clean(c, {0, 1, 2, 3}, str("delay ", delay_ms, " to ", to));
@@ -166,14 +189,17 @@ TEST(RRefFaults, an_error_answer_settles_the_references_that_the_call_brought) {
     const auto there = remote<Cell>("worker1", 5);
     const auto mine = make_rref<Cell>(6);
     for (const auto& r : {there, mine})
-      for (const int to : {0, 1, 2}) EXPECT_THROW(rpc_sync<pass_cell>(to, Known{1, r}, std::vector<int64_t>{77}), ValueError);
+      for (const int to : {0, 1, 2})
+        EXPECT_THROW(rpc_sync<pass_cell>(to, Known{1, r}, std::vector<int64_t>{77}), ValueError);
   });
   expect_clean(c, {0, 1, 2}, "");
 }
 
 TEST(RRefFaults, a_short_partition_delays_and_breaks_nothing) {
   Cluster c({.size = 4});
-  c.runtime().call_at(c.runtime().now() + 1ms, [&] { c.net().partition({WorkerId{0}, WorkerId{3}}, {WorkerId{1}, WorkerId{2}}); });
+  c.runtime().call_at(c.runtime().now() + 1ms, [&] {
+    c.net().partition({WorkerId{0}, WorkerId{3}}, {WorkerId{1}, WorkerId{2}});
+  });
   c.runtime().call_at(c.runtime().now() + 2s, [&] { c.net().heal(); });
   c.run(0, every_flow);
   EXPECT_GT(c.runtime().now().time_since_epoch(), 1s);
@@ -187,7 +213,8 @@ TEST(RRefFaults, a_worker_killed_at_any_moment_is_named_and_its_references_disap
       AgentOptions agent;
       agent.lease = 1s;
       Cluster c({.size = 4, .seed = 5, .net = {.connect_timeout = 500ms}, .agent = agent});
-      c.runtime().call_at(c.runtime().now() + std::chrono::microseconds(50 + 130 * moment), [&] { c.kill(victim); });
+      c.runtime().call_at(c.runtime().now() + std::chrono::microseconds(50 + 130 * moment),
+                          [&] { c.kill(victim); });
       c.run(0, [&] {
         try {
           every_flow();
@@ -195,7 +222,8 @@ TEST(RRefFaults, a_worker_killed_at_any_moment_is_named_and_its_references_disap
           EXPECT_NE(std::string(e.what()).find(str("worker", victim)), std::string::npos) << e.what();
         } catch (const RpcError& e) {  // seen by a worker on the way
           const std::string text = e.what();
-          EXPECT_TRUE(text.find("lost") != std::string::npos || text.find("gone") != std::string::npos) << text;
+          EXPECT_TRUE(text.find("lost") != std::string::npos || text.find("gone") != std::string::npos)
+              << text;
         }
       });
       std::vector<int> others;
@@ -268,8 +296,10 @@ TEST(RRefFaults, a_value_that_its_dead_creator_never_made_is_an_error_for_whom_i
 TEST(RRefFaults, a_malformed_reference_is_refused_and_changes_nothing) {
   Cluster c({.size = 2});
   c.run(0, [&] {
-    for (const std::string& body : {std::string(), std::string(3, '\1'), std::string(200, '\xff'), std::string(49, '\0')})
-      for (const Kind kind : {Kind::kRemote, Kind::kFetch, Kind::kMethod, Kind::kFork, Kind::kAccept, Kind::kDelete}) {
+    for (const std::string& body :
+         {std::string(), std::string(3, '\1'), std::string(200, '\xff'), std::string(49, '\0')})
+      for (const Kind kind :
+           {Kind::kRemote, Kind::kFetch, Kind::kMethod, Kind::kFork, Kind::kAccept, Kind::kDelete}) {
         Message m;
         {
           Encoder out(m);

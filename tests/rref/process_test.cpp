@@ -101,7 +101,11 @@ TEST(RRefProcess, three_processes_share_references_and_leave_nothing) {
   Children workers = start_job(kChild, "share");
   EXPECT_NO_THROW(workers.wait(*runtime, runtime->now() + 60s));
 }
-TEST(RRefProcess, the_references_of_a_killed_process_disappear_at_their_owner) { expect_ended(start_job(kChild, "kill the user"), {1}); }
-TEST(RRefProcess, a_killed_owner_is_owner_lost_within_the_lease) { expect_ended(start_job(kChild, "kill the owner"), {1}); }
+TEST(RRefProcess, the_references_of_a_killed_process_disappear_at_their_owner) {
+  expect_ended(start_job(kChild, "kill the user"), {1});
+}
+TEST(RRefProcess, a_killed_owner_is_owner_lost_within_the_lease) {
+  expect_ended(start_job(kChild, "kill the owner"), {1});
+}
 
 }  // namespace

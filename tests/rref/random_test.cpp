@@ -13,8 +13,9 @@ using namespace weft::test;
 
 struct Plan {
   int steps = 40;
-  bool impatient = false;      ///< some calls are given up early
-  std::function<void(const std::exception&)> on_error{};   ///< what a step may throw; without it nothing may be thrown
+  bool impatient = false;  ///< some calls are given up early
+  std::function<void(const std::exception&)>
+      on_error{};  ///< what a step may throw; without it nothing may be thrown
 };
 
 /// One worker's part. Draws from its own generator, so that the plan does not depend on the order of events.
@@ -55,8 +56,9 @@ void program(int rank, int workers, uint64_t seed, const Plan& plan) {
           case 7: mine.push_back(rpc_sync<make_cell>(to(worker), value)); break;
           case 8: EXPECT_EQ(known.cell.rpc_sync<&Cell::get>(), known.value); break;
           default:  // let go of before the call is answered
-            open.push_back(rpc_async<pass_cell>(worker, known, std::vector<int64_t>{pick(static_cast<size_t>(workers))})
-                               .then_inline([v = known.value](const int64_t& got) { EXPECT_EQ(got, v); }));
+            open.push_back(
+                rpc_async<pass_cell>(worker, known, std::vector<int64_t>{pick(static_cast<size_t>(workers))})
+                    .then_inline([v = known.value](const int64_t& got) { EXPECT_EQ(got, v); }));
             mine.erase(mine.begin() + static_cast<ptrdiff_t>(i));
         }
       }
@@ -110,7 +112,8 @@ TEST(RRefRandom, with_lost_doubled_and_reordered_messages_every_owner_map_is_emp
 }
 
 TEST(RRefRandom, with_calls_given_up_early_every_owner_map_is_empty_at_the_end) {
-  for (uint64_t seed = 200; seed < 240; ++seed) run(seed, {.jitter = 3ms, .drop = 0.05, .duplicate = 0.1}, {.impatient = true});
+  for (uint64_t seed = 200; seed < 240; ++seed)
+    run(seed, {.jitter = 3ms, .drop = 0.05, .duplicate = 0.1}, {.impatient = true});
 }
 
 TEST(RRefRandom, one_seed_gives_the_same_log_twice) {
@@ -124,12 +127,18 @@ TEST(RRefRandom, a_killed_worker_leaves_no_reference_behind) {
   for (uint64_t seed = 300; seed < 330; ++seed) {
     AgentOptions agent;
     agent.lease = 2s;
-    Cluster c({.size = 4, .seed = seed, .net = {.jitter = 2ms, .drop = 0.05, .duplicate = 0.05, .connect_timeout = 1s}, .agent = agent});
+    Cluster c({.size = 4,
+               .seed = seed,
+               .net = {.jitter = 2ms, .drop = 0.05, .duplicate = 0.05, .connect_timeout = 1s},
+               .agent = agent});
     const Plan plan{.steps = 30, .impatient = false, .on_error = [&](const std::exception& e) {
-      const std::string text = e.what();
-      const bool lost = text.find("lost") != std::string::npos || text.find("gone") != std::string::npos || text.find("shut down") != std::string::npos;
-      EXPECT_TRUE(lost || dynamic_cast<const Timeout*>(&e)) << "seed " << seed << ": " << text;
-    }};
+                      const std::string text = e.what();
+                      const bool lost = text.find("lost") != std::string::npos ||
+                                        text.find("gone") != std::string::npos ||
+                                        text.find("shut down") != std::string::npos;
+                      EXPECT_TRUE(lost || dynamic_cast<const Timeout*>(&e))
+                          << "seed " << seed << ": " << text;
+                    }};
     c.runtime().call_at(c.runtime().now() + std::chrono::milliseconds(1 + seed % 60), [&] { c.kill(3); });
     for (int rank = 0; rank < 4; ++rank)
       c.runtime().post([&, rank] {

@@ -9,7 +9,7 @@ using namespace rpc;
 
 namespace {
 std::array<std::vector<Known>, 8> bags;
-std::mutex bags_mutex;   // over gRPC the handlers are threads; never held over a call
+std::mutex bags_mutex;  // over gRPC the handlers are threads; never held over a call
 int here() { return current_agent()->self().id.value; }
 }  // namespace
 
@@ -23,10 +23,13 @@ void clear_bags() {
   }
 }
 
-int64_t read_cell(const RRef<Cell>& cell) { return cell.is_owner() ? cell.local_value().get() : cell.rpc_sync<&Cell::get>(); }
+int64_t read_cell(const RRef<Cell>& cell) {
+  return cell.is_owner() ? cell.local_value().get() : cell.rpc_sync<&Cell::get>();
+}
 
 void keep_cell(const Known& known) {
-  if (!known.cell.confirmed_by_owner()) throw std::logic_error("a function started before its references were confirmed");
+  if (!known.cell.confirmed_by_owner())
+    throw std::logic_error("a function started before its references were confirmed");
   const std::lock_guard lock(bags_mutex);
   bag(here()).push_back(known);
 }
@@ -39,9 +42,11 @@ std::vector<Known> give_cell(int64_t which) {
 }
 
 int64_t pass_cell(const Known& known, const std::vector<int64_t>& way) {
-  if (!known.cell.confirmed_by_owner()) throw std::logic_error("a function started before its references were confirmed");
+  if (!known.cell.confirmed_by_owner())
+    throw std::logic_error("a function started before its references were confirmed");
   if (way.empty()) return read_cell(known.cell);
-  return rpc_sync<pass_cell>(static_cast<int>(way.front()), known, std::vector<int64_t>(way.begin() + 1, way.end()));
+  return rpc_sync<pass_cell>(static_cast<int>(way.front()), known,
+                             std::vector<int64_t>(way.begin() + 1, way.end()));
 }
 
 Known return_cell(const Known& known) { return known; }
@@ -62,8 +67,8 @@ std::string left_over(Cluster& cluster, const std::vector<int>& ranks) {
   std::string out;
   for (const int rank : ranks)
     for (const auto& [key, value] : cluster.agent(rank)->debug_info())
-      if (value != 0 && (key == "num_owner_rrefs" || key == "num_forks" || key == "num_pending_users" || key == "num_pending_children" ||
-                         key == "num_user_rrefs" || key == "num_shares"))
+      if (value != 0 && (key == "num_owner_rrefs" || key == "num_forks" || key == "num_pending_users" ||
+                         key == "num_pending_children" || key == "num_user_rrefs" || key == "num_shares"))
         out += str("worker", rank, " ", key, " = ", value, "\n");
   return out;
 }
@@ -75,7 +80,8 @@ void settle(Cluster& cluster) {
     cluster.sim().run_for(std::chrono::seconds(20));
     return;
   }
-  for (int i = 0; i < 500 && !left_over(cluster, ranks).empty(); ++i) cluster.runtime().sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 500 && !left_over(cluster, ranks).empty(); ++i)
+    cluster.runtime().sleep_for(std::chrono::milliseconds(10));
 }
 
 }  // namespace weft::test

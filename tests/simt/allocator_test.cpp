@@ -148,7 +148,8 @@ TEST_F(SimtAllocator, out_of_memory_tells_the_sizes_and_changes_nothing) {
     FAIL() << "no error";
   } catch (const OutOfMemoryError& e) {
     const std::string text = e.what();
-    for (const char* part : {"cuda:1: out of memory", "asked for 50 MiB", "reserved 20 MiB", "in use 20 MiB", "free on the device 44 MiB of 64 MiB", "limit none"})
+    for (const char* part : {"cuda:1: out of memory", "asked for 50 MiB", "reserved 20 MiB", "in use 20 MiB",
+                             "free on the device 44 MiB of 64 MiB", "limit none"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
   }
   EXPECT_EQ(m.stats().in_use, static_cast<int64_t>(20 * kMega));
@@ -188,7 +189,7 @@ TEST_F(SimtAllocator, a_recorded_graph_keeps_its_memory_to_itself) {
   void* const p = m.allocate(4096, a);
   EXPECT_NE(p, outside);
   m.deallocate(p);
-  EXPECT_EQ(m.allocate(4096, a), p);  // reuse within the graph
+  EXPECT_EQ(m.allocate(4096, a), p);       // reuse within the graph
   void* const side = m.allocate(4096, b);  // the recording thread's other streams are part of it
   std::thread([&] { EXPECT_NE(m.allocate(4096, b), nullptr); }).join();
   void* const pool = m.end_pool();

@@ -20,9 +20,11 @@ inline void each_device(const std::function<void(CudaBackend&)>& f) {
     int processors;
     simt::Order order;
     unsigned char poison;
-  } shapes[] = {{4, simt::Order::kForward, 0xFF}, {1, simt::Order::kReverse, 0x00}, {4, simt::Order::kShuffled, 0x7F}};
+  } shapes[] = {
+      {4, simt::Order::kForward, 0xFF}, {1, simt::Order::kReverse, 0x00}, {4, simt::Order::kShuffled, 0x7F}};
   for (const auto& shape : shapes) {
-    SCOPED_TRACE("a device of " + std::to_string(shape.processors) + " processors, order " + std::to_string(static_cast<int>(shape.order)));
+    SCOPED_TRACE("a device of " + std::to_string(shape.processors) + " processors, order " +
+                 std::to_string(static_cast<int>(shape.order)));
     simt::settings().order = shape.order;
     simt::settings().poison = shape.poison;
     f(simt::device_of(shape.processors));

@@ -91,7 +91,14 @@ TEST(SimtCopyEach, any_number_of_copies_takes_at_most_one_launch) {
   each_device([](CudaBackend& gpu) {
     for (const int count : {0, 1, 2, 47, 48, 49, 200}) {
       Pairs pairs;
-      for (int i = 0; i < count; ++i) pairs.add({"", kFloat32, kFloat32, {2, 1 + i % 7 * 300}, {1 + i % 7 * 300 + i % 3, 1}, {1 + i % 7 * 300, 1}, i % 4});
+      for (int i = 0; i < count; ++i)
+        pairs.add({"",
+                   kFloat32,
+                   kFloat32,
+                   {2, 1 + i % 7 * 300},
+                   {1 + i % 7 * 300 + i % 3, 1},
+                   {1 + i % 7 * 300, 1},
+                   i % 4});
       Context c;
       const int64_t before = simt::launches();
       gpu.copy_each(c, pairs.from, pairs.to);
@@ -111,7 +118,8 @@ struct SimtCat : testing::Test {
     for (const Tensor& x : host) xs.push_back(x.to(gpu));
     expect_cat(host, xs, dim, launches, where);
   }
-  void expect_cat(const std::vector<Tensor>& host, const std::vector<Tensor>& xs, int64_t dim, int64_t launches, const std::string& where) {
+  void expect_cat(const std::vector<Tensor>& host, const std::vector<Tensor>& xs, int64_t dim,
+                  int64_t launches, const std::string& where) {
     const Tensor expected = cat(host, dim);
     const int64_t before = simt::launches();
     const Tensor got = cat(xs, dim);
@@ -147,9 +155,12 @@ TEST_F(SimtCat, takes_strided_and_mixed_inputs_and_every_type) {
   Generator g(6);
   for (const DType t : {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64})
     expect_cat({(rand({3, 5}, {}, &g) * 100).to(t), (rand({3, 2}, {}, &g) * 100).to(t)}, 1, 1, to_string(t));
-  expect_cat({ones({2, 3}, {.dtype = kInt32}), rand({2, 3}, {}, &g), ones({1, 3}, {.dtype = kFloat16})}, 0, 2, "two are converted");
+  expect_cat({ones({2, 3}, {.dtype = kInt32}), rand({2, 3}, {}, &g), ones({1, 3}, {.dtype = kFloat16})}, 0, 2,
+             "two are converted");
   const Tensor x = rand({40, 30}, {}, &g), on_gpu = x.to(gpu);
-  const auto parts = [](const Tensor& v) { return std::vector<Tensor>{v.slice(1, 0, 30, 3), v.slice(1, 5, 6).expand({40, 10}), v.slice(1, 20, 30)}; };
+  const auto parts = [](const Tensor& v) {
+    return std::vector<Tensor>{v.slice(1, 0, 30, 3), v.slice(1, 5, 6).expand({40, 10}), v.slice(1, 20, 30)};
+  };
   expect_cat(parts(x), parts(on_gpu), 0, 1, "strided");
   const auto turned = [](const Tensor& v) { return std::vector<Tensor>{v.t(), v.t(), v.t().contiguous()}; };
   expect_cat(turned(x), turned(on_gpu), 1, 3, "transposed: tile by tile");

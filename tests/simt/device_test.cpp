@@ -72,8 +72,10 @@ TEST_F(SimtDevice, factories_make_what_the_cpu_makes) {
 TEST_F(SimtDevice, a_seed_gives_the_same_numbers_on_every_device) {
   for (const Device device : {gpu, second}) {
     Generator here(7), there(7);
-    EXPECT_EQ(rand({33}, {.device = device}, &there).to_vector<float>(), rand({33}, {}, &here).to_vector<float>());
-    EXPECT_EQ(randn({31}, {.device = device}, &there).to_vector<float>(), randn({31}, {}, &here).to_vector<float>());
+    EXPECT_EQ(rand({33}, {.device = device}, &there).to_vector<float>(),
+              rand({33}, {}, &here).to_vector<float>());
+    EXPECT_EQ(randn({31}, {.device = device}, &there).to_vector<float>(),
+              randn({31}, {}, &here).to_vector<float>());
     EXPECT_EQ(randint(-5, 90, {9}, {.dtype = kInt64, .device = device}, &there).to_vector<int64_t>(),
               randint(-5, 90, {9}, {.dtype = kInt64}, &here).to_vector<int64_t>());
     EXPECT_EQ(there.offset(), here.offset());
@@ -105,7 +107,8 @@ TEST_F(SimtDevice, tensors_of_two_devices_do_not_meet) {
 
 TEST_F(SimtDevice, printing_shows_values_and_device) {
   EXPECT_EQ(to_string(tensor({1., 2.5}, {.device = gpu})), "tensor([1, 2.5], float32, cuda:0)");
-  EXPECT_EQ(to_string(tensor({{1., 2.}, {3., 4.}}, {.dtype = kInt64, .device = second}).t()), "tensor([[1, 3], [2, 4]], int64, cuda:1)");
+  EXPECT_EQ(to_string(tensor({{1., 2.}, {3., 4.}}, {.dtype = kInt64, .device = second}).t()),
+            "tensor([[1, 3], [2, 4]], int64, cuda:1)");
   EXPECT_NE(to_string(ones({60, 60}, {.device = gpu})).find("..."), std::string::npos);
 }
 
@@ -210,7 +213,8 @@ TEST_F(SimtDevice, memory_is_counted_limited_and_told_when_it_runs_out) {
 TEST_F(SimtDevice, a_machine_without_one_is_told_what_is_missing) {
   using cuda::no_device;
   using test::has;
-  for (const std::string& text : {no_device(0, 0), no_device(13000, 0)}) EXPECT_TRUE(has(text, "use the device cpu"));
+  for (const std::string& text : {no_device(0, 0), no_device(13000, 0)})
+    EXPECT_TRUE(has(text, "use the device cpu"));
   EXPECT_TRUE(has(no_device(0, 0), "the NVIDIA driver is missing"));
   EXPECT_TRUE(has(no_device(13000, 0), "shows no device; check nvidia-smi and CUDA_VISIBLE_DEVICES"));
   EXPECT_TRUE(has(no_device(11080, 12040), "is for CUDA 11.8, too old for this build, which needs 12.4"));

@@ -32,7 +32,9 @@ struct SimtEmulator : testing::Test {
 
 struct Positions {
   float* y;
-  WEFT_DEVICE void operator()(Thread t) const { y[t.row() * t.globals() + t.global()] = static_cast<float>(t.block() * 1000 + t.id()); }
+  WEFT_DEVICE void operator()(Thread t) const {
+    y[t.row() * t.globals() + t.global()] = static_cast<float>(t.block() * 1000 + t.id());
+  }
   static constexpr bool kIndependent = true;
 };
 
@@ -61,17 +63,20 @@ template <bool with_barrier> int wrong_neighbours(SimtEmulator& test, Order orde
   launch(nullptr, "neighbour", {.threads = 64, .shared = 64 * sizeof(float)}, Neighbour<with_barrier>{y});
   const auto host = test.download(y, 64);
   int wrong = 0;
-  for (int i = 0; i < 64; ++i) wrong += !(host[static_cast<size_t>(i)] == static_cast<float>((i + 1) % 64 + (i + 63) % 64));
+  for (int i = 0; i < 64; ++i)
+    wrong += !(host[static_cast<size_t>(i)] == static_cast<float>((i + 1) % 64 + (i + 63) % 64));
   runtime::release(y);
   return wrong;
 }
 
 TEST_F(SimtEmulator, a_barrier_makes_writes_visible_in_every_order) {
-  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) EXPECT_EQ(wrong_neighbours<true>(*this, order), 0);
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled})
+    EXPECT_EQ(wrong_neighbours<true>(*this, order), 0);
 }
 
 TEST_F(SimtEmulator, a_missing_barrier_is_seen_in_every_order) {
-  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) EXPECT_GT(wrong_neighbours<false>(*this, order), 0);
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled})
+    EXPECT_GT(wrong_neighbours<false>(*this, order), 0);
 }
 
 struct WarpSum {
@@ -80,8 +85,10 @@ struct WarpSum {
     float v = static_cast<float>(t.id());
     for (int mask = 16; mask > 0; mask /= 2) v += t.shuffle_xor(v, mask);
     const uint32_t odd = t.ballot(t.lane() % 2 == 1);
-    const float up = t.shuffle_up(static_cast<float>(t.lane()), 1), down = t.shuffle_down(static_cast<float>(t.lane()), 1), first = t.shuffle(v, 0);
-    y[t.id()] = v + (odd == 0xAAAAAAAAu ? 0.5f : 0.0f) + (up == (t.lane() > 0 ? t.lane() - 1 : 0) ? 0.25f : 0.0f) +
+    const float up = t.shuffle_up(static_cast<float>(t.lane()), 1),
+                down = t.shuffle_down(static_cast<float>(t.lane()), 1), first = t.shuffle(v, 0);
+    y[t.id()] = v + (odd == 0xAAAAAAAAu ? 0.5f : 0.0f) +
+                (up == (t.lane() > 0 ? t.lane() - 1 : 0) ? 0.25f : 0.0f) +
                 (down == (t.lane() < 31 ? t.lane() + 1 : 31) ? 0.125f : 0.0f) + (first == v ? 0.0625f : 0.0f);
   }
 };
@@ -161,7 +168,8 @@ TEST_F(SimtEmulator, a_write_beyond_a_block_is_a_fault) {
     simt::repair_guards();
     runtime::release(y);
   }
-  EXPECT_FOUND(launch(nullptr, "outside_shared", {.threads = 32, .shared = 32 * sizeof(float)}, OutsideShared{}));
+  EXPECT_FOUND(
+      launch(nullptr, "outside_shared", {.threads = 32, .shared = 32 * sizeof(float)}, OutsideShared{}));
   float* const y = block(32);  // and the next launch is well
   launch(nullptr, "unset", {.threads = 32, .shared = 32 * sizeof(float)}, Unset{y});
   runtime::release(y);
@@ -172,8 +180,10 @@ TEST_F(SimtEmulator, a_read_beyond_a_block_is_found_or_gives_a_nan) {
   float* const y = block(1);
   const Grid grid{.threads = 32, .shared = 32 * sizeof(float)};
 #if defined(WEFT_SIMT_ASAN)
-  for (const int64_t at : {-1, 10, 100}) EXPECT_FOUND(launch(nullptr, "outside_read", grid, (OutsideRead{x, y, at})));
-  for (const int64_t at : {-1, 32}) EXPECT_FOUND(launch(nullptr, "outside_shared_read", grid, (OutsideSharedRead{y, at})));
+  for (const int64_t at : {-1, 10, 100})
+    EXPECT_FOUND(launch(nullptr, "outside_read", grid, (OutsideRead{x, y, at})));
+  for (const int64_t at : {-1, 32})
+    EXPECT_FOUND(launch(nullptr, "outside_shared_read", grid, (OutsideSharedRead{y, at})));
 #else
   for (const int64_t at : {-1, 10, 100}) {
     launch(nullptr, "outside_read", grid, OutsideRead{x, y, at});
@@ -192,7 +202,9 @@ TEST_F(SimtEmulator, a_read_beyond_a_block_is_found_or_gives_a_nan) {
 TEST_F(SimtEmulator, a_guard_is_no_number_of_any_floating_type) {
   alignas(8) unsigned char bytes[8];
   for (unsigned char& b : bytes) b = simt::guard_byte(&b);
-  const auto as = [&]<class T>(T value) { return std::memcpy(&value, bytes, sizeof value), static_cast<double>(value); };
+  const auto as = [&]<class T>(T value) {
+    return std::memcpy(&value, bytes, sizeof value), static_cast<double>(value);
+  };
   for (const double v : {as(double{}), as(float{}), as(Half{}), as(BFloat16{})}) EXPECT_TRUE(std::isnan(v));
   EXPECT_LT(as(int64_t{}), -1e9);
   EXPECT_LT(as(int32_t{}), -1e5);
@@ -212,7 +224,8 @@ TEST_F(SimtEmulator, a_freed_block_is_closed_to_readers) {
 
 TEST_F(SimtEmulator, a_recorded_stream_may_wait_for_its_own_recording_alone) {
   const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false);
-  const runtime::Event outside = runtime::new_event(false), inside = runtime::new_event(false), never = runtime::new_event(false);
+  const runtime::Event outside = runtime::new_event(false), inside = runtime::new_event(false),
+                       never = runtime::new_event(false);
   runtime::record(outside, b);
   runtime::begin_capture(a);
   runtime::wait(a, never);
@@ -233,7 +246,9 @@ TEST_F(SimtEmulator, a_recorded_stream_may_wait_for_its_own_recording_alone) {
 
 TEST_F(SimtEmulator, nobody_waits_for_a_device_or_a_stream_that_is_being_recorded) {
   const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false);
-  for (const auto& wait : {+[](runtime::Stream) { runtime::synchronize_device(); }, +[](runtime::Stream s) { runtime::synchronize(s); }, +[](runtime::Stream s) { runtime::finished(s); }}) {
+  for (const auto& wait : {+[](runtime::Stream) { runtime::synchronize_device(); },
+                           +[](runtime::Stream s) { runtime::synchronize(s); },
+                           +[](runtime::Stream s) { runtime::finished(s); }}) {
     runtime::begin_capture(a);
     std::thread([&] {
       runtime::synchronize(b);
@@ -263,7 +278,8 @@ std::string refusal(runtime::Stream stream) {
 }
 
 TEST_F(SimtEmulator, a_recording_ends_after_all_that_joined_it) {
-  const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false), c = runtime::new_stream(false);
+  const runtime::Stream a = runtime::new_stream(false), b = runtime::new_stream(false),
+                        c = runtime::new_stream(false);
   const runtime::Event e = runtime::new_event(false);
   const auto follow = [&](runtime::Stream later, runtime::Stream earlier) {
     runtime::record(e, earlier);
@@ -290,9 +306,10 @@ TEST_F(SimtEmulator, a_recording_ends_after_all_that_joined_it) {
   EXPECT_EQ(recorded([&] { write(b), follow(c, b), write(c), follow(a, c); }), "");  // b by way of c
   EXPECT_EQ(recorded([&] { follow(a, b), write(a), follow(b, a); }), "");
   EXPECT_EQ(recorded([&] {
-    EXPECT_NE(refusal(b).find("cudaErrorStreamCaptureUnmatched"), std::string::npos);
-    follow(a, b);
-  }), "");
+              EXPECT_NE(refusal(b).find("cudaErrorStreamCaptureUnmatched"), std::string::npos);
+              follow(a, b);
+            }),
+            "");
   EXPECT_EQ(download(y, 1)[0], 0);  // none of it has run
   runtime::release(y);
   runtime::delete_event(e);
@@ -317,7 +334,8 @@ TEST_F(SimtEmulator, a_block_is_open_to_other_processes_while_it_lives) {
   EXPECT_EQ(download(there, 1)[0], 7);
   EXPECT_DEATH({ *static_cast<volatile float*>(there) = 1; }, "");
 #if defined(WEFT_SIMT_ASAN)
-  for (const int64_t at : {-1, 3000}) EXPECT_FOUND(launch(nullptr, "outside", {.threads = 32}, (Outside{there, at}))) << at;
+  for (const int64_t at : {-1, 3000})
+    EXPECT_FOUND(launch(nullptr, "outside", {.threads = 32}, (Outside{there, at}))) << at;
 #else
   EXPECT_FOUND(launch(nullptr, "outside", {.threads = 32}, (Outside{there, 3000})));
   simt::repair_guards();
@@ -339,17 +357,19 @@ TEST_F(SimtEmulator, a_block_is_open_to_other_processes_while_it_lives) {
 
 TEST_F(SimtEmulator, a_forked_process_has_a_copy_of_the_memory) {
   float* const x = block(10);
-  EXPECT_EXIT({
-    launch(nullptr, "outside", {.threads = 32}, (Outside{x, 0}));
-    bool shared = true;
-    try {
-      runtime::export_memory(x);
-    } catch (const CudaError&) {
-      shared = false;
-    }
-    std::fprintf(stderr, "wrote %g, shared %d\n", static_cast<double>(download(x, 1)[0]), shared);
-    std::_Exit(0);
-  }, testing::ExitedWithCode(0), "wrote 1, shared 0");
+  EXPECT_EXIT(
+      {
+        launch(nullptr, "outside", {.threads = 32}, (Outside{x, 0}));
+        bool shared = true;
+        try {
+          runtime::export_memory(x);
+        } catch (const CudaError&) {
+          shared = false;
+        }
+        std::fprintf(stderr, "wrote %g, shared %d\n", static_cast<double>(download(x, 1)[0]), shared);
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "wrote 1, shared 0");
   EXPECT_TRUE(std::isnan(download(x, 1)[0]));  // as it came
   runtime::release(x);
 }
@@ -377,7 +397,8 @@ TEST_F(SimtEmulator, the_environment_chooses_order_and_poison) {
 }
 
 TEST_F(SimtEmulator, the_host_cannot_touch_device_memory) {
-  if (!simt::closes_memory()) GTEST_SKIP() << "earlier tests of this process have used so much device memory that it stays open";
+  if (!simt::closes_memory())
+    GTEST_SKIP() << "earlier tests of this process have used so much device memory that it stays open";
   float* const y = block(4);
   EXPECT_DEATH({ *static_cast<volatile float*>(y) = 1; }, "");
   runtime::release(y);

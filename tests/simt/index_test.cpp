@@ -5,9 +5,11 @@
 namespace weft::cuda {
 namespace {
 
-void check_take(CudaBackend& device, DType type, DType index_type, int64_t v, int64_t n, int64_t k, int64_t padding, bool transposed) {
+void check_take(CudaBackend& device, DType type, DType index_type, int64_t v, int64_t n, int64_t k,
+                int64_t padding, bool transposed) {
   Context c;
-  Operand x(type, {v, k}, transposed ? Shape{1, v} : Shape{k + padding, 1}), y(type, {n, k}, {k + padding, 1}), index(index_type, {n}, {2});
+  Operand x(type, {v, k}, transposed ? Shape{1, v} : Shape{k + padding, 1}),
+      y(type, {n, k}, {k + padding, 1}), index(index_type, {n}, {2});
   x.random(-9, 9, 1), index.random(0, static_cast<double>(v), 2);
   backend(kCpu).take_rows(c, x.host(), index.host(), y.host());
   device.take_rows(c, x.on_device(), index.on_device(), y.on_device());
@@ -40,13 +42,16 @@ TEST(SimtIndex, rows_off_a_16_byte_border_are_taken) {
   });
 }
 
-void check_add(CudaBackend& device, DType type, DType index_type, int64_t v, int64_t n, int64_t k, int64_t skip, int64_t padding = 0, bool transposed = false, double tolerance = 0) {
+void check_add(CudaBackend& device, DType type, DType index_type, int64_t v, int64_t n, int64_t k,
+               int64_t skip, int64_t padding = 0, bool transposed = false, double tolerance = 0) {
   SCOPED_TRACE(std::to_string(n) + " rows of " + std::to_string(k) + " into " + std::to_string(v));
   Context c;
-  Operand dy(type, {n, k}, transposed ? Shape{1, n} : Shape{k + padding, 1}), y(type, {v, k}), index(index_type, {n}, {3});
+  Operand dy(type, {n, k}, transposed ? Shape{1, n} : Shape{k + padding, 1}), y(type, {v, k}),
+      index(index_type, {n}, {3});
   dy.random(-9, 9, 1), y.random(-9, 9, 3);
   index.random(0, static_cast<double>(v), 2);
-  if (skip == -1) index.each([&](size_t i, double old) { return static_cast<int64_t>(i) == n / 2 * 3 ? -1 : old; });
+  if (skip == -1)
+    index.each([&](size_t i, double old) { return static_cast<int64_t>(i) == n / 2 * 3 ? -1 : old; });
   if (is_half(type)) {  // added up in float and rounded once
     Operand wide_dy(kFloat32, {n, k}), wide(kFloat32, {v, k});
     backend(kCpu).copy(c, dy.host(), wide_dy.host());
@@ -105,8 +110,11 @@ TEST(SimtIndex, the_text_of_an_index_error_is_that_of_the_cpu) {
     for (const int64_t bad : {int64_t{5}, int64_t{-1}, int64_t{1} << 40}) {
       index.set({1, 1, static_cast<double>(bad), 1});
       const auto same = [&](const auto& op, const auto& shaped) {
-        const std::string want = error_of<IndexError>([&] { op(backend(kCpu), x.host(), shaped(index.host()), y.host()); });
-        EXPECT_EQ(error_of<IndexError>([&] { op(device, x.on_device(), shaped(index.on_device()), y.on_device()); }), want);
+        const std::string want =
+            error_of<IndexError>([&] { op(backend(kCpu), x.host(), shaped(index.host()), y.host()); });
+        EXPECT_EQ(error_of<IndexError>(
+                      [&] { op(device, x.on_device(), shaped(index.on_device()), y.on_device()); }),
+                  want);
         EXPECT_TRUE(has(want, std::to_string(bad)));
       };
       const auto whole = [](View v) { return v; };
@@ -115,8 +123,10 @@ TEST(SimtIndex, the_text_of_an_index_error_is_that_of_the_cpu) {
       same([&](Backend& b, View v, View i, View w) { b.take_rows(c, v, i, w); }, whole);
       same([&](Backend& b, View v, View i, View w) { b.add_rows(c, i, w, -100, v); }, whole);
       same([&](Backend& b, View v, View i, View w) { b.gather(c, 0, narrow(v), i, narrow(w)); }, column);
-      same([&](Backend& b, View v, View i, View w) { b.scatter(c, true, 0, i, narrow(w), narrow(v)); }, column);
-      same([&](Backend& b, View v, View i, View w) { b.scatter(c, false, 0, i, narrow(w), narrow(v)); }, column);
+      same([&](Backend& b, View v, View i, View w) { b.scatter(c, true, 0, i, narrow(w), narrow(v)); },
+           column);
+      same([&](Backend& b, View v, View i, View w) { b.scatter(c, false, 0, i, narrow(w), narrow(v)); },
+           column);
     }
   });
 }
@@ -154,7 +164,8 @@ TEST(SimtIndex, rows_of_nothing_and_no_rows_do_nothing) {
   EXPECT_THROW(device.add_rows(c, four.on_device(), out, -1, flat.on_device()), IndexError);
 }
 
-void check_along(CudaBackend& device, DType type, DType index_type, const Shape& sizes, const Shape& picked, int dim, const Shape& strides = {}, int64_t spacing = 2) {
+void check_along(CudaBackend& device, DType type, DType index_type, const Shape& sizes, const Shape& picked,
+                 int dim, const Shape& strides = {}, int64_t spacing = 2) {
   SCOPED_TRACE(str(picked, " of ", sizes, " along ", dim, ", ", type));
   Context c;
   Shape index_strides = contiguous_strides(picked);
@@ -196,8 +207,8 @@ TEST(SimtIndex, gathers_and_scatters_follow_every_dim) {
 
 TEST(SimtIndex, long_lines_scatter_in_order_too) {
   each_device([](CudaBackend& device) {
-    check_along(device, kFloat32, kInt64, {10}, {900}, 0);           // one line, many equal indices
-    check_along(device, kFloat32, kInt32, {40000}, {5000}, 0);       // sorted by digits
+    check_along(device, kFloat32, kInt64, {10}, {900}, 0);      // one line, many equal indices
+    check_along(device, kFloat32, kInt32, {40000}, {5000}, 0);  // sorted by digits
     check_along(device, kFloat64, kInt64, {3, 50, 2}, {3, 100, 2}, 1, {100, 1, 50});
     check_along(device, kBFloat16, kInt64, {4, 6}, {4, 60}, 1);
     check_along(device, kUInt8, kInt64, {60, 4}, {33, 4}, 0);
@@ -214,7 +225,8 @@ void check_triangle(CudaBackend& device, DType type, const Shape& sizes, const S
   const int64_t n = sizes[sizes.size() - 2];
   Operand x(type, sizes, strides), y(type, sizes);
   x.random(1, 9, 1);
-  for (const int64_t k : {-n - 1, -n + 1, int64_t{-1}, int64_t{0}, int64_t{2}, sizes.back() - 1, sizes.back() + 1})
+  for (const int64_t k :
+       {-n - 1, -n + 1, int64_t{-1}, int64_t{0}, int64_t{2}, sizes.back() - 1, sizes.back() + 1})
     for (const bool upper : {false, true}) {
       backend(kCpu).triangle(c, upper, k, x.host(), y.host());
       device.triangle(c, upper, k, x.on_device(), y.on_device());

@@ -16,10 +16,12 @@ const bool registered = (cuda::simt::install(), register_checks("SimtOpTable", "
 struct EveryKernel : ::testing::Environment {
   void TearDown() override {
     if (GTEST_FLAG_GET(filter) != "*" || std::getenv("GTEST_TOTAL_SHARDS")) return;
-    for (const std::string& name : cuda::simt::never_launched()) ADD_FAILURE() << "no test launched the kernel " << name;
+    for (const std::string& name : cuda::simt::never_launched())
+      ADD_FAILURE() << "no test launched the kernel " << name;
   }
 };
-[[maybe_unused]] const ::testing::Environment* const every_kernel = ::testing::AddGlobalTestEnvironment(new EveryKernel);
+[[maybe_unused]] const ::testing::Environment* const every_kernel =
+    ::testing::AddGlobalTestEnvironment(new EveryKernel);
 
 }  // namespace
 }  // namespace weft::op_table

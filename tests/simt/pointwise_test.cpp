@@ -13,9 +13,12 @@ using simt::expect_same;
 using simt::Operand;
 
 constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
-constexpr int64_t kLengths[] = {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 127, 129, 255, 256, 257, 511, 1025, 4099};
+constexpr int64_t kLengths[] = {1,  2,  3,   4,   5,   7,   8,   15,  16,   17,
+                                31, 33, 127, 129, 255, 256, 257, 511, 1025, 4099};
 
-double tolerance(DType t) { return t == kFloat16 ? 1e-3 : t == kBFloat16 ? 8e-3 : t == kFloat32 ? 1e-6 : 1e-14; }
+double tolerance(DType t) {
+  return t == kFloat16 ? 1e-3 : t == kBFloat16 ? 8e-3 : t == kFloat32 ? 1e-6 : 1e-14;
+}
 
 struct Shapes {
   const char* name;
@@ -43,13 +46,16 @@ const Shapes kLayouts[] = {
     {"a scalar", {}, {}, {}},
 };
 
-void compare_unary(Unary op, DType dtype, DType out, const Shapes& s, double low, double high, double relative) {
+void compare_unary(Unary op, DType dtype, DType out, const Shapes& s, double low, double high,
+                   double relative) {
   Operand x(dtype, s.sizes, s.in, s.offset), y(out, s.sizes, s.out, s.offset);
   x.random(low, high, 3);
   Context c;
   backend(kCpu).unary(c, op, 0.5, 1.5, x.host(), y.host());
   device().unary(c, op, 0.5, 1.5, x.on_device(), y.on_device());
-  expect_same(y, relative, std::string(to_string(op)) + " of " + to_string(dtype) + ", " + s.name + " " + to_string(s.sizes));
+  expect_same(
+      y, relative,
+      std::string(to_string(op)) + " of " + to_string(dtype) + ", " + s.name + " " + to_string(s.sizes));
 }
 Shapes line(int64_t n) { return {"line", {n}, {1}, {1}}; }
 
@@ -93,7 +99,8 @@ TEST(SimtPointwise, every_unary_row_agrees_with_the_cpu_in_every_type_it_takes) 
 
 TEST(SimtPointwise, an_output_of_another_dtype_is_converted) {
   for (const DType from : {kFloat16, kFloat32, kFloat64, kInt32})
-    for (const DType to : kAll) compare_unary(Unary::kAddScalar, from, to, kLayouts[11], 1, 9, tolerance(from) + tolerance(to));
+    for (const DType to : kAll)
+      compare_unary(Unary::kAddScalar, from, to, kLayouts[11], 1, 9, tolerance(from) + tolerance(to));
 }
 
 TEST(SimtPointwise, special_values_come_out_as_on_the_cpu) {
@@ -101,7 +108,8 @@ TEST(SimtPointwise, special_values_come_out_as_on_the_cpu) {
     for (int i = 0; i < static_cast<int>(Unary::kCount); ++i) {
       const auto op = static_cast<Unary>(i);
       Operand x(t, {9}), y(op_class(op) == OpClass::kTest ? kBool : t, {9});
-      const double inf = std::numeric_limits<double>::infinity(), values[] = {0, -0.0, inf, -inf, std::nan(""), 1e-30, -700, 90, 3e38};
+      const double inf = std::numeric_limits<double>::infinity(),
+                   values[] = {0, -0.0, inf, -inf, std::nan(""), 1e-30, -700, 90, 3e38};
       x.set(values);
       Context c;
       backend(kCpu).unary(c, op, 0.5, 1.5, x.host(), y.host());
@@ -117,7 +125,8 @@ TEST(SimtPointwise, every_binary_row_agrees_with_the_cpu_over_types_and_layouts)
       const OpClass cls = op_class(op);
       if (!is_floating(t) && (cls == OpClass::kFloat || (cls == OpClass::kNumeric && t == kBool))) continue;
       const Shapes& s = kLayouts[static_cast<size_t>(i) % std::size(kLayouts)];
-      Operand a(t, s.sizes, s.in, s.offset), b(t, s.sizes, s.out, s.offset), y(cls == OpClass::kTest ? kBool : t, s.sizes, s.out, s.offset);
+      Operand a(t, s.sizes, s.in, s.offset), b(t, s.sizes, s.out, s.offset),
+          y(cls == OpClass::kTest ? kBool : t, s.sizes, s.out, s.offset);
       a.random(0.25, 4, 5), b.random(0.25, 4, 6);
       Context c;
       backend(kCpu).binary(c, op, 2, 3, a.host(), b.host(), y.host());
@@ -177,7 +186,8 @@ TEST(SimtPointwise, ternary_rows_agree_with_the_cpu) {
       for (const DType t : {kFloat16, kFloat32, kFloat64, kInt32, kUInt8}) {
         const auto op = static_cast<Ternary>(i);
         if (!is_floating(t) && op_class(op) == OpClass::kFloat) continue;
-        Operand a(t, s.sizes, s.in, s.offset), b(t, s.sizes, s.out, s.offset), d(t, s.sizes, s.in, s.offset), y(t, s.sizes, s.out, s.offset);
+        Operand a(t, s.sizes, s.in, s.offset), b(t, s.sizes, s.out, s.offset), d(t, s.sizes, s.in, s.offset),
+            y(t, s.sizes, s.out, s.offset);
         a.random(1, 4, 5), b.random(1, 4, 6), d.random(1, 4, 7);
         Context c;
         backend(kCpu).ternary(c, op, 2, a.host(), b.host(), d.host(), y.host());
@@ -189,7 +199,8 @@ TEST(SimtPointwise, ternary_rows_agree_with_the_cpu) {
 TEST(SimtPointwise, where_chooses_in_every_type_and_layout) {
   for (const DType t : kAll)
     for (const Shapes& s : kLayouts) {
-      Operand cond(kBool, s.sizes, s.in, s.offset), a(t, s.sizes, s.in, s.offset), b(t, s.sizes, s.out, s.offset), y(t, s.sizes, s.out, s.offset);
+      Operand cond(kBool, s.sizes, s.in, s.offset), a(t, s.sizes, s.in, s.offset),
+          b(t, s.sizes, s.out, s.offset), y(t, s.sizes, s.out, s.offset);
       cond.random(-1, 1, 4), a.random(0, 9, 5), b.random(0, 9, 6);
       Context c;
       backend(kCpu).where(c, cond.host(), a.host(), b.host(), y.host());
@@ -204,7 +215,8 @@ void compare_copy(DType from, DType to, const Shapes& s) {
   Context c;
   backend(kCpu).copy(c, x.host(), y.host());
   device().copy(c, x.on_device(), y.on_device());
-  expect_same(y, 0, std::string(to_string(from)) + " to " + to_string(to) + ", " + s.name + " " + to_string(s.sizes));
+  expect_same(
+      y, 0, std::string(to_string(from)) + " to " + to_string(to) + ", " + s.name + " " + to_string(s.sizes));
 }
 
 TEST(SimtPointwise, copy_converts_between_all_types_in_every_layout) {
@@ -214,7 +226,8 @@ TEST(SimtPointwise, copy_converts_between_all_types_in_every_layout) {
 }
 
 TEST(SimtPointwise, floating_numbers_outside_an_integers_range_saturate_as_on_the_cpu) {
-  const double inf = std::numeric_limits<double>::infinity(), values[] = {1e20, -1e20, std::nan(""), 300, -3, inf, -inf, 0x1p31, -0x1p31, 0x1p63, 255.5};
+  const double inf = std::numeric_limits<double>::infinity(),
+               values[] = {1e20, -1e20, std::nan(""), 300, -3, inf, -inf, 0x1p31, -0x1p31, 0x1p63, 255.5};
   for (const DType from : {kFloat16, kBFloat16, kFloat32, kFloat64})
     for (const DType to : {kBool, kUInt8, kInt32, kInt64}) {
       Operand x(from, {11}), y(to, {11});
@@ -242,7 +255,8 @@ TEST(SimtPointwise, copy_takes_every_length) {
 TEST(SimtPointwise, transposes_of_every_width_and_side) {
   for (const DType t : {kUInt8, kFloat16, kFloat32, kFloat64})
     for (const int64_t rows : {8, 31, 32, 33, 64, 65, 130})
-      for (const int64_t columns : {8, 32, 63, 66}) compare_copy(t, t, {"transposed", {rows, columns}, {columns, 1}, {1, rows}});
+      for (const int64_t columns : {8, 32, 63, 66})
+        compare_copy(t, t, {"transposed", {rows, columns}, {columns, 1}, {1, rows}});
   compare_copy(kFloat32, kFloat16, {"transposed", {190, 180}, {180, 1}, {1, 190}});
 }
 
@@ -292,7 +306,8 @@ TEST(SimtPointwise, positions_beyond_31_bits_are_located) {
   const Layout<1> l = layout_of(views, false);
   ASSERT_FALSE(l.narrow);
   int64_t at[1];
-  for (const int64_t i : {int64_t{0}, int64_t{149999}, int64_t{150000}, int64_t{10499999999}, int64_t{5000000001}}) {
+  for (const int64_t i :
+       {int64_t{0}, int64_t{149999}, int64_t{150000}, int64_t{10499999999}, int64_t{5000000001}}) {
     l.locate(i, at);
     EXPECT_EQ(at[0], i / 150000 + i / 50000 % 3 * 70000 + i % 50000 * 210000);
   }
@@ -301,7 +316,8 @@ TEST(SimtPointwise, positions_beyond_31_bits_are_located) {
 TEST(SimtPointwise, division_by_a_fixed_number_is_exact) {
   for (const int64_t d : {1, 2, 3, 5, 7, 10, 641, 65535, 65536, 65537, 1000003, 2147483647}) {
     const Divider by(d);
-    for (const int64_t n : {int64_t{0}, int64_t{1}, d - 1, d, d + 1, 2 * d - 1, 2 * d, int64_t{2147483646}, int64_t{2147483647}})
+    for (const int64_t n : {int64_t{0}, int64_t{1}, d - 1, d, d + 1, 2 * d - 1, 2 * d, int64_t{2147483646},
+                            int64_t{2147483647}})
       if (n <= 2147483647) {
         EXPECT_EQ(by.quotient(static_cast<uint32_t>(n)), n / d) << n << " / " << d;
       }

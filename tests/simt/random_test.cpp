@@ -21,15 +21,23 @@ struct Place {
   int64_t offset = 0;
 };
 const Place kPlaces[] = {
-    {"one", {1}, {1}},           {"three", {3}, {1}},
-    {"four", {4}, {1}},          {"1001", {1001}, {1}},
-    {"a matrix", {7, 12}, {12, 1}}, {"off the boundary of a pack", {7, 12}, {12, 1}, 1},
-    {"transposed", {12, 7}, {1, 12}}, {"every second", {33}, {2}},
-    {"rows with gaps", {5, 8}, {12, 1}}, {"three dims exchanged", {2, 3, 4}, {4, 8, 1}},
-    {"a scalar", {}, {}},        {"more than the grid has threads", {40003}, {1}},
+    {"one", {1}, {1}},
+    {"three", {3}, {1}},
+    {"four", {4}, {1}},
+    {"1001", {1001}, {1}},
+    {"a matrix", {7, 12}, {12, 1}},
+    {"off the boundary of a pack", {7, 12}, {12, 1}, 1},
+    {"transposed", {12, 7}, {1, 12}},
+    {"every second", {33}, {2}},
+    {"rows with gaps", {5, 8}, {12, 1}},
+    {"three dims exchanged", {2, 3, 4}, {4, 8, 1}},
+    {"a scalar", {}, {}},
+    {"more than the grid has threads", {40003}, {1}},
 };
 
-std::string text(const char* what, DType t, const Place& p) { return std::string(what) + " of " + to_string(t) + ", " + p.name; }
+std::string text(const char* what, DType t, const Place& p) {
+  return std::string(what) + " of " + to_string(t) + ", " + p.name;
+}
 
 TEST(SimtRandom, uniform_has_the_numbers_of_the_cpu) {
   for (const PhiloxKey& key : kKeys)
@@ -78,7 +86,8 @@ TEST(SimtRandom, bernoulli_has_the_choices_of_the_cpu_for_one_and_for_many_proba
     for (const DType t : kAll)
       for (const Place& p : kPlaces)
         for (const bool one : {true, false}) {
-          Operand chance(probability, p.sizes, one ? Shape(p.sizes.size(), 0) : p.strides, p.offset), y(t, p.sizes, p.strides, p.offset);
+          Operand chance(probability, p.sizes, one ? Shape(p.sizes.size(), 0) : p.strides, p.offset),
+              y(t, p.sizes, p.strides, p.offset);
           chance.random(0.2, 0.8, 3);
           Context c;
           backend(kCpu).bernoulli(c, kKeys[0], chance.host(), y.host());

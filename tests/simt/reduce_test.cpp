@@ -14,12 +14,15 @@ using simt::device;
 using simt::expect_same;
 using simt::Operand;
 
-constexpr Reduce kOps[] = {Reduce::kSum, Reduce::kProd, Reduce::kMax, Reduce::kMin, Reduce::kAny, Reduce::kAll, Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kMaxAbs};
+constexpr Reduce kOps[] = {Reduce::kSum, Reduce::kProd,   Reduce::kMax,        Reduce::kMin,   Reduce::kAny,
+                           Reduce::kAll, Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kMaxAbs};
 constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
 constexpr DType kFloats[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-double tolerance(DType t) { return t == kFloat16 ? 1e-3 : t == kBFloat16 ? 8e-3 : t == kFloat32 ? 1e-6 : t == kFloat64 ? 1e-12 : 0; }
+double tolerance(DType t) {
+  return t == kFloat16 ? 1e-3 : t == kBFloat16 ? 8e-3 : t == kFloat32 ? 1e-6 : t == kFloat64 ? 1e-12 : 0;
+}
 
 struct Case {
   const char* name;
@@ -35,14 +38,16 @@ Shape kept(const Case& c) {
 }
 
 void compare(Reduce op, DType dtype, const Case& c) {
-  const bool test = op == Reduce::kAny || op == Reduce::kAll, extreme = op == Reduce::kMax || op == Reduce::kMin;
+  const bool test = op == Reduce::kAny || op == Reduce::kAll,
+             extreme = op == Reduce::kMax || op == Reduce::kMin;
   const DType result = test ? kBool : extreme || is_floating(dtype) ? dtype : kInt64;
   Operand x(dtype, c.sizes, c.strides, c.offset), y(result, kept(c));
   op == Reduce::kProd ? x.random(0.98, 1.02, 5) : x.random(-3, 3, 5);
   Context context;
   backend(kCpu).reduce(context, op, x.host(), y.host());
   device().reduce(context, op, x.on_device(), y.on_device());
-  expect_same(y, tolerance(result), str("op ", static_cast<int>(op), " of ", dtype, ", ", c.name, " ", c.sizes));
+  expect_same(y, tolerance(result),
+              str("op ", static_cast<int>(op), " of ", dtype, ", ", c.name, " ", c.sizes));
 }
 
 const Case kCases[] = {
@@ -86,7 +91,8 @@ TEST(SimtReduce, every_form_agrees_with_the_cpu) {
 }
 
 TEST(SimtReduce, lengths_around_packs_warps_and_blocks) {
-  for (const int64_t n : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 127, 129, 255, 257, 511, 513, 1025, 2047, 2049, 4099})
+  for (const int64_t n :
+       {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 127, 129, 255, 257, 511, 513, 1025, 2047, 2049, 4099})
     for (const DType t : {kFloat32, kFloat16, kFloat64, kUInt8}) {
       compare(Reduce::kSum, t, {"a line", {n}, {1}, {0}});
       compare(Reduce::kMin, t, {"columns", {17, n}, {n, 1}, {0}});
@@ -129,7 +135,8 @@ TEST(SimtReduce, a_floating_total_saturates_in_an_integer_as_on_the_cpu) {
 }
 
 TEST(SimtReduce, has_the_same_bits_in_every_order_of_threads) {
-  const Case many[] = {{"a line", {40003}, {1}, {0}}, {"columns", {400, 36}, {36, 1}, {0}}, {"rows", {9, 67}, {67, 1}, {1}}};
+  const Case many[] = {
+      {"a line", {40003}, {1}, {0}}, {"columns", {400, 36}, {36, 1}, {0}}, {"rows", {9, 67}, {67, 1}, {1}}};
   for (const Case& c : many) {
     std::vector<std::vector<double>> results;
     for (const simt::Order order : {simt::Order::kForward, simt::Order::kReverse, simt::Order::kShuffled}) {
@@ -147,14 +154,16 @@ TEST(SimtReduce, has_the_same_bits_in_every_order_of_threads) {
   }
 }
 
-void compare_best(bool largest, DType dtype, const Shape& sizes, const Shape& strides, int dim, bool with_values, int64_t offset = 0) {
+void compare_best(bool largest, DType dtype, const Shape& sizes, const Shape& strides, int dim,
+                  bool with_values, int64_t offset = 0) {
   Shape out = sizes;
   out[dim] = 1;
   Operand x(dtype, sizes, strides, offset), values(dtype, out), indices(kInt64, out);
   x.random(-3, 3, 7);
   Context c;
   backend(kCpu).arg_reduce(c, largest, dim, x.host(), with_values ? values.host() : View{}, indices.host());
-  device().arg_reduce(c, largest, dim, x.on_device(), with_values ? values.on_device() : View{}, indices.on_device());
+  device().arg_reduce(c, largest, dim, x.on_device(), with_values ? values.on_device() : View{},
+                      indices.on_device());
   const std::string where = str(largest ? "max of " : "min of ", dtype, " ", sizes, " dim ", dim);
   expect_same(indices, 0, where);
   expect_same(values, 0, where);
@@ -169,7 +178,7 @@ TEST(SimtReduce, the_place_of_the_extreme_is_the_first_one) {
       compare_best(largest, t, {6, 5, 4}, {20, 4, 1}, 1, false);
       compare_best(largest, t, {9, 40}, {1, 9}, 0, true);
     }
-  compare_best(true, kFloat32, {20001}, {1}, 0, true);           // segments
+  compare_best(true, kFloat32, {20001}, {1}, 0, true);  // segments
   compare_best(false, kInt32, {2, 17001}, {17001, 1}, 1, true);
   compare_best(true, kFloat32, {3, 20000}, {20000, 1}, 0, true);  // a thread per output
 }

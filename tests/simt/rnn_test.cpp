@@ -21,8 +21,8 @@ struct Sizes {
 };
 struct Options {
   bool bias = true, state = true, strided = false;
-  bool one_bias = false;    ///< b_ih alone
-  bool cotangents = true;   ///< of y and cn; else of hn alone
+  bool one_bias = false;      ///< b_ih alone
+  bool cotangents = true;     ///< of y and cn; else of hn alone
   bool weights_only = false;  ///< only dw_hh and db_hh are wanted
 };
 
@@ -34,10 +34,17 @@ struct SimtRnn : testing::Test {
 struct Results {
   Operand y, hn, cn, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;
   Results(DType t, const RnnLayer& l, const Sizes& s, bool strided)
-      : y(t, {s.steps, s.batch, s.hidden}, strided ? Shape{2 * s.hidden, 2 * s.steps * s.hidden, 1} : Shape{}),  // half of a bidirectional, batch-first output
-        hn(t, {s.batch, s.hidden}), cn(t, {s.batch, s.hidden}, strided ? Shape{1, s.batch} : Shape{}),
-        dx(t, {s.steps, s.batch, s.inputs}, strided ? Shape{s.inputs, s.steps * s.inputs, 1} : Shape{}), dh0(t, {s.batch, s.hidden}), dc0(t, {s.batch, s.hidden}),
-        dw_ih(t, {l.gates() * s.hidden, s.inputs}), dw_hh(t, {l.gates() * s.hidden, s.hidden}, strided ? Shape{1, l.gates() * s.hidden} : Shape{}), db_ih(t, {l.gates() * s.hidden}),
+      : y(t, {s.steps, s.batch, s.hidden},
+          strided ? Shape{2 * s.hidden, 2 * s.steps * s.hidden, 1}
+                  : Shape{}),  // half of a bidirectional, batch-first output
+        hn(t, {s.batch, s.hidden}),
+        cn(t, {s.batch, s.hidden}, strided ? Shape{1, s.batch} : Shape{}),
+        dx(t, {s.steps, s.batch, s.inputs}, strided ? Shape{s.inputs, s.steps * s.inputs, 1} : Shape{}),
+        dh0(t, {s.batch, s.hidden}),
+        dc0(t, {s.batch, s.hidden}),
+        dw_ih(t, {l.gates() * s.hidden, s.inputs}),
+        dw_hh(t, {l.gates() * s.hidden, s.hidden}, strided ? Shape{1, l.gates() * s.hidden} : Shape{}),
+        db_ih(t, {l.gates() * s.hidden}),
         db_hh(t, {l.gates() * s.hidden}, strided ? Shape{2} : Shape{}) {}
 };
 
@@ -48,10 +55,19 @@ struct Layer {
   Options o;
   Operand x, h0, c0, w_ih, w_hh, b_ih, b_hh, dy, dhn, dcn;
   Layer(DType t, const RnnLayer& l, const Sizes& z, const Options& p)
-      : layer(l), s(z), o(p), x(t, {z.steps, z.batch, z.inputs}, p.strided ? Shape{z.inputs, z.steps * z.inputs, 1} : Shape{}), h0(t, {z.batch, z.hidden}, p.strided ? Shape{1, z.batch} : Shape{}),
-        c0(t, {z.batch, z.hidden}), w_ih(t, {l.gates() * z.hidden, z.inputs}, p.strided ? Shape{2 * z.inputs, 2} : Shape{}), w_hh(t, {l.gates() * z.hidden, z.hidden}),
-        b_ih(t, {l.gates() * z.hidden}), b_hh(t, {l.gates() * z.hidden}, p.strided ? Shape{2} : Shape{}),
-        dy(t, {z.steps, z.batch, z.hidden}, p.strided ? Shape{z.hidden, z.steps * z.hidden, 1} : Shape{}), dhn(t, {z.batch, z.hidden}), dcn(t, {z.batch, z.hidden}) {
+      : layer(l),
+        s(z),
+        o(p),
+        x(t, {z.steps, z.batch, z.inputs}, p.strided ? Shape{z.inputs, z.steps * z.inputs, 1} : Shape{}),
+        h0(t, {z.batch, z.hidden}, p.strided ? Shape{1, z.batch} : Shape{}),
+        c0(t, {z.batch, z.hidden}),
+        w_ih(t, {l.gates() * z.hidden, z.inputs}, p.strided ? Shape{2 * z.inputs, 2} : Shape{}),
+        w_hh(t, {l.gates() * z.hidden, z.hidden}),
+        b_ih(t, {l.gates() * z.hidden}),
+        b_hh(t, {l.gates() * z.hidden}, p.strided ? Shape{2} : Shape{}),
+        dy(t, {z.steps, z.batch, z.hidden}, p.strided ? Shape{z.hidden, z.steps * z.hidden, 1} : Shape{}),
+        dhn(t, {z.batch, z.hidden}),
+        dcn(t, {z.batch, z.hidden}) {
     const double scale = 1 / std::sqrt(static_cast<double>(z.hidden));
     w_ih.random(-scale, scale, 4), w_hh.random(-scale, scale, 5);
     uint32_t seed = 6;
@@ -68,7 +84,9 @@ struct Layer {
     if (o.bias) in.b_ih = place(b_ih);
     if (o.bias && !o.one_bias) in.b_hh = place(b_hh);
     const Shape kept = backend.rnn_reserve(context, layer, in);
-    EXPECT_TRUE(kept.size() == 1 || kept == (Shape{s.steps, s.batch, layer.reserve_width() * s.hidden}));  // cuDNN's, or the own cell's
+    EXPECT_TRUE(
+        kept.size() == 1 ||
+        kept == (Shape{s.steps, s.batch, layer.reserve_width() * s.hidden}));  // cuDNN's, or the own cell's
     const Operand reserve(x.host().dtype, kept);
     RnnOutputs out{place(r.y), place(r.hn), lstm() ? place(r.cn) : View{}, keep ? place(reserve) : View{}};
     backend.rnn_forward(context, layer, in, out);
@@ -82,13 +100,17 @@ struct Layer {
       if (o.state) g.dh0 = place(r.dh0);
       if (o.state && lstm()) g.dc0 = place(r.dc0);
     }
-    backend.rnn_backward(context, layer, in, out, o.cotangents ? place(dy) : View{}, place(dhn), o.cotangents && lstm() ? place(dcn) : View{}, g);
+    backend.rnn_backward(context, layer, in, out, o.cotangents ? place(dy) : View{}, place(dhn),
+                         o.cotangents && lstm() ? place(dcn) : View{}, g);
   }
 };
 
 void check(DType t, const RnnLayer& layer, const Sizes& s, const Options& o = {}, bool keep = true) {
-  const std::string where = str(t, " mode ", static_cast<int>(layer.mode), " reverse ", layer.reverse, " sizes ", s.steps, " ", s.batch, " ", s.inputs, " ", s.hidden, " bias ", o.bias, " state ",
-                                o.state, " strided ", o.strided, " one bias ", o.one_bias, " cotangents ", o.cotangents, " weights only ", o.weights_only, " keep ", keep, ": ");
+  const std::string where =
+      str(t, " mode ", static_cast<int>(layer.mode), " reverse ", layer.reverse, " sizes ", s.steps, " ",
+          s.batch, " ", s.inputs, " ", s.hidden, " bias ", o.bias, " state ", o.state, " strided ", o.strided,
+          " one bias ", o.one_bias, " cotangents ", o.cotangents, " weights only ", o.weights_only, " keep ",
+          keep, ": ");
   const Layer k(t, layer, s, o);
   const Results r(t, layer, s, o.strided);
   k.run(backend(kCpu), r, keep, [](const Operand& a) { return a.host(); });
@@ -97,8 +119,10 @@ void check(DType t, const RnnLayer& layer, const Sizes& s, const Options& o = {}
   const struct {
     const char* name;
     const Operand& y;
-  } all[] = {{"y", r.y}, {"hn", r.hn}, {"cn", r.cn}, {"dx", r.dx}, {"dh0", r.dh0}, {"dc0", r.dc0}, {"dw_ih", r.dw_ih}, {"dw_hh", r.dw_hh}, {"db_ih", r.db_ih}, {"db_hh", r.db_hh}};
-  for (const auto& [name, y] : all) expect_same(y, unit * static_cast<double>(8 + s.steps + s.hidden + s.inputs), where + name);
+  } all[] = {{"y", r.y},     {"hn", r.hn},       {"cn", r.cn},       {"dx", r.dx},       {"dh0", r.dh0},
+             {"dc0", r.dc0}, {"dw_ih", r.dw_ih}, {"dw_hh", r.dw_hh}, {"db_ih", r.db_ih}, {"db_hh", r.db_hh}};
+  for (const auto& [name, y] : all)
+    expect_same(y, unit * static_cast<double>(8 + s.steps + s.hidden + s.inputs), where + name);
 }
 
 TEST_F(SimtRnn, matches_the_cpu_in_every_mode_and_direction) {

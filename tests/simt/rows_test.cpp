@@ -19,7 +19,9 @@ using simt::Operand;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr DType kFloats[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
 
-double tolerance(DType t) { return t == kFloat16 ? 2e-3 : t == kBFloat16 ? 1.6e-2 : t == kFloat32 ? 4e-6 : 1e-13; }
+double tolerance(DType t) {
+  return t == kFloat16 ? 2e-3 : t == kBFloat16 ? 1.6e-2 : t == kFloat32 ? 4e-6 : 1e-13;
+}
 
 struct Rows {
   Shape sizes, strides;
@@ -29,7 +31,8 @@ std::string to_string(const Rows& r) { return str(r.sizes, " strides ", r.stride
 
 std::vector<Rows> row_cases() {
   std::vector<Rows> cases;
-  for (const int64_t n : {1, 2, 3, 5, 8, 9, 16, 31, 33, 64, 67, 127, 130, 257, 511}) cases.push_back({{3, n}, {n, 1}});
+  for (const int64_t n : {1, 2, 3, 5, 8, 9, 16, 31, 33, 64, 67, 127, 130, 257, 511})
+    cases.push_back({{3, n}, {n, 1}});
   cases.push_back({{70, 12}, {12, 1}});
   cases.push_back({{600, 20}, {20, 1}});       // more rows than teams of a block
   cases.push_back({{2, 700}, {700, 1}});       // a block per row
@@ -43,7 +46,8 @@ void compare_softmax(DType t, const Rows& r, CudaBackend& gpu = device()) {
   const std::string where = str(t, " ", r);
   Context c;
   for (const bool log : {false, true}) {
-    Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset), dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
+    Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset),
+        dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
     x.random(-8, 8, 1), dy.random(-1, 1, 2);
     backend(kCpu).softmax(c, log, x.host(), y.host());
     gpu.softmax(c, log, x.on_device(), y.on_device());
@@ -73,7 +77,8 @@ TEST(SimtRows, softmax_keeps_rows_up_to_what_a_block_holds) {
   compare_softmax(kFloat32, {{513, 516}, {516, 1}});  // many rows: few threads for each
   compare_softmax(kFloat16, {{513, 520}, {520, 1}});
   compare_softmax(kFloat64, {{2, 260}, {262, 1}, 2});
-  for (const int64_t n : {8192, 8200}) compare_softmax(kFloat32, {{2, n}, {n, 1}}), compare_softmax(kBFloat16, {{1, n}, {n, 1}});
+  for (const int64_t n : {8192, 8200})
+    compare_softmax(kFloat32, {{2, n}, {n, 1}}), compare_softmax(kBFloat16, {{1, n}, {n, 1}});
   for (const int64_t n : {2048, 2050}) compare_softmax(kFloat64, {{2, n}, {n, 1}});
 }
 
@@ -95,16 +100,20 @@ TEST(SimtRows, softmax_keeps_longer_rows_in_shared_memory_as_far_as_the_device_h
                   {size_t{227} << 10, 1, simt::Order::kForward, 0xFF}};
   for (const auto& m : machines) {
     SCOPED_TRACE(str(m.shared >> 10, " KiB of shared memory"));
-    simt::settings().shared_memory = m.shared, simt::settings().order = m.order, simt::settings().poison = m.poison;
+    simt::settings().shared_memory = m.shared, simt::settings().order = m.order,
+    simt::settings().poison = m.poison;
     CudaBackend& gpu = simt::device_of(m.processors);
     Context c;
     for (const DType t : kFloats) {
-      if (t != kFloat32 && !(t == kFloat16 && m.shared > size_t{200} << 10) && m.shared > size_t{64} << 10) continue;  // the others are long rows again
+      if (t != kFloat32 && !(t == kFloat16 && m.shared > size_t{200} << 10) && m.shared > size_t{64} << 10)
+        continue;  // the others are long rows again
       for (const int lines : {1, 2}) {
         const int64_t most = longest_kept(t, m.shared, lines);
         Operand y(t, {2, most + 2}), dy(t, {2, most + 2}), dx(t, {2, most + 2});
         const auto shared_of = [&](int64_t n, bool log, bool backward) {
-          const auto part = [n](const Operand& o) { return View{o.on_device().data, o.on_device().dtype, {2, n}, {n + 1, 1}}; };
+          const auto part = [n](const Operand& o) {
+            return View{o.on_device().data, o.on_device().dtype, {2, n}, {n + 1, 1}};
+          };
           if (backward) gpu.softmax_backward(c, log, part(y), part(dy), part(dx));
           else gpu.softmax(c, log, part(y), part(dx));
           return simt::last_grid().shared;
@@ -114,7 +123,8 @@ TEST(SimtRows, softmax_keeps_longer_rows_in_shared_memory_as_far_as_the_device_h
             EXPECT_GT(shared_of(most, log, false), m.shared - 64);
             EXPECT_LT(shared_of(most + 1, log, false), kPlainShared) << "it is read twice";
           }
-          EXPECT_GT(shared_of(most, log, true), (log || lines == 1 ? m.shared / static_cast<size_t>(lines) : m.shared) - 512);
+          EXPECT_GT(shared_of(most, log, true),
+                    (log || lines == 1 ? m.shared / static_cast<size_t>(lines) : m.shared) - 512);
           if (lines == 1) EXPECT_LT(shared_of(most + 1, log, true), kPlainShared);
           else EXPECT_LT(shared_of(most + 1, log, true), m.shared / 2 + 512) << "dy is kept";
         }
@@ -128,7 +138,7 @@ TEST(SimtRows, softmax_keeps_longer_rows_in_shared_memory_as_far_as_the_device_h
     compare_softmax(kFloat32, {{2, 8196}, {8196, 1}}, gpu);
     compare_softmax(kBFloat16, {{3, 8191}, {8192, 1}}, gpu);
     compare_softmax(kFloat16, {{2, 16384}, {16384, 1}}, gpu);
-    compare_softmax(kFloat32, {{2, 9000}, {1, 2}}, gpu);      // columns apart
+    compare_softmax(kFloat32, {{2, 9000}, {1, 2}}, gpu);  // columns apart
     compare_softmax(kFloat64, {{3, 2100}, {6307, 3}}, gpu);
     compare_softmax(kFloat32, {{0, 9000}, {9000, 1}}, gpu);
     simt::settings() = {};
@@ -163,7 +173,8 @@ TEST(SimtRows, softmax_takes_operands_off_each_others_borders) {
     for (const int64_t n : {40, 2051, 9001})
       for (const bool log : {false, true}) {
         const std::string where = str(t, " ", n, " log ", log);
-        Operand x(t, {3, n}, {n, 1}, 1), y(t, {3, n}, {n + 2, 1}, 2), dy(t, {3, n}, {n, 1}), dx(t, {3, n}, {2 * n, 2}, 3);
+        Operand x(t, {3, n}, {n, 1}, 1), y(t, {3, n}, {n + 2, 1}, 2), dy(t, {3, n}, {n, 1}),
+            dx(t, {3, n}, {2 * n, 2}, 3);
         x.random(-8, 8, 1), dy.random(-1, 1, 2);
         backend(kCpu).softmax(c, log, x.host(), y.host());
         device().softmax(c, log, x.on_device(), y.on_device());
@@ -203,23 +214,33 @@ struct Loss {
 };
 
 void compare_cross_entropy(DType t, const Rows& r, const Loss& o) {
-  const std::string where = str(t, " ", r, " weighted ", o.weighted, " smoothing ", o.smoothing, " ignore ", o.ignore);
+  const std::string where =
+      str(t, " ", r, " weighted ", o.weighted, " smoothing ", o.smoothing, " ignore ", o.ignore);
   const int64_t rows = r.sizes[0], count = r.sizes[1];
-  Operand x(t, r.sizes, r.strides, r.offset), target(kInt64, {rows}), weight(t, {count}), loss(t, {rows}), lse(t, {rows}), g(t, {rows}), dx(t, r.sizes, r.strides, r.offset);
-  x.random(-8, 8, 1), target.random(0, static_cast<double>(count) - 0.01, 2), weight.random(0.5, 2, 3), g.random(-1, 1, 4);
-  const View host_weight = o.weighted ? weight.host() : View{}, device_weight = o.weighted ? weight.on_device() : View{};
+  Operand x(t, r.sizes, r.strides, r.offset), target(kInt64, {rows}), weight(t, {count}), loss(t, {rows}),
+      lse(t, {rows}), g(t, {rows}), dx(t, r.sizes, r.strides, r.offset);
+  x.random(-8, 8, 1), target.random(0, static_cast<double>(count) - 0.01, 2), weight.random(0.5, 2, 3),
+      g.random(-1, 1, 4);
+  const View host_weight = o.weighted ? weight.host() : View{},
+             device_weight = o.weighted ? weight.on_device() : View{};
   Context c;
-  backend(kCpu).cross_entropy(c, x.host(), target.host(), host_weight, o.ignore, o.smoothing, loss.host(), lse.host());
-  device().cross_entropy(c, x.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing, loss.on_device(), lse.on_device());
+  backend(kCpu).cross_entropy(c, x.host(), target.host(), host_weight, o.ignore, o.smoothing, loss.host(),
+                              lse.host());
+  device().cross_entropy(c, x.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing,
+                         loss.on_device(), lse.on_device());
   expect_same(loss, 4 * tolerance(t), where);
   expect_same(lse, tolerance(t), where);
-  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore, o.smoothing, g.host(), dx.host());
-  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing, g.on_device(), dx.on_device());
+  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore,
+                                       o.smoothing, g.host(), dx.host());
+  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight,
+                                  o.ignore, o.smoothing, g.on_device(), dx.on_device());
   expect_same(dx, 4 * tolerance(t), where + " backward");
   View one = g.on_device(), one_host = g.host();  // the same gradient for every row, and dx over x
   one.strides[0] = one_host.strides[0] = 0;
-  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore, o.smoothing, one_host, x.host());
-  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing, one, x.on_device());
+  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore,
+                                       o.smoothing, one_host, x.host());
+  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight,
+                                  o.ignore, o.smoothing, one, x.on_device());
   expect_same(x, 4 * tolerance(t), where + " in place");
 }
 
@@ -229,37 +250,48 @@ TEST(SimtRows, cross_entropy_takes_every_length_and_option) {
   for (const Rows& r : {Rows{{7, 9}, {9, 1}}, Rows{{3, 67}, {67, 1}}, Rows{{2, 701}, {701, 1}}})
     for (const bool weighted : {false, true})
       for (const double smoothing : {0.0, 0.1})
-        for (const DType t : {kFloat32, kFloat64, kFloat16}) compare_cross_entropy(t, r, {weighted, smoothing, 1});
+        for (const DType t : {kFloat32, kFloat64, kFloat16})
+          compare_cross_entropy(t, r, {weighted, smoothing, 1});
 }
 
 TEST(SimtRows, a_bad_target_is_the_error_of_the_cpu) {
   Operand x(kFloat32, {4, 5}), target(kInt64, {4}), loss(kFloat32, {4}), lse(kFloat32, {4});
   x.random(-1, 1, 1), target.set({1, 0, 7, 2});
   Context c;
-  const std::string expected = test::error_of<IndexError>([&] { backend(kCpu).cross_entropy(c, x.host(), target.host(), View{}, -100, 0, loss.host(), lse.host()); });
-  const std::string got = test::error_of<IndexError>([&] { device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(), lse.on_device()); });
+  const std::string expected = test::error_of<IndexError>([&] {
+    backend(kCpu).cross_entropy(c, x.host(), target.host(), View{}, -100, 0, loss.host(), lse.host());
+  });
+  const std::string got = test::error_of<IndexError>([&] {
+    device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(),
+                           lse.on_device());
+  });
   EXPECT_EQ(got, expected);
   EXPECT_TRUE(test::has(got, "target 7 in row 2"));
   target.set({1, 0, 4, 2});
-  device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(), lse.on_device());
+  device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(),
+                         lse.on_device());
   EXPECT_GT(loss.device_values()[2], 0);
 }
 
 void compare_layer_norm(DType t, const Rows& r, bool weighted, bool biased) {
   const std::string where = str(t, " ", r, " weighted ", weighted, " biased ", biased);
   const int64_t rows = r.sizes[0], count = r.sizes[1];
-  Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset), dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
+  Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset),
+      dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
   Operand w(t, {count}), b(t, {count}), mean(t, {rows}), rstd(t, {rows}), dw(t, {count}), db(t, {count});
   x.random(-2, 2, 1), w.random(0.5, 2, 2), b.random(-1, 1, 3), dy.random(-1, 1, 4);
   Context c;
-  backend(kCpu).layer_norm(c, x.host(), weighted ? w.host() : View{}, biased ? b.host() : View{}, 1e-5, y.host(), mean.host(), rstd.host());
-  device().layer_norm(c, x.on_device(), weighted ? w.on_device() : View{}, biased ? b.on_device() : View{}, 1e-5, y.on_device(), mean.on_device(), rstd.on_device());
+  backend(kCpu).layer_norm(c, x.host(), weighted ? w.host() : View{}, biased ? b.host() : View{}, 1e-5,
+                           y.host(), mean.host(), rstd.host());
+  device().layer_norm(c, x.on_device(), weighted ? w.on_device() : View{}, biased ? b.on_device() : View{},
+                      1e-5, y.on_device(), mean.on_device(), rstd.on_device());
   const double close = (count < 3 ? 64 : 4) * tolerance(t);  // two numbers that nearly agree have few digits
   expect_same(y, close, where);
   expect_same(mean, close, where + " mean");
   expect_same(rstd, close, where + " rstd");
   const auto backward = [&](Backend& device, View (Operand::*of)() const) {
-    device.layer_norm_backward(c, (x.*of)(), weighted ? (w.*of)() : View{}, (mean.*of)(), (rstd.*of)(), (dy.*of)(), (dx.*of)(), weighted ? (dw.*of)() : View{},
+    device.layer_norm_backward(c, (x.*of)(), weighted ? (w.*of)() : View{}, (mean.*of)(), (rstd.*of)(),
+                               (dy.*of)(), (dx.*of)(), weighted ? (dw.*of)() : View{},
                                biased ? (db.*of)() : View{});
   };
   backward(backend(kCpu), &Operand::host);
@@ -273,9 +305,11 @@ TEST(SimtRows, layer_norm_takes_every_length_and_layout) {
   for (const DType t : kFloats)
     for (const Rows& r : row_cases())
       if (r.sizes[1] > 1) compare_layer_norm(t, r, true, true);
-  for (const bool weighted : {false, true}) compare_layer_norm(kFloat32, {{7, 64}, {64, 1}}, weighted, !weighted);
+  for (const bool weighted : {false, true})
+    compare_layer_norm(kFloat32, {{7, 64}, {64, 1}}, weighted, !weighted);
   compare_layer_norm(kFloat32, {{3, 256}, {256, 1}}, false, false);
-  for (const DType t : {kFloat32, kFloat16}) compare_layer_norm(t, {{300, 256}, {256, 1}}, true, true);  // columns in packs, several parts of the rows
+  for (const DType t : {kFloat32, kFloat16})
+    compare_layer_norm(t, {{300, 256}, {256, 1}}, true, true);  // columns in packs, several parts of the rows
 }
 
 }  // namespace

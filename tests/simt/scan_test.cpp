@@ -9,7 +9,8 @@ namespace {
 /// x -> a x + b modulo 2^32, packed in 8 bytes: combining two is associative but not commutative.
 struct Then {
   WEFT_DEVICE uint64_t operator()(uint64_t first, uint64_t second) const {
-    const auto a1 = static_cast<uint32_t>(first >> 32), b1 = static_cast<uint32_t>(first), a2 = static_cast<uint32_t>(second >> 32), b2 = static_cast<uint32_t>(second);
+    const auto a1 = static_cast<uint32_t>(first >> 32), b1 = static_cast<uint32_t>(first),
+               a2 = static_cast<uint32_t>(second >> 32), b2 = static_cast<uint32_t>(second);
     return (uint64_t{a1 * a2} << 32 & 0xFFFFFFFF00000000u) | static_cast<uint32_t>(a2 * b1 + b2);
   }
 };
@@ -22,8 +23,10 @@ struct ScanOnce {
   WEFT_DEVICE void operator()(Thread t) const {
     const auto scanned = block_scan(t, x[t.id()], kSame, Then(), t.shared<uint64_t>());
     before[t.id()] = scanned.before, total[t.id()] = scanned.total;
-    const auto again = block_scan(t, uint64_t{1}, uint64_t{0}, Plus(), t.shared<uint64_t>());  // the room may be used again at once
-    if (again.before != static_cast<uint64_t>(t.id()) || again.total != static_cast<uint64_t>(t.count())) before[t.id()] = 0;
+    const auto again = block_scan(t, uint64_t{1}, uint64_t{0}, Plus(),
+                                  t.shared<uint64_t>());  // the room may be used again at once
+    if (again.before != static_cast<uint64_t>(t.id()) || again.total != static_cast<uint64_t>(t.count()))
+      before[t.id()] = 0;
   }
 };
 
@@ -33,7 +36,8 @@ TEST(SimtScan, a_block_combines_in_the_order_of_its_threads) {
       Operand x(kInt64, {threads}), before(kInt64, {threads}), total(kInt64, {threads});
       x.random(0, 9e18, static_cast<uint32_t>(threads));
       launch(nullptr, "scan_once", {.threads = threads, .shared = kScanRoom * sizeof(uint64_t)},
-             ScanOnce{x.on_device().as<uint64_t>(), before.on_device().as<uint64_t>(), total.on_device().as<uint64_t>()});
+             ScanOnce{x.on_device().as<uint64_t>(), before.on_device().as<uint64_t>(),
+                      total.on_device().as<uint64_t>()});
       const auto in = x.device_elements<uint64_t>(), out = before.device_elements<uint64_t>();
       uint64_t sum = kSame;
       for (size_t i = 0; i < in.size(); ++i) {
@@ -45,7 +49,8 @@ TEST(SimtScan, a_block_combines_in_the_order_of_its_threads) {
   });
 }
 
-void check_cumulate(CudaBackend& device, DType from, DType to, const Shape& sizes, int dim, const Shape& strides = {}) {
+void check_cumulate(CudaBackend& device, DType from, DType to, const Shape& sizes, int dim,
+                    const Shape& strides = {}) {
   Context c;
   const double tolerance = from == kFloat64 ? 1e-11 : from == kFloat32 ? 1e-6 : is_half(from) ? 0.01 : 0;
   for (const Reduce op : {Reduce::kSum, Reduce::kProd}) {
@@ -57,7 +62,9 @@ void check_cumulate(CudaBackend& device, DType from, DType to, const Shape& size
     expect_same(y, tolerance, str(sizes, " along ", dim, ", ", from, " to ", to));
   }
 }
-void check_cumulate(CudaBackend& device, DType type, const Shape& sizes, int dim, const Shape& strides = {}) { check_cumulate(device, type, type, sizes, dim, strides); }
+void check_cumulate(CudaBackend& device, DType type, const Shape& sizes, int dim, const Shape& strides = {}) {
+  check_cumulate(device, type, type, sizes, dim, strides);
+}
 
 TEST(SimtScan, lines_of_any_length_are_cumulated) {
   each_device([](CudaBackend& device) {
@@ -107,12 +114,14 @@ TEST(SimtScan, a_running_sum_has_the_same_bits_in_every_run_and_order) {
   });
 }
 
-void check_nonzero(CudaBackend& device, DType type, const Shape& sizes, double share, const Shape& strides = {}) {
+void check_nonzero(CudaBackend& device, DType type, const Shape& sizes, double share,
+                   const Shape& strides = {}) {
   SCOPED_TRACE(str(sizes, " with ", share, ", ", type));
   Context c;
   Operand x(type, sizes, strides);
   std::mt19937 engine(3);
-  x.random(1, 9, 4).each([&](size_t, double old) { return static_cast<double>(engine()) * 0x1p-32 < share ? old : 0; });
+  x.random(1, 9, 4).each(
+      [&](size_t, double old) { return static_cast<double>(engine()) * 0x1p-32 < share ? old : 0; });
   const int64_t count = backend(kCpu).count_nonzero(c, x.host());
   ASSERT_EQ(device.count_nonzero(c, x.on_device()), count);
   const Operand y(kInt64, {count, sizes.size()});
@@ -124,7 +133,8 @@ void check_nonzero(CudaBackend& device, DType type, const Shape& sizes, double s
 TEST(SimtScan, nonzero_elements_are_found_in_row_major_order) {
   each_device([](CudaBackend& device) {
     for (const double share : {0.0, 0.3, 1.0}) {
-      for (const int64_t n : {1, 15, 16, 17, 1023, 1025, 4096, 9000}) check_nonzero(device, kFloat32, {n}, share);
+      for (const int64_t n : {1, 15, 16, 17, 1023, 1025, 4096, 9000})
+        check_nonzero(device, kFloat32, {n}, share);
       check_nonzero(device, kBool, {3, 2000}, share);
       check_nonzero(device, kFloat16, {7, 5, 11}, share, {1, 7, 35});
       check_nonzero(device, kFloat64, {40, 60}, share, {1, 40});

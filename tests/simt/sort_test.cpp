@@ -16,10 +16,12 @@ void fill_rows(Operand& x, uint32_t seed, double spread) {
   });
 }
 
-void check_sort(CudaBackend& device, DType type, int64_t rows, int64_t n, int64_t keep, double spread = 9, bool transposed = false) {
+void check_sort(CudaBackend& device, DType type, int64_t rows, int64_t n, int64_t keep, double spread = 9,
+                bool transposed = false) {
   const std::string where = str(keep, " of ", rows, " rows of ", n, ", ", type);
   Context c;
-  Operand x(type, {rows, n}, transposed ? Shape{1, rows} : Shape{n, 1}), y(type, {rows, keep}), at(kInt64, {rows, keep});
+  Operand x(type, {rows, n}, transposed ? Shape{1, rows} : Shape{n, 1}), y(type, {rows, keep}),
+      at(kInt64, {rows, keep});
   fill_rows(x, static_cast<uint32_t>(n), spread);
   for (const bool descending : {false, true}) {
     backend(kCpu).sort(c, descending, x.host(), y.host(), at.host());
@@ -31,7 +33,8 @@ void check_sort(CudaBackend& device, DType type, int64_t rows, int64_t n, int64_
 
 TEST(SimtSort, short_rows_are_sorted_stably) {
   each_device([](CudaBackend& device) {
-    for (const int64_t n : {1, 2, 3, 31, 32, 33, 255, 257, 511, 512, 513, 1025, 2048}) check_sort(device, kFloat32, 3, n, n);
+    for (const int64_t n : {1, 2, 3, 31, 32, 33, 255, 257, 511, 512, 513, 1025, 2048})
+      check_sort(device, kFloat32, 3, n, n);
     check_sort(device, kFloat32, 70, 5, 5, 2);
     check_sort(device, kFloat32, 300, 7, 3, 2, true);
     check_sort(device, kFloat64, 3, 700, 700);
@@ -82,13 +85,15 @@ TEST(SimtSort, pairs_keep_the_order_of_equal_keys) {
       device.copy_to_host(c, result.at, at.data(), keys.size() * 4);
       for (size_t i = 0; i < keys.size(); ++i) {
         ASSERT_EQ(sorted[i], keys[static_cast<size_t>(at[i])]);
-        ASSERT_TRUE(i == 0 || sorted[i - 1] < sorted[i] || (sorted[i - 1] == sorted[i] && at[i - 1] < at[i])) << "place " << i << " of " << n;
+        ASSERT_TRUE(i == 0 || sorted[i - 1] < sorted[i] || (sorted[i - 1] == sorted[i] && at[i - 1] < at[i]))
+            << "place " << i << " of " << n;
       }
     }
   });
 }
 
-void check_draws(CudaBackend& device, DType type, int64_t rows, int64_t k, int64_t n, bool replacement, const Shape& strides = {}) {
+void check_draws(CudaBackend& device, DType type, int64_t rows, int64_t k, int64_t n, bool replacement,
+                 const Shape& strides = {}) {
   Context c;
   Operand p(type, {rows, k}, strides), y(kInt64, {rows, n});
   p.random(0, 1, 2);
@@ -102,7 +107,8 @@ void check_draws(CudaBackend& device, DType type, int64_t rows, int64_t k, int64
 TEST(SimtSort, draws_by_weight_are_those_of_the_cpu) {
   each_device([](CudaBackend& device) {
     for (const bool replacement : {false, true}) {
-      for (const int64_t k : {1, 4, 5, 255, 257, 1023, 1024, 1025, 3000}) check_draws(device, kFloat32, 3, k, k < 7 ? 1 : 7, replacement);
+      for (const int64_t k : {1, 4, 5, 255, 257, 1023, 1024, 1025, 3000})
+        check_draws(device, kFloat32, 3, k, k < 7 ? 1 : 7, replacement);
       check_draws(device, kFloat64, 40, 7, 3, replacement, {1, 40});
       check_draws(device, kFloat16, 2, 300, 20, replacement);
       check_draws(device, kBFloat16, 2, 30, 10, replacement);
@@ -118,8 +124,13 @@ TEST(SimtSort, weights_that_cannot_be_drawn_from_are_refused_as_on_the_cpu) {
   Operand p(kFloat32, {2, 3}), y(kInt64, {2, 2});
   const auto same = [&](bool replacement) {
     y.fill(-5);
-    const std::string want = error_of<ValueError>([&] { backend(kCpu).multinomial(c, {1, 0}, replacement, p.host(), y.host()); });
-    EXPECT_EQ(error_of<ValueError>([&] { device.multinomial(c, {1, 0}, replacement, p.on_device(), y.on_device()); }), want);
+    const std::string want = error_of<ValueError>([&] {
+      backend(kCpu).multinomial(c, {1, 0}, replacement, p.host(), y.host());
+    });
+    EXPECT_EQ(error_of<ValueError>([&] {
+                device.multinomial(c, {1, 0}, replacement, p.on_device(), y.on_device());
+              }),
+              want);
     EXPECT_EQ(y.device_values()[2], -5);
     EXPECT_EQ(y.device_values()[3], -5);
   };

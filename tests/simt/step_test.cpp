@@ -61,7 +61,11 @@ struct List {
       StepTensor h, d;
       for (int k = 0; k < each; ++k) {
         memory.push_back(std::make_unique<Operand>(dtype, Shape{kSizes[i]}, Shape{1}, shift));
-        memory.back()->random(k < 3 ? -1 : k == 3 ? 0.5 : 0, k == 5 ? 0.3 : 1, static_cast<uint32_t>(7 * i) + static_cast<uint32_t>(k));  // no variance near 0
+        memory.back()->random(k < 3    ? -1
+                              : k == 3 ? 0.5
+                                       : 0,
+                              k == 5 ? 0.3 : 1,
+                              static_cast<uint32_t>(7 * i) + static_cast<uint32_t>(k));  // no variance near 0
         const View a = memory.back()->host(), b = memory.back()->on_device();
         if (k == 0) h.param = a.data, d.param = b.data;
         if (k == 1 && fresh && i % 2 == 0) h.out = a.data, d.out = b.data;
@@ -94,8 +98,9 @@ template <class F> void compare_steps(const StepKernel& kernel, F (*make)(size_t
           EXPECT_EQ(simt::launches() - before, 1) << kernel.name;
         }
         for (size_t i = 0; i < list.memory.size(); ++i)
-          expect_same(*list.memory[i], t == kFloat64 ? 1e-13 : 2e-6, str(kernel.name, " of ", t, " fresh ", fresh, " shift ", shift, ", tensor ", i / static_cast<size_t>(list.each), " part ",
-                                                                         i % static_cast<size_t>(list.each)));
+          expect_same(*list.memory[i], t == kFloat64 ? 1e-13 : 2e-6,
+                      str(kernel.name, " of ", t, " fresh ", fresh, " shift ", shift, ", tensor ",
+                          i / static_cast<size_t>(list.each), " part ", i % static_cast<size_t>(list.each)));
       }
 }
 
@@ -105,20 +110,38 @@ step::Gradient gradient(size_t i) { return {i % 3 == 0 ? -1.0 : 1.0, i % 2 == 0 
 TEST(SimtStep, every_rule_agrees_with_the_cpu_in_one_launch) {
   using namespace step;
   compare_steps<Sgd>(builtin_kernel<Sgd>(), [](size_t i) { return Sgd{gradient(i), part(i)}; });
-  compare_steps<SgdMomentum>(builtin_kernel<SgdMomentum>(), [](size_t i) { return SgdMomentum{gradient(i), part(i), 0.9, 0.8, i % 2 == 0}; });
-  compare_steps<Qhm>(builtin_kernel<Qhm>(), [](size_t i) { return Qhm{gradient(i), part(i), 0.9, 0.7, i % 2 == 0 ? 1 : 0.99}; });
-  compare_steps<Adam>(builtin_kernel<Adam>(), [](size_t i) { return Adam{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
-  compare_steps<AdamAmsgrad>(builtin_kernel<AdamAmsgrad>(), [](size_t i) { return AdamAmsgrad{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99}; });
-  compare_steps<QhAdam>(builtin_kernel<QhAdam>(), [](size_t i) { return QhAdam{gradient(i), part(i), 0.9, 0.99, 0.7, 0.8, 1e-8, 1}; });
-  compare_steps<RmsProp>(builtin_kernel<RmsProp>(), [](size_t i) { return RmsProp{gradient(i), part(i), 0.9, 1e-3, 0.5, i % 2 == 0}; });
-  compare_steps<Adagrad>(builtin_kernel<Adagrad>(), [](size_t i) { return Adagrad{gradient(i), part(i), 1e-8}; });
-  compare_steps<Adadelta>(builtin_kernel<Adadelta>(), [](size_t i) { return Adadelta{gradient(i), part(i), 0.9, 1e-3}; });
-  compare_steps<Adamax>(builtin_kernel<Adamax>(), [](size_t i) { return Adamax{gradient(i), part(i), 0.9, 0.99, 1e-3}; });
-  compare_steps<Rprop>(builtin_kernel<Rprop>(), [](size_t i) { return Rprop{gradient(i), part(i), 0.5, 1.2, 0.1, 0.9, i % 2 == 0}; });
+  compare_steps<SgdMomentum>(builtin_kernel<SgdMomentum>(), [](size_t i) {
+    return SgdMomentum{gradient(i), part(i), 0.9, 0.8, i % 2 == 0};
+  });
+  compare_steps<Qhm>(builtin_kernel<Qhm>(), [](size_t i) {
+    return Qhm{gradient(i), part(i), 0.9, 0.7, i % 2 == 0 ? 1 : 0.99};
+  });
+  compare_steps<Adam>(builtin_kernel<Adam>(), [](size_t i) {
+    return Adam{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99};
+  });
+  compare_steps<AdamAmsgrad>(builtin_kernel<AdamAmsgrad>(), [](size_t i) {
+    return AdamAmsgrad{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99};
+  });
+  compare_steps<QhAdam>(builtin_kernel<QhAdam>(),
+                        [](size_t i) { return QhAdam{gradient(i), part(i), 0.9, 0.99, 0.7, 0.8, 1e-8, 1}; });
+  compare_steps<RmsProp>(builtin_kernel<RmsProp>(),
+                         [](size_t i) { return RmsProp{gradient(i), part(i), 0.9, 1e-3, 0.5, i % 2 == 0}; });
+  compare_steps<Adagrad>(builtin_kernel<Adagrad>(), [](size_t i) {
+    return Adagrad{gradient(i), part(i), 1e-8};
+  });
+  compare_steps<Adadelta>(builtin_kernel<Adadelta>(), [](size_t i) {
+    return Adadelta{gradient(i), part(i), 0.9, 1e-3};
+  });
+  compare_steps<Adamax>(builtin_kernel<Adamax>(), [](size_t i) {
+    return Adamax{gradient(i), part(i), 0.9, 0.99, 1e-3};
+  });
+  compare_steps<Rprop>(builtin_kernel<Rprop>(),
+                       [](size_t i) { return Rprop{gradient(i), part(i), 0.5, 1.2, 0.1, 0.9, i % 2 == 0}; });
 }
 
 TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
-  compare_steps<Everything>(make_step_kernel<Everything>("Everything"), [](size_t i) { return Everything{part(i)}; });
+  compare_steps<Everything>(make_step_kernel<Everything>("Everything"),
+                            [](size_t i) { return Everything{part(i)}; });
 }
 
 /// What the device says of a kernel.
@@ -138,7 +161,9 @@ TEST(SimtStep, a_rule_without_a_cuda_form_is_told_the_macro) {
 }
 
 struct UnknownRule {
-  struct Options { double lr = 1; };
+  struct Options {
+    double lr = 1;
+  };
   static constexpr const char* kName = "UnknownRule";
   static constexpr int kState = 1;
   double lr;
@@ -161,7 +186,9 @@ std::vector<Tensor> parameters(Device where, DType dtype) {
   std::vector<Tensor> params;
   for (const int64_t n : {3, 130, 1, 4099}) {
     std::vector<double> values, grads;
-    for (int64_t k = 0; k < n; ++k) values.push_back(std::sin(static_cast<double>(k + n))), grads.push_back(std::cos(static_cast<double>(3 * k + n)));
+    for (int64_t k = 0; k < n; ++k)
+      values.push_back(std::sin(static_cast<double>(k + n))),
+          grads.push_back(std::cos(static_cast<double>(3 * k + n)));
     Tensor p = from_vector(values, {n}).to(dtype).to(where).requires_grad_();
     p.set_grad(from_vector(grads, {n}).to(dtype).to(where));
     params.push_back(p);
@@ -172,7 +199,8 @@ std::vector<Tensor> parameters(Device where, DType dtype) {
 void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& want, double relative) {
   for (size_t i = 0; i < got.size(); ++i) {
     const auto a = got[i].detach().to(kCpu).to_vector<double>(), b = want[i].detach().to_vector<double>();
-    for (size_t k = 0; k < a.size(); ++k) ASSERT_NEAR(a[k], b[k], relative * (1 + std::abs(b[k]))) << "parameter " << i << " element " << k;
+    for (size_t k = 0; k < a.size(); ++k)
+      ASSERT_NEAR(a[k], b[k], relative * (1 + std::abs(b[k]))) << "parameter " << i << " element " << k;
   }
 }
 
@@ -187,7 +215,9 @@ TEST(SimtStep, training_with_clipping_follows_the_cpu) {
       a.step();
       const int64_t before = simt::launches();
       b.step();
-      if (step > 0) { EXPECT_EQ(simt::launches() - before, 1); }  // the first one makes the state
+      if (step > 0) {
+        EXPECT_EQ(simt::launches() - before, 1);
+      }  // the first one makes the state
     }
     expect_close(there, here, t == kFloat64 ? 1e-12 : 2e-6);
   }
@@ -240,7 +270,8 @@ struct Mixed {
     }
   }
   void expect_same_as_cpu(const std::string& where) const {
-    for (const auto& m : memory) expect_same(*m, m->host().dtype == kBFloat16 ? 8e-3 : m->host().dtype == kFloat16 ? 1e-3 : 1e-6, where);
+    for (const auto& m : memory)
+      expect_same(*m, m->host().dtype == kBFloat16 ? 8e-3 : m->host().dtype == kFloat16 ? 1e-3 : 1e-6, where);
   }
 };
 
@@ -251,7 +282,8 @@ TEST(SimtStep, powers_agree_with_the_cpu) {
     Context c;
     backend(kCpu).powers(c, p, list.host, expected.data());
     device().powers(c, p, list.on_device, got.data());
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12 * (1 + expected[i])) << "p " << p << " tensor " << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], expected[i], 1e-12 * (1 + expected[i])) << "p " << p << " tensor " << i;
     double alone = -1;  // a tensor's sum does not depend on its company
     device().powers(c, p, {&list.on_device.back(), 1}, &alone);
     EXPECT_EQ(alone, got.back());
@@ -293,7 +325,8 @@ TEST(SimtStep, unscaling_agrees_with_the_cpu_and_marks_what_is_not_finite) {
         const View host[] = {x.host()}, there[] = {x.on_device()};
         backend(kCpu).unscale(c, host, state.host());
         device().unscale(c, there, state.on_device());
-        EXPECT_EQ(state.device_values()[2], bad == 65504 && dtype != kFloat16 ? 0 : 1) << str(dtype, " ", bad, " at ", at);
+        EXPECT_EQ(state.device_values()[2], bad == 65504 && dtype != kFloat16 ? 0 : 1)
+            << str(dtype, " ", bad, " at ", at);
         expect_same(state, 0, str(dtype, " ", bad));
       }
 }

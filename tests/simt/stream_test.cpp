@@ -100,7 +100,9 @@ TEST_F(SimtGraph, cached_memory_does_not_keep_a_recording_from_getting_its_own) 
   size_t available = 0, total = 0;
   cuda::runtime::memory_info(&available, &total);
   cuda::simt::settings().device_bytes = total - available + 5 * kMega;
-  const auto make = [&] { return zeros({static_cast<int64_t>(kMega / 2)}, {.device = gpu}); };  // 2 MiB; a recording has as much for small things
+  const auto make = [&] {
+    return zeros({static_cast<int64_t>(kMega / 2)}, {.device = gpu});
+  };  // 2 MiB; a recording has as much for small things
   Tensor x;
   {
     cuda::Graph first(gpu);

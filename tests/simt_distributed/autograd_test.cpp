@@ -26,7 +26,9 @@ class SimtDeviceBackward : public testing::TestWithParam<Backward> {
     Tensor t = x.to(device).detach();
     return t.requires_grad_();
   }
-  void run(const Context& context, const Tensor& loss) const { context.backward({loss}, {.mode = GetParam()}); }
+  void run(const Context& context, const Tensor& loss) const {
+    context.backward({loss}, {.mode = GetParam()});
+  }
   static void expect_gradient(const Context& context, const Tensor& x, const std::vector<float>& wanted) {
     const Tensor g = context.gradient(x);
     ASSERT_TRUE(g.defined());
@@ -56,8 +58,11 @@ TEST_P(SimtDeviceBackward, a_pass_hops_between_cpu_and_device) {
   c.run(0, [&] {
     for (const bool gpu_root : {false, true}) {
       const auto forward = [&](const Tensor& t1, const Tensor& t2, bool split) {
-        const auto add_there = [&](const Tensor& a, const Tensor& b) { return split ? rpc_sync<grad_add>("worker1", a, b) : add(a, b); };
-        const Tensor t3 = add_there(t2, t2), t4 = add(t3.to(kGpu0), t1), t5 = add_there(t4.to(kCpu), t2), t6 = add(t5.to(kGpu0), t4);
+        const auto add_there = [&](const Tensor& a, const Tensor& b) {
+          return split ? rpc_sync<grad_add>("worker1", a, b) : add(a, b);
+        };
+        const Tensor t3 = add_there(t2, t2), t4 = add(t3.to(kGpu0), t1), t5 = add_there(t4.to(kCpu), t2),
+                     t6 = add(t5.to(kGpu0), t4);
         return gpu_root ? t6.sum() : add_there(t6.to(kCpu), t5).sum();
       };
       const Tensor x1 = leaf(range(4, 1, kCpu), kGpu0), x2 = leaf(range(4, 5, kCpu), kCpu);
@@ -90,7 +95,8 @@ TEST_P(SimtDeviceBackward, the_cpu_end_of_a_map_gets_its_gradients_back) {
   c.run(0, [&] {
     const Tensor x = leaf(range(5, 1, kCpu), kCpu);
     const Context context;
-    const Tensor y = rpc_sync<grad_triple_on>("worker1", x, "cuda:1"), z = rpc_sync<grad_triple_on>("worker1", y, "cpu");  // z: made on the cpu there
+    const Tensor y = rpc_sync<grad_triple_on>("worker1", x, "cuda:1"),
+                 z = rpc_sync<grad_triple_on>("worker1", y, "cpu");  // z: made on the cpu there
     EXPECT_EQ(y.device(), kCpu);
     EXPECT_EQ(z.device(), kCpu);
     run(context, z.sum());
@@ -116,11 +122,14 @@ std::pair<double, std::vector<std::vector<Tensor>>> local_chain(const Tensor& x,
 
 // test_gradients_synchronizations, with two devices and four workers
 TEST_P(SimtDeviceBackward, a_chain_over_workers_and_devices_has_the_gradients_of_a_local_one) {
-  Cluster c(mapped({{"worker1", {{kGpu0, kGpu1}}}, {"worker2", {{kGpu0, kGpu0}}}, {"worker3", {{kCpu, kGpu1}}}}, 4));
+  Cluster c(mapped(
+      {{"worker1", {{kGpu0, kGpu1}}}, {"worker2", {{kGpu0, kGpu0}}}, {"worker3", {{kCpu, kGpu1}}}}, 4));
   c.run(0, [&] {
     const Tensor x = reshape(range(10, -3, kCpu), {2, 5});
     const auto [loss, gradients] = local_chain(x, 3);
-    const RRef<ChainLayer> layers[] = {remote<ChainLayer>("worker1", 5, 5, 1, "cuda:1"), remote<ChainLayer>("worker2", 5, 5, 2, "cuda:0"), remote<ChainLayer>("worker3", 5, 5, 3, "cuda:1")};
+    const RRef<ChainLayer> layers[] = {remote<ChainLayer>("worker1", 5, 5, 1, "cuda:1"),
+                                       remote<ChainLayer>("worker2", 5, 5, 2, "cuda:0"),
+                                       remote<ChainLayer>("worker3", 5, 5, 3, "cuda:1")};
     for (int pass = 0; pass < 3; ++pass) {
       const Context context;
       Tensor y = x.to(kGpu0);
@@ -133,7 +142,8 @@ TEST_P(SimtDeviceBackward, a_chain_over_workers_and_devices_has_the_gradients_of
       for (size_t i = 0; i < 3; ++i) {
         const auto g = layers[i].rpc_sync<&ChainLayer::gradients>(context.id());
         ASSERT_EQ(g.size(), gradients[i].size());
-        for (size_t k = 0; k < g.size(); ++k) EXPECT_TRUE(allclose(g[k], gradients[i][k], 1e-5, 1e-6)) << i << " " << k;
+        for (size_t k = 0; k < g.size(); ++k)
+          EXPECT_TRUE(allclose(g[k], gradients[i][k], 1e-5, 1e-6)) << i << " " << k;
       }
     }
   });
@@ -183,7 +193,8 @@ TEST(SimtDeviceGraph, a_receive_node_knows_its_device) {
     const Context context;
     const Tensor y = rpc_sync<grad_add>("worker1", x, x);
     int received = 0;
-    for (const auto& node : dist_autograd::graph(context.id())) received += !node.is_send && node.node->device() == kGpu0;
+    for (const auto& node : dist_autograd::graph(context.id()))
+      received += !node.is_send && node.node->device() == kGpu0;
     EXPECT_EQ(received, 1);
   });
 }

@@ -26,7 +26,8 @@ struct ChainLayer : nn::Module {
     std::vector<Tensor> out;
     for (const Tensor& p : parameters()) {
       const Tensor g = dist_autograd::get_gradient(context_id, p);
-      if (g.device() != p.device()) throw ValueError(str("a gradient on ", g.device(), " for a parameter on ", p.device()));
+      if (g.device() != p.device())
+        throw ValueError(str("a gradient on ", g.device(), " for a parameter on ", p.device()));
       out.push_back(g.to(kCpu));
     }
     return out;

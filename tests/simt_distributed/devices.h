@@ -37,7 +37,9 @@ inline ClusterOptions mapped(DeviceMaps maps, int size = 2, Over over = Over::kS
 
 inline std::vector<float> values(const Tensor& t) { return t.to(kCpu).to_vector<float>(); }
 /// from, from + 1, ... on a device.
-inline Tensor range(int64_t n, float from, Device device) { return add(arange(n).to(kFloat32), from).to(device); }
+inline Tensor range(int64_t n, float from, Device device) {
+  return add(arange(n).to(kFloat32), from).to(device);
+}
 inline std::vector<float> range_values(int64_t n, float from) { return values(range(n, from, kCpu)); }
 
 }  // namespace weft::test

@@ -26,7 +26,9 @@ double borrow_sum(const Tensor& x) {
 }
 WEFT_RPC(borrow_sum);
 /// Lends to the caller.
-double borrow_call_back() { return rpc_sync<borrow_sum>({"worker0", 40s}, full({kLarge}, 2, {.device = kGpu0})); }
+double borrow_call_back() {
+  return rpc_sync<borrow_sum>({"worker0", 40s}, full({kLarge}, 2, {.device = kGpu0}));
+}
 WEFT_RPC(borrow_call_back);
 Tensor borrow_make(double v) { return full({kLarge}, v, {.device = kGpu1}); }
 WEFT_RPC(borrow_make);
@@ -53,7 +55,9 @@ bool comes_to(const std::function<int64_t()>& figure, int64_t value) {
 bool loans_end() {
   return comes_to([] { return counted("devices.standing_loans"); }, 0);
 }
-bool all_are(const Tensor& t, double v) { return values(t) == std::vector<float>(static_cast<size_t>(t.numel()), static_cast<float>(v)); }
+bool all_are(const Tensor& t, double v) {
+  return values(t) == std::vector<float>(static_cast<size_t>(t.numel()), static_cast<float>(v));
+}
 int blocks() { return cuda::simt::live_blocks(); }
 
 void lend_both_ways() {
@@ -62,13 +66,18 @@ void lend_both_ways() {
   const Tensor y = rpc_sync<borrow_add>("worker1", x, 1.0);
   expect(y.device() == kGpu0 && all_are(y, 3), "the sum came back to the device");
   expect(cuda::simt::pinned_bytes() - through_host < kLarge, "none of it passed through host memory");
-  expect(counted("devices.lent_tensors") == 1 && rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1, "a loan each way");
+  expect(counted("devices.lent_tensors") == 1 &&
+             rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1,
+         "a loan each way");
   const Tensor base = arange(2 * kLarge).to(kFloat32).to(kGpu0);
-  const auto middle = values(rpc_sync<borrow_add>("worker1", base.slice(0, kLarge / 2, kLarge / 2 + kLarge), 0.0));
-  expect(middle.front() == kLarge / 2 && middle.back() == kLarge / 2 + kLarge - 1, "a view is lent at its place");
+  const auto middle =
+      values(rpc_sync<borrow_add>("worker1", base.slice(0, kLarge / 2, kLarge / 2 + kLarge), 0.0));
+  expect(middle.front() == kLarge / 2 && middle.back() == kLarge / 2 + kLarge - 1,
+         "a view is lent at its place");
   std::vector<Future<Tensor>> many;
   for (int i = 0; i < 5; ++i) many.push_back(rpc_async<borrow_add>("worker1", x, static_cast<double>(i)));
-  for (int i = 0; i < 5; ++i) expect(all_are(many[static_cast<size_t>(i)].wait(), 2 + i), "several loans of one block at a time");
+  for (int i = 0; i < 5; ++i)
+    expect(all_are(many[static_cast<size_t>(i)].wait(), 2 + i), "several loans of one block at a time");
   Tensor z = full({kLarge}, 2, {.device = kGpu0});
   z.requires_grad_();
   const dist_autograd::Context context;
@@ -79,8 +88,10 @@ void lend_both_ways() {
   expect(all_are(there.to_here(), 3), "references too");
   const int64_t lent = counted("devices.lent_tensors");
   const int64_t carried = cuda::simt::pinned_bytes();
-  expect(all_are(rpc_sync<borrow_add>("worker1", full({kSmall}, 2, {.device = kGpu0}), 1.0), 3), "a small one is carried");
-  expect(cuda::simt::pinned_bytes() - carried >= kSmall * 4 && counted("devices.lent_tensors") == lent, "through host memory");
+  expect(all_are(rpc_sync<borrow_add>("worker1", full({kSmall}, 2, {.device = kGpu0}), 1.0), 3),
+         "a small one is carried");
+  expect(cuda::simt::pinned_bytes() - carried >= kSmall * 4 && counted("devices.lent_tensors") == lent,
+         "through host memory");
   expect(loans_end(), "no loan stands");
 }
 
@@ -133,10 +144,13 @@ void lose_the_lender() {
     return seen;
   };
   expect(read() == std::vector<float>(100, 8), "its block is open to us");
-  expect(all_are(rpc_sync<borrow_make>("worker1", 4.0), 4) && rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1, "its results are lent");
+  expect(all_are(rpc_sync<borrow_make>("worker1", 4.0), 4) &&
+             rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1,
+         "its results are lent");
   hold_devices();
   const Future<Tensor> made = rpc_async<borrow_make>({"worker1", 40s}, 5.0);
-  std::this_thread::sleep_for(300ms);  // by now the loan is here, most likely, and whoever reads messages stands still
+  std::this_thread::sleep_for(
+      300ms);  // by now the loan is here, most likely, and whoever reads messages stands still
   kill(pid, SIGKILL);
   go_on();
   try {
@@ -203,10 +217,20 @@ int child(const std::string& job, int rank) {
 constexpr const char* kChild = "SimtLendingProcess.a_process_started_by_these_tests_does_its_job";
 TEST(SimtLendingProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
-TEST(SimtLendingProcess, large_tensors_go_both_ways_without_host_memory) { expect_ended(start_job(kChild, "lend", 2)); }
-TEST(SimtLendingProcess, a_lender_keeps_its_block_until_it_was_given_back) { expect_ended(start_job(kChild, "keep", 2)); }
-TEST(SimtLendingProcess, a_killed_borrower_gives_its_blocks_back) { expect_ended(start_job(kChild, "lose the borrower", 2), {1}); }
-TEST(SimtLendingProcess, a_killed_lender_is_a_typed_error_or_a_value_that_is_whole) { expect_ended(start_job(kChild, "lose the lender", 2), {1}); }
-TEST(SimtLendingProcess, a_function_does_not_run_on_what_a_killed_caller_had_lent) { expect_ended(start_job(kChild, "lose the caller", 2), {1}); }
+TEST(SimtLendingProcess, large_tensors_go_both_ways_without_host_memory) {
+  expect_ended(start_job(kChild, "lend", 2));
+}
+TEST(SimtLendingProcess, a_lender_keeps_its_block_until_it_was_given_back) {
+  expect_ended(start_job(kChild, "keep", 2));
+}
+TEST(SimtLendingProcess, a_killed_borrower_gives_its_blocks_back) {
+  expect_ended(start_job(kChild, "lose the borrower", 2), {1});
+}
+TEST(SimtLendingProcess, a_killed_lender_is_a_typed_error_or_a_value_that_is_whole) {
+  expect_ended(start_job(kChild, "lose the lender", 2), {1});
+}
+TEST(SimtLendingProcess, a_function_does_not_run_on_what_a_killed_caller_had_lent) {
+  expect_ended(start_job(kChild, "lose the caller", 2), {1});
+}
 
 }  // namespace

@@ -31,7 +31,9 @@ class SimtLending : public testing::Test {
     };
     return o;
   }
-  static int64_t count(Cluster& c, int rank, const char* what) { return c.agent(rank)->debug_info().at(what); }
+  static int64_t count(Cluster& c, int rank, const char* what) {
+    return c.agent(rank)->debug_info().at(what);
+  }
   static void expect_all(const Tensor& t, double v) {
     const auto all = values(t);
     EXPECT_TRUE(std::all_of(all.begin(), all.end(), [&](float x) { return x == static_cast<float>(v); }));
@@ -68,7 +70,8 @@ TEST_F(SimtLending, small_tensors_and_the_cpu_are_carried) {
 TEST_F(SimtLending, nothing_is_lent_to_a_worker_that_does_not_allow_it_or_cannot_open_it) {
   {
     Cluster c(lending(false));
-    c.run(0, [&] { expect_all(rpc_sync<lend_add>("worker1", full({kLarge}, 2, {.device = kGpu0}), 1.0), 3); });
+    c.run(0,
+          [&] { expect_all(rpc_sync<lend_add>("worker1", full({kLarge}, 2, {.device = kGpu0}), 1.0), 3); });
     EXPECT_EQ(count(c, 0, "devices.lent_tensors"), 0);
   }
   cuda::simt::settings().shares_memory = false;
@@ -94,7 +97,8 @@ TEST_F(SimtLending, a_view_in_the_middle_of_a_block_is_lent_at_its_place) {
   Cluster c(lending());
   c.run(0, [&] {
     const Tensor base = arange(2 * kLarge).to(kFloat32).to(kGpu0);
-    const auto all = values(rpc_sync<lend_add>("worker1", base.slice(0, kLarge / 2, kLarge / 2 + kLarge), 0.0));
+    const auto all =
+        values(rpc_sync<lend_add>("worker1", base.slice(0, kLarge / 2, kLarge / 2 + kLarge), 0.0));
     EXPECT_EQ(all.front(), static_cast<float>(kLarge / 2));
     EXPECT_EQ(all.back(), static_cast<float>(kLarge / 2 + kLarge - 1));
   });
@@ -103,17 +107,23 @@ TEST_F(SimtLending, a_view_in_the_middle_of_a_block_is_lent_at_its_place) {
 
 TEST_F(SimtLending, a_lost_message_is_sent_again_under_its_loan) {
   Cluster c(lending());
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .count = 2, .action = FaultRule::Action::kDrop});
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kReturn), .count = 1, .action = FaultRule::Action::kDrop});
+  c.net().add_rule(
+      {.kind = static_cast<uint8_t>(Kind::kCall), .count = 2, .action = FaultRule::Action::kDrop});
+  c.net().add_rule(
+      {.kind = static_cast<uint8_t>(Kind::kReturn), .count = 1, .action = FaultRule::Action::kDrop});
   c.run(0, [&] { expect_all(rpc_sync<lend_add>("worker1", full({kLarge}, 2, {.device = kGpu0}), 1.0), 3); });
   EXPECT_EQ(count(c, 0, "devices.standing_loans"), 0);
 }
 
-TEST_F(SimtLending, a_loan_of_a_call_that_was_given_up_ends_a_lease_later_and_the_function_does_not_run_on_what_is_left) {
+TEST_F(SimtLending,
+       a_loan_of_a_call_that_was_given_up_ends_a_lease_later_and_the_function_does_not_run_on_what_is_left) {
   ClusterOptions o = lending();
   o.agent.lease = std::chrono::seconds(2);
   Cluster c(o);
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .count = 1, .action = FaultRule::Action::kDelay, .delay = std::chrono::seconds(4)});
+  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall),
+                    .count = 1,
+                    .action = FaultRule::Action::kDelay,
+                    .delay = std::chrono::seconds(4)});
   c.run(0, [&] {
     Tensor x = full({kLarge}, 2, {.device = kGpu0});
     const auto storage = x.body().storage;

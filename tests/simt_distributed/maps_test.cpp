@@ -5,8 +5,10 @@
 namespace weft::test {
 
 /// x + y on `z_at`; says where they are when that is not where they should be.
-Tensor map_add(const Tensor& x, const Tensor& y, const std::string& x_at, const std::string& y_at, const std::string& z_at) {
-  if (to_string(x.device()) != x_at || to_string(y.device()) != y_at) throw ValueError(str("x lies on ", x.device(), ", y on ", y.device()));
+Tensor map_add(const Tensor& x, const Tensor& y, const std::string& x_at, const std::string& y_at,
+               const std::string& z_at) {
+  if (to_string(x.device()) != x_at || to_string(y.device()) != y_at)
+    throw ValueError(str("x lies on ", x.device(), ", y on ", y.device()));
   return add(x.to(Device(z_at)), y.to(Device(z_at)));
 }
 WEFT_RPC(map_add);
@@ -33,7 +35,8 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace weft::test;
 
-std::string refused_group(DeviceMaps maps, std::vector<Device> devices0 = {}, std::vector<Device> devices1 = {}) {
+std::string refused_group(DeviceMaps maps, std::vector<Device> devices0 = {},
+                          std::vector<Device> devices1 = {}) {
   ClusterOptions o = mapped({});
   o.each = [&](int rank, AgentOptions& a) {
     if (rank == 0) a.device_maps = maps;
@@ -64,14 +67,16 @@ TEST(SimtDeviceMaps, every_worker_is_told_of_a_bad_map) {
   for (int rank = 0; rank < 3; ++rank) {
     AgentOptions mine{.name = str("w", rank), .id = WorkerId{rank + 10}};
     if (rank == 1) mine.device_maps = {{"w2", {{kCpu, "cuda:5"}}}};
-    agents.push_back(Agent::create(std::shared_ptr<Runtime>(std::shared_ptr<void>(), &c.runtime()), mine, [&](Receiver& r) { return c.net().attach(mine.id, r); }));
+    agents.push_back(Agent::create(std::shared_ptr<Runtime>(std::shared_ptr<void>(), &c.runtime()), mine,
+                                   [&](Receiver& r) { return c.net().attach(mine.id, r); }));
     members.push_back(agents.back()->as_member());
   }
   for (const auto& agent : agents) agent->add_members(members);
   std::vector<Future<std::string>> texts;
   for (const auto& agent : agents) {
     const Future<std::string> text(agent->runtime());
-    agent->runtime()->post([agent, text] { text.set_result(error_of<DeviceError>([&] { agent->agree_on_devices(); })); });
+    agent->runtime()->post(
+        [agent, text] { text.set_result(error_of<DeviceError>([&] { agent->agree_on_devices(); })); });
     texts.push_back(text);
   }
   const std::string first = texts[0].wait();
@@ -82,12 +87,21 @@ TEST(SimtDeviceMaps, every_worker_is_told_of_a_bad_map) {
 
 // test_device_maps_many_to_one, test_device_maps_one_to_many
 TEST(SimtDeviceMaps, a_map_is_one_to_one) {
-  EXPECT_TRUE(has(error_of<ValueError>([] { DeviceMap({{kGpu0, kGpu1}, {kGpu1, kGpu1}}); }), "cuda:1 cannot go to cuda:1, cuda:0 goes there already"));
-  EXPECT_TRUE(has(error_of<ValueError>([] { DeviceMap({{kGpu0, kGpu1}, {kGpu0, kGpu0}}); }), "cuda:0 cannot go to cuda:0, it goes to cuda:1 already"));
+  EXPECT_TRUE(has(error_of<ValueError>([] {
+                    DeviceMap({{kGpu0, kGpu1}, {kGpu1, kGpu1}});
+                  }),
+                  "cuda:1 cannot go to cuda:1, cuda:0 goes there already"));
+  EXPECT_TRUE(has(error_of<ValueError>([] {
+                    DeviceMap({{kGpu0, kGpu1}, {kGpu0, kGpu0}});
+                  }),
+                  "cuda:0 cannot go to cuda:0, it goes to cuda:1 already"));
   InitOptions options;
   options.set_device_map("ps", {{kGpu0, kGpu1}}).set_device_map("ps", {{kGpu1, kGpu0}, {kGpu0, kGpu1}});
   const DeviceMaps before = options.device_maps;
-  EXPECT_TRUE(has(error_of<ValueError>([&] { options.set_device_map("ps", {{kCpu, kGpu0}}); }), "worker 'ps'"));
+  EXPECT_TRUE(has(error_of<ValueError>([&] {
+                    options.set_device_map("ps", {{kCpu, kGpu0}});
+                  }),
+                  "worker 'ps'"));
   EXPECT_EQ(options.device_maps, before);
 }
 
@@ -113,7 +127,8 @@ TEST(SimtDeviceMaps, a_plan_is_a_line_of_text_and_back) {
   const DevicePlan plan{{{"ps:1", {{kCpu, kGpu0}, {kGpu1, kGpu1}}}, {"w", {{kGpu0, kCpu}}}}, {kGpu1, kGpu0}};
   EXPECT_EQ(read_device_plan(to_line(plan)), plan);
   EXPECT_EQ(read_device_plan(""), DevicePlan());
-  for (const char* bad : {"ps", "ps=cpu", "ps=cpu>gpu", "|x", "a=cpu>cuda:0,cuda:1>cuda:0"}) EXPECT_THROW(read_device_plan(bad), RpcError) << bad;
+  for (const char* bad : {"ps", "ps=cpu", "ps=cpu>gpu", "|x", "a=cpu>cuda:0,cuda:1>cuda:0"})
+    EXPECT_THROW(read_device_plan(bad), RpcError) << bad;
 }
 
 /// One row: x and y travel from their devices, z comes back.
@@ -122,7 +137,8 @@ void expect_route(DeviceMap map, Device x_from, Device y_from, Device z_to, bool
   Cluster c(mapped({{callee, map}}));
   const auto to = [&](Device d) { return map.find(d).value_or(d); };
   c.run(0, [&] {
-    const Tensor z = rpc_sync<map_add>(callee, range(5, 1, x_from), range(5, 20, y_from), to_string(to(x_from)), to_string(to(y_from)), to_string(z_to));
+    const Tensor z = rpc_sync<map_add>(callee, range(5, 1, x_from), range(5, 20, y_from),
+                                       to_string(to(x_from)), to_string(to(y_from)), to_string(z_to));
     EXPECT_EQ(z.device(), map.reversed().find(z_to).value_or(z_to));
     EXPECT_EQ(values(z), (std::vector<float>{21, 23, 25, 27, 29}));
   });
@@ -141,7 +157,8 @@ TEST(SimtDeviceMaps, every_placement_of_two_arguments_and_a_result) {
     for (const bool crossed : {false, true})
       for (const Device x : {kGpu0, kGpu1})
         for (const Device z : {kGpu0, kGpu1}) {
-          const DeviceMap map = crossed ? DeviceMap{{kGpu0, kGpu1}, {kGpu1, kGpu0}} : DeviceMap{{kGpu0, kGpu0}, {kGpu1, kGpu1}};
+          const DeviceMap map =
+              crossed ? DeviceMap{{kGpu0, kGpu1}, {kGpu1, kGpu0}} : DeviceMap{{kGpu0, kGpu0}, {kGpu1, kGpu1}};
           expect_route(map, x, x == kGpu0 ? kGpu1 : kGpu0, z, self);
         }
 }
@@ -189,7 +206,8 @@ TEST(SimtDeviceMaps, both_sides_have_maps_of_their_own) {
   c.run(0, [] {
     EXPECT_EQ(rpc_sync<map_where>("worker1", range(3, 1, kGpu0)), "cuda:1");
     EXPECT_EQ(rpc_sync<map_where>("worker1", range(3, 1, kCpu)), "cpu");
-    EXPECT_EQ(rpc_sync<map_echo>("worker1", range(3, 1, kCpu)).device(), kCpu);  // a reply follows the caller's map, not the callee's
+    EXPECT_EQ(rpc_sync<map_echo>("worker1", range(3, 1, kCpu)).device(),
+              kCpu);  // a reply follows the caller's map, not the callee's
   });
   c.run(1, [] { EXPECT_EQ(rpc_sync<map_where>("worker0", range(3, 1, kCpu)), "cuda:0"); });
 }
@@ -203,13 +221,16 @@ TEST(SimtDeviceMaps, an_argument_without_an_entry_is_refused_at_once_and_loses_n
     const TimePoint before = c.sim().now();
     for (int i = 0; i < 40; ++i) {  // more than any pool
       const std::string text = error_of<DeviceError>([&] { rpc_sync<map_echo>("worker1", x); });
-      EXPECT_TRUE(has(text, "cuda:0") && has(text, "'worker1'") && has(text, "set_device_map(\"worker1\", {{\"cuda:0\"")) << text;
+      EXPECT_TRUE(has(text, "cuda:0") && has(text, "'worker1'") &&
+                  has(text, "set_device_map(\"worker1\", {{\"cuda:0\""))
+          << text;
       EXPECT_THROW(rpc_async<map_echo>("worker1", x), DeviceError);
       EXPECT_THROW(remote<map_echo>("worker1", x), DeviceError);
     }
     EXPECT_EQ(c.sim().now(), before);
     const RRef<int64_t> mine(int64_t{5});
-    EXPECT_THROW(rpc_sync<map_keep>("worker1", mine, x), DeviceError);  // the reference before it was shared already
+    EXPECT_THROW(rpc_sync<map_keep>("worker1", mine, x),
+                 DeviceError);  // the reference before it was shared already
     EXPECT_EQ(rpc_sync<map_keep>("worker1", mine, x.to(kCpu)), 2);
     EXPECT_EQ(values(rpc_sync<map_echo>("worker1", range(3, 1, kGpu1))), range_values(3, 1));
   });
@@ -227,7 +248,9 @@ TEST(SimtDeviceMaps, a_result_without_an_entry_is_the_calls_error_and_the_worker
   c.run(0, [] {
     for (int i = 0; i < 40; ++i) {
       const std::string text = error_of<DeviceError>([] { rpc_sync<map_make>("worker1", "cuda:1"); });
-      EXPECT_TRUE(has(text, "cuda:1") && has(text, "'worker0'") && has(text, "set_device_map(\"worker1\"") && has(text, "On worker 'worker1'")) << text;
+      EXPECT_TRUE(has(text, "cuda:1") && has(text, "'worker0'") && has(text, "set_device_map(\"worker1\"") &&
+                  has(text, "On worker 'worker1'"))
+          << text;
     }
     const auto there = remote<map_make>("worker1", "cuda:1");
     EXPECT_THROW(there.to_here(), DeviceError);
@@ -241,7 +264,8 @@ TEST(SimtDeviceMaps, a_result_without_an_entry_is_the_calls_error_and_the_worker
 TEST(SimtDeviceMaps, a_remote_value_follows_the_map_to_here) {
   Cluster c(mapped({{"worker1", {{kGpu1, kGpu0}}}}));
   c.run(0, [] {
-    const auto there = remote<map_add>("worker1", range(5, 1, kGpu1), range(5, 20, kCpu), "cuda:0", "cpu", "cuda:0");
+    const auto there =
+        remote<map_add>("worker1", range(5, 1, kGpu1), range(5, 20, kCpu), "cuda:0", "cpu", "cuda:0");
     const Tensor here = there.to_here();
     EXPECT_EQ(here.device(), kGpu1);
     EXPECT_EQ(values(here), (std::vector<float>{21, 23, 25, 27, 29}));
@@ -255,7 +279,8 @@ WEFT_RPC(mismatched);
 TEST(SimtDeviceMaps, an_operation_on_two_devices_is_a_device_error_at_the_caller) {
   Cluster c(mapped({{"worker1", {{kGpu0, kGpu0}}}}));
   c.run(0, [] {
-    const std::string text = error_of<DeviceError>([] { rpc_sync<mismatched>("worker1", range(3, 1, kGpu0), range(3, 1, kCpu)); });
+    const std::string text =
+        error_of<DeviceError>([] { rpc_sync<mismatched>("worker1", range(3, 1, kGpu0), range(3, 1, kCpu)); });
     EXPECT_TRUE(has(text, "cuda:0") && has(text, "cpu")) << text;
     EXPECT_EQ(rpc_sync<map_where>("worker1", range(3, 1, kGpu0)), "cuda:0");
   });
@@ -271,7 +296,8 @@ TEST(SimtDeviceMaps, sizes_strides_dtypes_and_views_survive_the_way) {
       EXPECT_EQ(y.to(kCpu).to_vector<double>(), x.to(kCpu).to_vector<double>());
     }
     const Tensor base = arange(24).to(kFloat32).to(kGpu0).view({4, 6});
-    for (const Tensor& view : {base.t(), base.slice(1, 1, 4), base.slice(0, 2, 3), base.slice(0, 0, 0), base.slice(1, 3, 4).squeeze(1)}) {
+    for (const Tensor& view : {base.t(), base.slice(1, 1, 4), base.slice(0, 2, 3), base.slice(0, 0, 0),
+                               base.slice(1, 3, 4).squeeze(1)}) {
       const Tensor y = rpc_sync<map_echo>("worker1", view);
       EXPECT_EQ(y.device(), kGpu0);
       EXPECT_EQ(y.sizes(), view.sizes());

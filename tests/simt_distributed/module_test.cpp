@@ -9,12 +9,16 @@ namespace weft::test {
 struct PlacedNet : nn::Module {
   PlacedNet(int64_t in, int64_t out) : fc(in, out) { add("fc", fc); }
   /// fc(x) * scales[0] where all lie on one device, as the module does.
-  Tensor forward(const Tensor& x, const std::vector<Tensor>& scales) { return mul(fc.forward(x), scales.at(0)); }
+  Tensor forward(const Tensor& x, const std::vector<Tensor>& scales) {
+    return mul(fc.forward(x), scales.at(0));
+  }
   nn::Linear fc;
 };
 WEFT_RPC_CLASS(PlacedNet, forward);
 
-std::string placed_use(const rpc::RemoteModule<PlacedNet>& net, const Tensor& x) { return to_string(net.forward(x, std::vector<Tensor>{ones({1})}).device()); }
+std::string placed_use(const rpc::RemoteModule<PlacedNet>& net, const Tensor& x) {
+  return to_string(net.forward(x, std::vector<Tensor>{ones({1})}).device());
+}
 WEFT_RPC(placed_use);
 
 }  // namespace weft::test
@@ -45,13 +49,16 @@ TEST(SimtRemoteModule, a_device_is_given_behind_the_worker_or_its_rank) {
 TEST(SimtRemoteModule, bad_remote_devices_are_refused_with_their_text) {
   Cluster c(mapped({}));
   c.run(0, [] {
-    for (const char* bad : {"worker1/", "/", "/cuda:0", "worker1/cuda:0/cuda:1", "rank:x/cuda:0", "rank:/cpu", "rank:-1/cpu"})
+    for (const char* bad :
+         {"worker1/", "/", "/cuda:0", "worker1/cuda:0/cuda:1", "rank:x/cuda:0", "rank:/cpu", "rank:-1/cpu"})
       EXPECT_TRUE(has(error_of<ValueError>([&] { Net net(bad, 3, 2); }), bad)) << bad;
-    for (const char* bad : {"worker1/foo", "worker1/cpu2", "worker1/cuda:"}) EXPECT_THROW(Net(bad, 3, 2), DeviceError) << bad;
+    for (const char* bad : {"worker1/foo", "worker1/cpu2", "worker1/cuda:"})
+      EXPECT_THROW(Net(bad, 3, 2), DeviceError) << bad;
     EXPECT_TRUE(has(error_of<DeviceError>([] { Net net("worker1/cuda:100", 3, 2); }), "On worker 'worker1'"));
     EXPECT_THROW(Net("nobody/cuda:0", 3, 2), ValueError);
     EXPECT_THROW(Net("rank:7/cuda:0", 3, 2), ValueError);
-    EXPECT_EQ(Net("worker1/cuda:0", 3, 2).forward(ones({2, 3}), std::vector<Tensor>{ones({1})}).sizes(), (Shape{2, 2}));
+    EXPECT_EQ(Net("worker1/cuda:0", 3, 2).forward(ones({2, 3}), std::vector<Tensor>{ones({1})}).sizes(),
+              (Shape{2, 2}));
   });
 }
 
@@ -66,7 +73,8 @@ TEST(SimtRemoteModule, inputs_follow_the_module_and_results_come_home) {
     const Tensor y = net.forward(x, scales);
     EXPECT_EQ(y.device(), kCpu);
     EXPECT_TRUE(allclose(y, plain.forward(x, scales), 1e-5, 1e-6));
-    EXPECT_TRUE(allclose(net.forward_async(x.to(kGpu0), scales).wait(), y, 0, 0));  // from another device, without a map
+    EXPECT_TRUE(allclose(net.forward_async(x.to(kGpu0), scales).wait(), y, 0,
+                         0));  // from another device, without a map
     EXPECT_EQ(net.state_dict()[0].second.device(), kCpu);
   });
 }
@@ -105,7 +113,8 @@ TEST(SimtRemoteModule, gradients_of_inputs_and_parameters_are_those_of_a_local_m
     sgd.step(context.id());
     optim::SGD(local.parameters(), {.lr = 0.1}).step();
     const auto state = net.state_dict();
-    for (size_t i = 0; i < state.size(); ++i) EXPECT_TRUE(allclose(state[i].second, local.state_dict()[i].second, 1e-5, 1e-6));
+    for (size_t i = 0; i < state.size(); ++i)
+      EXPECT_TRUE(allclose(state[i].second, local.state_dict()[i].second, 1e-5, 1e-6));
   });
 }
 

@@ -29,12 +29,16 @@ template <class E, class F> std::string refusal(const F& f) {
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// x + y on `at`, both of which must be where the caller thinks.
-Tensor process_add(const Tensor& x, const Tensor& y, const std::string& x_at, const std::string& y_at, const std::string& at) {
-  expect(to_string(x.device()) == x_at && to_string(y.device()) == y_at, str("x is on ", x.device(), " and y on ", y.device()));
+Tensor process_add(const Tensor& x, const Tensor& y, const std::string& x_at, const std::string& y_at,
+                   const std::string& at) {
+  expect(to_string(x.device()) == x_at && to_string(y.device()) == y_at,
+         str("x is on ", x.device(), " and y on ", y.device()));
   return add(x.to(Device(at)), y.to(Device(at)));
 }
 WEFT_RPC(process_add);
-Tensor process_make(int64_t n, double v, const std::string& at) { return full({n}, v, {.device = Device(at)}); }
+Tensor process_make(int64_t n, double v, const std::string& at) {
+  return full({n}, v, {.device = Device(at)});
+}
 WEFT_RPC(process_make);
 /// What the reference brings to us, twice.
 Tensor process_fetch(const RRef<Tensor>& x) { return mul(x.to_here(), 2); }
@@ -72,35 +76,48 @@ WEFT_RPC(process_die_calling);
 
 InitOptions options_of(int rank) {
   InitOptions o;
-  if (rank == 0) o.device_maps = {{"worker1", {{kGpu0, kGpu1}, {kGpu1, kGpu0}}}, {"worker2", {{kCpu, kGpu0}, {kGpu0, kGpu1}}}};
-  if (rank == 1) o.device_maps = {{"worker2", {{kGpu1, kGpu1}, {kGpu0, kCpu}}}, {"worker0", {{kGpu1, kGpu0}}}};
+  if (rank == 0)
+    o.device_maps = {{"worker1", {{kGpu0, kGpu1}, {kGpu1, kGpu0}}},
+                     {"worker2", {{kCpu, kGpu0}, {kGpu0, kGpu1}}}};
+  if (rank == 1)
+    o.device_maps = {{"worker2", {{kGpu1, kGpu1}, {kGpu0, kCpu}}}, {"worker0", {{kGpu1, kGpu0}}}};
   if (rank == 2) o.device_maps = {{"worker0", {{kGpu0, kGpu1}}}, {"worker1", {{kGpu1, kGpu1}}}};
   return o;
 }
 
 void call_and_fetch() {
   for (const int64_t n : {5, 300000}) {
-    const Tensor z = rpc_sync<process_add>("worker1", range(n, 1, kGpu0), range(n, 20, kGpu1), "cuda:1", "cuda:0", "cuda:1");
+    const Tensor z = rpc_sync<process_add>("worker1", range(n, 1, kGpu0), range(n, 20, kGpu1), "cuda:1",
+                                           "cuda:0", "cuda:1");
     expect(z.device() == kGpu0, "a result follows the reversed map");
     expect(values(z) == values(add(range(n, 1, kCpu), range(n, 20, kCpu))), "the sum of what was sent");
-    const Tensor c = rpc_sync<process_add>("worker2", range(n, 1, kCpu), range(n, 2, kGpu0), "cuda:0", "cuda:1", "cuda:0");
+    const Tensor c =
+        rpc_sync<process_add>("worker2", range(n, 1, kCpu), range(n, 2, kGpu0), "cuda:0", "cuda:1", "cuda:0");
     expect(c.device() == kCpu, "the cpu stands for a device of the callee");
   }
   std::vector<Future<Tensor>> many;
   for (int i = 0; i < 10; ++i) many.push_back(rpc_async<process_make>("worker1", 1000, i, "cuda:1"));
-  for (int i = 0; i < 10; ++i) expect(values(many[static_cast<size_t>(i)].wait()) == std::vector<float>(1000, static_cast<float>(i)), "each call its own result");
+  for (int i = 0; i < 10; ++i)
+    expect(values(many[static_cast<size_t>(i)].wait()) == std::vector<float>(1000, static_cast<float>(i)),
+           "each call its own result");
   const auto there = remote<process_make>("worker1", 1000, 3.0, "cuda:1");
   expect(there.to_here().device() == kGpu0, "to_here follows the map");
   const Tensor twice = rpc_sync<process_fetch>("worker2", there);  // worker2 fetches from worker1
-  expect(twice.device() == kGpu0 && values(twice) == std::vector<float>(1000, 6), "a reference as argument is fetched to the device that the map names");
+  expect(twice.device() == kGpu0 && values(twice) == std::vector<float>(1000, 6),
+         "a reference as argument is fetched to the device that the map names");
   const RRef<Tensor> mine(full({7}, 4, {.device = kGpu0}));
-  expect(values(rpc_sync<process_fetch>("worker1", mine)) == std::vector<float>(7, 8), "so is the caller's own");
+  expect(values(rpc_sync<process_fetch>("worker1", mine)) == std::vector<float>(7, 8),
+         "so is the caller's own");
 
-  const std::string unmapped = refusal<DeviceError>([] { rpc_sync<process_count>("worker2", full({3}, 1, {.device = kGpu1})); });
-  expect(says(unmapped, "cuda:1") && says(unmapped, "'worker2'") && says(unmapped, "set_device_map"), unmapped);
-  const std::string result = refusal<DeviceError>([] { rpc_sync<process_fetch>("worker2", RRef<Tensor>(full({3}, 1, {.device = kGpu0}))); });
+  const std::string unmapped =
+      refusal<DeviceError>([] { rpc_sync<process_count>("worker2", full({3}, 1, {.device = kGpu1})); });
+  expect(says(unmapped, "cuda:1") && says(unmapped, "'worker2'") && says(unmapped, "set_device_map"),
+         unmapped);
+  const std::string result = refusal<DeviceError>(
+      [] { rpc_sync<process_fetch>("worker2", RRef<Tensor>(full({3}, 1, {.device = kGpu0}))); });
   expect(says(result, "cuda:0 of worker 'worker0'"), result);
-  expect(rpc_sync<process_count>("worker2", full({3}, 1, {.device = kGpu0})) == 3, "and the next call is well");
+  expect(rpc_sync<process_count>("worker2", full({3}, 1, {.device = kGpu0})) == 3,
+         "and the next call is well");
 }
 
 /// Steps of a chain of three layers over three processes take the course of a local one.
@@ -114,7 +131,8 @@ void train(Backward mode) {
   }
   optim::Adam adam(parameters, {.lr = 0.01});
   ChainLayer here(5, 5, 1, "cuda:0");
-  const auto second = remote<ChainLayer>("worker1", 5, 5, 2, "cuda:1"), third = remote<ChainLayer>("worker2", 5, 5, 3, "cuda:0");
+  const auto second = remote<ChainLayer>("worker1", 5, 5, 2, "cuda:1"),
+             third = remote<ChainLayer>("worker2", 5, 5, 3, "cuda:0");
   std::vector<RRef<Tensor>> references = here.parameter_rrefs();
   for (const auto& layer : {second, third})
     for (auto& p : layer.rpc_sync<&ChainLayer::parameter_rrefs>()) references.push_back(p);
@@ -129,16 +147,20 @@ void train(Backward mode) {
     const Context context;
     const Tensor middle = second.rpc_sync<&ChainLayer::forward>(here.forward(x.to(kGpu0)));
     const Tensor same = third.rpc_sync<&ChainLayer::forward>(middle.to(kCpu)).mean();
-    expect(std::abs(same.item<double>() - loss.item<double>()) < 1e-4, str("step ", step, ": a loss of ", same.item<double>(), " for ", loss.item<double>()));
+    expect(std::abs(same.item<double>() - loss.item<double>()) < 1e-4,
+           str("step ", step, ": a loss of ", same.item<double>(), " for ", loss.item<double>()));
     context.backward({same}, {.mode = mode});
     expect(context.gradient(here.fc.weight).device() == kGpu0, "a gradient lies where its parameter does");
     const double there = split.clip_grad_norm(context.id(), 0.1);
     expect(std::abs(there - norm) < 1e-4 * norm, str("a norm of ", there, " for ", norm));
     split.step(context.id());
   }
-  const std::vector<Tensor> states[] = {here.state(), second.rpc_sync<&ChainLayer::state>(), third.rpc_sync<&ChainLayer::state>()};
+  const std::vector<Tensor> states[] = {here.state(), second.rpc_sync<&ChainLayer::state>(),
+                                        third.rpc_sync<&ChainLayer::state>()};
   for (size_t i = 0; i < 3; ++i)
-    for (size_t k = 0; k < 2; ++k) expect(allclose(states[i][k], local[i]->parameters()[k].detach(), 1e-4, 1e-4), str("parameter ", k, " of layer ", i));
+    for (size_t k = 0; k < 2; ++k)
+      expect(allclose(states[i][k], local[i]->parameters()[k].detach(), 1e-4, 1e-4),
+             str("parameter ", k, " of layer ", i));
 }
 
 int serve_or_drive(int rank, void (*drive)()) {
@@ -176,8 +198,11 @@ int child(const std::string& job, int rank) {
     current_runtime()->sleep_for(60s);
     return 9;
   }
-  const auto die = [](const auto& call) { expect(says(refusal<PeerLost>(call), "worker"), "the error names the worker"); };
-  if (job == "die on the way back and out") {  // the copies to host memory of a result, and of an argument, are the end of who makes them
+  const auto die = [](const auto& call) {
+    expect(says(refusal<PeerLost>(call), "worker"), "the error names the worker");
+  };
+  if (job ==
+      "die on the way back and out") {  // the copies to host memory of a result, and of an argument, are the end of who makes them
     die([] { rpc_sync<process_die_returning>({"worker1", 40s}, "cuda:1"); });
     die([] { rpc_sync<process_die_calling>({"worker2", 40s}, "worker0", "cuda:0"); });
     expect(arrivals == 0, "what was not copied has not been sent");
@@ -200,10 +225,18 @@ int child(const std::string& job, int rank) {
 constexpr const char* kChild = "SimtProcess.a_process_started_by_these_tests_does_its_job";
 TEST(SimtProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
-TEST(SimtProcess, arguments_results_and_references_follow_the_maps) { expect_ended(start_job(kChild, "call")); }
+TEST(SimtProcess, arguments_results_and_references_follow_the_maps) {
+  expect_ended(start_job(kChild, "call"));
+}
 TEST(SimtProcess, gradients_and_optimizer_steps_follow_the_maps) { expect_ended(start_job(kChild, "train")); }
-TEST(SimtProcess, every_process_is_told_of_a_device_that_one_lacks) { expect_ended(start_job(kChild, "agree")); }
-TEST(SimtProcess, a_process_killed_while_it_copies_a_result_or_an_argument_is_a_lost_peer) { expect_ended(start_job(kChild, "die on the way back and out"), {1, 2}); }
-TEST(SimtProcess, a_process_killed_with_an_argument_on_its_way_to_the_device_is_a_lost_peer) { expect_ended(start_job(kChild, "die with an argument"), {1}); }
+TEST(SimtProcess, every_process_is_told_of_a_device_that_one_lacks) {
+  expect_ended(start_job(kChild, "agree"));
+}
+TEST(SimtProcess, a_process_killed_while_it_copies_a_result_or_an_argument_is_a_lost_peer) {
+  expect_ended(start_job(kChild, "die on the way back and out"), {1, 2});
+}
+TEST(SimtProcess, a_process_killed_with_an_argument_on_its_way_to_the_device_is_a_lost_peer) {
+  expect_ended(start_job(kChild, "die with an argument"), {1});
+}
 
 }  // namespace

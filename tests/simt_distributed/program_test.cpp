@@ -10,7 +10,9 @@ namespace {
 using namespace programs;
 using weft::test::has;
 
-const char kSmall[] = " --emsize 8 --nhid 8 --batch-size 4 --bptt 5 --epochs 1 --max-steps 5 --dropout 0.2 --clip 0.25 --lr 2 --print-losses ";
+const char kSmall[] =
+    " --emsize 8 --nhid 8 --batch-size 4 --bptt 5 --epochs 1 --max-steps 5 --dropout 0.2 --clip 0.25 --lr 2 "
+    "--print-losses ";
 
 /// The losses of the five steps of a run that went well, and the perplexities of its last line.
 std::vector<double> losses_of(const Output& out) {
@@ -28,15 +30,18 @@ std::vector<double> losses_of(const Output& out) {
 
 void expect_close(const std::vector<double>& a, const std::vector<double>& b, const std::string& where) {
   ASSERT_EQ(a.size(), b.size()) << where;
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * std::abs(b[i])) << where << ", figure " << i;
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], 1e-4 * std::abs(b[i])) << where << ", figure " << i;
 }
 
 TEST(SimtPrograms, rnn_with_the_server_on_a_device_has_the_losses_of_the_cpu) {
   const Corpus corpus(37, 20, 4);
-  for (const char* flags : {"--decoder remote-logits ", "--decoder remote-loss --tied --backward smart --optimizer adam --lr 0.01 "}) {
+  for (const char* flags : {"--decoder remote-logits ",
+                            "--decoder remote-loss --tied --backward smart --optimizer adam --lr 0.01 "}) {
     const std::string base = corpus.flag() + kSmall + flags;
     const auto expected = losses_of(run("rnn " + base + "--mode local"));
-    expect_close(losses_of(run("rnn_emulated " + base + "--mode distributed --device cuda")), expected, flags);
+    expect_close(losses_of(run("rnn_emulated " + base + "--mode distributed --device cuda")), expected,
+                 flags);
   }
 }
 
@@ -44,8 +49,10 @@ TEST(SimtPrograms, rnn_with_embedding_and_decoder_on_a_device_has_the_losses_of_
   const Corpus corpus(37, 20, 4);
   const std::string base = corpus.flag() + kSmall + "--mode local ";
   const auto expected = losses_of(run("rnn " + base));
-  expect_close(losses_of(run("rnn_emulated " + base + "--place encoder=cuda,decoder=cuda")), expected, "one device");
-  expect_close(losses_of(run("rnn_emulated " + base + "--place encoder=cuda:1,decoder=cuda:0")), expected, "two devices");
+  expect_close(losses_of(run("rnn_emulated " + base + "--place encoder=cuda,decoder=cuda")), expected,
+               "one device");
+  expect_close(losses_of(run("rnn_emulated " + base + "--place encoder=cuda:1,decoder=cuda:0")), expected,
+               "two devices");
 }
 
 TEST(SimtPrograms, rnn_tutorial_runs_with_the_server_on_a_device) {
@@ -58,17 +65,22 @@ TEST(SimtPrograms, rnn_whose_server_has_no_device_says_so_at_both) {
   const Corpus corpus(37, 20, 4);
   const Port port;
   Variables server = port.worker(0, 2);
-  server["WEFT_CUDA_LIBRARY"] = "/no/such/library", server["CUDA_VISIBLE_DEVICES"] = "";  // nor would it find a real one
+  server["WEFT_CUDA_LIBRARY"] = "/no/such/library",
+  server["CUDA_VISIBLE_DEVICES"] = "";  // nor would it find a real one
   Process ps("rnn " + corpus.flag() + kSmall + "--mode distributed", server);
-  const Output trainer = run("rnn_emulated " + corpus.flag() + kSmall + "--mode distributed --device cuda", port.worker(1, 2));
+  const Output trainer =
+      run("rnn_emulated " + corpus.flag() + kSmall + "--mode distributed --device cuda", port.worker(1, 2));
   for (const Output& out : {trainer, ps.finish()}) {
     EXPECT_EQ(out.code, 1) << out.text;
-    EXPECT_TRUE(has(out.text, "the device map of worker 'trainer' leads to cuda:0: worker 'ps' has no cuda:0"));
+    EXPECT_TRUE(
+        has(out.text, "the device map of worker 'trainer' leads to cuda:0: worker 'ps' has no cuda:0"));
   }
 }
 
 TEST(SimtPrograms, hello_cuda_replays_its_recorded_step_to_the_losses_of_the_cpu) {
-  const Output here = run("hello_cuda 12", {{"WEFT_CUDA_LIBRARY", "/no/such/library"}, {"CUDA_VISIBLE_DEVICES", ""}}), there = run("hello_cuda_emulated 12");
+  const Output here = run("hello_cuda 12",
+                          {{"WEFT_CUDA_LIBRARY", "/no/such/library"}, {"CUDA_VISIBLE_DEVICES", ""}}),
+               there = run("hello_cuda_emulated 12");
   const auto loss = [](const Output& out) {
     EXPECT_EQ(out.code, 0) << out.text;
     const std::string line = out.lines("step 12  loss ");
@@ -81,7 +93,8 @@ TEST(SimtPrograms, hello_cuda_replays_its_recorded_step_to_the_losses_of_the_cpu
 
 TEST(SimtPrograms, rnn_names_a_device_beyond_those_that_are_there) {
   const Corpus corpus(37, 20, 4);
-  const Output out = run("rnn_emulated " + corpus.flag() + kSmall + "--mode local --place encoder=cuda:7,decoder=cuda");
+  const Output out =
+      run("rnn_emulated " + corpus.flag() + kSmall + "--mode local --place encoder=cuda:7,decoder=cuda");
   EXPECT_EQ(out.code, 1) << out.text;
   EXPECT_TRUE(has(out.lines("rnn: "), "cuda:7"));
 }

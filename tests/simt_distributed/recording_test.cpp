@@ -28,7 +28,8 @@ class SimtRecording : public testing::Test {
   Cluster group_{mapped({{"worker1", {{kGpu0, kGpu0}}}}, 2, Over::kGrpc)};
   void as_worker0(const std::function<void()>& f) {
     group_.run(0, f);
-    EXPECT_TRUE(eventually(group_, [&] { return group_.agent(0)->debug_info().at("agent.client_active_calls") == 0; }));
+    EXPECT_TRUE(eventually(
+        group_, [&] { return group_.agent(0)->debug_info().at("agent.client_active_calls") == 0; }));
     group_.shutdown();
   }
 };
@@ -46,7 +47,8 @@ TEST_F(SimtRecording, waiting_for_a_future_is_refused_and_the_recording_can_be_a
         before.wait();
       });
     });
-    EXPECT_TRUE(has(text, "waiting for a future") && has(text, "cuda:0") && has(text, "before begin()")) << text;
+    EXPECT_TRUE(has(text, "waiting for a future") && has(text, "cuda:0") && has(text, "before begin()"))
+        << text;
     EXPECT_FALSE(graph.recorded());
     EXPECT_EQ(cuda::current_stream(kGpu0), cuda::default_stream(kGpu0));
     EXPECT_EQ(values(before.wait()), (std::vector<float>{2, 4, 6, 8}));
@@ -71,7 +73,8 @@ TEST_F(SimtRecording, a_recording_goes_on_after_a_refused_wait_and_the_value_is_
         within = rpc_async<recording_make>("worker1", 3);
         number = rpc_async<recording_next>("worker1", 4);
         if (reads) eventually(group_, [&] { return within.done() && number.done(); });
-        for (int i = 0; i < 30000 && !(within.done() && number.done()); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        for (int i = 0; i < 30000 && !(within.done() && number.done()); ++i)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
         EXPECT_THROW(within.wait(), CudaError);
         EXPECT_THROW(number.wait(), CudaError);
         EXPECT_THROW(within.take(), CudaError);

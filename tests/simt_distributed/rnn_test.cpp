@@ -19,7 +19,10 @@ std::vector<double> trace_of(const rnn::Options& o, rnn::Model& model) {
   Generator draws(7);
   rnn::Hidden hidden = model.zero_hidden(o.batch_size);
   std::vector<double> out;
-  const auto window = [&] { return examples::window(randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = kInt64}, &draws), 0, o.bptt); };
+  const auto window = [&] {
+    return examples::window(randint(0, o.vocabulary, {o.bptt + 1, o.batch_size}, {.dtype = kInt64}, &draws),
+                            0, o.bptt);
+  };
   for (int step = 0; step < 4; ++step) out.push_back(model.train_step(window(), hidden));
   model.set_lr(o.lr / 4);
   out.push_back(model.train_step(window(), hidden));
@@ -37,7 +40,8 @@ std::vector<double> trace_of(const rnn::Options& o, rnn::Model& model) {
 
 void expect_close(const std::vector<double>& a, const std::vector<double>& b) {
   ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-5 * std::max(1.0, std::abs(b[i]))) << "figure " << i;
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_NEAR(a[i], b[i], 2e-5 * std::max(1.0, std::abs(b[i]))) << "figure " << i;
 }
 
 std::vector<double> on_cpu(const rnn::Options& o) { return trace_of(o, *rnn::make_local_model(o)); }
@@ -92,7 +96,9 @@ void expect_strict(const rnn::Options& o, rnn::Model& model) {
   const auto expect_values = [&](const nn::StateDict& wanted) {
     const nn::StateDict now = model.snapshot();
     ASSERT_EQ(now.size(), wanted.size());
-    for (size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(now[i].first == wanted[i].first && equal(now[i].second, wanted[i].second)) << wanted[i].first;
+    for (size_t i = 0; i < now.size(); ++i)
+      EXPECT_TRUE(now[i].first == wanted[i].first && equal(now[i].second, wanted[i].second))
+          << wanted[i].first;
   };
   nn::StateDict other;
   for (const auto& [name, tensor] : before) other.emplace_back(name, tensor + 1);

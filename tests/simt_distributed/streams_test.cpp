@@ -13,7 +13,10 @@ namespace weft::test {
 /// A stream of one's own that is current for a scope; it goes on after the stream that was current, and that one after it at the end, if wanted.
 class OwnStream {
  public:
-  explicit OwnStream(Device device, bool rejoin = true) : before_(cuda::current_stream(device)), mine_(device), guard_(mine_), rejoin_(rejoin) { mine_.wait_stream(before_); }
+  explicit OwnStream(Device device, bool rejoin = true)
+      : before_(cuda::current_stream(device)), mine_(device), guard_(mine_), rejoin_(rejoin) {
+    mine_.wait_stream(before_);
+  }
   ~OwnStream() {
     if (rejoin_) before_.wait_stream(mine_);
   }
@@ -45,7 +48,9 @@ Tensor late_nested_add(const Tensor& x, const Tensor& y, const std::string& next
 }
 WEFT_RPC(late_nested_add);
 /// A part of a large tensor: compacted before it is sent, after the kernel that made it.
-Tensor late_view(int64_t i) { return filled(40000, static_cast<double>(i), kGpu0).view({4, 10000}).t().slice(0, 3, 2503); }
+Tensor late_view(int64_t i) {
+  return filled(40000, static_cast<double>(i), kGpu0).view({4, 10000}).t().slice(0, 3, 2503);
+}
 WEFT_RPC(late_view);
 /// The future is completed inside another stream than the handler's.
 rpc::Future<Tensor> late_future(const Tensor& x) {
@@ -153,7 +158,8 @@ TEST_F(SimtDeviceStreams, nested_calls_keep_the_order_through_a_third_worker) {
     std::vector<Future<Tensor>> all;
     for (int i = 0; i < 5; ++i) {
       const OwnStream own(kGpu0);
-      all.push_back(rpc_async<late_nested_add>("worker1", filled(700, i, kGpu0), filled(700, 2, kGpu0), std::string("worker2")));
+      all.push_back(rpc_async<late_nested_add>("worker1", filled(700, i, kGpu0), filled(700, 2, kGpu0),
+                                               std::string("worker2")));
     }
     for (int i = 0; i < 5; ++i) expect_all(all[static_cast<size_t>(i)].wait(), i + 2);
   });
@@ -298,9 +304,14 @@ TEST_F(SimtDeviceStreams, a_storage_counts_as_saved_until_its_copy_has_left) {
 TEST_F(SimtDeviceStreams, a_lost_message_of_a_device_is_sent_again) {
   Cluster c(mapped({{"worker1", {{kGpu0, kGpu1}}}}));
   const cuda::simt::Deferred slow;
-  c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kCall), .count = 2, .action = FaultRule::Action::kDrop});
-  c.net().add_rule({.kind = static_cast<uint8_t>(static_cast<uint8_t>(Kind::kCall) | kReplyBit), .count = 2, .action = FaultRule::Action::kDrop});
-  c.run(0, [&] { expect_all(rpc_sync<late_add>("worker1", filled(3000, 1, kGpu0), filled(3000, 2, kGpu0)), 3); });
+  c.net().add_rule(
+      {.kind = static_cast<uint8_t>(Kind::kCall), .count = 2, .action = FaultRule::Action::kDrop});
+  c.net().add_rule({.kind = static_cast<uint8_t>(static_cast<uint8_t>(Kind::kCall) | kReplyBit),
+                    .count = 2,
+                    .action = FaultRule::Action::kDrop});
+  c.run(0, [&] {
+    expect_all(rpc_sync<late_add>("worker1", filled(3000, 1, kGpu0), filled(3000, 2, kGpu0)), 3);
+  });
 }
 
 TEST_F(SimtDeviceStreams, a_call_that_ends_before_its_copy_leaves_nothing) {

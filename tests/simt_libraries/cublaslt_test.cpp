@@ -29,7 +29,8 @@ struct Product {
   uint64_t workspace_limit = 1 << 16;
   Operand x{kFloat32, {400}}, y{kFloat32, {400}}, z{kFloat32, {400}}, workspace{kUInt8, {4096}};
 
-  explicit Product(cublasComputeType_t compute = CUBLAS_COMPUTE_32F, cudaDataType_t scale = CUDA_R_32F, cudaDataType_t type = CUDA_R_32F, int64_t k = 6) {
+  explicit Product(cublasComputeType_t compute = CUBLAS_COMPUTE_32F, cudaDataType_t scale = CUDA_R_32F,
+                   cudaDataType_t type = CUDA_R_32F, int64_t k = 6) {
     lib().cublasLtCreate(&handle);
     lib().cublasLtMatmulDescInit_internal(&product, sizeof product, compute, scale);
     lib().cublasLtMatrixLayoutInit_internal(&a, sizeof a, type, 4, static_cast<uint64_t>(k), 4);
@@ -37,20 +38,32 @@ struct Product {
     lib().cublasLtMatrixLayoutInit_internal(&c, sizeof c, type, 4, 5, 4);
     lib().cublasLtMatmulPreferenceInit_internal(&preference, sizeof preference);
     x.random(-1, 1, 1), y.random(-1, 1, 2);
-    lib().cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_limit, sizeof workspace_limit);
+    lib().cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &workspace_limit, sizeof workspace_limit);
   }
-  template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t what, T value) { return lib().cublasLtMatmulDescSetAttribute(&product, what, &value, sizeof value); }
-  template <class T> static cublasStatus_t set(cublasLtMatrixLayoutOpaque_t& layout, cublasLtMatrixLayoutAttribute_t what, T value) {
+  template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t what, T value) {
+    return lib().cublasLtMatmulDescSetAttribute(&product, what, &value, sizeof value);
+  }
+  template <class T>
+  static cublasStatus_t set(cublasLtMatrixLayoutOpaque_t& layout, cublasLtMatrixLayoutAttribute_t what,
+                            T value) {
     return lib().cublasLtMatrixLayoutSetAttribute(&layout, what, &value, sizeof value);
   }
-  template <class T> cublasStatus_t prefer(cublasLtMatmulPreferenceAttributes_t what, T value) { return lib().cublasLtMatmulPreferenceSetAttribute(&preference, what, &value, sizeof value); }
+  template <class T> cublasStatus_t prefer(cublasLtMatmulPreferenceAttributes_t what, T value) {
+    return lib().cublasLtMatmulPreferenceSetAttribute(&preference, what, &value, sizeof value);
+  }
   void batches(int32_t n, int64_t sa, int64_t sb, int64_t sc) {
     for (const auto& [layout, stride] : {std::pair{&a, sa}, {&b, sb}, {&c, sc}})
-      set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, n), set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+      set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, n),
+          set(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
   }
-  cublasStatus_t choose() { return lib().cublasLtMatmulAlgoGetHeuristic(handle, &product, &a, &b, &c, &c, &preference, 1, &found, &count); }
+  cublasStatus_t choose() {
+    return lib().cublasLtMatmulAlgoGetHeuristic(handle, &product, &a, &b, &c, &c, &preference, 1, &found,
+                                                &count);
+  }
   cublasStatus_t run(const void* p, const void* q, void* r, size_t room = 4096) {
-    return lib().cublasLtMatmul(handle, &product, &alpha, p, &a, q, &b, &beta, r, &c, r, &c, &found.algo, workspace.on_device().data, room, nullptr);
+    return lib().cublasLtMatmul(handle, &product, &alpha, p, &a, q, &b, &beta, r, &c, r, &c, &found.algo,
+                                workspace.on_device().data, room, nullptr);
   }
   cublasStatus_t run() { return run(x.on_device().data, y.on_device().data, z.on_device().data); }
 };
@@ -85,9 +98,11 @@ TEST(EmulatedCublasLt, refuses_attributes_of_the_wrong_size) {
   EXPECT_EQ(p.set(CUBLASLT_MATMUL_DESC_TRANSA, int64_t{CUBLAS_OP_T}), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(p.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint8_t{1}), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int64_t{2}), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int32_t{2}), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int32_t{2}),
+            CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(p.prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint32_t{2}), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(lib().cublasLtMatmulDescSetAttribute(&p.product, CUBLASLT_MATMUL_DESC_TRANSA, nullptr, 4), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(lib().cublasLtMatmulDescSetAttribute(&p.product, CUBLASLT_MATMUL_DESC_TRANSA, nullptr, 4),
+            CUBLAS_STATUS_INVALID_VALUE);
 }
 
 TEST(EmulatedCublasLt, refuses_layouts_that_do_not_fit) {
@@ -97,10 +112,18 @@ TEST(EmulatedCublasLt, refuses_layouts_that_do_not_fit) {
     return p.choose();
   };
   EXPECT_EQ(status([](Product&) {}), CUBLAS_STATUS_SUCCESS);
-  EXPECT_EQ(status([](Product& p) { Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{3}); }), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(status([](Product& p) { lib().cublasLtMatrixLayoutInit_internal(&p.b, sizeof p.b, CUDA_R_32F, 5, 5, 5); }), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(status([](Product& p) { lib().cublasLtMatrixLayoutInit_internal(&p.c, sizeof p.c, CUDA_R_32F, 5, 4, 5); }), CUBLAS_STATUS_INVALID_VALUE);
-  EXPECT_EQ(status([](Product& p) { Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2}); }), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(status([](Product& p) { Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{3}); }),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(status([](Product& p) {
+              lib().cublasLtMatrixLayoutInit_internal(&p.b, sizeof p.b, CUDA_R_32F, 5, 5, 5);
+            }),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(status([](Product& p) {
+              lib().cublasLtMatrixLayoutInit_internal(&p.c, sizeof p.c, CUDA_R_32F, 5, 4, 5);
+            }),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(status([](Product& p) { Product::set(p.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2}); }),
+            CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status([](Product& p) { p.product = {}; }), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(status([](Product& p) { p.handle = nullptr; }), CUBLAS_STATUS_NOT_INITIALIZED);
 }
@@ -108,7 +131,8 @@ TEST(EmulatedCublasLt, refuses_layouts_that_do_not_fit) {
 TEST(EmulatedCublasLt, refuses_types_that_it_has_no_product_of) {
   EXPECT_EQ(Product(CUBLAS_COMPUTE_32F, CUDA_R_64F, CUDA_R_32F).choose(), CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(Product(CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_64F).choose(), CUBLAS_STATUS_NOT_SUPPORTED);
-  EXPECT_EQ(Product(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_16F).choose(), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(Product(CUBLAS_COMPUTE_32F_FAST_TF32, CUDA_R_32F, CUDA_R_16F).choose(),
+            CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(Product(CUBLAS_COMPUTE_64F, CUDA_R_64F, CUDA_R_64F).choose(), CUBLAS_STATUS_SUCCESS);
   Product mixed;
   lib().cublasLtMatrixLayoutInit_internal(&mixed.b, sizeof mixed.b, CUDA_R_16F, 6, 5, 6);
@@ -127,10 +151,13 @@ TEST(EmulatedCublasLt, an_algorithm_is_for_the_problem_that_it_was_found_for) {
 
 TEST(EmulatedCublasLt, an_algorithm_gets_its_workspace) {
   Product p(CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_32F, 60);
-  p.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  p.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   ASSERT_EQ(p.choose(), CUBLAS_STATUS_SUCCESS);
   ASSERT_GT(p.found.workspaceSize, 0u);
-  EXPECT_EQ(p.run(p.x.on_device().data, p.y.on_device().data, p.z.on_device().data, p.found.workspaceSize - 1), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(
+      p.run(p.x.on_device().data, p.y.on_device().data, p.z.on_device().data, p.found.workspaceSize - 1),
+      CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(p.run(), CUBLAS_STATUS_SUCCESS);
 }
 

@@ -33,8 +33,13 @@ struct Net {
   size_t weights_size = 0, work_size = 0, reserve_size = 0;
   std::unique_ptr<Operand> x, y, dy, dx, hx, hy, cx, cy, dhx, dcx, weights, dweights, work, reserve, states;
 
-  Net(cudnnRNNMode_t m, int layer_count, int direction_count, std::vector<int> sequence_lengths, float p = 0, cudnnRNNBiasMode_t biases = CUDNN_RNN_DOUBLE_BIAS, int input_count = 3)
-      : mode(m), layers(layer_count), directions(direction_count), inputs(input_count), lengths(std::move(sequence_lengths)) {
+  Net(cudnnRNNMode_t m, int layer_count, int direction_count, std::vector<int> sequence_lengths, float p = 0,
+      cudnnRNNBiasMode_t biases = CUDNN_RNN_DOUBLE_BIAS, int input_count = 3)
+      : mode(m),
+        layers(layer_count),
+        directions(direction_count),
+        inputs(input_count),
+        lengths(std::move(sequence_lengths)) {
     for (const int length : lengths) rows += length;
     lib().cudnnCreate(&handle);
     lib().cudnnCreateDropoutDescriptor(&dropout);
@@ -42,27 +47,45 @@ struct Net {
     lib().cudnnCreateRNNDataDescriptor(&x_data), lib().cudnnCreateRNNDataDescriptor(&y_data);
     for (auto* each : {&state, &matrix, &bias}) lib().cudnnCreateTensorDescriptor(each);
     states = std::make_unique<Operand>(kFloat32, Shape{1024});
-    EXPECT_EQ(lib().cudnnSetDropoutDescriptor(dropout, handle, p, p > 0 ? states->on_device().data : nullptr, 4096, 5), CUDNN_STATUS_SUCCESS);
-    EXPECT_EQ(lib().cudnnSetRNNDescriptor_v8(rnn, CUDNN_RNN_ALGO_STANDARD, mode, biases, directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
-                                             CUDNN_DATA_FLOAT, CUDNN_DEFAULT_MATH, inputs, hidden, hidden, layers, dropout, 0),
+    EXPECT_EQ(lib().cudnnSetDropoutDescriptor(dropout, handle, p, p > 0 ? states->on_device().data : nullptr,
+                                              4096, 5),
+              CUDNN_STATUS_SUCCESS);
+    EXPECT_EQ(lib().cudnnSetRNNDescriptor_v8(rnn, CUDNN_RNN_ALGO_STANDARD, mode, biases,
+                                             directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL,
+                                             CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT,
+                                             CUDNN_DEFAULT_MATH, inputs, hidden, hidden, layers, dropout, 0),
               CUDNN_STATUS_SUCCESS);
     const int batch = static_cast<int>(lengths.size()), steps = lengths[0];
-    EXPECT_EQ(lib().cudnnSetRNNDataDescriptor(x_data, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, inputs, lengths.data(), nullptr), CUDNN_STATUS_SUCCESS);
-    EXPECT_EQ(lib().cudnnSetRNNDataDescriptor(y_data, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, steps, batch, hidden * directions, lengths.data(), nullptr), CUDNN_STATUS_SUCCESS);
+    EXPECT_EQ(
+        lib().cudnnSetRNNDataDescriptor(x_data, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
+                                        steps, batch, inputs, lengths.data(), nullptr),
+        CUDNN_STATUS_SUCCESS);
+    EXPECT_EQ(
+        lib().cudnnSetRNNDataDescriptor(y_data, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
+                                        steps, batch, hidden * directions, lengths.data(), nullptr),
+        CUDNN_STATUS_SUCCESS);
     const int sizes[] = {layers * directions, batch, hidden}, strides[] = {batch * hidden, hidden, 1};
-    EXPECT_EQ(lib().cudnnSetTensorNdDescriptor(state, CUDNN_DATA_FLOAT, 3, sizes, strides), CUDNN_STATUS_SUCCESS);
+    EXPECT_EQ(lib().cudnnSetTensorNdDescriptor(state, CUDNN_DATA_FLOAT, 3, sizes, strides),
+              CUDNN_STATUS_SUCCESS);
     EXPECT_EQ(lib().cudnnGetRNNWeightSpaceSize(handle, rnn, &weights_size), CUDNN_STATUS_SUCCESS);
-    EXPECT_EQ(lib().cudnnGetRNNTempSpaceSizes(handle, rnn, CUDNN_FWD_MODE_TRAINING, x_data, &work_size, &reserve_size), CUDNN_STATUS_SUCCESS);
-    const auto space = [](size_t bytes) { return std::make_unique<Operand>(kFloat32, Shape{static_cast<int64_t>(bytes / 4 + 1)}); };
-    weights = space(weights_size), dweights = space(weights_size), work = space(work_size), reserve = space(reserve_size);
+    EXPECT_EQ(lib().cudnnGetRNNTempSpaceSizes(handle, rnn, CUDNN_FWD_MODE_TRAINING, x_data, &work_size,
+                                              &reserve_size),
+              CUDNN_STATUS_SUCCESS);
+    const auto space = [](size_t bytes) {
+      return std::make_unique<Operand>(kFloat32, Shape{static_cast<int64_t>(bytes / 4 + 1)});
+    };
+    weights = space(weights_size), dweights = space(weights_size), work = space(work_size),
+    reserve = space(reserve_size);
     weights->random(-0.6, 0.6, 1), dweights->fill(0);
     const auto data = [&](int64_t width, uint32_t seed) {
       auto made = std::make_unique<Operand>(kFloat32, Shape{width});
       if (seed) made->random(-1, 1, seed);
       return made;
     };
-    const int64_t wide = int64_t{rows} * hidden * directions, states_width = int64_t{layers} * directions * batch * hidden;
-    x = data(int64_t{rows} * inputs, 2), y = data(wide, 0), dy = data(wide, 3), dx = data(int64_t{rows} * inputs, 0);
+    const int64_t wide = int64_t{rows} * hidden * directions,
+                  states_width = int64_t{layers} * directions * batch * hidden;
+    x = data(int64_t{rows} * inputs, 2), y = data(wide, 0), dy = data(wide, 3),
+    dx = data(int64_t{rows} * inputs, 0);
     hx = data(states_width, 4), cx = data(states_width, 5);
     for (auto* each : {&hy, &cy, &dhx, &dcx}) *each = data(states_width, 0);
   }
@@ -75,16 +98,20 @@ struct Net {
   static void* at(const std::unique_ptr<Operand>& p) { return p->on_device().data; }
 
   cudnnStatus_t forward(cudnnForwardMode_t how = CUDNN_FWD_MODE_TRAINING, size_t work_bytes = 0) {
-    return lib().cudnnRNNForward(handle, rnn, how, nullptr, x_data, at(x), y_data, at(y), state, at(hx), at(hy), state, at(cx), at(cy), weights_size, at(weights),
+    return lib().cudnnRNNForward(handle, rnn, how, nullptr, x_data, at(x), y_data, at(y), state, at(hx),
+                                 at(hy), state, at(cx), at(cy), weights_size, at(weights),
                                  work_bytes ? work_bytes : work_size, at(work), reserve_size, at(reserve));
   }
   /// dy is also the gradient of the last states.
   cudnnStatus_t backward_data() {
-    return lib().cudnnRNNBackwardData_v8(handle, rnn, nullptr, y_data, at(y), at(dy), x_data, at(dx), state, at(hx), nullptr, at(dhx), state, at(cx), nullptr, at(dcx), weights_size, at(weights),
-                                         work_size, at(work), reserve_size, at(reserve));
+    return lib().cudnnRNNBackwardData_v8(
+        handle, rnn, nullptr, y_data, at(y), at(dy), x_data, at(dx), state, at(hx), nullptr, at(dhx), state,
+        at(cx), nullptr, at(dcx), weights_size, at(weights), work_size, at(work), reserve_size, at(reserve));
   }
   cudnnStatus_t backward_weights(cudnnWgradMode_t how = CUDNN_WGRAD_MODE_ADD) {
-    return lib().cudnnRNNBackwardWeights_v8(handle, rnn, how, nullptr, x_data, at(x), state, at(hx), y_data, at(y), weights_size, at(dweights), work_size, at(work), reserve_size, at(reserve));
+    return lib().cudnnRNNBackwardWeights_v8(handle, rnn, how, nullptr, x_data, at(x), state, at(hx), y_data,
+                                            at(y), weights_size, at(dweights), work_size, at(work),
+                                            reserve_size, at(reserve));
   }
   double loss() {
     forward();
@@ -108,7 +135,10 @@ TEST(EmulatedCudnn, gradients_of_a_stack_are_those_of_its_forward) {
       const struct {
         const char* name;
         Operand &of, &gradient;
-      } all[] = {{"x", *net.x, *net.dx}, {"hx", *net.hx, *net.dhx}, {"cx", *net.cx, *net.dcx}, {"weights", *net.weights, *net.dweights}};
+      } all[] = {{"x", *net.x, *net.dx},
+                 {"hx", *net.hx, *net.dhx},
+                 {"cx", *net.cx, *net.dcx},
+                 {"weights", *net.weights, *net.dweights}};
       for (const auto& [name, of, gradient] : all) {
         if (&of == net.cx.get() && mode != CUDNN_LSTM) continue;
         const auto values = gradient.device_values();
@@ -121,7 +151,9 @@ TEST(EmulatedCudnn, gradients_of_a_stack_are_those_of_its_forward) {
           *p = before - step, of.send();
           const double below = net.loss();
           *p = before, of.send();
-          EXPECT_NEAR((above - below) / (2 * static_cast<double>(step)), values[i], 1e-3 * (1 + std::abs(values[i]))) << "mode " << mode << " directions " << directions << " " << name << " " << i;
+          EXPECT_NEAR((above - below) / (2 * static_cast<double>(step)), values[i],
+                      1e-3 * (1 + std::abs(values[i])))
+              << "mode " << mode << " directions " << directions << " " << name << " " << i;
         }
       }
     }
@@ -139,7 +171,8 @@ TEST(EmulatedCudnn, sequences_of_several_lengths_are_those_of_one_length_each) {
   one.cx->each([&](size_t i, double) { return c[(i / 4 * 2 + 1) * 4 + i % 4]; });
   ASSERT_EQ(one.forward(), CUDNN_STATUS_SUCCESS);
   const auto alone = one.y->device_values();
-  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(alone[i], y[static_cast<size_t>(row_of[i / 8]) * 8 + i % 8]);
+  for (size_t i = 0; i < alone.size(); ++i)
+    EXPECT_EQ(alone[i], y[static_cast<size_t>(row_of[i / 8]) * 8 + i % 8]);
 }
 
 TEST(EmulatedCudnn, gradients_of_weights_are_added) {
@@ -153,18 +186,22 @@ TEST(EmulatedCudnn, gradients_of_weights_are_added) {
 }
 
 TEST(EmulatedCudnn, blocks_of_weights_do_not_overlap) {
-  for (const cudnnRNNBiasMode_t biases : {CUDNN_RNN_NO_BIAS, CUDNN_RNN_SINGLE_INP_BIAS, CUDNN_RNN_SINGLE_REC_BIAS, CUDNN_RNN_DOUBLE_BIAS}) {
+  for (const cudnnRNNBiasMode_t biases :
+       {CUDNN_RNN_NO_BIAS, CUDNN_RNN_SINGLE_INP_BIAS, CUDNN_RNN_SINGLE_REC_BIAS, CUDNN_RNN_DOUBLE_BIAS}) {
     const Net net(CUDNN_GRU, 2, 2, {1}, 0, biases);
     std::vector<std::pair<size_t, size_t>> taken;
     for (int pseudo = 0; pseudo < 4; ++pseudo)
       for (int id = 0; id < 6; ++id) {
         void *matrix = nullptr, *bias = nullptr;
         auto* const base = static_cast<char*>(Net::at(net.weights));
-        ASSERT_EQ(lib().cudnnGetRNNWeightParams(net.handle, net.rnn, pseudo, net.weights_size, base, id, net.matrix, &matrix, net.bias, &bias), CUDNN_STATUS_SUCCESS);
+        ASSERT_EQ(lib().cudnnGetRNNWeightParams(net.handle, net.rnn, pseudo, net.weights_size, base, id,
+                                                net.matrix, &matrix, net.bias, &bias),
+                  CUDNN_STATUS_SUCCESS);
         const size_t columns = id >= 3 ? 4 : pseudo < 2 ? 3 : 8;
         const auto from = [&](void* p) { return static_cast<size_t>(static_cast<char*>(p) - base); };
         taken.emplace_back(from(matrix), from(matrix) + 4 * columns * 4);
-        const bool biased = biases == CUDNN_RNN_DOUBLE_BIAS || biases == (id < 3 ? CUDNN_RNN_SINGLE_INP_BIAS : CUDNN_RNN_SINGLE_REC_BIAS);
+        const bool biased = biases == CUDNN_RNN_DOUBLE_BIAS ||
+                            biases == (id < 3 ? CUDNN_RNN_SINGLE_INP_BIAS : CUDNN_RNN_SINGLE_REC_BIAS);
         ASSERT_EQ(bias != nullptr, biased);
         if (biased) taken.emplace_back(from(bias), from(bias) + 16);
       }
@@ -175,7 +212,8 @@ TEST(EmulatedCudnn, blocks_of_weights_do_not_overlap) {
 }
 
 TEST(EmulatedCudnn, dropout_draws_from_its_states_in_training) {
-  Net plain(CUDNN_LSTM, 2, 1, {4, 4}), net(CUDNN_LSTM, 2, 1, {4, 4}, 0.5f), again(CUDNN_LSTM, 2, 1, {4, 4}, 0.5f);
+  Net plain(CUDNN_LSTM, 2, 1, {4, 4}), net(CUDNN_LSTM, 2, 1, {4, 4}, 0.5f),
+      again(CUDNN_LSTM, 2, 1, {4, 4}, 0.5f);
   const auto out = [](Net& n, cudnnForwardMode_t mode) {
     EXPECT_EQ(n.forward(mode), CUDNN_STATUS_SUCCESS);
     return n.y->device_values();
@@ -207,18 +245,25 @@ TEST(EmulatedCudnn, refuses_descriptions_that_do_not_fit) {
   EXPECT_EQ(net.forward(), CUDNN_STATUS_BAD_PARAM);
   ++net.weights_size;
   const int sizes[] = {1, 2, 4}, transposed[] = {8, 1, 2}, rising[] = {1, 2};
-  EXPECT_EQ(lib().cudnnSetTensorNdDescriptor(net.state, CUDNN_DATA_FLOAT, 2, sizes, transposed), CUDNN_STATUS_NOT_SUPPORTED);
-  EXPECT_EQ(lib().cudnnSetTensorNdDescriptor(net.state, CUDNN_DATA_FLOAT, 3, sizes, transposed), CUDNN_STATUS_SUCCESS);
+  EXPECT_EQ(lib().cudnnSetTensorNdDescriptor(net.state, CUDNN_DATA_FLOAT, 2, sizes, transposed),
+            CUDNN_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(lib().cudnnSetTensorNdDescriptor(net.state, CUDNN_DATA_FLOAT, 3, sizes, transposed),
+            CUDNN_STATUS_SUCCESS);
   EXPECT_EQ(net.forward(), CUDNN_STATUS_BAD_PARAM);
-  EXPECT_EQ(lib().cudnnSetRNNDataDescriptor(net.x_data, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, 2, 2, 3, rising, nullptr), CUDNN_STATUS_BAD_PARAM);
-  const auto describe = [&](cudnnDataType_t type, cudnnDataType_t precision, cudnnMathType_t math, int layers) {
-    return lib().cudnnSetRNNDescriptor_v8(net.rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM, CUDNN_RNN_NO_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type, precision, math, 3, 4, 4, layers,
-                                          net.dropout, 0);
+  EXPECT_EQ(lib().cudnnSetRNNDataDescriptor(net.x_data, CUDNN_DATA_FLOAT,
+                                            CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED, 2, 2, 3, rising, nullptr),
+            CUDNN_STATUS_BAD_PARAM);
+  const auto describe = [&](cudnnDataType_t type, cudnnDataType_t precision, cudnnMathType_t math,
+                            int layers) {
+    return lib().cudnnSetRNNDescriptor_v8(net.rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM, CUDNN_RNN_NO_BIAS,
+                                          CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type, precision, math, 3,
+                                          4, 4, layers, net.dropout, 0);
   };
   EXPECT_EQ(describe(CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, 1), CUDNN_STATUS_SUCCESS);
   EXPECT_EQ(describe(CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, 0), CUDNN_STATUS_BAD_PARAM);
   EXPECT_EQ(describe(CUDNN_DATA_DOUBLE, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, 1), CUDNN_STATUS_NOT_SUPPORTED);
-  EXPECT_EQ(describe(CUDNN_DATA_DOUBLE, CUDNN_DATA_DOUBLE, CUDNN_TENSOR_OP_MATH, 1), CUDNN_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(describe(CUDNN_DATA_DOUBLE, CUDNN_DATA_DOUBLE, CUDNN_TENSOR_OP_MATH, 1),
+            CUDNN_STATUS_NOT_SUPPORTED);
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ struct EmulatedDropoutMemory : testing::Test {
   }
 };
 
-TEST_F(EmulatedDropoutMemory, the_first_states_of_a_device_leave_nothing_behind_without_room_and_find_it_in_the_cache) {
+TEST_F(EmulatedDropoutMemory,
+       the_first_states_of_a_device_leave_nothing_behind_without_room_and_find_it_in_the_cache) {
   const Device fresh("cuda:1");
   const Net net(dropping(), fresh), host(dropping(), kCpu);
   set_cudnn_dropout(false);
@@ -81,7 +82,9 @@ TEST_F(EmulatedDropoutMemory, the_first_states_of_a_device_leave_nothing_behind_
   EXPECT_TRUE(same(made, drawn(net)));
 }
 
-TEST_F(EmulatedDropoutMemory, numbers_that_are_set_going_anew_find_room_in_the_cache_or_are_an_error_that_the_next_call_does_not_feel) {
+TEST_F(
+    EmulatedDropoutMemory,
+    numbers_that_are_set_going_anew_find_room_in_the_cache_or_are_an_error_that_the_next_call_does_not_feel) {
   const Device gpu("cuda:0");
   const Net net(dropping(), gpu);
   const auto first = drawn(net), second = [&] {
@@ -100,7 +103,8 @@ TEST_F(EmulatedDropoutMemory, numbers_that_are_set_going_anew_find_room_in_the_c
 
     const int blocks = simt::live_blocks();
     settings().full = "cudnnSetDropoutDescriptor: states", settings().full_calls = 2;
-    EXPECT_TRUE(test::has(test::error_of<OutOfMemoryError>([&] { drawn(net); }), "random numbers of dropout"));
+    EXPECT_TRUE(
+        test::has(test::error_of<OutOfMemoryError>([&] { drawn(net); }), "random numbers of dropout"));
     EXPECT_FALSE(libraries::left_out_of_memory());
     EXPECT_EQ(simt::live_blocks(), blocks);
     EXPECT_TRUE(same(net.run(), second));

@@ -31,7 +31,8 @@ struct Layer {
     Generator numbers(3);
     const int64_t rows = RnnLayer{mode}.gates() * hidden;
     std::vector<Tensor> all;
-    for (const Shape& sizes : {Shape{steps, batch, inputs}, Shape{batch, hidden}, Shape{batch, hidden}, Shape{rows, inputs}, Shape{rows, hidden}, Shape{rows}, Shape{rows}})
+    for (const Shape& sizes : {Shape{steps, batch, inputs}, Shape{batch, hidden}, Shape{batch, hidden},
+                               Shape{rows, inputs}, Shape{rows, hidden}, Shape{rows}, Shape{rows}})
       all.push_back((randn(sizes, {}, &numbers) * 0.4).to(device).requires_grad_());
     if (mode != RnnMode::kLstm) all[2] = Tensor();
     return all;
@@ -48,7 +49,9 @@ void expect_near(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     const Tensor expected = b[i].to(kCpu);
-    EXPECT_LE((a[i].to(kCpu) - expected).abs().max().item<double>(), 1e-5 * std::max(1.0, expected.abs().max().item<double>())) << "result " << i;
+    EXPECT_LE((a[i].to(kCpu) - expected).abs().max().item<double>(),
+              1e-5 * std::max(1.0, expected.abs().max().item<double>()))
+        << "result " << i;
   }
 }
 
@@ -83,7 +86,10 @@ TEST_F(EmulatedLayers, without_wanted_weights_only_the_data_go_backward) {
   const Layer layer;
   const auto a = layer.arguments(gpu), host = layer.arguments(kCpu);
   const auto dx = [](const std::vector<Tensor>& v) {
-    return grad({rnn_layer(RnnMode::kLstm, v[0], v[1].detach(), v[2].detach(), v[3].detach(), v[4].detach(), v[5].detach(), v[6].detach()).hn.sum()}, {v[0]});
+    return grad({rnn_layer(RnnMode::kLstm, v[0], v[1].detach(), v[2].detach(), v[3].detach(), v[4].detach(),
+                           v[5].detach(), v[6].detach())
+                     .hn.sum()},
+                {v[0]});
   };
   expect_near(dx(a), dx(host));
   EXPECT_EQ(counts().rnn_backward_data, before.rnn_backward_data + 1);
@@ -91,8 +97,9 @@ TEST_F(EmulatedLayers, without_wanted_weights_only_the_data_go_backward) {
 }
 
 TEST_F(EmulatedLayers, a_refused_layer_runs_on_the_own_cell) {
-  for (const char* call : {"cudnnSetRNNDescriptor_v8", "cudnnSetRNNDataDescriptor", "cudnnGetRNNWeightSpaceSize", "cudnnGetRNNTempSpaceSizes", "cudnnSetTensorNdDescriptor",
-                           "cudnnSetDropoutDescriptor"}) {
+  for (const char* call :
+       {"cudnnSetRNNDescriptor_v8", "cudnnSetRNNDataDescriptor", "cudnnGetRNNWeightSpaceSize",
+        "cudnnGetRNNTempSpaceSizes", "cudnnSetTensorNdDescriptor", "cudnnSetDropoutDescriptor"}) {
     settings().refuses = call;
     const auto before = counts();
     const Layer layer{.hidden = fresh()};
@@ -106,9 +113,11 @@ TEST_F(EmulatedLayers, a_refused_layer_runs_on_the_own_cell) {
 }
 
 TEST_F(EmulatedLayers, a_call_that_fails_is_named_and_the_next_one_works) {
-  for (const char* call : {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8", "cudnnGetRNNWeightParams", "cudnnSetStream"}) {
+  for (const char* call : {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8",
+                           "cudnnGetRNNWeightParams", "cudnnSetStream"}) {
     settings().fails = call;
-    EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { Layer{}.run(gpu); }), str(call, ": CUDNN_STATUS_INTERNAL_ERROR")));
+    EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { Layer{}.run(gpu); }),
+                          str(call, ": CUDNN_STATUS_INTERNAL_ERROR")));
     settings() = {};
     expect_near(Layer{}.run(gpu), Layer{}.run(kCpu));
   }
@@ -120,7 +129,10 @@ TEST_F(EmulatedLayers, descriptors_of_dropped_plans_are_destroyed) {
   const auto ask = [&](int64_t steps) {
     const auto a = Layer{.steps = steps, .batch = 1, .inputs = 1, .hidden = 1}.arguments(gpu);
     const auto view = [](const Tensor& t) { return t.view_of(); };
-    return backend(gpu).rnn_reserve(context, {}, {view(a[0]), view(a[1]), view(a[2]), view(a[3]), view(a[4]), view(a[5]), view(a[6])}).size();
+    return backend(gpu)
+        .rnn_reserve(context, {},
+                     {view(a[0]), view(a[1]), view(a[2]), view(a[3]), view(a[4]), view(a[5]), view(a[6])})
+        .size();
   };
   for (int64_t steps = 1; steps <= 300; ++steps) ASSERT_EQ(ask(steps), 1);
   EXPECT_LE(counts().live, 256 * 7);
@@ -193,12 +205,14 @@ TEST_F(EmulatedLayers, of_other_threads_take_no_part_in_a_recording) {
 }
 
 /// For what the first call of a device makes: a process in which there was none.
-#define IN_A_PROCESS(...)                             \
-  GTEST_FLAG_SET(death_test_style, "threadsafe");     \
-  EXPECT_EXIT({                                       \
-    __VA_ARGS__;                                      \
-    std::_Exit(testing::Test::HasFailure() ? 1 : 0);  \
-  }, testing::ExitedWithCode(0), "")
+#define IN_A_PROCESS(...)                                \
+  GTEST_FLAG_SET(death_test_style, "threadsafe");        \
+  EXPECT_EXIT(                                           \
+      {                                                  \
+        __VA_ARGS__;                                     \
+        std::_Exit(testing::Test::HasFailure() ? 1 : 0); \
+      },                                                 \
+      testing::ExitedWithCode(0), "")
 
 int64_t trained_by_cudnn(const Layer& layer, Device device) {
   const int64_t before = counts().rnn_training;
@@ -238,7 +252,8 @@ TEST_F(EmulatedLayers, a_recording_without_room_for_a_handle_takes_the_own_cell)
 }
 
 TEST_F(EmulatedLayers, what_finds_no_room_once_is_not_refused_for_good) {
-  for (const char* const call : {"cudnnCreateRNNDescriptor", "cudnnSetDropoutDescriptor", "cudnnGetRNNTempSpaceSizes"}) {
+  for (const char* const call :
+       {"cudnnCreateRNNDescriptor", "cudnnSetDropoutDescriptor", "cudnnGetRNNTempSpaceSizes"}) {
     const Layer layer{.hidden = fresh()};
     settings().full = call;
     settings().full_calls = 2;
@@ -250,7 +265,8 @@ TEST_F(EmulatedLayers, what_finds_no_room_once_is_not_refused_for_good) {
 
 TEST_F(EmulatedLayers, a_call_without_room_is_made_once_more_and_then_an_error) {
   const Layer layer{.hidden = fresh()};
-  for (const char* const call : {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"}) {
+  for (const char* const call :
+       {"cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"}) {
     settings().full = call;
     settings().full_calls = 1;
     EXPECT_EQ(trained_by_cudnn(layer, gpu), 1) << call;

@@ -69,7 +69,10 @@ TEST_F(CublasLtMissing, each_floating_product_is_an_error_that_names_it) {
   const int64_t before = memory_stats(gpu).in_use;
   for (int again = 0; again < 2; ++again) {
     expect_missing([&] { matmul(a, b); });
-    expect_missing([&] { linear(a.to(kBFloat16), ones({4, 7}, {.dtype = kBFloat16, .device = gpu}), ones({4}, {.dtype = kBFloat16, .device = gpu})); });
+    expect_missing([&] {
+      linear(a.to(kBFloat16), ones({4, 7}, {.dtype = kBFloat16, .device = gpu}),
+             ones({4}, {.dtype = kBFloat16, .device = gpu}));
+    });
     expect_missing([&] { matmul(a.to(kFloat64), b.to(kFloat64)); });
   }
   EXPECT_EQ(memory_stats(gpu).in_use, before);

@@ -21,8 +21,9 @@ const std::vector<Row>& rows() {
   return *all;
 }
 
-const bool registered = (cuda::simt::install(), setenv("WEFT_CUBLASLT_LIBRARY", WEFT_TEST_CUBLASLT, 0), setenv("WEFT_CUDNN_LIBRARY", WEFT_TEST_CUDNN, 0),
-                         register_checks("LibrariesOpTable", "cuda:0", rows()));
+const bool registered =
+    (cuda::simt::install(), setenv("WEFT_CUBLASLT_LIBRARY", WEFT_TEST_CUBLASLT, 0),
+     setenv("WEFT_CUDNN_LIBRARY", WEFT_TEST_CUDNN, 0), register_checks("LibrariesOpTable", "cuda:0", rows()));
 
 }  // namespace
 }  // namespace weft::op_table

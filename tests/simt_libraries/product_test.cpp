@@ -23,7 +23,8 @@ using libraries::settings;
 using simt::expect_same;
 using simt::Operand;
 
-constexpr Refusal kRefusals[] = {Refusal::kNotSupported, Refusal::kInvalidValue, Refusal::kArchMismatch, Refusal::kNoAlgorithm, Refusal::kBadState};
+constexpr Refusal kRefusals[] = {Refusal::kNotSupported, Refusal::kInvalidValue, Refusal::kArchMismatch,
+                                 Refusal::kNoAlgorithm, Refusal::kBadState};
 
 /// Sizes that no other product of this process has: a plan is kept once it is made.
 int64_t fresh_rows() {
@@ -52,15 +53,23 @@ Operand& widened(Operand& to, const Operand& from) {
 /// c of a product on both devices; only halves may differ by more than the order of a sum.
 void compare(const Case& c, int64_t m = fresh_rows()) {
   const DType out = c.wide ? kFloat32 : c.type;
-  Operand a(c.type, {c.batch, m, c.k}), b(c.type, {c.batch, c.k, c.n}, c.one_b ? Shape{0, c.n, 1} : Shape{}), bias(out, {c.n}), y(out, {c.batch, m, c.n}, {m * (c.n + 2), c.n + 2, 1});
+  Operand a(c.type, {c.batch, m, c.k}), b(c.type, {c.batch, c.k, c.n}, c.one_b ? Shape{0, c.n, 1} : Shape{}),
+      bias(out, {c.n}), y(out, {c.batch, m, c.n}, {m * (c.n + 2), c.n + 2, 1});
   a.random(-1, 1, 1), b.random(-1, 1, 2), bias.random(-1, 1, 3), y.random(-1, 1, 4);
   Context context;
   Operand wide_a(kFloat32, a.host().sizes), wide_b(kFloat32, b.host().sizes, b.host().strides);
   widened(wide_a, a), widened(wide_b, b);
-  backend(kCpu).matmul(context, c.alpha, c.wide ? wide_a.host() : a.host(), c.wide ? wide_b.host() : b.host(), c.beta, c.bias ? bias.host() : View{}, y.host(), c.relu);
-  simt::device().matmul(context, c.alpha, a.on_device(), b.on_device(), c.beta, c.bias ? bias.on_device() : View{}, y.on_device(), c.relu);
-  expect_same(y, out == kFloat64 ? 1e-14 : out == kFloat32 ? 1e-5 : out == kFloat16 ? 4e-3 : 3e-2,
-              str(c.type, " wide ", c.wide, " bias ", c.bias, " relu ", c.relu, " alpha ", c.alpha, " beta ", c.beta, " batch ", c.batch, " one b ", c.one_b));
+  backend(kCpu).matmul(context, c.alpha, c.wide ? wide_a.host() : a.host(), c.wide ? wide_b.host() : b.host(),
+                       c.beta, c.bias ? bias.host() : View{}, y.host(), c.relu);
+  simt::device().matmul(context, c.alpha, a.on_device(), b.on_device(), c.beta,
+                        c.bias ? bias.on_device() : View{}, y.on_device(), c.relu);
+  expect_same(y,
+              out == kFloat64   ? 1e-14
+              : out == kFloat32 ? 1e-5
+              : out == kFloat16 ? 4e-3
+                                : 3e-2,
+              str(c.type, " wide ", c.wide, " bias ", c.bias, " relu ", c.relu, " alpha ", c.alpha, " beta ",
+                  c.beta, " batch ", c.batch, " one b ", c.one_b));
 }
 
 TEST_F(EmulatedProducts, bias_and_relu_are_part_of_the_product) {
@@ -87,9 +96,12 @@ TEST_F(EmulatedProducts, where_an_epilogue_is_refused_kernels_do_its_work) {
 }
 
 TEST_F(EmulatedProducts, a_half_type_that_is_refused_goes_through_float32) {
-  for (const Refusal refusal : {Refusal::kNotSupported, Refusal::kArchMismatch, Refusal::kNoAlgorithm, Refusal::kBadState})
+  for (const Refusal refusal :
+       {Refusal::kNotSupported, Refusal::kArchMismatch, Refusal::kNoAlgorithm, Refusal::kBadState})
     for (const DType type : {kFloat16, kBFloat16})
-      for (const Case& each : {Case{.bias = true, .relu = true}, Case{.beta = 1}, Case{.alpha = 2, .batch = 3}, Case{.bias = true, .batch = 3, .one_b = true}, Case{.wide = true, .bias = true, .beta = 1}}) {
+      for (const Case& each :
+           {Case{.bias = true, .relu = true}, Case{.beta = 1}, Case{.alpha = 2, .batch = 3},
+            Case{.bias = true, .batch = 3, .one_b = true}, Case{.wide = true, .bias = true, .beta = 1}}) {
         settings().halves = refusal;
         Case c = each;
         c.type = type;
@@ -110,16 +122,23 @@ TEST_F(EmulatedProducts, a_product_without_an_algorithm_is_named) {
   for (const Refusal refusal : {Refusal::kNotSupported, Refusal::kNoAlgorithm}) {
     settings().products = refusal;
     const Tensor a = ones({171, 5}, {.device = "cuda:0"});
-    EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { matmul(a, ones({5, 7}, {.device = "cuda:0"})); }), "no algorithm for float32 [171, 5] x [5, 7], batch 1"));
+    EXPECT_TRUE(test::has(test::error_of<CudaError>([&] {
+                            matmul(a, ones({5, 7}, {.device = "cuda:0"}));
+                          }),
+                          "no algorithm for float32 [171, 5] x [5, 7], batch 1"));
   }
   settings().products = Refusal::kInvalidValue;  // a misuse, not a lack
-  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { matmul(ones({173, 5}, {.device = "cuda:0"}), ones({5, 7}, {.device = "cuda:0"})); }), "cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_INVALID_VALUE"));
+  EXPECT_TRUE(test::has(test::error_of<CudaError>([&] {
+                          matmul(ones({173, 5}, {.device = "cuda:0"}), ones({5, 7}, {.device = "cuda:0"}));
+                        }),
+                        "cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_INVALID_VALUE"));
   settings() = {};
   compare({}, 171);  // nothing of the refusal is kept
 }
 
 TEST_F(EmulatedProducts, one_b_serves_a_whole_batch) {
-  for (const DType type : {kFloat32, kBFloat16}) compare({.type = type, .bias = true, .batch = 4, .one_b = true});
+  for (const DType type : {kFloat32, kBFloat16})
+    compare({.type = type, .bias = true, .batch = 4, .one_b = true});
 }
 
 TEST_F(EmulatedProducts, a_plan_serves_other_pointers) {
@@ -138,7 +157,8 @@ TEST_F(EmulatedProducts, a_plan_is_made_for_the_alignment_of_each_pointer) {
   const int64_t m = fresh_rows(), n = 8, k = 8;
   for (int64_t at = 0; at < 3 * 4 * 4; ++at) {
     const std::array<int64_t, 4> offset = {at % 3, at / 3 % 4, at / 12, at % 4};
-    Operand a(kFloat32, {m, k}, {}, offset[0]), b(kFloat32, {k, n}, {}, offset[1]), y(kFloat32, {m, n}, {}, offset[2]), bias(kFloat32, {n}, {}, offset[3]);
+    Operand a(kFloat32, {m, k}, {}, offset[0]), b(kFloat32, {k, n}, {}, offset[1]),
+        y(kFloat32, {m, n}, {}, offset[2]), bias(kFloat32, {n}, {}, offset[3]);
     a.random(-1, 1, 1), b.random(-1, 1, 2), bias.random(-1, 1, 3);
     Context context;
     backend(kCpu).matmul(context, 1, a.host(), b.host(), 0, bias.host(), y.host());
@@ -159,7 +179,8 @@ TEST_F(EmulatedProducts, a_long_sum_is_split_in_the_same_order_each_time) {
 }
 
 TEST_F(EmulatedProducts, tf32_rounds_the_factors) {
-  const Tensor a = randn({33, 40}), b = randn({40, 21}), exact = matmul(a.to("cuda:0"), b.to("cuda:0")).to(kCpu);
+  const Tensor a = randn({33, 40}), b = randn({40, 21}),
+               exact = matmul(a.to("cuda:0"), b.to("cuda:0")).to(kCpu);
   set_allow_tf32(true);
   const Tensor rounded = matmul(a.to("cuda:0"), b.to("cuda:0")).to(kCpu);
   set_allow_tf32(false);

@@ -34,13 +34,18 @@ vector<Case> cases() {
   for (const RnnMode mode : kModes)
     for (const int64_t layers : {1, 2, 3})
       for (const bool both : {false, true})
-        for (const bool bias : {false, true}) all.push_back({.mode = mode, .options = {.num_layers = layers, .bias = bias, .batch_first = bias, .bidirectional = both}, .states = both == bias});
+        for (const bool bias : {false, true})
+          all.push_back(
+              {.mode = mode,
+               .options = {.num_layers = layers, .bias = bias, .batch_first = bias, .bidirectional = both},
+               .states = both == bias});
   return all;
 }
 
 TEST_F(EmulatedStacks, match_layer_by_layer_on_the_cpu) {
   for (const Case& c : cases()) {
-    SCOPED_TRACE(str("mode ", static_cast<int>(c.mode), " layers ", c.options.num_layers, " both ", c.options.bidirectional, " bias ", c.options.bias, " states ", c.states));
+    SCOPED_TRACE(str("mode ", static_cast<int>(c.mode), " layers ", c.options.num_layers, " both ",
+                     c.options.bidirectional, " bias ", c.options.bias, " states ", c.states));
     const auto before = counts();
     const Net there(c, gpu), here(c, kCpu);
     expect_near(there.run(), here.run(), 1e-5);
@@ -50,14 +55,18 @@ TEST_F(EmulatedStacks, match_layer_by_layer_on_the_cpu) {
     const NoGrad quiet;
     expect_near(there.forward(), here.forward(), 1e-5);
     EXPECT_EQ(counts().rnn_inference, before.rnn_inference + 1);
-    EXPECT_EQ(counts().rnn_layers, before.rnn_layers + 2 * c.options.num_layers * (c.options.bidirectional ? 2 : 1));
+    EXPECT_EQ(counts().rnn_layers,
+              before.rnn_layers + 2 * c.options.num_layers * (c.options.bidirectional ? 2 : 1));
   }
 }
 
 TEST_F(EmulatedStacks, take_every_floating_type) {
   for (const DType type : {kFloat64, kFloat16, kBFloat16}) {
     const Case c{.options = {.num_layers = 2, .bidirectional = true, .dtype = type}};
-    expect_near(Net(c, gpu).run(), Net(c, kCpu).run(), type == kFloat64 ? 1e-12 : type == kFloat16 ? 2e-2 : 1e-1);
+    expect_near(Net(c, gpu).run(), Net(c, kCpu).run(),
+                type == kFloat64   ? 1e-12
+                : type == kFloat16 ? 2e-2
+                                   : 1e-1);
   }
 }
 
@@ -88,9 +97,13 @@ RnnStackRoom room_of(const Net& net) {
   const auto view = [](const Tensor& t) { return t.view_of(); };
   const vector<Tensor> w = net.module->parameters();
   vector<RnnWeights> cells;
-  for (size_t i = 0; i < w.size(); i += 4) cells.push_back({view(w[i]), view(w[i + 1]), view(w[i + 2]), view(w[i + 3])});
+  for (size_t i = 0; i < w.size(); i += 4)
+    cells.push_back({view(w[i]), view(w[i + 1]), view(w[i + 2]), view(w[i + 3])});
   Context context;
-  return backend(net.in[0].device()).rnn_stack(context, {.layers = net.c.options.num_layers}, {view(net.in[0]), view(net.in[1]), view(net.in[2]), cells}).value();
+  return backend(net.in[0].device())
+      .rnn_stack(context, {.layers = net.c.options.num_layers},
+                 {view(net.in[0]), view(net.in[1]), view(net.in[2]), cells})
+      .value();
 }
 
 TEST_F(EmulatedStacks, keep_packed_weights_up_to_the_size_of_the_rest_and_pack_larger_ones_again) {
@@ -131,7 +144,8 @@ TEST_F(EmulatedStacks, only_what_is_wanted_is_computed) {
 
 TEST_F(EmulatedStacks, have_second_gradients) {
   for (const RnnMode mode : {RnnMode::kLstm, RnnMode::kTanh}) {
-    const Case c{.mode = mode, .options = {.num_layers = 2, .bidirectional = true, .dtype = kFloat64}, .steps = 2};
+    const Case c{
+        .mode = mode, .options = {.num_layers = 2, .bidirectional = true, .dtype = kFloat64}, .steps = 2};
     const auto second = [&](const Net& n) {
       const Tensor dx = grad({n.loss()}, {n.in[0]}, {}, {.create_graph = true})[0];
       return grad({(dx * dx).sum()}, n.wanted());
@@ -233,7 +247,8 @@ TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_the_gradients_of_their_masks) 
   const auto given = grad({net.loss()}, wanted);
   const NoGrad quiet;
   for (size_t w = 0; w < wanted.size(); ++w) {
-    const Tensor value = wanted[w].detach().clone(), change = randn(value.sizes(), {.dtype = kFloat64}).to(gpu) * 1e-5;
+    const Tensor value = wanted[w].detach().clone(),
+                 change = randn(value.sizes(), {.dtype = kFloat64}).to(gpu) * 1e-5;
     const auto loss_at = [&](double sign) {
       Tensor(wanted[w]).copy_(value + change * sign);
       manual_seed(7);
@@ -247,14 +262,18 @@ TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_the_gradients_of_their_masks) 
 
 TEST_F(EmulatedStacks, with_dropout_of_cudnn_repeat_their_masks_in_a_checkpoint) {
   set_cudnn_dropout(true);
-  nn::LSTM first(4, 4, {.num_layers = 2, .dropout = 0.5, .dtype = kFloat64}), second(4, 4, {.num_layers = 2, .dropout = 0.5, .dtype = kFloat64});
+  nn::LSTM first(4, 4, {.num_layers = 2, .dropout = 0.5, .dtype = kFloat64}),
+      second(4, 4, {.num_layers = 2, .dropout = 0.5, .dtype = kFloat64});
   first.to(gpu), second.to(gpu);
   const Tensor x = ones({5, 3, 4}, {.dtype = kFloat64, .device = gpu});
   const auto gradients = [&](bool kept) {
     manual_seed(5);
     const Tensor between = first.forward(x).y;
     default_generator().renew();  // as a checkpoint begins
-    const Tensor y = kept ? second.forward(between).y : checkpoint([&](const vector<Tensor>& in) { return vector<Tensor>{second.forward(in[0]).y}; }, {between})[0];
+    const Tensor y =
+        kept ? second.forward(between).y
+             : checkpoint([&](const vector<Tensor>& in) { return vector<Tensor>{second.forward(in[0]).y}; },
+                          {between})[0];
     vector<Tensor> wanted = first.parameters();
     for (const Tensor& p : second.parameters()) wanted.push_back(p);
     for (const Tensor& p : wanted) p.zero_grad();
@@ -269,7 +288,9 @@ TEST_F(EmulatedStacks, with_dropout_of_cudnn_repeat_their_masks_in_a_checkpoint)
 TEST_F(EmulatedStacks, with_dropout_of_cudnn_have_no_second_gradients) {
   set_cudnn_dropout(true);
   const Net net(dropping(), gpu);
-  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { grad({net.loss()}, {net.in[0]}, {}, {.create_graph = true}); }), "dropout 0.5"));
+  EXPECT_TRUE(test::has(
+      test::error_of<AutogradError>([&] { grad({net.loss()}, {net.in[0]}, {}, {.create_graph = true}); }),
+      "dropout 0.5"));
 }
 
 TEST_F(EmulatedStacks, with_dropout_of_cudnn_are_recorded_layer_by_layer) {

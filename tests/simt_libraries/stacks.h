@@ -26,7 +26,10 @@ inline std::shared_ptr<nn::Recurrent> module_of(const Case& c, Device device) {
   std::shared_ptr<nn::Recurrent> m;
   if (c.mode == RnnMode::kLstm) m = std::make_shared<nn::LSTM>(c.inputs, c.hidden, o);
   else if (c.mode == RnnMode::kGru) m = std::make_shared<nn::GRU>(c.inputs, c.hidden, o);
-  else m = std::make_shared<nn::RNN>(c.inputs, c.hidden, o, c.mode == RnnMode::kTanh ? nn::RNN::Nonlinearity::kTanh : nn::RNN::Nonlinearity::kRelu);
+  else
+    m = std::make_shared<nn::RNN>(
+        c.inputs, c.hidden, o,
+        c.mode == RnnMode::kTanh ? nn::RNN::Nonlinearity::kTanh : nn::RNN::Nonlinearity::kRelu);
   m->to(device);
   return m;
 }
@@ -39,8 +42,11 @@ struct Net {
   Net(const Case& which, Device device) : c(which), module(module_of(which, device)) {
     Generator numbers(12);
     const int64_t cells = c.options.num_layers * (c.options.bidirectional ? 2 : 1);
-    for (const Shape& sizes : {c.options.batch_first ? Shape{2, c.steps, c.inputs} : Shape{c.steps, 2, c.inputs}, Shape{cells, 2, c.hidden}, Shape{cells, 2, c.hidden}})
-      in.push_back(randn(sizes, {.dtype = kFloat64}, &numbers).to(c.options.dtype).to(device).requires_grad_());
+    for (const Shape& sizes :
+         {c.options.batch_first ? Shape{2, c.steps, c.inputs} : Shape{c.steps, 2, c.inputs},
+          Shape{cells, 2, c.hidden}, Shape{cells, 2, c.hidden}})
+      in.push_back(
+          randn(sizes, {.dtype = kFloat64}, &numbers).to(c.options.dtype).to(device).requires_grad_());
     if (!c.states) in[1] = in[2] = Tensor();
     if (c.mode != RnnMode::kLstm) in[2] = Tensor();
   }
@@ -76,7 +82,8 @@ inline void expect_near(const std::vector<Tensor>& a, const std::vector<Tensor>&
   for (size_t i = 0; i < a.size(); ++i) {
     ASSERT_EQ(a[i].sizes(), b[i].sizes());
     const Tensor x = a[i].to(kCpu).to(kFloat64), y = b[i].to(kCpu).to(kFloat64);
-    EXPECT_LE((x - y).abs().max().item<double>(), allowed * std::max(1.0, y.abs().max().item<double>())) << "result " << i;
+    EXPECT_LE((x - y).abs().max().item<double>(), allowed * std::max(1.0, y.abs().max().item<double>()))
+        << "result " << i;
   }
 }
 inline bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -86,6 +93,8 @@ inline bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 }
 
 /// A stack whose layers drop out half of what passes between them.
-inline Case dropping() { return {.options = {.num_layers = 3, .dropout = 0.5, .dtype = kFloat64}, .hidden = 8}; }
+inline Case dropping() {
+  return {.options = {.num_layers = 3, .dropout = 0.5, .dtype = kFloat64}, .hidden = 8};
+}
 
 }  // namespace weft::cuda

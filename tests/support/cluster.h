@@ -22,11 +22,11 @@ enum class Over { kSim, kGrpc };
 struct ClusterOptions {
   Over over = Over::kSim;
   int size = 4;
-  uint64_t seed = 1;                   ///< the environment's WEFT_TEST_SEED is added: other interleavings of the same tests
-  rpc::SimNetOptions net{};            ///< simulated: faults, latency
-  int threads = 4;                     ///< gRPC: pool threads of each worker's runtime
-  rpc::AgentOptions agent{};           ///< name and id are set here: "worker0", "worker1", ...
-  std::function<void(int rank, rpc::AgentOptions&)> each{};   ///< changes the options of one worker
+  uint64_t seed = 1;  ///< the environment's WEFT_TEST_SEED is added: other interleavings of the same tests
+  rpc::SimNetOptions net{};   ///< simulated: faults, latency
+  int threads = 4;            ///< gRPC: pool threads of each worker's runtime
+  rpc::AgentOptions agent{};  ///< name and id are set here: "worker0", "worker1", ...
+  std::function<void(int rank, rpc::AgentOptions&)> each{};  ///< changes the options of one worker
 };
 
 class Cluster {

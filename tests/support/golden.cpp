@@ -18,7 +18,8 @@ std::string setting(const char* name, const char* otherwise) {
 Device golden_device() { return Device(setting("WEFT_TEST_DEVICE", "cpu").c_str()); }
 
 Golden::Golden(const std::string& file, std::string prefix) : prefix_(std::move(prefix)) {
-  const auto loaded = load_safetensors(setting("WEFT_TEST_DATA_DIR", WEFT_TEST_DATA_DIR) + "/" + file + ".safetensors");
+  const auto loaded =
+      load_safetensors(setting("WEFT_TEST_DATA_DIR", WEFT_TEST_DATA_DIR) + "/" + file + ".safetensors");
   for (const auto& [name, tensor] : loaded.tensors) tensors_.emplace(name, tensor);
   for (const auto& [key, value] : loaded.metadata) metadata_.emplace(key, value);
 }
@@ -49,8 +50,11 @@ std::vector<std::string> Golden::names(const std::string& start) const {
 }
 
 ::testing::AssertionResult close(const Tensor& a, const Tensor& b, double rtol, double atol) {
-  if (!a.defined() || !b.defined()) return ::testing::AssertionFailure() << "undefined tensor: " << (a.defined() ? "second" : "first");
-  if (a.sizes() != b.sizes()) return ::testing::AssertionFailure() << "sizes " << to_string(a.sizes()) << " and " << to_string(b.sizes());
+  if (!a.defined() || !b.defined())
+    return ::testing::AssertionFailure() << "undefined tensor: " << (a.defined() ? "second" : "first");
+  if (a.sizes() != b.sizes())
+    return ::testing::AssertionFailure()
+           << "sizes " << to_string(a.sizes()) << " and " << to_string(b.sizes());
   const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
   size_t bad = 0, worst = 0;
   double gap = -1;
@@ -62,14 +66,17 @@ std::vector<std::string> Golden::names(const std::string& start) const {
     if (!(d <= gap)) gap = d, worst = i;
   }
   if (bad == 0) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << bad << " of " << x.size() << " differ; worst at " << worst << ": " << x[worst] << " against " << y[worst];
+  return ::testing::AssertionFailure() << bad << " of " << x.size() << " differ; worst at " << worst << ": "
+                                       << x[worst] << " against " << y[worst];
 }
 
 ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
   if (a.sizes() != b.sizes() || a.dtype() != b.dtype())
-    return ::testing::AssertionFailure() << to_string(a.dtype()) << to_string(a.sizes()) << " and " << to_string(b.dtype()) << to_string(b.sizes());
+    return ::testing::AssertionFailure() << to_string(a.dtype()) << to_string(a.sizes()) << " and "
+                                         << to_string(b.dtype()) << to_string(b.sizes());
   const Tensor x = a.detach().to(kCpu).contiguous(), y = b.detach().to(kCpu).contiguous();
-  if (std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0) return ::testing::AssertionSuccess();
+  if (std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0)
+    return ::testing::AssertionSuccess();
   const auto close_result = close(a, b, 0, 0);
   return ::testing::AssertionFailure() << "bits differ: " << close_result.message();
 }

@@ -49,8 +49,12 @@ Arg real(const Shape& sizes, double low, double high) { return {.sizes = sizes, 
 Arg away(const Shape& sizes, double gap, double apart, double low, double high) {
   return {.sizes = sizes, .low = low, .high = high, .gap = gap, .apart = apart};
 }
-Arg fixed(const Shape& sizes, double low, double high) { return {.sizes = sizes, .low = low, .high = high, .grad = false}; }
-Arg ids(const Shape& sizes, int64_t n) { return {.sizes = sizes, .kind = Arg::Kind::kIds, .ids = n, .grad = false}; }
+Arg fixed(const Shape& sizes, double low, double high) {
+  return {.sizes = sizes, .low = low, .high = high, .grad = false};
+}
+Arg ids(const Shape& sizes, int64_t n) {
+  return {.sizes = sizes, .kind = Arg::Kind::kIds, .ids = n, .grad = false};
+}
 Arg flags(const Shape& sizes) { return {.sizes = sizes, .kind = Arg::Kind::kFlags, .grad = false}; }
 
 const char* to_string(Layout layout) {
@@ -104,7 +108,8 @@ Tensor laid_out(const Tensor& base, Layout layout) {
   return base;
 }
 
-Tensors make_inputs(const Row& row, DType dtype, Layout layout, Device device, const std::vector<Shape>* sizes) {
+Tensors make_inputs(const Row& row, DType dtype, Layout layout, Device device,
+                    const std::vector<Shape>* sizes) {
   Tensors inputs;
   Numbers numbers{0x9E3779B97F4A7C15u};
   for (const char c : row.name) numbers.state = numbers.state * 31 + static_cast<unsigned char>(c);

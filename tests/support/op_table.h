@@ -57,7 +57,9 @@ Arg flags(const Shape& sizes);
 // Lists of dtypes. Functions, since rows are made before main.
 inline std::vector<DType> floats() { return {kFloat32, kFloat64, kFloat16, kBFloat16}; }
 inline std::vector<DType> numbers() { return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32}; }
-inline std::vector<DType> every_type() { return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool}; }
+inline std::vector<DType> every_type() {
+  return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
+}
 
 using Tensors = std::vector<Tensor>;
 using Hosts = std::vector<Host>;
@@ -71,26 +73,28 @@ struct Wrong {
 };
 
 struct Row {
-  std::string name;                                ///< the op, or op_variant; letters, digits, underscores
+  std::string name;  ///< the op, or op_variant; letters, digits, underscores
   std::vector<Arg> args;
   std::function<Tensors(const Tensors&)> call;
-  std::function<Hosts(const Hosts&)> reference;    ///< expected outputs, in double
+  std::function<Hosts(const Hosts&)> reference;  ///< expected outputs, in double
   bool differentiable = true;
-  bool twice = true;                               ///< gradients of gradients are checked
+  bool twice = true;                                 ///< gradients of gradients are checked
   std::vector<DType> dtypes = {kFloat32, kFloat64};  ///< of the kReal args
-  std::vector<std::vector<Shape>> sizes = {};      ///< other sizes of the args: empty, one element, broadcast
+  std::vector<std::vector<Shape>> sizes = {};  ///< other sizes of the args: empty, one element, broadcast
   std::vector<Wrong> wrong = {};
-  std::vector<Shape> large = {};                   ///< sizes worth splitting over threads; empty: the plain ones
-  double loose = 1;                                ///< factor on the tolerance
+  std::vector<Shape> large = {};  ///< sizes worth splitting over threads; empty: the plain ones
+  double loose = 1;               ///< factor on the tolerance
 };
 
 /// How an input lies in memory.
 enum class Layout { kContiguous, kTransposed, kStrided, kExpanded };
-inline constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kTransposed, Layout::kStrided, Layout::kExpanded};
+inline constexpr Layout kLayouts[] = {Layout::kContiguous, Layout::kTransposed, Layout::kStrided,
+                                      Layout::kExpanded};
 const char* to_string(Layout layout);
 
 /// The row's inputs with the same numbers for every layout and device (save kExpanded, whose first dim repeats one slice).
-Tensors make_inputs(const Row& row, DType dtype, Layout layout, Device device, const std::vector<Shape>* sizes = nullptr);
+Tensors make_inputs(const Row& row, DType dtype, Layout layout, Device device,
+                    const std::vector<Shape>* sizes = nullptr);
 /// x with its elements where `layout` puts them, by differentiable views of a contiguous tensor: laid_out(base_of(x, layout), layout) equals x.
 Tensor laid_out(const Tensor& base, Layout layout);
 Tensor base_of(const Tensor& x, Layout layout);

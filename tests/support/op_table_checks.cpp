@@ -24,15 +24,18 @@ double tolerance(DType t) {
   }
 }
 
-void expect_near(const Tensor& got, const Host& expected, DType compared_in, double loose, const std::string& where) {
+void expect_near(const Tensor& got, const Host& expected, DType compared_in, double loose,
+                 const std::string& where) {
   ASSERT_EQ(to_string(got.sizes()), to_string(expected.sizes)) << where;
   const Host y = to_host(got);
-  const double allowed = loose * (is_floating(got.dtype()) ? std::max(tolerance(got.dtype()), tolerance(compared_in)) : 0);
+  const double allowed =
+      loose * (is_floating(got.dtype()) ? std::max(tolerance(got.dtype()), tolerance(compared_in)) : 0);
   for (size_t i = 0; i < y.v.size(); ++i) {
     if (std::isnan(expected.v[i]) && std::isnan(y.v[i])) continue;
     // Integers wrap or saturate nowhere in the table, so they are exact.
-    ASSERT_LE(std::abs(y.v[i] - expected.v[i]), allowed * (1 + std::abs(expected.v[i]))) << where << ", element " << i << " of " << to_string(y.sizes) << ": got " << y.v[i]
-                                                                                         << ", expected " << expected.v[i];
+    ASSERT_LE(std::abs(y.v[i] - expected.v[i]), allowed * (1 + std::abs(expected.v[i])))
+        << where << ", element " << i << " of " << to_string(y.sizes) << ": got " << y.v[i] << ", expected "
+        << expected.v[i];
   }
 }
 
@@ -45,17 +48,25 @@ void expect_reference(const Row& row, const Tensors& inputs, DType dtype, const 
   const Tensors outputs = row.call(inputs);
   const Hosts expected = row.reference(hosts);
   ASSERT_EQ(outputs.size(), expected.size()) << where;
-  for (size_t i = 0; i < outputs.size(); ++i) expect_near(outputs[i], expected[i], dtype, row.loose, where + ", output " + std::to_string(i));
+  for (size_t i = 0; i < outputs.size(); ++i)
+    expect_near(outputs[i], expected[i], dtype, row.loose, where + ", output " + std::to_string(i));
 }
 
-void forward(const Row& row, Device device) { expect_reference(row, make_inputs(row, row.dtypes[0], Layout::kContiguous, device), row.dtypes[0], row.name); }
+void forward(const Row& row, Device device) {
+  expect_reference(row, make_inputs(row, row.dtypes[0], Layout::kContiguous, device), row.dtypes[0],
+                   row.name);
+}
 
 void dtypes(const Row& row, Device device) {
-  for (const DType t : row.dtypes) expect_reference(row, make_inputs(row, t, Layout::kContiguous, device), t, row.name + " in " + to_string(t));
+  for (const DType t : row.dtypes)
+    expect_reference(row, make_inputs(row, t, Layout::kContiguous, device), t,
+                     row.name + " in " + to_string(t));
 }
 
 void layouts(const Row& row, Device device) {
-  for (const Layout layout : kLayouts) expect_reference(row, make_inputs(row, row.dtypes[0], layout, device), row.dtypes[0], row.name + " " + to_string(layout));
+  for (const Layout layout : kLayouts)
+    expect_reference(row, make_inputs(row, row.dtypes[0], layout, device), row.dtypes[0],
+                     row.name + " " + to_string(layout));
 }
 
 void sizes(const Row& row, Device device) {
@@ -67,7 +78,8 @@ void sizes(const Row& row, Device device) {
     if (!row.differentiable) continue;
     // Backward runs and gives every gradient its input's sizes.
     Tensors leaves;
-    for (size_t i = 0; i < inputs.size(); ++i) leaves.push_back(row.args[i].grad ? inputs[i].clone().requires_grad_() : inputs[i]);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      leaves.push_back(row.args[i].grad ? inputs[i].clone().requires_grad_() : inputs[i]);
     for (const Tensor& y : row.call(leaves))
       if (is_floating(y.dtype()) && y.requires_grad()) y.backward(ones_like(y.detach()), true);
     for (size_t i = 0; i < leaves.size(); ++i)
@@ -82,7 +94,8 @@ using Check = GradcheckResult (*)(const TensorFunction&, const std::vector<Tenso
 void gradients(const Row& row, Device device, Layout layout, Check check) {
   const Tensors inputs = make_inputs(row, kFloat64, layout, kCpu);
   Tensors leaves;
-  for (size_t i = 0; i < inputs.size(); ++i) leaves.push_back(row.args[i].grad ? base_of(inputs[i], layout).requires_grad_() : inputs[i].clone());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    leaves.push_back(row.args[i].grad ? base_of(inputs[i], layout).requires_grad_() : inputs[i].clone());
   const auto f = [&](const std::vector<Tensor>& x) {
     Tensors placed;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -100,9 +113,12 @@ void gradients(const Row& row, Device device, Layout layout, Check check) {
 }
 
 void gradcheck_row(const Row& row, Device device) { gradients(row, device, Layout::kContiguous, gradcheck); }
-void gradgradcheck_row(const Row& row, Device device) { gradients(row, device, Layout::kContiguous, gradgradcheck); }
+void gradgradcheck_row(const Row& row, Device device) {
+  gradients(row, device, Layout::kContiguous, gradgradcheck);
+}
 void gradcheck_of_views(const Row& row, Device device) {
-  for (const Layout layout : {Layout::kTransposed, Layout::kStrided, Layout::kExpanded}) gradients(row, device, layout, gradcheck);
+  for (const Layout layout : {Layout::kTransposed, Layout::kStrided, Layout::kExpanded})
+    gradients(row, device, layout, gradcheck);
 }
 
 void wrong_arguments(const Row& row, Device) {
@@ -123,24 +139,31 @@ void wrong_arguments(const Row& row, Device) {
     }
     EXPECT_EQ(type, wrong.type) << row.name << ": " << text;
     const std::string op = text.substr(0, text.find(": "));
-    EXPECT_TRUE(op.size() < text.size() && row.name.starts_with(op)) << row.name << ": the text \"" << text << "\" does not begin with the name of the operation";
+    EXPECT_TRUE(op.size() < text.size() && row.name.starts_with(op))
+        << row.name << ": the text \"" << text << "\" does not begin with the name of the operation";
     if (op.find(wrong.text) != std::string::npos) {
-      EXPECT_NE(text.find_first_of("0123456789", op.size()), std::string::npos) << row.name << ": the text \"" << text << "\" tells no value";
+      EXPECT_NE(text.find_first_of("0123456789", op.size()), std::string::npos)
+          << row.name << ": the text \"" << text << "\" tells no value";
     }
-    EXPECT_NE(text.find(wrong.text), std::string::npos) << row.name << ": the text \"" << text << "\" does not say \"" << wrong.text << "\"";
+    EXPECT_NE(text.find(wrong.text), std::string::npos)
+        << row.name << ": the text \"" << text << "\" does not say \"" << wrong.text << "\"";
   }
 }
 
 // Outputs and gradients as bytes.
 std::string bits_of(const Row& row, Device device) {
-  const Tensors inputs = make_inputs(row, row.dtypes[0], Layout::kContiguous, device, row.large.empty() ? nullptr : &row.large);
+  const Tensors inputs =
+      make_inputs(row, row.dtypes[0], Layout::kContiguous, device, row.large.empty() ? nullptr : &row.large);
   Tensors leaves;
   for (size_t i = 0; i < inputs.size(); ++i)
-    leaves.push_back(row.args[i].grad && row.differentiable && is_floating(inputs[i].dtype()) ? inputs[i].clone().requires_grad_() : inputs[i]);
+    leaves.push_back(row.args[i].grad && row.differentiable && is_floating(inputs[i].dtype())
+                         ? inputs[i].clone().requires_grad_()
+                         : inputs[i]);
   std::string bits;
   const auto add = [&](const Tensor& x) {
     const Tensor host = x.detach().contiguous().to(kCpu);
-    bits.append(static_cast<const char*>(host.raw()), static_cast<size_t>(host.numel() * size_of(host.dtype())));
+    bits.append(static_cast<const char*>(host.raw()),
+                static_cast<size_t>(host.numel() * size_of(host.dtype())));
   };
   for (const Tensor& y : row.call(leaves)) {
     add(y);
@@ -173,9 +196,13 @@ void instruction_sets(const Row& row, Device device) {
       continue;  // not on this machine
     }
     ++tried;
-    for (const DType t : row.dtypes) expect_reference(row, make_inputs(row, t, Layout::kContiguous, device), t, row.name + " under " + isa);
-    expect_reference(row, make_inputs(row, row.dtypes[0], Layout::kStrided, device), row.dtypes[0], row.name + " strided under " + isa);
-    if (!row.large.empty()) expect_reference(row, make_inputs(row, row.dtypes[0], Layout::kContiguous, device, &row.large), row.dtypes[0], row.name + " large under " + isa);
+    for (const DType t : row.dtypes)
+      expect_reference(row, make_inputs(row, t, Layout::kContiguous, device), t, row.name + " under " + isa);
+    expect_reference(row, make_inputs(row, row.dtypes[0], Layout::kStrided, device), row.dtypes[0],
+                     row.name + " strided under " + isa);
+    if (!row.large.empty())
+      expect_reference(row, make_inputs(row, row.dtypes[0], Layout::kContiguous, device, &row.large),
+                       row.dtypes[0], row.name + " large under " + isa);
     if (row.differentiable) gradients(row, device, Layout::kContiguous, gradcheck);
   }
   set_cpu_isa(before.c_str());
@@ -184,7 +211,8 @@ void instruction_sets(const Row& row, Device device) {
 
 class RowTest : public testing::Test {
  public:
-  RowTest(const Row& row, Device device, void (*check)(const Row&, Device)) : row_(row), device_(device), check_(check) {}
+  RowTest(const Row& row, Device device, void (*check)(const Row&, Device))
+      : row_(row), device_(device), check_(check) {}
   void TestBody() override { check_(row_, device_); }
 
  private:
@@ -197,7 +225,8 @@ class RowTest : public testing::Test {
 
 bool register_checks(const char* suite, Device device, const std::vector<Row>& rows) {
   const auto add = [&](const char* check, void (*run)(const Row&, Device), const Row& row) {
-    testing::RegisterTest(suite, (std::string(check) + "/" + row.name).c_str(), nullptr, nullptr, __FILE__, __LINE__, [&row, device, run] { return new RowTest(row, device, run); });
+    testing::RegisterTest(suite, (std::string(check) + "/" + row.name).c_str(), nullptr, nullptr, __FILE__,
+                          __LINE__, [&row, device, run] { return new RowTest(row, device, run); });
   };
   for (const Row& row : rows) {
     if (row.reference) {

@@ -48,7 +48,8 @@ void expect_ended(rpc::Children workers, const std::vector<int>& killed) {
   }
   for (const auto& c : workers.poll()) {
     EXPECT_FALSE(c.running) << to_string(c);
-    if (std::find(killed.begin(), killed.end(), c.rank) != killed.end()) EXPECT_EQ(c.signal, SIGKILL) << to_string(c);
+    if (std::find(killed.begin(), killed.end(), c.rank) != killed.end())
+      EXPECT_EQ(c.signal, SIGKILL) << to_string(c);
     else EXPECT_TRUE(c.exit_code == 0 && c.signal == 0) << to_string(c);
   }
 }

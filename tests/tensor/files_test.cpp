@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 class Files : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = fs::temp_directory_path() / ("weft_files_" + std::to_string(getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name());
+    dir_ = fs::temp_directory_path() / ("weft_files_" + std::to_string(getpid()) + "_" +
+                                        testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(dir_);
   }
   void TearDown() override { fs::remove_all(dir_); }
@@ -95,7 +96,8 @@ TEST_F(Safetensors, writer_writes_the_golden_header_padded_to_eight) {
 TEST_F(Safetensors, every_dtype_and_shape_round_trips) {
   NamedTensors in;
   for (const DType t : {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64})
-    in.emplace_back(std::string("a \"quoted\"\n") + to_string(t), tensor({{0, 1, 1}, {1, 0, 1}}, {.dtype = t}));
+    in.emplace_back(std::string("a \"quoted\"\n") + to_string(t),
+                    tensor({{0, 1, 1}, {1, 0, 1}}, {.dtype = t}));
   in.emplace_back("scalar", scalar_tensor(2.5));
   in.emplace_back("none", zeros({0, 5}));
   save_safetensors(path(), in, {{"format", "pt"}, {"é", "ü\t"}});
@@ -112,7 +114,10 @@ TEST_F(Safetensors, every_dtype_and_shape_round_trips) {
 }
 
 TEST_F(Safetensors, order_is_by_type_then_name) {
-  save_safetensors(path(), {{"b", ones({1})}, {"a", ones({1})}, {"z", ones({1}, {.dtype = kFloat64})}, {"c", ones({1}, {.dtype = kBool})}});
+  save_safetensors(path(), {{"b", ones({1})},
+                            {"a", ones({1})},
+                            {"z", ones({1}, {.dtype = kFloat64})},
+                            {"c", ones({1}, {.dtype = kBool})}});
   std::string order;
   for (const auto& [name, x] : load_safetensors(path()).tensors) order += name;
   EXPECT_EQ(order, "zabc");
@@ -148,7 +153,8 @@ TEST_F(Safetensors, malformed_files_are_refused_by_what_is_wrong) {
   const std::string data(16, '\0');
   const auto why = [&](const std::string& bytes) { return refusal(load_safetensors, bytes); };
   const auto one = [](const char* dtype, const char* shape, const char* offsets) {
-    return std::string(R"({"a":{"dtype":")") + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+    return std::string(R"({"a":{"dtype":")") + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" +
+           offsets + "}}";
   };
   EXPECT_NO_THROW(load_safetensors(write(safetensors(one("F32", "[4]", "[0,16]"), data))));
   EXPECT_NO_THROW(load_safetensors(write(safetensors(one("F32", "[4]", "[0,16]") + "   ", data))));
@@ -163,7 +169,8 @@ TEST_F(Safetensors, malformed_files_are_refused_by_what_is_wrong) {
   EXPECT_TRUE(has(why(safetensors(one("F32", "[3]", "[0,16]"), data)), "takes 12 bytes"));
   EXPECT_TRUE(has(why(safetensors(one("F32", "[3]", "[4,16]"), data)), "hole"));
   EXPECT_TRUE(has(why(safetensors(one("F32", "[4]", "[16,0]"), data)), "offsets"));
-  EXPECT_TRUE(has(why(safetensors(one("F32", "[4294967296,4294967296,4294967296]", "[0,16]"), data)), "whole number of bytes"));
+  EXPECT_TRUE(has(why(safetensors(one("F32", "[4294967296,4294967296,4294967296]", "[0,16]"), data)),
+                  "whole number of bytes"));
   EXPECT_TRUE(has(why(safetensors(one("F32", "[-4]", "[0,16]"), data)), "unsigned integer"));
   EXPECT_TRUE(has(why(safetensors(one("F32", "[4.0]", "[0,16]"), data)), "fraction"));
   EXPECT_TRUE(has(why(safetensors(one("F33", "[4]", "[0,16]"), data)), "unknown dtype F33"));
@@ -171,7 +178,9 @@ TEST_F(Safetensors, malformed_files_are_refused_by_what_is_wrong) {
   EXPECT_TRUE(has(why(safetensors(R"({"a":{"dtype":"F32","shape":[4]}})", data)), "lacks data_offsets"));
   const std::string part = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   EXPECT_TRUE(has(why(safetensors("{" + part + "," + part + "}", data)), "appears twice"));
-  EXPECT_TRUE(has(why(safetensors("{" + part + R"(,"b":{"dtype":"F32","shape":[3],"data_offsets":[4,16]}})", data)), "overlapping"));
+  EXPECT_TRUE(
+      has(why(safetensors("{" + part + R"(,"b":{"dtype":"F32","shape":[3],"data_offsets":[4,16]}})", data)),
+          "overlapping"));
   EXPECT_TRUE(has(why(safetensors(R"({"__metadata__":{"k":1}})", "")), "bad JSON"));
 }
 
@@ -186,7 +195,8 @@ TEST_F(Npy, golden_zeros_are_152_bytes) {
   const std::string bytes = read(path());
   EXPECT_EQ(bytes.size(), 152u);
   EXPECT_EQ(bytes.substr(0, 10), std::string("\x93NUMPY\x01\x00\x76\x00", 10));
-  EXPECT_TRUE(bytes.substr(10).starts_with("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }")) << bytes;
+  EXPECT_TRUE(bytes.substr(10).starts_with("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"))
+      << bytes;
   EXPECT_EQ(bytes[127], '\n');
 }
 
@@ -206,7 +216,8 @@ TEST_F(Npy, every_dtype_and_shape_round_trips) {
 TEST_F(Npy, column_major_and_any_key_order_read) {
   const float values[6] = {1, 4, 2, 5, 3, 6};
   const std::string data(reinterpret_cast<const char*>(values), 24);
-  const Tensor x = load_npy(write(npy("{'shape': (2, 3), 'fortran_order': True, \"descr\": '<f4'}", data, 2)));
+  const Tensor x =
+      load_npy(write(npy("{'shape': (2, 3), 'fortran_order': True, \"descr\": '<f4'}", data, 2)));
   EXPECT_EQ(x.sizes(), Shape({2, 3}));
   EXPECT_TRUE(x.is_contiguous());
   EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{1, 2, 3, 4, 5, 6}));
@@ -215,14 +226,20 @@ TEST_F(Npy, column_major_and_any_key_order_read) {
 TEST_F(Npy, bad_files_are_refused_by_what_is_wrong) {
   const auto why = [&](const std::string& bytes) { return refusal(load_npy, bytes); };
   EXPECT_TRUE(has(why("nothing of the kind"), "no .npy file"));
-  EXPECT_TRUE(has(why(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "12345678")), "Python objects"));
+  EXPECT_TRUE(has(why(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "12345678")),
+                  "Python objects"));
   EXPECT_TRUE(has(why(npy("{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }", "1234")), "'>f4'"));
-  EXPECT_TRUE(has(why(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", "1234")), "structured"));
-  EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "1234")), "takes 8 bytes"));
+  EXPECT_TRUE(has(why(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", "1234")),
+                  "structured"));
+  EXPECT_TRUE(
+      has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "1234")), "takes 8 bytes"));
   EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, }", "1234")), "lacks shape"));
-  EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x", "1234")), "bad .npy header"));
-  EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", "1234", 9)), "version 9"));
-  EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", "1234").substr(0, 40)), "claims"));
+  EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x", "1234")),
+                  "bad .npy header"));
+  EXPECT_TRUE(
+      has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", "1234", 9)), "version 9"));
+  EXPECT_TRUE(has(why(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", "1234").substr(0, 40)),
+                  "claims"));
 }
 
 TEST_F(Npz, several_tensors_round_trip) {
@@ -254,12 +271,16 @@ TEST_F(Npz, damage_is_found) {
 /// A file of one stored member with that member as a deflate stream: one block of plain bytes, `more` after the member's own.
 std::string deflated(std::string zip, const std::string& more = "") {
   const auto number = [&](size_t at) { return (zip[at] & 0xFF) | (zip[at + 1] & 0xFF) << 8; };
-  const auto set = [&](size_t at, size_t v) { zip[at] = static_cast<char>(v), zip[at + 1] = static_cast<char>(v >> 8); };
-  const size_t central = zip.find("PK\x01\x02"), end = zip.find("PK\x05\x06"), size = static_cast<size_t>(number(central + 24)), begin = central - size;
+  const auto set = [&](size_t at, size_t v) {
+    zip[at] = static_cast<char>(v), zip[at + 1] = static_cast<char>(v >> 8);
+  };
+  const size_t central = zip.find("PK\x01\x02"), end = zip.find("PK\x05\x06"),
+               size = static_cast<size_t>(number(central + 24)), begin = central - size;
   const size_t block = size + more.size();
   set(central + 10, 8), set(central + 20, block + 5), set(end + 16, central + more.size() + 5);
   std::string head(5, '\1');
-  for (size_t i = 0; i < 2; ++i) head[1 + i] = static_cast<char>(block >> 8 * i), head[3 + i] = static_cast<char>(~block >> 8 * i);
+  for (size_t i = 0; i < 2; ++i)
+    head[1 + i] = static_cast<char>(block >> 8 * i), head[3 + i] = static_cast<char>(~block >> 8 * i);
   return zip.substr(0, begin) + head + zip.substr(begin, size) + more + zip.substr(central);
 }
 
@@ -277,7 +298,9 @@ class DeflatedNpz : public Files {
       throw;
     }
   }
-  std::string with(size_t at, std::string bytes) const { return std::string(good_).replace(at, bytes.size(), bytes); }
+  std::string with(size_t at, std::string bytes) const {
+    return std::string(good_).replace(at, bytes.size(), bytes);
+  }
   std::string good_;
   size_t central_ = 0;
 };
@@ -290,7 +313,8 @@ TEST_F(DeflatedNpz, a_file_that_numpy_compressed_reads) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(x["quarters"].data<float>()[i], 0.25f * static_cast<float>(i));
   EXPECT_EQ(x["columns"].sizes(), Shape({3, 4}));
   EXPECT_TRUE(x["columns"].is_contiguous());
-  for (int i = 0; i < 12; ++i) EXPECT_EQ(x["columns"].data<float>()[i], 0.25f * static_cast<float>(i / 4 * 100 + i % 4));
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(x["columns"].data<float>()[i], 0.25f * static_cast<float>(i / 4 * 100 + i % 4));
   EXPECT_EQ(x["squares"].dtype(), kInt64);
   for (int i = 0; i < 77; ++i) EXPECT_EQ(x["squares"].data<int64_t>()[i], i * i);
   EXPECT_EQ(x["odd"].to_vector<int>(), (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1, 0}));
@@ -305,7 +329,8 @@ TEST_F(DeflatedNpz, damage_and_false_sizes_are_refused_by_what_is_wrong) {
   EXPECT_TRUE(has(refusal(load_npz, with(central_ - 3, "x")), "checksum"));
   EXPECT_TRUE(has(refusal(load_npz, with(30 + 5, "\7")), "damaged"));
   const std::string far("\0\0\0\x7f", 4);
-  EXPECT_TRUE(has(refusal(load_npz, with(central_ + 24, far)), "claims to unpack from 221 to 2130706432 bytes"));
+  EXPECT_TRUE(
+      has(refusal(load_npz, with(central_ + 24, far)), "claims to unpack from 221 to 2130706432 bytes"));
   EXPECT_TRUE(has(refusal(load_npz, with(central_ + 24, "\xD0")), "does not fit"));
   EXPECT_TRUE(has(refusal(load_npz, with(central_ + 20, "\xD0")), "too early"));
   EXPECT_TRUE(has(refusal(load_npz, with(central_ + 20, far)), "past the end"));

@@ -100,7 +100,8 @@ TEST(Factories, full_and_like_take_sizes_and_type) {
 TEST(Factories, arange_counts_up_and_down) {
   EXPECT_EQ(arange(5).to_vector<int64_t>(), (std::vector<int64_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(arange(7, 0, -3, {.dtype = kInt32}).to_vector<int>(), (std::vector<int>{7, 4, 1}));
-  EXPECT_EQ(arange(0, 1, 0.25, {.dtype = kFloat64}).to_vector<double>(), (std::vector<double>{0, 0.25, 0.5, 0.75}));
+  EXPECT_EQ(arange(0, 1, 0.25, {.dtype = kFloat64}).to_vector<double>(),
+            (std::vector<double>{0, 0.25, 0.5, 0.75}));
   EXPECT_EQ(arange(3, 3, 1, {}).numel(), 0);
   EXPECT_THROW(arange(0, 1, 0, {}), ValueError);
 }
@@ -113,7 +114,9 @@ TEST(Factories, linspace_ends_exactly) {
   EXPECT_EQ(linspace(2, 9, 1).item<double>(), 2);
 }
 
-TEST(Factories, eye_has_a_diagonal) { EXPECT_EQ(eye(3).to_vector<int>(), (std::vector<int>{1, 0, 0, 0, 1, 0, 0, 0, 1})); }
+TEST(Factories, eye_has_a_diagonal) {
+  EXPECT_EQ(eye(3).to_vector<int>(), (std::vector<int>{1, 0, 0, 0, 1, 0, 0, 0, 1}));
+}
 
 TEST(Factories, ragged_rows_and_wrong_counts_are_refused) {
   EXPECT_THROW(tensor({{1, 2}, {3}}), ShapeError);
@@ -125,7 +128,8 @@ TEST(Factories, from_blob_wraps_and_releases_once) {
   released = 0;
   float memory[6] = {1, 2, 3, 4, 5, 6};
   {
-    const Tensor x = from_blob(memory, {2, 3}, {}, [](void* count) { ++*static_cast<int*>(count); }, &released);
+    const Tensor x = from_blob(
+        memory, {2, 3}, {}, [](void* count) { ++*static_cast<int*>(count); }, &released);
     memory[5] = 7;
     const Tensor view = alias(x, {3}, {1}, 3);
     EXPECT_EQ(view.to_vector<float>(), (std::vector<float>{4, 5, 7}));

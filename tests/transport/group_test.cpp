@@ -26,8 +26,13 @@ Environment variables(std::map<std::string, std::string> values) {
 }
 
 TEST(Launch, torchrun_variables_come_first_and_options_beat_them) {
-  const auto env = variables({{"RANK", "2"}, {"WORLD_SIZE", "5"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "host0"}, {"MASTER_PORT", "4711"},
-                              {"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "7"}});
+  const auto env = variables({{"RANK", "2"},
+                              {"WORLD_SIZE", "5"},
+                              {"LOCAL_RANK", "1"},
+                              {"MASTER_ADDR", "host0"},
+                              {"MASTER_PORT", "4711"},
+                              {"SLURM_PROCID", "3"},
+                              {"SLURM_NTASKS", "7"}});
   const auto info = launch_info({}, env);
   EXPECT_EQ(info.rank, 2);
   EXPECT_EQ(info.world_size, 5);
@@ -43,16 +48,26 @@ TEST(Launch, torchrun_variables_come_first_and_options_beat_them) {
 }
 
 TEST(Launch, other_launchers_are_understood) {
-  const auto slurm = launch_info({}, variables({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "7"}, {"SLURM_LOCALID", "1"},
+  const auto slurm = launch_info({}, variables({{"SLURM_PROCID", "3"},
+                                                {"SLURM_NTASKS", "7"},
+                                                {"SLURM_LOCALID", "1"},
                                                 {"SLURM_JOB_NODELIST", "gpu[07-12,20],login"}}));
   EXPECT_EQ(slurm.rank, 3);
   EXPECT_EQ(slurm.world_size, 7);
   EXPECT_EQ(slurm.local_rank, 1);
   EXPECT_EQ(slurm.master_addr, "gpu07");
   EXPECT_EQ(slurm.master_port, 29500);
-  EXPECT_EQ(launch_info({}, variables({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}})).rank, 1);
-  EXPECT_EQ(launch_info({}, variables({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "a"}})).world_size, 2);
-  EXPECT_EQ(launch_info({}, variables({{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "a"}})).world_size, 3);
+  EXPECT_EQ(
+      launch_info(
+          {}, variables({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}))
+          .rank,
+      1);
+  EXPECT_EQ(
+      launch_info({}, variables({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "a"}})).world_size, 2);
+  EXPECT_EQ(
+      launch_info({}, variables({{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "a"}}))
+          .world_size,
+      3);
   EXPECT_EQ(launch_info({.rank = 0, .world_size = 1}, variables({})).master_port, 0);
 }
 
@@ -70,14 +85,16 @@ TEST(Launch, what_is_missing_or_wrong_is_named) {
   EXPECT_NE(text({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}).find("MASTER_ADDR"), std::string::npos);
   EXPECT_EQ(text({}, {{"RANK", "two"}}), "RANK is 'two', not a number");
   EXPECT_EQ(text({.rank = 3, .world_size = 3}, {}), "launch: rank 3 is not in 0..2");
-  EXPECT_EQ(text({.rank = 0, .world_size = 2, .master_addr = "a", .master_port = 70000}, {}), "launch: master port is 70000, not in 1..65535");
+  EXPECT_EQ(text({.rank = 0, .world_size = 2, .master_addr = "a", .master_port = 70000}, {}),
+            "launch: master port is 70000, not in 1..65535");
 }
 
 TEST(Address, host_and_port_are_split_and_bad_ones_named) {
   EXPECT_EQ(parse_host_port("a.b:12").host, "a.b");
   EXPECT_EQ(parse_host_port("[::1]:12").host, "::1");
   EXPECT_EQ(to_string(parse_host_port("[::1]:12")), "[::1]:12");
-  for (const char* bad : {"a", "a:", "a:x", "a:65536", "::1:12", "[::1:12"}) EXPECT_THROW(parse_host_port(bad), ValueError) << bad;
+  for (const char* bad : {"a", "a:", "a:x", "a:65536", "::1:12", "[::1:12"})
+    EXPECT_THROW(parse_host_port(bad), ValueError) << bad;
   EXPECT_TRUE(is_loopback_host("127.3.4.5"));
   EXPECT_FALSE(is_loopback_host("192.0.2.1"));
 }
@@ -85,13 +102,13 @@ TEST(Address, host_and_port_are_split_and_bad_ones_named) {
 TEST(Address, a_reserved_port_can_be_opened_by_who_names_it) {
   ReservedPort port;
   auto rt = make_threaded_runtime();
-  auto meet = make_rendezvous(rt, {.rank = 0, .world_size = 1, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""});
+  auto meet = make_rendezvous(
+      rt, {.rank = 0, .world_size = 1, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""});
   EXPECT_EQ(meet->join({.name = "only"}, rt->now() + 10s).size(), 1u);
 }
 
 /// All of a group's rendezvous in one process, each worker in a task.
-template <class Make>
-void check_meeting(Runtime& rt, int size, Make make) {
+template <class Make> void check_meeting(Runtime& rt, int size, Make make) {
   Event all(rt, "the group");
   std::atomic<int> done{0}, good{0};
   for (int r = 0; r < size; ++r) {
@@ -99,11 +116,15 @@ void check_meeting(Runtime& rt, int size, Make make) {
       try {
         auto meet = make(r);
         const auto end = [&] { return rt.now() + 60s; };
-        const auto members = meet->join({.name = str("worker", r), .address = {.addresses = {str("addr:", r + 1)}, .incarnation = {7u + static_cast<unsigned>(r)}}}, end());
+        const auto members = meet->join(
+            {.name = str("worker", r),
+             .address = {.addresses = {str("addr:", r + 1)}, .incarnation = {7u + static_cast<unsigned>(r)}}},
+            end());
         bool ok = static_cast<int>(members.size()) == size;
         for (int i = 0; ok && i < size; ++i) {
           const auto& m = members[static_cast<size_t>(i)];
-          ok = m.id == WorkerId{i} && m.name == str("worker", i) && m.address.addresses.at(0) == str("addr:", i + 1) &&
+          ok = m.id == WorkerId{i} && m.name == str("worker", i) &&
+               m.address.addresses.at(0) == str("addr:", i + 1) &&
                m.address.incarnation.value == 7u + static_cast<unsigned>(i);
         }
         for (int k = 0; k < 3; ++k) {
@@ -131,7 +152,9 @@ TEST(Rendezvous, workers_meet_over_grpc) {
   auto rt = make_threaded_runtime();
   ReservedPort port;
   check_meeting(*rt, 5, [&](int r) {
-    return make_rendezvous(rt, {.rank = r, .world_size = 5, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""});
+    return make_rendezvous(
+        rt,
+        {.rank = r, .world_size = 5, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""});
   });
 }
 
@@ -144,7 +167,8 @@ TEST(Rendezvous, workers_meet_over_a_network_that_loses_and_doubles_a_third) {
 }
 
 /// Joins with the given ranks and names; returns the errors.
-std::vector<std::string> join_errors(const std::vector<std::pair<int, std::string>>& workers, int size, Duration limit) {
+std::vector<std::string> join_errors(const std::vector<std::pair<int, std::string>>& workers, int size,
+                                     Duration limit) {
   SimRuntime rt({.seed = 9});
   SimNetwork net(rt);
   std::vector<std::string> errors(workers.size());
@@ -175,17 +199,20 @@ TEST(Rendezvous, missing_ranks_are_named_when_time_is_up) {
 }
 
 TEST(Rendezvous, a_name_that_is_not_unique_ends_everybody) {
-  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {2, "b"}}, 3, 30s)) EXPECT_EQ(error, "ValueError: init: worker name 'b' is not unique");
+  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {2, "b"}}, 3, 30s))
+    EXPECT_EQ(error, "ValueError: init: worker name 'b' is not unique");
 }
 
 TEST(Rendezvous, a_rank_taken_twice_ends_everybody) {
-  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {1, "c"}}, 3, 30s)) EXPECT_EQ(error, "ValueError: init: rank 1 is taken twice");
+  for (const auto& error : join_errors({{0, "a"}, {1, "b"}, {1, "c"}}, 3, 30s))
+    EXPECT_EQ(error, "ValueError: init: rank 1 is taken twice");
 }
 
 TEST(Rendezvous, nobody_at_the_address_is_a_timeout_that_names_it) {
   auto rt = make_threaded_runtime();
   const uint16_t port = free_port();
-  auto meet = make_rendezvous(rt, {.rank = 1, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port, .source = ""});
+  auto meet = make_rendezvous(
+      rt, {.rank = 1, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port, .source = ""});
   try {
     meet->join({.name = "alone"}, rt->now() + 300ms);
     FAIL() << "no error";
@@ -198,7 +225,8 @@ TEST(Rendezvous, nobody_at_the_address_is_a_timeout_that_names_it) {
 TEST(Rendezvous, a_port_in_use_is_named) {
   auto rt = make_threaded_runtime();
   ReservedPort port;
-  const LaunchInfo info{.rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""};
+  const LaunchInfo info{
+      .rank = 0, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""};
   auto first = make_rendezvous(rt, info);
   try {
     make_rendezvous(rt, info);
@@ -211,7 +239,8 @@ TEST(Rendezvous, a_port_in_use_is_named) {
 TEST(Rendezvous, one_from_outside_ends_the_wait_for_a_worker_that_will_not_come) {
   auto rt = make_threaded_runtime();
   ReservedPort port;
-  LaunchInfo info{.rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""};
+  LaunchInfo info{
+      .rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""};
   const auto server = make_rendezvous(rt, info);
   info.rank = 1;
   const auto client = make_rendezvous(rt, info);
@@ -235,7 +264,8 @@ TEST(Rendezvous, one_from_outside_ends_the_wait_for_a_worker_that_will_not_come)
 
 TEST(Rendezvous, beyond_loopback_credentials_or_consent_are_needed) {
   auto rt = make_threaded_runtime();
-  const LaunchInfo info{.rank = 0, .world_size = 2, .master_addr = "192.0.2.1", .master_port = 29500, .source = ""};
+  const LaunchInfo info{
+      .rank = 0, .world_size = 2, .master_addr = "192.0.2.1", .master_port = 29500, .source = ""};
   EXPECT_THROW(make_rendezvous(rt, info), RpcError);
 }
 
@@ -275,7 +305,8 @@ TEST(Spawn, a_process_that_was_not_spawned_has_no_spawned_rank) {
 
 SpawnOptions child_options(const std::string& job, int world_size) {
   return {.world_size = world_size,
-          .arguments = {"--gtest_filter=Spawn.a_process_that_was_not_spawned_has_no_spawned_rank", "--gtest_brief=1"},
+          .arguments = {"--gtest_filter=Spawn.a_process_that_was_not_spawned_has_no_spawned_rank",
+                        "--gtest_brief=1"},
           .own_arguments = false,
           .environment = {{"WEFT_TEST_CHILD", job}}};
 }
@@ -299,7 +330,9 @@ TEST(Spawn, a_child_that_exits_with_3_is_named_and_the_others_end) {
   } catch (const ChildError& e) {
     EXPECT_EQ(e.child.rank, 1);
     EXPECT_EQ(e.child.exit_code, 3);
-    EXPECT_NE(std::string(e.what()).find(str("rank 1 (pid ", e.child.pid, ") exited with status 3")), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find(str("rank 1 (pid ", e.child.pid, ") exited with status 3")),
+              std::string::npos)
+        << e.what();
   }
   for (const auto& c : children.poll()) EXPECT_FALSE(c.running);
 }

@@ -16,7 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 struct End {
-  End(const std::shared_ptr<Runtime>& rt, GrpcOptions options) : box(*rt), t(make_grpc_transport(rt, std::move(options), box)) {}
+  End(const std::shared_ptr<Runtime>& rt, GrpcOptions options)
+      : box(*rt), t(make_grpc_transport(rt, std::move(options), box)) {}
   ~End() { t->close(); }
   Mailbox box;
   std::shared_ptr<Transport> t;
@@ -157,7 +158,8 @@ TEST(Grpc, an_oversize_message_is_refused_by_sender_and_receiver_before_memory_i
   EXPECT_THROW(b.t->send(WorkerId{0}, 1, "", payloads_of(bytes)), WireError);
   a.t->send(WorkerId{1}, 1, "", payloads_of(bytes));
   ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "up broken"));
-  EXPECT_NE(a.box.reason(WorkerId{1}).find("max_message_bytes is 1000000"), std::string::npos) << a.box.reason(WorkerId{1});
+  EXPECT_NE(a.box.reason(WorkerId{1}).find("max_message_bytes is 1000000"), std::string::npos)
+      << a.box.reason(WorkerId{1});
   EXPECT_EQ(b.box.count, 0u);
   a.t->send(WorkerId{1}, 1, "fits");
   EXPECT_TRUE(b.box.wait_for(1));
@@ -167,8 +169,10 @@ TEST(Grpc, a_malformed_first_frame_is_rejected_with_a_reason) {
   auto rt = make_threaded_runtime();
   End b(rt, {.id = WorkerId{1}});
   int n = 0;
-  for (const std::string& frame : {std::string("garbage that is longer than a record"), std::string("x"), std::string(),
-                                   inner::encode_hello(inner::RecordType::kHello, {.id = WorkerId{0}, .target = WorkerId{1}}).substr(0, 30)}) {
+  for (const std::string& frame :
+       {std::string("garbage that is longer than a record"), std::string("x"), std::string(),
+        inner::encode_hello(inner::RecordType::kHello, {.id = WorkerId{0}, .target = WorkerId{1}})
+            .substr(0, 30)}) {
     End a(rt, {.id = WorkerId{0}, .connect_timeout = 5s, .first_frame = frame});
     a.t->add_peer(WorkerId{1}, b.t->addresses());
     a.t->send(WorkerId{1}, 1, "never seen");
@@ -219,7 +223,8 @@ TEST(Grpc, nobody_at_the_address_is_unreachable_within_the_timeout) {
   a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", free_port())}});
   a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "unreachable"));
-  EXPECT_NE(a.box.reason(WorkerId{1}).find("worker 1 at 127.0.0.1:"), std::string::npos) << a.box.reason(WorkerId{1});
+  EXPECT_NE(a.box.reason(WorkerId{1}).find("worker 1 at 127.0.0.1:"), std::string::npos)
+      << a.box.reason(WorkerId{1});
   EXPECT_EQ(a.t->counters(WorkerId{1}).queued_messages, 0);
 }
 

@@ -76,8 +76,7 @@ class Mailbox : public Receiver {
   std::map<WorkerId, std::string> reasons;
 
  private:
-  template <class Done>
-  bool wait(Done done, Duration limit) {
+  template <class Done> bool wait(Done done, Duration limit) {
     const TimePoint end = runtime_.now() + limit;
     while (true) {
       changed_.reset();
@@ -95,10 +94,11 @@ class Mailbox : public Receiver {
 };
 
 /// Payloads over vectors that the caller keeps alive.
-template <class... Vectors>
-std::vector<Payload> payloads_of(const Vectors&... vectors) {
+template <class... Vectors> std::vector<Payload> payloads_of(const Vectors&... vectors) {
   std::vector<Payload> out;
-  (out.push_back({vectors.data(), static_cast<int64_t>(vectors.size() * sizeof(vectors[0])), kHostDevice, {}}), ...);
+  (out.push_back(
+       {vectors.data(), static_cast<int64_t>(vectors.size() * sizeof(vectors[0])), kHostDevice, {}}),
+   ...);
   return out;
 }
 

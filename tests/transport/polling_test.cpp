@@ -108,7 +108,8 @@ TEST(Polling, a_polling_wait_ends_when_its_event_is_set_elsewhere_or_its_time_is
 TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
   auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
   Mailbox a(*peer_rt), b(*rt);
-  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a), tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
+  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
+       tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
   ta->add_peer(WorkerId{1}, tb->addresses());
   std::atomic<bool> second{false}, first_saw_second{false};
   b.handler = [&](Inbound m) {
@@ -133,7 +134,8 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
 TEST(Polling, a_handler_may_close_the_transport_that_brought_its_message) {
   auto rt = make_threaded_runtime(), peer_rt = make_threaded_runtime();
   Mailbox a(*peer_rt), b(*rt);
-  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a), tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
+  auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
+       tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
   ta->add_peer(WorkerId{1}, tb->addresses());
   std::atomic<bool> closed{false};
   b.handler = [&](Inbound) {

@@ -20,7 +20,12 @@ using inner::RecordType;
 /// Two workers that know each other.
 struct Pair {
   explicit Pair(SimNetOptions options = {}, uint64_t seed = 1)
-      : rt({.seed = seed}), net(rt, options), box0(rt), box1(rt), t0(net.attach(WorkerId{0}, box0)), t1(net.attach(WorkerId{1}, box1)) {
+      : rt({.seed = seed}),
+        net(rt, options),
+        box0(rt),
+        box1(rt),
+        t0(net.attach(WorkerId{0}, box0)),
+        t1(net.attach(WorkerId{1}, box1)) {
     t0->add_peer(WorkerId{1}, t1->addresses());
     t1->add_peer(WorkerId{0}, t0->addresses());
   }
@@ -55,7 +60,8 @@ TEST(SimNetwork, payload_memory_is_released_once_and_bytes_are_copied) {
   int released = 0;
   std::vector<uint8_t> bytes(101, 1);
   std::vector<Payload> payloads(1);
-  payloads[0] = {bytes.data(), 101, kHostDevice, Release([](void* n) { ++*static_cast<int*>(n); }, &released)};
+  payloads[0] = {bytes.data(), 101, kHostDevice,
+                 Release([](void* n) { ++*static_cast<int*>(n); }, &released)};
   p.t0->send(WorkerId{1}, 1, "", std::move(payloads));
   p.rt.run_for(100us + 100us);
   EXPECT_EQ(released, 1);
@@ -294,7 +300,8 @@ TEST(Frames, interleaved_messages_survive_any_split_of_the_bytes) {
   inner::Decoder decoder({}, found);
   for (const auto& frame : frames) {
     for (size_t at = 0; at < frame.size();) {
-      const size_t n = std::min<size_t>(frame.size() - at, 1 + random() % (frame.size() < 1000 ? 7 : 300'000));
+      const size_t n =
+          std::min<size_t>(frame.size() - at, 1 + random() % (frame.size() < 1000 ? 7 : 300'000));
       decoder.feed(frame.data() + at, n);
       at += n;
     }
@@ -311,7 +318,8 @@ TEST(Frames, a_declared_size_over_the_limit_is_refused_before_any_allocation) {
   inner::OutCursor cursor{inner::make_out_message(1, "header", payloads_of(bytes), {})};
   inner::Frame frame;
   inner::append_message(frame, cursor);
-  for (const WireLimits& limits : {WireLimits{.max_message_bytes = 4999}, WireLimits{.max_header_bytes = 5}, WireLimits{.max_payloads = 0}}) {
+  for (const WireLimits& limits : {WireLimits{.max_message_bytes = 4999}, WireLimits{.max_header_bytes = 5},
+                                   WireLimits{.max_payloads = 0}}) {
     Found found;
     inner::Decoder decoder(limits, found);
     const std::string hello = inner::encode_hello(RecordType::kHello, {}), flat = frame.flat();
@@ -329,7 +337,9 @@ TEST(Frames, ten_thousand_damaged_frames_give_errors_never_harm) {
     inner::OutCursor cursor{inner::make_out_message(1, "some header", payloads_of(bytes, bytes), {})};
     inner::Frame frame;
     inner::append_message(frame, cursor);
-    std::string flat = inner::encode_hello(RecordType::kHello, {.host_key = "key", .addresses = {"a:1", "b:2"}}) + frame.flat();
+    std::string flat =
+        inner::encode_hello(RecordType::kHello, {.host_key = "key", .addresses = {"a:1", "b:2"}}) +
+        frame.flat();
     for (int i = 0; i < 3; ++i) flat[random() % flat.size()] = static_cast<char>(random());
     if (round % 3 == 0) flat.resize(random() % flat.size());
     Found found;

@@ -22,7 +22,9 @@ TlsOptions options(const Certificates& files) {
 bool reaches(std::optional<TlsOptions> from, std::optional<TlsOptions> to, Duration patience) {
   auto rt = make_threaded_runtime();
   Mailbox box_a(*rt), box_b(*rt);
-  auto a = make_grpc_transport(rt, {.id = WorkerId{0}, .unix_socket = false, .tls = std::move(from), .connect_timeout = patience}, box_a);
+  auto a = make_grpc_transport(
+      rt, {.id = WorkerId{0}, .unix_socket = false, .tls = std::move(from), .connect_timeout = patience},
+      box_a);
   auto b = make_grpc_transport(rt, {.id = WorkerId{1}, .unix_socket = false, .tls = std::move(to)}, box_b);
   a->add_peer(WorkerId{1}, b->addresses());
   a->send(WorkerId{1}, 1, "secret");

@@ -12,8 +12,14 @@ constexpr KernelRow binary_rows[] = {WEFT_BINARY_OPS(WEFT_ROW)};
 /// Operations that cost more than memory: cut into smaller pieces.
 constexpr bool is_dear(Binary op) {
   switch (op) {
-    case Binary::kPow: case Binary::kAtan2: case Binary::kRemainder: case Binary::kEluGrad: case Binary::kGeluGrad:
-    case Binary::kGeluTanhGrad: case Binary::kSiluGrad: case Binary::kSoftplusGrad: return true;
+    case Binary::kPow:
+    case Binary::kAtan2:
+    case Binary::kRemainder:
+    case Binary::kEluGrad:
+    case Binary::kGeluGrad:
+    case Binary::kGeluTanhGrad:
+    case Binary::kSiluGrad:
+    case Binary::kSoftplusGrad: return true;
     default: return false;
   }
 }

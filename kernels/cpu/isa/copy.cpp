@@ -26,19 +26,29 @@ void transpose(const U* x, int64_t x_step, U* y, int64_t y_step, int64_t rows, i
   constexpr int64_t side = kLine / static_cast<int64_t>(sizeof(U));
   const int64_t full_rows = rows / side * side, full_columns = columns / side * side;
   for (int64_t i = 0; i < full_rows; i += side)
-    for (int64_t j = 0; j < full_columns; j += side) transpose_tile(x + i + j * x_step, x_step, y + i * y_step + j, y_step);
+    for (int64_t j = 0; j < full_columns; j += side)
+      transpose_tile(x + i + j * x_step, x_step, y + i * y_step + j, y_step);
   for (int64_t i = 0; i < full_rows; ++i)
     for (int64_t j = full_columns; j < columns; ++j) y[i * y_step + j] = x[i + j * x_step];
   for (int64_t i = full_rows; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) y[i * y_step + j] = x[i + j * x_step];
 }
 
-void transpose_width(int64_t width, const void* x, int64_t x_step, void* y, int64_t y_step, int64_t rows, int64_t columns) {
+void transpose_width(int64_t width, const void* x, int64_t x_step, void* y, int64_t y_step, int64_t rows,
+                     int64_t columns) {
   switch (width) {
-    case 1: return transpose(static_cast<const uint8_t*>(x), x_step, static_cast<uint8_t*>(y), y_step, rows, columns);
-    case 2: return transpose(static_cast<const uint16_t*>(x), x_step, static_cast<uint16_t*>(y), y_step, rows, columns);
-    case 4: return transpose(static_cast<const uint32_t*>(x), x_step, static_cast<uint32_t*>(y), y_step, rows, columns);
-    default: return transpose(static_cast<const uint64_t*>(x), x_step, static_cast<uint64_t*>(y), y_step, rows, columns);
+    case 1:
+      return transpose(static_cast<const uint8_t*>(x), x_step, static_cast<uint8_t*>(y), y_step, rows,
+                       columns);
+    case 2:
+      return transpose(static_cast<const uint16_t*>(x), x_step, static_cast<uint16_t*>(y), y_step, rows,
+                       columns);
+    case 4:
+      return transpose(static_cast<const uint32_t*>(x), x_step, static_cast<uint32_t*>(y), y_step, rows,
+                       columns);
+    default:
+      return transpose(static_cast<const uint64_t*>(x), x_step, static_cast<uint64_t*>(y), y_step, rows,
+                       columns);
   }
 }
 
@@ -145,7 +155,8 @@ void arange(Scalar start, Scalar step, V y) {
           out[i * stride] = Scalar(static_cast<int64_t>(first + by * static_cast<uint64_t>(i))).to<T>();
       } else {
         const double first = start.to<double>(), by = step.to<double>();
-        for (int64_t i = begin; i < end; ++i) out[i * stride] = Scalar(first + by * static_cast<double>(i)).to<T>();
+        for (int64_t i = begin; i < end; ++i)
+          out[i * stride] = Scalar(first + by * static_cast<double>(i)).to<T>();
       }
     });
   });

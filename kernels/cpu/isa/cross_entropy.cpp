@@ -16,8 +16,7 @@ void check_targets(V target, int64_t rows, int64_t classes, int64_t ignore) {
 }
 
 /// The class weights as numbers of the row type with their sum; without weights null and K.
-template <class C>
-struct Weights {
+template <class C> struct Weights {
   Scratch<C> buffer;
   const C* each = nullptr;
   double sum;
@@ -33,10 +32,12 @@ struct Weights {
 };
 
 /// sum_k w[k] x[k].
-template <class C>
-double weighted_sum(int64_t count, const C* x, const C* w) {
-  if (w) return sum_row<C>(count, [](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return v * u; }, x, w);
-  return sum_row<C>(count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, x);
+template <class C> double weighted_sum(int64_t count, const C* x, const C* w) {
+  if (w)
+    return sum_row<C>(
+        count, [](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return v * u; }, x, w);
+  return sum_row<C>(
+      count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, x);
 }
 
 void cross_entropy(V x, V target, V weight, int64_t ignore, double smoothing, V loss, V lse) {
@@ -86,18 +87,27 @@ void cross_entropy_backward(V x, V lse, V target, V weight, int64_t ignore, doub
         } else {
           // dx[k] = scale * softmax[k] - flat * w[k] - own at the target
           const double grad = get_number(g, r), own = (1 - smoothing) * weights.of(t);
-          const C scale = static_cast<C>(grad * (own + even * weights.sum)), flat = static_cast<C>(grad * even);
+          const C scale = static_cast<C>(grad * (own + even * weights.sum)),
+                  flat = static_cast<C>(grad * even);
           const C shift = static_cast<C>(get_number(lse, r));
           const C* row = read(r);
           const C mine = row[t];  // read first: dx may be x
           if (weights.each && smoothing != 0)
-            map_row(count, to, [=](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat * u; },
-                    row, weights.each);
+            map_row(
+                count, to,
+                [=](Vec<C> v, Vec<C> u)
+                    __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat * u; },
+                row, weights.each);
           else
-            map_row(count, to, [=](Vec<C> v) __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat; }, row);
+            map_row(
+                count, to,
+                [=](Vec<C> v)
+                    __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat; },
+                row);
           // The target's element from the probability itself: where it is near 1, the difference keeps its digits.
           const C p = vexp_below<C>(splat(mine - shift))[0];
-          to[t] = static_cast<C>(grad * (own * (static_cast<double>(p) - 1) + even * (weights.sum * static_cast<double>(p) - weights.of(t))));
+          to[t] = static_cast<C>(grad * (own * (static_cast<double>(p) - 1) +
+                                         even * (weights.sum * static_cast<double>(p) - weights.of(t))));
         }
         write.commit(r);
       }

@@ -24,7 +24,9 @@ template <class U> void move_typed(const void* xv, int64_t xs, void* yv, int64_t
   }
 }
 
-inline char* at(void* base, int64_t elements, int64_t width) { return static_cast<char*>(base) + elements * width; }
+inline char* at(void* base, int64_t elements, int64_t width) {
+  return static_cast<char*>(base) + elements * width;
+}
 
 /// What a piece of work needs to know about one operand.
 struct Operand {
@@ -35,7 +37,8 @@ struct Operand {
 };
 
 /// One run along the last dim, from `base` pointers on.
-void run_inner(Kernel kernel, const Params& params, const Operand* ops, void* const* base, int count, int64_t n) {
+void run_inner(Kernel kernel, const Params& params, const Operand* ops, void* const* base, int count,
+               int64_t n) {
   alignas(64) char buffer[kMaxOperands][kBlock * 8];
   alignas(64) char raw[kBlock * 8];
   void* p[kMaxOperands];
@@ -81,8 +84,8 @@ void run_inner(Kernel kernel, const Params& params, const Operand* ops, void* co
 }
 
 /// `rows` short runs at once, `step` being each operand's stride from row to row: rows * n fits in a block.
-void run_rows(Kernel kernel, const Params& params, const Operand* ops, void* const* base, const int64_t* step, int count,
-              int64_t rows, int64_t n) {
+void run_rows(Kernel kernel, const Params& params, const Operand* ops, void* const* base, const int64_t* step,
+              int count, int64_t rows, int64_t n) {
   alignas(64) char buffer[kMaxOperands][kBlock * 8];
   alignas(64) char raw[kBlock * 8];
   void* p[kMaxOperands];
@@ -214,8 +217,8 @@ void Loops::advance(int dim, int64_t n, int count, int64_t* index, int64_t* offs
   }
 }
 
-void run_elementwise(Kernel kernel, const Params& params, const View* const* views, const DType* compute, int count,
-                     int64_t grain) {
+void run_elementwise(Kernel kernel, const Params& params, const View* const* views, const DType* compute,
+                     int count, int64_t grain) {
   bool plain = true;
   for (int i = 0; i < count; ++i) plain = plain && views[i]->dtype == compute[i] && views[i]->is_contiguous();
   if (plain) {
@@ -256,13 +259,17 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
     const View& v = *views[i];
     const bool same = v.dtype == compute[i];
     const int64_t inner = loops.stride[i][loops.ndim - 1];
-    const Convert convert = same ? nullptr : i == 0 ? converter(compute[i], v.dtype) : converter(v.dtype, compute[i]);
-    ops[i] = {v.data, size_of(v.dtype), size_of(compute[i]), inner, convert, same && (inner == 1 || row == 1)};
+    const Convert convert = same     ? nullptr
+                            : i == 0 ? converter(compute[i], v.dtype)
+                                     : converter(v.dtype, compute[i]);
+    ops[i] = {v.data, size_of(v.dtype), size_of(compute[i]),
+              inner,  convert,          same && (inner == 1 || row == 1)};
   }
   bool direct = true;
   for (int i = 0; i < count; ++i) direct = direct && ops[i].direct;
   const int last = loops.ndim - 1;
-  const bool short_rows = last > 0 && row <= 32;  // one call of the kernel per row would cost more than its work
+  const bool short_rows =
+      last > 0 && row <= 32;  // one call of the kernel per row would cost more than its work
   parallel_for(loops.numel, grain, [&](int64_t begin, int64_t end) {
     int64_t index[kMaxDims], offsets[kMaxOperands];
     loops.locate(begin, count, index, offsets);
@@ -272,7 +279,8 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
       void* base[kMaxOperands];
       for (int i = 0; i < count; ++i) base[i] = at(ops[i].data, offsets[i], ops[i].width);
       if (short_rows && n == row) {
-        const int64_t fit = kBlock / row, there = loops.size[last - 1] - index[last - 1], wanted = (end - begin) / row;
+        const int64_t fit = kBlock / row, there = loops.size[last - 1] - index[last - 1],
+                      wanted = (end - begin) / row;
         const int64_t most = fit < there ? fit : there, rows = most < wanted ? most : wanted;
         int64_t step[kMaxOperands];
         for (int i = 0; i < count; ++i) step[i] = loops.stride[i][last - 1];

@@ -46,8 +46,8 @@ struct Loops {
 void copy_any(V x, V y);
 
 /// Runs `kernel` over all elements. compute[i] is the type that the kernel takes for operand i; others are converted.
-void run_elementwise(Kernel kernel, const Params& params, const View* const* views, const DType* compute, int count,
-                     int64_t grain);
+void run_elementwise(Kernel kernel, const Params& params, const View* const* views, const DType* compute,
+                     int count, int64_t grain);
 
 inline constexpr int64_t kCheapGrain = 32768, kDearGrain = 8192;
 

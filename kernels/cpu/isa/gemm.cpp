@@ -9,18 +9,21 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-inline constexpr int64_t kTaskRows = 240;        // with kBlockK columns, a block of a that stays in the second-level cache
-inline constexpr int64_t kTaskWork = 1 << 20;    // multiply-adds below which a task is not worth another thread
-inline constexpr int64_t kTasksWanted = 32;      // enough to keep many threads busy evenly
-inline constexpr int64_t kLibraryRows = 1024;    // a library packs b anew in every task: with many columns, cut those instead
-inline constexpr int64_t kDirectRows = 24;       // b row-major: up to here packing costs more than it saves
-inline constexpr int64_t kDotRows = 8;           // b transposed: the same
+inline constexpr int64_t kTaskRows =
+    240;  // with kBlockK columns, a block of a that stays in the second-level cache
+inline constexpr int64_t kTaskWork = 1 << 20;  // multiply-adds below which a task is not worth another thread
+inline constexpr int64_t kTasksWanted = 32;    // enough to keep many threads busy evenly
+inline constexpr int64_t kLibraryRows =
+    1024;  // a library packs b anew in every task: with many columns, cut those instead
+inline constexpr int64_t kDirectRows = 24;  // b row-major: up to here packing costs more than it saves
+inline constexpr int64_t kDotRows = 8;      // b transposed: the same
 
 /// How c is cut: parts of rows, and parts of columns in whole panels.
 struct Cut {
   Parts rows, panels;
   int64_t panel, n;
-  Cut(int64_t m, int64_t columns, int64_t k, int64_t panel_width, int64_t task_rows = kTaskRows, int64_t tasks = kTasksWanted)
+  Cut(int64_t m, int64_t columns, int64_t k, int64_t panel_width, int64_t task_rows = kTaskRows,
+      int64_t tasks = kTasksWanted)
       : rows(m, task_rows), panels(0, 1), panel(panel_width), n(columns) {
     const int64_t count = (n + panel - 1) / panel;
     int64_t wanted = m * n * k / kTaskWork / rows.count;
@@ -52,8 +55,7 @@ bool prefer_eigen(int64_t m, int64_t n, int64_t k, bool transposed_b) {
   return transposed_b && m > kDotRows && m <= kDirectRows && n * k >= (int64_t{1} << 16);
 }
 
-template <class T>
-void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
+template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
   for (int64_t i = 0; i < m; ++i) {
     T* row = c + i * c_row;
     int64_t j = 0;
@@ -62,8 +64,8 @@ void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, const T* bias) {
   }
 }
 
-void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row,
-                  Finish<float> finish) {
+void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
+                  float* c, int64_t c_row, Finish<float> finish) {
   const Cut cut(m, n, k, kPanel<float>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows, kTasksWanted / 2);
   each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
     const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
@@ -72,7 +74,8 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
     float* out = c + i * c_row + j;
     if (engine == GemmEngine::kOnednn) {
       const bool ta = x.col != 1 || x.row < k, tb = y.col != 1 || y.row < columns;
-      onednn_sgemm(ta, tb, rows, columns, k, finish.alpha, x.data, ta ? x.col : x.row, y.data, tb ? y.col : y.row, finish.beta, out, c_row);
+      onednn_sgemm(ta, tb, rows, columns, k, finish.alpha, x.data, ta ? x.col : x.row, y.data,
+                   tb ? y.col : y.row, finish.beta, out, c_row);
     } else {
       eigen_gemm(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
     }
@@ -81,19 +84,23 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
 }
 
 template <class T>
-void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
+void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+                 Finish<T> finish) {
   const Cut cut(m, n, k, kPanel<T>);
-  if (cut.panels.count <= 1) return multiply_direct(m, n, k, a.data, a.row, a.col, b.data, b.row, b.col, c, c_row, finish);
+  if (cut.panels.count <= 1)
+    return multiply_direct(m, n, k, a.data, a.row, a.col, b.data, b.row, b.col, c, c_row, finish);
   each_task(cut.panels.count, [&](int64_t task) {
     const int64_t j = cut.first(task);
     Finish<T> f = finish;
     if (f.bias) f.bias += j;
-    multiply_direct(m, cut.last(task) - j, k, a.data, a.row, a.col, b.data + j * b.col, b.row, b.col, c + j, c_row, f);
+    multiply_direct(m, cut.last(task) - j, k, a.data, a.row, a.col, b.data + j * b.col, b.row, b.col, c + j,
+                    c_row, f);
   });
 }
 
 template <class T>
-void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
+void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+                 Finish<T> finish) {
   const Cut cut(m, n, k, kPanel<T>);
   const Scratch<T> packed(packed_columns<T>(n) * k);
   const bool shared = cut.rows.count > 1;
@@ -106,15 +113,16 @@ void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T*
     const int64_t part = task % cut.panels.count;
     if (!shared) pack_part(part);
     const Scratch<T> strips(rows * (k < kBlockK ? k : kBlockK));
-    multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), cut.first(part), cut.last(part), c + i * c_row, c_row,
-                    finish, strips.get());
+    multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), cut.first(part),
+                    cut.last(part), c + i * c_row, c_row, finish, strips.get());
   });
 }
 
 }  // namespace
 
 template <class T>
-void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish) {
+void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+          Finish<T> finish) {
   if (m == 0 || n == 0) return;
   // A stride along a single element means nothing: make it that of a packed matrix.
   if (m == 1) a.row = a.col == 1 ? k : 1, c_row = n;
@@ -125,10 +133,12 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
     if (k > 0 && engine != GemmEngine::kTile && is_plain(a, m, k) && is_plain(b, k, n)) {
       if (engine != GemmEngine::kAuto) return library_gemm(engine, m, n, k, a, b, c, c_row, finish);
       if (prefer_onednn(m, n, k)) return library_gemm(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
-      if (prefer_eigen(m, n, k, b.col != 1)) return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
+      if (prefer_eigen(m, n, k, b.col != 1))
+        return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
     }
   }
-  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)  // a column of dot products: its transpose is one row
+  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 &&
+      b.row == 1)  // a column of dot products: its transpose is one row
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
   if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))
@@ -136,7 +146,9 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   packed_gemm(m, n, k, a, b, c, c_row, finish);
 }
 
-template void gemm<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t, Finish<float>);
-template void gemm<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t, Finish<double>);
+template void gemm<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t,
+                          Finish<float>);
+template void gemm<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t,
+                           Finish<double>);
 
 }  // namespace weft::kernels::WEFT_ISA_NS

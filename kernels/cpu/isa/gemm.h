@@ -14,9 +14,11 @@ template <class T> struct Operand {
 
 /// c[i, j] = alpha * sum_p a[i, p] b[p, j] + beta * c[i, j] + bias[j], on the pool. beta 0 never reads c.
 template <class T>
-void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row, Finish<T> finish = {});
+void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+          Finish<T> finish = {});
 
 /// The same by Eigen on the calling thread, without bias. Each operand has one stride of 1 and the other at least the length along it.
-void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row, float alpha, float beta);
+void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row,
+                float alpha, float beta);
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -10,11 +10,12 @@ namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
 template <int kOrder>
-using Matrix = Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, kOrder>, 0, Eigen::OuterStride<>>;
-using Result = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0, Eigen::OuterStride<>>;
+using Matrix =
+    Eigen::Map<const Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, kOrder>, 0, Eigen::OuterStride<>>;
+using Result = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>, 0,
+                          Eigen::OuterStride<>>;
 
-template <int kOrder>
-Matrix<kOrder> map(const Operand<float>& x, int64_t rows, int64_t columns) {
+template <int kOrder> Matrix<kOrder> map(const Operand<float>& x, int64_t rows, int64_t columns) {
   return {x.data, rows, columns, Eigen::OuterStride<>(kOrder == Eigen::RowMajor ? x.row : x.col)};
 }
 
@@ -27,7 +28,8 @@ void multiply(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> 
 
 }  // namespace
 
-void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row, float alpha, float beta) {
+void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row,
+                float alpha, float beta) {
   for (int64_t i = 0; i < m && beta != 1; ++i)
     for (int64_t j = 0; j < n; ++j) c[i * c_row + j] = beta == 0 ? 0 : beta * c[i * c_row + j];
   if (k == 0) return;

@@ -14,17 +14,20 @@ template <> struct QuadOf<double> { using Type = double __attribute__((vector_si
 template <class T> using Quad = typename QuadOf<T>::Type;
 
 /// Four rows of four consecutive k to four columns: the transposing inner step of pack().
-template <class T>
-WEFT_INLINE void transpose4(T* dst, int64_t width, const T* src, int64_t stride_i) {
+template <class T> WEFT_INLINE void transpose4(T* dst, int64_t width, const T* src, int64_t stride_i) {
   Quad<T> r0, r1, r2, r3;
   __builtin_memcpy(&r0, src, sizeof r0);
   __builtin_memcpy(&r1, src + stride_i, sizeof r0);
   __builtin_memcpy(&r2, src + 2 * stride_i, sizeof r0);
   __builtin_memcpy(&r3, src + 3 * stride_i, sizeof r0);
-  const Quad<T> low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const Quad<T> low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  const Quad<T> c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5), c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-  const Quad<T> c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5), c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+  const Quad<T> low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
+                high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const Quad<T> low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
+                high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  const Quad<T> c0 = __builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                c1 = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+  const Quad<T> c2 = __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                c3 = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
   __builtin_memcpy(dst, &c0, sizeof c0);
   __builtin_memcpy(dst + width, &c1, sizeof c0);
   __builtin_memcpy(dst + 2 * width, &c2, sizeof c0);
@@ -33,7 +36,8 @@ WEFT_INLINE void transpose4(T* dst, int64_t width, const T* src, int64_t stride_
 
 /// acc = a strip (rows) times b panel (vectors), over k; a is [k][a_k] with rows a_i apart, b is [k][ldb].
 template <class T, int kRows, int kVecs>
-WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t ldb) {
+WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, int64_t a_i, int64_t a_k,
+                            const T* b, int64_t ldb) {
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
@@ -64,8 +68,8 @@ WEFT_INLINE void finish_vector(T* c, Vec<T> acc, int64_t count, Finish<T> f, con
 }
 
 template <class T, int kRows, int kVecs>
-void tile(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t ldb, T* c, int64_t c_row, int64_t columns,
-          Finish<T> f) {
+void tile(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t ldb, T* c, int64_t c_row,
+          int64_t columns, Finish<T> f) {
   Vec<T> acc[kRows][kVecs];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
@@ -89,17 +93,17 @@ void tile(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t l
 }
 
 template <class T>
-using TileFn = void (*)(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t ldb, T* c, int64_t c_row,
-                        int64_t columns, Finish<T> f);
+using TileFn = void (*)(int64_t k, const T* a, int64_t a_i, int64_t a_k, const T* b, int64_t ldb, T* c,
+                        int64_t c_row, int64_t columns, Finish<T> f);
 
 template <class T> struct Tiles {
   TileFn<T> one[kStripRows + 1], two[kStripRows + 1];  // by height
-  template <int... kI>
-  static constexpr Tiles make(std::integer_sequence<int, kI...>) {
+  template <int... kI> static constexpr Tiles make(std::integer_sequence<int, kI...>) {
     return {{nullptr, tile<T, kI + 1, 1>...}, {nullptr, tile<T, kI + 1, 2>...}};
   }
 };
-template <class T> inline constexpr Tiles<T> kTiles = Tiles<T>::make(std::make_integer_sequence<int, kStripRows>());
+template <class T>
+inline constexpr Tiles<T> kTiles = Tiles<T>::make(std::make_integer_sequence<int, kStripRows>());
 
 template <class T> Finish<T> at_column(Finish<T> f, int64_t column) {
   if (f.bias) f.bias += column;
@@ -112,8 +116,7 @@ template <class T> Finish<T> of_block(Finish<T> f, int64_t block) {
 }
 
 /// c = beta * c + bias, for an empty sum.
-template <class T>
-void finish_empty(int64_t m, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> f) {
+template <class T> void finish_empty(int64_t m, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> f) {
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = n0; j < n1; ++j)
       c[i * c_row + j] = (f.beta != 0 ? f.beta * c[i * c_row + j] : T(0)) + (f.bias ? f.bias[j] : T(0));
@@ -121,7 +124,8 @@ void finish_empty(int64_t m, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish
 
 /// Dot products of kRows rows of a with kColumns columns of b, both contiguous along k.
 template <class T, int kRows, int kColumns>
-void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T* c, int64_t c_row, Finish<T> f) {
+void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T* c, int64_t c_row,
+          Finish<T> f) {
   Vec<T> acc[kRows][kColumns] = {};
   int64_t p = 0;
   const auto step = [&](auto get) __attribute__((always_inline)) {
@@ -135,8 +139,9 @@ void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T*
       for (int i = 0; i < kRows; ++i) acc[i][j] += x[i] * y;
     }
   };
-  for (; p + kLanes<T> <= k; p += kLanes<T>) step([](const T* q) __attribute__((always_inline)) { return load(q); });
-  if (p < k) step([k, p](const T* q) __attribute__((always_inline)) { return load_part(q, k - p); });
+  for (; p + kLanes<T> <= k; p += kLanes<T>)
+    step([](const T* q) __attribute__((always_inline)) { return load(q); });
+  if (p < k) step([ k, p ](const T* q) __attribute__((always_inline)) { return load_part(q, k - p); });
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
@@ -150,8 +155,8 @@ void dots(int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T*
 }
 
 template <class T>
-void multiply_dots(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column, T* c, int64_t c_row,
-                   Finish<T> f) {
+void multiply_dots(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, const T* b, int64_t b_column,
+                   T* c, int64_t c_row, Finish<T> f) {
   for (int64_t j = 0; j < n; j += 4) {
     const Finish<T> here = at_column(f, j);
     for (int64_t i = 0; i < m; i += 2) {
@@ -163,7 +168,8 @@ void multiply_dots(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, c
       else
         for (int64_t r = i; r < m && r < i + 2; ++r)
           for (int64_t q = 0; q < n - j; ++q)
-            dots<T, 1, 1>(k, a + r * a_row, a_row, y + q * b_column, b_column, c + r * c_row + j + q, c_row, at_column(here, q));
+            dots<T, 1, 1>(k, a + r * a_row, a_row, y + q * b_column, b_column, c + r * c_row + j + q, c_row,
+                          at_column(here, q));
     }
   }
 }
@@ -175,7 +181,8 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
   if (stride_i == 1) {
     if (count == width && width % kLanes<T> == 0) {
       for (int64_t p = 0; p < k; ++p)
-        for (int64_t i = 0; i < width; i += kLanes<T>) store(dst + p * width + i, load(src + p * stride_k + i));
+        for (int64_t i = 0; i < width; i += kLanes<T>)
+          store(dst + p * width + i, load(src + p * stride_k + i));
       return;
     }
     for (int64_t p = 0; p < k; ++p) {
@@ -198,14 +205,16 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
 }
 
 template <class T>
-void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0, int64_t n1) {
+void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0,
+            int64_t n1) {
   const Parts blocks(k, kBlockK);
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
     T* block = dst + k0 * packed_columns<T>(n);
     for (int64_t j = n0; j < n1; j += kPanel<T>) {
       const int64_t count = n1 - j < kPanel<T> ? n1 - j : kPanel<T>;
-      pack(block + j * kc, packed_columns<T>(count), count, b + k0 * stride_k + j * stride_n, stride_n, stride_k, kc);
+      pack(block + j * kc, packed_columns<T>(count), count, b + k0 * stride_k + j * stride_n, stride_n,
+           stride_k, kc);
     }
   }
 }
@@ -222,7 +231,8 @@ void pack_block(T* dst, const T* a, int64_t a_row, int64_t a_col, const Parts& s
 
 /// One block of k: every strip with every panel of columns [n0, n1); the panel stays in the first-level cache.
 template <class T>
-void multiply_block(const Parts& strips, int64_t kc, const T* a, const T* b, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> f) {
+void multiply_block(const Parts& strips, int64_t kc, const T* a, const T* b, int64_t n0, int64_t n1, T* c,
+                    int64_t c_row, Finish<T> f) {
   for (int64_t j = n0; j < n1; j += kPanel<T>) {
     const int64_t columns = n1 - j < kPanel<T> ? n1 - j : kPanel<T>, width = packed_columns<T>(columns);
     const Finish<T> here = at_column(f, j);
@@ -237,39 +247,41 @@ void multiply_block(const Parts& strips, int64_t kc, const T* a, const T* b, int
 }  // namespace
 
 template <class T>
-void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* packed_b, int64_t n0,
-                     int64_t n1, T* c, int64_t c_row, Finish<T> finish, T* scratch) {
+void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col,
+                     const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> finish,
+                     T* scratch) {
   if (k == 0) return finish_empty(m, n0, n1, c, c_row, finish);
   const Parts blocks(k, kBlockK), strips(m, kStripRows);
   for (int64_t kb = 0; kb < blocks.count; ++kb) {
     const int64_t k0 = blocks.begin(kb), kc = blocks.size(kb);
     pack_block(scratch, a + k0 * a_col, a_row, a_col, strips, kc);
-    multiply_block(strips, kc, scratch, packed_b + k0 * packed_columns<T>(n), n0, n1, c, c_row, of_block(finish, kb));
-  }
-}
-
-template <class T>
-void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k) {
-  const Parts blocks(k, kBlockK), strips(m, kStripRows);
-  for (int64_t kb = 0; kb < blocks.count; ++kb)
-    pack_block(dst + blocks.begin(kb) * m, a + blocks.begin(kb) * a_col, a_row, a_col, strips, blocks.size(kb));
-}
-
-template <class T>
-void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row,
-                     Finish<T> finish) {
-  if (k == 0) return finish_empty(m, n0, n1, c, c_row, finish);
-  const Parts blocks(k, kBlockK), heights(m, kStripRows);
-  for (int64_t kb = 0; kb < blocks.count; ++kb) {
-    const int64_t k0 = blocks.begin(kb);
-    multiply_block(heights, blocks.size(kb), strips + k0 * m, packed_b + k0 * packed_columns<T>(n), n0, n1, c, c_row,
+    multiply_block(strips, kc, scratch, packed_b + k0 * packed_columns<T>(n), n0, n1, c, c_row,
                    of_block(finish, kb));
   }
 }
 
+template <class T> void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k) {
+  const Parts blocks(k, kBlockK), strips(m, kStripRows);
+  for (int64_t kb = 0; kb < blocks.count; ++kb)
+    pack_block(dst + blocks.begin(kb) * m, a + blocks.begin(kb) * a_col, a_row, a_col, strips,
+               blocks.size(kb));
+}
+
 template <class T>
-void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t stride_k,
-                     int64_t stride_n, T* c, int64_t c_row, Finish<T> finish) {
+void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0,
+                     int64_t n1, T* c, int64_t c_row, Finish<T> finish) {
+  if (k == 0) return finish_empty(m, n0, n1, c, c_row, finish);
+  const Parts blocks(k, kBlockK), heights(m, kStripRows);
+  for (int64_t kb = 0; kb < blocks.count; ++kb) {
+    const int64_t k0 = blocks.begin(kb);
+    multiply_block(heights, blocks.size(kb), strips + k0 * m, packed_b + k0 * packed_columns<T>(n), n0, n1, c,
+                   c_row, of_block(finish, kb));
+  }
+}
+
+template <class T>
+void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                     int64_t stride_k, int64_t stride_n, T* c, int64_t c_row, Finish<T> finish) {
   if (k == 0) return finish_empty(m, 0, n, c, c_row, finish);
   if (stride_n != 1) return multiply_dots(m, n, k, a, a_row, b, stride_n, c, c_row, finish);
   const Parts blocks(k, kBlockK), strips(m, kStripRows);
@@ -289,21 +301,23 @@ void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row,
       const auto& tiles = width > kLanes<T> ? kTiles<T>.two : kTiles<T>.one;
       for (int64_t s = 0; s < strips.count; ++s) {
         const int64_t i = strips.begin(s);
-        tiles[strips.size(s)](kc, a + i * a_row + k0 * a_col, a_row, a_col, panel, ldb, c + i * c_row + j, c_row, columns, f);
+        tiles[strips.size(s)](kc, a + i * a_row + k0 * a_col, a_row, a_col, panel, ldb, c + i * c_row + j,
+                              c_row, columns, f);
       }
     }
   }
 }
 
-#define WEFT_INSTANTIATE(T)                                                                                                     \
-  template void pack<T>(T*, int64_t, int64_t, const T*, int64_t, int64_t, int64_t);                                            \
-  template void pack_b<T>(T*, const T*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);                                 \
-  template void multiply_packed<T>(int64_t, int64_t, int64_t, const T*, int64_t, int64_t, const T*, int64_t, int64_t, T*,      \
-                                   int64_t, Finish<T>, T*);                                                                    \
-  template void pack_a<T>(T*, const T*, int64_t, int64_t, int64_t, int64_t);                                                    \
-  template void multiply_strips<T>(int64_t, int64_t, int64_t, const T*, const T*, int64_t, int64_t, T*, int64_t, Finish<T>);    \
-  template void multiply_direct<T>(int64_t, int64_t, int64_t, const T*, int64_t, int64_t, const T*, int64_t, int64_t, T*,      \
-                                   int64_t, Finish<T>);
+#define WEFT_INSTANTIATE(T)                                                                                  \
+  template void pack<T>(T*, int64_t, int64_t, const T*, int64_t, int64_t, int64_t);                          \
+  template void pack_b<T>(T*, const T*, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);               \
+  template void multiply_packed<T>(int64_t, int64_t, int64_t, const T*, int64_t, int64_t, const T*, int64_t, \
+                                   int64_t, T*, int64_t, Finish<T>, T*);                                     \
+  template void pack_a<T>(T*, const T*, int64_t, int64_t, int64_t, int64_t);                                 \
+  template void multiply_strips<T>(int64_t, int64_t, int64_t, const T*, const T*, int64_t, int64_t, T*,      \
+                                   int64_t, Finish<T>);                                                      \
+  template void multiply_direct<T>(int64_t, int64_t, int64_t, const T*, int64_t, int64_t, const T*, int64_t, \
+                                   int64_t, T*, int64_t, Finish<T>);
 WEFT_INSTANTIATE(float)
 WEFT_INSTANTIATE(double)
 #undef WEFT_INSTANTIATE

@@ -38,25 +38,26 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
 /// Packs columns [n0, n1) of b [k, n] (n0 a multiple of kPanel) to their place in `dst`, which holds packed_columns(n) * k numbers:
 /// block of kBlockK after block, inside a block panel after panel.
 template <class T>
-void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0, int64_t n1);
+void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0,
+            int64_t n1);
 
 /// c[m, n0..n1) = finish(a[m, k] b) with b packed by pack_b. `scratch` holds m * min(k, kBlockK) numbers.
 template <class T>
-void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* packed_b, int64_t n0,
-                     int64_t n1, T* c, int64_t c_row, Finish<T> finish, T* scratch);
+void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col,
+                     const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> finish,
+                     T* scratch);
 
 /// Packs a [m, k] whole, m * k numbers: block of kBlockK after block, inside a block strip after strip.
-template <class T>
-void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k);
+template <class T> void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k);
 
 /// multiply_packed with a packed by pack_a: for one left operand used with several right ones, or by several tasks.
 template <class T>
-void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row,
-                     Finish<T> finish);
+void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0,
+                     int64_t n1, T* c, int64_t c_row, Finish<T> finish);
 
 /// The same for few rows and b as it lies: row-major (stride_n 1) or its transpose (stride_k 1).
 template <class T>
-void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b, int64_t stride_k,
-                     int64_t stride_n, T* c, int64_t c_row, Finish<T> finish);
+void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
+                     int64_t stride_k, int64_t stride_n, T* c, int64_t c_row, Finish<T> finish);
 
 }  // namespace weft::kernels::WEFT_ISA_NS

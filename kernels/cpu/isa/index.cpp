@@ -21,10 +21,13 @@ class Indices {
     }
     const int64_t n = view_.numel();
     const int64_t* const p = data();
-    const auto fail = [&](int64_t v, int64_t at) { throw IndexError(str("index ", v, " at position ", at, " is out of range [0, ", size, ")")); };
+    const auto fail = [&](int64_t v, int64_t at) {
+      throw IndexError(str("index ", v, " at position ", at, " is out of range [0, ", size, ")"));
+    };
     if (view_.is_contiguous()) {
       for (int64_t i = 0; i < n; ++i)
-        if ((p[i] < 0 || p[i] >= size) && p[i] != skip) [[unlikely]] fail(p[i], i);
+        if ((p[i] < 0 || p[i] >= size) && p[i] != skip) [[unlikely]]
+          fail(p[i], i);
       return;
     }
     Lines<1> lines(view_.sizes, -1, {view_.strides});
@@ -61,8 +64,7 @@ void take_rows(V x, V index, V y) {
   });
 }
 
-template <class T>
-T sum_of(T a, T b) {
+template <class T> T sum_of(T a, T b) {
   if constexpr (std::is_same_v<T, bool>) return a || b;
   else if constexpr (sizeof(T) == 2) return T(static_cast<float>(a) + static_cast<float>(b));
   else return static_cast<T>(functors::ring(a) + functors::ring(b));
@@ -87,7 +89,8 @@ void add_rows(V index, V dy, int64_t skip, V dx) {
         if (dy.stride(1) == 1 && dx.stride(1) == 1)
           for (int64_t j = 0; j < k; ++j) to[j] = sum_of(to[j], from[j]);
         else
-          for (int64_t j = 0; j < k; ++j) to[j * dx.stride(1)] = sum_of(to[j * dx.stride(1)], from[j * dy.stride(1)]);
+          for (int64_t j = 0; j < k; ++j)
+            to[j * dx.stride(1)] = sum_of(to[j * dx.stride(1)], from[j * dy.stride(1)]);
       }
     });
   });
@@ -124,8 +127,7 @@ void scatter(bool add, int dim, V index, V src, V y) {
 }
 
 /// f(position) for every non-zero element in row-major order; position counts elements.
-template <class F>
-void each_nonzero(const View& x, const F& f) {
+template <class F> void each_nonzero(const View& x, const F& f) {
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto nonzero = [](T v) {

@@ -22,7 +22,8 @@ void kernel_loop(const Params& params, void* const* p, int64_t n, std::index_seq
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<R>(f(x[I][i]...));
 }
-template <class F, class T, class R, int kInputs> void kernel(const Params& params, void* const* p, int64_t n) {
+template <class F, class T, class R, int kInputs>
+void kernel(const Params& params, void* const* p, int64_t n) {
   kernel_loop<F, T, R>(params, p, n, std::make_index_sequence<kInputs>());
 }
 

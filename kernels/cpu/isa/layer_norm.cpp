@@ -9,8 +9,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
 /// A vector view [K] as contiguous numbers; null when absent.
-template <class C>
-const C* dense(V v, C* buffer) {
+template <class C> const C* dense(V v, C* buffer) {
   if (!v.defined()) return nullptr;
   for (int64_t k = 0; k < v.size(0); ++k) buffer[k] = static_cast<C>(get_number(v, k));
   return buffer;
@@ -31,17 +30,29 @@ void layer_norm(V x, V weight, V bias, double eps, V y, V mean, V rstd) {
         const C* from = read(r);
         C* to = write(r);
         const C n = static_cast<C>(count);
-        const C m = sum_row<C>(count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, from) / n;
-        const C squares = sum_row<C>(count, [m](Vec<C> v) __attribute__((always_inline)) { return (v - m) * (v - m); }, from);
+        const C m = sum_row<C>(
+                        count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, from) /
+                    n;
+        const C squares = sum_row<C>(
+            count, [m](Vec<C> v) __attribute__((always_inline)) { return (v - m) * (v - m); }, from);
         const C s = static_cast<C>(1 / __builtin_sqrt(static_cast<double>(squares / n) + eps));
         if (w && b)
-          map_row(count, to, [=](Vec<C> v, Vec<C> p, Vec<C> q) __attribute__((always_inline)) { return (v - m) * s * p + q; }, from, w, b);
+          map_row(
+              count, to,
+              [=](Vec<C> v, Vec<C> p, Vec<C> q)
+                  __attribute__((always_inline)) { return (v - m) * s * p + q; },
+              from, w, b);
         else if (w)
-          map_row(count, to, [=](Vec<C> v, Vec<C> p) __attribute__((always_inline)) { return (v - m) * s * p; }, from, w);
+          map_row(
+              count, to, [=](Vec<C> v, Vec<C> p) __attribute__((always_inline)) { return (v - m) * s * p; },
+              from, w);
         else if (b)
-          map_row(count, to, [=](Vec<C> v, Vec<C> q) __attribute__((always_inline)) { return (v - m) * s + q; }, from, b);
+          map_row(
+              count, to, [=](Vec<C> v, Vec<C> q) __attribute__((always_inline)) { return (v - m) * s + q; },
+              from, b);
         else
-          map_row(count, to, [=](Vec<C> v) __attribute__((always_inline)) { return (v - m) * s; }, from);
+          map_row(
+              count, to, [=](Vec<C> v) __attribute__((always_inline)) { return (v - m) * s; }, from);
         write.commit(r);
         if (mean.defined()) set_number(mean, r, m);
         if (rstd.defined()) set_number(rstd, r, s);
@@ -50,8 +61,7 @@ void layer_norm(V x, V weight, V bias, double eps, V y, V mean, V rstd) {
   });
 }
 
-template <class T>
-void backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
+template <class T> void backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
   using C = RowType<T>;
   const int64_t rows = x.size(0), count = x.size(1);
   const Scratch<C> weight_buffer(weight.defined() ? count : 1);
@@ -70,24 +80,38 @@ void backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
       const C *from = read_x(r), *g = read_dy(r);
       const C m = static_cast<C>(get_number(mean, r)), s = static_cast<C>(get_number(rstd, r));
       if (sums) {
-        map_row(count, to_weight, [=](Vec<C> a, Vec<C> v, Vec<C> h) __attribute__((always_inline)) { return a + h * ((v - m) * s); },
-                to_weight, from, g);
-        map_row(count, to_bias, [](Vec<C> a, Vec<C> h) __attribute__((always_inline)) { return a + h; }, to_bias, g);
+        map_row(
+            count, to_weight,
+            [=](Vec<C> a, Vec<C> v, Vec<C> h)
+                __attribute__((always_inline)) { return a + h * ((v - m) * s); },
+            to_weight, from, g);
+        map_row(
+            count, to_bias, [](Vec<C> a, Vec<C> h) __attribute__((always_inline)) { return a + h; }, to_bias,
+            g);
       }
       if (!dx.defined()) continue;
       const C* h = g;
       if (w) {
-        map_row(count, weighted.get(), [](Vec<C> a, Vec<C> p) __attribute__((always_inline)) { return a * p; }, g, w);
+        map_row(
+            count, weighted.get(), [](Vec<C> a, Vec<C> p) __attribute__((always_inline)) { return a * p; }, g,
+            w);
         h = weighted.get();
       }
       const C n = static_cast<C>(count);
-      const C average = sum_row<C>(count, [](Vec<C> a) __attribute__((always_inline)) { return a; }, h) / n;
+      const C average = sum_row<C>(
+                            count, [](Vec<C> a) __attribute__((always_inline)) { return a; }, h) /
+                        n;
       const C along =
-          sum_row<C>(count, [=](Vec<C> a, Vec<C> v) __attribute__((always_inline)) { return a * ((v - m) * s); }, h, from) / n;
+          sum_row<C>(
+              count, [=](Vec<C> a, Vec<C> v) __attribute__((always_inline)) { return a * ((v - m) * s); }, h,
+              from) /
+          n;
       const RowWriter<T> write(dx, out.get());
-      map_row(count, write(r), [=](Vec<C> a, Vec<C> v) __attribute__((always_inline)) {
-        return s * (a - average - (v - m) * s * along);
-      }, h, from);
+      map_row(
+          count, write(r),
+          [=](Vec<C> a, Vec<C> v)
+              __attribute__((always_inline)) { return s * (a - average - (v - m) * s * along); },
+          h, from);
       write.commit(r);
     }
   });

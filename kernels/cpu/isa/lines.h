@@ -6,8 +6,7 @@
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-template <int N>
-class Lines {
+template <int N> class Lines {
  public:
   /// The dims of `sizes` but `skip` (-1: none), outermost first.
   Lines(const Shape& sizes, int skip, const Shape (&strides)[N]) {
@@ -62,8 +61,7 @@ void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F&
 }
 
 /// A line that changes nothing else than `data`: the type of an element by its width alone, for kernels that only move bytes.
-template <class F>
-void dispatch_width(DType t, const F& f) {
+template <class F> void dispatch_width(DType t, const F& f) {
   switch (size_of(t)) {
     case 1: return f(TypeTag<uint8_t>{});
     case 2: return f(TypeTag<uint16_t>{});

@@ -47,7 +47,8 @@ template <class T>
 void multiply(const Problem& p, const T* a, const T* b, const T* bias, T* c, T alpha, T beta) {
   const Operand<T> x{a, p.a_row, p.a_col}, y{b, p.b_row, p.b_col};
   if (p.c_col == 1 || p.n == 1) return gemm<T>(p.m, p.n, p.k, x, y, c, p.c_row, {alpha, beta, bias});
-  if (p.c_row == 1 && !bias) return gemm<T>(p.n, p.m, p.k, y.transposed(), x.transposed(), c, p.c_col, {alpha, beta, nullptr});
+  if (p.c_row == 1 && !bias)
+    return gemm<T>(p.n, p.m, p.k, y.transposed(), x.transposed(), c, p.c_col, {alpha, beta, nullptr});
   const Scratch<T> out(p.m * p.n);
   if (beta != 0) gather_matrix(out.get(), c, p.m, p.n, p.c_row, p.c_col);
   gemm<T>(p.m, p.n, p.k, x, y, out.get(), p.n, {alpha, beta, bias});
@@ -64,10 +65,11 @@ bool stack(Problem& p) {
   return true;
 }
 
-template <class T>
-void run_float(Problem p, const T* a, const T* b, const T* bias, T* c, T alpha, T beta) {
+template <class T> void run_float(Problem p, const T* a, const T* b, const T* bias, T* c, T alpha, T beta) {
   stack(p);
-  const auto one = [&](int64_t i) { multiply(p, a + i * p.a_batch, b + i * p.b_batch, bias, c + i * p.c_batch, alpha, beta); };
+  const auto one = [&](int64_t i) {
+    multiply(p, a + i * p.a_batch, b + i * p.b_batch, bias, c + i * p.c_batch, alpha, beta);
+  };
   const int64_t work = p.m * p.n * p.k;
   if (p.batch == 1) return one(0);
   if (work >= (int64_t{1} << 22)) {  // each is cut into tasks of its own
@@ -88,7 +90,8 @@ void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, flo
     gather_matrix(x.get(), a + i * p.a_batch, p.m, p.k, p.a_row, p.a_col);
     if (i == 0 || p.b_batch != 0) gather_matrix(y.get(), b + i * p.b_batch, p.k, p.n, p.b_row, p.b_col);
     if (beta != 0) gather_matrix(z.get(), c + i * p.c_batch, p.m, p.n, p.c_row, p.c_col);
-    gemm<float>(p.m, p.n, p.k, {x.get(), p.k, 1}, {y.get(), p.n, 1}, z.get(), p.n, {alpha, beta, bias ? w.get() : nullptr});
+    gemm<float>(p.m, p.n, p.k, {x.get(), p.k, 1}, {y.get(), p.n, 1}, z.get(), p.n,
+                {alpha, beta, bias ? w.get() : nullptr});
     scatter_matrix(c + i * p.c_batch, z.get(), p.m, p.n, p.c_row, p.c_col);
   }
 }
@@ -96,7 +99,9 @@ void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, flo
 template <class T>
 void run_integer(const Problem& p, const T* a, const T* b, const T* bias, T* c, double alpha, double beta) {
   const auto scaled = [](double factor, uint64_t x) {  // exact for factor 1; sums wrap as int64 does
-    return factor == 1 ? x : static_cast<uint64_t>(static_cast<int64_t>(factor * static_cast<double>(static_cast<int64_t>(x))));
+    return factor == 1 ? x
+                       : static_cast<uint64_t>(
+                             static_cast<int64_t>(factor * static_cast<double>(static_cast<int64_t>(x))));
   };
   const Parts rows(p.batch * p.m, 1 + (int64_t{1} << 16) / (p.n * p.k + 1));
   each_task(rows.count, [&](int64_t part) {

@@ -70,8 +70,8 @@ void draw(uint64_t seed, uint64_t first, int64_t blocks, uint32_t* out) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
         const Words x = times(c0[v], 0xD2511F53u), y = times(c2[v], 0xCD9E8D57u);
-        c0[v] = (y >> 32) ^ c1[v] ^ uint64_t{k0};
-        c2[v] = (x >> 32) ^ c3[v] ^ uint64_t{k1};
+        c0[v] = (y >> 32) ^ c1[v] ^ uint64_t { k0 };
+        c2[v] = (x >> 32) ^ c3[v] ^ uint64_t { k1 };
         c1[v] = y;
         c3[v] = x;
       }
@@ -88,8 +88,7 @@ void draw(uint64_t seed, uint64_t first, int64_t blocks, uint32_t* out) {
 template <class T> inline constexpr bool kPair = sizeof(T) == 8;  // float64 and int64 take two lanes
 
 /// draw_chunk(bits, i0, n) for chunks of the element range of y; Bits holds one lane (or two) per element.
-template <bool pair, class F>
-void each_chunk(PhiloxKey key, int64_t count, const F& f) {
+template <bool pair, class F> void each_chunk(PhiloxKey key, int64_t count, const F& f) {
   const Parts parts((count + kChunk - 1) / kChunk, 16);  // in chunks, so every task begins at a block
   each_task(parts.count, [&](int64_t task) {
     alignas(64) uint32_t bits[kChunk * (pair ? 2 : 1)];
@@ -102,8 +101,7 @@ void each_chunk(PhiloxKey key, int64_t count, const F& f) {
 }
 
 /// Elements [i0, i0 + n) of a view in row-major order to or from contiguous numbers of type C.
-template <class C>
-void load_chunk(const View& v, int64_t i0, int64_t n, C* to) {
+template <class C> void load_chunk(const View& v, int64_t i0, int64_t n, C* to) {
   const Convert convert = converter(v.dtype, dtype_of<C>);
   const int64_t width = size_of(v.dtype);
   const char* const data = static_cast<const char*>(v.data);
@@ -112,8 +110,7 @@ void load_chunk(const View& v, int64_t i0, int64_t n, C* to) {
   lines.seek(i0);
   for (int64_t i = 0; i < n; ++i, lines.next()) convert(data + lines.offset(0) * width, to + i, 1);
 }
-template <class C>
-void store_chunk(const View& v, int64_t i0, int64_t n, const C* from) {
+template <class C> void store_chunk(const View& v, int64_t i0, int64_t n, const C* from) {
   const Convert convert = converter(dtype_of<C>, v.dtype);
   const int64_t width = size_of(v.dtype);
   char* const data = static_cast<char*>(v.data);
@@ -128,8 +125,7 @@ template <class C> C* chunk_target(const View& v, int64_t i0, C* buffer) {
 }
 
 /// f(TypeTag<C>) for the type that a floating dtype is computed in.
-template <class F>
-void dispatch_real(DType t, const F& f) {
+template <class F> void dispatch_real(DType t, const F& f) {
   if (!is_floating(t)) throw DTypeError(str("random: takes a floating tensor, got ", t));
   if (t == DType::kFloat64) f(TypeTag<double>{});
   else f(TypeTag<float>{});
@@ -149,8 +145,7 @@ void uniform(PhiloxKey key, double low, double high, V y) {
 }
 
 /// Normal numbers by pairs, out[0 .. n), n even.
-template <class C>
-void normal_pairs(const uint32_t* bits, int64_t n, C mean, C stddev, C* out) {
+template <class C> void normal_pairs(const uint32_t* bits, int64_t n, C mean, C stddev, C* out) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; i += 2) normal_pair(bits + (kPair<C> ? 2 * i : i), mean, stddev, out + i);
 }
@@ -160,7 +155,8 @@ void normal(PhiloxKey key, double mean, double stddev, V y) {
     using C = typename decltype(tag)::type;
     each_chunk<kPair<C>>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
       C z[kChunk];
-      C* const to = n % 2 == 0 ? chunk_target(y, i0, z) : z;  // the last element's partner is drawn and dropped
+      C* const to =
+          n % 2 == 0 ? chunk_target(y, i0, z) : z;  // the last element's partner is drawn and dropped
       normal_pairs(bits, n + n % 2, static_cast<C>(mean), static_cast<C>(stddev), to);
       if (to == z) store_chunk(y, i0, n, z);
     });
@@ -182,10 +178,12 @@ void bernoulli(PhiloxKey key, V p, V y) {
         Out hit[kChunk];
         Out* const to = chunk_target(y, i0, hit);
         if (one) {
-          for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < single ? Out(1) : Out(0);
+          for (int64_t i = 0; i < n; ++i)
+            to[i] = static_cast<C>(unit_float(bits[i])) < single ? Out(1) : Out(0);
         } else {
           load_chunk(p, i0, n, chance);
-          for (int64_t i = 0; i < n; ++i) to[i] = static_cast<C>(unit_float(bits[i])) < chance[i] ? Out(1) : Out(0);
+          for (int64_t i = 0; i < n; ++i)
+            to[i] = static_cast<C>(unit_float(bits[i])) < chance[i] ? Out(1) : Out(0);
         }
         if (to == hit) store_chunk(y, i0, n, hit);
       });
@@ -236,17 +234,22 @@ void multinomial(PhiloxKey key, bool replacement, V p, V indices) {
       int64_t positive = 0;
       for (int64_t j = 0; j < k; ++j) {
         const double w = static_cast<double>(p.as<T>()[r * p.stride(0) + j * p.stride(1)]);
-        if (!(w >= 0) || w > 1.7e308) throw ValueError(str("multinomial: weight ", w, " of class ", j, " in row ", r, " is negative or not finite"));
+        if (!(w >= 0) || w > 1.7e308)
+          throw ValueError(
+              str("multinomial: weight ", w, " of class ", j, " in row ", r, " is negative or not finite"));
         sum += w, positive += w > 0;
       }
       if (!(sum > 0)) throw ValueError(str("multinomial: the weights of row ", r, " sum to ", sum));
-      if (!replacement && positive < n) throw ValueError(str("multinomial: row ", r, " has ", positive, " positive weights, ", n, " draws without replacement"));
+      if (!replacement && positive < n)
+        throw ValueError(str("multinomial: row ", r, " has ", positive, " positive weights, ", n,
+                             " draws without replacement"));
     }
     const Parts parts(rows, (1 << 14) / (k + n) + 1);
     each_task(parts.count, [&](int64_t task) {
       Scratch<double> running(k), left(k);
       for (int64_t r = parts.begin(task), end = r + parts.size(task); r < end; ++r) {
-        for (int64_t j = 0; j < k; ++j) left.get()[j] = static_cast<double>(p.as<T>()[r * p.stride(0) + j * p.stride(1)]);
+        for (int64_t j = 0; j < k; ++j)
+          left.get()[j] = static_cast<double>(p.as<T>()[r * p.stride(0) + j * p.stride(1)]);
         for (int64_t d = 0; d < n; ++d) {
           if (d == 0 || !replacement) {
             double sum = 0;

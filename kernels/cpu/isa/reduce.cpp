@@ -21,8 +21,14 @@ using functors::ring;
 
 template <class C> using Wide = std::conditional_t<std::is_floating_point_v<C>, double, int64_t>;
 
-template <class W> constexpr W lowest() { return std::is_same_v<W, double> ? static_cast<W>(-std::numeric_limits<double>::infinity()) : std::numeric_limits<W>::min(); }
-template <class W> constexpr W highest() { return std::is_same_v<W, double> ? static_cast<W>(std::numeric_limits<double>::infinity()) : std::numeric_limits<W>::max(); }
+template <class W> constexpr W lowest() {
+  return std::is_same_v<W, double> ? static_cast<W>(-std::numeric_limits<double>::infinity())
+                                   : std::numeric_limits<W>::min();
+}
+template <class W> constexpr W highest() {
+  return std::is_same_v<W, double> ? static_cast<W>(std::numeric_limits<double>::infinity())
+                                   : std::numeric_limits<W>::max();
+}
 
 // Integers wrap around; vectors of doubles are no arithmetic type and go the plain way.
 template <class V> WEFT_INLINE V plus(V a, V b) {
@@ -85,7 +91,8 @@ struct AllOp {
   template <class W> static W map(W x) { return x != 0; }
   template <class W> static W combine(W a, W b) { return a != 0 && b != 0; }
 };
-template <class Op> inline constexpr bool kChooses = std::is_base_of_v<MaxOp, Op> || std::is_base_of_v<MinOp, Op>;
+template <class Op>
+inline constexpr bool kChooses = std::is_base_of_v<MaxOp, Op> || std::is_base_of_v<MinOp, Op>;
 template <class Op> inline constexpr bool kVectors = !std::is_same_v<Op, AnyOp> && !std::is_same_v<Op, AllOp>;
 
 WEFT_INLINE VecD load_wide(const double* p) { return load(p); }
@@ -95,8 +102,7 @@ WEFT_INLINE VecD load_wide(const float* p) {
   return __builtin_convertvector(narrow, VecD);
 }
 
-template <class Op, class C>
-Wide<C> fold_line(const C* p, int64_t n, int64_t stride) {
+template <class Op, class C> Wide<C> fold_line(const C* p, int64_t n, int64_t stride) {
   using W = Wide<C>;
   W total = Op::template identity<W>();
   int64_t i = 0;
@@ -124,14 +130,16 @@ Wide<C> fold_lines(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t
 
 /// total[j] is combined with element j of each of `count` rows, `step` apart, in order.
 template <class Op, class C>
-void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t stride, int64_t count, int64_t step) {
+void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t stride, int64_t count,
+               int64_t step) {
   const auto wide = [](C v) { return Op::map(static_cast<Wide<C>>(v)); };
   // The compiler makes no vectors of four floating choices in a row.
   const bool together = stride == 1 && (!kChooses<Op> || !std::is_floating_point_v<C> || n < 16);
   for (; together && count >= 4; count -= 4, row += 4 * step) {
     const C *a = row, *b = a + step, *c = b + step, *d = c + step;
     for (int64_t j = 0; j < n; ++j)
-      total[j] = Op::combine(Op::combine(Op::combine(Op::combine(total[j], wide(a[j])), wide(b[j])), wide(c[j])), wide(d[j]));
+      total[j] = Op::combine(
+          Op::combine(Op::combine(Op::combine(total[j], wide(a[j])), wide(b[j])), wide(c[j])), wide(d[j]));
   }
   for (; count > 0; --count, row += step) {
     if (stride == 1)
@@ -142,18 +150,17 @@ void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t strid
 }
 
 /// The loops of one op over one compute type.
-template <class C>
-struct Folds {
+template <class C> struct Folds {
   Wide<C> identity;
   Wide<C> (*lines)(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t count, int64_t line_step);
   void (*rows)(Wide<C>* total, const C* row, int64_t n, int64_t stride, int64_t count, int64_t step);
   Wide<C> (*merge)(const Wide<C>* partial, int64_t n, int64_t stride);
 };
 template <class Op, class C>
-constexpr Folds<C> kFolds = {Op::template identity<Wide<C>>(), fold_lines<Op, C>, fold_rows<Op, C>, fold_line<typename Op::Merge, Wide<C>>};
+constexpr Folds<C> kFolds = {Op::template identity<Wide<C>>(), fold_lines<Op, C>, fold_rows<Op, C>,
+                             fold_line<typename Op::Merge, Wide<C>>};
 
-template <class C>
-const Folds<C>& folds_of(Reduce op) {
+template <class C> const Folds<C>& folds_of(Reduce op) {
   switch (op) {
     case Reduce::kProd: return kFolds<ProdOp, C>;
     case Reduce::kMax: return kFolds<MaxOp, C>;
@@ -168,14 +175,13 @@ const Folds<C>& folds_of(Reduce op) {
   return kFolds<SumOp, C>;
 }
 
-constexpr int64_t kUnit = 1 << 14;   // reduced elements folded without a break
-constexpr int64_t kTask = 1 << 16;   // elements per task
-constexpr int64_t kBlock = 1024;     // neighbouring outputs carried together
-constexpr int64_t kChunk = 4096;     // elements converted at a time
+constexpr int64_t kUnit = 1 << 14;  // reduced elements folded without a break
+constexpr int64_t kTask = 1 << 16;  // elements per task
+constexpr int64_t kBlock = 1024;    // neighbouring outputs carried together
+constexpr int64_t kChunk = 4096;    // elements converted at a time
 
 /// The elements of a view as C: memory itself where it holds C, converted blocks otherwise.
-template <class C>
-struct Source {
+template <class C> struct Source {
   const char* data;
   int64_t width;
   Convert convert;
@@ -190,10 +196,12 @@ struct Source {
     const char* from = data + offset * width;
     if (stride == 1 && (count == 1 || line_step == n)) return convert(from, block, count * n);
     alignas(64) char raw[kChunk * 2];  // only one- and two-byte types are converted
-    for (int64_t i = 0; i < count; ++i) move_strided(width, from + i * line_step * width, stride, raw + i * n * width, 1, n);
+    for (int64_t i = 0; i < count; ++i)
+      move_strided(width, from + i * line_step * width, stride, raw + i * n * width, 1, n);
     convert(raw, block, count * n);
   }
-  Wide<C> fold(const Folds<C>& f, Wide<C> total, int64_t offset, int64_t n, int64_t stride, int64_t count = 1, int64_t line_step = 0) const {
+  Wide<C> fold(const Folds<C>& f, Wide<C> total, int64_t offset, int64_t n, int64_t stride, int64_t count = 1,
+               int64_t line_step = 0) const {
     if (!convert) return f.lines(total, direct(offset), n, stride, count, line_step);
     alignas(64) C block[kChunk];
     const int64_t piece = n < kChunk ? n : kChunk, lines = kChunk / piece;
@@ -222,7 +230,9 @@ struct Dims {
     }
     size[count] = n, x[count] = xs, y[count] = ys, ++count;
   }
-  int64_t densest() const { return count == 0 ? std::numeric_limits<int64_t>::max() : x[count - 1] < 0 ? -x[count - 1] : x[count - 1]; }
+  int64_t densest() const {
+    return count == 0 ? std::numeric_limits<int64_t>::max() : x[count - 1] < 0 ? -x[count - 1] : x[count - 1];
+  }
 };
 
 /// A place among the elements of Dims, in row-major order, and its offsets in x and y.
@@ -263,23 +273,24 @@ void split(const View& x, const View& y, Dims& kept, Dims& reduced) {
   }
 }
 
-template <class W>
-void put(const View& y, int64_t offset, W value) {
+template <class W> void put(const View& y, int64_t offset, W value) {
   dispatch(y.dtype, [&]<class T>(TypeTag<T>) { y.as<T>()[offset] = convert<T>(value); });
 }
 
 template <class C>
 void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& kept, const Dims& reduced) {
   const Source<C> source(x);
-  const int64_t length = reduced.count ? reduced.size[reduced.count - 1] : 1, step = reduced.count ? reduced.x[reduced.count - 1] : 1;
+  const int64_t length = reduced.count ? reduced.size[reduced.count - 1] : 1,
+                step = reduced.count ? reduced.x[reduced.count - 1] : 1;
   Dims outer = reduced;
   if (outer.count) outer.numel /= length, --outer.count;
-  const Parts pieces(length, kUnit);                   // of a line
-  const int64_t units = outer.numel * pieces.count;    // per output
-  if (kept.numel == 1 && units > 8) {  // one output: the units are the tasks
+  const Parts pieces(length, kUnit);                 // of a line
+  const int64_t units = outer.numel * pieces.count;  // per output
+  if (kept.numel == 1 && units > 8) {                // one output: the units are the tasks
     Scratch<Wide<C>> partial(units);
     each_task(units, [&](int64_t u) {
-      const int64_t piece = u % pieces.count, start = Cursor(outer, u / pieces.count).x + pieces.begin(piece) * step;
+      const int64_t piece = u % pieces.count,
+                    start = Cursor(outer, u / pieces.count).x + pieces.begin(piece) * step;
       partial.get()[u] = source.fold(f, f.identity, start, pieces.size(piece), step);
     });
     put(y, 0, f.merge(partial.get(), units, 1));
@@ -293,7 +304,8 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
   }
   const int64_t per_task = kTask / (reduced.numel > 0 ? reduced.numel : 1) + 1;
   const Parts parts(kept.numel, per_task);
-  if (source.convert && units == 1 && kept.count > 0 && length <= kChunk / 4) {  // short lines are converted many at a time
+  if (source.convert && units == 1 && kept.count > 0 &&
+      length <= kChunk / 4) {  // short lines are converted many at a time
     const int last = kept.count - 1;
     each_task(parts.count, [&](int64_t task) {
       alignas(64) C block[kChunk];
@@ -303,7 +315,8 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
         n = left < there ? left : there;
         if (n > fit) n = fit;
         source.read(at.x, length, step, n, kept.x[last], block);
-        for (int64_t i = 0; i < n; ++i) put(y, at.y + i * kept.y[last], f.lines(f.identity, block + i * length, length, 1, 1, 0));
+        for (int64_t i = 0; i < n; ++i)
+          put(y, at.y + i * kept.y[last], f.lines(f.identity, block + i * length, length, 1, 1, 0));
       }
     });
     return;
@@ -317,7 +330,8 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
         if (pieces.count == 1) total = source.fold(f, total, at.x + line.x, length, step, lines, line_step);
         else
           for (int64_t piece = 0; piece < pieces.count; ++piece)
-            total = source.fold(f, total, at.x + line.x + pieces.begin(piece) * step, pieces.size(piece), step);
+            total =
+                source.fold(f, total, at.x + line.x + pieces.begin(piece) * step, pieces.size(piece), step);
       }
       put(y, at.y, total);
     }
@@ -368,8 +382,7 @@ void reduce_outer(const Folds<C>& f, const View& x, const View& y, const Dims& k
   });
 }
 
-template <class C>
-void reduce_as(Reduce op, const View& x, const View& y) {
+template <class C> void reduce_as(Reduce op, const View& x, const View& y) {
   const Folds<C>& f = folds_of<C>(op);
   Dims kept, reduced;
   split(x, y, kept, reduced);
@@ -377,7 +390,8 @@ void reduce_as(Reduce op, const View& x, const View& y) {
   if (reduced.numel == 0) {
     Cursor at(kept, 0);
     for (int64_t left = kept.numel; left > 0; --left, at.advance()) put(y, at.y, f.identity);
-  } else if (reduced.count > 0 && kept.count > 0 && kept.densest() < reduced.densest() && kept.size[kept.count - 1] >= 4) {
+  } else if (reduced.count > 0 && kept.count > 0 && kept.densest() < reduced.densest() &&
+             kept.size[kept.count - 1] >= 4) {
     reduce_outer<C>(f, x, y, kept, reduced);
   } else {
     reduce_inner<C>(f, x, y, kept, reduced);
@@ -386,7 +400,9 @@ void reduce_as(Reduce op, const View& x, const View& y) {
 
 void reduce(Reduce op, V x, V y) {
   switch (x.dtype) {
-    case DType::kFloat16: case DType::kBFloat16: case DType::kFloat32: return reduce_as<float>(op, x, y);
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat32: return reduce_as<float>(op, x, y);
     case DType::kFloat64: return reduce_as<double>(op, x, y);
     case DType::kInt64: return reduce_as<int64_t>(op, x, y);
     default: return reduce_as<int32_t>(op, x, y);
@@ -400,26 +416,29 @@ void arg_reduce(bool largest, int dim, V x, V values, V indices) {
     using T = typename decltype(tag)::type;
     using W = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
     const Shape absent(x.ndim(), 0);
-    each_line<3>(x.sizes, dim, {x.strides, values.defined() ? values.strides : absent, indices.strides}, [&](const Lines<3>& line) {
-      const T* p = x.as<T>() + line.offset(0);
-      int64_t best = 0;
-      W value = static_cast<W>(p[0]);
-      if constexpr (std::is_floating_point_v<T>) {
-        if (step == 1 && n >= 64) {  // the value in vectors, then its place
-          value = largest ? fold_line<MaxOp>(p, n, 1) : fold_line<MinOp>(p, n, 1);
-          while (static_cast<W>(p[best]) != value && (value == value || p[best] == p[best])) ++best;
-          if (values.defined()) values.as<T>()[line.offset(1)] = p[best];
-          indices.as<int64_t>()[line.offset(2)] = best;
-          return;
-        }
-      }
-      for (int64_t i = 1; i < n && value == value; ++i) {  // the first NaN ends the search: it wins
-        const W v = static_cast<W>(p[i * step]);
-        if ((largest ? v > value : v < value) || v != v) value = v, best = i;
-      }
-      if (values.defined()) values.as<T>()[line.offset(1)] = p[best * step];
-      indices.as<int64_t>()[line.offset(2)] = best;
-    });
+    each_line<3>(x.sizes, dim, {x.strides, values.defined() ? values.strides : absent, indices.strides},
+                 [&](const Lines<3>& line) {
+                   const T* p = x.as<T>() + line.offset(0);
+                   int64_t best = 0;
+                   W value = static_cast<W>(p[0]);
+                   if constexpr (std::is_floating_point_v<T>) {
+                     if (step == 1 && n >= 64) {  // the value in vectors, then its place
+                       value = largest ? fold_line<MaxOp>(p, n, 1) : fold_line<MinOp>(p, n, 1);
+                       while (static_cast<W>(p[best]) != value && (value == value || p[best] == p[best]))
+                         ++best;
+                       if (values.defined()) values.as<T>()[line.offset(1)] = p[best];
+                       indices.as<int64_t>()[line.offset(2)] = best;
+                       return;
+                     }
+                   }
+                   for (int64_t i = 1; i < n && value == value;
+                        ++i) {  // the first NaN ends the search: it wins
+                     const W v = static_cast<W>(p[i * step]);
+                     if ((largest ? v > value : v < value) || v != v) value = v, best = i;
+                   }
+                   if (values.defined()) values.as<T>()[line.offset(1)] = p[best * step];
+                   indices.as<int64_t>()[line.offset(2)] = best;
+                 });
   });
 }
 
@@ -439,7 +458,8 @@ struct Moments {
 
 /// Of a line that has to be converted; apart, so that the others do without its block.
 template <class C>
-__attribute__((noinline)) Moments converted_moments(const Source<C>& source, int64_t offset, int64_t n, int64_t stride) {
+__attribute__((noinline)) Moments converted_moments(const Source<C>& source, int64_t offset, int64_t n,
+                                                    int64_t stride) {
   alignas(64) C block[kChunk];
   Moments out{source.fold(kFolds<SumOp, C>, 0, offset, n, stride) / static_cast<double>(n), 0};
   for (int64_t done = 0; done < n; done += kChunk) {
@@ -450,22 +470,24 @@ __attribute__((noinline)) Moments converted_moments(const Source<C>& source, int
   return out;
 }
 
-template <class C>
-void mean_var_as(int64_t correction, const View& x, const View& mean, const View& var) {
+template <class C> void mean_var_as(int64_t correction, const View& x, const View& mean, const View& var) {
   const int64_t n = x.size(1), step = x.stride(1);
   const Source<C> source(x);
-  each_line<3>({x.size(0), n}, 1, {x.strides, {mean.stride(0), 0}, {var.stride(0), 0}}, [&](const Lines<3>& line) {
-    Moments of;
-    if (source.convert) {
-      of = converted_moments(source, line.offset(0), n, step);
-    } else {
-      const C* const p = source.direct(line.offset(0));
-      of.mean = fold_line<SumOp>(p, n, step) / static_cast<double>(n);
-      of.squares = squares_about(0, of.mean, p, n, step);
-    }
-    put(mean, line.offset(1), of.mean);
-    put(var, line.offset(2), n - correction > 0 ? of.squares / static_cast<double>(n - correction) : std::numeric_limits<double>::quiet_NaN());
-  });
+  each_line<3>({x.size(0), n}, 1, {x.strides, {mean.stride(0), 0}, {var.stride(0), 0}},
+               [&](const Lines<3>& line) {
+                 Moments of;
+                 if (source.convert) {
+                   of = converted_moments(source, line.offset(0), n, step);
+                 } else {
+                   const C* const p = source.direct(line.offset(0));
+                   of.mean = fold_line<SumOp>(p, n, step) / static_cast<double>(n);
+                   of.squares = squares_about(0, of.mean, p, n, step);
+                 }
+                 put(mean, line.offset(1), of.mean);
+                 put(var, line.offset(2),
+                     n - correction > 0 ? of.squares / static_cast<double>(n - correction)
+                                        : std::numeric_limits<double>::quiet_NaN());
+               });
 }
 
 void mean_var(int64_t correction, V x, V mean, V var) {

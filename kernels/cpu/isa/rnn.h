@@ -21,8 +21,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 /// `kIn` copies what is not already so; `kOut` gives a buffer instead and finish() copies it to the view.
 enum class Flow { kIn, kOut };
 
-template <class T>
-class Dense {
+template <class T> class Dense {
  public:
   Dense() = default;
   Dense(const View& v, Flow flow) {
@@ -49,7 +48,8 @@ class Dense {
     Scratch<T> flat(steps_ * rows_ * columns_);
     for (int64_t t = 0; t < steps_; ++t)
       for (int64_t n = 0; n < rows_; ++n)
-        __builtin_memcpy(flat.get() + (t * rows_ + n) * columns_, data_ + t * step + n * row, columns_ * sizeof(T));
+        __builtin_memcpy(flat.get() + (t * rows_ + n) * columns_, data_ + t * step + n * row,
+                         columns_ * sizeof(T));
     buffer_.swap(flat);
     data_ = buffer_.get();
     row = columns_, step = rows_ * columns_;
@@ -91,12 +91,16 @@ class Dense {
 /// How a layer of N rows, G gates and H columns is cut.
 struct RnnCut {
   bool by_rows;
-  Parts rows;     ///< of the batch
-  Parts panels;   ///< of H, in panels
+  Parts rows;    ///< of the batch
+  Parts panels;  ///< of H, in panels
   int64_t panel, hidden;
 
   RnnCut(int64_t batch, int64_t gates, int64_t h, int64_t panel_width, int64_t element_size)
-      : by_rows(gates * h * h * element_size <= (int64_t{3} << 18)), rows(batch, kStripRows), panels(0, 1), panel(panel_width), hidden(h) {
+      : by_rows(gates * h * h * element_size <= (int64_t{3} << 18)),
+        rows(batch, kStripRows),
+        panels(0, 1),
+        panel(panel_width),
+        hidden(h) {
     const int64_t count = (h + panel - 1) / panel;
     int64_t tasks = batch * gates * h * h >> 19;
     if (tasks > count) tasks = count;
@@ -108,20 +112,23 @@ struct RnnCut {
     panels = Parts(count, count == 0 ? 1 : (count + tasks - 1) / tasks);
   }
   int64_t first(int64_t part) const { return panels.begin(part) * panel; }
-  int64_t last(int64_t part) const { return part + 1 == panels.count ? hidden : panels.begin(part + 1) * panel; }
+  int64_t last(int64_t part) const {
+    return part + 1 == panels.count ? hidden : panels.begin(part + 1) * panel;
+  }
 };
 
 /// Runs a fused kernel over elements [begin, end) of several rows: f(get, put) is called once per vector, where get(p) reads the vector
 /// of row p and put(p, v) writes it; the last vector may be a part.
-template <class T, class F>
-WEFT_INLINE void each_vector(int64_t begin, int64_t end, const F& f) {
+template <class T, class F> WEFT_INLINE void each_vector(int64_t begin, int64_t end, const F& f) {
   int64_t k = begin;
   for (; k + kLanes<T> <= end; k += kLanes<T>)
-    f([k](const T* p) __attribute__((always_inline)) { return load(p + k); },
-      [k](T* p, Vec<T> v) __attribute__((always_inline)) { store(p + k, v); });
+    f(
+        [k](const T* p) __attribute__((always_inline)) { return load(p + k); },
+        [k](T * p, Vec<T> v) __attribute__((always_inline)) { store(p + k, v); });
   if (k < end)
-    f([k, end](const T* p) __attribute__((always_inline)) { return load_part(p + k, end - k); },
-      [k, end](T* p, Vec<T> v) __attribute__((always_inline)) { store_part(p + k, end - k, v); });
+    f(
+        [ k, end ](const T* p) __attribute__((always_inline)) { return load_part(p + k, end - k); },
+        [ k, end ](T * p, Vec<T> v) __attribute__((always_inline)) { store_part(p + k, end - k, v); });
 }
 
 /// Copies rows of one step; null `from` gives zeros.

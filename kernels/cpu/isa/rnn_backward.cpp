@@ -12,20 +12,23 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-template <class T>
-struct Backward {
+template <class T> struct Backward {
   RnnMode mode;
   bool reverse;
   int64_t steps, batch, hidden;
   Dense<T> y, h0, c0, reserve, dy;
-  T* dgates;       // [T * N, width]
+  T* dgates;  // [T * N, width]
   int64_t width;
-  T *dh, *dc;      // [N, H]: gradient that comes from the step after
+  T *dh, *dc;       // [N, H]: gradient that comes from the step after
   const T* packed;  // W_hh [G * H, H]
 
   int64_t time(int64_t s) const { return reverse ? steps - 1 - s : s; }
-  const T* h_before(int64_t s, int64_t n) const { return s == 0 ? (h0.defined() ? h0.at(0, n) : nullptr) : y.at(time(s - 1), n); }
-  int64_t recurrent_columns() const { return mode == RnnMode::kLstm ? 4 * hidden : mode == RnnMode::kGru ? 3 * hidden : hidden; }
+  const T* h_before(int64_t s, int64_t n) const {
+    return s == 0 ? (h0.defined() ? h0.at(0, n) : nullptr) : y.at(time(s - 1), n);
+  }
+  int64_t recurrent_columns() const {
+    return mode == RnnMode::kLstm ? 4 * hidden : mode == RnnMode::kGru ? 3 * hidden : hidden;
+  }
 
   /// Gradient of the gates of one row; leaves in dh what reaches the state before without passing W_hh.
   void cell(int64_t s, int64_t n) const {
@@ -37,42 +40,49 @@ struct Backward {
     const auto block = [this](auto* p, int64_t i) { return p + i * hidden; };
     if (mode == RnnMode::kLstm) {
       T* const later_c = dc + n * hidden;
-      const T* const before = s == 0 ? (c0.defined() ? c0.at(0, n) : nullptr) : block(reserve.at(time(s - 1), n), 4);
-      each_vector<T>(0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
-        const Vec<T> i = get(kept), f = get(block(kept, 1)), g = get(block(kept, 2)), o = get(block(kept, 3)), tc = get(block(kept, 5));
-        const Vec<T> d = grad ? get(later) + get(grad) : get(later);
-        const Vec<T> c = get(later_c) + d * o * (1 - tc * tc);
-        put(out, c * g * i * (1 - i));
-        put(block(out, 1), before ? c * get(before) * f * (1 - f) : Vec<T>{});
-        put(block(out, 2), c * i * (1 - g * g));
-        put(block(out, 3), d * tc * o * (1 - o));
-        put(later_c, c * f);
-      });
+      const T* const before =
+          s == 0 ? (c0.defined() ? c0.at(0, n) : nullptr) : block(reserve.at(time(s - 1), n), 4);
+      each_vector<T>(
+          0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
+            const Vec<T> i = get(kept), f = get(block(kept, 1)), g = get(block(kept, 2)),
+                         o = get(block(kept, 3)), tc = get(block(kept, 5));
+            const Vec<T> d = grad ? get(later) + get(grad) : get(later);
+            const Vec<T> c = get(later_c) + d * o * (1 - tc * tc);
+            put(out, c * g * i * (1 - i));
+            put(block(out, 1), before ? c * get(before) * f * (1 - f) : Vec<T>{});
+            put(block(out, 2), c * i * (1 - g * g));
+            put(block(out, 3), d * tc * o * (1 - o));
+            put(later_c, c * f);
+          });
     } else if (mode == RnnMode::kGru) {
       const T* const before = h_before(s, n);
-      each_vector<T>(0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
-        const Vec<T> r = get(kept), z = get(block(kept, 1)), m = get(block(kept, 2)), q = get(block(kept, 3));
-        const Vec<T> d = grad ? get(later) + get(grad) : get(later);
-        const Vec<T> state = before ? get(before) : Vec<T>{};
-        const Vec<T> dm = d * (1 - z) * (1 - m * m);
-        put(out, dm * q * r * (1 - r));
-        put(block(out, 1), d * (state - m) * z * (1 - z));
-        put(block(out, 2), dm * r);
-        put(block(out, 3), dm);
-        put(later, d * z);
-      });
+      each_vector<T>(
+          0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
+            const Vec<T> r = get(kept), z = get(block(kept, 1)), m = get(block(kept, 2)),
+                         q = get(block(kept, 3));
+            const Vec<T> d = grad ? get(later) + get(grad) : get(later);
+            const Vec<T> state = before ? get(before) : Vec<T>{};
+            const Vec<T> dm = d * (1 - z) * (1 - m * m);
+            put(out, dm * q * r * (1 - r));
+            put(block(out, 1), d * (state - m) * z * (1 - z));
+            put(block(out, 2), dm * r);
+            put(block(out, 3), dm);
+            put(later, d * z);
+          });
     } else {
-      each_vector<T>(0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
-        const Vec<T> h = get(kept), d = grad ? get(later) + get(grad) : get(later);
-        put(out, mode == RnnMode::kTanh ? d * (1 - h * h) : (h > 0 ? d : Vec<T>{}));
-      });
+      each_vector<T>(
+          0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
+            const Vec<T> h = get(kept), d = grad ? get(later) + get(grad) : get(later);
+            put(out, mode == RnnMode::kTanh ? d * (1 - h * h) : (h > 0 ? d : Vec<T>{}));
+          });
     }
   }
 
   /// dh of rows [n0, n1), columns [j0, j1): the gate gradients through W_hh, beside what the cell left there (GRU).
   void recur(int64_t n0, int64_t n1, int64_t j0, int64_t j1, const T* strips) const {
     const Finish<T> finish{1, mode == RnnMode::kGru ? T(1) : T(0), nullptr};
-    multiply_strips(n1 - n0, hidden, recurrent_columns(), strips, packed, j0, j1, dh + n0 * hidden, hidden, finish);
+    multiply_strips(n1 - n0, hidden, recurrent_columns(), strips, packed, j0, j1, dh + n0 * hidden, hidden,
+                    finish);
   }
 
   const T* pack_gates(int64_t s, int64_t n0, int64_t n1, T* strips) const {
@@ -98,7 +108,8 @@ struct Backward {
         for (int64_t n = n0; n < n1; ++n) cell(s, n);
       });
       const T* strips = pack_gates(s, 0, batch, buffer.get());
-      each_task(cut.panels.count, [&](int64_t part) { recur(0, batch, cut.first(part), cut.last(part), strips); });
+      each_task(cut.panels.count,
+                [&](int64_t part) { recur(0, batch, cut.first(part), cut.last(part), strips); });
     }
   }
 
@@ -106,33 +117,51 @@ struct Backward {
   void state_product(int64_t column, int64_t count, T* dw, int64_t dw_row) const {
     const int64_t first = time(0), rest = (steps - 1) * batch;
     const T* g = dgates + column;
-    const Operand<T> first_grads{g + first * batch * width, 1, width}, rest_grads{g + (reverse ? 0 : batch * width), 1, width};
+    const Operand<T> first_grads{g + first * batch * width, 1, width},
+        rest_grads{g + (reverse ? 0 : batch * width), 1, width};
     if (h0.defined()) gemm<T>(count, hidden, batch, first_grads, h0.matrix(), dw, dw_row);
     else copy_rows<T>(dw, dw_row, nullptr, 0, count, hidden);
-    if (rest > 0) gemm<T>(count, hidden, rest, rest_grads, {y.at(reverse ? 1 : 0, 0), y.row, 1}, dw, dw_row, {1, 1, nullptr});
+    if (rest > 0)
+      gemm<T>(count, hidden, rest, rest_grads, {y.at(reverse ? 1 : 0, 0), y.row, 1}, dw, dw_row,
+              {1, 1, nullptr});
   }
 };
 
 /// out[k] = sum over rows of m[row, k], in order.
-template <class T>
-void column_sums(const T* m, int64_t row, int64_t rows, int64_t columns, T* out) {
+template <class T> void column_sums(const T* m, int64_t row, int64_t rows, int64_t columns, T* out) {
   const Parts parts(columns, 1 + 65536 / (rows + 1) / kPanel<T> * kPanel<T>);
   each_task(parts.count, [&](int64_t part) {
     const int64_t begin = parts.begin(part), end = parts.begin(part + 1);
     for (int64_t k = begin; k < end; ++k) out[k] = 0;
     for (int64_t r = 0; r < rows; ++r)
-      each_vector<T>(begin, end, [&](auto get, auto put) __attribute__((always_inline)) { put(out, get(out) + get(m + r * row)); });
+      each_vector<T>(
+          begin, end, [&](auto get, auto put) __attribute__((always_inline)) {
+            put(out, get(out) + get(m + r * row));
+          });
   });
 }
 
 template <class T>
-void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy, V dhn, V dcn, const RnnGrads& grads) {
+void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy, V dhn, V dcn,
+         const RnnGrads& grads) {
   const int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.w_hh.size(1);
   const bool lstm = layer.mode == RnnMode::kLstm, gru = layer.mode == RnnMode::kGru;
   const int64_t columns = layer.gates() * hidden, width = gru ? 4 * hidden : columns;
   const Scratch<T> dgates(steps * batch * width), dh(batch * hidden), dc(lstm ? batch * hidden : 0);
-  Backward<T> b{layer.mode, layer.reverse, steps, batch, hidden, {out.y, Flow::kIn}, {in.h0, Flow::kIn},
-                {lstm ? in.c0 : View{}, Flow::kIn}, {out.reserve, Flow::kIn}, {dy, Flow::kIn}, dgates.get(), width, dh.get(), dc.get(),
+  Backward<T> b{layer.mode,
+                layer.reverse,
+                steps,
+                batch,
+                hidden,
+                {out.y, Flow::kIn},
+                {in.h0, Flow::kIn},
+                {lstm ? in.c0 : View{}, Flow::kIn},
+                {out.reserve, Flow::kIn},
+                {dy, Flow::kIn},
+                dgates.get(),
+                width,
+                dh.get(),
+                dc.get(),
                 nullptr};
   b.y.flatten();
   {
@@ -162,7 +191,8 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
 
   const int64_t rows = steps * batch;
   const T* g = dgates.get();
-  const int64_t n_column = gru ? 3 * hidden : 0, shared = gru ? 2 * hidden : columns;  // GRU: dn lies apart from dr dz
+  const int64_t n_column = gru ? 3 * hidden : 0,
+                shared = gru ? 2 * hidden : columns;  // GRU: dn lies apart from dr dz
   give(grads.dx, [&](Dense<T>& dx) {
     const Dense<T> w_ih(in.w_ih, Flow::kIn);
     const bool direct = dx.flat();
@@ -170,14 +200,19 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
     T* to = direct ? dx.data() : own.get();
     const int64_t to_row = direct ? dx.row : inputs;
     gemm<T>(rows, inputs, shared, {g, width, 1}, w_ih.matrix(), to, to_row);
-    if (gru) gemm<T>(rows, inputs, hidden, {g + n_column, width, 1}, {w_ih.data() + shared * w_ih.row, w_ih.row, 1}, to, to_row, {1, 1, nullptr});
-    for (int64_t t = 0; !direct && t < steps; ++t) copy_rows(dx.at(t, 0), dx.row, to + t * batch * inputs, inputs, batch, inputs);
+    if (gru)
+      gemm<T>(rows, inputs, hidden, {g + n_column, width, 1}, {w_ih.data() + shared * w_ih.row, w_ih.row, 1},
+              to, to_row, {1, 1, nullptr});
+    for (int64_t t = 0; !direct && t < steps; ++t)
+      copy_rows(dx.at(t, 0), dx.row, to + t * batch * inputs, inputs, batch, inputs);
   });
   give(grads.dw_ih, [&](Dense<T>& dw) {
     Dense<T> x(in.x, Flow::kIn);
     x.flatten();
     gemm<T>(shared, inputs, rows, {g, 1, width}, x.matrix(), dw.data(), dw.row);
-    if (gru) gemm<T>(hidden, inputs, rows, {g + n_column, 1, width}, x.matrix(), dw.data() + shared * dw.row, dw.row);
+    if (gru)
+      gemm<T>(hidden, inputs, rows, {g + n_column, 1, width}, x.matrix(), dw.data() + shared * dw.row,
+              dw.row);
   });
   give(grads.dw_hh, [&](Dense<T>& dw) {
     if (rows > 0) b.state_product(0, columns, dw.data(), dw.row);
@@ -190,7 +225,8 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
   give(grads.db_hh, [&](Dense<T>& db) { column_sums(g, width, rows, columns, db.data()); });
 }
 
-void rnn_backward(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy, V dhn, V dcn, const RnnGrads& grads) {
+void rnn_backward(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy, V dhn, V dcn,
+                  const RnnGrads& grads) {
   if (in.x.dtype == DType::kFloat64) return run<double>(layer, in, out, dy, dhn, dcn, grads);
   run<float>(layer, in, out, dy, dhn, dcn, grads);
 }

@@ -9,13 +9,12 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-template <class T>
-struct Forward {
+template <class T> struct Forward {
   RnnMode mode;
   bool reverse;
   int64_t steps, batch, hidden;
-  T* gates;        // [T, N, width * H]: projections, then activations
-  int64_t width;   // of a row of gates
+  T* gates;       // [T, N, width * H]: projections, then activations
+  int64_t width;  // of a row of gates
   Dense<T> y, h0, c0, cn;
   const T* packed;  // gate after gate, each H x H
   int64_t packed_size;
@@ -24,7 +23,9 @@ struct Forward {
   bool keep;
 
   int64_t time(int64_t s) const { return reverse ? steps - 1 - s : s; }
-  const T* h_before(int64_t s, int64_t n) const { return s == 0 ? (h0.defined() ? h0.at(0, n) : nullptr) : y.at(time(s - 1), n); }
+  const T* h_before(int64_t s, int64_t n) const {
+    return s == 0 ? (h0.defined() ? h0.at(0, n) : nullptr) : y.at(time(s - 1), n);
+  }
   T* row(int64_t t, int64_t n) const { return gates + (t * batch + n) * width; }
 
   /// Adds W_hh h of columns [j0, j1) of H to the gates of rows [n0, n1).
@@ -47,32 +48,39 @@ struct Forward {
   void lstm(int64_t t, int64_t s, int64_t n, int64_t j0, int64_t j1) const {
     T *i = row(t, n), *f = i + hidden, *g = f + hidden, *o = g + hidden, *h = y.at(t, n);
     T* kept = keep ? o + hidden : cells + n * hidden;
-    const T* before = s == 0 ? (c0.defined() ? c0.at(0, n) : nullptr) : keep ? row(time(s - 1), n) + 4 * hidden : cells + n * hidden;
+    const T* before = s == 0 ? (c0.defined() ? c0.at(0, n) : nullptr)
+                      : keep ? row(time(s - 1), n) + 4 * hidden
+                             : cells + n * hidden;
     T* tanh_kept = keep ? kept + hidden : nullptr;
-    each_vector<T>(j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
-      const Vec<T> vi = vsigmoid<T>(get(i)), vf = vsigmoid<T>(get(f)), vg = vtanh<T>(get(g)), vo = vsigmoid<T>(get(o));
-      const Vec<T> c = before ? vf * get(before) + vi * vg : vi * vg, tc = vtanh<T>(c);
-      put(h, vo * tc);
-      put(kept, c);
-      if (keep) put(i, vi), put(f, vf), put(g, vg), put(o, vo), put(tanh_kept, tc);
-    });
+    each_vector<T>(
+        j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
+          const Vec<T> vi = vsigmoid<T>(get(i)), vf = vsigmoid<T>(get(f)), vg = vtanh<T>(get(g)),
+                       vo = vsigmoid<T>(get(o));
+          const Vec<T> c = before ? vf * get(before) + vi * vg : vi * vg, tc = vtanh<T>(c);
+          put(h, vo * tc);
+          put(kept, c);
+          if (keep) put(i, vi), put(f, vf), put(g, vg), put(o, vo), put(tanh_kept, tc);
+        });
   }
   void gru(int64_t t, int64_t s, int64_t n, int64_t j0, int64_t j1) const {
     T *r = row(t, n), *z = r + hidden, *m = z + hidden, *q = m + hidden, *h = y.at(t, n);
     const T* before = h_before(s, n);
-    each_vector<T>(j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
-      const Vec<T> vr = vsigmoid<T>(get(r)), vz = vsigmoid<T>(get(z)), vm = vtanh<T>(get(m) + vr * get(q));
-      put(h, before ? vm + vz * (get(before) - vm) : vm - vz * vm);
-      put(r, vr), put(z, vz), put(m, vm);
-    });
+    each_vector<T>(
+        j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
+          const Vec<T> vr = vsigmoid<T>(get(r)), vz = vsigmoid<T>(get(z)),
+                       vm = vtanh<T>(get(m) + vr * get(q));
+          put(h, before ? vm + vz * (get(before) - vm) : vm - vz * vm);
+          put(r, vr), put(z, vz), put(m, vm);
+        });
   }
   void plain(int64_t t, int64_t n, int64_t j0, int64_t j1) const {
     T *a = row(t, n), *h = y.at(t, n);
-    each_vector<T>(j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
-      const Vec<T> v = mode == RnnMode::kTanh ? vtanh<T>(get(a)) : vmax(get(a), Vec<T>{});
-      put(h, v);
-      put(a, v);
-    });
+    each_vector<T>(
+        j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
+          const Vec<T> v = mode == RnnMode::kTanh ? vtanh<T>(get(a)) : vmax(get(a), Vec<T>{});
+          put(h, v);
+          put(a, v);
+        });
   }
 
   void cell(int64_t s, int64_t n0, int64_t n1, int64_t j0, int64_t j1) const {
@@ -115,19 +123,32 @@ struct Forward {
   }
 };
 
-template <class T>
-void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
+template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
   const int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2), hidden = in.w_hh.size(1);
   const int gate_count = layer.gates();
   const int64_t columns = gate_count * hidden;
   const bool lstm = layer.mode == RnnMode::kLstm, gru = layer.mode == RnnMode::kGru;
   Dense<T> hn(out.hn, Flow::kOut), cn(out.cn, Flow::kOut);
-  Forward<T> f{layer.mode, layer.reverse, steps, batch, hidden, nullptr, 0, {out.y, Flow::kOut}, {in.h0, Flow::kIn},
-               {lstm ? in.c0 : View{}, Flow::kIn}, {}, nullptr, packed_columns<T>(hidden) * hidden, nullptr, nullptr,
+  Forward<T> f{layer.mode,
+               layer.reverse,
+               steps,
+               batch,
+               hidden,
+               nullptr,
+               0,
+               {out.y, Flow::kOut},
+               {in.h0, Flow::kIn},
+               {lstm ? in.c0 : View{}, Flow::kIn},
+               {},
+               nullptr,
+               packed_columns<T>(hidden) * hidden,
+               nullptr,
+               nullptr,
                out.reserve.defined()};
   Dense<T> reserve(out.reserve, Flow::kOut);
   f.width = f.keep ? layer.reserve_width() * hidden : gru ? 4 * hidden : columns;
-  const Scratch<T> own_gates(f.keep && reserve.row == f.width && reserve.flat() ? 0 : steps * batch * f.width);
+  const Scratch<T> own_gates(f.keep && reserve.row == f.width && reserve.flat() ? 0
+                                                                                : steps * batch * f.width);
   f.gates = own_gates.get() ? own_gates.get() : reserve.data();
   const Scratch<T> cells(lstm && !f.keep ? batch * hidden : 0);
   f.cells = cells.get();
@@ -138,20 +159,22 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
     const Scratch<T> bias(b_ih.defined() || b_hh.defined() ? columns : 0);
     for (int64_t k = 0; bias.get() && k < columns; ++k) {
       const bool apart = gru && k >= 2 * hidden;
-      bias.get()[k] = (b_ih.defined() ? b_ih.data()[k] : T(0)) + (b_hh.defined() && !apart ? b_hh.data()[k] : T(0));
+      bias.get()[k] =
+          (b_ih.defined() ? b_ih.data()[k] : T(0)) + (b_hh.defined() && !apart ? b_hh.data()[k] : T(0));
     }
     if (gru && b_hh.defined()) f.bias_q = b_hh.data() + 2 * hidden;
     {
       Dense<T> x(in.x, Flow::kIn);
       x.flatten();
       const Dense<T> w_ih(in.w_ih, Flow::kIn);
-      gemm<T>(steps * batch, columns, inputs, x.matrix(), w_ih.matrix().transposed(), f.gates,
-              f.width, {1, 0, bias.get()});
+      gemm<T>(steps * batch, columns, inputs, x.matrix(), w_ih.matrix().transposed(), f.gates, f.width,
+              {1, 0, bias.get()});
     }
     const Dense<T> w_hh(in.w_hh, Flow::kIn);
     const Scratch<T> packed(gate_count * f.packed_size);
     each_task(gate_count, [&](int64_t g) {
-      pack_b(packed.get() + g * f.packed_size, w_hh.data() + g * hidden * w_hh.row, 1, w_hh.row, hidden, hidden, 0, hidden);
+      pack_b(packed.get() + g * f.packed_size, w_hh.data() + g * hidden * w_hh.row, 1, w_hh.row, hidden,
+             hidden, 0, hidden);
     });
     f.packed = packed.get();
     f.run(RnnCut(batch, gate_count, hidden, kPanel<T>, sizeof(T)));

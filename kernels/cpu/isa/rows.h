@@ -24,8 +24,7 @@ template <class F> void dispatch_floating(DType t, const F& f) {
 }
 
 /// Reads rows; `buffer` holds K numbers and is used only when conversion is needed.
-template <class T>
-class RowReader {
+template <class T> class RowReader {
  public:
   using C = RowType<T>;
   RowReader(const View& x, C* buffer)
@@ -45,8 +44,7 @@ class RowReader {
 };
 
 /// Hands out a place to write row r; commit(r) converts it into the view when the place was the buffer.
-template <class T>
-class RowWriter {
+template <class T> class RowWriter {
  public:
   using C = RowType<T>;
   RowWriter(const View& y, C* buffer)
@@ -90,8 +88,7 @@ inline void set_number(const View& v, int64_t i, double value) {
 }
 
 /// Runs f(begin, end) over parts of the rows, each of about 16 thousand numbers; f is given its own buffers by the caller.
-template <class F>
-void each_rows(int64_t rows, int64_t columns, const F& f) {
+template <class F> void each_rows(int64_t rows, int64_t columns, const F& f) {
   const Parts parts(rows, columns >= 16384 ? 1 : 16384 / (columns + 1) + 1);
   if (parts.count == 1) return f(0, rows);
   each_task(parts.count, [&](int64_t i) { f(parts.begin(i), parts.begin(i + 1)); });
@@ -106,8 +103,7 @@ WEFT_INLINE void map_row(int64_t count, T* y, Op op, const In*... x) {
 }
 
 /// sum over k of op(x[k]...), in four vectors of partial sums; lanes past the end count as zero.
-template <class T, class Op, class... In>
-WEFT_INLINE T sum_row(int64_t count, Op op, const In*... x) {
+template <class T, class Op, class... In> WEFT_INLINE T sum_row(int64_t count, Op op, const In*... x) {
   Vec<T> sum[4] = {};
   int64_t k = 0;
   for (; k + 4 * kLanes<T> <= count; k += 4 * kLanes<T>)
@@ -123,8 +119,7 @@ WEFT_INLINE T sum_row(int64_t count, Op op, const In*... x) {
 }
 
 /// The largest number of the row, -infinity for an empty one; NaN is passed over.
-template <class T>
-WEFT_INLINE T max_row(int64_t count, const T* x) {
+template <class T> WEFT_INLINE T max_row(int64_t count, const T* x) {
   const T lowest = -__builtin_inf();
   Vec<T> best[4] = {splat(lowest), splat(lowest), splat(lowest), splat(lowest)};
   int64_t k = 0;
@@ -141,8 +136,7 @@ WEFT_INLINE T max_row(int64_t count, const T* x) {
 
 /// log(sum exp(x)) of a row in one pass over memory: blocks that stay in the first-level cache are read twice, once for their maximum
 /// and once for the sum, and the running sum is rescaled when a block raises the maximum.
-template <class T>
-WEFT_INLINE T logsumexp_row(int64_t count, const T* x) {
+template <class T> WEFT_INLINE T logsumexp_row(int64_t count, const T* x) {
   constexpr int64_t kBlock = 2048;
   T top = -__builtin_inf(), sum = 0;
   for (int64_t k = 0; k < count; k += kBlock) {
@@ -154,7 +148,8 @@ WEFT_INLINE T logsumexp_row(int64_t count, const T* x) {
     }
     const T shift = top == -__builtin_inf() ? T(0) : top;
     if (top == static_cast<T>(__builtin_inf())) return top;
-    sum += sum_row<T>(here, [shift](Vec<T> v) __attribute__((always_inline)) { return vexp_below<T>(v - shift); }, x + k);
+    sum += sum_row<T>(
+        here, [shift](Vec<T> v) __attribute__((always_inline)) { return vexp_below<T>(v - shift); }, x + k);
   }
   if (sum != sum) return sum;
   if (top == -__builtin_inf()) return top;

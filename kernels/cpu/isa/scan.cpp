@@ -14,7 +14,9 @@ namespace {
 using functors::ring;
 
 template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>, double, int64_t>;
+using Wide = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double> ||
+                                    std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>,
+                                double, int64_t>;
 
 void cumulate(Reduce op, int dim, V x, V y) {
   const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim);
@@ -28,8 +30,10 @@ void cumulate(Reduce op, int dim, V x, V y) {
         Wide<T> total = op == Reduce::kProd ? 1 : 0;
         for (int64_t i = 0; i < n; ++i) {
           const Wide<T> v = static_cast<Wide<T>>(from[i * xs]);
-          total = static_cast<Wide<T>>(op == Reduce::kProd ? ring(total) * ring(v) : ring(total) + ring(v));  // integers wrap around
-          if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>) to[i * ys] = U(static_cast<float>(total));
+          total = static_cast<Wide<T>>(op == Reduce::kProd ? ring(total) * ring(v)
+                                                           : ring(total) + ring(v));  // integers wrap around
+          if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>)
+            to[i * ys] = U(static_cast<float>(total));
           else to[i * ys] = static_cast<U>(total);
         }
       });
@@ -61,7 +65,9 @@ template <class K> struct Item {
   K key;
   int64_t at;
 };
-template <class K> bool before(const Item<K>& a, const Item<K>& b) { return a.key < b.key || (a.key == b.key && a.at < b.at); }
+template <class K> bool before(const Item<K>& a, const Item<K>& b) {
+  return a.key < b.key || (a.key == b.key && a.at < b.at);
+}
 
 /// Sorts n items, spare having the same room; returns where the result lies.
 template <class K> Item<K>* merge_sort(Item<K>* from, Item<K>* to, int64_t n) {
@@ -75,9 +81,11 @@ template <class K> Item<K>* merge_sort(Item<K>* from, Item<K>* to, int64_t n) {
     }
   for (int64_t width = kRun; width < n; width *= 2) {
     for (int64_t start = 0; start < n; start += 2 * width) {
-      const int64_t middle = start + width < n ? start + width : n, end = middle + width < n ? middle + width : n;
+      const int64_t middle = start + width < n ? start + width : n,
+                    end = middle + width < n ? middle + width : n;
       int64_t a = start, b = middle;
-      for (int64_t k = start; k < end; ++k) to[k] = a < middle && (b >= end || before(from[a], from[b])) ? from[a++] : from[b++];
+      for (int64_t k = start; k < end; ++k)
+        to[k] = a < middle && (b >= end || before(from[a], from[b])) ? from[a++] : from[b++];
     }
     Item<K>* const swap = from;
     from = to, to = swap;
@@ -121,7 +129,8 @@ template <class K> void sift_down(Item<K>* heap, int64_t n, int64_t at) {
 }
 
 /// The `keep` first items of a row in heap[0 .. keep), in no order.
-template <class T> void select_first(const T* p, int64_t step, int64_t n, int64_t keep, bool descending, Item<Key<T>>* heap) {
+template <class T>
+void select_first(const T* p, int64_t step, int64_t n, int64_t keep, bool descending, Item<Key<T>>* heap) {
   for (int64_t i = 0; i < keep; ++i) heap[i] = {key_of(p[i * step], descending), i};
   for (int64_t i = keep / 2 - 1; i >= 0; --i) sift_down(heap, keep, i);
   for (int64_t i = keep; i < n; ++i) {
@@ -147,7 +156,8 @@ void sort(bool descending, V x, V values, V indices) {
       else
         for (int64_t i = 0; i < n; ++i) items.get()[i] = {key_of(p[i * x.stride(1)], descending), i};
       const bool by_digits = !few && n > 1000;  // a heap's positions do not ascend
-      const Item<K>* const sorted = by_digits ? radix_sort(items.get(), spare.get(), count) : merge_sort(items.get(), spare.get(), count);
+      const Item<K>* const sorted = by_digits ? radix_sort(items.get(), spare.get(), count)
+                                              : merge_sort(items.get(), spare.get(), count);
       for (int64_t i = 0; i < keep; ++i) {
         values.as<T>()[line.offset(1) + i * values.stride(1)] = p[sorted[i].at * x.stride(1)];
         indices.as<int64_t>()[line.offset(2) + i * indices.stride(1)] = sorted[i].at;

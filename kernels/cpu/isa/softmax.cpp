@@ -8,8 +8,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-template <class T>
-void softmax_row(int64_t count, const T* x, T* y) {
+template <class T> void softmax_row(int64_t count, const T* x, T* y) {
   const T top = max_row(count, x);
   Vec<T> sum[2] = {};
   int64_t k = 0;
@@ -28,7 +27,8 @@ void softmax_row(int64_t count, const T* x, T* y) {
     for (int64_t i = 0; i < here; ++i) total += e[i];
   }
   const T scale = 1 / total;
-  map_row(count, y, [scale](Vec<T> v) __attribute__((always_inline)) { return v * scale; }, y);
+  map_row(
+      count, y, [scale](Vec<T> v) __attribute__((always_inline)) { return v * scale; }, y);
 }
 
 void softmax(bool log, V x, V y) {
@@ -46,7 +46,8 @@ void softmax(bool log, V x, V y) {
         C* to = write(r);
         if (log) {
           const C shift = logsumexp_row(count, from);
-          map_row(count, to, [shift](Vec<C> v) __attribute__((always_inline)) { return v - shift; }, from);
+          map_row(
+              count, to, [shift](Vec<C> v) __attribute__((always_inline)) { return v - shift; }, from);
         } else {
           softmax_row(count, from, to);
         }
@@ -70,11 +71,18 @@ void softmax_backward(bool log, V y, V dy, V dx) {
         const C *p = read_y(r), *g = read_dy(r);
         C* to = write(r);
         if (log) {
-          const C sum = sum_row<C>(count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, g);
-          map_row(count, to, [sum](Vec<C> q, Vec<C> v) __attribute__((always_inline)) { return v - vexp<C>(q) * sum; }, p, g);
+          const C sum = sum_row<C>(
+              count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, g);
+          map_row(
+              count,
+              to, [sum](Vec<C> q, Vec<C> v) __attribute__((always_inline)) { return v - vexp<C>(q) * sum; },
+              p, g);
         } else {
-          const C sum = sum_row<C>(count, [](Vec<C> q, Vec<C> v) __attribute__((always_inline)) { return q * v; }, p, g);
-          map_row(count, to, [sum](Vec<C> q, Vec<C> v) __attribute__((always_inline)) { return q * (v - sum); }, p, g);
+          const C sum = sum_row<C>(
+              count, [](Vec<C> q, Vec<C> v) __attribute__((always_inline)) { return q * v; }, p, g);
+          map_row(
+              count, to, [sum](Vec<C> q, Vec<C> v) __attribute__((always_inline)) { return q * (v - sum); },
+              p, g);
         }
         write.commit(r);
       }

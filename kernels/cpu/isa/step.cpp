@@ -10,8 +10,7 @@ namespace {
 inline constexpr int64_t kTaskElements = 1 << 16;
 
 /// Runs f(tensor, begin, end) over every element of every tensor; size(i) is the length of tensor i. No task crosses kTaskElements.
-template <class Size, class F>
-void each_range(int64_t count, const Size& size, const F& f) {
+template <class Size, class F> void each_range(int64_t count, const Size& size, const F& f) {
   const Scratch<int64_t> starts(count + 1);
   int64_t total = 0;
   for (int64_t i = 0; i < count; ++i) starts.get()[i] = total, total += size(i);
@@ -36,13 +35,13 @@ void each_range(int64_t count, const Size& size, const F& f) {
 void step(const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors) {
   const auto run = dtype == DType::kFloat64 ? kernel.run_f64 : kernel.run_f32;
   const StepTensor* list = tensors.data();
-  each_range(static_cast<int64_t>(tensors.size()), [&](int64_t i) { return list[i].numel; },
-             [&](int64_t i, int64_t begin, int64_t end) { run(list[i], begin, end); });
+  each_range(
+      static_cast<int64_t>(tensors.size()), [&](int64_t i) { return list[i].numel; },
+      [&](int64_t i, int64_t begin, int64_t end) { run(list[i], begin, end); });
 }
 
 /// |x|^p summed in double, or the largest |x| for p = infinity (NaN wins). Four sums by position modulo 4.
-template <class T>
-double power_sum(double p, const T* x, int64_t count) {
+template <class T> double power_sum(double p, const T* x, int64_t count) {
   double sum[4] = {};
   if (p == __builtin_inf()) {
     double top = 0;
@@ -104,7 +103,8 @@ void powers(double p, std::span<const View> xs, double* out) {
   const View* list = xs.data();
   const Scratch<int64_t> first(count + 1);  // block numbers
   int64_t blocks = 0;
-  for (int64_t i = 0; i < count; ++i) first.get()[i] = blocks, blocks += (list[i].numel() + kTaskElements - 1) / kTaskElements;
+  for (int64_t i = 0; i < count; ++i)
+    first.get()[i] = blocks, blocks += (list[i].numel() + kTaskElements - 1) / kTaskElements;
   first.get()[count] = blocks;
   const Scratch<double> partial(blocks);
   const Parts parts(count, 64);  // many small tensors: several to a task
@@ -118,7 +118,8 @@ void powers(double p, std::span<const View> xs, double* out) {
       if (list[i].numel() <= kTaskElements && list[i].numel() > 0) block(i, 0);
   });
   for (int64_t i = 0; i < count; ++i)
-    if (list[i].numel() > kTaskElements) each_task(first.get()[i + 1] - first.get()[i], [&](int64_t number) { block(i, number); });
+    if (list[i].numel() > kTaskElements)
+      each_task(first.get()[i + 1] - first.get()[i], [&](int64_t number) { block(i, number); });
   for (int64_t i = 0; i < count; ++i) {
     double total = 0;
     for (int64_t k = first.get()[i]; k < first.get()[i + 1]; ++k) {
@@ -132,19 +133,22 @@ void powers(double p, std::span<const View> xs, double* out) {
 
 void scale(double factor, std::span<const View> xs) {
   const View* list = xs.data();
-  each_range(static_cast<int64_t>(xs.size()), [&](int64_t i) { return list[i].numel(); }, [&](int64_t i, int64_t begin, int64_t end) {
-    dispatch_floating(list[i].dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      using C = RowType<T>;
-      T* x = list[i].as<T>() + begin;
-      const C f = static_cast<C>(factor);
-      if constexpr (std::is_same_v<T, C>) {
-        map_row(end - begin, x, [f](Vec<T> v) __attribute__((always_inline)) { return v * f; }, x);
-      } else {
-        for (int64_t k = 0; k < end - begin; ++k) x[k] = T(static_cast<C>(x[k]) * f);
-      }
-    });
-  });
+  each_range(
+      static_cast<int64_t>(xs.size()), [&](int64_t i) { return list[i].numel(); },
+      [&](int64_t i, int64_t begin, int64_t end) {
+        dispatch_floating(list[i].dtype, [&](auto tag) {
+          using T = typename decltype(tag)::type;
+          using C = RowType<T>;
+          T* x = list[i].as<T>() + begin;
+          const C f = static_cast<C>(factor);
+          if constexpr (std::is_same_v<T, C>) {
+            map_row(
+                end - begin, x, [f](Vec<T> v) __attribute__((always_inline)) { return v * f; }, x);
+          } else {
+            for (int64_t k = 0; k < end - begin; ++k) x[k] = T(static_cast<C>(x[k]) * f);
+          }
+        });
+      });
 }
 
 }  // namespace

@@ -15,13 +15,14 @@ namespace weft::kernels::WEFT_ISA_NS {
 struct Parts {
   int64_t total, count;
   Parts(int64_t n, int64_t limit) : total(n), count(n == 0 ? 0 : (n + limit - 1) / limit) {}
-  int64_t begin(int64_t i) const { return count == 0 ? 0 : total / count * i + (i < total % count ? i : total % count); }
+  int64_t begin(int64_t i) const {
+    return count == 0 ? 0 : total / count * i + (i < total % count ? i : total % count);
+  }
   int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
 };
 
 /// f(0) .. f(count - 1) on the pool.
-template <class F>
-void each_task(int64_t count, const F& f) {
+template <class F> void each_task(int64_t count, const F& f) {
   if (count == 1) return f(0);
   parallel_for(count, 1, [&f](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) f(i);
@@ -29,8 +30,7 @@ void each_task(int64_t count, const F& f) {
 }
 
 /// Uninitialised numbers that live as long as the object.
-template <class T>
-class Scratch {
+template <class T> class Scratch {
  public:
   Scratch() = default;
   explicit Scratch(int64_t count) { resize(count); }

@@ -27,8 +27,16 @@ using VecI32 = int32_t __attribute__((vector_size(kVecBytes)));
 using VecI64 = int64_t __attribute__((vector_size(kVecBytes)));
 
 template <class T> struct VecTypes;
-template <> struct VecTypes<float> { using Vec = VecF; using Int = VecI32; using IntLane = int32_t; };
-template <> struct VecTypes<double> { using Vec = VecD; using Int = VecI64; using IntLane = int64_t; };
+template <> struct VecTypes<float> {
+  using Vec = VecF;
+  using Int = VecI32;
+  using IntLane = int32_t;
+};
+template <> struct VecTypes<double> {
+  using Vec = VecD;
+  using Int = VecI64;
+  using IntLane = int64_t;
+};
 template <class T> using Vec = typename VecTypes<T>::Vec;
 template <class T> using VecInt = typename VecTypes<T>::Int;
 
@@ -50,8 +58,12 @@ WEFT_INLINE VecF load_part(const float* p, int64_t n, float fill = 0) {
 WEFT_INLINE VecD load_part(const double* p, int64_t n, double fill = 0) {
   return _mm512_mask_loadu_pd(splat(fill), static_cast<__mmask8>((1u << n) - 1), p);
 }
-WEFT_INLINE void store_part(float* p, int64_t n, VecF v) { _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v); }
-WEFT_INLINE void store_part(double* p, int64_t n, VecD v) { _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v); }
+WEFT_INLINE void store_part(float* p, int64_t n, VecF v) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
+}
+WEFT_INLINE void store_part(double* p, int64_t n, VecD v) {
+  _mm512_mask_storeu_pd(p, static_cast<__mmask8>((1u << n) - 1), v);
+}
 #elif defined(__AVX2__)
 /// All bits set in the first n lanes.
 template <class T> WEFT_INLINE VecInt<T> first_lanes(int64_t n) {
@@ -98,14 +110,17 @@ template <class T, class V, class Op> WEFT_INLINE T fold_lanes(V v, Op op) {
   } else if constexpr (kCount == 4) {
     return fold_lanes<T>(op(__builtin_shufflevector(v, v, 0, 1), __builtin_shufflevector(v, v, 2, 3)), op);
   } else if constexpr (kCount == 8) {
-    return fold_lanes<T>(op(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)), op);
+    return fold_lanes<T>(
+        op(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)), op);
   } else {
     return fold_lanes<T>(op(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
-                            __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)), op);
+                            __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)),
+                         op);
   }
 }
 template <class T> WEFT_INLINE T sum_lanes(Vec<T> v) {
-  return fold_lanes<T>(v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+  return fold_lanes<T>(
+      v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
 template <class T> WEFT_INLINE T max_lanes(Vec<T> v) {
   T best = v[0];

@@ -16,7 +16,8 @@ template <> struct ExpConst<float> {
   static constexpr float kTanhEnd = 9.5f;  // tanh is 1 from here on
 };
 template <> struct ExpConst<double> {
-  static constexpr double kLog2E = 0x1.71547652b82fep+0, kLn2High = 0x1.62e42fefa38p-1, kLn2Low = 0x1.ef35793c7673p-45;
+  static constexpr double kLog2E = 0x1.71547652b82fep+0, kLn2High = 0x1.62e42fefa38p-1,
+                          kLn2Low = 0x1.ef35793c7673p-45;
   static constexpr double kMagic = 0x1.8p+52;
   static constexpr double kHighest = 710.0, kLowest = -746.0;
   static constexpr int kMantissa = 52, kBias = 1023, kTerms = 13;
@@ -36,7 +37,9 @@ template <class T> WEFT_INLINE Vec<T> reduced_expm1(Vec<T> x, VecInt<T>& n) {
   const Vec<T> whole = shifted - C::kMagic;
   const Vec<T> r = (x - whole * C::kLn2High) - whole * C::kLn2Low;
   constexpr auto kInverse = [] {  // 1 / k!
-    struct { T at[16]; } f{};
+    struct {
+      T at[16];
+    } f{};
     double product = 1;
     for (int k = 1; k < 16; ++k) f.at[k] = static_cast<T>(1 / (product *= k));
     return f;

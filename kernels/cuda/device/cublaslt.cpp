@@ -24,10 +24,12 @@ struct Opened {
     WEFT_CUBLASLT_CALLS(WEFT_CUBLASLT_FIND)
 #undef WEFT_CUBLASLT_FIND
     std::string why = file.missing();
-    if (why.empty() && functions.cublasLtGetVersion() / 10000 != CUBLAS_VER_MAJOR) why = str("its version is ", functions.cublasLtGetVersion());
+    if (why.empty() && functions.cublasLtGetVersion() / 10000 != CUBLAS_VER_MAJOR)
+      why = str("its version is ", functions.cublasLtGetVersion());
     if (!why.empty())
-      error = str("cuda: products need cuBLASLt ", CUBLAS_VER_MAJOR, ", which cannot be used: ", why, "; install it, or set WEFT_CUBLASLT_LIBRARY to the path of libcublasLt.so.",
-                  CUBLAS_VER_MAJOR);
+      error =
+          str("cuda: products need cuBLASLt ", CUBLAS_VER_MAJOR, ", which cannot be used: ", why,
+              "; install it, or set WEFT_CUBLASLT_LIBRARY to the path of libcublasLt.so.", CUBLAS_VER_MAJOR);
   }
 };
 const Opened& opened() {
@@ -45,7 +47,8 @@ bool found() { return opened().error.empty(); }
 
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  const std::string text = str(call, ": ", library().cublasLtGetStatusString(status), " (", library().cublasLtGetStatusName(status), ")");
+  const std::string text = str(call, ": ", library().cublasLtGetStatusString(status), " (",
+                               library().cublasLtGetStatusName(status), ")");
   if (status != CUBLAS_STATUS_ALLOC_FAILED) throw CudaError(text);
   cudaGetLastError();  // the next launch is not to find it
   throw OutOfMemoryError(text);

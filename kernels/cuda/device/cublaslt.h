@@ -6,10 +6,12 @@
 
 namespace weft::cuda::cublaslt {
 
-#define WEFT_CUBLASLT_CALLS(call)                                                                                                                         \
-  call(cublasLtGetVersion) call(cublasLtGetStatusName) call(cublasLtGetStatusString) call(cublasLtCreate) call(cublasLtMatmulDescInit_internal)           \
-  call(cublasLtMatmulDescSetAttribute) call(cublasLtMatrixLayoutInit_internal) call(cublasLtMatrixLayoutSetAttribute)                                     \
-  call(cublasLtMatmulPreferenceInit_internal) call(cublasLtMatmulPreferenceSetAttribute) call(cublasLtMatmulAlgoGetHeuristic) call(cublasLtMatmul)
+#define WEFT_CUBLASLT_CALLS(call)                                                                         \
+  call(cublasLtGetVersion) call(cublasLtGetStatusName) call(cublasLtGetStatusString) call(cublasLtCreate) \
+      call(cublasLtMatmulDescInit_internal) call(cublasLtMatmulDescSetAttribute)                          \
+          call(cublasLtMatrixLayoutInit_internal) call(cublasLtMatrixLayoutSetAttribute)                  \
+              call(cublasLtMatmulPreferenceInit_internal) call(cublasLtMatmulPreferenceSetAttribute)      \
+                  call(cublasLtMatmulAlgoGetHeuristic) call(cublasLtMatmul)
 
 struct Library {
 #define WEFT_CUBLASLT_MEMBER(name) decltype(&::name) name = nullptr;

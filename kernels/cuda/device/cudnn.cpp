@@ -35,7 +35,9 @@ const Library* library() {
 void check(cudnnStatus_t status, const char* call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   const std::string text = str(call, ": ", library()->cudnnGetErrorString(status));
-  if (status != CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED && status != CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED) throw CudaError(text);
+  if (status != CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED &&
+      status != CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
+    throw CudaError(text);
   cudaGetLastError();  // the next launch is not to find it
   throw OutOfMemoryError(text);
 }

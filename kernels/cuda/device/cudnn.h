@@ -11,13 +11,18 @@
 
 namespace weft::cuda::cudnn {
 
-#define WEFT_CUDNN_CALLS(call)                                                                                                                            \
-  call(cudnnGetVersion) call(cudnnGetErrorString) call(cudnnCreate) call(cudnnSetStream) call(cudnnCreateDropoutDescriptor)                               \
-  call(cudnnDestroyDropoutDescriptor) call(cudnnDropoutGetStatesSize) call(cudnnSetDropoutDescriptor) call(cudnnRestoreDropoutDescriptor)                 \
-  call(cudnnCreateTensorDescriptor) call(cudnnDestroyTensorDescriptor)                                                                                    \
-  call(cudnnSetTensorNdDescriptor) call(cudnnCreateRNNDescriptor) call(cudnnDestroyRNNDescriptor) call(cudnnSetRNNDescriptor_v8)                          \
-  call(cudnnCreateRNNDataDescriptor) call(cudnnDestroyRNNDataDescriptor) call(cudnnSetRNNDataDescriptor) call(cudnnGetRNNWeightSpaceSize)                 \
-  call(cudnnGetRNNTempSpaceSizes) call(cudnnGetRNNWeightParams) call(cudnnRNNForward) call(cudnnRNNBackwardData_v8) call(cudnnRNNBackwardWeights_v8)
+#define WEFT_CUDNN_CALLS(call)                                                                               \
+  call(cudnnGetVersion) call(cudnnGetErrorString) call(cudnnCreate) call(cudnnSetStream)                     \
+      call(cudnnCreateDropoutDescriptor) call(cudnnDestroyDropoutDescriptor) call(cudnnDropoutGetStatesSize) \
+          call(cudnnSetDropoutDescriptor) call(cudnnRestoreDropoutDescriptor)                                \
+              call(cudnnCreateTensorDescriptor) call(cudnnDestroyTensorDescriptor)                           \
+                  call(cudnnSetTensorNdDescriptor) call(cudnnCreateRNNDescriptor)                            \
+                      call(cudnnDestroyRNNDescriptor) call(cudnnSetRNNDescriptor_v8)                         \
+                          call(cudnnCreateRNNDataDescriptor) call(cudnnDestroyRNNDataDescriptor)             \
+                              call(cudnnSetRNNDataDescriptor) call(cudnnGetRNNWeightSpaceSize)               \
+                                  call(cudnnGetRNNTempSpaceSizes) call(cudnnGetRNNWeightParams)              \
+                                      call(cudnnRNNForward) call(cudnnRNNBackwardData_v8)                    \
+                                          call(cudnnRNNBackwardWeights_v8)
 
 struct Library {
 #define WEFT_CUDNN_MEMBER(name) decltype(&::name) name = nullptr;
@@ -32,11 +37,12 @@ const Library* library();
 void check(cudnnStatus_t status, const char* call);
 
 /// One of cuDNN's descriptors.
-template <class T>
-class Descriptor {
+template <class T> class Descriptor {
  public:
   Descriptor() = default;
-  Descriptor(cudnnStatus_t (*create)(T*), cudnnStatus_t (*destroy)(T), const char* call) : destroy_(destroy) { check(create(&d_), call); }
+  Descriptor(cudnnStatus_t (*create)(T*), cudnnStatus_t (*destroy)(T), const char* call) : destroy_(destroy) {
+    check(create(&d_), call);
+  }
   ~Descriptor() {
     if (d_) destroy_(d_);
   }

@@ -12,7 +12,9 @@ class LibraryFile {
   LibraryFile(const char* variable, const std::string& name, const char* built);
 
   /// Points `function` to the library's function of this name, or to nothing.
-  template <class F> void find(F*& function, const char* name) { function = reinterpret_cast<F*>(address_of(name)); }
+  template <class F> void find(F*& function, const char* name) {
+    function = reinterpret_cast<F*>(address_of(name));
+  }
 
   /// In the system's words, the file that cannot be opened or the first function that it has not; empty when nothing is missing.
   const std::string& missing() const { return missing_; }

@@ -12,7 +12,9 @@ extern "C" WEFT_API int weft_cuda_open(const char* abi_stamp, int device, char* 
   using namespace weft;
   const std::string own = weft::abi_stamp();
   if (own != abi_stamp) {
-    std::snprintf(error, error_size, "core was built as [%s], the CUDA library as [%s]; install both from one build", abi_stamp, own.c_str());
+    std::snprintf(error, error_size,
+                  "core was built as [%s], the CUDA library as [%s]; install both from one build", abi_stamp,
+                  own.c_str());
     return -1;
   }
   const int count = cuda::runtime::device_count();

@@ -17,7 +17,9 @@ inline void check(cudaError_t status, const char* call) {
 /// While one lives, this thread may make calls that an ongoing recording of a graph forbids by default since they could disturb it, and do not.
 struct RelaxedCapture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode"); }
+  RelaxedCapture() {
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  }
   ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode); }
   RelaxedCapture(const RelaxedCapture&) = delete;
 };

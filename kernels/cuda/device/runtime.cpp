@@ -24,10 +24,12 @@ int device_count() {
     cudaRuntimeGetVersion(&built);
     throw DeviceError(no_device(driver, built));
   }
-  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) throw DeviceError(no_device(driver, 0));
+  if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
+    throw DeviceError(no_device(driver, 0));
   if (status != cudaSuccess) {
     cudaGetLastError();
-    throw DeviceError(str("cuda: the NVIDIA driver cannot be used: ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
+    throw DeviceError(str("cuda: the NVIDIA driver cannot be used: ", cudaGetErrorString(status), " (",
+                          cudaGetErrorName(status), ")"));
   }
   return count;
 }
@@ -35,7 +37,8 @@ Properties properties(int device) {
   cudaDeviceProp p;
   check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties");
   int shared = 0;
-  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute");
   return {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem, static_cast<size_t>(shared)};
 }
 void set_device(int device) {
@@ -76,7 +79,8 @@ void release_pinned(void* p) {
   check(cudaFreeHost(p), "cudaFreeHost");
 }
 void copy(void* to, const void* from, size_t bytes, Stream stream) {
-  if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
+  if (bytes > 0)
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
 }
 void fill(void* to, int byte, size_t bytes, Stream stream) {
   if (bytes > 0) check(cudaMemsetAsync(to, byte, bytes, stream_of(stream)), "cudaMemsetAsync");
@@ -87,16 +91,20 @@ void enable_peer_access(int device, int peer) {
   if (!can) return;
   const RelaxedCapture mode;
   const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
-  if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers) cudaGetLastError();  // copies go through the host then
+  if (status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
+    cudaGetLastError();  // copies go through the host then
   else check(status, "cudaDeviceEnablePeerAccess");
 }
-void memory_info(size_t* available, size_t* total) { check(cudaMemGetInfo(available, total), "cudaMemGetInfo"); }
+void memory_info(size_t* available, size_t* total) {
+  check(cudaMemGetInfo(available, total), "cudaMemGetInfo");
+}
 
 Stream new_stream(bool high_priority) {
   int low = 0, high = 0;
   check(cudaDeviceGetStreamPriorityRange(&low, &high), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t s;
-  check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, high_priority ? high : low), "cudaStreamCreateWithPriority");
+  check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, high_priority ? high : low),
+        "cudaStreamCreateWithPriority");
   return s;
 }
 void delete_stream(Stream stream) { cudaStreamDestroy(stream_of(stream)); }
@@ -110,12 +118,17 @@ bool finished(Stream stream) {
 }
 Event new_event(bool timing) {
   cudaEvent_t e;
-  check(cudaEventCreateWithFlags(&e, timing ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  check(cudaEventCreateWithFlags(&e, timing ? cudaEventDefault : cudaEventDisableTiming),
+        "cudaEventCreateWithFlags");
   return e;
 }
 void delete_event(Event event) { cudaEventDestroy(event_of(event)); }
-void record(Event event, Stream stream) { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); }
-void wait(Stream stream, Event event) { check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent"); }
+void record(Event event, Stream stream) {
+  check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
+}
+void wait(Stream stream, Event event) {
+  check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
 void synchronize_event(Event event) {
   const RelaxedCapture mode;
   check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
@@ -133,7 +146,10 @@ double elapsed_ms(Event from, Event to) {
   return ms;
 }
 
-void begin_capture(Stream stream) { check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture"); }
+void begin_capture(Stream stream) {
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
+}
 Graph end_capture(Stream stream) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream_of(stream), &graph), "cudaStreamEndCapture");
@@ -148,7 +164,9 @@ bool capturing(Stream stream) {
   check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
-void launch_graph(Graph graph, Stream stream) { check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch"); }
+void launch_graph(Graph graph, Stream stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
+}
 void delete_graph(Graph graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 IpcHandle export_memory(void* block) {

@@ -171,7 +171,8 @@ DEVICE_TEST(Graph, each_replay_draws_new_numbers_and_the_first_draws_the_recordi
 }
 
 /// Losses of six steps over changing batches and rates; `captured`: from the third on replayed from a graph.
-template <class Optimizer> vector<float> course(Device gpu, bool captured, const typename Optimizer::Options& options) {
+template <class Optimizer>
+vector<float> course(Device gpu, bool captured, const typename Optimizer::Options& options) {
   Net net;
   net.to(gpu);
   Optimizer optimizer(net.parameters(), options);
@@ -200,7 +201,8 @@ template <class Optimizer> vector<float> course(Device gpu, bool captured, const
 }
 
 DEVICE_TEST(Graph, a_captured_training_step_takes_the_course_of_plain_steps) {
-  EXPECT_EQ(course<optim::SGD>(gpu, true, {.lr = 0.1, .momentum = 0.9}), course<optim::SGD>(gpu, false, {.lr = 0.1, .momentum = 0.9}));
+  EXPECT_EQ(course<optim::SGD>(gpu, true, {.lr = 0.1, .momentum = 0.9}),
+            course<optim::SGD>(gpu, false, {.lr = 0.1, .momentum = 0.9}));
   EXPECT_EQ(course<optim::Adam>(gpu, true, {.lr = 0.05}), course<optim::Adam>(gpu, false, {.lr = 0.05}));
 }
 

@@ -12,7 +12,10 @@ struct LanguageModel : nn::Module {
   double p;
   /// `dropout` is before and behind the layers, `between` between them.
   LanguageModel(int64_t vocabulary, int64_t size, double dropout, double between = 0)
-      : encoder(vocabulary, size), rnn(size, size, {.num_layers = 2, .dropout = between}), decoder(size, vocabulary), p(dropout) {
+      : encoder(vocabulary, size),
+        rnn(size, size, {.num_layers = 2, .dropout = between}),
+        decoder(size, vocabulary),
+        p(dropout) {
     add("encoder", encoder), add("rnn", rnn), add("decoder", decoder);
   }
   struct Output {

@@ -19,7 +19,8 @@ using std::vector;
 constexpr int64_t kVocabulary = 37, kSize = 12, kBatch = 4, kWindow = 5, kWindows = 8;
 
 /// Losses of eight windows of a text that can be learnt, and the embedding after them.
-template <class Optimizer, class Options> vector<float> course(Device device, bool recorded, double p, const Options& options) {
+template <class Optimizer, class Options>
+vector<float> course(Device device, bool recorded, double p, const Options& options) {
   Generator numbers(7);
   LanguageModel model(kVocabulary, kSize, p, p);
   model.draw(numbers, 0.3);
@@ -28,7 +29,8 @@ template <class Optimizer, class Options> vector<float> course(Device device, bo
   Tensor h = zeros({2, kBatch, kSize}, {.device = device}), c = h.clone();
   Optimizer optimizer(model.parameters(), options);
   vector<int64_t> words;
-  for (int64_t i = 0; i < (kWindow * kWindows + 1) * kBatch; ++i) words.push_back((i / kBatch * 5 + i % kBatch + (i * i) % 3) % kVocabulary);
+  for (int64_t i = 0; i < (kWindow * kWindows + 1) * kBatch; ++i)
+    words.push_back((i / kBatch * 5 + i % kBatch + (i * i) % 3) % kVocabulary);
   const Tensor text = from_vector(words, {kWindow * kWindows + 1, kBatch}, device);
   Tensor ids = text.narrow(0, 0, kWindow).clone(), target = text.narrow(0, 1, kWindow).clone(), loss;
   const auto step = [&] {
@@ -54,7 +56,9 @@ template <class Optimizer, class Options> vector<float> course(Device device, bo
 }
 
 template <class Optimizer, class Options> void compare(Device gpu, const Options& options) {
-  const auto cpu = course<Optimizer>(kCpu, false, 0, options), plain = course<Optimizer>(gpu, false, 0, options), recorded = course<Optimizer>(gpu, true, 0, options);
+  const auto cpu = course<Optimizer>(kCpu, false, 0, options),
+             plain = course<Optimizer>(gpu, false, 0, options),
+             recorded = course<Optimizer>(gpu, true, 0, options);
   ASSERT_EQ(plain.size(), cpu.size());
   ASSERT_EQ(recorded.size(), cpu.size());
   for (size_t i = 0; i < cpu.size(); ++i) {
@@ -63,12 +67,17 @@ template <class Optimizer, class Options> void compare(Device gpu, const Options
   }
 }
 
-DEVICE_TEST(LanguageModel, a_recorded_step_with_sgd_takes_the_course_of_plain_steps) { compare<optim::SGD>(gpu, optim::SGDOptions{.lr = 2, .momentum = 0.5}); }
-DEVICE_TEST(LanguageModel, a_recorded_step_with_adam_takes_the_course_of_plain_steps) { compare<optim::Adam>(gpu, optim::AdamOptions{.lr = 0.02, .eps = 1e-4}); }
+DEVICE_TEST(LanguageModel, a_recorded_step_with_sgd_takes_the_course_of_plain_steps) {
+  compare<optim::SGD>(gpu, optim::SGDOptions{.lr = 2, .momentum = 0.5});
+}
+DEVICE_TEST(LanguageModel, a_recorded_step_with_adam_takes_the_course_of_plain_steps) {
+  compare<optim::Adam>(gpu, optim::AdamOptions{.lr = 0.02, .eps = 1e-4});
+}
 
 DEVICE_TEST(LanguageModel, a_recorded_step_with_dropout_repeats) {
   const optim::SGDOptions options{.lr = 2, .momentum = 0.5};
-  const auto first = course<optim::SGD>(gpu, true, 0.3, options), again = course<optim::SGD>(gpu, true, 0.3, options);
+  const auto first = course<optim::SGD>(gpu, true, 0.3, options),
+             again = course<optim::SGD>(gpu, true, 0.3, options);
   EXPECT_EQ(first, again);
   EXPECT_NE(first, course<optim::SGD>(gpu, true, 0, options));
   for (const float v : first) EXPECT_TRUE(std::isfinite(v));

@@ -40,7 +40,8 @@ DEVICE_TEST(Memory, pinned_memory_is_not_reused_while_a_copy_reads_it) {
     for (int i = 0; i < 8; ++i) there.push_back(full({n}, i, {.pinned = true}).to(gpu, true));
     cuda::synchronize(gpu);
   }
-  for (size_t i = 0; i < there.size(); ++i) EXPECT_EQ(there[i].to_vector<float>(), vector<float>(n, static_cast<float>(i)));
+  for (size_t i = 0; i < there.size(); ++i)
+    EXPECT_EQ(there[i].to_vector<float>(), vector<float>(n, static_cast<float>(i)));
 }
 
 DEVICE_TEST(Memory, what_another_stream_uses_is_not_reused_before_it_is_done) {
@@ -82,7 +83,8 @@ DEVICE_TEST(Memory, a_full_device_is_an_error_that_names_the_sizes_and_leaves_it
   cuda::empty_cache(gpu);  // no block that is large enough lies about
   const Tensor x = ones({1000}, {.device = gpu});
   const int64_t in_use = cuda::memory_stats(gpu).in_use, all = cuda::device_properties(gpu).memory;
-  const std::string full_device = error_of<OutOfMemoryError>([&] { empty({all / 4 + kMega}, {.device = gpu}); });
+  const std::string full_device =
+      error_of<OutOfMemoryError>([&] { empty({all / 4 + kMega}, {.device = gpu}); });
   EXPECT_TRUE(has(full_device, "cuda:0: out of memory"));
   EXPECT_TRUE(has(full_device, "limit none"));
   cuda::set_memory_limit(cuda::memory_stats(gpu).reserved + 4 * kMega, gpu);

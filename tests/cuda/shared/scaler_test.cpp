@@ -129,7 +129,8 @@ DEVICE_TEST(Scaler, a_step_that_was_replayed_on_another_stream_is_counted_right)
   net.to(gpu);
   optim::SGD sgd(net.parameters(), {.lr = 0.1});
   const Tensor skip = zeros({}, {.dtype = kFloat64, .device = gpu});
-  const vector<Tensor> grads{ones({5, 4}, {.device = gpu}), ones({5}, {.device = gpu}), ones({3, 5}, {.device = gpu}), ones({3}, {.device = gpu})};
+  const vector<Tensor> grads{ones({5, 4}, {.device = gpu}), ones({5}, {.device = gpu}),
+                             ones({3, 5}, {.device = gpu}), ones({3}, {.device = gpu})};
   sgd.step(grads, skip);
   cuda::Graph graph(gpu);
   graph.capture([&] { sgd.step(grads, skip); });

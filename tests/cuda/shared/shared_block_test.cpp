@@ -46,12 +46,16 @@ void child(Device gpu, const SharedBlock& block) {
 
 DEVICE_TEST(SharedBlock, is_read_and_written_by_a_second_process) {
   if (const char* const handle = std::getenv(kHandle)) return child(gpu, read(handle));
-  const Tensor before = zeros({100}, {.device = gpu}), x = arange(0, kCount, 1, {.dtype = kFloat32}).to(gpu);  // rarely at the start of its segment
+  const Tensor before = zeros({100}, {.device = gpu}),
+               x = arange(0, kCount, 1, {.dtype = kFloat32}).to(gpu);  // rarely at the start of its segment
   cuda::synchronize(gpu);
   const auto* const info = ::testing::UnitTest::GetInstance()->current_test_info();
-  const programs::Output out = programs::run(str("/proc/self/exe --gtest_brief=1 --gtest_filter=", info->test_suite_name(), ".", info->name()),
-                                             {{kHandle, written(accelerator(gpu).share(x.raw()))}});
-  EXPECT_EQ(out.code, 0) << "where CUDA has no memory between processes (a sandbox, exclusive mode) the second one cannot open the block: " << out.text;
+  const programs::Output out = programs::run(
+      str("/proc/self/exe --gtest_brief=1 --gtest_filter=", info->test_suite_name(), ".", info->name()),
+      {{kHandle, written(accelerator(gpu).share(x.raw()))}});
+  EXPECT_EQ(out.code, 0) << "where CUDA has no memory between processes (a sandbox, exclusive mode) the "
+                            "second one cannot open the block: "
+                         << out.text;
   EXPECT_TRUE(equal(x.to(kCpu), arange(0, kCount, 1, {.dtype = kFloat32}) * 2));
   EXPECT_EQ(before.sum().item<float>(), 0);
 }

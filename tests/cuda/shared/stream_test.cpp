@@ -102,13 +102,16 @@ DEVICE_TEST(Stream, training_takes_the_cpus_course_with_its_state_on_the_device)
 }
 
 DEVICE_TEST(Stream, a_bad_index_is_told_to_the_thread_that_issued_it) {
-  const Tensor table = ones({4, 2}, {.device = gpu}), good = from_vector<int64_t>({1, 2}, {2}, gpu), bad = from_vector<int64_t>({1, 9}, {2}, gpu);
+  const Tensor table = ones({4, 2}, {.device = gpu}), good = from_vector<int64_t>({1, 2}, {2}, gpu),
+               bad = from_vector<int64_t>({1, 9}, {2}, gpu);
   const Late work;
   std::thread([&] {
     const Tensor y = embedding(table, bad);
     cuda::Event done(gpu);
     done.record();
-    std::thread([&] { EXPECT_EQ(embedding(table, good).sum().item<float>(), 4); }).join();  // it waits for all, but the fault is not its own
+    std::thread([&] {
+      EXPECT_EQ(embedding(table, good).sum().item<float>(), 4);
+    }).join();  // it waits for all, but the fault is not its own
     EXPECT_THROW(done.synchronize(), IndexError);
     done.synchronize();
   }).join();
@@ -131,7 +134,8 @@ DEVICE_TEST(Stream, a_backward_on_another_stream_keeps_what_forward_saved) {
   loss = Tensor();
   Tensor over;
   {
-    const cuda::StreamGuard guard(side);  // what the backward let go must not come back here while it still runs
+    const cuda::StreamGuard guard(
+        side);  // what the backward let go must not come back here while it still runs
     for (int i = 0; i < 4; ++i) over = full({1024}, -1.0, {.device = gpu});
     side.synchronize();
   }

@@ -16,7 +16,7 @@ namespace weft::cuda::libraries {
 namespace {
 thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
 thread_local cudaError_t last = cudaSuccess;
-}
+}  // namespace
 
 Settings& settings() {
   static auto* const s = new Settings;
@@ -57,13 +57,15 @@ void issue(void* stream, const char* name, std::function<void()> work) {
 
 void expect_device(const void* p, size_t alignment, const char* what) {
   if (!simt::is_device_memory(p)) throw simt::Fault(str(what, ": not device memory"));
-  if (reinterpret_cast<uintptr_t>(p) % alignment != 0) throw simt::Fault(str(what, ": its address is no multiple of ", alignment));
+  if (reinterpret_cast<uintptr_t>(p) % alignment != 0)
+    throw simt::Fault(str(what, ": its address is no multiple of ", alignment));
 }
 
 std::vector<double> load(DType type, const void* p, int64_t n, int64_t stride) {
   std::vector<double> v(static_cast<size_t>(n));
   dispatch(type, [&]<class T>(TypeTag<T>) {
-    for (int64_t i = 0; i < n; ++i) v[static_cast<size_t>(i)] = kernels::convert<double>(static_cast<const T*>(p)[i * stride]);
+    for (int64_t i = 0; i < n; ++i)
+      v[static_cast<size_t>(i)] = kernels::convert<double>(static_cast<const T*>(p)[i * stride]);
   });
   return v;
 }
@@ -73,16 +75,20 @@ void store(DType type, void* p, const double* from, int64_t n) {
   });
 }
 double rounded(DType type, double v) {
-  return dispatch(type, [&]<class T>(TypeTag<T>) { return kernels::convert<double>(kernels::convert<T>(v)); });
+  return dispatch(type,
+                  [&]<class T>(TypeTag<T>) { return kernels::convert<double>(kernels::convert<T>(v)); });
 }
 
 }  // namespace weft::cuda::libraries
 
 cudaError_t cudaGetLastError() { return std::exchange(weft::cuda::libraries::last, cudaSuccess); }
-const char* cudaGetErrorName(cudaError_t status) { return status == cudaSuccess ? "cudaSuccess" : "an error"; }
+const char* cudaGetErrorName(cudaError_t status) {
+  return status == cudaSuccess ? "cudaSuccess" : "an error";
+}
 const char* cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  if (!mode || *mode < cudaStreamCaptureModeGlobal || *mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
+  if (!mode || *mode < cudaStreamCaptureModeGlobal || *mode > cudaStreamCaptureModeRelaxed)
+    return cudaErrorInvalidValue;
   std::swap(*mode, weft::cuda::libraries::mode);
   return cudaSuccess;
 }

@@ -30,12 +30,13 @@ Settings& settings();
 
 /// Calls so far that were not refused.
 struct Counts {
-  int64_t heuristics = 0, products = 0, epilogues = 0, split = 0;  ///< of products: with an epilogue, with a sum in parts
+  int64_t heuristics = 0, products = 0, epilogues = 0,
+          split = 0;  ///< of products: with an epilogue, with a sum in parts
   int64_t rnn_inference = 0, rnn_training = 0, rnn_backward_data = 0, rnn_backward_weights = 0;
-  int64_t rnn_layers = 0;  ///< that the forwards ran, both directions of one counted as two
+  int64_t rnn_layers = 0;     ///< that the forwards ran, both directions of one counted as two
   int64_t weight_blocks = 0;  ///< gates whose place among the weights was asked for
   int64_t dropout_sizes = 0;  ///< times that the size of dropout's states was asked for
-  int64_t live = 0;        ///< descriptors that were made and not destroyed
+  int64_t live = 0;           ///< descriptors that were made and not destroyed
 };
 Counts& counts();
 

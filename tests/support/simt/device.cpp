@@ -10,7 +10,8 @@
 namespace weft::cuda::simt {
 
 CudaBackend& device(int index) {
-  static CudaBackend* const devices[] = {new CudaBackend(0), new CudaBackend(1)};  // tensors in static storage may outlive main
+  static CudaBackend* const devices[] = {new CudaBackend(0),
+                                         new CudaBackend(1)};  // tensors in static storage may outlive main
   return *devices[index];
 }
 

@@ -18,14 +18,16 @@ namespace simt {
 struct Recording {
   int device;
   void* origin;
-  std::map<void*, Past> pasts;  ///< of each stream that takes part; its own steps are its joining and its work
+  std::map<void*, Past>
+      pasts;  ///< of each stream that takes part; its own steps are its joining and its work
   std::vector<std::function<void()>> work{};
   bool spoilt = false, over = false;
 
   /// Whether a stream has done what the first one does not come after.
   bool unjoined() {
     Past& known = pasts[origin];
-    return std::any_of(pasts.begin(), pasts.end(), [&](const auto& one) { return known[one.first] < one.second.at(one.first); });
+    return std::any_of(pasts.begin(), pasts.end(),
+                       [&](const auto& one) { return known[one.first] < one.second.at(one.first); });
   }
 };
 
@@ -55,17 +57,23 @@ Past past_of(Recording& recording, void* stream) {
   return recording.pasts[stream];
 }
 void check_joins(const std::shared_ptr<Recording>& recording, void* stream) {
-  if (recording && recording->over) throw CudaError("cudaStreamWaitEvent: the event belongs to a recording that has ended (cudaErrorInvalidValue)");
+  if (recording && recording->over)
+    throw CudaError(
+        "cudaStreamWaitEvent: the event belongs to a recording that has ended (cudaErrorInvalidValue)");
   if (recording && !stream) {
     recording->spoilt = true;
-    throw CudaError("cudaStreamWaitEvent: the default stream cannot take part in a recording (cudaErrorStreamCaptureImplicit)");
+    throw CudaError(
+        "cudaStreamWaitEvent: the default stream cannot take part in a recording "
+        "(cudaErrorStreamCaptureImplicit)");
   }
   const auto mine = recording_of(stream);
   if (!mine || mine == recording) return;
   mine->spoilt = true;
   if (recording) recording->spoilt = true;
-  throw CudaError(recording ? "cudaStreamWaitEvent: two recordings would become one (cudaErrorStreamCaptureMerge)"
-                            : "cudaStreamWaitEvent: a recorded stream would wait for work outside the recording (cudaErrorStreamCaptureIsolation)");
+  throw CudaError(recording
+                      ? "cudaStreamWaitEvent: two recordings would become one (cudaErrorStreamCaptureMerge)"
+                      : "cudaStreamWaitEvent: a recorded stream would wait for work outside the recording "
+                        "(cudaErrorStreamCaptureIsolation)");
 }
 void join(const std::shared_ptr<Recording>& recording, void* stream, const Past& past) {
   const std::lock_guard lock(mutex);
@@ -81,7 +89,8 @@ void check_outside(const std::shared_ptr<Recording>& recording, const char* call
 void check_may_wait(const char* call) {
   if (!of_thread) return;
   of_thread->spoilt = true;
-  throw CudaError(str(call, ": not permitted while the calling thread records a graph (cudaErrorStreamCaptureUnsupported)"));
+  throw CudaError(str(
+      call, ": not permitted while the calling thread records a graph (cudaErrorStreamCaptureUnsupported)"));
 }
 void check_may_wait_for_device(const char* call) {
   check_may_wait(call);
@@ -89,13 +98,17 @@ void check_may_wait_for_device(const char* call) {
   bool any = false;
   for (const auto& [stream, recording] : streams)
     if (recording->device == current_device()) recording->spoilt = any = true;
-  if (any) throw CudaError(str(call, ": not permitted while any thread records a graph of the device (cudaErrorStreamCaptureUnsupported)"));
+  if (any)
+    throw CudaError(str(call,
+                        ": not permitted while any thread records a graph of the device "
+                        "(cudaErrorStreamCaptureUnsupported)"));
 }
 void check_not_recorded(void* stream, const char* call) {
   const auto recording = recording_of(stream);
   if (!recording) return;
   recording->spoilt = true;
-  throw CudaError(str(call, ": not permitted on a stream that is being recorded (cudaErrorStreamCaptureUnsupported)"));
+  throw CudaError(
+      str(call, ": not permitted on a stream that is being recorded (cudaErrorStreamCaptureUnsupported)"));
 }
 
 }  // namespace simt
@@ -104,22 +117,31 @@ namespace runtime {
 
 void begin_capture(Stream stream) {
   if (simt::of_thread) throw CudaError("cudaStreamBeginCapture: the calling thread records already");
-  if (simt::recording_of(stream)) throw CudaError("cudaStreamBeginCapture: the stream takes part in a recording already");
+  if (simt::recording_of(stream))
+    throw CudaError("cudaStreamBeginCapture: the stream takes part in a recording already");
   simt::of_thread = std::make_shared<simt::Recording>(simt::Recording{simt::current_device(), stream, {}});
   simt::join(simt::of_thread, stream, {});
 }
 Graph end_capture(Stream stream) {
   const auto recording = simt::recording_of(stream);
   if (!recording) throw CudaError("cudaStreamEndCapture: the stream records nothing");
-  if (recording->origin != stream) throw CudaError("cudaStreamEndCapture: the recording began on another stream (cudaErrorStreamCaptureUnmatched)");
+  if (recording->origin != stream)
+    throw CudaError(
+        "cudaStreamEndCapture: the recording began on another stream (cudaErrorStreamCaptureUnmatched)");
   simt::of_thread = nullptr;
   recording->over = true;
   {
     const std::lock_guard lock(simt::mutex);
     std::erase_if(simt::streams, [&](const auto& entry) { return entry.second == recording; });
   }
-  if (recording->spoilt) throw CudaError("cudaStreamEndCapture: the recording was spoilt by a call that is not permitted (cudaErrorStreamCaptureInvalidated)");
-  if (recording->unjoined()) throw CudaError("cudaStreamEndCapture: a stream that joined the recording was not joined back (cudaErrorStreamCaptureUnjoined)");
+  if (recording->spoilt)
+    throw CudaError(
+        "cudaStreamEndCapture: the recording was spoilt by a call that is not permitted "
+        "(cudaErrorStreamCaptureInvalidated)");
+  if (recording->unjoined())
+    throw CudaError(
+        "cudaStreamEndCapture: a stream that joined the recording was not joined back "
+        "(cudaErrorStreamCaptureUnjoined)");
   return new simt::Graph{std::move(recording->work)};
 }
 bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }

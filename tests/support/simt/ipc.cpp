@@ -41,8 +41,8 @@ struct Opened {
 
 struct Shares {
   uint64_t file_name = 0, next = 1;
-  std::map<const void*, uint64_t> exported;     // block -> serial
-  std::map<unsigned char*, Opened> opened;      // by the block's address here
+  std::map<const void*, uint64_t> exported;  // block -> serial
+  std::map<unsigned char*, Opened> opened;   // by the block's address here
 };
 /// Guarded by DeviceAccess.
 Shares& shares() {
@@ -50,9 +50,12 @@ Shares& shares() {
   return *s;
 }
 
-off_t ledger_at(const Backing& memory, uint64_t offset) { return static_cast<off_t>(memory.bytes + sizeof(uint64_t) * (1 + offset / kBlockAlign)); }
+off_t ledger_at(const Backing& memory, uint64_t offset) {
+  return static_cast<off_t>(memory.bytes + sizeof(uint64_t) * (1 + offset / kBlockAlign));
+}
 void write_number(int file, uint64_t number, off_t at) {
-  if (pwrite(file, &number, sizeof number, at) != sizeof number) throw CudaError("cudaIpcGetMemHandle: the ledger of device memory cannot be written");
+  if (pwrite(file, &number, sizeof number, at) != sizeof number)
+    throw CudaError("cudaIpcGetMemHandle: the ledger of device memory cannot be written");
 }
 uint64_t read_number(int file, off_t at) {
   uint64_t number = 0;
@@ -76,7 +79,10 @@ bool withdraw(const void* block) {
   if (found == shares().exported.end()) return false;
   shares().exported.erase(found);
   const Backing memory = backing();
-  if (memory.file >= 0) write_number(memory.file, 0, ledger_at(memory, static_cast<uint64_t>(static_cast<const unsigned char*>(block) - memory.base)));
+  if (memory.file >= 0)
+    write_number(
+        memory.file, 0,
+        ledger_at(memory, static_cast<uint64_t>(static_cast<const unsigned char*>(block) - memory.base)));
   return true;
 }
 
@@ -112,7 +118,9 @@ IpcHandle export_memory(void* block) {
   const auto [found, first] = shares.exported.try_emplace(block, shares.next);
   const auto offset = static_cast<uint64_t>(static_cast<unsigned char*>(block) - memory.base);
   if (first) simt::write_number(memory.file, shares.next++, simt::ledger_at(memory, offset));
-  const Handle handle{simt::kSign, shares.file_name, found->second, offset, *bytes, static_cast<int32_t>(getpid()), memory.file};
+  const Handle handle{simt::kSign, shares.file_name, found->second,
+                      offset,      *bytes,           static_cast<int32_t>(getpid()),
+                      memory.file};
   IpcHandle out{};
   std::memcpy(out.data(), &handle, sizeof handle);
   return out;
@@ -123,23 +131,30 @@ void* open_memory(const IpcHandle& from) {
   std::memcpy(&handle, from.data(), sizeof handle);
   const simt::DeviceAccess access;
   const simt::Backing memory = simt::backing();
-  if (handle.sign != simt::kSign || handle.offset > memory.bytes || handle.bytes > memory.bytes - handle.offset)
+  if (handle.sign != simt::kSign || handle.offset > memory.bytes ||
+      handle.bytes > memory.bytes - handle.offset)
     throw CudaError("cudaIpcOpenMemHandle: no handle of device memory (cudaErrorInvalidValue)");
-  if (handle.process == getpid() && !simt::settings().shares_memory) throw CudaError("cudaIpcOpenMemHandle: a handle of this process's own memory");
+  if (handle.process == getpid() && !simt::settings().shares_memory)
+    throw CudaError("cudaIpcOpenMemHandle: a handle of this process's own memory");
   const simt::File file(open(str("/proc/", handle.process, "/fd/", handle.file).c_str(), O_RDWR | O_CLOEXEC));
-  struct stat status{};
-  if (file.number < 0 || fstat(file.number, &status) != 0 || status.st_size != static_cast<off_t>(memory.bytes + simt::ledger_bytes(memory.bytes)) ||
+  struct stat status {};
+  if (file.number < 0 || fstat(file.number, &status) != 0 ||
+      status.st_size != static_cast<off_t>(memory.bytes + simt::ledger_bytes(memory.bytes)) ||
       simt::read_number(file.number, static_cast<off_t>(memory.bytes)) != handle.file_name)
-    throw CudaError(str("cudaIpcOpenMemHandle: process ", handle.process, ", whose memory it is, has ended or is not of this host"));
+    throw CudaError(str("cudaIpcOpenMemHandle: process ", handle.process,
+                        ", whose memory it is, has ended or is not of this host"));
   if (simt::read_number(file.number, simt::ledger_at(memory, handle.offset)) != handle.serial)
-    throw CudaError(str("cudaIpcOpenMemHandle: process ", handle.process, " has freed the block (cudaErrorInvalidValue)"));
+    throw CudaError(str("cudaIpcOpenMemHandle: process ", handle.process,
+                        " has freed the block (cudaErrorInvalidValue)"));
   const std::pair<uint64_t, uint64_t> name(handle.file_name, handle.serial);
   for (auto& [block, one] : simt::shares().opened)
     if (one.name == name) return ++one.users, block;
   const uint64_t begin = handle.offset & ~uint64_t{4095}, before = handle.offset - begin;
   const size_t bytes = (before + handle.bytes + 4095) / 4096 * 4096;
-  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number, static_cast<off_t>(begin));
-  if (pages == MAP_FAILED) throw CudaError("cudaIpcOpenMemHandle: no addresses are left (cudaErrorMapBufferObjectFailed)");
+  void* const pages =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number, static_cast<off_t>(begin));
+  if (pages == MAP_FAILED)
+    throw CudaError("cudaIpcOpenMemHandle: no addresses are left (cudaErrorMapBufferObjectFailed)");
   auto* const block = static_cast<unsigned char*>(pages) + before;
   simt::close_freed(block - before, before);
   simt::close_freed(block + handle.bytes, bytes - before - handle.bytes);
@@ -150,7 +165,8 @@ void* open_memory(const IpcHandle& from) {
 void close_memory(void* block) {
   const simt::DeviceAccess access;
   const auto found = simt::shares().opened.find(static_cast<unsigned char*>(block));
-  if (found == simt::shares().opened.end()) throw CudaError("cudaIpcCloseMemHandle: nothing is open there (cudaErrorInvalidValue)");
+  if (found == simt::shares().opened.end())
+    throw CudaError("cudaIpcCloseMemHandle: nothing is open there (cudaErrorInvalidValue)");
   if (--found->second.users > 0) return;
   const simt::Opened gone = found->second;
   simt::shares().opened.erase(found);

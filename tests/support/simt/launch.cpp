@@ -76,7 +76,9 @@ struct Block {
     }
   }
 
-  [[noreturn]] void fail(const std::string& what) { throw Fault(str("kernel ", name, ", block ", bx, ": ", what)); }
+  [[noreturn]] void fail(const std::string& what) {
+    throw Fault(str("kernel ", name, ", block ", bx, ": ", what));
+  }
 
   void wait_as(int id, State s) {
     if (plain) fail("a body that is kIndependent waits for others");
@@ -108,8 +110,10 @@ struct Block {
         again = true;
         continue;
       }
-      failure = std::make_exception_ptr(Fault(str("kernel ", name, ", block ", bx, ": ", waiting, " of ", grid.threads, " threads wait at a barrier and ", warp_waiting,
-                                                  " at a warp operation that the others do not reach")));
+      failure =
+          std::make_exception_ptr(Fault(str("kernel ", name, ", block ", bx, ": ", waiting, " of ",
+                                            grid.threads, " threads wait at a barrier and ", warp_waiting,
+                                            " at a warp operation that the others do not reach")));
       return leave(order);
     }
   }
@@ -120,7 +124,8 @@ struct Block {
     warp.arrived = 0;
     for (int lane = 0; lane < kWarp; ++lane)
       if (warp.op[lane] != warp.op[0] && !failure)
-        failure = std::make_exception_ptr(Fault(str("kernel ", name, ", block ", bx, ", warp ", w, ": lanes meet in different warp operations")));
+        failure = std::make_exception_ptr(Fault(
+            str("kernel ", name, ", block ", bx, ", warp ", w, ": lanes meet in different warp operations")));
     for (int lane = 0; lane < kWarp; ++lane) state[w * kWarp + static_cast<size_t>(lane)] = State::kReady;
   }
 
@@ -128,7 +133,9 @@ struct Block {
   void leave(const std::vector<int>& order) {
     leaving = true;
     for (const int id : order)
-      if (state[static_cast<size_t>(id)] == State::kAtBarrier || state[static_cast<size_t>(id)] == State::kAtWarp) fibers[static_cast<size_t>(id)]->resume();
+      if (state[static_cast<size_t>(id)] == State::kAtBarrier ||
+          state[static_cast<size_t>(id)] == State::kAtWarp)
+        fibers[static_cast<size_t>(id)]->resume();
     leaving = false;
   }
 
@@ -140,9 +147,12 @@ struct Block {
       run_fibers(order);
     }
     if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
-    const size_t before = first_unguarded(shared.data(), kGuard), behind = first_unguarded(shared_begin() + grid.shared, kGuard);
-    if (before < kGuard) fail(str("a write beyond shared memory, at byte -", kGuard - before, " of ", grid.shared));
-    if (behind < kGuard) fail(str("a write beyond shared memory, at byte ", grid.shared + behind, " of ", grid.shared));
+    const size_t before = first_unguarded(shared.data(), kGuard),
+                 behind = first_unguarded(shared_begin() + grid.shared, kGuard);
+    if (before < kGuard)
+      fail(str("a write beyond shared memory, at byte -", kGuard - before, " of ", grid.shared));
+    if (behind < kGuard)
+      fail(str("a write beyond shared memory, at byte ", grid.shared + behind, " of ", grid.shared));
   }
 };
 
@@ -176,17 +186,20 @@ Settings settings_of_environment() {
     const std::string name = order;
     if (name == "reverse") s.order = Order::kReverse;
     else if (name == "shuffled") s.order = Order::kShuffled;
-    else if (name != "forward") throw ValueError(str("WEFT_SIMT_ORDER: takes forward, reverse or shuffled, got ", name));
+    else if (name != "forward")
+      throw ValueError(str("WEFT_SIMT_ORDER: takes forward, reverse or shuffled, got ", name));
   }
   if (const char* const poison = std::getenv("WEFT_SIMT_POISON"); poison && *poison) {
     char* end = nullptr;
     const unsigned long byte = std::strtoul(poison, &end, 0);
-    if (*end != 0 || byte > 0xFF) throw ValueError(str("WEFT_SIMT_POISON: takes a byte such as 0x7F, got ", poison));
+    if (*end != 0 || byte > 0xFF)
+      throw ValueError(str("WEFT_SIMT_POISON: takes a byte such as 0x7F, got ", poison));
     s.poison = static_cast<unsigned char>(byte);
   }
   if (const char* const processors = std::getenv("WEFT_SIMT_PROCESSORS"); processors && *processors) {
     s.processors = std::atoi(processors);
-    if (s.processors < 1) throw ValueError(str("WEFT_SIMT_PROCESSORS: takes a number of at least 1, got ", processors));
+    if (s.processors < 1)
+      throw ValueError(str("WEFT_SIMT_PROCESSORS: takes a number of at least 1, got ", processors));
   }
   return s;
 }
@@ -217,7 +230,8 @@ std::vector<std::string> never_launched() {
     const std::string type = kernel.type.substr(0, kernel.type.find('<'));
     const bool local = type.find("(anonymous namespace)") != std::string::npos;
     const bool tests_own = kernel.file.find("_test.cpp") != std::string::npos;
-    if (type.rfind("weft::", 0) == 0 && !tests_own) launched[local ? kernel.file + ": " + type : type] |= kernel.launched;
+    if (type.rfind("weft::", 0) == 0 && !tests_own)
+      launched[local ? kernel.file + ": " + type : type] |= kernel.launched;
   }
   std::vector<std::string> never;
   for (const auto& [name, was] : launched)
@@ -248,7 +262,8 @@ uint32_t vote(const Who& who, bool p) {
   const uint8_t parity = b.plain ? 0 : b.parity[id];
   exchange(who, WarpOp::kBallot, p ? 1 : 0, 0);
   uint32_t bits = 0;
-  for (int lane = 0; lane < kWarp; ++lane) bits |= static_cast<uint32_t>(b.warps[id / kWarp].slot[parity][lane]) << lane;
+  for (int lane = 0; lane < kWarp; ++lane)
+    bits |= static_cast<uint32_t>(b.warps[id / kWarp].slot[parity][lane]) << lane;
   return bits;
 }
 
@@ -256,8 +271,10 @@ unsigned char* shared_memory(const Who& who) { return who.block->shared_begin();
 
 void run(void*, const char* name, const Grid& grid, bool independent, const void* body, ThreadFunction f) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
-  if (grid.threads <= 0 || grid.threads > 1024 || grid.threads % kWarp != 0 || grid.shared > settings().shared_memory || grid.blocks > 0x7FFFFFFF || grid.rows > 65535)
-    throw Fault(str("kernel ", name, ": a grid of ", grid.blocks, " x ", grid.rows, " blocks of ", grid.threads, " threads with ", grid.shared, " bytes is not possible"));
+  if (grid.threads <= 0 || grid.threads > 1024 || grid.threads % kWarp != 0 ||
+      grid.shared > settings().shared_memory || grid.blocks > 0x7FFFFFFF || grid.rows > 65535)
+    throw Fault(str("kernel ", name, ": a grid of ", grid.blocks, " x ", grid.rows, " blocks of ",
+                    grid.threads, " threads with ", grid.shared, " bytes is not possible"));
   ++launch_count;
   Block& b = block_of_thread();
   b.name = name, b.grid = grid, b.body = body, b.function = f, b.plain = independent;

@@ -31,7 +31,9 @@ bool closes_memory();
 
 /// What a guard zone holds at even and odd addresses.
 inline constexpr unsigned char kGuardBytes[2] = {0xF5, 0xFF};
-inline unsigned char guard_byte(const unsigned char* p) { return kGuardBytes[reinterpret_cast<uintptr_t>(p) % 2]; }
+inline unsigned char guard_byte(const unsigned char* p) {
+  return kGuardBytes[reinterpret_cast<uintptr_t>(p) % 2];
+}
 /// Writes it, and closes the bytes to all but first_unguarded.
 inline void guard(unsigned char* p, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) p[i] = guard_byte(p + i);

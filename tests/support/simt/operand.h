@@ -18,7 +18,8 @@ namespace weft::cuda::simt {
 class Operand {
  public:
   /// Strides of 0 length: row-major.
-  Operand(DType dtype, const Shape& sizes, const Shape& strides = {}, int64_t offset = 0) : host_{nullptr, dtype, sizes, strides.empty() ? contiguous_strides(sizes) : strides} {
+  Operand(DType dtype, const Shape& sizes, const Shape& strides = {}, int64_t offset = 0)
+      : host_{nullptr, dtype, sizes, strides.empty() ? contiguous_strides(sizes) : strides} {
     int64_t reach = offset + 1;
     for (int d = 0; d < sizes.size(); ++d) reach += (sizes[d] > 0 ? sizes[d] - 1 : 0) * host_.strides[d];
     bytes_.resize(static_cast<size_t>(reach * size_of(dtype)), 1);
@@ -43,7 +44,8 @@ class Operand {
   template <class F> Operand& each(const F& f) {
     dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
       T* const p = reinterpret_cast<T*>(bytes_.data());
-      for (size_t i = 0; i < bytes_.size() / sizeof(T); ++i) p[i] = kernels::convert<T>(f(i, kernels::convert<double>(p[i])));
+      for (size_t i = 0; i < bytes_.size() / sizeof(T); ++i)
+        p[i] = kernels::convert<T>(f(i, kernels::convert<double>(p[i])));
     });
     send();
     return *this;
@@ -78,7 +80,8 @@ class Operand {
   std::vector<double> values(const std::vector<char>& from) const {
     std::vector<double> v;
     dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
-      for (size_t i = 0; i < from.size() / sizeof(T); ++i) v.push_back(kernels::convert<double>(reinterpret_cast<const T*>(from.data())[i]));
+      for (size_t i = 0; i < from.size() / sizeof(T); ++i)
+        v.push_back(kernels::convert<double>(reinterpret_cast<const T*>(from.data())[i]));
     });
     return v;
   }
@@ -95,9 +98,12 @@ inline void expect_same(const Operand& y, double relative = 0, const std::string
   const auto got = y.device_values(), expected = y.host_values();
   const size_t width = static_cast<size_t>(size_of(y.host().dtype));
   for (size_t i = 0; i < got.size(); ++i) {
-    if (std::memcmp(&bytes[i * width], &y.bytes_[i * width], width) == 0 || (got[i] != got[i] && expected[i] != expected[i])) continue;
+    if (std::memcmp(&bytes[i * width], &y.bytes_[i * width], width) == 0 ||
+        (got[i] != got[i] && expected[i] != expected[i]))
+      continue;
     if (relative > 0 && got[i] == expected[i]) continue;
-    ASSERT_TRUE(relative > 0 && std::abs(got[i] - expected[i]) <= relative * (1 + std::abs(expected[i]))) << where << ", element " << i << ": " << got[i] << " for " << expected[i];
+    ASSERT_TRUE(relative > 0 && std::abs(got[i] - expected[i]) <= relative * (1 + std::abs(expected[i])))
+        << where << ", element " << i << ": " << got[i] << " for " << expected[i];
   }
 }
 

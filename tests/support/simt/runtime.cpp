@@ -31,15 +31,16 @@ struct Memory {
   std::recursive_mutex mutex;
   int file = -1;
   unsigned char* base = nullptr;
-  size_t used = 0;                                    // high-water mark
-  std::map<unsigned char*, size_t> live;              // block -> bytes asked for
-  std::multimap<size_t, unsigned char*> free_spans;   // span (with zones) -> begin of its first zone
+  size_t used = 0;                                   // high-water mark
+  std::map<unsigned char*, size_t> live;             // block -> bytes asked for
+  std::multimap<size_t, unsigned char*> free_spans;  // span (with zones) -> begin of its first zone
   size_t live_bytes = 0;
   int64_t pinned_bytes = 0;
   int open = 0;
 
   Memory() : file(memfd_create("weft device memory", MFD_CLOEXEC)) {
-    if (file < 0 || ftruncate(file, static_cast<off_t>(kRange + ledger_bytes(kRange))) != 0) throw Error("simt: no file for device memory");
+    if (file < 0 || ftruncate(file, static_cast<off_t>(kRange + ledger_bytes(kRange))) != 0)
+      throw Error("simt: no file for device memory");
     void* p = mmap(nullptr, kRange, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
     if (p == MAP_FAILED) throw Error("simt: no address range for device memory");
     base = static_cast<unsigned char*>(p);
@@ -63,7 +64,9 @@ Memory& memory() {
 void copy_for_fork() {
   Memory& m = memory();
   syscall(SYS_mmap, m.base, kRange, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, m.file, 0);
-  if (m.used > 0) mprotect(m.base, (m.used + 4095) / 4096 * 4096, m.open > 0 || !m.closable() ? PROT_READ | PROT_WRITE : PROT_NONE);
+  if (m.used > 0)
+    mprotect(m.base, (m.used + 4095) / 4096 * 4096,
+             m.open > 0 || !m.closable() ? PROT_READ | PROT_WRITE : PROT_NONE);
   close(std::exchange(m.file, -1));
 }
 }  // namespace
@@ -105,8 +108,10 @@ void check_guards(const char* kernel) {
   const DeviceAccess access;
   for (const auto& [p, bytes] : memory().live) {
     const size_t tail = Memory::span(bytes) - kZone - bytes;
-    if (const size_t at = first_unguarded(p - kZone, kZone); at < kZone) throw Fault(str("kernel ", kernel, ": a write ", kZone - at, " bytes before a block of ", bytes));
-    if (const size_t at = first_unguarded(p + bytes, tail); at < tail) throw Fault(str("kernel ", kernel, ": a write ", at, " bytes behind a block of ", bytes));
+    if (const size_t at = first_unguarded(p - kZone, kZone); at < kZone)
+      throw Fault(str("kernel ", kernel, ": a write ", kZone - at, " bytes before a block of ", bytes));
+    if (const size_t at = first_unguarded(p + bytes, tail); at < tail)
+      throw Fault(str("kernel ", kernel, ": a write ", at, " bytes behind a block of ", bytes));
   }
 }
 
@@ -169,9 +174,12 @@ bool asynchronous(const void* p) {
 }  // namespace
 
 int device_count() { return kDevices; }
-Properties properties(int) { return {"emulated", 9, 0, simt::settings().processors, simt::kRange, simt::settings().shared_memory}; }
+Properties properties(int) {
+  return {"emulated", 9, 0, simt::settings().processors, simt::kRange, simt::settings().shared_memory};
+}
 void set_device(int device) {
-  if (device < 0 || device >= kDevices) throw DeviceError(str("cuda:", device, ": there are ", kDevices, " emulated devices"));
+  if (device < 0 || device >= kDevices)
+    throw DeviceError(str("cuda:", device, ": there are ", kDevices, " emulated devices"));
   simt::thread_device = device;
 }
 bool emulated() { return true; }
@@ -190,7 +198,8 @@ void* allocate(size_t bytes) {
     begin = m.base + m.used;
     m.used += span;
     const auto page = reinterpret_cast<uintptr_t>(begin) & ~uintptr_t{4095};
-    mprotect(reinterpret_cast<void*>(page), (reinterpret_cast<uintptr_t>(begin) + span - page + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
+    mprotect(reinterpret_cast<void*>(page),
+             (reinterpret_cast<uintptr_t>(begin) + span - page + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
   }
   simt::unguard(begin, span);
   simt::guard(begin, simt::kZone);
@@ -207,7 +216,8 @@ static void release_now(void* p) {
   if (found == m.live.end()) throw CudaError("cudaFree: not a block of device memory");
   simt::check_guards("release");
   const size_t span = simt::Memory::span(found->second);
-  if (simt::withdraw(p)) std::memset(p, simt::settings().poison, found->second);  // for those who still have it open
+  if (simt::withdraw(p))
+    std::memset(p, simt::settings().poison, found->second);  // for those who still have it open
   simt::close_freed(found->first - simt::kZone, span);
   m.free_spans.emplace(span, found->first - simt::kZone);
   m.live_bytes -= found->second;
@@ -239,22 +249,27 @@ static void copy_now(void* to, const void* from, size_t bytes) {
   simt::check_guards("copy");
 }
 void copy(void* to, const void* from, size_t bytes, Stream stream) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, stream, [=] { copy_now(to, from, bytes); });
+  if (const auto recording = simt::recording_of(stream))
+    return simt::record(*recording, stream, [=] { copy_now(to, from, bytes); });
   if (!simt::deferring()) return copy_now(to, from, bytes);
   if (!asynchronous(to)) {  // ordinary host memory: complete on return
     synchronize(stream);
     return copy_now(to, from, bytes);
   }
-  if (asynchronous(from)) return simt::issue(simt::current_device(), stream, [=] { copy_now(to, from, bytes); });
+  if (asynchronous(from))
+    return simt::issue(simt::current_device(), stream, [=] { copy_now(to, from, bytes); });
   const auto* const begin = static_cast<const char*>(from);
-  simt::issue(simt::current_device(), stream, [to, kept = std::vector<char>(begin, begin + bytes)] { copy_now(to, kept.data(), kept.size()); });
+  simt::issue(simt::current_device(), stream, [to, kept = std::vector<char>(begin, begin + bytes)] {
+    copy_now(to, kept.data(), kept.size());
+  });
 }
 static void fill_now(void* to, int byte, size_t bytes) {
   const simt::DeviceAccess access;
   if (bytes > 0) std::memset(to, byte, bytes);
 }
 void fill(void* to, int byte, size_t bytes, Stream stream) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, stream, [=] { fill_now(to, byte, bytes); });
+  if (const auto recording = simt::recording_of(stream))
+    return simt::record(*recording, stream, [=] { fill_now(to, byte, bytes); });
   simt::issue(simt::current_device(), stream, [=] { fill_now(to, byte, bytes); });
 }
 void enable_peer_access(int, int) {}
@@ -283,7 +298,11 @@ Event new_event(bool) { return new Mark{}; }
 void delete_event(Event event) { delete static_cast<Mark*>(event); }
 void record(Event event, Stream stream) {
   const auto recording = simt::recording_of(stream);
-  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(), true, false, recording, recording ? simt::past_of(*recording, stream) : simt::Past{},
+  *static_cast<Mark*>(event) = {std::chrono::steady_clock::now(),
+                                true,
+                                false,
+                                recording,
+                                recording ? simt::past_of(*recording, stream) : simt::Past{},
                                 simt::point_of(simt::current_device(), stream)};
 }
 void wait(Stream stream, Event event) {
@@ -304,7 +323,8 @@ bool finished_event(Event event) {
   return (!simt::settings().hold_events || mark.waited_for) && simt::passed(mark.point);
 }
 double elapsed_ms(Event from, Event to) {
-  return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at).count();
+  return std::chrono::duration<double, std::milli>(static_cast<Mark*>(to)->at - static_cast<Mark*>(from)->at)
+      .count();
 }
 
 }  // namespace runtime

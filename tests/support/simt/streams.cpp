@@ -69,7 +69,8 @@ void run_until(const StreamPoint& point) {
   const DeviceAccess lock;
   Queue& q = queue_of(point.device, point.stream);
   while (q.done < point.issued) {
-    const auto work = std::move(q.work.front());  // may come back here for another stream, never for this one: orders have no cycles
+    const auto work = std::move(
+        q.work.front());  // may come back here for another stream, never for this one: orders have no cycles
     q.work.pop_front();
     ++q.done;
     work();

@@ -29,17 +29,21 @@ struct Settings {
   uint64_t seed = 1;
   unsigned char poison = 0xFF;
   int processors = 4;  ///< of the devices that are made from here on
-  size_t shared_memory = 227 << 10;  ///< bytes that a block may have, on the devices that are made from here on and in launches
-  bool hold_events = false;  ///< events and streams are not done until somebody waits for them
+  size_t shared_memory =
+      227 << 10;  ///< bytes that a block may have, on the devices that are made from here on and in launches
+  bool hold_events = false;    ///< events and streams are not done until somebody waits for them
   bool shares_memory = false;  ///< a process opens its own memory as if it were another one's (CUDA IPC)
-  size_t device_bytes = 0;   ///< what the device has room for, 0: the whole range
-  bool no_pinned = false;    ///< no more pinned host memory is to be had
+  size_t device_bytes = 0;     ///< what the device has room for, 0: the whole range
+  bool no_pinned = false;      ///< no more pinned host memory is to be had
 };
 Settings& settings();
 /// What WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as 0x7F) and WEFT_SIMT_PROCESSORS ask for: the settings at the start.
 Settings settings_of_environment();
 /// A launch that broke the rules of simt.h: thrown by launch() after the block has been left.
-class Fault : public Error { public: using Error::Error; };
+class Fault : public Error {
+ public:
+  using Error::Error;
+};
 /// Launches so far, and the grid of the calling thread's last one.
 int64_t launches();
 const Grid& last_grid();
@@ -67,7 +71,8 @@ uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from);
 uint32_t vote(const Who& who, bool p);
 unsigned char* shared_memory(const Who& who);
 using ThreadFunction = void (*)(const void* body, const Who& who);
-void run(void* stream, const char* name, const Grid& grid, bool independent, const void* body, ThreadFunction f);
+void run(void* stream, const char* name, const Grid& grid, bool independent, const void* body,
+         ThreadFunction f);
 
 }  // namespace simt
 
@@ -89,10 +94,18 @@ class Thread {
   void sync_warp() const { simt::vote(who_, true); }
   template <class T> T* shared() const { return reinterpret_cast<T*>(simt::shared_memory(who_)); }
 
-  template <class T> T shuffle(T v, int lane) const { return exchange(simt::WarpOp::kShuffle, v, lane % kWarp); }
-  template <class T> T shuffle_xor(T v, int mask) const { return exchange(simt::WarpOp::kXor, v, lane() ^ mask); }
-  template <class T> T shuffle_up(T v, int by) const { return exchange(simt::WarpOp::kUp, v, lane() >= by ? lane() - by : lane()); }
-  template <class T> T shuffle_down(T v, int by) const { return exchange(simt::WarpOp::kDown, v, lane() + by < kWarp ? lane() + by : lane()); }
+  template <class T> T shuffle(T v, int lane) const {
+    return exchange(simt::WarpOp::kShuffle, v, lane % kWarp);
+  }
+  template <class T> T shuffle_xor(T v, int mask) const {
+    return exchange(simt::WarpOp::kXor, v, lane() ^ mask);
+  }
+  template <class T> T shuffle_up(T v, int by) const {
+    return exchange(simt::WarpOp::kUp, v, lane() >= by ? lane() - by : lane());
+  }
+  template <class T> T shuffle_down(T v, int by) const {
+    return exchange(simt::WarpOp::kDown, v, lane() + by < kWarp ? lane() + by : lane());
+  }
   uint32_t ballot(bool p) const { return simt::vote(who_, p); }
 
   template <class T> T atomic_add(T* p, T v) const {
@@ -113,7 +126,8 @@ class Thread {
 
  private:
   template <class T> T exchange(simt::WarpOp op, T v, int from) const {
-    static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "a warp passes 4 or 8 bytes on");
+    static_assert(std::is_trivially_copyable_v<T> && (sizeof(T) == 4 || sizeof(T) == 8),
+                  "a warp passes 4 or 8 bytes on");
     uint64_t bits = 0;
     std::memcpy(&bits, &v, sizeof v);
     bits = simt::exchange(who_, op, bits, from);
@@ -133,9 +147,14 @@ template <class Body> inline simt::Kernel& kernel = simt::know(typeid(Body), __B
 
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
   if constexpr (requires { Body::kThreads; })
-    if (grid.threads > Body::kThreads) throw simt::Fault(str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
-  static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096, "a kernel's arguments are plain data of at most 4 KiB");
-  const simt::ThreadFunction function = [](const void* b, const simt::Who& who) { (*static_cast<const Body*>(b))(Thread(who)); };
+    if (grid.threads > Body::kThreads)
+      throw simt::Fault(
+          str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
+  static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096,
+                "a kernel's arguments are plain data of at most 4 KiB");
+  const simt::ThreadFunction function = [](const void* b, const simt::Who& who) {
+    (*static_cast<const Body*>(b))(Thread(who));
+  };
   const auto run = [=] {
     simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function);
     if (grid.blocks > 0 && grid.rows > 0) inner::kernel<Body>.launched = true;

@@ -69,13 +69,20 @@ template <class T> cublasStatus_t take(T& field, const void* from, size_t bytes)
   return CUBLAS_STATUS_SUCCESS;
 }
 
-DType type_of(int32_t t) { return t == CUDA_R_16F ? kFloat16 : t == CUDA_R_16BF ? kBFloat16 : t == CUDA_R_32F ? kFloat32 : kFloat64; }
-bool has_bias(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS; }
-bool has_relu(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS; }
+DType type_of(int32_t t) {
+  return t == CUDA_R_16F ? kFloat16 : t == CUDA_R_16BF ? kBFloat16 : t == CUDA_R_32F ? kFloat32 : kFloat64;
+}
+bool has_bias(uint32_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
+bool has_relu(uint32_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+}
 
 /// Whether two elements of a written matrix share memory.
 bool overlaps(const Matrix& x) {
-  std::array<std::pair<int64_t, int64_t>, 3> dims = {{{1, x.rows}, {x.leading, x.columns}, {x.stride, x.batch}}};
+  std::array<std::pair<int64_t, int64_t>, 3> dims = {
+      {{1, x.rows}, {x.leading, x.columns}, {x.stride, x.batch}}};
   std::sort(dims.begin(), dims.end());
   int64_t reach = 0;
   for (const auto& [stride, size] : dims) {
@@ -95,7 +102,9 @@ struct Problem {
   /// What an algorithm is good for.
   uint64_t key() const {
     uint64_t h = 0;
-    for (const int64_t part : {int64_t{p.compute}, int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.epilogue}, int64_t{a.type}, int64_t{c.type}, m(), n(), k(), int64_t{d.batch}})
+    for (const int64_t part :
+         {int64_t{p.compute}, int64_t{p.transpose_a}, int64_t{p.transpose_b}, int64_t{p.epilogue},
+          int64_t{a.type}, int64_t{c.type}, m(), n(), k(), int64_t{d.batch}})
       h = (h ^ static_cast<uint64_t>(part)) * 0x100000001B3u;
     return h;
   }
@@ -106,37 +115,47 @@ bool known_types(const Problem& q) {
   const int32_t in = q.a.type, out = q.d.type;
   switch (q.p.compute) {
     case CUBLAS_COMPUTE_64F: return q.p.scale == CUDA_R_64F && in == CUDA_R_64F && out == CUDA_R_64F;
-    case CUBLAS_COMPUTE_32F_FAST_TF32: return q.p.scale == CUDA_R_32F && in == CUDA_R_32F && out == CUDA_R_32F;
+    case CUBLAS_COMPUTE_32F_FAST_TF32:
+      return q.p.scale == CUDA_R_32F && in == CUDA_R_32F && out == CUDA_R_32F;
     case CUBLAS_COMPUTE_32F:
       if (q.p.scale != CUDA_R_32F) return false;
-      return in == CUDA_R_32F ? out == CUDA_R_32F : (in == CUDA_R_16F || in == CUDA_R_16BF) && (out == in || out == CUDA_R_32F);
+      return in == CUDA_R_32F ? out == CUDA_R_32F
+                              : (in == CUDA_R_16F || in == CUDA_R_16BF) && (out == in || out == CUDA_R_32F);
     default: return false;
   }
 }
 
 cublasStatus_t check(const Problem& q) {
   const Product& p = q.p;
-  if (p.pointers != CUBLASLT_POINTER_MODE_HOST) throw Fault("cuBLASLt: factors on the device are not emulated");
+  if (p.pointers != CUBLASLT_POINTER_MODE_HOST)
+    throw Fault("cuBLASLt: factors on the device are not emulated");
   for (const Matrix* x : {&q.a, &q.b, &q.c, &q.d}) {
     if (x->order != CUBLASLT_ORDER_COL) throw Fault("cuBLASLt: only matrices in columns are emulated");
-    if (x->rows == 0 || x->columns == 0 || x->batch < 1 || x->leading < static_cast<int64_t>(x->rows)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (x->rows == 0 || x->columns == 0 || x->batch < 1 || x->leading < static_cast<int64_t>(x->rows))
+      return CUBLAS_STATUS_INVALID_VALUE;
     if (x->batch != q.d.batch) return CUBLAS_STATUS_INVALID_VALUE;
   }
   const auto transposes = [](int32_t t) { return t == CUBLAS_OP_N || t == CUBLAS_OP_T; };
-  if (!transposes(p.transpose_a) || !transposes(p.transpose_b) || p.transpose_c != CUBLAS_OP_N) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!transposes(p.transpose_a) || !transposes(p.transpose_b) || p.transpose_c != CUBLAS_OP_N)
+    return CUBLAS_STATUS_INVALID_VALUE;
   const bool ta = p.transpose_a == CUBLAS_OP_T, tb = p.transpose_b == CUBLAS_OP_T;
-  if ((ta ? q.a.columns : q.a.rows) != q.d.rows || (tb ? q.b.rows : q.b.columns) != q.d.columns || (ta ? q.a.rows : q.a.columns) != (tb ? q.b.columns : q.b.rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  if ((ta ? q.a.columns : q.a.rows) != q.d.rows || (tb ? q.b.rows : q.b.columns) != q.d.columns ||
+      (ta ? q.a.rows : q.a.columns) != (tb ? q.b.columns : q.b.rows))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (q.c.rows != q.d.rows || q.c.columns != q.d.columns) return CUBLAS_STATUS_INVALID_VALUE;
   if (overlaps(q.d)) throw Fault("cuBLASLt: elements of the result share memory");
   if (!known_types(q)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias(p.epilogue) && !has_relu(p.epilogue)) throw Fault(str("cuBLASLt: epilogue ", p.epilogue, " is not emulated"));
-  if (has_bias(p.epilogue) && p.bias_type != -1 && p.bias_type != q.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !has_bias(p.epilogue) && !has_relu(p.epilogue))
+    throw Fault(str("cuBLASLt: epilogue ", p.epilogue, " is not emulated"));
+  if (has_bias(p.epilogue) && p.bias_type != -1 && p.bias_type != q.d.type)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 Refusal refusal_of(const Problem& q) {
   if (settings().products != Refusal::kNone) return settings().products;
-  if (q.p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && settings().epilogues != Refusal::kNone) return settings().epilogues;
+  if (q.p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && settings().epilogues != Refusal::kNone)
+    return settings().epilogues;
   return q.a.type == CUDA_R_16F || q.a.type == CUDA_R_16BF ? settings().halves : Refusal::kNone;
 }
 
@@ -158,13 +177,15 @@ struct Call {
 };
 
 /// op(x) of batch entry i as rows of `width` numbers; `across` when the entries of such a row lie a leading dimension apart.
-std::vector<double> rows_of(const Matrix& x, const void* p, int64_t i, int64_t height, int64_t width, bool across, bool tf32) {
+std::vector<double> rows_of(const Matrix& x, const void* p, int64_t i, int64_t height, int64_t width,
+                            bool across, bool tf32) {
   const DType type = type_of(x.type);
   std::vector<double> all;
   all.reserve(static_cast<size_t>(height * width));
   for (int64_t r = 0; r < height; ++r) {
     const int64_t first = i * x.stride + (across ? r : r * x.leading);
-    const std::vector<double> row = load(type, static_cast<const char*>(p) + first * size_of(type), width, across ? x.leading : 1);
+    const std::vector<double> row =
+        load(type, static_cast<const char*>(p) + first * size_of(type), width, across ? x.leading : 1);
     all.insert(all.end(), row.begin(), row.end());
   }
   if (tf32)
@@ -176,16 +197,25 @@ void run(const Call& call) {
   const Problem& q = call.q;
   const int64_t m = q.m(), n = q.n(), k = q.k();
   const DType out = type_of(q.d.type), compute = q.p.compute == CUBLAS_COMPUTE_64F ? kFloat64 : kFloat32;
-  const bool tf32 = q.p.compute == CUBLAS_COMPUTE_32F_FAST_TF32, split = call.algorithm.workspace > 0 || call.algorithm.in_place;
+  const bool tf32 = q.p.compute == CUBLAS_COMPUTE_32F_FAST_TF32,
+             split = call.algorithm.workspace > 0 || call.algorithm.in_place;
   static int turn = 0;
   const int first_part = call.algorithm.in_place ? turn++ % kParts : 0;
   if (call.algorithm.workspace > 0) std::memset(call.workspace, 0x5A, call.algorithm.workspace);
   std::vector<double> column(static_cast<size_t>(m));
   for (int64_t i = 0; i < q.d.batch; ++i) {
-    const std::vector<double> a = rows_of(q.a, call.a, i, m, k, q.p.transpose_a == CUBLAS_OP_N, tf32), b = rows_of(q.b, call.b, i, n, k, q.p.transpose_b != CUBLAS_OP_N, tf32);
-    const std::vector<double> bias = has_bias(q.p.epilogue) ? load(out, static_cast<const char*>(q.p.bias) + i * q.p.bias_stride * size_of(out), m) : std::vector<double>();
+    const std::vector<double> a = rows_of(q.a, call.a, i, m, k, q.p.transpose_a == CUBLAS_OP_N, tf32),
+                              b = rows_of(q.b, call.b, i, n, k, q.p.transpose_b != CUBLAS_OP_N, tf32);
+    const std::vector<double> bias =
+        has_bias(q.p.epilogue)
+            ? load(out, static_cast<const char*>(q.p.bias) + i * q.p.bias_stride * size_of(out), m)
+            : std::vector<double>();
     for (int64_t s = 0; s < n; ++s) {
-      const std::vector<double> before = call.beta != 0 ? load(out, static_cast<const char*>(call.c) + (i * q.c.stride + s * q.c.leading) * size_of(out), m) : std::vector<double>();
+      const std::vector<double> before =
+          call.beta != 0
+              ? load(out,
+                     static_cast<const char*>(call.c) + (i * q.c.stride + s * q.c.leading) * size_of(out), m)
+              : std::vector<double>();
       for (int64_t r = 0; r < m; ++r) {
         const double *x = &a[static_cast<size_t>(r * k)], *y = &b[static_cast<size_t>(s * k)];
         double sum = 0;
@@ -202,7 +232,8 @@ void run(const Call& call) {
         if (!bias.empty()) v += bias[row];
         column[row] = has_relu(q.p.epilogue) && v < 0 ? 0 : v;
       }
-      store(out, static_cast<char*>(call.d) + (i * q.d.stride + s * q.d.leading) * size_of(out), column.data(), m);
+      store(out, static_cast<char*>(call.d) + (i * q.d.stride + s * q.d.leading) * size_of(out),
+            column.data(), m);
     }
   }
 }
@@ -241,12 +272,16 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 }
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size, cudaDataType type, uint64_t rows, uint64_t columns, int64_t leading) {
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size,
+                                                 cudaDataType type, uint64_t rows, uint64_t columns,
+                                                 int64_t leading) {
   if (!layout || size < sizeof(Matrix)) return CUBLAS_STATUS_ALLOC_FAILED;
   put(layout, Matrix{.type = type, .rows = rows, .columns = columns, .leading = leading});
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what, const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t what, const void* value,
+                                                size_t bytes) {
   if (!made<Matrix>(layout)) return CUBLAS_STATUS_INVALID_VALUE;
   auto x = peek<Matrix>(layout);
   cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
@@ -255,18 +290,22 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
     case CUBLASLT_MATRIX_LAYOUT_LD: status = take(x.leading, value, bytes); break;
     case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: status = take(x.batch, value, bytes); break;
     case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: status = take(x.stride, value, bytes); break;
-    default: throw Fault(weft::str("cuBLASLt: attribute ", static_cast<int>(what), " of a layout is not emulated"));
+    default:
+      throw Fault(weft::str("cuBLASLt: attribute ", static_cast<int>(what), " of a layout is not emulated"));
   }
   put(layout, x);
   return status;
 }
 
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t product, size_t size, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t product, size_t size,
+                                               cublasComputeType_t compute, cudaDataType_t scale) {
   if (!product || size < sizeof(Product)) return CUBLAS_STATUS_ALLOC_FAILED;
   put(product, Product{.compute = compute, .scale = scale});
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t what, const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
+                                              cublasLtMatmulDescAttributes_t what, const void* value,
+                                              size_t bytes) {
   if (!made<Product>(product)) return CUBLAS_STATUS_INVALID_VALUE;
   auto p = peek<Product>(product);
   cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
@@ -279,7 +318,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cubl
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: status = take(p.bias, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: status = take(p.bias_stride, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: status = take(p.bias_type, value, bytes); break;
-    default: throw Fault(weft::str("cuBLASLt: attribute ", static_cast<int>(what), " of a product is not emulated"));
+    default:
+      throw Fault(weft::str("cuBLASLt: attribute ", static_cast<int>(what), " of a product is not emulated"));
   }
   put(product, p);
   return status;
@@ -290,7 +330,9 @@ cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t 
   put(preference, Preference{});
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t what, const void* value, size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void* value, size_t bytes) {
   if (!made<Preference>(preference)) return CUBLAS_STATUS_INVALID_VALUE;
   auto p = peek<Preference>(preference);
   cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
@@ -307,10 +349,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return status;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t results[], int* count) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int* count) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (!made<Product>(product) || !made<Matrix>(a) || !made<Matrix>(b) || !made<Matrix>(c) || !made<Matrix>(d) || !made<Preference>(preference)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!made<Product>(product) || !made<Matrix>(a) || !made<Matrix>(b) || !made<Matrix>(c) ||
+      !made<Matrix>(d) || !made<Preference>(preference))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (wanted <= 0 || !results || !count) return CUBLAS_STATUS_INVALID_VALUE;
   *count = 0;
   const Problem q{peek<Product>(product), peek<Matrix>(a), peek<Matrix>(b), peek<Matrix>(c), peek<Matrix>(d)};
@@ -335,9 +382,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   const auto bias = reinterpret_cast<uintptr_t>(q.p.bias) | 256;
   algorithm.alignment[4] = has_bias(q.p.epilogue) ? static_cast<uint32_t>(bias & (~bias + 1)) : 1;
   if (q.k() > kShortSum) {
-    const uint64_t room = static_cast<uint64_t>(kParts * q.m() * q.n() * q.d.batch) * (q.p.compute == CUBLAS_COMPUTE_64F ? 8 : 4);
+    const uint64_t room = static_cast<uint64_t>(kParts * q.m() * q.n() * q.d.batch) *
+                          (q.p.compute == CUBLAS_COMPUTE_64F ? 8 : 4);
     if (p.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE) algorithm.in_place = 1;
-    else if ((p.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) && room <= p.workspace) algorithm.workspace = room;
+    else if ((p.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) && room <= p.workspace)
+      algorithm.workspace = room;
   }
   results[0] = {};
   put(&results[0].algo, algorithm);
@@ -348,16 +397,31 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
-                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
   if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (handle->device != weft::cuda::simt::current_device()) throw Fault("cublasLtMatmul: the handle is another device's");
-  if (!made<Product>(product) || !made<Matrix>(a_layout) || !made<Matrix>(b_layout) || !made<Matrix>(c_layout) || !made<Matrix>(d_layout)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (handle->device != weft::cuda::simt::current_device())
+    throw Fault("cublasLtMatmul: the handle is another device's");
+  if (!made<Product>(product) || !made<Matrix>(a_layout) || !made<Matrix>(b_layout) ||
+      !made<Matrix>(c_layout) || !made<Matrix>(d_layout))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (!alpha || !beta || !a || !b || !d) return CUBLAS_STATUS_INVALID_VALUE;
   if (!algorithm) throw Fault("cublasLtMatmul: a choice of its own is not emulated");
   if (!made<Algorithm>(algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
-  Call call{{peek<Product>(product), peek<Matrix>(a_layout), peek<Matrix>(b_layout), peek<Matrix>(c_layout), peek<Matrix>(d_layout)}, peek<Algorithm>(algorithm), 1, 0, a, b, c, d, workspace};
+  Call call{{peek<Product>(product), peek<Matrix>(a_layout), peek<Matrix>(b_layout), peek<Matrix>(c_layout),
+             peek<Matrix>(d_layout)},
+            peek<Algorithm>(algorithm),
+            1,
+            0,
+            a,
+            b,
+            c,
+            d,
+            workspace};
   if (const cublasStatus_t status = check(call.q); status != CUBLAS_STATUS_SUCCESS) return status;
   const Product& p = call.q.p;
   if (call.algorithm.problem != call.q.key()) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -372,7 +436,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   expect_device(b, alignment[1], "cublasLtMatmul: b");
   if (c) expect_device(c, alignment[2], "cublasLtMatmul: c");
   expect_device(d, alignment[3], "cublasLtMatmul: d");
-  if (has_bias(p.epilogue)) expect_device(p.bias, std::min<uint32_t>(alignment[4], 16), "cublasLtMatmul: the bias");
+  if (has_bias(p.epilogue))
+    expect_device(p.bias, std::min<uint32_t>(alignment[4], 16), "cublasLtMatmul: the bias");
   ++counts().products;
   counts().epilogues += p.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   counts().split += call.algorithm.workspace > 0 || call.algorithm.in_place;

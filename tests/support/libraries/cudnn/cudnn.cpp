@@ -56,7 +56,8 @@ class Use {
  public:
   Use(cudnnHandle_t handle, const char* call) : handle_(handle) {
     if (!handle) throw Fault(weft::str(call, ": no handle"));
-    if (handle->device != weft::cuda::simt::current_device()) throw Fault(weft::str(call, ": the handle is another device's"));
+    if (handle->device != weft::cuda::simt::current_device())
+      throw Fault(weft::str(call, ": the handle is another device's"));
     if (handle->busy.exchange(true)) throw Fault(weft::str(call, ": another thread uses the handle"));
   }
   ~Use() { handle_->busy = false; }
@@ -70,15 +71,20 @@ class Use {
 void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
   const auto now = weft::cuda::simt::recording_of(handle->stream), before = handle->recording.lock();
   if (before && before != now && weft::cuda::simt::recording_of(handle->recorded) == before)
-    throw Fault(weft::str(call, ": the handle's own streams take part in a recording, which this call does not"));
+    throw Fault(
+        weft::str(call, ": the handle's own streams take part in a recording, which this call does not"));
   if (now) handle->recording = now, handle->recorded = handle->stream;
   weft::cuda::libraries::issue(handle->stream, call, std::move(work));
 }
 
 /// What a test asked of the function.
 cudnnStatus_t asked(const char* call) {
-  if (finds_no_memory(call)) return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED : CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-  return settings().fails == call ? CUDNN_STATUS_INTERNAL_ERROR : settings().refuses == call ? CUDNN_STATUS_NOT_SUPPORTED : CUDNN_STATUS_SUCCESS;
+  if (finds_no_memory(call))
+    return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+                              : CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  return settings().fails == call     ? CUDNN_STATUS_INTERNAL_ERROR
+         : settings().refuses == call ? CUDNN_STATUS_NOT_SUPPORTED
+                                      : CUDNN_STATUS_SUCCESS;
 }
 #define RETURN_ASKED(call) \
   if (const cudnnStatus_t status = asked(call); status != CUDNN_STATUS_SUCCESS) return status
@@ -98,13 +104,20 @@ template <class T> cudnnStatus_t destroy(T* one) {
 
 enum Kind { kInference, kTraining, kBackwardData, kBackwardWeights };
 /// cuDNN allocates what a kind of call needs in the first one on a handle.
-bool warm_up(cudnnHandle_t handle, Kind kind, const char* call) { return handle->warm[kind] || (handle->warm[kind] = may_allocate(call)); }
+bool warm_up(cudnnHandle_t handle, Kind kind, const char* call) {
+  return handle->warm[kind] || (handle->warm[kind] = may_allocate(call));
+}
 #define RETURN_UNLESS_WARM(handle, kind, call) \
   if (!warm_up(handle, kind, call)) return CUDNN_STATUS_INTERNAL_ERROR
 
-bool known(cudnnDataType_t t) { return t == CUDNN_DATA_FLOAT || t == CUDNN_DATA_DOUBLE || t == CUDNN_DATA_HALF || t == CUDNN_DATA_BFLOAT16; }
+bool known(cudnnDataType_t t) {
+  return t == CUDNN_DATA_FLOAT || t == CUDNN_DATA_DOUBLE || t == CUDNN_DATA_HALF || t == CUDNN_DATA_BFLOAT16;
+}
 weft::DType type_of(cudnnDataType_t t) {
-  return t == CUDNN_DATA_HALF ? weft::kFloat16 : t == CUDNN_DATA_BFLOAT16 ? weft::kBFloat16 : t == CUDNN_DATA_FLOAT ? weft::kFloat32 : weft::kFloat64;
+  return t == CUDNN_DATA_HALF       ? weft::kFloat16
+         : t == CUDNN_DATA_BFLOAT16 ? weft::kBFloat16
+         : t == CUDNN_DATA_FLOAT    ? weft::kFloat32
+                                    : weft::kFloat64;
 }
 
 /// The stack of a call whose data have these lengths.
@@ -115,12 +128,15 @@ Stack stack_of(cudnnRNNDescriptor_t rnn, cudnnRNNDataDescriptor_t data) {
   s.states = rnn->dropout ? rnn->dropout->states : nullptr;
   return s;
 }
-bool fits(const cudnnRNNDataStruct* data, const Stack& s, int64_t width) { return data && type_of(data->type) == s.type && data->vector == width && data->lengths == s.lengths; }
+bool fits(const cudnnRNNDataStruct* data, const Stack& s, int64_t width) {
+  return data && type_of(data->type) == s.type && data->vector == width && data->lengths == s.lengths;
+}
 /// [layers * directions, batch, hidden] without gaps.
 bool fits(const cudnnTensorStruct* t, const Stack& s) {
   if (!t || type_of(t->type) != s.type) return false;
   const auto batch = static_cast<int>(s.batch()), hidden = static_cast<int>(s.hidden);
-  return t->sizes == std::vector<int>{static_cast<int>(s.layers * s.directions), batch, hidden} && t->strides == std::vector<int>{batch * hidden, hidden, 1};
+  return t->sizes == std::vector<int>{static_cast<int>(s.layers * s.directions), batch, hidden} &&
+         t->strides == std::vector<int>{batch * hidden, hidden, 1};
 }
 
 /// Spaces of a call: sizes are the caller's, which may be more than is needed.
@@ -141,13 +157,15 @@ void expect_spaces(const Spaces& spaces, bool training, const char* call) {
   expect_device(spaces.weights, 16, call), expect_device(spaces.work, 16, call);
   if (training) expect_device(spaces.reserve, 16, call);
 }
-void expect_data(const char* call, std::initializer_list<const void*> needed, std::initializer_list<const void*> optional) {
+void expect_data(const char* call, std::initializer_list<const void*> needed,
+                 std::initializer_list<const void*> optional) {
   for (const void* p : needed) expect_device(p, 1, call);
   for (const void* p : optional)
     if (p) expect_device(p, 1, call);
 }
 void expect_no_lengths(const int32_t* lengths) {
-  if (lengths) throw Fault("cuDNN: lengths on the device are not emulated; since 8.9.1 the descriptor's count");
+  if (lengths)
+    throw Fault("cuDNN: lengths on the device are not emulated; since 8.9.1 the descriptor's count");
 }
 /// A workspace holds rubbish before and after a call.
 void spoil(void* work, size_t bytes) { std::memset(work, 0xC3, bytes); }
@@ -161,7 +179,8 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
     case CUDNN_STATUS_BAD_PARAM: return "CUDNN_STATUS_BAD_PARAM";
     case CUDNN_STATUS_NOT_SUPPORTED: return "CUDNN_STATUS_NOT_SUPPORTED";
     case CUDNN_STATUS_INTERNAL_ERROR: return "CUDNN_STATUS_INTERNAL_ERROR";
-    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED: return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
+    case CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED:
+      return "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED";
     default: return "CUDNN_STATUS_EXECUTION_FAILED";
   }
 }
@@ -183,7 +202,9 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateDropoutDescriptor(cudnnDropoutDescriptor_t* d) { return make(d, "cudnnCreateDropoutDescriptor"); }
+cudnnStatus_t cudnnCreateDropoutDescriptor(cudnnDropoutDescriptor_t* d) {
+  return make(d, "cudnnCreateDropoutDescriptor");
+}
 cudnnStatus_t cudnnDestroyDropoutDescriptor(cudnnDropoutDescriptor_t d) { return destroy(d); }
 cudnnStatus_t cudnnDropoutGetStatesSize(cudnnHandle_t handle, size_t* bytes) {
   RETURN_ASKED("cudnnDropoutGetStatesSize");
@@ -199,7 +220,8 @@ static cudnnStatus_t set_dropout(cudnnDropoutDescriptor_t d, float p, void* stat
   *d = {true, p, states};
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_t handle, float p, void* states, size_t bytes, unsigned long long seed) {
+cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_t handle, float p,
+                                        void* states, size_t bytes, unsigned long long seed) {
   RETURN_ASKED("cudnnSetDropoutDescriptor");
   const Use use(handle, "cudnnSetDropoutDescriptor");
   if (states) RETURN_ASKED("cudnnSetDropoutDescriptor: states");
@@ -211,15 +233,19 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_
     });
   return status;
 }
-cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_t handle, float p, void* states, size_t bytes, unsigned long long) {
+cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t d, cudnnHandle_t handle, float p,
+                                            void* states, size_t bytes, unsigned long long) {
   RETURN_ASKED("cudnnRestoreDropoutDescriptor");
   const Use use(handle, "cudnnRestoreDropoutDescriptor");
   return set_dropout(d, p, states, bytes);
 }
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* d) { return make(d, "cudnnCreateTensorDescriptor"); }
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* d) {
+  return make(d, "cudnnCreateTensorDescriptor");
+}
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t d) { return destroy(d); }
-cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t d, cudnnDataType_t type, int dims, const int sizes[], const int strides[]) {
+cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t d, cudnnDataType_t type, int dims,
+                                         const int sizes[], const int strides[]) {
   RETURN_ASKED("cudnnSetTensorNdDescriptor");
   if (dims < 3 || dims > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
   if (!d || !sizes || !strides) return CUDNN_STATUS_BAD_PARAM;
@@ -229,33 +255,55 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t d, cudnnDataTyp
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateRNNDescriptor(cudnnRNNDescriptor_t* d) { return make(d, "cudnnCreateRNNDescriptor"); }
+cudnnStatus_t cudnnCreateRNNDescriptor(cudnnRNNDescriptor_t* d) {
+  return make(d, "cudnnCreateRNNDescriptor");
+}
 cudnnStatus_t cudnnDestroyRNNDescriptor(cudnnRNNDescriptor_t d) { return destroy(d); }
-cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, cudnnRNNAlgo_t algorithm, cudnnRNNMode_t mode, cudnnRNNBiasMode_t bias, cudnnDirectionMode_t direction,
-                                       cudnnRNNInputMode_t input, cudnnDataType_t type, cudnnDataType_t precision, cudnnMathType_t math, int32_t inputs, int32_t hidden,
-                                       int32_t projected, int32_t layers, cudnnDropoutDescriptor_t dropout, uint32_t flags) {
+cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, cudnnRNNAlgo_t algorithm, cudnnRNNMode_t mode,
+                                       cudnnRNNBiasMode_t bias, cudnnDirectionMode_t direction,
+                                       cudnnRNNInputMode_t input, cudnnDataType_t type,
+                                       cudnnDataType_t precision, cudnnMathType_t math, int32_t inputs,
+                                       int32_t hidden, int32_t projected, int32_t layers,
+                                       cudnnDropoutDescriptor_t dropout, uint32_t flags) {
   RETURN_ASKED("cudnnSetRNNDescriptor_v8");
-  if (!d || inputs < 1 || hidden < 1 || projected < 1 || layers < 1 || projected > hidden || flags > CUDNN_RNN_PADDED_IO_ENABLED) return CUDNN_STATUS_BAD_PARAM;
+  if (!d || inputs < 1 || hidden < 1 || projected < 1 || layers < 1 || projected > hidden ||
+      flags > CUDNN_RNN_PADDED_IO_ENABLED)
+    return CUDNN_STATUS_BAD_PARAM;
   if (dropout && !dropout->set) return CUDNN_STATUS_BAD_PARAM;
-  if (algorithm != CUDNN_RNN_ALGO_STANDARD || input != CUDNN_LINEAR_INPUT || projected != hidden) return CUDNN_STATUS_NOT_SUPPORTED;
-  if (!known(type) || precision != (type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT)) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (algorithm != CUDNN_RNN_ALGO_STANDARD || input != CUDNN_LINEAR_INPUT || projected != hidden)
+    return CUDNN_STATUS_NOT_SUPPORTED;
+  if (!known(type) || precision != (type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT))
+    return CUDNN_STATUS_NOT_SUPPORTED;
   const bool tensor_cores = math == CUDNN_TENSOR_OP_MATH || math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION;
-  if ((type == CUDNN_DATA_DOUBLE && tensor_cores) || (type == CUDNN_DATA_BFLOAT16 && math == CUDNN_FMA_MATH)) return CUDNN_STATUS_NOT_SUPPORTED;
+  if ((type == CUDNN_DATA_DOUBLE && tensor_cores) || (type == CUDNN_DATA_BFLOAT16 && math == CUDNN_FMA_MATH))
+    return CUDNN_STATUS_NOT_SUPPORTED;
   d->set = true;
-  d->stack = {.mode = mode, .bias = bias, .directions = direction == CUDNN_BIDIRECTIONAL ? 2 : 1, .layers = layers, .inputs = inputs, .hidden = hidden, .type = type_of(type)};
+  d->stack = {.mode = mode,
+              .bias = bias,
+              .directions = direction == CUDNN_BIDIRECTIONAL ? 2 : 1,
+              .layers = layers,
+              .inputs = inputs,
+              .hidden = hidden,
+              .type = type_of(type)};
   d->dropout = dropout;
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t* d) { return make(d, "cudnnCreateRNNDataDescriptor"); }
+cudnnStatus_t cudnnCreateRNNDataDescriptor(cudnnRNNDataDescriptor_t* d) {
+  return make(d, "cudnnCreateRNNDataDescriptor");
+}
 cudnnStatus_t cudnnDestroyRNNDataDescriptor(cudnnRNNDataDescriptor_t d) { return destroy(d); }
-cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t d, cudnnDataType_t type, cudnnRNNDataLayout_t layout, int steps, int batch, int width, const int lengths[], void*) {
+cudnnStatus_t cudnnSetRNNDataDescriptor(cudnnRNNDataDescriptor_t d, cudnnDataType_t type,
+                                        cudnnRNNDataLayout_t layout, int steps, int batch, int width,
+                                        const int lengths[], void*) {
   RETURN_ASKED("cudnnSetRNNDataDescriptor");
   if (!d || !lengths || steps < 1 || batch < 1 || width < 1) return CUDNN_STATUS_BAD_PARAM;
   if (!known(type)) return CUDNN_STATUS_NOT_SUPPORTED;
-  if (layout != CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED) throw Fault("cudnnSetRNNDataDescriptor: only packed sequences are emulated");
+  if (layout != CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED)
+    throw Fault("cudnnSetRNNDataDescriptor: only packed sequences are emulated");
   for (int i = 0; i < batch; ++i)
-    if (lengths[i] < 0 || lengths[i] > steps || (i > 0 && lengths[i] > lengths[i - 1])) return CUDNN_STATUS_BAD_PARAM;
+    if (lengths[i] < 0 || lengths[i] > steps || (i > 0 && lengths[i] > lengths[i - 1]))
+      return CUDNN_STATUS_BAD_PARAM;
   *d = {type, steps, width, {lengths, lengths + batch}};
   return CUDNN_STATUS_SUCCESS;
 }
@@ -267,7 +315,9 @@ cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescripto
   *bytes = static_cast<size_t>(weight_bytes(rnn->stack));
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode, cudnnRNNDataDescriptor_t x, size_t* work, size_t* reserve) {
+cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn,
+                                        cudnnForwardMode_t mode, cudnnRNNDataDescriptor_t x, size_t* work,
+                                        size_t* reserve) {
   RETURN_ASKED("cudnnGetRNNTempSpaceSizes");
   const Use use(handle, "cudnnGetRNNTempSpaceSizes");
   if (!rnn || !rnn->set || !x) return CUDNN_STATUS_BAD_PARAM;
@@ -277,13 +327,17 @@ cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor
   if (reserve) *reserve = training ? static_cast<size_t>(reserve_bytes(s)) : 0;
   return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int32_t pseudo, size_t bytes, const void* weights, int32_t id, cudnnTensorDescriptor_t matrix,
-                                      void** matrix_at, cudnnTensorDescriptor_t bias, void** bias_at) {
+cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, int32_t pseudo,
+                                      size_t bytes, const void* weights, int32_t id,
+                                      cudnnTensorDescriptor_t matrix, void** matrix_at,
+                                      cudnnTensorDescriptor_t bias, void** bias_at) {
   RETURN_ASKED("cudnnGetRNNWeightParams");
   const Use use(handle, "cudnnGetRNNWeightParams");
   if (!rnn || !rnn->set || !matrix_at || !bias_at) return CUDNN_STATUS_BAD_PARAM;
   const Stack& s = rnn->stack;
-  if (pseudo < 0 || pseudo >= s.layers * s.directions || id < 0 || id >= 2 * s.gates() || bytes < static_cast<size_t>(weight_bytes(s))) return CUDNN_STATUS_BAD_PARAM;
+  if (pseudo < 0 || pseudo >= s.layers * s.directions || id < 0 || id >= 2 * s.gates() ||
+      bytes < static_cast<size_t>(weight_bytes(s)))
+    return CUDNN_STATUS_BAD_PARAM;
   ++counts().weight_blocks;
   const Block at = block_of(s, pseudo, id);
   auto* const base = static_cast<char*>(const_cast<void*>(weights));
@@ -299,9 +353,12 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t handle, cudnnRNNDescriptor_t
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode, const int32_t lengths[], cudnnRNNDataDescriptor_t x_data, const void* x,
-                              cudnnRNNDataDescriptor_t y_data, void* y, cudnnTensorDescriptor_t h, const void* hx, void* hy, cudnnTensorDescriptor_t c, const void* cx, void* cy,
-                              size_t weights_size, const void* weights, size_t work_size, void* work, size_t reserve_size, void* reserve) {
+cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
+                              const int32_t lengths[], cudnnRNNDataDescriptor_t x_data, const void* x,
+                              cudnnRNNDataDescriptor_t y_data, void* y, cudnnTensorDescriptor_t h,
+                              const void* hx, void* hy, cudnnTensorDescriptor_t c, const void* cx, void* cy,
+                              size_t weights_size, const void* weights, size_t work_size, void* work,
+                              size_t reserve_size, void* reserve) {
   RETURN_ASKED("cudnnRNNForward");
   const Use use(handle, "cudnnRNNForward");
   expect_no_lengths(lengths);
@@ -309,13 +366,16 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
   const Stack s = stack_of(rnn, x_data);
   const bool training = mode == CUDNN_FWD_MODE_TRAINING, lstm = s.mode == CUDNN_LSTM;
   const Spaces spaces{weights_size, weights, work_size, work, reserve_size, reserve};
-  if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || ((hx || hy) && !fits(h, s)) || (lstm && (cx || cy) && !fits(c, s)) || !fits(spaces, s, training)) return CUDNN_STATUS_BAD_PARAM;
+  if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || ((hx || hy) && !fits(h, s)) ||
+      (lstm && (cx || cy) && !fits(c, s)) || !fits(spaces, s, training))
+    return CUDNN_STATUS_BAD_PARAM;
   RETURN_UNLESS_WARM(handle, training ? kTraining : kInference, "cudnnRNNForward");
   expect_spaces(spaces, training, "cudnnRNNForward");
   expect_data("cudnnRNNForward", {x, y}, {hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr});
   ++(training ? counts().rnn_training : counts().rnn_inference);
   counts().rnn_layers += s.layers * s.directions;
-  const ForwardData data{x, y, hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr, weights, training ? reserve : nullptr};
+  const ForwardData data{
+      x, y, hx, hy, lstm ? cx : nullptr, lstm ? cy : nullptr, weights, training ? reserve : nullptr};
   issue(handle, "cudnnRNNForward", [=] {
     spoil(work, work_size);
     forward(s, data);
@@ -323,9 +383,12 @@ cudnnStatus_t cudnnRNNForward(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cu
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, const int32_t lengths[], cudnnRNNDataDescriptor_t y_data, const void* y, const void* dy,
-                                      cudnnRNNDataDescriptor_t x_data, void* dx, cudnnTensorDescriptor_t h, const void* hx, const void* dhy, void* dhx, cudnnTensorDescriptor_t c,
-                                      const void* cx, const void* dcy, void* dcx, size_t weights_size, const void* weights, size_t work_size, void* work, size_t reserve_size,
+cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, const int32_t lengths[],
+                                      cudnnRNNDataDescriptor_t y_data, const void* y, const void* dy,
+                                      cudnnRNNDataDescriptor_t x_data, void* dx, cudnnTensorDescriptor_t h,
+                                      const void* hx, const void* dhy, void* dhx, cudnnTensorDescriptor_t c,
+                                      const void* cx, const void* dcy, void* dcx, size_t weights_size,
+                                      const void* weights, size_t work_size, void* work, size_t reserve_size,
                                       void* reserve) {
   RETURN_ASKED("cudnnRNNBackwardData_v8");
   const Use use(handle, "cudnnRNNBackwardData_v8");
@@ -334,14 +397,17 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
   const Stack s = stack_of(rnn, x_data);
   const bool lstm = s.mode == CUDNN_LSTM;
   const Spaces spaces{weights_size, weights, work_size, work, reserve_size, reserve};
-  if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || ((hx || dhy || dhx) && !fits(h, s)) || (lstm && (cx || dcy || dcx) && !fits(c, s)) || !fits(spaces, s, true))
+  if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || ((hx || dhy || dhx) && !fits(h, s)) ||
+      (lstm && (cx || dcy || dcx) && !fits(c, s)) || !fits(spaces, s, true))
     return CUDNN_STATUS_BAD_PARAM;
   RETURN_UNLESS_WARM(handle, kBackwardData, "cudnnRNNBackwardData_v8");
   expect_spaces(spaces, true, "cudnnRNNBackwardData_v8");
   expect_data("cudnnRNNBackwardData_v8", {y, dy, dx}, {hx, dhy, dhx});
   if (lstm) expect_data("cudnnRNNBackwardData_v8", {}, {cx, dcy, dcx});
   ++counts().rnn_backward_data;
-  const BackwardData data{y, dy, dx, hx, dhy, dhx, lstm ? cx : nullptr, lstm ? dcy : nullptr, lstm ? dcx : nullptr, weights, reserve};
+  const BackwardData data{
+      y,       dy,     dx, hx, dhy, dhx, lstm ? cx : nullptr, lstm ? dcy : nullptr, lstm ? dcx : nullptr,
+      weights, reserve};
   issue(handle, "cudnnRNNBackwardData_v8", [=] {
     spoil(work, work_size);
     backward_data(s, data);
@@ -349,9 +415,12 @@ cudnnStatus_t cudnnRNNBackwardData_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnWgradMode_t add, const int32_t lengths[], cudnnRNNDataDescriptor_t x_data, const void* x,
-                                         cudnnTensorDescriptor_t h, const void* hx, cudnnRNNDataDescriptor_t y_data, const void* y, size_t weights_size, void* weights, size_t work_size,
-                                         void* work, size_t reserve_size, void* reserve) {
+cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnWgradMode_t add,
+                                         const int32_t lengths[], cudnnRNNDataDescriptor_t x_data,
+                                         const void* x, cudnnTensorDescriptor_t h, const void* hx,
+                                         cudnnRNNDataDescriptor_t y_data, const void* y, size_t weights_size,
+                                         void* weights, size_t work_size, void* work, size_t reserve_size,
+                                         void* reserve) {
   RETURN_ASKED("cudnnRNNBackwardWeights_v8");
   const Use use(handle, "cudnnRNNBackwardWeights_v8");
   expect_no_lengths(lengths);
@@ -359,7 +428,9 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t handle, cudnnRNNDescripto
   if (!rnn || !rnn->set || !x_data || !x || !y) return CUDNN_STATUS_BAD_PARAM;
   const Stack s = stack_of(rnn, x_data);
   const Spaces spaces{weights_size, weights, work_size, work, reserve_size, reserve};
-  if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || (hx && !fits(h, s)) || !fits(spaces, s, true)) return CUDNN_STATUS_BAD_PARAM;
+  if (!fits(x_data, s, s.inputs) || !fits(y_data, s, s.width()) || (hx && !fits(h, s)) ||
+      !fits(spaces, s, true))
+    return CUDNN_STATUS_BAD_PARAM;
   RETURN_UNLESS_WARM(handle, kBackwardWeights, "cudnnRNNBackwardWeights_v8");
   expect_spaces(spaces, true, "cudnnRNNBackwardWeights_v8");
   expect_data("cudnnRNNBackwardWeights_v8", {x, y}, {hx});

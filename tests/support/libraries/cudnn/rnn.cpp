@@ -24,7 +24,10 @@ struct Cell {
     const int64_t gates = s.gates();
     for (int64_t id = 0; id < 2 * gates; ++id) {
       const Block at = block_of(s, pseudo, id);
-      const auto take = [&](int64_t begin, int64_t n) { return begin < 0 ? std::vector<double>(static_cast<size_t>(n)) : load(s.type, static_cast<const char*>(weights) + begin, n); };
+      const auto take = [&](int64_t begin, int64_t n) {
+        return begin < 0 ? std::vector<double>(static_cast<size_t>(n))
+                         : load(s.type, static_cast<const char*>(weights) + begin, n);
+      };
       (id < gates ? w : u).push_back(take(at.matrix, at.rows * at.columns));
       (id < gates ? b : v).push_back(take(at.bias, at.rows));
     }
@@ -52,14 +55,21 @@ struct Reserve {
   int64_t kept = s.gates() + 3, moved = 2 * s.gates();
   Reserve(const Stack& stack, void* reserve) : s(stack), p(static_cast<double*>(reserve)) {}
 
-  int64_t doubles() const { return kHead + s.rows() * s.hidden * s.directions * (s.layers * (kept + moved) + s.layers - 1); }
-  double* kept_at(int64_t pseudo, int64_t row) const { return p + kHead + (pseudo * s.rows() + row) * kept * s.hidden; }  // gates, c, q, h
+  int64_t doubles() const {
+    return kHead + s.rows() * s.hidden * s.directions * (s.layers * (kept + moved) + s.layers - 1);
+  }
+  double* kept_at(int64_t pseudo, int64_t row) const {
+    return p + kHead + (pseudo * s.rows() + row) * kept * s.hidden;
+  }  // gates, c, q, h
   double* h(int64_t pseudo, int64_t row) const { return kept_at(pseudo, row) + (s.gates() + 2) * s.hidden; }
-  double* moved_at(int64_t pseudo, int64_t row) const {  // gradients of the gates before their activation: of the input's part, of the state's
-    return p + kHead + s.directions * s.layers * s.rows() * kept * s.hidden + (pseudo * s.rows() + row) * moved * s.hidden;
+  double* moved_at(int64_t pseudo, int64_t row)
+      const {  // gradients of the gates before their activation: of the input's part, of the state's
+    return p + kHead + s.directions * s.layers * s.rows() * kept * s.hidden +
+           (pseudo * s.rows() + row) * moved * s.hidden;
   }
   double* mask(int64_t layer, int64_t row) const {
-    return p + kHead + s.directions * s.layers * s.rows() * (kept + moved) * s.hidden + (layer * s.rows() + row) * s.width();
+    return p + kHead + s.directions * s.layers * s.rows() * (kept + moved) * s.hidden +
+           (layer * s.rows() + row) * s.width();
   }
   Head head() const {
     Head h;
@@ -74,7 +84,9 @@ struct Reserve {
     const Head h = head();
     if (h.made != kMade) throw Fault(str(call, ": the reserve was not written by a forward in training"));
     if (h.key != s.key()) throw Fault(str(call, ": the reserve is of another layer"));
-    if (h.stage != stage) throw Fault(str(call, stage == 1 ? ": the reserve has been through cudnnRNNBackwardData_v8 before" : ": the reserve has not been through cudnnRNNBackwardData_v8"));
+    if (h.stage != stage)
+      throw Fault(str(call, stage == 1 ? ": the reserve has been through cudnnRNNBackwardData_v8 before"
+                                       : ": the reserve has not been through cudnnRNNBackwardData_v8"));
   }
   /// Input of a layer above the first.
   std::vector<double> input(int64_t layer, int64_t row) const {
@@ -99,7 +111,8 @@ uint64_t mixed(uint64_t v) {
 /// States of all sequences [batch, hidden] of one direction of one layer; zeros where p is null.
 std::vector<double> states_of(const Stack& s, int64_t pseudo, const void* p) {
   const int64_t n = s.batch() * s.hidden;
-  return p ? load(s.type, static_cast<const char*>(p) + pseudo * n * size_of(s.type), n) : std::vector<double>(static_cast<size_t>(n));
+  return p ? load(s.type, static_cast<const char*>(p) + pseudo * n * size_of(s.type), n)
+           : std::vector<double>(static_cast<size_t>(n));
 }
 void keep_states(const Stack& s, int64_t pseudo, void* p, const std::vector<double>& v) {
   const int64_t n = s.batch() * s.hidden;
@@ -107,7 +120,8 @@ void keep_states(const Stack& s, int64_t pseudo, void* p, const std::vector<doub
 }
 
 /// One step of one sequence: h and c become those after it; `kept` takes gates, c, q and h.
-void step(const Stack& s, const Cell& cell, const double* x, int64_t inputs, double* h, double* c, double* kept) {
+void step(const Stack& s, const Cell& cell, const double* x, int64_t inputs, double* h, double* c,
+          double* kept) {
   const int64_t hidden = s.hidden, gates = s.gates();
   double* const memory = kept + gates * hidden;
   double* const q = memory + hidden;
@@ -116,7 +130,8 @@ void step(const Stack& s, const Cell& cell, const double* x, int64_t inputs, dou
     for (int64_t j = 0; j < hidden; ++j) {
       const auto gate = static_cast<size_t>(g), unit = static_cast<size_t>(j);
       const double in = dot(&cell.w[gate][static_cast<size_t>(j * inputs)], x, inputs) + cell.b[gate][unit];
-      const double state = dot(&cell.u[gate][static_cast<size_t>(j * hidden)], h, hidden) + cell.v[gate][unit];
+      const double state =
+          dot(&cell.u[gate][static_cast<size_t>(j * hidden)], h, hidden) + cell.v[gate][unit];
       double& out = kept[g * hidden + j];
       switch (s.mode) {
         case CUDNN_LSTM: out = g == 2 ? std::tanh(in + state) : sigmoid(in + state); break;
@@ -130,7 +145,8 @@ void step(const Stack& s, const Cell& cell, const double* x, int64_t inputs, dou
     }
   for (int64_t j = 0; j < hidden; ++j) {
     const auto gate = [&](int64_t g) { return kept[g * hidden + j]; };
-    if (s.mode == CUDNN_LSTM) c[j] = gate(1) * c[j] + gate(0) * gate(2), memory[j] = c[j], after[j] = gate(3) * std::tanh(c[j]);
+    if (s.mode == CUDNN_LSTM)
+      c[j] = gate(1) * c[j] + gate(0) * gate(2), memory[j] = c[j], after[j] = gate(3) * std::tanh(c[j]);
     else after[j] = s.mode == CUDNN_GRU ? (1 - gate(1)) * gate(2) + gate(1) * h[j] : gate(0);
     after[j] = rounded(s.type, after[j]);
   }
@@ -143,8 +159,12 @@ void draw(const Stack& s, const Reserve& r, int64_t layer) {
   double* const mask = r.mask(layer, 0);
   if (s.dropout == 0) return std::fill(mask, mask + n, 1.0);
   auto* const random = static_cast<Random*>(s.states);
-  if (!random || random->made != Random::kMade) throw Fault("cudnnRNNForward: the states of dropout were not set");
-  for (int64_t i = 0; i < n; ++i) mask[i] = static_cast<double>(mixed(random->seed ^ mixed(random->drawn++)) >> 11) * 0x1p-53 < s.dropout ? 0 : 1 / (1 - s.dropout);
+  if (!random || random->made != Random::kMade)
+    throw Fault("cudnnRNNForward: the states of dropout were not set");
+  for (int64_t i = 0; i < n; ++i)
+    mask[i] = static_cast<double>(mixed(random->seed ^ mixed(random->drawn++)) >> 11) * 0x1p-53 < s.dropout
+                  ? 0
+                  : 1 / (1 - s.dropout);
 }
 
 }  // namespace
@@ -162,7 +182,9 @@ int64_t Stack::row(int64_t t, int64_t n) const {
 uint64_t Stack::key() const {
   uint64_t h = 0;
   const auto add = [&](int64_t part) { h = mixed(h ^ static_cast<uint64_t>(part)); };
-  for (const int64_t part : {int64_t{mode}, int64_t{bias}, directions, layers, inputs, hidden, static_cast<int64_t>(type)}) add(part);
+  for (const int64_t part :
+       {int64_t{mode}, int64_t{bias}, directions, layers, inputs, hidden, static_cast<int64_t>(type)})
+    add(part);
   for (const int length : lengths) add(length);
   return h;
 }
@@ -179,12 +201,14 @@ Block block_of(const Stack& s, int64_t pseudo, int64_t id) {
     };
     for (int64_t g = 0; g < gates; ++g) place(s.hidden * s.hidden * element, gates + g, &Block::matrix);
     at = behind(at);
-    for (int64_t g = gates - 1; g >= 0; --g) place(s.hidden * s.inputs_of(l) * element, g, &Block::matrix), at = behind(at);
+    for (int64_t g = gates - 1; g >= 0; --g)
+      place(s.hidden * s.inputs_of(l) * element, g, &Block::matrix), at = behind(at);
     if (s.bias == CUDNN_RNN_DOUBLE_BIAS || s.bias == CUDNN_RNN_SINGLE_INP_BIAS)
       for (int64_t g = 0; g < gates; ++g) place(s.hidden * element, g, &Block::bias);
     at = behind(at);
     if (s.bias == CUDNN_RNN_DOUBLE_BIAS || s.bias == CUDNN_RNN_SINGLE_REC_BIAS)
-      for (int64_t g = gates - 1; g >= 0; --g) place(s.hidden * element, gates + g, &Block::bias), at = behind(at);
+      for (int64_t g = gates - 1; g >= 0; --g)
+        place(s.hidden * element, gates + g, &Block::bias), at = behind(at);
   }
   if (pseudo == -1) found.matrix = at;
   else found.rows = s.hidden, found.columns = id < gates ? s.inputs_of(pseudo) : s.hidden;
@@ -208,7 +232,8 @@ void forward(const Stack& s, const ForwardData& f) {
           const int64_t row = s.row(d == 0 ? i : length - 1 - i, n);
           if (layer > 0) above = r.input(layer, row);
           const auto state = static_cast<size_t>(n * s.hidden);
-          step(s, cell, layer > 0 ? above.data() : &first[static_cast<size_t>(row * inputs)], inputs, &h[state], &c[state], r.kept_at(pseudo, row));
+          step(s, cell, layer > 0 ? above.data() : &first[static_cast<size_t>(row * inputs)], inputs,
+               &h[state], &c[state], r.kept_at(pseudo, row));
         }
       keep_states(s, pseudo, f.hy, h), keep_states(s, pseudo, f.cy, c);
     }
@@ -218,7 +243,8 @@ void forward(const Stack& s, const ForwardData& f) {
   }
   for (int64_t row = 0; row < s.rows(); ++row)
     for (int64_t d = 0; d < s.directions; ++d)
-      store(s.type, static_cast<char*>(f.y) + (row * s.width() + d * s.hidden) * size_of(s.type), r.h((s.layers - 1) * s.directions + d, row), s.hidden);
+      store(s.type, static_cast<char*>(f.y) + (row * s.width() + d * s.hidden) * size_of(s.type),
+            r.h((s.layers - 1) * s.directions + d, row), s.hidden);
   if (f.reserve) r.set_stage(1);
 }
 
@@ -234,10 +260,12 @@ void backward_data(const Stack& s, const BackwardData& b) {
       const int64_t pseudo = layer * s.directions + d, inputs = s.inputs_of(pseudo);
       const Cell cell(s, pseudo, b.weights);
       const std::vector<double> h0 = states_of(s, pseudo, b.hx), c0 = states_of(s, pseudo, b.cx);
-      std::vector<double> dh = states_of(s, pseudo, b.dhy), dc = states_of(s, pseudo, b.dcy), back(static_cast<size_t>(hidden));
+      std::vector<double> dh = states_of(s, pseudo, b.dhy), dc = states_of(s, pseudo, b.dcy),
+                          back(static_cast<size_t>(hidden));
       for (int64_t n = 0; n < s.batch(); ++n)
         for (int64_t length = s.lengths[static_cast<size_t>(n)], i = length - 1; i >= 0; --i) {
-          const int64_t row = s.row(d == 0 ? i : length - 1 - i, n), earlier = i == 0 ? -1 : s.row(d == 0 ? i - 1 : length - i, n);
+          const int64_t row = s.row(d == 0 ? i : length - 1 - i, n),
+                        earlier = i == 0 ? -1 : s.row(d == 0 ? i - 1 : length - i, n);
           const double* const kept = r.kept_at(pseudo, row);
           double* const of_input = r.moved_at(pseudo, row);
           double* const of_state = of_input + gates * hidden;
@@ -246,15 +274,22 @@ void backward_data(const Stack& s, const BackwardData& b) {
             const auto state = static_cast<size_t>(n * hidden + j), unit = static_cast<size_t>(j);
             const auto gate = [&](int64_t g) { return kept[g * hidden + j]; };
             const auto slope = [&](int64_t g) { return gate(g) * (1 - gate(g)); };
-            const auto set = [&](int64_t g, double v) { of_input[g * hidden + j] = of_state[g * hidden + j] = v; };
+            const auto set = [&](int64_t g, double v) {
+              of_input[g * hidden + j] = of_state[g * hidden + j] = v;
+            };
             const double grad = dh[state] + out[static_cast<size_t>(row * s.width() + d * hidden + j)];
             if (s.mode == CUDNN_LSTM) {
-              const double t = std::tanh(kept[4 * hidden + j]), before = earlier < 0 ? c0[state] : r.kept_at(pseudo, earlier)[4 * hidden + j];
+              const double t = std::tanh(kept[4 * hidden + j]),
+                           before = earlier < 0 ? c0[state] : r.kept_at(pseudo, earlier)[4 * hidden + j];
               const double memory = dc[state] + grad * gate(3) * (1 - t * t);
-              set(0, memory * gate(2) * slope(0)), set(1, memory * before * slope(1)), set(2, memory * gate(0) * (1 - gate(2) * gate(2))), set(3, grad * t * slope(3));
+              set(0, memory * gate(2) * slope(0)), set(1, memory * before * slope(1)),
+                  set(2, memory * gate(0) * (1 - gate(2) * gate(2))), set(3, grad * t * slope(3));
               dc[state] = memory * gate(1);
             } else if (s.mode == CUDNN_GRU) {
-              const double before = earlier < 0 ? h0[state] : layer == top ? y[static_cast<size_t>(earlier * s.width() + d * hidden + j)] : r.h(pseudo, earlier)[j];
+              const double before = earlier < 0 ? h0[state]
+                                    : layer == top
+                                        ? y[static_cast<size_t>(earlier * s.width() + d * hidden + j)]
+                                        : r.h(pseudo, earlier)[j];
               const double fresh = grad * (1 - gate(1)) * (1 - gate(2) * gate(2)), q = kept[4 * hidden + j];
               set(0, fresh * q * slope(0)), set(1, grad * (before - gate(2)) * slope(1)), set(2, fresh);
               of_state[2 * hidden + j] = fresh * gate(0);
@@ -265,8 +300,10 @@ void backward_data(const Stack& s, const BackwardData& b) {
           }
           for (int64_t g = 0; g < gates; ++g)
             for (int64_t j = 0; j < hidden; ++j) {
-              add_scaled(back.data(), of_state[g * hidden + j], &cell.u[static_cast<size_t>(g)][static_cast<size_t>(j * hidden)], hidden);
-              add_scaled(&in[static_cast<size_t>(row * inputs)], of_input[g * hidden + j], &cell.w[static_cast<size_t>(g)][static_cast<size_t>(j * inputs)], inputs);
+              add_scaled(back.data(), of_state[g * hidden + j],
+                         &cell.u[static_cast<size_t>(g)][static_cast<size_t>(j * hidden)], hidden);
+              add_scaled(&in[static_cast<size_t>(row * inputs)], of_input[g * hidden + j],
+                         &cell.w[static_cast<size_t>(g)][static_cast<size_t>(j * inputs)], inputs);
             }
           std::copy(back.begin(), back.end(), dh.begin() + n * hidden);
         }
@@ -280,29 +317,35 @@ void backward_data(const Stack& s, const BackwardData& b) {
   r.set_stage(2);
 }
 
-void backward_weights(const Stack& s, const void* x, const void* hx, const void* y, void* weights, void* reserve) {
+void backward_weights(const Stack& s, const void* x, const void* hx, const void* y, void* weights,
+                      void* reserve) {
   const Reserve r(s, reserve);
   r.expect(2, "cudnnRNNBackwardWeights_v8");
   const int64_t hidden = s.hidden, gates = s.gates();
-  const std::vector<double> first = load(s.type, x, s.rows() * s.inputs), last = load(s.type, y, s.rows() * s.width());
+  const std::vector<double> first = load(s.type, x, s.rows() * s.inputs),
+                            last = load(s.type, y, s.rows() * s.width());
   for (int64_t pseudo = 0; pseudo < s.layers * s.directions; ++pseudo) {
     const int64_t layer = pseudo / s.directions, d = pseudo % s.directions, inputs = s.inputs_of(pseudo);
     const std::vector<double> h0 = states_of(s, pseudo, hx);
     Cell sum(s, pseudo, weights);  // gradients are added to what lies there
     for (int64_t n = 0; n < s.batch(); ++n)
       for (int64_t i = 0, length = s.lengths[static_cast<size_t>(n)]; i < length; ++i) {
-        const int64_t row = s.row(d == 0 ? i : length - 1 - i, n), earlier = i == 0 ? -1 : s.row(d == 0 ? i - 1 : length - i, n);
+        const int64_t row = s.row(d == 0 ? i : length - 1 - i, n),
+                      earlier = i == 0 ? -1 : s.row(d == 0 ? i - 1 : length - i, n);
         const std::vector<double> above = layer > 0 ? r.input(layer, row) : std::vector<double>();
         const double* const in = layer > 0 ? above.data() : &first[static_cast<size_t>(row * inputs)];
         const double* const before = earlier < 0 ? &h0[static_cast<size_t>(n * hidden)]
-                                     : layer + 1 == s.layers ? &last[static_cast<size_t>(earlier * s.width() + d * hidden)] : r.h(pseudo, earlier);
+                                     : layer + 1 == s.layers
+                                         ? &last[static_cast<size_t>(earlier * s.width() + d * hidden)]
+                                         : r.h(pseudo, earlier);
         const double* const of_input = r.moved_at(pseudo, row);
         const double* const of_state = of_input + gates * hidden;
         for (int64_t g = 0; g < gates; ++g)
           for (int64_t j = 0; j < hidden; ++j) {
             const auto gate = static_cast<size_t>(g), unit = static_cast<size_t>(j);
             add_scaled(&sum.w[gate][static_cast<size_t>(j * inputs)], of_input[g * hidden + j], in, inputs);
-            add_scaled(&sum.u[gate][static_cast<size_t>(j * hidden)], of_state[g * hidden + j], before, hidden);
+            add_scaled(&sum.u[gate][static_cast<size_t>(j * hidden)], of_state[g * hidden + j], before,
+                       hidden);
             sum.b[gate][unit] += of_input[g * hidden + j];
             sum.v[gate][unit] += of_state[g * hidden + j];
           }
@@ -311,7 +354,8 @@ void backward_weights(const Stack& s, const void* x, const void* hx, const void*
       const Block at = block_of(s, pseudo, id);
       const auto gate = static_cast<size_t>(id % gates);
       const auto keep = [&](int64_t begin, const std::vector<double>& v) {
-        if (begin >= 0) store(s.type, static_cast<char*>(weights) + begin, v.data(), static_cast<int64_t>(v.size()));
+        if (begin >= 0)
+          store(s.type, static_cast<char*>(weights) + begin, v.data(), static_cast<int64_t>(v.size()));
       };
       keep(at.matrix, id < gates ? sum.w[gate] : sum.u[gate]);
       keep(at.bias, id < gates ? sum.b[gate] : sum.v[gate]);

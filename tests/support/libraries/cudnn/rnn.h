@@ -19,7 +19,7 @@ struct Stack {
   int64_t directions = 1, layers = 1, inputs = 1, hidden = 1;
   DType type = kFloat32;
   double dropout = 0;
-  void* states = nullptr;    ///< of the random numbers, on the device
+  void* states = nullptr;         ///< of the random numbers, on the device
   std::vector<int> lengths = {};  ///< of the sequences; empty where only the weights count
 
   int64_t gates() const { return mode == CUDNN_LSTM ? 4 : mode == CUDNN_GRU ? 3 : 1; }
@@ -72,6 +72,7 @@ struct BackwardData {
 };
 void backward_data(const Stack& s, const BackwardData& b);
 
-void backward_weights(const Stack& s, const void* x, const void* hx, const void* y, void* weights, void* reserve);
+void backward_weights(const Stack& s, const void* x, const void* hx, const void* y, void* weights,
+                      void* reserve);
 
 }  // namespace weft::cuda::libraries

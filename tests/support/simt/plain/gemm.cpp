@@ -11,10 +11,13 @@ namespace weft::cuda {
 namespace {
 void expect_legal(const Gemm& g) {
   const int64_t width_a = g.transpose_a ? g.m : g.k, width_b = g.transpose_b ? g.k : g.n;
-  if (!is_floating(g.dtype) || (g.wide && !is_half(g.dtype))) throw simt::Fault(str("gemm: takes no ", g.dtype));
-  if (g.m < 1 || g.n < 1 || g.k < 1 || g.batch < 1) throw simt::Fault(str("gemm: m ", g.m, ", n ", g.n, ", k ", g.k, ", batch ", g.batch));
+  if (!is_floating(g.dtype) || (g.wide && !is_half(g.dtype)))
+    throw simt::Fault(str("gemm: takes no ", g.dtype));
+  if (g.m < 1 || g.n < 1 || g.k < 1 || g.batch < 1)
+    throw simt::Fault(str("gemm: m ", g.m, ", n ", g.n, ", k ", g.k, ", batch ", g.batch));
   if (g.lda < width_a || g.ldb < width_b || g.ldc < g.n)
-    throw simt::Fault(str("gemm: rows overlap: ", g.lda, " for ", width_a, ", ", g.ldb, " for ", width_b, ", ", g.ldc, " for ", g.n));
+    throw simt::Fault(str("gemm: rows overlap: ", g.lda, " for ", width_a, ", ", g.ldb, " for ", width_b,
+                          ", ", g.ldc, " for ", g.n));
   if (g.batch > 1 && g.stride_c == 0) throw simt::Fault("gemm: all products of a batch go to one place");
 }
 
@@ -27,7 +30,8 @@ template <class T, class Out> void multiply(const Gemm& g) {
       for (int64_t s = 0; s < g.n; ++s) {
         double sum = 0;
         for (int64_t k = 0; k < g.k; ++k)
-          sum += static_cast<double>(a[g.transpose_a ? k * g.lda + r : r * g.lda + k]) * static_cast<double>(b[g.transpose_b ? s * g.ldb + k : k * g.ldb + s]);
+          sum += static_cast<double>(a[g.transpose_a ? k * g.lda + r : r * g.lda + k]) *
+                 static_cast<double>(b[g.transpose_b ? s * g.ldb + k : k * g.ldb + s]);
         double y = g.alpha * sum;
         if (g.beta != 0) y += g.beta * static_cast<double>(c[r * g.ldc + s]);
         if (g.bias) y += static_cast<double>(static_cast<const Out*>(g.bias)[s]);
@@ -53,7 +57,8 @@ void run(const Gemm& g) {
 }  // namespace
 
 void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
-  if (const auto recording = simt::recording_of(stream)) return simt::record(*recording, stream, [&backend, g] { gemm(backend, nullptr, g); });
+  if (const auto recording = simt::recording_of(stream))
+    return simt::record(*recording, stream, [&backend, g] { gemm(backend, nullptr, g); });
   expect_legal(g);
   simt::issue(simt::current_device(), stream, [g] { run(g); });
 }
