@@ -1,8 +1,8 @@
-// Distributed autograd and optimizers between processes of this machine over gRPC (unix socket): this one is the trainer, and spawns
-// three owners, which serve with 1, 2 and 4 threads.
-//   MyAdd            context, one call, backward: what the peer's dist_autograd.py calls a my_add iteration
-//   OptimizerSteps   steps per second of 4 trainer threads, each with parameters and an optimizer of its own at one owner
-//   WaitingSteps     the same with a rule that sleeps for 1 ms: they overlap as far as threads serve them, on however few cores
+// Distributed autograd and optimizers between processes of this machine over gRPC (unix socket). This process
+// is the trainer. It spawns three owners, which serve with 1, 2 and 4 threads.
+//   MyAdd            one context with one call and its backward, as in PyTorch's dist_autograd.py example
+//   OptimizerSteps   steps per second of 4 trainer threads, each with its own optimizer at one owner
+//   WaitingSteps     the same with a rule that sleeps for 1 ms: steps overlap as far as the owner has threads
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include <weft/distributed.h>
-#include <weft/distributed/spawn.h>
+#include <weft/distributed/launch/spawn.h>
 
 namespace {
 
@@ -29,7 +29,7 @@ struct Params {
     for (const Tensor& p : all) out.emplace_back(p);
     return out;
   }
-  /// A loss whose gradient is each parameter's own value.
+  /// A loss: the gradient of each parameter is the parameter's value.
   Tensor loss() const {
     Tensor sum;
     for (const Tensor& p : all) sum = sum.defined() ? sum + (p * p).sum() : (p * p).sum();
@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
     if (const auto rank = spawned_rank()) {
       const int threads = 1 << (*rank - 1);
       init_rpc(str("owner", threads), {.num_worker_threads = threads});
-      rpc::shutdown({.timeout = std::chrono::seconds(0)});  // serves until the trainer is through
+      rpc::serve_until_done();
       return 0;
     }
     benchmark::Initialize(&argc, argv);

@@ -1,9 +1,10 @@
-// The CUDA backend's speed: rates of kernels that memory bounds against the device's measured copy, launch cost, optimizer steps over 1 GB, and
-// the language model's step, plain and replayed from a graph. Times are between events of the device, the median of several samples after a
-// warm-up; inputs rotate through more memory than the cache holds. Flags as Google Benchmark's, which this program does without, so that
-// it builds where there is a CUDA toolkit and nothing else: --benchmark_filter=RE, --benchmark_out=FILE (JSON), --peers=FILE (lines `name ns`,
-// another library's times by our names), --quick. Without a device it says why and exits with 0; with
-// 1 when something failed.
+// The speed of the CUDA backend. It measures memory-bound kernels beside the device's copy rate, launch cost
+// and optimizer steps over 1 GB. It also measures the language model's step, plain and replayed from a graph.
+// A time is the median of several samples between device events, after a warm-up. Inputs rotate through more
+// memory than the cache holds. The flags are those of Google Benchmark: --benchmark_filter=RE,
+// --benchmark_out=FILE (JSON). --peers=FILE reads another library's times by our names, in lines `name ns`.
+// --quick shortens the run. The program does not use Google Benchmark, so it builds with a CUDA toolkit
+// alone. Without a device it prints the reason and exits with 0. It exits with 1 after a failure.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,10 +13,12 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <weft/tensor/cuda.h>
+#include <weft/tensor/io/write_file.h>
 #include <weft/weft.h>
 
 namespace {
@@ -28,7 +31,7 @@ const Device gpu{DeviceType::kCuda};
 struct Row {
   std::string name;
   double ns = 0;
-  double bytes = 0;  ///< moved by one call at least, 0: not counted
+  double bytes = 0;  ///< least number of bytes that one call moves; 0: not counted
   double flops = 0;
 };
 
@@ -36,14 +39,14 @@ struct Bench {
   std::regex filter{"."};
   std::map<std::string, double> peers;
   std::vector<Row> rows;
-  double copy_rate = 0;  ///< bytes per second of the device's copy
+  double copy_rate = 0;  ///< measured rate of a copy on the device, in bytes per second
   int samples = 15;
-  double seconds = 0.05;  ///< per sample
+  double seconds = 0.05;  ///< length of a sample
   int failures = 0;
 
   bool wants(const std::string& name) const { return std::regex_search(name, filter); }
 
-  /// Times `work` on the device; `bytes` and `flops` are what one call moves and computes at least.
+  /// Times `work` on the device. One call moves at least `bytes` and computes at least `flops`.
   void run(const std::string& name, const Work& work, double bytes = 0, double flops = 0) {
     if (!wants(name)) return;
     try {
@@ -90,7 +93,7 @@ struct Bench {
   }
 };
 
-/// Several equal tensors, taken in turn, so that none is still in the cache when its turn comes again.
+/// Several equal tensors, used in turn, so that the cache has dropped a tensor before its next use.
 class Rotating {
  public:
   Rotating(const Shape& sizes, DType dtype, int count) {
@@ -190,7 +193,7 @@ void small(Bench& b) {
   NoGrad quiet;
   if (!b.wants("LaunchCost")) return;
   const Tensor x = ones({1}, {.device = gpu});
-  // What the host spends per op while the device keeps up.
+  // The host's time per op while the device keeps up.
   const auto host_ns = [&](int n) {
     cuda::synchronize(gpu);
     const auto start = std::chrono::steady_clock::now();
@@ -250,7 +253,7 @@ void products(Bench& b) {
   }
 }
 
-/// Parameters of 1 GB in tensors as a model has them, and their gradients.
+/// Parameters of 1 GB in tensors of a model's sizes, and their gradients.
 template <class Optimizer, class Options>
 void optimizer_step(Bench& b, const std::string& name, const Options& options, double tensors_moved) {
   if (!b.wants(name)) return;
@@ -273,7 +276,8 @@ void optimizers(Bench& b) {
   optimizer_step<optim::Adam>(b, "Step/Adam/1GB", optim::AdamOptions{.lr = 1e-6}, 7);
 }
 
-/// The word language model's training step: batch 20, 35 steps, 2 layers, dropout 0.65 or 0.2 as its sizes have it, clipping, SGD.
+/// The training step of the word language model: batch 20, 35 steps, 2 layers, clipping, SGD. Dropout is 0.65
+/// or 0.2, by the model's size.
 struct LanguageModel : nn::Module {
   nn::Embedding encoder;
   nn::LSTM rnn;
@@ -325,12 +329,12 @@ void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) 
     optim::clip_grad_norm_async(parameters, 0.25);
     sgd.step();
   });
-  cuda::set_cudnn_dropout(true);  // as PyTorch: the whole stack in one call, with cuDNN's own masks
+  cuda::set_cudnn_dropout(true);  // like PyTorch: the whole stack in one call, with cuDNN's own masks
   b.run(fused, step);
   cuda::set_cudnn_dropout(false);
   if (!b.wants(replayed)) return;
   try {
-    for (int i = 0; i < 2; ++i) step();  // libraries and the optimizer make what they keep
+    for (int i = 0; i < 2; ++i) step();  // libraries and the optimizer allocate their state
     cuda::Graph graph(gpu);
     graph.capture(step);
     b.run(replayed, [&] { graph.replay(); });
@@ -353,7 +357,7 @@ void transfers(Bench& b) {
 
 void write_json(const Bench& b, const std::string& path) {
   const DeviceProperties p = cuda::device_properties(gpu);
-  std::ofstream out(path);
+  std::ostringstream out;
   out << "{\n \"context\": {\"device\": \"" << p.name << "\", \"compute_capability\": \"" << p.major << '.'
       << p.minor << "\", \"processors\": " << p.processors << ", \"memory\": " << p.memory
       << ", \"copy_bytes_per_second\": " << b.copy_rate << "},\n \"benchmarks\": [";
@@ -368,7 +372,7 @@ void write_json(const Bench& b, const std::string& path) {
     out << '}';
   }
   out << "\n ]\n}\n";
-  if (!out.flush()) throw IoError("bench_gpu: cannot write " + path);
+  write_file(path, out.str());
 }
 
 std::optional<std::string> value_of(const std::string& argument, const std::string& flag) {

@@ -1,5 +1,6 @@
-// Layers and the word-language-model training step. Arg order of LmStep: vocabulary, size (embedding and hidden), threads; batch 20,
-// 35 steps, 2 layers, dropout 0.2 in three places, SGD with clipping: the step of the well-known example.
+// Layers, and the training step of PyTorch's word language model example (LmStep). Its arguments:
+// vocabulary, size (embedding and hidden), threads. Batch 20, 35 steps, 2 layers, dropout 0.2 in three
+// places, SGD with clipping.
 #include <benchmark/benchmark.h>
 
 #include <weft/weft.h>

@@ -1,13 +1,14 @@
-// Time per operation. First what one small op costs (checks, allocation, launch, record, backward), then the products and losses of the word
-// language model, then every row of the op table on its large sizes, forward, when the tests are built too.
-// One thread unless WEFT_THREADS says otherwise.
+// Time per operation. First the overhead of one small op (checks, allocation, launch, record, backward). Then
+// the products and losses of the word language model. Then, if the tests are built, the forward of every row
+// of the op table on its large sizes. One thread, unless WEFT_THREADS sets another number.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
 #include <string>
 
-#include <weft/autograd/engine.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/kernels/cpu_settings.h>
 #ifdef WEFT_BENCH_OP_ROWS
 #include "support/op_table.h"
 #endif
@@ -21,7 +22,7 @@ void use_threads() {
   set_num_threads(wanted ? std::max(1, std::atoi(wanted)) : 1);
 }
 
-// Times f() with or without a tape.
+// Times f() with or without recording.
 template <class F> void each(benchmark::State& state, bool tape, F&& f) {
   use_threads();
   GradMode mode(tape);

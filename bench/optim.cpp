@@ -1,4 +1,5 @@
-// Optimizer steps: 100 tensors of 250,000 floats (25M in all), and 1000 tensors of 100 floats. bytes/s counts what a fused step must move.
+// Optimizer steps: 100 tensors of 250,000 floats (25M in all), and 1000 tensors of 100 floats.
+// bytes/s counts the least memory traffic of a fused step.
 #include <benchmark/benchmark.h>
 
 #include <weft/weft.h>

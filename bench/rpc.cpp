@@ -1,5 +1,6 @@
-// RPC between real processes: this one calls worker 1 (its unix socket) and worker 2 (TCP on the loopback). Times are per call as the
-// caller sees it; the counters p50_us and p99_us are over all calls of a run.
+// RPC between real processes: this one calls worker 1 over a unix socket and worker 2 over TCP on the
+// loopback. Times are per call, measured at the caller. The counters p50_us and p99_us are percentiles over
+// all calls of a run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 #include <iostream>
 #include <vector>
 
-#include <weft/distributed/rref.h>
-#include <weft/distributed/spawn.h>
+#include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/rref/rref.h>
 #include <weft/tensor/factories.h>
 
 namespace {
@@ -64,7 +65,7 @@ void echo_bytes(benchmark::State& state) {
   const int to = static_cast<int>(state.range(0));
   const Tensor t = ones({state.range(1) / 4});
   measure(state, [&] { benchmark::DoNotOptimize(rpc_sync<echo>(to, t)); });
-  state.SetBytesProcessed(state.iterations() * state.range(1));  // each way
+  state.SetBytesProcessed(state.iterations() * state.range(1));  // in each direction
 }
 void push_bytes(benchmark::State& state) {
   const int to = static_cast<int>(state.range(0));
@@ -127,7 +128,7 @@ int main(int argc, char** argv) {
   try {
     if (const auto rank = spawned_rank()) {
       init_rpc(str("worker", *rank), {.unix_socket = *rank != 2});
-      rpc::shutdown({.timeout = std::chrono::seconds(0)});  // serves until the caller is through
+      rpc::serve_until_done();
       return 0;
     }
     benchmark::Initialize(&argc, argv);

@@ -1,7 +1,13 @@
-# Run as a script, by the test Install.find_package_project_builds_and_runs: installs the build folder BUILD to a fresh place, moves the
-# installation (it must not care), and builds and runs examples/find_package against it.
-#   cmake -DBUILD= -DSOURCE= -DCXX= -P consumer_test.cmake
-set(work ${BUILD}/consumer)
+# Run as a script, by the tests Install.*: a project that uses weft, with one GENERATOR.
+#   cmake -DBUILD= -DSOURCE= -DCXX= -DGENERATOR= -P consumer_test.cmake
+# installs the build folder BUILD to a fresh place, moves the installation (it must not care), and builds
+# and runs SOURCE, examples/find_package, against it; then asks for a component that does not exist. With
+# -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory. It compiles
+# as BUILD does (OPTIONS) and as deep below the sources, so that ccache knows the objects.
+set(work ${BUILD}/consumer/${GENERATOR})
+if(WEFT)
+  string(APPEND work " embedded")
+endif()
 file(REMOVE_RECURSE ${work})
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
@@ -9,13 +15,56 @@ function(run)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "failed with ${status}: ${ARGN}")
   endif()
+  if(text MATCHES "warning: ")
+    message(FATAL_ERROR "a consumer's build prints the warning above")
+  endif()
 endfunction()
+set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX})
+
+if(WEFT)
+  file(CONFIGURE OUTPUT ${work}/CMakeLists.txt @ONLY CONTENT [[
+cmake_minimum_required(VERSION 3.25)
+project(embeds_weft LANGUAGES CXX)
+add_subdirectory(@WEFT@ @BUILD@_embedded)
+add_executable(fit @SOURCE@/fit.cpp)
+target_link_libraries(fit PRIVATE weft::core)
+]])
+  file(REMOVE_RECURSE ${BUILD}_embedded)
+  run(${configure} -S ${work} -B ${work}/build ${OPTIONS})
+  cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
+  run(${CMAKE_COMMAND} --build ${work}/build --target fit -j ${jobs})
+  run(${work}/build/fit)
+  file(REMOVE_RECURSE ${BUILD}_embedded)
+  return()
+endif()
+
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/installed)
 file(RENAME ${work}/installed ${work}/moved)
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${work}/build -G Ninja -DCMAKE_PREFIX_PATH=${work}/moved -DCMAKE_CXX_COMPILER=${CXX})
+run(${configure} -S ${SOURCE} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/moved)
 run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/fit)
 run(${work}/build/where)
-if(EXISTS ${work}/build/remote_sum)
-  run(${work}/build/remote_sum)
+foreach(program remote_sum simulated_sum)
+  if(EXISTS ${work}/build/${program})
+    run(${work}/build/${program})
+  endif()
+endforeach()
+
+# core alone claims nothing else, and what was not built is refused with the reason.
+file(WRITE ${work}/components/CMakeLists.txt [[
+cmake_minimum_required(VERSION 3.25)
+project(components LANGUAGES CXX)
+find_package(weft REQUIRED COMPONENTS core OPTIONAL_COMPONENTS imaginary)
+foreach(part distributed distributed_sim cuda imaginary)
+  if(weft_${part}_FOUND OR TARGET weft::${part})
+    message(FATAL_ERROR "${part} is claimed")
+  endif()
+endforeach()
+find_package(weft REQUIRED COMPONENTS imaginary)
+]])
+execute_process(COMMAND ${configure} -S ${work}/components -B ${work}/components/build
+  -DCMAKE_PREFIX_PATH=${work}/moved RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+string(REGEX REPLACE "[ \n]+" " " text "${text}")
+if(status EQUAL 0 OR NOT text MATCHES "this weft has no component imaginary: it was built with core")
+  message(FATAL_ERROR "a component that was not built: ${text}")
 endif()

@@ -1,5 +1,6 @@
-# The headers of cuBLASLt, and its file for as far as it is here: the toolkit's, else those of WEFT_CUBLAS_DIR. Leaves WEFT_CUBLASLT_INCLUDE_DIR and
-# WEFT_CUBLASLT_FILE behind; the library is opened at run time (kernels/cuda/device/cublaslt.h), by this path where the system finds none.
+# The headers of cuBLASLt, and its file for as far as it is here: the toolkit's, else those of
+# WEFT_CUBLAS_DIR. Leaves WEFT_CUBLASLT_INCLUDE_DIR and WEFT_CUBLASLT_FILE behind; the library is opened at
+# run time (kernels/cuda/toolkit/cublaslt.h), by this path where the system finds none.
 set(WEFT_CUBLAS_DIR "" CACHE PATH "Folder with include/cublasLt.h and lib/libcublasLt.so*, for a toolkit without cuBLAS; that of a Python package, say")
 set(include_dirs ${CUDAToolkit_INCLUDE_DIRS})
 set(library_dirs ${CUDAToolkit_LIBRARY_DIR})

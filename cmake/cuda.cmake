@@ -1,12 +1,14 @@
-# weft::cuda: the CUDA backend, a library of its own. Kernels are compiled by nvcc for WEFT_CUDA_ARCHITECTURES; what talks to the CUDA libraries stands in
-# kernels/cuda/device/. A shared core opens it when a CUDA device is first asked for, and programs need not link it unless they bring kernels of their
-# own. Linked to a program of a static build it registers itself: `-u` makes the linker take the file that does, and with it everything else.
+# weft::cuda: the CUDA backend, a library of its own. Kernels are compiled by nvcc for
+# WEFT_CUDA_ARCHITECTURES; what talks to the CUDA libraries stands in kernels/cuda/toolkit/. A shared core
+# opens it when a CUDA device is first asked for, and programs need not link it unless they bring kernels of
+# their own. Linked to a program of a static build it registers itself: `-u` makes the linker take the files
+# that do (the backend's and optim/rules.cu), and with them everything else.
 set(WEFT_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90" CACHE STRING "Compute capabilities; the last one as PTX too")
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES ${WEFT_CUDA_ARCHITECTURES})
 endif()
-if(WEFT_CCACHE_PROGRAM AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${WEFT_CCACHE_PROGRAM})
+if(weft_ccache AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER env ${weft_ccache})
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 enable_language(CUDA)
@@ -24,15 +26,17 @@ include(cmake/cudnn.cmake)
 foreach(library CUBLASLT CUDNN)
   string(TOLOWER ${library} name)
   if(WEFT_${library}_FILE)
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/device/${name}.cpp PROPERTIES COMPILE_DEFINITIONS "WEFT_${library}_BUILT=\"${WEFT_${library}_FILE}\"")
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/toolkit/${name}.cpp PROPERTIES COMPILE_DEFINITIONS "WEFT_${library}_BUILT=\"${WEFT_${library}_FILE}\"")
   endif()
 endforeach()
-# The runtime is linked statically and the other libraries are opened when they are needed, so a program starts where there is no toolkit.
+# The runtime is linked statically and the other libraries are opened when they are needed, so a program
+# starts where there is no toolkit.
 set(weft_cuda_libraries CUDA::cudart_static ${CMAKE_DL_LIBS})
 
-file(GLOB cuda_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/device/*.cu)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)  # the CPU's numbers, bit for bit
+set(cuda ${PROJECT_SOURCE_DIR}/kernels/cuda)
+file(GLOB cuda_files CONFIGURE_DEPENDS ${cuda}/ops/*.cu ${cuda}/ops/*.cpp ${cuda}/host/*.cpp ${cuda}/toolkit/*.cpp ${cuda}/toolkit/*.cu
+  ${PROJECT_SOURCE_DIR}/optim/*.cu)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/ops/random.cu PROPERTIES COMPILE_OPTIONS --fmad=false)  # the CPU's numbers, bit for bit
 add_library(weft_cuda_objects OBJECT ${cuda_files})
 set_target_properties(weft_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_compile_options(weft_cuda_objects PRIVATE
@@ -51,14 +55,14 @@ target_link_libraries(weft_cuda_objects PRIVATE ${weft_cuda_libraries})
 
 add_library(weft_cuda $<TARGET_OBJECTS:weft_cuda_objects>)
 add_library(weft::cuda ALIAS weft_cuda)
-file(GLOB headers CONFIGURE_DEPENDS ${WEFT_INCLUDE_DIR}/weft/kernels/cuda/*.h)
+weft_public_headers(headers kernels/cuda)  # those of WEFT_STEP_CUDA
 target_sources(weft_cuda PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${headers})
 set_target_properties(weft_cuda PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME cuda
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_link_libraries(weft_cuda PUBLIC weft_core PRIVATE ${weft_cuda_libraries})
 target_compile_options(weft_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)  # kernels/math.h, which rules include
 if(NOT BUILD_SHARED_LIBS)
-  target_link_options(weft_cuda INTERFACE LINKER:-u,weft_cuda_open)
+  target_link_options(weft_cuda INTERFACE LINKER:-u,weft_cuda_open,-u,weft_cuda_rules)
 endif()
 
 # weft_use_cuda(<target>): the program finds CUDA devices.

@@ -1,5 +1,6 @@
-# The headers of cuDNN 9 or newer, and its file for as far as it is here. Leaves WEFT_CUDNN_INCLUDE_DIR, WEFT_HAVE_CUDNN and WEFT_CUDNN_FILE behind; the
-# library is opened at run time (kernels/cuda/device/cudnn.h), by this path where the system finds none.
+# The headers of cuDNN 9 or newer, and its file for as far as it is here. Leaves
+# WEFT_CUDNN_INCLUDE_DIR, WEFT_HAVE_CUDNN and WEFT_CUDNN_FILE behind; the library is opened at run time
+# (kernels/cuda/toolkit/cudnn.h), by this path where the system finds none.
 find_path(WEFT_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 mark_as_advanced(WEFT_CUDNN_INCLUDE_DIR)
 set(WEFT_HAVE_CUDNN OFF)

@@ -1,12 +1,29 @@
-# weft::distributed: adds gRPC and Boost.Context (fibers of the simulated runtime), both of them private. gRPC brings protobuf along.
-weft_floor(distributed ${PROJECT_SOURCE_DIR}/distributed/*.cpp)
-target_link_libraries(weft_floor_distributed PRIVATE gRPC::grpc++ Boost::context)
+# weft::distributed adds gRPC, which no header of it names; weft::distributed_sim, the simulated runtime
+# and network for tests, adds Boost.Context in the same way. Each room's top-level headers are public;
+# those of <room>/inner are not installed.
+function(weft_distributed_library name)  # weft_distributed_library(<name> <room>...)
+  set(globs)
+  set(folders)
+  foreach(room ${ARGN})
+    list(APPEND globs ${PROJECT_SOURCE_DIR}/distributed/${room}/*.cpp)
+    list(APPEND folders distributed/${room})
+  endforeach()
+  weft_floor(${name} ${globs})
+  add_library(weft_${name} $<TARGET_OBJECTS:weft_floor_${name}>)
+  add_library(weft::${name} ALIAS weft_${name})
+  weft_public_headers(headers ${folders})
+  target_sources(weft_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${headers})
+  set_target_properties(weft_${name} PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME ${name}
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endfunction()
 
-add_library(weft_distributed $<TARGET_OBJECTS:weft_floor_distributed>)
-add_library(weft::distributed ALIAS weft_distributed)
-weft_public_headers(headers distributed)
-target_sources(weft_distributed PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR}
-  FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h ${headers})
-set_target_properties(weft_distributed PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME distributed
-  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-target_link_libraries(weft_distributed PUBLIC weft_core PRIVATE gRPC::grpc++ Boost::context)
+weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim)
+target_sources(weft_distributed PUBLIC FILE_SET HEADERS FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h)
+target_link_libraries(weft_floor_distributed PRIVATE weft::grpc)
+target_link_libraries(weft_distributed PUBLIC weft_core PRIVATE weft::grpc)
+
+if(WEFT_HAVE_DISTRIBUTED_SIM)
+  weft_distributed_library(distributed_sim sim)
+  target_link_libraries(weft_floor_distributed_sim PRIVATE Boost::context)
+  target_link_libraries(weft_distributed_sim PUBLIC weft_distributed PRIVATE Boost::context)
+endif()

@@ -1,15 +1,22 @@
-# cmake --install: libraries, real header files, the package that find_package(weft) reads, and a pkg-config file for each library.
+# cmake --install: libraries, real header files, the package that find_package(weft) reads, and a pkg-config
+# file for each library.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 set(built_components core)
 if(WEFT_HAVE_DISTRIBUTED)
   list(APPEND built_components distributed)
 endif()
+if(WEFT_HAVE_DISTRIBUTED_SIM)
+  list(APPEND built_components distributed_sim)
+endif()
 if(WEFT_HAVE_CUDA)
   list(APPEND built_components cuda)
 endif()
 
+# Builds all that is installed, and nothing else.
+add_custom_target(weft_libraries)
 foreach(part ${built_components})
+  add_dependencies(weft_libraries weft_${part})
   install(TARGETS weft_${part} EXPORT weft-${part}-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
@@ -25,7 +32,7 @@ configure_package_config_file(cmake/weft-config.cmake.in ${PROJECT_BINARY_DIR}/g
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake
-  DESTINATION ${package_dir} COMPONENT dev)
+  ${PROJECT_SOURCE_DIR}/cmake/weft-grpc.cmake DESTINATION ${package_dir} COMPONENT dev)
 
 # A static archive carries no dependencies, so pkg-config has to name them; a shared library brings its own.
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
@@ -44,9 +51,11 @@ set(libs "-L\${prefix}/${CMAKE_INSTALL_LIBDIR}")
 if(BUILD_SHARED_LIBS)
   set(core_libs "Libs: ${libs} -lweft_core\nLibs.private: ${core_private}\n")
   set(distributed_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -lweft_distributed\n")
+  set(sim_libs)
 else()
   set(core_libs "Libs: ${libs} -lweft_core ${core_private}\n")
-  set(distributed_libs "Requires: weft = ${PROJECT_VERSION} grpc++\nLibs: ${libs} -lweft_distributed -lboost_context\n")
+  set(distributed_libs "Requires: weft = ${PROJECT_VERSION} grpc++\nLibs: ${libs} -lweft_distributed\n")
+  set(sim_libs " -lboost_context")
 endif()
 file(WRITE ${PROJECT_BINARY_DIR}/generated/weft.pc "${pc_common}Name: weft\nDescription: ${PROJECT_DESCRIPTION}\n${core_libs}")
 set(pc_files ${PROJECT_BINARY_DIR}/generated/weft.pc)
@@ -55,12 +64,18 @@ if(WEFT_HAVE_DISTRIBUTED)
     "${pc_common}Name: weft-distributed\nDescription: RPC, distributed autograd and optimizers over weft\n${distributed_libs}")
   list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed.pc)
 endif()
+if(WEFT_HAVE_DISTRIBUTED_SIM)
+  string(CONCAT sim_libs "Requires: weft-distributed = ${PROJECT_VERSION}\n" "Libs: ${libs} -lweft_distributed_sim${sim_libs}\n")
+  file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-distributed-sim.pc
+    "${pc_common}Name: weft-distributed-sim\nDescription: simulated runtime and network for tests of weft-distributed\n${sim_libs}")
+  list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed-sim.pc)
+endif()
 if(WEFT_HAVE_CUDA)
   if(BUILD_SHARED_LIBS)
     set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -lweft_cuda\n")
   else()
     set(cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt")  # -ldl and -pthread are core's
-    set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -Wl,-u,weft_cuda_open -lweft_cuda ${cuda_libs}\n")
+    set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -Wl,-u,weft_cuda_open,-u,weft_cuda_rules -lweft_cuda ${cuda_libs}\n")
   endif()
   file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-cuda.pc "${pc_common}Name: weft-cuda\nDescription: CUDA backend of weft\n${cuda_libs}")
   list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-cuda.pc)

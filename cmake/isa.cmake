@@ -1,11 +1,14 @@
-# Hot CPU kernels, kernels/cpu/isa/*.cpp, are compiled once per instruction set; the best one is chosen at start-up.
+# Hot CPU kernels, kernels/cpu/isa/*.cpp, are compiled once per instruction set; the best one is chosen at
+# start-up.
 #
-# Each set has its own namespace (WEFT_ISA_NS) and its own name for Eigen's. What is left in common, inline functions of the standard
-# library and of other headers, is made local to the object of its set where the linker can (localize.cmake): otherwise a copy compiled
-# with AVX-512 could be the one that the linker keeps for a machine without it. Fused multiply-add is allowed here and nowhere else;
-# -ffast-math never is.
+# Each set has its own namespace (WEFT_ISA_NS) and its own name for Eigen's. What is left in common, inline
+# functions of the standard library and of other headers, is made local to the object of its set where the
+# linker can (localize.cmake): otherwise a copy compiled with AVX-512 could be the one that the linker keeps
+# for a machine without it. Fused multiply-add is allowed here and nowhere else; -ffast-math never is.
 file(GLOB weft_isa_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/*.cpp)
 set(weft_isa_objects)
+set(weft_isa_targets)
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated)
 # Random numbers have the same bits under every set.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
@@ -22,7 +25,8 @@ weft_isa_unit(softmax softmax cross_entropy)
 weft_isa_unit(lines index scan)
 weft_isa_unit(products gemm matmul)
 
-# Where there are better sets, nearly every processor takes one of them, and the base set only has to be right: -O1 halves its compile time.
+# Where there are better sets, nearly every processor takes one of them, and the base set only has to be
+# right: -O1 halves its compile time.
 set(weft_isa_x86 OFF)
 set(weft_isa_base_level -O3)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -38,7 +42,8 @@ if(CMAKE_LINKER AND CMAKE_NM AND CMAKE_OBJCOPY)
   endif()
 endif()
 
-# weft_isa_set(<name> <-O level> <flag>...): the set's object library; flags are what tells the compiler of the set.
+# weft_isa_set(<name> <-O level> <flag>...): the set's object library; flags are what tells the compiler of
+# the set.
 function(weft_isa_set name level)
   if(NOT weft_isa_sources)
     return()
@@ -54,21 +59,34 @@ function(weft_isa_set name level)
   target_link_libraries(weft_isa_${name} PRIVATE Eigen3::Eigen)
   set(objects $<TARGET_OBJECTS:weft_isa_${name}>)
   if(ARGN AND weft_can_localize)
-    # Static variables of inline functions must stay weak: "unique" ones cannot be merged once their group is dissolved.
+    # Static variables of inline functions must stay weak: "unique" ones cannot be merged once their group is
+    # dissolved.
     target_compile_options(weft_isa_${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
     set(out ${PROJECT_BINARY_DIR}/generated/isa_${name}.o)
     set(script ${PROJECT_SOURCE_DIR}/cmake/localize.cmake)
     add_custom_command(OUTPUT ${out}
       COMMAND ${CMAKE_COMMAND} -DLINKER=${CMAKE_LINKER} -DNM=${CMAKE_NM} -DOBJCOPY=${CMAKE_OBJCOPY} -DOUT=${out} -P ${script} -- ${objects}
-      DEPENDS ${objects} ${script} COMMENT "Localising the inline functions of ${name}" COMMAND_EXPAND_LISTS VERBATIM)
+      DEPENDS weft_isa_${name} ${objects} ${script} COMMENT "Localising the inline functions of ${name}" COMMAND_EXPAND_LISTS VERBATIM)
+    # Makefiles know a generated file only within one target: this one makes it, and all targets that take it
+    # depend on this one.
+    add_custom_target(weft_isa_${name}_object DEPENDS ${out})
+    set(weft_isa_targets ${weft_isa_targets} weft_isa_${name}_object PARENT_SCOPE)
     set_source_files_properties(${out} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
     set(objects ${out})
   endif()
   set(weft_isa_objects ${weft_isa_objects} ${objects} PARENT_SCOPE)
 endfunction()
 
+set(WEFT_ISA_SETS "avx2;avx512" CACHE STRING "Instruction sets beside the base one that an x86-64 build has kernels for")
+mark_as_advanced(WEFT_ISA_SETS)
 weft_isa_set(base ${weft_isa_base_level})
+set(weft_isa_definitions)
+set(weft_isa_avx2 -mavx2 -mfma -mf16c)
+set(weft_isa_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl ${weft_isa_avx2})
 if(weft_isa_x86)
-  weft_isa_set(avx2 -O3 -mavx2 -mfma -mf16c)
-  weft_isa_set(avx512 -O3 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c)
+  foreach(name ${WEFT_ISA_SETS})
+    weft_isa_set(${name} -O3 ${weft_isa_${name}})
+    string(TOUPPER ${name} upper)
+    list(APPEND weft_isa_definitions WEFT_ISA_${upper})
+  endforeach()
 endif()

@@ -1,5 +1,5 @@
-# Run as a script: links the objects of one instruction set into one and makes the inline functions in it local, so that no other object
-# can be given a copy that was compiled for a newer processor.
+# Run as a script: links the objects of one instruction set into one and makes the inline functions in it
+# local, so that no other object can be given a copy that was compiled for a newer processor.
 #   cmake -DLINKER= -DNM= -DOBJCOPY= -DOUT= -P localize.cmake -- <objects>
 set(objects)
 set(after_dashes OFF)
@@ -11,10 +11,12 @@ foreach(index RANGE 1 ${CMAKE_ARGC})
   endif()
 endforeach()
 
-# Grouped sections stand for "keep one copy in the whole program"; they are dissolved here, within this object only.
+# Grouped sections stand for "keep one copy in the whole program"; they are dissolved here, within this object
+# only.
 execute_process(COMMAND ${LINKER} -r --force-group-allocation -o ${OUT}.linked ${objects} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${NM} --defined-only --format=posix ${OUT}.linked OUTPUT_VARIABLE table COMMAND_ERROR_IS_FATAL ANY)
-# "<name> W ..." is a weak function. Weak data (V, u), such as the type information of exceptions, stays shared.
+# "<name> W ..." is a weak function. Weak data (V, u), such as the type information of exceptions, stays
+# shared.
 string(REGEX MATCHALL "[^\n ]+ W [^\n]*" rows "${table}")
 set(names "")
 foreach(row ${rows})

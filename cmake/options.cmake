@@ -1,5 +1,5 @@
 # Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED,
-# WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
+# WEFT_HAVE_DISTRIBUTED_SIM, WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
@@ -33,8 +33,11 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(WEFT_CCACHE_PROGRAM ccache)
   mark_as_advanced(WEFT_CCACHE_PROGRAM)
   if(WEFT_CCACHE_PROGRAM)
-    # It reads the compiler's own list of headers instead of running the preprocessor first: a tenth less for what it has not seen yet.
-    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${WEFT_CCACHE_PROGRAM})
+    # It reads the compiler's own list of headers instead of running the preprocessor first: a tenth less for
+    # what it has not seen yet. Paths count from this folder, so that build folders and clones share what they
+    # compile alike.
+    set(weft_ccache CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${WEFT_CCACHE_PROGRAM})
+    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${weft_ccache})
   endif()
 endif()
 
@@ -70,15 +73,19 @@ if(NOT WEFT_ZLIB STREQUAL OFF)
 endif()
 
 set(WEFT_HAVE_DISTRIBUTED OFF)
+set(WEFT_HAVE_DISTRIBUTED_SIM OFF)
 if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
-  find_package(gRPC QUIET CONFIG)
-  find_package(Protobuf QUIET)  # gRPC::grpc++ links protobuf::libprotobuf
-  find_package(Boost QUIET COMPONENTS context)
-  if(gRPC_FOUND AND Protobuf_FOUND AND Boost_FOUND)
+  include(cmake/weft-grpc.cmake)
+  if(TARGET weft::grpc)
     set(WEFT_HAVE_DISTRIBUTED ON)
+    find_package(Boost QUIET COMPONENTS context)
+    if(Boost_FOUND)
+      set(WEFT_HAVE_DISTRIBUTED_SIM ON)
+    else()
+      message(STATUS "weft: the simulated network and its tests left out, Boost.Context was not found (Debian: libboost-context-dev)")
+    endif()
   elseif(WEFT_DISTRIBUTED STREQUAL ON)
-    message(FATAL_ERROR "WEFT_DISTRIBUTED=ON: gRPC, protobuf or Boost.Context were not found (Debian: libgrpc++-dev libprotobuf-dev "
-      "libboost-context-dev)")
+    message(FATAL_ERROR "WEFT_DISTRIBUTED=ON: gRPC was not found (Debian: libgrpc++-dev)")
   endif()
 endif()
 

@@ -1,6 +1,10 @@
-# tests/plugin: a program over core as a shared library, which opens CUDA libraries at run time: stand-ins of tests/plugin/stand_in, each a library of
-# one function, and the real one where it is built. The shared libraries consist of the objects that the tree has anyway.
+# tests/plugin: a program over core as a shared library, which opens CUDA libraries at run time: stand-ins
+# of tests/plugin/stand_in, each a library of one function, and the real one where it is built.
+# The shared libraries consist of the objects that the tree has anyway.
 add_library(weft_plugin_core SHARED ${weft_core_objects} ${weft_cuda_loader})
+if(weft_isa_targets)
+  add_dependencies(weft_plugin_core ${weft_isa_targets})
+endif()
 set_target_properties(weft_plugin_core PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME weft_core LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugin
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_include_directories(weft_plugin_core PUBLIC ${WEFT_INCLUDE_DIR})
@@ -18,7 +22,6 @@ foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
   add_library(weft_stand_in_${name} MODULE ${source})
   set_target_properties(weft_stand_in_${name} PROPERTIES PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugin)
-  target_compile_definitions(weft_stand_in_${name} PRIVATE WEFT_VERSION="${PROJECT_VERSION}")
   weft_warnings(weft_stand_in_${name})
   target_link_libraries(weft_stand_in_${name} PRIVATE weft_plugin_core)
   add_dependencies(test_plugin weft_stand_in_${name})

@@ -1,12 +1,16 @@
-# Examples and benchmarks. examples/<name>.cpp and examples/<name>/*.cpp are programs called <name>; examples/common/*.cpp is shared
-# by them; a folder with a CMakeLists.txt of its own is a project of its own and skipped. bench/<name>.cpp is a program bench_<name>.
+# Examples and benchmarks. examples/<name>.cpp and examples/<name>/*.cpp are programs called <name>;
+# examples/common/*.cpp is shared by them; a folder with a CMakeLists.txt of its own is a project of its own
+# and skipped. bench/<name>.cpp is a program bench_<name>.
 #
-# Which library a program needs is read from its includes: one that names a header of the distributed layer links weft::distributed
-# and is left out of a build without it.
-function(weft_uses_distributed out)
+# Which libraries a program needs is read from its includes: one that names a header of the distributed layer
+# links weft::distributed, and weft::distributed_sim for one of its simulation; it is left out of a build
+# without them.
+set(weft_includes_distributed "^#include [<\"](weft/distributed|common/dist)")
+set(weft_includes_distributed_sim "^#include [<\"]weft/distributed/sim/")
+function(weft_uses layer out)  # weft_uses(<distributed|distributed_sim> <variable> <file>...)
   set(${out} OFF PARENT_SCOPE)
   foreach(file ${ARGN})
-    file(STRINGS ${file} hits REGEX "^#include [<\"](weft/distributed|common/dist)" LIMIT_COUNT 1)
+    file(STRINGS ${file} hits REGEX "${weft_includes_${layer}}" LIMIT_COUNT 1)
     if(hits)
       set(${out} ON PARENT_SCOPE)
       return()
@@ -14,19 +18,25 @@ function(weft_uses_distributed out)
   endforeach()
 endfunction()
 
-# weft_helper_library(<name> <folder>): <folder>/*.cpp as static libraries <name> (core only) and <name>_distributed.
+# weft_helper_library(<name> <folder>): <folder>/*.cpp as static libraries <name> (core only) and
+# <name>_distributed.
 function(weft_helper_library name folder)
   file(GLOB files CONFIGURE_DEPENDS ${folder}/*.cpp)
   set(core_files)
   set(distributed_files)
   foreach(file ${files})
-    weft_uses_distributed(uses ${file})
+    weft_uses(distributed uses ${file})
     if(uses)
       list(APPEND distributed_files ${file})
     else()
       list(APPEND core_files ${file})
     endif()
   endforeach()
+  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
+  weft_uses(distributed_sim sim ${distributed_files} ${headers})
+  if(NOT WEFT_HAVE_DISTRIBUTED OR (sim AND NOT WEFT_HAVE_DISTRIBUTED_SIM))
+    set(distributed_files)
+  endif()
   add_library(${name} INTERFACE)
   get_filename_component(parent ${folder} DIRECTORY)
   target_include_directories(${name} INTERFACE ${parent})
@@ -34,13 +44,16 @@ function(weft_helper_library name folder)
   add_library(${name}_distributed INTERFACE)
   target_link_libraries(${name}_distributed INTERFACE ${name})
   foreach(part core distributed)
-    if(${part}_files AND (part STREQUAL core OR WEFT_HAVE_DISTRIBUTED))
+    if(${part}_files)
       add_library(${name}_${part}_files STATIC ${${part}_files})
       weft_warnings(${name}_${part}_files)
       target_include_directories(${name}_${part}_files PRIVATE ${parent})
       target_link_libraries(${name}_${part}_files PUBLIC weft_${part})
     endif()
   endforeach()
+  if(sim AND TARGET ${name}_distributed_files)
+    target_link_libraries(${name}_distributed_files PUBLIC weft_distributed_sim)
+  endif()
   if(TARGET ${name}_core_files)
     target_link_libraries(${name} INTERFACE ${name}_core_files)
   endif()
@@ -52,7 +65,8 @@ function(weft_helper_library name folder)
   endif()
 endfunction()
 
-# weft_program(<target> <helpers> <source>...): one executable, or nothing when it needs a layer that is not built.
+# weft_program(<target> <helpers> <source>...): one executable, or nothing when it needs a layer that is not
+# built.
 function(weft_program target helpers)
   set(sources ${ARGN})
   set(headers)
@@ -63,15 +77,19 @@ function(weft_program target helpers)
       list(APPEND headers ${more})
     endif()
   endforeach()
-  weft_uses_distributed(distributed ${sources} ${headers})
-  if(distributed AND NOT WEFT_HAVE_DISTRIBUTED)
-    message(STATUS "weft: ${target} left out, it needs the distributed layer")
+  weft_uses(distributed distributed ${sources} ${headers})
+  weft_uses(distributed_sim distributed_sim ${sources} ${headers})
+  if((distributed AND NOT WEFT_HAVE_DISTRIBUTED) OR (distributed_sim AND NOT WEFT_HAVE_DISTRIBUTED_SIM))
+    message(STATUS "weft: ${target} left out, it needs the distributed layer or its simulation")
     return()
   endif()
   add_executable(${target} ${sources})
   weft_warnings(${target})
   if(distributed)
     target_link_libraries(${target} PRIVATE ${helpers}_distributed weft_distributed)
+  endif()
+  if(distributed_sim)
+    target_link_libraries(${target} PRIVATE weft_distributed_sim)
   endif()
   target_link_libraries(${target} PRIVATE ${helpers} weft_core)
 endfunction()

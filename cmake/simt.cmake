@@ -1,13 +1,15 @@
-# The CUDA backend compiled by the host compiler for the tests: kernels/cuda/*.cu and *.cpp with WEFT_SIMT, over the emulation of tests/support/simt
-# in place of kernels/cuda/device/. A .cu file goes through a generated unit that includes it, since its own language is CUDA in builds that
-# have that.
-file(GLOB kernel_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
-file(GLOB host_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp ${PROJECT_SOURCE_DIR}/tests/support/simt/*.cpp)
+# The CUDA backend compiled by the host compiler for the tests: kernels/cuda/{ops,host} and optim/rules.cu
+# with WEFT_SIMT, over the emulation of tests/support/simt in place of kernels/cuda/toolkit/. A .cu file goes
+# through a generated unit that includes it, since its own language is CUDA in builds that have that.
+file(GLOB kernel_files RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cu
+  ${PROJECT_SOURCE_DIR}/optim/*.cu)
+file(GLOB host_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/host/*.cpp ${PROJECT_SOURCE_DIR}/tests/support/simt/*.cpp)
 set(units)
 foreach(file ${kernel_files})
   get_filename_component(name ${file} NAME_WE)
   set(unit ${PROJECT_BINARY_DIR}/generated/simt/${name}.cpp)
-  file(CONFIGURE OUTPUT ${unit} CONTENT "#include <weft/kernels/cuda/${name}.cu>\n")
+  file(CONFIGURE OUTPUT ${unit} CONTENT "#include <weft/${file}>\n")
   list(APPEND units ${unit})
 endforeach()
 add_library(weft_simt OBJECT ${units} ${host_files})
@@ -19,6 +21,9 @@ endif()
 target_compile_definitions(weft_simt PUBLIC WEFT_SIMT)
 target_include_directories(weft_simt PUBLIC ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(weft_simt PUBLIC weft_core)
+if(WEFT_HAVE_DISTRIBUTED_SIM)  # the threads of a block are its fibers
+  target_link_libraries(weft_simt PUBLIC weft_distributed_sim)
+endif()
 
 # In place of cuBLASLt and cuDNN: plain loops, and none.
 file(GLOB plain_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/simt/plain/*.cpp)

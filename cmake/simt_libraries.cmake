@@ -1,5 +1,6 @@
-# kernels/cuda/device/ over the emulation: its callers of cuBLASLt and cuDNN as they are, and these two libraries as tests/support/libraries emulates
-# them. Only NVIDIA's headers are needed, so this is built without nvcc too.
+# kernels/cuda/toolkit/ over the emulation: its callers of cuBLASLt and cuDNN as they are, and these two
+# libraries as tests/support/libraries emulates them. Only NVIDIA's headers are needed, so this is built
+# without nvcc too.
 if(NOT WEFT_HAVE_CUDA)
   find_package(CUDAToolkit QUIET)
   include(cmake/cublas.cmake)
@@ -15,8 +16,8 @@ set(headers ${WEFT_CUDA_RUNTIME_INCLUDE_DIR} ${WEFT_CUBLASLT_INCLUDE_DIR} ${WEFT
 list(REMOVE_DUPLICATES headers)
 
 file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/libraries/*.cpp)
-set(device_files library_file.cpp cublaslt.cpp cudnn.cpp gemm.cpp rnn_cudnn.cpp)
-list(TRANSFORM device_files PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/device/)
+set(device_files library_file.cpp cublaslt.cpp cudnn.cpp gemm.cpp rnn_cudnn.cpp rnn_cudnn_plan.cpp)
+list(TRANSFORM device_files PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/toolkit/)
 add_library(weft_simt_libraries OBJECT ${files} ${device_files})
 weft_warnings(weft_simt_libraries)
 target_compile_definitions(weft_simt_libraries PUBLIC WEFT_WITH_CUDNN)

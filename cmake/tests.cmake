@@ -1,7 +1,9 @@
-# tests/<group>/*.cpp is one executable test_<group>; each GoogleTest case in it is a ctest entry of its own, `Suite.claim`, with the
-# group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda. tests/support/*.cpp is linked to all of them. Test code is compiled at -O1. The group
-# `simt_libraries` runs tests of other groups too, on the emulated device with emulated libraries of NVIDIA. The group
-# `programs` runs the example programs, which lie in WEFT_PROGRAM_DIR; its suites named ...Slow have `slow-` before the label.
+# tests/<group>/*.cpp is one executable test_<group>; each GoogleTest case in it is a ctest entry of its own,
+# `Suite.claim`, with the group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda.
+# tests/support/*.cpp is linked to all of them. The group `simt_libraries` runs
+# tests of other groups too, on the emulated device with emulated libraries of NVIDIA. The group `programs`
+# runs the example programs, which lie in WEFT_PROGRAM_DIR; its suites named ...Slow have `slow-` before the
+# label.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
@@ -10,41 +12,60 @@ set(program_dir ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
 if(NOT program_dir)
   set(program_dir ${PROJECT_BINARY_DIR})
 endif()
+# A test that hangs is ended after this long. No test comes near it on a quiet machine; the sanitizers make
+# some 20 times slower. What a test waits for has limits of its own that end before, and name it.
+set(test_seconds 300)
+set(sanitized OFF)
+set(test_level -O1)
+if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
+  set(sanitized ON)
+  set(test_seconds 600)
+  # Test code compiles in half the time; the library keeps its level and every check.
+  set(test_level -O0 -fno-sanitize=undefined)
+endif()
+
 weft_helper_library(weft_test_support ${tests}/support)
 target_link_libraries(weft_test_support INTERFACE GTest::gmock GTest::gtest GTest::gtest_main)
 foreach(part core distributed)
   if(TARGET weft_test_support_${part}_files)
     target_link_libraries(weft_test_support_${part}_files PUBLIC GTest::gmock GTest::gtest)
-    target_compile_options(weft_test_support_${part}_files PRIVATE -O1)
+    target_compile_options(weft_test_support_${part}_files PRIVATE ${test_level})
     target_compile_definitions(weft_test_support_${part}_files PRIVATE WEFT_TEST_DATA_DIR="${tests}/golden")
   endif()
 endforeach()
 
-# A test that hangs is ended after this long. No test comes near it on a quiet machine; the sanitizers make some 20 times slower.
-set(test_seconds 120)
-if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
-  set(test_seconds 600)
-endif()
+# weft_parts(<program> <label>): the cases of a program in a few processes, `<program>.part_<i>`, instead of
+# one each. A sanitized program takes longer to start and end than most cases to run.
+function(weft_parts program label)
+  set(parts 12)
+  math(EXPR last "${parts} - 1")
+  foreach(part RANGE ${last})
+    add_test(NAME ${program}.part_${part} COMMAND ${program})
+    set_tests_properties(${program}.part_${part} PROPERTIES TIMEOUT 1800 LABELS ${label}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${part}")
+  endforeach()
+endfunction()
 
-# Everything that a test needs, and the same for the groups of the distributed layer and the programs, which the thread sanitizer runs.
+# Everything that a test needs, and the same for the groups of the distributed layer and the programs, which
+# the thread sanitizer runs.
 add_custom_target(weft_tests)
 add_custom_target(weft_distributed_tests)
 
 include(cmake/simt.cmake)
 include(cmake/simt_libraries.cmake)
-if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED)  # the example `rnn` on emulated devices: its models for test_simt_distributed, and as a program
+if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED_SIM)  # the example `rnn` on emulated devices: its models for test_simt_distributed, and as a program
   set(rnn ${PROJECT_SOURCE_DIR}/examples/rnn)
   add_library(weft_rnn_parts OBJECT ${rnn}/options.cpp ${rnn}/modules.cpp ${rnn}/local_model.cpp ${rnn}/split_model.cpp)
   weft_warnings(weft_rnn_parts)
-  target_compile_options(weft_rnn_parts PRIVATE -O1)
+  target_compile_options(weft_rnn_parts PRIVATE ${test_level})
   target_link_libraries(weft_rnn_parts PUBLIC weft_examples_common_distributed weft_distributed)
   weft_program(rnn_emulated weft_examples_common ${rnn}/main.cpp ${rnn}/train.cpp ${tests}/support/simt/program/install.cpp)
-  target_compile_options(rnn_emulated PRIVATE -O1)
+  target_compile_options(rnn_emulated PRIVATE ${test_level})
   target_link_libraries(rnn_emulated PRIVATE weft_rnn_parts weft_simt weft_simt_plain)
   weft_unity(weft_rnn_parts)
   weft_unity(rnn_emulated)
   weft_program(hello_cuda_emulated weft_examples_common ${PROJECT_SOURCE_DIR}/examples/hello_cuda.cpp ${tests}/support/simt/program/install.cpp)
-  target_link_libraries(hello_cuda_emulated PRIVATE weft_simt weft_simt_plain weft_distributed)
+  target_link_libraries(hello_cuda_emulated PRIVATE weft_simt weft_simt_plain)
 endif()
 file(GLOB groups CONFIGURE_DEPENDS LIST_DIRECTORIES true ${tests}/*)
 foreach(folder ${groups})
@@ -68,14 +89,18 @@ foreach(folder ${groups})
     list(REMOVE_ITEM sources ${rows})
     add_library(weft_op_rows OBJECT ${rows})
     weft_warnings(weft_op_rows)
-    target_compile_options(weft_op_rows PRIVATE -O1)
+    target_compile_options(weft_op_rows PRIVATE ${test_level})
     target_include_directories(weft_op_rows PRIVATE ${tests})
     target_link_libraries(weft_op_rows PUBLIC weft_core)
   endif()
   if(group STREQUAL "simt_distributed" AND NOT TARGET weft_examples_common)
     list(FILTER sources EXCLUDE REGEX "/(rnn|program)_test\\.cpp$")
   endif()
-  if(group MATCHES "^simt(_libraries)?$" AND NOT WEFT_HAVE_DISTRIBUTED)  # its threads are fibers, which the distributed layer has
+  if(group MATCHES "^simt(_libraries)?$" AND NOT WEFT_HAVE_DISTRIBUTED_SIM)  # its threads are the simulation's fibers
+    continue()
+  endif()
+  weft_uses(distributed distributed ${sources})
+  if(distributed AND NOT WEFT_HAVE_DISTRIBUTED_SIM)  # their support simulates a group
     continue()
   endif()
   if(group STREQUAL "simt_libraries" AND NOT TARGET weft_test_cudnn)
@@ -98,10 +123,10 @@ foreach(folder ${groups})
     target_include_directories(test_programs PRIVATE ${PROJECT_SOURCE_DIR})
   endif()
   if(group STREQUAL "simt")
-    target_link_libraries(test_simt PRIVATE weft_simt weft_simt_plain weft_op_rows weft_distributed)
+    target_link_libraries(test_simt PRIVATE weft_simt weft_simt_plain weft_op_rows)
   endif()
   if(group STREQUAL "simt_libraries")
-    target_link_libraries(test_simt_libraries PRIVATE weft_simt weft_simt_libraries weft_op_rows weft_distributed ${CMAKE_DL_LIBS})
+    target_link_libraries(test_simt_libraries PRIVATE weft_simt weft_simt_libraries weft_op_rows ${CMAKE_DL_LIBS})
     target_compile_definitions(test_simt_libraries PRIVATE WEFT_TEST_CUBLASLT="$<TARGET_FILE:weft_test_cublaslt>" WEFT_TEST_CUDNN="$<TARGET_FILE:weft_test_cudnn>")
     set_target_properties(test_simt_libraries PROPERTIES ENABLE_EXPORTS ON)  # the emulated libraries call back
     add_dependencies(test_simt_libraries weft_test_cublaslt weft_test_cudnn)
@@ -110,7 +135,8 @@ foreach(folder ${groups})
     weft_use_cuda(test_${group})
   endif()
   if(group STREQUAL "cuda")
-    # With a kernel of its own, as a user's program would have: it takes the compiler's options from weft::cuda.
+    # With a kernel of its own, as a user's program would have: it takes the compiler's options from
+    # weft::cuda.
     add_library(weft_user_rule OBJECT ${tests}/cuda/user_rule.cu)
     target_include_directories(weft_user_rule PRIVATE ${tests})
     target_link_libraries(weft_user_rule PUBLIC weft_cuda)
@@ -126,7 +152,7 @@ foreach(folder ${groups})
       target_compile_definitions(bench_ops PRIVATE WEFT_BENCH_OP_ROWS)
     endif()
   endif()
-  target_compile_options(test_${group} PRIVATE -O1)
+  target_compile_options(test_${group} PRIVATE ${test_level})
   target_compile_definitions(test_${group} PRIVATE WEFT_TEST_DATA_DIR="${tests}/golden" WEFT_PROGRAM_DIR="${program_dir}")
   if(group STREQUAL "programs" AND TARGET weft_examples)
     add_dependencies(test_${group} weft_examples)
@@ -134,7 +160,7 @@ foreach(folder ${groups})
   add_dependencies(weft_tests test_${group})
   set(label ${group})
   file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
-  weft_uses_distributed(distributed ${sources} ${headers})
+  weft_uses(distributed distributed ${sources} ${headers})
   if(group STREQUAL "programs" AND WEFT_HAVE_DISTRIBUTED)  # it includes nothing of the layer, but most of what it runs does
     set(distributed ON)
   endif()
@@ -170,10 +196,15 @@ foreach(folder ${groups})
   if(group STREQUAL "cuda")
     list(APPEND properties ENVIRONMENT CUBLAS_WORKSPACE_CONFIG=:4096:2)  # cuDNN's recurrent layers repeat their bits with it
   endif()
-  gtest_discover_tests(test_${group} ${discovered} PROPERTIES ${properties})
+  if(sanitized AND NOT group MATCHES "^(programs|simt_|cuda)")  # these start processes or need fresh ones
+    weft_parts(test_${group} ${label})
+  else()
+    gtest_discover_tests(test_${group} ${discovered} PROPERTIES ${properties})
+  endif()
 endforeach()
 
 include(cmake/plugin_test.cmake)
+include(cmake/compare.cmake)
 if(WEFT_HAVE_CUDA AND TARGET hello_cuda)
   add_test(NAME CudaLibrary.a_program_with_the_backend_runs_on_any_machine COMMAND hello_cuda)
   set_tests_properties(CudaLibrary.a_program_with_the_backend_runs_on_any_machine PROPERTIES TIMEOUT 60 LABELS cuda)
@@ -183,11 +214,13 @@ if(WEFT_HAVE_CUDA AND TARGET hello_cuda)
 endif()
 
 if(TARGET test_simt)
-  # The op table once more with threads and blocks in reverse over other rubbish: what a missing barrier or an unset number would change.
+  # The op table once more with threads and blocks in reverse over other rubbish: what a missing barrier or an
+  # unset number would change.
   add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
   set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
-  # And all of its tests on a device of one processor, whose grids are smaller, in a random order: no kernel may be left that nothing launched.
+  # And all of its tests on a device of one processor, whose grids are smaller, in a random order: no kernel
+  # may be left that nothing launched.
   add_test(NAME SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order COMMAND test_simt --gtest_brief=1)
   set_tests_properties(SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_PROCESSORS=1")
@@ -210,11 +243,76 @@ find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.rules_hold COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   set_tests_properties(House.rules_hold PROPERTIES TIMEOUT 60 LABELS house)
+  add_test(NAME House.planted_faults_are_refused COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/test.py)
+  set_tests_properties(House.planted_faults_are_refused PROPERTIES TIMEOUT 60 LABELS house)
+  add_test(NAME House.public_headers_compile_alone
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_headers.py --compiler ${CMAKE_CXX_COMPILER}
+            --include ${PROJECT_BINARY_DIR}/include $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
+    COMMAND_EXPAND_LISTS)
+  set_tests_properties(House.public_headers_compile_alone PROPERTIES TIMEOUT 600 LABELS "house;slow")
+  add_test(NAME House.mistakes_are_named
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_mistakes.py --compiler ${CMAKE_CXX_COMPILER}
+            --include ${PROJECT_BINARY_DIR}/include $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
+    COMMAND_EXPAND_LISTS)
+  set_tests_properties(House.mistakes_are_named PROPERTIES TIMEOUT 300 LABELS "house;slow")
+  # The blocks of C++ in README.md and docs/*.md, built when the test asks for them.
+  set(layers core)
+  set(distributed_pages)
+  if(WEFT_HAVE_DISTRIBUTED)
+    list(APPEND layers distributed)
+    set(distributed_pages --distributed)
+  endif()
+  set(snippets ${PROJECT_BINARY_DIR}/generated/snippets)
+  list(TRANSFORM layers REPLACE "(.+)" "${snippets}/\\1.cpp" OUTPUT_VARIABLE sources)
+  file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
+  add_custom_command(OUTPUT ${sources}
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py --write ${snippets} ${distributed_pages}
+    DEPENDS ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py ${PROJECT_SOURCE_DIR}/README.md ${pages})
+  add_custom_target(weft_snippet_sources DEPENDS ${sources})
+  add_custom_target(weft_snippets)
+  set(programs)
+  foreach(layer ${layers})
+    add_executable(weft_snippets_${layer} EXCLUDE_FROM_ALL ${snippets}/${layer}.cpp)
+    add_dependencies(weft_snippets_${layer} weft_snippet_sources)
+    target_link_libraries(weft_snippets_${layer} PRIVATE weft_${layer})
+    target_compile_options(weft_snippets_${layer} PRIVATE -O0 -w)
+    set_target_properties(weft_snippets_${layer} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${snippets})
+    add_dependencies(weft_snippets weft_snippets_${layer})
+    list(APPEND programs $<TARGET_FILE:weft_snippets_${layer}>)
+  endforeach()
+  add_test(NAME House.snippets_compile COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target weft_snippets)
+  add_test(NAME House.snippets_run COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py --run ${programs})
+  set_tests_properties(House.snippets_compile PROPERTIES TIMEOUT 600 LABELS "house;slow" FIXTURES_SETUP snippets)
+  set_tests_properties(House.snippets_run PROPERTIES TIMEOUT 600 LABELS "house;slow" FIXTURES_REQUIRED snippets)
+  add_test(NAME House.setup_installs_what_the_build_and_the_package_files_name
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_packages.py --generated ${PROJECT_BINARY_DIR}/generated)
+  set_tests_properties(House.setup_installs_what_the_build_and_the_package_files_name PROPERTIES TIMEOUT 60 LABELS house)
 endif()
 
-if(WEFT_INSTALL AND WEFT_BUILD_EXAMPLES AND CMAKE_GENERATOR STREQUAL "Ninja")
-  add_test(NAME Install.find_package_project_builds_and_runs
-    COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}/examples/find_package -DCXX=${CMAKE_CXX_COMPILER}
-      -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
-  set_tests_properties(Install.find_package_project_builds_and_runs PROPERTIES TIMEOUT 300 LABELS slow)
-endif()
+# Projects that use weft, with each generator whose program is here.
+find_program(WEFT_MAKE_PROGRAM make)
+find_program(WEFT_NINJA_PROGRAM ninja)
+mark_as_advanced(WEFT_MAKE_PROGRAM WEFT_NINJA_PROGRAM)
+foreach(pair "make:Unix Makefiles" ninja:Ninja)
+  string(REGEX MATCH "^[^:]+" tool ${pair})
+  string(REGEX REPLACE "^[^:]+:" "" generator ${pair})
+  string(TOUPPER ${tool} upper)
+  if(NOT WEFT_${upper}_PROGRAM)
+    continue()
+  endif()
+  set(consumer ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}/examples/find_package -DCXX=${CMAKE_CXX_COMPILER} "-DGENERATOR=${generator}")
+  if(WEFT_INSTALL AND WEFT_BUILD_EXAMPLES)
+    add_test(NAME Install.find_package_project_builds_and_runs_with_${tool} COMMAND ${consumer} -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
+    set_tests_properties(Install.find_package_project_builds_and_runs_with_${tool} PROPERTIES TIMEOUT 300 LABELS slow)
+  endif()
+  if(PROJECT_IS_TOP_LEVEL AND tool STREQUAL "make")
+    string(TOUPPER "CMAKE_CXX_FLAGS_${CMAKE_BUILD_TYPE}" flags)
+    set(options "-DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}" "-D${flags}=${${flags}}" -DWEFT_CUDA=OFF -DWEFT_BUILD_TESTS=ON)
+    foreach(option UNITY WERROR CCACHE)
+      list(APPEND options -DWEFT_${option}=${WEFT_${option}})
+    endforeach()
+    add_test(NAME Install.add_subdirectory_project_builds_and_runs_with_make
+      COMMAND ${consumer} -DWEFT=${PROJECT_SOURCE_DIR} "-DOPTIONS=${options}" -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
+    set_tests_properties(Install.add_subdirectory_project_builds_and_runs_with_make PROPERTIES TIMEOUT 900 LABELS slow)
+  endif()
+endforeach()

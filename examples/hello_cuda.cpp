@@ -7,7 +7,8 @@
 
 using namespace weft;
 
-// The classifier of hello_training on a GPU: products in float16, and the whole training step recorded once, then replayed at the cost of one launch.
+// The classifier of hello_training on a GPU, with products in float16. The whole training step is recorded
+// once, then replayed at the cost of one launch.
 struct Net : nn::Module {
   nn::Linear first{2, 64}, second{64, 64}, third{64, 3};
   Net() {
@@ -24,8 +25,8 @@ Device gpu_or_cpu() {
   try {
     std::printf("on %s\n", cuda::device_properties().name.c_str());
     return cuda::kDefault;
-  } catch (
-      const Error& error) {  // which of library, driver and device is missing, or what else is the matter
+    // the missing part: library, driver or device; or another error
+  } catch (const Error& error) {
     std::printf("on the CPU: %s\n", error.what());
     return kCpu;
   }
@@ -36,8 +37,7 @@ int main(int argc, char** argv) {
   const Device device = gpu_or_cpu();
   manual_seed(1);
   const int64_t n = 300;
-  const Tensor arm = remainder(arange(n), full({}, 3, {.dtype = kInt64})).to(device),
-               along = rand({n}, {.device = device});
+  const Tensor arm = (arange(n) % 3).to(device), along = rand({n}, {.device = device});
   const Tensor angle = along * 6.0 + arm.to(kFloat32) * 2.094;
   const Tensor x =
       stack({along * cos(angle), along * sin(angle)}, 1) + randn({n, 2}, {.device = device}) * 0.02;
@@ -54,11 +54,11 @@ int main(int argc, char** argv) {
       loss = cross_entropy(net.forward(x), arm);
     }
     scaler.scale(loss).backward();
-    scaler.step(adam);  // leaves the step out if a gradient overflowed
+    scaler.step(adam);  // skips the step if a gradient overflowed
     scaler.update();
   };
 
-  step();  // the first step makes what optimizer, scaler and libraries keep
+  step();  // the first step allocates the state of optimizer, scaler and libraries
   std::optional<cuda::Graph> graph;
   if (device.is_cuda()) graph.emplace(device).capture(step);
   for (int i = 2; i <= steps; ++i) {

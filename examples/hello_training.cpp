@@ -20,8 +20,7 @@ struct Net : nn::Module {
 int main() {
   manual_seed(1);
   const int64_t n = 300;
-  const Tensor arm = remainder(arange(n), full({}, 3, {.dtype = kInt64})), along = rand({n}),
-               angle = along * 6.0 + arm.to(kFloat32) * 2.094;
+  const Tensor arm = arange(n) % 3, along = rand({n}), angle = along * 6.0 + arm.to(kFloat32) * 2.094;
   const Tensor x = stack({along * cos(angle), along * sin(angle)}, 1) + randn({n, 2}) * 0.02;
 
   Net net;

@@ -1,5 +1,6 @@
-// The registry of backends: the CPU's is always there, a CUDA device's is registered when it is first asked for. A failure is no state: the
-// next call tries again, which costs a few lookups of files or one question to the driver.
+// The registry of backends. The CPU's is always there; that of a CUDA device is registered at the first
+// request. A failure is not remembered: the next call tries again, at the cost of a few file lookups or one
+// driver call.
 #include <weft/kernels/backend.h>
 
 #include <array>
@@ -9,8 +10,8 @@
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cpu/cpu_backend.h>
-#include <weft/kernels/shared/abi_stamp.h>
-#include <weft/kernels/shared/plugin.h>
+#include <weft/kernels/plugin/abi_stamp.h>
+#include <weft/kernels/plugin/plugin.h>
 
 namespace weft {
 
@@ -20,7 +21,7 @@ std::array<std::atomic<Backend*>, kMaxCuda>& cuda_backends() {
   static std::array<std::atomic<Backend*>, kMaxCuda> table{};
   return table;
 }
-/// Those of the table that are accelerators, and 1 + the highest index among them.
+/// The accelerators among the registered backends, and 1 + their highest index.
 std::array<std::atomic<Accelerator*>, kMaxCuda> accelerators{};
 std::atomic<int> accelerator_count{0};
 std::atomic<CudaOpener*>& cuda_opener() {
@@ -32,7 +33,8 @@ std::mutex& opening() {
   return mutex;
 }
 
-/// Registers the device's backend unless `device` is negative; the number of devices. Throws: DeviceError.
+/// Registers the device's backend unless `device` is negative. Returns the number of devices. Throws:
+/// DeviceError.
 int open_cuda(int device) {
   const std::lock_guard lock(opening());
   CudaOpener* const open = cuda_opener().load(std::memory_order_acquire);
@@ -104,7 +106,7 @@ namespace cuda {
 int device_count() noexcept {
   try {
     return open_cuda(-1);
-  } catch (...) {  // none is what it says
+  } catch (...) {  // no CUDA: 0 devices
     return 0;
   }
 }

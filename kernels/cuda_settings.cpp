@@ -1,4 +1,5 @@
-// The switches of cuda_settings.h.
+// The settings of cuda_settings.h, as atomics: any thread may change them. The default of use_cudnn is read
+// from WEFT_CUDNN at the first use.
 #include <weft/kernels/cuda_settings.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Device names.
+// Device: parsing and printing of names such as "cuda:1". "cuda" is cuda:0; the largest index is 127.
 #include <weft/kernels/device.h>
 
 namespace weft {

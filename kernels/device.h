@@ -1,7 +1,8 @@
-// Where memory lies: the CPU or one numbered CUDA device.
+// Device: the CPU, or a CUDA device by its index.
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 
@@ -29,5 +30,6 @@ struct WEFT_API Device {
 inline constexpr Device kCpu{};
 
 WEFT_API std::string to_string(Device device);
+WEFT_API std::ostream& operator<<(std::ostream& out, const Device& device);
 
 }  // namespace weft

@@ -1,9 +1,11 @@
-// Element types: the enumeration, the two 16-bit floating types (storage with conversion; arithmetic happens in float),
-// sizes, names and the promotion rule. dispatch(dtype, f) turns the run-time value into a type.
+// Element types: the enumeration, the two 16-bit floating types (storage with conversion; arithmetic runs in
+// float), sizes, names and the promotion rule. dispatch(dtype, f) maps a run-time DType to a C++ type.
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 
 #include <weft/kernels/error.h>
@@ -70,18 +72,33 @@ constexpr const char* to_string(DType t) {
                                               "float16", "bfloat16", "float32", "float64"};
   return names[static_cast<int>(t)];
 }
+WEFT_API std::ostream& operator<<(std::ostream& out, DType t);
 constexpr bool is_floating(DType t) { return t >= DType::kFloat16; }
 constexpr bool is_half(DType t) { return t == DType::kFloat16 || t == DType::kBFloat16; }
-/// The type that sums of `t` are held in: float for the half types, int64 for integers.
+/// The dtype in which sums of `t` accumulate: float32 for the half types, int64 for integers and bool.
 constexpr DType accumulate_type(DType t) { return is_half(t) ? kFloat32 : is_floating(t) ? t : kInt64; }
 
-/// The common type of two tensors: the wider one, floating beats integer, float16 with bfloat16 gives float32.
+/// The common type of two tensors: the wider one, floating beats integer, float16 with bfloat16 gives
+/// float32.
 constexpr DType promote(DType a, DType b) {
   if (is_half(a) && is_half(b) && a != b) return kFloat32;
   return a > b ? a : b;
 }
 
-template <class T> inline constexpr DType dtype_of = DType::kFloat32;
+/// The C++ types of elements. int64_t is `long` on Linux, so `long long` is not among them.
+template <class T>
+concept Element = std::same_as<T, bool> || std::same_as<T, uint8_t> || std::same_as<T, int32_t> ||
+    std::same_as<T, int64_t> || std::same_as<T, Half> || std::same_as<T, BFloat16> ||
+    std::same_as<T, float> || std::same_as<T, double>;
+
+template <class T>
+inline constexpr DType dtype_of = [] {
+  static_assert(
+      Element<T>,
+      "weft: tensors hold bool, uint8_t, int32_t, int64_t, Half, BFloat16, float or double, not this type");
+  return DType::kFloat32;
+}();
+template <> inline constexpr DType dtype_of<float> = DType::kFloat32;
 template <> inline constexpr DType dtype_of<bool> = DType::kBool;
 template <> inline constexpr DType dtype_of<uint8_t> = DType::kUInt8;
 template <> inline constexpr DType dtype_of<int32_t> = DType::kInt32;

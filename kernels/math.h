@@ -1,6 +1,7 @@
-// The elementary functions that functors.h uses. The float versions of exp, log, tanh, erf and their kin are written without
-// branches, so that a loop over them becomes SIMD code under every instruction set; errors stay within about 2 units in the last
-// place of float (tests/kernels/math_test.cpp measures them). The double versions, and the rest, are the C library's.
+// The elementary functions for inner/functors.h. The float versions of exp, log, tanh, erf and related
+// functions have no branches, so that compilers vectorise loops over them under every instruction set. Their
+// errors stay within about 2 units in the last place (tests/kernels/math_test.cpp measures them). The double
+// versions call the C library.
 #pragma once
 
 #include <bit>
@@ -59,7 +60,7 @@ WEFT_HD inline float reduced_log(float x, float& e) {
   return f - s * (f - p);
 }
 
-/// What log gives at the ends of its domain, and `inside` elsewhere.
+/// log(x) for x = 0, infinity, NaN and negative x; `inside` for all others.
 WEFT_HD inline float log_ends(float x, float inside) {
   float y = x == kInf ? kInf : inside;
   y = x == 0 ? -kInf : y;
@@ -127,7 +128,7 @@ WEFT_HD inline float log1p(float x) {
   const float u = 1 + x;
   float e;
   const float m = detail::reduced_log(u, e);
-  const float lost = (x - (u - 1)) / u;  // what rounding 1 + x dropped, to first order
+  const float lost = (x - (u - 1)) / u;  // the rounding error of 1 + x, to first order
   const float y = e * 0x1.62e4p-1f + (e * detail::kLn2Low + (m + lost));
   return detail::log_ends(u, y);
 }

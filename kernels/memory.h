@@ -1,4 +1,4 @@
-// What the CPU's caching allocator holds, and how to make it give memory back.
+// Statistics of the CPU's caching allocator, and empty_cache().
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 
 namespace weft {
 
-/// Bytes, as rounded up to block sizes, summed over all threads.
+/// Bytes, rounded up to block sizes, summed over all threads.
 struct MemoryStats {
-  int64_t in_use = 0;         ///< in blocks that someone holds
+  int64_t in_use = 0;         ///< in allocated blocks
   int64_t cached = 0;         ///< in free blocks kept for reuse
-  int64_t reserved = 0;       ///< in_use + cached: what the operating system gave
+  int64_t reserved = 0;       ///< in_use + cached: obtained from the operating system
   int64_t peak_reserved = 0;  ///< the largest value of `reserved` so far
   int64_t allocations = 0;    ///< calls of allocate so far
 };
 
-/// Statistics of the CPU allocator; exact when no other thread allocates meanwhile.
+/// Statistics of the CPU allocator; exact if no other thread allocates meanwhile.
 WEFT_API MemoryStats memory_stats();
 /// Returns cached free blocks (the shared ones and those of the calling thread) to the operating system.
 WEFT_API void empty_cache();

@@ -1,7 +1,9 @@
-// The table of pointwise operations: one row per operation and one functor of the same name in functors.h. A row says which
-// input types it takes and what comes out; backends instantiate exactly the rows, so a new operation is a row and a functor.
+// The table of pointwise operations: one row per operation, and a functor of the same name in
+// inner/functors.h. The class in a row gives the input and result dtypes. Backends instantiate exactly these
+// rows, so a new operation needs a row and a functor.
 //   kFloat  floating types only, same type out      kNumeric  all but bool, same type out
 //   kAny    every type, same type out               kTest     every type, bool out
+//   kBits   bool and integers, same type out
 #pragma once
 
 #include <cstdint>
@@ -10,50 +12,117 @@
 
 namespace weft {
 
-enum class OpClass : uint8_t { kFloat, kNumeric, kAny, kTest };
+enum class OpClass : uint8_t { kFloat, kNumeric, kAny, kTest, kBits };
 
 // y = f(x; s, t) with up to two scalar parameters.
-#define WEFT_UNARY_OPS(X)                                                                                    \
-  X(Neg, kNumeric)                                                                                           \
-  X(Abs, kNumeric) X(Sign, kNumeric) X(Square, kNumeric) X(Exp, kFloat) X(Expm1, kFloat) X(Log, kFloat)      \
-      X(Log1p, kFloat) X(Log2, kFloat) X(Sqrt, kFloat) X(Rsqrt, kFloat) X(Reciprocal, kFloat) X(Sin, kFloat) \
-          X(Cos, kFloat) X(Tan, kFloat) X(Tanh, kFloat) X(Sigmoid, kFloat) X(LogSigmoid, kFloat)             \
-              X(Erf, kFloat) X(Gelu, kFloat) X(GeluTanh, kFloat) X(Silu, kFloat) X(Softplus, kFloat)         \
-                  X(Relu, kNumeric) X(LeakyRelu, kFloat) X(Elu, kFloat) X(Floor, kFloat) X(Ceil, kFloat)     \
-                      X(Round, kFloat) X(Trunc, kFloat) X(AddScalar, kNumeric) /* x + s */                   \
-      X(MulScalar, kNumeric)                                                   /* x * s */                   \
-      X(DivScalar, kFloat)                                                     /* x / s */                   \
-      X(RsubScalar, kNumeric)                                                  /* s - x */                   \
-      X(RdivScalar, kFloat)                                                    /* s / x */                   \
-      X(PowScalar, kFloat)                                                     /* x ^ s */                   \
-      X(RpowScalar, kFloat)                                                    /* s ^ x */                   \
-      X(Clamp, kNumeric)                                                       /* min(max(x, s), t) */       \
-      X(EqScalar, kTest) X(NeScalar, kTest) X(LtScalar, kTest) X(LeScalar, kTest) X(GtScalar, kTest)         \
-          X(GeScalar, kTest) X(LogicalNot, kTest) X(IsNan, kTest) X(IsFinite, kTest)
+#define WEFT_UNARY_OPS(ROW)                                                          \
+  ROW(Neg, kNumeric)                                                                 \
+  ROW(Abs, kNumeric)                                                                 \
+  ROW(Sign, kNumeric)                                                                \
+  ROW(Square, kNumeric)                                                              \
+  ROW(Exp, kFloat)                                                                   \
+  ROW(Expm1, kFloat)                                                                 \
+  ROW(Log, kFloat)                                                                   \
+  ROW(Log1p, kFloat)                                                                 \
+  ROW(Log2, kFloat)                                                                  \
+  ROW(Sqrt, kFloat)                                                                  \
+  ROW(Rsqrt, kFloat)                                                                 \
+  ROW(Reciprocal, kFloat)                                                            \
+  ROW(Sin, kFloat)                                                                   \
+  ROW(Cos, kFloat)                                                                   \
+  ROW(Tan, kFloat)                                                                   \
+  ROW(Tanh, kFloat)                                                                  \
+  ROW(Sigmoid, kFloat)                                                               \
+  ROW(LogSigmoid, kFloat)                                                            \
+  ROW(Erf, kFloat)                                                                   \
+  ROW(Gelu, kFloat)                                                                  \
+  ROW(GeluTanh, kFloat)                                                              \
+  ROW(Silu, kFloat)                                                                  \
+  ROW(Softplus, kFloat)                                                              \
+  ROW(Relu, kNumeric)                                                                \
+  ROW(LeakyRelu, kFloat)                                                             \
+  ROW(Elu, kFloat)                                                                   \
+  ROW(Floor, kFloat)                                                                 \
+  ROW(Ceil, kFloat)                                                                  \
+  ROW(Round, kFloat)                                                                 \
+  ROW(Trunc, kFloat)                                                                 \
+  ROW(AddScalar, kNumeric)  /* x + s */                                              \
+  ROW(MulScalar, kNumeric)  /* x * s */                                              \
+  ROW(DivScalar, kFloat)    /* x / s */                                              \
+  ROW(RsubScalar, kNumeric) /* s - x */                                              \
+  ROW(RdivScalar, kFloat)   /* s / x */                                              \
+  ROW(PowScalar, kNumeric)  /* x ^ s */                                              \
+  ROW(RpowScalar, kNumeric) /* s ^ x */                                              \
+  ROW(Clamp, kNumeric)      /* min(max(x, s), t) */                                  \
+  ROW(EqScalar, kTest)                                                               \
+  ROW(NeScalar, kTest)                                                               \
+  ROW(LtScalar, kTest)                                                               \
+  ROW(LeScalar, kTest)                                                               \
+  ROW(GtScalar, kTest)                                                               \
+  ROW(GeScalar, kTest)                                                               \
+  ROW(NanToNum, kFloat) /* NaN becomes s; all other values are clamped to [-t, t] */ \
+  ROW(LogicalNot, kTest)                                                             \
+  ROW(IsNan, kTest)                                                                  \
+  ROW(IsInf, kTest)                                                                  \
+  ROW(IsFinite, kTest)
 
-// y = f(a, b; s); sizes already equal (broadcast dims have stride 0).
-#define WEFT_BINARY_OPS(X)                                                                               \
-  X(Add, kNumeric) /* a + s * b */                                                                       \
-  X(Sub, kNumeric)                                                                                       \
-  X(Mul, kNumeric) X(Div, kFloat) X(Pow, kFloat) X(Maximum, kNumeric) X(Minimum, kNumeric)               \
-      X(Remainder, kNumeric) /* sign of b, as Python's % */                                              \
-      X(Atan2, kFloat) X(Eq, kTest) X(Ne, kTest) X(Lt, kTest) X(Le, kTest) X(Gt, kTest) X(Ge, kTest)     \
-          X(LogicalAnd, kTest) X(LogicalOr, kTest)                                                       \
-              X(LogicalXor, kTest) /* gradients in one pass; the first argument is g */                  \
-      X(TanhGrad, kFloat)          /* g * (1 - y*y) */                                                   \
-      X(SigmoidGrad, kFloat)       /* g * y * (1 - y) */                                                 \
-      X(ReluGrad, kFloat)          /* y > 0 ? g : 0 */                                                   \
-      X(LeakyReluGrad, kFloat)     /* x > 0 ? g : s * g */                                               \
-      X(EluGrad, kFloat)           /* x > 0 ? g : g * s * exp(x) */                                      \
-      X(GeluGrad, kFloat) X(GeluTanhGrad, kFloat) X(SiluGrad, kFloat) X(SoftplusGrad, kFloat) /* of x */ \
-      X(AbsGrad, kFloat)   /* g * sign(x) */                                                             \
-      X(ClampGrad, kFloat) /* s <= x <= t ? g : 0 */
+// y = f(a, b; s, t) of operands of equal sizes (broadcast dims have stride 0).
+#define WEFT_BINARY_OPS(ROW)                                  \
+  ROW(Add, kNumeric) /* a + s * b */                          \
+  ROW(Sub, kNumeric)                                          \
+  ROW(Mul, kNumeric)                                          \
+  ROW(Div, kFloat)                                            \
+  ROW(Pow, kNumeric)                                          \
+  ROW(Maximum, kNumeric)                                      \
+  ROW(Minimum, kNumeric)                                      \
+  ROW(Remainder, kNumeric) /* sign of b, as Python's % */     \
+  ROW(Fmod, kNumeric)      /* sign of a, as C's % */          \
+  ROW(FloorDivide, kNumeric)                                  \
+  ROW(Atan2, kFloat)                                          \
+  ROW(Eq, kTest)                                              \
+  ROW(Ne, kTest)                                              \
+  ROW(Lt, kTest)                                              \
+  ROW(Le, kTest)                                              \
+  ROW(Gt, kTest)                                              \
+  ROW(Ge, kTest)                                              \
+  ROW(LogicalAnd, kTest)                                      \
+  ROW(LogicalOr, kTest)                                       \
+  ROW(LogicalXor, kTest)                                      \
+  ROW(BitwiseAnd, kBits)                                      \
+  ROW(BitwiseOr, kBits)                                       \
+  ROW(BitwiseXor, kBits)                                      \
+  /* gradients in one pass; the first argument is g */        \
+  ROW(TanhGrad, kFloat)      /* g * (1 - y*y) */              \
+  ROW(SigmoidGrad, kFloat)   /* g * y * (1 - y) */            \
+  ROW(ReluGrad, kFloat)      /* y <= 0 ? 0 : g */             \
+  ROW(LeakyReluGrad, kFloat) /* x > 0 ? g : s * g */          \
+  ROW(EluGrad, kFloat)       /* x > 0 ? g : g * s * exp(x) */ \
+  ROW(GeluGrad, kFloat)                                       \
+  ROW(GeluTanhGrad, kFloat)                                   \
+  ROW(SiluGrad, kFloat)                                       \
+  ROW(SoftplusGrad, kFloat) /* of x */                        \
+  ROW(AbsGrad, kFloat)      /* g * sign(x) */                 \
+  ROW(ClampGrad, kFloat)    /* s <= x <= t ? g : 0 */         \
+  ROW(LogisticLoss, kFloat) /* -(t log p + (1 - t) log(1 - p)), p = sigmoid(x), of (x, t) */
 
 // y = f(a, b, c; s).
-#define WEFT_TERNARY_OPS(X)                \
-  X(Addcmul, kNumeric) /* a + s * b * c */ \
-  X(Addcdiv, kFloat)   /* a + s * b / c */ \
-  X(Lerp, kFloat)      /* a + c * (b - a) */
+#define WEFT_TERNARY_OPS(ROW)                         \
+  ROW(Addcmul, kNumeric)        /* a + s * b * c */   \
+  ROW(Addcdiv, kFloat)          /* a + s * b / c */   \
+  ROW(Lerp, kFloat)             /* a + c * (b - a) */ \
+  ROW(LogisticLossGrad, kFloat) /* g * (sigmoid(x) - t) of (g, x, t) */
+
+/// Whether operations of class c compute in dtype t.
+constexpr bool takes(OpClass c, DType t) {
+  switch (c) {
+    case OpClass::kFloat: return is_floating(t);
+    case OpClass::kNumeric: return t != kBool;
+    case OpClass::kBits: return !is_floating(t);
+    case OpClass::kAny:
+    case OpClass::kTest: return true;
+  }
+  return false;
+}
 
 #define WEFT_ENUMERATOR(name, cls) k##name,
 enum class Unary : uint8_t { WEFT_UNARY_OPS(WEFT_ENUMERATOR) kCount };

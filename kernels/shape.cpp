@@ -1,4 +1,5 @@
-// Arithmetic on sizes: text, row-major strides, broadcasting, negative dims.
+// Arithmetic on sizes: text, row-major strides, the number of elements with an overflow check, broadcasting
+// from the right, and dims counted from the end.
 #include <weft/kernels/shape.h>
 
 #include <algorithm>
@@ -23,6 +24,18 @@ Shape contiguous_strides(const Shape& sizes) {
   return strides;
 }
 
+int64_t checked_numel(const char* what, const Shape& sizes) {
+  int64_t count = 1;
+  bool none = false;
+  for (int64_t n : sizes) {
+    if (n < 0) throw ShapeError(str(what, ": negative size in ", sizes));
+    if (n == 0) none = true;
+    else if (__builtin_mul_overflow(count, n, &count))
+      throw ShapeError(str(what, ": ", sizes, " has more elements than an int64 counts"));
+  }
+  return none ? 0 : count;
+}
+
 Shape broadcast(const char* what, const Shape& a, const Shape& b) {
   const int n = std::max(a.size(), b.size());
   Shape out(n, 1);
@@ -32,15 +45,16 @@ Shape broadcast(const char* what, const Shape& a, const Shape& b) {
     if (x != y && x != 1 && y != 1) throw ShapeError(str(what, ": sizes do not broadcast: ", a, " and ", b));
     out[n - i] = x == 1 ? y : x;
   }
+  checked_numel(what, out);
   return out;
 }
 
 int wrap_dim(const char* what, int64_t dim, int ndim) {
-  const int64_t count = std::max(ndim, 1);  // a scalar takes dim 0 and -1
-  if (dim < -count || dim >= count)
-    throw IndexError(str(what, ": dim ", dim, " is outside [", -count, ", ", count - 1, "] of a tensor with ",
+  if (ndim == 0) throw IndexError(str(what, ": dim ", dim, " of a tensor without dims"));
+  if (dim < -ndim || dim >= ndim)
+    throw IndexError(str(what, ": dim ", dim, " is outside [", -ndim, ", ", ndim - 1, "] of a tensor with ",
                          ndim, " dims"));
-  return static_cast<int>(dim < 0 ? dim + count : dim);
+  return static_cast<int>(dim < 0 ? dim + ndim : dim);
 }
 
 }  // namespace weft

@@ -1,8 +1,10 @@
-// A short list of int64 (sizes, strides, dims) without heap memory, and the arithmetic on sizes that every layer shares.
+// Shape: a short list of int64 (sizes, strides or dims) without heap memory, and arithmetic on sizes.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,8 @@ namespace weft {
 
 inline constexpr int kMaxDims = 8;
 
-/// Up to eight int64 values inline. Throws: ShapeError beyond eight.
+/// Up to eight int64 values inline. A single number converts to a list of one: `x.sum(0)`, `zeros(3)`.
+/// Throws: ShapeError for more than eight.
 class WEFT_API Shape {
  public:
   constexpr Shape() = default;
@@ -22,6 +25,8 @@ class WEFT_API Shape {
   Shape(const std::vector<int64_t>& values) {
     for (int64_t v : values) push_back(v);
   }
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) constexpr Shape(T value) { push_back(static_cast<int64_t>(value)); }
   constexpr Shape(int count, int64_t value) {
     for (int i = 0; i < count; ++i) push_back(value);
   }
@@ -67,6 +72,8 @@ class WEFT_API Shape {
       if (a.data_[i] != b.data_[i]) return false;
     return true;
   }
+  friend bool operator==(const Shape&, std::integral auto) = delete;  // compare size() or one entry
+  friend WEFT_API std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
  private:
   [[noreturn]] static void too_long();
@@ -78,9 +85,14 @@ class WEFT_API Shape {
 WEFT_API std::string to_string(const Shape& shape);
 /// Row-major strides in elements.
 WEFT_API Shape contiguous_strides(const Shape& sizes);
-/// The common size under broadcasting. Throws: ShapeError that names `what` and both.
+/// The number of elements.
+/// Throws: ShapeError that names `what` for a negative size, or if the product of the non-zero sizes exceeds
+/// int64.
+WEFT_API int64_t checked_numel(const char* what, const Shape& sizes);
+/// The common sizes under broadcasting.
+/// Throws: ShapeError that names `what` and both shapes if there are none or their product exceeds int64.
 WEFT_API Shape broadcast(const char* what, const Shape& a, const Shape& b);
-/// `dim` counted from the end when negative. Throws: IndexError.
+/// `dim`, counted from the end if negative, in [0, ndim). Throws: IndexError for a dim outside.
 WEFT_API int wrap_dim(const char* what, int64_t dim, int ndim);
 
 }  // namespace weft

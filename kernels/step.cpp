@@ -1,4 +1,5 @@
-// The CUDA forms of update rules by name. They come from static objects of any library of the program.
+// The registry of CUDA forms of update rules, by name. Static objects in any library of the program register
+// them.
 #include <weft/kernels/step.h>
 
 #include <map>
@@ -13,7 +14,7 @@ struct Registry {
   std::map<std::string, std::vector<const StepCuda*>, std::less<>> forms;
 };
 Registry& registry() {
-  static Registry* const r = new Registry;  // never destroyed: forms register and steps run at any time
+  static Registry* const r = new Registry;  // never destroyed: used before and after main
   return *r;
 }
 }  // namespace

@@ -1,4 +1,5 @@
-// Fused optimizer steps on the CPU. A functor is the whole update rule, written once as a template on a vector type:
+// Fused optimizer steps on the CPU. A functor is the whole update rule, written once as a template on a
+// vector type:
 //
 //   struct Momentum {
 //     static constexpr int kState = 1;         // state tensors per parameter, at most kMaxStepState
@@ -10,15 +11,17 @@
 //   };
 //   static constexpr StepKernel kernel = make_step_kernel<Momentum>("Momentum");
 //
-// V holds one register of floats or doubles of the instruction set chosen at run time (weft::cpu_isa()), whatever flags the caller
-// compiles with: each set has its own vector class whose operators are compiled for that set, and the loop over a tensor, compiled for
-// the set as well, inlines the functor into itself (attribute flatten; from -O1 on).
+// V holds one register of floats or doubles. Its instruction set is chosen at run time (weft::cpu_isa()) and
+// does not depend on the caller's compiler flags: each set has a vector class whose operators are compiled
+// for it. So is the loop over a tensor, which inlines the functor (attribute flatten; from -O1 on).
 //
-// What V offers: + - * / with V, double or int on either side, unary -, += -= *= /=; comparisons < <= > >= == that give a mask V::Mask
-// (& | ~ combine masks); and the functions sqrt(x), abs(x), max(a, b), min(a, b), select(mask, a, b). Doubles are rounded to the
-// element type once. A rule that needs another function of a scalar computes it before, as a member. Values of one element depend on
-// that element alone: no lane index, no sum over lanes, so results do not depend on how the work is cut. For CUDA devices the call
-// operator is marked WEFT_HD and the rule named in a .cu file: cuda/step_cuda.h.
+// V has + - * / with V, double or int on either side, unary -, and += -= *= /=. The comparisons < <= > >= ==
+// give a mask V::Mask, and & | ~ combine masks. The functions are sqrt(x), abs(x), max(a, b), min(a, b) and
+// select(mask, a, b). Doubles are rounded to the element type once. A rule that needs another function of a
+// scalar computes it in advance, as a member. There is no lane index and no sum over lanes: each element is
+// updated independently, so results do not depend on the partition of the work.
+//
+// For CUDA devices, mark the call operator WEFT_HD and name the rule in a .cu file: cuda/step_cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +29,7 @@
 #include <type_traits>
 
 #include <weft/kernels/backend.h>
+#include <weft/kernels/cpu_settings.h>
 #include <weft/kernels/step.h>
 
 namespace weft {
@@ -34,7 +38,7 @@ namespace step_cpu {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-// Square roots, by reference so that no calling convention is involved.
+// Square roots, by reference: passing vectors by value would depend on the calling convention.
 #define WEFT_STEP_AVX2 __attribute__((target("avx2,fma"))) inline
 #define WEFT_STEP_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) inline
 using F4 = float __attribute__((vector_size(16)));
@@ -52,15 +56,15 @@ inline void vector_sqrt(F4& x) { x = __builtin_ia32_sqrtps(x); }
 inline void vector_sqrt(D2& x) { x = __builtin_ia32_sqrtpd(x); }
 WEFT_STEP_AVX2 void vector_sqrt(F8& x) { x = __builtin_ia32_sqrtps256(x); }
 WEFT_STEP_AVX2 void vector_sqrt(D4& x) { x = __builtin_ia32_sqrtpd256(x); }
-WEFT_STEP_AVX512 void vector_sqrt(F16& x) {
-  x = __builtin_ia32_sqrtps512_mask(x, x, -1, 4);
-}  // 4: the current rounding mode
+// 4: the current rounding mode
+WEFT_STEP_AVX512 void vector_sqrt(F16& x) { x = __builtin_ia32_sqrtps512_mask(x, x, -1, 4); }
 WEFT_STEP_AVX512 void vector_sqrt(D8& x) { x = __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
 #else
 template <class R> inline void vector_sqrt(R& x) { lane_sqrt(x); }
 #endif
 
-/// A register of T for one instruction set. Copying is written out so that no set's calling convention ever matters.
+/// A register of T for one instruction set. Copies are written out, so that no calling convention for vectors
+/// is involved.
 template <class T, Isa kIsa> class Lanes;
 
 #define WEFT_STEP_VECTOR(T, IsaName, Bytes, Target)                                                        \
@@ -202,7 +206,7 @@ template <class F, class T> void run(const StepTensor& t, int64_t begin, int64_t
 
 }  // namespace step_cpu
 
-/// The kernel of a functor (see the head of this file); its CUDA form is registered apart.
+/// The kernel of a functor (see the head of this file). WEFT_STEP_CUDA registers its CUDA form.
 template <class F> constexpr StepKernel make_step_kernel(const char* name) {
   static_assert(F::kState >= 0 && F::kState <= kMaxStepState,
                 "a step keeps at most kMaxStepState state tensors");

@@ -1,4 +1,5 @@
-// What a kernel sees of a tensor: a pointer, the dtype, sizes and strides (in elements), by value. It owns nothing.
+// View: a tensor as kernels see it. A pointer, the dtype, sizes and strides (in elements), passed by value;
+// it owns nothing.
 #pragma once
 
 #include <weft/kernels/dtype.h>

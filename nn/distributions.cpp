@@ -1,9 +1,11 @@
+// Categorical. log_prob gathers from normalised log-probabilities; probabilities are clamped away from 0 and
+// 1 before the logarithm, so that it and its gradient stay finite.
 #include <weft/nn/distributions.h>
 
 #include <cmath>
 #include <limits>
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
 
 namespace weft::nn {
 namespace {
@@ -40,6 +42,8 @@ Tensor Categorical::sample(Generator* generator) const {
 }
 
 Tensor Categorical::log_prob(const Tensor& value) const {
+  if (value.dtype() != kInt64 && value.dtype() != kInt32)
+    throw DTypeError(str("Categorical: values must be int64 or int32, got ", value.dtype()));
   return logits_.gather(-1, value.unsqueeze(-1)).squeeze(-1);
 }
 

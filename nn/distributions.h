@@ -1,4 +1,4 @@
-// Categorical: a choice among K classes, with what policy gradients need of it.
+// Categorical: the distribution over K classes, with sampling, log-probabilities and entropy.
 #pragma once
 
 #include <weft/tensor/generator.h>
@@ -8,16 +8,19 @@ namespace weft::nn {
 
 class WEFT_API Categorical {
  public:
-  /// From probabilities along the last dim (normalised here). Shape: [..., K]. Throws: ShapeError for a scalar, DTypeError.
+  /// From weights along the last dim, which are normalised to probabilities. Shape: [.., K].
+  /// Throws: ShapeError for a tensor without dims, DTypeError.
   static Categorical from_probs(const Tensor& probs);
-  /// From unnormalised log-probabilities. Shape: [..., K].
+  /// From unnormalised log-probabilities. Shape: [.., K].
   static Categorical from_logits(const Tensor& logits);
 
-  /// Classes, int64 [...]. Not differentiable. Throws: ValueError when a row has a negative or NaN weight or sums to zero.
+  /// Draws one class per row, int64. Shape: [..]. Not differentiable.
+  /// Throws: ValueError for a row with a negative or NaN weight, or a sum of zero.
   Tensor sample(Generator* generator = nullptr) const;
-  /// Log-probability of classes. Shape: value int64 [...] -> [...]. Grad: through the log-probabilities.
+  /// Log-probability of the given classes. Shape: value int64 or int32 [..] -> [..].
+  /// Grad: to the log-probabilities.
   Tensor log_prob(const Tensor& value) const;
-  /// -sum p log p. Shape: [...].
+  /// -sum p log p. Shape: [..].
   Tensor entropy() const;
   const Tensor& probs() const { return probs_; }
   const Tensor& logits() const { return logits_; }  ///< normalised

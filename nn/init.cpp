@@ -1,19 +1,32 @@
-// Initialisers draw straight through the backend, so that the numbers depend on the generator alone.
+// Initialisers. They draw directly through the backend, so the numbers depend on the generator only.
+// orthogonal_ uses modified Gram-Schmidt in float64.
 #include <weft/nn/init.h>
 
 #include <cmath>
 
-#include <weft/kernels/backend.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/record.h>
 #include <weft/tensor/factories.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft::nn::init {
 namespace {
 
 Generator& pick(Generator* generator) { return generator ? *generator : default_generator(); }
 
+/// Checks as the in-place method of this name does, for a tensor without history. Throws: the same errors.
+void check(const char* name, const Tensor& t, std::initializer_list<double> parameters) {
+  launch::check_defined(name, t);
+  for (const double p : parameters) launch::check_scalar(name, t.dtype(), p);
+  NoGrad quiet;
+  detail::check_in_place(name, t, false);
+}
+
 }  // namespace
 
 Tensor uniform_(Tensor t, double low, double high, Generator* generator) {
+  launch::check_floating("uniform_", t);
+  check("uniform_", t, {low, high});
   if (!(low <= high)) throw ValueError(str("uniform_: low ", low, " is above high ", high));
   Context context;
   backend(t.device()).uniform(context, pick(generator).take(t.numel()), low, high, t.view_of());
@@ -22,6 +35,8 @@ Tensor uniform_(Tensor t, double low, double high, Generator* generator) {
 }
 
 Tensor normal_(Tensor t, double mean, double stddev, Generator* generator) {
+  launch::check_floating("normal_", t);
+  check("normal_", t, {mean, stddev});
   if (!(stddev >= 0)) throw ValueError(str("normal_: standard deviation ", stddev, " is negative"));
   Context context;
   backend(t.device()).normal(context, pick(generator).take(t.numel()), mean, stddev, t.view_of());
@@ -30,6 +45,7 @@ Tensor normal_(Tensor t, double mean, double stddev, Generator* generator) {
 }
 
 Tensor constant_(Tensor t, double value) {
+  check("constant_", t, {value});
   Context context;
   backend(t.device()).fill(context, value, t.view_of());
   t.body().storage->bump_version();
@@ -65,6 +81,8 @@ Tensor kaiming_normal_(Tensor t, double slope, Generator* generator) {
 }
 
 Tensor orthogonal_(Tensor t, double gain, Generator* generator) {
+  launch::check_floating("orthogonal_", t);
+  check("orthogonal_", t, {gain});
   if (t.dim() < 2) throw ShapeError(str("orthogonal_: needs two dims or more, got ", t.sizes()));
   const int64_t rows = t.size(0), cols = t.numel() / std::max<int64_t>(rows, 1);
   const int64_t n = std::min(rows, cols), length = std::max(rows, cols);

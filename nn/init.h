@@ -1,5 +1,6 @@
-// Filling parameters. Each function writes in place without recording, from the given generator or the process's default, and returns its
-// argument. Fans: the first dim is "out", the second "in", the rest multiply both.
+// Initialisation of parameters. Each function writes in place without recording, draws from the given
+// generator or default_generator(), and returns its argument. Fans: the first dim is `out`, the second `in`;
+// the sizes of further dims multiply both.
 #pragma once
 
 #include <utility>
@@ -9,8 +10,11 @@
 
 namespace weft::nn::init {
 
+/// U(low, high).
 WEFT_API Tensor uniform_(Tensor t, double low = 0, double high = 1, Generator* generator = nullptr);
+/// N(mean, stddev^2).
 WEFT_API Tensor normal_(Tensor t, double mean = 0, double stddev = 1, Generator* generator = nullptr);
+/// One value for all elements.
 WEFT_API Tensor constant_(Tensor t, double value);
 inline Tensor zeros_(Tensor t) { return constant_(std::move(t), 0); }
 inline Tensor ones_(Tensor t) { return constant_(std::move(t), 1); }
@@ -22,9 +26,11 @@ WEFT_API Tensor xavier_normal_(Tensor t, double gain = 1, Generator* generator =
 WEFT_API Tensor kaiming_uniform_(Tensor t, double slope = 0, Generator* generator = nullptr);
 /// N(0, 2 / ((1 + slope^2) * in)).
 WEFT_API Tensor kaiming_normal_(Tensor t, double slope = 0, Generator* generator = nullptr);
-/// Rows (or columns, whichever are fewer) orthonormal times gain. Shape: [out, ...], flattened to two dims.
+/// An orthogonal matrix times gain: rows are orthonormal, or columns if these are fewer.
+/// Shape: [out, ..], flattened to two dims.
 WEFT_API Tensor orthogonal_(Tensor t, double gain = 1, Generator* generator = nullptr);
 
+/// Number of inputs and outputs of a unit.
 struct Fan {
   int64_t in, out;
 };

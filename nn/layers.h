@@ -1,19 +1,20 @@
-// Layers without parameters, and Sequential. Each is a name for one op, so that models can be built from a list and printed.
+// Layers without parameters, each a module around one operation, and Sequential, a list of modules.
 #pragma once
 
+#include <concepts>
 #include <memory>
 
-#include <weft/autograd/callback.h>
+#include <weft/autograd/tape/callback.h>
 #include <weft/nn/module.h>
 
 namespace weft::nn {
 
-/// Zeroes each element with probability p in training and scales the rest by 1 / (1 - p); the identity in eval.
-/// Source: Srivastava et al. 2014. Draws come from the module's generator().
+/// In training, zeroes each element with probability p and scales the others by 1 / (1 - p); in evaluation
+/// the identity. Draws from the module's generator(). Source: Srivastava et al. 2014.
 class WEFT_API Dropout : public Module {
  public:
   explicit Dropout(double p = 0.5);
-  Tensor forward(const Tensor& x);
+  Tensor forward(const Tensor& x) const;
   std::string name() const override;
 
  private:
@@ -29,11 +30,11 @@ class WEFT_API Dropout : public Module {
 WEFT_ACTIVATION(ReLU, max(x, 0))
 WEFT_ACTIVATION(Tanh, tanh(x))
 WEFT_ACTIVATION(Sigmoid, 1 / (1 + exp(-x)))
-WEFT_ACTIVATION(GELU, x* Phi(x))
-WEFT_ACTIVATION(SiLU, x* sigmoid(x))
+WEFT_ACTIVATION(GELU, Phi(x) * x)
+WEFT_ACTIVATION(SiLU, sigmoid(x) * x)
 #undef WEFT_ACTIVATION
 
-/// Probabilities along `dim`.
+/// softmax along `dim`.
 class WEFT_API Softmax : public Module {
  public:
   explicit Softmax(int64_t dim = -1) : dim_(dim) {}
@@ -44,7 +45,7 @@ class WEFT_API Softmax : public Module {
   int64_t dim_;
 };
 
-/// Log-probabilities along `dim`.
+/// log_softmax along `dim`.
 class WEFT_API LogSoftmax : public Module {
  public:
   explicit LogSoftmax(int64_t dim = -1) : dim_(dim) {}
@@ -55,11 +56,26 @@ class WEFT_API LogSoftmax : public Module {
   int64_t dim_;
 };
 
-/// Modules one after another, named "0", "1", ...: `Sequential net; net.append<Linear>(4, 8); net.append<ReLU>();`
+/// A module that Sequential can call.
+template <class M>
+concept ForwardsTensor = requires(M& m, const Tensor& x) {
+  { m.forward(x) } -> std::convertible_to<Tensor>;
+};
+
+/// Modules applied one after another, named "0", "1", ..:
+///   Sequential net;
+///   net.append<Linear>(4, 8);
+///   net.append<ReLU>();
 class WEFT_API Sequential : public Module {
  public:
   /// Constructs M(args...) in place and returns it. M needs `Tensor forward(const Tensor&)`.
   template <class M, class... Args> M& append(Args&&... args) {
+    static_assert(std::is_base_of_v<Module, M>, "Sequential::append<M>: M must derive from nn::Module");
+    static_assert(std::is_constructible_v<M, Args...>,
+                  "Sequential::append<M>(args...): M has no constructor that takes these arguments");
+    static_assert(ForwardsTensor<M>,
+                  "Sequential::append<M>: M needs `Tensor forward(const Tensor&)`; a recurrent layer returns "
+                  "a struct, so put it into a module whose forward returns its y");
     auto module = std::make_unique<M>(std::forward<Args>(args)...);
     M& made = *module;
     add(std::to_string(steps_.size()), made);
@@ -72,6 +88,13 @@ class WEFT_API Sequential : public Module {
     return y;
   }
   size_t size() const { return steps_.size(); }
+  /// Module `index`, counted from the end if negative. Throws: IndexError.
+  Module& operator[](int64_t index) const;
+  /// The same as an M. Throws: IndexError, ValueError if it has another type.
+  template <class M> M& at(int64_t index) const {
+    if (auto* module = dynamic_cast<M*>(&(*this)[index])) return *module;
+    throw ValueError(str("Sequential: module ", index, " is of another type, a ", (*this)[index].name()));
+  }
   std::string name() const override { return "Sequential"; }
 
  private:

@@ -1,9 +1,11 @@
-// Linear, Embedding, LayerNorm: sizes checked at construction, values drawn by the layer's own rule.
+// Linear, Embedding and LayerNorm: checks of sizes at construction, initial values, and forward. Each forward
+// checks the dtype of x and calls one operation of autograd/ops.
 #include <weft/nn/linear.h>
 
 #include <cmath>
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/grad_mode.h>
 #include <weft/nn/init.h>
 #include <weft/tensor/factories.h>
 
@@ -12,6 +14,17 @@ namespace {
 
 void check_positive(const char* layer, const char* what, int64_t n) {
   if (n < 1) throw ValueError(str(layer, ": ", what, " must be at least 1, got ", n));
+}
+
+/// Throws: DTypeError unless x has the dtype of the parameters. Under an Autocast float32 and half dtypes
+/// mix.
+void check_type_of_x(const char* layer, const Tensor& x, const Tensor& weight) {
+  const auto narrow = [](DType t) { return is_floating(t) && t != kFloat64; };
+  if (x.dtype() == weight.dtype() ||
+      (autograd_state().autocast != kFloat32 && narrow(x.dtype()) && narrow(weight.dtype())))
+    return;
+  throw DTypeError(
+      str(layer, ": x is ", x.dtype(), ", weight is ", weight.dtype(), "; convert one of them with to()"));
 }
 
 }  // namespace
@@ -30,7 +43,10 @@ void Linear::reset_parameters(Generator* generator) {
   if (bias.defined()) init::uniform_(bias, -bound, bound, generator);
 }
 
-Tensor Linear::forward(const Tensor& x) const { return linear(x, weight, bias); }
+Tensor Linear::forward(const Tensor& x) const {
+  check_type_of_x("Linear", x, weight);
+  return linear(x, weight, bias);
+}
 
 std::string Linear::name() const {
   return str("Linear(in=", weight.size(1), ", out=", weight.size(0), bias.defined() ? ")" : ", bias=false)");
@@ -65,7 +81,10 @@ LayerNorm::LayerNorm(int64_t dim, double eps) : eps_(eps) {
   bias = add("bias", zeros({dim}));
 }
 
-Tensor LayerNorm::forward(const Tensor& x) const { return layer_norm(x, weight.sizes(), weight, bias, eps_); }
+Tensor LayerNorm::forward(const Tensor& x) const {
+  check_type_of_x("LayerNorm", x, weight);
+  return layer_norm(x, weight.sizes(), weight, bias, eps_);
+}
 
 std::string LayerNorm::name() const { return str("LayerNorm(", weight.size(0), ", eps=", eps_, ")"); }
 

@@ -1,4 +1,4 @@
-// Layers with one matrix: Linear and Embedding. Names and layouts as in PyTorch checkpoints.
+// Linear, Embedding and LayerNorm. Names and layouts of their parameters as in PyTorch checkpoints.
 #pragma once
 
 #include <weft/nn/module.h>
@@ -11,12 +11,13 @@ struct LinearOptions {
   Generator* generator = nullptr;  ///< for the initial values; null: the process's default
 };
 
-/// y = x W^T + b.
-/// Shape: x [..., in] -> [..., out]; weight [out, in], bias [out]. Init: both U(-1/sqrt(in), 1/sqrt(in)).
+/// y = x W^T + b. Shape: x [.., in] -> [.., out]; weight [out, in], bias [out].
+/// Init: both U(-1/sqrt(in), 1/sqrt(in)).
 class WEFT_API Linear : public Module {
  public:
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
-  /// Throws: ShapeError when x's last dim is not `in`.
+  /// Throws: ShapeError if x's last dim is not `in`; outside an Autocast, DTypeError if x and weight have
+  /// different dtypes.
   Tensor forward(const Tensor& x) const;
   void reset_parameters(Generator* generator = nullptr);
   std::string name() const override;
@@ -24,13 +25,13 @@ class WEFT_API Linear : public Module {
 };
 
 struct EmbeddingOptions {
-  int64_t padding_idx = -1;  ///< the row that stays zero and gets no gradient; -1: none
+  int64_t padding_idx = -1;  ///< a row that stays zero and gets no gradient; -1: none
   DType dtype = kFloat32;
   Generator* generator = nullptr;
 };
 
-/// Rows of a table by id.
-/// Shape: ids int64 or int32 [...] -> [..., dim]; weight [count, dim]. Init: N(0, 1), the padding row zero.
+/// Rows of a table by id. Shape: ids int64 or int32 [..] -> [.., dim]; weight [count, dim].
+/// Init: N(0, 1), the padding row zero.
 class WEFT_API Embedding : public Module {
  public:
   Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options = {});
@@ -44,11 +45,13 @@ class WEFT_API Embedding : public Module {
   int64_t padding_idx_;
 };
 
-/// Normalises the last dims and scales: y = (x - mean) / sqrt(var + eps) * weight + bias.
-/// Shape: x [..., dim]. Source: Ba, Kiros & Hinton 2016.
+/// Normalises over the last dim and scales: y = (x - mean) / sqrt(var + eps) * weight + bias.
+/// Shape: x [.., dim] -> [.., dim]; weight and bias [dim]. Init: ones and zeros.
+/// Source: Ba, Kiros & Hinton 2016.
 class WEFT_API LayerNorm : public Module {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5);
+  /// Throws: as Linear.
   Tensor forward(const Tensor& x) const;
   std::string name() const override;
   Tensor weight, bias;

@@ -1,13 +1,13 @@
-// Losses as modules; each is one op of autograd/ops.h with its options kept.
+// Losses as modules: each calls an operation of autograd/ops/ops_nn.h with stored options.
 #pragma once
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
 #include <weft/nn/module.h>
 
 namespace weft::nn {
 
-/// Log-softmax and negative log-likelihood in one pass.
-/// Shape: x [N, C], target int64 [N] -> scalar, or [N] without reduction.
+/// cross_entropy: log-softmax and negative log-likelihood in one pass.
+/// Shape: x [N, C], target [N] -> [], or [N] with Reduction::kNone.
 class WEFT_API CrossEntropyLoss : public Module {
  public:
   explicit CrossEntropyLoss(CrossEntropyOptions options = {}) : options_(std::move(options)) {}
@@ -18,8 +18,7 @@ class WEFT_API CrossEntropyLoss : public Module {
   CrossEntropyOptions options_;
 };
 
-/// Negative log-likelihood of log-probabilities.
-/// Shape: as CrossEntropyLoss.
+/// nll_loss: negative log-likelihood of log-probabilities. Shape: as CrossEntropyLoss.
 class WEFT_API NLLLoss : public Module {
  public:
   explicit NLLLoss(CrossEntropyOptions options = {}) : options_(std::move(options)) {}
@@ -32,7 +31,7 @@ class WEFT_API NLLLoss : public Module {
   CrossEntropyOptions options_;
 };
 
-/// (x - target)^2, averaged unless said otherwise.
+/// mse_loss: (x - target)^2, reduced by `reduction`.
 class WEFT_API MSELoss : public Module {
  public:
   explicit MSELoss(Reduction reduction = Reduction::kMean) : reduction_(reduction) {}

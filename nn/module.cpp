@@ -1,15 +1,64 @@
-// The derived half of Module: walking the tree. One visitor serves names, state, moving and counting.
+// Module: walks over the tree of modules. One visitor serves names, state, moves and counts. A moved module
+// updates the pointers to it in its parents and children. load_state_dict checks everything before it copies.
 #include <weft/nn/module.h>
 
 #include <algorithm>
+#include <cstring>
+#include <ostream>
 
-#include <weft/autograd/grad_mode.h>
-#include <weft/autograd/set_data.h>
-#include <weft/tensor/safetensors.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/inner/set_data.h>
+#include <weft/tensor/inner/launch.h>
+#include <weft/tensor/io/safetensors.h>
+#include <weft/tensor/random_state.h>
 
 namespace weft::nn {
+namespace {
 
-Module::~Module() = default;
+/// Bitwise equality, in which a NaN equals itself.
+bool same_values(const Tensor& a, const Tensor& b) {
+  if (a.is_same(b) || (a.raw() == b.raw() && a.dtype() == b.dtype() && a.strides() == b.strides()))
+    return true;
+  NoGrad guard;
+  const Tensor x = a.detach().to(kCpu).contiguous(), y = b.detach().to(kCpu).to(a.dtype()).contiguous();
+  return std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
+}
+
+/// Throws the error that writing `value` into `own` would throw. Writes nothing.
+void check_takes(const std::string& name, const Tensor& own, const Tensor& value) {
+  const std::string about = str("load_state_dict: ", name);
+  launch::check_writable(about.c_str(), own);
+  if (own.body().storage->is_read_only())
+    throw ValueError(str(about, " lies in memory that is const: it cannot be written"));
+  if (own.dtype() == value.dtype() || is_floating(own.dtype())) return;
+  if (!same_values(value, value.to(own.dtype())))
+    throw DTypeError(str("load_state_dict: ", name, " is ", own.dtype(),
+                         " here, which does not hold the state's ", value.dtype(), " values"));
+}
+
+}  // namespace
+
+Module::Module(Module&& from) noexcept
+    : slots_(std::move(from.slots_)),
+      children_(std::move(from.children_)),
+      parents_(std::move(from.parents_)),
+      own_generator_(from.own_generator_),
+      seeded_(from.seeded_),
+      training_(from.training_) {
+  for (Module* const parent : parents_)
+    for (auto& child : parent->children_)
+      if (child.second == &from) child.second = this;
+  for (const auto& child : children_)
+    for (Module*& parent : child.second->parents_)
+      if (parent == &from) parent = this;
+}
+
+// Member modules are destroyed before this destructor of the base runs; the children still listed live on.
+Module::~Module() {
+  for (Module* const parent : parents_)
+    std::erase_if(parent->children_, [this](const auto& child) { return child.second == this; });
+  for (const auto& child : children_) std::erase(child.second->parents_, this);
+}
 
 template <class F> void Module::visit(const std::string& prefix, bool recurse, F&& f) const {
   for (const Slot& slot : slots_) f(prefix + slot.name, slot);
@@ -42,7 +91,10 @@ Tensor Module::add_buffer(std::string name, Tensor buffer) {
 
 void Module::add(std::string name, Module& child) {
   check_name(name);
+  child.parents_.reserve(child.parents_.size() + 1);  // so that nothing below throws
   children_.emplace_back(std::move(name), &child);
+  if (std::find(child.parents_.begin(), child.parents_.end(), this) == child.parents_.end())
+    child.parents_.push_back(this);
 }
 
 std::vector<Tensor> Module::parameters() const {
@@ -122,6 +174,17 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
     throw ValueError(str("load_state_dict of ", name(), ":", missing.empty() ? "" : " missing:" + missing,
                          missing.empty() || unexpected.empty() ? "" : ";",
                          unexpected.empty() ? "" : " unexpected:" + unexpected));
+  for (const auto& [name, tensor] : own)
+    if (const auto found = find(state, name); found != state.end()) check_takes(name, tensor, found->second);
+  for (size_t i = 0; i < own.size(); ++i)
+    for (size_t k = 0; k < i; ++k) {
+      if (!own[i].second.is_same(own[k].second)) continue;
+      const auto a = find(state, own[k].first), b = find(state, own[i].first);
+      if (a != state.end() && b != state.end() && !same_values(a->second, b->second))
+        throw ValueError(str("load_state_dict: ", a->first, " and ", b->first,
+                             " are one tensor here, and have different values in the state"));
+      break;
+    }
   NoGrad guard;
   for (auto& [name, tensor] : own)
     if (const auto found = find(state, name); found != state.end()) tensor.copy_(found->second);
@@ -154,7 +217,33 @@ void Module::seed(uint64_t seed, std::string_view prefix) {
   }
 }
 
-Generator& Module::generator() { return seeded_ ? own_generator_ : default_generator(); }
+StateDict Module::generator_state() const {
+  StateDict out;
+  if (seeded_) out.emplace_back("", weft::generator_state(own_generator_));
+  for (const auto& [name, child] : children_)
+    for (const auto& [below, state] : child->generator_state())
+      out.emplace_back(below.empty() ? name : name + "." + below, state);
+  return out;
+}
+
+void Module::load_generator_state(const StateDict& state) {
+  const auto modules = named_modules();
+  std::vector<std::pair<Module*, Generator>> streams;
+  for (const auto& [name, tensor] : state) {
+    const auto found = std::find_if(modules.begin(), modules.end(),
+                                    [&name = name](const auto& m) { return m.first == name; });
+    if (found == modules.end())
+      throw ValueError(str("load_generator_state: there is no module '", name, "'"));
+    set_generator_state(streams.emplace_back(found->second, Generator()).second, tensor);
+  }
+  for (const auto& entry : modules) entry.second->seeded_ = false;
+  for (const auto& [module, generator] : streams) {
+    module->own_generator_ = generator;
+    module->seeded_ = true;
+  }
+}
+
+Generator& Module::generator() const { return seeded_ ? own_generator_ : default_generator(); }
 
 std::string Module::to_string() const {
   if (children_.empty()) return name();
@@ -167,5 +256,7 @@ std::string Module::to_string() const {
   }
   return out + ")";
 }
+
+std::ostream& operator<<(std::ostream& out, const Module& module) { return out << module.to_string(); }
 
 }  // namespace weft::nn

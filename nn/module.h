@@ -1,14 +1,18 @@
-// Module: the base of layers and models. A module registers its tensors and children by name in the constructor; parameters, dotted
-// names, train/eval, state, moving, seeding and printing are derived from that. Children are plain members, registered by reference,
-// which is why a module is neither copyable nor movable. There is no virtual forward: each layer has the one that fits it.
+// Module: the base of layers and models. A module registers its tensors and children by name in the
+// constructor. Parameters, dotted names, train/eval, state, device moves, seeding and printing follow from
+// that. Children are plain members, registered by reference. A moved module takes its registrations along, so
+// a std::vector may hold modules. Modules are not copied; clone() creates another one. forward is not
+// virtual: each layer declares the one it needs.
 //   struct Policy : nn::Module {
 //     nn::Linear affine1{4, 128}, affine2{128, 2};
 //     Policy() { add("affine1", affine1); add("affine2", affine2); }
 //     Tensor forward(const Tensor& x) { return softmax(affine2.forward(relu(affine1.forward(x))), -1); }
 //   };
-// Thread safety: reading (forward, parameters) from several threads is safe; registering, loading and moving are not.
+// Thread safety: reading (forward, parameters) from several threads is safe; registering, loading and moving
+// to a device are not.
 #pragma once
 
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,56 +32,74 @@ class WEFT_API Module {
  public:
   Module() = default;
   virtual ~Module();
-  Module(const Module&) = delete;
-  Module& operator=(const Module&) = delete;
+  /// Takes over the contents of `from`, and its place in the modules that registered it.
+  Module(Module&& from) noexcept;
+  // The compiler shows these lines, with their comments, for a copy, an assignment and a call. Instead, a
+  // reference or pointer refers to this module, and an optional or unique_ptr can hold a new one.
+  Module(const Module&) = delete;             // not copied: nn::clone creates another one
+  Module& operator=(const Module&) = delete;  // not assigned: load_state_dict() copies values
 
-  /// Every parameter once, in registration order, children after own; a tensor registered under two names is listed once.
+  template <class... A> void operator()(A&&...) const = delete;  // not called: write module.forward(...)
+
+  /// All parameters in registration order, those of children last. A tensor registered under two names is
+  /// listed once.
   std::vector<Tensor> parameters() const;
-  /// With dotted names ("rnn.weight_ih_l0"); `recurse = false` lists this module's own alone.
+  /// The same with dotted names ("rnn.weight_ih_l0"); without `recurse` only those of this module.
   NamedTensors named_parameters(bool recurse = true) const;
   NamedTensors named_buffers(bool recurse = true) const;
-  /// This module ("") and all below it with dotted names.
+  /// This module ("") and all its descendants, with dotted names.
   std::vector<std::pair<std::string, Module*>> named_modules();
 
-  /// Switches dropout and the like here and below.
+  /// Sets training mode, which dropout obeys, for this module and its descendants.
   Module& train(bool on = true);
   Module& eval() { return train(false); }
   bool is_training() const { return training_; }
 
-  /// Drops the gradients of all parameters.
+  /// Clears the gradients of all parameters.
   void zero_grad() const;
-  /// Switches gradients of all parameters on or off.
+  /// Sets requires_grad of all parameters.
   void requires_grad(bool on) const;
 
-  /// Values (shared, not copied) by name; a tied tensor appears under each of its names.
+  /// Parameters and buffers by name, shared, not copied; a tied tensor appears under each of its names.
   StateDict state_dict() const;
-  /// Copies values in. Throws: ValueError naming missing and unexpected names (strict), ShapeError naming a tensor whose sizes differ;
-  /// nothing is changed then.
+  /// Copies the values into the parameters and buffers. Throws, before any change: ValueError that lists
+  /// missing and unexpected names (if strict), or two names of one tensor with different values; ShapeError
+  /// that names a tensor of other sizes; DTypeError for values that the dtype cannot hold.
   void load_state_dict(const StateDict& state, bool strict = true);
-  /// Through safetensors. Throws: IoError, and as load_state_dict.
+  /// state_dict() as a safetensors file. Throws: IoError, and load() as load_state_dict.
   void save(const std::string& path) const;
   void load(const std::string& path, bool strict = true);
 
-  /// Moves all parameters and buffers; handles held elsewhere follow.
+  /// Moves all parameters and buffers in place, so that other handles to them change too, and clears their
+  /// gradients.
   void to(Device device);
+  /// The same with a conversion of those that are floating.
   void to(DType dtype);
 
-  /// Gives this module and every one below a random stream of its own, keyed by seed and dotted name (behind `prefix`), so that
-  /// dropout draws the same numbers wherever a part of a model lives.
+  /// Gives this module and each descendant a separate random stream, keyed by the seed, `prefix` and the
+  /// dotted name. Dropout then draws the same numbers when parts of the model run in different processes.
   void seed(uint64_t seed, std::string_view prefix = {});
-  /// The stream of this module: its own once seeded, else the process's default.
-  Generator& generator();
+  /// The states of the streams set by seed(), by dotted module name ("" for this one), each int64 [2]
+  /// (tensor/random_state.h).
+  StateDict generator_state() const;
+  /// Restores the streams of the named modules; all others use default_generator(). Throws, before any
+  /// change: ValueError that names an unknown module or a tensor that is no stream.
+  void load_generator_state(const StateDict& state);
+  /// The generator of this module: the one set by seed(), else default_generator().
+  Generator& generator() const;
 
   /// Class name with arguments, "Linear(in=4, out=128)".
   virtual std::string name() const { return "Module"; }
   /// The tree of modules, one per line.
   std::string to_string() const;
+  /// As to_string.
+  friend WEFT_API std::ostream& operator<<(std::ostream& out, const Module& module);
 
  protected:
   /// Registers a parameter (requires grad) and returns it.
   Tensor add(std::string name, Tensor parameter);
   Tensor add_buffer(std::string name, Tensor buffer);
-  /// Registers a child member. Throws: ValueError on a second use of a name.
+  /// Registers a child; its destructor removes it. Throws: ValueError for a name that is already used.
   void add(std::string name, Module& child);
 
  private:
@@ -90,12 +112,14 @@ class WEFT_API Module {
   };
   std::vector<Slot> slots_;
   std::vector<std::pair<std::string, Module*>> children_;
-  Generator own_generator_;
+  std::vector<Module*> parents_;  ///< modules that registered this one as a child
+  // mutable: drawing does not change the module, and is safe from several threads
+  mutable Generator own_generator_;
   bool seeded_ = false;
   bool training_ = true;
 };
 
-/// A module of the same kind with the same values: constructs M(args...) and copies the state.
+/// A new module with the same values: constructs M(args...), then copies state and training mode.
 template <class M, class... Args> std::unique_ptr<M> clone(const M& source, Args&&... args) {
   auto copy = std::make_unique<M>(std::forward<Args>(args)...);
   copy->load_state_dict(source.state_dict());
@@ -103,7 +127,7 @@ template <class M, class... Args> std::unique_ptr<M> clone(const M& source, Args
   return copy;
 }
 
-/// A number for a name, the same on every machine (FNV-1a): keys random streams.
+/// A hash of the name, the same on every machine (FNV-1a); keys random streams.
 constexpr uint64_t name_key(std::string_view name) {
   uint64_t h = 1469598103934665603ull;
   for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ull;

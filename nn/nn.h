@@ -1,6 +1,7 @@
-// All of nn.
+// Includes all headers of nn.
 #pragma once
 
+#include <weft/nn/containers.h>
 #include <weft/nn/distributions.h>
 #include <weft/nn/init.h>
 #include <weft/nn/layers.h>
@@ -8,3 +9,4 @@
 #include <weft/nn/loss.h>
 #include <weft/nn/module.h>
 #include <weft/nn/rnn.h>
+#include <weft/nn/rnn_cell.h>

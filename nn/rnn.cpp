@@ -1,10 +1,11 @@
-// Stacking of recurrent layers over the fused op rnn_layer.
+// Recurrent layers: checks, stacking of rnn_layer over layers and directions, dropout between layers, and the
+// whole stack in one call where the device supports it (rnn_stack).
 #include <weft/nn/rnn.h>
 
 #include <cmath>
 
-#include <weft/autograd/ops.h>
-#include <weft/autograd/rnn_stack.h>
+#include <weft/autograd/ops/inner/rnn_stack.h>
+#include <weft/autograd/ops/ops.h>
 #include <weft/nn/init.h>
 #include <weft/tensor/factories.h>
 
@@ -55,7 +56,7 @@ void Recurrent::reset_parameters(Generator* generator) {
 
 Tensor Recurrent::zero_state(int64_t n) const {
   return zeros({static_cast<int64_t>(weights_.size()), n, hidden_},
-               {.dtype = options_.dtype, .device = weights_[0].w_ih.device()});
+               {.dtype = weights_[0].w_ih.dtype(), .device = weights_[0].w_ih.device()});
 }
 
 Tensor Recurrent::check_state(const char* what, const Tensor& state, const Tensor& x, int64_t n) const {
@@ -68,8 +69,8 @@ Tensor Recurrent::check_state(const char* what, const Tensor& state, const Tenso
   return state;
 }
 
-/// The stack in one call, where x's device takes it.
-std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, const Tensor& c0) {
+/// The stack in one call, or nullopt if x's device does not support it.
+std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, const Tensor& c0) const {
   std::vector<Tensor> all;
   for (const Weights& w : weights_) all.insert(all.end(), {w.w_ih, w.w_hh, w.b_ih, w.b_hh});
   const bool drops = is_training() && options_.num_layers > 1;
@@ -82,7 +83,7 @@ std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, con
   return RnnOutput{options_.batch_first ? out->y.transpose(0, 1) : out->y, out->hn, out->cn};
 }
 
-RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor& c0) {
+RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor& c0) const {
   if (input.dim() != 3 || input.size(2) != input_)
     throw ShapeError(str(kind(mode_), ": x must be ", options_.batch_first ? "[N, T, " : "[T, N, ", input_,
                          "], got ", input.sizes()));

@@ -1,11 +1,14 @@
+// Gradient clipping. Gradients are grouped by device, and one backend call serves each group. Gradients that
+// are not contiguous are copied, scaled and copied back.
 #include <weft/optim/clip.h>
 
 #include <cmath>
 
-#include <weft/autograd/grad_mode.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/record.h>
 #include <weft/kernels/backend.h>
-#include <weft/kernels/norm.h>
+#include <weft/kernels/inner/norm.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::optim {
@@ -29,10 +32,18 @@ Batch& batch_of(std::vector<Batch>& batches, Device device) {
   return batches.emplace_back(Batch{device});
 }
 
+/// Throws: as the write would, before anything is written.
+void check_gradients(const char* name, std::span<const Tensor> grads) {
+  NoGrad guard;
+  for (const Tensor& g : grads)
+    if (g.defined()) detail::check_in_place(name, g, false);
+}
+
 /// Gradients for kernels that change them in place: those with gaps or in another order by way of copies.
 class InPlace {
  public:
-  explicit InPlace(std::span<const Tensor> grads) : grads_(grads), dense_(grads.size()) {
+  InPlace(const char* name, std::span<const Tensor> grads) : grads_(grads), dense_(grads.size()) {
+    check_gradients(name, grads);
     for (size_t i = 0; i < grads.size(); ++i) {
       const Tensor& g = grads[i];
       if (!g.defined()) continue;
@@ -92,7 +103,7 @@ double total_norm(std::span<const double> powers, double p) {
 double clip_factor(double total, double max_norm) { return weft::clip_factor(total, max_norm); }
 
 void scale_grads(std::span<const Tensor> grads, double factor) {
-  const InPlace parts(grads);
+  const InPlace parts("clip_grad_norm", grads);
   Context context;
   for (const Batch& batch : parts.batches) backend(batch.device).scale(context, factor, batch.views);
   parts.finish();
@@ -101,7 +112,7 @@ void scale_grads(std::span<const Tensor> grads, double factor) {
 Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p) {
   check_clip_norm(max_norm, p);
   const std::vector<Tensor> grads = gradients(params);
-  const InPlace parts(grads);
+  const InPlace parts("clip_grad_norm", grads);
   if (parts.batches.size() != 1) {  // only the host can bring them together
     const double total = total_norm(grad_powers(grads, p), p);
     scale_grads(grads, clip_factor(total, max_norm));
@@ -115,7 +126,7 @@ Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, dou
 }
 
 void unscale_grads(std::span<const Tensor> grads, const Tensor& state) {
-  const InPlace parts(grads);
+  const InPlace parts("unscale", grads);
   Context context;
   NoGrad guard;
   for (const Batch& batch : parts.batches) {
@@ -140,6 +151,7 @@ double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p,
 void clip_grad_value(std::span<const Tensor> params, double limit) {
   if (!(limit >= 0)) throw ValueError(str("clip_grad_value: limit must not be negative, got ", limit));
   NoGrad guard;
+  check_gradients("clip_grad_value", gradients(params));
   for (const Tensor& p : params)
     if (Tensor g = p.grad(); g.defined()) g.clamp_(-limit, limit);
 }

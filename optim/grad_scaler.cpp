@@ -1,12 +1,15 @@
+// GradScaler. Its state is a float64 tensor of four numbers on the device (LossScale): kernels unscale the
+// gradients, mark a bad one and adjust the scale there. The optimizer's step gets the mark as `skip`, so the
+// host waits for nothing.
 #include <weft/optim/grad_scaler.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
 #include <weft/kernels/backend.h>
-#include <weft/kernels/loss_scale.h>
+#include <weft/kernels/inner/loss_scale.h>
 #include <weft/optim/clip.h>
 #include <weft/optim/optimizer.h>
 #include <weft/tensor/factories.h>
@@ -42,8 +45,8 @@ Tensor GradScaler::scale(const Tensor& loss) {
   bring_state_to(loss.device());
   const Tensor wide = loss.dtype() == kFloat16 || loss.dtype() == kBFloat16 ? loss.to(kFloat32) : loss;
   const Tensor now = state_.select(0, 0);
-  return wide * (wide.dtype() == kFloat64 ? now.clone() : now.to(wide.dtype()))
-                    .to(wide.device());  // a copy: update() changes the state
+  // a copy: update() changes the state
+  return wide * (wide.dtype() == kFloat64 ? now.clone() : now.to(wide.dtype())).to(wide.device());
 }
 
 bool GradScaler::was_unscaled(const Tensor& param) const {
@@ -59,8 +62,8 @@ void GradScaler::unscale(std::span<const Tensor> params) {
     if (p.grad().defined()) grads.push_back(p.grad());
   }
   if (!grads.empty()) bring_state_to(grads[0].device());
-  for (const Tensor& p : params) unscaled_.push_back(&p.body());
   unscale_grads(grads, state_);
+  for (const Tensor& p : params) unscaled_.push_back(&p.body());
   seen_ = true;
 }
 
@@ -99,6 +102,17 @@ void GradScaler::load_state(const State& state) {
   loaded.set(state.scale);
   state_.copy_(
       tensor({loaded.scale, loaded.inverse, loaded.nonfinite, loaded.good_steps}, {.dtype = kFloat64}));
+}
+
+StateDict GradScaler::state_dict() const {
+  const State now = state();
+  return {{"scale", scalar_tensor(now.scale, {.dtype = kFloat64})},
+          {"good_steps", scalar_tensor(now.good_steps, {.dtype = kInt64})}};
+}
+
+void GradScaler::load_state_dict(const StateDict& state) {
+  const std::vector<Tensor> found = state_entries("GradScaler", state, {"scale", "good_steps"});
+  load_state({found[0].item<double>(), found[1].item<int64_t>()});
 }
 
 }  // namespace weft::optim

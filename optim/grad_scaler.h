@@ -1,26 +1,29 @@
-// Scaling of the loss for training in float16, whose smallest numbers lie near 6e-8: gradients are made large enough to be told from zero, and made
-// small again before the step. A step whose gradients overflowed is left out and the scale halved; after many good ones it is doubled.
+// GradScaler: loss scaling for training in float16, whose smallest positive number is about 6e-8. The loss is
+// scaled so that gradients do not underflow, and the gradients are unscaled before the step. A step with
+// overflowed gradients is skipped and the scale halved; after many good steps it is doubled.
 //   optim::GradScaler scaler;
 //   scaler.scale(loss).backward();
 //   scaler.unscale(opt.parameters());            // optional: before clipping
 //   scaler.step(opt);
 //   scaler.update();
-// The scale lies on the loss's device, which leaves a step out by itself. So no call waits for the gradients of its own iteration; a step waits for those of the
-// one before, whose step count it goes on from. All of it may be recorded in a cuda::Graph once it has run before; a replay waits for the last.
-// Source: Micikevicius et al. 2018, "Mixed precision training".
+// The scale is on the loss's device, and the device itself skips the step. So no call waits for the gradients
+// of its iteration; a step waits for those of the previous iteration, because the step count depends on them.
+// After a first run, all calls may be recorded in a cuda::Graph; a replay waits for the previous one. Source:
+// Micikevicius et al. 2018, "Mixed precision training".
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include <weft/tensor/tensor.h>
+#include <weft/optim/state_dict.h>
 
 namespace weft::optim {
 
 class Optimizer;
 
-/// Thread safety: none; one per training loop. Several optimizers may share one: call update() once after all have stepped.
+/// Thread safety: none; use one per training loop. Several optimizers may share one: call update() once,
+/// after all their steps.
 class WEFT_API GradScaler {
  public:
   struct Options {
@@ -28,7 +31,7 @@ class WEFT_API GradScaler {
     double growth = 2;               ///< factor after `growth_interval` good steps in a row, > 1
     double backoff = 0.5;            ///< factor after a bad one, in (0, 1)
     int64_t growth_interval = 2000;  ///< >= 1
-    bool enabled = true;             ///< off: every member passes through
+    bool enabled = true;             ///< off: losses and gradients stay unscaled
   };
   struct State {
     double scale = 0;
@@ -41,31 +44,37 @@ class WEFT_API GradScaler {
   GradScaler(GradScaler&&) = default;
   GradScaler& operator=(GradScaler&&) = default;
 
-  /// loss * scale(), recorded; float32 for a loss of a half type, which has no room for the scale.
+  /// loss * scale(), recorded; float32 for a loss of a half dtype, in which it could overflow.
   Tensor scale(const Tensor& loss);
-  /// Divides the gradients by scale() and looks for ones that are not finite. Throws: ValueError when called twice before update().
+  /// Divides the gradients by scale() and checks that they are finite.
+  /// Throws: ValueError if called twice for a parameter before update().
   void unscale(std::span<const Tensor> params);
-  /// Steps the optimizer unless a gradient is not finite; unscales its gradients first unless that has been done. found_nonfinite() tells which.
+  /// Steps the optimizer unless a gradient is not finite (found_nonfinite()). Gradients that are not unscaled
+  /// yet are unscaled first.
   void step(Optimizer& optimizer);
-  /// Adjusts the scale after the steps of one iteration.
+  /// Adjusts the scale; call it after the steps of an iteration.
   void update();
 
-  // These wait for the device.
+  // The following functions wait for the device.
   double scale() const;
   /// Whether a gradient since the last update() was not finite.
   bool found_nonfinite() const;
   State state() const;
   /// Throws: ValueError for a scale that is not positive or a negative count.
   void load_state(const State& state);
+  /// The entries "scale" and "good_steps".
+  StateDict state_dict() const;
+  /// Throws, before any change: as load_state; ValueError that names a missing or unknown entry.
+  void load_state_dict(const StateDict& state);
 
  private:
   bool was_unscaled(const Tensor& param) const;
   void bring_state_to(Device device);
   Options options_;
-  Tensor state_;                       // float64 [4], a LossScale (kernels/loss_scale.h)
-  bool placed_ = false;                // state_ lies where the first loss or gradient did
+  Tensor state_;                       // float64 [4], a LossScale (kernels/inner/loss_scale.h)
+  bool placed_ = false;                // state_ is on the device of the first loss or gradient
   bool seen_ = false;                  // gradients since the last update
-  std::vector<const void*> unscaled_;  // bodies of the parameters whose gradients are plain again
+  std::vector<const void*> unscaled_;  // bodies of the parameters whose gradients are unscaled
 };
 
 }  // namespace weft::optim

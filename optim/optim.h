@@ -1,6 +1,7 @@
-// All of optim.
+// Includes all headers of optim.
 #pragma once
 
+#include <weft/optim/checkpoint.h>
 #include <weft/optim/clip.h>
 #include <weft/optim/grad_scaler.h>
 #include <weft/optim/optimizer.h>

@@ -1,25 +1,33 @@
-// The step, told once for all rules:
-//   1. check every gradient before anything changes;
-//   2. put the counts of skipped steps right, make missing state (zeros) and the functors, count the step;
-//   3. take the locks of concurrent parameters in address order; where a storage is still saved by a graph, give the new value a fresh
-//      block (copy on write), else write in place;
-//   4. one backend call per dtype; swap the fresh blocks in, bump versions, drop the locks.
-// While a graph is recorded, the state must be there and nothing is counted or swapped: next_of counts and makes the functors of each replay.
+// Optimizer: the step, for all rules.
+//   1. Check every gradient before anything changes.
+//   2. Correct the step counts for skipped steps.
+//   3. Take the locks of concurrent parameters. A block of theirs with holders is not written: the new values
+//      go to a new block (copy on write). All other parameters are written in place.
+//   4. Create missing state (zeros) and the functors.
+//   5. Make one backend call per dtype, device and kernel; then count steps and versions, install the new
+//      blocks and release the locks.
+// While a graph is recorded, the state must exist, and nothing is counted or replaced: next_of counts, and
+// creates the functors, for each replay.
 #include <weft/optim/optimizer.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
+#include <optional>
 
-#include <weft/autograd/parameter_lock.h>
+#include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/factories.h>
+#include <weft/tensor/inner/parameter_lock.h>
 
 namespace weft::optim {
 namespace {
 
-// The functors of one step, aligned for any of them.
+// prefix of the entry with the rule's name; its value is the number of parameters
+constexpr const char* kRule = "rule.";
+
+// Memory for the functors of one step, each aligned to 64 bytes.
 class FunctorBuffer {
  public:
   explicit FunctorBuffer(size_t bytes) : memory_(bytes / sizeof(Chunk) + 1) {}
@@ -31,6 +39,28 @@ class FunctorBuffer {
     std::byte bytes[64];
   };
   std::vector<Chunk> memory_;
+};
+
+/// A new block that will replace a block with holders.
+struct Fresh {
+  explicit Fresh(const Tensor& p) : block(Storage::allocate(p.device(), p.body().storage->bytes())) {}
+  /// Sets the block as destination of the step of p.
+  void place(const Tensor& p, StepTensor& t) {
+    char* const to = static_cast<char*>(block->data()) + p.storage_offset() * size_of(p.dtype());
+    if (static_cast<size_t>(p.numel() * size_of(p.dtype())) == block->bytes()) {
+      t.out = to;
+      return;
+    }
+    if (!std::exchange(whole, true)) {  // p is a part of the storage: copy the rest too
+      const Shape bytes{static_cast<int64_t>(block->bytes())}, one{1};
+      Context context;
+      backend(p.device())
+          .copy(context, {p.body().storage->data(), kUInt8, bytes, one}, {block->data(), kUInt8, bytes, one});
+    }
+    t.param = to;
+  }
+  Ref<Storage> block;
+  bool whole = false;
 };
 
 }  // namespace
@@ -53,6 +83,9 @@ void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
                            " is not a floating-point leaf"));
     if (p.dtype() != kFloat32 && p.dtype() != kFloat64)
       throw DTypeError(str("optimizer: parameters are float32 or float64, got ", p.dtype()));
+    if (p.body().storage->is_read_only())
+      throw ValueError(str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(),
+                           " lies in memory that from_blob was given as const"));
     if (!p.is_contiguous())
       throw ShapeError(
           str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(), " is not contiguous"));
@@ -103,9 +136,15 @@ void Optimizer::check_recorded(size_t i) const {
   if (!ready)
     throw ValueError(str(name(), ": take a step before one is recorded: parameter ", i,
                          " has no state on its device yet, and each replay would begin with zeros"));
-  if (params_[i].body().storage->saves() != 0)
+  check_unheld(i);
+}
+
+void Optimizer::check_unheld(size_t i) const {
+  const auto guard = lock_parameter(params_[i]);
+  if (guard && params_[i].body().storage->is_held())
     throw ValueError(str(name(), ": parameter ", i,
-                         " is still saved for a backward pass; a recorded step can only write in place"));
+                         ", which several threads use, is still saved for a backward pass; a recorded step "
+                         "can only write in place"));
 }
 
 void Optimizer::settle(uint64_t replay) const {
@@ -116,8 +155,8 @@ void Optimizer::settle(uint64_t replay) const {
       continue;
     }
     if (step.known) step.known->synchronize();
-    else if (replay == 0)
-      backend(step.skip.device()).synchronize();  // it may have been replayed on any stream
+    // the replay may have run on any stream
+    else if (replay == 0) backend(step.skip.device()).synchronize();
     if (step.skip.item<double>() != 0)
       for (const size_t k : step.params) --slots_[k].steps;
     unsettled_.erase(unsettled_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -126,11 +165,16 @@ void Optimizer::settle(uint64_t replay) const {
 
 NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
   std::vector<Variant> variants;
-  std::vector<Tensor> params;  // and their state: the graph's kernels go on writing there
+  struct Memory {
+    const void* at;
+    Ref<Storage> kept;
+  };
+  std::vector<Memory> params;  // kept alive with their state: the graph's kernels write there
   std::vector<std::vector<Tensor>> states;
   for (const size_t i : recorded) {
     variants.push_back(variant(slots_[i].group));
-    params.push_back(params_[i].detach());
+    const Ref<Storage>& storage = params_[i].body().storage;
+    params.push_back({params_[i].raw(), storage->lock() ? storage->lock()->block : storage});
     states.push_back(slots_[i].state);
   }
   return [this, alive = std::weak_ptr<bool>(alive_), skip, recorded = std::move(recorded),
@@ -140,18 +184,20 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
     const std::lock_guard<std::mutex> own(mutex_);
     for (size_t k = 0; k < recorded.size(); ++k) {
       const Slot& slot = slots_[recorded[k]];
-      bool same = params_[recorded[k]].raw() == params[k].raw() &&
+      bool same = params_[recorded[k]].raw() == params[k].at &&
                   variant(slot.group).kernel.run_f32 == variants[k].kernel.run_f32;
       for (size_t s = 0; s < states[k].size(); ++s)
         same = same && s < slot.state.size() && slot.state[s].raw() == states[k][s].raw();
       if (!same)
         throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ",
                              recorded[k], " or its state lies elsewhere, or its rule is another one"));
+      check_unheld(recorded[k]);
     }
     settle(replay);
     for (size_t k = 0; k < recorded.size(); ++k) {
       Slot& slot = slots_[recorded[k]];
       construct(functors[k], slot.group, ++slot.steps);
+      params_[recorded[k]].body().storage->count_write();
     }
     if (skip.defined()) unsettled_.push_back({skip, nullptr, recorded, replay});
   };
@@ -168,10 +214,10 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   std::vector<Variant> variants;
   for (size_t g = 0; g < groups(); ++g) variants.push_back(variant(g));
   for (size_t i = 0; i < grads.size(); ++i)
-    if (grads[i].defined() && !params_[i].device().is_cpu())
-      step_cuda_form(variants[slots_[i].group].kernel);  // throws before anything changes
+    // throws, before any change, if the rule has no CUDA form
+    if (grads[i].defined() && !params_[i].device().is_cpu()) step_cuda_form(variants[slots_[i].group].kernel);
   size_t bytes = 0;
-  std::vector<Tensor> held;  // contiguous gradients, alive until the pass is over
+  std::vector<Tensor> held;  // contiguous gradients, kept until the pass is done
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i].defined()) bytes += FunctorBuffer::round(variants[slots_[i].group].functor_bytes);
   FunctorBuffer functors(bytes);
@@ -183,20 +229,14 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   for (const size_t i : active) {
     if (!backend(params_[i].device()).recording(context)) continue;
     check_recorded(i);
-    waits = false;  // nothing may wait meanwhile; the replay settles
+    waits = false;  // no waiting during a recording; the replay settles
   }
   if (waits) settle();
-  std::vector<size_t> by_address = active;
-  std::sort(by_address.begin(), by_address.end(),
-            [&](size_t a, size_t b) { return params_[a].body_ptr() < params_[b].body_ptr(); });
-  std::vector<std::unique_lock<std::mutex>> guards;
-  for (const size_t i : by_address) guards.push_back(lock_parameter(params_[i]));
+  std::vector<Tensor> shared;
+  for (const size_t i : active) shared.push_back(params_[i]);
+  const std::vector<std::unique_lock<std::mutex>> guards = lock_parameters(shared);
 
-  struct Fresh {
-    size_t param;
-    Ref<Storage> storage;
-  };
-  std::vector<Fresh> fresh;
+  std::map<const Storage*, Fresh> fresh;
   struct Batch {
     std::vector<StepTensor> tensors;
     std::vector<size_t> params;
@@ -213,9 +253,8 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
     while (slot.state.size() < v.state_names.size())
       slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
     for (Tensor& s : slot.state)
-      if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter moved meanwhile
+      if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter was moved
     construct(functors.at(offset), slot.group, slot.steps + 1);
-    if (!backend(p.device()).recording(context)) ++slot.steps;
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
 
     StepTensor t;
@@ -225,11 +264,8 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
     t.numel = p.numel();
     t.hyper = functors.at(offset);
     offset += FunctorBuffer::round(v.functor_bytes);
-    if (p.body().storage->saves() != 0) {
-      const size_t block = static_cast<size_t>(p.numel() * size_of(p.dtype()));
-      fresh.push_back({i, Storage::allocate(p.device(), block)});
-      t.out = fresh.back().storage->data();
-    }
+    if (Storage& storage = *p.body().storage; storage.lock() && storage.is_held())
+      fresh.try_emplace(&storage, p).first->second.place(p, t);
     auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
       return b.dtype == p.dtype() && b.device == p.device() && b.kernel->run_f32 == v.kernel.run_f32;
     });
@@ -241,20 +277,38 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
   for (const Batch& b : batches) {
     Backend& device = backend(b.device);
     const bool recording = device.recording(context);
-    const Tensor there = skip.defined() ? recording ? skip.to(b.device).clone() : skip.to(b.device)
-                                        : Tensor();  // a replay's is read after the next began
+    // cloned for a recording: a replay's number is read after the next replay has begun
+    const Tensor there =
+        skip.defined() ? recording ? skip.to(b.device).clone() : skip.to(b.device) : Tensor();
+    if (there.defined() && !recording) unsettled_.reserve(unsettled_.size() + 1);
+    std::optional<Unsettled> open;
+    if (there.defined() && !recording) open = unsettled(there, b.params);
     device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
                 there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
     ++kernel_calls_;
-    if (skip.defined() && !recording) unsettled_.push_back(unsettled(there, b.params));
+    if (open) unsettled_.push_back(std::move(*open));
+    for (const size_t i : b.params) {
+      if (!recording) ++slots_[i].steps;
+      Storage& storage = *params_[i].body().storage;
+      if (const auto at = fresh.find(&storage); at != fresh.end() && at->second.block)
+        storage.replace_block(std::exchange(at->second.block, nullptr));
+      else storage.count_write();
+    }
   }
-  for (Fresh& f : fresh) swap_storage(params_[f.param], std::move(f.storage));
-  for (const size_t i : active) params_[i].body().storage->bump_version();
+}
+
+void Optimizer::check_origin(const std::string& rule, int64_t parameters) const {
+  if (rule != name())
+    throw ValueError(str("load_state_dict: the state is of ", rule, ", this optimizer is ", name()));
+  if (parameters != static_cast<int64_t>(params_.size()))
+    throw ValueError(str("load_state_dict: the state is of ", parameters, " parameters, this optimizer has ",
+                         params_.size()));
 }
 
 StateDict Optimizer::state_dict() const {
   settle();
-  StateDict out;
+  StateDict out{
+      {kRule + std::string(name()), scalar_tensor(static_cast<int64_t>(params_.size()), {.dtype = kInt64})}};
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].steps == 0) continue;
     const std::string prefix = std::to_string(i) + ".";
@@ -272,11 +326,16 @@ void Optimizer::load_state_dict(const StateDict& state) {
   settle();
   std::vector<Slot> loaded = slots_;
   std::vector<std::pair<size_t, double>> rates;
+  std::vector<size_t> found(loaded.size());
   for (Slot& slot : loaded) {
     slot.steps = 0;
     slot.state.clear();
   }
   for (const auto& [name, tensor] : state) {
+    if (name.starts_with(kRule)) {
+      check_origin(name.substr(std::strlen(kRule)), tensor.item<int64_t>());
+      continue;
+    }
     bool known = false;
     for (size_t g = 0; g < groups() && !known; ++g)
       if (name == "group" + std::to_string(g) + ".lr") {
@@ -302,13 +361,20 @@ void Optimizer::load_state_dict(const StateDict& state) {
           loaded[i].state.push_back(
               zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
         loaded[i].state[s] = tensor.to(params_[i].dtype()).to(params_[i].device()).clone();
+        ++found[i];
         known = true;
       }
     }
     if (!known) throw ValueError(str("load_state_dict: ", this->name(), " has no state called '", name, "'"));
   }
-  std::vector<std::pair<size_t, double>>
-      before;  // the rule may refuse a rate: then the groups that took theirs get the old one back
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    const size_t needed = loaded[i].steps > 0 ? variant(loaded[i].group).state_names.size() : 0;
+    if (found[i] < needed)
+      throw ValueError(str("load_state_dict: parameter ", i, " has taken ", loaded[i].steps, " steps, and ",
+                           found[i], " of its ", needed, " tensors are in the state"));
+  }
+  // the rule may refuse a rate: then restore the rates set so far
+  std::vector<std::pair<size_t, double>> before;
   try {
     for (const auto& [group, rate] : rates) {
       before.emplace_back(group, lr(group));

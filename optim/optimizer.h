@@ -1,40 +1,54 @@
-// Optimizer: groups of parameters, their state, and one fused pass per step. A rule is an options struct and a functor that updates one
-// element (or vector of elements): that functor is the whole rule, and writing one is how users add an optimizer:
+// Optimizer: groups of parameters, their state, and one fused pass per step. An update rule is an options
+// struct and a functor that updates one element (or a vector of elements). Users add an optimizer by writing
+// one:
 //   struct SignMomentum {
 //     struct Options { double lr = 1e-3; double momentum = 0.9; };
 //     static constexpr const char* kName = "SignMomentum";
 //     static constexpr int kState = 1;
 //     double lr, m;
 //     SignMomentum(const Options& o, int64_t) : lr(o.lr), m(o.momentum) {}
-//     template <class V> void operator()(V& p, const V& g, V* s) const { s[0] = m * s[0] + (1 - m) * g; p -= lr * select(s[0] > 0, V(1), V(-1)); }
+//     template <class V> void operator()(V& p, const V& g, V* s) const {
+//       s[0] = m * s[0] + (1 - m) * g;
+//       p -= lr * select(s[0] > 0, V(1), V(-1));
+//     }
 //   };
 //   optim::Fused<SignMomentum> opt(model.parameters(), {.lr = 0.01});
-// For parameters on CUDA devices its call operator is marked WEFT_HD, and a .cu file says WEFT_STEP_CUDA(SignMomentum) (kernels/cuda/step_cuda.h).
-// It gets the multi-tensor kernel (one backend call per step), parameter groups, state saving and the distributed optimizer.
-// The second constructor argument is the number of this parameter's step, from 1. State begins at zero and persists across steps; a
-// gradient is never written; a parameter without a gradient is skipped and keeps its state.
-// A step that a cuda::Graph records is not taken then: each replay takes one, with the rate and the step count of its time.
-// Thread safety: an optimizer may be stepped from several threads (its own mutex); several optimizers may share parameters marked
-// concurrent (their locks are taken in address order for the time of the pass). Other members: one thread.
+// The second constructor argument is the number of the parameter's step, from 1. Such a rule has the
+// multi-tensor kernel (one backend call per step), parameter groups, state saving and the distributed
+// optimizer. For parameters on CUDA devices, mark the call operator WEFT_HD and put
+// WEFT_STEP_CUDA(SignMomentum) into a .cu file (kernels/cuda/step_cuda.h).
+//
+// State begins at zero and persists across steps. Gradients are never written. A parameter without a gradient
+// is skipped and keeps its state.
+//
+// A step writes the parameters in place, as PyTorch's does. Results of detach(), a state_dict(), views and
+// memory of from_blob() change with them; the backward of a graph that still needs an old value throws
+// AutogradError. So call backward before step, and clone() tensors that must keep the old values. Parameters
+// marked concurrent, such as those of a DistributedOptimizer, get a new block if a graph holds the current
+// one (autograd/tape/inner/parameter_lock.h): all handles then use the new block, and the graph keeps its
+// values.
+//
+// A step recorded in a cuda::Graph runs at each replay, with the learning rate and step count of the replay.
+//
+// Thread safety: several threads may call step() of one optimizer (it has a mutex), and several optimizers
+// may share parameters marked concurrent (the pass holds their locks). Use the other members from one thread.
 #pragma once
 
 #include <memory>
 #include <mutex>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <weft/kernels/step.h>
 #include <weft/kernels/step_cpu.h>
+#include <weft/kernels/step_functor.h>
+#include <weft/optim/state_dict.h>
 #include <weft/tensor/cuda.h>
 
 namespace weft::optim {
 
-/// Named tensors that make up an optimizer's state (and its step counts as int64 tensors).
-using StateDict = std::vector<std::pair<std::string, Tensor>>;
-
-/// What a step needs of a rule for given options: which kernel, how many state tensors and their names, how to make the functor.
+/// The form of a rule for given options: its kernel, the size of its functor, and the names of its state
+/// tensors.
 struct Variant {
   StepKernel kernel;
   size_t functor_bytes = 0;
@@ -47,16 +61,18 @@ class WEFT_API Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// One update from the parameters' grad().
+  /// One update from the parameters' grad(), in place. If it throws, only parameters that it changed have
+  /// counted the step.
   void step();
   /// One update from the given gradients, one per parameter in order of parameters(); undefined means absent.
-  /// With `skip`, a float64 number on any device: unless that is not 0 when the step's turn comes there. The call does not wait for that; what next uses
-  /// the step counts does, the next step among them. A recording may hold one such step of an optimizer.
-  /// Throws: ValueError for a list of another length, ShapeError / DTypeError naming the parameter; nothing is changed then.
+  /// `skip` is a float64 number on any device: the step is skipped if it is non-zero when the device reaches
+  /// the step. This call does not wait for that number; the next use of the step counts does, such as the
+  /// next step. A graph may record one such step per optimizer. Throws, before any change: ValueError for a
+  /// list of another length, ShapeError or DTypeError that names the parameter.
   void step(std::span<const Tensor> grads, const Tensor& skip = Tensor());
   void zero_grad() const;
 
-  /// Every parameter, group after group.
+  /// All parameters, group after group.
   const std::vector<Tensor>& parameters() const { return params_; }
   virtual size_t groups() const = 0;
   virtual double lr(size_t group = 0) const = 0;
@@ -71,12 +87,14 @@ class WEFT_API Optimizer {
     settle();
     return slots_.at(i).steps;
   }
-  /// Number of backend calls made by steps so far (one per step and dtype).
+  /// Number of backend calls by all steps so far (one per step and dtype).
   int64_t kernel_calls() const { return kernel_calls_; }
 
-  /// "<index>.<state name>" and "<index>.step" per parameter that has state, "group<g>.lr" per group.
+  /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, "group<g>.lr" per
+  /// group, and "rule.<name of the rule>" with the number of parameters.
   StateDict state_dict() const;
-  /// Throws: ValueError for an unknown name or a rate that the rule refuses, ShapeError; nothing is changed then.
+  /// Throws, before any change: ShapeError; ValueError for the state of another rule or number of parameters,
+  /// an unknown name, a step count without its tensors, or a rate that the rule refuses.
   void load_state_dict(const StateDict& state);
 
  protected:
@@ -92,50 +110,90 @@ class WEFT_API Optimizer {
     int64_t steps = 0;
     std::vector<Tensor> state;
   };
-  /// A step that was counted although its `skip` was not known.
+  /// A step that was counted before its `skip` was known.
   struct Unsettled {
-    Tensor skip;                         // of a recorded step: what its last replay left on the device
-    std::shared_ptr<cuda::Event> known;  // else on the host, once this has passed
+    Tensor skip;                         // of a recorded step: on the device, from its last replay
+    std::shared_ptr<cuda::Event> known;  // otherwise on the host, valid after this event
     std::vector<size_t> params;
-    uint64_t replay = 0;  // that a recorded step was taken in
+    uint64_t replay = 0;  // the replay that ran a recorded step
   };
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
   void check(std::span<const Tensor> grads) const;
   void check_recorded(size_t i) const;
+  void check_unheld(size_t i) const;
   NextStep next_of(std::vector<size_t> recorded, const Tensor& skip);
-  /// Takes the skipped steps out of the counts, before `replay` runs: its own are not known yet.
+  void check_origin(const std::string& rule, int64_t parameters) const;
+  /// Subtracts skipped steps from the counts. Called before `replay` runs, whose skips are not known yet.
   void settle(uint64_t replay = 0) const;
   std::vector<Tensor> params_;
   mutable std::vector<Slot> slots_;
   mutable std::vector<Unsettled> unsettled_;
   std::mutex mutex_;
   int64_t kernel_calls_ = 0;
-  const std::shared_ptr<bool> alive_ =
-      std::make_shared<bool>(true);  // recorded steps may outlive this object
+  // recorded steps check it, since they may outlive this object
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-/// A group with its own options.
+/// A group of parameters with separate options.
 template <class Options> struct ParamGroup {
   std::vector<Tensor> params;
   Options options;
 };
 
 namespace detail {
-template <class Rule> Variant default_variant() {
-  Variant v{make_step_kernel<Rule>(Rule::kName), sizeof(Rule), {}};
+/// Calls f with the type of the functor that the options ask for.
+template <class Rule, class Call> void with_functor(const typename Rule::Options& options, const Call& f) {
+  if constexpr (requires { typename Rule::Functors; }) {
+    [&]<class... F>(StepFunctors<F...>) {
+      const size_t chosen = Rule::functor(options);
+      if (chosen >= sizeof...(F))
+        throw ValueError(str(Rule::kName, ": functor ", chosen, " of ", sizeof...(F)));
+      size_t at = 0;
+      ((at++ == chosen ? f.template operator()<F>() : void()), ...);
+    }(typename Rule::Functors());
+  } else {
+    f.template operator()<Rule>();
+  }
+}
+
+template <class F> Variant functor_variant() {
+  Variant v{make_step_kernel<F>(step_kernel_name<F>()), sizeof(F), {}};
   static constexpr const char* kNames[] = {"state0", "state1", "state2", "state3"};
-  for (int i = 0; i < Rule::kState; ++i) {
-    if constexpr (requires { Rule::kStateNames[0]; }) v.state_names.push_back(Rule::kStateNames[i]);
+  for (int i = 0; i < F::kState; ++i) {
+    if constexpr (requires { F::kStateNames[0]; }) v.state_names.push_back(F::kStateNames[i]);
     else v.state_names.push_back(kNames[i]);
   }
   return v;
 }
+
+template <class Rule> Variant rule_variant(const typename Rule::Options& options) {
+  Variant v;
+  with_functor<Rule>(options, [&]<class F>() { v = functor_variant<F>(); });
+  return v;
+}
+
+template <class Rule> void rule_construct(void* place, const typename Rule::Options& options, int64_t t) {
+  with_functor<Rule>(options, [&]<class F>() { new (place) F(options, t); });
+}
 }  // namespace detail
 
-/// An optimizer from a rule. A rule with several kernels offers `static Variant variant(const Options&)` and
-/// `static void construct(void*, const Options&, int64_t)`; `static void check(const Options&)` throws ValueError.
+/// An optimizer from a rule. `static void check(const Options&)`, if there is one, throws ValueError for bad
+/// options. A rule with several functors has `using Functors = StepFunctors<A, B>` and `static size_t
+/// functor(const Options&)`, the number of the one to use; each has its own kState, kStateNames, kKernelName
+/// and constructor.
 template <class Rule> class Fused final : public Optimizer {
  public:
+  static_assert(
+      requires {
+        typename Rule::Options;
+        Rule::Options::lr;
+      },
+      "an update rule has a struct Options with an lr");
+  static_assert(
+      requires { Rule::kName; }, "an update rule has a name: `static constexpr const char* kName`");
+  static_assert(
+      requires { Rule::kState; } || requires { typename Rule::Functors; },
+      "an update rule says how many tensors of state it keeps per parameter: `static constexpr int kState`");
   using Options = typename Rule::Options;
   explicit Fused(const std::vector<Tensor>& params, const Options& options = {}) {
     add_group({params, options});
@@ -166,14 +224,9 @@ template <class Rule> class Fused final : public Optimizer {
   const char* name() const override { return Rule::kName; }
 
  protected:
-  Variant variant(size_t group) const override {
-    if constexpr (requires { Rule::variant(options_[0]); }) return Rule::variant(options_[group]);
-    else return detail::default_variant<Rule>();
-  }
+  Variant variant(size_t group) const override { return detail::rule_variant<Rule>(options_[group]); }
   void construct(void* place, size_t group, int64_t t) const override {
-    if constexpr (requires { Rule::construct(place, options_[0], t); })
-      Rule::construct(place, options_[group], t);
-    else new (place) Rule(options_[group], t);
+    detail::rule_construct<Rule>(place, options_[group], t);
   }
 
  private:

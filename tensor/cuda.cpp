@@ -1,10 +1,12 @@
-// The objects of cuda.h: each holds a handle of its device's Accelerator. Pinned tensors are here too, since the memory is the device's.
+// Streams, events and graphs of cuda.h: each object holds a handle of its device's Accelerator. Pinned
+// tensors are here too, since the Accelerator allocates their memory.
 #include <weft/tensor/cuda.h>
 
 #include <cstring>
 
 #include <weft/kernels/backend.h>
-#include <weft/tensor/launch.h>
+#include <weft/tensor/inner/launch.h>
+#include <weft/tensor/inner/parameter_lock.h>
 
 namespace weft {
 
@@ -12,7 +14,7 @@ Tensor Tensor::pin_memory() const {
   if (!device().is_cpu()) throw DeviceError(str("pin_memory: takes a CPU tensor, this one is on ", device()));
   if (is_pinned()) return detach();
   Tensor y = empty(sizes(), {.dtype = dtype(), .pinned = true});
-  launch::copy_into(y, detach());
+  launch::copy_into(y, detail::held(*this));
   return y;
 }
 
@@ -47,7 +49,7 @@ Event Stream::record_event() const {
 }
 
 Stream current_stream(Device device) {
-  // The handle's owner is whoever made it current; a guard keeps it.
+  // no ownership: the StreamGuard that made the stream current keeps its handle
   return Stream(device, std::shared_ptr<void>(std::shared_ptr<void>(), accelerator(device).current_stream()));
 }
 Stream default_stream(Device device) {
@@ -117,7 +119,7 @@ void Graph::abandon() noexcept {
   try {
     Accelerator& a = accelerator(device_);
     a.delete_graph(a.end_capture(stream_.handle()));
-  } catch (const std::exception&) {  // a recording that failed is gone by itself
+  } catch (const std::exception&) {  // CUDA drops a failed recording
   }
 }
 

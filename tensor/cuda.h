@@ -1,8 +1,11 @@
-// CUDA devices as their users see them: which there are, their memory, streams and events, recorded graphs. Tensors need none of this: they are made on
-// a device, moved with to() and computed with as on the CPU. What is issued runs later, in the order of a stream; reading a value (item, to_vector,
-// to(kCpu)) waits for it. A backward issues to the current stream of the thread that calls it. The calling thread's CUDA device is set by each call
-// and not set back. All functions throw DeviceError when there is no such device; is_available and device_count (below) never throw.
-// Thread safety: every object may be used from several threads, one after another; the current stream belongs to the calling thread.
+// The CUDA interface for users: devices, their memory, streams, events and graphs. Tensors need none of this:
+// they are created on a device, moved with to(), and computed with as on the CPU. Operations are
+// asynchronous: they run later, in stream order, and reading a value (item, to_vector, to(kCpu)) waits for
+// them. A backward issues to the current stream of the thread that calls it. Each call sets the calling
+// thread's CUDA device and does not restore it.
+// Throws: DeviceError, all functions, for a device that does not exist; is_available and device_count
+// (accelerator.h) never throw. Thread safety: several threads may use an object, one after another; the
+// current stream belongs to the calling thread.
 #pragma once
 
 #include <memory>
@@ -17,22 +20,26 @@ inline constexpr Device kDefault{DeviceType::kCuda};
 
 /// Name, compute capability, multiprocessors and bytes of memory.
 WEFT_API DeviceProperties device_properties(Device device = kDefault);
-/// Waits until everything issued to the device is done. While another thread records a graph on the device, until what weft's streams have been given
-/// is done, those that are being recorded excepted. Throws: CudaError when the calling thread records one, which goes on; what a kernel has reported
-/// since the last wait (IndexError).
+/// Waits for all work issued to the device. While another thread records a graph on the device, it waits for
+/// the work on weft's streams, except those being recorded.
+/// Throws: CudaError if the calling thread records a graph, which continues; IndexError or ValueError that a
+/// kernel has reported since the last wait.
 WEFT_API void synchronize(Device device = kDefault);
 
-/// What the device's caching allocator holds, in bytes.
+/// Statistics of the device's caching allocator, in bytes.
 WEFT_API MemoryStats memory_stats(Device device = kDefault);
-/// Returns cached memory that nobody uses to the device, so that other programs can have it; pinned host memory likewise.
+/// Returns unused cached memory to the device, for other programs to use, and unused pinned memory to the
+/// host.
 WEFT_API void empty_cache(Device device = kDefault);
-/// Most bytes that this process may reserve on the device, 0 for all there are. Throws: ValueError when more is in use.
+/// Limits the bytes that this process may reserve on the device; 0 removes the limit.
+/// Throws: ValueError for a negative number, or if more is in use.
 WEFT_API void set_memory_limit(int64_t bytes, Device device = kDefault);
 
 class Event;
 
-/// A queue of work on one device: what is issued to it runs in order, and unordered with other streams. A copy is the same stream. Memory of a
-/// tensor belongs to the stream that was current when it was made; one that another stream uses too is told so by record_stream.
+/// A queue of work on one device. Work issued to a stream runs in order, and in no order with other streams.
+/// Copies of the object are the same stream. A tensor's memory belongs to the stream that was current when it
+/// was created; if another stream uses the tensor too, call record_stream.
 class WEFT_API Stream {
  public:
   explicit Stream(Device device = kDefault, bool high_priority = false);
@@ -41,12 +48,12 @@ class WEFT_API Stream {
   /// cudaStream_t; null is the device's default stream.
   void* handle() const { return handle_.get(); }
   void synchronize() const;
-  /// Whether all that was issued so far is done.
+  /// Whether all work issued so far is done.
   bool query() const;
-  /// What is issued to this stream from now on comes after the event, or after what `other` has been given so far.
+  /// Work issued to this stream from now on runs after the event, or after the work issued to `other` so far.
   void wait_event(const Event& event) const;
   void wait_stream(const Stream& other) const;
-  /// An event behind what this stream has been given so far.
+  /// An event after the work issued to this stream so far.
   Event record_event() const;
   friend bool operator==(const Stream& a, const Stream& b) {
     return a.device_ == b.device_ && a.handle() == b.handle();
@@ -62,11 +69,11 @@ class WEFT_API Stream {
   std::shared_ptr<void> handle_;
 };
 
-/// The stream that the calling thread issues to.
+/// The stream to which the calling thread issues work.
 WEFT_API Stream current_stream(Device device = kDefault);
 WEFT_API Stream default_stream(Device device = kDefault);
 
-/// Makes a stream the calling thread's current one on its device while the guard lives.
+/// Makes a stream the calling thread's current one on its device, for the lifetime of the guard.
 class WEFT_API StreamGuard {
  public:
   explicit StreamGuard(const Stream& stream);
@@ -79,10 +86,10 @@ class WEFT_API StreamGuard {
   Stream before_;
 };
 
-/// A point in a stream. One that was never recorded is done.
+/// A point in a stream's work. An event that was never recorded counts as done.
 class WEFT_API Event {
  public:
-  /// `timing`: elapsed_time may be asked.
+  /// `timing`: for elapsed_time.
   explicit Event(Device device = kDefault, bool timing = false);
   ~Event();
   Event(Event&& other) noexcept
@@ -92,12 +99,13 @@ class WEFT_API Event {
     return *this;
   }
 
-  /// Behind what the stream has been given so far. Throws: DeviceError for a stream of another device.
+  /// Places the event after the work issued to the stream so far.
+  /// Throws: DeviceError for a stream of another device.
   void record(const Stream& stream);
   void record() { record(current_stream(device_)); }
   void synchronize() const;
   bool query() const;
-  /// Milliseconds from this event to `end`. Throws: ValueError unless both were made with timing.
+  /// Milliseconds from this event to `end`. Throws: ValueError unless both were created with timing.
   double elapsed_time(const Event& end) const;
   void* handle() const { return handle_; }
   Device device() const { return device_; }
@@ -108,16 +116,18 @@ class WEFT_API Event {
   void* handle_;
 };
 
-/// Says that `stream` uses the tensor, which was made on another: its memory is reused only after what the stream has been given until the
-/// tensor is let go.
+/// Marks a tensor that was created on another stream as used by `stream`: its memory is reused only after the
+/// work issued to `stream` before the tensor is freed.
 WEFT_API void record_stream(const Tensor& x, const Stream& stream);
 
-/// Work that is recorded once and replayed at the cost of one launch. A replay runs the same kernels on the same memory: new inputs are copied
-/// into the tensors that the recording read, results are read from those that it made, and both must be kept. Numbers that the host computed are
-/// recorded as they were, except that each replay draws new random numbers, and takes a step of a recorded optimizer with the rate and the step
-/// count of its time. Nothing inside may wait for the device (item, to(kCpu)) or for work outside (a future), and a stream that was made to wait for
-/// the recorded work takes part: the recorded stream waits for it in turn before the end. Run the work once before recording it, so that
-/// libraries and optimizers have made what they keep.
+/// A CUDA graph: work that is recorded once and replayed with one launch. A replay runs the same kernels on
+/// the same memory. So keep the tensors that the recording read and copy new inputs into them; keep the
+/// tensors that it made and read the results there. Numbers computed by the host are constants of the
+/// recording, with two exceptions: each replay draws new random numbers, and a recorded optimizer step uses
+/// the learning rate and step count of the replay. The recorded code must not wait for the device (item,
+/// to(kCpu)) or for other work (a future). A stream that waits for the recorded stream is recorded too; let
+/// the recorded stream wait for it in turn before the end. Run the work once before recording it, so that
+/// libraries and optimizers have allocated their state.
 ///   cuda::Graph graph;
 ///   graph.capture([&] { loss = model.forward(x).mean(); ... });
 ///   for (...) { x.copy_(batch); graph.replay(); }
@@ -128,7 +138,7 @@ class WEFT_API Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Records f(); an exception of f ends the recording and is thrown on.
+  /// Records f(). An exception from f ends the recording and is rethrown.
   template <class F> void capture(F&& f) {
     begin();
     try {
@@ -139,11 +149,13 @@ class WEFT_API Graph {
     }
     end();
   }
-  /// From here until end(), what the calling thread issues to the device is recorded instead of run. Throws: ValueError for a graph that holds a
-  /// recording, CudaError while another one is being made.
+  /// Until end(), the calling thread's work on the device is recorded instead of run.
+  /// Throws: ValueError for a graph that holds a recording, CudaError while another graph is recorded.
   void begin();
   void end();
-  /// Runs the recording on the current stream. Throws: ValueError without one, or when a recorded optimizer is gone or its state was replaced.
+  /// Runs the recording on the current stream.
+  /// Throws: ValueError without a recording, or if a recorded optimizer is destroyed or its state was
+  /// replaced.
   void replay() const;
   /// Drops the recording and its memory.
   void reset();

@@ -1,11 +1,15 @@
-// Factories that fill a fresh tensor from numbers. Random ones are in random.cpp.
+// Factories with given values: constants, ranges, and tensors from host data or over memory of the caller.
+// random.cpp has the random ones.
 #include <weft/tensor/factories.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include <weft/kernels/backend.h>
+#include <weft/kernels/inner/convert.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft {
 namespace {
@@ -20,7 +24,7 @@ TensorOptions plain(TensorOptions options) {
   return options;
 }
 
-/// `options` of a tensor like x.
+/// Options for a tensor of x's dtype and device.
 TensorOptions like(const Tensor& x) { return {.dtype = x.dtype(), .device = x.device()}; }
 
 Tensor to_device(Tensor host, Device device) {
@@ -32,14 +36,14 @@ Tensor to_device(Tensor host, Device device) {
   return y;
 }
 
-/// Host memory of `sizes` written element by element: value(i) in row-major order, converted to the dtype.
+/// A tensor with element i = value(i) in row-major order, converted to the dtype; written on the host.
 template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& options, V&& value) {
   Tensor y = empty(sizes, {.dtype = options.dtype, .pinned = options.pinned});
   const int64_t n = y.numel();
   dispatch(options.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* out = static_cast<T*>(y.raw());
-    for (int64_t i = 0; i < n; ++i) out[i] = Scalar(value(i)).template to<T>();
+    for (int64_t i = 0; i < n; ++i) out[i] = kernels::convert<T>(value(i));
   });
   return finish(to_device(y, options.device), options);
 }
@@ -47,6 +51,7 @@ template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& o
 }  // namespace
 
 Tensor full(const Shape& sizes, Scalar value, const TensorOptions& options) {
+  launch::check_scalar("full", options.dtype, value);
   Tensor y = empty(sizes, plain(options));
   Context context;
   if (y.numel() > 0) backend(options.device).fill(context, value, y.view_of());
@@ -61,20 +66,47 @@ Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 Tensor empty_like(const Tensor& x) { return empty(x.sizes(), like(x)); }
 Tensor scalar_tensor(Scalar value, const TensorOptions& options) { return full({}, value, options); }
 
+namespace {
+
+/// Number of elements of arange. Throws: ValueError beyond int64.
+int64_t arange_count(Scalar start, Scalar end, Scalar step) {
+  const auto check = [&](bool fits) {
+    if (!fits) throw ValueError(str("arange: from ", start, " to ", end, " by ", step, " is too long"));
+  };
+  if (start.integral && end.integral && step.integral) {
+    const auto a = static_cast<uint64_t>(start.i), b = static_cast<uint64_t>(end.i),
+               s = static_cast<uint64_t>(step.i);
+    if (step.i > 0 ? end.i <= start.i : end.i >= start.i) return 0;
+    const uint64_t count = step.i > 0 ? (b - a - 1) / s + 1 : (a - b - 1) / (0 - s) + 1;
+    check(count <= uint64_t{std::numeric_limits<int64_t>::max()});
+    return static_cast<int64_t>(count);
+  }
+  const double steps = std::ceil((end.d - start.d) / step.d);
+  check(steps < 0x1p63);
+  return steps > 0 ? static_cast<int64_t>(steps) : 0;
+}
+
+Scalar arange_last(Scalar start, Scalar step, int64_t count) {
+  if (!start.integral || !step.integral) return start.d + step.d * static_cast<double>(count - 1);
+  return static_cast<int64_t>(static_cast<uint64_t>(start.i) +
+                              static_cast<uint64_t>(step.i) * static_cast<uint64_t>(count - 1));
+}
+
+}  // namespace
+
 Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& options) {
-  const bool integral = start.integral && end.integral && step.integral;
-  const double first = start.to<double>(), last = end.to<double>(), by = step.to<double>();
-  if (by == 0 || !std::isfinite(by)) throw ValueError(str("arange: step is ", by));
-  if (!std::isfinite(first) || !std::isfinite(last))
-    throw ValueError(str("arange: from ", first, " to ", last));
-  int64_t count;
-  if (integral) {
-    const int64_t a = start.i, b = end.i, s = step.i;
-    count = s > 0 ? (b > a ? (b - a - 1) / s + 1 : 0) : (a > b ? (a - b - 1) / -s + 1 : 0);
-  } else {
-    const double steps = std::ceil((last - first) / by);
-    if (steps > 9e18) throw ValueError(str("arange: from ", first, " to ", last, " by ", by, " is too long"));
-    count = std::max<int64_t>(0, static_cast<int64_t>(steps));
+  if (step.d == 0 || !std::isfinite(step.d)) throw ValueError(str("arange: step is ", step));
+  if (!std::isfinite(start.d) || !std::isfinite(end.d))
+    throw ValueError(str("arange: from ", start, " to ", end));
+  if (!is_floating(options.dtype) && options.dtype != kBool) {  // integers are counted exactly
+    launch::check_scalar("arange", options.dtype, start);
+    start = start.to<int64_t>(), step = step.to<int64_t>("arange");
+    if (!end.integral && end.fits(kInt64)) end = end.to<int64_t>();
+  }
+  const int64_t count = arange_count(start, end, step);
+  if (count > 0) {  // if the dtype holds both ends, it holds all elements
+    launch::check_scalar("arange", options.dtype, start);
+    launch::check_scalar("arange", options.dtype, arange_last(start, step, count));
   }
   Tensor y = empty({count}, plain(options));
   Context context;
@@ -86,6 +118,8 @@ Tensor arange(int64_t end) { return arange(0, end, 1, {.dtype = kInt64}); }
 
 Tensor linspace(double start, double end, int64_t count, const TensorOptions& options) {
   if (count < 0) throw ValueError(str("linspace: count is ", count));
+  launch::check_scalar("linspace", options.dtype, start);
+  launch::check_scalar("linspace", options.dtype, end);
   const double step = count > 1 ? (end - start) / static_cast<double>(count - 1) : 0;
   return from_values({count}, options, [=](int64_t i) {
     // From both ends, so that the last value is exactly `end`.
@@ -105,6 +139,7 @@ Tensor eye(int64_t n, const TensorOptions& options) {
 }
 
 Tensor tensor(std::initializer_list<double> values, const TensorOptions& options) {
+  for (const double value : values) launch::check_scalar("tensor", options.dtype, value);
   const double* v = values.begin();
   return from_values({static_cast<int64_t>(values.size())}, options, [v](int64_t i) { return v[i]; });
 }
@@ -115,13 +150,16 @@ Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, const T
   for (const auto& row : rows)
     if (static_cast<int64_t>(row.size()) != width)
       throw ShapeError(str("tensor: rows of ", width, " and ", static_cast<int64_t>(row.size()), " numbers"));
+  for (const auto& row : rows)
+    for (const double value : row) launch::check_scalar("tensor", options.dtype, value);
   return from_values({height, width}, options,
                      [&](int64_t i) { return rows.begin()[i / width].begin()[i % width]; });
 }
 
-template <class T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
+template <Element T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
   const int64_t n = static_cast<int64_t>(values.size());
-  if (sizes.numel() != n) throw ShapeError(str("from_vector: ", n, " values for sizes ", sizes));
+  if (checked_numel("from_vector", sizes) != n)
+    throw ShapeError(str("from_vector: ", n, " values for sizes ", sizes));
   Tensor y = empty(sizes, {.dtype = dtype_of<T>});
   T* out = static_cast<T*>(y.raw());
   std::copy(values.begin(), values.end(), out);
@@ -136,16 +174,49 @@ template WEFT_API Tensor from_vector(const std::vector<BFloat16>&, const Shape&,
 template WEFT_API Tensor from_vector(const std::vector<float>&, const Shape&, Device);
 template WEFT_API Tensor from_vector(const std::vector<double>&, const Shape&, Device);
 
+namespace {
+
+Tensor wrapped(void* data, bool read_only, const Shape& sizes, const Shape& strides,
+               const TensorOptions& options, void (*release)(void*), void* context) {
+  if (sizes.size() != strides.size())
+    throw ShapeError(str("from_blob: sizes ", sizes, " and strides ", strides, " differ in length"));
+  int64_t count = 1;  // elements from the first to the last
+  bool none = false, fits = true;
+  for (int d = 0; d < sizes.size(); ++d) {
+    int64_t reach = 0;
+    fits = fits && sizes[d] >= 0 && strides[d] >= 0 &&
+           !__builtin_mul_overflow(std::max<int64_t>(sizes[d] - 1, 0), strides[d], &reach) &&
+           !__builtin_add_overflow(count, reach, &count);
+    none = none || sizes[d] == 0;
+  }
+  int64_t bytes = 0;
+  if (!fits || __builtin_mul_overflow(none ? 0 : count, size_of(options.dtype), &bytes))
+    throw ShapeError(str("from_blob: sizes ", sizes, " with strides ", strides, " are not possible"));
+  if (options.requires_grad && !is_floating(options.dtype))
+    throw AutogradError(str("from_blob: only floating tensors have gradients, not ", options.dtype));
+  if (!data && bytes > 0) throw ValueError(str("from_blob: null pointer for sizes ", sizes));
+  auto storage =
+      Storage::borrow(options.device, data, static_cast<size_t>(bytes), release, context, read_only);
+  return finish(
+      Tensor(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, options.dtype))),
+      options);
+}
+
+}  // namespace
+
 Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options, void (*release)(void*),
                  void* context) {
-  int64_t bytes = size_of(options.dtype);
-  for (int64_t n : sizes)
-    if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes)) throw ShapeError(str("from_blob: sizes ", sizes));
-  if (!data && bytes > 0) throw ValueError(str("from_blob: null pointer for sizes ", sizes));
-  auto storage = Storage::borrow(options.device, data, static_cast<size_t>(bytes), release, context);
-  return finish(Tensor(Ref<TensorBody>::adopt(
-                    new TensorBody(std::move(storage), 0, sizes, contiguous_strides(sizes), options.dtype))),
-                options);
+  return wrapped(data, false, sizes, contiguous_strides(sizes), options, release, context);
+}
+
+Tensor from_blob(void* data, const Shape& sizes, const Shape& strides, const TensorOptions& options,
+                 void (*release)(void*), void* context) {
+  return wrapped(data, false, sizes, strides, options, release, context);
+}
+
+Tensor detail::from_const_blob(const void* data, const Shape& sizes, const Shape& strides,
+                               const TensorOptions& options, void (*release)(void*), void* context) {
+  return wrapped(const_cast<void*>(data), true, sizes, strides, options, release, context);
 }
 
 }  // namespace weft

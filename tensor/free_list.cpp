@@ -1,6 +1,7 @@
-// Size classes are multiples of 64 bytes. The lists hang off a constant-initialised thread-local, so reaching them costs one load; an
-// object whose destructor empties them at thread exit is armed when the first block is given back.
-#include <weft/tensor/free_list.h>
+// Thread-local free lists in size classes of 64 bytes. The lists are in a constant-initialised thread-local,
+// so access needs no initialisation check. The first free on a thread arms a second object, whose destructor
+// empties the lists at thread exit.
+#include <weft/tensor/inner/free_list.h>
 
 #include <cstdint>
 #include <new>

@@ -1,4 +1,6 @@
-// Forking and the process-wide generator.
+// Generators: forks, the scopes that note and repeat draws, and the default generator. A scope that notes
+// inside another one draws through it, so a repeat of the outer scope covers the inner one. Source of the
+// seed mixing: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 #include <weft/tensor/generator.h>
 
 #include <atomic>
@@ -21,6 +23,35 @@ Generator Generator::fork(uint64_t key) const { return Generator(mix(seed_ ^ mix
 uint64_t Generator::next_epoch() {
   static std::atomic<uint64_t> last{0};
   return ++last;
+}
+
+DrawScope*& draw_scope() {
+  static constinit thread_local DrawScope* innermost = nullptr;
+  return innermost;
+}
+
+uint64_t Generator::epoch() const {
+  const DrawScope* const scope = draw_scope();
+  return scope ? scope->epoch_ : epoch_.load(std::memory_order_relaxed);
+}
+
+PhiloxKey Generator::take(int64_t count) {
+  DrawScope* const scope = draw_scope();
+  return scope ? scope->draw(*this, count) : next(count);
+}
+
+DrawScope::DrawScope(Draws& draws, Mode mode)
+    : draws_(draws), mode_(mode), epoch_(Generator::next_epoch()), outer_(draw_scope()) {
+  draw_scope() = this;
+}
+
+PhiloxKey DrawScope::draw(Generator& from, int64_t count) {
+  if (mode_ == Mode::kRepeat) {
+    const size_t at = used_++;
+    return at < draws_.size() ? draws_[at] : from.next(count);
+  }
+  draws_.push_back(outer_ ? outer_->draw(from, count) : from.next(count));
+  return draws_.back();
 }
 
 Generator& default_generator() {

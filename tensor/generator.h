@@ -1,15 +1,22 @@
-// Counter-based random numbers (Philox4x32-10): a generator is a seed and a counter, so the same draws come out on every device
-// and for any thread count.
+// Counter-based random numbers (Philox4x32-10). A generator is a seed and a counter, so it gives the same
+// numbers on every device and for any thread count.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include <weft/kernels/backend.h>
 
 namespace weft {
 
-/// A stream of draws. Thread safety: take() is atomic; two threads that share a generator get disjoint blocks in arrival order.
+class DrawScope;
+/// The innermost scope of the calling thread, or null. The distributed layer saves and restores it with a
+/// fiber.
+WEFT_API DrawScope*& draw_scope();
+
+/// A stream of random numbers.
+/// Thread safety: take() is atomic; two threads that share a generator get disjoint blocks in arrival order.
 class WEFT_API Generator {
  public:
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}
@@ -32,27 +39,56 @@ class WEFT_API Generator {
     offset_ = offset;
     epoch_ = next_epoch();
   }
-  /// Another number in each generator, and whenever one is set anew: random numbers that are kept elsewhere and seeded from here start again then.
-  uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
-  /// Makes them start again without a change here.
+  /// Unique per generator and changed by every reseed, so that random state kept elsewhere (cuDNN's dropout)
+  /// is seeded again. Inside a DrawScope, the scope's number.
+  uint64_t epoch() const;
+  /// Changes epoch() alone.
   void renew() { epoch_ = next_epoch(); }
-  /// A stream of its own from offset 0: its seed mixes this seed and `key` (SplitMix64 of each), and neither the offset nor the order of
-  /// forks counts, so a layer keyed by its name draws the same numbers wherever it lives.
+  /// An independent stream from offset 0. Its seed mixes this seed and `key` (SplitMix64 of each) and does
+  /// not depend on the offset or the order of forks. So a layer keyed by its name draws the same numbers on
+  /// any device or process.
   Generator fork(uint64_t key) const;
 
-  /// Reserves enough counter blocks for `count` elements of up to 64 bits and returns where they start.
-  PhiloxKey take(int64_t count) {
-    return {seed_, offset_.fetch_add(static_cast<uint64_t>((count + 1) / 2), std::memory_order_relaxed)};
-  }
+  /// Reserves counter blocks for `count` elements of up to 64 bits and returns the key of the first.
+  PhiloxKey take(int64_t count);
 
  private:
+  friend class DrawScope;
+  PhiloxKey next(int64_t count) {
+    return {seed_, offset_.fetch_add(static_cast<uint64_t>((count + 1) / 2), std::memory_order_relaxed)};
+  }
   static uint64_t next_epoch();
   uint64_t seed_;
   std::atomic<uint64_t> epoch_ = next_epoch();
   std::atomic<uint64_t> offset_{0};
 };
 
-/// The generator that functions use when none is given. One per process.
+/// The draws of a piece of work, in order, from all generators.
+using Draws = std::vector<PhiloxKey>;
+
+/// For its lifetime, notes the draws of the calling thread, or repeats noted ones. Repeating moves no
+/// generator and does not depend on draws of other threads. Scopes nest.
+class WEFT_API DrawScope {
+ public:
+  enum class Mode : uint8_t { kNote, kRepeat };
+  /// `draws` outlives the scope.
+  DrawScope(Draws& draws, Mode mode);
+  ~DrawScope() { draw_scope() = outer_; }
+  DrawScope(const DrawScope&) = delete;
+  /// When repeating: whether as many draws were made as were noted.
+  bool complete() const { return used_ == draws_.size(); }
+
+ private:
+  friend class Generator;
+  PhiloxKey draw(Generator& from, int64_t count);
+  Draws& draws_;
+  Mode mode_;
+  size_t used_ = 0;
+  uint64_t epoch_;
+  DrawScope* outer_;
+};
+
+/// The process's generator, used wherever none is given.
 WEFT_API Generator& default_generator();
 WEFT_API void manual_seed(uint64_t seed);
 

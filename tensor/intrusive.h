@@ -1,4 +1,4 @@
-// Reference counting inside the object: one word, atomic, and a handle of one pointer.
+// Intrusive reference counting: an atomic count inside the object, and a handle of one pointer.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace weft {
 
-/// Base of objects that `Ref<T>` counts. The derived class says how it is freed through `static void destroy(T*)`.
+/// Base of objects that `Ref<T>` counts. The derived class frees itself in `static void destroy(T*)`.
 class RefCounted {
  public:
   RefCounted() = default;
@@ -15,9 +15,9 @@ class RefCounted {
   RefCounted& operator=(const RefCounted&) = delete;
 
   void retain() const { refs_.fetch_add(1, std::memory_order_relaxed); }
-  /// True when this was the last reference.
+  /// Returns true if this was the last reference.
   bool release() const { return refs_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-  /// Adds a reference unless the count is already zero: how a weak holder gets a strong one.
+  /// Adds a reference unless the count is zero; turns a weak reference into a strong one.
   bool try_retain() const {
     uint32_t n = refs_.load(std::memory_order_relaxed);
     while (n != 0)
@@ -30,7 +30,7 @@ class RefCounted {
   mutable std::atomic<uint32_t> refs_{1};
 };
 
-/// Owning handle of a RefCounted object; a new object starts with the one reference that `Ref::adopt` takes over.
+/// Owning handle of a RefCounted object. A new object has one reference, which `Ref::adopt` takes over.
 template <class T> class Ref {
  public:
   Ref() = default;

@@ -1,6 +1,6 @@
-// Pointwise launches and the checks they share. The path of a small op is short on purpose: equal dtypes and sizes take no detour
-// through promotion or broadcasting.
-#include <weft/tensor/launch.h>
+// Launches of pointwise operations, and their common checks. Equal dtypes and sizes skip promotion and
+// broadcasting, to keep small operations fast.
+#include <weft/tensor/inner/launch.h>
 
 #include <cmath>
 
@@ -33,29 +33,37 @@ namespace {
 }
 
 [[noreturn]] [[gnu::cold]] void throw_scalar(const std::string& name, DType t, Scalar s) {
-  throw DTypeError(str(name, ": the number ", s.d, " does not fit ", t,
-                       "; a number never promotes a tensor, convert it with to(kFloat32)"));
-}
-
-bool fractional(DType t, Scalar s) {
-  return !s.integral && !is_floating(t) && (s.d != std::trunc(s.d) || !std::isfinite(s.d));
+  const char* const hint =
+      is_floating(t) ? "" : "; a number never promotes a tensor, convert it with to(kFloat32)";
+  throw DTypeError(str(name, ": the number ", s, " does not fit ", t, hint));
 }
 
 bool is_scalar_test(Unary op) { return op >= Unary::kEqScalar && op <= Unary::kGeScalar; }
 
-// A comparison is exact: an integer tensor and a number outside its type meet in a type that holds both.
-DType scalar_test_dtype(DType t, Scalar s) {
-  if (is_floating(t)) return t;
-  return fractional(t, s) ? kFloat64 : kInt64;
+// The dtype in which a tensor of dtype t is compared with s; s is converted to it. Integers are compared with
+// the exact value: in their dtype or int64 if that holds s, else in float64, where rounding a large element
+// never moves it past s. A floating tensor is compared with s rounded to its dtype.
+DType scalar_test(DType t, Scalar& s) {
+  if (is_floating(t)) {
+    if (!s.fits(t)) return kFloat64;
+    if (t == kFloat16) s = static_cast<float>(Half(static_cast<float>(s.d)));
+    if (t == kBFloat16) s = static_cast<float>(BFloat16(static_cast<float>(s.d)));
+    return t;
+  }
+  if (t != kBool && s.fits(t)) return t;
+  if (s.fits(kInt64)) return kInt64;
+  if (std::fabs(s.d) >= 0x1p63) s = std::copysign(HUGE_VAL, s.d);
+  return kFloat64;
 }
 
-// What a unary op computes in; scalars that would be cut are refused.
-DType unary_dtype(Unary op, DType t, Scalar s, Scalar u) {
-  const OpClass cls = op_class(op);
-  if (is_scalar_test(op)) return scalar_test_dtype(t, s);
-  const DType dtype = compute_dtype(cls, t);
-  if (cls == OpClass::kNumeric && (fractional(dtype, s) || fractional(dtype, u)))
-    throw_scalar(op_name(to_string(op)), dtype, fractional(dtype, s) ? s : u);
+// The compute dtype of a unary operation.
+DType unary_dtype(Unary op, DType t, const Scalar& s, const Scalar& u) {
+  const bool real =
+      (op == Unary::kPowScalar || op == Unary::kRpowScalar) && !s.integral;  // a power by a floating number
+  const DType dtype = compute_dtype(real ? OpClass::kFloat : op_class(op), t);
+  const DType parameter = is_half(dtype) ? kFloat32 : dtype;
+  if (!s.fits(parameter) || !u.fits(parameter))
+    throw_scalar(op_name(to_string(op)), parameter, s.fits(parameter) ? u : s);
   return dtype;
 }
 
@@ -66,23 +74,37 @@ bool overlaps_itself(const Tensor& y) {
 }
 
 bool same_geometry(const Tensor& a, const Tensor& b) {
-  return a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.dtype() == b.dtype();
+  return a.raw() == b.raw() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.dtype() == b.dtype();
 }
 
-// An argument of an in-place write: in y's dtype, and a copy when it shares memory with y in another arrangement.
+// An argument of an in-place write: cast to y's dtype, and copied if it shares memory with y in another
+// layout.
 Tensor argument_for(const Tensor& y, const Tensor& x) {
   Tensor a = cast(x, y.dtype());
-  return a.shares_storage(y) && !same_geometry(a, y) ? clone(a) : a;
+  return share_memory(a, y) && !same_geometry(a, y) ? clone(a) : a;
 }
 
 }  // namespace
+
+void throw_undefined(const char* name, size_t argument) {
+  throw ValueError(str(
+      name, ": tensor argument ", argument,
+      " is undefined: it was never assigned, or it is a grad() that is not there: call backward() first"));
+}
+
+bool share_memory(const Tensor& a, const Tensor& b) {
+  if (a.shares_storage(b)) return true;
+  const Storage &s = *a.body().storage, &t = *b.body().storage;
+  const auto *p = static_cast<const char*>(s.data()), *q = static_cast<const char*>(t.data());
+  return p < q + t.bytes() && q < p + s.bytes();
+}
 
 void check_devices(const char* name, const Tensor& a, const Tensor& b) {
   if (!(a.device() == b.device())) throw_devices(name, a, b);
 }
 
 void check_floating(const char* name, const Tensor& x) {
+  check_defined(name, x);
   if (!is_floating(x.dtype())) throw DTypeError(str(name, ": takes floating types, got ", x.dtype()));
 }
 
@@ -92,7 +114,18 @@ void check_index(const char* name, const Tensor& x) {
 }
 
 void check_scalar(const char* name, DType t, Scalar s) {
-  if (fractional(t, s)) throw_scalar(name, t, s);
+  if (!s.fits(t)) throw_scalar(name, t, s);
+}
+
+void check_factor(const char* name, DType t, Scalar s) {
+  check_scalar(name, t == kBool ? kInt64 : is_half(t) ? kFloat32 : t, s);
+}
+
+Scalar minus(Scalar s, DType t) {
+  if (is_floating(t)) return -s.d;
+  const int64_t wrapped = static_cast<int64_t>(0 - static_cast<uint64_t>(s.to<int64_t>()));
+  if (t == kUInt8) return static_cast<uint8_t>(wrapped);
+  return t == kInt32 ? static_cast<int32_t>(wrapped) : wrapped;
 }
 
 View expand_view(const Tensor& x, const Shape& sizes) {
@@ -107,7 +140,8 @@ View expand_view(const Tensor& x, const Shape& sizes) {
 }
 
 Tensor unary(Unary op, const Tensor& x, Scalar s, Scalar t) {
-  const DType dtype = unary_dtype(op, x.dtype(), s, t);
+  if (!x.defined()) throw_undefined(op_name(to_string(op)).c_str(), 1);
+  const DType dtype = is_scalar_test(op) ? scalar_test(x.dtype(), s) : unary_dtype(op, x.dtype(), s, t);
   const Cast in(x, dtype);
   Tensor y =
       empty(x.sizes(), {.dtype = op_class(op) == OpClass::kTest ? kBool : dtype, .device = x.device()});
@@ -116,11 +150,12 @@ Tensor unary(Unary op, const Tensor& x, Scalar s, Scalar t) {
 }
 
 Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s, Scalar t) {
+  if (!a.defined() || !b.defined()) throw_undefined(op_name(to_string(op)).c_str(), a.defined() ? 2 : 1);
   const OpClass cls = op_class(op);
   const Device device = a.device();
   if (!(device == b.device())) throw_devices(op_name(to_string(op)).c_str(), a, b);
   const DType dtype = compute_dtype(cls, a.dtype() == b.dtype() ? a.dtype() : promote(a.dtype(), b.dtype()));
-  if (op == Binary::kAdd && fractional(dtype, s)) throw_scalar("add", dtype, s);
+  if (op == Binary::kAdd) check_factor("add", dtype, s);
   const DType out = cls == OpClass::kTest ? kBool : dtype;
   if (a.dtype() == dtype && b.dtype() == dtype && a.sizes() == b.sizes()) {
     Tensor y = empty(a.sizes(), {.dtype = out, .device = device});
@@ -138,10 +173,11 @@ Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s, Scalar t) {
 
 Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Scalar s) {
   const std::string name = op_name(to_string(op));
+  check_defined(name.c_str(), a, b, c);
   check_devices(name.c_str(), a, b);
   check_devices(name.c_str(), a, c);
   const DType dtype = compute_dtype(op_class(op), promote(promote(a.dtype(), b.dtype()), c.dtype()));
-  if (fractional(dtype, s)) throw_scalar(name, dtype, s);
+  check_factor(name.c_str(), dtype, s);
   const Shape sizes = broadcast(name.c_str(), broadcast(name.c_str(), a.sizes(), b.sizes()), c.sizes());
   const Cast x(a, dtype), y(b, dtype), z(c, dtype);
   Tensor out = empty(sizes, {.dtype = dtype, .device = a.device()});
@@ -152,6 +188,7 @@ Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Sc
 }
 
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
+  check_defined("where", cond, a, b);
   if (cond.dtype() != kBool) throw DTypeError(str("where: the condition must be bool, got ", cond.dtype()));
   check_devices("where", cond, a);
   check_devices("where", a, b);
@@ -172,6 +209,7 @@ void check_writable(const char* name, const Tensor& y) {
 }
 
 void check_into(const char* name, const Tensor& y, const Tensor& x) {
+  check_defined(name, y, x);
   check_devices(name, y, x);
   if (is_floating(x.dtype()) && !is_floating(y.dtype()))
     throw DTypeError(str(name, ": cannot write ", x.dtype(), " into ", y.dtype(), " in place"));
@@ -190,6 +228,8 @@ void binary_into(Binary op, const Tensor& y, const Tensor& b, Scalar s, Scalar t
   if (compute_dtype(op_class(op), y.dtype()) != y.dtype())
     throw DTypeError(str(op_name(to_string(op)), "_: does not take ", y.dtype(), " in place"));
   if (y.numel() == 0) return;
+  if (is_half(y.dtype()) && promote(y.dtype(), b.dtype()) != y.dtype())  // one rounding
+    return copy_into(y, binary(op, y, b, s, t));
   const Tensor x = argument_for(y, b);
   backend_of(y).binary(context(), op, s, t, y.view_of(), expand_view(x, y.sizes()), y.view_of());
 }
@@ -197,7 +237,7 @@ void binary_into(Binary op, const Tensor& y, const Tensor& b, Scalar s, Scalar t
 void copy_into(const Tensor& y, const Tensor& x) {
   if (y.numel() == 0) return;
   if (!(x.device() == y.device())) return copy_into(y, to_device(x, y.device()));
-  const Tensor a = x.shares_storage(y) && !same_geometry(x, y) ? clone(x) : x;
+  const Tensor a = share_memory(x, y) && !same_geometry(x, y) ? clone(x) : x;
   backend_of(y).copy(context(), expand_view(a, y.sizes()), y.view_of());
 }
 

@@ -1,5 +1,6 @@
-// Launches that copy, rearrange and reduce.
-#include <weft/tensor/launch.h>
+// Launches of copies, conversions, reductions and row kernels. A row kernel works on the last dim: another
+// dim is moved to the end, and the result is moved back.
+#include <weft/tensor/inner/launch.h>
 
 #include <weft/kernels/accelerator.h>
 
@@ -22,7 +23,7 @@ Tensor contiguous(const Tensor& x) { return x.is_contiguous() ? x : clone(x); }
 
 namespace {
 
-/// Between two CUDA devices, without waiting: each side's current stream comes after the other where it must.
+/// Copies between two CUDA devices without waiting: events order the current streams of both.
 void copy_between(const Tensor& from, const Tensor& to, size_t bytes) {
   Accelerator& a = accelerator(from.device());
   Accelerator& b = accelerator(to.device());
@@ -70,7 +71,13 @@ Tensor zeros(const Shape& sizes, DType dtype, Device device) {
   return y;
 }
 
+int line_dim(const char* name, int64_t dim, const Tensor& x) {
+  check_defined(name, x);
+  return x.dim() == 0 && (dim == 0 || dim == -1) ? 0 : wrap_dim(name, dim, x.dim());
+}
+
 Dims reduced_dims(const char* name, const Tensor& x, const Shape& dims) {
+  check_defined(name, x);
   Dims out;
   if (dims.empty()) {
     for (int d = 0; d < x.dim(); ++d) out.on[d] = true;
@@ -78,8 +85,8 @@ Dims reduced_dims(const char* name, const Tensor& x, const Shape& dims) {
     return out;
   }
   for (int64_t dim : dims) {
-    if (x.dim() == 0 && (dim == 0 || dim == -1)) continue;
-    const int d = wrap_dim(name, dim, x.dim());
+    const int d = line_dim(name, dim, x);
+    if (x.dim() == 0) continue;
     if (out.on[d]) throw ShapeError(str(name, ": dim ", dim, " is named twice in ", dims));
     out.on[d] = true;
     ++out.count;
@@ -110,7 +117,7 @@ Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims& dims, bo
   if (test) dtype = kBool;
   else if (!extreme && !is_floating(dtype)) dtype = kInt64;
   const Shape kept = reduced_sizes(x, dims, true);
-  if (extreme && reduced_count(x, dims) == 0 && kept.numel() != 0)
+  if (extreme && reduced_count(x, dims) == 0)
     throw ShapeError(str(name, ": no elements to choose from in ", x.sizes()));
   const Tensor in = test ? x : cast(x, dtype);
   Tensor y = empty(keepdim ? kept : reduced_sizes(x, dims, false), {.dtype = dtype, .device = x.device()});
@@ -135,15 +142,15 @@ Tensor transposed(const Tensor& x, int d0, int d1) {
 }
 
 Rows rows(const char* name, const Tensor& x, int64_t dim) {
+  check_defined(name, x);
   Rows r;
   r.sizes = x.sizes();
-  if (x.dim() == 0) {  // one number is one row of one
-    if (dim != 0 && dim != -1) wrap_dim(name, dim, 0);
+  r.dim = line_dim(name, dim, x);
+  if (x.dim() == 0) {  // a tensor without dims is one row of one element
     r.count = r.width = 1;
     r.x = x;
     return r;
   }
-  r.dim = wrap_dim(name, dim, x.dim());
   const int last = x.dim() - 1;
   r.width = x.sizes()[r.dim];
   r.count = 1;

@@ -1,10 +1,12 @@
-// to_string of a tensor: nested brackets, numbers padded to one width, dims beyond six entries elided in tensors of more than 1000
-// elements. Only what is shown is copied from the device.
+// to_string of a tensor: nested brackets, with numbers padded to one width. In tensors of more than 1000
+// elements, dims of more than six entries are abbreviated. Only the printed elements are copied from the
+// device.
 #include <weft/tensor/factories.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ostream>
 
 namespace weft {
 namespace {
@@ -25,7 +27,7 @@ std::string text_of(double value, DType dtype) {
 struct Printer {
   const Tensor& x;
   bool elide;
-  std::vector<std::string> cells = {};  // shown elements in order; "" stands for an elision
+  std::vector<std::string> cells = {};  // printed elements in order; "" is an ellipsis
   size_t width = 0;
   size_t next = 0;
 
@@ -64,9 +66,11 @@ struct Printer {
     const int64_t size = x.sizes()[dim];
     const bool last = dim == x.dim() - 1;
     std::string gap = ", ";
-    if (lines && !last)
-      gap = "," + std::string(static_cast<size_t>(x.dim() - 1 - dim), '\n') +
-            std::string(static_cast<size_t>(8 + dim), ' ');
+    if (lines && !last) {
+      gap.assign(",")
+          .append(static_cast<size_t>(x.dim() - 1 - dim), '\n')
+          .append(static_cast<size_t>(8 + dim), ' ');
+    }
     std::string out = "[";
     for (int64_t i = 0; i < size; ++i) {
       if (i > 0) out += gap;
@@ -87,6 +91,8 @@ struct Printer {
 };
 
 }  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }
 
 std::string to_string(const Tensor& x) {
   if (!x.defined()) return "tensor(undefined)";

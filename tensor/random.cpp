@@ -1,10 +1,12 @@
-// Random factories. The permutation is drawn on the host and sorted by key, so that it too is the same everywhere.
+// Random factories. randperm draws keys on the host and sorts them, so that it gives the same permutation for
+// every device and thread count.
 #include <weft/tensor/factories.h>
 
 #include <algorithm>
 #include <numeric>
 
 #include <weft/kernels/backend.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft {
 namespace {
@@ -41,6 +43,8 @@ Tensor randn(const Shape& sizes, const TensorOptions& options, Generator* genera
 Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOptions& options,
                Generator* generator) {
   if (low >= high) throw ValueError(str("randint: the range [", low, ", ", high, ") is empty"));
+  launch::check_scalar("randint", options.dtype, low);
+  launch::check_scalar("randint", options.dtype, high - 1);
   return drawn(sizes, options, generator,
                [=](Backend& b, Context& c, PhiloxKey key, View y) { b.random_int(c, key, low, high, y); });
 }

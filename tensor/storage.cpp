@@ -1,11 +1,14 @@
-// Blocks of memory. A CPU block of up to 64 bytes lies in the same allocation as its header: one-element tensors (losses, probabilities,
-// CartPole states) then cost one free-list pop instead of two.
+// Storage. A CPU block of up to 64 bytes is in the same allocation as its header, so one-element tensors need
+// one allocation instead of two.
 #include <weft/tensor/storage.h>
 
+#include <cstring>
+#include <memory>
 #include <new>
 
 #include <weft/kernels/accelerator.h>
-#include <weft/tensor/free_list.h>
+#include <weft/tensor/inner/free_list.h>
+#include <weft/tensor/inner/parameter_lock.h>
 
 namespace weft {
 
@@ -40,19 +43,56 @@ Ref<Storage> Storage::allocate_pinned(size_t bytes) {
   return Ref<Storage>::adopt(new (header) Storage(kCpu, data, bytes, &pinned, &from));
 }
 
-Ref<Storage> Storage::borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context) {
+Ref<Storage> Storage::borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context,
+                             bool read_only) {
   static constexpr auto keep = [](void*) {};
-  return Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage)))
-                                 Storage(device, data, bytes, release ? release : +keep, context));
+  auto s = Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage)))
+                                   Storage(device, data, bytes, release ? release : +keep, context));
+  s->read_only_ = read_only;
+  return s;
 }
 
 void Storage::pinned(void*) {}
 
+void Storage::share() {
+  static std::mutex mutex;
+  const std::lock_guard guard(mutex);
+  if (lock()) return;
+  auto fresh = std::make_unique<ParameterLock>();
+  // inline bytes live only as long as this header, but a block may outlive it
+  if (is_inline()) {
+    fresh->block = allocate(device_, bytes_);
+    std::memcpy(fresh->block->data(), data(), bytes_);
+    data_.store(fresh->block->data(), std::memory_order_release);
+  } else {
+    fresh->block = Ref<Storage>::adopt(new (pool_allocate(sizeof(Storage)))
+                                           Storage(device_, data(), bytes_, release_, context_));
+  }
+  lock_.store(fresh.release(), std::memory_order_release);
+}
+
+bool Storage::is_held() const { return saves() != 0 || lock()->block->saves() != 0; }
+
+void Storage::replace_block(Ref<Storage> fresh) {
+  ParameterLock& mine = *lock();
+  if (saves() == 0) mine.earlier.clear();
+  else mine.earlier.push_back(mine.block);
+  data_.store(fresh->data(), std::memory_order_release);
+  mine.block.swap(fresh);
+  count_write();
+}
+
+void Storage::bump_block() {
+  const std::lock_guard guard(lock()->mutex);
+  lock()->block->count_write();
+}
+
 void Storage::destroy(Storage* s) noexcept {
   const bool with_data = s->is_inline();
-  if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(s->data_);
+  if (ParameterLock* const lock = s->lock()) delete lock;  // the block owns the memory
+  else if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(s->data());
   else if (s->release_) s->release_(s->context_);
-  else if (!with_data) static_cast<Backend*>(s->context_)->deallocate(s->data_, s->bytes_);
+  else if (!with_data) static_cast<Backend*>(s->context_)->deallocate(s->data(), s->bytes_);
   s->~Storage();
   pool_free(s, with_data ? 64 + kInlineBytes : sizeof(Storage));
 }

@@ -1,5 +1,8 @@
-// A block of device memory with its version counter. Tensors that are views of each other share one Storage, so an in-place write
-// through any of them is seen by all who saved one.
+// Storage: a block of device memory with a version counter. Views of each other share one Storage, so an
+// in-place write through one of them is detected by every graph that saved another. The storage of a
+// parameter marked concurrent (share()) points at a block, itself a Storage, which an optimizer step may
+// replace. All handles then use the new block, and a graph that holds the old one keeps it
+// (autograd/tape/inner/parameter_lock.h).
 #pragma once
 
 #include <atomic>
@@ -11,37 +14,58 @@
 
 namespace weft {
 
+struct ParameterLock;  // tensor/inner/parameter_lock.h
+
 class WEFT_API Storage : public RefCounted {
  public:
-  /// A fresh block from the device's allocator. Contents are undefined.
+  /// A new block from the device's allocator, uninitialised.
   static Ref<Storage> allocate(Device device, size_t bytes);
-  /// CPU memory that CUDA devices read and write by themselves. Throws: DeviceError without a CUDA device, OutOfMemoryError.
+  /// Pinned CPU memory, which CUDA devices access directly.
+  /// Throws: DeviceError without a CUDA device, OutOfMemoryError.
   static Ref<Storage> allocate_pinned(size_t bytes);
-  /// Memory of somebody else's; `release(context)` is called when the last tensor lets go.
-  static Ref<Storage> borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context);
+  /// Memory of the caller; `release(context)` is called when the last tensor is destroyed. `read_only`:
+  /// in-place operations refuse it.
+  static Ref<Storage> borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context,
+                             bool read_only = false);
   static void destroy(Storage* s) noexcept;
 
-  void* data() const { return data_; }
+  void* data() const { return data_.load(std::memory_order_acquire); }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
-  /// Somebody else's memory (borrow()): never written to unasked.
+  /// Memory of the caller (borrow()), which only explicit in-place operations write to.
   bool is_borrowed() const { return release_ != nullptr && !is_pinned(); }
   bool is_pinned() const { return release_ == &pinned; }
+  bool is_read_only() const { return read_only_; }
 
-  /// Counts in-place writes.
+  /// The number of in-place writes so far.
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
-  void bump_version() { version_.fetch_add(1, std::memory_order_acq_rel); }
+  void bump_version() {
+    count_write();
+    if (lock()) bump_block();
+  }
+  /// The same for a step on shared memory, which never writes to a held block.
+  void count_write() { version_.fetch_add(1, std::memory_order_acq_rel); }
 
-  /// Number of holders that need the bytes unchanged: saved tensors of recorded graphs and reads in flight of concurrent parameters.
-  /// An optimizer step writes in place only at zero, otherwise into a fresh block.
+  /// Number of holders that need the bytes unchanged: saved tensors of graphs, messages being sent, and
+  /// pending reads of shared blocks.
   uint32_t saves() const { return saves_.load(std::memory_order_acquire); }
   void add_save() { saves_.fetch_add(1, std::memory_order_acq_rel); }
   void drop_save() { saves_.fetch_sub(1, std::memory_order_acq_rel); }
 
-  /// Which tensor's recorded history describes these bytes: an in-place write through an alias outside that tensor's family of views
-  /// (a detached one, say) would leave the history wrong, and is refused while grad mode is on. `leaf`: it is a leaf that requires grad.
+  /// Marks the memory as used by several threads: a step may replace its block. Idempotent.
+  void share();
+  /// Null until share().
+  ParameterLock* lock() const { return lock_.load(std::memory_order_acquire); }
+  /// Shared storage, with the lock held: whether anything needs the bytes of the block unchanged.
+  bool is_held() const;
+  /// Shared storage, with the lock held: replaces the block by one of the same size.
+  void replace_block(Ref<Storage> fresh);
+
+  /// Sets the tensor whose recorded history describes these bytes. An in-place write through a tensor that is
+  /// not a view of it (a detached alias) would make the history wrong. Such a write is refused while grad
+  /// mode is on. `leaf`: the tensor is a leaf that requires grad.
   void set_history(const void* body, bool leaf) {
-    if (history() && history() != body) return;  // the first to describe them keeps the claim while it lives
+    if (history() && history() != body) return;  // the first such tensor keeps its claim for its lifetime
     history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf),
                    std::memory_order_relaxed);
   }
@@ -55,20 +79,23 @@ class WEFT_API Storage : public RefCounted {
   bool history_is_leaf() const { return history_.load(std::memory_order_relaxed) & 1; }
 
  private:
-  static constexpr size_t kInlineBytes = 64;  // small CPU blocks lie behind the header, in one allocation
+  static constexpr size_t kInlineBytes = 64;  // small CPU blocks follow the header in one allocation
   bool is_inline() const { return !release_ && !context_; }
   static void pinned(void*);  // never called: marks memory that goes back to the Accelerator in context_
   Storage(Device device, void* data, size_t bytes, void (*release)(void*), void* context)
-      : data_(data), bytes_(bytes), release_(release), context_(context), device_(device) {}
+      : device_(device), data_(data), bytes_(bytes), release_(release), context_(context) {}
   ~Storage() = default;
-  void* data_;
+  void bump_block();
+  Device device_;
+  bool read_only_ = false;
+  std::atomic<void*> data_;
   size_t bytes_;
   void (*release_)(void*);
   void* context_;
   std::atomic<uint32_t> version_{0};
   std::atomic<uint32_t> saves_{0};
   std::atomic<uintptr_t> history_{0};
-  Device device_;
+  std::atomic<ParameterLock*> lock_{nullptr};  // owned
 };
 
 }  // namespace weft

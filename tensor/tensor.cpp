@@ -1,12 +1,14 @@
-// Tensor bodies, empty and alias (the two ways a tensor comes to be), and reading elements. Nothing here computes.
+// Tensor bodies, the two primitives that create tensors (empty and alias), and access to elements. Operations
+// are in autograd/.
 #include <weft/tensor/tensor.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
 #include <weft/kernels/backend.h>
-#include <weft/tensor/free_list.h>
-#include <weft/tensor/parameter_lock.h>
+#include <weft/tensor/inner/free_list.h>
+#include <weft/tensor/inner/parameter_lock.h>
 
 namespace weft {
 
@@ -19,11 +21,13 @@ void TensorBody::destroy(TensorBody* b) noexcept {
     delete b->slot;
   }
   if (b->holds_save) b->storage->drop_save();
-  delete b->lock.load(std::memory_order_relaxed);
   delete b;
 }
 
-void Tensor::undefined() { throw ValueError("undefined tensor: it holds nothing"); }
+void Tensor::undefined() {
+  throw ValueError(
+      "undefined tensor: it was never assigned, or it is a grad() that is not there: call backward() first");
+}
 
 void Tensor::check_data(DType wanted) const {
   const TensorBody& b = body();
@@ -32,15 +36,19 @@ void Tensor::check_data(DType wanted) const {
     throw DeviceError(str("data: the tensor lies on ", b.device, "; copy it to the CPU first"));
 }
 
+void Tensor::check_access(DType wanted, int dims) const {
+  check_data(wanted);
+  if (dim() != dims) throw ShapeError(str("accessor: asked for ", dims, " dims, the tensor is ", sizes()));
+}
+
+void detail::throw_access(int64_t index, int64_t size) {
+  throw IndexError(str("accessor: index ", index, " is outside a dim of ", size));
+}
+
 bool Tensor::is_contiguous() const { return View{nullptr, dtype(), sizes(), strides()}.is_contiguous(); }
 
 Tensor empty(const Shape& sizes, const TensorOptions& options) {
-  int64_t count = 1;
-  for (int64_t n : sizes) {
-    if (n < 0) throw ShapeError(str("empty: negative size in ", sizes));
-    if (__builtin_mul_overflow(count, n, &count))
-      throw ShapeError(str("empty: ", sizes, " has more elements than an int64 counts"));
-  }
+  const int64_t count = checked_numel("empty", sizes);
   int64_t bytes;
   if (__builtin_mul_overflow(count, size_of(options.dtype), &bytes))
     throw ShapeError(str("empty: ", sizes, " of ", options.dtype, " is too large"));
@@ -64,15 +72,17 @@ Tensor alias(const Tensor& base, const Shape& sizes, const Shape& strides, int64
   const TensorBody& from = base.body();
   if (sizes.size() != strides.size())
     throw ShapeError(str("alias: sizes ", sizes, " and strides ", strides, " differ in length"));
+  const bool none = checked_numel("alias", sizes) == 0;
   int64_t first = offset, last = offset;
-  bool none = false;
+  bool beyond = false;
   for (int d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] < 0) throw ShapeError(str("alias: negative size in ", sizes));
-    if (sizes[d] == 0) none = true;
-    else (strides[d] < 0 ? first : last) += (sizes[d] - 1) * strides[d];
+    int64_t& end = strides[d] < 0 ? first : last;
+    int64_t reach;
+    beyond = beyond || __builtin_mul_overflow(sizes[d] - 1, strides[d], &reach) ||
+             __builtin_add_overflow(end, reach, &end);
   }
   const int64_t room = static_cast<int64_t>(from.storage->bytes()) / size_of(from.dtype);
-  if (!none && (first < 0 || last >= room))
+  if (!none && (beyond || first < 0 || last >= room))
     throw IndexError(str("alias: sizes ", sizes, ", strides ", strides, ", offset ", offset,
                          " reach outside a block of ", room, " elements"));
   Tensor y(Ref<TensorBody>::adopt(new TensorBody(from.storage, offset, sizes, strides, from.dtype)));
@@ -83,11 +93,23 @@ Tensor alias(const Tensor& base, const Shape& sizes, const Shape& strides, int64
   return y;
 }
 
+Tensor detail::held(const Tensor& x) {
+  const TensorBody& b = x.body();
+  ParameterLock* const lock = b.storage->lock();
+  if (!lock) return x;
+  const std::lock_guard guard(lock->mutex);
+  Tensor y(Ref<TensorBody>::adopt(new TensorBody(lock->block, b.offset, b.sizes, b.strides, b.dtype)));
+  lock->block->add_save();
+  y.body().holds_save = true;
+  return y;
+}
+
 namespace {
 
-/// The elements in row-major order in host memory; `keep` owns them when a copy was needed.
-const void* host_elements(const Tensor& x, Tensor& keep) {
-  keep = x;
+/// The elements in row-major order in host memory, owned by `keep`.
+const void* host_elements(const Tensor& given, Tensor& keep) {
+  keep = detail::held(given);
+  const Tensor x = keep;
   if (!x.is_contiguous()) {
     keep = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
     Context context;
@@ -102,13 +124,10 @@ const void* host_elements(const Tensor& x, Tensor& keep) {
   return keep.raw();
 }
 
-template <class To, class From> To convert(From v) {
-  if constexpr (std::is_same_v<To, From>) return v;
-  else if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
-    return convert<To>(static_cast<float>(v));
-  else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>)
-    return To(static_cast<float>(v));
-  else return static_cast<To>(v);
+/// An element as a number.
+template <class T> Scalar number(T v) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) return static_cast<float>(v);
+  else return v;
 }
 
 }  // namespace
@@ -119,14 +138,11 @@ Scalar Tensor::item_scalar() const {
   const void* data = host_elements(*this, keep);
   return dispatch(dtype(), [&](auto tag) -> Scalar {
     using T = typename decltype(tag)::type;
-    const T v = *static_cast<const T*>(data);
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
-      return Scalar(static_cast<float>(v));
-    else return Scalar(v);
+    return number(*static_cast<const T*>(data));
   });
 }
 
-template <class T> std::vector<T> Tensor::to_vector() const {
+template <Element T> std::vector<T> Tensor::to_vector() const {
   Tensor keep;
   const void* data = host_elements(*this, keep);
   const int64_t n = numel();
@@ -134,7 +150,10 @@ template <class T> std::vector<T> Tensor::to_vector() const {
   dispatch(dtype(), [&](auto tag) {
     using From = typename decltype(tag)::type;
     const From* from = static_cast<const From*>(data);
-    for (int64_t i = 0; i < n; ++i) out[static_cast<size_t>(i)] = convert<T>(from[i]);
+    if constexpr (std::is_same_v<T, From>) std::copy(from, from + n, out.begin());
+    else
+      for (int64_t i = 0; i < n; ++i)
+        out[static_cast<size_t>(i)] = number(from[i]).template to<T>("to_vector");
   });
   return out;
 }

@@ -1,12 +1,13 @@
-// Tensor: a counted handle to a body (storage, offset, sizes, strides, dtype) with an opaque slot for the tape. Copying a Tensor
-// copies the handle. Views share storage. Methods that compute are declared here and defined beside their free functions in
-// autograd/ (one definition serves both); nothing in this file knows of gradients beyond the slot.
-// Thread safety: different threads may read one tensor and build graphs on it at once; writing needs the caller's own order,
-// except the steps of optimizers on parameters marked concurrent (see lock()).
+// Tensor: a reference-counted handle to a body (storage, offset, sizes, strides, dtype) with an opaque slot
+// for the tape. Copying a Tensor copies the handle; views share storage. Methods that compute are declared
+// here and defined in autograd/, together with their free functions; this file knows of gradients only the
+// slot. Thread safety: several threads may read a tensor and build graphs on it at once. Writes need
+// synchronisation by the caller, except optimizer steps on parameters marked concurrent
+// (autograd/tape/inner/parameter_lock.h).
 #pragma once
 
-#include <atomic>
 #include <initializer_list>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,11 +19,11 @@
 
 namespace weft {
 
+class Generator;
 class Tensor;
 struct Context;
-struct ParameterLock;  // tensor/parameter_lock.h
 
-/// What the tape keeps in a tensor; defined in autograd/.
+/// Base of the tape's data in a tensor; autograd/ defines the rest.
 class WEFT_API AutogradSlot {
  public:
   virtual ~AutogradSlot() = default;
@@ -40,15 +41,12 @@ struct WEFT_API TensorBody : RefCounted {
   int64_t offset;  ///< in elements
   Shape sizes, strides;
   DType dtype;
-  Device
-      device;  ///< the storage's; kept here so that reading it does not touch a storage that a step may swap
-  bool requires_grad = false;  ///< mirrors the slot, so that the common test costs one load
-  bool follows_base =
-      false;  ///< a view whose history follows its base's: an in-place write to the base may make it require grad
-  bool holds_save =
-      false;  ///< counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
-  std::atomic<ParameterLock*> lock{
-      nullptr};                  ///< owned; set once marked concurrent (autograd/parameter_lock.h), else null
+  Device device;               ///< the storage's
+  bool requires_grad = false;  ///< copy of the slot's flag, so that the common check is one load
+  /// a view whose history depends on its base's: an in-place write to the base may make it require grad
+  bool follows_base = false;
+  /// counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
+  bool holds_save = false;
   AutogradSlot* slot = nullptr;  ///< owned
 };
 
@@ -57,20 +55,45 @@ struct TensorOptions {
   DType dtype = kFloat32;
   Device device = {};
   bool requires_grad = false;
-  bool pinned = false;  ///< CPU memory that CUDA devices read and write by themselves; see pin_memory()
+  bool pinned = false;  ///< CPU memory that CUDA devices access directly; see pin_memory()
 };
 
-struct MaxResult;  // {values, indices}, autograd/ops.h
+struct MaxResult;     // {values, indices}, autograd/ops/ops_reduce.h
+struct UniqueResult;  // {values, inverse, counts}, autograd/ops/ops_order.h
+struct UniqueOptions;
+enum class ScatterReduce : uint8_t;
+class Indexed;  // x[mask], tensor/index.h
+class TensorIndex;
+struct Slice;
+template <class T, int N, bool Checked> class Accessor;  // tensor/accessor.h
+#ifdef NDEBUG
+inline constexpr bool kCheckedAccess = false;
+#else
+inline constexpr bool kCheckedAccess = true;
+#endif
 
-/// An n-dimensional array of one dtype on one device; the default-constructed one is undefined.
+/// An n-dimensional array of one dtype on one device; the default-constructed one is undefined. Assigning to
+/// a named Tensor makes it refer to another tensor; assigning to one without a name, such as `x[0] = y`,
+/// writes the values into its memory.
 class WEFT_API Tensor {
  public:
   Tensor() = default;
   explicit Tensor(Ref<TensorBody> body) : body_(std::move(body)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  /// `x[0] = y`, `x.slice(..) = y`: copy_.
+  /// Throws: as copy_; ValueError if no other tensor shares the memory, so that the write would be lost, as
+  /// in `x.index_select(..) = y`.
+  Tensor operator=(const Tensor& src) && { return check_seen(), copy_(src); }
+  /// `x[0] = 5`: fill_. Throws: as fill_; ValueError as above.
+  Tensor operator=(Scalar value) && { return check_seen(), fill_(value); }
 
-  // ---- what it is
+  // ---- properties
   bool defined() const { return static_cast<bool>(body_); }
-  explicit operator bool() const = delete;  ///< use defined() or item()
+  explicit operator bool() const = delete;  // a Tensor is no condition: use defined(), item<bool>() or any()
   int dim() const { return body().sizes.size(); }
   const Shape& sizes() const { return body().sizes; }
   const Shape& shape() const { return body().sizes; }
@@ -82,46 +105,62 @@ class WEFT_API Tensor {
   int64_t storage_offset() const { return body().offset; }
   bool is_contiguous() const;
   bool is_floating_point() const { return is_floating(dtype()); }
-  bool shares_storage(const Tensor& other) const { return body().storage == other.body().storage; }
+  bool shares_storage(const Tensor& other) const {
+    const Storage &a = *body().storage, &b = *other.body().storage;
+    return &a == &b || (a.bytes() != 0 && a.data() == b.data());
+  }
   bool is_same(const Tensor& other) const { return body_ == other.body_; }
   uint32_t version() const { return body().storage->version(); }
 
   // ---- raw access (CPU tensors; contiguous or by strides())
-  /// Pointer to the first element. Throws: DTypeError when T is not dtype(), DeviceError off the CPU.
+  /// Pointer to the first element; T may be const. An optimizer step on a parameter marked concurrent may
+  /// replace the memory. Throws: DTypeError if T is not dtype(), DeviceError off the CPU.
   template <class T> T* data() const {
-    check_data(dtype_of<T>);
+    check_data(dtype_of<std::remove_const_t<T>>);
     return static_cast<T*>(raw());
   }
+  /// Elements by N indices, `a[i][j]`; T may be const. The accessor holds pointers but no reference: keep
+  /// this tensor. An index out of range is an IndexError in code compiled without NDEBUG, and undefined
+  /// behaviour with it. Throws: DTypeError, DeviceError, ShapeError unless dim() is N.
+  template <class T, int N> Accessor<T, N, kCheckedAccess> accessor() const;
+  /// Address of the first element, without a check; on a CUDA device an address of device memory.
   void* raw() const {
     return static_cast<char*>(body().storage->data()) + body().offset * size_of(body().dtype);
   }
-  /// What kernels take.
+  /// The tensor as kernels take it.
   View view_of() const { return {raw(), dtype(), body().sizes, body().strides}; }
-  /// The only element, converted. Shape: one element. Throws: ShapeError.
-  template <class T> T item() const { return item_scalar().template to<T>(); }
-  Scalar item_scalar() const;
-  /// All elements in row-major order, converted to T.
-  template <class T> std::vector<T> to_vector() const;
+  /// The only element, converted to T.
+  /// Throws: ShapeError unless numel() is 1, DTypeError if T cannot hold the value (NaN as an integer, 300 as
+  /// uint8).
+  template <class T> T item() const { return item_scalar().template to<T>("item"); }
+  Scalar item_scalar() const;  ///< the only element; Throws: ShapeError unless numel() is 1
+  /// All elements in row-major order, converted to T. Throws: DTypeError if T cannot hold one of them.
+  template <Element T> std::vector<T> to_vector() const;
 
   // ---- gradients (autograd/)
   bool requires_grad() const { return body().follows_base ? view_requires_grad() : body().requires_grad; }
-  Tensor& requires_grad_(bool on = true);  ///< Throws: AutogradError on a non-leaf or a non-floating tensor.
-  bool is_leaf() const;
-  Tensor grad() const;  ///< undefined when there is none
+  /// Makes a leaf require grad, or not. Throws: AutogradError for a non-leaf or a non-floating tensor.
+  Tensor& requires_grad_(bool on = true);
+  bool is_leaf() const;  ///< true unless an operation recorded it
+  Tensor grad() const;   ///< undefined if there is none
+  /// Replaces grad(); an undefined g clears it. Throws: ShapeError, DTypeError, DeviceError unless g matches.
   void set_grad(const Tensor& g) const;
   void zero_grad() const { set_grad(Tensor()); }
+  /// Lets backward store the gradient of a non-leaf in grad(). Throws: AutogradError unless it requires grad.
   void retain_grad() const;
-  const char* grad_fn_name() const;  ///< "" for leaves
-  /// Gradients of this tensor with respect to the leaves, added to their grad(). Throws: AutogradError.
+  const char* grad_fn_name() const;  ///< name of the operation that recorded it, "" for leaves
+  /// Adds the gradients of this tensor with respect to the leaves to their grad(). `gradient` is the gradient
+  /// of this tensor; undefined means 1, for one element. Throws: AutogradError, ShapeError.
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
-  Tensor detach() const;  ///< shares storage and version, no history
+  Tensor detach() const;  ///< an alias that shares storage and version, without history
+  /// Drops the history in place. Throws: AutogradError for a view.
   Tensor& detach_();
 
-  // ---- views (Throws: ShapeError, IndexError); all differentiable
+  // ---- views; all differentiable. ops_shape.h has their sizes and errors.
   Tensor view(const Shape& sizes) const;     ///< one size may be -1; needs compatible strides
-  Tensor reshape(const Shape& sizes) const;  ///< view where possible, else a copy
+  Tensor reshape(const Shape& sizes) const;  ///< view if possible, else a copy
   Tensor flatten(int64_t start = 0, int64_t end = -1) const;
-  Tensor t() const;
+  Tensor t() const;  ///< a matrix transposed; fewer dims unchanged. Throws: ShapeError for more than two dims
   Tensor transpose(int64_t d0, int64_t d1) const;
   Tensor permute(const Shape& dims) const;
   Tensor expand(const Shape& sizes) const;  ///< -1 keeps a size
@@ -131,75 +170,170 @@ class WEFT_API Tensor {
   Tensor narrow(int64_t d, int64_t start, int64_t length) const;
   Tensor select(int64_t d, int64_t index) const;
   Tensor slice(int64_t d, int64_t start, int64_t end, int64_t step = 1) const;
-  Tensor operator[](int64_t index) const { return select(0, index); }
+  Tensor as_strided(const Shape& sizes, const Shape& strides, int64_t offset = 0) const;
+  Tensor diagonal(int64_t offset = 0, int64_t d0 = 0, int64_t d1 = 1) const;
+  Tensor operator[](int64_t index) const& { return select(0, index); }
+  Tensor operator[](const Slice& s) const&;  ///< `x[{1, 3}]`, of the first dim
+  /// by a mask or positions: a copy; `x[mask] = v` assigns to the elements of x
+  Indexed operator[](const Tensor& index) const&;
+  /// on a temporary: releases its memory first, so that a lost write throws
+  Tensor operator[](int64_t index) &&;
+  Tensor operator[](const Slice& s) &&;
+  Indexed operator[](const Tensor& index) &&;
   std::vector<Tensor> split(int64_t length, int64_t d = 0) const;
+  std::vector<Tensor> split(const Shape& lengths, int64_t d = 0) const;
   std::vector<Tensor> chunk(int64_t parts, int64_t d = 0) const;
   std::vector<Tensor> unbind(int64_t d = 0) const;
 
-  // ---- copies and conversions
+  // ---- copies and conversions (ops_shape.h)
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor to(DType dtype) const;
-  /// On the device; this tensor when it is there. `non_blocking`: a copy from pinned memory returns before it is done, and one to the CPU
-  /// returns a pinned tensor that may be read once its stream (or device) was waited for. Throws: DeviceError.
+  /// A copy on the device; this tensor if it is there. `non_blocking`: a copy from pinned memory returns
+  /// before it is done; a copy to the CPU returns a pinned tensor that may be read after waiting for its
+  /// stream (or the device). Throws: DeviceError.
   Tensor to(Device device, bool non_blocking = false) const;
-  /// A copy in pinned memory without history, this tensor detached when it is there: copies between it and a CUDA device need no staging and
-  /// can run beside other work. Throws: DeviceError for a tensor that is not on the CPU, or without a CUDA device.
+  Tensor to(Device device, DType dtype, bool non_blocking = false) const;
+  /// A copy in pinned memory without history; this tensor detached if it is pinned. Copies between pinned
+  /// memory and a CUDA device need no staging and can overlap other work.
+  /// Throws: DeviceError for a tensor that is not on the CPU, or without a CUDA device.
   Tensor pin_memory() const;
   bool is_pinned() const { return body().storage->is_pinned(); }
 
-  // ---- in place; bump the version; recorded when grad mode is on. Throws: AutogradError on a leaf that requires grad.
+  // ---- in place; they increment the version and are recorded if grad mode is on. Arguments broadcast to
+  // this tensor and are cast to its dtype. Throws, before the write: ShapeError for an argument that does not
+  // broadcast to this tensor, or a tensor that shows elements twice; DTypeError for a floating argument of an
+  // integer tensor, or a Scalar that the dtype cannot hold; DeviceError; ValueError for read-only memory;
+  // AutogradError for a leaf that requires grad or a view of one, while grad mode is on.
   Tensor& zero_();
   Tensor& fill_(Scalar value);
-  Tensor& copy_(const Tensor& src);
+  Tensor& copy_(const Tensor& src);  ///< from any dtype and device
   Tensor& add_(const Tensor& other, Scalar alpha = 1);
   Tensor& add_(Scalar value);
   Tensor& sub_(const Tensor& other);
+  Tensor& sub_(Scalar value);
   Tensor& mul_(const Tensor& other);
   Tensor& mul_(Scalar value);
-  Tensor& div_(const Tensor& other);
+  Tensor& div_(const Tensor& other);  ///< floating tensors only
   Tensor& div_(Scalar value);
+  Tensor& bitwise_and_(const Tensor& other);
+  Tensor& bitwise_or_(const Tensor& other);
+  Tensor& bitwise_xor_(const Tensor& other);
   Tensor& clamp_(Scalar low, Scalar high);
   Tensor& relu_();
-  Tensor& uniform_(double low = 0, double high = 1);
-  Tensor& normal_(double mean = 0, double stddev = 1);
-  Tensor& bernoulli_(double p = 0.5);
+  Tensor& masked_fill_(const Tensor& mask, Scalar value);
+  Tensor& masked_scatter_(const Tensor& mask, const Tensor& source);
+  /// Writes `values`, broadcast, to the elements that index({...}) reads. Of positions named twice the last
+  /// value counts; with `accumulate` all values are added.
+  Tensor& index_put_(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false);
+  Tensor& index_put_(const std::vector<TensorIndex>& at, Scalar value, bool accumulate = false);
+  // random numbers of default_generator(). Throws: ValueError for low > high, stddev < 0 or p outside [0, 1]
+  Tensor& uniform_(double low = 0, double high = 1);    ///< U(low, high), floating tensors only
+  Tensor& normal_(double mean = 0, double stddev = 1);  ///< N(mean, stddev^2), floating tensors only
+  Tensor& bernoulli_(double p = 0.5);                   ///< 1 with probability p, else 0
   Tensor& operator+=(const Tensor& o) { return add_(o); }
   Tensor& operator-=(const Tensor& o) { return sub_(o); }
   Tensor& operator*=(const Tensor& o) { return mul_(o); }
   Tensor& operator/=(const Tensor& o) { return div_(o); }
+  Tensor& operator+=(Scalar s) { return add_(s); }
+  Tensor& operator-=(Scalar s) { return sub_(s); }
+  Tensor& operator*=(Scalar s) { return mul_(s); }
+  Tensor& operator/=(Scalar s) { return div_(s); }
+  Tensor& operator&=(const Tensor& o) { return bitwise_and_(o); }
+  Tensor& operator|=(const Tensor& o) { return bitwise_or_(o); }
+  Tensor& operator^=(const Tensor& o) { return bitwise_xor_(o); }
 
-  // ---- the usual methods; each is the free function of the same name in autograd/ops.h
-  Tensor neg() const;
-  Tensor abs() const;
-  Tensor exp() const;
-  Tensor log() const;
-  Tensor sqrt() const;
-  Tensor square() const;
-  Tensor pow(Scalar exponent) const;
-  Tensor tanh() const;
-  Tensor sigmoid() const;
-  Tensor relu() const;
+  // ---- methods for the free functions of the same name in autograd/ops/ops.h, with this tensor as the first
+  // argument
+  Tensor add(const Tensor&other, Scalar alpha = 1) const, add(Scalar other) const;
+  Tensor sub(const Tensor&other, Scalar alpha = 1) const, sub(Scalar other) const;
+  Tensor mul(const Tensor&other) const, mul(Scalar other) const;
+  Tensor div(const Tensor&other) const, div(Scalar other) const;
+  Tensor pow(const Tensor&exponent) const, pow(Scalar exponent) const;
+  Tensor remainder(const Tensor&other) const, remainder(Scalar other) const, fmod(const Tensor&other) const,
+      fmod(Scalar other) const;
+  Tensor floor_divide(const Tensor&other) const, floor_divide(Scalar other) const;
+  Tensor nan_to_num(Scalar nan = 0, std::optional<Scalar> posinf = {},
+                    std::optional<Scalar> neginf = {}) const;
+  Tensor maximum(const Tensor&other) const, maximum(Scalar other) const;
+  Tensor minimum(const Tensor&other) const, minimum(Scalar other) const;
+  Tensor atan2(const Tensor& other) const;
   Tensor clamp(Scalar low, Scalar high) const;
-  Tensor matmul(const Tensor& other) const;
-  Tensor mm(const Tensor& other) const { return matmul(other); }
-  Tensor sum() const;
-  Tensor sum(const Shape& dims, bool keepdim = false) const;
-  Tensor mean() const;
-  Tensor mean(const Shape& dims, bool keepdim = false) const;
-  Tensor max() const;
-  MaxResult max(int64_t d, bool keepdim = false) const;
-  Tensor min() const;
-  MaxResult min(int64_t d, bool keepdim = false) const;
-  Tensor argmax(int64_t d = -1, bool keepdim = false) const;
-  Tensor std(int64_t correction = 1) const;
-  Tensor var(int64_t correction = 1) const;
-  Tensor norm(double p = 2) const;
-  Tensor softmax(int64_t d) const;
-  Tensor log_softmax(int64_t d) const;
-  Tensor gather(int64_t d, const Tensor& index) const;
-  Tensor index_select(int64_t d, const Tensor& index) const;
+  /// this tensor where the condition is true: weft::where(condition, *this, other)
+  Tensor where(const Tensor& condition, const Tensor& other) const;
   Tensor masked_fill(const Tensor& mask, Scalar value) const;
+  Tensor addcmul(const Tensor& a, const Tensor& b, Scalar value = 1) const;
+  Tensor addcdiv(const Tensor& a, const Tensor& b, Scalar value = 1) const;
+  Tensor lerp(const Tensor&end, const Tensor&weight) const, lerp(const Tensor&end, Scalar weight) const;
+  Tensor neg() const, abs() const, sign() const, square() const, sqrt() const, rsqrt() const,
+      reciprocal() const;
+  Tensor exp() const, expm1() const, log() const, log1p() const, log2() const, erf() const;
+  Tensor sin() const, cos() const, tan() const, tanh() const, sigmoid() const, relu() const;
+  Tensor floor() const, ceil() const, round() const, trunc() const;
+  Tensor eq(const Tensor&other) const, eq(Scalar other) const, ne(const Tensor&other) const,
+      ne(Scalar other) const;
+  Tensor lt(const Tensor&other) const, lt(Scalar other) const, le(const Tensor&other) const,
+      le(Scalar other) const;
+  Tensor gt(const Tensor&other) const, gt(Scalar other) const, ge(const Tensor&other) const,
+      ge(Scalar other) const;
+  Tensor logical_and(const Tensor&other) const, logical_or(const Tensor&other) const,
+      logical_xor(const Tensor&other) const;
+  Tensor bitwise_and(const Tensor&other) const, bitwise_or(const Tensor&other) const,
+      bitwise_xor(const Tensor&other) const;
+  Tensor bitwise_and(Scalar other) const, bitwise_or(Scalar other) const, bitwise_xor(Scalar other) const;
+  Tensor logical_not() const, bitwise_not() const, isnan() const, isinf() const, isfinite() const;
+  bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8) const;
+  bool equal(const Tensor& other) const;
+  Tensor sum() const, sum(const Shape&dims, bool keepdim = false) const, sum_to(const Shape&sizes) const;
+  Tensor mean() const, mean(const Shape&dims, bool keepdim = false) const;
+  Tensor prod() const, prod(int64_t d, bool keepdim = false) const;
+  Tensor max() const, min() const;
+  MaxResult max(int64_t d, bool keepdim = false) const, min(int64_t d, bool keepdim = false) const;
+  Tensor amax(const Shape&dims, bool keepdim = false) const,
+      amin(const Shape&dims, bool keepdim = false) const;
+  Tensor argmax() const, argmax(int64_t d, bool keepdim = false) const;
+  Tensor argmin() const, argmin(int64_t d, bool keepdim = false) const;
+  Tensor any() const, any(const Shape&dims, bool keepdim = false) const;
+  Tensor all() const, all(const Shape&dims, bool keepdim = false) const;
+  Tensor var() const, var(const Shape&dims, int64_t correction = 1, bool keepdim = false) const;
+  Tensor std() const, std(const Shape&dims, int64_t correction = 1, bool keepdim = false) const;
+  Tensor norm(double p = 2) const, norm(double p, const Shape&dims, bool keepdim = false) const;
+  Tensor median() const;
+  MaxResult median(int64_t d, bool keepdim = false) const;
+  Tensor logsumexp(int64_t d, bool keepdim = false) const;
+  Tensor cumsum(int64_t d) const, cumprod(int64_t d) const, softmax(int64_t d) const,
+      log_softmax(int64_t d) const;
+  Tensor matmul(const Tensor&other) const, mm(const Tensor&other) const, bmm(const Tensor&other) const;
+  Tensor mv(const Tensor&other) const, dot(const Tensor&other) const, outer(const Tensor&other) const;
+  Tensor addmm(const Tensor& a, const Tensor& b, Scalar beta = 1, Scalar alpha = 1) const;
+  /// x.index({0, Slice(1, 3), None, Ellipsis, mask})
+  Tensor index(const std::vector<TensorIndex>& at) const;
+  Tensor index_put(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false) const;
+  Tensor masked_scatter(const Tensor& mask, const Tensor& source) const;
+  Tensor index_select(int64_t d, const Tensor& index) const;
+  Tensor gather(int64_t d, const Tensor& index) const;
+  Tensor scatter(int64_t d, const Tensor& index, const Tensor& src) const;
+  Tensor scatter_add(int64_t d, const Tensor& index, const Tensor& src) const;
+  Tensor index_add(int64_t d, const Tensor& index, const Tensor& src) const;
+  Tensor scatter_reduce(int64_t d, const Tensor& index, const Tensor& src, ScatterReduce reduce,
+                        bool include_self = true) const;
+  Tensor take_along(const Tensor& index, int64_t d) const;
+  Tensor masked_select(const Tensor& mask) const;
+  Tensor nonzero() const;
+  MaxResult sort(int64_t d = -1, bool descending = false) const;
+  Tensor argsort(int64_t d = -1, bool descending = false) const;
+  UniqueResult unique() const, unique(const UniqueOptions&options) const;
+  Tensor bincount(const Tensor& weights = Tensor(), int64_t minlength = 0) const;
+  Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> d = {}) const;
+  Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> d = {}) const;
+  MaxResult topk(int64_t k, int64_t d = -1, bool largest = true) const;
+  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(int64_t shift, int64_t d) const;
+  Tensor tril(int64_t k = 0) const, triu(int64_t k = 0) const, diag(int64_t k = 0) const;
+  Tensor multinomial(int64_t count, bool replacement = false, Generator* generator = nullptr) const;
+  Tensor bernoulli(Generator* generator = nullptr) const;
+
+  /// As to_string.
+  friend WEFT_API std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
   // ---- internal
   TensorBody& body() const {
@@ -210,15 +344,22 @@ class WEFT_API Tensor {
   const Ref<TensorBody>& ref() const { return body_; }
 
  private:
+  friend class Indexed;
   [[noreturn]] static void undefined();  // Throws ValueError: undefined tensor
   void check_data(DType wanted) const;
-  bool view_requires_grad() const;  // a view asks its base first, autograd/
+  void check_access(DType wanted, int dims) const;
+  bool view_requires_grad() const;  // first brings a view up to date with its base; autograd/
+  void check_seen() const;          // Throws ValueError if nothing else holds the memory of a temporary
   Ref<TensorBody> body_;
 };
 
-/// Uninitialised row-major memory. The one allocation path of all ops.
+/// Uninitialised row-major memory. All operations allocate through it.
 WEFT_API Tensor empty(const Shape& sizes, const TensorOptions& options = {});
-/// A tensor over the same storage with another geometry and no history; bounds checked. Offset in elements.
+/// A tensor over the same storage with other sizes, strides and offset (in elements), without history.
+/// Throws: IndexError for elements outside the storage.
 WEFT_API Tensor alias(const Tensor& base, const Shape& sizes, const Shape& strides, int64_t offset);
 
 }  // namespace weft
+
+#include <weft/tensor/accessor.h>
+#include <weft/tensor/index.h>

@@ -1,9 +1,9 @@
-"""PyTorch's times for the work of bench_gpu, each printed as a line `name ns` under our name, measured the same way: between events, median.
+"""PyTorch's times for the work of bench_gpu, as lines `name ns` with our names. A time is the median between device events, as in bench_gpu.
 
     python3 bench/peers/torch_gpu.py [FILTER] [--quick]
 
-Needs a python with torch and a CUDA device; called by scripts/gpu_check.sh where there are both. PyTorch runs as it comes, with TF32 off for
-matrix products as ours, and the fused forms of its optimizers.
+Needs a python with torch and a CUDA device; scripts/gpu_check.sh calls it if both exist. PyTorch runs with its default settings, but with
+TF32 off for matrix products, like ours, and with the fused forms of its optimizers.
 """
 import re
 import statistics
@@ -183,7 +183,7 @@ def language_model(vocabulary, size, dropout):
 
     report(names[0], step)
     report(names[1], lambda: step(True))
-    report(names[3], step)  # LmStep once more: its dropout is always cuDNN's
+    report(names[3], step)  # LmStep again: PyTorch always uses cuDNN's dropout
     if not PATTERN.search(names[2]):
         return
     try:

@@ -1,9 +1,9 @@
-"""PyTorch's times for the work of our benchmarks, each printed as {"name": <our benchmark's name>, "ns": <median>}, on one thread.
+"""PyTorch's times for the work of our benchmarks, on one thread, printed as {"name": <our benchmark's name>, "ns": <median>}.
 
     python3 bench/peers/torch_peers.py [FILTER]
 
-Needs a python with torch (Debian: python3-torch), which the rest of weft never does. Called by scripts/bench.sh --peers. The remote cases
-start a second process and talk to it over torch.distributed.rpc as it comes.
+Needs a python with torch (Debian: python3-torch); nothing else in weft does. scripts/bench.sh --peers calls it. The remote cases start a
+second process and call it by torch.distributed.rpc with its default settings.
 """
 import json
 import os
@@ -42,7 +42,7 @@ def report(name, work, seconds=1.0, inner=1):
 
 
 def has_fast_blas():
-    """Debian's torch runs on whatever libblas is installed; against the unoptimised reference one a comparison would flatter us."""
+    """False for the unoptimised reference BLAS: Debian's torch uses the installed libblas, and that comparison would be unfair."""
     torch.rand(8, 8) @ torch.rand(8, 8)
     with open("/proc/self/maps", encoding="utf-8") as file:
         return re.search(r"openblas|mkl|blis", file.read()) is not None
@@ -58,6 +58,52 @@ def chain(op, length=1000):
     for _ in range(length):
         y = op(y, one)
     y.backward()
+
+
+def order_of(size, shape, dims):
+    x, ids, line = torch.randn(shape), torch.randint(1000, shape), torch.randint(1000, (1000,))
+    divisor, mask, nan = torch.rand(shape) + 0.5, x > 0, torch.tensor(float("nan"))
+    holes = torch.where(x > 1, torch.tensor(float("inf")), torch.where(x < -1, nan, x))
+    y, picked, counts = x.clone(), x[mask], line % 3
+
+    def case(name, work):
+        report(f"order/{name}", work, 0.3)
+
+    def assign(values):
+        y[mask] = values
+    case(f"median/{size}", x.median)
+    case(f"unique/{size}", ids.unique)
+    case(f"unique_inverse_counts/{size}", lambda: ids.unique(return_inverse=True, return_counts=True))
+    case(f"nan_to_num/{size}", holes.nan_to_num)
+    case(f"fmod/{size}", lambda: x.fmod(divisor))
+    case(f"fmod_number/{size}", lambda: x.fmod(0.7))
+    case(f"floor_divide/{size}", lambda: x.floor_divide(divisor))
+    case(f"floor_divide_int64/{size}", lambda: ids.floor_divide(7))
+    case(f"isinf/{size}", holes.isinf)
+    case(f"diag/{size}", x.diag)
+    case(f"index_mask/{size}", lambda: x[mask])
+    case(f"assign_mask_number/{size}", lambda: assign(1))
+    case(f"assign_mask_values/{size}", lambda: assign(picked))
+    case(f"index_put/{size}", lambda: y.index_put_((line,), x))
+    case(f"index_put_add/{size}", lambda: y.index_put_((line,), x, accumulate=True))
+    flat, weights = ids.reshape(-1), divisor.reshape(-1)
+    case(f"bincount/{size}", flat.bincount)
+    case(f"bincount_weights/{size}", lambda: flat.bincount(weights))
+    for d in dims:
+        at = size if len(dims) == 1 else f"{size}/dim{d}"
+        case(f"argsort/{at}", lambda d=d: x.argsort(dim=d, stable=True))
+        case(f"median_dim/{at}", lambda d=d: x.median(d))
+        case(f"repeat_interleave/{at}", lambda d=d: x.repeat_interleave(2, d))
+        case(f"repeat_interleave_counts/{at}", lambda d=d: x.repeat_interleave(counts, d))
+        case(f"normalize/{at}", lambda d=d: nn.functional.normalize(x, dim=d))
+        for rule in ("sum", "prod", "mean", "amax"):
+            case(f"scatter_reduce_{rule}/{at}", lambda d=d, rule=rule: x.scatter_reduce(d, ids, x, rule))
+        case(f"scatter_reduce_amax_others/{at}", lambda d=d: x.scatter_reduce(d, ids, x, "amax", include_self=False))
+
+
+def order():
+    order_of("1000", (1000,), (0,))
+    order_of("1000x1000", (1000, 1000), (0, 1))
 
 
 def ops():
@@ -216,6 +262,7 @@ if __name__ == "__main__":
     if not FAST_BLAS:
         print("torch_peers: no optimised BLAS (Debian: libopenblas0-pthread), cases with matrix products are left out", file=sys.stderr)
     ops()
+    order()
     if FAST_BLAS:
         lm_step(200)
         lm_step(650)

@@ -1,3 +1,4 @@
+// The policy, the choice of actions and the REINFORCE update of agent.h.
 #include "agent.h"
 
 #include <algorithm>
@@ -98,11 +99,11 @@ double Learner::finish_episode() {
 
   const int64_t n = static_cast<int64_t>(returns.size());
   Tensor r = weft::from_vector(returns, {n});
-  // One step alone has no spread: its return is left as it is, where the unbiased deviation would be NaN.
+  // A single return is not normalised, since its unbiased deviation would be NaN.
   if (n > 1) r = (r - r.mean()) / (r.std() + static_cast<double>(std::numeric_limits<float>::epsilon()));
   optimizer_.zero_grad();
-  // One backward per observer, in the order of their numbers. A joint one would meet the nodes in the order in which the observers' calls came,
-  // and its sums into the parameters' gradients would round in that order.
+  // One backward per observer, in the order of their numbers. A joint one would visit the nodes in the order
+  // of the observers' calls, and the sums of the gradients would round in that order.
   int64_t first = 0;
   for (const std::vector<Tensor>& own : log_probs) {
     const auto steps = static_cast<int64_t>(own.size());

@@ -1,7 +1,8 @@
-// The learner: a small policy and REINFORCE with normalised returns. Observers ask it for actions and report rewards, each under its own
-// number; one mutex keeps the record of the episode whole, since calls of several observers run at once. Every draw (dropout, action)
-// is keyed by seed, observer, episode and step, and gradients are summed observer by observer, so the order in which calls of different
-// observers arrive changes no number.
+// The learner: a small policy trained by REINFORCE with normalised returns. Observers request actions and
+// report rewards, each under its own number. Calls of several observers run concurrently, so one mutex
+// guards the record of the episode. Each random draw (dropout, action) is keyed by seed, observer, episode
+// and step, and gradients are summed observer by observer. So the order of calls of different observers
+// changes no number.
 #pragma once
 
 #include <mutex>
@@ -33,13 +34,14 @@ class Learner {
  public:
   explicit Learner(const AgentOptions& options);
 
-  /// Samples an action for an observer's state [4] and keeps its log-probability. Throws: weft::IndexError for an unknown observer.
+  /// Samples an action for an observer's state [4] and keeps its log-probability. Throws: weft::IndexError
+  /// for an unknown observer.
   int64_t select_action(int64_t observer, const weft::Tensor& state);
-  /// The reward of that observer's last action.
+  /// Reports the reward of that observer's last action.
   void report_reward(int64_t observer, double reward);
 
-  /// Ends the episode: returns per observer (discounted within its own episode), normalised jointly over all, one Adam step.
-  /// Returns the smallest total reward of an observer.
+  /// Ends the episode with one Adam step. Returns are discounted within each observer's episode and
+  /// normalised over all of them. Returns the smallest total reward of an observer.
   double finish_episode();
   double running_reward() const { return running_; }
   int64_t episode() const { return episode_; }
@@ -60,7 +62,7 @@ class Learner {
   int64_t episode_ = 1;
 };
 
-/// The stream of one observer's environment in one episode.
+/// The key of the random stream of one observer's environment in one episode.
 weft::Generator environment_draws(uint64_t seed, int64_t observer, int64_t episode);
 
 }  // namespace cartpole

@@ -1,3 +1,4 @@
+// The cart-pole dynamics of env.h.
 #include "env.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The cart and the pole: explicit Euler in double precision. Source: Barto, Sutton & Anderson 1983, with the constants of the
-// well-known benchmark (v1: at most 500 steps, solved at a running reward above 475).
+// The cart-pole environment: explicit Euler in double precision. Source: Barto, Sutton & Anderson 1983, with
+// the constants of Gym's CartPole-v1 (at most 500 steps, solved at a running reward above 475).
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class Env {
 
   struct Step {
     std::array<float, 4> observation;
-    double reward;    ///< 1 until the episode is over (its last step included), then 0
+    double reward;    ///< 1 up to the last step of the episode, then 0
     bool terminated;  ///< the pole fell or the cart left the track
     bool truncated;   ///< kMaxSteps reached
   };

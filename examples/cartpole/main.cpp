@@ -1,11 +1,13 @@
-// CartPole with one agent and several observers: each observer runs its own environment and asks the agent, over RPC, what to do. The agent
-// learns after every round. Worker "agent" is rank 0; observers are "obs1", "obs2", ...
+// CartPole with one agent and several observers. Each observer runs its own environment and requests its
+// actions from the agent by RPC. The agent learns after every round. Worker "agent" is rank 0; observers are
+// "obs1", "obs2", ...
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
+#include <sstream>
 
 #include <weft/distributed.h>
+#include <weft/tensor/io/write_file.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
@@ -17,12 +19,12 @@ namespace cartpole {
 using weft::Tensor;
 using weft::rpc::RRef;
 
-/// The learner as observers reach it.
+/// The functions of the learner that observers call.
 struct Agent : Learner {
   explicit Agent(const AgentOptions& options) : Learner(options) {}
   void report(int64_t observer, double reward) { report_reward(observer, reward); }
   int64_t select(int64_t observer, const Tensor& state) { return select_action(observer, state); }
-  /// Both in one call: the reward of the last action (none before the first step), then the next action.
+  /// Reports the reward of the last action (none before the first step) and returns the next action.
   int64_t report_and_select(int64_t observer, double reward, bool first, const Tensor& state) {
     if (!first) report_reward(observer, reward);
     return select_action(observer, state);
@@ -70,9 +72,9 @@ struct Options {
   std::string calls = "two", plot, json;
 };
 
-/// The learning curve as a picture: reward of each episode and its running mean.
+/// Writes the learning curve as SVG: the reward of each episode and its running mean.
 void plot(const std::string& path, const std::vector<double>& rewards, const std::vector<double>& running) {
-  std::ofstream out(path);
+  std::ostringstream out;
   const double width = 800, height = 400, margin = 50;
   const auto x = [&](size_t i) {
     return margin + (width - 2 * margin) * static_cast<double>(i) /
@@ -98,7 +100,7 @@ void plot(const std::string& path, const std::vector<double>& rewards, const std
       << ")</text>\n"
       << "<text x='" << margin
       << "' y='25'>reward of an episode (blue), running mean (red), solved above 475</text>\n</svg>\n";
-  if (!out.flush()) throw weft::IoError("cannot write " + path);
+  weft::write_output(path, out.str());
 }
 
 int run_agent(const Options& o) {
@@ -208,7 +210,7 @@ int main(int argc, char** argv) {
          .passive = [](const std::string& name) { return name != "agent"; },
          .prepare =
              [&](bool) {
-               examples::check_writable({o.json, o.plot});
+               examples::check_outputs({o.json, o.plot});
              }},
         [&](const std::string&) {
           o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());

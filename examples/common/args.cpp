@@ -1,3 +1,4 @@
+// Parsing of command lines, checks of the values, and the text of --help (args.h).
 #include "args.h"
 
 #include <algorithm>
@@ -107,7 +108,7 @@ void Args::parse(int argc, char** argv) {
     const std::string name = normal(text.substr(2, equals == std::string::npos ? equals : equals - 2));
     Flag* flag = find(name);
     if (!flag) fail("unknown flag '--" + name + "'");
-    std::string value = "true";  // of a switch that stands alone
+    std::string value = "true";  // the value of a switch without one
     if (equals != std::string::npos) value = text.substr(equals + 1);
     else if (!flag->is_switch) {
       if (i + 1 == argc) fail("--" + name + " needs a value");

@@ -1,5 +1,6 @@
-// Command lines of the example programs: each flag is bound to a variable that holds its default; hyphens and underscores are the same,
-// `--flag value` and `--flag=value` both work, --help prints the list. Bad arguments end with exit code 2, a failed run with 1.
+// Command lines of the example programs. Each flag is bound to a variable with its default. Hyphens and
+// underscores are equal, `--flag value` and `--flag=value` both work, and --help prints the list. Bad
+// arguments exit with code 2, a failed run with 1.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,21 @@ class Args {
   Args(std::string program, std::string summary)
       : program_(std::move(program)), summary_(std::move(summary)) {}
 
-  /// Numbers that do not fit, and nan, are refused.
+  /// Adds a flag with a number. Numbers out of range, and nan, are refused.
   void add(const std::string& flag, int64_t& value, const std::string& help);
   void add(const std::string& flag, double& value, const std::string& help);
   void add(const std::string& flag, std::string& value, const std::string& help);
-  /// A switch: present means true; `--flag=false` (no, 0) and `--flag=true` (yes, 1) say it.
+  /// Adds a switch: `--flag` or `--flag=true` (yes, 1) sets it, `--flag=false` (no, 0) clears it.
   void add(const std::string& flag, bool& value, const std::string& help);
-  /// One of a list of words.
+  /// Adds a flag with one word of a list.
   void add(const std::string& flag, std::string& value, std::vector<std::string> choices,
            const std::string& help);
 
-  /// Asked once all flags are read: what is wrong with them together; empty: nothing.
+  /// Adds a check of all flags together. It returns the error text; empty: no error.
   void require(std::function<std::string()> problem) { problems_.push_back(std::move(problem)); }
 
-  /// Parses; prints help and exits 0 for --help; prints one line to stderr and exits 2 for bad arguments.
+  /// Parses the command line. For --help it prints the help and exits with 0. For bad arguments it prints one
+  /// line to stderr and exits with 2.
   void parse(int argc, char** argv);
   /// True when the flag was given.
   bool given(const std::string& flag) const;
@@ -47,7 +49,7 @@ class Args {
   std::vector<std::function<std::string()>> problems_;
 };
 
-/// Runs the body; an exception becomes one line on stderr ("program: what") and exit code 1.
+/// Runs the body. An exception becomes one line on stderr ("program: text") and exit code 1.
 int guarded(const char* program, const std::function<int()>& body);
 
 }  // namespace examples

@@ -1,3 +1,4 @@
+// Reading and batching of a corpus (corpus.h).
 #include "corpus.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace examples {
 namespace {
 
-constexpr int64_t kFewestSteps = 2;  // one to read, one to predict
+constexpr int64_t kFewestSteps = 2;  // one input, one target
 
 std::vector<int64_t> read(const std::string& path, Corpus& corpus, int64_t columns) {
   std::error_code ignored;

@@ -1,4 +1,4 @@
-// A corpus of three text files and its vocabulary, cut into batches the way the word language model wants them.
+// A corpus of three text files with its vocabulary, and the batches of the word language model.
 #pragma once
 
 #include <string>
@@ -17,14 +17,16 @@ struct Corpus {
   int64_t vocabulary() const { return static_cast<int64_t>(words.size()); }
 };
 
-/// Reads DIR/train.txt, valid.txt and test.txt, which are to be cut into that many columns. Throws: weft::IoError naming a file that is missing,
-/// empty, a folder or cannot be read; weft::ValueError naming a file that is too short for its columns.
+/// Reads DIR/train.txt, valid.txt and test.txt, and checks their lengths for these numbers of columns.
+/// Throws: weft::IoError that names a file that is missing, empty, a folder or unreadable; weft::ValueError
+/// that names a file that is too short for its columns.
 Corpus load_corpus(const std::string& directory, int64_t train_columns, int64_t eval_columns);
 
-/// Ids in `columns` parallel streams: trimmed to a multiple, [steps, columns], int64. Throws: weft::ValueError for fewer than 2 steps.
+/// The ids as `columns` parallel streams, trimmed to a multiple: int64 [steps, columns].
+/// Throws: weft::ValueError for fewer than 2 steps.
 weft::Tensor batchify(const std::vector<int64_t>& ids, int64_t columns);
 
-/// Steps [start, start + length) and the same shifted by one, flattened.
+/// The inputs, steps [start, start + length), and the targets, shifted by one and flattened.
 struct Window {
   weft::Tensor input, target;
 };

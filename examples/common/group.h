@@ -1,5 +1,5 @@
-// How the example programs become a group of processes. With RANK (or another launcher's variables) in the environment this process is
-// that worker; otherwise it is rank 0 itself and starts the others, whose pids it prints. Ctrl-C reaches the starting process alone.
+// rpc::run_group for the example programs, with flags for TLS and workers that only serve. It prints a line
+// with the pids of the started processes. The shutdown of a worker that is done has a limit of 60 s.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace examples {
 
 class Args;
 
-constexpr int kMostWorkers = 1000;  // more is taken for a slip of the keyboard
+constexpr int kMostWorkers = 1000;  // a larger number is treated as a typing error
 
-/// Flags of every program that forms a group: how its workers meet beyond loopback.
+/// Network flags of every program that forms a group, for groups beyond loopback.
 struct NetworkFlags {
   bool insecure = false;
   std::string tls_ca{}, tls_cert{}, tls_key{}, tls_server_name{};
@@ -26,21 +26,22 @@ struct NetworkFlags {
 
 struct GroupOptions {
   int world_size = 2;
-  int most_workers = kMostWorkers;  ///< of a group that was launched from outside; the fewest are 2
+  int most_workers = kMostWorkers;  ///< upper limit for a launcher's group; the lower limit is 2
   NetworkFlags network{};
-  /// Name of a worker. `spawned`: the group was started by this program, so rank 0 has the terminal.
+  /// Name of a worker. `spawned`: this program started the group, so rank 0 has the terminal.
   std::function<std::string(int rank, bool spawned)> name;
-  /// True for workers that only serve until the others leave.
+  /// True for workers that only serve until the others are done.
   std::function<bool(const std::string& name)> passive;
-  /// Changes the options with which a worker joins.
+  /// Changes a worker's options before it joins.
   std::function<void(const std::string& name, weft::rpc::InitOptions& options)> configure{};
-  /// Runs in a worker that is not passive, before it joins; what it throws is the end. `starts_others`: it will start the other workers then.
+  /// Runs in an active worker before it joins; an exception ends run_group. `starts_others`: this process
+  /// will start the other workers.
   std::function<void(bool starts_others)> prepare{};
 };
 
-/// Joins, runs body(name) unless the worker is passive, leaves. Returns the body's result; 0 for passive workers.
-/// Throws: ValueError for a launched group of a size that does not fit, or beyond loopback without a flag that says how; IoError for TLS files;
-/// what joining, the body or leaving throws; a child that ended badly, with its pid and status, whenever that was.
+/// Joins the group, runs body(name) in active workers and leaves. Returns the body's result; 0 for passive
+/// workers. Throws: ValueError for a launcher's group of a wrong size, or beyond loopback without TLS or
+/// --insecure; IoError for TLS files; the errors of rpc::run_group and of the body.
 int run_group(const GroupOptions& options, const std::function<int(const std::string& name)>& body);
 
 }  // namespace examples

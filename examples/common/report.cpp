@@ -1,20 +1,16 @@
+// Progress lines, JSON output, checks of output paths, and the Ctrl-C handler (report.h).
 #include "report.h"
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <weft/kernels/error.h>
+#include <weft/tensor/io/write_file.h>
 
 namespace examples {
 namespace {
@@ -34,7 +30,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-/// All its digits; JSON has no word for what is not finite.
+/// A number with all its digits, as JSON; JSON has no infinities or NaN.
 std::string number(double value) {
   char text[40];
   std::snprintf(text, sizeof text, "%.17g", value);
@@ -114,33 +110,17 @@ std::string Figures::json() const {
 }
 
 void Figures::write(const std::string& path) const {
-  if (path.empty()) return;
-  std::ofstream file(path);
-  file << json() << "\n";
-  if (!file.flush()) throw weft::IoError("cannot write " + path);
+  if (!path.empty()) weft::write_output(path, json() + "\n");
 }
 
-void check_writable(const std::vector<std::string>& paths, bool replaced) {
-  for (const std::string& path : paths) {
-    if (path.empty()) continue;
-    const auto demand = [&](bool good) {
-      if (!good) throw weft::IoError("cannot write " + path + ": " + std::strerror(errno));
-    };
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) errno = EISDIR, demand(false);
-    if (std::filesystem::exists(path, ignored)) {
-      // It is not opened: whoever reads a pipe would take the closing for its end.
-      demand(access(path.c_str(), W_OK) == 0);
-      const std::string folder = std::filesystem::path(path).parent_path().string();
-      if (replaced) demand(access(folder.empty() ? "." : folder.c_str(), W_OK) == 0);
-    } else {
-      const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-      if (file < 0 && errno == EEXIST) continue;  // a link to what is not there yet
-      demand(file >= 0);
-      close(file);
-      unlink(path.c_str());
-    }
-  }
+void check_writable(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths)
+    if (!path.empty()) weft::check_writable(path);
+}
+
+void check_outputs(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths)
+    if (!path.empty()) weft::check_output(path);
 }
 
 void catch_interrupt() { std::signal(SIGINT, on_interrupt); }

@@ -1,4 +1,5 @@
-// What the programs say: a live line on a terminal (plain lines otherwise), figures as JSON, and the Ctrl-C flag.
+// Output of the example programs: a live line on a terminal (plain lines otherwise), figures as JSON, and
+// the Ctrl-C flag.
 #pragma once
 
 #include <chrono>
@@ -8,10 +9,11 @@
 
 namespace examples {
 
-/// Seconds since the program asked first.
+/// Seconds since the first call.
 double seconds();
 
-/// Progress with rate and time left. On a terminal one line is redrawn; elsewhere a line is printed whenever `every` more are done.
+/// Progress with rate and remaining time. On a terminal it redraws one line; elsewhere it prints a line after
+/// each `every` steps.
 class Progress {
  public:
   Progress(std::string label, int64_t total, int64_t every);
@@ -25,17 +27,17 @@ class Progress {
   bool live_, open_ = false;
 };
 
-/// Figures by name, in order; numbers keep all their digits.
+/// Figures by name, in the order of their addition; numbers keep all their digits.
 class Figures {
  public:
   void set(const std::string& name, double value);
   void set(const std::string& name, int64_t value);
   void set(const std::string& name, const std::string& value);
   void set(const std::string& name, const std::vector<double>& values);
-  /// One record of a list ("intervals": [{...}, ...]).
+  /// Appends a record to a list ("intervals": [{...}, ...]).
   void append(const std::string& list, const Figures& record);
   std::string json() const;
-  /// Writes the JSON when `path` is not empty. Throws: weft::IoError.
+  /// Writes the JSON to a file or stream when `path` is not empty. Throws: weft::IoError.
   void write(const std::string& path) const;
 
  private:
@@ -43,9 +45,11 @@ class Figures {
   std::vector<std::pair<std::string, std::vector<std::string>>> lists_;
 };
 
-/// Before any work: that files can be written at these paths (empty ones are skipped). Nothing is left behind and nothing is changed. `replaced`: a
-/// new file will take the old one's place. Throws: weft::IoError naming the path.
-void check_writable(const std::vector<std::string>& paths, bool replaced = false);
+/// Checks, before any work, that files can be written at these paths; empty paths are skipped. It changes
+/// nothing. Throws: weft::IoError that names the path.
+void check_writable(const std::vector<std::string>& paths);
+/// The same for outputs to a file or stream, such as /dev/stdout.
+void check_outputs(const std::vector<std::string>& paths);
 
 /// "yes" or "no".
 inline std::string yes_no(bool value) { return value ? "yes" : "no"; }

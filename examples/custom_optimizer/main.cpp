@@ -1,4 +1,4 @@
-// A rule of one's own: what a user writes to add an optimizer, and the same rule training locally and on a remote owner.
+// A user's optimizer: the rule's code, and its training locally and on a remote owner.
 #include <cmath>
 #include <cstdio>
 
@@ -11,8 +11,9 @@ namespace custom {
 
 using weft::Tensor;
 
-// ---- the rule: all of it
-/// Momentum of the gradient's sign, with decoupled decay. Source: Chen et al. 2023, "Symbolic discovery of optimization algorithms".
+// ---- the complete rule
+/// Lion: steps by the sign of the momentum, with decoupled decay. Source: Chen et al. 2023, "Symbolic
+/// discovery of optimization algorithms".
 struct Lion {
   struct Options {
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
@@ -29,12 +30,12 @@ struct Lion {
 };
 WEFT_FIELDS(Lion::Options, lr, beta1, beta2, weight_decay)
 WEFT_OPTIMIZER_RULE(Lion);
-// ---- that was it
+// ---- the end of the rule
 
 constexpr int64_t kSteps = 200, kSize = 7;
 const Lion::Options kOptions{.lr = 0.02, .weight_decay = 0.01};
 
-/// The parameter of a least-squares fit, wherever it lives.
+/// The parameter of a least-squares fit, on any worker.
 struct Fit {
   Fit() : w(weft::zeros({kSize}, {.dtype = weft::kFloat64})) { w.requires_grad_(); }
   Tensor loss(const Tensor& x, const Tensor& y) const { return weft::mse_loss(x.matmul(w), y); }
@@ -59,7 +60,7 @@ struct Result {
   std::vector<double> w;
 };
 
-/// The same in plain loops.
+/// The rule in plain loops, for comparison.
 Result reference() {
   const Data d = data();
   const std::vector<double> x = d.x.to_vector<double>(), y = d.y.to_vector<double>();
@@ -146,7 +147,7 @@ int main(int argc, char** argv) {
   network.add_to(args);
   args.parse(argc, argv);
   return examples::guarded("custom_optimizer", [&] {
-    const auto prepare = [&](bool) { examples::check_writable({json}); };
+    const auto prepare = [&](bool) { examples::check_outputs({json}); };
     if (mode == "local") return prepare(true), custom::report(custom::train_local(), json);
     return examples::run_group(
         {.world_size = 2,

@@ -1,4 +1,4 @@
-// Calls a function through RPC: the smallest group, one worker that calls itself over the same path as any other.
+// Calls a function by RPC in the smallest group: one worker that calls itself, over the same path as another.
 #include <cstdio>
 
 #include <weft/distributed.h>

@@ -1,4 +1,4 @@
-// Computes on the GPU where there is one, and says why not where there is none.
+// Computes on the GPU if there is one, and prints the reason if there is none.
 #include <cstdio>
 
 #include <weft/weft.h>

@@ -1,11 +1,12 @@
-// The walk-through of distributed autograd: t3 = my_add(t1, t2) on the next worker, loss = sum(t3 * t4) here, and the backward pass seen
-// from every worker: its roots, the dependency count of each node, and the order in which they run.
+// The example of PyTorch's distributed autograd notes: t3 = my_add(t1, t2) on the next worker, and
+// loss = sum(t3 * t4) on this one. It prints the backward pass of every worker: its roots, the dependency
+// count of each node, and the order of the nodes.
 #include <cstdio>
 #include <map>
 
 #include <weft/distributed.h>
-#include <weft/distributed/sim_runtime.h>
-#include <weft/distributed/sim_transport.h>
+#include <weft/distributed/sim/sim_runtime.h>
+#include <weft/distributed/sim/sim_transport.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
@@ -19,7 +20,8 @@ using weft::Tensor;
 Tensor my_add(const Tensor& a, const Tensor& b) { return a + b; }
 WEFT_RPC(my_add);
 
-/// What FAST sees on one worker: from `roots` and all sends of the context, how many edges lead to each node, and an order in which they can run.
+/// The dependencies of FAST mode on one worker: for each node reached from `roots` and all sends of the
+/// context, the number of edges to it; and a topological order.
 std::string describe(const std::string& worker, int64_t context,
                      const std::vector<std::pair<std::string, const Node*>>& roots) {
   std::vector<std::pair<std::string, const Node*>> queue = roots;
@@ -35,7 +37,7 @@ std::string describe(const std::string& worker, int64_t context,
       if (e.node && dependencies[e.node.get()]++ == 0) order.push_back(e.node.get());
   out += "; dependencies";
   for (const Node* node : order) out += weft::str(" ", node->name(), "=", dependencies[node]);
-  // Kahn's order with the counts used up.
+  // Kahn's algorithm; it uses up the counts.
   auto left = dependencies;
   std::vector<const Node*> ready;
   for (const Node* node : order)
@@ -54,7 +56,7 @@ std::string describe_here(int64_t context) {
 }
 WEFT_RPC(describe_here);
 
-/// As worker0. Returns the exit code.
+/// Runs on worker0. Returns the exit code.
 int walk(const std::string& json) {
   const auto leaf = [](std::initializer_list<double> v) { return weft::tensor(v).requires_grad_(); };
   Tensor t1 = leaf({1., 2.}), t2 = leaf({3., 4.}), t4 = leaf({5., 6.});
@@ -69,7 +71,8 @@ int walk(const std::string& json) {
   for (const auto& info : weft::rpc::get_worker_infos())
     if (info.name != "worker0")
       std::printf("%s\n", weft::rpc::rpc_sync<describe_here>(info, context.id()).c_str());
-  // FAST waits for every send that was recorded; the calls above carried no gradients, so they recorded none.
+  // FAST waits for every recorded send; the calls above had no tensors that require grad, so
+  // they recorded none.
   context.backward({loss});
   const auto show = [](const Tensor& g) {
     if (!g.defined()) return std::string("none");
@@ -91,7 +94,7 @@ int walk(const std::string& json) {
   return same ? 0 : 1;
 }
 
-/// All workers in this process, over the simulated network.
+/// Runs all workers in this process, over the simulated network.
 int walk_simulated(int64_t world_size, const std::string& json) {
   using namespace weft::rpc;
   auto runtime = std::make_shared<SimRuntime>(SimOptions{.seed = 1});
@@ -135,7 +138,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   return examples::guarded("my_add", [&] {
-    const auto prepare = [&](bool) { examples::check_writable({json}); };
+    const auto prepare = [&](bool) { examples::check_outputs({json}); };
     if (transport == "sim") return prepare(true), my_add_example::walk_simulated(world_size, json);
     return examples::run_group({.world_size = static_cast<int>(world_size),
                                 .network = network,

@@ -1,5 +1,7 @@
-// Several trainers, one shared model on worker "ps": their forward passes, backward passes and steps overlap freely. Each trainer has its own
-// optimizer over the shared parameters; each graph keeps the values that it was built with.
+// Several trainers and one shared model on worker "ps": asynchronous training, in which forward passes,
+// backward passes and steps overlap. Each trainer has its own optimizer over the shared parameters. Each
+// graph keeps the parameter values it was built with. The steps of a trainer that dies are missing; the
+// others finish theirs.
 #include <cstdio>
 #include <mutex>
 #include <numeric>
@@ -34,12 +36,12 @@ struct SharedNet : weft::nn::Module {
 WEFT_RPC_CONSTRUCTOR(SharedNet, int64_t);
 WEFT_RPC_CLASS(SharedNet, forward, parameter_rrefs);
 
-/// Where the trainers say how far they are, on worker "ps"; calls of several trainers run at once.
+/// The progress board of the trainers, on worker "ps". Calls of several trainers run concurrently.
 class Board {
  public:
   Board(int64_t total, int64_t log_interval)
       : total_(total), log_interval_(log_interval), progress_("steps", total, log_interval) {}
-  /// Counts `steps` more with that sum of losses; false: stop.
+  /// Adds `steps` steps with that sum of losses; returns false when the trainer must stop.
   bool report(int64_t steps, double loss_sum) {
     const std::lock_guard lock(mutex_);
     const int64_t before = done_;
@@ -57,7 +59,7 @@ class Board {
     }
     return !examples::interrupted();
   }
-  /// After the last report.
+  /// Ends the display; call it after the last report.
   examples::Figures close() {
     const std::lock_guard lock(mutex_);
     progress_.finish();
@@ -73,11 +75,11 @@ class Board {
 };
 WEFT_RPC_CLASS(Board, report);
 
-constexpr int64_t kReportEvery = 10;  // steps of one trainer
+constexpr int64_t kReportEvery = 10;  // steps of one trainer between reports
 
 struct Outcome {
   double first = 0, last = 0;  // mean loss of the first and of the last tenth of the steps
-  int64_t steps = 0;           // fewer than asked for after Ctrl-C
+  int64_t steps = 0;           // fewer than requested after Ctrl-C
 };
 WEFT_FIELDS(Outcome, first, last, steps)
 
@@ -89,7 +91,7 @@ weft::dist_optim::DistributedOptimizer make_optimizer(const std::string& rule,
   return weft::dist_optim::make<SGDRule>(params, {.lr = 0.1});
 }
 
-/// Runs on a trainer: `steps` steps on its own stream of batches, or fewer when the board says so.
+/// Runs on a trainer: `steps` steps on its own stream of batches, or fewer when the board stops it.
 Outcome train(const RRef<SharedNet>& net, const RRef<Board>& board, const std::string& rule, int64_t trainer,
               int64_t steps, int64_t seed) {
   auto optimizer = make_optimizer(rule, net.rpc_sync<&SharedNet::parameter_rrefs>());
@@ -135,23 +137,35 @@ int drive(const Options& o) {
         weft::rpc::rpc_async<train>({"trainer" + std::to_string(t + 1), weft::rpc::Duration::zero()}, net,
                                     board_rref, o.optimizer, t, mine, o.seed));
   }
-  Outcome mean;
-  for (const Outcome& one : weft::rpc::wait_all(running)) {
-    mean.first += one.first / static_cast<double>(o.trainers);
-    mean.last += one.last / static_cast<double>(o.trainers);
-    mean.steps += one.steps;
+  std::vector<Outcome> finished;
+  std::exception_ptr lost;
+  for (const auto& one : running) {
+    try {
+      finished.push_back(one.wait());
+    } catch (const weft::PeerLost& e) {  // its steps are missing; the others continue
+      std::fprintf(stderr, "parameter_server: going on without '%s'\n", e.peer.c_str());
+      lost = std::current_exception();
+    }
   }
   examples::Figures figures = board->close();
+  if (finished.empty()) std::rethrow_exception(lost);
+  Outcome mean;
+  const auto trainers = std::ssize(finished);
+  for (const Outcome& one : finished) {
+    mean.first += one.first / static_cast<double>(trainers);
+    mean.last += one.last / static_cast<double>(trainers);
+    mean.steps += one.steps;
+  }
   if (examples::interrupted())
     std::printf("interrupted after %lld steps\n", static_cast<long long>(mean.steps));
   const double rate = static_cast<double>(mean.steps) / std::max(examples::seconds() - start, 1e-9);
-  figures.set("trainers", o.trainers);
+  figures.set("trainers", static_cast<int64_t>(trainers));
   figures.set("steps", mean.steps);
   figures.set("loss_first", mean.first);
   figures.set("loss_last", mean.last);
   figures.set("steps_per_s", rate);
   std::printf("parameter_server: trainers=%lld steps=%lld loss_first=%.4f loss_last=%.4f steps_per_s=%.0f\n",
-              static_cast<long long>(o.trainers), static_cast<long long>(mean.steps), mean.first, mean.last,
+              static_cast<long long>(trainers), static_cast<long long>(mean.steps), mean.first, mean.last,
               rate);
   std::fflush(stdout);
   figures.write(o.json);
@@ -185,10 +199,10 @@ int main(int argc, char** argv) {
          .name = [](int rank,
                     bool) { return rank == 0 ? std::string("ps") : "trainer" + std::to_string(rank); },
          .passive = [](const std::string& name) { return name != "ps"; },
-         .prepare = [&](bool) { examples::check_writable({o.json}); }},
+         .prepare = [&](bool) { examples::check_outputs({o.json}); }},
         [&](const std::string&) {
-          o.trainers =
-              std::ssize(weft::rpc::get_worker_infos()) - 1;  // a group that was launched has its own size
+          // a launcher's group has its own size
+          o.trainers = std::ssize(weft::rpc::get_worker_infos()) - 1;
           if (o.steps < o.trainers)
             throw weft::ValueError(weft::str(o.steps, " steps are too few for ", o.trainers, " trainers"));
           return ps::drive(o);

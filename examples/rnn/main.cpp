@@ -1,5 +1,6 @@
-// The word language model. Local mode trains in this process; distributed mode is two workers, "ps" with the embedding and the decoder and
-// "trainer" with the recurrent part, joined by RANK (0 is ps) and WORLD_SIZE, or started here (the trainer keeps the terminal).
+// The word language model. Local mode trains in this process. Distributed mode has two workers: "ps" with the
+// embedding and the decoder, "trainer" with the recurrent part. A launcher starts them with RANK (0 is ps)
+// and WORLD_SIZE, or this program does, as the trainer.
 #include <cstdio>
 
 #include <weft/distributed.h>
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
     const bool split = options.mode == "distributed";
     examples::Corpus corpus;
     const auto load = [&] {
-      if (options.tutorial) {  // no text: the words are the numbers of the vocabulary
+      if (options.tutorial) {  // no corpus: the words are the ids of the vocabulary
         for (int64_t id = 0; id < options.vocabulary; ++id) corpus.words.push_back(std::to_string(id));
       } else {
         corpus = examples::load_corpus(options.data, options.batch_size, rnn::kEvalColumns);
@@ -34,15 +35,15 @@ int main(int argc, char** argv) {
       return options.tutorial ? rnn::train_tutorial(options, corpus, *model)
                               : rnn::train(options, corpus, *model);
     };
-    const auto prepare =
-        [&](bool starts_server) {  // of the process that trains; the server reads no text and writes no file
-          examples::check_writable({options.json});
-          examples::check_writable({options.save}, true);
-          load();
-          const weft::Device device(options.device);
-          if (starts_server && device.is_cuda() && !weft::cuda::is_available())
-            weft::backend(device);  // says what is missing
-        };
+    // only in the process that trains; the server reads no text and writes no file
+    const auto prepare = [&](bool starts_server) {
+      examples::check_outputs({options.json});
+      examples::check_writable({options.save});
+      load();
+      const weft::Device device(options.device);
+      // throws a DeviceError that names the missing part
+      if (starts_server && device.is_cuda() && !weft::cuda::is_available()) weft::backend(device);
+    };
     if (!split) return prepare(false), train();
     return examples::run_group(
         {.world_size = 2,

@@ -1,3 +1,4 @@
+// Forward passes, initial values and the tied weight of the parts of the word language model (modules.h).
 #include "modules.h"
 
 #include <map>
@@ -49,7 +50,7 @@ Bundle::Bundle(const std::vector<std::pair<std::string, weft::nn::Module*>>& par
 void check_tied(const weft::nn::StateDict& state) {
   const std::map<std::string, Tensor> by_name(state.begin(), state.end());
   const auto encoder = by_name.find("encoder.weight"), decoder = by_name.find("decoder.weight");
-  if (encoder == by_name.end() || decoder == by_name.end()) return;  // loading names what is missing
+  if (encoder == by_name.end() || decoder == by_name.end()) return;  // loading names the missing one
   if (encoder->second.sizes() != decoder->second.sizes() || !weft::equal(encoder->second, decoder->second))
     throw weft::ValueError(
         "restore: encoder.weight and decoder.weight of the state differ, a tied model has one matrix for "

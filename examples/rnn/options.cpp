@@ -1,3 +1,4 @@
+// The flags of the word language model and the checks of their values (options.h).
 #include "options.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ std::string Options::placed(const std::string& part) const {
 }
 
 namespace {
-/// What is wrong with --place; empty: nothing.
+/// The error text for --place; empty: no error.
 std::string place_error(const std::string& place) {
   for (size_t at = 0; at < place.size();) {
     const size_t end = std::min(place.find(',', at), place.size());
@@ -39,7 +40,7 @@ std::string place_error(const std::string& place) {
   return "";
 }
 
-/// What the update rule has against its options; empty: nothing.
+/// The error text of the update rule for its options; empty: no error.
 std::string rule_error(const Options& o) {
   try {
     if (o.optimizer == "sgd") weft::optim::SGDRule::check({.lr = o.lr, .momentum = o.momentum});

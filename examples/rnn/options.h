@@ -8,7 +8,7 @@
 
 namespace rnn {
 
-constexpr int64_t kEvalColumns = 10;  // of the validation and the test text
+constexpr int64_t kEvalColumns = 10;  // batch columns of the validation and the test text
 
 struct Options {
   std::string mode = "distributed", data = "build/data/kjv", model = "LSTM", optimizer = "sgd",
@@ -19,7 +19,7 @@ struct Options {
   bool tied = false, print_losses = false, tutorial = false;
   int64_t vocabulary = 0;  // from the corpus
   examples::NetworkFlags network;
-  /// The device of "encoder", "rnn" or "decoder" in local mode: of `place`, else `device`.
+  /// The device of "encoder", "rnn" or "decoder" in local mode: that in `place`, else `device`.
   std::string placed(const std::string& part) const;
 };
 

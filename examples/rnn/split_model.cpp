@@ -1,3 +1,4 @@
+// The split model: the parts served by worker "ps", and the trainer's Model over remote references to them.
 #include "split_model.h"
 
 #include <weft/distributed.h>
@@ -16,7 +17,7 @@ std::vector<RRef<Tensor>> references(const std::vector<Tensor>& parameters) {
 
 }  // namespace
 
-/// EmbeddingTable with what its references are asked for.
+/// EmbeddingTable with the functions that the trainer calls remotely.
 struct ServedEmbedding : EmbeddingTable {
   ServedEmbedding(int64_t vocabulary, int64_t dim, double dropout, int64_t seed, const std::string& device)
       : EmbeddingTable(vocabulary, dim, dropout, static_cast<uint64_t>(seed)) {
@@ -33,7 +34,7 @@ struct ServedEmbedding : EmbeddingTable {
 WEFT_RPC_CONSTRUCTOR(ServedEmbedding, int64_t, int64_t, double, int64_t, std::string);
 WEFT_RPC_CLASS(ServedEmbedding, forward, infer, parameter_rrefs, set_training, values);
 
-/// Decoder likewise; with a reference to a table its weight is the table's.
+/// The same for Decoder; with a reference to a table it shares the table's weight.
 struct ServedDecoder : Decoder {
   ServedDecoder(int64_t vocabulary, int64_t hidden, double dropout, int64_t seed, const std::string& device,
                 RRef<ServedEmbedding> tied_to)
@@ -50,7 +51,7 @@ struct ServedDecoder : Decoder {
     weft::NoGrad guard;
     return loss(h, target);
   }
-  /// Without a tied weight, which the table has listed.
+  /// The parameters, without a tied weight, which the table lists.
   std::vector<RRef<Tensor>> parameter_rrefs() {
     return references(tied ? std::vector<Tensor>{bias} : parameters());
   }
@@ -61,7 +62,7 @@ struct ServedDecoder : Decoder {
 WEFT_RPC_CONSTRUCTOR(ServedDecoder, int64_t, int64_t, double, int64_t, std::string, RRef<ServedEmbedding>);
 WEFT_RPC_CLASS(ServedDecoder, forward, loss, infer, infer_loss, parameter_rrefs, set_training, values);
 
-/// Both parts at once: a state that does not fit one of them changes neither.
+/// Loads both parts together: a state that does not fit one of them changes neither.
 void restore_served(const RRef<ServedEmbedding>& embedding, const RRef<ServedDecoder>& decoder,
                     const weft::nn::StateDict& state) {
   Bundle({{"encoder", &embedding.local_value().encoder}, {"decoder", &decoder.local_value()}})
@@ -154,7 +155,8 @@ class SplitModel : public Model {
     weft::nn::StateDict recurrent, served;
     for (const auto& entry : state)
       (entry.first.compare(0, 4, "rnn.") == 0 ? recurrent : served).push_back(entry);
-    // A stack of no further use shows whether our part fits, the server checks its own, and only then anything changes.
+    // Loading into a temporary stack checks the trainer's part, then the server checks and loads its own.
+    // Only then the trainer's part changes.
     const auto trial = make_recurrent(options_);
     Bundle({{"rnn", trial.get()}}).load_state_dict(recurrent);
     weft::rpc::rpc_sync<restore_served>("ps", embedding_, decoder_, served);

@@ -1,13 +1,14 @@
-// The model split as in the tutorial: embedding and decoder on worker "ps", the recurrent part here. With a device the server's parts live there; the
-// trainer's device map takes its tensors to that device and brings results back to the CPU, so nothing else in the model knows of it.
+// The model split as in PyTorch's RPC tutorial: embedding and decoder on worker "ps", the recurrent part on
+// the trainer. With a device, the server's parts are on that device. The trainer's device map moves its
+// tensors there and the results back to the CPU, so the rest of the model does not depend on it.
 #pragma once
 
-#include <weft/distributed/device_map.h>
+#include <weft/distributed/wire/device_map.h>
 #include "model.h"
 
 namespace rnn {
 
-/// The trainer's.
+/// Makes the trainer's model.
 weft::rpc::DeviceMaps split_device_maps(const Options& options);
 std::unique_ptr<Model> make_split_model(const Options& options);
 

@@ -1,3 +1,4 @@
+// The training loop: epochs, evaluation, learning-rate cuts, the tutorial's run, and the figures (train.h).
 #include "train.h"
 
 #include <cmath>
@@ -40,7 +41,7 @@ void generate(const Options& o, const examples::Corpus& corpus, Model& model) {
 
 struct Run {
   int64_t steps = 0, epoch = 0;
-  double loss_sum = 0;  // of the epoch
+  double loss_sum = 0;  // over the steps of the epoch
   int64_t loss_count = 0;
   double train_seconds = 0;
   int64_t tokens = 0;
@@ -63,7 +64,7 @@ struct Run {
     stop = examples::interrupted() || (o.max_steps && steps >= o.max_steps);
     return loss;
   }
-  /// Once; Ctrl-C ends the training wherever it came.
+  /// Prints, once, that Ctrl-C has ended the training.
   void say_if_interrupted() {
     if (!examples::interrupted() || said) return;
     stop = said = true;
@@ -72,7 +73,7 @@ struct Run {
   }
 };
 
-/// The last line, and the same figures as JSON.
+/// Prints the last line and writes its figures as JSON.
 void finish(const Options& o, Run& run, double valid_ppl, double test_ppl) {
   const double rate = static_cast<double>(run.tokens) / std::max(run.train_seconds, 1e-9);
   run.figures.set("epochs", run.epoch);
@@ -200,7 +201,7 @@ int train_tutorial(const Options& o, const examples::Corpus& corpus, Model& mode
   }
   run.say_if_interrupted();
   save(o, model.snapshot());
-  // There is no held-out text in the tutorial: both perplexities are of fresh batches from the same stream.
+  // The tutorial has no held-out text: both perplexities are of fresh batches from the same stream.
   model.train(false);
   const auto perplexity = [&] {
     Hidden zero = model.zero_hidden(o.batch_size);

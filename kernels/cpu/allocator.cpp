@@ -1,11 +1,11 @@
-// See allocator.h. The hard part is the end of a thread: its lists are plain thread-local memory without a destructor, so that they
-// stay usable while other thread-locals are destroyed; a separate guard object flushes them to the shared lists and marks them
-// closed, after which that thread goes through the mutex. Counters are per thread too (written by the owner alone, read by
-// memory_stats) and are folded into the shared totals when a thread ends.
+// The caching allocator (allocator.h). The difficulty is the end of a thread. Its lists are thread-local
+// memory without a destructor, so they stay usable while other thread-locals are destroyed. A separate guard
+// object flushes them to the shared lists and marks them closed; after that the thread uses the mutex.
+// Counters are per thread too: the owner writes them, memory_stats reads them, and they are added to the
+// totals at thread exit.
 #include <weft/kernels/cpu/allocator.h>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +17,8 @@
 #include <mutex>
 #include <vector>
 
+#include <weft/kernels/cpu/limits.h>
+
 namespace weft::kernels {
 
 namespace {
@@ -25,7 +27,7 @@ constexpr size_t kAlign = 64;
 constexpr size_t kSmall = size_t{1} << 16;   // up to here: thread lists
 constexpr size_t kMapped = size_t{1} << 21;  // from here: mmap and huge pages
 constexpr size_t kHugePage = size_t{1} << 21;
-constexpr size_t kListBytes = size_t{1} << 18;  // what one thread keeps per class
+constexpr size_t kListBytes = size_t{1} << 18;  // bytes that one thread keeps per class
 constexpr int kClasses = 8 + (47 - 9) * 8 + 8;
 constexpr size_t kLargest = size_t{1} << 46;
 
@@ -95,7 +97,7 @@ int64_t cache_limit() {
       throw ValueError(str("WEFT_CACHE_BYTES: takes a number of bytes, got \"", text, "\""));
     return bytes;
   }
-  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE)) / 4;
+  return usable_memory() / 4;
 }
 
 void* map_block(size_t bytes) {
@@ -165,7 +167,7 @@ class Central {
     release(p, class_bytes(c));
   }
 
-  /// Gives half (or all) of one thread list to the shared ones.
+  /// Moves half (or all) of one thread list to the shared lists.
   void spill(ThreadCache& t, int c, uint32_t keep) noexcept {
     while (t.count[c] > keep) {
       FreeBlock* block = t.head[c];
@@ -222,7 +224,8 @@ class Central {
  private:
   void* obtain(size_t bytes, size_t wanted) {
     void* p = nullptr;
-    if (disabled) {  // exactly what was asked for, so that a checker sees the end of the block; checkers abort on absurd sizes
+    // the exact size, so that a memory checker detects the end of the block; checkers abort on absurd sizes
+    if (disabled) {
       if (wanted > size_t{1} << 39 || posix_memalign(&p, kAlign, std::max<size_t>(wanted, 1)) != 0)
         return nullptr;
     } else {
@@ -323,7 +326,8 @@ void* allocate(size_t bytes) {
 void deallocate(void* p, size_t bytes) noexcept {
   if (!p) return;
   const int c = class_of(bytes);
-  // An empty list means that the thread is new, closed, or caching is off: all of that is the slow path's.
+  // An empty list: no free block, a new or closed thread, or caching is off. The slow path handles all of
+  // them.
   if (c < kSmallClasses && cache.count[c] - 1 < small_class[static_cast<size_t>(c)].keep - 1) [[likely]] {
     bump(cache.given, small_class[static_cast<size_t>(c)].bytes);
     cache.head[c] = new (p) FreeBlock{cache.head[c]};

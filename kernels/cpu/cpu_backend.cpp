@@ -1,168 +1,135 @@
-// The forwarding methods of the CPU backend; see cpu_backend.h.
+// The parts of the CPU backend that do not depend on the instruction set, and the choice of the set. "avx2"
+// is AVX2 with FMA and F16C; "avx512" is AVX-512 F, BW, DQ and VL.
 #include <weft/kernels/cpu/cpu_backend.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <vector>
 
 #include <weft/kernels/cpu/allocator.h>
-#include <weft/kernels/cpu/isa_table.h>
-#include <weft/kernels/loss_scale.h>
-#include <weft/kernels/norm.h>
+#include <weft/kernels/cpu_settings.h>
+#include <weft/kernels/inner/loss_scale.h>
+#include <weft/kernels/inner/norm.h>
 
 namespace weft::kernels {
 
+namespace isa_base {
+CpuBackend* make_backend(const char* isa);
+}
+namespace isa_avx2 {
+CpuBackend* make_backend(const char* isa);
+}
+namespace isa_avx512 {
+CpuBackend* make_backend(const char* isa);
+}
+
+Device CpuBackend::device() const { return kCpu; }
+void* CpuBackend::allocate(size_t bytes) { return kernels::allocate(bytes); }
+void CpuBackend::deallocate(void* p, size_t bytes) noexcept { kernels::deallocate(p, bytes); }
+void CpuBackend::copy_from_host(Context&, const void* host, void* to, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, host, bytes);
+}
+void CpuBackend::copy_to_host(Context&, const void* from, void* host, size_t bytes) {
+  if (bytes > 0) std::memcpy(host, from, bytes);
+}
+
+void CpuBackend::clip_norm(Context& context, double max_norm, double p, std::span<const View> xs, View norm) {
+  std::vector<double> each(xs.size());
+  powers(context, p, xs, each.data());
+  NormSum sum(p);
+  for (const double power : each) sum.add(power);
+  *norm.as<double>() = sum.norm();
+  scale(context, clip_factor(sum.norm(), max_norm), xs);
+}
+
+void CpuBackend::unscale(Context& context, std::span<const View> xs, View state) {
+  auto& found = *state.as<LossScale>();
+  scale(context, found.inverse, xs);
+  std::vector<double> largest(xs.size());
+  powers(context, std::numeric_limits<double>::infinity(), xs, largest.data());
+  for (const double x : largest)
+    if (!std::isfinite(x)) found.nonfinite = 1;
+}
+
+void CpuBackend::update_scale(Context&, double growth, double backoff, int64_t interval, View state) {
+  state.as<LossScale>()->update(growth, backoff, interval);
+}
+
+void CpuBackend::synchronize() {}
+
 namespace {
 
-class CpuBackend final : public Backend {
- public:
-  Device device() const override { return kCpu; }
+#if defined(WEFT_ISA_AVX2) || defined(WEFT_ISA_AVX512)
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+#endif
 
-  void* allocate(size_t bytes) override { return kernels::allocate(bytes); }
-  void deallocate(void* p, size_t bytes) noexcept override { kernels::deallocate(p, bytes); }
-  void copy_from_host(Context&, const void* host, void* to, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to, host, bytes);
+/// The backend of an instruction set, or null if this machine or build lacks it. Never destroyed, since
+/// tensors in static storage may outlive main.
+CpuBackend* backend_named(std::string_view name) {
+  if (name == "baseline") {
+    static CpuBackend* const base = isa_base::make_backend("baseline");
+    return base;
   }
-  void copy_to_host(Context&, const void* from, void* host, size_t bytes) override {
-    if (bytes > 0) std::memcpy(host, from, bytes);
+#ifdef WEFT_ISA_AVX2
+  if (name == "avx2" && has_avx2()) {
+    static CpuBackend* const avx2 = isa_avx2::make_backend("avx2");
+    return avx2;
   }
+#endif
+#ifdef WEFT_ISA_AVX512
+  if (name == "avx512" && has_avx2() && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    static CpuBackend* const avx512 = isa_avx512::make_backend("avx512");
+    return avx512;
+  }
+#endif
+  return nullptr;
+}
 
-  void unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) override {
-    isa_table().unary(op, s, t, x, y);
-  }
-  void binary(Context&, Binary op, Scalar s, Scalar t, View a, View b, View y) override {
-    isa_table().binary(op, s, t, a, b, y);
-  }
-  void ternary(Context&, Ternary op, Scalar s, View a, View b, View c, View y) override {
-    isa_table().ternary(op, s, a, b, c, y);
-  }
-  void where(Context&, View cond, View a, View b, View y) override { isa_table().where(cond, a, b, y); }
-  void copy(Context&, View x, View y) override { isa_table().copy(x, y); }
-  void fill(Context&, Scalar value, View y) override { isa_table().fill(value, y); }
-  void arange(Context&, Scalar start, Scalar step, View y) override { isa_table().arange(start, step, y); }
+CpuBackend& checked(const char* what, std::string_view name) {
+  if (CpuBackend* const found = backend_named(name)) return *found;
+  const bool known = name == "baseline" || name == "avx2" || name == "avx512";
+  if (known) throw ValueError(str(what, ": this machine does not run ", name));
+  throw ValueError(str(what, ": takes baseline, avx2 or avx512, got \"", name, "\""));
+}
 
-  void reduce(Context&, Reduce op, View x, View y) override { isa_table().reduce(op, x, y); }
-  void arg_reduce(Context&, bool largest, int dim, View x, View values, View indices) override {
-    isa_table().arg_reduce(largest, dim, x, values, indices);
-  }
-  void mean_var(Context&, int64_t correction, View x, View mean, View var) override {
-    isa_table().mean_var(correction, x, mean, var);
-  }
-  void cumulate(Context&, Reduce op, int dim, View x, View y) override {
-    isa_table().cumulate(op, dim, x, y);
-  }
-  void sort(Context&, bool descending, View x, View values, View indices) override {
-    isa_table().sort(descending, x, values, indices);
-  }
+std::atomic<CpuBackend*> current{nullptr};
 
-  void softmax(Context&, bool log, View x, View y) override { isa_table().softmax(log, x, y); }
-  void softmax_backward(Context&, bool log, View y, View dy, View dx) override {
-    isa_table().softmax_backward(log, y, dy, dx);
+CpuBackend& choose() {
+  CpuBackend* chosen = nullptr;
+  if (const char* wanted = std::getenv("WEFT_ISA"); wanted && *wanted) {
+    chosen = &checked("WEFT_ISA", wanted);
+  } else {
+    for (const char* name : {"avx512", "avx2", "baseline"})
+      if ((chosen = backend_named(name))) break;
   }
-  void logsumexp(Context&, View x, View y) override { isa_table().logsumexp(x, y); }
-  void cross_entropy(Context&, View x, View target, View weight, int64_t ignore, double smoothing, View loss,
-                     View lse) override {
-    isa_table().cross_entropy(x, target, weight, ignore, smoothing, loss, lse);
-  }
-  void cross_entropy_backward(Context&, View x, View lse, View target, View weight, int64_t ignore,
-                              double smoothing, View g, View dx) override {
-    isa_table().cross_entropy_backward(x, lse, target, weight, ignore, smoothing, g, dx);
-  }
-  void layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean,
-                  View rstd) override {
-    isa_table().layer_norm(x, weight, bias, eps, y, mean, rstd);
-  }
-  void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,
-                           View dweight, View dbias) override {
-    isa_table().layer_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
-  }
-
-  void matmul(Context&, double alpha, View a, View b, double beta, View bias, View c, bool relu) override {
-    isa_table().matmul(alpha, a, b, beta, bias, c);
-    if (relu) isa_table().unary(Unary::kRelu, 0, 0, c, c);
-  }
-
-  void take_rows(Context&, View x, View index, View y) override { isa_table().take_rows(x, index, y); }
-  void add_rows(Context&, View index, View dy, int64_t skip, View dx) override {
-    isa_table().add_rows(index, dy, skip, dx);
-  }
-  void gather(Context&, int dim, View x, View index, View y) override {
-    isa_table().gather(dim, x, index, y);
-  }
-  void scatter(Context&, bool add, int dim, View index, View src, View y) override {
-    isa_table().scatter(add, dim, index, src, y);
-  }
-  int64_t count_nonzero(Context&, View x) override { return isa_table().count_nonzero(x); }
-  void nonzero(Context&, View x, View out) override { isa_table().nonzero(x, out); }
-  void triangle(Context&, bool upper, int64_t k, View x, View y) override {
-    isa_table().triangle(upper, k, x, y);
-  }
-
-  void uniform(Context&, PhiloxKey key, double low, double high, View y) override {
-    isa_table().uniform(key, low, high, y);
-  }
-  void normal(Context&, PhiloxKey key, double mean, double stddev, View y) override {
-    isa_table().normal(key, mean, stddev, y);
-  }
-  void bernoulli(Context&, PhiloxKey key, View p, View y) override { isa_table().bernoulli(key, p, y); }
-  void random_int(Context&, PhiloxKey key, int64_t low, int64_t high, View y) override {
-    isa_table().random_int(key, low, high, y);
-  }
-  void dropout(Context&, PhiloxKey key, double p, View x, View y) override {
-    isa_table().dropout(key, p, x, y);
-  }
-  void multinomial(Context&, PhiloxKey key, bool replacement, View p, View indices) override {
-    isa_table().multinomial(key, replacement, p, indices);
-  }
-
-  void rnn_forward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) override {
-    isa_table().rnn_forward(layer, in, out);
-  }
-  void rnn_backward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, View dy,
-                    View dhn, View dcn, const RnnGrads& grads) override {
-    isa_table().rnn_backward(layer, in, out, dy, dhn, dcn, grads);
-  }
-
-  void step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
-            const NextStep&, const double* skip) override {
-    if (!skip || *skip == 0) return isa_table().step(kernel, dtype, tensors);
-    for (const StepTensor& t : tensors)
-      if (t.out) std::memcpy(t.out, t.param, static_cast<size_t>(t.numel * size_of(dtype)));
-  }
-  void powers(Context&, double p, std::span<const View> xs, double* out) override {
-    isa_table().powers(p, xs, out);
-  }
-  void scale(Context&, double factor, std::span<const View> xs) override { isa_table().scale(factor, xs); }
-  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override {
-    std::vector<double> each(xs.size());
-    isa_table().powers(p, xs, each.data());
-    NormSum sum(p);
-    for (const double power : each) sum.add(power);
-    *norm.as<double>() = sum.norm();
-    isa_table().scale(clip_factor(sum.norm(), max_norm), xs);
-  }
-  void unscale(Context&, std::span<const View> xs, View state) override {
-    auto& found = *state.as<LossScale>();
-    isa_table().scale(found.inverse, xs);
-    std::vector<double> largest(xs.size());
-    isa_table().powers(std::numeric_limits<double>::infinity(), xs, largest.data());
-    for (const double x : largest)
-      if (!std::isfinite(x)) found.nonfinite = 1;
-  }
-  void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override {
-    state.as<LossScale>()->update(growth, backoff, interval);
-  }
-
-  void synchronize() override {}
-};
+  current.store(chosen, std::memory_order_release);
+  return *chosen;
+}
 
 }  // namespace
 
-Backend& cpu_backend() {
-  static CpuBackend* const object =
-      new CpuBackend;  // never destroyed: tensors in static storage may outlive main
-  return *object;
+CpuBackend& cpu_backend() {
+  if (CpuBackend* const found = current.load(std::memory_order_acquire)) [[likely]]
+    return *found;
+  return choose();
 }
 
 }  // namespace weft::kernels
+
+namespace weft {
+
+const char* cpu_isa() { return kernels::cpu_backend().isa(); }
+
+void set_cpu_isa(const char* name) {
+  kernels::current.store(&kernels::checked("set_cpu_isa", name), std::memory_order_release);
+}
+
+}  // namespace weft

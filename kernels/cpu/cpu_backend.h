@@ -1,12 +1,33 @@
-// The CPU as a Backend. Each method forwards to the table of the instruction set in use (isa_table.h); memory comes from the
-// caching allocator (allocator.h), threads from the pool (pool.h).
+// The CPU backend: memory from the caching allocator (allocator.h), threads from the pool (pool.h), kernels
+// from the class of the instruction set in use (isa/backend.h). This class has the parts that all sets share.
 #pragma once
 
 #include <weft/kernels/backend.h>
 
 namespace weft::kernels {
 
-/// The one CPU backend; lives as long as the program.
-Backend& cpu_backend();
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const char* isa) : isa_(isa) {}
+  /// "baseline", "avx2" or "avx512".
+  const char* isa() const { return isa_; }
+
+  Device device() const override;
+  void* allocate(size_t bytes) override;
+  void deallocate(void* p, size_t bytes) noexcept override;
+  void copy_from_host(Context&, const void* host, void* to, size_t bytes) override;
+  void copy_to_host(Context&, const void* from, void* host, size_t bytes) override;
+  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
+  void unscale(Context&, std::span<const View> xs, View state) override;
+  void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override;
+  void synchronize() override;
+
+ private:
+  const char* isa_;
+};
+
+/// The backend in use: that of WEFT_ISA if set, else of the widest instruction set of the machine. It is
+/// never destroyed. Throws: ValueError if WEFT_ISA names an unknown set or one that the machine lacks.
+CpuBackend& cpu_backend();
 
 }  // namespace weft::kernels

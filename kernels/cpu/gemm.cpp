@@ -1,4 +1,5 @@
-// Which engine multiplies, and the one place that speaks to oneDNN and to its OpenMP; see gemm.h.
+// The engine setting (gemm.h), and the only calls of oneDNN and of its OpenMP library. WEFT_GEMM is read at
+// the first product.
 #include <weft/kernels/cpu/gemm.h>
 
 #include <atomic>
@@ -58,7 +59,7 @@ bool has_onednn() { return kBuiltWithOnednn; }
 
 namespace {
 
-/// The two OpenMP functions that are needed, of the OpenMP library that oneDNN brought along; null when it was built without.
+/// Two functions of the OpenMP library that oneDNN uses; null if oneDNN was built without OpenMP.
 struct OpenMp {
   int (*max_threads)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
   void (*set_threads)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -68,7 +69,7 @@ const OpenMp& openmp() {
   return functions;
 }
 
-/// One OpenMP thread while it lives; the setting belongs to the calling thread alone.
+/// Limits OpenMP to one thread for its lifetime; the setting is per thread.
 class OneOmpThread {
  public:
   OneOmpThread() {

@@ -1,7 +1,8 @@
-// The choice of who multiplies matrices. Three engines sit behind one seam: our own register tiles (isa/gemm_tile.h), Eigen, and
-// oneDNN where it was found. Each is called for one tile of c at a time on one thread; how c is cut depends on sizes only, so the
-// bits are the same for any thread count. WEFT_GEMM in the environment (tile, eigen, onednn) overrides the choice by measurement
-// for float; double always goes by the tiles.
+// The choice of the matrix-product engine: weft's register tiles (isa/gemm_tile.h), Eigen, or oneDNN if the
+// build found it. An engine computes one tile of c at a time on one thread. The partition of c depends on
+// sizes only, so the bits are the same for any thread count. For float the default choice rests on
+// measurements, and WEFT_GEMM in the environment (tile, eigen, onednn) overrides it. double always uses the
+// tiles.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,16 @@ namespace weft::kernels {
 
 enum class GemmEngine : uint8_t { kAuto, kTile, kEigen, kOnednn };
 
-/// The engine asked for: WEFT_GEMM at start, or what set_gemm_engine chose. Throws: ValueError for an unknown name.
+/// The engine set by set_gemm_engine, else by WEFT_GEMM. Throws: ValueError for an unknown name in WEFT_GEMM.
 WEFT_API GemmEngine gemm_engine();
-/// Chooses for the calls that follow. Throws: ValueError when this build has no oneDNN.
+/// Sets the engine for later calls. Throws: ValueError for oneDNN in a build without it.
 WEFT_API void set_gemm_engine(GemmEngine engine);
-/// True when this build has oneDNN.
+/// Whether this build has oneDNN.
 WEFT_API bool has_onednn();
 
-/// One row-major product by oneDNN on the calling thread alone: c[m, n] = alpha * op(a) op(b) + beta * c. Its OpenMP sees one thread
-/// during the call; the caller's own OpenMP setting is put back. Throws: Error when oneDNN refuses.
+/// One row-major product by oneDNN on the calling thread alone: c[m, n] = alpha * op(a) op(b) + beta * c.
+/// OpenMP is limited to one thread during the call, and the caller's setting is restored.
+/// Throws: Error if oneDNN refuses the product.
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
                   const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
                   int64_t ldc);

@@ -1,7 +1,8 @@
-// The pool. A caller puts a Job on its own stack, publishes it in a short list under the mutex and takes chunks from an atomic
-// counter like everybody else. The hard part is the Job's end of life: a worker enters and leaves a job under the mutex (`inside`),
-// and the caller waits for inside == 0 after unpublishing it, so no worker can touch a Job that has returned. A caller never depends
-// on a worker showing up: it can finish all chunks alone. Workers spin briefly on `generation_` before they sleep.
+// The thread pool. A caller creates a Job on its stack and publishes it in a short list under the mutex.
+// Caller and workers take chunks from an atomic counter. A worker enters and leaves a job under the mutex
+// (`inside`). The caller removes the job from the list and waits for inside == 0, so no worker can touch a
+// job after the call returns. The caller does not depend on workers: it can finish all chunks alone. Workers
+// spin briefly on `generation_` before they sleep.
 #include <weft/kernels/cpu/pool.h>
 
 #include <algorithm>
@@ -13,7 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include <weft/kernels/backend.h>
+#include <weft/kernels/cpu/limits.h>
+#include <weft/kernels/cpu_settings.h>
+#include <weft/kernels/error.h>
 
 namespace weft::kernels {
 
@@ -23,6 +26,7 @@ constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 2000;
 
 thread_local bool in_chunk = false;
+thread_local int scope_threads = 0;  // number of the innermost ThreadScope; 0: none
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -35,7 +39,7 @@ int default_threads() {
     const int n = std::atoi(text);
     if (n >= 1) return std::min(n, kMaxThreads);
   }
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  return std::min(usable_cpus(), kMaxThreads);
 }
 
 struct Job {
@@ -55,8 +59,8 @@ struct Job {
           error = std::current_exception();
           error_chunk = c;
         }
-        next.store(chunks,
-                   std::memory_order_relaxed);  // chunks are taken in order: all before c have been taken
+        // chunks are taken in order: all before c have been taken
+        next.store(chunks, std::memory_order_relaxed);
       }
     }
     in_chunk = outer;
@@ -75,7 +79,7 @@ struct Job {
 
 class Pool {
  public:
-  int threads() const { return threads_.load(std::memory_order_relaxed); }
+  int threads() const { return scope_threads ? scope_threads : threads_.load(std::memory_order_relaxed); }
   void set_threads(int n) { threads_.store(n, std::memory_order_relaxed); }
 
   void run(Job& job) {
@@ -103,7 +107,7 @@ class Pool {
   }
 
  private:
-  /// With fewer threads than asked for the work is still done, so a failure to start one is no error.
+  /// A failure to start a thread is no error, since fewer threads can do the work too.
   void start_workers(int wanted) {
     while (workers_ < wanted) {
       try {
@@ -154,8 +158,8 @@ class Pool {
 };
 
 Pool& pool() {
-  static Pool* const object =
-      new Pool;  // never destroyed: its detached workers sleep on it until the process ends
+  // never destroyed: its detached workers sleep on it until the process ends
+  static Pool* const object = new Pool;
   return *object;
 }
 
@@ -177,12 +181,24 @@ void run_chunks(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> f)
 
 namespace weft {
 
+namespace {
+void check_threads(const char* what, int n) {
+  if (n < 1 || n > kernels::kMaxThreads)
+    throw ValueError(str(what, ": takes 1 to ", kernels::kMaxThreads, ", got ", n));
+}
+}  // namespace
+
 int num_threads() { return kernels::pool().threads(); }
 
 void set_num_threads(int n) {
-  if (n < 1 || n > kernels::kMaxThreads)
-    throw ValueError(str("set_num_threads: takes 1 to ", kernels::kMaxThreads, ", got ", n));
+  check_threads("set_num_threads", n);
   kernels::pool().set_threads(n);
 }
+
+ThreadScope::ThreadScope(int n) : before_(kernels::scope_threads) {
+  check_threads("ThreadScope", n);
+  kernels::scope_threads = n;
+}
+ThreadScope::~ThreadScope() { kernels::scope_threads = before_; }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
-// The thread pool of the CPU kernels. parallel_for cuts [0, n) into chunks of `grain` and runs them on the calling thread and on
-// idle workers. The cut depends on n and grain only, so a kernel that keeps its sums per chunk gives the same bits for any number
-// of threads. Calls from inside a chunk run inline; any number of threads may call at once. OpenMP is not involved.
+// The thread pool of the CPU kernels. parallel_for divides [0, n) into chunks of `grain` and runs them on the
+// calling thread and on idle workers. The chunks depend on n and grain only, so a kernel that sums per chunk
+// gives the same bits for any number of threads. Calls from inside a chunk run inline. Any number of threads
+// may call at once. The pool does not use OpenMP.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,9 @@ namespace detail {
 WEFT_API void run_chunks(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t)> f);
 }
 
-/// Calls f(begin, end) for consecutive pieces of [0, n), each `grain` long but the last. The first exception in index order is
-/// rethrown when the running pieces are done; pieces not begun by then are left out.
+/// Calls f(begin, end) for consecutive chunks of [0, n), of size `grain` except the last. After an exception,
+/// no more chunks are started; when the running ones are done, the first exception in index order is
+/// rethrown.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   if (n <= grain) f(int64_t{0}, n);

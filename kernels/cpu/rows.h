@@ -1,4 +1,5 @@
-// What the row kernels need from outside their instruction set's namespace: errors with text.
+// Errors of the row kernels. They are outside the namespaces of the instruction sets, since they use
+// std::string.
 #pragma once
 
 #include <cstdint>

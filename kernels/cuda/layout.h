@@ -1,5 +1,6 @@
-// Where the elements of strided operands lie: dims of size 1 dropped, dims merged where every operand allows it, ordered by the first operand's
-// strides (the output's). Offsets are in elements. Passed to kernels by value.
+// Layout: sizes and strides of several operands for a kernel. Dims of size 1 are dropped; the others are
+// ordered by the strides of the first operand (the output) and merged if every operand allows it. Offsets are
+// in elements. Passed to kernels by value.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace weft::cuda {
 
-/// Division of numbers below 2^31 by a fixed divisor as a multiplication and a shift. Source: Granlund & Montgomery 1994, "Division by invariant
-/// integers using multiplication", section 4.
+/// Division of numbers below 2^31 by a fixed divisor as a multiplication and a shift. Source: Granlund &
+/// Montgomery 1994, "Division by invariant integers using multiplication", section 4.
 struct Divider {
   uint32_t divisor = 1, factor = 1, shift = 0;
 
@@ -26,10 +27,10 @@ struct Divider {
   }
 };
 
-/// Operand 0 leads. Sizes of all operands are equal. layout_of makes one.
+/// Operands of equal sizes; operand 0 is the output. layout_of creates it.
 template <int N> struct Layout {
   int ndim = 0;
-  bool narrow = true;  ///< positions fit in 31 bits, so that dividers do
+  bool narrow = true;  ///< positions fit in 31 bits, so that dividers can be used
   int64_t numel = 1;
   int64_t size[kMaxDims] = {};
   int64_t stride[N][kMaxDims] = {};
@@ -42,7 +43,7 @@ template <int N> struct Layout {
       if (!dense(i)) return false;
     return true;
   }
-  /// After a change of sizes.
+  /// Updates the derived members after a change of sizes.
   void prepare() {
     numel = 1;
     for (int d = 0; d < ndim; ++d) numel *= size[d];
@@ -74,7 +75,8 @@ template <int N> struct Layout {
   }
 };
 
-/// The loop over N views of equal sizes; `sorted`: dims ordered by the output's strides, else as they are (row-major positions).
+/// The layout of N views of equal sizes. `sorted`: dims ordered by the output's strides, else as given
+/// (row-major positions).
 template <int N> Layout<N> layout_of(const View* const (&views)[N], bool sorted = true) {
   Layout<N> l;
   const View& lead = *views[0];
@@ -104,8 +106,8 @@ template <int N> Layout<N> layout_of(const View* const (&views)[N], bool sorted 
   return l;
 }
 
-/// Whether operand i is dense along another dim than the output, so that a warp that writes one run of memory would read 32.
-/// Only for sizes where bringing it into the output's order first pays.
+/// Whether operand i is dense along another dim than the output, so that a warp that writes one run of memory
+/// would read 32 runs. Only for sizes for which a copy in the output's order pays.
 template <int N> bool reads_across(const Layout<N>& l, int i, int64_t least = 1 << 15) {
   const int last = l.ndim - 1;
   if (last < 1 || l.numel < least || l.stride[0][last] != 1 || l.stride[i][last] == 0 ||

@@ -1,6 +1,7 @@
-// How pointwise kernels meet memory. Where every operand is dense, or dense or constant along the innermost dim, a thread moves packs of up to
-// 16 bytes; the elements behind the last whole pack, and loops that do not allow packs at all, go one by one. Threads take two packs at a time, a
-// warp's width apart, so that each access of a warp is one run of memory and two are on their way.
+// Memory access of pointwise kernels. If every operand is dense or constant along the innermost dim, a thread
+// moves packs of up to 16 bytes. Elements after the last whole pack, and layouts that do not allow packs, are
+// moved one by one. A thread moves two packs at a time, a warp's width apart. So each access of a warp is one
+// run of memory, and two accesses are in flight.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ WEFT_DEVICE inline Pack<T, E> load_pack(const void* base, int64_t at, bool splat
 template <class T, int E> WEFT_DEVICE inline void store_pack(void* base, int64_t at, const Pack<T, E>& pack) {
   T* const p = static_cast<T*>(base) + at;
 #if defined(__CUDA_ARCH__)
-  if constexpr (sizeof pack ==
-                16) {  // as one word: numbers that were computed one by one are else stored one by one
+  // as one word; otherwise the compiler stores numbers that it computed one by one separately
+  if constexpr (sizeof pack == 16) {
     uint4 word;
     std::memcpy(&word, &pack, sizeof word);
     return __stwb(reinterpret_cast<uint4*>(p), word);
@@ -38,25 +39,25 @@ template <class T, int E> WEFT_DEVICE inline void store_pack(void* base, int64_t
 
 /// A loop over N operands, operand 0 being the output. packs == 0: all elements go one by one.
 template <int N> struct Packs {
-  Layout<N> layout;   ///< positions are packs, or elements when there are no packs; offsets are elements
+  Layout<N> layout;   ///< positions count packs, or elements if there are no packs; offsets are elements
   int64_t packs = 0;  ///< of `width` elements each
   int64_t numel = 0;
   int32_t width = 1;
   uint32_t splat = 0;  ///< bit i: operand i repeats one element within a pack
 
   WEFT_DEVICE bool splats(int i) const { return (splat >> i & 1) != 0; }
-  /// Offsets of one element: any, when there are no packs, else one behind the last pack.
+  /// Offsets of an element: any element if there are no packs, else one after the last pack.
   WEFT_DEVICE void element(int64_t at, int64_t (&offset)[N]) const {
     if (packs == 0) return layout.locate(at, offset);
     for (int i = 0; i < N; ++i) offset[i] = splats(i) ? 0 : at;
   }
-  /// Threads that have something to do.
+  /// Number of threads with work.
   int64_t threads() const { return packs > 0 ? (packs + 1) / 2 + width : numel; }
-  /// Gives packs up.
+  /// Switches to single elements.
   void by_element(const Layout<N>& elements) { layout = elements, packs = 0, width = 1, splat = 0; }
 };
 
-/// Packs of `width` elements where the operands allow them.
+/// Packs of `width` elements if the operands allow them.
 template <int N> Packs<N> packs_of(const View* const (&views)[N], const Layout<N>& elements, int width) {
   Packs<N> p;
   p.layout = elements;
@@ -85,13 +86,13 @@ template <int N> Packs<N> packs_of(const View* const (&views)[N], const Layout<N
   return p;
 }
 
-/// Calls f(first, second, both) for the packs of this thread; `second` counts only where `both`.
+/// Calls f(first, second, both) for the packs of this thread; `second` is valid only if `both`.
 template <class F> WEFT_DEVICE inline void each_two_packs(Thread t, int64_t packs, const F& f) {
   for (int64_t first = t.global() / kWarp * (2 * kWarp) + t.lane(); first < packs; first += 2 * t.globals())
     f(first, first + kWarp, first + kWarp < packs);
 }
 
-/// f(TypeTag<U>) for the unsigned type of a width: elements that are only moved.
+/// Calls f(TypeTag<U>) with the unsigned type of a width, for elements that are only moved.
 template <class F> void with_width(int64_t width, const F& f) {
   switch (width) {
     case 1: return f(TypeTag<uint8_t>{});

@@ -1,5 +1,6 @@
-// How a kernel of this folder is written. The body is a plain struct: its members are the kernel's arguments, its call operator is what one
-// thread does, and the thread is told who it is and how to meet the others by a Thread.
+// The form of kernels in this folder. A kernel body is a plain struct: its members are the arguments, and its
+// call operator runs on each thread. A Thread gives the thread's indices and the synchronisation with other
+// threads.
 //
 //   struct Sum {
 //     const float* x; float* y; int64_t n;
@@ -7,15 +8,18 @@
 //   };
 //   launch(stream, "sum", {.blocks = 8, .threads = 256, .shared = 256 * sizeof(float)}, Sum{x, y, n});
 //
-// There is no launch syntax and no built-in variable in a body, so the same file is compiled twice: by nvcc for the device, and by the host
-// compiler (WEFT_SIMT) for the tests, which run each body on the CPU under an emulation of blocks, warps and shared memory (tests/support/simt).
-// What both promise a body:
-//   - blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks;
-//   - shared memory is `shared` bytes, 16-byte aligned, and holds rubbish at first; launch() asks the device for more than kPlainShared of them itself;
-//   - sync() and the warp operations (sync_warp, shuffle_*, ballot) are reached by every thread of the block or of the warp, or by none;
-//   - a body that says `static constexpr bool kIndependent = true` uses none of them.
-// A body may promise `static constexpr int kThreads`, the most threads of a block (1024 otherwise), and ask for room for `kBlocks` such blocks on a
-// processor at once: registers are given out accordingly.
+// A body has no launch syntax and no built-in variables, so the same file is compiled twice: by nvcc for the
+// device, and by the host compiler (WEFT_SIMT) for the tests. These run each body on the CPU under an
+// emulation of blocks, warps and shared memory (tests/support/simt). The rules for a body:
+//   - Blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks.
+//   - Shared memory has `shared` bytes, is 16-byte aligned and uninitialised. launch() requests more than
+//     kPlainShared bytes from the device.
+//   - sync() and the warp operations (sync_warp, shuffle_*, ballot) are reached by all threads of the block
+//     or warp, or by none.
+//   - A body with `static constexpr bool kIndependent = true` uses none of them.
+// A body may declare `static constexpr int kThreads`, the largest number of threads of a block (default
+// 1024). It may also declare `kBlocks`, the number of such blocks that a processor should hold at once. The
+// compiler limits registers by them.
 #pragma once
 
 #include <cstddef>
@@ -25,26 +29,27 @@
 
 namespace weft::cuda {
 
-/// The shape of one launch. A launch of zero blocks or rows does nothing.
+/// The size of a launch. A launch of zero blocks or rows does nothing.
 struct Grid {
   int64_t blocks = 1;  ///< up to 2^31 - 1
   int64_t rows = 1;    ///< up to 65535
   int threads = 256;   ///< a multiple of 32, up to 1024
-  size_t shared = 0;   ///< bytes, up to what the device gives a block (shared_memory in runtime.h)
+  size_t shared = 0;   ///< bytes, up to the device's limit per block (shared_memory in runtime.h)
 };
 
 inline constexpr int kWarp = 32;
-/// Bytes of shared memory that every device gives a block without being asked.
+/// Bytes of shared memory that a block may use without a request to the device.
 inline constexpr size_t kPlainShared = 48 << 10;
-/// Devices of a program, at most.
+/// Largest number of devices of a program.
 inline constexpr int kMaxDevices = 128;
 /// ceil(n / d).
 constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 }  // namespace weft::cuda
 
-// Before a loop of a fixed number of turns whose arrays are to lie in registers, or whose reads are all to be on their way at once; and before one
-// that is to stay small, because it is compiled in many places.
+// WEFT_UNROLL: before a loop of fixed length whose arrays should be in registers, or whose reads should all
+// be in flight at once. WEFT_ROLLED: before a loop that should not be unrolled, because it is compiled in
+// many places.
 #if defined(__CUDACC__)
 #define WEFT_UNROLL _Pragma("unroll")
 #define WEFT_ROLLED _Pragma("unroll 1")
@@ -64,7 +69,7 @@ inline void fence_to_host(const Thread&) {}
 
 #elif !defined(__CUDACC__)
 
-// Host files see the shapes of launches, and launch nothing.
+// Host files use Grid, and launch nothing.
 #define WEFT_DEVICE
 namespace weft::cuda {
 class Thread;
@@ -94,7 +99,7 @@ class Thread {
   __device__ int64_t global() const { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
   __device__ int64_t globals() const { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
-  /// Waits for the whole block; what was written to memory before is seen after.
+  /// Waits for the whole block; memory written before is visible after.
   __device__ void sync() const { __syncthreads(); }
   /// The same for the warp.
   __device__ void sync_warp() const { __syncwarp(); }
@@ -109,16 +114,15 @@ class Thread {
   template <class T> __device__ T shuffle_xor(T v, int mask) const {
     return __shfl_xor_sync(0xffffffffu, v, mask);
   }
-  template <class T> __device__ T shuffle_up(T v, int by) const {
-    return __shfl_up_sync(0xffffffffu, v, by);
-  }  ///< lanes below `by` keep v
+  /// lanes below `by` keep v
+  template <class T> __device__ T shuffle_up(T v, int by) const { return __shfl_up_sync(0xffffffffu, v, by); }
   template <class T> __device__ T shuffle_down(T v, int by) const {
     return __shfl_down_sync(0xffffffffu, v, by);
   }
   /// Bit i: the predicate of lane i.
   __device__ uint32_t ballot(bool p) const { return __ballot_sync(0xffffffffu, p); }
 
-  /// The value before; T: int32_t, uint32_t, unsigned long long (all), int (exchange, max).
+  /// Return the previous value; T: int32_t, uint32_t, unsigned long long (all), int (exchange, max).
   template <class T> __device__ T atomic_add(T* p, T v) const { return atomicAdd(p, v); }
   template <class T> __device__ T atomic_max(T* p, T v) const { return atomicMax(p, v); }
   template <class T> __device__ T atomic_cas(T* p, T expected, T v) const {
@@ -126,7 +130,7 @@ class Thread {
   }
 };
 
-/// What this thread wrote before is seen by the host no later than what it writes after.
+/// The host sees this thread's earlier writes no later than its later ones.
 __device__ inline void fence_to_host(const Thread&) { __threadfence_system(); }
 
 namespace inner {
@@ -148,8 +152,10 @@ inline void check_launch(const char* name) {
   if (status != cudaSuccess)
     throw CudaError(str(name, ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")"));
 }
-/// Lets launches of the kernel on the current device have all the shared memory that it gives a block. `allowed` is of this kernel, one per device:
-/// the first launch asks, the others only look; two that ask at once ask for the same. Nothing of it goes to a stream, so a graph may be in the making.
+/// Allows launches of the kernel on the current device to use all shared memory that the device gives a
+/// block. `allowed` has one flag per device for this kernel: the first launch makes the request, later ones
+/// only read the flag. Two requests at once are harmless. It issues nothing to a stream, so it may run while
+/// a graph is recorded.
 inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>* allowed) {
   int device = 0, most = 0;
   cudaGetDevice(&device);
@@ -164,8 +170,8 @@ inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>
 /// Starts the kernel on a stream. Throws: CudaError that names it.
 template <class Body> void launch(void* stream, const char* name, const Grid& grid, const Body& body) {
   if (grid.blocks <= 0 || grid.rows <= 0) return;
-  if constexpr (requires { Body::kIndependent; })
-    static_cast<void>(Body::kIndependent);  // only the emulation asks
+  // only the emulation uses it
+  if constexpr (requires { Body::kIndependent; }) static_cast<void>(Body::kIndependent);
   if (grid.shared > kPlainShared) {
     static std::atomic<bool> allowed[kMaxDevices];
     inner::allow_shared(name, reinterpret_cast<const void*>(&inner::run<Body>), allowed);

@@ -1,14 +1,16 @@
-// Fused optimizer steps on CUDA devices. A rule (kernels/step_cpu.h says what one is) runs there when its call operator is marked WEFT_HD
-// and one .cu file of the program says
+// Fused optimizer steps on CUDA devices. To run a rule (kernels/step_cpu.h) there, mark its call operator
+// WEFT_HD and put these lines into one .cu file of the program:
 //
 //   #include <weft/kernels/cuda/step_cuda.h>
 //   #include "sign_momentum.h"
 //   WEFT_STEP_CUDA(SignMomentum)
 //
-// which, compiled as C++20 with --expt-relaxed-constexpr (weft::cuda brings it along), compiles the rule for the device and registers it under its kernel's name: SignMomentum::kName, or its own where there is none.
-// On the device V is a single float or double with the same operators and functions; a thread loads and stores packs of 16 bytes, so memory
-// moves as on the CPU. One launch takes every tensor of a step: a block works on one chunk of one tensor and reads from a table
-// which that is, and which functor instance belongs to it. Nothing is needed from weft::cuda at link time.
+// Compiled as C++20 with --expt-relaxed-constexpr (the target weft::cuda adds it), they compile the rule for
+// the device and register it under its kernel's name: SignMomentum::kName, or the name of the struct without
+// one. Of a rule with several functors they register each one under its kKernelName. On the device V is a
+// single float or double with the same operators and functions. A thread loads and stores packs of 16 bytes.
+// One launch serves all tensors of a step: a block processes one chunk of one tensor, and reads chunk, tensor
+// and functor from a table. The file needs nothing of weft::cuda at link time.
 #pragma once
 
 #include <cmath>
@@ -19,10 +21,11 @@
 #include <weft/kernels/dtype.h>
 #include <weft/kernels/math.h>
 #include <weft/kernels/step.h>
+#include <weft/kernels/step_functor.h>
 
 namespace weft::step_cuda {
 
-/// One tensor of a step as the device sees it.
+/// One tensor of a step, for the device.
 struct Row {
   const void* param;
   void* out;
@@ -30,7 +33,7 @@ struct Row {
   void* state[kMaxStepState];
   int64_t numel;
   int64_t hyper;  ///< byte offset of its functor
-  int64_t packs;  ///< not 0: all of its memory begins at 16-byte borders
+  int64_t packs;  ///< not 0: all its memory is 16-byte aligned
 };
 /// Elements [number * length, ...) of a tensor.
 struct Chunk {
@@ -44,7 +47,7 @@ struct StepTable {
   const step_cuda::Row* rows = nullptr;
   const step_cuda::Chunk* chunks = nullptr;
   const unsigned char* functors = nullptr;
-  const double* skip = nullptr;  ///< null, or a number that is not 0 where nothing is to change
+  const double* skip = nullptr;  ///< null, or a number: if it is not 0, the step changes nothing
   int64_t chunk_count = 0, length = 0;
 };
 }  // namespace weft
@@ -64,7 +67,7 @@ class Flag {
   bool v_;
 };
 
-/// What a rule computes with: one number.
+/// The V of a rule on the device: one number.
 template <class T> class Number {
  public:
   using Mask = Flag;
@@ -96,7 +99,7 @@ template <class T> class Number {
   T v_;
 };
 
-/// One chunk per block.
+/// The kernel of a step; one chunk per block.
 template <class F, class T> struct Step {
   static constexpr bool kIndependent = true;
   static constexpr int kThreads = 256;
@@ -147,25 +150,30 @@ template <class F> void run(void* stream, const char* name, DType dtype, const S
   else cuda::launch(stream, name, grid, Step<F, float>{table});
 }
 
-/// Under F::kName where there is one.
-template <class F> const char* name_of(const char* otherwise) {
-  if constexpr (requires { F::kName; }) return F::kName;
-  else return otherwise;
-}
 template <class F> bool register_rule(const char* name) {
   static_assert(std::is_trivially_copyable_v<F> && alignof(F) <= 16, "a step functor is plain data");
   static_assert(F::kState >= 0 && F::kState <= kMaxStepState);
   static constexpr StepCuda form{sizeof(F), F::kState, run<F>};
   return register_step_cuda(name, &form);
 }
+template <class... F> bool register_each(StepFunctors<F...>) {
+  static_assert((requires { F::kKernelName; } && ...),
+                "each functor of a rule that has several has a kKernelName");
+  return (register_rule<F>(step_kernel_name<F>()) && ...);
+}
+/// Registers every functor of the rule; a functor without a name gets `written`.
+template <class Rule> bool register_functors(const char* written) {
+  if constexpr (requires { typename Rule::Functors; }) return register_each(typename Rule::Functors());
+  else return register_rule<Rule>(step_kernel_name<Rule>(written));
+}
 
 }  // namespace weft::step_cuda
 
 #define WEFT_STEP_CUDA_JOIN2(a, b) a##b
 #define WEFT_STEP_CUDA_JOIN(a, b) WEFT_STEP_CUDA_JOIN2(a, b)
+#define WEFT_STEP_CUDA_REGISTERED(call) \
+  [[maybe_unused]] static const bool WEFT_STEP_CUDA_JOIN(weft_step_cuda_, __COUNTER__) = call;
 /// Compiles `Rule` for CUDA devices; in a .cu file, at namespace scope.
-#define WEFT_STEP_CUDA(Rule) WEFT_STEP_CUDA_AS(::weft::step_cuda::name_of<Rule>(#Rule), Rule)
+#define WEFT_STEP_CUDA(Rule) WEFT_STEP_CUDA_REGISTERED(::weft::step_cuda::register_functors<Rule>(#Rule))
 /// The same under another kernel name.
-#define WEFT_STEP_CUDA_AS(name, Rule)                                                    \
-  [[maybe_unused]] static const bool WEFT_STEP_CUDA_JOIN(weft_step_cuda_, __COUNTER__) = \
-      ::weft::step_cuda::register_rule<Rule>(name);
+#define WEFT_STEP_CUDA_AS(name, Rule) WEFT_STEP_CUDA_REGISTERED(::weft::step_cuda::register_rule<Rule>(name))

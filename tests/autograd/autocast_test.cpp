@@ -1,10 +1,10 @@
 // Mixed precision: what is cast, what gradients come back in, and that the scope ends where it ends.
-#include <weft/autograd/autocast.h>
+#include <weft/autograd/tape/autocast.h>
 
 #include <gtest/gtest.h>
 
-#include <weft/autograd/engine.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
 #include <weft/tensor/factories.h>
 
 namespace weft {

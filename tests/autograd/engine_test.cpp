@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <weft/autograd/dot.h>
-#include <weft/autograd/engine.h>
-#include <weft/autograd/grad_mode.h>
-#include <weft/autograd/gradcheck.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/dot.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/gradcheck.h>
 
 #include "support/errors.h"
 
@@ -315,8 +315,8 @@ TEST(Leaves, a_leaf_may_die_before_its_graph) {
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kChain =
-    100'000;  // the sanitizers are up to 20 times slower; recursion would overflow here too
+// the sanitizers are up to 20 times slower; recursion would overflow here too
+constexpr int kChain = 100'000;
 #else
 constexpr int kChain = 1'000'000;
 #endif

@@ -1,13 +1,18 @@
 // Custom functions, checkpointing, and gradcheck itself.
+#include <algorithm>
 #include <cmath>
+#include <thread>
 
 #include <gtest/gtest.h>
 
-#include <weft/autograd/checkpoint.h>
-#include <weft/autograd/engine.h>
-#include <weft/autograd/function.h>
-#include <weft/autograd/grad_mode.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/autocast.h>
+#include <weft/autograd/tape/checkpoint.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/function.h>
+#include <weft/autograd/tape/grad_mode.h>
+
+#include "../support/errors.h"
 
 namespace weft {
 namespace {
@@ -123,6 +128,51 @@ TEST(Function, a_wrong_count_of_gradients_is_named) {
   }
 }
 
+/// relu(x)^2 with relu(x) kept: its backward says nothing of how that hangs on x.
+struct SquaredRelu {
+  static Tensor forward(FunctionContext& ctx, const Tensor& x) {
+    const Tensor r = relu(x);
+    ctx.save({r, gt(x, 0)});
+    return mul(r, r);
+  }
+  static GradList backward(FunctionContext& ctx, const GradList& g) {
+    ctx.saved(1);  // no gradient flows through a mask
+    return {mul(mul(g[0], 2.0), ctx.saved(0))};
+  }
+};
+
+TEST(Function, a_saved_intermediate_is_refused_under_create_graph) {
+  const Tensor x = leaf({2, -1});
+  apply_function<SquaredRelu>(x).sum().backward();
+  EXPECT_EQ(values(x.grad()), (Numbers{4, 0}));
+  const std::string text = test::error_of<AutogradError>(
+      [&] { grad({apply_function<SquaredRelu>(x).sum()}, {x}, {}, {.create_graph = true}); });
+  EXPECT_TRUE(test::has(text, "SquaredRelu: backward under create_graph reads saved tensor 0 of sizes [2]"));
+  EXPECT_TRUE(test::has(text, "return it as an output"));
+}
+
+TEST(Function, a_wrong_gradient_is_blamed_on_the_function) {
+  struct Given {
+    static Tensor forward(FunctionContext& ctx, const Tensor& x, const Tensor& given) {
+      ctx.put(given);
+      return mul(x, 2.0);
+    }
+    static GradList backward(FunctionContext& ctx, const GradList&) { return {ctx.get<Tensor>(), Tensor()}; }
+  };
+  const auto text = [](const Tensor& x, const Tensor& given) {
+    return test::error_of<AutogradError>([&] { apply_function<Given>(x, given).sum().backward(); });
+  };
+  const Tensor x = leaf({2, 3});
+  const std::string sizes =
+      "Given: backward returned a gradient of sizes [3] for input 0, which has sizes [2]";
+  EXPECT_EQ(text(x, ones({3})), sizes);
+  EXPECT_EQ(text(mul(x, 2.0), ones({3})), sizes);
+  EXPECT_EQ(text(x, ones({2}, {.dtype = kInt64})),
+            "Given: backward returned a gradient of int64 for input 0, which is float64");
+  apply_function<Given>(x, ones({5, 2})).sum().backward();  // broadcast sizes are summed, floating types cast
+  EXPECT_EQ(values(x.grad()), (Numbers{5, 5}));
+}
+
 TEST(Gradcheck, finds_a_wrong_formula) {
   const auto wrong = [](const Tensors& in) {
     const Tensor& x = in[0];
@@ -205,7 +255,7 @@ TEST(Checkpoint, gradients_are_those_of_the_plain_call) {
   EXPECT_EQ(values(x.grad()), dx);
 }
 
-TEST(Checkpoint, random_draws_repeat_and_the_generators_go_on) {
+TEST(Checkpoint, random_draws_repeat_and_no_generator_moves_in_backward) {
   const Tensor x = leaf({1, 1, 1, 1, 1, 1, 1});
   Generator own(5);
   manual_seed(3);
@@ -213,13 +263,100 @@ TEST(Checkpoint, random_draws_repeat_and_the_generators_go_on) {
     const Tensor mask = add(rand({7}, {.dtype = kFloat64}), rand({7}, {.dtype = kFloat64}, &own));
     return Tensors{mul(in[0], mask)};
   };
-  const Tensor y = checkpoint(f, {x}, &own)[0];
-  const uint64_t offset = default_generator().offset(), own_offset = own.offset();
+  const Tensor y = checkpoint(f, {x})[0];
   rand({11});
+  const uint64_t offset = default_generator().offset(), own_offset = own.offset();
   y.sum().backward();
   EXPECT_EQ(values(x.grad()), values(y));
-  EXPECT_GT(default_generator().offset(), offset);
+  EXPECT_EQ(default_generator().offset(), offset);
   EXPECT_EQ(own.offset(), own_offset);
+}
+
+TEST(Checkpoint, nested_checkpoints_repeat_their_draws) {
+  const Tensor x = leaf({1, 1, 1});
+  const auto noisy = [](const Tensors& in) { return Tensors{mul(in[0], rand({3}, {.dtype = kFloat64}))}; };
+  const auto outer = [&](const Tensors& in) {
+    return Tensors{mul(checkpoint(noisy, {noisy(in)[0]})[0], rand({3}, {.dtype = kFloat64}))};
+  };
+  const Tensor y = checkpoint(outer, {x})[0];
+  y.sum().backward();
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(values(x.grad())[i], values(y)[i], 1e-15);
+}
+
+TEST(Checkpoint, draws_of_other_threads_meanwhile_are_their_own) {
+  const Tensor x = leaf({1, 1, 1});
+  std::vector<uint64_t> taken;
+  const auto f = [&](const Tensors& in) {
+    std::thread([&] { taken.push_back(default_generator().take(2).offset); }).join();
+    const Tensor mask = rand({3}, {.dtype = kFloat64});
+    std::thread([&] { taken.push_back(default_generator().take(2).offset); }).join();
+    return Tensors{mul(in[0], mask)};
+  };
+  const Tensor y = checkpoint(f, {x})[0];
+  y.sum().backward();
+  std::sort(taken.begin(), taken.end());
+  EXPECT_EQ(taken.size(), 4u);
+  EXPECT_EQ(std::unique(taken.begin(), taken.end()), taken.end());
+  EXPECT_GT(default_generator().offset(), taken.back());
+  EXPECT_EQ(values(x.grad()), values(y));
+}
+
+TEST(Checkpoint, a_function_that_draws_otherwise_the_second_time_is_refused) {
+  const Tensor x = leaf({1});
+  bool again = false;
+  const auto f = [&](const Tensors& in) {
+    return Tensors{std::exchange(again, true) ? in[0] * 2.0 : mul(in[0], rand({1}, {.dtype = kFloat64}))};
+  };
+  const Tensor y = checkpoint(f, {x})[0];
+  EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { y.backward(); }),
+                        "checkpoint: the function drew random numbers another number of times"));
+}
+
+TEST(Checkpoint, computes_again_under_the_autocast_of_the_forward_call) {
+  Generator numbers(7);
+  const Tensor w = randn({5, 7}, {.requires_grad = true}, &numbers),
+               x = randn({3, 5}, {.requires_grad = true}, &numbers);
+  std::vector<DType> seen;
+  const auto f = [&](const Tensors& in) {
+    const Tensor y = matmul(in[0], w);
+    seen.push_back(y.dtype());
+    NoAutocast off;
+    seen.push_back(matmul(in[0], w).dtype());
+    return Tensors{tanh(y)};
+  };
+  const auto gradients = [&](bool kept) {
+    w.zero_grad();
+    x.zero_grad();
+    Tensor y;
+    {
+      const Autocast mixed(kBFloat16);
+      y = kept ? f({x})[0] : checkpoint(f, {x})[0];
+    }
+    y.to(kFloat32).sum().backward();
+    Numbers all = values(w.grad());
+    for (const double v : values(x.grad())) all.push_back(v);
+    return all;
+  };
+  const Numbers plain = gradients(true);
+  seen.clear();
+  EXPECT_EQ(gradients(false), plain);
+  EXPECT_EQ(seen, (std::vector<DType>{kBFloat16, kFloat32, kBFloat16, kFloat32}));
+}
+
+TEST(Checkpoint, computes_again_without_the_autocast_of_the_backward_call) {
+  const Tensor w = leaf({3}).to(kFloat32).detach().view({1, 1}).clone().requires_grad_(),
+               x = ones({1, 1}).requires_grad_();
+  std::vector<DType> seen;
+  const Tensor y = checkpoint(
+      [&](const Tensors& in) {
+        const Tensor z = matmul(in[0], w);
+        seen.push_back(z.dtype());
+        return Tensors{z};
+      },
+      {x})[0];
+  const Autocast mixed(kBFloat16);
+  y.backward();
+  EXPECT_EQ(seen, (std::vector<DType>{kFloat32, kFloat32}));
 }
 
 TEST(Checkpoint, create_graph_is_refused_by_name) {

@@ -1,5 +1,5 @@
-// Every case of the golden file "ops" (tests/golden/README.md), values and gradients: what PyTorch computes for the same inputs. The call of a
-// case follows from its name; a case that no rule knows fails the test.
+// Every case of the golden file "ops" (tests/golden/README.md), values and gradients: what PyTorch computes
+// for the same inputs. The call of a case follows from its name; a case that no rule knows fails the test.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include <weft/autograd/engine.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
 #include "support/golden.h"
 
 namespace weft {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <weft/autograd/engine.h>
-#include <weft/autograd/hooks.h>
-#include <weft/autograd/ops.h>
-#include <weft/autograd/saved_hooks.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/hooks.h>
+#include <weft/autograd/tape/saved_hooks.h>
 
 namespace weft {
 namespace {

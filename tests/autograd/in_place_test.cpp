@@ -1,10 +1,11 @@
 // In-place writes: what is rewritten, what is refused, and that no gradient is silently wrong.
 #include <gtest/gtest.h>
 
-#include <weft/autograd/engine.h>
-#include <weft/autograd/grad_mode.h>
-#include <weft/autograd/gradcheck.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/gradcheck.h>
+#include <weft/tensor/factories.h>
 
 #include "support/errors.h"
 
@@ -294,6 +295,19 @@ TEST(InPlace, retained_gradient_moves_with_the_history) {
   mul(y, 3.0).sum().backward();
   EXPECT_EQ(values(y.grad()), (Numbers{3, 3}));
   EXPECT_EQ(values(x.grad()), (Numbers{30, 30}));
+}
+
+TEST(InPlace, a_factor_in_overlapping_memory_is_kept_for_backward) {
+  for (const bool divides : {false, true}) {
+    double memory[] = {0, 0, 0, 0, 5};
+    const Tensor w = leaf({1, 2, 3, 4});
+    Tensor x = from_blob(memory, {4}, kDouble), y = from_blob(memory + 1, {4}, kDouble);
+    x.copy_(w);
+    divides ? x.div_(y) : x.mul_(y);
+    EXPECT_EQ(values(x), divides ? (Numbers{0.5, 2. / 3, 0.75, 0.8}) : (Numbers{2, 6, 12, 20}));
+    x.sum().backward();
+    EXPECT_EQ(values(w.grad()), divides ? (Numbers{0.5, 1. / 3, 0.25, 0.2}) : (Numbers{2, 3, 4, 5}));
+  }
 }
 
 TEST(InPlace, writes_do_not_keep_memory_in_a_cycle) {

@@ -1,10 +1,11 @@
-// What holds across operations: types and promotion, numbers, randomness, in-place rules, views, fused forms against their parts.
+// What holds across operations: types and promotion, numbers, randomness, in-place rules, views, fused forms
+// against their parts.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include <weft/autograd/engine.h>
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
 #include "support/golden.h"
 
 namespace weft {
@@ -47,7 +48,7 @@ TEST(Promotion, functions_of_real_numbers_take_integers_as_float32) {
   EXPECT_EQ(exp(of(kInt64)).dtype(), kFloat32);
   EXPECT_EQ(sqrt(of(kBool)).dtype(), kFloat32);
   EXPECT_EQ((of(kInt32) / 2).dtype(), kFloat32);
-  EXPECT_EQ(pow(of(kInt64), 2).dtype(), kFloat32);
+  EXPECT_EQ(pow(of(kInt64), 2.0).dtype(), kFloat32);
   EXPECT_FLOAT_EQ(lerp(of(kInt64), of(kInt64) * 3, 0.25)[0][0].item<float>(), 1.5f);
   EXPECT_FLOAT_EQ((of(kInt64) / 4)[0][0].item<float>(), 0.25f);
 }
@@ -217,6 +218,18 @@ TEST(Embedding, the_padding_row_has_no_gradient_and_repeats_add_up) {
 }
 
 // Fused and in parts: the same loss and gradients, over several blocks of rows.
+TEST(Embedding, a_table_without_rows_takes_padding_0) {
+  const Tensor none = zeros({2, 0}, {.dtype = kInt64});
+  EXPECT_EQ(embedding(zeros({0, 3}), none, 0).sizes(), (Shape{2, 0, 3}));
+  EXPECT_THROW(embedding(zeros({0, 3}), none, 1), IndexError);
+  EXPECT_THROW(embedding(zeros({0, 3}), zeros({1}, {.dtype = kInt64}), 0), IndexError);
+}
+
+TEST(LinearRelu, of_integers_is_the_positive_part_of_their_product) {
+  const Tensor x = arange(6).view({2, 3}) - 3, w = arange(9).view({3, 3}) - 2, b = arange(3);
+  EXPECT_TRUE(equal(linear_relu(x, w, b), relu(linear(x, w, b))));
+}
+
 TEST(LinearCrossEntropy, equals_its_parts_over_many_blocks) {
   manual_seed(17);
   const int64_t n = 131, in = 7, classes = 60013;  // two blocks and more

@@ -56,7 +56,19 @@ Row number(const std::string& name, std::function<Tensor(const Tensor&)> op, dou
           .large = {{307, 211}}};
 }
 
-double floor_mod(double a, double b) { return a - b * std::floor(a / b); }
+double floor_mod(double a, double b) {  // Python's %
+  const double r = std::fmod(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+double floor_quotient(double a, double b) {  // Python's //
+  if (b == 0) return a / b;
+  const double r = std::fmod(a, b);
+  return std::floor((a - r) / b + 0.5) - (r != 0 && (r < 0) != (b < 0) ? 1 : 0);
+}
+
+double larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); }
+double smaller(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b); }
 
 }  // namespace
 
@@ -85,16 +97,21 @@ std::vector<Row> binary_rows() {
           "pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); },
           [](double a, double b) { return std::pow(a, b); }, positive, any),
       pair(
-          "maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); },
-          [](double a, double b) { return std::max(a, b); }, real({3, 5}, -2, 0), real({3, 5}, -0.9, 1),
-          numbers()),
+          "maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); }, larger,
+          real({3, 5}, -2, 0), real({3, 5}, -0.9, 1), numbers()),
       pair(
-          "minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); },
-          [](double a, double b) { return std::min(a, b); }, real({3, 5}, -2, 0), real({3, 5}, -0.9, 1),
-          numbers()),
+          "minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); }, smaller,
+          real({3, 5}, -2, 0), real({3, 5}, -0.9, 1), numbers()),
       pair(
           "remainder", [](const Tensor& a, const Tensor& b) { return remainder(a, b); }, floor_mod,
           real({3, 5}, 0.1, 0.9), real({3, 5}, -3, -1)),
+      pair(
+          "fmod", [](const Tensor& a, const Tensor& b) { return fmod(a, b); },
+          [](double a, double b) { return std::fmod(a, b); }, real({3, 5}, -0.9, -0.1), real({3, 5}, 1, 3)),
+      pair(
+          "fmod_wrapped", [](const Tensor& a, const Tensor& b) { return fmod(a, b); },
+          [](double a, double b) { return std::fmod(a, b); }, real({3, 5}, -2.9, -2.1),
+          real({3, 5}, 1.1, 1.9), {kFloat32, kFloat64}),
       pair(
           "atan2", [](const Tensor& a, const Tensor& b) { return atan2(a, b); },
           [](double a, double b) { return std::atan2(a, b); }, any, positive),
@@ -103,7 +120,10 @@ std::vector<Row> binary_rows() {
           [](double a, double b) { return a + 0.25 * (b - a); }, any, any, {kFloat32, kFloat64}),
       triple(
           "lerp", [](const Tensors& x) { return lerp(x[0], x[1], x[2]); },
-          [](double a, double b, double w) { return a + w * (b - a); }, {any, any, any}),
+          [](double a, double b, double w) {
+            return std::abs(w) < 0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
+          },
+          {any, any, any}),
       triple(
           "addcmul", [](const Tensors& x) { return addcmul(x[0], x[1], x[2], 0.5); },
           [](double x, double a, double b) { return x + 0.5 * a * b; }, {any, any, any}),
@@ -114,6 +134,24 @@ std::vector<Row> binary_rows() {
           "where", [](const Tensors& x) { return where(x[0], x[1], x[2]); },
           [](double c, double a, double b) { return c != 0 ? a : b; }, {flags({3, 5}), any, any}),
   };
+  Row quotient = pair(
+      "floor_divide", [](const Tensor& a, const Tensor& b) { return floor_divide(a, b); }, floor_quotient,
+      real({3, 5}, -9, 9), real({3, 5}, 1.1, 4), numbers());
+  quotient.differentiable = false;
+  quotient.wrong.push_back(
+      {"ValueError", "0", [] { floor_divide(ones({2}, {.dtype = kInt64}), zeros({2}, {.dtype = kInt64})); }});
+  for (Row& row : rows) {
+    if (row.name == "add_alpha")
+      row.takes = {{Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return add(x, x, s); }}};
+    if (row.name == "sub_alpha")
+      row.takes = {{Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return sub(x, x, s); }}};
+    if (row.name == "lerp_number")
+      row.takes = {{Number::Meets::kReal, [](const Tensor& x, Scalar s) { return lerp(x, x, s); }}};
+    if (row.name == "addcmul")
+      row.takes = {{Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return addcmul(x, x, x, s); }}};
+    if (row.name == "addcdiv")
+      row.takes = {{Number::Meets::kReal, [](const Tensor& x, Scalar s) { return addcdiv(x, x, x, s); }}};
+  }
   rows[3].wrong.push_back({"DTypeError", "sub: the number 0.5",
                            [] { sub(zeros({2}, {.dtype = kInt64}), zeros({2}, {.dtype = kInt64}), 0.5); }});
   rows.back().wrong.push_back({"DTypeError", "where", [] { where(zeros({2}), zeros({2}), zeros({2})); }});
@@ -126,7 +164,10 @@ std::vector<Row> binary_rows() {
            .sizes = {{{}, {}}, {{0}, {1}}, {{3, 5}, {5}}, {{5}, {3, 1}}},
            .wrong = {{"DTypeError", "masked_fill", [] { masked_fill(zeros({2}), zeros({2}), 1); }},
                      {"ShapeError", "masked_fill",
-                      [] { masked_fill(zeros({2}), zeros({3}, {.dtype = kBool}), 1); }}}};
+                      [] { masked_fill(zeros({2}), zeros({3}, {.dtype = kBool}), 1); }}},
+           .takes = {{Number::Meets::kElement,
+                      [](const Tensor& x, Scalar s) { return masked_fill(x, isnan(x), s); }}}};
+  rows.push_back(quotient);
   rows.push_back(fill);
   return rows;
 }
@@ -162,19 +203,64 @@ std::vector<Row> scalar_rows() {
           [](double x) { return std::pow(1.7, x); }),
       number(
           "maximum_number", [](const Tensor& x) { return maximum(x, 1); },
-          [](double x) { return std::max(x, 1.0); }, away({3, 5}, 1), numbers()),
+          [](double x) { return larger(x, 1); }, away({3, 5}, 1), numbers()),
       number(
           "minimum_number", [](const Tensor& x) { return minimum(x, 1); },
-          [](double x) { return std::min(x, 1.0); }, away({3, 5}, 1), numbers()),
+          [](double x) { return smaller(x, 1); }, away({3, 5}, 1), numbers()),
+      number(
+          "remainder_number", [](const Tensor& x) { return x % -3; },
+          [](double x) { return floor_mod(x, -3); }, real({3, 5}, 0.1, 2.9), {kFloat32, kFloat64}),
+      number(
+          "rremainder_number", [](const Tensor& x) { return 2 % x; },
+          [](double x) { return floor_mod(2, x); }, real({3, 5}, -1.9, -1.1), {kFloat32, kFloat64}),
+      number(
+          "remainder_number_integer", [](const Tensor& x) { return x.to(kInt64) % 2; },
+          [](double x) { return floor_mod(std::trunc(x), 2); }, fixed({3, 5}, -50, 50), numbers()),
       number(
           "clamp", [](const Tensor& x) { return clamp(x, -1, 5); },
-          [](double x) { return std::clamp(x, -1.0, 5.0); }, away({3, 5}, -1), numbers()),
+          [](double x) { return smaller(larger(x, -1), 5); }, away({3, 5}, -1), numbers()),
   };
+  Row wrapped = number(
+      "fmod_number", [](const Tensor& x) { return fmod(x, 3); }, [](double x) { return std::fmod(x, 3); },
+      real({3, 5}, -2.9, -0.1), numbers());
+  wrapped.wrong = {{"DTypeError", "fmod: the number 0.5", [] { fmod(zeros({2}, {.dtype = kInt64}), 0.5); }},
+                   {"ValueError", "0", [] { fmod(zeros({2}, {.dtype = kInt64}), 0); }}};
+  Row quotient = number(
+      "floor_divide_number", [](const Tensor& x) { return floor_divide(x, -2); },
+      [](double x) { return floor_quotient(x, -2); }, real({3, 5}, -9, 9), numbers());
+  quotient.differentiable = false;
+  const auto divisor = [](Scalar s) { return s.d == 0 ? Scalar(1) : s; };
+  wrapped.takes = {{Number::Meets::kFactor, [=](const Tensor& x, Scalar s) { return fmod(x, divisor(s)); }}};
+  quotient.takes = {
+      {Number::Meets::kFactor, [=](const Tensor& x, Scalar s) { return floor_divide(x, divisor(s)); }}};
+  const std::vector<Row> more = {wrapped, quotient,
+                                 number(
+                                     "nan_to_num", [](const Tensor& x) { return nan_to_num(x, 3, 5, -5); },
+                                     [](double x) {
+                                       return std::isnan(x) ? 3 : std::isinf(x) ? std::copysign(5, x) : x;
+                                     })};
+  using Op = Tensor (*)(const Tensor&, Scalar);
+  const auto takes = [&](const char* name, Number::Meets meets, Op op) {
+    for (Row& row : rows)
+      if (row.name == name) row.takes = {{meets, op}};
+  };
+  takes("add_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return x + s; });
+  takes("sub_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return x - s; });
+  takes("mul_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return x * s; });
+  takes("div_number", Number::Meets::kReal, [](const Tensor& x, Scalar s) { return x / s; });
+  takes("rdiv_number", Number::Meets::kReal, [](const Tensor& x, Scalar s) { return s / x; });
+  takes("maximum_number", Number::Meets::kElement, [](const Tensor& x, Scalar s) { return maximum(x, s); });
+  takes("minimum_number", Number::Meets::kElement, [](const Tensor& x, Scalar s) { return minimum(x, s); });
+  takes("clamp", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return clamp(x, s, s); });
+  rows[1].takes.push_back({Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return sub(s, x); }});
+  for (Row& row : rows)
+    if (row.name == "remainder_number_integer") row.differentiable = row.special = false;
   rows[0].wrong = {{"DTypeError", "add", [] { add(zeros({2}, {.dtype = kInt64}), 0.5); }}};
   rows[1].wrong = {{"DTypeError", "sub: the number 0.5", [] { sub(zeros({2}, {.dtype = kInt64}), 0.5); }},
                    {"DTypeError", "sub: the number 0.5", [] { sub(0.5, zeros({2}, {.dtype = kInt64})); }}};
   rows[3].wrong = {{"DTypeError", "mul", [] { mul(zeros({2}, {.dtype = kInt32}), 0.5); }}};
   rows.back().wrong = {{"ValueError", "clamp", [] { clamp(zeros({2}), 2, 1); }}};
+  rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }
 

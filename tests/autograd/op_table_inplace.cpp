@@ -1,4 +1,5 @@
-// Rows of the in-place methods, on a fresh copy of x: forward, and gradients through the write, also through a view.
+// Rows of the in-place methods, on a fresh copy of x: forward, and gradients through the write, also through
+// a view.
 #include <algorithm>
 #include <cmath>
 
@@ -48,6 +49,11 @@ std::vector<Row> inplace_rows() {
       written(
           "sub_", [](Tensor& y, const Tensor& b) { y -= b; }, [](double a, double b) { return a - b; }),
       written(
+          "sub_number_", [](Tensor& y, const Tensor&) { y -= 3; }, [](double a, double) { return a - 3; }),
+      written(
+          "masked_fill_", [](Tensor& y, const Tensor& b) { y.masked_fill_(b > 0, 7); },
+          [](double a, double b) { return b > 0 ? 7 : a; }, real({3, 5}), fixed({3, 5})),
+      written(
           "mul_", [](Tensor& y, const Tensor& b) { y *= b; }, [](double a, double b) { return a * b; }),
       written(
           "mul_number_", [](Tensor& y, const Tensor&) { y.mul_(3); }, [](double a, double) { return a * 3; }),
@@ -71,6 +77,21 @@ std::vector<Row> inplace_rows() {
       row.args[1].grad = false;
   for (Row& row : rows)
     if (row.name == "zero_" || row.name == "fill_") row.twice = false;
+  using Op = Tensor& (*)(Tensor&, Scalar);
+  const auto takes = [&](const char* name, Number::Meets meets, Op op) {
+    for (Row& row : rows)
+      if (row.name == name)
+        row.takes.push_back({meets, [op](const Tensor& x, Scalar s) {
+                               Tensor y = x;
+                               return op(y, s);
+                             }});
+  };
+  takes("fill_", Number::Meets::kElement, [](Tensor& y, Scalar s) -> Tensor& { return y.fill_(s); });
+  takes("add_", Number::Meets::kFactor,
+        [](Tensor& y, Scalar s) -> Tensor& { return y.add_(ones_like(y), s); });
+  takes("add_number_", Number::Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.add_(s); });
+  takes("mul_number_", Number::Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.mul_(s); });
+  takes("clamp_", Number::Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.clamp_(s, s); });
   rows.push_back({.name = "mul_through_a_view_",
                   .args = {real({3, 5}), real({5})},
                   .call = [](const Tensors& x) -> Tensors {
@@ -84,6 +105,22 @@ std::vector<Row> inplace_rows() {
                     for (int64_t c = 0; c < 5; ++c) row({c}) = y({1, c}) *= in[1]({c});
                     for (double& v : y.v) v *= v;
                     return {y, row};
+                  }});
+  rows.push_back({.name = "index_put_through_a_view_",
+                  .args = {real({3, 5}), real({2}), flags({5})},
+                  .call = [](const Tensors& x) -> Tensors {
+                    Tensor y = clone(x[0]);
+                    const Tensor at = tensor({3, 0}, {.dtype = kInt64}).to(y.device());
+                    y[1].index_put_({at}, x[1]);
+                    y[2][x[2]] *= 3;
+                    return {square(y)};
+                  },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    Host y = in[0];
+                    y({1, 3}) = in[1]({0}), y({1, 0}) = in[1]({1});
+                    for (int64_t c = 0; c < 5; ++c) y({2, c}) *= in[2]({c}) != 0 ? 3 : 1;
+                    for (double& v : y.v) v *= v;
+                    return {y};
                   }});
   rows.push_back(
       {.name = "add_overlapping_",

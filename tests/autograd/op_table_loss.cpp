@@ -29,8 +29,8 @@ struct ClassLoss {
       const double w = weight ? (*weight)({t}) : 1;
       double uniform = 0;
       for (int64_t c = 0; c < classes; ++c) uniform += (shift - x({r, c})) * (weight ? (*weight)({c}) : 1);
-      loss({r}) =
-          (1 - smoothing) * w * (shift - x({r, t})) + smoothing / static_cast<double>(classes) * uniform;
+      loss({r}) = (1 - smoothing) * w * (shift - x({r, t}));
+      if (smoothing != 0) loss({r}) += smoothing / static_cast<double>(classes) * uniform;
       divisor += w;
     }
     if (reduction == Reduction::kNone) return {loss};
@@ -181,7 +181,8 @@ std::vector<Row> loss_rows() {
       "l1_loss", l1_loss, [](double x, double t) { return std::abs(x - t); }, real({3, 5}, 3, 5)));
   rows.push_back(pair_row(
       "binary_cross_entropy_with_logits", binary_cross_entropy_with_logits,
-      [](double x, double t) { return std::log1p(std::exp(x)) - x * t; }, real({3, 5}, 0, 1)));
+      [](double x, double t) { return std::log1p(std::exp(-std::abs(x))) + x * (x > 0 ? 1 - t : -t); },
+      real({3, 5}, 0, 1)));
   rows.push_back(
       {.name = "smooth_l1_loss",
        .args = {away({3, 5}, 0, 0.1), fixed({3, 5}, -0.05, 0.05)},

@@ -120,9 +120,12 @@ std::vector<Row> matmul_rows() {
        },
        .dtypes = {kFloat32, kFloat64},
        .sizes = {{{3, 7}, {3, 5}, {5, 7}}, {{}, {1, 1}, {1, 1}}, {{2}, {3, 0}, {0, 2}}},
-       .wrong = {{"ShapeError", "addmm", [] {
+       .wrong = {{"ShapeError", "addmm",
+                  [] {
                     addmm(zeros({6}), zeros({3, 5}), zeros({5, 7}));
-                  }}}});
+                  }}},
+       .takes = {{Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return addmm(x, x, x, 1, s); }},
+                 {Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return addmm(x, x, x, s); }}}});
   rows.push_back({.name = "linear",
                   .args = {real({3, 5}), real({7, 5}), real({7})},
                   .call = [](const Tensors& x) -> Tensors { return {linear(x[0], x[1], x[2])}; },
@@ -162,9 +165,9 @@ std::vector<Row> matmul_rows() {
                   [] {
                     linear_relu(zeros({3, 4}), zeros({7, 5}));
                   }},
-                 {"DTypeError", "linear_relu: takes floating-point numbers, got int64",
+                 {"DTypeError", "linear_relu: takes numbers, got bool",
                   [] {
-                    linear_relu(zeros({3, 5}, {.dtype = kInt64}), zeros({7, 5}, {.dtype = kInt64}));
+                    linear_relu(zeros({3, 5}, {.dtype = kBool}), zeros({7, 5}, {.dtype = kBool}));
                   }}},
        .large = {{131, 127}, {137, 127}, {137}}});
   rows.push_back({.name = "linear_relu_no_bias",
@@ -244,8 +247,9 @@ Row along(const std::string& name, Tensor (*op)(Wide, int64_t), double (*f)(doub
 }  // namespace
 
 std::vector<Row> softmax_rows() {
-  const auto plain = [](double x, double m) { return std::exp(x) / m; };
-  const auto logged = [](double x, double m) { return x - std::log(m); };
+  // A row with an infinity has no shares: as x - max(x) is NaN there, so is all of it.
+  const auto plain = [](double x, double m) { return std::exp(x) / (std::isinf(m) ? NAN : m); };
+  const auto logged = [](double x, double m) { return x - std::log(std::isinf(m) ? NAN : m); };
   std::vector<Row> rows = {along("softmax", softmax, plain, 2, {3, 5, 7}),
                            along("softmax_dim0", softmax, plain, 0, {3, 5, 7}),
                            along("log_softmax", log_softmax, logged, 2, {3, 5, 7}),
@@ -296,6 +300,24 @@ std::vector<Row> softmax_rows() {
                   .args = {real({5, 7})},
                   .call = [](const Tensors& x) -> Tensors { return {layer_norm(x[0], {7})}; },
                   .reference = normalised,
+                  .loose = 4});
+  rows.push_back({.name = "normalize",
+                  .args = {real({3, 5, 2})},
+                  .call = [](const Tensors& x) -> Tensors { return {normalize(x[0])}; },
+                  .reference = [](const Hosts& in) -> Hosts {
+                    return {build(in[0].sizes, [&](const Shape& at) {
+                      double squares = 0;
+                      for (int64_t i = 0; i < in[0].sizes[1]; ++i)
+                        squares += std::pow(in[0](with(at, 1, i)), 2);
+                      return in[0](at) / std::max(std::sqrt(squares), 1e-12);
+                    })};
+                  },
+                  .dtypes = floats(),
+                  .wrong = {{"DTypeError", "normalize",
+                             [] {
+                               normalize(zeros({2, 2}, {.dtype = kInt64}));
+                             }},
+                            {"IndexError", "normalize", [] { normalize(zeros({2})); }}},
                   .loose = 4});
   return rows;
 }

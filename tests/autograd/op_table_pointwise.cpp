@@ -1,4 +1,5 @@
 // Rows of the functions of one tensor and of the tests.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -30,9 +31,8 @@ template <class A> Row numeric(const char* name, Tensor (*op)(A), One f, Arg arg
   return row;
 }
 
-template <class A>
-Row flat(const char* name, Tensor (*op)(A), One f,
-         Arg arg) {  // gradient zero: nothing to differentiate twice
+// gradient zero: nothing to differentiate twice
+template <class A> Row flat(const char* name, Tensor (*op)(A), One f, Arg arg) {
   Row row = unary(name, op, f, arg);
   row.twice = false;
   return row;
@@ -71,7 +71,7 @@ std::vector<Row> pointwise_rows() {
       unary("log_sigmoid", log_sigmoid, [](double x) { return -std::log1p(std::exp(-x)); }),
       unary("erf", erf, [](double x) { return std::erf(x); }),
       numeric(
-          "relu", relu, [](double x) { return x > 0 ? x : 0; }, away({3, 5}, 0)),
+          "relu", relu, [](double x) { return std::max(x, 0.0); }, away({3, 5}, 0)),
       unary("gelu", gelu, [](double x) { return x / 2 * (1 + std::erf(x / std::numbers::sqrt2)); }),
       unary("gelu_tanh", gelu_tanh,
             [](double x) {
@@ -80,7 +80,8 @@ std::vector<Row> pointwise_rows() {
       unary("silu", silu, [](double x) { return x * sigmoid_of(x); }),
       unary("softplus", softplus, [](double x) { return std::log1p(std::exp(x)); }),
       flat(
-          "sign", sign, [](double x) { return static_cast<double>((x > 0) - (x < 0)); }, away({3, 5}, 0)),
+          "sign", sign, [](double x) { return std::isnan(x) ? x : static_cast<double>((x > 0) - (x < 0)); },
+          away({3, 5}, 0)),
       flat(
           "floor", floor, [](double x) { return std::floor(x); }, real({3, 5}, 0.1, 0.9)),
       flat(
@@ -103,7 +104,7 @@ std::vector<Row> pointwise_rows() {
 
 namespace {
 
-using Two = bool (*)(double, double);
+using Two = bool (*)(long double, long double);
 using BinaryOp = Tensor (*)(In, In);
 using ScalarOp = Tensor (*)(In, Scalar);
 
@@ -132,7 +133,8 @@ Row test_number(const std::string& name, ScalarOp op, Two f) {
           },
           .differentiable = false,
           .dtypes = every_type(),
-          .sizes = unary_sizes()};
+          .sizes = unary_sizes(),
+          .takes = {{Number::Meets::kElement, [op](const Tensor& x, Scalar s) { return op(x, s); }, f}}};
 }
 
 template <class A> Row test_one(const char* name, Tensor (*op)(A), One f) {
@@ -142,27 +144,34 @@ template <class A> Row test_one(const char* name, Tensor (*op)(A), One f) {
   return row;
 }
 
+Row isinf_row() {
+  Row row = test_one("isinf", isinf, [](double x) { return std::isinf(1 / std::trunc(x)) ? 1.0 : 0.0; });
+  row.call = [](const Tensors& x) -> Tensors { return {isinf(reciprocal(trunc(x[0])))}; };
+  return row;
+}
+
 }  // namespace
 
 std::vector<Row> test_rows() {
   return {
-      test("eq", eq, [](double a, double b) { return a == b; }),
-      test("ne", ne, [](double a, double b) { return a != b; }),
-      test("lt", lt, [](double a, double b) { return a < b; }),
-      test("le", le, [](double a, double b) { return a <= b; }),
-      test("gt", gt, [](double a, double b) { return a > b; }),
-      test("ge", ge, [](double a, double b) { return a >= b; }),
-      test_number("eq_number", eq, [](double a, double b) { return a == b; }),
-      test_number("ne_number", ne, [](double a, double b) { return a != b; }),
-      test_number("lt_number", lt, [](double a, double b) { return a < b; }),
-      test_number("le_number", le, [](double a, double b) { return a <= b; }),
-      test_number("gt_number", gt, [](double a, double b) { return a > b; }),
-      test_number("ge_number", ge, [](double a, double b) { return a >= b; }),
-      test("logical_and", logical_and, [](double a, double b) { return a != 0 && b != 0; }),
-      test("logical_or", logical_or, [](double a, double b) { return a != 0 || b != 0; }),
-      test("logical_xor", logical_xor, [](double a, double b) { return (a != 0) != (b != 0); }),
+      test("eq", eq, [](long double a, long double b) { return a == b; }),
+      test("ne", ne, [](long double a, long double b) { return a != b; }),
+      test("lt", lt, [](long double a, long double b) { return a < b; }),
+      test("le", le, [](long double a, long double b) { return a <= b; }),
+      test("gt", gt, [](long double a, long double b) { return a > b; }),
+      test("ge", ge, [](long double a, long double b) { return a >= b; }),
+      test_number("eq_number", eq, [](long double a, long double b) { return a == b; }),
+      test_number("ne_number", ne, [](long double a, long double b) { return a != b; }),
+      test_number("lt_number", lt, [](long double a, long double b) { return a < b; }),
+      test_number("le_number", le, [](long double a, long double b) { return a <= b; }),
+      test_number("gt_number", gt, [](long double a, long double b) { return a > b; }),
+      test_number("ge_number", ge, [](long double a, long double b) { return a >= b; }),
+      test("logical_and", logical_and, [](long double a, long double b) { return a != 0 && b != 0; }),
+      test("logical_or", logical_or, [](long double a, long double b) { return a != 0 || b != 0; }),
+      test("logical_xor", logical_xor, [](long double a, long double b) { return (a != 0) != (b != 0); }),
       test_one("logical_not", logical_not, [](double x) { return x == 0 ? 1.0 : 0.0; }),
       test_one("isnan", isnan, [](double x) { return std::isnan(x) ? 1.0 : 0.0; }),
+      isinf_row(),
       test_one("isfinite", isfinite, [](double x) { return std::isfinite(x) ? 1.0 : 0.0; }),
   };
 }

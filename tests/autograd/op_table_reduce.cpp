@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "support/op_table.h"
 
@@ -82,8 +83,12 @@ double spread(const std::vector<double>& v, double correction) {
   const double m = total(v) / static_cast<double>(v.size());
   double s = 0;
   for (double x : v) s += (x - m) * (x - m);
-  return s / (static_cast<double>(v.size()) - correction);
+  return s / std::max(static_cast<double>(v.size()) - correction, 0.0);
 }
+// A NaN is the largest and the smallest number, as in PyTorch, and the last in order.
+bool before(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
+double greater_of(double a, double b) { return before(a, b) ? b : a; }
+double lesser_of(double a, double b) { return std::isnan(b) || b < a ? b : a; }
 double power_norm(const std::vector<double>& v, double p) {
   double s = 0;
   for (double x : v) s += std::pow(std::abs(x), p);
@@ -98,7 +103,7 @@ Hosts best_along(const Host& x, bool largest) {
     int64_t best = 0;
     for (int64_t i = 1; i < x.sizes[1]; ++i) {
       const double a = x({k[0], i, k[1]}), b = x({k[0], best, k[1]});
-      if (largest ? a > b : a < b) best = i;
+      if (largest ? before(b, a) : !std::isnan(b) && (std::isnan(a) || a < b)) best = i;
     }
     values(k) = x({k[0], best, k[1]});
     at(k) = static_cast<double>(best);
@@ -112,7 +117,7 @@ Hosts sorted_along(const Host& x, bool descending, int64_t k) {  // along dim 0 
     std::vector<int64_t> order(static_cast<size_t>(x.sizes[0]));
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return descending ? x({a, c}) > x({b, c}) : x({a, c}) < x({b, c});
+      return descending ? before(x({b, c}), x({a, c})) : before(x({a, c}), x({b, c}));
     });
     for (int64_t i = 0; i < k; ++i) {
       values({i, c}) = x({order[static_cast<size_t>(i)], c});
@@ -182,8 +187,12 @@ std::vector<Row> reduce_rows() {
                   .dtypes = every_type(),
                   .sizes = {{{2, 0, 3}}, {{1, 1, 1}}},
                   .wrong = {{"IndexError", "prod", [] { prod(zeros({2}), 1); }}}});
-  const Fold largest = [](const std::vector<double>& v) { return *std::max_element(v.begin(), v.end()); };
-  const Fold smallest = [](const std::vector<double>& v) { return *std::min_element(v.begin(), v.end()); };
+  const Fold largest = [](const std::vector<double>& v) {
+    return std::accumulate(v.begin(), v.end(), v[0], greater_of);
+  };
+  const Fold smallest = [](const std::vector<double>& v) {
+    return std::accumulate(v.begin(), v.end(), v[0], lesser_of);
+  };
   add_forms(rows, "max", {[](const Tensor& x) { return max(x); }, nullptr}, largest, every_type(), any_values,
             true, false);
   rows.back().wrong = {{"ShapeError", "max", [] { max(zeros({0})); }}};
@@ -207,6 +216,22 @@ std::vector<Row> reduce_rows() {
                     .wrong = {{"ShapeError", up ? "max" : "min", [up] {
                                  up ? max(zeros({2, 0}), 1) : min(zeros({2, 0}), 1);
                                }}}});
+    rows.push_back({.name = up ? "argmax_all" : "argmin_all",
+                    .args = {fixed({3, 5, 2})},
+                    .call = [up](const Tensors& x) -> Tensors { return {up ? argmax(x[0]) : argmin(x[0])}; },
+                    .reference = [up](const Hosts& in) -> Hosts {
+                      const auto& v = in[0].v;
+                      auto best = std::find_if(v.begin(), v.end(), [](double x) { return std::isnan(x); });
+                      if (best == v.end())
+                        best =
+                            up ? std::max_element(v.begin(), v.end()) : std::min_element(v.begin(), v.end());
+                      return {Host({}, {static_cast<double>(best - v.begin())})};
+                    },
+                    .differentiable = false,
+                    .dtypes = every_type(),
+                    .sizes = {{{}}, {{1}}},
+                    .wrong = {{"ShapeError", up ? "argmax" : "argmin",
+                               [up] { up ? argmax(zeros({0})) : argmin(zeros({0})); }}}});
     rows.push_back(
         {.name = up ? "argmax" : "argmin",
          .args = {fixed({3, 5, 2})},
@@ -250,7 +275,7 @@ std::vector<Row> reduce_rows() {
     if (row.name.starts_with("var") || row.name.starts_with("std")) row.sizes = {{{2, 3, 2}}, {{5, 7, 3}}};
   add_forms(
       rows, "var_population",
-      {[](const Tensor& x) { return var(x, 0); },
+      {[](const Tensor& x) { return var(x, {}, 0); },
        [](const Tensor& x, const Shape& d, bool k) { return var(x, d, 0, k); }},
       [](const std::vector<double>& v) { return spread(v, 0); }, {kFloat32, kFloat64}, any_values, true,
       false);
@@ -271,7 +296,7 @@ std::vector<Row> reduce_rows() {
       rows, "norm_inf", norms(std::numeric_limits<double>::infinity()),
       [](const std::vector<double>& v) {
         double m = 0;
-        for (double x : v) m = std::max(m, std::abs(x));
+        for (double x : v) m = greater_of(m, std::abs(x));
         return m;
       },
       {kFloat32, kFloat64}, any_values, true, false);

@@ -1,4 +1,5 @@
-// Rows of views, copies and arrangements, and of the ops that draw (their references only where the outcome is certain).
+// Rows of views, copies and arrangements, and of the ops that draw (their references only where the outcome
+// is certain).
 #include <algorithm>
 #include <cmath>
 
@@ -48,50 +49,196 @@ std::function<Shape(const Shape&)> unflat(const Shape& from, const Shape& sizes)
 std::vector<Row> shape_rows() {
   const Shape s{2, 3, 5};
   const auto z = [] { return zeros({2, 3}); };
-  std::vector<Row> rows = {
-      moved("view", s, [](const Tensor& x) -> Tensors { return {view(contiguous(x), {6, -1}), view(contiguous(x), {5, 3, 1, 2})}; },
-            {{{6, 5}, unflat({6, 5}, s)}, {{5, 3, 1, 2}, unflat({5, 3, 1, 2}, s)}},
-            {{"ShapeError", "view", [z] { view(z(), {4}); }}, {"ShapeError", "reshape", [z] { view(transpose(z(), 0, 1), {6}); }}}),
-      moved("reshape", s, [](const Tensor& x) -> Tensors { return {reshape(x, {-1}), reshape(x, {3, 10}), reshape(x, {2, 3, 1, 5})}; },
-            {{{30}, unflat({30}, s)}, {{3, 10}, unflat({3, 10}, s)}, {{2, 3, 1, 5}, unflat({2, 3, 1, 5}, s)}}, {{"ShapeError", "reshape", [z] { reshape(z(), {-1, 4}); }}}),
-      moved("flatten", s, [](const Tensor& x) -> Tensors { return {flatten(x), flatten(x, 1)}; }, {{{30}, unflat({30}, s)}, {{2, 15}, unflat({2, 15}, s)}},
-            {{"ShapeError", "flatten", [z] { flatten(z(), 1, 0); }}}),
-      moved("transpose", s, [](const Tensor& x) -> Tensors { return {transpose(x, 0, -1), select(x, 0, 0).t()}; },
-            {{{5, 3, 2}, [](const Shape& a) -> Shape { return {a[2], a[1], a[0]}; }}, {{5, 3}, [](const Shape& a) -> Shape { return {0, a[1], a[0]}; }}},
-            {{"IndexError", "transpose", [z] { transpose(z(), 0, 2); }}}),
-      moved("permute", s, [](const Tensor& x) -> Tensors { return {permute(x, {2, 0, 1})}; }, {{{5, 2, 3}, [](const Shape& a) -> Shape { return {a[1], a[2], a[0]}; }}},
-            {{"ShapeError", "permute", [z] { permute(z(), {0, 0}); }}, {"ShapeError", "permute", [z] { permute(z(), {0}); }}}),
-      moved("expand", {3, 1}, [](const Tensor& x) -> Tensors { return {expand(x, {2, -1, 5})}; }, {{{2, 3, 5}, [](const Shape& a) -> Shape { return {a[1], 0}; }}},
-            {{"ShapeError", "expand: [2, 3] does not expand to [2, 4]", [z] { expand(z(), {2, 4}); }}}),
-      moved("squeeze", {2, 1, 3, 1}, [](const Tensor& x) -> Tensors { return {squeeze(x), squeeze(x, 1), squeeze(x, 0)}; },
-            {{{2, 3}, [](const Shape& a) -> Shape { return {a[0], 0, a[1], 0}; }}, {{2, 3, 1}, [](const Shape& a) -> Shape { return {a[0], 0, a[1], 0}; }}, {{2, 1, 3, 1}, same}},
-            {{"IndexError", "squeeze", [z] { squeeze(z(), 2); }}}),
-      moved("unsqueeze", {2, 3}, [](const Tensor& x) -> Tensors { return {unsqueeze(x, 0), unsqueeze(x, -1)}; },
-            {{{1, 2, 3}, [](const Shape& a) -> Shape { return {a[1], a[2]}; }}, {{2, 3, 1}, [](const Shape& a) -> Shape { return {a[0], a[1]}; }}},
-            {{"IndexError", "unsqueeze", [z] { unsqueeze(z(), 3); }}}),
-      moved("narrow", s, [](const Tensor& x) -> Tensors { return {narrow(x, 2, 1, 3)}; }, {{{2, 3, 3}, [](const Shape& a) -> Shape { return {a[0], a[1], a[2] + 1}; }}},
-            {{"IndexError", "narrow", [z] { narrow(z(), 1, 2, 2); }}}),
-      moved("select", s, [](const Tensor& x) -> Tensors { return {select(x, 1, 2), x[-1]}; },
-            {{{2, 5}, [](const Shape& a) -> Shape { return {a[0], 2, a[1]}; }}, {{3, 5}, [](const Shape& a) -> Shape { return {1, a[0], a[1]}; }}},
-            {{"IndexError", "select: index 3", [z] { select(z(), 1, 3); }}}),
-      moved("slice", s, [](const Tensor& x) -> Tensors { return {slice(x, 2, 1, 5, 2), slice(x, 1, -2, 99)}; },
-            {{{2, 3, 2}, [](const Shape& a) -> Shape { return {a[0], a[1], 1 + 2 * a[2]}; }}, {{2, 2, 5}, [](const Shape& a) -> Shape { return {a[0], a[1] + 1, a[2]}; }}},
-            {{"ValueError", "slice", [z] { slice(z(), 0, 0, 2, 0); }}}),
-      moved("split", s, [](const Tensor& x) { return split(x, 2, 2); },
-            {{{2, 3, 2}, same}, {{2, 3, 2}, [](const Shape& a) -> Shape { return {a[0], a[1], a[2] + 2}; }}, {{2, 3, 1}, [](const Shape& a) -> Shape { return {a[0], a[1], 4}; }}},
-            {{"ValueError", "split", [z] { split(z(), 0, 0); }}, {"ShapeError", "split", [z] { split(z(), Shape{1, 1}, 1); }}}),
-      moved("split_lengths", s, [](const Tensor& x) { return split(x, Shape{1, 4}, 2); }, {{{2, 3, 1}, same}, {{2, 3, 4}, [](const Shape& a) -> Shape { return {a[0], a[1], a[2] + 1}; }}}, {}),
-      moved("chunk", s, [](const Tensor& x) { return chunk(x, 2, 1); }, {{{2, 2, 5}, same}, {{2, 1, 5}, [](const Shape& a) -> Shape { return {a[0], 2, a[2]}; }}},
-            {{"ValueError", "chunk", [z] { chunk(z(), 0); }}}),
-      moved("unbind", s, [](const Tensor& x) { return unbind(x); },
-            {{{3, 5}, [](const Shape& a) -> Shape { return {0, a[0], a[1]}; }}, {{3, 5}, [](const Shape& a) -> Shape { return {1, a[0], a[1]}; }}}, {{"IndexError", "unbind", [z] { unbind(z(), 2); }}}),
-      moved("as_strided", {2, 5}, [](const Tensor& x) -> Tensors { return {as_strided(contiguous(x), {3, 2}, {2, 3}, 1)}; },  // elements met twice
-            {{{3, 2}, [](const Shape& a) -> Shape { const int64_t k = 1 + 2 * a[0] + 3 * a[1]; return {k / 5, k % 5}; }}},
-            {{"ShapeError", "as_strided", [z] { as_strided(z(), {4, 2}, {2, 1}); }}}),
-      moved("diagonal", {3, 5}, [](const Tensor& x) -> Tensors { return {diagonal(contiguous(x)), diagonal(contiguous(x), 2), diagonal(contiguous(x), -1)}; },
-            {{{3}, [](const Shape& a) -> Shape { return {a[0], a[0]}; }}, {{3}, [](const Shape& a) -> Shape { return {a[0], a[0] + 2}; }}, {{2}, [](const Shape& a) -> Shape { return {a[0] + 1, a[0]}; }}},
-            {{"ShapeError", "diagonal", [z] { diagonal(z(), 0, 1, 1); }}}),
-  };
+  std::vector<Row> rows;
+  rows.push_back(moved("view", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {view(contiguous(x), {6, -1}), view(contiguous(x), {5, 3, 1, 2})};
+                       },
+                       {{{6, 5}, unflat({6, 5}, s)}, {{5, 3, 1, 2}, unflat({5, 3, 1, 2}, s)}},
+                       {{"ShapeError", "view", [z] { view(z(), {4}); }},
+                        {"ShapeError", "reshape", [z] { view(transpose(z(), 0, 1), {6}); }}}));
+  rows.push_back(
+      moved("reshape", s,
+            [](const Tensor& x) -> Tensors {
+              return {reshape(x, {-1}), reshape(x, {3, 10}), reshape(x, {2, 3, 1, 5})};
+            },
+            {{{30}, unflat({30}, s)}, {{3, 10}, unflat({3, 10}, s)}, {{2, 3, 1, 5}, unflat({2, 3, 1, 5}, s)}},
+            {{"ShapeError", "reshape", [z] {
+                reshape(z(), {-1, 4});
+              }}}));
+  rows.push_back(moved("flatten", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {flatten(x), flatten(x, 1)};
+                       },
+                       {{{30}, unflat({30}, s)}, {{2, 15}, unflat({2, 15}, s)}},
+                       {{"ShapeError", "flatten", [z] { flatten(z(), 1, 0); }}}));
+  rows.push_back(moved("transpose", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {transpose(x, 0, -1), select(x, 0, 0).t()};
+                       },
+                       {{{5, 3, 2},
+                         [](const Shape& a) -> Shape {
+                           return {a[2], a[1], a[0]};
+                         }},
+                        {{5, 3},
+                         [](const Shape& a) -> Shape {
+                           return {0, a[1], a[0]};
+                         }}},
+                       {{"IndexError", "transpose", [z] { transpose(z(), 0, 2); }}}));
+  rows.push_back(moved("permute", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {permute(x, {2, 0, 1})};
+                       },
+                       {{{5, 2, 3},
+                         [](const Shape& a) -> Shape {
+                           return {a[1], a[2], a[0]};
+                         }}},
+                       {{"ShapeError", "permute",
+                         [z] {
+                           permute(z(), {0, 0});
+                         }},
+                        {"ShapeError", "permute", [z] { permute(z(), {0}); }}}));
+  rows.push_back(moved("expand", {3, 1},
+                       [](const Tensor& x) -> Tensors {
+                         return {expand(x, {2, -1, 5})};
+                       },
+                       {{{2, 3, 5},
+                         [](const Shape& a) -> Shape {
+                           return {a[1], 0};
+                         }}},
+                       {{"ShapeError", "expand: [2, 3] does not expand to [2, 4]", [z] {
+                           expand(z(), {2, 4});
+                         }}}));
+  rows.push_back(moved("squeeze", {2, 1, 3, 1},
+                       [](const Tensor& x) -> Tensors {
+                         return {squeeze(x), squeeze(x, 1), squeeze(x, 0)};
+                       },
+                       {{{2, 3},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], 0, a[1], 0};
+                         }},
+                        {{2, 3, 1},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], 0, a[1], 0};
+                         }},
+                        {{2, 1, 3, 1}, same}},
+                       {{"IndexError", "squeeze", [z] { squeeze(z(), 2); }}}));
+  rows.push_back(moved("unsqueeze", {2, 3},
+                       [](const Tensor& x) -> Tensors {
+                         return {unsqueeze(x, 0), unsqueeze(x, -1)};
+                       },
+                       {{{1, 2, 3},
+                         [](const Shape& a) -> Shape {
+                           return {a[1], a[2]};
+                         }},
+                        {{2, 3, 1},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1]};
+                         }}},
+                       {{"IndexError", "unsqueeze", [z] { unsqueeze(z(), 3); }}}));
+  rows.push_back(moved("narrow", s, [](const Tensor& x) -> Tensors { return {narrow(x, 2, 1, 3)}; },
+                       {{{2, 3, 3},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1], a[2] + 1};
+                         }}},
+                       {{"IndexError", "narrow", [z] { narrow(z(), 1, 2, 2); }}}));
+  rows.push_back(moved("select", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {select(x, 1, 2), x[-1]};
+                       },
+                       {{{2, 5},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], 2, a[1]};
+                         }},
+                        {{3, 5},
+                         [](const Shape& a) -> Shape {
+                           return {1, a[0], a[1]};
+                         }}},
+                       {{"IndexError", "select: index 3", [z] { select(z(), 1, 3); }}}));
+  rows.push_back(moved("slice", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {slice(x, 2, 1, 5, 2), slice(x, 1, -2, 99)};
+                       },
+                       {{{2, 3, 2},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1], 1 + 2 * a[2]};
+                         }},
+                        {{2, 2, 5},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1] + 1, a[2]};
+                         }}},
+                       {{"ValueError", "slice", [z] { slice(z(), 0, 0, 2, 0); }}}));
+  rows.push_back(moved("split", s, [](const Tensor& x) { return split(x, 2, 2); },
+                       {{{2, 3, 2}, same},
+                        {{2, 3, 2},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1], a[2] + 2};
+                         }},
+                        {{2, 3, 1},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1], 4};
+                         }}},
+                       {{"ValueError", "split", [z] { split(z(), 0, 0); }}, {"ShapeError", "split", [z] {
+                                                                               split(z(), Shape{1, 1}, 1);
+                                                                             }}}));
+  rows.push_back(moved("split_lengths", s,
+                       [](const Tensor& x) {
+                         return split(x, Shape{1, 4}, 2);
+                       },
+                       {{{2, 3, 1}, same},
+                        {{2, 3, 4},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[1], a[2] + 1};
+                         }}},
+                       {}));
+  rows.push_back(moved("chunk", s, [](const Tensor& x) { return chunk(x, 2, 1); },
+                       {{{2, 2, 5}, same},
+                        {{2, 1, 5},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], 2, a[2]};
+                         }}},
+                       {{"ValueError", "chunk", [z] { chunk(z(), 0); }}}));
+  rows.push_back(moved("unbind", s, [](const Tensor& x) { return unbind(x); },
+                       {{{3, 5},
+                         [](const Shape& a) -> Shape {
+                           return {0, a[0], a[1]};
+                         }},
+                        {{3, 5},
+                         [](const Shape& a) -> Shape {
+                           return {1, a[0], a[1]};
+                         }}},
+                       {{"IndexError", "unbind", [z] { unbind(z(), 2); }}}));
+  // elements met twice
+  rows.push_back(moved("as_strided", {2, 5},
+                       [](const Tensor& x) -> Tensors {
+                         return {as_strided(contiguous(x), {3, 2}, {2, 3}, 1)};
+                       },
+                       {{{3, 2},
+                         [](const Shape& a) -> Shape {
+                           const int64_t k = 1 + 2 * a[0] + 3 * a[1];
+                           return {k / 5, k % 5};
+                         }}},
+                       {{"ShapeError", "as_strided", [z] {
+                           as_strided(z(), {4, 2}, {2, 1});
+                         }}}));
+  rows.push_back(
+      moved("diagonal", {3, 5},
+            [](const Tensor& x) -> Tensors {
+              return {diagonal(contiguous(x)), diagonal(contiguous(x), 2), diagonal(contiguous(x), -1)};
+            },
+            {{{3},
+              [](const Shape& a) -> Shape {
+                return {a[0], a[0]};
+              }},
+             {{3},
+              [](const Shape& a) -> Shape {
+                return {a[0], a[0] + 2};
+              }},
+             {{2},
+              [](const Shape& a) -> Shape {
+                return {a[0] + 1, a[0]};
+              }}},
+            {{"ShapeError", "diagonal", [z] { diagonal(z(), 0, 1, 1); }}}));
   rows[1].sizes = {};
   return rows;
 }
@@ -99,41 +246,49 @@ std::vector<Row> shape_rows() {
 std::vector<Row> arrange_rows() {
   const Shape s{2, 3, 5};
   const auto z = [] { return zeros({2, 3}); };
-  std::vector<Row> rows = {
-      moved("contiguous", s, [](const Tensor& x) -> Tensors { return {contiguous(x)}; }, {{s, same}}, {}),
-      moved("clone", s, [](const Tensor& x) -> Tensors { return {clone(x)}; }, {{s, same}}, {}),
-      moved("repeat", {2, 3},
-            [](const Tensor& x) -> Tensors {
-              return {repeat(x, {2, 1, 2})};
-            },
-            {{{2, 2, 6},
-              [](const Shape& a) -> Shape {
-                return {a[1], a[2] % 3};
-              }}},
-            {{"ShapeError", "repeat", [z] { repeat(z(), {2}); }}}),
-      moved("flip", s,
-            [](const Tensor& x) -> Tensors {
-              return {flip(x, {0, 2})};
-            },
-            {{s,
-              [](const Shape& a) -> Shape {
-                return {1 - a[0], a[1], 4 - a[2]};
-              }}},
-            {{"IndexError", "flip", [z] { flip(z(), {2}); }}}),
-      moved("roll", {3, 5},
-            [](const Tensor& x) -> Tensors {
-              return {roll(x, 2, 1), roll(x, -1, 0)};
-            },
-            {{{3, 5},
-              [](const Shape& a) -> Shape {
-                return {a[0], (a[1] + 3) % 5};
-              }},
-             {{3, 5},
-              [](const Shape& a) -> Shape {
-                return {(a[0] + 1) % 3, a[1]};
-              }}},
-            {{"IndexError", "roll", [z] { roll(z(), 1, 2); }}}),
-  };
+  std::vector<Row> rows;
+  rows.push_back(
+      moved("contiguous", s, [](const Tensor& x) -> Tensors { return {contiguous(x)}; }, {{s, same}}, {}));
+  rows.push_back(moved("diag_of_matrix", {3, 5}, [](const Tensor& x) -> Tensors { return {diag(x, 1)}; },
+                       {{{3},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], a[0] + 1};
+                         }}},
+                       {{"ShapeError", "diag", [] {
+                           diag(zeros({2, 3, 2}));
+                         }}}));
+  rows.push_back(moved("clone", s, [](const Tensor& x) -> Tensors { return {clone(x)}; }, {{s, same}}, {}));
+  rows.push_back(moved("repeat", {2, 3},
+                       [](const Tensor& x) -> Tensors {
+                         return {repeat(x, {2, 1, 2})};
+                       },
+                       {{{2, 2, 6},
+                         [](const Shape& a) -> Shape {
+                           return {a[1], a[2] % 3};
+                         }}},
+                       {{"ShapeError", "repeat", [z] { repeat(z(), {2}); }}}));
+  rows.push_back(moved("flip", s,
+                       [](const Tensor& x) -> Tensors {
+                         return {flip(x, {0, 2})};
+                       },
+                       {{s,
+                         [](const Shape& a) -> Shape {
+                           return {1 - a[0], a[1], 4 - a[2]};
+                         }}},
+                       {{"IndexError", "flip", [z] { flip(z(), {2}); }}}));
+  rows.push_back(moved("roll", {3, 5},
+                       [](const Tensor& x) -> Tensors {
+                         return {roll(x, 2, 1), roll(x, -1, 0)};
+                       },
+                       {{{3, 5},
+                         [](const Shape& a) -> Shape {
+                           return {a[0], (a[1] + 3) % 5};
+                         }},
+                        {{3, 5},
+                         [](const Shape& a) -> Shape {
+                           return {(a[0] + 1) % 3, a[1]};
+                         }}},
+                       {{"IndexError", "roll", [z] { roll(z(), 1, 2); }}}));
   const auto triangle = [](const std::string& name, Tensor (*op)(In, int64_t), bool upper) {
     return Row{.name = name,
                .args = {real({2, 3, 5})},
@@ -167,7 +322,10 @@ std::vector<Row> arrange_rows() {
                     })};
                   },
                   .dtypes = {kFloat32, kFloat64, kInt64},
-                  .wrong = {{"ShapeError", "pad", [z] { pad(z(), {1}); }}}});
+                  .wrong = {{"ShapeError", "pad", [z] { pad(z(), {1}); }}},
+                  .takes = {{Number::Meets::kElement, [](const Tensor& x, Scalar s) {
+                               return pad(x, {1, 0}, s);
+                             }}}});
   const auto joined = [](const Hosts& in, int d) {
     Shape sizes = in[0].sizes;
     sizes[d] += in[1].sizes[d];
@@ -235,7 +393,8 @@ std::vector<Row> random_rows() {
                   .dtypes = {kFloat32, kFloat64},
                   .sizes = {{{}}, {{0}}, {{1}}},
                   .wrong = {{"ValueError", "dropout", [] { dropout(zeros({2}), 1.5); }},
-                            {"DTypeError", "dropout", [] { dropout(zeros({2}, {.dtype = kInt64})); }}}});
+                            {"DTypeError", "dropout", [] { dropout(zeros({2}, {.dtype = kInt64})); }}},
+                  .special = false});  // its outputs are differences of equal infinities
   rows.push_back({.name = "dropout_gradient",
                   .args = {real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors {
@@ -261,9 +420,11 @@ std::vector<Row> random_rows() {
        .wrong = {{"ValueError", "multinomial", [] { multinomial(zeros({3}), 1); }},
                  {"ValueError", "weight -1 of class 0 in row 0", [] { multinomial(full({3}, -1), 1); }},
                  {"ValueError", "multinomial", [] { multinomial(ones({3}), 4); }},
-                 {"ShapeError", "multinomial", [] {
+                 {"ShapeError", "multinomial",
+                  [] {
                     multinomial(ones({1, 1, 3}), 1);
-                  }}}});
+                  }}},
+       .special = false});  // refused
   rows.push_back({.name = "bernoulli",
                   .args = {fixed({3, 5})},
                   .call = [](const Tensors& x) -> Tensors {

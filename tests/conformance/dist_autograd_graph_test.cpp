@@ -1,11 +1,12 @@
-// "Distributed autograd" of the conformance list, first part: contexts, what calls record in them, and how they end.
+// "Distributed autograd" of the conformance list, first part: contexts, what calls record in them, and how
+// they end.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 
 #include <algorithm>
 #include <limits>
 
-#include <weft/distributed/dist_context.h>
+#include <weft/distributed/autograd/inner/dist_context.h>
 
 #include "support/golden.h"
 
@@ -68,7 +69,8 @@ TEST_P(DistAutogradGraph, a_second_context_in_one_thread_is_an_error) {
   });
 }
 
-// test_graph_for_builtin_call, test_graph_for_python_call, test_graph_for_builtin_remote_call, test_graph_for_python_remote_call
+// test_graph_for_builtin_call, test_graph_for_python_call, test_graph_for_builtin_remote_call,
+// test_graph_for_python_remote_call
 TEST_P(DistAutogradGraph, a_call_records_one_send_and_one_recv_on_either_side_and_they_go_with_the_context) {
   Cluster c(options());
   for (const Way way : kWays)

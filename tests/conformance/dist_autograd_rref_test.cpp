@@ -1,4 +1,5 @@
-// "Distributed autograd" of the conformance list, third part: graphs that go through references, and passes that begin at one.
+// "Distributed autograd" of the conformance list, third part: graphs that go through references, and passes
+// that begin at one.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 

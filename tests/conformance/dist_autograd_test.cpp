@@ -1,10 +1,10 @@
-// "Distributed autograd" of the conformance list, second part: the gradients of passes, in FAST mode as upstream; backward_test.cpp has SMART and
-// random graphs.
+// "Distributed autograd" of the conformance list, second part: the gradients of passes, in FAST mode as
+// upstream; backward_test.cpp has SMART and random graphs.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 
-#include <weft/autograd/function.h>
-#include <weft/autograd/hooks.h>
+#include <weft/autograd/tape/function.h>
+#include <weft/autograd/tape/hooks.h>
 
 #include "support/golden.h"
 
@@ -142,9 +142,8 @@ TEST_P(DistAutograd, six_calls_over_rotating_workers_equal_local) {
         };
         return add(mul(add(x[0], x[1]), mul(x[1], x[2])), mul(add(x[0], x[2]), x[0])).sum();
       };
-      const std::vector<Tensor> values{
-          full({3, 3}, 1.25), full({3, 3}, -2),
-          full({3, 3}, 0.5)};  // exact, since the order of three summands may differ
+      // exact, since the order of three summands may differ
+      const std::vector<Tensor> values{full({3, 3}, 1.25), full({3, 3}, -2), full({3, 3}, 0.5)};
       equal_local(
           values, [&](auto& x) { return run(x, false); }, [&](auto& x) { return run(x, true); });
     });

@@ -1,12 +1,15 @@
-// Functions that the conformance rows of distributed autograd call, and the ways to call them. Registered once, in dist_autograd_values.cpp.
+// Functions that the conformance rows of distributed autograd call, and the ways to call them.
+// Registered once, in dist_autograd_values.cpp.
 #pragma once
 
 #include <atomic>
 #include <optional>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/dist_autograd.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/tensor/factories.h>
+
+#include "support/cluster.h"
 
 namespace weft::test {
 
@@ -71,9 +74,6 @@ std::atomic<bool>& da_switch();
 Tensor da_way_switched(const Tensor& x, const std::vector<int64_t>& way);
 WEFT_RPC(da_way_switched);
 /// 2 x, whose backward says that it is there and waits until the gate opens.
-struct Gate {
-  std::atomic<bool> reached{false}, open{true};
-};
 Gate& da_gate();
 Tensor da_gated(const Tensor& x);
 WEFT_RPC(da_gated);

@@ -5,9 +5,9 @@
 #include <mutex>
 #include <stdexcept>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/rref.h>
-#include <weft/distributed/served_errors.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rpc/served_errors.h>
+#include <weft/distributed/rref/rref.h>
 #include <weft/tensor/factories.h>
 
 namespace {
@@ -47,6 +47,9 @@ void raise_through(int kind) { rpc_sync<raise>("worker2", kind); }
 WEFT_RPC(raise_through);
 void nap(int ms) { current_runtime()->sleep_for(std::chrono::milliseconds(ms)); }
 WEFT_RPC(nap);
+test::Gate g_gate;
+void stuck() { g_gate.pass(); }
+WEFT_RPC_AS("errors::stuck", stuck);
 int64_t one() { return 1; }
 WEFT_RPC(one);
 
@@ -109,7 +112,7 @@ TEST_P(RpcErrors, an_exception_of_another_type_arrives_as_a_remote_error_with_wo
     } catch (const RemoteError& e) {
       EXPECT_EQ(e.worker, "worker1");
       EXPECT_NE(e.kind.find("Odd"), std::string::npos) << e.kind;
-      EXPECT_STREQ(e.what(), "On worker 'worker1': odd");
+      EXPECT_EQ(std::string(e.what()), "On worker 'worker1': " + e.kind + ": odd");
     }
     try {
       rpc_sync<raise>("worker1", 5);
@@ -117,7 +120,8 @@ TEST_P(RpcErrors, an_exception_of_another_type_arrives_as_a_remote_error_with_wo
     } catch (const RemoteError& e) {
       EXPECT_EQ(e.kind, "std::runtime_error");
     }
-    EXPECT_THROW(rpc_sync<raise>("worker1", 7), RemoteError);
+    EXPECT_EQ(text_of<RemoteError>([] { rpc_sync<raise>("worker1", 7); }),
+              "On worker 'worker1': int: an exception that is not a std::exception");
   });
 }
 
@@ -132,6 +136,7 @@ TEST_P(RpcErrors, an_exception_that_passes_several_workers_names_each) {
       FAIL();
     } catch (const RemoteError& e) {
       EXPECT_NE(e.kind.find("Odd"), std::string::npos) << e.kind;
+      EXPECT_EQ(std::string(e.what()), "On worker 'worker1': On worker 'worker2': " + e.kind + ": odd");
     }
   });
 }
@@ -144,7 +149,8 @@ TEST_P(RpcErrors, a_builtin_with_unfit_arguments_reports_at_the_caller) {
   });
 }
 
-// test_py_function_exception, test_function_not_on_callee: at compile time, or as UnknownFunction / SignatureMismatch (function_test.cpp)
+// test_py_function_exception, test_function_not_on_callee: at compile time, or as
+// UnknownFunction / SignatureMismatch (function_test.cpp)
 TEST_P(RpcErrors, a_function_the_callee_does_not_know_is_an_error_and_no_crash) {
   Cluster c(options());
   c.run(0, [] {
@@ -166,7 +172,7 @@ TEST_P(RpcErrors, a_function_the_callee_does_not_know_is_an_error_and_no_crash) 
 // test_handle_send_exceptions
 TEST_P(RpcErrors, a_dead_callee_is_an_exception_that_names_it) {
   auto o = options();
-  o.agent.lease = 1s;
+  o.net.connect_timeout = 500ms;
   Cluster c(o);
   c.run(0, [&] {
     EXPECT_EQ(rpc_sync<one>("worker1"), 1);
@@ -202,10 +208,13 @@ TEST_P(RpcErrors, the_default_timeout_is_read_back) {
 TEST_P(RpcErrors, the_default_timeout_holds_for_later_calls_and_zero_is_no_limit) {
   Cluster c(options());
   c.run(0, [] {
-    const auto before = rpc_async<nap>("worker1", 200);
+    g_gate.close();
+    const auto before = rpc_async<stuck>("worker1");
     set_rpc_timeout(20ms);
-    const auto after = rpc_async<nap>("worker1", 200);
+    const auto after = rpc_async<stuck>("worker1");
     EXPECT_THROW(after.wait(), Timeout);
+    EXPECT_FALSE(before.done());
+    g_gate.open = true;
     before.wait();  // begun under the old one
     set_rpc_timeout(0s);
     rpc_sync<nap>("worker1", 60);
@@ -216,11 +225,13 @@ TEST_P(RpcErrors, the_default_timeout_holds_for_later_calls_and_zero_is_no_limit
 TEST_P(RpcErrors, a_time_of_its_own_overrides_the_default_both_ways) {
   Cluster c(options());
   c.run(0, [] {
-    const std::string text = text_of<Timeout>([] { rpc_sync<nap>({"worker1", 20ms}, 200); });
-    EXPECT_EQ(text, "'nap' on worker 'worker1' ran for more than the timeout of 20 ms");
-    EXPECT_THROW(rpc_async<nap>({"worker1", 20ms}, 200).wait(), Timeout);
+    g_gate.close();
+    const std::string text = text_of<Timeout>([] { rpc_sync<stuck>({"worker1", 20ms}); });
+    EXPECT_EQ(text, "'errors::stuck' on worker 'worker1' ran for more than the timeout of 20 ms");
+    EXPECT_THROW(rpc_async<stuck>({"worker1", 20ms}).wait(), Timeout);
+    g_gate.open = true;
     set_rpc_timeout(20ms);
-    rpc_sync<nap>({"worker1", 5s}, 100);
+    rpc_sync<nap>({"worker1", 60s}, 100);
     rpc_async<nap>({1, 0s}, 100).wait();
     EXPECT_THROW(rpc_sync<nap>({"worker1", -1s}, 1), ValueError);
   });
@@ -230,12 +241,19 @@ TEST_P(RpcErrors, a_time_of_its_own_overrides_the_default_both_ways) {
 TEST_P(RpcErrors, a_gather_that_misses_somebody_names_who_on_every_worker) {
   Cluster c(options());
   std::atomic<int> named{0};
-  c.run_all([&](int rank) {
-    if (rank == 2) return;
-    const std::string text = text_of<Timeout>([] { all_gather(1, {}, 300ms); });
-    if (text.find("still waiting for 'worker2'") != std::string::npos) ++named;
-  });
-  EXPECT_EQ(named, 3);
+  std::vector<std::string> texts(4);
+  // one who stood still for longer is rightly named, or not told in time
+  for (const Duration limit : {300ms, 3000ms, 15000ms}) {
+    if (named == 3 || (simulated() && limit > 300ms)) break;
+    named = 0;
+    c.run_all([&](int rank) {
+      if (rank == 2) return;
+      std::string& text = texts[static_cast<size_t>(rank)];
+      text = text_of<Timeout>([limit] { all_gather(1, {}, limit); });
+      if (text.find("still waiting for 'worker2'") != std::string::npos) ++named;
+    });
+  }
+  EXPECT_EQ(named, 3) << testing::PrintToString(texts);
 }
 
 // test_wait_all, test_wait_all_multiple_call
@@ -259,8 +277,10 @@ TEST_P(RpcErrors, a_scope_throws_the_error_of_a_call_and_is_clean_after_it) {
     rpc_async<raise>("worker1", 0);
     EXPECT_THROW(scope.wait(), ValueError);
     scope.wait();
-    rpc_async<nap>({"worker1", 20ms}, 100);
+    g_gate.close();
+    rpc_async<stuck>({"worker1", 20ms});
     EXPECT_THROW(scope.wait(), Timeout);
+    g_gate.open = true;
     scope.wait();
     try {
       WaitAll inner;
@@ -277,11 +297,13 @@ TEST_P(RpcErrors, a_scope_throws_the_error_of_a_call_and_is_clean_after_it) {
 TEST_P(RpcErrors, waiting_for_all_fails_at_the_first_error_while_another_call_is_stuck) {
   Cluster c(options());
   c.run(0, [] {
-    const auto stuck = rpc_async<nap>("worker1", 300);
+    g_gate.close();
+    const auto open = rpc_async<stuck>("worker1");
     const auto broken = rpc_async<raise>("worker2", 0);
-    EXPECT_THROW(wait_all(std::vector<Future<void>>{stuck, broken}), ValueError);
-    EXPECT_FALSE(stuck.done());
-    stuck.wait();
+    EXPECT_THROW(wait_all(std::vector<Future<void>>{open, broken}), ValueError);
+    EXPECT_FALSE(open.done());
+    g_gate.open = true;
+    open.wait();
   });
 }
 

@@ -1,6 +1,6 @@
-// The fixture of the conformance tests: four workers, each test over the simulated network and over gRPC. A comment above each test
-// names the row of the list of upstream tests whose claim it states. The helpers are for all of them: the text of an error of exactly one
-// type, and waiting for what is bound to come.
+// The fixture of the conformance tests: four workers, each test over the simulated network and over gRPC.
+// A comment above each test names the row of the list of upstream tests whose claim it states. The helpers
+// are for all of them: the text of an error of exactly one type, and waiting for what is bound to come.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <typeinfo>
 
-#include <weft/distributed/rpc.h>
+#include <weft/distributed/rpc/rpc.h>
 
 #include "support/cluster.h"
 #include "support/errors.h"

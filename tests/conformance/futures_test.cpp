@@ -184,7 +184,8 @@ TEST_P(RpcFutures, done_is_true_after_a_value_and_after_an_error) {
   });
 }
 
-// test_pickle_future, test_return_future: refused at compile time (codec.h); the answer of a function that returns one is its value.
+// test_pickle_future, test_return_future: refused at compile time (codec.h); the answer of a function that
+// returns one is its value.
 TEST_P(RpcFutures, a_function_that_returns_a_future_answers_with_its_value) {
   static_assert(std::is_same_v<decltype(rpc_sync<later_plus>("", "", 1, 1)), int64_t>);
   Cluster c(options());
@@ -258,13 +259,20 @@ TEST_P(RpcFutures, open_asynchronous_functions_hold_no_thread) {
   Cluster c(options(2));
   c.run(0, [&] {
     std::vector<Future<void>> open;
-    for (int i = 0; i < 100; ++i) open.push_back(rpc_async<never>({"worker1", 200ms}));
+    for (int i = 0; i < 100; ++i) open.push_back(rpc_async<never>("worker1"));
+    EXPECT_TRUE(test::eventually(
+        c, [&] { return c.agent(1)->debug_info()["agent.server_active_async_calls"] == 100; }));
     EXPECT_EQ(rpc_sync<plus>("worker1", 1, 2), 3);
     EXPECT_EQ(c.agent(1)->debug_info()["agent.num_blocked_threads"], 0);
-    for (const auto& f : open) EXPECT_THROW(f.wait(), Timeout);
+    EXPECT_THROW(rpc_sync<never>({"worker1", 20ms}), Timeout);
+    std::vector<Future<void>> answers;
+    {
+      const std::lock_guard lock(g_mutex);
+      answers.swap(g_open);
+    }
+    for (const auto& f : answers) f.set_result();
+    for (const auto& f : open) f.wait();
   });
-  EXPECT_EQ(c.agent(1)->debug_info()["agent.server_active_async_calls"], 100);
-  g_open.clear();
 }
 
 }  // namespace

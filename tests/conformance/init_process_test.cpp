@@ -1,4 +1,5 @@
-// "RPC basics" of the conformance list, third part: starts that are refused, through init_rpc and its rendezvous, between real processes.
+// "RPC basics" of the conformance list, third part: starts that are refused, through init_rpc and its
+// rendezvous, between real processes.
 #include "conformance/fixture.h"
 
 #include <cstdio>

@@ -1,14 +1,14 @@
-// "RPC basics" of the conformance list, second part: starting and starting again (refused starts of several processes: init_process_test.cpp),
-// looking in, and the wire format; with the row of
-// "Faulty network" that is about calls alone.
+// "RPC basics" of the conformance list, second part: starting and starting again (refused starts of several
+// processes: init_process_test.cpp), looking in, and the wire format; with the row of "Faulty network" that
+// is about calls alone.
 #include "conformance/fixture.h"
 
 #include <set>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/address.h>
-#include <weft/distributed/rref.h>
-#include <weft/distributed/wire_format.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rref/rref.h>
+#include <weft/distributed/transport/address.h>
+#include <weft/distributed/wire/inner/wire_format.h>
 #include <weft/tensor/factories.h>
 
 namespace {
@@ -171,7 +171,8 @@ TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
   }
 }
 
-// The rows say no more than that workers named on the command line of a real launch find each other: also by explicit options.
+// The rows say no more than that workers named on the command line of a real launch find each other: also by
+// explicit options.
 TEST(RpcInit, a_worker_that_never_joins_is_named) {
   const ReservedPort port;
   try {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <optional>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/rref.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rref/rref.h>
 #include <weft/tensor/factories.h>
 
 namespace {

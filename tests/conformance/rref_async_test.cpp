@@ -1,5 +1,5 @@
-// The rows on asynchronous functions in their `remote` forms, methods of objects held by reference among them, and references without an
-// agent. The plain forms are in futures_test.cpp.
+// The rows on asynchronous functions in their `remote` forms, methods of objects held by reference among
+// them, and references without an agent. The plain forms are in futures_test.cpp.
 #include "conformance/fixture.h"
 #include "conformance/rref_values.h"
 
@@ -114,7 +114,8 @@ TEST_P(AsyncRows,
   });
 }
 
-// test_async_static_method(_remote), test_async_class_method(_remote), test_async_class_rref_proxy, _async, _remote
+// test_async_static_method(_remote), test_async_class_method(_remote), test_async_class_rref_proxy, _async,
+// _remote
 TEST_P(AsyncRows, asynchronous_methods_run_through_a_reference_in_three_kinds) {
   Cluster c(options());
   c.run(0, [&] {

@@ -1,9 +1,11 @@
 // Functions and classes that the conformance rows of references call. Registered once, in rref_values.cpp.
 #pragma once
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/rref.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rref/rref.h>
 #include <weft/tensor/factories.h>
+
+#include "support/cluster.h"
 
 namespace weft::test {
 
@@ -30,6 +32,9 @@ bool row_confirmed(const RRef<Tensor>& r);
 WEFT_RPC(row_confirmed);
 Tensor row_fail(const Tensor& a);
 WEFT_RPC(row_fail);
+/// Waits so long, or at the gate where ms is kAtGate.
+inline constexpr int64_t kAtGate = -1;
+Gate& row_gate();
 Tensor row_slow(int64_t ms);
 WEFT_RPC(row_slow);
 int64_t row_never_registered(int64_t n);
@@ -62,7 +67,8 @@ class RowHolder {
 };
 WEFT_RPC_CLASS(RowHolder, hold, holds);
 
-/// The two parameter servers of upstream's tests: averaging through a reference, and batched updates that release all trainers at once.
+/// The two parameter servers of upstream's tests: averaging through a reference, and batched updates that
+/// release all trainers at once.
 class RowServer {
  public:
   explicit RowServer(int64_t trainers) : trainers_(trainers), weight_(zeros({3})) {}

@@ -82,8 +82,8 @@ TEST_F(CudaMatmul, half_types_sum_in_float32) {
 }
 
 TEST_F(CudaMatmul, a_product_repeats_its_bits) {
-  const Tensor a = numbers({31, 20000}, 1).to(gpu),
-               b = numbers({20000, 33}, 2).to(gpu);  // long sums, which are split
+  // long sums, which are split
+  const Tensor a = numbers({31, 20000}, 1).to(gpu), b = numbers({20000, 33}, 2).to(gpu);
   const Tensor first = matmul(a, b).to(kCpu);
   for (int i = 0; i < 5; ++i) {
     const Tensor again = matmul(a, b).to(kCpu);

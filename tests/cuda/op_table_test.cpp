@@ -1,4 +1,5 @@
-// The op table on the device: CudaOpTable.<check>/<row> on cuda:0, or one case that is skipped with the reason.
+// The op table on the device: CudaOpTable.<check>/<row> on cuda:0, or one case that is skipped with the
+// reason.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, and both against the CPU.
+// Recurrent layers on the device, where there is one: cuDNN's against weft's own cell, and both against the
+// CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,7 +52,8 @@ std::vector<Tensor> inputs_of(const Case& c, Device device) {
   return all;
 }
 
-/// Outputs and every gradient, as float64 on the CPU; the backward runs `times` over one graph, and the last gradients count.
+/// Outputs and every gradient, as float64 on the CPU; the backward runs `times` over one graph, and the last
+/// gradients count.
 std::vector<Tensor> run(const Case& c, Device device, int times = 1) {
   const std::vector<Tensor> x = inputs_of(c, device);
   const RnnResult r = rnn_layer(c.mode, x[0], x[1], x[2], x[3], x[4], x[5], x[6], c.reverse);

@@ -1,4 +1,5 @@
-// An optimizer rule that is not weft's own, as a user would write one: a step along the sign of a running mean. user_rule.cu has its CUDA form.
+// An optimizer rule that is not weft's own, as a user would write one: a step along the sign of a running
+// mean. user_rule.cu has its CUDA form.
 #pragma once
 
 #include <weft/optim/optim.h>

@@ -1,9 +1,10 @@
-// Training between real processes: this program starts itself again; what a child does is told by a variable. The numbers are computed by hand.
+// Training between real processes: this program starts itself again; what a child does is told by a variable.
+// The numbers are computed by hand.
 #include <gtest/gtest.h>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/dist_optimizer.h>
-#include <weft/distributed/rpc.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/optim/dist_optimizer.h>
+#include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
 
 #include "support/process.h"
@@ -13,7 +14,6 @@ namespace {
 using namespace weft;
 using namespace weft::rpc;
 using namespace weft::test;
-using namespace std::chrono_literals;
 using dist_autograd::Backward;
 
 using Numbers = std::vector<double>;
@@ -49,7 +49,8 @@ Numbers values(const Tensor& t) { return t.defined() ? t.detach().to_vector<doub
 Numbers weights_of_worker() { return values(weights_here()); }
 WEFT_RPC(weights_of_worker);
 
-/// Worker 0 trains what lies on workers 1 and 2; the loss is the sum of x w1 w2, so dw1 = x w2, dw2 = x w1, dx = w1 w2.
+/// Worker 0 trains what lies on workers 1 and 2; the loss is the sum of x w1 w2, so dw1 = x w2, dw2 = x w1,
+/// dx = w1 w2.
 int train() {
   const auto first = remote<Scale>("worker1", 2, 3), second = remote<Scale>("worker2", 5, 7);
   auto optimizer = dist_optim::make<optim::SGDRule>(
@@ -83,7 +84,7 @@ int train() {
 
 /// Exit status of a child; 0 is success.
 int child(const std::string&, int rank) {
-  init_rpc(str("worker", rank), {.lease = 5s});
+  init_rpc(str("worker", rank));
   const int status = rank == 0 ? train() : 0;
   barrier();
   // The owners look for themselves: nobody else has their memory.

@@ -1,4 +1,5 @@
-// The caching allocator: alignment, reuse, counting, blocks that are freed on other threads or outlive their thread.
+// The caching allocator: alignment, reuse, counting, blocks that are freed on other threads or outlive their
+// thread.
 #include <atomic>
 #include <cstring>
 #include <mutex>

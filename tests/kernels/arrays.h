@@ -1,4 +1,5 @@
-// Helpers of the kernel tests: arrays of any strides with guard zones around them, and loops over instruction sets and thread counts.
+// Helpers of the kernel tests: arrays of any strides with guard zones around them, and loops over instruction
+// sets and thread counts.
 #pragma once
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <weft/kernels/backend.h>
+#include <weft/kernels/cpu_settings.h>
 
 namespace weft::test {
 
@@ -52,6 +54,8 @@ template <class T> class Array {
   static constexpr int64_t kGuard = 32;
 
   /// Strides of 0 length: row-major. `span` is how many elements the strides reach over.
+  explicit Array(std::initializer_list<int64_t> sizes, const Shape& strides = {})
+      : Array(Shape(sizes), strides) {}
   explicit Array(const Shape& sizes, const Shape& strides = {}) {
     view_.dtype = dtype_of<T>;
     view_.sizes = sizes;

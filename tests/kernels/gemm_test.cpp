@@ -1,4 +1,5 @@
-// Matrix products against plain loops in double: sizes around the tile edges, every stride pattern, both libraries, every dtype.
+// Matrix products against plain loops in double: sizes around the tile edges, every stride pattern, both
+// libraries, every dtype.
 #include "arrays.h"
 
 #include <limits>

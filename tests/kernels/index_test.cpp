@@ -1,4 +1,5 @@
-// Gathering, scattering, counting and triangles against plain loops, with bad indices refused before anything is written.
+// Gathering, scattering, counting and triangles against plain loops, with bad indices refused before anything
+// is written.
 #include <limits>
 
 #include "arrays.h"
@@ -61,7 +62,7 @@ TEST(Index, sums_of_integers_wrap_around) {
     y.fill(std::numeric_limits<int32_t>::max()), src.fill(std::numeric_limits<int32_t>::max()), rows.fill(1),
         index.fill(2);
     cpu().add_rows(context, rows.view(), src.view(), -1, y.view());
-    cpu().scatter(context, true, 0, index.view(), src.view(), y.view());
+    cpu().scatter(context, ScatterRule::kAdd, 0, index.view(), src.view(), y.view());
     for (int64_t j = 0; j < 20; ++j) {
       EXPECT_EQ(y[j], std::numeric_limits<int32_t>::max());
       EXPECT_EQ(y[20 + j], std::numeric_limits<int32_t>::max() - 2);  // 3 (2^31 - 1) - 2^32
@@ -83,7 +84,7 @@ TEST(Index, bad_indices_are_refused_before_anything_is_written) {
     View column = index.view();
     column.sizes = {4, 3}, column.strides = {1, 0};
     EXPECT_THROW(cpu().gather(context, 0, x.view(), column, y.view()), IndexError);
-    EXPECT_THROW(cpu().scatter(context, true, 0, column, y.view(), dx.view()), IndexError);
+    EXPECT_THROW(cpu().scatter(context, ScatterRule::kAdd, 0, column, y.view(), dx.view()), IndexError);
     for (int64_t i = 0; i < 12; ++i) ASSERT_EQ(y[i], 7.0f);
     for (int64_t i = 0; i < 15; ++i) ASSERT_EQ(dx[i], 7.0f);
   }
@@ -102,8 +103,8 @@ TEST(Index, gather_and_scatter_follow_every_dim) {
       index.random(2, 0, static_cast<double>(sizes[dim]));
       cpu().gather(context, dim, x.view(), index.view(), y.view());
       sum.fill(1), last.fill(1);
-      cpu().scatter(context, true, dim, index.view(), y.view(), sum.view());
-      cpu().scatter(context, false, dim, index.view(), y.view(), last.view());
+      cpu().scatter(context, ScatterRule::kAdd, dim, index.view(), y.view(), sum.view());
+      cpu().scatter(context, ScatterRule::kAssign, dim, index.view(), y.view(), last.view());
       std::vector<double> want_sum(static_cast<size_t>(sizes.numel()), 1.0), want_last = want_sum;
       for (int64_t i = 0; i < picked.numel(); ++i) {
         int64_t at[3], rest = i;
@@ -120,6 +121,46 @@ TEST(Index, gather_and_scatter_follow_every_dim) {
       }
     }
   });
+}
+
+// An index that is the same all across the other dims moves rows at once.
+TEST(Index, a_scatter_of_rows_is_that_of_their_elements) {
+  each_isa([] {
+    test::expect_same_bits_for_any_thread_count([] {
+      Context context;
+      std::vector<char> all;
+      for (const Shape& strides : {Shape{}, Shape{1, 6, 1800}, Shape{1800, 1, 600}})
+        for (int dim = 0; dim < 2; ++dim)
+          for (const ScatterRule rule : {ScatterRule::kAssign, ScatterRule::kAdd, ScatterRule::kMul,
+                                         ScatterRule::kMax, ScatterRule::kMin}) {
+            Shape sizes{6, 300, 3}, picked = sizes, once{1, 1, 1}, broadcast(3, 0), place(3, 0);
+            picked[dim] = once[dim] = 40;
+            broadcast[dim] = 1, place[dim] = 1;
+            Array<float> src(picked), rows(sizes, dim == 0 ? strides : Shape{}), elements(sizes);
+            Array<int64_t> line(once, place), full(picked);
+            src.random(1), rows.random(2), elements.random(2);
+            line.random(3, 0, static_cast<double>(sizes[dim]));
+            const View index{line.data(), kInt64, picked, broadcast};
+            for (int64_t i = 0; i < picked.numel(); ++i) full[i] = line[i / (dim == 0 ? 900 : 3) % 40];
+            cpu().scatter(context, rule, dim, index, src.view(), rows.view());
+            cpu().scatter(context, rule, dim, full.view(), src.view(), elements.view());
+            EXPECT_TRUE(rows.bytes() == elements.bytes())
+                << "dim " << dim << ", rule " << static_cast<int>(rule) << ", strides " << to_string(strides);
+            const std::vector<char> bytes = rows.bytes();
+            all.insert(all.end(), bytes.begin(), bytes.end());
+          }
+      return all;
+    });
+  });
+  Context context;
+  Array<float> y(Shape{2, 3}), src(Shape{2, 3});
+  Array<int32_t> bad(Shape{2});
+  bad[0] = 0, bad[1] = 2;
+  y.fill(1);
+  EXPECT_THROW(cpu().scatter(context, ScatterRule::kAssign, 0, {bad.data(), kInt32, {2, 3}, {1, 0}},
+                             src.view(), y.view()),
+               IndexError);
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(y[i], 1);
 }
 
 TEST(Index, nonzero_lists_coordinates_in_row_major_order) {

@@ -1,4 +1,5 @@
-// The float functions of kernels/math.h against the C library's double ones, over their whole range and at its ends.
+// The float functions of kernels/math.h against the C library's double ones, over their whole range and at
+// its ends.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -99,8 +100,8 @@ TEST(Math, erf_and_the_normal_distribution_are_accurate_in_the_tails) {
       3);
   const auto cdf = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
   EXPECT_LT(worst_ulp([](float x) { return math::normal_cdf(x); }, cdf, -2, 6), 20);
-  EXPECT_LT(worst_ulp([](float x) { return math::normal_cdf(x); }, cdf, -8, -2),
-            100);  // the exponent's rounding, about x^2 / 2 units
+  // the exponent's rounding, about x^2 / 2 units
+  EXPECT_LT(worst_ulp([](float x) { return math::normal_cdf(x); }, cdf, -8, -2), 100);
   EXPECT_EQ(math::erf(kInf), 1.0f);
   EXPECT_EQ(math::erf(-kInf), -1.0f);
   EXPECT_TRUE(std::isnan(math::erf(NAN)));

@@ -1,5 +1,6 @@
-// The rows of pointwise.h against closed forms in double: every dtype of the row, dense, strided, broadcast, in place, empty and
-// one-element operands, guard zones around all of them, each instruction set.
+// The rows of pointwise.h against closed forms in double: every dtype of the row, dense, strided, broadcast,
+// in place, empty and one-element operands, guard zones around all of them, each instruction set.
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -75,7 +76,9 @@ std::vector<UnaryCase> unary_cases() {
       {U::kGeScalar, [](double x) { return double(x >= kS); }, -5, 5},
       {U::kLogicalNot, [](double x) { return double(x == 0); }, -2, 2},
       {U::kIsNan, [](double) { return 0.0; }, -5, 5},
+      {U::kIsInf, [](double) { return 0.0; }, -5, 5},
       {U::kIsFinite, [](double) { return 1.0; }, -5, 5},
+      {U::kNanToNum, [](double x) { return std::min(std::max(x, -kT), kT); }, -5, 5},
   };
 }
 
@@ -151,6 +154,24 @@ TEST(Pointwise, every_unary_row_meets_its_closed_form) {
   });
 }
 
+// launches refuse it; a kernel casts nothing
+TEST(Pointwise, a_number_beyond_an_integer_type_is_held_to_its_range) {
+  each_isa([] {
+    Context context;
+    Array<int32_t> y(Shape{3});
+    cpu().fill(context, 1e30, y.view());
+    EXPECT_EQ(y[0], std::numeric_limits<int32_t>::max());
+    cpu().fill(context, std::nan(""), y.view());
+    EXPECT_EQ(y[1], 0);
+    cpu().arange(context, 0.0, 1e10, y.view());
+    EXPECT_EQ(y[2], std::numeric_limits<int32_t>::max());
+    Array<int64_t> a(Shape{1, 1}), b(Shape{1, 1}), c(Shape{1, 1});
+    a[0] = (int64_t{1} << 53) + 1, b[0] = 1;
+    cpu().matmul(context, 3, a.view(), b.view(), 0, {}, c.view());
+    EXPECT_EQ(c[0], 3 * a[0]);  // a double would have lost the last bit
+  });
+}
+
 TEST(Pointwise, integer_rows_compute_in_their_own_type) {
   each_isa([] {
     Context context;
@@ -195,6 +216,8 @@ std::vector<BinaryCase> binary_cases() {
       {B::kMaximum, [](double a, double b) { return std::max(a, b); }, -5, 5},
       {B::kMinimum, [](double a, double b) { return std::min(a, b); }, -5, 5},
       {B::kRemainder, [](double a, double b) { return a - b * std::floor(a / b); }, 1, 5},
+      {B::kFmod, [](double a, double b) { return std::fmod(a, b); }, 1, 5},
+      {B::kFloorDivide, [](double a, double b) { return std::floor(a / b); }, 1, 5},
       {B::kAtan2, [](double a, double b) { return std::atan2(a, b); }, -5, 5},
       {B::kEq, [](double a, double b) { return double(a == b); }, -2, 2},
       {B::kNe, [](double a, double b) { return double(a != b); }, -2, 2},
@@ -224,6 +247,7 @@ std::vector<BinaryCase> binary_cases() {
       {B::kSoftplusGrad, [](double g, double x) { return g * sigmoid(x); }, -4, 4},
       {B::kAbsGrad, [](double g, double x) { return g * ((x > 0) - (x < 0)); }, -4, 4},
       {B::kClampGrad, [](double g, double x) { return x >= kS && x <= kT ? g : 0; }, -1, 5},
+      {B::kLogisticLoss, [](double x, double t) { return std::log1p(std::exp(x)) - x * t; }, 0, 1},
   };
 }
 
@@ -251,8 +275,8 @@ template <class T> void check_binary(const BinaryCase& c) {
     for (int64_t i = 0; i < a.numel(); ++i) {
       const double want = c.right(a.at(i), b.at(i));
       const double off = std::fabs(y.at(i) - want);
-      if (c.op == Binary::kRemainder && std::fabs(off - b.at(i)) < 1e-2)
-        continue;  // a / b rounded across a whole number
+      // a / b rounded across a whole number
+      if (c.op == Binary::kRemainder && std::fabs(off - b.at(i)) < 1e-2) continue;
       ASSERT_LE(off, relative<T>() * std::max(1.0, 2 * std::fabs(want))) << a.at(i) << " " << b.at(i);
     }
     std::vector<double> wanted;
@@ -264,13 +288,40 @@ template <class T> void check_binary(const BinaryCase& c) {
 
 TEST(Pointwise, every_binary_row_meets_its_closed_form) {
   const auto cases = binary_cases();
-  ASSERT_EQ(cases.size(), static_cast<size_t>(Binary::kCount));
+  size_t floating = 0;  // the rows on bits have a test of their own
+  for (int op = 0; op < static_cast<int>(Binary::kCount); ++op)
+    floating += op_class(static_cast<Binary>(op)) != OpClass::kBits;
+  ASSERT_EQ(cases.size(), floating);
   each_isa([&] {
     for (const BinaryCase& c : cases) {
       check_binary<float>(c);
       check_binary<double>(c);
       check_binary<Half>(c);
       check_binary<BFloat16>(c);
+    }
+  });
+}
+
+TEST(Pointwise, fmod_of_floats_is_exact_whatever_their_sizes) {
+  each_isa([] {
+    Context context;
+    constexpr int64_t n = 20000;
+    Array<float> a(Shape{n}), b(Shape{n}), y(Shape{n});
+    std::mt19937_64 engine(7);
+    const float special[] = {
+        0,   -0.f,          1,      -3, 0x1p-149f, 0x1p-126f, 0x1.FFFFFEp127f, INFINITY, -INFINITY,
+        NAN, 0x1.000002p0f, 8388609};
+    for (int64_t i = 0; i < n; ++i) {
+      a[i] = std::bit_cast<float>(static_cast<uint32_t>(engine()));
+      b[i] = i % 2 ? std::bit_cast<float>(static_cast<uint32_t>(engine()))
+                   : a[i] / static_cast<float>(1 + engine() % 100000);
+      if (i < 144) a[i] = special[i / 12], b[i] = special[i % 12];
+    }
+    cpu().binary(context, Binary::kFmod, 1, 0, a.view(), b.view(), y.view());
+    for (int64_t i = 0; i < n; ++i) {
+      const float want = std::fmod(a[i], b[i]);
+      if (std::isnan(want)) ASSERT_TRUE(std::isnan(y[i])) << a[i] << " " << b[i];
+      else ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(want)) << a[i] << " " << b[i];
     }
   });
 }
@@ -324,7 +375,8 @@ template <class T> void check_ternary() {
   const std::pair<Ternary, std::function<double(double, double, double)>> rows[] = {
       {Ternary::kAddcmul, [](double x, double u, double v) { return x + kS * u * v; }},
       {Ternary::kAddcdiv, [](double x, double u, double v) { return x + kS * u / v; }},
-      {Ternary::kLerp, [](double x, double u, double v) { return x + v * (u - x); }}};
+      {Ternary::kLerp, [](double x, double u, double v) { return x + v * (u - x); }},
+      {Ternary::kLogisticLossGrad, [](double g, double x, double t) { return g * (sigmoid(x) - t); }}};
   for (const auto& [op, right] : rows) {
     cpu().ternary(context, op, kS, a.view(), b.view(), c.view(), y.view());
     for (int64_t i = 0; i < y.numel(); ++i) {

@@ -1,4 +1,5 @@
-// The thread pool: every index once, the same cut for any number of threads, nesting, exceptions, many callers at once.
+// The thread pool: every index once, the same cut for any number of threads, nesting, exceptions, many
+// callers at once.
 #include <atomic>
 #include <stdexcept>
 #include <thread>

@@ -1,11 +1,11 @@
-// Random kernels: the published Philox vectors, the numbering promised at PhiloxKey, equal bits under every instruction set and thread
-// count, moments of the distributions, masks that can be drawn again.
+// Random kernels: the published Philox vectors, the numbering promised at PhiloxKey, equal bits under every
+// instruction set and thread count, moments of the distributions, masks that can be drawn again.
 #include <algorithm>
 #include <cmath>
 
 #include "arrays.h"
 
-#include <weft/kernels/philox.h>
+#include <weft/kernels/inner/philox.h>
 
 namespace weft {
 namespace {
@@ -131,8 +131,8 @@ TEST(Random, normal_numbers_follow_the_distribution_function) {
   for (int64_t i = 0; i < n; ++i)
     worst = std::max(worst, std::fabs(0.5 * std::erfc(-y[i] / std::sqrt(2.0)) -
                                       (static_cast<double>(i) + 0.5) / static_cast<double>(n)));
-  EXPECT_LT(worst, 1.63 / std::sqrt(static_cast<double>(
-                              n)));  // Kolmogorov and Smirnov at one in a hundred; the seed is fixed
+  // Kolmogorov and Smirnov at one in a hundred; the seed is fixed
+  EXPECT_LT(worst, 1.63 / std::sqrt(static_cast<double>(n)));
 }
 
 TEST(Random, uniform_never_reaches_the_open_end) {

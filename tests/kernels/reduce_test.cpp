@@ -1,4 +1,5 @@
-// Reductions, positions of extremes, running sums and sorting against plain loops in double, over dims, strides and dtypes.
+// Reductions, positions of extremes, running sums and sorting against plain loops in double, over dims,
+// strides and dtypes.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -323,6 +324,39 @@ template <class T> void check_sort(int64_t n, int64_t keep, bool descending, dou
       else ASSERT_TRUE(std::isnan(values.at(r * keep + i)));
     }
   }
+}
+
+template <class T> void check_median(int64_t n, double high, bool with_nan) {
+  SCOPED_TRACE(str("median of ", n, " below ", high, " ", dtype_of<T>));
+  Context context;
+  Array<T> x(Shape{3, n}, {1, 3}), values(Shape{3, n});
+  Array<int64_t> order(Shape{3, n}), middle(Shape{3, 1});
+  x.random(5, std::is_signed_v<T> ? -high : 0, high);
+  if constexpr (!std::is_integral_v<T>) {
+    for (int64_t i = 0; i < x.numel(); ++i) x[i] = T(static_cast<float>(std::floor(x.at(i))));
+    if (with_nan) x[n + n / 2] = x[n + n - 1] = T(NAN);  // of row 1
+  }
+  cpu().sort(context, false, x.view(), values.view(), order.view());
+  EXPECT_TRUE(cpu().median(context, x.view(), middle.view()));
+  for (int64_t r = 0; r < 3; ++r) {
+    const bool nan = !std::is_integral_v<T> && with_nan && r == 1;
+    EXPECT_EQ(middle[r], nan ? n / 2 : order[r * n + (n - 1) / 2]) << r;
+  }
+}
+
+TEST(Reduce, a_median_is_the_middle_of_the_sorted_row) {
+  each_isa([] {
+    for (const int64_t n : {1, 2, 3, 32, 33, 34, 257, 1000, 4001})
+      for (const bool with_nan : {false, true}) {
+        check_median<float>(n, 5, with_nan);
+        check_median<float>(n, 1e6, with_nan);
+        check_median<double>(n, 1e6, with_nan);
+        check_median<Half>(n, 50, with_nan);
+        check_median<int64_t>(n, 1e6, with_nan);
+        check_median<int32_t>(n, 3, with_nan);
+        check_median<uint8_t>(n, 200, with_nan);
+      }
+  });
 }
 
 TEST(Reduce, sorting_is_stable_and_top_k_is_its_beginning) {

@@ -1,5 +1,5 @@
-// Recurrent layers: forward against plain loops in double, backward against central differences, both ways of cutting the work,
-// strided outputs, missing parts, and the one-unit LSTM whose numbers are written down.
+// Recurrent layers: forward against plain loops in double, backward against central differences, both ways of
+// cutting the work, strided outputs, missing parts, and the one-unit LSTM whose numbers are written down.
 #include "arrays.h"
 
 #include <memory>
@@ -237,7 +237,8 @@ TEST(Rnn, backward_matches_central_differences_in_every_mode) {
 }
 
 TEST(Rnn, backward_of_one_row_cut_by_columns_agrees_with_rows_apart) {
-  // The same rows once alone (columns cut) and once among others (rows cut): the sums of an element do not depend on the cut.
+  // The same rows once alone (columns cut) and once among others (rows cut): the sums of an element do not
+  // depend on the cut.
   each_isa([] {
     for (RnnMode mode : kModes) {
       Case<double> many({mode, false}, {3, 13, 5, 67}, {}), few({mode, false}, {3, 1, 5, 67}, {});

@@ -1,4 +1,5 @@
-// The seam of fused steps with rules written as a user would write them, and sums of powers and scaling over lists of tensors.
+// The seam of fused steps with rules written as a user would write them, and sums of powers and scaling over
+// lists of tensors.
 #include "arrays.h"
 
 #include <limits>

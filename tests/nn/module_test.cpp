@@ -1,9 +1,11 @@
 // Module: names, modes, state, seeding; and the layers that are one op each.
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include <weft/weft.h>
 
+#include "../support/errors.h"
 #include "../support/golden.h"
 
 namespace weft {
@@ -52,6 +54,27 @@ TEST(Module, train_and_eval_reach_every_child) {
   EXPECT_FALSE(net.drop.is_training());
   const Tensor x = randn({4, 3});
   EXPECT_TRUE(same_bits(net.forward(x), net.forward(x)));
+}
+
+TEST(Module, tied_names_with_different_values_are_refused) {
+  struct Tied : nn::Module {
+    nn::Linear a{2, 3};
+    Tied() {
+      add("a", a);
+      add("again", a.weight);
+    }
+  } tied;
+  const Tensor before = tied.a.weight.detach().clone(), one = ones({3, 2}), other = full({3, 2}, 7.0);
+  const nn::StateDict wrong{{"again", one}, {"a.weight", other}, {"a.bias", ones({3})}};
+  const std::string text = test::error_of<ValueError>([&] { tied.load_state_dict(wrong); });
+  EXPECT_EQ(
+      text,
+      "load_state_dict: again and a.weight are one tensor here, and have different values in the state");
+  EXPECT_TRUE(same_bits(tied.a.weight, before));
+  const Tensor odd = full({3, 2}, std::numeric_limits<double>::quiet_NaN());
+  tied.load_state_dict({{"again", odd}, {"a.weight", odd.clone()}, {"a.bias", ones({3})}});
+  tied.load_state_dict({{"a.weight", other}, {"again", other}, {"a.bias", ones({3})}});
+  EXPECT_TRUE(same_bits(tied.a.weight, other));
 }
 
 TEST(Module, state_travels_through_a_file_and_into_a_clone) {

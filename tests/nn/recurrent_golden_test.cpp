@@ -1,7 +1,7 @@
 // Recurrent layers against PyTorch: outputs, gradients of every input and parameter.
 #include <functional>
 
-#include <weft/autograd/gradcheck.h>
+#include <weft/autograd/tape/gradcheck.h>
 #include <weft/weft.h>
 
 #include "../support/golden.h"

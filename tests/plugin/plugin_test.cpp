@@ -1,10 +1,12 @@
-// A shared core opens the CUDA library when a device is first asked for. Each case runs in a process of its own, since a library once opened stays.
+// A shared core opens the CUDA library when a device is first asked for. Each case runs in a process of its
+// own, since a library once opened stays.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include <weft/distributed/runtime/error.h>
 #include <weft/kernels/accelerator.h>
 #include <weft/tensor/factories.h>
 

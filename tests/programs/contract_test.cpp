@@ -1,9 +1,9 @@
-// What every program promises beyond its numbers: figures as JSON, a clean stop after Ctrl-C, and one line that names what is wrong with a flag, a
-// corpus or a saved model.
+// What every program promises beyond its numbers: figures as JSON, a clean stop after Ctrl-C, and one line
+// that names what is wrong with a flag, a corpus or a saved model.
 #include <sstream>
 
 #include <weft/tensor/factories.h>
-#include <weft/tensor/safetensors.h>
+#include <weft/tensor/io/safetensors.h>
 #include "program.h"
 
 namespace {
@@ -12,7 +12,8 @@ using namespace programs;
 
 const char kTiny[] = " --emsize 8 --nhid 8 --batch-size 4 --bptt 7 --dropout 0 --epochs 1 --threads 1 ";
 
-/// One line "rnn: ..." on the error stream that has `part`, and exit code 1, before any worker was started unless `started`.
+/// One line "rnn: ..." on the error stream that has `part`, and exit code 1, before any worker was started
+/// unless `started`.
 void expect_refusal(const Output& out, const std::string& part, bool started = false) {
   EXPECT_EQ(out.code, 1) << out.text;
   const std::string said = out.lines("rnn: ");

@@ -1,5 +1,5 @@
-// Groups as a launcher makes them, by RANK and its like, and what the programs say when one cannot form or loses a worker; and that a path that
-// cannot be written costs no result.
+// Groups as a launcher makes them, by RANK and its like, and what the programs say when one cannot form or
+// loses a worker; and that a path that cannot be written costs no result.
 #include "program.h"
 #include "support/certificates.h"
 
@@ -138,17 +138,55 @@ TEST(ProgramsLaunch, a_child_that_dies_at_once_ends_the_start_and_is_named) {
 TEST(ProgramsOutput, a_path_that_cannot_be_written_is_named_before_any_work) {
   const Corpus corpus;
   const Folder folder("paths");
-  for (const std::string& bad : {folder.file("none/file"), folder.path()}) {
-    for (const std::string command :
-         {"my_add --json ", "my_add --transport sim --json ", "custom_optimizer --json ",
-          "custom_optimizer --mode distributed --json ", "parameter_server --json ", "cartpole --json ",
-          "cartpole --plot ", "rnn --tutorial --json ", "rnn --tutorial --mode local --json ",
-          "rnn --tutorial --save ", "rnn --tutorial --mode local --save "}) {
+  const std::string pipe = folder.file("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::vector<std::string> outputs = {"my_add --json ",
+                                            "my_add --transport sim --json ",
+                                            "custom_optimizer --json ",
+                                            "custom_optimizer --mode distributed --json ",
+                                            "parameter_server --json ",
+                                            "cartpole --json ",
+                                            "cartpole --plot ",
+                                            "rnn --tutorial --json ",
+                                            "rnn --tutorial --mode local --json "};
+  const std::vector<std::string> saves = {"rnn --tutorial --save ", "rnn --tutorial --mode local --save "};
+  const auto refuse = [](const std::vector<std::string>& commands, const std::string& bad) {
+    for (const std::string& command : commands) {
       const Output out = run(command + bad);
       expect_failure(out, program_of(command), "cannot write " + bad);
       EXPECT_EQ(std::count(out.text.begin(), out.text.end(), '\n'), 1) << out.text;
     }
+  };
+  for (const std::string& bad : {folder.file("none/file"), folder.path()})
+    refuse(outputs, bad), refuse(saves, bad);
+  for (const std::string& bad : {pipe, std::string("/dev/null"), std::string("/dev/stdout")})
+    refuse(saves, bad);
+}
+
+TEST(ProgramsOutput, figures_go_into_pipes_and_open_files) {
+  const Folder folder("streams");
+  const std::string pipe = folder.file("pipe"), file = folder.file("text"),
+                    script = folder.file("redirected.sh");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string command :
+       {"my_add --transport sim --json ", "my_add --json ", "cartpole --max-episodes 1 --plot "}) {
+    const std::string start = command.find("json") != std::string::npos ? "{" : "<svg";
+    Process reader("/bin/cat " + pipe);
+    EXPECT_EQ(run(command + pipe).code, 0) << command;
+    EXPECT_EQ(reader.finish().text.substr(0, start.size()), start) << command;
+    const Output out = run(command + "/dev/stdout");
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_NE(out.text.find("\n" + start), std::string::npos) << out.text;
+    EXPECT_EQ(run(command + "/dev/null").code, 0) << command;
   }
+  write(script, "echo before > $1\n" + std::string(WEFT_PROGRAM_DIR) +
+                    "/my_add --transport sim --json /dev/stdout >> $1\necho behind >> $1\n");
+  ASSERT_EQ(run("/bin/sh " + script + " " + file).code, 0);
+  const Output text{0, contents(file)};
+  EXPECT_EQ(text.text.substr(0, 7), "before\n");
+  EXPECT_FALSE(text.lines("my_add: ").empty()) << text.text;
+  EXPECT_FALSE(text.lines("{").empty()) << text.text;
+  EXPECT_EQ(text.last(), "behind");
 }
 
 TEST(ProgramsOutput, looking_at_a_path_leaves_no_file_and_changes_none) {
@@ -161,18 +199,42 @@ TEST(ProgramsOutput, looking_at_a_path_leaves_no_file_and_changes_none) {
   EXPECT_FALSE(std::filesystem::exists(fresh));
 }
 
-TEST(ProgramsOutput, figures_that_cannot_be_written_cost_no_last_line) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+TEST(ProgramsOutput, figures_that_find_a_full_disk_cost_no_last_line_and_leave_the_old_file) {
+  const Folder folder("full");
+  const std::string script = folder.file("no_room.sh"), file = folder.file("figures");
+  write(script, "trap '' XFSZ\nulimit -f 0\nexec \"$@\"\n");  // no byte fits into any file
   for (const std::string command :
        {"my_add --transport sim --json ", "custom_optimizer --json ",
         "parameter_server --trainers 1 --steps 10 --json ", "cartpole --max-episodes 1 --json ",
         "cartpole --max-episodes 1 --plot ", "rnn --tutorial --mode local --epochs 1 --json "}) {
     const std::string program = program_of(command);
-    const Output out = run(command + "/dev/full");
-    EXPECT_EQ(out.code, 1) << out.text;
-    EXPECT_TRUE(out.has(program + ": cannot write /dev/full")) << out.text;
-    EXPECT_NE(out.lines(program + ": ").find("="), std::string::npos) << out.text;
+    for (const bool replaces : {false, true}) {
+      if (replaces) write(file, "old");
+      const Output out = run("/bin/sh " + script + " " + WEFT_PROGRAM_DIR + "/" + command + file);
+      EXPECT_EQ(out.code, 1) << out.text;
+      EXPECT_TRUE(out.has(program + ": cannot write " + file)) << out.text;
+      EXPECT_NE(out.lines(program + ": ").find("="), std::string::npos) << out.text;
+      EXPECT_EQ(contents(file), replaces ? "old" : "");
+      EXPECT_EQ(std::filesystem::remove(file), replaces) << command;
+    }
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()),
+                            std::filesystem::directory_iterator{}),
+              1)
+        << command;
   }
+}
+
+TEST(ProgramsOutput, a_file_behind_a_link_is_replaced_there_with_its_mode) {
+  const Folder folder("linked");
+  const std::string file = folder.file("figures"), link = folder.file("link");
+  write(file, "old");
+  chmod(file.c_str(), 0600);
+  std::filesystem::create_symlink("figures", link);
+  ASSERT_EQ(run("my_add --transport sim --json " + link).code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(contents(file).compare(0, 1, "{"), 0) << contents(file);
+  EXPECT_EQ(std::filesystem::status(file).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
 TEST(ProgramsOutput, my_add_shows_roots_dependencies_and_order_of_every_worker) {

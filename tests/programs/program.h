@@ -52,8 +52,9 @@ struct Output {
 
 using Variables = std::map<std::string, std::string>;
 
-/// A program beside the test, or one named by its whole path: words are parted by spaces, both its streams are read, `variables` are added to its
-/// environment. It is killed after 90 s, and when the test lets it go.
+/// A program beside the test, or one named by its whole path: words are parted by spaces, both its streams
+/// are read, `variables` are added to its environment. It is killed after 240 s, with a line on each process
+/// of its group, and when the test lets it go.
 class Process {
  public:
   explicit Process(const std::string& command, const Variables& variables = {}) {
@@ -92,6 +93,13 @@ class Process {
   }
   void interrupt() const { kill(child_, SIGINT); }
   void end() const { kill(child_, SIGKILL); }
+  void terminate() const { kill(child_, SIGTERM); }
+  /// The process that the program started as that rank of its group; 0: there is none.
+  pid_t worker(int rank) const {
+    for (const auto& [pid, variables] : workers())
+      if (variables.find('\0' + ("RANK=" + std::to_string(rank)) + '\0') != std::string::npos) return pid;
+    return 0;
+  }
   const std::string& text() const { return output_.text; }
   /// Waits for the end.
   Output finish() {
@@ -105,13 +113,44 @@ class Process {
   }
 
  private:
+  /// The processes that the program started, with their environments, each variable between zeros.
+  std::map<pid_t, std::string> workers() const {
+    std::map<pid_t, std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::string stat, variables;
+      std::getline(std::ifstream(entry.path() / "stat"), stat);
+      std::getline(std::ifstream(entry.path() / "environ"), variables, '\n');
+      const size_t name_end = stat.rfind(')');
+      // ") S 1"
+      if (name_end == std::string::npos || std::atoi(stat.c_str() + name_end + 4) != child_) continue;
+      all[std::atoi(stat.c_str())] = '\0' + variables;
+    }
+    return all;
+  }
+  /// Who runs, and the system call at which each one's first thread waits.
+  std::string running() const {
+    std::string text = "pid " + std::to_string(child_);
+    const auto waits_in = [](pid_t pid) {
+      std::string place;
+      std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/wchan"), place);
+      return " in " + (place.empty() || place == "0" ? "no wait" : place);
+    };
+    text += waits_in(child_);
+    for (const auto& [pid, variables] : workers()) {
+      const size_t rank = variables.find(std::string(1, '\0') + "RANK=");
+      text += "; pid " + std::to_string(pid) +
+              (rank == std::string::npos ? "" : " " + std::string(variables.c_str() + rank + 1)) +
+              waits_in(pid);
+    }
+    return text;
+  }
   bool read_more() {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now())
             .count();
     pollfd ready{out_, POLLIN, 0};
     if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) <= 0) {
-      output_.text += "\n(killed: it took too long)\n";
+      output_.text += "\n(killed: it took too long; " + running() + ")\n";
       if (child_ > 0) kill(child_, SIGKILL);
       return false;
     }
@@ -120,7 +159,7 @@ class Process {
     if (n > 0) output_.text.append(buffer.data(), static_cast<size_t>(n));
     return n > 0;
   }
-  std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + std::chrono::seconds(90);
+  std::chrono::steady_clock::time_point end_ = std::chrono::steady_clock::now() + std::chrono::seconds(240);
   pid_t child_ = -1;
   int out_ = -1;
   Output output_;
@@ -223,7 +262,8 @@ class Corpus {
   Folder folder_;
 };
 
-/// Reads JSON whose outermost value is an object, and refuses what is not JSON. The object's values are kept as they are written.
+/// Reads JSON whose outermost value is an object, and refuses what is not JSON. The object's values are kept
+/// as they are written.
 class Json {
  public:
   explicit Json(std::string text) : text_(std::move(text)) {
@@ -267,9 +307,8 @@ class Json {
       next();
       const size_t start = at_;
       value();
-      if (members && ok_)
-        ok_ = members->emplace(name, text_.substr(start, at_ - start))
-                  .second;  // a name twice is no figure's name
+      // a name twice is no figure's name
+      if (members && ok_) ok_ = members->emplace(name, text_.substr(start, at_ - start)).second;
     } while (take(','));
     need('}');
   }

@@ -1,4 +1,5 @@
-// Runs of the size that the programs are made for; each takes seconds, so the sanitizers leave them out (their label has `slow`).
+// Runs of the size that the programs are made for; each takes seconds, so the sanitizers leave them out
+// (their label has `slow`).
 #include "program.h"
 
 namespace {

@@ -5,9 +5,9 @@
 #include <map>
 #include <random>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/grpc_transport.h>
-#include <weft/distributed/rpc.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/transport/grpc_transport.h>
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
@@ -440,7 +440,8 @@ struct Witness {
   ~Witness() { ++g_ended; }
 };
 
-// The last reference goes with an answer on the thread that reads from the transport, or with a handler on the pool.
+// The last reference goes with an answer on the thread that reads from the transport, or with a handler on
+// the pool.
 TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ended) {
   for (int round = 0; round < 10; ++round) {
     g_ended = 0;
@@ -469,7 +470,7 @@ TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ende
       } catch (const PeerLost&) {  // worker 1, which nothing held but its handlers, may have left before
       }
     }
-    for (int i = 0; i < 2000 && g_ended < 2; ++i) runtimes[0]->sleep_for(5ms);
+    for (int i = 0; i < 12000 && g_ended < 2; ++i) runtimes[0]->sleep_for(5ms);
     EXPECT_EQ(g_ended, 2);
     for (const auto& runtime : runtimes) EXPECT_EQ(runtime->stop(), 0);
   }

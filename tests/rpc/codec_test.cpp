@@ -3,9 +3,11 @@
 
 #include <random>
 
-#include <weft/autograd/ops.h>
-#include <weft/distributed/codec.h>
-#include <weft/distributed/wire_format.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/distributed/wire/codec.h>
+#include <weft/distributed/wire/inner/wire_format.h>
+#include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
 
 namespace app {
@@ -183,7 +185,26 @@ TEST(Codec, a_large_tensor_is_not_copied_into_the_message) {
   const auto payloads = payloads_of(m);
   ASSERT_EQ(payloads.size(), 1u);
   EXPECT_EQ(payloads[0].data, t.raw());
-  EXPECT_GT(t.body().storage->saves(), 0u);  // an optimizer step meanwhile writes elsewhere
+  EXPECT_GT(t.body().storage->saves(), 0u);
+}
+
+TEST(Codec, a_parameter_travels_with_the_values_it_had_whatever_steps_follow) {
+  for (const bool concurrent : {false, true}) {
+    const Tensor p = full({100, 100}, 3.0).requires_grad_();
+    if (concurrent) mark_concurrent(p);
+    Message m;
+    {
+      Encoder out(m);
+      out.put(p.detach());
+    }
+    seal(m);
+    const auto payloads = payloads_of(m);
+    ASSERT_EQ(payloads.size(), 1u);
+    optim::SGD sgd({p}, {.lr = 1});
+    sgd.step(std::vector<Tensor>{ones({100, 100})});
+    EXPECT_EQ(static_cast<const float*>(payloads[0].data)[9999], 3) << concurrent;
+    EXPECT_EQ(p.to_vector<float>()[9999], 2) << concurrent;
+  }
 }
 
 TEST(Codec, extensions_travel_beside_the_body) {
@@ -198,7 +219,7 @@ TEST(Codec, extensions_travel_beside_the_body) {
   ASSERT_NE(back.find(Tag::kAutograd), nullptr);
   EXPECT_EQ(*back.find(Tag::kAutograd), "12345678");
   EXPECT_NE(back.find(Tag::kUser), nullptr);
-  EXPECT_EQ(back.find(Tag::kForks), nullptr);
+  EXPECT_EQ(back.find(Tag::kResultsToCpu), nullptr);
 }
 
 // Random bytes, and real messages with random damage: each decode gives a value or a WireError, nothing else.

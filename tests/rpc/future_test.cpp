@@ -3,9 +3,9 @@
 
 #include <atomic>
 
-#include <weft/autograd/grad_mode.h>
-#include <weft/distributed/rpc.h>
-#include <weft/distributed/sim_runtime.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/sim/sim_runtime.h>
 
 #include "support/cluster.h"
 
@@ -159,7 +159,7 @@ TEST(Future, a_continuation_runs_in_the_context_and_grad_mode_of_then) {
   Future<std::pair<int64_t, bool>> h(c.agent(0)->runtime());
   {
     CallContext context;
-    context.agent = c.agent(1);
+    context.endpoint = c.agent(1);
     context.autograd_context = 77;
     const CallScope scope(context);
     const NoGrad off;

@@ -1,5 +1,5 @@
-// One message lost, doubled or late at every step of the protocol, and a worker killed at every moment of it. The rows "Faulty network"
-// of the conformance list are here too, named in comments.
+// One message lost, doubled or late at every step of the protocol, and a worker killed at every moment of it.
+// The rows "Faulty network" of the conformance list are here too, named in comments.
 #include "rref/world.h"
 
 namespace {
@@ -9,23 +9,24 @@ using namespace weft::rpc;
 using namespace std::chrono_literals;
 using namespace weft::test;
 
-/// Uses every flow of references.cpp once: (a) to (f), chains, replies that carry references, references dropped while in use.
+/// Uses every flow of references.cpp once: (a) to (f), chains, replies that carry references, references
+/// dropped while in use.
 void every_flow() {
   const auto there = remote<Cell>("worker1", 5);           // a user's creation
   const RRef<int64_t> early = there.remote<&Cell::get>();  // used before it is confirmed
   EXPECT_EQ(rpc_sync<read_cell>("worker1", there), 5);     // user to owner
-  EXPECT_EQ(rpc_sync<pass_cell>("worker2", Known{5, there}, std::vector<int64_t>{3, 1, 0}),
-            5);  // user to user, a chain
+  // user to user, a chain
+  EXPECT_EQ(rpc_sync<pass_cell>("worker2", Known{5, there}, std::vector<int64_t>{3, 1, 0}), 5);
   const auto mine = make_rref<Cell>(7);
-  EXPECT_EQ(rpc_sync<pass_cell>("worker3", Known{7, mine}, std::vector<int64_t>{2, 0}),
-            7);                                                     // owner to user, and back
+  // owner to user, and back
+  EXPECT_EQ(rpc_sync<pass_cell>("worker3", Known{7, mine}, std::vector<int64_t>{2, 0}), 7);
   EXPECT_EQ(rpc_sync<read_cell>("worker0", mine), 7);               // owner to itself
   EXPECT_EQ(remote<Cell>("worker0", 8).rpc_sync<&Cell::get>(), 8);  // a creation on oneself
   const Known made = rpc_sync<make_cell>("worker2", 9);             // a reply with the owner's reference
   const Known back = rpc_sync<return_cell>("worker3", made);        // a reply with a user's
   EXPECT_EQ(back.cell.rpc_sync<&Cell::get>(), 9);
-  EXPECT_EQ(rpc_sync<return_cell>("worker2", made).cell,
-            made.cell);  // a reply with a reference to the caller's callee
+  // a reply with a reference to the caller's callee
+  EXPECT_EQ(rpc_sync<return_cell>("worker2", made).cell, made.cell);
   const RRef<RRef<Cell>> nested = remote<cell_of>("worker3", Known{5, there});
   EXPECT_EQ(nested.to_here().rpc_sync<&Cell::get>(), 5);
   EXPECT_EQ(early.to_here(), 5);
@@ -51,8 +52,8 @@ TEST(RRefFaults, every_flow_is_right_and_leaves_nothing) {
 constexpr Kind kKinds[] = {Kind::kCall, Kind::kRemote, Kind::kFetch, Kind::kMethod,
                            Kind::kFork, Kind::kAccept, Kind::kDelete};
 
-// test_check_failed_messages (the first three of each control message lost), and more: each of the first messages of each kind, requests
-// and replies, lost, doubled, late.
+// test_check_failed_messages (the first three of each control message lost), and more: each of the first
+// messages of each kind, requests and replies, lost, doubled, late.
 TEST(RRefFaults, any_one_message_may_be_lost_doubled_or_late) {
   for (const Kind kind : kKinds)
     for (const bool reply : {false, true})
@@ -84,7 +85,8 @@ TEST(RRefFaults, the_first_three_forks_accepts_and_deletes_lost_give_right_value
   c.shutdown();
 }
 
-// test_remote_message_dropped_pickle, test_builtin_remote_message_dropped_timeout, test_udf_remote_message_dropped_timeout
+// test_remote_message_dropped_pickle, test_builtin_remote_message_dropped_timeout,
+// test_udf_remote_message_dropped_timeout
 TEST(RRefFaults, a_lost_creation_shows_at_sharing_and_fetching_and_is_made_good_later) {
   Cluster c({.size = 3});
   c.net().add_rule({.kind = static_cast<uint8_t>(Kind::kRemote)});
@@ -159,7 +161,8 @@ TEST(RRefFaults, a_fetch_that_times_out_may_be_tried_again) {
   });
 }
 
-// A call that brings a reference is given up; its message comes late. The reference is not there twice and not leaked.
+// A call that brings a reference is given up; its message comes late. The reference is not there twice and
+// not leaked.
 TEST(RRefFaults, a_share_whose_call_was_given_up_is_settled_by_a_probe) {
   for (const int delay_ms : {20, 100, 3000})
     for (const int to : {1, 2, 3}) {
@@ -206,7 +209,8 @@ TEST(RRefFaults, a_short_partition_delays_and_breaks_nothing) {
   expect_clean(c, {0, 1, 2, 3}, "");
 }
 
-// Every worker killed at every moment of the flows: the others end with typed errors that name it, and keep nothing of it.
+// Every worker killed at every moment of the flows: the others end with typed errors that name it, and keep
+// nothing of it.
 TEST(RRefFaults, a_worker_killed_at_any_moment_is_named_and_its_references_disappear) {
   for (int victim = 1; victim < 4; ++victim)
     for (int moment = 0; moment < 24; ++moment) {
@@ -276,7 +280,8 @@ TEST(RRefFaults, the_owner_forgets_a_dead_user_within_the_lease) {
   clear_bags();
 }
 
-// The creation of a value is lost with its creator while a third worker holds the reference: its use fails, it does not hang.
+// The creation of a value is lost with its creator while a third worker holds the reference: its use fails,
+// it does not hang.
 TEST(RRefFaults, a_value_that_its_dead_creator_never_made_is_an_error_for_whom_it_was_shared_with) {
   AgentOptions agent;
   agent.lease = 1s;

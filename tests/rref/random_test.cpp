@@ -1,5 +1,6 @@
-// Random programs over four workers on a network that loses, doubles, delays and reorders: create, share, pass through chains, return,
-// use, drop. Whatever happened, every use gives the right value (G2), and at the end nobody holds anything (G1).
+// Random programs over four workers on a network that loses, doubles, delays and reorders: create, share,
+// pass through chains, return, use, drop. Whatever happened, every use gives the right value (G2), and at the
+// end nobody holds anything (G1).
 #include "rref/world.h"
 
 #include <random>
@@ -14,8 +15,8 @@ using namespace weft::test;
 struct Plan {
   int steps = 40;
   bool impatient = false;  ///< some calls are given up early
-  std::function<void(const std::exception&)>
-      on_error{};  ///< what a step may throw; without it nothing may be thrown
+  /// what a step may throw; without it nothing may be thrown
+  std::function<void(const std::exception&)> on_error{};
 };
 
 /// One worker's part. Draws from its own generator, so that the plan does not depend on the order of events.
@@ -122,7 +123,8 @@ TEST(RRefRandom, one_seed_gives_the_same_log_twice) {
   EXPECT_NE(run(7, net, {}), run(8, net, {}));
 }
 
-// A worker dies in the middle. The others see PeerLost or OwnerLost (or a reference that only the dead one held), and nothing of it is left.
+// A worker dies in the middle. The others see PeerLost or OwnerLost (or a reference that only the dead one
+// held), and nothing of it is left.
 TEST(RRefRandom, a_killed_worker_leaves_no_reference_behind) {
   for (uint64_t seed = 300; seed < 330; ++seed) {
     AgentOptions agent;

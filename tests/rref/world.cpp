@@ -80,7 +80,7 @@ void settle(Cluster& cluster) {
     cluster.sim().run_for(std::chrono::seconds(20));
     return;
   }
-  for (int i = 0; i < 500 && !left_over(cluster, ranks).empty(); ++i)
+  for (int i = 0; i < 6000 && !left_over(cluster, ranks).empty(); ++i)
     cluster.runtime().sleep_for(std::chrono::milliseconds(10));
 }
 

@@ -1,5 +1,5 @@
-// What the tests of references share: a class that counts its living objects, functions that pass references on, and checks that
-// nothing is left of them.
+// What the tests of references share: a class that counts its living objects, functions that pass references
+// on, and checks that nothing is left of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <weft/distributed/rref.h>
+#include <weft/distributed/rref/rref.h>
 
 #include "support/cluster.h"
 

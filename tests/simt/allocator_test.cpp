@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include <weft/kernels/cuda/allocator.h>
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/host/allocator.h>
+#include <weft/kernels/cuda/host/runtime.h>
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
 

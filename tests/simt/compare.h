@@ -1,4 +1,5 @@
-// An operation runs on the CPU and on emulated devices of several sizes, its threads in several orders, and gives the same.
+// An operation runs on the CPU and on emulated devices of several sizes, its threads in several orders, and
+// gives the same.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,8 @@ using simt::Operand;
 using test::error_of;
 using test::has;
 
-/// Runs f(device) for a device of one processor and one of four, whose grids differ, under every order of threads and two fillings of fresh memory.
+/// Runs f(device) for a device of one processor and one of four, whose grids differ, under every order of
+/// threads and two fillings of fresh memory.
 inline void each_device(const std::function<void(CudaBackend&)>& f) {
   const struct {
     int processors;

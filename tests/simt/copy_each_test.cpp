@@ -1,4 +1,5 @@
-// Many copies in one launch of the CUDA backend against as many of the CPU's, and the concatenations that are made of them.
+// Many copies in one launch of the CUDA backend against as many of the CPU's, and the concatenations that are
+// made of them.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,11 +1,12 @@
-// A CUDA device as users of tensors see it, on the emulated one: moving, making, printing and saving tensors, models and optimizers.
+// A CUDA device as users of tensors see it, on the emulated one: moving, making, printing and saving tensors,
+// models and optimizers.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include <weft/kernels/cuda/no_device.h>
+#include <weft/kernels/cuda/host/no_device.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "support/errors.h"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/dtype.h>
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"

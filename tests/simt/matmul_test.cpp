@@ -1,10 +1,11 @@
-// Matrix products of the CUDA backend against those of the CPU: sizes around the tiles, every stride pattern, batches, every dtype.
+// Matrix products of the CUDA backend against those of the CPU: sizes around the tiles, every stride pattern,
+// batches, every dtype.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include <weft/kernels/cuda/gemm.h>
+#include <weft/kernels/cuda/host/gemm.h>
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
@@ -100,8 +101,9 @@ void check_in_float(DType type, DType out, bool ta, bool tb, bool shared_b, doub
     else each->random(-1, 1, 3);
   }
   Context context;
+  // as on a device that has it
   simt::device().matmul(context, 0.5, a.on_device(), b.on_device(), beta, biased ? bias.on_device() : View{},
-                        plain.on_device(), relu);  // as on a device that has it
+                        plain.on_device(), relu);
   const View va = a.on_device(), vb = b.on_device(), vy = y.on_device();
   gemm_in_float(simt::device(), nullptr,
                 {.dtype = type,

@@ -1,8 +1,8 @@
 // The pool of pinned host memory over emulated memory: what is handed out again, and when.
 #include <gtest/gtest.h>
 
-#include <weft/kernels/cuda/pinned.h>
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/host/pinned.h>
+#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/error.h>
 #include "support/simt/thread.h"
 

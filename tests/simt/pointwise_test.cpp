@@ -1,4 +1,5 @@
-// Pointwise kernels, copies, fill and arange of the CUDA backend against the CPU's, over sizes around packs, warps and blocks, and over layouts.
+// Pointwise kernels, copies, fill and arange of the CUDA backend against the CPU's, over sizes around packs,
+// warps and blocks, and over layouts.
 #include <gtest/gtest.h>
 
 #include <weft/kernels/cuda/layout.h>
@@ -87,7 +88,7 @@ TEST(SimtPointwise, every_unary_row_agrees_with_the_cpu_in_every_type_it_takes) 
     for (const DType t : kAll) {
       const auto op = static_cast<Unary>(i);
       const OpClass cls = op_class(op);
-      if (!is_floating(t) && (cls == OpClass::kFloat || (cls == OpClass::kNumeric && t == kBool))) {
+      if (!takes(cls, t)) {
         Operand x(t, {4}), y(t, {4});
         Context c;
         EXPECT_THROW(device().unary(c, op, 0, 0, x.on_device(), y.on_device()), DTypeError);
@@ -123,7 +124,7 @@ TEST(SimtPointwise, every_binary_row_agrees_with_the_cpu_over_types_and_layouts)
     for (const DType t : kAll) {
       const auto op = static_cast<Binary>(i);
       const OpClass cls = op_class(op);
-      if (!is_floating(t) && (cls == OpClass::kFloat || (cls == OpClass::kNumeric && t == kBool))) continue;
+      if (!takes(cls, t)) continue;
       const Shapes& s = kLayouts[static_cast<size_t>(i) % std::size(kLayouts)];
       Operand a(t, s.sizes, s.in, s.offset), b(t, s.sizes, s.out, s.offset),
           y(cls == OpClass::kTest ? kBool : t, s.sizes, s.out, s.offset);

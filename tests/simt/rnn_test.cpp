@@ -1,5 +1,6 @@
-// Recurrent layers of the CUDA backend (its own cell, or an emulated cuDNN where one is linked) against the CPU's: every mode and direction, dtypes,
-// sizes around a block, strided operands, absent parts, empty sequences.
+// Recurrent layers of the CUDA backend (its own cell, or an emulated cuDNN where one is linked) against
+// the CPU's: every mode and direction, dtypes, sizes around a block, strided operands, absent parts, empty
+// sequences.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,9 +35,9 @@ struct SimtRnn : testing::Test {
 struct Results {
   Operand y, hn, cn, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;
   Results(DType t, const RnnLayer& l, const Sizes& s, bool strided)
+      // half of a bidirectional, batch-first output
       : y(t, {s.steps, s.batch, s.hidden},
-          strided ? Shape{2 * s.hidden, 2 * s.steps * s.hidden, 1}
-                  : Shape{}),  // half of a bidirectional, batch-first output
+          strided ? Shape{2 * s.hidden, 2 * s.steps * s.hidden, 1} : Shape{}),
         hn(t, {s.batch, s.hidden}),
         cn(t, {s.batch, s.hidden}, strided ? Shape{1, s.batch} : Shape{}),
         dx(t, {s.steps, s.batch, s.inputs}, strided ? Shape{s.inputs, s.steps * s.inputs, 1} : Shape{}),
@@ -84,9 +85,8 @@ struct Layer {
     if (o.bias) in.b_ih = place(b_ih);
     if (o.bias && !o.one_bias) in.b_hh = place(b_hh);
     const Shape kept = backend.rnn_reserve(context, layer, in);
-    EXPECT_TRUE(
-        kept.size() == 1 ||
-        kept == (Shape{s.steps, s.batch, layer.reserve_width() * s.hidden}));  // cuDNN's, or the own cell's
+    // cuDNN's, or the own cell's
+    EXPECT_TRUE(kept.size() == 1 || kept == (Shape{s.steps, s.batch, layer.reserve_width() * s.hidden}));
     const Operand reserve(x.host().dtype, kept);
     RnnOutputs out{place(r.y), place(r.hn), lstm() ? place(r.cn) : View{}, keep ? place(reserve) : View{}};
     backend.rnn_forward(context, layer, in, out);

@@ -1,5 +1,5 @@
-// Softmax, cross entropy and layer norm of the CUDA backend against the CPU's: rows of a few lanes, of a warp and of a block, on and off the borders of
-// packs, strided; and what a bad target does.
+// Softmax, cross entropy and layer norm of the CUDA backend against the CPU's: rows of a few lanes, of a warp
+// and of a block, on and off the borders of packs, strided; and what a bad target does.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -42,13 +42,13 @@ std::vector<Rows> row_cases() {
   return cases;
 }
 
-void compare_softmax(DType t, const Rows& r, CudaBackend& gpu = device()) {
+void compare_softmax(DType t, const Rows& r, CudaBackend& gpu = device(), double low = -8) {
   const std::string where = str(t, " ", r);
   Context c;
   for (const bool log : {false, true}) {
     Operand x(t, r.sizes, r.strides, r.offset), y(t, r.sizes, r.strides, r.offset),
         dy(t, r.sizes, r.strides, r.offset), dx(t, r.sizes, r.strides, r.offset);
-    x.random(-8, 8, 1), dy.random(-1, 1, 2);
+    x.random(low, low + 16, 1), dy.random(-1, 1, 2);
     backend(kCpu).softmax(c, log, x.host(), y.host());
     gpu.softmax(c, log, x.on_device(), y.on_device());
     expect_same(y, tolerance(t), where + (log ? " log" : ""));
@@ -105,8 +105,9 @@ TEST(SimtRows, softmax_keeps_longer_rows_in_shared_memory_as_far_as_the_device_h
     CudaBackend& gpu = simt::device_of(m.processors);
     Context c;
     for (const DType t : kFloats) {
+      // the others are long rows again
       if (t != kFloat32 && !(t == kFloat16 && m.shared > size_t{200} << 10) && m.shared > size_t{64} << 10)
-        continue;  // the others are long rows again
+        continue;
       for (const int lines : {1, 2}) {
         const int64_t most = longest_kept(t, m.shared, lines);
         Operand y(t, {2, most + 2}), dy(t, {2, most + 2}), dx(t, {2, most + 2});
@@ -213,33 +214,33 @@ struct Loss {
   int64_t ignore = -100;
 };
 
-void compare_cross_entropy(DType t, const Rows& r, const Loss& o) {
+void compare_cross_entropy(DType t, const Rows& r, const Loss& o, double low = -8) {
   const std::string where =
       str(t, " ", r, " weighted ", o.weighted, " smoothing ", o.smoothing, " ignore ", o.ignore);
   const int64_t rows = r.sizes[0], count = r.sizes[1];
   Operand x(t, r.sizes, r.strides, r.offset), target(kInt64, {rows}), weight(t, {count}), loss(t, {rows}),
-      lse(t, {rows}), g(t, {rows}), dx(t, r.sizes, r.strides, r.offset);
-  x.random(-8, 8, 1), target.random(0, static_cast<double>(count) - 0.01, 2), weight.random(0.5, 2, 3),
-      g.random(-1, 1, 4);
+      log_sums(accumulate_type(t), {rows, 2}), g(t, {rows}), dx(t, r.sizes, r.strides, r.offset);
+  x.random(low, low + 16, 1), target.random(0, static_cast<double>(count) - 0.01, 2),
+      weight.random(0.5, 2, 3), g.random(-1, 1, 4);
   const View host_weight = o.weighted ? weight.host() : View{},
              device_weight = o.weighted ? weight.on_device() : View{};
   Context c;
   backend(kCpu).cross_entropy(c, x.host(), target.host(), host_weight, o.ignore, o.smoothing, loss.host(),
-                              lse.host());
+                              log_sums.host());
   device().cross_entropy(c, x.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing,
-                         loss.on_device(), lse.on_device());
+                         loss.on_device(), log_sums.on_device());
   expect_same(loss, 4 * tolerance(t), where);
-  expect_same(lse, tolerance(t), where);
-  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore,
+  expect_same(log_sums, tolerance(t), where);
+  backend(kCpu).cross_entropy_backward(c, x.host(), log_sums.host(), target.host(), host_weight, o.ignore,
                                        o.smoothing, g.host(), dx.host());
-  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight,
+  device().cross_entropy_backward(c, x.on_device(), log_sums.on_device(), target.on_device(), device_weight,
                                   o.ignore, o.smoothing, g.on_device(), dx.on_device());
   expect_same(dx, 4 * tolerance(t), where + " backward");
   View one = g.on_device(), one_host = g.host();  // the same gradient for every row, and dx over x
   one.strides[0] = one_host.strides[0] = 0;
-  backend(kCpu).cross_entropy_backward(c, x.host(), lse.host(), target.host(), host_weight, o.ignore,
+  backend(kCpu).cross_entropy_backward(c, x.host(), log_sums.host(), target.host(), host_weight, o.ignore,
                                        o.smoothing, one_host, x.host());
-  device().cross_entropy_backward(c, x.on_device(), lse.on_device(), target.on_device(), device_weight,
+  device().cross_entropy_backward(c, x.on_device(), log_sums.on_device(), target.on_device(), device_weight,
                                   o.ignore, o.smoothing, one, x.on_device());
   expect_same(x, 4 * tolerance(t), where + " in place");
 }
@@ -254,22 +255,33 @@ TEST(SimtRows, cross_entropy_takes_every_length_and_option) {
           compare_cross_entropy(t, r, {weighted, smoothing, 1});
 }
 
+TEST(SimtRows, large_numbers_keep_the_digits_of_their_differences) {
+  for (const Rows& r : {Rows{{3, 64}, {64, 1}}, Rows{{3, 67}, {67, 1}}, Rows{{2, 8201}, {8201, 1}}}) {
+    compare_softmax(kFloat32, r, device(), 1e6);
+    compare_softmax(kFloat64, r, device(), 1e12);
+    for (const double smoothing : {0.0, 0.25}) {
+      compare_cross_entropy(kFloat32, r, {true, smoothing}, 1e6);
+      compare_cross_entropy(kFloat16, r, {false, smoothing}, 2000);
+    }
+  }
+}
+
 TEST(SimtRows, a_bad_target_is_the_error_of_the_cpu) {
-  Operand x(kFloat32, {4, 5}), target(kInt64, {4}), loss(kFloat32, {4}), lse(kFloat32, {4});
+  Operand x(kFloat32, {4, 5}), target(kInt64, {4}), loss(kFloat32, {4}), log_sums(kFloat32, {4, 2});
   x.random(-1, 1, 1), target.set({1, 0, 7, 2});
   Context c;
   const std::string expected = test::error_of<IndexError>([&] {
-    backend(kCpu).cross_entropy(c, x.host(), target.host(), View{}, -100, 0, loss.host(), lse.host());
+    backend(kCpu).cross_entropy(c, x.host(), target.host(), View{}, -100, 0, loss.host(), log_sums.host());
   });
   const std::string got = test::error_of<IndexError>([&] {
     device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(),
-                           lse.on_device());
+                           log_sums.on_device());
   });
   EXPECT_EQ(got, expected);
   EXPECT_TRUE(test::has(got, "target 7 in row 2"));
   target.set({1, 0, 4, 2});
   device().cross_entropy(c, x.on_device(), target.on_device(), View{}, -100, 0, loss.on_device(),
-                         lse.on_device());
+                         log_sums.on_device());
   EXPECT_GT(loss.device_values()[2], 0);
 }
 
@@ -308,8 +320,8 @@ TEST(SimtRows, layer_norm_takes_every_length_and_layout) {
   for (const bool weighted : {false, true})
     compare_layer_norm(kFloat32, {{7, 64}, {64, 1}}, weighted, !weighted);
   compare_layer_norm(kFloat32, {{3, 256}, {256, 1}}, false, false);
-  for (const DType t : {kFloat32, kFloat16})
-    compare_layer_norm(t, {{300, 256}, {256, 1}}, true, true);  // columns in packs, several parts of the rows
+  // columns in packs, several parts of the rows
+  for (const DType t : {kFloat32, kFloat16}) compare_layer_norm(t, {{300, 256}, {256, 1}}, true, true);
 }
 
 }  // namespace

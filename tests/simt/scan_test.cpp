@@ -1,7 +1,8 @@
-// Scans over warps and blocks, and what is made of them: running sums and products, and the places of non-zero elements, against the CPU.
+// Scans over warps and blocks, and what is made of them: running sums and products, and the places of
+// non-zero elements, against the CPU.
 #include "compare.h"
 
-#include <weft/kernels/cuda/scan.h>
+#include <weft/kernels/cuda/blocks/scan.h>
 
 namespace weft::cuda {
 namespace {
@@ -23,8 +24,8 @@ struct ScanOnce {
   WEFT_DEVICE void operator()(Thread t) const {
     const auto scanned = block_scan(t, x[t.id()], kSame, Then(), t.shared<uint64_t>());
     before[t.id()] = scanned.before, total[t.id()] = scanned.total;
-    const auto again = block_scan(t, uint64_t{1}, uint64_t{0}, Plus(),
-                                  t.shared<uint64_t>());  // the room may be used again at once
+    // the room may be used again at once
+    const auto again = block_scan(t, uint64_t{1}, uint64_t{0}, Plus(), t.shared<uint64_t>());
     if (again.before != static_cast<uint64_t>(t.id()) || again.total != static_cast<uint64_t>(t.count()))
       before[t.id()] = 0;
   }

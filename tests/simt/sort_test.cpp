@@ -1,8 +1,9 @@
-// Sorting, the first few of a row, and draws by weight on the emulated device against the CPU, to the bit: rows around the borders of the networks, of the tiles
-// that are sorted by digits, and of what is selected, with equal values, NaN, infinities and both zeros.
+// Sorting, the first few of a row, and draws by weight on the emulated device against the CPU, to the
+// bit: rows around the borders of the networks, of the tiles that are sorted by digits, and of what is
+// selected, with equal values, NaN, infinities and both zeros.
 #include "compare.h"
 
-#include <weft/kernels/cuda/radix.h>
+#include <weft/kernels/cuda/blocks/radix.h>
 
 namespace weft::cuda {
 namespace {

@@ -1,15 +1,15 @@
-// Optimizer steps, sums of powers, scaling and clipping of the CUDA backend against the CPU's, over lists of tensors of odd sizes; a rule written as a
-// user would; and what a rule without a CUDA form says.
+// Optimizer steps, sums of powers, scaling and clipping of the CUDA backend against the CPU's, over lists of
+// tensors of odd sizes; a rule written as a user would; and what a rule without a CUDA form says.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <memory>
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/kernels/cuda/step_cuda.h>
 #include <weft/kernels/step_cpu.h>
-#include <weft/kernels/step_rules.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
 #include "support/errors.h"
@@ -50,7 +50,8 @@ WEFT_STEP_CUDA(Everything)
 WEFT_STEP_CUDA_AS("Twice", Everything)
 WEFT_STEP_CUDA_AS("Twice", Everything)
 
-/// A list of parameters with their gradients and states on both sides. `shift` puts all of the memory off the borders of packs.
+/// A list of parameters with their gradients and states on both sides. `shift` puts all of the memory off the
+/// borders of packs.
 struct List {
   std::vector<std::unique_ptr<Operand>> memory;  // per tensor: parameter, fresh block, gradient, states
   std::vector<StepTensor> host, on_device;
@@ -61,11 +62,11 @@ struct List {
       StepTensor h, d;
       for (int k = 0; k < each; ++k) {
         memory.push_back(std::make_unique<Operand>(dtype, Shape{kSizes[i]}, Shape{1}, shift));
+        // no variance near 0
         memory.back()->random(k < 3    ? -1
                               : k == 3 ? 0.5
                                        : 0,
-                              k == 5 ? 0.3 : 1,
-                              static_cast<uint32_t>(7 * i) + static_cast<uint32_t>(k));  // no variance near 0
+                              k == 5 ? 0.3 : 1, static_cast<uint32_t>(7 * i) + static_cast<uint32_t>(k));
         const View a = memory.back()->host(), b = memory.back()->on_device();
         if (k == 0) h.param = a.data, d.param = b.data;
         if (k == 1 && fresh && i % 2 == 0) h.out = a.data, d.out = b.data;
@@ -76,20 +77,26 @@ struct List {
       host.push_back(h), on_device.push_back(d);
     }
   }
-  template <class F> void set_rules(const std::vector<F>& rules) {
-    for (size_t i = 0; i < host.size(); ++i) host[i].hyper = on_device[i].hyper = &rules[i];
+  /// The functors of all tensors, `bytes` apart.
+  void set_functors(const std::byte* at, size_t bytes) {
+    for (size_t i = 0; i < host.size(); ++i) host[i].hyper = on_device[i].hyper = at + i * bytes;
   }
 };
 
-/// The rule of tensor i is make(i).
-template <class F> void compare_steps(const StepKernel& kernel, F (*make)(size_t)) {
+/// Two steps on both sides; make(place, i) constructs the functor of tensor i.
+template <class Make> void compare_steps(const StepKernel& kernel, size_t functor_bytes, const Make& make) {
+  const size_t bytes = (functor_bytes + 63) / 64 * 64;
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> functors(std::size(kSizes) * bytes / 64);
+  std::byte* const at = functors.front().bytes;
+  for (size_t i = 0; i < std::size(kSizes); ++i) make(at + i * bytes, i);
   for (const DType t : {kFloat32, kFloat64})
     for (const bool fresh : {false, true})
       for (const int64_t shift : {0, 1}) {
-        List list(t, F::kState, fresh, shift);
-        std::vector<F> rules;
-        for (size_t i = 0; i < list.host.size(); ++i) rules.push_back(make(i));
-        list.set_rules(rules);
+        List list(t, kernel.state_count, fresh, shift);
+        list.set_functors(at, bytes);
         Context c;
         for (int step = 0; step < 2; ++step) {
           backend(kCpu).step(c, kernel, t, list.host);
@@ -104,44 +111,94 @@ template <class F> void compare_steps(const StepKernel& kernel, F (*make)(size_t
       }
 }
 
+/// Tensor i has the options make(i) and takes its step number 1 + i.
+template <class Rule, class Make> void compare_rule(const Make& make) {
+  const optim::Variant v = optim::detail::rule_variant<Rule>(make(0));
+  compare_steps(v.kernel, v.functor_bytes, [&](void* place, size_t i) {
+    optim::detail::rule_construct<Rule>(place, make(i), static_cast<int64_t>(1 + i));
+  });
+}
+
 double part(size_t i) { return 0.01 * static_cast<double>(i + 1); }
-step::Gradient gradient(size_t i) { return {i % 3 == 0 ? -1.0 : 1.0, i % 2 == 0 ? 0.0 : part(i)}; }
+double decay(size_t i) { return i % 2 == 0 ? 0.0 : part(i); }
+bool sometimes(size_t i) { return i % 3 == 0; }
+
+TEST(SimtStep, every_rule_of_the_table_agrees_with_the_cpu_by_default) {
+#define WEFT_COMPARE(Name, ...) \
+  compare_rule<optim::Name##Rule>([](size_t i) { return optim::Name##Options{.lr = part(i)}; });
+  WEFT_OPTIMIZER_RULES(WEFT_COMPARE)
+#undef WEFT_COMPARE
+}
 
 TEST(SimtStep, every_rule_agrees_with_the_cpu_in_one_launch) {
-  using namespace step;
-  compare_steps<Sgd>(builtin_kernel<Sgd>(), [](size_t i) { return Sgd{gradient(i), part(i)}; });
-  compare_steps<SgdMomentum>(builtin_kernel<SgdMomentum>(), [](size_t i) {
-    return SgdMomentum{gradient(i), part(i), 0.9, 0.8, i % 2 == 0};
+  using namespace optim;
+  compare_rule<SGDRule>(
+      [](size_t i) { return SGDOptions{.lr = part(i), .weight_decay = decay(i), .maximize = sometimes(i)}; });
+  compare_rule<SGDRule>([](size_t i) {
+    return SGDOptions{.lr = part(i),
+                      .momentum = 0.9,
+                      .dampening = 0.2,
+                      .weight_decay = decay(i),
+                      .nesterov = i % 2 == 0,
+                      .maximize = sometimes(i)};
   });
-  compare_steps<Qhm>(builtin_kernel<Qhm>(), [](size_t i) {
-    return Qhm{gradient(i), part(i), 0.9, 0.7, i % 2 == 0 ? 1 : 0.99};
+  for (const WeightDecay type : {WeightDecay::kGrad, WeightDecay::kDirect}) {
+    compare_rule<QHMRule>([&](size_t i) {
+      return QHMOptions{.lr = part(i), .momentum = 0.9, .weight_decay = decay(i), .weight_decay_type = type};
+    });
+    compare_rule<QHAdamRule>([&](size_t i) {
+      return QHAdamOptions{.lr = part(i),
+                           .beta2 = 0.99,
+                           .nu1 = 0.7,
+                           .nu2 = 0.8,
+                           .weight_decay = decay(i),
+                           .weight_decay_type = type};
+    });
+  }
+  for (const bool amsgrad : {false, true}) {
+    compare_rule<AdamRule>([&](size_t i) {
+      return AdamOptions{.lr = part(i),
+                         .beta2 = 0.99,
+                         .weight_decay = decay(i),
+                         .amsgrad = amsgrad,
+                         .maximize = sometimes(i)};
+    });
+    compare_rule<AdamWRule>([&](size_t i) {
+      return AdamWOptions{.lr = part(i),
+                          .beta2 = 0.99,
+                          .weight_decay = decay(i),
+                          .amsgrad = amsgrad,
+                          .maximize = sometimes(i)};
+    });
+  }
+  compare_rule<RMSpropRule>([](size_t i) {
+    return RMSpropOptions{.lr = part(i),
+                          .alpha = 0.9,
+                          .eps = 1e-3,
+                          .weight_decay = decay(i),
+                          .momentum = 0.5,
+                          .centered = i % 2 == 0,
+                          .maximize = sometimes(i)};
   });
-  compare_steps<Adam>(builtin_kernel<Adam>(), [](size_t i) {
-    return Adam{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99};
+  compare_rule<AdagradRule>([](size_t i) {
+    return AdagradOptions{
+        .lr = part(i), .lr_decay = 0.1, .weight_decay = decay(i), .eps = 1e-8, .maximize = sometimes(i)};
   });
-  compare_steps<AdamAmsgrad>(builtin_kernel<AdamAmsgrad>(), [](size_t i) {
-    return AdamAmsgrad{gradient(i), part(i), 0.9, 0.99, 0.3, 1e-8, i % 2 == 0 ? 1 : 0.99};
+  compare_rule<AdadeltaRule>([](size_t i) {
+    return AdadeltaOptions{.lr = part(i), .eps = 1e-3, .weight_decay = decay(i), .maximize = sometimes(i)};
   });
-  compare_steps<QhAdam>(builtin_kernel<QhAdam>(),
-                        [](size_t i) { return QhAdam{gradient(i), part(i), 0.9, 0.99, 0.7, 0.8, 1e-8, 1}; });
-  compare_steps<RmsProp>(builtin_kernel<RmsProp>(),
-                         [](size_t i) { return RmsProp{gradient(i), part(i), 0.9, 1e-3, 0.5, i % 2 == 0}; });
-  compare_steps<Adagrad>(builtin_kernel<Adagrad>(), [](size_t i) {
-    return Adagrad{gradient(i), part(i), 1e-8};
+  compare_rule<AdamaxRule>([](size_t i) {
+    return AdamaxOptions{
+        .lr = part(i), .beta2 = 0.99, .eps = 1e-3, .weight_decay = decay(i), .maximize = sometimes(i)};
   });
-  compare_steps<Adadelta>(builtin_kernel<Adadelta>(), [](size_t i) {
-    return Adadelta{gradient(i), part(i), 0.9, 1e-3};
+  compare_rule<RpropRule>([](size_t i) {
+    return RpropOptions{.lr = part(i), .step_min = 0.1, .step_max = 0.9, .maximize = sometimes(i)};
   });
-  compare_steps<Adamax>(builtin_kernel<Adamax>(), [](size_t i) {
-    return Adamax{gradient(i), part(i), 0.9, 0.99, 1e-3};
-  });
-  compare_steps<Rprop>(builtin_kernel<Rprop>(),
-                       [](size_t i) { return Rprop{gradient(i), part(i), 0.5, 1.2, 0.1, 0.9, i % 2 == 0}; });
 }
 
 TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
-  compare_steps<Everything>(make_step_kernel<Everything>("Everything"),
-                            [](size_t i) { return Everything{part(i)}; });
+  compare_steps(make_step_kernel<Everything>("Everything"), sizeof(Everything),
+                [](void* place, size_t i) { new (place) Everything{part(i)}; });
 }
 
 /// What the device says of a kernel.
@@ -243,9 +300,10 @@ TEST(SimtStep, gradients_in_any_order_in_memory_are_clipped_without_waiting) {
   }
 }
 
-TEST(SimtStep, a_parameter_that_a_graph_holds_gets_a_fresh_block) {
+TEST(SimtStep, a_concurrent_parameter_that_a_graph_holds_gets_a_fresh_block) {
   const Device gpu(DeviceType::kCuda, 0);
   Tensor w = tensor({1., 2., 3.}).to(gpu).requires_grad_();
+  mark_concurrent(w);
   const Tensor y = (w * w).sum();
   const void* const before = w.raw();
   optim::SGD sgd({w}, {.lr = 1});
@@ -353,6 +411,7 @@ TEST(SimtStep, the_scale_follows_as_on_the_cpu) {
 TEST(SimtStep, a_skipped_step_changes_nothing_and_fills_fresh_blocks) {
   const Device gpu(DeviceType::kCuda, 0);
   Tensor w = tensor({1., 2., 3.}).to(gpu).requires_grad_(), v = tensor({4.}).to(gpu).requires_grad_();
+  mark_concurrent(w);
   const Tensor y = (w * w).sum();  // holds w's block
   optim::Adam adam({w, v}, {.lr = 1});
   const std::vector<Tensor> grads{tensor({1., 1., 1.}).to(gpu), tensor({1.}).to(gpu)};

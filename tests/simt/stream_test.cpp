@@ -1,11 +1,11 @@
-// Streams and events of tensor/cuda.h: what only the emulation has: a second device, events that stay open, reports by hand. The rest is in
-// tests/cuda/shared.
+// Streams and events of tensor/cuda.h: what only the emulation has: a second device, events that stay open,
+// reports by hand. The rest is in tests/cuda/shared.
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include <weft/kernels/cuda/fault.h>
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/host/fault.h>
+#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "cuda/shared/device_test.h"
@@ -100,9 +100,8 @@ TEST_F(SimtGraph, cached_memory_does_not_keep_a_recording_from_getting_its_own) 
   size_t available = 0, total = 0;
   cuda::runtime::memory_info(&available, &total);
   cuda::simt::settings().device_bytes = total - available + 5 * kMega;
-  const auto make = [&] {
-    return zeros({static_cast<int64_t>(kMega / 2)}, {.device = gpu});
-  };  // 2 MiB; a recording has as much for small things
+  // 2 MiB; a recording has as much for small things
+  const auto make = [&] { return zeros({static_cast<int64_t>(kMega / 2)}, {.device = gpu}); };
   Tensor x;
   {
     cuda::Graph first(gpu);

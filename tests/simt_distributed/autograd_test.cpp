@@ -1,5 +1,5 @@
-// The rows "CUDA / device maps" that concern gradients, and steps of distributed optimizers: gradients of what travelled come back to where it came from,
-// by the reversed map.
+// The rows "CUDA / device maps" that concern gradients, and steps of distributed optimizers: gradients of
+// what travelled come back to where it came from, by the reversed map.
 #include "chain.h"
 
 namespace weft::test {
@@ -95,8 +95,9 @@ TEST_P(SimtDeviceBackward, the_cpu_end_of_a_map_gets_its_gradients_back) {
   c.run(0, [&] {
     const Tensor x = leaf(range(5, 1, kCpu), kCpu);
     const Context context;
+    // z: made on the cpu there
     const Tensor y = rpc_sync<grad_triple_on>("worker1", x, "cuda:1"),
-                 z = rpc_sync<grad_triple_on>("worker1", y, "cpu");  // z: made on the cpu there
+                 z = rpc_sync<grad_triple_on>("worker1", y, "cpu");
     EXPECT_EQ(y.device(), kCpu);
     EXPECT_EQ(z.device(), kCpu);
     run(context, z.sum());

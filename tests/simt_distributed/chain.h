@@ -1,4 +1,5 @@
-// A layer of a chain over workers and devices, whose steps are compared with those of a local chain on the CPU.
+// A layer of a chain over workers and devices, whose steps are compared with those of a local chain on the
+// CPU.
 #pragma once
 
 #include <weft/nn/linear.h>

@@ -1,10 +1,11 @@
-// Workers with two emulated GPUs each ("cuda:0" and "cuda:1", the same two for all workers of a test) over the simulated network. Device memory cannot be
-// touched by host code, so a byte that travels without a copy through host memory ends the test.
+// Workers with two emulated GPUs each ("cuda:0" and "cuda:1", the same two for all workers of a test) over
+// the simulated network. Device memory cannot be touched by host code, so a byte that travels without a copy
+// through host memory ends the test.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <weft/autograd/ops.h>
+#include <weft/autograd/ops/ops.h>
 #include <weft/distributed.h>
 #include <weft/tensor/factories.h>
 

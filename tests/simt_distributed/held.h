@@ -1,6 +1,6 @@
-// For tests between real processes: a check that ends a child's job, and emulated devices that stand still. A thread of the process keeps the emulation's
-// lock, so that no copy begins and no block is made or opened there. A message cannot end it, since whoever reads messages soon stands still too: a
-// signal does.
+// For tests between real processes: a check that ends a child's job, and emulated devices that stand still.
+// A thread of the process keeps the emulation's lock, so that no copy begins and no block is made or opened
+// there. A message cannot end it, since the thread that reads messages soon waits too. A signal ends it.
 #pragma once
 
 #include <signal.h>

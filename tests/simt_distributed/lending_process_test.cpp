@@ -1,4 +1,5 @@
-// Device memory lent between real processes, as CUDA IPC does it: the borrower maps the lender's block and copies from it.
+// Device memory lent between real processes, as CUDA IPC does it: the borrower maps the lender's block and
+// copies from it.
 #include <unistd.h>
 
 #include <csignal>
@@ -27,7 +28,7 @@ double borrow_sum(const Tensor& x) {
 WEFT_RPC(borrow_sum);
 /// Lends to the caller.
 double borrow_call_back() {
-  return rpc_sync<borrow_sum>({"worker0", 40s}, full({kLarge}, 2, {.device = kGpu0}));
+  return rpc_sync<borrow_sum>({"worker0", 90s}, full({kLarge}, 2, {.device = kGpu0}));
 }
 WEFT_RPC(borrow_call_back);
 Tensor borrow_make(double v) { return full({kLarge}, v, {.device = kGpu1}); }
@@ -116,7 +117,7 @@ void lose_the_borrower() {
   const int before = blocks();
   const auto pid = static_cast<pid_t>(rpc_sync<borrow_hold>("worker1", true));
   Tensor x = full({kLarge}, 2, {.device = kGpu0});
-  const Future<double> sum = rpc_async<borrow_sum>({"worker1", 40s}, x);
+  const Future<double> sum = rpc_async<borrow_sum>({"worker1", 90s}, x);
   x = {};
   expect(counted("devices.standing_loans") == 1 && blocks() == before + 1, "a loan stands");
   kill(pid, SIGKILL);
@@ -128,7 +129,8 @@ void lose_the_borrower() {
   expect(loans_end() && comes_to([] { return blocks(); }, before), "what it had borrowed is free");
 }
 
-/// A result is lent to us, and its lender killed before we have opened it, or before we could say that we have it.
+/// A result is lent to us, and its lender killed before we have opened it, or before we could say that we
+/// have it.
 void lose_the_lender() {
   const auto pid = static_cast<pid_t>(rpc_sync<borrow_hold>("worker1", false));
   const auto [handle, offset] = rpc_sync<borrow_share>("worker1");
@@ -148,9 +150,9 @@ void lose_the_lender() {
              rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1,
          "its results are lent");
   hold_devices();
-  const Future<Tensor> made = rpc_async<borrow_make>({"worker1", 40s}, 5.0);
-  std::this_thread::sleep_for(
-      300ms);  // by now the loan is here, most likely, and whoever reads messages stands still
+  const Future<Tensor> made = rpc_async<borrow_make>({"worker1", 90s}, 5.0);
+  // by now the loan is here, most likely, and the thread that reads messages waits
+  std::this_thread::sleep_for(300ms);
   kill(pid, SIGKILL);
   go_on();
   try {
@@ -159,7 +161,7 @@ void lose_the_lender() {
   } catch (const CudaError&) {  // its memory went first
   }
   try {
-    rpc_sync<borrow_sum>({"worker1", 40s}, full({kLarge}, 2, {.device = kGpu0}));
+    rpc_sync<borrow_sum>({"worker1", 90s}, full({kLarge}, 2, {.device = kGpu0}));
     throw Error("a killed worker has answered");
   } catch (const PeerLost&) {
   }
@@ -179,7 +181,7 @@ void lose_the_caller() {
   expect(rpc_sync<borrow_counted>("worker1", "devices.lent_tensors") == 1, "lent");
   const auto pid = static_cast<pid_t>(rpc_sync<borrow_hold>("worker1", false));
   hold_devices();
-  const Future<double> sum = rpc_async<borrow_call_back>({"worker1", 40s});
+  const Future<double> sum = rpc_async<borrow_call_back>({"worker1", 90s});
   std::this_thread::sleep_for(300ms);  // as above
   kill(pid, SIGKILL);
   go_on();
@@ -198,7 +200,6 @@ int child(const std::string& job, int rank) {
   InitOptions options;
   options.cuda_ipc = true;
   options.device_maps = {{rank == 0 ? "worker1" : "worker0", {{kGpu0, kGpu1}}}};
-  if (job.rfind("lose", 0) == 0) options.lease = 2s;
   init_rpc(str("worker", rank), options);
   if (rank == 0) {
     if (job == "lend") lend_both_ways();
@@ -207,7 +208,7 @@ int child(const std::string& job, int rank) {
     if (job == "lose the lender") lose_the_lender();
     if (job == "lose the caller") lose_the_caller();
   } else if (job.rfind("lose", 0) == 0) {
-    current_runtime()->sleep_for(60s);
+    current_runtime()->sleep_for(10min);
     return 9;
   }
   rpc::shutdown({.graceful = job.rfind("lose", 0) != 0});

@@ -1,4 +1,5 @@
-// Device memory lent between workers of one host. A process lends to itself here, with faults; lending_process_test.cpp has two.
+// Device memory lent between workers of one host. A process lends to itself here, with faults;
+// lending_process_test.cpp has two.
 #include "devices.h"
 #include "support/simt/streams.h"
 #include "support/simt/thread.h"

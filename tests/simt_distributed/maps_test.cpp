@@ -1,5 +1,6 @@
-// The rows "CUDA / device maps" of the conformance list that concern the maps themselves: what is refused when a group forms, where arguments and
-// results go, and what a tensor without an entry does. A comment names the rows.
+// The rows "CUDA / device maps" of the conformance list that concern the maps themselves: what is
+// refused when a group forms, where arguments and results go, and what a tensor without an entry does.
+// A comment names the rows.
 #include "devices.h"
 
 namespace weft::test {
@@ -163,7 +164,8 @@ TEST(SimtDeviceMaps, every_placement_of_two_arguments_and_a_result) {
         }
 }
 
-// test_device_map_cpu, test_device_map_cpu_to_gpu_default, _non_default, test_device_map_gpu_to_cpu_default, _non_default
+// test_device_map_cpu, test_device_map_cpu_to_gpu_default, _non_default, test_device_map_gpu_to_cpu_default,
+// _non_default
 TEST(SimtDeviceMaps, the_cpu_stands_on_either_side) {
   expect_route({{kCpu, kCpu}}, kCpu, kCpu, kCpu);
   expect_route({{kCpu, kGpu0}}, kCpu, kCpu, kGpu0);
@@ -206,8 +208,8 @@ TEST(SimtDeviceMaps, both_sides_have_maps_of_their_own) {
   c.run(0, [] {
     EXPECT_EQ(rpc_sync<map_where>("worker1", range(3, 1, kGpu0)), "cuda:1");
     EXPECT_EQ(rpc_sync<map_where>("worker1", range(3, 1, kCpu)), "cpu");
-    EXPECT_EQ(rpc_sync<map_echo>("worker1", range(3, 1, kCpu)).device(),
-              kCpu);  // a reply follows the caller's map, not the callee's
+    // a reply follows the caller's map, not the callee's
+    EXPECT_EQ(rpc_sync<map_echo>("worker1", range(3, 1, kCpu)).device(), kCpu);
   });
   c.run(1, [] { EXPECT_EQ(rpc_sync<map_where>("worker0", range(3, 1, kCpu)), "cuda:0"); });
 }
@@ -229,8 +231,8 @@ TEST(SimtDeviceMaps, an_argument_without_an_entry_is_refused_at_once_and_loses_n
     }
     EXPECT_EQ(c.sim().now(), before);
     const RRef<int64_t> mine(int64_t{5});
-    EXPECT_THROW(rpc_sync<map_keep>("worker1", mine, x),
-                 DeviceError);  // the reference before it was shared already
+    // the reference before it was shared already
+    EXPECT_THROW(rpc_sync<map_keep>("worker1", mine, x), DeviceError);
     EXPECT_EQ(rpc_sync<map_keep>("worker1", mine, x.to(kCpu)), 2);
     EXPECT_EQ(values(rpc_sync<map_echo>("worker1", range(3, 1, kGpu1))), range_values(3, 1));
   });

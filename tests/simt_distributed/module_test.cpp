@@ -1,5 +1,6 @@
-// The row "test_valid_device, test_invalid_devices, test_input_moved_to_cuda_device" and what a module on a device of another worker does besides.
-#include <weft/distributed/remote_module.h>
+// The row "test_valid_device, test_invalid_devices, test_input_moved_to_cuda_device" and what a module on a
+// device of another worker does besides.
+#include <weft/distributed/rref/remote_module.h>
 #include <weft/nn/linear.h>
 
 #include "devices.h"
@@ -73,8 +74,8 @@ TEST(SimtRemoteModule, inputs_follow_the_module_and_results_come_home) {
     const Tensor y = net.forward(x, scales);
     EXPECT_EQ(y.device(), kCpu);
     EXPECT_TRUE(allclose(y, plain.forward(x, scales), 1e-5, 1e-6));
-    EXPECT_TRUE(allclose(net.forward_async(x.to(kGpu0), scales).wait(), y, 0,
-                         0));  // from another device, without a map
+    // from another device, without a map
+    EXPECT_TRUE(allclose(net.forward_async(x.to(kGpu0), scales).wait(), y, 0, 0));
     EXPECT_EQ(net.state_dict()[0].second.device(), kCpu);
   });
 }

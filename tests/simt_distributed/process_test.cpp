@@ -1,5 +1,5 @@
-// Tensors of devices between real processes over gRPC, each with emulated devices of its own: this program starts itself again; what a child does is
-// told by a variable.
+// Tensors of devices between real processes over gRPC, each with emulated devices of its own: this program
+// starts itself again; what a child does is told by a variable.
 #include <unistd.h>
 
 #include <csignal>
@@ -55,7 +55,8 @@ int64_t process_count(const Tensor& x) {
 }
 WEFT_RPC(process_count);
 
-/// From here on the work of devices waits, and the next that is due on the default stream of `at` ends this process.
+/// From here on the work of devices waits, and the next that is due on the default stream of `at` ends this
+/// process.
 void die_at_next_work(const std::string& at) {
   static const auto* const slow = new cuda::simt::Deferred;
   static_cast<void>(slow);
@@ -186,37 +187,35 @@ int child(const std::string& job, int rank) {
     expect(says(text, "worker 'worker2' has no cuda:5") && says(text, "map of worker 'worker1'"), text);
     return 0;
   }
-  InitOptions quick = options_of(rank);
-  quick.lease = 2s;
-  init_rpc(str("worker", rank), quick);
+  init_rpc(str("worker", rank), options_of(rank));
   if (rank > 0) {
     if (job == "die with an argument" && rank == 2) {
-      barrier({"worker0", "worker2"}, 30s);
+      barrier({"worker0", "worker2"}, 90s);
       rpc::shutdown({.graceful = false});
       return 0;
     }
-    current_runtime()->sleep_for(60s);
+    current_runtime()->sleep_for(10min);
     return 9;
   }
   const auto die = [](const auto& call) {
     expect(says(refusal<PeerLost>(call), "worker"), "the error names the worker");
   };
-  if (job ==
-      "die on the way back and out") {  // the copies to host memory of a result, and of an argument, are the end of who makes them
-    die([] { rpc_sync<process_die_returning>({"worker1", 40s}, "cuda:1"); });
-    die([] { rpc_sync<process_die_calling>({"worker2", 40s}, "worker0", "cuda:0"); });
+  // the copies to host memory of a result, and of an argument, are the end of who makes them
+  if (job == "die on the way back and out") {
+    die([] { rpc_sync<process_die_returning>({"worker1", 90s}, "cuda:1"); });
+    die([] { rpc_sync<process_die_calling>({"worker2", 90s}, "worker0", "cuda:0"); });
     expect(arrivals == 0, "what was not copied has not been sent");
   }
   if (job == "die with an argument") {  // while it is on its way to the device
     const auto pid = static_cast<pid_t>(rpc_sync<process_hold>("worker1"));
     const Tensor x = full({300000}, 2, {.device = kGpu0});
     const auto storage = x.body().storage;
-    const Future<int64_t> f = rpc_async<process_count>({"worker1", 40s}, x);
+    const Future<int64_t> f = rpc_async<process_count>({"worker1", 90s}, x);
     kill(pid, SIGKILL);
     die([&] { f.wait(); });
     expect(storage->saves() == 0, "nothing holds the argument any more");
     expect(rpc_sync<process_count>("worker2", x) == 300000, "the other worker serves");
-    barrier({"worker0", "worker2"}, 30s);
+    barrier({"worker0", "worker2"}, 90s);
   }
   rpc::shutdown({.graceful = false});
   return 0;

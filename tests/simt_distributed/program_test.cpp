@@ -1,5 +1,5 @@
-// The example `rnn` as a user runs it with devices, as real processes over gRPC: a build of it that has the emulated ones. Its losses are those of the
-// CPU to float rounding.
+// The example `rnn` as a user runs it with devices, as real processes over gRPC: a build of it that has the
+// emulated ones. Its losses are those of the CPU to float rounding.
 #include <cmath>
 
 #include "programs/program.h"
@@ -65,8 +65,8 @@ TEST(SimtPrograms, rnn_whose_server_has_no_device_says_so_at_both) {
   const Corpus corpus(37, 20, 4);
   const Port port;
   Variables server = port.worker(0, 2);
-  server["WEFT_CUDA_LIBRARY"] = "/no/such/library",
-  server["CUDA_VISIBLE_DEVICES"] = "";  // nor would it find a real one
+  // nor would it find a real one
+  server["WEFT_CUDA_LIBRARY"] = "/no/such/library", server["CUDA_VISIBLE_DEVICES"] = "";
   Process ps("rnn " + corpus.flag() + kSmall + "--mode distributed", server);
   const Output trainer =
       run("rnn_emulated " + corpus.flag() + kSmall + "--mode distributed --device cuda", port.worker(1, 2));

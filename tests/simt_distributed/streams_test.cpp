@@ -1,6 +1,7 @@
-// The rows "CUDA / device maps" that concern order: work issued to a user's stream comes before the messages that read it, and what uses an arrived
-// tensor after its arrival. The emulated streams are slow here (Deferred): nothing that was issued has run until somebody waits for it, so a
-// missing order shows as poison. A comment names the rows.
+// The rows "CUDA / device maps" that concern order: work issued to a user's stream comes before the messages
+// that read it, and what uses an arrived tensor after its arrival. The emulated streams are slow here
+// (Deferred): nothing that was issued has run until somebody waits for it, so a missing order shows as
+// poison. A comment names the rows.
 #include <cstring>
 
 #include <weft/tensor/cuda.h>
@@ -10,7 +11,8 @@
 
 namespace weft::test {
 
-/// A stream of one's own that is current for a scope; it goes on after the stream that was current, and that one after it at the end, if wanted.
+/// A stream of one's own that is current for a scope; it goes on after the stream that was current, and that
+/// one after it at the end, if wanted.
 class OwnStream {
  public:
   explicit OwnStream(Device device, bool rejoin = true)

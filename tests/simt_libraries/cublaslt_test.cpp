@@ -1,9 +1,10 @@
-// The emulated cuBLASLt itself: what its documentation refuses is refused, what it leaves undefined is a Fault.
+// The emulated cuBLASLt itself: what its documentation refuses is refused, what it leaves undefined is a
+// Fault.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include <weft/kernels/cuda/device/cublaslt.h>
+#include <weft/kernels/cuda/toolkit/cublaslt.h>
 #include "support/errors.h"
 #include "support/simt/memory.h"
 #include "support/simt/operand.h"

@@ -1,11 +1,12 @@
-// The emulated cuDNN itself: stacks of layers against a plain loop over its own one-layer calls, sequences of several lengths, dropout, and what it refuses.
+// The emulated cuDNN itself: stacks of layers against a plain loop over its own one-layer calls, sequences of
+// several lengths, dropout, and what it refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
-#include <weft/kernels/cuda/device/cudnn.h>
+#include <weft/kernels/cuda/toolkit/cudnn.h>
 #include "support/errors.h"
 #include "support/libraries/libraries.h"
 #include "support/simt/operand.h"

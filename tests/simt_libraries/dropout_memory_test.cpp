@@ -1,8 +1,9 @@
-// Memory for the random numbers of cuDNN's dropout that is not to be had at first, or at all. A device makes its states once in a process, so the test of
-// that has "cuda:1" to itself; it runs before those of layer_test.cpp, which leave that device without cuDNN.
+// Memory for the random numbers of cuDNN's dropout that is not to be had at first, or at all.
+// A device makes its states once in a process, so the test of that has "cuda:1" to itself; it runs before
+// those of layer_test.cpp, which leave that device without cuDNN.
 #include <gtest/gtest.h>
 
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
 #include "stacks.h"

@@ -1,4 +1,5 @@
-// kernels/cuda/device/rnn_cudnn.cpp over an emulated cuDNN: who runs a layer, what a refusal or a failure leaves behind, recordings, streams.
+// kernels/cuda/toolkit/rnn_cudnn.cpp over an emulated cuDNN: who runs a layer, what a refusal or a failure
+// leaves behind, recordings, streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,10 +1,11 @@
-// Libraries of NVIDIA's that are opened at run time: which file is taken, and what a program without cuBLASLt can and cannot do.
+// Libraries of NVIDIA's that are opened at run time: which file is taken, and what a program without cuBLASLt
+// can and cannot do.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
-#include <weft/kernels/cuda/device/library_file.h>
+#include <weft/kernels/cuda/toolkit/library_file.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "support/errors.h"

@@ -1,11 +1,12 @@
-// kernels/cuda/device/gemm.cpp over an emulated cuBLASLt: epilogues and what does their work, refused types, batches, plans, streams and recordings.
+// kernels/cuda/toolkit/gemm.cpp over an emulated cuBLASLt: epilogues and what does their work, refused types,
+// batches, plans, streams and recordings.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdlib>
 #include <cstring>
 
-#include <weft/kernels/cuda/gemm.h>
+#include <weft/kernels/cuda/host/gemm.h>
 #include <weft/kernels/cuda_settings.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>

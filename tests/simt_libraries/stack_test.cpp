@@ -1,4 +1,5 @@
-// Stacks of nn/rnn.h in one call of an emulated cuDNN, against layer by layer on the CPU: modes, directions, biases, states, inference, recordings, dropout.
+// Stacks of nn/rnn.h in one call of an emulated cuDNN, against layer by layer on the CPU: modes, directions,
+// biases, states, inference, recordings, dropout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -124,7 +125,8 @@ TEST_F(EmulatedStacks, keep_packed_weights_up_to_the_size_of_the_rest_and_pack_l
     const auto given = grad({loss}, net.wanted(), {}, {.retain_graph = true});
     expect_near(grad({loss}, net.wanted()), given, 0);
     EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
-    // The forward packs all blocks, each of two backwards takes the gradients from them, and packs them before that where they were not kept.
+    // The forward packs all blocks, each of two backwards takes the gradients from them, and packs them
+    // before that where they were not kept.
     EXPECT_EQ(counts().weight_blocks, before.weight_blocks + blocks * (steps < border ? 5 : 3));
     set_use_cudnn(false);
     expect_near(given, grad({by_layers.loss()}, by_layers.wanted()), 1e-10);

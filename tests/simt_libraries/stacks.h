@@ -1,4 +1,5 @@
-// Stacks of nn/rnn.h for tests: a module with its inputs on one device, what it gives, and comparisons with what another gives.
+// Stacks of nn/rnn.h for tests: a module with its inputs on one device, what it gives, and comparisons with
+// what another gives.
 #pragma once
 
 #include <gtest/gtest.h>

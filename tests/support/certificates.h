@@ -1,4 +1,4 @@
-// Certificates for tests of encrypted connections, made by the openssl program.
+// Certificates for tests of TLS connections, made by the openssl program.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +10,8 @@
 
 namespace weft::test {
 
-/// An authority and a certificate for 127.0.0.1 signed by it, as files in a folder that goes with the object.
+/// A certificate authority and a certificate for 127.0.0.1 signed by it, as files in a temporary folder. The
+/// destructor removes the folder.
 class Certificates {
  public:
   explicit Certificates(const std::string& name)
@@ -31,7 +32,7 @@ class Certificates {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  /// False where there is no such program.
+  /// False if the openssl program is missing.
   bool made() const { return made_; }
   std::string ca() const { return folder_ / "ca.pem"; }
   std::string certificate() const { return folder_ / "cert.pem"; }

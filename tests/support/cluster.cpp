@@ -1,8 +1,10 @@
+// Clusters over the simulated network and over gRPC (cluster.h).
 #include "support/cluster.h"
 
 #include <cstdlib>
 
-#include <weft/distributed/grpc_transport.h>
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/wire/call_context.h>
 
 namespace weft::test {
 
@@ -29,11 +31,20 @@ Cluster::Cluster(ClusterOptions options) {
       if (sim_) return net_->attach(mine.id, receiver);
       GrpcOptions wire;
       wire.id = mine.id;
+      wire.reconnect_timeout = options.net.connect_timeout;
       return make_grpc_transport(runtime, wire, receiver);
     }));
     members.push_back(agents_.back()->as_member());
   }
   dead_.resize(agents_.size());
+  if (!sim_)
+    report_.emplace([all = agents_] {
+      std::string text;
+      for (const auto& one : all)
+        text += str("worker '", one->self().name, "': ", one->is_running() ? "" : "has stopped; ",
+                    one->dump(), "\n");
+      return text;
+    });
   for (const auto& agent : agents_) agent->add_members(members);
   if (!plans) return;
   try {
@@ -47,6 +58,7 @@ Cluster::Cluster(ClusterOptions options) {
 Cluster::~Cluster() { stop(); }
 
 void Cluster::stop() {
+  report_.reset();
   for (const auto& agent : agents_) {
     try {
       agent->shutdown({.graceful = false});
@@ -55,6 +67,11 @@ void Cluster::stop() {
   }
   for (const auto& runtime : runtimes_) runtime->stop();
   agents_.clear();
+}
+
+void Gate::pass() {
+  ++reached;
+  for (int i = 0; i < 60000 && !open; ++i) current_runtime()->sleep_for(std::chrono::milliseconds(1));
 }
 
 void Cluster::run(int rank, const std::function<void()>& f) {

@@ -1,19 +1,24 @@
-// A group of agents inside one test: over the simulated network (one thread, virtual time, faults by seed) or over gRPC in this process.
+// A group of agents in one test process, over the simulated network (one thread, virtual time, faults by
+// seed) or over gRPC.
 //
 //   Cluster c({.over = Over::kSim, .size = 4, .seed = 7});
-//   c.run(0, [&] { EXPECT_EQ(rpc_sync<twice>("worker1", 2), 4); });          // as worker 0, on the calling thread
-//   c.run_all([&](int rank) { rpc::barrier(); });                             // all at once; throws the first error
-//   c.shutdown();                                                            // graceful, all at once; the destructor stops at once
+//   c.run(0, [&] { EXPECT_EQ(rpc_sync<twice>("worker1", 2), 4); });   // as worker 0, on the calling thread
+//   c.run_all([&](int rank) { rpc::barrier(); });                      // all at once; throws the first error
+//   c.shutdown();                           // graceful; the destructor stops at once
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <weft/distributed/agent.h>
-#include <weft/distributed/sim_runtime.h>
-#include <weft/distributed/sim_transport.h>
+#include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/sim/sim_runtime.h>
+#include <weft/distributed/sim/sim_transport.h>
+
+#include "support/hang.h"
 
 namespace weft::test {
 
@@ -22,10 +27,12 @@ enum class Over { kSim, kGrpc };
 struct ClusterOptions {
   Over over = Over::kSim;
   int size = 4;
-  uint64_t seed = 1;  ///< the environment's WEFT_TEST_SEED is added: other interleavings of the same tests
-  rpc::SimNetOptions net{};   ///< simulated: faults, latency
+  /// the environment's WEFT_TEST_SEED is added, for other interleavings of the same tests
+  uint64_t seed = 1;
+  /// simulation: faults and latency; gRPC: its connect_timeout is the time to reconnect
+  rpc::SimNetOptions net{};
   int threads = 4;            ///< gRPC: pool threads of each worker's runtime
-  rpc::AgentOptions agent{};  ///< name and id are set here: "worker0", "worker1", ...
+  rpc::AgentOptions agent{};  ///< the cluster sets name and id: "worker0", "worker1", ...
   std::function<void(int rank, rpc::AgentOptions&)> each{};  ///< changes the options of one worker
 };
 
@@ -43,13 +50,14 @@ class Cluster {
   rpc::SimNetwork& net() { return *net_; }
   bool simulated() const { return sim_ != nullptr; }
 
-  /// Runs f as that worker, on the calling thread; throws what f throws.
+  /// Runs f as that worker on the calling thread. Throws: f's exception.
   void run(int rank, const std::function<void()>& f);
-  /// Runs f(rank) for all at once, each on its runtime; waits for all and throws the first error.
+  /// Runs f(rank) for all workers concurrently, each on its runtime, and waits for all. Throws:
+  /// the first error.
   void run_all(const std::function<void(int rank)>& f);
-  /// Stops one worker without telling anyone (simulation: its messages vanish).
+  /// Stops one worker without a goodbye (simulation: its messages vanish).
   void kill(int rank);
-  /// Graceful, all at once.
+  /// Shuts all workers down gracefully, concurrently.
   void shutdown(rpc::Duration timeout = std::chrono::seconds(60));
 
  private:
@@ -59,11 +67,23 @@ class Cluster {
   std::vector<std::shared_ptr<rpc::Runtime>> runtimes_;
   std::vector<std::shared_ptr<rpc::Agent>> agents_;
   std::vector<bool> dead_;
+  std::optional<HangReport> report_;
 };
 
-/// Lets time pass until `holds` does. False when it has not after half a minute.
+/// A gate for served functions: they wait until the test opens it. For calls that must last long enough on a
+/// machine of any speed.
+struct Gate {
+  std::atomic<int> reached{0};  ///< number of functions that have reached the gate
+  std::atomic<bool> open{true};
+
+  void close() { reached = 0, open = false; }
+  /// Blocks, as a task of the current runtime, until the gate is open, at most for a minute.
+  void pass();
+};
+
+/// Waits until `holds()` is true. False: it was not after a minute.
 inline bool eventually(Cluster& c, const std::function<bool()>& holds) {
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < 20000; ++i) {
     if (holds()) return true;
     c.runtime().sleep_for(std::chrono::milliseconds(3));
   }

@@ -1,4 +1,4 @@
-// What a call is refused with, and whether a text says something.
+// Checks of errors: the text of an expected exception, and the contents of a text.
 #pragma once
 
 #include <exception>
@@ -22,7 +22,7 @@ template <class E, class F> std::string error_of(const F& f) {
   return "";
 }
 
-/// Success when `part` stands in `text`; a failure shows both.
+/// Success when `text` contains `part`; a failure shows both.
 inline testing::AssertionResult has(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
   return testing::AssertionFailure() << '"' << text << "\" does not say \"" << part << '"';

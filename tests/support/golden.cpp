@@ -1,10 +1,11 @@
+// Reading of golden files, and the comparisons of tensors (golden.h).
 #include "golden.h"
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 
-#include <weft/tensor/safetensors.h>
+#include <weft/tensor/io/safetensors.h>
 
 namespace weft::testing {
 

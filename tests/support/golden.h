@@ -1,4 +1,4 @@
-// Golden files (tests/golden) by name, and the comparison that tests use.
+// Golden files (tests/golden) by name, and comparisons of tensors for tests.
 #pragma once
 
 #include <map>
@@ -10,16 +10,17 @@
 
 namespace weft::testing {
 
-/// Where golden tests compute: WEFT_TEST_DEVICE of the environment, else the CPU.
+/// The device of golden tests: WEFT_TEST_DEVICE of the environment, else the CPU.
 Device golden_device();
 
-/// Tensors of one golden file, on golden_device(). Throws: IoError when the file is missing, IndexError naming an absent tensor.
+/// The tensors of one golden file, on golden_device(). Throws: IoError when the file is missing; IndexError
+/// that names an absent tensor.
 class Golden {
  public:
   explicit Golden(const std::string& file, std::string prefix = "");
   Tensor operator[](const std::string& name) const;
   bool has(const std::string& name) const { return tensors_.count(prefix_ + name) != 0; }
-  /// The same file seen through "<case>.".
+  /// The tensors of this file whose names begin with "<case>.".
   Golden at(const std::string& name) const;
   std::string metadata(const std::string& key) const;
   /// Names that begin with the prefix and `start`, without the prefix.
@@ -32,9 +33,10 @@ class Golden {
   std::string prefix_;
 };
 
-/// |a - b| <= atol + rtol |b| for every element, sizes equal; says where not. Infinities of one sign and NaNs are equal.
+/// Success if the sizes are equal and |a - b| <= atol + rtol |b| for every element; a failure shows the
+/// largest difference. Infinities of one sign are equal, and so are NaNs.
 ::testing::AssertionResult close(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-6);
-/// Every bit equal.
+/// Success if dtype, sizes and every bit are equal.
 ::testing::AssertionResult same_bits(const Tensor& a, const Tensor& b);
 
 }  // namespace weft::testing

@@ -1,4 +1,4 @@
-// Making inputs of a row and the small loops that references are written with (op_table.h).
+// The inputs of a row, and the small loops for references (op_table.h).
 #include "support/op_table.h"
 
 #include <cmath>
@@ -64,7 +64,7 @@ const char* to_string(Layout layout) {
 
 namespace {
 
-// A small generator of its own, so that inputs depend on no code under test.
+// A separate small generator, so that inputs do not depend on code under test.
 struct Numbers {
   uint64_t state;
   double next() {
@@ -93,7 +93,7 @@ Tensor base_of(const Tensor& x, Layout layout) {
   const int last = x.dim() - 1;
   if (layout == Layout::kTransposed) return x.transpose(0, last).clone();
   if (layout == Layout::kExpanded) return x.size(0) == 0 ? x.clone() : x.narrow(0, 0, 1).clone();
-  Shape sizes = x.sizes();  // every second element of the last dim, behind a first row that is not used
+  Shape sizes = x.sizes();  // every second element of the last dim, after an unused first row
   sizes[last] = 2 * sizes[last] + 1;
   Tensor wide = full(sizes, 1, {.dtype = x.dtype(), .device = x.device()});
   if (x.numel() != 0) wide.slice(last, 1, sizes[last], 2).copy_(x);

@@ -1,6 +1,8 @@
+// Child processes of a test: their start, their job and the check of their ends (process.h).
 #include "support/process.h"
 
-#include <weft/distributed/runtime.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/runtime/runtime.h>
 
 #include <gtest/gtest.h>
 
@@ -10,6 +12,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+
+#include "support/child_environment.h"
+#include "support/hang.h"
 
 namespace weft::test {
 
@@ -23,6 +28,11 @@ void do_job(int (*child)(const std::string& job, int rank)) {
     return;
   }
   int status = 8;
+  const HangReport report([job, rank] {
+    const auto agent = rpc::default_agent();
+    return str("rank ", *rank, " of job '", job ? job : "", "': ", agent ? agent->dump() : "without an agent",
+               "\n");
+  });
   try {
     status = child(job ? job : "", *rank);
   } catch (const std::exception& e) {
@@ -35,12 +45,12 @@ rpc::Children start_job(const std::string& test, const std::string& job, int wor
   return rpc::spawn({.world_size = workers,
                      .arguments = {"--gtest_filter=" + test, "--gtest_brief=1"},
                      .own_arguments = false,
-                     .environment = {{"WEFT_TEST_JOB", job}}});
+                     .environment = child_environment({{"WEFT_TEST_JOB", job}})});
 }
 
 void expect_ended(rpc::Children workers, const std::vector<int>& killed) {
   const auto runtime = rpc::make_threaded_runtime();
-  const rpc::TimePoint limit = runtime->now() + 60s;
+  const rpc::TimePoint limit = runtime->now() + 100s;
   for (bool running = true; running && runtime->now() < limit;) {
     running = false;
     for (const auto& c : workers.poll()) running = running || c.running;

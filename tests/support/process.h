@@ -1,21 +1,25 @@
-// Tests between real processes: the program of the test starts itself again, `workers` times, each child for one case alone, which does the
-// job that a variable names.
+// Tests between real processes. The test program starts itself again `workers` times. Each child runs one
+// test case, which does the job named by an environment variable.
 //
-//   TEST(Suite, a_process_started_by_these_tests_does_its_job) { do_job(child); }   // int child(const std::string& job, int rank)
-//   TEST(Suite, ...) { Children workers = start_job("Suite.a_process_started_by_these_tests_does_its_job", "share"); ... }
+//   int child(const std::string& job, int rank);
+//   TEST(Suite, a_process_started_by_these_tests_does_its_job) { do_job(child); }
+//   TEST(Suite, ...) { Children workers = start_job("Suite.a_process_started_by_these_tests_does_its_job",
+//   "share"); ... }
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include <weft/distributed/spawn.h>
+#include <weft/distributed/launch/spawn.h>
 
 namespace weft::test {
 
-/// In a child: does the job and ends the process with the status that `child` returns (8 when it throws). In the parent: nothing.
+/// In a child: does the job and ends the process with the status that `child` returns (8 when it throws).
+/// In the parent: does nothing.
 void do_job(int (*child)(const std::string& job, int rank));
 rpc::Children start_job(const std::string& test, const std::string& job, int workers = 3);
-/// Waits until all have ended, for a minute at most, and checks that the ranks `killed` were and the others ended well.
+/// Waits at most 100 s until all have ended. Checks that the ranks `killed` were killed and that the others
+/// exited with status 0.
 void expect_ended(rpc::Children workers, const std::vector<int>& killed = {});
 
 }  // namespace weft::test

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <weft/tensor/factories.h>
-#include <weft/tensor/npy.h>
+#include <weft/tensor/io/npy.h>
 
 #include "support/errors.h"
 
@@ -50,6 +50,7 @@ class Files : public testing::Test {
     EXPECT_TRUE(has(text, path()));
     return text;
   }
+  static NamedTensors load_all(const std::string& p) { return load_npz(p); }
   static std::string npy(std::string text, const std::string& data, int major = 1) {
     text.append((64 - (10 + text.size() + 1) % 64) % 64, ' ');
     text += '\n';
@@ -174,7 +175,7 @@ TEST_F(Safetensors, malformed_files_are_refused_by_what_is_wrong) {
   EXPECT_TRUE(has(why(safetensors(one("F32", "[-4]", "[0,16]"), data)), "unsigned integer"));
   EXPECT_TRUE(has(why(safetensors(one("F32", "[4.0]", "[0,16]"), data)), "fraction"));
   EXPECT_TRUE(has(why(safetensors(one("F33", "[4]", "[0,16]"), data)), "unknown dtype F33"));
-  EXPECT_TRUE(has(why(safetensors(one("U16", "[8]", "[0,16]"), data)), "U16"));
+  EXPECT_TRUE(has(why(safetensors(one("U64", "[2]", "[0,16]"), data)), "U64"));
   EXPECT_TRUE(has(why(safetensors(R"({"a":{"dtype":"F32","shape":[4]}})", data)), "lacks data_offsets"));
   const std::string part = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   EXPECT_TRUE(has(why(safetensors("{" + part + "," + part + "}", data)), "appears twice"));
@@ -182,6 +183,22 @@ TEST_F(Safetensors, malformed_files_are_refused_by_what_is_wrong) {
       has(why(safetensors("{" + part + R"(,"b":{"dtype":"F32","shape":[3],"data_offsets":[4,16]}})", data)),
           "overlapping"));
   EXPECT_TRUE(has(why(safetensors(R"({"__metadata__":{"k":1}})", "")), "bad JSON"));
+}
+
+TEST_F(Safetensors, narrow_integers_are_read_into_wider_ones) {
+  const std::string data("\xFF\x01\xFE\xFF\xFF\xFF\xFF\xFF\xFE\xFF\xFF\xFF", 12);
+  const SafetensorsFile file =
+      load_safetensors(write(safetensors(R"({"i8":{"dtype":"I8","shape":[2],"data_offsets":[0,2]},)"
+                                         R"("i16":{"dtype":"I16","shape":[2],"data_offsets":[2,6]},)"
+                                         R"("u16":{"dtype":"U16","shape":[1],"data_offsets":[6,8]},)"
+                                         R"("u32":{"dtype":"U32","shape":[1],"data_offsets":[8,12]}})",
+                                         data)));
+  EXPECT_EQ(file.find("i8").to_vector<int64_t>(), (std::vector<int64_t>{-1, 1}));
+  EXPECT_EQ(file.find("i16").to_vector<int64_t>(), (std::vector<int64_t>{-2, -1}));
+  EXPECT_EQ(file.find("u16").to_vector<int64_t>(), std::vector<int64_t>{65535});
+  EXPECT_EQ(file.find("u32").to_vector<int64_t>(), std::vector<int64_t>{4294967294});
+  EXPECT_EQ(file.find("u16").dtype(), kInt32);
+  EXPECT_EQ(file.find("u32").dtype(), kInt64);
 }
 
 TEST_F(Safetensors, missing_and_unwritable_paths_are_io_errors) {
@@ -223,6 +240,30 @@ TEST_F(Npy, column_major_and_any_key_order_read) {
   EXPECT_EQ(x.to_vector<int>(), (std::vector<int>{1, 2, 3, 4, 5, 6}));
 }
 
+TEST_F(Npy, narrow_integers_are_read_into_wider_ones) {
+  const std::string data("\x80\xFF\x01\x00\xFF\xFF\x7F\x80", 8);
+  const auto values = [&](const std::string& code, const std::string& shape, const char* order = "False") {
+    return load_npy(write(
+        npy("{'descr': '" + code + "', 'fortran_order': " + order + ", 'shape': " + shape + ", }", data)));
+  };
+  using Values = std::vector<int64_t>;
+  EXPECT_EQ(values("|i1", "(8,)").to_vector<int64_t>(), (Values{-128, -1, 1, 0, -1, -1, 127, -128}));
+  EXPECT_EQ(values("<i2", "(4,)").to_vector<int64_t>(), (Values{-128, 1, -1, -32641}));
+  EXPECT_EQ(values("=u2", "(2, 2)").to_vector<int64_t>(), (Values{65408, 1, 65535, 32895}));
+  EXPECT_EQ(values("<u2", "(2, 2)", "True").to_vector<int64_t>(), (Values{65408, 65535, 1, 32895}));
+  EXPECT_EQ(values("<u4", "(2,)").to_vector<int64_t>(), (Values{130944, 2155872255}));
+  EXPECT_EQ(values("|i1", "(2, 2, 2)").dtype(), kInt32);
+  EXPECT_EQ(values("<u4", "(2,)").dtype(), kInt64);
+  EXPECT_TRUE(has(refusal(load_npy, npy("{'descr': '<u8', 'fortran_order': False, 'shape': (1,), }", data)),
+                  "'<u8'"));
+}
+
+TEST_F(Npy, an_empty_a_short_and_a_foreign_file_are_told_apart) {
+  EXPECT_TRUE(has(refusal(load_npy, ""), "the file is empty"));
+  EXPECT_TRUE(has(refusal(load_npy, "\x93NUM"), "cut off: 4 bytes"));
+  EXPECT_TRUE(has(refusal(load_npy, "PK"), "does not begin with"));
+}
+
 TEST_F(Npy, bad_files_are_refused_by_what_is_wrong) {
   const auto why = [&](const std::string& bytes) { return refusal(load_npy, bytes); };
   EXPECT_TRUE(has(why("nothing of the kind"), "no .npy file"));
@@ -255,6 +296,31 @@ TEST_F(Npz, several_tensors_round_trip) {
   EXPECT_THROW(save_npz(path(), {{"a", ones({1})}, {"a", ones({1})}}), ValueError);
 }
 
+TEST_F(Npz, named_members_are_loaded_alone) {
+  save_npz(path(), {{"a", arange(3)}, {"b", arange(5)}, {"c", arange(7)}});
+  std::string bytes = read(path());
+  bytes.replace(bytes.find("<i8"), 3, "<c8");  // the first member is of a type that is not read
+  write(bytes);
+  EXPECT_TRUE(
+      has(error_of<IoError>([&] { load_npz(path()); }), "member a.npy: dtype '<c8' is not supported"));
+  const NamedTensors out = load_npz(path(), {"c", "b"});
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0].first, "c");
+  EXPECT_EQ(out[1].second.numel(), 5);
+  EXPECT_TRUE(has(error_of<IoError>([&] { load_npz(path(), {"d"}); }), path() + ": there is no member 'd'"));
+}
+
+TEST_F(Npz, an_empty_a_short_and_a_foreign_file_are_told_apart) {
+  save_npz(path(), {{"a", arange(11)}});
+  const std::string good = read(path());
+  EXPECT_TRUE(has(refusal(load_all, ""), "the file is empty"));
+  EXPECT_TRUE(
+      has(refusal(load_all, good.substr(0, good.size() / 2)), "cut off: the zip directory is missing"));
+  EXPECT_TRUE(has(refusal(load_all, "no zip"), "does not begin as a zip archive"));
+  save_npz(path(), {});
+  EXPECT_TRUE(load_npz(path()).empty());
+}
+
 TEST_F(Npz, damage_is_found) {
   save_npz(path(), {{"a", arange(11)}});
   const std::string good = read(path());
@@ -265,10 +331,11 @@ TEST_F(Npz, damage_is_found) {
   EXPECT_THROW(load_npz(write("no zip")), IoError);
   bad = good;
   bad[good.find("PK\x01\x02") + 10] = 12;
-  EXPECT_TRUE(has(refusal(load_npz, bad), "member a.npy is compressed by method 12"));
+  EXPECT_TRUE(has(refusal(load_all, bad), "member a.npy is compressed by method 12"));
 }
 
-/// A file of one stored member with that member as a deflate stream: one block of plain bytes, `more` after the member's own.
+/// A file of one stored member with that member as a deflate stream: one block of plain bytes, `more` after
+/// the member's own.
 std::string deflated(std::string zip, const std::string& more = "") {
   const auto number = [&](size_t at) { return (zip[at] & 0xFF) | (zip[at + 1] & 0xFF) << 8; };
   const auto set = [&](size_t at, size_t v) {
@@ -326,16 +393,16 @@ TEST_F(DeflatedNpz, a_file_that_numpy_compressed_reads) {
 
 TEST_F(DeflatedNpz, damage_and_false_sizes_are_refused_by_what_is_wrong) {
   EXPECT_EQ(load_npz(write(good_)).at(0).second.to_vector<int>(), arange(11).to_vector<int>());
-  EXPECT_TRUE(has(refusal(load_npz, with(central_ - 3, "x")), "checksum"));
-  EXPECT_TRUE(has(refusal(load_npz, with(30 + 5, "\7")), "damaged"));
+  EXPECT_TRUE(has(refusal(load_all, with(central_ - 3, "x")), "checksum"));
+  EXPECT_TRUE(has(refusal(load_all, with(30 + 5, "\7")), "damaged"));
   const std::string far("\0\0\0\x7f", 4);
   EXPECT_TRUE(
-      has(refusal(load_npz, with(central_ + 24, far)), "claims to unpack from 221 to 2130706432 bytes"));
-  EXPECT_TRUE(has(refusal(load_npz, with(central_ + 24, "\xD0")), "does not fit"));
-  EXPECT_TRUE(has(refusal(load_npz, with(central_ + 20, "\xD0")), "too early"));
-  EXPECT_TRUE(has(refusal(load_npz, with(central_ + 20, far)), "past the end"));
+      has(refusal(load_all, with(central_ + 24, far)), "claims to unpack from 221 to 2130706432 bytes"));
+  EXPECT_TRUE(has(refusal(load_all, with(central_ + 24, "\xD0")), "does not fit"));
+  EXPECT_TRUE(has(refusal(load_all, with(central_ + 20, "\xD0")), "too early"));
+  EXPECT_TRUE(has(refusal(load_all, with(central_ + 20, far)), "past the end"));
   save_npz(path(), {{"a", arange(11)}});
-  EXPECT_TRUE(has(refusal(load_npz, deflated(read(path()), "more")), "more compressed data"));
+  EXPECT_TRUE(has(refusal(load_all, deflated(read(path()), "more")), "more compressed data"));
 }
 
 }  // namespace

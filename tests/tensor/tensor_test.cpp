@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <weft/tensor/factories.h>
-#include <weft/tensor/free_list.h>
+#include <weft/tensor/inner/free_list.h>
+
+#include "support/errors.h"
 
 namespace weft {
 namespace {
@@ -14,6 +16,9 @@ TEST(Tensor, undefined_tensor_throws_on_use) {
   EXPECT_FALSE(x.defined());
   EXPECT_THROW(x.sizes(), ValueError);
   EXPECT_THROW(x.item<float>(), ValueError);
+  const Tensor parameter = ones({2}).requires_grad_();
+  const std::string text = test::error_of<ValueError>([&] { parameter.grad().sizes(); });
+  EXPECT_TRUE(test::has(text, "call backward() first"));
 }
 
 TEST(Tensor, empty_has_row_major_strides) {

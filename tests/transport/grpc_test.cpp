@@ -1,12 +1,13 @@
-// The gRPC transport on one machine: both kinds of socket, many and large messages, breaks, refusals, security.
+// The gRPC transport on one machine: both kinds of socket, many and large messages, breaks, refusals,
+// security.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstring>
 
-#include <weft/distributed/address.h>
-#include <weft/distributed/frame.h>
-#include <weft/distributed/grpc_transport.h>
+#include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
 
 #include "mailbox.h"
 
@@ -173,7 +174,7 @@ TEST(Grpc, a_malformed_first_frame_is_rejected_with_a_reason) {
        {std::string("garbage that is longer than a record"), std::string("x"), std::string(),
         inner::encode_hello(inner::RecordType::kHello, {.id = WorkerId{0}, .target = WorkerId{1}})
             .substr(0, 30)}) {
-    End a(rt, {.id = WorkerId{0}, .connect_timeout = 5s, .first_frame = frame});
+    End a(rt, {.id = WorkerId{0}, .connect_timeout = 120s, .first_frame = frame});
     a.t->add_peer(WorkerId{1}, b.t->addresses());
     a.t->send(WorkerId{1}, 1, "never seen");
     if (!frame.empty()) {
@@ -196,9 +197,9 @@ TEST(Grpc, another_wire_version_is_rejected_and_both_are_named) {
 
 TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mistaken_for_it) {
   auto rt = make_threaded_runtime();
-  End a(rt, {.id = WorkerId{0}, .reconnect_timeout = 30s});
-  const uint16_t port = free_port();
-  const std::string address = str("127.0.0.1:", port);
+  End a(rt, {.id = WorkerId{0}, .reconnect_timeout = 120s});
+  const ReservedPort port;
+  const std::string address = str("127.0.0.1:", port.port());
   auto b = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{1}, .listen = address, .unix_socket = false});
   a.t->add_peer(WorkerId{1}, {.addresses = {address}});
   a.t->send(WorkerId{1}, 1, "first");
@@ -219,8 +220,9 @@ TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mist
 
 TEST(Grpc, nobody_at_the_address_is_unreachable_within_the_timeout) {
   auto rt = make_threaded_runtime();
+  const ReservedPort port;
   End a(rt, {.id = WorkerId{0}, .connect_timeout = 200ms});
-  a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", free_port())}});
+  a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", port.port())}});
   a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "unreachable"));
   EXPECT_NE(a.box.reason(WorkerId{1}).find("worker 1 at 127.0.0.1:"), std::string::npos)
@@ -255,15 +257,37 @@ TEST(Grpc, plain_tcp_beyond_loopback_needs_consent) {
   EXPECT_THROW(a.t->send(WorkerId{1}, 1, "x"), PeerLost);
 }
 
+TEST(Grpc, a_host_without_an_address_is_named_before_credentials_are_asked_for) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}});
+  try {
+    a.t->add_peer(WorkerId{1}, {.addresses = {"no..host:4711"}});  // no name at all: nobody is asked
+    FAIL();
+  } catch (const RpcError& e) {
+    EXPECT_NE(std::string(e.what()).find("the host 'no..host' of no..host:4711 has no address: "),
+              std::string::npos)
+        << e.what();
+    EXPECT_EQ(std::string(e.what()).find("credentials"), std::string::npos) << e.what();
+  }
+}
+
 TEST(Grpc, a_full_queue_refuses_and_wait_writable_ends_when_there_is_room) {
   auto rt = make_threaded_runtime();
-  End a(rt, {.id = WorkerId{0}, .connect_timeout = 3s, .limits = {.max_queued_messages = 2}});
-  a.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", free_port())}});
+  const ReservedPort port, nobodys;
+  const std::string address = str("127.0.0.1:", port.port());
+  End a(rt, {.id = WorkerId{0}, .connect_timeout = 1h, .limits = {.max_queued_messages = 2}});
+  a.t->add_peer(WorkerId{1}, {.addresses = {address}});
   a.t->send(WorkerId{1}, 1, "x");
   a.t->send(WorkerId{1}, 1, "x");
   EXPECT_THROW(a.t->send(WorkerId{1}, 1, "x"), Overloaded);
   EXPECT_FALSE(a.t->wait_writable(WorkerId{1}, rt->now()));
-  EXPECT_TRUE(a.t->wait_writable(WorkerId{1}, rt->now() + 60s));  // the queue is dropped as unreachable
+  End b(rt, {.id = WorkerId{1}, .listen = address, .unix_socket = false});
+  EXPECT_TRUE(a.t->wait_writable(WorkerId{1}, rt->now() + 60s));  // the queue goes out
+
+  End c(rt, {.id = WorkerId{2}, .connect_timeout = 1s, .limits = {.max_queued_messages = 1}});
+  c.t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", nobodys.port())}});
+  c.t->send(WorkerId{1}, 1, "x");
+  EXPECT_TRUE(c.t->wait_writable(WorkerId{1}, rt->now() + 60s));  // the queue is dropped as unreachable
 }
 
 TEST(Grpc, what_was_sent_before_close_arrives) {

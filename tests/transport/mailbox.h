@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <weft/distributed/sync.h>
-#include <weft/distributed/transport.h>
+#include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/transport/transport.h>
 
 namespace weft::rpc {
 

@@ -1,11 +1,12 @@
-// The moving role of the poller: waiting threads poll, polling threads run handlers, and nothing may wait for a thread that waits.
+// The moving role of the poller: waiting threads poll, polling threads run handlers, and nothing may wait for
+// a thread that waits.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <map>
 #include <thread>
 
-#include <weft/distributed/grpc_transport.h>
+#include <weft/distributed/transport/grpc_transport.h>
 
 #include "mailbox.h"
 

@@ -1,4 +1,5 @@
-// The two runtimes: waits, timers, compensation for blocked tasks, stopping; and what only the simulated one promises.
+// The two runtimes: waits, timers, compensation for blocked tasks, stopping; and what only the simulated one
+// promises.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,22 +9,24 @@
 #include <utility>
 #include <vector>
 
-#include <weft/distributed/runtime.h>
-#include <weft/distributed/sim_runtime.h>
-#include <weft/distributed/sync.h>
+#include <weft/distributed/runtime/runtime.h>
+#include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/sim/sim_runtime.h>
 
 namespace weft::rpc {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// `width` chains of `depth` tasks, each of which blocks until the next one has ended.
+/// `width` chains of `depth` tasks, each of which blocks until the next one has ended; the last ones wait for
+/// those of the other chains.
 int run_nested(Runtime& rt, int width, int depth) {
   std::atomic<int> leaves{0}, chains{0};
-  Event all(rt, "all chains");
+  Event all(rt, "all chains"), deep(rt, "the ends of all chains");
   std::function<void(int)> go = [&](int left) {
     if (left == 0) {
-      ++leaves;
+      if (++leaves == width) deep.set();
+      deep.wait();
       return;
     }
     Event inner(rt, "the inner task");
@@ -53,7 +56,7 @@ TEST(ThreadedRuntime, nested_blocking_tasks_beyond_the_thread_count_complete) {
 TEST(ThreadedRuntime, idle_threads_end_after_the_limit) {
   auto rt = make_threaded_runtime({.threads = 2, .idle_limit = 5ms});
   run_nested(*rt, 7, 5);
-  for (int i = 0; i < 1000 && rt->pool_stats().threads > 0; ++i) rt->sleep_for(5ms);
+  for (int i = 0; i < 12000 && rt->pool_stats().threads > 0; ++i) rt->sleep_for(5ms);
   EXPECT_EQ(rt->pool_stats().threads, 0);
   EXPECT_EQ(run_nested(*rt, 2, 2), 2) << "and the pool starts anew when it is needed";
 }
@@ -87,16 +90,19 @@ TEST(ThreadedRuntime, timers_fire_in_order_and_can_be_cancelled) {
     MutexLock lock(mutex);
     order.push_back(n);
   };
-  rt->call_at(start + 600ms, [&] {
+  rt->call_at(start + 60ms, [&] {
     note(3);
     last.set();
   });
-  rt->call_at(start + 10ms, [&] { note(1); });
-  const TimerId dropped = rt->call_at(start + 500ms, [&] { note(2); });
-  EXPECT_TRUE(rt->cancel(dropped));
-  EXPECT_FALSE(rt->cancel(dropped));
+  rt->call_at(start + 10ms, [&] {
+    note(1);
+    // none fires before this one has returned
+    const TimerId dropped = rt->call_at(start + 20ms, [&] { note(2); });
+    EXPECT_TRUE(rt->cancel(dropped));
+    EXPECT_FALSE(rt->cancel(dropped));
+  });
   last.wait();
-  EXPECT_GE(rt->now(), start + 600ms);
+  EXPECT_GE(rt->now(), start + 60ms);
   EXPECT_EQ(order, (std::vector<int>{1, 3}));
 }
 

@@ -6,8 +6,8 @@
 #include <random>
 #include <set>
 
-#include <weft/distributed/frame.h>
-#include <weft/distributed/sim_transport.h>
+#include <weft/distributed/sim/sim_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
 
 #include "mailbox.h"
 

@@ -1,8 +1,8 @@
-// Encrypted connections with certificates on both sides. The certificates are made by the openssl program; where it is missing, only the
-// refusals are checked.
+// Encrypted connections with certificates on both sides. The certificates are made by the openssl program;
+// where it is missing, only the refusals are checked.
 #include <gtest/gtest.h>
 
-#include <weft/distributed/grpc_transport.h>
+#include <weft/distributed/transport/grpc_transport.h>
 
 #include "mailbox.h"
 #include "support/certificates.h"

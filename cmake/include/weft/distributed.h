@@ -1,12 +1,15 @@
-// Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers, and spawning a group.
+// Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers, and
+// spawning a group.
 #pragma once
 
-#include <weft/distributed/dist_autograd.h>
-#include <weft/distributed/dist_optimizer.h>
-#include <weft/distributed/fields.h>
-#include <weft/distributed/launch.h>
-#include <weft/distributed/remote_module.h>
-#include <weft/distributed/rpc.h>
-#include <weft/distributed/rref.h>
-#include <weft/distributed/spawn.h>
+#include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/launch/group.h>
+#include <weft/distributed/launch/launch.h>
+#include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/optim/dist_optimizer.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/rpc/served_errors.h>
+#include <weft/distributed/rref/remote_module.h>
+#include <weft/distributed/rref/rref.h>
+#include <weft/distributed/wire/fields.h>
 #include <weft/weft.h>

@@ -1,4 +1,5 @@
-// The binary operations of pointwise.h.
+// The binary operations of pointwise.h: one row of kernels per functor, and the launch. elementwise.h handles
+// strides, broadcasting and conversions.
 #include <weft/kernels/cpu/isa/kernel_tables.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -9,7 +10,7 @@ namespace {
 constexpr KernelRow binary_rows[] = {WEFT_BINARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
 
-/// Operations that cost more than memory: cut into smaller pieces.
+/// Operations whose arithmetic costs more than their memory access: they are cut into smaller tasks.
 constexpr bool is_dear(Binary op) {
   switch (op) {
     case Binary::kPow:
@@ -24,7 +25,9 @@ constexpr bool is_dear(Binary op) {
   }
 }
 
-void binary(Binary op, Scalar s, Scalar t, V a, V b, V y) {
+}  // namespace
+
+void IsaBackend::binary(Context&, Binary op, Scalar s, Scalar t, View a, View b, View y) {
   const DType in = compute_type(a.dtype);
   const Kernel kernel = binary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), a.dtype);
@@ -32,9 +35,5 @@ void binary(Binary op, Scalar s, Scalar t, V a, V b, V y) {
   const DType compute[] = {op_class(op) == OpClass::kTest ? kBool : in, in, in};
   run_elementwise(kernel, {s, t}, views, compute, 3, is_dear(op) ? kDearGrain : kCheapGrain);
 }
-
-}  // namespace
-
-void fill_binary(IsaTable& table) { table.binary = binary; }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

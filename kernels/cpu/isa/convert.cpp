@@ -1,9 +1,9 @@
-// Conversion between all pairs of dtypes over contiguous memory: convert.h, for the half types by the processor's own instructions where
-// it has them.
+// Conversion between all pairs of dtypes over contiguous memory (inner/convert.h). The half dtypes use the
+// processor's conversion instructions if there are any.
 #include <type_traits>
 
-#include <weft/kernels/convert.h>
 #include <weft/kernels/cpu/isa/elementwise.h>
+#include <weft/kernels/inner/convert.h>
 
 #if defined(__F16C__)
 #include <immintrin.h>

@@ -1,13 +1,14 @@
-// Copy, fill and arange. A copy of equal dtypes knows only the width of an element. Where the inputs' short stride lies along another
-// dim than the output's, it goes tile by tile: each tile reads and writes whole cache lines, which matters since rows a power of two
-// apart fall into the same cache set.
+// Copy, fill and arange. A copy between equal dtypes is compiled per element width. If input and output are
+// dense along different dims (a transpose), it goes tile by tile. Each tile reads and writes whole cache
+// lines, which matters because rows a power of two apart share a cache set.
 #include <weft/kernels/cpu/isa/elementwise.h>
+#include <weft/kernels/inner/convert.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-/// Bytes of a tile's side: one cache line.
+/// Side of a tile in bytes: one cache line.
 constexpr int64_t kLine = 64;
 
 template <class U> void transpose_tile(const U* x, int64_t x_step, U* y, int64_t y_step) {
@@ -121,12 +122,12 @@ void copy_any(V x, V y) {
   run_elementwise(identity(size_of(x.dtype)), {}, views, compute, 2, kCheapGrain);
 }
 
-namespace {
+void IsaBackend::copy(Context&, View x, View y) { copy_any(x, y); }
 
-void fill(Scalar value, V y) {
+void IsaBackend::fill(Context&, Scalar value, View y) {
   alignas(8) unsigned char bits[8] = {};
   dispatch(y.dtype, [&]<class T>(TypeTag<T>) {
-    const T typed = value.to<T>();
+    const T typed = parameter<T>(value);
     __builtin_memcpy(bits, &typed, sizeof typed);
   });
   const int64_t width = size_of(y.dtype);
@@ -144,7 +145,7 @@ void fill(Scalar value, V y) {
   if (loops.numel > 0) copy_strided(loops, x, y);
 }
 
-void arange(Scalar start, Scalar step, V y) {
+void IsaBackend::arange(Context&, Scalar start, Scalar step, View y) {
   const int64_t stride = y.strides[0];
   dispatch(y.dtype, [&]<class T>(TypeTag<T>) {
     T* const out = y.as<T>();
@@ -152,22 +153,14 @@ void arange(Scalar start, Scalar step, V y) {
       if (start.integral && step.integral) {
         const auto first = static_cast<uint64_t>(start.i), by = static_cast<uint64_t>(step.i);
         for (int64_t i = begin; i < end; ++i)
-          out[i * stride] = Scalar(static_cast<int64_t>(first + by * static_cast<uint64_t>(i))).to<T>();
+          out[i * stride] = convert<T>(static_cast<int64_t>(first + by * static_cast<uint64_t>(i)));
       } else {
-        const double first = start.to<double>(), by = step.to<double>();
+        const double first = start.d, by = step.d;
         for (int64_t i = begin; i < end; ++i)
-          out[i * stride] = Scalar(first + by * static_cast<double>(i)).to<T>();
+          out[i * stride] = convert<T>(first + by * static_cast<double>(i));
       }
     });
   });
-}
-
-}  // namespace
-
-void fill_copy(IsaTable& table) {
-  table.copy = copy_any;
-  table.fill = fill;
-  table.arange = arange;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,7 +1,8 @@
-// Softmax cross entropy with class indices. Forward reads the logits once and keeps one number per row (logsumexp); backward reads them
-// again and writes dx (=) in the same pass: 4 bytes per float forward, 8 backward. Targets are checked before anything is written.
+// Softmax cross entropy with class indices. Forward reads the logits once and keeps two numbers per row
+// (LogSum). Backward reads the logits again and writes dx (=) in the same pass. Memory traffic: 4 bytes per
+// float forward, 8 backward. Targets are checked before anything is written.
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rows.h>
-#include <weft/kernels/cpu/isa_table.h>
 #include <weft/kernels/cpu/rows.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -15,7 +16,7 @@ void check_targets(V target, int64_t rows, int64_t classes, int64_t ignore) {
   }
 }
 
-/// The class weights as numbers of the row type with their sum; without weights null and K.
+/// The class weights in the row type, and their sum. Without weights: null and K.
 template <class C> struct Weights {
   Scratch<C> buffer;
   const C* each = nullptr;
@@ -31,16 +32,24 @@ template <class C> struct Weights {
   double of(int64_t target) const { return each ? static_cast<double>(each[target]) : 1.0; }
 };
 
-/// sum_k w[k] x[k].
-template <class C> double weighted_sum(int64_t count, const C* x, const C* w) {
+/// sum_k w[k] (x[k] - top).
+template <class C> double weighted_sum(int64_t count, C top, const C* x, const C* w) {
   if (w)
     return sum_row<C>(
-        count, [](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return v * u; }, x, w);
+        count, [top](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return (v - top) * u; }, x, w);
   return sum_row<C>(
-      count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, x);
+      count, [top](Vec<C> v) __attribute__((always_inline)) { return v - top; }, x);
 }
 
-void cross_entropy(V x, V target, V weight, int64_t ignore, double smoothing, V loss, V lse) {
+/// Row r of log_sums [R, 2], of the compute type of C.
+template <class C> C* log_sum_at(const View& log_sums, int64_t r) {
+  return log_sums.as<C>() + r * log_sums.stride(0);
+}
+
+}  // namespace
+
+void IsaBackend::cross_entropy(Context&, View x, View target, View weight, int64_t ignore, double smoothing,
+                               View loss, View log_sums) {
   const int64_t rows = x.size(0), count = x.size(1);
   check_targets(target, rows, count, ignore);
   dispatch_floating(x.dtype, [&](auto tag) {
@@ -54,12 +63,16 @@ void cross_entropy(V x, V target, V weight, int64_t ignore, double smoothing, V 
       for (int64_t r = begin; r < end; ++r) {
         const int64_t t = target.as<int64_t>()[r * target.stride(0)];
         const C* row = read(r);
-        const double whole = logsumexp_row(count, row);
-        set_number(lse, r, whole);
+        const LogSum<C> sum = softmax_log_sum(count, row);
+        C* const kept = log_sum_at<C>(log_sums, r);
+        kept[0] = sum.top, kept[log_sums.stride(1)] = sum.log;
         double value = 0;
         if (t != ignore) {
-          value = (1 - smoothing) * weights.of(t) * (whole - static_cast<double>(row[t]));
-          if (smoothing != 0) value += even * (weights.sum * whole - weighted_sum(count, row, weights.each));
+          const double log = static_cast<double>(sum.log);
+          value = (1 - smoothing) * weights.of(t) *
+                  (log - (static_cast<double>(row[t]) - static_cast<double>(sum.top)));
+          if (smoothing != 0)
+            value += even * (weights.sum * log - weighted_sum(count, sum.top, row, weights.each));
         }
         set_number(loss, r, value);
       }
@@ -67,7 +80,8 @@ void cross_entropy(V x, V target, V weight, int64_t ignore, double smoothing, V 
   });
 }
 
-void cross_entropy_backward(V x, V lse, V target, V weight, int64_t ignore, double smoothing, V g, V dx) {
+void IsaBackend::cross_entropy_backward(Context&, View x, View log_sums, View target, View weight,
+                                        int64_t ignore, double smoothing, View g, View dx) {
   const int64_t rows = x.size(0), count = x.size(1);
   check_targets(target, rows, count, ignore);
   dispatch_floating(x.dtype, [&](auto tag) {
@@ -89,23 +103,25 @@ void cross_entropy_backward(V x, V lse, V target, V weight, int64_t ignore, doub
           const double grad = get_number(g, r), own = (1 - smoothing) * weights.of(t);
           const C scale = static_cast<C>(grad * (own + even * weights.sum)),
                   flat = static_cast<C>(grad * even);
-          const C shift = static_cast<C>(get_number(lse, r));
+          const C* const kept = log_sum_at<C>(log_sums, r);
+          const C top = kept[0],
+                  share = static_cast<C>(__builtin_exp(-static_cast<double>(kept[log_sums.stride(1)]))),
+                  factor = scale * share;
+          const auto scaled = [=](Vec<C> v) __attribute__((always_inline)) {
+            return vexp_below<C>(v - top) * factor;
+          };
           const C* row = read(r);
           const C mine = row[t];  // read first: dx may be x
           if (weights.each && smoothing != 0)
             map_row(
-                count, to,
-                [=](Vec<C> v, Vec<C> u)
-                    __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat * u; },
+                count,
+                to, [=](Vec<C> v, Vec<C> u) __attribute__((always_inline)) { return scaled(v) - flat * u; },
                 row, weights.each);
           else
             map_row(
-                count, to,
-                [=](Vec<C> v)
-                    __attribute__((always_inline)) { return vexp_below<C>(v - shift) * scale - flat; },
-                row);
-          // The target's element from the probability itself: where it is near 1, the difference keeps its digits.
-          const C p = vexp_below<C>(splat(mine - shift))[0];
+                count, to, [=](Vec<C> v) __attribute__((always_inline)) { return scaled(v) - flat; }, row);
+          // The target's element from the probability itself, so that no digits cancel if it is near 1.
+          const C p = vexp_below<C>(splat(mine - top))[0] * share;
           to[t] = static_cast<C>(grad * (own * (static_cast<double>(p) - 1) +
                                          even * (weights.sum * static_cast<double>(p) - weights.of(t))));
         }
@@ -113,13 +129,6 @@ void cross_entropy_backward(V x, V lse, V target, V weight, int64_t ignore, doub
       }
     });
   });
-}
-
-}  // namespace
-
-void fill_cross_entropy(IsaTable& t) {
-  t.cross_entropy = cross_entropy;
-  t.cross_entropy_backward = cross_entropy_backward;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,4 +1,5 @@
-// The loops of elementwise.h. Work is split by linear position, in pieces that depend on the number of elements only.
+// The loops of elementwise.h. The work is divided by linear position into tasks that depend on the number of
+// elements only.
 #include <weft/kernels/cpu/isa/elementwise.h>
 
 #include <weft/kernels/cpu/allocator.h>
@@ -28,12 +29,12 @@ inline char* at(void* base, int64_t elements, int64_t width) {
   return static_cast<char*>(base) + elements * width;
 }
 
-/// What a piece of work needs to know about one operand.
+/// One operand of a task.
 struct Operand {
   void* data;
   int64_t width, compute_width, inner;
-  Convert convert;  // to the compute type (from it, for the output); null when it is the same
-  bool direct;      // the kernel may work on the memory itself
+  Convert convert;  // to the compute type (for the output: from it); null if it is the same
+  bool direct;      // the kernel can use the memory without a copy
 };
 
 /// One run along the last dim, from `base` pointers on.
@@ -115,7 +116,7 @@ void run_rows(Kernel kernel, const Params& params, const Operand* ops, void* con
     move_strided(out.width, at(from, r * n, out.width), 1, at(base[0], r * step[0], out.width), out.inner, n);
 }
 
-/// Memory for the time of a call.
+/// Scratch memory for the duration of a call.
 struct Block {
   explicit Block(size_t n) : data(allocate(n)), bytes(n) {}
   ~Block() { deallocate(data, bytes); }
@@ -241,7 +242,8 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
   if (loops.numel >= kCheapGrain) {
     for (int i = 1; i < count; ++i) {
       if (loops.transposed_dim(i) < 0) continue;
-      // Reading it line by line would touch a cache line per element: bring it into the output's order first, tile by tile.
+      // Reading it line by line would touch a cache line per element. So copy it into the output's order
+      // first, tile by tile.
       const size_t bytes = static_cast<size_t>(loops.numel * size_of(views[i]->dtype));
       Block block(bytes);
       View dense = *views[i];
@@ -268,8 +270,8 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
   bool direct = true;
   for (int i = 0; i < count; ++i) direct = direct && ops[i].direct;
   const int last = loops.ndim - 1;
-  const bool short_rows =
-      last > 0 && row <= 32;  // one call of the kernel per row would cost more than its work
+  // short rows: one call of the kernel per row would cost more than the work
+  const bool short_rows = last > 0 && row <= 32;
   parallel_for(loops.numel, grain, [&](int64_t begin, int64_t end) {
     int64_t index[kMaxDims], offsets[kMaxOperands];
     loops.locate(begin, count, index, offsets);

@@ -1,5 +1,6 @@
-// Cuts a product into tasks and hands each to an engine. Small products and those with few rows run straight on the operands as they
-// lie; larger ones pack b once (each task its own columns, or all together when several rows of tasks share it).
+// Divides a product into tasks and calls an engine for each. Small products and those with few rows use the
+// operands in place. Larger ones pack b once: each task packs its columns, or all tasks together if several
+// rows of tasks share them.
 #include <weft/kernels/cpu/isa/gemm.h>
 
 #include <weft/kernels/cpu/gemm.h>
@@ -9,16 +10,17 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-inline constexpr int64_t kTaskRows =
-    240;  // with kBlockK columns, a block of a that stays in the second-level cache
-inline constexpr int64_t kTaskWork = 1 << 20;  // multiply-adds below which a task is not worth another thread
-inline constexpr int64_t kTasksWanted = 32;    // enough to keep many threads busy evenly
-inline constexpr int64_t kLibraryRows =
-    1024;  // a library packs b anew in every task: with many columns, cut those instead
+// with kBlockK columns, a block of a that stays in the second-level cache
+inline constexpr int64_t kTaskRows = 240;
+// multiply-adds below which a task is not worth another thread
+inline constexpr int64_t kTaskWork = 1 << 20;
+inline constexpr int64_t kTasksWanted = 32;  // enough to keep many threads busy evenly
+// a library packs b anew in every task: with many columns, cut those instead
+inline constexpr int64_t kLibraryRows = 1024;
 inline constexpr int64_t kDirectRows = 24;  // b row-major: up to here packing costs more than it saves
 inline constexpr int64_t kDotRows = 8;      // b transposed: the same
 
-/// How c is cut: parts of rows, and parts of columns in whole panels.
+/// The partition of c: parts of rows, and parts of columns in whole panels.
 struct Cut {
   Parts rows, panels;
   int64_t panel, n;
@@ -42,7 +44,8 @@ template <class T> bool is_plain(const Operand<T>& x, int64_t rows, int64_t colu
 }
 
 #if defined(__AVX512F__)
-/// oneDNN where it measured faster than our tiles: single precision, AVX-512, blocks with many rows and enough work.
+/// oneDNN where it measured faster than our tiles: single precision, AVX-512, blocks with many rows and
+/// enough work.
 bool prefer_onednn(int64_t m, int64_t n, int64_t k) {
   return has_onednn() && m >= 64 && n >= 64 && k >= 64 && m * n * k >= (int64_t{1} << 24);
 }
@@ -50,7 +53,7 @@ bool prefer_onednn(int64_t m, int64_t n, int64_t k) {
 bool prefer_onednn(int64_t, int64_t, int64_t) { return false; }
 #endif
 
-/// Few rows with b transposed: packing b costs as much as the product, and Eigen's packing is the quickest.
+/// Whether Eigen computes it: few rows with b transposed, where packing b costs as much as the product.
 bool prefer_eigen(int64_t m, int64_t n, int64_t k, bool transposed_b) {
   return transposed_b && m > kDotRows && m <= kDirectRows && n * k >= (int64_t{1} << 16);
 }
@@ -124,7 +127,7 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
           Finish<T> finish) {
   if (m == 0 || n == 0) return;
-  // A stride along a single element means nothing: make it that of a packed matrix.
+  // The stride of a dim of size 1 is arbitrary: replace it by that of a packed matrix.
   if (m == 1) a.row = a.col == 1 ? k : 1, c_row = n;
   if (k == 1) a.col = 1, b.row = b.col == 1 ? n : 1;
   if (n == 1) b.col = b.row == 1 ? k : 1;
@@ -137,8 +140,8 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
         return library_gemm(GemmEngine::kEigen, m, n, k, a, b, c, c_row, finish);
     }
   }
-  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 &&
-      b.row == 1)  // a column of dot products: its transpose is one row
+  // a column of dot products: its transpose is one row
+  if (n == 1 && m > 1 && c_row == 1 && !finish.bias && a.col == 1 && b.row == 1)
     return direct_gemm<T>(1, m, k, b.transposed(), a.transposed(), c, m, finish);
   const bool row_major = b.col == 1, dots = b.row == 1 && a.col == 1;
   if ((row_major && m <= kDirectRows) || (dots && (m <= kDotRows || m * n * k <= 4096)))

@@ -1,11 +1,11 @@
-// The matrix product as the other kernels call it: float or double, any strides of a and b, rows of c contiguous.
+// The matrix product for the other kernels: float or double, any strides of a and b, contiguous rows of c.
 #pragma once
 
 #include <weft/kernels/cpu/isa/gemm_tile.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-/// An operand [rows, columns]: element (i, j) lies at data[i * row + j * col].
+/// An operand [rows, columns]: element (i, j) is data[i * row + j * col].
 template <class T> struct Operand {
   const T* data = nullptr;
   int64_t row = 0, col = 1;
@@ -17,7 +17,8 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
           Finish<T> finish = {});
 
-/// The same by Eigen on the calling thread, without bias. Each operand has one stride of 1 and the other at least the length along it.
+/// The same by Eigen on the calling thread, without bias. Each operand has one stride of 1, and the other is
+/// at least the length along the first.
 void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row,
                 float alpha, float beta);
 

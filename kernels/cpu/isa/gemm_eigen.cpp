@@ -1,5 +1,5 @@
-// The matrix product by Eigen, compiled for one instruction set (the build renames Eigen's namespace for each). Eigen splits nothing
-// here: it is called for one tile at a time.
+// The matrix product by Eigen, compiled for one instruction set; the build renames Eigen's namespace for each
+// set. Eigen computes one tile per call, on the calling thread.
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 

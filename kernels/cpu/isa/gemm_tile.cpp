@@ -1,5 +1,6 @@
-// Packing and register tiles of the matrix product; gemm_tile.h says what is promised. The tile kernel is one function template,
-// instantiated for each height and for one or two vectors of width; accumulators stay in registers over a whole block of k.
+// Packing and register tiles of the matrix product (gemm_tile.h). The tile kernel is one function template,
+// instantiated for each height and for a width of one or two vectors. The accumulators stay in registers over
+// a whole block of k.
 #include <weft/kernels/cpu/isa/gemm_tile.h>
 
 #include <utility>
@@ -110,7 +111,7 @@ template <class T> Finish<T> at_column(Finish<T> f, int64_t column) {
   return f;
 }
 
-/// A block of k after the first adds to what is there.
+/// The last step for blocks of k after the first: it adds to c.
 template <class T> Finish<T> of_block(Finish<T> f, int64_t block) {
   return block == 0 ? f : Finish<T>{f.alpha, 1, nullptr};
 }
@@ -229,7 +230,8 @@ void pack_block(T* dst, const T* a, int64_t a_row, int64_t a_col, const Parts& s
   }
 }
 
-/// One block of k: every strip with every panel of columns [n0, n1); the panel stays in the first-level cache.
+/// One block of k: every strip with every panel of columns [n0, n1); the panel stays in the first-level
+/// cache.
 template <class T>
 void multiply_block(const Parts& strips, int64_t kc, const T* a, const T* b, int64_t n0, int64_t n1, T* c,
                     int64_t c_row, Finish<T> f) {

@@ -1,8 +1,9 @@
-// The register-tile matrix product: packed panels of a and b, and a kernel that holds an MR x 2-vector tile of c in registers.
+// The register-tile matrix product: packed panels of a and b, and a kernel that holds an MR x 2-vector tile
+// of c in registers.
 //
-// A panel of b is [k][kPanel] with kPanel = 2 vectors (a last panel whose columns fit one vector is [k][1 vector]); a strip of a is
-// [k][rows]. Every element of c is summed over k in order inside blocks of kBlockK, whatever the tiling: how work is split among
-// threads, or which other rows are computed along, never changes a bit.
+// A panel of b is [k][kPanel] with kPanel = 2 vectors; a last panel whose columns fit one vector is [k][1
+// vector]. A strip of a is [k][rows]. Every element of c is summed over k in order inside blocks of kBlockK.
+// So the tiling, the partition among threads and the number of rows never change the bits.
 #pragma once
 
 #include <weft/kernels/cpu/isa/tasks.h>
@@ -15,7 +16,7 @@ inline constexpr int kStripRows = 12;  // 24 of 32 registers hold the tile
 #elif defined(__AVX2__)
 inline constexpr int kStripRows = 6;  // 12 of 16
 #else
-inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs a register of its own
+inline constexpr int kStripRows = 5;  // 10 of 16; without FMA a product needs an additional register
 #endif
 inline constexpr int64_t kBlockK = 256;
 template <class T> inline constexpr int kPanel = 2 * kLanes<T>;
@@ -25,7 +26,7 @@ template <class T> constexpr int64_t packed_columns(int64_t n) {
   return (n + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-/// What becomes of a finished tile: c = alpha * acc + beta * c + bias (beta 0 never reads c; bias null for none).
+/// The last step of a tile: c = alpha * acc + beta * c + bias. With beta 0, c is not read; bias may be null.
 template <class T> struct Finish {
   T alpha = 1, beta = 0;
   const T* bias = nullptr;  ///< of the tile's first column
@@ -35,8 +36,8 @@ template <class T> struct Finish {
 template <class T>
 void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, int64_t stride_k, int64_t k);
 
-/// Packs columns [n0, n1) of b [k, n] (n0 a multiple of kPanel) to their place in `dst`, which holds packed_columns(n) * k numbers:
-/// block of kBlockK after block, inside a block panel after panel.
+/// Packs columns [n0, n1) of b [k, n], n0 a multiple of kPanel, to their place in `dst`, which holds
+/// packed_columns(n) * k numbers. The order in `dst` is by blocks of kBlockK, and by panels inside a block.
 template <class T>
 void pack_b(T* dst, const T* b, int64_t stride_k, int64_t stride_n, int64_t k, int64_t n, int64_t n0,
             int64_t n1);
@@ -47,15 +48,15 @@ void multiply_packed(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row,
                      const T* packed_b, int64_t n0, int64_t n1, T* c, int64_t c_row, Finish<T> finish,
                      T* scratch);
 
-/// Packs a [m, k] whole, m * k numbers: block of kBlockK after block, inside a block strip after strip.
+/// Packs all of a [m, k], m * k numbers, by blocks of kBlockK, and by strips inside a block.
 template <class T> void pack_a(T* dst, const T* a, int64_t a_row, int64_t a_col, int64_t m, int64_t k);
 
-/// multiply_packed with a packed by pack_a: for one left operand used with several right ones, or by several tasks.
+/// multiply_packed with a packed by pack_a, for a left operand that several products or tasks use.
 template <class T>
 void multiply_strips(int64_t m, int64_t n, int64_t k, const T* strips, const T* packed_b, int64_t n0,
                      int64_t n1, T* c, int64_t c_row, Finish<T> finish);
 
-/// The same for few rows and b as it lies: row-major (stride_n 1) or its transpose (stride_k 1).
+/// The same for few rows and unpacked b: row-major (stride_n 1) or its transpose (stride_k 1).
 template <class T>
 void multiply_direct(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_col, const T* b,
                      int64_t stride_k, int64_t stride_n, T* c, int64_t c_row, Finish<T> finish);

@@ -1,22 +1,29 @@
-// Gathering and scattering. All indices are checked before anything is written. What only moves elements goes by their width; adding goes
-// by type. Adds of equal indices happen in order of position, so sums have the same bits for any thread count: add_rows gives each
-// task a range of target rows and lets it look through all indices.
+// Gather and scatter kernels. All indices are checked before anything is written. Kernels that only move
+// elements are compiled per element width, kernels that add per dtype. Adds to equal indices happen in order
+// of position, so sums have the same bits for any thread count: in add_rows each task owns a range of target
+// rows and scans all indices.
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
-#include <weft/kernels/functors.h>
+#include <weft/kernels/inner/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
-/// Indices as int64, each at least 0 and below `size` (or equal to `skip`): the view itself, or a dense copy of one of int32.
+/// Indices as int64, checked to be in [0, size) or equal to `skip`: the view itself, or a dense copy of an
+/// int32 one. Dims of stride 0 are checked once.
 class Indices {
  public:
-  Indices(const View& index, int64_t size, int64_t skip = INT64_MIN) : view_(index) {
-    if (index.dtype != DType::kInt64) {
+  Indices(const View& given, int64_t size, int64_t skip = INT64_MIN) : view_(given) {
+    for (int d = 0; d < view_.ndim(); ++d)
+      if (view_.stride(d) == 0 && view_.size(d) > 1) view_.sizes[d] = 1;
+    if (given.dtype != DType::kInt64) {
+      const View index = view_;
       copy_.resize(index.numel());
       view_ = {copy_.get(), DType::kInt64, index.sizes, index.strides};
       int64_t step = 1;
-      for (int d = index.ndim() - 1; d >= 0; --d) view_.strides[d] = step, step *= index.size(d);
+      for (int d = index.ndim() - 1; d >= 0; --d)
+        if (index.size(d) != 1) view_.strides[d] = step, step *= index.size(d);
+        else view_.strides[d] = 0;
       copy_any(index, view_);
     }
     const int64_t n = view_.numel();
@@ -43,7 +50,9 @@ class Indices {
   Scratch<int64_t> copy_;
 };
 
-void take_rows(V x, V index, V y) {
+}  // namespace
+
+void IsaBackend::take_rows(Context&, View x, View index, View y) {
   const int64_t n = y.size(0), k = y.size(1);
   const Indices indices(index, x.size(0));
   const int64_t* const at = indices.data();
@@ -64,21 +73,26 @@ void take_rows(V x, V index, V y) {
   });
 }
 
+namespace {
+
 template <class T> T sum_of(T a, T b) {
   if constexpr (std::is_same_v<T, bool>) return a || b;
   else if constexpr (sizeof(T) == 2) return T(static_cast<float>(a) + static_cast<float>(b));
   else return static_cast<T>(functors::ring(a) + functors::ring(b));
 }
 
-void add_rows(V index, V dy, int64_t skip, V dx) {
+}  // namespace
+
+void IsaBackend::add_rows(Context&, View index, View dy, int64_t skip, View dx) {
   const int64_t n = dy.size(0), k = dy.size(1), rows = dx.size(0);
   const Indices indices(index, rows, skip);
   const int64_t* const at = indices.data();
   const int64_t is = indices.strides()[0];
   dispatch(dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const int64_t wanted = n * k / (1 << 15) + 1;
-    const Parts parts(rows, rows / (wanted < 16 ? wanted : 16) + 1);
+    // each task scans all indices
+    const int64_t wanted = n * k / (1 << 15) + 1, most = k < 1 ? 1 : k < 16 ? k : 16;
+    const Parts parts(rows, rows / (wanted < most ? wanted : most) + 1);
     each_task(parts.count, [&](int64_t task) {
       const int64_t first = parts.begin(task), end = first + parts.size(task);
       for (int64_t i = 0; i < n; ++i) {
@@ -96,7 +110,7 @@ void add_rows(V index, V dy, int64_t skip, V dx) {
   });
 }
 
-void gather(int dim, V x, V index, V y) {
+void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
   const Indices indices(index, x.size(dim));
   const int64_t n = index.size(dim), xs = x.stride(dim), ys = y.stride(dim), is = indices.strides()[dim];
   dispatch_width(x.dtype, [&](auto tag) {
@@ -110,11 +124,58 @@ void gather(int dim, V x, V index, V y) {
   });
 }
 
-void scatter(bool add, int dim, V index, V src, V y) {
+namespace {
+
+/// The functor F in T's compute type.
+template <template <class> class F, class T> T folded(T a, T b) {
+  if constexpr (std::is_same_v<T, bool>) return F<uint8_t>{}(a, b) != 0;
+  else if constexpr (sizeof(T) == 2) return T(F<float>{}(a, b));
+  else return F<T>{}(a, b);
+}
+
+/// The dims of a scatter other than its dim, joined, if the index is constant along them and their strides
+/// allow it.
+struct Across {
+  int64_t width = 1, src = 0, y = 0;  ///< elements, and their strides
+
+  bool take(int dim, const View& index, const View& from, const View& to) {
+    for (int d = index.ndim() - 1; d >= 0; --d) {
+      if (d == dim || index.size(d) == 1) continue;
+      if (index.stride(d) != 0) return false;
+      if (width == 1) src = from.stride(d), y = to.stride(d);
+      else if (from.stride(d) != src * width || to.stride(d) != y * width) return false;
+      width *= index.size(d);
+    }
+    return width > 1;
+  }
+};
+
+}  // namespace
+
+void IsaBackend::scatter(Context&, ScatterRule rule, int dim, View index, View src, View y) {
   const Indices indices(index, y.size(dim));
   const int64_t n = index.size(dim), ss = src.stride(dim), ys = y.stride(dim), is = indices.strides()[dim];
+  Across row;
+  const bool by_rows = row.take(dim, index, src, y) && row.y < ys;  // the smaller stride is the inner loop
+  const auto run_rows = [&](auto tag, auto put) {
+    using T = typename decltype(tag)::type;
+    const int64_t narrow = (1 << 15) / (n > 0 ? n : 1) + 1;
+    const Parts parts(row.width, narrow > 256 ? narrow : 256);
+    each_task(parts.count, [&](int64_t task) {
+      const int64_t first = parts.begin(task), count = parts.size(task);
+      for (int64_t i = 0; i < n; ++i) {
+        const T* from = src.as<T>() + i * ss + first * row.src;
+        T* to = y.as<T>() + indices.data()[i * is] * ys + first * row.y;
+        if (row.src == 1 && row.y == 1)
+          for (int64_t j = 0; j < count; ++j) put(to[j], from[j]);
+        else
+          for (int64_t j = 0; j < count; ++j) put(to[j * row.y], from[j * row.src]);
+      }
+    });
+  };
   const auto run = [&](auto tag, auto put) {
     using T = typename decltype(tag)::type;
+    if (by_rows) return run_rows(tag, put);
     each_line<3>(index.sizes, dim, {src.strides, indices.strides(), y.strides}, [&](const Lines<3>& line) {
       const T* from = src.as<T>() + line.offset(0);
       const int64_t* at = indices.data() + line.offset(1);
@@ -122,12 +183,29 @@ void scatter(bool add, int dim, V index, V src, V y) {
       for (int64_t i = 0; i < n; ++i) put(to[at[i * is] * ys], from[i * ss]);
     });
   };
-  if (add) dispatch(y.dtype, [&](auto tag) { run(tag, [](auto& to, auto v) { to = sum_of(to, v); }); });
-  else dispatch_width(y.dtype, [&](auto tag) { run(tag, [](auto& to, auto v) { to = v; }); });
+  using namespace functors;
+  switch (rule) {
+    case ScatterRule::kAssign:
+      return dispatch_width(y.dtype, [&](auto tag) { run(tag, [](auto& to, auto v) { to = v; }); });
+    case ScatterRule::kAdd:
+      return dispatch(y.dtype, [&](auto tag) { run(tag, [](auto& to, auto v) { to = sum_of(to, v); }); });
+    case ScatterRule::kMul:
+      return dispatch(y.dtype,
+                      [&](auto tag) { run(tag, [](auto& to, auto v) { to = folded<Mul>(to, v); }); });
+    case ScatterRule::kMax:
+      return dispatch(y.dtype,
+                      [&](auto tag) { run(tag, [](auto& to, auto v) { to = folded<Maximum>(to, v); }); });
+    case ScatterRule::kMin:
+      return dispatch(y.dtype,
+                      [&](auto tag) { run(tag, [](auto& to, auto v) { to = folded<Minimum>(to, v); }); });
+  }
 }
 
-/// f(position) for every non-zero element in row-major order; position counts elements.
-template <class F> void each_nonzero(const View& x, const F& f) {
+namespace {
+
+/// Calls f(position, non-zero) for the elements in row-major order until f returns false. There is no branch
+/// on an element, because the branches of a random mask are mispredicted.
+template <class F> void each_flag(const View& x, const F& f) {
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto nonzero = [](T v) {
@@ -137,40 +215,50 @@ template <class F> void each_nonzero(const View& x, const F& f) {
     if (x.is_contiguous()) {
       const T* const p = x.as<T>();
       for (int64_t i = 0, n = x.numel(); i < n; ++i)
-        if (nonzero(p[i])) f(i);
+        if (!f(i, nonzero(p[i]))) return;
       return;
     }
     Lines<1> lines(x.sizes, -1, {x.strides});
     lines.seek(0);
     for (int64_t i = 0; i < lines.count(); ++i, lines.next())
-      if (nonzero(x.as<T>()[lines.offset(0)])) f(i);
+      if (!f(i, nonzero(x.as<T>()[lines.offset(0)]))) return;
   });
 }
 
-int64_t count_nonzero(V x) {
+}  // namespace
+
+int64_t IsaBackend::count_nonzero(Context&, View x) {
   int64_t count = 0;
-  if (x.numel() > 0) each_nonzero(x, [&](int64_t) { ++count; });
+  if (x.numel() > 0) each_flag(x, [&](int64_t, bool flag) { return count += flag, true; });
   return count;
 }
 
-void nonzero(V x, V out) {
-  int64_t row = 0;
-  if (x.numel() == 0) return;
-  each_nonzero(x, [&](int64_t at) {
-    for (int d = x.ndim() - 1; d >= 0; --d) {
-      out.as<int64_t>()[row * out.stride(0) + d * out.stride(1)] = at % x.size(d);
-      at /= x.size(d);
+void IsaBackend::nonzero(Context&, View x, View out) {
+  const int64_t count = out.size(0);
+  if (x.numel() == 0 || count == 0) return;
+  const int last = x.ndim() - 1;
+  const int64_t width = last < 0 ? 1 : x.size(last);
+  // coordinates of the line that contains `at`
+  int64_t row = 0, line_start = 0, line_end = 0, line[kMaxDims] = {};
+  each_flag(x, [&](int64_t at, bool flag) {
+    if (at >= line_end) {
+      int64_t left = at / width;
+      line_start = left * width, line_end = line_start + width;
+      for (int d = last - 1; d >= 0; --d) line[d] = left % x.size(d), left /= x.size(d);
     }
-    ++row;
+    int64_t* const to = out.as<int64_t>() + row * out.stride(0);
+    for (int d = 0; d < last; ++d) to[d * out.stride(1)] = line[d];
+    if (last >= 0) to[last * out.stride(1)] = at - line_start;
+    return (row += flag) < count;
   });
 }
 
-void triangle(bool upper, int64_t k, V x, V y) {
+void IsaBackend::triangle(Context&, bool upper, int64_t k, View x, View y) {
   const int rows = x.ndim() - 2, cols = x.ndim() - 1;
   dispatch_width(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     Shape ordinal(x.ndim(), 0);
-    ordinal[rows] = 1;  // the row number comes out as an offset
+    ordinal[rows] = 1;  // with stride 1, the offset of this view is the row number
     each_line<3>(x.sizes, cols, {x.strides, y.strides, ordinal}, [&](const Lines<3>& line) {
       const T* from = x.as<T>() + line.offset(0);
       T* to = y.as<T>() + line.offset(1);
@@ -180,18 +268,6 @@ void triangle(bool upper, int64_t k, V x, V y) {
       }
     });
   });
-}
-
-}  // namespace
-
-void fill_index(IsaTable& t) {
-  t.take_rows = take_rows;
-  t.add_rows = add_rows;
-  t.gather = gather;
-  t.scatter = scatter;
-  t.count_nonzero = count_nonzero;
-  t.nonzero = nonzero;
-  t.triangle = triangle;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,11 +1,13 @@
-// From a functor to kernels: one contiguous loop per compute type, and the rows of function pointers that a file of operations
-// collects. A row is indexed by the compute dtype and holds only the types of the operation's class.
+// Kernels from functors: one contiguous loop per compute type, and rows of function pointers, which a file of
+// operations collects in a table. A row is indexed by the compute dtype and has entries for the dtypes of the
+// operation's class.
 #pragma once
 
 #include <utility>
 
 #include <weft/kernels/cpu/isa/elementwise.h>
-#include <weft/kernels/functors.h>
+#include <weft/kernels/inner/convert.h>
+#include <weft/kernels/inner/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -16,7 +18,7 @@ struct KernelRow {
 /// The loop of one functor over contiguous memory; Inputs is one type per operand.
 template <class F, class T, class R, size_t... I>
 void kernel_loop(const Params& params, void* const* p, int64_t n, std::index_sequence<I...>) {
-  const F f{params.s.to<T>(), params.t.to<T>()};
+  const F f{parameter<T>(params.s), parameter<T>(params.t)};
   R* const y = static_cast<R*>(p[0]);
   const T* const x[] = {static_cast<const T*>(p[I + 1])...};
 #pragma GCC ivdep
@@ -32,16 +34,15 @@ template <template <class> class F, OpClass cls, int kInputs> constexpr KernelRo
   KernelRow row;
   const auto add = [&]<class T>(TypeTag<T>) {
     using R = std::conditional_t<cls == OpClass::kTest, bool, T>;
-    row.at[static_cast<int>(dtype_of<T>)] = kernel<F<T>, T, R, kInputs>;
+    if constexpr (takes(cls, dtype_of<T>))
+      row.at[static_cast<int>(dtype_of<T>)] = kernel<F<T>, T, R, kInputs>;
   };
   add(TypeTag<float>{});
   add(TypeTag<double>{});
-  if constexpr (cls != OpClass::kFloat) {
-    add(TypeTag<uint8_t>{});
-    add(TypeTag<int32_t>{});
-    add(TypeTag<int64_t>{});
-  }
-  if constexpr (cls == OpClass::kTest || cls == OpClass::kAny) add(TypeTag<bool>{});
+  add(TypeTag<uint8_t>{});
+  add(TypeTag<int32_t>{});
+  add(TypeTag<int64_t>{});
+  add(TypeTag<bool>{});
   return row;
 }
 

@@ -1,21 +1,41 @@
-// Layer normalisation over the last dim: x [R, K], weight and bias [K], mean and rstd [R] kept for backward. Forward reads a row three
-// times in cache. Backward writes dx (=) row by row; dweight and dbias (=) are summed over parts of the rows, whose number depends on
-// the shape alone, and then over the parts in order.
+// Layer normalisation over the last dim: x [R, K], weight and bias [K]; mean and rstd [R] are kept for
+// backward. Forward reads a row three times, in cache. Backward writes dx (=) row by row. dweight and dbias
+// (=) are summed over parts of the rows, then over the parts in order; the number of parts depends on the
+// shape only.
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rows.h>
-#include <weft/kernels/cpu/isa_table.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-/// A vector view [K] as contiguous numbers; null when absent.
+/// A vector view [K] as contiguous numbers; null if absent.
 template <class C> const C* dense(V v, C* buffer) {
   if (!v.defined()) return nullptr;
   for (int64_t k = 0; k < v.size(0); ++k) buffer[k] = static_cast<C>(get_number(v, k));
   return buffer;
 }
 
-void layer_norm(V x, V weight, V bias, double eps, V y, V mean, V rstd) {
+/// Sums of v - near and of its squares over a row.
+template <class C> struct Around { C sum, squares; };
+
+/// The first sum corrects the rounding error of `near`: equal numbers then differ from their mean by 0.
+template <class C> WEFT_INLINE Around<C> sums_around(int64_t count, const C* x, C near) {
+  Vec<C> sum[2] = {}, squares[2] = {};
+  const auto add = [&](int u, Vec<C> d) __attribute__((always_inline)) { sum[u] += d, squares[u] += d * d; };
+  int64_t k = 0;
+  for (; k + 2 * kLanes<C> <= count; k += 2 * kLanes<C>)
+#pragma GCC unroll 2
+    for (int u = 0; u < 2; ++u) add(u, load(x + k + u * kLanes<C>) - near);
+  for (; k < count; k += kLanes<C>)
+    add(0, load_part(x + k, count - k < kLanes<C> ? count - k : kLanes<C>, near) - near);
+  return {sum_lanes<C>(sum[0] + sum[1]), sum_lanes<C>(squares[0] + squares[1])};
+}
+
+}  // namespace
+
+void IsaBackend::layer_norm(Context&, View x, View weight, View bias, double eps, View y, View mean,
+                            View rstd) {
   const int64_t rows = x.size(0), count = x.size(1);
   dispatch_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -30,11 +50,11 @@ void layer_norm(V x, V weight, V bias, double eps, V y, V mean, V rstd) {
         const C* from = read(r);
         C* to = write(r);
         const C n = static_cast<C>(count);
-        const C m = sum_row<C>(
-                        count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, from) /
-                    n;
-        const C squares = sum_row<C>(
-            count, [m](Vec<C> v) __attribute__((always_inline)) { return (v - m) * (v - m); }, from);
+        const C near = sum_row<C>(
+                           count, [](Vec<C> v) __attribute__((always_inline)) { return v; }, from) /
+                       n;
+        const Around<C> a = sums_around(count, from, near);
+        const C m = near + a.sum / n, left = a.squares - a.sum * (a.sum / n), squares = left < 0 ? 0 : left;
         const C s = static_cast<C>(1 / __builtin_sqrt(static_cast<double>(squares / n) + eps));
         if (w && b)
           map_row(
@@ -60,6 +80,8 @@ void layer_norm(V x, V weight, V bias, double eps, V y, V mean, V rstd) {
     });
   });
 }
+
+namespace {
 
 template <class T> void backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
   using C = RowType<T>;
@@ -127,17 +149,13 @@ template <class T> void backward(V x, V weight, V mean, V rstd, V dy, V dx, V dw
   total(dbias, count);
 }
 
-void layer_norm_backward(V x, V weight, V mean, V rstd, V dy, V dx, V dweight, V dbias) {
+}  // namespace
+
+void IsaBackend::layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,
+                                     View dweight, View dbias) {
   dispatch_floating(x.dtype, [&](auto tag) {
     backward<typename decltype(tag)::type>(x, weight, mean, rstd, dy, dx, dweight, dbias);
   });
-}
-
-}  // namespace
-
-void fill_layer_norm(IsaTable& t) {
-  t.layer_norm = layer_norm;
-  t.layer_norm_backward = layer_norm_backward;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

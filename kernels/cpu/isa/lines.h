@@ -1,4 +1,5 @@
-// Walking views line by line: all dims but one are counted through, and the offsets of N views along the way are kept, in elements.
+// Iteration over views line by line: a counter over all dims except one, with the offsets of N views, in
+// elements.
 #pragma once
 
 #include <weft/kernels/cpu/isa/tasks.h>
@@ -45,7 +46,7 @@ template <int N> class Lines {
   int64_t size_[kMaxDims], at_[kMaxDims], stride_[N][kMaxDims], offset_[N] = {};
 };
 
-/// f(lines) for every line of `sizes` without dim `skip`, in tasks of about `work` elements each.
+/// Calls f(lines) for every line of `sizes` without dim `skip`, in tasks of about `work` elements.
 template <int N, class F>
 void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F& f, int64_t work = 1 << 15) {
   const Lines<N> all(sizes, skip, strides);
@@ -60,7 +61,7 @@ void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F&
   });
 }
 
-/// A line that changes nothing else than `data`: the type of an element by its width alone, for kernels that only move bytes.
+/// Calls f with an unsigned type of t's width, for kernels that only move elements.
 template <class F> void dispatch_width(DType t, const F& f) {
   switch (size_of(t)) {
     case 1: return f(TypeTag<uint8_t>{});

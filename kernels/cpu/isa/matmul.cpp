@@ -1,8 +1,10 @@
-// Matrix product of views: float and double go to gemm(), the half types pass through float copies, integers run a plain loop with
-// sums in int64. Batches: one product when b is shared and a and c stack up; tasks over the batch when the matrices are small.
+// Matrix product of views. float and double use gemm(), the half dtypes use it through float copies, and
+// integers run a plain loop with sums in int64. A batch is one product if b is shared and a and c can be
+// joined along the batch; otherwise small matrices are distributed over tasks.
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/gemm.h>
 #include <weft/kernels/cpu/isa/tasks.h>
-#include <weft/kernels/cpu/isa_table.h>
+#include <weft/kernels/inner/convert.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -55,7 +57,7 @@ void multiply(const Problem& p, const T* a, const T* b, const T* bias, T* c, T a
   scatter_matrix(c, out.get(), p.m, p.n, p.c_row, p.c_col);
 }
 
-/// The batch as one tall product, where it is one.
+/// The batch as one tall product, if its layout allows it.
 bool stack(Problem& p) {
   if (p.batch <= 1 || p.b_batch != 0 || p.c_col != 1) return false;
   if (p.m == 1) p.a_row = p.a_batch, p.c_row = p.c_batch;
@@ -72,7 +74,7 @@ template <class T> void run_float(Problem p, const T* a, const T* b, const T* bi
   };
   const int64_t work = p.m * p.n * p.k;
   if (p.batch == 1) return one(0);
-  if (work >= (int64_t{1} << 22)) {  // each is cut into tasks of its own
+  if (work >= (int64_t{1} << 22)) {  // large matrices: gemm() divides each into tasks
     for (int64_t i = 0; i < p.batch; ++i) one(i);
     return;
   }
@@ -98,10 +100,8 @@ void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, flo
 
 template <class T>
 void run_integer(const Problem& p, const T* a, const T* b, const T* bias, T* c, double alpha, double beta) {
-  const auto scaled = [](double factor, uint64_t x) {  // exact for factor 1; sums wrap as int64 does
-    return factor == 1 ? x
-                       : static_cast<uint64_t>(
-                             static_cast<int64_t>(factor * static_cast<double>(static_cast<int64_t>(x))));
+  const auto scaled = [](double factor, uint64_t x) {  // a whole factor; products and sums wrap as int64 does
+    return static_cast<uint64_t>(to_integer<int64_t>(factor)) * x;
   };
   const Parts rows(p.batch * p.m, 1 + (int64_t{1} << 16) / (p.n * p.k + 1));
   each_task(rows.count, [&](int64_t part) {
@@ -122,7 +122,10 @@ void run_integer(const Problem& p, const T* a, const T* b, const T* bias, T* c, 
   });
 }
 
-void matmul(double alpha, V a, V b, double beta, V bias, V c) {
+}  // namespace
+
+void IsaBackend::matmul(Context& context, double alpha, View a, View b, double beta, View bias, View c,
+                        bool relu) {
   const Problem p(a, b, bias, c);
   if (p.batch == 0 || p.m == 0 || p.n == 0) return;
   dispatch(c.dtype, [&](auto tag) {
@@ -142,10 +145,7 @@ void matmul(double alpha, V a, V b, double beta, V bias, V c) {
       run_integer<T>(p, x, y, w, c.as<T>(), alpha, beta);
     }
   });
+  if (relu) unary(context, Unary::kRelu, 0, 0, c, c);
 }
-
-}  // namespace
-
-void fill_matmul(IsaTable& t) { t.matmul = matmul; }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,25 +1,27 @@
-// Counter-based random kernels. Element i of a call depends on the key and on i alone (PhiloxKey in backend.h), so chunks are drawn in
-// any order and on any thread. This file is compiled without fused multiply-add, which with the formulas of random.h gives all numbers the same
-// bits under every instruction set and on every device, but for float64 normal ones: those agree up to the library's log, cos and sin.
-// A chunk is drawn into a buffer of lanes, several vectors of blocks side by side, and then converted by plain loops.
+// Counter-based random kernels. Element i of a call depends only on the key and on i (PhiloxKey in
+// backend.h). So chunks may be drawn in any order and on any thread. This file is compiled without fused
+// multiply-add. With the formulas of inner/random.h, numbers then have the same bits under every instruction
+// set and on every device. Only float64 normal numbers agree up to the rounding of the library's log, cos and
+// sin. A chunk is drawn into a buffer of lanes, several vectors of blocks at a time, and then converted by
+// plain loops.
 #include <type_traits>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
 #include <weft/kernels/cpu/isa/vec.h>
-#include <weft/kernels/cpu/isa_table.h>
-#include <weft/kernels/random.h>
+#include <weft/kernels/inner/random.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
 
 using namespace kernels::random;
 
-constexpr int64_t kChunk = 2048;  // elements drawn at a time; a multiple of what one turn of draw() makes
+constexpr int64_t kChunk = 2048;  // elements drawn at a time; a multiple of the blocks per turn of draw()
 
 /// Eight-byte lanes that hold one 32-bit word of one block each; the upper halves carry anything.
 using Words = uint64_t __attribute__((vector_size(kVecBytes)));
@@ -53,7 +55,8 @@ WEFT_INLINE void interleave(Words a, Words b, uint32_t* out) {
   __builtin_memcpy(out + 2 * kPerVec, &second, sizeof second);
 }
 
-/// Lanes of consecutive blocks: out[4 * b + lane], rounded up to a whole number of groups of kVecs * kPerVec blocks.
+/// Lanes of consecutive blocks: out[4 * b + lane], rounded up to a whole number of groups of kVecs * kPerVec
+/// blocks.
 void draw(uint64_t seed, uint64_t first, int64_t blocks, uint32_t* out) {
   Words lane;
   for (int i = 0; i < kPerVec; ++i) lane[i] = static_cast<uint64_t>(i);
@@ -119,19 +122,22 @@ template <class C> void store_chunk(const View& v, int64_t i0, int64_t n, const 
   lines.seek(i0);
   for (int64_t i = 0; i < n; ++i, lines.next()) convert(from + i, data + lines.offset(0) * width, 1);
 }
-/// Where to write a chunk of C: the view itself where that is possible, else `buffer`, which store_chunk then takes over.
+/// The destination of a chunk of C: the view itself if possible, else `buffer`, which store_chunk then
+/// copies.
 template <class C> C* chunk_target(const View& v, int64_t i0, C* buffer) {
   return v.dtype == dtype_of<C> && v.is_contiguous() ? v.as<C>() + i0 : buffer;
 }
 
-/// f(TypeTag<C>) for the type that a floating dtype is computed in.
+/// Calls f(TypeTag<C>) for the compute type C of a floating dtype.
 template <class F> void dispatch_real(DType t, const F& f) {
   if (!is_floating(t)) throw DTypeError(str("random: takes a floating tensor, got ", t));
   if (t == DType::kFloat64) f(TypeTag<double>{});
   else f(TypeTag<float>{});
 }
 
-void uniform(PhiloxKey key, double low, double high, V y) {
+}  // namespace
+
+void IsaBackend::uniform(Context&, PhiloxKey key, double low, double high, View y) {
   dispatch_real(y.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     const Uniform<C> range(low, high, y.dtype);
@@ -144,27 +150,31 @@ void uniform(PhiloxKey key, double low, double high, V y) {
   });
 }
 
+namespace {
+
 /// Normal numbers by pairs, out[0 .. n), n even.
 template <class C> void normal_pairs(const uint32_t* bits, int64_t n, C mean, C stddev, C* out) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; i += 2) normal_pair(bits + (kPair<C> ? 2 * i : i), mean, stddev, out + i);
 }
 
-void normal(PhiloxKey key, double mean, double stddev, V y) {
+}  // namespace
+
+void IsaBackend::normal(Context&, PhiloxKey key, double mean, double stddev, View y) {
   dispatch_real(y.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     each_chunk<kPair<C>>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
       C z[kChunk];
-      C* const to =
-          n % 2 == 0 ? chunk_target(y, i0, z) : z;  // the last element's partner is drawn and dropped
+      // the last element's partner is drawn and dropped
+      C* const to = n % 2 == 0 ? chunk_target(y, i0, z) : z;
       normal_pairs(bits, n + n % 2, static_cast<C>(mean), static_cast<C>(stddev), to);
       if (to == z) store_chunk(y, i0, n, z);
     });
   });
 }
 
-// The masks take one lane per element whatever the types, so they do not depend on the dtype they are written in.
-void bernoulli(PhiloxKey key, V p, V y) {
+// Masks use one lane per element for every dtype, so they do not depend on the dtype of the output.
+void IsaBackend::bernoulli(Context&, PhiloxKey key, View p, View y) {
   dispatch_real(p.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     bool one = true;  // one probability for all elements
@@ -193,7 +203,7 @@ void bernoulli(PhiloxKey key, V p, V y) {
   });
 }
 
-void random_int(PhiloxKey key, int64_t low, int64_t high, V y) {
+void IsaBackend::random_int(Context&, PhiloxKey key, int64_t low, int64_t high, View y) {
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   each_chunk<true>(key, y.numel(), [&](const uint32_t* bits, int64_t i0, int64_t n) {
     int64_t buffer[kChunk];
@@ -203,7 +213,7 @@ void random_int(PhiloxKey key, int64_t low, int64_t high, V y) {
   });
 }
 
-void dropout(PhiloxKey key, double p, V x, V y) {
+void IsaBackend::dropout(Context&, PhiloxKey key, double p, View x, View y) {
   dispatch_real(y.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     const float limit = static_cast<float>(p);
@@ -224,7 +234,7 @@ void dropout(PhiloxKey key, double p, V x, V y) {
   });
 }
 
-void multinomial(PhiloxKey key, bool replacement, V p, V indices) {
+void IsaBackend::multinomial(Context&, PhiloxKey key, bool replacement, View p, View indices) {
   const int64_t rows = p.size(0), k = p.size(1), n = indices.size(1);
   if (!is_floating(p.dtype)) throw DTypeError(str("multinomial: takes floating weights, got ", p.dtype));
   dispatch(p.dtype, [&](auto tag) {
@@ -272,17 +282,6 @@ void multinomial(PhiloxKey key, bool replacement, V p, V indices) {
       }
     });
   });
-}
-
-}  // namespace
-
-void fill_random(IsaTable& t) {
-  t.uniform = uniform;
-  t.normal = normal;
-  t.bernoulli = bernoulli;
-  t.random_int = random_int;
-  t.dropout = dropout;
-  t.multinomial = multinomial;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

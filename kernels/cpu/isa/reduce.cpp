@@ -1,99 +1,22 @@
-// Reductions over any dims and strides. Everything is accumulated in a wide type (double for floating, int64 for the rest), so a float
-// sum is right to its last bit or so whatever its length. The reduced elements of one output are cut into units of fixed length; the
-// partial results are combined in order, so neither the thread count nor timing changes a bit.
+// Reductions over any dims and strides. Accumulators are wide (double for floating dtypes, int64 for others),
+// so a float sum is accurate to about its last bit for any length. The reduced elements of one output are cut
+// into units of fixed length, and the partial results are combined in order. So the bits do not depend on the
+// thread count.
 //   inner: the densest dim is reduced; a line is folded in four vectors of lanes.
 //   outer: the densest dim is kept; a block of neighbouring outputs is carried through the reduced rows.
-// The loops exist for float, double, int32 and int64; blocks of the half types become float on the way, those of single bytes int32.
-// Bytes: each input once.
+// The loops exist for float, double, int32 and int64. Half dtypes are converted to float in blocks, single
+// bytes to int32. Each input is read once.
 #include <limits>
 #include <type_traits>
 
-#include <weft/kernels/convert.h>
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
+#include <weft/kernels/cpu/isa/reduce_ops.h>
 #include <weft/kernels/cpu/isa/vec.h>
-#include <weft/kernels/functors.h>
+#include <weft/kernels/inner/convert.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
-
-using functors::ring;
-
-template <class C> using Wide = std::conditional_t<std::is_floating_point_v<C>, double, int64_t>;
-
-template <class W> constexpr W lowest() {
-  return std::is_same_v<W, double> ? static_cast<W>(-std::numeric_limits<double>::infinity())
-                                   : std::numeric_limits<W>::min();
-}
-template <class W> constexpr W highest() {
-  return std::is_same_v<W, double> ? static_cast<W>(std::numeric_limits<double>::infinity())
-                                   : std::numeric_limits<W>::max();
-}
-
-// Integers wrap around; vectors of doubles are no arithmetic type and go the plain way.
-template <class V> WEFT_INLINE V plus(V a, V b) {
-  if constexpr (std::is_integral_v<V>) return static_cast<V>(ring(a) + ring(b));
-  else return a + b;
-}
-template <class V> WEFT_INLINE V times(V a, V b) {
-  if constexpr (std::is_integral_v<V>) return static_cast<V>(ring(a) * ring(b));
-  else return a * b;
-}
-template <class V> WEFT_INLINE V magnitude(V x) {
-  if constexpr (std::is_integral_v<V>) return x < 0 ? static_cast<V>(-ring(x)) : x;
-  else return x < 0 ? -x : x;
-}
-
-// map() and combine() are written so that they hold for numbers and for vectors of them. Merge folds results of the op itself.
-struct SumOp {
-  using Merge = SumOp;
-  template <class W> static constexpr W identity() { return 0; }
-  template <class V> static V map(V x) { return x; }
-  template <class V> static V combine(V a, V b) { return plus(a, b); }
-};
-struct SumAbsOp : SumOp {
-  template <class V> static V map(V x) { return magnitude(x); }
-};
-struct SumSquaresOp : SumOp {
-  template <class V> static V map(V x) { return times(x, x); }
-};
-struct ProdOp {
-  using Merge = ProdOp;
-  template <class W> static constexpr W identity() { return 1; }
-  template <class V> static V map(V x) { return x; }
-  template <class V> static V combine(V a, V b) { return times(a, b); }
-};
-struct MaxOp {  // NaN wins
-  using Merge = MaxOp;
-  template <class W> static constexpr W identity() { return lowest<W>(); }
-  template <class V> static V map(V x) { return x; }
-  template <class V> static V combine(V a, V b) { return ((a > b) | (a != a)) ? a : b; }
-};
-struct MinOp {
-  using Merge = MinOp;
-  template <class W> static constexpr W identity() { return highest<W>(); }
-  template <class V> static V map(V x) { return x; }
-  template <class V> static V combine(V a, V b) { return ((a < b) | (a != a)) ? a : b; }
-};
-struct MaxAbsOp : MaxOp {
-  template <class W> static constexpr W identity() { return 0; }
-  template <class V> static V map(V x) { return magnitude(x); }
-};
-struct AnyOp {
-  using Merge = AnyOp;
-  template <class W> static constexpr W identity() { return 0; }
-  template <class W> static W map(W x) { return x != 0; }
-  template <class W> static W combine(W a, W b) { return a != 0 || b != 0; }
-};
-struct AllOp {
-  using Merge = AllOp;
-  template <class W> static constexpr W identity() { return 1; }
-  template <class W> static W map(W x) { return x != 0; }
-  template <class W> static W combine(W a, W b) { return a != 0 && b != 0; }
-};
-template <class Op>
-inline constexpr bool kChooses = std::is_base_of_v<MaxOp, Op> || std::is_base_of_v<MinOp, Op>;
-template <class Op> inline constexpr bool kVectors = !std::is_same_v<Op, AnyOp> && !std::is_same_v<Op, AllOp>;
 
 WEFT_INLINE VecD load_wide(const double* p) { return load(p); }
 WEFT_INLINE VecD load_wide(const float* p) {
@@ -149,7 +72,7 @@ void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t strid
   }
 }
 
-/// The loops of one op over one compute type.
+/// The loops of one operation for one compute type.
 template <class C> struct Folds {
   Wide<C> identity;
   Wide<C> (*lines)(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t count, int64_t line_step);
@@ -217,7 +140,8 @@ template <class C> struct Source {
   }
 };
 
-/// Sizes and strides of the reduced or of the kept dims, neighbours merged where memory allows; the last is the densest.
+/// Sizes and strides of the reduced or of the kept dims, neighbours merged where memory allows;
+/// the last is the densest.
 struct Dims {
   int count = 0;
   int64_t size[kMaxDims], x[kMaxDims], y[kMaxDims], numel = 1;
@@ -235,7 +159,7 @@ struct Dims {
   }
 };
 
-/// A place among the elements of Dims, in row-major order, and its offsets in x and y.
+/// A position among the elements of Dims, in row-major order, and its offsets in x and y.
 struct Cursor {
   const Dims& dims;
   int64_t x = 0, y = 0, index[kMaxDims];
@@ -246,7 +170,7 @@ struct Cursor {
       x += index[d] * dims.x[d], y += index[d] * dims.y[d];
     }
   }
-  /// Goes on by n along the last dim, not past its end, and to the start of the next line from there.
+  /// Advances by n along the last dim, not beyond its end; from the end, to the start of the next line.
   void advance(int64_t n = 1) {
     for (int d = dims.count - 1; d >= 0; --d, n = 1) {
       x += n * dims.x[d], y += n * dims.y[d];
@@ -304,8 +228,8 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
   }
   const int64_t per_task = kTask / (reduced.numel > 0 ? reduced.numel : 1) + 1;
   const Parts parts(kept.numel, per_task);
-  if (source.convert && units == 1 && kept.count > 0 &&
-      length <= kChunk / 4) {  // short lines are converted many at a time
+  // short lines are converted many at a time
+  if (source.convert && units == 1 && kept.count > 0 && length <= kChunk / 4) {
     const int last = kept.count - 1;
     each_task(parts.count, [&](int64_t task) {
       alignas(64) C block[kChunk];
@@ -398,7 +322,9 @@ template <class C> void reduce_as(Reduce op, const View& x, const View& y) {
   }
 }
 
-void reduce(Reduce op, V x, V y) {
+}  // namespace
+
+void IsaBackend::reduce(Context&, Reduce op, View x, View y) {
   switch (x.dtype) {
     case DType::kFloat16:
     case DType::kBFloat16:
@@ -410,7 +336,7 @@ void reduce(Reduce op, V x, V y) {
 }
 
 /// The first of equal extremes counts, and a NaN is one.
-void arg_reduce(bool largest, int dim, V x, V values, V indices) {
+void IsaBackend::arg_reduce(Context&, bool largest, int dim, View x, View values, View indices) {
   const int64_t n = x.size(dim), step = x.stride(dim);
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -442,6 +368,8 @@ void arg_reduce(bool largest, int dim, V x, V values, V indices) {
   });
 }
 
+namespace {
+
 /// Sum of (x - mean)^2.
 template <class C>
 WEFT_INLINE double squares_about(double sum, double mean, const C* p, int64_t n, int64_t stride) {
@@ -456,7 +384,7 @@ struct Moments {
   double mean, squares;
 };
 
-/// Of a line that has to be converted; apart, so that the others do without its block.
+/// For a line that must be converted; a separate function, because it needs a block on the stack.
 template <class C>
 __attribute__((noinline)) Moments converted_moments(const Source<C>& source, int64_t offset, int64_t n,
                                                     int64_t stride) {
@@ -490,17 +418,11 @@ template <class C> void mean_var_as(int64_t correction, const View& x, const Vie
                });
 }
 
-void mean_var(int64_t correction, V x, V mean, V var) {
-  if (x.dtype == DType::kFloat64) mean_var_as<double>(correction, x, mean, var);
-  else mean_var_as<float>(correction, x, mean, var);
-}
-
 }  // namespace
 
-void fill_reduce(IsaTable& t) {
-  t.reduce = reduce;
-  t.arg_reduce = arg_reduce;
-  t.mean_var = mean_var;
+void IsaBackend::mean_var(Context&, int64_t correction, View x, View mean, View var) {
+  if (x.dtype == DType::kFloat64) mean_var_as<double>(correction, x, mean, var);
+  else mean_var_as<float>(correction, x, mean, var);
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,14 +1,15 @@
-// What the forward and backward of a recurrent layer share: views as dense matrices, packed recurrent weights, and how a sequence is
-// cut into tasks.
+// Shared parts of forward and backward of a recurrent layer: views as dense matrices, packed recurrent
+// weights, and the partition of a sequence into tasks.
 //
-// What forward keeps, per (t, n) a row of reserve_width * H numbers in blocks of H:
+// The reserve has a row of reserve_width * H numbers per (t, n), in blocks of H:
 //   LSTM  i f g o c tanh(c)     (gates after their activation; c after the step)
 //   GRU   r z n q               (q = W_hn h + b_hn, before r multiplies it)
 //   tanh, relu  h
 //
-// Two ways to cut: by rows of the batch, each task running its rows through the whole sequence without ever waiting for another, where
-// the packed recurrent weights fit the second-level cache; else step by step, the tasks of one step sharing the columns of H. An
-// element's sum does not depend on the cut, so both give the same bits.
+// There are two partitions. If the packed recurrent weights fit the second-level cache, each task runs some
+// rows of the batch through the whole sequence, independently of other tasks. Otherwise the tasks of each
+// step share the columns of H. The sum of an element does not depend on the partition, so both give the same
+// bits.
 #pragma once
 
 #include <weft/kernels/backend.h>
@@ -17,8 +18,9 @@
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-/// A view [T, N, C] or [N, C] as numbers of type T, rows contiguous. Element (t, n, c) lies at data[t * step + n * row + c].
-/// `kIn` copies what is not already so; `kOut` gives a buffer instead and finish() copies it to the view.
+/// A view [T, N, C] or [N, C] as numbers of type T with contiguous rows. Element (t, n, c) is data[t * step +
+/// n * row + c]. If the view has another layout or dtype, `kIn` copies it; `kOut` provides a buffer, and
+/// finish() copies that to the view.
 enum class Flow { kIn, kOut };
 
 template <class T> class Dense {
@@ -40,9 +42,9 @@ template <class T> class Dense {
     if (flow == Flow::kIn) convert(v, true);
     else target_ = &v;
   }
-  /// True when row (t, n) is row t * rows + n of one matrix.
+  /// Whether row (t, n) is row t * rows + n of one matrix.
   bool flat() const { return steps_ <= 1 || step == rows_ * row; }
-  /// Makes it so by a copy where needed (inputs only).
+  /// Makes it flat, by a copy if needed; for inputs only.
   void flatten() {
     if (!data_ || flat()) return;
     Scratch<T> flat(steps_ * rows_ * columns_);
@@ -88,7 +90,7 @@ template <class T> class Dense {
   const View* target_ = nullptr;
 };
 
-/// How a layer of N rows, G gates and H columns is cut.
+/// The partition of a layer of N rows, G gates and H columns.
 struct RnnCut {
   bool by_rows;
   Parts rows;    ///< of the batch
@@ -117,8 +119,8 @@ struct RnnCut {
   }
 };
 
-/// Runs a fused kernel over elements [begin, end) of several rows: f(get, put) is called once per vector, where get(p) reads the vector
-/// of row p and put(p, v) writes it; the last vector may be a part.
+/// Runs a fused kernel over elements [begin, end) of several rows. It calls f(get, put) once per vector;
+/// get(p) reads the vector of row p, and put(p, v) writes it. The last vector may be partial.
 template <class T, class F> WEFT_INLINE void each_vector(int64_t begin, int64_t end, const F& f) {
   int64_t k = begin;
   for (; k + kLanes<T> <= end; k += kLanes<T>)

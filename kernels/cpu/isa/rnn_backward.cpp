@@ -1,12 +1,13 @@
-// Backward of one direction of one recurrent layer (rnn.h says what forward kept). Per step, last first: the fused kernel turns the
-// gradient of h (and c) into the gradient of the gates before activation, and one small product with W_hh gives the gradient of the
-// state before. The gate gradients of all steps stay in one matrix, so that at the end dx, dW_ih, dW_hh and the biases are one large
-// product or one column sum each. Every result is overwritten. 4 T N G H (I + H) flops.
+// Backward of one direction of one recurrent layer, from the reserve of forward (rnn.h). The steps run from
+// last to first. In each, the fused kernel turns the gradient of h (and c) into the gradient of the gates
+// before activation. Then a small product with W_hh gives the gradient of the previous state. The gate
+// gradients of all steps stay in one matrix. So dx, dW_ih, dW_hh and the biases are one large product or
+// column sum each at the end. All results are overwritten. 4 T N G H (I + H) flops.
 //
-// A row of gate gradients: LSTM di df dg do; GRU dr dz dq dn, where dq is that of q = W_hn h + b_hn and dn that of n before tanh, so
-// that the first 3 H belong to W_hh and (dr dz) with dn to W_ih; tanh, relu da.
+// A row of gate gradients: LSTM di df dg do; tanh and relu da; GRU dr dz dq dn. There dq is the gradient of q
+// = W_hn h + b_hn, and dn that of n before tanh: W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rnn.h>
-#include <weft/kernels/cpu/isa_table.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -19,7 +20,7 @@ template <class T> struct Backward {
   Dense<T> y, h0, c0, reserve, dy;
   T* dgates;  // [T * N, width]
   int64_t width;
-  T *dh, *dc;       // [N, H]: gradient that comes from the step after
+  T *dh, *dc;       // [N, H]: gradient from the next step
   const T* packed;  // W_hh [G * H, H]
 
   int64_t time(int64_t s) const { return reverse ? steps - 1 - s : s; }
@@ -30,7 +31,8 @@ template <class T> struct Backward {
     return mode == RnnMode::kLstm ? 4 * hidden : mode == RnnMode::kGru ? 3 * hidden : hidden;
   }
 
-  /// Gradient of the gates of one row; leaves in dh what reaches the state before without passing W_hh.
+  /// Gradient of the gates of one row. It leaves in dh the part of the previous state's gradient that does
+  /// not pass through W_hh.
   void cell(int64_t s, int64_t n) const {
     const int64_t t = time(s);
     const T* const kept = reserve.at(t, n);
@@ -73,12 +75,13 @@ template <class T> struct Backward {
       each_vector<T>(
           0, hidden, [&](auto get, auto put) __attribute__((always_inline)) {
             const Vec<T> h = get(kept), d = grad ? get(later) + get(grad) : get(later);
-            put(out, mode == RnnMode::kTanh ? d * (1 - h * h) : (h > 0 ? d : Vec<T>{}));
+            put(out, mode == RnnMode::kTanh ? d * (1 - h * h) : (h <= 0 ? Vec<T>{} : d));
           });
     }
   }
 
-  /// dh of rows [n0, n1), columns [j0, j1): the gate gradients through W_hh, beside what the cell left there (GRU).
+  /// dh of rows [n0, n1) and columns [j0, j1): the gate gradients through W_hh, added to the part that the
+  /// cell left there (GRU).
   void recur(int64_t n0, int64_t n1, int64_t j0, int64_t j1, const T* strips) const {
     const Finish<T> finish{1, mode == RnnMode::kGru ? T(1) : T(0), nullptr};
     multiply_strips(n1 - n0, hidden, recurrent_columns(), strips, packed, j0, j1, dh + n0 * hidden, hidden,
@@ -113,7 +116,8 @@ template <class T> struct Backward {
     }
   }
 
-  /// dw[G * H, H] = sum over steps of gate gradients^T times the state before; rows of dw for gate gradient columns [c0, c0 + count).
+  /// dw[G * H, H] = sum over steps of gate gradients^T times the state before; rows of dw for gate gradient
+  /// columns [c0, c0 + count).
   void state_product(int64_t column, int64_t count, T* dw, int64_t dw_row) const {
     const int64_t first = time(0), rest = (steps - 1) * batch;
     const T* g = dgates + column;
@@ -191,8 +195,8 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
 
   const int64_t rows = steps * batch;
   const T* g = dgates.get();
-  const int64_t n_column = gru ? 3 * hidden : 0,
-                shared = gru ? 2 * hidden : columns;  // GRU: dn lies apart from dr dz
+  // GRU: dn is not next to dr dz
+  const int64_t n_column = gru ? 3 * hidden : 0, shared = gru ? 2 * hidden : columns;
   give(grads.dx, [&](Dense<T>& dx) {
     const Dense<T> w_ih(in.w_ih, Flow::kIn);
     const bool direct = dx.flat();
@@ -225,14 +229,12 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
   give(grads.db_hh, [&](Dense<T>& db) { column_sums(g, width, rows, columns, db.data()); });
 }
 
-void rnn_backward(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy, V dhn, V dcn,
-                  const RnnGrads& grads) {
+}  // namespace
+
+void IsaBackend::rnn_backward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out,
+                              View dy, View dhn, View dcn, const RnnGrads& grads) {
   if (in.x.dtype == DType::kFloat64) return run<double>(layer, in, out, dy, dhn, dcn, grads);
   run<float>(layer, in, out, dy, dhn, dcn, grads);
 }
-
-}  // namespace
-
-void fill_rnn_backward(IsaTable& t) { t.rnn_backward = rnn_backward; }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

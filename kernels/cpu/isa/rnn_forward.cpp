@@ -1,9 +1,9 @@
-// Forward of one direction of one recurrent layer over a whole sequence: x [T, N, I] -> y [T, N, H] (=), hn, cn [N, H] (=).
-// One product gives the input projections of all steps, straight into the rows that become the reserve (rnn.h). Then per step the
-// recurrent product is added to them, with W_hh packed once for the sequence, and one fused kernel applies the gates in place.
-// 2 T N G H (I + H) flops; W_hh is read from cache T times.
+// Forward of one direction of one recurrent layer over a whole sequence: x [T, N, I] -> y [T, N, H] (=), hn,
+// cn [N, H] (=). One product writes the input projections of all steps into the rows that become the reserve
+// (rnn.h). Then each step adds the recurrent product, with W_hh packed once per sequence, and a fused kernel
+// applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times, from cache.
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rnn.h>
-#include <weft/kernels/cpu/isa_table.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -77,7 +77,8 @@ template <class T> struct Forward {
     T *a = row(t, n), *h = y.at(t, n);
     each_vector<T>(
         j0, j1, [&](auto get, auto put) __attribute__((always_inline)) {
-          const Vec<T> v = mode == RnnMode::kTanh ? vtanh<T>(get(a)) : vmax(get(a), Vec<T>{});
+          // The order of vmax's arguments keeps a NaN.
+          const Vec<T> v = mode == RnnMode::kTanh ? vtanh<T>(get(a)) : vmax(Vec<T>{}, get(a));
           put(h, v);
           put(a, v);
         });
@@ -193,13 +194,11 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
   f.y.finish(), hn.finish(), cn.finish(), reserve.finish();
 }
 
-void rnn_forward(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
+}  // namespace
+
+void IsaBackend::rnn_forward(Context&, const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out) {
   if (in.x.dtype == DType::kFloat64) return run<double>(layer, in, out);
   run<float>(layer, in, out);
 }
-
-}  // namespace
-
-void fill_rnn_forward(IsaTable& t) { t.rnn_forward = rnn_forward; }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

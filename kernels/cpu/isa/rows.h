@@ -1,5 +1,6 @@
-// Rows of a matrix x [R, K] as contiguous float or double, whatever the view's strides and dtype: a row that already lies so is used
-// in place, any other is converted into a buffer. And the loops over one row that softmax, cross entropy and layer norm share.
+// Rows of a matrix x [R, K] as contiguous float or double, for any strides and dtype: a row that is
+// contiguous and of the type is used in place, others are converted into a buffer. Also the loops over one
+// row that softmax, cross entropy and layer norm share.
 #pragma once
 
 #include <type_traits>
@@ -10,7 +11,7 @@
 
 namespace weft::kernels::WEFT_ISA_NS {
 
-/// The type that a row of T is computed in.
+/// The compute type of a row of T.
 template <class T> using RowType = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 /// Calls f for the floating dtype.
@@ -43,7 +44,7 @@ template <class T> class RowReader {
   C* buffer_;
 };
 
-/// Hands out a place to write row r; commit(r) converts it into the view when the place was the buffer.
+/// Provides memory to write row r to; commit(r) converts it into the view if the memory is the buffer.
 template <class T> class RowWriter {
  public:
   using C = RowType<T>;
@@ -87,14 +88,15 @@ inline void set_number(const View& v, int64_t i, double value) {
   }
 }
 
-/// Runs f(begin, end) over parts of the rows, each of about 16 thousand numbers; f is given its own buffers by the caller.
+/// Runs f(begin, end) over parts of the rows, each of about 16 thousand numbers. f allocates the buffers of a
+/// part.
 template <class F> void each_rows(int64_t rows, int64_t columns, const F& f) {
   const Parts parts(rows, columns >= 16384 ? 1 : 16384 / (columns + 1) + 1);
   if (parts.count == 1) return f(0, rows);
   each_task(parts.count, [&](int64_t i) { f(parts.begin(i), parts.begin(i + 1)); });
 }
 
-/// y[k] = op(x[k]...) over a row: op is called with vectors; the rest of the row goes through padded vectors.
+/// y[k] = op(x[k]...) over a row. op gets vectors; the last one is padded.
 template <class T, class Op, class... In>
 WEFT_INLINE void map_row(int64_t count, T* y, Op op, const In*... x) {
   int64_t k = 0;
@@ -134,9 +136,13 @@ template <class T> WEFT_INLINE T max_row(int64_t count, const T* x) {
   return result;
 }
 
-/// log(sum exp(x)) of a row in one pass over memory: blocks that stay in the first-level cache are read twice, once for their maximum
-/// and once for the sum, and the running sum is rescaled when a block raises the maximum.
-template <class T> WEFT_INLINE T logsumexp_row(int64_t count, const T* x) {
+/// log(sum exp(x)) of a row in two parts, its maximum and log(sum exp(x - maximum)). Subtracting the maximum
+/// first is exact; subtracting the sum of both is not if x is large.
+template <class T> struct LogSum { T top, log; };
+
+/// One pass over memory (online softmax). Blocks that fit the first-level cache are read twice, for their
+/// maximum and for the sum; the running sum is rescaled if a block has a larger maximum.
+template <class T> WEFT_INLINE LogSum<T> log_sum_row(int64_t count, const T* x) {
   constexpr int64_t kBlock = 2048;
   T top = -__builtin_inf(), sum = 0;
   for (int64_t k = 0; k < count; k += kBlock) {
@@ -147,13 +153,22 @@ template <class T> WEFT_INLINE T logsumexp_row(int64_t count, const T* x) {
       top = block_top;
     }
     const T shift = top == -__builtin_inf() ? T(0) : top;
-    if (top == static_cast<T>(__builtin_inf())) return top;
+    if (top == static_cast<T>(__builtin_inf())) break;
     sum += sum_row<T>(
         here, [shift](Vec<T> v) __attribute__((always_inline)) { return vexp_below<T>(v - shift); }, x + k);
   }
-  if (sum != sum) return sum;
-  if (top == -__builtin_inf()) return top;
-  return top + static_cast<T>(__builtin_log(static_cast<double>(sum)));
+  if (top == static_cast<T>(__builtin_inf())) {  // a NaN counts for more
+    for (int64_t k = 0; k < count; ++k)
+      if (x[k] != x[k]) return {top, x[k]};
+    return {top, 0};
+  }
+  return {top, static_cast<T>(__builtin_log(static_cast<double>(sum)))};
+}
+
+/// The same for the divisor of softmax: the logarithm is NaN in a row with an infinity, whose softmax is NaN.
+template <class T> WEFT_INLINE LogSum<T> softmax_log_sum(int64_t count, const T* x) {
+  const LogSum<T> sum = log_sum_row(count, x);
+  return {sum.top, sum.top == static_cast<T>(__builtin_inf()) ? static_cast<T>(__builtin_nan("")) : sum.log};
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

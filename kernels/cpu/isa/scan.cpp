@@ -1,12 +1,13 @@
-// Running sums and products along a dim, and stable sorting of rows. NaN counts as the largest value. A row is sorted by unsigned keys
-// whose order is the wanted one: short rows by merging, long ones digit by digit (radix 256, digits that all keys share are skipped),
-// and the first few of a long row by a heap, one pass over the row.
+// Cumulative sums and products along a dim, stable sorting of rows, and medians. NaN counts as the largest
+// value. Rows are sorted by unsigned keys of the same order: short rows by merge sort, long ones by radix
+// sort (256 buckets; digits that all keys share are skipped). The first few of a long row (topk) come from a
+// heap in one pass.
 #include <bit>
 #include <type_traits>
 
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/lines.h>
-#include <weft/kernels/cpu/isa_table.h>
-#include <weft/kernels/functors.h>
+#include <weft/kernels/inner/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 namespace {
@@ -18,7 +19,9 @@ using Wide = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, do
                                     std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>,
                                 double, int64_t>;
 
-void cumulate(Reduce op, int dim, V x, V y) {
+}  // namespace
+
+void IsaBackend::cumulate(Context&, Reduce op, int dim, View x, View y) {
   const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim);
   dispatch(x.dtype, [&](auto in) {
     using T = typename decltype(in)::type;
@@ -30,8 +33,8 @@ void cumulate(Reduce op, int dim, V x, V y) {
         Wide<T> total = op == Reduce::kProd ? 1 : 0;
         for (int64_t i = 0; i < n; ++i) {
           const Wide<T> v = static_cast<Wide<T>>(from[i * xs]);
-          total = static_cast<Wide<T>>(op == Reduce::kProd ? ring(total) * ring(v)
-                                                           : ring(total) + ring(v));  // integers wrap around
+          // integers wrap around
+          total = static_cast<Wide<T>>(op == Reduce::kProd ? ring(total) * ring(v) : ring(total) + ring(v));
           if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>)
             to[i * ys] = U(static_cast<float>(total));
           else to[i * ys] = static_cast<U>(total);
@@ -43,9 +46,12 @@ void cumulate(Reduce op, int dim, V x, V y) {
   });
 }
 
+namespace {
+
 template <class T> using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-/// Equal for equal values (also 0 and -0), and in their order; every NaN is the largest key. Reversed for descending order.
+/// Equal for equal values (also 0 and -0), and in their order; every NaN is the largest key.
+/// Reversed for descending order.
 template <class T> Key<T> key_of(T x, bool descending) {
   using K = Key<T>;
   constexpr K top = K{1} << (8 * sizeof(K) - 1);
@@ -69,7 +75,7 @@ template <class K> bool before(const Item<K>& a, const Item<K>& b) {
   return a.key < b.key || (a.key == b.key && a.at < b.at);
 }
 
-/// Sorts n items, spare having the same room; returns where the result lies.
+/// Sorts n items with `spare` of the same size; returns the one that holds the result.
 template <class K> Item<K>* merge_sort(Item<K>* from, Item<K>* to, int64_t n) {
   constexpr int64_t kRun = 16;
   for (int64_t start = 0; start < n; start += kRun)
@@ -141,7 +147,9 @@ void select_first(const T* p, int64_t step, int64_t n, int64_t keep, bool descen
   }
 }
 
-void sort(bool descending, V x, V values, V indices) {
+}  // namespace
+
+void IsaBackend::sort(Context&, bool descending, View x, View values, View indices) {
   const int64_t n = x.size(1), keep = indices.size(1);
   if (keep == 0) return;
   dispatch(x.dtype, [&](auto tag) {
@@ -166,11 +174,55 @@ void sort(bool descending, V x, V values, V indices) {
   });
 }
 
+namespace {
+
+/// The index of the median of n elements, number (n - 1) / 2 in order of value, then position; or of the
+/// first NaN. The candidates are narrowed digit by digit from the top (radix select).
+template <class T> int64_t middle_of(const T* p, int64_t step, int64_t n, Item<Key<T>>* items) {
+  using K = Key<T>;
+  for (int64_t i = 0; i < n; ++i) {
+    const T v = p[i * step];
+    if constexpr (!std::is_integral_v<T>)
+      if (const double d = static_cast<double>(v); d != d) return i;
+    items[i] = {key_of(v, false), i};
+  }
+  constexpr int64_t kFew = 32;
+  int64_t left = n, rank = (n - 1) / 2;  // the middle is number `rank` of the `left` items
+  for (int shift = 8 * static_cast<int>(sizeof(K)) - 8; left > kFew && shift >= 0; shift -= 8) {
+    int64_t counts[256] = {};
+    for (int64_t i = 0; i < left; ++i) ++counts[items[i].key >> shift & 255];
+    K digit = 0;
+    for (; rank >= counts[digit]; ++digit) rank -= counts[digit];
+    if (counts[digit] == left) continue;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < left; ++i) {
+      items[kept] = items[i];
+      kept += (items[i].key >> shift & 255) == digit;
+    }
+    left = kept;
+  }
+  for (int64_t i = 1; left <= kFew && i < left; ++i) {  // more than a few are equal by now
+    const Item<K> moving = items[i];
+    int64_t j = i;
+    for (; j > 0 && before(moving, items[j - 1]); --j) items[j] = items[j - 1];
+    items[j] = moving;
+  }
+  return items[rank].at;
+}
+
 }  // namespace
 
-void fill_scan(IsaTable& t) {
-  t.cumulate = cumulate;
-  t.sort = sort;
+bool IsaBackend::median(Context&, View x, View indices) {
+  const int64_t n = x.size(1);
+  dispatch(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    each_line<2>(x.sizes, 1, {x.strides, indices.strides}, [&](const Lines<2>& line) {
+      Scratch<Item<Key<T>>> items(n);
+      indices.as<int64_t>()[line.offset(1)] =
+          middle_of(x.as<T>() + line.offset(0), x.stride(1), n, items.get());
+    });
+  });
+  return true;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,8 +1,9 @@
-// Softmax, log-softmax and logsumexp over the last dim. x [R, K] -> y [R, K] (=) or y [R] (=). Softmax reads a row for its maximum,
-// writes exp(x - max) while summing, then scales: three passes in cache, 8 bytes of memory traffic per float. Log-softmax takes the
-// row's logsumexp and subtracts. The backward forms use y alone: softmax dx = y (dy - sum y dy), log dx = dy - exp(y) sum dy.
+// Softmax, log-softmax and logsumexp over the last dim. x [R, K] -> y [R, K] (=) or y [R] (=). Softmax reads
+// a row for its maximum, writes exp(x - max) while summing, then scales: three passes in cache, 8 bytes of
+// memory traffic per float. Log-softmax subtracts the row's maximum, then the logarithm of that sum. The
+// backward kernels use y only: dx = y (dy - sum y dy) for softmax, dx = dy - exp(y) sum dy for log-softmax.
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rows.h>
-#include <weft/kernels/cpu/isa_table.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -31,7 +32,9 @@ template <class T> void softmax_row(int64_t count, const T* x, T* y) {
       count, y, [scale](Vec<T> v) __attribute__((always_inline)) { return v * scale; }, y);
 }
 
-void softmax(bool log, V x, V y) {
+}  // namespace
+
+void IsaBackend::softmax(Context&, bool log, View x, View y) {
   const int64_t count = x.size(1);
   if (count == 0) return;
   dispatch_floating(x.dtype, [&](auto tag) {
@@ -45,9 +48,10 @@ void softmax(bool log, V x, V y) {
         const C* from = read(r);
         C* to = write(r);
         if (log) {
-          const C shift = logsumexp_row(count, from);
+          const LogSum<C> sum = softmax_log_sum(count, from);
           map_row(
-              count, to, [shift](Vec<C> v) __attribute__((always_inline)) { return v - shift; }, from);
+              count, to, [sum](Vec<C> v) __attribute__((always_inline)) { return (v - sum.top) - sum.log; },
+              from);
         } else {
           softmax_row(count, from, to);
         }
@@ -57,7 +61,7 @@ void softmax(bool log, V x, V y) {
   });
 }
 
-void softmax_backward(bool log, V y, V dy, V dx) {
+void IsaBackend::softmax_backward(Context&, bool log, View y, View dy, View dx) {
   const int64_t count = y.size(1);
   if (count == 0) return;
   dispatch_floating(y.dtype, [&](auto tag) {
@@ -90,7 +94,7 @@ void softmax_backward(bool log, V y, V dy, V dx) {
   });
 }
 
-void logsumexp(V x, V y) {
+void IsaBackend::logsumexp(Context&, View x, View y) {
   const int64_t count = x.size(1);
   dispatch_floating(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -98,17 +102,12 @@ void logsumexp(V x, V y) {
     each_rows(x.size(0), count, [&](int64_t begin, int64_t end) {
       const Scratch<C> in(count);
       const RowReader<T> read(x, in.get());
-      for (int64_t r = begin; r < end; ++r) set_number(y, r, logsumexp_row(count, read(r)));
+      for (int64_t r = begin; r < end; ++r) {
+        const LogSum<C> sum = log_sum_row(count, read(r));
+        set_number(y, r, sum.top + sum.log);
+      }
     });
   });
-}
-
-}  // namespace
-
-void fill_softmax(IsaTable& t) {
-  t.softmax = softmax;
-  t.softmax_backward = softmax_backward;
-  t.logsumexp = logsumexp;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,7 +1,10 @@
-// Lists of tensors in one call: an optimizer step, sums of powers (for gradient norms) and scaling. The list is laid end to end and cut
-// into tasks of a fixed number of elements, so a thousand small tensors cost a few tasks, and one large tensor becomes many.
+// Kernels over lists of tensors: an optimizer step, sums of powers (for gradient norms) and scaling. The list
+// counts as one concatenated array, which is cut into tasks of a fixed number of elements. So a thousand
+// small tensors need few tasks, and one large tensor is divided into many.
+#include <cstring>
+
+#include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rows.h>
-#include <weft/kernels/cpu/isa_table.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -9,7 +12,8 @@ namespace {
 
 inline constexpr int64_t kTaskElements = 1 << 16;
 
-/// Runs f(tensor, begin, end) over every element of every tensor; size(i) is the length of tensor i. No task crosses kTaskElements.
+/// Runs f(tensor, begin, end) over every element of every tensor; size(i) is the length of tensor i.
+/// No task crosses kTaskElements.
 template <class Size, class F> void each_range(int64_t count, const Size& size, const F& f) {
   const Scratch<int64_t> starts(count + 1);
   int64_t total = 0;
@@ -32,13 +36,23 @@ template <class Size, class F> void each_range(int64_t count, const Size& size, 
   });
 }
 
-void step(const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors) {
+}  // namespace
+
+void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
+                      const NextStep&, const double* skip) {
+  if (skip && *skip != 0) {
+    for (const StepTensor& t : tensors)
+      if (t.out) std::memcpy(t.out, t.param, static_cast<size_t>(t.numel * size_of(dtype)));
+    return;
+  }
   const auto run = dtype == DType::kFloat64 ? kernel.run_f64 : kernel.run_f32;
   const StepTensor* list = tensors.data();
   each_range(
       static_cast<int64_t>(tensors.size()), [&](int64_t i) { return list[i].numel; },
       [&](int64_t i, int64_t begin, int64_t end) { run(list[i], begin, end); });
 }
+
+namespace {
 
 /// |x|^p summed in double, or the largest |x| for p = infinity (NaN wins). Four sums by position modulo 4.
 template <class T> double power_sum(double p, const T* x, int64_t count) {
@@ -97,8 +111,10 @@ double view_power_sum(double p, const View& v, int64_t begin, int64_t end) {
   return result;
 }
 
+}  // namespace
+
 /// One partial result per tensor and block of kTaskElements of it, folded in order.
-void powers(double p, std::span<const View> xs, double* out) {
+void IsaBackend::powers(Context&, double p, std::span<const View> xs, double* out) {
   const int64_t count = static_cast<int64_t>(xs.size());
   const View* list = xs.data();
   const Scratch<int64_t> first(count + 1);  // block numbers
@@ -131,7 +147,7 @@ void powers(double p, std::span<const View> xs, double* out) {
   }
 }
 
-void scale(double factor, std::span<const View> xs) {
+void IsaBackend::scale(Context&, double factor, std::span<const View> xs) {
   const View* list = xs.data();
   each_range(
       static_cast<int64_t>(xs.size()), [&](int64_t i) { return list[i].numel(); },
@@ -149,14 +165,6 @@ void scale(double factor, std::span<const View> xs) {
           }
         });
       });
-}
-
-}  // namespace
-
-void fill_step(IsaTable& t) {
-  t.step = step;
-  t.powers = powers;
-  t.scale = scale;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,5 +1,5 @@
-// What the kernels of one instruction set need from the rest: numbered tasks on the pool, and scratch memory from the allocator.
-// The number of tasks is always computed from shapes, so results never depend on the thread count.
+// Tasks on the pool and scratch memory from the allocator, for the kernels of one instruction set. The number
+// of tasks depends on shapes only, so results never depend on the thread count.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ template <class T> class Scratch {
   ~Scratch() { resize(0); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  /// Gives up what is there and takes room for `count` numbers.
+  /// Replaces the memory by uninitialised room for `count` numbers.
   void resize(int64_t count) {
     if (data_) deallocate(data_, static_cast<size_t>(count_) * sizeof(T));
     data_ = nullptr;

@@ -1,4 +1,5 @@
-// The ternary operations of pointwise.h, and where, which only moves elements and so knows widths instead of types.
+// The ternary operations of pointwise.h, and where, which only moves elements and is therefore compiled per
+// element width instead of per dtype.
 #include <weft/kernels/cpu/isa/kernel_tables.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -9,7 +10,9 @@ namespace {
 constexpr KernelRow ternary_rows[] = {WEFT_TERNARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
 
-void ternary(Ternary op, Scalar s, V a, V b, V c, V y) {
+}  // namespace
+
+void IsaBackend::ternary(Context&, Ternary op, Scalar s, View a, View b, View c, View y) {
   const DType in = compute_type(y.dtype);
   const Kernel kernel = ternary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), y.dtype);
@@ -17,6 +20,8 @@ void ternary(Ternary op, Scalar s, V a, V b, V c, V y) {
   const DType compute[] = {in, in, in, in};
   run_elementwise(kernel, {s, {}}, views, compute, 4, kCheapGrain);
 }
+
+namespace {
 
 template <class U> void where_loop(const Params&, void* const* p, int64_t n) {
   U* const y = static_cast<U*>(p[0]);
@@ -30,7 +35,9 @@ template <class U> void where_loop(const Params&, void* const* p, int64_t n) {
   }
 }
 
-void where(V cond, V a, V b, V y) {
+}  // namespace
+
+void IsaBackend::where(Context&, View cond, View a, View b, View y) {
   const int64_t width = size_of(y.dtype);
   const Kernel kernel = width == 1   ? where_loop<uint8_t>
                         : width == 2 ? where_loop<uint16_t>
@@ -39,13 +46,6 @@ void where(V cond, V a, V b, V y) {
   const View* const views[] = {&y, &cond, &a, &b};
   const DType compute[] = {y.dtype, kBool, y.dtype, y.dtype};
   run_elementwise(kernel, {}, views, compute, 4, kCheapGrain);
-}
-
-}  // namespace
-
-void fill_ternary(IsaTable& table) {
-  table.ternary = ternary;
-  table.where = where;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,4 +1,5 @@
-// The unary operations of pointwise.h.
+// The unary operations of pointwise.h: one row of kernels per functor, and the launch. elementwise.h handles
+// strides and conversions. The powers 2 and -1 use the kernels of square and reciprocal.
 #include <weft/kernels/cpu/isa/kernel_tables.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -9,10 +10,13 @@ namespace {
 constexpr KernelRow unary_rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
 
-void unary(Unary op, Scalar s, Scalar t, V x, V y) {
+}  // namespace
+
+void IsaBackend::unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) {
+  const bool dear = op_class(op) == OpClass::kFloat || op == Unary::kPowScalar || op == Unary::kRpowScalar;
   if (op == Unary::kPowScalar) {  // the powers that need no logarithm
     if (s.d == 2) op = Unary::kSquare;
-    else if (s.d == -1) op = Unary::kReciprocal;
+    else if (s.d == -1 && is_floating(x.dtype)) op = Unary::kReciprocal;
   }
   const DType in = compute_type(x.dtype);
   const Kernel kernel = unary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
@@ -20,13 +24,9 @@ void unary(Unary op, Scalar s, Scalar t, V x, V y) {
   const OpClass cls = op_class(op);
   const View* const views[] = {&y, &x};
   const DType compute[] = {cls == OpClass::kTest ? kBool : in, in};
-  run_elementwise(kernel, {s, t}, views, compute, 2, cls == OpClass::kFloat ? kDearGrain : kCheapGrain);
+  run_elementwise(kernel, {s, t}, views, compute, 2, dear ? kDearGrain : kCheapGrain);
 }
 
-}  // namespace
-
 void refuse_dtype(const char* op, DType t) { throw DTypeError(str(op, ": does not take ", t)); }
-
-void fill_unary(IsaTable& table) { table.unary = unary; }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -1,6 +1,7 @@
-// Vectors of the instruction set that this translation unit is compiled for, on the compiler's vector extension: Vec<float> fills
-// one register (4, 8 or 16 lanes). Loads and stores take any alignment. The *_part forms touch only the first n lanes in memory.
-// Only for kernels/cpu/isa: all of it lives in WEFT_ISA_NS, so the copies of different sets never meet.
+// Vectors of the instruction set that this translation unit is compiled for, by the compiler's vector
+// extension. Vec<float> fills one register (4, 8 or 16 lanes). Loads and stores take any alignment. The
+// *_part functions access only the first n lanes in memory. Only for kernels/cpu/isa: all of it is in
+// WEFT_ISA_NS, so the copies for different sets are separate.
 #pragma once
 
 #include <cstdint>

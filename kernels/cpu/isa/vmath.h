@@ -1,6 +1,7 @@
-// exp, expm1, tanh and sigmoid on vectors of float or double, within a few units in the last place. All go through one reduction,
-// x = n ln 2 + r with |r| <= ln 2 / 2, and the Taylor series of e^r - 1, which at this width needs 7 terms for float and 13 for
-// double. Infinities and NaN come out as they should; results below the normal range are rounded once more.
+// exp, expm1, tanh and sigmoid on vectors of float or double, within a few units in the last place. All use
+// one reduction, x = n ln 2 + r with |r| <= ln 2 / 2, and the Taylor series of e^r - 1. On this interval it
+// needs 7 terms for float and 13 for double. Infinities and NaN are handled. Results below the normal range
+// are rounded twice.
 #pragma once
 
 #include <weft/kernels/cpu/isa/vec.h>
@@ -60,9 +61,10 @@ template <class T> WEFT_INLINE Vec<T> vexp(Vec<T> x) {
   return e * power_of_two<T>(half) * power_of_two<T>(n - half);
 }
 
-/// exp for x <= 88 (float; 709 for double), quicker: results below the normal range become 0. What softmax needs, where x <= 0.
+/// A faster exp for x <= 88 (float) or 709 (double); results below the normal range become 0. For softmax,
+/// where x <= 0.
 template <class T> WEFT_INLINE Vec<T> vexp_below(Vec<T> x) {
-  constexpr T kLeast = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
+  constexpr T kLeast = sizeof(T) == 4 ? T(-87.3365) : T(-708.3964);
   VecInt<T> n;
   const Vec<T> e = reduced_expm1<T>(x, n) + T(1);
   return x < kLeast ? Vec<T>{} : e * power_of_two<T>(n);

@@ -1,6 +1,7 @@
-// Tests of the public API of CUDA devices that are compiled twice: into test_simt, where the device is emulated and suites are called Simt..., and
-// into test_cuda, where it is the machine's, suites are called Cuda..., and a machine without a device skips them and says why. What only the
-// emulation can show stays in tests/simt.
+// Tests of the public API of CUDA devices that are compiled twice: into test_simt, where the device is
+// emulated and suites are called Simt..., and into test_cuda, where it is the machine's, suites are called
+// Cuda..., and a machine without a device skips them and says why. What only the emulation can show stays in
+// tests/simt.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +34,8 @@ struct DeviceTest : ::testing::Test {
   const Device gpu{DeviceType::kCuda, 0};
 };
 
-// While one lives, the emulated device runs nothing before somebody waits for it, as a slow machine would; a real one is as late as it is.
+// While one lives, the emulated device runs nothing before somebody waits for it, as a slow machine would;
+// a real one is as late as it is.
 #if defined(WEFT_SIMT)
 using Late = cuda::simt::Deferred;
 #define DEVICE_TEST(topic, claim) TEST_F(Simt##topic, claim)

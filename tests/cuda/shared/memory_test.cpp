@@ -1,4 +1,5 @@
-// Device memory and pinned host memory as users of tensors meet them: reuse across streams, copies that do not block, limits, a device that is full.
+// Device memory and pinned host memory as users of tensors meet them: reuse across streams, copies that do
+// not block, limits, a device that is full.
 #include <gtest/gtest.h>
 
 #include <string>

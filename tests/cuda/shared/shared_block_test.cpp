@@ -1,4 +1,5 @@
-// A block of device memory that a second process opens, reads and writes: what lent tensors (distributed/lending.h) stand on.
+// A block of device memory that a second process opens, reads and writes: what lent tensors
+// (distributed/wire/inner/lending.h) stand on.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <weft/weft.h>
 #include "cuda/shared/device_test.h"
 #include "programs/program.h"
+#include "support/child_environment.h"
 
 namespace weft::test {
 namespace {
@@ -46,13 +48,13 @@ void child(Device gpu, const SharedBlock& block) {
 
 DEVICE_TEST(SharedBlock, is_read_and_written_by_a_second_process) {
   if (const char* const handle = std::getenv(kHandle)) return child(gpu, read(handle));
-  const Tensor before = zeros({100}, {.device = gpu}),
-               x = arange(0, kCount, 1, {.dtype = kFloat32}).to(gpu);  // rarely at the start of its segment
+  // rarely at the start of its segment
+  const Tensor before = zeros({100}, {.device = gpu}), x = arange(0, kCount, 1, {.dtype = kFloat32}).to(gpu);
   cuda::synchronize(gpu);
   const auto* const info = ::testing::UnitTest::GetInstance()->current_test_info();
   const programs::Output out = programs::run(
       str("/proc/self/exe --gtest_brief=1 --gtest_filter=", info->test_suite_name(), ".", info->name()),
-      {{kHandle, written(accelerator(gpu).share(x.raw()))}});
+      child_environment({{kHandle, written(accelerator(gpu).share(x.raw()))}}));
   EXPECT_EQ(out.code, 0) << "where CUDA has no memory between processes (a sandbox, exclusive mode) the "
                             "second one cannot open the block: "
                          << out.text;

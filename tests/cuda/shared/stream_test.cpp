@@ -109,9 +109,8 @@ DEVICE_TEST(Stream, a_bad_index_is_told_to_the_thread_that_issued_it) {
     const Tensor y = embedding(table, bad);
     cuda::Event done(gpu);
     done.record();
-    std::thread([&] {
-      EXPECT_EQ(embedding(table, good).sum().item<float>(), 4);
-    }).join();  // it waits for all, but the fault is not its own
+    // it waits for all, but the fault is not its own
+    std::thread([&] { EXPECT_EQ(embedding(table, good).sum().item<float>(), 4); }).join();
     EXPECT_THROW(done.synchronize(), IndexError);
     done.synchronize();
   }).join();
@@ -134,8 +133,8 @@ DEVICE_TEST(Stream, a_backward_on_another_stream_keeps_what_forward_saved) {
   loss = Tensor();
   Tensor over;
   {
-    const cuda::StreamGuard guard(
-        side);  // what the backward let go must not come back here while it still runs
+    // what the backward let go must not come back here while it still runs
+    const cuda::StreamGuard guard(side);
     for (int i = 0; i < 4; ++i) over = full({1024}, -1.0, {.device = gpu});
     side.synchronize();
   }

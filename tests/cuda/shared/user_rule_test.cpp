@@ -1,4 +1,5 @@
-// A rule of the user (user_rule.h), compiled for the device by a file of this program, beside the same rule on the CPU.
+// A rule of the user (user_rule.h), compiled for the device by a file of this program, beside the same rule
+// on the CPU.
 #include <gtest/gtest.h>
 
 #include <vector>

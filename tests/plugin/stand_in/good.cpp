@@ -1,8 +1,9 @@
 // A CUDA library whose one device is the CPU; other devices make it throw.
 #include <cstdio>
 
-#include <weft/kernels/shared/abi_stamp.h>
-#include <weft/kernels/shared/plugin.h>
+#include <weft/distributed/runtime/error.h>
+#include <weft/kernels/plugin/abi_stamp.h>
+#include <weft/kernels/plugin/plugin.h>
 
 extern "C" WEFT_API int weft_cuda_open(const char* abi_stamp, int device, char* error, size_t size) {
   using namespace weft;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What scripts/gpu_check.sh makes of what its programs say: programs that print a canned result stand in for them, and a `nvidia-smi` that names a device.
+# Tests scripts/gpu_check.sh with stand-ins: programs that print fixed results, and an `nvidia-smi` that names a device.
 #   tests/support/gpu_check/test.sh
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/tree/scripts" "$work/tree/bench/peers" "$work/path" "$work/build/bin" "$work/build/plugin"
 cp "$root/scripts/gpu_check.sh" "$work/tree/scripts/"
 failures=0
-for name in python3 python; do  # no PyTorch, wherever this runs
+for name in python3 python; do  # no PyTorch on any machine
   printf '#!/bin/sh\nexit 1\n' >"$work/path/$name"
   chmod +x "$work/path/$name"
 done
@@ -17,7 +17,7 @@ program() {  # program NAME: a script from standard input
   cat >"$work/build/bin/$1"
   chmod +x "$work/build/bin/$1"
 }
-tests() {  # tests NAME PASSED [SKIPPED TEST...]: says what a gtest program would
+tests() {  # tests NAME PASSED [SKIPPED TEST...]: prints the output of a gtest program
   local name=$1 passed=$2
   shift 2
   { echo '#!/bin/sh'
@@ -26,7 +26,7 @@ tests() {  # tests NAME PASSED [SKIPPED TEST...]: says what a gtest program woul
     for skipped in "$@"; do echo "echo '[  SKIPPED ] $skipped'"; done
   } | program "$name"
 }
-good() {  # a machine on which all is well
+good() {  # a machine without faults
   tests test_cuda 7 CudaLibrary.without_a_device_the_error_names_what_is_missing
   sed -i '2i echo "[       OK ] Recurrent.cudnn_matches_the_own_cell (1 ms)"' "$work/build/bin/test_cuda"
   tests test_plugin 2

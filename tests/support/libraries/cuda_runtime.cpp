@@ -1,11 +1,12 @@
-// What the libraries share, and the CUDA runtime's calls that kernels/cuda/device/ makes beside them.
+// The common part of the emulated libraries, and the CUDA runtime's calls that kernels/cuda/toolkit/
+// makes beside them.
 #include "support/libraries/libraries.h"
 
 #include <cuda_runtime.h>
 
 #include <utility>
 
-#include <weft/kernels/convert.h>
+#include <weft/kernels/inner/convert.h>
 #include "support/simt/graph.h"
 #include "support/simt/memory.h"
 #include "support/simt/streams.h"

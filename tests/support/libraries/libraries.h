@@ -1,6 +1,7 @@
-// cuBLASLt, cuDNN and a few calls of the CUDA runtime in the emulation, so that kernels/cuda/device/ runs as it is written: the functions of NVIDIA's
-// headers, as far as weft calls them, on the memory, streams and recordings of tests/support/simt. A library may choose an algorithm, a layout or a
-// workspace where its documentation leaves it free; what it documents as an error is that status, and what it leaves undefined is a Fault.
+// Emulation of cuBLASLt, cuDNN and some calls of the CUDA runtime, so that kernels/cuda/toolkit/ runs
+// unchanged. It has the functions of NVIDIA's headers that weft calls, on the memory, streams and recordings
+// of tests/support/simt. Where its documentation leaves a choice of algorithm, layout or workspace, a library
+// chooses freely. Documented errors return their status; undefined behaviour is a Fault.
 #pragma once
 
 #include <cstdint>
@@ -12,46 +13,47 @@
 
 namespace weft::cuda::libraries {
 
-/// How cuBLASLt says that it has no algorithm.
+/// The ways in which cuBLASLt refuses a product.
 enum class Refusal { kNone, kNotSupported, kInvalidValue, kArchMismatch, kNoAlgorithm, kBadState };
 
-/// For the calls that follow, on every thread.
+/// Settings of the calls that follow, on every thread.
 struct Settings {
-  Refusal epilogues = Refusal::kNone;  ///< of cuBLASLt's products with bias or relu
-  Refusal halves = Refusal::kNone;     ///< of its products of float16 and bfloat16
-  Refusal products = Refusal::kNone;   ///< of all
+  Refusal epilogues = Refusal::kNone;  ///< for cuBLASLt's products with bias or relu
+  Refusal halves = Refusal::kNone;     ///< for its products of float16 and bfloat16
+  Refusal products = Refusal::kNone;   ///< for all products
   std::string fails;                   ///< name of a cuDNN function that returns CUDNN_STATUS_INTERNAL_ERROR
   std::string refuses;                 ///< name of one that returns CUDNN_STATUS_NOT_SUPPORTED
   std::string full;                    ///< name of one, or cublasLtCreate, that finds no memory
-  int64_t full_calls = 0;              ///< in its next so many calls
-  bool on_host = false;                ///< it was the host's
+  int64_t full_calls = 0;              ///< number of its next calls that find none
+  bool on_host = false;                ///< host memory is missing, not device memory
 };
 Settings& settings();
 
-/// Calls so far that were not refused.
+/// Numbers of successful calls.
 struct Counts {
-  int64_t heuristics = 0, products = 0, epilogues = 0,
-          split = 0;  ///< of products: with an epilogue, with a sum in parts
+  /// cuBLASLt: choices of an algorithm; products; products with an epilogue; products with a sum in parts
+  int64_t heuristics = 0, products = 0, epilogues = 0, split = 0;
   int64_t rnn_inference = 0, rnn_training = 0, rnn_backward_data = 0, rnn_backward_weights = 0;
-  int64_t rnn_layers = 0;     ///< that the forwards ran, both directions of one counted as two
-  int64_t weight_blocks = 0;  ///< gates whose place among the weights was asked for
-  int64_t dropout_sizes = 0;  ///< times that the size of dropout's states was asked for
-  int64_t live = 0;           ///< descriptors that were made and not destroyed
+  int64_t rnn_layers = 0;     ///< layers run by forward; two directions count as two
+  int64_t weight_blocks = 0;  ///< queries for the place of a gate's weights
+  int64_t dropout_sizes = 0;  ///< queries for the size of dropout's states
+  int64_t live = 0;           ///< descriptors made and not destroyed
 };
 Counts& counts();
 
-/// Whether `full` names the function and counts this call.
+/// True if `full` names the function; counts this call.
 bool finds_no_memory(const char* call);
-/// Whether the calling thread may allocate device memory: not while it records, save in relaxed mode. Spoils the recording.
+/// True if the calling thread may allocate device memory. It may not while it records, except in relaxed
+/// mode; the attempt invalidates the recording.
 bool may_allocate(const char* call);
-/// Whether the calling thread's cudaGetLastError would tell of memory that was not found.
+/// True if the calling thread's cudaGetLastError would report an allocation failure.
 bool left_out_of_memory();
-/// Runs `work` where the stream has it, with device memory open, and looks for writes beside blocks afterwards.
+/// Runs `work` in stream order with device memory open, then checks for writes outside of blocks.
 void issue(void* stream, const char* name, std::function<void()> work);
-/// Throws: Fault when p is no device memory or no multiple of `alignment`.
+/// Throws: Fault when p is not device memory or not a multiple of `alignment`.
 void expect_device(const void* p, size_t alignment, const char* what);
 
-/// `n` elements as double, `stride` elements apart, and back, rounded to the type.
+/// Loads `n` elements as double, `stride` elements apart; stores them, rounded to the type.
 std::vector<double> load(DType type, const void* p, int64_t n, int64_t stride = 1);
 void store(DType type, void* p, const double* from, int64_t n);
 double rounded(DType type, double v);

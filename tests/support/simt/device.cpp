@@ -1,17 +1,18 @@
+// Registration of the emulated GPUs as devices of the engine (device.h).
 #include "support/simt/device.h"
 
 #include <map>
 #include <utility>
 
-#include <weft/kernels/shared/plugin.h>
+#include <weft/kernels/plugin/plugin.h>
 
 #include "support/simt/thread.h"
 
 namespace weft::cuda::simt {
 
 CudaBackend& device(int index) {
-  static CudaBackend* const devices[] = {new CudaBackend(0),
-                                         new CudaBackend(1)};  // tensors in static storage may outlive main
+  // tensors in static storage may outlive main
+  static CudaBackend* const devices[] = {new CudaBackend(0), new CudaBackend(1)};
   return *devices[index];
 }
 

@@ -1,4 +1,4 @@
-// See graph.h; the graph calls of kernels/cuda/runtime.h.
+// Recordings of graph.h, and the graph calls of kernels/cuda/host/runtime.h.
 #include "support/simt/graph.h"
 #include "support/simt/streams.h"
 
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <weft/kernels/cuda/runtime.h>
+#include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/error.h>
 
 namespace weft::cuda {
@@ -18,12 +18,12 @@ namespace simt {
 struct Recording {
   int device;
   void* origin;
-  std::map<void*, Past>
-      pasts;  ///< of each stream that takes part; its own steps are its joining and its work
+  /// steps of each stream that takes part: its joins and its work
+  std::map<void*, Past> pasts;
   std::vector<std::function<void()>> work{};
   bool spoilt = false, over = false;
 
-  /// Whether a stream has done what the first one does not come after.
+  /// True if a stream has work that the first stream has not joined.
   bool unjoined() {
     Past& known = pasts[origin];
     return std::any_of(pasts.begin(), pasts.end(),
@@ -34,7 +34,7 @@ struct Recording {
 namespace {
 struct Graph {
   std::vector<std::function<void()>> work;
-  StreamPoint last = {};  ///< behind the last replay, which the next one comes after on whatever stream
+  StreamPoint last = {};  ///< the end of the last replay; the next one waits for it on any stream
 };
 
 std::mutex mutex;

@@ -1,8 +1,9 @@
-// The calls of kernels/cuda/runtime.h that share memory between processes. A handle names the file that a process maps its device memory from, through
-// its folder in /proc, and the block's place there; a ledger behind the memory says which blocks may be opened. As on the machine, a block that is
-// opened again is at the same address, and a process does not open its own (Settings::shares_memory lifts that); as there is none to ask, freed
-// blocks and processes that have ended are errors here.
-#include <weft/kernels/cuda/runtime.h>
+// The calls of kernels/cuda/host/runtime.h that share memory between processes (CUDA IPC). A handle names the
+// file from which a process maps its device memory, by the process's folder in /proc, and the place of the
+// block. A ledger after the memory lists the blocks that may be opened. As in CUDA, a block that is opened
+// again has the same address, and a process cannot open its own block (unless Settings::shares_memory allows
+// it). Freed blocks and ended processes are errors here.
+#include <weft/kernels/cuda/host/runtime.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -26,7 +27,7 @@ namespace {
 constexpr uint64_t kSign = 0x57454654'49504331;
 
 struct Handle {
-  uint64_t sign, file_name, serial;  ///< file_name: a random number, `serial`: of the export
+  uint64_t sign, file_name, serial;  ///< file_name: a random number; serial: number of the export
   uint64_t offset, bytes;
   int32_t process, file;
 };
@@ -35,14 +36,14 @@ static_assert(sizeof(Handle) <= std::tuple_size_v<runtime::IpcHandle>);
 struct Opened {
   std::pair<uint64_t, uint64_t> name;
   unsigned char* pages;
-  size_t bytes;  ///< of the pages
+  size_t bytes;  ///< size of the mapped pages
   int users = 1;
 };
 
 struct Shares {
   uint64_t file_name = 0, next = 1;
   std::map<const void*, uint64_t> exported;  // block -> serial
-  std::map<unsigned char*, Opened> opened;   // by the block's address here
+  std::map<unsigned char*, Opened> opened;   // by the block's address in this process
 };
 /// Guarded by DeviceAccess.
 Shares& shares() {

@@ -1,5 +1,6 @@
-// The emulated launch: one fiber per thread of a block, kept from block to block. A fiber runs until it waits at a barrier or at a warp
-// operation; when all of the block (of the warp) wait at the same one, they go on.
+// The emulated launch: one fiber for each thread of a block, reused from block to block. A fiber runs until
+// it waits at a barrier or a warp operation. When all fibers of the block (of the warp) wait at the same
+// one, they continue.
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -11,9 +12,10 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include <weft/distributed/fiber.h>
+#include <weft/distributed/sim/inner/fiber.h>
 #include <weft/kernels/error.h>
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
@@ -48,7 +50,7 @@ struct Block {
   std::vector<unsigned char> shared;
   std::exception_ptr failure;
   bool leaving = false;
-  bool plain = false;  // threads run as calls: there is nothing to wait with
+  bool plain = false;  // threads run as plain calls and cannot wait
 
   Who who(int id) { return {this, id, grid.threads, bx, by, grid.blocks, grid.rows}; }
   unsigned char* shared_begin() { return shared.data() + kGuard; }
@@ -129,7 +131,7 @@ struct Block {
     for (int lane = 0; lane < kWarp; ++lane) state[w * kWarp + static_cast<size_t>(lane)] = State::kReady;
   }
 
-  // Every fiber must come out of its body before the next block.
+  // Every fiber must leave its body before the next block.
   void leave(const std::vector<int>& order) {
     leaving = true;
     for (const int id : order)

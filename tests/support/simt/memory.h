@@ -1,6 +1,7 @@
-// The emulated device memory: one range of addresses that only kernels and the runtime's copies may touch, each block between guard zones. A write to
-// one is found after the kernel. A read of one ends the program where the address sanitizer is on, as do reads of freed blocks; otherwise it
-// gives a NaN of every floating type, and large negative integers.
+// The emulated device memory: one range of addresses for kernels and the runtime's copies only, with each
+// block between guard zones. A check after each kernel finds writes to a guard zone. With the address
+// sanitizer, a read of a guard zone or a freed block ends the program. Without it such a read gives a NaN of
+// every floating type, and large negative integers.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +21,30 @@
 
 namespace weft::cuda::simt {
 
-/// While one lives, device memory can be read and written; otherwise touching it is a segmentation fault, as on the machine. Nests.
+/// Opens device memory for its lifetime. Otherwise an access is a segmentation fault, as on a real device.
+/// Scopes may nest.
 struct DeviceAccess {
   DeviceAccess();
   ~DeviceAccess();
   DeviceAccess(const DeviceAccess&) = delete;
 };
-/// Whether that still holds: a program that has used more than a few MiB leaves its memory open, since closing costs time by the page.
+/// True if memory is still closed between accesses. A program with more than a few MiB leaves its memory
+/// open, since closing costs time for each page.
 bool closes_memory();
 
-/// What a guard zone holds at even and odd addresses.
+/// The bytes of a guard zone at even and odd addresses.
 inline constexpr unsigned char kGuardBytes[2] = {0xF5, 0xFF};
 inline unsigned char guard_byte(const unsigned char* p) {
   return kGuardBytes[reinterpret_cast<uintptr_t>(p) % 2];
 }
-/// Writes it, and closes the bytes to all but first_unguarded.
+/// Writes a guard zone and closes its bytes to all except first_unguarded.
 inline void guard(unsigned char* p, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) p[i] = guard_byte(p + i);
 #if defined(WEFT_SIMT_ASAN)
   __asan_poison_memory_region(p, bytes);
 #endif
 }
-/// Opens bytes that were closed by guard or close_freed.
+/// Opens bytes closed by guard or close_freed.
 inline void unguard([[maybe_unused]] unsigned char* p, [[maybe_unused]] size_t bytes) {
 #if defined(WEFT_SIMT_ASAN)
   __asan_unpoison_memory_region(p, bytes);
@@ -52,37 +55,38 @@ inline void close_freed([[maybe_unused]] unsigned char* p, [[maybe_unused]] size
   __asan_poison_memory_region(p, bytes);
 #endif
 }
-/// The first of the bytes that is not a guard's any more, or `bytes`.
+/// The offset of the first changed byte of a guard zone; `bytes` if there is none.
 size_t first_unguarded(const unsigned char* p, size_t bytes);
 
-/// Throws: Fault that names the kernel when a guard zone was written to.
+/// Throws: Fault that names the kernel if a guard zone was written.
 void check_guards(const char* kernel);
-/// Makes guard zones whole again after a planted fault.
+/// Restores the guard zones after an intended fault.
 void repair_guards();
 bool is_device_memory(const void* p);
-/// Blocks that are allocated now.
+/// Number of allocated blocks.
 int live_blocks();
-/// Pinned host memory that was asked for so far: what copies between host and device go through.
+/// Bytes of pinned host memory requested so far; copies between host and device use it.
 int64_t pinned_bytes();
 
-// ---- what ipc.cpp shares with other processes. All of it under a DeviceAccess.
+// ---- memory shared with other processes (ipc.cpp). All of it needs a DeviceAccess.
 
-/// Every block begins at a multiple of this.
+/// Alignment of every block.
 inline constexpr size_t kBlockAlign = 512;
-/// Behind the memory in its file: which blocks may be opened, a number for each place where one may begin, after one that names the file.
+/// The size of the ledger after the memory in its file: one number that names the file, then one for each
+/// possible begin of a block, which tells whether the block may be opened.
 inline constexpr size_t ledger_bytes(size_t memory) { return sizeof(uint64_t) * (1 + memory / kBlockAlign); }
-/// The file that device memory is mapped from; a process that was forked has a copy of the memory and no file (-1).
+/// The file from which device memory is mapped. A forked process has a copy of the memory and no file (-1).
 struct Backing {
   int file;
   unsigned char* base;
   size_t bytes;
 };
 Backing backing();
-/// Bytes of the block that begins at p; none when it is no live block.
+/// The size of the block that begins at p; none if no live block does.
 std::optional<size_t> bytes_of_block(const void* p);
-/// The block goes back to the device: handles of it are void from here on. Whether there were any.
+/// Invalidates the handles of a block that is freed. True: there were some.
 bool withdraw(const void* block);
-/// Memory of other processes that is open here.
+/// True for memory of another process that is open in this one.
 bool is_opened_memory(const void* p);
 void protect_opened(int rights);
 

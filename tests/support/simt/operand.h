@@ -8,13 +8,13 @@
 
 #include <gtest/gtest.h>
 
-#include <weft/kernels/convert.h>
+#include <weft/kernels/inner/convert.h>
 #include "support/simt/device.h"
 
 namespace weft::cuda::simt {
 
-/// A view on both sides with the same contents. Its memory begins `offset` elements into a block and reaches as far as the strides do; until it
-/// is written, its bytes are ones.
+/// A view with the same contents on both sides. Its memory begins `offset` elements into a block and ends
+/// with the last strided element. Before the first write all bits are ones.
 class Operand {
  public:
   /// Strides of 0 length: row-major.
@@ -34,13 +34,13 @@ class Operand {
 
   View host() const { return host_; }
   View on_device() const { return device_; }
-  /// Copies the host's block over the device's, after the host's was written by hand.
+  /// Copies the host's block to the device, after a direct write to the host's.
   void send() {
     Context c;
     device().copy_from_host(c, bytes_.data(), block_, bytes_.size());
   }
 
-  /// Every element of the block, by its place there, becomes f(place, element).
+  /// Sets every element of the block to f(its index in the block, element).
   template <class F> Operand& each(const F& f) {
     dispatch(host_.dtype, [&]<class T>(TypeTag<T>) {
       T* const p = reinterpret_cast<T*>(bytes_.data());
@@ -50,7 +50,7 @@ class Operand {
     send();
     return *this;
   }
-  /// Numbers from [low, high), whole ones for the integer types; of bool those above 0 are true.
+  /// Fills the block with numbers from [low, high); integers for integer dtypes, and number > 0 for bool.
   Operand& random(double low, double high, uint32_t seed) {
     std::mt19937 engine(seed);
     return each([&](size_t, double) {
@@ -61,12 +61,12 @@ class Operand {
   Operand& fill(double value) {
     return each([&](size_t, double) { return value; });
   }
-  /// As many of the block's elements as there are values.
+  /// Sets the first elements of the block to these values.
   template <size_t n> Operand& set(const double (&values)[n]) {
     return each([&](size_t i, double old) { return i < n ? values[i] : old; });
   }
 
-  /// All elements of the block: those that the view does not show must stay as they are.
+  /// All elements of the block; those outside of the view must not change.
   template <class T> std::vector<T> device_elements() const {
     std::vector<T> copy(bytes_.size() / sizeof(T));
     Context c;
@@ -92,7 +92,8 @@ class Operand {
   View host_, device_;
 };
 
-/// Every element of the device's block against the host's: within `relative`, or of the same bits where that is 0 (NaN is NaN).
+/// Compares every element of the device's block with the host's: within `relative`, or bit for bit if that is
+/// 0 (all NaNs are equal).
 inline void expect_same(const Operand& y, double relative = 0, const std::string& where = "") {
   const std::vector<char> bytes = y.device_elements<char>();
   const auto got = y.device_values(), expected = y.host_values();

@@ -1,7 +1,8 @@
-// kernels/cuda/runtime.h on the host. Device memory is one reserved range, closed to everybody but kernels and copies; everything issued to a stream
-// is complete on return, unless a test defers it (streams.h). A fresh block holds poison and lies between guard zones. The range is mapped from a file
-// without a name, which other processes reach (ipc.cpp); a forked one goes on with a copy.
-#include <weft/kernels/cuda/runtime.h>
+// kernels/cuda/host/runtime.h on the host. Device memory is one reserved range, open only to kernels and
+// copies. Work issued to a stream is complete on return, unless a test defers it (streams.h). A new block
+// contains poison and is between guard zones. The range is mapped from an unnamed file, which other processes
+// can open (ipc.cpp). A forked process continues with a copy.
+#include <weft/kernels/cuda/host/runtime.h>
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <weft/kernels/error.h>
@@ -32,8 +34,8 @@ struct Memory {
   int file = -1;
   unsigned char* base = nullptr;
   size_t used = 0;                                   // high-water mark
-  std::map<unsigned char*, size_t> live;             // block -> bytes asked for
-  std::multimap<size_t, unsigned char*> free_spans;  // span (with zones) -> begin of its first zone
+  std::map<unsigned char*, size_t> live;             // block -> requested bytes
+  std::multimap<size_t, unsigned char*> free_spans;  // size with guard zones -> begin of the first zone
   size_t live_bytes = 0;
   int64_t pinned_bytes = 0;
   int open = 0;
@@ -47,7 +49,7 @@ struct Memory {
     pthread_atfork(nullptr, nullptr, copy_for_fork);
   }
   static size_t span(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + 2 * kZone; }
-  /// Closing and opening costs time by the page: a program that has used more than this leaves its memory open.
+  /// Closing and opening costs time for each page. A program with more memory than this leaves it open.
   static constexpr size_t kClosable = 4 << 20;
   bool closable() const { return used <= kClosable; }
   void close_unless_large(int rights) const {
@@ -59,8 +61,8 @@ Memory& memory() {
   return *m;
 }
 
-/// In the child of a fork (a death test's, say): what it writes from here on is its own. By the bare call, which leaves the address sanitizer's
-/// notes on the range as they are.
+/// In the child of a fork (such as a death test): makes its later writes private. It uses the bare system
+/// call, which keeps the address sanitizer's state of the range.
 void copy_for_fork() {
   Memory& m = memory();
   syscall(SYS_mmap, m.base, kRange, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, m.file, 0);
@@ -163,7 +165,7 @@ std::map<const char*, size_t>& pinned() {
   static auto* const blocks = new std::map<const char*, size_t>;
   return *blocks;
 }
-/// Device or pinned memory: a copy need not be complete on return.
+/// True for device or pinned memory: a copy may be incomplete on return.
 bool asynchronous(const void* p) {
   const simt::DeviceAccess lock;
   const auto* const at = static_cast<const char*>(p);
@@ -216,14 +218,14 @@ static void release_now(void* p) {
   if (found == m.live.end()) throw CudaError("cudaFree: not a block of device memory");
   simt::check_guards("release");
   const size_t span = simt::Memory::span(found->second);
-  if (simt::withdraw(p))
-    std::memset(p, simt::settings().poison, found->second);  // for those who still have it open
+  // for processes that still have the block open
+  if (simt::withdraw(p)) std::memset(p, simt::settings().poison, found->second);
   simt::close_freed(found->first - simt::kZone, span);
   m.free_spans.emplace(span, found->first - simt::kZone);
   m.live_bytes -= found->second;
   m.live.erase(found);
 }
-/// The machine waits for all work before it takes a block back; the emulation gives it back when all work is done.
+/// A real device waits for all work before it frees a block. The emulation frees it when all work is done.
 void release(void* p) {
   if (!p) return;
   simt::check_may_wait("cudaFree");
@@ -252,7 +254,7 @@ void copy(void* to, const void* from, size_t bytes, Stream stream) {
   if (const auto recording = simt::recording_of(stream))
     return simt::record(*recording, stream, [=] { copy_now(to, from, bytes); });
   if (!simt::deferring()) return copy_now(to, from, bytes);
-  if (!asynchronous(to)) {  // ordinary host memory: complete on return
+  if (!asynchronous(to)) {  // pageable host memory: complete on return
     synchronize(stream);
     return copy_now(to, from, bytes);
   }
@@ -312,7 +314,8 @@ void wait(Stream stream, Event event) {
   if (mark.recording) simt::join(mark.recording, stream, mark.past);
   else simt::order_after(simt::current_device(), stream, mark.point);
 }
-/// Also in a thread that records: kernels/cuda/device/runtime.cpp lifts the ban, and a message that the thread reads meanwhile needs it.
+/// Also allowed in a thread that records: kernels/cuda/toolkit/runtime.cpp switches to relaxed mode, since
+/// the thread may read a message meanwhile.
 void synchronize_event(Event event) {
   simt::check_outside(static_cast<Mark*>(event)->recording, "cudaEventSynchronize");
   simt::run_until(static_cast<Mark*>(event)->point);

@@ -1,3 +1,4 @@
+// Streams of the emulation: the queues of deferred work, and the order between streams (streams.h).
 #include "support/simt/streams.h"
 
 #include <atomic>
@@ -21,7 +22,7 @@ struct Streams {
   std::map<std::pair<int, void*>, Queue> queues;
   std::vector<std::function<void()>> at_idle;
 };
-/// Guarded by DeviceAccess, whose lock is one of the whole emulation.
+/// Guarded by the lock of DeviceAccess, which is one for the whole emulation.
 Streams& streams() {
   static auto* const s = new Streams;
   return *s;
@@ -69,8 +70,8 @@ void run_until(const StreamPoint& point) {
   const DeviceAccess lock;
   Queue& q = queue_of(point.device, point.stream);
   while (q.done < point.issued) {
-    const auto work = std::move(
-        q.work.front());  // may come back here for another stream, never for this one: orders have no cycles
+    // may recurse for another stream, never for this one, since orders have no cycles
+    const auto work = std::move(q.work.front());
     q.work.pop_front();
     ++q.done;
     work();

@@ -1,7 +1,8 @@
-// The emulated side of kernels/cuda/simt.h: blocks, warps, shared memory and atomics on one CPU thread. The threads of a block are fibers that run
-// one after another from barrier to barrier, in an order that a test chooses: a body that lacks a barrier reads what is not yet written in one
-// of the orders. What the machine leaves undefined is an error here: a barrier that some threads of the block do not reach, a warp operation
-// that some lanes skip, a write beyond shared memory or beyond any block of device memory.
+// The emulated side of kernels/cuda/simt.h: blocks, warps, shared memory and atomics on one CPU thread. The
+// threads of a block are fibers that run one after another from barrier to barrier, in an order chosen by the
+// test. A body without a needed barrier reads unwritten values in one of the orders. CUDA's undefined
+// behaviour is an error here: a barrier that some threads of the block do not reach, a warp operation that
+// some lanes skip, and a write outside of shared memory or of all blocks of device memory.
 #pragma once
 
 #include <atomic>
@@ -21,41 +22,43 @@ namespace weft::cuda {
 
 namespace simt {
 
-/// In which order threads run between barriers, and blocks one after another.
+/// The order of the threads between barriers, and of the blocks.
 enum class Order { kForward, kReverse, kShuffled };
-/// For the calls that follow. `seed` is of kShuffled; `poison` fills shared and fresh device memory.
+/// Settings of the calls that follow. `seed` is for kShuffled; `poison` fills shared and new device memory.
 struct Settings {
   Order order = Order::kForward;
   uint64_t seed = 1;
   unsigned char poison = 0xFF;
-  int processors = 4;  ///< of the devices that are made from here on
-  size_t shared_memory =
-      227 << 10;  ///< bytes that a block may have, on the devices that are made from here on and in launches
-  bool hold_events = false;    ///< events and streams are not done until somebody waits for them
-  bool shares_memory = false;  ///< a process opens its own memory as if it were another one's (CUDA IPC)
-  size_t device_bytes = 0;     ///< what the device has room for, 0: the whole range
-  bool no_pinned = false;      ///< no more pinned host memory is to be had
+  int processors = 4;  ///< of later devices
+  /// shared memory of a block in bytes, on later devices and in launches
+  size_t shared_memory = 227 << 10;
+  bool hold_events = false;    ///< events and streams are not done before a wait for them
+  bool shares_memory = false;  ///< a process may open its own memory like another process's (CUDA IPC)
+  size_t device_bytes = 0;     ///< capacity of the device; 0: the whole range
+  bool no_pinned = false;      ///< allocations of pinned host memory fail
 };
 Settings& settings();
-/// What WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as 0x7F) and WEFT_SIMT_PROCESSORS ask for: the settings at the start.
+/// The initial settings, from WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as
+/// 0x7F) and WEFT_SIMT_PROCESSORS.
 Settings settings_of_environment();
-/// A launch that broke the rules of simt.h: thrown by launch() after the block has been left.
+/// A launch broke the rules of simt.h; launch() throws it after it has left the block.
 class Fault : public Error {
  public:
   using Error::Error;
 };
-/// Launches so far, and the grid of the calling thread's last one.
+/// The number of launches, and the grid of the calling thread's last one.
 int64_t launches();
 const Grid& last_grid();
 
-/// A body that some launch of the program is compiled for.
+/// A kernel body for which the program has a launch.
 struct Kernel {
   std::string file, type;
   std::atomic<bool> launched = false;
 };
-/// Notes one, before main. The entry lives as long as the program.
+/// Registers a body before main. The entry lives as long as the program.
 Kernel& know(const std::type_info& body, const char* file);
-/// Bodies of weft's own of which no form ever ran: their types without template arguments, and the files of those in unnamed namespaces.
+/// weft's kernel bodies that never ran in any instantiation: their types without template arguments, with the
+/// file for types in unnamed namespaces.
 std::vector<std::string> never_launched();
 
 struct Block;
@@ -66,7 +69,7 @@ struct Who {
   int64_t bx, by, nx, ny;
 };
 void barrier(const Who& who);
-/// Hands `value` to the warp and returns that of lane `from`.
+/// Gives `value` to the warp and returns the value of lane `from`.
 uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from);
 uint32_t vote(const Who& who, bool p);
 unsigned char* shared_memory(const Who& who);

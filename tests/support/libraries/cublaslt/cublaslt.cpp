@@ -1,6 +1,7 @@
-// cuBLASLt's products on the emulated device. Matrices lie in columns; sums are made in double and rounded to the compute type, in three parts when the
-// caller gives the workspace for them. Sums in place are joined in another order each time, as their order on a device is anybody's guess. A library of
-// its own file, which is opened as cuBLASLt is.
+// cuBLASLt's matrix products on the emulated device. Matrices are column-major. Sums are computed in double
+// and rounded to the compute type, in three parts if the caller gives a workspace for them. Sums in place are
+// joined in another order each time, since a device does not define the order. This file is a separate shared
+// library, opened like cuBLASLt.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace {
 
 using simt::Fault;
 
-// What the opaque structs hold; the first number of each tells that it was made by its Init.
+// The contents of the opaque structs. The first number of each marks a struct made by its Init function.
 struct Matrix {
   static constexpr uint32_t kMade = 0x4D415458;
   uint32_t made = kMade;
@@ -79,7 +80,7 @@ bool has_relu(uint32_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
 }
 
-/// Whether two elements of a written matrix share memory.
+/// True if two elements of a written matrix share memory.
 bool overlaps(const Matrix& x) {
   std::array<std::pair<int64_t, int64_t>, 3> dims = {
       {{1, x.rows}, {x.leading, x.columns}, {x.stride, x.batch}}};
@@ -92,14 +93,14 @@ bool overlaps(const Matrix& x) {
   return false;
 }
 
-/// One call's description.
+/// The description of one call.
 struct Problem {
   Product p;
   Matrix a, b, c, d;
   int64_t m() const { return static_cast<int64_t>(d.rows); }
   int64_t n() const { return static_cast<int64_t>(d.columns); }
   int64_t k() const { return static_cast<int64_t>(p.transpose_a == CUBLAS_OP_N ? a.columns : a.rows); }
-  /// What an algorithm is good for.
+  /// A key of the problems for which one algorithm is valid.
   uint64_t key() const {
     uint64_t h = 0;
     for (const int64_t part :
@@ -160,7 +161,7 @@ Refusal refusal_of(const Problem& q) {
 }
 
 constexpr int kParts = 3;
-constexpr int64_t kShortSum = 24;  // up to here a sum is of one part
+constexpr int64_t kShortSum = 24;  // a sum of up to this many terms has one part
 
 double to_tf32(double v) {
   int exponent = 0;
@@ -176,7 +177,8 @@ struct Call {
   void *d = nullptr, *workspace = nullptr;
 };
 
-/// op(x) of batch entry i as rows of `width` numbers; `across` when the entries of such a row lie a leading dimension apart.
+/// op(x) of batch entry i as rows of `width` numbers. `across`: the entries of a row are one
+/// leading dimension apart.
 std::vector<double> rows_of(const Matrix& x, const void* p, int64_t i, int64_t height, int64_t width,
                             bool across, bool tf32) {
   const DType type = type_of(x.type);
@@ -253,7 +255,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   if (finds_no_memory("cublasLtCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
   if (!may_allocate("cublasLtCreate")) return CUBLAS_STATUS_NOT_INITIALIZED;
   static std::mutex mutex;
-  static auto* const handles = new std::vector<std::unique_ptr<cublasLtContext>>;  // nobody destroys one
+  static auto* const handles = new std::vector<std::unique_ptr<cublasLtContext>>;  // never destroyed
   const std::lock_guard lock(mutex);
   *handle = handles->emplace_back(new cublasLtContext{weft::cuda::simt::current_device()}).get();
   return CUBLAS_STATUS_SUCCESS;

@@ -1,5 +1,6 @@
-// cuDNN's handle, descriptors and calls, as far as recurrent layers need them, on the emulated device; rnn.h has the numbers. A library of its own
-// file, which is opened as cuDNN is. Sequences are packed, and layers are of the standard algorithm.
+// The handle, descriptors and calls of cuDNN for recurrent layers, on the emulated device; rnn.h computes the
+// numbers. This file is a separate shared library, opened like cuDNN. Sequences are packed, and layers use
+// the standard algorithm.
 #include <cudnn.h>
 
 #include <atomic>
@@ -25,7 +26,7 @@ struct cudnnContext {
   int device;
   cudaStream_t stream = nullptr;
   std::atomic<bool> busy{false};
-  cudaStream_t recorded = nullptr;  // of the last recorded call
+  cudaStream_t recorded = nullptr;  // the stream of the last recorded call
   std::weak_ptr<weft::cuda::simt::Recording> recording = {};
   bool warm[4] = {};  // by kind of call
 };
@@ -51,7 +52,7 @@ struct cudnnRNNDataStruct {
 
 namespace {
 
-/// One call on a handle, which serves one thread at a time.
+/// The scope of one call on a handle; a handle may serve one thread at a time.
 class Use {
  public:
   Use(cudnnHandle_t handle, const char* call) : handle_(handle) {
@@ -67,7 +68,8 @@ class Use {
   cudnnHandle_t handle_;
 };
 
-/// Issues a call's work. cuDNN spreads it over streams of the handle's own: those that took part in a recording belong to it until it ends.
+/// Issues the work of a call. cuDNN spreads it over internal streams of the handle. Streams that took part in
+/// a recording belong to it until it ends.
 void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
   const auto now = weft::cuda::simt::recording_of(handle->stream), before = handle->recording.lock();
   if (before && before != now && weft::cuda::simt::recording_of(handle->recorded) == before)
@@ -77,7 +79,7 @@ void issue(cudnnHandle_t handle, const char* call, std::function<void()> work) {
   weft::cuda::libraries::issue(handle->stream, call, std::move(work));
 }
 
-/// What a test asked of the function.
+/// The status that a test's settings demand of the function.
 cudnnStatus_t asked(const char* call) {
   if (finds_no_memory(call))
     return settings().on_host ? CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
@@ -103,7 +105,7 @@ template <class T> cudnnStatus_t destroy(T* one) {
 }
 
 enum Kind { kInference, kTraining, kBackwardData, kBackwardWeights };
-/// cuDNN allocates what a kind of call needs in the first one on a handle.
+/// Allocates like cuDNN, which allocates memory in the first call of each kind on a handle.
 bool warm_up(cudnnHandle_t handle, Kind kind, const char* call) {
   return handle->warm[kind] || (handle->warm[kind] = may_allocate(call));
 }
@@ -120,7 +122,7 @@ weft::DType type_of(cudnnDataType_t t) {
                                     : weft::kFloat64;
 }
 
-/// The stack of a call whose data have these lengths.
+/// The stack of a call with sequences of these lengths.
 Stack stack_of(cudnnRNNDescriptor_t rnn, cudnnRNNDataDescriptor_t data) {
   Stack s = rnn->stack;
   s.lengths = data->lengths;
@@ -139,7 +141,7 @@ bool fits(const cudnnTensorStruct* t, const Stack& s) {
          t->strides == std::vector<int>{batch * hidden, hidden, 1};
 }
 
-/// Spaces of a call: sizes are the caller's, which may be more than is needed.
+/// The memory blocks of a call, in the caller's sizes, which may exceed the need.
 struct Spaces {
   size_t weights_size;
   const void* weights;
@@ -167,7 +169,7 @@ void expect_no_lengths(const int32_t* lengths) {
   if (lengths)
     throw Fault("cuDNN: lengths on the device are not emulated; since 8.9.1 the descriptor's count");
 }
-/// A workspace holds rubbish before and after a call.
+/// Fills a workspace with arbitrary bytes, before and after a call.
 void spoil(void* work, size_t bytes) { std::memset(work, 0xC3, bytes); }
 
 }  // namespace
@@ -190,7 +192,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   if (!handle) return CUDNN_STATUS_BAD_PARAM;
   if (!may_allocate("cudnnCreate")) return CUDNN_STATUS_INTERNAL_ERROR;
   static std::mutex mutex;
-  static auto* const handles = new std::vector<std::unique_ptr<cudnnContext>>;  // nobody destroys one
+  static auto* const handles = new std::vector<std::unique_ptr<cudnnContext>>;  // never destroyed
   const std::lock_guard lock(mutex);
   *handle = handles->emplace_back(new cudnnContext{.device = weft::cuda::simt::current_device()}).get();
   return CUDNN_STATUS_SUCCESS;

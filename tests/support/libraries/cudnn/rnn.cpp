@@ -1,3 +1,4 @@
+// The numbers of the emulated cuDNN: forward and backward of a recurrent stack (rnn.h), in plain loops.
 #include "support/libraries/cudnn/rnn.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ double sigmoid(double v) { return 1 / (1 + std::exp(-v)); }
 
 /// One direction of one layer as numbers.
 struct Cell {
-  std::vector<std::vector<double>> w, u, b, v;  // by gate: of the input, of the state, and their biases
+  std::vector<std::vector<double>> w, u, b, v;  // by gate: weights of input and state, and their biases
   Cell(const Stack& s, int64_t pseudo, const void* weights) {
     const int64_t gates = s.gates();
     for (int64_t id = 0; id < 2 * gates; ++id) {
@@ -43,13 +44,13 @@ void add_scaled(double* to, double factor, const double* from, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
-/// What forward keeps. Every part is of doubles.
+/// The reserve: the values that forward stores for backward, all in double.
 struct Reserve {
   static constexpr uint64_t kMade = 0x5245534552564521u;
   struct Head {
-    uint64_t made, key, stage;  // 1: forward is done, 2: the gradients of the gates are there too
+    uint64_t made, key, stage;  // stage 1: forward is done; 2: the gates' gradients are stored too
   };
-  static constexpr int64_t kHead = 8;  // doubles that the head takes
+  static constexpr int64_t kHead = 8;  // size of the head in doubles
   const Stack& s;
   double* p;
   int64_t kept = s.gates() + 3, moved = 2 * s.gates();
@@ -58,12 +59,13 @@ struct Reserve {
   int64_t doubles() const {
     return kHead + s.rows() * s.hidden * s.directions * (s.layers * (kept + moved) + s.layers - 1);
   }
+  // gates, c, q, h
   double* kept_at(int64_t pseudo, int64_t row) const {
     return p + kHead + (pseudo * s.rows() + row) * kept * s.hidden;
-  }  // gates, c, q, h
+  }
   double* h(int64_t pseudo, int64_t row) const { return kept_at(pseudo, row) + (s.gates() + 2) * s.hidden; }
-  double* moved_at(int64_t pseudo, int64_t row)
-      const {  // gradients of the gates before their activation: of the input's part, of the state's
+  // gradients of the gates before their activation: the input's part, the state's part
+  double* moved_at(int64_t pseudo, int64_t row) const {
     return p + kHead + s.directions * s.layers * s.rows() * kept * s.hidden +
            (pseudo * s.rows() + row) * moved * s.hidden;
   }
@@ -88,7 +90,7 @@ struct Reserve {
       throw Fault(str(call, stage == 1 ? ": the reserve has been through cudnnRNNBackwardData_v8 before"
                                        : ": the reserve has not been through cudnnRNNBackwardData_v8"));
   }
-  /// Input of a layer above the first.
+  /// The input of a layer above the first.
   std::vector<double> input(int64_t layer, int64_t row) const {
     std::vector<double> x(static_cast<size_t>(s.width()));
     const double* const m = mask(layer - 1, row);
@@ -108,7 +110,7 @@ uint64_t mixed(uint64_t v) {
   return v ^ (v >> 31);
 }
 
-/// States of all sequences [batch, hidden] of one direction of one layer; zeros where p is null.
+/// The states of all sequences [batch, hidden] of one direction of one layer; zeros if p is null.
 std::vector<double> states_of(const Stack& s, int64_t pseudo, const void* p) {
   const int64_t n = s.batch() * s.hidden;
   return p ? load(s.type, static_cast<const char*>(p) + pseudo * n * size_of(s.type), n)
@@ -119,7 +121,7 @@ void keep_states(const Stack& s, int64_t pseudo, void* p, const std::vector<doub
   if (p) store(s.type, static_cast<char*>(p) + pseudo * n * size_of(s.type), v.data(), n);
 }
 
-/// One step of one sequence: h and c become those after it; `kept` takes gates, c, q and h.
+/// One step of one sequence: updates h and c; stores gates, c, q and h in `kept`.
 void step(const Stack& s, const Cell& cell, const double* x, int64_t inputs, double* h, double* c,
           double* kept) {
   const int64_t hidden = s.hidden, gates = s.gates();
@@ -153,7 +155,7 @@ void step(const Stack& s, const Cell& cell, const double* x, int64_t inputs, dou
   std::copy(after, after + hidden, h);
 }
 
-/// Masks of the outputs of `layer`, kept.
+/// The stored dropout masks of the outputs of `layer`.
 void draw(const Stack& s, const Reserve& r, int64_t layer) {
   const int64_t n = s.rows() * s.width();
   double* const mask = r.mask(layer, 0);
@@ -189,7 +191,8 @@ uint64_t Stack::key() const {
   return h;
 }
 
-// The last layer first; in each the matrices of the state follow one another, those of the input stand apart and in reverse, and so do the biases.
+// The layout of the weights: the last layer first. In each layer the matrices of the state follow one
+// another. The matrices of the input are separate and in reverse order, and so are the biases.
 Block block_of(const Stack& s, int64_t pseudo, int64_t id) {
   const int64_t gates = s.gates(), element = size_of(s.type);
   Block found;
@@ -253,7 +256,7 @@ void backward_data(const Stack& s, const BackwardData& b) {
   r.expect(1, "cudnnRNNBackwardData_v8");
   const int64_t hidden = s.hidden, gates = s.gates(), top = s.layers - 1;
   const std::vector<double> y = load(s.type, b.y, s.rows() * s.width());
-  std::vector<double> out = load(s.type, b.dy, s.rows() * s.width());  // gradient of a layer's output
+  std::vector<double> out = load(s.type, b.dy, s.rows() * s.width());  // the gradient of a layer's output
   for (int64_t layer = top; layer >= 0; --layer) {
     std::vector<double> in(static_cast<size_t>(s.rows() * s.inputs_of(layer * s.directions)));
     for (int64_t d = 0; d < s.directions; ++d) {
@@ -327,7 +330,7 @@ void backward_weights(const Stack& s, const void* x, const void* hx, const void*
   for (int64_t pseudo = 0; pseudo < s.layers * s.directions; ++pseudo) {
     const int64_t layer = pseudo / s.directions, d = pseudo % s.directions, inputs = s.inputs_of(pseudo);
     const std::vector<double> h0 = states_of(s, pseudo, hx);
-    Cell sum(s, pseudo, weights);  // gradients are added to what lies there
+    Cell sum(s, pseudo, weights);  // gradients are added to the present values
     for (int64_t n = 0; n < s.batch(); ++n)
       for (int64_t i = 0, length = s.lengths[static_cast<size_t>(n)]; i < length; ++i) {
         const int64_t row = s.row(d == 0 ? i : length - 1 - i, n),

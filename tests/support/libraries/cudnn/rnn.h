@@ -1,7 +1,8 @@
-// A stack of recurrent layers as the emulated cuDNN computes it, apart from descriptors and streams. Everything is in double, rounded to the data's
-// type where cuDNN stores it.
+// The computation of a stack of recurrent layers in the emulated cuDNN, without descriptors and streams.
+// It computes in double and rounds to the data's type where cuDNN stores values.
 //
-// Sequences are packed: step t holds a row of each sequence that is longer than t, the longest sequence first.
+// Sequences are packed: step t holds a row of each sequence that is longer than t, the
+// longest sequence first.
 #pragma once
 
 #include <cudnn.h>
@@ -19,21 +20,21 @@ struct Stack {
   int64_t directions = 1, layers = 1, inputs = 1, hidden = 1;
   DType type = kFloat32;
   double dropout = 0;
-  void* states = nullptr;         ///< of the random numbers, on the device
-  std::vector<int> lengths = {};  ///< of the sequences; empty where only the weights count
+  void* states = nullptr;         ///< random number states, on the device
+  std::vector<int> lengths = {};  ///< lengths of the sequences; empty where only the weights matter
 
   int64_t gates() const { return mode == CUDNN_LSTM ? 4 : mode == CUDNN_GRU ? 3 : 1; }
   int64_t batch() const { return static_cast<int64_t>(lengths.size()); }
   int64_t width() const { return directions * hidden; }
   int64_t inputs_of(int64_t pseudo) const { return pseudo < directions ? inputs : width(); }
   int64_t rows() const;
-  /// Packed row of step t of sequence n.
+  /// The packed row of step t of sequence n.
   int64_t row(int64_t t, int64_t n) const;
-  /// What a reserve must have been made for.
+  /// A key of the settings for which a reserve is valid.
   uint64_t key() const;
 };
 
-/// Where a gate's matrix and bias lie, in bytes from the weights' beginning; -1 where there is none.
+/// Byte offsets of a gate's matrix and bias in the weights; -1 if there is none.
 struct Block {
   int64_t matrix = -1, bias = -1, rows = 0, columns = 0;
 };
@@ -42,7 +43,7 @@ int64_t weight_bytes(const Stack& s);
 int64_t reserve_bytes(const Stack& s);
 int64_t work_bytes(const Stack& s, bool training);
 
-/// States of random numbers.
+/// Random number states.
 struct Random {
   static constexpr uint64_t kMade = 0x52414E444F4D2121u;
   uint64_t made = kMade, seed = 0, drawn = 0;

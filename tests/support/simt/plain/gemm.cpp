@@ -1,5 +1,6 @@
-// kernels/cuda/gemm.h on the host: the plain triple loop, sums in double. What cuBLASLt would refuse is a fault.
-#include <weft/kernels/cuda/gemm.h>
+// kernels/cuda/host/gemm.h on the host: the plain triple loop with sums in double. A call that cuBLASLt would
+// refuse is a Fault.
+#include <weft/kernels/cuda/host/gemm.h>
 
 #include "support/simt/graph.h"
 #include "support/simt/memory.h"

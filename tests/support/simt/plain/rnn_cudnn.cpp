@@ -1,5 +1,5 @@
-// kernels/cuda/rnn_seam.h in the emulation: there is no cuDNN.
-#include <weft/kernels/cuda/rnn_seam.h>
+// kernels/cuda/host/rnn_seam.h for an emulation without cuDNN.
+#include <weft/kernels/cuda/host/rnn_seam.h>
 
 namespace weft::cuda::cudnn {
 

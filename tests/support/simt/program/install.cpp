@@ -1,4 +1,4 @@
-// Linked into a program, gives it the emulated devices "cuda:0" and "cuda:1" from its start.
+// A program linked with this file has the emulated devices "cuda:0" and "cuda:1" from its start.
 #include "support/simt/device.h"
 
 namespace {

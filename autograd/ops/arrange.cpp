@@ -1,0 +1,210 @@
+// Copies, conversions and rearrangements. Results are in new memory, except where ops_shape.h says "x
+// itself".
+#include <algorithm>
+
+#include <weft/autograd/ops/inner/formula.h>
+#include <weft/kernels/accelerator.h>
+
+namespace weft {
+
+Tensor contiguous(Viewed given) {
+  launch::check_defined("contiguous", given);
+  if (given->is_contiguous()) return given;
+  const In x(given.get());
+  return record("contiguous", launch::clone(x), {x}, [](const Tensor& g, Needs) -> GradList { return {g}; });
+}
+
+Tensor clone(In x) {
+  launch::check_defined("clone", x);
+  return record("clone", launch::clone(x), {x}, [](const Tensor& g, Needs) -> GradList { return {g}; });
+}
+
+Tensor to(Viewed given, DType dtype) {
+  launch::check_defined("to", given);
+  if (given->dtype() == dtype) return given;
+  const In x(given.get());
+  Tensor y = launch::cast(x, dtype);
+  if (!is_floating(dtype)) return y;
+  return record("to", y, {x},
+                [from = x->dtype()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
+}
+
+Tensor to(Viewed given, Device device, bool non_blocking) {
+  launch::check_defined("to", given);
+  if (given->device() == device) return given;
+  const In x(given.get());
+  return record("to", launch::to_device(x, device, non_blocking), {x},
+                [from = x->device()](const Tensor& g, Needs) -> GradList { return {to(g, from)}; });
+}
+
+Tensor to(Viewed x, Device device, DType dtype, bool non_blocking) {
+  launch::check_defined("to", x);
+  if (size_of(dtype) < size_of(x->dtype())) return to(to(x.get(), dtype), device, non_blocking);
+  return to(to(x.get(), device, non_blocking), dtype);
+}
+
+namespace {
+
+void check_joined(const char* name, const std::vector<Tensor>& xs) {
+  if (xs.empty()) throw ValueError(str(name, ": the list is empty"));
+  for (size_t i = 0; i < xs.size(); ++i)
+    if (!xs[i].defined()) launch::throw_undefined(name, i + 1);
+}
+
+}  // namespace
+
+Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
+  check_joined("cat", xs);
+  const Tensor& first = xs[0];
+  if (first.dim() == 0)
+    throw ShapeError(
+        str("cat: the ", xs.size(), " tensors have no dims to be joined along; stack gives them one"));
+  const int d = wrap_dim("cat", dim, first.dim());
+  DType dtype = first.dtype();
+  Shape sizes = first.sizes();
+  std::vector<int64_t> lengths;
+  sizes[d] = 0;
+  for (const Tensor& x : xs) {
+    launch::check_devices("cat", first, x);
+    bool fits = x.dim() == first.dim();
+    for (int k = 0; fits && k < x.dim(); ++k) fits = k == d || x.sizes()[k] == sizes[k];
+    if (!fits) throw ShapeError(str("cat: ", x.sizes(), " does not join ", first.sizes(), " along dim ", d));
+    dtype = promote(dtype, x.dtype());
+    if (__builtin_add_overflow(sizes[d], x.sizes()[d], &sizes[d]))
+      throw ShapeError(str("cat: dim ", d, " of ", x.sizes(), " and those before is too long"));
+    lengths.push_back(x.sizes()[d]);
+  }
+  Tensor y = empty(sizes, {.dtype = dtype, .device = first.device()});
+  // an accelerator copies all parts in one call
+  Accelerator* const device = y.device().is_cpu() ? nullptr : open_accelerator(y.device().index);
+  std::vector<Tensor> sources;
+  std::vector<View> from, to;
+  int64_t start = 0;
+  for (const Tensor& raw : xs) {
+    const In x(raw);
+    const Tensor part = alias(y, x->sizes(), y.strides(), x->numel() == 0 ? 0 : start * y.strides()[d]);
+    if (device) sources.push_back(x), from.push_back(x->view_of()), to.push_back(part.view_of());
+    else launch::copy_into(part, x);
+    start += x->sizes()[d];
+  }
+  if (device) device->copy_each(launch::context(), from, to);
+  return record("cat", y, std::span<const Tensor>(xs),
+                [d, lengths](const Tensor& g, Needs needs) -> GradList {
+                  GradList parts(lengths.size());
+                  int64_t at = 0;
+                  for (size_t i = 0; i < lengths.size(); ++i) {
+                    if (needs[static_cast<int>(i)]) parts[i] = narrow(g, d, at, lengths[i]);
+                    at += lengths[i];
+                  }
+                  return parts;
+                });
+}
+
+Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
+  check_joined("stack", xs);
+  const int d = wrap_dim("stack", dim, xs[0].dim() + 1);
+  std::vector<Tensor> parts;
+  for (const Tensor& x : xs) {
+    if (!(x.sizes() == xs[0].sizes()))
+      throw ShapeError(str("stack: sizes differ: ", xs[0].sizes(), " and ", x.sizes()));
+    parts.push_back(unsqueeze(x, d));
+  }
+  return cat(parts, d);
+}
+
+Tensor repeat(In x, const Shape& times) {
+  launch::check_defined("repeat", x);
+  const int lead = times.size() - x->dim();
+  if (lead < 0) throw ShapeError(str("repeat: ", times, " names fewer dims than ", x->sizes(), " has"));
+  if (2 * times.size() > kMaxDims)
+    throw ShapeError(str("repeat: at most ", kMaxDims / 2, " dims, got ", times));
+  Shape split, wide, out;  // each dim as (times, size)
+  for (int d = 0; d < times.size(); ++d) {
+    if (times[d] < 0) throw ShapeError(str("repeat: ", times, " must not be negative"));
+    const int64_t size = d < lead ? 1 : x->sizes()[d - lead];
+    split.push_back(1);
+    split.push_back(size);
+    wide.push_back(times[d]);
+    wide.push_back(size);
+    out.push_back(checked_numel("repeat", {times[d], size}));
+  }
+  checked_numel("repeat", out);
+  return reshape(clone(expand(reshape(x.get(), split), wide)), out);
+}
+
+namespace {
+
+// start, start + step, .. modulo n
+Tensor index_range(int64_t n, int64_t start, int64_t step, Device device) {
+  Tensor at = empty({n}, {.dtype = kInt64, .device = device});
+  if (n == 0) return at;
+  launch::backend_of(at).arange(launch::context(), start, step, at.view_of());
+  return launch::binary(Binary::kRemainder, at, formula::number_like(at, n));
+}
+
+}  // namespace
+
+Tensor flip(In x, const Shape& dims) {
+  launch::check_defined("flip", x);
+  const launch::Dims on = dims.empty() ? launch::Dims{} : launch::reduced_dims("flip", x, dims);
+  Tensor y = x;
+  for (int d = 0; d < x->dim(); ++d) {
+    const int64_t n = x->sizes()[d];
+    if (on.on[d]) y = index_select(y, d, index_range(n, n - 1, -1, x->device()));
+  }
+  return y.is_same(x) ? clone(x.get()) : y;
+}
+
+Tensor roll(In x, int64_t shift, int64_t dim) {
+  launch::check_defined("roll", x);
+  const int d = wrap_dim("roll", dim, x->dim());
+  const int64_t n = x->sizes()[d];
+  return index_select(x.get(), d, index_range(n, n == 0 ? 0 : -(shift % n), 1, x->device()));
+}
+
+namespace {
+
+Tensor triangle(const char* name, bool upper, In x, int64_t k) {
+  launch::check_defined(name, x);
+  if (x->dim() < 2) throw ShapeError(str(name, ": takes at least two dims, got ", x->sizes()));
+  Tensor y = empty(x->sizes(), {.dtype = x->dtype(), .device = x->device()});
+  if (y.numel() != 0) launch::backend_of(x).triangle(launch::context(), upper, k, x->view_of(), y.view_of());
+  return record(name, y, {x}, [name, upper, k](const Tensor& g, Needs) -> GradList {
+    return {triangle(name, upper, g, k)};
+  });
+}
+
+}  // namespace
+
+Tensor tril(In x, int64_t k) { return triangle("tril", false, x.get(), k); }
+Tensor triu(In x, int64_t k) { return triangle("triu", true, x.get(), k); }
+
+Tensor pad(In x, const Shape& pads, Scalar value) {
+  launch::check_defined("pad", x);
+  if (pads.size() % 2 != 0 || pads.size() / 2 > x->dim())
+    throw ShapeError(str("pad: pads ", pads, " do not fit ", x->sizes()));
+  launch::check_scalar("pad", x->dtype(), value);
+  Shape sizes = x->sizes(), starts(x->dim(), 0);
+  for (int i = 0; i < pads.size() / 2; ++i) {
+    const int d = x->dim() - 1 - i;
+    if (pads[2 * i] < 0 || pads[2 * i + 1] < 0)
+      throw ShapeError(str("pad: pads ", pads, " must not be negative"));
+    starts[d] = pads[2 * i];
+    if (__builtin_add_overflow(sizes[d], pads[2 * i], &sizes[d]) ||
+        __builtin_add_overflow(sizes[d], pads[2 * i + 1], &sizes[d]))
+      throw ShapeError(str("pad: pads ", pads, " make dim ", d, " of ", x->sizes(), " too long"));
+  }
+  checked_numel("pad", sizes);
+  Tensor y = empty(sizes, {.dtype = x->dtype(), .device = x->device()});
+  launch::fill_into(y, value);
+  int64_t offset = 0;
+  for (int d = 0; d < x->dim(); ++d) offset += starts[d] * y.strides()[d];
+  launch::copy_into(alias(y, x->sizes(), y.strides(), x->numel() == 0 ? 0 : offset), x);
+  return record("pad", y, {x}, [starts, inner = x->sizes()](const Tensor& g, Needs) -> GradList {
+    Tensor part = g;
+    for (int d = 0; d < inner.size(); ++d) part = narrow(part, d, starts[d], inner[d]);
+    return {part};
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,272 @@
+// cross_entropy and linear_cross_entropy, one node each. Forward makes one pass over the logits and keeps two
+// numbers per row, the parts of its logsumexp; backward makes one more pass. The linear form holds the logits
+// of one block of rows at a time. For a mean or a sum it computes the gradients together with the loss, block
+// by block, and backward only scales them. For a loss per row, backward computes the logits again.
+#include <algorithm>
+
+#include <weft/autograd/ops/inner/class_loss.h>
+
+namespace weft {
+
+using formula::ClassRows;
+using launch::context;
+
+namespace {
+
+// The gradient of each row's loss from the gradient of the result: [R], with stride 0 if all share one
+// number.
+View row_gradient(const Tensor& g, int64_t rows) {
+  return {g.raw(), g.dtype(), {rows}, {g.numel() == 1 ? 0 : 1}};
+}
+
+// g over the divisor of a mean, contiguous, in the loss's dtype.
+Tensor scaled_gradient(const Tensor& g, const Tensor& divisor, DType t) {
+  const Tensor scaled =
+      divisor.defined() ? launch::binary(Binary::kDiv, launch::cast(g, t), divisor) : launch::cast(g, t);
+  return launch::contiguous(scaled);
+}
+
+// [R] losses reduced, without recording.
+Tensor reduce_plain(const Tensor& losses, const Tensor& divisor, const ClassRows& r,
+                    const CrossEntropyOptions& options) {
+  if (options.reduction == Reduction::kNone) return launch::reshaped(losses, r.sizes);
+  Tensor y = launch::reduce("cross_entropy", Reduce::kSum, losses,
+                            launch::reduced_dims("cross_entropy", losses, {}), false);
+  return divisor.defined() ? launch::binary(Binary::kDiv, y, divisor) : y;
+}
+
+Tensor divisor_of(const ClassRows& r, const CrossEntropyOptions& options, DType t) {
+  return options.reduction == Reduction::kMean ? formula::loss_divisor(r.target, options, t) : Tensor();
+}
+
+// Memory for the parts of each row's logsumexp: [R, 2].
+Tensor log_sums_of(int64_t rows, DType t, Device device) {
+  return empty({rows, 2}, {.dtype = accumulate_type(t), .device = device});
+}
+
+// The options with detached class weights in the dtype of the loss.
+CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
+  CrossEntropyOptions o = options;
+  if (o.weight.defined()) o.weight = launch::contiguous(launch::cast(o.weight.detach(), t));
+  return o;
+}
+
+}  // namespace
+
+Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options) {
+  const ClassRows r = formula::class_rows("cross_entropy", logits, target, options);
+  const DType t = r.x.dtype();
+  const CrossEntropyOptions o = plain_options(options, t);
+  const Tensor x = launch::contiguous(r.x);
+  const int64_t rows = x.sizes()[0];
+  const Tensor losses = empty({rows}, {.dtype = t, .device = x.device()});
+  const Tensor log_sums = log_sums_of(rows, t, x.device());
+  if (rows != 0)
+    launch::named("cross_entropy", [&] {
+      launch::backend_of(x).cross_entropy(context(), x.view_of(), r.target.view_of(),
+                                          formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
+                                          losses.view_of(), log_sums.view_of());
+    });
+  const Tensor divisor = divisor_of(r, o, t);
+  Tensor y = reduce_plain(losses, divisor, r, o);
+  return record("cross_entropy", y, {r.x},
+                [x = Saved(r.x), target = Saved(r.target), log_sums, divisor, o, sizes = r.sizes](
+                    const Tensor& g, Needs needs) -> GradList {
+                  const Tensor v = x.get(), ids = target.get();
+                  if (grad_enabled()) {
+                    return formula::composed_backward(
+                        [&](const std::vector<Tensor>& in) {
+                          return std::vector<Tensor>{formula::reduce_rows(
+                              formula::composed_class_loss(log_softmax(in[0], 1), ids, o), ids, sizes, o)};
+                        },
+                        {v}, {g}, needs);
+                  }
+                  const Tensor xc = launch::contiguous(v), gr = scaled_gradient(g, divisor, v.dtype());
+                  Tensor dx = empty(v.sizes(), {.dtype = v.dtype(), .device = v.device()});
+                  if (dx.numel() != 0)
+                    launch::backend_of(v).cross_entropy_backward(
+                        context(), xc.view_of(), log_sums.view_of(), ids.view_of(),
+                        formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
+                        row_gradient(gr, v.sizes()[0]), dx.view_of());
+                  return {dx};
+                });
+}
+
+namespace {
+
+// Rows per block of the linear form: about 2 million logits on the CPU, to stay in its caches, and 64 million
+// on other devices, to keep them busy. At least 32 rows, so that the matrix products stay efficient.
+int64_t block_rows(int64_t rows, int64_t classes, const Device& device) {
+  const int64_t logits = int64_t{1} << (device.is_cpu() ? 21 : 26);
+  return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32),
+                             std::max<int64_t>(rows, 1));
+}
+
+View rows_of(const Tensor& x, int64_t start, int64_t count) {
+  View v = x.view_of();
+  v.data = static_cast<char*>(v.data) + start * v.strides[0] * size_of(v.dtype);
+  v.sizes[0] = count;
+  return v;
+}
+
+View transposed_view(View v) {
+  std::swap(v.sizes[0], v.sizes[1]);
+  std::swap(v.strides[0], v.strides[1]);
+  return v;
+}
+
+struct LinearGrads {
+  Tensor x, w, b;
+};
+
+struct LinearLoss {
+  Tensor x, w, b, target;  // contiguous, one dtype; b may be undefined
+  CrossEntropyOptions o;
+  int64_t rows() const { return x.sizes()[0]; }
+  int64_t classes() const { return w.sizes()[0]; }
+  int64_t block() const { return block_rows(rows(), classes(), x.device()); }
+  Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
+
+  void logits(int64_t start, int64_t n, const Tensor& out) const {
+    launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0,
+                                 formula::optional_view(b), rows_of(out, 0, n));
+  }
+
+  void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses,
+                 const Tensor& log_sums) const {
+    logits(start, n, space);
+    launch::named("linear_cross_entropy", [&] {
+      launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n),
+                                          formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
+                                          rows_of(losses, start, n), rows_of(log_sums, start, n));
+    });
+  }
+
+  // Adds the contribution of one block of rows, whose logits are in `space`, to the gradients. Undefined
+  // gradients are not wanted; db must be zeros at first.
+  void gradients_of(const Tensor& space, const Tensor& dspace, int64_t start, int64_t n,
+                    const Tensor& log_sums, const Tensor& g, const LinearGrads& d) const {
+    Backend& device = launch::backend_of(x);
+    View rows = row_gradient(g, this->rows());
+    rows.data = static_cast<char*>(rows.data) + start * rows.strides[0] * size_of(rows.dtype);
+    rows.sizes[0] = n;
+    const View dl = rows_of(dspace, 0, n);
+    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(log_sums, start, n),
+                                  rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
+                                  o.label_smoothing, rows, dl);
+    if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
+    if (d.w.defined())
+      device.matmul(context(), 1, transposed_view(dl), rows_of(x, start, n), start == 0 ? 0 : 1, {},
+                    d.w.view_of());
+    if (d.b.defined()) {
+      const Tensor part = empty({classes()}, {.dtype = x.dtype(), .device = x.device()});
+      device.reduce(context(), Reduce::kSum, dl, {part.raw(), part.dtype(), {1, classes()}, {classes(), 1}});
+      device.binary(context(), Binary::kAdd, 1, 0, d.b.view_of(), part.view_of(), d.b.view_of());
+    }
+  }
+
+  LinearGrads empty_gradients(bool dx, bool dw, bool db) const {
+    const TensorOptions like{.dtype = x.dtype(), .device = x.device()};
+    LinearGrads d{dx ? empty(x.sizes(), like) : Tensor(), dw ? empty(w.sizes(), like) : Tensor(),
+                  db && b.defined() ? zeros(b.sizes(), like) : Tensor()};
+    if (rows() == 0 && d.w.defined()) launch::fill_into(d.w, 0);
+    return d;
+  }
+
+  template <class F> void each_block(F&& f) const {
+    for (int64_t start = 0; start < rows(); start += block()) f(start, std::min(block(), rows() - start));
+  }
+};
+
+// Forward and backward together, block by block: the gradients of a loss whose gradient is 1.
+LinearGrads forward_with_gradients(const LinearLoss& l, const Tensor& losses, const Tensor& log_sums,
+                                   const Tensor& unit, bool dx, bool dw, bool db) {
+  const LinearGrads d = l.empty_gradients(dx, dw, db);
+  const Tensor space = l.workspace(), dspace = l.workspace();
+  l.each_block([&](int64_t start, int64_t n) {
+    l.losses_of(space, start, n, losses, log_sums);
+    l.gradients_of(space, dspace, start, n, log_sums, unit, d);
+  });
+  return d;
+}
+
+// The gradients from log_sums: the logits are computed again.
+LinearGrads gradients_again(const LinearLoss& l, const Tensor& log_sums, const Tensor& g, Needs needs) {
+  const LinearGrads d = l.empty_gradients(needs[0], needs[1], needs[2]);
+  const Tensor space = l.workspace(), dspace = l.workspace();
+  l.each_block([&](int64_t start, int64_t n) {
+    l.logits(start, n, space);
+    l.gradients_of(space, dspace, start, n, log_sums, g, d);
+  });
+  return d;
+}
+
+bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
+
+}  // namespace
+
+Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options) {
+  launch::check_defined("linear_cross_entropy", x, weight, target);
+  constexpr const char* name = "linear_cross_entropy";
+  if (x->dim() != 2 || weight->dim() != 2 || x->sizes()[1] != weight->sizes()[1])
+    throw ShapeError(str(name, ": x must be [N, I] and weight [C, I]: x is ", x->sizes(), ", weight is ",
+                         weight->sizes()));
+  if (bias->defined() && !(bias->sizes() == Shape{weight->sizes()[0]}))
+    throw ShapeError(str(name, ": bias is ", bias->sizes(), ", weight is ", weight->sizes()));
+  if (!(target->sizes() == Shape{x->sizes()[0]}))
+    throw ShapeError(str(name, ": target must be [", x->sizes()[0], "], is ", target->sizes()));
+  // the product and the loss have different dtypes
+  if (autograd_state().autocast != kFloat32)
+    return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), options);
+  launch::check_index(name, target);
+  launch::check_floating(name, x);
+  launch::check_floating(name, weight);
+  for (const Tensor* other : {&weight.get(), &bias.get(), &target.get()})
+    if (other->defined()) launch::check_devices(name, x, *other);
+  const DType t = promote(x->dtype(), weight->dtype());
+  formula::check_class_options(name, weight->sizes()[0], x, options);
+  const CrossEntropyOptions o = plain_options(options, t);
+  const ClassRows r{Tensor(), launch::contiguous(launch::cast(target, kInt64)), target->sizes()};
+  LinearLoss l{launch::contiguous(launch::cast(x, t)), launch::contiguous(launch::cast(weight, t)),
+               bias->defined() ? launch::contiguous(launch::cast(bias, t)) : Tensor(), r.target, o};
+  const TensorOptions like{.dtype = t, .device = x->device()};
+  const Tensor losses = empty({l.rows()}, like), log_sums = log_sums_of(l.rows(), t, x->device());
+  const Tensor divisor = divisor_of(r, o, t);
+  LinearGrads d;
+  const bool ahead = options.reduction != Reduction::kNone && detail::wants_record({x, weight, bias});
+  if (ahead) {
+    const Tensor unit =
+        divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
+    d = forward_with_gradients(l, losses, log_sums, unit, x->requires_grad(), weight->requires_grad(),
+                               bias->defined() && bias->requires_grad());
+  } else {
+    const Tensor space = l.workspace();
+    l.each_block([&](int64_t start, int64_t n) { l.losses_of(space, start, n, losses, log_sums); });
+  }
+  Tensor y = reduce_plain(losses, divisor, r, o);
+  return record(
+      name, y, {x, weight, bias},
+      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, d, ahead](
+          const Tensor& g, Needs needs) -> GradList {
+        if (ahead && !grad_enabled()) {
+          if (is_one(g)) return {d.x, d.w, d.b};
+          const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
+          return {scaled(d.x), scaled(d.w), scaled(d.b)};
+        }
+        const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
+        if (grad_enabled()) {
+          return formula::composed_backward(
+              [&](const std::vector<Tensor>& in) {
+                return std::vector<Tensor>{cross_entropy(linear(in[0], in[1], in[2]), ids, o)};
+              },
+              {v, m, c}, {g}, needs);
+        }
+        const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
+                               c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
+        const LinearGrads given =
+            gradients_again(again, log_sums, launch::contiguous(launch::cast(g, t)), needs);
+        return {given.x, given.w, given.b};
+      });
+}
+
+}  // namespace weft

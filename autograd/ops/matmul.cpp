@@ -1,0 +1,226 @@
+// Matrix products. All of them use two kernels: [M, K] [K, N], and a batch of it. A transpose only exchanges
+// strides, so backward makes no copy; a broadcast batch has stride 0.
+#include <weft/autograd/ops/inner/formula.h>
+
+namespace weft {
+
+using formula::saved_for;
+
+namespace {
+
+Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
+
+// The common dtype. Throws: DTypeError for bool.
+DType product_dtype(const char* name, const Tensor& a, const Tensor& b) {
+  launch::check_devices(name, a, b);
+  if (a.dtype() == kBool || b.dtype() == kBool)
+    throw DTypeError(str(name, ": takes numbers, got ", a.dtype(), " and ", b.dtype()));
+  return promote(a.dtype(), b.dtype());
+}
+
+void check_rank(const char* name, const Tensor& x, const char* which, int rank) {
+  if (x.dim() != rank)
+    throw ShapeError(
+        str(name, ": ", which, " must have ", rank, rank == 1 ? " dim, is " : " dims, is ", x.sizes()));
+}
+
+void check_inner(const char* name, const Tensor& a, const Tensor& b, int64_t inner_a, int64_t inner_b) {
+  if (inner_a != inner_b)
+    throw ShapeError(str(name, ": inner sizes differ: a is ", a.sizes(), ", b is ", b.sizes()));
+}
+
+// c = a b for matrices or batches of them; `a` and `b` already have c's dtype.
+void multiply(double alpha, const View& a, const View& b, double beta, const View& bias, const Tensor& c,
+              bool relu = false) {
+  if (c.numel() == 0) return;
+  if (a.numel() == 0 && beta == 0) {
+    launch::fill_into(c, 0);
+    if (bias.defined())
+      launch::backend_of(c).copy(launch::context(), {bias.data, bias.dtype, c.sizes(), {0, bias.strides[0]}},
+                                 c.view_of());
+    if (relu) launch::unary_into(Unary::kRelu, c);
+    return;
+  }
+  launch::backend_of(c).matmul(launch::context(), alpha, a, b, beta, bias, c.view_of(), relu);
+}
+
+// Both of rank 2 or both of rank 3 with equal batches.
+Tensor product(const char* name, const Tensor& a, const Tensor& b) {
+  const DType dtype = product_dtype(name, a, b);
+  const int r = a.dim();
+  Shape sizes = a.sizes();
+  sizes[r - 1] = b.sizes()[r - 1];
+  const launch::Cast x(a, dtype), z(b, dtype);
+  Tensor y = empty(sizes, {.dtype = dtype, .device = a.device()});
+  multiply(1, x->view_of(), z->view_of(), 0, {}, y);
+  return record(name, y, {a, b},
+                [name, a = saved_for(b, a), b = saved_for(a, b)](const Tensor& g, Needs needs) -> GradList {
+                  return {needs[0] ? product(name, g, swapped(b.get())) : Tensor(),
+                          needs[1] ? product(name, swapped(a.get()), g) : Tensor()};
+                });
+}
+
+// x broadcast to `batch`, with its leading dims joined: [.., M, K] -> [B, M, K]. A repeated matrix is not
+// copied: it has stride 0.
+Tensor batched(const Tensor& x, const Shape& batch, int64_t count) {
+  const int64_t m = x.sizes()[x.dim() - 2], k = x.sizes()[x.dim() - 1];
+  if (x.dim() == 2 || x.numel() == m * k) return expand(reshape(x, {1, m, k}), {count, m, k});
+  Shape sizes = batch;
+  sizes.push_back(m);
+  sizes.push_back(k);
+  return reshape(expand(x, sizes), {count, m, k});
+}
+
+Shape without_last(const Shape& sizes, int n) {
+  Shape out = sizes;
+  for (int i = 0; i < n; ++i) out.erase(out.size() - 1);
+  return out;
+}
+
+}  // namespace
+
+Tensor matmul(Lower a, Lower b) {
+  launch::check_defined("matmul", a, b);
+  if (a->dim() == 2 && b->dim() == 2) return mm(a.get(), b.get());
+  if (a->dim() == 0 || b->dim() == 0)
+    throw ShapeError(str("matmul: takes at least one dim: a is ", a->sizes(), ", b is ", b->sizes()));
+  check_inner("matmul", a, b, a->sizes().back(), b->sizes()[b->dim() == 1 ? 0 : b->dim() - 2]);
+  if (a->dim() == 1 && b->dim() == 1) return dot(a.get(), b.get());
+  if (b->dim() == 1) return squeeze(matmul(a.get(), unsqueeze(b.get(), 1)), -1);
+  if (a->dim() == 1) return squeeze(matmul(unsqueeze(a.get(), 0), b.get()), -2);
+  const int64_t m = a->sizes()[a->dim() - 2], k = a->sizes().back(), n = b->sizes().back();
+  Shape sizes;
+  if (b->dim() == 2) {  // one matrix for all rows
+    sizes = without_last(a->sizes(), 1);
+    const int64_t rows = sizes.numel();
+    sizes.push_back(n);
+    return reshape(mm(reshape(a.get(), {rows, k}), b.get()), sizes);
+  }
+  const Shape batch = broadcast("matmul", without_last(a->sizes(), 2), without_last(b->sizes(), 2));
+  sizes = batch;
+  sizes.push_back(m);
+  sizes.push_back(n);
+  const int64_t count = batch.numel();
+  return reshape(product("matmul", batched(a, batch, count), batched(b, batch, count)), sizes);
+}
+
+Tensor mm(Lower a, Lower b) {
+  launch::check_defined("mm", a, b);
+  check_rank("matmul", a, "a", 2);
+  check_rank("matmul", b, "b", 2);
+  check_inner("matmul", a, b, a->sizes()[1], b->sizes()[0]);
+  return product("matmul", a, b);
+}
+
+Tensor mv(Lower a, Lower x) {
+  launch::check_defined("mv", a, x);
+  check_rank("mv", a, "a", 2);
+  check_rank("mv", x, "x", 1);
+  check_inner("mv", a, x, a->sizes()[1], x->sizes()[0]);
+  return squeeze(product("mv", a, unsqueeze(x.get(), 1)), 1);
+}
+
+Tensor dot(Lower a, Lower b) {
+  launch::check_defined("dot", a, b);
+  check_rank("dot", a, "a", 1);
+  check_rank("dot", b, "b", 1);
+  check_inner("dot", a, b, a->sizes()[0], b->sizes()[0]);
+  return reshape(product("dot", unsqueeze(a.get(), 0), unsqueeze(b.get(), 1)), {});
+}
+
+Tensor bmm(Lower a, Lower b) {
+  launch::check_defined("bmm", a, b);
+  check_rank("bmm", a, "a", 3);
+  check_rank("bmm", b, "b", 3);
+  if (a->sizes()[0] != b->sizes()[0])
+    throw ShapeError(str("bmm: batches differ: a is ", a->sizes(), ", b is ", b->sizes()));
+  check_inner("bmm", a, b, a->sizes()[2], b->sizes()[1]);
+  return product("bmm", a, b);
+}
+
+Tensor addmm(Lower c, Lower a, Lower b, Scalar beta, Scalar alpha) {
+  launch::check_defined("addmm", c, a, b);
+  check_rank("addmm", a, "a", 2);
+  check_rank("addmm", b, "b", 2);
+  check_inner("addmm", a, b, a->sizes()[1], b->sizes()[0]);
+  const Shape sizes{a->sizes()[0], b->sizes()[1]};
+  if (!(broadcast("addmm", c->sizes(), sizes) == sizes))
+    throw ShapeError(str("addmm: c of ", c->sizes(), " does not broadcast to ", sizes));
+  product_dtype("addmm", c, a);
+  const DType dtype = promote(product_dtype("addmm", a, b), c->dtype());
+  launch::check_factor("addmm", dtype, beta);
+  launch::check_factor("addmm", dtype, alpha);
+  const launch::Cast x(a, dtype), z(b, dtype);
+  Tensor y = empty(sizes, {.dtype = dtype, .device = a->device()});
+  if (a->sizes()[1] == 0) {
+    launch::fill_into(y, 0);
+    if (beta.d != 0) launch::copy_into(y, c), launch::unary_into(Unary::kMulScalar, y, beta);
+  } else if (is_floating(dtype)) {
+    if (beta.d != 0) launch::copy_into(y, c);
+    multiply(alpha.d, x->view_of(), z->view_of(), beta.d, {}, y);
+  } else {  // integer factors, which a double may not hold exactly
+    multiply(1, x->view_of(), z->view_of(), 0, {}, y);
+    launch::unary_into(Unary::kMulScalar, y, alpha);
+    launch::binary_into(Binary::kAdd, y, c, beta);
+  }
+  return record(
+      "addmm", y, {c, a, b},
+      [a = saved_for(b, a), b = saved_for(a, b), alpha, beta](const Tensor& g, Needs needs) -> GradList {
+        return {needs[0] ? g * beta : Tensor(), needs[1] ? mm(g, swapped(b.get())) * alpha : Tensor(),
+                needs[2] ? mm(swapped(a.get()), g) * alpha : Tensor()};
+      });
+}
+
+namespace {
+
+Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias, bool relu) {
+  launch::check_defined(name, x, weight);
+  const bool biased = bias.defined();
+  check_rank(name, weight, "weight", 2);
+  const int64_t out = weight.sizes()[0], in = weight.sizes()[1];
+  if (x.dim() == 0 || x.sizes().back() != in)
+    throw ShapeError(str(name, ": inner sizes differ: x is ", x.sizes(), ", weight is ", weight.sizes()));
+  if (biased && !(bias.sizes() == Shape{out}))
+    throw ShapeError(str(name, ": bias is ", bias.sizes(), ", weight is ", weight.sizes()));
+  const DType dtype = product_dtype(name, x, weight);
+  if (biased) product_dtype(name, x, bias);
+  if (relu && !is_floating(dtype)) return weft::relu(affine(name, x, weight, bias, false));
+  Shape sizes = x.sizes();
+  sizes[sizes.size() - 1] = out;
+  const int64_t rows = in == 0 ? without_last(x.sizes(), 1).numel() : x.numel() / in;
+  const launch::Cast w(weight, dtype), narrow_x(x, dtype);
+  const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
+  // rows of equal distance, so that the leading dims can be joined
+  const Tensor wide = x.dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);
+  const Tensor& xs = wide.defined() ? wide : narrow_x.get();
+  View xv = xs.view_of(), wt = w->view_of();
+  if (x.dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
+  std::swap(wt.sizes[0], wt.sizes[1]);
+  std::swap(wt.strides[0], wt.strides[1]);
+  Tensor y = empty(sizes, {.dtype = dtype, .device = x.device()});
+  multiply(1, xv, wt, 0, biased ? b.view_of() : View{}, x.dim() == 2 ? y : launch::reshaped(y, {rows, out}),
+           relu);
+  return record(
+      name, y, {x, weight, bias},
+      [x = saved_for(weight, x), w = saved_for(x, weight), y = relu ? SavedOutput(y) : SavedOutput(), rows,
+       in, out, x_sizes = x.sizes()](const Tensor& g, Needs needs) -> GradList {
+        const Tensor g2 = reshape(y.defined() ? formula::relu_grad(g, y.get()) : g, {rows, out});
+        return {needs[0] ? reshape(mm(g2, w.get()), x_sizes) : Tensor(),
+                needs[1] ? mm(swapped(g2), reshape(x.get(), {rows, in})) : Tensor(),
+                needs[2] ? sum(g2, {0}) : Tensor()};
+      });
+}
+
+}  // namespace
+
+Tensor linear(Lower x, Lower weight, Lower bias) { return affine("linear", x, weight, bias, false); }
+Tensor linear_relu(Lower x, Lower weight, Lower bias) { return affine("linear_relu", x, weight, bias, true); }
+
+Tensor outer(In a, In b) {
+  launch::check_defined("outer", a, b);
+  check_rank("outer", a, "a", 1);
+  check_rank("outer", b, "b", 1);
+  return unsqueeze(a.get(), 1) * b.get();
+}
+
+}  // namespace weft

@@ -1,0 +1,135 @@
+// rnn_stack (inner/rnn_stack.h). The node keeps its inputs, its outputs and the backend's reserve. It also
+// keeps the packed weights, unless they are larger than the reserve: then backward packs them again.
+#include <weft/autograd/ops/inner/rnn_stack.h>
+
+#include <weft/autograd/ops/inner/formula.h>
+
+namespace weft {
+
+namespace {
+
+using formula::lowered;
+using formula::optional_view;
+
+constexpr size_t kBefore = 3, kEach = 4;  // x, h0, c0; then the weights of each cell
+
+using StackArgs = std::vector<Tensor>;
+
+/// Views of a list of arguments, or of their gradients.
+std::vector<RnnWeights> cells_of(const StackArgs& a) {
+  std::vector<RnnWeights> cells;
+  for (size_t i = kBefore; i < a.size(); i += kEach)
+    cells.push_back(
+        {optional_view(a[i]), optional_view(a[i + 1]), optional_view(a[i + 2]), optional_view(a[i + 3])});
+  return cells;
+}
+
+/// {y, hn, cn} by plain ops.
+std::vector<Tensor> composed_stack(const RnnStack& s, const StackArgs& a) {
+  const bool lstm = s.mode == RnnMode::kLstm;
+  Tensor x = a[0];
+  std::vector<Tensor> h, c;
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    std::vector<Tensor> ys;
+    for (int64_t d = 0; d < s.directions(); ++d) {
+      const int64_t cell = layer * s.directions() + d;
+      const Tensor* const w = &a[kBefore + kEach * static_cast<size_t>(cell)];
+      std::vector<Tensor> out = formula::composed_rnn_layer(
+          s.mode, d == 1,
+          {x, select(a[1], 0, cell), lstm ? select(a[2], 0, cell) : Tensor(), w[0], w[1], w[2], w[3]});
+      ys.push_back(out[0]), h.push_back(out[1]);
+      if (lstm) c.push_back(out[2]);
+    }
+    x = ys.size() == 1 ? ys[0] : cat(ys, 2);
+  }
+  return {x, stack(h, 0), lstm ? stack(c, 0) : Tensor()};
+}
+
+GradList stack_backward(const RnnStack& s, const StackArgs& saved, const Tensor outputs[],
+                        const Tensor kept[], const GradList& gs, Needs needs) {
+  const StackArgs a = formula::contiguous_all(saved),
+                  g = formula::contiguous_all({gs[0], gs[1], gs.size() > 2 ? gs[2] : Tensor()});
+  StackArgs d(a.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i].defined() && needs[static_cast<int>(i)]) d[i] = empty_like(a[i]);
+  const std::vector<RnnWeights> cells = cells_of(a), wanted = cells_of(d);
+  launch::backend_of(a[0]).rnn_stack_backward(
+      launch::context(), s, {optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells},
+      {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
+       optional_view(kept[0]), optional_view(kept[1])},
+      optional_view(g[0]), optional_view(g[1]), optional_view(g[2]),
+      {optional_view(d[0]), optional_view(d[1]), optional_view(d[2]), wanted});
+  GradList result(d.size());
+  for (size_t i = 0; i < d.size(); ++i) result[i] = std::move(d[i]);
+  return result;
+}
+
+}  // namespace
+
+std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor& h0, const Tensor& c0,
+                                   std::span<const Tensor> weights, Generator& generator) {
+  if (x.device().is_cpu()) return std::nullopt;
+  const bool lstm = stack.mode == RnnMode::kLstm;
+  StackArgs args = {x, h0, c0};
+  args.insert(args.end(), weights.begin(), weights.end());
+  for (Tensor& t : args) t = In(t).get();  // a snapshot: a step on another thread may replace the memory
+  for (const Tensor& t : args)
+    if (t.defined() && (lowered(t) != lowered(x) || t.device() != x.device())) return std::nullopt;
+  // The backend decides by sizes and x's dtype, so nothing is cast or copied before.
+  Backend& device = launch::backend_of(x);
+  std::vector<RnnWeights> cells = cells_of(args);
+  View typed = optional_view(args[0]);
+  typed.dtype = lowered(x);
+  const auto room = device.rnn_stack(launch::context(), stack,
+                                     {typed, optional_view(args[1]), optional_view(args[2]), cells});
+  if (!room) return std::nullopt;
+
+  for (Tensor& t : args) t = LowerOnDevice(t).get();
+  const StackArgs a = formula::contiguous_all(args);
+  cells = cells_of(a);
+  const RnnStackInputs in{optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells};
+  if (stack.dropout > 0) stack.key = generator.take(1), stack.key_epoch = generator.epoch();
+
+  const bool wanted = detail::wants_record(std::span<const Tensor>(args));
+  const int64_t steps = x.size(0), n = x.size(1), width = weights[1].size(1);
+  const TensorOptions like{.dtype = args[0].dtype(), .device = x.device()};
+  Tensor outputs[3] = {empty({steps, n, stack.directions() * width}, like),
+                       empty({stack.cells(), n, width}, like),
+                       lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
+  // Dropout needs a forward in training mode, which has a reserve even if no gradient is wanted.
+  const bool keeps = wanted || stack.dropout > 0;
+  // Weights larger than the reserve are packed again for backward: a program may make many calls of one step
+  // each, and every node would keep them.
+  const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(),
+               reserve = keeps ? empty({room->reserve}, like) : Tensor();
+  device.rnn_stack_forward(launch::context(), stack, in,
+                           {optional_view(outputs[0]), optional_view(outputs[1]), optional_view(outputs[2]),
+                            optional_view(packed), optional_view(reserve)});
+  if (!wanted) return RnnResult{outputs[0], outputs[1], outputs[2]};
+
+  const char* const name = formula::rnn_name(stack.mode);
+  std::vector<Saved> saved;
+  for (const Tensor& t : args) saved.push_back(t.defined() ? Saved(t) : Saved());
+  record(
+      name, std::span<Tensor>(outputs, lstm ? 3 : 2), std::span<const Tensor>(args),
+      [stack, saved = std::move(saved), y = SavedOutput(outputs[0], 0), hn = SavedOutput(outputs[1], 1),
+       cn = lstm ? SavedOutput(outputs[2], 2) : SavedOutput(outputs[1], 1), packed,
+       reserve](const GradList& gs, Needs needs) -> GradList {
+        const bool two = stack.mode == RnnMode::kLstm;
+        StackArgs inputs;
+        for (const Saved& s : saved) inputs.push_back(s.defined() ? s.get() : Tensor());
+        if (grad_enabled()) {
+          if (stack.dropout > 0)
+            throw AutogradError(str(formula::rnn_name(stack.mode),
+                                    ": create_graph needs the masks of dropout ", stack.dropout,
+                                    ", which cuDNN keeps to itself; see cuda::set_cudnn_dropout"));
+          return formula::composed_backward([&](const StackArgs& all) { return composed_stack(stack, all); },
+                                            inputs, {gs[0], gs[1], two ? gs[2] : Tensor()}, needs);
+        }
+        const Tensor given[3] = {y.get(), hn.get(), two ? cn.get() : Tensor()}, kept[2] = {packed, reserve};
+        return stack_backward(stack, inputs, given, kept, gs, needs);
+      });
+  return RnnResult{outputs[0], outputs[1], outputs[2]};
+}
+
+}  // namespace weft

@@ -1,0 +1,125 @@
+// Arithmetic of a tensor and a Scalar. The Scalar never changes the tensor's dtype, but functions of real
+// numbers take integers as float32.
+#include <cmath>
+
+#include <weft/autograd/ops/inner/formula.h>
+
+namespace weft {
+
+using launch::unary;
+
+Tensor add(In x, Scalar s) {
+  return record("add", unary(Unary::kAddScalar, x, s), {x},
+                [](const Tensor& g, Needs) -> GradList { return {g}; });
+}
+
+Tensor sub(In x, Scalar s) {
+  launch::check_defined("sub", x);
+  launch::check_factor("sub", x->dtype(), s);
+  return record("sub", unary(Unary::kAddScalar, x, launch::minus(s, x->dtype())), {x},
+                [](const Tensor& g, Needs) -> GradList { return {g}; });
+}
+
+Tensor sub(Scalar s, In x) {
+  launch::check_defined("sub", x);
+  launch::check_factor("sub", x->dtype(), s);
+  return record("sub", unary(Unary::kRsubScalar, x, s), {x},
+                [](const Tensor& g, Needs) -> GradList { return {neg(g)}; });
+}
+
+Tensor mul(In x, Scalar s) {
+  return record("mul", unary(Unary::kMulScalar, x, s), {x},
+                [s](const Tensor& g, Needs) -> GradList { return {g * s}; });
+}
+
+Tensor div(In x, Scalar s) {
+  return record("div", unary(Unary::kDivScalar, x, s), {x},
+                [s](const Tensor& g, Needs) -> GradList { return {g / s}; });
+}
+
+Tensor div(Scalar s, In x) {
+  launch::check_defined("div", x);
+  return record(
+      "div", unary(Unary::kRdivScalar, x, s), {x},
+      [x = Saved(x), s](const Tensor& g, Needs) -> GradList { return {neg(g * div(s, square(x.get())))}; });
+}
+
+namespace {
+
+// Checks an integer power of an integer tensor, whose result is an integer tensor.
+void check_power(const Tensor& x, Scalar s) {
+  if (is_floating(x.dtype()) || !s.integral) return;
+  launch::check_factor("pow", x.dtype(), s);
+  if (s.i < 0)
+    throw ValueError(str("pow: ", x.dtype(), " to the negative power ", s,
+                         " is a fraction; convert it with to(kFloat32)"));
+}
+
+}  // namespace
+
+Tensor pow(Wide x, Scalar s) {
+  launch::check_defined("pow", x);
+  check_power(x, s);
+  return record("pow", unary(Unary::kPowScalar, x, s), {x},
+                [x = Saved(x), s](const Tensor& g, Needs) -> GradList {
+                  if (s.d == 0) return {zeros_like(g)};
+                  if (s.d == 1) return {g};
+                  if (s.d == 2) return {g * x.get() * 2};
+                  return {g * (pow(x.get(), s.d - 1) * s.d)};
+                });
+}
+
+Tensor pow(Scalar s, Wide x) {
+  launch::check_defined("pow", x);
+  Tensor y = unary(Unary::kRpowScalar, x, s);
+  return record("pow", y, {x}, [y = SavedOutput(y), s](const Tensor& g, Needs) -> GradList {
+    const Tensor power = y.get();
+    // 0 ^ x is constant except where it is infinite
+    if (s.d == 0) return {masked_fill(g * power * std::log(0.0), isfinite(power), 0)};
+    return {g * power * std::log(s.d)};
+  });
+}
+
+Tensor clamp(In x, Scalar low, Scalar high) {
+  launch::check_defined("clamp", x);
+  launch::check_factor("clamp", x->dtype(), low);
+  launch::check_factor("clamp", x->dtype(), high);
+  if (low.d > high.d) throw ValueError(str("clamp: low ", low, " is above high ", high));
+  const bool held = low.d <= high.d;  // a NaN bound makes every element NaN
+  return record("clamp", held ? unary(Unary::kClamp, x, low, high) : unary(Unary::kMulScalar, x, NAN), {x},
+                [x = Saved(x), low, high](const Tensor& g, Needs) -> GradList {
+                  const Tensor v = x.get();
+                  return {formula::fused_or(Binary::kClampGrad, g, v, low, high, [&] {
+                    return masked_fill(g, logical_not(logical_and(ge(v, low), le(v, high))), 0);
+                  })};
+                });
+}
+
+namespace {
+
+// op(x, s) in the compute dtype of x.
+Tensor larger_or_smaller(const char* name, Binary op, const Tensor& x, Scalar s) {
+  const DType t = launch::compute_dtype(OpClass::kNumeric, x.dtype());
+  launch::check_scalar(name, t, s);
+  return launch::binary(op, x, scalar_tensor(s, {.dtype = t, .device = x.device()}));
+}
+
+}  // namespace
+
+Tensor maximum(In x, Scalar s) {
+  launch::check_defined("maximum", x);
+  return record("maximum", larger_or_smaller("maximum", Binary::kMaximum, x, s), {x},
+                [x = Saved(x), s](const Tensor& g, Needs) -> GradList {
+                  return {masked_fill(g, logical_not(ge(x.get(), s)), 0)};
+                });
+}
+
+Tensor minimum(In x, Scalar s) {
+  launch::check_defined("minimum", x);
+  return record("minimum", larger_or_smaller("minimum", Binary::kMinimum, x, s), {x},
+                [x = Saved(x), s](const Tensor& g, Needs) -> GradList {
+                  return {masked_fill(g, logical_not(le(x.get(), s)), 0)};
+                });
+}
+
+}  // namespace weft

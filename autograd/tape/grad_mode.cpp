@@ -1,0 +1,12 @@
+// The thread-local state of the tape (grad_mode.h), in one object so that the distributed layer can save and
+// restore it.
+#include <weft/autograd/tape/grad_mode.h>
+
+namespace weft {
+
+AutogradState& autograd_state() {
+  static constinit thread_local AutogradState state;
+  return state;
+}
+
+}  // namespace weft

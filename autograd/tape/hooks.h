@@ -1,0 +1,57 @@
+// Hooks: functions that see, and may replace, gradients during backward. Registration returns a handle;
+// remove() removes the hook, and a ScopedHook does so at the end of its scope. A handle may outlive its
+// tensor or node.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <weft/autograd/tape/callback.h>
+#include <weft/autograd/tape/node.h>
+
+namespace weft {
+
+/// Identifies a registered hook; destroying the handle leaves the hook in place.
+class WEFT_API HookHandle {
+ public:
+  HookHandle() = default;
+  /// Removes the hook; idempotent. Thread safety: any thread; a running call of the hook finishes.
+  void remove();
+  /// Library internal: hook `id` of `node`.
+  HookHandle(Ref<Node> node, uint64_t id) : node_(std::move(node)), id_(id) {}
+
+ private:
+  Ref<Node> node_;
+  uint64_t id_ = 0;
+};
+
+/// Removes the hook when it goes out of scope.
+class ScopedHook {
+ public:
+  explicit ScopedHook(HookHandle handle) : handle_(std::move(handle)) {}
+  ScopedHook(const ScopedHook&) = delete;
+  ~ScopedHook() { handle_.remove(); }
+
+ private:
+  HookHandle handle_;
+};
+
+/// Gets a gradient; returns its replacement, or an undefined Tensor to leave it unchanged.
+using TensorHook = Callback<Tensor(const Tensor&)>;
+/// Gets the gradients of a node's outputs, and may change them.
+using NodePreHook = Callback<void(GradList&)>;
+/// Gets the gradients of a node's inputs, which it may change, and those of its outputs.
+using NodePostHook = Callback<void(GradList& inputs, const GradList& outputs)>;
+/// Called after a gradient was accumulated in a leaf.
+using PostAccumulateHook = Callback<void(const Tensor& leaf)>;
+
+/// Calls `hook` with the complete gradient of `x`, in order of registration, before the gradient is
+/// propagated or accumulated. After an in-place write to x, the hook still belongs to the value before the
+/// write. Throws: AutogradError if x does not require grad.
+WEFT_API HookHandle register_hook(const Tensor& x, TensorHook hook);
+/// Throws: AutogradError unless x is a leaf that requires grad.
+WEFT_API HookHandle register_post_accumulate_hook(const Tensor& x, PostAccumulateHook hook);
+WEFT_API HookHandle register_pre_hook(const Ref<Node>& node, NodePreHook hook);
+WEFT_API HookHandle register_post_hook(const Ref<Node>& node, NodePostHook hook);
+
+}  // namespace weft

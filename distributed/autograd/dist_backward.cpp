@@ -1,0 +1,279 @@
+// The distributed backward pass. P is a pass of context C, I its initiator; [G: ...] states a
+// guarantee. FAST mode:
+//   1. I marks from the roots and from every send node of C on its worker: each such send expects one
+//      message of gradients. Then I runs.
+//   2. A recv node with complete gradients sends them to the worker that sent the tensors, without the
+//      undefined ones. The message is a request without a deadline; the lease of a dead worker ends it.
+//   3. A worker that learns of P by gradients marks from all its send nodes of C, feeds the named one and
+//      runs. It answers the request that opened P when its own part is done: nothing left to run, and all
+//      gradients it sent answered. It answers the other requests of P once they are fed. These answers
+//      form Dijkstra and Scholten's termination detection.
+//   4. I is done when its own part is. [G1: then every worker's part is done.]
+// SMART mode replaces 1 and 3 by exact marking (dist_smart.cpp); gradients then only meet marked sends.
+//   5. An error ends the pass on its worker and becomes the answer to the parent's request. An abort goes
+//      to I and to every worker with which this one exchanged marks or gradients. The error keeps its
+//      type, and its text begins with the worker's name. C remembers an aborted pass, so late messages do
+//      not open it again. [G2: after an error no worker has state of P.]
+#include <weft/distributed/autograd/inner/dist_pass.h>
+
+#include <weft/autograd/tape/record.h>
+#include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/wire/inner/streams.h>
+#include <weft/tensor/factories.h>
+
+namespace weft::dist_autograd {
+
+using namespace detail;
+using rpc::Decoder;
+using rpc::Encoder;
+using rpc::Future;
+using rpc::Kind;
+
+namespace {
+
+ContextPtr context_of(int64_t id) { return ContextTable::of(*rpc::current_agent())->get(id); }
+
+void check_roots(const std::vector<Tensor>& roots) {
+  if (roots.empty()) throw AutogradError("dist_autograd::backward: no roots were given");
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Tensor& r = roots[i];
+    if (!r.defined())
+      throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i), " is undefined"));
+    if (!r.requires_grad())
+      throw AutogradError(
+          str("dist_autograd::backward: root ", static_cast<int64_t>(i), " does not require grad"));
+    if (r.numel() != 1)
+      throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i),
+                              " is not a scalar, its sizes are ", r.sizes()));
+    if (r.is_leaf())
+      throw AutogradError(str("dist_autograd::backward: root ", static_cast<int64_t>(i),
+                              " is a leaf and has no gradient function"));
+  }
+}
+
+}  // namespace
+
+namespace detail {
+
+namespace {
+
+/// The contents of a message of gradients.
+struct GradientMessage {
+  explicit GradientMessage(Decoder& in)
+      : context(in.number<int64_t>()),
+        pass(in.number<int64_t>()),
+        send(in.number<int64_t>()),
+        mode(static_cast<Backward>(in.number<uint8_t>())),
+        retain(in.number<uint8_t>() != 0),
+        stall(in.number<int64_t>()),
+        present(in.size()) {
+    for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
+    for (const bool p : present)
+      if (p) tensors.push_back(in.tensor());
+    in.expect_end();
+  }
+  int64_t context, pass, send;
+  Backward mode;
+  bool retain;
+  Duration stall;
+  SlotSet present;
+  std::vector<Tensor> tensors;
+};
+
+/// Step 3.
+void take_gradients(ContextTable& table, WorkerId from, GradientMessage& g, rpc::Responder responder) {
+  std::shared_ptr<PassState> pass;
+  try {
+    const ContextPtr context = table.get(g.context);
+    bool fresh = false;
+    if (g.mode == Backward::kFast) {
+      pass = open_pass(context, g.pass, g.mode, g.retain, g.stall, &fresh);
+      pass->engage(from);
+      pass->mark_all_sends();  // the first message of the pass marks
+    } else {
+      pass = find_pass(context, g.pass);
+      if (!pass) throw_no_pass(*context, g.pass);
+    }
+    pass->feed(g.send, g.present, std::move(g.tensors));
+    if (fresh) {
+      auto parent = std::make_shared<rpc::Responder>(std::move(responder));
+      pass->when_done([parent](std::exception_ptr error) {
+        if (error) parent->fail(error);
+        else parent->reply({});
+      });
+    } else {
+      responder.reply({});
+    }
+    pass->advance();
+  } catch (...) {
+    responder.fail(std::current_exception());
+    if (pass) pass->fail(std::current_exception());
+  }
+}
+
+}  // namespace
+
+void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  Decoder in(request.message);
+  auto gradients = std::make_shared<GradientMessage>(in);
+  if (in.awaited().empty()) return take_gradients(table, request.from, *gradients, std::move(responder));
+  auto held = std::make_shared<rpc::Responder>(std::move(responder));
+  Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.from, gradients,
+                                            held](std::exception_ptr error) {
+    if (error) held->fail(error);
+    else take_gradients(*table, from, *gradients, std::move(*held));
+  });
+}
+
+void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  Decoder in(request.message);
+  const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
+  const std::exception_ptr why = rpc::get_error(in, table.name_of(request.from));
+  if (const ContextPtr context = table.find(context_id)) {
+    {
+      MutexLock lock(context->mutex);
+      context->aborted.emplace(pass_id, why);
+    }
+    if (const auto pass = find_pass(context, pass_id)) pass->fail(why);
+  }
+  responder.reply({});
+}
+
+}  // namespace detail
+
+void backward(int64_t context_id, const std::vector<Tensor>& roots, const BackwardOptions& options) {
+  const auto table = ContextTable::of(*rpc::current_agent());
+  const ContextPtr context = table->get(context_id);
+  check_roots(roots);
+  const rpc::DefaultStreams streams;  // like all other threads that run parts of the pass
+  EdgeList edges;
+  std::vector<Tensor> seeds;
+  for (const Tensor& r : roots) {
+    edges.push_back(gradient_edge(r));
+    seeds.push_back(ones_like(r.detach()));
+  }
+  bool fresh = false;
+  const auto pass =
+      open_pass(context, table->next_pass(), options.mode, options.retain_graph, options.stall, &fresh);
+  Future<void> finished(table->runtime());
+  const auto finish = [finished](std::exception_ptr error) {
+    if (error) finished.state()->try_set_error(error);
+    else finished.state()->try_set();
+  };
+  const rpc::TimePoint begun = table->runtime()->now();
+  const auto await = [&](const Future<void>& future) {
+    if (options.timeout == Duration::zero()) future.wait();
+    else future.wait_for(options.timeout - (table->runtime()->now() - begun));
+  };
+  try {
+    pass->mark_roots(edges);
+    if (options.mode == Backward::kFast) {
+      pass->mark_all_sends();
+      pass->take_reached();
+      pass->when_done(finish);
+      pass->feed_roots(edges, seeds);
+      pass->advance();
+    } else {
+      // When all mark requests are answered, the initiator asks the engaged workers for the end of their
+      // parts and runs the roots.
+      Future<void> marked(table->runtime());
+      {
+        MutexLock lock(pass->marking);
+        pass->on_marked = [marked](std::exception_ptr error) {
+          if (error) marked.state()->try_set_error(error);
+          else marked.state()->try_set();
+        };
+      }
+      pass->when_done([marked](std::exception_ptr error) {
+        if (error) marked.state()->try_set_error(error);
+      });
+      spread_marks(pass);
+      await(marked);
+      std::set<WorkerId> workers;
+      {
+        MutexLock lock(pass->marking);
+        workers = pass->below;
+      }
+      workers.erase(table->self());
+      pass->when_done(finish);
+      collect_done(*pass, workers);
+      pass->feed_roots(edges, seeds);
+      pass->advance();
+    }
+    await(finished);
+  } catch (...) {
+    pass->fail(std::current_exception());  // also after a timeout: the other workers stop
+    close_pass(*pass);
+    throw;
+  }
+  close_pass(*pass);
+}
+
+// ---- the public Context
+
+Context::Context() {
+  const auto agent = rpc::current_agent();
+  rpc::CallContext call = rpc::capture_context();
+  if (call.autograd_context >= 0)
+    throw AutogradError(str("already have an autograd context in this thread: ", call.autograd_context));
+  id_ = ContextTable::of(*agent)->create()->id;
+  call.endpoint = agent;
+  call.autograd_context = id_;
+  scope_ = std::make_unique<rpc::CallScope>(std::move(call));
+}
+
+Context::~Context() {
+  const auto agent = agent_of(scope_->context());
+  scope_.reset();
+  try {
+    ContextTable::of(*agent)->release(id_);
+  } catch (const Error&) {  // the agent has ended, and its contexts too
+  }
+}
+
+void Context::backward(const std::vector<Tensor>& roots, const BackwardOptions& options) const {
+  dist_autograd::backward(id_, roots, options);
+}
+Tensor Context::gradient(const Tensor& leaf) const { return get_gradient(id_, leaf); }
+Gradients Context::gradients() const { return get_gradients(id_); }
+
+Gradients get_gradients(int64_t context_id) {
+  const ContextPtr context = context_of(context_id);
+  Gradients out;
+  MutexLock lock(context->mutex);
+  for (const auto& [body, entry] : context->gradients) out.push_back(entry);
+  return out;
+}
+
+Tensor get_gradient(int64_t context_id, const Tensor& leaf) {
+  const ContextPtr context = context_of(context_id);
+  MutexLock lock(context->mutex);
+  const auto found = context->gradients.find(leaf.body_ptr());
+  return found == context->gradients.end() ? Tensor() : found->second.second;
+}
+
+std::vector<GraphNode> graph(int64_t context_id) {
+  const ContextPtr context = context_of(context_id);
+  std::vector<GraphNode> out;
+  MutexLock lock(context->mutex);
+  for (const auto& [number, node] : context->sends) out.push_back({true, number, node->to, node});
+  for (const auto& [number, node] : context->recvs) out.push_back({false, number, node->from, node});
+  return out;
+}
+
+std::vector<rpc::WorkerId> known_workers(int64_t context_id) {
+  const ContextPtr context = context_of(context_id);
+  MutexLock lock(context->mutex);
+  return {context->known.begin(), context->known.end()};
+}
+
+bool has_context(int64_t context_id) {
+  return ContextTable::of(*rpc::current_agent())->find(context_id) != nullptr;
+}
+
+int64_t current_context_id() {
+  const rpc::CallContext* call = rpc::current_context();
+  return call ? call->autograd_context : -1;
+}
+
+}  // namespace weft::dist_autograd

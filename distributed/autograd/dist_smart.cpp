@@ -1,0 +1,215 @@
+// SMART mode: exact marking of the graph before the run, as in PyTorch's distributed autograd design. The
+// marking is a diffusing computation over the workers; Dijkstra and Scholten's algorithm detects its
+// termination (1980). I is the initiator; [G: ...] states a guarantee.
+//   1. I marks from the roots. Each recv slot that is reached for the first time goes into a batch for the
+//      worker that sent the tensors; each worker gets one mark request per batch.
+//   2. A worker with a mark request adds the named slots of its sends to the slots that the pass awaits.
+//      It walks on from them and sends batches of its own. If it was idle, the sender becomes its parent
+//      and gets the answer when all its own marks are answered; else it answers at once. The answer has
+//      the workers reached below.
+//   3. When I's own marks are answered, exactly the part of the graph that the roots reach is marked. [G1:
+//      the set of marked edges is the least fixpoint of reachability over the union of the graphs, so
+//      in-degrees are those of a single local engine.]
+//   4. I runs. Gradients flow as in FAST mode, but only into marked slots, so each awaited send gets
+//      gradients exactly once. I asks each engaged worker for its end. A worker answers when its part is
+//      done, and I waits for all. [G2: unmarked sends stay unchanged, for other losses.]
+//   5. An unknown send, a lost worker or another error ends the pass everywhere (dist_backward.cpp, step 5).
+#include <weft/distributed/autograd/inner/dist_pass.h>
+
+#include <weft/distributed/rpc/agent.h>
+
+namespace weft::dist_autograd::detail {
+
+using rpc::Decoder;
+using rpc::Encoder;
+using rpc::Kind;
+
+namespace {
+
+/// The sink of a mark request: its reply has the workers reached below.
+class Marked final : public rpc::ReplySink {
+ public:
+  explicit Marked(std::shared_ptr<PassState> pass) : pass_(std::move(pass)) {}
+  void on_reply(Agent&, WorkerId from, Message message) noexcept override {
+    std::set<WorkerId> workers{from};
+    std::exception_ptr error;
+    try {
+      Decoder in(message);
+      for (size_t n = in.size(); n > 0; --n) workers.insert(WorkerId{in.number<int32_t>()});
+    } catch (...) {
+      error = std::current_exception();
+    }
+    settle(workers, error);
+  }
+  void on_error(std::exception_ptr error) noexcept override { settle({}, std::move(error)); }
+
+ private:
+  void settle(const std::set<WorkerId>& workers, std::exception_ptr error) noexcept;
+  std::shared_ptr<PassState> pass_;
+};
+
+/// If all mark requests of this worker are answered, answers the parent or calls on_marked.
+void finish_marking(PassState& pass) {
+  std::vector<rpc::Responder> parents;
+  std::set<WorkerId> below;
+  std::exception_ptr error;
+  std::function<void(std::exception_ptr)> initiator;
+  {
+    MutexLock lock(pass.marking);
+    if (pass.deficit > 0) return;
+    parents.swap(pass.parent);
+    below = pass.below;
+    error = pass.mark_error;
+    initiator = std::move(pass.on_marked);
+    pass.on_marked = nullptr;
+  }
+  for (rpc::Responder& parent : parents) {
+    if (error) {
+      parent.fail(error);
+      continue;
+    }
+    Message message;
+    {
+      Encoder out(message);
+      out.size(below.size());
+      for (const WorkerId w : below) out.number(w.value);
+    }
+    parent.reply(std::move(message));
+  }
+  if (initiator) initiator(error);
+}
+
+void Marked::settle(const std::set<WorkerId>& workers, std::exception_ptr error) noexcept {
+  for (const WorkerId w : workers) {  // first, so that the end of the marking or the pass reaches them
+    try {
+      pass_->engage(w);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  {
+    MutexLock lock(pass_->marking);
+    pass_->below.insert(workers.begin(), workers.end());
+    if (error && !pass_->mark_error) pass_->mark_error = error;
+    --pass_->deficit;
+  }
+  finish_marking(*pass_);
+}
+
+}  // namespace
+
+void spread_marks(const std::shared_ptr<PassState>& pass) {
+  const auto agent = pass->context->table.agent();
+  auto reached = pass->take_reached();
+  {
+    MutexLock lock(pass->marking);
+    // one more, so that an early answer does not end the marking
+    pass->deficit += static_cast<int64_t>(reached.size()) + 1;
+  }
+  for (auto& [peer, sends] : reached) {
+    Message message;
+    {
+      Encoder out(message, agent.get(), peer);
+      out.number(pass->context->id);
+      out.number(pass->id);
+      out.number(static_cast<uint8_t>(pass->retains_graph()));
+      out.number(static_cast<int64_t>(pass->stall().count()));
+      out.size(sends.size());
+      for (const auto& [number, slots] : sends) {
+        out.number(number);
+        out.size(slots.size());
+        for (const bool s : slots) out.number(static_cast<uint8_t>(s));
+      }
+    }
+    try {
+      agent->call(peer, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"},
+                  std::make_unique<Marked>(pass));
+    } catch (...) {
+      MutexLock lock(pass->marking);
+      if (!pass->mark_error) pass->mark_error = std::current_exception();
+      --pass->deficit;
+    }
+  }
+  {
+    MutexLock lock(pass->marking);
+    --pass->deficit;
+  }
+  finish_marking(*pass);
+}
+
+void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  std::shared_ptr<PassState> pass;
+  try {
+    Decoder in(request.message);
+    const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
+    const bool retain = in.number<uint8_t>() != 0;
+    const Duration stall(in.number<int64_t>());
+    const ContextPtr context = table.get(context_id);
+    bool fresh = false;
+    pass = open_pass(context, pass_id, Backward::kSmart, retain, stall, &fresh);
+    pass->engage(request.from);
+    for (size_t n = in.size(); n > 0; --n) {
+      const auto number = in.number<int64_t>();
+      SlotSet slots(in.size());
+      for (size_t s = 0; s < slots.size(); ++s) slots[s] = in.number<uint8_t>() != 0;
+      pass->mark_send(number, slots);
+    }
+    in.expect_end();
+    bool engaged = false;
+    {
+      MutexLock lock(pass->marking);
+      engaged = pass->deficit > 0 || !pass->parent.empty();
+      ++pass->deficit;  // until the requests of this message are counted
+      if (!engaged) pass->parent.push_back(std::move(responder));
+    }
+    spread_marks(pass);
+    if (engaged) {
+      Message message;
+      {
+        Encoder out(message);
+        out.size(0);
+      }
+      responder.reply(std::move(message));
+    }
+    {
+      MutexLock lock(pass->marking);
+      --pass->deficit;
+    }
+    finish_marking(*pass);
+  } catch (...) {
+    responder.fail(std::current_exception());
+    if (pass) pass->fail(std::current_exception());
+  }
+}
+
+void collect_done(PassState& pass, const std::set<WorkerId>& workers) {
+  const auto agent = pass.context->table.agent();
+  for (const WorkerId peer : workers) {
+    Message message;
+    {
+      Encoder out(message, agent.get(), peer);
+      out.number(pass.context->id);
+      out.number(pass.id);
+    }
+    pass.request(peer, Kind::kPassDone, std::move(message), "the end of a backward pass");
+  }
+}
+
+void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  try {
+    Decoder in(request.message);
+    const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
+    const auto pass = find_pass(table.get(context_id), pass_id);
+    if (!pass) throw_no_pass(*table.get(context_id), pass_id);
+    auto parent = std::make_shared<rpc::Responder>(std::move(responder));
+    pass->when_done([parent, weak = std::weak_ptr<PassState>(pass)](std::exception_ptr error) {
+      if (const auto done = weak.lock()) close_pass(*done);
+      if (error) parent->fail(error);
+      else parent->reply({});
+    });
+  } catch (...) {
+    responder.fail(std::current_exception());
+  }
+}
+
+}  // namespace weft::dist_autograd::detail

@@ -1,0 +1,109 @@
+// One backward pass on one worker. It owns the local Pass, counts the gradients sent to other workers, and
+// reports its end. Both modes share it; they differ in the marking of the graph and in the reports of the
+// end (dist_backward.cpp). Internal to distributed autograd.
+#pragma once
+
+#include <weft/distributed/autograd/inner/dist_context.h>
+
+namespace weft::dist_autograd::detail {
+
+/// A mask of a send node's slots: element s is true if slot s takes part.
+using SlotSet = std::vector<bool>;
+
+/// The state of one pass on one worker; see the head.
+class PassState final : public GradSink, public std::enable_shared_from_this<PassState> {
+ public:
+  PassState(ContextPtr context, int64_t id, Backward mode, bool retain_graph, Duration stall);
+
+  const int64_t id;
+  const Backward mode;
+  const ContextPtr context;
+  const std::shared_ptr<rpc::Runtime> runtime;
+
+  // ---- marking
+  /// FAST: marks all slots of every send of the context. Only the first call marks; others wait for it.
+  void mark_all_sends();
+  /// SMART: marks some slots of a send. Throws: AutogradError for an unknown send or slot.
+  void mark_send(int64_t message, const SlotSet& slots);
+  void mark_roots(const EdgeList& roots);
+  /// Returns the recv slots reached since the last call, by peer and message.
+  std::map<WorkerId, std::map<int64_t, SlotSet>> take_reached();
+
+  // ---- running
+  /// Delivers the gradients of a send; `present` marks the slots that have one, in order. Throws:
+  /// AutogradError when they do not fit the send; the error that ended the pass.
+  void feed(int64_t message, const SlotSet& present, std::vector<Tensor> gradients);
+  void feed_roots(const EdgeList& roots, const std::vector<Tensor>& seeds);
+  /// Runs the ready nodes, then checks for the end of the pass. An error ends the pass.
+  void advance() noexcept;
+  void send_back(const RecvNode& node, GradList gradients);
+  /// Sends a request of this pass, which is not done before the answer. The request has no deadline: a
+  /// healthy worker may compute for long, and the lease of a dead one ends the call. Throws: the error that
+  /// ended the pass.
+  void request(WorkerId to, rpc::Kind kind, Message message, const char* what);
+  void answered(WorkerId from, rpc::Kind kind);
+  void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override;
+
+  // ---- the end
+  /// Registers a callback, called once with null or the error. Null means: the local graph has run, and all
+  /// requests of the pass are answered.
+  void when_done(std::function<void(std::exception_ptr)> f);
+  /// Ends the pass with an error; later errors are ignored.
+  void fail(std::exception_ptr why);
+  /// The sends still without gradients: "send #5 of worker 'a' to worker 'b' ('f', 1.2 s old)".
+  std::string awaited() const;
+  bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const;
+  /// Records that gradients or marks were exchanged with `peer`. Throws: PeerLost when that peer or the
+  /// initiator is lost.
+  void engage(WorkerId peer);
+  void watch();
+  bool retains_graph() const { return pass_.options().retain_graph; }
+  Duration stall() const { return stall_; }
+
+  Mutex marking;
+
+  // ---- SMART marking: Dijkstra and Scholten's deficit and parent (dist_smart.cpp)
+  int64_t deficit WEFT_GUARDED_BY(marking) = 0;
+  std::vector<rpc::Responder> parent WEFT_GUARDED_BY(marking);
+  std::set<WorkerId> below WEFT_GUARDED_BY(marking);
+  std::exception_ptr mark_error WEFT_GUARDED_BY(marking);
+  std::function<void(std::exception_ptr)> on_marked WEFT_GUARDED_BY(marking);
+
+ private:
+  void mark(std::span<const Edge> edges);
+  /// Throws: PeerLost for a lost peer. The loss may have come before this pass was in the table.
+  void check_there(WorkerId peer) const;
+  void check_done();
+
+  Pass pass_;
+  Duration stall_;
+  bool all_marked_ WEFT_GUARDED_BY(marking) = false;
+  mutable Mutex mutex_;
+  std::map<WorkerId, std::map<int64_t, SlotSet>> reached_ WEFT_GUARDED_BY(mutex_);
+  std::map<int64_t, SlotSet> awaited_ WEFT_GUARDED_BY(mutex_);  // sends marked and not yet fed
+  std::set<WorkerId> engaged_ WEFT_GUARDED_BY(mutex_);
+  int64_t outstanding_ WEFT_GUARDED_BY(mutex_) = 0;  // requests not answered
+  int64_t busy_ WEFT_GUARDED_BY(mutex_) = 0;         // threads inside feed or advance
+  bool started_ WEFT_GUARDED_BY(mutex_) = false;
+  bool done_ WEFT_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::function<void(std::exception_ptr)>> on_done_ WEFT_GUARDED_BY(mutex_);
+  TimePoint progress_ WEFT_GUARDED_BY(mutex_);
+};
+
+/// Finds or makes the state of a pass on this worker. Throws: AutogradError when the context has ended; the
+/// error of an aborted pass.
+std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph,
+                                     Duration stall, bool* fresh);
+std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id);
+/// Throws the error that aborted the pass, else AutogradError "not under way".
+[[noreturn]] void throw_no_pass(ContextState& context, int64_t id);
+void close_pass(PassState& pass);
+
+/// SMART: sends mark requests to the workers that the last marking reached. When all are answered, it calls
+/// pass.on_marked at the initiator and answers the parent on other workers.
+void spread_marks(const std::shared_ptr<PassState>& pass);
+/// SMART: asks every engaged worker to answer when its part is done; the pass is not done before.
+void collect_done(PassState& pass, const std::set<WorkerId>& workers);
+
+}  // namespace weft::dist_autograd::detail

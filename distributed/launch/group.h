@@ -1,0 +1,73 @@
+// run_group: runs one function in every worker of a group. It starts, joins and ends the processes.
+//
+//   int main() {
+//     return rpc::run_group({.names = {"trainer", "server"}}, [](const rpc::WorkerInfo& me) {
+//       if (me.name == "trainer") train();
+//     });   // a worker whose function has returned serves the others until all have
+//   }
+//
+// Without a launcher this process is rank 0 and starts the others on this machine (spawn.h). With RANK or
+// another launcher's variable in the environment (launch.h) it is that worker of the launcher's group.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <weft/distributed/launch/launch.h>
+#include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/rpc/rpc.h>
+
+namespace weft::rpc {
+
+/// The settings with which this process will join its group; GroupOptions::prepare may change
+/// `name` and `init`.
+struct Joining {
+  LaunchInfo launch;           ///< rank and world size; no port yet in a process that starts the others
+  bool spawned = false;        ///< run_group starts the group, not a launcher
+  bool starts_others = false;  ///< this process is rank 0 of such a group
+  std::string name;
+  InitOptions init;  ///< `launch` overrides its rank, world_size and master
+};
+
+/// Options of run_group.
+struct GroupOptions {
+  /// Number of workers to start; 0: one for each name. A launcher's group has its own size.
+  int world_size = 0;
+  std::vector<std::string> names{};  ///< by rank; empty: "worker0", "worker1", ...
+  /// Runs in every worker before it starts others or joins; an exception ends run_group.
+  std::function<void(Joining& joining)> prepare{};
+  /// Runs in the process that starts the others, with all of them, before it joins.
+  std::function<void(const std::vector<ChildState>& children)> started{};
+  /// True: run_group throws in rank 0 for a started process that fails. False: such a process is a lost
+  /// member, which is no error while another worker is active.
+  bool require_all = true;
+  Duration serve_timeout = Duration::zero();         ///< limit of the wait for the others; zero: no limit
+  Duration exit_timeout = std::chrono::seconds(60);  ///< limit of the wait for started processes at the end
+};
+
+namespace detail {
+WEFT_API int run_group(const GroupOptions& options, const std::function<int(const WorkerInfo& me)>& function);
+}
+
+/// Joins the group, runs `function` in every worker and leaves when all have returned. The function returns
+/// nothing or an exit code; run_group returns that code, or 0. A worker whose function throws leaves at once.
+/// The function may call shutdown or serve_until_done itself, as its last call.
+/// Blocks at most InitOptions::init_timeout for the group to form; a started process that ends early ends
+/// this wait. Then it blocks as the options say.
+/// Throws: ValueError for a size or names that do not fit; the errors of spawn, init_rpc, `function` and
+/// serve_until_done; ChildError in rank 0, with rank, pid and status, for a started process that failed (its
+/// text begins with this worker's own error, if any); Timeout for one that does not end.
+/// Thread safety: one call at a time.
+template <class Function> int run_group(const GroupOptions& options, Function&& function) {
+  using Result = std::invoke_result_t<Function&, const WorkerInfo&>;
+  static_assert(std::is_void_v<Result> || std::is_same_v<Result, int>,
+                "run_group: the function returns nothing, or its exit code as an int");
+  return detail::run_group(options, [&function](const WorkerInfo& me) -> int {
+    if constexpr (std::is_void_v<Result>) return function(me), 0;
+    else return function(me);
+  });
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,221 @@
+// The rendezvous over a Store. Keys (under "init/"):
+//   name/<name>, rank/<rank>     counters; a worker that counts to 2 found a duplicate and sets `abort`
+//   abort                        ends every wait with its text; different world sizes set it too
+//   member/<rank>                name, world size, incarnation, host key, device maps and addresses
+//   barrier/<name>/<who>/<round>/<rank>
+//   left/<rank>                  the worker has left
+// A barrier waits for one key of each participant, so a timeout can name the missing ones. Each worker
+// counts its rounds itself.
+#include <weft/distributed/launch/rendezvous.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include <weft/distributed/transport/address.h>
+
+namespace weft::rpc {
+namespace {
+
+constexpr char kAbort[] = "init/abort";
+constexpr Duration kAnswersRead = std::chrono::seconds(10);
+
+std::string left_key(int rank) { return str("init/left/", rank); }
+
+/// Packs fields as lines; names and addresses contain no line ends.
+std::string pack(const std::vector<std::string>& fields) {
+  std::string out;
+  for (const auto& f : fields) out += f + "\n";
+  return out;
+}
+std::vector<std::string> unpack(const std::string& text) {
+  std::vector<std::string> fields;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    fields.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return fields;
+}
+
+class StoreRendezvous final : public Rendezvous {
+ public:
+  StoreRendezvous(Runtime& runtime, std::shared_ptr<Runtime> held, int rank, int world_size,
+                  std::unique_ptr<Store> store)
+      : runtime_(runtime), held_(std::move(held)), rank_(rank), size_(world_size), store_(std::move(store)) {}
+
+  std::vector<Member> join(Member self, TimePoint deadline) override {
+    if (self.name.find('\n') != std::string::npos || self.name.empty())
+      throw ValueError(str("init: '", self.name, "' is no worker name"));
+    try {
+      if (store_->add("init/name/" + self.name, 1, deadline) > 1)
+        abort(str("init: worker name '", self.name, "' is not unique"), deadline);
+      if (store_->add(str("init/rank/", rank_), 1, deadline) > 1)
+        abort(str("init: rank ", rank_, " is taken twice"), deadline);
+      std::vector<std::string> fields{self.name, std::to_string(size_), to_string(self.address.incarnation),
+                                      self.address.host_key, to_line(self.plan)};
+      fields.insert(fields.end(), self.address.addresses.begin(), self.address.addresses.end());
+      store_->set(member_key(rank_), pack(fields), deadline);
+    } catch (const Timeout& e) {
+      throw Timeout(str("init: rank ", rank_, " ('", self.name, "') could not announce itself: ", e.what(),
+                        "; nobody listens there any more once a group has formed: it takes no new worker, "
+                        "nor one that comes back"));
+    }
+    std::vector<std::string> keys;
+    for (int r = 0; r < size_; ++r) keys.push_back(member_key(r));
+    const auto values = wait_all(keys, deadline, "init");
+    std::vector<Member> members;
+    for (int r = 0; r < size_; ++r) {
+      const auto fields = unpack(values[static_cast<size_t>(r)]);
+      if (fields.size() < 5) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
+      if (fields[1] != std::to_string(size_)) {
+        abort(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_,
+                  " has ", size_),
+              deadline);
+      }
+      Member m{.name = fields[0], .id = WorkerId{r}};
+      const auto& number = fields[2];
+      std::from_chars(number.data(), number.data() + number.size(), m.address.incarnation.value);
+      m.address.host_key = fields[3];
+      m.plan = read_device_plan(fields[4]);
+      m.address.addresses.assign(fields.begin() + 5, fields.end());
+      members.push_back(std::move(m));
+    }
+    return members;
+  }
+
+  void barrier(const std::string& name, TimePoint deadline, const std::vector<WorkerId>& who) override {
+    std::vector<int> ranks;
+    for (const WorkerId id : who) ranks.push_back(id.value);
+    for (int r = 0; who.empty() && r < size_; ++r) ranks.push_back(r);
+    std::sort(ranks.begin(), ranks.end());
+    std::string prefix = "init/barrier/" + name + "/";
+    if (!who.empty()) {
+      for (const int r : ranks) prefix += str(r, ",");
+    }
+    uint64_t round = 0;
+    {
+      MutexLock lock(mutex_);
+      round = ++rounds_[prefix];
+    }
+    prefix += str("/", round, "/");
+    store_->set(prefix + std::to_string(rank_), "", deadline);
+    std::vector<std::string> keys;
+    for (const int r : ranks) keys.push_back(prefix + std::to_string(r));
+    wait_all(keys, deadline, "barrier '" + name + "'", ranks);
+  }
+
+  bool leave(TimePoint deadline) override {
+    try {
+      store_->set_last(left_key(rank_), "", deadline);
+      if (rank_ != 0) return true;
+      std::vector<std::string> keys;
+      for (int r = 0; r < size_; ++r) keys.push_back(left_key(r));
+      store_->wait(keys, "", deadline);
+      store_->close(std::min(deadline - runtime_.now(), kAnswersRead));  // then the process may end
+      return true;
+    } catch (const RpcError&) {
+      return false;
+    }
+  }
+
+  Store& store() override { return *store_; }
+  int rank() const override { return rank_; }
+  int world_size() const override { return size_; }
+
+ private:
+  static std::string member_key(int rank) { return str("init/member/", rank); }
+
+  [[noreturn]] void abort(const std::string& text, TimePoint deadline) {
+    try {
+      store_->set(kAbort, text, deadline);
+    } catch (const Error&) {  // then the others do not get the error
+    }
+    throw ValueError(text);
+  }
+
+  /// Waits for a key per rank; a timeout names the ranks without one.
+  std::vector<std::string> wait_all(const std::vector<std::string>& keys, TimePoint deadline,
+                                    const std::string& what, std::vector<int> ranks = {}) {
+    try {
+      return store_->wait(keys, kAbort, deadline);
+    } catch (const Aborted& e) {
+      throw ValueError(e.what());
+    } catch (const Timeout&) {
+    }
+    std::string missing;
+    int count = 0;
+    try {
+      const auto values = store_->peek(keys, runtime_.now() + std::chrono::seconds(2));
+      for (size_t i = 0; i < keys.size(); ++i) {
+        if (values[i]) continue;
+        ++count;
+        if (count <= 20)
+          missing += str(missing.empty() ? "" : ", ", ranks.empty() ? static_cast<int>(i) : ranks[i]);
+      }
+    } catch (const Timeout& e) {
+      throw Timeout(str(what, ": rank ", rank_, " got no answer in time: ", e.what()));
+    }
+    throw Timeout(str(what, ": ", count, " of ", keys.size(),
+                      " workers have not come in time; missing: rank ", missing, count > 20 ? ", ..." : ""));
+  }
+
+  Runtime& runtime_;
+  const std::shared_ptr<Runtime> held_;
+  const int rank_;
+  const int size_;
+  Mutex mutex_;
+  std::map<std::string, uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
+  const std::unique_ptr<Store> store_;
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
+                                            const RendezvousOptions& options) {
+  if (launch.rank < 0 || launch.rank >= launch.world_size) {
+    throw ValueError(str("make_rendezvous: rank ", launch.rank, " is not in 0..", launch.world_size - 1));
+  }
+  Runtime& rt = *runtime;
+  const std::string where = to_string(HostPort{launch.master_addr, launch.master_port});
+  GrpcOptions grpc{.unix_socket = false,
+                   .tls = options.tls,
+                   .insecure = options.insecure,
+                   .connect_timeout = std::chrono::hours(1),
+                   .shared_poller = false};
+  std::unique_ptr<Store> store;
+  if (launch.rank == 0) {
+    grpc.id = WorkerId{0};
+    // A loopback name opens only loopback. Any other opens all interfaces, since the name may be one that
+    // only other hosts use.
+    grpc.listen = is_loopback_host(launch.master_addr) ? where : str("0.0.0.0:", launch.master_port);
+    store = make_store_server(
+        rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); });
+  } else {
+    // Clients use random ids in place of their ranks. So two clients of one rank can both get the error.
+    grpc.id = WorkerId{static_cast<int32_t>(rt.random() & 0x3fffffff) | 0x40000000};
+    grpc.listen.clear();
+    grpc.unix_socket = true;  // the transport needs a listening address; no worker uses this one
+    store = make_store_client(
+        rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
+        PeerAddress{.addresses = {where}}, where);
+  }
+  return std::make_unique<StoreRendezvous>(rt, runtime, launch.rank, launch.world_size, std::move(store));
+}
+
+void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why,
+                      TimePoint deadline, const RendezvousOptions& options) {
+  LaunchInfo client = launch;
+  // a client of the store; it does not join
+  client.rank = 1, client.world_size = std::max(launch.world_size, 2);
+  const auto outside = make_rendezvous(std::move(runtime), client, options);
+  for (int r = 1; r < launch.world_size; ++r) outside->store().set(left_key(r), "", deadline);
+  outside->store().set(kAbort, why, deadline);
+}
+
+std::unique_ptr<Rendezvous> make_rendezvous_over(Runtime& runtime, int rank, int world_size,
+                                                 std::unique_ptr<Store> store) {
+  return std::make_unique<StoreRendezvous>(runtime, nullptr, rank, world_size, std::move(store));
+}
+
+}  // namespace weft::rpc

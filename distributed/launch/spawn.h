@@ -1,0 +1,91 @@
+// Starts the workers of a group as processes on this machine: the same program again, each with its own RANK.
+// It uses posix_spawn, not fork, since a process with threads must not fork.
+//
+// How it is used, first thing in main:
+//   if (!spawned_rank()) {                                    // the parent
+//     Children workers = spawn({.world_size = 3});
+//     workers.wait(*rt, rt->now() + 10min);    // throws ChildError if one fails, after ending the others
+//     return 0;
+//   }
+//   ... a worker: launch_info() now finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+//
+// Children ignore SIGINT: Ctrl-C reaches the parent, which tells them to stop. The kernel kills them when
+// the parent ends.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/runtime/runtime.h>
+#include <weft/distributed/transport/address.h>
+
+namespace weft::rpc {
+
+/// Options of spawn.
+struct SpawnOptions {
+  int world_size = 1;
+  int first_rank = 0;                                ///< 1: the parent itself is rank 0 and starts the others
+  std::vector<std::string> arguments{};              ///< arguments of the program; see own_arguments
+  bool own_arguments = true;                         ///< pass this process's own arguments before them
+  std::map<std::string, std::string> environment{};  ///< additional environment variables
+  std::optional<int> master_port{};  ///< default: a free port, reserved while the Children object lives
+};
+
+/// State of one child process.
+struct ChildState {
+  int rank = 0;
+  int pid = 0;
+  bool running = true;
+  int exit_code = 0;  ///< exit status, after an exit; -1: another part of the program waited for it
+  int signal = 0;     ///< the signal that killed it; 0: none
+};
+/// "rank 2 (pid 4711) exited with status 3".
+WEFT_API std::string to_string(const ChildState& child);
+
+/// A child failed. The text has rank, pid and status or signal of each failed child.
+class WEFT_API ChildError : public RpcError {
+ public:
+  ChildError(ChildState first, const std::string& what) : RpcError(what), child(first) {}
+  ChildState child;  ///< the first failed child
+};
+
+/// The started processes. The destructor kills those still running. Thread safety: one thread at a time.
+class WEFT_API Children {
+ public:
+  Children(Children&& other) noexcept;
+  ~Children();
+
+  /// Blocks until all have exited with status 0. Throws: ChildError as soon as one fails; Timeout that names
+  /// the children still running at `deadline`. In both cases it terminates the others first.
+  void wait(Runtime& runtime, TimePoint deadline = kNever);
+
+  /// The current states of all children; does not block.
+  const std::vector<ChildState>& poll();
+
+  /// Sends SIGTERM to the running children, waits at most `grace` for their end and kills the rest.
+  void terminate(Runtime& runtime, Duration grace = std::chrono::seconds(2));
+
+  int master_port() const { return master_port_; }
+
+ private:
+  friend Children spawn(const SpawnOptions& options);
+  Children() = default;
+  void kill_all() noexcept;
+
+  std::vector<ChildState> children_;
+  std::optional<ReservedPort> port_;
+  int master_port_ = 0;
+  int pipe_ = -1;  // the parent's end; closing it kills the children
+};
+
+/// Starts the processes. Throws: ValueError for ranks out of range, RpcError if a process cannot be started.
+/// Thread safety: any thread.
+WEFT_API Children spawn(const SpawnOptions& options);
+
+/// The rank of this process if spawn started it. The first call makes the process ignore SIGINT and die with
+/// its parent; launch_info makes that call too. Thread safety: any thread.
+WEFT_API std::optional<int> spawned_rank();
+
+}  // namespace weft::rpc

@@ -1,0 +1,319 @@
+// The Agent: one worker of a group. It builds remote calls on the one-way messages of a Transport: requests
+// run at most once, replies arrive or fail by the deadline, and lost peers are detected by leases. Several
+// agents may live in one process; the functions of rpc.h use a default one. agent.cpp describes the protocol.
+//
+// Extension points for the layers above (remote references, distributed autograd):
+//   agent->handle(Kind::kFork, handler)                    registers the handler of a request kind
+//   agent->call(peer, Kind::kFork, message, options)       sends a request; the reply is a Future<Message>
+//   agent->add_interceptor(mine)                           sees every request and reply with its tensors
+//   Decoder::await, Encoder::on_settled                    for codecs: delay the function; report arrival
+//   agent->watch(peer, +1), agent->on_peer_lost(f)         keeps a lease on a peer; reports its loss
+//   agent->add_shutdown_step(...), agent->add_debug_info(...)
+//   agent->slot<T>()                                       one object of a layer per agent
+//
+// Thread safety: every member may be called from any thread. Rules for handlers and interceptors stand
+// at their declarations.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <typeindex>
+#include <vector>
+
+#include <weft/distributed/rpc/current_agent.h>
+#include <weft/distributed/rpc/function.h>
+#include <weft/distributed/rpc/rpc_error.h>
+#include <weft/distributed/wire/codec.h>
+#include <weft/distributed/wire/device_map.h>
+#include <weft/distributed/wire/member.h>
+
+namespace weft::rpc {
+
+/// Options of an agent. Durations have nanosecond resolution.
+struct AgentOptions {
+  std::string name{};
+  WorkerId id{};
+  /// Timeout of calls without one of their own; zero: no limit. The deadline of a served call caps it.
+  Duration rpc_timeout = std::chrono::seconds(60);
+  /// A peer with open calls, or a watched one, counts as lost after this time of silence.
+  Duration lease = std::chrono::seconds(10);
+  /// Time without an answer after which the callee is first asked for the request's status. The pause between
+  /// such questions grows up to eight times this.
+  Duration retry = std::chrono::milliseconds(250);
+  /// Most requests of one peer that are open or have an unacknowledged reply. Further ones get Overloaded.
+  size_t max_served_per_peer = 1 << 20;
+  /// Function name -> names of the workers that may call it. All workers may call a function without an
+  /// entry, unless deny_unlisted is set.
+  std::map<std::string, std::vector<std::string>> allow{};
+  bool deny_unlisted = false;
+  /// Target devices of tensors, by callee (device_map.h).
+  DeviceMaps device_maps{};
+  /// CUDA devices of this worker that device maps may name, its own and those of others; empty: any.
+  std::vector<Device> devices{};
+  /// Sends large tensors from device to device by CUDA IPC. It needs two workers of one host that both allow
+  /// it, and a successful trial at the start.
+  bool cuda_ipc = false;
+};
+
+/// Options of one call.
+struct CallOptions {
+  /// Unset: the agent's default, capped by the deadline of the served call. Zero: no limit.
+  std::optional<Duration> timeout{};
+  /// Name of the call in errors and dumps: a text that outlives the call.
+  const char* what = nullptr;
+};
+
+/// A request for a handler. Inside the handler, current_context() has the agent, the caller's deadline and
+/// the values set by interceptors.
+struct Request {
+  WorkerId from;
+  Kind kind;
+  Message message;
+};
+
+/// Answers one request, once, from any thread, during the handler or later. Destroyed without an answer, it
+/// answers with an error.
+class WEFT_API Responder {
+ public:
+  Responder() = default;
+  Responder(Responder&&) noexcept = default;
+  Responder& operator=(Responder&&) noexcept = default;
+  ~Responder();
+  /// Answers with a value or an error. Does not wait for the caller. A second answer has no effect.
+  void reply(Message message) noexcept;
+  void fail(std::exception_ptr error) noexcept;
+  /// Answers with the outcome of a future when it is done; does not block.
+  void reply_with(const Future<Message>& future);
+  /// The context in which the handler runs; valid until the answer.
+  const CallContext& context() const;
+  /// Sets the function's name for dumps: a text that lives as long as the program.
+  void describe(const char* what);
+
+  struct Served;  ///< internal to the agent
+  const std::shared_ptr<Served>& served() const { return served_; }
+  explicit Responder(std::shared_ptr<Served> served) : served_(std::move(served)) {}
+
+ private:
+  std::shared_ptr<Served> served_;
+};
+
+/// Serves the requests of one kind. An exception of the handler becomes the answer.
+using Handler = std::function<void(Request request, Responder responder)>;
+
+/// A Finisher that answers a request with the function's result or error, or with the error of its encoding.
+WEFT_API std::unique_ptr<Finisher> answer_with(Responder responder);
+
+/// The thread of a handler.
+enum class RunOn : uint8_t {
+  kPool,       ///< the handler pool: the handler may block
+  kTransport,  ///< the receiving thread: the handler must be short and must not block
+};
+
+/// Sees every request and reply of kinds >= kCall, on any thread. All functions must be short and must not
+/// block. An exception fails the call.
+class WEFT_API Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  /// At the caller, before the request is sent, in the caller's thread and context. May replace tensors and
+  /// add extensions. `what` (here and below): the name of the called function for texts; may be null.
+  virtual void request_sending(Agent&, WorkerId to, Kind, const char* what, Message&) {
+    (void)to, (void)what;
+  }
+  /// At the callee, before the arguments are decoded. May replace tensors and change `context`, in which the
+  /// handler will run.
+  virtual void request_received(Agent&, WorkerId from, Kind, Message&, CallContext& context) {
+    (void)from, (void)context;
+  }
+  /// At the callee, before a reply that is not an error is sent. `context` is that of the handler; it is not
+  /// the current context.
+  virtual void reply_sending(Agent&, WorkerId to, Kind, const char* what, Message&,
+                             const CallContext& context) {
+    (void)to, (void)what, (void)context;
+  }
+  /// At the caller, before a reply that is not an error is decoded. `context` is that of the call; it is not
+  /// the current context.
+  virtual void reply_received(Agent&, WorkerId from, Kind, Message&, const CallContext& context) {
+    (void)from, (void)context;
+  }
+  /// A message that will not be decoded. `outgoing`, at the caller: a request that is not sent; at the
+  /// callee: a reply whose caller gave up or is lost, or one that cannot be sent. Otherwise, at the caller: a
+  /// reply after its deadline; at the callee: a request refused before its arguments were decoded.
+  virtual void discarded(Agent&, WorkerId peer, Kind, const Message&, bool outgoing) {
+    (void)peer, (void)outgoing;
+  }
+};
+
+/// Takes the reply of a call without a Future in between. One of its functions is called, once, on any
+/// thread. They must not block or throw.
+class WEFT_API ReplySink {
+ public:
+  virtual ~ReplySink() = default;
+  virtual void on_reply(Agent& agent, WorkerId from, Message message) noexcept = 0;
+  virtual void on_error(std::exception_ptr error) noexcept = 0;
+};
+
+/// An open call for debugging: the waiting worker and the awaited one.
+struct CallRecord {
+  uint64_t sequence = 0;
+  WorkerInfo peer;  ///< callee of an outgoing call, caller of a served one
+  bool outgoing = true;
+  std::string what;  ///< name of the function, or the kind
+  Duration age{};
+  uint64_t within = 0;  ///< outgoing: number of the served call that waits for it; 0: none
+  uint64_t number = 0;  ///< served: its number on this worker
+};
+
+/// Options of shutdown.
+struct ShutdownOptions {
+  bool graceful = true;  ///< false: leave at once, without waiting for other workers and calls
+  /// Limit of a graceful shutdown as a whole; zero: no limit.
+  Duration timeout = Duration::zero();
+};
+
+/// One worker of a group; see the head of this file.
+class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agent> {
+ public:
+  using TransportFactory = std::function<std::shared_ptr<Transport>(Receiver&)>;
+
+  /// Makes an agent and its transport. It knows no peer until add_members.
+  /// Throws: ValueError for a bad name, id, timeout, lease or retry, and for a function name registered
+  /// twice; the factory's error.
+  static std::shared_ptr<Agent> create(std::shared_ptr<Runtime> runtime, AgentOptions options,
+                                       const TransportFactory& factory);
+  /// Shuts down immediately, if no shutdown was. Open calls and served requests hold a reference to their
+  /// agent. If the last reference is dropped inside a callback, destruction moves to the pool; if the runtime
+  /// has stopped, the agent leaks.
+  ~Agent() override;
+
+  // ---- members
+  /// Name and id of this worker.
+  const WorkerInfo& self() const;
+  const std::shared_ptr<Runtime>& runtime() const override;
+  Transport& transport();
+  /// Name, id and addresses of this agent, for the rendezvous.
+  Member as_member() const;
+  /// Adds members of the group. A member with a new incarnation replaces the old one, which counts as lost.
+  /// Throws: ValueError when two members share a name ("is not unique") or an id, or a name is
+  /// bad; as Transport::add_peer.
+  void add_members(const std::vector<Member>& members);
+  /// Name and id of a member. Throws: ValueError "could not find destination" for a worker outside the group.
+  WorkerInfo worker_info(const To& who) const;
+  WorkerId worker_info_id(const To& who) const;
+  /// All members, this worker included, by id.
+  std::vector<WorkerInfo> worker_infos() const;
+
+  // ---- calls
+  /// The default timeout of calls; zero: no limit.
+  Duration rpc_timeout() const;
+  /// Sets the timeout of later calls; zero: no limit. Throws: ValueError when negative.
+  void set_rpc_timeout(Duration timeout);
+  /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. Throws:
+  /// ValueError for an id out of range or a negative timeout; RpcError when the agent has stopped; errors of
+  /// the interceptors and of copies from devices. The future fails with the callee's error, Timeout,
+  /// PeerLost, WireError for a message over the limits, or RpcError when this agent stops.
+  Future<Message> call(WorkerId to, Kind kind, Message message, CallOptions options = {});
+  /// The same with a sink in place of the future. When it throws, the sink is not used.
+  void call(WorkerId to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
+  /// Registers the handler of a kind. Throws: ValueError for a kind of the agent's own or one with a handler.
+  void handle(Kind kind, RunOn where, Handler handler);
+  /// Checks the allow list. Throws: NotAllowed.
+  void check_allowed(const FunctionEntry& function, WorkerId caller) const;
+  /// Calls `run` with the first error of `awaited`, or null, when all are done. That is at once if `awaited`
+  /// is empty, else on the pool, in the current context.
+  static void run_when(std::vector<Future<void>> awaited, std::function<void(std::exception_ptr error)> run);
+  /// Adds an interceptor. Requests pass the interceptors in the order of their registration.
+  void add_interceptor(std::shared_ptr<Interceptor> interceptor);
+
+  // ---- devices
+  /// Checks the device maps of all members against each other and against the machines of the members.
+  /// Every member calls it after add_members. It does nothing when no member has a map. Blocks for at
+  /// most `timeout` per gather; zero: the default timeout. Throws, the same on every worker: ValueError
+  /// for maps that do not fit the group; DeviceError for a missing device. Both name the workers and
+  /// devices. Also: as gather.
+  void agree_on_devices(Duration timeout = std::chrono::seconds(0));
+  /// The device of `to` for a tensor on `source`. Arguments follow this worker's map, results the reversed
+  /// map of the caller. `unmapped_to_cpu`: as Encoder::unmapped_to_cpu. Throws: DeviceError that names the
+  /// device and the worker, and shows the missing entry.
+  Device target_device(WorkerId to, bool reply, Device source, bool unmapped_to_cpu = false) const override;
+
+  // ---- liveness
+  /// Adds `delta` to the watch count of a peer. A peer with a count above zero stays under lease even
+  /// without open calls.
+  void watch(WorkerId peer, int delta);
+  /// True after the loss of a peer, or after it has left.
+  bool is_lost(WorkerId peer) const;
+  /// Registers a callback for lost peers and, with `left`, for peers that left by shutdown. It runs on the
+  /// pool, once per incarnation of a peer, and may block.
+  void on_peer_lost(std::function<void(const WorkerInfo& peer, bool left, const std::string& why)> f);
+  /// Counts a peer as lost, as if its lease had expired.
+  void declare_lost(WorkerId peer, const std::string& why);
+
+  // ---- collective calls
+  /// Blocks until every worker of `names` (empty: all) has called it, for at most `timeout`; zero: the
+  /// default timeout. Throws: Timeout that names the missing workers; PeerLost; ValueError for a name outside
+  /// the group, or when this worker is not named; RpcError after shutdown.
+  void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
+  /// The same, and returns every worker's message by name.
+  std::map<std::string, Message> gather(Message mine, std::vector<std::string> names = {},
+                                        Duration timeout = std::chrono::seconds(0));
+
+  // ---- shutdown
+  /// Graceful: this worker becomes passive. It blocks until every living member is passive, all calls have
+  /// ended and the layers' shutdown steps have run; then it leaves. During another thread's shutdown it waits
+  /// for that one and has its outcome. Immediate: leaves now. Every open call fails; later ones throw.
+  /// Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
+  /// Throws, after having left: Timeout that names the awaited workers or calls; PeerLost that names all lost
+  /// members when the last active one was lost, with the same text on every survivor.
+  void shutdown(ShutdownOptions options = {});
+  /// Ends the current or next graceful shutdown without waiting for the other workers. Does not block. May be
+  /// called from any thread and from handlers.
+  void stop_serving();
+  /// True after stop_serving.
+  bool told_to_stop() const;
+  /// False after shutdown has ended the agent.
+  bool is_running() const;
+  /// Adds a step of the graceful shutdown. Steps run in the order of registration, when every worker is
+  /// passive and no call is open; after each one the group waits again. A step runs in the agent's context
+  /// and may block until `deadline`.
+  void add_shutdown_step(std::string name, std::function<void(TimePoint deadline)> step);
+  /// Registers a callback for the end of the agent, graceful or not. It runs after the open calls have failed
+  /// and must not block.
+  void on_stop(std::function<void()> f);
+
+  // ---- debugging
+  /// Counters such as "agent.client_active_calls"; agent_debug.cpp lists them.
+  std::map<std::string, int64_t> debug_info() const;
+  /// Registers a function that adds counters to debug_info.
+  void add_debug_info(std::function<void(std::map<std::string, int64_t>&)> f);
+  /// Every open call, outgoing and served.
+  std::vector<CallRecord> calls() const;
+  /// The open calls as text, one per line: "waits 120 ms for 'f' on worker 'b' (inside 'g' called
+  /// by worker 'a')".
+  std::string dump() const;
+
+  /// The agent's object of type T, made by T(Agent&) at the first request and destroyed with the agent.
+  template <class T> T& slot() {
+    return *static_cast<T*>(
+        slot(typeid(T), [](Agent& a) -> std::shared_ptr<void> { return std::make_shared<T>(a); }));
+  }
+
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  explicit Agent(std::unique_ptr<Impl> impl);
+  template <class T> std::map<std::string, T> gather_values(const T& mine, Duration timeout);
+  void* slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&));
+  std::exception_ptr leave_together(TimePoint deadline);
+  std::exception_ptr join_shutdown(TimePoint deadline);
+  void linger(TimePoint deadline);
+  void stop();
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The agent of an Encoder or Decoder; null without one.
+inline Agent* agent_of(Endpoint* endpoint) { return static_cast<Agent*>(endpoint); }
+
+}  // namespace weft::rpc

@@ -1,0 +1,111 @@
+// Debug information of an agent: counters, open calls and the graph of waits. The counters:
+//   agent.thread_pool_size, .num_threads, .num_idle_threads, .num_blocked_threads, .queued_tasks   the pool
+//   agent.client_active_calls, .server_active_calls, .server_active_async_calls       open calls
+//   agent.client_calls, .served_calls, .served_errors, .timeouts                      totals
+//   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     retransmission
+//   agent.malformed, .lost_peers, .kept_replies, .peers
+//   agent.passive_workers                    workers that told this one, as the leader, that they are passive
+// References and devices add counters of their own by add_debug_info.
+#include <weft/distributed/rpc/inner/agent_impl.h>
+
+namespace weft::rpc {
+
+std::map<std::string, int64_t> Agent::debug_info() const {
+  Impl& s = *impl_;
+  const PoolStats pool = s.runtime->pool_stats();
+  std::map<std::string, int64_t> info;
+  info["agent.thread_pool_size"] = pool.size;
+  info["agent.num_threads"] = pool.threads;
+  info["agent.num_idle_threads"] = pool.idle;
+  info["agent.num_blocked_threads"] = pool.blocked;
+  info["agent.queued_tasks"] = pool.queued;
+  info["agent.client_active_calls"] = s.counters.active_client;
+  info["agent.server_active_calls"] = s.counters.active_server;
+  info["agent.client_calls"] = s.counters.calls;
+  info["agent.served_calls"] = s.counters.served;
+  info["agent.served_errors"] = s.counters.served_errors;
+  info["agent.timeouts"] = s.counters.timeouts;
+  info["agent.resent_requests"] = s.counters.resent_requests;
+  info["agent.resent_replies"] = s.counters.resent_replies;
+  info["agent.duplicates"] = s.counters.duplicates;
+  info["agent.late_replies"] = s.counters.late_replies;
+  info["agent.statuses"] = s.counters.asks;
+  info["agent.malformed"] = s.counters.malformed;
+  info["agent.lost_peers"] = s.counters.lost_peers;
+  int64_t kept = 0, asynchronous = 0, known = 0;
+  for (Peer* p : s.all_peers()) {
+    MutexLock lock(p->mutex);
+    known += p->known;
+    for (const auto& [sequence, served] : p->served) {
+      kept += served->replied;
+      asynchronous += !served->answered && !served->in_handler && served->what != nullptr;
+    }
+  }
+  info["agent.kept_replies"] = kept;
+  info["agent.server_active_async_calls"] = asynchronous;
+  info["agent.peers"] = known;
+  info["agent.passive_workers"] = static_cast<int64_t>(count_passive(s));
+  std::vector<std::function<void(std::map<std::string, int64_t>&)>> more;
+  {
+    MutexLock lock(s.mutex);
+    more = s.debug_callbacks;
+  }
+  for (const auto& f : more) f(info);
+  return info;
+}
+
+void Agent::add_debug_info(std::function<void(std::map<std::string, int64_t>&)> f) {
+  MutexLock lock(impl_->mutex);
+  impl_->debug_callbacks.push_back(std::move(f));
+}
+
+std::vector<CallRecord> Agent::calls() const {
+  Impl& s = *impl_;
+  const TimePoint now = s.runtime->now();
+  std::vector<CallRecord> out;
+  for (Peer* p : s.all_peers()) {
+    MutexLock lock(p->mutex);
+    for (const auto& [sequence, call] : p->pending)
+      out.push_back({sequence,
+                     {p->name, p->id},
+                     true,
+                     call.what ? call.what : to_string(call.kind),
+                     now - call.started,
+                     call.context.serving,
+                     0});
+    for (const auto& [sequence, served] : p->served) {
+      if (served->answered) continue;
+      const char* what = served->what;
+      out.push_back({sequence,
+                     {p->name, p->id},
+                     false,
+                     what ? what : to_string(served->kind),
+                     now - served->started,
+                     0,
+                     served->context.serving});
+    }
+  }
+  return out;
+}
+
+std::string Agent::dump() const {
+  const std::vector<CallRecord> all = calls();
+  std::string out;
+  for (const CallRecord& c : all) {
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(c.age).count();
+    if (!c.outgoing) {
+      out += str("worker '", self().name, "' serves '", c.what, "' for worker '", c.peer.name, "' since ", ms,
+                 " ms\n");
+      continue;
+    }
+    out +=
+        str("worker '", self().name, "' waits ", ms, " ms for '", c.what, "' on worker '", c.peer.name, "'");
+    for (const CallRecord& around : all)
+      if (c.within != 0 && around.number == c.within)
+        out += str(" (inside '", around.what, "' called by worker '", around.peer.name, "')");
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace weft::rpc

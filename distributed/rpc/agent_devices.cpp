@@ -1,0 +1,215 @@
+// Devices of an agent: the device maps of the group, the agreement on CUDA IPC (lending.h), and the arrival
+// of messages with device tensors (staging.h).
+#include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/layers.h>
+
+namespace weft::rpc {
+
+/// Stores a member's device settings and the maps for messages to it.
+void Agent::Impl::add_plan(const Member& member) {
+  const DevicePlan own = plan();
+  DeviceMap arguments = own.maps.of(member.name);
+  DeviceMap results = (member.id == self.id ? own : member.plan).maps.of(self.name).reversed();
+  if (!arguments.empty() || !results.empty()) has_device_maps = true;
+  Peer& p = peer(member.id);
+  MutexLock lock(p.mutex);
+  p.plan = member.id == self.id ? own : member.plan;
+  p.host_key = member.address.host_key;
+  p.for_arguments = std::move(arguments);
+  p.for_results = std::move(results);
+}
+
+/// Every member's value by name.
+template <class T> std::map<std::string, T> Agent::gather_values(const T& mine, Duration timeout) {
+  Message message;
+  {
+    Encoder out(message, this);
+    out.put(mine);
+  }
+  std::map<std::string, T> all;
+  for (const auto& [name, theirs] : gather(std::move(message), {}, timeout)) {
+    Decoder in(theirs, this);
+    all.emplace(name, in.get<T>());
+  }
+  return all;
+}
+
+void Agent::agree_on_devices(Duration timeout) {
+  std::vector<std::pair<std::string, DevicePlan>> plans;
+  bool any = false, lends = false;
+  for (Peer* p : impl_->all_peers()) {
+    MutexLock lock(p->mutex);
+    if (!p->known) continue;
+    plans.emplace_back(p->name, p->plan);
+    any = any || !p->plan.empty();
+    lends = lends || p->plan.lends;
+  }
+  if (!any) return;
+  check_device_plans(plans);
+  std::string missing;
+  for (const auto& [name, text] : gather_values(missing_devices(self().name, plans), timeout))
+    if (!text.empty()) missing += str(missing.empty() ? "" : "; ", text);
+  register_stream_states();  // the check may have opened devices
+  if (!missing.empty()) throw DeviceError(str("device maps: ", missing));
+  if (lends) impl_->agree_on_lending(*this, timeout);
+}
+
+/// lending.h, step 1. All members call it; those without lending contribute nothing.
+void Agent::Impl::agree_on_lending(Agent& agent, Duration timeout) {
+  // device, IPC handle, offset, contents
+  using Probe = std::tuple<std::string, std::array<uint8_t, 64>, int64_t, uint64_t>;
+  // lender, its device, this worker's device
+  using Pair = std::tuple<int32_t, std::string, std::string>;
+  std::vector<Probe> mine;
+  if (lending)
+    for (const Lending::Probe& p : lending->offer(*runtime))
+      mine.emplace_back(to_string(p.device), p.block.handle, p.block.offset, p.contents);
+  const std::string own_host = transport->addresses().host_key;
+  std::vector<Pair> readable;
+  for (const auto& [name, probes] : agent.gather_values(mine, timeout)) {
+    Peer& p = peer(agent.worker_info_id(name));
+    {
+      MutexLock lock(p.mutex);
+      if (!lending || p.id == self.id || own_host.empty() || p.host_key != own_host) continue;
+    }
+    std::vector<Lending::Probe> theirs;
+    for (const auto& [device, handle, offset, contents] : probes)
+      theirs.push_back({Device(device), {handle, offset}, contents});
+    for (const auto& [their_device, our_device] : Lending::try_out(theirs))
+      readable.emplace_back(p.id.value, to_string(their_device), to_string(our_device));
+  }
+  for (const auto& [name, pairs] : agent.gather_values(readable, timeout))
+    for (const auto& [lender, device, reader] : pairs)
+      if (lending && lender == self.id.value)
+        lending->agree(agent.worker_info_id(name), {{Device(device), Device(reader)}});
+  if (lending) lending->end_offer();
+}
+
+Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmapped_to_cpu) const {
+  const Impl& s = *impl_;
+  if (source.is_cpu() && !s.has_device_maps) return source;
+  Peer& p = impl_->peer(to);
+  std::string name;
+  {
+    MutexLock lock(p.mutex);
+    if (const auto found = (reply ? p.for_results : p.for_arguments).find(source)) return *found;
+    name = p.name;
+  }
+  if (source.is_cpu() || unmapped_to_cpu) return kCpu;
+  if (to == s.self.id) return source;
+  if (reply)
+    throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go back to worker '",
+                          name, "': the device map of '", name, "' for '", s.self.name,
+                          "' has no entry that leads to ", source, "; add one there, set_device_map(\"",
+                          s.self.name, "\", {{<a device of '", name, "'>, \"", source,
+                          "\"}}), or return the tensor on the cpu"));
+  throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go to worker '", name,
+                        "': the device map for '", name, "' has no entry from ", source,
+                        "; add one, set_device_map(\"", name, "\", {{\"", source, "\", <a device of '", name,
+                        "'>}}), or move the tensor to the cpu"));
+}
+
+void Agent::Impl::seal_for(Peer& p, Message& message) {
+  try {
+    seal(message, lending.get(), p.id);
+  } catch (...) {
+    for (const Place& place : message.places)
+      if (place.loan) lending->end(place.loan->number);
+    throw;
+  }
+  if (!lending) return;
+  for (const Place& place : message.places) {
+    if (!place.loan) continue;
+    message.settled.push_back([weak = std::weak_ptr<Lending>(lending), rt = runtime, lease = options.lease,
+                               number = place.loan->number](bool) {
+      rt->call_at(rt->now() + lease, [weak, number] {
+        if (const auto alive = weak.lock()) alive->end(number);
+      });
+    });
+  }
+}
+
+namespace {
+
+/// Completes an arrival when the lender confirms that its loans were still valid (lending.h, step 3).
+class Returned final : public ReplySink {
+ public:
+  explicit Returned(Future<void> arrival) : arrival_(std::move(arrival)) {}
+  void on_reply(Agent&, WorkerId from, Message message) noexcept override {
+    try {
+      Decoder in(message);
+      if (!in.get<bool>())
+        throw RpcError(str("worker ", from.value,
+                           " took back the device memory that it had lent: it has given up on the call"));
+      arrival_.state()->try_set();
+    } catch (...) {
+      on_error(std::current_exception());
+    }
+  }
+  void on_error(std::exception_ptr error) noexcept override {
+    arrival_.state()->try_set_error(std::move(error));
+  }
+
+ private:
+  Future<void> arrival_;
+};
+
+}  // namespace
+
+Message Agent::Impl::receive(Inbound inbound, const Envelope& e) {
+  const WorkerId from = inbound.from;
+  Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
+  const std::shared_ptr<Staging> staging = message.staging;
+  if (!staging || (staging->loans.empty() && staging->ready())) return message;
+  const Future<void> arrival(runtime);
+  staging->arrival = arrival;
+  const auto arrived = [arrival, from, held = owner.lock(),
+                        loans = staging->loans](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+      if (loans.empty() || !held) {
+        arrival.state()->try_set();
+        return;
+      }
+      Message back;
+      {
+        Encoder out(back);
+        out.put(loans);
+      }
+      // Two leases: a dead lender is lost after one, and PeerLost says more than Timeout.
+      held->call(from, Kind::kReturn, std::move(back), {2 * held->impl().options.lease, "return of a loan"},
+                 std::make_unique<Returned>(arrival));
+    } catch (...) {
+      arrival.state()->try_set_error(std::current_exception());
+    }
+  };
+  if (staging->ready()) arrived(nullptr);
+  else courier->carry(staging, arrived);
+  return message;
+}
+
+void install_devices(Agent& agent) {
+  agent.handle(Kind::kReturn, RunOn::kTransport, [](Request request, Responder responder) {
+    const std::shared_ptr<Agent> self = agent_of(responder.context());
+    Decoder in(request.message);
+    const auto numbers = in.get<std::vector<uint64_t>>();
+    in.expect_end();
+    const auto& lending = self->impl().lending;
+    Message answer;
+    {
+      Encoder out(answer);
+      out.put(lending && lending->take_back(request.from, numbers));
+    }
+    responder.reply(std::move(answer));
+  });
+  if (!agent.impl().lending) return;
+  agent.add_debug_info(
+      [weak = std::weak_ptr<Lending>(agent.impl().lending)](std::map<std::string, int64_t>& out) {
+        const auto lending = weak.lock();
+        if (!lending) return;
+        out["devices.lent_tensors"] = lending->lent();
+        out["devices.standing_loans"] = lending->standing();
+      });
+}
+
+}  // namespace weft::rpc

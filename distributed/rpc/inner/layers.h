@@ -1,0 +1,19 @@
+// Services installed on every Agent, lowest first. A layer that serves requests adds its line in layers.cpp.
+// So every program answers its requests, even one that does not use the layer itself.
+#pragma once
+
+namespace weft::rpc {
+
+class Agent;
+
+/// Calls each layer's install function.
+void install_layers(Agent& agent);
+
+void install_calls(Agent& agent);          ///< agent_serve.cpp: Kind::kCall
+void install_gather(Agent& agent);         ///< agent_gather.cpp: Kind::kGather
+void install_rounds(Agent& agent);         ///< agent_rounds.cpp: Kind::kRound
+void install_devices(Agent& agent);        ///< agent_devices.cpp: Kind::kReturn
+void install_references(Agent& agent);     ///< references_end.cpp: Kind::kRemote to Kind::kDelete
+void install_dist_autograd(Agent& agent);  ///< dist_context.cpp: recording, backward passes
+
+}  // namespace weft::rpc

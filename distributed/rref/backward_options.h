@@ -1,0 +1,24 @@
+// Options of a distributed backward pass, for dist_autograd::backward (dist_autograd.h) and
+// RRef<Tensor>::backward (rref.h).
+#pragma once
+
+#include <weft/distributed/runtime/runtime.h>
+
+namespace weft::dist_autograd {
+
+using rpc::Duration;
+
+/// The two modes of PyTorch's distributed autograd design; dist_autograd.h describes them.
+enum class Backward : uint8_t { kFast, kSmart };
+
+struct BackwardOptions {
+  bool retain_graph = false;  ///< keep the graph for another pass
+  Backward mode = Backward::kFast;
+  /// Watchdog: a worker that awaits gradients and gets none for this time ends the pass with an AutogradError
+  /// that names them; zero: never.
+  Duration stall = std::chrono::seconds(60);
+  /// Limit of the whole pass; zero: no limit.
+  Duration timeout = std::chrono::seconds(0);
+};
+
+}  // namespace weft::dist_autograd

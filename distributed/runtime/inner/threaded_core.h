@@ -1,0 +1,73 @@
+// The shared state of the threads of the threaded runtime: pool, waits and timers. Internal to that runtime.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <map>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <weft/distributed/runtime/inner/latch.h>
+#include <weft/distributed/runtime/inner/poll_group.h>
+
+namespace weft::rpc::inner {
+
+/// A pool thread and its task.
+struct Worker {
+  Task task;
+  Latch wake;
+  std::thread thread;
+};
+using Workers = std::list<Worker>;
+
+/// Threads own the Core, not the Runtime, so a thread that outlives stop() touches only live memory.
+struct Core final : PollHost {
+  explicit Core(const ThreadedOptions& o) : options(o) {}
+
+  bool has_waiters() override;
+  void wake_a_waiter() override;
+  void run_inline(Task& task) override;
+
+  const ThreadedOptions options;
+  std::atomic<bool> stopping{false};
+
+  Mutex mutex;
+  std::deque<Task> queue WEFT_GUARDED_BY(mutex);
+  Workers workers WEFT_GUARDED_BY(mutex);
+  Workers finished WEFT_GUARDED_BY(mutex);  // threads about to return, to be joined
+  std::vector<Workers::iterator> idle WEFT_GUARDED_BY(mutex);
+  std::list<Latch*> waits WEFT_GUARDED_BY(mutex);
+  std::atomic<int> wait_count{0};  // size of `waits`
+  PoolStats stats WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<Latch> drained WEFT_GUARDED_BY(mutex);  // set when the last pool thread leaves after a stop
+  std::shared_ptr<PollGroup> group WEFT_GUARDED_BY(mutex);
+  std::weak_ptr<Core> self;
+
+  Mutex timer_mutex;
+  std::map<std::pair<TimePoint, uint64_t>, Task> timers WEFT_GUARDED_BY(timer_mutex);
+  std::unordered_map<uint64_t, TimePoint> timer_times WEFT_GUARDED_BY(timer_mutex);
+  uint64_t next_timer WEFT_GUARDED_BY(timer_mutex) = 1;
+  TimePoint timer_sleeps_until WEFT_GUARDED_BY(timer_mutex) = TimePoint::min();
+  Latch timer_wake;
+  std::thread timer_thread;
+
+  std::shared_ptr<PollGroup> poll_group() {
+    MutexLock lock(mutex);
+    return group;
+  }
+};
+
+/// The core for whose pool this thread works now; null on other threads.
+Core*& pool_core();
+
+/// Queues a task, or keeps it for the calling thread, if that is a polling one.
+void pool_post(const std::shared_ptr<Core>& core, Task task);
+/// Starts as many queued tasks as the pool's rule allows.
+void dispatch(Core& core) WEFT_REQUIRES(core.mutex);
+/// Joins threads that have announced their end.
+void join_all(Workers& gone);
+
+std::unique_ptr<EventImpl> make_threaded_event(std::shared_ptr<Core> core, const char* what);
+
+}  // namespace weft::rpc::inner

@@ -1,0 +1,154 @@
+// The handler pool. At most `threads` of its threads run; the others are idle or blocked in Event::wait. The
+// pool applies its dispatch rule at a post, at the begin of a wait and at the end of a task: while a task is
+// queued and fewer than `threads` run, an idle thread takes it, or a new thread starts. So nested calls
+// cannot hang. The thread that went idle last comes first, since its cache is warm. A thread that returns
+// from a wait continues even above the limit, but takes no further task until the number is below it. A
+// handler on a polling thread counts as a pool thread.
+#include <weft/distributed/runtime/inner/threaded_core.h>
+
+#include <system_error>
+
+#include <weft/distributed/runtime/inner/task_state.h>
+
+namespace weft::rpc::inner {
+
+Core*& pool_core() {
+  static thread_local Core* core = nullptr;
+  return core;
+}
+
+/// Joins threads that have announced their end.
+void join_all(Workers& gone) {
+  for (auto& worker : gone) {
+    if (worker.thread.joinable()) worker.thread.join();
+  }
+}
+
+void worker_main(std::shared_ptr<Core> core, Workers::iterator self);
+
+/// Starts as many queued tasks as the rule at the head allows.
+void dispatch(Core& core) WEFT_REQUIRES(core.mutex) {
+  while (!core.queue.empty() &&
+         core.stats.threads - core.stats.idle - core.stats.blocked < core.options.threads) {
+    if (!core.idle.empty()) {
+      auto worker = core.idle.back();
+      core.idle.pop_back();
+      --core.stats.idle;
+      worker->task = std::move(core.queue.front());
+      core.queue.pop_front();
+      worker->wake.set();
+      continue;
+    }
+    if (core.stats.threads >= core.options.max_threads) return;
+    core.workers.emplace_back();
+    auto worker = std::prev(core.workers.end());
+    worker->task = std::move(core.queue.front());
+    try {
+      worker->thread = std::thread(worker_main, core.self.lock(), worker);
+    } catch (const std::system_error&) {  // the system has no more threads: the task waits for one that ends
+      core.queue.front() = std::move(worker->task);
+      core.workers.pop_back();
+      return;
+    }
+    core.queue.pop_front();
+    ++core.stats.threads;
+    core.stats.peak_threads = std::max(core.stats.peak_threads, core.stats.threads);
+  }
+}
+
+/// Waits for a task, at most for the idle limit. False: the worker must end.
+bool wait_for_task(Core& core, Workers::iterator self) {
+  const TimePoint limit = clock_now() + core.options.idle_limit;
+  while (!self->wake.announce()) {
+    if (clock_now() >= limit || core.stopping.load()) {
+      MutexLock lock(core.mutex);
+      auto it = std::find(core.idle.begin(), core.idle.end(), self);
+      if (it == core.idle.end()) continue;  // it was given a task meanwhile; its wake-up follows
+      core.idle.erase(it);
+      --core.stats.idle;
+      return false;
+    }
+    self->wake.sleep(limit);
+  }
+  return true;
+}
+
+void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
+  pool_core() = core.get();
+  {  // the starter still writes self->thread under the lock
+    MutexLock lock(core->mutex);
+  }
+  Workers gone;
+  while (true) {
+    run_task(self->task);
+    current_state()->slots.fill(nullptr);
+    MutexLock lock(core->mutex);
+    ++core->stats.completed;
+    gone.splice(gone.end(), core->finished);
+    if (!core->stopping.load()) {
+      const int running = core->stats.threads - core->stats.idle - core->stats.blocked;
+      if (!core->queue.empty() && running <= core->options.threads) {
+        self->task = std::move(core->queue.front());
+        core->queue.pop_front();
+        lock.unlock();
+        join_all(gone);
+        gone.clear();
+        continue;
+      }
+      self->wake.reset();
+      core->idle.push_back(self);
+      ++core->stats.idle;
+      lock.unlock();
+      join_all(gone);
+      gone.clear();
+      if (wait_for_task(*core, self)) continue;
+      lock.lock();
+    }
+    core->finished.splice(core->finished.end(), core->workers, self);
+    --core->stats.threads;
+    if (core->stats.threads == 0 && core->drained != nullptr) core->drained->set();
+    lock.unlock();
+    join_all(gone);
+    return;
+  }
+}
+
+void pool_post(const std::shared_ptr<Core>& core, Task task) {
+  auto& c = *core;
+  MutexLock lock(c.mutex);
+  if (c.stopping.load()) return;  // destroyed with the argument, after the lock
+  const InlinePlace& place = inline_place();
+  if (place.task != nullptr && place.host == core.get() && !*place.task && c.queue.empty() &&
+      c.stats.threads - c.stats.idle - c.stats.blocked < c.options.threads) {
+    ++c.stats.threads;
+    c.stats.peak_threads = std::max(c.stats.peak_threads, c.stats.threads);
+    *place.task = std::move(task);
+    return;
+  }
+  c.queue.push_back(std::move(task));
+  dispatch(c);
+}
+
+void Core::run_inline(Task& task) {
+  pool_core() = this;
+  run_task(task);
+  pool_core() = nullptr;
+  current_state()->slots.fill(nullptr);
+  MutexLock lock(mutex);
+  ++stats.completed;
+  --stats.threads;
+  if (stats.threads == 0 && drained != nullptr) drained->set();
+  // This keeps the core for the threads that it may start.
+  if (const auto held = self.lock(); held != nullptr && !stopping.load()) dispatch(*this);
+}
+
+bool Core::has_waiters() { return wait_count.load() > 0; }
+
+void Core::wake_a_waiter() {
+  MutexLock lock(mutex);
+  for (Latch* latch : waits) {
+    if (latch->nudge()) return;
+  }
+}
+
+}  // namespace weft::rpc::inner

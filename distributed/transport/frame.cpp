@@ -1,0 +1,380 @@
+// Encoding and decoding of frames; frame.h describes the format. Both transports use it.
+#include <weft/distributed/transport/inner/frame.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft::rpc::inner {
+namespace {
+
+constexpr uint32_t kMagic = 0x74666577;  // "weft"
+constexpr size_t kMaxControlBytes = 64 << 10;
+constexpr size_t kMaxAddresses = 16;
+
+template <class T> void put(std::string& out, T value) {
+  unsigned char bytes[sizeof(T)];
+  for (size_t i = 0; i < sizeof(T); ++i)
+    bytes[i] = static_cast<unsigned char>(static_cast<std::make_unsigned_t<T>>(value) >> (8 * i));
+  out.append(reinterpret_cast<const char*>(bytes), sizeof(T));
+}
+template <class T> T get(const char* from) {
+  std::make_unsigned_t<T> value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<std::make_unsigned_t<T>>(
+        static_cast<std::make_unsigned_t<T>>(static_cast<unsigned char>(from[i])) << (8 * i));
+  }
+  return static_cast<T>(value);
+}
+
+void put_record(std::string& out, RecordType type, int channel, uint8_t kind, size_t length) {
+  out.push_back(static_cast<char>(type));
+  out.push_back(static_cast<char>(channel));
+  out.push_back(static_cast<char>(kind));
+  out.push_back(0);
+  put<uint32_t>(out, static_cast<uint32_t>(length));
+}
+
+/// Reads the fields of a control record; checks every length against the remaining bytes.
+struct HelloReader {
+  const std::string& bytes;
+  size_t at = 0;
+  template <class T> T number() {
+    if (bytes.size() - at < sizeof(T)) throw WireError("wire: a hello ends early");
+    const T value = get<T>(bytes.data() + at);
+    at += sizeof(T);
+    return value;
+  }
+  std::string text() {
+    const auto n = number<uint16_t>();
+    if (bytes.size() - at < n) throw WireError("wire: a hello ends early");
+    std::string value = bytes.substr(at, n);
+    at += n;
+    return value;
+  }
+};
+
+void put_text(std::string& out, const std::string& text) {
+  const size_t n = std::min<size_t>(text.size(), 4096);
+  put<uint16_t>(out, static_cast<uint16_t>(n));
+  out.append(text, 0, n);
+}
+
+Hello read_hello(const std::string& bytes) {
+  HelloReader in{bytes};
+  if (in.number<uint32_t>() != kMagic) throw WireError("wire: the first record is no hello of this protocol");
+  Hello h;
+  h.version = in.number<uint32_t>();
+  h.features = in.number<uint64_t>();
+  h.id.value = in.number<int32_t>();
+  // all versions agree up to here; the rest may differ, and a reject follows
+  if (h.version != kWireVersion) return h;
+  h.incarnation.value = in.number<uint64_t>();
+  h.target.value = in.number<int32_t>();
+  h.target_incarnation.value = in.number<uint64_t>();
+  h.host_key = in.text();
+  const auto n = in.number<uint16_t>();
+  if (n > kMaxAddresses)
+    throw WireError(str("wire: a hello with ", n, " addresses, at most ", kMaxAddresses, " are allowed"));
+  for (int i = 0; i < n; ++i) h.addresses.push_back(in.text());
+  return h;
+}
+
+}  // namespace
+
+std::string encode_hello(RecordType type, const Hello& h) {
+  std::string body;
+  put<uint32_t>(body, kMagic);
+  put<uint32_t>(body, h.version);
+  put<uint64_t>(body, h.features);
+  put<int32_t>(body, h.id.value);
+  put<uint64_t>(body, h.incarnation.value);
+  put<int32_t>(body, h.target.value);
+  put<uint64_t>(body, h.target_incarnation.value);
+  put_text(body, h.host_key);
+  const size_t n = std::min(h.addresses.size(), kMaxAddresses);
+  put<uint16_t>(body, static_cast<uint16_t>(n));
+  for (size_t i = 0; i < n; ++i) put_text(body, h.addresses[i]);
+  std::string out;
+  put_record(out, type, 0, 0, body.size());
+  return out + body;
+}
+
+std::string encode_text(RecordType type, const std::string& text) {
+  std::string out;
+  const size_t n = std::min<size_t>(text.size(), 4096);
+  put_record(out, type, 0, 0, n);
+  return out.append(text, 0, n);
+}
+
+std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
+                                             const WireLimits& limits) {
+  int64_t payload_bytes = 0;
+  if (static_cast<int64_t>(payloads.size()) > limits.max_payloads) {
+    throw WireError(str("send: ", payloads.size(), " payloads, max_payloads is ", limits.max_payloads));
+  }
+  for (const auto& p : payloads) {
+    if (p.bytes < 0 || (p.bytes > 0 && p.data == nullptr))
+      throw ValueError(str("send: a payload of ", p.bytes, " bytes without memory"));
+    if (p.bytes > limits.max_message_bytes - payload_bytes) {
+      throw WireError(str("send: the payloads exceed max_message_bytes, ", limits.max_message_bytes));
+    }
+    payload_bytes += p.bytes;
+  }
+  const auto header_bytes = static_cast<int64_t>(header.size());
+  if (header_bytes > limits.max_header_bytes) {
+    throw WireError(
+        str("send: a header of ", header_bytes, " bytes, max_header_bytes is ", limits.max_header_bytes));
+  }
+  if (header_bytes > limits.max_message_bytes - payload_bytes) {
+    throw WireError(str("send: a message of ", header_bytes + payload_bytes, " bytes, max_message_bytes is ",
+                        limits.max_message_bytes));
+  }
+  auto m = std::make_shared<OutMessage>();
+  m->kind = kind;
+  m->head.reserve(kBeginBytes + kTableRow * payloads.size() + header.size());
+  put<uint64_t>(m->head, static_cast<uint64_t>(header_bytes));
+  put<uint64_t>(m->head, static_cast<uint64_t>(payload_bytes));
+  put<uint32_t>(m->head, static_cast<uint32_t>(payloads.size()));
+  for (const auto& p : payloads) {
+    put<uint64_t>(m->head, static_cast<uint64_t>(p.bytes));
+    put<int32_t>(m->head, p.device);
+  }
+  m->head += header;
+  m->payloads = std::move(payloads);
+  m->bytes = static_cast<int64_t>(m->head.size()) + payload_bytes;
+  m->channel = m->bytes <= kSmallMessage ? 0 : 1;
+  return m;
+}
+
+void Frame::append_own(const void* data, size_t n) {
+  if (pieces.empty() || pieces.back().keep != nullptr) pieces.emplace_back();
+  pieces.back().own.append(static_cast<const char*>(data), n);
+  bytes += static_cast<int64_t>(n);
+}
+
+std::string Frame::flat() const {
+  std::string out;
+  out.reserve(static_cast<size_t>(bytes));
+  for (const auto& p : pieces) {
+    if (p.keep != nullptr) {
+      out.append(static_cast<const char*>(p.data), p.bytes);
+    } else {
+      out += p.own;
+    }
+  }
+  return out;
+}
+
+bool append_message(Frame& frame, OutCursor& cursor, int64_t most) {
+  const OutMessage& m = *cursor.message;
+  const int64_t need = m.bytes - cursor.sent;
+  int64_t take = std::min(need, std::min(frame.room(), most) - static_cast<int64_t>(kRecordBytes));
+  const bool first = cursor.sent == 0;
+  if (take <= 0 || (first && take < static_cast<int64_t>(kBeginBytes))) return false;
+  std::string prefix;
+  put_record(prefix, first ? RecordType::kBegin : RecordType::kMore, m.channel, m.kind,
+             static_cast<size_t>(take));
+  frame.append_own(prefix.data(), prefix.size());
+  const auto head_bytes = static_cast<int64_t>(m.head.size());
+  if (cursor.sent < head_bytes) {
+    const int64_t n = std::min(take, head_bytes - cursor.sent);
+    frame.append_own(m.head.data() + cursor.sent, static_cast<size_t>(n));
+    cursor.sent += n;
+    take -= n;
+  }
+  while (take > 0) {
+    const Payload& p = m.payloads[cursor.payload];
+    const int64_t n = std::min(take, p.bytes - cursor.payload_sent);
+    const char* from = static_cast<const char*>(p.data) + cursor.payload_sent;
+    if (n <= kCopiedPayload) {
+      frame.append_own(from, static_cast<size_t>(n));
+    } else {
+      frame.pieces.push_back({{}, from, static_cast<size_t>(n), cursor.message});
+      frame.bytes += n;
+    }
+    cursor.sent += n;
+    cursor.payload_sent += n;
+    take -= n;
+    if (cursor.payload_sent == p.bytes) {
+      ++cursor.payload;
+      cursor.payload_sent = 0;
+    }
+  }
+  return cursor.sent == m.bytes;
+}
+
+void Decoder::feed(const void* data, size_t n) {
+  auto* at = static_cast<const uint8_t*>(data);
+  while (n > 0) {
+    if (!in_record_) {
+      const size_t take = std::min(n, kRecordBytes - prefix_.size());
+      prefix_.append(reinterpret_cast<const char*>(at), take);
+      at += take;
+      n -= take;
+      if (prefix_.size() == kRecordBytes) start_record();
+      continue;
+    }
+    const size_t take = std::min<size_t>(n, left_);
+    body(at, take);
+    at += take;
+    n -= take;
+    left_ -= static_cast<uint32_t>(take);
+    if (left_ == 0) {
+      in_record_ = false;
+      if (type_ != RecordType::kBegin && type_ != RecordType::kMore) finish_control();
+    }
+  }
+}
+
+void Decoder::end_frame() {
+  if (in_record_ || !prefix_.empty()) throw WireError("wire: a frame ends inside a record");
+}
+
+void Decoder::start_record() {
+  const auto type = static_cast<uint8_t>(prefix_[0]);
+  channel_ = static_cast<uint8_t>(prefix_[1]);
+  kind_ = static_cast<uint8_t>(prefix_[2]);
+  left_ = get<uint32_t>(prefix_.data() + 4);
+  prefix_.clear();
+  if (type < 1 || type > 6) throw WireError(str("wire: a record of unknown type ", int{type}));
+  type_ = static_cast<RecordType>(type);
+  if (left_ > kMaxFrameBytes)
+    throw WireError(str("wire: a record of ", left_, " bytes, a frame has at most ", kMaxFrameBytes));
+  const bool message = type_ == RecordType::kBegin || type_ == RecordType::kMore;
+  if (!greeted_ && message) throw WireError("wire: a message before the hello");
+  if (greeted_ && (type_ == RecordType::kHello || type_ == RecordType::kWelcome))
+    throw WireError("wire: a second hello");
+  in_record_ = true;
+  if (!message) {
+    if (left_ > kMaxControlBytes) throw WireError(str("wire: a control record of ", left_, " bytes"));
+    control_.clear();
+    if (left_ == 0) {
+      in_record_ = false;
+      finish_control();
+    }
+    return;
+  }
+  if (channel_ >= kChannels) throw WireError(str("wire: a message on channel ", channel_));
+  Assembly& a = assemblies_[static_cast<size_t>(channel_)];
+  if (type_ == RecordType::kBegin) {
+    if (a.active) throw WireError("wire: a message begins before the one on its channel ended");
+    if (left_ < kBeginBytes) throw WireError(str("wire: a message that begins with ", left_, " bytes"));
+    a = Assembly();
+    a.active = true;
+    a.kind = kind_;
+  } else if (!a.active || left_ == 0) {
+    throw WireError("wire: a piece of a message that never began");
+  }
+}
+
+void Decoder::finish_control() {
+  if (type_ == RecordType::kHello || type_ == RecordType::kWelcome) {
+    Hello hello = read_hello(control_);
+    greeted_ = true;
+    sink_.on_hello(type_, std::move(hello));
+  } else {
+    sink_.on_text(type_, std::move(control_));
+  }
+  control_.clear();
+}
+
+void Decoder::body(const uint8_t* data, size_t n) {
+  auto* at = reinterpret_cast<const char*>(data);
+  if (type_ != RecordType::kBegin && type_ != RecordType::kMore) {
+    control_.append(at, n);
+    return;
+  }
+  Assembly& a = assemblies_[static_cast<size_t>(channel_)];
+  while (n > 0) {
+    if (!a.active) throw WireError("wire: a message with more bytes than it declared");
+    if (!a.has_begin || !a.has_table) {
+      const size_t want = a.has_begin ? kTableRow * a.count : kBeginBytes;
+      const size_t take = std::min(n, want - a.fixed.size());
+      a.fixed.append(at, take);
+      at += take;
+      n -= take;
+      if (a.fixed.size() == want) a.has_begin ? read_table(a) : read_begin(a);
+    } else if (a.header.size() < a.header_bytes) {
+      const size_t take = std::min<size_t>(n, a.header_bytes - a.header.size());
+      a.header.append(at, take);
+      at += take;
+      n -= take;
+      if (a.header.size() == a.header_bytes) skip_full_payloads(a);
+    } else {
+      const auto [bytes, device] = a.sizes[a.index];
+      if (a.payloads.size() == a.index) {
+        Block block = sink_.allocate(a.kind, a.header, bytes, device);
+        if (block.data == nullptr || block.bytes < bytes)
+          throw WireError("wire: the receiver gave no memory for a payload");
+        block.bytes = bytes;
+        a.payloads.push_back(std::move(block));
+      }
+      const auto take = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(n), bytes - a.filled));
+      std::memcpy(static_cast<char*>(a.payloads.back().data) + a.filled, at, take);
+      a.filled += static_cast<int64_t>(take);
+      at += take;
+      n -= take;
+      if (a.filled == bytes) {
+        ++a.index;
+        a.filled = 0;
+        skip_full_payloads(a);
+      }
+    }
+    finish_if_whole(a);
+  }
+}
+
+void Decoder::read_begin(Assembly& a) {
+  a.header_bytes = get<uint64_t>(a.fixed.data());
+  a.payload_bytes = get<uint64_t>(a.fixed.data() + 8);
+  a.count = get<uint32_t>(a.fixed.data() + 16);
+  a.fixed.clear();
+  const auto most = static_cast<uint64_t>(limits_.max_message_bytes);
+  if (a.header_bytes > static_cast<uint64_t>(limits_.max_header_bytes)) {
+    throw WireError(str("wire: a message declares a header of ", a.header_bytes,
+                        " bytes, max_header_bytes is ", limits_.max_header_bytes));
+  }
+  if (a.header_bytes > most || a.payload_bytes > most - a.header_bytes) {
+    throw WireError(
+        str("wire: a message declares ", a.payload_bytes, " bytes of payloads, max_message_bytes is ", most));
+  }
+  if (a.count > static_cast<uint64_t>(limits_.max_payloads)) {
+    throw WireError(
+        str("wire: a message declares ", a.count, " payloads, max_payloads is ", limits_.max_payloads));
+  }
+  a.has_begin = true;
+  if (a.count == 0) read_table(a);
+}
+
+void Decoder::read_table(Assembly& a) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < a.count; ++i) {
+    const auto bytes = get<uint64_t>(a.fixed.data() + kTableRow * i);
+    const auto device = get<int32_t>(a.fixed.data() + kTableRow * i + 8);
+    if (bytes > a.payload_bytes - sum)
+      throw WireError("wire: a message's payloads are larger than it declared");
+    sum += bytes;
+    a.sizes.emplace_back(static_cast<int64_t>(bytes), device);
+  }
+  if (sum != a.payload_bytes) throw WireError("wire: a message's payloads are smaller than it declared");
+  a.fixed.clear();
+  a.has_table = true;
+  if (a.header_bytes == 0) skip_full_payloads(a);
+}
+
+/// Payloads without bytes need no memory and get none.
+void Decoder::skip_full_payloads(Assembly& a) {
+  while (a.index < a.count && a.sizes[a.index].first == 0) {
+    a.payloads.push_back({nullptr, 0, a.sizes[a.index].second, {}});
+    ++a.index;
+  }
+}
+
+void Decoder::finish_if_whole(Assembly& a) {
+  if (!a.has_table || a.header.size() < a.header_bytes || a.index < a.count) return;
+  Assembly whole = std::move(a);
+  a = Assembly();
+  sink_.on_message(whole.kind, std::move(whole.header), std::move(whole.payloads));
+}
+
+}  // namespace weft::rpc::inner

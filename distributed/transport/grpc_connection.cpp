@@ -1,0 +1,365 @@
+// The connections of the gRPC transport: attempts, handshakes, writes, breaks.
+//
+//  1. The first send to a peer without a connection opens a link. Its first frame is the hello.
+//  2. The listener checks wire version, target and incarnation. It answers welcome, or reject with a reason.
+//  3. Each side reports kUp when its first connection to the other is made. Messages flow both ways on it.
+//     Two workers that connect at once get two connections; each sends on its first one and both read from
+//     both.
+//  4. A break drops the messages under way. Queued messages open a new link.
+//  5. Without a connection within the timeout, the queue is dropped and kUnreachable reported. The next
+//     send begins again at 1.
+//  6. The side that opened a stream ends it; the other side asks for that with a bye record. All earlier
+//     messages have then been read.
+#include <weft/distributed/transport/inner/grpc_peers.h>
+
+namespace weft::rpc::inner {
+
+/// Decoded records of one connection.
+class GrpcTransport::Sink final : public DecoderSink {
+ public:
+  Sink(GrpcTransport& transport, Connection& connection) : t_(transport), c_(connection) {}
+  void on_hello(RecordType type, Hello hello) override { t_.greet(c_, type, hello); }
+  void on_text(RecordType type, std::string text) override {
+    if (type == RecordType::kReject && c_.outgoing) {
+      c_.reject = text;
+      throw WireError(text);
+    }
+    c_.bye = text;
+    if (!c_.outgoing || !c_.peer) return;
+    MutexLock lock(c_.peer->mutex);
+    c_.ending = true;
+    t_.finish_if_idle(c_);
+  }
+  Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override {
+    return t_.receiver_.allocate(c_.peer->id, kind, header, bytes, device);
+  }
+  void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) override {
+    int64_t bytes = static_cast<int64_t>(header.size());
+    for (const auto& p : payloads) bytes += p.bytes;
+    {
+      MutexLock lock(c_.peer->mutex);
+      if (c_.peer->ignored) return;
+      ++c_.peer->counters.messages_received;
+      c_.peer->counters.bytes_received += static_cast<uint64_t>(bytes);
+    }
+    t_.receiver_.on_message({c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads)});
+  }
+
+ private:
+  GrpcTransport& t_;
+  Connection& c_;
+};
+
+std::shared_ptr<Connection> GrpcTransport::new_connection(Link* link, bool outgoing) {
+  auto c = std::make_shared<Connection>();
+  c->outgoing = outgoing;
+  c->sink = std::make_unique<Sink>(*this, *c);
+  c->decoder = std::make_unique<Decoder>(options_.limits, *c->sink);
+  MutexLock lock(c->mutex);
+  c->link = link;
+  return c;
+}
+
+void GrpcTransport::cancel(Connection& c, const std::string& reason) {
+  MutexLock lock(c.mutex);
+  if (c.link != nullptr) engine_.cancel(*c.link, reason);
+}
+
+void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
+  if (peer->give_up.value != 0) return;
+  const Duration limit = peer->was_up ? options_.reconnect_timeout : options_.connect_timeout;
+  peer->give_up =
+      later(runtime_->now() + limit, [this, peer] { give_up(peer, "no connection within the timeout"); });
+  connect(peer);
+}
+
+void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
+  LinkTarget target;
+  try {
+    target = choose(peer->address);
+  } catch (const Error& e) {
+    runtime_->cancel(peer->give_up);
+    peer->give_up = later(runtime_->now(), [this, peer, why = std::string(e.what())] { give_up(peer, why); });
+    return;
+  }
+  auto c = new_connection(nullptr, true);
+  c->peer = peer;
+  peer->connecting = c;
+  const std::string hello =
+      options_.first_frame ? *options_.first_frame
+                           : encode_hello(RecordType::kHello, own_hello(peer->id, peer->address.incarnation));
+  c->writing = true;
+  Link* link = engine_.connect(target, c, frame_of(hello));
+  MutexLock lock(c->mutex);
+  c->link = link;
+}
+
+void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, const std::string& why) {
+  MutexLock lock(peer->mutex);
+  peer->give_up = {};
+  if (!peer->up.empty()) return;
+  auto c = std::exchange(peer->connecting, nullptr);
+  auto dropped = drop_queue(*peer);
+  const Incarnation expected = peer->address.incarnation;
+  std::string where;
+  for (const auto& a : peer->address.addresses) where += (where.empty() ? "" : ", ") + a;
+  lock.unlock();
+  if (c != nullptr) cancel(*c, why);
+  tell(peer->id, expected, PeerState::kUnreachable, str("worker ", peer->id, " at ", where, ": ", why));
+}
+
+void GrpcTransport::pump(Peer& peer) {
+  if (peer.up.empty()) return;
+  Connection& c = *peer.up.front();
+  if (c.writing || c.finishing) return;
+  Frame frame;
+  int64_t bytes = 0, messages = 0;
+  const auto count = [&](const OutCursor& cursor) {
+    bytes += cursor.message->bytes;
+    ++messages;
+  };
+  while (!peer.small.empty()) {
+    auto& cursor = peer.small.front();
+    if (cursor.message->bytes + 64 > frame.room()) break;
+    append_message(frame, cursor);
+    count(cursor);
+    peer.small.pop_front();
+  }
+  if (!c.partial && !peer.bulk.empty()) {
+    c.partial = std::move(peer.bulk.front());
+    peer.bulk.pop_front();
+  }
+  if (c.partial && frame.bytes < kMaxFrameBytes / 2) {
+    if (append_message(frame, *c.partial, std::min(frame.room(), options_.bulk_frame_bytes))) {
+      count(*c.partial);
+      c.partial.reset();
+    }
+  }
+  if (frame.bytes == 0) return;
+  c.writing = true;
+  c.writing_bytes = bytes;
+  c.writing_messages = messages;
+  peer.counters.bytes_sent += static_cast<uint64_t>(frame.bytes);
+  peer.counters.messages_sent += static_cast<uint64_t>(messages);
+  engine_.write(*link_of(c), std::move(frame));
+}
+
+void GrpcTransport::finish_if_idle(Connection& c) {
+  if (c.writing || c.finishing) return;
+  c.finishing = true;
+  engine_.finish(*link_of(c));
+}
+
+/// Ends a connection after the other side has read everything. gRPC keeps a client's stream until the
+/// server has read it, but a server's process may exit with unsent bytes. So a server asks the client to
+/// end the stream.
+void GrpcTransport::end_if_idle(Connection& c) {
+  if (c.outgoing || c.read_ended) return finish_if_idle(c);
+  if (c.writing || c.finishing || std::exchange(c.ending, true)) return;
+  c.writing = true;
+  engine_.write(*link_of(c), frame_of(encode_text(RecordType::kBye, "the peer closed its transport")));
+}
+
+void GrpcTransport::on_accepted(Link& link) {
+  auto c = new_connection(&link, false);
+  link.owner = c;
+  later(runtime_->now() + options_.handshake_timeout, [this, weak = std::weak_ptr(c)] {
+    auto held = weak.lock();
+    if (held == nullptr) return;
+    bool silent = false;
+    {
+      MutexLock lock(mutex_);
+      silent = greeted_.count(held.get()) == 0;
+    }
+    if (silent) cancel(*held, "no hello within the handshake timeout");
+  });
+}
+
+bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) {
+  auto& c = *static_cast<Connection*>(link.owner.get());
+  NoBlockScope scope("a transport callback");
+  try {
+    if (last) {
+      c.decoder->end_frame();
+    } else {
+      c.decoder->feed(data, n);
+    }
+    return true;
+  } catch (const std::exception& e) {
+    refuse(c, link, e.what());
+    return false;
+  }
+}
+
+void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
+  std::unique_ptr<MutexLock> lock;
+  if (c.peer != nullptr) lock = std::make_unique<MutexLock>(c.peer->mutex);
+  const bool greeted = c.peer != nullptr && !c.outgoing;
+  if (c.outgoing || c.writing || c.finishing) {
+    engine_.cancel(link, why);
+    return;
+  }
+  c.finishing = true;
+  if (c.bye.empty()) c.bye = why;
+  engine_.refuse(link, frame_of(encode_text(greeted ? RecordType::kBye : RecordType::kReject, why)));
+}
+
+void GrpcTransport::on_written(Link& link) {
+  auto& c = *static_cast<Connection*>(link.owner.get());
+  if (c.peer == nullptr) return;
+  MutexLock lock(c.peer->mutex);
+  c.writing = false;
+  took_off(*c.peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
+  if (c.read_ended || (c.outgoing && c.ending)) {
+    finish_if_idle(c);
+  } else if (closed_.load() && c.peer->counters.queued_messages == 0) {
+    end_if_idle(c);
+  } else if (!c.peer->up.empty() && c.peer->up.front().get() == &c) {
+    pump(*c.peer);
+  }
+}
+
+void GrpcTransport::on_read_end(Link& link) {
+  auto& c = *static_cast<Connection*>(link.owner.get());
+  if (c.peer == nullptr) {
+    engine_.cancel(link, "the stream ended before its hello");
+    return;
+  }
+  MutexLock lock(c.peer->mutex);
+  c.read_ended = true;
+  if (!c.outgoing) finish_if_idle(c);
+}
+
+void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
+  auto c = std::static_pointer_cast<Connection>(link.owner);
+  link.owner.reset();
+  {
+    MutexLock lock(mutex_);
+    greeted_.erase(c.get());
+  }
+  if (c->peer == nullptr) {
+    MutexLock lock(c->mutex);
+    c->link = nullptr;
+    return;
+  }
+  auto peer = c->peer;
+  std::vector<OutCursor> dropped;
+  std::optional<PeerState> state;
+  std::string reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
+  MutexLock lock(peer->mutex);
+  {
+    MutexLock own(c->mutex);
+    c->link = nullptr;
+  }
+  const bool was_up = std::erase(peer->up, c) > 0;
+  int64_t lost_bytes = c->writing_bytes, lost_messages = c->writing_messages;
+  if (c->partial) {
+    lost_bytes += c->partial->message->bytes;
+    ++lost_messages;
+    dropped.push_back(std::move(*c->partial));
+    c->partial.reset();
+  }
+  took_off(*peer, lost_bytes, lost_messages);
+  if (was_up && peer->up.empty()) {
+    state = PeerState::kBroken;
+    ++peer->counters.breaks;
+  }
+  const bool mine = peer->connecting == c;
+  if (mine) peer->connecting.reset();
+  TimerId stop_timer;
+  if (mine && !c->reject.empty() && peer->up.empty()) {
+    state = PeerState::kRejected;
+    for (auto& cursor : drop_queue(*peer)) dropped.push_back(std::move(cursor));
+    stop_timer = std::exchange(peer->give_up, {});
+  } else if (!closed_.load() && peer->known && peer->up.empty()) {
+    if (mine && peer->give_up.value != 0) {  // an early failure: try again soon
+      later(runtime_->now() + std::chrono::milliseconds(20), [this, peer] { try_again(peer); });
+    } else if (!peer->small.empty() || !peer->bulk.empty()) {
+      begin_connecting(peer);
+    }
+  } else if (!closed_.load() && !peer->up.empty()) {
+    pump(*peer);  // send the messages that waited for the lost connection
+  }
+  const Incarnation who = c->incarnation;
+  lock.unlock();
+  if (stop_timer.value != 0) runtime_->cancel(stop_timer);
+  if (closed_.load()) idle_.set();
+  if (state) tell(peer->id, who, *state, reason);
+}
+
+void GrpcTransport::try_again(const std::shared_ptr<Peer>& peer) {
+  MutexLock lock(peer->mutex);
+  if (closed_.load() || peer->give_up.value == 0 || peer->connecting != nullptr || !peer->up.empty()) return;
+  connect(peer);
+}
+
+/// Handles a hello (from the connecting side) or a welcome (from the listening side).
+void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
+  const auto fail = [&](const std::string& why) {
+    if (c.outgoing) c.reject = why;
+    throw WireError(why);
+  };
+  if ((type == RecordType::kWelcome) != c.outgoing)
+    fail("wire: a hello where a welcome belongs, or the other way round");
+  if (hello.version != options_.wire_version) {
+    fail(str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id,
+             " speaks version ", options_.wire_version));
+  }
+  if (hello.target != options_.id ||
+      (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)) {
+    fail(str("worker ", hello.target, " incarnation ", hello.target_incarnation,
+             " was expected, this is worker ", options_.id, " incarnation ", incarnation_));
+  }
+  auto peer = c.outgoing ? c.peer : find_or_make(hello.id);
+  if (hello.id != peer->id || hello.id == options_.id || hello.id.value < 0)
+    fail(str("worker ", hello.id, " is not who was expected"));
+  std::vector<std::shared_ptr<Connection>> old;
+  TimerId timer;
+  bool first = false;
+  {
+    MutexLock lock(peer->mutex);
+    const Incarnation expected = peer->address.incarnation;
+    if (peer->ignored) fail(str("worker ", hello.id, " was removed from the peers of worker ", options_.id));
+    if (peer->known && expected.value != 0 && expected != hello.incarnation) {
+      fail(str("worker ", hello.id, " has incarnation ", hello.incarnation, ", ", expected, " was expected"));
+    }
+    if (!peer->known) {
+      peer->known = true;
+      peer->address = {hello.addresses, hello.host_key, {}};
+    }
+    for (auto& other : peer->up) {
+      if (other->incarnation != hello.incarnation) old.push_back(other);
+    }
+    MutexLock own(c.mutex);
+    if (c.link == nullptr) return;
+    auto self = std::static_pointer_cast<Connection>(c.link->owner);
+    c.peer = peer;
+    c.incarnation = hello.incarnation;
+    if (!old.empty()) {  // the new incarnation goes first
+      peer->up.insert(peer->up.begin(), self);
+    } else {
+      peer->up.push_back(self);
+    }
+    first = peer->up.size() == 1 || !old.empty();
+    peer->was_up = true;
+    ++peer->counters.connects;
+    if (peer->connecting == self) peer->connecting.reset();
+    timer = std::exchange(peer->give_up, {});
+    if (!c.outgoing) {
+      c.writing = true;
+      engine_.write(*c.link,
+                    frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    greeted_.insert(&c);
+  }
+  if (timer.value != 0) runtime_->cancel(timer);
+  for (auto& other : old) cancel(*other, "a new incarnation of the peer took its place");
+  if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
+  MutexLock lock(peer->mutex);
+  pump(*peer);
+}
+
+}  // namespace weft::rpc::inner

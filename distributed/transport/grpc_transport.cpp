@@ -1,0 +1,336 @@
+// The public side of the gRPC transport: addresses, peers, sending, closing. Connections are in
+// grpc_connection.cpp, gRPC's streams in grpc_link.cpp.
+#include <weft/distributed/transport/grpc_transport.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/grpc_peers.h>
+
+namespace weft::rpc {
+namespace inner {
+
+GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver)
+    : runtime_(std::move(runtime)),
+      options_(std::move(options)),
+      receiver_(receiver),
+      incarnation_{options_.incarnation.value != 0 ? options_.incarnation.value : (runtime_->random() | 1)},
+      gate_(std::make_shared<Gate>(*runtime_)),
+      idle_(*runtime_, "the end of the transport's sends"),
+      engine_(*runtime_, options_, *this) {
+  own_.host_key = host_key();
+  own_.incarnation = incarnation_;
+  if (options_.unix_socket) {
+    const std::string address =
+        str("unix-abstract:weft-", options_.id, "-", incarnation_, "-", runtime_->random() % 1'000'000'007);
+    engine_.listen(address, false);
+    own_.addresses.push_back(address);
+  }
+  if (!options_.listen.empty()) listen_tcp();
+  if (own_.addresses.empty()) throw ValueError("make_grpc_transport: no address to listen on");
+  engine_.start();
+}
+
+void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
+  choose(address);  // throws for an unusable address
+  auto peer = find_or_make(id);
+  std::vector<std::shared_ptr<Connection>> old;
+  MutexLock lock(peer->mutex);
+  const bool moved = peer->known && peer->address.addresses != address.addresses;
+  for (auto& c : peer->up) {
+    const bool other_life = address.incarnation.value != 0 && c->incarnation != address.incarnation;
+    if ((moved && c->outgoing) || other_life) old.push_back(c);
+  }
+  if (moved && peer->connecting != nullptr) old.push_back(peer->connecting);
+  peer->address = std::move(address);
+  peer->known = true;
+  peer->ignored = false;
+  lock.unlock();
+  for (auto& c : old) cancel(*c, "the peer has moved");
+}
+
+void GrpcTransport::remove_peer(WorkerId id) {
+  auto peer = find(id);
+  if (peer == nullptr) return;
+  MutexLock lock(peer->mutex);
+  peer->known = false;
+  peer->ignored = true;
+  auto old = peer->up;
+  if (peer->connecting != nullptr) old.push_back(peer->connecting);
+  auto dropped = drop_queue(*peer);
+  const TimerId timer = std::exchange(peer->give_up, {});
+  lock.unlock();
+  runtime_->cancel(timer);
+  for (auto& c : old) cancel(*c, "the peer was removed");
+}
+
+void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vector<Payload> payloads) {
+  if (id == options_.id) return loop_back(kind, std::move(header), std::move(payloads));
+  auto peer = find(id);
+  if (peer == nullptr) throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
+  auto message = make_out_message(kind, std::move(header), std::move(payloads), options_.limits);
+  MutexLock lock(peer->mutex);
+  if (closed_.load()) throw RpcError("send: the transport is closed");
+  if (!peer->known) throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
+  if (!has_room(*peer)) {
+    throw Overloaded(str("send: the queue to worker ", id, " holds ", peer->counters.queued_bytes,
+                         " bytes in ", peer->counters.queued_messages, " messages"));
+  }
+  peer->counters.queued_bytes += message->bytes;
+  ++peer->counters.queued_messages;
+  (message->channel == 0 ? peer->small : peer->bulk).push_back({std::move(message)});
+  if (!peer->up.empty()) {
+    pump(*peer);
+  } else {
+    begin_connecting(peer);
+  }
+}
+
+bool GrpcTransport::wait_writable(WorkerId id, TimePoint deadline) {
+  auto peer = find(id);
+  if (peer == nullptr) return true;
+  while (true) {
+    Event event(*runtime_, "room in a send queue");
+    {
+      MutexLock lock(peer->mutex);
+      if (closed_.load() || has_room(*peer)) return true;
+      peer->writers.push_back(&event);
+    }
+    bool in_time = false;
+    try {
+      in_time = event.wait_until(deadline);
+    } catch (...) {
+      forget_writer(*peer, event);
+      throw;
+    }
+    forget_writer(*peer, event);
+    if (!in_time) return false;
+  }
+}
+
+PeerCounters GrpcTransport::counters(WorkerId id) const {
+  auto peer = find(id);
+  if (peer == nullptr) return {};
+  MutexLock lock(peer->mutex);
+  PeerCounters counters = peer->counters;
+  counters.connected = !peer->up.empty();
+  return counters;
+}
+
+void GrpcTransport::listen_tcp() {
+  HostPort at = parse_host_port(options_.listen);
+  if (!options_.tls && !options_.insecure && !is_loopback_host(at.host)) {
+    throw RpcError(
+        str("cannot listen on ", options_.listen, " without credentials: set tls, or insecure = true"));
+  }
+  probe_port(at);
+  at.port = static_cast<uint16_t>(engine_.listen(to_string(at), options_.tls.has_value()));
+  if (!options_.advertise_host.empty()) {
+    at.host = options_.advertise_host;
+  } else if (is_wildcard_host(at.host)) {
+    at.host = first_interface_address();
+  }
+  own_.addresses.push_back(to_string(at));
+}
+
+LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
+  std::string why = "it has no address";
+  std::optional<LinkTarget> chosen;
+  for (const auto& a : address.addresses) {
+    if (is_unix_address(a)) {
+      if (options_.unix_socket && !chosen && (address.host_key.empty() || address.host_key == own_.host_key))
+        chosen = {a, false};
+      continue;
+    }
+    const HostPort at = parse_host_port(a);
+    if (at.port == 0) throw ValueError(str("address '", a, "': port 0 cannot be connected to"));
+    if (!options_.tls && !options_.insecure && !is_loopback_host(at.host)) {
+      const std::string unknown = why_unresolved(at.host);
+      why = unknown.empty() ? str("connecting to ", a, " needs credentials: set tls, or insecure = true")
+                            : str("the host '", at.host, "' of ", a, " has no address: ", unknown);
+      continue;
+    }
+    if (!chosen) chosen = {"dns:///" + a, options_.tls.has_value()};
+  }
+  if (!chosen) throw RpcError("cannot reach the peer: " + why);
+  return *chosen;
+}
+
+Hello GrpcTransport::own_hello(WorkerId target, Incarnation expected) const {
+  return {.version = options_.wire_version,
+          .id = options_.id,
+          .incarnation = incarnation_,
+          .target = target,
+          .target_incarnation = expected,
+          .host_key = own_.host_key,
+          .addresses = own_.addresses};
+}
+
+std::shared_ptr<Peer> GrpcTransport::find(WorkerId id) const {
+  MutexLock lock(mutex_);
+  auto found = peers_.find(id);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Peer> GrpcTransport::find_or_make(WorkerId id) {
+  MutexLock lock(mutex_);
+  auto& peer = peers_[id];
+  if (peer == nullptr) peer = std::make_shared<Peer>(id);
+  return peer;
+}
+
+std::vector<std::shared_ptr<Peer>> GrpcTransport::all_peers() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Peer>> all;
+  for (const auto& entry : peers_) all.push_back(entry.second);
+  return all;
+}
+
+bool GrpcTransport::has_room(const Peer& peer) const {
+  return peer.counters.queued_messages == 0 ||
+         (peer.counters.queued_bytes < options_.limits.max_queued_bytes &&
+          peer.counters.queued_messages < options_.limits.max_queued_messages);
+}
+
+void GrpcTransport::took_off(Peer& peer, int64_t bytes, int64_t messages) {
+  peer.counters.queued_bytes -= bytes;
+  peer.counters.queued_messages -= messages;
+  if (has_room(peer)) {
+    for (Event* e : std::exchange(peer.writers, {})) e->set();
+  }
+  if (closed_.load() && peer.counters.queued_messages == 0) idle_.set();
+}
+
+void GrpcTransport::forget_writer(Peer& peer, Event& event) {
+  MutexLock lock(peer.mutex);
+  std::erase(peer.writers, &event);
+}
+
+std::vector<OutCursor> GrpcTransport::drop_queue(Peer& peer) {
+  std::vector<OutCursor> dropped;
+  int64_t bytes = 0;
+  for (auto* queue : {&peer.small, &peer.bulk}) {
+    for (auto& cursor : *queue) {
+      bytes += cursor.message->bytes;
+      dropped.push_back(std::move(cursor));
+    }
+    queue->clear();
+  }
+  took_off(peer, bytes, static_cast<int64_t>(dropped.size()));
+  return dropped;
+}
+
+void GrpcTransport::tell(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) {
+  NoBlockScope scope("a transport callback");
+  try {
+    receiver_.on_peer(peer, incarnation, state, reason);
+  } catch (const std::exception&) {  // on_peer must not throw; the error is dropped
+  }
+}
+
+/// Sends a message to this worker itself: copies it like the wire; the timer thread delivers it.
+void GrpcTransport::loop_back(uint8_t kind, std::string header, std::vector<Payload> payloads) {
+  auto message = make_out_message(kind, header, std::move(payloads), options_.limits);
+  if (closed_.load()) throw RpcError("send: the transport is closed");
+  later(runtime_->now(), [this, kind, header = std::move(header), message = std::move(message)]() mutable {
+    NoBlockScope scope("a transport callback");
+    try {
+      std::vector<Block> blocks;
+      for (const auto& p : message->payloads) {
+        Block block;
+        if (p.bytes > 0) {
+          block = receiver_.allocate(options_.id, kind, header, p.bytes, p.device);
+          block.bytes = p.bytes;
+          std::memcpy(block.data, p.data, static_cast<size_t>(p.bytes));
+        }
+        blocks.push_back(std::move(block));
+      }
+      message.reset();
+      receiver_.on_message({options_.id, incarnation_, kind, std::move(header), std::move(blocks)});
+    } catch (const std::exception&) {  // refused: lost like a message on a closed connection
+    }
+  });
+}
+
+void GrpcTransport::close(Duration linger) {
+  MutexLock once(close_mutex_);
+  if (std::exchange(ended_, true)) return;
+  closed_.store(true);
+  const TimePoint deadline = runtime_->now() + linger;
+  const auto wait_until = [&](auto done) {
+    while (runtime_->now() < deadline) {
+      idle_.reset();
+      if (done()) return;
+      try {
+        if (!idle_.wait_until(deadline)) return;
+      } catch (const Error&) {  // the runtime has stopped: waiting is impossible
+        return;
+      }
+    }
+  };
+  const auto peers = all_peers();
+  wait_until([&] {  // 1. send the queues of connected peers
+    for (auto& peer : peers) {
+      MutexLock lock(peer->mutex);
+      if (!peer->up.empty() && peer->counters.queued_messages > 0) return false;
+    }
+    return true;
+  });
+  if (linger > Duration::zero()) {  // 2. end the streams in order, after their last messages were read
+    for (auto& peer : peers) {
+      MutexLock lock(peer->mutex);
+      for (auto& c : peer->up) end_if_idle(*c);
+    }
+    wait_until([&] {
+      for (auto& peer : peers) {
+        MutexLock lock(peer->mutex);
+        if (!peer->up.empty()) return false;
+      }
+      return true;
+    });
+  }
+  // 3. wait for running timers of this transport: they are short, but a thread may be suspended
+  gate_->close(runtime_->now() + std::chrono::minutes(1));
+  engine_.shutdown();
+  for (auto& peer : peers) {
+    std::vector<OutCursor> dropped;
+    MutexLock lock(peer->mutex);
+    dropped = drop_queue(*peer);
+    runtime_->cancel(std::exchange(peer->give_up, {}));
+    for (Event* e : std::exchange(peer->writers, {})) e->set();
+    peer->up.clear();
+    peer->connecting.reset();
+    lock.unlock();
+  }
+}
+
+/// The certificates as text. Throws: IoError, RpcError.
+TlsOptions load_tls(TlsOptions tls) {
+  for (auto [text, path] : {std::pair(&tls.ca, &tls.ca_file),
+                            {&tls.certificate, &tls.certificate_file},
+                            {&tls.key, &tls.key_file}}) {
+    if (!text->empty() || path->empty()) continue;
+    std::ifstream in(*path, std::ios::binary);
+    std::ostringstream bytes;
+    bytes << in.rdbuf();
+    if (!in) throw IoError(str("tls: cannot read ", *path));
+    *text = bytes.str();
+  }
+  if (tls.certificate.empty() || tls.key.empty()) throw RpcError("tls: a certificate and its key are needed");
+  if (tls.ca.empty()) throw RpcError("tls: the certificate of the authority (ca) is needed");
+  return tls;
+}
+
+}  // namespace inner
+
+std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
+                                               Receiver& receiver) {
+  if (options.id.value < 0)
+    throw ValueError(str("make_grpc_transport: worker id ", options.id, " is below 0"));
+  if (options.tls) options.tls = inner::load_tls(*options.tls);
+  return std::make_shared<inner::GrpcTransport>(std::move(runtime), std::move(options), receiver);
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,61 @@
+// The gRPC transport: messages travel as frames on bidirectional gRPC streams, one stream per pair of
+// workers. It listens on TCP and, for workers of the same host, on an abstract unix socket. The socket is
+// preferred where both ends can see it.
+//
+// How it is used:
+//   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .listen = "127.0.0.1:0"}, receiver);
+//
+// Security: loopback and unix sockets need no credentials. Any other address needs `tls` or an explicit
+// insecure = true; otherwise listening and connecting throw RpcError. With `tls`, both sides show a
+// certificate unless require_client_certificate is off, and every TCP connection is encrypted. Unix sockets
+// stay plain: a process that can open one is already on this machine.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <weft/distributed/transport/transport.h>
+
+namespace weft::rpc {
+
+/// Certificates and key in PEM form, as text or as files; text wins. Files are read when the
+/// transport is made.
+struct TlsOptions {
+  std::string ca{}, certificate{}, key{};
+  std::string ca_file{}, certificate_file{}, key_file{};
+  bool require_client_certificate = true;
+  std::string server_name{};  ///< name expected in the peers' certificates, instead of the host connected to
+};
+
+/// Options of make_grpc_transport.
+struct GrpcOptions {
+  WorkerId id{};
+  Incarnation incarnation{};           ///< 0: drawn at random
+  std::string listen = "127.0.0.1:0";  ///< host:port; port 0: chosen by the system; empty: no TCP
+  /// listen on a unix socket too, and prefer the unix sockets of peers on this host
+  bool unix_socket = true;
+  /// host told to peers instead of the one in `listen`; default for 0.0.0.0: an interface's address
+  std::string advertise_host{};
+  std::optional<TlsOptions> tls{};
+  bool insecure = false;                                  ///< allow plain TCP beyond loopback
+  Duration connect_timeout = std::chrono::seconds(30);    ///< for the first connection; then kUnreachable
+  Duration reconnect_timeout = std::chrono::seconds(5);   ///< the same after a broken connection
+  Duration handshake_timeout = std::chrono::seconds(10);  ///< for the hello of an incoming connection
+  Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
+  Duration keepalive_timeout = std::chrono::seconds(10);  ///< time that the answer to a probe may take
+  int64_t bulk_frame_bytes = 1 << 20;                     ///< frame size of large messages
+  /// threads that wait may poll the completion queue (Runtime::start_poller)
+  bool shared_poller = true;
+  WireLimits limits{};
+  uint32_t wire_version = kWireVersion;      ///< version in the hello (tests)
+  std::optional<std::string> first_frame{};  ///< sent in place of the hello (tests)
+};
+
+/// Makes a transport that listens, and starts its poller. `receiver` must outlive close(). Throws: ValueError
+/// for an address that cannot be parsed; RpcError for an address in use (with host and port) or one that
+/// needs credentials; IoError for an unreadable certificate file. Thread safety: any thread.
+WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
+                                                        Receiver& receiver);
+
+}  // namespace weft::rpc

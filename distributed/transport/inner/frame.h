@@ -1,0 +1,147 @@
+// The wire format below the Agent: records in frames. A frame is one gRPC stream message, or one message
+// of the simulated network, of at most kMaxFrameBytes. It is a sequence of records; a record is
+//   type u8 | channel u8 | kind u8 | 0 u8 | length u32 | length bytes          (little endian)
+// The connecting side begins with a hello, the listening side answers with a welcome or a reject; then
+// messages follow. A message is one `begin` record and any number of `more` records on its channel, in one
+// frame or many:
+//   begin: header_bytes u64 | payload_bytes u64 | payload_count u32 | body...        more: body...
+//   body:  payload_count x (bytes u64 | device i32) | header | payloads one after another
+// Two channels let small messages pass between the pieces of a large one. The sizes in `begin` are checked
+// before any allocation. Headers grow as their bytes arrive, and payload memory is requested when its
+// first byte arrives. Internal to the transports. Thread safety: plain values; a Decoder belongs to the
+// reader of one connection.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/transport/transport.h>
+
+namespace weft::rpc::inner {
+
+enum class RecordType : uint8_t { kHello = 1, kWelcome = 2, kReject = 3, kBegin = 4, kMore = 5, kBye = 6 };
+inline constexpr size_t kRecordBytes = 8;
+inline constexpr size_t kBeginBytes = 20;
+inline constexpr size_t kTableRow = 12;
+inline constexpr int kChannels = 2;
+/// Messages of up to this many bytes use channel 0 and are copied into the frame. Larger ones use channel 1;
+/// their payloads are not copied.
+inline constexpr int64_t kSmallMessage = 64 << 10;
+inline constexpr int64_t kCopiedPayload = 8 << 10;
+
+/// The identity of one end: the contents of the first frame in each direction.
+struct Hello {
+  uint32_t version = kWireVersion;
+  uint64_t features = 0;
+  WorkerId id{};
+  Incarnation incarnation{};
+  WorkerId target{};
+  Incarnation target_incarnation{};
+  std::string host_key{};
+  std::vector<std::string> addresses{};
+};
+
+std::string encode_hello(RecordType type, const Hello& hello);
+/// A reject or bye record with its reason.
+std::string encode_text(RecordType type, const std::string& text);
+
+/// An outgoing message, shared by the frames that refer to its payloads.
+struct OutMessage {
+  uint8_t kind = 0;
+  std::string head;  ///< begin fields, table and header
+  std::vector<Payload> payloads;
+  int64_t bytes = 0;  ///< head and payloads
+  int channel = 0;
+};
+/// Checks and packs a message. Throws: WireError over the limits, ValueError for a payload without memory.
+std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
+                                             const WireLimits& limits);
+
+/// Progress of a message through its frames.
+struct OutCursor {
+  std::shared_ptr<OutMessage> message;
+  int64_t sent = 0;
+  size_t payload = 0;  ///< the payload at `sent`
+  int64_t payload_sent = 0;
+};
+
+/// Bytes of a frame: its own, or payload memory kept alive by `keep`.
+struct Piece {
+  std::string own;
+  const void* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<OutMessage> keep;
+};
+struct Frame {
+  std::vector<Piece> pieces;
+  int64_t bytes = 0;
+  int64_t room() const { return kMaxFrameBytes - bytes; }
+  void append_own(const void* data, size_t n);
+  std::string flat() const;  ///< all bytes in one string (the simulated network)
+};
+
+/// Appends to the frame the part of a message that fits, at most `most` bytes. True at the message's end.
+bool append_message(Frame& frame, OutCursor& cursor, int64_t most = kMaxFrameBytes);
+
+/// Receives the contents that a Decoder finds.
+class DecoderSink {
+ public:
+  virtual ~DecoderSink() = default;
+  virtual void on_hello(RecordType type, Hello hello) = 0;
+  virtual void on_text(RecordType type, std::string text) = 0;
+  virtual Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) = 0;
+  virtual void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) = 0;
+};
+
+/// Decodes frames from pieces of any length. After a WireError it must not be fed again.
+class Decoder {
+ public:
+  Decoder(const WireLimits& limits, DecoderSink& sink) : limits_(limits), sink_(sink) {}
+
+  /// Decodes the next bytes of a frame. Throws: WireError for a malformed record, sizes over the limits or
+  /// records in a wrong order.
+  void feed(const void* data, size_t n);
+  /// Ends the frame. Throws: WireError if a record is incomplete.
+  void end_frame();
+
+ private:
+  /// An incomplete incoming message.
+  struct Assembly {
+    bool active = false;
+    uint8_t kind = 0;
+    uint64_t header_bytes = 0, payload_bytes = 0;
+    uint32_t count = 0;
+    std::string fixed;  // the begin fields, then the table
+    std::string header;
+    std::vector<Block> payloads;
+    std::vector<std::pair<int64_t, int32_t>> sizes;
+    size_t index = 0;
+    int64_t filled = 0;
+    bool has_begin = false, has_table = false;
+  };
+
+  void start_record();
+  void body(const uint8_t* data, size_t n);
+  void read_begin(Assembly& a);
+  void read_table(Assembly& a);
+  void skip_full_payloads(Assembly& a);
+  void finish_if_whole(Assembly& a);
+  void finish_control();
+
+  const WireLimits limits_;
+  DecoderSink& sink_;
+  std::string prefix_;  // bytes of the record header so far
+  bool in_record_ = false;
+  RecordType type_{};
+  int channel_ = 0;
+  uint8_t kind_ = 0;
+  uint32_t left_ = 0;
+  std::string control_;  // contents of a hello, welcome, reject or bye
+  bool greeted_ = false;
+  std::array<Assembly, kChannels> assemblies_;
+};
+
+}  // namespace weft::rpc::inner

@@ -1,0 +1,196 @@
+// The class of the gRPC transport: its peers, their queues and connections. grpc_transport.cpp has the
+// public functions, grpc_connection.cpp the events of links. Internal; it needs no gRPC header.
+//
+// Locks. `mutex_` guards the map of peers; each peer's mutex guards its queue and connections;
+// `Connection::mutex` guards only its link pointer. Lock order: a peer's mutex, then a connection's;
+// neither is held when mutex_ is taken. The Receiver is called without any of them.
+#pragma once
+
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
+#include <weft/distributed/transport/inner/grpc_link.h>
+
+namespace weft::rpc::inner {
+
+struct Connection;
+
+/// Another worker: its address, queue and connections.
+struct Peer {
+  explicit Peer(WorkerId w) : id(w) {}
+  const WorkerId id;
+  Mutex mutex;
+  PeerAddress address WEFT_GUARDED_BY(mutex);
+  bool known WEFT_GUARDED_BY(mutex) = false;
+  bool ignored WEFT_GUARDED_BY(mutex) = false;
+  bool was_up WEFT_GUARDED_BY(mutex) = false;
+  std::vector<std::shared_ptr<Connection>> up WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<Connection> connecting WEFT_GUARDED_BY(mutex);
+  TimerId give_up WEFT_GUARDED_BY(mutex);  // set during connection attempts
+  std::deque<OutCursor> small WEFT_GUARDED_BY(mutex), bulk WEFT_GUARDED_BY(mutex);
+  PeerCounters counters WEFT_GUARDED_BY(mutex);
+  std::vector<Event*> writers WEFT_GUARDED_BY(mutex);
+};
+
+/// One link and its handshake, decoder and current writes.
+struct Connection {
+  Mutex mutex;
+  Link* link WEFT_GUARDED_BY(mutex) = nullptr;  // null once closed
+  bool outgoing = false;
+
+  // Used by the poll thread only.
+  std::unique_ptr<DecoderSink> sink;
+  std::unique_ptr<Decoder> decoder;
+  std::string reject;  // reason of either side to refuse the handshake
+  std::string bye;     // reason of the other side to end the connection
+
+  // Written on the poll thread before the connection is in its peer's list.
+  std::shared_ptr<Peer> peer;
+  Incarnation incarnation;
+
+  // Guarded by the peer's mutex, once the connection has a peer.
+  bool writing = false;
+  bool read_ended = false;
+  bool ending = false;  // the accepting side has asked the connecting side to end it
+  bool finishing = false;
+  std::optional<OutCursor> partial;  // a partly sent large message
+  int64_t writing_bytes = 0, writing_messages = 0;
+};
+
+/// Lets timers run only while the transport is open.
+class Gate {
+ public:
+  explicit Gate(Runtime& runtime) : empty_(runtime, "the transport's last timer") {}
+  bool enter() {
+    MutexLock lock(mutex_);
+    if (closed_) return false;
+    ++inside_;
+    return true;
+  }
+  void leave() {
+    MutexLock lock(mutex_);
+    if (--inside_ == 0 && closed_) empty_.set();
+  }
+  void close(TimePoint deadline) {
+    {
+      MutexLock lock(mutex_);
+      closed_ = true;
+      if (inside_ == 0) return;
+    }
+    empty_.wait_until(deadline);
+  }
+
+ private:
+  Mutex mutex_;
+  bool closed_ WEFT_GUARDED_BY(mutex_) = false;
+  int inside_ WEFT_GUARDED_BY(mutex_) = 0;
+  Event empty_;
+};
+
+class GrpcTransport final : public Transport, private LinkEvents {
+ public:
+  GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver);
+  ~GrpcTransport() override { GrpcTransport::close(Duration::zero()); }
+
+  WorkerId id() const override { return options_.id; }
+  Incarnation incarnation() const override { return incarnation_; }
+  PeerAddress addresses() const override { return own_; }
+
+  void add_peer(WorkerId id, PeerAddress address) override;
+  void remove_peer(WorkerId id) override;
+  void send(WorkerId id, uint8_t kind, std::string header, std::vector<Payload> payloads) override;
+  bool wait_writable(WorkerId id, TimePoint deadline) override;
+  PeerCounters counters(WorkerId id) const override;
+  void close(Duration linger) override;
+
+ private:
+  // --- listening and addresses ---
+
+  void listen_tcp();
+
+  /// The first usable address. Throws: ValueError, RpcError.
+  LinkTarget choose(const PeerAddress& address) const;
+  Hello own_hello(WorkerId target, Incarnation expected) const;
+  static Frame frame_of(const std::string& bytes) {
+    Frame frame;
+    frame.append_own(bytes.data(), bytes.size());
+    return frame;
+  }
+
+  // --- peers ---
+
+  std::shared_ptr<Peer> find(WorkerId id) const;
+  std::shared_ptr<Peer> find_or_make(WorkerId id);
+  std::vector<std::shared_ptr<Peer>> all_peers() const;
+  bool has_room(const Peer& peer) const WEFT_REQUIRES(peer.mutex);
+  void took_off(Peer& peer, int64_t bytes, int64_t messages) WEFT_REQUIRES(peer.mutex);
+  void forget_writer(Peer& peer, Event& event);
+  /// Empties a queue; the messages are destroyed by the caller, outside the lock.
+  std::vector<OutCursor> drop_queue(Peer& peer) WEFT_REQUIRES(peer.mutex);
+  void tell(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason);
+
+  /// Runs `fn` on the timer thread, unless the transport has closed by then.
+  template <class Fn> TimerId later(TimePoint when, Fn fn) {
+    return runtime_->call_at(when, [gate = gate_, fn = std::move(fn)]() mutable {
+      if (!gate->enter()) return;
+      fn();
+      gate->leave();
+    });
+  }
+
+  // --- connections ---
+
+  std::shared_ptr<Connection> new_connection(Link* link, bool outgoing);
+  void cancel(Connection& c, const std::string& reason);
+
+  /// Starts connection attempts to a peer, unless some are running.
+  void begin_connecting(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
+  void connect(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
+  void give_up(const std::shared_ptr<Peer>& peer, const std::string& why);
+
+  /// Puts queued messages on the first connection if it is free.
+  void pump(Peer& peer) WEFT_REQUIRES(peer.mutex);
+  /// For a connection in its peer's list, under the peer's mutex. on_closed removes it from that list first.
+  static Link* link_of(Connection& c) WEFT_NO_THREAD_SAFETY_ANALYSIS { return c.link; }
+
+  void finish_if_idle(Connection& c);
+  void end_if_idle(Connection& c);
+
+  // --- events of links (poll thread) ---
+
+  void on_accepted(Link& link) override;
+  bool on_bytes(Link& link, const void* data, size_t n, bool last) override;
+
+  /// Ends a connection after malformed input, and sends the reason if possible.
+  void refuse(Connection& c, Link& link, const std::string& why);
+  void on_written(Link& link) override;
+  void on_read_end(Link& link) override;
+  void on_closed(Link& link, const std::string& link_reason) override;
+  void try_again(const std::shared_ptr<Peer>& peer);
+
+  class Sink;  ///< decoded records of one connection
+
+  void greet(Connection& c, RecordType type, const Hello& hello);
+  void loop_back(uint8_t kind, std::string header, std::vector<Payload> payloads);
+
+  const std::shared_ptr<Runtime> runtime_;
+  const GrpcOptions options_;
+  Receiver& receiver_;
+  const Incarnation incarnation_;
+  const std::shared_ptr<Gate> gate_;
+  PeerAddress own_;
+  std::atomic<bool> closed_{false};
+  Event idle_;
+  mutable Mutex mutex_;
+  std::unordered_map<WorkerId, std::shared_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_set<const Connection*> greeted_ WEFT_GUARDED_BY(mutex_);
+  Mutex close_mutex_;
+  bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
+  LinkEngine engine_;
+};
+
+}  // namespace weft::rpc::inner

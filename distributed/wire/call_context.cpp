@@ -1,0 +1,65 @@
+// The current call context of a thread or fiber, and the default endpoint of the process.
+#include <weft/distributed/wire/call_context.h>
+
+#include <utility>
+
+#include <weft/distributed/runtime/sync.h>
+
+namespace weft::rpc {
+
+namespace {
+
+const FiberLocal& scope_slot() {
+  static const FiberLocal slot;
+  return slot;
+}
+
+struct Default {
+  Mutex mutex;
+  std::shared_ptr<Endpoint> endpoint WEFT_GUARDED_BY(mutex);
+};
+// Never destroyed: a program that ends without shutdown() must not tear down threads and connections from
+// a static destructor.
+Default& the_default() {
+  static Default* d = new Default;
+  return *d;
+}
+
+}  // namespace
+
+const CallContext* current_context() { return static_cast<const CallContext*>(scope_slot().get()); }
+
+CallContext capture_context() {
+  const CallContext* c = current_context();
+  return c ? *c : CallContext();
+}
+
+CallScope::CallScope(CallContext context) : context_(std::move(context)), before_(scope_slot().get()) {
+  scope_slot().set(&context_);
+}
+CallScope::~CallScope() { scope_slot().set(before_); }
+
+std::shared_ptr<Endpoint> default_endpoint() {
+  MutexLock lock(the_default().mutex);
+  return the_default().endpoint;
+}
+
+void set_default_endpoint(std::shared_ptr<Endpoint> endpoint) {
+  MutexLock lock(the_default().mutex);
+  std::swap(the_default().endpoint, endpoint);
+  lock.unlock();  // the old endpoint may be destroyed here, which may take long
+}
+
+std::shared_ptr<Endpoint> current_endpoint() {
+  const CallContext* c = current_context();
+  return c && c->endpoint ? c->endpoint : default_endpoint();
+}
+
+std::shared_ptr<Runtime> current_runtime() {
+  if (const std::shared_ptr<Endpoint> endpoint = current_endpoint()) return endpoint->runtime();
+  // for futures made without an agent, before init_rpc
+  static const auto* own = new std::shared_ptr<Runtime>(make_threaded_runtime());
+  return *own;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,122 @@
+// The state of futures. One atomic word has the phase: pending, claimed or done. The mutex guards only the
+// lists of waiters and callbacks.
+#include <weft/distributed/wire/future.h>
+
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/wire/call_context.h>
+#include <weft/distributed/wire/inner/streams.h>
+
+namespace weft::rpc {
+
+namespace detail {
+
+FutureCore::FutureCore(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+FutureCore::~FutureCore() = default;
+
+bool FutureCore::wait_until(TimePoint deadline) {
+  if (done()) return true;
+  Event* event;
+  {
+    MutexLock lock(mutex_);
+    if (done()) return true;
+    if (!event_) event_ = std::make_unique<Event>(*runtime_, "a future");
+    event = event_.get();
+  }
+  return event->wait_until(deadline) || done();
+}
+
+void FutureCore::start(Callback callback) {
+  if (!callback.pooled) {
+    join_streams();
+    return callback.task();
+  }
+  runtime_->post([self = shared_from_this(), task = std::move(callback.task)]() mutable {
+    self->join_streams();
+    task();
+  });
+}
+
+void FutureCore::on_done(Task task, bool pooled) {
+  Callback callback{std::move(task), pooled};
+  if (!done()) {
+    MutexLock lock(mutex_);
+    if (!done()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  start(std::move(callback));
+}
+
+bool FutureCore::try_set_error(std::exception_ptr error) {
+  if (!claim()) return false;
+  fail_claimed(std::move(error));
+  return true;
+}
+
+void FutureCore::fail_claimed(std::exception_ptr error) {
+  error_ = std::move(error);
+  finish();
+}
+
+void FutureCore::join_streams() const {
+  if (open_accelerators() > 0) rpc::join_streams(streams_.get());
+}
+
+void FutureCore::finish() {
+  if (open_accelerators() > 0) {
+    try {
+      streams_ = StreamMark::now();
+    } catch (const Error&) {  // the device's error also fails the use of the value
+    }
+  }
+  std::vector<Callback> callbacks;
+  Event* event;
+  {
+    MutexLock lock(mutex_);
+    phase_.store(kDone, std::memory_order_release);
+    callbacks.swap(callbacks_);
+    event = event_.get();
+  }
+  if (event) event->set();
+  for (Callback& callback : callbacks) start(std::move(callback));
+}
+
+void FutureCore::throw_set_twice() { throw RpcError("future: its outcome was already given"); }
+void FutureCore::throw_not_done(const char* what) {
+  if (std::string_view(what) == "value") throw RpcError("future: value() before it is done");
+  throw Timeout(str("future: ", what, " ended before it was done"));
+}
+
+std::exception_ptr abandoned_error() {
+  return std::make_exception_ptr(RpcError("future: abandoned, nobody is left to give its outcome"));
+}
+
+Task with_context(Task task) {
+  return [context = capture_context(), grad = grad_enabled(), task = std::move(task)]() mutable {
+    const CallScope scope(std::move(context));
+    const GradMode mode(grad);
+    task();
+    task.reset();
+  };
+}
+
+}  // namespace detail
+
+Future<void> collect(const std::vector<Future<void>>& futures) {
+  auto out = std::make_shared<detail::FutureState<void>>(futures.empty() ? current_runtime()
+                                                                         : futures[0].state()->runtime());
+  auto open = std::make_shared<std::atomic<size_t>>(futures.size());
+  if (futures.empty()) out->try_set();
+  for (const Future<void>& f : futures) {
+    f.state()->on_done(
+        [open, out, state = f.state().get()] {
+          if (state->failed()) out->try_set_error(state->error());
+          else if (open->fetch_sub(1) == 1) out->try_set();
+        },
+        false);
+  }
+  return Future<void>(std::move(out));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,47 @@
+// Serialisation of a Message for a Transport: the envelope at the head, extensions and tensor
+// descriptors in the tail, large tensors as payloads. Internal to the agent. Every received number is
+// checked before its use.
+//
+//   [envelope 48][body][extensions][tensor descriptors, small tensors inline] + one payload per large tensor
+#pragma once
+
+#include <weft/distributed/wire/message.h>
+
+namespace weft::rpc {
+
+class Lending;
+
+/// The first bytes of every message between agents, in the machine's little-endian byte order.
+struct Envelope {
+  uint64_t sequence = 0;     ///< of the request, repeated in its reply; 0: none
+  uint64_t floor = 0;        ///< the sender has finished its requests to the receiver below this number
+  int64_t remaining_ns = 0;  ///< requests: nanoseconds until the deadline; 0: no limit
+  uint64_t body_end = 0;
+  uint64_t to_incarnation = 0;  ///< incarnation of the intended receiver; 0: any
+  uint32_t tensors = 0;
+  uint16_t error = 0;  ///< replies: the body is an error
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(Envelope) == kEnvelopeBytes);
+
+/// Tensors of up to this many bytes are stored inside the header.
+inline constexpr int64_t kInlineTensorBytes = 4096;
+
+/// Writes the tail and compacts tensors that use little of their span. Starts the copies of device tensors,
+/// or lends these to `to`. The message keeps the tensors. Call it once per message.
+void seal(Message& message, Lending* lending = nullptr, WorkerId to = {});
+/// Overwrites the envelope's fields that change from send to send.
+void stamp(Message& message, const Envelope& envelope);
+/// Payloads of a sealed message. Each keeps its storage and counts as a save of it, so an optimizer step
+/// meanwhile writes to another storage.
+std::vector<Payload> payloads_of(const Message& message);
+
+/// Host memory for an arriving payload with the target `device`.
+Block allocate_payload(int64_t bytes, int32_t device = kHostDevice);
+/// Reads the envelope. Throws: WireError.
+Envelope open_envelope(const std::string& header);
+/// Makes a message from header and payloads, and starts the copies to devices. Throws: WireError, also for a
+/// device that this worker does not have; CudaError; OutOfMemoryError.
+Message unseal(std::string header, std::vector<Block> payloads, const Envelope& envelope);
+
+}  // namespace weft::rpc

@@ -1,0 +1,20 @@
+// A member of a group: its name, id, addresses and device maps.
+#pragma once
+
+#include <string>
+
+#include <weft/distributed/transport/ids.h>
+#include <weft/distributed/transport/transport.h>
+#include <weft/distributed/wire/device_map.h>
+
+namespace weft::rpc {
+
+/// One worker in the member list of a rendezvous.
+struct Member {
+  std::string name{};
+  WorkerId id{};          ///< its rank
+  PeerAddress address{};  ///< with its incarnation
+  DevicePlan plan{};      ///< its device maps
+};
+
+}  // namespace weft::rpc

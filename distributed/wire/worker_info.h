@@ -1,0 +1,60 @@
+// A worker's name and id, and To, the destination of a call.
+#pragma once
+
+#include <compare>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <weft/distributed/runtime/runtime.h>
+#include <weft/distributed/transport/ids.h>
+
+namespace weft::rpc {
+
+/// Name and id of a worker. It has a codec, comparisons and a hash.
+struct WorkerInfo {
+  std::string name;
+  WorkerId id;
+  friend auto operator<=>(const WorkerInfo&, const WorkerInfo&) = default;
+};
+/// "worker 'ps' (0)".
+WEFT_API std::string to_string(const WorkerInfo& info);
+
+/// Checks a worker's name. Throws: ValueError unless it has 1 to 127 characters of [A-Za-z0-9-_:].
+WEFT_API void check_worker_name(std::string_view name);
+
+/// The largest worker id: the ids of autograd contexts and messages have 15 bits for it.
+inline constexpr int32_t kMaxWorkerId = 32767;
+
+/// Destination and timeout of a call: `"ps"`, `0`, a WorkerInfo, or `{"ps", 500ms}`. A timeout given here is
+/// used unchanged; zero: no limit. Without one the agent's default applies, capped by the deadline of the
+/// served call. Throws (at the call): ValueError for a worker outside the group or a negative timeout.
+class WEFT_API To {
+ public:
+  To(const char* name) : name_(name) {}
+  To(std::string name) : name_(std::move(name)) {}
+  To(std::string_view name) : name_(name) {}
+  To(int rank) : id_{rank}, by_id_(true) {}
+  To(WorkerId id) : id_(id), by_id_(true) {}
+  To(const WorkerInfo& info) : id_(info.id), by_id_(true) {}
+  template <class Where> To(const Where& where, Duration timeout) : To(where) { timeout_ = timeout; }
+
+  bool by_id() const { return by_id_; }
+  const std::string& name() const { return name_; }
+  WorkerId id() const { return id_; }
+  std::optional<Duration> timeout() const { return timeout_; }
+
+ private:
+  std::string name_;
+  WorkerId id_;
+  bool by_id_ = false;
+  std::optional<Duration> timeout_;
+};
+
+}  // namespace weft::rpc
+
+template <> struct std::hash<weft::rpc::WorkerInfo> {
+  size_t operator()(const weft::rpc::WorkerInfo& w) const noexcept {
+    return std::hash<std::string>()(w.name) * 31 + std::hash<weft::rpc::WorkerId>()(w.id);
+  }
+};

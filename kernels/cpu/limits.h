@@ -1,0 +1,19 @@
+// The processors and memory that this process may use, from its affinity mask, the machine's memory and its
+// control group. Control groups are read in /sys/fs/cgroup, where Linux mounts them by convention.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <weft/kernels/error.h>
+
+namespace weft::kernels {
+
+/// Number of threads that can run at once, at least 1: the smaller of the processors in the affinity mask and
+/// the quota, rounded up, of the control group (version 1 or 2) or one above it. `root` is a prefix of /proc
+/// and /sys.
+WEFT_API int usable_cpus(const std::string& root = {});
+/// Bytes: the smaller of the machine's memory and the limit of the control group or one above it.
+WEFT_API int64_t usable_memory(const std::string& root = {});
+
+}  // namespace weft::kernels

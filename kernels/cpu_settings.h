@@ -1,0 +1,34 @@
+// Settings of the CPU backend: number of threads and instruction set.
+#pragma once
+
+#include <weft/kernels/macros.h>
+
+namespace weft {
+
+/// Threads that CPU kernels called from this thread use (>= 1): the number of the innermost ThreadScope, else
+/// of the process. Results have the same bits for any number.
+WEFT_API int num_threads();
+/// Sets the number for the process. The default is OMP_NUM_THREADS, else the number of usable cores.
+/// Throws: ValueError outside 1 to 1024.
+WEFT_API void set_num_threads(int n);
+/// For the lifetime of the object, CPU kernels called from this thread use n threads. Scopes nest. Example: a
+/// server gives each request thread a ThreadScope of 1, while training on another thread keeps all cores.
+class WEFT_API ThreadScope {
+ public:
+  /// Throws: ValueError outside 1 to 1024.
+  explicit ThreadScope(int n);
+  ~ThreadScope();
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ private:
+  int before_;
+};
+/// Instruction set in use: "baseline", "avx2" or "avx512". The environment variable WEFT_ISA sets it at
+/// start.
+WEFT_API const char* cpu_isa();
+/// Sets the instruction set for later calls.
+/// Throws: ValueError for an unknown name, or one that the machine lacks.
+WEFT_API void set_cpu_isa(const char* name);
+
+}  // namespace weft

@@ -1,0 +1,11 @@
+// The binary operations of pointwise.h with compute type double (blocks/map.h); one column of the table per
+// file.
+#include <weft/kernels/cuda/blocks/map.h>
+
+namespace weft::cuda {
+
+#define WEFT_ROW(name, cls) map_launch<kernels::functors::name, OpClass::cls, double, 2>(),
+const MapLaunch<2> binary_double[] = {WEFT_BINARY_OPS(WEFT_ROW)};
+#undef WEFT_ROW
+
+}  // namespace weft::cuda

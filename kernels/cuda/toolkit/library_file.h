@@ -1,0 +1,32 @@
+// A shared library of NVIDIA that may be missing at run time, so it is opened on first use. Only the build
+// needs its headers.
+#pragma once
+
+#include <string>
+
+namespace weft::cuda {
+
+class LibraryFile {
+ public:
+  /// Opens the file named by the environment variable `variable`. If that is not set, opens `name` in the
+  /// system's search path, then `built`, the library's path on the build machine, which may be null. The file
+  /// is never closed.
+  LibraryFile(const char* variable, const std::string& name, const char* built);
+
+  /// Sets `function` to the library's function of this name, or to null.
+  template <class F> void find(F*& function, const char* name) {
+    function = reinterpret_cast<F*>(address_of(name));
+  }
+
+  /// The system's message about the file that cannot be opened, or the first missing function; empty without
+  /// error.
+  const std::string& missing() const { return missing_; }
+
+ private:
+  void* address_of(const char* name);
+
+  void* file_ = nullptr;
+  std::string missing_;
+};
+
+}  // namespace weft::cuda

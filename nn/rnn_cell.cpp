@@ -1,0 +1,74 @@
+// Recurrent cells: a step is the fused rnn_layer over a sequence of length one, with a batch dim of 1 added
+// for a single sample.
+#include <weft/nn/rnn_cell.h>
+
+#include <cmath>
+
+#include <weft/autograd/ops/ops.h>
+#include <weft/nn/init.h>
+#include <weft/tensor/factories.h>
+
+namespace weft::nn {
+namespace {
+
+const char* kind_of_cell(RnnMode mode) {
+  switch (mode) {
+    case RnnMode::kLstm: return "LSTMCell";
+    case RnnMode::kGru: return "GRUCell";
+    case RnnMode::kTanh: return "RNNCell(tanh)";
+    case RnnMode::kRelu: return "RNNCell(relu)";
+  }
+  return "";
+}
+
+}  // namespace
+
+RecurrentCell::RecurrentCell(RnnMode mode, int64_t input, int64_t hidden, const CellOptions& options)
+    : mode_(mode), input_(input), hidden_(hidden) {
+  if (input < 1 || hidden < 1)
+    throw ValueError(
+        str(kind_of_cell(mode), ": input ", input, " and hidden ", hidden, " must be at least 1"));
+  const int64_t rows = RnnLayer{mode}.gates() * hidden;
+  const TensorOptions type{.dtype = options.dtype};
+  weight_ih = add("weight_ih", empty({rows, input}, type));
+  weight_hh = add("weight_hh", empty({rows, hidden}, type));
+  if (options.bias) {
+    bias_ih = add("bias_ih", empty({rows}, type));
+    bias_hh = add("bias_hh", empty({rows}, type));
+  }
+  reset_parameters(options.generator);
+}
+
+void RecurrentCell::reset_parameters(Generator* generator) {
+  const double bound = 1 / std::sqrt(static_cast<double>(hidden_));
+  for (const Tensor& p : parameters()) init::uniform_(p, -bound, bound, generator);
+}
+
+/// The given state as [N, H], or zeros.
+Tensor RecurrentCell::state(const char* what, const Tensor& given, const Tensor& x) const {
+  Shape wanted = x.sizes();
+  wanted[x.dim() - 1] = hidden_;
+  if (!given.defined())
+    return zeros(x.dim() == 1 ? Shape{1, hidden_} : wanted, {.dtype = x.dtype(), .device = x.device()});
+  if (given.sizes() != wanted)
+    throw ShapeError(str(kind_of_cell(mode_), ": ", what, " must be ", wanted, ", got ", given.sizes()));
+  return x.dim() == 1 ? given.unsqueeze(0) : given;
+}
+
+CellState RecurrentCell::step(const Tensor& x, const Tensor& h, const Tensor& c) const {
+  if ((x.dim() != 1 && x.dim() != 2) || x.size(-1) != input_)
+    throw ShapeError(
+        str(kind_of_cell(mode_), ": x must be [N, ", input_, "] or [", input_, "], got ", x.sizes()));
+  const bool lstm = mode_ == RnnMode::kLstm, one = x.dim() == 1;
+  const Tensor h_in = state("h", h, x), c_in = lstm ? state("c", c, x) : Tensor();
+  const RnnResult out = rnn_layer(mode_, one ? x.view({1, 1, input_}) : x.unsqueeze(0), h_in, c_in, weight_ih,
+                                  weight_hh, bias_ih, bias_hh);
+  if (!one) return {out.hn, out.cn};
+  return {out.hn.squeeze(0), lstm ? out.cn.squeeze(0) : Tensor()};
+}
+
+std::string RecurrentCell::name() const {
+  return str(kind_of_cell(mode_), "(", input_, ", ", hidden_, bias_ih.defined() ? ")" : ", bias=false)");
+}
+
+}  // namespace weft::nn

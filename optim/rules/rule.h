@@ -1,0 +1,67 @@
+// Shared parts of the built-in update rules. Each rule is one file of this folder, with its options and the
+// rule (optim/optimizer.h), whose constructor precomputes the numbers of a step in double. In the formulas p
+// is the parameter, g its gradient, d = sign * g + decay * p, t the number of the step from 1, and s the
+// state, which has PyTorch's names. "28 bytes" is the memory traffic per float32 element and step.
+//
+// Common options, all with defaults: lr >= 0 is the learning rate, in units of the parameter per unit of the
+// gradient; weight_decay >= 0 is the L2 factor; maximize makes a step ascend. A kKernelName begins with
+// weft::, so a rule of the user may have the same kName.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include <weft/kernels/error.h>
+#include <weft/kernels/macros.h>
+#include <weft/kernels/step_functor.h>
+
+namespace weft::optim {
+
+/// d of the formulas: the gradient, negated to maximise, plus L2 weight decay.
+struct Gradient {
+  double sign = 1, decay = 0;
+  Gradient(bool maximize, double l2) : sign(maximize ? -1 : 1), decay(l2) {}
+  template <class V> WEFT_HD V operator()(const V& p, const V& g) const {
+    V d = g;
+    if (sign < 0) d = -d;
+    if (decay != 0) d += decay * p;
+    return d;
+  }
+};
+
+enum class WeightDecay : uint8_t {
+  kGrad,    ///< L2: added to the gradient
+  kDirect,  ///< decoupled: the parameter shrinks by lr * weight_decay before the update
+};
+/// The type for "grad" or "direct". Throws: ValueError for other text.
+WEFT_API WeightDecay weight_decay_type(const std::string& text);
+
+// Checks of options. Throws: ValueError that names the rule, the option and the value.
+namespace detail {
+
+inline void not_negative(const char* rule, const char* option, double value) {
+  if (!(value >= 0)) throw ValueError(str(rule, ": ", option, " must not be negative, got ", value));
+}
+
+inline void in_unit(const char* rule, const char* option, double value) {
+  if (!(value >= 0 && value < 1))
+    throw ValueError(str(rule, ": ", option, " must be in [0, 1), got ", value));
+}
+
+inline void known(const char* rule, WeightDecay type) {
+  if (type != WeightDecay::kGrad && type != WeightDecay::kDirect)
+    throw ValueError(str(rule, ": unknown weight decay type ", static_cast<int>(type)));
+}
+
+/// Checks the options of rules with two averages.
+template <class Options> void check_averages(const char* rule, const Options& o) {
+  in_unit(rule, "beta1", o.beta1);
+  in_unit(rule, "beta2", o.beta2);
+  not_negative(rule, "eps", o.eps);
+  not_negative(rule, "weight_decay", o.weight_decay);
+}
+
+}  // namespace detail
+
+}  // namespace weft::optim

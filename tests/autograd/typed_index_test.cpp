@@ -1,0 +1,186 @@
+// Indexing and assignment by masks, slices and positions; memory of somebody else's; elements in plain loops;
+// threads per scope.
+#include <gtest/gtest.h>
+#include <weft/weft.h>
+
+#include <thread>
+
+#include "support/errors.h"
+
+using namespace weft;
+using test::error_of;
+using test::has;
+
+namespace {
+
+using Values = std::vector<double>;
+Values list_of(const Tensor& x) { return x.to_vector<double>(); }
+Tensor doubles(std::initializer_list<double> v) { return tensor(v, {.dtype = kFloat64}); }
+Tensor integers(std::initializer_list<double> v) { return tensor(v, {.dtype = kInt64}); }
+Tensor two_rows() { return arange(6).reshape({2, 3}).to(kFloat64); }  // {{0, 1, 2}, {3, 4, 5}}
+
+}  // namespace
+
+TEST(Typed, a_mask_is_read_and_assigned_to) {
+  Tensor x = two_rows();
+  EXPECT_EQ(list_of(x[x > 3]), (Values{4, 5}));
+  EXPECT_EQ(x[x > 3].sum().item<double>(), 9);
+  EXPECT_EQ(sum(x[x > 3] * 2).item<double>(), 18);
+  x[x > 3] = -1;
+  EXPECT_EQ(list_of(x), (Values{0, 1, 2, 3, -1, -1}));
+  x[x < 0] = doubles({7, 8});
+  x[x == 0] += 0.5;
+  x[x > 6] *= doubles({1, 2});
+  EXPECT_EQ(list_of(x), (Values{0.5, 1, 2, 3, 7, 16}));
+  x[x > 1] = x[x > 1] - 1;
+  EXPECT_EQ(list_of(x), (Values{0.5, 1, 1, 2, 6, 15}));
+  const Tensor rows = tensor({0, 1}, {.dtype = kBool});
+  x[rows] = 9;
+  EXPECT_EQ(list_of(x[rows]), (Values{9, 9, 9}));
+  x[0][x[0] < 1] = 4;
+  EXPECT_EQ(list_of(x), (Values{4, 1, 1, 9, 9, 9}));
+  EXPECT_TRUE(has(error_of<ShapeError>([&] { x[rows] = zeros({2}, {.dtype = kFloat64}); }),
+                  "values [2] do not broadcast to [1, 3]"));
+}
+
+TEST(Typed, positions_are_read_and_assigned_to) {
+  Tensor x = two_rows();
+  EXPECT_EQ(list_of(x[integers({1, 0, 1})]), (Values{3, 4, 5, 0, 1, 2, 3, 4, 5}));
+  x[integers({-1})] = 0;
+  EXPECT_EQ(list_of(x), (Values{0, 1, 2, 0, 0, 0}));
+  x[integers({0, 0})] += 1;  // read, added to, written: twice the same position counts once
+  EXPECT_EQ(list_of(x[0]), (Values{1, 2, 3}));
+  x.index_put_({integers({0, 0})}, 1, true);
+  EXPECT_EQ(list_of(x[0]), (Values{3, 4, 5}));
+  x.index_put_({Slice(), integers({2, 0})}, doubles({8, 7}));
+  EXPECT_EQ(list_of(x), (Values{7, 4, 8, 7, 0, 8}));
+  x.index_put_({Ellipsis, -2}, 6);
+  EXPECT_EQ(list_of(x.index({Slice(), 1})), (Values{6, 6}));
+  EXPECT_TRUE(has(error_of<IndexError>([&] { x[integers({2})]; }), "index 2 is outside dim 0 of [2, 3]"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { x[doubles({1})]; }), "index: indices must be int64 or int32"));
+}
+
+TEST(Typed, a_selection_with_a_name_is_a_tensor_of_its_own) {
+  Tensor x = two_rows();
+  auto y = x[x > 3];
+  y = doubles({1});
+  y += 1;
+  EXPECT_EQ(list_of(y), (Values{2}));
+  const Tensor z = x[x > 3];
+  std::vector<Tensor> all{x[x > 4], z};
+  EXPECT_EQ(list_of(all[0]), (Values{5}));
+  EXPECT_EQ(list_of(x), (Values{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(Typed, index_takes_numbers_slices_new_dims_and_the_rest) {
+  const Tensor x = arange(24).reshape({2, 3, 4});
+  EXPECT_EQ(list_of(x.index({1, 2})), (Values{20, 21, 22, 23}));
+  EXPECT_EQ(x.index({None, Ellipsis, 0}).sizes(), (Shape{1, 2, 3}));
+  EXPECT_EQ(list_of(x.index({0, Slice(None, None, 2), -1})), (Values{3, 11}));
+  EXPECT_EQ(list_of(x[{1, 2}][0][0]), list_of(x[1][0]));
+  EXPECT_EQ(x.index({Slice(), integers({0, 1}), integers({2, 3})}).sizes(), (Shape{2, 2}));
+  EXPECT_EQ(x.index({integers({0, 1}), Slice(), integers({2, 3})}).sizes(), (Shape{2, 3}));
+  EXPECT_TRUE(x.index({Slice(0, 1)}).shares_storage(x));
+  EXPECT_EQ(x.index({integers({})}).sizes(), (Shape{0, 3, 4}));
+}
+
+TEST(Typed, writes_by_index_carry_gradients) {
+  Tensor w = doubles({1, 2, 3}).requires_grad_(), v = doubles({5}).requires_grad_();
+  Tensor y = w * 2;
+  y[y > 3] = v;
+  y[integers({0})] *= 3;
+  (y * doubles({1, 10, 100})).sum().backward();
+  EXPECT_EQ(list_of(w.grad()), (Values{6, 0, 0}));
+  EXPECT_EQ(list_of(v.grad()), (Values{110}));
+  Tensor u = doubles({1, 2, 3}).requires_grad_();
+  u[u > 1].sum().backward();
+  EXPECT_EQ(list_of(u.grad()), (Values{0, 1, 1}));
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { u[u > 1] = 0; }), "leaf"));
+}
+
+TEST(Typed, a_masked_scatter_writes_in_order) {
+  Tensor x = two_rows();
+  x.masked_scatter_(x > 2, doubles({9, 8, 7, 6}));
+  EXPECT_EQ(list_of(x), (Values{0, 1, 2, 9, 8, 7}));
+  EXPECT_EQ(list_of(x.masked_scatter(x < 1, doubles({5}))), (Values{5, 1, 2, 9, 8, 7}));
+}
+
+TEST(Typed, an_accessor_reads_and_writes_elements) {
+  Tensor x = two_rows();
+  const auto a = x.t().accessor<double, 2>();
+  EXPECT_EQ(a.size(0), 3);
+  double total = 0;
+  for (int64_t i = 0; i < a.size(0); ++i)
+    for (int64_t j = 0; j < a.size(1); ++j) total += a[i][j] * static_cast<double>(i + 1);
+  EXPECT_EQ(total, 3 + 2 * 5 + 3 * 7);
+  a[2][1] = -1;
+  x.accessor<double, 2>()[0][0] = 4;
+  EXPECT_EQ(list_of(x), (Values{4, 1, 2, 3, 4, -1}));
+  const auto read = x.accessor<const double, 2>();
+  EXPECT_EQ(read[1][1], 4);
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { x.accessor<float, 2>(); }), "float64"));
+  EXPECT_TRUE(
+      has(error_of<ShapeError>([&] { x.accessor<double, 1>(); }), "asked for 1 dims, the tensor is [2, 3]"));
+  const Accessor<double, 2, true> checked(x.data<double>(), x.sizes().data(), x.strides().data());
+  EXPECT_TRUE(has(error_of<IndexError>([&] { checked[1][3]; }), "index 3 is outside a dim of 3"));
+  EXPECT_TRUE(has(error_of<IndexError>([&] { checked[-1]; }), "index -1"));
+}
+
+TEST(Typed, memory_given_as_const_is_read_and_never_written) {
+  static const float table[] = {1, 2, 3, 4, 5, 6};
+  int released = 0;
+  {
+    Tensor x = from_blob(
+        table, {2, 2}, {3, 1}, {}, [](void* n) { ++*static_cast<int*>(n); }, &released);
+    EXPECT_EQ(list_of(x), (Values{1, 2, 4, 5}));
+    EXPECT_EQ(list_of(from_blob(table, {3}, {2}, {})), (Values{1, 3, 5}));
+    EXPECT_EQ(list_of(from_blob(table, 6).view({2, 3}).sum(1)), (Values{6, 15}));
+    EXPECT_EQ(*x.data<const float>(), 1);
+    for (const std::function<void()>& write : std::vector<std::function<void()>>{
+             [&] { x += 1; }, [&] { x[0] = 5; }, [&] { x[x > 1] = 0; }, [&] { x.detach().zero_(); }}) {
+      const NoGrad quiet;
+      EXPECT_TRUE(has(error_of<ValueError>(write), "from_blob was given as const"));
+    }
+    Tensor weight = from_blob(table, {6}, {.requires_grad = true});
+    (weight * 2).sum().backward();
+    EXPECT_EQ(list_of(weight.grad()), Values(6, 2));
+    EXPECT_TRUE(has(error_of<ValueError>([&] { optim::SGD({weight}, {.lr = 0.1}); }), "given as const"));
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_EQ(released, 1);
+  EXPECT_EQ(table[0], 1);
+}
+
+TEST(Typed, memory_with_strides_is_wrapped_in_place) {
+  double memory[6] = {1, 2, 3, 4, 5, 6};
+  Tensor x = from_blob(memory, {3, 2}, {1, 3}, {.dtype = kFloat64});
+  EXPECT_EQ(list_of(x), (Values{1, 4, 2, 5, 3, 6}));
+  x[0] = 0;
+  EXPECT_EQ(memory[3], 0);
+  EXPECT_TRUE(has(error_of<ShapeError>([&] { from_blob(memory, {3}, {1, 1}, {}); }), "differ in length"));
+  EXPECT_TRUE(has(error_of<ShapeError>([&] { from_blob(memory, {3}, {-1}, {}); }), "[-1]"));
+}
+
+TEST(Typed, a_thread_scope_is_its_threads_own) {
+  const int before = num_threads();
+  set_num_threads(3);
+  {
+    const ThreadScope one(1);
+    EXPECT_EQ(num_threads(), 1);
+    const Tensor alone = sum(arange(300000).to(kFloat32).sin());
+    {
+      const ThreadScope two(2);
+      EXPECT_EQ(num_threads(), 2);
+      EXPECT_TRUE(sum(arange(300000).to(kFloat32).sin()).equal(alone));
+    }
+    EXPECT_EQ(num_threads(), 1);
+    int elsewhere = 0;
+    std::thread([&] { elsewhere = num_threads(); }).join();
+    EXPECT_EQ(elsewhere, 3);
+    set_num_threads(4);
+    EXPECT_EQ(num_threads(), 1);
+  }
+  EXPECT_EQ(num_threads(), 4);
+  EXPECT_THROW(ThreadScope(0), ValueError);
+  set_num_threads(before);
+}

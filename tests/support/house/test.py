@@ -1,0 +1,57 @@
+"""Adds one fault after the other to a small tree and expects scripts/check_house.py to report each."""
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CHECK = os.path.join(HERE, "..", "..", "..", "scripts", "check_house.py")
+GOOD = {
+    "kernels/view.h": "#pragma once\n",
+    "tensor/tensor.h": "#include <weft/kernels/view.h>\n",
+    "distributed/runtime/runtime.h": "#include <weft/tensor/tensor.h>\n",
+    "distributed/runtime/inner/pool.h": "#include <weft/distributed/runtime/runtime.h>\n",
+    "distributed/rpc/rpc.h": "namespace weft {\n}  // namespace weft\n#include <weft/distributed/rpc/rpc_inl.h>\n",
+    "distributed/rpc/rpc_inl.h": "#include <weft/distributed/rpc/rpc.h>\n",
+    "distributed/rpc/rpc.cpp": "#include <weft/distributed/runtime/inner/pool.h>\n",
+}
+FAULTS = [
+    ("distributed/runtime/clock.cpp", "#include <weft/distributed/rpc/rpc.h>\n",
+     "clock.cpp:1: distributed/runtime includes distributed/rpc/rpc.h, which stands above it"),
+    ("tensor/new.h", "#include <weft/distributed/rpc/rpc.h>\n", "tensor/new.h:1: tensor/ includes"),
+    ("kernels/view.h", "#pragma once\n#include <weft/kernels/shape.h>\n",
+     "a circle of headers: kernels/view.h -> kernels/shape.h -> kernels/view.h"),
+    ("distributed/rpc/rpc.h", "#include <weft/distributed/runtime/inner/pool.h>\n",
+     "rpc.h:1: a public header includes the private distributed/runtime/inner/pool.h"),
+    ("examples/hello.cpp", "#include <weft/distributed/runtime/inner/pool.h>\n", "is private to the library"),
+    ("distributed/agent.h", "#pragma once\n", "distributed/agent.h: the rooms of distributed/ are runtime, transport"),
+    ("tensor/tensor.h", "#include <weft/tensor/io/npy.h>\n", "tensor/ includes tensor/io/npy.h, which stands above it"),
+    ("kernels/wide.cpp", "// " + "wide " * 22 + "\n", "kernels/wide.cpp:1: 113 columns, the limit is 110"),
+    ("README.md", "wide " * 23 + "\n", "README.md:1: 115 columns, the limit is 110"),
+]
+MORE = {"kernels/shape.h": "#include <weft/kernels/view.h>\n"}
+
+
+def check(files):
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in files.items():
+            path = os.path.join(root, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        done = subprocess.run([sys.executable, CHECK, "--root", root], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+failed = 0
+code, said = check({**GOOD, **MORE})
+if code != 0:
+    print(f"the tree without a fault is refused:\n{said}")
+    failed += 1
+for name, text, expected in FAULTS:
+    code, said = check({**GOOD, **MORE, name: text})
+    if code != 1 or expected not in said:
+        print(f"{name}: expected '{expected}', exit status {code}:\n{said}")
+        failed += 1
+print(f"{len(FAULTS)} planted faults, {failed} checks failed")
+sys.exit(1 if failed else 0)
