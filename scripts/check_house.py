@@ -1,8 +1,10 @@
 """Checks the rules of the house that a machine can check, over every file that git tracks; run as a test (House.rules_hold).
 
-Refused: an include that points upward, third-party headers outside the files that may have them, files that grew too long, any tie to
-libtorch, managed CUDA memory in kernels, absolute paths of one machine, marks of unfinished work, two test cases of one name, and a public op without a row in the op
-table.
+Refused: an include that points upward between floors or between the rooms of a floor, a circle of headers, a
+private header in a public one, third-party headers outside the files that may have them, files that grew too
+long, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one machine, marks of unfinished
+work, two test cases of one name, a public op without a row in the op table, and one that should be a method of
+Tensor and is none.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would pass.
@@ -18,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CODE = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".proto")
 CPP = (".h", ".cpp", ".cu", ".cuh")
 MAX_LINES = 500
+MAX_COLUMNS = 110
 MAX_GRPC_FILES = 3
 SLOW_UNIT_S = 20.0
 
@@ -30,6 +33,16 @@ BELOW = {
     "optim": {"kernels", "tensor", "autograd", "optim"},
     "distributed": {"kernels", "tensor", "autograd", "nn", "optim", "distributed", "weft.h"},
 }
+# The rooms of a folder ("": its top level): each includes itself and those to its left. Private are the headers in
+# folders called inner, and those of PRIVATE.
+ROOMS = {
+    "tensor": ["", "io"],
+    "autograd": ["tape", "ops"],
+    "optim": ["rules", ""],
+    "distributed": ["runtime", "transport", "wire", "rpc", "launch", "rref", "autograd", "optim", "sim"],
+    "kernels/cuda": ["", "host", "blocks", "ops", "toolkit"],
+}
+PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin|cuda/\w+)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 EIGEN = re.compile(r"^(unsupported/)?Eigen/")
 CUDA = re.compile(r"^(cuda|cublas|cudnn|curand|nvtx|cooperative_groups)[\w/.-]*$")
@@ -43,8 +56,15 @@ TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
 
+# Functions of PyTorch's torch.nn.functional and kin, which are no methods of its tensors, and weft's of that kind.
+FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "softplus", "layer_norm", "normalize", "linear",
+             "linear_relu", "nll_loss", "cross_entropy", "linear_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss",
+             "binary_cross_entropy_with_logits", "embedding", "one_hot", "pad", "dropout"}
+OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)\((?:In|Wide|Lower|Viewed) ")
+
+
 def tracked():
-    """Paths of the checked files: what git tracks, or the whole tree where there is no git (an unpacked archive)."""
+    """Paths of the checked files: those that git tracks, or the whole tree where there is no git (an unpacked archive)."""
     try:
         done = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached"],
                               cwd=ROOT, capture_output=True, check=True)
@@ -72,7 +92,7 @@ def check_includes(name, lines, grpc_files, out):
         header = match.group(1)
         where = f"{name}:{number}"
         if floor in BELOW:
-            if header.startswith("weft/") and header.split("/")[1] not in BELOW[floor]:
+            if header.startswith("weft/") and header.split("/")[1] not in BELOW[floor] | {"version.h"}:
                 out.append(f"{where}: {floor}/ includes {header}, which lies above it")
             elif '"' in line and header.split("/")[0] not in BELOW:
                 out.append(f'{where}: "{header}": write <weft/folder/file.h>')
@@ -82,13 +102,69 @@ def check_includes(name, lines, grpc_files, out):
         ours = os.path.isfile(os.path.join(ROOT, "tests", header)) or name.startswith("tests/support/libraries/")
         if CUDA.match(header) and not ours and not name.startswith("kernels/cuda/") and not name.endswith((".cu", ".cuh")):
             out.append(f"{where}: CUDA headers stay in kernels/cuda and tests/support/libraries")
-        if header == "zlib.h" and floor in BELOW and name != "tensor/inflate.cpp":
-            out.append(f"{where}: zlib stays in tensor/inflate.cpp")
+        if header == "zlib.h" and floor in BELOW and name != "tensor/io/inflate.cpp":
+            out.append(f"{where}: zlib stays in tensor/io/inflate.cpp")
         if GRPC.search(header):
             if floor == "distributed" and name.endswith(".cpp"):
                 grpc_files.add(name)
             elif floor in BELOW:
                 out.append(f"{where}: gRPC and protobuf stay in at most {MAX_GRPC_FILES} .cpp files of distributed/")
+
+
+def room_of(name):
+    """(folder, room) of a file; ("", "") where the folder has no rooms."""
+    for folder in ROOMS:
+        if name.startswith(folder + "/"):
+            room = os.path.dirname(name[len(folder) + 1:]).split("/")[0]
+            return folder, "" if room == "inner" else room
+    return "", ""
+
+
+def check_rooms(name, lines, out):
+    folder, room = room_of(name)
+    rooms = ROOMS.get(folder, [room])
+    if room not in rooms:
+        out.append(f"{name}: the rooms of {folder}/ are {', '.join(r for r in rooms if r)}")
+        return
+    floor = name.split("/")[0]
+    public = floor in BELOW and name.endswith(".h") and not PRIVATE.search(name)
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match or not match.group(1).startswith("weft/"):
+            continue
+        header = match.group(1)[len("weft/"):]
+        to_folder, to_room = room_of(header)
+        if folder and to_folder == folder and to_room in rooms and rooms.index(to_room) > rooms.index(room):
+            out.append(f"{name}:{number}: {folder}/{room} includes {header}, which stands above it")
+        if public and PRIVATE.search(header):
+            out.append(f"{name}:{number}: a public header includes the private {header}")
+        if floor in ("examples", "bench") and PRIVATE.search(header):
+            out.append(f"{name}:{number}: {header} is private to the library")
+
+
+def check_circles(texts, out):
+    """Headers that include each other in a circle. An include behind the end of the namespace, by which a header
+    brings its templates' definitions, does not count."""
+    arrows = {}
+    for name, lines in texts.items():
+        if name.endswith(".h") and name.split("/")[0] in BELOW:
+            ends = [n for n, line in enumerate(lines) if line.startswith("}  // namespace")]
+            matches = [INCLUDE.match(line) for line in lines[:ends[-1] if ends else len(lines)]]
+            arrows[name] = [m.group(1)[len("weft/"):] for m in matches if m and m.group(1).startswith("weft/")]
+    done, path = set(), []
+
+    def walk(name):
+        if name in path:
+            out.append("a circle of headers: " + " -> ".join(path[path.index(name):] + [name]))
+        elif name not in done:
+            path.append(name)
+            for to in arrows.get(name, []):
+                walk(to)
+            path.pop()
+            done.add(name)
+
+    for name in sorted(arrows):
+        walk(name)
 
 
 def check_text(name, lines, out):
@@ -103,10 +179,24 @@ def check_text(name, lines, out):
             out.append(f"{name}:{number}: a tie to libtorch: {line.strip()[:80]}")
 
 
+def check_columns(name, lines, out):
+    """Code is formatted to this width; pages have code and tables that are wider, mistakes a mark at the end."""
+    if name.startswith("tests/support/mistakes/"):
+        return
+    code = False
+    for number, line in enumerate(lines, 1):
+        if name.endswith(".md"):
+            code ^= line.lstrip().startswith("```")
+            if code or line.startswith(("|", "    ")):
+                continue
+        if len(line) > MAX_COLUMNS:
+            out.append(f"{name}:{number}: {len(line)} columns, the limit is {MAX_COLUMNS}")
+
+
 def check_op_table(names, out):
     """Every op declared in the op headers needs its name in the op table of the tests."""
     tables = [n for n in names if re.match(r"tests/autograd/op_table\w*\.(h|cpp)$", n)]
-    headers = [n for n in names if re.match(r"autograd/ops\w*\.h$", n)]
+    headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
     if not tables or not headers:
         return
     table = "\n".join(read(n) for n in tables)
@@ -116,6 +206,32 @@ def check_op_table(names, out):
             match = OP.match(line)
             if match and match.group(1) not in words and "table: no" not in line:
                 out.append(f"{header}:{number}: the op {match.group(1)} has no row in {tables[0]}")
+
+
+def check_methods(names, out):
+    """An op whose first argument is a tensor is a method of Tensor or stands in FUNCTIONS."""
+    headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
+    if not headers:
+        return
+    methods = set(re.findall(r"\b(\w+)\(", read("tensor/tensor.h").split("class WEFT_API Tensor {", 1)[1]))
+    known = set()
+    for header in headers:
+        for number, line in enumerate(read(header).splitlines(), 1):
+            match = OP_OF_TENSOR.match(line)
+            if not match:
+                continue
+            known.add(match.group(1))
+            if (match.group(1) in methods) == (match.group(1) in FUNCTIONS):
+                out.append(f"{header}:{number}: {match.group(1)} is either a method of Tensor or in FUNCTIONS of this script")
+    out.extend(f"check_house.py: there is no op {name}" for name in sorted(FUNCTIONS - known))
+
+
+def check_readme(out):
+    """A program that the README shows is shown whole."""
+    paragraph_then_code = r"^\[(examples/\w+\.cpp)\].*(?:\n.+)*\n\n```cpp\n((?:.*\n)*?)```"
+    for path, shown in re.findall(paragraph_then_code, read("README.md"), re.MULTILINE):
+        if shown != read(path):
+            out.append(f"README.md: not the program {path} as it is")
 
 
 def check_tests(texts, out):
@@ -148,12 +264,16 @@ def slow_units(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ninja-log", metavar="FILE", help="report slow translation units from this .ninja_log")
+    parser.add_argument("--root", metavar="FOLDER", help="check the tree in this folder instead")
     parser.add_argument("--report-only", action="store_true", help="with --ninja-log: skip the checks")
     options = parser.parse_args()
     if options.ninja_log:
         slow_units(options.ninja_log)
         if options.report_only:
             return 0
+    if options.root:
+        global ROOT
+        ROOT = os.path.abspath(options.root)
     names = tracked()
     out, grpc_files, texts = [], set(), {}
     for name in names:
@@ -166,11 +286,18 @@ def main():
             out.append(f"{name}: {len(lines)} lines, the limit is {MAX_LINES}")
         if name.endswith(CPP):
             check_includes(name, lines, grpc_files, out)
+            check_rooms(name, lines, out)
+        if name.endswith(CPP + (".inc", ".md")):
+            check_columns(name, lines, out)
         check_text(name, lines, out)
     if len(grpc_files) > MAX_GRPC_FILES:
         out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is {MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
     check_op_table(names, out)
+    check_methods(names, out)
     check_tests(texts, out)
+    check_circles(texts, out)
+    if os.path.isfile(os.path.join(ROOT, "README.md")):
+        check_readme(out)
     for line in out:
         print(line)
     print(f"check_house: {len(names)} files, {len(out)} findings")

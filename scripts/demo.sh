@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 mkdir -p build/demo
 cmake --preset release >build/demo/configure.log || { cat build/demo/configure.log; exit 1; }
-cmake --build --preset release -j "$(nproc)" --target rnn
+cmake --build --preset release -j "$(nproc)" --target rnn weft_libraries  # so that `cmake --install build/release` works after it
 scripts/fetch_corpus.sh build/data/kjv
 
 rnn=build/release/bin/rnn

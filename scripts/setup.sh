@@ -3,24 +3,32 @@
 # sudo. Running it again changes nothing. CUDA is never needed.
 #   scripts/setup.sh           install what is missing and say what that was
 #   scripts/setup.sh --check   only report; exits 1 when something is missing
+#   scripts/setup.sh --ci      besides, what only .ci/run needs
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build git pkg-config ccache                                          # tools
+  g++ cmake make ninja-build git pkg-config ccache                                     # tools
   libeigen3-dev libdnnl-dev zlib1g-dev                                                 # kernels, compressed .npz files
-  libgrpc++-dev libprotobuf-dev libboost-context-dev                                   # distributed layer
+  libgrpc++-dev libboost-context-dev                                                   # distributed layer
   libgtest-dev libgmock-dev libbenchmark-dev                                           # tests and benchmarks
   python3 bible-kjv bible-kjv-text                                                     # scripts and the corpus of the demo
 )
 
-usage() { sed -n '2,5s/^# \{0,1\}//p' "$0"; }
+ci_packages=(
+  mmdebstrap                                                                           # the root of scripts/bare_check.sh
+  clang-format-14 clang-14 doxygen                                                     # format.sh, check_clang.py, docs.sh
+)
+
+usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
 check_only=no
-case "${1:-}" in
-  "") ;;
-  --check) check_only=yes ;;
-  -h|--help) usage; exit 0 ;;
-  *) echo "setup.sh: unknown argument '$1'" >&2; usage >&2; exit 2 ;;
-esac
+for argument in "$@"; do
+  case "$argument" in
+    --check) check_only=yes ;;
+    --ci) packages+=("${ci_packages[@]}") ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "setup.sh: unknown argument '$argument'" >&2; usage >&2; exit 2 ;;
+  esac
+done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup.sh: this is no Debian system; install the counterparts of these packages by hand: ${packages[*]}" >&2

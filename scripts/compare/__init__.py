@@ -1,0 +1,2 @@
+"""The parts of compare_torch.py: frames (the pipe), draw (random cases), table and its parts (operations),
+judge, rules, shrink."""

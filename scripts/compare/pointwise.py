@@ -1,0 +1,281 @@
+"""Operations of one and two tensors, comparisons, writes in place."""
+
+import torch
+import torch.nn.functional as F
+
+from .draw import ALL, FLOATS
+from .frames import Sizes
+from .table import SPECS, op
+
+
+def one(d):
+    return [d.tensor(d.shape(), d.dtype())]
+
+
+def one_floating(d):
+    return [d.tensor(d.shape(), d.dtype(FLOATS if d.chance(0.9) else ALL))]
+
+
+def two(d):
+    sizes, dtype = d.shape(), d.dtype()
+    other = dtype if d.chance(0.7) else d.dtype()
+    pair = [d.tensor(sizes, dtype), d.tensor(d.partner(sizes), other)]
+    return pair if d.flag() else pair[::-1]
+
+
+def number(d):
+    x = one(d)
+    return x + [d.number(x[0].dtype)]
+
+
+def from_number(d):
+    return number(d)[::-1]
+
+
+def three(d):
+    a, b = two(d)
+    return [a, b, d.tensor(d.partner(a.sizes), a.dtype if d.chance(0.8) else d.dtype())]
+
+
+def with_mask(d):
+    sizes = d.shape()
+    return [
+        d.tensor(d.partner(sizes), 0 if d.chance(0.95) else d.dtype()),
+        *[d.tensor(d.partner(sizes), t) for t in [d.dtype()] * 2],
+    ]
+
+
+def masked(d):
+    sizes, dtype = d.shape(), d.dtype()
+    return [
+        d.tensor(sizes, dtype),
+        d.tensor(d.partner(sizes), 0 if d.chance(0.95) else d.dtype()),
+        d.number(dtype),
+    ]
+
+
+def clamped(d):
+    x = one(d)[0]
+    return [x, d.number(x.dtype), d.number(x.dtype)]
+
+
+def number_but_bool(d, dtype=6):
+    s = d.number(dtype)
+    return int(s) if isinstance(s, bool) else s
+
+
+def alpha(d):
+    a, b = two(d)
+    return [a, b, 1 if d.flag() else number_but_bool(d, a.dtype)]
+
+
+def exponent(d):
+    return d.of(0, 1, 2, 3, -1, -2, 2.0, 0.5, -0.5, 1.5, 0.0, d.r.uniform(-4, 4))
+
+
+for name in ("add", "sub"):
+    op(name, alpha, lambda a, b, s, f=getattr(torch, name): f(a, b, alpha=s), types="arith", spread=True)
+for name in ("mul", "maximum", "minimum", "remainder"):
+    op(name, two, getattr(torch, name), types="arith")
+op("fmod", two, torch.fmod, types="arith")
+op("floor_divide", two, torch.floor_divide, types="arith")
+for name in ("div", "atan2"):
+    op(name, two, getattr(torch, name), types="real")
+op("pow", two, torch.pow, types="arith")
+op("where", with_mask, torch.where, exact=True, zeros=True, types="meet", meets=(1, 2))
+op(
+    "masked_fill",
+    masked,
+    lambda x, m, s: x.masked_fill(m, s),
+    exact=True,
+    zeros=True,
+    types="meet",
+    meets=(0,),
+)
+op(
+    "addcmul",
+    lambda d: three(d) + [number_but_bool(d)],
+    lambda x, a, b, s: torch.addcmul(x, a, b, value=s),
+    spread=True,
+    types="arith",
+)
+op(
+    "addcdiv",
+    lambda d: three(d) + [number_but_bool(d)],
+    lambda x, a, b, s: torch.addcdiv(x, a, b, value=s),
+    spread=True,
+    types="real",
+)
+op("lerp", three, torch.lerp, spread=True, types="real")
+op("lerp.number", lambda d: two(d) + [number_but_bool(d)], torch.lerp, spread=True, types="real")
+for name in ("add", "sub", "mul"):
+    op(name + ".number", number, getattr(torch, name), types="arith")
+op("div.number", number, torch.div, types="real")
+op("pow.number", lambda d: one(d) + [exponent(d)], torch.pow, types="real")
+op("fmod.number", number, torch.fmod, types="arith")
+op("floor_divide.number", number, torch.floor_divide, types="arith")
+op("sub.from", from_number, lambda s, x: torch.rsub(x, s), types="arith")
+op("div.from", from_number, lambda s, x: s / x, types="real")
+op("pow.from", from_number, torch.pow, types="arith")
+op("maximum.number", number, lambda x, s: torch.clamp(x, min=s), types="arith")
+op("minimum.number", number, lambda x, s: torch.clamp(x, max=s), types="arith")
+op("clamp", clamped, torch.clamp, types="arith")
+
+for name in ("neg", "abs"):
+    op(name, one, getattr(torch, name), exact=True, zeros=True, types="arith")
+for name in ("sign", "relu"):
+    op(name, one, getattr(torch, name), exact=True, types="arith")
+for name in ("floor", "ceil", "round", "trunc"):
+    op(name, one, getattr(torch, name), exact=True, zeros=True, types="whole")
+op("square", one, torch.square, types="arith")
+for name in (
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "sin",
+    "cos",
+    "tan",
+    "tanh",
+    "sigmoid",
+    "erf",
+):
+    op(name, one, getattr(torch, name), types="real")
+op("log_sigmoid", one, F.logsigmoid, types="real")
+op("leaky_relu", lambda d: one(d) + [d.floating(0.01, 0.0, 0.3, 2.0, -0.5)], F.leaky_relu, types="real")
+op("elu", lambda d: one(d) + [d.floating(1.0, 0.5, 2.0, 0.0)], F.elu, types="real")
+op("gelu", one, F.gelu, types="real", spread=True, floor=1)
+op("gelu_tanh", one, lambda x: F.gelu(x, approximate="tanh"), types="real", spread=True, floor=1)
+op("silu", one, F.silu, types="real")
+op("softplus", one, lambda x: F.softplus(x, threshold=40), types="real")
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+for name in COMPARISONS:
+    op(name, two, getattr(torch, name), types="compare")
+    op(name + ".number", number, getattr(torch, name), types="compare")
+for name in ("logical_and", "logical_or", "logical_xor"):
+    op(name, two, getattr(torch, name))
+for name in ("logical_not", "isnan", "isfinite", "isinf"):
+    op(name, one, getattr(torch, name))
+
+
+def nearly(d):
+    a = one(d)[0]
+    b = d.tensor(a.sizes, a.dtype) if d.chance(0.3) else a
+    return [a, b]
+
+
+op(
+    "allclose",
+    lambda d: nearly(d) + [d.floating(1e-5, 0, 1), d.floating(1e-8, 0, 1)],
+    lambda a, b, r, t: torch.allclose(a, b, r, t),
+)
+op("equal", nearly, torch.equal)
+
+
+def in_place(name, draw, method, **options):
+    def on_memory(d):
+        arguments = draw(d)
+        for x in arguments[:2]:
+            if hasattr(x, "grad"):
+                x.grad = False
+        return arguments
+
+    def on_history(d):
+        arguments = draw(d)
+        return [arguments[0], d.flag(), *arguments[1:]]
+
+    def recorded(write):
+        def run(x, through_view, *more):
+            copy = x.clone(memory_format=torch.contiguous_format)
+            part = copy.narrow(0, 1, x.shape[0] - 1) if through_view and x.dim() and x.shape[0] > 1 else copy
+            write(part, *more)
+            return [copy, part]
+
+        return run
+
+    def plain(write):
+        def run(x, *more):
+            base = x._base
+            write(x, *more)
+            return [x, base]
+
+        return run
+
+    op(name + "_", on_memory, plain(method), rebuild=plain, **options)
+    op(name + "_.recorded", on_history, recorded(method), rebuild=recorded, **options)
+    SPECS[-1].method = SPECS[-2].method = method
+
+
+def other(d):
+    x = one(d)[0]
+    y = d.tensor(d.partner(x.sizes), x.dtype if d.chance(0.7) else d.dtype())
+    return [x, y]
+
+
+in_place("zero", one, torch.Tensor.zero_, exact=True)
+in_place("relu", one, torch.relu_, exact=True)
+in_place("fill", number, torch.Tensor.fill_, exact=True, zeros=True)
+for name in ("add", "mul", "div"):
+    in_place(name + ".number", number, getattr(torch.Tensor, name + "_"), types="into")
+in_place("clamp", clamped, torch.Tensor.clamp_, types="into")
+in_place("copy", other, torch.Tensor.copy_, exact=True, zeros=True)
+in_place(
+    "add",
+    lambda d: other(d) + [1 if d.flag() else number_but_bool(d)],
+    lambda x, y, s: x.add_(y, alpha=s),
+    types="into",
+    spread=True,
+)
+for name in ("sub", "mul", "div"):
+    in_place(name, other, getattr(torch.Tensor, name + "_"), types="into", spread=True)
+
+
+def sequence(d):
+    n = d.of(2, 3, 5, 17, 600, 2000)
+    rest = Sizes(d.of((), (3,), (2, 2)))
+    return [d.tensor((n, *rest), d.dtype(), grad=False, plain=d.flag()), d.int(1, min(n, 3))]
+
+
+def late_and_early(x, gap):
+    return x.narrow(0, gap, x.shape[0] - gap), x.narrow(0, 0, x.shape[0] - gap).clone()
+
+
+def add_overlapping(x, gap):
+    late, early = late_and_early(x, gap)
+    late.add_(early)
+    return x
+
+
+def copy_overlapping(x, gap):
+    late, early = late_and_early(x, gap)
+    late.copy_(early)
+    return x
+
+
+op("add_.overlapping", sequence, add_overlapping)
+op("copy_.overlapping", sequence, copy_overlapping, exact=True)
+
+
+def square(d):
+    n = d.of(1, 2, 3, 7, 40)
+    return [d.tensor((n, n), d.dtype(), grad=False, plain=True)]
+
+
+op("copy_.transposed_onto_itself", square, lambda x: x.copy_(x.t().clone()), exact=True)
+
+
+def replaced(d):
+    x = one(d)[0]
+    return [x, d.of(0, 1.5, -2), d.flag(), d.of(7, 1e3), d.of(-7, -1e3)]
+
+
+def nan_to_num(x, nan, bounds, high, low):
+    return torch.nan_to_num(x, nan, high, low) if bounds else torch.nan_to_num(x, nan)
+
+
+op("nan_to_num", replaced, nan_to_num, exact=True)
