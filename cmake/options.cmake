@@ -4,6 +4,7 @@ option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" ${PROJECT_IS_TOP_LEVEL})
+option(WEFT_TEST_PARTS "Run the cases of a test program in twelve processes instead of one each: quicker for all of them, but ctest knows none by its name" OFF)
 option(WEFT_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_WERROR "Treat warnings in weft's own code as errors" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_UNITY "Compile several sources of weft's libraries at a time, and the tests with a precompiled header: quicker as a whole, slower after a change of one file" OFF)
@@ -35,9 +36,9 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   if(WEFT_CCACHE_PROGRAM)
     # It reads the compiler's own list of headers instead of running the preprocessor first: a tenth less for
     # what it has not seen yet. Paths count from this folder, so that build folders and clones share what they
-    # compile alike.
+    # compile alike, whatever language the shell speaks.
     set(weft_ccache CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${WEFT_CCACHE_PROGRAM})
-    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${weft_ccache})
+    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros,locale ${weft_ccache})
   endif()
 endif()
 

@@ -15,10 +15,10 @@ endif()
 # A test that hangs is ended after this long. No test comes near it on a quiet machine; the sanitizers make
 # some 20 times slower. What a test waits for has limits of its own that end before, and name it.
 set(test_seconds 300)
-set(sanitized OFF)
+set(in_parts ${WEFT_TEST_PARTS})
 set(test_level -O1)
 if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
-  set(sanitized ON)
+  set(in_parts ON)
   set(test_seconds 600)
   # Test code compiles in half the time; the library keeps its level and every check.
   set(test_level -O0 -fno-sanitize=undefined)
@@ -35,14 +35,14 @@ foreach(part core distributed)
 endforeach()
 
 # weft_parts(<program> <label>): the cases of a program in a few processes, `<program>.part_<i>`, instead of
-# one each. A sanitized program takes longer to start and end than most cases to run.
+# one each. A program takes longer to start and end than most cases to run, a sanitized one above all.
 function(weft_parts program label)
   set(parts 12)
   math(EXPR last "${parts} - 1")
   foreach(part RANGE ${last})
     add_test(NAME ${program}.part_${part} COMMAND ${program})
     set_tests_properties(${program}.part_${part} PROPERTIES TIMEOUT 1800 LABELS ${label}
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${part}")
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${part};GTEST_BRIEF=1")
   endforeach()
 endfunction()
 
@@ -196,7 +196,7 @@ foreach(folder ${groups})
   if(group STREQUAL "cuda")
     list(APPEND properties ENVIRONMENT CUBLAS_WORKSPACE_CONFIG=:4096:2)  # cuDNN's recurrent layers repeat their bits with it
   endif()
-  if(sanitized AND NOT group MATCHES "^(programs|simt_|cuda)")  # these start processes or need fresh ones
+  if(in_parts AND NOT group MATCHES "^(programs|simt_|cuda)")  # these start processes or need fresh ones
     weft_parts(test_${group} ${label})
   else()
     gtest_discover_tests(test_${group} ${discovered} PROPERTIES ${properties})
