@@ -63,7 +63,8 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.malformed",
                                     "agent.lost_peers",
                                     "agent.kept_replies",
-                                    "agent.peers"};
+                                    "agent.peers",
+                                    "agent.passive_workers"};
   const std::set<std::string> references{"num_owner_rrefs",      "num_forks",           "num_pending_users",
                                          "num_pending_children", "num_pending_futures", "num_user_rrefs",
                                          "num_shares",           "num_gone_rrefs"};
