@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Reads the library's sources with Clang as a second compiler: no code is made, and -Wthread-safety checks the
 locks that distributed/runtime/sync.h annotates. Warnings are errors.
-  scripts/check_clang.py --commands build/clang/compile_commands.json [--jobs 2] [file]...
-The commands come from a build folder that was configured with Clang (preset clang). Sources that Clang 14 cannot
+  scripts/check_clang.py --commands build/clang/compile_commands.json [--tidy] [--jobs 2] [file]...
+With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer. The commands come from a build folder that was configured with Clang (preset clang). Sources that Clang 14 cannot
 parse stand in UNREADABLE with the reason, and are reported; one that it can parse after all is an error.
 """
 import argparse
@@ -31,15 +31,20 @@ def command_of(entry):
             "-fsyntax-only", "-ferror-limit=0", "-Wthread-safety", "-Werror", "-Wno-unknown-pragmas"]
 
 
-def check(entry):
+def tidy_of(entry):
+    return ["clang-tidy-14", "--quiet", entry["file"], "--", *command_of(entry)[1:]]
+
+
+def check(entry, command):
     name = os.path.relpath(entry["file"], ROOT)
-    done = subprocess.run(command_of(entry), cwd=entry["directory"], capture_output=True, text=True, check=False)
-    return name, done.returncode, done.stderr
+    done = subprocess.run(command(entry), cwd=entry["directory"], capture_output=True, text=True, check=False)
+    return name, done.returncode, done.stdout + done.stderr
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commands", required=True, metavar="FILE")
+    parser.add_argument("--tidy", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
@@ -55,7 +60,8 @@ def main():
         return 2
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for name, status, said in pool.map(check, chosen):
+        command = tidy_of if options.tidy else command_of
+        for name, status, said in pool.map(lambda entry: check(entry, command), chosen):
             if name in UNREADABLE:
                 if status == 0:
                     print(f"{name}: Clang parses it; take it off UNREADABLE in scripts/check_clang.py")
