@@ -1,5 +1,5 @@
-// The agent: creation, members and peers. The protocol between two agents follows; the code refers to its
-// steps. [G: ...] states a guarantee.
+// The agent: its creation, and the hand-over of calls and messages to its parts (inner/agent_impl.h). The
+// protocol between two agents follows; the code refers to its steps. [G: ...] states a guarantee.
 //
 //  1. Request ids. Each ordered pair of workers counts a sequence number up. With the sender's incarnation,
 //     which the transport verifies, it identifies a request for ever. The caller keeps the sealed message
@@ -26,7 +26,7 @@
 //  8. Replies are decoded, and futures completed, on the receiving thread, never on a pool thread. So
 //     handlers that block in nested calls cannot delay a reply; the pool starts other threads in their place.
 //     [G: nested calls of any depth and number do not hang]
-//  9. Graceful shutdown. A worker that shuts down is passive. The first round of agent_rounds.cpp ends when
+//  9. Graceful shutdown. A worker that shuts down is passive. The first round of rounds.cpp ends when
 //     all living members are passive. Then counting rounds detect termination: they repeat until no call is
 //     open anywhere and none was begun between two rounds. Then the layers' shutdown steps run, each followed
 //     by such rounds, and all leave. Lost members are left out.
@@ -115,20 +115,17 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
   register_grad_mode();
   register_stream_states();
 
-  auto impl = std::make_unique<Impl>(std::move(runtime), std::move(options));
-  impl->self = {impl->options.name, impl->options.id};
-  impl->rpc_timeout_ns = impl->options.rpc_timeout.count();
-  std::shared_ptr<Agent> agent(new Agent(std::move(impl)), let_go);
+  std::shared_ptr<Agent> agent(new Agent(std::move(runtime), std::move(options)), let_go);
   Impl& s = *agent->impl_;
-  s.owner = agent;
   install_layers(*agent);
-  s.transport = factory(s);
-  s.running = true;  // earlier deliveries of the transport were dropped; their senders send them again
+  s.core.transport = factory(s);
+  s.core.running = true;  // earlier deliveries of the transport were dropped; their senders send them again
   agent->add_members({agent->as_member()});
   return agent;
 }
 
-Agent::Agent(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Agent::Agent(std::shared_ptr<Runtime> runtime, AgentOptions options)
+    : impl_(std::make_unique<Impl>(*this, std::move(runtime), std::move(options))) {}
 
 Agent::~Agent() {
   try {
@@ -137,78 +134,99 @@ Agent::~Agent() {
   }
 }
 
-const WorkerInfo& Agent::self() const { return impl_->self; }
-const std::shared_ptr<Runtime>& Agent::runtime() const { return impl_->runtime; }
-Transport& Agent::transport() { return *impl_->transport; }
-Member Agent::as_member() const {
-  return {impl_->self.name, impl_->self.id, impl_->transport->addresses(), impl_->plan()};
-}
-bool Agent::is_running() const { return impl_->running; }
+Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions options)
+    : core(agent, std::move(runtime), std::move(options)),
+      alarm(core, [this](Duration late) { liveness.tick(late); }),
+      devices(core, peers),
+      caller(core, peers, devices, alarm),
+      server(core, peers, devices),
+      liveness(core, peers, caller, alarm,
+               [this](const WorkerInfo& peer, bool left, const std::string& why) {
+                 devices.peer_lost(peer.id);
+                 if (const auto living = core.agent()) gathers.peer_lost(*living, peer, left, why);
+                 rounds.decide();
+               }),
+      gathers(core, peers),
+      rounds(core, peers, alarm),
+      ending(*core.runtime) {}
 
-Peer* Agent::Impl::find_peer(WorkerId id) {
-  MutexLock lock(mutex);
-  const auto found = peers.find(id.value);
-  return found == peers.end() ? nullptr : found->second.get();
-}
+// ---- messages
 
-Peer& Agent::Impl::peer(WorkerId id) {
-  if (id.value < 0 || id.value > kMaxWorkerId)
-    throw ValueError(str("could not find destination: no worker has the id ", id.value));
-  MutexLock lock(mutex);
-  auto& p = peers[id.value];
-  if (!p) {
-    p = std::make_unique<Peer>(id);
-    MutexLock inner(p->mutex);
-    p->name = str("#", id.value);
+void Core::send(WorkerId to, uint8_t kind, std::string bytes, std::vector<Payload> payloads) {
+  try {
+    transport->send(to, kind, std::move(bytes), std::move(payloads));
+  } catch (const std::exception&) {
   }
-  return *p;
 }
 
-std::vector<Peer*> Agent::Impl::all_peers() {
-  std::vector<Peer*> out;
+Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) {
+  return allocate_payload(bytes, device);
+}
+
+void Agent::Impl::on_message(Inbound inbound) {
+  if (!core.running) return;  // during the start or after the end; the caller will send a status
+  Envelope e;
+  try {
+    e = open_envelope(inbound.header);
+  } catch (const std::exception&) {
+    core.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  const bool is_reply = inbound.kind & kReplyBit;
+  const auto kind = static_cast<Kind>(inbound.kind & ~kReplyBit);
+  Peer& p = peers.at(inbound.from);
+  bool fenced = false;
   {
-    MutexLock lock(mutex);
-    for (const auto& [id, p] : peers) out.push_back(p.get());
+    MutexLock lock(p.mutex);
+    if (p.incarnation.value == 0) p.incarnation = inbound.incarnation;
+    if (p.incarnation != inbound.incarnation || (p.lost && (p.left || is_reply))) return;  // step 7
+    if (e.to_incarnation != 0 && e.to_incarnation != core.transport->incarnation().value) return;
+    fenced = p.lost;
+    if (!fenced) p.heard = core.runtime->now();
   }
-  std::sort(out.begin(), out.end(), [](const Peer* a, const Peer* b) { return a->id < b->id; });
-  return out;
+  if (fenced) {
+    if (kind != Kind::kFenced && kind != Kind::kGoodbye) liveness.fence(p);
+    return;
+  }
+  if (!is_reply && kind != Kind::kStatus) server.drop_finished(p, e.floor, nullptr);
+  if (is_reply) return caller.on_reply(p, kind, e, std::move(inbound));
+  switch (kind) {
+    case Kind::kStatus: return server.on_status(p, inbound.header, e);
+    case Kind::kStatusReply: return caller.on_status_reply(p, inbound.header, e);
+    case Kind::kGoodbye: return liveness.lose(p, true, "it was shut down");
+    case Kind::kFenced: return liveness.on_fenced(p, inbound.header, e);
+    default: return server.on_request(p, kind, e, std::move(inbound));
+  }
 }
 
-std::string Agent::Impl::peer_name(Peer& p) {
-  MutexLock lock(p.mutex);
-  return p.name;
+void Agent::Impl::on_peer(WorkerId id, Incarnation incarnation, PeerState state, const std::string& reason) {
+  if (core.running) liveness.on_peer(id, incarnation, state, reason);
+}
+
+// ---- members
+
+const WorkerInfo& Agent::self() const { return impl_->core.self; }
+const std::shared_ptr<Runtime>& Agent::runtime() const { return impl_->core.runtime; }
+Transport& Agent::transport() { return *impl_->core.transport; }
+bool Agent::is_running() const { return impl_->core.running; }
+WorkerId Agent::worker_info_id(const To& who) const { return impl_->peers.id_of(who); }
+
+Member Agent::as_member() const {
+  return {self().name, self().id, impl_->core.transport->addresses(), impl_->devices.plan()};
 }
 
 void Agent::add_members(const std::vector<Member>& members) {
   Impl& s = *impl_;
-  std::map<std::string, int32_t> names;
-  std::map<int32_t, std::string> ids;
-  {
-    MutexLock lock(s.mutex);
-    for (const auto& [name, id] : s.ids_by_name) names[name] = id, ids[id] = name;
-  }
+  s.peers.check(members);
   for (const Member& m : members) {
-    check_worker_name(m.name);
-    if (m.id.value < 0 || m.id.value > kMaxWorkerId)
-      throw ValueError(str("worker '", m.name, "': bad id ", m.id.value));
-    const auto [by_name, fresh_name] = names.emplace(m.name, m.id.value);
-    if (!fresh_name && by_name->second != m.id.value)
-      throw ValueError(str("worker name '", m.name, "' is not unique: workers ", by_name->second, " and ",
-                           m.id.value, " have it"));
-    const auto [by_id, fresh_id] = ids.emplace(m.id.value, m.name);
-    if (!fresh_id && by_id->second != m.name)
-      throw ValueError(
-          str("worker id ", m.id.value, " is not unique: '", by_id->second, "' and '", m.name, "' have it"));
-  }
-  for (const Member& m : members) {
-    Peer& p = s.peer(m.id);
+    Peer& p = s.peers.at(m.id);
     bool restarted = false;
     {
       MutexLock lock(p.mutex);
       restarted = p.incarnation.value != 0 && m.address.incarnation.value != 0 &&
                   p.incarnation != m.address.incarnation;
     }
-    if (restarted) s.lose(p, false, "it was restarted");
+    if (restarted) s.liveness.lose(p, false, "it was restarted");
     {
       MutexLock lock(p.mutex);
       if (restarted) {
@@ -218,111 +236,124 @@ void Agent::add_members(const std::vector<Member>& members) {
         p.given_up.clear();
       }
       if (m.address.incarnation.value != 0) p.incarnation = m.address.incarnation;
-      p.name = m.name;
-      p.known = true;
     }
-    {
-      MutexLock lock(s.mutex);
-      s.ids_by_name[m.name] = m.id.value;
-    }
-    s.add_plan(m);
-    if (m.id != s.self.id) s.transport->add_peer(m.id, m.address);
+    s.peers.name_member(p, m);
+    s.devices.add_plan(p, m);
+    if (m.id != s.core.self.id) s.core.transport->add_peer(m.id, m.address);
   }
-}
-
-WorkerId Agent::worker_info_id(const To& who) const {
-  Impl& s = *impl_;
-  if (who.by_id()) {
-    Peer* p = s.find_peer(who.id());
-    if (p) {
-      MutexLock lock(p->mutex);
-      if (p->known) return p->id;
-    }
-    throw ValueError(str("could not find destination: no worker has the id ", who.id().value));
-  }
-  MutexLock lock(s.mutex);
-  const auto found = s.ids_by_name.find(who.name());
-  if (found == s.ids_by_name.end())
-    throw ValueError(str("could not find destination: no worker is called '", who.name(), "'"));
-  return WorkerId{found->second};
 }
 
 WorkerInfo Agent::worker_info(const To& who) const {
   const WorkerId id = worker_info_id(who);
-  return {impl_->peer_name(*impl_->find_peer(id)), id};
+  return {impl_->peers.name(id), id};
 }
 
 std::vector<WorkerInfo> Agent::worker_infos() const {
   std::vector<WorkerInfo> out;
-  for (Peer* p : impl_->all_peers()) {
+  for (Peer* p : impl_->peers.all()) {
     MutexLock lock(p->mutex);
     if (p->known) out.push_back({p->name, p->id});
   }
   return out;
 }
 
-Duration Agent::rpc_timeout() const { return Duration(impl_->rpc_timeout_ns.load()); }
+// ---- calls
+
+namespace {
+/// The reply as a Future<Message>.
+class MessageSink final : public ReplySink {
+ public:
+  explicit MessageSink(std::shared_ptr<detail::FutureState<Message>> state) : state_(std::move(state)) {}
+  void on_reply(Agent&, WorkerId, Message message) noexcept override { state_->try_set(std::move(message)); }
+  void on_error(std::exception_ptr error) noexcept override { state_->try_set_error(std::move(error)); }
+
+ private:
+  std::shared_ptr<detail::FutureState<Message>> state_;
+};
+}  // namespace
+
+Future<Message> Agent::call(WorkerId to, Kind kind, Message message, CallOptions options) {
+  auto state = std::make_shared<detail::FutureState<Message>>(runtime());
+  call(to, kind, std::move(message), options, std::make_unique<MessageSink>(state));
+  return Future<Message>(std::move(state));
+}
+
+void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options,
+                 std::unique_ptr<ReplySink> sink) {
+  impl_->caller.start(to, kind, std::move(message), options, std::move(sink));
+}
+
+Duration Agent::rpc_timeout() const { return impl_->caller.timeout(); }
 
 void Agent::set_rpc_timeout(Duration timeout) {
   if (timeout.count() < 0) throw ValueError(str("rpc_timeout is negative: ", timeout.count(), " ns"));
-  impl_->rpc_timeout_ns = timeout.count();
+  impl_->caller.set_timeout(timeout);
+}
+
+void Agent::run_when(std::vector<Future<void>> awaited, std::function<void(std::exception_ptr)> run) {
+  if (awaited.empty()) return run(nullptr);
+  collect(awaited).add_done_callback([run = std::move(run)](const Future<void>& all) { run(all.error()); });
+}
+
+void Agent::check_allowed(const FunctionEntry& function, WorkerId caller) const {
+  const AgentOptions& o = impl_->core.options;
+  if (caller == impl_->core.self.id || (o.allow.empty() && !o.deny_unlisted)) return;
+  const auto list = o.allow.find(function.name);
+  const std::string name = impl_->peers.name(caller);
+  if (list == o.allow.end() ? !o.deny_unlisted
+                            : std::find(list->second.begin(), list->second.end(), name) != list->second.end())
+    return;
+  throw NotAllowed(str("worker '", name, "' may not call '", function.name, "'"));
 }
 
 void Agent::handle(Kind kind, RunOn where, Handler handler) {
-  const int number = static_cast<int>(kind);
-  if (number < static_cast<int>(Kind::kCall) || number > 127)
-    throw ValueError(str("handle: ", to_string(kind), " is the agent's own"));
-  Impl& s = *impl_;
-  MutexLock lock(s.mutex);
-  if (s.handlers[number].load() != nullptr)
-    throw ValueError(str("handle: ", to_string(kind), " has a handler already"));
-  s.handler_list.push_back(
-      std::make_unique<Impl::HandlerEntry>(Impl::HandlerEntry{where, std::move(handler)}));
-  s.handlers[number] = s.handler_list.back().get();
+  impl_->server.handle(kind, where, std::move(handler));
 }
 
 void Agent::add_interceptor(std::shared_ptr<Interceptor> interceptor) {
-  Impl& s = *impl_;
-  MutexLock lock(s.mutex);
-  auto list = s.interceptors ? *s.interceptors : std::vector<std::shared_ptr<Interceptor>>();
-  list.push_back(std::move(interceptor));
-  s.interceptors = std::make_shared<const std::vector<std::shared_ptr<Interceptor>>>(std::move(list));
-  s.has_interceptors = true;
+  impl_->core.interceptors.add(std::move(interceptor));
 }
 
-void Agent::Impl::intercept(const std::function<void(Interceptor&)>& f) {
-  std::shared_ptr<const std::vector<std::shared_ptr<Interceptor>>> list;
-  {
-    MutexLock lock(mutex);
-    list = interceptors;
-  }
-  if (list)
-    for (const auto& i : *list) f(*i);
+// ---- devices, liveness, collective calls
+
+void Agent::agree_on_devices(Duration timeout) { impl_->devices.agree(*this, timeout); }
+
+Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmapped_to_cpu) const {
+  return impl_->devices.target(to, reply, source, unmapped_to_cpu);
 }
+
+void Agent::watch(WorkerId peer, int delta) { impl_->liveness.watch(peer, delta); }
+bool Agent::is_lost(WorkerId peer) const { return impl_->liveness.is_lost(peer); }
 
 void Agent::on_peer_lost(std::function<void(const WorkerInfo&, bool, const std::string&)> f) {
-  MutexLock lock(impl_->mutex);
-  impl_->lost_callbacks.push_back(std::move(f));
+  impl_->liveness.lost.add(std::move(f));
 }
 
-void Agent::add_shutdown_step(std::string name, std::function<void(TimePoint)> step) {
-  MutexLock lock(impl_->mutex);
-  impl_->shutdown_steps.emplace_back(std::move(name), std::move(step));
+void Agent::declare_lost(WorkerId peer, const std::string& why) {
+  impl_->liveness.lose(impl_->peers.at(peer), false, why);
 }
 
-void Agent::on_stop(std::function<void()> f) {
-  MutexLock lock(impl_->mutex);
-  impl_->stop_callbacks.push_back(std::move(f));
+void Agent::barrier(std::vector<std::string> names, Duration timeout) {
+  gather({}, std::move(names), timeout);
 }
+
+std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::string> names, Duration timeout) {
+  return impl_->gathers.gather(*this, std::move(mine), names, timeout);
+}
+
+// ---- layers
 
 void* Agent::slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&)) {
-  // recursive: a layer's constructor may request another layer
-  const std::lock_guard lock(impl_->slot_mutex);
+  return impl_->slots.get(*this, type, make);
+}
+
+void* Slots::get(Agent& agent, std::type_index type, std::shared_ptr<void> (*make)(Agent&)) {
+  const std::lock_guard lock(mutex_);
   const inner::KeepRunning whole;
-  std::shared_ptr<void>& kept = impl_->slots[type];
+  std::shared_ptr<void>& kept = kept_[type];
   if (!kept) {
-    std::shared_ptr<void> made = make(*this);
-    return (impl_->slots[type] = std::move(made)).get();
+    std::shared_ptr<void> made = make(agent);
+    return (kept_[type] = std::move(made)).get();
   }
   return kept.get();
 }

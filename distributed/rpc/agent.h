@@ -303,8 +303,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   Impl& impl() { return *impl_; }
 
  private:
-  explicit Agent(std::unique_ptr<Impl> impl);
-  template <class T> std::map<std::string, T> gather_values(const T& mine, Duration timeout);
+  Agent(std::shared_ptr<Runtime> runtime, AgentOptions options);
   void* slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&));
   std::exception_ptr leave_together(TimePoint deadline);
   std::exception_ptr join_shutdown(TimePoint deadline);

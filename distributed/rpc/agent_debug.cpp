@@ -12,28 +12,28 @@ namespace weft::rpc {
 
 std::map<std::string, int64_t> Agent::debug_info() const {
   Impl& s = *impl_;
-  const PoolStats pool = s.runtime->pool_stats();
+  const PoolStats pool = s.core.runtime->pool_stats();
   std::map<std::string, int64_t> info;
   info["agent.thread_pool_size"] = pool.size;
   info["agent.num_threads"] = pool.threads;
   info["agent.num_idle_threads"] = pool.idle;
   info["agent.num_blocked_threads"] = pool.blocked;
   info["agent.queued_tasks"] = pool.queued;
-  info["agent.client_active_calls"] = s.counters.active_client;
-  info["agent.server_active_calls"] = s.counters.active_server;
-  info["agent.client_calls"] = s.counters.calls;
-  info["agent.served_calls"] = s.counters.served;
-  info["agent.served_errors"] = s.counters.served_errors;
-  info["agent.timeouts"] = s.counters.timeouts;
-  info["agent.resent_requests"] = s.counters.resent_requests;
-  info["agent.resent_replies"] = s.counters.resent_replies;
-  info["agent.duplicates"] = s.counters.duplicates;
-  info["agent.late_replies"] = s.counters.late_replies;
-  info["agent.statuses"] = s.counters.asks;
-  info["agent.malformed"] = s.counters.malformed;
-  info["agent.lost_peers"] = s.counters.lost_peers;
+  info["agent.client_active_calls"] = s.core.counters.active_client;
+  info["agent.server_active_calls"] = s.core.counters.active_server;
+  info["agent.client_calls"] = s.core.counters.calls;
+  info["agent.served_calls"] = s.core.counters.served;
+  info["agent.served_errors"] = s.core.counters.served_errors;
+  info["agent.timeouts"] = s.core.counters.timeouts;
+  info["agent.resent_requests"] = s.core.counters.resent_requests;
+  info["agent.resent_replies"] = s.core.counters.resent_replies;
+  info["agent.duplicates"] = s.core.counters.duplicates;
+  info["agent.late_replies"] = s.core.counters.late_replies;
+  info["agent.statuses"] = s.core.counters.asks;
+  info["agent.malformed"] = s.core.counters.malformed;
+  info["agent.lost_peers"] = s.core.counters.lost_peers;
   int64_t kept = 0, asynchronous = 0, known = 0;
-  for (Peer* p : s.all_peers()) {
+  for (Peer* p : s.peers.all()) {
     MutexLock lock(p->mutex);
     known += p->known;
     for (const auto& [sequence, served] : p->served) {
@@ -44,26 +44,21 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.kept_replies"] = kept;
   info["agent.server_active_async_calls"] = asynchronous;
   info["agent.peers"] = known;
-  info["agent.passive_workers"] = static_cast<int64_t>(count_passive(s));
-  std::vector<std::function<void(std::map<std::string, int64_t>&)>> more;
-  {
-    MutexLock lock(s.mutex);
-    more = s.debug_callbacks;
-  }
-  for (const auto& f : more) f(info);
+  info["agent.passive_workers"] = static_cast<int64_t>(s.rounds.count_passive());
+  const auto more = s.debug_callbacks.all();
+  for (const auto& f : *more) f(info);
   return info;
 }
 
 void Agent::add_debug_info(std::function<void(std::map<std::string, int64_t>&)> f) {
-  MutexLock lock(impl_->mutex);
-  impl_->debug_callbacks.push_back(std::move(f));
+  impl_->debug_callbacks.add(std::move(f));
 }
 
 std::vector<CallRecord> Agent::calls() const {
   Impl& s = *impl_;
-  const TimePoint now = s.runtime->now();
+  const TimePoint now = s.core.runtime->now();
   std::vector<CallRecord> out;
-  for (Peer* p : s.all_peers()) {
+  for (Peer* p : s.peers.all()) {
     MutexLock lock(p->mutex);
     for (const auto& [sequence, call] : p->pending)
       out.push_back({sequence,

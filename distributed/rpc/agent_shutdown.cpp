@@ -1,5 +1,5 @@
 // Shutdown of an agent (agent.cpp, step 9). A graceful shutdown first detects that no call is open in the
-// whole group, by double counting: two successive rounds (agent_rounds.cpp) with no open call and equal
+// whole group, by double counting: two successive rounds (rounds.cpp) with no open call and equal
 // totals of calls begun, as in Mattern's four-counter method.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 
@@ -11,10 +11,10 @@ constexpr Duration kLastAnswers = std::chrono::seconds(2);
 
 /// Waits until this worker has no open call.
 void wait_quiet(Agent& agent, TimePoint deadline) {
-  const Counters& c = agent.impl().counters;
+  const Counters& c = agent.impl().core.counters;
   Duration pause = std::chrono::microseconds(200);
   while (c.active_client > 0 || c.active_server > 0) {
-    if (agent.impl().told_to_stop) throw ToldToStop();
+    if (agent.impl().rounds.told_to_stop()) throw ToldToStop();
     if (agent.runtime()->now() >= deadline)
       throw Timeout(
           str("shutdown: worker '", agent.self().name, "' still has calls under way:\n", agent.dump()));
@@ -37,7 +37,7 @@ void settle_group(Agent& agent, Rounds& rounds, TimePoint deadline) {
 /// call that told this worker to stop is one of them.
 void answer_the_last(Agent& agent) {
   std::vector<std::pair<Peer*, uint64_t>> open;
-  for (Peer* p : agent.impl().all_peers()) {
+  for (Peer* p : agent.impl().peers.all()) {
     MutexLock lock(p->mutex);
     for (const auto& [sequence, served] : p->served)
       if (!is_round(served->kind) && p->id != agent.self().id) open.emplace_back(p, sequence);
@@ -54,15 +54,15 @@ void answer_the_last(Agent& agent) {
 /// Waits until the send queues of connected peers are empty. A goodbye may overtake a large answer, and a
 /// caller that gets the goodbye first drops the call.
 void flush(Agent::Impl& s) {
-  const TimePoint until = s.runtime->now() + s.options.lease;
+  const TimePoint until = s.core.runtime->now() + s.core.options.lease;
   const auto sends = [&](WorkerId id) {
-    const PeerCounters c = s.transport->counters(id);
+    const PeerCounters c = s.core.transport->counters(id);
     return c.connected && c.queued_messages > 0;
   };
   try {
-    for (Peer* p : s.all_peers())
-      while (p->id != s.self.id && sends(p->id) && s.runtime->now() < until)
-        s.runtime->sleep_for(std::chrono::milliseconds(1));
+    for (Peer* p : s.peers.all())
+      while (p->id != s.core.self.id && sends(p->id) && s.core.runtime->now() < until)
+        s.core.runtime->sleep_for(std::chrono::milliseconds(1));
   } catch (const Error&) {  // the runtime has stopped: waiting is impossible
   }
 }
@@ -72,9 +72,9 @@ void flush(Agent::Impl& s) {
 void Agent::shutdown(ShutdownOptions options) {
   Impl& s = *impl_;
   std::exception_ptr failure;
-  if (options.graceful && !s.ended.is_set()) {
-    const TimePoint deadline = options.timeout.count() > 0 ? s.runtime->now() + options.timeout : kNever;
-    failure = s.closing.exchange(true) ? join_shutdown(deadline) : leave_together(deadline);
+  if (options.graceful && !s.ending.ended.is_set()) {
+    const TimePoint deadline = options.timeout.count() > 0 ? s.core.runtime->now() + options.timeout : kNever;
+    failure = s.ending.closing.exchange(true) ? join_shutdown(deadline) : leave_together(deadline);
   }
   stop();
   if (failure) std::rethrow_exception(failure);
@@ -84,14 +84,14 @@ void Agent::shutdown(ShutdownOptions options) {
 std::exception_ptr Agent::join_shutdown(TimePoint deadline) {
   Impl& s = *impl_;
   try {
-    if (!s.ended.wait_until(deadline))
+    if (!s.ending.ended.wait_until(deadline))
       throw Timeout(
-          str("shutdown: another shutdown of worker '", s.self.name, "' is still under way:\n", dump()));
+          str("shutdown: another shutdown of worker '", s.core.self.name, "' is still under way:\n", dump()));
   } catch (...) {
     return std::current_exception();
   }
-  MutexLock lock(s.mutex);
-  return s.shutdown_failure;
+  MutexLock lock(s.ending.mutex);
+  return s.ending.failure;
 }
 
 /// The graceful part, together with the other workers.
@@ -102,15 +102,11 @@ std::exception_ptr Agent::leave_together(TimePoint deadline) {
   context.endpoint = shared_from_this();
   const CallScope scope(context);
   try {
-    Rounds rounds(*this, deadline);
+    Rounds rounds(*this, s.core, s.rounds, deadline);
     const RoundAnswer outcome = rounds.next();
     settle_group(*this, rounds, deadline);
-    std::vector<std::pair<std::string, std::function<void(TimePoint)>>> steps;
-    {
-      MutexLock lock(s.mutex);
-      steps = s.shutdown_steps;
-    }
-    for (const auto& [name, step] : steps) {
+    const auto steps = s.ending.steps.all();
+    for (const auto& [name, step] : *steps) {
       step(deadline);
       settle_group(*this, rounds, deadline);
     }
@@ -121,7 +117,7 @@ std::exception_ptr Agent::leave_together(TimePoint deadline) {
   } catch (const PeerLost& e) {
     // A worker that left has done all rounds, or was told to stop: there is no reason to wait for it.
     bool left_group = false;
-    for (Peer* p : s.all_peers()) {
+    for (Peer* p : s.peers.all()) {
       MutexLock lock(p->mutex);
       left_group = left_group || (p->left && p->name == e.peer);
     }
@@ -129,52 +125,50 @@ std::exception_ptr Agent::leave_together(TimePoint deadline) {
   } catch (...) {
     failure = std::current_exception();
   }
-  MutexLock lock(s.mutex);
-  return s.shutdown_failure = failure;
+  MutexLock lock(s.ending.mutex);
+  return s.ending.failure = failure;
 }
 
 /// Waits until the leader's last answers have arrived: the callers have finished the requests or have left.
 void Agent::linger(TimePoint deadline) {
   Impl& s = *impl_;
   // a worker that is silent for that long is lost
-  const TimePoint until = std::min(deadline, s.runtime->now() + s.options.lease);
-  while (s.runtime->now() < until) {
+  const TimePoint until = std::min(deadline, s.core.runtime->now() + s.core.options.lease);
+  while (s.core.runtime->now() < until) {
     bool open = false;
-    for (Peer* p : s.all_peers()) {
-      if (p->id == s.self.id) continue;
+    for (Peer* p : s.peers.all()) {
+      if (p->id == s.core.self.id) continue;
       MutexLock lock(p->mutex);
       for (const auto& [sequence, served] : p->served) open = open || is_round(served->kind);
     }
     if (!open) return;
-    s.runtime->sleep_for(std::chrono::milliseconds(1));
+    s.core.runtime->sleep_for(std::chrono::milliseconds(1));
   }
 }
 
-void Agent::stop_serving() {
-  impl_->told_to_stop = true;
-  impl_->woken.set();
+void Agent::stop_serving() { impl_->rounds.tell_to_stop(); }
+
+bool Agent::told_to_stop() const { return impl_->rounds.told_to_stop(); }
+
+void Agent::add_shutdown_step(std::string name, std::function<void(TimePoint)> step) {
+  impl_->ending.steps.add({std::move(name), std::move(step)});
 }
 
-bool Agent::told_to_stop() const { return impl_->told_to_stop; }
+void Agent::on_stop(std::function<void()> f) { impl_->ending.stop_callbacks.add(std::move(f)); }
 
 void Agent::stop() {
   Impl& s = *impl_;
-  s.closing = true;
-  if (!s.running.exchange(false)) return;
+  s.ending.closing = true;
+  if (!s.core.running.exchange(false)) return;
   const struct Through {
     Event& ended;
     ~Through() { ended.set(); }
-  } through{s.ended};
-  {
-    MutexLock lock(s.timer_mutex);
-    if (s.timer.value != 0) s.runtime->cancel(s.timer);
-    s.timer = {};
-    s.timer_at = kNever;
-  }
-  if (s.transport) flush(s);
-  for (Peer* p : s.all_peers()) {
-    std::map<uint64_t, PendingCall> pending;
-    std::unordered_map<uint64_t, std::shared_ptr<Served>> served;
+  } through{s.ending.ended};
+  s.alarm.cancel();
+  if (s.core.transport) flush(s);
+  for (Peer* p : s.peers.all()) {
+    PendingCalls pending;
+    ServedRequests served;
     bool tell = false;
     std::string name;
     Envelope e;
@@ -182,35 +176,29 @@ void Agent::stop() {
       MutexLock lock(p->mutex);
       pending.swap(p->pending);
       served.swap(p->served);
-      tell = p->id != s.self.id && !p->lost && p->heard != TimePoint();
+      tell = p->id != s.core.self.id && !p->lost && p->heard != TimePoint();
       e.floor = p->next_sequence;
       e.to_incarnation = p->incarnation.value;
       name = p->name;
       for (const auto& [sequence, one] : served) one->finished = true;
     }
-    const auto error = std::make_exception_ptr(RpcError(
-        str("the call to worker '", name, "' was under way when worker '", s.self.name, "' was shut down")));
-    for (auto& [sequence, call] : pending) s.end(*p, std::move(call), error);
-    for (auto& [sequence, one] : served) {
-      for (auto& f : one->reply.settled) f(false);
-      one->reply = {};
-    }
+    const auto error = std::make_exception_ptr(RpcError(str(
+        "the call to worker '", name, "' was under way when worker '", s.core.self.name, "' was shut down")));
+    for (auto& [sequence, call] : pending) s.caller.end(*p, std::move(call), error);
+    drop_replies(served);
     if (!tell) continue;
     Message bye;
     seal(bye);
     stamp(bye, e);
-    s.send(*p, static_cast<uint8_t>(Kind::kGoodbye), std::move(bye.bytes));
+    s.core.send(p->id, static_cast<uint8_t>(Kind::kGoodbye), std::move(bye.bytes));
   }
-  stop_gathers(s);
-  stop_rounds(s);
-  std::vector<std::function<void()>> callbacks;
-  {
-    MutexLock lock(s.mutex);
-    callbacks = s.stop_callbacks;
-  }
-  for (const auto& f : callbacks) f();
+  s.gathers.stop();
+  s.rounds.stop();
+  const auto callbacks = s.ending.stop_callbacks.all();
+  for (const auto& f : *callbacks) f();
   // A stalled but living peer still gets the goodbye; one that is silent for a lease is lost.
-  if (s.transport) s.transport->close(std::max<Duration>(s.options.lease, std::chrono::seconds(2)));
+  if (s.core.transport)
+    s.core.transport->close(std::max<Duration>(s.core.options.lease, std::chrono::seconds(2)));
 }
 
 }  // namespace weft::rpc

@@ -1,5 +1,5 @@
 // CUDA IPC between workers of one host; lending.h describes the protocol. wire_format.cpp calls lend() for
-// outgoing tensors; rpc/agent_devices.cpp agrees on the pairs of devices and returns loans.
+// outgoing tensors; rpc/devices.cpp agrees on the pairs of devices and returns loans.
 #include <weft/distributed/wire/inner/lending.h>
 
 #include <cstring>

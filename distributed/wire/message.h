@@ -25,7 +25,7 @@ enum class Kind : uint8_t {
   kCall = 8,     ///< run a registered function
   kGather = 9,   ///< barrier and all_gather
   kReturn = 10,  ///< lent device memory has been copied (lending.h)
-  /// the sender is passive and asks for the next shutdown round (agent_rounds.cpp)
+  /// the sender is passive and asks for the next shutdown round (rpc/rounds.cpp)
   kRound = 11,
   kRemote = 16,  ///< remote references: create a value (16 to 31)
   kFetch = 17,

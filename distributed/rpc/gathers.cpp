@@ -1,32 +1,13 @@
-// barrier and all_gather. The worker with the smallest id of the named ones is the leader. Every worker, the
-// leader too, calls it with its message. When the last message has come, the leader answers all with all
-// messages. Its workers and a number that each worker counts locally identify a round. So several threads may
-// be in rounds of the same workers at once. The leader fails the round at the earliest deadline of its
-// members and names the missing ones. The members wait a little longer (kGrace) for that answer.
-#include <sstream>
-
+// barrier and gather: the leader's rounds, and the call of every worker. inner/gathers.h describes the
+// protocol.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/layers.h>
 
 namespace weft::rpc {
 
-struct GatherState {
-  struct Round {
-    std::vector<int32_t> members;
-    std::map<int32_t, Message> arrived;
-    std::vector<Responder> waiting;
-    TimerId timer;
-    TimePoint give_up = kNever;
-  };
-  Mutex mutex;
-  std::map<std::string, uint64_t> next WEFT_GUARDED_BY(mutex);  ///< round numbers of this worker
-  std::map<std::string, Round> rounds WEFT_GUARDED_BY(mutex);   ///< rounds that this worker leads
-  bool stopped WEFT_GUARDED_BY(mutex) = false;
-};
-
 namespace {
 
-constexpr Duration kGrace = std::chrono::seconds(1);
+constexpr Duration kGrace = std::chrono::seconds(1);  // the members wait so much longer than the leader
 
 std::string key_of(const std::vector<int32_t>& ids) {
   std::string key;
@@ -54,17 +35,18 @@ void watch_members(Agent& agent, const std::vector<int32_t>& members, int delta)
     if (id != agent.self().id.value) agent.watch(WorkerId{id}, delta);
 }
 
+}  // namespace
+
 /// Removes a round and answers all its waiting members with an error.
-void fail_round(Agent& agent, const std::string& round_key,
-                const std::function<std::exception_ptr(const GatherState::Round&)>& why) {
-  GatherState& g = *agent.impl().gathers;
-  GatherState::Round round;
+void Gathers::fail(Agent& agent, const std::string& round_key,
+                   const std::function<std::exception_ptr(const Round&)>& why) {
+  Round round;
   {
-    MutexLock lock(g.mutex);
-    const auto found = g.rounds.find(round_key);
-    if (found == g.rounds.end()) return;
+    MutexLock lock(mutex_);
+    const auto found = rounds_.find(round_key);
+    if (found == rounds_.end()) return;
     round = std::move(found->second);
-    g.rounds.erase(found);
+    rounds_.erase(found);
   }
   if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
   watch_members(agent, round.members, -1);
@@ -72,24 +54,18 @@ void fail_round(Agent& agent, const std::string& round_key,
   for (Responder& r : round.waiting) r.fail(error);
 }
 
-std::string names_of(Agent& agent, const GatherState::Round& round, bool missing) {
-  std::string out;
-  for (const int32_t id : round.members)
-    if ((round.arrived.count(id) == 0) == missing)
-      out += str(out.empty() ? "'" : ", '", agent.impl().peer_name(agent.impl().peer(WorkerId{id})), "'");
-  return out;
-}
-
-void time_out(Agent& agent, const std::string& round_key) {
-  fail_round(agent, round_key, [&](const GatherState::Round& round) {
+void Gathers::time_out(Agent& agent, const std::string& round_key) {
+  fail(agent, round_key, [&](const Round& round) {
+    std::string missing;
+    for (const int32_t id : round.members)
+      if (round.arrived.count(id) == 0)
+        missing += str(missing.empty() ? "'" : ", '", peers_.name(WorkerId{id}), "'");
     return std::make_exception_ptr(
-        Timeout(str("barrier or gather of ", round.members.size(), " workers: still waiting for ",
-                    names_of(agent, round, true))));
+        Timeout(str("barrier or gather of ", round.members.size(), " workers: still waiting for ", missing)));
   });
 }
 
-void on_gather(Agent& agent, Request request, Responder responder) {
-  GatherState& g = *agent.impl().gathers;
+void Gathers::serve(Agent& agent, Request request, Responder responder) {
   Decoder in(request.message, &agent, request.from);
   const auto members = in.get<std::vector<int32_t>>();
   const auto number = in.number<uint64_t>();
@@ -99,13 +75,13 @@ void on_gather(Agent& agent, Request request, Responder responder) {
   const std::string round_key = str(key_of(members), "#", number);
 
   const TimePoint now = agent.runtime()->now();
-  GatherState::Round complete;
+  Round complete;
   std::vector<int32_t> missing;
   bool fresh = false, whole = false;
   {
-    MutexLock lock(g.mutex);
-    if (g.stopped) throw RpcError(str("barrier or gather: worker '", agent.self().name, "' was shut down"));
-    GatherState::Round& round = g.rounds[round_key];
+    MutexLock lock(mutex_);
+    if (stopped_) throw RpcError(str("barrier or gather: worker '", agent.self().name, "' was shut down"));
+    Round& round = rounds_[round_key];
     fresh = round.members.empty();
     round.members = members;
     round.arrived[request.from.value] = std::move(theirs);
@@ -115,7 +91,7 @@ void on_gather(Agent& agent, Request request, Responder responder) {
       if (give_up < round.give_up) {
         if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
         round.give_up = give_up;
-        round.timer = agent.runtime()->call_at(give_up, [weak = agent.weak_from_this(), round_key] {
+        round.timer = agent.runtime()->call_at(give_up, [this, weak = agent.weak_from_this(), round_key] {
           if (const auto self = weak.lock()) time_out(*self, round_key);
         });
       }
@@ -125,16 +101,16 @@ void on_gather(Agent& agent, Request request, Responder responder) {
     whole = missing.empty();
     if (whole) {
       complete = std::move(round);
-      g.rounds.erase(round_key);
+      rounds_.erase(round_key);
     }
   }
   if (fresh) watch_members(agent, members, +1);
-  // Checked after the round became visible: a loss at this moment is noticed here or in gather_peer_lost.
+  // Checked after the round became visible: a loss at this moment is noticed here or in peer_lost.
   if (!whole) {
     for (const int32_t id : missing)
       if (agent.is_lost(WorkerId{id})) {
-        const std::string name = agent.impl().peer_name(agent.impl().peer(WorkerId{id}));
-        fail_round(agent, round_key, [&](const GatherState::Round&) {
+        const std::string name = peers_.name(WorkerId{id});
+        fail(agent, round_key, [&](const Round&) {
           return std::make_exception_ptr(
               PeerLost(name, str("barrier or gather: worker '", name, "' is gone")));
         });
@@ -158,70 +134,64 @@ void on_gather(Agent& agent, Request request, Responder responder) {
   }
 }
 
-}  // namespace
-
 void install_gather(Agent& agent) {
-  agent.impl().gathers = std::make_shared<GatherState>();
   agent.handle(Kind::kGather, RunOn::kTransport, [](Request request, Responder responder) {
     const std::shared_ptr<Agent> self = agent_of(responder.context());
-    on_gather(*self, std::move(request), std::move(responder));
+    self->impl().gathers.serve(*self, std::move(request), std::move(responder));
   });
 }
 
-void gather_peer_lost(Agent::Impl& impl, const WorkerInfo& peer, bool left, const std::string& why) {
-  const auto agent = impl.owner.lock();
-  if (!agent || !impl.gathers) return;
+void Gathers::peer_lost(Agent& agent, const WorkerInfo& peer, bool left, const std::string& why) {
   std::vector<std::string> broken;
   {
-    MutexLock lock(impl.gathers->mutex);
-    for (const auto& [key, round] : impl.gathers->rounds)
+    MutexLock lock(mutex_);
+    for (const auto& [key, round] : rounds_)
       if (round.arrived.count(peer.id.value) == 0 &&
           std::count(round.members.begin(), round.members.end(), peer.id.value) > 0)
         broken.push_back(key);
   }
   for (const std::string& key : broken)
-    fail_round(*agent, key, [&](const GatherState::Round&) {
+    fail(agent, key, [&](const Round&) {
       return std::make_exception_ptr(PeerLost(peer.name, str("barrier or gather: worker '", peer.name, "' ",
                                                              left ? "has left: " : "is lost: ", why)));
     });
 }
 
-void stop_gathers(Agent::Impl& impl) {
-  GatherState& g = *impl.gathers;
-  std::map<std::string, GatherState::Round> rounds;
+void Gathers::stop() {
+  std::map<std::string, Round> rounds;
   {
-    MutexLock lock(g.mutex);
-    g.stopped = true;
-    rounds.swap(g.rounds);
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    rounds.swap(rounds_);
   }
   for (auto& [key, round] : rounds) {
-    if (round.timer.value != 0) impl.runtime->cancel(round.timer);
+    if (round.timer.value != 0) core_.runtime->cancel(round.timer);
     for (Responder& r : round.waiting)
       r.fail(std::make_exception_ptr(
-          RpcError(str("barrier or gather: worker '", impl.self.name, "' was shut down"))));
+          RpcError(str("barrier or gather: worker '", core_.self.name, "' was shut down"))));
   }
 }
 
-std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::string> names, Duration timeout) {
+std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
+                                               const std::vector<std::string>& names, Duration timeout) {
   std::vector<int32_t> ids;
   if (names.empty())
-    for (const WorkerInfo& w : worker_infos()) ids.push_back(w.id.value);
-  for (const std::string& name : names) ids.push_back(worker_info_id(name).value);
+    for (const WorkerInfo& w : agent.worker_infos()) ids.push_back(w.id.value);
+  for (const std::string& name : names) ids.push_back(agent.worker_info_id(name).value);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  if (!std::binary_search(ids.begin(), ids.end(), self().id.value))
-    throw ValueError(str("barrier or gather: worker '", self().name, "' is not among those named"));
+  if (!std::binary_search(ids.begin(), ids.end(), core_.self.id.value))
+    throw ValueError(str("barrier or gather: worker '", core_.self.name, "' is not among those named"));
 
-  if (timeout.count() == 0) timeout = rpc_timeout();
-  GatherState& g = *impl_->gathers;
+  if (timeout.count() == 0) timeout = agent.rpc_timeout();
   const std::string key = key_of(ids);
   Message request;
   {
-    Encoder out(request, this, WorkerId{ids.front()});
+    Encoder out(request, &agent, WorkerId{ids.front()});
     out.put(ids);
     {
-      MutexLock lock(g.mutex);
-      out.number(g.next[key]++);
+      MutexLock lock(mutex_);
+      out.number(next_[key]++);
     }
     out.number(static_cast<int64_t>(timeout.count()));
     put_message(out, mine);
@@ -229,18 +199,14 @@ std::map<std::string, Message> Agent::gather(Message mine, std::vector<std::stri
   const CallOptions options{
       .timeout = timeout.count() > 0 ? std::min(timeout, Duration::max() - kGrace) + kGrace : timeout,
       .what = "barrier or gather"};
-  const Message all = call(WorkerId{ids.front()}, Kind::kGather, std::move(request), options).take();
+  const Message all = agent.call(WorkerId{ids.front()}, Kind::kGather, std::move(request), options).take();
   std::map<std::string, Message> out;
-  Decoder in(all, this, WorkerId{ids.front()}, true);
+  Decoder in(all, &agent, WorkerId{ids.front()}, true);
   for (size_t n = in.size(); n > 0; --n) {
     const auto id = in.number<int32_t>();
-    out.emplace(impl_->peer_name(impl_->peer(WorkerId{id})), get_message(in));
+    out.emplace(peers_.name(WorkerId{id}), get_message(in));
   }
   return out;
-}
-
-void Agent::barrier(std::vector<std::string> names, Duration timeout) {
-  gather({}, std::move(names), timeout);
 }
 
 }  // namespace weft::rpc

@@ -14,6 +14,8 @@
 //     passes on the answer it gets itself.
 // Shutdown repeats the rounds for termination detection, with sums of calls begun and
 // open (agent_shutdown.cpp).
+#include <weft/distributed/rpc/inner/rounds.h>
+
 #include <limits>
 
 #include <weft/distributed/rpc/inner/agent_impl.h>
@@ -21,38 +23,26 @@
 
 namespace weft::rpc {
 
-struct RoundState {
-  struct Arrived {
-    Responder responder;
-    uint64_t number = 0;
-    TimePoint passive;   ///< when it became passive, by this worker's clock
-    RoundAnswer counts;  ///< the counts of its own calls
-    RoundAnswer last;    ///< its answer of the previous round
-  };
-  Mutex mutex;
-  std::map<int32_t, Arrived> arrived WEFT_GUARDED_BY(mutex);
-  std::set<int32_t> passive WEFT_GUARDED_BY(mutex);  ///< all workers that ever requested a round
-  std::set<int32_t> watched WEFT_GUARDED_BY(mutex);
-};
-
-namespace {
-
-struct MemberState {
+struct RoundTable::MemberState {
   int32_t id = 0;
   std::string name, why;
   bool lost = false, left = false;
   TimePoint last_heard;
 };
 
-std::vector<MemberState> members_of(Agent::Impl& s) {
+RoundTable::RoundTable(Core& core, PeerTable& peers, Alarm& alarm)
+    : woken(*core.runtime, "the others, who are still active"), core_(core), peers_(peers), alarm_(alarm) {}
+
+std::vector<RoundTable::MemberState> RoundTable::members() {
   std::vector<MemberState> out;
-  for (Peer* p : s.all_peers()) {
+  for (Peer* p : peers_.all()) {
     MutexLock lock(p->mutex);
     if (p->known) out.push_back({p->id.value, p->name, p->why, p->lost, p->left, p->last_heard});
   }
   return out;
 }
 
+namespace {
 Message message_of(const RoundAnswer& answer) {
   Message m;
   Encoder out(m);
@@ -60,68 +50,63 @@ Message message_of(const RoundAnswer& answer) {
   out.finish();
   return m;
 }
+}  // namespace
 
 /// Step c: decides the outcome.
-void judge(const RoundState& g, const std::vector<MemberState>& members, RoundAnswer& answer)
-    WEFT_REQUIRES(g.mutex) {
+void RoundTable::judge(const std::vector<MemberState>& members, RoundAnswer& answer) const {
   TimePoint all_passive, last;
-  for (const auto& [id, one] : g.arrived) all_passive = std::max(all_passive, one.passive);
+  for (const auto& [id, one] : arrived_) all_passive = std::max(all_passive, one.passive);
   for (const MemberState& m : members) {
     if (!m.lost || m.left) continue;
     answer.text += str(answer.text.empty() ? "" : "; ", "worker '", m.name, "' is lost: ", m.why);
-    if (g.passive.count(m.id) > 0 || m.last_heard <= all_passive) continue;
+    if (passive_.count(m.id) > 0 || m.last_heard <= all_passive) continue;
     answer.failed = true;
     if (m.last_heard >= last) answer.peer = m.name, last = m.last_heard;
   }
   answer.text = answer.failed ? "no worker is active any more: " + answer.text : "";
 }
 
-/// Keeps every member below that id under lease from now on.
-void watch_below(Agent& agent, int32_t limit) {
+void RoundTable::watch_below(Agent& agent, int32_t limit) {
   std::vector<int32_t> fresh;
   {
-    RoundState& g = *agent.impl().rounds;
-    const auto members = members_of(agent.impl());
-    MutexLock lock(g.mutex);
-    for (const MemberState& m : members)
-      if (m.id < limit && m.id != agent.self().id.value && !m.lost && g.watched.insert(m.id).second)
+    const auto all = members();
+    MutexLock lock(mutex_);
+    for (const MemberState& m : all)
+      if (m.id < limit && m.id != core_.self.id.value && !m.lost && watched_.insert(m.id).second)
         fresh.push_back(m.id);
   }
   for (const int32_t id : fresh) agent.watch(WorkerId{id}, +1);
 }
 
 /// Asks every member that is not passive for a sign of life.
-void ask_active(Agent::Impl& s) {
+void RoundTable::ask_active() {
   std::set<int32_t> passive;
   {
-    MutexLock lock(s.rounds->mutex);
-    passive = s.rounds->passive;
+    MutexLock lock(mutex_);
+    passive = passive_;
   }
-  for (Peer* p : s.all_peers()) {
+  for (Peer* p : peers_.all()) {
     MutexLock lock(p->mutex);
     p->ask_now = p->ask_now || (p->known && !p->lost && passive.count(p->id.value) == 0);
   }
-  s.schedule(s.runtime->now());
+  alarm_.set(core_.runtime->now());
 }
 
-/// Names of the living members that have not requested the round.
-std::string missing(Agent& agent) {
-  RoundState& g = *agent.impl().rounds;
-  const auto members = members_of(agent.impl());
+std::string RoundTable::missing() {
+  const auto all = members();
   std::string out;
-  MutexLock lock(g.mutex);
-  for (const MemberState& m : members)
-    if (!m.lost && g.arrived.count(m.id) == 0) out += str(out.empty() ? "'" : ", '", m.name, "'");
+  MutexLock lock(mutex_);
+  for (const MemberState& m : all)
+    if (!m.lost && arrived_.count(m.id) == 0) out += str(out.empty() ? "'" : ", '", m.name, "'");
   return out;
 }
 
-void on_round(Agent& agent, Request request, Responder responder) {
-  RoundState& g = *agent.impl().rounds;
+void RoundTable::serve(Agent& agent, Request request, Responder responder) {
   Decoder in(request.message, &agent, request.from);
   const bool asks = in.get<bool>();
-  RoundState::Arrived one;
+  Arrived one;
   one.number = in.number<uint64_t>();
-  one.passive = agent.runtime()->now() - Duration(in.number<int64_t>());
+  one.passive = core_.runtime->now() - Duration(in.number<int64_t>());
   one.counts = in.get<RoundAnswer>();
   one.last = in.get<RoundAnswer>();
   in.expect_end();
@@ -129,44 +114,52 @@ void on_round(Agent& agent, Request request, Responder responder) {
     Message names;
     {
       Encoder out(names);
-      out.put(missing(agent));
+      out.put(missing());
     }
     return responder.reply(std::move(names));
   }
   one.responder = std::move(responder);
   {
-    MutexLock lock(g.mutex);
-    g.passive.insert(request.from.value);
-    std::swap(g.arrived[request.from.value], one);
+    MutexLock lock(mutex_);
+    passive_.insert(request.from.value);
+    std::swap(arrived_[request.from.value], one);
   }
   watch_below(agent, std::numeric_limits<int32_t>::max());
-  ask_active(agent.impl());
-  decide_round(agent.impl());
+  ask_active();
+  decide();
 }
 
 /// Removes and returns the workers that wait for this round.
-std::vector<Responder> taken(RoundState& g, uint64_t number) WEFT_REQUIRES(g.mutex) {
+std::vector<Responder> RoundTable::take(uint64_t number) {
   std::vector<Responder> waiting;
-  for (auto it = g.arrived.begin(); it != g.arrived.end();) {
+  for (auto it = arrived_.begin(); it != arrived_.end();) {
     if (it->second.number != number) {
       ++it;
       continue;
     }
     waiting.push_back(std::move(it->second.responder));
-    it = g.arrived.erase(it);
+    it = arrived_.erase(it);
   }
   return waiting;
 }
 
-/// Step d: answers the workers that wait here for a round whose answer this worker has.
-void pass_on(RoundState& g, uint64_t number, const RoundAnswer& answer) {
+/// Step d.
+void RoundTable::pass_on(uint64_t number, const RoundAnswer& answer) {
   std::vector<Responder> waiting;
   {
-    MutexLock lock(g.mutex);
-    waiting = taken(g, number);
+    MutexLock lock(mutex_);
+    waiting = take(number);
   }
   for (Responder& r : waiting) r.reply(message_of(answer));
 }
+
+WorkerId RoundTable::leader() {
+  for (const MemberState& m : members())
+    if (!m.lost) return WorkerId{m.id};
+  return core_.self.id;
+}
+
+namespace {
 
 /// The answer for the waiting thread.
 struct RoundReply {
@@ -177,7 +170,7 @@ struct RoundReply {
 
 class RoundSink final : public ReplySink {
  public:
-  RoundSink(Agent::Impl& impl, std::shared_ptr<RoundReply> reply) : impl_(impl), reply_(std::move(reply)) {}
+  RoundSink(Event& woken, std::shared_ptr<RoundReply> reply) : woken_(woken), reply_(std::move(reply)) {}
   void on_reply(Agent&, WorkerId, Message message) noexcept override {
     reply_->message = std::move(message);
     finish();
@@ -190,84 +183,80 @@ class RoundSink final : public ReplySink {
  private:
   void finish() {
     reply_->done = true;
-    impl_.woken.set();
+    woken_.set();
   }
-  Agent::Impl& impl_;  // of the calling agent
+  Event& woken_;  // of the calling agent
   const std::shared_ptr<RoundReply> reply_;
 };
-
-WorkerId leader_of(Agent& agent) {
-  for (const MemberState& m : members_of(agent.impl()))
-    if (!m.lost) return WorkerId{m.id};
-  return agent.self().id;
-}
 
 }  // namespace
 
 void install_rounds(Agent& agent) {
-  agent.impl().rounds = std::make_shared<RoundState>();
   agent.handle(Kind::kRound, RunOn::kTransport, [](Request request, Responder responder) {
     const std::shared_ptr<Agent> self = agent_of(responder.context());
-    on_round(*self, std::move(request), std::move(responder));
+    self->impl().rounds.serve(*self, std::move(request), std::move(responder));
   });
 }
 
-void decide_round(Agent::Impl& impl) {
-  if (!impl.rounds) return;
-  RoundState& g = *impl.rounds;
-  const auto members = members_of(impl);
+void RoundTable::decide() {
+  const auto all = members();
   std::vector<Responder> waiting, gone;
   RoundAnswer answer;
   {
-    MutexLock lock(g.mutex);
+    MutexLock lock(mutex_);
     bool whole = true;
-    for (const MemberState& m : members) {
-      const auto found = g.arrived.find(m.id);
+    for (const MemberState& m : all) {
+      const auto found = arrived_.find(m.id);
       if (!m.lost) {
-        whole = whole && found != g.arrived.end();
-      } else if (found != g.arrived.end()) {
+        whole = whole && found != arrived_.end();
+      } else if (found != arrived_.end()) {
         gone.push_back(std::move(found->second.responder));
-        g.arrived.erase(found);
+        arrived_.erase(found);
       }
     }
-    if (!whole || g.arrived.empty()) return;
+    if (!whole || arrived_.empty()) return;
     const auto order = [](const auto& a, const auto& b) { return a.second.number < b.second.number; };
-    const auto [first, last] = std::minmax_element(g.arrived.begin(), g.arrived.end(), order);
+    const auto [first, last] = std::minmax_element(arrived_.begin(), arrived_.end(), order);
     const uint64_t number = first->second.number;
     if (number < last->second.number) {  // step b
       answer = last->second.last;
     } else {
-      for (const auto& [id, one] : g.arrived)
+      for (const auto& [id, one] : arrived_)
         answer.begun += one.counts.begun, answer.active += one.counts.active;
-      if (number == 0) judge(g, members, answer);
+      if (number == 0) judge(all, answer);
     }
-    waiting = taken(g, number);
+    waiting = take(number);
   }
   for (Responder& r : waiting) r.reply(message_of(answer));
 }
 
-size_t count_passive(Agent::Impl& impl) {
-  MutexLock lock(impl.rounds->mutex);
-  return impl.rounds->passive.size();
+size_t RoundTable::count_passive() {
+  MutexLock lock(mutex_);
+  return passive_.size();
 }
 
-void stop_rounds(Agent::Impl& impl) {
-  std::map<int32_t, RoundState::Arrived> arrived;
-  MutexLock lock(impl.rounds->mutex);
-  arrived.swap(impl.rounds->arrived);
+void RoundTable::tell_to_stop() {
+  told_to_stop_ = true;
+  woken.set();
+}
+
+void RoundTable::stop() {
+  std::map<int32_t, Arrived> arrived;
+  MutexLock lock(mutex_);
+  arrived.swap(arrived_);
   lock.unlock();  // no answer is needed: stop() has sent them a goodbye
 }
 
-Rounds::Rounds(Agent& agent, TimePoint deadline)
-    : agent_(agent), deadline_(deadline), passive_(agent.runtime()->now()) {}
+Rounds::Rounds(Agent& agent, Core& core, RoundTable& table, TimePoint deadline)
+    : agent_(agent), core_(core), table_(table), deadline_(deadline), passive_(core.runtime->now()) {}
 
 Message Rounds::request(bool asks) const {
-  const Counters& c = agent_.impl().counters;
+  const Counters& c = core_.counters;
   Message m;
   Encoder out(m);
   out.put(asks);
   out.number(number_);
-  out.number(static_cast<int64_t>((agent_.runtime()->now() - passive_).count()));
+  out.number(static_cast<int64_t>((core_.runtime->now() - passive_).count()));
   const int64_t begun = c.calls.load() + c.served.load(),
                 active = c.active_client.load() + c.active_server.load();
   out.put(RoundAnswer{.begun = begun, .active = active});  // the rounds themselves are not counted
@@ -277,37 +266,37 @@ Message Rounds::request(bool asks) const {
 }
 
 const RoundAnswer& Rounds::next() {
-  Agent::Impl& s = agent_.impl();
   for (;;) {
-    const WorkerId leader = leader_of(agent_);
+    const WorkerId leader = table_.leader();
     const auto reply = std::make_shared<RoundReply>();
     const CallOptions options{.timeout = Duration::zero(), .what = "the end of the group"};
-    agent_.call(leader, Kind::kRound, request(false), options, std::make_unique<RoundSink>(s, reply));
+    agent_.call(leader, Kind::kRound, request(false), options,
+                std::make_unique<RoundSink>(table_.woken, reply));
     while (!reply->done) {
-      if (s.told_to_stop) throw ToldToStop();
-      if (!s.woken.wait_until(deadline_)) throw Timeout(waits_for(leader));
-      s.woken.reset();
+      if (table_.told_to_stop()) throw ToldToStop();
+      if (!table_.woken.wait_until(deadline_)) throw Timeout(waits_for(leader));
+      table_.woken.reset();
     }
     if (reply->error) {
-      if (leader == s.self.id || !agent_.is_lost(leader)) std::rethrow_exception(reply->error);
-      watch_below(agent_, s.self.id.value);  // step b
+      if (leader == core_.self.id || !agent_.is_lost(leader)) std::rethrow_exception(reply->error);
+      table_.watch_below(agent_, core_.self.id.value);  // step b
       continue;
     }
     Decoder in(reply->message, &agent_, leader, true);
     last_ = in.get<RoundAnswer>();
-    pass_on(*s.rounds, number_++, last_);
+    table_.pass_on(number_++, last_);
     return last_;
   }
 }
 
 std::string Rounds::waits_for(WorkerId leader) {
-  const std::string text = str("shutdown: worker '", agent_.self().name, "' has waited for its whole time, ");
-  const bool calling = agent_.impl().counters.active_client > 0;
+  const std::string text = str("shutdown: worker '", core_.self.name, "' has waited for its whole time, ");
+  const bool calling = core_.counters.active_client > 0;
   const std::string calls = calling ? str("; under way:\n", agent_.dump()) : "";
   const auto named = [&](const std::string& names) {
     return text + str(number_ == 0 ? "still active: " : "not through yet: ", names, calls);
   };
-  if (leader == agent_.self().id) return named(missing(agent_));
+  if (leader == core_.self.id) return named(table_.missing());
   try {
     const CallOptions options{.timeout = std::chrono::seconds(1), .what = "who is still active"};
     const Message names = agent_.call(leader, Kind::kRound, request(true), options).take();

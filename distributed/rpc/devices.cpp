@@ -1,43 +1,56 @@
-// Devices of an agent: the device maps of the group, the agreement on CUDA IPC (lending.h), and the arrival
-// of messages with device tensors (staging.h).
+// Devices of an agent: the device maps of the group, the agreement on CUDA IPC, and the arrival of messages
+// with device tensors.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/layers.h>
 
 namespace weft::rpc {
 
-/// Stores a member's device settings and the maps for messages to it.
-void Agent::Impl::add_plan(const Member& member) {
+Devices::Devices(Core& core, PeerTable& peers)
+    : core_(core),
+      peers_(peers),
+      courier_(std::make_shared<Courier>(core.runtime)),
+      lending_(core.options.cuda_ipc ? std::make_shared<Lending>() : nullptr) {}
+
+void Devices::add_plan(Peer& p, const Member& member) {
+  const bool is_self = member.id == core_.self.id;
   const DevicePlan own = plan();
   DeviceMap arguments = own.maps.of(member.name);
-  DeviceMap results = (member.id == self.id ? own : member.plan).maps.of(self.name).reversed();
-  if (!arguments.empty() || !results.empty()) has_device_maps = true;
-  Peer& p = peer(member.id);
+  DeviceMap results = (is_self ? own : member.plan).maps.of(core_.self.name).reversed();
+  if (!arguments.empty() || !results.empty()) has_maps_ = true;
   MutexLock lock(p.mutex);
-  p.plan = member.id == self.id ? own : member.plan;
+  p.plan = is_self ? own : member.plan;
   p.host_key = member.address.host_key;
   p.for_arguments = std::move(arguments);
   p.for_results = std::move(results);
 }
 
+void Devices::peer_lost(WorkerId peer) {
+  if (lending_) lending_->peer_lost(peer);
+}
+
+namespace {
+
 /// Every member's value by name.
-template <class T> std::map<std::string, T> Agent::gather_values(const T& mine, Duration timeout) {
+template <class T> std::map<std::string, T> gather_values(Agent& agent, const T& mine, Duration timeout) {
   Message message;
   {
-    Encoder out(message, this);
+    Encoder out(message, &agent);
     out.put(mine);
   }
   std::map<std::string, T> all;
-  for (const auto& [name, theirs] : gather(std::move(message), {}, timeout)) {
-    Decoder in(theirs, this);
+  for (const auto& [name, theirs] : agent.gather(std::move(message), {}, timeout)) {
+    Decoder in(theirs, &agent);
     all.emplace(name, in.get<T>());
   }
   return all;
 }
 
-void Agent::agree_on_devices(Duration timeout) {
+}  // namespace
+
+void Devices::agree(Agent& agent, Duration timeout) {
   std::vector<std::pair<std::string, DevicePlan>> plans;
   bool any = false, lends = false;
-  for (Peer* p : impl_->all_peers()) {
+  for (Peer* p : peers_.all()) {
     MutexLock lock(p->mutex);
     if (!p->known) continue;
     plans.emplace_back(p->name, p->plan);
@@ -47,30 +60,30 @@ void Agent::agree_on_devices(Duration timeout) {
   if (!any) return;
   check_device_plans(plans);
   std::string missing;
-  for (const auto& [name, text] : gather_values(missing_devices(self().name, plans), timeout))
+  for (const auto& [name, text] : gather_values(agent, missing_devices(core_.self.name, plans), timeout))
     if (!text.empty()) missing += str(missing.empty() ? "" : "; ", text);
   register_stream_states();  // the check may have opened devices
   if (!missing.empty()) throw DeviceError(str("device maps: ", missing));
-  if (lends) impl_->agree_on_lending(*this, timeout);
+  if (lends) agree_on_lending(agent, timeout);
 }
 
 /// lending.h, step 1. All members call it; those without lending contribute nothing.
-void Agent::Impl::agree_on_lending(Agent& agent, Duration timeout) {
+void Devices::agree_on_lending(Agent& agent, Duration timeout) {
   // device, IPC handle, offset, contents
   using Probe = std::tuple<std::string, std::array<uint8_t, 64>, int64_t, uint64_t>;
   // lender, its device, this worker's device
   using Pair = std::tuple<int32_t, std::string, std::string>;
   std::vector<Probe> mine;
-  if (lending)
-    for (const Lending::Probe& p : lending->offer(*runtime))
+  if (lending_)
+    for (const Lending::Probe& p : lending_->offer(*core_.runtime))
       mine.emplace_back(to_string(p.device), p.block.handle, p.block.offset, p.contents);
-  const std::string own_host = transport->addresses().host_key;
+  const std::string own_host = core_.transport->addresses().host_key;
   std::vector<Pair> readable;
-  for (const auto& [name, probes] : agent.gather_values(mine, timeout)) {
-    Peer& p = peer(agent.worker_info_id(name));
+  for (const auto& [name, probes] : gather_values(agent, mine, timeout)) {
+    Peer& p = peers_.at(agent.worker_info_id(name));
     {
       MutexLock lock(p.mutex);
-      if (!lending || p.id == self.id || own_host.empty() || p.host_key != own_host) continue;
+      if (!lending_ || p.id == core_.self.id || own_host.empty() || p.host_key != own_host) continue;
     }
     std::vector<Lending::Probe> theirs;
     for (const auto& [device, handle, offset, contents] : probes)
@@ -78,17 +91,16 @@ void Agent::Impl::agree_on_lending(Agent& agent, Duration timeout) {
     for (const auto& [their_device, our_device] : Lending::try_out(theirs))
       readable.emplace_back(p.id.value, to_string(their_device), to_string(our_device));
   }
-  for (const auto& [name, pairs] : agent.gather_values(readable, timeout))
+  for (const auto& [name, pairs] : gather_values(agent, readable, timeout))
     for (const auto& [lender, device, reader] : pairs)
-      if (lending && lender == self.id.value)
-        lending->agree(agent.worker_info_id(name), {{Device(device), Device(reader)}});
-  if (lending) lending->end_offer();
+      if (lending_ && lender == core_.self.id.value)
+        lending_->agree(agent.worker_info_id(name), {{Device(device), Device(reader)}});
+  if (lending_) lending_->end_offer();
 }
 
-Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmapped_to_cpu) const {
-  const Impl& s = *impl_;
-  if (source.is_cpu() && !s.has_device_maps) return source;
-  Peer& p = impl_->peer(to);
+Device Devices::target(WorkerId to, bool reply, Device source, bool unmapped_to_cpu) {
+  if (source.is_cpu() && !has_maps_) return source;
+  Peer& p = peers_.at(to);
   std::string name;
   {
     MutexLock lock(p.mutex);
@@ -96,32 +108,32 @@ Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmappe
     name = p.name;
   }
   if (source.is_cpu() || unmapped_to_cpu) return kCpu;
-  if (to == s.self.id) return source;
+  if (to == core_.self.id) return source;
   if (reply)
-    throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go back to worker '",
-                          name, "': the device map of '", name, "' for '", s.self.name,
-                          "' has no entry that leads to ", source, "; add one there, set_device_map(\"",
-                          s.self.name, "\", {{<a device of '", name, "'>, \"", source,
-                          "\"}}), or return the tensor on the cpu"));
-  throw DeviceError(str("a tensor on ", source, " of worker '", s.self.name, "' cannot go to worker '", name,
-                        "': the device map for '", name, "' has no entry from ", source,
+    throw DeviceError(str("a tensor on ", source, " of worker '", core_.self.name,
+                          "' cannot go back to worker '", name, "': the device map of '", name, "' for '",
+                          core_.self.name, "' has no entry that leads to ", source,
+                          "; add one there, set_device_map(\"", core_.self.name, "\", {{<a device of '", name,
+                          "'>, \"", source, "\"}}), or return the tensor on the cpu"));
+  throw DeviceError(str("a tensor on ", source, " of worker '", core_.self.name, "' cannot go to worker '",
+                        name, "': the device map for '", name, "' has no entry from ", source,
                         "; add one, set_device_map(\"", name, "\", {{\"", source, "\", <a device of '", name,
                         "'>}}), or move the tensor to the cpu"));
 }
 
-void Agent::Impl::seal_for(Peer& p, Message& message) {
+void Devices::seal_for(const Peer& p, Message& message) {
   try {
-    seal(message, lending.get(), p.id);
+    seal(message, lending_.get(), p.id);
   } catch (...) {
     for (const Place& place : message.places)
-      if (place.loan) lending->end(place.loan->number);
+      if (place.loan) lending_->end(place.loan->number);
     throw;
   }
-  if (!lending) return;
+  if (!lending_) return;
   for (const Place& place : message.places) {
     if (!place.loan) continue;
-    message.settled.push_back([weak = std::weak_ptr<Lending>(lending), rt = runtime, lease = options.lease,
-                               number = place.loan->number](bool) {
+    message.settled.push_back([weak = std::weak_ptr<Lending>(lending_), rt = core_.runtime,
+                               lease = core_.options.lease, number = place.loan->number](bool) {
       rt->call_at(rt->now() + lease, [weak, number] {
         if (const auto alive = weak.lock()) alive->end(number);
       });
@@ -156,14 +168,14 @@ class Returned final : public ReplySink {
 
 }  // namespace
 
-Message Agent::Impl::receive(Inbound inbound, const Envelope& e) {
+Message Devices::receive(Inbound inbound, const Envelope& e) {
   const WorkerId from = inbound.from;
   Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
   const std::shared_ptr<Staging> staging = message.staging;
   if (!staging || (staging->loans.empty() && staging->ready())) return message;
-  const Future<void> arrival(runtime);
+  const Future<void> arrival(core_.runtime);
   staging->arrival = arrival;
-  const auto arrived = [arrival, from, held = owner.lock(),
+  const auto arrived = [arrival, from, held = core_.agent(), lease = core_.options.lease,
                         loans = staging->loans](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);
@@ -177,14 +189,14 @@ Message Agent::Impl::receive(Inbound inbound, const Envelope& e) {
         out.put(loans);
       }
       // Two leases: a dead lender is lost after one, and PeerLost says more than Timeout.
-      held->call(from, Kind::kReturn, std::move(back), {2 * held->impl().options.lease, "return of a loan"},
+      held->call(from, Kind::kReturn, std::move(back), {2 * lease, "return of a loan"},
                  std::make_unique<Returned>(arrival));
     } catch (...) {
       arrival.state()->try_set_error(std::current_exception());
     }
   };
   if (staging->ready()) arrived(nullptr);
-  else courier->carry(staging, arrived);
+  else courier_->carry(staging, arrived);
   return message;
 }
 
@@ -194,7 +206,7 @@ void install_devices(Agent& agent) {
     Decoder in(request.message);
     const auto numbers = in.get<std::vector<uint64_t>>();
     in.expect_end();
-    const auto& lending = self->impl().lending;
+    const auto& lending = self->impl().devices.lending();
     Message answer;
     {
       Encoder out(answer);
@@ -202,9 +214,9 @@ void install_devices(Agent& agent) {
     }
     responder.reply(std::move(answer));
   });
-  if (!agent.impl().lending) return;
+  if (!agent.impl().devices.lending()) return;
   agent.add_debug_info(
-      [weak = std::weak_ptr<Lending>(agent.impl().lending)](std::map<std::string, int64_t>& out) {
+      [weak = std::weak_ptr<Lending>(agent.impl().devices.lending())](std::map<std::string, int64_t>& out) {
         const auto lending = weak.lock();
         if (!lending) return;
         out["devices.lent_tensors"] = lending->lent();

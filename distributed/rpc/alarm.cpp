@@ -1,0 +1,35 @@
+// The timer of an agent. It keeps no reference to the agent: a timer that rings after the end does nothing.
+#include <weft/distributed/rpc/inner/alarm.h>
+
+namespace weft::rpc {
+
+void Alarm::set(TimePoint when) {
+  if (when == kNever || !core_.running) return;
+  MutexLock lock(mutex_);
+  if (at_ <= when) return;
+  if (timer_.value != 0) core_.runtime->cancel(timer_);
+  at_ = std::max(when, core_.runtime->now());  // due() measures its delay against this
+  timer_ = core_.runtime->call_at(when, [this, weak = core_.owner.weak_from_this()] {
+    if (const auto agent = weak.lock()) due();
+  });
+}
+
+void Alarm::due() {
+  Duration late;
+  {
+    MutexLock lock(mutex_);
+    late = core_.runtime->now() - at_;
+    timer_ = {};
+    at_ = kNever;
+  }
+  if (core_.running) ring_(late);
+}
+
+void Alarm::cancel() {
+  MutexLock lock(mutex_);
+  if (timer_.value != 0) core_.runtime->cancel(timer_);
+  timer_ = {};
+  at_ = kNever;
+}
+
+}  // namespace weft::rpc

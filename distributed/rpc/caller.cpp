@@ -1,0 +1,317 @@
+// The caller's side of a call: its start, its repetition after a status, and its end by the reply, the
+// deadline or the loss of the peer (agent.cpp, steps 1, 5, 6 and 8). The callee's side is in server.cpp;
+// liveness.cpp decides when a peer is asked.
+#include <weft/distributed/rpc/inner/caller.h>
+
+namespace weft::rpc {
+
+namespace {
+
+/// most open requests in one status; further ones are in the next status
+constexpr size_t kMaxListed = 4096;
+
+std::string describe(const PendingCall& call) {
+  return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind));
+}
+
+void settle(Message& message, bool received) {
+  for (auto& f : message.settled) f(received);
+  message.settled.clear();
+}
+
+std::string seconds(Duration d) {
+  const double s = std::chrono::duration<double>(d).count();
+  return s < 1 ? str(s * 1000, " ms") : str(s, " s");
+}
+
+}  // namespace
+
+Caller::Caller(Core& core, PeerTable& peers, Devices& devices, Alarm& alarm)
+    : core_(core),
+      peers_(peers),
+      devices_(devices),
+      alarm_(alarm),
+      timeout_ns_(core.options.rpc_timeout.count()) {}
+
+void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& call_options,
+                   std::unique_ptr<ReplySink> sink) {
+  if (!core_.running)
+    throw RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down"));
+  if (call_options.timeout && call_options.timeout->count() < 0)
+    throw ValueError(str("timeout is negative: ", call_options.timeout->count(), " ns"));
+  Peer& p = peers_.at(to);
+  core_.interceptors.each(
+      [&](Interceptor& i) { i.request_sending(core_.owner, p.id, kind, call_options.what, message); });
+  try {
+    devices_.seal_for(p, message);
+  } catch (...) {  // for example, no memory for the copies of its tensors
+    discard(p, kind, message);
+    throw;
+  }
+
+  PendingCall call;
+  call.kind = kind;
+  call.message = std::move(message);
+  call.context = capture_context();
+  call.context.endpoint = core_.owner.shared_from_this();
+  if (open_accelerators() > 0) call.streams = current_streams(false);
+  call.sink = std::move(sink);
+  call.what = call_options.what;
+  call.started = call.sent = core_.runtime->now();
+  if (call_options.timeout) {
+    call.timeout = *call_options.timeout;
+    if (call.timeout.count() > 0 && call.timeout < kNever - call.started)
+      call.deadline = call.started + call.timeout;
+  } else {
+    call.timeout = timeout();
+    if (call.timeout.count() > 0 && call.timeout < kNever - call.started)
+      call.deadline = call.started + call.timeout;
+    if (call.context.deadline < call.deadline) {
+      call.deadline = call.context.deadline;
+      call.timeout = std::max(Duration(0), call.deadline - call.started);
+    }
+  }
+  const TimePoint deadline = call.deadline;
+
+  Envelope e;
+  if (deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (deadline - call.started).count());
+  const std::shared_ptr<Staging> staging = call.message.staging;
+  const bool ready = !staging || staging->ready();
+  std::string bytes;
+  std::vector<Payload> payloads;
+  TimePoint wake;
+  std::exception_ptr refused;
+  {
+    MutexLock lock(p.mutex);
+    if (!core_.running) {  // stop() may have emptied this table
+      refused = std::make_exception_ptr(
+          RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down")));
+    } else if (p.lost) {
+      refused = std::make_exception_ptr(PeerLost(
+          p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
+    } else {
+      const bool first = p.pending.empty();
+      if (first && p.watchers == 0) p.heard = call.started;
+      e.sequence = p.next_sequence++;
+      if (first) p.pause = core_.options.retry;
+      PendingCall& kept = p.pending.emplace(e.sequence, std::move(call)).first->second;
+      e.floor = p.floor();
+      p.tells = 0;
+      e.to_incarnation = p.incarnation.value;
+      stamp(kept.message, e);
+      if (ready) {
+        bytes = kept.message.bytes;
+        payloads = payloads_of(kept.message);
+      }
+      wake = std::min(deadline, kept.started + core_.options.retry);
+    }
+  }
+  if (refused) {
+    discard(p, kind, call.message);
+    call.sink->on_error(std::move(refused));
+    return;
+  }
+  if (!is_round(kind)) {
+    core_.counters.calls.fetch_add(1, std::memory_order_relaxed);
+    core_.counters.active_client.fetch_add(1, std::memory_order_relaxed);
+  }
+  alarm_.set(wake);
+  const Outgoing call_out{e.sequence, kind, deadline};
+  if (ready) return transmit(p, call_out, std::move(bytes), std::move(payloads));
+  devices_.carry(staging,
+                 [this, held = core_.owner.shared_from_this(), &p, call_out](std::exception_ptr error) {
+                   if (error) return fail(p, call_out.sequence, std::move(error));
+                   std::string staged;
+                   std::vector<Payload> buffers;
+                   {
+                     MutexLock lock(p.mutex);
+                     const auto found = p.pending.find(call_out.sequence);
+                     if (found == p.pending.end()) return;
+                     staged = found->second.message.bytes;
+                     buffers = payloads_of(found->second.message);
+                   }
+                   transmit(p, call_out, std::move(staged), std::move(buffers));
+                 });
+}
+
+/// Drops a request that is not sent.
+void Caller::discard(Peer& p, Kind kind, Message& message) {
+  if (const auto agent = core_.agent())
+    core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, true); });
+  settle(message, false);
+}
+
+/// Fails a call that was not sent, if it is still in the table.
+void Caller::fail(Peer& p, uint64_t sequence, std::exception_ptr error) {
+  PendingCall failed;
+  {
+    MutexLock lock(p.mutex);
+    const auto found = p.pending.find(sequence);
+    if (found == p.pending.end()) return;
+    failed = std::move(found->second);
+    p.pending.erase(found);
+  }
+  discard(p, failed.kind, failed.message);
+  end(p, std::move(failed), std::move(error));
+}
+
+void Caller::transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads) {
+  try {
+    for (;;) {
+      try {
+        core_.transport->send(p.id, static_cast<uint8_t>(call.kind), std::move(bytes), std::move(payloads));
+        break;
+      } catch (const Overloaded&) {
+        if (!core_.transport->wait_writable(p.id, call.deadline))
+          break;  // tend() ends the call by its deadline
+        MutexLock lock(p.mutex);
+        const auto found = p.pending.find(call.sequence);
+        if (found == p.pending.end()) break;
+        bytes = found->second.message.bytes;
+        payloads = payloads_of(found->second.message);
+      }
+    }
+  } catch (const WireError&) {  // over the transport's limits: a retry cannot help
+    fail(p, call.sequence, std::current_exception());
+  } catch (const std::exception&) {
+    // Not sent: the queue is full where waiting is not allowed, or the connection is down. The next status
+    // repairs it (step 5).
+  }
+}
+
+/// Takes a reply: removes the call from the table, then passes the value to its sink.
+void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
+  PendingCall call;
+  bool late = false;
+  std::string name;
+  {
+    MutexLock lock(p.mutex);
+    const auto found = p.pending.find(e.sequence);
+    if (found == p.pending.end()) {
+      late = p.given_up.erase(e.sequence) > 0;
+      if (!late) return;  // a duplicate
+    } else {
+      call = std::move(found->second);
+      p.pending.erase(found);
+      p.pause = core_.options.retry;
+    }
+    name = p.name;
+  }
+  const std::shared_ptr<Agent> agent = core_.agent();
+  if (late) {
+    core_.counters.late_replies.fetch_add(1, std::memory_order_relaxed);
+    if (e.error || !core_.interceptors.any() || !agent) return;
+    try {
+      const Message message = devices_.receive(std::move(inbound), e);
+      core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, false); });
+    } catch (const std::exception&) {
+      core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+    }
+    return;
+  }
+  core_.counters.active_client.fetch_sub(is_round(kind) ? 0 : 1, std::memory_order_relaxed);
+  settle(call.message, !e.error);
+  try {
+    const std::optional<StreamScope> scope =
+        call.streams.empty() ? std::nullopt : std::optional<StreamScope>(std::in_place, call.streams);
+    Message message = devices_.receive(std::move(inbound), e);
+    if (e.error) {
+      Decoder in(message, agent.get(), p.id, true);
+      call.sink->on_error(get_error(in, name, call.what));
+      return;
+    }
+    if (!agent) throw RpcError("the agent has ended");
+    core_.interceptors.each(
+        [&](Interceptor& i) { i.reply_received(*agent, p.id, kind, message, call.context); });
+    call.sink->on_reply(*agent, p.id, std::move(message));
+  } catch (...) {
+    call.sink->on_error(std::current_exception());
+  }
+}
+
+/// Sends a status: [wants an answer][upto][count][open requests below upto] (step 5).
+void Caller::ask(Peer& p) {
+  Message m;
+  Envelope e;
+  {
+    MutexLock lock(p.mutex);
+    Encoder out(m);
+    out.number(uint8_t{1});
+    const size_t count = std::min(p.pending.size(), kMaxListed);
+    uint64_t upto = p.next_sequence;
+    std::vector<uint64_t> open;
+    open.reserve(count);
+    for (const auto& [sequence, call] : p.pending) {
+      if (open.size() == count) {
+        upto = sequence;
+        break;
+      }
+      open.push_back(sequence);
+    }
+    out.number(upto);
+    out.put(open);
+    out.finish();
+    e.floor = p.asked_floor = p.floor();
+    e.to_incarnation = p.incarnation.value;
+  }
+  seal(m);
+  stamp(m, e);
+  core_.counters.asks.fetch_add(1, std::memory_order_relaxed);
+  core_.send(p.id, static_cast<uint8_t>(Kind::kStatus), std::move(m.bytes));
+}
+
+/// Step 5 at the caller: sends the requests again that the callee never received.
+void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope& e) {
+  try {
+    const Message m = unseal(header, {}, e);
+    Decoder in(m);
+    const auto unknown = in.get<std::vector<uint64_t>>();
+    in.expect_end();
+    {
+      MutexLock lock(p.mutex);
+      p.told_floor = std::max(p.told_floor, p.asked_floor);
+      p.tells = 0;
+    }
+    for (const uint64_t sequence : unknown) {
+      std::string bytes;
+      std::vector<Payload> payloads;
+      Kind kind;
+      {
+        MutexLock lock(p.mutex);
+        const auto found = p.pending.find(sequence);
+        const TimePoint now = core_.runtime->now();
+        if (found == p.pending.end() || found->second.sent + core_.options.retry / 2 > now) continue;
+        PendingCall& call = found->second;
+        if (call.message.staging && !call.message.staging->ready()) continue;  // it has not left yet
+        call.sent = now;
+        kind = call.kind;
+        Envelope again;
+        again.sequence = sequence;
+        again.floor = p.floor();
+        if (call.deadline != kNever) again.remaining_ns = std::max<int64_t>(1, (call.deadline - now).count());
+        again.to_incarnation = p.incarnation.value;
+        stamp(call.message, again);
+        bytes = call.message.bytes;
+        payloads = payloads_of(call.message);
+      }
+      core_.counters.resent_requests.fetch_add(1, std::memory_order_relaxed);
+      core_.send(p.id, static_cast<uint8_t>(kind), std::move(bytes), std::move(payloads));
+    }
+  } catch (const std::exception&) {
+    core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Caller::end(Peer& p, PendingCall call, std::exception_ptr error) {
+  if (!is_round(call.kind)) core_.counters.active_client.fetch_sub(1, std::memory_order_relaxed);
+  if (!error) {
+    core_.counters.timeouts.fetch_add(1, std::memory_order_relaxed);
+    error =
+        std::make_exception_ptr(Timeout(str(describe(call), " on worker '", peers_.name(p.id),
+                                            "' ran for more than the timeout of ", seconds(call.timeout))));
+  }
+  settle(call.message, false);
+  call.sink->on_error(std::move(error));
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,43 @@
+// The caller's side of a call (agent.cpp, steps 1, 5, 6 and 8): its start, its repetition, and its end by the
+// reply, the deadline, the loss of the peer or the end of the agent.
+#pragma once
+
+#include <weft/distributed/rpc/inner/alarm.h>
+#include <weft/distributed/rpc/inner/devices.h>
+
+namespace weft::rpc {
+
+class Caller {
+ public:
+  Caller(Core& core, PeerTable& peers, Devices& devices, Alarm& alarm);
+
+  Duration timeout() const { return Duration(timeout_ns_.load(std::memory_order_relaxed)); }
+  void set_timeout(Duration timeout) { timeout_ns_ = timeout.count(); }
+  /// As Agent::call.
+  void start(WorkerId to, Kind kind, Message message, const CallOptions& call_options,
+             std::unique_ptr<ReplySink> sink);
+  void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
+  /// Sends a status with the open calls, which the peer answers (step 5).
+  void ask(Peer& p);
+  void on_status_reply(Peer& p, const std::string& header, const Envelope& e);
+  /// Ends a call that was removed from the peer's table. A null error: its deadline came.
+  void end(Peer& p, PendingCall call, std::exception_ptr error);
+
+ private:
+  struct Outgoing {
+    uint64_t sequence;
+    Kind kind;
+    TimePoint deadline;
+  };
+  void transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads);
+  void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
+  void discard(Peer& p, Kind kind, Message& message);
+
+  Core& core_;
+  PeerTable& peers_;
+  Devices& devices_;
+  Alarm& alarm_;
+  std::atomic<int64_t> timeout_ns_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,38 @@
+// Deadlines, retransmission and failure detection (agent.cpp, steps 4 to 7).
+#pragma once
+
+#include <weft/distributed/rpc/inner/caller.h>
+#include <weft/distributed/rpc/inner/server.h>
+
+namespace weft::rpc {
+
+class Liveness {
+ public:
+  /// `on_loss` tells the agent's other parts of a loss, before the layers' callbacks run on the pool.
+  using OnLoss = std::function<void(const WorkerInfo& peer, bool left, const std::string& why)>;
+  Liveness(Core& core, PeerTable& peers, Caller& caller, Alarm& alarm, OnLoss on_loss)
+      : core_(core), peers_(peers), caller_(caller), alarm_(alarm), on_loss_(std::move(on_loss)) {}
+
+  /// Does the due work of all peers.
+  void tick(Duration late);
+  void on_peer(WorkerId id, Incarnation incarnation, PeerState state, const std::string& reason);
+  void on_fenced(Peer& p, const std::string& header, const Envelope& e);
+  /// Tells a lost incarnation that still sends messages that it counts as lost here.
+  void fence(Peer& p);
+  /// Marks a peer as lost or, with `left`, as gone; fails its calls and tells the parts and the layers.
+  void lose(Peer& p, bool left, const std::string& reason);
+  void watch(WorkerId id, int delta);
+  bool is_lost(WorkerId id) const;
+
+  Callbacks<const WorkerInfo&, bool, const std::string&> lost;
+
+ private:
+  TimePoint tend(Peer& p, TimePoint now);
+  Core& core_;
+  PeerTable& peers_;
+  Caller& caller_;
+  Alarm& alarm_;
+  const OnLoss on_loss_;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,131 @@
+// The workers of the group as one agent sees them. A Peer keeps all state about one worker under one mutex:
+// its identity, the calls to it (Caller), its requests (Server) and its lease (Liveness).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/wire/inner/staging.h>
+#include <weft/distributed/wire/inner/streams.h>
+#include <weft/distributed/wire/inner/wire_format.h>
+
+namespace weft::rpc {
+
+/// The set of finished requests of one caller: all below `horizon` except those in `open`. It only grows.
+class FinishedSet {
+ public:
+  bool contains(uint64_t sequence) const {
+    return sequence < horizon_ && !std::binary_search(open_.begin(), open_.end(), sequence);
+  }
+  /// The lowest number not known to be finished.
+  uint64_t floor() const { return open_.empty() ? horizon_ : open_.front(); }
+  /// Adds the contents of a status: all below `upto` are finished except `open` (sorted).
+  void add(uint64_t upto, const std::vector<uint64_t>& open);
+  /// Adds all below `floor`. True when the set grew.
+  bool add_floor(uint64_t floor);
+
+ private:
+  uint64_t horizon_ = 1;
+  std::vector<uint64_t> open_;
+};
+
+/// An open call at its caller.
+struct PendingCall {
+  Kind kind{};
+  Message message;  ///< sealed, kept for resending
+  CallContext context;
+  Streams streams;  ///< current streams of the calling thread; the reply's tensors arrive in their order
+  std::unique_ptr<ReplySink> sink;
+  const char* what = nullptr;
+  Duration timeout{};
+  TimePoint deadline = kNever, started, sent;  ///< sent: time of the last transmission
+};
+
+/// A request at its callee, from its arrival until its caller has finished it.
+struct Responder::Served {
+  std::weak_ptr<Agent> agent;
+  WorkerId from;
+  uint64_t sequence = 0;
+  Kind kind{};
+  CallContext context;
+  TimePoint started;
+  std::atomic<bool> answered{false};
+  std::atomic<const char*> what{nullptr};  ///< name of the function, for dumps
+  std::atomic<bool> in_handler{false};     ///< false while unanswered: an asynchronous function has returned
+  std::atomic<bool> abandoned{false};      ///< its responder was destroyed without an answer
+  // guarded by the peer's mutex
+  bool replied = false;   ///< `reply` is set
+  bool finished = false;  ///< the caller needs no answer
+  Message reply;
+  TimePoint sent;
+};
+using Served = Responder::Served;
+using PendingCalls = std::map<uint64_t, PendingCall>;
+using ServedRequests = std::unordered_map<uint64_t, std::shared_ptr<Served>>;
+
+/// A worker of the group as this agent sees it.
+struct Peer {
+  explicit Peer(WorkerId peer_id) : id(peer_id) {}
+  const WorkerId id;
+  Mutex mutex;
+  std::string name WEFT_GUARDED_BY(mutex);
+  Incarnation incarnation WEFT_GUARDED_BY(mutex);
+  bool known WEFT_GUARDED_BY(mutex) = false;  ///< a member, added by add_members
+  bool lost WEFT_GUARDED_BY(mutex) = false;
+  bool left WEFT_GUARDED_BY(mutex) = false;
+  TimePoint last_heard WEFT_GUARDED_BY(mutex);  ///< time of its last message; of the loss, if there was none
+  std::string why WEFT_GUARDED_BY(mutex);
+  DevicePlan plan WEFT_GUARDED_BY(mutex);
+  std::string host_key WEFT_GUARDED_BY(mutex);
+  /// device of this worker -> device of the peer
+  DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results WEFT_GUARDED_BY(mutex);
+  // as caller
+  uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
+  PendingCalls pending WEFT_GUARDED_BY(mutex);
+  /// calls ended by their deadline; interceptors get their late replies
+  std::set<uint64_t> given_up WEFT_GUARDED_BY(mutex);
+  /// the floor that the peer has acknowledged by its answer to a status
+  uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;
+  uint64_t asked_floor WEFT_GUARDED_BY(mutex) = 1;  ///< the floor in the last status
+  int tells WEFT_GUARDED_BY(mutex) = 0;             ///< unanswered statuses while no call was open
+  // as callee
+  ServedRequests served WEFT_GUARDED_BY(mutex);
+  FinishedSet finished WEFT_GUARDED_BY(mutex);
+  // liveness
+  int watchers WEFT_GUARDED_BY(mutex) = 0;
+  TimePoint heard WEFT_GUARDED_BY(mutex), asked WEFT_GUARDED_BY(mutex);
+  bool ask_now WEFT_GUARDED_BY(mutex) = false;
+  Duration pause WEFT_GUARDED_BY(mutex){};
+
+  uint64_t floor() const WEFT_REQUIRES(mutex) {
+    return pending.empty() ? next_sequence : pending.begin()->first;
+  }
+};
+
+/// All peers of an agent, itself included. A peer is never removed.
+class PeerTable {
+ public:
+  /// Creates the peer when it is missing. Throws: ValueError for an id out of range.
+  Peer& at(WorkerId id);
+  Peer* find(WorkerId id);   ///< null when missing
+  std::vector<Peer*> all();  ///< by id
+  std::string name(WorkerId id);
+  /// The id of a member. Throws: ValueError "could not find destination".
+  WorkerId id_of(const To& who);
+  /// Throws: ValueError for a bad name or id, and for one that two members share.
+  void check(const std::vector<Member>& members) const;
+  /// Makes a peer a member under this name.
+  void name_member(Peer& p, const Member& member);
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, int32_t> ids_by_name_ WEFT_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft::rpc

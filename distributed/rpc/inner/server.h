@@ -1,0 +1,56 @@
+// The callee's side of a call (agent.cpp, steps 2 to 5): it runs each request at most once and keeps the
+// answer until the caller has it.
+#pragma once
+
+#include <array>
+
+#include <weft/distributed/rpc/inner/devices.h>
+#include <weft/distributed/rpc/served_errors.h>
+
+namespace weft::rpc {
+
+class Server {
+ public:
+  Server(Core& core, PeerTable& peers, Devices& devices) : core_(core), peers_(peers), devices_(devices) {}
+
+  /// As Agent::handle.
+  void handle(Kind kind, RunOn where, Handler handler);
+  void on_request(Peer& p, Kind kind, const Envelope& e, Inbound message);
+  void on_status(Peer& p, const std::string& header, const Envelope& e);
+  /// Keeps the answer of a request and sends it. A second answer has no effect.
+  void answer(const std::shared_ptr<Served>& served, Message message, bool error);
+  /// Forgets the requests that their caller has finished: all below `upto` except those in `open`.
+  void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
+  /// Calls the functions of `served_errors` for a request that is not answered yet.
+  void tell_error(const Served& served, const std::exception_ptr& error) noexcept;
+
+  Callbacks<const ServedError&> served_errors;
+
+ private:
+  struct HandlerEntry {
+    RunOn where;
+    Handler handler;
+  };
+  void run(HandlerEntry& handler, Responder responder, Message message);
+  void resend_reply(Peer& p, uint64_t sequence);
+  void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
+                std::vector<Payload> payloads);
+  void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
+
+  Core& core_;
+  PeerTable& peers_;
+  Devices& devices_;
+  std::atomic<uint64_t> next_served_{1};
+  std::array<std::atomic<HandlerEntry*>, 128> handlers_{};
+  Mutex mutex_;
+  std::vector<std::unique_ptr<HandlerEntry>> handler_list_ WEFT_GUARDED_BY(mutex_);
+};
+
+/// Encodes an exception as the message of a reply.
+Message error_message(const std::exception_ptr& error);
+/// The error of a request whose responder was destroyed without an answer.
+std::exception_ptr no_answer();
+/// Ends requests that were removed from a peer's table: their replies did not arrive.
+void drop_replies(ServedRequests& served);
+
+}  // namespace weft::rpc

@@ -1,0 +1,192 @@
+// Deadlines, retransmission and failure detection (agent.cpp, steps 4 to 7). The alarm of an agent is set to
+// the next deadline, status or end of a lease of any peer.
+#include <weft/distributed/rpc/inner/liveness.h>
+
+namespace weft::rpc {
+
+namespace {
+/// most statuses that report the floor to a quiet peer without a watch
+constexpr int kMaxTells = 8;
+}  // namespace
+
+void Liveness::tick(Duration late) {
+  // this process was suspended, and has not yet read the messages that arrived meanwhile
+  if (late > core_.options.lease / 4) {
+    for (Peer* p : peers_.all()) {
+      MutexLock lock(p->mutex);
+      if (p->heard != TimePoint()) p->heard = std::min(p->heard + late, core_.runtime->now());
+    }
+  }
+  TimePoint next = kNever;
+  for (Peer* p : peers_.all()) next = std::min(next, tend(*p, core_.runtime->now()));
+  alarm_.set(next);
+}
+
+/// Does the due work of one peer and returns the time of its next work.
+TimePoint Liveness::tend(Peer& p, TimePoint now) {
+  std::vector<PendingCall> expired;
+  TimePoint next = kNever;
+  bool lost = false, ask_peer = false, tell = false;
+  {
+    MutexLock lock(p.mutex);
+    if (p.lost) return kNever;
+    for (auto it = p.pending.begin(); it != p.pending.end();) {
+      if (it->second.deadline > now) {
+        next = std::min(next, it->second.deadline);
+        ++it;
+        continue;
+      }
+      if (p.given_up.size() < 65536) p.given_up.insert(it->first);
+      expired.push_back(std::move(it->second));
+      it = p.pending.erase(it);
+    }
+    const bool is_self = p.id == core_.self.id;
+    const bool watched = p.watchers > 0 && !is_self;
+    if (!p.pending.empty() || watched) {
+      if (!is_self) {
+        lost = now >= p.heard + core_.options.lease;
+        next = std::min(next, p.heard + core_.options.lease);
+      }
+      const Duration slow = std::min(core_.options.retry * 8, core_.options.lease / 4);
+      // An unanswered status is repeated sooner: one lost message is no sign of a lost peer.
+      TimePoint due =
+          p.asked > p.heard ? p.asked + core_.options.lease / 16 : p.heard + core_.options.lease / 4;
+      if (!p.pending.empty())
+        due = std::min(due, std::max(p.pending.begin()->second.started + core_.options.retry,
+                                     p.asked + std::min(p.pause, slow)));
+      if (now >= due || p.ask_now) {
+        ask_peer = !lost;
+        p.asked = now;
+        p.pause = std::min(p.pause * 2, slow);
+        due = now + std::max(std::min(p.pause, core_.options.lease / 16), Duration(1));
+      }
+      p.ask_now = false;
+      next = std::min(next, due);
+      // no open call and no watch: report the floor, so that the peer forgets the last answers
+    } else if (p.told_floor < p.next_sequence && p.tells < kMaxTells) {
+      TimePoint due = std::max(p.heard, p.asked) + core_.options.retry;
+      if (now >= due) {
+        tell = true;
+        ++p.tells;
+        p.asked = now;
+        due = now + core_.options.retry;
+      }
+      next = std::min(next, due);
+    }
+  }
+  for (PendingCall& call : expired) caller_.end(p, std::move(call), nullptr);
+  if (lost) {
+    lose(p, false,
+         str("nothing was heard from it for ", std::chrono::duration<double>(core_.options.lease).count(),
+             " s"));
+    return kNever;
+  }
+  if (ask_peer || tell) caller_.ask(p);
+  return next;
+}
+
+void Liveness::on_peer(WorkerId id, Incarnation incarnation, PeerState state, const std::string& reason) {
+  Peer& p = peers_.at(id);
+  bool interested = false;
+  {
+    MutexLock lock(p.mutex);
+    if (p.lost || (incarnation.value != 0 && p.incarnation.value != 0 && incarnation != p.incarnation &&
+                   state != PeerState::kRejected))
+      return;
+    if (state == PeerState::kUp) {
+      if (p.incarnation.value == 0) p.incarnation = incarnation;
+      p.heard = core_.runtime->now();
+    }
+    interested = !p.pending.empty() || p.watchers > 0;
+    if (interested && state == PeerState::kBroken) p.ask_now = true;
+  }
+  if (!interested) return;
+  if (state == PeerState::kBroken) alarm_.set(core_.runtime->now());
+  if (state == PeerState::kUnreachable || state == PeerState::kRejected)
+    lose(p, false, str(to_string(state), ": ", reason));
+}
+
+void Liveness::fence(Peer& p) {
+  Message m;
+  Envelope e;
+  {
+    MutexLock lock(p.mutex);
+    Encoder out(m);
+    out.put(p.why);
+    e.to_incarnation = p.incarnation.value;
+  }
+  seal(m);
+  stamp(m, e);
+  core_.send(p.id, static_cast<uint8_t>(Kind::kFenced), std::move(m.bytes));
+}
+
+void Liveness::on_fenced(Peer& p, const std::string& header, const Envelope& e) {
+  try {
+    const Message m = unseal(header, {}, e);
+    Decoder in(m);
+    const auto why = in.get<std::string>();
+    in.expect_end();
+    lose(p, false, str("it counts this worker as lost: ", why));
+  } catch (const WireError&) {
+    core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
+  if (p.id == core_.self.id) return;
+  PendingCalls pending;
+  ServedRequests served;
+  WorkerInfo info{{}, p.id};
+  {
+    MutexLock lock(p.mutex);
+    if (p.lost) return;
+    p.lost = true;
+    p.last_heard = p.heard != TimePoint() ? p.heard : core_.runtime->now();
+    p.left = left_group;
+    p.why = reason;
+    pending.swap(p.pending);
+    served.swap(p.served);
+    for (const auto& [sequence, s] : served) s->finished = true;
+    info.name = p.name;
+  }
+  if (!left_group) core_.counters.lost_peers.fetch_add(1, std::memory_order_relaxed);
+  if (core_.runtime->tracing())
+    core_.runtime->trace(str("worker ", core_.self.id.value, left_group ? " sees leave " : " loses ",
+                             p.id.value, ": ", reason));
+  const auto error = std::make_exception_ptr(
+      PeerLost(info.name,
+               str("worker '", info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
+  for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
+  drop_replies(served);
+  on_loss_(info, left_group, reason);
+  const auto agent = core_.agent();
+  const auto callbacks = lost.all();
+  if (callbacks->empty() || !agent) return;
+  core_.runtime->post([agent, callbacks, info, left_group, reason] {
+    CallContext context;
+    context.endpoint = agent;
+    const CallScope scope(context);
+    for (const auto& f : *callbacks) f(info, left_group, reason);
+  });
+}
+
+void Liveness::watch(WorkerId id, int delta) {
+  Peer& p = peers_.at(id);
+  TimePoint wake = kNever;
+  {
+    MutexLock lock(p.mutex);
+    if (p.watchers == 0 && p.pending.empty()) p.heard = core_.runtime->now();
+    p.watchers += delta;
+    if (p.watchers > 0) wake = p.heard + core_.options.lease / 4;
+  }
+  alarm_.set(wake);
+}
+
+bool Liveness::is_lost(WorkerId id) const {
+  Peer* p = peers_.find(id);
+  if (!p) return false;
+  MutexLock lock(p->mutex);
+  return p->lost;
+}
+
+}  // namespace weft::rpc

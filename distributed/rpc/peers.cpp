@@ -1,0 +1,108 @@
+// The peers of an agent, and the numbers of requests that a caller has finished.
+#include <weft/distributed/rpc/inner/peers.h>
+
+namespace weft::rpc {
+
+void FinishedSet::add(uint64_t upto, const std::vector<uint64_t>& open) {
+  // A request is open if both sets list it, or if only one set's horizon covers it and lists it.
+  std::vector<uint64_t> merged;
+  for (const uint64_t s : open_)
+    if (s >= upto || std::binary_search(open.begin(), open.end(), s)) merged.push_back(s);
+  for (const uint64_t s : open)
+    if (s >= horizon_ && s < upto) merged.push_back(s);
+  std::sort(merged.begin(), merged.end());
+  open_ = std::move(merged);
+  horizon_ = std::max(horizon_, upto);
+}
+
+bool FinishedSet::add_floor(uint64_t floor) {
+  const auto first = std::lower_bound(open_.begin(), open_.end(), floor);
+  const bool news = first != open_.begin() || floor > horizon_;
+  open_.erase(open_.begin(), first);
+  horizon_ = std::max(horizon_, floor);
+  return news;
+}
+
+Peer* PeerTable::find(WorkerId id) {
+  MutexLock lock(mutex_);
+  const auto found = peers_.find(id.value);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
+Peer& PeerTable::at(WorkerId id) {
+  if (id.value < 0 || id.value > kMaxWorkerId)
+    throw ValueError(str("could not find destination: no worker has the id ", id.value));
+  MutexLock lock(mutex_);
+  auto& p = peers_[id.value];
+  if (!p) {
+    p = std::make_unique<Peer>(id);
+    MutexLock inner(p->mutex);
+    p->name = str("#", id.value);
+  }
+  return *p;
+}
+
+std::vector<Peer*> PeerTable::all() {
+  std::vector<Peer*> out;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, p] : peers_) out.push_back(p.get());
+  }
+  std::sort(out.begin(), out.end(), [](const Peer* a, const Peer* b) { return a->id < b->id; });
+  return out;
+}
+
+std::string PeerTable::name(WorkerId id) {
+  Peer& p = at(id);
+  MutexLock lock(p.mutex);
+  return p.name;
+}
+
+WorkerId PeerTable::id_of(const To& who) {
+  if (who.by_id()) {
+    if (Peer* p = find(who.id())) {
+      MutexLock lock(p->mutex);
+      if (p->known) return p->id;
+    }
+    throw ValueError(str("could not find destination: no worker has the id ", who.id().value));
+  }
+  MutexLock lock(mutex_);
+  const auto found = ids_by_name_.find(who.name());
+  if (found == ids_by_name_.end())
+    throw ValueError(str("could not find destination: no worker is called '", who.name(), "'"));
+  return WorkerId{found->second};
+}
+
+void PeerTable::check(const std::vector<Member>& members) const {
+  std::map<std::string, int32_t> names;
+  std::map<int32_t, std::string> ids;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [name, id] : ids_by_name_) names[name] = id, ids[id] = name;
+  }
+  for (const Member& m : members) {
+    check_worker_name(m.name);
+    if (m.id.value < 0 || m.id.value > kMaxWorkerId)
+      throw ValueError(str("worker '", m.name, "': bad id ", m.id.value));
+    const auto [by_name, fresh_name] = names.emplace(m.name, m.id.value);
+    if (!fresh_name && by_name->second != m.id.value)
+      throw ValueError(str("worker name '", m.name, "' is not unique: workers ", by_name->second, " and ",
+                           m.id.value, " have it"));
+    const auto [by_id, fresh_id] = ids.emplace(m.id.value, m.name);
+    if (!fresh_id && by_id->second != m.name)
+      throw ValueError(
+          str("worker id ", m.id.value, " is not unique: '", by_id->second, "' and '", m.name, "' have it"));
+  }
+}
+
+void PeerTable::name_member(Peer& p, const Member& member) {
+  {
+    MutexLock lock(p.mutex);
+    p.name = member.name;
+    p.known = true;
+  }
+  MutexLock lock(mutex_);
+  ids_by_name_[member.name] = member.id.value;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,332 @@
+// The callee's side of a call (agent.cpp, steps 2 to 5): it runs each request at most once and keeps the
+// answer until the caller has it. Responder and the handler of Kind::kCall are in responder.cpp.
+#include <weft/distributed/rpc/inner/server.h>
+
+namespace weft::rpc {
+
+void Server::handle(Kind kind, RunOn where, Handler handler) {
+  const int number = static_cast<int>(kind);
+  if (number < static_cast<int>(Kind::kCall) || number > 127)
+    throw ValueError(str("handle: ", to_string(kind), " is the agent's own"));
+  MutexLock lock(mutex_);
+  if (handlers_[number].load() != nullptr)
+    throw ValueError(str("handle: ", to_string(kind), " has a handler already"));
+  handler_list_.push_back(std::make_unique<HandlerEntry>(HandlerEntry{where, std::move(handler)}));
+  handlers_[number] = handler_list_.back().get();
+}
+
+void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
+  const TimePoint now = core_.runtime->now();
+  auto served = std::make_shared<Served>();  // complete before other threads can see it
+  served->agent = core_.owner.weak_from_this();
+  served->from = p.id;
+  served->sequence = e.sequence;
+  served->kind = kind;
+  served->started = now;
+  served->context.endpoint = core_.agent();
+  served->context.caller = p.id;
+  served->context.serving = next_served_.fetch_add(1, std::memory_order_relaxed);
+  if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count())
+    served->context.deadline = now + Duration(e.remaining_ns);
+  if (!served->context.endpoint) return;
+  bool again = false, refused = false;
+  {
+    MutexLock lock(p.mutex);
+    if (p.lost) return;
+    if (p.finished.contains(e.sequence)) {
+      core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    auto& slot = p.served[e.sequence];
+    if (slot) {
+      core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
+      again = true;
+    } else {
+      slot = served;
+      refused = p.served.size() > core_.options.max_served_per_peer;
+    }
+  }
+  if (again) return resend_reply(p, e.sequence);
+  if (!is_round(kind)) {
+    core_.counters.served.fetch_add(1, std::memory_order_relaxed);
+    core_.counters.active_server.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  Responder responder(served);  // from here on every path answers
+  try {
+    if (refused)
+      throw Overloaded(
+          str("more than ", core_.options.max_served_per_peer, " requests of one worker are open"));
+    const int number = static_cast<int>(kind);
+    HandlerEntry* handler = number < 128 ? handlers_[number].load() : nullptr;
+    if (!handler) throw RpcError(str("nothing here serves requests of ", to_string(kind)));
+    Message message = devices_.receive(std::move(inbound), e);
+    if (message.find(Tag::kResultsToCpu)) served->context.results_to_cpu = true;
+    if (handler->where == RunOn::kTransport) return run(*handler, std::move(responder), std::move(message));
+    struct Work {
+      std::shared_ptr<Agent> agent;  // keeps this Server
+      HandlerEntry* handler;
+      Responder responder;
+      Message message;
+    };
+    auto work = std::make_unique<Work>(
+        Work{agent_of(served->context), handler, std::move(responder), std::move(message)});
+    core_.runtime->post([this, work = std::move(work)] {
+      run(*work->handler, std::move(work->responder), std::move(work->message));
+    });
+  } catch (const WireError&) {
+    core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+    responder.fail(std::current_exception());
+  } catch (...) {
+    responder.fail(std::current_exception());
+  }
+}
+
+void Server::run(HandlerEntry& handler, Responder responder, Message message) {
+  const std::shared_ptr<Served> served = responder.served();
+  const std::shared_ptr<Agent> agent = agent_of(served->context);
+  served->in_handler = true;
+  try {
+    if (core_.interceptors.any()) {
+      try {
+        core_.interceptors.each([&](Interceptor& i) {
+          i.request_received(*agent, served->from, served->kind, message, served->context);
+        });
+      } catch (...) {
+        core_.interceptors.each(
+            [&](Interceptor& i) { i.discarded(*agent, served->from, served->kind, message, false); });
+        throw;
+      }
+    }
+    const CallScope scope(served->context);
+    handler.handler(Request{served->from, served->kind, std::move(message)}, std::move(responder));
+  } catch (...) {
+    Responder(served).fail(std::current_exception());
+  }
+  served->in_handler = false;
+  if (served->abandoned) Responder(served).fail(no_answer());
+}
+
+/// Step 2: sends the answer of a duplicate request again, unless it has just been sent.
+void Server::resend_reply(Peer& p, uint64_t sequence) {
+  std::string bytes;
+  std::vector<Payload> payloads;
+  Kind kind;
+  {
+    MutexLock lock(p.mutex);
+    const auto found = p.served.find(sequence);
+    if (found == p.served.end() || !found->second->replied) return;
+    Served& served = *found->second;
+    if (served.reply.staging && !served.reply.staging->ready()) return;  // it has not left yet
+    const TimePoint now = core_.runtime->now();
+    if (served.sent + core_.options.retry / 2 > now) return;
+    served.sent = now;
+    kind = served.kind;
+    bytes = served.reply.bytes;
+    payloads = payloads_of(served.reply);
+  }
+  core_.counters.resent_replies.fetch_add(1, std::memory_order_relaxed);
+  core_.send(p.id, static_cast<uint8_t>(kind) | kReplyBit, std::move(bytes), std::move(payloads));
+}
+
+/// Step 3: keeps the answer, then sends it.
+void Server::answer(const std::shared_ptr<Served>& served, Message message, bool error) {
+  if (served->answered.exchange(true)) return;
+  if (!is_round(served->kind)) core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
+  const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
+  Peer& p = peers_.at(served->from);
+  if (!error) {
+    try {
+      core_.interceptors.each([&](Interceptor& i) {
+        i.reply_sending(*agent, p.id, served->kind, served->what, message, served->context);
+      });
+      devices_.seal_for(p, message);
+    } catch (...) {
+      error = true;
+      core_.interceptors.each(
+          [&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
+      message = error_message(std::current_exception());
+    }
+  }
+  if (error) seal(message);
+  Envelope e;
+  e.sequence = served->sequence;
+  e.error = error;
+  const std::shared_ptr<Staging> staging = message.staging;
+  const bool ready = !staging || staging->ready();
+  std::string bytes;
+  std::vector<Payload> payloads;
+  bool wanted = false;
+  {
+    MutexLock lock(p.mutex);
+    wanted = !served->finished && !p.lost;
+    if (wanted) {
+      e.floor = p.floor();
+      e.to_incarnation = p.incarnation.value;
+      stamp(message, e);
+      if (ready) {
+        bytes = message.bytes;
+        payloads = payloads_of(message);
+      }
+      served->reply = std::move(message);
+      served->replied = true;
+      served->sent = core_.runtime->now();
+    }
+  }
+  if (!wanted) {  // the caller gave up or is lost
+    if (!error && agent)
+      core_.interceptors.each(
+          [&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
+    for (auto& f : message.settled) f(false);
+    return;
+  }
+  if (ready) return transmit(p, served, e, std::move(bytes), std::move(payloads));
+  devices_.carry(staging, [this, held = core_.agent(), &p, served, e](std::exception_ptr failed) {
+    if (failed) return replace_reply(p, served, e, std::move(failed));
+    std::string staged;
+    std::vector<Payload> buffers;
+    {
+      MutexLock lock(p.mutex);
+      if (served->finished) return;
+      staged = served->reply.bytes;
+      buffers = payloads_of(served->reply);
+    }
+    transmit(p, served, e, std::move(staged), std::move(buffers));
+  });
+}
+
+void Server::transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
+                      std::vector<Payload> payloads) {
+  try {
+    core_.transport->send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit),
+                          std::move(bytes), std::move(payloads));
+  } catch (const WireError&) {  // over the transport's limits: the error becomes the answer
+    if (!e.error) replace_reply(p, served, e, std::current_exception());
+  } catch (const std::exception&) {  // the caller will send a status (step 5)
+  }
+}
+
+/// Answers with an error in place of a reply that cannot be sent.
+void Server::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e,
+                           std::exception_ptr error) {
+  Message sorry = error_message(error);
+  seal(sorry);
+  e.error = 1;
+  stamp(sorry, e);
+  std::string bytes = sorry.bytes;
+  {
+    MutexLock lock(p.mutex);
+    if (served->finished) return;
+    std::swap(served->reply, sorry);
+  }
+  if (const auto agent = core_.agent())
+    core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, sorry, true); });
+  core_.send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes));
+}
+
+/// Step 5 at the callee.
+void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
+  try {
+    const Message m = unseal(header, {}, e);
+    Decoder in(m);
+    const bool wants_answer = in.number<uint8_t>() != 0;
+    const auto upto = in.number<uint64_t>();
+    const auto open = in.get<std::vector<uint64_t>>();
+    in.expect_end();
+    if (!std::is_sorted(open.begin(), open.end())) detail::malformed("a status that is not sorted");
+    drop_finished(p, upto, &open);
+    if (!wants_answer) return;
+    std::vector<uint64_t> unknown, answered;
+    Envelope back;
+    {
+      MutexLock lock(p.mutex);
+      for (const uint64_t sequence : open) {
+        const auto found = p.served.find(sequence);
+        if (found != p.served.end()) {
+          if (found->second->replied) answered.push_back(sequence);
+        } else if (!p.finished.contains(sequence)) {
+          unknown.push_back(sequence);
+        }
+      }
+      back.floor = p.floor();
+      back.to_incarnation = p.incarnation.value;
+    }
+    for (const uint64_t sequence : answered) resend_reply(p, sequence);
+    Message reply;
+    {
+      Encoder out(reply);
+      out.put(unknown);
+    }
+    seal(reply);
+    stamp(reply, back);
+    core_.send(p.id, static_cast<uint8_t>(Kind::kStatusReply), std::move(reply.bytes));
+  } catch (const std::exception&) {
+    core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open) {
+  std::vector<std::shared_ptr<Served>> done;
+  {
+    MutexLock lock(p.mutex);
+    const uint64_t before = p.finished.floor();
+    if (open) {
+      p.finished.add(upto, *open);
+    } else if (!p.finished.add_floor(upto)) {
+      return;
+    } else if (upto - before <= p.served.size()) {  // the usual case: the floor went up by a few
+      for (uint64_t sequence = before; sequence < upto; ++sequence) {
+        const auto found = p.served.find(sequence);
+        if (found == p.served.end()) continue;
+        found->second->finished = true;
+        done.push_back(std::move(found->second));
+        p.served.erase(found);
+      }
+    }
+    for (auto it = p.served.begin();
+         (open || upto - before > p.served.size() + done.size()) && it != p.served.end();) {
+      if (!p.finished.contains(it->first)) {
+        ++it;
+        continue;
+      }
+      it->second->finished = true;
+      done.push_back(std::move(it->second));
+      it = p.served.erase(it);
+    }
+  }
+  for (const auto& served : done) {
+    if (!served->replied) continue;  // still running: answer() will see `finished`
+    for (auto& f : served->reply.settled) f(true);
+    served->reply = {};
+  }
+}
+
+void drop_replies(ServedRequests& served) {
+  for (auto& [sequence, one] : served) {
+    for (auto& f : one->reply.settled) f(false);
+    one->reply = {};
+  }
+}
+
+void Server::tell_error(const Served& served, const std::exception_ptr& error) noexcept {
+  if (served.kind != Kind::kCall && served.kind != Kind::kRemote && served.kind != Kind::kMethod) return;
+  core_.counters.served_errors.fetch_add(1, std::memory_order_relaxed);
+  try {
+    const auto callbacks = served_errors.all();
+    if (callbacks->empty()) return;
+    const char* const what = served.what;
+    const ServedError told{{peers_.name(served.from), served.from},
+                           what ? what : to_string(served.kind),
+                           error_text(error),
+                           error};
+    for (const auto& f : *callbacks) {
+      try {
+        f(told);
+      } catch (...) {
+      }
+    }
+  } catch (...) {  // no memory for the text
+  }
+}
+
+}  // namespace weft::rpc
