@@ -18,7 +18,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/rpc/agent.h>
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/runtime/inner/task_state.h>
 
 namespace weft::dist_autograd::detail {

@@ -37,7 +37,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rpc/builtin.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/tensor/generator.h>
 
@@ -117,7 +117,7 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
 
   std::shared_ptr<Agent> agent(new Agent(std::move(runtime), std::move(options)), let_go);
   Impl& s = *agent->impl_;
-  install_layers(*agent);
+  install_services(*agent);
   s.core.transport = factory(s);
   s.core.running = true;  // earlier deliveries of the transport were dropped; their senders send them again
   agent->add_members({agent->as_member()});

@@ -1,7 +1,7 @@
 // Devices of an agent: the device maps of the group, the agreement on CUDA IPC, and the arrival of messages
 // with device tensors.
 #include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 

@@ -1,7 +1,7 @@
 // barrier and gather: the leader's rounds, and the call of every worker. inner/gathers.h describes the
 // protocol.
 #include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 

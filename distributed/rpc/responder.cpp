@@ -1,7 +1,7 @@
 // The answers of handlers: Responder, the Finisher that answers with a function's outcome, and the handler of
 // Kind::kCall. server.cpp keeps and sends what they answer.
 #include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 

@@ -19,7 +19,7 @@
 #include <limits>
 
 #include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 

@@ -1,6 +1,6 @@
 // References: loss of workers (references.cpp, step 11), graceful shutdown (step 12), counters and leak
 // reports. Releases of single references are in references_settle.cpp.
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/rref/inner/references.h>
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// The services of every agent, lowest first. inner/layers.h declares them; each is defined in the file of
+// The services of every agent, lowest first. inner/services.h declares them; each is defined in the file of
 // its own protocol.
-#include <weft/distributed/rpc/inner/layers.h>
+#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 
-void install_layers(Agent& agent) {
+void install_services(Agent& agent) {
   install_calls(agent);
   install_gather(agent);
   install_rounds(agent);

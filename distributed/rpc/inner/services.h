@@ -1,13 +1,13 @@
-// Services installed on every Agent, lowest first. A layer that serves requests adds its line in layers.cpp.
-// So every program answers its requests, even one that does not use the layer itself.
+// Services installed on every Agent, lowest first. A layer that serves requests adds its line in
+// services.cpp. So every program answers its requests, even one that does not use the layer itself.
 #pragma once
 
 namespace weft::rpc {
 
 class Agent;
 
-/// Calls each layer's install function.
-void install_layers(Agent& agent);
+/// Calls the install function of each service.
+void install_services(Agent& agent);
 
 void install_calls(Agent& agent);          ///< agent_serve.cpp: Kind::kCall
 void install_gather(Agent& agent);         ///< agent_gather.cpp: Kind::kGather
