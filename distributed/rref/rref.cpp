@@ -2,6 +2,7 @@
 // (Creation), and the owner's values. references.cpp has the protocol.
 #include <weft/distributed/rref/rref.h>
 
+#include <weft/distributed/rref/inner/reference_messages.h>
 #include <weft/distributed/rref/inner/references.h>
 
 namespace weft::rpc::detail {
@@ -15,7 +16,7 @@ StatePtr own(std::shared_ptr<void> value, const ValueType* type, Site site) {
   if (!value) throw ValueError("RRef: the value is null");
   const auto agent = current_agent();
   const auto references = References::of(*agent);
-  auto state = references->make_owned(references->next<RRefId>(*agent), site, true);
+  auto state = references->owners().make(references->next<RRefId>(*agent), site, true);
   state->set(std::move(value), type);
   return state;
 }
@@ -26,7 +27,7 @@ std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type,
     throw RpcError(str("cannot call local_value() on ", describe(&state), ": worker '",
                        state.references->self().name, "' (", state.references->self().id.value,
                        ") is a user of it, not the owner"));
-  state.references->check_usable(state);
+  check_usable(state);
   const auto& owned = static_cast<const OwnedState&>(state);
   if (!owned.created.done()) {
     const auto agent = state.references->agent(state);
@@ -35,10 +36,10 @@ std::shared_ptr<void> owned_value(const RRefState& state, const ValueType* type,
     if (const CallContext* context = current_context(); context && !limit)
       deadline = std::min(deadline, context->deadline);
     if (!owned.created.state()->wait_until(deadline)) {
-      state.references->check_usable(state);
+      check_usable(state);
       throw Timeout(str(describe(&state), ": its value was not made in time"));
     }
-    state.references->check_usable(state);
+    check_usable(state);
   }
   owned.created.state()->join_streams();
   if (owned.created.has_error()) std::rethrow_exception(owned.created.error());
@@ -86,7 +87,7 @@ Use::Use(const StatePtr& state, Kind kind, const FunctionEntry* function)
       agent_(state->references->agent(*state)),
       kind_(kind),
       what_(function ? function->name.c_str() : "to_here") {
-  state->references->check_usable(*state);
+  check_usable(*state);
   out_.emplace(message_, agent_.get(), state->owner.id);
   put_target(*out_, *state);
   if (function) put_function(*out_, *function);
@@ -120,7 +121,7 @@ Creation::Creation(const To& to, const FunctionEntry& function, Site site)
 Creation::Creation(const StatePtr& target, const FunctionEntry& function, std::optional<Duration> timeout,
                    Site site)
     : agent_(target->references->agent(*target)), target_(target), timeout_(timeout) {
-  target->references->check_usable(*target);
+  check_usable(*target);
   open(target->owner.id, function, site);
 }
 
@@ -137,10 +138,10 @@ void Creation::open(WorkerId owner, const FunctionEntry& function, Site site) {
   what_ = function.name.c_str();
   const auto id = references_->next<RRefId>(*agent_);
   if (owner == references_->self().id) {
-    state_ = references_->begin_own_creation(id, site);
+    state_ = references_->owners().begin_creation(id, site);
   } else {
-    state_ =
-        references_->begin_creation(id, references_->next<ForkId>(*agent_), agent_->worker_info(owner), site);
+    state_ = references_->users().begin_creation(id, references_->next<ForkId>(*agent_),
+                                                 agent_->worker_info(owner), site);
   }
   out_.emplace(message_, agent_.get(), owner);
   put(*out_, id);
@@ -180,7 +181,7 @@ StatePtr Creation::start() {
     } else {
       error = Use::translate(*state, error);
     }
-    state->references->creation_answered(user, error, known);
+    state->references->users().creation_answered(user, error, known);
   };
   const StatePtr state = std::exchange(state_, nullptr);
   try {

@@ -1,5 +1,5 @@
 // The type-erased part of RRef<T>: the shared state of one worker's reference, and the requests made through
-// it. Internal to rref.h; the maps and the protocol are in references.h and references.cpp.
+// it. Internal to rref.h; references.h lists the tables, references.cpp has the protocol.
 // Thread safety: all free functions may be called from any thread; a Use or Creation belongs to one thread.
 #pragma once
 

@@ -9,11 +9,11 @@ class Agent;
 /// Calls the install function of each service.
 void install_services(Agent& agent);
 
-void install_calls(Agent& agent);          ///< agent_serve.cpp: Kind::kCall
-void install_gather(Agent& agent);         ///< agent_gather.cpp: Kind::kGather
-void install_rounds(Agent& agent);         ///< agent_rounds.cpp: Kind::kRound
-void install_devices(Agent& agent);        ///< agent_devices.cpp: Kind::kReturn
-void install_references(Agent& agent);     ///< references_end.cpp: Kind::kRemote to Kind::kDelete
+void install_calls(Agent& agent);          ///< responder.cpp: Kind::kCall
+void install_gather(Agent& agent);         ///< gathers.cpp: Kind::kGather
+void install_rounds(Agent& agent);         ///< rounds.cpp: Kind::kRound
+void install_devices(Agent& agent);        ///< devices.cpp: Kind::kReturn
+void install_references(Agent& agent);     ///< references.cpp: Kind::kRemote to Kind::kDelete
 void install_dist_autograd(Agent& agent);  ///< dist_context.cpp: recording, backward passes
 
 }  // namespace weft::rpc

@@ -1,0 +1,216 @@
+// The owner's table of values and forks (steps 2, 3, 5, 7, 8 and 10 to 12 of references.cpp). An entry keeps
+// its value while it has forks, and while it was used but not created. Otherwise the value lives with the
+// references of this worker.
+#include <weft/distributed/rref/inner/owner_table.h>
+
+#include <algorithm>
+
+namespace weft::rpc::detail {
+
+// ---- steps 1 to 3: creation
+
+std::shared_ptr<OwnedState> OwnerTable::make(RRefId id, Site site, bool made) {
+  auto state = std::make_shared<OwnedState>(context_.references(), id, context_.self, site, made);
+  TablesLock lock(context_);
+  entries_[id].state = state;
+  return state;
+}
+
+std::shared_ptr<OwnedState> OwnerTable::begin_creation(RRefId id, Site site) {
+  auto state = make(id, site, false);
+  TablesLock lock(context_);
+  keep(state, ForkId{id.created_on, id.life, id.local}, context_.self.id);
+  return state;
+}
+
+void OwnerTable::end_creation(RRefId id) {
+  std::vector<Later> after;
+  {
+    TablesLock lock(context_);
+    remove_fork(id, ForkId{id.created_on, id.life, id.local}, after);
+  }
+  work_.add(std::move(after));
+}
+
+std::shared_ptr<OwnedState> OwnerTable::announce(RRefId id, ForkId fork, WorkerId from) {
+  auto fresh = std::make_shared<OwnedState>(context_.references(), id, context_.self,
+                                            Site{"remote", nullptr, 0}, false);
+  std::shared_ptr<OwnedState> state;
+  std::vector<Later> after;
+  {
+    TablesLock lock(context_);
+    context_.check_running();
+    const auto found = entries_.find(id);
+    if (found != entries_.end()) state = found->second.state.lock();
+    if (from == context_.self.id) {
+      if (!state) throw WireError(str(id, " was not begun here"));
+    } else {
+      if (state && found->second.announced) throw WireError(str(id, " is created for the second time"));
+      Entry& entry = entries_[id];
+      if (!state) entry.state = state = std::exchange(fresh, nullptr);
+      else drop_watch(entry.creator, after);
+      entry.announced = true;
+      keep(state, fork, from);
+    }
+  }
+  work_.add(std::move(after));
+  return state;
+}
+
+OwnerTable::Found OwnerTable::find(RRefId id, bool confirmed, WorkerId from) {
+  {
+    TablesLock lock(context_);
+    context_.check_running();
+    if (auto state = live(id)) return {std::move(state), false};
+  }
+  if (confirmed || from == context_.self.id) throw_gone(id, {});
+  auto state = std::make_shared<OwnedState>(context_.references(), id, context_.self,
+                                            Site{"remote", nullptr, 0}, false);
+  {
+    TablesLock lock(context_);
+    Entry& entry = entries_[id];
+    if (auto there = entry.state.lock()) return {std::move(there), false};
+    entry.state = entry.kept = state;
+    entry.announced = false;
+    entry.creator = id.created_on;
+  }
+  context_.trace("used before creation ", id);
+  return {std::move(state), true};
+}
+
+void OwnerTable::throw_gone(RRefId id, ForkId fork) {
+  gone_.fetch_add(1, std::memory_order_relaxed);
+  throw RpcError(str(id, fork.local != 0 ? str(" (", fork, ")") : "", " is gone from its owner, worker '",
+                     context_.self.name,
+                     "': the workers that held it were lost, or gave up on the call that brought it"));
+}
+
+std::shared_ptr<OwnedState> OwnerTable::live(RRefId id) {
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : found->second.state.lock();
+}
+
+// ---- forks
+
+bool OwnerTable::keep(const std::shared_ptr<OwnedState>& state, ForkId fork, WorkerId holder) {
+  Entry& entry = entries_[state->id];
+  entry.kept = state;
+  return entry.forks.emplace(fork, holder).second;
+}
+
+void OwnerTable::add_fork(const std::shared_ptr<OwnedState>& state, ForkId fork, WorkerId holder) {
+  {
+    TablesLock lock(context_);
+    if (!keep(state, fork, holder)) throw WireError(str(fork, " of ", state->id, " is known already"));
+  }
+  context_.trace("fork ", fork, " of ", state->id, " for ", holder.value);
+}
+
+bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return false;
+  Entry& entry = found->second;
+  const auto at = entry.forks.find(fork);
+  if (at == entry.forks.end()) return false;
+  if (at->second != context_.self.id) drop_watch(at->second, after);
+  entry.forks.erase(at);
+  if (entry.forks.empty() && entry.announced && entry.kept)
+    after.push_back({Later::What::kDrop, {}, id, fork, std::move(entry.kept)});
+  return true;
+}
+
+void OwnerTable::delete_fork(RRefId id, ForkId fork, const WorkerInfo& user, std::string site,
+                             std::vector<Later>& after) {
+  {
+    TablesLock lock(context_);
+    if (!remove_fork(id, fork, after)) return;
+    if (!site.empty()) leaks_.push_back({id, fork, context_.self, user, std::move(site)});
+  }
+  context_.trace("deleted ", fork, " of ", id);
+}
+
+void OwnerTable::state_gone(RRefId id) noexcept {
+  TablesLock lock(context_);
+  const auto found = entries_.find(id);
+  if (found != entries_.end() && found->second.state.expired()) entries_.erase(found);
+}
+
+// ---- steps 11 and 12: losses and the end
+
+std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(WorkerId peer, std::vector<Later>& after) {
+  std::vector<std::shared_ptr<OwnedState>> unborn;
+  for (auto& [id, entry] : entries_) {
+    std::vector<ForkId> lost;
+    for (const auto& [fork, holder] : entry.forks)
+      if (holder == peer) lost.push_back(fork);
+    if (!entry.announced && entry.creator == peer) {
+      entry.announced = true;
+      if (auto state = entry.state.lock()) unborn.push_back(std::move(state));
+      drop_watch(peer, after);
+      if (entry.forks.empty()) after.push_back({Later::What::kDrop, {}, id, {}, std::move(entry.kept)});
+    }
+    for (const ForkId fork : lost) remove_fork(id, fork, after);
+  }
+  return unborn;
+}
+
+bool OwnerTable::no_forks() const {
+  return std::all_of(entries_.begin(), entries_.end(), [](const auto& e) { return e.second.forks.empty(); });
+}
+
+OwnerTable::Rest OwnerTable::take_all() {
+  Rest rest;
+  for (const auto& [id, entry] : entries_)
+    if (auto state = entry.state.lock()) rest.living.push_back(std::move(state));
+  rest.entries.swap(entries_);
+  return rest;
+}
+
+void OwnerTable::count(std::map<std::string, int64_t>& into) const {
+  int64_t owners = 0, forks = 0, unmade = 0;
+  for (const auto& [id, entry] : entries_) {
+    owners += entry.kept != nullptr;
+    unmade += entry.kept && !entry.kept->created.done();
+    forks += static_cast<int64_t>(entry.forks.size());
+  }
+  into["num_owner_rrefs"] = owners;
+  into["num_forks"] = forks;
+  into["num_pending_futures"] = unmade;
+  into["num_gone_rrefs"] = gone_.load();
+}
+
+// ---- leaks
+
+void OwnerTable::set_policy(LeakPolicy policy) {
+  TablesLock lock(context_);
+  policy_ = policy;
+}
+
+std::vector<LeakedRRef> OwnerTable::leaks() {
+  TablesLock lock(context_);
+  return leaks_;
+}
+
+void OwnerTable::report_leaks() {
+  LeakPolicy policy;
+  std::vector<LeakedRRef> all;
+  const auto agent = context_.agent();
+  {
+    TablesLock lock(context_);
+    policy = policy_;
+    if (agent)
+      for (const auto& [id, entry] : entries_)
+        for (const auto& [fork, holder] : entry.forks)
+          leaks_.push_back({id, fork, context_.self, {"", holder}, "unknown: its holder never said so"});
+    std::sort(leaks_.begin(), leaks_.end(),
+              [](const LeakedRRef& a, const LeakedRRef& b) { return a.fork < b.fork; });
+    all = leaks_;
+  }
+  if (policy != LeakPolicy::kThrow || all.empty()) return;
+  std::string text = str("Leaking RRefs: at shutdown other workers still held ", all.size(),
+                         " references to values of worker '", context_.self.name, "': ");
+  for (size_t i = 0; i < all.size() && i < 20; ++i) text += (i == 0 ? "" : "; ") + to_string(all[i]);
+  throw RpcError(text);
+}
+
+}  // namespace weft::rpc::detail
