@@ -18,6 +18,7 @@
 
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/wire/inner/streams.h>
 #include <weft/tensor/factories.h>
 
@@ -277,3 +278,17 @@ int64_t current_context_id() {
 }
 
 }  // namespace weft::dist_autograd
+
+namespace weft::rpc {
+
+void install_dist_autograd(Agent& agent) {
+  namespace autograd = dist_autograd::detail;
+  const auto table = autograd::ContextTable::of(agent);
+  table->install(agent);
+  table->handle(agent, Kind::kGradients, autograd::handle_gradients);
+  table->handle(agent, Kind::kMark, autograd::handle_mark);
+  table->handle(agent, Kind::kPassDone, autograd::handle_done);
+  table->handle(agent, Kind::kPassAbort, autograd::handle_abort);
+}
+
+}  // namespace weft::rpc

@@ -18,7 +18,6 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/rpc/agent.h>
-#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/runtime/inner/task_state.h>
 
 namespace weft::dist_autograd::detail {
@@ -99,10 +98,6 @@ void send_and_forget(Agent& agent, WorkerId to, Kind kind, Message message, rpc:
   }
 }
 
-GradList SendNode::apply(GradList, Pass&) {
-  throw AutogradError("a send node takes part in distributed backward passes only");
-}
-
 // ---- contexts
 
 ContextTable::ContextTable(Agent& agent)
@@ -162,7 +157,7 @@ void ContextTable::release(int64_t id) {
     context = std::move(found->second);
     contexts_.erase(found);
   }
-  std::vector<std::shared_ptr<PassState>> passes;
+  std::vector<std::shared_ptr<ContextPass>> passes;
   std::set<WorkerId> known;
   std::map<int64_t, Ref<SendNode>> sends;  // freed after the lock
   std::map<int64_t, Ref<RecvNode>> recvs;
@@ -177,8 +172,8 @@ void ContextTable::release(int64_t id) {
     gradients.swap(context->gradients);
   }
   for (auto& pass : passes)
-    end_pass(*pass, std::make_exception_ptr(
-                        AutogradError(str("autograd context ", id, " was released during a backward pass"))));
+    pass->fail(std::make_exception_ptr(
+        AutogradError(str("autograd context ", id, " was released during a backward pass"))));
   const auto agent = agent_.lock();
   if (!agent) return;
   // The calls of a lost worker are not known here, so all other workers get the release in that case.
@@ -202,7 +197,7 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
     for (auto& [id, context] : contexts_) all.push_back(context);
   }
   for (const ContextPtr& context : all) {
-    std::vector<std::shared_ptr<PassState>> passes;
+    std::vector<std::shared_ptr<ContextPass>> passes;
     std::map<int64_t, Ref<SendNode>> gone;  // freed after the lock
     {
       MutexLock lock(context->mutex);
@@ -210,10 +205,10 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
         if (send->to == peer.id) gone.emplace(number, send);
       for (auto& [id, pass] : context->passes) passes.push_back(pass);
     }
-    std::erase_if(passes, [&](const auto& pass) { return !involves(*pass, peer.id, gone); });
+    std::erase_if(passes, [&](const auto& pass) { return !pass->involves(peer.id, gone); });
     for (auto& pass : passes)
-      end_pass(*pass, std::make_exception_ptr(PeerLost(
-                          peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
+      pass->fail(std::make_exception_ptr(
+          PeerLost(peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
     {
       // no gradients will come for these sends; their passes fail at the recv nodes
       MutexLock lock(context->mutex);
@@ -230,14 +225,14 @@ void ContextTable::stop() {
     all.swap(contexts_);
   }
   for (auto& [id, context] : all) {
-    std::vector<std::shared_ptr<PassState>> passes;
+    std::vector<std::shared_ptr<ContextPass>> passes;
     {
       MutexLock lock(context->mutex);
       context->released = true;
       for (auto& [pass_id, pass] : context->passes) passes.push_back(pass);
     }
     for (auto& pass : passes)
-      end_pass(*pass, std::make_exception_ptr(RpcError("the agent ended during a backward pass")));
+      pass->fail(std::make_exception_ptr(RpcError("the agent ended during a backward pass")));
   }
 }
 
@@ -374,18 +369,17 @@ struct Slot {
 
 std::shared_ptr<ContextTable> ContextTable::of(Agent& agent) { return agent.slot<Slot>().table; }
 
+void ContextTable::handle(Agent& agent, Kind kind,
+                          void (*serve)(ContextTable&, rpc::Request, rpc::Responder)) {
+  agent.handle(kind, rpc::RunOn::kPool,
+               [weak = weak_from_this(), serve](rpc::Request request, rpc::Responder responder) {
+                 if (const auto table = weak.lock()) serve(*table, std::move(request), std::move(responder));
+               });
+}
+
 void ContextTable::install(Agent& agent) {
   const std::weak_ptr<ContextTable> weak = weak_from_this();
-  const auto on = [&](Kind kind, void (*f)(ContextTable&, rpc::Request, rpc::Responder)) {
-    agent.handle(kind, rpc::RunOn::kPool, [weak, f](rpc::Request request, rpc::Responder responder) {
-      if (const auto table = weak.lock()) f(*table, std::move(request), std::move(responder));
-    });
-  };
-  on(Kind::kGradients, handle_gradients);
-  on(Kind::kMark, handle_mark);
-  on(Kind::kPassDone, handle_done);
-  on(Kind::kPassAbort, handle_abort);
-  on(Kind::kRelease, [](ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  handle(agent, Kind::kRelease, [](ContextTable& table, rpc::Request request, rpc::Responder responder) {
     rpc::Decoder in(request.message);
     table.release(in.number<int64_t>());
     responder.reply({});
@@ -412,7 +406,3 @@ void ContextTable::install(Agent& agent) {
 }
 
 }  // namespace weft::dist_autograd::detail
-
-namespace weft::rpc {
-void install_dist_autograd(Agent& agent) { dist_autograd::detail::ContextTable::of(agent)->install(agent); }
-}  // namespace weft::rpc

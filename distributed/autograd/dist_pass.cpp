@@ -1,6 +1,6 @@
 // PassState, one backward pass on one worker: marking, the gradients of sends, the run of the local graph,
-// its end and its failure, and the watchdog. Also RecvNode's gradients and the table of a context's
-// passes. dist_backward.cpp has the protocol and dist_smart.cpp the marking of SMART mode.
+// its end and its failure, and the watchdog. Also the table of a context's passes. dist_backward.cpp has the
+// protocol and dist_smart.cpp the marking of SMART mode.
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
 #include <algorithm>
@@ -33,16 +33,12 @@ class Answered final : public rpc::ReplySink {
   const Kind kind_;
 };
 
-}  // namespace
-
-GradList RecvNode::apply(GradList grads, Pass& pass) {
-  auto* state = dynamic_cast<PassState*>(pass.options().sink);
-  if (!state)
-    throw AutogradError(str("backward: the graph goes on at worker ", from.value,
-                            "; use dist_autograd::backward inside the context of the call"));
-  state->send_back(*this, std::move(grads));
-  return {};
+/// Every pass of a context is a PassState.
+std::shared_ptr<PassState> state_of(const std::shared_ptr<ContextPass>& pass) {
+  return std::static_pointer_cast<PassState>(pass);
 }
+
+}  // namespace
 
 PassState::PassState(ContextPtr c, int64_t pass_id, Backward m, bool retain_graph, Duration stall)
     : id(pass_id),
@@ -386,7 +382,7 @@ void PassState::watch() {
 std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id) {
   MutexLock lock(context->mutex);
   const auto found = context->passes.find(id);
-  return found == context->passes.end() ? nullptr : found->second;
+  return found == context->passes.end() ? nullptr : state_of(found->second);
 }
 
 std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph,
@@ -400,7 +396,7 @@ std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Back
     auto& place = context->passes[id];
     *fresh = !place;
     if (!place) place = std::make_shared<PassState>(context, id, mode, retain_graph, stall);
-    pass = place;
+    pass = state_of(place);
   }
   if (*fresh) pass->watch();
   return pass;
@@ -417,18 +413,13 @@ void throw_no_pass(ContextState& context, int64_t id) {
 }
 
 void close_pass(PassState& pass) {
-  std::shared_ptr<PassState> kept;  // freed after the lock
+  std::shared_ptr<ContextPass> kept;  // freed after the lock
   MutexLock lock(pass.context->mutex);
   const auto found = pass.context->passes.find(pass.id);
   if (found == pass.context->passes.end() || found->second.get() != &pass) return;
   kept = std::move(found->second);
   pass.context->passes.erase(found);
   lock.unlock();
-}
-
-void end_pass(PassState& pass, std::exception_ptr why) { pass.shared_from_this()->fail(std::move(why)); }
-bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) {
-  return pass.involves(peer, sends);
 }
 
 }  // namespace weft::dist_autograd::detail

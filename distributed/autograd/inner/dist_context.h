@@ -8,10 +8,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include <weft/autograd/tape/engine.h>
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/autograd/inner/dist_nodes.h>
 #include <weft/distributed/runtime/sync.h>
-#include <weft/distributed/wire/inner/streams.h>
 
 namespace weft::dist_autograd::detail {
 
@@ -19,44 +18,17 @@ using rpc::Agent;
 using rpc::Message;
 using rpc::Mutex;
 using rpc::MutexLock;
-using rpc::TimePoint;
-using rpc::WorkerId;
 
 class ContextTable;
-class PassState;
-struct ContextState;
 
-/// The node of tensors sent to another worker. Its edges lead into the local graph; the gradients come back
-/// with the message id.
-class SendNode final : public Node {
+/// A backward pass as its context sees it; PassState (dist_pass.h) implements it.
+class ContextPass {
  public:
-  SendNode(WorkerId to, int64_t message, TimePoint made, std::string what)
-      : Node("DistSend"),
-        to(to),
-        message(message),
-        made(made),
-        what(std::move(what)),
-        streams(rpc::StreamMark::now()) {}
-  GradList apply(GradList grads, Pass& pass) override;
-  const WorkerId to;
-  const int64_t message;
-  const TimePoint made;
-  const std::string what;      ///< "'f'", "the result of 'f'"
-  std::vector<Tensor> leaves;  ///< sent leaves, kept as long as the context
-  const std::unique_ptr<const rpc::StreamMark>
-      streams;  ///< the backward pass waits for the forward's streams
-};
-
-/// The node of received tensors: the end of the local graph. It sends the gradients back to their sender.
-class RecvNode final : public Node {
- public:
-  RecvNode(WorkerId from, int64_t message) : Node("DistRecv"), from(from), message(message) {}
-  bool is_boundary() const override { return true; }
-  GradList apply(GradList grads, Pass& pass) override;
-  const WorkerId from;
-  const int64_t message;
-  /// devices of its outputs at their sender, and so the target devices of their gradients
-  std::vector<Device> origins;
+  virtual ~ContextPass() = default;
+  /// Ends the pass with an error; later errors are ignored.
+  virtual void fail(std::exception_ptr why) = 0;
+  /// True if the pass needs that peer, or gradients for one of these sends.
+  virtual bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const = 0;
 };
 
 /// Ids of contexts, messages and passes: id of the worker that made them << 48 | that worker's count.
@@ -80,7 +52,7 @@ struct ContextState {
   std::map<int64_t, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
   std::set<WorkerId> known WEFT_GUARDED_BY(mutex);
   std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients WEFT_GUARDED_BY(mutex);
-  std::map<int64_t, std::shared_ptr<PassState>> passes WEFT_GUARDED_BY(mutex);
+  std::map<int64_t, std::shared_ptr<ContextPass>> passes WEFT_GUARDED_BY(mutex);
   /// failed passes with their errors, so that late messages do not open them again
   std::map<int64_t, std::exception_ptr> aborted WEFT_GUARDED_BY(mutex);
   bool released WEFT_GUARDED_BY(mutex) = false;
@@ -95,8 +67,10 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
  public:
   explicit ContextTable(Agent& agent);
   static std::shared_ptr<ContextTable> of(Agent& agent);
-  /// Registers handlers, interceptor, counters.
+  /// Registers the interceptor, the counters and the handler of releases.
   void install(Agent& agent);
+  /// Registers a handler of requests, which runs on the pool.
+  void handle(Agent& agent, rpc::Kind kind, void (*serve)(ContextTable&, rpc::Request, rpc::Responder));
 
   WorkerId self() const { return self_; }
   const std::shared_ptr<rpc::Runtime>& runtime() const { return runtime_; }
@@ -145,15 +119,6 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::unordered_set<int64_t> ended_ WEFT_GUARDED_BY(mutex_);
   std::deque<int64_t> ended_order_ WEFT_GUARDED_BY(mutex_);
 };
-
-// Handlers of the pass messages (dist_backward.cpp, dist_smart.cpp).
-void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder);
-void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder);
-void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder);
-void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder);
-void end_pass(PassState& pass, std::exception_ptr why);
-/// True if the pass needs that peer, or gradients for one of these sends.
-bool involves(PassState& pass, WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends);
 
 /// Sends a message without waiting for the answer. `on_error` runs when it does not arrive; it must be short.
 void send_and_forget(Agent& agent, WorkerId to, rpc::Kind kind, Message message, rpc::Task on_error = {});

@@ -11,7 +11,9 @@ namespace weft::dist_autograd::detail {
 using SlotSet = std::vector<bool>;
 
 /// The state of one pass on one worker; see the head.
-class PassState final : public GradSink, public std::enable_shared_from_this<PassState> {
+class PassState final : public RemoteSink,
+                        public ContextPass,
+                        public std::enable_shared_from_this<PassState> {
  public:
   PassState(ContextPtr context, int64_t id, Backward mode, bool retain_graph, Duration stall);
 
@@ -36,7 +38,7 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   void feed_roots(const EdgeList& roots, const std::vector<Tensor>& seeds);
   /// Runs the ready nodes, then checks for the end of the pass. An error ends the pass.
   void advance() noexcept;
-  void send_back(const RecvNode& node, GradList gradients);
+  void send_back(const RecvNode& node, GradList gradients) override;
   /// Sends a request of this pass, which is not done before the answer. The request has no deadline: a
   /// healthy worker may compute for long, and the lease of a dead one ends the call. Throws: the error that
   /// ended the pass.
@@ -48,11 +50,10 @@ class PassState final : public GradSink, public std::enable_shared_from_this<Pas
   /// Registers a callback, called once with null or the error. Null means: the local graph has run, and all
   /// requests of the pass are answered.
   void when_done(std::function<void(std::exception_ptr)> f);
-  /// Ends the pass with an error; later errors are ignored.
-  void fail(std::exception_ptr why);
+  void fail(std::exception_ptr why) override;
   /// The sends still without gradients: "send #5 of worker 'a' to worker 'b' ('f', 1.2 s old)".
   std::string awaited() const;
-  bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const;
+  bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const override;
   /// Records that gradients or marks were exchanged with `peer`. Throws: PeerLost when that peer or the
   /// initiator is lost.
   void engage(WorkerId peer);
@@ -99,6 +100,12 @@ std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id);
 /// Throws the error that aborted the pass, else AutogradError "not under way".
 [[noreturn]] void throw_no_pass(ContextState& context, int64_t id);
 void close_pass(PassState& pass);
+
+// Handlers of the messages of passes (dist_backward.cpp, dist_smart.cpp).
+void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder);
+void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder);
 
 /// SMART: sends mark requests to the workers that the last marking reached. When all are answered, it calls
 /// pass.on_marked at the initiator and answers the parent on other workers.

@@ -14,6 +14,6 @@ void install_gather(Agent& agent);         ///< gathers.cpp: Kind::kGather
 void install_rounds(Agent& agent);         ///< rounds.cpp: Kind::kRound
 void install_devices(Agent& agent);        ///< devices.cpp: Kind::kReturn
 void install_references(Agent& agent);     ///< references.cpp: Kind::kRemote to Kind::kDelete
-void install_dist_autograd(Agent& agent);  ///< dist_context.cpp: recording, backward passes
+void install_dist_autograd(Agent& agent);  ///< dist_backward.cpp: recording, backward passes
 
 }  // namespace weft::rpc
