@@ -20,7 +20,7 @@ Tensor composed_layer_norm(const Tensor& x, const Shape& dims, const Tensor& wei
 Tensor layer_norm(Wide x, const Shape& sizes, Wide weight, Wide bias, double eps) {
   launch::check_floating("layer_norm", x);
   const int lead = x->dim() - sizes.size();
-  bool fits = lead >= 0 && sizes.size() > 0;
+  bool fits = lead >= 0 && !sizes.empty();
   Shape dims;
   for (int d = 0; fits && d < sizes.size(); ++d) {
     fits = x->sizes()[lead + d] == sizes[d];

@@ -26,9 +26,7 @@ namespace weft::dist_autograd {
 
 using namespace detail;
 using rpc::Decoder;
-using rpc::Encoder;
 using rpc::Future;
-using rpc::Kind;
 
 namespace {
 

@@ -10,7 +10,6 @@
 
 namespace weft::dist_autograd::detail {
 
-using rpc::Decoder;
 using rpc::Encoder;
 using rpc::Kind;
 

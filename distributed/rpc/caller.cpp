@@ -106,8 +106,8 @@ void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& c
       wake = std::min(deadline, kept.started + core_.options.retry);
     }
   }
-  if (refused) {
-    discard(p, kind, call.message);
+  if (refused) {                     // then `call` is still here
+    discard(p, kind, call.message);  // NOLINT(bugprone-use-after-move)
     call.sink->on_error(std::move(refused));
     return;
   }

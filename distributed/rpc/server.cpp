@@ -173,6 +173,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
       served->sent = core_.runtime->now();
     }
   }
+  // NOLINTBEGIN(bugprone-use-after-move): `message` is still here
   if (!wanted) {  // the caller gave up or is lost
     if (!error && agent)
       core_.interceptors.each(
@@ -180,6 +181,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
     for (auto& f : message.settled) f(false);
     return;
   }
+  // NOLINTEND(bugprone-use-after-move)
   if (ready) return transmit(p, served, e, std::move(bytes), std::move(payloads));
   devices_.carry(staging, [this, held = core_.agent(), &p, served, e](std::exception_ptr failed) {
     if (failed) return replace_reply(p, served, e, std::move(failed));
