@@ -181,7 +181,10 @@ template <class T> struct Remainder {
   WEFT_HD T operator()(T a, T b) const {
     if constexpr (std::is_floating_point_v<T>) {
       const T r = exact_fmod(a, b);
-      return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+      const bool other_sign = (r < 0) != (b < 0);
+      // A product in place of a branch, which random signs would make slow. It would lose the sign of a zero.
+      if (r != 0 && b * T(0) == 0) return r + b * static_cast<T>(other_sign);  // b is finite
+      return r != 0 && other_sign ? r + b : r;
     } else if constexpr (std::is_signed_v<T>) {
       // C++ leaves these undefined: division by 0, and the lowest number by -1
       if (b == 0 || b == T(-1)) return 0;
@@ -201,10 +204,18 @@ template <class T> struct Fmod {
     else return b == 0 ? T(0) : static_cast<T>(a % b);
   }
 };
-/// The quotient of floating numbers comes from an exact multiple of b, so that it agrees with remainder.
+/// The quotient of floating numbers comes from an exact multiple of b, so that it agrees with remainder. For
+/// the usual floats, the floor of a division in double is that quotient (exact_fmod says why).
 template <class T> struct FloorDivide {
   T s, t;
   WEFT_HD T operator()(T a, T b) const {
+#if !defined(__CUDA_ARCH__)
+    if constexpr (std::is_same_v<T, float>) {
+      const double q = std::floor(static_cast<double>(a) / static_cast<double>(b));
+      if (std::fabs(q) < 0x1p22 && std::fabs(b) <= std::numeric_limits<float>::max())
+        return static_cast<float>(q);
+    }
+#endif
     if constexpr (std::is_floating_point_v<T>) {
       if (b == 0) return a / b;
       const T r = exact_fmod(a, b);
