@@ -280,13 +280,13 @@ int64_t current_context_id() {
 namespace weft::rpc {
 
 void install_dist_autograd(Agent& agent) {
-  namespace autograd = dist_autograd::detail;
-  const auto table = autograd::ContextTable::of(agent);
+  namespace detail = dist_autograd::detail;
+  const auto table = detail::ContextTable::of(agent);
   table->install(agent);
-  table->handle(agent, Kind::kGradients, autograd::handle_gradients);
-  table->handle(agent, Kind::kMark, autograd::handle_mark);
-  table->handle(agent, Kind::kPassDone, autograd::handle_done);
-  table->handle(agent, Kind::kPassAbort, autograd::handle_abort);
+  table->handle(agent, Kind::kGradients, detail::handle_gradients);
+  table->handle(agent, Kind::kMark, detail::handle_mark);
+  table->handle(agent, Kind::kPassDone, detail::handle_done);
+  table->handle(agent, Kind::kPassAbort, detail::handle_abort);
 }
 
 }  // namespace weft::rpc

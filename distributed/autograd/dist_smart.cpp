@@ -169,7 +169,7 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
         Encoder out(message);
         out.size(0);
       }
-      responder.reply(std::move(message));  // NOLINT(bugprone-use-after-move): engaged, it was not moved
+      responder.reply(std::move(message));  // NOLINT(bugprone-use-after-move): not moved here
     }
     {
       MutexLock lock(pass->marking);

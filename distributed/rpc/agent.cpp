@@ -152,13 +152,6 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
 
 // ---- messages
 
-void Core::send(WorkerId to, uint8_t kind, std::string bytes, std::vector<Payload> payloads) {
-  try {
-    transport->send(to, kind, std::move(bytes), std::move(payloads));
-  } catch (const std::exception&) {
-  }
-}
-
 Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) {
   return allocate_payload(bytes, device);
 }
@@ -236,8 +229,10 @@ void Agent::add_members(const std::vector<Member>& members) {
         p.given_up.clear();
       }
       if (m.address.incarnation.value != 0) p.incarnation = m.address.incarnation;
+      p.name = m.name;
+      p.known = true;
     }
-    s.peers.name_member(p, m);
+    s.peers.add_name(m.name, m.id);
     s.devices.add_plan(p, m);
     if (m.id != s.core.self.id) s.core.transport->add_peer(m.id, m.address);
   }
@@ -326,7 +321,7 @@ void Agent::watch(WorkerId peer, int delta) { impl_->liveness.watch(peer, delta)
 bool Agent::is_lost(WorkerId peer) const { return impl_->liveness.is_lost(peer); }
 
 void Agent::on_peer_lost(std::function<void(const WorkerInfo&, bool, const std::string&)> f) {
-  impl_->liveness.lost.add(std::move(f));
+  impl_->liveness.lost_callbacks.add(std::move(f));
 }
 
 void Agent::declare_lost(WorkerId peer, const std::string& why) {

@@ -45,8 +45,7 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.server_active_async_calls"] = asynchronous;
   info["agent.peers"] = known;
   info["agent.passive_workers"] = static_cast<int64_t>(s.rounds.count_passive());
-  const auto more = s.debug_callbacks.all();
-  for (const auto& f : *more) f(info);
+  for (const auto& f : s.debug_callbacks.copies()) f(info);
   return info;
 }
 

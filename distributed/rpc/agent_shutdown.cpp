@@ -194,8 +194,7 @@ void Agent::stop() {
   }
   s.gathers.stop();
   s.rounds.stop();
-  const auto callbacks = s.ending.stop_callbacks.all();
-  for (const auto& f : *callbacks) f();
+  for (const auto& f : s.ending.stop_callbacks.copies()) f();
   // A stalled but living peer still gets the goodbye; one that is silent for a lease is lost.
   if (s.core.transport)
     s.core.transport->close(std::max<Duration>(s.core.options.lease, std::chrono::seconds(2)));

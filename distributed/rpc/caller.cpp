@@ -1,5 +1,4 @@
-// The caller's side of a call: its start, its repetition after a status, and its end by the reply, the
-// deadline or the loss of the peer (agent.cpp, steps 1, 5, 6 and 8). The callee's side is in server.cpp;
+// The caller's side of a call (agent.cpp, steps 1, 5, 6 and 8). The callee's side is in server.cpp;
 // liveness.cpp decides when a peer is asked.
 #include <weft/distributed/rpc/inner/caller.h>
 
@@ -26,7 +25,7 @@ std::string seconds(Duration d) {
 
 }  // namespace
 
-Caller::Caller(Core& core, PeerTable& peers, Devices& devices, Alarm& alarm)
+Caller::Caller(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm)
     : core_(core),
       peers_(peers),
       devices_(devices),
@@ -106,7 +105,7 @@ void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& c
       wake = std::min(deadline, kept.started + core_.options.retry);
     }
   }
-  if (refused) {                     // then `call` is still here
+  if (refused) {                     // `call` was not moved on this path
     discard(p, kind, call.message);  // NOLINT(bugprone-use-after-move)
     call.sink->on_error(std::move(refused));
     return;
@@ -307,7 +306,7 @@ void Caller::end(Peer& p, PendingCall call, std::exception_ptr error) {
   if (!error) {
     core_.counters.timeouts.fetch_add(1, std::memory_order_relaxed);
     error =
-        std::make_exception_ptr(Timeout(str(describe(call), " on worker '", peers_.name(p.id),
+        std::make_exception_ptr(Timeout(str(describe(call), " on worker '", PeerTable::name(p),
                                             "' ran for more than the timeout of ", seconds(call.timeout))));
   }
   settle(call.message, false);

@@ -5,7 +5,7 @@
 
 namespace weft::rpc {
 
-Devices::Devices(Core& core, PeerTable& peers)
+Devices::Devices(AgentCore& core, PeerTable& peers)
     : core_(core),
       peers_(peers),
       courier_(std::make_shared<Courier>(core.runtime)),

@@ -1,5 +1,5 @@
-// Deadlines, retransmission and failure detection (agent.cpp, steps 4 to 7). The alarm of an agent is set to
-// the next deadline, status or end of a lease of any peer.
+// Deadlines, the times of statuses, and failure detection (agent.cpp, steps 4 to 7). The alarm of an agent is
+// set to the next deadline, status or end of a lease of any peer.
 #include <weft/distributed/rpc/inner/liveness.h>
 
 namespace weft::rpc {
@@ -160,13 +160,13 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   drop_replies(served);
   on_loss_(info, left_group, reason);
   const auto agent = core_.agent();
-  const auto callbacks = lost.all();
-  if (callbacks->empty() || !agent) return;
-  core_.runtime->post([agent, callbacks, info, left_group, reason] {
+  auto callbacks = lost_callbacks.copies();
+  if (callbacks.empty() || !agent) return;
+  core_.runtime->post([agent, callbacks = std::move(callbacks), info, left_group, reason] {
     CallContext context;
     context.endpoint = agent;
     const CallScope scope(context);
-    for (const auto& f : *callbacks) f(info, left_group, reason);
+    for (const auto& f : callbacks) f(info, left_group, reason);
   });
 }
 

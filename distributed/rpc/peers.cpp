@@ -52,8 +52,9 @@ std::vector<Peer*> PeerTable::all() {
   return out;
 }
 
-std::string PeerTable::name(WorkerId id) {
-  Peer& p = at(id);
+std::string PeerTable::name(WorkerId id) { return name(at(id)); }
+
+std::string PeerTable::name(Peer& p) {
   MutexLock lock(p.mutex);
   return p.name;
 }
@@ -95,14 +96,9 @@ void PeerTable::check(const std::vector<Member>& members) const {
   }
 }
 
-void PeerTable::name_member(Peer& p, const Member& member) {
-  {
-    MutexLock lock(p.mutex);
-    p.name = member.name;
-    p.known = true;
-  }
+void PeerTable::add_name(const std::string& name, WorkerId id) {
   MutexLock lock(mutex_);
-  ids_by_name_[member.name] = member.id.value;
+  ids_by_name_[name] = id.value;
 }
 
 }  // namespace weft::rpc

@@ -5,10 +5,8 @@
 
 namespace weft::rpc {
 
-std::exception_ptr no_answer() { return std::make_exception_ptr(RpcError("the handler gave no answer")); }
-
 void on_served_error(Agent& agent, std::function<void(const ServedError&)> f) {
-  agent.impl().server.served_errors.add(std::move(f));
+  agent.impl().server.error_callbacks.add(std::move(f));
 }
 
 void detail::tell_served_error(const Served& served, const std::exception_ptr& error) noexcept {
@@ -50,14 +48,6 @@ void Responder::reply_with(const Future<Message>& future) {
 }
 
 const CallContext& Responder::context() const { return served_->context; }
-
-Message error_message(const std::exception_ptr& error) {
-  Message m;
-  Encoder out(m);
-  put_error(out, error);
-  out.finish();
-  return m;
-}
 
 // ---- Kind::kCall
 

@@ -30,7 +30,7 @@ struct RoundTable::MemberState {
   TimePoint last_heard;
 };
 
-RoundTable::RoundTable(Core& core, PeerTable& peers, Alarm& alarm)
+RoundTable::RoundTable(AgentCore& core, PeerTable& peers, Alarm& alarm)
     : woken(*core.runtime, "the others, who are still active"), core_(core), peers_(peers), alarm_(alarm) {}
 
 std::vector<RoundTable::MemberState> RoundTable::members() {
@@ -247,7 +247,7 @@ void RoundTable::stop() {
   lock.unlock();  // no answer is needed: stop() has sent them a goodbye
 }
 
-Rounds::Rounds(Agent& agent, Core& core, RoundTable& table, TimePoint deadline)
+Rounds::Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline)
     : agent_(agent), core_(core), table_(table), deadline_(deadline), passive_(core.runtime->now()) {}
 
 Message Rounds::request(bool asks) const {

@@ -1,8 +1,18 @@
-// The callee's side of a call (agent.cpp, steps 2 to 5): it runs each request at most once and keeps the
+// The callee's side of a call (agent.cpp, steps 2 to 5). It runs each request at most once, and keeps the
 // answer until the caller has it. Responder and the handler of Kind::kCall are in responder.cpp.
 #include <weft/distributed/rpc/inner/server.h>
 
 namespace weft::rpc {
+
+std::exception_ptr no_answer() { return std::make_exception_ptr(RpcError("the handler gave no answer")); }
+
+Message error_message(const std::exception_ptr& error) {
+  Message m;
+  Encoder out(m);
+  put_error(out, error);
+  out.finish();
+  return m;
+}
 
 void Server::handle(Kind kind, RunOn where, Handler handler) {
   const int number = static_cast<int>(kind);
@@ -173,7 +183,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
       served->sent = core_.runtime->now();
     }
   }
-  // NOLINTBEGIN(bugprone-use-after-move): `message` is still here
+  // NOLINTBEGIN(bugprone-use-after-move): `message` was not moved on this path
   if (!wanted) {  // the caller gave up or is lost
     if (!error && agent)
       core_.interceptors.each(
@@ -314,14 +324,14 @@ void Server::tell_error(const Served& served, const std::exception_ptr& error) n
   if (served.kind != Kind::kCall && served.kind != Kind::kRemote && served.kind != Kind::kMethod) return;
   core_.counters.served_errors.fetch_add(1, std::memory_order_relaxed);
   try {
-    const auto callbacks = served_errors.all();
-    if (callbacks->empty()) return;
+    const auto callbacks = error_callbacks.copies();
+    if (callbacks.empty()) return;
     const char* const what = served.what;
     const ServedError told{{peers_.name(served.from), served.from},
                            what ? what : to_string(served.kind),
                            error_text(error),
                            error};
-    for (const auto& f : *callbacks) {
+    for (const auto& f : callbacks) {
       try {
         f(told);
       } catch (...) {

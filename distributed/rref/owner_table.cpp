@@ -7,6 +7,11 @@
 
 namespace weft::rpc::detail {
 
+namespace {
+/// The fork that keeps a value until its creation has ended.
+ForkId own_fork(RRefId id) { return {id.created_on, id.life, id.local}; }
+}  // namespace
+
 // ---- steps 1 to 3: creation
 
 std::shared_ptr<OwnedState> OwnerTable::make(RRefId id, Site site, bool made) {
@@ -19,7 +24,7 @@ std::shared_ptr<OwnedState> OwnerTable::make(RRefId id, Site site, bool made) {
 std::shared_ptr<OwnedState> OwnerTable::begin_creation(RRefId id, Site site) {
   auto state = make(id, site, false);
   TablesLock lock(context_);
-  keep(state, ForkId{id.created_on, id.life, id.local}, context_.self.id);
+  keep(state, own_fork(id), context_.self.id);
   return state;
 }
 
@@ -27,7 +32,7 @@ void OwnerTable::end_creation(RRefId id) {
   std::vector<Later> after;
   {
     TablesLock lock(context_);
-    remove_fork(id, ForkId{id.created_on, id.life, id.local}, after);
+    remove_fork(id, own_fork(id), after);
   }
   work_.add(std::move(after));
 }

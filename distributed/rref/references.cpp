@@ -159,10 +159,10 @@ std::shared_ptr<OwnedState> References::announce(RRefId id, ForkId fork, WorkerI
 }
 
 std::shared_ptr<OwnedState> References::find(RRefId id, bool confirmed, WorkerId from) {
-  auto [state, fresh] = owners_.find(id, confirmed, from);
-  if (fresh)
+  auto found = owners_.find(id, confirmed, from);
+  if (found.fresh)
     if (const auto agent = context_.agent()) watch(*agent, id.created_on);
-  return state;
+  return std::move(found.state);
 }
 
 void References::add_fork(Agent& agent, RRefId id, ForkId fork, WorkerId holder, bool confirmed) {

@@ -169,7 +169,10 @@ void UserTable::release(UserState& state) noexcept {
   {
     TablesLock lock(context_);
     if (context_.stopped) return;
-    if (users_.erase(state.fork) == 0) return;
+    const auto found = users_.find(state.fork);
+    // Another reference may have this fork: receive() has refused this one then.
+    if (found == users_.end() || !found->second.expired()) return;
+    users_.erase(found);
     drop_watch(state.owner.id, items);
     if (state.known && state.standing.load() < UserState::Standing::kFailed)
       items.push_back({Later::What::kDelete, state.owner.id, state.id, state.fork});

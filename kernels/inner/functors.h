@@ -163,8 +163,8 @@ WEFT_FUNCTOR2(BitwiseOr, a, b, static_cast<T>(a | b))
 WEFT_FUNCTOR2(BitwiseXor, a, b, static_cast<T>(a ^ b))
 
 /// std::fmod, which is exact. For the usual floats a CPU computes it in a few instructions instead of a loop
-/// over bits. If the quotient of two floats is below 2^28, it is an integer or at least 2^-24 away from one.
-/// So a division in double has the right integer part, and its product with b is exact.
+/// over bits. If the quotient of two floats is below 2^28, it is an integer or at least 2^-24 away from any
+/// integer but 0. So a division in double has the right integer part, and its product with b is exact.
 template <class T> WEFT_HD T exact_fmod(T a, T b) {
 #if !defined(__CUDA_ARCH__)
   if constexpr (std::is_same_v<T, float>) {
@@ -182,7 +182,7 @@ template <class T> struct Remainder {
     if constexpr (std::is_floating_point_v<T>) {
       const T r = exact_fmod(a, b);
       const bool other_sign = (r < 0) != (b < 0);
-      // A product in place of a branch, which random signs would make slow. It would lose the sign of a zero.
+      // A product replaces a branch, which random signs would make slow. It would lose the sign of a zero r.
       if (r != 0 && b * T(0) == 0) return r + b * static_cast<T>(other_sign);  // b is finite
       return r != 0 && other_sign ? r + b : r;
     } else if constexpr (std::is_signed_v<T>) {
@@ -205,7 +205,8 @@ template <class T> struct Fmod {
   }
 };
 /// The quotient of floating numbers comes from an exact multiple of b, so that it agrees with remainder. For
-/// the usual floats, the floor of a division in double is that quotient (exact_fmod says why).
+/// the usual floats, the floor of a division in double is that quotient (exact_fmod says why; near 0 the
+/// division keeps its sign). From 2^22 on the multiple rounds, and the formula decides.
 template <class T> struct FloorDivide {
   T s, t;
   WEFT_HD T operator()(T a, T b) const {

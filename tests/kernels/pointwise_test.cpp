@@ -302,8 +302,28 @@ TEST(Pointwise, every_binary_row_meets_its_closed_form) {
   });
 }
 
-TEST(Pointwise, fmod_of_floats_is_exact_whatever_their_sizes) {
-  each_isa([] {
+float remainder_of(float a, float b) {
+  const float r = std::fmod(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+float floor_divide_of(float a, float b) {
+  if (b == 0) return a / b;
+  const float r = std::fmod(a, b);
+  float q = (a - r) / b;
+  if (r != 0 && (r < 0) != (b < 0)) q -= 1;
+  if (q == 0) return std::copysign(0.f, a / b);
+  const float below = std::floor(q);
+  return q - below > 0.5f ? below + 1 : below;
+}
+
+TEST(Pointwise, fmod_remainder_and_floor_divide_of_floats_have_all_bits_whatever_their_sizes) {
+  using Formula = float (*)(float, float);
+  const std::pair<Binary, Formula> cases[] = {
+      {Binary::kFmod, [](float a, float b) { return std::fmod(a, b); }},
+      {Binary::kRemainder, remainder_of},
+      {Binary::kFloorDivide, floor_divide_of}};
+  each_isa([&] {
     Context context;
     constexpr int64_t n = 20000;
     Array<float> a(Shape{n}), b(Shape{n}), y(Shape{n});
@@ -311,17 +331,23 @@ TEST(Pointwise, fmod_of_floats_is_exact_whatever_their_sizes) {
     const float special[] = {
         0,   -0.f,          1,      -3, 0x1p-149f, 0x1p-126f, 0x1.FFFFFEp127f, INFINITY, -INFINITY,
         NAN, 0x1.000002p0f, 8388609};
+    const int64_t borders[] = {(1 << 22) - 1, 1 << 22, (1 << 22) + 1, (1 << 24) - 1, (1 << 24) + 2};
     for (int64_t i = 0; i < n; ++i) {
       a[i] = std::bit_cast<float>(static_cast<uint32_t>(engine()));
       b[i] = i % 2 ? std::bit_cast<float>(static_cast<uint32_t>(engine()))
                    : a[i] / static_cast<float>(1 + engine() % 100000);
       if (i < 144) a[i] = special[i / 12], b[i] = special[i % 12];
+      else if (i < 2000) b[i] = static_cast<float>(i % 2 ? -i : i) / 7, a[i] = borders[i % 5] * b[i];
     }
-    cpu().binary(context, Binary::kFmod, 1, 0, a.view(), b.view(), y.view());
-    for (int64_t i = 0; i < n; ++i) {
-      const float want = std::fmod(a[i], b[i]);
-      if (std::isnan(want)) ASSERT_TRUE(std::isnan(y[i])) << a[i] << " " << b[i];
-      else ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(want)) << a[i] << " " << b[i];
+    for (const auto& [op, formula] : cases) {
+      cpu().binary(context, op, 1, 0, a.view(), b.view(), y.view());
+      for (int64_t i = 0; i < n; ++i) {
+        const float want = formula(a[i], b[i]);
+        if (std::isnan(want)) ASSERT_TRUE(std::isnan(y[i])) << to_string(op) << " " << a[i] << " " << b[i];
+        else
+          ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(want))
+              << to_string(op) << " " << a[i] << " " << b[i];
+      }
     }
   });
 }

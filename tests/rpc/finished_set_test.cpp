@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/peers.h>
 
 namespace {
 

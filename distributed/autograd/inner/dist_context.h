@@ -67,7 +67,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
  public:
   explicit ContextTable(Agent& agent);
   static std::shared_ptr<ContextTable> of(Agent& agent);
-  /// Registers the interceptor, the counters and the handler of releases.
+  /// Registers the interceptor, the counters, the handler of releases, and callbacks for losses and the end.
   void install(Agent& agent);
   /// Registers a handler of requests, which runs on the pool.
   void handle(Agent& agent, rpc::Kind kind, void (*serve)(ContextTable&, rpc::Request, rpc::Responder));

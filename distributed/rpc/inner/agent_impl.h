@@ -1,6 +1,7 @@
 // The parts of an Agent, in the order of their dependence. Each part has its header and its state; Agent
 // hands the calls and messages to them. Locks: one mutex per Peer, and one in each table. A thread holds one
-// of them at a time, and none while it calls sinks, handlers, interceptors or the transport.
+// of them at a time, and none while it calls sinks, handlers, interceptors or the transport. Two exceptions:
+// PeerTable names a new peer under its own mutex, and Slots makes a layer's object under its mutex.
 #pragma once
 
 #include <weft/distributed/rpc/inner/gathers.h>
@@ -40,7 +41,7 @@ struct Agent::Impl final : Receiver {
   void on_message(Inbound message) override;
   void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) override;
 
-  Core core;
+  AgentCore core;
   PeerTable peers;
   Alarm alarm;
   Devices devices;

@@ -8,14 +8,14 @@ namespace weft::rpc {
 class Alarm {
  public:
   /// `ring` runs at the time set, with the delay since then, while the agent runs.
-  Alarm(Core& core, std::function<void(Duration late)> ring) : core_(core), ring_(std::move(ring)) {}
+  Alarm(AgentCore& core, std::function<void(Duration late)> ring) : core_(core), ring_(std::move(ring)) {}
   /// Sets it to `when`, unless it rings earlier. It never rings too late, and at most once too often.
   void set(TimePoint when);
   void cancel();
 
  private:
   void due();
-  Core& core_;
+  AgentCore& core_;
   const std::function<void(Duration late)> ring_;
   Mutex mutex_;
   TimerId timer_ WEFT_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// The caller's side of a call (agent.cpp, steps 1, 5, 6 and 8): its start, its repetition, and its end by the
-// reply, the deadline, the loss of the peer or the end of the agent.
+// The caller's side of a call (agent.cpp, steps 1, 5, 6 and 8): its start, its repetition and its end. A call
+// ends by the reply, the deadline, the loss of the peer or the end of the agent.
 #pragma once
 
 #include <weft/distributed/rpc/inner/alarm.h>
@@ -9,7 +9,7 @@ namespace weft::rpc {
 
 class Caller {
  public:
-  Caller(Core& core, PeerTable& peers, Devices& devices, Alarm& alarm);
+  Caller(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm);
 
   Duration timeout() const { return Duration(timeout_ns_.load(std::memory_order_relaxed)); }
   void set_timeout(Duration timeout) { timeout_ns_ = timeout.count(); }
@@ -33,7 +33,7 @@ class Caller {
   void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
   void discard(Peer& p, Kind kind, Message& message);
 
-  Core& core_;
+  AgentCore& core_;
   PeerTable& peers_;
   Devices& devices_;
   Alarm& alarm_;

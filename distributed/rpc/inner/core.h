@@ -1,5 +1,5 @@
-// The identity of an agent and the services that all of its parts use: interceptors, callbacks, counters, and
-// the sending of messages that may be lost.
+// AgentCore, which all parts of an agent use: its identity, interceptors and counters, and the sending of
+// messages that may be lost. Registered and Callbacks are lists that layers fill.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace weft::rpc {
 
-/// Objects that layers registered, in that order.
+/// Objects in the order of their registration.
 template <class T> class Registered {
  public:
   void add(T object) {
@@ -32,8 +32,17 @@ template <class T> class Registered {
   std::shared_ptr<const std::vector<T>> list_ WEFT_GUARDED_BY(mutex_) = std::make_shared<std::vector<T>>();
 };
 
-/// Functions that layers registered.
-template <class... Args> using Callbacks = Registered<std::function<void(Args...)>>;
+/// Functions that layers registered. Each event calls copies of its own: events on several threads at once
+/// share no state of a function.
+template <class... Args> class Callbacks {
+ public:
+  using Function = std::function<void(Args...)>;
+  void add(Function f) { list_.add(std::move(f)); }
+  std::vector<Function> copies() const { return *list_.all(); }
+
+ private:
+  Registered<Function> list_;
+};
 
 /// The interceptors of an agent.
 class Interceptors {
@@ -58,14 +67,16 @@ class Interceptors {
 /// Calls by which workers wait for each other. They do not count as open calls.
 inline bool is_round(Kind kind) { return kind == Kind::kGather || kind == Kind::kRound; }
 
+/// Totals and numbers of open calls, for debug_info and the shutdown rounds.
 struct Counters {
   std::atomic<int64_t> calls{0}, served{0}, resent_requests{0}, resent_replies{0}, duplicates{0},
       late_replies{0}, asks{0}, lost_peers{0}, malformed{0}, timeouts{0}, active_client{0}, active_server{0},
       served_errors{0};
 };
 
-struct Core {
-  Core(Agent& of, std::shared_ptr<Runtime> rt, AgentOptions o)
+/// What the parts of one agent share.
+struct AgentCore {
+  AgentCore(Agent& of, std::shared_ptr<Runtime> rt, AgentOptions o)
       : owner(of), runtime(std::move(rt)), options(std::move(o)), self{options.name, options.id} {}
 
   /// The agent; null while it is being destroyed.

@@ -1,5 +1,5 @@
-// The devices of an agent: the device maps of the group, memory lent by CUDA IPC (lending.h), and the
-// departure and arrival of messages with device tensors (staging.h).
+// The devices of an agent: the device maps of the group, and memory lent by CUDA IPC (lending.h). Messages
+// with device tensors leave and arrive here (staging.h).
 #pragma once
 
 #include <weft/distributed/rpc/inner/core.h>
@@ -10,7 +10,7 @@ namespace weft::rpc {
 
 class Devices {
  public:
-  Devices(Core& core, PeerTable& peers);
+  Devices(AgentCore& core, PeerTable& peers);
 
   DevicePlan plan() const {
     return {core_.options.device_maps, core_.options.devices, core_.options.cuda_ipc};
@@ -31,13 +31,12 @@ class Devices {
     courier_->carry(staging, std::move(then));
   }
   void peer_lost(WorkerId peer);
-  const std::shared_ptr<Lending>& lending() const {
-    return lending_;
-  }  ///< null without AgentOptions::cuda_ipc
+  /// Null without AgentOptions::cuda_ipc.
+  const std::shared_ptr<Lending>& lending() const { return lending_; }
 
  private:
   void agree_on_lending(Agent& agent, Duration timeout);
-  Core& core_;
+  AgentCore& core_;
   PeerTable& peers_;
   const std::shared_ptr<Courier> courier_;
   const std::shared_ptr<Lending> lending_;

@@ -14,7 +14,7 @@ namespace weft::rpc {
 
 class Gathers {
  public:
-  Gathers(Core& core, PeerTable& peers) : core_(core), peers_(peers) {}
+  Gathers(AgentCore& core, PeerTable& peers) : core_(core), peers_(peers) {}
 
   /// As Agent::gather.
   std::map<std::string, Message> gather(Agent& agent, Message mine, const std::vector<std::string>& names,
@@ -36,7 +36,7 @@ class Gathers {
   void fail(Agent& agent, const std::string& key, const std::function<std::exception_ptr(const Round&)>& why);
   void time_out(Agent& agent, const std::string& key);
 
-  Core& core_;
+  AgentCore& core_;
   PeerTable& peers_;
   Mutex mutex_;
   std::map<std::string, uint64_t> next_ WEFT_GUARDED_BY(mutex_);  ///< round numbers of this worker

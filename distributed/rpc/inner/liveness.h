@@ -1,4 +1,5 @@
-// Deadlines, retransmission and failure detection (agent.cpp, steps 4 to 7).
+// Deadlines, the times of statuses, and failure detection (agent.cpp, steps 4 to 7). Caller and Server send
+// the messages again.
 #pragma once
 
 #include <weft/distributed/rpc/inner/caller.h>
@@ -10,7 +11,7 @@ class Liveness {
  public:
   /// `on_loss` tells the agent's other parts of a loss, before the layers' callbacks run on the pool.
   using OnLoss = std::function<void(const WorkerInfo& peer, bool left, const std::string& why)>;
-  Liveness(Core& core, PeerTable& peers, Caller& caller, Alarm& alarm, OnLoss on_loss)
+  Liveness(AgentCore& core, PeerTable& peers, Caller& caller, Alarm& alarm, OnLoss on_loss)
       : core_(core), peers_(peers), caller_(caller), alarm_(alarm), on_loss_(std::move(on_loss)) {}
 
   /// Does the due work of all peers.
@@ -24,11 +25,12 @@ class Liveness {
   void watch(WorkerId id, int delta);
   bool is_lost(WorkerId id) const;
 
-  Callbacks<const WorkerInfo&, bool, const std::string&> lost;
+  /// Of the layers; they run on the pool.
+  Callbacks<const WorkerInfo&, bool, const std::string&> lost_callbacks;
 
  private:
   TimePoint tend(Peer& p, TimePoint now);
-  Core& core_;
+  AgentCore& core_;
   PeerTable& peers_;
   Caller& caller_;
   Alarm& alarm_;

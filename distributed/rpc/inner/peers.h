@@ -1,5 +1,5 @@
 // The workers of the group as one agent sees them. A Peer keeps all state about one worker under one mutex:
-// its identity, the calls to it (Caller), its requests (Server) and its lease (Liveness).
+// its identity, calls to it (Caller), its requests (Server), its lease (Liveness).
 #pragma once
 
 #include <algorithm>
@@ -112,15 +112,16 @@ class PeerTable {
  public:
   /// Creates the peer when it is missing. Throws: ValueError for an id out of range.
   Peer& at(WorkerId id);
-  Peer* find(WorkerId id);   ///< null when missing
-  std::vector<Peer*> all();  ///< by id
-  std::string name(WorkerId id);
+  Peer* find(WorkerId id);        ///< null when missing
+  std::vector<Peer*> all();       ///< by id
+  std::string name(WorkerId id);  ///< creates the peer when it is missing
+  static std::string name(Peer& p);
   /// The id of a member. Throws: ValueError "could not find destination".
   WorkerId id_of(const To& who);
   /// Throws: ValueError for a bad name or id, and for one that two members share.
   void check(const std::vector<Member>& members) const;
-  /// Makes a peer a member under this name.
-  void name_member(Peer& p, const Member& member);
+  /// Adds the name of a member, for id_of.
+  void add_name(const std::string& name, WorkerId id);
 
  private:
   mutable Mutex mutex_;

@@ -20,10 +20,11 @@ WEFT_FIELDS(RoundAnswer, failed, peer, text, begun, active)
 /// Thrown when stop_serving ends a wait for the other workers; never leaves Agent::shutdown.
 struct ToldToStop {};
 
-/// The rounds that wait at this worker, which may lead them, and the order to stop waiting.
+/// The workers that wait here for a shutdown round, which this worker may lead. It also has the order to stop
+/// waiting.
 class RoundTable {
  public:
-  RoundTable(Core& core, PeerTable& peers, Alarm& alarm);
+  RoundTable(AgentCore& core, PeerTable& peers, Alarm& alarm);
 
   /// Takes the request of a passive worker.
   void serve(Agent& agent, Request request, Responder responder);
@@ -60,7 +61,7 @@ class RoundTable {
   std::vector<Responder> take(uint64_t number) WEFT_REQUIRES(mutex_);
   void ask_active();
 
-  Core& core_;
+  AgentCore& core_;
   PeerTable& peers_;
   Alarm& alarm_;
   std::atomic<bool> told_to_stop_{false};
@@ -73,7 +74,7 @@ class RoundTable {
 /// The rounds of one passive worker.
 class Rounds {
  public:
-  Rounds(Agent& agent, Core& core, RoundTable& table, TimePoint deadline);
+  Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline);
   /// Blocks until every living member is in this round. Throws: Timeout that names the
   /// missing ones; ToldToStop.
   const RoundAnswer& next();
@@ -82,7 +83,7 @@ class Rounds {
   Message request(bool asks) const;
   std::string waits_for(WorkerId leader);
   Agent& agent_;
-  Core& core_;
+  AgentCore& core_;
   RoundTable& table_;
   const TimePoint deadline_, passive_;
   uint64_t number_ = 0;

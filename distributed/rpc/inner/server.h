@@ -1,4 +1,4 @@
-// The callee's side of a call (agent.cpp, steps 2 to 5): it runs each request at most once and keeps the
+// The callee's side of a call (agent.cpp, steps 2 to 5). It runs each request at most once, and keeps the
 // answer until the caller has it.
 #pragma once
 
@@ -11,7 +11,8 @@ namespace weft::rpc {
 
 class Server {
  public:
-  Server(Core& core, PeerTable& peers, Devices& devices) : core_(core), peers_(peers), devices_(devices) {}
+  Server(AgentCore& core, PeerTable& peers, Devices& devices)
+      : core_(core), peers_(peers), devices_(devices) {}
 
   /// As Agent::handle.
   void handle(Kind kind, RunOn where, Handler handler);
@@ -21,10 +22,10 @@ class Server {
   void answer(const std::shared_ptr<Served>& served, Message message, bool error);
   /// Forgets the requests that their caller has finished: all below `upto` except those in `open`.
   void drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open);
-  /// Calls the functions of `served_errors` for a request that is not answered yet.
+  /// Calls `error_callbacks` for a request that is not answered yet.
   void tell_error(const Served& served, const std::exception_ptr& error) noexcept;
 
-  Callbacks<const ServedError&> served_errors;
+  Callbacks<const ServedError&> error_callbacks;  ///< served_errors.h
 
  private:
   struct HandlerEntry {
@@ -37,7 +38,7 @@ class Server {
                 std::vector<Payload> payloads);
   void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
 
-  Core& core_;
+  AgentCore& core_;
   PeerTable& peers_;
   Devices& devices_;
   std::atomic<uint64_t> next_served_{1};
@@ -50,7 +51,7 @@ class Server {
 Message error_message(const std::exception_ptr& error);
 /// The error of a request whose responder was destroyed without an answer.
 std::exception_ptr no_answer();
-/// Ends requests that were removed from a peer's table: their replies did not arrive.
+/// Frees the replies of requests that were removed from a peer's table: they did not arrive.
 void drop_replies(ServedRequests& served);
 
 }  // namespace weft::rpc

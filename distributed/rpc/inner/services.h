@@ -1,5 +1,5 @@
-// Services installed on every Agent, lowest first. A layer that serves requests adds its line in
-// services.cpp. So every program answers its requests, even one that does not use the layer itself.
+// Services installed on every Agent, lowest first. A new service adds its line in services.cpp. So every
+// program answers its requests, even one that does not use the service itself.
 #pragma once
 
 namespace weft::rpc {

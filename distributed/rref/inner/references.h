@@ -1,11 +1,12 @@
 // The references of one agent: its own values, its references to others' values, and those under way.
-// Internal to rref.h; references.cpp describes the protocol. The parts, lowest first:
+// Internal to rref.h; references.cpp describes the protocol. The parts:
 //   ReferenceContext  agent, runtime, and the one mutex that guards the tables of all parts
 //   DeferredWork      messages and destructions that must not happen under the mutex or in a destructor
 //   OwnerTable        the values of this worker, with the forks that keep them
 //   UserTable         the references to values of other workers, pending ones included
 //   ShareTable        the children under way, with the parents that they keep
-// A part calls those above it in this list only. References installs the handlers and connects the parts.
+// A part calls those listed before it; DeferredWork alone calls back, to probe a share. References installs
+// the handlers and connects the parts.
 #pragma once
 
 #include <weft/distributed/rref/inner/share_table.h>
