@@ -37,8 +37,9 @@ if(BUILD_SHARED_LIBS)
 endif()
 add_library(weft::core ALIAS weft_core)
 weft_public_headers(headers kernels tensor tensor/io autograd/tape autograd/ops nn optim optim/rules)
-target_sources(weft_core PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR} FILES ${WEFT_INCLUDE_DIR}/weft/weft.h ${WEFT_INCLUDE_DIR}/weft/cuda.h
-  ${WEFT_INCLUDE_DIR}/weft/version.h ${headers})
+target_sources(weft_core PUBLIC FILE_SET HEADERS BASE_DIRS ${WEFT_INCLUDE_DIR}
+  FILES ${WEFT_INCLUDE_DIR}/weft/weft.h ${WEFT_INCLUDE_DIR}/weft/cuda.h ${WEFT_INCLUDE_DIR}/weft/version.h
+  ${headers})
 set_target_properties(weft_core PROPERTIES LINKER_LANGUAGE CXX EXPORT_NAME core
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 target_compile_features(weft_core PUBLIC cxx_std_20)

@@ -12,9 +12,11 @@ if(WEFT_CUDNN_INCLUDE_DIR)
   endif()
   if(cudnn_version MATCHES "^[0-9]+$" AND cudnn_version GREATER_EQUAL 9)
     set(WEFT_HAVE_CUDNN ON)
-    find_library(WEFT_CUDNN_FILE NAMES libcudnn.so.${cudnn_version} HINTS ${WEFT_CUDNN_INCLUDE_DIR}/../lib ${CUDAToolkit_LIBRARY_DIR})
+    find_library(WEFT_CUDNN_FILE NAMES libcudnn.so.${cudnn_version}
+      HINTS ${WEFT_CUDNN_INCLUDE_DIR}/../lib ${CUDAToolkit_LIBRARY_DIR})
     mark_as_advanced(WEFT_CUDNN_FILE)
   else()
-    message(STATUS "cuDNN ${cudnn_version} in ${WEFT_CUDNN_INCLUDE_DIR} is not used: weft::cuda takes 9 or newer")
+    message(STATUS
+      "cuDNN ${cudnn_version} in ${WEFT_CUDNN_INCLUDE_DIR} is not used: weft::cuda takes 9 or newer")
   endif()
 endif()

@@ -30,9 +30,11 @@ if(BUILD_SHARED_LIBS)
 endif()
 configure_package_config_file(cmake/weft-config.cmake.in ${PROJECT_BINARY_DIR}/generated/weft-config.cmake
   INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake
-  ${PROJECT_SOURCE_DIR}/cmake/weft-grpc.cmake DESTINATION ${package_dir} COMPONENT dev)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake
+  ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake ${PROJECT_SOURCE_DIR}/cmake/weft-grpc.cmake
+  DESTINATION ${package_dir} COMPONENT dev)
 
 # A static archive carries no dependencies, so pkg-config has to name them; a shared library brings its own.
 file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
@@ -46,7 +48,8 @@ if(WEFT_HAVE_ZLIB)
   list(APPEND core_private -lz)
 endif()
 list(JOIN core_private " " core_private)
-set(pc_common "prefix=\${pcfiledir}/${to_prefix}\nVersion: ${PROJECT_VERSION}\nCflags: -I\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}\n")
+string(CONCAT pc_common "prefix=\${pcfiledir}/${to_prefix}\nVersion: ${PROJECT_VERSION}\n"
+  "Cflags: -I\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}\n")
 set(libs "-L\${prefix}/${CMAKE_INSTALL_LIBDIR}")
 if(BUILD_SHARED_LIBS)
   set(core_libs "Libs: ${libs} -lweft_core\nLibs.private: ${core_private}\n")
@@ -57,17 +60,21 @@ else()
   set(distributed_libs "Requires: weft = ${PROJECT_VERSION} grpc++\nLibs: ${libs} -lweft_distributed\n")
   set(sim_libs " -lboost_context")
 endif()
-file(WRITE ${PROJECT_BINARY_DIR}/generated/weft.pc "${pc_common}Name: weft\nDescription: ${PROJECT_DESCRIPTION}\n${core_libs}")
+file(WRITE ${PROJECT_BINARY_DIR}/generated/weft.pc
+  "${pc_common}Name: weft\nDescription: ${PROJECT_DESCRIPTION}\n${core_libs}")
 set(pc_files ${PROJECT_BINARY_DIR}/generated/weft.pc)
 if(WEFT_HAVE_DISTRIBUTED)
   file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-distributed.pc
-    "${pc_common}Name: weft-distributed\nDescription: RPC, distributed autograd and optimizers over weft\n${distributed_libs}")
+    "${pc_common}Name: weft-distributed\n"
+    "Description: RPC, distributed autograd and optimizers over weft\n${distributed_libs}")
   list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed.pc)
 endif()
 if(WEFT_HAVE_DISTRIBUTED_SIM)
-  string(CONCAT sim_libs "Requires: weft-distributed = ${PROJECT_VERSION}\n" "Libs: ${libs} -lweft_distributed_sim${sim_libs}\n")
+  string(CONCAT sim_libs "Requires: weft-distributed = ${PROJECT_VERSION}\n"
+    "Libs: ${libs} -lweft_distributed_sim${sim_libs}\n")
   file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-distributed-sim.pc
-    "${pc_common}Name: weft-distributed-sim\nDescription: simulated runtime and network for tests of weft-distributed\n${sim_libs}")
+    "${pc_common}Name: weft-distributed-sim\n"
+    "Description: simulated runtime and network for tests of weft-distributed\n${sim_libs}")
   list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed-sim.pc)
 endif()
 if(WEFT_HAVE_CUDA)
@@ -75,9 +82,11 @@ if(WEFT_HAVE_CUDA)
     set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -lweft_cuda\n")
   else()
     set(cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt")  # -ldl and -pthread are core's
-    set(cuda_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -Wl,-u,weft_cuda_open,-u,weft_cuda_rules -lweft_cuda ${cuda_libs}\n")
+    string(CONCAT cuda_libs "Requires: weft = ${PROJECT_VERSION}\n"
+      "Libs: ${libs} -Wl,-u,weft_cuda_open,-u,weft_cuda_rules -lweft_cuda ${cuda_libs}\n")
   endif()
-  file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-cuda.pc "${pc_common}Name: weft-cuda\nDescription: CUDA backend of weft\n${cuda_libs}")
+  file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-cuda.pc
+    "${pc_common}Name: weft-cuda\nDescription: CUDA backend of weft\n${cuda_libs}")
   list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-cuda.pc)
 endif()
 install(FILES ${pc_files} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)

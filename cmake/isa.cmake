@@ -10,7 +10,8 @@ set(weft_isa_objects)
 set(weft_isa_targets)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated)
 # Random numbers have the same bits under every set.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp
+  PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # With WEFT_UNITY, what reads the same headers and takes seconds each is compiled together.
 function(weft_isa_unit name)
@@ -54,7 +55,8 @@ function(weft_isa_set name level)
   endif()
   # Under the sanitizers the compiler takes minutes for one file at that level.
   # GCC 12's own AVX-512 header reads what it calls an undefined register, and warns of it.
-  target_compile_options(weft_isa_${name} PRIVATE $<$<NOT:$<CONFIG:Asan,Tsan>>:${level}> -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
+  target_compile_options(weft_isa_${name} PRIVATE $<$<NOT:$<CONFIG:Asan,Tsan>>:${level}>
+    -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
   target_compile_definitions(weft_isa_${name} PRIVATE WEFT_ISA_NS=isa_${name} Eigen=Eigen_isa_${name})
   target_link_libraries(weft_isa_${name} PRIVATE Eigen3::Eigen)
   set(objects $<TARGET_OBJECTS:weft_isa_${name}>)
@@ -65,8 +67,10 @@ function(weft_isa_set name level)
     set(out ${PROJECT_BINARY_DIR}/generated/isa_${name}.o)
     set(script ${PROJECT_SOURCE_DIR}/cmake/localize.cmake)
     add_custom_command(OUTPUT ${out}
-      COMMAND ${CMAKE_COMMAND} -DLINKER=${CMAKE_LINKER} -DNM=${CMAKE_NM} -DOBJCOPY=${CMAKE_OBJCOPY} -DOUT=${out} -P ${script} -- ${objects}
-      DEPENDS weft_isa_${name} ${objects} ${script} COMMENT "Localising the inline functions of ${name}" COMMAND_EXPAND_LISTS VERBATIM)
+      COMMAND ${CMAKE_COMMAND} -DLINKER=${CMAKE_LINKER} -DNM=${CMAKE_NM} -DOBJCOPY=${CMAKE_OBJCOPY}
+              -DOUT=${out} -P ${script} -- ${objects}
+      DEPENDS weft_isa_${name} ${objects} ${script}
+      COMMENT "Localising the inline functions of ${name}" COMMAND_EXPAND_LISTS VERBATIM)
     # Makefiles know a generated file only within one target: this one makes it, and all targets that take it
     # depend on this one.
     add_custom_target(weft_isa_${name}_object DEPENDS ${out})
@@ -77,7 +81,8 @@ function(weft_isa_set name level)
   set(weft_isa_objects ${weft_isa_objects} ${objects} PARENT_SCOPE)
 endfunction()
 
-set(WEFT_ISA_SETS "avx2;avx512" CACHE STRING "Instruction sets beside the base one that an x86-64 build has kernels for")
+set(WEFT_ISA_SETS "avx2;avx512"
+  CACHE STRING "Instruction sets beside the base one that an x86-64 build has kernels for")
 mark_as_advanced(WEFT_ISA_SETS)
 weft_isa_set(base ${weft_isa_base_level})
 set(weft_isa_definitions)

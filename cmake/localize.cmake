@@ -13,8 +13,10 @@ endforeach()
 
 # Grouped sections stand for "keep one copy in the whole program"; they are dissolved here, within this object
 # only.
-execute_process(COMMAND ${LINKER} -r --force-group-allocation -o ${OUT}.linked ${objects} COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${NM} --defined-only --format=posix ${OUT}.linked OUTPUT_VARIABLE table COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${LINKER} -r --force-group-allocation -o ${OUT}.linked ${objects}
+  COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${NM} --defined-only --format=posix ${OUT}.linked
+  OUTPUT_VARIABLE table COMMAND_ERROR_IS_FATAL ANY)
 # "<name> W ..." is a weak function. Weak data (V, u), such as the type information of exceptions, stays
 # shared.
 string(REGEX MATCHALL "[^\n ]+ W [^\n]*" rows "${table}")
@@ -24,5 +26,6 @@ foreach(row ${rows})
   string(APPEND names "${name}\n")
 endforeach()
 file(WRITE ${OUT}.local "${names}")
-execute_process(COMMAND ${OBJCOPY} --localize-symbols=${OUT}.local ${OUT}.linked ${OUT} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${OBJCOPY} --localize-symbols=${OUT}.local ${OUT}.linked ${OUT}
+  COMMAND_ERROR_IS_FATAL ANY)
 file(REMOVE ${OUT}.linked)

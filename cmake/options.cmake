@@ -4,10 +4,14 @@ option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" ${PROJECT_IS_TOP_LEVEL})
-option(WEFT_TEST_PARTS "Run the cases of a test program in twelve processes instead of one each: quicker for all of them, but ctest knows none by its name" OFF)
+option(WEFT_TEST_PARTS
+  "Run the cases of a test program in twelve processes instead of one each: quicker for all of them, \
+but ctest knows none by its name" OFF)
 option(WEFT_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_WERROR "Treat warnings in weft's own code as errors" ${PROJECT_IS_TOP_LEVEL})
-option(WEFT_UNITY "Compile several sources of weft's libraries at a time, and the tests with a precompiled header: quicker as a whole, slower after a change of one file" OFF)
+option(WEFT_UNITY
+  "Compile several sources of weft's libraries at a time, and the tests with a precompiled header: \
+quicker as a whole, slower after a change of one file" OFF)
 option(WEFT_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 
 foreach(feature DISTRIBUTED ONEDNN ZLIB CUDA)
@@ -38,7 +42,8 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
     # what it has not seen yet. Paths count from this folder, so that build folders and clones share what they
     # compile alike, whatever language the shell speaks.
     set(weft_ccache CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${WEFT_CCACHE_PROGRAM})
-    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros,locale ${weft_ccache})
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+      env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros,locale ${weft_ccache})
   endif()
 endif()
 
@@ -55,9 +60,10 @@ if(NOT WEFT_ONEDNN STREQUAL OFF)
   if(WEFT_ONEDNN_INCLUDE_DIR AND WEFT_ONEDNN_LIBRARY)
     set(WEFT_HAVE_ONEDNN ON)
     add_library(weft::onednn UNKNOWN IMPORTED)
+    # gomp: the OpenMP it was built with, whose thread count kernels/cpu/gemm.cpp sets and restores.
     set_target_properties(weft::onednn PROPERTIES IMPORTED_LOCATION ${WEFT_ONEDNN_LIBRARY}
       INTERFACE_INCLUDE_DIRECTORIES ${WEFT_ONEDNN_INCLUDE_DIR}
-      INTERFACE_LINK_LIBRARIES gomp)  # the OpenMP it was built with, whose thread count kernels/cpu/gemm.cpp sets and restores
+      INTERFACE_LINK_LIBRARIES gomp)
   elseif(WEFT_ONEDNN STREQUAL ON)
     message(FATAL_ERROR "WEFT_ONEDNN=ON: oneDNN was not found (Debian: libdnnl-dev)")
   endif()
@@ -83,7 +89,8 @@ if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
     if(Boost_FOUND)
       set(WEFT_HAVE_DISTRIBUTED_SIM ON)
     else()
-      message(STATUS "weft: the simulated network and its tests left out, Boost.Context was not found (Debian: libboost-context-dev)")
+      message(STATUS "weft: the simulated network and its tests left out, Boost.Context was not found "
+        "(Debian: libboost-context-dev)")
     endif()
   elseif(WEFT_DISTRIBUTED STREQUAL ON)
     message(FATAL_ERROR "WEFT_DISTRIBUTED=ON: gRPC was not found (Debian: libgrpc++-dev)")
@@ -102,4 +109,5 @@ if(NOT WEFT_CUDA STREQUAL OFF)
   endif()
 endif()
 
-message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")
+message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, "
+  "zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")

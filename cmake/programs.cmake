@@ -123,7 +123,8 @@ if(WEFT_BUILD_EXAMPLES)
       list(APPEND programs ${name})
     endif()
   endforeach()
-  weft_helper_library(weft_examples_common ${examples}/common)  # after the programs: Ninja starts in this order, and theirs are the longer units
+  # After the programs: Ninja starts in this order, and theirs are the longer units.
+  weft_helper_library(weft_examples_common ${examples}/common)
   weft_unity(weft_examples_common_core_files)
   foreach(name ${programs})
     if(TARGET ${name})

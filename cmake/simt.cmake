@@ -1,8 +1,8 @@
 # The CUDA backend compiled by the host compiler for the tests: kernels/cuda/{ops,host} and optim/rules.cu
 # with WEFT_SIMT, over the emulation of tests/support/simt in place of kernels/cuda/toolkit/. A .cu file goes
 # through a generated unit that includes it, since its own language is CUDA in builds that have that.
-file(GLOB kernel_files RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cu
-  ${PROJECT_SOURCE_DIR}/optim/*.cu)
+file(GLOB kernel_files RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cu ${PROJECT_SOURCE_DIR}/optim/*.cu)
 file(GLOB host_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cpp
   ${PROJECT_SOURCE_DIR}/kernels/cuda/host/*.cpp ${PROJECT_SOURCE_DIR}/tests/support/simt/*.cpp)
 set(units)
@@ -15,7 +15,8 @@ endforeach()
 add_library(weft_simt OBJECT ${units} ${host_files})
 weft_warnings(weft_simt)
 target_compile_options(weft_simt PRIVATE -O1)
-if(CMAKE_BUILD_TYPE STREQUAL "Asan" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # a second stack for each of a block's fibers is half of the time
+# A second stack for each of a block's fibers is half of the time.
+if(CMAKE_BUILD_TYPE STREQUAL "Asan" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(weft_simt PRIVATE --param=asan-use-after-return=0)
 endif()
 target_compile_definitions(weft_simt PUBLIC WEFT_SIMT)

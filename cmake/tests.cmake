@@ -53,18 +53,22 @@ add_custom_target(weft_distributed_tests)
 
 include(cmake/simt.cmake)
 include(cmake/simt_libraries.cmake)
-if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED_SIM)  # the example `rnn` on emulated devices: its models for test_simt_distributed, and as a program
+# The example `rnn` on emulated devices: its models for test_simt_distributed, and as a program.
+if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED_SIM)
   set(rnn ${PROJECT_SOURCE_DIR}/examples/rnn)
-  add_library(weft_rnn_parts OBJECT ${rnn}/options.cpp ${rnn}/modules.cpp ${rnn}/local_model.cpp ${rnn}/split_model.cpp)
+  add_library(weft_rnn_parts OBJECT
+    ${rnn}/options.cpp ${rnn}/modules.cpp ${rnn}/local_model.cpp ${rnn}/split_model.cpp)
   weft_warnings(weft_rnn_parts)
   target_compile_options(weft_rnn_parts PRIVATE ${test_level})
   target_link_libraries(weft_rnn_parts PUBLIC weft_examples_common_distributed weft_distributed)
-  weft_program(rnn_emulated weft_examples_common ${rnn}/main.cpp ${rnn}/train.cpp ${tests}/support/simt/program/install.cpp)
+  weft_program(rnn_emulated weft_examples_common ${rnn}/main.cpp ${rnn}/train.cpp
+    ${tests}/support/simt/program/install.cpp)
   target_compile_options(rnn_emulated PRIVATE ${test_level})
   target_link_libraries(rnn_emulated PRIVATE weft_rnn_parts weft_simt weft_simt_plain)
   weft_unity(weft_rnn_parts)
   weft_unity(rnn_emulated)
-  weft_program(hello_cuda_emulated weft_examples_common ${PROJECT_SOURCE_DIR}/examples/hello_cuda.cpp ${tests}/support/simt/program/install.cpp)
+  weft_program(hello_cuda_emulated weft_examples_common ${PROJECT_SOURCE_DIR}/examples/hello_cuda.cpp
+    ${tests}/support/simt/program/install.cpp)
   target_link_libraries(hello_cuda_emulated PRIVATE weft_simt weft_simt_plain)
 endif()
 file(GLOB groups CONFIGURE_DEPENDS LIST_DIRECTORIES true ${tests}/*)
@@ -76,10 +80,11 @@ foreach(folder ${groups})
     list(APPEND sources ${shared})
   endif()
   if(group STREQUAL "simt_libraries")
-    list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp ${tests}/cuda/shared/language_model_test.cpp
-      ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
+    list(APPEND sources ${tests}/cuda/matmul_test.cpp ${tests}/cuda/recurrent_test.cpp
+      ${tests}/cuda/shared/language_model_test.cpp ${tests}/simt/matmul_test.cpp ${tests}/simt/rnn_test.cpp)
   endif()
-  if(NOT sources OR group STREQUAL "support" OR group STREQUAL "plugin" OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
+  if(NOT sources OR group STREQUAL "support" OR group STREQUAL "plugin"
+     OR (group STREQUAL "cuda" AND NOT WEFT_HAVE_CUDA))
     continue()
   endif()
   if(group STREQUAL "autograd")  # the rows of the op table are compiled once, for the tests and for bench_ops
@@ -96,7 +101,8 @@ foreach(folder ${groups})
   if(group STREQUAL "simt_distributed" AND NOT TARGET weft_examples_common)
     list(FILTER sources EXCLUDE REGEX "/(rnn|program)_test\\.cpp$")
   endif()
-  if(group MATCHES "^simt(_libraries)?$" AND NOT WEFT_HAVE_DISTRIBUTED_SIM)  # its threads are the simulation's fibers
+  if(group MATCHES "^simt(_libraries)?$" AND NOT WEFT_HAVE_DISTRIBUTED_SIM)
+    # Its threads are the simulation's fibers.
     continue()
   endif()
   weft_uses(distributed distributed ${sources})
@@ -126,12 +132,16 @@ foreach(folder ${groups})
     target_link_libraries(test_simt PRIVATE weft_simt weft_simt_plain weft_op_rows)
   endif()
   if(group STREQUAL "simt_libraries")
-    target_link_libraries(test_simt_libraries PRIVATE weft_simt weft_simt_libraries weft_op_rows ${CMAKE_DL_LIBS})
-    target_compile_definitions(test_simt_libraries PRIVATE WEFT_TEST_CUBLASLT="$<TARGET_FILE:weft_test_cublaslt>" WEFT_TEST_CUDNN="$<TARGET_FILE:weft_test_cudnn>")
-    set_target_properties(test_simt_libraries PROPERTIES ENABLE_EXPORTS ON)  # the emulated libraries call back
+    target_link_libraries(test_simt_libraries PRIVATE
+      weft_simt weft_simt_libraries weft_op_rows ${CMAKE_DL_LIBS})
+    target_compile_definitions(test_simt_libraries PRIVATE
+      WEFT_TEST_CUBLASLT="$<TARGET_FILE:weft_test_cublaslt>" WEFT_TEST_CUDNN="$<TARGET_FILE:weft_test_cudnn>")
+    # The emulated libraries call back.
+    set_target_properties(test_simt_libraries PROPERTIES ENABLE_EXPORTS ON)
     add_dependencies(test_simt_libraries weft_test_cublaslt weft_test_cudnn)
   endif()
-  if(WEFT_HAVE_CUDA AND group MATCHES "^(nn|optim)$")  # their golden tests run on the device of WEFT_TEST_DEVICE
+  if(WEFT_HAVE_CUDA AND group MATCHES "^(nn|optim)$")
+    # Their golden tests run on the device of WEFT_TEST_DEVICE.
     weft_use_cuda(test_${group})
   endif()
   if(group STREQUAL "cuda")
@@ -153,7 +163,8 @@ foreach(folder ${groups})
     endif()
   endif()
   target_compile_options(test_${group} PRIVATE ${test_level})
-  target_compile_definitions(test_${group} PRIVATE WEFT_TEST_DATA_DIR="${tests}/golden" WEFT_PROGRAM_DIR="${program_dir}")
+  target_compile_definitions(test_${group} PRIVATE
+    WEFT_TEST_DATA_DIR="${tests}/golden" WEFT_PROGRAM_DIR="${program_dir}")
   if(group STREQUAL "programs" AND TARGET weft_examples)
     add_dependencies(test_${group} weft_examples)
   endif()
@@ -161,10 +172,12 @@ foreach(folder ${groups})
   set(label ${group})
   file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
   weft_uses(distributed distributed ${sources} ${headers})
-  if(group STREQUAL "programs" AND WEFT_HAVE_DISTRIBUTED)  # it includes nothing of the layer, but most of what it runs does
+  if(group STREQUAL "programs" AND WEFT_HAVE_DISTRIBUTED)
+    # It includes nothing of the layer, but most of what it runs does.
     set(distributed ON)
   endif()
-  if(WEFT_UNITY AND NOT group MATCHES "^(simt|programs|cuda)")  # GoogleTest and weft's headers are half of a test's compile time
+  if(WEFT_UNITY AND NOT group MATCHES "^(simt|programs|cuda)")
+    # GoogleTest and weft's headers are half of a test's compile time.
     set(kind core)
     set(header <weft/weft.h>)
     if(distributed)
@@ -181,12 +194,15 @@ foreach(folder ${groups})
   if(distributed AND NOT group MATCHES "^simt")  # the emulation is not run under the thread sanitizer
     add_dependencies(weft_distributed_tests test_${group})
     if(NOT group STREQUAL "distributed")
-      set(label distributed-${group})  # `ctest -L` takes a pattern: both `distributed` and the group's name find it
+      # `ctest -L` takes a pattern: both `distributed` and the group's name find it.
+      set(label distributed-${group})
     endif()
   endif()
   set(discovered DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT ${test_seconds})
-  if(group STREQUAL "programs")  # the runs of full size: `ctest -LE slow` leaves them out, as the sanitizers do
-    gtest_discover_tests(test_${group} TEST_FILTER "*Slow.*" TEST_LIST test_${group}_slow ${discovered} PROPERTIES TIMEOUT 300 LABELS slow-${label})
+  if(group STREQUAL "programs")
+    # The runs of full size: `ctest -LE slow` leaves them out, as the sanitizers do.
+    gtest_discover_tests(test_${group} TEST_FILTER "*Slow.*" TEST_LIST test_${group}_slow ${discovered}
+      PROPERTIES TIMEOUT 300 LABELS slow-${label})
     list(APPEND discovered TEST_FILTER "-*Slow.*")
   endif()
   if(group STREQUAL "simt_libraries")
@@ -194,7 +210,8 @@ foreach(folder ${groups})
   endif()
   set(properties TIMEOUT ${test_seconds} LABELS ${label})
   if(group STREQUAL "cuda")
-    list(APPEND properties ENVIRONMENT CUBLAS_WORKSPACE_CONFIG=:4096:2)  # cuDNN's recurrent layers repeat their bits with it
+    # cuDNN's recurrent layers repeat their bits with it.
+    list(APPEND properties ENVIRONMENT CUBLAS_WORKSPACE_CONFIG=:4096:2)
   endif()
   if(in_parts AND NOT group MATCHES "^(programs|simt_|cuda)")  # these start processes or need fresh ones
     weft_parts(test_${group} ${label})
@@ -207,38 +224,54 @@ include(cmake/plugin_test.cmake)
 include(cmake/compare.cmake)
 if(WEFT_HAVE_CUDA AND TARGET hello_cuda)
   add_test(NAME CudaLibrary.a_program_with_the_backend_runs_on_any_machine COMMAND hello_cuda)
-  set_tests_properties(CudaLibrary.a_program_with_the_backend_runs_on_any_machine PROPERTIES TIMEOUT 60 LABELS cuda)
+  set_tests_properties(CudaLibrary.a_program_with_the_backend_runs_on_any_machine
+    PROPERTIES TIMEOUT 60 LABELS cuda)
   add_test(NAME CudaLibrary.programs_need_no_file_of_the_toolkit
-    COMMAND ${CMAKE_COMMAND} -DREADELF=${CMAKE_READELF} "-DFILES=$<TARGET_FILE:hello_cuda>;$<TARGET_FILE:weft_plugin_cuda>" -P ${PROJECT_SOURCE_DIR}/cmake/needed_test.cmake)
-  set_tests_properties(CudaLibrary.programs_need_no_file_of_the_toolkit PROPERTIES TIMEOUT 60 LABELS cuda SKIP_REGULAR_EXPRESSION "readelf was not found")
+    COMMAND ${CMAKE_COMMAND} -DREADELF=${CMAKE_READELF}
+            "-DFILES=$<TARGET_FILE:hello_cuda>;$<TARGET_FILE:weft_plugin_cuda>"
+            -P ${PROJECT_SOURCE_DIR}/cmake/needed_test.cmake)
+  set_tests_properties(CudaLibrary.programs_need_no_file_of_the_toolkit PROPERTIES TIMEOUT 60 LABELS cuda
+    SKIP_REGULAR_EXPRESSION "readelf was not found")
 endif()
 
 if(TARGET test_simt)
   # The op table once more with threads and blocks in reverse over other rubbish: what a missing barrier or an
   # unset number would change.
-  add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
-  set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish PROPERTIES TIMEOUT 600 LABELS "simt;slow"
+  add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish
+    COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
+  set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish
+    PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
   # And all of its tests on a device of one processor, whose grids are smaller, in a random order: no kernel
   # may be left that nothing launched.
-  add_test(NAME SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order COMMAND test_simt --gtest_brief=1)
-  set_tests_properties(SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order PROPERTIES TIMEOUT 600 LABELS "simt;slow"
+  add_test(NAME SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order
+    COMMAND test_simt --gtest_brief=1)
+  set_tests_properties(SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order
+    PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_PROCESSORS=1")
 endif()
 
 if(TARGET test_simt_libraries)
-  add_test(NAME CudnnMissing.the_own_cell_does_the_work COMMAND test_simt_libraries --gtest_filter=CudnnMissing.*)
-  set_tests_properties(CudnnMissing.the_own_cell_does_the_work PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries ENVIRONMENT "WEFT_CUDNN_LIBRARY=libmissing.so")
-  add_test(NAME CublasLtMissing.all_but_floating_products_goes_on COMMAND test_simt_libraries --gtest_filter=CublasLtMissing.*)
-  add_test(NAME CublasLtMissing.a_file_without_its_functions_is_refused COMMAND test_simt_libraries --gtest_filter=CublasLtMissing.*)
-  set_tests_properties(CublasLtMissing.all_but_floating_products_goes_on PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries
+  add_test(NAME CudnnMissing.the_own_cell_does_the_work
+    COMMAND test_simt_libraries --gtest_filter=CudnnMissing.*)
+  set_tests_properties(CudnnMissing.the_own_cell_does_the_work
+    PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries ENVIRONMENT "WEFT_CUDNN_LIBRARY=libmissing.so")
+  add_test(NAME CublasLtMissing.all_but_floating_products_goes_on
+    COMMAND test_simt_libraries --gtest_filter=CublasLtMissing.*)
+  add_test(NAME CublasLtMissing.a_file_without_its_functions_is_refused
+    COMMAND test_simt_libraries --gtest_filter=CublasLtMissing.*)
+  set_tests_properties(CublasLtMissing.all_but_floating_products_goes_on
+    PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries
     ENVIRONMENT "WEFT_CUBLASLT_LIBRARY=libmissing.so")
-  set_tests_properties(CublasLtMissing.a_file_without_its_functions_is_refused PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries
+  set_tests_properties(CublasLtMissing.a_file_without_its_functions_is_refused
+    PROPERTIES TIMEOUT ${test_seconds} LABELS simt_libraries
     ENVIRONMENT "WEFT_CUBLASLT_LIBRARY=$<TARGET_FILE:weft_test_cudnn>")
 endif()
 
-add_test(NAME House.the_device_check_tells_skips_and_failures COMMAND ${PROJECT_SOURCE_DIR}/tests/support/gpu_check/test.sh)
-set_tests_properties(House.the_device_check_tells_skips_and_failures PROPERTIES TIMEOUT 120 LABELS "house;slow")
+add_test(NAME House.the_device_check_tells_skips_and_failures
+  COMMAND ${PROJECT_SOURCE_DIR}/tests/support/gpu_check/test.sh)
+set_tests_properties(House.the_device_check_tells_skips_and_failures
+  PROPERTIES TIMEOUT 120 LABELS "house;slow")
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.rules_hold COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
@@ -246,13 +279,15 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.planted_faults_are_refused COMMAND ${Python3_EXECUTABLE} ${tests}/support/house/test.py)
   set_tests_properties(House.planted_faults_are_refused PROPERTIES TIMEOUT 60 LABELS house)
   add_test(NAME House.public_headers_compile_alone
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_headers.py --compiler ${CMAKE_CXX_COMPILER}
-            --include ${PROJECT_BINARY_DIR}/include $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_headers.py
+            --compiler ${CMAKE_CXX_COMPILER} --include ${PROJECT_BINARY_DIR}/include
+            $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
     COMMAND_EXPAND_LISTS)
   set_tests_properties(House.public_headers_compile_alone PROPERTIES TIMEOUT 600 LABELS "house;slow")
   add_test(NAME House.mistakes_are_named
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_mistakes.py --compiler ${CMAKE_CXX_COMPILER}
-            --include ${PROJECT_BINARY_DIR}/include $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_mistakes.py
+            --compiler ${CMAKE_CXX_COMPILER} --include ${PROJECT_BINARY_DIR}/include
+            $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
     COMMAND_EXPAND_LISTS)
   set_tests_properties(House.mistakes_are_named PROPERTIES TIMEOUT 300 LABELS "house;slow")
   # The blocks of C++ in README.md and docs/*.md, built when the test asks for them.
@@ -266,7 +301,8 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   list(TRANSFORM layers REPLACE "(.+)" "${snippets}/\\1.cpp" OUTPUT_VARIABLE sources)
   file(GLOB pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
   add_custom_command(OUTPUT ${sources}
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py --write ${snippets} ${distributed_pages}
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py
+            --write ${snippets} ${distributed_pages}
     DEPENDS ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py ${PROJECT_SOURCE_DIR}/README.md ${pages})
   add_custom_target(weft_snippet_sources DEPENDS ${sources})
   add_custom_target(weft_snippets)
@@ -280,13 +316,19 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
     add_dependencies(weft_snippets weft_snippets_${layer})
     list(APPEND programs $<TARGET_FILE:weft_snippets_${layer}>)
   endforeach()
-  add_test(NAME House.snippets_compile COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target weft_snippets)
-  add_test(NAME House.snippets_run COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py --run ${programs})
-  set_tests_properties(House.snippets_compile PROPERTIES TIMEOUT 600 LABELS "house;slow" FIXTURES_SETUP snippets)
-  set_tests_properties(House.snippets_run PROPERTIES TIMEOUT 600 LABELS "house;slow" FIXTURES_REQUIRED snippets)
+  add_test(NAME House.snippets_compile
+    COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target weft_snippets)
+  add_test(NAME House.snippets_run
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_snippets.py --run ${programs})
+  set_tests_properties(House.snippets_compile PROPERTIES TIMEOUT 600 LABELS "house;slow"
+    FIXTURES_SETUP snippets)
+  set_tests_properties(House.snippets_run PROPERTIES TIMEOUT 600 LABELS "house;slow"
+    FIXTURES_REQUIRED snippets)
   add_test(NAME House.setup_installs_what_the_build_and_the_package_files_name
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_packages.py --generated ${PROJECT_BINARY_DIR}/generated)
-  set_tests_properties(House.setup_installs_what_the_build_and_the_package_files_name PROPERTIES TIMEOUT 60 LABELS house)
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_packages.py
+            --generated ${PROJECT_BINARY_DIR}/generated)
+  set_tests_properties(House.setup_installs_what_the_build_and_the_package_files_name
+    PROPERTIES TIMEOUT 60 LABELS house)
 endif()
 
 # Projects that use weft, with each generator whose program is here.
@@ -300,19 +342,26 @@ foreach(pair "make:Unix Makefiles" ninja:Ninja)
   if(NOT WEFT_${upper}_PROGRAM)
     continue()
   endif()
-  set(consumer ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}/examples/find_package -DCXX=${CMAKE_CXX_COMPILER} "-DGENERATOR=${generator}")
+  set(consumer ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR}
+    -DSOURCE=${PROJECT_SOURCE_DIR}/examples/find_package
+    -DCXX=${CMAKE_CXX_COMPILER} "-DGENERATOR=${generator}")
   if(WEFT_INSTALL AND WEFT_BUILD_EXAMPLES)
-    add_test(NAME Install.find_package_project_builds_and_runs_with_${tool} COMMAND ${consumer} -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
-    set_tests_properties(Install.find_package_project_builds_and_runs_with_${tool} PROPERTIES TIMEOUT 300 LABELS slow)
+    add_test(NAME Install.find_package_project_builds_and_runs_with_${tool}
+      COMMAND ${consumer} -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
+    set_tests_properties(Install.find_package_project_builds_and_runs_with_${tool}
+      PROPERTIES TIMEOUT 300 LABELS slow)
   endif()
   if(PROJECT_IS_TOP_LEVEL AND tool STREQUAL "make")
     string(TOUPPER "CMAKE_CXX_FLAGS_${CMAKE_BUILD_TYPE}" flags)
-    set(options "-DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}" "-D${flags}=${${flags}}" -DWEFT_CUDA=OFF -DWEFT_BUILD_TESTS=ON)
+    set(options "-DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}" "-D${flags}=${${flags}}"
+      -DWEFT_CUDA=OFF -DWEFT_BUILD_TESTS=ON)
     foreach(option UNITY WERROR CCACHE)
       list(APPEND options -DWEFT_${option}=${WEFT_${option}})
     endforeach()
     add_test(NAME Install.add_subdirectory_project_builds_and_runs_with_make
-      COMMAND ${consumer} -DWEFT=${PROJECT_SOURCE_DIR} "-DOPTIONS=${options}" -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
-    set_tests_properties(Install.add_subdirectory_project_builds_and_runs_with_make PROPERTIES TIMEOUT 900 LABELS slow)
+      COMMAND ${consumer} -DWEFT=${PROJECT_SOURCE_DIR} "-DOPTIONS=${options}"
+              -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
+    set_tests_properties(Install.add_subdirectory_project_builds_and_runs_with_make
+      PROPERTIES TIMEOUT 900 LABELS slow)
   endif()
 endforeach()

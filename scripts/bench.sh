@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Builds the release benchmarks, runs them all (or those whose names match FILTER, a regular expression), keeps their JSON in
-# bench/results and prints one table. With --peers, PyTorch runs the same work where a python with torch is found.
+# Builds the release benchmarks, runs them all (or those whose names match FILTER, a regular expression),
+# keeps their JSON in bench/results and prints one table. With --peers, PyTorch runs the same work where a
+# python with torch is found.
 #   scripts/bench.sh [--peers] [FILTER]
 set -euo pipefail
 peers=no
 filter=.
 for argument in "$@"; do
   case "$argument" in
-    -h|--help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --peers) peers=yes ;;
     -*) echo "bench.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
     *) filter=$argument ;;

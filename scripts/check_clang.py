@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Reads the library's sources with Clang as a second compiler: no code is made, and -Wthread-safety checks the
-locks that distributed/runtime/sync.h annotates. Warnings are errors.
+"""Reads the library's sources with Clang as a second compiler: no code is made, and -Wthread-safety checks
+the locks that distributed/runtime/sync.h annotates. Warnings are errors.
   scripts/check_clang.py --commands build/clang/compile_commands.json [--tidy] [--jobs 2] [file]...
-With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer. The commands come from a build folder that was configured with Clang (preset clang). Sources that Clang 14 cannot
+With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer. The
+commands come from a build folder that was configured with Clang (preset clang). Sources that Clang 14 cannot
 parse stand in UNREADABLE with the reason, and are reported; one that it can parse after all is an error.
 """
 import argparse
@@ -42,7 +43,8 @@ def check(entry, command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commands", required=True, metavar="FILE")
     parser.add_argument("--tidy", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())

@@ -1,7 +1,8 @@
 """Compiles each public header alone (-fsyntax-only); run as a test (House.public_headers_compile_alone).
 
-Public are the headers that an installation has: those of weft's folders outside inner/, kernels/cpu, kernels/plugin
-and the rooms of kernels/cuda, and the umbrella headers. The top level of kernels/cuda is for code of nvcc and left out.
+Public are the headers that an installation has: those of weft's folders outside inner/, kernels/cpu,
+kernels/plugin and the rooms of kernels/cuda, and the umbrella headers. The top level of kernels/cuda is for
+code of nvcc and left out.
 """
 import argparse
 import concurrent.futures
@@ -37,7 +38,8 @@ def main():
     def compile_alone(name):
         command = [options.compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
                    "-I", options.include, "-x", "c++", "-"]
-        return subprocess.run(command, input=f"#include <weft/{name}>\n", capture_output=True, text=True, check=False)
+        return subprocess.run(command, input=f"#include <weft/{name}>\n", capture_output=True, text=True,
+                              check=False)
 
     wrong = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

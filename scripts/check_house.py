@@ -1,13 +1,15 @@
-"""Checks the rules of the house that a machine can check, over every file that git tracks; run as a test (House.rules_hold).
+"""Checks the rules of the house that a machine can check, over every file that git tracks; run as a test
+(House.rules_hold).
 
 Refused: an include that points upward between floors or between the rooms of a floor, a circle of headers, a
 private header in a public one, third-party headers outside the files that may have them, files that grew too
 long, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one machine, marks of unfinished
-work, two test cases of one name, a public op without a row in the op table, and one that should be a method of
-Tensor and is none.
+work, two test cases of one name, a public op without a row in the op table, and one that should be a method
+of Tensor and is none.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
-The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would pass.
+The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
+pass.
 """
 import argparse
 import collections
@@ -33,8 +35,8 @@ BELOW = {
     "optim": {"kernels", "tensor", "autograd", "optim"},
     "distributed": {"kernels", "tensor", "autograd", "nn", "optim", "distributed", "weft.h"},
 }
-# The rooms of a folder ("": its top level): each includes itself and those to its left. Private are the headers in
-# folders called inner, and those of PRIVATE.
+# The rooms of a folder ("": its top level): each includes itself and those to its left. Private are the
+# headers in folders called inner, and those of PRIVATE.
 ROOMS = {
     "tensor": ["", "io"],
     "autograd": ["tape", "ops"],
@@ -48,23 +50,29 @@ EIGEN = re.compile(r"^(unsupported/)?Eigen/")
 CUDA = re.compile(r"^(cuda|cublas|cudnn|curand|nvtx|cooperative_groups)[\w/.-]*$")
 GRPC = re.compile(r"^(grpc|grpcpp|google/protobuf)/|\.pb\.h$")
 MANAGED = re.compile(r"cudaMallocManage[d]|cuMemAllocManage[d]|__managed_[_]")
-TORCH = re.compile(r"(^|[\s\"'<(;])(-ltorch|torch::|torch/torch\.h|find_package\(Torch|libtorch(_cpu|_cuda)?\.so)", re.IGNORECASE)
+TORCH = re.compile(r"(^|[\s\"'<(;])(-ltorch|torch::|torch/torch\.h|find_package\(Torch"
+                   r"|libtorch(_cpu|_cuda)?\.so)", re.IGNORECASE)
 # The alternatives are written with classes so that this file does not match itself.
-MACHINE_PATH = re.compile(r"(^|[^\w.$}{~-])/(home/[a-z]|wor[k]/|roo[t]/|tm[p]/team|User[s]/|mn[t]/|farm[/]|usr/local/cud[a])")
+MACHINE_PATH = re.compile(r"(^|[^\w.$}{~-])/(home/[a-z]|wor[k]/|roo[t]/|tm[p]/team|User[s]/|mn[t]/|farm[/]"
+                          r"|usr/local/cud[a])")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
 
-# Functions of PyTorch's torch.nn.functional and kin, which are no methods of its tensors, and weft's of that kind.
-FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "softplus", "layer_norm", "normalize", "linear",
-             "linear_relu", "nll_loss", "cross_entropy", "linear_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss",
-             "binary_cross_entropy_with_logits", "embedding", "one_hot", "pad", "dropout"}
-OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)\((?:In|Wide|Lower|Viewed) ")
+# Functions of PyTorch's torch.nn.functional and kin, which are no methods of its tensors, and weft's of that
+# kind.
+FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "softplus", "layer_norm",
+             "normalize", "linear", "linear_relu", "nll_loss", "cross_entropy", "linear_cross_entropy",
+             "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits", "embedding",
+             "one_hot", "pad", "dropout"}
+OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)"
+                          r"\((?:In|Wide|Lower|Viewed) ")
 
 
 def tracked():
-    """Paths of the checked files: those that git tracks, or the whole tree where there is no git (an unpacked archive)."""
+    """Paths of the checked files: those that git tracks, or the whole tree where there is no git (an unpacked
+    archive)."""
     try:
         done = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached"],
                               cwd=ROOT, capture_output=True, check=True)
@@ -96,11 +104,14 @@ def check_includes(name, lines, grpc_files, out):
                 out.append(f"{where}: {floor}/ includes {header}, which lies above it")
             elif '"' in line and header.split("/")[0] not in BELOW:
                 out.append(f'{where}: "{header}": write <weft/folder/file.h>')
-        private = name.startswith("kernels/cpu/") and (name.endswith(".cpp") or name.startswith("kernels/cpu/isa/"))
+        private = (name.startswith("kernels/cpu/")
+                   and (name.endswith(".cpp") or name.startswith("kernels/cpu/isa/")))
         if EIGEN.match(header) and not private and floor not in ("tests", "bench"):
             out.append(f"{where}: Eigen stays in kernels/cpu/*.cpp and kernels/cpu/isa/")
-        ours = os.path.isfile(os.path.join(ROOT, "tests", header)) or name.startswith("tests/support/libraries/")
-        if CUDA.match(header) and not ours and not name.startswith("kernels/cuda/") and not name.endswith((".cu", ".cuh")):
+        ours = (os.path.isfile(os.path.join(ROOT, "tests", header))
+                or name.startswith("tests/support/libraries/"))
+        if (CUDA.match(header) and not ours and not name.startswith("kernels/cuda/")
+                and not name.endswith((".cu", ".cuh"))):
             out.append(f"{where}: CUDA headers stay in kernels/cuda and tests/support/libraries")
         if header == "zlib.h" and floor in BELOW and name != "tensor/io/inflate.cpp":
             out.append(f"{where}: zlib stays in tensor/io/inflate.cpp")
@@ -108,7 +119,8 @@ def check_includes(name, lines, grpc_files, out):
             if floor == "distributed" and name.endswith(".cpp"):
                 grpc_files.add(name)
             elif floor in BELOW:
-                out.append(f"{where}: gRPC and protobuf stay in at most {MAX_GRPC_FILES} .cpp files of distributed/")
+                out.append(f"{where}: gRPC and protobuf stay in at most {MAX_GRPC_FILES} .cpp files of "
+                           "distributed/")
 
 
 def room_of(name):
@@ -143,14 +155,15 @@ def check_rooms(name, lines, out):
 
 
 def check_circles(texts, out):
-    """Headers that include each other in a circle. An include behind the end of the namespace, by which a header
-    brings its templates' definitions, does not count."""
+    """Headers that include each other in a circle. An include behind the end of the namespace, by which a
+    header brings its templates' definitions, does not count."""
     arrows = {}
     for name, lines in texts.items():
         if name.endswith(".h") and name.split("/")[0] in BELOW:
             ends = [n for n, line in enumerate(lines) if line.startswith("}  // namespace")]
             matches = [INCLUDE.match(line) for line in lines[:ends[-1] if ends else len(lines)]]
-            arrows[name] = [m.group(1)[len("weft/"):] for m in matches if m and m.group(1).startswith("weft/")]
+            arrows[name] = [m.group(1)[len("weft/"):] for m in matches
+                            if m and m.group(1).startswith("weft/")]
     done, path = set(), []
 
     def walk(name):
@@ -172,7 +185,8 @@ def check_text(name, lines, out):
         if MACHINE_PATH.search(line):
             out.append(f"{name}:{number}: absolute path of a machine: {line.strip()[:80]}")
         if name.startswith("kernels/") and MANAGED.search(line):
-            out.append(f"{name}:{number}: managed memory moves by page faults; use allocate: {line.strip()[:80]}")
+            out.append(f"{name}:{number}: managed memory moves by page faults; use allocate: "
+                       f"{line.strip()[:80]}")
         if name.endswith(CPP) and UNFINISHED.search(line):
             out.append(f"{name}:{number}: unfinished: {line.strip()[:80]}")
         if name.endswith(CPP + (".cmake", "CMakeLists.txt", ".in")) and TORCH.search(line):
@@ -180,7 +194,8 @@ def check_text(name, lines, out):
 
 
 def check_columns(name, lines, out):
-    """Code is formatted to this width; pages have code and tables that are wider, mistakes a mark at the end."""
+    """Code is formatted to this width; pages have code and tables that are wider, mistakes a mark at the
+    end."""
     if name.startswith("tests/support/mistakes/"):
         return
     code = False
@@ -222,7 +237,8 @@ def check_methods(names, out):
                 continue
             known.add(match.group(1))
             if (match.group(1) in methods) == (match.group(1) in FUNCTIONS):
-                out.append(f"{header}:{number}: {match.group(1)} is either a method of Tensor or in FUNCTIONS of this script")
+                out.append(f"{header}:{number}: {match.group(1)} is either a method of Tensor or in "
+                           "FUNCTIONS of this script")
     out.extend(f"check_house.py: there is no op {name}" for name in sorted(FUNCTIONS - known))
 
 
@@ -256,14 +272,16 @@ def slow_units(path):
             if len(fields) >= 4 and fields[3].endswith(".o"):
                 times[fields[3]] = (int(fields[1]) - int(fields[0])) / 1000.0
     slow = sorted(((t, o) for o, t in times.items() if t > SLOW_UNIT_S), reverse=True)
-    print(f"{len(times)} translation units, {sum(times.values()):.0f} s in all, {len(slow)} above {SLOW_UNIT_S:.0f} s")
+    print(f"{len(times)} translation units, {sum(times.values()):.0f} s in all, "
+          f"{len(slow)} above {SLOW_UNIT_S:.0f} s")
     for seconds, unit in slow or sorted(((t, o) for o, t in times.items()), reverse=True)[:5]:
         print(f"  {seconds:6.1f} s  {unit}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ninja-log", metavar="FILE", help="report slow translation units from this .ninja_log")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--ninja-log", metavar="FILE",
+                        help="report slow translation units from this .ninja_log")
     parser.add_argument("--root", metavar="FOLDER", help="check the tree in this folder instead")
     parser.add_argument("--report-only", action="store_true", help="with --ninja-log: skip the checks")
     options = parser.parse_args()
@@ -291,7 +309,8 @@ def main():
             check_columns(name, lines, out)
         check_text(name, lines, out)
     if len(grpc_files) > MAX_GRPC_FILES:
-        out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is {MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
+        out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is "
+                   f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
     check_op_table(names, out)
     check_methods(names, out)
     check_tests(texts, out)

@@ -1,9 +1,9 @@
-"""Compiles typical mistakes of a user and checks that the first error names the user's line and says what is wrong; run as a test
-(House.mistakes_are_named).
+"""Compiles typical mistakes of a user and checks that the first error names the user's line and says what is
+wrong; run as a test (House.mistakes_are_named).
 
-A mistake is a file of tests/support/mistakes: the line that is wrong ends in `// MISTAKE: text`, where `text` must be part of the first
-error and its notes. GCC names the reason of an implicitly deleted function in a second error, which counts as a note. A file that
-starts with `// DISTRIBUTED` needs the distributed layer.
+A mistake is a file of tests/support/mistakes: the line that is wrong ends in `// MISTAKE: text`, where `text`
+must be part of the first error and its notes. GCC names the reason of an implicitly deleted function in a
+second error, which counts as a note. A file that starts with `// DISTRIBUTED` needs the distributed layer.
 
     check_mistakes.py --compiler c++ --include build/dev/include [--distributed] [name ...]
 """
@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "support", "mistakes")
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "support",
+                      "mistakes")
 
 
 def failure(name, options):
@@ -24,14 +25,16 @@ def failure(name, options):
         lines = file.read().splitlines()
     if lines[0].startswith("// DISTRIBUTED") and not options.distributed:
         return None
-    marked = [(i, line.split("// MISTAKE: ", 1)[1]) for i, line in enumerate(lines, 1) if "// MISTAKE: " in line]
+    marked = [(i, line.split("// MISTAKE: ", 1)[1]) for i, line in enumerate(lines, 1)
+              if "// MISTAKE: " in line]
     if len(marked) != 1:
         return f"{name}: {len(marked)} lines are marked as the mistake"
     number, wanted = marked[0]
     limit = "-ferror-limit=" if "clang" in options.compiler else "-fmax-errors="
 
     def compiled(errors):
-        return subprocess.run([options.compiler, "-std=c++20", "-fsyntax-only", f"{limit}{errors}", f"-I{options.include}", path],
+        return subprocess.run([options.compiler, "-std=c++20", "-fsyntax-only", f"{limit}{errors}",
+                               f"-I{options.include}", path],
                               capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
 
     done = compiled(1)
@@ -50,7 +53,7 @@ def failure(name, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--compiler", default="c++")
     parser.add_argument("--include", required=True, help="the include folder of a build")
     parser.add_argument("--distributed", action="store_true", help="also those of the distributed layer")

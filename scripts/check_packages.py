@@ -29,7 +29,7 @@ PACKAGES = {
 }
 OURS = re.compile(r"^weft|\$")
 NAMED = re.compile(r"\b(?:find_package|find_dependency)\((\w+)"
-                   r"|\bfind_(?:library|path|program)\(\w+ (?:NAMES )?(\S+?)[\s)]")
+                   r"|\bfind_(?:library|path|program)\(\w+ (?:NAMES )?(\S+?)(?:[\s)]|$)")
 RECOMMENDED = re.compile(r"\(Debian: ([\w+. -]+)\)")
 
 

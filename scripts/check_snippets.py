@@ -1,19 +1,21 @@
-"""Compiles every ```cpp block of README.md and docs/*.md, and runs those that say so; run as the tests House.snippets_compile and
-House.snippets_run.
+"""Compiles every ```cpp block of README.md and docs/*.md, and runs those that say so; run as the tests
+House.snippets_compile and House.snippets_run.
 
     check_snippets.py --write FOLDER [--distributed]    writes core.cpp and distributed.cpp from the pages
-    check_snippets.py --run PROGRAM...                  runs the blocks marked `run`, each in a process and a folder of its own
+    check_snippets.py --run PROGRAM...                  runs the blocks marked `run`, each in a process and
+                                                        a folder of its own
 
-The blocks of a page stand in one namespace, in order. A block is the body of a function, or a whole program if it has an `int main`.
-A comment of the page directly before a block changes that:
+The blocks of a page stand in one namespace, in order. A block is the body of a function, or a whole program
+if it has an `int main`. A comment of the page directly before a block changes that:
 
     <!-- snippet: scope run
     code that stands before the block, such as the objects that it uses
     -->
 
-`scope`: the block is no body, it stands in the namespace, and later blocks see its declarations. `run`: the block is run too, and a
-program must exit with 0. The code of a `<!-- declare: ... -->` comment stands in the namespace. A page that mentions the distributed
-layer goes into distributed.cpp, every other one into core.cpp.
+`scope`: the block is no body, it stands in the namespace, and later blocks see its declarations. `run`: the
+block is run too, and a program must exit with 0. The code of a `<!-- declare: ... -->` comment stands in the
+namespace. A page that mentions the distributed layer goes into distributed.cpp, every other one into
+core.cpp.
 """
 import argparse
 import glob
@@ -26,7 +28,8 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DISTRIBUTED = re.compile(r"\b(rpc|dist_autograd|dist_optim)::|<weft/distributed|\bWEFT_RPC")
 PIECE = re.compile(r"^<!-- declare:\n(?P<declared>.*?)^-->$"
-                   r"|^(?:<!-- snippet:(?P<words>[ a-z]*)(?:\n(?P<before>.*?))?-->\n)?```cpp\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+                   r"|^(?:<!-- snippet:(?P<words>[ a-z]*)(?:\n(?P<before>.*?))?-->\n)?"
+                   r"```cpp\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 WORDS = {"scope", "run"}
 SECONDS = 60
 
@@ -46,10 +49,12 @@ def page_code(name, text, includes, marked):
     page = re.sub(r"\W", "_", name.removesuffix(".md"))
     out = [f"namespace page_{page} {{", "using namespace weft;", "using namespace std::chrono_literals;"]
     pieces = list(PIECE.finditer(text))
-    for mark, found in (("```cpp", sum(m["code"] is not None for m in pieces)), ("<!-- declare:", sum(m["code"] is None for m in pieces)),
+    for mark, found in (("```cpp", sum(m["code"] is not None for m in pieces)),
+                        ("<!-- declare:", sum(m["code"] is None for m in pieces)),
                         ("<!-- snippet:", sum(m["words"] is not None for m in pieces))):
         if text.count(mark) != found:
-            raise SystemExit(f"{name}: {text.count(mark)} times {mark}, but {found} of them stand where they count")
+            raise SystemExit(f"{name}: {text.count(mark)} times {mark}, but {found} of them stand where they "
+                             "count")
     for match in pieces:
         group = "declared" if match["declared"] is not None else "code"
         line = text.count("\n", 0, match.start(group)) + 1
@@ -66,7 +71,8 @@ def page_code(name, text, includes, marked):
         body = first + [f'#line {line} "{name}"', code]
         call = f"page_{page}::{block}"
         if re.search(r"^int main\(", code, re.MULTILINE):
-            body[-1] = code[:code.rindex("\n}") + 1] + ("  return 0;\n" if ") try {" not in code else "") + code[code.rindex("\n}") + 1:]
+            body[-1] = (code[:code.rindex("\n}") + 1] + ("  return 0;\n" if ") try {" not in code else "")
+                        + code[code.rindex("\n}") + 1:])
             out += [f"namespace {block} {{", *body, "}"]
             call = f"return {call}::main();"
         elif "scope" in words:
@@ -85,12 +91,14 @@ def write(folder, distributed):
     if distributed:
         units["distributed"] = ["#include <weft/distributed.h>"]
     pages = {unit: [] for unit in units}
-    includes = {unit: {"#include <cstdio>", "#include <cstring>", "#include <filesystem>", "#include <iostream>", "#include <thread>"} for unit in units}
+    includes = {unit: {"#include <cstdio>", "#include <cstring>", "#include <filesystem>",
+                       "#include <iostream>", "#include <thread>"} for unit in units}
     marked = {unit: [] for unit in units}
     for path in [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        unit = "distributed" if any(DISTRIBUTED.search(m["code"] or m["declared"]) for m in PIECE.finditer(text)) else "core"
+        unit = "distributed" if any(DISTRIBUTED.search(m["code"] or m["declared"])
+                                    for m in PIECE.finditer(text)) else "core"
         if unit in units:
             pages[unit].append(page_code(os.path.relpath(path, ROOT), text, includes[unit], marked[unit]))
     os.makedirs(folder, exist_ok=True)
@@ -98,7 +106,8 @@ def write(folder, distributed):
         table = "".join(f'  if (which == "{name}") {{ {call} }}\n' for name, call in marked[unit])
         names = "".join(f'  if (which == "--list") std::puts("{name}");\n' for name, _ in marked[unit])
         source = "\n".join(sorted(includes[unit]) + heads + ["", *pages[unit]]) + \
-            f'#line 1 "main"\nint main(int, char** argv) {{\n  const std::string which = argv[1];\n{table}{names}}}\n'
+            f'#line 1 "main"\nint main(int, char** argv) {{\n  const std::string which = argv[1];\n' \
+            f'{table}{names}}}\n'
         with open(os.path.join(folder, unit + ".cpp"), "w", encoding="utf-8") as file:
             file.write(source)
 
@@ -107,11 +116,13 @@ def run(programs):
     """Runs the marked blocks; returns the exit status."""
     count, failures = 0, []
     for program in programs:
-        for name in subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split():
+        for name in subprocess.run(
+                [program, "--list"], capture_output=True, text=True, check=True).stdout.split():
             count += 1
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    done = subprocess.run([program, name], cwd=folder, capture_output=True, text=True, check=False, timeout=SECONDS)
+                    done = subprocess.run([program, name], cwd=folder, capture_output=True, text=True,
+                                          check=False, timeout=SECONDS)
                     if done.returncode != 0:
                         failures.append(f"{name}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
                 except subprocess.TimeoutExpired:
@@ -122,7 +133,7 @@ def run(programs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--write", metavar="FOLDER")
     parser.add_argument("--distributed", action="store_true", help="also the pages of the distributed layer")
     parser.add_argument("--run", metavar="PROGRAM", nargs="+")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the API reference from the public headers and the pages: build/docs/api/index.html. A warning of Doxygen
-# is an error. Exits 77 with the reason where Doxygen is missing.
+# Makes the API reference from the public headers and the pages: build/docs/api/index.html. A warning of
+# Doxygen is an error. Exits 77 with the reason where Doxygen is missing.
 #   scripts/docs.sh
 set -euo pipefail
 case "${1:-}" in -h|--help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;; esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formats the C++ and CUDA sources with clang-format 14, Debian 12's (scripts/setup.sh --ci installs it). Arguments
-# are files; without any it takes all that git knows.
+# Formats the C++ and CUDA sources with clang-format 14, Debian 12's (scripts/setup.sh --ci installs it).
+# Arguments are files; without any it takes all that git knows.
 #   scripts/format.sh [file]...          rewrites them
 #   scripts/format.sh --check [file]...  changes nothing; lists the differences and fails if there are any
 # Exits 77 with the reason where clang-format 14 is missing, since other versions format differently.

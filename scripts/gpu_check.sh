@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend on a machine with a GPU: builds it, runs the op table on the device against the CPU, golden tests and training runs, then the
-# benchmarks (PyTorch's beside them where a python with torch is found) and memory checks, and prints one table. The table, raw logs and JSON
-# are kept in bench/results/gpu as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
-#   scripts/gpu_check.sh [--only STEP,...] [--seconds N] [--quick] [--filter RE] [--prebuilt BUILD_FOLDER] [--results FOLDER]
-#   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with those of Eigen and GoogleTest
-# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time for are named in the table, and the exit
-# status is 3 then. --filter and --quick are the benchmarks'. A build folder that is to travel is made without what the other machine may lack, and lies there beside the sources:
-#   cmake --preset cuda -DWEFT_ONEDNN=OFF && cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn
+# Checks the CUDA backend on a machine with a GPU: builds it, runs the op table on the device against the CPU,
+# golden tests and training runs, then the benchmarks (PyTorch's beside them where a python with torch is
+# found) and memory checks, and prints one table. The table, raw logs and JSON are kept in bench/results/gpu
+# as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
+#   scripts/gpu_check.sh [--only STEP,...] [--seconds N] [--quick] [--filter RE] [--prebuilt BUILD_FOLDER]
+#                        [--results FOLDER]
+#   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with
+#                                                those of Eigen and GoogleTest
+# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time
+# for are named in the table, and the exit status is 3 then. --filter and --quick are the benchmarks'. A build
+# folder that is to travel is made without what the other machine may lack, and lies there beside the sources:
+#   cmake --preset cuda -DWEFT_ONEDNN=OFF && \
+#     cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do  # a toolkit that is installed, but not on PATH
+# A toolkit that is installed, but not on PATH.
+for toolkit in "${CUDA_PATH:-}" "${CUDA_HOME:-/usr/local/cuda}"; do
   [ ! -x "$toolkit/bin/nvcc" ] || command -v nvcc >/dev/null || PATH=$PATH:$toolkit/bin
 done
 quick=() prebuilt='' filter=. only='' seconds=0 results=bench/results/gpu carried=build/gpu_pack
 steps=build,ops,device,plugin,golden,programs,bench,sanitizer
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "$0"; }
 
 pack() {  # pack FILE: the tracked sources and, in build/gpu_pack, Eigen's and GoogleTest's
   local file=$1 from
@@ -23,7 +29,10 @@ pack() {  # pack FILE: the tracked sources and, in build/gpu_pack, Eigen's and G
   for from in /usr/include/eigen3 "${EIGEN_DIR:-}"; do
     [ -f "$from/Eigen/Core" ] && cp -r "$from" "$carried/prefix/include/eigen3" && break
   done
-  [ -f "$carried/prefix/include/eigen3/Eigen/Core" ] || { echo "gpu_check.sh: no Eigen headers found (Debian: libeigen3-dev; or EIGEN_DIR=their folder)" >&2; return 1; }
+  [ -f "$carried/prefix/include/eigen3/Eigen/Core" ] || {
+    echo "gpu_check.sh: no Eigen headers found (Debian: libeigen3-dev; or EIGEN_DIR=their folder)" >&2
+    return 1
+  }
   rm -rf "$carried/prefix/include/eigen3/unsupported"
   mkdir -p "$carried/prefix/share/eigen3/cmake"
   cat >"$carried/prefix/share/eigen3/cmake/Eigen3Config.cmake" <<'CMAKE'
@@ -33,12 +42,17 @@ if(NOT TARGET Eigen3::Eigen)
   set_target_properties(Eigen3::Eigen PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${prefix}/include/eigen3)
 endif()
 CMAKE
-  printf 'set(PACKAGE_VERSION 3.4.0)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n' >"$carried/prefix/share/eigen3/cmake/Eigen3ConfigVersion.cmake"
+  printf 'set(PACKAGE_VERSION 3.4.0)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n' \
+    >"$carried/prefix/share/eigen3/cmake/Eigen3ConfigVersion.cmake"
   for from in /usr/src/googletest "${GOOGLETEST_DIR:-}"; do
     [ -f "$from/CMakeLists.txt" ] && cp -r "$from" "$carried/googletest" && break
   done
-  [ -f "$carried/googletest/CMakeLists.txt" ] || { echo "gpu_check.sh: no GoogleTest sources found (Debian: googletest; or GOOGLETEST_DIR=their folder)" >&2; return 1; }
-  { git ls-files -z; find "$carried" -type f -print0; } | tar --null --files-from=- -czf "$file" --transform 's,^,weft/,' || return 1
+  [ -f "$carried/googletest/CMakeLists.txt" ] || {
+    echo "gpu_check.sh: no GoogleTest sources found (Debian: googletest; or GOOGLETEST_DIR=their folder)" >&2
+    return 1
+  }
+  { git ls-files -z; find "$carried" -type f -print0; } |
+    tar --null --files-from=- -czf "$file" --transform 's,^,weft/,' || return 1
   echo "packed $(du -h "$file" | cut -f1) into $file: unpack it there and run weft/scripts/gpu_check.sh"
 }
 
@@ -58,39 +72,52 @@ while [ $# -gt 0 ]; do
 done
 
 for chosen in ${only//,/ }; do
-  [[ ",$steps," == *",$chosen,"* ]] || { echo "gpu_check.sh: there is no step '$chosen' (steps: $steps)" >&2; exit 2; }
+  [[ ",$steps," == *",$chosen,"* ]] || {
+    echo "gpu_check.sh: there is no step '$chosen' (steps: $steps)" >&2
+    exit 2
+  }
 done
 [ -z "$only" ] || [ -n "${only//,/}" ] || { echo "gpu_check.sh: --only takes steps: $steps" >&2; exit 2; }
-[[ "$seconds" =~ ^(0|[1-9][0-9]*)$ ]] || { echo "gpu_check.sh: --seconds takes a number, not '$seconds'" >&2; exit 2; }
+[[ "$seconds" =~ ^(0|[1-9][0-9]*)$ ]] || {
+  echo "gpu_check.sh: --seconds takes a number, not '$seconds'" >&2
+  exit 2
+}
 
 python=''
 for candidate in python3 python; do
-  "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 && python=$candidate && break
+  "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 &&
+    python=$candidate && break
 done
 # What nvidia-smi says of a failure goes to its output too.
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || device=''
 device=${device%%$'\n'*}
-[ -n "$device" ] || [ -z "$python" ] || device=$("$python" -c 'import torch; print(torch.cuda.get_device_name())')
+[ -n "$device" ] || [ -z "$python" ] ||
+  device=$("$python" -c 'import torch; print(torch.cuda.get_device_name())')
 [ -n "$device" ] || device=none
 # cuDNN and cuBLAS may have come with python packages instead of the toolkit.
 package_with() {  # package_with FILE MODULE...: the folder of the first python package that has the file
   local file=$1 module folder
   shift
   for module in "$@"; do
-    folder=$(python3 -c "import $module as m; print(list(m.__path__)[0])" 2>/dev/null) && compgen -G "$folder/$file" >/dev/null && echo "$folder" && return
+    folder=$(python3 -c "import $module as m; print(list(m.__path__)[0])" 2>/dev/null) &&
+      compgen -G "$folder/$file" >/dev/null && echo "$folder" && return
   done
 }
 cudnn=$(package_with 'lib/libcudnn.so.9' nvidia.cudnn)
 cublas=$(package_with 'lib/libcublasLt.so*' nvidia.cu13 nvidia.cublas)
-known=$(ldconfig -p 2>/dev/null)  # kept, since grep -q would end ldconfig early and the pipe read as a failure
+# Kept, since grep -q would end ldconfig early and the pipe read as a failure.
+known=$(ldconfig -p 2>/dev/null)
 if [ -z "${WEFT_CUDNN_LIBRARY:-}" ] && [ -n "$cudnn" ] && ! grep -q 'libcudnn\.so\.9' <<<"$known"; then
   export WEFT_CUDNN_LIBRARY=$cudnn/lib/libcudnn.so.9
 fi
 peer_path=${LD_LIBRARY_PATH:-}  # PyTorch brings libraries of its own
-# A build folder made elsewhere looks for the libraries where they were there; here they are found behind what is set already.
+# A build folder made elsewhere looks for the libraries where they were there; here they are found behind what
+# is set already.
 compiler=$(command -v nvcc) && compiler=$(readlink -f "$compiler")
-for folder in "${compiler%/bin/nvcc}/lib64" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:-/usr/local/cuda}/lib64" "$cublas/lib"; do
-  ! compgen -G "$folder/libcudart.so*" >/dev/null && ! compgen -G "$folder/libcublasLt.so*" >/dev/null || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+for folder in "${compiler%/bin/nvcc}/lib64" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:-/usr/local/cuda}/lib64" \
+  "$cublas/lib"; do
+  ! compgen -G "$folder/libcudart.so*" >/dev/null && ! compgen -G "$folder/libcublasLt.so*" >/dev/null ||
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
 done
 name=$(printf '%s' "$device" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9][^a-z0-9]*/-/g')
 mkdir -p "$results" build
@@ -118,22 +145,31 @@ left() {  # seconds, at least 1: `timeout 0` would be none
 }
 leave_out() { row "$1" "left out" 0 "no time left of --seconds $seconds" && late=3; }
 
-step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds; a function asks `left` itself
+# step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a row. LIMIT: most seconds; a function asks
+# `left` itself.
+step() {
   local title=$1 log=$results/$name.$2.log limit=$3 start=$SECONDS status=passed note='' time
   shift 3
   time=$(left)
   if [ "$time" -lt 10 ]; then leave_out "$title"; return 0; fi
   [ "$limit" -le "$time" ] || limit=$time
   printf '\n=== %s ===\n' "$title"
-  if [ "$(type -t "$1")" = function ]; then "$@" 2>&1 | tee "$log"; else timeout -k 10 "$limit" "$@" 2>&1 | tee "$log"; fi
+  if [ "$(type -t "$1")" = function ]; then
+    "$@" 2>&1 | tee "$log"
+  else
+    timeout -k 10 "$limit" "$@" 2>&1 | tee "$log"
+  fi
   local code=${PIPESTATUS[0]}
   if grep -q '^\[==========\].* ran' "$log"; then
     note=$(sed -n 's/^\[==========\] \([0-9]* tests\?\).*ran.*/\1/p' "$log" | tail -1)
-    note+=$(sed -n 's/^\[  \(PASSED\|SKIPPED\|FAILED\) *\] \([0-9][0-9]*\) tests\?.*/, \2 \1/p' "$log" | tr -d '\n' | tr '[:upper:]' '[:lower:]')
+    note+=$(sed -n 's/^\[  \(PASSED\|SKIPPED\|FAILED\) *\] \([0-9][0-9]*\) tests\?.*/, \2 \1/p' "$log" |
+      tr -d '\n' | tr '[:upper:]' '[:lower:]')
     local programs passed skipped
     programs=$(grep -c '^\[==========\].* ran' "$log") passed=$(grep -c '^\[  PASSED  \] [1-9]' "$log")
-    # Listed at the end of each program. Without a device everything may skip; with one, only what is about its absence or about other devices.
-    skipped=$(sed -n 's/^\[  SKIPPED \] \([A-Za-z0-9_/]*\.[A-Za-z0-9_/]*\)$/\1/p' "$log" | grep -v 'without_a_device\|instruction_sets' | sort -u | head -3 | tr '\n' ' ')
+    # Listed at the end of each program. Without a device everything may skip; with one, only what is about
+    # its absence or about other devices.
+    skipped=$(sed -n 's/^\[  SKIPPED \] \([A-Za-z0-9_/]*\.[A-Za-z0-9_/]*\)$/\1/p' "$log" |
+      grep -v 'without_a_device\|instruction_sets' | sort -u | head -3 | tr '\n' ' ')
     if grep -q '^\[==========\] 0 tests.* ran' "$log"; then
       code=1 note+=", a program had no test to run"
     elif [ "$passed" -eq 0 ]; then
@@ -141,11 +177,15 @@ step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a r
     elif [ "$passed" -lt "$programs" ]; then
       status=partly
     fi
-    if [ "$device" != none ] && [ -n "$skipped" ]; then code=1 note+=", skipped although there is a device: ${skipped% }"; fi
+    if [ "$device" != none ] && [ -n "$skipped" ]; then
+      code=1 note+=", skipped although there is a device: ${skipped% }"
+    fi
   elif grep -q '^bench_gpu: nothing measured' "$log"; then
     status=skipped
   fi
-  if [ "$device" != none ] && [ "$code" -eq 0 ] && [ "$status" != passed ]; then code=1 note+=", skipped although there is a device"; fi
+  if [ "$device" != none ] && [ "$code" -eq 0 ] && [ "$status" != passed ]; then
+    code=1 note+=", skipped although there is a device"
+  fi
   note=${note#, }
   [ "$code" -eq 0 ] || { status=FAILED; note="exit $code${note:+, }$note"; }
   [ "$code" -ne 124 ] || note="ran into its limit of $limit s"
@@ -155,7 +195,8 @@ step() {  # step TITLE LOG LIMIT COMMAND...: runs it, keeps its output, adds a r
 
 build_googletest() {  # from the carried sources, where the machine has none; uses the caller's generator
   [ -d "$carried/googletest" ] || return 0
-  timeout -k 10 "$(left)" cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
+  timeout -k 10 "$(left)" cmake -S "$carried/googletest" -B build/gpu_googletest "${generator[@]}" \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_STANDARD=17 \
     -DCMAKE_INSTALL_PREFIX="$PWD/build/gpu_prefix" -DCMAKE_INSTALL_LIBDIR=lib &&
     timeout -k 10 "$(left)" cmake --build build/gpu_googletest -j "$(nproc)" --target install
 }
@@ -168,28 +209,56 @@ build() {
   [ ! -f "$cublas/include/cublasLt.h" ] || prefix+=(-DWEFT_CUBLAS_DIR="$cublas")
   [ ! -f "$cudnn/include/cudnn.h" ] || prefix+=(-DWEFT_CUDNN_INCLUDE_DIR="$cudnn/include")
   build_googletest &&
-    timeout -k 10 "$(left)" cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
-      -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_WERROR=OFF -DWEFT_DISTRIBUTED=OFF -DWEFT_BUILD_EXAMPLES=ON -DWEFT_INSTALL=OFF &&
-    timeout -k 10 "$(left)" cmake --build build/gpu -j "$(nproc)" --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda
+    timeout -k 10 "$(left)" cmake -S . -B build/gpu "${generator[@]}" "${prefix[@]}" \
+      -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DWEFT_CUDA=ON \
+      -DWEFT_CUDA_ARCHITECTURES="${arch:-90}" -DWEFT_WERROR=OFF -DWEFT_DISTRIBUTED=OFF \
+      -DWEFT_BUILD_EXAMPLES=ON -DWEFT_INSTALL=OFF &&
+    timeout -k 10 "$(left)" cmake --build build/gpu -j "$(nproc)" \
+      --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda
 }
 
-# The example `rnn` as a user runs it, on the device and on the CPU: their losses over the first hundred steps.
+# The example `rnn` as a user runs it, on the device and on the CPU: their losses over the first hundred
+# steps.
 programs() {
   local corpus=build/gpu_corpus flags line title
   mkdir -p "$corpus"
   for line in "train 4000 1" "valid 300 2" "test 300 3"; do
     # shellcheck disable=SC2086
     set -- $line
-    awk -v n="$2" -v x="$3" 'BEGIN { while (n-- > 0) { x = (x * 1103515245 + 12345) % 2147483648; printf "w%d%s", int(x / 65536) % 50, n % 12 ? " " : "\n" } }' >"$corpus/$1.txt"
+    awk -v n="$2" -v x="$3" 'BEGIN {
+      while (n-- > 0) {
+        x = (x * 1103515245 + 12345) % 2147483648
+        printf "w%d%s", int(x / 65536) % 50, n % 12 ? " " : "\n"
+      }
+    }' >"$corpus/$1.txt"
   done
-  flags="--data $corpus --emsize 32 --nhid 32 --batch-size 4 --bptt 8 --epochs 1 --max-steps 100 --lr 2 --print-losses"
+  flags="--data $corpus --emsize 32 --nhid 32 --batch-size 4 --bptt 8 --epochs 1"
+  flags+=" --max-steps 100 --lr 2 --print-losses"
   # shellcheck disable=SC2086
   timeout 100 "$bin/rnn" $flags --mode local >"$corpus/cpu.txt" 2>&1 || { cat "$corpus/cpu.txt"; return 1; }
-  for title in "--mode local --device cuda" "--mode local --place encoder=cuda,decoder=cuda" "--mode distributed --device cuda"; do
+  for title in "--mode local --device cuda" "--mode local --place encoder=cuda,decoder=cuda" \
+    "--mode distributed --device cuda"; do
     # shellcheck disable=SC2086
-    timeout 100 "$bin/rnn" $flags $title >"$corpus/device.txt" 2>&1 || { echo "rnn $title:"; cat "$corpus/device.txt"; return 1; }
-    awk -v title="$title" -v limit=1e-3 '/^step [0-9]+ .*loss / { for (i = 1; i < NF; i++) if ($i == "loss") { if (FNR == NR) cpu[$2] = $(i + 1); else if ($(i + 1) ~ /^[0-9.]+(e[-+][0-9]+)?$/) { n++; d = ($(i + 1) - cpu[$2]) / cpu[$2]; if (d < 0) d = -d; if (d > worst) worst = d } } }
-      END { printf "rnn %s: %d losses, at most %.2g beside those of the CPU\n", title, n, worst; exit !(n == 100 && worst < limit) }' "$corpus/cpu.txt" "$corpus/device.txt" || return 1
+    timeout 100 "$bin/rnn" $flags $title >"$corpus/device.txt" 2>&1 || {
+      echo "rnn $title:"
+      cat "$corpus/device.txt"
+      return 1
+    }
+    awk -v title="$title" -v limit=1e-3 '/^step [0-9]+ .*loss / {
+        for (i = 1; i < NF; i++) if ($i == "loss") {
+          if (FNR == NR) cpu[$2] = $(i + 1)
+          else if ($(i + 1) ~ /^[0-9.]+(e[-+][0-9]+)?$/) {
+            n++
+            d = ($(i + 1) - cpu[$2]) / cpu[$2]
+            if (d < 0) d = -d
+            if (d > worst) worst = d
+          }
+        }
+      }
+      END {
+        printf "rnn %s: %d losses, at most %.2g beside those of the CPU\n", title, n, worst
+        exit !(n == 100 && worst < limit)
+      }' "$corpus/cpu.txt" "$corpus/device.txt" || return 1
   done
 }
 
@@ -198,9 +267,11 @@ export WEFT_TEST_DATA_DIR=$PWD/tests/golden
 if [ -z "$prebuilt" ] && wanted build; then
   step "build" build 3000 build || finish
 fi
-repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}")  # cuDNN's recurrent layers repeat their bits with it
+# cuDNN's recurrent layers repeat their bits with it.
+repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}")
 # Not brief: only the long form names what was skipped.
-wanted ops && step "op table on the device" op_table 1200 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='CudaOpTable*'
+wanted ops &&
+  step "op table on the device" op_table 1200 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='CudaOpTable*'
 if wanted device; then
   log=$results/$name.device.log
   step "device tests, training" device 900 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='-CudaOpTable*'
@@ -211,10 +282,14 @@ if wanted device; then
   fi
 fi
 plugins=$(realpath -m "$bin/../plugin")
-wanted plugin && step "CUDA library opened late" plugin 300 env WEFT_TEST_PLUGIN_DIR="$plugins" LD_LIBRARY_PATH="$plugins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$bin/test_plugin"
+wanted plugin &&
+  step "CUDA library opened late" plugin 300 env WEFT_TEST_PLUGIN_DIR="$plugins" \
+    LD_LIBRARY_PATH="$plugins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$bin/test_plugin"
 golden_on=cpu
 [ "$device" = none ] || golden_on=cuda
-wanted golden && step "golden tests on $golden_on" golden 300 env WEFT_TEST_DEVICE=$golden_on bash -c "'$bin/test_nn' --gtest_filter='*Golden*:WordLm*' && '$bin/test_optim' --gtest_filter='*Trajectory*'"
+wanted golden &&
+  step "golden tests on $golden_on" golden 300 env WEFT_TEST_DEVICE=$golden_on bash -c \
+    "'$bin/test_nn' --gtest_filter='*Golden*:WordLm*' && '$bin/test_optim' --gtest_filter='*Trajectory*'"
 if wanted programs; then
   [ ! -x "$bin/hello_cuda" ] || step "hello_cuda" hello 120 "$bin/hello_cuda"
   if [ ! -x "$bin/rnn" ]; then
@@ -234,13 +309,21 @@ if wanted bench; then
     start=$SECONDS limit=$(($(left) / 2))
     [ "$limit" -lt 500 ] || limit=500
     # With the environment that the user gave it: its own libraries and workspace.
-    LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 timeout "$limit" "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" | tee "$results/$name.pytorch.txt"
+    LD_LIBRARY_PATH=$peer_path PYTHONDONTWRITEBYTECODE=1 timeout "$limit" \
+      "$python" bench/peers/torch_gpu.py "$filter" "${quick[@]}" 2>"$results/$name.pytorch.log" |
+      tee "$results/$name.pytorch.txt"
     code=${PIPESTATUS[0]} note="$(wc -l <"$results/$name.pytorch.txt") figures"
     [ "$code" -ne 124 ] || note+=", ran into its limit of $limit s"
-    if [ "$code" -eq 0 ]; then row "PyTorch's figures" passed $((SECONDS - start)) "$note"; else row "PyTorch's figures" FAILED $((SECONDS - start)) "exit $code, $note, see $results/$name.pytorch.log"; fi
+    if [ "$code" -eq 0 ]; then
+      row "PyTorch's figures" passed $((SECONDS - start)) "$note"
+    else
+      row "PyTorch's figures" FAILED $((SECONDS - start)) \
+        "exit $code, $note, see $results/$name.pytorch.log"
+    fi
     peers=(--peers="$results/$name.pytorch.txt")
   fi
-  step "benchmarks" bench 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
+  step "benchmarks" bench 900 "$bin/bench_gpu" "${quick[@]}" "${peers[@]}" \
+    --benchmark_filter="$filter" --benchmark_out="$results/$name.bench.json"
 fi
 if ! wanted sanitizer; then
   finish
@@ -251,9 +334,13 @@ elif ! command -v compute-sanitizer >/dev/null; then
 # A sanitizer that cannot attach says so; that is the machine's, not ours.
 elif [ "$(left)" -lt 120 ]; then
   leave_out "compute-sanitizer"
-elif timeout 120 compute-sanitizer --tool memcheck "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' >"$results/$name.sanitizer_probe.log" 2>&1; then
-  for tool in memcheck racecheck synccheck initcheck; do  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one
-    step "compute-sanitizer $tool" "$tool" 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/test_cuda" --gtest_filter='CudaOpTable.forward/*'
+elif timeout 120 compute-sanitizer --tool memcheck \
+  "$bin/test_cuda" --gtest_filter='CudaLibrary.with_a_device_it_computes' \
+  >"$results/$name.sanitizer_probe.log" 2>&1; then
+  # WEFT_NO_CACHE: a block of its own for each tensor, so that an overrun is one.
+  for tool in memcheck racecheck synccheck initcheck; do
+    step "compute-sanitizer $tool" "$tool" 600 env WEFT_NO_CACHE=1 compute-sanitizer --tool "$tool" \
+      --error-exitcode 9 "$bin/test_cuda" --gtest_filter='CudaOpTable.forward/*'
   done
 else
   row "compute-sanitizer" skipped 0 "does not work here, see $results/$name.sanitizer_probe.log"

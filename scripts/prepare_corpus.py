@@ -1,8 +1,9 @@
 """Prepares the King James corpus by a fixed rule, so that everybody trains on the same bytes.
 
-The dump of the `bible` tool has one verse per line, headed by its reference. Tokens are words and single marks. Chapters are numbered
-from 0 in order; of every twenty, number 18 goes to valid.txt and number 19 to test.txt, the others to train.txt. Words seen fewer
-than three times in train.txt become <unk>. Only Python's standard library is used. Called by fetch_corpus.sh with the folder.
+The dump of the `bible` tool has one verse per line, headed by its reference. Tokens are words and single
+marks. Chapters are numbered from 0 in order; of every twenty, number 18 goes to valid.txt and number 19 to
+test.txt, the others to train.txt. Words seen fewer than three times in train.txt become <unk>. Only Python's
+standard library is used. Called by fetch_corpus.sh with the folder.
 """
 import collections
 import hashlib
@@ -43,13 +44,15 @@ def dump():
     """All verses, as the bible tool prints them with pretty printing off."""
     tool = shutil.which("bible")
     if tool is None:
-        fail("the tool `bible` is missing: run scripts/setup.sh (Debian packages bible-kjv and bible-kjv-text)")
-    done = subprocess.run([tool, "-f", "Ge1:1-Re22:21"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        fail("the tool `bible` is missing: run scripts/setup.sh "
+             "(Debian packages bible-kjv and bible-kjv-text)")
+    done = subprocess.run([tool, "-f", "Ge1:1-Re22:21"], stdin=subprocess.DEVNULL, capture_output=True,
+                          check=False)
     if done.returncode != 0:
         fail(f"{tool} ended with status {done.returncode}: {done.stderr.decode('latin-1').strip()}")
     if sha256(done.stdout) != DUMP:
-        fail(f"the text of this machine's bible-kjv-text differs: {len(done.stdout)} bytes with sha256 {sha256(done.stdout)}, "
-             f"expected 4404412 bytes with {DUMP}")
+        fail(f"the text of this machine's bible-kjv-text differs: {len(done.stdout)} bytes with sha256 "
+             f"{sha256(done.stdout)}, expected 4404412 bytes with {DUMP}")
     return done.stdout.decode("latin-1")
 
 
@@ -84,7 +87,8 @@ def main():
         lines = (" ".join(t if counts[t] >= LEAST_COUNT else "<unk>" for t in verse) for verse in verses)
         data[name] = ("\n".join(lines) + "\n").encode("latin-1")
         if sha256(data[name]) != FILES[name]:
-            fail(f"{name}.txt came out with sha256 {sha256(data[name])}, expected {FILES[name]}: nothing was written")
+            fail(f"{name}.txt came out with sha256 {sha256(data[name])}, expected {FILES[name]}: "
+                 "nothing was written")
     try:
         os.makedirs(folder, exist_ok=True)
         for name in FILES:
@@ -93,7 +97,8 @@ def main():
             os.replace(paths[name] + ".part", paths[name])
     except OSError as error:
         fail(f"cannot write {error.filename}: {error.strerror}")
-    print(f"corpus: wrote {', '.join(f'{n}.txt ({len(parts[n])} verses)' for n in FILES)} to {folder}, sha256 as expected")
+    print(f"corpus: wrote {', '.join(f'{n}.txt ({len(parts[n])} verses)' for n in FILES)} to {folder}, "
+          "sha256 as expected")
 
 
 main()

@@ -1,7 +1,9 @@
-"""Runs the benchmark programs of build/release/bin, keeps their JSON in bench/results under the machine's name, and prints one table.
+"""Runs the benchmark programs of build/release/bin, keeps their JSON in bench/results under the machine's
+name, and prints one table.
 
-With --peers yes, bench/peers/torch_peers.py is run by the first python that can import torch; it prints one JSON line per case, under
-the name of our benchmark that does the same work, and the table shows both with their ratio. Called by bench.sh.
+With --peers yes, bench/peers/torch_peers.py is run by the first python that can import torch; it prints one
+JSON line per case, under the name of our benchmark that does the same work, and the table shows both with
+their ratio. Called by bench.sh.
 """
 import argparse
 import json
@@ -42,7 +44,8 @@ def run_program(program, pattern):
     os.makedirs(os.path.dirname(out), exist_ok=True)
     if os.path.exists(out) and pattern != ".":
         os.remove(out)
-    command = [f"./{BIN}/{program}", f"--benchmark_out={out}", "--benchmark_out_format=json", f"--benchmark_filter={pattern}"]
+    command = [f"./{BIN}/{program}", f"--benchmark_out={out}", "--benchmark_out_format=json",
+               f"--benchmark_filter={pattern}"]
     if subprocess.run(command, check=False).returncode != 0:
         print(f"bench: {program} failed", file=sys.stderr)
         return None
@@ -62,7 +65,8 @@ def run_program(program, pattern):
         if row.get("error_occurred"):
             print(f"bench: {row['name']}: {row.get('error_message', 'failed')}", file=sys.stderr)
             continue
-        rate = next((f"{row[key]:.4g} {text}" for key, text in (("items_per_second", "items/s"), ("bytes_per_second", "bytes/s"))
+        rate = next((f"{row[key]:.4g} {text}"
+                     for key, text in (("items_per_second", "items/s"), ("bytes_per_second", "bytes/s"))
                      if key in row), "")
         rows[row.get("run_name", row["name"])] = (row["real_time"] * TO_NS[row["time_unit"]], rate)
     return rows
@@ -80,10 +84,12 @@ def run_peers(pattern):
     """PyTorch's times in ns under our names; empty when there is no torch."""
     python = find_torch()
     if python is None:
-        print("bench: no python with torch was found (Debian: python3-torch), the table shows weft alone", file=sys.stderr)
+        print("bench: no python with torch was found (Debian: python3-torch), the table shows weft alone",
+              file=sys.stderr)
         return {}
     env = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONWARNINGS="ignore")
-    done = subprocess.run([python, "bench/peers/torch_peers.py", pattern], env=env, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([python, "bench/peers/torch_peers.py", pattern], env=env, stdout=subprocess.PIPE,
+                          text=True, check=False)
     if done.returncode != 0:
         print(f"bench: the PyTorch side ended with status {done.returncode}", file=sys.stderr)
     peers = {}
@@ -97,7 +103,7 @@ def run_peers(pattern):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--filter", default=".")
     parser.add_argument("--peers", choices=("yes", "no"), default="no")
     options = parser.parse_args()
@@ -113,7 +119,8 @@ def main():
         rows.update(found or {})
     peers = run_peers(options.filter) if options.peers == "yes" else {}
     width = max([len(name) for name in rows] + [9])
-    print(f"\n{'benchmark':<{width}}  {'weft':>10}" + (f"  {'PyTorch':>10}  {'ratio':>6}" if peers else "") + "  rate")
+    print(f"\n{'benchmark':<{width}}  {'weft':>10}" + (f"  {'PyTorch':>10}  {'ratio':>6}" if peers else "")
+          + "  rate")
     for name, (ns, rate) in rows.items():
         line = f"{name:<{width}}  {shown(ns):>10}"
         if peers:

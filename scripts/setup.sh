@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Installs what weft is built with on Debian 12 (or a relative with the same package names): only what is missing, as root or through
-# sudo. Running it again changes nothing. CUDA is never needed.
+# Installs what weft is built with on Debian 12 (or a relative with the same package names): only what is
+# missing, as root or through sudo. Running it again changes nothing. CUDA is never needed.
 #   scripts/setup.sh           install what is missing and say what that was
 #   scripts/setup.sh --check   only report; exits 1 when something is missing
 #   scripts/setup.sh --ci      besides, what only .ci/run needs
 set -euo pipefail
 
 packages=(
-  g++ cmake make ninja-build git pkg-config ccache                                     # tools
-  libeigen3-dev libdnnl-dev zlib1g-dev                                                 # kernels, compressed .npz files
-  libgrpc++-dev libboost-context-dev                                                   # distributed layer
-  libgtest-dev libgmock-dev libbenchmark-dev                                           # tests and benchmarks
-  python3 bible-kjv bible-kjv-text                                                     # scripts and the corpus of the demo
+  g++ cmake make ninja-build git pkg-config ccache  # tools
+  libeigen3-dev libdnnl-dev zlib1g-dev              # kernels, compressed .npz files
+  libgrpc++-dev libboost-context-dev                # distributed layer
+  libgtest-dev libgmock-dev libbenchmark-dev        # tests and benchmarks
+  python3 bible-kjv bible-kjv-text                  # scripts and the corpus of the demo
 )
 
 ci_packages=(
-  mmdebstrap                                                                           # the root of scripts/bare_check.sh
-  clang-format-14 clang-14 clang-tidy-14 doxygen                                       # format.sh, check_clang.py, docs.sh
+  mmdebstrap                                        # the root of scripts/bare_check.sh
+  clang-format-14 clang-14 clang-tidy-14 doxygen    # format.sh, check_clang.py, docs.sh
 )
 
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
@@ -31,7 +31,8 @@ for argument in "$@"; do
 done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  echo "setup.sh: this is no Debian system; install the counterparts of these packages by hand: ${packages[*]}" >&2
+  echo "setup.sh: this is no Debian system; install the counterparts of these packages by hand:" \
+    "${packages[*]}" >&2
   exit 1
 fi
 
@@ -56,7 +57,10 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
   as_root=(sudo)
 fi
-apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"; }
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -q -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"
+}
 apt update || echo "setup: the package lists could not be refreshed, going on with the ones at hand" >&2
 if ! apt install -y --no-install-recommends "${missing[@]}"; then
   echo "setup.sh: apt-get could not install: ${missing[*]}" >&2

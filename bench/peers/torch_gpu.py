@@ -1,9 +1,11 @@
-"""PyTorch's times for the work of bench_gpu, as lines `name ns` with our names. A time is the median between device events, as in bench_gpu.
+"""PyTorch's times for the work of bench_gpu, as lines `name ns` with our names. A time is the median between
+device events, as in bench_gpu.
 
     python3 bench/peers/torch_gpu.py [FILTER] [--quick]
 
-Needs a python with torch and a CUDA device; scripts/gpu_check.sh calls it if both exist. PyTorch runs with its default settings, but with
-TF32 off for matrix products, like ours, and with the fused forms of its optimizers.
+Needs a python with torch and a CUDA device; scripts/gpu_check.sh calls it if both exist. PyTorch runs with
+its default settings, but with TF32 off for matrix products, like ours, and with the fused forms of its
+optimizers.
 """
 import re
 import statistics
@@ -164,7 +166,8 @@ class LanguageModel(nn.Module):
 
 
 def language_model(vocabulary, size, dropout):
-    names = [f"{kind}/{vocabulary}/{size}" for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph", "LmStepCudnnDropout")]
+    names = [f"{kind}/{vocabulary}/{size}"
+             for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph", "LmStepCudnnDropout")]
     if not any(PATTERN.search(name) for name in names):
         return
     torch.manual_seed(1)
@@ -212,7 +215,8 @@ def transfers():
 def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}", file=sys.stderr)
+    print(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}, "
+          f"{torch.cuda.get_device_name()}", file=sys.stderr)
     with torch.no_grad():
         memory_bound()
         launch_cost()

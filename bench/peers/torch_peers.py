@@ -1,9 +1,10 @@
-"""PyTorch's times for the work of our benchmarks, on one thread, printed as {"name": <our benchmark's name>, "ns": <median>}.
+"""PyTorch's times for the work of our benchmarks, on one thread, printed as {"name": <our benchmark's name>,
+"ns": <median>}.
 
     python3 bench/peers/torch_peers.py [FILTER]
 
-Needs a python with torch (Debian: python3-torch); nothing else in weft does. scripts/bench.sh --peers calls it. The remote cases start a
-second process and call it by torch.distributed.rpc with its default settings.
+Needs a python with torch (Debian: python3-torch); nothing else in weft does. scripts/bench.sh --peers calls
+it. The remote cases start a second process and call it by torch.distributed.rpc with its default settings.
 """
 import json
 import os
@@ -42,7 +43,8 @@ def report(name, work, seconds=1.0, inner=1):
 
 
 def has_fast_blas():
-    """False for the unoptimised reference BLAS: Debian's torch uses the installed libblas, and that comparison would be unfair."""
+    """False for the unoptimised reference BLAS: Debian's torch uses the installed libblas, and that
+    comparison would be unfair."""
     torch.rand(8, 8) @ torch.rand(8, 8)
     with open("/proc/self/maps", encoding="utf-8") as file:
         return re.search(r"openblas|mkl|blis", file.read()) is not None
@@ -98,7 +100,8 @@ def order_of(size, shape, dims):
         case(f"normalize/{at}", lambda d=d: nn.functional.normalize(x, dim=d))
         for rule in ("sum", "prod", "mean", "amax"):
             case(f"scatter_reduce_{rule}/{at}", lambda d=d, rule=rule: x.scatter_reduce(d, ids, x, rule))
-        case(f"scatter_reduce_amax_others/{at}", lambda d=d: x.scatter_reduce(d, ids, x, "amax", include_self=False))
+        case(f"scatter_reduce_amax_others/{at}",
+             lambda d=d: x.scatter_reduce(d, ids, x, "amax", include_self=False))
 
 
 def order():
@@ -114,9 +117,11 @@ def ops():
     report("small_add_recorded", lambda: g + z, inner=1000)
     report("chain_of_1000_adds", lambda: chain(torch.add))
     report("chain_of_1000_muls", lambda: chain(torch.mul))
-    state, w1, b1, w2, b2 = torch.randn(1, 4), torch.randn(128, 4), torch.zeros(128), torch.randn(2, 128), torch.zeros(2)
+    state, w1, b1, w2, b2 = (torch.randn(1, 4), torch.randn(128, 4), torch.zeros(128), torch.randn(2, 128),
+                             torch.zeros(2))
     linear = nn.functional.linear
-    report("small_policy_step", lambda: torch.softmax(linear(torch.relu(linear(state, w1, b1)), w2, b2), 1), inner=100)
+    report("small_policy_step", lambda: torch.softmax(linear(torch.relu(linear(state, w1, b1)), w2, b2), 1),
+           inner=100)
     a, b = torch.ones(10_000_000), torch.ones(10_000_000)
     report("add_10M_floats", lambda: a + b)
     logits, target = torch.randn(700, 10000, requires_grad=True), torch.randint(10000, (700,))
@@ -260,7 +265,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     FAST_BLAS = has_fast_blas()
     if not FAST_BLAS:
-        print("torch_peers: no optimised BLAS (Debian: libopenblas0-pthread), cases with matrix products are left out", file=sys.stderr)
+        print("torch_peers: no optimised BLAS (Debian: libopenblas0-pthread), cases with matrix products are "
+              "left out", file=sys.stderr)
     ops()
     order()
     if FAST_BLAS:

@@ -18,7 +18,8 @@ SENTENCES = {
     "bool": "in arithmetic and `maximum`",
     "negated alpha": "`sub` takes every `alpha` that fits; PyTorch negates it first, which may overflow.",
     "number": "A number never promotes a tensor",
-    "unfit": "A number that meets a tensor, and an element that becomes a number (`item`, `to_vector`), is refused",
+    "unfit": "A number that meets a tensor, and an element that becomes a number (`item`, `to_vector`), is"
+    " refused",
     "exact comparison": "A comparison takes every number. An integer tensor meets its exact value",
     "real": "Functions of real numbers (`exp`, `sqrt`, `div`, ...) take integers as float32.",
     "refused types": "`mean`, `var`, `std`, `norm`, `logsumexp`, `softmax`, `dropout` and"
@@ -193,7 +194,8 @@ def wrong_elements(case, t, w):
             yield v, None, a, b, torch.ones_like(a, dtype=torch.bool)
             continue
         relative = judge.coarsest(case, [a, *t.outputs])
-        wrong = ~judge.agreement(a, b, True, relative, judge.entry(truth, i) if relative > 1e-9 else None, 1.0)
+        wrong = ~judge.agreement(a, b, True, relative,
+                                 judge.entry(truth, i) if relative > 1e-9 else None, 1.0)
         yield v, to_torch(T(v.dtype, v.sizes, v.strides, v.offset, v.data)), a, b, wrong
 
 
@@ -337,7 +339,8 @@ def by_value(case, t, w, kind, text):
     if name == "sub" and kind == "values" and case.arguments[2] == -(2**63):
         a, b = (to_torch(v).detach() for v in case.arguments[:2])
         expected = (a.double() + b.double() * 2.0**63).to(t.outputs[0].dtype)
-        good = judge.agreement(expected, judge.tensor_of(w.outputs[0]), True, judge.coarsest(case, [expected]))
+        good = judge.agreement(expected, judge.tensor_of(w.outputs[0]), True,
+                               judge.coarsest(case, [expected]))
         return "negated alpha" if bool(good.all()) else None
     if name == "sign" and kind == "values":
         b, numbers = judge.tensor_of(w.outputs[0]), to_torch(x).detach()

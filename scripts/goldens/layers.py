@@ -19,14 +19,16 @@ def recurrent(name, kind, dtype=torch.float32, **options):
     directions = 2 if options.get("bidirectional") else 1
     layers = options.get("num_layers", 1)
     told = " ".join(f"{k}={v}" for k, v in sorted(options.items()))
-    file = GoldenFile(name, f"{kind.__name__} input={INPUT} hidden={HIDDEN} steps={STEPS} batch={BATCH} {told}".strip())
+    file = GoldenFile(name, f"{kind.__name__} input={INPUT} hidden={HIDDEN} steps={STEPS} batch={BATCH} "
+                            f"{told}".strip())
     # The float64 form shares its draws with the float32 form.
     draw = GoldenFile(name.replace("_f64", ""), "").draw()
     module = kind(INPUT, HIDDEN, **options)
     fill(draw, module, 0.4)
     module = module.to(dtype)
     shape = (BATCH, STEPS, INPUT) if options.get("batch_first") else (STEPS, BATCH, INPUT)
-    inputs = {"x": draw.normal(*shape, dtype=dtype), "h0": draw.normal(layers * directions, BATCH, HIDDEN, scale=0.5, dtype=dtype)}
+    inputs = {"x": draw.normal(*shape, dtype=dtype),
+              "h0": draw.normal(layers * directions, BATCH, HIDDEN, scale=0.5, dtype=dtype)}
     if kind is nn.LSTM:
         inputs["c0"] = draw.normal(layers * directions, BATCH, HIDDEN, scale=0.5, dtype=dtype)
 
@@ -68,7 +70,8 @@ def print_cell():
 
 
 def embedding():
-    file = GoldenFile("embedding", "Embedding [11, 5], ids [7, 3] with repeats; the padding row is not zero and gets no gradient")
+    file = GoldenFile("embedding", "Embedding [11, 5], ids [7, 3] with repeats; the padding row is not zero "
+                                   "and gets no gradient")
     for case, padding in (("plain", None), ("padding_0", 0), ("padding_last", -1)):
         draw = file.draw(case)
         ids = draw.integers(0, 11, 7, 3)
@@ -97,19 +100,23 @@ def softmax():
         for dim in (0, 1, 2, -1):
             case = f"{name}_dim{dim}" if dim >= 0 else f"{name}_last"
             draw = file.draw(case)
-            file.run(case, f"{name} dim={dim}", lambda x: op(x, dim=dim), {"x": draw.normal(3, 5, 7, scale=2.0)})
-        huge = torch.tensor([[1000.0, 999.0, -1000.0], [-2000.0, -2001.0, -2000.0], [float("-inf"), 0.0, 1.0]])
-        file.run(f"{name}_huge", f"{name} dim=1 of huge entries and of minus infinity", lambda x: op(x, dim=1), {"x": huge},
-                 grad=False)
+            file.run(case, f"{name} dim={dim}", lambda x: op(x, dim=dim),
+                     {"x": draw.normal(3, 5, 7, scale=2.0)})
+        huge = torch.tensor([[1000.0, 999.0, -1000.0], [-2000.0, -2001.0, -2000.0],
+                             [float("-inf"), 0.0, 1.0]])
+        file.run(f"{name}_huge", f"{name} dim=1 of huge entries and of minus infinity",
+                 lambda x: op(x, dim=1), {"x": huge}, grad=False)
     return file
 
 
 def word_lm(tied):
-    """Embedding, two LSTM layers, Linear, cross entropy; SGD with the gradient clipped; the state is carried and detached."""
+    """Embedding, two LSTM layers, Linear, cross entropy; SGD with the gradient clipped; the state is carried
+    and detached."""
     vocabulary, emsize, hidden, steps, batch, windows = 23, 11, 11, 5, 3, 5
     name = "word_lm_tied" if tied else "word_lm"
-    file = GoldenFile(name, f"vocabulary=23 emsize=11 nhid=11 nlayers=2 batch=3 bptt=5 tied={tied}: {windows} windows, "
-                      "loss = mean cross entropy, clip_grad_norm max 0.25, p -= 2 * grad, hidden carried and detached")
+    file = GoldenFile(name, f"vocabulary=23 emsize=11 nhid=11 nlayers=2 batch=3 bptt=5 tied={tied}: "
+                            f"{windows} windows, loss = mean cross entropy, clip_grad_norm max 0.25, "
+                            "p -= 2 * grad, hidden carried and detached")
     draw = file.draw()
     model = nn.Module()
     model.encoder = nn.Embedding(vocabulary, emsize)
@@ -129,7 +136,8 @@ def word_lm(tied):
         model.zero_grad()
         state = tuple(s.detach() for s in state)
         y, state = model.rnn(model.encoder(tokens[first:first + steps]), state)
-        loss = F.cross_entropy(model.decoder(y).view(-1, vocabulary), tokens[first + 1:first + 1 + steps].reshape(-1))
+        loss = F.cross_entropy(model.decoder(y).view(-1, vocabulary),
+                               tokens[first + 1:first + 1 + steps].reshape(-1))
         loss.backward()
         if window == 0:
             for key, parameter in model.named_parameters():
@@ -145,14 +153,16 @@ def word_lm(tied):
         file.put("final." + key, parameter)
     file.put("final.hn", state[0])
     file.put("final.cn", state[1])
-    file.note("", "grad.* are of the first window before clipping; tied: decoder.weight is encoder.weight and is stored once")
+    file.note("", "grad.* are of the first window before clipping; tied: decoder.weight is encoder.weight "
+                  "and is stored once")
     return file
 
 
 def policy():
     """The policy network of the pole: three REINFORCE steps under Adam, actions and returns given."""
-    file = GoldenFile("policy", "affine1 Linear(4, 13), relu, affine2 Linear(13, 2), softmax; loss = -sum(log_prob(action) * return); "
-                      "Adam lr=0.01, three steps; no dropout")
+    file = GoldenFile("policy", "affine1 Linear(4, 13), relu, affine2 Linear(13, 2), softmax; "
+                                "loss = -sum(log_prob(action) * return); "
+                                "Adam lr=0.01, three steps; no dropout")
     draw = file.draw()
     model = nn.Module()
     model.affine1, model.affine2 = nn.Linear(4, 13), nn.Linear(13, 2)

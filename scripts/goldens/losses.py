@@ -9,9 +9,11 @@ ROWS, CLASSES = 11, 7
 
 
 def class_losses(name, about, op, prepare, extra):
-    """Each reduction under each option set. One target row in four is ignored where an ignore_index is given."""
+    """Each reduction under each option set. One target row in four is ignored where an ignore_index is
+    given."""
     file = GoldenFile(name, about)
-    options = {"plain": {}, "weight": {"weight": True}, "ignore_minus_100": {"ignore_index": -100}, "ignore_2": {"ignore_index": 2},
+    options = {"plain": {}, "weight": {"weight": True}, "ignore_minus_100": {"ignore_index": -100},
+               "ignore_2": {"ignore_index": 2},
                "weight_ignore": {"weight": True, "ignore_index": -100}} | extra
     for label, chosen in options.items():
         for reduction in ("mean", "sum", "none"):
@@ -28,19 +30,24 @@ def class_losses(name, about, op, prepare, extra):
                 keywords["weight"] = weight  # a constant: in.weight has no gradient
                 file.put(f"{case}.in.weight", weight)
             told = " ".join(f"{k}={v}" for k, v in chosen.items() if k != "weight")
-            file.run(case, f"reduction={reduction} {'class weights ' if chosen.get('weight') else ''}{told}".strip(),
+            file.run(case, f"reduction={reduction} {'class weights ' if chosen.get('weight') else ''}"
+                           f"{told}".strip(),
                      lambda x, target: op(x, target, reduction=reduction, **keywords), inputs)
     return file
 
 
 def cross_entropy():
-    file = class_losses("cross_entropy", "cross_entropy of logits x [11, 7], target int64 [11]", F.cross_entropy, lambda x: x,
-                        {"smoothing": {"label_smoothing": 0.1}, "smoothing_ignore_2": {"label_smoothing": 0.1, "ignore_index": 2},
+    file = class_losses("cross_entropy", "cross_entropy of logits x [11, 7], target int64 [11]",
+                        F.cross_entropy, lambda x: x,
+                        {"smoothing": {"label_smoothing": 0.1},
+                         "smoothing_ignore_2": {"label_smoothing": 0.1, "ignore_index": 2},
                          "smoothing_weight": {"label_smoothing": 0.1, "weight": True}})
-    file.metadata["label_smoothing"] = ("with s and class weights w: nll part (1-s)*w[target]*(-logp[target]), smooth part "
-                                        "s/K*sum_k w[k]*(-logp[k]); mean divides both by the sum of w[target]")
+    file.metadata["label_smoothing"] = (
+        "with s and class weights w: nll part (1-s)*w[target]*(-logp[target]), smooth part "
+        "s/K*sum_k w[k]*(-logp[k]); mean divides both by the sum of w[target]")
     huge = torch.tensor([[1000.0, 0.0, -1000.0], [-1000.0, -1001.0, -999.0]])
-    file.run("huge_none", "logits of size 1000 do not overflow", lambda x, target: F.cross_entropy(x, target, reduction="none"),
+    file.run("huge_none", "logits of size 1000 do not overflow",
+             lambda x, target: F.cross_entropy(x, target, reduction="none"),
              {"x": huge, "target": torch.tensor([0, 1])})
     return file
 
@@ -54,13 +61,15 @@ def mse_loss():
     file = GoldenFile("mse_loss", "mse_loss of x and target, both [5, 7]; both get a gradient")
     for reduction in ("mean", "sum", "none"):
         draw = file.draw(reduction)
-        file.run(reduction, f"reduction={reduction}", lambda x, target: F.mse_loss(x, target, reduction=reduction),
+        file.run(reduction, f"reduction={reduction}",
+                 lambda x, target: F.mse_loss(x, target, reduction=reduction),
                  {"x": draw.normal(5, 7), "target": draw.normal(5, 7)})
     return file
 
 
 def categorical():
-    file = GoldenFile("categorical", "Categorical over the last dim: log_prob(value), entropy, and the normalised probs and logits")
+    file = GoldenFile("categorical", "Categorical over the last dim: log_prob(value), entropy, and the "
+                                     "normalised probs and logits")
     for label, shape in (("vector", (7,)), ("rows", (5, 7)), ("rank_3", (2, 3, 5))):
         for kind in ("logits", "probs"):
             case = f"{kind}_{label}"
@@ -70,9 +79,10 @@ def categorical():
 
             def compute(given, value):
                 d = Categorical(**{kind: given})
-                return {"log_prob": d.log_prob(value), "entropy": d.entropy(), "probs": d.probs, "logits": d.logits}
-            file.run(case, f"given by {kind} {list(shape)}" + (", not normalised" if kind == "probs" else ""), compute,
-                     {kind: given, "value": value})
+                return {"log_prob": d.log_prob(value), "entropy": d.entropy(), "probs": d.probs,
+                        "logits": d.logits}
+            file.run(case, f"given by {kind} {list(shape)}" + (", not normalised" if kind == "probs" else ""),
+                     compute, {kind: given, "value": value})
     return file
 
 

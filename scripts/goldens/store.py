@@ -1,6 +1,8 @@
-"""Cases and files of golden values: seeded inputs, a run under PyTorch with a random cotangent, and a safetensors writer.
+"""Cases and files of golden values: seeded inputs, a run under PyTorch with a random cotangent, and a
+safetensors writer.
 
-Every case draws from its own numpy generator, seeded by the names of its file and itself, so that a new case changes no old one.
+Every case draws from its own numpy generator, seeded by the names of its file and itself, so that a new case
+changes no old one.
 """
 import json
 import os
@@ -12,8 +14,8 @@ import torch
 
 SEED = 1111
 # Writer order: later in this list first, then by name. So every tensor is aligned without holes.
-DTYPES = {torch.bool: "BOOL", torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32",
-          torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
+DTYPES = {torch.bool: "BOOL", torch.uint8: "U8", torch.float16: "F16", torch.bfloat16: "BF16",
+          torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
 RANK = {name: rank for rank, name in enumerate(DTYPES.values())}
 
 
@@ -27,7 +29,8 @@ def raw(tensor):
 
 
 def write_safetensors(path, tensors, metadata):
-    """Header length (u64), JSON padded with blanks to a multiple of 8, then the buffers without holes; written beside, then renamed."""
+    """Header length (u64), JSON padded with blanks to a multiple of 8, then the buffers without holes;
+    written beside, then renamed."""
     header, buffers, offset = {"__metadata__": metadata}, [], 0
     for name in sorted(tensors, key=lambda n: (-RANK[DTYPES[tensors[n].dtype]], n)):
         data = raw(tensors[name])
@@ -44,13 +47,15 @@ def write_safetensors(path, tensors, metadata):
 
 
 class Draw:
-    """Seeded inputs. Everything is drawn in float32, so that the float64 form of a case has exactly the same numbers."""
+    """Seeded inputs. Everything is drawn in float32, so that the float64 form of a case has exactly the same
+    numbers."""
 
     def __init__(self, *names):
         self.rng = np.random.Generator(np.random.PCG64([SEED, zlib.crc32("/".join(names).encode())]))
 
     def normal(self, *shape, scale=1.0, dtype=torch.float32):
-        return torch.from_numpy(np.asarray(self.rng.standard_normal(shape) * scale, dtype=np.float32)).to(dtype)
+        return torch.from_numpy(
+            np.asarray(self.rng.standard_normal(shape) * scale, dtype=np.float32)).to(dtype)
 
     def uniform(self, low, high, *shape, dtype=torch.float32):
         return torch.from_numpy(np.asarray(self.rng.uniform(low, high, shape), dtype=np.float32)).to(dtype)
@@ -93,14 +98,17 @@ class GoldenFile:
         self.metadata[key] = text
 
     def run(self, case, about, compute, inputs, params=None, grad=True):
-        """Stores inputs, parameters, the outputs of compute(*inputs) and the gradients of sum(output * cotangent).
+        """Stores inputs, parameters, the outputs of compute(*inputs) and the gradients of sum(output *
+        cotangent).
 
-        `compute` returns one tensor (stored as y) or a dict. Floating inputs, parameters and outputs take part in the gradient.
-        Gradients that PyTorch reports as absent are left out. grad=False stores the outputs alone.
+        `compute` returns one tensor (stored as y) or a dict. Floating inputs, parameters and outputs take
+        part in the gradient. Gradients that PyTorch reports as absent are left out. grad=False stores the
+        outputs alone.
         """
         self.note(case, about)
         prefix = case + "." if case else ""
-        leaves = {"in." + n: t for n, t in inputs.items()} | {"param." + n: t for n, t in (params or {}).items()}
+        leaves = ({"in." + n: t for n, t in inputs.items()}
+                  | {"param." + n: t for n, t in (params or {}).items()})
         for name, tensor in leaves.items():
             self.put(prefix + name, tensor)
             if grad and tensor.is_floating_point():

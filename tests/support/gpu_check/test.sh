@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/gpu_check.sh with stand-ins: programs that print fixed results, and an `nvidia-smi` that names a device.
+# Tests scripts/gpu_check.sh with stand-ins: programs that print fixed results, and an `nvidia-smi` that names
+# a device.
 #   tests/support/gpu_check/test.sh
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -21,7 +22,8 @@ tests() {  # tests NAME PASSED [SKIPPED TEST...]: prints the output of a gtest p
   local name=$1 passed=$2
   shift 2
   { echo '#!/bin/sh'
-    echo "echo '[==========] $((passed + $#)) tests from 1 test suite ran. (1 ms total)'; echo '[  PASSED  ] $passed tests.'"
+    echo "echo '[==========] $((passed + $#)) tests from 1 test suite ran. (1 ms total)'"
+    echo "echo '[  PASSED  ] $passed tests.'"
     [ $# -eq 0 ] || printf "echo '[  SKIPPED ] $# tests, listed below:'\n"
     for skipped in "$@"; do echo "echo '[  SKIPPED ] $skipped'"; done
   } | program "$name"
@@ -46,9 +48,11 @@ RNN
 check() {  # check TITLE STATUS PATTERN [FLAGS...]: the script's exit status, and a line of its table
   local title=$1 expected=$2 pattern=$3 out status=0
   shift 3
-  out=$(PATH=$work/path:$PATH "$work/tree/scripts/gpu_check.sh" --prebuilt "$work/build" --results "$work/results" "$@" 2>&1) || status=$?
+  out=$(PATH=$work/path:$PATH "$work/tree/scripts/gpu_check.sh" --prebuilt "$work/build" \
+    --results "$work/results" "$@" 2>&1) || status=$?
   if [ "$status" -ne "$expected" ] || ! grep -q -- "$pattern" <<<"$out"; then
-    printf 'FAILED: %s: exit %s, expected %s and a line with "%s" in\n%s\n' "$title" "$status" "$expected" "$pattern" "$out"
+    printf 'FAILED: %s: exit %s, expected %s and a line with "%s" in\n%s\n' \
+      "$title" "$status" "$expected" "$pattern" "$out"
     failures=$((failures + 1))
   fi
 }
@@ -56,7 +60,10 @@ check() {  # check TITLE STATUS PATTERN [FLAGS...]: the script's exit status, an
 good
 check "all is well" 0 '^rnn on the device *passed'
 check "the table is kept" 0 '^benchmarks *passed'
-[ "$(grep -c . "$work/results/stand-in.table.txt")" -ge 8 ] || { echo "FAILED: the table was not kept"; failures=$((failures + 1)); }
+[ "$(grep -c . "$work/results/stand-in.table.txt")" -ge 8 ] || {
+  echo "FAILED: the table was not kept"
+  failures=$((failures + 1))
+}
 check "one step alone" 0 '^golden tests on cuda *passed' --only golden
 check "a step that is not there" 2 "there is no step 'speed'" --only golden,speed
 check "no time left" 3 '^benchmarks *left out' --seconds 3

@@ -11,7 +11,8 @@ GOOD = {
     "tensor/tensor.h": "#include <weft/kernels/view.h>\n",
     "distributed/runtime/runtime.h": "#include <weft/tensor/tensor.h>\n",
     "distributed/runtime/inner/pool.h": "#include <weft/distributed/runtime/runtime.h>\n",
-    "distributed/rpc/rpc.h": "namespace weft {\n}  // namespace weft\n#include <weft/distributed/rpc/rpc_inl.h>\n",
+    "distributed/rpc/rpc.h": "namespace weft {\n}  // namespace weft\n"
+                             "#include <weft/distributed/rpc/rpc_inl.h>\n",
     "distributed/rpc/rpc_inl.h": "#include <weft/distributed/rpc/rpc.h>\n",
     "distributed/rpc/rpc.cpp": "#include <weft/distributed/runtime/inner/pool.h>\n",
 }
@@ -24,8 +25,10 @@ FAULTS = [
     ("distributed/rpc/rpc.h", "#include <weft/distributed/runtime/inner/pool.h>\n",
      "rpc.h:1: a public header includes the private distributed/runtime/inner/pool.h"),
     ("examples/hello.cpp", "#include <weft/distributed/runtime/inner/pool.h>\n", "is private to the library"),
-    ("distributed/agent.h", "#pragma once\n", "distributed/agent.h: the rooms of distributed/ are runtime, transport"),
-    ("tensor/tensor.h", "#include <weft/tensor/io/npy.h>\n", "tensor/ includes tensor/io/npy.h, which stands above it"),
+    ("distributed/agent.h", "#pragma once\n",
+     "distributed/agent.h: the rooms of distributed/ are runtime, transport"),
+    ("tensor/tensor.h", "#include <weft/tensor/io/npy.h>\n",
+     "tensor/ includes tensor/io/npy.h, which stands above it"),
     ("kernels/wide.cpp", "// " + "wide " * 22 + "\n", "kernels/wide.cpp:1: 113 columns, the limit is 110"),
     ("README.md", "wide " * 23 + "\n", "README.md:1: 115 columns, the limit is 110"),
 ]
@@ -39,7 +42,8 @@ def check(files):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-        done = subprocess.run([sys.executable, CHECK, "--root", root], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, CHECK, "--root", root], capture_output=True, text=True,
+                              check=False)
         return done.returncode, done.stdout + done.stderr
 
 
