@@ -144,6 +144,8 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
   if (served->answered.exchange(true)) return;
   if (!is_round(served->kind)) core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
   const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
+  // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
+  if (error && !core_.running) return;
   Peer& p = peers_.at(served->from);
   if (!error) {
     try {

@@ -8,7 +8,8 @@
 //   auto t0 = net.attach(WorkerId{0}, receiver0);   // its address is "sim:0"
 //   auto t1 = net.attach(WorkerId{1}, receiver1);
 //   t0->add_peer(WorkerId{1}, t1->addresses());
-//   net.add_rule({.kind = kForkRequest, .count = 3, .action = FaultRule::Action::kDrop});
+//   const auto fork = static_cast<uint8_t>(Kind::kFork);
+//   net.add_rule({.kind = fork, .count = 3, .action = FaultRule::Action::kDrop});
 //   net.partition({WorkerId{0}}, {WorkerId{1}});  net.heal();  net.kill(WorkerId{1});
 //
 // Thread safety: none; all calls come from the thread that drives the SimRuntime. The network must outlive

@@ -319,4 +319,34 @@ TEST(RRefFaults, a_malformed_reference_is_refused_and_changes_nothing) {
   });
 }
 
+/// Keeps the body of the last call.
+class LastCall final : public Interceptor {
+ public:
+  void request_sending(Agent&, WorkerId, Kind kind, const char*, Message& message) override {
+    if (kind == Kind::kCall) body = message.body();
+  }
+  std::string body;
+};
+
+TEST(RRefFaults, a_reference_that_comes_twice_is_refused_and_the_first_one_still_works_and_ends) {
+  Cluster c({.size = 2});
+  const auto last = std::make_shared<LastCall>();
+  c.agent(0)->add_interceptor(last);
+  c.run(0, [&] {
+    const auto mine = make_rref<Cell>(7);
+    rpc_sync<keep_cell>("worker1", Known{7, mine});
+    Message again;
+    {
+      Encoder out(again);
+      out.raw(last->body.data(), last->body.size());
+    }
+    EXPECT_THROW(c.agent(0)->call(WorkerId{1}, Kind::kCall, std::move(again), {Duration(1s), nullptr}).wait(),
+                 WireError);
+  });
+  ASSERT_EQ(bag(1).size(), 1u);
+  c.run(1, [&] { EXPECT_EQ(bag(1)[0].cell.rpc_sync<&Cell::get>(), 7); });
+  expect_clean(c, {0, 1}, "");  // the first one's DELETE has reached the owner
+  EXPECT_EQ(Cell::living, 0);
+}
+
 }  // namespace
