@@ -36,14 +36,43 @@ function(weft_object_library target)
 endfunction()
 
 # Where WEFT_UNITY is on, the sources of a target are compiled several at a time: most of their time goes into
-# the same headers.
+# the same headers. A source with the property UNITY_GROUP is compiled with the others of that group, one with
+# options of its own alone, and with GROUPS_ONLY all others alone too. The units include by relative paths,
+# where CMake's own UNITY_BUILD writes absolute ones: a compiler cache serves another checkout too.
 function(weft_unity target)
-  if(WEFT_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)
-    # A class of one source file may hold a member of an unnamed namespace's type; the compiler takes the
-    # batch for a header.
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  if(NOT WEFT_UNITY)
+    return()
   endif()
+  set(folder ${PROJECT_BINARY_DIR}/generated/unity)
+  set(kept)
+  set(groups)
+  set(count 0)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    get_filename_component(source ${source} ABSOLUTE)
+    get_source_file_property(group ${source} UNITY_GROUP)
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    if(options OR NOT source MATCHES "\\.cpp$" OR (NOT group AND ARGN))
+      list(APPEND kept ${source})
+    else()
+      if(NOT group)
+        math(EXPR group "${count} / 14")
+        math(EXPR count "${count} + 1")
+      endif()
+      file(RELATIVE_PATH path ${folder} ${source})
+      list(APPEND groups ${group})
+      string(APPEND unit_${group} "#include \"${path}\"\n")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES groups)
+  foreach(group ${groups})
+    file(CONFIGURE OUTPUT ${folder}/${target}_${group}.cpp CONTENT "${unit_${group}}")
+    list(APPEND kept ${folder}/${target}_${group}.cpp)
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${kept}")
+  # A class of one source file may hold a member of an unnamed namespace's type; the compiler takes the batch
+  # for a header.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endfunction()
 
 # weft_floor(<name> <glob>...): object library weft_floor_<name> of the sources that the globs find.

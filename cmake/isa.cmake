@@ -50,9 +50,7 @@ function(weft_isa_set name level)
     return()
   endif()
   weft_object_library(weft_isa_${name} ${weft_isa_sources})
-  if(WEFT_UNITY)
-    set_target_properties(weft_isa_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  endif()
+  weft_unity(weft_isa_${name} GROUPS_ONLY)
   # Under the sanitizers the compiler takes minutes for one file at that level.
   # GCC 12's own AVX-512 header reads what it calls an undefined register, and warns of it.
   target_compile_options(weft_isa_${name} PRIVATE $<$<NOT:$<CONFIG:Asan,Tsan>>:${level}>
