@@ -305,19 +305,19 @@ void ContextTable::attach_recv(ContextState& context, WorkerId from, Message& me
     if (t.requires_grad()) t = linked[next++];
 }
 
-void ContextTable::request_sending(Agent&, WorkerId to, Kind kind, const char* what, Message& message) {
+void ContextTable::request_sending(Agent&, rpc::Life to, Kind kind, const char* what, Message& message) {
   const rpc::CallContext* call = rpc::current_context();
   if (!recorded(kind) || !call || call->autograd_context < 0) return;
   const ContextPtr context = find(call->autograd_context);
   if (!context) return;
   {
     MutexLock lock(context->mutex);
-    if (to != self_) context->known.insert(to);
+    if (to.id != self_) context->known.insert(to.id);
   }
-  attach_send(*context, to, called(kind, what), message, grad_enabled());
+  attach_send(*context, to.id, called(kind, what), message, grad_enabled());
 }
 
-void ContextTable::request_received(Agent& agent, WorkerId from, Kind kind, Message& message,
+void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Message& message,
                                     rpc::CallContext& call) {
   if (!recorded(kind)) return;
   const auto header = unpack(message);
@@ -327,23 +327,23 @@ void ContextTable::request_received(Agent& agent, WorkerId from, Kind kind, Mess
   // lost while the request waited for a thread
   if (agent.is_lost(maker_of(header->context))) return release(header->context);
   call.autograd_context = header->context;
-  attach_recv(*context, from, message);
+  attach_recv(*context, from.id, message);
 }
 
-void ContextTable::reply_sending(Agent&, WorkerId to, Kind kind, const char* what, Message& message,
+void ContextTable::reply_sending(Agent&, rpc::Life to, Kind kind, const char* what, Message& message,
                                  const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
   if (const ContextPtr context = find(call.autograd_context))
-    attach_send(*context, to, "the result of " + called(kind, what), message, true);
+    attach_send(*context, to.id, "the result of " + called(kind, what), message, true);
 }
 
-void ContextTable::reply_received(Agent&, WorkerId from, Kind kind, Message& message,
+void ContextTable::reply_received(Agent&, rpc::Life from, Kind kind, Message& message,
                                   const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
-  if (const ContextPtr context = find(call.autograd_context)) attach_recv(*context, from, message);
+  if (const ContextPtr context = find(call.autograd_context)) attach_recv(*context, from.id, message);
 }
 
-void ContextTable::discarded(Agent&, WorkerId, Kind kind, const Message& message, bool outgoing) {
+void ContextTable::discarded(Agent&, rpc::Life, Kind kind, const Message& message, bool outgoing) {
   if (!recorded(kind) || !outgoing) return;
   const auto header = unpack(message);
   if (!header || !header->has_send) return;
@@ -388,8 +388,8 @@ void ContextTable::install(Agent& agent) {
   agent.on_stop([weak] {
     if (const auto table = weak.lock()) table->stop();
   });
-  agent.on_peer_lost([weak](const rpc::WorkerInfo& peer, bool, const std::string& why) {
-    if (const auto table = weak.lock()) table->peer_lost(peer, why);
+  agent.on_peer_lost([weak](const rpc::LostPeer& peer) {
+    if (const auto table = weak.lock()) table->peer_lost(peer.info, peer.why);
   });
   agent.add_debug_info([weak](std::map<std::string, int64_t>& out) {
     const auto table = weak.lock();

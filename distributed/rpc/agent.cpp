@@ -141,9 +141,10 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
       caller(core, peers, devices, alarm),
       server(core, peers, devices),
       liveness(core, peers, caller, alarm,
-               [this](const WorkerInfo& peer, bool left, const std::string& why) {
-                 devices.peer_lost(peer.id);
-                 if (const auto living = core.agent()) gathers.peer_lost(*living, peer, left, why);
+               [this](const LostPeer& peer) {
+                 devices.peer_lost(peer.info.id);
+                 if (const auto living = core.agent())
+                   gathers.peer_lost(*living, peer.info, peer.left, peer.why);
                  rounds.decide();
                }),
       gathers(core, peers),
@@ -171,8 +172,8 @@ void Agent::Impl::on_message(Inbound inbound) {
   bool fenced = false;
   {
     MutexLock lock(p.mutex);
-    if (p.incarnation.value == 0) p.incarnation = inbound.incarnation;
-    if (p.incarnation != inbound.incarnation || (p.lost && (p.left || is_reply))) return;  // step 7
+    if (p.incarnation.load().value == 0) p.incarnation = inbound.incarnation;
+    if (p.incarnation.load() != inbound.incarnation || (p.lost && (p.left || is_reply))) return;  // step 7
     if (e.to_incarnation != 0 && e.to_incarnation != core.transport->incarnation().value) return;
     fenced = p.lost;
     if (!fenced) p.heard = core.runtime->now();
@@ -212,23 +213,14 @@ void Agent::add_members(const std::vector<Member>& members) {
   Impl& s = *impl_;
   s.peers.check(members);
   for (const Member& m : members) {
-    Peer& p = s.peers.at(m.id);
-    bool restarted = false;
+    Peer* before = &s.peers.at(m.id);
+    const Incarnation known = before->incarnation.load(), told = m.address.incarnation;
+    const bool restarted = known.value != 0 && told.value != 0 && known != told;
+    if (restarted) s.liveness.lose(*before, false, "it was restarted");
+    Peer& p = restarted ? s.peers.succeed(m.id) : *before;
     {
       MutexLock lock(p.mutex);
-      restarted = p.incarnation.value != 0 && m.address.incarnation.value != 0 &&
-                  p.incarnation != m.address.incarnation;
-    }
-    if (restarted) s.liveness.lose(p, false, "it was restarted");
-    {
-      MutexLock lock(p.mutex);
-      if (restarted) {
-        p.lost = p.left = false;
-        p.next_sequence = p.told_floor = 1;
-        p.finished = {};
-        p.given_up.clear();
-      }
-      if (m.address.incarnation.value != 0) p.incarnation = m.address.incarnation;
+      if (told.value != 0) p.incarnation = told;
       p.name = m.name;
       p.known = true;
     }
@@ -317,10 +309,17 @@ Device Agent::target_device(WorkerId to, bool reply, Device source, bool unmappe
   return impl_->devices.target(to, reply, source, unmapped_to_cpu);
 }
 
-void Agent::watch(WorkerId peer, int delta) { impl_->liveness.watch(peer, delta); }
-bool Agent::is_lost(WorkerId peer) const { return impl_->liveness.is_lost(peer); }
+Life Agent::life() const { return {self().id, impl_->core.transport->incarnation()}; }
 
-void Agent::on_peer_lost(std::function<void(const WorkerInfo&, bool, const std::string&)> f) {
+Life Agent::life_of(WorkerId peer) const {
+  const Peer* p = impl_->peers.find(peer);
+  return p ? p->life() : Life(peer);
+}
+
+void Agent::watch(Life peer, int delta) { impl_->liveness.watch(peer, delta); }
+bool Agent::is_lost(Life peer) const { return impl_->liveness.is_lost(peer); }
+
+void Agent::on_peer_lost(std::function<void(const LostPeer&)> f) {
   impl_->liveness.lost_callbacks.add(std::move(f));
 }
 

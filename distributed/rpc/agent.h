@@ -71,6 +71,17 @@ struct Request {
   WorkerId from;
   Kind kind;
   Message message;
+  Incarnation incarnation{};  ///< of the sender
+  Life sender() const { return {from, incarnation}; }
+};
+
+/// The loss of a peer. `left`: it was shut down.
+struct LostPeer {
+  WorkerInfo info;
+  Incarnation incarnation;
+  bool left = false;
+  std::string why;
+  Life life() const { return {info.id, incarnation}; }
 };
 
 /// Answers one request, once, from any thread, during the handler or later. Destroyed without an answer, it
@@ -118,29 +129,26 @@ class WEFT_API Interceptor {
   virtual ~Interceptor() = default;
   /// At the caller, before the request is sent, in the caller's thread and context. May replace tensors and
   /// add extensions. `what` (here and below): the name of the called function for texts; may be null.
-  virtual void request_sending(Agent&, WorkerId to, Kind, const char* what, Message&) {
-    (void)to, (void)what;
-  }
+  virtual void request_sending(Agent&, Life to, Kind, const char* what, Message&) { (void)to, (void)what; }
   /// At the callee, before the arguments are decoded. May replace tensors and change `context`, in which the
   /// handler will run.
-  virtual void request_received(Agent&, WorkerId from, Kind, Message&, CallContext& context) {
+  virtual void request_received(Agent&, Life from, Kind, Message&, CallContext& context) {
     (void)from, (void)context;
   }
   /// At the callee, before a reply that is not an error is sent. `context` is that of the handler; it is not
   /// the current context.
-  virtual void reply_sending(Agent&, WorkerId to, Kind, const char* what, Message&,
-                             const CallContext& context) {
+  virtual void reply_sending(Agent&, Life to, Kind, const char* what, Message&, const CallContext& context) {
     (void)to, (void)what, (void)context;
   }
   /// At the caller, before a reply that is not an error is decoded. `context` is that of the call; it is not
   /// the current context.
-  virtual void reply_received(Agent&, WorkerId from, Kind, Message&, const CallContext& context) {
+  virtual void reply_received(Agent&, Life from, Kind, Message&, const CallContext& context) {
     (void)from, (void)context;
   }
   /// A message that will not be decoded. `outgoing`, at the caller: a request that is not sent; at the
   /// callee: a reply whose caller gave up or is lost, or one that cannot be sent. Otherwise, at the caller: a
   /// reply after its deadline; at the callee: a request refused before its arguments were decoded.
-  virtual void discarded(Agent&, WorkerId peer, Kind, const Message&, bool outgoing) {
+  virtual void discarded(Agent&, Life peer, Kind, const Message&, bool outgoing) {
     (void)peer, (void)outgoing;
   }
 };
@@ -239,14 +247,18 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   Device target_device(WorkerId to, bool reply, Device source, bool unmapped_to_cpu = false) const override;
 
   // ---- liveness
-  /// Adds `delta` to the watch count of a peer. A peer with a count above zero stays under lease even
-  /// without open calls.
-  void watch(WorkerId peer, int delta);
-  /// True after the loss of a peer, or after it has left.
-  bool is_lost(WorkerId peer) const;
-  /// Registers a callback for lost peers and, with `left`, for peers that left by shutdown. It runs on the
-  /// pool, once per incarnation of a peer, and may block.
-  void on_peer_lost(std::function<void(const WorkerInfo& peer, bool left, const std::string& why)> f);
+  /// The life of this worker.
+  Life life() const;
+  /// The current life of a peer; its incarnation is 0 until it is known.
+  Life life_of(WorkerId peer) const;
+  /// Adds `delta` to the watch count of a life. A peer with a count above zero stays under lease even
+  /// without open calls. Does nothing for a life that has a successor.
+  void watch(Life peer, int delta);
+  /// True after the loss of this life, or after it has left.
+  bool is_lost(Life peer) const;
+  /// Registers a callback for lost peers and for peers that left by shutdown. It runs on the pool, once per
+  /// life of a peer, and may block.
+  void on_peer_lost(std::function<void(const LostPeer& peer)> f);
   /// Counts a peer as lost, as if its lease had expired.
   void declare_lost(WorkerId peer, const std::string& why);
 

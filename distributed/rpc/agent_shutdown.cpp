@@ -178,7 +178,7 @@ void Agent::stop() {
       served.swap(p->served);
       tell = p->id != s.core.self.id && !p->lost && p->heard != TimePoint();
       e.floor = p->next_sequence;
-      e.to_incarnation = p->incarnation.value;
+      e.to_incarnation = p->incarnation.load().value;
       name = p->name;
       for (const auto& [sequence, one] : served) one->finished = true;
     }

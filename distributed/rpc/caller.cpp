@@ -40,7 +40,7 @@ void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& c
     throw ValueError(str("timeout is negative: ", call_options.timeout->count(), " ns"));
   Peer& p = peers_.at(to);
   core_.interceptors.each(
-      [&](Interceptor& i) { i.request_sending(core_.owner, p.id, kind, call_options.what, message); });
+      [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
   try {
     devices_.seal_for(p, message);
   } catch (...) {  // for example, no memory for the copies of its tensors
@@ -96,7 +96,7 @@ void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& c
       PendingCall& kept = p.pending.emplace(e.sequence, std::move(call)).first->second;
       e.floor = p.floor();
       p.tells = 0;
-      e.to_incarnation = p.incarnation.value;
+      e.to_incarnation = p.incarnation.load().value;
       stamp(kept.message, e);
       if (ready) {
         bytes = kept.message.bytes;
@@ -136,7 +136,7 @@ void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& c
 /// Drops a request that is not sent.
 void Caller::discard(Peer& p, Kind kind, Message& message) {
   if (const auto agent = core_.agent())
-    core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, true); });
+    core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.life(), kind, message, true); });
   settle(message, false);
 }
 
@@ -202,7 +202,7 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     if (e.error || !core_.interceptors.any() || !agent) return;
     try {
       const Message message = devices_.receive(std::move(inbound), e);
-      core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.id, kind, message, false); });
+      core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.life(), kind, message, false); });
     } catch (const std::exception&) {
       core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
     }
@@ -221,7 +221,7 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     }
     if (!agent) throw RpcError("the agent has ended");
     core_.interceptors.each(
-        [&](Interceptor& i) { i.reply_received(*agent, p.id, kind, message, call.context); });
+        [&](Interceptor& i) { i.reply_received(*agent, p.life(), kind, message, call.context); });
     call.sink->on_reply(*agent, p.id, std::move(message));
   } catch (...) {
     call.sink->on_error(std::current_exception());
@@ -251,7 +251,7 @@ void Caller::ask(Peer& p) {
     out.put(open);
     out.finish();
     e.floor = p.asked_floor = p.floor();
-    e.to_incarnation = p.incarnation.value;
+    e.to_incarnation = p.incarnation.load().value;
   }
   seal(m);
   stamp(m, e);
@@ -288,7 +288,7 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
         again.sequence = sequence;
         again.floor = p.floor();
         if (call.deadline != kNever) again.remaining_ns = std::max<int64_t>(1, (call.deadline - now).count());
-        again.to_incarnation = p.incarnation.value;
+        again.to_incarnation = p.incarnation.load().value;
         stamp(call.message, again);
         bytes = call.message.bytes;
         payloads = payloads_of(call.message);

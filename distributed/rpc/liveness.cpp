@@ -90,11 +90,11 @@ void Liveness::on_peer(WorkerId id, Incarnation incarnation, PeerState state, co
   bool interested = false;
   {
     MutexLock lock(p.mutex);
-    if (p.lost || (incarnation.value != 0 && p.incarnation.value != 0 && incarnation != p.incarnation &&
-                   state != PeerState::kRejected))
+    if (p.lost || (incarnation.value != 0 && p.incarnation.load().value != 0 &&
+                   incarnation != p.incarnation.load() && state != PeerState::kRejected))
       return;
     if (state == PeerState::kUp) {
-      if (p.incarnation.value == 0) p.incarnation = incarnation;
+      if (p.incarnation.load().value == 0) p.incarnation = incarnation;
       p.heard = core_.runtime->now();
     }
     interested = !p.pending.empty() || p.watchers > 0;
@@ -113,7 +113,7 @@ void Liveness::fence(Peer& p) {
     MutexLock lock(p.mutex);
     Encoder out(m);
     out.put(p.why);
-    e.to_incarnation = p.incarnation.value;
+    e.to_incarnation = p.incarnation.load().value;
   }
   seal(m);
   stamp(m, e);
@@ -136,7 +136,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   if (p.id == core_.self.id) return;
   PendingCalls pending;
   ServedRequests served;
-  WorkerInfo info{{}, p.id};
+  LostPeer lost{{{}, p.id}, p.incarnation.load(), left_group, reason};
   {
     MutexLock lock(p.mutex);
     if (p.lost) return;
@@ -147,31 +147,34 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
     pending.swap(p.pending);
     served.swap(p.served);
     for (const auto& [sequence, s] : served) s->finished = true;
-    info.name = p.name;
+    lost.info.name = p.name;
   }
   if (!left_group) core_.counters.lost_peers.fetch_add(1, std::memory_order_relaxed);
   if (core_.runtime->tracing())
     core_.runtime->trace(str("worker ", core_.self.id.value, left_group ? " sees leave " : " loses ",
                              p.id.value, ": ", reason));
-  const auto error = std::make_exception_ptr(
-      PeerLost(info.name,
-               str("worker '", info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
+  const auto error = std::make_exception_ptr(PeerLost(
+      lost.info.name,
+      str("worker '", lost.info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
   for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
   drop_replies(served);
-  on_loss_(info, left_group, reason);
+  on_loss_(lost);
   const auto agent = core_.agent();
   auto callbacks = lost_callbacks.copies();
   if (callbacks.empty() || !agent) return;
-  core_.runtime->post([agent, callbacks = std::move(callbacks), info, left_group, reason] {
+  core_.runtime->post([agent, callbacks = std::move(callbacks), lost] {
     CallContext context;
     context.endpoint = agent;
     const CallScope scope(context);
-    for (const auto& f : callbacks) f(info, left_group, reason);
+    for (const auto& f : callbacks) f(lost);
   });
 }
 
-void Liveness::watch(WorkerId id, int delta) {
-  Peer& p = peers_.at(id);
+void Liveness::watch(Life life, int delta) {
+  peers_.at(life.id);  // creates it
+  Peer* const current = peers_.find(life);
+  if (!current) return;  // a past life
+  Peer& p = *current;
   TimePoint wake = kNever;
   {
     MutexLock lock(p.mutex);
@@ -182,9 +185,9 @@ void Liveness::watch(WorkerId id, int delta) {
   alarm_.set(wake);
 }
 
-bool Liveness::is_lost(WorkerId id) const {
-  Peer* p = peers_.find(id);
-  if (!p) return false;
+bool Liveness::is_lost(Life life) const {
+  Peer* p = peers_.find(life);
+  if (!p) return peers_.find(life.id) != nullptr;  // it has a successor
   MutexLock lock(p->mutex);
   return p->lost;
 }

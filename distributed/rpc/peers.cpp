@@ -42,6 +42,22 @@ Peer& PeerTable::at(WorkerId id) {
   return *p;
 }
 
+Peer* PeerTable::find(Life life) {
+  Peer* p = find(life.id);
+  if (!p || life.incarnation.value == 0) return p;
+  const Incarnation current = p->incarnation.load();
+  return current.value == 0 || current == life.incarnation ? p : nullptr;
+}
+
+Peer& PeerTable::succeed(WorkerId id) {
+  auto next = std::make_unique<Peer>(id);
+  MutexLock lock(mutex_);
+  auto& place = peers_[id.value];
+  if (place) past_.push_back(std::move(place));
+  place = std::move(next);
+  return *place;
+}
+
 std::vector<Peer*> PeerTable::all() {
   std::vector<Peer*> out;
   {

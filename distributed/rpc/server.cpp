@@ -29,12 +29,13 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
   const TimePoint now = core_.runtime->now();
   auto served = std::make_shared<Served>();  // complete before other threads can see it
   served->agent = core_.owner.weak_from_this();
-  served->from = p.id;
+  served->peer = &p;
   served->sequence = e.sequence;
   served->kind = kind;
   served->started = now;
   served->context.endpoint = core_.agent();
   served->context.caller = p.id;
+  served->context.caller_life = p.incarnation.load();
   served->context.serving = next_served_.fetch_add(1, std::memory_order_relaxed);
   if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count())
     served->context.deadline = now + Duration(e.remaining_ns);
@@ -100,16 +101,17 @@ void Server::run(HandlerEntry& handler, Responder responder, Message message) {
     if (core_.interceptors.any()) {
       try {
         core_.interceptors.each([&](Interceptor& i) {
-          i.request_received(*agent, served->from, served->kind, message, served->context);
+          i.request_received(*agent, served->peer->life(), served->kind, message, served->context);
         });
       } catch (...) {
         core_.interceptors.each(
-            [&](Interceptor& i) { i.discarded(*agent, served->from, served->kind, message, false); });
+            [&](Interceptor& i) { i.discarded(*agent, served->peer->life(), served->kind, message, false); });
         throw;
       }
     }
     const CallScope scope(served->context);
-    handler.handler(Request{served->from, served->kind, std::move(message)}, std::move(responder));
+    handler.handler(Request{served->peer->id, served->kind, std::move(message), served->context.caller_life},
+                    std::move(responder));
   } catch (...) {
     Responder(served).fail(std::current_exception());
   }
@@ -146,17 +148,17 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
   const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
   // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
   if (error && !core_.running) return;
-  Peer& p = peers_.at(served->from);
+  Peer& p = *served->peer;
   if (!error) {
     try {
       core_.interceptors.each([&](Interceptor& i) {
-        i.reply_sending(*agent, p.id, served->kind, served->what, message, served->context);
+        i.reply_sending(*agent, p.life(), served->kind, served->what, message, served->context);
       });
       devices_.seal_for(p, message);
     } catch (...) {
       error = true;
       core_.interceptors.each(
-          [&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
+          [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, message, true); });
       message = error_message(std::current_exception());
     }
   }
@@ -174,7 +176,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
     wanted = !served->finished && !p.lost;
     if (wanted) {
       e.floor = p.floor();
-      e.to_incarnation = p.incarnation.value;
+      e.to_incarnation = p.incarnation.load().value;
       stamp(message, e);
       if (ready) {
         bytes = message.bytes;
@@ -189,7 +191,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
   if (!wanted) {  // the caller gave up or is lost
     if (!error && agent)
       core_.interceptors.each(
-          [&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, message, true); });
+          [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, message, true); });
     for (auto& f : message.settled) f(false);
     return;
   }
@@ -234,7 +236,8 @@ void Server::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envel
     std::swap(served->reply, sorry);
   }
   if (const auto agent = core_.agent())
-    core_.interceptors.each([&](Interceptor& i) { i.discarded(*agent, p.id, served->kind, sorry, true); });
+    core_.interceptors.each(
+        [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, sorry, true); });
   core_.send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes));
 }
 
@@ -263,7 +266,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
         }
       }
       back.floor = p.floor();
-      back.to_incarnation = p.incarnation.value;
+      back.to_incarnation = p.incarnation.load().value;
     }
     for (const uint64_t sequence : answered) resend_reply(p, sequence);
     Message reply;
@@ -329,7 +332,7 @@ void Server::tell_error(const Served& served, const std::exception_ptr& error) n
     const auto callbacks = error_callbacks.copies();
     if (callbacks.empty()) return;
     const char* const what = served.what;
-    const ServedError told{{peers_.name(served.from), served.from},
+    const ServedError told{{PeerTable::name(*served.peer), served.peer->id},
                            what ? what : to_string(served.kind),
                            error_text(error),
                            error};

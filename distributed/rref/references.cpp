@@ -96,8 +96,8 @@ std::shared_ptr<References> References::of(Agent& agent) { return agent.slot<Slo
 void References::install(Agent& agent) {
   const auto weak = weak_from_this();
   serve_references(agent, weak);
-  agent.on_peer_lost([weak](const WorkerInfo& peer, bool left, const std::string& why) {
-    if (const auto self = weak.lock()) self->peer_lost(peer, left, why);
+  agent.on_peer_lost([weak](const rpc::LostPeer& peer) {
+    if (const auto self = weak.lock()) self->peer_lost(peer.info, peer.left, peer.why);
   });
   agent.add_shutdown_step("references on their way", [weak](TimePoint deadline) {
     if (const auto self = weak.lock()) self->shutdown_shares(deadline);

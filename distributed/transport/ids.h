@@ -21,6 +21,16 @@ struct Incarnation {
   friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
 };
 
+/// One run of one worker. What a worker makes belongs to the life that made it: a successor under the same id
+/// is another life. From a WorkerId alone: the current life, whichever it is.
+struct Life {
+  WorkerId id;
+  Incarnation incarnation;
+  Life() = default;
+  Life(WorkerId of, Incarnation run = {}) : id(of), incarnation(run) {}
+  friend auto operator<=>(const Life&, const Life&) = default;
+};
+
 inline std::string to_string(WorkerId id) { return std::to_string(id.value); }
 inline std::string to_string(Incarnation i) { return std::to_string(i.value); }
 
@@ -31,4 +41,10 @@ template <> struct std::hash<weft::rpc::WorkerId> {
 };
 template <> struct std::hash<weft::rpc::Incarnation> {
   size_t operator()(weft::rpc::Incarnation i) const noexcept { return std::hash<uint64_t>()(i.value); }
+};
+template <> struct std::hash<weft::rpc::Life> {
+  size_t operator()(const weft::rpc::Life& life) const noexcept {
+    return std::hash<weft::rpc::Incarnation>()(life.incarnation) * 31 +
+           std::hash<weft::rpc::WorkerId>()(life.id);
+  }
 };

@@ -17,10 +17,12 @@ struct CallContext {
   /// the Agent whose calls the free functions make; null: the default agent
   std::shared_ptr<Endpoint> endpoint;
   int64_t autograd_context = -1;  ///< id of the distributed autograd context; negative: none
+  Incarnation autograd_life;      ///< incarnation of the worker that made that context
   /// deadline of the served call; nested calls without a timeout of their own end by it
   TimePoint deadline = kNever;
-  WorkerId caller;       ///< caller of the served call; negative outside a handler
-  uint64_t serving = 0;  ///< number of the served call, for Agent::dump
+  WorkerId caller;          ///< caller of the served call; negative outside a handler
+  Incarnation caller_life;  ///< its incarnation
+  uint64_t serving = 0;     ///< number of the served call, for Agent::dump
   /// results of the served call on devices without an entry in the map go to the caller's CPU
   bool results_to_cpu = false;
 };

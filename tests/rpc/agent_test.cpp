@@ -176,9 +176,8 @@ TEST(Agent, a_partition_longer_than_the_lease_loses_the_peer_on_time) {
 TEST(Agent, a_killed_worker_fails_every_open_call_within_the_lease_and_is_named) {
   Cluster c({.size = 3});
   std::vector<std::string> heard;
-  c.agent(0)->on_peer_lost([&](const WorkerInfo& peer, bool left, const std::string&) {
-    heard.push_back(peer.name + (left ? " left" : " lost"));
-  });
+  c.agent(0)->on_peer_lost(
+      [&](const LostPeer& peer) { heard.push_back(peer.info.name + (peer.left ? " left" : " lost")); });
   c.run(0, [&] {
     std::vector<Future<void>> all;
     for (int i = 0; i < 7; ++i) all.push_back(rpc_async<sleep_ms>("worker2", 100000));
@@ -203,7 +202,7 @@ TEST(Agent, a_killed_worker_fails_every_open_call_within_the_lease_and_is_named)
 TEST(Agent, a_watched_peer_is_lost_without_any_call) {
   Cluster c({.size = 2, .net = {.break_notice = 1h}});
   bool lost = false;
-  c.agent(0)->on_peer_lost([&](const WorkerInfo&, bool, const std::string&) { lost = true; });
+  c.agent(0)->on_peer_lost([&](const LostPeer&) { lost = true; });
   c.agent(0)->watch(WorkerId{1}, +1);
   c.sim().run_for(60s);
   EXPECT_FALSE(lost);

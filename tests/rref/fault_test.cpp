@@ -322,7 +322,7 @@ TEST(RRefFaults, a_malformed_reference_is_refused_and_changes_nothing) {
 /// Keeps the body of the last call.
 class LastCall final : public Interceptor {
  public:
-  void request_sending(Agent&, WorkerId, Kind kind, const char*, Message& message) override {
+  void request_sending(Agent&, Life, Kind kind, const char*, Message& message) override {
     if (kind == Kind::kCall) body = message.body();
   }
   std::string body;

@@ -91,12 +91,12 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   int64_t next_message() { return number(messages_.fetch_add(1)); }
   int64_t next_pass() { return number(passes_.fetch_add(1)); }
 
-  void request_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&) override;
-  void request_received(Agent&, WorkerId from, rpc::Kind, Message&, rpc::CallContext&) override;
-  void reply_sending(Agent&, WorkerId to, rpc::Kind, const char* what, Message&,
+  void request_sending(Agent&, rpc::Life to, rpc::Kind, const char* what, Message&) override;
+  void request_received(Agent&, rpc::Life from, rpc::Kind, Message&, rpc::CallContext&) override;
+  void reply_sending(Agent&, rpc::Life to, rpc::Kind, const char* what, Message&,
                      const rpc::CallContext&) override;
-  void reply_received(Agent&, WorkerId from, rpc::Kind, Message&, const rpc::CallContext&) override;
-  void discarded(Agent&, WorkerId peer, rpc::Kind, const Message&, bool outgoing) override;
+  void reply_received(Agent&, rpc::Life from, rpc::Kind, Message&, const rpc::CallContext&) override;
+  void discarded(Agent&, rpc::Life peer, rpc::Kind, const Message&, bool outgoing) override;
 
  private:
   int64_t number(int64_t count) const { return make_id(self_, count); }

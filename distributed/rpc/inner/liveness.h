@@ -10,7 +10,7 @@ namespace weft::rpc {
 class Liveness {
  public:
   /// `on_loss` tells the agent's other parts of a loss, before the layers' callbacks run on the pool.
-  using OnLoss = std::function<void(const WorkerInfo& peer, bool left, const std::string& why)>;
+  using OnLoss = std::function<void(const LostPeer& peer)>;
   Liveness(AgentCore& core, PeerTable& peers, Caller& caller, Alarm& alarm, OnLoss on_loss)
       : core_(core), peers_(peers), caller_(caller), alarm_(alarm), on_loss_(std::move(on_loss)) {}
 
@@ -22,11 +22,11 @@ class Liveness {
   void fence(Peer& p);
   /// Marks a peer as lost or, with `left`, as gone; fails its calls and tells the parts and the layers.
   void lose(Peer& p, bool left, const std::string& reason);
-  void watch(WorkerId id, int delta);
-  bool is_lost(WorkerId id) const;
+  void watch(Life life, int delta);
+  bool is_lost(Life life) const;
 
   /// Of the layers; they run on the pool.
-  Callbacks<const WorkerInfo&, bool, const std::string&> lost_callbacks;
+  Callbacks<const LostPeer&> lost_callbacks;
 
  private:
   TimePoint tend(Peer& p, TimePoint now);

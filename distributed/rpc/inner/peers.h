@@ -1,5 +1,6 @@
-// The workers of the group as one agent sees them. A Peer keeps all state about one worker under one mutex:
-// its identity, calls to it (Caller), its requests (Server), its lease (Liveness).
+// The workers of the group as one agent sees them. A Peer keeps all state about one life of one worker under
+// one mutex: its identity, calls to it (Caller), its requests (Server), its lease (Liveness). A successor under
+// the same id is another Peer.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +16,8 @@
 #include <weft/distributed/wire/inner/wire_format.h>
 
 namespace weft::rpc {
+
+struct Peer;
 
 /// The set of finished requests of one caller: all below `horizon` except those in `open`. It only grows.
 class FinishedSet {
@@ -49,7 +52,7 @@ struct PendingCall {
 /// A request at its callee, from its arrival until its caller has finished it.
 struct Responder::Served {
   std::weak_ptr<Agent> agent;
-  WorkerId from;
+  Peer* peer = nullptr;  ///< the caller
   uint64_t sequence = 0;
   Kind kind{};
   CallContext context;
@@ -68,13 +71,13 @@ using Served = Responder::Served;
 using PendingCalls = std::map<uint64_t, PendingCall>;
 using ServedRequests = std::unordered_map<uint64_t, std::shared_ptr<Served>>;
 
-/// A worker of the group as this agent sees it.
+/// One life of a worker of the group as this agent sees it.
 struct Peer {
   explicit Peer(WorkerId peer_id) : id(peer_id) {}
   const WorkerId id;
+  std::atomic<Incarnation> incarnation{};  ///< 0 until it is known; then it stays
   Mutex mutex;
   std::string name WEFT_GUARDED_BY(mutex);
-  Incarnation incarnation WEFT_GUARDED_BY(mutex);
   bool known WEFT_GUARDED_BY(mutex) = false;  ///< a member, added by add_members
   bool lost WEFT_GUARDED_BY(mutex) = false;
   bool left WEFT_GUARDED_BY(mutex) = false;
@@ -102,17 +105,21 @@ struct Peer {
   bool ask_now WEFT_GUARDED_BY(mutex) = false;
   Duration pause WEFT_GUARDED_BY(mutex){};
 
+  Life life() const { return {id, incarnation.load()}; }
   uint64_t floor() const WEFT_REQUIRES(mutex) {
     return pending.empty() ? next_sequence : pending.begin()->first;
   }
 };
 
-/// All peers of an agent, itself included. A peer is never removed.
+/// All peers of an agent, itself included. A worker's current life stands in the table; its past ones are lost
+/// and kept, since calls and requests refer to them.
 class PeerTable {
  public:
-  /// Creates the peer when it is missing. Throws: ValueError for an id out of range.
+  /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.
   Peer& at(WorkerId id);
   Peer* find(WorkerId id);        ///< null when missing
+  Peer* find(Life life);          ///< null when missing, or when that is not the current life
+  Peer& succeed(WorkerId id);     ///< puts a new life in the place of the current one
   std::vector<Peer*> all();       ///< by id
   std::string name(WorkerId id);  ///< creates the peer when it is missing
   static std::string name(Peer& p);
@@ -126,6 +133,7 @@ class PeerTable {
  private:
   mutable Mutex mutex_;
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<std::string, int32_t> ids_by_name_ WEFT_GUARDED_BY(mutex_);
 };
 
