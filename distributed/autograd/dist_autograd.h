@@ -10,11 +10,11 @@
 // its sender and a recv node at its receiver. Gradients are kept per context, not in grad(), so several
 // trainers may share parameters. A parameter that the loss does not depend on has no entry. The context's
 // destructor frees it on all workers it reached.
+//   Backward::kSmart  is PyTorch's SMART mode, and the default: it first marks the reachable graph across the
+//                     workers, with two more small messages per hop. Dijkstra and Scholten's algorithm detects
+//                     the end of the marking. Unused results, several losses and failed calls are allowed.
 //   Backward::kFast   is PyTorch's FAST mode: it assumes that every recorded send takes part in the pass. The
 //                     watchdog names a send without a gradient, with peer, function and age, after `stall`.
-//   Backward::kSmart  is PyTorch's SMART mode: it first marks the reachable graph across the workers, with
-//                     two more small messages per hop. Dijkstra and Scholten's algorithm detects the end of
-//                     the marking. Unused results, several losses and failed calls are allowed.
 // A failure on any worker ends the pass on all workers and frees its state. The initiator throws the first
 // error, whose text begins with the failed worker. A pass may also begin at a remote value:
 // RRef<Tensor>::backward(context.id()). Thread safety: contexts of different threads are independent; passes

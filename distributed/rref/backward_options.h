@@ -13,9 +13,9 @@ enum class Backward : uint8_t { kFast, kSmart };
 
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep the graph for another pass
-  Backward mode = Backward::kFast;
-  /// Watchdog: a worker that awaits gradients and gets none for this time ends the pass with an AutogradError
-  /// that names them; zero: never.
+  Backward mode = Backward::kSmart;
+  /// Watchdog of kFast: a worker that awaits gradients and gets none for this time ends the pass with an
+  /// AutogradError that names them; zero: never.
   Duration stall = std::chrono::seconds(60);
   /// Limit of the whole pass; zero: no limit.
   Duration timeout = std::chrono::seconds(0);

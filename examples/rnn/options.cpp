@@ -79,7 +79,7 @@ Options parse(int argc, char** argv) {
   args.add("threads", o.threads, "kernel threads (0: all)");
   args.add("device", o.device, {"cpu", "cuda"}, "device of the modules (distributed: of the server's)");
   args.add("place", o.place, "devices by module, as encoder=cuda,decoder=cuda (local mode)");
-  args.add("backward", o.backward, {"fast", "smart"}, "how the distributed backward finds its graph");
+  args.add("backward", o.backward, {"smart", "fast"}, "how the distributed backward finds its graph");
   args.add("decoder", o.decoder, {"remote-logits", "remote-loss"},
            "what the decoder returns: logits, or the loss alone");
   args.add("save", o.save, "write the best parameters here (safetensors)");

@@ -12,7 +12,7 @@ constexpr int64_t kEvalColumns = 10;  // batch columns of the validation and the
 
 struct Options {
   std::string mode = "distributed", data = "build/data/kjv", model = "LSTM", optimizer = "sgd",
-              device = "cpu", place, backward = "fast", decoder = "remote-logits", save, resume, json;
+              device = "cpu", place, backward = "smart", decoder = "remote-logits", save, resume, json;
   int64_t emsize = 200, nhid = 200, nlayers = 2, epochs = 40, max_steps = 0, batch_size = 20, bptt = 35,
           seed = 1111, log_interval = 200, threads = 0, generate = 0;
   double dropout = 0.2, lr = 20, clip = 0.25, momentum = 0, nu = 0.7;

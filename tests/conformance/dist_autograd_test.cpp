@@ -1,5 +1,5 @@
-// "Distributed autograd" of the conformance list, second part: the gradients of passes, in FAST mode as
-// upstream; backward_test.cpp has SMART and random graphs.
+// "Distributed autograd" of the conformance list, second part: the gradients of passes, in the default
+// mode, SMART; backward_test.cpp has both modes and random graphs.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 
@@ -314,13 +314,15 @@ TEST_P(DistAutograd, an_unused_send_stalls_fast_with_peer_function_and_age_and_n
     Context context;
     const Tensor used = rpc_sync<da_add>("worker1", a, b).sum();
     rpc_sync<da_mul>("worker1", a, b);
-    const std::string text = text_of<AutogradError>(
-        [&] { context.backward({used}, {.retain_graph = true, .stall = std::chrono::milliseconds(300)}); });
+    const std::string text = text_of<AutogradError>([&] {
+      context.backward(
+          {used}, {.retain_graph = true, .mode = Backward::kFast, .stall = std::chrono::milliseconds(300)});
+    });
     EXPECT_TRUE(has(text, "still awaited: send #"));
     EXPECT_TRUE(has(text, "of worker 'worker1' to worker 'worker0' (the result of 'da_mul', "));
     EXPECT_TRUE(has(text, " s old)"));
     EXPECT_FALSE(has(text, "da_add"));
-    context.backward({used}, {.mode = Backward::kSmart});
+    context.backward({used});
     EXPECT_TRUE(same_bits(context.gradient(a), ones({2})));
   });
 }

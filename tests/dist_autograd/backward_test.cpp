@@ -234,7 +234,7 @@ TEST(DistFast, an_unused_result_ends_with_an_error_that_names_the_send) {
     const Tensor used = rpc_sync<times_weight>("worker1", x);
     rpc_sync<my_add>("worker1", x, x);  // for a log, say
     try {
-      context.backward({used.sum()}, {.stall = 2s});
+      context.backward({used.sum()}, {.mode = Backward::kFast, .stall = 2s});
       FAIL() << "no error";
     } catch (const Error& e) {
       const std::string text = e.what();
@@ -416,7 +416,7 @@ TEST(DistFast, a_call_to_a_worker_that_was_lost_is_not_waited_for) {
       Context context;
       c.kill(2);
       EXPECT_THROW(rpc_sync<times_weight>("worker2", x), PeerLost);
-      context.backward({rpc_sync<times_weight>("worker1", x).sum()}, {.stall = 0s});
+      context.backward({rpc_sync<times_weight>("worker1", x).sum()}, {.mode = Backward::kFast, .stall = 0s});
       EXPECT_DOUBLE_EQ(context.gradient(x).to_vector<double>()[0], 3) << seed;
     });
   }

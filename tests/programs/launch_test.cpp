@@ -246,6 +246,9 @@ TEST(ProgramsOutput, my_add_shows_roots_dependencies_and_order_of_every_worker) 
   for (const char* transport : {"sim", "grpc"}) {
     const Output out = run(std::string("my_add --transport ") + transport);
     EXPECT_EQ(out.lines("worker"), lines) << out.text;
+    const Output smart = run(std::string("my_add --backward smart --transport ") + transport);
+    EXPECT_FALSE(smart.lines("smart: a result of worker1 ").empty()) << smart.text;
+    EXPECT_EQ(smart.last(), kMyAdd) << smart.text;
   }
   const Output three = run("my_add --transport sim --world-size 3");
   EXPECT_EQ(three.lines("worker"), lines + "worker2: roots; dependencies; order\n") << three.text;
