@@ -11,8 +11,9 @@
 // trainers may share parameters. A parameter that the loss does not depend on has no entry. The context's
 // destructor frees it on all workers it reached.
 //   Backward::kSmart  is PyTorch's SMART mode, and the default: it first marks the reachable graph across the
-//                     workers, with two more small messages per hop. Dijkstra and Scholten's algorithm detects
-//                     the end of the marking. Unused results, several losses and failed calls are allowed.
+//                     workers, with two more small messages per hop. Dijkstra and Scholten's algorithm
+//                     detects the end of the marking. Unused results, several losses and failed calls are
+//                     allowed.
 //   Backward::kFast   is PyTorch's FAST mode: it assumes that every recorded send takes part in the pass. The
 //                     watchdog names a send without a gradient, with peer, function and age, after `stall`.
 // A failure on any worker ends the pass on all workers and frees its state. The initiator throws the first

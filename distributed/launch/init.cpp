@@ -2,6 +2,7 @@
 // rendezvous ends when all workers have each other's addresses; its port is free again then.
 #include <algorithm>
 
+#include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/inner/sigterm.h>
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/rendezvous.h>
@@ -18,6 +19,7 @@ struct Session {
   Mutex mutex;
   bool busy WEFT_GUARDED_BY(mutex) = false;  ///< an init or a shutdown is under way
   std::shared_ptr<Runtime> runtime WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<inner::ProcessWatch> watch WEFT_GUARDED_BY(mutex);
 };
 Session& session() {
   static auto* s = new Session;
@@ -38,6 +40,39 @@ class Busy {
   }
   Busy(const Busy&) = delete;
 };
+
+constexpr Duration kLastMessages = std::chrono::milliseconds(800);
+
+/// Tells the agent that the process of a peer has ended. The peer's last messages, perhaps a goodbye, are
+/// read first: until its connection has ended, at most for kLastMessages.
+void process_ended(const std::shared_ptr<Agent>& agent, Life peer) {
+  const TimePoint until = agent->runtime()->now() + kLastMessages;
+  try {
+    while (!agent->is_lost(peer) && agent->transport().counters(peer.id).connected &&
+           agent->runtime()->now() < until)
+      agent->runtime()->sleep_for(std::chrono::milliseconds(5));
+  } catch (const Error&) {  // the runtime has stopped
+    return;
+  }
+  agent->process_ended(peer);
+}
+
+/// Watches the processes of all other members on this host.
+std::shared_ptr<inner::ProcessWatch> watch_members(const std::shared_ptr<Agent>& agent,
+                                                   const std::vector<Member>& members) {
+  auto watch = std::make_shared<inner::ProcessWatch>();
+  for (const Member& m : members) {
+    if (m.process.empty() || m.id == agent->self().id) continue;
+    const Life life(m.id, m.address.incarnation);
+    watch->watch(m.process, [weak = std::weak_ptr<Agent>(agent), life] {
+      if (const auto living = weak.lock())
+        living->runtime()->post([weak, life] {
+          if (const auto agent = weak.lock()) process_ended(agent, life);
+        });
+    });
+  }
+  return watch;
+}
 
 std::optional<int> given(int value) { return value >= 0 ? std::optional<int>(value) : std::nullopt; }
 
@@ -61,6 +96,7 @@ void init_rpc(const std::string& name, InitOptions options) {
 
   const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
   std::shared_ptr<Agent> agent;
+  std::shared_ptr<inner::ProcessWatch> watch;
   try {
     const TimePoint deadline = runtime->now() + options.init_timeout;
     const bool alone = launch.world_size == 1;
@@ -88,11 +124,18 @@ void init_rpc(const std::string& name, InitOptions options) {
                           [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
     std::exception_ptr refused;
     if (meeting) {
+      // an error of the whole group: rank 0 keeps the store for a while, so that later workers get it too
       try {
-        agent->add_members(meeting->join(agent->as_member(), deadline));
-        // an error of the whole group: rank 0 keeps the store for a while, so that later workers get it too
+        Member self = agent->as_member();
+        self.process = inner::process_identity();
+        const std::vector<Member> members = meeting->join(std::move(self), deadline);
+        agent->add_members(members);
+        watch = watch_members(agent, members);
       } catch (const ValueError&) {
         meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(30)));
+        throw;
+      } catch (const PeerLost&) {
+        meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(5)));
         throw;
       }
     }
@@ -111,6 +154,7 @@ void init_rpc(const std::string& name, InitOptions options) {
     }
     if (refused) std::rethrow_exception(refused);
   } catch (...) {
+    if (watch) watch->stop();
     if (agent) agent->shutdown({.graceful = false});
     agent.reset();
     runtime->stop();
@@ -119,6 +163,7 @@ void init_rpc(const std::string& name, InitOptions options) {
   {
     MutexLock lock(session().mutex);
     session().runtime = runtime;
+    session().watch = watch;
   }
   set_default_agent(agent);
 }
@@ -138,10 +183,13 @@ template <class Leave> void end_session(const Leave& leave) {
   }
   set_default_agent(nullptr);
   std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<inner::ProcessWatch> watch;
   {
     MutexLock lock(session().mutex);
     runtime.swap(session().runtime);
+    watch.swap(session().watch);
   }
+  if (watch) watch->stop();
   if (runtime) runtime->stop(std::chrono::seconds(agent->told_to_stop() ? 1 : 10));
   if (failure) std::rethrow_exception(failure);
 }

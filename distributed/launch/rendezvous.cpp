@@ -1,7 +1,7 @@
 // The rendezvous over a Store. Keys (under "init/"):
 //   name/<name>, rank/<rank>     counters; a worker that counts to 2 found a duplicate and sets `abort`
 //   abort                        ends every wait with its text; different world sizes set it too
-//   member/<rank>                name, world size, incarnation, host key, device maps and addresses
+//   member/<rank>                name, world size, incarnation, host key, device maps, process and addresses
 //   barrier/<name>/<who>/<round>/<rank>
 //   left/<rank>                  the worker has left
 // A barrier waits for one key of each participant, so a timeout can name the missing ones. Each worker
@@ -18,6 +18,7 @@ namespace weft::rpc {
 namespace {
 
 constexpr char kAbort[] = "init/abort";
+constexpr char kEnded[] = "ended\n";  // begins the abort text of a worker that ended; its name follows
 constexpr Duration kAnswersRead = std::chrono::seconds(10);
 
 std::string left_key(int rank) { return str("init/left/", rank); }
@@ -52,10 +53,19 @@ class StoreRendezvous final : public Rendezvous {
         abort(str("init: worker name '", self.name, "' is not unique"), deadline);
       if (store_->add(str("init/rank/", rank_), 1, deadline) > 1)
         abort(str("init: rank ", rank_, " is taken twice"), deadline);
-      std::vector<std::string> fields{self.name, std::to_string(size_), to_string(self.address.incarnation),
-                                      self.address.host_key, to_line(self.plan)};
+      std::vector<std::string> fields{self.name,
+                                      std::to_string(size_),
+                                      to_string(self.address.incarnation),
+                                      self.address.host_key,
+                                      to_line(self.plan),
+                                      self.process};
       fields.insert(fields.end(), self.address.addresses.begin(), self.address.addresses.end());
+      if (!self.process.empty())
+        store_->set_at_end(kAbort, kEnded + self.name + "\n" + ended_text(self.name, rank_), left_key(rank_),
+                           deadline);
       store_->set(member_key(rank_), pack(fields), deadline);
+    } catch (const HostEnded&) {
+      throw_host_ended();
     } catch (const Timeout& e) {
       throw Timeout(str("init: rank ", rank_, " ('", self.name, "') could not announce itself: ", e.what(),
                         "; nobody listens there any more once a group has formed: it takes no new worker, "
@@ -67,7 +77,7 @@ class StoreRendezvous final : public Rendezvous {
     std::vector<Member> members;
     for (int r = 0; r < size_; ++r) {
       const auto fields = unpack(values[static_cast<size_t>(r)]);
-      if (fields.size() < 5) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
+      if (fields.size() < 6) throw RpcError(str("init: the announcement of rank ", r, " cannot be read"));
       if (fields[1] != std::to_string(size_)) {
         abort(str("init: rank ", r, " ('", fields[0], "') has world size ", fields[1], ", rank ", rank_,
                   " has ", size_),
@@ -78,7 +88,8 @@ class StoreRendezvous final : public Rendezvous {
       std::from_chars(number.data(), number.data() + number.size(), m.address.incarnation.value);
       m.address.host_key = fields[3];
       m.plan = read_device_plan(fields[4]);
-      m.address.addresses.assign(fields.begin() + 5, fields.end());
+      m.process = fields[5];
+      m.address.addresses.assign(fields.begin() + 6, fields.end());
       members.push_back(std::move(m));
     }
     return members;
@@ -99,7 +110,11 @@ class StoreRendezvous final : public Rendezvous {
       round = ++rounds_[prefix];
     }
     prefix += str("/", round, "/");
-    store_->set(prefix + std::to_string(rank_), "", deadline);
+    try {
+      store_->set(prefix + std::to_string(rank_), "", deadline);
+    } catch (const HostEnded&) {
+      throw_host_ended();
+    }
     std::vector<std::string> keys;
     for (const int r : ranks) keys.push_back(prefix + std::to_string(r));
     wait_all(keys, deadline, "barrier '" + name + "'", ranks);
@@ -126,6 +141,20 @@ class StoreRendezvous final : public Rendezvous {
  private:
   static std::string member_key(int rank) { return str("init/member/", rank); }
 
+  static std::string ended_text(const std::string& name, int rank) {
+    return str("init: worker '", name, "' (rank ", rank, ") ended while the group formed");
+  }
+  [[noreturn]] static void throw_host_ended() {
+    throw PeerLost("rank 0", "init: rank 0, which serves the rendezvous, ended while the group formed");
+  }
+  /// Throws the error that the abort text means.
+  [[noreturn]] static void throw_aborted(const std::string& text) {
+    const std::string_view begin = kEnded;
+    if (text.compare(0, begin.size(), begin) != 0) throw ValueError(text);
+    const size_t end = text.find('\n', begin.size());
+    throw PeerLost(text.substr(begin.size(), end - begin.size()), text.substr(end + 1));
+  }
+
   [[noreturn]] void abort(const std::string& text, TimePoint deadline) {
     try {
       store_->set(kAbort, text, deadline);
@@ -140,7 +169,9 @@ class StoreRendezvous final : public Rendezvous {
     try {
       return store_->wait(keys, kAbort, deadline);
     } catch (const Aborted& e) {
-      throw ValueError(e.what());
+      throw_aborted(e.what());
+    } catch (const HostEnded&) {
+      throw_host_ended();
     } catch (const Timeout&) {
     }
     std::string missing;

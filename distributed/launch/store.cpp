@@ -1,130 +1,18 @@
-// Server and client of the store. A request is `number u64 | op u8 | fields`, a reply `number u64 | status
-// u8 | fields`; a text is a u32 length and its bytes. The server parks waits and answers them when their
-// keys are set. A resent wait replaces the parked one.
+// The server of the store. It parks waits and answers them when their keys are set. A resent wait replaces
+// the parked one. The last wills of clients wait for the end of their processes.
 #include <weft/distributed/launch/store.h>
 
 #include <charconv>
-#include <cstring>
 #include <deque>
 
+#include <weft/distributed/launch/inner/store_calls.h>
+
 namespace weft::rpc {
+namespace inner {
 namespace {
 
-constexpr uint8_t kRequest = 1, kReply = 2;
-enum Op : uint8_t { kSet = 1, kAdd = 2, kWait = 3, kPeek = 4 };
-enum Status : uint8_t { kOk = 0, kAborted = 1 };
 constexpr size_t kMaxKeys = 1 << 20;
-constexpr size_t kRemembered = 64;                   // answers kept per client
-constexpr Duration kGone = std::chrono::seconds(2);  // a server that is unreachable for this long has ended
-
-class StoreWriter {
- public:
-  template <class T> StoreWriter& number(T value) {
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  StoreWriter& text(const std::string& value) {
-    number(static_cast<uint32_t>(value.size()));
-    bytes += value;
-    return *this;
-  }
-  std::string bytes;
-};
-
-class StoreReader {
- public:
-  explicit StoreReader(const std::string& bytes) : bytes_(bytes) {}
-  template <class T> T number() {
-    if (bytes_.size() - at_ < sizeof(T)) throw WireError("store: a message ends early");
-    T value;
-    std::memcpy(&value, bytes_.data() + at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-  std::string text() {
-    const auto n = number<uint32_t>();
-    if (bytes_.size() - at_ < n) throw WireError("store: a message ends early");
-    at_ += n;
-    return bytes_.substr(at_ - n, n);
-  }
-  std::vector<std::string> texts() {
-    const auto n = number<uint32_t>();
-    if (n > (bytes_.size() - at_) / 4) throw WireError("store: a message ends early");
-    std::vector<std::string> all;
-    for (uint32_t i = 0; i < n; ++i) all.push_back(text());
-    return all;
-  }
-
- private:
-  const std::string& bytes_;
-  size_t at_ = 0;
-};
-
-std::string wait_request(const std::vector<std::string>& keys, const std::string& abort_key) {
-  StoreWriter w;
-  w.number(kWait).number(static_cast<uint32_t>(keys.size()));
-  for (const auto& key : keys) w.text(key);
-  return w.text(abort_key).bytes;
-}
-
-/// Turns the calls of Store into requests. `ask` sends one and waits for the reply.
-class StoreCalls : public Store {
- public:
-  void set(const std::string& key, const std::string& value, TimePoint deadline) override {
-    ask(StoreWriter().number(kSet).text(key).text(value).bytes, deadline, "set " + key);
-  }
-  void set_last(const std::string& key, const std::string& value, TimePoint deadline) override {
-    ask(StoreWriter().number(kSet).text(key).text(value).bytes, deadline, "set " + key, true);
-  }
-  int64_t add(const std::string& key, int64_t delta, TimePoint deadline) override {
-    const std::string reply =
-        ask(StoreWriter().number(kAdd).text(key).number(delta).bytes, deadline, "add " + key);
-    return StoreReader(reply).number<int64_t>();
-  }
-  std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key,
-                                TimePoint deadline) override {
-    if (keys.empty()) return {};
-    const std::string reply = ask(wait_request(keys, abort_key), deadline, "wait for " + keys.front());
-    StoreReader in(reply);
-    auto values = in.texts();
-    if (values.size() != keys.size())
-      throw WireError("store: a wait was answered with another number of values");
-    return values;
-  }
-  std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys,
-                                               TimePoint deadline) override {
-    StoreWriter w;
-    w.number(kPeek).number(static_cast<uint32_t>(keys.size()));
-    for (const auto& key : keys) w.text(key);
-    const std::string reply = ask(w.bytes, deadline, "peek");
-    StoreReader in(reply);
-    std::vector<std::optional<std::string>> values;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const bool there = in.number<uint8_t>() != 0;
-      values.push_back(there ? std::optional(in.text()) : std::nullopt);
-    }
-    return values;
-  }
-
- protected:
-  /// Returns the fields of the answer. `last`: an empty answer if the server is gone.
-  /// Throws: Timeout, Aborted.
-  virtual std::string ask(std::string request, TimePoint deadline, const std::string& what,
-                          bool last = false) = 0;
-
-  static std::string open_reply(uint8_t status, std::string fields) {
-    if (status == kAborted) throw Aborted(fields);
-    return fields;
-  }
-};
-
-/// An awaited answer.
-struct Pending {
-  explicit Pending(Runtime& runtime) : done(runtime, "an answer of the store") {}
-  Event done;
-  uint8_t status = kOk;
-  std::string fields;
-};
+constexpr size_t kRemembered = 64;  // answers kept per client
 
 class StoreServer final : public StoreCalls, public Receiver {
  public:
@@ -133,7 +21,10 @@ class StoreServer final : public StoreCalls, public Receiver {
     MutexLock lock(mutex_);
     ready_ = transport_;
   }
-  ~StoreServer() override { transport_->close(); }
+  ~StoreServer() override {
+    watch_.stop();
+    transport_->close();
+  }
   void close(Duration linger) override { transport_->close(linger); }
 
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
@@ -158,6 +49,7 @@ class StoreServer final : public StoreCalls, public Receiver {
         handle(client, number, message.header.substr(sizeof number), answers);
       }
     }
+    watch_wills();
     if (transport == nullptr) return;  // a request before the constructor ended: it will be resent
     for (auto& a : answers) answer(*transport, a);
   }
@@ -180,7 +72,7 @@ class StoreServer final : public StoreCalls, public Receiver {
     std::deque<uint64_t> order;
   };
 
-  static std::string status_bytes(Status status, const std::string& fields) {
+  static std::string status_bytes(StoreStatus status, const std::string& fields) {
     return std::string(1, static_cast<char>(status)) + fields;
   }
 
@@ -221,9 +113,37 @@ class StoreServer final : public StoreCalls, public Receiver {
         if (found != values_.end()) reply.text(found->second);
       }
       finish(client, number, status_bytes(kOk, reply.bytes), answers);
+    } else if (op == kSetAtEnd) {
+      const std::string process = in.text(), key = in.text(), value = in.text(), done = in.text();
+      if (client.second.value != 0)
+        wills_.push_back({process, [this, key, value, done] { process_ended(key, value, done); }});
+      reply.text(process_identity());
+      finish(client, number, status_bytes(kOk, reply.bytes), answers);
     } else {
       throw WireError(str("store: unknown request ", int{op}));
     }
+  }
+
+  /// Begins the watches of new wills, outside the lock: a process that has ended calls back at once.
+  void watch_wills() {
+    std::vector<std::pair<std::string, std::function<void()>>> wills;
+    {
+      MutexLock lock(mutex_);
+      wills.swap(wills_);
+    }
+    for (auto& [process, ended] : wills) watch_.watch(process, std::move(ended));
+  }
+
+  void process_ended(const std::string& key, const std::string& value, const std::string& done) {
+    std::vector<Answer> answers;
+    {
+      MutexLock lock(mutex_);
+      if (values_.count(done) != 0) return;
+      for (const auto& [name, text] : {std::pair(key, value), std::pair(done, std::string())})
+        if (values_.count(name) == 0)
+          handle({}, 0, StoreWriter().number(kSet).text(name).text(text).bytes, answers);
+    }
+    for (auto& a : answers) answer(*transport_, a);
   }
 
   bool try_wait(const Parked& p, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
@@ -259,7 +179,7 @@ class StoreServer final : public StoreCalls, public Receiver {
 
   void answer(Transport& transport, Answer& a) {
     if (a.client.second.value == 0) {
-      std::shared_ptr<Pending> pending;
+      std::shared_ptr<PendingAnswer> pending;
       {
         MutexLock lock(mutex_);
         auto found = own_.find(a.number);
@@ -279,7 +199,7 @@ class StoreServer final : public StoreCalls, public Receiver {
   }
 
   std::string ask(std::string request, TimePoint deadline, const std::string& what, bool) override {
-    auto pending = std::make_shared<Pending>(runtime_);
+    auto pending = std::make_shared<PendingAnswer>(runtime_);
     std::vector<Answer> answers;
     uint64_t number = 0;
     {
@@ -313,124 +233,20 @@ class StoreServer final : public StoreCalls, public Receiver {
   std::map<std::string, std::string> values_ WEFT_GUARDED_BY(mutex_);
   std::deque<Parked> parked_ WEFT_GUARDED_BY(mutex_);
   std::map<Client, Known> clients_ WEFT_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, std::shared_ptr<Pending>> own_ WEFT_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::shared_ptr<PendingAnswer>> own_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_own_ WEFT_GUARDED_BY(mutex_) = 1;
   std::shared_ptr<Transport> ready_ WEFT_GUARDED_BY(mutex_);
-  const std::shared_ptr<Transport> transport_;  // made last, closed first
-};
-
-class StoreClient final : public StoreCalls, public Receiver {
- public:
-  StoreClient(Runtime& runtime, const TransportFactory& factory, PeerAddress server, std::string where)
-      : runtime_(runtime), where_(std::move(where)), server_(std::move(server)), transport_(factory(*this)) {
-    try {
-      transport_->add_peer(WorkerId{0}, server_);
-    } catch (...) {
-      transport_->close(Duration::zero());
-      throw;
-    }
-  }
-  ~StoreClient() override { transport_->close(); }
-  void close(Duration linger) override { transport_->close(linger); }
-
-  Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
-    throw WireError("store: a message with payloads");
-  }
-  void on_peer(WorkerId, Incarnation incarnation, PeerState state, const std::string& reason) override {
-    PeerAddress host = server_;
-    {
-      MutexLock lock(mutex_);
-      trouble_ = state == PeerState::kUp ? "" : reason;
-      if (state != PeerState::kUp) {
-        if (down_since_ == kNever) down_since_ = runtime_.now();
-        return;
-      }
-      down_since_ = kNever;
-      if (std::exchange(was_up_, true)) return;
-    }
-    host.incarnation = incarnation;
-    transport_->add_peer(WorkerId{0}, std::move(host));  // accept only this incarnation
-  }
-  void on_message(Inbound message) override {
-    StoreReader in(message.header);
-    const auto number = in.number<uint64_t>();
-    const auto status = in.number<uint8_t>();
-    std::shared_ptr<Pending> pending;
-    {
-      MutexLock lock(mutex_);
-      auto found = pending_.find(number);
-      if (found == pending_.end()) return;  // answered already
-      pending = found->second;
-      pending_.erase(found);
-    }
-    pending->status = status;
-    pending->fields = message.header.substr(sizeof number + 1);
-    pending->done.set();
-  }
-
- private:
-  bool is_host_gone() {
-    MutexLock lock(mutex_);
-    return was_up_ && down_since_ != kNever && runtime_.now() - down_since_ >= kGone;
-  }
-
-  std::string ask(std::string request, TimePoint deadline, const std::string& what, bool last) override {
-    auto pending = std::make_shared<Pending>(runtime_);
-    uint64_t number = 0;
-    {
-      MutexLock lock(mutex_);
-      number = next_++;
-      pending_[number] = pending;
-    }
-    const std::string bytes = StoreWriter().number(number).bytes + request;
-    Duration patience = std::chrono::milliseconds(200);
-    try {
-      while (true) {
-        try {
-          transport_->send(WorkerId{0}, kRequest, bytes);
-        } catch (const Overloaded&) {  // the queue empties or is dropped; send again later
-        }
-        if (pending->done.wait_until(std::min(deadline, runtime_.now() + patience))) break;
-        if (last && is_host_gone()) {
-          MutexLock lock(mutex_);
-          pending_.erase(number);
-          return {};
-        }
-        if (runtime_.now() >= deadline) {
-          MutexLock lock(mutex_);
-          throw Timeout(str("store at ", where_, ": no answer in time to: ", what,
-                            trouble_.empty() ? "" : "; ", trouble_));
-        }
-        patience = std::min<Duration>(patience * 2, last ? kGone / 4 : std::chrono::seconds(5));
-      }
-    } catch (...) {
-      MutexLock lock(mutex_);
-      pending_.erase(number);
-      throw;
-    }
-    return open_reply(pending->status, std::move(pending->fields));
-  }
-
-  Runtime& runtime_;
-  const std::string where_;
-  Mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<Pending>> pending_ WEFT_GUARDED_BY(mutex_);
-  uint64_t next_ WEFT_GUARDED_BY(mutex_) = 1;
-  std::string trouble_ WEFT_GUARDED_BY(mutex_);
-  bool was_up_ WEFT_GUARDED_BY(mutex_) = false;
-  TimePoint down_since_ WEFT_GUARDED_BY(mutex_) = kNever;  // kNever: connected, or never was
-  const PeerAddress server_;
+  std::vector<std::pair<std::string, std::function<void()>>> wills_
+      WEFT_GUARDED_BY(mutex_);  // not yet watched
+  ProcessWatch watch_;
   const std::shared_ptr<Transport> transport_;  // made last, closed first
 };
 
 }  // namespace
+}  // namespace inner
 
 std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory) {
-  return std::make_unique<StoreServer>(runtime, factory);
-}
-std::unique_ptr<Store> make_store_client(Runtime& runtime, const TransportFactory& factory,
-                                         PeerAddress server, std::string where) {
-  return std::make_unique<StoreClient>(runtime, factory, std::move(server), std::move(where));
+  return std::make_unique<inner::StoreServer>(runtime, factory);
 }
 
 }  // namespace weft::rpc

@@ -23,6 +23,12 @@ class WEFT_API Aborted : public RpcError {
   using RpcError::RpcError;
 };
 
+/// The process that serves the store has ended.
+class WEFT_API HostEnded : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
+
 /// Thread safety: every member may be called from any thread. Members with a deadline block for their answer
 /// and throw Timeout at the deadline. They never throw PeerLost.
 class WEFT_API Store {
@@ -39,6 +45,12 @@ class WEFT_API Store {
   /// The current values of the keys; none for a key that is not set.
   virtual std::vector<std::optional<std::string>> peek(const std::vector<std::string>& keys,
                                                        TimePoint deadline) = 0;
+
+  /// Last will of this process: when it ends before `done` is set, the server sets `done`, and `key` unless
+  /// that is set. In turn a server that ends fails the calls of this client with HostEnded. Both need one
+  /// host, where the kernel tells the end of a process; elsewhere this has no effect.
+  virtual void set_at_end(const std::string& key, const std::string& value, const std::string& done,
+                          TimePoint deadline) = 0;
 
   /// set() as the last request of a client, to a server that ends after the last request of all clients. It
   /// also returns when a server that had answered before is gone, since the answer may be lost with it.

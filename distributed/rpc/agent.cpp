@@ -327,6 +327,8 @@ void Agent::declare_lost(WorkerId peer, const std::string& why) {
   impl_->liveness.lose(impl_->peers.at(peer), false, why);
 }
 
+void Agent::process_ended(Life peer) { impl_->liveness.process_ended(peer); }
+
 void Agent::barrier(std::vector<std::string> names, Duration timeout) {
   gather({}, std::move(names), timeout);
 }

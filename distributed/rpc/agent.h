@@ -261,6 +261,9 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   void on_peer_lost(std::function<void(const LostPeer& peer)> f);
   /// Counts a peer as lost, as if its lease had expired.
   void declare_lost(WorkerId peer, const std::string& why);
+  /// Evidence that the process of a life has ended: it counts as lost at once, if anything was heard from it
+  /// or is held for it. Does nothing for a life that is lost already.
+  void process_ended(Life peer);
 
   // ---- collective calls
   /// Blocks until every worker of `names` (empty: all) has called it, for at most `timeout`; zero: the

@@ -7,6 +7,7 @@ namespace weft::rpc {
 namespace {
 /// most statuses that report the floor to a quiet peer without a watch
 constexpr int kMaxTells = 8;
+constexpr char kEnded[] = "its process ended";
 }  // namespace
 
 void Liveness::tick(Duration late) {
@@ -26,7 +27,7 @@ void Liveness::tick(Duration late) {
 TimePoint Liveness::tend(Peer& p, TimePoint now) {
   std::vector<PendingCall> expired;
   TimePoint next = kNever;
-  bool lost = false, ask_peer = false, tell = false;
+  bool lost = false, ended = false, ask_peer = false, tell = false;
   {
     MutexLock lock(p.mutex);
     if (p.lost) return kNever;
@@ -44,7 +45,8 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
     const bool watched = p.watchers > 0 && !is_self;
     if (!p.pending.empty() || watched) {
       if (!is_self) {
-        lost = now >= p.heard + core_.options.lease;
+        ended = p.ended;
+        lost = ended || now >= p.heard + core_.options.lease;
         next = std::min(next, p.heard + core_.options.lease);
       }
       const Duration slow = std::min(core_.options.retry * 8, core_.options.lease / 4);
@@ -76,9 +78,8 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
   }
   for (PendingCall& call : expired) caller_.end(p, std::move(call), nullptr);
   if (lost) {
-    lose(p, false,
-         str("nothing was heard from it for ", std::chrono::duration<double>(core_.options.lease).count(),
-             " s"));
+    const double silence = std::chrono::duration<double>(core_.options.lease).count();
+    lose(p, false, ended ? std::string(kEnded) : str("nothing was heard from it for ", silence, " s"));
     return kNever;
   }
   if (ask_peer || tell) caller_.ask(p);
@@ -183,6 +184,18 @@ void Liveness::watch(Life life, int delta) {
     if (p.watchers > 0) wake = p.heard + core_.options.lease / 4;
   }
   alarm_.set(wake);
+}
+
+void Liveness::process_ended(Life life) {
+  Peer* const p = peers_.find(life);
+  if (!p) return;
+  {
+    MutexLock lock(p->mutex);
+    p->ended = true;
+    // Workers that never met say no goodbye to each other.
+    if (p->lost || (p->heard == TimePoint() && p->pending.empty() && p->watchers == 0)) return;
+  }
+  lose(*p, false, kEnded);
 }
 
 bool Liveness::is_lost(Life life) const {

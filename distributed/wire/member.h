@@ -15,6 +15,8 @@ struct Member {
   WorkerId id{};          ///< its rank
   PeerAddress address{};  ///< with its incarnation
   DevicePlan plan{};      ///< its device maps
+  /// Identity of its process, for workers of the same host; empty: unknown (launch/inner/process_watch.h).
+  std::string process{};
 };
 
 }  // namespace weft::rpc

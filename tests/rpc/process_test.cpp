@@ -7,6 +7,8 @@
 #include <csignal>
 #include <functional>
 
+#include <weft/distributed/launch/inner/process_watch.h>
+#include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
 
@@ -102,8 +104,49 @@ int passive_child(const std::string& job, int rank) {
   return 9;
 }
 
+/// Jobs in which a process ends and only the kernel can tell soon: no lease or deadline ends within the test.
+int ended_child(const std::string& job, int rank) {
+  if (job == "ended") {  // 1 dies in a group that has formed
+    init_rpc(str("worker", rank), {.lease = 10min});
+    barrier();
+    if (rank == 1) std::raise(SIGKILL);
+    try {
+      rpc_sync<stall>({"worker1", 0s});
+      return 2;
+    } catch (const PeerLost& e) {
+      const bool told = std::string(e.what()).find("its process ended") != std::string::npos;
+      if (e.peer != "worker1" || !told) return 3;
+    }
+    rpc::shutdown({.graceful = false});
+    return 0;
+  }
+  // A fourth worker never comes, so that the group goes on forming.
+  const int dying = job == "forming" ? 2 : 0;
+  if (rank == dying) {
+    const auto runtime = make_threaded_runtime();
+    const auto meet = make_rendezvous(runtime, launch_info({.world_size = 4}));
+    const std::vector<std::string> others = {str("init/member/", (dying + 1) % 3),
+                                             str("init/member/", (dying + 2) % 3)};
+    Member self{.name = str("worker", rank), .process = rpc::inner::process_identity()};
+    try {
+      meet->join(self, runtime->now() + 1s);
+    } catch (const Timeout&) {  // announced, and the others are missing
+    }
+    meet->store().wait(others, "", runtime->now() + 1min);
+    std::raise(SIGKILL);
+  }
+  try {
+    init_rpc(str("worker", rank), {.world_size = 4, .init_timeout = 10min});
+    return 2;
+  } catch (const PeerLost& e) {
+    if (e.peer != (dying == 2 ? "worker2" : "rank 0")) return 3;
+    return std::string(e.what()).find("ended while the group formed") != std::string::npos ? 0 : 4;
+  }
+}
+
 /// Exit status of a child; 0 is success.
 int child(const std::string& job, int rank) {
+  if (job == "ended" || job == "forming" || job == "host") return ended_child(job, rank);
   if (job != "talk" && job != "killed") return passive_child(job, rank);
   init_rpc(str("worker", rank));
   if (job == "talk") {
@@ -152,6 +195,16 @@ TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) { do_job(child);
 TEST(RpcProcess, three_processes_call_each_other_and_shut_down) { expect_ended(start_job(kChild, "talk")); }
 TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) {
   expect_ended(start_job(kChild, "killed"), {1});
+}
+
+TEST(RpcProcess, the_end_of_a_process_is_a_loss_at_once_to_every_worker_of_its_host) {
+  expect_ended(start_job(kChild, "ended"), {1});
+}
+TEST(RpcProcess, a_worker_that_dies_while_the_group_forms_ends_the_forming_by_name) {
+  expect_ended(start_job(kChild, "forming"), {2});
+}
+TEST(RpcProcess, the_death_of_rank_0_while_the_group_forms_ends_the_forming) {
+  expect_ended(start_job(kChild, "host"), {0});
 }
 
 TEST(RpcProcess, a_server_and_a_trainer_outlive_a_trainer_that_is_killed) {

@@ -23,6 +23,7 @@ class Liveness {
   /// Marks a peer as lost or, with `left`, as gone; fails its calls and tells the parts and the layers.
   void lose(Peer& p, bool left, const std::string& reason);
   void watch(Life life, int delta);
+  void process_ended(Life life);
   bool is_lost(Life life) const;
 
   /// Of the layers; they run on the pool.

@@ -1,6 +1,6 @@
 // The workers of the group as one agent sees them. A Peer keeps all state about one life of one worker under
-// one mutex: its identity, calls to it (Caller), its requests (Server), its lease (Liveness). A successor under
-// the same id is another Peer.
+// one mutex: its identity, calls to it (Caller), its requests (Server), its lease (Liveness). A successor
+// under the same id is another Peer.
 #pragma once
 
 #include <algorithm>
@@ -80,6 +80,7 @@ struct Peer {
   std::string name WEFT_GUARDED_BY(mutex);
   bool known WEFT_GUARDED_BY(mutex) = false;  ///< a member, added by add_members
   bool lost WEFT_GUARDED_BY(mutex) = false;
+  bool ended WEFT_GUARDED_BY(mutex) = false;  ///< its process has ended; lost once something is held for it
   bool left WEFT_GUARDED_BY(mutex) = false;
   TimePoint last_heard WEFT_GUARDED_BY(mutex);  ///< time of its last message; of the loss, if there was none
   std::string why WEFT_GUARDED_BY(mutex);
@@ -111,8 +112,8 @@ struct Peer {
   }
 };
 
-/// All peers of an agent, itself included. A worker's current life stands in the table; its past ones are lost
-/// and kept, since calls and requests refer to them.
+/// All peers of an agent, itself included. A worker's current life stands in the table; its past ones are
+/// lost and kept, since calls and requests refer to them.
 class PeerTable {
  public:
   /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.

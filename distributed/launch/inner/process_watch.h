@@ -1,0 +1,42 @@
+// Tells when a process of this host has ended: evidence that a worker is lost, sooner than its lease. A
+// process announces its identity to the group; the others watch it by a pidfd, which the kernel makes
+// readable at the end of that process and of no later one with the same number.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+
+#include <weft/distributed/runtime/sync.h>
+
+namespace weft::rpc::inner {
+
+/// The identity of this process: the host's boot, the namespace of its process numbers, its number and its
+/// start time. Empty where /proc does not tell.
+std::string process_identity();
+
+/// Watches processes on one thread, which the first of them starts. Thread safety: watch may be called from
+/// any thread, stop from any but the callbacks.
+class ProcessWatch {
+ public:
+  ProcessWatch() = default;
+  ~ProcessWatch() { stop(); }
+  ProcessWatch(const ProcessWatch&) = delete;
+  /// Calls `ended` once, on the watch's thread, when that process has ended. It must be short. False, and
+  /// never a call: the process is on another host or in another namespace, or the kernel cannot tell.
+  bool watch(const std::string& identity, std::function<void()> ended);
+  /// Ends the thread. No callback runs after the return.
+  void stop();
+
+ private:
+  void run();
+  rpc::Mutex mutex_;
+  std::map<int, std::function<void()>> watched_ WEFT_GUARDED_BY(mutex_);  ///< by pidfd
+  int poll_ WEFT_GUARDED_BY(mutex_) = -1;  ///< epoll of the pidfds and of wake_
+  int wake_ WEFT_GUARDED_BY(mutex_) = -1;
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  std::thread thread_ WEFT_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft::rpc::inner
