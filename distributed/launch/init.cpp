@@ -118,6 +118,7 @@ void init_rpc(const std::string& name, InitOptions options) {
     wire.tls = options.tls;
     wire.insecure = options.insecure;
     wire.unix_socket = options.unix_socket;
+    wire.limits = options.limits;
     if (!options.listen.empty()) wire.listen = options.listen;
     else if (!is_loopback_host(launch.master_addr)) wire.listen = "0.0.0.0:0";
     agent = Agent::create(runtime, std::move(mine),

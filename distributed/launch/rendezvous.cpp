@@ -217,6 +217,7 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
   std::unique_ptr<Store> store;
   if (launch.rank == 0) {
     grpc.id = WorkerId{0};
+    grpc.admit_strangers = true;  // the members are not known before they have met
     // A loopback name opens only loopback. Any other opens all interfaces, since the name may be one that
     // only other hosts use.
     grpc.listen = is_loopback_host(launch.master_addr) ? where : str("0.0.0.0:", launch.master_port);
@@ -226,7 +227,6 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
     // Clients use random ids in place of their ranks. So two clients of one rank can both get the error.
     grpc.id = WorkerId{static_cast<int32_t>(rt.random() & 0x3fffffff) | 0x40000000};
     grpc.listen.clear();
-    grpc.unix_socket = true;  // the transport needs a listening address; no worker uses this one
     store = make_store_client(
         rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
         PeerAddress{.addresses = {where}}, where);

@@ -25,6 +25,7 @@
 //     [G: no call outlives its peer by more than a lease]
 //  8. Replies are decoded, and futures completed, on the receiving thread, never on a pool thread. So
 //     handlers that block in nested calls cannot delay a reply; the pool starts other threads in their place.
+//     A message without memory for its tensors fails the call that it belongs to, and no other.
 //     [G: nested calls of any depth and number do not hang]
 //  9. Graceful shutdown. A worker that shuts down is passive. The first round of rounds.cpp ends when
 //     all living members are passive. Then counting rounds detect termination: they repeat until no call is
@@ -154,8 +155,15 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
 // ---- messages
 
 Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) {
-  return allocate_payload(bytes, device);
+  try {
+    return allocate_payload(bytes, device);
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemoryError(str("no memory for ", bytes, " bytes of a message"));
+  }
 }
+
+/// As any message: its request, or the call that it answers, fails with the error (Devices::receive).
+void Agent::Impl::on_unread(Inbound message) { on_message(std::move(message)); }
 
 void Agent::Impl::on_message(Inbound inbound) {
   if (!core.running) return;  // during the start or after the end; the caller will send a status

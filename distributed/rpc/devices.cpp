@@ -169,6 +169,7 @@ class Returned final : public ReplySink {
 }  // namespace
 
 Message Devices::receive(Inbound inbound, const Envelope& e) {
+  if (inbound.unread) std::rethrow_exception(inbound.unread);
   const WorkerId from = inbound.from;
   Message message = unseal(std::move(inbound.header), std::move(inbound.payloads), e);
   const std::shared_ptr<Staging> staging = message.staging;

@@ -46,9 +46,7 @@ std::string to_string(const HostPort& address) {
   return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
 }
 
-bool is_unix_address(const std::string& address) {
-  return address.rfind("unix:", 0) == 0 || address.rfind("unix-abstract:", 0) == 0;
-}
+bool is_unix_address(const std::string& address) { return address.rfind("unix:", 0) == 0; }
 
 bool is_loopback_host(const std::string& host) {
   if (host == "localhost" || host == "::1") return true;

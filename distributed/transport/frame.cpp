@@ -8,8 +8,9 @@ namespace weft::rpc::inner {
 namespace {
 
 constexpr uint32_t kMagic = 0x74666577;  // "weft"
-constexpr size_t kMaxControlBytes = 64 << 10;
+constexpr size_t kMaxControlBytes = 16 << 10;
 constexpr size_t kMaxAddresses = 16;
+constexpr size_t kMaxHelloText = 512;  // an address or a host key
 
 template <class T> void put(std::string& out, T value) {
   unsigned char bytes[sizeof(T)];
@@ -47,6 +48,9 @@ struct HelloReader {
   std::string text() {
     const auto n = number<uint16_t>();
     if (bytes.size() - at < n) throw WireError("wire: a hello ends early");
+    if (n > kMaxHelloText)
+      throw WireError(
+          str("wire: a hello with a text of ", n, " bytes, at most ", kMaxHelloText, " are allowed"));
     std::string value = bytes.substr(at, n);
     at += n;
     return value;
@@ -54,7 +58,7 @@ struct HelloReader {
 };
 
 void put_text(std::string& out, const std::string& text) {
-  const size_t n = std::min<size_t>(text.size(), 4096);
+  const size_t n = std::min(text.size(), kMaxHelloText);
   put<uint16_t>(out, static_cast<uint16_t>(n));
   out.append(text, 0, n);
 }
@@ -302,15 +306,9 @@ void Decoder::body(const uint8_t* data, size_t n) {
       if (a.header.size() == a.header_bytes) skip_full_payloads(a);
     } else {
       const auto [bytes, device] = a.sizes[a.index];
-      if (a.payloads.size() == a.index) {
-        Block block = sink_.allocate(a.kind, a.header, bytes, device);
-        if (block.data == nullptr || block.bytes < bytes)
-          throw WireError("wire: the receiver gave no memory for a payload");
-        block.bytes = bytes;
-        a.payloads.push_back(std::move(block));
-      }
+      if (!a.unread && a.payloads.size() == a.index) take_block(a, bytes, device);
       const auto take = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(n), bytes - a.filled));
-      std::memcpy(static_cast<char*>(a.payloads.back().data) + a.filled, at, take);
+      if (!a.unread) std::memcpy(static_cast<char*>(a.payloads.back().data) + a.filled, at, take);
       a.filled += static_cast<int64_t>(take);
       at += take;
       n -= take;
@@ -362,10 +360,28 @@ void Decoder::read_table(Assembly& a) {
   if (a.header_bytes == 0) skip_full_payloads(a);
 }
 
+/// Memory for the next payload. Without it the rest of the message is dropped as it comes.
+void Decoder::take_block(Assembly& a, int64_t bytes, int32_t device) {
+  Block block;
+  try {
+    block = sink_.allocate(a.kind, a.header, bytes, device);
+  } catch (const WireError&) {
+    throw;
+  } catch (...) {
+    a.unread = std::current_exception();
+    a.payloads.clear();
+    return;
+  }
+  if (block.data == nullptr || block.bytes < bytes)
+    throw WireError("wire: the receiver gave no memory for a payload");
+  block.bytes = bytes;
+  a.payloads.push_back(std::move(block));
+}
+
 /// Payloads without bytes need no memory and get none.
 void Decoder::skip_full_payloads(Assembly& a) {
   while (a.index < a.count && a.sizes[a.index].first == 0) {
-    a.payloads.push_back({nullptr, 0, a.sizes[a.index].second, {}});
+    if (!a.unread) a.payloads.push_back({nullptr, 0, a.sizes[a.index].second, {}});
     ++a.index;
   }
 }
@@ -374,6 +390,7 @@ void Decoder::finish_if_whole(Assembly& a) {
   if (!a.has_table || a.header.size() < a.header_bytes || a.index < a.count) return;
   Assembly whole = std::move(a);
   a = Assembly();
+  if (whole.unread) return sink_.on_unread(whole.kind, std::move(whole.header), std::move(whole.unread));
   sink_.on_message(whole.kind, std::move(whole.header), std::move(whole.payloads));
 }
 

@@ -1,7 +1,8 @@
 // The connections of the gRPC transport: attempts, handshakes, writes, breaks.
 //
 //  1. The first send to a peer without a connection opens a link. Its first frame is the hello.
-//  2. The listener checks wire version, target and incarnation. It answers welcome, or reject with a reason.
+//  2. The listener checks wire version, target and life. It answers welcome, or reject with a reason, or bye
+//     with a reason: then the connecting side tries again, since a member may be added late.
 //  3. Each side reports kUp when its first connection to the other is made. Messages flow both ways on it.
 //     Two workers that connect at once get two connections; each sends on its first one and both read from
 //     both.
@@ -12,7 +13,14 @@
 //     messages have then been read.
 #include <weft/distributed/transport/inner/grpc_peers.h>
 
+#include <algorithm>
+
 namespace weft::rpc::inner {
+
+namespace {
+/// before the second attempt to connect; it doubles four times
+constexpr Duration kRetryPause = std::chrono::milliseconds(20);
+}  // namespace
 
 /// Decoded records of one connection.
 class GrpcTransport::Sink final : public DecoderSink {
@@ -31,9 +39,11 @@ class GrpcTransport::Sink final : public DecoderSink {
     t_.finish_if_idle(c_);
   }
   Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override {
+    if (!c_.peer) throw WireError("wire: a message before the welcome");
     return t_.receiver_.allocate(c_.peer->id, kind, header, bytes, device);
   }
   void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) override {
+    if (!c_.peer) throw WireError("wire: a message before the welcome");
     int64_t bytes = static_cast<int64_t>(header.size());
     for (const auto& p : payloads) bytes += p.bytes;
     {
@@ -43,6 +53,13 @@ class GrpcTransport::Sink final : public DecoderSink {
       c_.peer->counters.bytes_received += static_cast<uint64_t>(bytes);
     }
     t_.receiver_.on_message({c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads)});
+  }
+  void on_unread(uint8_t kind, std::string header, std::exception_ptr error) override {
+    {
+      MutexLock lock(c_.peer->mutex);
+      if (c_.peer->ignored) return;
+    }
+    t_.receiver_.on_unread({c_.peer->id, c_.incarnation, kind, std::move(header), {}, std::move(error)});
   }
 
  private:
@@ -70,6 +87,8 @@ void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
   const Duration limit = peer->was_up ? options_.reconnect_timeout : options_.connect_timeout;
   peer->give_up =
       later(runtime_->now() + limit, [this, peer] { give_up(peer, "no connection within the timeout"); });
+  peer->attempts = 0;
+  peer->answer.clear();
   connect(peer);
 }
 
@@ -101,11 +120,13 @@ void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, const std::string
   auto c = std::exchange(peer->connecting, nullptr);
   auto dropped = drop_queue(*peer);
   const Incarnation expected = peer->address.incarnation;
+  const std::string answer = peer->answer.empty() ? "" : "; it answered: " + peer->answer;
   std::string where;
   for (const auto& a : peer->address.addresses) where += (where.empty() ? "" : ", ") + a;
   lock.unlock();
   if (c != nullptr) cancel(*c, why);
-  tell(peer->id, expected, PeerState::kUnreachable, str("worker ", peer->id, " at ", where, ": ", why));
+  tell(peer->id, expected, PeerState::kUnreachable,
+       str("worker ", peer->id, " at ", where, ": ", why, answer));
 }
 
 void GrpcTransport::pump(Peer& peer) {
@@ -163,16 +184,25 @@ void GrpcTransport::end_if_idle(Connection& c) {
 void GrpcTransport::on_accepted(Link& link) {
   auto c = new_connection(&link, false);
   link.owner = c;
-  later(runtime_->now() + options_.handshake_timeout, [this, weak = std::weak_ptr(c)] {
-    auto held = weak.lock();
-    if (held == nullptr) return;
-    bool silent = false;
-    {
-      MutexLock lock(mutex_);
-      silent = greeted_.count(held.get()) == 0;
+  std::shared_ptr<Connection> oldest;
+  {
+    MutexLock lock(mutex_);
+    if (unwelcomed_.size() >= std::max<size_t>(options_.max_unwelcomed, 1)) {
+      oldest = std::move(unwelcomed_.front());
+      unwelcomed_.erase(unwelcomed_.begin());
     }
-    if (silent) cancel(*held, "no hello within the handshake timeout");
+    unwelcomed_.push_back(c);
+  }
+  if (oldest != nullptr) cancel(*oldest, "too many connections are without a welcome");
+  later(runtime_->now() + options_.handshake_timeout, [this, weak = std::weak_ptr(c)] {
+    const auto held = weak.lock();
+    if (held != nullptr && end_wait(*held)) cancel(*held, "no hello within the handshake timeout");
   });
+}
+
+bool GrpcTransport::end_wait(const Connection& c) {
+  MutexLock lock(mutex_);
+  return std::erase_if(unwelcomed_, [&](const auto& one) { return one.get() == &c; }) > 0;
 }
 
 bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) {
@@ -194,14 +224,14 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
 void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
   std::unique_ptr<MutexLock> lock;
   if (c.peer != nullptr) lock = std::make_unique<MutexLock>(c.peer->mutex);
-  const bool greeted = c.peer != nullptr && !c.outgoing;
+  const bool soft = c.later || (c.peer != nullptr && !c.outgoing);
   if (c.outgoing || c.writing || c.finishing) {
     engine_.cancel(link, why);
     return;
   }
   c.finishing = true;
   if (c.bye.empty()) c.bye = why;
-  engine_.refuse(link, frame_of(encode_text(greeted ? RecordType::kBye : RecordType::kReject, why)));
+  engine_.refuse(link, frame_of(encode_text(soft ? RecordType::kBye : RecordType::kReject, why)));
 }
 
 void GrpcTransport::on_written(Link& link) {
@@ -233,10 +263,7 @@ void GrpcTransport::on_read_end(Link& link) {
 void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto c = std::static_pointer_cast<Connection>(link.owner);
   link.owner.reset();
-  {
-    MutexLock lock(mutex_);
-    greeted_.erase(c.get());
-  }
+  if (!c->outgoing) end_wait(*c);
   if (c->peer == nullptr) {
     MutexLock lock(c->mutex);
     c->link = nullptr;
@@ -265,24 +292,34 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     ++peer->counters.breaks;
   }
   const bool mine = peer->connecting == c;
-  if (mine) peer->connecting.reset();
+  if (mine) {
+    peer->connecting.reset();
+    ++peer->counters.refusals;
+    peer->answer = c->bye;
+  }
   TimerId stop_timer;
+  bool stranger = false;
   if (mine && !c->reject.empty() && peer->up.empty()) {
     state = PeerState::kRejected;
     for (auto& cursor : drop_queue(*peer)) dropped.push_back(std::move(cursor));
     stop_timer = std::exchange(peer->give_up, {});
-  } else if (!closed_.load() && peer->known && peer->up.empty()) {
+  } else if (!closed_.load() && peer->member && peer->up.empty()) {
     if (mine && peer->give_up.value != 0) {  // an early failure: try again soon
-      later(runtime_->now() + std::chrono::milliseconds(20), [this, peer] { try_again(peer); });
+      const Duration pause = kRetryPause * (1 << std::min(peer->attempts++, 4));
+      later(runtime_->now() + pause, [this, peer] { try_again(peer); });
     } else if (!peer->small.empty() || !peer->bulk.empty()) {
       begin_connecting(peer);
     }
   } else if (!closed_.load() && !peer->up.empty()) {
     pump(*peer);  // send the messages that waited for the lost connection
+  } else if (!peer->member && peer->up.empty()) {
+    for (auto& cursor : drop_queue(*peer)) dropped.push_back(std::move(cursor));
+    stranger = true;
   }
   const Incarnation who = c->incarnation;
   lock.unlock();
   if (stop_timer.value != 0) runtime_->cancel(stop_timer);
+  if (stranger) forget_stranger(peer);
   if (closed_.load()) idle_.set();
   if (state) tell(peer->id, who, *state, reason);
 }
@@ -293,54 +330,74 @@ void GrpcTransport::try_again(const std::shared_ptr<Peer>& peer) {
   connect(peer);
 }
 
+void GrpcTransport::turn_away(Connection& c, const std::string& why, bool for_now) const {
+  if (c.outgoing) c.reject = why;
+  c.later = for_now;
+  throw WireError(why);
+}
+
+/// Refuses a hello for another worker or life, or of another version. No text tells a life's number.
+void GrpcTransport::check_hello(Connection& c, RecordType type, const Hello& hello) const {
+  if ((type == RecordType::kWelcome) != c.outgoing)
+    turn_away(c, "wire: a hello where a welcome belongs, or the other way round");
+  if (hello.version != options_.wire_version) {
+    turn_away(c, str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id,
+                     " speaks version ", options_.wire_version));
+  }
+  if (hello.target != options_.id)
+    turn_away(c, str("worker ", hello.target, " was expected, this is worker ", options_.id));
+  if (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)
+    turn_away(c, str("another life of worker ", options_.id, " was expected"));
+  if (hello.id == options_.id || hello.id.value < 0 || (c.outgoing && hello.id != c.peer->id))
+    turn_away(c, str("worker ", hello.id, " is not who was expected"));
+}
+
+/// Refuses a life of a worker that is no member, and one beside a connected other.
+void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hello) const {
+  if (peer.ignored)
+    turn_away(c, str("worker ", hello.id, " was removed from the peers of worker ", options_.id));
+  const Incarnation expected = peer.address.incarnation;
+  const auto& past = peer.past;
+  bool other = peer.member && expected.value != 0 && expected != hello.incarnation;
+  if (other && std::find(past.begin(), past.end(), hello.incarnation) != past.end())
+    turn_away(c, str("worker ", hello.id, " has a successor at worker ", options_.id));
+  for (const auto& connected : peer.up) other = other || connected->incarnation != hello.incarnation;
+  if (other && c.outgoing) turn_away(c, str("another life of worker ", hello.id, " answered"));
+  if (other || (!peer.member && !options_.admit_strangers))
+    turn_away(c,
+              str("worker ", options_.id, " does not count this life of worker ", hello.id,
+                  " as a member, or not yet"),
+              true);
+}
+
 /// Handles a hello (from the connecting side) or a welcome (from the listening side).
 void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
-  const auto fail = [&](const std::string& why) {
-    if (c.outgoing) c.reject = why;
-    throw WireError(why);
-  };
-  if ((type == RecordType::kWelcome) != c.outgoing)
-    fail("wire: a hello where a welcome belongs, or the other way round");
-  if (hello.version != options_.wire_version) {
-    fail(str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id,
-             " speaks version ", options_.wire_version));
-  }
-  if (hello.target != options_.id ||
-      (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)) {
-    fail(str("worker ", hello.target, " incarnation ", hello.target_incarnation,
-             " was expected, this is worker ", options_.id, " incarnation ", incarnation_));
-  }
-  auto peer = c.outgoing ? c.peer : find_or_make(hello.id);
-  if (hello.id != peer->id || hello.id == options_.id || hello.id.value < 0)
-    fail(str("worker ", hello.id, " is not who was expected"));
+  check_hello(c, type, hello);
+  auto peer = c.outgoing ? c.peer : options_.admit_strangers ? find_or_make(hello.id) : find(hello.id);
+  if (peer == nullptr) peer = std::make_shared<Peer>(hello.id);  // for the refusal alone
   std::vector<std::shared_ptr<Connection>> old;
   TimerId timer;
   bool first = false;
   {
     MutexLock lock(peer->mutex);
-    const Incarnation expected = peer->address.incarnation;
-    if (peer->ignored) fail(str("worker ", hello.id, " was removed from the peers of worker ", options_.id));
-    if (peer->known && expected.value != 0 && expected != hello.incarnation) {
-      fail(str("worker ", hello.id, " has incarnation ", hello.incarnation, ", ", expected, " was expected"));
-    }
-    if (!peer->known) {
-      peer->known = true;
-      peer->address = {hello.addresses, hello.host_key, {}};
-    }
-    for (auto& other : peer->up) {
-      if (other->incarnation != hello.incarnation) old.push_back(other);
-    }
+    check_life(c, *peer, hello);
+    if (peer->gone) turn_away(c, "the connection before has just ended", true);
     MutexLock own(c.mutex);
     if (c.link == nullptr) return;
     auto self = std::static_pointer_cast<Connection>(c.link->owner);
+    first = peer->up.empty();
+    // A life connects again only when it has lost the connection that it had made before.
+    if (!c.outgoing) {
+      for (auto& other : peer->up)
+        if (!other->outgoing) old.push_back(other);
+    }
     c.peer = peer;
     c.incarnation = hello.incarnation;
-    if (!old.empty()) {  // the new incarnation goes first
-      peer->up.insert(peer->up.begin(), self);
-    } else {
+    if (old.empty()) {
       peer->up.push_back(self);
+    } else {
+      peer->up.insert(peer->up.begin(), self);
     }
-    first = peer->up.size() == 1 || !old.empty();
     peer->was_up = true;
     ++peer->counters.connects;
     if (peer->connecting == self) peer->connecting.reset();
@@ -351,12 +408,9 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
                     frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
     }
   }
-  {
-    MutexLock lock(mutex_);
-    greeted_.insert(&c);
-  }
+  if (!c.outgoing) end_wait(c);
   if (timer.value != 0) runtime_->cancel(timer);
-  for (auto& other : old) cancel(*other, "a new incarnation of the peer took its place");
+  for (auto& other : old) cancel(*other, "the peer has connected again");
   if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
   MutexLock lock(peer->mutex);
   pump(*peer);

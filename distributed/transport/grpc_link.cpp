@@ -6,7 +6,8 @@
 // batches, or a writer that holds its own lock before on_closed; so `calls` is never used after that.
 //
 // Payloads go out as slices over the sender's memory; gRPC drops a slice once the socket has it, and the
-// last drop releases the message. The Decoder copies incoming slices once, into the receiver's memory.
+// last drop releases the message. The Decoder copies incoming slices once, into the receiver's memory. A
+// connection has one stream for as long as it lives; one without a stream is closed.
 #include <weft/distributed/transport/inner/grpc_link.h>
 
 #include <grpc/byte_buffer.h>
@@ -137,7 +138,6 @@ struct LinkEngine::Grpc {
   grpc_call* new_call = nullptr;
   grpc_call_details new_details;
   grpc_metadata_array new_metadata;
-
   ~Grpc() {
     if (server != nullptr) grpc_server_destroy(server);
     alarm.reset();
@@ -189,6 +189,9 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
                        {
                            int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
                            int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
+                           int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1),
+                           int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, to_ms(options.handshake_timeout)),
+                           int_arg(GRPC_ARG_MAX_CONNECTION_IDLE_MS, to_ms(options.handshake_timeout)),
                        });
   g.queue = grpc_completion_queue_create_for_next(nullptr);
   g.owner = std::make_unique<grpc::CompletionQueue>(g.queue);

@@ -2,6 +2,8 @@
 // grpc_connection.cpp, gRPC's streams in grpc_link.cpp.
 #include <weft/distributed/transport/grpc_transport.h>
 
+#include <unistd.h>
+
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -11,51 +13,71 @@
 
 namespace weft::rpc {
 namespace inner {
+namespace {
+
+/// remembered past lives of a worker
+constexpr size_t kPastLives = 8;
+
+/// A number that cannot be guessed: a life's number is its proof to those who know it.
+uint64_t secret_number() {
+  uint64_t number = 0;
+  if (getentropy(&number, sizeof number) != 0) throw RpcError("the system has no random number");
+  return number;
+}
+
+}  // namespace
 
 GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver)
     : runtime_(std::move(runtime)),
       options_(std::move(options)),
       receiver_(receiver),
-      incarnation_{options_.incarnation.value != 0 ? options_.incarnation.value : (runtime_->random() | 1)},
+      incarnation_{options_.incarnation.value != 0 ? options_.incarnation.value : (secret_number() | 1)},
       gate_(std::make_shared<Gate>(*runtime_)),
       idle_(*runtime_, "the end of the transport's sends"),
       engine_(*runtime_, options_, *this) {
   own_.host_key = host_key();
   own_.incarnation = incarnation_;
   if (options_.unix_socket) {
-    const std::string address =
-        str("unix-abstract:weft-", options_.id, "-", incarnation_, "-", runtime_->random() % 1'000'000'007);
+    socket_.emplace();
+    const std::string address = "unix:" + socket_->path();
     engine_.listen(address, false);
     own_.addresses.push_back(address);
   }
   if (!options_.listen.empty()) listen_tcp();
-  if (own_.addresses.empty()) throw ValueError("make_grpc_transport: no address to listen on");
   engine_.start();
 }
 
 void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
   choose(address);  // throws for an unusable address
-  auto peer = find_or_make(id);
-  std::vector<std::shared_ptr<Connection>> old;
-  MutexLock lock(peer->mutex);
-  const bool moved = peer->known && peer->address.addresses != address.addresses;
-  for (auto& c : peer->up) {
-    const bool other_life = address.incarnation.value != 0 && c->incarnation != address.incarnation;
-    if ((moved && c->outgoing) || other_life) old.push_back(c);
+  while (true) {
+    auto peer = find_or_make(id);
+    std::vector<std::shared_ptr<Connection>> old;
+    MutexLock lock(peer->mutex);
+    if (peer->gone) continue;
+    const bool moved = peer->member && peer->address.addresses != address.addresses;
+    const Incarnation past = peer->address.incarnation, next = address.incarnation;
+    for (auto& c : peer->up) {
+      if ((moved && c->outgoing) || (next.value != 0 && c->incarnation != next)) old.push_back(c);
+    }
+    if (moved && peer->connecting != nullptr) old.push_back(peer->connecting);
+    if (past.value != 0 && next.value != 0 && past != next) {
+      if (peer->past.size() == kPastLives) peer->past.erase(peer->past.begin());
+      peer->past.push_back(past);
+    }
+    peer->address = std::move(address);
+    peer->member = true;
+    peer->ignored = false;
+    lock.unlock();
+    for (auto& c : old) cancel(*c, "the peer has moved");
+    return;
   }
-  if (moved && peer->connecting != nullptr) old.push_back(peer->connecting);
-  peer->address = std::move(address);
-  peer->known = true;
-  peer->ignored = false;
-  lock.unlock();
-  for (auto& c : old) cancel(*c, "the peer has moved");
 }
 
 void GrpcTransport::remove_peer(WorkerId id) {
   auto peer = find(id);
   if (peer == nullptr) return;
   MutexLock lock(peer->mutex);
-  peer->known = false;
+  peer->member = false;
   peer->ignored = true;
   auto old = peer->up;
   if (peer->connecting != nullptr) old.push_back(peer->connecting);
@@ -73,7 +95,8 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
   auto message = make_out_message(kind, std::move(header), std::move(payloads), options_.limits);
   MutexLock lock(peer->mutex);
   if (closed_.load()) throw RpcError("send: the transport is closed");
-  if (!peer->known) throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
+  if (peer->ignored || (!peer->member && peer->up.empty()))
+    throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
   if (!has_room(*peer)) {
     throw Overloaded(str("send: the queue to worker ", id, " holds ", peer->counters.queued_bytes,
                          " bytes in ", peer->counters.queued_messages, " messages"));
@@ -137,11 +160,13 @@ void GrpcTransport::listen_tcp() {
 
 LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
   std::string why = "it has no address";
-  std::optional<LinkTarget> chosen;
+  std::optional<LinkTarget> chosen, hidden;
   for (const auto& a : address.addresses) {
     if (is_unix_address(a)) {
-      if (options_.unix_socket && !chosen && (address.host_key.empty() || address.host_key == own_.host_key))
-        chosen = {a, false};
+      if (!options_.unix_socket || (!address.host_key.empty() && address.host_key != own_.host_key)) continue;
+      // a container may share the network and not the folder, and a dead peer's socket is gone
+      if (!chosen && is_own_socket(a.substr(5))) chosen = {a, false};
+      if (!hidden) hidden = {a, false};
       continue;
     }
     const HostPort at = parse_host_port(a);
@@ -154,6 +179,7 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
     }
     if (!chosen) chosen = {"dns:///" + a, options_.tls.has_value()};
   }
+  if (!chosen) chosen = hidden;
   if (!chosen) throw RpcError("cannot reach the peer: " + why);
   return *chosen;
 }
@@ -179,6 +205,14 @@ std::shared_ptr<Peer> GrpcTransport::find_or_make(WorkerId id) {
   auto& peer = peers_[id];
   if (peer == nullptr) peer = std::make_shared<Peer>(id);
   return peer;
+}
+
+void GrpcTransport::forget_stranger(const std::shared_ptr<Peer>& peer) {
+  MutexLock lock(mutex_);
+  MutexLock own(peer->mutex);
+  if (peer->member || peer->ignored || peer->gone || !peer->up.empty()) return;
+  peer->gone = true;
+  peers_.erase(peer->id);
 }
 
 std::vector<std::shared_ptr<Peer>> GrpcTransport::all_peers() const {
@@ -237,18 +271,26 @@ void GrpcTransport::loop_back(uint8_t kind, std::string header, std::vector<Payl
   later(runtime_->now(), [this, kind, header = std::move(header), message = std::move(message)]() mutable {
     NoBlockScope scope("a transport callback");
     try {
-      std::vector<Block> blocks;
+      Inbound inbound{options_.id, incarnation_, kind, std::move(header), {}};
       for (const auto& p : message->payloads) {
         Block block;
         if (p.bytes > 0) {
-          block = receiver_.allocate(options_.id, kind, header, p.bytes, p.device);
+          try {
+            block = receiver_.allocate(options_.id, kind, inbound.header, p.bytes, p.device);
+          } catch (const WireError&) {
+            throw;
+          } catch (...) {
+            inbound.unread = std::current_exception();
+            inbound.payloads.clear();
+            break;
+          }
           block.bytes = p.bytes;
           std::memcpy(block.data, p.data, static_cast<size_t>(p.bytes));
         }
-        blocks.push_back(std::move(block));
+        inbound.payloads.push_back(std::move(block));
       }
       message.reset();
-      receiver_.on_message({options_.id, incarnation_, kind, std::move(header), std::move(blocks)});
+      inbound.unread ? receiver_.on_unread(std::move(inbound)) : receiver_.on_message(std::move(inbound));
     } catch (const std::exception&) {  // refused: lost like a message on a closed connection
     }
   });
@@ -294,6 +336,7 @@ void GrpcTransport::close(Duration linger) {
   // 3. wait for running timers of this transport: they are short, but a thread may be suspended
   gate_->close(runtime_->now() + std::chrono::minutes(1));
   engine_.shutdown();
+  socket_.reset();
   for (auto& peer : peers) {
     std::vector<OutCursor> dropped;
     MutexLock lock(peer->mutex);

@@ -1,14 +1,18 @@
 // The gRPC transport: messages travel as frames on bidirectional gRPC streams, one stream per pair of
-// workers. It listens on TCP and, for workers of the same host, on an abstract unix socket. The socket is
-// preferred where both ends can see it.
+// workers. It listens on TCP and, for workers of the same host and user, on a unix socket in a folder of the
+// user with mode 0700 (inner/user_folder.h). The socket is preferred where both ends can see it.
 //
 // How it is used:
 //   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .listen = "127.0.0.1:0"}, receiver);
 //
+// Members: a hello is welcomed from peers that add_peer has named, and only in the life that it named. Any
+// other is refused without a word about the right life, nothing of it is kept, and connections of the member
+// stay as they are. The refused side tries again until its connect_timeout, since it may be added meanwhile.
+//
 // Security: loopback and unix sockets need no credentials. Any other address needs `tls` or an explicit
 // insecure = true; otherwise listening and connecting throw RpcError. With `tls`, both sides show a
 // certificate unless require_client_certificate is off, and every TCP connection is encrypted. Unix sockets
-// stay plain: a process that can open one is already on this machine.
+// stay plain: only processes of the same user can open one.
 #pragma once
 
 #include <memory>
@@ -33,15 +37,18 @@ struct GrpcOptions {
   WorkerId id{};
   Incarnation incarnation{};           ///< 0: drawn at random
   std::string listen = "127.0.0.1:0";  ///< host:port; port 0: chosen by the system; empty: no TCP
-  /// listen on a unix socket too, and prefer the unix sockets of peers on this host
+  /// listen on a unix socket too, and prefer the unix sockets of this user's peers on this host
   bool unix_socket = true;
   /// host told to peers instead of the one in `listen`; default for 0.0.0.0: an interface's address
   std::string advertise_host{};
   std::optional<TlsOptions> tls{};
-  bool insecure = false;                                  ///< allow plain TCP beyond loopback
-  Duration connect_timeout = std::chrono::seconds(30);    ///< for the first connection; then kUnreachable
-  Duration reconnect_timeout = std::chrono::seconds(5);   ///< the same after a broken connection
-  Duration handshake_timeout = std::chrono::seconds(10);  ///< for the hello of an incoming connection
+  bool insecure = false;                                 ///< allow plain TCP beyond loopback
+  Duration connect_timeout = std::chrono::seconds(30);   ///< for the first connection; then kUnreachable
+  Duration reconnect_timeout = std::chrono::seconds(5);  ///< the same after a broken connection
+  /// after which an incoming connection without a welcomed hello is closed
+  Duration handshake_timeout = std::chrono::seconds(10);
+  size_t max_unwelcomed = 256;   ///< such streams at a time; one more ends the oldest
+  bool admit_strangers = false;  ///< welcome ids that were not added, while they are connected
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
   Duration keepalive_timeout = std::chrono::seconds(10);  ///< time that the answer to a probe may take
   int64_t bulk_frame_bytes = 1 << 20;                     ///< frame size of large messages
@@ -52,9 +59,10 @@ struct GrpcOptions {
   std::optional<std::string> first_frame{};  ///< sent in place of the hello (tests)
 };
 
-/// Makes a transport that listens, and starts its poller. `receiver` must outlive close(). Throws: ValueError
-/// for an address that cannot be parsed; RpcError for an address in use (with host and port) or one that
-/// needs credentials; IoError for an unreadable certificate file. Thread safety: any thread.
+/// Makes a transport, listens as the options say, and starts its poller. `receiver` must outlive close().
+/// Throws: ValueError for an address that cannot be parsed; RpcError for an address in use (with host and
+/// port), one that needs credentials, and a folder of sockets that others can open; IoError for an unreadable
+/// certificate file. Thread safety: any thread.
 WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
                                                         Receiver& receiver);
 

@@ -13,11 +13,12 @@
 // Guarantees: a message arrives whole or not at all, with the sender's id and incarnation from the first
 // frame of its connection (the hello). A break may lose messages; on_peer reports the break.
 // Small messages overtake large ones. Callers must expect duplicates: the gRPC transport makes none, the
-// simulated one does. A peer that connects becomes known by its hello, which carries its addresses, and
-// replies use its connection. send() to the own id loops back.
+// simulated one does. send() to the own id loops back. The gRPC transport hears members only, which are the
+// peers of add_peer; others may be admitted (grpc_transport.h). The simulated one hears all workers.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -102,6 +103,7 @@ struct Inbound {
   uint8_t kind = 0;
   std::string header;
   std::vector<Block> payloads;
+  std::exception_ptr unread{};  ///< for on_unread: the error of `allocate`
 };
 
 /// State of the connection to a peer.
@@ -111,26 +113,29 @@ enum class PeerState {
   kBroken,
   /// no connection within connect_timeout: the queue is dropped; the next send tries again
   kUnreachable,
-  /// one end refused the hello (wire version, incarnation or id do not match): the queue is dropped
+  /// one end refused the hello for good (another wire version, life or worker): the queue is dropped
   kRejected,
 };
 /// "up", "broken", "unreachable" or "rejected".
 WEFT_API const char* to_string(PeerState state);
 
 /// Receives messages. The transport calls it from its own threads, one call at a time per connection.
-/// Calls must be short and must not block or throw; an exception closes the connection.
+/// Calls must be short and must not block or throw, except `allocate`; an exception closes the connection.
 class WEFT_API Receiver {
  public:
   virtual ~Receiver() = default;
 
   /// Memory of `bytes` for the next payload of a message of `kind` from `from`. `header` is complete.
-  /// The total has been checked against max_message_bytes. May throw: the message is refused then and
-  /// its connection closed.
+  /// The total has been checked against max_message_bytes. May throw: a WireError closes the connection.
+  /// After any other error the message's payloads are dropped as they come, and on_unread follows.
   virtual Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                          int32_t device) = 0;
 
   /// A complete message.
   virtual void on_message(Inbound message) = 0;
+
+  /// A message whose payloads found no memory: header, error and no payload. The connection goes on.
+  virtual void on_unread(Inbound message) { static_cast<void>(message); }
 
   /// A peer's connection changed to `state`. `reason` is text for messages and logs.
   virtual void on_peer(WorkerId peer, Incarnation incarnation, PeerState state,
@@ -139,11 +144,11 @@ class WEFT_API Receiver {
 
 /// Addresses of a peer.
 struct PeerAddress {
-  /// "host:port", "unix:/path", "unix-abstract:name" (same host) or "sim:...". The first usable one is taken;
-  /// a unix address is usable only if both ends have the same `host_key`.
+  /// "host:port", "unix:/path" (same host) or "sim:...". The first usable one is taken; a unix address is
+  /// usable only if both ends have the same `host_key` and this end sees a socket of its user there.
   std::vector<std::string> addresses{};
-  /// Key of a machine's network namespace (boot id and namespace). Workers with equal keys reach each other
-  /// by unix sockets. Empty: unknown.
+  /// Key of a machine's network namespace (boot id and namespace). Workers with other keys are not reached by
+  /// unix sockets. Empty: unknown.
   std::string host_key{};
   /// Incarnation expected to answer; 0: any. Another one is kRejected.
   Incarnation incarnation{};
@@ -153,6 +158,7 @@ struct PeerAddress {
 struct PeerCounters {
   uint64_t messages_sent = 0, messages_received = 0, bytes_sent = 0, bytes_received = 0;
   uint64_t connects = 0, breaks = 0;
+  uint64_t refusals = 0;  ///< connections of this side that ended before a welcome
   int64_t queued_bytes = 0, queued_messages = 0;
   bool connected = false;
 };
@@ -181,9 +187,9 @@ class WEFT_API Transport {
   /// The hello and the rendezvous carry them.
   virtual PeerAddress addresses() const = 0;
 
-  /// Sets the address of `peer`. A changed address or incarnation drops the old connection. Connects at the
-  /// first send. Throws: ValueError for an address that cannot be parsed; RpcError for a non-loopback address
-  /// without TLS or insecure = true.
+  /// Makes `peer` a member with that address. A changed address or incarnation drops the old connection.
+  /// Connects at the first send. Throws: ValueError for an address that cannot be parsed; RpcError for a
+  /// non-loopback address without TLS or insecure = true.
   virtual void add_peer(WorkerId peer, PeerAddress address) = 0;
 
   /// Drops the connection and the queue of `peer`. Later messages from it are ignored until add_peer.

@@ -239,8 +239,12 @@ TEST(Rendezvous, a_goodbye_over_grpc_ends_with_a_host_that_does_not_answer) {
   auto rt = make_threaded_runtime();
   const ReservedPort port;
   Mailbox box(*rt);  // takes every request and answers none
-  auto host = make_grpc_transport(
-      rt, {.id = WorkerId{0}, .listen = str("127.0.0.1:", port.port()), .unix_socket = false}, box);
+  auto host = make_grpc_transport(rt,
+                                  {.id = WorkerId{0},
+                                   .listen = str("127.0.0.1:", port.port()),
+                                   .unix_socket = false,
+                                   .admit_strangers = true},
+                                  box);
   const auto client = make_rendezvous(
       rt, {.rank = 1, .world_size = 2, .master_addr = "127.0.0.1", .master_port = port.port(), .source = ""});
   Event left(*rt, "the goodbye");

@@ -31,6 +31,7 @@ struct GrpcPair {
         a(rt, {.id = WorkerId{0}, .unix_socket = unix_socket, .limits = limits}),
         b(rt, {.id = WorkerId{1}, .unix_socket = unix_socket, .limits = limits}) {
     a.t->add_peer(WorkerId{1}, b.t->addresses());
+    b.t->add_peer(WorkerId{0}, a.t->addresses());
   }
   std::shared_ptr<Runtime> rt;
   End a, b;
@@ -42,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GrpcSockets, ::testing::Values(true, false),
 
 TEST_P(GrpcSockets, a_message_arrives_whole_and_is_answered) {
   GrpcPair p(GetParam());
-  p.b.box.reply_with = p.b.t.get();  // answers without knowing the address beforehand
+  p.b.box.reply_with = p.b.t.get();
   const std::vector<float> small(101, 1.5f);
   const std::vector<uint8_t> large(9'000'011, 7);
   p.a.t->send(WorkerId{1}, 5, "header", payloads_of(small, large, std::vector<uint8_t>{}));
@@ -62,7 +63,6 @@ TEST_P(GrpcSockets, a_message_arrives_whole_and_is_answered) {
 
 TEST_P(GrpcSockets, ten_thousand_messages_each_way_at_once) {
   GrpcPair p(GetParam());
-  p.b.t->add_peer(WorkerId{0}, p.a.t->addresses());
   constexpr int kMessages = 10'000;
   const std::vector<uint8_t> bytes(20'011, 3);
   auto sender = [&](End& from, WorkerId to) {
@@ -92,7 +92,6 @@ TEST_P(GrpcSockets, ten_thousand_messages_each_way_at_once) {
 
 TEST_P(GrpcSockets, large_messages_both_ways_and_small_ones_pass_them) {
   GrpcPair p(GetParam());
-  p.b.t->add_peer(WorkerId{0}, p.a.t->addresses());
   std::vector<uint32_t> large(16 << 20);  // 64 MiB
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<uint32_t>(i * 2654435761u);
   for (int i = 0; i < 3; ++i) {
@@ -139,7 +138,6 @@ TEST(Grpc, a_message_to_oneself_is_copied_and_delivered) {
 TEST(Grpc, both_ends_that_connect_at_once_reach_each_other) {
   for (int round = 0; round < 5; ++round) {
     GrpcPair p(round % 2 == 0);
-    p.b.t->add_peer(WorkerId{0}, p.a.t->addresses());
     auto one = p.rt->start_service("a", [&] { p.a.t->send(WorkerId{1}, 1, "x"); });
     auto other = p.rt->start_service("b", [&] { p.b.t->send(WorkerId{0}, 1, "y"); });
     one->join();
@@ -202,6 +200,7 @@ TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mist
   const std::string address = str("127.0.0.1:", port.port());
   auto b = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{1}, .listen = address, .unix_socket = false});
   a.t->add_peer(WorkerId{1}, {.addresses = {address}});
+  b->t->add_peer(WorkerId{0}, a.t->addresses());
   a.t->send(WorkerId{1}, 1, "first");
   ASSERT_TRUE(b->box.wait_for(1));
   const Incarnation old = b->t->incarnation();
@@ -209,6 +208,7 @@ TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mist
   ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "up broken"));
   a.t->send(WorkerId{1}, 1, "second");  // waits for the successor
   b = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{1}, .listen = address, .unix_socket = false});
+  b->t->add_peer(WorkerId{0}, a.t->addresses());
   ASSERT_TRUE(b->box.wait_for(1));
   EXPECT_EQ(a.box.states(WorkerId{1}), "up broken up");
 
@@ -282,6 +282,7 @@ TEST(Grpc, a_full_queue_refuses_and_wait_writable_ends_when_there_is_room) {
   EXPECT_THROW(a.t->send(WorkerId{1}, 1, "x"), Overloaded);
   EXPECT_FALSE(a.t->wait_writable(WorkerId{1}, rt->now()));
   End b(rt, {.id = WorkerId{1}, .listen = address, .unix_socket = false});
+  b.t->add_peer(WorkerId{0}, a.t->addresses());
   EXPECT_TRUE(a.t->wait_writable(WorkerId{1}, rt->now() + 60s));  // the queue goes out
 
   End c(rt, {.id = WorkerId{2}, .connect_timeout = 1s, .limits = {.max_queued_messages = 1}});
@@ -296,6 +297,7 @@ TEST(Grpc, what_was_sent_before_close_arrives) {
     auto a = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{0}});
     End b(rt, {.id = WorkerId{1}});
     a->t->add_peer(WorkerId{1}, b.t->addresses());
+    b.t->add_peer(WorkerId{0}, a->t->addresses());
     a->t->send(WorkerId{1}, 1, "x");
     ASSERT_TRUE(b.box.wait_for(1));
     const std::vector<uint8_t> bytes(3 << 20, 1);
@@ -318,6 +320,27 @@ TEST(Grpc, a_removed_peer_is_neither_heard_nor_answered) {
   ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken rejected"));
   EXPECT_EQ(p.b.box.count, 1u);
   EXPECT_THROW(p.b.t->send(WorkerId{0}, 1, "z"), PeerLost);
+}
+
+TEST_P(GrpcSockets, a_message_without_memory_is_told_and_its_connection_goes_on) {
+  GrpcPair p(GetParam());
+  p.a.box.most = p.b.box.most = 1'000'000;
+  const std::vector<uint8_t> large(9'000'011, 7), small(101, 1);
+  for (int i = 0; i < 3; ++i) {
+    p.a.t->send(WorkerId{1}, 5, str("poison ", i), payloads_of(small, large));
+    p.a.t->send(WorkerId{1}, 6, "next", payloads_of(small));
+  }
+  p.b.t->send(WorkerId{1}, 7, "to oneself", payloads_of(small, large));
+  ASSERT_TRUE(p.b.box.wait_for(7));
+  EXPECT_EQ(p.a.box.states(WorkerId{1}), "up");
+  EXPECT_EQ(p.b.box.states(WorkerId{0}), "up");
+  MutexLock lock(p.b.box.mutex);
+  ASSERT_EQ(p.b.box.unread.size(), 4u);
+  for (const auto& m : p.b.box.unread) {
+    EXPECT_TRUE(m.kind == 7 || m.header.rfind("poison ", 0) == 0) << m.header;
+    EXPECT_TRUE(m.payloads.empty());
+    EXPECT_THROW(std::rethrow_exception(m.unread), OutOfMemoryError);
+  }
 }
 
 TEST(Grpc, a_receiver_that_throws_closes_its_connection_only) {

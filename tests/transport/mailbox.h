@@ -19,6 +19,7 @@ class Mailbox : public Receiver {
   explicit Mailbox(Runtime& runtime) : runtime_(runtime), changed_(runtime, "mail") {}
 
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t) override {
+    if (bytes > most) throw OutOfMemoryError("no memory");
     void* memory = std::malloc(static_cast<size_t>(bytes));
     return {memory, bytes, kHostDevice, Release(std::free, memory)};
   }
@@ -37,6 +38,14 @@ class Mailbox : public Receiver {
         if (reply != nullptr) reply->send(message.from, message.kind, message.header);
         messages.push_back(std::move(message));
       }
+    }
+    changed_.set();
+  }
+  void on_unread(Inbound message) override {
+    {
+      MutexLock lock(mutex);
+      ++count;
+      unread.push_back(std::move(message));
     }
     changed_.set();
   }
@@ -69,7 +78,8 @@ class Mailbox : public Receiver {
   }
 
   Mutex mutex;
-  std::vector<Inbound> messages;
+  std::vector<Inbound> messages, unread;
+  int64_t most = int64_t{1} << 40;  ///< larger payloads find no memory; set before the first message
   size_t count = 0;
   Transport* reply_with = nullptr;
   std::function<void(Inbound)> handler;

@@ -68,6 +68,7 @@ void check_nesting(const std::shared_ptr<Runtime>& rt0, const std::shared_ptr<Ru
   constexpr int kWidth = 11, kDepth = 13;
   Nester a(rt0, 0), b(rt1, 1);
   a.transport->add_peer(WorkerId{1}, b.transport->addresses());
+  b.transport->add_peer(WorkerId{0}, a.transport->addresses());
   std::atomic<int> done{0};
   std::vector<std::unique_ptr<Service>> callers;
   for (int i = 0; i < kWidth; ++i) {
@@ -112,6 +113,7 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
   auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
        tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
   ta->add_peer(WorkerId{1}, tb->addresses());
+  tb->add_peer(WorkerId{0}, ta->addresses());
   std::atomic<bool> second{false}, first_saw_second{false};
   b.handler = [&](Inbound m) {
     rt->post([&, first = m.header == "first"] {
@@ -138,6 +140,7 @@ TEST(Polling, a_handler_may_close_the_transport_that_brought_its_message) {
   auto ta = make_grpc_transport(peer_rt, {.id = WorkerId{0}}, a),
        tb = make_grpc_transport(rt, {.id = WorkerId{1}}, b);
   ta->add_peer(WorkerId{1}, tb->addresses());
+  tb->add_peer(WorkerId{0}, ta->addresses());
   std::atomic<bool> closed{false};
   b.handler = [&](Inbound) {
     rt->post([&] {

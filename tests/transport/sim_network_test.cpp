@@ -262,12 +262,14 @@ TEST(SimNetwork, a_thousand_workers_talk_to_one) {
 
 /// Collects what a Decoder finds.
 struct Found final : inner::DecoderSink {
-  std::vector<std::string> headers;
+  std::vector<std::string> headers, unread;
+  int64_t most = int64_t{1} << 40;  // larger payloads find no memory
   std::vector<std::vector<uint8_t>> bytes;
   int64_t allocated = 0;
   void on_hello(RecordType, inner::Hello) override {}
   void on_text(RecordType, std::string) override {}
   Block allocate(uint8_t, const std::string&, int64_t n, int32_t) override {
+    if (n > most) throw std::bad_alloc();
     allocated += n;
     auto memory = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(n));
     return {memory->data(), n, kHostDevice, Release::keep(memory)};
@@ -277,6 +279,9 @@ struct Found final : inner::DecoderSink {
     for (const auto& p : payloads) {
       bytes.emplace_back(static_cast<uint8_t*>(p.data), static_cast<uint8_t*>(p.data) + p.bytes);
     }
+  }
+  void on_unread(uint8_t, std::string header, std::exception_ptr) override {
+    unread.push_back(std::move(header));
   }
 };
 
@@ -326,6 +331,32 @@ TEST(Frames, a_declared_size_over_the_limit_is_refused_before_any_allocation) {
     decoder.feed(hello.data(), hello.size());
     EXPECT_THROW(decoder.feed(flat.data(), flat.size()), WireError);
     EXPECT_EQ(found.allocated, 0);
+  }
+}
+
+TEST(Frames, a_message_without_memory_for_a_payload_is_read_to_its_end_and_the_next_one_arrives) {
+  const std::vector<uint8_t> small(50, 1), large(200'000, 2), none;
+  std::string flat = inner::encode_hello(RecordType::kHello, {});
+  for (const char* name : {"poison", "next"}) {
+    const bool poison = name == std::string("poison");
+    inner::OutCursor cursor{inner::make_out_message(
+        1, name, poison ? payloads_of(small, large, none, small) : payloads_of(small), {})};
+    for (bool whole = false; !whole;) {
+      inner::Frame frame;
+      whole = inner::append_message(frame, cursor, 70'000);
+      flat += frame.flat();
+    }
+  }
+  for (const size_t step : {size_t{1}, size_t{1009}, flat.size()}) {
+    Found found;
+    found.most = 100;
+    inner::Decoder decoder({}, found);
+    for (size_t at = 0; at < flat.size(); at += step)
+      decoder.feed(flat.data() + at, std::min(step, flat.size() - at));
+    decoder.end_frame();
+    EXPECT_EQ(found.unread, std::vector<std::string>{"poison"});
+    EXPECT_EQ(found.headers, std::vector<std::string>{"next"});
+    EXPECT_EQ(found.bytes, std::vector<std::vector<uint8_t>>{small});
   }
 }
 

@@ -27,6 +27,7 @@ bool reaches(std::optional<TlsOptions> from, std::optional<TlsOptions> to, Durat
       box_a);
   auto b = make_grpc_transport(rt, {.id = WorkerId{1}, .unix_socket = false, .tls = std::move(to)}, box_b);
   a->add_peer(WorkerId{1}, b->addresses());
+  b->add_peer(WorkerId{0}, {.addresses = a->addresses().addresses});
   a->send(WorkerId{1}, 1, "secret");
   const bool arrived = box_b.wait_for(1, patience * 2);
   a->close();

@@ -39,6 +39,7 @@ struct Agent::Impl final : Receiver {
   Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                  int32_t device) override;
   void on_message(Inbound message) override;
+  void on_unread(Inbound message) override;
   void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) override;
 
   AgentCore core;

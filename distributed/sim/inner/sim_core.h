@@ -159,8 +159,8 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
         peer.give_up = {};
         drop_waiting(peer);
         tell(*node, to, other->incarnation, PeerState::kRejected,
-             str("worker ", other->id, " incarnation ", other->incarnation, " answered, worker ", to,
-                 " incarnation ", want, " was expected"));
+             other->id != to ? str("worker ", other->id, " answered, worker ", to, " was expected")
+                             : str("another life of worker ", to, " was expected"));
         return;
       }
       up(node, other->shared_from_this());
@@ -324,6 +324,9 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
       }
       void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) override {
         receiver.on_message({id, incarnation, kind, std::move(header), std::move(payloads)});
+      }
+      void on_unread(uint8_t kind, std::string header, std::exception_ptr error) override {
+        receiver.on_unread({id, incarnation, kind, std::move(header), {}, std::move(error)});
       }
     };
     Sink sink(*to.receiver);

@@ -8,8 +8,8 @@
 //   body:  payload_count x (bytes u64 | device i32) | header | payloads one after another
 // Two channels let small messages pass between the pieces of a large one. The sizes in `begin` are checked
 // before any allocation. Headers grow as their bytes arrive, and payload memory is requested when its
-// first byte arrives. Internal to the transports. Thread safety: plain values; a Decoder belongs to the
-// reader of one connection.
+// first byte arrives. Without that memory the message is read to its end and dropped. Internal to the
+// transports. Thread safety: plain values; a Decoder belongs to the reader of one connection.
 #pragma once
 
 #include <array>
@@ -94,6 +94,8 @@ class DecoderSink {
   virtual void on_text(RecordType type, std::string text) = 0;
   virtual Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) = 0;
   virtual void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) = 0;
+  /// A message for whose payloads `allocate` threw `error`, which is no WireError.
+  virtual void on_unread(uint8_t kind, std::string header, std::exception_ptr error) = 0;
 };
 
 /// Decodes frames from pieces of any length. After a WireError it must not be fed again.
@@ -121,6 +123,7 @@ class Decoder {
     size_t index = 0;
     int64_t filled = 0;
     bool has_begin = false, has_table = false;
+    std::exception_ptr unread;  // of `allocate`: the payloads are dropped as they come
   };
 
   void start_record();
@@ -128,6 +131,7 @@ class Decoder {
   void read_begin(Assembly& a);
   void read_table(Assembly& a);
   void skip_full_payloads(Assembly& a);
+  void take_block(Assembly& a, int64_t bytes, int32_t device);
   void finish_if_whole(Assembly& a);
   void finish_control();
 

@@ -3,17 +3,18 @@
 //
 // Locks. `mutex_` guards the map of peers; each peer's mutex guards its queue and connections;
 // `Connection::mutex` guards only its link pointer. Lock order: a peer's mutex, then a connection's;
-// neither is held when mutex_ is taken. The Receiver is called without any of them.
+// neither is held when mutex_ is taken, and a peer's mutex may be taken under it. The Receiver is called
+// without any of them.
 #pragma once
 
 #include <deque>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
+#include <weft/distributed/transport/inner/user_folder.h>
 
 namespace weft::rpc::inner {
 
@@ -25,12 +26,16 @@ struct Peer {
   const WorkerId id;
   Mutex mutex;
   PeerAddress address WEFT_GUARDED_BY(mutex);
-  bool known WEFT_GUARDED_BY(mutex) = false;
+  bool member WEFT_GUARDED_BY(mutex) = false;            // added; else a stranger, kept while it is connected
+  bool gone WEFT_GUARDED_BY(mutex) = false;              // a stranger that is no longer in the map
+  std::vector<Incarnation> past WEFT_GUARDED_BY(mutex);  // the last lives that have a successor
   bool ignored WEFT_GUARDED_BY(mutex) = false;
   bool was_up WEFT_GUARDED_BY(mutex) = false;
   std::vector<std::shared_ptr<Connection>> up WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Connection> connecting WEFT_GUARDED_BY(mutex);
-  TimerId give_up WEFT_GUARDED_BY(mutex);  // set during connection attempts
+  TimerId give_up WEFT_GUARDED_BY(mutex);     // set during connection attempts
+  int attempts WEFT_GUARDED_BY(mutex) = 0;    // that have failed since then
+  std::string answer WEFT_GUARDED_BY(mutex);  // of the other side to the last one
   std::deque<OutCursor> small WEFT_GUARDED_BY(mutex), bulk WEFT_GUARDED_BY(mutex);
   PeerCounters counters WEFT_GUARDED_BY(mutex);
   std::vector<Event*> writers WEFT_GUARDED_BY(mutex);
@@ -46,6 +51,7 @@ struct Connection {
   std::unique_ptr<DecoderSink> sink;
   std::unique_ptr<Decoder> decoder;
   std::string reject;  // reason of either side to refuse the handshake
+  bool later = false;  // the refusal may end: the other side may try again
   std::string bye;     // reason of the other side to end the connection
 
   // Written on the poll thread before the connection is in its peer's list.
@@ -125,6 +131,10 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   std::shared_ptr<Peer> find(WorkerId id) const;
   std::shared_ptr<Peer> find_or_make(WorkerId id);
+  /// Removes a stranger without connections from the map.
+  void forget_stranger(const std::shared_ptr<Peer>& peer);
+  /// True when the connection was still waiting for its welcome.
+  bool end_wait(const Connection& c);
   std::vector<std::shared_ptr<Peer>> all_peers() const;
   bool has_room(const Peer& peer) const WEFT_REQUIRES(peer.mutex);
   void took_off(Peer& peer, int64_t bytes, int64_t messages) WEFT_REQUIRES(peer.mutex);
@@ -175,6 +185,10 @@ class GrpcTransport final : public Transport, private LinkEvents {
   class Sink;  ///< decoded records of one connection
 
   void greet(Connection& c, RecordType type, const Hello& hello);
+  void check_hello(Connection& c, RecordType type, const Hello& hello) const;
+  void check_life(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
+  /// Ends the handshake with an error. `for_now`: the connecting side may try again.
+  [[noreturn]] void turn_away(Connection& c, const std::string& why, bool for_now = false) const;
   void loop_back(uint8_t kind, std::string header, std::vector<Payload> payloads);
 
   const std::shared_ptr<Runtime> runtime_;
@@ -187,9 +201,10 @@ class GrpcTransport final : public Transport, private LinkEvents {
   Event idle_;
   mutable Mutex mutex_;
   std::unordered_map<WorkerId, std::shared_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
-  std::unordered_set<const Connection*> greeted_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Connection>> unwelcomed_ WEFT_GUARDED_BY(mutex_);  // accepted, by age
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
+  std::optional<SocketFile> socket_;  // outlives the listener
   LinkEngine engine_;
 };
 

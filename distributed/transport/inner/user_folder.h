@@ -1,0 +1,48 @@
+// The folder of a user's unix sockets. Its mode is 0700: the kernel lets no other user open a socket there.
+// It is XDG_RUNTIME_DIR/weft if that variable names a private folder of this user, else weft-<uid> in the
+// folder for temporary files. Each socket has a lock file, which its process keeps locked while it lives. A
+// process that starts sweeps the folder: if it can lock a lock file, the owner is dead, and both files go.
+// The lock comes before the socket. If a sweep wins the race for a new lock file, its owner takes another
+// name. Internal to the gRPC transport.
+#pragma once
+
+#include <string>
+
+namespace weft::rpc::inner {
+
+/// Folders that may hold the sockets. Tests give their own.
+struct FolderChoice {
+  std::string runtime;    ///< XDG_RUNTIME_DIR; empty: not set
+  std::string temporary;  ///< the folder for temporary files
+  /// From the environment.
+  static FolderChoice of_process();
+};
+
+/// The longest path of a unix socket on Linux, without the final zero.
+inline constexpr size_t kMaxSocketPath = 107;
+
+/// A name for one unix socket in the user's folder, and its lock. Thread safety: as a plain value.
+class SocketFile {
+ public:
+  /// Makes the folder when it is missing, sweeps it, and takes a random name. Throws: RpcError that names the
+  /// folder and the reason: not a folder, a link, another owner, another mode, too long a path.
+  explicit SocketFile(const FolderChoice& choice = FolderChoice::of_process());
+  /// Removes socket and lock.
+  ~SocketFile();
+  SocketFile(const SocketFile&) = delete;
+
+  /// The path for bind. Nothing is there yet.
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+/// Removes the sockets of dead processes from a folder.
+void sweep_sockets(const std::string& folder);
+
+/// True if `path` is a unix socket of this process's user.
+bool is_own_socket(const std::string& path);
+
+}  // namespace weft::rpc::inner

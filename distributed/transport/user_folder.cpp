@@ -1,0 +1,148 @@
+// The folder of a user's unix sockets (inner/user_folder.h): its choice and checks, names, locks, the sweep.
+#include <weft/distributed/transport/inner/user_folder.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include <weft/distributed/runtime/error.h>
+
+namespace weft::rpc::inner {
+
+static_assert(kMaxSocketPath + 1 == sizeof(sockaddr_un::sun_path));
+
+namespace {
+
+constexpr char kLockEnd[] = ".lock";
+constexpr size_t kNameBytes = 16;  ///< hexadecimal digits
+
+/// The reason why `folder` is no private folder of this user; empty when it is one.
+std::string why_not_private(const std::string& folder) {
+  struct stat info {};
+  if (lstat(folder.c_str(), &info) != 0) return std::strerror(errno);
+  if (S_ISLNK(info.st_mode)) return "it is a symbolic link";
+  if (!S_ISDIR(info.st_mode)) return "it is not a folder";
+  if (info.st_uid != geteuid()) return str("it belongs to user ", info.st_uid, ", this is user ", geteuid());
+  if ((info.st_mode & 0777) != 0700) {
+    char mode[16] = {};
+    std::snprintf(mode, sizeof mode, "%04o", info.st_mode & 07777u);
+    return str("its mode is ", mode, ", it must be 0700");
+  }
+  return "";
+}
+
+/// Makes the folder when it is missing. The reason why it cannot be used; empty when it can.
+std::string make_private(const std::string& folder) {
+  if (folder.size() + 1 + kNameBytes > kMaxSocketPath)
+    return str("a socket's path in it would have more than ", kMaxSocketPath, " bytes");
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return std::strerror(errno);
+  return why_not_private(folder);
+}
+
+/// The folder to use. Throws: RpcError.
+std::string choose_folder(const FolderChoice& choice) {
+  std::string before;
+  if (!choice.runtime.empty() && why_not_private(choice.runtime).empty()) {
+    const std::string folder = choice.runtime + "/weft";
+    const std::string why = make_private(folder);
+    if (why.empty()) return folder;
+    before = str("the folder ", folder, " cannot hold unix sockets: ", why, "; ");
+  }
+  const std::string folder = str(choice.temporary, "/weft-", geteuid());
+  const std::string why = make_private(folder);
+  if (why.empty()) return folder;
+  throw RpcError(str(before, "the folder ", folder, " cannot hold unix sockets: ", why,
+                     " (XDG_RUNTIME_DIR or TMPDIR name others, and unix_socket = false needs none)"));
+}
+
+std::string random_name() {
+  unsigned char bytes[kNameBytes / 2];
+  if (getentropy(bytes, sizeof bytes) != 0) throw RpcError("the system has no random number");
+  std::string name;
+  for (const unsigned char byte : bytes) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+/// Locks a lock file. False: another process has it, or a sweep has removed it.
+bool take_lock(int fd) {
+  struct stat info {};
+  return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
+
+}  // namespace
+
+FolderChoice FolderChoice::of_process() {
+  FolderChoice choice;
+  const char* const runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime == '/') choice.runtime = runtime;
+  std::error_code failed;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(failed);
+  choice.temporary = failed || temporary.is_relative() ? P_tmpdir : temporary.string();
+  return choice;
+}
+
+SocketFile::SocketFile(const FolderChoice& choice) {
+  const std::string folder = choose_folder(choice);
+  sweep_sockets(folder);
+  while (lock_ < 0) {
+    const std::string path = folder + "/" + random_name();
+    const int fd = open((path + kLockEnd).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+      if (errno == EEXIST) continue;
+      throw RpcError(str("the folder ", folder, " cannot hold unix sockets: ", std::strerror(errno)));
+    }
+    if (take_lock(fd)) {
+      lock_ = fd;
+      path_ = path;
+    } else {
+      close(fd);
+    }
+  }
+}
+
+SocketFile::~SocketFile() {
+  unlink(path_.c_str());
+  unlink((path_ + kLockEnd).c_str());
+  close(lock_);
+}
+
+void sweep_sockets(const std::string& folder) {
+  DIR* const list = opendir(folder.c_str());
+  if (list == nullptr) return;
+  const size_t end = std::strlen(kLockEnd);
+  std::vector<std::string> locks;
+  while (const dirent* entry = readdir(list)) {
+    const std::string name = entry->d_name;
+    if (name.size() == kNameBytes + end && name.ends_with(kLockEnd)) locks.push_back(folder + "/" + name);
+  }
+  closedir(list);
+  for (const std::string& lock : locks) {
+    const int fd = open(lock.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) continue;
+    if (take_lock(fd)) {
+      unlink(lock.substr(0, lock.size() - end).c_str());
+      unlink(lock.c_str());
+    }
+    close(fd);
+  }
+}
+
+bool is_own_socket(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_uid == geteuid();
+}
+
+}  // namespace weft::rpc::inner

@@ -1,0 +1,251 @@
+// Who may speak as whom over gRPC: hellos of other lives, of strangers, of many strangers at once, and of
+// connections that stay silent. A second transport in this process plays the impostor.
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
+
+#include "mailbox.h"
+
+namespace weft::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A transport and the mail that it gets.
+struct Speaker {
+  Speaker(const std::shared_ptr<Runtime>& rt, GrpcOptions options)
+      : box(*rt), t(make_grpc_transport(rt, std::move(options), box)) {}
+  ~Speaker() { t->close(); }
+  Mailbox box;
+  std::shared_ptr<Transport> t;
+};
+
+/// Two workers; worker 1 is the one that others speak to.
+struct SmallGroup {
+  SmallGroup() : rt(make_threaded_runtime()), a(rt, {.id = WorkerId{0}}), b(rt, {.id = WorkerId{1}}) {
+    a.t->add_peer(WorkerId{1}, b.t->addresses());
+  }
+  /// The addresses of worker 1 as a stranger knows them: without its life's number.
+  PeerAddress outside() const {
+    PeerAddress address = b.t->addresses();
+    address.incarnation = {};
+    return address;
+  }
+  bool a_reaches_b(size_t messages) {
+    a.t->send(WorkerId{1}, 1, "from the member");
+    return b.box.wait_for(messages);
+  }
+  std::shared_ptr<Runtime> rt;
+  Speaker a, b;
+};
+
+TEST(Identity, a_refusal_names_no_life) {
+  SmallGroup g;
+  g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
+  Speaker guess(g.rt, {.id = WorkerId{0}, .connect_timeout = 300ms});
+  PeerAddress wrong = g.outside();
+  wrong.incarnation = Incarnation{12345};
+  guess.t->add_peer(WorkerId{1}, wrong);
+  guess.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(guess.box.wait_for_state(WorkerId{1}, "rejected"));
+  EXPECT_EQ(guess.box.reason(WorkerId{1}).find(to_string(g.b.t->incarnation())), std::string::npos)
+      << guess.box.reason(WorkerId{1});
+  guess.t->add_peer(WorkerId{1}, g.outside());  // the right worker, but not the life of worker 0
+  guess.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(guess.box.wait_for_state(WorkerId{1}, "rejected unreachable"));
+  EXPECT_EQ(guess.box.reason(WorkerId{1}).find(to_string(g.a.t->incarnation())), std::string::npos)
+      << guess.box.reason(WorkerId{1});
+  EXPECT_NE(guess.box.reason(WorkerId{1}).find("does not count this life of worker 0"), std::string::npos)
+      << guess.box.reason(WorkerId{1});
+  EXPECT_EQ(g.b.box.count, 0u);
+}
+
+TEST(Identity, a_hello_of_another_life_leaves_the_connection_of_the_first_untouched) {
+  for (const bool told : {false, true}) {  // whether worker 1 was told the life of worker 0
+    SmallGroup g;
+    PeerAddress known = g.a.t->addresses();
+    if (!told) known.incarnation = {};
+    g.b.t->add_peer(WorkerId{0}, known);
+    ASSERT_TRUE(g.a_reaches_b(1));
+    Speaker other(g.rt, {.id = WorkerId{0}, .connect_timeout = 300ms});
+    other.t->add_peer(WorkerId{1}, g.outside());
+    other.t->send(WorkerId{1}, 1, "forged");
+    ASSERT_TRUE(other.box.wait_for_state(WorkerId{1}, "unreachable")) << other.box.states(WorkerId{1});
+    ASSERT_TRUE(g.a_reaches_b(2));
+    EXPECT_EQ(g.b.box.states(WorkerId{0}), "up");
+    EXPECT_EQ(g.a.box.states(WorkerId{1}), "up");
+    MutexLock lock(g.b.box.mutex);
+    for (const auto& m : g.b.box.messages) EXPECT_EQ(m.incarnation, g.a.t->incarnation());
+  }
+}
+
+TEST(Identity, a_second_hello_of_the_same_life_takes_the_place_of_its_connection) {
+  SmallGroup g;
+  g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
+  ASSERT_TRUE(g.a_reaches_b(1));
+  Speaker again(g.rt, {.id = WorkerId{0}, .incarnation = g.a.t->incarnation()});
+  again.t->add_peer(WorkerId{1}, g.outside());
+  again.t->send(WorkerId{1}, 1, "the same life");
+  ASSERT_TRUE(g.b.box.wait_for(2));
+  EXPECT_TRUE(g.a.box.wait_for_state(WorkerId{1}, "up broken"));
+  g.b.t->send(WorkerId{0}, 1, "an answer");
+  EXPECT_TRUE(again.box.wait_for(1));
+  EXPECT_EQ(g.b.box.states(WorkerId{0}), "up");
+}
+
+TEST(Identity, a_worker_that_is_not_a_member_yet_is_heard_once_it_is_one) {
+  SmallGroup g;
+  Speaker late(g.rt, {.id = WorkerId{2}});
+  late.t->add_peer(WorkerId{1}, g.outside());
+  late.t->send(WorkerId{1}, 1, "early");
+  g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
+  ASSERT_TRUE(g.a_reaches_b(1));
+  while (late.t->counters(WorkerId{1}).refusals == 0) g.rt->sleep_for(1ms);
+  EXPECT_EQ(g.b.box.count, 1u);
+  EXPECT_EQ(late.box.states(WorkerId{1}), "");
+  EXPECT_THROW(g.b.t->send(WorkerId{2}, 1, "to a stranger"), PeerLost);
+  g.b.t->add_peer(WorkerId{2}, late.t->addresses());
+  ASSERT_TRUE(g.b.box.wait_for(2));
+  EXPECT_EQ(late.box.states(WorkerId{1}), "up");
+}
+
+TEST(Identity,
+     a_successor_that_connects_before_it_is_announced_is_heard_afterwards_and_the_past_life_is_not) {
+  SmallGroup g;
+  g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
+  ASSERT_TRUE(g.a_reaches_b(1));
+  Speaker successor(g.rt, {.id = WorkerId{0}});
+  successor.t->add_peer(WorkerId{1}, g.outside());
+  successor.t->send(WorkerId{1}, 1, "successor");
+  while (successor.t->counters(WorkerId{1}).refusals == 0) g.rt->sleep_for(1ms);
+  EXPECT_EQ(g.b.box.states(WorkerId{0}), "up");
+  g.b.t->add_peer(WorkerId{0}, successor.t->addresses());
+  ASSERT_TRUE(g.b.box.wait_for(2));
+  ASSERT_TRUE(g.a.box.wait_for_state(WorkerId{1}, "up broken"));
+  g.a.t->send(WorkerId{1}, 1, "from the past");
+  EXPECT_TRUE(g.a.box.wait_for_state(WorkerId{1}, "up broken rejected"));
+  EXPECT_NE(g.a.box.reason(WorkerId{1}).find("has a successor"), std::string::npos);
+}
+
+TEST(Identity, two_thousand_hellos_of_strangers_leave_nothing_and_members_talk_meanwhile) {
+  SmallGroup g;
+  g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
+  constexpr int kIds = 40, kEach = 50;
+  for (int i = 0; i < kIds; ++i) {
+    const inner::Hello hello{.id = WorkerId{100 + i},
+                             .incarnation = Incarnation{7},
+                             .target = WorkerId{1},
+                             .host_key = "far",
+                             .addresses = std::vector<std::string>(16, std::string(200, 'x'))};
+    Speaker stranger(g.rt, {.id = WorkerId{100 + i},
+                            .connect_timeout = 1h,
+                            .first_frame = inner::encode_hello(inner::RecordType::kHello, hello)});
+    for (int k = 0; k < kEach; ++k) {
+      stranger.t->add_peer(WorkerId{1000 + k}, g.outside());
+      stranger.t->send(WorkerId{1000 + k}, 1, "let me in");
+    }
+    ASSERT_TRUE(g.a_reaches_b(static_cast<size_t>(i + 1)));
+    for (int k = 0; k < kEach; ++k)
+      while (stranger.t->counters(WorkerId{1000 + k}).refusals == 0) g.rt->sleep_for(1ms);
+    EXPECT_EQ(stranger.box.reason(WorkerId{1000}), "");
+    EXPECT_EQ(g.b.t->counters(WorkerId{100 + i}).connects, 0u);
+    EXPECT_THROW(g.b.t->send(WorkerId{100 + i}, 1, "x"), PeerLost);
+  }
+  EXPECT_EQ(g.b.box.count, static_cast<size_t>(kIds));
+  EXPECT_EQ(g.b.box.states(WorkerId{0}), "up");
+}
+
+TEST(Identity, a_stranger_that_is_admitted_is_kept_no_longer_than_its_connection) {
+  auto rt = make_threaded_runtime();
+  Speaker host(rt, {.id = WorkerId{0}, .admit_strangers = true});
+  host.box.reply_with = host.t.get();
+  for (int i = 0; i < 3; ++i) {
+    auto guest = std::make_unique<Speaker>(rt, GrpcOptions{.id = WorkerId{5 + i}});
+    guest->t->add_peer(WorkerId{0}, host.t->addresses());
+    guest->t->send(WorkerId{0}, 1, "x");
+    ASSERT_TRUE(guest->box.wait_for(1));
+    EXPECT_EQ(host.t->counters(WorkerId{5 + i}).connects, 1u);
+    guest.reset();
+    ASSERT_TRUE(host.box.wait_for_state(WorkerId{5 + i}, "up broken"));
+    EXPECT_EQ(host.t->counters(WorkerId{5 + i}).connects, 0u);
+  }
+}
+
+TEST(Identity, a_message_right_after_the_hello_of_a_stranger_is_not_delivered) {
+  SmallGroup g;
+  inner::OutCursor cursor{inner::make_out_message(1, "no greeting waited for", {}, {})};
+  inner::Frame frame;
+  inner::append_message(frame, cursor);
+  const inner::Hello hello{.id = WorkerId{9}, .incarnation = Incarnation{7}, .target = WorkerId{1}};
+  Speaker rude(g.rt, {.id = WorkerId{9},
+                      .connect_timeout = 300ms,
+                      .first_frame = inner::encode_hello(inner::RecordType::kHello, hello) + frame.flat()});
+  rude.t->add_peer(WorkerId{1}, g.outside());
+  rude.t->send(WorkerId{1}, 1, "x");
+  EXPECT_TRUE(rude.box.wait_for_state(WorkerId{1}, "unreachable"));
+  EXPECT_EQ(g.b.box.count, 0u);
+}
+
+/// A TCP connection that never says a word.
+int silent_connection(const std::string& to) {
+  const HostPort at = parse_host_port(to);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(at.port);
+  inet_pton(AF_INET, at.host.c_str(), &address.sin_addr);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
+
+TEST(Identity, a_connection_that_stays_silent_is_closed) {
+  auto rt = make_threaded_runtime();
+  Speaker b(rt, {.id = WorkerId{1}, .unix_socket = false, .handshake_timeout = 300ms});
+  // one without a byte, one that opened HTTP/2 and no stream
+  const std::string preface("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+  for (const std::string& words : {std::string(), preface}) {
+    const int fd = silent_connection(b.t->addresses().addresses.at(0));
+    EXPECT_EQ(send(fd, words.data(), words.size(), MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
+    char bytes[4096];
+    while (recv(fd, bytes, sizeof bytes, 0) > 0) {
+    }
+    close(fd);
+  }
+}
+
+TEST(Identity, more_streams_without_a_hello_than_allowed_end_the_oldest_and_no_member) {
+  auto rt = make_threaded_runtime();
+  Speaker b(rt, {.id = WorkerId{1}, .handshake_timeout = 1h, .max_unwelcomed = 3});
+  Speaker a(rt, {.id = WorkerId{0}});
+  b.t->add_peer(WorkerId{0}, a.t->addresses());
+  a.t->add_peer(WorkerId{1}, b.t->addresses());
+  a.t->send(WorkerId{1}, 1, "x");
+  ASSERT_TRUE(b.box.wait_for(1));
+  // an empty first frame: a stream whose hello never comes
+  Speaker silent(rt, {.id = WorkerId{7}, .connect_timeout = 1h, .first_frame = ""});
+  PeerAddress outside = b.t->addresses();
+  outside.incarnation = {};
+  for (int k = 0; k < 20; ++k) {
+    silent.t->add_peer(WorkerId{100 + k}, outside);
+    silent.t->send(WorkerId{100 + k}, 1, "x");
+  }
+  uint64_t ended = 0;
+  while (ended < 17) {  // each that ends tries again and ends another
+    ended = 0;
+    for (int k = 0; k < 20; ++k) ended += silent.t->counters(WorkerId{100 + k}).refusals;
+    rt->sleep_for(1ms);
+  }
+  a.t->send(WorkerId{1}, 1, "y");
+  EXPECT_TRUE(b.box.wait_for(2));
+  EXPECT_EQ(b.box.states(WorkerId{0}), "up");
+}
+
+}  // namespace
+}  // namespace weft::rpc
