@@ -17,11 +17,12 @@
 //  6. Deadlines. The caller ends the call with Timeout, and the next floor or status reports it as finished.
 //     A later reply goes to the interceptors' discarded() and is dropped. The request carries the remaining
 //     time.
-//  7. Failure detection by leases. A peer is under lease while calls to it are open or a layer watches it.
-//     After some silence it is asked as in 5. It is lost after a lease of silence, when the transport reports
-//     it as unreachable or rejected, and when it says goodbye. A lost incarnation stays lost: its open calls
-//     fail with PeerLost and the layers get a callback. Its later messages are answered with kFenced, and it
-//     then counts this worker as lost. A restarted worker is another incarnation and joins by add_members.
+//  7. Failure detection by leases. A peer is under lease while calls to it are open, requests of it are not
+//     finished, or a layer watches it. After some silence it is asked as in 5. It is lost after a lease of
+//     silence, by its goodbye, and when another life answers at its address. A lost incarnation stays lost:
+//     its calls fail with PeerLost and the layers get a callback. Its later messages are answered with
+//     kFenced, and it then counts this worker as lost. A restarted worker is another life, and joins by
+//     add_members.
 //     [G: no call outlives its peer by more than a lease]
 //  8. Replies are decoded, and futures completed, on the receiving thread, never on a pool thread. So
 //     handlers that block in nested calls cannot delay a reply; the pool starts other threads in their place.
@@ -140,12 +141,11 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
       alarm(core, [this](Duration late) { liveness.tick(late); }),
       devices(core, peers),
       caller(core, peers, devices, alarm),
-      server(core, peers, devices),
+      server(core, peers, devices, alarm),
       liveness(core, peers, caller, alarm,
                [this](const LostPeer& peer) {
                  devices.peer_lost(peer.info.id);
-                 if (const auto living = core.agent())
-                   gathers.peer_lost(*living, peer.info, peer.left, peer.why);
+                 if (const auto living = core.agent()) gathers.peer_lost(*living, peer);
                  rounds.decide();
                }),
       gathers(core, peers),
@@ -221,21 +221,22 @@ void Agent::add_members(const std::vector<Member>& members) {
   Impl& s = *impl_;
   s.peers.check(members);
   for (const Member& m : members) {
-    Peer* before = &s.peers.at(m.id);
-    const Incarnation known = before->incarnation.load(), told = m.address.incarnation;
-    const bool restarted = known.value != 0 && told.value != 0 && known != told;
-    if (restarted) s.liveness.lose(*before, false, "it was restarted");
-    Peer& p = restarted ? s.peers.succeed(m.id) : *before;
+    const Incarnation told = m.address.incarnation;
+    Peer& p = s.liveness.live(s.peers.at(m.id), told);
+    bool joins = false;
     {
       MutexLock lock(p.mutex);
-      if (told.value != 0) p.incarnation = told;
+      if (told.value != 0 && p.incarnation.load().value == 0) p.incarnation = told;
       p.name = m.name;
-      p.known = true;
+      joins = !std::exchange(p.known, true) && !p.lost;
     }
     s.peers.add_name(m.name, m.id);
     s.devices.add_plan(p, m);
-    if (m.id != s.core.self.id) s.core.transport->add_peer(m.id, m.address);
+    if (m.id == s.core.self.id) continue;
+    s.core.transport->add_peer(m.id, m.address);
+    if (joins) s.gathers.joined(*this, p.life());
   }
+  s.rounds.joined(*this);
 }
 
 WorkerInfo Agent::worker_info(const To& who) const {

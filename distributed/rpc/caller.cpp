@@ -90,7 +90,7 @@ void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& c
           p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
     } else {
       const bool first = p.pending.empty();
-      if (first && p.watchers == 0) p.heard = call.started;
+      if (!p.wanted()) p.heard = call.started;
       e.sequence = p.next_sequence++;
       if (first) p.pause = core_.options.retry;
       PendingCall& kept = p.pending.emplace(e.sequence, std::move(call)).first->second;

@@ -9,10 +9,27 @@ namespace {
 
 constexpr Duration kGrace = std::chrono::seconds(1);  // the members wait so much longer than the leader
 
-std::string key_of(const std::vector<int32_t>& ids) {
+std::string key_of(const std::vector<Life>& lives) {
   std::string key;
-  for (const int32_t id : ids) key += str(id, ",");
+  for (const Life& life : lives) key += str(life.id, ":", life.incarnation, ",");
   return key;
+}
+
+void put_lives(Encoder& out, const std::vector<Life>& lives) {
+  std::vector<int32_t> ids;
+  std::vector<uint64_t> incarnations;
+  for (const Life& life : lives) ids.push_back(life.id.value), incarnations.push_back(life.incarnation.value);
+  out.put(ids);
+  out.put(incarnations);
+}
+
+std::vector<Life> get_lives(Decoder& in) {
+  const auto ids = in.get<std::vector<int32_t>>();
+  const auto incarnations = in.get<std::vector<uint64_t>>();
+  if (ids.size() != incarnations.size()) detail::malformed("a gather with ids and incarnations that differ");
+  std::vector<Life> lives;
+  for (size_t i = 0; i < ids.size(); ++i) lives.emplace_back(WorkerId{ids[i]}, Incarnation{incarnations[i]});
+  return lives;
 }
 
 void put_message(Encoder& out, const Message& m) {
@@ -30,107 +47,288 @@ Message get_message(Decoder& in) {
   return m;
 }
 
-void watch_members(Agent& agent, const std::vector<int32_t>& members, int delta) {
-  for (const int32_t id : members)
-    if (id != agent.self().id.value) agent.watch(WorkerId{id}, delta);
+void watch_lives(Agent& agent, const std::vector<Life>& lives, int delta) {
+  for (const Life& life : lives)
+    if (life.id != agent.self().id) agent.watch(life, delta);
+}
+
+bool has_life(const std::vector<Life>& lives, const Life& one) {
+  return std::find(lives.begin(), lives.end(), one) != lives.end();
 }
 
 }  // namespace
 
-/// Removes a round and answers all its waiting members with an error.
-void Gathers::fail(Agent& agent, const std::string& round_key,
-                   const std::function<std::exception_ptr(const Round&)>& why) {
-  Round round;
-  {
-    MutexLock lock(mutex_);
-    const auto found = rounds_.find(round_key);
-    if (found == rounds_.end()) return;
-    round = std::move(found->second);
-    rounds_.erase(found);
+/// The living members by id, or the lost ones.
+std::vector<Life> Gathers::members(bool lost) {
+  std::vector<Life> out;
+  for (Peer* p : peers_.all()) {
+    MutexLock lock(p->mutex);
+    if (p->known && p->lost == lost) out.push_back(p->life());
   }
-  if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
-  watch_members(agent, round.members, -1);
-  const std::exception_ptr error = why(round);
-  for (Responder& r : round.waiting) r.fail(error);
+  return out;
 }
 
-void Gathers::time_out(Agent& agent, const std::string& round_key) {
-  fail(agent, round_key, [&](const Round& round) {
-    std::string missing;
-    for (const int32_t id : round.members)
-      if (round.arrived.count(id) == 0)
-        missing += str(missing.empty() ? "'" : ", '", peers_.name(WorkerId{id}), "'");
-    return std::make_exception_ptr(
-        Timeout(str("barrier or gather of ", round.members.size(), " workers: still waiting for ", missing)));
-  });
-}
+// ---- the leader
 
 void Gathers::serve(Agent& agent, Request request, Responder responder) {
   Decoder in(request.message, &agent, request.from);
-  const auto members = in.get<std::vector<int32_t>>();
+  Arrival arrival;
+  const auto whole = in.get<bool>();
+  std::vector<Life> lives = get_lives(in);
   const auto number = in.number<uint64_t>();
-  const auto timeout = Duration(in.number<int64_t>());
-  Message theirs = get_message(in);
+  arrival.timeout = Duration(in.number<int64_t>());
+  arrival.fresh = in.get<bool>();
+  arrival.dead = in.get<std::string>();
+  arrival.text = in.get<std::string>();
+  arrival.message = get_message(in);
   in.expect_end();
-  const std::string round_key = str(key_of(members), "#", number);
+  arrival.from = request.sender();
+  arrival.responder = std::move(responder);
+  const std::string key = whole ? "" : key_of(lives);
+  if (whole) arrival.lost = std::exchange(lives, {});
+  enter(agent, {key, number}, std::move(lives), std::move(arrival));
+}
 
-  const TimePoint now = agent.runtime()->now();
-  Round complete;
-  std::vector<int32_t> missing;
-  bool fresh = false, whole = false;
-  {
+/// Step e: the round of a call. A worker that has joined counts from 0.
+uint64_t Gathers::place(const Arrival& arrival, uint64_t number) {
+  if (!arrival.fresh) return number;
+  uint64_t first = floor();
+  if (has_joined())
+    for (const auto& [key, round] : rounds_)
+      if (key.first.empty() && !all_fresh(round)) {
+        first = std::max(first, key.second);
+        break;
+      }
+  if (number >= first) return number;
+  if (!failures_.empty()) first = std::max(first, failures_.rbegin()->first + 1);
+  return first + number;
+}
+
+bool Gathers::all_fresh(const Round& round) {
+  return std::all_of(round.arrived.begin(), round.arrived.end(),
+                     [](const auto& a) { return a.second.fresh; });
+}
+
+/// Adds a call to an open round.
+void Gathers::insert(Agent& agent, const Key& key, Arrival arrival, std::vector<Arrival>& old) {
+  Round& round = rounds_[key];
+  const TimePoint now = core_.runtime->now();
+  if (arrival.timeout.count() > 0 && arrival.timeout < kNever - now &&
+      now + arrival.timeout < round.give_up) {
+    if (round.timer.value != 0) core_.runtime->cancel(round.timer);
+    round.give_up = now + arrival.timeout;
+    round.timer = core_.runtime->call_at(round.give_up, [this, weak = agent.weak_from_this(), key] {
+      if (const auto self = weak.lock()) time_out(*self, key);
+    });
+  }
+  for (const Life& life : arrival.lost) ++round.aware[life];
+  const int32_t id = arrival.from.id.value;
+  round.missing.erase(id);
+  Arrival& kept = round.arrived[id];
+  if (kept.from.id.value >= 0) old.push_back(std::move(kept));  // of a past life
+  kept = std::move(arrival);
+}
+
+void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arrival) {
+  const bool whole = key.first.empty();
+  bool opens = false;
+  std::exception_ptr known;
+  std::vector<Arrival> old;
+  std::vector<Over> over;
+  for (;;) {
     MutexLock lock(mutex_);
     if (stopped_) throw RpcError(str("barrier or gather: worker '", agent.self().name, "' was shut down"));
-    Round& round = rounds_[round_key];
-    fresh = round.members.empty();
-    round.members = members;
-    round.arrived[request.from.value] = std::move(theirs);
-    round.waiting.push_back(std::move(responder));
-    if (timeout.count() > 0 && timeout < kNever - now) {
-      const TimePoint give_up = now + timeout;
-      if (give_up < round.give_up) {
-        if (round.timer.value != 0) agent.runtime()->cancel(round.timer);
-        round.give_up = give_up;
-        round.timer = agent.runtime()->call_at(give_up, [this, weak = agent.weak_from_this(), round_key] {
-          if (const auto self = weak.lock()) time_out(*self, round_key);
-        });
-      }
-    }
-    for (const int32_t id : members)
-      if (round.arrived.count(id) == 0) missing.push_back(id);
-    whole = missing.empty();
     if (whole) {
-      complete = std::move(round);
-      rounds_.erase(round_key);
+      const auto failed = failures_.find(key.second);
+      if (failed != failures_.end() && failed->second.late.erase(arrival.from.id.value) > 0) {
+        known = failed->second.error;
+        if (failed->second.late.empty()) failures_.erase(failed);
+        break;
+      }
+      if (arrival.dead.empty()) key.second = place(arrival, key.second);
     }
+    opens = rounds_.count(key) == 0;
+    if (opens && lives.empty()) {
+      lock.unlock();
+      lives = members(false);
+      continue;
+    }
+    if (opens && whole && arrival.dead.empty() && lives.front().id != core_.self.id &&
+        !has_life(arrival.lost, lives.front())) {  // a member with a smaller id has joined
+      over.push_back({.number = key.second, .round = {}, .error = nullptr, .moved = true});
+      over.back().round.arrived[arrival.from.id.value] = std::move(arrival);
+      opens = false;
+      break;
+    }
+    if (opens) {
+      Round& round = rounds_[key];
+      round.lives = lives;
+      for (const Life& life : lives) round.missing.insert(life.id.value);
+    }
+    if (!arrival.dead.empty()) {  // step d
+      known = std::make_exception_ptr(PeerLost(arrival.dead, str("barrier or gather: ", arrival.text)));
+      rounds_[key].missing.erase(arrival.from.id.value);
+      const bool been_through = key.second < floor();
+      over.push_back(end(key, known, !been_through));
+      break;
+    }
+    if (whole && !arrival.fresh && has_joined()) {  // step e: others that have joined are in this round
+      std::vector<Key> early;
+      for (const auto& [other, round] : rounds_)
+        if (other.first.empty() && other.second < key.second && !round.arrived.empty() && all_fresh(round))
+          early.push_back(other);
+      for (const Key& other : early) {
+        Over emptied{.number = other.second, .round = std::move(rounds_[other]), .error = nullptr};
+        rounds_.erase(other);
+        for (auto& [id, one] : std::exchange(emptied.round.arrived, {}))
+          insert(agent, key, std::move(one), old);
+        over.push_back(std::move(emptied));
+      }
+    }
+    insert(agent, key, std::move(arrival), old);
+    if (rounds_[key].missing.empty()) over.push_back(end(key, nullptr, false));
+    break;
   }
-  if (fresh) watch_members(agent, members, +1);
+  if (opens) watch_lives(agent, lives, +1);
+  for (Over& one : over) finish(agent, std::move(one));
+  if (known) return arrival.responder.fail(known);
+  if (!opens) return;
   // Checked after the round became visible: a loss at this moment is noticed here or in peer_lost.
-  if (!whole) {
-    for (const int32_t id : missing)
-      if (agent.is_lost(WorkerId{id})) {
-        const std::string name = peers_.name(WorkerId{id});
-        fail(agent, round_key, [&](const Round&) {
-          return std::make_exception_ptr(
-              PeerLost(name, str("barrier or gather: worker '", name, "' is gone")));
-        });
-        return;
-      }
-    return;
-  }
-  watch_members(agent, members, -1);
-  if (complete.timer.value != 0) agent.runtime()->cancel(complete.timer);
-  for (Responder& r : complete.waiting) {
-    Message all;
-    {
-      Encoder out(all, &agent, r.context().caller, true);
-      out.size(complete.arrived.size());
-      for (const auto& [id, message] : complete.arrived) {
-        out.number(id);
-        put_message(out, message);
-      }
+  for (const Life& life : lives)
+    if (peers_.lost(life)) leave_out(agent, key, life);
+}
+
+/// Handles a loss from before the opening of a round.
+void Gathers::leave_out(Agent& agent, const Key& key, Life life) {
+  const std::string name = peers_.name(life.id);
+  std::optional<Over> over;
+  {
+    MutexLock lock(mutex_);
+    const auto found = rounds_.find(key);
+    if (found == rounds_.end() || found->second.missing.count(life.id.value) == 0) return;
+    if (key.first.empty()) {
+      found->second.missing.erase(life.id.value);
+      if (found->second.missing.empty()) over = end(key, nullptr, false);
+    } else {
+      over = end(
+          key, std::make_exception_ptr(PeerLost(name, str("barrier or gather: worker '", name, "' is gone"))),
+          false);
     }
-    r.reply(std::move(all));
+  }
+  if (over) finish(agent, std::move(*over));
+}
+
+Gathers::Over Gathers::end(const Key& key, std::exception_ptr error, bool keep) {
+  Over over{.number = key.second, .round = std::move(rounds_[key]), .error = std::move(error)};
+  rounds_.erase(key);
+  if (!key.first.empty()) return over;
+  decided_ = std::max(decided_, key.second + 1);
+  if (keep && !over.round.missing.empty()) failures_[key.second] = {over.error, over.round.missing};
+  return over;
+}
+
+/// Answers the workers of a round that is over.
+void Gathers::finish(Agent& agent, Over over) {
+  if (over.round.timer.value != 0) core_.runtime->cancel(over.round.timer);
+  watch_lives(agent, over.round.lives, -1);
+  if (over.round.arrived.empty()) return;
+  Message all;
+  if (!over.error) {
+    Encoder out(all, &agent, core_.self.id, true);
+    out.put(over.moved);
+    out.number(over.number);
+    out.size(over.moved ? 0 : over.round.arrived.size());
+    for (const auto& [id, one] : over.round.arrived) {
+      if (over.moved) break;
+      out.number(id);
+      put_message(out, one.message);
+    }
+  }
+  for (auto& [id, one] : over.round.arrived) {
+    if (over.error) one.responder.fail(over.error);
+    else one.responder.reply(all);
+  }
+}
+
+void Gathers::time_out(Agent& agent, const Key& key) {
+  Over over;
+  {
+    MutexLock lock(mutex_);
+    if (rounds_.count(key) == 0) return;
+    over = end(key, nullptr, false);
+  }
+  std::string missing;
+  for (const int32_t id : over.round.missing)
+    missing += str(missing.empty() ? "'" : ", '", peers_.name(WorkerId{id}), "'");
+  over.error = std::make_exception_ptr(
+      Timeout(str("barrier or gather of ", over.round.arrived.size() + over.round.missing.size(),
+                  " workers: still waiting for ", missing)));
+  finish(agent, std::move(over));
+}
+
+void Gathers::peer_lost(Agent& agent, const LostPeer& peer) {
+  const auto error = std::make_exception_ptr(
+      PeerLost(peer.info.name, str("barrier or gather: worker '", peer.info.name, "' ",
+                                   peer.left ? "has left: " : "is lost: ", peer.why)));
+  const int32_t id = peer.info.id.value;
+  std::vector<Over> over;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [number, failure] : failures_) failure.late.erase(id);
+    std::erase_if(failures_, [](const auto& one) { return one.second.late.empty(); });
+    std::vector<Key> waiting;
+    for (const auto& [key, round] : rounds_)
+      if (round.missing.count(id) > 0 && has_life(round.lives, peer.life())) waiting.push_back(key);
+    for (const Key& key : waiting) {
+      Round& round = rounds_[key];
+      round.missing.erase(id);
+      const bool all_know = key.first.empty() && round.aware[peer.life()] == round.arrived.size();
+      if (!all_know) over.push_back(end(key, error, true));
+      else if (round.missing.empty()) over.push_back(end(key, nullptr, false));
+    }
+  }
+  for (Over& one : over) finish(agent, std::move(one));
+}
+
+void Gathers::joined(Agent& agent, Life life) {
+  std::vector<Over> over;
+  std::vector<Life> watched;
+  {
+    MutexLock lock(mutex_);
+    std::vector<Key> all;
+    for (const auto& [key, round] : rounds_)
+      if (key.first.empty()) all.push_back(key);
+    for (const Key& key : all) {
+      if (life.id < core_.self.id) {  // it leads from now on
+        Over moved{.number = key.second, .round = std::move(rounds_[key]), .error = nullptr, .moved = true};
+        rounds_.erase(key);
+        over.push_back(std::move(moved));
+        continue;
+      }
+      Round& round = rounds_[key];
+      if (has_life(round.lives, life)) continue;
+      round.lives.push_back(life);
+      const auto came = round.arrived.find(life.id.value);
+      if (came == round.arrived.end() || came->second.from != life) round.missing.insert(life.id.value);
+      watched.push_back(life);
+    }
+  }
+  watch_lives(agent, watched, +1);
+  for (Over& one : over) finish(agent, std::move(one));
+}
+
+void Gathers::stop() {
+  std::map<Key, Round> rounds;
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    rounds.swap(rounds_);
+  }
+  for (auto& [key, round] : rounds) {
+    if (round.timer.value != 0) core_.runtime->cancel(round.timer);
+    for (auto& [id, one] : round.arrived)
+      one.responder.fail(std::make_exception_ptr(
+          RpcError(str("barrier or gather: worker '", core_.self.name, "' was shut down"))));
   }
 }
 
@@ -141,72 +339,86 @@ void install_gather(Agent& agent) {
   });
 }
 
-void Gathers::peer_lost(Agent& agent, const WorkerInfo& peer, bool left, const std::string& why) {
-  std::vector<std::string> broken;
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [key, round] : rounds_)
-      if (round.arrived.count(peer.id.value) == 0 &&
-          std::count(round.members.begin(), round.members.end(), peer.id.value) > 0)
-        broken.push_back(key);
-  }
-  for (const std::string& key : broken)
-    fail(agent, key, [&](const Round&) {
-      return std::make_exception_ptr(PeerLost(peer.name, str("barrier or gather: worker '", peer.name, "' ",
-                                                             left ? "has left: " : "is lost: ", why)));
-    });
-}
+// ---- every worker
 
-void Gathers::stop() {
-  std::map<std::string, Round> rounds;
-  {
-    MutexLock lock(mutex_);
-    stopped_ = true;
-    rounds.swap(rounds_);
+/// One call of this worker, and its end.
+struct Gathers::Call {
+  Call(Gathers& gathers, std::string of) : g(gathers), key(std::move(of)) {
+    MutexLock lock(g.mutex_);
+    number = key.empty() ? g.next_whole_++ : g.next_[key]++;
+    fresh = g.fresh_;
+    if (key.empty()) g.open_.insert(number);
+    joined = number;
   }
-  for (auto& [key, round] : rounds) {
-    if (round.timer.value != 0) core_.runtime->cancel(round.timer);
-    for (Responder& r : round.waiting)
-      r.fail(std::make_exception_ptr(
-          RpcError(str("barrier or gather: worker '", core_.self.name, "' was shut down"))));
+  ~Call() {
+    if (!key.empty()) return;
+    MutexLock lock(g.mutex_);
+    g.open_.erase(number);
+    g.fresh_ = false;
+    g.next_whole_ = std::max(g.next_whole_, joined + 1);
   }
-}
+  Gathers& g;
+  const std::string key;
+  uint64_t number = 0;
+  uint64_t joined = 0;  ///< number of the round that it took part in
+  bool fresh = false;
+};
 
 std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
                                                const std::vector<std::string>& names, Duration timeout) {
-  std::vector<int32_t> ids;
-  if (names.empty())
-    for (const WorkerInfo& w : agent.worker_infos()) ids.push_back(w.id.value);
-  for (const std::string& name : names) ids.push_back(agent.worker_info_id(name).value);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  if (!std::binary_search(ids.begin(), ids.end(), core_.self.id.value))
+  const bool whole = names.empty();
+  std::vector<Life> named;
+  for (const std::string& name : names) named.push_back(agent.life_of(agent.worker_info_id(name)));
+  std::sort(named.begin(), named.end());
+  named.erase(std::unique(named.begin(), named.end()), named.end());
+  if (!whole && !has_life(named, agent.life()))
     throw ValueError(str("barrier or gather: worker '", core_.self.name, "' is not among those named"));
 
   if (timeout.count() == 0) timeout = agent.rpc_timeout();
-  const std::string key = key_of(ids);
-  Message request;
-  {
-    Encoder out(request, &agent, WorkerId{ids.front()});
-    out.put(ids);
+  const TimePoint start = core_.runtime->now();
+  const TimePoint until = timeout.count() > 0 && timeout < kNever - start ? start + timeout : kNever;
+  Call call(*this, key_of(named));
+  std::string dead, text;  // a leader that was lost meanwhile
+  for (;;) {
+    const WorkerId leader = whole ? members(false).front().id : named.front().id;
+    const Duration left = until == kNever ? Duration(0) : std::max(Duration(1), until - core_.runtime->now());
+    Message request;
     {
-      MutexLock lock(mutex_);
-      out.number(next_[key]++);
+      Encoder out(request, &agent, leader);
+      out.put(whole);
+      put_lives(out, whole ? members(true) : named);
+      out.number(call.number);
+      out.number(static_cast<int64_t>(left.count()));
+      out.put(call.fresh);
+      out.put(dead);
+      out.put(text);
+      put_message(out, mine);
     }
-    out.number(static_cast<int64_t>(timeout.count()));
-    put_message(out, mine);
+    const CallOptions options{
+        .timeout = left.count() > 0 ? std::min(left, Duration::max() - kGrace) + kGrace : left,
+        .what = "barrier or gather"};
+    try {
+      const Message all = agent.call(leader, Kind::kGather, std::move(request), options).take();
+      Decoder in(all, &agent, leader, true);
+      const bool moved = in.get<bool>();
+      const auto number = in.number<uint64_t>();
+      std::map<std::string, Message> out;
+      for (size_t n = in.size(); n > 0; --n) {
+        const auto id = in.number<int32_t>();
+        out.emplace(peers_.name(WorkerId{id}), get_message(in));
+      }
+      if (!moved) {
+        call.joined = number;
+        return out;
+      }
+      if (core_.runtime->now() >= until)
+        throw Timeout(str("barrier or gather: worker '", peers_.name(leader), "' does not lead it any more"));
+      core_.runtime->sleep_for(core_.options.retry / 8);
+    } catch (const PeerLost& e) {
+      if (!whole || leader == core_.self.id || e.peer != peers_.name(leader)) throw;
+      if (dead.empty()) dead = e.peer, text = e.what();  // step d: this round ends by it
+    }
   }
-  const CallOptions options{
-      .timeout = timeout.count() > 0 ? std::min(timeout, Duration::max() - kGrace) + kGrace : timeout,
-      .what = "barrier or gather"};
-  const Message all = agent.call(WorkerId{ids.front()}, Kind::kGather, std::move(request), options).take();
-  std::map<std::string, Message> out;
-  Decoder in(all, &agent, WorkerId{ids.front()}, true);
-  for (size_t n = in.size(); n > 0; --n) {
-    const auto id = in.number<int32_t>();
-    out.emplace(peers_.name(WorkerId{id}), get_message(in));
-  }
-  return out;
 }
 
 }  // namespace weft::rpc

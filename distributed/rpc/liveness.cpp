@@ -28,6 +28,7 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
   std::vector<PendingCall> expired;
   TimePoint next = kNever;
   bool lost = false, ended = false, ask_peer = false, tell = false;
+  std::string trouble;
   {
     MutexLock lock(p.mutex);
     if (p.lost) return kNever;
@@ -64,47 +65,75 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
       }
       p.ask_now = false;
       next = std::min(next, due);
-      // no open call and no watch: report the floor, so that the peer forgets the last answers
-    } else if (p.told_floor < p.next_sequence && p.tells < kMaxTells) {
-      TimePoint due = std::max(p.heard, p.asked) + core_.options.retry;
-      if (now >= due) {
-        tell = true;
-        ++p.tells;
-        p.asked = now;
-        due = now + core_.options.retry;
+    } else {
+      if (!p.served.empty() && !is_self) {
+        // Its caller asks for an open request and reports the end of one; both are messages. It is asked only
+        // when they stay away.
+        const TimePoint end = p.heard + core_.options.lease;
+        TimePoint due =
+            p.asked > p.heard ? p.asked + core_.options.lease / 16 : p.heard + core_.options.lease / 2;
+        ended = p.ended;
+        lost = ended || now >= end;
+        if (now >= due || p.ask_now) {
+          ask_peer = !lost;
+          p.asked = now;
+          due = now + std::max(core_.options.lease / 16, Duration(1));
+        }
+        p.ask_now = false;
+        next = std::min({next, end, due});
       }
-      next = std::min(next, due);
+      // no open call and no watch: report the floor, so that the peer forgets the last answers
+      if (!ask_peer && p.told_floor < p.next_sequence && p.tells < kMaxTells) {
+        TimePoint due = std::max(p.heard, p.asked) + core_.options.retry;
+        if (now >= due) {
+          tell = true;
+          ++p.tells;
+          p.asked = now;
+          due = now + core_.options.retry;
+        }
+        next = std::min(next, due);
+      }
     }
+    if (lost) trouble = p.trouble;
   }
   for (PendingCall& call : expired) caller_.end(p, std::move(call), nullptr);
   if (lost) {
     const double silence = std::chrono::duration<double>(core_.options.lease).count();
-    lose(p, false, ended ? std::string(kEnded) : str("nothing was heard from it for ", silence, " s"));
+    lose(p, false,
+         ended ? std::string(kEnded)
+               : str("nothing was heard from it for ", silence, " s", trouble.empty() ? "" : "; it is ",
+                     trouble));
     return kNever;
   }
   if (ask_peer || tell) caller_.ask(p);
   return next;
 }
 
+/// A report of the transport. Only a refusal, which another life or a worker of another wire version has
+/// given, is the end of a peer. Otherwise the lease decides.
 void Liveness::on_peer(WorkerId id, Incarnation incarnation, PeerState state, const std::string& reason) {
   Peer& p = peers_.at(id);
-  bool interested = false;
+  const TimePoint now = core_.runtime->now();
+  bool wanted = false, ask = false;
   {
     MutexLock lock(p.mutex);
-    if (p.lost || (incarnation.value != 0 && p.incarnation.load().value != 0 &&
-                   incarnation != p.incarnation.load() && state != PeerState::kRejected))
-      return;
+    const Incarnation known = p.incarnation.load();
+    if (p.lost || (incarnation.value != 0 && known.value != 0 && incarnation != known)) return;
     if (state == PeerState::kUp) {
-      if (p.incarnation.load().value == 0) p.incarnation = incarnation;
-      p.heard = core_.runtime->now();
+      if (known.value == 0) p.incarnation = incarnation;
+      p.heard = now;
+      p.trouble.clear();
+    } else {
+      p.trouble = str(to_string(state), ": ", reason);
     }
-    interested = !p.pending.empty() || p.watchers > 0;
-    if (interested && state == PeerState::kBroken) p.ask_now = true;
+    wanted = p.wanted();
+    // A report may come at once after each attempt; so there is a pause between two questions.
+    ask = wanted && (state == PeerState::kBroken ||
+                     (state == PeerState::kUnreachable && now >= p.asked + core_.options.lease / 64));
+    p.ask_now = p.ask_now || ask;
   }
-  if (!interested) return;
-  if (state == PeerState::kBroken) alarm_.set(core_.runtime->now());
-  if (state == PeerState::kUnreachable || state == PeerState::kRejected)
-    lose(p, false, str(to_string(state), ": ", reason));
+  if (ask) alarm_.set(now);
+  if (wanted && state == PeerState::kRejected) lose(p, false, str(to_string(state), ": ", reason));
 }
 
 void Liveness::fence(Peer& p) {
@@ -171,6 +200,21 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   });
 }
 
+Peer& Liveness::live(Peer& p, Incarnation told) {
+  if (told.value == 0) return p;
+  {
+    MutexLock lock(p.mutex);
+    const Incarnation known = p.incarnation.load();
+    // a life that was lost before its number was known is not the one that is told now
+    if (known == told || (known.value == 0 && !p.lost)) return p;
+  }
+  if (p.id == core_.self.id)
+    throw ValueError(str("add_members: worker '", core_.self.name, "' is this worker, whose incarnation is ",
+                         core_.transport->incarnation(), ", not ", told));
+  lose(p, false, "it was restarted");
+  return peers_.succeed(p, told);
+}
+
 void Liveness::watch(Life life, int delta) {
   peers_.at(life.id);  // creates it
   Peer* const current = peers_.find(life);
@@ -179,7 +223,7 @@ void Liveness::watch(Life life, int delta) {
   TimePoint wake = kNever;
   {
     MutexLock lock(p.mutex);
-    if (p.watchers == 0 && p.pending.empty()) p.heard = core_.runtime->now();
+    if (!p.wanted()) p.heard = core_.runtime->now();
     p.watchers += delta;
     if (p.watchers > 0) wake = p.heard + core_.options.lease / 4;
   }
@@ -193,7 +237,7 @@ void Liveness::process_ended(Life life) {
     MutexLock lock(p->mutex);
     p->ended = true;
     // Workers that never met say no goodbye to each other.
-    if (p->lost || (p->heard == TimePoint() && p->pending.empty() && p->watchers == 0)) return;
+    if (p->lost || (p->heard == TimePoint() && !p->wanted())) return;
   }
   lose(*p, false, kEnded);
 }

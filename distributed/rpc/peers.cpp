@@ -49,13 +49,33 @@ Peer* PeerTable::find(Life life) {
   return current.value == 0 || current == life.incarnation ? p : nullptr;
 }
 
-Peer& PeerTable::succeed(WorkerId id) {
-  auto next = std::make_unique<Peer>(id);
+Peer& PeerTable::succeed(Peer& before, Incarnation next) {
+  auto fresh = std::make_unique<Peer>(before.id);
+  fresh->incarnation = next;  // before others can see it: a late message must not decide it
+  const std::string known_as = name(before);
+  {
+    MutexLock inner(fresh->mutex);
+    fresh->name = known_as;
+  }
   MutexLock lock(mutex_);
-  auto& place = peers_[id.value];
-  if (place) past_.push_back(std::move(place));
-  place = std::move(next);
+  auto& place = peers_[before.id.value];
+  if (place.get() == &before) {
+    past_.push_back(std::move(place));
+    place = std::move(fresh);
+  }
   return *place;
+}
+
+bool PeerTable::lost(Life life) {
+  Peer* found = find(life);
+  if (!found) {
+    MutexLock lock(mutex_);
+    for (const auto& past : past_)
+      if (past->life() == life) found = past.get();
+  }
+  if (!found) return false;
+  MutexLock lock(found->mutex);
+  return found->lost;
 }
 
 std::vector<Peer*> PeerTable::all() {

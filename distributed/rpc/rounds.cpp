@@ -25,6 +25,7 @@ namespace weft::rpc {
 
 struct RoundTable::MemberState {
   int32_t id = 0;
+  Life life;
   std::string name, why;
   bool lost = false, left = false;
   TimePoint last_heard;
@@ -37,7 +38,7 @@ std::vector<RoundTable::MemberState> RoundTable::members() {
   std::vector<MemberState> out;
   for (Peer* p : peers_.all()) {
     MutexLock lock(p->mutex);
-    if (p->known) out.push_back({p->id.value, p->name, p->why, p->lost, p->left, p->last_heard});
+    if (p->known) out.push_back({p->id.value, p->life(), p->name, p->why, p->lost, p->left, p->last_heard});
   }
   return out;
 }
@@ -59,7 +60,7 @@ void RoundTable::judge(const std::vector<MemberState>& members, RoundAnswer& ans
   for (const MemberState& m : members) {
     if (!m.lost || m.left) continue;
     answer.text += str(answer.text.empty() ? "" : "; ", "worker '", m.name, "' is lost: ", m.why);
-    if (passive_.count(m.id) > 0 || m.last_heard <= all_passive) continue;
+    if (passive_.count(m.life) > 0 || m.last_heard <= all_passive) continue;
     answer.failed = true;
     if (m.last_heard >= last) answer.peer = m.name, last = m.last_heard;
   }
@@ -67,27 +68,35 @@ void RoundTable::judge(const std::vector<MemberState>& members, RoundAnswer& ans
 }
 
 void RoundTable::watch_below(Agent& agent, int32_t limit) {
-  std::vector<int32_t> fresh;
+  std::vector<Life> fresh;
   {
     const auto all = members();
     MutexLock lock(mutex_);
     for (const MemberState& m : all)
-      if (m.id < limit && m.id != core_.self.id.value && !m.lost && watched_.insert(m.id).second)
-        fresh.push_back(m.id);
+      if (m.id < limit && m.id != core_.self.id.value && !m.lost && watched_.insert(m.life).second)
+        fresh.push_back(m.life);
   }
-  for (const int32_t id : fresh) agent.watch(WorkerId{id}, +1);
+  for (const Life& life : fresh) agent.watch(life, +1);
+}
+
+void RoundTable::joined(Agent& agent) {
+  {
+    MutexLock lock(mutex_);
+    if (arrived_.empty()) return;
+  }
+  watch_below(agent, std::numeric_limits<int32_t>::max());
 }
 
 /// Asks every member that is not passive for a sign of life.
 void RoundTable::ask_active() {
-  std::set<int32_t> passive;
+  std::set<Life> passive;
   {
     MutexLock lock(mutex_);
     passive = passive_;
   }
   for (Peer* p : peers_.all()) {
     MutexLock lock(p->mutex);
-    p->ask_now = p->ask_now || (p->known && !p->lost && passive.count(p->id.value) == 0);
+    p->ask_now = p->ask_now || (p->known && !p->lost && passive.count(p->life()) == 0);
   }
   alarm_.set(core_.runtime->now());
 }
@@ -121,7 +130,7 @@ void RoundTable::serve(Agent& agent, Request request, Responder responder) {
   one.responder = std::move(responder);
   {
     MutexLock lock(mutex_);
-    passive_.insert(request.from.value);
+    passive_.insert(request.sender());
     std::swap(arrived_[request.from.value], one);
   }
   watch_below(agent, std::numeric_limits<int32_t>::max());

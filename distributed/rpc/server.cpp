@@ -40,7 +40,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
   if (e.remaining_ns > 0 && e.remaining_ns < (kNever - now).count())
     served->context.deadline = now + Duration(e.remaining_ns);
   if (!served->context.endpoint) return;
-  bool again = false, refused = false;
+  bool again = false, refused = false, first = false;
   {
     MutexLock lock(p.mutex);
     if (p.lost) return;
@@ -48,6 +48,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
       core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
       return;
     }
+    first = p.served.empty();
     auto& slot = p.served[e.sequence];
     if (slot) {
       core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
@@ -58,6 +59,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     }
   }
   if (again) return resend_reply(p, e.sequence);
+  if (first) alarm_.set(now + core_.options.lease / 4);  // the caller is under lease from now on
   if (!is_round(kind)) {
     core_.counters.served.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_server.fetch_add(1, std::memory_order_relaxed);

@@ -103,10 +103,11 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   }
   auto c = new_connection(nullptr, true);
   c->peer = peer;
+  c->expected = peer->address.incarnation;
   peer->connecting = c;
-  const std::string hello =
-      options_.first_frame ? *options_.first_frame
-                           : encode_hello(RecordType::kHello, own_hello(peer->id, peer->address.incarnation));
+  const std::string hello = options_.first_frame
+                                ? *options_.first_frame
+                                : encode_hello(RecordType::kHello, own_hello(peer->id, c->expected));
   c->writing = true;
   Link* link = engine_.connect(target, c, frame_of(hello));
   MutexLock lock(c->mutex);
@@ -224,14 +225,14 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
 void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
   std::unique_ptr<MutexLock> lock;
   if (c.peer != nullptr) lock = std::make_unique<MutexLock>(c.peer->mutex);
-  const bool soft = c.later || (c.peer != nullptr && !c.outgoing);
+  const bool again = c.later || (c.peer != nullptr && !c.outgoing);  // it may come again
   if (c.outgoing || c.writing || c.finishing) {
     engine_.cancel(link, why);
     return;
   }
   c.finishing = true;
   if (c.bye.empty()) c.bye = why;
-  engine_.refuse(link, frame_of(encode_text(soft ? RecordType::kBye : RecordType::kReject, why)));
+  engine_.refuse(link, frame_of(encode_text(again ? RecordType::kBye : RecordType::kReject, why)));
 }
 
 void GrpcTransport::on_written(Link& link) {
@@ -316,7 +317,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     for (auto& cursor : drop_queue(*peer)) dropped.push_back(std::move(cursor));
     stranger = true;
   }
-  const Incarnation who = c->incarnation;
+  const Incarnation who = state == PeerState::kRejected ? c->expected : c->incarnation;
   lock.unlock();
   if (stop_timer.value != 0) runtime_->cancel(stop_timer);
   if (stranger) forget_stranger(peer);

@@ -59,7 +59,8 @@ void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
     for (auto& c : peer->up) {
       if ((moved && c->outgoing) || (next.value != 0 && c->incarnation != next)) old.push_back(c);
     }
-    if (moved && peer->connecting != nullptr) old.push_back(peer->connecting);
+    if (peer->connecting != nullptr && (moved || (next.value != 0 && peer->connecting->expected != next)))
+      old.push_back(peer->connecting);
     if (past.value != 0 && next.value != 0 && past != next) {
       if (peer->past.size() == kPastLives) peer->past.erase(peer->past.begin());
       peer->past.push_back(past);

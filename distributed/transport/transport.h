@@ -113,7 +113,8 @@ enum class PeerState {
   kBroken,
   /// no connection within connect_timeout: the queue is dropped; the next send tries again
   kUnreachable,
-  /// one end refused the hello for good (another wire version, life or worker): the queue is dropped
+  /// one end refused the hello for good (another wire version, life or worker): the queue is dropped;
+  /// `incarnation` is the expected one
   kRejected,
 };
 /// "up", "broken", "unreachable" or "rejected".

@@ -10,7 +10,8 @@ namespace weft::test {
 
 using namespace rpc;
 
-Cluster::Cluster(ClusterOptions options) {
+Cluster::Cluster(ClusterOptions given) : options_(std::move(given)) {
+  ClusterOptions& options = options_;
   if (options.over == Over::kSim) {
     if (const char* shift = std::getenv("WEFT_TEST_SEED")) options.seed += std::strtoull(shift, nullptr, 10);
     sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options.seed});
@@ -21,20 +22,9 @@ Cluster::Cluster(ClusterOptions options) {
   bool plans = false;
   for (int rank = 0; rank < options.size; ++rank) {
     if (!sim_) runtimes_.push_back(make_threaded_runtime({.threads = options.threads}));
-    AgentOptions mine = options.agent;
-    mine.id = WorkerId{rank};
-    mine.name = str("worker", rank);
-    if (options.each) options.each(rank, mine);
-    plans = plans || !mine.device_maps.empty() || !mine.devices.empty();
-    const std::shared_ptr<Runtime> runtime = runtimes_.back();
-    agents_.push_back(Agent::create(runtime, mine, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
-      if (sim_) return net_->attach(mine.id, receiver);
-      GrpcOptions wire;
-      wire.id = mine.id;
-      wire.reconnect_timeout = options.net.connect_timeout;
-      return make_grpc_transport(runtime, wire, receiver);
-    }));
+    agents_.push_back(start(rank));
     members.push_back(agents_.back()->as_member());
+    plans = plans || !members.back().plan.empty();
   }
   dead_.resize(agents_.size());
   if (!sim_)
@@ -55,18 +45,54 @@ Cluster::Cluster(ClusterOptions options) {
   }
 }
 
+std::shared_ptr<Agent> Cluster::start(int rank, const std::string& address) {
+  AgentOptions mine = options_.agent;
+  mine.id = WorkerId{rank};
+  mine.name = str("worker", rank);
+  if (options_.each) options_.each(rank, mine);
+  const std::shared_ptr<Runtime> runtime = sim_ ? runtimes_.front() : runtimes_.at(static_cast<size_t>(rank));
+  return Agent::create(runtime, mine, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
+    if (sim_) return net_->attach(mine.id, receiver, address);
+    GrpcOptions wire;
+    wire.id = mine.id;
+    wire.reconnect_timeout = options_.net.connect_timeout;
+    return make_grpc_transport(runtime, wire, receiver);
+  });
+}
+
+void Cluster::restart(int rank, bool keep_old) {
+  const auto at = static_cast<size_t>(rank);
+  if (!keep_old && !dead_[at]) kill(rank);
+  past_.push_back(agents_[at]);
+  agents_[at] = start(rank, sim_ ? str("sim:", rank, "-", past_.size()) : "");
+  dead_[at] = false;
+  introduce(rank);
+}
+
+void Cluster::introduce(int rank) {
+  std::vector<Member> living;
+  for (int other = 0; other < size(); ++other)
+    if (!dead_[static_cast<size_t>(other)]) living.push_back(agent(other)->as_member());
+  agent(rank)->add_members(living);
+  for (int other = 0; other < size(); ++other)
+    if (other != rank && !dead_[static_cast<size_t>(other)])
+      agent(other)->add_members({agent(rank)->as_member()});
+}
+
 Cluster::~Cluster() { stop(); }
 
 void Cluster::stop() {
   report_.reset();
-  for (const auto& agent : agents_) {
-    try {
-      agent->shutdown({.graceful = false});
-    } catch (...) {
+  for (const auto& all : {agents_, past_})
+    for (const auto& agent : all) {
+      try {
+        agent->shutdown({.graceful = false});
+      } catch (...) {
+      }
     }
-  }
   for (const auto& runtime : runtimes_) runtime->stop();
   agents_.clear();
+  past_.clear();
 }
 
 void Gate::pass() {

@@ -57,15 +57,22 @@ class Cluster {
   void run_all(const std::function<void(int rank)>& f);
   /// Stops one worker without a goodbye (simulation: its messages vanish).
   void kill(int rank);
+  /// Kills a worker unless it is dead, and starts another life of it, which the living learn of at once.
+  /// `keep_old`, simulation only: the old life goes on and knows nothing of that.
+  void restart(int rank, bool keep_old = false);
   /// Shuts all workers down gracefully, concurrently.
   void shutdown(rpc::Duration timeout = std::chrono::seconds(60));
 
  private:
   void stop();
+  std::shared_ptr<rpc::Agent> start(int rank, const std::string& address = {});
+  void introduce(int rank);
+  ClusterOptions options_;
   std::shared_ptr<rpc::SimRuntime> sim_;
   std::unique_ptr<rpc::SimNetwork> net_;
   std::vector<std::shared_ptr<rpc::Runtime>> runtimes_;
   std::vector<std::shared_ptr<rpc::Agent>> agents_;
+  std::vector<std::shared_ptr<rpc::Agent>> past_;  // lives that have a successor
   std::vector<bool> dead_;
   std::optional<HangReport> report_;
 };

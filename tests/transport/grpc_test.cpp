@@ -218,6 +218,23 @@ TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mist
   ASSERT_TRUE(c.box.wait_for_state(WorkerId{1}, "rejected"));
 }
 
+TEST(Grpc, a_new_life_that_is_not_expected_yet_tries_again_until_it_is) {
+  auto rt = make_threaded_runtime();
+  End a(rt, {.id = WorkerId{0}});
+  End b(rt, {.id = WorkerId{1}, .connect_timeout = 120s});
+  PeerAddress old = b.t->addresses();
+  old.incarnation = Incarnation{7};
+  a.t->add_peer(WorkerId{1}, old);
+  b.t->add_peer(WorkerId{0}, a.t->addresses());
+  b.t->send(WorkerId{0}, 1, "early");
+  while (a.t->counters(WorkerId{1}).connects == 0 && b.box.states(WorkerId{0}).empty()) {
+    rt->sleep_for(500ms);  // some attempts
+    a.t->add_peer(WorkerId{1}, b.t->addresses());
+  }
+  ASSERT_TRUE(a.box.wait_for(1));
+  EXPECT_EQ(b.box.states(WorkerId{0}), "up");
+}
+
 TEST(Grpc, nobody_at_the_address_is_unreachable_within_the_timeout) {
   auto rt = make_threaded_runtime();
   const ReservedPort port;

@@ -1,11 +1,20 @@
-// barrier and gather. The worker with the smallest id of the named ones is the leader. Every worker, the
-// leader too, calls it with its message. When the last message has come, the leader answers all with all
-// messages. Its workers and a number that each worker counts locally identify a round. So several threads may
-// be in rounds of the same workers at once. The leader fails the round at the earliest deadline of its
-// members and names the missing ones. The members wait a little longer for that answer.
+// barrier and gather. Each call of a worker goes to a leader, which answers all calls of one round together.
+//  a. With names: the leader is the named worker with the smallest id. The lives of the named workers and a
+//     number that each of them counts identify a round. The loss of one of them fails it.
+//  b. Without names: the leader is the living member with the smallest id. Each worker counts its calls, and
+//     the number of a call is that of its round, whoever is lost meanwhile. So rounds never mix.
+//  c. Such a round waits for the members that live when it opens, and for those that join. The loss of one
+//     before its call fails the round, unless all workers in it knew of the loss. The leader keeps a failure
+//     for the workers that come later: a round has one outcome.
+//  d. A worker whose leader is lost reports that to the next leader, which fails the round likewise.
+//  e. A worker that joins later takes part from the round on that the others are in.
+// So several threads may be in rounds of the same workers at once. The leader fails a round at the earliest
+// deadline of its workers and names the missing ones. They wait a little longer for that answer.
 #pragma once
 
 #include <map>
+#include <optional>
+#include <set>
 
 #include <weft/distributed/rpc/inner/core.h>
 #include <weft/distributed/rpc/inner/peers.h>
@@ -21,26 +30,70 @@ class Gathers {
                                         Duration timeout);
   /// Leader: takes one worker's message.
   void serve(Agent& agent, Request request, Responder responder);
-  /// Fails the rounds that wait for a lost peer.
-  void peer_lost(Agent& agent, const WorkerInfo& peer, bool left, const std::string& why);
+  /// Fails the rounds that wait for a lost peer, or leaves it out of them.
+  void peer_lost(Agent& agent, const LostPeer& peer);
+  /// Open rounds of all members wait for a new one too.
+  void joined(Agent& agent, Life life);
   void stop();
 
  private:
+  /// The lives of a round with names as text (empty without names), and the number of the round.
+  using Key = std::pair<std::string, uint64_t>;
+  struct Arrival {
+    Life from;
+    Message message;
+    Responder responder;
+    Duration timeout{};
+    bool fresh = false;          ///< the worker has not been through any round without names
+    std::vector<Life> lost;      ///< members that it knows to be lost
+    std::string dead{}, text{};  ///< the leader that was lost meanwhile, and the text of its loss
+  };
   struct Round {
-    std::vector<int32_t> members;
-    std::map<int32_t, Message> arrived;
-    std::vector<Responder> waiting;
+    std::vector<Life> lives;    ///< under lease while the round is open
+    std::set<int32_t> missing;  ///< workers that have not come yet
+    std::map<int32_t, Arrival> arrived;
+    std::map<Life, size_t> aware;  ///< how many of the arrived know of the loss of a member
     TimerId timer;
     TimePoint give_up = kNever;
   };
-  void fail(Agent& agent, const std::string& key, const std::function<std::exception_ptr(const Round&)>& why);
-  void time_out(Agent& agent, const std::string& key);
+  struct Failure {
+    std::exception_ptr error;
+    std::set<int32_t> late;  ///< workers that have not heard of it
+  };
+  /// Work to be done without the mutex.
+  struct Over {
+    uint64_t number = 0;
+    Round round;
+    std::exception_ptr error;  ///< null: it is complete
+    bool moved = false;        ///< or another worker leads it now
+  };
+  struct Call;
+
+  void enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arrival);
+  uint64_t place(const Arrival& arrival, uint64_t number) WEFT_REQUIRES(mutex_);
+  void insert(Agent& agent, const Key& key, Arrival arrival, std::vector<Arrival>& old) WEFT_REQUIRES(mutex_);
+  void leave_out(Agent& agent, const Key& key, Life life);
+  /// Takes a round out of the table. `keep`: for those that come later.
+  Over end(const Key& key, std::exception_ptr error, bool keep) WEFT_REQUIRES(mutex_);
+  void finish(Agent& agent, Over over);
+  void time_out(Agent& agent, const Key& key);
+  /// Lowest number of a round without names that this worker has not been through.
+  uint64_t floor() const WEFT_REQUIRES(mutex_) { return open_.empty() ? next_whole_ : *open_.begin(); }
+  /// This worker may be a leader that has joined a group with rounds behind it.
+  bool has_joined() const WEFT_REQUIRES(mutex_) { return fresh_ && decided_ == 0; }
+  static bool all_fresh(const Round& round);
+  std::vector<Life> members(bool lost);
 
   AgentCore& core_;
   PeerTable& peers_;
   Mutex mutex_;
-  std::map<std::string, uint64_t> next_ WEFT_GUARDED_BY(mutex_);  ///< round numbers of this worker
-  std::map<std::string, Round> rounds_ WEFT_GUARDED_BY(mutex_);   ///< rounds that this worker leads
+  std::map<std::string, uint64_t> next_ WEFT_GUARDED_BY(mutex_);  ///< numbers of this worker, with names
+  uint64_t next_whole_ WEFT_GUARDED_BY(mutex_) = 0;               ///< the same without names
+  std::set<uint64_t> open_ WEFT_GUARDED_BY(mutex_);               ///< rounds without names it is in
+  bool fresh_ WEFT_GUARDED_BY(mutex_) = true;                     ///< as in Arrival
+  std::map<Key, Round> rounds_ WEFT_GUARDED_BY(mutex_);           ///< rounds that this worker leads
+  std::map<uint64_t, Failure> failures_ WEFT_GUARDED_BY(mutex_);  ///< of rounds without names
+  uint64_t decided_ WEFT_GUARDED_BY(mutex_) = 0;  ///< rounds without names below it are over here
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
 };
 

@@ -22,6 +22,8 @@ class Liveness {
   void fence(Peer& p);
   /// Marks a peer as lost or, with `left`, as gone; fails its calls and tells the parts and the layers.
   void lose(Peer& p, bool left, const std::string& reason);
+  /// The peer that is `told`, which is `p` or its successor; then `p` is lost. `told` 0: any.
+  Peer& live(Peer& p, Incarnation told);
   void watch(Life life, int delta);
   void process_ended(Life life);
   bool is_lost(Life life) const;

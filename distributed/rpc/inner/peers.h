@@ -104,9 +104,12 @@ struct Peer {
   int watchers WEFT_GUARDED_BY(mutex) = 0;
   TimePoint heard WEFT_GUARDED_BY(mutex), asked WEFT_GUARDED_BY(mutex);
   bool ask_now WEFT_GUARDED_BY(mutex) = false;
+  std::string trouble WEFT_GUARDED_BY(mutex);  ///< the transport's report since it was connected
   Duration pause WEFT_GUARDED_BY(mutex){};
 
   Life life() const { return {id, incarnation.load()}; }
+  /// Something is held for this life: it is under lease.
+  bool wanted() const WEFT_REQUIRES(mutex) { return !pending.empty() || watchers > 0 || !served.empty(); }
   uint64_t floor() const WEFT_REQUIRES(mutex) {
     return pending.empty() ? next_sequence : pending.begin()->first;
   }
@@ -118,9 +121,11 @@ class PeerTable {
  public:
   /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.
   Peer& at(WorkerId id);
-  Peer* find(WorkerId id);        ///< null when missing
-  Peer* find(Life life);          ///< null when missing, or when that is not the current life
-  Peer& succeed(WorkerId id);     ///< puts a new life in the place of the current one
+  Peer* find(WorkerId id);  ///< null when missing
+  Peer* find(Life life);    ///< null when missing, or when that is not the current life
+  /// The life with that incarnation, in the place of `before`, unless that has a successor already.
+  Peer& succeed(Peer& before, Incarnation next);
+  bool lost(Life life);           ///< it is known to be lost or to have left
   std::vector<Peer*> all();       ///< by id
   std::string name(WorkerId id);  ///< creates the peer when it is missing
   static std::string name(Peer& p);

@@ -34,6 +34,8 @@ class RoundTable {
   void pass_on(uint64_t number, const RoundAnswer& answer);
   /// Keeps every member below that id under lease from now on.
   void watch_below(Agent& agent, int32_t limit);
+  /// Keeps a member that has joined under lease, if a worker waits here for a round.
+  void joined(Agent& agent);
   /// Names of the living members that have not requested the round.
   std::string missing();
   WorkerId leader();
@@ -67,8 +69,8 @@ class RoundTable {
   std::atomic<bool> told_to_stop_{false};
   Mutex mutex_;
   std::map<int32_t, Arrived> arrived_ WEFT_GUARDED_BY(mutex_);
-  std::set<int32_t> passive_ WEFT_GUARDED_BY(mutex_);  ///< all workers that ever requested a round
-  std::set<int32_t> watched_ WEFT_GUARDED_BY(mutex_);
+  std::set<Life> passive_ WEFT_GUARDED_BY(mutex_);  ///< all lives that ever requested a round
+  std::set<Life> watched_ WEFT_GUARDED_BY(mutex_);
 };
 
 /// The rounds of one passive worker.

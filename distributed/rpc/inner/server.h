@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include <weft/distributed/rpc/inner/alarm.h>
 #include <weft/distributed/rpc/inner/devices.h>
 #include <weft/distributed/rpc/served_errors.h>
 
@@ -11,8 +12,8 @@ namespace weft::rpc {
 
 class Server {
  public:
-  Server(AgentCore& core, PeerTable& peers, Devices& devices)
-      : core_(core), peers_(peers), devices_(devices) {}
+  Server(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm)
+      : core_(core), peers_(peers), devices_(devices), alarm_(alarm) {}
 
   /// As Agent::handle.
   void handle(Kind kind, RunOn where, Handler handler);
@@ -41,6 +42,7 @@ class Server {
   AgentCore& core_;
   PeerTable& peers_;
   Devices& devices_;
+  Alarm& alarm_;
   std::atomic<uint64_t> next_served_{1};
   std::array<std::atomic<HandlerEntry*>, 128> handlers_{};
   Mutex mutex_;

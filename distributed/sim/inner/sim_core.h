@@ -146,7 +146,8 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
         auto found = by_address.find(address);
         if (found != by_address.end()) other = found->second;
       }
-      if (other == nullptr || cut(node->id, to)) {  // unreachable now: try again until connect_timeout
+      // unreachable now, or not known there yet: try again until connect_timeout
+      if (other == nullptr || cut(node->id, to) || !expects(*other, *node)) {
         runtime.call_at(runtime.now() + options.connect_timeout / 20,
                         [self = shared_from_this(), node, to, attempt] {
                           if (node->alive) self->try_connect(node, to, attempt);
@@ -158,13 +159,21 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
         runtime.cancel(peer.give_up);
         peer.give_up = {};
         drop_waiting(peer);
-        tell(*node, to, other->incarnation, PeerState::kRejected,
+        tell(*node, to, want, PeerState::kRejected,
              other->id != to ? str("worker ", other->id, " answered, worker ", to, " was expected")
                              : str("another life of worker ", to, " was expected"));
         return;
       }
       up(node, other->shared_from_this());
     });
+  }
+
+  /// False: `one` has been told of another life of that worker.
+  static bool expects(const SimNode& one, const SimNode& caller) {
+    const auto found = one.peers.find(caller.id);
+    if (found == one.peers.end()) return true;
+    const Incarnation told = found->second.address.incarnation;
+    return told.value == 0 || told == caller.incarnation;
   }
 
   void up(const std::shared_ptr<SimNode>& a, const std::shared_ptr<SimNode>& b) {

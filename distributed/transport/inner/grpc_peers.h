@@ -57,6 +57,7 @@ struct Connection {
   // Written on the poll thread before the connection is in its peer's list.
   std::shared_ptr<Peer> peer;
   Incarnation incarnation;
+  Incarnation expected;  // outgoing: of the peer, in the hello; 0: any
 
   // Guarded by the peer's mutex, once the connection has a peer.
   bool writing = false;
