@@ -268,14 +268,13 @@ class MessageSink final : public ReplySink {
 };
 }  // namespace
 
-Future<Message> Agent::call(WorkerId to, Kind kind, Message message, CallOptions options) {
+Future<Message> Agent::call(Life to, Kind kind, Message message, CallOptions options) {
   auto state = std::make_shared<detail::FutureState<Message>>(runtime());
   call(to, kind, std::move(message), options, std::make_unique<MessageSink>(state));
   return Future<Message>(std::move(state));
 }
 
-void Agent::call(WorkerId to, Kind kind, Message message, CallOptions options,
-                 std::unique_ptr<ReplySink> sink) {
+void Agent::call(Life to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink) {
   impl_->caller.start(to, kind, std::move(message), options, std::move(sink));
 }
 

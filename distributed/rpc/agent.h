@@ -220,10 +220,11 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. Throws:
   /// ValueError for an id out of range or a negative timeout; RpcError when the agent has stopped; errors of
   /// the interceptors and of copies from devices. The future fails with the callee's error, Timeout,
-  /// PeerLost, WireError for a message over the limits, or RpcError when this agent stops.
-  Future<Message> call(WorkerId to, Kind kind, Message message, CallOptions options = {});
+  /// PeerLost, WireError for a message over the limits, or RpcError when this agent stops. A call to a life
+  /// that has a successor fails with PeerLost and is not sent.
+  Future<Message> call(Life to, Kind kind, Message message, CallOptions options = {});
   /// The same with a sink in place of the future. When it throws, the sink is not used.
-  void call(WorkerId to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
+  void call(Life to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
   /// Registers the handler of a kind. Throws: ValueError for a kind of the agent's own or one with a handler.
   void handle(Kind kind, RunOn where, Handler handler);
   /// Checks the allow list. Throws: NotAllowed.

@@ -32,13 +32,21 @@ Caller::Caller(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm
       alarm_(alarm),
       timeout_ns_(core.options.rpc_timeout.count()) {}
 
-void Caller::start(WorkerId to, Kind kind, Message message, const CallOptions& call_options,
+void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_options,
                    std::unique_ptr<ReplySink> sink) {
   if (!core_.running)
     throw RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down"));
   if (call_options.timeout && call_options.timeout->count() < 0)
     throw ValueError(str("timeout is negative: ", call_options.timeout->count(), " ns"));
-  Peer& p = peers_.at(to);
+  Peer& p = peers_.at(to.id);
+  const Incarnation current = p.incarnation.load();
+  if (to.incarnation.value != 0 && current.value != 0 && current != to.incarnation) {
+    settle(message, false);
+    const std::string name = PeerTable::name(p);
+    sink->on_error(std::make_exception_ptr(
+        PeerLost(name, str("worker '", name, "' is lost: another life has taken its place"))));
+    return;
+  }
   core_.interceptors.each(
       [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
   try {

@@ -62,7 +62,7 @@ class AnswerFinisher final : public Finisher {
       Message message;
       {
         const CallContext& context = responder_.context();
-        Encoder out(message, context.endpoint.get(), context.caller, true);
+        Encoder out(message, context.endpoint.get(), {context.caller, context.caller_life}, true);
         if (context.results_to_cpu) out.unmapped_to_cpu();
         if (outcome.value != nullptr) {
           if (outcome.type->encode == nullptr)
@@ -102,7 +102,7 @@ void install_calls(Agent& agent) {
     std::unique_ptr<PreparedCall> call;
     std::vector<Future<void>> awaited;
     {
-      Decoder in(request.message, agent.get(), request.from);
+      Decoder in(request.message, agent.get(), request.sender());
       const FunctionEntry& function = open_call(in);
       responder.describe(function.name.c_str());
       if (agent->runtime()->tracing())

@@ -140,7 +140,7 @@ class WEFT_API WaitAll {
 /// Sends a request of any kind and decodes its reply as an R. The message of Kind::kCall is [function,
 /// arguments]; layers above write their own. Throws: as Agent::call.
 template <class R>
-Future<R> send_call(Agent& agent, WorkerId to, Kind kind, Message message, CallOptions options);
+Future<R> send_call(Agent& agent, Life to, Kind kind, Message message, CallOptions options);
 
 }  // namespace weft::rpc
 

@@ -28,7 +28,8 @@ class WEFT_API SignatureMismatch : public RpcError {
       : RpcError(what), signature(std::move(callee_signature)) {}
   std::string signature;  ///< the signature at the callee
 };
-/// The callee's allow list refuses this function to the caller.
+/// The callee refuses a function that its allow list keeps from the caller, or a message about references
+/// that claims another worker's.
 class WEFT_API NotAllowed : public RpcError {
  public:
   using RpcError::RpcError;

@@ -49,7 +49,7 @@ template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
                 "the result cannot travel: make it with remote() and call its methods there");
   const FunctionEntry& function = function_entry<F>();
   const std::shared_ptr<Agent> agent = current_agent();
-  const WorkerId peer = agent->worker_info_id(to);
+  const Life peer = agent->life_of(agent->worker_info_id(to));
   Message message;
   {
     Encoder out(message, agent.get(), peer);
@@ -62,7 +62,7 @@ template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
 }  // namespace detail
 
 template <class R>
-Future<R> send_call(Agent& agent, WorkerId to, Kind kind, Message message, CallOptions options) {
+Future<R> send_call(Agent& agent, Life to, Kind kind, Message message, CallOptions options) {
   auto state = std::make_shared<detail::FutureState<R>>(agent.runtime());
   agent.call(to, kind, std::move(message), options, std::make_unique<detail::TypedSink<R>>(state));
   return Future<R>(std::move(state));

@@ -39,7 +39,7 @@ void DeferredWork::drain() {
       ++draining_;
     }
     const auto agent = context_.agent();
-    std::map<WorkerId, std::vector<Later>> deletes;
+    std::map<Life, std::vector<Later>> deletes;
     for (Later& item : items) {
       switch (item.what) {
         case Later::What::kDelete: deletes[item.peer].push_back(std::move(item)); break;
@@ -67,7 +67,7 @@ void DeferredWork::drain() {
 }
 
 /// Step 10, at the user.
-void DeferredWork::send_deletes(Agent& agent, WorkerId to, const std::vector<Later>& items) {
+void DeferredWork::send_deletes(Agent& agent, Life to, const std::vector<Later>& items) {
   Message message;
   {
     Encoder out(message, &agent, to);
@@ -93,7 +93,7 @@ void DeferredWork::send_deletes(Agent& agent, WorkerId to, const std::vector<Lat
 }
 
 /// Step 9: tells the parent's worker that its child is confirmed or has failed.
-void DeferredWork::send_accept(Agent& agent, WorkerId to, ForkId fork) {
+void DeferredWork::send_accept(Agent& agent, Life to, ForkId fork) {
   Message message;
   {
     Encoder out(message, &agent, to);

@@ -37,7 +37,7 @@ void OwnerTable::end_creation(RRefId id) {
   work_.add(std::move(after));
 }
 
-std::shared_ptr<OwnedState> OwnerTable::announce(RRefId id, ForkId fork, WorkerId from) {
+std::shared_ptr<OwnedState> OwnerTable::announce(RRefId id, ForkId fork, Life from) {
   auto fresh = std::make_shared<OwnedState>(context_.references(), id, context_.self,
                                             Site{"remote", nullptr, 0}, false);
   std::shared_ptr<OwnedState> state;
@@ -47,14 +47,20 @@ std::shared_ptr<OwnedState> OwnerTable::announce(RRefId id, ForkId fork, WorkerI
     context_.check_running();
     const auto found = entries_.find(id);
     if (found != entries_.end()) state = found->second.state.lock();
-    if (from == context_.self.id) {
+    if (from.id == context_.self.id) {
       if (!state) throw WireError(str(id, " was not begun here"));
     } else {
       if (state && found->second.announced) throw WireError(str(id, " is created for the second time"));
-      Entry& entry = entries_[id];
-      if (!state) entry.state = state = std::exchange(fresh, nullptr);
-      else drop_watch(entry.creator, after);
-      entry.announced = true;
+      if (state && found->second.forks.count(fork) != 0)
+        throw WireError(str(fork, " of ", id, " is known already"));
+      if (!state) {
+        state = std::exchange(fresh, nullptr);
+        entries_[id].state = state;
+      } else {
+        found->second.announced = true;
+        unannounced_.remove(id.maker(), id);
+        drop_watch(id.maker(), after);
+      }
       keep(state, fork, from);
     }
   }
@@ -62,22 +68,25 @@ std::shared_ptr<OwnedState> OwnerTable::announce(RRefId id, ForkId fork, WorkerI
   return state;
 }
 
-OwnerTable::Found OwnerTable::find(RRefId id, bool confirmed, WorkerId from) {
-  {
-    TablesLock lock(context_);
-    context_.check_running();
-    if (auto state = live(id)) return {std::move(state), false};
-  }
-  if (confirmed || from == context_.self.id) throw_gone(id, {});
+// ---- use
+
+std::shared_ptr<OwnedState> OwnerTable::find(RRefId id) {
+  TablesLock lock(context_);
+  context_.check_running();
+  return live(id);
+}
+
+OwnerTable::Found OwnerTable::begin_unannounced(RRefId id) {
   auto state = std::make_shared<OwnedState>(context_.references(), id, context_.self,
                                             Site{"remote", nullptr, 0}, false);
   {
     TablesLock lock(context_);
+    context_.check_running();
     Entry& entry = entries_[id];
     if (auto there = entry.state.lock()) return {std::move(there), false};
     entry.state = entry.kept = state;
     entry.announced = false;
-    entry.creator = id.created_on;
+    unannounced_.add(id.maker(), id);
   }
   context_.trace("used before creation ", id);
   return {std::move(state), true};
@@ -97,18 +106,20 @@ std::shared_ptr<OwnedState> OwnerTable::live(RRefId id) {
 
 // ---- forks
 
-bool OwnerTable::keep(const std::shared_ptr<OwnedState>& state, ForkId fork, WorkerId holder) {
+bool OwnerTable::keep(const std::shared_ptr<OwnedState>& state, ForkId fork, Life holder) {
   Entry& entry = entries_[state->id];
   entry.kept = state;
-  return entry.forks.emplace(fork, holder).second;
+  if (!entry.forks.emplace(fork, holder).second) return false;
+  if (holder.id != context_.self.id) forks_.add(holder, {state->id, fork});
+  return true;
 }
 
-void OwnerTable::add_fork(const std::shared_ptr<OwnedState>& state, ForkId fork, WorkerId holder) {
+void OwnerTable::add_fork(const std::shared_ptr<OwnedState>& state, ForkId fork, Life holder) {
   {
     TablesLock lock(context_);
     if (!keep(state, fork, holder)) throw WireError(str(fork, " of ", state->id, " is known already"));
   }
-  context_.trace("fork ", fork, " of ", state->id, " for ", holder.value);
+  context_.trace("fork ", fork, " of ", state->id, " for ", holder.id.value);
 }
 
 bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) {
@@ -117,21 +128,35 @@ bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) 
   Entry& entry = found->second;
   const auto at = entry.forks.find(fork);
   if (at == entry.forks.end()) return false;
-  if (at->second != context_.self.id) drop_watch(at->second, after);
+  if (at->second.id != context_.self.id) {
+    forks_.remove(at->second, {id, fork});
+    drop_watch(at->second, after);
+  }
   entry.forks.erase(at);
   if (entry.forks.empty() && entry.announced && entry.kept)
     after.push_back({Later::What::kDrop, {}, id, fork, std::move(entry.kept)});
   return true;
 }
 
-void OwnerTable::delete_fork(RRefId id, ForkId fork, const WorkerInfo& user, std::string site,
-                             std::vector<Later>& after) {
+void OwnerTable::delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder,
+                              std::vector<Later>& after) {
   {
     TablesLock lock(context_);
-    if (!remove_fork(id, fork, after)) return;
-    if (!site.empty()) leaks_.push_back({id, fork, context_.self, user, std::move(site)});
+    for (const auto& [id, fork, site] : all) {
+      const auto entry = entries_.find(id);
+      if (entry == entries_.end()) continue;
+      const auto at = entry->second.forks.find(fork);
+      if (at != entry->second.forks.end() && !means(at->second, holder))
+        throw NotAllowed(
+            str(user, " cannot delete ", fork, " of ", id, ", which worker ", at->second.id.value, " holds"));
+    }
+    std::erase_if(all, [&](Deleted& one) WEFT_REQUIRES(kTables) {
+      if (!remove_fork(one.rref, one.fork, after)) return true;
+      if (!one.site.empty()) leaks_.push_back({one.rref, one.fork, context_.self, user, std::move(one.site)});
+      return false;
+    });
   }
-  context_.trace("deleted ", fork, " of ", id);
+  for (const auto& [id, fork, site] : all) context_.trace("deleted ", fork, " of ", id);
 }
 
 void OwnerTable::state_gone(RRefId id) noexcept {
@@ -142,20 +167,17 @@ void OwnerTable::state_gone(RRefId id) noexcept {
 
 // ---- steps 11 and 12: losses and the end
 
-std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(WorkerId peer, std::vector<Later>& after) {
+std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(Life peer, std::vector<Later>& after) {
   std::vector<std::shared_ptr<OwnedState>> unborn;
-  for (auto& [id, entry] : entries_) {
-    std::vector<ForkId> lost;
-    for (const auto& [fork, holder] : entry.forks)
-      if (holder == peer) lost.push_back(fork);
-    if (!entry.announced && entry.creator == peer) {
-      entry.announced = true;
-      if (auto state = entry.state.lock()) unborn.push_back(std::move(state));
-      drop_watch(peer, after);
-      if (entry.forks.empty()) after.push_back({Later::What::kDrop, {}, id, {}, std::move(entry.kept)});
-    }
-    for (const ForkId fork : lost) remove_fork(id, fork, after);
+  for (const RRefId id : unannounced_.of(peer)) {
+    Entry& entry = entries_.at(id);
+    entry.announced = true;
+    unannounced_.remove(id.maker(), id);
+    drop_watch(id.maker(), after);
+    if (auto state = entry.state.lock()) unborn.push_back(std::move(state));
+    if (entry.forks.empty()) after.push_back({Later::What::kDrop, {}, id, {}, std::move(entry.kept)});
   }
+  for (const auto& [id, fork] : forks_.of(peer)) remove_fork(id, fork, after);
   return unborn;
 }
 
@@ -168,6 +190,8 @@ OwnerTable::Rest OwnerTable::take_all() {
   for (const auto& [id, entry] : entries_)
     if (auto state = entry.state.lock()) rest.living.push_back(std::move(state));
   rest.entries.swap(entries_);
+  forks_.clear();
+  unannounced_.clear();
   return rest;
 }
 
@@ -206,7 +230,7 @@ void OwnerTable::report_leaks() {
     if (agent)
       for (const auto& [id, entry] : entries_)
         for (const auto& [fork, holder] : entry.forks)
-          leaks_.push_back({id, fork, context_.self, {"", holder}, "unknown: its holder never said so"});
+          leaks_.push_back({id, fork, context_.self, {"", holder.id}, "unknown: its holder never said so"});
     std::sort(leaks_.begin(), leaks_.end(),
               [](const LeakedRRef& a, const LeakedRRef& b) { return a.fork < b.fork; });
     all = leaks_;

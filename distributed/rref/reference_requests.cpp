@@ -16,7 +16,7 @@ struct Invocation {
   Invocation(ReferencesPtr refs, Request request, Responder answer)
       : references(std::move(refs)),
         kind(request.kind),
-        from(request.from),
+        from(request.sender()),
         message(std::move(request.message)),
         responder(std::move(answer)),
         context(responder.context()),
@@ -24,7 +24,7 @@ struct Invocation {
 
   const ReferencesPtr references;
   const Kind kind;
-  const WorkerId from;
+  const Life from;
   const Message message;
   Responder responder;
   const CallContext context;
@@ -70,7 +70,7 @@ class Finish final : public Finisher {
       if (i.responder.served()) rpc::detail::tell_served_error(*i.responder.served(), error);
       i.result->fail(error);
     }
-    if (i.from == i.references->self().id) i.references->owners().end_creation(i.result->id);
+    if (i.from.id == i.references->self().id) i.references->owners().end_creation(i.result->id);
     try {
       Message message;
       {
@@ -143,7 +143,6 @@ void serve_create(const ReferencesPtr& refs, Request request, Responder responde
   try {
     const RRefId id = get_rref(i->in);
     const ForkId fork = get_fork(i->in);
-    if (id.created_on != i->from) throw WireError(str(id, " cannot be created by worker ", i->from.value));
     i->result = refs->announce(id, fork, i->from);
   } catch (...) {
     return i->responder.fail(std::current_exception());
@@ -153,12 +152,12 @@ void serve_create(const ReferencesPtr& refs, Request request, Responder responde
     if (method) {
       const RRefId target = get_rref(i->in);
       const bool confirmed = i->in.number<uint8_t>() != 0;
-      i->target = refs->find(target, confirmed, i->from);
+      i->target = refs->find(target, confirmed, i->from.id);
     }
     i->function = &open_call(i->in);
     check_form(*i->function, method);
     i->responder.describe(i->function->name.c_str());
-    refs->context().trace("create ", i->result->id, " by ", i->function->name, " for ", i->from.value);
+    refs->context().trace("create ", i->result->id, " by ", i->function->name, " for ", i->from.id.value);
   } catch (...) {
     return fail(i, std::current_exception());
   }
@@ -172,9 +171,9 @@ void serve_method(const ReferencesPtr& refs, Request request, Responder responde
     const bool confirmed = i->in.number<uint8_t>() != 0;
     i->function = &open_call(i->in);
     check_form(*i->function, true);
-    i->target = refs->find(target, confirmed, i->from);
+    i->target = refs->find(target, confirmed, i->from.id);
     i->responder.describe(i->function->name.c_str());
-    refs->context().trace(i->function->name, " of ", target, " for ", i->from.value);
+    refs->context().trace(i->function->name, " of ", target, " for ", i->from.id.value);
   } catch (...) {
     return i->responder.fail(std::current_exception());
   }
@@ -191,7 +190,8 @@ void serve_fetch(const ReferencesPtr& refs, Request request, Responder responder
         Message message;
         {
           const CallScope scope(responder.context());
-          Encoder out(message, scope.context().endpoint.get(), scope.context().caller, true);
+          const Life caller{scope.context().caller, scope.context().caller_life};
+          Encoder out(message, scope.context().endpoint.get(), caller, true);
           if (state->value) {
             if (state->type->encode == nullptr)
               throw ValueError(str(state->id, " is a ", state->type->name(), ", which cannot travel"));
@@ -221,7 +221,7 @@ void serve_fork(const ReferencesPtr& refs, Request request, Responder responder)
   const RRefId id = get_rref(in);
   const ForkId fork = get_fork(in);
   const bool confirmed = in.number<uint8_t>() != 0;
-  refs->add_fork(*agent_of(responder.context()), id, fork, request.from, confirmed);
+  refs->add_fork(*agent_of(responder.context()), id, fork, request.sender(), confirmed);
   responder.reply(Message());
 }
 
@@ -230,8 +230,12 @@ void serve_accept(const ReferencesPtr& refs, Request request, Responder responde
   Decoder in(request.message);
   const auto question = in.number<uint8_t>();
   const ForkId fork = get_fork(in);
-  if (question != kAcceptByte) return refs->users().probe(fork, std::move(responder));
-  refs->shares().resolve(fork, false);
+  if (question != kAcceptByte) {
+    if (fork.maker() != request.sender())
+      throw NotAllowed(str("worker ", request.from.value, " cannot probe ", fork, ", which it did not make"));
+    return refs->users().probe(fork, std::move(responder));
+  }
+  refs->shares().accept(fork, request.sender());
   responder.reply(Message());
 }
 
@@ -241,11 +245,13 @@ void serve_delete(const ReferencesPtr& refs, Request request, Responder responde
   Decoder in(request.message);
   std::vector<Later> after;
   const WorkerInfo user = agent_of(responder.context())->worker_info(request.from);
+  std::vector<OwnerTable::Deleted> all;
   for (size_t n = in.size(); n > 0; --n) {
     const RRefId id = get_rref(in);
     const ForkId fork = get_fork(in);
-    refs->owners().delete_fork(id, fork, user, in.get<std::string>(), after);
+    all.push_back({id, fork, in.get<std::string>()});
   }
+  refs->owners().delete_forks(std::move(all), user, request.sender(), after);
   refs->work().add(std::move(after));
   refs->work().drain();
   refs->context().changed();

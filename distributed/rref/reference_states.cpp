@@ -50,6 +50,10 @@ void OwnedState::fail(std::exception_ptr error) {
 
 UserState::~UserState() { references->users().release(*this); }
 
+Life owner_life(const RRefState& state) {
+  return state.is_owner ? Life(state.owner.id) : static_cast<const UserState&>(state).owner_life;
+}
+
 void check_usable(const RRefState& state) {
   if (state.is_owner) {
     const auto& owned = static_cast<const OwnedState&>(state);

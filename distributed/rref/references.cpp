@@ -4,9 +4,10 @@
 // protocol have no deadline. The protocol assumes no order of messages. The design follows PyTorch's RRef
 // protocol. The code refers to the steps.
 //
-//  1. Ids. An RRefId names a value, a ForkId one worker's reference to it. One incarnation of one worker
-//     draws each id, once. The owner keeps the value while its set of forks is not empty or it has a
-//     reference of its own. A local RRef that was never sent is not counted.
+//  1. Ids. An RRefId names a value, a ForkId one worker's reference to it. One life of one worker draws each
+//     id, once. The owner keeps the value while its set of forks is not empty or it has a reference of its
+//     own. A local RRef that was never sent is not counted. Owners, holders and receivers are lives: a
+//     successor under the same id owns, holds and gets nothing of the life before it.
 //  2. Creation. remote() draws r and f, keeps the user's reference alive as *pending*, and sends CREATE(r,
 //     f). The owner adds f, runs the function, keeps value or error, and answers. The answer confirms the
 //     reference. A creation beyond its timeout marks the reference: every use throws Timeout. The request
@@ -28,13 +29,14 @@
 //     sends when the child is confirmed. Where the message may be lost, the sender PROBEs the receiver:
 //     the caller gave up, the answer was an error, or a reply was not accepted. The receiver answers for a
 //     child it has when that is confirmed. A child it does not have is refused for ever, so that a late
-//     message cannot bring it. Then the share ends, and the owner removes a refused fork.
+//     message cannot bring it. Then the share ends, and the owner removes a refused fork. A child comes only
+//     from the maker of its fork. Only that one PROBEs it, and only the receiver of a share ACCEPTs it.
 // 10. Release. The last copy of a user's reference sends DELETE(r, f) once it is confirmed. A task sends
-//     it, since destructors must not block or call the agent. The owner removes f. Without forks the value
-//     is destroyed, on the pool.
-// 11. Failures. Owners watch the workers that have forks, users watch owners. When a worker is lost, its
-//     forks are removed, references to its values throw OwnerLost, and shares to it end. Requests that
-//     wait for its CREATE fail. The agent fails the open requests.
+//     it, since destructors must not block or call the agent. The owner removes f, which only its holder may
+//     DELETE. Without forks the value is destroyed, on the pool.
+// 11. Failures. Owners watch the lives that have forks, users watch owners. When a life is lost, its forks
+//     are removed, references to its values throw OwnerLost, and shares to it end. Requests that wait for its
+//     CREATE fail. The agent fails the open requests, and sends none to a life that has a successor.
 // 12. Graceful shutdown. When no call is open in the group, shares are probed and awaited, and each worker
 //     records its references. When all have done so, every recorded reference is deleted at its owner. It
 //     is a leak, reported there with its origin. The recording comes first, since a deleted value releases
@@ -75,6 +77,23 @@ class Settler {
   const ForkId fork_;
 };
 
+/// A watch that is taken back at the end of its scope, unless something was recorded that takes it back.
+class FreshWatch {
+ public:
+  /// Throws: ValueError for an id that no worker can have.
+  FreshWatch(Agent& agent, Life peer) : agent_(agent), peer_(peer) { agent.watch(peer, +1); }
+  FreshWatch(const FreshWatch&) = delete;
+  ~FreshWatch() {
+    if (!kept_) agent_.watch(peer_, -1);
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  Agent& agent_;
+  const Life peer_;
+  bool kept_ = false;
+};
+
 struct Slot {
   explicit Slot(Agent& agent) : references(std::make_shared<References>(agent)) {}
   std::shared_ptr<References> references;
@@ -96,8 +115,8 @@ std::shared_ptr<References> References::of(Agent& agent) { return agent.slot<Slo
 void References::install(Agent& agent) {
   const auto weak = weak_from_this();
   serve_references(agent, weak);
-  agent.on_peer_lost([weak](const rpc::LostPeer& peer) {
-    if (const auto self = weak.lock()) self->peer_lost(peer.info, peer.left, peer.why);
+  agent.on_peer_lost([weak](const LostPeer& peer) {
+    if (const auto self = weak.lock()) self->peer_lost(peer);
   });
   agent.add_shutdown_step("references on their way", [weak](TimePoint deadline) {
     if (const auto self = weak.lock()) self->shutdown_shares(deadline);
@@ -151,30 +170,53 @@ void References::abandon_creation(RRefState& state, std::exception_ptr error) {
 
 // ---- requests to the owner
 
-std::shared_ptr<OwnedState> References::announce(RRefId id, ForkId fork, WorkerId from) {
+std::shared_ptr<OwnedState> References::announce(RRefId id, ForkId fork, Life from) {
+  const bool mine = from.id == self().id;
+  if (id.maker() != from || (!mine && fork.maker() != from))
+    throw NotAllowed(
+        str("worker ", from.id.value, " cannot create ", id, " as ", fork, ", which it did not make"));
+  const auto agent = context_.agent();
+  if (mine || !agent) return owners_.announce(id, fork, from);
+  FreshWatch watch(*agent, from);
   auto state = owners_.announce(id, fork, from);
-  if (from != self().id)
-    if (const auto agent = context_.agent()) watch(*agent, from);
+  watch.keep();
+  check_lost(*agent, from);
   return state;
 }
 
 std::shared_ptr<OwnedState> References::find(RRefId id, bool confirmed, WorkerId from) {
-  auto found = owners_.find(id, confirmed, from);
-  if (found.fresh)
-    if (const auto agent = context_.agent()) watch(*agent, id.created_on);
+  if (auto state = owners_.find(id)) return state;
+  const Life maker = id.maker();
+  const auto agent = context_.agent();
+  if (!agent) throw RpcError(str("worker '", self().name, "' has been shut down"));
+  if (confirmed || from == self().id || maker.id == self().id) owners_.throw_gone(id, {});
+  FreshWatch watch(*agent, maker);
+  auto found = owners_.begin_unannounced(id);
+  if (found.fresh) {
+    watch.keep();
+    check_lost(*agent, maker);
+  }
   return std::move(found.state);
 }
 
-void References::add_fork(Agent& agent, RRefId id, ForkId fork, WorkerId holder, bool confirmed) {
-  owners_.add_fork(find(id, confirmed, holder), fork, holder);
-  watch(agent, holder);
+void References::add_fork(Agent& agent, RRefId id, ForkId fork, Life holder, bool confirmed) {
+  if (fork.maker() == agent.life())
+    throw NotAllowed(str("worker ", holder.id.value, " cannot add ", fork, ", which the owner made"));
+  FreshWatch watch(agent, holder);
+  owners_.add_fork(find(id, confirmed, holder.id), fork, holder);
+  watch.keep();
+  check_lost(agent, holder);
 }
 
-/// Watches the holder of a fork that was just added, or the creator of a value that was used before.
-void References::watch(Agent& agent, WorkerId peer) {
-  agent.watch(peer, +1);
-  // step 11 may have run in between
-  if (agent.is_lost(peer)) peer_lost(agent.worker_info(peer), false, "it was lost before");
+/// Loses a life that was just watched, if step 11 has run for it before.
+void References::check_lost(Agent& agent, Life peer) {
+  if (!agent.is_lost(peer)) return;
+  LostPeer lost{{str("#", peer.id.value), peer.id}, peer.incarnation, false, "it was lost before"};
+  try {
+    lost.info = agent.worker_info(peer.id);
+  } catch (const ValueError&) {  // not a member
+  }
+  peer_lost(lost);
 }
 
 // ---- steps 4 to 8: sharing
@@ -189,14 +231,22 @@ void References::encode(Encoder& out, const StatePtr& state) {
     throw RpcError(str(describe(state.get()), " belongs to worker '", self().name,
                        "' and cannot be sent by '", agent_of(out.endpoint())->self().name, "'"));
   check_usable(*state);
+  const Life to = out.receiver().incarnation.value != 0 ? out.receiver() : agent->life_of(out.to());
+  const Life owner = state->is_owner ? agent->life() : owner_life(*state);
   const ForkId fork = next<ForkId>(*agent);
   const bool confirmed = is_confirmed(*state);
   auto settler = std::make_shared<Settler>(shared_from_this(), fork);
-  shares_.begin(fork, state, out.to(), out.is_reply());
-  if (state->is_owner && out.to() != self().id) agent->watch(out.to(), +1);
+  if (state->is_owner && to.id != self().id) {
+    FreshWatch watch(*agent, to);
+    shares_.begin(fork, state, to, out.is_reply());
+    watch.keep();
+  } else {
+    shares_.begin(fork, state, to, out.is_reply());
+  }
   out.on_settled([settler](bool received) { settler->settle(received); });
-  context_.trace("share ", state->id, " ", fork, " with ", out.to().value);
-  out.number(state->owner.id.value);
+  context_.trace("share ", state->id, " ", fork, " with ", to.id.value);
+  out.number(owner.id.value);
+  out.number(owner.incarnation.value);
   put(out, state->id);
   put(out, fork);
   out.number(static_cast<uint8_t>(confirmed ? kConfirmedParent : 0));
@@ -204,13 +254,19 @@ void References::encode(Encoder& out, const StatePtr& state) {
 
 StatePtr References::decode(Decoder& in, const ValueType* type) {
   Arrival arrival;
-  arrival.owner = WorkerId{in.number<int32_t>()};
+  arrival.owner.id.value = in.number<int32_t>();
+  arrival.owner.incarnation.value = in.number<uint64_t>();
   arrival.rref = get_rref(in);
   arrival.fork = get_fork(in);
   arrival.parent_confirmed = in.number<uint8_t>() & kConfirmedParent;
   const auto agent = context_.agent();
   if (!agent || in.from().value < 0) throw RpcError("a reference travels only in a call or its reply");
-  if (arrival.owner != self().id) return users_.receive(*agent, in, arrival);
+  const Life maker = arrival.fork.maker();
+  if (!means(in.sender(), maker))
+    throw NotAllowed(str("worker ", in.from().value, " cannot share ", arrival.rref, " as ", arrival.fork,
+                         ", which it did not make"));
+  if (arrival.owner.incarnation.value == 0) arrival.owner = agent->life_of(arrival.owner.id);
+  if (arrival.owner != agent->life()) return users_.receive(*agent, in, arrival);
   const auto state = take_home(in, arrival);
   if (state->created.done() && !state->created.has_error() && state->type != type &&
       state->type->name() != type->name())
@@ -223,14 +279,14 @@ std::shared_ptr<OwnedState> References::take_home(const Decoder& in, const Arriv
   const WorkerId from = in.from();
   {
     TablesLock lock(context_);
-    users_.check_refused(arrival.rref, arrival.fork, from);
+    users_.check_refused(arrival.rref, arrival.fork);
   }
   if (from == self().id) {  // step 8
     if (auto state = shares_.arrive_here(arrival.rref, arrival.fork)) return state;
     owners_.throw_gone(arrival.rref, arrival.fork);
   }
   auto state = find(arrival.rref, arrival.parent_confirmed, from);  // step 7
-  if (in.is_reply()) work_.add(Later{Later::What::kAccept, from, arrival.rref, arrival.fork});
+  if (in.is_reply()) work_.add(Later{Later::What::kAccept, arrival.fork.maker(), arrival.rref, arrival.fork});
   return state;
 }
 

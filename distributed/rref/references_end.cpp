@@ -7,24 +7,24 @@
 
 namespace weft::rpc::detail {
 
-void References::peer_lost(const WorkerInfo& peer, bool left, const std::string& why) {
+void References::peer_lost(const LostPeer& peer) {
   std::vector<Later> after;
   UserTable::States users;
   std::vector<std::shared_ptr<OwnedState>> unborn;
   std::vector<ForkId> shares;
   {
     TablesLock lock(context_);
-    unborn = owners_.lose(peer.id, after);
-    users = users_.living();
-    shares = shares_.sent_to(peer.id);
-    users_.forget_refused(peer.id);
+    unborn = owners_.lose(peer.life(), after);
+    users = users_.of_owner(peer.life());
+    shares = shares_.sent_to(peer.life());
+    users_.forget_refused(peer.life());
   }
-  context_.trace("lost ", peer.id.value);
-  const std::string reason = str(peer, left ? " has left the group" : " is lost", ": ", why);
+  context_.trace("lost ", peer.info.id.value);
+  const std::string reason = str(peer.info, peer.left ? " has left the group" : " is lost", ": ", peer.why);
   for (const auto& state : unborn)
     state->fail(std::make_exception_ptr(
-        PeerLost(peer.name, str(state->id, " was never made: its creator ", reason))));
-  users_.lose_owner(users, peer, reason, after);
+        PeerLost(peer.info.name, str(state->id, " was never made: its creator ", reason))));
+  users_.lose_owner(users, peer.info, reason, after);
   for (const ForkId fork : shares) shares_.resolve(fork, true);
   work_.add(std::move(after));
   context_.changed();

@@ -88,14 +88,14 @@ Use::Use(const StatePtr& state, Kind kind, const FunctionEntry* function)
       kind_(kind),
       what_(function ? function->name.c_str() : "to_here") {
   check_usable(*state);
-  out_.emplace(message_, agent_.get(), state->owner.id);
+  out_.emplace(message_, agent_.get(), owner_life(*state));
   put_target(*out_, *state);
   if (function) put_function(*out_, *function);
 }
 
 void Use::send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sink) {
   out_.reset();
-  agent_->call(state_->owner.id, kind_, std::move(message_), {timeout, what_}, std::move(sink));
+  agent_->call(owner_life(*state_), kind_, std::move(message_), {timeout, what_}, std::move(sink));
 }
 
 std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr error) {
@@ -115,14 +115,14 @@ std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr err
 
 Creation::Creation(const To& to, const FunctionEntry& function, Site site)
     : agent_(current_agent()), timeout_(to.timeout()) {
-  open(agent_->worker_info_id(to), function, site);
+  open(agent_->life_of(agent_->worker_info_id(to)), function, site);
 }
 
 Creation::Creation(const StatePtr& target, const FunctionEntry& function, std::optional<Duration> timeout,
                    Site site)
     : agent_(target->references->agent(*target)), target_(target), timeout_(timeout) {
   check_usable(*target);
-  open(target->owner.id, function, site);
+  open(owner_life(*target), function, site);
 }
 
 /// Ends a creation that was not started, because an argument could not be encoded.
@@ -131,17 +131,17 @@ Creation::~Creation() {
     references_->abandon_creation(*state_, std::make_exception_ptr(RpcError("the creation was not sent")));
 }
 
-void Creation::open(WorkerId owner, const FunctionEntry& function, Site site) {
+void Creation::open(Life owner, const FunctionEntry& function, Site site) {
   if (timeout_ && timeout_->count() < 0)
     throw ValueError(str("timeout is negative: ", timeout_->count(), " ns"));
   references_ = References::of(*agent_);
   what_ = function.name.c_str();
   const auto id = references_->next<RRefId>(*agent_);
-  if (owner == references_->self().id) {
+  if (owner.id == references_->self().id) {
     state_ = references_->owners().begin_creation(id, site);
   } else {
     state_ = references_->users().begin_creation(id, references_->next<ForkId>(*agent_),
-                                                 agent_->worker_info(owner), site);
+                                                 agent_->worker_info(owner.id), owner, site);
   }
   out_.emplace(message_, agent_.get(), owner);
   put(*out_, id);
@@ -185,7 +185,7 @@ StatePtr Creation::start() {
   };
   const StatePtr state = std::exchange(state_, nullptr);
   try {
-    agent_->call(state->owner.id, Kind::kRemote, std::move(message_), {Duration(0), what_},
+    agent_->call(owner_life(*state), Kind::kRemote, std::move(message_), {Duration(0), what_},
                  std::make_unique<DoneSink>(std::move(done)));
   } catch (...) {
     if (timer.value != 0) agent_->runtime()->cancel(timer);

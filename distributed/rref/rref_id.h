@@ -15,6 +15,8 @@ template <class Tag> struct ReferenceNumber {
   WorkerId created_on;  ///< the worker that made the id
   Incarnation life;     ///< its incarnation
   uint64_t local = 0;   ///< 0: no number
+  /// The life that made the id.
+  Life maker() const { return {created_on, life}; }
   friend auto operator<=>(const ReferenceNumber&, const ReferenceNumber&) = default;
 };
 using RRefId = ReferenceNumber<struct RRefTag>;

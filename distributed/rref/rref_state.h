@@ -100,7 +100,7 @@ class WEFT_API Creation {
   StatePtr start();
 
  private:
-  void open(WorkerId owner, const FunctionEntry& function, Site site);
+  void open(Life owner, const FunctionEntry& function, Site site);
   std::shared_ptr<References> references_;
   std::shared_ptr<Agent> agent_;
   StatePtr target_, state_;

@@ -7,11 +7,12 @@
 
 namespace weft::rpc::detail {
 
-void ShareTable::begin(ForkId fork, const StatePtr& state, WorkerId to, bool in_reply) {
+void ShareTable::begin(ForkId fork, const StatePtr& state, Life to, bool in_reply) {
   TablesLock lock(context_);
   context_.check_running();
   if (state->is_owner) owners_.keep(std::static_pointer_cast<OwnedState>(state), fork, to);
   shares_.emplace(fork, Share{state->id, to, state->is_owner ? nullptr : state, in_reply, false});
+  by_receiver_.add(to, fork);
 }
 
 std::shared_ptr<OwnedState> ShareTable::arrive_here(RRefId id, ForkId fork) {
@@ -22,7 +23,8 @@ std::shared_ptr<OwnedState> ShareTable::arrive_here(RRefId id, ForkId fork) {
     state = owners_.live(id);
     if (state) {
       owners_.remove_fork(id, fork, after);
-      shares_.erase(fork);
+      const auto found = shares_.find(fork);
+      if (found != shares_.end()) erase(found);
     }
   }
   work_.add(std::move(after));
@@ -36,12 +38,31 @@ void ShareTable::settle(ForkId fork, bool received) {
     const auto found = shares_.find(fork);
     if (found == shares_.end()) return;
     in_reply = found->second.in_reply;
-    mine = found->second.to == context_.self.id;
+    mine = found->second.to.id == context_.self.id;
     certain = received && !in_reply;
   }
   if (certain) resolve(fork, mine);  // in a message to this worker, also removes a fork that was not read
   else if (in_reply) probe_soon(fork);
   else work_.add(Later{Later::What::kProbe, {}, {}, fork});
+}
+
+void ShareTable::accept(ForkId fork, Life from) {
+  {
+    TablesLock lock(context_);
+    const auto found = shares_.find(fork);
+    if (found != shares_.end() && !means(found->second.to, from))
+      throw NotAllowed(str("worker ", from.id.value, " cannot accept ", fork, ", which was sent to worker ",
+                           found->second.to.id.value));
+  }
+  resolve(fork, false);
+}
+
+/// Returns the parent, which must not be destroyed under the mutex.
+StatePtr ShareTable::erase(Rest::iterator share) {
+  StatePtr parent = std::move(share->second.parent);
+  by_receiver_.remove(share->second.to, share->first);
+  shares_.erase(share);
+  return parent;
 }
 
 void ShareTable::resolve(ForkId fork, bool undo) {
@@ -51,9 +72,9 @@ void ShareTable::resolve(ForkId fork, bool undo) {
     TablesLock lock(context_);
     const auto found = shares_.find(fork);
     if (found == shares_.end()) return;
-    parent = std::move(found->second.parent);
-    if (!parent && undo) owners_.remove_fork(found->second.rref, fork, after);
-    shares_.erase(found);
+    const RRefId rref = found->second.rref;
+    parent = erase(found);
+    if (!parent && undo) owners_.remove_fork(rref, fork, after);
   }
   work_.add(std::move(after));
   context_.changed();
@@ -80,7 +101,7 @@ void ShareTable::probe_all() {
 }
 
 void ShareTable::probe(Agent& agent, ForkId fork) {
-  WorkerId to;
+  Life to;
   {
     TablesLock lock(context_);
     const auto found = shares_.find(fork);
@@ -93,7 +114,7 @@ void ShareTable::probe(Agent& agent, ForkId fork) {
     out.number(kProbeByte);
     put(out, fork);
   }
-  context_.trace("probe ", fork, " at ", to.value);
+  context_.trace("probe ", fork, " at ", to.id.value);
   auto done = [keep = context_.references(), this, fork](std::exception_ptr error, const Message* answer) {
     bool there = false;
     if (!error && answer) there = Decoder(*answer).number<uint8_t>() != 0;
@@ -109,16 +130,9 @@ void ShareTable::probe(Agent& agent, ForkId fork) {
 
 // ---- under the mutex
 
-std::vector<ForkId> ShareTable::sent_to(WorkerId peer) const {
-  std::vector<ForkId> forks;
-  for (const auto& [fork, share] : shares_)
-    if (share.to == peer) forks.push_back(fork);
-  return forks;
-}
-
 std::vector<WorkerId> ShareTable::receivers() const {
   std::vector<WorkerId> workers;
-  for (const auto& [fork, share] : shares_) workers.push_back(share.to);
+  for (const auto& [fork, share] : shares_) workers.push_back(share.to.id);
   return workers;
 }
 

@@ -12,15 +12,17 @@ namespace weft::rpc::detail {
 // ---- step 2: creation
 
 std::shared_ptr<UserState> UserTable::begin_creation(RRefId id, ForkId fork, const WorkerInfo& owner,
-                                                     Site site) {
-  auto state = std::make_shared<UserState>(context_.references(), id, fork, owner, context_.self, site,
-                                           Future<void>(context_.runtime), Future<void>(context_.runtime));
+                                                     Life owner_life, Site site) {
+  auto state =
+      std::make_shared<UserState>(context_.references(), id, fork, owner, owner_life, context_.self, site,
+                                  Future<void>(context_.runtime), Future<void>(context_.runtime));
   {
     TablesLock lock(context_);
     users_[fork] = state;
+    by_owner_.add(owner_life, fork);
     pending_[fork].state = state;
   }
-  if (const auto agent = context_.agent()) agent->watch(owner.id, +1);
+  if (const auto agent = context_.agent()) agent->watch(owner_life, +1);
   return state;
 }
 
@@ -47,24 +49,25 @@ void UserTable::creation_timed_out(UserState& state, std::exception_ptr error) {
 // ---- steps 5 and 6: arrival
 
 StatePtr UserTable::receive(Agent& agent, Decoder& in, const Arrival& arrival) {
-  const WorkerId from = in.from();
   const auto& [owner, id, fork, parent_confirmed] = arrival;
-  const WorkerInfo owner_info = agent.worker_info(owner);
-  const WorkerInfo parent = agent.worker_info(from);
+  const Life from = fork.maker();
+  const WorkerInfo owner_info = agent.worker_info(owner.id);
+  const WorkerInfo parent = agent.worker_info(from.id);
   const Future<void> confirm_future(context_.runtime);
   const auto state =
-      std::make_shared<UserState>(context_.references(), id, fork, owner_info, parent,
+      std::make_shared<UserState>(context_.references(), id, fork, owner_info, owner, parent,
                                   Site{"received", nullptr, 0}, confirm_future, confirm_future);
   const bool direct = from == owner;
   {
     TablesLock lock(context_);
     context_.check_running();
-    check_refused(id, fork, from);
+    check_refused(id, fork);
     if (!users_.emplace(fork, state).second)
       throw WireError(str("a message brings ", fork, " for the second time"));
+    by_owner_.add(owner, fork);
     if (!direct) pending_[fork] = Pending{state, in.is_reply(), {}};
   }
-  context_.trace("received ", id, " ", fork, " from ", from.value);
+  context_.trace("received ", id, " ", fork, " from ", from.id.value);
   agent.watch(owner, +1);
   if (direct) {  // step 5
     state->known = true;
@@ -82,7 +85,7 @@ StatePtr UserTable::receive(Agent& agent, Decoder& in, const Arrival& arrival) {
 void UserTable::send_fork(Agent& agent, const std::shared_ptr<UserState>& state, bool parent_confirmed) {
   Message message;
   {
-    Encoder out(message, &agent, state->owner.id);
+    Encoder out(message, &agent, state->owner_life);
     put(out, state->id);
     put(out, state->fork);
     out.number(static_cast<uint8_t>(parent_confirmed ? kConfirmedParent : 0));
@@ -92,7 +95,7 @@ void UserTable::send_fork(Agent& agent, const std::shared_ptr<UserState>& state,
     confirm(state, error ? Use::translate(*state, error) : nullptr);
   };
   try {
-    agent.call(state->owner.id, Kind::kFork, std::move(message), {Duration(0), "a reference's fork"},
+    agent.call(state->owner_life, Kind::kFork, std::move(message), {Duration(0), "a reference's fork"},
                std::make_unique<DoneSink>(done));
   } catch (...) {
     confirm(state, std::current_exception());
@@ -121,7 +124,7 @@ void UserTable::confirm(const std::shared_ptr<UserState>& state, std::exception_
   for (Responder& probe : pending.probes) {
     probe.reply(probe_answer(!error));
   }
-  if (pending.accept) work_.add(Later{Later::What::kAccept, state->parent.id, state->id, state->fork});
+  if (pending.accept) work_.add(Later{Later::What::kAccept, state->fork.maker(), state->id, state->fork});
   context_.changed();
 }
 
@@ -143,23 +146,20 @@ void UserTable::probe(ForkId fork, Responder responder) {
 }
 
 void UserTable::refuse(ForkId fork) {
-  constexpr size_t kMost = 1 << 16;
-  if (!refused_.insert(fork).second) return;
-  refused_order_.push_back(fork);
-  if (refused_order_.size() > kMost) {
-    refused_.erase(refused_order_.front());
-    refused_order_.pop_front();
-  }
+  constexpr size_t kMost = 1 << 14;
+  Refused& refused = refused_[fork.maker()];
+  if (refused.has(fork.local)) return;
+  refused.above.insert(fork.local);
+  if (refused.above.size() <= kMost) return;
+  refused.floor = *refused.above.begin();
+  refused.above.erase(refused.above.begin());
 }
 
-void UserTable::check_refused(RRefId id, ForkId fork, WorkerId from) {
-  if (refused_.erase(fork) != 0)
+void UserTable::check_refused(RRefId id, ForkId fork) const {
+  const auto found = refused_.find(fork.maker());
+  if (found != refused_.end() && found->second.has(fork.local))
     throw RpcError(str(id, " (", fork, ") was taken back: the call that carries it was given up by worker ",
-                       from.value));
-}
-
-void UserTable::forget_refused(WorkerId made_by) {
-  std::erase_if(refused_, [&](const ForkId& fork) { return fork.created_on == made_by; });
+                       fork.created_on.value));
 }
 
 // ---- steps 10 to 12: release and loss
@@ -173,9 +173,10 @@ void UserTable::release(UserState& state) noexcept {
     // Another reference may have this fork: receive() has refused this one then.
     if (found == users_.end() || !found->second.expired()) return;
     users_.erase(found);
-    drop_watch(state.owner.id, items);
+    by_owner_.remove(state.owner_life, state.fork);
+    drop_watch(state.owner_life, items);
     if (state.known && state.standing.load() < UserState::Standing::kFailed)
-      items.push_back({Later::What::kDelete, state.owner.id, state.id, state.fork});
+      items.push_back({Later::What::kDelete, state.owner_life, state.id, state.fork});
   }
   work_.add(std::move(items));
 }
@@ -196,7 +197,6 @@ void UserTable::lose(const std::shared_ptr<UserState>& state, UserState::Standin
 void UserTable::lose_owner(const States& states, const WorkerInfo& owner, const std::string& reason,
                            std::vector<Later>& after) {
   for (const auto& state : states) {
-    if (state->owner.id != owner.id) continue;
     lose(state, UserState::Standing::kFailed,
          std::make_exception_ptr(OwnerLost(owner.name, str(describe(state.get()), ": the owner ", reason))));
     std::vector<Responder> probes;
@@ -206,7 +206,7 @@ void UserTable::lose_owner(const States& states, const WorkerInfo& owner, const 
       if (found != pending_.end() && state->parent.id != context_.self.id) {  // a creation ends with its call
         probes = std::move(found->second.probes);
         if (found->second.accept)
-          after.push_back({Later::What::kAccept, state->parent.id, state->id, state->fork});
+          after.push_back({Later::What::kAccept, state->fork.maker(), state->id, state->fork});
         pending_.erase(found);
       }
     }
@@ -218,6 +218,13 @@ UserTable::States UserTable::living() const {
   States all;
   for (const auto& [fork, weak] : users_)
     if (auto state = weak.lock()) all.push_back(std::move(state));
+  return all;
+}
+
+UserTable::States UserTable::of_owner(Life owner) const {
+  States all;
+  for (const ForkId fork : by_owner_.of(owner))
+    if (auto state = users_.at(fork).lock()) all.push_back(std::move(state));
   return all;
 }
 
@@ -243,7 +250,7 @@ void UserTable::delete_recorded() {
     if (!tell) continue;
     const std::string from = state->parent.id != context_.self.id ? str(" from ", state->parent) : "";
     items.push_back(
-        {Later::What::kDelete, state->owner.id, state->id, state->fork, {}, to_string(state->site) + from});
+        {Later::What::kDelete, state->owner_life, state->id, state->fork, {}, to_string(state->site) + from});
   }
   work_.add(std::move(items));
 }
@@ -259,9 +266,9 @@ UserTable::Rest UserTable::take_all() {
   rest.recorded.swap(recorded_);
   rest.living = living();
   users_.clear();
+  by_owner_.clear();
   rest.pending.swap(pending_);
   refused_.clear();
-  refused_order_.clear();
   return rest;
 }
 

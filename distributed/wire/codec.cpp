@@ -53,7 +53,7 @@ void check_worker_name(std::string_view name) {
   }
 }
 
-Encoder::Encoder(Message& message, Endpoint* endpoint, WorkerId to, bool reply)
+Encoder::Encoder(Message& message, Endpoint* endpoint, Life to, bool reply)
     : message_(message), endpoint_(endpoint), to_(to), reply_(reply) {
   if (message_.bytes.size() < kEnvelopeBytes) {
     message_.bytes.reserve(256);
@@ -72,8 +72,8 @@ void Encoder::tensor(const Tensor& value) {
   if (!value.defined()) return;
   const Device source = value.device();
   Device target = place_.value_or(source);
-  if (!place_ && endpoint_ && to_.value >= 0)
-    target = endpoint_->target_device(to_, reply_, source, unmapped_to_cpu_);
+  if (!place_ && endpoint_ && to_.id.value >= 0)
+    target = endpoint_->target_device(to_.id, reply_, source, unmapped_to_cpu_);
   else if (!place_ && source.is_cuda())
     throw DeviceError(
         str("a tensor on ", source, " cannot travel to nobody in particular: move it to the cpu first"));
@@ -88,7 +88,7 @@ void Encoder::tensor(const Tensor& value) {
   message_.places.back() = {source, target, {}, {}};
 }
 
-Decoder::Decoder(const Message& message, Endpoint* endpoint, WorkerId from, bool reply)
+Decoder::Decoder(const Message& message, Endpoint* endpoint, Life from, bool reply)
     : message_(message), body_(message.body()), endpoint_(endpoint), from_(from), reply_(reply) {}
 
 std::string_view Decoder::raw(size_t bytes) {

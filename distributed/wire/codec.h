@@ -42,7 +42,7 @@ concept Wire = requires {
 class WEFT_API Encoder {
  public:
   /// `to`: the receiver; negative when it is not known.
-  explicit Encoder(Message& message, Endpoint* endpoint = nullptr, WorkerId to = {}, bool reply = false);
+  explicit Encoder(Message& message, Endpoint* endpoint = nullptr, Life to = {}, bool reply = false);
   ~Encoder() { finish(); }
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
@@ -65,7 +65,8 @@ class WEFT_API Encoder {
 
   // For codecs.
   Endpoint* endpoint() const { return endpoint_; }
-  WorkerId to() const { return to_; }
+  WorkerId to() const { return to_.id; }
+  Life receiver() const { return to_; }
   bool is_reply() const { return reply_; }
   Message& message() { return message_; }
   /// See Message::settled.
@@ -76,7 +77,7 @@ class WEFT_API Encoder {
  private:
   Message& message_;
   Endpoint* endpoint_;
-  WorkerId to_;
+  Life to_;
   bool reply_;
   bool unmapped_to_cpu_ = false;
   std::optional<Device> place_;
@@ -87,8 +88,7 @@ class WEFT_API Encoder {
 class WEFT_API Decoder {
  public:
   /// The message must outlive the decoder. `from`: the sender.
-  explicit Decoder(const Message& message, Endpoint* endpoint = nullptr, WorkerId from = {},
-                   bool reply = false);
+  explicit Decoder(const Message& message, Endpoint* endpoint = nullptr, Life from = {}, bool reply = false);
 
   template <class T> T get() { return Codec<T>::decode(*this); }
 
@@ -108,7 +108,8 @@ class WEFT_API Decoder {
   void expect_end() const;
 
   Endpoint* endpoint() const { return endpoint_; }
-  WorkerId from() const { return from_; }
+  WorkerId from() const { return from_.id; }
+  Life sender() const { return from_; }
   bool is_reply() const { return reply_; }
   const Message& message() const { return message_; }
   /// Delays the use of the decoded values until `ready` is done. The function starts, or the reply's future
@@ -122,7 +123,7 @@ class WEFT_API Decoder {
   size_t next_tensor_ = 0;
   bool awaits_arrival_ = false;
   Endpoint* endpoint_;
-  WorkerId from_;
+  Life from_;
   bool reply_;
   std::vector<Future<void>> awaited_;
 };

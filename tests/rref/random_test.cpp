@@ -156,4 +156,47 @@ TEST(RRefRandom, a_killed_worker_leaves_no_reference_behind) {
   EXPECT_EQ(Cell::living, 0);
 }
 
+// A worker dies in the middle and a successor goes on. Nothing of the old life is left on the living, and the
+// new life's references are right.
+TEST(RRefRandom, a_killed_worker_with_a_successor_leaves_no_reference_behind) {
+  for (uint64_t seed = 400; seed < 430; ++seed) {
+    AgentOptions agent;
+    agent.lease = 2s;
+    Cluster c({.size = 4,
+               .seed = seed,
+               .net = {.jitter = 2ms, .drop = 0.05, .duplicate = 0.05, .connect_timeout = 1s},
+               .agent = agent});
+    const Plan plan{.steps = 30, .impatient = false, .on_error = [&](const std::exception& e) {
+                      const std::string text = e.what();
+                      const bool lost = text.find("lost") != std::string::npos ||
+                                        text.find("gone") != std::string::npos ||
+                                        text.find("belongs to worker") != std::string::npos ||
+                                        text.find("shut down") != std::string::npos;
+                      EXPECT_TRUE(lost || dynamic_cast<const Timeout*>(&e))
+                          << "seed " << seed << ": " << text;
+                    }};
+    const auto start = [&](int rank) {
+      c.runtime().post([&, rank, agent = c.agent(rank)] {
+        const AgentScope scope(agent);
+        program(rank, 4, seed, plan);
+      });
+    };
+    for (int rank = 0; rank < 4; ++rank) start(rank);
+    c.sim().run_for(std::chrono::milliseconds(1 + seed % 60));
+    c.kill(3);
+    c.sim().run_for(std::chrono::milliseconds(seed % 5 * 700));
+    bag(3).clear();
+    c.restart(3);
+    start(3);
+    c.sim().run_for(120s);
+    for (int i = 0; i < 2; ++i) {
+      clear_bags();
+      settle(c);
+    }
+    EXPECT_EQ(left_over(c, {0, 1, 2, 3}), "") << "seed " << seed;
+    c.run(0, [&] { EXPECT_EQ(remote<Cell>("worker3", 3).rpc_sync<&Cell::get>(), 3) << "seed " << seed; });
+  }
+  EXPECT_EQ(Cell::living, 0);
+}
+
 }  // namespace

@@ -14,7 +14,7 @@ class Caller {
   Duration timeout() const { return Duration(timeout_ns_.load(std::memory_order_relaxed)); }
   void set_timeout(Duration timeout) { timeout_ns_ = timeout.count(); }
   /// As Agent::call.
-  void start(WorkerId to, Kind kind, Message message, const CallOptions& call_options,
+  void start(Life to, Kind kind, Message message, const CallOptions& call_options,
              std::unique_ptr<ReplySink> sink);
   void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
   /// Sends a status with the open calls, which the peer answers (step 5).

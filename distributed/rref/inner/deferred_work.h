@@ -19,14 +19,14 @@ struct Later {
     kUnwatch,  ///< take back one watch of `peer`
     kDrop,     ///< let go of the value `drop`
   } what;
-  WorkerId peer;
+  Life peer;
   RRefId rref;
   ForkId fork;
   StatePtr drop{};
   std::string site{};  ///< origin of the reference, for a delete forced by shutdown
 };
 
-inline void drop_watch(WorkerId peer, std::vector<Later>& after) {
+inline void drop_watch(Life peer, std::vector<Later>& after) {
   after.push_back({Later::What::kUnwatch, peer, {}, {}});
 }
 
@@ -52,8 +52,8 @@ class DeferredWork {
   std::vector<Later> take_all() WEFT_REQUIRES(kTables) { return std::exchange(queue_, {}); }
 
  private:
-  void send_deletes(Agent& agent, WorkerId to, const std::vector<Later>& items);
-  void send_accept(Agent& agent, WorkerId to, ForkId fork);
+  void send_deletes(Agent& agent, Life to, const std::vector<Later>& items);
+  void send_accept(Agent& agent, Life to, ForkId fork);
 
   ReferenceContext& context_;
   const std::function<void(Agent&, ForkId)> probe_;

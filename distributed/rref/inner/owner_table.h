@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include <weft/distributed/rref/inner/by_life.h>
 #include <weft/distributed/rref/inner/deferred_work.h>
 #include <weft/distributed/rref/inner/reference_states.h>
 #include <weft/distributed/rref/rref.h>
@@ -19,10 +20,9 @@ class OwnerTable {
   /// A value of this worker, possibly used before its CREATE arrived.
   struct Entry {
     std::weak_ptr<OwnedState> state;
-    std::shared_ptr<OwnedState> kept;            ///< set while there are forks or it is not announced
-    bool announced = true;                       ///< false: CREATE has not arrived
-    WorkerId creator;                            ///< watched while not announced
-    std::unordered_map<ForkId, WorkerId> forks;  ///< forks with their holders
+    std::shared_ptr<OwnedState> kept;        ///< set while there are forks or it is not announced
+    bool announced = true;                   ///< false: CREATE has not arrived; its maker is watched
+    std::unordered_map<ForkId, Life> forks;  ///< forks with their holders
   };
 
  public:
@@ -35,25 +35,33 @@ class OwnerTable {
   std::shared_ptr<OwnedState> begin_creation(RRefId id, Site site);
   /// Removes that fork: the function has returned.
   void end_creation(RRefId id);
-  /// Serves CREATE: adds the fork of the creator `from`. Throws: WireError for an id that exists or was not
-  /// begun; RpcError after the end of the agent.
-  std::shared_ptr<OwnedState> announce(RRefId id, ForkId fork, WorkerId from);
+  /// Serves CREATE: adds the fork of the creator `from`. Throws: WireError for an id or a fork that exists,
+  /// and for an id of this worker that was not begun; RpcError after the end of the agent.
+  std::shared_ptr<OwnedState> announce(RRefId id, ForkId fork, Life from);
 
   // ---- use
+  /// The state of a value; null for one that is gone or not made. Throws: RpcError after the end of the
+  /// agent.
+  std::shared_ptr<OwnedState> find(RRefId id);
   struct Found {
     std::shared_ptr<OwnedState> state;
-    bool fresh;  ///< it was used before its CREATE: the caller watches its creator
+    bool fresh;  ///< the entry is new
   };
-  /// Finds or makes the entry for a request or a child from `from` (steps 3 and 7). Throws: as throw_gone,
-  /// and RpcError after the end of the agent.
-  Found find(RRefId id, bool confirmed, WorkerId from);
+  /// Finds the entry, or makes it before its CREATE has arrived (step 3); the caller watches the maker of
+  /// `id` for a new one. Throws: as find.
+  Found begin_unannounced(RRefId id);
   /// Counts the use of a destroyed value. Throws: RpcError.
   [[noreturn]] void throw_gone(RRefId id, ForkId fork);
   /// Serves FORK: adds a fork, whose holder the caller watches. Throws: WireError for a fork that exists.
-  void add_fork(const std::shared_ptr<OwnedState>& state, ForkId fork, WorkerId holder);
-  /// Serves DELETE: removes a fork. With a `site` it was left until the shutdown, and is a leak.
-  void delete_fork(RRefId id, ForkId fork, const WorkerInfo& user, std::string site,
-                   std::vector<Later>& after);
+  void add_fork(const std::shared_ptr<OwnedState>& state, ForkId fork, Life holder);
+  struct Deleted {
+    RRefId rref;
+    ForkId fork;
+    std::string site;  ///< not empty: the fork was left until the shutdown, and is a leak
+  };
+  /// Serves DELETE: removes the forks of `user`, whose life is `holder`. Throws: NotAllowed when one of them
+  /// is held by another, and removes none.
+  void delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder, std::vector<Later>& after);
   /// Called by the destructor of a state.
   void state_gone(RRefId id) noexcept;
 
@@ -61,13 +69,12 @@ class OwnerTable {
   /// The state of a value; null for one that is gone.
   std::shared_ptr<OwnedState> live(RRefId id) WEFT_REQUIRES(kTables);
   /// Adds a fork, which keeps the value. False: the fork exists.
-  bool keep(const std::shared_ptr<OwnedState>& state, ForkId fork, WorkerId holder) WEFT_REQUIRES(kTables);
+  bool keep(const std::shared_ptr<OwnedState>& state, ForkId fork, Life holder) WEFT_REQUIRES(kTables);
   /// Removes a fork; adds the deferred work to `after`. False: there is none.
   bool remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) WEFT_REQUIRES(kTables);
-  /// Step 11: removes the forks of a lost worker. Returns the values that will not be made, because it was to
+  /// Step 11: removes the forks of a lost life. Returns the values that will not be made, because it was to
   /// create them.
-  std::vector<std::shared_ptr<OwnedState>> lose(WorkerId peer, std::vector<Later>& after)
-      WEFT_REQUIRES(kTables);
+  std::vector<std::shared_ptr<OwnedState>> lose(Life peer, std::vector<Later>& after) WEFT_REQUIRES(kTables);
   /// True when no other worker holds a reference.
   bool no_forks() const WEFT_REQUIRES(kTables);
   void count(std::map<std::string, int64_t>& into) const WEFT_REQUIRES(kTables);
@@ -91,6 +98,8 @@ class OwnerTable {
   /// uses of destroyed values: 0 unless a worker was lost (G2)
   std::atomic<int64_t> gone_{0};
   std::unordered_map<RRefId, Entry> entries_ WEFT_GUARDED_BY(kTables);
+  ByLife<std::pair<RRefId, ForkId>> forks_ WEFT_GUARDED_BY(kTables);  ///< of other workers, by holder
+  ByLife<RRefId> unannounced_ WEFT_GUARDED_BY(kTables);               ///< by maker
   LeakPolicy policy_ WEFT_GUARDED_BY(kTables) = LeakPolicy::kReport;
   std::vector<LeakedRRef> leaks_ WEFT_GUARDED_BY(kTables);
 };

@@ -43,15 +43,17 @@ class OwnedState final : public RRefState {
 class UserState final : public RRefState {
  public:
   enum class Standing : uint8_t { kPending, kConfirmed, kTimedOut, kFailed, kDeleted };
-  UserState(std::shared_ptr<References> refs, RRefId rref, ForkId f, WorkerInfo of, WorkerInfo from_worker,
-            Site from, Future<void> made, Future<void> confirm)
+  UserState(std::shared_ptr<References> refs, RRefId rref, ForkId f, WorkerInfo of, Life of_life,
+            WorkerInfo from_worker, Site from, Future<void> made, Future<void> confirm)
       : RRefState(std::move(refs), rref, std::move(of), false, from, std::move(made)),
         fork(f),
+        owner_life(of_life),
         parent(std::move(from_worker)),
         confirmed(std::move(confirm)) {}
   ~UserState() override;
 
-  const ForkId fork;
+  const ForkId fork;  ///< made by the life that sent the reference
+  const Life owner_life;
   const WorkerInfo parent;  ///< worker that sent the reference; for remote(), this worker
   const Future<void> confirmed;
   std::atomic<Standing> standing{Standing::kPending};
@@ -59,6 +61,8 @@ class UserState final : public RRefState {
   std::exception_ptr error;        ///< error of every use: kTimedOut, kFailed, kDeleted
 };
 
+/// The life to which the requests through a reference go: the owner's.
+Life owner_life(const RRefState& state);
 /// Throws: the error that makes the reference unusable.
 void check_usable(const RRefState& state);
 /// True on the owner, and for a reference that is confirmed and usable.

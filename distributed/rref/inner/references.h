@@ -42,16 +42,20 @@ class References final : public std::enable_shared_from_this<References> {
   StatePtr decode(Decoder& in, const ValueType* type);
 
   // ---- requests to the owner: its table, and the watches of the workers behind it
-  std::shared_ptr<OwnedState> announce(RRefId id, ForkId fork, WorkerId from);
+  /// As OwnerTable::announce. Throws: NotAllowed for ids that `from` did not make.
+  std::shared_ptr<OwnedState> announce(RRefId id, ForkId fork, Life from);
+  /// Finds or makes the entry for a request or a child from `from` (steps 3 and 7). Throws: as throw_gone;
+  /// RpcError after the end of the agent; ValueError when the id's maker cannot be a worker.
   std::shared_ptr<OwnedState> find(RRefId id, bool confirmed, WorkerId from);
-  void add_fork(Agent& agent, RRefId id, ForkId fork, WorkerId holder, bool confirmed);
+  /// Serves FORK. Throws: as find, and as OwnerTable::add_fork; NotAllowed for a fork that this worker made.
+  void add_fork(Agent& agent, RRefId id, ForkId fork, Life holder, bool confirmed);
 
  private:
-  void watch(Agent& agent, WorkerId peer);
+  void check_lost(Agent& agent, Life peer);
   std::shared_ptr<OwnedState> take_home(const Decoder& in, const Arrival& arrival);
 
   // references_end.cpp
-  void peer_lost(const WorkerInfo& peer, bool left, const std::string& why);
+  void peer_lost(const LostPeer& peer);
   void shutdown_shares(TimePoint deadline);
   void shutdown_users(TimePoint deadline);
   void shutdown_owners(TimePoint deadline);

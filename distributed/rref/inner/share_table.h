@@ -16,7 +16,7 @@ class ShareTable {
   /// A child under way: its message is not settled.
   struct Share {
     RRefId rref;
-    WorkerId to;
+    Life to;
     /// the user's reference, kept for the child; null on the owner, where the fork keeps the value
     StatePtr parent;
     bool in_reply = false;
@@ -29,12 +29,14 @@ class ShareTable {
 
   /// Records a share of `state` with `to`; on the owner, adds the child's fork (steps 4 to 8). Throws:
   /// RpcError after the end of the agent.
-  void begin(ForkId fork, const StatePtr& state, WorkerId to, bool in_reply);
+  void begin(ForkId fork, const StatePtr& state, Life to, bool in_reply);
   /// Step 8: ends the share of a child that has arrived on the worker that sent it, its owner. Null: the
   /// value is gone.
   std::shared_ptr<OwnedState> arrive_here(RRefId id, ForkId fork);
   /// The outcome of the message: `received`, or possibly lost (step 9).
   void settle(ForkId fork, bool received);
+  /// Serves ACCEPT. Throws: NotAllowed when the child was not sent to `from`.
+  void accept(ForkId fork, Life from);
   /// Ends a share: releases the parent; on the owner, `undo` removes the fork.
   void resolve(ForkId fork, bool undo);
   /// Asks the child's worker whether it has the child, once per share. May block.
@@ -44,22 +46,27 @@ class ShareTable {
 
   // ---- under the mutex, together with other tables
   bool empty() const WEFT_REQUIRES(kTables) { return shares_.empty(); }
-  /// The children on their way to a worker.
-  std::vector<ForkId> sent_to(WorkerId peer) const WEFT_REQUIRES(kTables);
+  /// The children on their way to a life.
+  std::vector<ForkId> sent_to(Life peer) const WEFT_REQUIRES(kTables) { return by_receiver_.of(peer); }
   /// The receivers, one per share.
   std::vector<WorkerId> receivers() const WEFT_REQUIRES(kTables);
   void count(std::map<std::string, int64_t>& into) const WEFT_REQUIRES(kTables);
   using Rest = std::unordered_map<ForkId, Share>;
   /// Empties the table, at the end of the agent. The destructors of shares must not run under the mutex.
-  Rest take_all() WEFT_REQUIRES(kTables) { return std::exchange(shares_, {}); }
+  Rest take_all() WEFT_REQUIRES(kTables) {
+    by_receiver_.clear();
+    return std::exchange(shares_, {});
+  }
 
  private:
   void probe_soon(ForkId fork);
+  StatePtr erase(Rest::iterator share) WEFT_REQUIRES(kTables);
 
   ReferenceContext& context_;
   OwnerTable& owners_;
   DeferredWork& work_;
   std::unordered_map<ForkId, Share> shares_ WEFT_GUARDED_BY(kTables);
+  ByLife<ForkId> by_receiver_ WEFT_GUARDED_BY(kTables);
 };
 
 }  // namespace weft::rpc::detail

@@ -2,20 +2,20 @@
 // that must not arrive. Internal to rref.h; user_table.cpp cites the steps of the protocol in references.cpp.
 #pragma once
 
-#include <deque>
 #include <map>
+#include <set>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+#include <weft/distributed/rref/inner/by_life.h>
 #include <weft/distributed/rref/inner/deferred_work.h>
 #include <weft/distributed/rref/inner/reference_states.h>
 
 namespace weft::rpc::detail {
 
-/// A reference as a message brings it.
+/// A reference as a message brings it. The maker of the fork has sent it.
 struct Arrival {
-  WorkerId owner;
+  Life owner;
   RRefId rref;
   ForkId fork;
   bool parent_confirmed = false;
@@ -30,6 +30,13 @@ class UserTable {
     bool accept = false;  ///< send ACCEPT to the parent when the reference is confirmed
     std::vector<Responder> probes;
   };
+  /// The refused children whose forks one life made: all up to `floor`, and those in `above`. A life counts
+  /// its forks up, so a late message below a raised floor is very old, and may be refused too.
+  struct Refused {
+    uint64_t floor = 0;
+    std::set<uint64_t> above;
+    bool has(uint64_t local) const { return local <= floor || above.count(local) != 0; }
+  };
 
  public:
   using States = std::vector<std::shared_ptr<UserState>>;
@@ -37,7 +44,8 @@ class UserTable {
 
   // ---- creation and arrival
   /// Makes the pending reference of a remote() and watches its owner.
-  std::shared_ptr<UserState> begin_creation(RRefId id, ForkId fork, const WorkerInfo& owner, Site site);
+  std::shared_ptr<UserState> begin_creation(RRefId id, ForkId fork, const WorkerInfo& owner, Life owner_life,
+                                            Site site);
   /// The answer to CREATE, or its loss. `known`: the owner counts the fork.
   void creation_answered(const std::shared_ptr<UserState>& state, std::exception_ptr error, bool known);
   void creation_timed_out(UserState& state, std::exception_ptr error);
@@ -52,7 +60,7 @@ class UserTable {
   // ---- the end of a reference
   /// Makes every further use throw `error`.
   void lose(const std::shared_ptr<UserState>& state, UserState::Standing standing, std::exception_ptr error);
-  /// Step 11: fails those of `states` that have this owner.
+  /// Step 11: fails references, whose owner is lost.
   void lose_owner(const States& states, const WorkerInfo& owner, const std::string& reason,
                   std::vector<Later>& after);
   /// Called by the destructor of a state.
@@ -62,11 +70,13 @@ class UserTable {
 
   // ---- under the mutex, together with other tables
   /// Throws: RpcError for a refused child (step 9).
-  void check_refused(RRefId id, ForkId fork, WorkerId from) WEFT_REQUIRES(kTables);
-  /// All references. They are to be kept beyond the mutex: none may be destroyed under it.
+  void check_refused(RRefId id, ForkId fork) const WEFT_REQUIRES(kTables);
+  /// All references, and those to values of one life. They are to be kept beyond the mutex: none may be
+  /// destroyed under it.
   States living() const WEFT_REQUIRES(kTables);
-  /// Forgets the refused children of a lost worker.
-  void forget_refused(WorkerId made_by) WEFT_REQUIRES(kTables);
+  States of_owner(Life owner) const WEFT_REQUIRES(kTables);
+  /// Forgets the refused children of a lost life. No message of it is read any more.
+  void forget_refused(Life made_by) WEFT_REQUIRES(kTables) { refused_.erase(made_by); }
   /// Records all references for delete_recorded.
   void record() WEFT_REQUIRES(kTables);
   /// The owners that have not answered, one per pending reference.
@@ -87,11 +97,11 @@ class UserTable {
   ReferenceContext& context_;
   DeferredWork& work_;
   std::unordered_map<ForkId, std::weak_ptr<UserState>> users_ WEFT_GUARDED_BY(kTables);
+  ByLife<ForkId> by_owner_ WEFT_GUARDED_BY(kTables);
   std::unordered_map<ForkId, Pending> pending_ WEFT_GUARDED_BY(kTables);
   /// recorded by a shutdown, which will delete them
   States recorded_ WEFT_GUARDED_BY(kTables);
-  std::unordered_set<ForkId> refused_ WEFT_GUARDED_BY(kTables);  ///< children that must not arrive
-  std::deque<ForkId> refused_order_ WEFT_GUARDED_BY(kTables);
+  std::unordered_map<Life, Refused> refused_ WEFT_GUARDED_BY(kTables);  ///< children that must not arrive
 };
 
 }  // namespace weft::rpc::detail
