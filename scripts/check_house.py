@@ -4,8 +4,9 @@
 Refused: an include that points upward between floors or between the rooms of a floor, a circle of headers, a
 private header in a public one, third-party headers outside the files that may have them, files that grew too
 long, lines that are too wide, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one
-machine, marks of unfinished work, two test cases of one name, a public op without a row in the op table, and
-one that should be a method of Tensor and is none.
+machine, marks of unfinished work, two test cases of one name, a public op without a row in the op table, one
+that should be a method of Tensor and is none, and a test that docs/conformance.md names and that is not
+there.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -57,7 +58,10 @@ TORCH = re.compile(r"(^|[\s\"'<(;])(-ltorch|torch::|torch/torch\.h|find_package\
 MACHINE_PATH = re.compile(r"(^|[^\w.$}{~-])/(home/[a-z]|wor[k]/|roo[t]/|tm[p]/team|User[s]/|mn[t]/|farm[/]"
                           r"|usr/local/cud[a])")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)")
+TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.MULTILINE)
+ADDED_TEST = re.compile(r"add_test\(\s*NAME (\w+\.\w+)\s")
+NAMED_TEST = re.compile(r"`([A-Z]\w*\.[a-z]\w*)`")
+NAMED_MISTAKE = re.compile(r"`(\w+\.cpp)`")
 OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
 
@@ -249,13 +253,27 @@ def check_tests(texts, out):
     seen = collections.defaultdict(list)
     for name, lines in texts.items():
         if name.startswith("tests/") and name.endswith(".cpp"):
-            for line in lines:
-                match = TEST.match(line)
-                if match:
-                    seen[f"{match.group(2)}.{match.group(3)}"].append(name)
+            for match in TEST.finditer("\n".join(lines)):
+                seen[f"{match.group(2)}.{match.group(3)}"].append(name)
     for case, files in sorted(seen.items()):
         if len(files) > 1:
             out.append(f"{files[1]}: the test {case} exists in {files[0]} too")
+    check_conformance(texts, set(seen), out)
+
+
+def check_conformance(texts, cases, out):
+    """The page of conformance names tests and mistakes that are there."""
+    page = "docs/conformance.md"
+    for name, lines in texts.items():
+        if name.startswith("cmake/"):
+            cases |= set(ADDED_TEST.findall("\n".join(lines)))
+    for number, line in enumerate(texts.get(page, []), 1):
+        for case in NAMED_TEST.findall(line):
+            if case not in cases:
+                out.append(f"{page}:{number}: there is no test {case}")
+        for mistake in NAMED_MISTAKE.findall(line):
+            if f"tests/support/mistakes/{mistake}" not in texts:
+                out.append(f"{page}:{number}: there is no mistake {mistake}")
 
 
 def slow_units(path):

@@ -22,6 +22,26 @@ using weft::testing::same_bits;
 
 WEFT_CONFORMANCE(DistAutogradGraph);
 
+/// The context before a call to worker `to`, in its continuation, and in that of a second call.
+rpc::Future<std::vector<int64_t>> da_contexts_later(int64_t to) {
+  const int64_t first = dist_autograd::current_context_id();
+  const auto next = [to] { return rpc_async<da_context>(static_cast<int>(to)); };
+  return next().then([first, next](int64_t there) {
+    const int64_t second = dist_autograd::current_context_id();
+    return next().then([first, there, second](int64_t again) {
+      return std::vector<int64_t>{first, there, second, again, dist_autograd::current_context_id()};
+    });
+  });
+}
+WEFT_RPC(da_contexts_later);
+/// (x y) y, each product on worker `to`, the second one from a continuation of the first.
+rpc::Future<Tensor> da_mul_later(int64_t to, const Tensor& x, const Tensor& y) {
+  return rpc_async<da_mul>(static_cast<int>(to), x, y).then([to, y](const Tensor& product) {
+    return rpc_async<da_mul>(static_cast<int>(to), product, y);
+  });
+}
+WEFT_RPC(da_mul_later);
+
 using Lines = std::vector<std::string>;
 
 // test_autograd_context
@@ -281,6 +301,43 @@ TEST_P(DistAutogradGraph, the_context_follows_a_continuation) {
                              .wait();
     EXPECT_EQ(seen, context.id());
   });
+}
+
+// JitDistAutogradTest, without the script: restored after a switch of threads
+TEST_P(DistAutogradGraph, a_callee_is_in_no_context_but_that_of_the_call_it_serves) {
+  Cluster c(options());
+  for (const Way way : kWays)
+    c.run(0, [&] {
+      for (int i = 0; i < 20; ++i) {
+        {
+          Context context;
+          EXPECT_EQ(test::call<da_context>(way, 1), context.id());
+          EXPECT_EQ(test::call<da_context>(way, 0), context.id());  // ourselves, and we are where we were
+          EXPECT_EQ(dist_autograd::current_context_id(), context.id());
+        }
+        EXPECT_EQ(dist_autograd::current_context_id(), -1);
+        EXPECT_EQ(test::call<da_context>(way, 1), -1);
+        EXPECT_EQ(test::call<da_context>(way, 0), -1);
+      }
+    });
+}
+
+// JitDistAutogradTest, without the script: what a function in a context begins is in the context
+TEST_P(DistAutogradGraph, an_asynchronous_function_and_its_continuations_are_in_the_callers_context) {
+  Cluster c(options());
+  for (const Way way : kWays)
+    for (const int to : {1, 0})
+      c.run(0, [&] {
+        const Tensor x = leaf({2}, 3), y = leaf({2}, 5);
+        Context context;
+        EXPECT_EQ(test::call<da_contexts_later>(way, to, int64_t{2}), std::vector<int64_t>(5, context.id()));
+        const Tensor z = test::call<da_mul_later>(way, to, int64_t{2}, x, y);
+        EXPECT_TRUE(same_bits(z.detach(), full({2}, 75.0)));
+        context.backward({z.sum()});
+        EXPECT_TRUE(same_bits(context.gradient(x), full({2}, 25.0)));
+        EXPECT_TRUE(same_bits(context.gradient(y), full({2}, 30.0)));
+      });
+  EXPECT_TRUE(eventually(c, [&] { return counted(c, "dist_autograd.num_autograd_contexts") == 0; }));
 }
 
 // FaultyAgentDistAutogradTest.test_context_cleanup_tensor_with_grad

@@ -338,6 +338,32 @@ TEST_P(DistOptimizer, rates_and_state_travel) {
   });
 }
 
+/// What one step of a layer's owner does to w and to `unused`, whose gradient is zero or absent.
+template <class Rule> std::pair<Tensor, Tensor> step_once(const typename Rule::Options& options, bool zero) {
+  const auto layer = remote<Layer>("worker1", 0.5);
+  const auto params = layer.template rpc_sync<&Layer::params>();
+  DistributedOptimizer opt = dist_optim::make<Rule>(params, options);
+  Context context;
+  Tensor loss = layer.template rpc_sync<&Layer::forward>(ones({1, 3})).sum();
+  if (zero) loss = loss + params[1].to_here().sum() * 0.0;
+  context.backward({loss});
+  opt.step(context.id());
+  return {layer.template rpc_sync<&Layer::value>(), layer.template rpc_sync<&Layer::unused_value>()};
+}
+
+// a gradient of zeros steps, by the rule's weight decay; an absent one does not
+TEST_P(DistOptimizer, a_gradient_of_zeros_is_a_step_and_an_absent_one_is_none) {
+  Cluster c(options());
+  c.run(0, [&] {
+    const optim::SGDRule::Options decays{.lr = 0.5, .weight_decay = 0.5};
+    const auto [w, absent] = step_once<optim::SGDRule>(decays, false);
+    EXPECT_TRUE(same_bits(absent, ones({2})));
+    const auto [same, zero] = step_once<optim::SGDRule>(decays, true);
+    EXPECT_TRUE(same_bits(same, w));
+    EXPECT_TRUE(same_bits(zero, full({2}, 0.75)));
+  });
+}
+
 // C++ TestE2ETensorPipe.TestTrainingLoop
 TEST_P(DistOptimizer, a_training_loop_leaves_no_call_no_timeout_and_no_context_behind) {
   Cluster c(options());

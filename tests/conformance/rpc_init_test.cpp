@@ -145,6 +145,21 @@ TEST(RpcInit, a_second_init_is_refused_and_one_after_a_shutdown_works) {
   }
 }
 
+// test_dynamic_rpc_init_rpc_without_rank: a rank is asked for before anything is opened
+TEST(RpcInit, a_missing_rank_and_one_that_does_not_fit_are_value_errors_and_leave_no_agent) {
+  const auto refused = [](const InitOptions& options) {
+    return text_of<ValueError>([&] { init_rpc("worker0", options); });
+  };
+  EXPECT_TRUE(has(refused({.world_size = 2, .master_addr = "127.0.0.1", .master_port = 1}), "no rank"));
+  EXPECT_TRUE(has(refused({.rank = 0}), "no world size"));
+  EXPECT_TRUE(has(refused({.rank = 2, .world_size = 2, .master_addr = "127.0.0.1", .master_port = 1}),
+                  "rank 2 is not in 0..1"));
+  EXPECT_EQ(default_agent(), nullptr);
+  init_rpc("worker0", {.rank = 0, .world_size = 1});
+  EXPECT_EQ(rpc_sync<self_rank>("worker0"), 0);
+  rpc::shutdown();
+}
+
 // C++ WireSerialize.Base, TensorpipeSerialize.Base
 TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
   for (const std::string& text : {std::string(), std::string("hi"), std::string(100, 'a')}) {

@@ -15,6 +15,11 @@ GOOD = {
                              "#include <weft/distributed/rpc/rpc_inl.h>\n",
     "distributed/rpc/rpc_inl.h": "#include <weft/distributed/rpc/rpc.h>\n",
     "distributed/rpc/rpc.cpp": "#include <weft/distributed/runtime/inner/pool.h>\n",
+    "tests/rpc/call_test.cpp": "TEST(Call,\n     ends_at_its_deadline) {}\nTEST_P(Call, runs_once) {}\n",
+    "tests/support/mistakes/no_codec.cpp": "int main() {}\n",
+    "cmake/tests.cmake": "add_test(NAME House.rules_hold COMMAND python3)\n",
+    "docs/conformance.md": "- A call ends.\n  `Call.ends_at_its_deadline`, `Call.runs_once`\n"
+                           "- The rules.\n  `House.rules_hold`, `no_codec.cpp`\n",
 }
 FAULTS = [
     ("distributed/runtime/clock.cpp", "#include <weft/distributed/rpc/rpc.h>\n",
@@ -35,6 +40,14 @@ FAULTS = [
     (".ci/run", "# " + "wide " * 22 + "\n", ".ci/run:1: 112 columns, the limit is 110"),
     ("README.md", "wide " * 23 + "\n", "README.md:1: 115 columns, the limit is 110"),
     ("README.md", "```sh\n" + "wide " * 23 + "\n```\n", "README.md:2: 115 columns, the limit is 110"),
+    ("tests/rpc/more_test.cpp", "TEST_F(Call,\n       ends_at_its_deadline) {}\n",
+     "tests/rpc/more_test.cpp: the test Call.ends_at_its_deadline exists in tests/rpc/call_test.cpp too"),
+    ("docs/conformance.md", "- A call ends.\n  `Call.ends_at_some_time`\n",
+     "docs/conformance.md:2: there is no test Call.ends_at_some_time"),
+    ("docs/conformance.md", "- The rules.\n  `House.rules_are_kept`\n",
+     "docs/conformance.md:2: there is no test House.rules_are_kept"),
+    ("docs/conformance.md", "- A type: `no_type.cpp`.\n",
+     "docs/conformance.md:1: there is no mistake no_type.cpp"),
 ]
 MORE = {"kernels/shape.h": "#include <weft/kernels/view.h>\n"}
 
