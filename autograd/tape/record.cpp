@@ -98,7 +98,7 @@ bool wants_record(std::span<const Tensor> inputs) {
 void throw_released(const char* name) {
   throw AutogradError(str(name,
                           ": backward through the graph a second time, after its saved tensors were freed; "
-                          "pass retain_graph = true the first time"));
+                          "pass retain_graph = true the first time (a pass that failed has freed them too)"));
 }
 
 namespace {

@@ -16,10 +16,13 @@
 //                     allowed.
 //   Backward::kFast   is PyTorch's FAST mode: it assumes that every recorded send takes part in the pass. The
 //                     watchdog names a send without a gradient, with peer, function and age, after `stall`.
-// A failure on any worker ends the pass on all workers and frees its state. The initiator throws the first
-// error, whose text begins with the failed worker. A pass may also begin at a remote value:
-// RRef<Tensor>::backward(context.id()). Thread safety: contexts of different threads are independent; passes
-// over one context may run concurrently when their graphs are disjoint. All functions: any thread.
+// A failure on any worker ends the pass on all workers and frees its state and its gradients; those of
+// earlier passes stay. The initiator throws the first error; its text begins with the failed worker. Without
+// retain_graph, a failed pass has freed the saved tensors of the nodes that ran, so another pass over the
+// same graph throws. A context and its passes belong to one life of a worker: the loss of that life ends them
+// everywhere, and a successor under the same name begins with its own. A pass may also begin at a remote
+// value: RRef<Tensor>::backward(context.id()). Thread safety: contexts of different threads are independent;
+// passes over one context may run concurrently when their graphs are disjoint. All functions: any thread.
 #pragma once
 
 #include <memory>
@@ -37,8 +40,8 @@ WEFT_FIELDS(BackwardOptions, retain_graph, mode, stall, timeout)
 /// Pairs of a leaf and its gradient, of the leaf's sizes and dtype.
 using Gradients = std::vector<std::pair<Tensor, Tensor>>;
 
-/// Makes an autograd context current on this thread for a scope. Its id is unique in the group:
-/// worker id << 48 | counter.
+/// Makes an autograd context current on this thread for a scope. Its id is worker id << 48 | counter, unique
+/// among the living workers of the group; each life of a worker counts from 0.
 class WEFT_API Context {
  public:
   /// Throws: RpcError without an agent; AutogradError "already have an autograd context" inside another.

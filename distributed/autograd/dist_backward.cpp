@@ -14,6 +14,9 @@
 //      to I and to every worker with which this one exchanged marks or gradients. The error keeps its
 //      type, and its text begins with the worker's name. C remembers an aborted pass, so late messages do
 //      not open it again. [G2: after an error no worker has state of P.]
+//   6. A worker adds the gradients of P to C when its own part is done. They stay apart there until a later
+//      pass of I says that P has ended. I throws an error only when all workers have taken the gradients of
+//      P back (dist_abort.cpp). [G3: a pass adds its gradients on all workers or on none.]
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
 #include <weft/autograd/tape/record.h>
@@ -30,7 +33,10 @@ using rpc::Future;
 
 namespace {
 
-ContextPtr context_of(int64_t id) { return ContextTable::of(*rpc::current_agent())->get(id); }
+ContextPtr context_of(int64_t id) {
+  const auto table = ContextTable::of(*rpc::current_agent());
+  return table->get(table->named(id));
+}
 
 void check_roots(const std::vector<Tensor>& roots) {
   if (roots.empty()) throw AutogradError("dist_autograd::backward: no roots were given");
@@ -58,42 +64,39 @@ namespace {
 
 /// The contents of a message of gradients.
 struct GradientMessage {
-  explicit GradientMessage(Decoder& in)
-      : context(in.number<int64_t>()),
-        pass(in.number<int64_t>()),
-        send(in.number<int64_t>()),
-        mode(static_cast<Backward>(in.number<uint8_t>())),
-        retain(in.number<uint8_t>() != 0),
-        stall(in.number<int64_t>()),
-        present(in.size()) {
+  explicit GradientMessage(Decoder& in) : context(get_id(in)), pass(get_id(in)), send(get_id(in)) {
+    terms.mode = static_cast<Backward>(in.number<uint8_t>());
+    terms.retain_graph = in.number<uint8_t>() != 0;
+    terms.stall = Duration(in.number<int64_t>());
+    terms.settled = in.number<int64_t>();
+    present.resize(in.size());
     for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
     for (const bool p : present)
       if (p) tensors.push_back(in.tensor());
     in.expect_end();
   }
-  int64_t context, pass, send;
-  Backward mode;
-  bool retain;
-  Duration stall;
+  MadeId context, pass, send;
+  PassTerms terms;
   SlotSet present;
   std::vector<Tensor> tensors;
 };
 
 /// Step 3.
-void take_gradients(ContextTable& table, WorkerId from, GradientMessage& g, rpc::Responder responder) {
+void take_gradients(ContextTable& table, Life from, GradientMessage& g, rpc::Responder responder) {
   std::shared_ptr<PassState> pass;
   try {
+    check_sends(table, g.send.life);
     const ContextPtr context = table.get(g.context);
     bool fresh = false;
-    if (g.mode == Backward::kFast) {
-      pass = open_pass(context, g.pass, g.mode, g.retain, g.stall, &fresh);
+    if (g.terms.mode == Backward::kFast) {
+      pass = open_pass(context, g.pass, g.terms, &fresh);
       pass->engage(from);
       pass->mark_all_sends();  // the first message of the pass marks
     } else {
       pass = find_pass(context, g.pass);
       if (!pass) throw_no_pass(*context, g.pass);
     }
-    pass->feed(g.send, g.present, std::move(g.tensors));
+    pass->feed(g.send.id, g.present, std::move(g.tensors));
     if (fresh) {
       auto parent = std::make_shared<rpc::Responder>(std::move(responder));
       pass->when_done([parent](std::exception_ptr error) {
@@ -110,39 +113,40 @@ void take_gradients(ContextTable& table, WorkerId from, GradientMessage& g, rpc:
   }
 }
 
+/// Begins a pass of this worker.
+std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& context,
+                                      const BackwardOptions& options) {
+  MadeId id;
+  PassTerms terms{.mode = options.mode, .retain_graph = options.retain_graph, .stall = options.stall};
+  {
+    MutexLock lock(context->mutex);
+    id = table.next_pass();
+    context->begun.insert(id.id);
+    terms.settled = *context->begun.begin();
+  }
+  bool fresh = false;
+  return open_pass(context, id, terms, &fresh);
+}
+
 }  // namespace
 
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
   Decoder in(request.message);
   auto gradients = std::make_shared<GradientMessage>(in);
-  if (in.awaited().empty()) return take_gradients(table, request.from, *gradients, std::move(responder));
+  if (in.awaited().empty()) return take_gradients(table, request.sender(), *gradients, std::move(responder));
   auto held = std::make_shared<rpc::Responder>(std::move(responder));
-  Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.from, gradients,
-                                            held](std::exception_ptr error) {
+  Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.sender(),
+                                            gradients, held](std::exception_ptr error) {
     if (error) held->fail(error);
     else take_gradients(*table, from, *gradients, std::move(*held));
   });
-}
-
-void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder) {
-  Decoder in(request.message);
-  const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
-  const std::exception_ptr why = rpc::get_error(in, table.name_of(request.from));
-  if (const ContextPtr context = table.find(context_id)) {
-    {
-      MutexLock lock(context->mutex);
-      context->aborted.emplace(pass_id, why);
-    }
-    if (const auto pass = find_pass(context, pass_id)) pass->fail(why);
-  }
-  responder.reply({});
 }
 
 }  // namespace detail
 
 void backward(int64_t context_id, const std::vector<Tensor>& roots, const BackwardOptions& options) {
   const auto table = ContextTable::of(*rpc::current_agent());
-  const ContextPtr context = table->get(context_id);
+  const ContextPtr context = table->get(table->named(context_id));
   check_roots(roots);
   const rpc::DefaultStreams streams;  // like all other threads that run parts of the pass
   EdgeList edges;
@@ -151,9 +155,7 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
     edges.push_back(gradient_edge(r));
     seeds.push_back(ones_like(r.detach()));
   }
-  bool fresh = false;
-  const auto pass =
-      open_pass(context, table->next_pass(), options.mode, options.retain_graph, options.stall, &fresh);
+  const auto pass = begin_pass(*table, context, options);
   Future<void> finished(table->runtime());
   const auto finish = [finished](std::exception_ptr error) {
     if (error) finished.state()->try_set_error(error);
@@ -164,6 +166,7 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
     if (options.timeout == Duration::zero()) future.wait();
     else future.wait_for(options.timeout - (table->runtime()->now() - begun));
   };
+  std::exception_ptr why;
   try {
     pass->mark_roots(edges);
     if (options.mode == Backward::kFast) {
@@ -188,12 +191,12 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
       });
       spread_marks(pass);
       await(marked);
-      std::set<WorkerId> workers;
+      std::set<Life> workers;
       {
         MutexLock lock(pass->marking);
         workers = pass->below;
       }
-      workers.erase(table->self());
+      std::erase_if(workers, [&](Life peer) { return peer.id == table->self(); });
       pass->when_done(finish);
       collect_done(*pass, workers);
       pass->feed_roots(edges, seeds);
@@ -201,11 +204,19 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
     }
     await(finished);
   } catch (...) {
-    pass->fail(std::current_exception());  // also after a timeout: the other workers stop
-    close_pass(*pass);
-    throw;
+    why = std::current_exception();
   }
+  if (why) pass->fail(why);  // also after a timeout: the other workers stop
   close_pass(*pass);
+  if (why) {
+    const Duration left = options.timeout - (table->runtime()->now() - begun);
+    take_back(*pass, why,
+              options.timeout == Duration::zero() ? options.timeout
+                                                  : std::max<Duration>(left, std::chrono::seconds(1)));
+    std::rethrow_exception(why);
+  }
+  MutexLock lock(context->mutex);
+  context->begun.erase(pass->id.id);
 }
 
 // ---- the public Context
@@ -215,9 +226,11 @@ Context::Context() {
   rpc::CallContext call = rpc::capture_context();
   if (call.autograd_context >= 0)
     throw AutogradError(str("already have an autograd context in this thread: ", call.autograd_context));
-  id_ = ContextTable::of(*agent)->create()->id;
+  const MadeId made = ContextTable::of(*agent)->create()->id;
+  id_ = made.id;
   call.endpoint = agent;
-  call.autograd_context = id_;
+  call.autograd_context = made.id;
+  call.autograd_life = made.life;
   scope_ = std::make_unique<rpc::CallScope>(std::move(call));
 }
 
@@ -225,7 +238,8 @@ Context::~Context() {
   const auto agent = agent_of(scope_->context());
   scope_.reset();
   try {
-    ContextTable::of(*agent)->release(id_);
+    const auto table = ContextTable::of(*agent);
+    table->release({id_, table->life()});
   } catch (const Error&) {  // the agent has ended, and its contexts too
   }
 }
@@ -238,36 +252,36 @@ Gradients Context::gradients() const { return get_gradients(id_); }
 
 Gradients get_gradients(int64_t context_id) {
   const ContextPtr context = context_of(context_id);
-  Gradients out;
   MutexLock lock(context->mutex);
-  for (const auto& [body, entry] : context->gradients) out.push_back(entry);
-  return out;
+  return context->gradients.all();
 }
 
 Tensor get_gradient(int64_t context_id, const Tensor& leaf) {
   const ContextPtr context = context_of(context_id);
   MutexLock lock(context->mutex);
-  const auto found = context->gradients.find(leaf.body_ptr());
-  return found == context->gradients.end() ? Tensor() : found->second.second;
+  return context->gradients.of(leaf);
 }
 
 std::vector<GraphNode> graph(int64_t context_id) {
   const ContextPtr context = context_of(context_id);
   std::vector<GraphNode> out;
   MutexLock lock(context->mutex);
-  for (const auto& [number, node] : context->sends) out.push_back({true, number, node->to, node});
-  for (const auto& [number, node] : context->recvs) out.push_back({false, number, node->from, node});
+  for (const auto& [number, node] : context->sends) out.push_back({true, number, node->to.id, node});
+  for (const auto& [made, node] : context->recvs) out.push_back({false, made.id, node->from.id, node});
   return out;
 }
 
 std::vector<rpc::WorkerId> known_workers(int64_t context_id) {
   const ContextPtr context = context_of(context_id);
   MutexLock lock(context->mutex);
-  return {context->known.begin(), context->known.end()};
+  std::set<rpc::WorkerId> workers;
+  for (const Life peer : context->known) workers.insert(peer.id);
+  return {workers.begin(), workers.end()};
 }
 
 bool has_context(int64_t context_id) {
-  return ContextTable::of(*rpc::current_agent())->find(context_id) != nullptr;
+  const auto table = ContextTable::of(*rpc::current_agent());
+  return table->find(table->named(context_id)) != nullptr;
 }
 
 int64_t current_context_id() {

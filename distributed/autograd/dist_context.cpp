@@ -2,14 +2,17 @@
 // A to worker B ([G: ...] states a guarantee):
 //   1. A sends the request: it draws a message id m and adds B to C's known workers. If grad mode is on
 //      and a tensor requires grad, C stores under m a SendNode with one edge for each such tensor. The
-//      message carries {C, m, whether there is a send node}.
+//      message carries {C, the life of its maker, m, whether there is a send node}.
 //   2. B receives the request: it creates C if C is new and has not ended. If A has a send node, the
 //      tensors that require grad become the outputs of a RecvNode (m, A). The function runs inside C.
 //   3. B sends the reply, and 4. A receives it: the same with a message id of B's.
 //   5. A message that will not be decoded removes its SendNode, so that no pass waits for it.
 //   6. End of C: A frees it, ends its passes and sends a release to the known workers, which do the same.
-//      Ended contexts are remembered, so a call that the release overtook does not create C again. The
-//      loss of a worker ends the contexts it made, on all workers.
+//      Ended contexts are remembered, so a call that the release overtook does not create C again. Every
+//      worker with a context of another watches the life that made it, and the loss of that life ends the
+//      context.
+// Each life of a worker counts its ids from 0. So all tables and messages have an id together with the life
+// that made it, and a successor's ids are others.
 // [G1: at rest, no worker has a context that was left.] [G2: a recv node's gradients find their send node,
 // or the pass ends with an error that names the message.]
 #include <weft/distributed/autograd/inner/dist_context.h>
@@ -28,15 +31,19 @@ using rpc::Tag;
 namespace {
 
 struct Header {
-  int64_t context = -1, message = 0;
+  MadeId context;
+  int64_t message = 0;  // made by the message's sender
   uint8_t has_send = 0;
 };
 
+constexpr size_t kHeaderBytes = 25;
+
 std::string pack(const Header& h) {
-  std::string bytes(17, '\0');
-  std::memcpy(bytes.data(), &h.context, 8);
-  std::memcpy(bytes.data() + 8, &h.message, 8);
-  bytes[16] = static_cast<char>(h.has_send);
+  std::string bytes(kHeaderBytes, '\0');
+  std::memcpy(bytes.data(), &h.context.id, 8);
+  std::memcpy(bytes.data() + 8, &h.context.life.value, 8);
+  std::memcpy(bytes.data() + 16, &h.message, 8);
+  bytes[24] = static_cast<char>(h.has_send);
   return bytes;
 }
 
@@ -44,12 +51,13 @@ std::string pack(const Header& h) {
 std::optional<Header> unpack(const Message& message) {
   const std::string* bytes = message.find(Tag::kAutograd);
   if (!bytes) return std::nullopt;
-  if (bytes->size() != 17)
-    throw rpc::WireError(str("autograd header of ", bytes->size(), " bytes, 17 expected"));
+  if (bytes->size() != kHeaderBytes)
+    throw rpc::WireError(str("autograd header of ", bytes->size(), " bytes, ", kHeaderBytes, " expected"));
   Header h;
-  std::memcpy(&h.context, bytes->data(), 8);
-  std::memcpy(&h.message, bytes->data() + 8, 8);
-  h.has_send = static_cast<uint8_t>((*bytes)[16]);
+  std::memcpy(&h.context.id, bytes->data(), 8);
+  std::memcpy(&h.context.life.value, bytes->data() + 8, 8);
+  std::memcpy(&h.message, bytes->data() + 16, 8);
+  h.has_send = static_cast<uint8_t>((*bytes)[24]);
   return h;
 }
 
@@ -79,16 +87,28 @@ class Ignore final : public rpc::ReplySink {
   rpc::Task on_error_;
 };
 
-void tell_release(Agent& agent, WorkerId to, int64_t context, rpc::Task on_error) {
+void tell_release(Agent& agent, WorkerId to, MadeId context, rpc::Task on_error) {
   Message message;
   {
     rpc::Encoder out(message, &agent, to);
-    out.number(context);
+    put_id(out, context);
   }
   send_and_forget(agent, to, Kind::kRelease, std::move(message), std::move(on_error));
 }
 
 }  // namespace
+
+void put_id(rpc::Encoder& out, MadeId id) {
+  out.number(id.id);
+  out.number(id.life.value);
+}
+
+MadeId get_id(rpc::Decoder& in) {
+  MadeId id;
+  id.id = in.number<int64_t>();
+  id.life.value = in.number<uint64_t>();
+  return id;
+}
 
 void send_and_forget(Agent& agent, WorkerId to, Kind kind, Message message, rpc::Task on_error) {
   try {
@@ -116,32 +136,66 @@ std::string ContextTable::name_of(WorkerId id) const {
   return std::to_string(id.value);
 }
 
+Incarnation ContextTable::life() const {
+  Incarnation life = life_.load();
+  if (life.value != 0) return life;
+  if (const auto agent = agent_.lock()) life_ = life = agent->life().incarnation;
+  return life;
+}
+
 ContextPtr ContextTable::create() {
-  auto made = std::make_shared<ContextState>(number(contexts_made_.fetch_add(1)), *this);
+  const MadeId id{make_id(self_, contexts_made_.fetch_add(1)), life()};
+  auto made = std::make_shared<ContextState>(id, *this);
   MutexLock lock(mutex_);
   contexts_.emplace(made->id, made);
   return made;
 }
 
-ContextPtr ContextTable::find(int64_t id) {
+ContextPtr ContextTable::find(MadeId id) {
   MutexLock lock(mutex_);
-  const auto found = contexts_.find(id);
-  return found == contexts_.end() ? nullptr : found->second;
+  const auto found = id.life.value != 0 ? contexts_.find(id) : contexts_.lower_bound(id);
+  return found == contexts_.end() || found->first.id != id.id ? nullptr : found->second;
 }
 
-ContextPtr ContextTable::get(int64_t id) {
+ContextPtr ContextTable::get(MadeId id) {
   if (auto found = find(id)) return found;
-  throw AutogradError(str("could not find autograd context with id ", id, " on worker ", self_.value));
+  throw AutogradError(str("could not find autograd context with id ", id.id, " on worker ", self_.value));
 }
 
-ContextPtr ContextTable::find_or_create(int64_t id) {
-  MutexLock lock(mutex_);
-  if (const auto found = contexts_.find(id); found != contexts_.end()) return found->second;
-  if (ended_.count(id)) return nullptr;
-  return contexts_.emplace(id, std::make_shared<ContextState>(id, *this)).first->second;
+MadeId ContextTable::named(int64_t id) const {
+  const rpc::CallContext* call = rpc::current_context();
+  const WorkerId maker = MadeId{id, {}}.maker().id;
+  if (call && call->autograd_context == id) return {id, call->autograd_life};
+  if (maker == self_) return {id, life()};
+  if (call && call->caller == maker) return {id, call->caller_life};
+  const auto agent = agent_.lock();
+  return {id, agent ? agent->life_of(maker).incarnation : Incarnation()};
 }
 
-void ContextTable::release(int64_t id) {
+void ContextTable::watch(Life peer, int delta) {
+  if (peer.id == self_) return;
+  if (const auto agent = agent_.lock()) agent->watch(peer, delta);
+}
+
+ContextPtr ContextTable::find_or_create(MadeId id) {
+  if (ContextPtr found = find(id)) return found;
+  watch(id.maker(), +1);  // before another thread can find the context and end it
+  ContextPtr context;
+  bool made = false;
+  {
+    MutexLock lock(mutex_);
+    if (const auto found = contexts_.find(id); found != contexts_.end()) {
+      context = found->second;
+    } else if (!ended_.count(id)) {
+      context = contexts_.emplace(id, std::make_shared<ContextState>(id, *this)).first->second;
+      made = true;
+    }
+  }
+  if (!made) watch(id.maker(), -1);
+  return context;
+}
+
+void ContextTable::release(MadeId id) {
   ContextPtr context;
   {
     MutexLock lock(mutex_);
@@ -157,11 +211,12 @@ void ContextTable::release(int64_t id) {
     context = std::move(found->second);
     contexts_.erase(found);
   }
+  watch(id.maker(), -1);
   std::vector<std::shared_ptr<ContextPass>> passes;
-  std::set<WorkerId> known;
+  std::set<Life> known;
   std::map<int64_t, Ref<SendNode>> sends;  // freed after the lock
-  std::map<int64_t, Ref<RecvNode>> recvs;
-  std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients;
+  std::map<MadeId, Ref<RecvNode>> recvs;
+  ContextGradients gradients;
   {
     MutexLock lock(context->mutex);
     context->released = true;
@@ -169,31 +224,37 @@ void ContextTable::release(int64_t id) {
     known.swap(context->known);
     sends.swap(context->sends);
     recvs.swap(context->recvs);
-    gradients.swap(context->gradients);
+    std::swap(gradients, context->gradients);
   }
   for (auto& pass : passes)
     pass->fail(std::make_exception_ptr(
-        AutogradError(str("autograd context ", id, " was released during a backward pass"))));
+        AutogradError(str("autograd context ", id.id, " was released during a backward pass"))));
   const auto agent = agent_.lock();
   if (!agent) return;
   // The calls of a lost worker are not known here, so all other workers get the release in that case.
-  for (const WorkerId peer : known)
-    tell_release(*agent, peer, id, [weak = weak_from_this(), id] {
-      const auto table = weak.lock();
-      if (!table) return;
-      table->runtime()->post([table, id] {
-        const auto agent = table->agent_or_null();
-        if (!agent) return;
-        for (const rpc::WorkerInfo& w : agent->worker_infos())
-          if (w.id != table->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, {});
-      });
+  const auto tell_all = [weak = weak_from_this(), id] {
+    const auto table = weak.lock();
+    if (!table) return;
+    table->runtime()->post([table, id] {
+      const auto agent = table->agent_or_null();
+      if (!agent) return;
+      for (const rpc::WorkerInfo& w : agent->worker_infos())
+        if (w.id != table->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, {});
     });
+  };
+  bool lost = false;
+  for (const Life peer : known) {
+    if (agent->is_lost(peer)) lost = true;  // a successor would take the release and know of no calls
+    else tell_release(*agent, peer.id, id, tell_all);
+  }
+  if (lost) tell_all();
 }
 
-void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why) {
+void ContextTable::peer_lost(const rpc::LostPeer& peer) {
   std::vector<ContextPtr> all;
   {
     MutexLock lock(mutex_);
+    lost_.insert(peer.life());
     for (auto& [id, context] : contexts_) all.push_back(context);
   }
   for (const ContextPtr& context : all) {
@@ -202,24 +263,24 @@ void ContextTable::peer_lost(const rpc::WorkerInfo& peer, const std::string& why
     {
       MutexLock lock(context->mutex);
       for (const auto& [number, send] : context->sends)
-        if (send->to == peer.id) gone.emplace(number, send);
+        if (same_life(send->to, peer.life())) gone.emplace(number, send);
       for (auto& [id, pass] : context->passes) passes.push_back(pass);
     }
-    std::erase_if(passes, [&](const auto& pass) { return !pass->involves(peer.id, gone); });
+    std::erase_if(passes, [&](const auto& pass) { return !pass->involves(peer.life(), gone); });
     for (auto& pass : passes)
-      pass->fail(std::make_exception_ptr(
-          PeerLost(peer.name, str("backward pass: worker '", peer.name, "' was lost: ", why))));
+      pass->fail(std::make_exception_ptr(PeerLost(
+          peer.info.name, str("backward pass: worker '", peer.info.name, "' was lost: ", peer.why))));
     {
       // no gradients will come for these sends; their passes fail at the recv nodes
       MutexLock lock(context->mutex);
       for (const auto& [number, send] : gone) context->sends.erase(number);
     }
-    if (maker_of(context->id) == peer.id) release(context->id);
+    if (same_life(context->id.maker(), peer.life())) release(context->id);
   }
 }
 
 void ContextTable::stop() {
-  std::unordered_map<int64_t, ContextPtr> all;
+  std::map<MadeId, ContextPtr> all;
   {
     MutexLock lock(mutex_);
     all.swap(contexts_);
@@ -236,19 +297,6 @@ void ContextTable::stop() {
   }
 }
 
-void ContextState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) {
-  NoGrad guard;
-  MutexLock lock(mutex);
-  if (released) return;
-  auto& [kept, sum] = gradients[leaf.body_ptr()];
-  if (!sum.defined()) {
-    kept = leaf;
-    sum = may_steal ? std::move(grad) : grad.detach().clone();
-  } else {
-    sum = sum + grad;
-  }
-}
-
 Ref<SendNode> ContextState::find_send(int64_t message) {
   MutexLock lock(mutex);
   const auto found = sends.find(message);
@@ -257,7 +305,7 @@ Ref<SendNode> ContextState::find_send(int64_t message) {
 
 // ---- recording
 
-void ContextTable::attach_send(ContextState& context, WorkerId to, std::string what, Message& message,
+void ContextTable::attach_send(ContextState& context, Life to, std::string what, Message& message,
                                bool grad_mode) {
   const int64_t number = next_message();
   Ref<SendNode> node;
@@ -281,7 +329,7 @@ void ContextTable::attach_send(ContextState& context, WorkerId to, std::string w
   message.extension(Tag::kAutograd) = pack({context.id, number, has_send});
 }
 
-void ContextTable::attach_recv(ContextState& context, WorkerId from, Message& message) {
+void ContextTable::attach_recv(ContextState& context, Life from, Message& message) {
   const auto header = unpack(message);
   if (!header || !header->has_send) return;
   std::vector<Tensor> linked;
@@ -298,7 +346,7 @@ void ContextTable::attach_recv(ContextState& context, WorkerId from, Message& me
   {
     MutexLock lock(context.mutex);
     if (context.released) return;
-    context.recvs.emplace(header->message, node);
+    context.recvs.emplace(MadeId{header->message, from.incarnation}, node);
   }
   size_t next = 0;
   for (Tensor& t : message.tensors)
@@ -308,13 +356,26 @@ void ContextTable::attach_recv(ContextState& context, WorkerId from, Message& me
 void ContextTable::request_sending(Agent&, rpc::Life to, Kind kind, const char* what, Message& message) {
   const rpc::CallContext* call = rpc::current_context();
   if (!recorded(kind) || !call || call->autograd_context < 0) return;
-  const ContextPtr context = find(call->autograd_context);
+  const ContextPtr context = find({call->autograd_context, call->autograd_life});
   if (!context) return;
   {
     MutexLock lock(context->mutex);
-    if (to.id != self_) context->known.insert(to.id);
+    if (to.id != self_) context->known.insert(to);
   }
-  attach_send(*context, to.id, called(kind, what), message, grad_enabled());
+  attach_send(*context, to, called(kind, what), message, grad_enabled());
+}
+
+bool ContextTable::maker_is_lost(Agent& agent, MadeId id) {
+  const Life maker = id.maker();
+  if (maker.id == self_) return maker.incarnation != life();
+  if (same_life(agent.life_of(maker.id), maker)) return agent.is_lost(maker);
+  {
+    MutexLock lock(mutex_);
+    if (lost_.count(maker)) return true;
+  }
+  throw AutogradError(str("distributed autograd: ", worker_text(self_), " does not know this life of ",
+                          worker_text(maker.id), ", which made the autograd context ", id.id,
+                          ": it is another than the member of that name"));
 }
 
 void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Message& message,
@@ -322,25 +383,27 @@ void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Mes
   if (!recorded(kind)) return;
   const auto header = unpack(message);
   if (!header) return;
+  if (maker_is_lost(agent, header->context)) return;
   const ContextPtr context = find_or_create(header->context);
   if (!context) return;
-  // lost while the request waited for a thread
-  if (agent.is_lost(maker_of(header->context))) return release(header->context);
-  call.autograd_context = header->context;
-  attach_recv(*context, from.id, message);
+  if (maker_is_lost(agent, header->context)) return release(header->context);  // the callback has passed
+  call.autograd_context = header->context.id;
+  call.autograd_life = header->context.life;
+  attach_recv(*context, from, message);
 }
 
 void ContextTable::reply_sending(Agent&, rpc::Life to, Kind kind, const char* what, Message& message,
                                  const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
-  if (const ContextPtr context = find(call.autograd_context))
-    attach_send(*context, to.id, "the result of " + called(kind, what), message, true);
+  if (const ContextPtr context = find({call.autograd_context, call.autograd_life}))
+    attach_send(*context, to, "the result of " + called(kind, what), message, true);
 }
 
 void ContextTable::reply_received(Agent&, rpc::Life from, Kind kind, Message& message,
                                   const rpc::CallContext& call) {
   if (!recorded(kind) || call.autograd_context < 0) return;
-  if (const ContextPtr context = find(call.autograd_context)) attach_recv(*context, from.id, message);
+  if (const ContextPtr context = find({call.autograd_context, call.autograd_life}))
+    attach_recv(*context, from, message);
 }
 
 void ContextTable::discarded(Agent&, rpc::Life, Kind kind, const Message& message, bool outgoing) {
@@ -381,7 +444,7 @@ void ContextTable::install(Agent& agent) {
   const std::weak_ptr<ContextTable> weak = weak_from_this();
   handle(agent, Kind::kRelease, [](ContextTable& table, rpc::Request request, rpc::Responder responder) {
     rpc::Decoder in(request.message);
-    table.release(in.number<int64_t>());
+    table.release(get_id(in));
     responder.reply({});
   });
   agent.add_interceptor(shared_from_this());
@@ -389,7 +452,7 @@ void ContextTable::install(Agent& agent) {
     if (const auto table = weak.lock()) table->stop();
   });
   agent.on_peer_lost([weak](const rpc::LostPeer& peer) {
-    if (const auto table = weak.lock()) table->peer_lost(peer.info, peer.why);
+    if (const auto table = weak.lock()) table->peer_lost(peer);
   });
   agent.add_debug_info([weak](std::map<std::string, int64_t>& out) {
     const auto table = weak.lock();

@@ -11,7 +11,7 @@ GradList SendNode::apply(GradList, Pass&) {
 GradList RecvNode::apply(GradList grads, Pass& pass) {
   auto* sink = dynamic_cast<RemoteSink*>(pass.options().sink);
   if (!sink)
-    throw AutogradError(str("backward: the graph goes on at worker ", from.value,
+    throw AutogradError(str("backward: the graph goes on at worker ", from.id.value,
                             "; use dist_autograd::backward inside the context of the call"));
   sink->send_back(*this, std::move(grads));
   return {};

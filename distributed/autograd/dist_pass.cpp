@@ -23,12 +23,14 @@ std::string seconds_text(Duration d) {
 /// The sink of a request of a pass: counts its answer.
 class Answered final : public rpc::ReplySink {
  public:
-  Answered(std::shared_ptr<PassState> pass, Kind kind) : pass_(std::move(pass)), kind_(kind) {}
-  void on_reply(Agent&, WorkerId from, Message) noexcept override { pass_->answered(from, kind_); }
+  Answered(std::shared_ptr<PassState> pass, Life to, Kind kind)
+      : pass_(std::move(pass)), to_(to), kind_(kind) {}
+  void on_reply(Agent&, WorkerId, Message) noexcept override { pass_->answered(to_, kind_); }
   void on_error(std::exception_ptr error) noexcept override { pass_->fail(std::move(error)); }
 
  private:
   std::shared_ptr<PassState> pass_;
+  const Life to_;
   const Kind kind_;
 };
 
@@ -39,13 +41,12 @@ std::shared_ptr<PassState> state_of(const std::shared_ptr<ContextPass>& pass) {
 
 }  // namespace
 
-PassState::PassState(ContextPtr c, int64_t pass_id, Backward m, bool retain_graph, Duration stall)
+PassState::PassState(ContextPtr c, MadeId pass_id, const PassTerms& t)
     : id(pass_id),
-      mode(m),
+      terms(t),
       context(std::move(c)),
       runtime(context->table.runtime()),
-      pass_({.retain_graph = retain_graph, .create_graph = false, .sink = this}),
-      stall_(stall),
+      pass_({.retain_graph = terms.retain_graph, .create_graph = false, .sink = this}),
       progress_(runtime->now()) {}
 
 // ---- marking
@@ -68,7 +69,7 @@ void PassState::mark_all_sends() {
   MutexLock whole(marking);
   if (std::exchange(all_marked_, true)) return;
   std::vector<Ref<SendNode>> sends;
-  std::set<WorkerId> to;
+  std::set<Life> to;
   {
     MutexLock lock(context->mutex);
     for (auto& [number, node] : context->sends) sends.push_back(node);
@@ -80,7 +81,7 @@ void PassState::mark_all_sends() {
   // A loss from here on ends the pass; a send to a worker lost before does not take part.
   const auto agent = context->table.agent();
   for (const Ref<SendNode>& node : sends) to.insert(node->to);
-  std::erase_if(to, [&](WorkerId peer) { return !agent->is_lost(peer); });
+  std::erase_if(to, [&](Life peer) { return !agent->is_lost(peer); });
   for (const Ref<SendNode>& node : sends) {
     if (to.count(node->to) == 0) {
       mark(std::span(node->edges().data(), node->edges().size()));
@@ -91,17 +92,17 @@ void PassState::mark_all_sends() {
   }
 }
 
-void PassState::check_there(WorkerId peer) const {
+void PassState::check_there(Life peer) const {
   if (context->table.agent()->is_lost(peer))
-    throw PeerLost(context->table.name_of(peer),
-                   str("backward pass: ", context->table.worker_text(peer), " was lost"));
+    throw PeerLost(context->table.name_of(peer.id),
+                   str("backward pass: ", context->table.worker_text(peer.id), " was lost"));
 }
 
 void PassState::mark_send(int64_t message, const SlotSet& slots) {
   const Ref<SendNode> node = context->find_send(message);
   if (!node)
     throw AutogradError(str("backward: worker ", context->table.self().value, " has no send #", message,
-                            " in context ", context->id));
+                            " in context ", context->id.id));
   if (slots.size() > node->edges().size())
     throw AutogradError(str("backward: send #", message, " has ", static_cast<int64_t>(node->edges().size()),
                             " slots, slot ", static_cast<int64_t>(slots.size()) - 1, " was marked"));
@@ -119,10 +120,10 @@ void PassState::mark_send(int64_t message, const SlotSet& slots) {
   mark(std::span(edges.data(), edges.size()));
 }
 
-std::map<WorkerId, std::map<int64_t, SlotSet>> PassState::take_reached() {
+std::map<Life, std::map<int64_t, SlotSet>> PassState::take_reached() {
   MutexLock lock(mutex_);
   if (done_) reached_.clear();  // the pass has ended, and those workers would not get its end
-  for (auto& [peer, sends] : reached_) engaged_.insert(peer);
+  for (auto& [peer, sends] : reached_) engaged_.insert(peer), parties_.insert(peer);
   return std::exchange(reached_, {});
 }
 
@@ -132,7 +133,7 @@ void PassState::feed(int64_t message, const SlotSet& present, std::vector<Tensor
   const Ref<SendNode> node = context->find_send(message);
   if (!node)
     throw AutogradError(str("backward: worker ", context->table.self().value, " could not find send #",
-                            message, " in context ", context->id));
+                            message, " in context ", context->id.id));
   rpc::join_streams(node->streams.get());
   size_t count = 0;
   for (const bool p : present) count += p;
@@ -213,13 +214,14 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
   const auto agent = context->table.agent();
   Message message;
   {
-    Encoder out(message, agent.get(), node.from);
-    out.number(context->id);
-    out.number(id);
-    out.number(node.message);
-    out.number(static_cast<uint8_t>(mode));
-    out.number(static_cast<uint8_t>(pass_.options().retain_graph));
-    out.number(static_cast<int64_t>(stall_.count()));
+    Encoder out(message, agent.get(), node.from.id);
+    put_id(out, context->id);
+    put_id(out, id);
+    put_id(out, {node.message, node.from.incarnation});
+    out.number(static_cast<uint8_t>(terms.mode));
+    out.number(static_cast<uint8_t>(terms.retain_graph));
+    out.number(static_cast<int64_t>(terms.stall.count()));
+    out.number(terms.settled);
     out.size(gradients.size());
     for (const Tensor& g : gradients) out.number(static_cast<uint8_t>(g.defined()));
     for (size_t slot = 0; slot < gradients.size(); ++slot) {
@@ -231,18 +233,20 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
   request(node.from, Kind::kGradients, std::move(message), "gradients of a backward pass");
 }
 
-void PassState::request(WorkerId to, Kind kind, Message message, const char* what) {
+void PassState::request(Life to, Kind kind, Message message, const char* what) {
   {
     MutexLock lock(mutex_);
     if (done_) std::rethrow_exception(error_);  // that worker would not get the end of the pass
     ++outstanding_;
     engaged_.insert(to);
+    parties_.insert(to);
   }
-  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what},
-                               std::make_unique<Answered>(shared_from_this(), kind));
+  check_there(to);  // a call goes to the current life
+  context->table.agent()->call(to.id, kind, std::move(message), {Duration::zero(), what},
+                               std::make_unique<Answered>(shared_from_this(), to, kind));
 }
 
-void PassState::answered(WorkerId from, Kind kind) {
+void PassState::answered(Life from, Kind kind) {
   {
     MutexLock lock(mutex_);
     --outstanding_;
@@ -253,20 +257,37 @@ void PassState::answered(WorkerId from, Kind kind) {
 }
 
 void PassState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) {
-  context->accumulate(leaf, std::move(grad), may_steal);
+  MutexLock lock(mutex_);
+  gradients_.add(leaf, std::move(grad), may_steal);
 }
 
 // ---- the end
 
 void PassState::check_done() {
   std::vector<std::function<void(std::exception_ptr)>> callbacks;
+  LeafGradients gradients;
+  std::set<Life> with;
   {
     MutexLock lock(mutex_);
-    if (done_ || !started_ || busy_ > 0 || outstanding_ > 0 || !pass_.finished()) return;
+    if (closing_ || done_ || !started_ || busy_ > 0 || outstanding_ > 0 || !pass_.finished()) return;
+    closing_ = true;
+    std::swap(gradients, gradients_);
+    with = parties_;
+  }
+  {
+    MutexLock lock(context->mutex);
+    if (!context->released && context->aborted.count(id) == 0) {
+      context->gradients.add(id, std::move(gradients));
+      context->done[id] = std::move(with);
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    if (done_) return;  // it has failed meanwhile
     done_ = true;
     callbacks.swap(on_done_);
   }
-  if (mode == Backward::kFast) close_pass(*this);
+  if (terms.mode == Backward::kFast) close_pass(*this);
   for (auto& f : callbacks) f(nullptr);
 }
 
@@ -285,8 +306,10 @@ void PassState::when_done(std::function<void(std::exception_ptr)> f) {
 
 void PassState::fail(std::exception_ptr why) {
   std::vector<std::function<void(std::exception_ptr)>> callbacks;
-  std::set<WorkerId> tell;
+  std::set<Life> tell, with;
   bool own_part_done = false;
+  LeafGradients gradients;  // freed after the locks, as are the parts in the context
+  std::vector<Tensor> gone;
   {
     MutexLock lock(mutex_);
     if (done_ && error_) return;
@@ -296,28 +319,34 @@ void PassState::fail(std::exception_ptr why) {
     error_ = why;
     callbacks.swap(on_done_);
     tell = engaged_;
+    with = parties_;
+    std::swap(gradients, gradients_);
     reached_.clear();
     awaited_.clear();
   }
   pass_.fail(why);
   {
     MutexLock lock(context->mutex);
-    context->aborted.emplace(id, why);
+    ContextState::Aborted& aborted = context->aborted[id];
+    if (!aborted.why) aborted.why = why;
+    aborted.parties.insert(with.begin(), with.end());
+    gone = context->gradients.drop(id);
   }
   close_pass(*this);
   if (own_part_done) return;
   if (const auto agent = context->table.agent_or_null()) {
-    tell.insert(maker_of(id));
-    tell.erase(context->table.self());
-    for (const WorkerId peer : tell) {
+    tell.insert(id.maker());
+    for (const Life peer : tell) {
+      if (peer.id == context->table.self() || agent->is_lost(peer)) continue;
       Message message;
       {
-        Encoder out(message, agent.get(), peer);
-        out.number(context->id);
-        out.number(id);
+        Encoder out(message, agent.get(), peer.id);
+        put_id(out, context->id);
+        put_id(out, id);
+        out.number(uint8_t{0});  // not the initiator's request to take back
         rpc::put_error(out, why);
       }
-      send_and_forget(*agent, peer, Kind::kPassAbort, std::move(message));
+      send_and_forget(*agent, peer.id, Kind::kPassAbort, std::move(message));
     }
   }
   for (auto& f : callbacks) f(why);
@@ -333,30 +362,38 @@ std::string PassState::awaited() const {
   for (const auto& [number, slots] : waiting)
     if (const Ref<SendNode> node = context->find_send(number))
       out += str(out.empty() ? "" : ", ", "send #", number & ((int64_t{1} << 48) - 1), " of ",
-                 context->table.worker_text(maker_of(number)), " to ", context->table.worker_text(node->to),
-                 " (", node->what, ", ", seconds_text(runtime->now() - node->made), " old)");
+                 context->table.worker_text(context->table.self()), " to ",
+                 context->table.worker_text(node->to.id), " (", node->what, ", ",
+                 seconds_text(runtime->now() - node->made), " old)");
   return out;
 }
 
-bool PassState::involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const {
+bool PassState::involves(Life peer, const std::map<int64_t, Ref<SendNode>>& sends) const {
   MutexLock lock(mutex_);
-  return maker_of(id) == peer || engaged_.count(peer) ||
+  return same_life(id.maker(), peer) ||
+         std::any_of(engaged_.begin(), engaged_.end(), [&](Life one) { return same_life(one, peer); }) ||
          std::any_of(sends.begin(), sends.end(),
                      [&](const auto& send) WEFT_REQUIRES(mutex_) { return awaited_.count(send.first) > 0; });
 }
 
-void PassState::engage(WorkerId peer) {
+void PassState::engage(Life peer) {
   {
     MutexLock lock(mutex_);
     engaged_.insert(peer);
+    parties_.insert(peer);
   }
   check_there(peer);
-  check_there(maker_of(id));
+  check_there(id.maker());
+}
+
+std::set<Life> PassState::parties() const {
+  MutexLock lock(mutex_);
+  return parties_;
 }
 
 void PassState::watch() {
-  if (stall_ == Duration::zero()) return;
-  runtime->call_at(runtime->now() + stall_ / 4, [weak = weak_from_this()] {
+  if (terms.stall == Duration::zero()) return;
+  runtime->call_at(runtime->now() + terms.stall / 4, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
     bool stalled = false;
@@ -364,51 +401,72 @@ void PassState::watch() {
       MutexLock lock(self->mutex_);
       if (self->done_) return;
       stalled = self->outstanding_ == 0 && self->busy_ == 0 && !self->awaited_.empty() &&
-                self->runtime->now() - self->progress_ >= self->stall_;
+                self->runtime->now() - self->progress_ >= self->terms.stall;
     }
     if (!stalled) return self->watch();
     self->runtime->post([self] {
-      self->fail(std::make_exception_ptr(AutogradError(
-          str("backward: ", self->context->table.worker_text(self->context->table.self()),
-              " has had no gradient for ", seconds_text(self->stall_), "; still awaited: ", self->awaited(),
-              ". FAST needs every send to take part; Backward::kSmart does not"))));
+      self->fail(std::make_exception_ptr(AutogradError(str(
+          "backward: ", self->context->table.worker_text(self->context->table.self()),
+          " has had no gradient for ", seconds_text(self->terms.stall), "; still awaited: ", self->awaited(),
+          ". FAST needs every send to take part; Backward::kSmart does not"))));
     });
   });
 }
 
 // ---- passes of a context
 
-std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id) {
+std::shared_ptr<PassState> find_pass(const ContextPtr& context, MadeId id) {
   MutexLock lock(context->mutex);
   const auto found = context->passes.find(id);
   return found == context->passes.end() ? nullptr : state_of(found->second);
 }
 
-std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph,
-                                     Duration stall, bool* fresh) {
+std::shared_ptr<PassState> open_pass(const ContextPtr& context, MadeId id, const PassTerms& terms,
+                                     bool* fresh) {
+  *fresh = false;
+  if (auto found = find_pass(context, id)) return found;
+  context->table.watch(id.maker(), +1);  // before another thread can find the pass and end it
   std::shared_ptr<PassState> pass;
+  std::exception_ptr refused;
   {
     MutexLock lock(context->mutex);
-    if (context->released) throw AutogradError(str("autograd context ", context->id, " was released"));
-    if (const auto found = context->aborted.find(id); found != context->aborted.end())
-      std::rethrow_exception(found->second);
-    auto& place = context->passes[id];
-    *fresh = !place;
-    if (!place) place = std::make_shared<PassState>(context, id, mode, retain_graph, stall);
-    pass = state_of(place);
+    if (context->released) {
+      refused =
+          std::make_exception_ptr(AutogradError(str("autograd context ", context->id.id, " was released")));
+    } else if (const auto found = context->aborted.find(id); found != context->aborted.end()) {
+      refused = found->second.why;
+    } else {
+      context->gradients.settle(id.maker(), terms.settled);
+      std::erase_if(context->done, [&](const auto& pass) {
+        return pass.first.maker() == id.maker() && pass.first.id < terms.settled;
+      });
+      auto& place = context->passes[id];
+      *fresh = !place;
+      if (!place) place = std::make_shared<PassState>(context, id, terms);
+      pass = state_of(place);
+    }
   }
-  if (*fresh) pass->watch();
+  if (!*fresh) context->table.watch(id.maker(), -1);
+  if (refused) std::rethrow_exception(refused);
+  if (*fresh && terms.mode == Backward::kFast) pass->watch();
   return pass;
 }
 
-void throw_no_pass(ContextState& context, int64_t id) {
+void throw_no_pass(ContextState& context, MadeId id) {
   std::exception_ptr why;
   {
     MutexLock lock(context.mutex);
-    if (const auto found = context.aborted.find(id); found != context.aborted.end()) why = found->second;
+    if (const auto found = context.aborted.find(id); found != context.aborted.end()) why = found->second.why;
   }
   if (why) std::rethrow_exception(why);
-  throw AutogradError(str("backward pass ", id, " is not under way on worker ", context.table.self().value));
+  throw AutogradError(
+      str("backward pass ", id.id, " is not under way on worker ", context.table.self().value));
+}
+
+void check_sends(ContextTable& table, Incarnation maker) {
+  if (maker.value == 0 || maker == table.life()) return;
+  throw PeerLost(table.name_of(table.self()),
+                 str("backward pass: ", table.worker_text(table.self()), " was restarted"));
 }
 
 void close_pass(PassState& pass) {
@@ -419,6 +477,7 @@ void close_pass(PassState& pass) {
   kept = std::move(found->second);
   pass.context->passes.erase(found);
   lock.unlock();
+  pass.context->table.watch(pass.id.maker(), -1);
 }
 
 }  // namespace weft::dist_autograd::detail

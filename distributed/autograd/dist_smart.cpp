@@ -29,13 +29,16 @@ namespace {
 /// The sink of a mark request: its reply has the workers reached below.
 class Marked final : public rpc::ReplySink {
  public:
-  explicit Marked(std::shared_ptr<PassState> pass) : pass_(std::move(pass)) {}
-  void on_reply(Agent&, WorkerId from, Message message) noexcept override {
-    std::set<WorkerId> workers{from};
+  Marked(std::shared_ptr<PassState> pass, Life to) : pass_(std::move(pass)), to_(to) {}
+  void on_reply(Agent&, WorkerId, Message message) noexcept override {
+    std::set<Life> workers{to_};
     std::exception_ptr error;
     try {
       Decoder in(message);
-      for (size_t n = in.size(); n > 0; --n) workers.insert(WorkerId{in.number<int32_t>()});
+      for (size_t n = in.size(); n > 0; --n) {
+        const WorkerId worker{in.number<int32_t>()};
+        workers.insert({worker, Incarnation{in.number<uint64_t>()}});
+      }
     } catch (...) {
       error = std::current_exception();
     }
@@ -44,14 +47,15 @@ class Marked final : public rpc::ReplySink {
   void on_error(std::exception_ptr error) noexcept override { settle({}, std::move(error)); }
 
  private:
-  void settle(const std::set<WorkerId>& workers, std::exception_ptr error) noexcept;
+  void settle(const std::set<Life>& workers, std::exception_ptr error) noexcept;
   std::shared_ptr<PassState> pass_;
+  const Life to_;
 };
 
 /// If all mark requests of this worker are answered, answers the parent or calls on_marked.
 void finish_marking(PassState& pass) {
   std::vector<rpc::Responder> parents;
-  std::set<WorkerId> below;
+  std::set<Life> below;
   std::exception_ptr error;
   std::function<void(std::exception_ptr)> initiator;
   {
@@ -72,15 +76,18 @@ void finish_marking(PassState& pass) {
     {
       Encoder out(message);
       out.size(below.size());
-      for (const WorkerId w : below) out.number(w.value);
+      for (const Life w : below) {
+        out.number(w.id.value);
+        out.number(w.incarnation.value);
+      }
     }
     parent.reply(std::move(message));
   }
   if (initiator) initiator(error);
 }
 
-void Marked::settle(const std::set<WorkerId>& workers, std::exception_ptr error) noexcept {
-  for (const WorkerId w : workers) {  // first, so that the end of the marking or the pass reaches them
+void Marked::settle(const std::set<Life>& workers, std::exception_ptr error) noexcept {
+  for (const Life w : workers) {  // first, so that the end of the marking or the pass reaches them
     try {
       pass_->engage(w);
     } catch (...) {
@@ -109,11 +116,12 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
   for (auto& [peer, sends] : reached) {
     Message message;
     {
-      Encoder out(message, agent.get(), peer);
-      out.number(pass->context->id);
-      out.number(pass->id);
-      out.number(static_cast<uint8_t>(pass->retains_graph()));
-      out.number(static_cast<int64_t>(pass->stall().count()));
+      Encoder out(message, agent.get(), peer.id);
+      put_id(out, pass->context->id);
+      put_id(out, pass->id);
+      out.number(peer.incarnation.value);  // which made the sends
+      out.number(static_cast<uint8_t>(pass->terms.retain_graph));
+      out.number(pass->terms.settled);
       out.size(sends.size());
       for (const auto& [number, slots] : sends) {
         out.number(number);
@@ -122,8 +130,9 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
       }
     }
     try {
-      agent->call(peer, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"},
-                  std::make_unique<Marked>(pass));
+      pass->check_there(peer);  // a call goes to the current life
+      agent->call(peer.id, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"},
+                  std::make_unique<Marked>(pass, peer));
     } catch (...) {
       MutexLock lock(pass->marking);
       if (!pass->mark_error) pass->mark_error = std::current_exception();
@@ -141,13 +150,15 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
   std::shared_ptr<PassState> pass;
   try {
     Decoder in(request.message);
-    const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
-    const bool retain = in.number<uint8_t>() != 0;
-    const Duration stall(in.number<int64_t>());
+    const MadeId context_id = get_id(in), pass_id = get_id(in);
+    check_sends(table, Incarnation{in.number<uint64_t>()});
+    PassTerms terms{.mode = Backward::kSmart};
+    terms.retain_graph = in.number<uint8_t>() != 0;
+    terms.settled = in.number<int64_t>();
     const ContextPtr context = table.get(context_id);
     bool fresh = false;
-    pass = open_pass(context, pass_id, Backward::kSmart, retain, stall, &fresh);
-    pass->engage(request.from);
+    pass = open_pass(context, pass_id, terms, &fresh);
+    pass->engage(request.sender());
     for (size_t n = in.size(); n > 0; --n) {
       const auto number = in.number<int64_t>();
       SlotSet slots(in.size());
@@ -182,14 +193,14 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
   }
 }
 
-void collect_done(PassState& pass, const std::set<WorkerId>& workers) {
+void collect_done(PassState& pass, const std::set<Life>& workers) {
   const auto agent = pass.context->table.agent();
-  for (const WorkerId peer : workers) {
+  for (const Life peer : workers) {
     Message message;
     {
-      Encoder out(message, agent.get(), peer);
-      out.number(pass.context->id);
-      out.number(pass.id);
+      Encoder out(message, agent.get(), peer.id);
+      put_id(out, pass.context->id);
+      put_id(out, pass.id);
     }
     pass.request(peer, Kind::kPassDone, std::move(message), "the end of a backward pass");
   }
@@ -198,7 +209,7 @@ void collect_done(PassState& pass, const std::set<WorkerId>& workers) {
 void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder) {
   try {
     Decoder in(request.message);
-    const auto context_id = in.number<int64_t>(), pass_id = in.number<int64_t>();
+    const MadeId context_id = get_id(in), pass_id = get_id(in);
     const auto pass = find_pass(table.get(context_id), pass_id);
     if (!pass) throw_no_pass(*table.get(context_id), pass_id);
     auto parent = std::make_shared<rpc::Responder>(std::move(responder));

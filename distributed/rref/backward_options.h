@@ -15,9 +15,10 @@ struct BackwardOptions {
   bool retain_graph = false;  ///< keep the graph for another pass
   Backward mode = Backward::kSmart;
   /// Watchdog of kFast: a worker that awaits gradients and gets none for this time ends the pass with an
-  /// AutogradError that names them; zero: never.
+  /// AutogradError that names them; zero: never. SMART has none.
   Duration stall = std::chrono::seconds(60);
-  /// Limit of the whole pass; zero: no limit.
+  /// Limit of the whole pass; zero: no limit. After a failure the workers have one more second to answer that
+  /// they have dropped its gradients.
   Duration timeout = std::chrono::seconds(0);
 };
 

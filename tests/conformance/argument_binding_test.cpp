@@ -62,9 +62,9 @@ TEST_P(ArgumentBinding, arguments_become_the_declared_types_in_every_kind_of_cal
   c.run(0, [] {
     const float b = 2.5f;
     const char d[] = "text";
-    EXPECT_EQ(rpc_sync<bind_show>("worker1", 3, b, true, d), "3 2.5 1 text");
-    EXPECT_EQ(rpc_async<bind_show>("worker1", uint8_t{3}, 2, false, std::string(d)).wait(), "3 2 0 text");
-    EXPECT_EQ(remote<bind_show>("worker1", 'A', 0.5, true, d).to_here(), "65 0.5 1 text");
+    EXPECT_EQ(rpc_sync<bind_show>("worker1", 3, b, true, d), "3 2.5 true text");
+    EXPECT_EQ(rpc_async<bind_show>("worker1", uint8_t{3}, 2, false, std::string(d)).wait(), "3 2 false text");
+    EXPECT_EQ(remote<bind_show>("worker1", 'A', 0.5, true, d).to_here(), "65 0.5 true text");
     EXPECT_EQ(rpc_sync<bind_narrow>("worker1", int64_t{-7}, 200), 193);
     const auto box = remote<BindBox>("worker1", 1);
     EXPECT_EQ(box.rpc_sync<&BindBox::show>(3), "box 5");

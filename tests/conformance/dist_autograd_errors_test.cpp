@@ -286,12 +286,17 @@ void send_gradients(Agent& from, WorkerId to, const Gradients& g) {
   Message message;
   {
     Encoder out(message, &from, to);
-    out.number(g.context);
-    out.number(static_cast<int64_t>(from.self().id.value) << 48 | ++passes);
-    out.number(g.send);
+    const auto id = [&](int64_t made, Incarnation life) {
+      out.number(made);
+      out.number(life.value);
+    };
+    id(g.context, from.life_of(to).incarnation);
+    id(static_cast<int64_t>(from.self().id.value) << 48 | ++passes, from.life().incarnation);
+    id(g.send, from.life_of(to).incarnation);
     out.number(static_cast<uint8_t>(Backward::kFast));
     out.number(uint8_t{0});           // retain_graph
     out.number(int64_t{1000000000});  // stall
+    out.number(int64_t{0});           // no earlier pass has ended
     out.size(g.present.size());
     for (const bool p : g.present) out.number(static_cast<uint8_t>(p));
     for (const Tensor& t : g.tensors) out.tensor(t);

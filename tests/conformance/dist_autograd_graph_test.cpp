@@ -74,8 +74,7 @@ TEST(DistAutogradIds, the_largest_id_has_all_lower_48_bits_and_beyond_it_is_an_e
   EXPECT_EQ(make_id(WorkerId{0}, kMaxCount), kMaxCount);
   EXPECT_EQ(make_id(WorkerId{2}, kMaxCount), (int64_t{2} << 48) + kMaxCount);
   EXPECT_EQ(make_id(WorkerId{kMaxWorkerId}, kMaxCount), std::numeric_limits<int64_t>::max());
-  EXPECT_EQ(dist_autograd::detail::maker_of(make_id(WorkerId{kMaxWorkerId}, kMaxCount)),
-            WorkerId{kMaxWorkerId});
+  EXPECT_EQ(make_id(WorkerId{kMaxWorkerId}, kMaxCount) >> 48, kMaxWorkerId);
   EXPECT_TRUE(has(text_of<AutogradError>([] { make_id(WorkerId{2}, kMaxCount + 1); }),
                   "worker 2 has used up its 281474976710655 numbers"));
 }

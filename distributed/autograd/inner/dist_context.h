@@ -5,10 +5,9 @@
 #include <deque>
 #include <map>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
 
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/autograd/inner/dist_gradients.h>
 #include <weft/distributed/autograd/inner/dist_nodes.h>
 #include <weft/distributed/runtime/sync.h>
 
@@ -27,11 +26,10 @@ class ContextPass {
   virtual ~ContextPass() = default;
   /// Ends the pass with an error; later errors are ignored.
   virtual void fail(std::exception_ptr why) = 0;
-  /// True if the pass needs that peer, or gradients for one of these sends.
-  virtual bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const = 0;
+  /// True if the pass needs that life of a peer, or gradients for one of these sends.
+  virtual bool involves(Life peer, const std::map<int64_t, Ref<SendNode>>& sends) const = 0;
 };
 
-/// Ids of contexts, messages and passes: id of the worker that made them << 48 | that worker's count.
 inline constexpr int64_t kMaxCount = (int64_t{1} << 48) - 1;
 inline int64_t make_id(WorkerId maker, int64_t count) {
   if (count > kMaxCount)
@@ -39,25 +37,33 @@ inline int64_t make_id(WorkerId maker, int64_t count) {
         str("distributed autograd: worker ", maker, " has used up its ", kMaxCount, " numbers"));
   return static_cast<int64_t>(maker.value) << 48 | count;
 }
-/// The worker that made a context or pass.
-inline WorkerId maker_of(int64_t id) { return WorkerId{static_cast<int32_t>(id >> 48)}; }
+void put_id(rpc::Encoder& out, MadeId id);
+MadeId get_id(rpc::Decoder& in);
 
 /// The state of one context on one worker.
 struct ContextState {
-  ContextState(int64_t context_id, ContextTable& t) : id(context_id), table(t) {}
-  const int64_t id;
+  ContextState(MadeId context_id, ContextTable& t) : id(context_id), table(t) {}
+  const MadeId id;
   ContextTable& table;
   Mutex mutex;
-  std::map<int64_t, Ref<SendNode>> sends WEFT_GUARDED_BY(mutex);
-  std::map<int64_t, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
-  std::set<WorkerId> known WEFT_GUARDED_BY(mutex);
-  std::unordered_map<TensorBody*, std::pair<Tensor, Tensor>> gradients WEFT_GUARDED_BY(mutex);
-  std::map<int64_t, std::shared_ptr<ContextPass>> passes WEFT_GUARDED_BY(mutex);
-  /// failed passes with their errors, so that late messages do not open them again
-  std::map<int64_t, std::exception_ptr> aborted WEFT_GUARDED_BY(mutex);
+  std::map<int64_t, Ref<SendNode>> sends WEFT_GUARDED_BY(mutex);  // all made by this life
+  std::map<MadeId, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
+  std::set<Life> known WEFT_GUARDED_BY(mutex);
+  ContextGradients gradients WEFT_GUARDED_BY(mutex);
+  std::map<MadeId, std::shared_ptr<ContextPass>> passes WEFT_GUARDED_BY(mutex);
+  /// A failed pass, remembered so that late messages do not open it again.
+  struct Aborted {
+    std::exception_ptr why;
+    std::set<Life> parties;   // workers with which it exchanged messages
+    bool taken_back = false;  // they have been told to drop its gradients
+  };
+  std::map<MadeId, Aborted> aborted WEFT_GUARDED_BY(mutex);
+  /// parties of passes whose part here is done while others may still fail
+  std::map<MadeId, std::set<Life>> done WEFT_GUARDED_BY(mutex);
+  /// ids of the passes that began here and have not ended on all workers
+  std::set<int64_t> begun WEFT_GUARDED_BY(mutex);
   bool released WEFT_GUARDED_BY(mutex) = false;
 
-  void accumulate(const Tensor& leaf, Tensor grad, bool may_steal);
   Ref<SendNode> find_send(int64_t message);
 };
 using ContextPtr = std::shared_ptr<ContextState>;
@@ -73,6 +79,8 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   void handle(Agent& agent, rpc::Kind kind, void (*serve)(ContextTable&, rpc::Request, rpc::Responder));
 
   WorkerId self() const { return self_; }
+  /// The life of this worker.
+  Incarnation life() const;
   const std::shared_ptr<rpc::Runtime>& runtime() const { return runtime_; }
   /// Throws: RpcError when the agent is gone.
   std::shared_ptr<Agent> agent() const;
@@ -82,14 +90,19 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::string worker_text(WorkerId id) const { return str("worker '", name_of(id), "'"); }
 
   ContextPtr create();
-  /// The context of this id; null for an unknown or released one.
-  ContextPtr find(int64_t id);
+  /// The context of this id; null for an unknown or released one. Life 0 stands for any.
+  ContextPtr find(MadeId id);
   /// Throws: AutogradError "could not find autograd context with id".
-  ContextPtr get(int64_t id);
+  ContextPtr get(MadeId id);
+  /// The life for an id from a user's hands: that of the current context or of the caller if it has this id,
+  /// else the maker's current life.
+  MadeId named(int64_t id) const;
+  /// Changes the watch count of another worker's life: one for each of its contexts and open passes here.
+  void watch(Life peer, int delta);
   /// Frees a context on this worker and sends a release to the workers it reached.
-  void release(int64_t id);
-  int64_t next_message() { return number(messages_.fetch_add(1)); }
-  int64_t next_pass() { return number(passes_.fetch_add(1)); }
+  void release(MadeId id);
+  int64_t next_message() { return make_id(self_, messages_.fetch_add(1)); }
+  MadeId next_pass() { return {make_id(self_, passes_.fetch_add(1)), life()}; }
 
   void request_sending(Agent&, rpc::Life to, rpc::Kind, const char* what, Message&) override;
   void request_received(Agent&, rpc::Life from, rpc::Kind, Message&, rpc::CallContext&) override;
@@ -99,25 +112,29 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   void discarded(Agent&, rpc::Life peer, rpc::Kind, const Message&, bool outgoing) override;
 
  private:
-  int64_t number(int64_t count) const { return make_id(self_, count); }
-  ContextPtr find_or_create(int64_t id);
-  void attach_send(ContextState& context, WorkerId to, std::string what, Message& message, bool grad_mode);
-  void attach_recv(ContextState& context, WorkerId from, Message& message);
-  void peer_lost(const rpc::WorkerInfo& peer, const std::string& why);
+  ContextPtr find_or_create(MadeId id);
+  /// A request may wait for a thread, and its context's maker be lost meanwhile. Throws: AutogradError when
+  /// this worker has not heard of that life of the maker.
+  bool maker_is_lost(Agent& agent, MadeId id);
+  void attach_send(ContextState& context, Life to, std::string what, Message& message, bool grad_mode);
+  void attach_recv(ContextState& context, Life from, Message& message);
+  void peer_lost(const rpc::LostPeer& peer);
   /// Ends all passes and contexts after the end of the agent, without messages.
   void stop();
 
   WorkerId self_;
   std::weak_ptr<Agent> agent_;
   std::shared_ptr<rpc::Runtime> runtime_;
+  mutable std::atomic<Incarnation> life_{};  ///< 0 until it is asked for: the agent's transport comes later
   std::atomic<int64_t> contexts_made_{0}, messages_{0}, passes_{0};
   Mutex mutex_;
-  std::unordered_map<int64_t, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
+  std::map<MadeId, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
   // Ended contexts, so that a late call does not create one again. The table forgets the
   // oldest beyond kRemembered.
   static constexpr size_t kRemembered = 1 << 16;
-  std::unordered_set<int64_t> ended_ WEFT_GUARDED_BY(mutex_);
-  std::deque<int64_t> ended_order_ WEFT_GUARDED_BY(mutex_);
+  std::set<MadeId> ended_ WEFT_GUARDED_BY(mutex_);
+  std::deque<MadeId> ended_order_ WEFT_GUARDED_BY(mutex_);
+  std::set<Life> lost_ WEFT_GUARDED_BY(mutex_);
 };
 
 /// Sends a message without waiting for the answer. `on_error` runs when it does not arrive; it must be short.

@@ -9,14 +9,31 @@
 
 namespace weft::dist_autograd::detail {
 
+using rpc::Incarnation;
+using rpc::Life;
 using rpc::TimePoint;
 using rpc::WorkerId;
+
+/// The id of a context, message or pass: id of the worker that made it << 48 | the count of that life of the
+/// worker. Each life counts from 0, so the life belongs to the id wherever ids of several lives meet.
+struct MadeId {
+  int64_t id = -1;
+  Incarnation life{};
+  /// The worker and its life that made it.
+  Life maker() const { return {WorkerId{static_cast<int32_t>(id >> 48)}, life}; }
+  friend auto operator<=>(const MadeId&, const MadeId&) = default;
+};
+/// True unless these are two workers or two known lives.
+inline bool same_life(Life a, Life b) {
+  return a.id == b.id &&
+         (a.incarnation == b.incarnation || a.incarnation.value == 0 || b.incarnation.value == 0);
+}
 
 /// The node of tensors sent to another worker. Its edges lead into the local graph; the gradients come back
 /// with the message id.
 class SendNode final : public Node {
  public:
-  SendNode(WorkerId to, int64_t message, TimePoint made, std::string what)
+  SendNode(Life to, int64_t message, TimePoint made, std::string what)
       : Node("DistSend"),
         to(to),
         message(message),
@@ -24,8 +41,8 @@ class SendNode final : public Node {
         what(std::move(what)),
         streams(rpc::StreamMark::now()) {}
   GradList apply(GradList grads, Pass& pass) override;
-  const WorkerId to;
-  const int64_t message;
+  const Life to;
+  const int64_t message;  ///< made by this life
   const TimePoint made;
   const std::string what;      ///< "'f'", "the result of 'f'"
   std::vector<Tensor> leaves;  ///< sent leaves, kept as long as the context
@@ -45,11 +62,11 @@ class RemoteSink : public GradSink {
 /// The node of received tensors: the end of the local graph. It sends the gradients back to their sender.
 class RecvNode final : public Node {
  public:
-  RecvNode(WorkerId from, int64_t message) : Node("DistRecv"), from(from), message(message) {}
+  RecvNode(Life from, int64_t message) : Node("DistRecv"), from(from), message(message) {}
   bool is_boundary() const override { return true; }
   GradList apply(GradList grads, Pass& pass) override;
-  const WorkerId from;
-  const int64_t message;
+  const Life from;
+  const int64_t message;  ///< made by that life
   /// devices of its outputs at their sender, and so the target devices of their gradients
   std::vector<Device> origins;
 };

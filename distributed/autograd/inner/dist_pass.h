@@ -10,15 +10,24 @@ namespace weft::dist_autograd::detail {
 /// A mask of a send node's slots: element s is true if slot s takes part.
 using SlotSet = std::vector<bool>;
 
+/// The same on all workers of a pass; its messages carry it.
+struct PassTerms {
+  Backward mode{};
+  bool retain_graph = false;
+  Duration stall{};
+  /// The initiator's passes of the context with lower ids have ended on all workers.
+  int64_t settled = 0;
+};
+
 /// The state of one pass on one worker; see the head.
 class PassState final : public RemoteSink,
                         public ContextPass,
                         public std::enable_shared_from_this<PassState> {
  public:
-  PassState(ContextPtr context, int64_t id, Backward mode, bool retain_graph, Duration stall);
+  PassState(ContextPtr context, MadeId id, const PassTerms& terms);
 
-  const int64_t id;
-  const Backward mode;
+  const MadeId id;  ///< made by the initiator
+  const PassTerms terms;
   const ContextPtr context;
   const std::shared_ptr<rpc::Runtime> runtime;
 
@@ -29,7 +38,7 @@ class PassState final : public RemoteSink,
   void mark_send(int64_t message, const SlotSet& slots);
   void mark_roots(const EdgeList& roots);
   /// Returns the recv slots reached since the last call, by peer and message.
-  std::map<WorkerId, std::map<int64_t, SlotSet>> take_reached();
+  std::map<Life, std::map<int64_t, SlotSet>> take_reached();
 
   // ---- running
   /// Delivers the gradients of a send; `present` marks the slots that have one, in order. Throws:
@@ -42,8 +51,8 @@ class PassState final : public RemoteSink,
   /// Sends a request of this pass, which is not done before the answer. The request has no deadline: a
   /// healthy worker may compute for long, and the lease of a dead one ends the call. Throws: the error that
   /// ended the pass.
-  void request(WorkerId to, rpc::Kind kind, Message message, const char* what);
-  void answered(WorkerId from, rpc::Kind kind);
+  void request(Life to, rpc::Kind kind, Message message, const char* what);
+  void answered(Life from, rpc::Kind kind);
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override;
 
   // ---- the end
@@ -53,39 +62,42 @@ class PassState final : public RemoteSink,
   void fail(std::exception_ptr why) override;
   /// The sends still without gradients: "send #5 of worker 'a' to worker 'b' ('f', 1.2 s old)".
   std::string awaited() const;
-  bool involves(WorkerId peer, const std::map<int64_t, Ref<SendNode>>& sends) const override;
+  bool involves(Life peer, const std::map<int64_t, Ref<SendNode>>& sends) const override;
   /// Records that gradients or marks were exchanged with `peer`. Throws: PeerLost when that peer or the
   /// initiator is lost.
-  void engage(WorkerId peer);
+  void engage(Life peer);
+  /// Throws: PeerLost for a lost peer. The loss may have come before this pass was in the table.
+  void check_there(Life peer) const;
+  /// FAST: begins the watchdog. A SMART pass awaits nothing that does not come, however long it takes.
   void watch();
-  bool retains_graph() const { return pass_.options().retain_graph; }
-  Duration stall() const { return stall_; }
+  /// All workers with which the pass exchanged messages.
+  std::set<Life> parties() const;
 
   Mutex marking;
 
   // ---- SMART marking: Dijkstra and Scholten's deficit and parent (dist_smart.cpp)
   int64_t deficit WEFT_GUARDED_BY(marking) = 0;
   std::vector<rpc::Responder> parent WEFT_GUARDED_BY(marking);
-  std::set<WorkerId> below WEFT_GUARDED_BY(marking);
+  std::set<Life> below WEFT_GUARDED_BY(marking);
   std::exception_ptr mark_error WEFT_GUARDED_BY(marking);
   std::function<void(std::exception_ptr)> on_marked WEFT_GUARDED_BY(marking);
 
  private:
   void mark(std::span<const Edge> edges);
-  /// Throws: PeerLost for a lost peer. The loss may have come before this pass was in the table.
-  void check_there(WorkerId peer) const;
   void check_done();
 
   Pass pass_;
-  Duration stall_;
   bool all_marked_ WEFT_GUARDED_BY(marking) = false;
   mutable Mutex mutex_;
-  std::map<WorkerId, std::map<int64_t, SlotSet>> reached_ WEFT_GUARDED_BY(mutex_);
+  std::map<Life, std::map<int64_t, SlotSet>> reached_ WEFT_GUARDED_BY(mutex_);
   std::map<int64_t, SlotSet> awaited_ WEFT_GUARDED_BY(mutex_);  // sends marked and not yet fed
-  std::set<WorkerId> engaged_ WEFT_GUARDED_BY(mutex_);
+  std::set<Life> engaged_ WEFT_GUARDED_BY(mutex_);              // parties whose loss ends the pass
+  std::set<Life> parties_ WEFT_GUARDED_BY(mutex_);
+  LeafGradients gradients_ WEFT_GUARDED_BY(mutex_);
   int64_t outstanding_ WEFT_GUARDED_BY(mutex_) = 0;  // requests not answered
   int64_t busy_ WEFT_GUARDED_BY(mutex_) = 0;         // threads inside feed or advance
   bool started_ WEFT_GUARDED_BY(mutex_) = false;
+  bool closing_ WEFT_GUARDED_BY(mutex_) = false;  // its gradients go to the context
   bool done_ WEFT_GUARDED_BY(mutex_) = false;
   std::exception_ptr error_ WEFT_GUARDED_BY(mutex_);
   std::vector<std::function<void(std::exception_ptr)>> on_done_ WEFT_GUARDED_BY(mutex_);
@@ -94,14 +106,21 @@ class PassState final : public RemoteSink,
 
 /// Finds or makes the state of a pass on this worker. Throws: AutogradError when the context has ended; the
 /// error of an aborted pass.
-std::shared_ptr<PassState> open_pass(const ContextPtr& context, int64_t id, Backward mode, bool retain_graph,
-                                     Duration stall, bool* fresh);
-std::shared_ptr<PassState> find_pass(const ContextPtr& context, int64_t id);
+std::shared_ptr<PassState> open_pass(const ContextPtr& context, MadeId id, const PassTerms& terms,
+                                     bool* fresh);
+std::shared_ptr<PassState> find_pass(const ContextPtr& context, MadeId id);
 /// Throws the error that aborted the pass, else AutogradError "not under way".
-[[noreturn]] void throw_no_pass(ContextState& context, int64_t id);
+[[noreturn]] void throw_no_pass(ContextState& context, MadeId id);
 void close_pass(PassState& pass);
+/// Throws: PeerLost when another life of this worker made the sends that a message names: the sender may
+/// not have heard of the successor yet.
+void check_sends(ContextTable& table, Incarnation maker);
 
-// Handlers of the messages of passes (dist_backward.cpp, dist_smart.cpp).
+/// After the failure of a pass at its initiator: returns when all its workers have dropped its gradients, or
+/// after `limit`; zero: no limit.
+void take_back(PassState& pass, std::exception_ptr why, Duration limit);
+
+// Handlers of the messages of passes (dist_backward.cpp, dist_smart.cpp, dist_abort.cpp).
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder);
 void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder responder);
 void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder);
@@ -111,6 +130,6 @@ void handle_done(ContextTable& table, rpc::Request request, rpc::Responder respo
 /// pass.on_marked at the initiator and answers the parent on other workers.
 void spread_marks(const std::shared_ptr<PassState>& pass);
 /// SMART: asks every engaged worker to answer when its part is done; the pass is not done before.
-void collect_done(PassState& pass, const std::set<WorkerId>& workers);
+void collect_done(PassState& pass, const std::set<Life>& workers);
 
 }  // namespace weft::dist_autograd::detail
