@@ -16,7 +16,8 @@
 //     it, and a large argument is sent twice only if it was lost. [G: retried until the deadline]
 //  6. Deadlines. The caller ends the call with Timeout, and the next floor or status reports it as finished.
 //     A later reply goes to the interceptors' discarded() and is dropped. The request carries the remaining
-//     time.
+//     time. A cancelled call ends in the same way, and a status tells the callee at once. The context of the
+//     handler says so there, and its calls without a timeout of their own are cancelled too.
 //  7. Failure detection by leases. A peer is under lease while calls to it are open, requests of it are not
 //     finished, or a layer watches it. After some silence it is asked as in 5. It is lost after a lease of
 //     silence, by its goodbye, and when another life answers at its address. A lost incarnation stays lost:
@@ -141,7 +142,7 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
       alarm(core, [this](Duration late) { liveness.tick(late); }),
       devices(core, peers),
       caller(core, peers, devices, alarm),
-      server(core, peers, devices, alarm),
+      server(core, devices, caller, alarm),
       liveness(core, peers, caller, alarm,
                [this](const LostPeer& peer) {
                  devices.peer_lost(peer.info.id);
@@ -270,13 +271,17 @@ class MessageSink final : public ReplySink {
 
 Future<Message> Agent::call(Life to, Kind kind, Message message, CallOptions options) {
   auto state = std::make_shared<detail::FutureState<Message>>(runtime());
-  call(to, kind, std::move(message), options, std::make_unique<MessageSink>(state));
+  state->set_call(weak_from_this(),
+                  call(to, kind, std::move(message), options, std::make_unique<MessageSink>(state)));
   return Future<Message>(std::move(state));
 }
 
-void Agent::call(Life to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink) {
-  impl_->caller.start(to, kind, std::move(message), options, std::move(sink));
+CallId Agent::call(Life to, Kind kind, Message message, CallOptions options,
+                   std::unique_ptr<ReplySink> sink) {
+  return impl_->caller.start(to, kind, std::move(message), options, std::move(sink));
 }
+
+bool Agent::cancel_call(const CallId& call) { return impl_->caller.cancel(call); }
 
 Duration Agent::rpc_timeout() const { return impl_->caller.timeout(); }
 

@@ -63,6 +63,8 @@ struct CallOptions {
   std::optional<Duration> timeout{};
   /// Name of the call in errors and dumps: a text that outlives the call.
   const char* what = nullptr;
+  /// A deadline beside the timeout; the earlier one counts.
+  TimePoint until = kNever;
 };
 
 /// A request for a handler. Inside the handler, current_context() has the agent, the caller's deadline and
@@ -160,6 +162,8 @@ class WEFT_API ReplySink {
   virtual ~ReplySink() = default;
   virtual void on_reply(Agent& agent, WorkerId from, Message message) noexcept = 0;
   virtual void on_error(std::exception_ptr error) noexcept = 0;
+  /// The error of a request that the callee had begun to serve, such as an exception of the function.
+  virtual void on_thrown(std::exception_ptr error) noexcept { on_error(std::move(error)); }
 };
 
 /// An open call for debugging: the waiting worker and the awaited one.
@@ -220,11 +224,14 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. Throws:
   /// ValueError for an id out of range or a negative timeout; RpcError when the agent has stopped; errors of
   /// the interceptors and of copies from devices. The future fails with the callee's error, Timeout,
-  /// PeerLost, WireError for a message over the limits, or RpcError when this agent stops. A call to a life
-  /// that has a successor fails with PeerLost and is not sent.
+  /// PeerLost, Cancelled, WireError for a message over the limits, or RpcError when this agent stops. A call
+  /// to a life that has a successor fails with PeerLost and is not sent. Without a timeout of its own, a call
+  /// made by a handler is cancelled when the handler's caller has given up.
   Future<Message> call(Life to, Kind kind, Message message, CallOptions options = {});
-  /// The same with a sink in place of the future. When it throws, the sink is not used.
-  void call(Life to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
+  /// The same with a sink in place of the future. When it throws, the sink is not used. Returns the call, for
+  /// cancel_call.
+  CallId call(Life to, Kind kind, Message message, CallOptions options, std::unique_ptr<ReplySink> sink);
+  bool cancel_call(const CallId& call) override;
   /// Registers the handler of a kind. Throws: ValueError for a kind of the agent's own or one with a handler.
   void handle(Kind kind, RunOn where, Handler handler);
   /// Checks the allow list. Throws: NotAllowed.

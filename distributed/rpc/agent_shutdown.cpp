@@ -165,6 +165,10 @@ void Agent::stop() {
     ~Through() { ended.set(); }
   } through{s.ending.ended};
   s.alarm.cancel();
+  for (Peer* p : s.peers.all()) {
+    MutexLock lock(p->mutex);
+    for (const auto& [sequence, one] : p->served) one->given_up = true;
+  }
   if (s.core.transport) flush(s);
   for (Peer* p : s.peers.all()) {
     PendingCalls pending;
@@ -180,7 +184,7 @@ void Agent::stop() {
       e.floor = p->next_sequence;
       e.to_incarnation = p->incarnation.load().value;
       name = p->name;
-      for (const auto& [sequence, one] : served) one->finished = true;
+      for (const auto& [sequence, one] : served) one->finish();
     }
     const auto error = std::make_exception_ptr(RpcError(str(
         "the call to worker '", name, "' was under way when worker '", s.core.self.name, "' was shut down")));

@@ -8,6 +8,8 @@ namespace {
 
 /// most open requests in one status; further ones are in the next status
 constexpr size_t kMaxListed = 4096;
+/// most calls of a peer whose late replies are told to the interceptors
+constexpr size_t kMaxGivenUp = 65536;
 
 std::string describe(const PendingCall& call) {
   return call.what ? str("'", call.what, "'") : str("a ", to_string(call.kind));
@@ -32,8 +34,8 @@ Caller::Caller(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm
       alarm_(alarm),
       timeout_ns_(core.options.rpc_timeout.count()) {}
 
-void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_options,
-                   std::unique_ptr<ReplySink> sink) {
+CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& call_options,
+                     std::unique_ptr<ReplySink> sink) {
   if (!core_.running)
     throw RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down"));
   if (call_options.timeout && call_options.timeout->count() < 0)
@@ -45,7 +47,7 @@ void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_
     const std::string name = PeerTable::name(p);
     sink->on_error(std::make_exception_ptr(
         PeerLost(name, str("worker '", name, "' is lost: another life has taken its place"))));
-    return;
+    return {};
   }
   core_.interceptors.each(
       [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
@@ -78,6 +80,10 @@ void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_
       call.timeout = std::max(Duration(0), call.deadline - call.started);
     }
   }
+  call.deadline = std::min(call.deadline, call_options.until);
+  // The messages of references and of backward passes count on their delivery.
+  call.ends_with_served =
+      !call_options.timeout && (kind == Kind::kCall || kind == Kind::kMethod || kind == Kind::kFetch);
   const TimePoint deadline = call.deadline;
 
   Envelope e;
@@ -88,6 +94,7 @@ void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_
   std::vector<Payload> payloads;
   TimePoint wake;
   std::exception_ptr refused;
+  bool unneeded = false;
   {
     MutexLock lock(p.mutex);
     if (!core_.running) {  // stop() may have emptied this table
@@ -96,6 +103,8 @@ void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_
     } else if (p.lost) {
       refused = std::make_exception_ptr(PeerLost(
           p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));
+    } else if (call.unneeded()) {  // end_unneeded() may have read this table
+      unneeded = true;
     } else {
       const bool first = p.pending.empty();
       if (!p.wanted()) p.heard = call.started;
@@ -113,18 +122,25 @@ void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_
       wake = std::min(deadline, kept.started + core_.options.retry);
     }
   }
-  if (refused) {                     // `call` was not moved on this path
-    discard(p, kind, call.message);  // NOLINT(bugprone-use-after-move)
+  // NOLINTBEGIN(bugprone-use-after-move): `call` was not moved on this path
+  if (unneeded) refused = unneeded_error(p, call);
+  if (refused) {
+    discard(p, kind, call.message);
     call.sink->on_error(std::move(refused));
-    return;
+    return {};
   }
+  // NOLINTEND(bugprone-use-after-move)
   if (!is_round(kind)) {
     core_.counters.calls.fetch_add(1, std::memory_order_relaxed);
     core_.counters.active_client.fetch_add(1, std::memory_order_relaxed);
   }
   alarm_.set(wake);
   const Outgoing call_out{e.sequence, kind, deadline};
-  if (ready) return transmit(p, call_out, std::move(bytes), std::move(payloads));
+  const CallId id{&p, e.sequence};
+  if (ready) {
+    transmit(p, call_out, std::move(bytes), std::move(payloads));
+    return id;
+  }
   devices_.carry(staging,
                  [this, held = core_.owner.shared_from_this(), &p, call_out](std::exception_ptr error) {
                    if (error) return fail(p, call_out.sequence, std::move(error));
@@ -139,6 +155,61 @@ void Caller::start(Life to, Kind kind, Message message, const CallOptions& call_
                    }
                    transmit(p, call_out, std::move(staged), std::move(buffers));
                  });
+  return id;
+}
+
+bool Caller::cancel(const CallId& id) {
+  if (id.peer == nullptr) return false;
+  Peer& p = *static_cast<Peer*>(id.peer);
+  PendingCall call;
+  {
+    MutexLock lock(p.mutex);
+    const auto found = p.pending.find(id.sequence);
+    if (found == p.pending.end()) return false;
+    call = std::move(found->second);
+    p.pending.erase(found);
+    if (p.given_up.size() < kMaxGivenUp) p.given_up.insert(id.sequence);
+  }
+  const auto error = std::make_exception_ptr(
+      Cancelled(str(describe(call), " on worker '", PeerTable::name(p), "' was cancelled")));
+  end(p, std::move(call), error);
+  tell_ended(p);
+  return true;
+}
+
+void Caller::end_unneeded() {
+  for (Peer* p : peers_.all()) {
+    std::vector<PendingCall> ended;
+    {
+      MutexLock lock(p->mutex);
+      for (auto it = p->pending.begin(); it != p->pending.end();) {
+        if (!it->second.unneeded()) {
+          ++it;
+          continue;
+        }
+        if (p->given_up.size() < kMaxGivenUp) p->given_up.insert(it->first);
+        ended.push_back(std::move(it->second));
+        it = p->pending.erase(it);
+      }
+    }
+    for (PendingCall& call : ended) {
+      std::exception_ptr error = unneeded_error(*p, call);
+      end(*p, std::move(call), std::move(error));
+    }
+    if (!ended.empty()) tell_ended(*p);
+  }
+}
+
+std::exception_ptr Caller::unneeded_error(Peer& p, const PendingCall& call) {
+  return std::make_exception_ptr(
+      Cancelled(str(describe(call), " on worker '", PeerTable::name(p), "' was cancelled: worker '",
+                    peers_.name(call.context.caller), "' has given up the call that needs it")));
+}
+
+/// Tells a callee at once that calls to it have ended. A later status repairs the loss of this one.
+void Caller::tell_ended(Peer& p) {
+  ask(p);
+  alarm_.set(core_.runtime->now() + core_.options.retry);
 }
 
 /// Drops a request that is not sent.
@@ -224,7 +295,9 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     Message message = devices_.receive(std::move(inbound), e);
     if (e.error) {
       Decoder in(message, agent.get(), p.id, true);
-      call.sink->on_error(get_error(in, name, call.what));
+      std::exception_ptr error = get_error(in, name, call.what);
+      if (e.error == Envelope::kRefused) call.sink->on_error(std::move(error));
+      else call.sink->on_thrown(std::move(error));
       return;
     }
     if (!agent) throw RpcError("the agent has ended");

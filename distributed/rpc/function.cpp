@@ -76,6 +76,9 @@ const FunctionEntry* add_function(FunctionEntry entry) {
   if (kept && (kept->prepare != entry.prepare || kept->name != entry.name))
     registry().errors.push_back(str("function '", entry.name, "' is registered twice: as '", kept->signature,
                                     "' and as '", entry.signature, "'"));
+  else if (kept && kept->idempotent != entry.idempotent)
+    registry().errors.push_back(
+        str("function '", entry.name, "' is registered twice: once as idempotent, once not"));
   if (!kept) kept = std::make_unique<FunctionEntry>(std::move(entry));
   return kept.get();
 }

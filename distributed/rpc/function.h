@@ -4,6 +4,7 @@
 //   Tensor my_add(const Tensor& a, const Tensor& b);
 //   WEFT_RPC(my_add);                                 // at namespace scope, best beside the declaration
 //   WEFT_RPC_AS("clip", static_cast<Tensor (*)(const Tensor&, double)>(&clip));   // overloads and instances
+//   WEFT_RPC_IDEMPOTENT(lookup);                      // running it twice is as good as once: see with_retry
 //   WEFT_RPC_CLASS(EmbeddingTable, forward, train);   // in the namespace of the class; inherited methods too
 //   using Lookup = Tensor (EmbeddingTable::*)(int64_t) const;
 //   WEFT_RPC_METHOD_AS(EmbeddingTable, "lookup", static_cast<Lookup>(&EmbeddingTable::at));
@@ -73,6 +74,7 @@ struct FunctionEntry {
   FunctionForm form = FunctionForm::kFunction;
   std::string class_name;  ///< methods and constructors
   bool serialized = false;
+  bool idempotent = false;  ///< a call with a RetryPolicy may run it again
   std::unique_ptr<PreparedCall> (*prepare)(Decoder& in) = nullptr;
 };
 
@@ -287,7 +289,7 @@ template <class T, auto M> WEFT_API inline const FunctionEntry* method_slot = nu
 template <class T> inline constexpr ValueType value_type = detail::make_value_type<T>();
 
 /// Registers a function under a name; WEFT_RPC calls it. Returns true.
-template <auto F> bool register_function(const char* name);
+template <auto F> bool register_function(const char* name, bool idempotent = false);
 /// Registers M under "<class>::<name>" for references to T; WEFT_RPC_CLASS calls it. Returns true.
 template <class T, auto M> bool register_method(const char* name);
 
@@ -328,6 +330,10 @@ template <auto F, class... V> void put_arguments(Encoder& out, V&&... values) {
 #define WEFT_RPC_AS(name, ...)                                                     \
   [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
       ::weft::rpc::register_function<(__VA_ARGS__)>(name)
+#define WEFT_RPC_IDEMPOTENT(...) WEFT_RPC_IDEMPOTENT_AS(#__VA_ARGS__, __VA_ARGS__)
+#define WEFT_RPC_IDEMPOTENT_AS(name, ...)                                          \
+  [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
+      ::weft::rpc::register_function<(__VA_ARGS__)>(name, true)
 #define WEFT_RPC_METHOD_AS(Class, name, ...)                                       \
   [[maybe_unused]] static const bool WEFT_CAT(weft_rpc_registered_, __COUNTER__) = \
       ::weft::rpc::register_method<Class, (__VA_ARGS__)>(name)

@@ -63,13 +63,15 @@ template <class Args, class Answer> FunctionEntry make_entry(std::string name, F
 
 }  // namespace detail
 
-template <auto F> bool register_function(const char* name) {
+template <auto F> bool register_function(const char* name, bool idempotent) {
   using Traits = detail::FunctionTraits<F>;
   Traits::Args::check();
-  if (detail::function_slot<F> != nullptr && detail::function_slot<F>->name == name) return true;
+  const FunctionEntry* const known = detail::function_slot<F>;
+  if (known != nullptr && known->name == name && known->idempotent == idempotent) return true;
   FunctionEntry e =
       detail::make_entry<typename Traits::Args, typename Traits::Answer>(name, FunctionForm::kFunction);
   e.prepare = &detail::prepare<detail::FunctionCall<F>>;
+  e.idempotent = idempotent;
   detail::function_slot<F> = detail::add_function(std::move(e));
   return true;
 }

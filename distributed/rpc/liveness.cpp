@@ -176,7 +176,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
     p.why = reason;
     pending.swap(p.pending);
     served.swap(p.served);
-    for (const auto& [sequence, s] : served) s->finished = true;
+    for (const auto& [sequence, s] : served) s->finish();
     lost.info.name = p.name;
   }
   if (!left_group) core_.counters.lost_peers.fetch_add(1, std::memory_order_relaxed);
@@ -188,6 +188,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
       str("worker '", lost.info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
   for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
   drop_replies(served);
+  if (!served.empty()) caller_.end_unneeded();
   on_loss_(lost);
   const auto agent = core_.agent();
   auto callbacks = lost_callbacks.copies();

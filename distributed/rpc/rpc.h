@@ -9,8 +9,10 @@
 // by init_rpc. Calls to oneself are allowed and are serialised like any other. A call does not copy the
 // storages of its arguments: do not write to an argument until the call is done. Parameters are an exception:
 // a leaf is copied, and a concurrent optimizer writes to another storage. A timeout ends the wait of the
-// caller only: the callee continues and its late reply is dropped. Nested calls of the callee without a
-// timeout of their own have the same deadline. Thread safety: all functions may be called from any thread.
+// caller only: the callee continues and its late reply is dropped. So does Future::cancel, which the callee
+// hears at once. A long function asks call_context().cancelled() and ends early. Nested calls of the callee
+// without a timeout of their own end with the call that it serves. Thread safety: all functions may be called
+// from any thread.
 #pragma once
 
 #include <weft/distributed/rpc/agent.h>

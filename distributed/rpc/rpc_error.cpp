@@ -35,6 +35,7 @@ const Row kRows[] = {
     row<CudaError>("CudaError"),
     row<OutOfMemoryError>("OutOfMemoryError"),
     row<Timeout>("Timeout"),
+    row<Cancelled>("Cancelled"),
     row<UnknownFunction>("UnknownFunction"),
     row<SignatureMismatch>("SignatureMismatch"),
     row<NotAllowed>("NotAllowed"),
@@ -100,6 +101,10 @@ std::exception_ptr make(const Parts& parts, const std::string& worker) {
 }
 
 }  // namespace
+
+std::exception_ptr no_thread_error(const std::string& worker) {
+  return std::make_exception_ptr(Overloaded(str("worker '", worker, "' ", refusal())));
+}
 
 void put_error(Encoder& out, const std::exception_ptr& error) {
   const Parts parts = take_apart(error);

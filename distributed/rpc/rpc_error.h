@@ -35,6 +35,9 @@ class WEFT_API NotAllowed : public RpcError {
   using RpcError::RpcError;
 };
 
+/// Inside a refused task of the pool: the error of the request that it serves on `worker`.
+WEFT_API std::exception_ptr no_thread_error(const std::string& worker);
+
 /// Writes an exception as the body of an error reply.
 WEFT_API void put_error(Encoder& out, const std::exception_ptr& error);
 /// Reads an error reply and makes the caller's exception. `worker`: the worker that threw; `function`: the

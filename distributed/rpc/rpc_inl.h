@@ -43,12 +43,47 @@ template <class R> class TypedSink final : public ReplySink {
   std::shared_ptr<FutureState<R>> state_;
 };
 
+/// Writes the message of an attempt, anew for each one: the references and gradients in it count by message.
+using WriteMessage = std::function<Message(Agent& agent, WorkerId to)>;
+/// Starts a call that is repeated by the policy of `to`. Throws: as with_retry; as Agent::call.
+WEFT_API std::shared_ptr<Canceller> start_repeated(std::shared_ptr<Agent> agent,
+                                                   const FunctionEntry& function, const To& to,
+                                                   WriteMessage write, std::unique_ptr<ReplySink> sink);
+
+template <auto F> using KeptArguments = typename FunctionTraits<F>::Args::Tuple;
+
+/// The arguments of a function from a tuple of them.
+template <auto F, class Tuple> void put_kept(Encoder& out, const Tuple& kept) {
+  std::apply([&](const auto&... each) { put_arguments<F>(out, each...); }, kept);
+}
+
 template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
   using R = typename FunctionTraits<F>::Answer;
   static_assert(std::is_void_v<R> || Wire<R>,
                 "the result cannot travel: make it with remote() and call its methods there");
   const FunctionEntry& function = function_entry<F>();
   const std::shared_ptr<Agent> agent = current_agent();
+  if (to.retry()) {
+    using Kept = KeptArguments<F>;
+    if constexpr (std::is_constructible_v<Kept, Args&&...>) {
+      const auto kept = std::make_shared<const Kept>(std::forward<Args>(args)...);
+      auto write = [kept, &function](Agent& sender, WorkerId callee) {
+        Message message;
+        {
+          Encoder out(message, &sender, callee);
+          put_function(out, function);
+          put_kept<F>(out, *kept);
+        }
+        return message;
+      };
+      auto state = std::make_shared<FutureState<R>>(agent->runtime());
+      state->set_call(
+          start_repeated(agent, function, to, std::move(write), std::make_unique<TypedSink<R>>(state)), {});
+      return Future<R>(std::move(state));
+    } else {
+      throw ValueError(str("with_retry: '", function.name, "': its arguments cannot be kept, only moved"));
+    }
+  }
   const Life peer = agent->life_of(agent->worker_info_id(to));
   Message message;
   {
@@ -64,7 +99,8 @@ template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
 template <class R>
 Future<R> send_call(Agent& agent, Life to, Kind kind, Message message, CallOptions options) {
   auto state = std::make_shared<detail::FutureState<R>>(agent.runtime());
-  agent.call(to, kind, std::move(message), options, std::make_unique<detail::TypedSink<R>>(state));
+  state->set_call(agent.weak_from_this(), agent.call(to, kind, std::move(message), options,
+                                                     std::make_unique<detail::TypedSink<R>>(state)));
   return Future<R>(std::move(state));
 }
 

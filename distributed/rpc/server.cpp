@@ -49,6 +49,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
       return;
     }
     first = p.served.empty();
+    if (!core_.running) served->given_up = true;
     auto& slot = p.served[e.sequence];
     if (slot) {
       core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
@@ -67,6 +68,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
 
   Responder responder(served);  // from here on every path answers
   try {
+    served->refused = refused;
     if (refused)
       throw Overloaded(
           str("more than ", core_.options.max_served_per_peer, " requests of one worker are open"));
@@ -84,7 +86,8 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     };
     auto work = std::make_unique<Work>(
         Work{agent_of(served->context), handler, std::move(responder), std::move(message)});
-    core_.runtime->post([this, work = std::move(work)] {
+    core_.runtime->post_or_refuse([this, work = std::move(work)] {
+      if (refusal()) return refuse(std::move(work->responder), work->message);
       run(*work->handler, std::move(work->responder), std::move(work->message));
     });
   } catch (const WireError&) {
@@ -111,7 +114,9 @@ void Server::run(HandlerEntry& handler, Responder responder, Message message) {
         throw;
       }
     }
-    const CallScope scope(served->context);
+    CallContext context = served->context;
+    context.given_up = {served, &served->given_up};
+    const CallScope scope(std::move(context));
     handler.handler(Request{served->peer->id, served->kind, std::move(message), served->context.caller_life},
                     std::move(responder));
   } catch (...) {
@@ -119,6 +124,16 @@ void Server::run(HandlerEntry& handler, Responder responder, Message message) {
   }
   served->in_handler = false;
   if (served->abandoned) Responder(served).fail(no_answer());
+}
+
+/// Answers a request for which the pool has no thread.
+void Server::refuse(Responder responder, const Message& message) {
+  const Served& served = *responder.served();
+  const std::shared_ptr<Agent> agent = agent_of(served.context);
+  core_.interceptors.each(
+      [&](Interceptor& i) { i.discarded(*agent, served.peer->life(), served.kind, message, false); });
+  responder.served()->refused = true;
+  responder.fail(no_thread_error(core_.self.name));
 }
 
 /// Step 2: sends the answer of a duplicate request again, unless it has just been sent.
@@ -167,7 +182,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
   if (error) seal(message);
   Envelope e;
   e.sequence = served->sequence;
-  e.error = error;
+  if (error) e.error = served->refused ? Envelope::kRefused : Envelope::kThrown;
   const std::shared_ptr<Staging> staging = message.staging;
   const bool ready = !staging || staging->ready();
   std::string bytes;
@@ -286,6 +301,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
 
 void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open) {
   std::vector<std::shared_ptr<Served>> done;
+  bool gave_up = false;
   {
     MutexLock lock(p.mutex);
     const uint64_t before = p.finished.floor();
@@ -297,7 +313,7 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
       for (uint64_t sequence = before; sequence < upto; ++sequence) {
         const auto found = p.served.find(sequence);
         if (found == p.served.end()) continue;
-        found->second->finished = true;
+        gave_up = found->second->finish() || gave_up;
         done.push_back(std::move(found->second));
         p.served.erase(found);
       }
@@ -308,7 +324,7 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
         ++it;
         continue;
       }
-      it->second->finished = true;
+      gave_up = it->second->finish() || gave_up;
       done.push_back(std::move(it->second));
       it = p.served.erase(it);
     }
@@ -318,6 +334,7 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
     for (auto& f : served->reply.settled) f(true);
     served->reply = {};
   }
+  if (gave_up) caller_.end_unneeded();
 }
 
 void drop_replies(ServedRequests& served) {

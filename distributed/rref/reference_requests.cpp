@@ -19,7 +19,7 @@ struct Invocation {
         from(request.sender()),
         message(std::move(request.message)),
         responder(std::move(answer)),
-        context(responder.context()),
+        context(capture_context()),
         in(message, context.endpoint.get(), from) {}
 
   const ReferencesPtr references;
@@ -95,6 +95,7 @@ void fail(const InvocationPtr& i, std::exception_ptr error) {
 
 /// Runs an invocation on the pool. Its target, if any, has its value.
 void run(const InvocationPtr& i) {
+  if (refusal()) return fail(i, no_thread_error(i->references->self().name));
   const CallScope scope(i->context);
   std::unique_ptr<PreparedCall> call;
   void* object = nullptr;
@@ -127,8 +128,9 @@ void start(InvocationPtr i) {
     OwnedState& target = *i->target;
     return target.gate.enter(runtime, [i = std::move(i)] { run(i); });
   }
-  if (!i->target || i->target->created.done()) return runtime.post([i = std::move(i)] { run(i); });
-  i->target->created.state()->on_done([i] { i->references->runtime()->post([i] { run(i); }); }, false);
+  if (!i->target || i->target->created.done()) return runtime.post_or_refuse([i = std::move(i)] { run(i); });
+  const auto later = [i] { i->references->runtime()->post_or_refuse([i] { run(i); }); };
+  i->target->created.state()->on_done(later, false);
 }
 
 void check_form(const FunctionEntry& function, bool method) {
@@ -184,7 +186,9 @@ void serve_fetch(const ReferencesPtr& refs, Request request, Responder responder
   struct Fetch {
     std::shared_ptr<OwnedState> state;
     Responder responder;
+    std::string worker;  ///< this one
     void run() {
+      if (refusal()) return responder.fail(no_thread_error(worker));
       try {
         if (state->created.has_error()) return responder.fail(state->created.error());
         Message message;
@@ -207,12 +211,13 @@ void serve_fetch(const ReferencesPtr& refs, Request request, Responder responder
   Decoder in(request.message);
   const RRefId id = get_rref(in);
   const bool confirmed = in.number<uint8_t>() != 0;
-  auto fetch = std::make_shared<Fetch>(Fetch{refs->find(id, confirmed, request.from), std::move(responder)});
+  auto fetch = std::make_shared<Fetch>(
+      Fetch{refs->find(id, confirmed, request.from), std::move(responder), refs->self().name});
   refs->context().trace("fetch ", id, " for ", request.from.value);
   Runtime& runtime = *refs->runtime();
-  if (fetch->state->created.done()) return runtime.post([fetch] { fetch->run(); });
-  fetch->state->created.state()->on_done([fetch, &runtime] { runtime.post([fetch] { fetch->run(); }); },
-                                         false);
+  if (fetch->state->created.done()) return runtime.post_or_refuse([fetch] { fetch->run(); });
+  const auto later = [fetch, &runtime] { runtime.post_or_refuse([fetch] { fetch->run(); }); };
+  fetch->state->created.state()->on_done(later, false);
 }
 
 /// Step 6, at the owner.

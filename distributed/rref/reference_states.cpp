@@ -15,7 +15,7 @@ void Gate::enter(Runtime& runtime, Task task) {
     }
     busy_ = true;
   }
-  runtime.post(std::move(task));
+  runtime.post_or_refuse(std::move(task));
 }
 
 void Gate::leave(Runtime& runtime) {
@@ -29,7 +29,7 @@ void Gate::leave(Runtime& runtime) {
     next = std::move(waiting_.front());
     waiting_.pop_front();
   }
-  runtime.post(std::move(next));
+  runtime.post_or_refuse(std::move(next));
 }
 
 OwnedState::OwnedState(std::shared_ptr<References> refs, RRefId rref, WorkerInfo self, Site from, bool made)

@@ -93,9 +93,9 @@ Use::Use(const StatePtr& state, Kind kind, const FunctionEntry* function)
   if (function) put_function(*out_, *function);
 }
 
-void Use::send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sink) {
+CallId Use::send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sink) {
   out_.reset();
-  agent_->call(owner_life(*state_), kind_, std::move(message_), {timeout, what_}, std::move(sink));
+  return agent_->call(owner_life(*state_), kind_, std::move(message_), {timeout, what_}, std::move(sink));
 }
 
 std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr error) {
@@ -115,6 +115,8 @@ std::exception_ptr Use::translate(const RRefState& state, std::exception_ptr err
 
 Creation::Creation(const To& to, const FunctionEntry& function, Site site)
     : agent_(current_agent()), timeout_(to.timeout()) {
+  if (to.retry())
+    throw ValueError(str("remote of '", function.name, "': a creation cannot be repeated (with_retry)"));
   open(agent_->life_of(agent_->worker_info_id(to)), function, site);
 }
 

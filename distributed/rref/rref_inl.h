@@ -26,7 +26,8 @@ template <class R> class UseSink final : public ReplySink {
 
 template <class R> Future<R> send_use(Use& use, std::optional<Duration> timeout) {
   auto state = std::make_shared<FutureState<R>>(use.agent().runtime());
-  use.send(timeout, std::make_unique<UseSink<R>>(use.state(), state));
+  const CallId call = use.send(timeout, std::make_unique<UseSink<R>>(use.state(), state));
+  state->set_call(use.agent().weak_from_this(), call);
   return Future<R>(std::move(state));
 }
 

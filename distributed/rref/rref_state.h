@@ -73,7 +73,7 @@ class WEFT_API Use {
   Encoder& out() { return *out_; }
   Agent& agent() { return *agent_; }
   const StatePtr& state() const { return state_; }
-  void send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sink);
+  CallId send(std::optional<Duration> timeout, std::unique_ptr<ReplySink> sink);
   /// Translates the error of a request for the user of a reference: PeerLost of the owner becomes OwnerLost.
   static std::exception_ptr translate(const RRefState& state, std::exception_ptr error);
 

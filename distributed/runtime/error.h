@@ -20,6 +20,13 @@ class WEFT_API Timeout : public RpcError {
   using RpcError::RpcError;
 };
 
+/// A call was given up before its answer: by Future::cancel, or because the caller of the function that made
+/// the call has given up.
+class WEFT_API Cancelled : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
+
 /// The peer is gone: its lease expired, it cannot be reached any more, or it left the group.
 class WEFT_API PeerLost : public RpcError {
  public:

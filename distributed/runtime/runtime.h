@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,6 +36,11 @@ inline constexpr TimePoint kNever = TimePoint::max();
 
 /// A wait ended because its runtime stopped.
 class WEFT_API RuntimeStopped : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
+/// There is no room for more work now: a full send queue, too many open requests, no further thread.
+class WEFT_API Overloaded : public RpcError {
  public:
   using RpcError::RpcError;
 };
@@ -105,6 +111,10 @@ class WEFT_API Runtime {
   /// An exception that leaves a task is dropped; a simulation writes it to its trace. After stop() the task
   /// is destroyed without having run.
   virtual void post(Task task) = 0;
+  /// The same for a task that need not wait for ever. If all threads of the pool are blocked and no other one
+  /// can be made, the task is run at once on the calling thread, or on one that begins to wait, as a refused
+  /// one: refusal() is not null in it. It must then end soon and must not block.
+  virtual void post_or_refuse(Task task) { post(std::move(task)); }
 
   /// Runs `task` on the timer thread at `when`, or at once if `when` has passed. The task must be short and
   /// must not block. After stop() it is destroyed without having run.
@@ -113,7 +123,8 @@ class WEFT_API Runtime {
   /// before the return.
   virtual bool cancel(TimerId id) = 0;
 
-  /// Starts a thread (a fiber in simulation) that runs `body` once. `body` may block.
+  /// Starts a thread (a fiber in simulation) that runs `body` once. `body` may block. Throws: Overloaded when
+  /// the system gives no more threads.
   virtual std::unique_ptr<Service> start_service(std::string name, Task body) = 0;
 
   /// Polls `poller` until it ends; the Service's join waits for that end. With `shared`, threads that wait
@@ -223,6 +234,9 @@ class WEFT_API NoBlockScope {
   void* old_;
 };
 
+/// In a refused task the reason: "cannot start another thread: 4 run, all blocked; ...". Null elsewhere.
+WEFT_API const char* refusal();
+
 /// Options of the threaded runtime.
 struct ThreadedOptions {
   int threads = 16;        ///< tasks that may compute at once; threads are started when needed
@@ -230,6 +244,9 @@ struct ThreadedOptions {
   Duration idle_limit = std::chrono::seconds(5);  ///< an idle thread ends after this time
   /// time that a wait spins before it blocks; negative: chosen from the core count
   Duration spin = std::chrono::microseconds(-1);
+  /// For tests: called with the number of pool threads before another one starts. False: the start fails, as
+  /// if the system had no more threads.
+  std::function<bool(int threads)> may_start{};
 };
 
 /// The runtime of threads and real time. Throws: ValueError for options out of range.

@@ -3,32 +3,10 @@
 // the deadline comes or the runtime stops.
 //
 // A waiting thread that polls also runs unrelated deliveries. They see fresh FiberLocals and thread states.
-#include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/distributed/runtime/inner/threaded_core.h>
 
 namespace weft::rpc::inner {
 namespace {
-
-/// Hides the state of a waiting thread from the deliveries that run on it.
-class ForeignWork {
- public:
-  ForeignWork() : outside_(current_state()) {
-    save_thread_states(saved_);
-    load_thread_states(initial_thread_states());
-    current_state() = &state_;
-  }
-  ~ForeignWork() {
-    current_state() = outside_;
-    load_thread_states(saved_);
-  }
-  ForeignWork(const ForeignWork&) = delete;
-  ForeignWork& operator=(const ForeignWork&) = delete;
-
- private:
-  TaskState state_;
-  TaskState* outside_;
-  SavedThreadStates saved_;
-};
 
 class ThreadedEvent final : public EventImpl {
  public:
@@ -47,6 +25,7 @@ class ThreadedEvent final : public EventImpl {
     check_may_block(what_);
     if (clock_now() >= deadline) return false;
     Registered here(*this);
+    here.refused.run();
     while (true) {
       if (latch_.is_set()) return true;
       if (core_->stopping.load()) throw RuntimeStopped(str("wait for ", what_, ": the runtime has stopped"));
@@ -87,7 +66,7 @@ class ThreadedEvent final : public EventImpl {
       group = core.group;
       if (pool) {
         ++core.stats.blocked;
-        if (!core.stopping.load()) dispatch(core);
+        if (!core.stopping.load()) dispatch(core, &refused);
       }
     }
     ~Registered() {
@@ -101,6 +80,7 @@ class ThreadedEvent final : public EventImpl {
     const bool pool;
     std::list<Latch*>::iterator place;
     std::shared_ptr<PollGroup> group;
+    Refused refused;  ///< tasks for which the last running thread of the pool was needed
   };
 
   std::shared_ptr<Core> core_;

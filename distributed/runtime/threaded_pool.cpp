@@ -4,6 +4,9 @@
 // cannot hang. The thread that went idle last comes first, since its cache is warm. A thread that returns
 // from a wait continues even above the limit, but takes no further task until the number is below it. A
 // handler on a polling thread counts as a pool thread.
+//
+// A queued task that needs a new thread when none can be made waits while a thread of the pool runs. When all
+// are blocked, perhaps by each other, a task of post_or_refuse is refused; others wait for the next free one.
 #include <weft/distributed/runtime/inner/threaded_core.h>
 
 #include <system_error>
@@ -26,29 +29,77 @@ void join_all(Workers& gone) {
 
 void worker_main(std::shared_ptr<Core> core, Workers::iterator self);
 
+namespace {
+
+struct Refusal {
+  const char* why = nullptr;
+  Refused* running = nullptr;
+};
+Refusal& current_refusal() {
+  static thread_local Refusal refusal;
+  return refusal;
+}
+
+/// Takes the tasks out of the queue that may be refused, if no thread of the pool runs.
+void refuse_queued(Core& core, Refused* refused, const std::string& limit) WEFT_REQUIRES(core.mutex) {
+  if (refused == nullptr || core.stats.threads > core.stats.blocked) return;
+  refused->why = str("cannot start another thread: ", core.stats.threads, " run, all blocked; ", limit);
+  for (auto it = core.queue.begin(); it != core.queue.end();) {
+    if (!it->may_refuse) {
+      ++it;
+      continue;
+    }
+    refused->tasks.push_back(std::move(it->task));
+    it = core.queue.erase(it);
+  }
+}
+
+}  // namespace
+
+void Refused::run() {
+  if (tasks.empty()) return;
+  Refusal& current = current_refusal();
+  if (current.running != nullptr) {
+    for (Task& task : tasks) current.running->tasks.push_back(std::move(task));
+    tasks.clear();
+    return;
+  }
+  const ForeignWork work;
+  const NoBlockScope scope("a refused task");
+  current = {why.c_str(), this};
+  for (size_t i = 0; i < tasks.size(); ++i) {  // a task may add further ones
+    Task task = std::move(tasks[i]);
+    run_task(task);
+  }
+  current = {};
+}
+
 /// Starts as many queued tasks as the rule at the head allows.
-void dispatch(Core& core) WEFT_REQUIRES(core.mutex) {
+void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
   while (!core.queue.empty() &&
          core.stats.threads - core.stats.idle - core.stats.blocked < core.options.threads) {
     if (!core.idle.empty()) {
       auto worker = core.idle.back();
       core.idle.pop_back();
       --core.stats.idle;
-      worker->task = std::move(core.queue.front());
+      worker->task = std::move(core.queue.front().task);
       core.queue.pop_front();
       worker->wake.set();
       continue;
     }
-    if (core.stats.threads >= core.options.max_threads) return;
+    if (core.stats.threads >= core.options.max_threads)
+      return refuse_queued(core, refused, str("max_threads is ", core.options.max_threads));
     core.workers.emplace_back();
     auto worker = std::prev(core.workers.end());
-    worker->task = std::move(core.queue.front());
+    worker->task = std::move(core.queue.front().task);
     try {
+      if (core.options.may_start && !core.options.may_start(core.stats.threads))
+        throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
       worker->thread = std::thread(worker_main, core.self.lock(), worker);
-    } catch (const std::system_error&) {  // the system has no more threads: the task waits for one that ends
-      core.queue.front() = std::move(worker->task);
+    } catch (const std::system_error& e) {
+      core.queue.front().task = std::move(worker->task);
       core.workers.pop_back();
-      return;
+      return refuse_queued(core, refused, str("the system gives no more: ", e.what()));
     }
     core.queue.pop_front();
     ++core.stats.threads;
@@ -88,7 +139,7 @@ void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
     if (!core->stopping.load()) {
       const int running = core->stats.threads - core->stats.idle - core->stats.blocked;
       if (!core->queue.empty() && running <= core->options.threads) {
-        self->task = std::move(core->queue.front());
+        self->task = std::move(core->queue.front().task);
         core->queue.pop_front();
         lock.unlock();
         join_all(gone);
@@ -113,8 +164,9 @@ void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
   }
 }
 
-void pool_post(const std::shared_ptr<Core>& core, Task task) {
+void pool_post(const std::shared_ptr<Core>& core, Task task, bool may_refuse) {
   auto& c = *core;
+  Refused refused;
   MutexLock lock(c.mutex);
   if (c.stopping.load()) return;  // destroyed with the argument, after the lock
   const InlinePlace& place = inline_place();
@@ -125,8 +177,11 @@ void pool_post(const std::shared_ptr<Core>& core, Task task) {
     *place.task = std::move(task);
     return;
   }
-  c.queue.push_back(std::move(task));
-  dispatch(c);
+  c.queue.push_back({std::move(task), may_refuse});
+  // the poster of other tasks may hold a lock, under which no refused task must run
+  dispatch(c, may_refuse ? &refused : nullptr);
+  lock.unlock();
+  refused.run();
 }
 
 void Core::run_inline(Task& task) {
@@ -134,12 +189,17 @@ void Core::run_inline(Task& task) {
   run_task(task);
   pool_core() = nullptr;
   current_state()->slots.fill(nullptr);
+  Refused refused;
   MutexLock lock(mutex);
   ++stats.completed;
   --stats.threads;
   if (stats.threads == 0 && drained != nullptr) drained->set();
   // This keeps the core for the threads that it may start.
-  if (const auto held = self.lock(); held != nullptr && !stopping.load()) dispatch(*this);
+  if (const auto held = self.lock(); held != nullptr && !stopping.load()) {
+    dispatch(*this, &refused);
+    lock.unlock();
+    refused.run();
+  }
 }
 
 bool Core::has_waiters() { return wait_count.load() > 0; }
@@ -152,3 +212,9 @@ void Core::wake_a_waiter() {
 }
 
 }  // namespace weft::rpc::inner
+
+namespace weft::rpc {
+
+const char* refusal() { return inner::current_refusal().why; }
+
+}  // namespace weft::rpc

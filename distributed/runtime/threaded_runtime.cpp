@@ -1,6 +1,7 @@
 // The threaded runtime: threads, the steady clock, futexes. This file has timers, services, start and stop.
 // The pool is in threaded_pool.cpp, waits are in threaded_event.cpp, polling is in poll_group.cpp.
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include <weft/distributed/runtime/inner/task_state.h>
@@ -16,9 +17,19 @@ using inner::clock_now;
 using inner::Core;
 using inner::Latch;
 
+/// Starts a thread of the runtime's own. Throws: Overloaded when the system gives no more.
+template <class Body> std::thread start_own(const std::string& name, Body body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& e) {
+    throw Overloaded(str("cannot start a thread for ", name, ": ", e.what()));
+  }
+}
+
 class ThreadService final : public Service {
  public:
-  explicit ThreadService(Task body) : thread_([b = std::move(body)]() mutable { inner::run_task(b); }) {}
+  ThreadService(const std::string& name, Task body)
+      : thread_(start_own(name, [b = std::move(body)]() mutable { inner::run_task(b); })) {}
   ~ThreadService() override { ThreadService::join(); }
   void join() override {
     if (!thread_.joinable()) return;
@@ -90,7 +101,8 @@ class ThreadedRuntime final : public Runtime {
 
   TimePoint now() override { return clock_now(); }
 
-  void post(Task task) override { inner::pool_post(core_, std::move(task)); }
+  void post(Task task) override { inner::pool_post(core_, std::move(task), false); }
+  void post_or_refuse(Task task) override { inner::pool_post(core_, std::move(task), true); }
 
   TimerId call_at(TimePoint when, Task task) override {
     MutexLock lock(core_->timer_mutex);
@@ -99,7 +111,7 @@ class ThreadedRuntime final : public Runtime {
     core_->timers.emplace(std::pair(when, id), std::move(task));
     core_->timer_times.emplace(id, when);
     if (!core_->timer_thread.joinable()) {
-      core_->timer_thread = std::thread([core = core_] { timer_main(core); });
+      core_->timer_thread = start_own("timers", [core = core_] { timer_main(core); });
     } else if (when < core_->timer_sleeps_until) {
       core_->timer_sleeps_until = when;
       lock.unlock();
@@ -121,8 +133,8 @@ class ThreadedRuntime final : public Runtime {
     return true;
   }
 
-  std::unique_ptr<Service> start_service(std::string, Task body) override {
-    return std::make_unique<ThreadService>(std::move(body));
+  std::unique_ptr<Service> start_service(std::string name, Task body) override {
+    return std::make_unique<ThreadService>(name, std::move(body));
   }
 
   std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared) override {
@@ -161,7 +173,7 @@ class ThreadedRuntime final : public Runtime {
   bool simulated() const override { return false; }
 
   int stop(Duration limit) override {
-    std::deque<Task> queue;
+    std::deque<inner::Queued> queue;
     std::map<std::pair<TimePoint, uint64_t>, Task> timers;
     std::thread timer_thread;
     std::shared_ptr<inner::PollGroup> group;

@@ -35,11 +35,6 @@ inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
 /// Device index of a payload for host memory; that of a GPU is >= 0.
 inline constexpr int32_t kHostDevice = -1;
 
-/// A transport's send queue to one peer is full. A temporary error: call wait_writable, then send again.
-class WEFT_API Overloaded : public RpcError {
- public:
-  using RpcError::RpcError;
-};
 /// A message over the limits of WireLimits, or one that cannot be decoded.
 class WEFT_API WireError : public RpcError {
  public:
@@ -198,7 +193,7 @@ class WEFT_API Transport {
 
   /// Queues one message and returns; see the guarantees at the head. The transport does not interpret `kind`.
   /// Throws, with the payloads released: WireError over the limits; PeerLost for a peer never added;
-  /// Overloaded when the peer's queue is full; RpcError after close.
+  /// Overloaded when the peer's queue is full: call wait_writable, then send again; RpcError after close.
   virtual void send(WorkerId peer, uint8_t kind, std::string header, std::vector<Payload> payloads = {}) = 0;
 
   /// Blocks until the peer's queue has room. False: `deadline` came first. Not from callbacks.

@@ -29,9 +29,17 @@ Default& the_default() {
 
 const CallContext* current_context() { return static_cast<const CallContext*>(scope_slot().get()); }
 
-CallContext capture_context() {
+const CallContext& call_context() {
+  static const CallContext* const none = new CallContext;  // never destroyed, as the default endpoint
   const CallContext* c = current_context();
-  return c ? *c : CallContext();
+  return c ? *c : *none;
+}
+
+CallContext capture_context() { return call_context(); }
+
+bool CallContext::cancelled() const {
+  if (given_up && given_up->load(std::memory_order_relaxed)) return true;
+  return given_up && deadline != kNever && endpoint && endpoint->runtime()->now() >= deadline;
 }
 
 CallScope::CallScope(CallContext context) : context_(std::move(context)), before_(scope_slot().get()) {

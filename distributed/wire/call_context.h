@@ -3,6 +3,7 @@
 // scope of its caller and restores it for the continuation.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -25,10 +26,19 @@ struct CallContext {
   uint64_t serving = 0;     ///< number of the served call, for Agent::dump
   /// results of the served call on devices without an entry in the map go to the caller's CPU
   bool results_to_cpu = false;
+  /// true once the caller of the served call has given up, or its agent has stopped; null outside a handler
+  std::shared_ptr<const std::atomic<bool>> given_up;
+
+  /// True once the answer of the served call is not needed any more: its deadline has passed, its caller has
+  /// cancelled it or is lost, or the serving agent has stopped. A long function asks it now and then, and
+  /// ends early. False outside a handler. Takes no lock.
+  WEFT_API bool cancelled() const;
 };
 
 /// The innermost context of this thread or fiber; null outside any scope. Valid as long as its scope.
 WEFT_API const CallContext* current_context();
+/// The same; an empty context outside any scope.
+WEFT_API const CallContext& call_context();
 /// A copy of the innermost context; an empty context outside any scope.
 WEFT_API CallContext capture_context();
 

@@ -10,10 +10,23 @@
 
 namespace weft::rpc {
 
-/// The agent as seen by the layers below it.
-class WEFT_API Endpoint {
+/// An open call at its caller. Only the agent reads it.
+struct CallId {
+  void* peer = nullptr;
+  uint64_t sequence = 0;  ///< 0: no call
+};
+
+/// Ends calls before their answer is there.
+class WEFT_API Canceller {
  public:
-  virtual ~Endpoint() = default;
+  virtual ~Canceller() = default;
+  /// Ends the call with Cancelled and tells its callee. False: the call has ended. Does not block.
+  virtual bool cancel_call(const CallId& call) = 0;
+};
+
+/// The agent as seen by the layers below it.
+class WEFT_API Endpoint : public Canceller {
+ public:
   virtual const std::shared_ptr<Runtime>& runtime() const = 0;
   /// The device of `to` for a tensor on `source`; see Agent::target_device.
   virtual Device target_device(WorkerId to, bool reply, Device source,

@@ -30,14 +30,18 @@ void FutureCore::start(Callback callback) {
     join_streams();
     return callback.task();
   }
-  runtime_->post([self = shared_from_this(), task = std::move(callback.task)]() mutable {
+  auto held = std::make_unique<Task>(std::move(callback.task));
+  Task run = [self = shared_from_this(), task = std::move(held)] {
+    if (refusal()) return task->reset();
     self->join_streams();
-    task();
-  });
+    (*task)();
+  };
+  if (callback.may_refuse) runtime_->post_or_refuse(std::move(run));
+  else runtime_->post(std::move(run));
 }
 
-void FutureCore::on_done(Task task, bool pooled) {
-  Callback callback{std::move(task), pooled};
+void FutureCore::on_done(Task task, bool pooled, bool may_refuse) {
+  Callback callback{std::move(task), pooled, may_refuse};
   if (!done()) {
     MutexLock lock(mutex_);
     if (!done()) {
@@ -57,6 +61,12 @@ bool FutureCore::try_set_error(std::exception_ptr error) {
 void FutureCore::fail_claimed(std::exception_ptr error) {
   error_ = std::move(error);
   finish();
+}
+
+bool FutureCore::cancel_call() {
+  if (done()) return false;
+  const std::shared_ptr<Canceller> canceller = canceller_.lock();
+  return canceller && canceller->cancel_call(call_);
 }
 
 void FutureCore::join_streams() const {
@@ -89,6 +99,7 @@ void FutureCore::throw_not_done(const char* what) {
 }
 
 std::exception_ptr abandoned_error() {
+  if (const char* why = refusal()) return std::make_exception_ptr(Overloaded(str("a continuation ", why)));
   return std::make_exception_ptr(RpcError("future: abandoned, nobody is left to give its outcome"));
 }
 

@@ -10,7 +10,8 @@
 // agent, autograd context and grad mode that were current when then() was called. A continuation that returns
 // a Future is flattened. Every wait on a failed future throws its error. CUDA streams: a waiter's or
 // continuation's streams wait for the work queued on the completing thread's current streams. A future
-// destroyed before its completion fails the futures chained to it with an RpcError.
+// destroyed before its completion fails the futures chained to it with an RpcError. A continuation that finds
+// all threads of the pool blocked and can have no further one does not run: its future fails with Overloaded.
 // Thread safety: every member may be called from any thread. A wait blocks through the Runtime, whose pool
 // starts another thread for a blocked handler.
 #pragma once
@@ -26,6 +27,7 @@
 
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/wire/endpoint.h>
 
 namespace weft::rpc {
 
@@ -50,7 +52,8 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   /// Runs `task` when done: on the pool, or on the completing thread (at once when done already).
   /// This state owns the task, so the task holds a plain pointer to the state, never a shared one. The state
   /// is alive while the task runs.
-  void on_done(Task task, bool pooled);
+  /// `may_refuse`: a pooled task without a thread is destroyed instead (Runtime::post_or_refuse).
+  void on_done(Task task, bool pooled, bool may_refuse = false);
   bool try_set_error(std::exception_ptr error);
   /// Claims the right to set the outcome. True: this caller has it and must call finish().
   bool claim() {
@@ -59,6 +62,12 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   }
   void finish();
   void fail_claimed(std::exception_ptr error);
+  /// Names the call whose outcome this is, before other threads see the state.
+  void set_call(std::weak_ptr<Canceller> canceller, const CallId& call) {
+    canceller_ = std::move(canceller);
+    call_ = call;
+  }
+  bool cancel_call();
   [[noreturn]] static void throw_set_twice();
   [[noreturn]] static void throw_not_done(const char* what);
   [[noreturn]] void rethrow() const { std::rethrow_exception(error_); }
@@ -71,12 +80,15 @@ class WEFT_API FutureCore : public std::enable_shared_from_this<FutureCore> {
   struct Callback {
     Task task;
     bool pooled;
+    bool may_refuse;
   };
   void start(Callback callback);
   std::atomic<int> phase_{kPending};
   std::shared_ptr<Runtime> runtime_;
   std::exception_ptr error_;
   std::unique_ptr<const StreamMark> streams_;  ///< of the completing thread
+  std::weak_ptr<Canceller> canceller_;
+  CallId call_;
   Mutex mutex_;
   std::vector<Callback> callbacks_ WEFT_GUARDED_BY(mutex_);
   std::unique_ptr<Event> event_ WEFT_GUARDED_BY(mutex_);
@@ -103,6 +115,7 @@ template <class T> struct FutureState : FutureCore {
 
 /// Wraps a continuation: captures agent, autograd context and grad mode now and restores them while it runs.
 WEFT_API Task with_context(Task task);
+/// The error of a future whose outcome nobody can give any more; in a refused task, the refusal.
 WEFT_API std::exception_ptr abandoned_error();
 
 /// Sets the outcome of a future once. Its destructor fails a future without an outcome.
@@ -204,6 +217,11 @@ template <class T> class Future {
     if (!state_->done()) detail::FutureCore::throw_not_done("value");
     return get();
   }
+
+  /// Ends the call that made this future: it fails with Cancelled, and the callee hears it at once, where
+  /// call_context().cancelled() becomes true. False: the call has ended, or this is the future of no call,
+  /// such as that of then(). Does not block.
+  bool cancel() const { return state_->cancel_call(); }
 
   /// Sets the outcome, a value or an error. Throws: RpcError when it was set before.
   template <class... V> void set_result(V&&... value) const {

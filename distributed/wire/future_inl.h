@@ -90,7 +90,7 @@ template <class T> template <class F> auto Future<T>::chain(F f, bool pooled) co
       else out.run(f, std::as_const(*state->value));
     }
   };
-  state_->on_done(pooled ? detail::with_context(std::move(step)) : std::move(step), pooled);
+  state_->on_done(pooled ? detail::with_context(std::move(step)) : std::move(step), pooled, pooled);
   return Future<Out>(std::move(next));
 }
 

@@ -26,6 +26,15 @@ WEFT_API void check_worker_name(std::string_view name);
 /// The largest worker id: the ids of autograd contexts and messages have 15 bits for it.
 inline constexpr int32_t kMaxWorkerId = 32767;
 
+/// How a call of an idempotent function is repeated (with_retry).
+struct RetryPolicy {
+  int attempts = 5;  ///< in all
+  Duration first_pause = std::chrono::milliseconds(100);
+  double factor = 2;    ///< of each further pause to the one before
+  double jitter = 0.5;  ///< each pause is shortened by a random part up to this one
+  uint64_t seed = 0;    ///< of the jitter; 0: from the runtime
+};
+
 /// Destination and timeout of a call: `"ps"`, `0`, a WorkerInfo, or `{"ps", 500ms}`. A timeout given here is
 /// used unchanged; zero: no limit. Without one the agent's default applies, capped by the deadline of the
 /// served call. Throws (at the call): ValueError for a worker outside the group or a negative timeout.
@@ -43,13 +52,26 @@ class WEFT_API To {
   const std::string& name() const { return name_; }
   WorkerId id() const { return id_; }
   std::optional<Duration> timeout() const { return timeout_; }
+  const std::optional<RetryPolicy>& retry() const { return retry_; }
 
  private:
+  friend To with_retry(To to, const RetryPolicy& policy);
   std::string name_;
   WorkerId id_;
   bool by_id_ = false;
   std::optional<Duration> timeout_;
+  std::optional<RetryPolicy> retry_;
 };
+
+/// A destination for calls that are repeated, `with_retry({"ps", 5s}, {.attempts = 3})`. A call is repeated
+/// when its callee is lost, since a successor may come, or had no room (Overloaded) and did not begin the
+/// function. An error that the function throws is never a reason. The timeout limits all attempts together.
+/// When none is left the call fails with the last error. Throws (at the call): ValueError for a function that
+/// is not registered by WEFT_RPC_IDEMPOTENT, for a creation by remote(), and for a policy out of range.
+inline To with_retry(To to, const RetryPolicy& policy = {}) {
+  to.retry_ = policy;
+  return to;
+}
 
 }  // namespace weft::rpc
 

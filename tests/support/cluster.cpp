@@ -21,7 +21,9 @@ Cluster::Cluster(ClusterOptions given) : options_(std::move(given)) {
   std::vector<Member> members;
   bool plans = false;
   for (int rank = 0; rank < options.size; ++rank) {
-    if (!sim_) runtimes_.push_back(make_threaded_runtime({.threads = options.threads}));
+    if (!sim_)
+      runtimes_.push_back(
+          make_threaded_runtime({.threads = options.threads, .max_threads = options.max_threads}));
     agents_.push_back(start(rank));
     members.push_back(agents_.back()->as_member());
     plans = plans || !members.back().plan.empty();

@@ -32,6 +32,7 @@ struct ClusterOptions {
   /// simulation: faults and latency; gRPC: its connect_timeout is the time to reconnect
   rpc::SimNetOptions net{};
   int threads = 4;            ///< gRPC: pool threads of each worker's runtime
+  int max_threads = 8192;     ///< gRPC: its limit, blocked threads included
   rpc::AgentOptions agent{};  ///< the cluster sets name and id: "worker0", "worker1", ...
   std::function<void(int rank, rpc::AgentOptions&)> each{};  ///< changes the options of one worker
 };

@@ -61,6 +61,65 @@ TEST(ThreadedRuntime, idle_threads_end_after_the_limit) {
   EXPECT_EQ(run_nested(*rt, 2, 2), 2) << "and the pool starts anew when it is needed";
 }
 
+TEST(ThreadedRuntime, a_task_without_a_thread_is_refused_when_all_threads_are_blocked_and_others_wait) {
+  for (const bool limit : {true, false}) {
+    ThreadedOptions options{.threads = 2};
+    if (limit) options.max_threads = 3;
+    else options.may_start = [](int threads) { return threads < 3; };
+    auto rt = make_threaded_runtime(options);
+    Event release(*rt), second(*rt);
+    std::atomic<int> blocked{0}, waited{0};
+    for (int i = 0; i < 3; ++i)
+      rt->post([&] {
+        ++blocked;
+        release.wait();
+      });
+    for (int i = 0; i < 12000 && rt->pool_stats().blocked < 3; ++i) rt->sleep_for(5ms);
+    EXPECT_EQ(blocked, 3);
+    rt->post([&] {
+      EXPECT_EQ(refusal(), nullptr);
+      ++waited;
+    });
+    std::string why;
+    int depth = 0, deepest = 0;
+    rt->post_or_refuse([&] {  // refused at once, on this thread
+      ++depth;
+      why = refusal() ? refusal() : "";
+      EXPECT_THROW(release.wait(), Error);  // it must not block
+      rt->post_or_refuse([&] { deepest = std::max(deepest, ++depth), --depth; });
+      --depth;
+    });
+    EXPECT_TRUE(why.starts_with("cannot start another thread: 3 run, all blocked; ")) << why;
+    EXPECT_NE(why.find(limit ? "max_threads is 3" : "the system gives no more"), std::string::npos) << why;
+    EXPECT_EQ(deepest, 1);  // one after another, however long the chain
+    EXPECT_EQ(refusal(), nullptr);
+    EXPECT_EQ(waited, 0);
+    release.set();
+    for (int i = 0; i < 12000 && waited == 0; ++i) rt->sleep_for(5ms);
+    EXPECT_EQ(waited, 1);
+    rt->post_or_refuse([&] { second.set(); });
+    EXPECT_TRUE(second.wait_until(rt->now() + 60s));
+    EXPECT_EQ(rt->stop(), 0);
+  }
+}
+
+TEST(ThreadedRuntime, a_task_queued_behind_a_thread_that_blocks_is_refused_by_it) {
+  auto rt = make_threaded_runtime({.threads = 1, .max_threads = 1});
+  Event go(*rt), release(*rt), refused(*rt);
+  rt->post([&] {
+    while (!go.is_set()) std::this_thread::yield();
+    release.wait();
+  });
+  rt->post_or_refuse([&] {
+    if (refusal()) refused.set();
+  });
+  EXPECT_FALSE(refused.is_set());  // the thread runs: the task may wait for it
+  go.set();
+  EXPECT_TRUE(refused.wait_until(rt->now() + 60s));
+  release.set();
+  EXPECT_EQ(rt->stop(), 0);
+}
+
 TEST(ThreadedRuntime, at_most_the_given_number_of_tasks_compute_at_once) {
   auto rt = make_threaded_runtime({.threads = 3});
   std::atomic<int> now{0}, most{0}, done{0};

@@ -14,8 +14,12 @@ class Caller {
   Duration timeout() const { return Duration(timeout_ns_.load(std::memory_order_relaxed)); }
   void set_timeout(Duration timeout) { timeout_ns_ = timeout.count(); }
   /// As Agent::call.
-  void start(Life to, Kind kind, Message message, const CallOptions& call_options,
-             std::unique_ptr<ReplySink> sink);
+  CallId start(Life to, Kind kind, Message message, const CallOptions& call_options,
+               std::unique_ptr<ReplySink> sink);
+  /// As Agent::cancel_call.
+  bool cancel(const CallId& call);
+  /// Ends the open calls of functions whose caller has given up, and tells their callees.
+  void end_unneeded();
   void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
   /// Sends a status with the open calls, which the peer answers (step 5).
   void ask(Peer& p);
@@ -32,6 +36,8 @@ class Caller {
   void transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads);
   void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
   void discard(Peer& p, Kind kind, Message& message);
+  std::exception_ptr unneeded_error(Peer& p, const PendingCall& call);
+  void tell_ended(Peer& p);
 
   AgentCore& core_;
   PeerTable& peers_;

@@ -47,6 +47,10 @@ struct PendingCall {
   const char* what = nullptr;
   Duration timeout{};
   TimePoint deadline = kNever, started, sent;  ///< sent: time of the last transmission
+  bool ends_with_served = false;  ///< it ends when the caller of the function that made it has given up
+
+  /// The caller of the function that made this call has given up.
+  bool unneeded() const { return ends_with_served && context.given_up && *context.given_up; }
 };
 
 /// A request at its callee, from its arrival until its caller has finished it.
@@ -61,11 +65,19 @@ struct Responder::Served {
   std::atomic<const char*> what{nullptr};  ///< name of the function, for dumps
   std::atomic<bool> in_handler{false};     ///< false while unanswered: an asynchronous function has returned
   std::atomic<bool> abandoned{false};      ///< its responder was destroyed without an answer
+  std::atomic<bool> given_up{false};       ///< the caller needs no answer, or the agent has stopped
+  std::atomic<bool> refused{false};        ///< there was no room to serve it
   // guarded by the peer's mutex
   bool replied = false;   ///< `reply` is set
   bool finished = false;  ///< the caller needs no answer
   Message reply;
   TimePoint sent;
+
+  /// The caller needs no answer any more. True: it gave up before the answer.
+  bool finish() {
+    finished = true;
+    return !replied && !given_up.exchange(true);
+  }
 };
 using Served = Responder::Served;
 using PendingCalls = std::map<uint64_t, PendingCall>;

@@ -5,15 +5,15 @@
 #include <array>
 
 #include <weft/distributed/rpc/inner/alarm.h>
-#include <weft/distributed/rpc/inner/devices.h>
+#include <weft/distributed/rpc/inner/caller.h>
 #include <weft/distributed/rpc/served_errors.h>
 
 namespace weft::rpc {
 
 class Server {
  public:
-  Server(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm)
-      : core_(core), peers_(peers), devices_(devices), alarm_(alarm) {}
+  Server(AgentCore& core, Devices& devices, Caller& caller, Alarm& alarm)
+      : core_(core), devices_(devices), caller_(caller), alarm_(alarm) {}
 
   /// As Agent::handle.
   void handle(Kind kind, RunOn where, Handler handler);
@@ -34,14 +34,15 @@ class Server {
     Handler handler;
   };
   void run(HandlerEntry& handler, Responder responder, Message message);
+  void refuse(Responder responder, const Message& message);
   void resend_reply(Peer& p, uint64_t sequence);
   void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
                 std::vector<Payload> payloads);
   void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
 
   AgentCore& core_;
-  PeerTable& peers_;
   Devices& devices_;
+  Caller& caller_;
   Alarm& alarm_;
   std::atomic<uint64_t> next_served_{1};
   std::array<std::atomic<HandlerEntry*>, 128> handlers_{};

@@ -10,7 +10,7 @@
 
 namespace weft::rpc::detail {
 
-/// Runs tasks on the pool, one after another. It is closed until the value is made.
+/// Runs tasks on the pool, one after another, each by post_or_refuse. It is closed until the value is made.
 class Gate {
  public:
   explicit Gate(bool open) : busy_(!open) {}

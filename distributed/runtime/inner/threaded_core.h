@@ -10,8 +10,44 @@
 
 #include <weft/distributed/runtime/inner/latch.h>
 #include <weft/distributed/runtime/inner/poll_group.h>
+#include <weft/distributed/runtime/inner/task_state.h>
 
 namespace weft::rpc::inner {
+
+/// Hides the state of a thread from foreign work that runs on it: a delivery, a refused task.
+class ForeignWork {
+ public:
+  ForeignWork() : outside_(current_state()) {
+    save_thread_states(saved_);
+    load_thread_states(initial_thread_states());
+    current_state() = &state_;
+  }
+  ~ForeignWork() {
+    current_state() = outside_;
+    load_thread_states(saved_);
+  }
+  ForeignWork(const ForeignWork&) = delete;
+  ForeignWork& operator=(const ForeignWork&) = delete;
+
+ private:
+  TaskState state_;
+  TaskState* outside_;
+  SavedThreadStates saved_;
+};
+
+/// A task that is not begun. `may_refuse`: it was posted by post_or_refuse.
+struct Queued {
+  Task task;
+  bool may_refuse = false;
+};
+
+/// The tasks that a dispatch refuses. They run without the lock.
+struct Refused {
+  std::vector<Task> tasks;
+  std::string why;
+  /// Runs the tasks. Inside a refused task it leaves them to the outer run.
+  void run();
+};
 
 /// A pool thread and its task.
 struct Worker {
@@ -33,7 +69,7 @@ struct Core final : PollHost {
   std::atomic<bool> stopping{false};
 
   Mutex mutex;
-  std::deque<Task> queue WEFT_GUARDED_BY(mutex);
+  std::deque<Queued> queue WEFT_GUARDED_BY(mutex);
   Workers workers WEFT_GUARDED_BY(mutex);
   Workers finished WEFT_GUARDED_BY(mutex);  // threads about to return, to be joined
   std::vector<Workers::iterator> idle WEFT_GUARDED_BY(mutex);
@@ -62,9 +98,10 @@ struct Core final : PollHost {
 Core*& pool_core();
 
 /// Queues a task, or keeps it for the calling thread, if that is a polling one.
-void pool_post(const std::shared_ptr<Core>& core, Task task);
-/// Starts as many queued tasks as the pool's rule allows.
-void dispatch(Core& core) WEFT_REQUIRES(core.mutex);
+void pool_post(const std::shared_ptr<Core>& core, Task task, bool may_refuse);
+/// Starts as many queued tasks as the pool's rule allows. Those that it refuses go to `refused`; null: it
+/// refuses none.
+void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex);
 /// Joins threads that have announced their end.
 void join_all(Workers& gone);
 

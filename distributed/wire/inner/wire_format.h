@@ -19,8 +19,10 @@ struct Envelope {
   uint64_t body_end = 0;
   uint64_t to_incarnation = 0;  ///< incarnation of the intended receiver; 0: any
   uint32_t tensors = 0;
-  uint16_t error = 0;  ///< replies: the body is an error
+  uint16_t error = 0;  ///< replies: kThrown or kRefused if the body is an error
   uint16_t reserved = 0;
+  static constexpr uint16_t kThrown = 1;
+  static constexpr uint16_t kRefused = 2;  ///< the callee had no room and did not begin to serve
 };
 static_assert(sizeof(Envelope) == kEnvelopeBytes);
 
