@@ -197,13 +197,21 @@ TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_the
   expect_ended(start_job(kChild, "killed"), {1});
 }
 
+/// Skips a test where the kernel does not tell the end of a process.
+#define NEEDS_PROCESS_WATCH()                                                 \
+  if (inner::ProcessWatch watch; !watch.watch(inner::process_identity(), {})) \
+  GTEST_SKIP() << "there is no pidfd or no /proc here"
+
 TEST(RpcProcess, the_end_of_a_process_is_a_loss_at_once_to_every_worker_of_its_host) {
+  NEEDS_PROCESS_WATCH();
   expect_ended(start_job(kChild, "ended"), {1});
 }
 TEST(RpcProcess, a_worker_that_dies_while_the_group_forms_ends_the_forming_by_name) {
+  NEEDS_PROCESS_WATCH();
   expect_ended(start_job(kChild, "forming"), {2});
 }
 TEST(RpcProcess, the_death_of_rank_0_while_the_group_forms_ends_the_forming) {
+  NEEDS_PROCESS_WATCH();
   expect_ended(start_job(kChild, "host"), {0});
 }
 

@@ -1,0 +1,40 @@
+// The watch of processes: which identities it takes, and that a number which belongs to another process by
+// now counts as ended. RpcProcess has real deaths.
+#include <gtest/gtest.h>
+
+#include <weft/distributed/launch/inner/process_watch.h>
+
+namespace {
+
+using weft::rpc::inner::process_identity;
+using weft::rpc::inner::ProcessWatch;
+
+TEST(ProcessWatch, an_identity_of_another_host_or_none_is_not_watched) {
+  int calls = 0;
+  ProcessWatch watch;
+  for (const std::string other : {"", "/", "another boot/pid:[1]/1/1", "/////"})
+    EXPECT_FALSE(watch.watch(other, [&] { ++calls; })) << other;
+  const std::string mine = process_identity();
+  if (mine.empty()) GTEST_SKIP() << "there is no /proc here";
+  const std::string space = mine.substr(0, mine.rfind('/', mine.rfind('/') - 1) + 1);
+  for (const char* bad : {"", "1", "x/1", "-1/1", "0/1"})
+    EXPECT_FALSE(watch.watch(space + bad, [&] { ++calls; })) << bad;
+  watch.stop();
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(ProcessWatch, a_number_that_another_process_has_now_means_the_end) {
+  const std::string mine = process_identity();
+  if (ProcessWatch try_it; !try_it.watch(mine, [] {})) GTEST_SKIP() << "there is no pidfd or no /proc here";
+  int calls = 0;
+  ProcessWatch watch;
+  EXPECT_TRUE(watch.watch(mine, [&] { calls += 10; }));    // lives
+  EXPECT_TRUE(watch.watch(mine + "1", [&] { ++calls; }));  // began later
+  const std::string space = mine.substr(0, mine.rfind('/', mine.rfind('/') - 1) + 1);
+  EXPECT_TRUE(watch.watch(space + "4194303/1", [&] { ++calls; }));  // above the numbers in use
+  watch.stop();
+  EXPECT_EQ(calls, 2);
+  EXPECT_FALSE(watch.watch(mine, [&] { ++calls; }));  // stopped
+}
+
+}  // namespace
