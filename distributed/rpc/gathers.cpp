@@ -191,7 +191,8 @@ void Gathers::enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arri
   }
   if (opens) watch_lives(agent, lives, +1);
   for (Over& one : over) finish(agent, std::move(one));
-  if (known) return arrival.responder.fail(known);
+  // `arrival` was not moved where `known` is set.
+  if (known) return arrival.responder.fail(known);  // NOLINT(bugprone-use-after-move)
   if (!opens) return;
   // Checked after the round became visible: a loss at this moment is noticed here or in peer_lost.
   for (const Life& life : lives)
