@@ -2,7 +2,7 @@
 //  a. With names: the leader is the named worker with the smallest id. The lives of the named workers and a
 //     number that each of them counts identify a round. The loss of one of them fails it.
 //  b. Without names: the leader is the living member with the smallest id. Each worker counts its calls, and
-//     the number of a call is that of its round, whoever is lost meanwhile. So rounds never mix.
+//     the number of a call is that of its round, also after losses. So rounds never mix.
 //  c. Such a round waits for the members that live when it opens, and for those that join. The loss of one
 //     before its call fails the round, unless all workers in it knew of the loss. The leader keeps a failure
 //     for the workers that come later: a round has one outcome.
