@@ -274,7 +274,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   void process_ended(Life peer);
 
   // ---- collective calls
-  /// Blocks until every worker of `names` (empty: all) has called it, for at most `timeout`; zero: the
+  /// Blocks until every worker of `names` (empty: all living) has called it, for at most `timeout`; zero: the
   /// default timeout. Throws: Timeout that names the missing workers; PeerLost; ValueError for a name outside
   /// the group, or when this worker is not named; RpcError after shutdown.
   void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));

@@ -94,7 +94,7 @@ WEFT_API WorkerInfo get_worker_info(const To& who);
 /// All workers of the group, by rank.
 WEFT_API std::vector<WorkerInfo> get_worker_infos();
 
-/// Blocks until every worker of `names` (empty: all) has called it. `timeout` zero: the agent's default.
+/// Blocks until every worker of `names` (empty: all living) has called it. `timeout` zero: the default one.
 /// Throws: Timeout that names the missing workers; PeerLost; ValueError when this worker is not named.
 WEFT_API void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
 /// Every worker's value by name, on every worker. Blocks and throws as barrier.
