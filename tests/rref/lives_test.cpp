@@ -185,6 +185,7 @@ TEST(RRefLives, over_grpc_references_of_the_new_life_work_and_those_of_the_old_o
     c.run(2, [&] { EXPECT_THROW(bag(2).at(0).cell.rpc_sync<&Cell::get>(), OwnerLost); });
     EXPECT_TRUE(eventually(c, [&] { return c.agent(0)->debug_info().at("num_forks") == 1; }));
   });
+  clear_bags();
   expect_clean(c, {0, 1, 2});
 }
 
