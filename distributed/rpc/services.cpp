@@ -6,6 +6,7 @@ namespace weft::rpc {
 
 void install_services(Agent& agent) {
   install_calls(agent);
+  install_batches(agent);
   install_gather(agent);
   install_rounds(agent);
   install_devices(agent);

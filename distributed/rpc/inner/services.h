@@ -10,6 +10,7 @@ class Agent;
 void install_services(Agent& agent);
 
 void install_calls(Agent& agent);          ///< responder.cpp: Kind::kCall
+void install_batches(Agent& agent);        ///< batched.cpp: counters of joined runs
 void install_gather(Agent& agent);         ///< gathers.cpp: Kind::kGather
 void install_rounds(Agent& agent);         ///< rounds.cpp: Kind::kRound
 void install_devices(Agent& agent);        ///< devices.cpp: Kind::kReturn
