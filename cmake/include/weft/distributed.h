@@ -8,6 +8,7 @@
 #include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/batched.h>
+#include <weft/distributed/rpc/broadcast.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rpc/served_errors.h>
 #include <weft/distributed/rref/remote_module.h>
