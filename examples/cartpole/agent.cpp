@@ -39,6 +39,14 @@ Tensor Policy::forward(const Tensor& x, Generator& draws) const {
   return weft::softmax(affine2_.forward(hidden), 1);
 }
 
+Tensor Policy::forward(const Tensor& x, std::vector<Generator>& draws) const {
+  std::vector<Tensor> masks;
+  for (Generator& own : draws)
+    masks.push_back(weft::dropout(weft::ones({1, 128}), 0.6, is_training(), &own));
+  const Tensor hidden = weft::relu(affine1_.forward(x) * weft::cat(masks, 0));
+  return weft::softmax(affine2_.forward(hidden), 1);
+}
+
 Learner::Learner(const AgentOptions& options)
     : options_(options),
       policy_(options.seed),
@@ -51,21 +59,40 @@ void Learner::check(int64_t observer) const {
         weft::str("agent: observer ", observer, " is outside [0, ", options_.observers, ")"));
 }
 
-int64_t Learner::select_action(int64_t observer, const Tensor& state) {
+/// The draws of an observer's next action.
+Generator Learner::draws_of(int64_t observer) {
   check(observer);
-  Record& record = records_[static_cast<size_t>(observer)];
-  size_t step;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    step = record.log_probs.size();
-  }
-  Generator draws = stream(options_.seed, "policy", observer, episode_).fork(step);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const size_t step = records_[static_cast<size_t>(observer)].log_probs.size();
+  return stream(options_.seed, "policy", observer, episode_).fork(step);
+}
+
+int64_t Learner::select_action(int64_t observer, const Tensor& state) {
+  Generator draws = draws_of(observer);
   const auto choice = weft::nn::Categorical::from_probs(policy_.forward(state.reshape({1, 4}), draws));
   const Tensor action = choice.sample(&draws);
   Tensor log_prob = choice.log_prob(action);
   std::lock_guard<std::mutex> lock(mutex_);
-  record.log_probs.push_back(std::move(log_prob));
+  records_[static_cast<size_t>(observer)].log_probs.push_back(std::move(log_prob));
   return action.item<int64_t>();
+}
+
+Tensor Learner::select_actions(const std::vector<int64_t>& observers, const Tensor& states) {
+  std::vector<Generator> draws;
+  for (const int64_t observer : observers) draws.push_back(draws_of(observer));
+  const Tensor probs = policy_.forward(states, draws);
+  std::vector<Tensor> chosen;
+  for (size_t i = 0; i < observers.size(); ++i) {
+    const Tensor own = probs.detach().narrow(0, static_cast<int64_t>(i), 1);
+    chosen.push_back(weft::nn::Categorical::from_probs(own).sample(&draws[i]));
+  }
+  const Tensor actions = weft::cat(chosen, 0);
+  const Tensor log_probs = weft::nn::Categorical::from_probs(probs).log_prob(actions);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < observers.size(); ++i)
+    records_[static_cast<size_t>(observers[i])].log_probs.push_back(
+        log_probs.narrow(0, static_cast<int64_t>(i), 1));
+  return actions;
 }
 
 void Learner::report_reward(int64_t observer, double reward) {
@@ -103,13 +130,20 @@ double Learner::finish_episode() {
   if (n > 1) r = (r - r.mean()) / (r.std() + static_cast<double>(std::numeric_limits<float>::epsilon()));
   optimizer_.zero_grad();
   // One backward per observer, in the order of their numbers. A joint one would visit the nodes in the order
-  // of the observers' calls, and the sums of the gradients would round in that order.
+  // of the observers' calls, and the sums of the gradients would round in that order. Joined runs leave no
+  // choice: their graphs belong to several observers.
   int64_t first = 0;
+  Tensor joint;
   for (const std::vector<Tensor>& own : log_probs) {
     const auto steps = static_cast<int64_t>(own.size());
-    if (steps > 0) (weft::cat(own, 0) * r.narrow(0, first, steps)).sum().neg().backward();
+    if (steps > 0) {
+      const Tensor loss = (weft::cat(own, 0) * r.narrow(0, first, steps)).sum().neg();
+      if (!options_.joined) loss.backward();
+      else joint = joint.defined() ? joint + loss : loss;
+    }
     first += steps;
   }
+  if (joint.defined()) joint.backward();
   optimizer_.step();
   return smallest;
 }

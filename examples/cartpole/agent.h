@@ -2,7 +2,7 @@
 // report rewards, each under its own number. Calls of several observers run concurrently, so one mutex
 // guards the record of the episode. Each random draw (dropout, action) is keyed by seed, observer, episode
 // and step, and gradients are summed observer by observer. So the order of calls of different observers
-// changes no number.
+// changes no number. With joined runs it changes the rounding.
 #pragma once
 
 #include <mutex>
@@ -18,6 +18,8 @@ class Policy : public weft::nn::Module {
   explicit Policy(uint64_t seed);
   /// x [1, 4] -> probabilities [1, 2].
   weft::Tensor forward(const weft::Tensor& x, weft::Generator& draws) const;
+  /// x [n, 4] -> [n, 2], with draws of each row's own.
+  weft::Tensor forward(const weft::Tensor& x, std::vector<weft::Generator>& draws) const;
 
  private:
   weft::nn::Linear affine1_, affine2_;
@@ -28,6 +30,8 @@ struct AgentOptions {
   uint64_t seed = 543;
   double gamma = 0.99;
   double lr = 1e-2;
+  /// actions come from select_actions, whose joined runs share their graphs among observers
+  bool joined = false;
 };
 
 class Learner {
@@ -37,6 +41,9 @@ class Learner {
   /// Samples an action for an observer's state [4] and keeps its log-probability. Throws: weft::IndexError
   /// for an unknown observer.
   int64_t select_action(int64_t observer, const weft::Tensor& state);
+  /// The same for several observers in one run of the policy: observers int64 [n], states [n, 4] -> actions
+  /// [n]. It makes the draws that select_action makes.
+  weft::Tensor select_actions(const std::vector<int64_t>& observers, const weft::Tensor& states);
   /// Reports the reward of that observer's last action.
   void report_reward(int64_t observer, double reward);
 
@@ -53,6 +60,7 @@ class Learner {
     std::vector<double> rewards;
   };
   void check(int64_t observer) const;
+  weft::Generator draws_of(int64_t observer);
   AgentOptions options_;
   Policy policy_;
   weft::optim::Adam optimizer_;

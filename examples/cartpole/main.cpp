@@ -29,14 +29,26 @@ struct Agent : Learner {
     if (!first) report_reward(observer, reward);
     return select_action(observer, state);
   }
+  /// The same for the calls of several observers, joined by RPC: a row of `calls` has observer, reward and
+  /// whether it is the first step.
+  Tensor report_and_select_joined(const Tensor& calls, const Tensor& states) {
+    std::vector<int64_t> observers;
+    const std::vector<double> rows = calls.to_vector<double>();
+    for (size_t i = 0; i < rows.size(); i += 3) {
+      observers.push_back(static_cast<int64_t>(rows[i]));
+      if (rows[i + 2] == 0) report_reward(observers.back(), rows[i + 1]);
+    }
+    return select_actions(observers, states);
+  }
 };
 WEFT_RPC_CLASS(Agent, report, select, report_and_select);
+WEFT_RPC_BATCHED_METHOD(Agent, report_and_select_joined);
 
 /// One environment.
 class Observer {
  public:
-  Observer(int64_t number, int64_t seed, int64_t max_steps, bool fused)
-      : number_(number), seed_(seed), max_steps_(max_steps), fused_(fused) {}
+  Observer(int64_t number, int64_t seed, int64_t max_steps, std::string calls)
+      : number_(number), seed_(seed), max_steps_(max_steps), calls_(std::move(calls)) {}
   /// Plays one episode; returns its number of steps.
   int64_t run_episode(const RRef<Agent>& agent, int64_t episode) {
     weft::Generator draws = environment_draws(static_cast<uint64_t>(seed_), number_, episode);
@@ -44,24 +56,30 @@ class Observer {
     double reward = 0;
     for (int64_t step = 0;; ++step) {
       const Tensor observation = weft::from_vector(std::vector<float>(state.begin(), state.end()), {4});
-      const int64_t action =
-          fused_ ? agent.rpc_sync<&Agent::report_and_select>(number_, reward, step == 0, observation)
-                 : agent.rpc_sync<&Agent::select>(number_, observation);
+      const int64_t action = next_action(agent, reward, step == 0, observation);
       const Env::Step result = env_.step(action);
       const bool last = result.terminated || result.truncated || step + 1 == max_steps_;
       reward = result.reward;
-      if (!fused_ || last) agent.rpc_sync<&Agent::report>(number_, reward);
+      if (calls_ == "two" || last) agent.rpc_sync<&Agent::report>(number_, reward);
       if (last) return step + 1;
       state = result.observation;
     }
   }
 
  private:
+  int64_t next_action(const RRef<Agent>& agent, double reward, bool first, const Tensor& observation) const {
+    if (calls_ == "two") return agent.rpc_sync<&Agent::select>(number_, observation);
+    if (calls_ == "fused")
+      return agent.rpc_sync<&Agent::report_and_select>(number_, reward, first, observation);
+    const std::vector<double> call{static_cast<double>(number_), reward, first ? 1.0 : 0.0};
+    const Tensor row = weft::from_vector(call, {1, 3});
+    return agent.rpc_sync<&Agent::report_and_select_joined>(row, observation.reshape({1, 4})).item<int64_t>();
+  }
   Env env_;
   int64_t number_, seed_, max_steps_;
-  bool fused_;
+  std::string calls_;
 };
-WEFT_RPC_CONSTRUCTOR(Observer, int64_t, int64_t, int64_t, bool);
+WEFT_RPC_CONSTRUCTOR(Observer, int64_t, int64_t, int64_t, std::string);
 WEFT_RPC_CLASS(Observer, run_episode);
 
 namespace {
@@ -106,13 +124,18 @@ void plot(const std::string& path, const std::vector<double>& rewards, const std
 int run_agent(const Options& o) {
   examples::catch_interrupt();
   const int64_t observers = o.world_size - 1, max_steps = std::min(kMaxSteps, 5000 / observers);
-  auto learner = std::make_shared<Agent>(AgentOptions{
-      .observers = observers, .seed = static_cast<uint64_t>(o.seed), .gamma = o.gamma, .lr = o.lr});
+  auto learner = std::make_shared<Agent>(AgentOptions{.observers = observers,
+                                                      .seed = static_cast<uint64_t>(o.seed),
+                                                      .gamma = o.gamma,
+                                                      .lr = o.lr,
+                                                      .joined = o.calls == "batched"});
+  // A run begins when all observers have asked; late in an episode some have ended, and it waits 200 us.
+  weft::rpc::set_batch_options<Agent, &Agent::report_and_select_joined>(
+      {.max_batch = observers, .max_wait = std::chrono::microseconds(200)});
   const RRef<Agent> agent(learner);
   std::vector<RRef<Observer>> all;
   for (int64_t k = 0; k < observers; ++k)
-    all.push_back(
-        weft::rpc::remote<Observer>("obs" + std::to_string(k + 1), k, o.seed, max_steps, o.calls == "fused"));
+    all.push_back(weft::rpc::remote<Observer>("obs" + std::to_string(k + 1), k, o.seed, max_steps, o.calls));
 
   std::vector<double> rewards, running;
   int64_t env_steps = 0;
@@ -187,8 +210,9 @@ int main(int argc, char** argv) {
   args.add("lr", o.lr, "learning rate of Adam");
   args.add("log-interval", o.log_interval, "episodes between lines");
   args.add("max-episodes", o.max_episodes, "stop after this many (0: when solved)");
-  args.add("calls", o.calls, {"two", "fused"},
-           "calls per step: select_action and report_reward apart, or in one");
+  args.add("calls", o.calls, {"two", "fused", "batched"},
+           "calls per step: select_action and report_reward apart, in one, or in one with those of other "
+           "observers joined");
   args.add("plot", o.plot, "write the learning curve here (SVG)");
   args.add("json", o.json, "write the figures here");
   examples::NetworkFlags network;

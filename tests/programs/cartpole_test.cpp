@@ -48,6 +48,36 @@ TEST(CartpoleLearner, the_order_in_which_observers_call_changes_no_bit) {
   }
 }
 
+TEST(CartpoleLearner, joined_runs_choose_the_actions_of_separate_ones_and_learn_the_same) {
+  const cartpole::AgentOptions options{.observers = kObservers, .seed = 3};
+  cartpole::AgentOptions joined_options = options;
+  joined_options.joined = true;
+  cartpole::Learner apart(options), joined(joined_options);
+  weft::Generator draws(7);
+  for (int64_t episode = 1; episode <= 3; ++episode) {
+    for (int64_t step = 0; step < kSteps; ++step) {
+      // the last observer has fewer steps, and the order of the rows changes
+      std::vector<int64_t> rows{0, 1, 2};
+      if (step % 2 == 1) rows = {1, 0};
+      const auto count = static_cast<int64_t>(rows.size());
+      const Tensor states = weft::rand({count, 4}, {}, &draws);
+      const std::vector<int64_t> actions = joined.select_actions(rows, states).to_vector<int64_t>();
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t observer = rows[static_cast<size_t>(i)];
+        EXPECT_EQ(actions[static_cast<size_t>(i)],
+                  apart.select_action(observer, states.narrow(0, i, 1).reshape({4})));
+        for (cartpole::Learner* one : {&apart, &joined})
+          one->report_reward(observer, static_cast<double>(observer + step % 3));
+      }
+    }
+    EXPECT_EQ(apart.finish_episode(), joined.finish_episode());
+  }
+  const auto ours = joined.policy().parameters(), theirs = apart.policy().parameters();
+  for (size_t i = 0; i < ours.size(); ++i)
+    EXPECT_TRUE(ours[i].detach().allclose(theirs[i].detach(), 1e-4, 1e-5)) << "parameter " << i;
+  EXPECT_THROW(joined.select_actions({0, 3}, weft::rand({2, 4})), weft::IndexError);
+}
+
 TEST(CartpoleLearner, an_observer_without_steps_and_an_action_without_reward_are_left_out) {
   cartpole::Learner learner({.observers = 2, .seed = 3}), other({.observers = 2, .seed = 3});
   const Tensor state = weft::full({4}, 0.1);

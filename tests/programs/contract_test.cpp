@@ -50,6 +50,8 @@ TEST(ProgramsJson, holds_the_figures_of_the_last_line_for_every_program) {
            {"custom_optimizer --mode distributed", ""},
            {"parameter_server --trainers 2 --steps 50 --log-interval 20", "intervals"},
            {"cartpole --max-episodes 2", "episodes_run"},
+           {"cartpole --max-episodes 2 --world-size 3 --calls batched", "episodes_run"},
+           {"pipeline --steps 3", "losses"},
            {"rnn --tutorial --mode local", "epochs_run"},
            {"rnn --mode local --log-interval 3 --max-steps 8 " + corpus.flag() + kTiny, "intervals"},
        }) {

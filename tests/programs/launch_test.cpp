@@ -42,8 +42,8 @@ TEST(ProgramsLaunch, a_group_has_its_launched_size_whatever_the_flags_say) {
 
 TEST(ProgramsLaunch, a_group_of_a_size_that_does_not_fit_is_refused) {
   const Port port;
-  for (const char* command : {"my_add", "cartpole", "parameter_server", "custom_optimizer --mode distributed",
-                              "rnn --tutorial --mode distributed"})
+  for (const char* command : {"my_add", "cartpole", "parameter_server", "pipeline",
+                              "custom_optimizer --mode distributed", "rnn --tutorial --mode distributed"})
     expect_failure(run(command, port.worker(0, 1)), program_of(command),
                    "the launched group has 1 worker, it must have 2");
   for (const char* command : {"custom_optimizer --mode distributed", "rnn --tutorial"})
@@ -114,7 +114,7 @@ TEST(ProgramsLaunch, flags_of_tls_come_together_and_files_that_are_missing_are_n
   for (const char* bad : {"--tls-ca a", "--tls-ca a --tls-cert b", "--tls-key c", "--tls-server-name d",
                           "--insecure --tls-ca a --tls-cert b --tls-key c"})
     for (const std::string program :
-         {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ", "rnn "})
+         {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ", "pipeline ", "rnn "})
       EXPECT_EQ(run(program + bad).code, 2) << program << bad;
   const Output out = run("my_add --tls-ca no/such/ca --tls-cert no/such/cert --tls-key no/such/key");
   expect_failure(out, "my_add", "cannot read no/such/ca");
@@ -140,15 +140,12 @@ TEST(ProgramsOutput, a_path_that_cannot_be_written_is_named_before_any_work) {
   const Folder folder("paths");
   const std::string pipe = folder.file("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const std::vector<std::string> outputs = {"my_add --json ",
-                                            "my_add --transport sim --json ",
-                                            "custom_optimizer --json ",
-                                            "custom_optimizer --mode distributed --json ",
-                                            "parameter_server --json ",
-                                            "cartpole --json ",
-                                            "cartpole --plot ",
-                                            "rnn --tutorial --json ",
-                                            "rnn --tutorial --mode local --json "};
+  const std::vector<std::string> outputs = {
+      "my_add --json ",           "my_add --transport sim --json ",
+      "custom_optimizer --json ", "custom_optimizer --mode distributed --json ",
+      "parameter_server --json ", "cartpole --json ",
+      "pipeline --json ",         "cartpole --plot ",
+      "rnn --tutorial --json ",   "rnn --tutorial --mode local --json "};
   const std::vector<std::string> saves = {"rnn --tutorial --save ", "rnn --tutorial --mode local --save "};
   const auto refuse = [](const std::vector<std::string>& commands, const std::string& bad) {
     for (const std::string& command : commands) {

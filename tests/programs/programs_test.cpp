@@ -123,6 +123,29 @@ TEST(Programs, cartpole_repeats_its_figures_and_fused_calls_change_none) {
   EXPECT_EQ(figures(two), figures(fused));
 }
 
+TEST(Programs, cartpole_joins_the_calls_of_several_observers) {
+  const Output out =
+      run("cartpole --max-episodes 5 --log-interval 1 --world-size 4 --seed 3 --calls batched");
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_NE(out.text.find("Episode 5\tLast reward: "), std::string::npos) << out.text;
+  EXPECT_EQ(out.last().find("cartpole: solved=no episodes=5 "), 0u) << out.last();
+  EXPECT_EQ(run("cartpole --calls many").code, 2);
+}
+
+TEST(Programs, pipeline_matches_whole_batches_with_any_number_of_stages_and_micro_batches) {
+  for (const char* flags : {"", " --micro-batches 1", " --micro-batches 7 --world-size 4 --seed 5",
+                            " --micro-batches 48 --world-size 2"}) {
+    const Output out = run(std::string("pipeline --steps 20") + flags);
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_EQ(out.last().find("pipeline: steps=20 loss_last=0."), 0u) << out.text;
+    EXPECT_NE(out.last().find(" matches reference: yes"), std::string::npos) << out.text;
+  }
+  EXPECT_TRUE(run("pipeline --steps 5 --micro-batches 1").has("up to 1 micro-batches in flight"));
+  EXPECT_FALSE(run("pipeline --steps 20").has("up to 1 micro-batches in flight"));
+  EXPECT_EQ(run("pipeline --micro-batches 49").code, 2);
+  EXPECT_EQ(run("pipeline --world-size 1").code, 2);
+}
+
 TEST(Programs, parameter_server_trains_with_three_overlapping_trainers) {
   const Output out = run("parameter_server --trainers 3 --steps 600");
   EXPECT_EQ(out.code, 0) << out.text;
