@@ -131,6 +131,7 @@ std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& con
 }  // namespace
 
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  EdgeCodecs::decode(request.message);
   Decoder in(request.message);
   auto gradients = std::make_shared<GradientMessage>(in);
   if (in.awaited().empty()) return take_gradients(table, request.sender(), *gradients, std::move(responder));

@@ -251,6 +251,7 @@ void ContextTable::release(MadeId id) {
 }
 
 void ContextTable::peer_lost(const rpc::LostPeer& peer) {
+  codecs.peer_lost(peer.life());
   std::vector<ContextPtr> all;
   {
     MutexLock lock(mutex_);
@@ -327,6 +328,7 @@ void ContextTable::attach_send(ContextState& context, Life to, std::string what,
     if (node) context.sends.emplace(number, std::move(node));
   }
   message.extension(Tag::kAutograd) = pack({context.id, number, has_send});
+  if (has_send) codecs.code_activations(to.id, message);
 }
 
 void ContextTable::attach_recv(ContextState& context, Life from, Message& message) {
@@ -346,6 +348,7 @@ void ContextTable::attach_recv(ContextState& context, Life from, Message& messag
   {
     MutexLock lock(context.mutex);
     if (context.released) return;
+    node->ordinal = context.received[from]++;
     context.recvs.emplace(MadeId{header->message, from.incarnation}, node);
   }
   size_t next = 0;
@@ -383,6 +386,7 @@ void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Mes
   if (!recorded(kind)) return;
   const auto header = unpack(message);
   if (!header) return;
+  EdgeCodecs::decode(message);
   if (maker_is_lost(agent, header->context)) return;
   const ContextPtr context = find_or_create(header->context);
   if (!context) return;
@@ -401,7 +405,9 @@ void ContextTable::reply_sending(Agent&, rpc::Life to, Kind kind, const char* wh
 
 void ContextTable::reply_received(Agent&, rpc::Life from, Kind kind, Message& message,
                                   const rpc::CallContext& call) {
-  if (!recorded(kind) || call.autograd_context < 0) return;
+  if (!recorded(kind)) return;
+  EdgeCodecs::decode(message);
+  if (call.autograd_context < 0) return;
   if (const ContextPtr context = find({call.autograd_context, call.autograd_life}))
     attach_recv(*context, from, message);
 }
@@ -458,6 +464,9 @@ void ContextTable::install(Agent& agent) {
     const auto table = weak.lock();
     if (!table) return;
     int64_t passes = 0;
+    out["dist_autograd.coded_tensors"] = table->codecs.coded;
+    out["dist_autograd.coded_bytes_saved"] = table->codecs.saved_bytes;
+    out["dist_autograd.feedback_bytes"] = table->codecs.feedback_bytes();
     MutexLock lock(table->mutex_);
     for (auto& [id, context] : table->contexts_) {
       MutexLock inner(context->mutex);

@@ -230,6 +230,10 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
       out.tensor(gradients[slot].detach());
     }
   }
+  std::vector<int64_t> slots;
+  for (size_t slot = 0; slot < gradients.size(); ++slot)
+    if (gradients[slot].defined()) slots.push_back(static_cast<int64_t>(slot));
+  context->table.codecs.code_gradients(message, {node.from, context->id.maker(), node.ordinal, 0}, slots);
   request(node.from, Kind::kGradients, std::move(message), "gradients of a backward pass");
 }
 

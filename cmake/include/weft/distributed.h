@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/autograd/edge_codec.h>
 #include <weft/distributed/launch/group.h>
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/spawn.h>

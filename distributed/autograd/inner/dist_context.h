@@ -9,6 +9,7 @@
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/autograd/inner/dist_gradients.h>
 #include <weft/distributed/autograd/inner/dist_nodes.h>
+#include <weft/distributed/autograd/inner/edge_codecs.h>
 #include <weft/distributed/runtime/sync.h>
 
 namespace weft::dist_autograd::detail {
@@ -48,6 +49,7 @@ struct ContextState {
   Mutex mutex;
   std::map<int64_t, Ref<SendNode>> sends WEFT_GUARDED_BY(mutex);  // all made by this life
   std::map<MadeId, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
+  std::map<Life, int64_t> received WEFT_GUARDED_BY(mutex);  // recv nodes made, by their sender
   std::set<Life> known WEFT_GUARDED_BY(mutex);
   ContextGradients gradients WEFT_GUARDED_BY(mutex);
   std::map<MadeId, std::shared_ptr<ContextPass>> passes WEFT_GUARDED_BY(mutex);
@@ -110,6 +112,8 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
                      const rpc::CallContext&) override;
   void reply_received(Agent&, rpc::Life from, rpc::Kind, Message&, const rpc::CallContext&) override;
   void discarded(Agent&, rpc::Life peer, rpc::Kind, const Message&, bool outgoing) override;
+
+  EdgeCodecs codecs;
 
  private:
   ContextPtr find_or_create(MadeId id);

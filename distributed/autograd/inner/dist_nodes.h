@@ -67,6 +67,7 @@ class RecvNode final : public Node {
   GradList apply(GradList grads, Pass& pass) override;
   const Life from;
   const int64_t message;  ///< made by that life
+  int64_t ordinal = 0;    ///< among the recv nodes of its context from that life
   /// devices of its outputs at their sender, and so the target devices of their gradients
   std::vector<Device> origins;
 };

@@ -1,0 +1,44 @@
+// Smaller messages between two workers, at the price of rounding: codecs of the float32 tensors that one
+// worker sends another inside autograd contexts. Off by default.
+//
+//   dist_autograd::set_edge_codec("ps", {.activations = WireCodec::kFloat16, .gradients = WireCodec::kInt8});
+//
+// It concerns what this worker sends to that one: activations are the tensors with history in recorded
+// requests and replies, gradients those of backward passes. The other direction has a setting of its own, at
+// the other worker. Leaves, other dtypes, tensors on devices, small ones, and tensors that the codec cannot
+// hold (with an inf or a NaN, or beyond 65504 for float16) travel exactly. Sizes and dtype arrive as sent.
+//   kFloat16  half of the bytes; each value is rounded to 11 significant bits.
+//   kInt8     a quarter of the bytes: steps of max|x| / 127 in each 1024 elements, so an error of at most
+//             half a step.
+// With error feedback a gradient's rounding error is added to the same gradient of the next context, so that
+// errors do not add up over the steps. "The same" is the gradient of the same tensor of the context's n-th
+// message from that worker, of the same size. What it keeps has a limit, and the oldest is forgotten first.
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <weft/kernels/macros.h>
+
+namespace weft::dist_autograd {
+
+enum class WireCodec : uint8_t { kExact, kFloat16, kInt8 };
+
+/// How tensors travel to one worker.
+struct EdgeCodec {
+  WireCodec activations = WireCodec::kExact;
+  WireCodec gradients = WireCodec::kExact;
+  bool error_feedback = true;  ///< for gradients
+  int64_t min_bytes = 4096;    ///< smaller tensors travel exactly
+};
+
+/// Sets the codec of what this worker sends to `peer` from now on. Throws: ValueError for a worker outside
+/// the group or a negative size; RpcError without an agent.
+WEFT_API void set_edge_codec(const std::string& peer, const EdgeCodec& codec);
+
+/// Limits the memory of all error feedback of this worker; 64 MiB without a call. Throws: ValueError when
+/// negative; RpcError without an agent.
+WEFT_API void set_feedback_limit(int64_t bytes);
+
+}  // namespace weft::dist_autograd
