@@ -1,204 +1,73 @@
-// The server of the store. It parks waits and answers them when their keys are set. A resent wait replaces
-// the parked one. The last wills of clients wait for the end of their processes.
+// The server of the store. StoreHost holds the tables and executes requests; a changed key wakes the waits
+// that it may complete. A timer ends leases. The last wills of clients wait for the end of their processes.
+// StoreServer is the end that its own worker uses.
 #include <weft/distributed/launch/store.h>
 
 #include <charconv>
-#include <deque>
 
-#include <weft/distributed/launch/inner/store_calls.h>
+#include <weft/distributed/launch/inner/store_table.h>
 
 namespace weft::rpc {
 namespace inner {
 namespace {
 
-constexpr size_t kMaxKeys = 1 << 20;
-constexpr size_t kRemembered = 64;  // answers kept per client
+constexpr size_t kShownBytes = 200;  // of a value in an error
 
-class StoreServer final : public StoreCalls, public Receiver {
+class StoreHost final : public Receiver, public std::enable_shared_from_this<StoreHost> {
  public:
-  StoreServer(Runtime& runtime, const TransportFactory& factory)
-      : runtime_(runtime), transport_(factory(*this)) {
+  StoreHost(Runtime& runtime, const StoreOptions& options)
+      : runtime_(runtime), options_(options), identity_(std::max<uint64_t>(runtime.random(), 1)) {}
+
+  void open(const TransportFactory& factory) {
+    auto transport = factory(*this);
     MutexLock lock(mutex_);
-    ready_ = transport_;
+    transport_ = std::move(transport);
   }
-  ~StoreServer() override {
+  /// No callback and no answer follows.
+  void close(std::optional<Duration> linger) {
     watch_.stop();
-    transport_->close();
+    const auto transport = this->transport();
+    if (linger) transport->close(*linger);
+    else transport->close();
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    if (timer_.value != 0) runtime_.cancel(std::exchange(timer_, {}));
   }
-  void close(Duration linger) override { transport_->close(linger); }
+  void close_transport(Duration linger) { transport()->close(linger); }
 
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
     throw WireError("store: a message with payloads");
   }
-  void on_peer(WorkerId, Incarnation, PeerState, const std::string&) override {}
+  void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string&) override {
+    if (state == PeerState::kUp) return;
+    MutexLock lock(mutex_);
+    waits_.remove_below({peer, incarnation}, UINT64_MAX);  // a client that comes back sends them again
+  }
   void on_message(Inbound message) override {
     if (message.kind != kRequest) throw WireError("store: a message that is no request");
     StoreReader in(message.header);
     const auto number = in.number<uint64_t>();
-    const Client client{message.from, message.incarnation};
+    const auto store = in.number<uint64_t>();
+    const auto floor = in.number<uint64_t>();
     std::vector<Answer> answers;
-    std::shared_ptr<Transport> transport;
-    {
+    const Life client(message.from, message.incarnation);
+    if (store != identity_) {
+      answers.push_back({client, number, status_bytes(kOtherStore, StoreWriter().number(identity_).bytes)});
+    } else {
       MutexLock lock(mutex_);
-      transport = ready_;
-      auto& known = clients_[client];
-      auto old = known.answers.find(number);
-      if (old != known.answers.end()) {
-        answers.push_back({client, number, old->second});
-      } else {
-        handle(client, number, message.header.substr(sizeof number), answers);
-      }
+      const auto heard = clients_.hear(client, number, floor);
+      if (heard.forgotten) waits_.remove_below(*heard.forgotten, UINT64_MAX);
+      waits_.remove_below(client, floor);
+      if (heard.over) return;
+      if (heard.answer) answers.push_back({client, number, *heard.answer});
+      else handle(client, number, in.rest(), answers);
     }
     watch_wills();
-    if (transport == nullptr) return;  // a request before the constructor ended: it will be resent
-    for (auto& a : answers) answer(*transport, a);
+    deliver(answers);
   }
 
- private:
-  using Client = std::pair<WorkerId, Incarnation>;
-  struct Answer {
-    Client client;  // incarnation 0: a wait of the server's own worker
-    uint64_t number;
-    std::string bytes;  // status and fields
-  };
-  struct Parked {
-    Client client;
-    uint64_t number;
-    std::vector<std::string> keys;
-    std::string abort_key;
-  };
-  struct Known {
-    std::map<uint64_t, std::string> answers;
-    std::deque<uint64_t> order;
-  };
-
-  static std::string status_bytes(StoreStatus status, const std::string& fields) {
-    return std::string(1, static_cast<char>(status)) + fields;
-  }
-
-  /// Executes a request. Adds its answer, and those of the waits that it completes, to `answers`.
-  void handle(const Client& client, uint64_t number, const std::string& request, std::vector<Answer>& answers)
-      WEFT_REQUIRES(mutex_) {
-    StoreReader in(request);
-    const auto op = in.number<uint8_t>();
-    StoreWriter reply;
-    if (op == kSet || op == kAdd) {
-      const std::string key = in.text();
-      if (values_.size() >= kMaxKeys && values_.count(key) == 0) throw WireError("store: too many keys");
-      if (op == kSet) {
-        values_[key] = in.text();
-      } else {
-        auto& value = values_[key];
-        int64_t sum = 0;
-        const auto parsed = std::from_chars(value.data(), value.data() + value.size(), sum);
-        if (!value.empty() && parsed.ec != std::errc())
-          throw WireError(str("store: add to ", key, ", which is no number"));
-        sum += in.number<int64_t>();
-        value = std::to_string(sum);
-        reply.number(sum);
-      }
-      finish(client, number, status_bytes(kOk, reply.bytes), answers);
-      auto parked = std::exchange(parked_, {});
-      for (auto& p : parked) {
-        if (!try_wait(p, answers)) parked_.push_back(std::move(p));
-      }
-    } else if (op == kWait) {
-      Parked p{client, number, in.texts(), in.text()};
-      std::erase_if(parked_, [&](const Parked& q) { return q.client == client && q.number == number; });
-      if (!try_wait(p, answers)) parked_.push_back(std::move(p));
-    } else if (op == kPeek) {
-      for (const auto& key : in.texts()) {
-        auto found = values_.find(key);
-        reply.number(static_cast<uint8_t>(found != values_.end()));
-        if (found != values_.end()) reply.text(found->second);
-      }
-      finish(client, number, status_bytes(kOk, reply.bytes), answers);
-    } else if (op == kSetAtEnd) {
-      const std::string process = in.text(), key = in.text(), value = in.text(), done = in.text();
-      if (client.second.value != 0)
-        wills_.push_back({process, [this, key, value, done] { process_ended(key, value, done); }});
-      reply.text(process_identity());
-      finish(client, number, status_bytes(kOk, reply.bytes), answers);
-    } else {
-      throw WireError(str("store: unknown request ", int{op}));
-    }
-  }
-
-  /// Begins the watches of new wills, outside the lock: a process that has ended calls back at once.
-  void watch_wills() {
-    std::vector<std::pair<std::string, std::function<void()>>> wills;
-    {
-      MutexLock lock(mutex_);
-      wills.swap(wills_);
-    }
-    for (auto& [process, ended] : wills) watch_.watch(process, std::move(ended));
-  }
-
-  void process_ended(const std::string& key, const std::string& value, const std::string& done) {
-    std::vector<Answer> answers;
-    {
-      MutexLock lock(mutex_);
-      if (values_.count(done) != 0) return;
-      for (const auto& [name, text] : {std::pair(key, value), std::pair(done, std::string())})
-        if (values_.count(name) == 0)
-          handle({}, 0, StoreWriter().number(kSet).text(name).text(text).bytes, answers);
-    }
-    for (auto& a : answers) answer(*transport_, a);
-  }
-
-  bool try_wait(const Parked& p, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
-    auto abort = p.abort_key.empty() ? values_.end() : values_.find(p.abort_key);
-    if (abort != values_.end()) {
-      finish(p.client, p.number, status_bytes(kAborted, abort->second), answers);
-      return true;
-    }
-    StoreWriter reply;
-    reply.number(static_cast<uint32_t>(p.keys.size()));
-    for (const auto& key : p.keys) {
-      auto found = values_.find(key);
-      if (found == values_.end()) return false;
-      reply.text(found->second);
-    }
-    finish(p.client, p.number, status_bytes(kOk, reply.bytes), answers);
-    return true;
-  }
-
-  void finish(const Client& client, uint64_t number, std::string bytes, std::vector<Answer>& answers)
-      WEFT_REQUIRES(mutex_) {
-    if (client.second.value != 0) {
-      auto& known = clients_[client];
-      known.answers[number] = bytes;
-      known.order.push_back(number);
-      if (known.order.size() > kRemembered) {
-        known.answers.erase(known.order.front());
-        known.order.pop_front();
-      }
-    }
-    answers.push_back({client, number, std::move(bytes)});
-  }
-
-  void answer(Transport& transport, Answer& a) {
-    if (a.client.second.value == 0) {
-      std::shared_ptr<PendingAnswer> pending;
-      {
-        MutexLock lock(mutex_);
-        auto found = own_.find(a.number);
-        if (found == own_.end()) return;
-        pending = found->second;
-        own_.erase(found);
-      }
-      pending->status = static_cast<uint8_t>(a.bytes[0]);
-      pending->fields = a.bytes.substr(1);
-      pending->done.set();
-      return;
-    }
-    try {
-      transport.send(a.client.first, kReply, StoreWriter().number(a.number).bytes + a.bytes);
-    } catch (const Error&) {  // the client is gone; otherwise it will resend
-    }
-  }
-
-  std::string ask(std::string request, TimePoint deadline, const std::string& what, bool) override {
+  /// A request of the server's own worker.
+  std::string ask(const std::string& request, TimePoint deadline, const std::string& what) {
     auto pending = std::make_shared<PendingAnswer>(runtime_);
     std::vector<Answer> answers;
     uint64_t number = 0;
@@ -208,7 +77,7 @@ class StoreServer final : public StoreCalls, public Receiver {
       own_[number] = pending;
       handle({}, number, request, answers);
     }
-    for (auto& a : answers) answer(*transport_, a);
+    deliver(answers);
     bool in_time = false;
     try {
       in_time = pending->done.wait_until(deadline);
@@ -222,31 +91,276 @@ class StoreServer final : public StoreCalls, public Receiver {
     }
     return open_reply(pending->status, std::move(pending->fields));
   }
+
+ private:
+  struct Answer {
+    Life client;  // incarnation 0: the server's own worker
+    uint64_t number;
+    std::string bytes;  // status and fields
+  };
+
+  static std::string status_bytes(StoreStatus status, const std::string& fields) {
+    return std::string(1, static_cast<char>(status)) + fields;
+  }
+
+  /// Executes a request. Adds its answer, and those of the waits that it completes, to `answers`.
+  void handle(const Life& client, uint64_t number, std::string_view request, std::vector<Answer>& answers)
+      WEFT_REQUIRES(mutex_) {
+    end_leases(answers);
+    StoreReader in(request);
+    try {
+      const auto op = in.number<uint8_t>();
+      if (client.incarnation.value != 0) {
+        waits_.remove(client, number);  // it was sent again
+        clients_.check_room(client, waits_.count(client));
+      }
+      if (op == kWait) {
+        wait({.client = client, .number = number, .keys = in.texts(), .abort_key = in.text()}, answers);
+      } else if (op == kWatch) {
+        wait({.client = client,
+              .number = number,
+              .watch = true,
+              .keys = {in.text()},
+              .abort_key = {},
+              .known = in.optional()},
+             answers);
+      } else if (op == kPeek) {
+        StoreWriter reply;
+        for (const auto& key : in.texts()) reply.optional(keys_.text(key));
+        answers.push_back({client, number, status_bytes(kOk, reply.bytes)});
+      } else if (op == kSetAtEnd) {
+        const std::string process = in.text(), key = in.text(), value = in.text(), done = in.text();
+        if (client.incarnation.value != 0)
+          wills_.push_back({process, [this, key, value, done] { process_ended(key, value, done); }});
+        answers.push_back({client, number, status_bytes(kOk, StoreWriter().text(process_identity()).bytes)});
+      } else {
+        change(op, client, number, in, answers);
+      }
+    } catch (const ValueError& e) {
+      answers.push_back({client, number, status_bytes(kRefused, e.what())});
+    } catch (const StoreFull& e) {
+      answers.push_back({client, number, status_bytes(kFull, e.what())});
+    } catch (const WireError& e) {
+      answers.push_back({client, number, status_bytes(kFailed, e.what())});
+    }
+    arm();
+  }
+
+  /// Executes a request that may change a key.
+  void change(uint8_t op, const Life& client, uint64_t number, StoreReader& in, std::vector<Answer>& answers)
+      WEFT_REQUIRES(mutex_) {
+    const std::string key = in.text();
+    StoreWriter reply;
+    bool changed = true, journal = true;
+    if (op == kSet) {
+      keys_.put(key, in.text());
+    } else if (op == kAdd) {
+      const int64_t sum = add(keys_.text(key).value_or("0"), in.number<int64_t>(), key);
+      keys_.put(key, std::to_string(sum));
+      reply.number(sum);
+    } else if (op == kCompareAndSet) {
+      const auto expected = in.optional();
+      std::string value = in.text();
+      changed = keys_.text(key) == expected;
+      if (changed) keys_.put(key, std::move(value));
+      reply.number(static_cast<uint8_t>(changed));
+    } else if (op == kUnset) {
+      keys_.erase(key);
+    } else if (op == kHold) {
+      std::string value = in.text();
+      const Duration lease(in.number<int64_t>());
+      journal = !hold(key, std::move(value), lease);
+    } else {
+      throw WireError(str("store: unknown request ", int{op}));
+    }
+    std::string bytes = status_bytes(kOk, reply.bytes);
+    if (client.incarnation.value != 0) clients_.remember(client, number, bytes, journal);
+    answers.push_back({client, number, std::move(bytes)});
+    if (changed) wake(key, answers);
+  }
+
+  static int64_t add(const std::string& value, int64_t delta, const std::string& key) {
+    int64_t sum = 0;
+    const char* end = value.data() + value.size();
+    const auto parsed = std::from_chars(value.data(), end, sum);
+    if (parsed.ec != std::errc() || parsed.ptr != end)
+      throw ValueError(
+          str("store: add to ", key, ", whose value '", value.substr(0, kShownBytes), "' is no number"));
+    if (__builtin_add_overflow(sum, delta, &sum))
+      throw ValueError(str("store: add to ", key, ": the sum does not fit"));
+    return sum;
+  }
+
+  /// True: it only renewed the lease.
+  bool hold(const std::string& key, std::string value, Duration lease) WEFT_REQUIRES(mutex_) {
+    if (lease <= Duration::zero())
+      throw ValueError(str("store: hold of ", key, ": the lease of ", lease.count(), " ns is not positive"));
+    const auto* now = keys_.find(key);
+    const bool held = now && now->lease > Duration::zero();
+    if (held && now->text != value)
+      throw ValueError(str("store: hold of ", key, ", which is held with the value '",
+                           now->text.substr(0, kShownBytes), "'"));
+    const bool renewal = held && now->lease == lease;
+    const TimePoint time = runtime_.now();
+    keys_.put(key, std::move(value), lease, lease < kNever - time ? time + lease : kNever);
+    return renewal;
+  }
+
+  void wake(const std::string& key, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
+    for (auto& waiting : waits_.take(key)) wait(std::move(waiting), answers);
+  }
+
+  /// Answers a wait that is complete and parks any other.
+  void wait(StoreWait w, std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
+    const auto* abort = w.abort_key.empty() ? nullptr : keys_.find(w.abort_key);
+    StoreWriter reply;
+    if (abort) {
+      answers.push_back({w.client, w.number, status_bytes(kAborted, abort->text)});
+    } else if (w.watch && keys_.text(w.keys.front()) != w.known) {
+      reply.optional(keys_.text(w.keys.front()));
+      answers.push_back({w.client, w.number, status_bytes(kOk, reply.bytes)});
+    } else if (!w.watch && all_set(w)) {
+      reply.number(static_cast<uint32_t>(w.keys.size()));
+      for (const auto& key : w.keys) reply.text(keys_.find(key)->text);
+      answers.push_back({w.client, w.number, status_bytes(kOk, reply.bytes)});
+    } else {
+      waits_.park(std::move(w));
+    }
+  }
+  /// Looks for the next key that is not set. One that was seen may have been unset since: the last look is at
+  /// all of them.
+  bool all_set(StoreWait& w) WEFT_REQUIRES(mutex_) {
+    while (w.next < w.keys.size() && keys_.find(w.keys[w.next])) ++w.next;
+    if (w.next < w.keys.size()) return false;
+    for (w.next = 0; w.next < w.keys.size(); ++w.next)
+      if (!keys_.find(w.keys[w.next])) return false;
+    return true;
+  }
+
+  void end_leases(std::vector<Answer>& answers) WEFT_REQUIRES(mutex_) {
+    if (keys_.next_end() == kNever) return;
+    for (const auto& key : keys_.end_leases(runtime_.now())) wake(key, answers);
+  }
+  /// Sets the timer to the first end of a lease.
+  void arm() WEFT_REQUIRES(mutex_) {
+    const TimePoint first = keys_.next_end();
+    if (stopped_ || first == kNever || (timer_.value != 0 && timer_at_ <= first)) return;
+    if (timer_.value != 0) runtime_.cancel(timer_);
+    timer_at_ = first;
+    timer_ = runtime_.call_at(first, [weak = weak_from_this()] {
+      if (const auto host = weak.lock()) host->due();
+    });
+  }
+  void due() {
+    std::vector<Answer> answers;
+    {
+      MutexLock lock(mutex_);
+      timer_ = {};
+      if (stopped_) return;
+      end_leases(answers);
+      arm();
+    }
+    deliver(answers);
+  }
+
+  /// Begins the watches of new wills, outside the lock: a process that has ended calls back at once.
+  void watch_wills() {
+    std::vector<std::pair<std::string, std::function<void()>>> wills;
+    {
+      MutexLock lock(mutex_);
+      wills.swap(wills_);
+    }
+    for (auto& [process, ended] : wills) watch_.watch(process, std::move(ended));
+  }
+  void process_ended(const std::string& key, const std::string& value, const std::string& done) {
+    std::vector<Answer> answers;
+    {
+      MutexLock lock(mutex_);
+      if (keys_.find(done)) return;
+      for (const auto& [name, text] : {std::pair(key, value), std::pair(done, std::string())})
+        if (!keys_.find(name)) handle({}, 0, StoreWriter().number(kSet).text(name).text(text).bytes, answers);
+    }
+    deliver(answers);
+  }
+
+  std::shared_ptr<Transport> transport() {
+    MutexLock lock(mutex_);
+    return transport_;
+  }
+  void deliver(std::vector<Answer>& answers) {
+    if (answers.empty()) return;
+    const auto transport = this->transport();
+    for (auto& a : answers) {
+      if (a.client.incarnation.value == 0) {
+        answer_own(a);
+      } else if (transport != nullptr) {  // else it came before open() ended: it will be resent
+        try {
+          transport->send(a.client.id, kReply, StoreWriter().number(a.number).bytes + a.bytes);
+        } catch (const Error&) {  // the client is gone; otherwise it will resend
+        }
+      }
+    }
+  }
+  void answer_own(const Answer& a) {
+    std::shared_ptr<PendingAnswer> pending;
+    {
+      MutexLock lock(mutex_);
+      const auto found = own_.find(a.number);
+      if (found == own_.end()) return;
+      pending = found->second;
+      own_.erase(found);
+    }
+    pending->status = static_cast<uint8_t>(a.bytes[0]);
+    pending->fields = a.bytes.substr(1);
+    pending->done.set();
+  }
   void forget(uint64_t number) {
     MutexLock lock(mutex_);
     own_.erase(number);
-    std::erase_if(parked_, [&](const Parked& p) { return p.client.second.value == 0 && p.number == number; });
+    waits_.remove({}, number);
   }
 
   Runtime& runtime_;
+  const StoreOptions options_;
+  const uint64_t identity_;
   Mutex mutex_;
-  std::map<std::string, std::string> values_ WEFT_GUARDED_BY(mutex_);
-  std::deque<Parked> parked_ WEFT_GUARDED_BY(mutex_);
-  std::map<Client, Known> clients_ WEFT_GUARDED_BY(mutex_);
+  StoreJournal journal_ WEFT_GUARDED_BY(mutex_);
+  StoreKeys keys_ WEFT_GUARDED_BY(mutex_){options_.limits, journal_};
+  StoreClients clients_ WEFT_GUARDED_BY(mutex_){options_.limits, journal_};
+  StoreWaits waits_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<PendingAnswer>> own_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_own_ WEFT_GUARDED_BY(mutex_) = 1;
-  std::shared_ptr<Transport> ready_ WEFT_GUARDED_BY(mutex_);
+  std::shared_ptr<Transport> transport_ WEFT_GUARDED_BY(mutex_);
+  bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
+  TimerId timer_ WEFT_GUARDED_BY(mutex_);  // rings at or before the first end of a lease
+  TimePoint timer_at_ WEFT_GUARDED_BY(mutex_) = kNever;
   std::vector<std::pair<std::string, std::function<void()>>> wills_
       WEFT_GUARDED_BY(mutex_);  // not yet watched
   ProcessWatch watch_;
-  const std::shared_ptr<Transport> transport_;  // made last, closed first
+};
+
+class StoreServer final : public StoreCalls {
+ public:
+  StoreServer(Runtime& runtime, const TransportFactory& factory, const StoreOptions& options)
+      : host_(std::make_shared<StoreHost>(runtime, options)) {
+    host_->open(factory);
+  }
+  ~StoreServer() override { host_->close({}); }
+  void close(Duration linger) override { host_->close_transport(linger); }
+
+ private:
+  std::string ask(std::string request, TimePoint deadline, const std::string& what, bool) override {
+    return host_->ask(request, deadline, what);
+  }
+  const std::shared_ptr<StoreHost> host_;  // a timer that rings may be its last owner
 };
 
 }  // namespace
 }  // namespace inner
 
-std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory) {
-  return std::make_unique<inner::StoreServer>(runtime, factory);
+std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory,
+                                         const StoreOptions& options) {
+  return std::make_unique<inner::StoreServer>(runtime, factory, options);
 }
 
 }  // namespace weft::rpc

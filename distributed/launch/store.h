@@ -1,15 +1,12 @@
-// A key-value store for the rendezvous: one worker serves it, all use it (as PyTorch's TCPStore). Requests
-// and replies are messages of a Transport, so it runs over gRPC and over the simulated network. A client
-// resends a request until the answer or the deadline. The server remembers its answer to each (client,
-// number), so a repeated `add` counts once.
+// A key-value store: one process serves it, all use it (as PyTorch's TCPStore). The rendezvous is built on
+// it. Requests and replies are messages of a Transport, so it runs over gRPC and over the simulated network.
+// A client resends a request until the answer or the deadline. The server remembers its answers to requests
+// that change a key until the client has read them, so a repeated `add` counts once.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <weft/distributed/runtime/sync.h>
@@ -29,14 +26,36 @@ class WEFT_API HostEnded : public RpcError {
   using RpcError::RpcError;
 };
 
+/// A request would take the store beyond one of its StoreLimits. The text names the limit.
+class WEFT_API StoreFull : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
+
 /// Thread safety: every member may be called from any thread. Members with a deadline block for their answer
-/// and throw Timeout at the deadline. They never throw PeerLost.
+/// and throw Timeout at the deadline; a change may then still happen, unless a later request of this client
+/// has reached the store. They never throw PeerLost. Changes throw StoreFull at the store's limits.
 class WEFT_API Store {
  public:
   virtual ~Store() = default;
-  /// Sets the value of a key.
+  /// Sets the value of a key. A lease of the key ends.
   virtual void set(const std::string& key, const std::string& value, TimePoint deadline) = 0;
-  /// Adds to a number that is 0 at first; returns the sum.
+  /// Sets the value if the present one equals `expected` (none: the key is not set); a lease of the key then
+  /// ends. False: another value is present. A resent request counts once and gets the same answer.
+  virtual bool compare_and_set(const std::string& key, const std::optional<std::string>& expected,
+                               const std::string& value, TimePoint deadline) = 0;
+  /// Makes the key one that is not set, and ends its lease.
+  virtual void unset(const std::string& key, TimePoint deadline) = 0;
+  /// Blocks until the value differs from `known` and returns it; none: the key is not set. Values between
+  /// two watches may be missed.
+  virtual std::optional<std::string> watch(const std::string& key, const std::optional<std::string>& known,
+                                           TimePoint deadline) = 0;
+  /// Sets the key under a lease: it is unset once `lease` has passed at the store since the last hold() of
+  /// it. The holder renews by the same call. Throws: ValueError, with the present value, while the key is
+  /// held with another value; ValueError for a lease that is not positive.
+  virtual void hold(const std::string& key, const std::string& value, Duration lease, TimePoint deadline) = 0;
+  /// Adds to a number that is 0 at first; returns the sum. A lease of the key ends. Throws: ValueError for a
+  /// value that is no number, and for a sum that does not fit.
   virtual int64_t add(const std::string& key, int64_t delta, TimePoint deadline) = 0;
   /// Blocks until all keys are set and returns their values. Throws: Aborted, with the value of `abort_key`
   /// as text, if that key is set first.
@@ -66,12 +85,27 @@ class WEFT_API Store {
 /// Makes the transport for a receiver.
 using TransportFactory = std::function<std::shared_ptr<Transport>(Receiver&)>;
 
+/// Limits of a serving store.
+struct StoreLimits {
+  size_t key_bytes = size_t{64} << 10;    ///< bytes of one key
+  size_t value_bytes = size_t{16} << 20;  ///< bytes of one value
+  size_t keys = 1 << 20;                  ///< keys in all
+  size_t bytes = size_t{1} << 30;         ///< bytes of all keys and values
+  size_t open_requests = 1 << 16;         ///< of one client: waits, and answers that it has not read
+};
+
+/// Options of a serving store.
+struct StoreOptions {
+  StoreLimits limits{};
+};
+
 /// Makes the serving store. It serves clients through its transport until destroyed. Throws: the factory's
 /// error (a port in use).
-WEFT_API std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory);
+WEFT_API std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory,
+                                                  const StoreOptions& options = {});
 
 /// Makes a client of the store that worker 0 serves at `server`. The client stays with the first store that
-/// answers; its requests never reach a later store at that address. Errors name the store by `where`.
+/// answers: a later store at that address executes none of its requests. Errors name the store by `where`.
 WEFT_API std::unique_ptr<Store> make_store_client(Runtime& runtime, const TransportFactory& factory,
                                                   PeerAddress server, std::string where);
 

@@ -1,4 +1,8 @@
 // A client of the store. It sends a request again until the answer, the deadline or the end of the server.
+// The first request has no store's identity, so it is not executed: the answer tells the identity, which all
+// requests have from then on.
+#include <map>
+
 #include <weft/distributed/launch/inner/store_calls.h>
 
 namespace weft::rpc {
@@ -27,31 +31,30 @@ class StoreClient final : public StoreCalls, public Receiver {
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
     throw WireError("store: a message with payloads");
   }
-  void on_peer(WorkerId, Incarnation incarnation, PeerState state, const std::string& reason) override {
-    PeerAddress host = server_;
+  void on_peer(WorkerId, Incarnation, PeerState state, const std::string& reason) override {
     {
       MutexLock lock(mutex_);
       trouble_ = state == PeerState::kUp ? "" : reason;
-      if (state != PeerState::kUp) {
-        if (down_since_ == kNever) down_since_ = runtime_.now();
-        return;
+      if (state == PeerState::kUp) {
+        down_since_ = kNever;
+        was_up_ = true;
+      } else if (down_since_ == kNever) {
+        down_since_ = runtime_.now();
       }
-      down_since_ = kNever;
-      if (std::exchange(was_up_, true)) return;
     }
-    host.incarnation = incarnation;
-    transport_->add_peer(WorkerId{0}, std::move(host));  // accept only this incarnation
+    if (state == PeerState::kBroken) resend_all();  // what was under way may be lost; it also reconnects
   }
   void on_message(Inbound message) override {
     StoreReader in(message.header);
     const auto number = in.number<uint64_t>();
     const auto status = in.number<uint8_t>();
+    if (status == kOtherStore) return on_other_store(number, in.number<uint64_t>());
     std::shared_ptr<PendingAnswer> pending;
     {
       MutexLock lock(mutex_);
       auto found = pending_.find(number);
       if (found == pending_.end()) return;  // answered already
-      pending = found->second;
+      pending = found->second.answer;
       pending_.erase(found);
     }
     pending->status = status;
@@ -60,18 +63,59 @@ class StoreClient final : public StoreCalls, public Receiver {
   }
 
  private:
+  struct Pending {
+    std::shared_ptr<PendingAnswer> answer;
+    std::string request;
+  };
+
+  /// The store that answers has another identity than the request.
+  void on_other_store(uint64_t number, uint64_t identity) {
+    {
+      MutexLock lock(mutex_);
+      if (store_ == 0) store_ = identity;
+      if (store_ != identity) {
+        trouble_ = "another store answers there";
+        if (down_since_ == kNever) down_since_ = runtime_.now();
+        return;
+      }
+    }
+    send(number);
+  }
+  void send(uint64_t number) {
+    std::string bytes;
+    {
+      MutexLock lock(mutex_);
+      const auto found = pending_.find(number);
+      if (found == pending_.end()) return;  // answered
+      const uint64_t floor = pending_.begin()->first;
+      bytes = StoreWriter().number(number).number(store_).number(floor).bytes + found->second.request;
+    }
+    try {
+      transport_->send(WorkerId{0}, kRequest, std::move(bytes));
+    } catch (const Overloaded&) {  // the queue empties or is dropped; it is sent again later
+    }
+  }
+  void resend_all() {
+    std::vector<uint64_t> open;
+    {
+      MutexLock lock(mutex_);
+      for (const auto& [number, pending] : pending_) open.push_back(number);
+    }
+    for (const uint64_t number : open) send(number);
+  }
+
   void watch_host(const std::string& process) override {
     watch_.watch(process, [this] {
-      std::unordered_map<uint64_t, std::shared_ptr<PendingAnswer>> open;
+      std::map<uint64_t, Pending> open;
       {
         MutexLock lock(mutex_);
         host_ended_ = true;
         open.swap(pending_);
       }
       for (auto& [number, pending] : open) {
-        pending->status = kHostEnded;
-        pending->fields = ended_text();
-        pending->done.set();
+        pending.answer->status = kHostEnded;
+        pending.answer->fields = ended_text();
+        pending.answer->done.set();
       }
     });
   }
@@ -92,16 +136,12 @@ class StoreClient final : public StoreCalls, public Receiver {
       if (host_ended_ && last) return {};
       if (host_ended_) throw HostEnded(ended_text());
       number = next_++;
-      pending_[number] = pending;
+      pending_[number] = {pending, std::move(request)};
     }
-    const std::string bytes = StoreWriter().number(number).bytes + request;
     Duration patience = std::chrono::milliseconds(200);
     try {
       while (true) {
-        try {
-          transport_->send(WorkerId{0}, kRequest, bytes);
-        } catch (const Overloaded&) {  // the queue empties or is dropped; send again later
-        }
+        send(number);
         if (pending->done.wait_until(std::min(deadline, runtime_.now() + patience))) break;
         if (last && is_host_gone()) {
           MutexLock lock(mutex_);
@@ -127,7 +167,8 @@ class StoreClient final : public StoreCalls, public Receiver {
   Runtime& runtime_;
   const std::string where_;
   Mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<PendingAnswer>> pending_ WEFT_GUARDED_BY(mutex_);
+  std::map<uint64_t, Pending> pending_ WEFT_GUARDED_BY(mutex_);  // by number
+  uint64_t store_ WEFT_GUARDED_BY(mutex_) = 0;                   // its identity; 0: none has answered
   uint64_t next_ WEFT_GUARDED_BY(mutex_) = 1;
   std::string trouble_ WEFT_GUARDED_BY(mutex_);
   bool was_up_ WEFT_GUARDED_BY(mutex_) = false;
