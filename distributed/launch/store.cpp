@@ -1,27 +1,37 @@
 // The server of the store. StoreHost holds the tables and executes requests; a changed key wakes the waits
 // that it may complete. A timer ends leases. The last wills of clients wait for the end of their processes.
-// StoreServer is the end that its own worker uses.
+// With a log, changes and the answers that may depend on them go to a task that writes the log first. It
+// takes all that came while it wrote. StoreServer is the end that its own worker uses.
 #include <weft/distributed/launch/store.h>
 
 #include <charconv>
+#include <iterator>
 
+#include <weft/distributed/launch/inner/store_log.h>
 #include <weft/distributed/launch/inner/store_table.h>
 
 namespace weft::rpc {
 namespace inner {
 namespace {
 
-constexpr size_t kShownBytes = 200;  // of a value in an error
+constexpr size_t kShownBytes = 200;                        // of a value in an error
+constexpr Duration kLastWrite = std::chrono::seconds(10);  // of the log, when the store ends
 
 class StoreHost final : public Receiver, public std::enable_shared_from_this<StoreHost> {
  public:
   StoreHost(Runtime& runtime, const StoreOptions& options)
-      : runtime_(runtime), options_(options), identity_(std::max<uint64_t>(runtime.random(), 1)) {}
+      : runtime_(runtime),
+        options_(options),
+        log_(options.log.empty() ? nullptr : std::make_unique<StoreLog>(options.log, new_identity(runtime))),
+        identity_(log_ ? log_->identity() : new_identity(runtime)) {
+    if (log_) read_log();
+  }
 
   void open(const TransportFactory& factory) {
     auto transport = factory(*this);
     MutexLock lock(mutex_);
     transport_ = std::move(transport);
+    arm();
   }
   /// No callback and no answer follows.
   void close(std::optional<Duration> linger) {
@@ -29,9 +39,19 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     const auto transport = this->transport();
     if (linger) transport->close(*linger);
     else transport->close();
+    std::shared_ptr<Event> written;
+    {
+      MutexLock lock(mutex_);
+      stopped_ = true;
+      if (timer_.value != 0) runtime_.cancel(std::exchange(timer_, {}));
+      if (writing_) written = written_ = std::make_shared<Event>(runtime_, "the log of the store");
+    }
+    try {
+      if (written) written->wait_until(runtime_.now() + kLastWrite);
+    } catch (const Error&) {  // the runtime has stopped, and the writing task with it
+    }
     MutexLock lock(mutex_);
-    stopped_ = true;
-    if (timer_.value != 0) runtime_.cancel(std::exchange(timer_, {}));
+    if (log_ && !writing_) log_->close();
   }
   void close_transport(Duration linger) { transport()->close(linger); }
 
@@ -59,7 +79,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       if (heard.forgotten) waits_.remove_below(*heard.forgotten, UINT64_MAX);
       waits_.remove_below(client, floor);
       if (heard.over) return;
-      if (heard.answer) answers.push_back({client, number, *heard.answer});
+      if (heard.answer && failed_.empty()) answers.push_back({client, number, *heard.answer});
       else handle(client, number, in.rest(), answers);
     }
     watch_wills();
@@ -106,6 +126,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
   /// Executes a request. Adds its answer, and those of the waits that it completes, to `answers`.
   void handle(const Life& client, uint64_t number, std::string_view request, std::vector<Answer>& answers)
       WEFT_REQUIRES(mutex_) {
+    if (!failed_.empty()) return answers.push_back({client, number, status_bytes(kFailed, failed_)});
     end_leases(answers);
     StoreReader in(request);
     try {
@@ -132,7 +153,8 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
         const std::string process = in.text(), key = in.text(), value = in.text(), done = in.text();
         if (client.incarnation.value != 0)
           wills_.push_back({process, [this, key, value, done] { process_ended(key, value, done); }});
-        answers.push_back({client, number, status_bytes(kOk, StoreWriter().text(process_identity()).bytes)});
+        const std::string host = log_ ? "" : process_identity();  // one with a log may come back
+        answers.push_back({client, number, status_bytes(kOk, StoreWriter().text(host).bytes)});
       } else {
         change(op, client, number, in, answers);
       }
@@ -283,11 +305,98 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     deliver(answers);
   }
 
+  static uint64_t new_identity(Runtime& runtime) { return std::max<uint64_t>(runtime.random(), 1); }
+
+  /// Makes keys and answers again from the records of the log.
+  void read_log() {
+    MutexLock lock(mutex_);
+    const TimePoint now = runtime_.now();
+    for (const std::string& record : log_->take_records()) {
+      for (StoreReader in(record); !in.rest().empty();) {
+        const auto kind = in.number<uint8_t>();
+        if (kind == kPutEntry) {
+          const std::string key = in.text();
+          std::string text = in.text();
+          const Duration lease(in.number<int64_t>());
+          keys_.put(key, std::move(text), lease, lease < kNever - now ? now + lease : kNever);
+        } else if (kind == kEraseEntry) {
+          keys_.erase(in.text());
+        } else if (kind == kAnswerEntry) {
+          const WorkerId id{in.number<int32_t>()};
+          const Life client(id, {in.number<uint64_t>()});
+          const auto floor = in.number<uint64_t>(), number = in.number<uint64_t>();
+          if (!clients_.hear(client, number, floor).over) clients_.remember(client, number, in.text(), false);
+          else in.text();
+        } else {
+          throw IoError(str("store log ", options_.log, ": an entry of the unknown kind ", int{kind}));
+        }
+      }
+    }
+    journal_.kept = true;
+  }
+
+  /// Writes what the journal has, delivers the answers that waited for it, and begins again until there is
+  /// nothing. One task at a time.
+  void write_log() {
+    while (true) {
+      std::string entries, error;
+      std::vector<Answer> answers;
+      bool all = false;
+      {
+        MutexLock lock(mutex_);
+        error = failed_;
+        answers.swap(unwritten_);
+        entries = std::move(std::exchange(journal_.entries, {}).bytes);
+        if (entries.empty() && answers.empty()) {
+          writing_ = false;
+          const auto written = written_;
+          lock.unlock();
+          if (written) written->set();
+          return;
+        }
+        if (!error.empty()) entries.clear();
+        all = !entries.empty() && log_->bytes() > 2 * log_->first_bytes() + options_.log_growth;
+        if (all) {
+          StoreWriter everything;
+          keys_.write_all(everything);
+          clients_.write_all(everything);
+          entries = std::move(everything.bytes);
+        }
+      }
+      try {
+        if (all) log_->replace(entries);
+        else if (!entries.empty()) log_->append(entries);
+      } catch (const std::exception& e) {
+        error = e.what();
+        MutexLock lock(mutex_);
+        failed_ = error;
+      }
+      for (auto& a : answers)
+        if (!error.empty()) a.bytes = status_bytes(kFailed, error);
+      send(answers);
+    }
+  }
+
+  /// Sends answers once the changes that they may tell of are in the log.
+  void deliver(std::vector<Answer>& answers) {
+    if (log_) {
+      MutexLock lock(mutex_);
+      if (writing_ || !journal_.entries.bytes.empty()) {
+        std::move(answers.begin(), answers.end(), std::back_inserter(unwritten_));
+        answers.clear();
+        if (std::exchange(writing_, true)) return;
+        lock.unlock();
+        runtime_.post([self = shared_from_this()] { self->write_log(); });
+      }
+    }
+    send(answers);
+  }
+
   std::shared_ptr<Transport> transport() {
     MutexLock lock(mutex_);
     return transport_;
   }
-  void deliver(std::vector<Answer>& answers) {
+  void send(std::vector<Answer>& answers) {
     if (answers.empty()) return;
     const auto transport = this->transport();
     for (auto& a : answers) {
@@ -322,6 +431,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
 
   Runtime& runtime_;
   const StoreOptions options_;
+  const std::unique_ptr<StoreLog> log_;  // null: none; after the constructor the writing task has it
   const uint64_t identity_;
   Mutex mutex_;
   StoreJournal journal_ WEFT_GUARDED_BY(mutex_);
@@ -330,6 +440,10 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
   StoreWaits waits_ WEFT_GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, std::shared_ptr<PendingAnswer>> own_ WEFT_GUARDED_BY(mutex_);
   uint64_t next_own_ WEFT_GUARDED_BY(mutex_) = 1;
+  bool writing_ WEFT_GUARDED_BY(mutex_) = false;            // a task writes the log
+  std::vector<Answer> unwritten_ WEFT_GUARDED_BY(mutex_);   // wait for it
+  std::shared_ptr<Event> written_ WEFT_GUARDED_BY(mutex_);  // set at its end
+  std::string failed_ WEFT_GUARDED_BY(mutex_);              // the error of a write
   std::shared_ptr<Transport> transport_ WEFT_GUARDED_BY(mutex_);
   bool stopped_ WEFT_GUARDED_BY(mutex_) = false;
   TimerId timer_ WEFT_GUARDED_BY(mutex_);  // rings at or before the first end of a lease

@@ -67,7 +67,8 @@ class WEFT_API Store {
 
   /// Last will of this process: when it ends before `done` is set, the server sets `done`, and `key` unless
   /// that is set. In turn a server that ends fails the calls of this client with HostEnded. Both need one
-  /// host, where the kernel tells the end of a process; elsewhere this has no effect.
+  /// host, where the kernel tells the end of a process; elsewhere this has no effect. A server with a log may
+  /// come back: then nothing fails, but the wills of its former life are lost.
   virtual void set_at_end(const std::string& key, const std::string& value, const std::string& done,
                           TimePoint deadline) = 0;
 
@@ -97,15 +98,22 @@ struct StoreLimits {
 /// Options of a serving store.
 struct StoreOptions {
   StoreLimits limits{};
+  /// A file with every change, on the disk before its answer; empty: none. A store that is served again with
+  /// it goes on with all keys, and so do its clients. Held keys then have one whole lease more.
+  std::string log{};
+  /// the log is written anew, without what is past, once it has grown by this and to twice its length
+  size_t log_growth = size_t{4} << 20;
 };
 
 /// Makes the serving store. It serves clients through its transport until destroyed. Throws: the factory's
-/// error (a port in use).
+/// error (a port in use); IoError for a log that another store uses, that is damaged before its last record,
+/// or that cannot be written. After a write to the log has failed, every request gets an RpcError.
 WEFT_API std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory,
                                                   const StoreOptions& options = {});
 
 /// Makes a client of the store that worker 0 serves at `server`. The client stays with the first store that
-/// answers: a later store at that address executes none of its requests. Errors name the store by `where`.
+/// answers: a later store at that address executes none of its requests, unless it has the same log. Errors
+/// name the store by `where`.
 WEFT_API std::unique_ptr<Store> make_store_client(Runtime& runtime, const TransportFactory& factory,
                                                   PeerAddress server, std::string where);
 
