@@ -234,7 +234,9 @@ void Agent::add_members(const std::vector<Member>& members) {
     s.peers.add_name(m.name, m.id);
     s.devices.add_plan(p, m);
     if (m.id == s.core.self.id) continue;
-    s.core.transport->add_peer(m.id, m.address);
+    PeerAddress address = m.address;
+    address.name = m.name;
+    s.core.transport->add_peer(m.id, std::move(address));
     if (joins) s.gathers.joined(*this, p.life());
   }
   s.rounds.joined(*this);

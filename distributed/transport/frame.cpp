@@ -80,6 +80,7 @@ Hello read_hello(const std::string& bytes) {
   if (n > kMaxAddresses)
     throw WireError(str("wire: a hello with ", n, " addresses, at most ", kMaxAddresses, " are allowed"));
   for (int i = 0; i < n; ++i) h.addresses.push_back(in.text());
+  h.cookie = in.text();
   return h;
 }
 
@@ -98,6 +99,7 @@ std::string encode_hello(RecordType type, const Hello& h) {
   const size_t n = std::min(h.addresses.size(), kMaxAddresses);
   put<uint16_t>(body, static_cast<uint16_t>(n));
   for (size_t i = 0; i < n; ++i) put_text(body, h.addresses[i]);
+  put_text(body, h.cookie);
   std::string out;
   put_record(out, type, 0, 0, body.size());
   return out + body;

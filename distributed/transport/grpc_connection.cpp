@@ -20,6 +20,14 @@ namespace weft::rpc::inner {
 namespace {
 /// before the second attempt to connect; it doubles four times
 constexpr Duration kRetryPause = std::chrono::milliseconds(20);
+
+/// gRPC's texts for a certificate that this side does not accept. Trying again cannot help.
+bool is_refusal_of_certificates(const std::string& reason) {
+  for (const char* text :
+       {"Ssl handshake failed", "SSL_ERROR_SSL", "is not in peer certificate", "Hostname Verification"})
+    if (reason.find(text) != std::string::npos) return true;
+  return false;
+}
 }  // namespace
 
 /// Decoded records of one connection.
@@ -101,17 +109,31 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
     peer->give_up = later(runtime_->now(), [this, peer, why = std::string(e.what())] { give_up(peer, why); });
     return;
   }
+  Hello hello = own_hello(peer->id, peer->address.incarnation);
+  if (target.port != 0) {
+    const auto cookie = find_cookie(target.port);
+    if (!cookie && !options_.insecure) {  // the listener may come yet
+      peer->answer = str("no process of this user listens there, or its folder of sockets is not this one's");
+      again_soon(peer);
+      return;
+    }
+    hello.cookie = cookie.value_or("");
+  }
   auto c = new_connection(nullptr, true);
   c->peer = peer;
   c->expected = peer->address.incarnation;
   peer->connecting = c;
-  const std::string hello = options_.first_frame
-                                ? *options_.first_frame
-                                : encode_hello(RecordType::kHello, own_hello(peer->id, c->expected));
   c->writing = true;
-  Link* link = engine_.connect(target, c, frame_of(hello));
+  Link* link = engine_.connect(
+      target, c,
+      frame_of(options_.first_frame ? *options_.first_frame : encode_hello(RecordType::kHello, hello)));
   MutexLock lock(c->mutex);
   c->link = link;
+}
+
+void GrpcTransport::again_soon(const std::shared_ptr<Peer>& peer) {
+  const Duration pause = kRetryPause * (1 << std::min(peer->attempts++, 4));
+  later(runtime_->now() + pause, [this, peer] { try_again(peer); });
 }
 
 void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, const std::string& why) {
@@ -208,6 +230,7 @@ bool GrpcTransport::end_wait(const Connection& c) {
 
 bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) {
   auto& c = *static_cast<Connection*>(link.owner.get());
+  if (c.peer == nullptr || c.incarnation.value == 0) c.proof = link.proof;  // before the hello
   NoBlockScope scope("a transport callback");
   try {
     if (last) {
@@ -273,6 +296,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto peer = c->peer;
   std::vector<OutCursor> dropped;
   std::optional<PeerState> state;
+  if (c->outgoing && options_.tls && is_refusal_of_certificates(link_reason)) c->reject = link_reason;
   std::string reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
   MutexLock lock(peer->mutex);
   {
@@ -296,7 +320,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   if (mine) {
     peer->connecting.reset();
     ++peer->counters.refusals;
-    peer->answer = c->bye;
+    peer->answer = reason;
   }
   TimerId stop_timer;
   bool stranger = false;
@@ -306,8 +330,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     stop_timer = std::exchange(peer->give_up, {});
   } else if (!closed_.load() && peer->member && peer->up.empty()) {
     if (mine && peer->give_up.value != 0) {  // an early failure: try again soon
-      const Duration pause = kRetryPause * (1 << std::min(peer->attempts++, 4));
-      later(runtime_->now() + pause, [this, peer] { try_again(peer); });
+      again_soon(peer);
     } else if (!peer->small.empty() || !peer->bulk.empty()) {
       begin_connecting(peer);
     }
@@ -371,8 +394,28 @@ void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hel
               true);
 }
 
+/// Refuses a connection that shows neither a certificate nor this user's folder.
+void GrpcTransport::check_proof(Connection& c, const Hello& hello) const {
+  if (c.outgoing || c.proof.local || c.proof.secure || !cookie_) return;
+  if (hello.cookie != cookie_->cookie())
+    turn_away(c, "this port hears the processes of its user: the hello has not the cookie of its file", true);
+}
+
+/// Refuses a certificate that does not have the worker's name.
+void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
+  const std::string& name = peer.address.name;
+  const auto& names = c.proof.names;
+  if (!c.proof.secure || !options_.tls || !options_.tls->check_names || name.empty()) return;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  std::string shown;
+  for (const std::string& one : names) shown += (shown.empty() ? "" : ", ") + one;
+  turn_away(c, str("the certificate of worker ", peer.id, " is for ", shown.empty() ? "no name" : shown,
+                   ", and not for '", name, "'"));
+}
+
 /// Handles a hello (from the connecting side) or a welcome (from the listening side).
 void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
+  check_proof(c, hello);
   check_hello(c, type, hello);
   auto peer = c.outgoing ? c.peer : options_.admit_strangers ? find_or_make(hello.id) : find(hello.id);
   if (peer == nullptr) peer = std::make_shared<Peer>(hello.id);  // for the refusal alone
@@ -382,6 +425,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
   {
     MutexLock lock(peer->mutex);
     check_life(c, *peer, hello);
+    check_name(c, *peer);
     if (peer->gone) turn_away(c, "the connection before has just ended", true);
     MutexLock own(c.mutex);
     if (c.link == nullptr) return;

@@ -115,6 +115,7 @@ struct LinkCalls {
   std::atomic<int> pending{0};
   bool closed = false;  // the status has come; used by the poll thread only, like `told`
   bool told = false;    // on_closed was called
+  bool known = false;   // an outgoing link's proof was taken
   std::atomic<bool> initial_sent{false};
   Mutex mutex;
   std::string why WEFT_GUARDED_BY(mutex);  // this side's reason for a cancel
@@ -125,10 +126,10 @@ Link::~Link() = default;
 
 struct LinkEngine::Grpc {
   GrpcOptions options;
+  std::optional<TlsFiles> tls;
   std::vector<grpc_arg> client_args, server_args;
   grpc_completion_queue* queue = nullptr;
   grpc_server* server = nullptr;
-  grpc_channel_credentials* secure_client = nullptr;
   grpc_channel_credentials* plain_client = nullptr;
   bool listening = false;
   bool server_down = true;
@@ -142,7 +143,6 @@ struct LinkEngine::Grpc {
     if (server != nullptr) grpc_server_destroy(server);
     alarm.reset();
     owner.reset();
-    if (secure_client != nullptr) grpc_channel_credentials_release(secure_client);
     if (plain_client != nullptr) grpc_channel_credentials_release(plain_client);
     grpc_call_details_destroy(&new_details);
     grpc_metadata_array_destroy(&new_metadata);
@@ -156,12 +156,7 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
   grpc_call_details_init(&g.new_details);
   grpc_metadata_array_init(&g.new_metadata);
   g.options = options;
-  if (options.tls) {
-    const TlsOptions& tls = *g.options.tls;
-    grpc_ssl_pem_key_cert_pair pair{tls.key.c_str(), tls.certificate.c_str()};
-    g.secure_client = grpc_ssl_credentials_create(tls.ca.c_str(), &pair, nullptr, nullptr);
-    if (g.secure_client == nullptr) throw RpcError("tls: the certificates were not accepted");
-  }
+  if (options.tls) g.tls.emplace(*options.tls);
   g.plain_client = grpc_insecure_credentials_create();
   const std::vector<grpc_arg> both = {
       int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxFrameBytes),
@@ -181,9 +176,6 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
                                                 int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
                                                 int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
                                             });
-  if (options.tls && !options.tls->server_name.empty()) {
-    g.client_args.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, g.options.tls->server_name.c_str()));
-  }
   g.server_args = both;
   g.server_args.insert(g.server_args.end(),
                        {
@@ -221,18 +213,8 @@ void LinkEngine::drain() {
 
 int LinkEngine::listen(const std::string& address, bool secure) {
   auto& g = *grpc_;
-  grpc_server_credentials* credentials = nullptr;
-  if (secure) {
-    const TlsOptions& tls = *g.options.tls;
-    grpc_ssl_pem_key_cert_pair pair{tls.key.c_str(), tls.certificate.c_str()};
-    credentials = grpc_ssl_server_credentials_create_ex(
-        tls.ca.c_str(), &pair, 1,
-        tls.require_client_certificate ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
-                                       : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
-        nullptr);
-  } else {
-    credentials = grpc_insecure_server_credentials_create();
-  }
+  grpc_server_credentials* credentials =
+      secure ? server_credentials(*g.tls) : grpc_insecure_server_credentials_create();
   const int port = grpc_server_add_http2_port(g.server, address.c_str(), credentials);
   grpc_server_credentials_release(credentials);
   if (port == 0)
@@ -268,9 +250,13 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   auto* link = new Link(false);
   link->owner = std::move(owner);
   auto& c = *link->calls;
-  const grpc_channel_args args{g.client_args.size(), g.client_args.data()};
-  c.channel =
-      grpc_channel_create(target.address.c_str(), target.secure ? g.secure_client : g.plain_client, &args);
+  std::vector<grpc_arg> settings = g.client_args;
+  if (!target.name.empty())
+    settings.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, target.name.c_str()));
+  const grpc_channel_args args{settings.size(), settings.data()};
+  auto* const secure = target.secure ? client_credentials(*g.tls->current()) : nullptr;
+  c.channel = grpc_channel_create(target.address.c_str(), secure != nullptr ? secure : g.plain_client, &args);
+  if (secure != nullptr) grpc_channel_credentials_release(secure);
   c.call = grpc_channel_create_call(c.channel, nullptr, GRPC_PROPAGATE_DEFAULTS, g.queue,
                                     grpc_slice_from_static_string(kMethod), nullptr,
                                     gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
@@ -285,7 +271,6 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   grpc_op status = make_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
   status.data.recv_status_on_client = {&c.trailing, &c.code, &c.details, nullptr};
   grpc_op out[2] = {make_op(GRPC_OP_SEND_INITIAL_METADATA), make_op(GRPC_OP_SEND_MESSAGE)};
-  out[0].flags = GRPC_INITIAL_METADATA_WAIT_FOR_READY;
   out[1].data.send_message.send_message = c.outgoing;
   grpc_op in[2] = {make_op(GRPC_OP_RECV_INITIAL_METADATA), make_op(GRPC_OP_RECV_MESSAGE)};
   in[0].data.recv_initial_metadata.recv_initial_metadata = &c.initial;
@@ -373,6 +358,7 @@ void LinkEngine::deliver(Link& link) {
     events_.on_read_end(link);
     return;
   }
+  if (!link.accepted && !std::exchange(c.known, true)) link.proof = proof_of(c.call);
   bool more = false;
   grpc_byte_buffer_reader reader;
   if (grpc_byte_buffer_reader_init(&reader, buffer) != 0) {
@@ -467,6 +453,7 @@ void LinkEngine::accept() {
   g.new_metadata.count = 0;
   add(link);
   c.pending = 1;
+  link->proof = proof_of(c.call);
   grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
   op.data.recv_close_on_server.cancelled = &c.cancelled;
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.status), nullptr);

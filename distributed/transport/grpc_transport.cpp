@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/grpc_peers.h>
@@ -145,12 +143,16 @@ PeerCounters GrpcTransport::counters(WorkerId id) const {
 
 void GrpcTransport::listen_tcp() {
   HostPort at = parse_host_port(options_.listen);
+  if (options_.tls && !options_.tls->require_client_certificate && !options_.insecure)
+    throw RpcError(
+        "tls: without certificates of the others anybody can connect: set insecure = true as well");
   if (!options_.tls && !options_.insecure && !is_loopback_host(at.host)) {
     throw RpcError(
         str("cannot listen on ", options_.listen, " without credentials: set tls, or insecure = true"));
   }
   probe_port(at);
   at.port = static_cast<uint16_t>(engine_.listen(to_string(at), options_.tls.has_value()));
+  if (!options_.tls && !options_.insecure) cookie_.emplace(at.port);
   if (!options_.advertise_host.empty()) {
     at.host = options_.advertise_host;
   } else if (is_wildcard_host(at.host)) {
@@ -178,11 +180,23 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
                             : str("the host '", at.host, "' of ", a, " has no address: ", unknown);
       continue;
     }
-    if (!chosen) chosen = {"dns:///" + a, options_.tls.has_value()};
+    if (!chosen) chosen = to_tcp(at, address.name);
   }
   if (!chosen) chosen = hidden;
   if (!chosen) throw RpcError("cannot reach the peer: " + why);
   return *chosen;
+}
+
+LinkTarget GrpcTransport::to_tcp(const HostPort& at, const std::string& name) const {
+  LinkTarget target{.address = "dns:///" + to_string(at), .secure = options_.tls.has_value()};
+  if (!target.secure) {
+    target.port = is_loopback_host(at.host) ? at.port : 0;
+  } else if (options_.tls->check_names && !name.empty() && name.find(':') == std::string::npos) {
+    target.name = name;  // gRPC takes a colon for the begin of a port
+  } else {
+    target.name = options_.tls->server_name;
+  }
+  return target;
 }
 
 Hello GrpcTransport::own_hello(WorkerId target, Incarnation expected) const {
@@ -336,6 +350,7 @@ void GrpcTransport::close(Duration linger) {
   }
   // 3. wait for running timers of this transport: they are short, but a thread may be suspended
   gate_->close(runtime_->now() + std::chrono::minutes(1));
+  cookie_.reset();
   engine_.shutdown();
   socket_.reset();
   for (auto& peer : peers) {
@@ -350,30 +365,12 @@ void GrpcTransport::close(Duration linger) {
   }
 }
 
-/// The certificates as text. Throws: IoError, RpcError.
-TlsOptions load_tls(TlsOptions tls) {
-  for (auto [text, path] : {std::pair(&tls.ca, &tls.ca_file),
-                            {&tls.certificate, &tls.certificate_file},
-                            {&tls.key, &tls.key_file}}) {
-    if (!text->empty() || path->empty()) continue;
-    std::ifstream in(*path, std::ios::binary);
-    std::ostringstream bytes;
-    bytes << in.rdbuf();
-    if (!in) throw IoError(str("tls: cannot read ", *path));
-    *text = bytes.str();
-  }
-  if (tls.certificate.empty() || tls.key.empty()) throw RpcError("tls: a certificate and its key are needed");
-  if (tls.ca.empty()) throw RpcError("tls: the certificate of the authority (ca) is needed");
-  return tls;
-}
-
 }  // namespace inner
 
 std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
                                                Receiver& receiver) {
   if (options.id.value < 0)
     throw ValueError(str("make_grpc_transport: worker id ", options.id, " is below 0"));
-  if (options.tls) options.tls = inner::load_tls(*options.tls);
   return std::make_shared<inner::GrpcTransport>(std::move(runtime), std::move(options), receiver);
 }
 

@@ -9,10 +9,11 @@
 // other is refused without a word about the right life, nothing of it is kept, and connections of the member
 // stay as they are. The refused side tries again until its connect_timeout, since it may be added meanwhile.
 //
-// Security: loopback and unix sockets need no credentials. Any other address needs `tls` or an explicit
-// insecure = true; otherwise listening and connecting throw RpcError. With `tls`, both sides show a
-// certificate unless require_client_certificate is off, and every TCP connection is encrypted. Unix sockets
-// stay plain: only processes of the same user can open one.
+// Security: an address beyond loopback needs `tls` or an explicit insecure = true; otherwise listening and
+// connecting throw RpcError. With `tls`, every TCP connection is encrypted, both sides show a certificate,
+// and it names the worker. Unix sockets stay plain: only processes of the same user can open one. A plain
+// loopback listener writes a cookie file into the user's folder. Only who reads it is heard, and nobody
+// connects to a loopback port without one, unless `insecure` is set.
 #pragma once
 
 #include <memory>
@@ -23,13 +24,18 @@
 
 namespace weft::rpc {
 
-/// Certificates and key in PEM form, as text or as files; text wins. Files are read when the
-/// transport is made.
+/// Certificates and key in PEM form, as text or as files; text wins. Files are read when the transport is
+/// made, and again at the first connection after they have changed.
 struct TlsOptions {
   std::string ca{}, certificate{}, key{};
   std::string ca_file{}, certificate_file{}, key_file{};
-  bool require_client_certificate = true;
-  std::string server_name{};  ///< name expected in the peers' certificates, instead of the host connected to
+  bool require_client_certificate = true;  ///< false needs insecure = true as well
+  /// Workers whose names are known must have them as a subject alternative name of their certificate, in both
+  /// directions. False: any certificate of the authority will do.
+  bool check_names = true;
+  /// Name expected in the certificates of others, where no worker's name is, instead of the host connected
+  /// to.
+  std::string server_name{};
 };
 
 /// Options of make_grpc_transport.

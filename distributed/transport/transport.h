@@ -30,7 +30,7 @@
 
 namespace weft::rpc {
 
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
 /// Device index of a payload for host memory; that of a GPU is >= 0.
 inline constexpr int32_t kHostDevice = -1;
@@ -148,6 +148,8 @@ struct PeerAddress {
   std::string host_key{};
   /// Incarnation expected to answer; 0: any. Another one is kRejected.
   Incarnation incarnation{};
+  /// Name of the worker, which its certificate must have under TLS; empty: unknown. It does not travel.
+  std::string name{};
 };
 
 /// Counters of one peer (debug info).

@@ -1,4 +1,5 @@
-// The folder of a user's unix sockets (inner/user_folder.h): its choice and checks, names, locks, the sweep.
+// The folder of a user's unix sockets and cookies (inner/user_folder.h): its choice and checks, names, locks,
+// the sweep.
 #include <weft/distributed/transport/inner/user_folder.h>
 
 #include <dirent.h>
@@ -9,13 +10,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include <weft/distributed/runtime/error.h>
+#include <weft/distributed/transport/address.h>
 
 namespace weft::rpc::inner {
 
@@ -24,7 +28,8 @@ static_assert(kMaxSocketPath + 1 == sizeof(sockaddr_un::sun_path));
 namespace {
 
 constexpr char kLockEnd[] = ".lock";
-constexpr size_t kNameBytes = 16;  ///< hexadecimal digits
+constexpr size_t kNameBytes = 16;    ///< hexadecimal digits
+constexpr size_t kCookieBytes = 32;  ///< the same
 
 /// The reason why `folder` is no private folder of this user; empty when it is one.
 std::string why_not_private(const std::string& folder) {
@@ -65,16 +70,19 @@ std::string choose_folder(const FolderChoice& choice) {
                      " (XDG_RUNTIME_DIR or TMPDIR name others, and unix_socket = false needs none)"));
 }
 
-std::string random_name() {
-  unsigned char bytes[kNameBytes / 2];
-  if (getentropy(bytes, sizeof bytes) != 0) throw RpcError("the system has no random number");
-  std::string name;
-  for (const unsigned char byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
+std::string random_digits(size_t count) {
+  unsigned char bytes[kCookieBytes / 2];
+  if (getentropy(bytes, count / 2) != 0) throw RpcError("the system has no random number");
+  std::string digits;
+  for (size_t i = 0; i < count / 2; ++i) {
+    digits += "0123456789abcdef"[bytes[i] >> 4];
+    digits += "0123456789abcdef"[bytes[i] & 15];
   }
-  return name;
+  return digits;
 }
+
+/// The name of a port's cookie file. Containers may share the folder and have ports of their own.
+std::string cookie_name(uint16_t port) { return str("tcp-", host_key(), "-", port); }
 
 /// Locks a lock file. False: another process has it, or a sweep has removed it.
 bool take_lock(int fd) {
@@ -98,7 +106,7 @@ SocketFile::SocketFile(const FolderChoice& choice) {
   const std::string folder = choose_folder(choice);
   sweep_sockets(folder);
   while (lock_ < 0) {
-    const std::string path = folder + "/" + random_name();
+    const std::string path = folder + "/" + random_digits(kNameBytes);
     const int fd = open((path + kLockEnd).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
       if (errno == EEXIST) continue;
@@ -117,6 +125,59 @@ SocketFile::~SocketFile() {
   unlink(path_.c_str());
   unlink((path_ + kLockEnd).c_str());
   close(lock_);
+}
+
+CookieFile::CookieFile(uint16_t port, const FolderChoice& choice) : cookie_(random_digits(kCookieBytes)) {
+  const std::string folder = choose_folder(choice);
+  const std::string path = folder + "/" + cookie_name(port);
+  const auto fail = [&](const std::string& why) {
+    throw RpcError(str("the folder ", folder, " cannot hold the cookie of port ", port, ": ", why,
+                       " (tls or insecure = true need none)"));
+  };
+  for (int attempt = 0; lock_ < 0; ++attempt) {
+    const int fd = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) fail(std::strerror(errno));
+    if (take_lock(fd)) {
+      lock_ = fd;
+      break;
+    }
+    close(fd);
+    // A process that has just ended closes its port before its files, and a reader locks for a moment.
+    if (attempt == 200) fail("another process keeps it");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (ftruncate(lock_, 0) != 0 || fchmod(lock_, 0600) != 0 ||
+      pwrite(lock_, cookie_.data(), cookie_.size(), 0) != static_cast<ssize_t>(cookie_.size())) {
+    const std::string why = std::strerror(errno);
+    close(lock_);
+    fail(why);
+  }
+  path_ = path;
+}
+
+CookieFile::~CookieFile() {
+  unlink(path_.c_str());
+  close(lock_);
+}
+
+std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice) {
+  const std::string mine = str("/weft-", geteuid());
+  std::vector<std::string> folders = {str("/run/user/", geteuid(), "/weft"), choice.temporary + mine,
+                                      P_tmpdir + mine};
+  if (!choice.runtime.empty()) folders.insert(folders.begin(), choice.runtime + "/weft");
+  for (const std::string& folder : folders) {
+    if (!why_not_private(folder).empty()) continue;
+    const int fd = open((folder + "/" + cookie_name(port)).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) continue;
+    struct stat info {};
+    char digits[kCookieBytes];
+    const bool alive = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    const bool whole = alive && fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
+                       read(fd, digits, sizeof digits) == static_cast<ssize_t>(sizeof digits);
+    close(fd);
+    if (whole) return std::string(digits, sizeof digits);
+  }
+  return std::nullopt;
 }
 
 void sweep_sockets(const std::string& folder) {

@@ -26,6 +26,9 @@ void check_size(const LaunchInfo& launch, int most) {
 /// Sets TLS, or allows plain connections beyond loopback, by the flags.
 void secure(const NetworkFlags& flags, const LaunchInfo& launch, InitOptions& init) {
   init.insecure = flags.insecure;
+  if (flags.insecure)
+    std::fprintf(stderr,
+                 "--insecure: anybody on the network can read, change and forge this group's messages\n");
   if (!flags.tls_ca.empty()) {
     for (const std::string& file : {flags.tls_ca, flags.tls_cert, flags.tls_key})
       if (!std::ifstream(file)) throw weft::IoError("tls: cannot read " + file);
@@ -55,7 +58,7 @@ void NetworkFlags::add_to(Args& args) {
   args.add("tls-cert", tls_cert, "encrypt: this worker's certificate (PEM)");
   args.add("tls-key", tls_key, "encrypt: the key of that certificate (PEM)");
   args.add("tls-server-name", tls_server_name,
-           "the name in the others' certificates, if it is not their host");
+           "the name in the certificate of rank 0, if it is not its host");
   args.require([this]() -> std::string {
     const bool any = !tls_ca.empty() || !tls_cert.empty() || !tls_key.empty() || !tls_server_name.empty();
     if (any && (tls_ca.empty() || tls_cert.empty() || tls_key.empty()))

@@ -96,10 +96,10 @@ TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
 }
 
 TEST(ProgramsLaunch, workers_that_are_given_certificates_meet_encrypted) {
-  const weft::test::Certificates files("programs");
-  if (!files.made()) GTEST_SKIP() << "no openssl program";
-  const std::string command =
-      "my_add --tls-ca " + files.ca() + " --tls-cert " + files.certificate() + " --tls-key " + files.key();
+  const weft::test::Certificates files("programs", {"worker0", "worker1"});
+  if (!files.made()) GTEST_SKIP() << "no headers of OpenSSL";
+  const std::string command = "my_add --tls-ca " + files.ca() + " --tls-cert " + files.certificate() +
+                              " --tls-key " + files.key_file();
   const Port port;
   Process second(command, port.worker(1, 2));
   const Output first = run(command, port.worker(0, 2)), other = second.finish(), spawned = run(command);
@@ -108,6 +108,41 @@ TEST(ProgramsLaunch, workers_that_are_given_certificates_meet_encrypted) {
     EXPECT_EQ(out.last(), kMyAdd);
   }
   EXPECT_EQ(other.code, 0) << other.text;
+}
+
+TEST(ProgramsLaunch, weft_certs_makes_what_a_group_beyond_the_host_needs_and_renews_it) {
+  if (access((std::string(WEFT_PROGRAM_DIR) + "/weft-certs").c_str(), X_OK) != 0)
+    GTEST_SKIP() << "weft-certs was not built";
+  const std::string address = outer_address();
+  if (address.empty()) GTEST_SKIP() << "this machine has no address beyond loopback";
+  const Folder folder("certs");
+  const std::string dir = folder.path() + "/certs",
+                    make = "weft-certs --dir " + dir + " --workers worker0,worker1 --hosts " + address;
+  const Output made = run(make);
+  EXPECT_EQ(made.code, 0) << made.text;
+  EXPECT_EQ(made.last(), "weft-certs: 2 certificates in " + dir);
+  for (const char* file : {"ca.pem", "ca.key", "worker0.pem", "worker0.key", "worker1.pem", "worker1.key"}) {
+    struct stat info {};
+    ASSERT_EQ(stat((dir + "/" + file).c_str(), &info), 0) << file;
+    EXPECT_EQ(info.st_mode & 0777, 0600u) << file;
+  }
+  const auto command = [&](const std::string& worker) {
+    return "my_add --tls-ca " + dir + "/ca.pem --tls-cert " + dir + "/" + worker + ".pem --tls-key " + dir +
+           "/" + worker + ".key";
+  };
+  for (const bool renewed : {false, true}) {
+    if (renewed) {  // by the same authority
+      EXPECT_EQ(run(make).code, 0);
+    }
+    const Port port;
+    Process second(command("worker1"), port.worker(1, 2, address));
+    const Output first = run(command("worker0"), port.worker(0, 2, address)), other = second.finish();
+    EXPECT_EQ(first.code, 0) << first.text;
+    EXPECT_EQ(first.last(), kMyAdd);
+    EXPECT_EQ(other.code, 0) << other.text;
+  }
+  for (const char* bad : {"--workers a/b", "--workers a --hosts b;c", "--workers ca", "--workers a --days 0"})
+    EXPECT_NE(run("weft-certs --dir " + dir + " " + bad).code, 0) << bad;
 }
 
 TEST(ProgramsLaunch, flags_of_tls_come_together_and_files_that_are_missing_are_named) {

@@ -1,49 +1,57 @@
-// Certificates for tests of TLS connections, made by the openssl program.
+// Certificates for tests of TLS connections, made by the code of weft-certs.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
+#include <vector>
 
 #include <unistd.h>
 
+#ifdef WEFT_TEST_CERTIFICATES
+#include "weft_certs/certificates.h"
+#endif
+
 namespace weft::test {
 
-/// A certificate authority and a certificate for 127.0.0.1 signed by it, as files in a temporary folder. The
-/// destructor removes the folder.
+/// A certificate authority and certificates signed by it, as files in a temporary folder. All are for
+/// 127.0.0.1 and localhost. The destructor removes the folder.
 class Certificates {
  public:
-  explicit Certificates(const std::string& name)
+  /// With one certificate, "cert", for the workers of these names.
+  explicit Certificates(const std::string& name, const std::vector<std::string>& workers = {})
       : folder_(std::filesystem::temp_directory_path() /
                 ("weft_tls_" + std::to_string(getpid()) + "_" + name)) {
-    std::filesystem::create_directories(folder_);
-    const std::string d = "cd '" + folder_.string() + "' && ";
-    const std::string key = " -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes ";
-    std::ofstream(folder_ / "ext") << "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
-    made_ = run(d + "openssl req -x509" + key + "-keyout ca.key -out ca.pem -days 2 -subj /CN=authority") &&
-            run(d + "openssl req" + key + "-keyout key.pem -out req.pem -subj /CN=worker") &&
-            run(d +
-                "openssl x509 -req -in req.pem -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -days "
-                "2 -extfile ext");
+    issue("cert", workers);
   }
   Certificates(const Certificates&) = delete;
   ~Certificates() {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  /// False if the openssl program is missing.
-  bool made() const { return made_; }
+  /// Writes the certificate <file>.pem and its key, in place of those before. It names `file` and `workers`.
+  void issue(const std::string& file, const std::vector<std::string>& workers = {}) const {
+#ifdef WEFT_TEST_CERTIFICATES
+    std::vector<std::string> hosts = {"127.0.0.1", "localhost"};
+    hosts.insert(hosts.end(), workers.begin(), workers.end());
+    weft_certs::write_certificates({.folder = folder_, .workers = {file}, .hosts = hosts, .days = 2});
+#else
+    (void)file, (void)workers;
+#endif
+  }
+  /// False without OpenSSL's headers.
+  static bool made() {
+#ifdef WEFT_TEST_CERTIFICATES
+    return true;
+#else
+    return false;
+#endif
+  }
   std::string ca() const { return folder_ / "ca.pem"; }
-  std::string certificate() const { return folder_ / "cert.pem"; }
-  std::string key() const { return folder_ / "key.pem"; }
+  std::string certificate(const std::string& file = "cert") const { return folder_ / (file + ".pem"); }
+  std::string key_file(const std::string& file = "cert") const { return folder_ / (file + ".key"); }
 
  private:
-  static bool run(const std::string& command) {
-    return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
-  }
   std::filesystem::path folder_;
-  bool made_ = false;
 };
 
 }  // namespace weft::test

@@ -190,7 +190,7 @@ TEST(Grpc, another_wire_version_is_rejected_and_both_are_named) {
   a.t->add_peer(WorkerId{1}, b.t->addresses());
   a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "rejected"));
-  EXPECT_EQ(a.box.reason(WorkerId{1}), "wire version 99 from worker 0, worker 1 speaks version 1");
+  EXPECT_EQ(a.box.reason(WorkerId{1}), "wire version 99 from worker 0, worker 1 speaks version 2");
 }
 
 TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mistaken_for_it) {

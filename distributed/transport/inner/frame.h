@@ -42,6 +42,7 @@ struct Hello {
   Incarnation target_incarnation{};
   std::string host_key{};
   std::vector<std::string> addresses{};
+  std::string cookie{};  ///< of the listener, where it asks for one
 };
 
 std::string encode_hello(RecordType type, const Hello& hello);

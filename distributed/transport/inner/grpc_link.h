@@ -18,6 +18,7 @@
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
+#include <weft/distributed/transport/inner/grpc_credentials.h>
 
 namespace weft::rpc::inner {
 
@@ -30,6 +31,7 @@ class Link {
   ~Link();
 
   const bool accepted;          ///< true: an incoming stream; false: an outgoing one
+  PeerProof proof{};            ///< of the other end; before the first on_bytes
   std::shared_ptr<void> owner;  ///< for the user of the engine
 
   std::unique_ptr<LinkCalls> calls;
@@ -54,6 +56,8 @@ class LinkEvents {
 struct LinkTarget {
   std::string address;  ///< gRPC target
   bool secure = false;
+  std::string name{};  ///< expected in the certificate, instead of the host
+  uint16_t port = 0;   ///< a plain loopback port, whose listener may ask for its cookie; else 0
 };
 
 /// Thread safety: write, finish and cancel from any thread, for a link not yet closed; connect

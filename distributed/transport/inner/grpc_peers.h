@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
@@ -53,6 +54,7 @@ struct Connection {
   std::string reject;  // reason of either side to refuse the handshake
   bool later = false;  // the refusal may end: the other side may try again
   std::string bye;     // reason of the other side to end the connection
+  PeerProof proof;     // of the other side
 
   // Written on the poll thread before the connection is in its peer's list.
   std::shared_ptr<Peer> peer;
@@ -121,6 +123,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   /// The first usable address. Throws: ValueError, RpcError.
   LinkTarget choose(const PeerAddress& address) const;
+  LinkTarget to_tcp(const HostPort& at, const std::string& name) const;
   Hello own_hello(WorkerId target, Incarnation expected) const;
   static Frame frame_of(const std::string& bytes) {
     Frame frame;
@@ -161,6 +164,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// Starts connection attempts to a peer, unless some are running.
   void begin_connecting(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   void connect(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
+  /// Tries again after a pause, which grows.
+  void again_soon(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   void give_up(const std::shared_ptr<Peer>& peer, const std::string& why);
 
   /// Puts queued messages on the first connection if it is free.
@@ -187,6 +192,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   void greet(Connection& c, RecordType type, const Hello& hello);
   void check_hello(Connection& c, RecordType type, const Hello& hello) const;
+  void check_proof(Connection& c, const Hello& hello) const;
+  void check_name(Connection& c, const Peer& peer) const WEFT_REQUIRES(peer.mutex);
   void check_life(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
   /// Ends the handshake with an error. `for_now`: the connecting side may try again.
   [[noreturn]] void turn_away(Connection& c, const std::string& why, bool for_now = false) const;
@@ -206,6 +213,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
   std::optional<SocketFile> socket_;  // outlives the listener
+  std::optional<CookieFile> cookie_;  // of the TCP listener; goes before it
   LinkEngine engine_;
 };
 

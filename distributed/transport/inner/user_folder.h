@@ -1,11 +1,14 @@
-// The folder of a user's unix sockets. Its mode is 0700: the kernel lets no other user open a socket there.
-// It is XDG_RUNTIME_DIR/weft if that variable names a private folder of this user, else weft-<uid> in the
-// folder for temporary files. Each socket has a lock file, which its process keeps locked while it lives. A
-// process that starts sweeps the folder: if it can lock a lock file, the owner is dead, and both files go.
-// The lock comes before the socket. If a sweep wins the race for a new lock file, its owner takes another
-// name. Internal to the gRPC transport.
+// The folder of a user's unix sockets and cookies. Its mode is 0700: the kernel lets no other user open a
+// file there. It is XDG_RUNTIME_DIR/weft if that variable names a private folder of this user, else
+// weft-<uid> in the folder for temporary files. Each socket has a lock file, which its process keeps locked
+// while it lives. A process that starts sweeps the folder: if it can lock a lock file, the owner is dead, and
+// both files go. The lock comes before the socket. If a sweep wins the race for a new lock file, its owner
+// takes another name. A plain TCP listener of the loopback interface has a cookie file, locked likewise: it
+// proves the listener to those that connect, and they show its cookie. Internal to the gRPC transport.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace weft::rpc::inner {
@@ -38,6 +41,28 @@ class SocketFile {
   std::string path_;
   int lock_ = -1;
 };
+
+/// The cookie of a TCP listener: a secret in a file of mode 0600, named by network namespace and port.
+/// Thread safety: as a plain value.
+class CookieFile {
+ public:
+  /// Writes the file of a port that this process listens on. Throws: RpcError as SocketFile; also when
+  /// another living process keeps the file of that port.
+  explicit CookieFile(uint16_t port, const FolderChoice& choice = FolderChoice::of_process());
+  /// Removes the file. The port must still be open then: its next owner writes the same file.
+  ~CookieFile();
+  CookieFile(const CookieFile&) = delete;
+
+  const std::string& cookie() const { return cookie_; }
+
+ private:
+  std::string path_, cookie_;
+  int lock_ = -1;
+};
+
+/// The cookie of the living process of this user that listens on a loopback port; none without one.
+std::optional<std::string> find_cookie(uint16_t port,
+                                       const FolderChoice& choice = FolderChoice::of_process());
 
 /// Removes the sockets of dead processes from a folder.
 void sweep_sockets(const std::string& folder);

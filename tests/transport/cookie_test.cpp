@@ -1,0 +1,133 @@
+// The cookie of a loopback port: its file, and that neither side speaks to a process that cannot read it.
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
+#include <weft/distributed/transport/inner/user_folder.h>
+
+#include "mailbox.h"
+
+namespace weft::rpc {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using inner::CookieFile;
+using inner::find_cookie;
+
+constexpr uint16_t kPort = 65001;
+
+/// A fresh folder with mode 0700 for one test.
+struct CookiePlace {
+  CookiePlace() {
+    std::string pattern = fs::temp_directory_path() / "weft-test-XXXXXX";
+    folder = mkdtemp(pattern.data());
+    choice.temporary = folder;
+  }
+  ~CookiePlace() { fs::remove_all(folder); }
+  std::string folder;
+  inner::FolderChoice choice;
+};
+
+TEST(Cookie, a_listener_has_a_private_file_while_it_lives) {
+  const CookiePlace place;
+  {
+    const CookieFile file(kPort, place.choice);
+    EXPECT_EQ(file.cookie().size(), 32u);
+    EXPECT_EQ(find_cookie(kPort, place.choice), file.cookie());
+    EXPECT_EQ(find_cookie(kPort + 1, place.choice), std::nullopt);
+    for (const auto& entry : fs::recursive_directory_iterator(place.folder)) {
+      if (!entry.is_regular_file()) continue;
+      EXPECT_EQ(fs::status(entry).permissions(), fs::perms(0600)) << entry;
+    }
+  }
+  EXPECT_EQ(find_cookie(kPort, place.choice), std::nullopt);
+  EXPECT_TRUE(fs::is_empty(place.folder + str("/weft-", geteuid())));
+}
+
+TEST(Cookie, the_file_of_a_dead_process_counts_for_nothing_and_its_port_gets_a_new_one) {
+  const CookiePlace place;
+  const pid_t child = fork();
+  if (child == 0) {
+    new CookieFile(kPort, place.choice);  // left behind
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_FALSE(fs::is_empty(place.folder + str("/weft-", geteuid())));
+  EXPECT_EQ(find_cookie(kPort, place.choice), std::nullopt);
+  const CookieFile next(kPort, place.choice);
+  EXPECT_EQ(find_cookie(kPort, place.choice), next.cookie());
+}
+
+TEST(Cookie, a_hello_over_loopback_without_the_cookie_is_refused_and_one_with_it_is_heard) {
+  auto rt = make_threaded_runtime();
+  Mailbox at_a(*rt), at_b(*rt), at_forger(*rt);
+  auto b = make_grpc_transport(rt, {.id = WorkerId{1}, .unix_socket = false}, at_b);
+  auto a = make_grpc_transport(rt, {.id = WorkerId{0}, .unix_socket = false}, at_a);
+  b->add_peer(WorkerId{0}, a->addresses());
+  a->add_peer(WorkerId{1}, b->addresses());
+  for (const std::string& cookie : {std::string(), std::string(32, '0')}) {  // all but the cookie is right
+    const inner::Hello hello{.id = WorkerId{0},
+                             .incarnation = a->incarnation(),
+                             .target = WorkerId{1},
+                             .target_incarnation = b->incarnation(),
+                             .cookie = cookie};
+    Mailbox box(*rt);
+    auto forger = make_grpc_transport(rt,
+                                      {.id = WorkerId{0},
+                                       .unix_socket = false,
+                                       .connect_timeout = 300ms,
+                                       .first_frame = inner::encode_hello(inner::RecordType::kHello, hello)},
+                                      box);
+    forger->add_peer(WorkerId{1}, b->addresses());
+    forger->send(WorkerId{1}, 1, "forged");
+    EXPECT_TRUE(box.wait_for_state(WorkerId{1}, "unreachable")) << box.states(WorkerId{1});
+    EXPECT_NE(box.reason(WorkerId{1}).find("has not the cookie"), std::string::npos)
+        << box.reason(WorkerId{1});
+    EXPECT_EQ(at_b.count, 0u);
+    forger->close();
+  }
+  a->send(WorkerId{1}, 1, "real");
+  EXPECT_TRUE(at_b.wait_for(1));
+  a->close();
+  b->close();
+}
+
+TEST(Cookie, nobody_connects_to_a_loopback_port_of_another_program) {
+  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  ASSERT_EQ(bind(stranger, reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(listen(stranger, 8), 0);
+  ASSERT_EQ(getsockname(stranger, reinterpret_cast<sockaddr*>(&at), &size), 0);
+  auto rt = make_threaded_runtime();
+  Mailbox box(*rt);
+  auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .connect_timeout = 300ms}, box);
+  t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", ntohs(at.sin_port))}});
+  t->send(WorkerId{1}, 1, "secret");
+  EXPECT_TRUE(box.wait_for_state(WorkerId{1}, "unreachable")) << box.states(WorkerId{1});
+  EXPECT_NE(box.reason(WorkerId{1}).find("no process of this user listens there"), std::string::npos)
+      << box.reason(WorkerId{1});
+  pollfd waiting{.fd = stranger, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&waiting, 1, 0), 0) << "a connection was made";
+  t->close();
+  close(stranger);
+}
+
+}  // namespace
+}  // namespace weft::rpc
