@@ -22,6 +22,7 @@
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/rpc/inner/services.h>
+#include <weft/distributed/rpc/trace.h>
 #include <weft/distributed/wire/inner/streams.h>
 #include <weft/tensor/factories.h>
 
@@ -146,6 +147,7 @@ void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder 
 }  // namespace detail
 
 void backward(int64_t context_id, const std::vector<Tensor>& roots, const BackwardOptions& options) {
+  const rpc::TraceSpan span("backward");
   const auto table = ContextTable::of(*rpc::current_agent());
   const ContextPtr context = table->get(table->named(context_id));
   check_roots(roots);

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rpc/inner/trace_functions.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::rpc {
@@ -36,6 +37,8 @@ void register_builtins() {
     register_function<&builtin::nonzero>("weft::nonzero");
     register_function<&builtin::ones>("weft::ones");
     register_function<&builtin::zeros>("weft::zeros");
+    register_function<&builtin::trace>("weft::trace");
+    register_function<&builtin::open_calls>("weft::open_calls");
   });
 }
 

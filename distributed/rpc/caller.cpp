@@ -108,7 +108,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     } else {
       const bool first = p.pending.empty();
       if (!p.wanted()) p.heard = call.started;
-      e.sequence = p.next_sequence++;
+      e.sequence = call.sequence = p.next_sequence++;
       if (first) p.pause = core_.options.retry;
       PendingCall& kept = p.pending.emplace(e.sequence, std::move(call)).first->second;
       e.floor = p.floor();
@@ -288,6 +288,7 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     return;
   }
   core_.counters.active_client.fetch_sub(is_round(kind) ? 0 : 1, std::memory_order_relaxed);
+  record(p, call, !e.error);
   settle(call.message, !e.error);
   try {
     const std::optional<StreamScope> scope =
@@ -382,7 +383,20 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
   }
 }
 
+void Caller::record(Peer& p, const PendingCall& call, bool ok) {
+  if (!core_.tracer.on()) return;
+  core_.tracer.add({.ok = ok,
+                    .kind = call.kind,
+                    .what = call.what,
+                    .peer = p.life(),
+                    .sequence = call.sequence,
+                    .bytes = tensor_bytes(call.message),
+                    .start = call.started,
+                    .end = core_.runtime->now()});
+}
+
 void Caller::end(Peer& p, PendingCall call, std::exception_ptr error) {
+  record(p, call, false);
   if (!is_round(call.kind)) core_.counters.active_client.fetch_sub(1, std::memory_order_relaxed);
   if (!error) {
     core_.counters.timeouts.fetch_add(1, std::memory_order_relaxed);

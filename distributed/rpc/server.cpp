@@ -102,6 +102,7 @@ void Server::run(HandlerEntry& handler, Responder responder, Message message) {
   const std::shared_ptr<Served> served = responder.served();
   const std::shared_ptr<Agent> agent = agent_of(served->context);
   served->in_handler = true;
+  if (core_.tracer.on()) served->begun = core_.runtime->now().time_since_epoch().count();
   try {
     if (core_.interceptors.any()) {
       try {
@@ -166,6 +167,17 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
   // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
   if (error && !core_.running) return;
   Peer& p = *served->peer;
+  if (core_.tracer.on())
+    core_.tracer.add({.of = SpanOf::kServed,
+                      .ok = !error,
+                      .kind = served->kind,
+                      .what = served->what,
+                      .peer = p.life(),
+                      .sequence = served->sequence,
+                      .bytes = tensor_bytes(message),
+                      .start = served->started,
+                      .begun = TimePoint(Duration(served->begun.load())),
+                      .end = core_.runtime->now()});
   if (!error) {
     try {
       core_.interceptors.each([&](Interceptor& i) {

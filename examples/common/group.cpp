@@ -8,6 +8,7 @@
 
 #include <weft/distributed.h>
 #include "args.h"
+#include "wait_signal.h"
 
 namespace examples {
 namespace {
@@ -69,6 +70,7 @@ void NetworkFlags::add_to(Args& args) {
 }
 
 int run_group(const GroupOptions& options, const std::function<int(const std::string&)>& body) {
+  const WaitSignal shows_waits;
   const auto prepare = [&](Joining& joining) {
     if (!joining.starts_others) check_size(joining.launch, options.most_workers);
     joining.name = options.name(joining.launch.rank, joining.spawned);

@@ -81,6 +81,17 @@ TEST(ProgramsLaunch, a_survivor_names_the_worker_that_it_lost) {
   expect_failure(agent.finish(), "cartpole", "worker 'obs1' is lost");
 }
 
+TEST(ProgramsLaunch, a_signal_shows_the_open_calls_of_all_workers_and_the_program_goes_on) {
+  Process cartpole("cartpole --log-interval 1 --max-episodes 100000000 --lr 0");
+  ASSERT_TRUE(cartpole.says("Episode 1\t")) << cartpole.text();
+  cartpole.ask_who_waits();
+  EXPECT_TRUE(cartpole.says("worker 'obs1':")) << cartpole.text();
+  cartpole.interrupt();
+  const Output out = cartpole.finish();
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_TRUE(out.has("worker 'agent':")) << out.text;
+}
+
 TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
   const std::string address = outer_address();
   if (address.empty()) GTEST_SKIP() << "this machine has no address beyond loopback";

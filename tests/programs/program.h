@@ -94,6 +94,7 @@ class Process {
   void interrupt() const { kill(child_, SIGINT); }
   void end() const { kill(child_, SIGKILL); }
   void terminate() const { kill(child_, SIGTERM); }
+  void ask_who_waits() const { kill(child_, SIGUSR1); }
   /// The process that the program started as that rank of its group; 0: there is none.
   pid_t worker(int rank) const {
     for (const auto& [pid, variables] : workers())

@@ -34,6 +34,7 @@ class Caller {
     TimePoint deadline;
   };
   void transmit(Peer& p, const Outgoing& call, std::string bytes, std::vector<Payload> payloads);
+  void record(Peer& p, const PendingCall& call, bool ok);
   void fail(Peer& p, uint64_t sequence, std::exception_ptr error);
   void discard(Peer& p, Kind kind, Message& message);
   std::exception_ptr unneeded_error(Peer& p, const PendingCall& call);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/tracer.h>
 #include <weft/distributed/runtime/sync.h>
 
 namespace weft::rpc {
@@ -92,6 +93,7 @@ struct AgentCore {
   std::atomic<bool> running{false};
   Counters counters;
   Interceptors interceptors;
+  Tracer tracer;
 };
 
 }  // namespace weft::rpc

@@ -47,6 +47,7 @@ struct PendingCall {
   const char* what = nullptr;
   Duration timeout{};
   TimePoint deadline = kNever, started, sent;  ///< sent: time of the last transmission
+  uint64_t sequence = 0;
   bool ends_with_served = false;  ///< it ends when the caller of the function that made it has given up
 
   /// The caller of the function that made this call has given up.
@@ -61,6 +62,7 @@ struct Responder::Served {
   Kind kind{};
   CallContext context;
   TimePoint started;
+  std::atomic<int64_t> begun{0};  ///< time at which the handler began, for the trace
   std::atomic<bool> answered{false};
   std::atomic<const char*> what{nullptr};  ///< name of the function, for dumps
   std::atomic<bool> in_handler{false};     ///< false while unanswered: an asynchronous function has returned

@@ -1,0 +1,267 @@
+// The trace of a group (trace.h): registered functions that every worker serves, clocks, and the file in
+// Chrome's trace format. A worker is a process of the file; spans that overlap get rows of their own.
+#include <weft/distributed/rpc/trace.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/trace_functions.h>
+#include <weft/distributed/rpc/rpc.h>
+
+namespace weft::rpc {
+
+namespace builtin {
+
+WorkerTrace trace(int64_t action, int64_t spans) {
+  const std::shared_ptr<Agent> agent = current_agent();
+  Tracer& tracer = agent->impl().core.tracer;
+  WorkerTrace out;
+  if (action == kTraceStart) tracer.start(static_cast<size_t>(std::clamp<int64_t>(spans, 1, kMostSpans)));
+  if (action == kTraceStop) tracer.stop();
+  if (action == kTraceRead) {
+    for (const Span& s : tracer.spans())
+      out.spans.push_back({.of = static_cast<uint8_t>(s.of),
+                           .ok = s.ok,
+                           .name = name_of(s),
+                           .peer = s.peer.id.value,
+                           .incarnation = s.peer.incarnation.value,
+                           .sequence = s.sequence,
+                           .bytes = s.bytes,
+                           .start = s.start.time_since_epoch().count(),
+                           .begun = s.begun.time_since_epoch().count(),
+                           .end = s.end.time_since_epoch().count()});
+    out.dropped = tracer.dropped();
+  }
+  out.incarnation = agent->life().incarnation.value;
+  out.now = agent->runtime()->now().time_since_epoch().count();
+  return out;
+}
+
+std::string open_calls() { return current_agent()->dump(); }
+
+}  // namespace builtin
+
+namespace {
+
+constexpr int kClockCalls = 5;
+
+/// The living workers, this one included.
+std::vector<WorkerInfo> living(Agent& agent) {
+  std::vector<WorkerInfo> all;
+  for (const WorkerInfo& worker : agent.worker_infos())
+    if (worker.id == agent.self().id || !agent.is_lost(agent.life_of(worker.id))) all.push_back(worker);
+  return all;
+}
+
+/// Calls the trace function of all living workers, all at once.
+void tell_all(int64_t action, int64_t spans, Duration timeout) {
+  const std::shared_ptr<Agent> agent = current_agent();
+  std::vector<Future<builtin::WorkerTrace>> answers;
+  for (const WorkerInfo& worker : living(*agent))
+    answers.push_back(rpc_async<&builtin::trace>(To(worker.id.value, timeout), action, spans));
+  for (auto& answer : answers) {
+    try {
+      answer.wait();
+    } catch (const PeerLost&) {  // it does not live any more
+    }
+  }
+}
+
+/// The spans of one worker and the difference of its clock to this worker's.
+struct Collected {
+  WorkerInfo worker;
+  builtin::WorkerTrace trace;
+  int64_t ahead = 0;  ///< nanoseconds to subtract from its times
+};
+
+Collected collect(Agent& agent, const WorkerInfo& worker, Duration timeout) {
+  Collected out{worker, {}, 0};
+  int64_t best = INT64_MAX;
+  for (int i = 0; worker.id != agent.self().id && i < kClockCalls; ++i) {
+    const int64_t before = agent.runtime()->now().time_since_epoch().count();
+    const int64_t there =
+        rpc_sync<&builtin::trace>(To(worker.id.value, timeout), builtin::kTraceClock, 0).now;
+    const int64_t after = agent.runtime()->now().time_since_epoch().count();
+    if (after - before >= best) continue;
+    best = after - before;
+    out.ahead = there - (before + (after - before) / 2);
+  }
+  out.trace = rpc_sync<&builtin::trace>(To(worker.id.value, timeout), builtin::kTraceRead, 0);
+  return out;
+}
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
+      out += code;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+/// Microseconds with nanoseconds behind the point, from the first time of the trace.
+std::string micros(int64_t ns) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.3f", static_cast<double>(ns) / 1000);
+  return text;
+}
+
+/// The first row whose last span has ended at `start`; the row is taken until `end`.
+size_t take_row(std::vector<int64_t>& rows, int64_t start, int64_t end) {
+  size_t row = 0;
+  while (row < rows.size() && rows[row] > start) ++row;
+  if (row == rows.size()) rows.push_back(end);
+  else rows[row] = end;
+  return row;
+}
+
+/// Writes the events of a trace, one per line.
+class TraceFile {
+ public:
+  explicit TraceFile(const std::string& path) : path_(path), out_(path, std::ios::trunc) {
+    if (!out_) throw IoError(str("cannot write ", path));
+    out_ << "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [";
+  }
+  void event(const std::string& fields) {
+    out_ << (std::exchange(first_, false) ? "\n{" : ",\n{") << fields << '}';
+  }
+  void finish() {
+    out_ << "\n]}\n";
+    out_.close();
+    if (!out_) throw IoError(str("cannot write ", path_));
+  }
+
+ private:
+  const std::string path_;
+  std::ofstream out_;
+  bool first_ = true;
+};
+
+/// How the spans of one kind look. The rows of a kind begin behind `first_row`.
+struct Look {
+  const char *category, *row, *other;  ///< `other`: name of the other worker's argument
+  size_t first_row;
+};
+constexpr Look kLooks[] = {
+    {"call", "calls ", "to", 100000}, {"served", "serves ", "from", 200000}, {"program", "program ", "", 0}};
+
+void write_worker(TraceFile& file, const Collected& c, int64_t zero,
+                  const std::map<int32_t, std::string>& names) {
+  const int32_t id = c.worker.id.value;
+  const std::string process = str("\"pid\": ", id, ", ");
+  file.event(str("\"ph\": \"M\", ", process,
+                 "\"name\": \"process_name\", \"args\": {\"name\": ", quoted(c.worker.name), "}"));
+  auto spans = c.trace.spans;
+  std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+  std::vector<int64_t> rows[std::size(kLooks)];
+  for (const builtin::SpanRecord& s : spans) {
+    if (s.of >= std::size(kLooks)) continue;
+    const Look& look = kLooks[s.of];
+    const bool served = s.of == static_cast<uint8_t>(SpanOf::kServed);
+    const size_t before = rows[s.of].size(), row = take_row(rows[s.of], s.start, s.end);
+    const std::string where = str(process, "\"tid\": ", look.first_row + row + 1, ", ");
+    if (rows[s.of].size() > before)
+      file.event(str("\"ph\": \"M\", ", where, "\"name\": \"thread_name\", \"args\": {\"name\": ",
+                     quoted(str(look.row, row + 1)), "}"));
+    const auto at = [&](int64_t time) { return micros(time - c.ahead - zero); };
+    const auto peer = names.find(s.peer);
+    std::string arguments = str("\"ok\": ", s.ok ? "true" : "false");
+    if (*look.other != 0)
+      arguments +=
+          str(", \"", look.other, "\": ", quoted(peer != names.end() ? peer->second : str("worker ", s.peer)),
+              ", \"tensor_bytes\": ", s.bytes);
+    file.event(str("\"ph\": \"X\", ", where, "\"cat\": \"", look.category, "\", \"ts\": ", at(s.start),
+                   ", \"dur\": ", micros(s.end - s.start), ", \"name\": ", quoted(s.name), ", \"args\": {",
+                   arguments, "}"));
+    const int64_t begun = std::clamp(s.begun, s.start, s.end);
+    if (served && begun > s.start)
+      file.event(str("\"ph\": \"X\", ", where, "\"cat\": \"queue\", \"ts\": ", at(s.start),
+                     ", \"dur\": ", micros(begun - s.start), ", \"name\": \"waits for a thread\""));
+    if (s.sequence == 0) continue;
+    const std::string caller = served ? str(s.peer, ".", s.incarnation) : str(id, ".", c.trace.incarnation);
+    file.event(str(
+        "\"ph\": \"", served ? "f\", \"bp\": \"e" : "s", "\", ", where,
+        "\"cat\": \"flow\", \"ts\": ", at(served ? begun : s.start),
+        ", \"name\": \"call\", \"id\": ", quoted(str(caller, ".", served ? id : s.peer, ".", s.sequence))));
+  }
+  if (c.trace.dropped > 0)
+    file.event(str("\"ph\": \"M\", ", process, "\"name\": \"process_labels\", \"args\": {\"labels\": ",
+                   quoted(str(c.trace.dropped, " older spans are not kept")), "}"));
+}
+
+}  // namespace
+
+TraceSpan::TraceSpan(const char* name) noexcept : name_(name) {
+  try {
+    const std::shared_ptr<Endpoint> endpoint = current_endpoint();
+    if (endpoint == nullptr) return;
+    auto agent = std::static_pointer_cast<Agent>(endpoint);
+    if (!agent->impl().core.tracer.on()) return;
+    start_ = agent->runtime()->now();
+    agent_ = std::move(agent);
+  } catch (const Error&) {  // no worker runs here
+  }
+}
+
+TraceSpan::~TraceSpan() {
+  if (agent_ == nullptr) return;
+  agent_->impl().core.tracer.add(
+      {.of = SpanOf::kProgram, .what = name_, .start = start_, .end = agent_->runtime()->now()});
+}
+
+void start_trace(const TraceOptions& options) {
+  if (options.spans < 1 || options.spans > builtin::kMostSpans)
+    throw ValueError(str("start_trace: ", options.spans, " spans, it must be 1 to ", builtin::kMostSpans));
+  tell_all(builtin::kTraceStart, options.spans, options.timeout);
+}
+
+void stop_trace(Duration timeout) { tell_all(builtin::kTraceStop, 0, timeout); }
+
+void write_trace(const std::string& path, Duration timeout) {
+  const std::shared_ptr<Agent> agent = current_agent();
+  TraceFile file(path);
+  std::vector<Collected> all;
+  std::map<int32_t, std::string> names;
+  int64_t zero = INT64_MAX;
+  for (const WorkerInfo& worker : agent->worker_infos()) names[worker.id.value] = worker.name;
+  for (const WorkerInfo& worker : living(*agent)) {
+    try {
+      all.push_back(collect(*agent, worker, timeout));
+    } catch (const PeerLost&) {  // it does not live any more
+      continue;
+    }
+    for (const auto& s : all.back().trace.spans) zero = std::min(zero, s.start - all.back().ahead);
+  }
+  for (const Collected& c : all) write_worker(file, c, zero, names);
+  file.finish();
+}
+
+std::map<std::string, Latencies> call_latencies() { return current_agent()->impl().core.tracer.latencies(); }
+
+std::string wait_graph(Duration timeout) {
+  const std::shared_ptr<Agent> agent = current_agent();
+  std::vector<std::pair<WorkerInfo, Future<std::string>>> asked;
+  std::string out;
+  for (const WorkerInfo& worker : living(*agent))
+    if (worker.id != agent->self().id)
+      asked.emplace_back(worker, rpc_async<&builtin::open_calls>(To(worker.id.value, timeout)));
+  out += str("worker '", agent->self().name, "':\n", agent->dump());
+  for (auto& [worker, answer] : asked) {
+    try {
+      out += str("worker '", worker.name, "':\n", answer.wait());
+    } catch (const Error& e) {
+      out += str("worker '", worker.name, "' does not answer: ", e.what(), "\n");
+    }
+  }
+  return out;
+}
+
+}  // namespace weft::rpc

@@ -1,0 +1,206 @@
+// The trace of a group over the simulated network: spans of both ends, arrows between them, latencies, failed
+// calls, the limit of kept spans, and the open calls of all workers.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/rpc/trace.h>
+#include <weft/distributed/rref/rref.h>
+#include <weft/kernels/error.h>
+
+#include "support/cluster.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::rpc;
+using namespace std::chrono_literals;
+using test::Cluster;
+
+void nap(int ms) { current_runtime()->sleep_for(std::chrono::milliseconds(ms)); }
+WEFT_RPC(nap);
+
+void nap_next_door(int ms) {
+  const TraceSpan span("next door");
+  rpc_sync<nap>("worker2", ms);
+}
+WEFT_RPC(nap_next_door);
+
+void refuse_it() { throw ValueError("no"); }
+WEFT_RPC(refuse_it);
+
+/// The trace file that `write` makes, as lines; the file is removed.
+std::vector<std::string> written() {
+  const std::string path =
+      std::filesystem::path(::testing::TempDir()) / str("weft_trace_", getpid(), ".json");
+  write_trace(path);
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  return lines;
+}
+
+int count_lines(const std::vector<std::string>& lines, const std::vector<std::string>& parts) {
+  int count = 0;
+  for (const std::string& line : lines)
+    count += std::all_of(parts.begin(), parts.end(),
+                         [&](const std::string& part) { return line.find(part) != std::string::npos; });
+  return count;
+}
+
+/// The number behind `"key": ` in a line.
+double number_of(const std::string& line, const std::string& key) {
+  const size_t at = line.find("\"" + key + "\": ");
+  return at == std::string::npos ? -1 : std::stod(line.substr(at + key.size() + 4));
+}
+
+TEST(Trace, calls_and_their_handlers_are_spans_on_every_worker_with_arrows_between) {
+  Cluster c({.size = 3, .seed = 4});
+  c.run(0, [] {
+    rpc_sync<nap>("worker1", 1);  // before the start: not in the trace
+    start_trace();
+    rpc_sync<nap_next_door>("worker1", 20);
+    EXPECT_THROW(rpc_sync<refuse_it>("worker2"), ValueError);
+    stop_trace();
+    rpc_sync<nap>("worker1", 1);
+    const auto lines = written();
+    const auto span = [&](const char* kind, int pid, const char* name) {
+      return count_lines(lines, {"\"ph\": \"X\"", str("\"cat\": \"", kind, "\""), str("\"pid\": ", pid, ","),
+                                 str("\"name\": \"", name, "\"")});
+    };
+    EXPECT_EQ(span("call", 0, "nap_next_door"), 1);
+    EXPECT_EQ(span("served", 1, "nap_next_door"), 1);
+    EXPECT_EQ(span("call", 1, "nap"), 1);
+    EXPECT_EQ(span("served", 2, "nap"), 1);
+    EXPECT_EQ(span("call", 0, "nap"), 0);
+    EXPECT_EQ(span("program", 1, "next door"), 1);
+    EXPECT_EQ(count_lines(lines, {"refuse_it", "\"ok\": false"}), 2);  // at both ends
+    EXPECT_EQ(count_lines(lines, {"process_name", "\"worker2\""}), 1);
+    ASSERT_GE(lines.size(), 3u);
+    EXPECT_EQ(lines.front(), R"({"displayTimeUnit": "ns", "traceEvents": [)");
+    EXPECT_EQ(lines.back(), "]}");
+    for (size_t i = 1; i + 1 < lines.size(); ++i) {  // an object per line
+      EXPECT_EQ(lines[i].substr(0, 7), R"({"ph": )") << lines[i];
+      EXPECT_TRUE(lines[i].ends_with(i + 2 < lines.size() ? "}," : "}")) << lines[i];
+      EXPECT_EQ(std::count(lines[i].begin(), lines[i].end(), '"') % 2, 0) << lines[i];
+    }
+    for (const std::string& line : lines) {
+      if (line.find("\"name\": \"nap\"") == std::string::npos || line.find("\"X\"") == std::string::npos)
+        continue;
+      EXPECT_GE(number_of(line, "dur"), 20'000) << line;  // microseconds
+    }
+    // each arrow of a handler begins at a call
+    int arrows = 0;
+    for (const std::string& line : lines) {
+      if (line.find("\"ph\": \"f\"") == std::string::npos) continue;
+      const std::string id = line.substr(line.find("\"id\": "), line.find('}') - line.find("\"id\": "));
+      const int begun = count_lines(lines, {"\"ph\": \"s\"", id});
+      arrows += begun;
+      EXPECT_LE(begun, 1) << line;
+    }
+    EXPECT_GE(arrows, 3);
+  });
+  c.shutdown();
+}
+
+TEST(Trace, messages_of_references_and_passes_are_spans_with_the_bytes_of_their_tensors) {
+  Cluster c({.size = 2, .seed = 4});
+  c.run(0, [] {
+    start_trace();
+    const Tensor w = ones({100}).requires_grad_(true);
+    {
+      dist_autograd::Context context;
+      context.backward({rpc_sync<builtin::add>("worker1", w, w).sum()});
+    }
+    remote<builtin::add>("worker1", w.detach(), w.detach()).to_here();
+    const auto lines = written();
+    EXPECT_EQ(count_lines(lines, {"\"call\"", "\"pid\": 0,", "\"weft::add\"", "\"tensor_bytes\": 800"}), 2);
+    EXPECT_EQ(count_lines(lines, {"\"program\"", "\"pid\": 0,", "\"backward\""}), 1);
+    EXPECT_GE(count_lines(lines, {"\"call\"", "\"pid\": 0,", "\"gradients of a backward pass\""}), 1);
+    EXPECT_GE(count_lines(lines, {"\"served\"", "\"pid\": 1,", str("\"", to_string(Kind::kGradients), "\"")}),
+              1);
+    EXPECT_GE(count_lines(lines, {"\"call\"", "\"pid\": 0,", "\"to_here\""}), 1);
+  });
+  c.shutdown();
+}
+
+TEST(Trace, clocks_are_aligned_so_that_a_handler_lies_within_its_call) {
+  Cluster c({.over = test::Over::kGrpc, .size = 2});
+  c.run(0, [] {
+    start_trace();
+    rpc_sync<nap>("worker1", 30);
+    const auto lines = written();
+    double call_start = -1, call_end = -1, served_start = -1, served_end = -1;
+    for (const std::string& line : lines) {
+      if (line.find("\"name\": \"nap\"") == std::string::npos || line.find("\"X\"") == std::string::npos)
+        continue;
+      const bool served = line.find("\"served\"") != std::string::npos;
+      (served ? served_start : call_start) = number_of(line, "ts");
+      (served ? served_end : call_end) = number_of(line, "ts") + number_of(line, "dur");
+    }
+    ASSERT_GE(call_start, 0);
+    EXPECT_GE(served_start, call_start);
+    EXPECT_LE(served_end, call_end);
+  });
+  c.shutdown();
+}
+
+TEST(Trace, latencies_are_counted_by_function) {
+  Cluster c({.size = 2});
+  c.run(0, [] {
+    start_trace();
+    for (int i = 0; i < 9; ++i) rpc_sync<nap>("worker1", 10);
+    rpc_sync<nap>("worker1", 500);
+    EXPECT_THROW(rpc_sync<refuse_it>("worker1"), ValueError);
+    const auto all = call_latencies();
+    const Latencies& nap = all.at("nap");
+    EXPECT_EQ(nap.count, 10);
+    EXPECT_EQ(nap.errors, 0);
+    EXPECT_GE(nap.quantile(0.5), 10ms);
+    EXPECT_LE(nap.quantile(0.5), 20ms);
+    EXPECT_GE(nap.quantile(1), 500ms);
+    EXPECT_EQ(nap.quantile(1), nap.longest);
+    EXPECT_EQ(all.at("refuse_it").errors, 1);
+    EXPECT_THROW(nap.quantile(1.5), ValueError);
+    start_trace();
+    EXPECT_EQ(call_latencies().count("nap"), 0u);
+  });
+  c.shutdown();
+}
+
+TEST(Trace, the_newest_spans_are_kept_and_the_others_counted) {
+  Cluster c({.size = 2});
+  c.run(0, [] {
+    start_trace({.spans = 8});
+    for (int i = 0; i < 20; ++i) rpc_sync<nap>("worker1", i);
+    const auto lines = written();
+    EXPECT_LE(count_lines(lines, {"\"pid\": 0,", "\"ph\": \"X\"", "\"cat\": \"call\""}), 8);
+    EXPECT_EQ(count_lines(lines, {"\"pid\": 1,", "older spans are not kept"}), 1);
+    EXPECT_THROW(start_trace({.spans = 0}), ValueError);
+    EXPECT_THROW(write_trace("no/such/folder/trace.json"), IoError);
+  });
+  c.shutdown();
+}
+
+TEST(Trace, a_lost_worker_is_left_out_and_calls_that_wait_are_shown_with_their_worker) {
+  Cluster c({.size = 4, .seed = 2, .agent = {.lease = 1s}});
+  c.kill(3);
+  c.run(0, [&] {
+    start_trace({.timeout = 30s});
+    Future<void> waits = rpc_async<nap_next_door>("worker1", 5000);
+    current_runtime()->sleep_for(100ms);
+    const std::string graph = wait_graph();
+    EXPECT_NE(graph.find("worker 'worker1':"), std::string::npos) << graph;
+    EXPECT_NE(graph.find("'nap_next_door'"), std::string::npos) << graph;
+    EXPECT_NE(graph.find("'nap' on worker 'worker2'"), std::string::npos) << graph;
+    waits.wait();
+    EXPECT_GT(written().size(), 4u);
+  });
+}
+
+}  // namespace
