@@ -1,5 +1,5 @@
-# cmake --install: libraries, real header files, the package that find_package(weft) reads, and a pkg-config
-# file for each library.
+# cmake --install: libraries, real header files, the program weft-store, the package that find_package(weft)
+# reads, and a pkg-config file for each library.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 set(built_components core)
@@ -23,6 +23,13 @@ foreach(part ${built_components})
     FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev)
   install(EXPORT weft-${part}-targets NAMESPACE weft:: DESTINATION ${package_dir} COMPONENT dev)
 endforeach()
+
+if(TARGET weft-store)  # an example that is a tool as well
+  add_dependencies(weft_libraries weft-store)
+  set_target_properties(weft-store PROPERTIES
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+  install(TARGETS weft-store RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+endif()
 
 set(weft_static ON)
 if(BUILD_SHARED_LIBS)
