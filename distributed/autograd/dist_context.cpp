@@ -21,6 +21,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/put_off.h>
 #include <weft/distributed/runtime/inner/task_state.h>
 
 namespace weft::dist_autograd::detail {
@@ -376,9 +377,8 @@ bool ContextTable::maker_is_lost(Agent& agent, MadeId id) {
     MutexLock lock(mutex_);
     if (lost_.count(maker)) return true;
   }
-  throw AutogradError(str("distributed autograd: ", worker_text(self_), " does not know this life of ",
-                          worker_text(maker.id), ", which made the autograd context ", id.id,
-                          ": it is another than the member of that name"));
+  throw rpc::PutOff(str("distributed autograd: ", worker_text(self_), " does not know this life of ",
+                        worker_text(maker.id), ", which made the autograd context ", id.id, ", yet"));
 }
 
 void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Message& message,

@@ -2,6 +2,8 @@
 // answer until the caller has it. Responder and the handler of Kind::kCall are in responder.cpp.
 #include <weft/distributed/rpc/inner/server.h>
 
+#include <weft/distributed/rpc/inner/put_off.h>
+
 namespace weft::rpc {
 
 std::exception_ptr no_answer() { return std::make_exception_ptr(RpcError("the handler gave no answer")); }
@@ -120,11 +122,26 @@ void Server::run(HandlerEntry& handler, Responder responder, Message message) {
     const CallScope scope(std::move(context));
     handler.handler(Request{served->peer->id, served->kind, std::move(message), served->context.caller_life},
                     std::move(responder));
+  } catch (const PutOff&) {
+    return put_off(served);
   } catch (...) {
     Responder(served).fail(std::current_exception());
   }
   served->in_handler = false;
   if (served->abandoned) Responder(served).fail(no_answer());
+}
+
+/// Forgets a request that cannot be served yet.
+void Server::put_off(const std::shared_ptr<Served>& served) {
+  if (served->answered.exchange(true)) return;
+  if (!is_round(served->kind)) {
+    core_.counters.served.fetch_sub(1, std::memory_order_relaxed);
+    core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
+  }
+  const std::shared_ptr<Endpoint> held = std::exchange(served->context.endpoint, nullptr);
+  MutexLock lock(served->peer->mutex);
+  const auto found = served->peer->served.find(served->sequence);
+  if (found != served->peer->served.end() && found->second == served) served->peer->served.erase(found);
 }
 
 /// Answers a request for which the pool has no thread.

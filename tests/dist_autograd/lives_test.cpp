@@ -141,6 +141,21 @@ TEST_P(DistLives, a_replaced_server_gets_no_gradients_of_its_predecessor) {
   });
 }
 
+TEST_P(DistLives, a_nested_call_of_a_successor_waits_until_its_worker_is_told_of_it) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Cluster c({.size = 3, .seed = seed, .net = {.connect_timeout = 500ms}});
+    c.run(0, [] { EXPECT_TRUE(trains(1, GetParam())); });
+    c.restart(0, false, 1s);
+    c.run(0, [&] {
+      const Tensor x = of_value(2);
+      Context context;
+      const Tensor loss = rpc_sync<life_forward_through>("worker2", x).sum();
+      context.backward({loss}, {.mode = GetParam()});
+      EXPECT_EQ(rpc_sync<life_gradient>("worker1", context.id()), 2) << seed;
+    });
+  }
+}
+
 // ---- killed makers
 
 constexpr auto kLeaseAndSlack = 12s;  // the lease is 10 s

@@ -14,7 +14,7 @@ Cluster::Cluster(ClusterOptions given) : options_(std::move(given)) {
   ClusterOptions& options = options_;
   if (options.over == Over::kSim) {
     if (const char* shift = std::getenv("WEFT_TEST_SEED")) options.seed += std::strtoull(shift, nullptr, 10);
-    sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options.seed});
+    sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options.seed, .keep_log = options.keep_log});
     net_ = std::make_unique<SimNetwork>(*sim_, options.net);
     runtimes_.push_back(sim_);
   }
@@ -54,7 +54,8 @@ std::shared_ptr<Agent> Cluster::start(int rank, const std::string& address) {
   if (options_.each) options_.each(rank, mine);
   const std::shared_ptr<Runtime> runtime = sim_ ? runtimes_.front() : runtimes_.at(static_cast<size_t>(rank));
   return Agent::create(runtime, mine, [&](Receiver& receiver) -> std::shared_ptr<Transport> {
-    if (sim_) return net_->attach(mine.id, receiver, address);
+    if (sim_)
+      return net_->attach(mine.id, options_.before ? options_.before(rank, receiver) : receiver, address);
     GrpcOptions wire;
     wire.id = mine.id;
     wire.reconnect_timeout = options_.net.connect_timeout;
@@ -62,23 +63,33 @@ std::shared_ptr<Agent> Cluster::start(int rank, const std::string& address) {
   });
 }
 
-void Cluster::restart(int rank, bool keep_old) {
+void Cluster::restart(int rank, bool keep_old, Duration within) {
   const auto at = static_cast<size_t>(rank);
   if (!keep_old && !dead_[at]) kill(rank);
   past_.push_back(agents_[at]);
   agents_[at] = start(rank, sim_ ? str("sim:", rank, "-", past_.size()) : "");
   dead_[at] = false;
-  introduce(rank);
+  introduce(rank, within);
 }
 
-void Cluster::introduce(int rank) {
+void Cluster::introduce(int rank, Duration within) {
   std::vector<Member> living;
   for (int other = 0; other < size(); ++other)
-    if (!dead_[static_cast<size_t>(other)]) living.push_back(agent(other)->as_member());
+    if (!dead(other)) living.push_back(agent(other)->as_member());
   agent(rank)->add_members(living);
-  for (int other = 0; other < size(); ++other)
-    if (other != rank && !dead_[static_cast<size_t>(other)])
-      agent(other)->add_members({agent(rank)->as_member()});
+  const Member joined = agent(rank)->as_member();
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank || dead(other)) continue;
+    if (within == Duration::zero()) {
+      agent(other)->add_members({joined});
+      continue;
+    }
+    const auto wait = Duration(static_cast<int64_t>(sim_->random() % static_cast<uint64_t>(within.count())));
+    sim_->call_at(sim_->now() + wait, [this, rank, joined, told = agent(other)] {
+      const bool newest = agent(rank)->life().incarnation == joined.address.incarnation;
+      if (newest && told->is_running()) told->add_members({joined});
+    });
+  }
 }
 
 Cluster::~Cluster() { stop(); }

@@ -35,6 +35,9 @@ struct ClusterOptions {
   int max_threads = 8192;     ///< gRPC: its limit, blocked threads included
   rpc::AgentOptions agent{};  ///< the cluster sets name and id: "worker0", "worker1", ...
   std::function<void(int rank, rpc::AgentOptions&)> each{};  ///< changes the options of one worker
+  /// simulation: a receiver that gets a worker's messages in place of its agent, and outlives the cluster
+  std::function<rpc::Receiver&(int rank, rpc::Receiver& agent)> before{};
+  bool keep_log = true;  ///< simulation: keep the lines of the trace
 };
 
 class Cluster {
@@ -44,6 +47,7 @@ class Cluster {
   Cluster(const Cluster&) = delete;
 
   int size() const { return static_cast<int>(agents_.size()); }
+  bool dead(int rank) const { return dead_.at(static_cast<size_t>(rank)); }
   const std::shared_ptr<rpc::Agent>& agent(int rank) const { return agents_.at(static_cast<size_t>(rank)); }
   rpc::Runtime& runtime(int rank = 0) { return *runtimes_.at(static_cast<size_t>(sim_ ? 0 : rank)); }
   /// Simulation only.
@@ -58,16 +62,17 @@ class Cluster {
   void run_all(const std::function<void(int rank)>& f);
   /// Stops one worker without a goodbye (simulation: its messages vanish).
   void kill(int rank);
-  /// Kills a worker unless it is dead, and starts another life of it, which the living learn of at once.
-  /// `keep_old`, simulation only: the old life goes on and knows nothing of that.
-  void restart(int rank, bool keep_old = false);
+  /// Kills a worker unless it is dead, and starts another life of it. `keep_old`, simulation only: the old
+  /// life goes on and knows nothing of that. The living learn of the new one at once or, in the simulation,
+  /// each at a time of its own `within` a duration.
+  void restart(int rank, bool keep_old = false, rpc::Duration within = {});
   /// Shuts all workers down gracefully, concurrently.
   void shutdown(rpc::Duration timeout = std::chrono::seconds(60));
 
  private:
   void stop();
   std::shared_ptr<rpc::Agent> start(int rank, const std::string& address = {});
-  void introduce(int rank);
+  void introduce(int rank, rpc::Duration within);
   ClusterOptions options_;
   std::shared_ptr<rpc::SimRuntime> sim_;
   std::unique_ptr<rpc::SimNetwork> net_;

@@ -34,6 +34,7 @@ class Server {
     Handler handler;
   };
   void run(HandlerEntry& handler, Responder responder, Message message);
+  void put_off(const std::shared_ptr<Served>& served);
   void refuse(Responder responder, const Message& message);
   void resend_reply(Peer& p, uint64_t sequence);
   void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
