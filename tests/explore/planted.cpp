@@ -1,0 +1,174 @@
+// The planted faults: receivers between the network and an agent, which change, repeat or swallow messages as
+// a worker without the guarantee would. The library has no switch for this.
+#include <weft/distributed/wire/inner/wire_format.h>
+
+#include <set>
+
+#include "explore/explore.h"
+
+namespace weft::explore {
+
+namespace {
+
+using rpc::Envelope;
+using rpc::Inbound;
+using rpc::Kind;
+
+/// Hands all on to the agent.
+class Between : public rpc::Receiver {
+ public:
+  Between(rpc::Receiver& agent, Send send) : agent_(agent), send_(std::move(send)) {}
+  rpc::Block allocate(rpc::WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
+                      int32_t device) override {
+    return agent_.allocate(from, kind, header, bytes, device);
+  }
+  void on_message(Inbound message) override { agent_.on_message(std::move(message)); }
+  void on_unread(Inbound message) override { agent_.on_unread(std::move(message)); }
+  void on_peer(rpc::WorkerId peer, rpc::Incarnation incarnation, rpc::PeerState state,
+               const std::string& reason) override {
+    agent_.on_peer(peer, incarnation, state, reason);
+  }
+
+ protected:
+  static bool is(const Inbound& message, Kind kind) { return message.kind == static_cast<uint8_t>(kind); }
+  static bool is_request(const Inbound& message) {
+    return message.kind >= static_cast<uint8_t>(Kind::kCall) && (message.kind & rpc::kReplyBit) == 0;
+  }
+  static Envelope envelope(const Inbound& message) { return rpc::open_envelope(message.header); }
+  static void set_envelope(Inbound& message, const Envelope& e) {
+    std::memcpy(message.header.data(), &e, sizeof e);
+  }
+  /// Answers a request that the agent does not get.
+  void pretend(const Inbound& message) {
+    rpc::Message answer;
+    {
+      rpc::Encoder out(answer);
+      out.finish();
+    }
+    rpc::seal(answer);
+    Envelope e;
+    e.sequence = envelope(message).sequence;
+    rpc::stamp(answer, e);
+    send_(message.from, static_cast<uint8_t>(message.kind | rpc::kReplyBit), std::move(answer.bytes));
+  }
+  /// The same message under a number that was never used.
+  static Inbound again(const Inbound& message) {
+    Inbound copy{message.from, message.incarnation, message.kind, message.header, {}, {}};
+    Envelope e = envelope(message);
+    e.sequence += uint64_t{1} << 40;
+    set_envelope(copy, e);
+    return copy;
+  }
+  rpc::Receiver& agent_;
+  const Send send_;
+};
+
+/// Requests of a kind are answered, and nothing is done.
+template <Kind kKind> class Swallow final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (!is(message, kKind)) return Between::on_message(std::move(message));
+    pretend(message);
+  }
+};
+
+class ForgetsRequests final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (is_request(message) &&
+        !seen_.insert({message.from, message.incarnation, envelope(message).sequence}).second)
+      return Between::on_message(again(message));
+    Between::on_message(std::move(message));
+  }
+
+ private:
+  std::set<std::tuple<rpc::WorkerId, rpc::Incarnation, uint64_t>> seen_;
+};
+
+class GradientsTwice final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (is(message, Kind::kGradients)) Between::on_message(again(message));
+    Between::on_message(std::move(message));
+  }
+};
+
+class NoStatus final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (!is(message, Kind::kStatus)) return Between::on_message(std::move(message));
+    // that the sender lives is known all the same
+    Envelope e = envelope(message);
+    rpc::Message answer;
+    {
+      rpc::Encoder out(answer);
+      out.put(std::vector<uint64_t>());
+      out.finish();
+    }
+    rpc::seal(answer);
+    e = {};
+    rpc::stamp(answer, e);
+    send_(message.from, static_cast<uint8_t>(Kind::kStatusReply), std::move(answer.bytes));
+  }
+};
+
+class FloorTooHigh final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (is_request(message)) {
+      Envelope e = envelope(message);
+      if (e.sequence % 8 == 0) e.floor = e.sequence + 1;
+      set_envelope(message, e);
+    }
+    Between::on_message(std::move(message));
+  }
+};
+
+template <class T> std::unique_ptr<rpc::Receiver> make(rpc::Receiver& agent, Send send) {
+  return std::make_unique<T>(agent, std::move(send));
+}
+
+}  // namespace
+
+const std::vector<Planted>& planted_faults() {
+  static const std::vector<Planted> all = {
+      {.name = "requests_forgotten",
+       .guarantee = "a request runs at most once",
+       .before = make<ForgetsRequests>},
+      {.name = "no_status", .guarantee = "a lost message is asked for again", .before = make<NoStatus>},
+      {.name = "floor_too_high",
+       .guarantee = "an open request is not forgotten",
+       .before = make<FloorTooHigh>},
+      {.name = "fork_forgotten",
+       .guarantee = "a value lives while a reference to it does",
+       .before = make<Swallow<Kind::kFork>>},
+      {.name = "delete_forgotten",
+       .guarantee = "a value ends with its last reference",
+       .before = make<Swallow<Kind::kDelete>>},
+      {.name = "accept_forgotten",
+       .guarantee = "a shared reference is kept until its child is confirmed",
+       .before = make<Swallow<Kind::kAccept>>},
+      {.name = "gradients_twice", .guarantee = "a gradient is added once", .before = make<GradientsTwice>},
+      {.name = "gradients_lost",
+       .guarantee = "a pass ends when all gradients have come",
+       .before = make<Swallow<Kind::kGradients>>},
+      {.name = "mark_skipped",
+       .guarantee = "a SMART pass marks every edge that it needs",
+       .before = make<Swallow<Kind::kMark>>},
+      {.name = "release_forgotten",
+       .guarantee = "a context ends on every worker that it reached",
+       .before = make<Swallow<Kind::kRelease>>},
+      {.name = "late_loss",
+       .guarantee = "the loss of a life leaves its successor alone",
+       .late_loss_us = 3000},
+      {.name = "no_lease", .guarantee = "a dead worker is noticed", .lease_s = 100000},
+  };
+  return all;
+}
+
+}  // namespace weft::explore

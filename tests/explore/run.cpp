@@ -1,0 +1,346 @@
+// One schedule: the programs run as tasks of a simulated group while faults hit the messages that the
+// schedule names. Then the group is made whole, and a last program over all workers must be right. At the
+// end the living hold nothing.
+#include <cmath>
+#include <set>
+#include <sstream>
+
+#include "explore/explore.h"
+#include "explore/interpret.h"
+#include "support/cluster.h"
+
+namespace weft::explore {
+
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::Duration;
+using test::Cluster;
+
+constexpr Duration kLease = 2s;
+/// The longest life of a program in virtual time: some calls of a minute each, with a margin.
+constexpr Duration kLongest = 600s;
+/// After this time of quiet nothing may be left.
+constexpr Duration kQuiet = 8s;
+
+Duration us(int64_t n) { return std::chrono::microseconds(n); }
+
+/// A program on one life of its driver.
+struct Task {
+  const Program* program = nullptr;
+  const std::vector<Numbers>* expected = nullptr;
+  std::string name;
+  std::shared_ptr<rpc::Agent> agent;
+  bool done = false;
+  bool killed = false;  ///< its process is no more; here its task just waits
+  std::exception_ptr error;
+  std::vector<Numbers> seen;
+};
+
+std::string difference(const std::vector<Numbers>& seen, const std::vector<Numbers>& expected) {
+  if (seen.size() != expected.size())
+    return str("saw ", seen.size(), " values, ", expected.size(), " expected");
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (seen[i].empty() != expected[i].empty())
+      return str("value ", i, " of ", seen.size(), seen[i].empty() ? " is missing" : " should be absent");
+    for (size_t j = 0; j < expected[i].size(); ++j)
+      if (std::abs(seen[i][j] - expected[i][j]) > 1e-9 * std::max(1.0, std::abs(expected[i][j])))
+        return str("value ", i, " of ", seen.size(), " is ", seen[i][j], ", not ", expected[i][j]);
+  }
+  return "";
+}
+
+/// The counters that are zero when nothing is held.
+std::string left_on(const rpc::Agent& agent) {
+  static const std::set<std::string> kHeld = {"num_owner_rrefs",
+                                              "num_forks",
+                                              "num_pending_users",
+                                              "num_pending_children",
+                                              "num_user_rrefs",
+                                              "num_shares",
+                                              "num_pending_futures",
+                                              "dist_autograd.num_autograd_contexts",
+                                              "dist_autograd.num_current_backward_passes",
+                                              "agent.client_active_calls",
+                                              "agent.server_active_calls",
+                                              "agent.server_active_async_calls",
+                                              "agent.kept_replies"};
+  std::string out;
+  for (const auto& [key, value] : agent.debug_info())
+    if (value != 0 && kHeld.count(key)) out += str(" ", agent.self().name, " has ", key, " = ", value, ";");
+  return out;
+}
+
+class Run {
+ public:
+  Run(const Plan& plan, const Planted* planted) : plan_(plan), planted_(planted) {}
+
+  Outcome go() {
+    for (const Program& p : plan_.programs)
+      expected_.push_back(Interpreter<LocalWorld>(p, plan_.workers).run());
+    {
+      start();
+      for (size_t i = 0; i < plan_.programs.size(); ++i) launch(plan_.programs[i], expected_[i], "program");
+      wait_for_tasks();
+      make_whole();
+      finish();
+      out_.hash = c_->sim().log_hash();
+      out_.messages = messages_;
+      tasks_.clear();
+      c_.reset();
+    }
+    if (Table::living != 0) fail(str(Table::living.exchange(0), " tables live after their workers' end"));
+    return out_;
+  }
+
+ private:
+  void fail(const std::string& text) {
+    if (out_.failure.empty()) out_.failure = text;
+  }
+
+  void start() {
+    rpc::AgentOptions agent;
+    agent.lease = planted_ ? std::chrono::seconds(planted_->lease_s) : kLease;
+    agent.rpc_timeout = 60s;
+    test::ClusterOptions options{
+        .size = plan_.workers,
+        .seed = plan_.seed,
+        .net = {.jitter = us(plan_.jitter_us), .drop = plan_.drop, .duplicate = plan_.duplicate},
+        .agent = agent,
+        .keep_log = std::getenv("WEFT_TEST_LOG") != nullptr};
+    if (planted_ && planted_->before)
+      options.before = [this](int rank, rpc::Receiver& inner) -> rpc::Receiver& {
+        between_.push_back(
+            planted_->before(inner, [this, rank](rpc::WorkerId to, uint8_t kind, std::string header) {
+              c_->agent(rank)->transport().send(to, kind, std::move(header));
+            }));
+        return *between_.back();
+      };
+    c_ = std::make_unique<Cluster>(std::move(options));
+    hurt_.resize(static_cast<size_t>(plan_.workers));
+    c_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
+    add_rule(Fault::Kind::kDrop, rpc::FaultRule::Action::kDrop);
+    add_rule(Fault::Kind::kDouble, rpc::FaultRule::Action::kDuplicate);
+    for (const Fault& f : plan_.faults)
+      if (f.kind == Fault::Kind::kDelay)
+        c_->net().add_rule(
+            {.action = rpc::FaultRule::Action::kDelay,
+             .delay = us(f.us),
+             .match = [this, at = f.message](const std::string&) { return messages_ == at + 1; }});
+  }
+
+  void add_rule(Fault::Kind kind, rpc::FaultRule::Action action) {
+    std::set<int> at;
+    for (const Fault& f : plan_.faults)
+      if (f.kind == kind) at.insert(f.message + 1);
+    if (!at.empty())
+      c_->net().add_rule(
+          {.action = action, .match = [this, at](const std::string&) { return at.count(messages_) > 0; }});
+  }
+
+  /// The first rule sees every message once.
+  void at_message() {
+    ++messages_;
+    for (const Fault& f : plan_.faults)
+      if (f.message + 1 == messages_ && f.kind >= Fault::Kind::kCut)
+        after(0us, [this, &f] { hit(f); });  // as a callback it is not preempted
+  }
+
+  void after(Duration wait, rpc::Task f) { c_->sim().call_at(c_->sim().now() + wait, std::move(f)); }
+
+  void hit(const Fault& f) {
+    const int w = f.worker % plan_.workers;
+    if (whole_) return;
+    if (f.kind == Fault::Kind::kCut) return cut(w, us(f.us), {});
+    if (hurt_[static_cast<size_t>(w)]) return;  // one life per schedule
+    hurt_[static_cast<size_t>(w)] = true;
+    ++ending_;
+    const Duration within = us(f.late_us);
+    if (f.kind == Fault::Kind::kIsolate)
+      return cut(w, us(f.us), [this, w, within] { replace(w, within, true); });
+    if (f.kind == Fault::Kind::kReplace) return replace(w, within, true);
+    c_->kill(w);
+    for (const auto& t : tasks_)
+      if (t->agent == c_->agent(w)) t->killed = true;
+    after(us(f.us), [this, w, within] { replace(w, within, false); });
+  }
+
+  void cut(int w, Duration length, rpc::Task then) {
+    std::vector<rpc::WorkerId> others;
+    for (int i = 0; i < plan_.workers; ++i)
+      if (i != w) others.push_back(rpc::WorkerId{i});
+    c_->net().partition({rpc::WorkerId{w}}, others);
+    after(length, [this, then = std::move(then)]() mutable {
+      c_->net().heal();
+      if (then) then();
+    });
+  }
+
+  void replace(int w, Duration within, bool keep_old) {
+    c_->restart(w, keep_old, within);
+    told_ = std::max(told_, c_->sim().now() + within);
+    --ending_;
+    if (planted_ && planted_->late_loss_us > 0)
+      after(us(planted_->late_loss_us), [this, w] {
+        for (int i = 0; i < plan_.workers; ++i)
+          if (i != w && !c_->dead(i)) c_->agent(i)->declare_lost(rpc::WorkerId{w}, "an old life was lost");
+      });
+    for (size_t i = 0; i < plan_.programs.size(); ++i)
+      if (plan_.programs[i].driver % plan_.workers == w)
+        launch(plan_.programs[i], expected_[i], "repeated program");
+  }
+
+  void launch(const Program& program, const std::vector<Numbers>& expected, const std::string& name) {
+    auto task = std::make_shared<Task>();
+    const int w = program.driver % plan_.workers;
+    task->program = &program;
+    task->expected = &expected;
+    task->name = str(name, " on worker ", w);
+    task->agent = c_->agent(w);
+    tasks_.push_back(task);
+    c_->sim().post([task, workers = plan_.workers] {
+      try {
+        const rpc::AgentScope scope(task->agent);
+        task->seen = Interpreter<RemoteWorld>(*task->program, workers).run();
+      } catch (...) {
+        task->error = std::current_exception();
+      }
+      task->done = true;
+    });
+  }
+
+  bool all_done() const {
+    for (const auto& t : tasks_)
+      if (!t->done && !t->killed) return false;
+    return ending_ == 0 && c_->sim().now() >= told_;
+  }
+
+  void wait_for_tasks() {
+    const rpc::TimePoint end = c_->sim().now() + kLongest;
+    Duration step = 5ms;
+    while (!all_done() && c_->sim().now() < end) {
+      c_->sim().run_for(step);
+      step = std::min<Duration>(step * 2, 1s);
+    }
+    for (const auto& t : tasks_) judge(*t);
+  }
+
+  bool living(const Task& t) const {
+    const int w = t.program->driver % plan_.workers;
+    return !c_->dead(w) && c_->agent(w) == t.agent;
+  }
+
+  void judge(const Task& t) {
+    if (t.killed) return;
+    if (!t.done) {
+      std::string waits;
+      for (const auto& text : c_->sim().blocked()) waits += "; " + text;
+      return fail(str(t.name, " has not ended", waits, "; ", t.agent->dump()));
+    }
+    if (!living(t)) return;
+    if (!t.error) {
+      const std::string wrong = difference(t.seen, *t.expected);
+      if (!wrong.empty()) fail(t.name + ": " + wrong);
+      return;
+    }
+    out_.hurt = true;
+    const bool any_hurt = std::find(hurt_.begin(), hurt_.end(), true) != hurt_.end();
+    try {
+      std::rethrow_exception(t.error);
+    } catch (const PeerLost& e) {
+      if (!any_hurt) fail(t.name + ": no worker died, and it ended with " + e.what());
+      else if (e.peer == t.agent->self().name) fail(t.name + ": its own loss is reported to it: " + e.what());
+      else if (!named_hurt(e.peer)) fail(t.name + ": the loss of a living worker is reported: " + e.what());
+    } catch (const std::exception& e) {
+      if (names_dead_stranger(e.what())) return;
+      fail(t.name + ": it ended with an error that is no loss: " + e.what());
+    }
+  }
+
+  /// A successor is not told of members that are dead at its start.
+  bool names_dead_stranger(const std::string& text) const {
+    for (int w = 0; w < plan_.workers; ++w)
+      if (hurt_[static_cast<size_t>(w)] && text.find(str("no worker has the id ", w)) != std::string::npos)
+        return true;
+    return false;
+  }
+
+  bool named_hurt(const std::string& name) const {
+    for (int w = 0; w < plan_.workers; ++w)
+      if (hurt_[static_cast<size_t>(w)] && name == str("worker", w)) return true;
+    return false;
+  }
+
+  /// From here on the network is good and every worker lives. A program over all of them must be right.
+  void make_whole() {
+    whole_ = true;
+    if (failed()) return;
+    c_->net().clear_rules();
+    c_->net().set_faults(0, 0);
+    c_->net().heal();
+    static const Plan kLast = [] {
+      Plan plan = make_small_plan(4711, 4);
+      return plan;
+    }();
+    last_ = kLast.programs.front();
+    for (auto& steps : last_.iterations)
+      for (Step& s : steps)
+        for (int& w : s.way) w %= plan_.workers;
+    last_expected_ = Interpreter<LocalWorld>(last_, plan_.workers).run();
+    for (last_.driver = 0; last_.driver < plan_.workers; ++last_.driver) {
+      if (last_.driver > 1 && !hurt_[static_cast<size_t>(last_.driver)]) continue;
+      launch(last_, last_expected_, "last program");
+      const Task& t = *tasks_.back();
+      for (int i = 0; i < 600 && !t.done; ++i) c_->sim().run_for(100ms);
+      if (!t.done) return judge(t);
+      if (t.error) {
+        try {
+          std::rethrow_exception(t.error);
+        } catch (const std::exception& e) {
+          return fail(t.name + ": " + e.what());
+        }
+      }
+      const std::string wrong = difference(t.seen, last_expected_);
+      if (!wrong.empty()) return fail(t.name + ": " + wrong);
+    }
+  }
+
+  void finish() {
+    if (failed()) return;
+    c_->sim().run_for(kQuiet);
+    for (int w = 0; w < plan_.workers; ++w) {
+      const std::string left = left_on(*c_->agent(w));
+      if (!left.empty()) fail("something is left:" + left);
+    }
+    if (failed()) return;
+    out_.completed = !out_.hurt;
+    if (!plan_.shutdown) return;
+    try {
+      c_->shutdown(60s);
+    } catch (const std::exception& e) {
+      fail(str("graceful shutdown: ", e.what()));
+    }
+  }
+
+  bool failed() const { return !out_.failure.empty(); }
+
+  const Plan& plan_;
+  const Planted* const planted_;
+  std::vector<std::vector<Numbers>> expected_;
+  std::vector<std::unique_ptr<rpc::Receiver>> between_;
+  std::unique_ptr<Cluster> c_;
+  std::vector<std::shared_ptr<Task>> tasks_;
+  std::vector<bool> hurt_;
+  Program last_;
+  std::vector<Numbers> last_expected_;
+  rpc::TimePoint told_{};
+  int messages_ = 0, ending_ = 0;
+  bool whole_ = false;
+  Outcome out_;
+};
+
+}  // namespace
+
+Outcome run(const Plan& plan, const Planted* planted) { return Run(plan, planted).go(); }
+
+}  // namespace weft::explore

@@ -1,0 +1,237 @@
+// The functions of explored programs, and their two worlds (world.h).
+#include "explore/world.h"
+
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/tensor/factories.h>
+
+namespace weft::explore {
+
+namespace {
+
+constexpr double kRate = 0.05;
+
+std::vector<Tensor> parameters_of(int64_t worker) {
+  return {numbered_leaf(100 + 2 * worker), numbered_leaf(101 + 2 * worker)};
+}
+
+Tensor free_mix(int64_t kind, const Tensor& a, const Tensor& b) { return mix(kind, a, b); }
+WEFT_RPC_AS("explore_free_mix", &free_mix);
+
+Tensor free_chain_of(int64_t kind, const Tensor& a, const Tensor& b, const std::vector<int64_t>& rest);
+WEFT_RPC_AS("explore_free_chain", &free_chain_of);
+Tensor free_chain_of(int64_t kind, const Tensor& a, const Tensor& b, const std::vector<int64_t>& rest) {
+  const Tensor y = mix(kind, a, b);
+  if (rest.empty()) return y;
+  return rpc::rpc_sync<free_chain_of>(static_cast<int>(rest.front()), kind, y, b,
+                                      std::vector<int64_t>(rest.begin() + 1, rest.end()));
+}
+
+RRef<Tensor> third_party(int64_t kind, const Tensor& a, const Tensor& b, int64_t other) {
+  return rpc::remote<free_mix>(static_cast<int>(other), kind, a, b);
+}
+WEFT_RPC_AS("explore_third_party", &third_party);
+
+Tensor free_sum(const Tensor& a) { return a.sum(); }
+WEFT_RPC_AS("explore_free_sum", &free_sum);
+
+Numbers numbers_of(const Tensor& t) { return t.defined() ? t.detach().to_vector<double>() : Numbers(); }
+
+}  // namespace
+
+Tensor mix(int64_t kind, const Tensor& a, const Tensor& b) {
+  if (kind == 0) return a * 0.5 + sin(b);
+  if (kind == 1) return a * tanh(b);
+  return a - b * 0.25;
+}
+
+Tensor mix(int64_t kind, const Tensor& a, const Tensor& b, const std::vector<Tensor>& parameters) {
+  if (kind == 0) return a * parameters[0] + b;
+  if (kind == 1) return tanh(a) * parameters[0] + b * parameters[1];
+  return a + sin(b);
+}
+
+Tensor numbered_leaf(int64_t number) {
+  Numbers values;
+  for (int64_t i = 0; i < 3; ++i) values.push_back(std::cos(static_cast<double>(number * 3 + i)));
+  return from_vector(values, {3}).requires_grad_();
+}
+
+// ---- tables
+
+Table::Table(int64_t worker) : parameters_(parameters_of(worker)) { ++living; }
+
+Tensor Table::chain(int64_t kind, const Tensor& a, const Tensor& b,
+                    const std::vector<RRef<Table>>& rest) const {
+  const Tensor y = apply(kind, a, b);
+  if (rest.empty()) return y;
+  return rest.front().rpc_sync<&Table::chain>(kind, y, b,
+                                              std::vector<RRef<Table>>(rest.begin() + 1, rest.end()));
+}
+
+Tensor Table::use(int64_t kind, const RRef<Tensor>& a, const Tensor& b) const {
+  return apply(kind, a.is_owner() ? a.local_value() : a.to_here(), b);
+}
+
+RRef<Tensor> Table::hold(int64_t kind, const Tensor& a, const Tensor& b) const {
+  return RRef<Tensor>(apply(kind, a, b));
+}
+
+RRef<Tensor> Table::parameter(int64_t which) const {
+  return RRef<Tensor>(parameters_[static_cast<size_t>(which)]);
+}
+
+std::vector<Numbers> Table::gradients(int64_t context) const {
+  std::vector<Numbers> out;
+  for (const Tensor& p : parameters_) out.push_back(numbers_of(dist_autograd::get_gradient(context, p)));
+  return out;
+}
+
+std::vector<Numbers> Table::values() const {
+  std::vector<Numbers> out;
+  for (const Tensor& p : parameters_) out.push_back(numbers_of(p));
+  return out;
+}
+
+// ---- over a group
+
+RemoteWorld::RemoteWorld(int workers, bool optimizer) {
+  for (int w = 0; w < workers; ++w) tables_.push_back(rpc::remote<Table>(w, w));
+  if (!optimizer) return;
+  std::vector<RRef<Tensor>> parameters;
+  for (const auto& t : tables_)
+    for (int64_t i = 0; i < 2; ++i) parameters.push_back(t.rpc_sync<&Table::parameter>(i));
+  optimizer_ = dist_optim::make<optim::SGDRule>(parameters, {.lr = kRate});
+}
+
+void RemoteWorld::end() {
+  for (const auto& t : tables_) t.rpc_sync<&Table::clear>();
+  context_.reset();
+}
+
+Tensor RemoteWorld::call(int t, int kind, const Tensor& a, const Tensor& b) {
+  return table(t).rpc_sync<&Table::apply>(kind, a, b);
+}
+Tensor RemoteWorld::free(int worker, int kind, const Tensor& a, const Tensor& b) {
+  return rpc::rpc_sync<free_mix>(worker, kind, a, b);
+}
+Tensor RemoteWorld::chain(const std::vector<int>& way, int kind, const Tensor& a, const Tensor& b) {
+  std::vector<RRef<Table>> rest;
+  for (size_t i = 1; i < way.size(); ++i) rest.push_back(table(way[i]));
+  return table(way.front()).rpc_sync<&Table::chain>(kind, a, b, rest);
+}
+Tensor RemoteWorld::free_chain(const std::vector<int>& way, int kind, const Tensor& a, const Tensor& b) {
+  return rpc::rpc_sync<free_chain_of>(way.front(), kind, a, b,
+                                      std::vector<int64_t>(way.begin() + 1, way.end()));
+}
+RemoteWorld::Pending RemoteWorld::async(int t, int kind, const Tensor& a, const Tensor& b) {
+  return table(t).rpc_async<&Table::apply>(kind, a, b);
+}
+RRef<Tensor> RemoteWorld::remote(int worker, int kind, const Tensor& a, const Tensor& b) {
+  return rpc::remote<free_mix>(worker, kind, a, b);
+}
+RRef<Tensor> RemoteWorld::hold(int t, int kind, const Tensor& a, const Tensor& b) {
+  return table(t).rpc_sync<&Table::hold>(kind, a, b);
+}
+RRef<Tensor> RemoteWorld::parameter(int t, int which) { return table(t).rpc_sync<&Table::parameter>(which); }
+RRef<Tensor> RemoteWorld::third(int worker, int other, int kind, const Tensor& a, const Tensor& b) {
+  return rpc::rpc_sync<third_party>(worker, kind, a, b, other);
+}
+Tensor RemoteWorld::use(int t, int kind, const Ref& r, const Tensor& b) {
+  return table(t).rpc_sync<&Table::use>(kind, r, b);
+}
+RRef<Tensor> RemoteWorld::forward(int t, const Ref& r) { return table(t).rpc_sync<&Table::pass>(r); }
+void RemoteWorld::keep(int t, const Ref& r) { table(t).rpc_sync<&Table::keep>(r); }
+RRef<Tensor> RemoteWorld::give(int t) { return table(t).rpc_sync<&Table::give>(); }
+
+void RemoteWorld::backward(const std::vector<Tensor>& roots, bool retain) {
+  context_->backward(roots, {.retain_graph = retain});
+}
+void RemoteWorld::remote_backward(int worker, const Tensor& value, bool retain) {
+  rpc::remote<free_sum>(worker, value).backward(context_->id(), {.retain_graph = retain});
+}
+std::vector<Numbers> RemoteWorld::gradients(const std::vector<Tensor>& leaves) {
+  std::vector<Numbers> out;
+  for (const Tensor& x : leaves) out.push_back(numbers_of(context_->gradient(x)));
+  for (const auto& t : tables_)
+    for (Numbers& g : t.rpc_sync<&Table::gradients>(context_->id())) out.push_back(std::move(g));
+  return out;
+}
+std::vector<Numbers> RemoteWorld::values() {
+  std::vector<Numbers> out;
+  for (const auto& t : tables_)
+    for (Numbers& v : t.rpc_sync<&Table::values>()) out.push_back(std::move(v));
+  return out;
+}
+void RemoteWorld::step() {
+  if (optimizer_) optimizer_->step(context_->id());
+}
+
+// ---- in one process
+
+LocalWorld::LocalWorld(int workers, bool optimizer) : optimizer_(optimizer) {
+  for (int w = 0; w < workers; ++w) tables_.push_back(parameters_of(w));
+  sums_.assign(tables_.size(), std::vector<Numbers>(2));
+}
+
+void LocalWorld::end() { kept_.clear(), losses_.clear(), past_.clear(); }
+
+Tensor LocalWorld::chain(const std::vector<int>& way, int kind, const Tensor& a, const Tensor& b) {
+  Tensor y = a;
+  for (const int t : way) y = call(t, kind, y, b);
+  return y;
+}
+Tensor LocalWorld::free_chain(const std::vector<int>& way, int kind, const Tensor& a, const Tensor& b) {
+  Tensor y = a;
+  for (size_t i = 0; i < way.size(); ++i) y = mix(kind, y, b);
+  return y;
+}
+
+std::vector<Numbers> LocalWorld::gradients(const std::vector<Tensor>& leaves) {
+  std::vector<Tensor> all = leaves;
+  std::vector<size_t> to;  // the place of each in the result: parameters before a step count as the same
+  for (size_t i = 0; i < leaves.size(); ++i) to.push_back(i);
+  const auto add = [&](const std::vector<std::vector<Tensor>>& tables) {
+    for (size_t t = 0; t < tables.size(); ++t)
+      for (size_t i = 0; i < 2; ++i) all.push_back(tables[t][i]), to.push_back(leaves.size() + 2 * t + i);
+  };
+  add(tables_);
+  for (const auto& tables : past_) add(tables);
+  std::vector<Numbers> out(leaves.size() + 2 * tables_.size());
+  for (const auto& roots : losses_) {
+    const std::vector<Tensor> got = grad(roots, all, {}, {.retain_graph = true, .allow_unused = true});
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Numbers g = numbers_of(got[i]);
+      Numbers& sum = out[to[i]];
+      if (sum.empty()) sum = g;
+      else
+        for (size_t j = 0; j < g.size(); ++j) sum[j] += g[j];
+    }
+  }
+  for (size_t i = leaves.size(); i < out.size(); ++i)
+    sums_[(i - leaves.size()) / 2][(i - leaves.size()) % 2] = out[i];
+  return out;
+}
+
+std::vector<Numbers> LocalWorld::values() {
+  std::vector<Numbers> out;
+  for (const auto& t : tables_)
+    for (const Tensor& p : t) out.push_back(numbers_of(p));
+  return out;
+}
+
+void LocalWorld::step() {
+  if (!optimizer_) return;
+  past_.push_back(tables_);
+  for (size_t t = 0; t < tables_.size(); ++t)
+    for (size_t i = 0; i < 2; ++i) {
+      const Numbers& g = sums_[t][i];
+      if (g.empty()) continue;
+      Numbers v = numbers_of(tables_[t][i]);
+      for (size_t j = 0; j < v.size(); ++j) v[j] -= kRate * g[j];
+      tables_[t][i] = from_vector(v, {3}).requires_grad_();
+    }
+}
+
+}  // namespace weft::explore
