@@ -1,5 +1,5 @@
-# cmake --install: libraries, real header files, the program weft-store, the package that find_package(weft)
-# reads, and a pkg-config file for each library.
+# cmake --install: libraries, real header files, the programs weft-store and weft-certs, the package that
+# find_package(weft) reads, and a pkg-config file for each library.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 set(built_components core)
@@ -24,12 +24,13 @@ foreach(part ${built_components})
   install(EXPORT weft-${part}-targets NAMESPACE weft:: DESTINATION ${package_dir} COMPONENT dev)
 endforeach()
 
-if(TARGET weft-store)  # an example that is a tool as well
-  add_dependencies(weft_libraries weft-store)
-  set_target_properties(weft-store PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS weft-store RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
-endif()
+foreach(tool weft-store weft-certs)  # examples that are tools as well
+  if(TARGET ${tool})
+    add_dependencies(weft_libraries ${tool})
+    set_target_properties(${tool} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  endif()
+endforeach()
 
 set(weft_static ON)
 if(BUILD_SHARED_LIBS)

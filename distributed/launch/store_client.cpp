@@ -42,6 +42,7 @@ class StoreClient final : public StoreCalls, public Receiver {
         down_since_ = runtime_.now();
       }
     }
+    if (state == PeerState::kRejected) fail_all(kFailed, str("store at ", where_, ": ", reason));
     if (state == PeerState::kBroken) resend_all();  // what was under way may be lost; it also reconnects
   }
   void on_message(Inbound message) override {
@@ -104,19 +105,26 @@ class StoreClient final : public StoreCalls, public Receiver {
     for (const uint64_t number : open) send(number);
   }
 
+  /// Ends the open requests with an error.
+  void fail_all(StoreStatus status, const std::string& text) {
+    std::map<uint64_t, Pending> open;
+    {
+      MutexLock lock(mutex_);
+      open.swap(pending_);
+    }
+    for (auto& [number, pending] : open) {
+      pending.answer->status = status;
+      pending.answer->fields = text;
+      pending.answer->done.set();
+    }
+  }
   void watch_host(const std::string& process) override {
     watch_.watch(process, [this] {
-      std::map<uint64_t, Pending> open;
       {
         MutexLock lock(mutex_);
         host_ended_ = true;
-        open.swap(pending_);
       }
-      for (auto& [number, pending] : open) {
-        pending.answer->status = kHostEnded;
-        pending.answer->fields = ended_text();
-        pending.answer->done.set();
-      }
+      fail_all(kHostEnded, ended_text());
     });
   }
   std::string ended_text() const {

@@ -1,9 +1,12 @@
-// weft-store: serves a store until it is told to end. Programs reach it by rpc::connect_store. With --log it
+// weft-store: serves a store until it is told to end. Programs reach it by rpc::connect_store. With --dir it
 // can be killed and started again: keys, leases and clients go on.
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
+
+#include <sys/stat.h>
 
 #include <weft/distributed/launch/store_service.h>
 
@@ -45,13 +48,13 @@ int serve(const std::string& listen, const rpc::StoreOptions& options, const rpc
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string listen = "127.0.0.1:29400", ca, certificate, key;
+  std::string listen = "127.0.0.1:29400", dir, ca, certificate, key;
   rpc::StoreOptions options;
   rpc::StoreNetwork network;
   examples::seconds();
   examples::Args args("weft-store", "Serves a store: keys with values, leases and watches.");
   args.add("listen", listen, "host:port, port 0 for any, or unix:/path");
-  args.add("log", options.log, "file that keeps the store over a restart");
+  args.add("dir", dir, "folder of the log that keeps the store over a restart");
   args.add("insecure", network.insecure, "listen beyond this machine without encryption");
   args.add("tls-ca", ca, "encrypt: the authority's certificate (PEM)");
   args.add("tls-cert", certificate, "encrypt: this store's certificate (PEM)");
@@ -68,5 +71,12 @@ int main(int argc, char** argv) {
     network.tls.emplace();
     network.tls->ca_file = ca, network.tls->certificate_file = certificate, network.tls->key_file = key;
   }
-  return examples::guarded("weft-store", [&] { return serve(listen, options, network); });
+  return examples::guarded("weft-store", [&] {
+    if (!dir.empty()) {
+      if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
+        throw IoError("cannot make the folder " + dir + ": " + std::strerror(errno));
+      options.log = dir + "/store.log";
+    }
+    return serve(listen, options, network);
+  });
 }

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #ifdef WEFT_TEST_CERTIFICATES
-#include "weft_certs/certificates.h"
+#include "weft-certs/certificates.h"
 #endif
 
 namespace weft::test {

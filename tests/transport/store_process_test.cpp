@@ -53,9 +53,10 @@ struct ChildHost final : Host {
 };
 /// The program weft-store.
 struct ProgramHost final : Host {
-  ProgramHost(const std::string& address, const std::string& log)
-      : process("weft-store --listen " + address + " --log " + log) {
-    EXPECT_TRUE(process.says("weft-store: serving at " + address + ", log " + log + "\n")) << process.text();
+  ProgramHost(const std::string& address, const std::string& dir)
+      : process("weft-store --listen " + address + " --dir " + dir) {
+    EXPECT_TRUE(process.says("weft-store: serving at " + address + ", log " + dir + "/store.log\n"))
+        << process.text();
   }
   void kill() override {
     process.end();
@@ -140,7 +141,7 @@ TEST(StoreProgram, clients_go_on_when_weft_store_is_killed_and_started_again) {
 TEST(StoreProgram, weft_store_names_what_is_wrong) {
   if (!has_program()) GTEST_SKIP() << "weft-store is not built: " << WEFT_PROGRAM_DIR;
   const PrivateFolder folder;
-  const std::string log = folder.path + "/log";
+  const std::string dir = folder.path + "/kept", log = dir + "/store.log";
   const auto fails = [](const std::string& flags, int code, const std::string& part) {
     const auto out = programs::run("weft-store " + flags);
     EXPECT_EQ(out.code, code) << out.text;
@@ -150,11 +151,12 @@ TEST(StoreProgram, weft_store_names_what_is_wrong) {
   fails("--tls-ca x", 2, "TLS needs all of");
   fails("--listen nowhere", 1, "nowhere");
   fails("--listen 192.0.2.1:4711", 1, "credentials");
+  ASSERT_EQ(mkdir(dir.c_str(), 0700), 0);
   std::ofstream(log) << "a file of the user's own";
-  fails("--listen 127.0.0.1:0 --log " + log, 1, "store log " + log + ": no log of a store");
-  programs::Process first("weft-store --listen 127.0.0.1:0 --log " + log + "2");
+  fails("--listen 127.0.0.1:0 --dir " + dir, 1, "store log " + log + ": no log of a store");
+  programs::Process first("weft-store --listen 127.0.0.1:0 --dir " + dir + "2");
   EXPECT_TRUE(first.says("serving at 127.0.0.1:"));
-  fails("--listen 127.0.0.1:0 --log " + log + "2", 1, "another store uses it");
+  fails("--listen 127.0.0.1:0 --dir " + dir + "2", 1, "another store uses it");
   first.interrupt();
   EXPECT_EQ(first.finish().code, 0);
 }

@@ -2,6 +2,7 @@
 // of refusals, and certificates that are replaced.
 #include <gtest/gtest.h>
 
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/grpc_transport.h>
 
 #include "mailbox.h"
@@ -145,6 +146,22 @@ TEST(Tls, certificates_that_are_replaced_are_read_at_the_next_connection) {
   files.issue("trainer");
   pair.a->send(WorkerId{1}, 1, "x");
   EXPECT_TRUE(pair.box_b.wait_for(1)) << pair.box_a.reason(WorkerId{1});
+}
+
+TEST(Tls, a_store_whose_certificate_is_refused_fails_at_once_with_the_reason) {
+  const Certificates ours("store_a"), theirs("store_b");
+  if (!ours.made()) GTEST_SKIP() << "no headers of OpenSSL";
+  const ServedStore served = serve_store("127.0.0.1:0", {}, {.tls = options(theirs)});
+  const auto client = connect_store(served.address, {.tls = options(ours)});
+  const TimePoint never = std::chrono::steady_clock::now() + 1h;
+  try {
+    client->set("key", "value", never);
+    ADD_FAILURE() << "another authority's store was believed";
+  } catch (const RpcError& e) {
+    EXPECT_NE(std::string(e.what()).find("handshake failed"), std::string::npos) << e.what();
+  }
+  const auto right = connect_store(served.address, {.tls = options(theirs)});
+  right->set("key", "value", std::chrono::steady_clock::now() + 60s);
 }
 
 TEST(Tls, missing_parts_are_named) {

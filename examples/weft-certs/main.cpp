@@ -8,7 +8,7 @@
 
 #include "common/args.h"
 #include "common/report.h"
-#include "weft_certs/certificates.h"
+#include "weft-certs/certificates.h"
 
 namespace {
 

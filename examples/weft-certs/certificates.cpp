@@ -1,5 +1,5 @@
 // Keys and certificates by OpenSSL (certificates.h).
-#include "weft_certs/certificates.h"
+#include "weft-certs/certificates.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
