@@ -95,11 +95,14 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   TimePoint wake;
   std::exception_ptr refused;
   bool unneeded = false;
+  const bool fenced = is_held_by_fence(kind) && core_.fence.closed(call.started);
   {
     MutexLock lock(p.mutex);
     if (!core_.running) {  // stop() may have emptied this table
       refused = std::make_exception_ptr(
           RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down")));
+    } else if (fenced) {
+      refused = core_.fence.error(core_.self.name);
     } else if (p.lost) {
       refused = std::make_exception_ptr(PeerLost(
           p.name, str("worker '", p.name, "' ", p.left ? "has left the group" : "is lost", ": ", p.why)));

@@ -110,6 +110,8 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
       return true;
     } catch (const Overloaded&) {
       return true;
+    } catch (const Fenced&) {
+      return true;
     } catch (...) {
       return false;
     }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <typeinfo>
 
+#include <weft/distributed/rpc/fenced.h>
 #include <weft/distributed/rpc/function.h>
 
 namespace weft::rpc {
@@ -39,6 +40,7 @@ const Row kRows[] = {
     row<UnknownFunction>("UnknownFunction"),
     row<SignatureMismatch>("SignatureMismatch"),
     row<NotAllowed>("NotAllowed"),
+    row<Fenced>("Fenced"),
     row<WireError>("WireError"),
     row<Overloaded>("Overloaded"),
     row<RpcError>("RpcError"),

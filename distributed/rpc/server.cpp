@@ -43,6 +43,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     served->context.deadline = now + Duration(e.remaining_ns);
   if (!served->context.endpoint) return;
   bool again = false, refused = false, first = false;
+  const bool fenced = core_.fence.closed(now);
   {
     MutexLock lock(p.mutex);
     if (p.lost) return;
@@ -50,6 +51,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
       core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
       return;
     }
+    if (fenced && !is_refused_by_fence(kind) && p.served.count(e.sequence) == 0) return;
     first = p.served.empty();
     if (!core_.running) served->given_up = true;
     auto& slot = p.served[e.sequence];
@@ -70,7 +72,8 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
 
   Responder responder(served);  // from here on every path answers
   try {
-    served->refused = refused;
+    served->refused = refused || fenced;
+    if (fenced) std::rethrow_exception(core_.fence.error(core_.self.name));
     if (refused)
       throw Overloaded(
           str("more than ", core_.options.max_served_per_peer, " requests of one worker are open"));
@@ -89,7 +92,10 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     auto work = std::make_unique<Work>(
         Work{agent_of(served->context), handler, std::move(responder), std::move(message)});
     core_.runtime->post_or_refuse([this, work = std::move(work)] {
-      if (refusal()) return refuse(std::move(work->responder), work->message);
+      if (refusal())
+        return refuse(std::move(work->responder), work->message, no_thread_error(core_.self.name));
+      if (is_refused_by_fence(work->responder.served()->kind) && core_.fence.closed(core_.runtime->now()))
+        return refuse(std::move(work->responder), work->message, core_.fence.error(core_.self.name));
       run(*work->handler, std::move(work->responder), std::move(work->message));
     });
   } catch (const WireError&) {
@@ -144,14 +150,14 @@ void Server::put_off(const std::shared_ptr<Served>& served) {
   if (found != served->peer->served.end() && found->second == served) served->peer->served.erase(found);
 }
 
-/// Answers a request for which the pool has no thread.
-void Server::refuse(Responder responder, const Message& message) {
+/// Answers a request that is not served: the pool has no thread for it, or the fence has closed.
+void Server::refuse(Responder responder, const Message& message, const std::exception_ptr& error) {
   const Served& served = *responder.served();
   const std::shared_ptr<Agent> agent = agent_of(served.context);
   core_.interceptors.each(
       [&](Interceptor& i) { i.discarded(*agent, served.peer->life(), served.kind, message, false); });
   responder.served()->refused = true;
-  responder.fail(no_thread_error(core_.self.name));
+  responder.fail(error);
 }
 
 /// Step 2: sends the answer of a duplicate request again, unless it has just been sent.
@@ -197,6 +203,9 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
                       .end = core_.runtime->now()});
   if (!error) {
     try {
+      // The successor of this life may have answered others meanwhile.
+      if (is_refused_by_fence(served->kind) && core_.fence.closed(core_.runtime->now()))
+        std::rethrow_exception(core_.fence.error(core_.self.name));
       core_.interceptors.each([&](Interceptor& i) {
         i.reply_sending(*agent, p.life(), served->kind, served->what, message, served->context);
       });

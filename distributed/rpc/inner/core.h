@@ -1,5 +1,5 @@
-// AgentCore, which all parts of an agent use: its identity, interceptors and counters, and the sending of
-// messages that may be lost. Registered and Callbacks are lists that layers fill.
+// AgentCore, which all parts of an agent use: its identity, interceptors, counters and fence, and the sending
+// of messages that may be lost. Registered and Callbacks are lists that layers fill.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/fence.h>
 #include <weft/distributed/rpc/inner/tracer.h>
 #include <weft/distributed/runtime/sync.h>
 
@@ -94,6 +95,7 @@ struct AgentCore {
   Counters counters;
   Interceptors interceptors;
   Tracer tracer;
+  Fence fence;
 };
 
 }  // namespace weft::rpc

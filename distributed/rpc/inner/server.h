@@ -35,7 +35,7 @@ class Server {
   };
   void run(HandlerEntry& handler, Responder responder, Message message);
   void put_off(const std::shared_ptr<Served>& served);
-  void refuse(Responder responder, const Message& message);
+  void refuse(Responder responder, const Message& message, const std::exception_ptr& error);
   void resend_reply(Peer& p, uint64_t sequence);
   void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
                 std::vector<Payload> payloads);

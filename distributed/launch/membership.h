@@ -1,0 +1,94 @@
+// An elastic group: workers join and leave at any time. A store has the list of members and orders its
+// changes, each of which counts the epoch up by one.
+//
+//   rpc::init_rpc("worker7", {.elastic = true, .store = "10.0.0.1:29600"});   // waits for nobody
+//   rpc::on_member_joined([](const rpc::WorkerInfo& w) { ... });
+//   rpc::on_member_lost([](const rpc::LostPeer& w) { ... });
+//   rpc::wait_for_members({"ps"}, 30s);
+//   rpc::shutdown();                                                          // leaves; the others go on
+//
+// Each life of a worker holds a lease at the store under its name. A life that cannot renew it in time is
+// fenced: it serves nothing, and its calls fail with Fenced. It goes on when it renews before a successor has
+// its name. A successor gets the name once that lease has run out or the old life has left. So no two lives
+// of a name serve at one time. A member that the others lose leaves the list when its lease has run out.
+// membership.cpp describes the keys of the store.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/launch/store.h>
+#include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/fenced.h>
+
+namespace weft::rpc {
+
+/// How a worker joins an elastic group.
+struct JoinOptions {
+  std::string name{};
+  std::string process{};        ///< as Member::process
+  TimePoint deadline = kNever;  ///< of the join
+  /// Makes the agent of this worker with the id that the group gives to the name.
+  std::function<std::shared_ptr<Agent>(WorkerId id)> make_agent{};
+  /// Called with each other member after the agent knows it: during the join, and later on the pool.
+  std::function<void(const std::shared_ptr<Agent>& agent, const Member& member)> found{};
+};
+
+/// One worker's part in an elastic group. It works until stop, leave or the end of its agent.
+/// Thread safety: every member may be called from any thread.
+class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
+ public:
+  /// Joins the group that `store` orders, and learns the members. Blocks while another life holds the lease
+  /// of the name. Throws: Timeout that says who holds the name; ValueError for a bad name, when the group has
+  /// no id left, and for the store of a rendezvous; the errors of make_agent and of the store.
+  static std::shared_ptr<Membership> join(std::shared_ptr<Runtime> runtime, std::shared_ptr<Store> store,
+                                          const JoinOptions& options);
+  /// The membership of an agent; null in a static group.
+  static std::shared_ptr<Membership> of(Agent& agent);
+  Membership(std::shared_ptr<Runtime> runtime, std::shared_ptr<Store> store, JoinOptions options);
+  ~Membership();
+
+  const std::shared_ptr<Agent>& agent() const;
+  /// Number of the newest change of the list that this worker knows.
+  uint64_t epoch() const;
+  /// The members of that epoch by id, this worker included.
+  std::vector<WorkerInfo> members() const;
+  /// Blocks until all of these workers are members. Throws: Timeout that names the missing ones; Fenced when
+  /// this worker has lost its place.
+  void wait_for(const std::vector<std::string>& names, TimePoint deadline) const;
+  /// Registers a callback for lives that join later. It runs on the pool and may block.
+  void on_joined(std::function<void(const WorkerInfo& member)> f);
+  /// Registers a callback for the closing of the fence, with the reason. It runs on the pool. Without one,
+  /// the reason goes to standard error.
+  void on_fenced(std::function<void(const std::string& why)> f);
+
+  /// Blocks until stop_serving. Throws: Fenced when this worker has lost its place; Timeout.
+  void serve(TimePoint deadline) const;
+  /// Leaves: waits until the calls of this worker have ended and the requests under way are answered, then
+  /// gives up the name and ends the agent. Throws, after that: Timeout that names the calls under way.
+  void leave(TimePoint deadline);
+  /// Ends the renewals, without a word to the others. Does not block.
+  void stop();
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+/// Registers a callback for workers that join the group of the current agent later, successors included. It
+/// runs on the pool and may block. In a static group nobody joins.
+/// Throws (all functions here): RpcError without an agent. Thread safety: any thread.
+WEFT_API void on_member_joined(std::function<void(const WorkerInfo& member)> f);
+/// Registers a callback for lives of members that are lost or have left, as Agent::on_peer_lost.
+WEFT_API void on_member_lost(std::function<void(const LostPeer& member)> f);
+/// Registers a callback for the fencing of this worker, as Membership::on_fenced.
+WEFT_API void on_fenced(std::function<void(const std::string& why)> f);
+/// Number of the newest change of the member list that this worker knows; 0 in a static group.
+WEFT_API uint64_t epoch();
+/// Blocks until all of these workers are members of the elastic group; a static group has all its members.
+/// Throws: Timeout that names the missing ones; ValueError for a name outside a static group.
+WEFT_API void wait_for_members(const std::vector<std::string>& names, Duration timeout);
+
+}  // namespace weft::rpc

@@ -1,0 +1,15 @@
+// The error of a worker of an elastic group whose lease has run out (launch/membership.h).
+#pragma once
+
+#include <weft/distributed/runtime/error.h>
+
+namespace weft::rpc {
+
+/// The lease of a worker at the store has run out. It serves nothing and makes no calls: requests to it and
+/// its own calls fail with this, until it has renewed the lease or, with a successor, for good.
+class WEFT_API Fenced : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
+
+}  // namespace weft::rpc

@@ -1,0 +1,53 @@
+// The fence of an agent in an elastic group: until when it may serve and call. Each renewal of its lease at
+// the store moves that time. After it, requests are refused and calls of its own fail with Fenced, until the
+// next renewal or, once a successor has its name, for ever. A static group never sets it.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <limits>
+#include <string>
+
+#include <weft/distributed/runtime/runtime.h>
+#include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/wire/message.h>
+
+namespace weft::rpc {
+
+/// Thread safety: any thread.
+class Fence {
+ public:
+  bool closed(TimePoint now) const {
+    return now.time_since_epoch().count() >= until_.load(std::memory_order_relaxed);
+  }
+  TimePoint until() const { return TimePoint(Duration(until_.load())); }
+  /// The fence is open until then, unless it is closed for good.
+  void open_until(TimePoint until);
+  /// Closes it for good.
+  void close(const std::string& why);
+  /// The reason why it was not opened further.
+  void explain(const std::string& why);
+  bool closed_for_good() const;
+  /// The error of what the fence of `worker` refuses.
+  std::exception_ptr error(const std::string& worker) const;
+
+ private:
+  std::atomic<int64_t> until_{kNever.time_since_epoch().count()};
+  mutable Mutex mutex_;
+  bool for_good_ WEFT_GUARDED_BY(mutex_) = false;
+  std::string why_ WEFT_GUARDED_BY(mutex_);
+};
+
+/// Requests that a closed fence refuses with an error. It leaves those of the layers' protocols unheard, so
+/// that their callers send them again when it opens.
+inline bool is_refused_by_fence(Kind kind) {
+  return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kFetch || kind == Kind::kMethod ||
+         kind >= Kind::kOptimizer;
+}
+/// Calls that a worker behind its closed fence does not make.
+inline bool is_held_by_fence(Kind kind) {
+  return is_refused_by_fence(kind) || kind == Kind::kGather || kind == Kind::kGradients ||
+         kind == Kind::kMark;
+}
+
+}  // namespace weft::rpc
