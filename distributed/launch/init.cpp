@@ -1,10 +1,12 @@
 // init_rpc, shutdown and serve_until_done: the default agent with its own runtime, over gRPC. The
-// rendezvous ends when all workers have each other's addresses; its port is free again then.
+// rendezvous of a static group ends when all workers have each other's addresses; its port is free again
+// then. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
 #include <algorithm>
 
 #include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/inner/sigterm.h>
 #include <weft/distributed/launch/launch.h>
+#include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/runtime/sync.h>
@@ -20,6 +22,8 @@ struct Session {
   bool busy WEFT_GUARDED_BY(mutex) = false;  ///< an init or a shutdown is under way
   std::shared_ptr<Runtime> runtime WEFT_GUARDED_BY(mutex);
   std::shared_ptr<inner::ProcessWatch> watch WEFT_GUARDED_BY(mutex);
+  std::shared_ptr<Membership> membership WEFT_GUARDED_BY(mutex);  ///< of an elastic group
+  bool serves_store WEFT_GUARDED_BY(mutex) = false;
 };
 Session& session() {
   static auto* s = new Session;
@@ -57,24 +61,94 @@ void process_ended(const std::shared_ptr<Agent>& agent, Life peer) {
   agent->process_ended(peer);
 }
 
-/// Watches the processes of all other members on this host.
-std::shared_ptr<inner::ProcessWatch> watch_members(const std::shared_ptr<Agent>& agent,
-                                                   const std::vector<Member>& members) {
-  auto watch = std::make_shared<inner::ProcessWatch>();
-  for (const Member& m : members) {
-    if (m.process.empty() || m.id == agent->self().id) continue;
-    const Life life(m.id, m.address.incarnation);
-    watch->watch(m.process, [weak = std::weak_ptr<Agent>(agent), life] {
-      if (const auto living = weak.lock())
-        living->runtime()->post([weak, life] {
-          if (const auto agent = weak.lock()) process_ended(agent, life);
-        });
-    });
-  }
-  return watch;
+/// Watches the process of another member, if it is on this host.
+void watch_member(inner::ProcessWatch& watch, const std::shared_ptr<Agent>& agent, const Member& m) {
+  if (m.process.empty() || m.id == agent->self().id) return;
+  const Life life(m.id, m.address.incarnation);
+  watch.watch(m.process, [weak = std::weak_ptr<Agent>(agent), life] {
+    if (const auto living = weak.lock())
+      living->runtime()->post([weak, life] {
+        if (const auto agent = weak.lock()) process_ended(agent, life);
+      });
+  });
 }
 
 std::optional<int> given(int value) { return value >= 0 ? std::optional<int>(value) : std::nullopt; }
+
+/// Makes the agent of a worker over gRPC. `host`: where the group meets.
+std::shared_ptr<Agent> make_agent(const std::shared_ptr<Runtime>& runtime, const std::string& name,
+                                  WorkerId id, const InitOptions& options, const std::string& host) {
+  AgentOptions mine;
+  mine.name = name;
+  mine.id = id;
+  mine.rpc_timeout = options.rpc_timeout;
+  mine.lease = options.lease;
+  mine.allow = options.allow;
+  mine.deny_unlisted = options.deny_unlisted;
+  mine.device_maps = options.device_maps;
+  mine.devices = options.devices;
+  mine.cuda_ipc = options.cuda_ipc;
+  GrpcOptions wire;
+  wire.id = id;
+  wire.tls = options.tls;
+  wire.insecure = options.insecure;
+  wire.unix_socket = options.unix_socket;
+  wire.limits = options.limits;
+  if (!options.listen.empty()) wire.listen = options.listen;
+  else if (!is_loopback_host(host)) wire.listen = "0.0.0.0:0";
+  return Agent::create(runtime, std::move(mine),
+                       [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
+}
+
+/// Serves the store of an elastic group, or makes a client of it.
+std::shared_ptr<Store> open_store(const std::shared_ptr<Runtime>& runtime, const InitOptions& options) {
+  const HostPort where = parse_host_port(options.store);
+  GrpcOptions grpc{.unix_socket = false,
+                   .tls = options.tls,
+                   .insecure = options.insecure,
+                   .connect_timeout = std::chrono::hours(1),
+                   .shared_poller = false};
+  const auto factory = [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); };
+  if (options.serve_store) {
+    grpc.id = WorkerId{0};
+    grpc.admit_strangers = true;
+    grpc.listen = is_loopback_host(where.host) ? options.store : str("0.0.0.0:", where.port);
+    return make_store_server(*runtime, factory);
+  }
+  grpc.id = WorkerId{static_cast<int32_t>(runtime->random() & 0x3fffffff) | 0x40000000};
+  grpc.listen.clear();
+  return make_store_client(*runtime, factory, PeerAddress{.addresses = {options.store}}, options.store);
+}
+
+void join_elastic(const std::string& name, const InitOptions& options) {
+  if (options.store.empty())
+    throw ValueError("init_rpc: an elastic group needs the address of its store, InitOptions::store");
+  if (!options.device_maps.empty())
+    throw ValueError("init_rpc: device maps need a static group, whose workers agree on them as it forms");
+  const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
+  const auto watch = std::make_shared<inner::ProcessWatch>();
+  try {
+    JoinOptions joining{.name = name,
+                        .process = inner::process_identity(),
+                        .deadline = runtime->now() + options.init_timeout};
+    const std::string host = parse_host_port(options.store).host;
+    joining.make_agent = [&](WorkerId id) { return make_agent(runtime, name, id, options, host); };
+    joining.found = [watch](const std::shared_ptr<Agent>& agent, const Member& member) {
+      watch_member(*watch, agent, member);
+    };
+    const auto membership = Membership::join(runtime, open_store(runtime, options), joining);
+    set_default_agent(membership->agent());
+    MutexLock lock(session().mutex);
+    session().runtime = runtime;
+    session().watch = watch;
+    session().membership = membership;
+    session().serves_store = options.serve_store;
+  } catch (...) {
+    watch->stop();
+    runtime->stop();
+    throw;
+  }
+}
 
 }  // namespace
 
@@ -87,6 +161,8 @@ void init_rpc(const std::string& name, InitOptions options) {
     throw ValueError(str("num_worker_threads is ", options.num_worker_threads, ", it must be at least 1"));
   if (options.rpc_timeout.count() < 0)
     throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
+  if (options.elastic || (!options.store.empty() && options.world_size < 0))
+    return join_elastic(name, options);
   LaunchOptions asked{.rank = given(options.rank),
                       .world_size = given(options.world_size),
                       .master_port = given(options.master_port)};
@@ -103,26 +179,7 @@ void init_rpc(const std::string& name, InitOptions options) {
     const auto meeting =
         alone ? nullptr
               : make_rendezvous(runtime, launch, {.tls = options.tls, .insecure = options.insecure});
-    AgentOptions mine;
-    mine.name = name;
-    mine.id = WorkerId{launch.rank};
-    mine.rpc_timeout = options.rpc_timeout;
-    mine.lease = options.lease;
-    mine.allow = std::move(options.allow);
-    mine.deny_unlisted = options.deny_unlisted;
-    mine.device_maps = std::move(options.device_maps);
-    mine.devices = std::move(options.devices);
-    mine.cuda_ipc = options.cuda_ipc;
-    GrpcOptions wire;
-    wire.id = mine.id;
-    wire.tls = options.tls;
-    wire.insecure = options.insecure;
-    wire.unix_socket = options.unix_socket;
-    wire.limits = options.limits;
-    if (!options.listen.empty()) wire.listen = options.listen;
-    else if (!is_loopback_host(launch.master_addr)) wire.listen = "0.0.0.0:0";
-    agent = Agent::create(runtime, std::move(mine),
-                          [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
+    agent = make_agent(runtime, name, WorkerId{launch.rank}, options, launch.master_addr);
     std::exception_ptr refused;
     if (meeting) {
       // an error of the whole group: rank 0 keeps the store for a while, so that later workers get it too
@@ -131,7 +188,8 @@ void init_rpc(const std::string& name, InitOptions options) {
         self.process = inner::process_identity();
         const std::vector<Member> members = meeting->join(std::move(self), deadline);
         agent->add_members(members);
-        watch = watch_members(agent, members);
+        watch = std::make_shared<inner::ProcessWatch>();
+        for (const Member& m : members) watch_member(*watch, agent, m);
       } catch (const ValueError&) {
         meeting->leave(std::min<TimePoint>(deadline, runtime->now() + std::chrono::seconds(30)));
         throw;
@@ -171,14 +229,53 @@ void init_rpc(const std::string& name, InitOptions options) {
 
 namespace {
 
+/// The worker that serves the store leaves last: it waits until the others have left.
+void wait_for_the_others(const Membership& membership, TimePoint deadline) {
+  Runtime& runtime = *membership.agent()->runtime();
+  while (membership.members().size() > 1) {
+    if (runtime.now() >= deadline) {
+      std::string names;
+      for (const WorkerInfo& w : membership.members())
+        if (w.id != membership.agent()->self().id) names += str(names.empty() ? "'" : ", '", w.name, "'");
+      throw Timeout(str("shutdown: worker '", membership.agent()->self().name,
+                        "' serves the store of the group, which still has ", names));
+    }
+    runtime.sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+/// Leaves an elastic group; with `serves`, once this worker is told to stop.
+void leave_elastic(Membership& membership, Duration timeout, bool serves, bool serves_store) {
+  const std::shared_ptr<Agent> agent = membership.agent();
+  const TimePoint deadline = timeout.count() > 0 ? agent->runtime()->now() + timeout : kNever;
+  try {
+    if (serves) membership.serve(deadline);
+    if (serves_store) wait_for_the_others(membership, deadline);
+    membership.leave(deadline);
+  } catch (...) {
+    agent->shutdown({.graceful = false});
+    throw;
+  }
+}
+
 /// Calls `leave`, then ends agent and runtime even if it throws.
-template <class Leave> void end_session(const Leave& leave) {
+template <class Leave> void end_session(const ShutdownOptions& options, bool serves, const Leave& leave) {
   const Busy busy;
   const std::shared_ptr<Agent> agent = default_agent();
   if (!agent) throw RpcError("RPC has not been initialized: call rpc::init_rpc first");
+  std::shared_ptr<Membership> membership;
+  bool serves_store = false;
+  {
+    MutexLock lock(session().mutex);
+    membership.swap(session().membership);
+    serves_store = std::exchange(session().serves_store, false);
+  }
   std::exception_ptr failure;
   try {
-    leave(*agent);
+    leave([&] {
+      if (membership && options.graceful) leave_elastic(*membership, options.timeout, serves, serves_store);
+      else agent->shutdown(options);
+    });
   } catch (...) {
     failure = std::current_exception();
   }
@@ -191,6 +288,7 @@ template <class Leave> void end_session(const Leave& leave) {
     watch.swap(session().watch);
   }
   if (watch) watch->stop();
+  if (membership) membership->stop();
   if (runtime) runtime->stop(std::chrono::seconds(agent->told_to_stop() ? 1 : 10));
   if (failure) std::rethrow_exception(failure);
 }
@@ -198,16 +296,17 @@ template <class Leave> void end_session(const Leave& leave) {
 }  // namespace
 
 void shutdown(ShutdownOptions options) {
-  end_session([&](Agent& agent) { agent.shutdown(options); });
+  end_session(options, false, [](const auto& leave) { leave(); });
 }
 
 bool serve_until_done(ServeOptions options) {
   bool told = false;
-  end_session([&](Agent& agent) {
+  end_session({.timeout = options.timeout}, true, [&](const auto& leave) {
+    const std::shared_ptr<Agent> agent = default_agent();
     std::optional<SigtermStops> stops;
-    if (options.stop_on_sigterm) stops.emplace(agent);
-    agent.shutdown({.timeout = options.timeout});
-    told = agent.told_to_stop();
+    if (options.stop_on_sigterm) stops.emplace(*agent);
+    leave();
+    told = agent->told_to_stop();
   });
   return !told;
 }

@@ -30,6 +30,11 @@ struct InitOptions {
   int world_size = -1;        ///< negative: from the environment (WORLD_SIZE, ...)
   std::string master_addr{};  ///< empty: MASTER_ADDR
   int master_port = -1;       ///< negative: MASTER_PORT
+  /// An elastic group (launch/membership.h): this worker joins it now, without waiting for others. A `store`
+  /// without a world_size means the same. rank, world_size and master are not used then.
+  bool elastic = false;
+  std::string store{};       ///< address of the elastic group's store, "host:port"
+  bool serve_store = false;  ///< this worker serves the store at that address, and leaves last
   /// Listening address of this worker, "host:port". Empty: any port of the loopback interface, or of all
   /// interfaces when the master is on another host.
   std::string listen{};
@@ -56,14 +61,16 @@ struct InitOptions {
 };
 
 /// Joins the group and makes the default agent. Blocks until all `world_size` workers have joined, for
-/// at most init_timeout.
+/// at most init_timeout. In an elastic group it waits for no other worker, but for the end of an older life
+/// of this name.
 /// Throws: RpcError "RPC is already initialized" or for an address in use; ValueError for bad names and
 /// ranks, or a name that "is not unique"; Timeout that names the missing ranks. On every worker: ValueError
 /// for device maps that do not fit the group, DeviceError for a missing device.
 WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 
 /// Leaves the group when all members have finished. This worker becomes passive: it serves requests until
-/// every living member is passive, then waits for all calls. It does not wait for lost members. Blocks for at
+/// every living member is passive, then waits for all calls. It does not wait for lost members. In an elastic
+/// group it waits for its own calls and the requests under way here only, and the others go on. Blocks for at
 /// most options.timeout; zero: no limit. Afterwards every function throws "RPC has not been initialized".
 /// Throws, with the agent stopped in any case: PeerLost that names all lost members when the last active one
 /// was lost, the same on every survivor; Timeout that names the awaited workers or calls.
@@ -79,8 +86,8 @@ struct ServeOptions {
 
 /// Serves in a worker without work of its own: waits for the other workers like `shutdown` and leaves with
 /// them. False: stop_serving or SIGTERM ended it early. It has answered the requests in progress then and
-/// left without waiting for the other workers.
-/// Throws: as shutdown; Timeout that names the workers still active.
+/// left without waiting for the other workers. In an elastic group only these two end it.
+/// Throws: as shutdown; Timeout that names the workers still active; Fenced (rpc/fenced.h).
 WEFT_API bool serve_until_done(ServeOptions options = {});
 
 /// Ends this worker's current or next serve_until_done or shutdown. Does not block. Inside a served function

@@ -6,6 +6,7 @@
 #include <weft/distributed/autograd/edge_codec.h>
 #include <weft/distributed/launch/group.h>
 #include <weft/distributed/launch/launch.h>
+#include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/batched.h>

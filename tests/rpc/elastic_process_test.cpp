@@ -1,0 +1,204 @@
+// An elastic group of real processes: a server is killed in the middle of a training, another process takes
+// its name, and the training goes on to the result of an undisturbed one.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <csignal>
+
+#include <weft/autograd/ops/ops.h>
+#include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/launch/membership.h>
+#include <weft/distributed/launch/rendezvous.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/transport/address.h>
+#include <weft/tensor/factories.h>
+
+#include "support/errors.h"
+#include "support/process.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::rpc;
+using namespace weft::test;
+using namespace std::chrono_literals;
+
+constexpr Duration kLease = 1s;
+constexpr int kStaysOut = 5;  // exit status of a worker that lost its place
+
+Tensor& elastic_weight() {
+  static Tensor w;
+  return w;
+}
+int64_t elastic_pid() { return getpid(); }
+WEFT_RPC(elastic_pid);
+void elastic_load(const Tensor& w) { elastic_weight() = w.clone().requires_grad_(); }
+WEFT_RPC(elastic_load);
+Tensor elastic_loss(const Tensor& x) {
+  const Tensor error = elastic_weight() * x - 1;
+  return (error * error).sum();
+}
+WEFT_RPC(elastic_loss);
+/// A step of gradient descent at the owner; the new weight.
+Tensor elastic_step(int64_t context) {
+  const Tensor g = dist_autograd::get_gradient(context, elastic_weight());
+  elastic_weight() = (elastic_weight().detach() - g * 0.05).requires_grad_();
+  return elastic_weight().detach();
+}
+WEFT_RPC(elastic_step);
+void elastic_end() { stop_serving(); }
+WEFT_RPC(elastic_end);
+
+InitOptions elastic_options(const std::string& store) {
+  InitOptions options;
+  options.store = store;
+  options.lease = kLease;
+  return options;
+}
+
+/// The job is the name of the worker, "@" and the address of the store.
+int elastic_child(const std::string& job, int) {
+  const size_t at = job.find('@');
+  init_rpc(job.substr(0, at), elastic_options(job.substr(at + 1)));
+  try {
+    serve_until_done();
+  } catch (const Fenced& e) {
+    return std::string(e.what()).find("stays out of the group") != std::string::npos ? kStaysOut : 7;
+  }
+  return 0;
+}
+
+TEST(ElasticProcess, a_process_started_by_these_tests_does_its_job) { do_job(elastic_child); }
+
+Children start_worker(const std::string& name, const std::string& store) {
+  return start_job("ElasticProcess.a_process_started_by_these_tests_does_its_job", name + "@" + store, 1);
+}
+
+/// Ends this process's part in the group, also when a check of the test has thrown.
+struct InGroup {
+  InGroup(const std::string& name, const std::string& store) {
+    InitOptions options = elastic_options(store);
+    options.serve_store = true;
+    init_rpc(name, options);
+  }
+  ~InGroup() {
+    if (default_agent()) rpc::shutdown({.graceful = false});
+  }
+};
+
+TEST(ElasticProcess, a_killed_server_is_replaced_and_the_training_goes_on) {
+  constexpr int kSteps = 12;
+  Tensor local = full({4}, 3, {.dtype = kFloat64});
+  for (int i = 0; i < kSteps; ++i) {
+    const Tensor w = local.requires_grad_();
+    const Tensor error = w * full({4}, 1 + 0.1 * i, {.dtype = kFloat64}) - 1;
+    (error * error).sum().backward();
+    local = w.detach() - w.grad() * 0.05;
+  }
+
+  const ReservedPort port;
+  const std::string store = str("127.0.0.1:", port.port());
+  InGroup in("trainer", store);
+  std::atomic<int> joined{0};
+  Event changed(*default_agent()->runtime(), "a member of the test");
+  on_member_joined([&](const WorkerInfo&) { ++joined, changed.set(); });
+  std::atomic<bool> lost{false};
+  on_member_lost([&](const LostPeer& m) {
+    lost = !m.left;
+    changed.set();
+  });
+  const auto until = [&](const auto& holds) {
+    while (!holds()) {
+      changed.reset();
+      if (!holds() && !changed.wait_until(default_agent()->runtime()->now() + 60s)) return false;
+    }
+    return true;
+  };
+  Children first = start_worker("ps", store);
+  wait_for_members({"ps"}, 60s);
+  std::optional<Children> second;
+  Tensor checkpoint = full({4}, 3, {.dtype = kFloat64});
+  rpc_sync<elastic_load>("ps", checkpoint);
+  for (int i = 0; i < kSteps;) {
+    try {
+      if (i == 5 && !second) {
+        const auto pid = static_cast<pid_t>(rpc_sync<elastic_pid>("ps"));
+        ASSERT_EQ(kill(pid, SIGKILL), 0);
+      }
+      dist_autograd::Context context;
+      const Tensor loss = rpc_sync<elastic_loss>("ps", full({4}, 1 + 0.1 * i, {.dtype = kFloat64}));
+      context.backward({loss});
+      checkpoint = rpc_sync<elastic_step>("ps", context.id());
+      ++i;
+    } catch (const PeerLost&) {
+      ASSERT_FALSE(second) << "the second server was lost too";
+      ASSERT_TRUE(until([&] { return lost.load(); }));
+      second.emplace(start_worker("ps", store));
+      ASSERT_TRUE(until([&] { return joined == 2; }));
+      rpc_sync<elastic_load>("ps", checkpoint);
+    }
+  }
+  ASSERT_TRUE(second);
+  EXPECT_EQ(checkpoint.to_vector<double>(), local.to_vector<double>());
+  EXPECT_GE(epoch(), 3u);
+  rpc_sync<elastic_end>("ps");
+  rpc::shutdown({.timeout = 60s});
+  expect_ended(std::move(first), {0});
+  expect_ended(std::move(*second));
+}
+
+TEST(ElasticProcess, a_process_that_was_stopped_stays_out_behind_its_successor) {
+  const ReservedPort port;
+  const std::string store = str("127.0.0.1:", port.port());
+  InGroup in("trainer", store);
+  Children first = start_worker("ps", store);
+  wait_for_members({"ps"}, 60s);
+  const auto pid = static_cast<pid_t>(rpc_sync<elastic_pid>("ps"));
+  const Life old = default_agent()->life_of(get_worker_info("ps").id);
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  Children second = start_worker("ps", store);
+  Runtime& runtime = *default_agent()->runtime();
+  const TimePoint limit = runtime.now() + 60s;
+  while (default_agent()->life_of(old.id) == old && runtime.now() < limit) runtime.sleep_for(5ms);
+  const int64_t successor = rpc_sync<elastic_pid>({"ps", 60s});
+  EXPECT_NE(successor, pid);
+  ASSERT_EQ(kill(pid, SIGCONT), 0);
+  while (first.poll().at(0).running && runtime.now() < limit) {
+    EXPECT_EQ(rpc_sync<elastic_pid>("ps"), successor);
+    runtime.sleep_for(5ms);
+  }
+  EXPECT_EQ(first.poll().at(0).exit_code, kStaysOut) << to_string(first.poll().at(0));
+  rpc_sync<elastic_end>("ps");
+  rpc::shutdown({.timeout = 60s});
+  expect_ended(std::move(second));
+}
+
+TEST(ElasticProcess, a_worker_without_its_store_says_so) {
+  const ReservedPort port;
+  const std::string store = str("127.0.0.1:", port.port());
+  InitOptions options = elastic_options(store);
+  options.init_timeout = 300ms;
+  const std::string text = error_of<Timeout>([&] { init_rpc("a", options); });
+  EXPECT_TRUE(has(text, store));
+  options.store.clear();
+  options.elastic = true;
+  EXPECT_TRUE(has(error_of<ValueError>([&] { init_rpc("a", options); }), "InitOptions::store"));
+  EXPECT_FALSE(default_agent());
+}
+
+TEST(ElasticProcess, the_store_of_a_static_group_is_refused) {
+  const ReservedPort port;
+  const auto runtime = make_threaded_runtime({.threads = 4});
+  LaunchInfo launch;
+  launch.world_size = 2, launch.master_addr = "127.0.0.1", launch.master_port = port.port();
+  const auto meeting = make_rendezvous(runtime, launch);
+  EXPECT_THROW(
+      meeting->join({.name = "first", .address = {.addresses = {"127.0.0.1:1"}}}, runtime->now() + 200ms),
+      Timeout);
+  const InitOptions options = elastic_options(str("127.0.0.1:", port.port()));
+  EXPECT_TRUE(has(error_of<ValueError>([&] { init_rpc("second", options); }), "of a static group"));
+  runtime->stop();
+}
+
+}  // namespace
