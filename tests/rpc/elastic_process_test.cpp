@@ -57,10 +57,12 @@ InitOptions elastic_options(const std::string& store) {
   return options;
 }
 
-/// The job is the name of the worker, "@" and the address of the store.
+/// The job is the name of the worker, "@" and the address of the store, which the worker "home" serves.
 int elastic_child(const std::string& job, int) {
   const size_t at = job.find('@');
-  init_rpc(job.substr(0, at), elastic_options(job.substr(at + 1)));
+  InitOptions options = elastic_options(job.substr(at + 1));
+  options.serve_store = job.substr(0, at) == "home";
+  init_rpc(job.substr(0, at), options);
   try {
     serve_until_done();
   } catch (const Fenced& e) {
@@ -77,9 +79,9 @@ Children start_worker(const std::string& name, const std::string& store) {
 
 /// Ends this process's part in the group, also when a check of the test has thrown.
 struct InGroup {
-  InGroup(const std::string& name, const std::string& store) {
+  InGroup(const std::string& name, const std::string& store, bool serves_store = true) {
     InitOptions options = elastic_options(store);
-    options.serve_store = true;
+    options.serve_store = serves_store;
     init_rpc(name, options);
   }
   ~InGroup() {
@@ -172,6 +174,27 @@ TEST(ElasticProcess, a_process_that_was_stopped_stays_out_behind_its_successor) 
   rpc_sync<elastic_end>("ps");
   rpc::shutdown({.timeout = 60s});
   expect_ended(std::move(second));
+}
+
+TEST(ElasticProcess, the_end_of_the_worker_that_serves_the_store_ends_the_group_with_an_error) {
+  const ReservedPort port;
+  const std::string store = str("127.0.0.1:", port.port());
+  Children home = start_worker("home", store);
+  InGroup in("a", store, false);
+  Event fenced(*default_agent()->runtime(), "the fence of the test");
+  std::string said;
+  on_fenced([&](const std::string& why) {
+    said = why;
+    fenced.set();
+  });
+  ASSERT_EQ(kill(static_cast<pid_t>(rpc_sync<elastic_pid>("home")), SIGKILL), 0);
+  ASSERT_TRUE(fenced.wait_until(default_agent()->runtime()->now() + 60s));
+  for (const std::string& text : {said, error_of<Fenced>([] { rpc_sync<elastic_pid>("a"); })}) {
+    EXPECT_TRUE(has(text, "worker 'a' is fenced: its lease at the store has run out"));
+    EXPECT_TRUE(has(text, store));
+  }
+  rpc::shutdown({.timeout = 60s});
+  expect_ended(std::move(home), {0});
 }
 
 TEST(ElasticProcess, a_worker_without_its_store_says_so) {
