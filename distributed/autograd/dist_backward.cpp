@@ -289,7 +289,7 @@ bool has_context(int64_t context_id) {
 
 int64_t current_context_id() {
   const rpc::CallContext* call = rpc::current_context();
-  return call ? call->autograd_context : -1;
+  return call && call->autograd_context >= 0 ? call->autograd_context : -1;
 }
 
 }  // namespace weft::dist_autograd

@@ -85,6 +85,7 @@ std::shared_ptr<Agent> make_agent(const std::shared_ptr<Runtime>& runtime, const
   mine.lease = options.lease;
   mine.allow = options.allow;
   mine.deny_unlisted = options.deny_unlisted;
+  mine.outside_context = options.outside_context;
   mine.device_maps = options.device_maps;
   mine.devices = options.devices;
   mine.cuda_ipc = options.cuda_ipc;

@@ -24,6 +24,7 @@
 
 #include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/function.h>
+#include <weft/distributed/rpc/outside_context.h>
 #include <weft/distributed/rpc/rpc_error.h>
 #include <weft/distributed/wire/codec.h>
 #include <weft/distributed/wire/device_map.h>
@@ -48,6 +49,8 @@ struct AgentOptions {
   /// entry, unless deny_unlisted is set.
   std::map<std::string, std::vector<std::string>> allow{};
   bool deny_unlisted = false;
+  /// For tensors with a graph that cross outside an autograd context (outside_context.h).
+  OutsideContext outside_context = OutsideContext::kThrow;
   /// Target devices of tensors, by callee (device_map.h).
   DeviceMaps device_maps{};
   /// CUDA devices of this worker that device maps may name, its own and those of others; empty: any.

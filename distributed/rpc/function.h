@@ -210,6 +210,7 @@ template <class... A> struct Arguments<TypeList<A...>> {
 
  private:
   template <class P, class V> static void encode_one(Encoder& out, V&& value) {
+    out.begin_argument();
     if constexpr (std::is_same_v<std::decay_t<V>, P>) {
       Codec<P>::encode(out, value);
     } else {

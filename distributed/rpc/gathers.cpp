@@ -1,7 +1,9 @@
 // barrier and gather: the leader's rounds, and the call of every worker. inner/gathers.h describes the
 // protocol.
+#include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/services.h>
+#include <weft/distributed/rpc/inner/unrecorded.h>
 
 namespace weft::rpc {
 
@@ -44,6 +46,7 @@ Message get_message(Decoder& in) {
   m.bytes += in.get<std::string>();
   m.body_end = m.bytes.size();
   m.tensors = in.get<std::vector<Tensor>>();
+  detach_unrecorded(m);
   return m;
 }
 
@@ -374,6 +377,8 @@ std::map<std::string, Message> Gathers::gather(Agent& agent, Message mine,
   named.erase(std::unique(named.begin(), named.end()), named.end());
   if (!whole && !has_life(named, agent.life()))
     throw ValueError(str("barrier or gather: worker '", core_.self.name, "' is not among those named"));
+
+  if (grad_enabled()) check_unrecorded(agent, mine, "all_gather", {}, Carries::kNeverRecorded);
 
   if (timeout.count() == 0) timeout = agent.rpc_timeout();
   const TimePoint start = core_.runtime->now();

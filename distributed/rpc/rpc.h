@@ -47,6 +47,7 @@ struct InitOptions {
   bool insecure = false;                             ///< allows such addresses without TLS
   std::map<std::string, std::vector<std::string>> allow{};  ///< as AgentOptions::allow
   bool deny_unlisted = false;                               ///< as AgentOptions::deny_unlisted
+  OutsideContext outside_context = OutsideContext::kThrow;  ///< as AgentOptions::outside_context
   /// Target devices of tensors, by callee; checked across the workers when the group forms (device_map.h).
   DeviceMaps device_maps{};
   std::vector<Device> devices{};  ///< CUDA devices of this worker that maps may name; empty: any

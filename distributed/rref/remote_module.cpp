@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include <weft/autograd/tape/grad_mode.h>
+
 namespace weft::rpc::detail {
 
 std::vector<RRef<Tensor>> parameter_rrefs(const nn::Module& module, bool recurse) {
@@ -17,6 +19,7 @@ std::vector<RRef<Tensor>> parameter_rrefs(const nn::Module& module, bool recurse
 }
 
 nn::NamedTensors state_on_cpu(const nn::Module& module) {
+  const NoGrad guard;
   nn::NamedTensors state = module.state_dict();
   for (auto& [name, tensor] : state) tensor = tensor.to(kCpu);
   return state;

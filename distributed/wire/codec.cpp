@@ -83,6 +83,8 @@ void Encoder::tensor(const Tensor& value) {
                         "by the replays; send it after end()"));
   const In pinned(value);
   message_.tensors.push_back(pinned.get());
+  if (message_.linked_argument == 0 && value.requires_grad() && !value.is_leaf())
+    message_.linked_argument = argument_;
   if (source.is_cpu() && target.is_cpu() && message_.places.empty()) return;
   message_.places.resize(message_.tensors.size());
   message_.places.back() = {source, target, {}, {}};

@@ -58,6 +58,8 @@ class WEFT_API Encoder {
   /// Adds a tensor to the message's table. A concurrent parameter is pinned at its present value.
   /// Throws: DeviceError for a device without an entry in the device map for this receiver.
   void tensor(const Tensor& value);
+  /// Begins the next argument of a function, for texts.
+  void begin_argument() { ++argument_; }
   /// Sets the receiver's device for the tensors that follow; none: by the device map.
   void place_on(std::optional<Device> device) { place_ = device; }
   /// Sends the tensors that follow to the receiver's CPU where the device map has no entry for their device.
@@ -80,6 +82,7 @@ class WEFT_API Encoder {
   Life to_;
   bool reply_;
   bool unmapped_to_cpu_ = false;
+  int32_t argument_ = 0;
   std::optional<Device> place_;
 };
 

@@ -76,6 +76,7 @@ struct WEFT_API Message {
       : bytes(o.bytes),
         body_end(o.body_end),
         tensors(o.tensors),
+        linked_argument(o.linked_argument),
         places(o.places),
         staging(o.staging),
         extensions(o.extensions) {}
@@ -103,7 +104,9 @@ struct WEFT_API Message {
   std::string bytes;                 ///< envelope room, body, then (once sent or received) the tail
   size_t body_end = kEnvelopeBytes;  ///< offset of the body's end in `bytes`
   std::vector<Tensor> tensors;       ///< in the order in which the body refers to them
-  std::vector<Place> places;         ///< of the tensors; empty: all on the CPU at both ends
+  /// sender: the argument, from 1, with the first tensor that requires a gradient and is no leaf; 0: none
+  int32_t linked_argument = 0;
+  std::vector<Place> places;  ///< of the tensors; empty: all on the CPU at both ends
   /// device copies that must end before the message is sent, or before its values are used
   std::shared_ptr<Staging> staging;
   std::vector<Extension> extensions;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/rref/remote_module.h>
 #include <weft/nn/layers.h>
 #include <weft/nn/linear.h>
@@ -70,6 +72,7 @@ TEST_P(RemoteModuleRows, a_class_that_is_no_module_is_refused_and_a_failed_const
 // test_forward_sync, test_forward_async, test_forward_with_kwargs
 TEST_P(RemoteModuleRows, forward_runs_on_the_owner_sync_and_async_with_all_arguments) {
   c.run(0, [&] {
+    const NoGrad guard;
     const RemoteModule<RowNet> net("worker1", 3, 2);
     net.eval();
     const Tensor x = ones({5, 3});
@@ -92,6 +95,8 @@ TEST_P(RemoteModuleRows, remote_parameters_are_references_on_the_owner) {
     EXPECT_TRUE(net.remote_parameters(false).empty());
     for (const auto& p : all) EXPECT_EQ(p.owner_name(), "worker1");
     EXPECT_EQ(all[0].to_here().numel(), 6);
+    EXPECT_FALSE(all[0].to_here().requires_grad());
+    const dist_autograd::Context context;
     EXPECT_TRUE(all[0].to_here().requires_grad());
   });
 }
@@ -99,6 +104,7 @@ TEST_P(RemoteModuleRows, remote_parameters_are_references_on_the_owner) {
 // test_get_module_rref, test_create_remote_module_from_module_rref
 TEST_P(RemoteModuleRows, several_handles_hold_one_module) {
   c.run(0, [&] {
+    const NoGrad guard;
     const RemoteModule<RowNet> net("worker1", 3, 2);
     const RemoteModule<RowNet> same(net.get_module_rref());
     EXPECT_EQ(net.get_module_rref().owner_name(), "worker1");
@@ -111,6 +117,7 @@ TEST_P(RemoteModuleRows, several_handles_hold_one_module) {
 // test_train_eval
 TEST_P(RemoteModuleRows, train_and_eval_switch_on_the_owner) {
   c.run(0, [&] {
+    const NoGrad guard;
     const RemoteModule<RowNet> net("worker1", 3, 64);
     EXPECT_TRUE(net.is_training());
     net.eval();
@@ -126,6 +133,7 @@ TEST_P(RemoteModuleRows, train_and_eval_switch_on_the_owner) {
 // test_send_remote_module_over_the_wire
 TEST_P(RemoteModuleRows, a_third_worker_calls_forward_through_a_handle_it_was_sent) {
   c.run(0, [&] {
+    const NoGrad guard;
     const RemoteModule<RowNet> net("worker1", 3, 2);
     net.eval();
     const Tensor x = ones({2, 3});
@@ -138,6 +146,7 @@ TEST_P(RemoteModuleRows, a_third_worker_calls_forward_through_a_handle_it_was_se
 // refused and changes nothing
 TEST_P(RemoteModuleRows, state_moves_between_modules_and_one_that_does_not_fit_is_refused) {
   c.run(0, [&] {
+    const NoGrad guard;
     const RemoteModule<RowNet> a("worker1", 3, 2), b("worker2", 3, 2), other("worker2", 4, 2);
     a.eval(), b.eval();
     b.load_state_dict(a.state_dict());

@@ -1,5 +1,6 @@
 // The row "test_valid_device, test_invalid_devices, test_input_moved_to_cuda_device" and what a module on a
 // device of another worker does besides.
+#include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rref/remote_module.h>
 #include <weft/nn/linear.h>
 
@@ -58,6 +59,7 @@ TEST(SimtRemoteModule, bad_remote_devices_are_refused_with_their_text) {
     EXPECT_TRUE(has(error_of<DeviceError>([] { Net net("worker1/cuda:100", 3, 2); }), "On worker 'worker1'"));
     EXPECT_THROW(Net("nobody/cuda:0", 3, 2), ValueError);
     EXPECT_THROW(Net("rank:7/cuda:0", 3, 2), ValueError);
+    const NoGrad guard;
     EXPECT_EQ(Net("worker1/cuda:0", 3, 2).forward(ones({2, 3}), std::vector<Tensor>{ones({1})}).sizes(),
               (Shape{2, 2}));
   });
@@ -67,6 +69,7 @@ TEST(SimtRemoteModule, bad_remote_devices_are_refused_with_their_text) {
 TEST(SimtRemoteModule, inputs_follow_the_module_and_results_come_home) {
   Cluster c(mapped({}));
   c.run(0, [] {
+    const NoGrad guard;
     const Net net("worker1/cuda:1", 3, 2), plain("worker1", 3, 2);
     plain.load_state_dict(net.state_dict());
     const Tensor x = reshape(range(6, 1, kCpu), {2, 3});
@@ -83,6 +86,7 @@ TEST(SimtRemoteModule, inputs_follow_the_module_and_results_come_home) {
 TEST(SimtRemoteModule, results_follow_a_device_map_where_there_is_one) {
   Cluster c(mapped({{"worker1", {{kGpu0, kGpu1}}}}));
   c.run(0, [] {
+    const NoGrad guard;
     const Net net("worker1/cuda:1", 3, 2);
     EXPECT_EQ(net.forward(ones({2, 3}), std::vector<Tensor>{ones({1})}).device(), kGpu0);
   });
@@ -91,6 +95,7 @@ TEST(SimtRemoteModule, results_follow_a_device_map_where_there_is_one) {
 TEST(SimtRemoteModule, a_handle_that_travels_keeps_its_device) {
   Cluster c(mapped({}, 3));
   c.run(0, [] {
+    const NoGrad guard;
     const Net net("worker1/cuda:0", 3, 2);
     EXPECT_EQ(rpc_sync<placed_use>("worker2", net, ones({2, 3})), "cpu");
   });

@@ -1,0 +1,38 @@
+// What a worker does with a tensor that has a graph and crosses outside a distributed autograd context.
+//
+// No gradient can come back to such a tensor: its graph ends there. PyTorch cuts it silently. Here it is an
+// AutogradError of the call, unless the sender's AgentOptions::outside_context says otherwise. Leaves and
+// tensors without requires_grad are let through; so is everything in a call made under NoGrad, with the calls
+// that its function makes. All arrive detached. The arguments go by the caller's option, the result by the
+// callee's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <weft/kernels/macros.h>
+
+namespace weft::rpc {
+
+class Agent;
+
+enum class OutsideContext : uint8_t {
+  kThrow,   ///< the call fails with an AutogradError
+  kReport,  ///< the tensor is detached; a callback hears of it, once for each function
+  kDetach,  ///< the tensor is detached
+};
+
+/// A graph that was cut.
+struct CutGraph {
+  std::string function;  ///< name of the called function; "to_here" for a fetched value
+  std::string text;      ///< the error's text: function, argument or result, and the cure
+};
+
+/// Calls `f` with the first cut of each function under OutsideContext::kReport; before the first such call,
+/// one line per function goes to stderr. `f` runs on the sending thread, before the message is sent. It must
+/// be short and must not block; its exceptions are dropped. Several callbacks run in the order of their
+/// registration. Thread safety: any thread.
+WEFT_API void on_cut_graph(Agent& agent, std::function<void(const CutGraph&)> f);
+
+}  // namespace weft::rpc
