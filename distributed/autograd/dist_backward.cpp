@@ -9,6 +9,8 @@
 //      gradients it sent answered. It answers the other requests of P once they are fed. These answers
 //      form Dijkstra and Scholten's termination detection.
 //   4. I is done when its own part is. [G1: then every worker's part is done.]
+// With create_graph (SMART only) the passes run with grad mode on, and the messages of gradients are recorded
+// as calls are (dist_record.cpp): a later pass marks and runs through them.
 // SMART mode replaces 1 and 3 by exact marking (dist_smart.cpp); gradients then only meet marked sends.
 //   5. An error ends the pass on its worker and becomes the answer to the parent's request. An abort goes
 //      to I and to every worker with which this one exchanged marks or gradients. The error keeps its
@@ -118,7 +120,10 @@ void take_gradients(ContextTable& table, Life from, GradientMessage& g, rpc::Res
 std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& context,
                                       const BackwardOptions& options) {
   MadeId id;
-  PassTerms terms{.mode = options.mode, .retain_graph = options.retain_graph, .stall = options.stall};
+  PassTerms terms{.mode = options.mode,
+                  .retain_graph = options.retain_graph || options.create_graph,
+                  .create_graph = options.create_graph,
+                  .stall = options.stall};
   {
     MutexLock lock(context->mutex);
     id = table.next_pass();
@@ -133,6 +138,7 @@ std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& con
 
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
   EdgeCodecs::decode(request.message);
+  table.gradients_received(request.sender(), request.message);
   Decoder in(request.message);
   auto gradients = std::make_shared<GradientMessage>(in);
   if (in.awaited().empty()) return take_gradients(table, request.sender(), *gradients, std::move(responder));
@@ -151,6 +157,11 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
   const auto table = ContextTable::of(*rpc::current_agent());
   const ContextPtr context = table->get(table->named(context_id));
   check_roots(roots);
+  if (options.create_graph && options.mode == Backward::kFast)
+    throw AutogradError(
+        "dist_autograd::backward: Backward::kFast does not take create_graph: every send of the context "
+        "would "
+        "have to take part, those of recorded gradients too; use Backward::kSmart");
   const rpc::DefaultStreams streams;  // like all other threads that run parts of the pass
   EdgeList edges;
   std::vector<Tensor> seeds;

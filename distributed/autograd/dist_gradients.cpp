@@ -1,5 +1,6 @@
 // The gradients of a context: one part per pass, joined when the pass has ended at its initiator. A leaf with
-// one part has no copy of it; each further pass over a leaf costs two more until the next one begins.
+// one part has no copy of it; each further pass over a leaf costs two more until the next one begins. Sums
+// keep the graphs of gradients that a pass with create_graph made.
 #include <weft/distributed/autograd/inner/dist_gradients.h>
 
 #include <algorithm>
@@ -10,11 +11,10 @@
 namespace weft::dist_autograd::detail {
 
 void LeafGradients::add(const Tensor& leaf, Tensor grad, bool may_steal) {
-  NoGrad guard;
   auto& [kept, sum] = sums_[leaf.body_ptr()];
   if (!sum.defined()) {
     kept = leaf;
-    sum = may_steal ? std::move(grad) : grad.detach().clone();
+    sum = may_steal ? std::move(grad) : grad_enabled() ? grad.clone() : grad.detach().clone();
   } else {
     sum = sum + grad;
   }
@@ -65,7 +65,9 @@ void ContextGradients::settle(Life initiator, int64_t settled) {
 Tensor ContextGradients::sum_of(Entry& entry) {
   if (entry.sum.defined()) return entry.sum;
   const rpc::DefaultStreams streams;  // as the passes that made the parts
-  NoGrad guard;
+  bool recorded = entry.base.defined() && entry.base.requires_grad();
+  for (const auto& [pass, part] : entry.parts) recorded = recorded || part.requires_grad();
+  const GradMode mode(recorded);
   entry.sum = entry.base;
   for (const auto& [pass, part] : entry.parts) entry.sum = entry.sum.defined() ? entry.sum + part : part;
   return entry.sum;

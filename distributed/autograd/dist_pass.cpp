@@ -46,7 +46,7 @@ PassState::PassState(ContextPtr c, MadeId pass_id, const PassTerms& t)
       terms(t),
       context(std::move(c)),
       runtime(context->table.runtime()),
-      pass_({.retain_graph = terms.retain_graph, .create_graph = false, .sink = this}),
+      pass_({.retain_graph = terms.retain_graph, .create_graph = terms.create_graph, .sink = this}),
       progress_(runtime->now()) {}
 
 // ---- marking
@@ -227,13 +227,17 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
     for (size_t slot = 0; slot < gradients.size(); ++slot) {
       if (!gradients[slot].defined()) continue;
       out.place_on(node.origins[slot]);  // the tensor's device at its sender
-      out.tensor(gradients[slot].detach());
+      out.tensor(terms.create_graph ? gradients[slot] : gradients[slot].detach());
     }
   }
-  std::vector<int64_t> slots;
-  for (size_t slot = 0; slot < gradients.size(); ++slot)
-    if (gradients[slot].defined()) slots.push_back(static_cast<int64_t>(slot));
-  context->table.codecs.code_gradients(message, {node.from, context->id.maker(), node.ordinal, 0}, slots);
+  if (terms.create_graph) {  // recorded, so they are activations of the next pass
+    context->table.gradients_sending(*context, node.from, message);
+  } else {
+    std::vector<int64_t> slots;
+    for (size_t slot = 0; slot < gradients.size(); ++slot)
+      if (gradients[slot].defined()) slots.push_back(static_cast<int64_t>(slot));
+    context->table.codecs.code_gradients(message, {node.from, context->id.maker(), node.ordinal, 0}, slots);
+  }
   request(node.from, Kind::kGradients, std::move(message), "gradients of a backward pass");
 }
 

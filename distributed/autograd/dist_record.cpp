@@ -9,6 +9,8 @@
 //   5. A message that will not be decoded removes its SendNode, so that no pass waits for it.
 // A call of a context that has ended is not recorded, and no call outside a context is: there a tensor with a
 // graph is refused (rpc/outside_context.h), unless the call was made under NoGrad, which the message says.
+// The gradients of a pass with create_graph are recorded in the same way, so that a later pass goes through
+// their graphs.
 // [G: a recv node's gradients find their send node, or the pass ends with an error that names the message.]
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/grad_mode.h>
@@ -200,6 +202,16 @@ void ContextTable::reply_received(Agent&, rpc::Life from, Kind kind, Message& me
       call.autograd_context < 0 ? nullptr : find({call.autograd_context, call.autograd_life});
   if (context) attach_recv(*context, from, message);
   else rpc::detach_unrecorded(message);
+}
+
+void ContextTable::gradients_sending(ContextState& context, Life to, Message& message) {
+  attach_send(context, to, "the gradients of a backward pass", message, true);
+}
+
+void ContextTable::gradients_received(Life from, Message& message) {
+  const auto header = unpack(message);
+  if (!header) return;
+  if (const ContextPtr context = find(header->context)) attach_recv(*context, from, message);
 }
 
 void ContextTable::discarded(Agent&, rpc::Life, Kind kind, const Message& message, bool outgoing) {

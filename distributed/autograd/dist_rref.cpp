@@ -20,7 +20,7 @@ void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id,
     if (!mine)
       throw AutogradError(str("RRef::backward: ", root, " has its value on ", root.owner(),
                               ": give the id of an autograd context, whose pass reaches it there"));
-    root.local_value().backward({}, options.retain_graph);
+    root.local_value().backward({}, options.retain_graph, options.create_graph);
   } else if (mine) {
     dist_autograd::backward_on_owner(root, *context_id, options);
   } else {

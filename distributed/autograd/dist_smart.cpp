@@ -121,6 +121,7 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
       put_id(out, pass->id);
       out.number(peer.incarnation.value);  // which made the sends
       out.number(static_cast<uint8_t>(pass->terms.retain_graph));
+      out.number(static_cast<uint8_t>(pass->terms.create_graph));
       out.number(pass->terms.settled);
       out.size(sends.size());
       for (const auto& [number, slots] : sends) {
@@ -154,6 +155,7 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
     check_sends(table, Incarnation{in.number<uint64_t>()});
     PassTerms terms{.mode = Backward::kSmart};
     terms.retain_graph = in.number<uint8_t>() != 0;
+    terms.create_graph = in.number<uint8_t>() != 0;
     terms.settled = in.number<int64_t>();
     const ContextPtr context = table.get(context_id);
     bool fresh = false;

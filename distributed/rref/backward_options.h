@@ -13,6 +13,9 @@ enum class Backward : uint8_t { kFast, kSmart };
 
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep the graph for another pass
+  /// Records the pass, so that gradients have graphs of their own across the workers: further passes of the
+  /// context may begin at them. Implies retain_graph. SMART only.
+  bool create_graph = false;
   Backward mode = Backward::kSmart;
   /// Watchdog of kFast: a worker that awaits gradients and gets none for this time ends the pass with an
   /// AutogradError that names them; zero: never. SMART has none.

@@ -111,6 +111,9 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   void reply_sending(Agent&, rpc::Life to, rpc::Kind, const char* what, Message&,
                      const rpc::CallContext&) override;
   void reply_received(Agent&, rpc::Life from, rpc::Kind, Message&, const rpc::CallContext&) override;
+  /// A pass with create_graph records its gradients, as calls are recorded.
+  void gradients_sending(ContextState& context, Life to, Message& message);
+  void gradients_received(Life from, Message& message);
   void discarded(Agent&, rpc::Life peer, rpc::Kind, const Message&, bool outgoing) override;
 
   EdgeCodecs codecs;

@@ -13,6 +13,7 @@ namespace weft::dist_autograd::detail {
 /// Leaves with the sums of their gradients.
 class LeafGradients {
  public:
+  /// In the grad mode of the pass.
   void add(const Tensor& leaf, Tensor grad, bool may_steal);
   bool empty() const { return sums_.empty(); }
 

@@ -14,6 +14,7 @@ using SlotSet = std::vector<bool>;
 struct PassTerms {
   Backward mode{};
   bool retain_graph = false;
+  bool create_graph = false;
   Duration stall{};
   /// The initiator's passes of the context with lower ids have ended on all workers.
   int64_t settled = 0;
