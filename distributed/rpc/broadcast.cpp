@@ -4,18 +4,16 @@
 #include <algorithm>
 
 #include <weft/autograd/ops/ops.h>
-#include <weft/autograd/tape/grad_mode.h>
 
 namespace weft::rpc {
 
 namespace {
 
-/// Copies once what sealing would copy for each message: parameters, and views of little of their memory.
+/// Copies once what sealing would copy for each message: detached parameters, and views of little of their
+/// memory. A leaf that requires grad stays one, and is copied for each message.
 void copy_once(Message& message) {
-  const CallContext* const call = current_context();
-  const bool recorded = call && call->autograd_context >= 0 && grad_enabled();
   for (Tensor& t : message.tensors) {
-    if (!t.device().is_cpu() || (t.requires_grad() && !recorded)) continue;  // a leaf stays a leaf
+    if (!t.device().is_cpu() || t.requires_grad()) continue;
     if (t.body().storage->history_is_leaf()) t = t.clone();
     else if (!t.is_contiguous()) t = t.contiguous();
   }

@@ -5,9 +5,9 @@
 //   auto parts = rpc::scatter<forward>({{"w1", "w2"}, 5s}, batch);  // rows 0 to n/2 to w1, the rest to w2
 //   Tensor y = cat(parts.take(), 0);                     // in the order of the names
 //
-// The arguments of broadcast are encoded once, and its messages share the memory of the tensors. Only where
-// receivers need different messages does each get its own encoding: for remote references, and for tensors
-// that a device map moves. Inside an autograd context every call is recorded, so gradients flow back from
+// The arguments of broadcast are encoded once, and its messages share the memory of the tensors. Only a leaf
+// that requires grad is copied for each. Where receivers need different messages each gets its own encoding:
+// for remote references, and for tensors that a device map moves. Inside an autograd context every call is recorded, so gradients flow back from
 // all workers, and add up. Thread safety: any thread.
 #pragma once
 

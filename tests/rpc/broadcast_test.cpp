@@ -3,6 +3,7 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/autograd/edge_codec.h>
 #include <weft/distributed/rpc/broadcast.h>
 #include <weft/tensor/factories.h>
 
@@ -49,6 +50,9 @@ int64_t rank_unless(int64_t wrong) {
   return rank;
 }
 WEFT_RPC(rank_unless);
+
+Tensor twice_of_leaf(const Tensor& x) { return x * 2.0; }
+WEFT_RPC(twice_of_leaf);
 
 std::atomic<int64_t> g_seen{0};
 void see(int64_t value) { g_seen += value; }
@@ -100,6 +104,20 @@ TEST_P(Many, a_broadcast_and_a_scatter_send_gradients_back_from_all_workers) {
     context.backward({(all[0] + all[1] + all[2]).sum() + joined.sum()});
     EXPECT_EQ(numbers(context.gradient(w)), std::vector<double>(1500, 6.0));
     EXPECT_EQ(numbers(context.gradient(x)), (std::vector<double>{70, 60, 50, 40, 30, 20, 10}));
+  });
+}
+
+TEST(ManyCalls, a_leaf_stays_a_leaf_and_is_not_rounded) {
+  Cluster c({.size = 4});
+  c.run(0, [&] {
+    for (const std::string& name : kThree)
+      dist_autograd::set_edge_codec(name, {.activations = dist_autograd::WireCodec::kInt8});
+    const Tensor w = rand({3000}).requires_grad_();
+    dist_autograd::Context context;
+    for (const Tensor& y : broadcast<twice_of_leaf>(kThree, w).take())
+      EXPECT_TRUE(equal(y.detach(), w.detach() * 2.0));
+    const auto parts = broadcast<twice_of_leaf>(kThree, w.detach().narrow(0, 7, 2000)).take();
+    EXPECT_TRUE(equal(parts[2], w.detach().narrow(0, 7, 2000) * 2.0));
   });
 }
 
