@@ -12,6 +12,7 @@ option(WEFT_WERROR "Treat warnings in weft's own code as errors" ${PROJECT_IS_TO
 option(WEFT_UNITY
   "Compile several sources of weft's libraries at a time, and the tests with a precompiled header: \
 quicker as a whole, slower after a change of one file" OFF)
+option(WEFT_FUZZ "Build the program `fuzz` of libFuzzer, with the address sanitizer (needs Clang)" OFF)
 option(WEFT_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 
 foreach(feature DISTRIBUTED ONEDNN ZLIB CUDA)
@@ -45,6 +46,14 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
     set(CMAKE_CXX_COMPILER_LAUNCHER
       env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros,locale ${weft_ccache})
   endif()
+endif()
+
+if(WEFT_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "WEFT_FUZZ=ON: libFuzzer comes with Clang, the compiler is ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  add_compile_options(-fsanitize=address,fuzzer-no-link)
+  add_link_options(-fsanitize=address)
 endif()
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
