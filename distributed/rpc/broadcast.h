@@ -7,8 +7,8 @@
 //
 // The arguments of broadcast are encoded once, and its messages share the memory of the tensors. Only a leaf
 // that requires grad is copied for each. Where receivers need different messages each gets its own encoding:
-// for remote references, and for tensors that a device map moves. Inside an autograd context every call is recorded, so gradients flow back from
-// all workers, and add up. Thread safety: any thread.
+// for remote references, and for tensors that a device map moves. Inside an autograd context every call is
+// recorded, so gradients flow back from all workers, and add up. Thread safety: any thread.
 #pragma once
 
 #include <weft/distributed/rpc/rpc.h>
