@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/rpc/fenced.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/rpc.h>
 
