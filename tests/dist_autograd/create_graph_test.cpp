@@ -246,7 +246,9 @@ TEST(DistCreateGraph, a_recorded_pass_that_loses_a_worker_leaves_no_gradients_an
       } catch (const Error&) {
         failed = true;
       }
-      if (failed) EXPECT_EQ(numbers(context.gradient(x)), before) << seed;
+      if (failed) {
+        EXPECT_EQ(numbers(context.gradient(x)), before) << seed;
+      }
     });
     for (int rank = 0; rank < 2; ++rank)
       EXPECT_TRUE(test::eventually(
