@@ -5,9 +5,8 @@
 //   opt.clip_grad_norm(context.id(), 0.25);   // over all owners, bit for bit like a local clip
 //   opt.step(context.id());                   // each owner steps its parameters with its own gradients
 //
-// A user's update rule (optim/optimizer.h) needs
-//   WEFT_FIELDS(SignMomentum::Options, lr, momentum)   and   WEFT_OPTIMIZER_RULE(SignMomentum);
-// in a header that all workers include, and a unique name (kName), by which owners find the rule.
+// A user's update rule is registered by WEFT_OPTIMIZER_RULE (owner_optimizer.h). dist_checkpoint.h saves an
+// optimizer with its parameters.
 // Parameters become concurrent (autograd/tape/inner/parameter_lock.h): forward passes and steps of several
 // trainers may overlap, and each graph keeps the parameter values it was built with. A step skips parameters
 // without a gradient in the context. Every member that calls the owners blocks until all have answered or the
@@ -15,51 +14,20 @@
 // steps. Use its other members from one thread. Different optimizers run concurrently, without a global lock.
 #pragma once
 
-#include <typeinfo>
-
-#include <weft/distributed/autograd/dist_autograd.h>
-#include <weft/optim/optim.h>
+#include <weft/distributed/optim/owner_optimizer.h>
 
 namespace weft::dist_optim {
-
-using rpc::RRef;
-
-/// Makes the local optimizer of a rule from encoded options.
-using Factory = std::unique_ptr<optim::Optimizer> (*)(const std::vector<Tensor>& params,
-                                                      rpc::Decoder& options);
-/// Registers a rule under its name; registering it again is allowed. False: another rule has the name, and
-/// this worker can use neither.
-WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory);
-/// Throws: ValueError when the name does not identify `rule` on this worker: another rule has it,
-/// or two have.
-WEFT_API void check_rule(const char* name, const std::type_info& rule);
-
-/// The part of a DistributedOptimizer on one owner; its methods are called remotely.
-class WEFT_API OwnerOptimizer {
- public:
-  /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
-  /// parameter of another worker.
-  OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params);
-  /// Throws: AutogradError for an unknown context.
-  void step(int64_t context_id);
-  /// Sum of |g|^p over each parameter's gradient g; 0 without a gradient.
-  std::vector<double> powers(int64_t context_id, double p) const;
-  /// Multiplies the parameters' gradients in the context by `factor`. Throws: as step.
-  void scale(int64_t context_id, double factor);
-  void set_lr(double lr) { optimizer_->set_lr(lr); }
-  double lr() const { return optimizer_->lr(0); }
-  optim::StateDict state() const { return optimizer_->state_dict(); }
-  void load_state(optim::StateDict state) { optimizer_->load_state_dict(state); }
-
- private:
-  std::vector<Tensor> gradients(int64_t context_id) const;
-  std::vector<Tensor> params_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-};
 
 /// An optimizer of parameters on several owners. Copies share the remote state.
 class WEFT_API DistributedOptimizer {
  public:
+  /// One owner of parameters, in the order of the owners' first parameters in the list.
+  struct Owner {
+    RRef<OwnerOptimizer> optimizer{};
+    std::string name{};
+    std::vector<size_t> at{};  ///< positions of its parameters in the list
+  };
+
   /// Called by `make` below. Throws the error of an owner when every owner has answered, as step() does.
   DistributedOptimizer(const char* rule, std::string options, double lr,
                        const std::vector<RRef<Tensor>>& params);
@@ -82,13 +50,11 @@ class WEFT_API DistributedOptimizer {
   /// Optimizer::load_state_dict.
   void load_state_dict(const std::vector<optim::StateDict>& state);
 
+  /// Asks the owners for the rates, which something else than this object may have set.
+  void fetch_rates();
+  const std::vector<Owner>& owners() const { return owners_; }
+
  private:
-  struct Owner {
-    RRef<OwnerOptimizer> optimizer{};
-    std::string name{};
-    std::vector<size_t> at{};  // positions of its parameters in the list
-  };
-  template <class R, class Call> std::vector<R> on_all(const char* what, Call&& call) const;
   std::vector<Owner> owners_;
   size_t count_ = 0;
   double lr_ = 0;

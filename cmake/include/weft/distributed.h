@@ -8,6 +8,7 @@
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/optim/dist_checkpoint.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/batched.h>
 #include <weft/distributed/rpc/broadcast.h>

@@ -1,0 +1,52 @@
+// Checkpoints over all owners: the parameters and the state of a DistributedOptimizer, with the caller's own
+// parts, as one set of files in a folder.
+//   int64_t epoch = 0;
+//   const std::vector<CheckpointPart> mine{{"schedule", schedule}, {"epoch", epoch}};
+//   if (dist_optim::has_checkpoint("run")) dist_optim::load_checkpoint("run", optimizer, mine);
+//   for (; epoch < 90; dist_optim::save_checkpoint("run", optimizer, mine)) { ...; ++epoch; }
+// Each owner writes its shard, and the caller writes the manifest last; each file is written beside its
+// target, synced and renamed. The manifest makes the set valid: it has the parts of the caller, and the size
+// and checksum of each shard. A process that dies at any moment leaves the set before or the new one, whole.
+// The checksums find damage and mixed sets, not forgery. A resumed run has the same bits, with step counts,
+// momenta and the default generator of each process. The owners of a resumed run may have other names; their
+// number and the order of the parameters must be the same. A folder belongs to one optimizer.
+// Thread safety: nothing steps or reads the parameters meanwhile; one thread saves or loads at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <weft/distributed/optim/dist_optimizer.h>
+#include <weft/optim/checkpoint.h>
+
+namespace weft::dist_optim {
+
+struct CheckpointOptions {
+  /// The shards travel between owners and caller in pieces, and only the caller needs the folder. Each shard
+  /// passes through its memory. A set does not remember how it was written.
+  bool through_caller = false;
+  int64_t piece_bytes = 16 << 20;  ///< the most that one message carries then
+  /// Limit of each call; zero: the default timeout.
+  rpc::Duration timeout{};
+};
+
+/// True when the folder has a manifest.
+WEFT_API bool has_checkpoint(const std::string& folder);
+
+/// Saves a set in the folder, which is made if it is missing; then removes the shards of earlier sets. When
+/// it throws, the set before stays valid. The names "set" and "shards" are taken. Throws: IoError, also when
+/// owner and caller do not see the same folder; ValueError for a name used twice or a piece size below 8;
+/// errors of the owners, as DistributedOptimizer::step.
+WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimizer& optimizer,
+                              const std::vector<CheckpointPart>& parts = {},
+                              const CheckpointOptions& options = {});
+
+/// Loads the set of the folder on all owners, and the parts of the caller. After an error every owner that
+/// answers has its previous values. Throws: IoError that names the file: a set without a manifest, a shard
+/// that is missing, damaged or of another set; ValueError for another number of owners, and for missing and
+/// unknown parts; ValueError, ShapeError or DTypeError for other parameters; errors of the owners.
+WEFT_API void load_checkpoint(const std::string& folder, DistributedOptimizer& optimizer,
+                              const std::vector<CheckpointPart>& parts = {},
+                              const CheckpointOptions& options = {});
+
+}  // namespace weft::dist_optim

@@ -1,0 +1,259 @@
+// The owner's part of a distributed optimizer: the registry of rules, steps, and shards of checkpoints. A
+// shard is taken under the lock that steps take, so it is of one moment of this owner. Loading gives each
+// parameter a new block, so graphs that are alive keep their values; the blocks before are kept until the
+// caller has heard from all owners.
+#include <weft/distributed/optim/owner_optimizer.h>
+
+#include <map>
+
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/distributed/optim/inner/shard_file.h>
+#include <weft/kernels/backend.h>
+#include <weft/tensor/factories.h>
+#include <weft/tensor/inner/parameter_lock.h>
+#include <weft/tensor/io/inner/file_io.h>
+
+namespace weft::dist_optim {
+namespace {
+
+/// The rule of a name. Registration runs before main(), where it must not throw. So the use of a duplicate
+/// name throws, not its registration.
+struct Registered {
+  const std::type_info* rule;
+  Factory factory;
+  bool twice = false;
+};
+std::map<std::string, Registered>& registered() {
+  static std::map<std::string, Registered> all;
+  return all;
+}
+
+[[noreturn]] void throw_twice(const std::string& name) {
+  throw ValueError("distributed optimizer: two rules are called '" + name +
+                   "' on this worker; each needs a name (kName) of its own");
+}
+
+Factory find_rule(const std::string& name) {
+  const auto found = registered().find(name);
+  if (found == registered().end())
+    throw ValueError("distributed optimizer: the rule '" + name +
+                     "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
+  if (found->second.twice) throw_twice(name);
+  return found->second.factory;
+}
+
+const std::string kParametersPart = "parameters/", kOptimizerPart = "optimizer/",
+                  kGeneratorPart = "generator/state";
+
+/// Copies contiguous values to an offset of a block of the same device.
+void copy_into(Storage& block, int64_t offset, const Tensor& values) {
+  const Shape bytes{values.numel() * size_of(values.dtype())}, one{1};
+  Context context;
+  backend(values.device())
+      .copy(context, {values.raw(), kUInt8, bytes, one},
+            {static_cast<char*>(block.data()) + offset, kUInt8, bytes, one});
+}
+
+/// Gives the parameters new blocks with these values. The caller holds their locks.
+void replace_values(const std::vector<Tensor>& params, const std::vector<Tensor>& values) {
+  std::map<Storage*, Ref<Storage>> fresh;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    Storage& storage = *p.body().storage;
+    Ref<Storage>& block = fresh[&storage];
+    if (!block) {
+      block = Storage::allocate(p.device(), storage.bytes());
+      if (static_cast<size_t>(p.numel() * size_of(p.dtype())) != storage.bytes()) {  // keep the rest of it
+        const Shape bytes{static_cast<int64_t>(storage.bytes())}, one{1};
+        Context context;
+        backend(p.device())
+            .copy(context, {storage.data(), kUInt8, bytes, one}, {block->data(), kUInt8, bytes, one});
+      }
+    }
+    copy_into(*block, p.storage_offset() * size_of(p.dtype()), values[i]);
+  }
+  for (auto& [storage, block] : fresh) storage->replace_block(std::move(block));
+}
+
+}  // namespace
+
+bool register_rule(const char* name, const std::type_info& rule, Factory factory) {
+  const auto [at, fresh] = registered().emplace(name, Registered{&rule, factory});
+  // the same rule in another library may have another factory address
+  if (*at->second.rule == rule) return !at->second.twice;
+  at->second.twice = true;
+  return false;
+}
+
+void check_rule(const char* name, const std::type_info& rule) {
+  const auto found = registered().find(name);
+  if (found != registered().end() && (found->second.twice || *found->second.rule != rule)) throw_twice(name);
+}
+
+OwnerOptimizer::OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params) {
+  const Factory factory = find_rule(rule);
+  for (const RRef<Tensor>& p : params) {
+    if (!p.is_owner())
+      throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
+    params_.push_back(p.local_value());
+  }
+  rpc::Message message;
+  {
+    rpc::Encoder out(message);
+    out.raw(options.data(), options.size());
+  }
+  rpc::Decoder in(message);
+  optimizer_ = factory(params_, in);
+  for (const Tensor& p : params_) mark_concurrent(p);
+}
+
+std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {
+  std::vector<Tensor> out;
+  for (const Tensor& p : params_) out.push_back(dist_autograd::get_gradient(context_id, p));
+  return out;
+}
+
+void OwnerOptimizer::step(int64_t context_id) {
+  const std::vector<Tensor> grads = gradients(context_id);
+  rpc::MutexLock lock(mutex_);
+  optimizer_->step(grads);
+}
+
+std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const {
+  return optim::grad_powers(gradients(context_id), p);
+}
+
+void OwnerOptimizer::scale(int64_t context_id, double factor) {
+  optim::scale_grads(gradients(context_id), factor);
+}
+
+// ---- shards
+
+optim::StateDict OwnerOptimizer::shard() const {
+  optim::StateDict out;
+  for (size_t i = 0; i < params_.size(); ++i)
+    out.emplace_back(kParametersPart + std::to_string(i), weft::detail::held(params_[i]));
+  for (const auto& [name, value] : optimizer_->state_dict())
+    // a step writes the tensors of the state in place
+    out.emplace_back(kOptimizerPart + name, weft::detail::host_copy(value).clone());
+  out.emplace_back(kGeneratorPart, generator_state(default_generator()));
+  return out;
+}
+
+ShardFile OwnerOptimizer::save_shard(std::string folder, std::string name, int64_t set) const {
+  optim::StateDict taken;
+  {
+    rpc::MutexLock lock(mutex_);
+    taken = shard();
+  }
+  return detail::write_shard(folder, name, set, taken);
+}
+
+std::vector<ShardEntry> OwnerOptimizer::hold_shard() {
+  rpc::MutexLock lock(mutex_);
+  kept_ = shard();
+  std::vector<ShardEntry> out;
+  for (auto& [name, value] : kept_) {
+    value = weft::detail::host_copy(value);
+    const Shape& sizes = value.sizes();
+    out.push_back({name, static_cast<int64_t>(value.dtype()), {sizes.begin(), sizes.end()}});
+  }
+  return out;
+}
+
+Tensor OwnerOptimizer::piece(int64_t i, int64_t from, int64_t count) const {
+  if (i < 0 || i >= static_cast<int64_t>(kept_.size()))
+    throw ValueError(str("checkpoint: the kept shard has ", kept_.size(), " tensors, asked for ", i));
+  const Tensor& x = kept_[static_cast<size_t>(i)].second;
+  if (from < 0 || count < 0 || from > x.numel() || count > x.numel() - from)
+    throw ValueError(str("checkpoint: elements ", from, " and ", count, " on of ", x.numel()));
+  const NoGrad guard;
+  return x.detach().reshape({x.numel()}).narrow(0, from, count);
+}
+
+Tensor OwnerOptimizer::shard_piece(int64_t i, int64_t from, int64_t count) const {
+  rpc::MutexLock lock(mutex_);
+  return piece(i, from, count);
+}
+
+void OwnerOptimizer::expect_shard(std::vector<ShardEntry> layout) {
+  optim::StateDict made;
+  for (const ShardEntry& e : layout) made.emplace_back(e.name, detail::empty_entry(e));
+  rpc::MutexLock lock(mutex_);
+  kept_ = std::move(made);
+}
+
+void OwnerOptimizer::put_piece(int64_t i, int64_t from, Tensor values) {
+  const NoGrad guard;
+  rpc::MutexLock lock(mutex_);
+  const Tensor to = piece(i, from, values.numel());
+  if (to.dtype() != values.dtype())
+    throw DTypeError(str("checkpoint: a piece of ", values.dtype(), " for ", to.dtype()));
+  Tensor(to).copy_(values.reshape({values.numel()}));
+}
+
+void OwnerOptimizer::read_shard(std::string folder, ShardFile file, int64_t set) {
+  optim::StateDict read = detail::read_shard(folder, file, set);
+  rpc::MutexLock lock(mutex_);
+  kept_ = std::move(read);
+}
+
+void OwnerOptimizer::install(const optim::StateDict& shard) {
+  std::vector<Tensor> values(params_.size());
+  optim::StateDict state;
+  Tensor generator;
+  for (const auto& [name, value] : shard) {
+    if (name == kGeneratorPart) generator = value;
+    else if (name.starts_with(kOptimizerPart)) state.emplace_back(name.substr(kOptimizerPart.size()), value);
+    for (size_t i = 0; i < params_.size(); ++i)
+      if (name == kParametersPart + std::to_string(i)) values[i] = value;
+  }
+  size_t stored = 0;
+  for (const auto& entry : shard) stored += entry.first.starts_with(kParametersPart);
+  if (stored != params_.size())
+    throw ValueError(str("checkpoint: a shard of ", stored, " parameters for an owner of ", params_.size()));
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const Tensor& p = params_[i];
+    if (!values[i].defined()) throw ValueError(str("checkpoint: the shard has no parameter ", i));
+    if (values[i].sizes() != p.sizes())
+      throw ShapeError(
+          str("checkpoint: parameter ", i, " is ", p.sizes(), " here, ", values[i].sizes(), " in the shard"));
+    if (values[i].dtype() != p.dtype())
+      throw DTypeError(
+          str("checkpoint: parameter ", i, " is ", p.dtype(), " here, ", values[i].dtype(), " in the shard"));
+    values[i] = values[i].detach().to(p.device());
+    if (!values[i].is_contiguous()) values[i] = values[i].contiguous();
+  }
+  if (!generator.defined()) throw ValueError("checkpoint: the shard has no state of the generator");
+  const Tensor was = generator_state(default_generator());
+  set_generator_state(default_generator(), generator);
+  try {
+    optimizer_->load_state_dict(state);
+  } catch (...) {
+    set_generator_state(default_generator(), was);
+    throw;
+  }
+  const auto guards = lock_parameters(params_);
+  replace_values(params_, values);
+}
+
+void OwnerOptimizer::load_shard() {
+  const NoGrad guard;
+  rpc::MutexLock lock(mutex_);
+  optim::StateDict before = shard();
+  install(kept_);
+  before_ = std::move(before);
+  kept_.clear();
+}
+
+void OwnerOptimizer::end_shard(bool back) {
+  const NoGrad guard;
+  rpc::MutexLock lock(mutex_);
+  if (back && !before_.empty()) install(before_);
+  before_.clear();
+  kept_.clear();
+}
+
+}  // namespace weft::dist_optim

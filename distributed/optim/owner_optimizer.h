@@ -1,0 +1,98 @@
+// The owner's part of a distributed optimizer, and the rules that owners find by name. A user's update rule
+// (optim/optimizer.h) needs
+//   WEFT_FIELDS(SignMomentum::Options, lr, momentum)   and   WEFT_OPTIMIZER_RULE(SignMomentum);
+// in a header that all workers include, and a unique name (kName). A shard is what one owner adds to a
+// checkpoint (dist_checkpoint.h): "parameters/<i>", "optimizer/<name>" and "generator/", the state of the
+// process's default generator.
+// Thread safety: the registration runs before main; the methods of OwnerOptimizer may be called from any
+// thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <vector>
+
+#include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/runtime/sync.h>
+#include <weft/optim/optim.h>
+
+namespace weft::dist_optim {
+
+using rpc::RRef;
+
+/// Makes the local optimizer of a rule from encoded options.
+using Factory = std::unique_ptr<optim::Optimizer> (*)(const std::vector<Tensor>& params,
+                                                      rpc::Decoder& options);
+/// Registers a rule under its name; registering it again is allowed. False: another rule has the name, and
+/// this worker can use neither.
+WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory);
+/// Throws: ValueError when the name does not identify `rule` on this worker: another rule has it,
+/// or two have.
+WEFT_API void check_rule(const char* name, const std::type_info& rule);
+
+/// A file of a checkpoint: its name in the folder, its size and the CRC-32 of its bytes.
+struct ShardFile {
+  std::string name;
+  int64_t bytes = 0;
+  int64_t crc = 0;
+};
+WEFT_FIELDS(ShardFile, name, bytes, crc)
+
+/// A tensor of a shard: the number of its DType, and its sizes.
+struct ShardEntry {
+  std::string name;
+  int64_t dtype = 0;
+  std::vector<int64_t> sizes;
+};
+WEFT_FIELDS(ShardEntry, name, dtype, sizes)
+
+/// The part of a DistributedOptimizer on one owner; its methods are called remotely.
+class WEFT_API OwnerOptimizer {
+ public:
+  /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
+  /// parameter of another worker.
+  OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params);
+  /// Throws: AutogradError for an unknown context.
+  void step(int64_t context_id);
+  /// Sum of |g|^p over each parameter's gradient g; 0 without a gradient.
+  std::vector<double> powers(int64_t context_id, double p) const;
+  /// Multiplies the parameters' gradients in the context by `factor`. Throws: as step.
+  void scale(int64_t context_id, double factor);
+  void set_lr(double lr) { optimizer_->set_lr(lr); }
+  double lr() const { return optimizer_->lr(0); }
+  optim::StateDict state() const { return optimizer_->state_dict(); }
+  void load_state(optim::StateDict state) { optimizer_->load_state_dict(state); }
+
+  /// Writes the shard of a set as the file `name` of a folder. Throws: IoError.
+  ShardFile save_shard(std::string folder, std::string name, int64_t set) const;
+  /// Copies the shard, to be fetched in pieces. Returns its names, types and sizes.
+  std::vector<ShardEntry> hold_shard();
+  /// Elements [from, from + count) of entry i of the kept shard, as one row. Throws: ValueError outside it.
+  Tensor shard_piece(int64_t i, int64_t from, int64_t count) const;
+  /// Makes room for a shard that comes in pieces. Throws: ValueError for sizes that are none.
+  void expect_shard(std::vector<ShardEntry> layout);
+  /// Writes a piece of the expected shard. Throws: ValueError outside it, DTypeError.
+  void put_piece(int64_t i, int64_t from, Tensor values);
+  /// Reads the shard of a set from a file of a folder and keeps it.
+  /// Throws: IoError that names the file, if it is missing, damaged or of another set.
+  void read_shard(std::string folder, ShardFile file, int64_t set);
+  /// Makes the kept shard current, and keeps the state before.
+  /// Throws, before any change: ValueError, ShapeError or DTypeError for a shard of other parameters or of
+  /// another rule.
+  void load_shard();
+  /// Forgets what was kept; `back`: after going back to the state before load_shard.
+  void end_shard(bool back);
+
+ private:
+  std::vector<Tensor> gradients(int64_t context_id) const;
+  optim::StateDict shard() const WEFT_REQUIRES(mutex_);
+  void install(const optim::StateDict& shard) WEFT_REQUIRES(mutex_);
+  Tensor piece(int64_t i, int64_t from, int64_t count) const WEFT_REQUIRES(mutex_);
+  std::vector<Tensor> params_;
+  mutable rpc::Mutex mutex_;  // a step and a shard exclude each other
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::StateDict kept_ WEFT_GUARDED_BY(mutex_), before_ WEFT_GUARDED_BY(mutex_);
+};
+
+}  // namespace weft::dist_optim
