@@ -35,37 +35,51 @@ WEFT_OPTIMIZER_RULES(WEFT_REGISTER_RULE)
 }  // namespace weft::optim
 
 namespace weft::dist_optim {
-WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::string, std::vector<RRef<Tensor>>);
-WEFT_RPC_CLASS(OwnerOptimizer, step, powers, scale, set_lr, lr, state, load_state, save_shard, hold_shard,
-               shard_piece, expect_shard, put_piece, read_shard, load_shard, end_shard);
+WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::vector<std::string>,
+                     std::vector<std::vector<RRef<Tensor>>>);
+WEFT_RPC_CLASS(OwnerOptimizer, step, powers, scale, set_lr, set_options, lrs, state, load_state, save_shard,
+               hold_shard, shard_piece, expect_shard, put_piece, read_shard, load_shard, end_shard);
 bool detail::built_in_rules_are_linked() { return true; }
 
 using detail::flagged;
 using detail::on_owners;
 using detail::OwnerErrors;
 
-DistributedOptimizer::DistributedOptimizer(const char* rule, std::string options, double lr,
-                                           const std::vector<RRef<Tensor>>& params)
-    : count_(params.size()), lr_(lr) {
-  if (params.empty()) throw ValueError("distributed optimizer: the parameter list is empty");
-  std::vector<std::vector<RRef<Tensor>>> lists;
+DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups)
+    : rule_(rule) {
+  struct Lists {
+    std::vector<std::string> options;
+    std::vector<std::vector<RRef<Tensor>>> params;
+  };
+  std::vector<Lists> lists;
   std::vector<rpc::WorkerInfo> who;
-  for (size_t i = 0; i < params.size(); ++i) {
-    size_t o = 0;
-    while (o < who.size() && who[o].id != params[i].owner().id) ++o;
-    if (o == who.size()) {
-      who.push_back(params[i].owner());
-      lists.emplace_back();
-      owners_.emplace_back();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].params.empty()) throw ValueError("distributed optimizer: the parameter list is empty");
+    lrs_.push_back(groups[g].lr);
+    options_.push_back(groups[g].options);
+    for (const RRef<Tensor>& p : groups[g].params) {
+      size_t o = 0;
+      while (o < who.size() && who[o].id != p.owner().id) ++o;
+      if (o == who.size()) {
+        who.push_back(p.owner());
+        lists.emplace_back();
+        owners_.emplace_back();
+      }
+      if (owners_[o].groups.empty() || owners_[o].groups.back() != g) {
+        owners_[o].groups.push_back(g);
+        lists[o].options.push_back(groups[g].options);
+        lists[o].params.emplace_back();
+      }
+      lists[o].params.back().push_back(p);
+      owners_[o].at.push_back(count_++);
     }
-    lists[o].push_back(params[i]);
-    owners_[o].at.push_back(i);
   }
+  if (groups.empty()) throw ValueError("distributed optimizer: the parameter list is empty");
   OwnerErrors errors(who.size());
   for (size_t o = 0; o < who.size(); ++o) {
     owners_[o].name = who[o].name;
     try {
-      owners_[o].optimizer = rpc::remote<OwnerOptimizer>(who[o], std::string(rule), options, lists[o]);
+      owners_[o].optimizer = rpc::remote<OwnerOptimizer>(who[o], rule_, lists[o].options, lists[o].params);
     } catch (const std::exception&) {
       errors.note(o, who[o].name);
     }
@@ -101,12 +115,74 @@ double DistributedOptimizer::clip_grad_norm(int64_t context_id, double max_norm,
   return total;
 }
 
-void DistributedOptimizer::set_lr(double lr) {
+namespace {
+
+using GroupOwner = DistributedOptimizer::Owner;
+
+/// The owners with parameters of a group, each with the number of the group there.
+std::vector<GroupOwner> owners_of(const std::vector<GroupOwner>& owners, size_t group) {
+  std::vector<GroupOwner> out;
+  for (const GroupOwner& o : owners) {
+    const auto found = std::find(o.groups.begin(), o.groups.end(), group);
+    if (found == o.groups.end()) continue;
+    out.push_back({o.optimizer, o.name, {}, {static_cast<size_t>(found - o.groups.begin())}});
+  }
+  return out;
+}
+
+/// Calls all with `fresh`. When one fails, those that answer are called with `old`.
+template <auto M, class V>
+void set_or_restore(const std::vector<GroupOwner>& owners, const char* what, const V& fresh, const V& old) {
+  const auto call = [&](const V& value) {
+    on_owners<bool>(owners, what, [&](const auto& o) {
+      return flagged(o.optimizer.template rpc_async<M>(static_cast<int64_t>(o.groups[0]), value));
+    });
+  };
+  try {
+    call(fresh);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    try {
+      call(old);
+    } catch (const std::exception&) {  // the owner that failed
+    }
+    std::rethrow_exception(error);
+  }
+}
+
+}  // namespace
+
+void DistributedOptimizer::check_group(size_t group) const {
+  if (group >= lrs_.size())
+    throw ValueError(str("distributed optimizer: group ", group, " of ", lrs_.size()));
+}
+
+void DistributedOptimizer::set_lr(size_t group, double lr) {
+  check_group(group);
   if (!(lr >= 0)) throw ValueError(str("set_lr: the rate must not be negative, got ", lr));
-  on_owners<bool>(owners_, "set_lr", [&](const auto& o) {
-    return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::set_lr>(lr));
-  });
-  lr_ = lr;
+  set_or_restore<&OwnerOptimizer::set_lr>(owners_of(owners_, group), "set_lr", lr, lrs_[group]);
+  lrs_[group] = lr;
+}
+
+void DistributedOptimizer::set_lr(double lr) {
+  for (size_t g = 0; g < groups(); ++g) set_lr(g, lr);
+}
+
+void DistributedOptimizer::set_encoded_options(size_t group, const EncodedGroup& options) {
+  check_group(group);
+  const std::vector<GroupOwner> owners = owners_of(owners_, group);
+  try {
+    set_or_restore<&OwnerOptimizer::set_options>(owners, "set_options", options.options, options_[group]);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    try {  // the kept options have the rate of their time
+      set_or_restore<&OwnerOptimizer::set_lr>(owners, "set_options", lrs_[group], lrs_[group]);
+    } catch (const std::exception&) {
+    }
+    std::rethrow_exception(error);
+  }
+  options_[group] = options.options;
+  lrs_[group] = options.lr;
 }
 
 std::vector<optim::StateDict> DistributedOptimizer::state_dict() const {
@@ -126,9 +202,11 @@ void DistributedOptimizer::load_state_dict(const std::vector<optim::StateDict>& 
 }
 
 void DistributedOptimizer::fetch_rates() {
-  lr_ = on_owners<double>(owners_, "fetch_rates", [](const auto& o) {
-          return o.optimizer.template rpc_async<&OwnerOptimizer::lr>();
-        }).at(0);
+  const auto found = on_owners<std::vector<double>>(owners_, "fetch_rates", [](const auto& o) {
+    return o.optimizer.template rpc_async<&OwnerOptimizer::lrs>();
+  });
+  for (size_t o = 0; o < owners_.size(); ++o)
+    for (size_t k = 0; k < owners_[o].groups.size(); ++k) lrs_[owners_[o].groups[k]] = found[o].at(k);
 }
 
 }  // namespace weft::dist_optim

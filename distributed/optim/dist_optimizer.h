@@ -4,6 +4,7 @@
 //   ... context.backward({loss});
 //   opt.clip_grad_norm(context.id(), 0.25);   // over all owners, bit for bit like a local clip
 //   opt.step(context.id());                   // each owner steps its parameters with its own gradients
+//   optim::StepLR schedule(optim::rates(opt), {.step_size = 30});      // sets the rates on all owners
 //
 // A user's update rule is registered by WEFT_OPTIMIZER_RULE (owner_optimizer.h). dist_checkpoint.h saves an
 // optimizer with its parameters.
@@ -25,12 +26,22 @@ class WEFT_API DistributedOptimizer {
   struct Owner {
     RRef<OwnerOptimizer> optimizer{};
     std::string name{};
-    std::vector<size_t> at{};  ///< positions of its parameters in the list
+    std::vector<size_t> at{};      ///< positions of its parameters in the list
+    std::vector<size_t> groups{};  ///< the groups with parameters there, in order
+  };
+  /// A group of parameters with encoded options.
+  struct EncodedGroup {
+    std::vector<RRef<Tensor>> params;
+    std::string options;
+    double lr = 0;
   };
 
-  /// Called by `make` below. Throws the error of an owner when every owner has answered, as step() does.
+  /// Called by `make` below. Throws the error of an owner when every owner has answered, as step() does;
+  /// ValueError for an empty group.
+  DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups);
   DistributedOptimizer(const char* rule, std::string options, double lr,
-                       const std::vector<RRef<Tensor>>& params);
+                       const std::vector<RRef<Tensor>>& params)
+      : DistributedOptimizer(rule, {EncodedGroup{params, std::move(options), lr}}) {}
 
   /// Steps all owners concurrently with the gradients of the context, and waits for each, even when one fails
   /// or is lost. Throws (as all below): the first error in the order of owners, with its type. With several
@@ -39,11 +50,15 @@ class WEFT_API DistributedOptimizer {
   /// Scales all gradients of the context so that their total p-norm is at most max_norm. Returns the norm
   /// before the scaling. Throws: ValueError for a negative max_norm or p <= 0, before it calls any owner.
   double clip_grad_norm(int64_t context_id, double max_norm, double p = 2);
-  size_t groups() const { return 1; }
-  double lr(size_t = 0) const { return lr_; }
-  /// Sets the learning rate on all owners; done on return. Throws: ValueError for a negative rate.
-  void set_lr(size_t, double lr) { set_lr(lr); }
+  size_t groups() const { return lrs_.size(); }
+  double lr(size_t group = 0) const { return lrs_.at(group); }
+  /// Sets the learning rate of a group on its owners; done on return. When it throws, the owners that answer
+  /// have the rate of before. Throws: ValueError for a negative rate, one that the rule refuses, or an
+  /// unknown group.
+  void set_lr(size_t group, double lr);
   void set_lr(double lr);
+  /// Sets the encoded options of a group on its owners; dist_optim::set_options calls it. Throws: as set_lr.
+  void set_encoded_options(size_t group, const EncodedGroup& options);
   /// The state of every owner, in the order of the owners' first parameters in the list.
   std::vector<optim::StateDict> state_dict() const;
   /// Loads the states of state_dict. Throws: ValueError for another number of owners; as
@@ -53,12 +68,35 @@ class WEFT_API DistributedOptimizer {
   /// Asks the owners for the rates, which something else than this object may have set.
   void fetch_rates();
   const std::vector<Owner>& owners() const { return owners_; }
+  /// The name of the rule.
+  const std::string& rule() const { return rule_; }
 
  private:
+  void check_group(size_t group) const;
   std::vector<Owner> owners_;
+  std::string rule_;
   size_t count_ = 0;
-  double lr_ = 0;
+  std::vector<double> lrs_;
+  std::vector<std::string> options_;  // encoded, by group
 };
+
+/// A group of parameters with options of its own.
+template <class Options> struct RemoteGroup {
+  std::vector<RRef<Tensor>> params;
+  Options options;
+};
+
+namespace detail {
+template <class Options>
+DistributedOptimizer::EncodedGroup encoded(const std::vector<RRef<Tensor>>& params, const Options& options) {
+  rpc::Message message;
+  {
+    rpc::Encoder out(message);
+    out.put(options);
+  }
+  return {params, std::string(message.body()), options.lr};
+}
+}  // namespace detail
 
 /// Makes an optimizer of a rule over parameters on any workers. Throws: ValueError for an empty list, bad
 /// options, or a rule name that is not unique; errors of the owners.
@@ -66,25 +104,47 @@ template <class Rule>
 DistributedOptimizer make(const std::vector<RRef<Tensor>>& params,
                           const typename Rule::Options& options = {}) {
   check_rule(Rule::kName, typeid(Rule));
-  rpc::Message message;
-  {
-    rpc::Encoder out(message);
-    out.put(options);
-  }
-  return DistributedOptimizer(Rule::kName, std::string(message.body()), options.lr, params);
+  return DistributedOptimizer(Rule::kName, {detail::encoded(params, options)});
+}
+/// The same with groups. A group may have parameters on several owners, which keep their order.
+template <class Rule>
+DistributedOptimizer make(const std::vector<RemoteGroup<typename Rule::Options>>& groups) {
+  check_rule(Rule::kName, typeid(Rule));
+  std::vector<DistributedOptimizer::EncodedGroup> all;
+  for (const auto& group : groups) all.push_back(detail::encoded(group.params, group.options));
+  return DistributedOptimizer(Rule::kName, all);
+}
+
+/// Sets all options of a group on its owners; the state stays. Throws: ValueError for an optimizer of another
+/// rule, an unknown group, or options that the rule refuses; then the owners that answer have the options of
+/// before, with the rate of before.
+template <class Rule>
+void set_options(DistributedOptimizer& optimizer, size_t group, const typename Rule::Options& options) {
+  check_rule(Rule::kName, typeid(Rule));
+  if (optimizer.rule() != Rule::kName)
+    throw ValueError(
+        str("set_options: the optimizer is ", optimizer.rule(), ", the options are those of ", Rule::kName));
+  optimizer.set_encoded_options(group, detail::encoded({}, options));
 }
 
 namespace detail {
 template <class Rule>
-std::unique_ptr<optim::Optimizer> make_rule(const std::vector<Tensor>& params, rpc::Decoder& in) {
-  return std::make_unique<optim::Fused<Rule>>(params, in.get<typename Rule::Options>());
+std::unique_ptr<optim::Optimizer> make_rule(const GroupedParams& groups, std::vector<rpc::Decoder>& in) {
+  using Options = typename Rule::Options;
+  std::vector<optim::ParamGroup<Options>> all;
+  for (size_t g = 0; g < groups.size(); ++g) all.push_back({groups[g], in[g].get<Options>()});
+  return std::make_unique<optim::Fused<Rule>>(all);
+}
+template <class Rule> void set_rule_options(optim::Optimizer& optimizer, size_t group, rpc::Decoder& in) {
+  dynamic_cast<optim::Fused<Rule>&>(optimizer).set_options(group, in.get<typename Rule::Options>());
 }
 }  // namespace detail
 
 /// Registers a rule, so that owners can make its optimizer. Its Options need WEFT_FIELDS.
 #define WEFT_OPTIMIZER_RULE(Rule)                                                             \
   [[maybe_unused]] inline const bool weft_rule_of_##Rule = ::weft::dist_optim::register_rule( \
-      Rule::kName, typeid(Rule), &::weft::dist_optim::detail::make_rule<Rule>)
+      Rule::kName, typeid(Rule), &::weft::dist_optim::detail::make_rule<Rule>,                \
+      &::weft::dist_optim::detail::set_rule_options<Rule>)
 
 }  // namespace weft::dist_optim
 

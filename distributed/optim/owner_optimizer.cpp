@@ -23,6 +23,7 @@ namespace {
 struct Registered {
   const std::type_info* rule;
   Factory factory;
+  OptionsSetter set_options;
   bool twice = false;
 };
 std::map<std::string, Registered>& registered() {
@@ -35,13 +36,23 @@ std::map<std::string, Registered>& registered() {
                    "' on this worker; each needs a name (kName) of its own");
 }
 
-Factory find_rule(const std::string& name) {
+const Registered& find_rule(const std::string& name) {
   const auto found = registered().find(name);
   if (found == registered().end())
     throw ValueError("distributed optimizer: the rule '" + name +
                      "' is not registered on this worker (WEFT_OPTIMIZER_RULE)");
   if (found->second.twice) throw_twice(name);
-  return found->second.factory;
+  return found->second;
+}
+
+/// A message with these encoded options.
+rpc::Message message_of(const std::string& options) {
+  rpc::Message message;
+  {
+    rpc::Encoder out(message);
+    out.raw(options.data(), options.size());
+  }
+  return message;
 }
 
 const std::string kParametersPart = "parameters/", kOptimizerPart = "optimizer/",
@@ -79,8 +90,8 @@ void replace_values(const std::vector<Tensor>& params, const std::vector<Tensor>
 
 }  // namespace
 
-bool register_rule(const char* name, const std::type_info& rule, Factory factory) {
-  const auto [at, fresh] = registered().emplace(name, Registered{&rule, factory});
+bool register_rule(const char* name, const std::type_info& rule, Factory factory, OptionsSetter set_options) {
+  const auto [at, fresh] = registered().emplace(name, Registered{&rule, factory, set_options});
   // the same rule in another library may have another factory address
   if (*at->second.rule == rule) return !at->second.twice;
   at->second.twice = true;
@@ -92,21 +103,57 @@ void check_rule(const char* name, const std::type_info& rule) {
   if (found != registered().end() && (found->second.twice || *found->second.rule != rule)) throw_twice(name);
 }
 
-OwnerOptimizer::OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params) {
-  const Factory factory = find_rule(rule);
-  for (const RRef<Tensor>& p : params) {
-    if (!p.is_owner())
-      throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
-    params_.push_back(p.local_value());
+OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> options,
+                               std::vector<std::vector<RRef<Tensor>>> groups)
+    : rule_(std::move(rule)) {
+  const Registered& known = find_rule(rule_);
+  if (groups.size() != options.size())
+    throw ValueError(
+        str("distributed optimizer: ", groups.size(), " groups with ", options.size(), " options"));
+  GroupedParams grouped;
+  for (const auto& group : groups) {
+    grouped.emplace_back();
+    for (const RRef<Tensor>& p : group) {
+      if (!p.is_owner())
+        throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
+      grouped.back().push_back(p.local_value());
+      params_.push_back(p.local_value());
+    }
   }
-  rpc::Message message;
-  {
-    rpc::Encoder out(message);
-    out.raw(options.data(), options.size());
-  }
-  rpc::Decoder in(message);
-  optimizer_ = factory(params_, in);
+  std::vector<rpc::Message> messages;
+  std::vector<rpc::Decoder> in;
+  messages.reserve(options.size());
+  for (const std::string& o : options) in.emplace_back(messages.emplace_back(message_of(o)));
+  optimizer_ = known.factory(grouped, in);
   for (const Tensor& p : params_) mark_concurrent(p);
+}
+
+size_t OwnerOptimizer::checked(int64_t group) const {
+  if (group < 0 || group >= static_cast<int64_t>(optimizer_->groups()))
+    throw ValueError(
+        str("distributed optimizer: group ", group, " of ", optimizer_->groups(), " on this worker"));
+  return static_cast<size_t>(group);
+}
+
+void OwnerOptimizer::set_lr(int64_t group, double lr) {
+  rpc::MutexLock lock(mutex_);
+  optimizer_->set_lr(checked(group), lr);
+}
+
+void OwnerOptimizer::set_options(int64_t group, std::string options) {
+  const Registered& known = find_rule(rule_);
+  if (!known.set_options) throw ValueError(str("set_options: ", rule_, " was registered without a setter"));
+  rpc::Message message = message_of(options);
+  rpc::Decoder in(message);
+  rpc::MutexLock lock(mutex_);
+  known.set_options(*optimizer_, checked(group), in);
+}
+
+std::vector<double> OwnerOptimizer::lrs() const {
+  std::vector<double> out;
+  rpc::MutexLock lock(mutex_);
+  for (size_t g = 0; g < optimizer_->groups(); ++g) out.push_back(optimizer_->lr(g));
+  return out;
 }
 
 std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {

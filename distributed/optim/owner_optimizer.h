@@ -21,14 +21,19 @@ namespace weft::dist_optim {
 
 using rpc::RRef;
 
-/// Makes the local optimizer of a rule from encoded options.
-using Factory = std::unique_ptr<optim::Optimizer> (*)(const std::vector<Tensor>& params,
-                                                      rpc::Decoder& options);
+/// The parameters of each group.
+using GroupedParams = std::vector<std::vector<Tensor>>;
+/// Makes the local optimizer of a rule from the encoded options of each group.
+using Factory = std::unique_ptr<optim::Optimizer> (*)(const GroupedParams& groups,
+                                                      std::vector<rpc::Decoder>& options);
+/// Sets the options of a group of the rule's local optimizer.
+using OptionsSetter = void (*)(optim::Optimizer& optimizer, size_t group, rpc::Decoder& options);
 /// Registers a rule under its name; registering it again is allowed. False: another rule has the name, and
 /// this worker can use neither.
-WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory);
-/// Throws: ValueError when the name does not identify `rule` on this worker: another rule has it,
-/// or two have.
+WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factory factory,
+                            OptionsSetter set_options = nullptr);
+/// Throws: ValueError when the name does not identify `rule` on this worker: another rule has it, or two
+/// have.
 WEFT_API void check_rule(const char* name, const std::type_info& rule);
 
 /// A file of a checkpoint: its name in the folder, its size and the CRC-32 of its bytes.
@@ -52,15 +57,19 @@ class WEFT_API OwnerOptimizer {
  public:
   /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
   /// parameter of another worker.
-  OwnerOptimizer(std::string rule, std::string options, std::vector<RRef<Tensor>> params);
+  OwnerOptimizer(std::string rule, std::vector<std::string> options,
+                 std::vector<std::vector<RRef<Tensor>>> groups);
   /// Throws: AutogradError for an unknown context.
   void step(int64_t context_id);
   /// Sum of |g|^p over each parameter's gradient g; 0 without a gradient.
   std::vector<double> powers(int64_t context_id, double p) const;
   /// Multiplies the parameters' gradients in the context by `factor`. Throws: as step.
   void scale(int64_t context_id, double factor);
-  void set_lr(double lr) { optimizer_->set_lr(lr); }
-  double lr() const { return optimizer_->lr(0); }
+  // The groups are those that have parameters here, counted from 0.
+  void set_lr(int64_t group, double lr);
+  /// Throws: ValueError for options that the rule refuses.
+  void set_options(int64_t group, std::string options);
+  std::vector<double> lrs() const;
   optim::StateDict state() const { return optimizer_->state_dict(); }
   void load_state(optim::StateDict state) { optimizer_->load_state_dict(state); }
 
@@ -74,12 +83,11 @@ class WEFT_API OwnerOptimizer {
   void expect_shard(std::vector<ShardEntry> layout);
   /// Writes a piece of the expected shard. Throws: ValueError outside it, DTypeError.
   void put_piece(int64_t i, int64_t from, Tensor values);
-  /// Reads the shard of a set from a file of a folder and keeps it.
-  /// Throws: IoError that names the file, if it is missing, damaged or of another set.
+  /// Reads the shard of a set from a file of a folder and keeps it. Throws: IoError that names the file, if
+  /// it is missing, damaged or of another set.
   void read_shard(std::string folder, ShardFile file, int64_t set);
-  /// Makes the kept shard current, and keeps the state before.
-  /// Throws, before any change: ValueError, ShapeError or DTypeError for a shard of other parameters or of
-  /// another rule.
+  /// Makes the kept shard current, and keeps the state before. Throws, before any change: ValueError,
+  /// ShapeError or DTypeError for a shard of other parameters or of another rule.
   void load_shard();
   /// Forgets what was kept; `back`: after going back to the state before load_shard.
   void end_shard(bool back);
@@ -89,6 +97,8 @@ class WEFT_API OwnerOptimizer {
   optim::StateDict shard() const WEFT_REQUIRES(mutex_);
   void install(const optim::StateDict& shard) WEFT_REQUIRES(mutex_);
   Tensor piece(int64_t i, int64_t from, int64_t count) const WEFT_REQUIRES(mutex_);
+  size_t checked(int64_t group) const;
+  std::string rule_;
   std::vector<Tensor> params_;
   mutable rpc::Mutex mutex_;  // a step and a shard exclude each other
   std::unique_ptr<optim::Optimizer> optimizer_;
