@@ -86,7 +86,7 @@ Incarnation ContextTable::life() const {
 
 ContextPtr ContextTable::create() {
   const MadeId id{make_id(self_, contexts_made_.fetch_add(1)), life()};
-  auto made = std::make_shared<ContextState>(id, *this);
+  auto made = std::make_shared<ContextState>(id, *this, clock());
   MutexLock lock(mutex_);
   contexts_.emplace(made->id, made);
   return made;
@@ -128,7 +128,7 @@ ContextPtr ContextTable::find_or_create(MadeId id) {
     if (const auto found = contexts_.find(id); found != contexts_.end()) {
       context = found->second;
     } else if (!ended_.count(id)) {
-      context = contexts_.emplace(id, std::make_shared<ContextState>(id, *this)).first->second;
+      context = contexts_.emplace(id, std::make_shared<ContextState>(id, *this, clock())).first->second;
       made = true;
     }
   }

@@ -36,16 +36,18 @@ WEFT_OPTIMIZER_RULES(WEFT_REGISTER_RULE)
 
 namespace weft::dist_optim {
 WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::vector<std::string>,
-                     std::vector<std::vector<RRef<Tensor>>>);
-WEFT_RPC_CLASS(OwnerOptimizer, step, powers, scale, set_lr, set_options, lrs, state, load_state, save_shard,
-               hold_shard, shard_piece, expect_shard, put_piece, read_shard, load_shard, end_shard);
+                     std::vector<std::vector<RRef<Tensor>>>, StepOptions);
+WEFT_RPC_CLASS(OwnerOptimizer, step, versions, staleness, powers, scale, set_lr, set_options, lrs, state,
+               load_state, save_shard, hold_shard, shard_piece, expect_shard, put_piece, read_shard,
+               load_shard, end_shard);
 bool detail::built_in_rules_are_linked() { return true; }
 
 using detail::flagged;
 using detail::on_owners;
 using detail::OwnerErrors;
 
-DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups)
+DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups,
+                                           const StepOptions& how)
     : rule_(rule) {
   struct Lists {
     std::vector<std::string> options;
@@ -79,7 +81,8 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
   for (size_t o = 0; o < who.size(); ++o) {
     owners_[o].name = who[o].name;
     try {
-      owners_[o].optimizer = rpc::remote<OwnerOptimizer>(who[o], rule_, lists[o].options, lists[o].params);
+      owners_[o].optimizer =
+          rpc::remote<OwnerOptimizer>(who[o], rule_, lists[o].options, lists[o].params, how);
     } catch (const std::exception&) {
       errors.note(o, who[o].name);
     }
@@ -98,6 +101,23 @@ void DistributedOptimizer::step(int64_t context_id) {
   on_owners<bool>(owners_, "step", [&](const auto& o) {
     return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::step>(context_id));
   });
+}
+
+std::vector<int64_t> DistributedOptimizer::versions() const {
+  const auto parts = on_owners<std::vector<int64_t>>(owners_, "versions", [](const auto& o) {
+    return o.optimizer.template rpc_async<&OwnerOptimizer::versions>();
+  });
+  std::vector<int64_t> out(count_);
+  for (size_t o = 0; o < owners_.size(); ++o)
+    for (size_t k = 0; k < owners_[o].at.size(); ++k) out[owners_[o].at[k]] = parts[o].at(k);
+  return out;
+}
+
+int64_t DistributedOptimizer::staleness(int64_t context_id) const {
+  const auto parts = on_owners<int64_t>(owners_, "staleness", [&](const auto& o) {
+    return o.optimizer.template rpc_async<&OwnerOptimizer::staleness>(context_id);
+  });
+  return *std::max_element(parts.begin(), parts.end());
 }
 
 double DistributedOptimizer::clip_grad_norm(int64_t context_id, double max_norm, double p) {

@@ -38,15 +38,23 @@ class WEFT_API DistributedOptimizer {
 
   /// Called by `make` below. Throws the error of an owner when every owner has answered, as step() does;
   /// ValueError for an empty group.
-  DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups);
+  DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups,
+                       const StepOptions& how = {});
   DistributedOptimizer(const char* rule, std::string options, double lr,
                        const std::vector<RRef<Tensor>>& params)
       : DistributedOptimizer(rule, {EncodedGroup{params, std::move(options), lr}}) {}
 
   /// Steps all owners concurrently with the gradients of the context, and waits for each, even when one fails
   /// or is lost. Throws (as all below): the first error in the order of owners, with its type. With several
-  /// owners its text names all that failed; the others have stepped.
+  /// owners its text names all that failed; the others have stepped. StaleStep: an owner refused gradients of
+  /// parameters older than StepOptions::max_staleness; each owner decides by itself.
   void step(int64_t context_id);
+  /// The steps that each parameter of the list has taken on its owner, by any optimizer. A loaded checkpoint
+  /// counts as one.
+  std::vector<int64_t> versions() const;
+  /// The most steps that a parameter with a gradient in the context has taken since the context first reached
+  /// its owner. Throws: AutogradError for a context that an owner does not know.
+  int64_t staleness(int64_t context_id) const;
   /// Scales all gradients of the context so that their total p-norm is at most max_norm. Returns the norm
   /// before the scaling. Throws: ValueError for a negative max_norm or p <= 0, before it calls any owner.
   double clip_grad_norm(int64_t context_id, double max_norm, double p = 2);
@@ -101,18 +109,19 @@ DistributedOptimizer::EncodedGroup encoded(const std::vector<RRef<Tensor>>& para
 /// Makes an optimizer of a rule over parameters on any workers. Throws: ValueError for an empty list, bad
 /// options, or a rule name that is not unique; errors of the owners.
 template <class Rule>
-DistributedOptimizer make(const std::vector<RRef<Tensor>>& params,
-                          const typename Rule::Options& options = {}) {
+DistributedOptimizer make(const std::vector<RRef<Tensor>>& params, const typename Rule::Options& options = {},
+                          const StepOptions& how = {}) {
   check_rule(Rule::kName, typeid(Rule));
-  return DistributedOptimizer(Rule::kName, {detail::encoded(params, options)});
+  return DistributedOptimizer(Rule::kName, {detail::encoded(params, options)}, how);
 }
 /// The same with groups. A group may have parameters on several owners, which keep their order.
 template <class Rule>
-DistributedOptimizer make(const std::vector<RemoteGroup<typename Rule::Options>>& groups) {
+DistributedOptimizer make(const std::vector<RemoteGroup<typename Rule::Options>>& groups,
+                          const StepOptions& how = {}) {
   check_rule(Rule::kName, typeid(Rule));
   std::vector<DistributedOptimizer::EncodedGroup> all;
   for (const auto& group : groups) all.push_back(detail::encoded(group.params, group.options));
-  return DistributedOptimizer(Rule::kName, all);
+  return DistributedOptimizer(Rule::kName, all, how);
 }
 
 /// Sets all options of a group on its owners; the state stays. Throws: ValueError for an optimizer of another

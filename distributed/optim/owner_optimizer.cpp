@@ -10,6 +10,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/distributed/optim/inner/shard_file.h>
+#include <weft/distributed/optim/inner/step_ledger.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
@@ -104,8 +105,11 @@ void check_rule(const char* name, const std::type_info& rule) {
 }
 
 OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> options,
-                               std::vector<std::vector<RRef<Tensor>>> groups)
-    : rule_(std::move(rule)) {
+                               std::vector<std::vector<RRef<Tensor>>> groups, StepOptions how)
+    : rule_(std::move(rule)), how_(how), ledger_(detail::StepLedger::of(*rpc::current_agent())) {
+  if (how_.max_staleness > detail::StepLedger::kMaxBound)
+    throw ValueError(str("distributed optimizer: a staleness bound is at most ",
+                         detail::StepLedger::kMaxBound, ", got ", how_.max_staleness));
   const Registered& known = find_rule(rule_);
   if (groups.size() != options.size())
     throw ValueError(
@@ -126,6 +130,7 @@ OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> option
   for (const std::string& o : options) in.emplace_back(messages.emplace_back(message_of(o)));
   optimizer_ = known.factory(grouped, in);
   for (const Tensor& p : params_) mark_concurrent(p);
+  versions_ = ledger_.records(params_);
 }
 
 size_t OwnerOptimizer::checked(int64_t group) const {
@@ -164,8 +169,29 @@ std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {
 
 void OwnerOptimizer::step(int64_t context_id) {
   const std::vector<Tensor> grads = gradients(context_id);
-  rpc::MutexLock lock(mutex_);
-  optimizer_->step(grads);
+  const std::vector<detail::VersionsPtr> stepped = with_gradient(grads);
+  ledger_.begin(stepped, context_id, how_.max_staleness);
+  try {
+    rpc::MutexLock lock(mutex_);
+    optimizer_->step(grads);
+  } catch (...) {
+    ledger_.end(stepped, false);
+    throw;
+  }
+  ledger_.end(stepped, true);
+}
+
+std::vector<detail::VersionsPtr> OwnerOptimizer::with_gradient(const std::vector<Tensor>& grads) const {
+  std::vector<detail::VersionsPtr> out;
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i].defined()) out.push_back(versions_[i]);
+  return out;
+}
+
+std::vector<int64_t> OwnerOptimizer::versions() const { return ledger_.versions(versions_); }
+
+int64_t OwnerOptimizer::staleness(int64_t context_id) const {
+  return ledger_.staleness(with_gradient(gradients(context_id)), context_id);
 }
 
 std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const {
@@ -288,19 +314,29 @@ void OwnerOptimizer::install(const optim::StateDict& shard) {
 
 void OwnerOptimizer::load_shard() {
   const NoGrad guard;
-  rpc::MutexLock lock(mutex_);
-  optim::StateDict before = shard();
-  install(kept_);
-  before_ = std::move(before);
-  kept_.clear();
+  {
+    rpc::MutexLock lock(mutex_);
+    optim::StateDict before = shard();
+    install(kept_);
+    before_ = std::move(before);
+    kept_.clear();
+  }
+  ledger_.changed(versions_);
 }
 
 void OwnerOptimizer::end_shard(bool back) {
   const NoGrad guard;
-  rpc::MutexLock lock(mutex_);
-  if (back && !before_.empty()) install(before_);
-  before_.clear();
-  kept_.clear();
+  bool went_back = false;
+  {
+    rpc::MutexLock lock(mutex_);
+    if (back && !before_.empty()) {
+      install(before_);
+      went_back = true;
+    }
+    before_.clear();
+    kept_.clear();
+  }
+  if (went_back) ledger_.changed(versions_);
 }
 
 }  // namespace weft::dist_optim

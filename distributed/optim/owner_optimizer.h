@@ -21,6 +21,12 @@ namespace weft::dist_optim {
 
 using rpc::RRef;
 
+namespace detail {
+class StepLedger;  // inner/step_ledger.h
+struct ParameterVersions;
+using VersionsPtr = std::shared_ptr<ParameterVersions>;
+}  // namespace detail
+
 /// The parameters of each group.
 using GroupedParams = std::vector<std::vector<Tensor>>;
 /// Makes the local optimizer of a rule from the encoded options of each group.
@@ -35,6 +41,14 @@ WEFT_API bool register_rule(const char* name, const std::type_info& rule, Factor
 /// Throws: ValueError when the name does not identify `rule` on this worker: another rule has it, or two
 /// have.
 WEFT_API void check_rule(const char* name, const std::type_info& rule);
+
+/// How an optimizer steps; all off by default.
+struct StepOptions {
+  /// The most steps that a parameter may have taken since a context first reached its owner, for gradients of
+  /// that context to be stepped with. Negative: no bound. At most 1023.
+  int64_t max_staleness = -1;
+};
+WEFT_FIELDS(StepOptions, max_staleness)
 
 /// A file of a checkpoint: its name in the folder, its size and the CRC-32 of its bytes.
 struct ShardFile {
@@ -58,9 +72,14 @@ class WEFT_API OwnerOptimizer {
   /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
   /// parameter of another worker.
   OwnerOptimizer(std::string rule, std::vector<std::string> options,
-                 std::vector<std::vector<RRef<Tensor>>> groups);
-  /// Throws: AutogradError for an unknown context.
+                 std::vector<std::vector<RRef<Tensor>>> groups, StepOptions how);
+  /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
+  /// The steps that each parameter has taken on this worker, by any optimizer.
+  std::vector<int64_t> versions() const;
+  /// The most steps that a parameter with a gradient in the context has taken since the context first reached
+  /// this worker. Throws: AutogradError for an unknown context.
+  int64_t staleness(int64_t context_id) const;
   /// Sum of |g|^p over each parameter's gradient g; 0 without a gradient.
   std::vector<double> powers(int64_t context_id, double p) const;
   /// Multiplies the parameters' gradients in the context by `factor`. Throws: as step.
@@ -98,7 +117,12 @@ class WEFT_API OwnerOptimizer {
   void install(const optim::StateDict& shard) WEFT_REQUIRES(mutex_);
   Tensor piece(int64_t i, int64_t from, int64_t count) const WEFT_REQUIRES(mutex_);
   size_t checked(int64_t group) const;
+  /// The records of the parameters that have a gradient.
+  std::vector<detail::VersionsPtr> with_gradient(const std::vector<Tensor>& grads) const;
   std::string rule_;
+  StepOptions how_;
+  detail::StepLedger& ledger_;
+  std::vector<detail::VersionsPtr> versions_;
   std::vector<Tensor> params_;
   mutable rpc::Mutex mutex_;  // a step and a shard exclude each other
   std::unique_ptr<optim::Optimizer> optimizer_;

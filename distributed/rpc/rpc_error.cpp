@@ -12,6 +12,7 @@
 
 #include <weft/distributed/rpc/fenced.h>
 #include <weft/distributed/rpc/function.h>
+#include <weft/distributed/rpc/step_errors.h>
 
 namespace weft::rpc {
 
@@ -43,6 +44,7 @@ const Row kRows[] = {
     row<Fenced>("Fenced"),
     row<WireError>("WireError"),
     row<Overloaded>("Overloaded"),
+    row<StaleStep>("StaleStep"),
     row<RpcError>("RpcError"),
     row<Error>("Error"),
     row<std::invalid_argument>("std::invalid_argument"),

@@ -43,9 +43,10 @@ MadeId get_id(rpc::Decoder& in);
 
 /// The state of one context on one worker.
 struct ContextState {
-  ContextState(MadeId context_id, ContextTable& t) : id(context_id), table(t) {}
+  ContextState(MadeId context_id, ContextTable& t, int64_t clock) : id(context_id), table(t), since(clock) {}
   const MadeId id;
   ContextTable& table;
+  const int64_t since;  // the table's clock when the context first reached this worker
   Mutex mutex;
   std::map<int64_t, Ref<SendNode>> sends WEFT_GUARDED_BY(mutex);  // all made by this life
   std::map<MadeId, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
@@ -103,6 +104,10 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   void watch(Life peer, int delta);
   /// Frees a context on this worker and sends a release to the workers it reached.
   void release(MadeId id);
+  /// The clock that orders contexts and the steps of this worker's parameters.
+  int64_t clock() const { return clock_.load(); }
+  /// Counts a step whose values are visible, and returns its time.
+  int64_t tick() { return clock_.fetch_add(1) + 1; }
   int64_t next_message() { return make_id(self_, messages_.fetch_add(1)); }
   MadeId next_pass() { return {make_id(self_, passes_.fetch_add(1)), life()}; }
 
@@ -133,7 +138,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::weak_ptr<Agent> agent_;
   std::shared_ptr<rpc::Runtime> runtime_;
   mutable std::atomic<Incarnation> life_{};  ///< 0 until it is asked for: the agent's transport comes later
-  std::atomic<int64_t> contexts_made_{0}, messages_{0}, passes_{0};
+  std::atomic<int64_t> contexts_made_{0}, messages_{0}, passes_{0}, clock_{0};
   Mutex mutex_;
   std::map<MadeId, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
   // Ended contexts, so that a late call does not create one again. The table forgets the
