@@ -7,8 +7,8 @@
 #include <weft/distributed/rref/rref.h>
 #include <weft/tensor/factories.h>
 
+#include "support/cluster.h"
 #include "support/elastic.h"
-#include "support/errors.h"
 
 namespace {
 
@@ -185,6 +185,26 @@ TEST(Membership, leaving_waits_for_the_calls_under_way) {
   g.run(a, [&] { own = rpc_async<elastic_sleep>("a", 60000); });
   EXPECT_THROW(a.membership->leave(g.sim().now() + 1s), Timeout);
   EXPECT_FALSE(a.agent()->is_running());
+}
+
+TEST(Membership, in_a_static_group_nobody_joins_and_losses_are_told) {
+  test::Cluster c({.size = 2});
+  int joined = 0;
+  Names lost;
+  c.run(0, [&] {
+    on_member_joined([&](const WorkerInfo&) { ++joined; });
+    on_member_lost([&](const LostPeer& m) { lost.push_back(m.info.name); });
+    EXPECT_EQ(epoch(), 0u);
+    wait_for_members({"worker0", "worker1"}, 1s);
+    EXPECT_THROW(wait_for_members({"worker2"}, 1s), ValueError);
+    EXPECT_EQ(rpc_sync<elastic_twice>("worker1", 4), 8);
+    const Future<void> open = rpc_async<elastic_sleep>("worker1", 100000);
+    c.kill(1);
+    EXPECT_THROW(open.wait(), PeerLost);
+  });
+  c.sim().run_for(1s);
+  EXPECT_EQ(joined, 0);
+  EXPECT_EQ(lost, Names{"worker1"});
 }
 
 }  // namespace
