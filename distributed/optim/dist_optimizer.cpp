@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <weft/distributed/optim/inner/on_owners.h>
+#include <weft/distributed/rpc/step_errors.h>
 
 namespace weft::optim {
 namespace {
@@ -37,9 +38,9 @@ WEFT_OPTIMIZER_RULES(WEFT_REGISTER_RULE)
 namespace weft::dist_optim {
 WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::vector<std::string>,
                      std::vector<std::vector<RRef<Tensor>>>, StepOptions);
-WEFT_RPC_CLASS(OwnerOptimizer, step, versions, staleness, powers, scale, set_lr, set_options, lrs, state,
-               load_state, save_shard, hold_shard, shard_piece, expect_shard, put_piece, read_shard,
-               load_shard, end_shard);
+WEFT_RPC_CLASS(OwnerOptimizer, step, prepare, decide, end_doubt, versions, staleness, powers, scale, set_lr,
+               set_options, lrs, state, load_state, save_shard, hold_shard, shard_piece, expect_shard,
+               put_piece, read_shard, load_shard, end_shard);
 bool detail::built_in_rules_are_linked() { return true; }
 
 using detail::flagged;
@@ -48,7 +49,7 @@ using detail::OwnerErrors;
 
 DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups,
                                            const StepOptions& how)
-    : rule_(rule) {
+    : how_(how), rule_(rule) {
   struct Lists {
     std::vector<std::string> options;
     std::vector<std::vector<RRef<Tensor>>> params;
@@ -98,8 +99,85 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
 }
 
 void DistributedOptimizer::step(int64_t context_id) {
+  if (how_.two_phase) return step_in_two_phases(context_id);
   on_owners<bool>(owners_, "step", [&](const auto& o) {
     return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::step>(context_id));
+  });
+}
+
+void DistributedOptimizer::decide(int64_t number, bool commit) {
+  on_owners<bool>(owners_, commit ? "the commit of a prepared step" : "the end of a step",
+                  [&](const auto& o) {
+                    return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::decide>(number, commit));
+                  });
+}
+
+void DistributedOptimizer::step_in_two_phases(int64_t context_id) {
+  rpc::Runtime& runtime = *rpc::current_agent()->runtime();
+  const rpc::TimePoint end = runtime.now() + std::chrono::milliseconds(how_.lease_ms);
+  for (int64_t attempt = 0;; ++attempt) {
+    settle();
+    const int64_t number = steps_->next.fetch_add(1);
+    try {
+      on_owners<bool>(
+          owners_, "the preparation of a step",
+          [&](const auto& o) {
+            return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::prepare>(context_id, number));
+          },
+          "no owner has stepped");
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      tell(number, false);
+      try {
+        std::rethrow_exception(error);
+      } catch (const rpc::StepInDoubt&) {  // others step the parameters
+        if (runtime.now() >= end) throw;
+      }
+      // different workers try again at different times
+      const int64_t who = rpc::current_agent()->self().id.value;
+      runtime.sleep_for(std::chrono::microseconds(500 * (1 + (who * 7 + attempt * 5) % 13)));
+      continue;
+    }
+    if (const std::exception_ptr error = tell(number, true)) std::rethrow_exception(error);
+    return;
+  }
+}
+
+std::exception_ptr DistributedOptimizer::tell(int64_t number, bool commit) {
+  try {
+    decide(number, commit);
+    return nullptr;
+  } catch (const std::exception&) {
+    rpc::MutexLock lock(steps_->mutex);
+    steps_->untold.emplace_back(number, commit);
+    return std::current_exception();
+  }
+}
+
+void DistributedOptimizer::settle() {
+  std::vector<std::pair<int64_t, bool>> untold;
+  {
+    rpc::MutexLock lock(steps_->mutex);
+    untold.swap(steps_->untold);
+  }
+  for (size_t i = 0; i < untold.size(); ++i) {
+    for (const Owner& o : owners_) {
+      try {
+        o.optimizer.rpc_sync<&OwnerOptimizer::decide>(untold[i].first, untold[i].second);
+      } catch (const PeerLost&) {  // its parameters are gone
+      } catch (...) {
+        rpc::MutexLock lock(steps_->mutex);
+        steps_->untold.insert(steps_->untold.end(), untold.begin() + static_cast<std::ptrdiff_t>(i),
+                              untold.end());
+        throw;
+      }
+    }
+  }
+}
+
+void DistributedOptimizer::end_doubt() {
+  on_owners<bool>(owners_, "end_doubt", [](const auto& o) {
+    return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::end_doubt>());
   });
 }
 

@@ -46,9 +46,16 @@ class WEFT_API DistributedOptimizer {
 
   /// Steps all owners concurrently with the gradients of the context, and waits for each, even when one fails
   /// or is lost. Throws (as all below): the first error in the order of owners, with its type. With several
-  /// owners its text names all that failed; the others have stepped. StaleStep: an owner refused gradients of
-  /// parameters older than StepOptions::max_staleness; each owner decides by itself.
+  /// owners its text names all that failed; the others have stepped. In two phases none has stepped, unless
+  /// the error is of the commit. StaleStep: an owner refused gradients of parameters older than
+  /// StepOptions::max_staleness; without two phases each owner decides by itself.
   void step(int64_t context_id);
+  /// Sends decisions again that an owner did not acknowledge; a step in two phases begins with it.
+  /// Throws: the error of an owner that does not answer.
+  void settle();
+  /// Two phases: ends what a lost caller left undecided on the owners, which keep the values they have. Some
+  /// of them may have made the step visible: versions() tells, and a checkpoint makes them one again.
+  void end_doubt();
   /// The steps that each parameter of the list has taken on its owner, by any optimizer. A loaded checkpoint
   /// counts as one.
   std::vector<int64_t> versions() const;
@@ -81,6 +88,17 @@ class WEFT_API DistributedOptimizer {
 
  private:
   void check_group(size_t group) const;
+  void step_in_two_phases(int64_t context_id);
+  void decide(int64_t number, bool commit);
+  std::exception_ptr tell(int64_t number, bool commit);
+  /// Two phases: shared by copies and threads.
+  struct Steps {
+    std::atomic<int64_t> next{1};
+    rpc::Mutex mutex;
+    std::vector<std::pair<int64_t, bool>> untold WEFT_GUARDED_BY(mutex);  // decisions, in order
+  };
+  std::shared_ptr<Steps> steps_ = std::make_shared<Steps>();
+  StepOptions how_;
   std::vector<Owner> owners_;
   std::string rule_;
   size_t count_ = 0;

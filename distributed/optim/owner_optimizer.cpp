@@ -4,6 +4,7 @@
 // caller has heard from all owners.
 #include <weft/distributed/optim/owner_optimizer.h>
 
+#include <algorithm>
 #include <map>
 
 #include <weft/autograd/ops/ops.h>
@@ -11,6 +12,8 @@
 #include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/distributed/optim/inner/shard_file.h>
 #include <weft/distributed/optim/inner/step_ledger.h>
+#include <weft/distributed/optim/inner/step_seam.h>
+#include <weft/distributed/rpc/step_errors.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
@@ -59,6 +62,23 @@ rpc::Message message_of(const std::string& options) {
 const std::string kParametersPart = "parameters/", kOptimizerPart = "optimizer/",
                   kGeneratorPart = "generator/state";
 
+/// A local optimizer of a rule over these parameters, group after group.
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& rule, const std::vector<Tensor>& params,
+                                                 const std::vector<size_t>& sizes,
+                                                 const std::vector<std::string>& options) {
+  GroupedParams groups;
+  size_t next = 0;
+  for (const size_t n : sizes) {
+    groups.emplace_back();
+    for (size_t k = 0; k < n; ++k) groups.back().push_back(params[next++]);
+  }
+  std::vector<rpc::Message> messages;
+  std::vector<rpc::Decoder> in;
+  messages.reserve(options.size());
+  for (const std::string& o : options) in.emplace_back(messages.emplace_back(message_of(o)));
+  return find_rule(rule).factory(groups, in);
+}
+
 /// Copies contiguous values to an offset of a block of the same device.
 void copy_into(Storage& block, int64_t offset, const Tensor& values) {
   const Shape bytes{values.numel() * size_of(values.dtype())}, one{1};
@@ -68,13 +88,19 @@ void copy_into(Storage& block, int64_t offset, const Tensor& values) {
             {static_cast<char*>(block.data()) + offset, kUInt8, bytes, one});
 }
 
-/// Gives the parameters new blocks with these values. The caller holds their locks.
-void replace_values(const std::vector<Tensor>& params, const std::vector<Tensor>& values) {
+/// Gives the parameters new blocks with these values. The caller holds their locks. `take`: nothing else uses
+/// the blocks of the values, which become those of the parameters where they fit.
+void replace_values(const std::vector<Tensor>& params, const std::vector<Tensor>& values, bool take = false) {
   std::map<Storage*, Ref<Storage>> fresh;
   for (size_t i = 0; i < params.size(); ++i) {
     const Tensor& p = params[i];
     Storage& storage = *p.body().storage;
     Ref<Storage>& block = fresh[&storage];
+    if (take && static_cast<size_t>(p.numel() * size_of(p.dtype())) == storage.bytes() &&
+        values[i].body().storage->bytes() == storage.bytes()) {
+      block = values[i].body().storage;
+      continue;
+    }
     if (!block) {
       block = Storage::allocate(p.device(), storage.bytes());
       if (static_cast<size_t>(p.numel() * size_of(p.dtype())) != storage.bytes()) {  // keep the rest of it
@@ -90,6 +116,8 @@ void replace_values(const std::vector<Tensor>& params, const std::vector<Tensor>
 }
 
 }  // namespace
+
+std::atomic<void (*)(const char*)> detail::at_step_point{nullptr};
 
 bool register_rule(const char* name, const std::type_info& rule, Factory factory, OptionsSetter set_options) {
   const auto [at, fresh] = registered().emplace(name, Registered{&rule, factory, set_options});
@@ -110,27 +138,22 @@ OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> option
   if (how_.max_staleness > detail::StepLedger::kMaxBound)
     throw ValueError(str("distributed optimizer: a staleness bound is at most ",
                          detail::StepLedger::kMaxBound, ", got ", how_.max_staleness));
-  const Registered& known = find_rule(rule_);
+  if (how_.lease_ms < 0) throw ValueError("distributed optimizer: a lease is not negative");
   if (groups.size() != options.size())
     throw ValueError(
         str("distributed optimizer: ", groups.size(), " groups with ", options.size(), " options"));
-  GroupedParams grouped;
   for (const auto& group : groups) {
-    grouped.emplace_back();
+    group_sizes_.push_back(group.size());
     for (const RRef<Tensor>& p : group) {
       if (!p.is_owner())
         throw ValueError(str("distributed optimizer: ", p.str(), " is not owned by this worker"));
-      grouped.back().push_back(p.local_value());
       params_.push_back(p.local_value());
     }
   }
-  std::vector<rpc::Message> messages;
-  std::vector<rpc::Decoder> in;
-  messages.reserve(options.size());
-  for (const std::string& o : options) in.emplace_back(messages.emplace_back(message_of(o)));
-  optimizer_ = known.factory(grouped, in);
+  optimizer_ = make_optimizer(rule_, params_, group_sizes_, options);
+  options_ = std::move(options);
   for (const Tensor& p : params_) mark_concurrent(p);
-  versions_ = ledger_.records(params_);
+  versions_ = ledger_->records(params_);
 }
 
 size_t OwnerOptimizer::checked(int64_t group) const {
@@ -152,6 +175,7 @@ void OwnerOptimizer::set_options(int64_t group, std::string options) {
   rpc::Decoder in(message);
   rpc::MutexLock lock(mutex_);
   known.set_options(*optimizer_, checked(group), in);
+  options_[static_cast<size_t>(group)] = std::move(options);
 }
 
 std::vector<double> OwnerOptimizer::lrs() const {
@@ -170,15 +194,95 @@ std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {
 void OwnerOptimizer::step(int64_t context_id) {
   const std::vector<Tensor> grads = gradients(context_id);
   const std::vector<detail::VersionsPtr> stepped = with_gradient(grads);
-  ledger_.begin(stepped, context_id, how_.max_staleness);
+  ledger_->begin(stepped, context_id, how_.max_staleness);
   try {
     rpc::MutexLock lock(mutex_);
     optimizer_->step(grads);
   } catch (...) {
-    ledger_.end(stepped, false);
+    ledger_->end(stepped, false);
     throw;
   }
-  ledger_.end(stepped, true);
+  ledger_->end(stepped, true);
+}
+
+// ---- two phases
+
+OwnerOptimizer::Prepared OwnerOptimizer::shadow(const std::vector<Tensor>& grads) const {
+  Prepared out;
+  {
+    const NoGrad guard;
+    for (const Tensor& p : params_) out.values.push_back(snapshot(p).detach().clone());
+  }
+  out.optimizer = make_optimizer(rule_, out.values, group_sizes_, options_);
+  out.optimizer->load_state_dict(optimizer_->state_dict());  // with the rates
+  out.optimizer->step(grads);
+  for (size_t i = 0; i < grads.size(); ++i)
+    if (grads[i].defined()) out.at.push_back(i);
+  return out;
+}
+
+void OwnerOptimizer::prepare(int64_t context_id, int64_t number) {
+  const std::vector<Tensor> grads = gradients(context_id);
+  std::vector<detail::VersionsPtr> stepped = with_gradient(grads);
+  detail::step_seam("prepare");
+  ledger_->begin(stepped, context_id, how_.max_staleness, true);
+  try {
+    rpc::MutexLock lock(mutex_);
+    if (std::find(decided_.begin(), decided_.end(), number) != decided_.end())
+      throw ValueError(str("step: number ", number, " has been decided before its preparation"));
+    if (prepared_) throw rpc::StepInDoubt("step: another step of this optimizer awaits its decision");
+    auto made = std::make_unique<Prepared>(shadow(grads));
+    made->number = number;
+    made->stepped = stepped;
+    prepared_ = std::move(made);
+  } catch (...) {
+    ledger_->end(stepped, false);
+    throw;
+  }
+  detail::step_seam("prepared");
+}
+
+void OwnerOptimizer::decide(int64_t number, bool commit) {
+  detail::step_seam(commit ? "commit" : "abort");
+  std::unique_ptr<Prepared> step;
+  {
+    const NoGrad guard;
+    rpc::MutexLock lock(mutex_);
+    if (!prepared_ || prepared_->number != number) {
+      decided_.push_back(number);
+      if (decided_.size() > 64) decided_.pop_front();
+      return;
+    }
+    if (commit) {
+      optimizer_->load_state_dict(prepared_->optimizer->state_dict());
+      // others may have stepped the parameters that this step leaves alone
+      std::vector<Tensor> params, values;
+      for (const size_t i : prepared_->at) {
+        params.push_back(params_[i]);
+        values.push_back(prepared_->values[i]);
+      }
+      const auto guards = lock_parameters(params);
+      replace_values(params, values, true);
+    }
+    step = std::move(prepared_);
+  }
+  ledger_->end(step->stepped, commit);
+  detail::step_seam(commit ? "committed" : "aborted");
+}
+
+void OwnerOptimizer::end_doubt() {
+  std::unique_ptr<Prepared> dropped;
+  {
+    rpc::MutexLock lock(mutex_);
+    dropped = std::move(prepared_);
+  }
+  ledger_->forget_prepared(versions_);
+}
+
+OwnerOptimizer::~OwnerOptimizer() {
+  // without its caller the step stays undecided, for every later optimizer of its parameters
+  rpc::MutexLock lock(mutex_);
+  if (prepared_) ledger_->keep_doubt(params_, prepared_->stepped);
 }
 
 std::vector<detail::VersionsPtr> OwnerOptimizer::with_gradient(const std::vector<Tensor>& grads) const {
@@ -188,10 +292,10 @@ std::vector<detail::VersionsPtr> OwnerOptimizer::with_gradient(const std::vector
   return out;
 }
 
-std::vector<int64_t> OwnerOptimizer::versions() const { return ledger_.versions(versions_); }
+std::vector<int64_t> OwnerOptimizer::versions() const { return ledger_->versions(versions_); }
 
 int64_t OwnerOptimizer::staleness(int64_t context_id) const {
-  return ledger_.staleness(with_gradient(gradients(context_id)), context_id);
+  return ledger_->staleness(with_gradient(gradients(context_id)), context_id);
 }
 
 std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const {
@@ -314,14 +418,17 @@ void OwnerOptimizer::install(const optim::StateDict& shard) {
 
 void OwnerOptimizer::load_shard() {
   const NoGrad guard;
+  std::unique_ptr<Prepared> dropped;
   {
     rpc::MutexLock lock(mutex_);
     optim::StateDict before = shard();
     install(kept_);
     before_ = std::move(before);
     kept_.clear();
+    dropped = std::move(prepared_);
   }
-  ledger_.changed(versions_);
+  ledger_->forget_prepared(versions_);
+  ledger_->changed(versions_);
 }
 
 void OwnerOptimizer::end_shard(bool back) {
@@ -336,7 +443,7 @@ void OwnerOptimizer::end_shard(bool back) {
     before_.clear();
     kept_.clear();
   }
-  if (went_back) ledger_.changed(versions_);
+  if (went_back) ledger_->changed(versions_);
 }
 
 }  // namespace weft::dist_optim

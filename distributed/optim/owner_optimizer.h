@@ -8,6 +8,7 @@
 // thread.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <typeinfo>
@@ -47,8 +48,14 @@ struct StepOptions {
   /// The most steps that a parameter may have taken since a context first reached its owner, for gradients of
   /// that context to be stepped with. Negative: no bound. At most 1023.
   int64_t max_staleness = -1;
+  /// A step in two phases: every owner prepares the new values beside the old ones, then all make them
+  /// visible. When an owner fails to prepare, all keep the old values. It costs a second round of calls and
+  /// copies of parameters and state.
+  bool two_phase = false;
+  /// Two phases: the time for which a step is tried again that meets another undecided one; milliseconds.
+  int64_t lease_ms = 10000;
 };
-WEFT_FIELDS(StepOptions, max_staleness)
+WEFT_FIELDS(StepOptions, max_staleness, two_phase, lease_ms)
 
 /// A file of a checkpoint: its name in the folder, its size and the CRC-32 of its bytes.
 struct ShardFile {
@@ -73,8 +80,18 @@ class WEFT_API OwnerOptimizer {
   /// parameter of another worker.
   OwnerOptimizer(std::string rule, std::vector<std::string> options,
                  std::vector<std::vector<RRef<Tensor>>> groups, StepOptions how);
+  ~OwnerOptimizer();
   /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
+  /// Two phases. Computes the values and the state after a step, beside the present ones. `number` is the
+  /// caller's count of its steps. Until the decision, the parameters with gradients take no other step.
+  /// Throws: as step; StepInDoubt when another step of a parameter is undecided.
+  void prepare(int64_t context_id, int64_t number);
+  /// Makes the prepared step visible, or drops it. For a step that is not prepared here it does nothing, and
+  /// a preparation that comes later is refused.
+  void decide(int64_t number, bool commit);
+  /// Drops every undecided step of the parameters, by any optimizer: they keep their values.
+  void end_doubt();
   /// The steps that each parameter has taken on this worker, by any optimizer.
   std::vector<int64_t> versions() const;
   /// The most steps that a parameter with a gradient in the context has taken since the context first reached
@@ -121,10 +138,24 @@ class WEFT_API OwnerOptimizer {
   std::vector<detail::VersionsPtr> with_gradient(const std::vector<Tensor>& grads) const;
   std::string rule_;
   StepOptions how_;
-  detail::StepLedger& ledger_;
+  std::shared_ptr<detail::StepLedger> ledger_;
   std::vector<detail::VersionsPtr> versions_;
   std::vector<Tensor> params_;
-  mutable rpc::Mutex mutex_;  // a step and a shard exclude each other
+  std::vector<size_t> group_sizes_;
+  /// A step that awaits its decision.
+  struct Prepared {
+    int64_t number = 0;
+    std::vector<Tensor> values;
+    std::vector<size_t> at;                       // parameters with a gradient
+    std::unique_ptr<optim::Optimizer> optimizer;  // of the values
+    std::vector<detail::VersionsPtr> stepped;
+  };
+  Prepared shadow(const std::vector<Tensor>& grads) const WEFT_REQUIRES(mutex_);
+  std::unique_ptr<Prepared> prepared_ WEFT_GUARDED_BY(mutex_);
+  // steps decided before they were prepared: a message that was late; the latest of them
+  std::deque<int64_t> decided_ WEFT_GUARDED_BY(mutex_);
+  std::vector<std::string> options_ WEFT_GUARDED_BY(mutex_);  // encoded, by group
+  mutable rpc::Mutex mutex_;                                  // a step and a shard exclude each other
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::StateDict kept_ WEFT_GUARDED_BY(mutex_), before_ WEFT_GUARDED_BY(mutex_);
 };

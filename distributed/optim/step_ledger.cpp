@@ -10,7 +10,18 @@ namespace weft::dist_optim::detail {
 
 using dist_autograd::detail::ContextTable;
 
+namespace {
+
+struct LedgerSlot {
+  explicit LedgerSlot(rpc::Agent& agent) : ledger(std::make_shared<StepLedger>(agent)) {}
+  const std::shared_ptr<StepLedger> ledger;
+};
+
+}  // namespace
+
 StepLedger::StepLedger(rpc::Agent& agent) : agent_(agent.weak_from_this()) {}
+
+std::shared_ptr<StepLedger> StepLedger::of(rpc::Agent& agent) { return agent.slot<LedgerSlot>().ledger; }
 
 std::vector<VersionsPtr> StepLedger::records(const std::vector<Tensor>& params) {
   std::vector<VersionsPtr> out;
@@ -51,17 +62,50 @@ int64_t StepLedger::staleness(const std::vector<VersionsPtr>& records, int64_t c
   return most;
 }
 
-void StepLedger::begin(const std::vector<VersionsPtr>& records, int64_t context_id, int64_t bound) {
+void StepLedger::begin(const std::vector<VersionsPtr>& records, int64_t context_id, int64_t bound,
+                       bool prepare) {
   const int64_t clock = since(context_id);
   rpc::MutexLock lock(mutex_);
   for (const VersionsPtr& r : records) {
+    if (r->prepared || (prepare && r->pending > 0))
+      throw rpc::StepInDoubt(str("step: ", r->prepared ? "a prepared" : "another", " step of a parameter ",
+                                 r->prepared ? "awaits its decision" : "is being taken"));
     const int64_t steps = steps_since(*r, clock);
     if (bound >= 0 && steps > bound)
       throw rpc::StaleStep(str("step: its parameters have taken ", steps, steps == 1 ? " step" : " steps",
                                " since context ", context_id, " first reached this worker; the bound is ",
                                bound));
   }
-  for (const VersionsPtr& r : records) ++r->pending;
+  for (const VersionsPtr& r : records) {
+    ++r->pending;
+    r->prepared = prepare;
+  }
+}
+
+void StepLedger::keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr> records) {
+  rpc::MutexLock lock(mutex_);
+  doubts_.push_back({std::move(params), std::move(records)});
+}
+
+void StepLedger::forget_prepared(const std::vector<VersionsPtr>& records) {
+  std::vector<Doubt> ended;  // freed after the lock
+  rpc::MutexLock lock(mutex_);
+  for (const VersionsPtr& r : records) {
+    if (r->prepared) --r->pending;
+    r->prepared = false;
+  }
+  const auto open = [](const Doubt& d) {
+    return std::any_of(d.records.begin(), d.records.end(), [](const auto& r) { return r->prepared; });
+  };
+  for (auto d = doubts_.begin(); d != doubts_.end();) {
+    if (open(*d)) {
+      ++d;
+      continue;
+    }
+    ended.push_back(std::move(*d));
+    d = doubts_.erase(d);
+  }
+  lock.unlock();
 }
 
 void StepLedger::count(const std::vector<VersionsPtr>& records, int64_t clock) {
@@ -76,7 +120,10 @@ void StepLedger::end(const std::vector<VersionsPtr>& records, bool done) {
   const auto agent = agent_.lock();
   const auto table = agent ? ContextTable::of(*agent) : nullptr;
   rpc::MutexLock lock(mutex_);
-  for (const VersionsPtr& r : records) --r->pending;
+  for (const VersionsPtr& r : records) {
+    --r->pending;
+    r->prepared = false;
+  }
   if (done && table) count(records, table->tick());
 }
 

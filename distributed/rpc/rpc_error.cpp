@@ -45,6 +45,7 @@ const Row kRows[] = {
     row<WireError>("WireError"),
     row<Overloaded>("Overloaded"),
     row<StaleStep>("StaleStep"),
+    row<StepInDoubt>("StepInDoubt"),
     row<RpcError>("RpcError"),
     row<Error>("Error"),
     row<std::invalid_argument>("std::invalid_argument"),

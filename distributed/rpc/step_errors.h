@@ -11,4 +11,10 @@ class WEFT_API StaleStep : public RpcError {
   using RpcError::RpcError;
 };
 
+/// A parameter has another step that is prepared and not decided, or being taken.
+class WEFT_API StepInDoubt : public RpcError {
+ public:
+  using RpcError::RpcError;
+};
+
 }  // namespace weft::rpc

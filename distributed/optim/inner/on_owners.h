@@ -22,7 +22,7 @@ class OwnerErrors {
     errors_[owner] = {std::current_exception(), name};
   }
   /// Throws: the first error in the order of owners. With several owners its text names all that failed.
-  void check(const char* what) const {
+  void check(const char* what, const char* others = "the other owners have done it") const {
     std::exception_ptr first;
     std::string failed;
     size_t count = 0;
@@ -36,7 +36,7 @@ class OwnerErrors {
     std::rethrow_exception(rpc::with_text(
         first,
         str("distributed optimizer: ", what, " failed on ", count == errors_.size() ? "every owner, " : "",
-            failed, count == errors_.size() ? "" : " (the other owners have done it)")));
+            failed, count == errors_.size() ? std::string() : str(" (", others, ")"))));
   }
 
  private:
@@ -45,7 +45,8 @@ class OwnerErrors {
 
 /// Calls all owners at once and waits for each. Throws as OwnerErrors::check.
 template <class R, class Owners, class Call>
-std::vector<R> on_owners(const Owners& owners, const char* what, Call&& call) {
+std::vector<R> on_owners(const Owners& owners, const char* what, Call&& call,
+                         const char* others = "the other owners have done it") {
   OwnerErrors errors(owners.size());
   std::vector<std::optional<rpc::Future<R>>> futures(owners.size());
   for (size_t o = 0; o < owners.size(); ++o) {
@@ -63,7 +64,7 @@ std::vector<R> on_owners(const Owners& owners, const char* what, Call&& call) {
       errors.note(o, owners[o].name);
     }
   }
-  errors.check(what);
+  errors.check(what, others);
   return out;
 }
 

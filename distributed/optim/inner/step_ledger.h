@@ -19,6 +19,7 @@ namespace weft::dist_optim::detail {
 struct ParameterVersions {
   int64_t version = 0;         ///< steps taken
   int64_t pending = 0;         ///< steps that are being taken
+  bool prepared = false;       ///< one of these awaits its decision
   std::deque<int64_t> clocks;  ///< of its latest steps
 };
 using VersionsPtr = std::shared_ptr<ParameterVersions>;
@@ -29,7 +30,7 @@ class StepLedger {
   static constexpr int64_t kMaxBound = 1023;
 
   explicit StepLedger(rpc::Agent& agent);
-  static StepLedger& of(rpc::Agent& agent) { return agent.slot<StepLedger>(); }
+  static std::shared_ptr<StepLedger> of(rpc::Agent& agent);
 
   /// The records of parameters, which all optimizers of this owner share.
   std::vector<VersionsPtr> records(const std::vector<Tensor>& params);
@@ -37,10 +38,17 @@ class StepLedger {
   /// The most steps that one of the records has taken or begun since the context reached this worker. Throws:
   /// AutogradError for an unknown context.
   int64_t staleness(const std::vector<VersionsPtr>& records, int64_t context_id) const;
-  /// Begins a step from a context's gradients; a negative bound is none. Throws: StaleStep.
-  void begin(const std::vector<VersionsPtr>& records, int64_t context_id, int64_t bound);
+  /// Begins a step from a context's gradients; a negative bound is none. `prepare`: alone, until its end.
+  /// Throws: StaleStep; StepInDoubt when a prepared step of a parameter awaits its decision, or when a step
+  /// to be prepared would not be alone.
+  void begin(const std::vector<VersionsPtr>& records, int64_t context_id, int64_t bound,
+             bool prepare = false);
   /// Ends a step that was begun; `done`: its values are visible.
   void end(const std::vector<VersionsPtr>& records, bool done);
+  /// Keeps the records of an undecided step whose optimizer ends, so that others still meet it.
+  void keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr> records);
+  /// Forgets prepared steps that nobody will decide.
+  void forget_prepared(const std::vector<VersionsPtr>& records);
   /// Counts a change that is no step of a context, such as a loaded checkpoint.
   void changed(const std::vector<VersionsPtr>& records);
 
@@ -52,6 +60,12 @@ class StepLedger {
   mutable rpc::Mutex mutex_;
   // by storage; a record lives as long as an optimizer of the parameter
   std::map<const Storage*, std::weak_ptr<ParameterVersions>> known_ WEFT_GUARDED_BY(mutex_);
+  // undecided steps without an optimizer; the parameters keep their addresses
+  struct Doubt {
+    std::vector<Tensor> params;
+    std::vector<VersionsPtr> records;
+  };
+  std::vector<Doubt> doubts_ WEFT_GUARDED_BY(mutex_);
 };
 
 }  // namespace weft::dist_optim::detail
