@@ -82,8 +82,10 @@ struct Scaler {
 WEFT_RPC_CLASS(Scaler, unused);
 WEFT_RPC_BATCHED_METHOD(Scaler, scaled, {.max_batch = 2, .max_wait = 20ms});
 
-Tensor weight_gradient(int64_t context_id) { return dist_autograd::get_gradient(context_id, weight()); }
-WEFT_RPC(weight_gradient);
+Tensor gradient_of_batched_weight(int64_t context_id) {
+  return dist_autograd::get_gradient(context_id, weight());
+}
+WEFT_RPC(gradient_of_batched_weight);
 
 Tensor input(double first, int64_t rows = 1) {
   std::vector<double> values;
@@ -109,10 +111,10 @@ void train(double first, Backward mode, const std::function<void()>& all_called)
   const Tensor loss = (y * scale).sum();
   context.backward({loss}, {.retain_graph = true, .mode = mode});
   expect_near(context.gradient(x), want[0]);
-  expect_near(rpc_sync<weight_gradient>("worker0", context.id()), want[1]);
+  expect_near(rpc_sync<gradient_of_batched_weight>("worker0", context.id()), want[1]);
   context.backward({loss}, {.mode = mode});
   expect_near(context.gradient(x), want[0] * 2.0);
-  expect_near(rpc_sync<weight_gradient>("worker0", context.id()), want[1] * 2.0);
+  expect_near(rpc_sync<gradient_of_batched_weight>("worker0", context.id()), want[1] * 2.0);
   EXPECT_THROW(context.backward({loss}, {.mode = mode}), AutogradError);
 }
 
