@@ -70,8 +70,11 @@ struct GradientMessage {
   explicit GradientMessage(Decoder& in) : context(get_id(in)), pass(get_id(in)), send(get_id(in)) {
     terms.mode = static_cast<Backward>(in.number<uint8_t>());
     terms.retain_graph = in.number<uint8_t>() != 0;
+    terms.create_graph = in.number<uint8_t>() != 0;
     terms.stall = Duration(in.number<int64_t>());
     terms.settled = in.number<int64_t>();
+    marks = get_marks(in);
+    terms.direct = !marks.empty();
     present.resize(in.size());
     for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
     for (const bool p : present)
@@ -80,6 +83,7 @@ struct GradientMessage {
   }
   MadeId context, pass, send;
   PassTerms terms;
+  Marks marks;
   SlotSet present;
   std::vector<Tensor> tensors;
 };
@@ -91,10 +95,13 @@ void take_gradients(ContextTable& table, Life from, GradientMessage& g, rpc::Res
     check_sends(table, g.send.life);
     const ContextPtr context = table.get(g.context);
     bool fresh = false;
-    if (g.terms.mode == Backward::kFast) {
+    if (g.terms.direct && !same_life(from, g.pass.maker()))
+      throw AutogradError(str("backward: ", table.worker_text(from.id), " brought marks of another's pass"));
+    if (g.terms.mode == Backward::kFast || g.terms.direct) {
       pass = open_pass(context, g.pass, g.terms, &fresh);
       pass->engage(from);
-      pass->mark_all_sends();  // the first message of the pass marks
+      if (g.terms.direct) pass->mark_brought(g.marks, from);
+      else pass->mark_all_sends();  // the first message of the pass marks
     } else {
       pass = find_pass(context, g.pass);
       if (!pass) throw_no_pass(*context, g.pass);
@@ -186,6 +193,10 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
     if (options.mode == Backward::kFast) {
       pass->mark_all_sends();
       pass->take_reached();
+      pass->when_done(finish);
+      pass->feed_roots(edges, seeds);
+      pass->advance();
+    } else if (pass->mark_known()) {
       pass->when_done(finish);
       pass->feed_roots(edges, seeds);
       pass->advance();

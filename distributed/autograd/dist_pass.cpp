@@ -220,8 +220,11 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
     put_id(out, {node.message, node.from.incarnation});
     out.number(static_cast<uint8_t>(terms.mode));
     out.number(static_cast<uint8_t>(terms.retain_graph));
+    out.number(static_cast<uint8_t>(terms.create_graph));
     out.number(static_cast<int64_t>(terms.stall.count()));
     out.number(terms.settled);
+    const auto marks = brought.find(node.from);
+    put_marks(out, marks == brought.end() ? Marks() : marks->second);
     out.size(gradients.size());
     for (const Tensor& g : gradients) out.number(static_cast<uint8_t>(g.defined()));
     for (size_t slot = 0; slot < gradients.size(); ++slot) {
@@ -295,7 +298,7 @@ void PassState::check_done() {
     done_ = true;
     callbacks.swap(on_done_);
   }
-  if (terms.mode == Backward::kFast) close_pass(*this);
+  if (terms.mode == Backward::kFast || terms.direct) close_pass(*this);
   for (auto& f : callbacks) f(nullptr);
 }
 

@@ -5,7 +5,8 @@
 //      message carries {C, the life of its maker, m, whether there is a send node}.
 //   2. B receives the request: it creates C if C is new and has not ended. If A has a send node, the
 //      tensors that require grad become the outputs of a RecvNode (m, A). The function runs inside C.
-//   3. B sends the reply, and 4. A receives it: the same with a message id of B's.
+//   3. B sends the reply, and 4. A receives it: the same with a message id of B's. The reply also says which
+//      sends of A lead to its tensors, if B knows (dist_reach.h).
 //   5. A message that will not be decoded removes its SendNode, so that no pass waits for it.
 // A call of a context that has ended is not recorded, and no call outside a context is: there a tensor with a
 // graph is refused (rpc/outside_context.h), unless the call was made under NoGrad, which the message says.
@@ -16,6 +17,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/autograd/inner/dist_context.h>
+#include <weft/distributed/autograd/inner/dist_reach.h>
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/rpc/inner/put_off.h>
 #include <weft/distributed/rpc/inner/unrecorded.h>
@@ -51,8 +53,9 @@ std::string pack(const Header& h) {
 std::optional<Header> unpack(const Message& message) {
   const std::string* bytes = message.find(Tag::kAutograd);
   if (!bytes) return std::nullopt;
-  if (bytes->size() != kHeaderBytes)
-    throw rpc::WireError(str("autograd header of ", bytes->size(), " bytes, ", kHeaderBytes, " expected"));
+  if (bytes->size() < kHeaderBytes)
+    throw rpc::WireError(
+        str("autograd header of ", bytes->size(), " bytes, at least ", kHeaderBytes, " expected"));
   Header h;
   std::memcpy(&h.context.id, bytes->data(), 8);
   std::memcpy(&h.context.life.value, bytes->data() + 8, 8);
@@ -75,15 +78,17 @@ bool recorded(Kind kind) {
 }  // namespace
 
 void ContextTable::attach_send(ContextState& context, Life to, std::string what, Message& message,
-                               bool grad_mode) {
+                               bool grad_mode, bool reply) {
   const int64_t number = next_message();
   Ref<SendNode> node;
+  std::optional<Reach> reach;
   if (grad_mode) {
     EdgeList edges;
     for (const Tensor& t : message.tensors)
       if (t.requires_grad()) edges.push_back(gradient_edge(t));
     if (!edges.empty()) {
       node = Ref<SendNode>::adopt(new SendNode(to, number, runtime_->now(), std::move(what)));
+      if (reply) reach = reach_of(edges, to);
       node->edges() = std::move(edges);
       for (const Tensor& t : message.tensors)
         if (t.requires_grad() && t.is_leaf()) node->leaves.push_back(t);
@@ -95,7 +100,9 @@ void ContextTable::attach_send(ContextState& context, Life to, std::string what,
     if (context.released) header.has_send = Header::kEnded;
     else if (node) context.sends.emplace(number, std::move(node));
   }
-  message.extension(Tag::kAutograd) = pack(header);
+  std::string& bytes = message.extension(Tag::kAutograd);
+  bytes = pack(header);
+  if (reach) bytes += pack_reach(*reach);
   if (header.has_send == Header::kHasSend) codecs.code_activations(to.id, message);
 }
 
@@ -112,6 +119,8 @@ void ContextTable::attach_recv(ContextState& context, Life from, Message& messag
   if (linked.empty()) return;
   auto node = Ref<RecvNode>::adopt(new RecvNode(from, header->message));
   node->origins = std::move(origins);
+  if (const std::string& bytes = *message.find(Tag::kAutograd); bytes.size() > kHeaderBytes)
+    node->reach = unpack_reach(std::string_view(bytes).substr(kHeaderBytes));
   weft::detail::link(node, linked, std::span<const Tensor>());
   {
     MutexLock lock(context.mutex);
@@ -191,7 +200,7 @@ void ContextTable::reply_sending(Agent& agent, rpc::Life to, Kind kind, const ch
   if (call.autograd_context < 0)
     return check_unrecorded(agent, message, name_of_call(kind, what), to.id, rpc::Carries::kResult);
   if (const ContextPtr context = find({call.autograd_context, call.autograd_life}))
-    attach_send(*context, to, "the result of " + called(kind, what), message, true);
+    attach_send(*context, to, "the result of " + called(kind, what), message, true, true);
 }
 
 void ContextTable::reply_received(Agent&, rpc::Life from, Kind kind, Message& message,

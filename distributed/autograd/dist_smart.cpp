@@ -14,6 +14,11 @@
 //      gradients exactly once. I asks each engaged worker for its end. A worker answers when its part is
 //      done, and I waits for all. [G2: unmarked sends stay unchanged, for other losses.]
 //   5. An unknown send, a lost worker or another error ends the pass everywhere (dist_backward.cpp, step 5).
+// Replies say which sends of their receiver lead to their tensors (dist_reach.h). Where these answer all of
+// I's marks, I asks nobody: each of its gradients brings the marks of its receiver, which opens the pass with
+// the first one and ends its part as in FAST mode. So a pass between I and workers that called nobody else
+// costs the messages of FAST. [G3: the marks are those of steps 1 to 3, since the graph behind a reply never
+// changes.]
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
 #include <weft/distributed/rpc/agent.h>
@@ -25,6 +30,9 @@ using rpc::Encoder;
 using rpc::Kind;
 
 namespace {
+
+/// Most marked sends of one worker that each message of gradients to it repeats.
+constexpr size_t kMostBrought = 64;
 
 /// The sink of a mark request: its reply has the workers reached below.
 class Marked final : public rpc::ReplySink {
@@ -105,6 +113,92 @@ void Marked::settle(const std::set<Life>& workers, std::exception_ptr error) noe
 
 }  // namespace
 
+void put_marks(Encoder& out, const Marks& marks) {
+  out.size(marks.size());
+  for (const auto& [number, slots] : marks) {
+    out.number(number);
+    out.put(slots);
+  }
+}
+
+Marks get_marks(Decoder& in) {
+  Marks marks;
+  for (size_t n = in.size(); n > 0; --n) {
+    const auto number = in.number<int64_t>();
+    marks[number] = in.get<SlotSet>();
+  }
+  return marks;
+}
+
+bool PassState::mark_known() {
+  const Life self{context->table.self(), context->table.life()};
+  std::map<Life, Marks> all;
+  const auto add = [&all](Life peer, int64_t message, const SlotSet& slots) {
+    SlotSet& have = all[peer][message];
+    if (have.size() < slots.size()) have.resize(slots.size());
+    for (size_t s = 0; s < slots.size(); ++s)
+      if (slots[s]) have[s] = true;
+  };
+  bool known = true;
+  for (;;) {
+    std::map<Life, Marks> reached;
+    {
+      MutexLock lock(mutex_);
+      reached.swap(reached_);
+    }
+    if (reached.empty()) break;
+    for (const auto& [peer, sends] : reached)
+      for (const auto& [message, slots] : sends) {
+        add(peer, message, slots);
+        if (!known) continue;
+        known = peer == self ? mark_here(message, slots) : mark_behind({message, peer.incarnation}, slots);
+        known = known && all[peer].size() <= kMostBrought;
+      }
+  }
+  if (known) {
+    all.erase(self);
+    brought = std::move(all);
+    return true;
+  }
+  MutexLock lock(mutex_);
+  reached_ = std::move(all);  // asking repeats what is known, which changes nothing
+  return false;
+}
+
+/// Marks slots of a send of this worker. False: there is no such send.
+bool PassState::mark_here(int64_t message, const SlotSet& slots) {
+  if (!context->find_send(message)) return false;
+  mark_send(message, slots);
+  return true;
+}
+
+/// Marks the sends from which tensors of a recv node were made. False: they are not known.
+bool PassState::mark_behind(MadeId message, const SlotSet& slots) {
+  Ref<RecvNode> node;
+  {
+    MutexLock lock(context->mutex);
+    if (const auto found = context->recvs.find(message); found != context->recvs.end()) node = found->second;
+  }
+  if (!node || !node->reach || node->reach->size() < slots.size()) return false;
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (!slots[s]) continue;
+    for (const auto& [number, leads] : (*node->reach)[s])
+      if (!mark_here(number, leads)) return false;
+  }
+  return true;
+}
+
+void PassState::mark_brought(const Marks& marks, Life from) {
+  MutexLock whole(marking);
+  if (std::exchange(all_marked_, true)) return;
+  for (const auto& [number, slots] : marks) mark_send(number, slots);
+  MutexLock lock(mutex_);
+  for (const auto& [peer, sends] : reached_)
+    if (peer != from)
+      throw AutogradError(str("backward: the marks of worker ", from.id.value, " lead further"));
+  reached_.clear();
+}
+
 void spread_marks(const std::shared_ptr<PassState>& pass) {
   const auto agent = pass->context->table.agent();
   auto reached = pass->take_reached();
@@ -123,12 +217,7 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
       out.number(static_cast<uint8_t>(pass->terms.retain_graph));
       out.number(static_cast<uint8_t>(pass->terms.create_graph));
       out.number(pass->terms.settled);
-      out.size(sends.size());
-      for (const auto& [number, slots] : sends) {
-        out.number(number);
-        out.size(slots.size());
-        for (const bool s : slots) out.number(static_cast<uint8_t>(s));
-      }
+      put_marks(out, sends);
     }
     try {
       pass->check_there(peer);  // a call goes to the current life
@@ -161,13 +250,9 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
     bool fresh = false;
     pass = open_pass(context, pass_id, terms, &fresh);
     pass->engage(request.sender());
-    for (size_t n = in.size(); n > 0; --n) {
-      const auto number = in.number<int64_t>();
-      SlotSet slots(in.size());
-      for (size_t s = 0; s < slots.size(); ++s) slots[s] = in.number<uint8_t>() != 0;
-      pass->mark_send(number, slots);
-    }
+    const Marks marks = get_marks(in);
     in.expect_end();
+    for (const auto& [number, slots] : marks) pass->mark_send(number, slots);
     bool engaged = false;
     {
       MutexLock lock(pass->marking);

@@ -295,8 +295,10 @@ void send_gradients(Agent& from, WorkerId to, const Gradients& g) {
     id(g.send, from.life_of(to).incarnation);
     out.number(static_cast<uint8_t>(Backward::kFast));
     out.number(uint8_t{0});           // retain_graph
+    out.number(uint8_t{0});           // create_graph
     out.number(int64_t{1000000000});  // stall
     out.number(int64_t{0});           // no earlier pass has ended
+    out.size(0);                      // marks
     out.size(g.present.size());
     for (const bool p : g.present) out.number(static_cast<uint8_t>(p));
     for (const Tensor& t : g.tensors) out.tensor(t);

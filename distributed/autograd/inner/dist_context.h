@@ -128,7 +128,8 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   /// A request may wait for a thread, and its context's maker be lost meanwhile. Throws: PutOff when this
   /// worker has not been told of that life of the maker.
   bool maker_is_lost(Agent& agent, MadeId id);
-  void attach_send(ContextState& context, Life to, std::string what, Message& message, bool grad_mode);
+  void attach_send(ContextState& context, Life to, std::string what, Message& message, bool grad_mode,
+                   bool reply = false);
   void attach_recv(ContextState& context, Life from, Message& message);
   void peer_lost(const rpc::LostPeer& peer);
   /// Ends all passes and contexts after the end of the agent, without messages.

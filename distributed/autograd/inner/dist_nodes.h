@@ -2,6 +2,10 @@
 // Internal to distributed autograd.
 #pragma once
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include <weft/autograd/tape/engine.h>
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/distributed/transport/ids.h>
@@ -28,6 +32,11 @@ inline bool same_life(Life a, Life b) {
   return a.id == b.id &&
          (a.incarnation == b.incarnation || a.incarnation.value == 0 || b.incarnation.value == 0);
 }
+
+/// A mask of a send node's slots: element s is true if slot s takes part.
+using SlotSet = std::vector<bool>;
+/// For each slot of a recv node: sends of its own worker, with the slots from which the tensor was made.
+using Reach = std::vector<std::vector<std::pair<int64_t, SlotSet>>>;
 
 /// The node of tensors sent to another worker. Its edges lead into the local graph; the gradients come back
 /// with the message id.
@@ -70,6 +79,7 @@ class RecvNode final : public Node {
   int64_t ordinal = 0;    ///< among the recv nodes of its context from that life
   /// devices of its outputs at their sender, and so the target devices of their gradients
   std::vector<Device> origins;
+  std::optional<Reach> reach;  ///< none: its sender has to be asked
 };
 
 }  // namespace weft::dist_autograd::detail

@@ -7,14 +7,15 @@
 
 namespace weft::dist_autograd::detail {
 
-/// A mask of a send node's slots: element s is true if slot s takes part.
-using SlotSet = std::vector<bool>;
+/// Slots by message.
+using Marks = std::map<int64_t, SlotSet>;
 
 /// The same on all workers of a pass; its messages carry it.
 struct PassTerms {
   Backward mode{};
   bool retain_graph = false;
   bool create_graph = false;
+  bool direct = false;  ///< SMART: the gradients bring the marks (dist_smart.cpp)
   Duration stall{};
   /// The initiator's passes of the context with lower ids have ended on all workers.
   int64_t settled = 0;
@@ -29,6 +30,8 @@ class PassState final : public RemoteSink,
 
   const MadeId id;  ///< made by the initiator
   const PassTerms terms;
+  /// at the initiator, before anything runs: the marks to bring to each worker; empty: they were asked
+  std::map<Life, Marks> brought;
   const ContextPtr context;
   const std::shared_ptr<rpc::Runtime> runtime;
 
@@ -38,6 +41,11 @@ class PassState final : public RemoteSink,
   /// SMART: marks some slots of a send. Throws: AutogradError for an unknown send or slot.
   void mark_send(int64_t message, const SlotSet& slots);
   void mark_roots(const EdgeList& roots);
+  /// SMART, at the initiator: marks on with what the replies said. True: all that the roots reach is marked,
+  /// and the gradients bring their marks. False: the workers have to be asked.
+  bool mark_known();
+  /// SMART: marks with the marks that a message of gradients brought. Only the first call marks.
+  void mark_brought(const Marks& marks, Life from);
   /// Returns the recv slots reached since the last call, by peer and message.
   std::map<Life, std::map<int64_t, SlotSet>> take_reached();
 
@@ -85,6 +93,8 @@ class PassState final : public RemoteSink,
 
  private:
   void mark(std::span<const Edge> edges);
+  bool mark_here(int64_t message, const SlotSet& slots);
+  bool mark_behind(MadeId message, const SlotSet& slots);
   void check_done();
 
   Pass pass_;
@@ -127,6 +137,8 @@ void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder resp
 void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder responder);
 void handle_done(ContextTable& table, rpc::Request request, rpc::Responder responder);
 
+void put_marks(rpc::Encoder& out, const Marks& marks);
+Marks get_marks(rpc::Decoder& in);
 /// SMART: sends mark requests to the workers that the last marking reached. When all are answered, it calls
 /// pass.on_marked at the initiator and answers the parent on other workers.
 void spread_marks(const std::shared_ptr<PassState>& pass);
