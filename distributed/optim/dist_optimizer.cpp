@@ -232,9 +232,12 @@ std::vector<GroupOwner> owners_of(const std::vector<GroupOwner>& owners, size_t 
 template <auto M, class V>
 void set_or_restore(const std::vector<GroupOwner>& owners, const char* what, const V& fresh, const V& old) {
   const auto call = [&](const V& value) {
-    on_owners<bool>(owners, what, [&](const auto& o) {
-      return flagged(o.optimizer.template rpc_async<M>(static_cast<int64_t>(o.groups[0]), value));
-    });
+    on_owners<bool>(
+        owners, what,
+        [&](const auto& o) {
+          return flagged(o.optimizer.template rpc_async<M>(static_cast<int64_t>(o.groups[0]), value));
+        },
+        "the other owners go back");
   };
   try {
     call(fresh);
