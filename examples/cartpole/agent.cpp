@@ -41,8 +41,7 @@ Tensor Policy::forward(const Tensor& x, Generator& draws) const {
 
 Tensor Policy::forward(const Tensor& x, std::vector<Generator>& draws) const {
   std::vector<Tensor> masks;
-  for (Generator& own : draws)
-    masks.push_back(weft::dropout(weft::ones({1, 128}), 0.6, is_training(), &own));
+  for (Generator& own : draws) masks.push_back(weft::dropout(weft::ones({1, 128}), 0.6, is_training(), &own));
   const Tensor hidden = weft::relu(affine1_.forward(x) * weft::cat(masks, 0));
   return weft::softmax(affine2_.forward(hidden), 1);
 }
