@@ -69,7 +69,14 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                          "num_pending_children", "num_pending_futures", "num_user_rrefs",
                                          "num_shares",           "num_gone_rrefs"};
   const std::set<std::string> autograd{"dist_autograd.num_autograd_contexts",
-                                       "dist_autograd.num_current_backward_passes"};
+                                       "dist_autograd.num_current_backward_passes",
+                                       "dist_autograd.coded_tensors",
+                                       "dist_autograd.coded_bytes_saved",
+                                       "dist_autograd.feedback_bytes",
+                                       "batch.calls",
+                                       "batch.left_out",
+                                       "batch.runs",
+                                       "batch.waiting"};
   std::set<std::string> all = agent;
   all.insert(references.begin(), references.end());
   all.insert(autograd.begin(), autograd.end());
