@@ -11,9 +11,9 @@
 // trainers may share parameters. A parameter that the loss does not depend on has no entry. The context's
 // destructor frees it on all workers it reached.
 //   Backward::kSmart  is PyTorch's SMART mode, and the default: it first marks the reachable graph across the
-//                     workers, with two more small messages per hop. Replies say in advance what a mark would
-//                     find, so there are none where the called workers called nobody else. Unused
-//                     results, several losses and failed calls are allowed.
+//                     workers, with two more small messages per hop. Replies carry in advance the answer that
+//                     a mark would find, so there are none where the called workers called nobody else.
+//                     Unused results, several losses and failed calls are allowed.
 //   Backward::kFast   is PyTorch's FAST mode: it assumes that every recorded send takes part in the pass. The
 //                     watchdog names a send without a gradient, with peer, function and age, after `stall`.
 // With create_graph a SMART pass records itself: its gradients have graphs over the workers, and a later pass

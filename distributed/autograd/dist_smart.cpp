@@ -161,7 +161,7 @@ bool PassState::mark_known() {
     return true;
   }
   MutexLock lock(mutex_);
-  reached_ = std::move(all);  // asking repeats what is known, which changes nothing
+  reached_ = std::move(all);  // asking repeats known marks, which changes nothing
   return false;
 }
 

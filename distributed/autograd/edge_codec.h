@@ -3,7 +3,7 @@
 //
 //   dist_autograd::set_edge_codec("ps", {.activations = WireCodec::kFloat16, .gradients = WireCodec::kInt8});
 //
-// It concerns what this worker sends to that one: activations are the tensors with history in recorded
+// It concerns the messages from this worker to that one: activations are the tensors with history in recorded
 // requests and replies, gradients those of backward passes. The other direction has a setting of its own, at
 // the other worker. Leaves, other dtypes, tensors on devices, small ones, and tensors that the codec cannot
 // hold (with an inf or a NaN, or beyond 65504 for float16) travel exactly. Sizes and dtype arrive as sent.
@@ -12,8 +12,8 @@
 //             half a step.
 // With error feedback a gradient's rounding error is added to the same gradient of the next context, so that
 // errors do not add up over the steps. "The same" is the gradient of the same tensor of the context's n-th
-// message from that worker, of the same size. What it keeps has a limit, and the oldest is forgotten first.
-// Thread safety: any thread.
+// message from that worker, of the same size. Its memory has a limit, and the oldest error is forgotten
+// first. Thread safety: any thread.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct EdgeCodec {
   int64_t min_bytes = 4096;    ///< smaller tensors travel exactly
 };
 
-/// Sets the codec of what this worker sends to `peer` from now on. Throws: ValueError for a worker outside
+/// Sets the codec of this worker's messages to `peer` from now on. Throws: ValueError for a worker outside
 /// the group or a negative size; RpcError without an agent.
 WEFT_API void set_edge_codec(const std::string& peer, const EdgeCodec& codec);
 

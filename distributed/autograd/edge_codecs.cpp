@@ -199,7 +199,7 @@ void EdgeCodecs::decode(Message& message) {
   }
 }
 
-// ---- what gradients still owe
+// ---- the errors that gradients still owe
 
 Tensor EdgeCodecs::take_owed(const FeedbackKey& key, const Tensor& gradient) {
   MutexLock lock(mutex_);

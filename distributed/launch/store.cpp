@@ -335,7 +335,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     journal_.kept = true;
   }
 
-  /// Writes what the journal has, delivers the answers that waited for it, and begins again until there is
+  /// Writes the journal, delivers the answers that waited for it, and begins again until there is
   /// nothing. One task at a time.
   void write_log() {
     while (true) {

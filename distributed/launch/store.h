@@ -103,7 +103,7 @@ struct StoreOptions {
   /// A file with every change, on the disk before its answer; empty: none. A store that is served again with
   /// it goes on with all keys, and so do its clients. Held keys then have one whole lease more.
   std::string log{};
-  /// the log is written anew, without what is past, once it has grown by this and to twice its length
+  /// the log is written anew, without past values, once it has grown by this and to twice its length
   size_t log_growth = size_t{4} << 20;
 };
 

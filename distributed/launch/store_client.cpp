@@ -43,7 +43,7 @@ class StoreClient final : public StoreCalls, public Receiver {
       }
     }
     if (state == PeerState::kRejected) fail_all(kFailed, str("store at ", where_, ": ", reason));
-    if (state == PeerState::kBroken) resend_all();  // what was under way may be lost; it also reconnects
+    if (state == PeerState::kBroken) resend_all();  // messages under way may be lost; it also reconnects
   }
   void on_message(Inbound message) override {
     StoreReader in(message.header);

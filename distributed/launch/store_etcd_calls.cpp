@@ -1,5 +1,5 @@
 // Calls of etcd over gRPC's core API: messages are bytes here. One thread takes the events of the completion
-// queue; what it runs is short and only sets events.
+// queue; its functions are short and only set events.
 #include <weft/distributed/launch/inner/etcd_calls.h>
 
 #include <grpc/byte_buffer.h>
@@ -53,7 +53,7 @@ grpc_channel_credentials* etcd_credentials(const std::optional<TlsOptions>& tls)
                                      nullptr, nullptr);
 }
 
-/// What the queue's thread runs for an event. It may delete the tag.
+/// The function that the queue's thread runs for an event. It may delete the tag.
 struct EtcdTag {
   virtual void run() = 0;
 
@@ -61,7 +61,7 @@ struct EtcdTag {
   ~EtcdTag() = default;
 };
 
-/// A call of gRPC with what its batches use.
+/// A call of gRPC with the memory of its batches.
 struct EtcdCall {
   EtcdCall(grpc_channel* channel, grpc_completion_queue* queue, const char* method, gpr_timespec deadline,
            const std::string& request)

@@ -1,10 +1,10 @@
 // Checkpoints over all owners, at the caller.
 //   save  1. each owner writes its shard under a name with the number of the new set, or the caller does;
 //         2. the caller writes the manifest: from here on the new set is the valid one;
-//         3. it removes what no manifest names.
+//         3. it removes the files that no manifest names.
 //   load  1. read the numbers of the manifest;
 //         2. each owner reads its shard, compares it with the manifest, and keeps it aside;
-//         3. each owner makes it current, and keeps what it had;
+//         3. each owner makes it current, and keeps its old state;
 //         4. the caller loads its parts; when anything throws, the owners go back.
 #include <weft/distributed/optim/dist_checkpoint.h>
 
@@ -156,7 +156,7 @@ std::vector<ShardFile> write_shards(const std::string& folder, int64_t set, cons
   return files;
 }
 
-/// Tells the owners to forget what they keep, those that answer.
+/// Tells the owners that answer to forget their old state.
 void end_shards(const Owners& owners, bool back, const CheckpointOptions& options) {
   for (const auto& o : owners) {
     try {
@@ -166,7 +166,7 @@ void end_shards(const Owners& owners, bool back, const CheckpointOptions& option
   }
 }
 
-/// Removes the files of earlier sets, and what killed processes left.
+/// Removes the files of earlier sets, and those that killed processes left.
 void sweep_folder(const std::string& folder, const std::vector<ShardFile>& kept) {
   std::error_code ignored;
   std::vector<fs::path> old;

@@ -53,8 +53,9 @@ class WEFT_API DistributedOptimizer {
   /// Sends decisions again that an owner did not acknowledge; a step in two phases begins with it.
   /// Throws: the error of an owner that does not answer.
   void settle();
-  /// Two phases: ends what a lost caller left undecided on the owners, which keep the values they have. Some
-  /// of them may have made the step visible: versions() tells, and a checkpoint makes them one again.
+  /// Two phases: ends a step that a lost caller left undecided on the owners, which keep the values they
+  /// have. Some of them may have made the step visible: versions() tells, and a checkpoint makes them one
+  /// again.
   void end_doubt();
   /// The steps that each parameter of the list has taken on its owner, by any optimizer. A loaded checkpoint
   /// counts as one.

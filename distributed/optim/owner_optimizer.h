@@ -1,7 +1,7 @@
 // The owner's part of a distributed optimizer, and the rules that owners find by name. A user's update rule
 // (optim/optimizer.h) needs
 //   WEFT_FIELDS(SignMomentum::Options, lr, momentum)   and   WEFT_OPTIMIZER_RULE(SignMomentum);
-// in a header that all workers include, and a unique name (kName). A shard is what one owner adds to a
+// in a header that all workers include, and a unique name (kName). A shard is the part of one owner in a
 // checkpoint (dist_checkpoint.h): "parameters/<i>", "optimizer/<name>" and "generator/", the state of the
 // process's default generator.
 // Thread safety: the registration runs before main; the methods of OwnerOptimizer may be called from any
@@ -125,7 +125,7 @@ class WEFT_API OwnerOptimizer {
   /// Makes the kept shard current, and keeps the state before. Throws, before any change: ValueError,
   /// ShapeError or DTypeError for a shard of other parameters or of another rule.
   void load_shard();
-  /// Forgets what was kept; `back`: after going back to the state before load_shard.
+  /// Forgets the kept state; `back`: after going back to the state before load_shard.
   void end_shard(bool back);
 
  private:

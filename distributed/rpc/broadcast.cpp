@@ -9,8 +9,8 @@ namespace weft::rpc {
 
 namespace {
 
-/// Copies once what sealing would copy for each message: detached parameters, and views of little of their
-/// memory. A leaf that requires grad stays one, and is copied for each message.
+/// Copies once the tensors that sealing would copy for each message: detached parameters, and views of little
+/// of their memory. A leaf that requires grad stays one, and is copied for each message.
 void copy_once(Message& message) {
   for (Tensor& t : message.tensors) {
     if (!t.device().is_cpu() || t.requires_grad()) continue;

@@ -1,4 +1,4 @@
-// What a worker does with a tensor that has a graph and crosses outside a distributed autograd context.
+// The fate of a tensor that has a graph and crosses outside a distributed autograd context.
 //
 // No gradient can come back to such a tensor: its graph ends there. PyTorch cuts it silently. Here it is an
 // AutogradError of the call, unless the sender's AgentOptions::outside_context says otherwise. Leaves and

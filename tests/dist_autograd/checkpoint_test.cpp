@@ -317,7 +317,7 @@ TEST(DistCheckpoint, torn_and_mixed_sets_are_refused_by_name_and_change_nothing)
         EXPECT_TRUE(same(run.values(), before)) << text;
         EXPECT_EQ(run.step, 2);
       }
-    // what a killed writer leaves beside a whole set is no matter
+    // files of a killed writer beside a whole set do not matter
     fs::remove_all(now);
     fs::copy(folder / "new", now);
     std::ofstream(now / ".weft-1-1.tmp") << "half a shard";

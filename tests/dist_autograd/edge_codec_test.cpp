@@ -27,7 +27,7 @@ using test::Over;
 
 constexpr int64_t kSize = 3000;  // 12000 bytes, three blocks of int8
 
-/// What the callee saw last.
+/// The last argument of the callee.
 std::vector<float> g_arrived;
 bool g_required_grad = false;
 

@@ -1,4 +1,4 @@
-// The marks of SMART passes: what the replies have told costs no message, and everything else is asked for.
+// The marks of SMART passes: marks known from replies cost no message, and all others are asked for.
 // The gradients are exact in both cases.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tensors with a graph that cross outside an autograd context: an error by name, a report, or a cut. All ways
-// by which they cross are alike. What has no graph is let through, detached.
+// by which they cross are alike. Tensors without a graph are let through, detached.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

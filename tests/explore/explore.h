@@ -1,5 +1,5 @@
-// Runs schedules over simulated workers, compares what their programs saw with the oracle, and shrinks the
-// failing ones.
+// Runs schedules over simulated workers, compares the values of their programs with the oracle, and shrinks
+// the failing ones.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@ namespace weft::explore {
 /// Sends a message as a worker.
 using Send = std::function<void(rpc::WorkerId to, uint8_t kind, std::string header)>;
 
-/// A planted fault: a guarantee of the library is broken from outside, by what stands between the network and
+/// A planted fault: a guarantee of the library is broken from outside, between the network and
 /// the agents. The explorer must notice.
 struct Planted {
   const char* name;
   const char* guarantee;
-  /// What a worker's messages are handed to, in place of its agent; null: the agent itself.
+  /// The receiver of a worker's messages in place of its agent; null: the agent itself.
   std::function<std::unique_ptr<rpc::Receiver>(rpc::Receiver& agent, Send send)> before{};
   /// Microseconds after a successor's start at which the living are told of a loss of that name; 0: never.
   int64_t late_loss_us = 0;
@@ -40,7 +40,7 @@ Outcome run(const Plan& plan, const Planted* planted = nullptr);
 /// Leaves out steps and faults while the schedule still fails.
 Plan shrink(Plan plan, const Planted* planted = nullptr);
 
-/// What happened over many schedules.
+/// The outcomes of many schedules.
 struct Report {
   uint64_t schedules = 0, completed = 0, hurt = 0, messages = 0;
   uint64_t failed_seed = 0;

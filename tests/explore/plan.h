@@ -40,7 +40,7 @@ struct Step {
   std::vector<int> way{};
 };
 
-/// What one trainer does: iterations, each in an autograd context of its own.
+/// The program of one trainer: iterations, each in an autograd context of its own.
 struct Program {
   int driver = 0;
   bool optimizer = false;

@@ -41,7 +41,7 @@ template <class F> void refused_or_read(F f) {
 
 std::string bytes_of(const inner::Frame& frame) { return frame.flat(); }
 
-/// What a connection hears: a hello and some messages.
+/// The records of a connection: a hello and some messages.
 std::string conversation(int messages) {
   inner::Hello hello;
   hello.id = WorkerId{0};

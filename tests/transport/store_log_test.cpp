@@ -70,7 +70,7 @@ TEST(StoreLog, a_crash_at_every_byte_leaves_the_changes_that_were_answered) {
   for (size_t size = after.begin()->first; size <= whole.size(); ++size) {
     log.write(whole.substr(0, size));
     const auto& expected = std::prev(after.upper_bound(size))->second;
-    for (int start = 0; start < 2; ++start) {  // the second one reads what the first one repaired
+    for (int start = 0; start < 2; ++start) {  // the second one reads the log that the first one repaired
       SimStore s;
       s.serve({.log = log.path});
       auto want = expected;

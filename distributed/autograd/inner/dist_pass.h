@@ -41,7 +41,7 @@ class PassState final : public RemoteSink,
   /// SMART: marks some slots of a send. Throws: AutogradError for an unknown send or slot.
   void mark_send(int64_t message, const SlotSet& slots);
   void mark_roots(const EdgeList& roots);
-  /// SMART, at the initiator: marks on with what the replies said. True: all that the roots reach is marked,
+  /// SMART, at the initiator: goes on marking by the replies. True: all that the roots reach is marked,
   /// and the gradients bring their marks. False: the workers have to be asked.
   bool mark_known();
   /// SMART: marks with the marks that a message of gradients brought. Only the first call marks.

@@ -14,7 +14,7 @@
 
 namespace weft::dist_autograd::detail {
 
-/// What identifies a gradient over the steps of a training.
+/// The identity of a gradient over the steps of a training.
 struct FeedbackKey {
   Life to;              ///< the receiver
   Life maker;           ///< of the context
@@ -33,7 +33,7 @@ class EdgeCodecs {
   void code_gradients(rpc::Message& message, const FeedbackKey& first, const std::vector<int64_t>& slots);
   /// Restores the coded tensors of a received message. Throws: WireError for a malformed one.
   static void decode(rpc::Message& message);
-  /// Forgets what is kept for a life.
+  /// Forgets the errors kept for a life.
   void peer_lost(Life peer);
 
   std::atomic<int64_t> coded{0}, saved_bytes{0};

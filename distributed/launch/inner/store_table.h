@@ -1,5 +1,5 @@
-// What a serving store holds: keys with values and leases, the answers that clients may ask for again, and
-// parked waits. Each waits under the one key that it needs next, so a change wakes only those that it may
+// The contents of a serving store: keys with values and leases, the answers that clients may ask for again,
+// and parked waits. Each waits under the one key that it needs next, so a change wakes only those that it may
 // complete. The server guards all three with its mutex. Keys and answers write each change of theirs to a
 // journal, from which a log can make them again.
 #pragma once
@@ -68,7 +68,7 @@ class StoreClients {
   StoreClients(const StoreLimits& limits, StoreJournal& journal) : limits_(limits), journal_(journal) {}
   struct Heard {
     bool over = false;                    ///< the request is over for its client
-    const std::string* answer = nullptr;  ///< what it was answered before
+    const std::string* answer = nullptr;  ///< the earlier answer
     std::optional<Life> forgotten{};      ///< a client that made room, the one longest silent
   };
   /// A request has come.

@@ -16,7 +16,7 @@ WEFT_API ShardFile write_shard(const std::string& folder, const std::string& nam
 /// Reads it. Throws: IoError that names the file, if it is missing, damaged, not the one that `file`
 /// describes, or of another set.
 WEFT_API optim::StateDict read_shard(const std::string& folder, const ShardFile& file, int64_t set);
-/// A new tensor of an entry's dtype and sizes. Throws: ValueError for what is none.
+/// A new tensor of an entry's dtype and sizes. Throws: ValueError for an entry that is no tensor.
 WEFT_API Tensor empty_entry(const ShardEntry& entry);
 /// Size and checksum of a file. Throws: IoError.
 WEFT_API ShardFile describe_file(const std::string& folder, const std::string& name);

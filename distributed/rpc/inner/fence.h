@@ -28,7 +28,7 @@ class Fence {
   /// The reason why it was not opened further.
   void explain(const std::string& why);
   bool closed_for_good() const;
-  /// The error of what the fence of `worker` refuses.
+  /// The error of calls that the fence of `worker` refuses.
   std::exception_ptr error(const std::string& worker) const;
 
  private:
