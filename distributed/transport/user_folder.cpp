@@ -28,6 +28,7 @@ static_assert(kMaxSocketPath + 1 == sizeof(sockaddr_un::sun_path));
 namespace {
 
 constexpr char kLockEnd[] = ".lock";
+constexpr char kCookieBegin[] = "tcp-", kCookieEnd[] = ".cookie";
 constexpr size_t kNameBytes = 16;    ///< hexadecimal digits
 constexpr size_t kCookieBytes = 32;  ///< the same
 
@@ -81,8 +82,8 @@ std::string random_digits(size_t count) {
   return digits;
 }
 
-/// The name of a port's cookie file. Containers may share the folder and have ports of their own.
-std::string cookie_name(uint16_t port) { return str("tcp-", host_key(), "-", port); }
+/// The name of a port's cookie. Containers may share the folder and have ports of their own.
+std::string cookie_name(uint16_t port) { return str(kCookieBegin, host_key(), "-", port); }
 
 /// Locks a lock file. False: another process has it, or a sweep has removed it.
 bool take_lock(int fd) {
@@ -129,13 +130,14 @@ SocketFile::~SocketFile() {
 
 CookieFile::CookieFile(uint16_t port, const FolderChoice& choice) : cookie_(random_digits(kCookieBytes)) {
   const std::string folder = choose_folder(choice);
+  sweep_sockets(folder);
   const std::string path = folder + "/" + cookie_name(port);
   const auto fail = [&](const std::string& why) {
     throw RpcError(str("the folder ", folder, " cannot hold the cookie of port ", port, ": ", why,
                        " (tls or insecure = true need none)"));
   };
   for (int attempt = 0; lock_ < 0; ++attempt) {
-    const int fd = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const int fd = open((path + kLockEnd).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) fail(std::strerror(errno));
     if (take_lock(fd)) {
       lock_ = fd;
@@ -146,8 +148,8 @@ CookieFile::CookieFile(uint16_t port, const FolderChoice& choice) : cookie_(rand
     if (attempt == 200) fail("another process keeps it");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  if (ftruncate(lock_, 0) != 0 || fchmod(lock_, 0600) != 0 ||
-      pwrite(lock_, cookie_.data(), cookie_.size(), 0) != static_cast<ssize_t>(cookie_.size())) {
+  const std::string link = path + kCookieEnd;
+  if ((unlink(link.c_str()) != 0 && errno != ENOENT) || symlink(cookie_.c_str(), link.c_str()) != 0) {
     const std::string why = std::strerror(errno);
     close(lock_);
     fail(why);
@@ -156,7 +158,8 @@ CookieFile::CookieFile(uint16_t port, const FolderChoice& choice) : cookie_(rand
 }
 
 CookieFile::~CookieFile() {
-  unlink(path_.c_str());
+  unlink((path_ + kCookieEnd).c_str());
+  unlink((path_ + kLockEnd).c_str());
   close(lock_);
 }
 
@@ -167,13 +170,13 @@ std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice
   if (!choice.runtime.empty()) folders.insert(folders.begin(), choice.runtime + "/weft");
   for (const std::string& folder : folders) {
     if (!why_not_private(folder).empty()) continue;
-    const int fd = open((folder + "/" + cookie_name(port)).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const std::string path = folder + "/" + cookie_name(port);
+    const int fd = open((path + kLockEnd).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) continue;
-    struct stat info {};
     char digits[kCookieBytes];
     const bool alive = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    const bool whole = alive && fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
-                       read(fd, digits, sizeof digits) == static_cast<ssize_t>(sizeof digits);
+    const bool whole = alive && readlink((path + kCookieEnd).c_str(), digits, sizeof digits) ==
+                                    static_cast<ssize_t>(sizeof digits);
     close(fd);
     if (whole) return std::string(digits, sizeof digits);
   }
@@ -187,14 +190,17 @@ void sweep_sockets(const std::string& folder) {
   std::vector<std::string> locks;
   while (const dirent* entry = readdir(list)) {
     const std::string name = entry->d_name;
-    if (name.size() == kNameBytes + end && name.ends_with(kLockEnd)) locks.push_back(folder + "/" + name);
+    if (name.ends_with(kLockEnd) && (name.size() == kNameBytes + end || name.starts_with(kCookieBegin)))
+      locks.push_back(folder + "/" + name);
   }
   closedir(list);
   for (const std::string& lock : locks) {
     const int fd = open(lock.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) continue;
     if (take_lock(fd)) {
-      unlink(lock.substr(0, lock.size() - end).c_str());
+      const std::string path = lock.substr(0, lock.size() - end);
+      unlink(path.c_str());
+      unlink((path + kCookieEnd).c_str());
       unlink(lock.c_str());
     }
     close(fd);

@@ -158,7 +158,7 @@ TEST(FuzzLive, malformed_hellos_frames_and_messages_at_a_live_port_harm_no_call_
   const auto rt = rpc::make_threaded_runtime();
   for (int round = 0; round < 60; ++round) {
     c.run(0, [&] { EXPECT_EQ(rpc::rpc_sync<fuzz_twice>("worker1", round), 2 * round); });
-    const std::string bytes = mutate(known, random);
+    const std::string bytes = mutate(known, random) + "xx";
     speak(tcp, round % 2 ? bytes : preface + bytes);
     {  // a stream whose first frame is malformed
       Deaf deaf;

@@ -118,6 +118,9 @@ TEST(Trace, messages_of_references_and_passes_are_spans_with_the_bytes_of_their_
       context.backward({rpc_sync<builtin::add>("worker1", w, w).sum()});
     }
     remote<builtin::add>("worker1", w.detach(), w.detach()).to_here();
+    while (current_agent()->debug_info().at("agent.client_active_calls") >
+           0)  // a span is that of an ended call
+      current_runtime()->sleep_for(1ms);
     const auto lines = written();
     EXPECT_EQ(count_lines(lines, {"\"call\"", "\"pid\": 0,", "\"weft::add\"", "\"tensor_bytes\": 800"}), 2);
     EXPECT_EQ(count_lines(lines, {"\"program\"", "\"pid\": 0,", "\"backward\""}), 1);

@@ -47,6 +47,7 @@ TEST(Cookie, a_listener_has_a_private_file_while_it_lives) {
     EXPECT_EQ(file.cookie().size(), 32u);
     EXPECT_EQ(find_cookie(kPort, place.choice), file.cookie());
     EXPECT_EQ(find_cookie(kPort + 1, place.choice), std::nullopt);
+    EXPECT_EQ(fs::status(place.folder + str("/weft-", geteuid())).permissions(), fs::perms(0700));
     for (const auto& entry : fs::recursive_directory_iterator(place.folder)) {
       if (!entry.is_regular_file()) continue;
       EXPECT_EQ(fs::status(entry).permissions(), fs::perms(0600)) << entry;
@@ -68,6 +69,8 @@ TEST(Cookie, the_file_of_a_dead_process_counts_for_nothing_and_its_port_gets_a_n
   ASSERT_EQ(status, 0);
   EXPECT_FALSE(fs::is_empty(place.folder + str("/weft-", geteuid())));
   EXPECT_EQ(find_cookie(kPort, place.choice), std::nullopt);
+  const CookieFile other(kPort + 1, place.choice);  // sweeps
+  EXPECT_EQ(std::distance(fs::directory_iterator(place.folder + str("/weft-", geteuid())), {}), 2);
   const CookieFile next(kPort, place.choice);
   EXPECT_EQ(find_cookie(kPort, place.choice), next.cookie());
 }

@@ -3,7 +3,7 @@
 // weft-<uid> in the folder for temporary files. Each socket has a lock file, which its process keeps locked
 // while it lives. A process that starts sweeps the folder: if it can lock a lock file, the owner is dead, and
 // both files go. The lock comes before the socket. If a sweep wins the race for a new lock file, its owner
-// takes another name. A plain TCP listener of the loopback interface has a cookie file, locked likewise: it
+// takes another name. A plain TCP listener of the loopback interface has a cookie there, with a lock: it
 // proves the listener to those that connect, and they show its cookie. Internal to the gRPC transport.
 #pragma once
 
@@ -42,11 +42,11 @@ class SocketFile {
   int lock_ = -1;
 };
 
-/// The cookie of a TCP listener: a secret in a file of mode 0600, named by network namespace and port.
-/// Thread safety: as a plain value.
+/// The cookie of a TCP listener: a secret in the folder, named by network namespace and port. It is the
+/// target of a symbolic link, which a full disk holds too. Thread safety: as a plain value.
 class CookieFile {
  public:
-  /// Writes the file of a port that this process listens on. Throws: RpcError as SocketFile; also when
+  /// Writes the cookie of a port that this process listens on. Throws: RpcError as SocketFile; also when
   /// another living process keeps the file of that port.
   explicit CookieFile(uint16_t port, const FolderChoice& choice = FolderChoice::of_process());
   /// Removes the file. The port must still be open then: its next owner writes the same file.
@@ -64,7 +64,7 @@ class CookieFile {
 std::optional<std::string> find_cookie(uint16_t port,
                                        const FolderChoice& choice = FolderChoice::of_process());
 
-/// Removes the sockets of dead processes from a folder.
+/// Removes the sockets and cookies of dead processes from a folder.
 void sweep_sockets(const std::string& folder);
 
 /// True if `path` is a unix socket of this process's user.
