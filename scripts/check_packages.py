@@ -21,6 +21,7 @@ PACKAGES = {
     "ZLIB": ["zlib1g-dev"], "z": ["zlib1g-dev"],
     "Boost": ["libboost-context-dev"], "boost_context": ["libboost-context-dev"],
     "grpc++": GRPC, "grpc": GRPC, "gpr": GRPC, "grpcpp/completion_queue.h": GRPC,
+    "OpenSSL": ["libssl-dev"],
     "gRPC": GRPC + ["protobuf-compiler-grpc"],  # its package file refuses to work without the code generators
     "Protobuf": ["libprotobuf-dev"],
     "GTest": ["libgtest-dev", "libgmock-dev"], "benchmark": ["libbenchmark-dev"], "Python3": ["python3"],
