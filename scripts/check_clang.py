@@ -17,9 +17,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("kernels/", "tensor/", "autograd/", "nn/", "optim/", "distributed/")
 STUBS = os.path.join(ROOT, "scripts", "clang")  # what Clang 14 lacks
-UNREADABLE = {
-    "kernels/cpu/cpu_backend.cpp": "its __builtin_cpu_supports does not know F16C",
-}
+UNREADABLE = {}
 
 
 def command_of(entry):

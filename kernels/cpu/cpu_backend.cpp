@@ -2,6 +2,10 @@
 // is AVX2 with FMA and F16C; "avx512" is AVX-512 F, BW, DQ and VL.
 #include <weft/kernels/cpu/cpu_backend.h>
 
+#if defined(WEFT_ISA_AVX2) || defined(WEFT_ISA_AVX512)
+#include <cpuid.h>
+#endif
+
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -64,9 +68,13 @@ void CpuBackend::synchronize() {}
 namespace {
 
 #if defined(WEFT_ISA_AVX2) || defined(WEFT_ISA_AVX512)
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+/// Clang 14 has no name for F16C.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 #endif
 
 /// The backend of an instruction set, or null if this machine or build lacks it. Never destroyed, since
