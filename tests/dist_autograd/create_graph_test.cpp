@@ -30,13 +30,19 @@ Tensor varied(double v) {
 using Weights = std::vector<Tensor>;
 Weights fresh_weights() { return {varied(0.4), varied(0.7), varied(-0.9)}; }
 
-/// The weights of the workers of a cluster; each worker uses its own only.
-Weights& weights_there() {
-  static Weights weights;
-  return weights;
+/// The weights of the workers of a cluster; each worker uses its own only, over gRPC on other threads.
+rpc::Mutex g_weights_mutex;
+Weights g_weights WEFT_GUARDED_BY(g_weights_mutex);
+Weights weights_there() {
+  rpc::MutexLock lock(g_weights_mutex);
+  return g_weights;
+}
+void renew_weights() {
+  rpc::MutexLock lock(g_weights_mutex);
+  g_weights = fresh_weights();
 }
 int self_id() { return rpc::current_agent()->self().id.value; }
-const Tensor& own_weight() { return weights_there()[static_cast<size_t>(self_id())]; }
+Tensor own_weight() { return weights_there()[static_cast<size_t>(self_id())]; }
 
 Tensor bend(const Tensor& a, const Tensor& w) { return tanh(a * w) + a * a * 0.3; }
 Tensor mix(const Tensor& a, const Tensor& b, const Tensor& w) { return a * sin(b) * w; }
@@ -130,7 +136,7 @@ Numbers in_one_process(const Plan& plan, int orders) {
 
 /// The same over the workers of a cluster.
 Numbers over_workers(const Plan& plan, int orders) {
-  weights_there() = fresh_weights();
+  renew_weights();
   const Weights leaves{varied(0.2), varied(-0.5)};
   Context context;
   Tensor root = run_plan(plan, leaves, nullptr);
@@ -187,7 +193,7 @@ TEST(DistCreateGraph, live_workers_have_the_gradients_of_gradients_of_one_proces
 
 TEST(DistCreateGraph, only_a_recorded_pass_gives_gradients_that_have_a_graph) {
   Cluster c({.size = kWorkers});
-  weights_there() = fresh_weights();
+  renew_weights();
   c.run(0, [&] {
     for (const bool recorded : {true, false}) {
       const Tensor x = varied(0.2);
@@ -205,7 +211,7 @@ TEST(DistCreateGraph, only_a_recorded_pass_gives_gradients_that_have_a_graph) {
 
 TEST(DistCreateGraph, fast_refuses_it_by_name) {
   Cluster c({.size = 2});
-  weights_there() = fresh_weights();
+  renew_weights();
   c.run(0, [&] {
     const Tensor x = varied(0.2);
     Context context;
@@ -231,7 +237,7 @@ TEST(DistCreateGraph, fast_refuses_it_by_name) {
 TEST(DistCreateGraph, a_recorded_pass_that_loses_a_worker_leaves_no_gradients_and_no_contexts) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     Cluster c({.size = kWorkers, .seed = seed, .net = {.jitter = 2ms}});
-    weights_there() = fresh_weights();
+    renew_weights();
     c.run(0, [&] {
       const Tensor x = varied(0.2);
       Context context;

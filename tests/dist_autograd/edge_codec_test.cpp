@@ -27,15 +27,25 @@ using test::Over;
 
 constexpr int64_t kSize = 3000;  // 12000 bytes, three blocks of int8
 
-/// The last argument of the callee.
-std::vector<float> g_arrived;
-bool g_required_grad = false;
+/// The last argument of the callee, which is written on a thread of its own over gRPC.
+struct Arrived {
+  std::vector<float> values;
+  bool required_grad = false;
+};
+Mutex g_arrived_mutex;
+Arrived g_arrived WEFT_GUARDED_BY(g_arrived_mutex);
+Arrived arrived() {
+  MutexLock lock(g_arrived_mutex);
+  return g_arrived;
+}
 
 Tensor see_activation(const Tensor& x) {
   EXPECT_EQ(x.dtype(), kFloat32);
   EXPECT_EQ(x.sizes(), (Shape{2, kSize / 2}));
-  g_arrived = x.detach().to_vector<float>();
-  g_required_grad = x.requires_grad();
+  {
+    MutexLock lock(g_arrived_mutex);
+    g_arrived = {x.detach().to_vector<float>(), x.requires_grad()};
+  }
   return x * 1.0;
 }
 WEFT_RPC(see_activation);
@@ -71,11 +81,12 @@ TEST_P(EdgeCodecOver, activations_are_rounded_within_the_bound_of_their_codec) {
       const Tensor leaf = wave(0.1).requires_grad_();
       Context context;
       const Tensor x = leaf * 1.0, y = rpc_sync<see_activation>("worker1", x);
-      EXPECT_TRUE(g_required_grad);
-      const float error = worst(g_arrived, x.detach().to_vector<float>());
+      const Arrived there = arrived();
+      EXPECT_TRUE(there.required_grad);
+      const float error = worst(there.values, x.detach().to_vector<float>());
       EXPECT_LE(error, bound);
       EXPECT_EQ(error > 0, codec != WireCodec::kExact);
-      EXPECT_EQ(y.detach().to_vector<float>(), g_arrived);  // the way back has no codec
+      EXPECT_EQ(y.detach().to_vector<float>(), there.values);  // the way back has no codec
       context.backward({y.sum()});
       EXPECT_EQ(context.gradient(leaf).to_vector<float>(), std::vector<float>(kSize, 1.f));
       EXPECT_EQ(c.agent(0)->debug_info().at("dist_autograd.coded_bytes_saved") - before, saved);
@@ -90,7 +101,7 @@ TEST(EdgeCodec, leaves_small_tensors_other_dtypes_infs_and_calls_outside_context
     const auto expect_exact = [&](const Tensor& x) {
       rpc_sync<see_activation>("worker1", x);
       const std::vector<float> sent = x.detach().to_vector<float>();
-      EXPECT_EQ(std::memcmp(g_arrived.data(), sent.data(), sent.size() * sizeof(float)), 0);
+      EXPECT_EQ(std::memcmp(arrived().values.data(), sent.data(), sent.size() * sizeof(float)), 0);
     };
     expect_exact(wave(0.2));
     Context context;
