@@ -15,6 +15,7 @@
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rpc/served_errors.h>
 #include <weft/distributed/rpc/trace.h>
+#include <weft/distributed/rref/recreatable.h>
 #include <weft/distributed/rref/remote_module.h>
 #include <weft/distributed/rref/rref.h>
 #include <weft/distributed/wire/fields.h>
