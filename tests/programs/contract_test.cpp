@@ -52,6 +52,7 @@ TEST(ProgramsJson, holds_the_figures_of_the_last_line_for_every_program) {
            {"cartpole --max-episodes 2", "episodes_run"},
            {"cartpole --max-episodes 2 --world-size 3 --calls batched", "episodes_run"},
            {"pipeline --steps 3", "losses"},
+           {"elastic --steps 30 --kills 0", ""},
            {"rnn --tutorial --mode local", "epochs_run"},
            {"rnn --mode local --log-interval 3 --max-steps 8 " + corpus.flag() + kTiny, "intervals"},
        }) {

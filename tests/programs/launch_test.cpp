@@ -186,12 +186,17 @@ TEST(ProgramsOutput, a_path_that_cannot_be_written_is_named_before_any_work) {
   const Folder folder("paths");
   const std::string pipe = folder.file("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const std::vector<std::string> outputs = {
-      "my_add --json ",           "my_add --transport sim --json ",
-      "custom_optimizer --json ", "custom_optimizer --mode distributed --json ",
-      "parameter_server --json ", "cartpole --json ",
-      "pipeline --json ",         "cartpole --plot ",
-      "rnn --tutorial --json ",   "rnn --tutorial --mode local --json "};
+  const std::vector<std::string> outputs = {"my_add --json ",
+                                            "my_add --transport sim --json ",
+                                            "custom_optimizer --json ",
+                                            "custom_optimizer --mode distributed --json ",
+                                            "parameter_server --json ",
+                                            "cartpole --json ",
+                                            "pipeline --json ",
+                                            "elastic --json ",
+                                            "cartpole --plot ",
+                                            "rnn --tutorial --json ",
+                                            "rnn --tutorial --mode local --json "};
   const std::vector<std::string> saves = {"rnn --tutorial --save ", "rnn --tutorial --mode local --save "};
   const auto refuse = [](const std::vector<std::string>& commands, const std::string& bad) {
     for (const std::string& command : commands) {

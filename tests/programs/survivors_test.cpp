@@ -33,6 +33,22 @@ TEST(ProgramsSlow, parameter_server_finishes_without_a_trainer_that_is_killed) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 3) << out.text;  // nobody else complains
 }
 
+TEST(ProgramsSlow, elastic_ends_with_the_same_loss_whichever_of_its_processes_is_killed) {
+  for (const char* victim : {"ps", "trainer", "store"}) {
+    const Output out = run(std::string("elastic --steps 120 --kills 1 --lease 1 --victims ") + victim);
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_TRUE(out.has(std::string(": killed the ") + victim)) << out.text;
+    EXPECT_EQ(out.last().find("elastic: steps=120 kills=1 stops=0 restarts="), 0u) << out.text;
+    EXPECT_TRUE(out.has(" matches undisturbed: yes")) << out.text;
+  }
+}
+
+TEST(ProgramsSlow, elastic_goes_on_after_a_stop) {
+  const Output out = run("elastic --steps 120 --kills 0 --stops 2 --lease 1");
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_TRUE(out.has(" stops=2 ") && out.has(" matches undisturbed: yes")) << out.text;
+}
+
 TEST(ProgramsLaunch, a_server_that_is_told_to_end_leaves_in_order_and_its_user_names_it) {
   const std::string command = "cartpole --log-interval 1 --max-episodes 100000000 --lr 0";
   const Port port;

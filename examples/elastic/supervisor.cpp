@@ -1,0 +1,146 @@
+// The supervisor (supervisor.h). The victims and the moments of their deaths come from the seed. Within a step
+// the moment is random too: the kill comes up to a few milliseconds after a step was seen.
+#include "supervisor.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include <weft/distributed/launch/spawn.h>
+#include "../common/report.h"
+
+namespace elastic {
+namespace {
+
+using namespace std::chrono_literals;
+using weft::rpc::Children;
+using weft::rpc::ChildState;
+
+class Supervisor {
+ public:
+  explicit Supervisor(const Options& o) : options_(o), draws_(static_cast<uint64_t>(o.seed)) {
+    std::uniform_int_distribution<int64_t> at(1, std::max<int64_t>(o.steps - 1, 1));
+    for (int64_t i = 0; i < o.kills + o.stops; ++i) plan_.push_back({at(draws_), i >= o.kills});
+    std::sort(plan_.begin(), plan_.end(), [](const Strike& a, const Strike& b) { return a.step < b.step; });
+    for (size_t from = 0; from <= o.victims.size();) {
+      const size_t end = std::min(o.victims.find(',', from), o.victims.size());
+      victims_.push_back(o.victims.substr(from, end - from));
+      from = end + 1;
+    }
+  }
+  Outcome run() {
+    for (const char* role : {"store", "ps", "trainer"}) start(role);
+    while (!finished_ && !examples::interrupted()) {
+      watch();
+      strike();
+      std::this_thread::sleep_for(1ms);
+    }
+    outcome_.result = read_result(options_.dir);
+    const auto reports = reported(options_.dir);
+    for (const auto& [role, died] : deaths_)  // nobody but the group reports the store
+      for (const Report& r : reports)
+        if (r.lost == role && r.ns >= died) {
+          outcome_.report_ms.push_back(static_cast<double>(r.ns - died) / 1e6);
+          break;
+        }
+    return outcome_;
+  }
+
+ private:
+  struct Strike {
+    int64_t step;
+    bool stop;  // SIGSTOP for half of a lease or twice one, in place of SIGKILL
+  };
+
+  void start(const std::string& role) {
+    started_[role] = now_ns();
+    processes_[role] = std::make_unique<Children>(weft::rpc::spawn(
+        {.world_size = 1, .arguments = {"--role", role, "--dir", options_.dir, "--store", options_.store}}));
+  }
+  const ChildState& state(const std::string& role) { return processes_.at(role)->poll().front(); }
+
+  /// Starts ended processes again, and follows the steps.
+  void watch() {
+    for (const char* role : {"store", "ps", "trainer"}) {
+      const ChildState child = state(role);
+      if (child.running) continue;
+      if (child.exit_code == 0 && child.signal == 0) {
+        if (role == std::string("trainer")) finished_ = true;
+        if (finished_ || role == std::string("ps")) continue;
+      }
+      if (++outcome_.restarts > 4 * (options_.kills + options_.stops) + 20)
+        throw weft::RpcError("the processes end too often: " + weft::rpc::to_string(child));
+      start(role);
+    }
+    const int64_t step = read_step(options_.dir);
+    if (step != step_) {
+      step_ = step, moved_ = now_ns();
+      if (struck_ns_ != 0 && over_ns() != 0) {
+        outcome_.pause_s.push_back(static_cast<double>(moved_ - struck_ns_) / 1e9);
+        struck_ns_ = 0;
+      }
+    }
+    if (now_ns() - moved_ > 180'000'000'000)
+      throw weft::RpcError(weft::str("the training has stood at step ", step_, " for three minutes"));
+  }
+
+  /// The time at which the last strike was over, by a new process or the end of the stop; 0: not yet.
+  int64_t over_ns() const {
+    if (resumed_ns_ != 0) return resumed_ns_;
+    const int64_t started = started_.at(struck_role_);
+    return started > struck_ns_ ? started : 0;
+  }
+
+  /// Kills or stops a process when its moment has come and the training has gone on since the last one.
+  void strike() {
+    if (next_ == plan_.size() || step_ < plan_[next_].step || struck_ns_ != 0) return;
+    const std::string role = victims_[draws_() % victims_.size()];
+    if (!state(role).running || finished_) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(draws_() % 4000));
+    const Strike s = plan_[next_++];
+    const pid_t pid = state(role).pid;
+    ++outcome_.by_role[role];
+    struck_role_ = role, struck_ns_ = now_ns(), resumed_ns_ = 0;
+    if (!s.stop) {
+      kill(pid, SIGKILL);
+      if (role != "store") deaths_.emplace_back(role, struck_ns_);
+      ++outcome_.kills;
+      std::printf("step %lld: killed the %s (pid %d)\n", static_cast<long long>(step_), role.c_str(), pid);
+    } else {
+      const double leases = draws_() % 2 == 0 ? 0.5 : 2;
+      ++outcome_.stops;
+      std::printf("step %lld: stopped the %s (pid %d) for %g leases\n", static_cast<long long>(step_),
+                  role.c_str(), pid, leases);
+      kill(pid, SIGSTOP);
+      std::this_thread::sleep_for(std::chrono::duration<double>(leases * options_.lease));
+      kill(pid, SIGCONT);
+      resumed_ns_ = now_ns();
+    }
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  std::mt19937_64 draws_;
+  std::vector<Strike> plan_;
+  std::vector<std::string> victims_;
+  std::map<std::string, std::unique_ptr<Children>> processes_;
+  std::vector<std::pair<std::string, int64_t>> deaths_;
+  size_t next_ = 0;
+  int64_t step_ = 0, moved_ = now_ns(), struck_ns_ = 0, resumed_ns_ = 0;
+  std::string struck_role_;
+  std::map<std::string, int64_t> started_;
+  bool finished_ = false;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Outcome supervise(const Options& options) { return Supervisor(options).run(); }
+
+}  // namespace elastic

@@ -1,0 +1,23 @@
+// Starts the processes of a run, starts one again that has ended, and kills or stops some of them at random
+// moments of the training.
+#pragma once
+
+#include <map>
+
+#include "options.h"
+
+namespace elastic {
+
+struct Outcome {
+  int64_t kills = 0, stops = 0, restarts = 0;
+  std::map<std::string, int64_t> by_role;  ///< kills and stops
+  std::vector<double> report_ms;           ///< from a worker's death to the first report of it
+  std::vector<double> pause_s;             ///< from a kill or stop until the training went on
+  Result result;
+};
+
+/// Runs the training to its end. Throws: RpcError when nothing goes on for three minutes, or processes end too
+/// often by themselves.
+Outcome supervise(const Options& options);
+
+}  // namespace elastic
