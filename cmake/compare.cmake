@@ -1,13 +1,16 @@
 # compare_cases answers the cases of scripts/compare_torch.py, which compares every operation with PyTorch.
-# The tests of its frames need
-# Python alone. Builds with sanitizers leave it out: they run the same operations by the op table.
+# The tests of its frames need Python alone. Builds with sanitizers leave it out: they run the same operations
+# by the op table.
 if(NOT CMAKE_BUILD_TYPE MATCHES "^(Dev|Release)$")
   return()
 endif()
 file(GLOB compare_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/compare/*.cpp)
 weft_program(compare_cases weft_test_support ${compare_sources})
 target_include_directories(compare_cases PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-target_compile_options(compare_cases PRIVATE -O1)
+target_compile_options(compare_cases PRIVATE ${test_level})
+if(TARGET weft_test_headers_core)
+  target_precompile_headers(compare_cases REUSE_FROM weft_test_headers_core)
+endif()
 add_dependencies(weft_tests compare_cases)
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND)

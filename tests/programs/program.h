@@ -59,8 +59,7 @@ class Process {
  public:
   explicit Process(const std::string& command, const Variables& variables = {}) {
     std::vector<std::string> words;
-    std::istringstream parts(command.front() == '/' ? command
-                                                    : std::string(WEFT_PROGRAM_DIR) + "/" + command);
+    std::istringstream parts(command.front() == '/' ? command : WEFT_PROGRAM_DIR "/" + command);
     for (std::string word; parts >> word;) words.push_back(word);
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
