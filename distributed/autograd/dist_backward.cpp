@@ -94,6 +94,10 @@ void take_gradients(ContextTable& table, Life from, GradientMessage& g, rpc::Res
   try {
     check_sends(table, g.send.life);
     const ContextPtr context = table.get(g.context);
+    if (g.terms.create_graph) {
+      MutexLock lock(context->mutex);
+      context->recorded = true;
+    }
     bool fresh = false;
     if (g.terms.direct && !same_life(from, g.pass.maker()))
       throw AutogradError(str("backward: ", table.worker_text(from.id), " brought marks of another's pass"));
@@ -133,6 +137,11 @@ std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& con
                   .stall = options.stall};
   {
     MutexLock lock(context->mutex);
+    if (context->recorded && options.mode == Backward::kFast)
+      throw AutogradError(
+          "dist_autograd::backward: Backward::kFast does not fit a context with a recorded pass "
+          "(create_graph), whose sends take part in no other; use Backward::kSmart");
+    context->recorded = context->recorded || options.create_graph;
     id = table.next_pass();
     context->begun.insert(id.id);
     terms.settled = *context->begun.begin();
@@ -167,8 +176,7 @@ void backward(int64_t context_id, const std::vector<Tensor>& roots, const Backwa
   if (options.create_graph && options.mode == Backward::kFast)
     throw AutogradError(
         "dist_autograd::backward: Backward::kFast does not take create_graph: every send of the context "
-        "would "
-        "have to take part, those of recorded gradients too; use Backward::kSmart");
+        "would have to take part, those of recorded gradients too; use Backward::kSmart");
   const rpc::DefaultStreams streams;  // like all other threads that run parts of the pass
   EdgeList edges;
   std::vector<Tensor> seeds;

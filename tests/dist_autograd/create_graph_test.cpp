@@ -10,6 +10,7 @@
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
+#include "support/errors.h"
 #include "support/golden.h"
 
 namespace {
@@ -231,6 +232,27 @@ TEST(DistCreateGraph, fast_refuses_it_by_name) {
     EXPECT_TRUE(context.gradients().empty());
     there.backward(context.id(), {.create_graph = true});
     EXPECT_TRUE(context.gradient(x).requires_grad());
+  });
+}
+
+TEST(DistCreateGraph, fast_refuses_a_context_with_a_recorded_pass_at_once) {
+  Cluster c({.size = 2});
+  renew_weights();
+  c.run(0, [&] {
+    const Tensor x = varied(0.2);
+    Context context;
+    const auto there = rpc::remote<bent_sum>("worker1", x);
+    context.backward({there.to_here() * 1.0}, {.create_graph = true});
+    const auto before = context.gradient(x).detach().to_vector<double>();
+    const dist_autograd::BackwardOptions fast{.mode = Backward::kFast};
+    const Tensor penalty = context.gradient(x).square().sum();
+    const auto refused = [](const std::string& text) {
+      return text.find("kFast does not fit a context with a recorded pass") != std::string::npos;
+    };
+    EXPECT_PRED1(refused, test::error_of<AutogradError>([&] { context.backward({penalty}, fast); }));
+    EXPECT_PRED1(refused, test::error_of<AutogradError>([&] { there.backward(context.id(), fast); }));
+    EXPECT_EQ(context.gradient(x).detach().to_vector<double>(), before);
+    context.backward({penalty});
   });
 }
 

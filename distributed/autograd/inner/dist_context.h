@@ -65,6 +65,7 @@ struct ContextState {
   std::map<MadeId, std::set<Life>> done WEFT_GUARDED_BY(mutex);
   /// ids of the passes that began here and have not ended on all workers
   std::set<int64_t> begun WEFT_GUARDED_BY(mutex);
+  bool recorded WEFT_GUARDED_BY(mutex) = false;  ///< a pass with create_graph has been here
   bool released WEFT_GUARDED_BY(mutex) = false;
 
   Ref<SendNode> find_send(int64_t message);
