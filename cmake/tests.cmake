@@ -65,7 +65,8 @@ include(cmake/simt_libraries.cmake)
 if(TARGET weft_examples_common AND WEFT_HAVE_DISTRIBUTED_SIM)
   set(rnn ${PROJECT_SOURCE_DIR}/examples/rnn)
   add_library(weft_rnn_parts OBJECT
-    ${rnn}/options.cpp ${rnn}/modules.cpp ${rnn}/local_model.cpp ${rnn}/split_model.cpp)
+    ${rnn}/options.cpp ${rnn}/modules.cpp ${rnn}/local_model.cpp ${rnn}/split_model.cpp
+    ${rnn}/replaceable_model.cpp)
   weft_warnings(weft_rnn_parts)
   target_compile_options(weft_rnn_parts PRIVATE ${test_level})
   target_link_libraries(weft_rnn_parts PUBLIC weft_examples_common_distributed weft_distributed)

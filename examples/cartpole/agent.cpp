@@ -100,6 +100,12 @@ void Learner::report_reward(int64_t observer, double reward) {
   records_[static_cast<size_t>(observer)].rewards.push_back(reward);
 }
 
+void Learner::forget(int64_t observer) {
+  check(observer);
+  std::lock_guard<std::mutex> lock(mutex_);
+  records_[static_cast<size_t>(observer)] = {};
+}
+
 double Learner::finish_episode() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::vector<Tensor>> log_probs;  // by observer

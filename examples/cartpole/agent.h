@@ -46,6 +46,8 @@ class Learner {
   weft::Tensor select_actions(const std::vector<int64_t>& observers, const weft::Tensor& states);
   /// Reports the reward of that observer's last action.
   void report_reward(int64_t observer, double reward);
+  /// Drops the part of the episode that an observer has played, before it is played again.
+  void forget(int64_t observer);
 
   /// Ends the episode with one Adam step. Returns are discounted within each observer's episode and
   /// normalised over all of them. Returns the smallest total reward of an observer.

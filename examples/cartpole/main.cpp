@@ -1,12 +1,14 @@
 // CartPole with one agent and several observers. Each observer runs its own environment and requests its
 // actions from the agent by RPC. The agent learns after every round. Worker "agent" is rank 0; observers are
-// "obs1", "obs2", ...
+// "obs1", "obs2", ... In an elastic group (--store, --name) a dead observer is replaced, and its episode
+// played again with the same draws.
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <sstream>
 
 #include <weft/distributed.h>
+#include <weft/distributed/launch/membership.h>
 #include <weft/tensor/io/write_file.h>
 #include "../common/args.h"
 #include "../common/group.h"
@@ -88,6 +90,7 @@ struct Options {
   int64_t world_size = 2, seed = 543, log_interval = 10, max_episodes = 0;
   double gamma = 0.99, lr = 0.01;
   std::string calls = "two", plot, json;
+  bool elastic = false;
 };
 
 /// Writes the learning curve as SVG: the reward of each episode and its running mean.
@@ -133,9 +136,31 @@ int run_agent(const Options& o) {
   weft::rpc::set_batch_options<Agent, &Agent::report_and_select_joined>(
       {.max_batch = observers, .max_wait = std::chrono::microseconds(200)});
   const RRef<Agent> agent(learner);
-  std::vector<RRef<Observer>> all;
+  std::vector<weft::rpc::RecreatableRRef<Observer>> all;
   for (int64_t k = 0; k < observers; ++k)
-    all.push_back(weft::rpc::remote<Observer>("obs" + std::to_string(k + 1), k, o.seed, max_steps, o.calls));
+    all.emplace_back([name = "obs" + std::to_string(k + 1), k, max_steps, &o] {
+      return weft::rpc::remote<Observer>(name, k, o.seed, max_steps, o.calls);
+    });
+  const auto play = [&](size_t k, int64_t episode) {
+    try {
+      return all[k].get().rpc_async<&Observer::run_episode>(agent, episode);
+    } catch (const weft::PeerLost&) {
+      return weft::rpc::Future<int64_t>::failed(std::current_exception());
+    }
+  };
+  // Elastic: the steps of an observer in an episode, which its successor plays again when it is lost.
+  const auto played = [&](size_t k, const weft::rpc::Future<int64_t>& playing, int64_t episode) {
+    try {
+      return playing.wait();
+    } catch (const weft::PeerLost& e) {
+      std::printf("episode %lld: %s\n", static_cast<long long>(episode), e.what());
+      std::fflush(stdout);
+    }
+    return all[k].use([&](const RRef<Observer>& observer) {
+      learner->forget(static_cast<int64_t>(k));
+      return observer.rpc_sync<&Observer::run_episode>(agent, episode);
+    });
+  };
 
   std::vector<double> rewards, running;
   int64_t env_steps = 0;
@@ -149,9 +174,12 @@ int run_agent(const Options& o) {
          (o.max_episodes == 0 || static_cast<int64_t>(rewards.size()) < o.max_episodes)) {
     const int64_t episode = learner->episode();
     std::vector<weft::rpc::Future<int64_t>> playing;
-    for (const auto& observer : all)
-      playing.push_back(observer.rpc_async<&Observer::run_episode>(agent, episode));
-    for (const int64_t steps : weft::rpc::wait_all(playing)) env_steps += steps;
+    for (size_t k = 0; k < all.size(); ++k) playing.push_back(play(k, episode));
+    if (o.elastic) {
+      for (size_t k = 0; k < playing.size(); ++k) env_steps += played(k, playing[k], episode);
+    } else {
+      for (const int64_t steps : weft::rpc::wait_all(playing)) env_steps += steps;
+    }
     const double last = learner->finish_episode();
     rewards.push_back(last);
     running.push_back(learner->running_reward());
@@ -217,7 +245,9 @@ int main(int argc, char** argv) {
   args.add("json", o.json, "write the figures here");
   examples::NetworkFlags network;
   network.add_to(args);
+  network.add_elastic_to(args);
   args.parse(argc, argv);
+  o.elastic = !network.store.empty();
   if (o.world_size < 2 || o.world_size > examples::kMostWorkers || o.log_interval < 1 || o.max_episodes < 0 ||
       !(o.gamma >= 0 && o.gamma <= 1) || !(o.lr >= 0) || std::isinf(o.lr)) {
     std::fprintf(stderr,
@@ -237,7 +267,13 @@ int main(int argc, char** argv) {
                examples::check_outputs({o.json, o.plot});
              }},
         [&](const std::string&) {
-          o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
+          if (o.elastic) {
+            std::vector<std::string> names;
+            for (int64_t k = 1; k < o.world_size; ++k) names.push_back("obs" + std::to_string(k));
+            weft::rpc::wait_for_members(names, std::chrono::seconds(60));
+          } else {
+            o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
+          }
           return cartpole::run_agent(o);
         });
   });

@@ -44,6 +44,35 @@ void secure(const NetworkFlags& flags, const LaunchInfo& launch, InitOptions& in
   }
 }
 
+/// Ends the serving of this worker.
+void leave_elastic_group() { stop_serving(); }
+WEFT_RPC(leave_elastic_group);
+
+int run_elastic(const GroupOptions& options, const std::function<int(const std::string&)>& body) {
+  const NetworkFlags& flags = options.network;
+  InitOptions init;
+  LaunchInfo launch;
+  launch.master_addr = parse_host_port(flags.store).host;
+  secure(flags, launch, init);
+  init.store = flags.store;
+  init.lease = 2s;
+  if (options.configure) options.configure(flags.name, init);
+  const bool passive = options.passive(flags.name);
+  if (!passive && options.prepare) options.prepare(false);
+  init_rpc(flags.name, init);
+  if (passive) return serve_until_done(), 0;
+  const int result = body(flags.name);
+  for (const WorkerInfo& member : get_worker_infos()) {
+    if (!options.passive(member.name)) continue;
+    try {
+      rpc_sync<leave_elastic_group>({member.name, 10s});
+    } catch (const weft::RpcError&) {  // it is gone already
+    }
+  }
+  shutdown({.timeout = 60s});
+  return result;
+}
+
 void print_pids(const std::vector<ChildState>& children) {
   std::printf("pids: %d", static_cast<int>(getpid()));
   for (const ChildState& c : children) std::printf(" %d", c.pid);
@@ -69,8 +98,18 @@ void NetworkFlags::add_to(Args& args) {
   });
 }
 
+void NetworkFlags::add_elastic_to(Args& args) {
+  args.add("store", store,
+           "join the elastic group of the store at this address (weft-store): a dead worker may be replaced");
+  args.add("name", name, "this worker's name in that group");
+  args.require([this] {
+    return std::string(store.empty() != name.empty() ? "--store and --name come together" : "");
+  });
+}
+
 int run_group(const GroupOptions& options, const std::function<int(const std::string&)>& body) {
   const WaitSignal shows_waits;
+  if (!options.network.store.empty()) return run_elastic(options, body);
   const auto prepare = [&](Joining& joining) {
     if (!joining.starts_others) check_size(joining.launch, options.most_workers);
     joining.name = options.name(joining.launch.rank, joining.spawned);

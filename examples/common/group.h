@@ -1,5 +1,6 @@
-// rpc::run_group for the example programs, with flags for TLS and workers that only serve. It prints a line
-// with the pids of the started processes. The shutdown of a worker that is done has a limit of 60 s.
+// rpc::run_group for the example programs, with flags for TLS, elastic groups and workers that only serve. It
+// prints a line with the pids of the started processes. The shutdown of a worker that is done has a limit of
+// 60 s.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,11 @@ constexpr int kMostWorkers = 1000;  // a larger number is treated as a typing er
 struct NetworkFlags {
   bool insecure = false;
   std::string tls_ca{}, tls_cert{}, tls_key{}, tls_server_name{};
-  /// Adds the flags; the three files must come together.
+  /// Address of the store of an elastic group, and this worker's name there; both empty: a static group. Only
+  /// programs that take a successor in a dead worker's place have these flags.
+  std::string store{}, name{};
+  void add_elastic_to(Args& args);
+  /// Adds the other flags; the three files must come together.
   void add_to(Args& args);
 };
 
@@ -40,7 +45,7 @@ struct GroupOptions {
 };
 
 /// Joins the group, runs body(name) in active workers and leaves. Returns the body's result; 0 for passive
-/// workers. Throws: ValueError for a launcher's group of a wrong size, or beyond loopback without TLS or
+/// workers. In an elastic group these serve until the body has ended in an active one. Throws: ValueError for a launcher's group of a wrong size, or beyond loopback without TLS or
 /// --insecure; IoError for TLS files; the errors of rpc::run_group and of the body.
 int run_group(const GroupOptions& options, const std::function<int(const std::string& name)>& body);
 

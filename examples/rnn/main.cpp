@@ -1,6 +1,7 @@
 // The word language model. Local mode trains in this process. Distributed mode has two workers: "ps" with the
 // embedding and the decoder, "trainer" with the recurrent part. A launcher starts them with RANK (0 is ps)
-// and WORLD_SIZE, or this program does, as the trainer.
+// and WORLD_SIZE, or this program does, as the trainer. With --store and --name it is one worker of an elastic
+// group, in which another process may take the place of a dead "ps".
 #include <cstdio>
 
 #include <weft/distributed.h>
@@ -31,7 +32,9 @@ int main(int argc, char** argv) {
       if (!options.tutorial)
         std::printf("corpus: %lld words, %zu training tokens\n", static_cast<long long>(corpus.vocabulary()),
                     corpus.train.size());
-      const auto model = split ? rnn::make_split_model(options) : rnn::make_local_model(options);
+      const auto model = !split                          ? rnn::make_local_model(options)
+                         : options.network.store.empty() ? rnn::make_split_model(options)
+                                                         : rnn::make_replaceable_model(options);
       return options.tutorial ? rnn::train_tutorial(options, corpus, *model)
                               : rnn::train(options, corpus, *model);
     };

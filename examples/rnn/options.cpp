@@ -88,7 +88,9 @@ Options parse(int argc, char** argv) {
   args.add("print-losses", o.print_losses, "print the loss of every step with all digits");
   args.add("tutorial", o.tutorial, "the tutorial's toy sizes and data");
   args.add("json", o.json, "write the figures here");
+  args.add("snapshot-every", o.snapshot_every, "elastic group: steps between copies of the parameters");
   o.network.add_to(args);
+  o.network.add_elastic_to(args);
   args.parse(argc, argv);
 
   const auto reject = [](const std::string& what) {
@@ -97,6 +99,8 @@ Options parse(int argc, char** argv) {
   };
   if (o.emsize < 1 || o.nhid < 1 || o.nlayers < 1 || o.batch_size < 1 || o.bptt < 1)
     reject("sizes must be at least 1");
+  if (!o.network.store.empty() && (o.mode != "distributed" || o.snapshot_every < 1))
+    reject("--store needs --mode distributed, and --snapshot-every at least 1");
   if (o.epochs < 1 || o.max_steps < 0 || o.log_interval < 1 || o.generate < 0 || o.threads < 0)
     reject("counts must not be negative, epochs and log-interval at least 1");
   if (o.threads > 4096) reject("--threads must be at most 4096");

@@ -11,5 +11,9 @@ namespace rnn {
 /// Makes the trainer's model.
 weft::rpc::DeviceMaps split_device_maps(const Options& options);
 std::unique_ptr<Model> make_split_model(const Options& options);
+/// The same in an elastic group. When "ps" is lost, the model is made again on its successor with the last
+/// copy of the parameters (options.snapshot_every), and the step runs again. The optimizer's momentum and the
+/// streams of dropout begin anew.
+std::unique_ptr<Model> make_replaceable_model(const Options& options);
 
 }  // namespace rnn
