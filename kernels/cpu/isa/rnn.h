@@ -6,15 +6,16 @@
 //   GRU   r z n q               (q = W_hn h + b_hn, before r multiplies it)
 //   tanh, relu  h
 //
-// There are two partitions. If the packed recurrent weights fit the second-level cache, each task runs some
-// rows of the batch through the whole sequence, independently of other tasks. Otherwise the tasks of each
-// step share the columns of H. The sum of an element does not depend on the partition, so both give the same
-// bits.
+// There are two partitions. If there are several threads and the packed recurrent weights fit the second-level
+// cache, each task runs some rows of the batch through the whole sequence, independently of other tasks.
+// Otherwise the tasks of each step share the columns of H, and all rows use a panel of W_hh while it is in the
+// first-level cache. The sum of an element does not depend on the partition, so both give the same bits.
 #pragma once
 
 #include <weft/kernels/backend.h>
 #include <weft/kernels/cpu/isa/gemm.h>
 #include <weft/kernels/cpu/isa/rows.h>
+#include <weft/kernels/cpu_settings.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -98,7 +99,7 @@ struct RnnCut {
   int64_t panel, hidden;
 
   RnnCut(int64_t batch, int64_t gates, int64_t h, int64_t panel_width, int64_t element_size)
-      : by_rows(gates * h * h * element_size <= (int64_t{3} << 18)),
+      : by_rows(num_threads() > 1 && gates * h * h * element_size <= (int64_t{3} << 18)),
         rows(batch, kStripRows),
         panels(0, 1),
         panel(panel_width),

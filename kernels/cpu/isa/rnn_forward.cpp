@@ -1,13 +1,17 @@
 // Forward of one direction of one recurrent layer over a whole sequence: x [T, N, I] -> y [T, N, H] (=), hn,
 // cn [N, H] (=). One product writes the input projections of all steps into the rows that become the reserve
 // (rnn.h). Then each step adds the recurrent product, with W_hh packed once per sequence, and a fused kernel
-// applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times, from cache.
+// applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times, from cache. For a few rows in all,
+// as in one step of inference, W_hh is read in place: packing would cost more than the products.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rnn.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
+
+// passes over W_hh, of two rows each, up to which packing costs more than it saves
+inline constexpr int64_t kDirectPasses = 3;
 
 template <class T> struct Forward {
   RnnMode mode;
@@ -16,8 +20,9 @@ template <class T> struct Forward {
   T* gates;       // [T, N, width * H]: projections, then activations
   int64_t width;  // of a row of gates
   Dense<T> y, h0, c0, cn;
-  const T* packed;  // gate after gate, each H x H
+  const T* packed;  // gate after gate, each H x H; null: the products take `weights`
   int64_t packed_size;
+  Operand<T> weights;         // W_hh [G * H, H]
   const T* bias_q = nullptr;  // GRU: b_hn
   T* cells = nullptr;         // LSTM without reserve: c of the step before [N, H]
   bool keep;
@@ -28,16 +33,21 @@ template <class T> struct Forward {
   }
   T* row(int64_t t, int64_t n) const { return gates + (t * batch + n) * width; }
 
-  /// Adds W_hh h of columns [j0, j1) of H to the gates of rows [n0, n1).
-  void recur(int64_t s, int64_t n0, int64_t n1, int64_t j0, int64_t j1, const T* strips) const {
+  /// Adds W_hh h of columns [j0, j1) of H to the gates of rows [n0, n1); `state` is of state_before.
+  void recur(int64_t s, int64_t n0, int64_t n1, int64_t j0, int64_t j1, const T* state) const {
     T* out = row(time(s), n0);
     const int gate_count = mode == RnnMode::kLstm ? 4 : mode == RnnMode::kGru ? 3 : 1;
     for (int g = 0; g < gate_count; ++g) {
       Finish<T> finish{1, 1, nullptr};
       T* to = out + g * hidden;
       if (mode == RnnMode::kGru && g == 2) finish = {1, 0, bias_q}, to = out + 3 * hidden;
-      if (strips) {
-        multiply_strips(n1 - n0, hidden, hidden, strips, packed + g * packed_size, j0, j1, to, width, finish);
+      if (state && packed) {
+        multiply_strips(n1 - n0, hidden, hidden, state, packed + g * packed_size, j0, j1, to, width, finish);
+      } else if (state) {
+        if (finish.bias) finish.bias += j0;
+        multiply_direct(n1 - n0, j1 - j0, hidden, state, state_row(s), 1,
+                        weights.data + (g * hidden + j0) * weights.row, 1, weights.row, to + j0, width,
+                        finish);
       } else if (finish.beta == 0) {  // no state yet: q is its bias
         for (int64_t n = 0; n < n1 - n0; ++n)
           for (int64_t j = j0; j < j1; ++j) to[n * width + j] = bias_q ? bias_q[j] : T(0);
@@ -93,11 +103,13 @@ template <class T> struct Forward {
     }
   }
 
-  /// The state before step s as strips for the tile kernel; null when it is zero.
-  const T* pack_state(int64_t s, int64_t n0, int64_t n1, T* strips) const {
+  int64_t state_row(int64_t s) const { return s == 0 ? h0.row : y.row; }
+  /// The state before step s, as strips for the tile kernel or, without packed weights, in place; null when it
+  /// is zero.
+  const T* state_before(int64_t s, int64_t n0, int64_t n1, T* strips) const {
     const T* h = h_before(s, n0);
-    if (!h) return nullptr;
-    pack_a(strips, h, s == 0 ? h0.row : y.row, 1, n1 - n0, hidden);
+    if (!h || !packed) return h;
+    pack_a(strips, h, state_row(s), 1, n1 - n0, hidden);
     return strips;
   }
 
@@ -107,7 +119,7 @@ template <class T> struct Forward {
         const int64_t n0 = cut.rows.begin(part), n1 = cut.rows.begin(part + 1);
         const Scratch<T> buffer((n1 - n0) * hidden);
         for (int64_t s = 0; s < steps; ++s) {
-          recur(s, n0, n1, 0, hidden, pack_state(s, n0, n1, buffer.get()));
+          recur(s, n0, n1, 0, hidden, state_before(s, n0, n1, buffer.get()));
           cell(s, n0, n1, 0, hidden);
         }
       });
@@ -115,7 +127,7 @@ template <class T> struct Forward {
     }
     const Scratch<T> buffer(batch * hidden);
     for (int64_t s = 0; s < steps; ++s) {
-      const T* strips = pack_state(s, 0, batch, buffer.get());
+      const T* strips = state_before(s, 0, batch, buffer.get());
       each_task(cut.panels.count, [&](int64_t part) {
         recur(s, 0, batch, cut.first(part), cut.last(part), strips);
         cell(s, 0, batch, cut.first(part), cut.last(part));
@@ -143,6 +155,7 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
                {},
                nullptr,
                packed_columns<T>(hidden) * hidden,
+               {},
                nullptr,
                nullptr,
                out.reserve.defined()};
@@ -172,11 +185,14 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
               {1, 0, bias.get()});
     }
     const Dense<T> w_hh(in.w_hh, Flow::kIn);
-    const Scratch<T> packed(gate_count * f.packed_size);
-    each_task(gate_count, [&](int64_t g) {
-      pack_b(packed.get() + g * f.packed_size, w_hh.data() + g * hidden * w_hh.row, 1, w_hh.row, hidden,
-             hidden, 0, hidden);
-    });
+    f.weights = w_hh.matrix();
+    const bool in_place = steps * ((batch + 1) / 2) <= kDirectPasses;
+    const Scratch<T> packed(in_place ? 0 : gate_count * f.packed_size);
+    if (!in_place)
+      each_task(gate_count, [&](int64_t g) {
+        pack_b(packed.get() + g * f.packed_size, w_hh.data() + g * hidden * w_hh.row, 1, w_hh.row, hidden,
+               hidden, 0, hidden);
+      });
     f.packed = packed.get();
     f.run(RnnCut(batch, gate_count, hidden, kPanel<T>, sizeof(T)));
   }
