@@ -57,14 +57,14 @@ void ask_to_take_back(ContextTable& table, MadeId context, MadeId pass, const st
     if (peer.id == table.self() || agent->is_lost(peer)) continue;
     Message message;
     {
-      Encoder out(message, agent.get(), peer.id);
+      Encoder out(message, agent.get(), peer);
       put_id(out, context);
       put_id(out, pass);
       out.number(uint8_t{1});
       rpc::put_error(out, why);
     }
     try {
-      agent->call(peer.id, Kind::kPassAbort, std::move(message),
+      agent->call(peer, Kind::kPassAbort, std::move(message),
                   {std::chrono::seconds(30), "the end of a failed backward pass"},
                   std::make_unique<TakenBack>(last));
     } catch (const RpcError&) {  // this agent is ending

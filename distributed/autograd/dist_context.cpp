@@ -28,7 +28,7 @@ class Ignore final : public rpc::ReplySink {
   rpc::Task on_error_;
 };
 
-void tell_release(Agent& agent, WorkerId to, MadeId context, rpc::Task on_error) {
+void tell_release(Agent& agent, Life to, MadeId context, rpc::Task on_error) {
   Message message;
   {
     rpc::Encoder out(message, &agent, to);
@@ -51,7 +51,7 @@ MadeId get_id(rpc::Decoder& in) {
   return id;
 }
 
-void send_and_forget(Agent& agent, WorkerId to, Kind kind, Message message, rpc::Task on_error) {
+void send_and_forget(Agent& agent, Life to, Kind kind, Message message, rpc::Task on_error) {
   try {
     agent.call(to, kind, std::move(message), {std::chrono::seconds(30), nullptr},
                std::make_unique<Ignore>(std::move(on_error)));
@@ -185,8 +185,8 @@ void ContextTable::release(MadeId id) {
   };
   bool lost = false;
   for (const Life peer : known) {
-    if (agent->is_lost(peer)) lost = true;  // a successor would take the release and know of no calls
-    else tell_release(*agent, peer.id, id, tell_all);
+    if (agent->is_lost(peer)) lost = true;
+    else tell_release(*agent, peer, id, tell_all);
   }
   if (lost) tell_all();
 }

@@ -214,7 +214,7 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
   const auto agent = context->table.agent();
   Message message;
   {
-    Encoder out(message, agent.get(), node.from.id);
+    Encoder out(message, agent.get(), node.from);
     put_id(out, context->id);
     put_id(out, id);
     put_id(out, {node.message, node.from.incarnation});
@@ -252,8 +252,8 @@ void PassState::request(Life to, Kind kind, Message message, const char* what) {
     engaged_.insert(to);
     parties_.insert(to);
   }
-  check_there(to);  // a call goes to the current life
-  context->table.agent()->call(to.id, kind, std::move(message), {Duration::zero(), what},
+  check_there(to);
+  context->table.agent()->call(to, kind, std::move(message), {Duration::zero(), what},
                                std::make_unique<Answered>(shared_from_this(), to, kind));
 }
 
@@ -351,13 +351,13 @@ void PassState::fail(std::exception_ptr why) {
       if (peer.id == context->table.self() || agent->is_lost(peer)) continue;
       Message message;
       {
-        Encoder out(message, agent.get(), peer.id);
+        Encoder out(message, agent.get(), peer);
         put_id(out, context->id);
         put_id(out, id);
         out.number(uint8_t{0});  // not the initiator's request to take back
         rpc::put_error(out, why);
       }
-      send_and_forget(*agent, peer.id, Kind::kPassAbort, std::move(message));
+      send_and_forget(*agent, peer, Kind::kPassAbort, std::move(message));
     }
   }
   for (auto& f : callbacks) f(why);

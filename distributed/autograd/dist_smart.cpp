@@ -210,7 +210,7 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
   for (auto& [peer, sends] : reached) {
     Message message;
     {
-      Encoder out(message, agent.get(), peer.id);
+      Encoder out(message, agent.get(), peer);
       put_id(out, pass->context->id);
       put_id(out, pass->id);
       out.number(peer.incarnation.value);  // which made the sends
@@ -220,8 +220,8 @@ void spread_marks(const std::shared_ptr<PassState>& pass) {
       put_marks(out, sends);
     }
     try {
-      pass->check_there(peer);  // a call goes to the current life
-      agent->call(peer.id, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"},
+      pass->check_there(peer);
+      agent->call(peer, Kind::kMark, std::move(message), {Duration::zero(), "marks of a backward pass"},
                   std::make_unique<Marked>(pass, peer));
     } catch (...) {
       MutexLock lock(pass->marking);
@@ -285,7 +285,7 @@ void collect_done(PassState& pass, const std::set<Life>& workers) {
   for (const Life peer : workers) {
     Message message;
     {
-      Encoder out(message, agent.get(), peer.id);
+      Encoder out(message, agent.get(), peer);
       put_id(out, pass.context->id);
       put_id(out, pass.id);
     }

@@ -152,6 +152,6 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
 };
 
 /// Sends a message without waiting for the answer. `on_error` runs when it does not arrive; it must be short.
-void send_and_forget(Agent& agent, WorkerId to, rpc::Kind kind, Message message, rpc::Task on_error = {});
+void send_and_forget(Agent& agent, Life to, rpc::Kind kind, Message message, rpc::Task on_error = {});
 
 }  // namespace weft::dist_autograd::detail
