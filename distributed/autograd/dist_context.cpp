@@ -196,7 +196,6 @@ void ContextTable::peer_lost(const rpc::LostPeer& peer) {
   std::vector<ContextPtr> all;
   {
     MutexLock lock(mutex_);
-    lost_.insert(peer.life());
     for (auto& [id, context] : contexts_) all.push_back(context);
   }
   for (const ContextPtr& context : all) {

@@ -163,13 +163,8 @@ void ContextTable::request_sending(Agent& agent, rpc::Life to, Kind kind, const 
 bool ContextTable::maker_is_lost(Agent& agent, MadeId id) {
   const Life maker = id.maker();
   if (maker.id == self_) return maker.incarnation != life();
-  if (same_life(agent.life_of(maker.id), maker)) return agent.is_lost(maker);
-  {
-    MutexLock lock(mutex_);
-    if (lost_.count(maker)) return true;
-  }
-  throw rpc::PutOff(str("distributed autograd: ", worker_text(self_), " does not know this life of ",
-                        worker_text(maker.id), ", which made the autograd context ", id.id, ", yet"));
+  rpc::check_told(agent, maker);
+  return agent.is_lost(maker);
 }
 
 void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Message& message,

@@ -455,7 +455,13 @@ void on_member_joined(std::function<void(const WorkerInfo&)> f) {
   if (const auto membership = Membership::of(*current_agent())) membership->on_joined(std::move(f));
 }
 
-void on_member_lost(std::function<void(const LostPeer&)> f) { current_agent()->on_peer_lost(std::move(f)); }
+void on_member_lost(std::function<void(const LostPeer&)> f) {
+  const std::shared_ptr<Agent> agent = current_agent();
+  agent->on_peer_lost([weak = std::weak_ptr(agent), f = std::move(f)](const LostPeer& lost) {
+    const auto living = weak.lock();
+    if (living && living->impl().peers.told(lost.life())) f(lost);
+  });
+}
 
 void on_fenced(std::function<void(const std::string&)> f) {
   if (const auto membership = Membership::of(*current_agent())) membership->on_fenced(std::move(f));

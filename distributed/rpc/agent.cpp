@@ -25,6 +25,9 @@
 //     kFenced, and it then counts this worker as lost. A restarted worker is another life, and joins by
 //     add_members.
 //     [G: no call outlives its peer by more than a lease]
+//     Another worker may know a successor before this one is told of it. Calls to that life then wait, and
+//     requests that need it count as never received (put_off.h), both at most for a lease. After that it
+//     counts as lost until this worker is told of it.
 //  8. Replies are decoded, and futures completed, on the receiving thread, never on a pool thread. So
 //     handlers that block in nested calls cannot delay a reply; the pool starts other threads in their place.
 //     A message without memory for its tensors fails the call that it belongs to, and no other.
@@ -40,6 +43,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rpc/builtin.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/put_off.h>
 #include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/tensor/generator.h>
@@ -238,6 +242,7 @@ void Agent::add_members(const std::vector<Member>& members) {
     address.name = m.name;
     s.core.transport->add_peer(m.id, std::move(address));
     if (joins) s.gathers.joined(*this, p.life());
+    s.alarm.set(s.core.runtime->now());  // calls may have waited for this
   }
   s.rounds.joined(*this);
 }
@@ -332,6 +337,7 @@ Life Agent::life_of(WorkerId peer) const {
 }
 
 void Agent::watch(Life peer, int delta) { impl_->liveness.watch(peer, delta); }
+void check_told(Agent& agent, Life life) { agent.impl().liveness.check_told(life); }
 bool Agent::is_lost(Life peer) const { return impl_->liveness.is_lost(peer); }
 
 void Agent::on_peer_lost(std::function<void(const LostPeer&)> f) {

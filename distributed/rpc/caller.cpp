@@ -40,15 +40,15 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
     throw RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down"));
   if (call_options.timeout && call_options.timeout->count() < 0)
     throw ValueError(str("timeout is negative: ", call_options.timeout->count(), " ns"));
-  Peer& p = peers_.at(to.id);
-  const Incarnation current = p.incarnation.load();
-  if (to.incarnation.value != 0 && current.value != 0 && current != to.incarnation) {
+  if (to.id == core_.self.id && to.incarnation.value != 0 &&
+      to.incarnation != core_.transport->incarnation()) {
     settle(message, false);
-    const std::string name = PeerTable::name(p);
+    const std::string& name = core_.self.name;
     sink->on_error(std::make_exception_ptr(
         PeerLost(name, str("worker '", name, "' is lost: another life has taken its place"))));
     return {};
   }
+  Peer& p = peers_.of(to);
   core_.interceptors.each(
       [&](Interceptor& i) { i.request_sending(core_.owner, p.life(), kind, call_options.what, message); });
   try {
@@ -90,6 +90,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   if (deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (deadline - call.started).count());
   const std::shared_ptr<Staging> staging = call.message.staging;
   const bool ready = !staging || staging->ready();
+  bool waits = false;  // until this worker is told of that life
   std::string bytes;
   std::vector<Payload> payloads;
   TimePoint wake;
@@ -122,6 +123,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
         bytes = kept.message.bytes;
         payloads = payloads_of(kept.message);
       }
+      waits = !p.told;
       wake = std::min(deadline, kept.started + core_.options.retry);
     }
   }
@@ -141,7 +143,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   const Outgoing call_out{e.sequence, kind, deadline};
   const CallId id{&p, e.sequence};
   if (ready) {
-    transmit(p, call_out, std::move(bytes), std::move(payloads));
+    if (!waits) transmit(p, call_out, std::move(bytes), std::move(payloads));
     return id;
   }
   devices_.carry(staging,
@@ -152,7 +154,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
                    {
                      MutexLock lock(p.mutex);
                      const auto found = p.pending.find(call_out.sequence);
-                     if (found == p.pending.end()) return;
+                     if (found == p.pending.end() || !p.told) return;
                      staged = found->second.message.bytes;
                      buffers = payloads_of(found->second.message);
                    }
@@ -319,6 +321,7 @@ void Caller::ask(Peer& p) {
   Envelope e;
   {
     MutexLock lock(p.mutex);
+    if (!p.told) return;
     Encoder out(m);
     out.number(uint8_t{1});
     const size_t count = std::min(p.pending.size(), kMaxListed);

@@ -2,6 +2,8 @@
 // set to the next deadline, status or end of a lease of any peer.
 #include <weft/distributed/rpc/inner/liveness.h>
 
+#include <weft/distributed/rpc/inner/put_off.h>
+
 namespace weft::rpc {
 
 namespace {
@@ -27,7 +29,7 @@ void Liveness::tick(Duration late) {
 TimePoint Liveness::tend(Peer& p, TimePoint now) {
   std::vector<PendingCall> expired;
   TimePoint next = kNever;
-  bool lost = false, ended = false, ask_peer = false, tell = false;
+  bool lost = false, ended = false, ask_peer = false, tell = false, told = true;
   std::string trouble;
   {
     MutexLock lock(p.mutex);
@@ -94,15 +96,16 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
         next = std::min(next, due);
       }
     }
-    if (lost) trouble = p.trouble;
+    if (lost) trouble = p.trouble, told = p.told;
   }
   for (PendingCall& call : expired) caller_.end(p, std::move(call), nullptr);
   if (lost) {
     const double silence = std::chrono::duration<double>(core_.options.lease).count();
     lose(p, false,
-         ended ? std::string(kEnded)
-               : str("nothing was heard from it for ", silence, " s", trouble.empty() ? "" : "; it is ",
-                     trouble));
+         ended   ? std::string(kEnded)
+         : !told ? str("this worker was not told of it for ", silence, " s")
+                 : str("nothing was heard from it for ", silence, " s", trouble.empty() ? "" : "; it is ",
+                       trouble));
     return kNever;
   }
   if (ask_peer || tell) caller_.ask(p);
@@ -167,9 +170,11 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   PendingCalls pending;
   ServedRequests served;
   LostPeer lost{{{}, p.id}, p.incarnation.load(), left_group, reason};
+  bool told = false;
   {
     MutexLock lock(p.mutex);
     if (p.lost) return;
+    told = p.told;
     p.lost = true;
     p.last_heard = p.heard != TimePoint() ? p.heard : core_.runtime->now();
     p.left = left_group;
@@ -189,7 +194,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
   for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
   drop_replies(served);
   if (!served.empty()) caller_.end_unneeded();
-  on_loss_(lost);
+  if (told) on_loss_(lost);
   const auto agent = core_.agent();
   auto callbacks = lost_callbacks.copies();
   if (callbacks.empty() || !agent) return;
@@ -213,17 +218,18 @@ Peer& Liveness::live(Peer& p, Incarnation told) {
     throw ValueError(str("add_members: worker '", core_.self.name, "' is this worker, whose incarnation is ",
                          core_.transport->incarnation(), ", not ", told));
   lose(p, false, "it was restarted");
-  return peers_.succeed(p, told);
+  return peers_.succeed(p, told, core_.runtime->now());
 }
 
 void Liveness::watch(Life life, int delta) {
-  peers_.at(life.id);  // creates it
-  Peer* const current = peers_.find(life);
-  if (!current) return;  // a past life
-  Peer& p = *current;
+  if (foreign(life)) return;
+  Peer* const found = delta > 0 ? &peers_.of(life) : peers_.find(life);
+  if (!found) return;  // a past life
+  Peer& p = *found;
   TimePoint wake = kNever;
   {
     MutexLock lock(p.mutex);
+    if (p.lost && p.told) return;
     if (!p.wanted()) p.heard = core_.runtime->now();
     p.watchers += delta;
     if (p.watchers > 0) wake = p.heard + core_.options.lease / 4;
@@ -243,11 +249,24 @@ void Liveness::process_ended(Life life) {
   lose(*p, false, kEnded);
 }
 
-bool Liveness::is_lost(Life life) const {
-  Peer* p = peers_.find(life);
-  if (!p) return peers_.find(life.id) != nullptr;  // it has a successor
-  MutexLock lock(p->mutex);
-  return p->lost;
+void Liveness::check_told(Life life) {
+  if (peers_.told(life)) return;
+  Peer& p = peers_.of(life);
+  const TimePoint now = core_.runtime->now();
+  MutexLock lock(p.mutex);
+  if (p.told) return;
+  if (p.heard == TimePoint()) p.heard = now;
+  if (p.lost || now >= p.heard + core_.options.lease)
+    throw PeerLost(p.name, str("worker '", core_.self.name, "' was not told of this life of worker '", p.name,
+                               "' for ", std::chrono::duration<double>(core_.options.lease).count(), " s"));
+  throw PutOff(str("worker '", core_.self.name, "' was not told of this life of worker '", p.name, "' yet"));
+}
+
+bool Liveness::is_lost(Life life) const { return foreign(life) || peers_.lost(life); }
+
+bool Liveness::foreign(Life life) const {
+  return life.id == core_.self.id && life.incarnation.value != 0 &&
+         life.incarnation != core_.transport->incarnation();
 }
 
 }  // namespace weft::rpc

@@ -46,33 +46,84 @@ Peer* PeerTable::find(Life life) {
   Peer* p = find(life.id);
   if (!p || life.incarnation.value == 0) return p;
   const Incarnation current = p->incarnation.load();
-  return current.value == 0 || current == life.incarnation ? p : nullptr;
+  if (current.value == 0 || current == life.incarnation) return p;
+  MutexLock lock(mutex_);
+  const auto expected = expected_.find(life);
+  return expected == expected_.end() ? nullptr : expected->second.get();
 }
 
-Peer& PeerTable::succeed(Peer& before, Incarnation next) {
-  auto fresh = std::make_unique<Peer>(before.id);
-  fresh->incarnation = next;  // before others can see it: a late message must not decide it
-  const std::string known_as = name(before);
-  {
-    MutexLock inner(fresh->mutex);
-    fresh->name = known_as;
-  }
+std::unique_ptr<Peer> PeerTable::make(Life life, const std::string& name, bool told) {
+  auto fresh = std::make_unique<Peer>(life.id);
+  fresh->incarnation = life.incarnation;  // before others can see it: a late message must not decide it
+  MutexLock inner(fresh->mutex);
+  fresh->name = name;
+  fresh->told = told;
+  return fresh;
+}
+
+Peer& PeerTable::of(Life life) {
+  Peer& current = at(life.id);
+  const Incarnation known = current.incarnation.load();
+  if (life.incarnation.value == 0 || known.value == 0 || known == life.incarnation) return current;
+  auto fresh = make(life, name(current), false);
   MutexLock lock(mutex_);
-  auto& place = peers_[before.id.value];
-  if (place.get() == &before) {
-    past_.push_back(std::move(place));
-    place = std::move(fresh);
+  Peer& now = *peers_[life.id.value];
+  if (now.life() == life) return now;
+  for (const auto& past : past_)
+    if (past->life() == life) return *past;
+  if (expected_.size() >= kMostExpected && expected_.count(life) == 0)
+    throw PeerLost(str("#", life.id.value), "too many lives are named here that this worker was not told of");
+  return *expected_.emplace(life, std::move(fresh)).first->second;
+}
+
+Peer& PeerTable::succeed(Peer& before, Incarnation next, TimePoint now) {
+  const auto tell = [now](Peer& p) {
+    MutexLock lock(p.mutex);
+    if (p.told) return;
+    p.told = p.ask_now = true;  // for the calls that have waited
+    p.lost = false;
+    p.why.clear();
+    p.heard = now;
+  };
+  // before its messages are taken, so that none finds it lost
+  if (Peer* const expected = find({before.id, next})) tell(*expected);
+  auto fresh = make({before.id, next}, name(before), true);
+  Peer* current = nullptr;
+  {
+    MutexLock lock(mutex_);
+    auto& place = peers_[before.id.value];
+    if (place.get() == &before) {
+      past_.push_back(std::move(place));
+      const auto expected = expected_.find({before.id, next});
+      if (expected != expected_.end()) {
+        fresh = std::move(expected->second);
+        expected_.erase(expected);
+      }
+      place = std::move(fresh);
+    }
+    current = place.get();
   }
-  return *place;
+  tell(*current);
+  return *current;
+}
+
+Peer* PeerTable::past(Life life) {
+  MutexLock lock(mutex_);
+  for (const auto& past : past_)
+    if (past->life() == life) return past.get();
+  return nullptr;
+}
+
+bool PeerTable::told(Life life) {
+  Peer* const found = find(life);
+  if (!found) return past(life) != nullptr;
+  MutexLock lock(found->mutex);
+  return found->told;
 }
 
 bool PeerTable::lost(Life life) {
   Peer* found = find(life);
-  if (!found) {
-    MutexLock lock(mutex_);
-    for (const auto& past : past_)
-      if (past->life() == life) found = past.get();
-  }
+  if (!found) found = past(life);
   if (!found) return false;
   MutexLock lock(found->mutex);
   return found->lost;
@@ -83,8 +134,9 @@ std::vector<Peer*> PeerTable::all() {
   {
     MutexLock lock(mutex_);
     for (const auto& [id, p] : peers_) out.push_back(p.get());
+    for (const auto& [life, p] : expected_) out.push_back(p.get());
   }
-  std::sort(out.begin(), out.end(), [](const Peer* a, const Peer* b) { return a->id < b->id; });
+  std::stable_sort(out.begin(), out.end(), [](const Peer* a, const Peer* b) { return a->id < b->id; });
   return out;
 }
 

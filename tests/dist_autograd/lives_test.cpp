@@ -4,7 +4,10 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/rref/remote_module.h>
+#include <weft/nn/module.h>
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
@@ -37,6 +40,8 @@ void life_pass_that_hangs() {
                           {.mode = Backward::kFast, .stall = 0s});
 }
 WEFT_RPC(life_pass_that_hangs);
+Tensor life_sum(const Tensor& x) { return x.sum(); }
+WEFT_RPC(life_sum);
 /// Its gradient in a context; -1 without one.
 double life_gradient(int64_t context) {
   const Tensor g = dist_autograd::get_gradient(context, life_weight());
@@ -154,6 +159,46 @@ TEST_P(DistLives, a_nested_call_of_a_successor_waits_until_its_worker_is_told_of
       EXPECT_EQ(rpc_sync<life_gradient>("worker1", context.id()), 2) << seed;
     });
   }
+}
+
+TEST_P(DistLives, a_pass_of_a_successor_runs_on_a_worker_that_is_told_of_it_later) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Cluster c({.size = 3, .seed = seed, .net = {.connect_timeout = 500ms}});
+    c.run(0, [] { EXPECT_TRUE(trains(1, GetParam())); });
+    c.restart(0, false, 1s);
+    c.agent(2)->add_members({c.agent(0)->as_member()});
+    c.run(2, [&] {
+      const Tensor x = of_value(2);
+      Context context;
+      const Tensor y = rpc_sync<life_forward>("worker1", x);
+      rpc::remote<life_sum>("worker0", y).backward(context.id(), {.mode = GetParam()});
+      EXPECT_EQ(rpc_sync<life_gradient>("worker1", context.id()), 2) << seed;
+      EXPECT_EQ(context.gradient(x).to_vector<double>()[0], 3) << seed;
+    });
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_TRUE(test::eventually(c, [&] { return counter(c, rank, "autograd_contexts") == 0; }));
+  }
+}
+
+TEST(DistLivesUntold, a_nested_call_of_a_successor_that_nobody_tells_of_is_a_loss_after_a_lease) {
+  Cluster c({.size = 3, .net = {.connect_timeout = 500ms}});
+  c.run(0, [] { EXPECT_TRUE(trains(1, Backward::kSmart)); });
+  c.restart(0, false, 100000s);
+  c.agent(2)->add_members({c.agent(0)->as_member()});
+  c.run(0, [&] {
+    const rpc::TimePoint start = c.runtime().now();
+    const Context context;
+    try {
+      rpc_sync<life_forward_through>("worker2", of_value(2));
+      ADD_FAILURE() << "no error";
+    } catch (const PeerLost& e) {
+      EXPECT_EQ(e.peer, "worker0");
+    }
+    EXPECT_LE(c.runtime().now() - start, 20s);  // the lease is 10 s, the limit of the call 60 s
+  });
+  EXPECT_TRUE(test::eventually(c, [&] { return counter(c, 2, "autograd_contexts") == 0; }));
+  c.agent(1)->add_members({c.agent(0)->as_member()});
+  c.run(0, [] { EXPECT_TRUE(trains(3, Backward::kSmart)); });
 }
 
 // ---- killed makers

@@ -66,6 +66,55 @@ TEST(RRefLives, late_news_of_the_old_life_leaves_the_references_of_the_new_one) 
   expect_clean(c, {0, 1, 2});
 }
 
+TEST(RRefLives, a_reference_of_a_successor_reaches_a_worker_that_is_told_of_it_later) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    ClusterOptions options = short_lease(3);
+    options.seed = seed;
+    Cluster c(options);
+    c.run(0, [] { EXPECT_EQ(remote<Cell>("worker2", 1).rpc_sync<&Cell::get>(), 1); });
+    c.restart(0, false, 500ms);
+    c.run(0, [&] {
+      const auto mine = make_rref<Cell>(7);
+      EXPECT_EQ(rpc_sync<pass_cell>("worker1", Known{7, mine}, std::vector<int64_t>{2}), 7) << seed;
+      const auto theirs = remote<Cell>("worker2", 8);
+      EXPECT_EQ(rpc_sync<pass_cell>("worker1", Known{8, theirs}, std::vector<int64_t>{2}), 8) << seed;
+    });
+    expect_clean(c, {0, 1, 2});
+  }
+}
+
+TEST(RRefLives, a_call_to_a_life_that_nobody_is_told_of_ends_with_its_loss_after_a_lease) {
+  Cluster c(short_lease(2));
+  const Life stranger{WorkerId{1}, Incarnation{999}};
+  EXPECT_FALSE(c.agent(0)->is_lost(stranger));
+  const TimePoint start = c.runtime().now();
+  const auto answer = c.agent(0)->call(stranger, Kind::kUser, {}, {.timeout = 0s});
+  EXPECT_THROW(answer.wait(), PeerLost);
+  EXPECT_LE(c.runtime().now() - start, 2s);
+  EXPECT_TRUE(c.agent(0)->is_lost(stranger));
+  EXPECT_FALSE(c.agent(0)->is_lost(WorkerId{1}));
+  EXPECT_TRUE(c.agent(0)->is_lost({WorkerId{0}, Incarnation{999}}));  // it is worker 0 itself
+  c.run(0, [] { EXPECT_EQ(remote<Cell>("worker1", 1).rpc_sync<&Cell::get>(), 1); });
+}
+
+TEST(RRefLives, a_successor_that_a_worker_is_told_of_after_a_lease_serves_it_from_then_on) {
+  Cluster c(short_lease(3));
+  c.run(0, [] { EXPECT_EQ(remote<Cell>("worker2", 1).rpc_sync<&Cell::get>(), 1); });
+  c.restart(0, false, 100000s);
+  c.agent(1)->add_members({c.agent(0)->as_member()});
+  c.run(0, [&] {
+    const auto mine = make_rref<Cell>(7);
+    const Known known{7, mine};
+    EXPECT_THROW(rpc_sync<pass_cell>("worker1", known, std::vector<int64_t>{2}), OwnerLost);
+    EXPECT_TRUE(c.agent(2)->is_lost(c.agent(0)->life()));
+    c.agent(2)->add_members({c.agent(0)->as_member()});
+    EXPECT_FALSE(c.agent(2)->is_lost(c.agent(0)->life()));
+    EXPECT_EQ(rpc_sync<pass_cell>("worker1", known, std::vector<int64_t>{2}), 7);
+    EXPECT_EQ(remote<Cell>("worker2", 8).rpc_sync<&Cell::get>(), 8);
+  });
+  expect_clean(c, {0, 1, 2});
+}
+
 TEST(RRefLives, a_reference_of_the_old_life_does_not_keep_a_lease_on_the_new_one) {
   Cluster c(short_lease(2));
   c.run(0, [&] {

@@ -126,8 +126,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
 
  private:
   ContextPtr find_or_create(MadeId id);
-  /// A request may wait for a thread, and its context's maker be lost meanwhile. Throws: PutOff when this
-  /// worker has not been told of that life of the maker.
+  /// A request may wait for a thread, and its context's maker be lost meanwhile. Throws: as check_told.
   bool maker_is_lost(Agent& agent, MadeId id);
   void attach_send(ContextState& context, Life to, std::string what, Message& message, bool grad_mode,
                    bool reply = false);
@@ -148,7 +147,6 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   static constexpr size_t kRemembered = 1 << 16;
   std::set<MadeId> ended_ WEFT_GUARDED_BY(mutex_);
   std::deque<MadeId> ended_order_ WEFT_GUARDED_BY(mutex_);
-  std::set<Life> lost_ WEFT_GUARDED_BY(mutex_);
 };
 
 /// Sends a message without waiting for the answer. `on_error` runs when it does not arrive; it must be short.

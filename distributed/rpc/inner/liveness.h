@@ -27,12 +27,15 @@ class Liveness {
   void watch(Life life, int delta);
   void process_ended(Life life);
   bool is_lost(Life life) const;
+  void check_told(Life life);  ///< put_off.h
 
   /// Of the layers; they run on the pool.
   Callbacks<const LostPeer&> lost_callbacks;
 
  private:
   TimePoint tend(Peer& p, TimePoint now);
+  /// It is another life of this worker.
+  bool foreign(Life life) const;
   AgentCore& core_;
   PeerTable& peers_;
   Caller& caller_;

@@ -96,6 +96,8 @@ struct Peer {
   bool lost WEFT_GUARDED_BY(mutex) = false;
   bool ended WEFT_GUARDED_BY(mutex) = false;  ///< its process has ended; lost once something is held for it
   bool left WEFT_GUARDED_BY(mutex) = false;
+  /// This worker has been told of this life. If not, calls to it wait here, at most for a lease.
+  bool told WEFT_GUARDED_BY(mutex) = true;
   TimePoint last_heard WEFT_GUARDED_BY(mutex);  ///< time of its last message; of the loss, if there was none
   std::string why WEFT_GUARDED_BY(mutex);
   DevicePlan plan WEFT_GUARDED_BY(mutex);
@@ -130,17 +132,24 @@ struct Peer {
 };
 
 /// All peers of an agent, itself included. A worker's current life stands in the table; its past ones are
-/// lost and kept, since calls and requests refer to them.
+/// lost and kept, since calls and requests refer to them. A life that others name before this worker is told
+/// of it stands apart until then.
 class PeerTable {
  public:
   /// The current life of a worker; created when it is missing. Throws: ValueError for an id out of range.
   Peer& at(WorkerId id);
   Peer* find(WorkerId id);  ///< null when missing
-  Peer* find(Life life);    ///< null when missing, or when that is not the current life
-  /// The life with that incarnation, in the place of `before`, unless that has a successor already.
-  Peer& succeed(Peer& before, Incarnation next);
+  Peer* find(Life life);    ///< null when missing, or when that is a past life
+  /// The same, with the past lives. A life that this worker has not been told of yet is created: another
+  /// worker knows it already. Throws: ValueError for an id out of range; PeerLost for too many such lives.
+  Peer& of(Life life);
+  /// This worker has been told of that life, be it the current one or a past one.
+  bool told(Life life);
+  /// The life with that incarnation, in the place of `before`, unless that has a successor already. One that
+  /// counted as lost since this worker was not told of it lives again: nothing was sent to it.
+  Peer& succeed(Peer& before, Incarnation next, TimePoint now);
   bool lost(Life life);           ///< it is known to be lost or to have left
-  std::vector<Peer*> all();       ///< by id
+  std::vector<Peer*> all();       ///< the current lives and those expected, by id
   std::string name(WorkerId id);  ///< creates the peer when it is missing
   static std::string name(Peer& p);
   /// The id of a member. Throws: ValueError "could not find destination".
@@ -151,9 +160,13 @@ class PeerTable {
   void add_name(const std::string& name, WorkerId id);
 
  private:
+  static std::unique_ptr<Peer> make(Life life, const std::string& name, bool told);
+  Peer* past(Life life);
   mutable Mutex mutex_;
   std::unordered_map<int32_t, std::unique_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Peer>> past_ WEFT_GUARDED_BY(mutex_);
+  static constexpr size_t kMostExpected = 4096;
+  std::map<Life, std::unique_ptr<Peer>> expected_ WEFT_GUARDED_BY(mutex_);  // not told of yet
   std::unordered_map<std::string, int32_t> ids_by_name_ WEFT_GUARDED_BY(mutex_);
 };
 

@@ -4,12 +4,18 @@
 #pragma once
 
 #include <weft/distributed/rpc/rpc_error.h>
+#include <weft/distributed/transport/ids.h>
 
 namespace weft::rpc {
+
+class Agent;
 
 class PutOff : public RpcError {
  public:
   using RpcError::RpcError;
 };
+
+/// Throws: PutOff while this worker has not been told of that life; PeerLost once it was not for a lease.
+void check_told(Agent& agent, Life life);
 
 }  // namespace weft::rpc
