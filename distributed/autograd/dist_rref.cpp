@@ -24,7 +24,8 @@ void backward_from(const RRef<Tensor>& root, std::optional<int64_t> context_id,
   } else if (mine) {
     dist_autograd::backward_on_owner(root, *context_id, options);
   } else {
-    rpc_sync<dist_autograd::backward_on_owner>({root.owner(), Duration::zero()}, root, *context_id, options);
+    rpc_sync<dist_autograd::backward_on_owner>({root.owner_life(), Duration::zero()}, root, *context_id,
+                                               options);
   }
 }
 

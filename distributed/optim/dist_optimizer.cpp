@@ -47,6 +47,22 @@ using detail::flagged;
 using detail::on_owners;
 using detail::OwnerErrors;
 
+namespace {
+
+/// The life that owns some of the parameters.
+struct OwnerLife {
+  std::string name;
+  rpc::Life life;
+
+  bool has(const RRef<Tensor>& p) const {
+    const rpc::Life its = p.owner_life();
+    return its.id == life.id &&
+           (its.incarnation == life.incarnation || its.incarnation.value == 0 || life.incarnation.value == 0);
+  }
+};
+
+}  // namespace
+
 DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups,
                                            const StepOptions& how)
     : how_(how), rule_(rule) {
@@ -55,16 +71,16 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
     std::vector<std::vector<RRef<Tensor>>> params;
   };
   std::vector<Lists> lists;
-  std::vector<rpc::WorkerInfo> who;
+  std::vector<OwnerLife> who;
   for (size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].params.empty()) throw ValueError("distributed optimizer: the parameter list is empty");
     lrs_.push_back(groups[g].lr);
     options_.push_back(groups[g].options);
     for (const RRef<Tensor>& p : groups[g].params) {
       size_t o = 0;
-      while (o < who.size() && who[o].id != p.owner().id) ++o;
+      while (o < who.size() && !who[o].has(p)) ++o;
       if (o == who.size()) {
-        who.push_back(p.owner());
+        who.push_back({p.owner().name, p.owner_life()});
         lists.emplace_back();
         owners_.emplace_back();
       }
@@ -83,7 +99,7 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
     owners_[o].name = who[o].name;
     try {
       owners_[o].optimizer =
-          rpc::remote<OwnerOptimizer>(who[o], rule_, lists[o].options, lists[o].params, how);
+          rpc::remote<OwnerOptimizer>(who[o].life, rule_, lists[o].options, lists[o].params, how);
     } catch (const std::exception&) {
       errors.note(o, who[o].name);
     }

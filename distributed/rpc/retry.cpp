@@ -20,7 +20,7 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
            detail::WriteMessage write, std::unique_ptr<ReplySink> sink)
       : agent_(std::move(agent)),
         function_(function),
-        to_(agent_->worker_info_id(to)),
+        to_(agent_->worker_info_id(to), to.incarnation()),
         timeout_(to.timeout()),
         policy_(*to.retry()),
         write_(std::move(write)),
@@ -44,8 +44,9 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
       MutexLock lock(mutex_);
       number = attempts_;
     }
+    const Life to = to_.incarnation.value != 0 ? to_ : agent_->life_of(to_.id);
     const CallId call =
-        agent_->call(to_, Kind::kCall, write_(*agent_, to_), {timeout_, function_.name.c_str(), deadline_},
+        agent_->call(to, Kind::kCall, write_(*agent_, to), {timeout_, function_.name.c_str(), deadline_},
                      std::make_unique<Attempt>(shared_from_this()));
     bool cancelled = false;
     {
@@ -100,7 +101,7 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
   }
   std::exception_ptr cancelled_error() const {
     return std::make_exception_ptr(Cancelled(
-        str("'", function_.name, "' on worker '", agent_->worker_info(to_).name, "' was cancelled")));
+        str("'", function_.name, "' on worker '", agent_->worker_info(to_.id).name, "' was cancelled")));
   }
   void count(int64_t open) { agent_->impl().core.counters.active_client.fetch_add(open); }
 
@@ -167,7 +168,7 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
 
   const std::shared_ptr<Agent> agent_;
   const FunctionEntry& function_;
-  const WorkerId to_;
+  const Life to_;  ///< incarnation 0: the current life at each attempt
   const std::optional<Duration> timeout_;
   const RetryPolicy policy_;
   const detail::WriteMessage write_;

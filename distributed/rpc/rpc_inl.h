@@ -7,6 +7,12 @@ namespace weft::rpc {
 
 namespace detail {
 
+/// The life to which a call goes. Throws: ValueError for a worker outside the group.
+inline Life destination_life(const Agent& agent, const To& to) {
+  const WorkerId id = agent.worker_info_id(to);
+  return to.incarnation().value != 0 ? Life(id, to.incarnation()) : agent.life_of(id);
+}
+
 /// Decodes a reply into the state of a future.
 template <class R> class TypedSink final : public ReplySink {
  public:
@@ -44,7 +50,7 @@ template <class R> class TypedSink final : public ReplySink {
 };
 
 /// Writes the message of an attempt, anew for each one: the references and gradients in it count by message.
-using WriteMessage = std::function<Message(Agent& agent, WorkerId to)>;
+using WriteMessage = std::function<Message(Agent& agent, Life to)>;
 /// Starts a call that is repeated by the policy of `to`. Throws: as with_retry; as Agent::call.
 WEFT_API std::shared_ptr<Canceller> start_repeated(std::shared_ptr<Agent> agent,
                                                    const FunctionEntry& function, const To& to,
@@ -67,7 +73,7 @@ template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
     using Kept = KeptArguments<F>;
     if constexpr (std::is_constructible_v<Kept, Args&&...>) {
       const auto kept = std::make_shared<const Kept>(std::forward<Args>(args)...);
-      auto write = [kept, &function](Agent& sender, WorkerId callee) {
+      auto write = [kept, &function](Agent& sender, Life callee) {
         Message message;
         {
           Encoder out(message, &sender, callee);
@@ -84,7 +90,7 @@ template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
       throw ValueError(str("with_retry: '", function.name, "': its arguments cannot be kept, only moved"));
     }
   }
-  const Life peer = agent->life_of(agent->worker_info_id(to));
+  const Life peer = destination_life(*agent, to);
   Message message;
   {
     Encoder out(message, agent.get(), peer);

@@ -129,7 +129,7 @@ template <class M> class RemoteModule {
 
  private:
   template <auto F, class... A> auto call(A&&... args) const {
-    return rpc::rpc_sync<F>(module_.owner(), module_, std::forward<A>(args)...);
+    return rpc::rpc_sync<F>(To(module_.owner_life()), module_, std::forward<A>(args)...);
   }
   template <class... A>
   explicit RemoteModule(const std::pair<Destination, Device>& where, A&&... args)

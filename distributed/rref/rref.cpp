@@ -117,7 +117,7 @@ Creation::Creation(const To& to, const FunctionEntry& function, Site site)
     : agent_(current_agent()), timeout_(to.timeout()) {
   if (to.retry())
     throw ValueError(str("remote of '", function.name, "': a creation cannot be repeated (with_retry)"));
-  open(agent_->life_of(agent_->worker_info_id(to)), function, site);
+  open(destination_life(*agent_, to), function, site);
 }
 
 Creation::Creation(const StatePtr& target, const FunctionEntry& function, std::optional<Duration> timeout,

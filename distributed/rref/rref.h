@@ -32,6 +32,8 @@ class WEFT_API RRefBase {
   bool is_owner() const { return state().is_owner; }
   const WorkerInfo& owner() const { return state().owner; }
   const std::string& owner_name() const { return state().owner.name; }
+  /// The life of the owner that has the value; its incarnation is 0 on the owner.
+  Life owner_life() const { return detail::owner_life(state()); }
   /// True when the owner knows of this reference. Always true on the owner.
   bool confirmed_by_owner() const { return detail::confirmed_by_owner(state()); }
   /// Done when the creating function has returned at the owner; fails with its error or Timeout. For a

@@ -35,9 +35,10 @@ struct RetryPolicy {
   uint64_t seed = 0;    ///< of the jitter; 0: from the runtime
 };
 
-/// Destination and timeout of a call: `"ps"`, `0`, a WorkerInfo, or `{"ps", 500ms}`. A timeout given here is
-/// used unchanged; zero: no limit. Without one the agent's default applies, capped by the deadline of the
-/// served call. Throws (at the call): ValueError for a worker outside the group or a negative timeout.
+/// Destination and timeout of a call: `"ps"`, `0`, a WorkerInfo, a Life, or `{"ps", 500ms}`. A timeout given
+/// here is used unchanged; zero: no limit. Without one the agent's default applies, capped by the deadline of
+/// the served call. A call to a Life whose place another one has taken fails with PeerLost. Throws (at the
+/// call): ValueError for a worker outside the group or a negative timeout.
 class WEFT_API To {
  public:
   To(const char* name) : name_(name) {}
@@ -46,11 +47,13 @@ class WEFT_API To {
   To(int rank) : id_{rank}, by_id_(true) {}
   To(WorkerId id) : id_(id), by_id_(true) {}
   To(const WorkerInfo& info) : id_(info.id), by_id_(true) {}
+  explicit To(Life life) : id_(life.id), incarnation_(life.incarnation), by_id_(true) {}
   template <class Where> To(const Where& where, Duration timeout) : To(where) { timeout_ = timeout; }
 
   bool by_id() const { return by_id_; }
   const std::string& name() const { return name_; }
   WorkerId id() const { return id_; }
+  Incarnation incarnation() const { return incarnation_; }  ///< 0: that of the current life
   std::optional<Duration> timeout() const { return timeout_; }
   const std::optional<RetryPolicy>& retry() const { return retry_; }
 
@@ -58,6 +61,7 @@ class WEFT_API To {
   friend To with_retry(To to, const RetryPolicy& policy);
   std::string name_;
   WorkerId id_;
+  Incarnation incarnation_;
   bool by_id_ = false;
   std::optional<Duration> timeout_;
   std::optional<RetryPolicy> retry_;

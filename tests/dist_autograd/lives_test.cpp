@@ -42,6 +42,21 @@ void life_pass_that_hangs() {
 WEFT_RPC(life_pass_that_hangs);
 Tensor life_sum(const Tensor& x) { return x.sum(); }
 WEFT_RPC(life_sum);
+rpc::RRef<Tensor> life_leaf() { return rpc::RRef<Tensor>(of_value(1)); }
+WEFT_RPC(life_leaf);
+std::vector<int64_t> life_optimize(const rpc::RRef<Tensor>& leaf) {
+  return dist_optim::make<optim::SGDRule>({leaf}, {.lr = 0.5}).versions();
+}
+WEFT_RPC(life_optimize);
+struct LifeModule : nn::Module {
+  Tensor forward(const Tensor& x) { return x * 2.0; }
+};
+WEFT_RPC_CLASS(LifeModule, forward);
+bool life_switch(const rpc::RemoteModule<LifeModule>& module) {
+  module.eval();
+  return module.is_training();
+}
+WEFT_RPC(life_switch);
 /// Its gradient in a context; -1 without one.
 double life_gradient(int64_t context) {
   const Tensor g = dist_autograd::get_gradient(context, life_weight());
@@ -177,6 +192,25 @@ TEST_P(DistLives, a_pass_of_a_successor_runs_on_a_worker_that_is_told_of_it_late
     });
     for (int rank = 0; rank < 3; ++rank)
       EXPECT_TRUE(test::eventually(c, [&] { return counter(c, rank, "autograd_contexts") == 0; }));
+  }
+}
+
+TEST(DistLivesUntold, values_of_a_successor_are_used_there_by_a_worker_that_is_told_of_it_later) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    for (const bool module : {false, true}) {
+      Cluster c({.size = 3, .seed = seed, .net = {.connect_timeout = 500ms}});
+      c.run(0, [] { EXPECT_TRUE(trains(1, Backward::kSmart)); });
+      c.restart(0, false, 1s);
+      c.agent(2)->add_members({c.agent(0)->as_member()});
+      c.run(2, [&] {
+        if (module)
+          EXPECT_FALSE(rpc_sync<life_switch>("worker1", rpc::RemoteModule<LifeModule>("worker0"))) << seed;
+        else
+          EXPECT_EQ(rpc_sync<life_optimize>("worker1", rpc_sync<life_leaf>("worker0")),
+                    std::vector<int64_t>{0})
+              << seed;
+      });
+    }
   }
 }
 

@@ -115,6 +115,28 @@ TEST(RRefLives, a_successor_that_a_worker_is_told_of_after_a_lease_serves_it_fro
   expect_clean(c, {0, 1, 2});
 }
 
+TEST(RRefLives, a_call_to_a_life_goes_to_no_other_one) {
+  Cluster c(short_lease(2));
+  c.run(0, [&] {
+    const auto there = remote<Cell>("worker1", 5);
+    there.created().wait();
+    const Life old = there.owner_life();
+    EXPECT_EQ(old, c.agent(1)->life());
+    EXPECT_EQ(rpc_sync<make_slowly>(To(old), 0), 0);
+    EXPECT_EQ((remote<make_slowly>({old, 5s}, 0).to_here()), 0);
+    EXPECT_EQ(make_rref<Cell>(1).owner_life().id, WorkerId{0});
+    c.kill(1);
+    c.restart(1);
+    const auto arrivals = count_arrivals(c, 1);
+    EXPECT_THROW(rpc_sync<make_slowly>(To(old), 0), PeerLost);
+    EXPECT_THROW(remote<make_slowly>(old, 0).to_here(), OwnerLost);
+    EXPECT_EQ(arrivals->of, (std::array<int, 256>{}));
+    EXPECT_EQ(rpc_sync<make_slowly>(To(c.agent(1)->life()), 0), 0);
+    EXPECT_EQ(rpc_sync<make_slowly>("worker1", 0), 0);
+  });
+  expect_clean(c, {0, 1});
+}
+
 TEST(RRefLives, a_reference_of_the_old_life_does_not_keep_a_lease_on_the_new_one) {
   Cluster c(short_lease(2));
   c.run(0, [&] {

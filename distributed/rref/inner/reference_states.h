@@ -61,8 +61,6 @@ class UserState final : public RRefState {
   std::exception_ptr error;        ///< error of every use: kTimedOut, kFailed, kDeleted
 };
 
-/// The life to which the requests through a reference go: the owner's.
-Life owner_life(const RRefState& state);
 /// Throws: the error that makes the reference unusable.
 void check_usable(const RRefState& state);
 /// True on the owner, and for a reference that is confirmed and usable.
