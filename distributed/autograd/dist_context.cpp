@@ -1,10 +1,11 @@
 // The contexts of a worker: how they begin, are found and end. dist_record.cpp records messages in them.
 // End of a context C that worker A made: A frees it, ends its passes and sends a release to the known
-// workers, which do the same. Ended contexts are remembered, so a call that the release overtook does not
-// create C again. Every worker with a context of another watches the life that made it, and the loss of that
-// life ends the context. Each life of a worker counts its ids from 0. So all tables and messages have an id
-// together with the life that made it, and a successor's ids are others. [G: at rest, no worker has a context
-// that was left.]
+// workers, which do the same. Each answers once its own releases are answered, so a worker that dies between
+// the two is noticed, and all others get the release. Ended contexts are remembered, so a call that the
+// release overtook does not create C again. Every worker with a context of another watches the life that
+// made it, and the loss of that life ends the context. Each life of a worker counts its ids from 0. So all
+// tables and messages have an id together with the life that made it, and a successor's ids are others.
+// [G: at rest, no worker has a context that was left.]
 #include <weft/distributed/autograd/inner/dist_context.h>
 
 #include <weft/distributed/rpc/agent.h>
@@ -136,7 +137,7 @@ ContextPtr ContextTable::find_or_create(MadeId id) {
   return context;
 }
 
-void ContextTable::release(MadeId id) {
+void ContextTable::release(MadeId id, std::shared_ptr<void> answer) {
   ContextPtr context;
   {
     MutexLock lock(mutex_);
@@ -173,14 +174,14 @@ void ContextTable::release(MadeId id) {
   const auto agent = agent_.lock();
   if (!agent) return;
   // The calls of a lost worker are not known here, so all other workers get the release in that case.
-  const auto tell_all = [weak = weak_from_this(), id] {
+  const auto tell_all = [weak = weak_from_this(), id, answer = std::move(answer)] {
     const auto table = weak.lock();
     if (!table) return;
-    table->runtime()->post([table, id] {
+    table->runtime()->post([table, id, answer] {
       const auto agent = table->agent_or_null();
       if (!agent) return;
       for (const rpc::WorkerInfo& w : agent->worker_infos())
-        if (w.id != table->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, {});
+        if (w.id != table->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, [answer] {});
     });
   };
   bool lost = false;
@@ -267,8 +268,12 @@ void ContextTable::install(Agent& agent) {
   const std::weak_ptr<ContextTable> weak = weak_from_this();
   handle(agent, Kind::kRelease, [](ContextTable& table, rpc::Request request, rpc::Responder responder) {
     rpc::Decoder in(request.message);
-    table.release(get_id(in));
-    responder.reply({});
+    const MadeId id = get_id(in);
+    const auto answer = [](rpc::Responder* held) {
+      held->reply({});
+      delete held;
+    };
+    table.release(id, std::shared_ptr<rpc::Responder>(new rpc::Responder(std::move(responder)), answer));
   });
   agent.add_interceptor(shared_from_this());
   agent.on_stop([weak] {

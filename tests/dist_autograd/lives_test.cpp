@@ -258,6 +258,22 @@ TEST(DistMakers, a_killed_maker_leaves_no_context_at_a_worker_behind_the_one_it_
   EXPECT_EQ(counter(c, 1, "autograd_contexts"), 0);
 }
 
+TEST(DistMakers, a_worker_killed_before_it_passed_the_end_of_a_context_on_leaves_none_behind_it) {
+  Cluster c({.size = 3, .net = {.connect_timeout = 60s}});
+  const auto release = static_cast<uint8_t>(rpc::Kind::kRelease);
+  c.net().add_rule({.kind = release, .from = rpc::WorkerId{2}, .to = rpc::WorkerId{1}});
+  c.run(0, [] {
+    const Context context;
+    rpc_sync<life_forward_through>("worker2", of_value(1));
+  });
+  c.runtime().sleep_for(100ms);
+  EXPECT_EQ(counter(c, 2, "autograd_contexts"), 0);
+  EXPECT_EQ(counter(c, 1, "autograd_contexts"), 1);
+  c.kill(2);
+  c.runtime().sleep_for(kLeaseAndSlack);
+  EXPECT_EQ(counter(c, 1, "autograd_contexts"), 0);
+}
+
 TEST(DistMakers, a_killed_initiator_leaves_no_pass_at_a_server_that_awaits_gradients) {
   Cluster c({.size = 3, .net = {.connect_timeout = 60s}});
   c.run(0, [&] {

@@ -103,8 +103,9 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   MadeId named(int64_t id) const;
   /// Changes the watch count of another worker's life: one for each of its contexts and open passes here.
   void watch(Life peer, int delta);
-  /// Frees a context on this worker and sends a release to the workers it reached.
-  void release(MadeId id);
+  /// Frees a context on this worker and sends a release to the workers it reached. Lets go of `answer` when
+  /// these have answered.
+  void release(MadeId id, std::shared_ptr<void> answer = {});
   /// The clock that orders contexts and the steps of this worker's parameters.
   int64_t clock() const { return clock_.load(); }
   /// Counts a step whose values are visible, and returns its time.
