@@ -42,6 +42,14 @@ Message probe_answer(bool there) {
   return answer;
 }
 
+WorkerInfo info_of(const Agent& agent, WorkerId id) {
+  try {
+    return agent.worker_info(id);
+  } catch (const ValueError&) {
+    return {str("#", id.value), id};
+  }
+}
+
 void DoneSink::on_reply(Agent&, WorkerId, Message message) noexcept {
   try {
     f_(nullptr, &message);

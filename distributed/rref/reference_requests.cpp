@@ -249,7 +249,7 @@ void serve_accept(const ReferencesPtr& refs, Request request, Responder responde
 void serve_delete(const ReferencesPtr& refs, Request request, Responder responder) {
   Decoder in(request.message);
   std::vector<Later> after;
-  const WorkerInfo user = agent_of(responder.context())->worker_info(request.from);
+  const WorkerInfo user = info_of(*agent_of(responder.context()), request.from);
   std::vector<OwnerTable::Deleted> all;
   for (size_t n = in.size(); n > 0; --n) {
     const RRefId id = get_rref(in);

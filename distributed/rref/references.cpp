@@ -211,12 +211,7 @@ void References::add_fork(Agent& agent, RRefId id, ForkId fork, Life holder, boo
 /// Loses a life that was just watched, if step 11 has run for it before.
 void References::check_lost(Agent& agent, Life peer) {
   if (!agent.is_lost(peer)) return;
-  LostPeer lost{{str("#", peer.id.value), peer.id}, peer.incarnation, false, "it was lost before"};
-  try {
-    lost.info = agent.worker_info(peer.id);
-  } catch (const ValueError&) {  // not a member
-  }
-  peer_lost(lost);
+  peer_lost({info_of(agent, peer.id), peer.incarnation, false, "it was lost before"});
 }
 
 // ---- steps 4 to 8: sharing

@@ -115,6 +115,20 @@ TEST(RRefLives, a_successor_that_a_worker_is_told_of_after_a_lease_serves_it_fro
   expect_clean(c, {0, 1, 2});
 }
 
+// A worker that starts while another one is dead hears from the successor before it is told of that.
+TEST(RRefLives, a_worker_drops_the_references_of_a_successor_that_it_is_not_told_of) {
+  Cluster c(short_lease(2));
+  c.kill(0);
+  c.restart(1);
+  c.restart(0, false, 100000s);
+  c.run(0, [&] {
+    const auto there = remote<Cell>("worker1", 5);
+    EXPECT_EQ(there.rpc_sync<&Cell::get>(), 5);
+    EXPECT_EQ(c.agent(1)->debug_info().at("num_forks"), 1);
+  });
+  expect_clean(c, {0, 1});
+}
+
 TEST(RRefLives, a_call_to_a_life_goes_to_no_other_one) {
   Cluster c(short_lease(2));
   c.run(0, [&] {
