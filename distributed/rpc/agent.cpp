@@ -38,10 +38,9 @@
 //     by such rounds, and all leave. Lost members are left out.
 #include <weft/distributed/rpc/agent.h>
 
-#include <algorithm>
-
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rpc/builtin.h>
+#include <weft/distributed/rpc/inner/access.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/put_off.h>
 #include <weft/distributed/rpc/inner/services.h>
@@ -195,7 +194,7 @@ void Agent::Impl::on_message(Inbound inbound) {
     if (kind != Kind::kFenced && kind != Kind::kGoodbye) liveness.fence(p);
     return;
   }
-  if (!is_reply && kind != Kind::kStatus) server.drop_finished(p, e.floor, nullptr);
+  if (!is_reply && kind != Kind::kStatus && !finishes_itself(e)) server.drop_finished(p, e.floor, nullptr);
   if (is_reply) return caller.on_reply(p, kind, e, std::move(inbound));
   switch (kind) {
     case Kind::kStatus: return server.on_status(p, inbound.header, e);
@@ -305,11 +304,8 @@ void Agent::run_when(std::vector<Future<void>> awaited, std::function<void(std::
 void Agent::check_allowed(const FunctionEntry& function, WorkerId caller) const {
   const AgentOptions& o = impl_->core.options;
   if (caller == impl_->core.self.id || (o.allow.empty() && !o.deny_unlisted)) return;
-  const auto list = o.allow.find(function.name);
   const std::string name = impl_->peers.name(caller);
-  if (list == o.allow.end() ? !o.deny_unlisted
-                            : std::find(list->second.begin(), list->second.end(), name) != list->second.end())
-    return;
+  if (may_use(o, function.name, name, o.deny_unlisted)) return;
   throw NotAllowed(str("worker '", name, "' may not call '", function.name, "'"));
 }
 

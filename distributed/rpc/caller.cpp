@@ -273,6 +273,9 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     if (found == p.pending.end()) {
       late = p.given_up.erase(e.sequence) > 0;
       if (!late) return;  // a duplicate
+    } else if (found->second.kind != kind) {
+      core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+      return;
     } else {
       call = std::move(found->second);
       p.pending.erase(found);

@@ -59,6 +59,15 @@ bool has_life(const std::vector<Life>& lives, const Life& one) {
   return std::find(lives.begin(), lives.end(), one) != lives.end();
 }
 
+/// False for a worker whose id is higher than that of the leader after it.
+bool may_have_led(const Agent& agent, const std::string& name) {
+  try {
+    return agent.worker_info_id(name) <= agent.self().id;
+  } catch (const ValueError&) {  // it was lost before this worker joined
+    return true;
+  }
+}
+
 }  // namespace
 
 /// The living members by id, or the lost ones.
@@ -73,6 +82,15 @@ std::vector<Life> Gathers::members(bool lost) {
 
 // ---- the leader
 
+/// Refuses a call for a round of others, and one that another worker leads.
+void Gathers::check_named(const std::vector<Life>& lives, Life from) const {
+  for (const Life& life : lives)
+    if (life.id.value < 0 || life.id.value > kMaxWorkerId)
+      detail::malformed(str("a gather of worker ", life.id));
+  if (!has_life(lives, from) || lives.front().id != core_.self.id)
+    throw NotAllowed(str("barrier or gather: this round is none of worker '", peers_.name(from.id), "'"));
+}
+
 void Gathers::serve(Agent& agent, Request request, Responder responder) {
   Decoder in(request.message, &agent, request.from);
   Arrival arrival;
@@ -86,6 +104,9 @@ void Gathers::serve(Agent& agent, Request request, Responder responder) {
   arrival.message = get_message(in);
   in.expect_end();
   arrival.from = request.sender();
+  if (!whole) check_named(lives, arrival.from);
+  if (!arrival.dead.empty() && (!whole || !may_have_led(agent, arrival.dead)))
+    throw NotAllowed(str("barrier or gather: worker '", arrival.dead, "' did not lead before this one"));
   arrival.responder = std::move(responder);
   const std::string key = whole ? "" : key_of(lives);
   if (whole) arrival.lost = std::exchange(lives, {});

@@ -2,6 +2,7 @@
 // answer until the caller has it. Responder and the handler of Kind::kCall are in responder.cpp.
 #include <weft/distributed/rpc/inner/server.h>
 
+#include <weft/distributed/rpc/inner/access.h>
 #include <weft/distributed/rpc/inner/put_off.h>
 
 namespace weft::rpc {
@@ -77,6 +78,8 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     if (refused)
       throw Overloaded(
           str("more than ", core_.options.max_served_per_peer, " requests of one worker are open"));
+    if (finishes_itself(e)) detail::malformed("a request whose floor is beyond it");
+    check_access(core_, p, kind);
     const int number = static_cast<int>(kind);
     HandlerEntry* handler = number < 128 ? handlers_[number].load() : nullptr;
     if (!handler) throw RpcError(str("nothing here serves requests of ", to_string(kind)));

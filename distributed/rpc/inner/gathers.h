@@ -69,6 +69,7 @@ class Gathers {
   };
   struct Call;
 
+  void check_named(const std::vector<Life>& lives, Life from) const;
   void enter(Agent& agent, Key key, std::vector<Life> lives, Arrival arrival);
   uint64_t place(const Arrival& arrival, uint64_t number) WEFT_REQUIRES(mutex_);
   void insert(Agent& agent, const Key& key, Arrival arrival, std::vector<Arrival>& old) WEFT_REQUIRES(mutex_);

@@ -51,6 +51,8 @@ class Server {
   std::vector<std::unique_ptr<HandlerEntry>> handler_list_ WEFT_GUARDED_BY(mutex_);
 };
 
+/// True for a request that claims to be finished itself: such a floor counts for nothing.
+inline bool finishes_itself(const Envelope& e) { return e.sequence != 0 && e.floor > e.sequence; }
 /// Encodes an exception as the message of a reply.
 Message error_message(const std::exception_ptr& error);
 /// The error of a request whose responder was destroyed without an answer.
