@@ -37,7 +37,8 @@ class TakenBack final : public rpc::ReplySink {
   void on_error(std::exception_ptr error) noexcept override {
     try {
       std::rethrow_exception(error);
-    } catch (const PeerLost&) {  // and its gradients with it
+    } catch (const PeerLost&) {         // and its gradients with it
+    } catch (const rpc::NotAllowed&) {  // it got nothing of the pass from here; others ask it
     } catch (...) {
       last_->all = false;
     }
@@ -92,6 +93,16 @@ std::set<Life> drop_part(ContextState& context, MadeId pass_id, const std::excep
   return parties;
 }
 
+/// True if this worker exchanged messages of the pass with that life, or has heard that it took part.
+bool is_party(const ContextPtr& context, MadeId pass_id, Life one) {
+  if (const auto pass = find_pass(context, pass_id); pass && pass->parties().count(one) > 0) return true;
+  MutexLock lock(context->mutex);
+  const auto failed = context->aborted.find(pass_id);
+  const auto done = context->done.find(pass_id);
+  return (failed != context->aborted.end() && failed->second.parties.count(one) > 0) ||
+         (done != context->done.end() && done->second.count(one) > 0);
+}
+
 }  // namespace
 
 void take_back(PassState& pass, std::exception_ptr why, Duration limit) {
@@ -120,6 +131,10 @@ void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder resp
   const std::exception_ptr why = rpc::get_error(in, table.name_of(request.from));
   const ContextPtr context = table.find(context_id);
   if (!context) return responder.reply({});
+  const Life from = request.sender();
+  if (from != pass_id.maker() && !context->takes_part(from) && !is_party(context, pass_id, from))
+    throw rpc::NotAllowed(
+        str("backward: ", table.worker_text(from.id), " takes no part in the pass ", pass_id.id));
   drop_part(*context, pass_id, why, false, {});
   std::set<Life> parties;
   if (const auto pass = find_pass(context, pass_id)) {

@@ -99,8 +99,12 @@ void take_gradients(ContextTable& table, Life from, GradientMessage& g, rpc::Res
       context->recorded = true;
     }
     bool fresh = false;
-    if (g.terms.direct && !same_life(from, g.pass.maker()))
-      throw AutogradError(str("backward: ", table.worker_text(from.id), " brought marks of another's pass"));
+    if (g.terms.direct && from != g.pass.maker())
+      throw rpc::NotAllowed(
+          str("backward: ", table.worker_text(from.id), " brought marks of another's pass"));
+    std::vector<int64_t> claimed;
+    for (const auto& [number, slots] : g.marks) claimed.push_back(number);
+    context->check_claim(from, claimed);
     if (g.terms.mode == Backward::kFast || g.terms.direct) {
       pass = open_pass(context, g.pass, g.terms, &fresh);
       pass->engage(from);
@@ -153,6 +157,14 @@ std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& con
 }  // namespace
 
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
+  {
+    Decoder in(request.message);
+    const MadeId context_id = get_id(in);
+    get_id(in);  // of the pass
+    const MadeId send = get_id(in);
+    check_sends(table, send.life);
+    table.get(context_id)->check_claim(request.sender(), {send.id});
+  }
   EdgeCodecs::decode(request.message);
   table.gradients_received(request.sender(), request.message);
   Decoder in(request.message);

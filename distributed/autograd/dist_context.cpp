@@ -1,12 +1,14 @@
 // The contexts of a worker: how they begin, are found and end. dist_record.cpp records messages in them.
 // End of a context C that worker A made: A frees it, ends its passes and sends a release to the known
-// workers, which do the same. Each answers once its own releases are answered, so a worker that dies between
-// the two is noticed, and all others get the release. Ended contexts are remembered, so a call that the
-// release overtook does not create C again. Every worker with a context of another watches the life that
-// made it, and the loss of that life ends the context. Each life of a worker counts its ids from 0. So all
-// tables and messages have an id together with the life that made it, and a successor's ids are others.
-// [G: at rest, no worker has a context that was left.]
+// workers, which do the same. A worker obeys A and those that have called it in C. Each answers once its own
+// releases are answered, so a worker that dies between the two is noticed, and A tells all others. Ended
+// contexts are remembered, so a call that the release overtook does not create C again. Every worker with a
+// context of another watches the life that made it, and the loss of that life ends the context. Each life of a
+// worker counts its ids from 0. So all tables and messages have an id together with the life that made it, and
+// a successor's ids are others. [G: at rest, no worker has a context that was left.]
 #include <weft/distributed/autograd/inner/dist_context.h>
+
+#include <algorithm>
 
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/runtime/inner/task_state.h>
@@ -21,8 +23,14 @@ class Ignore final : public rpc::ReplySink {
  public:
   explicit Ignore(rpc::Task on_error) : on_error_(std::move(on_error)) {}
   void on_reply(Agent&, WorkerId, Message) noexcept override {}
-  void on_error(std::exception_ptr) noexcept override {
-    if (on_error_) rpc::inner::run_task(on_error_);
+  void on_error(std::exception_ptr error) noexcept override {
+    if (!on_error_) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const rpc::NotAllowed&) {  // it came, and before the calls of this worker
+    } catch (...) {
+      rpc::inner::run_task(on_error_);
+    }
   }
 
  private:
@@ -119,8 +127,14 @@ void ContextTable::watch(Life peer, int delta) {
   if (const auto agent = agent_.lock()) agent->watch(peer, delta);
 }
 
-ContextPtr ContextTable::find_or_create(MadeId id) {
-  if (ContextPtr found = find(id)) return found;
+ContextPtr ContextTable::find_or_create(MadeId id, Life caller) {
+  const auto joined = [caller](ContextPtr context) {
+    MutexLock lock(context->mutex);
+    context->callers.insert(caller);
+    lock.unlock();
+    return context;
+  };
+  if (ContextPtr found = find(id)) return joined(std::move(found));
   watch(id.maker(), +1);  // before another thread can find the context and end it
   ContextPtr context;
   bool made = false;
@@ -128,26 +142,20 @@ ContextPtr ContextTable::find_or_create(MadeId id) {
     MutexLock lock(mutex_);
     if (const auto found = contexts_.find(id); found != contexts_.end()) {
       context = found->second;
-    } else if (!ended_.count(id)) {
+    } else if (!ended_.has(id) && !early_.has({id, caller})) {
       context = contexts_.emplace(id, std::make_shared<ContextState>(id, *this, clock())).first->second;
       made = true;
     }
   }
   if (!made) watch(id.maker(), -1);
-  return context;
+  return context ? joined(std::move(context)) : nullptr;
 }
 
 void ContextTable::release(MadeId id, std::shared_ptr<void> answer) {
   ContextPtr context;
   {
     MutexLock lock(mutex_);
-    if (ended_.insert(id).second) {
-      ended_order_.push_back(id);
-      if (ended_order_.size() > kRemembered) {
-        ended_.erase(ended_order_.front());
-        ended_order_.pop_front();
-      }
-    }
+    ended_.add(id);
     const auto found = contexts_.find(id);
     if (found == contexts_.end()) return;
     context = std::move(found->second);
@@ -173,23 +181,53 @@ void ContextTable::release(MadeId id, std::shared_ptr<void> answer) {
         AutogradError(str("autograd context ", id.id, " was released during a backward pass"))));
   const auto agent = agent_.lock();
   if (!agent) return;
-  // The calls of a lost worker are not known here, so all other workers get the release in that case.
-  const auto tell_all = [weak = weak_from_this(), id, answer = std::move(answer)] {
-    const auto table = weak.lock();
-    if (!table) return;
-    table->runtime()->post([table, id, answer] {
-      const auto agent = table->agent_or_null();
-      if (!agent) return;
-      for (const rpc::WorkerInfo& w : agent->worker_infos())
-        if (w.id != table->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, [answer] {});
-    });
-  };
   bool lost = false;
   for (const Life peer : known) {
     if (agent->is_lost(peer)) lost = true;
-    else tell_release(*agent, peer, id, tell_all);
+    else
+      tell_release(*agent, peer, id, [weak = weak_from_this(), id, answer] {
+        if (const auto table = weak.lock()) table->tell_all(id, answer);
+      });
   }
-  if (lost) tell_all();
+  if (lost) tell_all(id, answer);
+}
+
+void ContextTable::tell_all(MadeId id, std::shared_ptr<void> answer) {
+  runtime()->post([self = shared_from_this(), id, answer = std::move(answer)] {
+    const auto agent = self->agent_or_null();
+    if (!agent) return;
+    const Life maker = id.maker();
+    if (maker.id != self->self()) {  // the others obey the maker; its loss ends the context too
+      if (!agent->is_lost(maker)) tell_release(*agent, maker, id, [answer] {});
+      return;
+    }
+    {
+      MutexLock lock(self->mutex_);
+      if (!self->ended_.has(id) || !self->told_.add(id)) return;
+    }
+    for (const rpc::WorkerInfo& w : agent->worker_infos())
+      if (w.id != self->self() && !agent->is_lost(w.id)) tell_release(*agent, w.id, id, [answer] {});
+  });
+}
+
+void ContextTable::release_for(Life from, MadeId id, std::shared_ptr<void> answer) {
+  if (from == id.maker()) return release(id, std::move(answer));
+  const ContextPtr context = find(id);
+  if (id.maker().id == self_) {
+    if (!context) return tell_all(id, std::move(answer));
+  } else if (context) {
+    MutexLock lock(context->mutex);
+    const bool called = context->callers.count(from) > 0;
+    lock.unlock();
+    if (called) return release(id, std::move(answer));
+  }
+  {
+    MutexLock lock(mutex_);
+    if (ended_.has(id)) return;
+    if (id.maker().id != self_) early_.add({id, from});
+  }
+  throw rpc::NotAllowed(str(worker_text(from.id), " cannot release the autograd context ", id.id, " of ",
+                            worker_text(id.maker().id)));
 }
 
 void ContextTable::peer_lost(const rpc::LostPeer& peer) {
@@ -239,6 +277,23 @@ void ContextTable::stop() {
   }
 }
 
+bool ContextState::takes_part(Life one) {
+  if (one == id.maker() || one.id == table.self()) return true;
+  MutexLock lock(mutex);
+  return callers.count(one) > 0 ||
+         std::any_of(known.begin(), known.end(), [&](Life peer) { return same_life(peer, one); });
+}
+
+void ContextState::check_claim(Life from, const std::vector<int64_t>& messages) {
+  if (!takes_part(from))
+    throw rpc::NotAllowed(str(table.worker_text(from.id), " takes no part in the autograd context ", id.id));
+  MutexLock lock(mutex);
+  for (const int64_t message : messages)
+    if (const auto found = sends.find(message); found != sends.end() && !same_life(found->second->to, from))
+      throw rpc::NotAllowed(str("backward: ", table.worker_text(from.id), " claims send #", message,
+                                ", which went to another worker"));
+}
+
 Ref<SendNode> ContextState::find_send(int64_t message) {
   MutexLock lock(mutex);
   const auto found = sends.find(message);
@@ -269,11 +324,16 @@ void ContextTable::install(Agent& agent) {
   handle(agent, Kind::kRelease, [](ContextTable& table, rpc::Request request, rpc::Responder responder) {
     rpc::Decoder in(request.message);
     const MadeId id = get_id(in);
-    const auto answer = [](rpc::Responder* held) {
-      held->reply({});
-      delete held;
-    };
-    table.release(id, std::shared_ptr<rpc::Responder>(new rpc::Responder(std::move(responder)), answer));
+    const std::shared_ptr<rpc::Responder> answer(new rpc::Responder(std::move(responder)),
+                                                 [](rpc::Responder* held) {
+                                                   held->reply({});
+                                                   delete held;
+                                                 });
+    try {
+      table.release_for(request.sender(), id, answer);
+    } catch (...) {
+      answer->fail(std::current_exception());
+    }
   });
   agent.add_interceptor(shared_from_this());
   agent.on_stop([weak] {

@@ -178,7 +178,7 @@ void ContextTable::request_received(Agent& agent, rpc::Life from, Kind kind, Mes
   call.autograd_context = header->context.id;
   call.autograd_life = header->context.life;
   const bool ended = header->has_send == Header::kEnded || maker_is_lost(agent, header->context);
-  const ContextPtr context = ended ? nullptr : find_or_create(header->context);
+  const ContextPtr context = ended ? nullptr : find_or_create(header->context, from);
   if (!context) return rpc::detach_unrecorded(message);
   if (maker_is_lost(agent, header->context)) return release(header->context);  // the callback has passed
   attach_recv(*context, from, message);

@@ -246,12 +246,15 @@ void handle_mark(ContextTable& table, rpc::Request request, rpc::Responder respo
     terms.retain_graph = in.number<uint8_t>() != 0;
     terms.create_graph = in.number<uint8_t>() != 0;
     terms.settled = in.number<int64_t>();
+    const Marks marks = get_marks(in);
+    in.expect_end();
     const ContextPtr context = table.get(context_id);
+    std::vector<int64_t> claimed;
+    for (const auto& [number, slots] : marks) claimed.push_back(number);
+    context->check_claim(request.sender(), claimed);
     bool fresh = false;
     pass = open_pass(context, pass_id, terms, &fresh);
     pass->engage(request.sender());
-    const Marks marks = get_marks(in);
-    in.expect_end();
     for (const auto& [number, slots] : marks) pass->mark_send(number, slots);
     bool engaged = false;
     {
@@ -297,6 +300,9 @@ void handle_done(ContextTable& table, rpc::Request request, rpc::Responder respo
   try {
     Decoder in(request.message);
     const MadeId context_id = get_id(in), pass_id = get_id(in);
+    if (request.sender() != pass_id.maker())
+      throw rpc::NotAllowed(
+          str("backward: the pass ", pass_id.id, " is not one of ", table.worker_text(request.from)));
     const auto pass = find_pass(table.get(context_id), pass_id);
     if (!pass) throw_no_pass(*table.get(context_id), pass_id);
     auto parent = std::make_shared<rpc::Responder>(std::move(responder));

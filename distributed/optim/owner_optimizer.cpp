@@ -134,7 +134,10 @@ void check_rule(const char* name, const std::type_info& rule) {
 
 OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> options,
                                std::vector<std::vector<RRef<Tensor>>> groups, StepOptions how)
-    : rule_(std::move(rule)), how_(how), ledger_(detail::StepLedger::of(*rpc::current_agent())) {
+    : maker_(calling()),
+      rule_(std::move(rule)),
+      how_(how),
+      ledger_(detail::StepLedger::of(*rpc::current_agent())) {
   if (how_.max_staleness > detail::StepLedger::kMaxBound)
     throw ValueError(str("distributed optimizer: a staleness bound is at most ",
                          detail::StepLedger::kMaxBound, ", got ", how_.max_staleness));
@@ -156,6 +159,26 @@ OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> option
   versions_ = ledger_->records(params_);
 }
 
+rpc::Life OwnerOptimizer::calling() {
+  const rpc::CallContext& call = rpc::call_context();
+  return call.caller.value >= 0 ? rpc::Life{call.caller, call.caller_life} : rpc::current_agent()->life();
+}
+
+void OwnerOptimizer::check_caller() const {
+  if (const rpc::Life caller = calling(); caller != maker_)
+    throw rpc::NotAllowed(str("distributed optimizer: worker ", caller.id, " did not make the one it calls"));
+}
+
+optim::StateDict OwnerOptimizer::state() const {
+  check_caller();
+  return optimizer_->state_dict();
+}
+
+void OwnerOptimizer::load_state(optim::StateDict state) {
+  check_caller();
+  optimizer_->load_state_dict(state);
+}
+
 size_t OwnerOptimizer::checked(int64_t group) const {
   if (group < 0 || group >= static_cast<int64_t>(optimizer_->groups()))
     throw ValueError(
@@ -164,11 +187,13 @@ size_t OwnerOptimizer::checked(int64_t group) const {
 }
 
 void OwnerOptimizer::set_lr(int64_t group, double lr) {
+  check_caller();
   rpc::MutexLock lock(mutex_);
   optimizer_->set_lr(checked(group), lr);
 }
 
 void OwnerOptimizer::set_options(int64_t group, std::string options) {
+  check_caller();
   const Registered& known = find_rule(rule_);
   if (!known.set_options) throw ValueError(str("set_options: ", rule_, " was registered without a setter"));
   rpc::Message message = message_of(options);
@@ -179,6 +204,7 @@ void OwnerOptimizer::set_options(int64_t group, std::string options) {
 }
 
 std::vector<double> OwnerOptimizer::lrs() const {
+  check_caller();
   std::vector<double> out;
   rpc::MutexLock lock(mutex_);
   for (size_t g = 0; g < optimizer_->groups(); ++g) out.push_back(optimizer_->lr(g));
@@ -192,6 +218,7 @@ std::vector<Tensor> OwnerOptimizer::gradients(int64_t context_id) const {
 }
 
 void OwnerOptimizer::step(int64_t context_id) {
+  check_caller();
   const std::vector<Tensor> grads = gradients(context_id);
   const std::vector<detail::VersionsPtr> stepped = with_gradient(grads);
   ledger_->begin(stepped, context_id, how_.max_staleness);
@@ -222,6 +249,7 @@ OwnerOptimizer::Prepared OwnerOptimizer::shadow(const std::vector<Tensor>& grads
 }
 
 void OwnerOptimizer::prepare(int64_t context_id, int64_t number) {
+  check_caller();
   const std::vector<Tensor> grads = gradients(context_id);
   std::vector<detail::VersionsPtr> stepped = with_gradient(grads);
   detail::step_seam("prepare");
@@ -243,6 +271,7 @@ void OwnerOptimizer::prepare(int64_t context_id, int64_t number) {
 }
 
 void OwnerOptimizer::decide(int64_t number, bool commit) {
+  check_caller();
   detail::step_seam(commit ? "commit" : "abort");
   std::unique_ptr<Prepared> step;
   {
@@ -271,6 +300,7 @@ void OwnerOptimizer::decide(int64_t number, bool commit) {
 }
 
 void OwnerOptimizer::end_doubt() {
+  check_caller();
   std::unique_ptr<Prepared> dropped;
   {
     rpc::MutexLock lock(mutex_);
@@ -292,17 +322,23 @@ std::vector<detail::VersionsPtr> OwnerOptimizer::with_gradient(const std::vector
   return out;
 }
 
-std::vector<int64_t> OwnerOptimizer::versions() const { return ledger_->versions(versions_); }
+std::vector<int64_t> OwnerOptimizer::versions() const {
+  check_caller();
+  return ledger_->versions(versions_);
+}
 
 int64_t OwnerOptimizer::staleness(int64_t context_id) const {
+  check_caller();
   return ledger_->staleness(with_gradient(gradients(context_id)), context_id);
 }
 
 std::vector<double> OwnerOptimizer::powers(int64_t context_id, double p) const {
+  check_caller();
   return optim::grad_powers(gradients(context_id), p);
 }
 
 void OwnerOptimizer::scale(int64_t context_id, double factor) {
+  check_caller();
   optim::scale_grads(gradients(context_id), factor);
 }
 
@@ -320,6 +356,7 @@ optim::StateDict OwnerOptimizer::shard() const {
 }
 
 ShardFile OwnerOptimizer::save_shard(std::string folder, std::string name, int64_t set) const {
+  check_caller();
   optim::StateDict taken;
   {
     rpc::MutexLock lock(mutex_);
@@ -329,6 +366,7 @@ ShardFile OwnerOptimizer::save_shard(std::string folder, std::string name, int64
 }
 
 std::vector<ShardEntry> OwnerOptimizer::hold_shard() {
+  check_caller();
   rpc::MutexLock lock(mutex_);
   kept_ = shard();
   std::vector<ShardEntry> out;
@@ -351,11 +389,13 @@ Tensor OwnerOptimizer::piece(int64_t i, int64_t from, int64_t count) const {
 }
 
 Tensor OwnerOptimizer::shard_piece(int64_t i, int64_t from, int64_t count) const {
+  check_caller();
   rpc::MutexLock lock(mutex_);
   return piece(i, from, count);
 }
 
 void OwnerOptimizer::expect_shard(std::vector<ShardEntry> layout) {
+  check_caller();
   optim::StateDict made;
   for (const ShardEntry& e : layout) made.emplace_back(e.name, detail::empty_entry(e));
   rpc::MutexLock lock(mutex_);
@@ -363,6 +403,7 @@ void OwnerOptimizer::expect_shard(std::vector<ShardEntry> layout) {
 }
 
 void OwnerOptimizer::put_piece(int64_t i, int64_t from, Tensor values) {
+  check_caller();
   const NoGrad guard;
   rpc::MutexLock lock(mutex_);
   const Tensor to = piece(i, from, values.numel());
@@ -372,6 +413,7 @@ void OwnerOptimizer::put_piece(int64_t i, int64_t from, Tensor values) {
 }
 
 void OwnerOptimizer::read_shard(std::string folder, ShardFile file, int64_t set) {
+  check_caller();
   optim::StateDict read = detail::read_shard(folder, file, set);
   rpc::MutexLock lock(mutex_);
   kept_ = std::move(read);
@@ -417,6 +459,7 @@ void OwnerOptimizer::install(const optim::StateDict& shard) {
 }
 
 void OwnerOptimizer::load_shard() {
+  check_caller();
   const NoGrad guard;
   std::unique_ptr<Prepared> dropped;
   {
@@ -432,6 +475,7 @@ void OwnerOptimizer::load_shard() {
 }
 
 void OwnerOptimizer::end_shard(bool back) {
+  check_caller();
   const NoGrad guard;
   bool went_back = false;
   {

@@ -73,7 +73,8 @@ struct ShardEntry {
 };
 WEFT_FIELDS(ShardEntry, name, dtype, sizes)
 
-/// The part of a DistributedOptimizer on one owner; its methods are called remotely.
+/// The part of a DistributedOptimizer on one owner; its methods are called remotely. Each throws NotAllowed
+/// for a caller that is not the life which made it.
 class WEFT_API OwnerOptimizer {
  public:
   /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
@@ -106,8 +107,8 @@ class WEFT_API OwnerOptimizer {
   /// Throws: ValueError for options that the rule refuses.
   void set_options(int64_t group, std::string options);
   std::vector<double> lrs() const;
-  optim::StateDict state() const { return optimizer_->state_dict(); }
-  void load_state(optim::StateDict state) { optimizer_->load_state_dict(state); }
+  optim::StateDict state() const;
+  void load_state(optim::StateDict state);
 
   /// Writes the shard of a set as the file `name` of a folder. Throws: IoError.
   ShardFile save_shard(std::string folder, std::string name, int64_t set) const;
@@ -134,8 +135,12 @@ class WEFT_API OwnerOptimizer {
   void install(const optim::StateDict& shard) WEFT_REQUIRES(mutex_);
   Tensor piece(int64_t i, int64_t from, int64_t count) const WEFT_REQUIRES(mutex_);
   size_t checked(int64_t group) const;
+  /// The caller of the served call; outside one, this worker.
+  static rpc::Life calling();
+  void check_caller() const;
   /// The records of the parameters that have a gradient.
   std::vector<detail::VersionsPtr> with_gradient(const std::vector<Tensor>& grads) const;
+  const rpc::Life maker_;
   std::string rule_;
   StepOptions how_;
   std::shared_ptr<detail::StepLedger> ledger_;

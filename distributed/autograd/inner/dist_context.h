@@ -51,7 +51,8 @@ struct ContextState {
   std::map<int64_t, Ref<SendNode>> sends WEFT_GUARDED_BY(mutex);  // all made by this life
   std::map<MadeId, Ref<RecvNode>> recvs WEFT_GUARDED_BY(mutex);
   std::map<Life, int64_t> received WEFT_GUARDED_BY(mutex);  // recv nodes made, by their sender
-  std::set<Life> known WEFT_GUARDED_BY(mutex);
+  std::set<Life> known WEFT_GUARDED_BY(mutex);              // called from here
+  std::set<Life> callers WEFT_GUARDED_BY(mutex);            // whose calls came here
   ContextGradients gradients WEFT_GUARDED_BY(mutex);
   std::map<MadeId, std::shared_ptr<ContextPass>> passes WEFT_GUARDED_BY(mutex);
   /// A failed pass, remembered so that late messages do not open it again.
@@ -69,8 +70,33 @@ struct ContextState {
   bool released WEFT_GUARDED_BY(mutex) = false;
 
   Ref<SendNode> find_send(int64_t message);
+  /// True for its maker, this worker, and lives with which this worker exchanged calls in it.
+  bool takes_part(Life one);
+  /// Throws: NotAllowed if `from` takes no part, or if one of these sends went to another life.
+  void check_claim(Life from, const std::vector<int64_t>& messages);
 };
 using ContextPtr = std::shared_ptr<ContextState>;
+
+/// The values that were added last.
+template <class T> class Latest {
+ public:
+  /// True if it was not there.
+  bool add(const T& value) {
+    if (!all_.insert(value).second) return false;
+    order_.push_back(value);
+    if (order_.size() > kRemembered) {
+      all_.erase(order_.front());
+      order_.pop_front();
+    }
+    return true;
+  }
+  bool has(const T& value) const { return all_.count(value) > 0; }
+
+ private:
+  static constexpr size_t kRemembered = 1 << 16;
+  std::set<T> all_;
+  std::deque<T> order_;
+};
 
 /// All contexts of one agent.
 class ContextTable final : public rpc::Interceptor, public std::enable_shared_from_this<ContextTable> {
@@ -106,6 +132,9 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   /// Frees a context on this worker and sends a release to the workers it reached. Lets go of `answer` when
   /// these have answered.
   void release(MadeId id, std::shared_ptr<void> answer = {});
+  /// The same for a request of `from`. Throws: NotAllowed, with no context changed, unless `from` is the
+  /// maker or has made calls in the context here.
+  void release_for(Life from, MadeId id, std::shared_ptr<void> answer);
   /// The clock that orders contexts and the steps of this worker's parameters.
   int64_t clock() const { return clock_.load(); }
   /// Counts a step whose values are visible, and returns its time.
@@ -126,7 +155,9 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   EdgeCodecs codecs;
 
  private:
-  ContextPtr find_or_create(MadeId id);
+  ContextPtr find_or_create(MadeId id, Life caller);
+  /// Has the maker of an ended context tell all workers, since the calls of a lost worker are not known.
+  void tell_all(MadeId id, std::shared_ptr<void> answer);
   /// A request may wait for a thread, and its context's maker be lost meanwhile. Throws: as check_told.
   bool maker_is_lost(Agent& agent, MadeId id);
   void attach_send(ContextState& context, Life to, std::string what, Message& message, bool grad_mode,
@@ -143,11 +174,11 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::atomic<int64_t> contexts_made_{0}, messages_{0}, passes_{0}, clock_{0};
   Mutex mutex_;
   std::map<MadeId, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
-  // Ended contexts, so that a late call does not create one again. The table forgets the
-  // oldest beyond kRemembered.
-  static constexpr size_t kRemembered = 1 << 16;
-  std::set<MadeId> ended_ WEFT_GUARDED_BY(mutex_);
-  std::deque<MadeId> ended_order_ WEFT_GUARDED_BY(mutex_);
+  // The latest ended contexts, so that a late call does not create one again.
+  Latest<MadeId> ended_ WEFT_GUARDED_BY(mutex_);
+  Latest<MadeId> told_ WEFT_GUARDED_BY(mutex_);  // of which all workers were told
+  // Releases that came before the calls of their senders: these calls alone count as late.
+  Latest<std::pair<MadeId, Life>> early_ WEFT_GUARDED_BY(mutex_);
 };
 
 /// Sends a message without waiting for the answer. `on_error` runs when it does not arrive; it must be short.
