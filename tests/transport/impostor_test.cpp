@@ -1,0 +1,246 @@
+// Impostors against a group of real processes: one process more than the group has, which speaks as a member.
+// Each hello is refused, nothing of it is heard, and the group goes on.
+#include <gtest/gtest.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <weft/distributed/launch/rendezvous.h>
+#include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/wire/inner/wire_format.h>
+
+#include "mailbox.h"
+#include "support/certificates.h"
+#include "support/child_environment.h"
+#include "support/process.h"
+
+namespace weft::rpc {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+int64_t impostor_next(int64_t n) { return n + 1; }
+WEFT_RPC(impostor_next);
+
+// ---- files by which the processes of a test tell each other what they know
+
+std::string shared_path(const std::string& name) { return str(std::getenv("WEFT_TEST_FOLDER"), "/", name); }
+void put_shared(const std::string& name, const std::string& text) {
+  std::ofstream(shared_path(name + ".new")) << text;
+  fs::rename(shared_path(name + ".new"), shared_path(name));
+}
+bool has_shared(const std::string& name) { return fs::exists(shared_path(name)); }
+std::string await_shared(const std::string& name) {
+  const TimePoint end = std::chrono::steady_clock::now() + 60s;
+  while (!has_shared(name)) {
+    if (std::chrono::steady_clock::now() > end) throw Timeout("no file " + name);
+    usleep(5000);
+  }
+  std::ostringstream text;
+  text << std::ifstream(shared_path(name)).rdbuf();
+  return text.str();
+}
+
+/// Tells the impostor where worker 0 is, or which life this worker is.
+void tell_impostor() {
+  const auto agent = current_agent();
+  std::string lines;
+  for (const std::string& a : agent->transport().addresses().addresses) lines += a + "\n";
+  put_shared(agent->self().id.value == 0 ? "address" : str("life", agent->self().id),
+             agent->self().id.value == 0 ? lines : to_string(agent->life().incarnation));
+}
+
+PeerAddress address_of_0(const std::string& begin) {
+  PeerAddress out;
+  std::istringstream lines(await_shared("address"));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(begin)) out.addresses.push_back(line);
+  return out;
+}
+
+/// A member that calls worker 0 until the impostor is through, and finds the group as it was.
+int go_on(int rank) {
+  tell_impostor();
+  int64_t n = 0;
+  while (!has_shared("done")) {
+    n = rpc_sync<impostor_next>("worker0", n);
+    current_runtime()->sleep_for(1ms);
+  }
+  for (int i = 0; i < 50; ++i) n = rpc_sync<impostor_next>((rank + 1) % 3, n);
+  for (int other = 0; other < 3; ++other)
+    if (other != rank && current_agent()->is_lost(WorkerId{other})) return 2;
+  barrier();
+  rpc::shutdown();
+  return 0;
+}
+
+/// A message as an agent sends it.
+std::string raw_message(const Envelope& e) {
+  Message m;
+  {
+    Encoder out(m);
+    out.finish();
+  }
+  seal(m);
+  stamp(m, e);
+  return m.bytes;
+}
+
+/// Speaks to worker 0 as worker 1 with these options; false unless it is refused with `reason`.
+bool is_refused(GrpcOptions options, PeerAddress to, const std::string& reason) {
+  const auto runtime = make_threaded_runtime();
+  Mailbox box(*runtime);
+  options.id = WorkerId{1};
+  options.connect_timeout = 500ms;
+  const auto speaker = make_grpc_transport(runtime, std::move(options), box);
+  speaker->add_peer(WorkerId{0}, std::move(to));
+  speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kGoodbye), raw_message({}));
+  speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kStatus), raw_message({.floor = uint64_t{1} << 61}));
+  speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kCall),
+                raw_message({.sequence = uint64_t{1} << 61, .floor = uint64_t{1} << 61}));
+  bool ended = false;
+  for (int i = 0; i < 300 && !ended; ++i)
+    ended = box.wait_for_state(WorkerId{0}, "rejected", 50ms) ||
+            box.wait_for_state(WorkerId{0}, "unreachable", 50ms);
+  const std::string told = box.reason(WorkerId{0});
+  speaker->close();
+  if (ended && box.count == 0 && told.find(reason) != std::string::npos) return true;
+  std::fprintf(stderr, "the impostor was not refused by '%s': '%s', '%s'\n", reason.c_str(),
+               box.states(WorkerId{0}).c_str(), told.c_str());
+  return false;
+}
+
+// ---- the jobs
+
+/// A fourth process says hello as worker 1: of this user with another life, and without the user's folder.
+int speaks_as_1() {
+  await_shared("life1");
+  bool all = true;
+  for (const char* way : {"unix:", "127.0.0.1"})
+    all = is_refused({}, address_of_0(way), "does not count this life of worker 1") && all;
+  const Incarnation life{std::stoull(await_shared("life1"))};
+  unsetenv("XDG_RUNTIME_DIR");  // as a process of another user, which knows the life's number all the same
+  all = is_refused({.incarnation = life, .insecure = true}, address_of_0("127.0.0.1"),
+                   "has not the cookie of its file") &&
+        all;
+  put_shared("done", "");
+  return all ? 0 : 3;
+}
+
+/// Returns when rank 0 serves the rendezvous; throws after a minute.
+void wait_for_listener(const LaunchInfo& launch) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(launch.master_port);
+  inet_pton(AF_INET, launch.master_addr.c_str(), &at.sin_addr);
+  for (int i = 0; i < 12000; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool there = connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
+    close(fd);
+    if (there) return;
+    usleep(5000);
+  }
+  throw Timeout("nobody serves the rendezvous");
+}
+
+/// A fourth process without the user's folder announces itself as rank 1 before rank 1 does.
+int announces_itself() {
+  unsetenv("XDG_RUNTIME_DIR");
+  const auto runtime = make_threaded_runtime();
+  const LaunchInfo launch = launch_info({.rank = 1, .world_size = 3});
+  wait_for_listener(launch);
+  const auto meet = make_rendezvous(runtime, launch, {.insecure = true});
+  int status = 3;
+  try {
+    meet->join({.name = "worker1"}, runtime->now() + 1s);
+  } catch (const Timeout& e) {
+    const bool told = std::string(e.what()).find("could not announce itself") != std::string::npos;
+    if (!told) std::fprintf(stderr, "%s\n", e.what());
+    status = told ? 0 : 4;
+  }
+  put_shared("refused", "");
+  put_shared("done", "");
+  return status;
+}
+
+TlsOptions tls_of(const std::string& worker) {
+  const std::string folder = shared_path("certificates/");
+  return {.ca_file = folder + "ca.pem",
+          .certificate_file = folder + worker + ".pem",
+          .key_file = folder + worker + ".key"};
+}
+
+/// A fourth process with a certificate of the authority, for another name, speaks as worker 1.
+int shows_another_name() {
+  const Incarnation life{std::stoull(await_shared("life1"))};
+  PeerAddress to = address_of_0("127.0.0.1");
+  to.name = "worker0";
+  const bool refused = is_refused({.incarnation = life, .unix_socket = false, .tls = tls_of("other")}, to,
+                                  "is for other, 127.0.0.1, localhost, and not for 'worker1'");
+  put_shared("done", "");
+  return refused ? 0 : 3;
+}
+
+int impostor_child(const std::string& job, int rank) {
+  if (rank == 3)
+    return job == "hello" ? speaks_as_1() : job == "rank" ? announces_itself() : shows_another_name();
+  const std::string name = str("worker", rank);
+  InitOptions options{.world_size = 3};
+  if (job == "name") options.unix_socket = false, options.tls = tls_of(name);
+  if (job == "rank" && rank == 1) await_shared("refused");
+  init_rpc(name, options);
+  return go_on(rank);
+}
+
+constexpr const char* kImpostorChild = "Impostor.a_process_started_by_these_tests_does_its_job";
+TEST(Impostor, a_process_started_by_these_tests_does_its_job) { test::do_job(impostor_child); }
+
+/// Three members and an impostor, with a folder for what they know and a private one for sockets.
+struct Stage {
+  Stage() {
+    std::string pattern = fs::temp_directory_path() / "weft-test-XXXXXX";
+    folder = mkdtemp(pattern.data());
+  }
+  ~Stage() { fs::remove_all(folder); }
+  void play(const std::string& job) const {
+    fs::create_directory(folder + "/run");
+    fs::permissions(folder + "/run", fs::perms(0700));
+    test::expect_ended(spawn(
+        {.world_size = 4,
+         .arguments = {str("--gtest_filter=", kImpostorChild), "--gtest_brief=1"},
+         .own_arguments = false,
+         .environment = test::child_environment(
+             {{"WEFT_TEST_JOB", job}, {"WEFT_TEST_FOLDER", folder}, {"XDG_RUNTIME_DIR", folder + "/run"}})}));
+  }
+  std::string folder;
+};
+
+TEST(Impostor, a_hello_of_a_wrong_life_or_without_the_folder_is_refused_with_its_goodbye_and_its_floor) {
+  Stage().play("hello");
+}
+TEST(Impostor, a_stranger_that_announces_itself_as_rank_1_is_not_heard_and_rank_1_joins) {
+  Stage().play("rank");
+}
+TEST(Impostor, a_valid_certificate_of_another_name_is_refused) {
+  if (!test::Certificates::made()) GTEST_SKIP() << "no headers of OpenSSL";
+#ifdef WEFT_TEST_CERTIFICATES
+  const Stage stage;
+  weft_certs::write_certificates({.folder = stage.folder + "/certificates",
+                                  .workers = {"worker0", "worker1", "worker2", "other"},
+                                  .hosts = {"127.0.0.1", "localhost"},
+                                  .days = 2});
+  stage.play("name");
+#endif
+}
+
+}  // namespace
+}  // namespace weft::rpc
