@@ -210,11 +210,13 @@ void GrpcTransport::on_accepted(Link& link) {
   std::shared_ptr<Connection> oldest;
   {
     MutexLock lock(mutex_);
-    if (unwelcomed_.size() >= std::max<size_t>(options_.max_unwelcomed, 1)) {
-      oldest = std::move(unwelcomed_.front());
-      unwelcomed_.erase(unwelcomed_.begin());
+    // strangers cannot fill the house of those that the kernel or a certificate has proved
+    auto& waiting = unwelcomed_[link.proof.local || link.proof.secure ? 1 : 0];
+    if (waiting.size() >= std::max<size_t>(options_.max_unwelcomed, 1)) {
+      oldest = std::move(waiting.front());
+      waiting.erase(waiting.begin());
     }
-    unwelcomed_.push_back(c);
+    waiting.push_back(c);
   }
   if (oldest != nullptr) cancel(*oldest, "too many connections are without a welcome");
   later(runtime_->now() + options_.handshake_timeout, [this, weak = std::weak_ptr(c)] {
@@ -225,7 +227,9 @@ void GrpcTransport::on_accepted(Link& link) {
 
 bool GrpcTransport::end_wait(const Connection& c) {
   MutexLock lock(mutex_);
-  return std::erase_if(unwelcomed_, [&](const auto& one) { return one.get() == &c; }) > 0;
+  for (auto& waiting : unwelcomed_)
+    if (std::erase_if(waiting, [&](const auto& one) { return one.get() == &c; }) > 0) return true;
+  return false;
 }
 
 bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) {

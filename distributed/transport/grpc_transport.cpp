@@ -2,6 +2,7 @@
 // grpc_connection.cpp, gRPC's streams in grpc_link.cpp.
 #include <weft/distributed/transport/grpc_transport.h>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -23,6 +24,18 @@ uint64_t secret_number() {
   return number;
 }
 
+/// Lets this process have as many files as it may. Each connection is one, and gRPC stops listening for good
+/// when a connection finds none left.
+void raise_file_limit() {
+  static const bool once = [] {
+    rlimit files{};
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return false;
+    files.rlim_cur = files.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &files) == 0;
+  }();
+  (void)once;
+}
+
 }  // namespace
 
 GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver)
@@ -33,6 +46,7 @@ GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions optio
       gate_(std::make_shared<Gate>(*runtime_)),
       idle_(*runtime_, "the end of the transport's sends"),
       engine_(*runtime_, options_, *this) {
+  raise_file_limit();
   own_.host_key = host_key();
   own_.incarnation = incarnation_;
   if (options_.unix_socket) {

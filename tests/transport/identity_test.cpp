@@ -247,5 +247,29 @@ TEST(Identity, more_streams_without_a_hello_than_allowed_end_the_oldest_and_no_m
   EXPECT_EQ(b.box.states(WorkerId{0}), "up");
 }
 
+TEST(Identity, streams_of_strangers_end_none_that_came_with_a_proof) {
+  auto rt = make_threaded_runtime();
+  Speaker b(rt, {.id = WorkerId{1}, .handshake_timeout = 1h, .max_unwelcomed = 2});
+  PeerAddress outside = b.t->addresses();
+  outside.incarnation = {};
+  Speaker near(rt, {.id = WorkerId{7}, .connect_timeout = 1h, .first_frame = ""});  // by the unix socket
+  near.t->add_peer(WorkerId{1}, outside);
+  near.t->send(WorkerId{1}, 1, "x");
+  Speaker far(
+      rt,
+      {.id = WorkerId{8}, .unix_socket = false, .insecure = true, .connect_timeout = 1h, .first_frame = ""});
+  for (int k = 0; k < 10; ++k) {
+    far.t->add_peer(WorkerId{100 + k}, outside);
+    far.t->send(WorkerId{100 + k}, 1, "x");
+  }
+  uint64_t ended = 0;
+  while (ended < 30) {
+    ended = 0;
+    for (int k = 0; k < 10; ++k) ended += far.t->counters(WorkerId{100 + k}).refusals;
+    rt->sleep_for(1ms);
+  }
+  EXPECT_EQ(near.t->counters(WorkerId{1}).refusals, 0u);
+}
+
 }  // namespace
 }  // namespace weft::rpc

@@ -7,6 +7,7 @@
 // without any of them.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <unordered_map>
 
@@ -209,7 +210,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   Event idle_;
   mutable Mutex mutex_;
   std::unordered_map<WorkerId, std::shared_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Connection>> unwelcomed_ WEFT_GUARDED_BY(mutex_);  // accepted, by age
+  /// accepted, by age: those without a proof, and those that came with one
+  std::array<std::vector<std::shared_ptr<Connection>>, 2> unwelcomed_ WEFT_GUARDED_BY(mutex_);
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
   std::optional<SocketFile> socket_;  // outlives the listener
