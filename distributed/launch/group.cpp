@@ -119,7 +119,9 @@ int run_group(const GroupOptions& options, const std::function<int(const WorkerI
   if (options.prepare) options.prepare(joining);
   std::optional<Children> children;
   if (joining.starts_others && launch.world_size > 1) {
-    children.emplace(spawn({.world_size = launch.world_size, .first_rank = 1}));
+    children.emplace(spawn(
+        {.world_size = launch.world_size, .first_rank = 1, .tls = options.tls, .names = options.names}));
+    if (options.tls && !joining.init.tls) joining.init.tls = children->tls(0);
     if (options.started) options.started(children->poll());
     launch.master_port = static_cast<uint16_t>(children->master_port());
   }

@@ -45,6 +45,8 @@ struct GroupOptions {
   bool require_all = true;
   Duration serve_timeout = Duration::zero();         ///< limit of the wait for the others; zero: no limit
   Duration exit_timeout = std::chrono::seconds(60);  ///< limit of the wait for started processes at the end
+  /// As SpawnOptions::tls, where this process starts the others: all have certificates of the names above.
+  bool tls = false;
 };
 
 namespace detail {

@@ -3,6 +3,7 @@
 // then. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
 #include <algorithm>
 
+#include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/inner/sigterm.h>
 #include <weft/distributed/launch/launch.h>
@@ -162,6 +163,7 @@ void init_rpc(const std::string& name, InitOptions options) {
     throw ValueError(str("num_worker_threads is ", options.num_worker_threads, ", it must be at least 1"));
   if (options.rpc_timeout.count() < 0)
     throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
+  if (!options.tls) options.tls = inner::tls_of_environment();
   if (options.elastic || (!options.store.empty() && options.world_size < 0))
     return join_elastic(name, options);
   LaunchOptions asked{.rank = given(options.rank),

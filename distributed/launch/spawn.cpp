@@ -17,6 +17,7 @@
 #include <fstream>
 #include <iterator>
 
+#include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/runtime/sync.h>
 
 extern char** environ;
@@ -84,6 +85,14 @@ Children spawn(const SpawnOptions& options) {
     result.port_.emplace();
     result.master_port_ = result.port_->port();
   }
+  if (options.tls) {
+    result.names_ = options.names;
+    for (int rank = 0; options.names.empty() && rank < options.world_size; ++rank)
+      result.names_.push_back(str("worker", rank));
+    if (std::ssize(result.names_) != options.world_size)
+      throw ValueError(str("spawn: ", result.names_.size(), " names for ", options.world_size, " workers"));
+    result.certificates_ = std::make_shared<inner::GroupCertificates>(result.names_);
+  }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw RpcError(str("spawn: no pipe: ", std::strerror(errno)));
   result.pipe_ = ends[1];
@@ -108,6 +117,9 @@ Children spawn(const SpawnOptions& options) {
     variables["MASTER_ADDR"] = "127.0.0.1";
     variables["MASTER_PORT"] = std::to_string(result.master_port_);
     variables[kPipeVariable] = str(kChildPipe, ":", getpid());
+    if (options.tls)
+      for (auto& [name, file] : result.certificates_->variables(result.names_[static_cast<size_t>(rank)]))
+        variables[name] = file;
     std::vector<std::string> environment;
     for (char** e = environ; *e != nullptr; ++e) {
       const std::string entry = *e;
@@ -133,13 +145,20 @@ Children::Children(Children&& other) noexcept
     : children_(std::move(other.children_)),
       port_(std::move(other.port_)),
       master_port_(other.master_port_),
-      pipe_(std::exchange(other.pipe_, -1)) {
+      pipe_(std::exchange(other.pipe_, -1)),
+      names_(std::move(other.names_)),
+      certificates_(std::move(other.certificates_)) {
   other.children_.clear();
 }
 
 Children::~Children() {
   kill_all();
   if (pipe_ >= 0) close(pipe_);
+}
+
+std::optional<TlsOptions> Children::tls(int rank) const {
+  if (!certificates_) return std::nullopt;
+  return certificates_->of(names_.at(static_cast<size_t>(rank)));
 }
 
 const std::vector<ChildState>& Children::poll() {

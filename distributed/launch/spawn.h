@@ -10,18 +10,24 @@
 //   ... a worker: launch_info() now finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 //
 // Children ignore SIGINT: Ctrl-C reaches the parent, which tells them to stop. The kernel kills them when
-// the parent ends.
+// the parent ends. With SpawnOptions::tls each has a certificate made for this group, which init_rpc takes.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/grpc_transport.h>
 
 namespace weft::rpc {
+
+namespace inner {
+class GroupCertificates;
+}
 
 /// Options of spawn.
 struct SpawnOptions {
@@ -31,6 +37,10 @@ struct SpawnOptions {
   bool own_arguments = true;                         ///< pass this process's own arguments before them
   std::map<std::string, std::string> environment{};  ///< additional environment variables
   std::optional<int> master_port{};  ///< default: a free port, reserved while the Children object lives
+  /// Makes an authority and a certificate of seven days for each worker of the group, by the program
+  /// weft-certs (beside this one, in PATH, or WEFT_CERTS). They are in a private folder as long as Children.
+  bool tls = false;
+  std::vector<std::string> names{};  ///< for tls, of all workers by rank; empty: "worker0", "worker1", ...
 };
 
 /// State of one child process.
@@ -69,6 +79,9 @@ class WEFT_API Children {
 
   int master_port() const { return master_port_; }
 
+  /// The certificates of a rank, for a parent that is a worker itself; none without SpawnOptions::tls.
+  std::optional<TlsOptions> tls(int rank) const;
+
  private:
   friend Children spawn(const SpawnOptions& options);
   Children() = default;
@@ -78,10 +91,12 @@ class WEFT_API Children {
   std::optional<ReservedPort> port_;
   int master_port_ = 0;
   int pipe_ = -1;  // the parent's end; closing it kills the children
+  std::vector<std::string> names_;
+  std::shared_ptr<inner::GroupCertificates> certificates_;
 };
 
-/// Starts the processes. Throws: ValueError for ranks out of range, RpcError if a process cannot be started.
-/// Thread safety: any thread.
+/// Starts the processes. Throws: ValueError for ranks out of range, or another number of names; RpcError if a
+/// process cannot be started, or if there are no certificates. Thread safety: any thread.
 WEFT_API Children spawn(const SpawnOptions& options);
 
 /// The rank of this process if spawn started it. The first call makes the process ignore SIGINT and die with

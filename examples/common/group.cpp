@@ -25,7 +25,11 @@ void check_size(const LaunchInfo& launch, int most) {
 }
 
 /// Sets TLS, or allows plain connections beyond loopback, by the flags.
-void secure(const NetworkFlags& flags, const LaunchInfo& launch, InitOptions& init) {
+void secure(const NetworkFlags& flags, const LaunchInfo& launch, bool spawned, InitOptions& init) {
+  if (flags.tls && !spawned)
+    throw weft::ValueError(
+        "--tls makes certificates for workers that this program starts; a launcher's workers are given "
+        "theirs by --tls-ca, --tls-cert and --tls-key");
   init.insecure = flags.insecure;
   if (flags.insecure)
     std::fprintf(stderr,
@@ -84,6 +88,7 @@ void print_pids(const std::vector<ChildState>& children) {
 
 void NetworkFlags::add_to(Args& args) {
   args.add("insecure", insecure, "let workers meet beyond this machine without encryption");
+  args.add("tls", tls, "encrypt, with certificates made for the workers that this program starts");
   args.add("tls-ca", tls_ca, "encrypt: the authority's certificate (PEM)");
   args.add("tls-cert", tls_cert, "encrypt: this worker's certificate (PEM)");
   args.add("tls-key", tls_key, "encrypt: the key of that certificate (PEM)");
@@ -93,6 +98,7 @@ void NetworkFlags::add_to(Args& args) {
     const bool any = !tls_ca.empty() || !tls_cert.empty() || !tls_key.empty() || !tls_server_name.empty();
     if (any && (tls_ca.empty() || tls_cert.empty() || tls_key.empty()))
       return "TLS needs all of --tls-ca, --tls-cert and --tls-key";
+    if (tls && (any || insecure)) return "--tls excludes --insecure and the other --tls flags";
     if (any && insecure) return "--insecure and the --tls flags exclude each other";
     return "";
   });
@@ -113,11 +119,18 @@ int run_group(const GroupOptions& options, const std::function<int(const std::st
   const auto prepare = [&](Joining& joining) {
     if (!joining.starts_others) check_size(joining.launch, options.most_workers);
     joining.name = options.name(joining.launch.rank, joining.spawned);
-    secure(options.network, joining.launch, joining.init);
+    secure(options.network, joining.launch, joining.spawned, joining.init);
     if (options.configure) options.configure(joining.name, joining.init);
     if (options.prepare && !options.passive(joining.name)) options.prepare(joining.starts_others);
   };
-  return weft::rpc::run_group({.world_size = options.world_size, .prepare = prepare, .started = print_pids},
+  std::vector<std::string> names;
+  for (int rank = 0; options.network.tls && rank < options.world_size; ++rank)
+    names.push_back(options.name(rank, true));
+  return weft::rpc::run_group({.world_size = options.world_size,
+                               .names = names,
+                               .prepare = prepare,
+                               .started = print_pids,
+                               .tls = options.network.tls},
                               [&](const WorkerInfo& me) {
                                 if (options.passive(me.name)) return 0;
                                 const int result = body(me.name);

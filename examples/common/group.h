@@ -19,13 +19,13 @@ constexpr int kMostWorkers = 1000;  // a larger number is treated as a typing er
 
 /// Network flags of every program that forms a group, for groups beyond loopback.
 struct NetworkFlags {
-  bool insecure = false;
+  bool insecure = false, tls = false;
   std::string tls_ca{}, tls_cert{}, tls_key{}, tls_server_name{};
   /// Address of the store of an elastic group, and this worker's name there; both empty: a static group. Only
   /// programs that take a successor in a dead worker's place have these flags.
   std::string store{}, name{};
   void add_elastic_to(Args& args);
-  /// Adds the other flags; the three files must come together.
+  /// Adds the other flags; the three files must come together, and `tls` alone.
   void add_to(Args& args);
 };
 

@@ -156,9 +156,23 @@ TEST(ProgramsLaunch, weft_certs_makes_what_a_group_beyond_the_host_needs_and_ren
     EXPECT_NE(run("weft-certs --dir " + dir + " " + bad).code, 0) << bad;
 }
 
+TEST(ProgramsLaunch, one_flag_encrypts_a_group_that_the_program_starts) {
+  if (access((std::string(WEFT_PROGRAM_DIR) + "/weft-certs").c_str(), X_OK) != 0)
+    GTEST_SKIP() << "weft-certs was not built";
+  const Folder folder("spawn_tls");
+  chmod(folder.path().c_str(), 0700);
+  const Output out = run("my_add --tls", {{"XDG_RUNTIME_DIR", folder.path()}});
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_EQ(out.last(), kMyAdd);
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().filename(), "weft") << "certificates were left behind";
+  const Port port;
+  expect_failure(run("my_add --tls", port.worker(0, 2)), "my_add", "workers that this program starts");
+}
+
 TEST(ProgramsLaunch, flags_of_tls_come_together_and_files_that_are_missing_are_named) {
   for (const char* bad : {"--tls-ca a", "--tls-ca a --tls-cert b", "--tls-key c", "--tls-server-name d",
-                          "--insecure --tls-ca a --tls-cert b --tls-key c"})
+                          "--insecure --tls-ca a --tls-cert b --tls-key c", "--tls --insecure"})
     for (const std::string program :
          {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ", "pipeline ", "rnn "})
       EXPECT_EQ(run(program + bad).code, 2) << program << bad;
