@@ -90,6 +90,7 @@ std::shared_ptr<Agent> make_agent(const std::shared_ptr<Runtime>& runtime, const
   mine.device_maps = options.device_maps;
   mine.devices = options.devices;
   mine.cuda_ipc = options.cuda_ipc;
+  mine.budget = options.budget;
   GrpcOptions wire;
   wire.id = id;
   wire.tls = options.tls;

@@ -7,7 +7,8 @@
 //  2. At-most-once execution (Birrell and Nelson). The callee records every request until it may forget it. A
 //     duplicate never runs: the callee sends the reply again if it has one, else it drops the duplicate.
 //     [G: a function runs at most once]
-//  3. The callee keeps a reply (value or error) until the caller has finished the request.
+//  3. The callee keeps a reply (value or error) until the caller has finished the request. If it lacks room
+//     for that, the request stays recorded as executed, and the reply becomes ResultDropped (inner/budget.h).
 //  4. Acknowledgement. Every message has a floor: all requests of its sender below that number are finished.
 //     The callee forgets them, and recognises late copies by their numbers.
 //  5. Retransmission. A caller that has waited longer than `retry` sends a status with its open requests;
@@ -113,6 +114,9 @@ std::shared_ptr<Agent> Agent::create(std::shared_ptr<Runtime> runtime, AgentOpti
         str("worker '", options.name, "': the id ", options.id.value, " is not in 0 to ", kMaxWorkerId));
   if (options.rpc_timeout.count() < 0)
     throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
+  if (options.budget.per_peer < 1 || options.budget.in_all < 1)
+    throw ValueError(str("the budgets must be positive: ", options.budget.per_peer, " bytes per peer, ",
+                         options.budget.in_all, " in all"));
   if (options.lease.count() <= 0 || options.retry.count() <= 0)
     throw ValueError("lease and retry must be positive");
   register_builtins();
@@ -158,7 +162,9 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
 
 // ---- messages
 
-Block Agent::Impl::allocate(WorkerId, uint8_t, const std::string&, int64_t bytes, int32_t device) {
+Block Agent::Impl::allocate(WorkerId, uint8_t kind, const std::string&, int64_t bytes, int32_t device) {
+  if (!(kind & kReplyBit) && is_charged(static_cast<Kind>(kind)) && !core.budget.has_room(bytes))
+    std::rethrow_exception(core.budget.no_room(bytes));
   try {
     return allocate_payload(bytes, device);
   } catch (const std::bad_alloc&) {
@@ -194,6 +200,7 @@ void Agent::Impl::on_message(Inbound inbound) {
     if (kind != Kind::kFenced && kind != Kind::kGoodbye) liveness.fence(p);
     return;
   }
+  if (e.window != 0) caller.on_window(p, e.window);
   if (!is_reply && kind != Kind::kStatus && !finishes_itself(e)) server.drop_finished(p, e.floor, nullptr);
   if (is_reply) return caller.on_reply(p, kind, e, std::move(inbound));
   switch (kind) {

@@ -22,6 +22,7 @@
 #include <typeindex>
 #include <vector>
 
+#include <weft/distributed/rpc/budget_limits.h>
 #include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/rpc/outside_context.h>
@@ -45,6 +46,7 @@ struct AgentOptions {
   Duration retry = std::chrono::milliseconds(250);
   /// Most requests of one peer that are open or have an unacknowledged reply. Further ones get Overloaded.
   size_t max_served_per_peer = 1 << 20;
+  BudgetLimits budget{};  ///< bytes of requests and replies
   /// Function name -> names of the workers that may call it. All workers may call a function without an
   /// entry, unless deny_unlisted is set.
   std::map<std::string, std::vector<std::string>> allow{};
@@ -224,7 +226,8 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   Duration rpc_timeout() const;
   /// Sets the timeout of later calls; zero: no limit. Throws: ValueError when negative.
   void set_rpc_timeout(Duration timeout);
-  /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. Throws:
+  /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. A
+  /// request from outside a handler may wait for credit first, without its thread (BudgetLimits). Throws:
   /// ValueError for an id out of range or a negative timeout; RpcError when the agent has stopped; errors of
   /// the interceptors and of copies from devices. The future fails with the callee's error, Timeout,
   /// PeerLost, Cancelled, WireError for a message over the limits, or RpcError when this agent stops. A call

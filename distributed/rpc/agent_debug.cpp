@@ -4,6 +4,8 @@
 //   agent.client_calls, .served_calls, .served_errors, .timeouts                      totals
 //   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     retransmission
 //   agent.malformed, .lost_peers, .kept_replies, .peers
+//   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
+//   agent.served_bytes, .kept_bytes, .dropped_results                    requests and replies at their callee
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
 // References and devices add counters of their own by add_debug_info.
 #include <weft/distributed/rpc/inner/agent_impl.h>
@@ -44,6 +46,7 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.kept_replies"] = kept;
   info["agent.server_active_async_calls"] = asynchronous;
   info["agent.peers"] = known;
+  s.core.budget.add_counters(info);
   info["agent.passive_workers"] = static_cast<int64_t>(s.rounds.count_passive());
   for (const auto& f : s.debug_callbacks.copies()) f(info);
   return info;

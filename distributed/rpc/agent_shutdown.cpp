@@ -189,7 +189,7 @@ void Agent::stop() {
     const auto error = std::make_exception_ptr(RpcError(str(
         "the call to worker '", name, "' was under way when worker '", s.core.self.name, "' was shut down")));
     for (auto& [sequence, call] : pending) s.caller.end(*p, std::move(call), error);
-    drop_replies(served);
+    drop_replies(s.core.budget, served);
     if (!tell) continue;
     Message bye;
     seal(bye);

@@ -1,5 +1,5 @@
 // The caller's side of a call (agent.cpp, steps 1, 5, 6 and 8). The callee's side is in server.cpp;
-// liveness.cpp decides when a peer is asked.
+// liveness.cpp decides when a peer is asked; calls that wait for credit are in caller_waiting.cpp.
 #include <weft/distributed/rpc/inner/caller.h>
 
 namespace weft::rpc {
@@ -95,11 +95,20 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   std::vector<Payload> payloads;
   TimePoint wake;
   std::exception_ptr refused;
+  if (is_charged(kind)) {
+    try {
+      call.charge = core_.budget.open(p, wire_bytes(call.message), call.context.serving != 0, call.waits);
+    } catch (const Overloaded&) {
+      refused = std::current_exception();
+    }
+  }
+  const std::shared_ptr<Charge> waiting = call.waits ? call.charge : nullptr;
   bool unneeded = false;
   const bool fenced = is_held_by_fence(kind) && core_.fence.closed(call.started);
   {
     MutexLock lock(p.mutex);
-    if (!core_.running) {  // stop() may have emptied this table
+    if (refused) {                // there is no room for it
+    } else if (!core_.running) {  // stop() may have emptied this table
       refused = std::make_exception_ptr(
           RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down")));
     } else if (fenced) {
@@ -119,7 +128,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
       p.tells = 0;
       e.to_incarnation = p.incarnation.load().value;
       stamp(kept.message, e);
-      if (ready) {
+      if (ready && !waiting) {
         bytes = kept.message.bytes;
         payloads = payloads_of(kept.message);
       }
@@ -131,6 +140,7 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   if (unneeded) refused = unneeded_error(p, call);
   if (refused) {
     discard(p, kind, call.message);
+    release(p, call, 0);
     call.sink->on_error(std::move(refused));
     return {};
   }
@@ -142,24 +152,14 @@ CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& cal
   alarm_.set(wake);
   const Outgoing call_out{e.sequence, kind, deadline};
   const CallId id{&p, e.sequence};
-  if (ready) {
-    if (!waits) transmit(p, call_out, std::move(bytes), std::move(payloads));
-    return id;
+  if (waiting) {
+    if (core_.budget.wait(waiting, e.sequence)) ask(p);
+    if (core_.budget.begin_starting()) start_waiting();
+  } else if (!ready) {
+    send_when_ready(p, call_out, staging);
+  } else if (!waits) {
+    transmit(p, call_out, std::move(bytes), std::move(payloads));
   }
-  devices_.carry(staging,
-                 [this, held = core_.owner.shared_from_this(), &p, call_out](std::exception_ptr error) {
-                   if (error) return fail(p, call_out.sequence, std::move(error));
-                   std::string staged;
-                   std::vector<Payload> buffers;
-                   {
-                     MutexLock lock(p.mutex);
-                     const auto found = p.pending.find(call_out.sequence);
-                     if (found == p.pending.end() || !p.told) return;
-                     staged = found->second.message.bytes;
-                     buffers = payloads_of(found->second.message);
-                   }
-                   transmit(p, call_out, std::move(staged), std::move(buffers));
-                 });
   return id;
 }
 
@@ -173,7 +173,7 @@ bool Caller::cancel(const CallId& id) {
     if (found == p.pending.end()) return false;
     call = std::move(found->second);
     p.pending.erase(found);
-    if (p.given_up.size() < kMaxGivenUp) p.given_up.insert(id.sequence);
+    if (!call.waits && p.given_up.size() < kMaxGivenUp) p.given_up.insert(id.sequence);
   }
   const auto error = std::make_exception_ptr(
       Cancelled(str(describe(call), " on worker '", PeerTable::name(p), "' was cancelled")));
@@ -296,6 +296,7 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     return;
   }
   core_.counters.active_client.fetch_sub(is_round(kind) ? 0 : 1, std::memory_order_relaxed);
+  release(p, call, bytes_of(inbound));
   record(p, call, !e.error);
   settle(call.message, !e.error);
   try {
@@ -372,7 +373,8 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
         const TimePoint now = core_.runtime->now();
         if (found == p.pending.end() || found->second.sent + core_.options.retry / 2 > now) continue;
         PendingCall& call = found->second;
-        if (call.message.staging && !call.message.staging->ready()) continue;  // it has not left yet
+        if (call.waits || (call.message.staging && !call.message.staging->ready()))
+          continue;  // it has not left yet
         call.sent = now;
         kind = call.kind;
         Envelope again;
@@ -409,10 +411,16 @@ void Caller::end(Peer& p, PendingCall call, std::exception_ptr error) {
   if (!is_round(call.kind)) core_.counters.active_client.fetch_sub(1, std::memory_order_relaxed);
   if (!error) {
     core_.counters.timeouts.fetch_add(1, std::memory_order_relaxed);
-    error =
-        std::make_exception_ptr(Timeout(str(describe(call), " on worker '", PeerTable::name(p),
-                                            "' ran for more than the timeout of ", seconds(call.timeout))));
+    const std::string name = PeerTable::name(p);
+    error = std::make_exception_ptr(
+        call.waits ? Timeout(str(describe(call), " was not sent to worker '", name,
+                                 "': it waited for credit for the whole timeout of ", seconds(call.timeout),
+                                 "; ", core_.budget.explain(*call.charge)))
+                   : Timeout(str(describe(call), " on worker '", name, "' ran for more than the timeout of ",
+                                 seconds(call.timeout))));
   }
+  release(p, call, 0);
+  if (call.waits) discard(p, call.kind, call.message);
   settle(call.message, false);
   call.sink->on_error(std::move(error));
 }

@@ -40,7 +40,7 @@ TimePoint Liveness::tend(Peer& p, TimePoint now) {
         ++it;
         continue;
       }
-      if (p.given_up.size() < 65536) p.given_up.insert(it->first);
+      if (!it->second.waits && p.given_up.size() < 65536) p.given_up.insert(it->first);
       expired.push_back(std::move(it->second));
       it = p.pending.erase(it);
     }
@@ -192,7 +192,7 @@ void Liveness::lose(Peer& p, bool left_group, const std::string& reason) {
       lost.info.name,
       str("worker '", lost.info.name, "' ", left_group ? "has left the group: " : "is lost: ", reason)));
   for (auto& [sequence, call] : pending) caller_.end(p, std::move(call), error);
-  drop_replies(served);
+  drop_replies(core_.budget, served);
   if (!served.empty()) caller_.end_unneeded();
   if (told) on_loss_(lost);
   const auto agent = core_.agent();

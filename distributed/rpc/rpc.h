@@ -52,6 +52,7 @@ struct InitOptions {
   DeviceMaps device_maps{};
   std::vector<Device> devices{};  ///< CUDA devices of this worker that maps may name; empty: any
   bool cuda_ipc = false;          ///< as AgentOptions::cuda_ipc
+  BudgetLimits budget{};          ///< bytes of open requests and kept replies
   WireLimits limits{};            ///< of one message and of the queue to one worker
 
   /// Adds entries to device_maps. Throws: ValueError unless the map stays one to one.

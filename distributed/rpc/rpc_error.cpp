@@ -12,6 +12,7 @@
 
 #include <weft/distributed/rpc/fenced.h>
 #include <weft/distributed/rpc/function.h>
+#include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/step_errors.h>
 
 namespace weft::rpc {
@@ -44,6 +45,7 @@ const Row kRows[] = {
     row<Fenced>("Fenced"),
     row<WireError>("WireError"),
     row<Overloaded>("Overloaded"),
+    row<ResultDropped>("ResultDropped"),
     row<StaleStep>("StaleStep"),
     row<StepInDoubt>("StepInDoubt"),
     row<RpcError>("RpcError"),

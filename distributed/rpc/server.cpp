@@ -4,8 +4,21 @@
 
 #include <weft/distributed/rpc/inner/access.h>
 #include <weft/distributed/rpc/inner/put_off.h>
+#include <weft/distributed/rpc/result_dropped.h>
 
 namespace weft::rpc {
+
+namespace {
+
+/// Smaller replies are not counted: max_served_per_peer limits their number.
+constexpr size_t kLargeReply = 4096;
+
+int64_t kept_bytes(const Message& reply) {
+  const int64_t bytes = wire_bytes(reply);
+  return bytes > static_cast<int64_t>(kLargeReply) ? bytes : 0;
+}
+
+}  // namespace
 
 std::exception_ptr no_answer() { return std::make_exception_ptr(RpcError("the handler gave no answer")); }
 
@@ -36,6 +49,7 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
   served->sequence = e.sequence;
   served->kind = kind;
   served->started = now;
+  if (is_charged(kind)) served->bytes = bytes_of(inbound);
   served->context.endpoint = core_.agent();
   served->context.caller = p.id;
   served->context.caller_life = p.incarnation.load();
@@ -71,15 +85,18 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     core_.counters.active_server.fetch_add(1, std::memory_order_relaxed);
   }
 
+  const bool full = served->bytes >= 0 && !core_.budget.serve(p, served->bytes);
+
   Responder responder(served);  // from here on every path answers
   try {
-    served->refused = refused || fenced;
+    served->refused = refused || fenced || full;
     if (fenced) std::rethrow_exception(core_.fence.error(core_.self.name));
     if (refused)
       throw Overloaded(
           str("more than ", core_.options.max_served_per_peer, " requests of one worker are open"));
     if (finishes_itself(e)) detail::malformed("a request whose floor is beyond it");
     check_access(core_, p, kind);
+    if (full) std::rethrow_exception(core_.budget.no_room(served->bytes));
     const int number = static_cast<int>(kind);
     HandlerEntry* handler = number < 128 ? handlers_[number].load() : nullptr;
     if (!handler) throw RpcError(str("nothing here serves requests of ", to_string(kind)));
@@ -103,6 +120,9 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     });
   } catch (const WireError&) {
     core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+    responder.fail(std::current_exception());
+  } catch (const Overloaded&) {  // its payloads were not read
+    served->refused = true;
     responder.fail(std::current_exception());
   } catch (...) {
     responder.fail(std::current_exception());
@@ -147,6 +167,7 @@ void Server::put_off(const std::shared_ptr<Served>& served) {
     core_.counters.served.fetch_sub(1, std::memory_order_relaxed);
     core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
   }
+  if (served->bytes >= 0) core_.budget.served(*served->peer, served->bytes);
   const std::shared_ptr<Endpoint> held = std::exchange(served->context.endpoint, nullptr);
   MutexLock lock(served->peer->mutex);
   const auto found = served->peer->served.find(served->sequence);
@@ -168,6 +189,8 @@ void Server::resend_reply(Peer& p, uint64_t sequence) {
   std::string bytes;
   std::vector<Payload> payloads;
   Kind kind;
+  std::shared_ptr<Served> dropped;
+  Envelope e;
   {
     MutexLock lock(p.mutex);
     const auto found = p.served.find(sequence);
@@ -178,8 +201,23 @@ void Server::resend_reply(Peer& p, uint64_t sequence) {
     if (served.sent + core_.options.retry / 2 > now) return;
     served.sent = now;
     kind = served.kind;
-    bytes = served.reply.bytes;
-    payloads = payloads_of(served.reply);
+    if (served.dropped) {
+      dropped = found->second;
+      e.sequence = sequence;
+      e.floor = p.floor();
+      e.to_incarnation = p.incarnation.load().value;
+    } else {
+      bytes = served.reply.bytes;
+      payloads = payloads_of(served.reply);
+    }
+  }
+  if (dropped) {
+    const char* const what = dropped->what;
+    return replace_reply(
+        p, dropped, e,
+        std::make_exception_ptr(ResultDropped(
+            str(what ? str("'", what, "'") : str("a ", to_string(kind)),
+                " has run, and its result was lost on the way; no room was left to keep it here"))));
   }
   core_.counters.resent_replies.fetch_add(1, std::memory_order_relaxed);
   core_.send(p.id, static_cast<uint8_t>(kind) | kReplyBit, std::move(bytes), std::move(payloads));
@@ -189,6 +227,7 @@ void Server::resend_reply(Peer& p, uint64_t sequence) {
 void Server::answer(const std::shared_ptr<Served>& served, Message message, bool error) {
   if (served->answered.exchange(true)) return;
   if (!is_round(served->kind)) core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
+  const int64_t window = served->bytes >= 0 ? core_.budget.served(*served->peer, served->bytes) : 0;
   const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
   // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
   if (error && !core_.running) return;
@@ -224,6 +263,8 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
   Envelope e;
   e.sequence = served->sequence;
   if (error) e.error = served->refused ? Envelope::kRefused : Envelope::kThrown;
+  e.window = Envelope::pack_window(window);
+  const int64_t kept = served->bytes >= 0 ? kept_bytes(message) : 0;
   const std::shared_ptr<Staging> staging = message.staging;
   const bool ready = !staging || staging->ready();
   std::string bytes;
@@ -242,6 +283,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
       }
       served->reply = std::move(message);
       served->replied = true;
+      served->kept = kept;
       served->sent = core_.runtime->now();
     }
   }
@@ -254,6 +296,7 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
     return;
   }
   // NOLINTEND(bugprone-use-after-move)
+  core_.budget.keep(p, kept);
   if (ready) return transmit(p, served, e, std::move(bytes), std::move(payloads));
   devices_.carry(staging, [this, held = core_.agent(), &p, served, e](std::exception_ptr failed) {
     if (failed) return replace_reply(p, served, e, std::move(failed));
@@ -271,12 +314,43 @@ void Server::answer(const std::shared_ptr<Served>& served, Message message, bool
 
 void Server::transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
                       std::vector<Payload> payloads) {
+  const bool large = served->bytes >= 0 && (!payloads.empty() || bytes.size() > kLargeReply);
   try {
     core_.transport->send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit),
                           std::move(bytes), std::move(payloads));
+    if (large) drop_oldest(p, *served);
   } catch (const WireError&) {  // over the transport's limits: the error becomes the answer
     if (!e.error) replace_reply(p, served, e, std::current_exception());
   } catch (const std::exception&) {  // the caller will send a status (step 5)
+  }
+}
+
+/// Drops the oldest replies beyond the limits, once another one has been sent. Replies with references or
+/// gradients stay: both ends must agree on whether they arrived.
+void Server::drop_oldest(Peer& p, const Served& sent) {
+  {
+    MutexLock lock(p.mutex);
+    while (!p.droppable.empty() && p.served.count(p.droppable.front()) == 0) p.droppable.pop_front();
+    if (!sent.finished && sent.reply.settled.empty() && sent.reply.extensions.empty())
+      p.droppable.push_back(sent.sequence);
+  }
+  while (core_.budget.keeps_too_much(p)) {
+    Message gone;
+    int64_t freed = 0;
+    {
+      MutexLock lock(p.mutex);
+      while (p.droppable.size() > 1 && freed == 0) {
+        const auto found = p.served.find(p.droppable.front());
+        p.droppable.pop_front();
+        if (found == p.served.end() || found->second->kept == 0) continue;
+        found->second->dropped = true;
+        freed = std::exchange(found->second->kept, 0);
+        gone = std::exchange(found->second->reply, {});
+      }
+    }
+    if (freed == 0) return;
+    core_.budget.keep(p, -freed);
+    core_.budget.count_dropped();
   }
 }
 
@@ -288,11 +362,15 @@ void Server::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envel
   e.error = 1;
   stamp(sorry, e);
   std::string bytes = sorry.bytes;
+  int64_t change = served->bytes >= 0 ? kept_bytes(sorry) : 0;
   {
     MutexLock lock(p.mutex);
     if (served->finished) return;
     std::swap(served->reply, sorry);
+    served->dropped = false;
+    change -= std::exchange(served->kept, change);
   }
+  core_.budget.keep(p, change);
   if (const auto agent = core_.agent())
     core_.interceptors.each(
         [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, sorry, true); });
@@ -312,6 +390,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
     drop_finished(p, upto, &open);
     if (!wants_answer) return;
     std::vector<uint64_t> unknown, answered;
+    const uint16_t window = Envelope::pack_window(core_.budget.window_for(p));
     Envelope back;
     {
       MutexLock lock(p.mutex);
@@ -324,6 +403,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
         }
       }
       back.floor = p.floor();
+      back.window = window;
       back.to_incarnation = p.incarnation.load().value;
     }
     for (const uint64_t sequence : answered) resend_reply(p, sequence);
@@ -343,6 +423,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
 void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open) {
   std::vector<std::shared_ptr<Served>> done;
   bool gave_up = false;
+  int64_t freed = 0;
   {
     MutexLock lock(p.mutex);
     const uint64_t before = p.finished.floor();
@@ -355,6 +436,7 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
         const auto found = p.served.find(sequence);
         if (found == p.served.end()) continue;
         gave_up = found->second->finish() || gave_up;
+        freed += std::exchange(found->second->kept, 0);
         done.push_back(std::move(found->second));
         p.served.erase(found);
       }
@@ -366,10 +448,12 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
         continue;
       }
       gave_up = it->second->finish() || gave_up;
+      freed += std::exchange(it->second->kept, 0);
       done.push_back(std::move(it->second));
       it = p.served.erase(it);
     }
   }
+  core_.budget.keep(p, -freed);
   for (const auto& served : done) {
     if (!served->replied) continue;  // still running: answer() will see `finished`
     for (auto& f : served->reply.settled) f(true);
@@ -378,8 +462,9 @@ void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* 
   if (gave_up) caller_.end_unneeded();
 }
 
-void drop_replies(ServedRequests& served) {
+void drop_replies(Budget& budget, ServedRequests& served) {
   for (auto& [sequence, one] : served) {
+    budget.keep(*one->peer, -std::exchange(one->kept, 0));
     for (auto& f : one->reply.settled) f(false);
     one->reply = {};
   }

@@ -262,6 +262,28 @@ std::vector<Payload> payloads_of(const Message& message) {
   return out;
 }
 
+uint16_t Envelope::pack_window(int64_t bytes) {
+  uint16_t exponent = 0;
+  for (; bytes > 0x7ff && exponent < 31; ++exponent) bytes >>= 1;
+  return static_cast<uint16_t>(exponent << 11 | std::min<int64_t>(bytes, 0x7ff));
+}
+
+int64_t wire_bytes(const Message& message) {
+  auto bytes = static_cast<int64_t>(message.bytes.size());
+  for (size_t i = 0; i < message.tensors.size(); ++i) {
+    const Place* const place = i < message.places.size() ? &message.places[i] : nullptr;
+    const int64_t large = span_bytes(message.tensors[i]);
+    if (!travels_inline(place, large) && !(place && place->loan)) bytes += large;
+  }
+  return bytes;
+}
+
+int64_t bytes_of(const Inbound& message) {
+  auto bytes = static_cast<int64_t>(message.header.size());
+  for (const Block& block : message.payloads) bytes += block.bytes;
+  return bytes;
+}
+
 Block allocate_payload(int64_t bytes, int32_t device) {
   Block block;
   block.bytes = bytes;

@@ -57,7 +57,7 @@ int run_elastic(const GroupOptions& options, const std::function<int(const std::
   InitOptions init;
   LaunchInfo launch;
   launch.master_addr = parse_host_port(flags.store).host;
-  secure(flags, launch, init);
+  secure(flags, launch, false, init);
   init.store = flags.store;
   init.lease = 2s;
   if (options.configure) options.configure(flags.name, init);

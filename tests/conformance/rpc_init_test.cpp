@@ -64,6 +64,13 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.lost_peers",
                                     "agent.kept_replies",
                                     "agent.peers",
+                                    "agent.open_bytes",
+                                    "agent.waiting_calls",
+                                    "agent.waiting_bytes",
+                                    "agent.credit_waits",
+                                    "agent.served_bytes",
+                                    "agent.kept_bytes",
+                                    "agent.dropped_results",
                                     "agent.passive_workers"};
   const std::set<std::string> references{"num_owner_rrefs",      "num_forks",           "num_pending_users",
                                          "num_pending_children", "num_pending_futures", "num_user_rrefs",

@@ -21,6 +21,8 @@ class Caller {
   /// Ends the open calls of functions whose caller has given up, and tells their callees.
   void end_unneeded();
   void on_reply(Peer& p, Kind kind, const Envelope& e, Inbound message);
+  /// The bytes of requests that a peer has room for, as Envelope::window.
+  void on_window(Peer& p, uint16_t packed);
   /// Sends a status with the open calls, which the peer answers (step 5).
   void ask(Peer& p);
   void on_status_reply(Peer& p, const std::string& header, const Envelope& e);
@@ -39,6 +41,10 @@ class Caller {
   void discard(Peer& p, Kind kind, Message& message);
   std::exception_ptr unneeded_error(Peer& p, const PendingCall& call);
   void tell_ended(Peer& p);
+  void release(Peer& p, const PendingCall& call, int64_t bytes);
+  void start_waiting();
+  void start_now(Peer& p, uint64_t sequence);
+  void send_when_ready(Peer& p, const Outgoing& call, const std::shared_ptr<Staging>& staging);
 
   AgentCore& core_;
   PeerTable& peers_;

@@ -1,5 +1,5 @@
-// AgentCore, which all parts of an agent use: its identity, interceptors, counters and fence, and the sending
-// of messages that may be lost. Registered and Callbacks are lists that layers fill.
+// AgentCore, which all parts of an agent use: its identity, interceptors, counters, fence and budget, and the
+// sending of messages that may be lost. Registered and Callbacks are lists that layers fill.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/budget.h>
 #include <weft/distributed/rpc/inner/fence.h>
 #include <weft/distributed/rpc/inner/tracer.h>
 #include <weft/distributed/runtime/sync.h>
@@ -79,7 +80,11 @@ struct Counters {
 /// What the parts of one agent share.
 struct AgentCore {
   AgentCore(Agent& of, std::shared_ptr<Runtime> rt, AgentOptions o)
-      : owner(of), runtime(std::move(rt)), options(std::move(o)), self{options.name, options.id} {}
+      : owner(of),
+        runtime(std::move(rt)),
+        options(std::move(o)),
+        self{options.name, options.id},
+        budget(options.budget) {}
 
   /// The agent; null while it is being destroyed.
   std::shared_ptr<Agent> agent() const { return owner.weak_from_this().lock(); }
@@ -96,6 +101,7 @@ struct AgentCore {
   Interceptors interceptors;
   Tracer tracer;
   Fence fence;
+  Budget budget;
 };
 
 }  // namespace weft::rpc

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -17,6 +18,7 @@
 
 namespace weft::rpc {
 
+struct Charge;  // budget.h
 struct Peer;
 
 /// The set of finished requests of one caller: all below `horizon` except those in `open`. It only grows.
@@ -48,7 +50,9 @@ struct PendingCall {
   Duration timeout{};
   TimePoint deadline = kNever, started, sent;  ///< sent: time of the last transmission
   uint64_t sequence = 0;
-  bool ends_with_served = false;  ///< it ends when the caller of the function that made it has given up
+  bool ends_with_served = false;   ///< it ends when the caller of the function that made it has given up
+  bool waits = false;              ///< for credit: it was never sent
+  std::shared_ptr<Charge> charge;  ///< null for kinds without one
 
   /// The caller of the function that made this call has given up.
   bool unneeded() const { return ends_with_served && context.given_up && *context.given_up; }
@@ -69,9 +73,12 @@ struct Responder::Served {
   std::atomic<bool> abandoned{false};      ///< its responder was destroyed without an answer
   std::atomic<bool> given_up{false};       ///< the caller needs no answer, or the agent has stopped
   std::atomic<bool> refused{false};        ///< there was no room to serve it
+  int64_t bytes = -1;                      ///< of the request, as charged; negative: not charged
   // guarded by the peer's mutex
   bool replied = false;   ///< `reply` is set
   bool finished = false;  ///< the caller needs no answer
+  bool dropped = false;   ///< `reply` was dropped for want of room
+  int64_t kept = 0;       ///< bytes of `reply`, as counted
   Message reply;
   TimePoint sent;
 
@@ -105,6 +112,7 @@ struct Peer {
   /// device of this worker -> device of the peer
   DeviceMap for_arguments WEFT_GUARDED_BY(mutex), for_results WEFT_GUARDED_BY(mutex);
   // as caller
+  std::atomic<uint16_t> window{0};  ///< Envelope::window of its last message that had one
   uint64_t next_sequence WEFT_GUARDED_BY(mutex) = 1;
   PendingCalls pending WEFT_GUARDED_BY(mutex);
   /// calls ended by their deadline; interceptors get their late replies
@@ -115,6 +123,7 @@ struct Peer {
   int tells WEFT_GUARDED_BY(mutex) = 0;             ///< unanswered statuses while no call was open
   // as callee
   ServedRequests served WEFT_GUARDED_BY(mutex);
+  std::deque<uint64_t> droppable WEFT_GUARDED_BY(mutex);  ///< replies that were sent, the oldest first
   FinishedSet finished WEFT_GUARDED_BY(mutex);
   // liveness
   int watchers WEFT_GUARDED_BY(mutex) = 0;

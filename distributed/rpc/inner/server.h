@@ -39,6 +39,7 @@ class Server {
   void resend_reply(Peer& p, uint64_t sequence);
   void transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
                 std::vector<Payload> payloads);
+  void drop_oldest(Peer& p, const Served& sent);
   void replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e, std::exception_ptr error);
 
   AgentCore& core_;
@@ -58,6 +59,6 @@ Message error_message(const std::exception_ptr& error);
 /// The error of a request whose responder was destroyed without an answer.
 std::exception_ptr no_answer();
 /// Frees the replies of requests that were removed from a peer's table: they did not arrive.
-void drop_replies(ServedRequests& served);
+void drop_replies(Budget& budget, ServedRequests& served);
 
 }  // namespace weft::rpc

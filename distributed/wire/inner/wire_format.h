@@ -20,9 +20,14 @@ struct Envelope {
   uint64_t to_incarnation = 0;  ///< incarnation of the intended receiver; 0: any
   uint32_t tensors = 0;
   uint16_t error = 0;  ///< replies: kThrown or kRefused if the body is an error
-  uint16_t reserved = 0;
+  /// replies and statuses: bytes of requests that the sender has room for, packed; 0: not said
+  uint16_t window = 0;
   static constexpr uint16_t kThrown = 1;
   static constexpr uint16_t kRefused = 2;  ///< the callee had no room and did not begin to serve
+
+  /// 5 bits of exponent and 11 of mantissa, rounded down.
+  static uint16_t pack_window(int64_t bytes);
+  int64_t window_bytes() const { return int64_t{window & 0x7ff} << (window >> 11); }
 };
 static_assert(sizeof(Envelope) == kEnvelopeBytes);
 
@@ -34,6 +39,10 @@ inline constexpr int64_t kInlineTensorBytes = 4096;
 void seal(Message& message, Lending* lending = nullptr, WorkerId to = {});
 /// Overwrites the envelope's fields that change from send to send.
 void stamp(Message& message, const Envelope& envelope);
+/// The bytes of a sealed message that travel, without lent tensors.
+int64_t wire_bytes(const Message& message);
+/// The bytes of a message that has arrived.
+int64_t bytes_of(const Inbound& message);
 /// Payloads of a sealed message. Each keeps its storage and counts as a save of it, so an optimizer step
 /// meanwhile writes to another storage.
 std::vector<Payload> payloads_of(const Message& message);

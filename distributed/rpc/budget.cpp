@@ -1,0 +1,228 @@
+// The room for the bytes of open calls: charges, queues and windows. The caller's and the callee's side of a
+// call use it (caller_waiting.cpp, server.cpp).
+#include <weft/distributed/rpc/inner/budget.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace weft::rpc {
+
+namespace {
+/// the window of a callee that has not announced one
+constexpr int64_t kFirstWindow = int64_t{256} << 10;
+/// most bytes of replies that wait for an acknowledgement
+constexpr int64_t kUnacknowledged = int64_t{16} << 20;
+}  // namespace
+
+struct Charge {
+  Peer* const to;
+  const int64_t bytes;
+  const bool in_handler;
+  // guarded by the budget's mutex
+  enum class State : uint8_t { kNew, kWaits, kHolds, kEnded } state = State::kNew;
+  uint64_t sequence = 0;
+};
+
+int64_t Budget::window(const Account& a) const {
+  return std::min(limits_.per_peer, a.window > 0 ? a.window : kFirstWindow);
+}
+
+bool Budget::fits(const Account& a, int64_t bytes) const {
+  return a.open == 0 || bytes <= window(a) - a.open;
+}
+
+bool Budget::fits_in_all(int64_t bytes) const {
+  return outside_ == 0 || bytes <= limits_.in_all / 2 - outside_;
+}
+
+// ---- at the caller
+
+std::shared_ptr<Charge> Budget::open(Peer& to, int64_t bytes, bool in_handler, bool& waits) {
+  auto charge = std::make_shared<Charge>(Charge{&to, bytes, in_handler});
+  MutexLock lock(mutex_);
+  Account& a = accounts_[&to];
+  waits = false;
+  if (in_handler) {
+    if (open_ > 0 && bytes > limits_.in_all - open_)
+      throw Overloaded(str("a call of ", bytes, " bytes inside a served function: this worker's calls have ",
+                           open_, " of ", limits_.in_all, " bytes in use (BudgetLimits::in_all)"));
+  } else if (full_ || !a.waiting.empty() || !fits(a, bytes) || !fits_in_all(bytes)) {
+    waits = true;
+    return charge;
+  } else {
+    a.open += bytes;
+    outside_ += bytes;
+  }
+  open_ += bytes;
+  charge->state = Charge::State::kHolds;
+  return charge;
+}
+
+bool Budget::wait(const std::shared_ptr<Charge>& charge, uint64_t sequence) {
+  MutexLock lock(mutex_);
+  if (charge->state == Charge::State::kEnded) return false;
+  Account& a = accounts_[charge->to];
+  charge->state = Charge::State::kWaits;
+  charge->sequence = sequence;
+  a.waiting.emplace(sequence, charge);
+  if (!std::exchange(a.listed, true)) queues_.push_back(&a);
+  ++waiting_;
+  ++waits_;
+  waiting_bytes_ += charge->bytes;
+  return a.window == 0 && !std::exchange(a.asked, true);
+}
+
+Budget::Ended Budget::end(const std::shared_ptr<Charge>& charge, int64_t bytes) {
+  MutexLock lock(mutex_);
+  const Charge::State before = std::exchange(charge->state, Charge::State::kEnded);
+  Account& a = accounts_[charge->to];
+  if (before == Charge::State::kWaits) {
+    a.waiting.erase(charge->sequence);
+    --waiting_;
+    waiting_bytes_ -= charge->bytes;
+  } else if (before == Charge::State::kHolds) {
+    open_ -= charge->bytes;
+    outside_ -= charge->in_handler ? 0 : charge->bytes;
+    a.open -= charge->in_handler ? 0 : charge->bytes;
+  }
+  Ended out;
+  a.unacknowledged += bytes;
+  if (bytes > 0 && a.unacknowledged >= std::min(kUnacknowledged, window(a) / 4)) {
+    a.unacknowledged = 0;
+    out.acknowledge = true;
+  }
+  out.start = !queues_.empty() && !std::exchange(starting_, true);
+  return out;
+}
+
+std::string Budget::explain(const Charge& charge) const {
+  MutexLock lock(mutex_);
+  const auto found = accounts_.find(charge.to);
+  if (found == accounts_.end()) return {};
+  const Account& a = found->second;
+  return str("it has ", charge.bytes, " bytes; ", a.open, " of ", window(a),
+             " bytes of that worker's window and ", outside_, " of ", limits_.in_all / 2,
+             " bytes in all are in use");
+}
+
+bool Budget::announced(Peer& by, int64_t bytes) {
+  MutexLock lock(mutex_);
+  Account& a = accounts_[&by];
+  const bool grows = bytes > a.window;
+  a.window = bytes;
+  return grows && !a.waiting.empty();
+}
+
+bool Budget::begin_starting() {
+  MutexLock lock(mutex_);
+  return !queues_.empty() && !std::exchange(starting_, true);
+}
+
+std::optional<Budget::Ready> Budget::next() {
+  MutexLock lock(mutex_);
+  full_ = false;
+  for (auto it = queues_.begin(); it != queues_.end();) {
+    Account& a = **it;
+    if (a.waiting.empty()) {
+      a.listed = false;
+      it = queues_.erase(it);
+      continue;
+    }
+    Charge& charge = *a.waiting.begin()->second;
+    if (!fits(a, charge.bytes)) {
+      ++it;
+      continue;
+    }
+    if (!fits_in_all(charge.bytes)) {
+      full_ = true;
+      queues_.splice(queues_.begin(), queues_, it);
+      break;
+    }
+    const Ready ready{charge.to, charge.sequence};
+    charge.state = Charge::State::kHolds;
+    open_ += charge.bytes;
+    outside_ += charge.bytes;
+    a.open += charge.bytes;
+    --waiting_;
+    waiting_bytes_ -= charge.bytes;
+    a.waiting.erase(a.waiting.begin());
+    queues_.splice(queues_.end(), queues_, it);
+    return ready;
+  }
+  starting_ = false;
+  return std::nullopt;
+}
+
+// ---- at the callee
+
+bool Budget::has_room_now(int64_t bytes) const {
+  return served_ == 0 || bytes <= limits_.in_all - served_ - kept_;
+}
+
+bool Budget::has_room(int64_t bytes) const {
+  MutexLock lock(mutex_);
+  return has_room_now(bytes);
+}
+
+bool Budget::serve(Peer& from, int64_t bytes) {
+  MutexLock lock(mutex_);
+  if (accounts_[&from].served++ == 0) ++callers_;
+  const bool room = has_room_now(bytes);
+  served_ += bytes;
+  return room;
+}
+
+int64_t Budget::served(Peer& from, int64_t bytes) {
+  MutexLock lock(mutex_);
+  Account& a = accounts_[&from];
+  if (--a.served == 0) --callers_;
+  served_ -= bytes;
+  return window_to(a);
+}
+
+std::exception_ptr Budget::no_room(int64_t bytes) const {
+  MutexLock lock(mutex_);
+  return std::make_exception_ptr(
+      Overloaded(str("no room for a request of ", bytes, " bytes: open requests have ", served_,
+                     " bytes and kept replies ", kept_, ", and the limit in all is ", limits_.in_all)));
+}
+
+int64_t Budget::window_to(const Account& caller) const {
+  const int64_t callers = callers_ + (caller.served == 0 ? 1 : 0);
+  return std::max<int64_t>(1, std::min(limits_.per_peer, limits_.in_all / 2 / callers));
+}
+
+int64_t Budget::window_for(Peer& caller) {
+  MutexLock lock(mutex_);
+  return window_to(accounts_[&caller]);
+}
+
+void Budget::keep(Peer& caller, int64_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(mutex_);
+  accounts_[&caller].kept += bytes;
+  kept_ += bytes;
+}
+
+bool Budget::keeps_too_much(Peer& caller) {
+  MutexLock lock(mutex_);
+  return accounts_[&caller].kept > limits_.per_peer || kept_ > limits_.in_all / 2;
+}
+
+void Budget::count_dropped() {
+  MutexLock lock(mutex_);
+  ++dropped_;
+}
+
+void Budget::add_counters(std::map<std::string, int64_t>& out) const {
+  MutexLock lock(mutex_);
+  out["agent.open_bytes"] = open_;
+  out["agent.waiting_calls"] = waiting_;
+  out["agent.waiting_bytes"] = waiting_bytes_;
+  out["agent.credit_waits"] = waits_;
+  out["agent.served_bytes"] = served_;
+  out["agent.kept_bytes"] = kept_;
+  out["agent.dropped_results"] = dropped_;
+}
+
+}  // namespace weft::rpc

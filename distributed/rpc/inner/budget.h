@@ -1,0 +1,116 @@
+// The room for the bytes of open calls (budget_limits.h).
+//  1. A caller charges a request until its reply has come or the call has ended. One from outside a handler
+//     waits while the callee's window or half of the limit in all is full. Waiting calls of a callee keep
+//     their order. One made by a handler never waits: it fails beyond the limit in all.
+//     [G: nested calls drain or fail]
+//  2. A callee announces its window to each caller, in replies and statuses: its limit per peer, and at most
+//     the caller's part of half of its limit in all. Until then a caller keeps to a small window, and asks.
+//  3. A callee charges a request until its answer. It refuses those beyond its limit in all.
+//  4. A callee keeps large replies up to the same limits. Of those that it has sent, it drops the oldest
+//     without references and gradients. A caller acknowledges large replies early.
+// Messages of references, gradients and control are not charged. One request goes alone, whatever its size.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include <weft/distributed/rpc/budget_limits.h>
+#include <weft/distributed/rpc/inner/fence.h>
+#include <weft/distributed/runtime/sync.h>
+
+namespace weft::rpc {
+
+struct Peer;
+struct Charge;  ///< the room of one request at its caller, taken or waited for
+
+/// Requests that are charged: those that run functions.
+inline bool is_charged(Kind kind) { return is_refused_by_fence(kind); }
+
+/// Thread safety: any thread. No other lock is taken inside.
+class Budget {
+ public:
+  explicit Budget(const BudgetLimits& limits) : limits_(limits) {}
+
+  // ---- at the caller
+  /// Takes room for a request. `waits` becomes true if there is none: call wait(). Throws: Overloaded for one
+  /// made by a handler.
+  std::shared_ptr<Charge> open(Peer& to, int64_t bytes, bool in_handler, bool& waits);
+  /// Puts a request without room into the queue. True: ask the callee for its window.
+  bool wait(const std::shared_ptr<Charge>& charge, uint64_t sequence);
+  struct Ended {
+    bool start = false;        ///< as begin_starting
+    bool acknowledge = false;  ///< the replies of this callee are to be acknowledged now
+  };
+  /// Ends a request, with a reply of `bytes`, and gives its room back.
+  Ended end(const std::shared_ptr<Charge>& charge, int64_t bytes = 0);
+  /// The state of a waiting request's queue, as text.
+  std::string explain(const Charge& charge) const;
+  /// A callee announces its window. True: start the waiting requests.
+  bool announced(Peer& by, int64_t window);
+
+  struct Ready {
+    Peer* to;
+    uint64_t sequence;
+  };
+  /// False: another thread starts waiting requests now, or there are none. True: call next() until it is
+  /// empty.
+  bool begin_starting();
+  /// The next waiting request with room, which it takes.
+  std::optional<Ready> next();
+
+  // ---- at the callee
+  /// Counts a request. False: it exceeds the limit in all.
+  bool serve(Peer& from, int64_t bytes);
+  /// The end of a request. Returns the window to announce.
+  int64_t served(Peer& from, int64_t bytes);
+  /// The error of a request beyond the limit in all.
+  std::exception_ptr no_room(int64_t bytes) const;
+  bool has_room(int64_t bytes) const;
+  /// The window to announce.
+  int64_t window_for(Peer& caller);
+  /// Counts a large kept reply; negative: the end of one.
+  void keep(Peer& caller, int64_t bytes);
+  /// The kept replies exceed a limit.
+  bool keeps_too_much(Peer& caller);
+  void count_dropped();
+
+  void add_counters(std::map<std::string, int64_t>& out) const;
+
+ private:
+  struct Account {
+    // as caller
+    int64_t open = 0;    ///< bytes of requests to this peer from outside handlers
+    int64_t window = 0;  ///< announced by the peer; 0: not yet
+    bool asked = false, listed = false;
+    std::map<uint64_t, std::shared_ptr<Charge>> waiting{};
+    int64_t unacknowledged = 0;  ///< bytes of replies
+    // as callee
+    int64_t served = 0;  ///< number of requests
+    int64_t kept = 0;
+  };
+  int64_t window(const Account& a) const WEFT_REQUIRES(mutex_);
+  bool fits(const Account& a, int64_t bytes) const WEFT_REQUIRES(mutex_);
+  bool fits_in_all(int64_t bytes) const WEFT_REQUIRES(mutex_);
+  bool has_room_now(int64_t bytes) const WEFT_REQUIRES(mutex_);
+  int64_t window_to(const Account& caller) const WEFT_REQUIRES(mutex_);
+
+  const BudgetLimits limits_;
+  mutable Mutex mutex_;
+  std::unordered_map<const Peer*, Account> accounts_ WEFT_GUARDED_BY(mutex_);
+  std::list<Account*> queues_ WEFT_GUARDED_BY(mutex_);  ///< with waiting requests, the next one first
+  bool full_ WEFT_GUARDED_BY(mutex_) = false;           ///< the first of queues_ waits for the limit in all
+  bool starting_ WEFT_GUARDED_BY(mutex_) = false;
+  int64_t open_ WEFT_GUARDED_BY(mutex_) = 0;     ///< bytes of requests to all peers
+  int64_t outside_ WEFT_GUARDED_BY(mutex_) = 0;  ///< those from outside handlers
+  int64_t waiting_ WEFT_GUARDED_BY(mutex_) = 0, waiting_bytes_ WEFT_GUARDED_BY(mutex_) = 0;
+  int64_t waits_ WEFT_GUARDED_BY(mutex_) = 0;
+  int64_t callers_ WEFT_GUARDED_BY(mutex_) = 0;  ///< with open requests
+  int64_t served_ WEFT_GUARDED_BY(mutex_) = 0, kept_ WEFT_GUARDED_BY(mutex_) = 0;
+  int64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace weft::rpc
