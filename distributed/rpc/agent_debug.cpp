@@ -66,7 +66,7 @@ std::vector<CallRecord> Agent::calls() const {
       out.push_back({sequence,
                      {p->name, p->id},
                      true,
-                     call.what ? call.what : to_string(call.kind),
+                     str(call.what ? call.what : to_string(call.kind), call.waits ? " (no credit yet)" : ""),
                      now - call.started,
                      call.context.serving,
                      0});

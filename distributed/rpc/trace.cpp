@@ -55,9 +55,17 @@ std::vector<WorkerInfo> living(Agent& agent) {
   return all;
 }
 
+/// A context whose calls do not wait for credit, as those of a handler. They look in where others wait.
+CallContext passing() {
+  CallContext context = capture_context();
+  if (context.serving == 0) context.serving = UINT64_MAX;
+  return context;
+}
+
 /// Calls the trace function of all living workers, all at once.
 void tell_all(int64_t action, int64_t spans, Duration timeout) {
   const std::shared_ptr<Agent> agent = current_agent();
+  const CallScope scope(passing());
   std::vector<Future<builtin::WorkerTrace>> answers;
   for (const WorkerInfo& worker : living(*agent))
     answers.push_back(rpc_async<&builtin::trace>(To(worker.id.value, timeout), action, spans));
@@ -227,6 +235,7 @@ void stop_trace(Duration timeout) { tell_all(builtin::kTraceStop, 0, timeout); }
 
 void write_trace(const std::string& path, Duration timeout) {
   const std::shared_ptr<Agent> agent = current_agent();
+  const CallScope scope(passing());
   TraceFile file(path);
   std::vector<Collected> all;
   std::map<int32_t, std::string> names;
@@ -248,6 +257,7 @@ std::map<std::string, Latencies> call_latencies() { return current_agent()->impl
 
 std::string wait_graph(Duration timeout) {
   const std::shared_ptr<Agent> agent = current_agent();
+  const CallScope scope(passing());
   std::vector<std::pair<WorkerInfo, Future<std::string>>> asked;
   std::string out;
   for (const WorkerInfo& worker : living(*agent))

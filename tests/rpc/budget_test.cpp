@@ -8,6 +8,7 @@
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/rpc/trace.h>
 #include <weft/distributed/rref/rref.h>
 #include <weft/tensor/factories.h>
 
@@ -214,6 +215,22 @@ TEST_P(Budgets, a_cancelled_wait_ends_and_the_next_call_goes_on) {
     first.wait(), third.wait();
   });
   EXPECT_EQ(g_budget_runs, 2);
+}
+
+TEST_P(Budgets, the_graph_of_waits_passes_the_waiting_calls_and_shows_them) {
+  Cluster c(options());
+  g_budget_gate.close();
+  c.run(0, [&] {
+    const auto first = rpc_async<budget_work>("worker1", 1, kilobytes(80));
+    const auto second = rpc_async<budget_work>("worker1", 2, kilobytes(70));
+    ASSERT_TRUE(eventually(c, [] { return g_budget_gate.reached == 1; }));
+    const std::string graph = wait_graph();
+    EXPECT_TRUE(has(graph, "for 'budget_work' on worker 'worker1'"));
+    EXPECT_TRUE(has(graph, "for 'budget_work (no credit yet)' on worker 'worker1'"));
+    EXPECT_TRUE(has(graph, "worker 'worker1' serves 'budget_work' for worker 'worker0'"));
+    g_budget_gate.open = true;
+    first.wait(), second.wait();
+  });
 }
 
 TEST_P(Budgets, control_and_gradients_pass_while_requests_wait) {

@@ -12,6 +12,7 @@
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/batched.h>
 #include <weft/distributed/rpc/broadcast.h>
+#include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rpc/served_errors.h>
 #include <weft/distributed/rpc/trace.h>
