@@ -77,6 +77,14 @@ void tell_all(int64_t action, int64_t spans, Duration timeout) {
   }
 }
 
+/// The time that is left for one more call. Throws: Timeout.
+Duration time_to_ask(Agent& agent, TimePoint until) {
+  if (until == kNever) return Duration::zero();  // no limit
+  const Duration rest = until - agent.runtime()->now();
+  if (rest <= Duration::zero()) throw Timeout("write_trace: the time is over, and workers are left to ask");
+  return rest;
+}
+
 /// The spans of one worker and the difference of its clock to this worker's.
 struct Collected {
   WorkerInfo worker;
@@ -84,19 +92,21 @@ struct Collected {
   int64_t ahead = 0;  ///< nanoseconds to subtract from its times
 };
 
-Collected collect(Agent& agent, const WorkerInfo& worker, Duration timeout) {
+Collected collect(Agent& agent, const WorkerInfo& worker, TimePoint until) {
   Collected out{worker, {}, 0};
   int64_t best = INT64_MAX;
   for (int i = 0; worker.id != agent.self().id && i < kClockCalls; ++i) {
     const int64_t before = agent.runtime()->now().time_since_epoch().count();
     const int64_t there =
-        rpc_sync<&builtin::trace>(To(worker.id.value, timeout), builtin::kTraceClock, 0).now;
+        rpc_sync<&builtin::trace>(To(worker.id.value, time_to_ask(agent, until)), builtin::kTraceClock, 0)
+            .now;
     const int64_t after = agent.runtime()->now().time_since_epoch().count();
     if (after - before >= best) continue;
     best = after - before;
     out.ahead = there - (before + (after - before) / 2);
   }
-  out.trace = rpc_sync<&builtin::trace>(To(worker.id.value, timeout), builtin::kTraceRead, 0);
+  out.trace =
+      rpc_sync<&builtin::trace>(To(worker.id.value, time_to_ask(agent, until)), builtin::kTraceRead, 0);
   return out;
 }
 
@@ -132,25 +142,35 @@ size_t take_row(std::vector<int64_t>& rows, int64_t start, int64_t end) {
 }
 
 /// Writes the events of a trace, one per line.
-class TraceFile {
+class TraceWriter {
  public:
-  explicit TraceFile(const std::string& path) : path_(path), out_(path, std::ios::trunc) {
-    if (!out_) throw IoError(str("cannot write ", path));
+  explicit TraceWriter(std::ostream& out) : out_(out) {
     out_ << "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [";
   }
   void event(const std::string& fields) {
     out_ << (std::exchange(first_, false) ? "\n{" : ",\n{") << fields << '}';
   }
-  void finish() {
-    out_ << "\n]}\n";
-    out_.close();
-    if (!out_) throw IoError(str("cannot write ", path_));
+  void finish() { out_ << "\n]}\n" << std::flush; }
+
+ private:
+  std::ostream& out_;
+  bool first_ = true;
+};
+
+/// The number of a life in the file: 0 for the first one of its worker that the file names. A life's own
+/// number proves it to the others, so nothing that is written has it.
+class LifeNumbers {
+ public:
+  size_t of(int32_t worker, uint64_t incarnation) {
+    std::vector<uint64_t>& lives = lives_[worker];
+    const auto at = std::find(lives.begin(), lives.end(), incarnation);
+    const auto number = static_cast<size_t>(at - lives.begin());
+    if (at == lives.end()) lives.push_back(incarnation);
+    return number;
   }
 
  private:
-  const std::string path_;
-  std::ofstream out_;
-  bool first_ = true;
+  std::map<int32_t, std::vector<uint64_t>> lives_;
 };
 
 /// How the spans of one kind look. The rows of a kind begin behind `first_row`.
@@ -161,8 +181,8 @@ struct Look {
 constexpr Look kLooks[] = {
     {"call", "calls ", "to", 100000}, {"served", "serves ", "from", 200000}, {"program", "program ", "", 0}};
 
-void write_worker(TraceFile& file, const Collected& c, int64_t zero,
-                  const std::map<int32_t, std::string>& names) {
+void write_worker(TraceWriter& file, const Collected& c, int64_t zero,
+                  const std::map<int32_t, std::string>& names, LifeNumbers& lives) {
   const int32_t id = c.worker.id.value;
   const std::string process = str("\"pid\": ", id, ", ");
   file.event(str("\"ph\": \"M\", ", process,
@@ -194,7 +214,8 @@ void write_worker(TraceFile& file, const Collected& c, int64_t zero,
       file.event(str("\"ph\": \"X\", ", where, "\"cat\": \"queue\", \"ts\": ", at(s.start),
                      ", \"dur\": ", micros(begun - s.start), ", \"name\": \"waits for a thread\""));
     if (s.sequence == 0) continue;
-    const std::string caller = served ? str(s.peer, ".", s.incarnation) : str(id, ".", c.trace.incarnation);
+    const std::string caller = served ? str(s.peer, ".", lives.of(s.peer, s.incarnation))
+                                      : str(id, ".", lives.of(id, c.trace.incarnation));
     file.event(str(
         "\"ph\": \"", served ? "f\", \"bp\": \"e" : "s", "\", ", where,
         "\"cat\": \"flow\", \"ts\": ", at(served ? begun : s.start),
@@ -203,6 +224,36 @@ void write_worker(TraceFile& file, const Collected& c, int64_t zero,
   if (c.trace.dropped > 0)
     file.event(str("\"ph\": \"M\", ", process, "\"name\": \"process_labels\", \"args\": {\"labels\": ",
                    quoted(str(c.trace.dropped, " older spans are not kept")), "}"));
+}
+
+/// Collects and writes. The caller looks at the state of `out`.
+void write_events(std::ostream& out, const std::vector<std::string>& workers, Duration timeout) {
+  std::vector<Collected> all;
+  std::map<int32_t, std::string> names;
+  int64_t zero = INT64_MAX;
+  {
+    const std::shared_ptr<Agent> agent = current_agent();
+    const CallScope scope(passing());
+    const TimePoint until = timeout > Duration::zero() ? agent->runtime()->now() + timeout : kNever;
+    std::vector<WorkerInfo> asked;
+    for (const std::string& name : workers) asked.push_back(agent->worker_info(name));
+    if (workers.empty()) asked = living(*agent);
+    for (const WorkerInfo& worker : agent->worker_infos()) names[worker.id.value] = worker.name;
+    for (const WorkerInfo& worker : asked) {
+      try {
+        all.push_back(collect(*agent, worker, until));
+      } catch (const PeerLost&) {  // it does not live any more
+        if (!workers.empty()) throw;
+        continue;
+      }
+      for (const auto& s : all.back().trace.spans) zero = std::min(zero, s.start - all.back().ahead);
+    }
+  }
+  TraceWriter file(out);
+  LifeNumbers lives;
+  for (const Collected& c : all)
+    if (out) write_worker(file, c, zero, names, lives);
+  file.finish();
 }
 
 }  // namespace
@@ -234,23 +285,17 @@ void start_trace(const TraceOptions& options) {
 void stop_trace(Duration timeout) { tell_all(builtin::kTraceStop, 0, timeout); }
 
 void write_trace(const std::string& path, Duration timeout) {
-  const std::shared_ptr<Agent> agent = current_agent();
-  const CallScope scope(passing());
-  TraceFile file(path);
-  std::vector<Collected> all;
-  std::map<int32_t, std::string> names;
-  int64_t zero = INT64_MAX;
-  for (const WorkerInfo& worker : agent->worker_infos()) names[worker.id.value] = worker.name;
-  for (const WorkerInfo& worker : living(*agent)) {
-    try {
-      all.push_back(collect(*agent, worker, timeout));
-    } catch (const PeerLost&) {  // it does not live any more
-      continue;
-    }
-    for (const auto& s : all.back().trace.spans) zero = std::min(zero, s.start - all.back().ahead);
-  }
-  for (const Collected& c : all) write_worker(file, c, zero, names);
-  file.finish();
+  current_agent();  // without one no file is made
+  std::ofstream file(path, std::ios::trunc);
+  if (!file) throw IoError(str("cannot write ", path));
+  write_events(file, {}, timeout);
+  file.close();
+  if (!file) throw IoError(str("cannot write ", path));
+}
+
+void write_trace(std::ostream& out, const std::vector<std::string>& workers, Duration timeout) {
+  write_events(out, workers, timeout);
+  if (!out) throw IoError("cannot write the trace to its stream");
 }
 
 std::map<std::string, Latencies> call_latencies() { return current_agent()->impl().core.tracer.latencies(); }

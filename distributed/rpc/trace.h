@@ -15,9 +15,11 @@
 #pragma once
 
 #include <array>
+#include <iosfwd>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <weft/distributed/runtime/runtime.h>
 
@@ -68,8 +70,13 @@ WEFT_API void start_trace(const TraceOptions& options = {});
 /// Ends the recording on all living workers. The spans remain. Blocks and throws as rpc_sync.
 WEFT_API void stop_trace(Duration timeout = std::chrono::seconds(10));
 /// Collects the spans of all living workers and writes them in Chrome's trace format. Blocks for at most
-/// `timeout` per call. Throws: IoError for the file; the errors of rpc_sync.
+/// `timeout`; zero: no limit. Throws: IoError for the file; the errors of rpc_sync.
 WEFT_API void write_trace(const std::string& path, Duration timeout = std::chrono::seconds(30));
+/// The same into a stream, of the workers of these names; none: of all living ones. It holds no worker while
+/// it writes. Throws: IoError when the stream fails; ValueError for a name outside the group; PeerLost for a
+/// named worker that is lost; the errors of rpc_sync.
+WEFT_API void write_trace(std::ostream& out, const std::vector<std::string>& workers = {},
+                          Duration timeout = std::chrono::seconds(30));
 /// Latencies of this worker's calls since start_trace, by the names of functions and kinds.
 WEFT_API std::map<std::string, Latencies> call_latencies();
 /// The open calls of all living workers, as Agent::dump with a head per worker. A worker that does not answer

@@ -190,6 +190,53 @@ TEST(Trace, the_newest_spans_are_kept_and_the_others_counted) {
   c.shutdown();
 }
 
+TEST(Trace, a_stream_gets_the_named_workers_or_all) {
+  Cluster c({.size = 3, .seed = 6, .agent = {.lease = 1s}});
+  c.run(0, [&] {
+    start_trace();
+    rpc_sync<nap_next_door>("worker1", 5);
+    const auto stream_of = [](const std::vector<std::string>& workers) {
+      std::ostringstream out;
+      write_trace(out, workers);
+      return out.str();
+    };
+    const auto named = [](const std::string& trace, int worker) {
+      return trace.find(str("{\"name\": \"worker", worker, "\"}")) != std::string::npos;
+    };
+    const std::string all = stream_of({}), one = stream_of({"worker1"});
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(named(all, i)) << i;
+      EXPECT_EQ(named(one, i), i == 1) << i;
+    }
+    EXPECT_THROW(stream_of({"nobody"}), ValueError);
+    std::ostringstream broken;
+    broken.setstate(std::ios::badbit);
+    EXPECT_THROW(write_trace(broken), IoError);
+  });
+  c.kill(2);
+  c.run(0, [] {
+    std::ostringstream out;
+    EXPECT_THROW(write_trace(out, {"worker2"}, 30s), PeerLost);
+  });
+}
+
+TEST(Trace, the_file_has_no_number_that_proves_a_life) {
+  Cluster c({.size = 2, .seed = 5});
+  std::string all;
+  c.run(0, [&] {
+    start_trace();
+    rpc_sync<nap>("worker1", 1);
+    for (const std::string& line : written()) all += line;
+  });
+  EXPECT_NE(all.find("\"id\": \"0.0.1."), std::string::npos) << all;
+  for (int rank : {0, 1}) {
+    const std::string number = str(c.agent(rank)->life().incarnation.value);
+    ASSERT_GT(number.size(), 4u);
+    EXPECT_EQ(all.find(number), std::string::npos) << all;
+  }
+  c.shutdown();
+}
+
 TEST(Trace, a_lost_worker_is_left_out_and_calls_that_wait_are_shown_with_their_worker) {
   Cluster c({.size = 4, .seed = 2, .agent = {.lease = 1s}});
   c.kill(3);
