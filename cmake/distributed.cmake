@@ -1,6 +1,6 @@
 # weft::distributed adds gRPC, which no header of it names; weft::distributed_sim, the simulated runtime
-# and network for tests, adds Boost.Context in the same way. Each room's top-level headers are public;
-# those of <room>/inner are not installed.
+# and network for tests, adds Boost.Context in the same way, and weft::distributed_inspection protobuf
+# (inspection.cmake). Each room's top-level headers are public; those of <room>/inner are not installed.
 function(weft_distributed_library name)  # weft_distributed_library(<name> <room>...)
   set(globs)
   set(folders)
@@ -21,6 +21,10 @@ weft_distributed_library(distributed runtime transport wire rpc launch rref auto
 target_sources(weft_distributed PUBLIC FILE_SET HEADERS FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h)
 target_link_libraries(weft_floor_distributed PRIVATE weft::grpc)
 target_link_libraries(weft_distributed PUBLIC weft_core PRIVATE weft::grpc)
+
+if(WEFT_HAVE_INSPECTION)
+  include(cmake/inspection.cmake)
+endif()
 
 if(WEFT_HAVE_DISTRIBUTED_SIM)
   weft_distributed_library(distributed_sim sim)

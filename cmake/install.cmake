@@ -9,6 +9,9 @@ endif()
 if(WEFT_HAVE_DISTRIBUTED_SIM)
   list(APPEND built_components distributed_sim)
 endif()
+if(WEFT_HAVE_INSPECTION)
+  list(APPEND built_components distributed_inspection)
+endif()
 if(WEFT_HAVE_CUDA)
   list(APPEND built_components cuda)
 endif()
@@ -42,6 +45,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/generated/weft-config-ver
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/generated/weft-config.cmake
   ${PROJECT_BINARY_DIR}/generated/weft-config-version.cmake ${PROJECT_SOURCE_DIR}/cmake/weft-grpc.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/weft-protobuf.cmake
   DESTINATION ${package_dir} COMPONENT dev)
 
 # A static archive carries no dependencies, so pkg-config has to name them; a shared library brings its own.
@@ -63,10 +67,12 @@ if(BUILD_SHARED_LIBS)
   set(core_libs "Libs: ${libs} -lweft_core\nLibs.private: ${core_private}\n")
   set(distributed_libs "Requires: weft = ${PROJECT_VERSION}\nLibs: ${libs} -lweft_distributed\n")
   set(sim_libs)
+  set(inspection_libs)
 else()
   set(core_libs "Libs: ${libs} -lweft_core ${core_private}\n")
   set(distributed_libs "Requires: weft = ${PROJECT_VERSION} grpc++\nLibs: ${libs} -lweft_distributed\n")
   set(sim_libs " -lboost_context")
+  set(inspection_libs " -lgrpc++_reflection -lprotobuf -labsl_synchronization")
 endif()
 file(WRITE ${PROJECT_BINARY_DIR}/generated/weft.pc
   "${pc_common}Name: weft\nDescription: ${PROJECT_DESCRIPTION}\n${core_libs}")
@@ -84,6 +90,16 @@ if(WEFT_HAVE_DISTRIBUTED_SIM)
     "${pc_common}Name: weft-distributed-sim\n"
     "Description: simulated runtime and network for tests of weft-distributed\n${sim_libs}")
   list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed-sim.pc)
+endif()
+if(WEFT_HAVE_INSPECTION)
+  string(CONCAT inspection_libs "Requires: weft-distributed = ${PROJECT_VERSION}\n"
+    "Libs: ${libs} -lweft_distributed_inspection${inspection_libs}\n")
+  file(WRITE ${PROJECT_BINARY_DIR}/generated/weft-distributed-inspection.pc
+    "${pc_common}Name: weft-distributed-inspection\n"
+    "Description: gRPC service that shows a group of weft-distributed\n${inspection_libs}")
+  list(APPEND pc_files ${PROJECT_BINARY_DIR}/generated/weft-distributed-inspection.pc)
+  install(FILES ${PROJECT_SOURCE_DIR}/distributed/inspection/inspection.proto
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/distributed/inspection COMPONENT dev)
 endif()
 if(WEFT_HAVE_CUDA)
   if(BUILD_SHARED_LIBS)

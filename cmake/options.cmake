@@ -1,5 +1,5 @@
 # Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED,
-# WEFT_HAVE_DISTRIBUTED_SIM, WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
+# WEFT_HAVE_DISTRIBUTED_SIM, WEFT_HAVE_INSPECTION, WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
@@ -15,7 +15,7 @@ quicker as a whole, slower after a change of one file" OFF)
 option(WEFT_FUZZ "Build the program `fuzz` of libFuzzer, with the address sanitizer (needs Clang)" OFF)
 option(WEFT_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 
-foreach(feature DISTRIBUTED ONEDNN ZLIB CUDA)
+foreach(feature DISTRIBUTED INSPECTION ONEDNN ZLIB CUDA)
   set(WEFT_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE WEFT_${feature} PROPERTY STRINGS AUTO ON OFF)
   if(NOT WEFT_${feature} MATCHES "^(AUTO|ON|OFF)$")
@@ -106,6 +106,27 @@ if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
   endif()
 endif()
 
+# AUTO: when the distributed layer is built and gRPC's code generator and protobuf are found.
+set(WEFT_HAVE_INSPECTION OFF)
+if(WEFT_HAVE_DISTRIBUTED AND NOT WEFT_INSPECTION STREQUAL OFF)
+  include(cmake/weft-protobuf.cmake)
+  find_program(WEFT_PROTOC protoc)
+  find_program(WEFT_GRPC_CPP_PLUGIN grpc_cpp_plugin)
+  mark_as_advanced(WEFT_PROTOC WEFT_GRPC_CPP_PLUGIN)
+  set(packages "(Debian: protobuf-compiler protobuf-compiler-grpc libprotobuf-dev)")
+  if(TARGET weft::protobuf AND WEFT_PROTOC AND WEFT_GRPC_CPP_PLUGIN)
+    set(WEFT_HAVE_INSPECTION ON)
+  elseif(WEFT_INSPECTION STREQUAL ON)
+    message(FATAL_ERROR "WEFT_INSPECTION=ON: protoc, grpc_cpp_plugin or protobuf was not found ${packages}")
+  else()
+    message(STATUS "weft: the inspection service left out, protoc, grpc_cpp_plugin or protobuf was not found "
+      "${packages}")
+  endif()
+endif()
+if(WEFT_INSPECTION STREQUAL ON AND NOT WEFT_HAVE_DISTRIBUTED)
+  message(FATAL_ERROR "WEFT_INSPECTION=ON needs the distributed layer, which is not built")
+endif()
+
 # AUTO: when there is a CUDA compiler.
 set(WEFT_HAVE_CUDA OFF)
 if(NOT WEFT_CUDA STREQUAL OFF)
@@ -118,5 +139,6 @@ if(NOT WEFT_CUDA STREQUAL OFF)
   endif()
 endif()
 
-message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, oneDNN ${WEFT_HAVE_ONEDNN}, "
+message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, "
+  "inspection ${WEFT_HAVE_INSPECTION}, oneDNN ${WEFT_HAVE_ONEDNN}, "
   "zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")

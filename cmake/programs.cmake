@@ -3,10 +3,13 @@
 # and skipped. bench/<name>.cpp is a program bench_<name>.
 #
 # Which libraries a program needs is read from its includes: one that names a header of the distributed layer
-# links weft::distributed, and weft::distributed_sim for one of its simulation; it is left out of a build
-# without them.
+# links weft::distributed, and weft::distributed_sim or weft::distributed_inspection for one of the simulation
+# or the inspection; it is left out of a build without them. The flag --inspect of common/group.h links the
+# inspection where it is built.
 set(weft_includes_distributed "^#include [<\"](weft/distributed|common/dist)")
 set(weft_includes_distributed_sim "^#include [<\"]weft/distributed/sim/")
+set(weft_includes_inspection "^#include [<\"]weft/distributed/inspection/")
+set(weft_includes_inspect_flag "^#include [<\"]([.][.]/)?common/group[.]h")
 function(weft_uses layer out)  # weft_uses(<distributed|distributed_sim> <variable> <file>...)
   set(${out} OFF PARENT_SCOPE)
   foreach(file ${ARGN})
@@ -79,8 +82,11 @@ function(weft_program target helpers)
   endforeach()
   weft_uses(distributed distributed ${sources} ${headers})
   weft_uses(distributed_sim distributed_sim ${sources} ${headers})
-  if((distributed AND NOT WEFT_HAVE_DISTRIBUTED) OR (distributed_sim AND NOT WEFT_HAVE_DISTRIBUTED_SIM))
-    message(STATUS "weft: ${target} left out, it needs the distributed layer or its simulation")
+  weft_uses(inspection inspection ${sources} ${headers})
+  weft_uses(inspect_flag inspect_flag ${sources} ${headers})
+  if((distributed AND NOT WEFT_HAVE_DISTRIBUTED) OR (distributed_sim AND NOT WEFT_HAVE_DISTRIBUTED_SIM)
+     OR (inspection AND NOT WEFT_HAVE_INSPECTION))
+    message(STATUS "weft: ${target} left out, it needs the distributed layer, its simulation or inspection")
     return()
   endif()
   add_executable(${target} ${sources})
@@ -91,6 +97,10 @@ function(weft_program target helpers)
   if(distributed_sim)
     target_link_libraries(${target} PRIVATE weft_distributed_sim)
   endif()
+  if(inspection)
+    target_link_libraries(${target} PRIVATE weft_distributed_inspection)
+  endif()
+  set_target_properties(${target} PROPERTIES WEFT_INSPECT_FLAG ${inspect_flag})
   target_link_libraries(${target} PRIVATE ${helpers} weft_core)
 endfunction()
 
@@ -134,6 +144,11 @@ if(WEFT_BUILD_EXAMPLES)
   # After the programs: Ninja starts in this order, and theirs are the longer units.
   weft_helper_library(weft_examples_common ${examples}/common)
   weft_unity(weft_examples_common_core_files)
+  if(WEFT_HAVE_INSPECTION)
+    target_compile_definitions(weft_examples_common_distributed_files PRIVATE WEFT_HAVE_INSPECTION)
+    target_link_libraries(weft_examples_common_distributed_files  # for programs with the flag alone
+      PUBLIC $<$<BOOL:$<TARGET_PROPERTY:WEFT_INSPECT_FLAG>>:weft_distributed_inspection>)
+  endif()
   foreach(name ${programs})
     if(TARGET ${name})
       add_dependencies(weft_examples ${name})

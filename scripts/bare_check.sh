@@ -35,11 +35,12 @@ consumers() {
     rm -rf /tmp/consumer
     cmake -S /weft/examples/find_package -B /tmp/consumer -G "$generator" -DCMAKE_PREFIX_PATH=/opt/weft
     cmake --build /tmp/consumer -j "$(nproc)"
-    for program in fit where remote_sum simulated_sum; do "/tmp/consumer/$program"; done
+    for program in fit where remote_sum simulated_sum inspected_sum; do "/tmp/consumer/$program"; done
   done
   PKG_CONFIG_PATH=$(dirname "$(find /opt/weft -name weft.pc)")
   export PKG_CONFIG_PATH
-  for pair in weft:fit weft-distributed:remote_sum weft-distributed-sim:simulated_sum; do
+  for pair in weft:fit weft-distributed:remote_sum weft-distributed-sim:simulated_sum \
+      weft-distributed-inspection:inspected_sum; do
     # shellcheck disable=SC2046
     g++ -std=c++20 "/weft/examples/find_package/${pair#*:}.cpp" -o /tmp/program \
       $(pkg-config --cflags --libs "${pair%:*}")

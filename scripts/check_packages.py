@@ -23,7 +23,10 @@ PACKAGES = {
     "grpc++": GRPC, "grpc": GRPC, "gpr": GRPC, "grpcpp/completion_queue.h": GRPC,
     "OpenSSL": ["libssl-dev"],
     "gRPC": GRPC + ["protobuf-compiler-grpc"],  # its package file refuses to work without the code generators
-    "Protobuf": ["libprotobuf-dev"],
+    "Protobuf": ["libprotobuf-dev"], "protobuf": ["libprotobuf-dev"],
+    "google/protobuf/message.h": ["libprotobuf-dev"], "grpc++_reflection": GRPC,
+    "absl_synchronization": GRPC,  # libgrpc-dev depends on libabsl-dev
+    "protoc": ["protobuf-compiler"], "grpc_cpp_plugin": ["protobuf-compiler-grpc"],
     "GTest": ["libgtest-dev", "libgmock-dev"], "benchmark": ["libbenchmark-dev"], "Python3": ["python3"],
     "ccache": ["ccache"], "make": ["make"], "ninja": ["ninja-build"],
     "CUDAToolkit": [], "cuda_runtime.h": [], "cublasLt.h": [], "cudnn.h": [], "cudart_static": [],

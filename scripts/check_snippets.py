@@ -1,7 +1,8 @@
 """Compiles every ```cpp block of README.md and docs/*.md, and runs those that say so; run as the tests
 House.snippets_compile and House.snippets_run.
 
-    check_snippets.py --write FOLDER [--distributed]    writes core.cpp and distributed.cpp from the pages
+    check_snippets.py --write FOLDER [--distributed [--inspection]]
+                                                        writes core.cpp and distributed.cpp from the pages
     check_snippets.py --run PROGRAM...                  runs the blocks marked `run`, each in a process and
                                                         a folder of its own
 
@@ -15,7 +16,7 @@ if it has an `int main`. A comment of the page directly before a block changes t
 `scope`: the block is no body, it stands in the namespace, and later blocks see its declarations. `run`: the
 block is run too, and a program must exit with 0. The code of a `<!-- declare: ... -->` comment stands in the
 namespace. A page that mentions the distributed layer goes into distributed.cpp, every other one into
-core.cpp.
+core.cpp. A page that includes the inspection is left out of a build without it.
 """
 import argparse
 import glob
@@ -30,6 +31,7 @@ DISTRIBUTED = re.compile(r"\b(rpc|dist_autograd|dist_optim)::|<weft/distributed|
 PIECE = re.compile(r"^<!-- declare:\n(?P<declared>.*?)^-->$"
                    r"|^(?:<!-- snippet:(?P<words>[ a-z]*)(?:\n(?P<before>.*?))?-->\n)?"
                    r"```cpp\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+INSPECTION = re.compile(r"^#include <weft/distributed/inspection/", re.MULTILINE)
 WORDS = {"scope", "run"}
 SECONDS = 60
 
@@ -85,7 +87,7 @@ def page_code(name, text, includes, marked):
     return "\n".join([*out, "}", ""])
 
 
-def write(folder, distributed):
+def write(folder, distributed, inspection):
     """core.cpp and, when asked for, distributed.cpp."""
     units = {"core": ["#include <weft/weft.h>", "#include <weft/cuda.h>"]}
     if distributed:
@@ -97,6 +99,8 @@ def write(folder, distributed):
     for path in [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
+        if INSPECTION.search(text) and not inspection:
+            continue
         unit = "distributed" if any(DISTRIBUTED.search(m["code"] or m["declared"])
                                     for m in PIECE.finditer(text)) else "core"
         if unit in units:
@@ -136,10 +140,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--write", metavar="FOLDER")
     parser.add_argument("--distributed", action="store_true", help="also the pages of the distributed layer")
+    parser.add_argument("--inspection", action="store_true", help="also those of the inspection")
     parser.add_argument("--run", metavar="PROGRAM", nargs="+")
     options = parser.parse_args()
     if options.write:
-        write(options.write, options.distributed)
+        write(options.write, options.distributed, options.inspection)
     return run(options.run) if options.run else 0
 
 

@@ -54,6 +54,14 @@ void Args::add(const std::string& flag, std::string& value, const std::string& h
                     }});
 }
 
+void Args::add(const std::string& flag, std::optional<std::string>& value, const std::string& help) {
+  const auto set = [&value](const std::string& text) {
+    value = text;
+    return true;
+  };
+  flags_.push_back({flag, "off", help, false, set, false, true});
+}
+
 void Args::add(const std::string& flag, bool& value, const std::string& help) {
   flags_.push_back({flag, "off", help, true, [&value](const std::string& text) {
                       const bool on = text == "true" || text == "yes" || text == "1",
@@ -110,7 +118,10 @@ void Args::parse(int argc, char** argv) {
     if (!flag) fail("unknown flag '--" + name + "'");
     std::string value = "true";  // the value of a switch without one
     if (equals != std::string::npos) value = text.substr(equals + 1);
-    else if (!flag->is_switch) {
+    else if (flag->may_be_alone) {
+      const bool alone = i + 1 == argc || argv[i + 1][0] == '-';
+      value = alone ? "" : argv[++i];
+    } else if (!flag->is_switch) {
       if (i + 1 == argc) fail("--" + name + " needs a value");
       value = argv[++i];
     }

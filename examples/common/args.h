@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ class Args {
   void add(const std::string& flag, int64_t& value, const std::string& help);
   void add(const std::string& flag, double& value, const std::string& help);
   void add(const std::string& flag, std::string& value, const std::string& help);
+  /// Adds a flag that is unset without it. `--flag` alone is an empty text; a word behind it that is no flag
+  /// is its value.
+  void add(const std::string& flag, std::optional<std::string>& value, const std::string& help);
   /// Adds a switch: `--flag` or `--flag=true` (yes, 1) sets it, `--flag=false` (no, 0) clears it.
   void add(const std::string& flag, bool& value, const std::string& help);
   /// Adds a flag with one word of a list.
@@ -39,7 +43,7 @@ class Args {
     std::string name, fallback, help;
     bool is_switch;
     std::function<bool(const std::string&)> set;
-    bool given = false;
+    bool given = false, may_be_alone = false;
   };
   [[noreturn]] void fail(const std::string& what) const;
   Flag* find(const std::string& name);

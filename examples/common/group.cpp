@@ -1,4 +1,4 @@
-// The network flags, the size check, and run_group over rpc::run_group (group.h).
+// The use of the network flags, the size check, and run_group over rpc::run_group (group.h).
 #include "group.h"
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <weft/distributed.h>
-#include "args.h"
+#include "inspect.h"
 #include "wait_signal.h"
 
 namespace examples {
@@ -64,6 +64,8 @@ int run_elastic(const GroupOptions& options, const std::function<int(const std::
   const bool passive = options.passive(flags.name);
   if (!passive && options.prepare) options.prepare(false);
   init_rpc(flags.name, init);
+  std::optional<Inspecting> inspecting;
+  if (flags.inspect) inspecting.emplace(flags);
   if (passive) return serve_until_done(), 0;
   const int result = body(flags.name);
   for (const WorkerInfo& member : get_worker_infos()) {
@@ -86,36 +88,10 @@ void print_pids(const std::vector<ChildState>& children) {
 
 }  // namespace
 
-void NetworkFlags::add_to(Args& args) {
-  args.add("insecure", insecure, "let workers meet beyond this machine without encryption");
-  args.add("tls", tls, "encrypt, with certificates made for the workers that this program starts");
-  args.add("tls-ca", tls_ca, "encrypt: the authority's certificate (PEM)");
-  args.add("tls-cert", tls_cert, "encrypt: this worker's certificate (PEM)");
-  args.add("tls-key", tls_key, "encrypt: the key of that certificate (PEM)");
-  args.add("tls-server-name", tls_server_name,
-           "the name in the certificate of rank 0, if it is not its host");
-  args.require([this]() -> std::string {
-    const bool any = !tls_ca.empty() || !tls_cert.empty() || !tls_key.empty() || !tls_server_name.empty();
-    if (any && (tls_ca.empty() || tls_cert.empty() || tls_key.empty()))
-      return "TLS needs all of --tls-ca, --tls-cert and --tls-key";
-    if (tls && (any || insecure)) return "--tls excludes --insecure and the other --tls flags";
-    if (any && insecure) return "--insecure and the --tls flags exclude each other";
-    return "";
-  });
-}
-
-void NetworkFlags::add_elastic_to(Args& args) {
-  args.add("store", store,
-           "join the elastic group of the store at this address (weft-store): a dead worker may be replaced");
-  args.add("name", name, "this worker's name in that group");
-  args.require([this] {
-    return std::string(store.empty() != name.empty() ? "--store and --name come together" : "");
-  });
-}
-
 int run_group(const GroupOptions& options, const std::function<int(const std::string&)>& body) {
   const WaitSignal shows_waits;
   if (!options.network.store.empty()) return run_elastic(options, body);
+  std::optional<Inspecting> inspecting;
   const auto prepare = [&](Joining& joining) {
     if (!joining.starts_others) check_size(joining.launch, options.most_workers);
     joining.name = options.name(joining.launch.rank, joining.spawned);
@@ -132,6 +108,8 @@ int run_group(const GroupOptions& options, const std::function<int(const std::st
                                .started = print_pids,
                                .tls = options.network.tls},
                               [&](const WorkerInfo& me) {
+                                if (options.network.inspect && me.id.value == 0)
+                                  inspecting.emplace(options.network);
                                 if (options.passive(me.name)) return 0;
                                 const int result = body(me.name);
                                 shutdown({.timeout = 60s});

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace weft::rpc {
@@ -17,10 +18,11 @@ class Args;
 
 constexpr int kMostWorkers = 1000;  // a larger number is treated as a typing error
 
-/// Network flags of every program that forms a group, for groups beyond loopback.
+/// Network flags of every program that forms a group: for groups beyond loopback, and for their inspection.
 struct NetworkFlags {
   bool insecure = false, tls = false;
   std::string tls_ca{}, tls_cert{}, tls_key{}, tls_server_name{};
+  std::optional<std::string> inspect{};  ///< address of the inspection; empty: a unix socket; unset: off
   /// Address of the store of an elastic group, and this worker's name there; both empty: a static group. Only
   /// programs that take a successor in a dead worker's place have these flags.
   std::string store{}, name{};

@@ -18,7 +18,7 @@ namespace weft::rpc::inner {
 
 /// The certificates of a transport as text. Files are read again once they have changed.
 /// Thread safety: every member may be called from any thread.
-class TlsFiles {
+class WEFT_API TlsFiles {
  public:
   /// Throws: IoError for an unreadable file; RpcError for a missing part.
   explicit TlsFiles(TlsOptions options);

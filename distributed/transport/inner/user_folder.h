@@ -11,10 +11,12 @@
 #include <optional>
 #include <string>
 
+#include <weft/kernels/macros.h>
+
 namespace weft::rpc::inner {
 
 /// Folders that may hold the sockets. Tests give their own.
-struct FolderChoice {
+struct WEFT_API FolderChoice {
   std::string runtime;    ///< XDG_RUNTIME_DIR; empty: not set
   std::string temporary;  ///< the folder for temporary files
   /// From the environment.
@@ -25,7 +27,7 @@ struct FolderChoice {
 inline constexpr size_t kMaxSocketPath = 107;
 
 /// A name for one unix socket in the user's folder, and its lock. Thread safety: as a plain value.
-class SocketFile {
+class WEFT_API SocketFile {
  public:
   /// Makes the folder when it is missing, sweeps it, and takes a random name. Throws: RpcError that names the
   /// folder and the reason: not a folder, a link, another owner, another mode, too long a path.

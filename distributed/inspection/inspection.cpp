@@ -1,0 +1,174 @@
+// The server of inspection.h: listening, credentials, limits. inspection_service.cpp answers the calls.
+#include <weft/distributed/inspection/inspection.h>
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+
+#include <algorithm>
+
+#include <weft/distributed/inspection/inner/inspection_service.h>
+#include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/grpc_credentials.h>
+#include <weft/distributed/transport/inner/user_folder.h>
+
+namespace weft::rpc {
+namespace {
+
+constexpr int kMostMessageBytes = 64 << 10;  ///< of a request
+constexpr size_t kMemory = size_t{64} << 20;
+constexpr int kOtherThreads = 8;  ///< for reflection, and to refuse calls
+
+/// Admits the calls whose certificate has one of the names, those of health and reflection included.
+class NameCheck final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit NameCheck(std::vector<std::string> allow) : allow_(std::move(allow)) {}
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata&, grpc::AuthContext* context, OutputMetadata*,
+                       OutputMetadata*) override {
+    std::string shown;
+    for (const grpc::string_ref& name : context->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME)) {
+      if (std::find(allow_.begin(), allow_.end(), std::string(name.data(), name.size())) != allow_.end())
+        return grpc::Status::OK;
+      shown += str(shown.empty() ? "" : ", ", std::string(name.data(), name.size()));
+    }
+    return {grpc::StatusCode::PERMISSION_DENIED,
+            str("the certificate is for ", shown.empty() ? "no name" : shown,
+                ", and the access list of this inspection has none of these")};
+  }
+
+ private:
+  const std::vector<std::string> allow_;
+};
+
+void check_limits(const InspectionOptions& options) {
+  if (options.max_calls < 1 || options.max_calls > 1000)
+    throw ValueError(str("inspection: max_calls is ", options.max_calls, ", it must be 1 to 1000"));
+  for (const Duration limit : {options.max_call_time, options.max_connection_age})
+    if (limit < std::chrono::milliseconds(1) || limit > std::chrono::hours(24))
+      throw ValueError("inspection: a time limit must be 1 ms to 24 hours");
+}
+
+/// Throws: ValueError, RpcError.
+void check_access(const InspectionOptions& options) {
+  const bool proven = options.tls && options.tls->require_client_certificate && !options.address.empty();
+  if (!options.allow.empty() && !proven)
+    throw ValueError("inspection: an access list needs tls with certificates of the clients, and a port");
+  if (options.address.empty() || options.insecure || proven) return;
+  if (options.tls)
+    throw RpcError("inspection: without certificates of the clients anybody can read: set insecure = true");
+  throw RpcError(str("inspection: anybody who reaches ", options.address,
+                     " could read: set tls, or insecure = true, or leave the address empty for a unix socket "
+                     "of this user"));
+}
+
+std::shared_ptr<grpc::ServerCredentials> credentials_of(const InspectionOptions& options) {
+  if (!options.tls || options.address.empty()) return grpc::InsecureServerCredentials();
+  const TlsOptions& given = *options.tls;
+  const auto read = inner::TlsFiles(given).current();  // throws for a missing part
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider;
+  if (given.ca.empty() && given.certificate.empty() && given.key.empty())
+    provider = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+        given.key_file, given.certificate_file, given.ca_file, 1);
+  else
+    provider = std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+        read->ca, std::vector<grpc::experimental::IdentityKeyCertPair>{{read->key, read->certificate}});
+  grpc::experimental::TlsServerCredentialsOptions tls(provider);
+  tls.watch_root_certs();
+  tls.watch_identity_key_cert_pairs();
+  tls.set_cert_request_type(given.require_client_certificate
+                                ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  auto credentials = grpc::experimental::TlsServerCredentials(tls);
+  if (!options.allow.empty())
+    credentials->SetAuthMetadataProcessor(std::make_shared<NameCheck>(options.allow));
+  return credentials;
+}
+
+int milliseconds(Duration d) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
+}
+
+/// Health and reflection come from settings of gRPC for all servers that a process makes from then on.
+/// Health is set back.
+std::unique_ptr<grpc::Server> build(grpc::ServerBuilder& builder) {
+  static Mutex mutex;
+  MutexLock lock(mutex);
+  static const bool once = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
+  (void)once;
+  const bool before = grpc::DefaultHealthCheckServiceEnabled();
+  grpc::EnableDefaultHealthCheckService(true);
+  auto server = builder.BuildAndStart();
+  if (server != nullptr && server->GetHealthCheckService() != nullptr)
+    server->GetHealthCheckService()->SetServingStatus(inner::InspectionService::kName, true);
+  grpc::EnableDefaultHealthCheckService(before);
+  return server;
+}
+
+}  // namespace
+
+struct InspectionServer::Impl {
+  explicit Impl(const InspectionOptions& options) : service({options.max_calls, options.max_call_time}) {
+    std::string listen;
+    HostPort at;
+    if (options.address.empty()) {
+      socket.emplace();
+      listen = address = "unix:" + socket->path();
+    } else {
+      at = parse_host_port(options.address);
+      if (at.host.empty()) at.host = "0.0.0.0";
+      probe_port(at);
+      listen = to_string(at);
+    }
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(listen, credentials_of(options), &port);
+    builder.RegisterService(&service.service());
+    builder.SetMaxReceiveMessageSize(kMostMessageBytes);
+    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+    builder.SetResourceQuota(grpc::ResourceQuota("weft inspection")
+                                 .Resize(kMemory)
+                                 .SetMaxThreads(options.max_calls + kOtherThreads));
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * options.max_calls);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 60'000);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, milliseconds(options.max_connection_age));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, milliseconds(options.max_call_time));
+    server = build(builder);
+    if (server == nullptr)
+      throw RpcError(
+          str("inspection: cannot listen on ", listen, options.tls ? " with these certificates" : ""));
+    if (options.address.empty()) {
+      port = 0;
+      return;
+    }
+    at.port = static_cast<uint16_t>(port);
+    address = to_string(at);
+  }
+  ~Impl() {
+    if (server != nullptr) server->Shutdown(std::chrono::system_clock::now());
+  }
+
+  std::optional<inner::SocketFile> socket;  // outlives the listener
+  inner::InspectionService service;
+  std::string address;
+  int port = 0;
+  std::unique_ptr<grpc::Server> server;
+};
+
+InspectionServer::InspectionServer(InspectionOptions options) {
+  check_limits(options);
+  check_access(options);
+  impl_ = std::make_unique<Impl>(options);
+}
+
+InspectionServer::~InspectionServer() = default;
+
+int InspectionServer::port() const { return impl_->port; }
+const std::string& InspectionServer::address() const { return impl_->address; }
+
+}  // namespace weft::rpc
