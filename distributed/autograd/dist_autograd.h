@@ -69,8 +69,8 @@ class WEFT_API Context {
 /// Computes the gradients of `roots`, scalars of this worker, and adds them to the context on every worker
 /// that the graph reaches. Blocks until all workers are done, at most for options.timeout. Throws:
 /// AutogradError for an unknown context or a stalled pass, for empty `roots`, for a root that is not a
-/// scalar, is a leaf or does not require grad, for create_graph in kFast, and for kFast in a context with such
-/// a pass; Timeout; PeerLost; the first error of a worker.
+/// scalar, is a leaf or does not require grad, for create_graph in kFast, and for kFast in a context with
+/// such a pass; Timeout; PeerLost; the first error of a worker.
 WEFT_API void backward(int64_t context_id, const std::vector<Tensor>& roots,
                        const BackwardOptions& options = {});
 /// All gradients of a context on this worker, or that of one leaf (an undefined tensor without one). Throws:

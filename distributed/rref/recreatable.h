@@ -7,9 +7,9 @@
 //   });
 //   Tensor e = table.use([&](const rpc::RRef<Table>& t) { return t.rpc_sync<&Table::forward>(ids); });
 //
-// The value belongs to this object's worker: references sent elsewhere are of one life of the value, and throw
-// OwnerLost with it. Another worker asks the maker for the new one. Nothing derived from the old value follows
-// it: gradients, optimizers and references to parts of it are made again too (creations() tells).
+// The value belongs to this object's worker: references sent elsewhere are of one life of the value, and
+// throw OwnerLost with it. Another worker asks the maker for the new one. Nothing derived from the old value
+// follows it: gradients, optimizers and references to parts of it are made again too (creations() tells).
 // Copies share one value. Thread safety: every member may be called from any thread.
 #pragma once
 

@@ -153,7 +153,8 @@ int run_agent(const Options& o) {
     try {
       return playing.wait();
     } catch (const weft::PeerLost& e) {
-      std::printf("episode %lld: %s\n", static_cast<long long>(episode), e.what());
+      std::printf("episode %lld: worker '%s' is lost, its successor plays it again\n",
+                  static_cast<long long>(episode), e.peer.c_str());
       std::fflush(stdout);
     }
     return all[k].use([&](const RRef<Observer>& observer) {

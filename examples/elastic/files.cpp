@@ -1,5 +1,5 @@
-// The files of a run (options.h). A reader sees a whole value: small ones are replaced by renaming, and a line
-// of `events` is one write.
+// The files of a run (options.h). A reader sees a whole value: small ones are replaced by renaming, and a
+// line of `events` is one write.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// The supervisor (supervisor.h). The victims and the moments of their deaths come from the seed. Within a step
-// the moment is random too: the kill comes up to a few milliseconds after a step was seen.
+// The supervisor (supervisor.h). The victims and the moments of their deaths come from the seed. Within a
+// step the moment is random too: the kill comes up to a few milliseconds after a step was seen.
 #include "supervisor.h"
 
 #include <signal.h>

@@ -10,8 +10,8 @@ namespace elastic {
 int serve_store(const Options& options);
 /// Serves as worker "ps" until the trainer has finished.
 int serve_parameters(const Options& options);
-/// Trains as worker "trainer", from the checkpoint if there is one. After a loss it goes on from there with the
-/// successor. Writes the result. Throws: the last error when nothing has gone on for two minutes.
+/// Trains as worker "trainer", from the checkpoint if there is one. After a loss it goes on from there with
+/// the successor. Writes the result. Throws: the last error when nothing has gone on for two minutes.
 int train(const Options& options);
 /// The last loss of the same training in one process, without losses of workers.
 double train_undisturbed(const Options& options);

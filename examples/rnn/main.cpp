@@ -1,7 +1,7 @@
 // The word language model. Local mode trains in this process. Distributed mode has two workers: "ps" with the
 // embedding and the decoder, "trainer" with the recurrent part. A launcher starts them with RANK (0 is ps)
-// and WORLD_SIZE, or this program does, as the trainer. With --store and --name it is one worker of an elastic
-// group, in which another process may take the place of a dead "ps".
+// and WORLD_SIZE, or this program does, as the trainer. With --store and --name it is one worker of an
+// elastic group, in which another process may take the place of a dead "ps".
 #include <cstdio>
 
 #include <weft/distributed.h>

@@ -1,5 +1,5 @@
-// The state of recurrent layers: the zero state follows the parameters, and a sequence given step by step ends
-// where the whole one does.
+// The state of recurrent layers: the zero state follows the parameters, and a sequence given step by step
+// ends where the whole one does.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

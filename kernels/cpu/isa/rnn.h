@@ -6,10 +6,11 @@
 //   GRU   r z n q               (q = W_hn h + b_hn, before r multiplies it)
 //   tanh, relu  h
 //
-// There are two partitions. If there are several threads and the packed recurrent weights fit the second-level
-// cache, each task runs some rows of the batch through the whole sequence, independently of other tasks.
-// Otherwise the tasks of each step share the columns of H, and all rows use a panel of W_hh while it is in the
-// first-level cache. The sum of an element does not depend on the partition, so both give the same bits.
+// There are two partitions. If there are several threads and the packed recurrent weights fit the
+// second-level cache, each task runs some rows of the batch through the whole sequence, independently of
+// other tasks. Otherwise the tasks of each step share the columns of H, and all rows use a panel of W_hh
+// while it is in the first-level cache. The sum of an element does not depend on the partition, so both give
+// the same bits.
 #pragma once
 
 #include <weft/kernels/backend.h>

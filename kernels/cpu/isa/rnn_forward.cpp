@@ -1,8 +1,8 @@
 // Forward of one direction of one recurrent layer over a whole sequence: x [T, N, I] -> y [T, N, H] (=), hn,
 // cn [N, H] (=). One product writes the input projections of all steps into the rows that become the reserve
 // (rnn.h). Then each step adds the recurrent product, with W_hh packed once per sequence, and a fused kernel
-// applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times, from cache. For a few rows in all,
-// as in one step of inference, W_hh is read in place: packing would cost more than the products.
+// applies the gates in place. 2 T N G H (I + H) flops; W_hh is read T times, from cache. For a few rows in
+// all, as in one step of inference, W_hh is read in place: packing would cost more than the products.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rnn.h>
 
@@ -104,8 +104,8 @@ template <class T> struct Forward {
   }
 
   int64_t state_row(int64_t s) const { return s == 0 ? h0.row : y.row; }
-  /// The state before step s, as strips for the tile kernel or, without packed weights, in place; null when it
-  /// is zero.
+  /// The state before step s, as strips for the tile kernel or, without packed weights, in place; null when
+  /// it is zero.
   const T* state_before(int64_t s, int64_t n0, int64_t n1, T* strips) const {
     const T* h = h_before(s, n0);
     if (!h || !packed) return h;
