@@ -342,7 +342,7 @@ void Caller::ask(Peer& p) {
     out.number(upto);
     out.put(open);
     out.finish();
-    e.floor = p.asked_floor = p.floor();
+    e.floor = p.floor();
     e.to_incarnation = p.incarnation.load().value;
   }
   seal(m);
@@ -356,11 +356,12 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
   try {
     const Message m = unseal(header, {}, e);
     Decoder in(m);
+    const auto floor = in.number<uint64_t>();  // of the status that this answers; later ones may be lost
     const auto unknown = in.get<std::vector<uint64_t>>();
     in.expect_end();
     {
       MutexLock lock(p.mutex);
-      p.told_floor = std::max(p.told_floor, p.asked_floor);
+      p.told_floor = std::max(p.told_floor, std::min(floor, p.next_sequence));
       p.tells = 0;
     }
     for (const uint64_t sequence : unknown) {

@@ -410,6 +410,7 @@ void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
     Message reply;
     {
       Encoder out(reply);
+      out.number(e.floor);
       out.put(unknown);
     }
     seal(reply);

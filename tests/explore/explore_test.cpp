@@ -31,6 +31,11 @@ TEST_P(Explorer, programs_equal_the_local_engine_or_report_a_loss_and_nothing_is
   EXPECT_GT(report.hurt, report.schedules / 20);
 }
 
+TEST(ExplorerSeeds, schedules_that_once_failed_hold) {
+  for (const uint64_t seed : {340, 353, 5593, 10287, 10638, 16617, 19647, 20278, 39574, 100132})
+    EXPECT_EQ(run(make_plan(seed)).failure, "") << "seed " << seed;
+}
+
 TEST(ExplorerDepth, every_single_fault_at_the_first_messages_of_small_programs_is_survived) {
   for (uint64_t seed = 1; seed <= 2; ++seed) {
     const Report report = explore_all(seed, 3, static_cast<int>(60 / kShare), 1);

@@ -106,6 +106,7 @@ class NoStatus final : public Between {
     rpc::Message answer;
     {
       rpc::Encoder out(answer);
+      out.number(e.floor);
       out.put(std::vector<uint64_t>());
       out.finish();
     }
