@@ -43,7 +43,7 @@ struct InitOptions {
   Duration rpc_timeout = std::chrono::seconds(60);   ///< default timeout of calls; zero: no limit
   Duration init_timeout = std::chrono::seconds(60);  ///< limit of init_rpc
   Duration lease = std::chrono::seconds(10);         ///< as AgentOptions::lease
-  std::optional<TlsOptions> tls{};                   ///< for addresses other than loopback and unix sockets
+  std::optional<TlsOptions> tls{};                   ///< unset: WEFT_TLS_CA, WEFT_TLS_CERT, WEFT_TLS_KEY
   bool insecure = false;                             ///< allows such addresses without TLS
   std::map<std::string, std::vector<std::string>> allow{};  ///< as AgentOptions::allow
   bool deny_unlisted = false;                               ///< as AgentOptions::deny_unlisted

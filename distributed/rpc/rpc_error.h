@@ -28,8 +28,8 @@ class WEFT_API SignatureMismatch : public RpcError {
       : RpcError(what), signature(std::move(callee_signature)) {}
   std::string signature;  ///< the signature at the callee
 };
-/// The callee refuses a function that its allow list keeps from the caller, or a message about references
-/// that claims another worker's.
+/// The callee refuses a function or request that its access lists keep from the caller, or a message that
+/// claims what another worker owns.
 class WEFT_API NotAllowed : public RpcError {
  public:
   using RpcError::RpcError;

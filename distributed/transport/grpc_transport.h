@@ -53,7 +53,7 @@ struct GrpcOptions {
   Duration reconnect_timeout = std::chrono::seconds(5);  ///< the same after a broken connection
   /// after which an incoming connection without a welcomed hello is closed
   Duration handshake_timeout = std::chrono::seconds(10);
-  size_t max_unwelcomed = 256;   ///< such streams at a time; one more ends the oldest
+  size_t max_unwelcomed = 256;   ///< such streams at a time, and as many with a proof; else the oldest ends
   bool admit_strangers = false;  ///< welcome ids that were not added, while they are connected
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
   Duration keepalive_timeout = std::chrono::seconds(10);  ///< time that the answer to a probe may take
