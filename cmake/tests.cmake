@@ -17,7 +17,7 @@ endif()
 set(test_seconds 300)
 set(in_parts ${WEFT_TEST_PARTS})
 # Most tests compile in three quarters of the time without optimization. Those of kernels compute much
-# themselves, as do the rows of the op table and what checks them; bench_ops times the rows.
+# themselves, as do the rows of the op table and their checks; bench_ops times the rows.
 set(test_level -O0)
 set(computing_level -O1)
 if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")

@@ -48,7 +48,7 @@ class Seat {
   const bool granted_;
 };
 
-/// The time that a call may spend on other workers: a part of `most` and of what its client gives it, so that
+/// The time that a call may spend on other workers: a part of `most` and of its client's limit, so that
 /// the answer arrives.
 Duration time_of(const grpc::ServerContext& context, Duration most) {
   const auto deadline = context.deadline();
@@ -100,7 +100,7 @@ class Cutoff {
   grpc::Alarm alarm_;
 };
 
-/// Hands what is written to it to `send`, in pieces. False of `send` ends the stream.
+/// Hands the bytes written to it to `send`, in pieces. False of `send` ends the stream.
 class Pieces final : public std::streambuf {
  public:
   explicit Pieces(std::function<bool(const std::string& piece)> send) : send_(std::move(send)) {

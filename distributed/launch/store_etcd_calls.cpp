@@ -53,8 +53,8 @@ grpc_channel_credentials* etcd_credentials(const std::optional<TlsOptions>& tls)
                                      nullptr, nullptr);
 }
 
-/// The function that the queue's thread runs for an event. It may delete the tag. What the starting thread
-/// wrote happens before it: the queue orders both, and the flag says so to the thread sanitizer.
+/// The function that the queue's thread runs for an event. It may delete the tag. The writes of
+/// the starting thread happen before it: the queue orders both, and the flag says so to the thread sanitizer.
 class EtcdTag {
  public:
   void started() { started_.store(true, std::memory_order_release); }

@@ -48,7 +48,7 @@ struct AgentOptions {
   size_t max_served_per_peer = 1 << 20;
   BudgetLimits budget{};  ///< bytes of requests and replies
   /// Function name -> names of the workers that may call it; "weft::fetch" and others: requests that run none
-  /// (docs/rpc.md). All workers may use what has no entry, unless deny_unlisted is set.
+  /// (docs/rpc.md). Without an entry all workers may, unless deny_unlisted is set.
   std::map<std::string, std::vector<std::string>> allow{};
   bool deny_unlisted = false;
   /// For tensors with a graph that cross outside an autograd context (outside_context.h).

@@ -52,7 +52,7 @@ class CutScale {
 WEFT_RPC_CONSTRUCTOR(CutScale, int64_t);
 WEFT_RPC_CLASS(CutScale, forward, forward_through, parameter, value);
 
-/// What this worker still keeps for others.
+/// Number of references and contexts that this worker still keeps.
 int64_t kept_here() {
   int64_t sum = 0;
   for (const auto& [name, count] : debug_info())

@@ -41,7 +41,7 @@ struct CuttingProxy::Pipe {
   size_t waiting = 0;  // bytes in `pieces`
 
   bool full() const { return waiting > (size_t{4} << 20); }
-  /// Reads what there is; false: the connection has failed.
+  /// Reads all bytes that have come; false: the connection has failed.
   bool read_some(int delay) {
     std::string bytes(1 << 16, '\0');
     const ssize_t n = recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -52,7 +52,7 @@ struct CuttingProxy::Pipe {
     pieces.push_back({Clock::now() + std::chrono::milliseconds(delay), std::move(bytes)});
     return true;
   }
-  /// Writes what is due; false: the connection has failed.
+  /// Writes the pieces that are due; false: the connection has failed.
   bool write_some(std::atomic<int64_t>& count) {
     while (!pieces.empty() && pieces.front().due <= Clock::now()) {
       std::string& bytes = pieces.front().bytes;

@@ -1,5 +1,5 @@
 // A TCP proxy of the loopback interface for one port, with faults: it can cut its connections and refuse new
-// ones, hold back what it has read, or pass it on late. One thread serves it.
+// ones, hold back the bytes it has read, or pass them on late. One thread serves it.
 #pragma once
 
 #include <atomic>

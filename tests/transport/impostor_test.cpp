@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 int64_t impostor_next(int64_t n) { return n + 1; }
 WEFT_RPC(impostor_next);
 
-// ---- files by which the processes of a test tell each other what they know
+// ---- files by which the processes of a test exchange ports and lives
 
 std::string shared_path(const std::string& name) { return str(std::getenv("WEFT_TEST_FOLDER"), "/", name); }
 void put_shared(const std::string& name, const std::string& text) {
@@ -204,7 +204,7 @@ int impostor_child(const std::string& job, int rank) {
 constexpr const char* kImpostorChild = "Impostor.a_process_started_by_these_tests_does_its_job";
 TEST(Impostor, a_process_started_by_these_tests_does_its_job) { test::do_job(impostor_child); }
 
-/// Three members and an impostor, with a folder for what they know and a private one for sockets.
+/// Three members and an impostor, with a folder for these files and a private one for sockets.
 struct Stage {
   Stage() {
     std::string pattern = fs::temp_directory_path() / "weft-test-XXXXXX";
