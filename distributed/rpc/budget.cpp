@@ -1,6 +1,5 @@
 // The room for the bytes of open calls: charges, queues and windows. The caller's and the callee's side of a
-// call use it (caller_waiting.cpp, server.cpp). A simulated task is not preempted after this lock: every call
-// takes it, and the schedules of seeds stay as they are.
+// call use it (caller_waiting.cpp, server.cpp).
 #include <weft/distributed/rpc/inner/budget.h>
 
 #include <algorithm>
@@ -40,7 +39,6 @@ bool Budget::fits_in_all(int64_t bytes) const {
 
 std::shared_ptr<Charge> Budget::open(Peer& to, int64_t bytes, bool in_handler, bool& waits) {
   auto charge = std::make_shared<Charge>(Charge{&to, bytes, in_handler});
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   Account& a = accounts_[&to];
   waits = false;
@@ -61,7 +59,6 @@ std::shared_ptr<Charge> Budget::open(Peer& to, int64_t bytes, bool in_handler, b
 }
 
 bool Budget::wait(const std::shared_ptr<Charge>& charge, uint64_t sequence) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   if (charge->state == Charge::State::kEnded) return false;
   Account& a = accounts_[charge->to];
@@ -76,7 +73,6 @@ bool Budget::wait(const std::shared_ptr<Charge>& charge, uint64_t sequence) {
 }
 
 Budget::Ended Budget::end(const std::shared_ptr<Charge>& charge, int64_t bytes) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   const Charge::State before = std::exchange(charge->state, Charge::State::kEnded);
   Account& a = accounts_[charge->to];
@@ -100,7 +96,6 @@ Budget::Ended Budget::end(const std::shared_ptr<Charge>& charge, int64_t bytes) 
 }
 
 std::string Budget::explain(const Charge& charge) const {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   const auto found = accounts_.find(charge.to);
   if (found == accounts_.end()) return {};
@@ -111,7 +106,6 @@ std::string Budget::explain(const Charge& charge) const {
 }
 
 bool Budget::announced(Peer& by, int64_t bytes) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   Account& a = accounts_[&by];
   const bool grows = bytes > a.window;
@@ -120,13 +114,11 @@ bool Budget::announced(Peer& by, int64_t bytes) {
 }
 
 bool Budget::begin_starting() {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   return !queues_.empty() && !std::exchange(starting_, true);
 }
 
 std::optional<Budget::Ready> Budget::next() {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   full_ = false;
   for (auto it = queues_.begin(); it != queues_.end();) {
@@ -168,13 +160,11 @@ bool Budget::has_room_now(int64_t bytes) const {
 }
 
 bool Budget::has_room(int64_t bytes) const {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   return has_room_now(bytes);
 }
 
 bool Budget::serve(Peer& from, int64_t bytes) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   if (accounts_[&from].served++ == 0) ++callers_;
   const bool room = has_room_now(bytes);
@@ -183,7 +173,6 @@ bool Budget::serve(Peer& from, int64_t bytes) {
 }
 
 int64_t Budget::served(Peer& from, int64_t bytes) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   Account& a = accounts_[&from];
   if (--a.served == 0) --callers_;
@@ -192,7 +181,6 @@ int64_t Budget::served(Peer& from, int64_t bytes) {
 }
 
 std::exception_ptr Budget::no_room(int64_t bytes) const {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   return std::make_exception_ptr(
       Overloaded(str("no room for a request of ", bytes, " bytes: open requests have ", served_,
@@ -205,33 +193,28 @@ int64_t Budget::window_to(const Account& caller) const {
 }
 
 int64_t Budget::window_for(Peer& caller) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   return window_to(accounts_[&caller]);
 }
 
 void Budget::keep(Peer& caller, int64_t bytes) {
   if (bytes == 0) return;
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   accounts_[&caller].kept += bytes;
   kept_ += bytes;
 }
 
 bool Budget::keeps_too_much(Peer& caller) {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   return accounts_[&caller].kept > limits_.per_peer || kept_ > limits_.in_all / 2;
 }
 
 void Budget::count_dropped() {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   ++dropped_;
 }
 
 void Budget::add_counters(std::map<std::string, int64_t>& out) const {
-  const inner::KeepRunning whole;
   MutexLock lock(mutex_);
   out["agent.open_bytes"] = open_;
   out["agent.waiting_calls"] = waiting_;
