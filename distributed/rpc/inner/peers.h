@@ -119,7 +119,7 @@ struct Peer {
   std::set<uint64_t> given_up WEFT_GUARDED_BY(mutex);
   /// the floor that the peer has acknowledged by its answer to a status
   uint64_t told_floor WEFT_GUARDED_BY(mutex) = 1;
-  int tells WEFT_GUARDED_BY(mutex) = 0;             ///< unanswered statuses while no call was open
+  int tells WEFT_GUARDED_BY(mutex) = 0;  ///< unanswered statuses while no call was open
   // as callee
   ServedRequests served WEFT_GUARDED_BY(mutex);
   std::deque<uint64_t> droppable WEFT_GUARDED_BY(mutex);  ///< replies that were sent, the oldest first
