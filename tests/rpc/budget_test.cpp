@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <mutex>
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/autograd/dist_autograd.h>
@@ -18,8 +17,12 @@
 namespace weft::test {
 
 Gate g_budget_gate;
-std::mutex g_budget_mutex;
-std::vector<int64_t> g_budget_order;
+rpc::Mutex g_budget_mutex;
+std::vector<int64_t> g_budget_order WEFT_GUARDED_BY(g_budget_mutex);
+std::vector<int64_t> budget_order() {
+  rpc::MutexLock lock(g_budget_mutex);
+  return g_budget_order;
+}
 std::atomic<int64_t> g_budget_runs{0}, g_budget_most{0};
 
 int64_t budget_counter(const rpc::Agent& agent, const char* name) {
@@ -32,7 +35,7 @@ int64_t budget_work(int64_t number, const Tensor& x) {
   for (int64_t most = g_budget_most; served > most && !g_budget_most.compare_exchange_weak(most, served);) {
   }
   {
-    const std::lock_guard lock(g_budget_mutex);
+    rpc::MutexLock lock(g_budget_mutex);
     g_budget_order.push_back(number);
   }
   rpc::current_runtime()->sleep_for(std::chrono::milliseconds(1));
@@ -74,7 +77,10 @@ Tensor kilobytes(int64_t n) { return ones({n * 250}); }
 
 void begin() {
   g_budget_gate.open = true, g_budget_gate.reached = 0;
-  g_budget_order.clear();
+  {
+    rpc::MutexLock lock(g_budget_mutex);
+    g_budget_order.clear();
+  }
   g_budget_runs = 0, g_budget_most = 0;
 }
 
@@ -126,7 +132,7 @@ TEST_P(Budgets, waiting_calls_keep_their_order) {
       calls.push_back(rpc_async<budget_work>("worker1", i, kilobytes(i == 7 ? 30 : i > 5 ? 80 : 60)));
     for (auto& call : calls) call.wait();
   });
-  for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(g_budget_order.at(static_cast<size_t>(i)), i);
+  for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(budget_order().at(static_cast<size_t>(i)), i);
 }
 
 TEST_P(Budgets, a_call_without_credit_until_its_deadline_says_so_and_is_never_sent) {
@@ -144,7 +150,7 @@ TEST_P(Budgets, a_call_without_credit_until_its_deadline_says_so_and_is_never_se
     EXPECT_EQ(first.wait(), 20'000);
     EXPECT_EQ(rpc_sync<budget_work>("worker1", 3, kilobytes(70)), 17'500);
   });
-  EXPECT_EQ(g_budget_order, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(budget_order(), (std::vector<int64_t>{1, 3}));
   EXPECT_TRUE(eventually(c, [&] { return nothing_left(c); }));
 }
 
@@ -160,7 +166,7 @@ TEST_P(Budgets, a_message_above_the_window_goes_alone) {
     g_budget_gate.open = true;
     large.wait(), small.wait(), other.wait();
   });
-  EXPECT_EQ(g_budget_order, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(budget_order(), (std::vector<int64_t>{1, 2, 3}));
 }
 
 TEST_P(Budgets, the_callees_smaller_window_counts_from_its_first_word) {
@@ -329,7 +335,7 @@ TEST_P(Budgets, a_request_beyond_the_callees_limit_in_all_is_refused_unserved_an
     first.wait();
     EXPECT_EQ(rpc_sync<budget_work>("worker1", 3, kilobytes(60)), 15'000);
   });
-  EXPECT_EQ(g_budget_order, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(budget_order(), (std::vector<int64_t>{1, 3}));
   EXPECT_TRUE(eventually(c, [&] { return nothing_left(c); }));
 }
 
@@ -450,7 +456,7 @@ TEST(Budget, the_limits_are_options_of_init_rpc) {
   for (int64_t i = 0; i < 5; ++i) calls.push_back(rpc_async<budget_work>("alone", i, kilobytes(80)));
   for (auto& call : calls) EXPECT_EQ(call.wait(), 20'000);
   EXPECT_GE(debug_info().at("agent.credit_waits"), 1);
-  EXPECT_EQ(g_budget_order, (std::vector<int64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(budget_order(), (std::vector<int64_t>{0, 1, 2, 3, 4}));
   shutdown();
 }
 
