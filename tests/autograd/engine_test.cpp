@@ -10,6 +10,7 @@
 #include <weft/autograd/tape/gradcheck.h>
 
 #include "support/errors.h"
+#include "support/leaf.h"
 
 namespace weft {
 namespace {
@@ -17,10 +18,8 @@ namespace {
 using test::error_of;
 using test::has;
 
-Tensor leaf(std::initializer_list<double> values) {
-  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
-}
-std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+using test::leaf;
+using test::values;
 using Numbers = std::vector<double>;
 
 TEST(Backward, gradients_of_a_product_reach_both_leaves) {

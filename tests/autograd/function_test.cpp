@@ -13,14 +13,13 @@
 #include <weft/autograd/tape/grad_mode.h>
 
 #include "../support/errors.h"
+#include "../support/leaf.h"
 
 namespace weft {
 namespace {
 
-Tensor leaf(std::initializer_list<double> values) {
-  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
-}
-std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+using test::leaf;
+using test::values;
 using Numbers = std::vector<double>;
 using Tensors = std::vector<Tensor>;
 

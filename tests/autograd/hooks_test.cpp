@@ -8,13 +8,13 @@
 #include <weft/autograd/tape/hooks.h>
 #include <weft/autograd/tape/saved_hooks.h>
 
+#include "support/leaf.h"
+
 namespace weft {
 namespace {
 
-Tensor leaf(std::initializer_list<double> values) {
-  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
-}
-std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+using test::leaf;
+using test::values;
 using Numbers = std::vector<double>;
 
 TEST(Hooks, tensor_hooks_see_and_replace_the_whole_gradient) {

@@ -8,6 +8,7 @@
 #include <weft/tensor/factories.h>
 
 #include "support/errors.h"
+#include "support/leaf.h"
 
 namespace weft {
 namespace {
@@ -16,10 +17,8 @@ using test::error_of;
 using test::has;
 
 constexpr TensorOptions kDouble{.dtype = kFloat64};
-Tensor leaf(std::initializer_list<double> values) {
-  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
-}
-std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+using test::leaf;
+using test::values;
 using Numbers = std::vector<double>;
 
 /// gradcheck and gradgradcheck of a function of one list of inputs.

@@ -8,6 +8,7 @@
 #include <weft/autograd/tape/grad_mode.h>
 
 #include "support/errors.h"
+#include "support/leaf.h"
 
 namespace weft {
 namespace {
@@ -15,10 +16,8 @@ namespace {
 using test::error_of;
 using test::has;
 
-Tensor leaf(std::initializer_list<double> values) {
-  return tensor(values, {.dtype = kFloat64, .requires_grad = true});
-}
-std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+using test::leaf;
+using test::values;
 using Numbers = std::vector<double>;
 
 TEST(Pass, deliveries_may_come_from_several_threads) {

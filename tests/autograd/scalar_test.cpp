@@ -8,6 +8,7 @@
 #include <weft/autograd/ops/ops.h>
 
 #include "support/errors.h"
+#include "support/leaf.h"
 
 #define EXPECT_ERROR(type, call, part) \
   EXPECT_TRUE(test::has(test::error_of<type>([&] { (void)(call); }), part))
@@ -15,9 +16,9 @@
 namespace weft {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(),
-                 kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+using test::kInf;
+using test::kMost;
+using test::kNan;
 
 Tensor integers(const std::vector<int64_t>& v, DType t = kInt64) {
   return from_vector(v, {static_cast<int64_t>(v.size())}).to(t);

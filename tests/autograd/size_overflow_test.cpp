@@ -7,11 +7,13 @@
 #include <weft/autograd/ops/ops.h>
 
 #include "support/errors.h"
+#include "support/leaf.h"
 
 namespace weft {
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLarge = int64_t{1} << 32;
+using test::kMost;
+constexpr int64_t kLarge = int64_t{1} << 32;
 using test::error_of;
 using test::has;
 

@@ -11,11 +11,13 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/engine.h>
 
+#include "support/leaf.h"
+
 namespace weft {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(),
-                 kNan = std::numeric_limits<double>::quiet_NaN();
+using test::kInf;
+using test::kNan;
 
 double logistic(double x, double t) { return std::max(x, 0.0) - x * t + std::log1p(std::exp(-std::abs(x))); }
 

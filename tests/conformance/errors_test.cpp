@@ -253,7 +253,7 @@ TEST_P(RpcErrors, a_gather_that_misses_somebody_names_who_on_every_worker) {
       if (text.find("still waiting for 'worker2'") != std::string::npos) ++named;
     });
   }
-  EXPECT_EQ(named, 3) << testing::PrintToString(texts);
+  EXPECT_EQ(named, 3) << ::testing::PrintToString(texts);
 }
 
 // test_wait_all, test_wait_all_multiple_call

@@ -46,12 +46,12 @@ using namespace weft;
 using namespace weft::rpc;
 using namespace weft::test;
 
-class RemoteModuleRows : public testing::TestWithParam<Over> {
+class RemoteModuleRows : public ::testing::TestWithParam<Over> {
  protected:
   Cluster c{{.over = GetParam(), .size = 3}};
   static double total(const Tensor& t) { return t.sum().item<double>(); }
 };
-INSTANTIATE_TEST_SUITE_P(Over, RemoteModuleRows, testing::Values(Over::kSim, Over::kGrpc),
+INSTANTIATE_TEST_SUITE_P(Over, RemoteModuleRows, ::testing::Values(Over::kSim, Over::kGrpc),
                          [](const auto& info) { return weft::test::to_string(info.param); });
 
 // test_bad_module: what upstream refuses at the first use does not compile here; an error of the constructor

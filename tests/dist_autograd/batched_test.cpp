@@ -118,15 +118,15 @@ void train(double first, Backward mode, const std::function<void()>& all_called)
   EXPECT_THROW(context.backward({loss}, {.mode = mode}), AutogradError);
 }
 
-struct Param {
+struct BatchedParam {
   Over over;
   Backward mode;
 };
-class BatchedOver : public ::testing::TestWithParam<Param> {};
+class BatchedOver : public ::testing::TestWithParam<BatchedParam> {};
 INSTANTIATE_TEST_SUITE_P(Modes, BatchedOver,
-                         ::testing::Values(Param{Over::kSim, Backward::kFast},
-                                           Param{Over::kSim, Backward::kSmart},
-                                           Param{Over::kGrpc, Backward::kSmart}),
+                         ::testing::Values(BatchedParam{Over::kSim, Backward::kFast},
+                                           BatchedParam{Over::kSim, Backward::kSmart},
+                                           BatchedParam{Over::kGrpc, Backward::kSmart}),
                          [](const auto& info) {
                            return to_string(info.param.over) +
                                   (info.param.mode == Backward::kFast ? "_fast" : "_smart");

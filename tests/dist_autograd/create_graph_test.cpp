@@ -73,7 +73,7 @@ std::vector<double> weight_gradient_now() {
 }
 WEFT_RPC(weight_gradient_now);
 
-struct Plan {
+struct GraphPlan {
   struct Op {
     int kind;  // 0: sum, 1: bent, 2: mixed, 3: bent behind another worker
     size_t a, b;
@@ -82,10 +82,10 @@ struct Plan {
   std::vector<Op> ops;
   size_t loss = 0;
 };
-Plan make_plan(uint64_t seed) {
+GraphPlan make_graph_plan(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto upto = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  Plan p;
+  GraphPlan p;
   for (size_t i = 0; i < 7; ++i)
     p.ops.push_back({static_cast<int>(upto(4)), upto(2 + i), upto(2 + i), static_cast<int>(upto(kWorkers)),
                      static_cast<int>(upto(kWorkers))});
@@ -94,9 +94,9 @@ Plan make_plan(uint64_t seed) {
 }
 
 /// The loss of a plan; with `local` weights in this process.
-Tensor run_plan(const Plan& plan, const Weights& leaves, const Weights* local) {
+Tensor run_plan(const GraphPlan& plan, const Weights& leaves, const Weights* local) {
   Weights v = leaves;
-  for (const Plan::Op& op : plan.ops) {
+  for (const GraphPlan::Op& op : plan.ops) {
     const Tensor &a = v[op.a], &b = v[op.b];
     const auto w = [&](int worker) { return (*local)[static_cast<size_t>(worker)]; };
     switch (op.kind) {
@@ -117,7 +117,7 @@ std::vector<double> numbers(const Tensor& g) {
 }
 
 /// Gradients of leaves and weights after the loss and `orders - 1` penalties on them, in one process.
-Numbers in_one_process(const Plan& plan, int orders) {
+Numbers in_one_process(const GraphPlan& plan, int orders) {
   const Weights leaves{varied(0.2), varied(-0.5)}, weights = fresh_weights();
   Tensor root = run_plan(plan, leaves, &weights);
   Weights all = leaves;
@@ -136,7 +136,7 @@ Numbers in_one_process(const Plan& plan, int orders) {
 }
 
 /// The same over the workers of a cluster.
-Numbers over_workers(const Plan& plan, int orders) {
+Numbers over_workers(const GraphPlan& plan, int orders) {
   renew_weights();
   const Weights leaves{varied(0.2), varied(-0.5)};
   Context context;
@@ -167,7 +167,7 @@ void expect_close(const Numbers& got, const Numbers& want, const std::string& wh
 
 TEST(DistCreateGraph, random_programs_have_the_gradients_of_gradients_of_one_process) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    const Plan plan = make_plan(seed);
+    const GraphPlan plan = make_graph_plan(seed);
     Cluster c({.size = kWorkers,
                .seed = seed,
                .net = {.jitter = 2ms, .drop = seed % 2 ? 0.1 : 0.0, .duplicate = seed % 2 ? 0.1 : 0.0}});
@@ -186,7 +186,7 @@ TEST(DistCreateGraph, random_programs_have_the_gradients_of_gradients_of_one_pro
 TEST(DistCreateGraph, live_workers_have_the_gradients_of_gradients_of_one_process) {
   Cluster c({.over = Over::kGrpc, .size = kWorkers});
   for (uint64_t seed = 1; seed <= 5; ++seed) {
-    const Plan plan = make_plan(seed);
+    const GraphPlan plan = make_graph_plan(seed);
     c.run(0, [&] { expect_close(over_workers(plan, 2), in_one_process(plan, 2), str(seed)); });
   }
   c.shutdown();

@@ -25,7 +25,7 @@ using namespace weft::rpc;
 using namespace weft::test;
 using namespace std::chrono_literals;
 
-constexpr int kWorkers = 3;
+constexpr int kCutWorkers = 3;
 constexpr int kCutSteps = 40;
 constexpr double kRate = 0.05;
 constexpr Duration kCutLease = 10s;
@@ -133,7 +133,7 @@ int cut_child(const std::string& job, int rank) {
              str(parse_host_port(self.address.addresses.front()).port, " ", self.address.incarnation.value),
              in_a_minute());
   std::vector<Member> members{self};
-  for (int other = 0; other < kWorkers; ++other)
+  for (int other = 0; other < kCutWorkers; ++other)
     if (other != rank)
       members.push_back(
           member_at(other, store->wait({str("via/", rank, "/", other)}, "", in_a_minute()).front()));
@@ -143,7 +143,7 @@ int cut_child(const std::string& job, int rank) {
   int status = 0;
   if (rank == 0) {
     status = train_through_cuts() == train_alone() ? 0 : 2;
-    for (int other = 0; other < kWorkers && status == 0; ++other)
+    for (int other = 0; other < kCutWorkers && status == 0; ++other)
       for (int tries = 0; rpc_sync<kept_here>(str("worker", other)) != 0; runtime->sleep_for(50ms))
         if (++tries == 600) status = 3;
   }
@@ -157,13 +157,13 @@ TEST(CutNetwork, a_process_started_by_these_tests_does_its_job) { do_job(cut_chi
 TEST(CutNetwork, training_through_cuts_holds_and_delays_has_the_numbers_of_one_process) {
   const ServedStore store = serve_store("127.0.0.1:0");
   Children workers =
-      start_job("CutNetwork.a_process_started_by_these_tests_does_its_job", store.address, kWorkers);
+      start_job("CutNetwork.a_process_started_by_these_tests_does_its_job", store.address, kCutWorkers);
   std::map<std::pair<int, int>, std::unique_ptr<CuttingProxy>> proxies;
   std::vector<std::string> keys;
-  for (int rank = 0; rank < kWorkers; ++rank) keys.push_back(str("at/", rank));
+  for (int rank = 0; rank < kCutWorkers; ++rank) keys.push_back(str("at/", rank));
   const auto places = store.store->wait(keys, "", in_a_minute());
-  for (int from = 0; from < kWorkers; ++from)
-    for (int to = 0; to < kWorkers; ++to) {
+  for (int from = 0; from < kCutWorkers; ++from)
+    for (int to = 0; to < kCutWorkers; ++to) {
       if (from == to) continue;
       std::istringstream in(places[static_cast<size_t>(to)]);
       uint16_t port = 0;
@@ -182,7 +182,7 @@ TEST(CutNetwork, training_through_cuts_holds_and_delays_has_the_numbers_of_one_p
   };
   int faults = 0;
   for (const TimePoint limit = runtime->now() + 90s; running() && runtime->now() < limit; ++faults) {
-    const int a = below(kWorkers), b = (a + 1 + below(kWorkers - 1)) % kWorkers, fault = below(3);
+    const int a = below(kCutWorkers), b = (a + 1 + below(kCutWorkers - 1)) % kCutWorkers, fault = below(3);
     const auto each = [&](auto set) { set(*proxies.at({a, b})), set(*proxies.at({b, a})); };
     const auto set = [&](bool on) {
       each([&](CuttingProxy& p) {
@@ -201,7 +201,7 @@ TEST(CutNetwork, training_through_cuts_holds_and_delays_has_the_numbers_of_one_p
   EXPECT_GE(faults, 5);
   int64_t connections = 0;
   for (const auto& [way, proxy] : proxies) connections += proxy->connections();
-  EXPECT_GT(connections, kWorkers);
+  EXPECT_GT(connections, kCutWorkers);
   runtime->stop();
 }
 

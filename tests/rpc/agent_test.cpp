@@ -433,17 +433,17 @@ TEST(Agent, a_graceful_shutdown_that_cannot_end_names_what_it_waits_for_and_stop
 }
 
 /// Tells when its agent has ended whole.
-std::atomic<int> g_ended{0};
+std::atomic<int> g_witnesses_gone{0};
 struct Witness {
   explicit Witness(Agent&) {}
-  ~Witness() { ++g_ended; }
+  ~Witness() { ++g_witnesses_gone; }
 };
 
 // The last reference goes with an answer on the thread that reads from the transport, or with a handler on
 // the pool.
 TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ended) {
   for (int round = 0; round < 10; ++round) {
-    g_ended = 0;
+    g_witnesses_gone = 0;
     std::vector<std::shared_ptr<Runtime>> runtimes;
     std::vector<Future<void>> open;
     {
@@ -469,8 +469,8 @@ TEST(Agent, an_agent_that_is_dropped_under_traffic_ends_when_its_calls_have_ende
       } catch (const PeerLost&) {  // worker 1, which nothing held but its handlers, may have left before
       }
     }
-    for (int i = 0; i < 12000 && g_ended < 2; ++i) runtimes[0]->sleep_for(5ms);
-    EXPECT_EQ(g_ended, 2);
+    for (int i = 0; i < 12000 && g_witnesses_gone < 2; ++i) runtimes[0]->sleep_for(5ms);
+    EXPECT_EQ(g_witnesses_gone, 2);
     for (const auto& runtime : runtimes) EXPECT_EQ(runtime->stop(), 0);
   }
 }

@@ -162,15 +162,6 @@ TEST(RRefClaims, a_use_before_a_creation_that_cannot_come_leaves_no_entry) {
   expect_clean(c);
 }
 
-/// Keeps the body of the last call.
-class LastCall final : public Interceptor {
- public:
-  void request_sending(Agent&, Life, Kind kind, const char*, Message& message) override {
-    if (kind == Kind::kCall) body = message.body();
-  }
-  std::string body;
-};
-
 void send_call(Cluster& c, int from, int to, const std::string& body) {
   send(c, from, to, Kind::kCall, [&](Encoder& out) { out.raw(body.data(), body.size()); });
 }

@@ -319,15 +319,6 @@ TEST(RRefFaults, a_malformed_reference_is_refused_and_changes_nothing) {
   });
 }
 
-/// Keeps the body of the last call.
-class LastCall final : public Interceptor {
- public:
-  void request_sending(Agent&, Life, Kind kind, const char*, Message& message) override {
-    if (kind == Kind::kCall) body = message.body();
-  }
-  std::string body;
-};
-
 TEST(RRefFaults, a_reference_that_comes_twice_is_refused_and_the_first_one_still_works_and_ends) {
   Cluster c({.size = 2});
   const auto last = std::make_shared<LastCall>();

@@ -81,4 +81,13 @@ std::string left_over(Cluster& cluster, const std::vector<int>& ranks);
 /// Lets all that is under way come to its end.
 void settle(Cluster& cluster);
 
+/// Keeps the body of a worker's last call.
+class LastCall final : public rpc::Interceptor {
+ public:
+  void request_sending(rpc::Agent&, rpc::Life, rpc::Kind kind, const char*, rpc::Message& message) override {
+    if (kind == rpc::Kind::kCall) body = message.body();
+  }
+  std::string body;
+};
+
 }  // namespace weft::test

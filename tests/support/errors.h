@@ -23,9 +23,9 @@ template <class E, class F> std::string error_of(const F& f) {
 }
 
 /// Success when `text` contains `part`; a failure shows both.
-inline testing::AssertionResult has(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << '"' << text << "\" does not say \"" << part << '"';
+inline ::testing::AssertionResult has(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << '"' << text << "\" does not say \"" << part << '"';
 }
 
 }  // namespace weft::test

@@ -15,8 +15,6 @@
 namespace weft::rpc {
 namespace {
 
-TimePoint in(Duration d) { return std::chrono::steady_clock::now() + d; }
-
 const char kEtcd[] = "/usr/bin/etcd";
 
 /// Members of a cluster on this host, each with ports and a folder of its own.

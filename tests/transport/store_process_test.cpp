@@ -20,8 +20,6 @@
 namespace weft::rpc {
 namespace {
 
-TimePoint in(Duration d) { return std::chrono::steady_clock::now() + d; }
-
 /// Serves a store until it is killed; `job` is "serve <address> <log>".
 int serve_until_killed(const std::string& job, int) {
   std::istringstream words(job);

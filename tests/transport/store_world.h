@@ -18,6 +18,9 @@ namespace weft::rpc {
 using namespace std::chrono_literals;
 using Value = std::optional<std::string>;
 
+/// The time after `d`, by the clock of real stores.
+inline TimePoint in(Duration d) { return std::chrono::steady_clock::now() + d; }
+
 /// A served store and its clients on a simulated network.
 struct SimStore {
   explicit SimStore(uint64_t seed = 1, SimNetOptions options = {}) : rt({.seed = seed}), net(rt, options) {}
