@@ -372,6 +372,19 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
     FIXTURES_SETUP snippets)
   set_tests_properties(House.snippets_run PROPERTIES TIMEOUT 600 LABELS "house;slow"
     FIXTURES_REQUIRED snippets)
+  if(TARGET bench_hot_paths AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    add_test(NAME House.hot_paths_take_no_more_instructions
+      COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_instructions.py
+              --program $<TARGET_FILE:bench_hot_paths>)
+    set_tests_properties(House.hot_paths_take_no_more_instructions
+      PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS "house;slow")
+    add_test(NAME House.a_path_that_takes_more_instructions_is_refused
+      COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_instructions.py
+              --program $<TARGET_FILE:bench_hot_paths> --path add --slower 1.05)
+    set_tests_properties(House.a_path_that_takes_more_instructions_is_refused
+      PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS "house;slow" WILL_FAIL ON)
+    add_dependencies(weft_tests bench_hot_paths)
+  endif()
   add_test(NAME House.setup_installs_what_the_build_and_the_package_files_name
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_packages.py
             --generated ${PROJECT_BINARY_DIR}/generated)

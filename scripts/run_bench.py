@@ -108,7 +108,8 @@ def main():
     parser.add_argument("--peers", choices=("yes", "no"), default="no")
     options = parser.parse_args()
     os.chdir(ROOT)
-    programs = sorted(f for f in os.listdir(BIN) if f.startswith("bench_")) if os.path.isdir(BIN) else []
+    found = os.listdir(BIN) if os.path.isdir(BIN) else []
+    programs = sorted(f for f in found if f.startswith("bench_") and f != "bench_hot_paths")
     if not programs:
         print(f"bench: no benchmark programs in {BIN}", file=sys.stderr)
         return 1

@@ -19,6 +19,7 @@ ci_packages=(
   mmdebstrap                                        # the root of scripts/bare_check.sh
   clang-format-14 clang-14 clang-tidy-14 doxygen    # format.sh, check_clang.py, docs.sh
   etcd-server                                       # tests of the store that etcd keeps; skipped without it
+  valgrind                                          # check_instructions.py; skipped without it
 )
 
 usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
