@@ -51,6 +51,27 @@ void ClipGradNorm(benchmark::State& state) {
   }
   for (auto _ : state) benchmark::DoNotOptimize(optim::clip_grad_norm(params, 0.25));
 }
+// A clip and a step of SGD: apart, six streams of memory, and in one, four.
+void clip_and_sgd(benchmark::State& state, bool folded) {
+  set_num_threads(static_cast<int>(state.range(0)));
+  std::vector<Tensor> params;
+  for (int i = 0; i < 100; ++i) {
+    params.push_back(randn({250000}).requires_grad_());
+    params.back().set_grad(randn({250000}));
+  }
+  optim::SGD sgd(params, {.lr = 1e-3});
+  for (auto _ : state)
+    if (folded) {
+      benchmark::DoNotOptimize(sgd.step_clipped(0.25));
+    } else {
+      optim::clip_grad_norm(params, 0.25);
+      sgd.step();
+    }
+}
+void ClipSgd(benchmark::State& state) { clip_and_sgd(state, true); }
+void ClipSgdApart(benchmark::State& state) { clip_and_sgd(state, false); }
+BENCHMARK(ClipSgd)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(ClipSgdApart)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK(ClipGradNorm)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 }  // namespace

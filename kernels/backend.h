@@ -221,8 +221,10 @@ class WEFT_API Backend {
   /// x *= factor for every tensor.
   virtual void scale(Context&, double factor, std::span<const View> xs) = 0;
   /// norm (one float64) = the p-norm of all xs together, from their powers added in order; x *= min(1,
-  /// max_norm / (norm + 1e-6)). An asynchronous device does not wait for the norm.
-  virtual void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) = 0;
+  /// max_norm / (norm + 1e-6)). With a `factor` (one float64), that number goes there, and the xs are only
+  /// read. An asynchronous device does not wait for the norm.
+  virtual void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm,
+                         View factor = View()) = 0;
   /// x *= state.inverse for every tensor; state.nonfinite = 1 if a result is not finite. state: float64 [4],
   /// a LossScale (inner/loss_scale.h).
   virtual void unscale(Context&, std::span<const View> xs, View state) = 0;

@@ -21,6 +21,8 @@ struct StepTensor {
   /// destination of the new value if the old block must be kept (copy on write), else null
   void* out = nullptr;
   const void* grad = nullptr;       ///< never written
+  /// null, or a number on the device, the same for a whole list, by which the rule's gradient is multiplied
+  const double* factor = nullptr;
   void* state[kMaxStepState] = {};  ///< read and written
   int64_t numel = 0;
   /// the functor for this tensor's parameter group and step, of the kernel's type

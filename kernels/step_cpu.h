@@ -162,12 +162,15 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
     T* out = static_cast<T*>(t.out ? t.out : t.param);                                                  \
     T* state[kStates];                                                                                  \
     for (int k = 0; k < F::kState; ++k) state[k] = static_cast<T*>(t.state[k]);                         \
+    const bool scaled = t.factor != nullptr;                                                            \
+    const Vec factor(scaled ? *t.factor : 1.0);                                                         \
     Vec p, g, s[kStates];                                                                               \
     int64_t i = begin;                                                                                  \
     for (; i + Vec::kCount <= end; i += Vec::kCount) {                                                  \
       p.load(param + i);                                                                                \
       g.load(grad + i);                                                                                 \
       for (int k = 0; k < F::kState; ++k) s[k].load(state[k] + i);                                      \
+      if (scaled) g *= factor;                                                                          \
       f(p, g, s);                                                                                       \
       p.store(out + i);                                                                                 \
       for (int k = 0; k < F::kState; ++k) s[k].store(state[k] + i);                                     \
@@ -184,6 +187,7 @@ WEFT_STEP_VECTOR(double, kAvx512, 64, WEFT_STEP_AVX512)
     load_rest(p, param + i);                                                                            \
     load_rest(g, grad + i);                                                                             \
     for (int k = 0; k < F::kState; ++k) load_rest(s[k], state[k] + i);                                  \
+    if (scaled) g *= factor;                                                                            \
     f(p, g, s);                                                                                         \
     store_rest(p, out + i);                                                                             \
     for (int k = 0; k < F::kState; ++k) store_rest(s[k], state[k] + i);                                 \

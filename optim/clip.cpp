@@ -125,6 +125,29 @@ Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, dou
   return norm;
 }
 
+GradNorm grad_norm(std::span<const Tensor> grads, double max_norm, double p) {
+  check_clip_norm(max_norm, p);
+  std::vector<Tensor> held;
+  std::vector<Batch> batches;
+  for (const Tensor& g : grads)
+    if (g.defined()) {
+      held.push_back(g.detach().contiguous());
+      batch_of(batches, g.device()).views.push_back(held.back().view_of());
+    }
+  if (batches.size() != 1) {  // only the host can bring them together
+    const double total = total_norm(grad_powers(grads, p), p);
+    return {scalar_tensor(total, {.dtype = kFloat64}),
+            scalar_tensor(clip_factor(total, max_norm), {.dtype = kFloat64})};
+  }
+  const Device device = batches[0].device;
+  GradNorm out{empty({}, {.dtype = kFloat64, .device = device}),
+               empty({}, {.dtype = kFloat64, .device = device})};
+  Context context;
+  backend(device).clip_norm(context, max_norm, p, batches[0].views, out.total.view_of(),
+                            out.factor.view_of());
+  return out;
+}
+
 void unscale_grads(std::span<const Tensor> grads, const Tensor& state) {
   const InPlace parts("unscale", grads);
   Context context;

@@ -21,6 +21,14 @@ WEFT_API double clip_grad_norm(std::span<const Tensor> params, double max_norm, 
 /// Throws: ValueError for a negative max_norm or p <= 0.
 WEFT_API Tensor clip_grad_norm_async(std::span<const Tensor> params, double max_norm, double p = 2);
 
+/// The total norm of gradients and the factor that clips them, float64 tensors [] on the gradients' device.
+struct GradNorm {
+  Tensor total, factor;
+};
+/// The numbers of clip_grad_norm_async for these gradients, which stay as they are.
+/// Throws: ValueError for a negative max_norm or p <= 0.
+WEFT_API GradNorm grad_norm(std::span<const Tensor> grads, double max_norm, double p = 2);
+
 /// Clamps every gradient to [-limit, limit] in place. Throws: ValueError for a negative limit.
 WEFT_API void clip_grad_value(std::span<const Tensor> params, double limit);
 

@@ -18,6 +18,7 @@
 
 #include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/kernels/backend.h>
+#include <weft/optim/clip.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
 
@@ -105,11 +106,21 @@ void Optimizer::zero_grad() const {
   for (const Tensor& p : params_) p.zero_grad();
 }
 
-void Optimizer::step() {
+std::vector<Tensor> Optimizer::gradients() const {
   std::vector<Tensor> grads;
   grads.reserve(params_.size());
   for (const Tensor& p : params_) grads.push_back(p.grad());
-  step(grads);
+  return grads;
+}
+
+void Optimizer::step() { step(gradients()); }
+
+Tensor Optimizer::step_clipped(double max_norm, double p) {
+  const std::vector<Tensor> grads = gradients();
+  check(grads);
+  const GradNorm norm = grad_norm(grads, max_norm, p);
+  step(grads, Tensor(), norm.factor);
+  return norm.total;
 }
 
 void Optimizer::check(std::span<const Tensor> grads) const {
@@ -203,11 +214,15 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
   };
 }
 
-void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
+void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Tensor& factor) {
   check(grads);
-  if (skip.defined() && (skip.numel() != 1 || skip.dtype() != kFloat64))
-    throw ValueError(
-        str(name(), ": skip must be one float64 number, is ", skip.sizes(), " of ", skip.dtype()));
+  const auto check_number = [this](const char* what, const Tensor& t) {
+    if (t.defined() && (t.numel() != 1 || t.dtype() != kFloat64))
+      throw ValueError(
+          str(name(), ": ", what, " must be one float64 number, is ", t.sizes(), " of ", t.dtype()));
+  };
+  check_number("skip", skip);
+  check_number("factor", factor);
   std::lock_guard<std::mutex> own(mutex_);
   Context context;
 
@@ -274,7 +289,10 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip) {
     batch->params.push_back(i);
   }
 
-  for (const Batch& b : batches) {
+  for (Batch& b : batches) {
+    const Tensor times = factor.defined() ? factor.to(b.device) : Tensor();
+    if (times.defined())
+      for (StepTensor& t : b.tensors) t.factor = static_cast<const double*>(times.raw());
     Backend& device = backend(b.device);
     const bool recording = device.recording(context);
     // cloned for a recording: a replay's number is read after the next replay has begun

@@ -69,7 +69,12 @@ class WEFT_API Optimizer {
   /// the step. This call does not wait for that number; the next use of the step counts does, such as the
   /// next step. A graph may record one such step per optimizer. Throws, before any change: ValueError for a
   /// list of another length, ShapeError or DTypeError that names the parameter.
-  void step(std::span<const Tensor> grads, const Tensor& skip = Tensor());
+  /// `factor`, a float64 number on any device, multiplies the gradients as the step reads them.
+  void step(std::span<const Tensor> grads, const Tensor& skip = Tensor(), const Tensor& factor = Tensor());
+  /// clip_grad_norm and step in a pass less over the gradients, which it does not write: the step reads them
+  /// times the factor. Parameters get the same bits. Returns the norm as clip_grad_norm_async does.
+  /// Throws: ValueError for a negative max_norm or p <= 0; as step.
+  Tensor step_clipped(double max_norm, double p = 2);
   void zero_grad() const;
 
   /// All parameters, group after group.
@@ -118,6 +123,7 @@ class WEFT_API Optimizer {
     uint64_t replay = 0;  // the replay that ran a recorded step
   };
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
+  std::vector<Tensor> gradients() const;
   void check(std::span<const Tensor> grads) const;
   void check_recorded(size_t i) const;
   void check_unheld(size_t i) const;

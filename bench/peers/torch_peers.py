@@ -206,6 +206,13 @@ def optimizers():
     report("SmallAdam/1/real_time", adam(parameters(1000, 100), lr=1e-3).step)
     clipped = parameters()
     report("ClipGradNorm/1/real_time", lambda: nn.utils.clip_grad_norm_(clipped, 0.25))
+    stepped = sgd(clipped, lr=1e-3)
+
+    def clip_and_step():
+        nn.utils.clip_grad_norm_(clipped, 0.25)
+        stepped.step()
+
+    report("ClipSgd/1/real_time", clip_and_step)
 
 
 def nothing():

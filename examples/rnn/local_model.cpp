@@ -45,8 +45,7 @@ class LocalModel : public Model {
     optimizer_->zero_grad();
     const Tensor loss = this->loss(window, hidden);
     loss.backward();
-    weft::optim::clip_grad_norm_async(parameters_, options_.clip);
-    optimizer_->step();
+    optimizer_->step_clipped(options_.clip);
     return loss.item<double>();
   }
 

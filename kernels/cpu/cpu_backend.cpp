@@ -41,13 +41,16 @@ void CpuBackend::copy_to_host(Context&, const void* from, void* host, size_t byt
   if (bytes > 0) std::memcpy(host, from, bytes);
 }
 
-void CpuBackend::clip_norm(Context& context, double max_norm, double p, std::span<const View> xs, View norm) {
+void CpuBackend::clip_norm(Context& context, double max_norm, double p, std::span<const View> xs, View norm,
+                           View factor) {
   std::vector<double> each(xs.size());
   powers(context, p, xs, each.data());
   NormSum sum(p);
   for (const double power : each) sum.add(power);
   *norm.as<double>() = sum.norm();
-  scale(context, clip_factor(sum.norm(), max_norm), xs);
+  const double by = clip_factor(sum.norm(), max_norm);
+  if (factor.defined()) *factor.as<double>() = by;
+  else scale(context, by, xs);
 }
 
 void CpuBackend::unscale(Context& context, std::span<const View> xs, View state) {

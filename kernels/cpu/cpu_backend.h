@@ -17,7 +17,8 @@ class CpuBackend : public Backend {
   void deallocate(void* p, size_t bytes) noexcept override;
   void copy_from_host(Context&, const void* host, void* to, size_t bytes) override;
   void copy_to_host(Context&, const void* from, void* host, size_t bytes) override;
-  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
+  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm,
+                 View factor) override;
   void unscale(Context&, std::span<const View> xs, View state) override;
   void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override;
   void synchronize() override;

@@ -47,7 +47,8 @@ struct StepTable {
   const step_cuda::Row* rows = nullptr;
   const step_cuda::Chunk* chunks = nullptr;
   const unsigned char* functors = nullptr;
-  const double* skip = nullptr;  ///< null, or a number: if it is not 0, the step changes nothing
+  const double* skip = nullptr;    ///< null, or a number: if it is not 0, the step changes nothing
+  const double* factor = nullptr;  ///< null, or a number by which the gradients are multiplied
   int64_t chunk_count = 0, length = 0;
 };
 }  // namespace weft
@@ -118,16 +119,17 @@ template <class F, class T> struct Step {
           static_cast<T*>(row.out)[i] = static_cast<const T*>(row.param)[i];
       return;
     }
+    const T factor = table.factor ? static_cast<T>(*table.factor) : T(1);
     int64_t rest = begin;
     if (row.packs) {
       rest = begin + (end - begin) / kPack * kPack;
       for (int64_t i = begin + static_cast<int64_t>(t.id()) * kPack; i < rest;
            i += static_cast<int64_t>(t.count()) * kPack)
-        update<kPack>(f, row, i);
+        update<kPack>(f, row, i, factor);
     }
-    for (int64_t i = rest + t.id(); i < end; i += t.count()) update<1>(f, row, i);
+    for (int64_t i = rest + t.id(); i < end; i += t.count()) update<1>(f, row, i, factor);
   }
-  template <int N> WEFT_DEVICE void update(const F& f, const Row& row, int64_t i) const {
+  template <int N> WEFT_DEVICE void update(const F& f, const Row& row, int64_t i, T factor) const {
     using cuda::Pack;
     Pack<T, N> p = cuda::load_pack<T, N>(row.param, i), s[kStates];
     const Pack<T, N> g = cuda::load_pack<T, N>(row.grad, i);
@@ -135,7 +137,7 @@ template <class F, class T> struct Step {
     for (int j = 0; j < N; ++j) {
       Number<T> value(p.at[j]), state[kStates];
       for (int k = 0; k < F::kState; ++k) state[k] = Number<T>(s[k].at[j]);
-      f(value, Number<T>(g.at[j]), state);
+      f(value, Number<T>(g.at[j] * factor), state);
       p.at[j] = value.value();
       for (int k = 0; k < F::kState; ++k) s[k].at[j] = state[k].value();
     }

@@ -435,7 +435,7 @@ TEST(SimtStep, clipping_agrees_with_the_cpu) {
       Operand norm(kFloat64, {});
       Context c;
       backend(kCpu).clip_norm(c, most, p, list.host, norm.host());
-      device().clip_norm(c, most, p, list.on_device, norm.on_device());
+      device().clip_norm(c, most, p, list.on_device, norm.on_device(), View());
       expect_same(norm, 1e-12, str("norm ", p));
       list.expect_same_as_cpu(str("clip to ", most, " by norm ", p));
     }
@@ -444,12 +444,36 @@ TEST(SimtStep, clipping_agrees_with_the_cpu) {
   const View xs[] = {x.on_device()};
   Context c;
   for (const double p : {2.0, kInf}) {
-    device().clip_norm(c, 1, p, xs, norm.on_device());
+    device().clip_norm(c, 1, p, xs, norm.on_device(), View());
     EXPECT_TRUE(std::isnan(norm.device_values()[0]));
     EXPECT_EQ(x.device_values()[2], 2) << "a norm that is no number clips nothing";
   }
-  device().clip_norm(c, 1, 2, {}, norm.on_device());
+  device().clip_norm(c, 1, 2, {}, norm.on_device(), View());
   EXPECT_EQ(norm.device_values()[0], 0);
+}
+
+TEST(SimtStep, a_step_that_clips_gives_the_bits_of_a_clip_and_a_step) {
+  const Device gpu(DeviceType::kCuda, 0);
+  Generator dice(5);
+  std::vector<Tensor> one, two;
+  for (const int64_t size : {3, 5000}) {
+    const Tensor value = randn({size}, {}, &dice), grad = randn({size}, {}, &dice);
+    for (std::vector<Tensor>* list : {&one, &two}) {
+      list->push_back(value.to(gpu).clone().requires_grad_());
+      list->back().set_grad(grad.to(gpu).clone());
+    }
+  }
+  const optim::AdamOptions options{.lr = 0.1, .weight_decay = 0.01};
+  optim::Adam folded(one, options), apart(two, options);
+  for (const double most : {0.25, 1e6}) {
+    const Tensor norm = folded.step_clipped(most);
+    EXPECT_EQ(norm.device(), gpu);
+    EXPECT_EQ(norm.item<double>(), optim::clip_grad_norm_async(two, most).item<double>());
+    apart.step();
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_EQ(one[i].detach().to(kCpu).to_vector<float>(), two[i].detach().to(kCpu).to_vector<float>());
+    for (size_t i = 0; i < one.size(); ++i) two[i].set_grad(one[i].grad().clone());
+  }
 }
 
 }  // namespace

@@ -79,23 +79,36 @@ template <class T> double power_sum(double p, const T* x, int64_t count) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/// Squares of floats, eight or more at a time, in double.
+/// A register of doubles from as many floats.
+inline VecD widened(const float* from) {
+  using Narrow = float __attribute__((vector_size(kLanes<double> * sizeof(float))));
+  Narrow part;
+  __builtin_memcpy(&part, from, sizeof part);
+#if defined(__AVX512F__) && !defined(__clang__)
+  return __builtin_ia32_cvtps2pd512_mask(part, VecD{}, -1, 4);  // GCC 12 would convert two halves
+#else
+  return __builtin_convertvector(part, VecD);
+#endif
+}
+
+/// Squares of floats in double. A core fetches several places of memory at once faster than one alone, so
+/// the four quarters are read side by side.
 double square_sum(const float* x, int64_t count) {
   constexpr int kWidth = kLanes<double>;
-  using Narrow = float __attribute__((vector_size(kWidth * sizeof(float))));
-  VecD sum[4] = {};
-  int64_t i = 0;
-  for (; i + 4 * kWidth <= count; i += 4 * kWidth)
+  const int64_t quarter = count / (8 * kWidth) * (2 * kWidth);
+  VecD sum[4][2] = {};
+  for (int64_t i = 0; i < quarter; i += 2 * kWidth)
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
-      Narrow part;
-      __builtin_memcpy(&part, x + i + u * kWidth, sizeof part);
-      const VecD v = __builtin_convertvector(part, VecD);
-      sum[u] += v * v;
+      const VecD a = widened(x + u * quarter + i), b = widened(x + u * quarter + i + kWidth);
+      sum[u][0] += a * a;
+      sum[u][1] += b * b;
     }
+  VecD total{};
+  for (int u = 0; u < 4; ++u) total += sum[u][0] + sum[u][1];
   double rest = 0;
-  for (; i < count; ++i) rest += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return sum_lanes<double>((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
+  for (int64_t i = 4 * quarter; i < count; ++i) rest += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum_lanes<double>(total) + rest;
 }
 
 double view_power_sum(double p, const View& v, int64_t begin, int64_t end) {

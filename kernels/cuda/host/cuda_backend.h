@@ -73,7 +73,8 @@ class CudaBackend final : public Accelerator {
   void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) override;
   void rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&, View dy,
                           View dhn, View dcn, const RnnStackGrads&) override;
-  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm) override;
+  void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm,
+                 View factor) override;
   void unscale(Context&, std::span<const View> xs, View state) override;
   void update_scale(Context&, double growth, double backoff, int64_t interval, View state) override;
   void copy_each(Context&, std::span<const View> xs, std::span<const View> ys) override;

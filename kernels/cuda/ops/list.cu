@@ -245,16 +245,18 @@ void CudaBackend::scale(Context& c, double factor, std::span<const View> xs) {
   launch(stream_of(c), "scale", {.blocks = table.list().chunk_count}, Scaled{table.list(), factor, nullptr});
 }
 
-void CudaBackend::clip_norm(Context& c, double max_norm, double p, std::span<const View> xs, View norm) {
+void CudaBackend::clip_norm(Context& c, double max_norm, double p, std::span<const View> xs, View norm,
+                            View given) {
   enter();
   const ListTable table(*this, c, xs);
   const List& list = table.list();
   const Scratch room(*this, c, static_cast<size_t>(list.chunk_count + list.count + 1) * sizeof(double));
   double *const partial = room.as<double>(), *const found = partial + list.chunk_count,
-                *const factor = found + list.count;
+                *const factor = given.defined() ? given.as<double>() : found + list.count;
   launch_powers(stream_of(c), list, p, partial);
   launch(stream_of(c), "clip_factor", {.threads = 256, .shared = 256 * sizeof(double)},
          ClipFactor{{list, p, partial, found}, max_norm, norm.as<double>(), factor});
+  if (given.defined()) return;
   launch(stream_of(c), "clip", {.blocks = list.chunk_count}, Scaled{list, 1, factor});
 }
 

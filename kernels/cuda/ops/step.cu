@@ -67,7 +67,8 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
   form.launch(
       stream_of(c), kernel.name, dtype,
       {reinterpret_cast<const Row*>(device), reinterpret_cast<const step_cuda::Chunk*>(device + rows_bytes),
-       reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), skip, count, length});
+       reinterpret_cast<const unsigned char*>(device + rows_bytes + chunk_bytes), skip,
+       tensors.front().factor, count, length});
 }
 
 }  // namespace weft::cuda
