@@ -11,6 +11,8 @@
 namespace weft {
 namespace {
 
+using test::error_of;
+using test::has;
 using testing::close;
 using testing::Golden;
 using testing::same_bits;
@@ -292,6 +294,58 @@ TEST(Categorical, samples_follow_the_probabilities) {
   EXPECT_EQ(s.sizes(), (Shape{20011}));
   const double want[] = {0.1, 0.6, 0.3};
   for (int64_t k = 0; k < 3; ++k) EXPECT_NEAR((s == k).to(kFloat32).mean().item<double>(), want[k], 0.015);
+}
+
+TEST(Categorical, a_value_broadcasts_with_the_batch) {
+  const Tensor logits = randn({4, 3}, {.dtype = kFloat64, .requires_grad = true});
+  const auto c = nn::Categorical::from_logits(logits);
+  const auto ids = [](const Shape& sizes, std::vector<int64_t> v) { return from_vector(v, sizes); };
+  const auto at = [&](int64_t row, int64_t k) { return c.logits()[row][k].item<double>(); };
+  for (const Shape& sizes : {Shape{1}, Shape{}}) {
+    const Tensor y = c.log_prob(ids(sizes, {2}));
+    ASSERT_EQ(y.sizes(), (Shape{4})) << to_string(sizes);
+    for (int64_t row = 0; row < 4; ++row) EXPECT_EQ(y[row].item<double>(), at(row, 2));
+  }
+  const Tensor y = c.log_prob(ids({2, 1}, {0, 1}));
+  ASSERT_EQ(y.sizes(), (Shape{2, 4}));
+  for (int64_t row = 0; row < 4; ++row) {
+    EXPECT_EQ(y[0][row].item<double>(), at(row, 0));
+    EXPECT_EQ(y[1][row].item<double>(), at(row, 1));
+  }
+  y.sum().backward();
+  EXPECT_TRUE(close(logits.grad(), ids({4, 3}, {1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0}) - c.probs() * 2, 1e-12));
+  const auto one = nn::Categorical::from_logits(randn({3}));
+  EXPECT_EQ(one.log_prob(ids({2, 2}, {0, 1, 2, 0})).sizes(), (Shape{2, 2}));
+  EXPECT_TRUE(has(error_of<ShapeError>([&] { c.log_prob(ids({2}, {0, 1})); }), "Categorical: "));
+  EXPECT_TRUE(has(error_of<IndexError>([&] { c.log_prob(ids({}, {3})); }), "Categorical: "));
+}
+
+TEST(Categorical, weights_that_are_no_distribution_are_refused) {
+  const auto refused = [](const Tensor& w, bool logits) {
+    return error_of<ValueError>(
+        [&] { logits ? nn::Categorical::from_logits(w) : nn::Categorical::from_probs(w); });
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(has(refused(tensor({{1, 1, 1}, {2, 3, -1}}), false), "Categorical: weight -1 of class 2"));
+  EXPECT_TRUE(has(refused(tensor({0, 0, 0}), false), "Categorical: "));
+  EXPECT_TRUE(has(refused(tensor({{1, 1}, {0, 0}}), false), "row 1"));
+  EXPECT_TRUE(has(refused(tensor({1, kNan}), false), "Categorical: weight nan of class 1"));
+  EXPECT_TRUE(has(refused(tensor({1, kFar}), false), "Categorical: weight inf of class 1"));
+  for (const double odd : {kNan, kFar})
+    EXPECT_TRUE(has(refused(tensor({{1, 2}, {0, odd}}), true), "Categorical: the logits of row 1"));
+  EXPECT_TRUE(has(refused(tensor({-kFar, -kFar}), true), "Categorical: the logits of row 0"));
+  EXPECT_EQ(nn::Categorical::from_probs(empty({0, 3})).sample().sizes(), (Shape{0}));
+}
+
+TEST(Categorical, an_impossible_class_adds_nothing_to_the_entropy) {
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  const Tensor logits = tensor({0, -kFar, 0}, {.dtype = kFloat64, .requires_grad = true});
+  const auto c = nn::Categorical::from_logits(logits);
+  EXPECT_NEAR(c.entropy().item<double>(), std::log(2), 1e-15);
+  c.entropy().backward();
+  EXPECT_TRUE(close(logits.grad(), zeros({3}, {.dtype = kFloat64}), 1e-15, 1e-15));
+  EXPECT_EQ(c.log_prob(tensor({1}, {.dtype = kInt64}))[0].item<double>(), -kFar);
 }
 
 }  // namespace
