@@ -13,7 +13,7 @@ class WEFT_API Categorical {
   /// weight that is negative or not finite, or a row whose sum is 0 or not finite.
   static Categorical from_probs(const Tensor& probs);
   /// From unnormalised log-probabilities; negative infinity is an impossible class. Shape: [.., K].
-  /// Throws: as from_probs; ValueError, on the CPU, for a row with NaN, infinity, or impossible classes alone.
+  /// Throws: as from_probs; ValueError, on the CPU, for a row with NaN, infinity or only impossible classes.
   static Categorical from_logits(const Tensor& logits);
 
   /// Draws one class per row, int64. Shape: [..]. Not differentiable.
