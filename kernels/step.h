@@ -20,7 +20,7 @@ struct StepTensor {
   void* param = nullptr;  ///< read; written unless `out` is set
   /// destination of the new value if the old block must be kept (copy on write), else null
   void* out = nullptr;
-  const void* grad = nullptr;       ///< never written
+  const void* grad = nullptr;  ///< never written
   /// null, or a number on the device, the same for a whole list, by which the rule's gradient is multiplied
   const double* factor = nullptr;
   void* state[kMaxStepState] = {};  ///< read and written
