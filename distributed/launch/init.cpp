@@ -133,6 +133,7 @@ void join_elastic(const std::string& name, const InitOptions& options) {
   try {
     JoinOptions joining{.name = name,
                         .process = inner::process_identity(),
+                        .store = options.store,
                         .deadline = runtime->now() + options.init_timeout};
     const std::string host = parse_host_port(options.store).host;
     joining.make_agent = [&](WorkerId id) { return make_agent(runtime, name, id, options, host); };
@@ -167,6 +168,9 @@ void init_rpc(const std::string& name, InitOptions options) {
   if (!options.tls) options.tls = inner::tls_of_environment();
   if (options.elastic || (!options.store.empty() && options.world_size < 0))
     return join_elastic(name, options);
+  if (!options.store.empty() || options.serve_store)
+    throw ValueError(str("init_rpc: a static group has no store; "
+                         "for an elastic group give no world_size, or set elastic = true"));
   LaunchOptions asked{.rank = given(options.rank),
                       .world_size = given(options.world_size),
                       .master_port = given(options.master_port)};

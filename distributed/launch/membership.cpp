@@ -20,9 +20,9 @@
 #include <weft/distributed/launch/membership.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iostream>
 
+#include <weft/distributed/launch/inner/joining.h>
 #include <weft/distributed/launch/inner/member_list.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
 
@@ -35,27 +35,8 @@ using inner::life_of;
 using inner::MemberList;
 
 constexpr char kMembersKey[] = "group/members";
-constexpr char kIdsKey[] = "group/ids";
-constexpr char kStaticKey[] = "init/rank/0";                  // of a rendezvous (rendezvous.cpp)
 constexpr Duration kReleased = std::chrono::milliseconds(1);  // the last lease of a life that leaves
 constexpr Duration kLongestWatch = std::chrono::seconds(1);
-
-/// The id of a name; a new one for a name that never was.
-WorkerId claim_id(Store& store, const std::string& name, TimePoint deadline) {
-  const std::string key = "group/id/" + name;
-  for (;;) {
-    if (const auto known = store.peek({key}, deadline).front()) {
-      WorkerId id;
-      std::from_chars(known->data(), known->data() + known->size(), id.value);
-      return id;
-    }
-    const int64_t id = store.add(kIdsKey, 1, deadline) - 1;
-    if (id > kMaxWorkerId)
-      throw ValueError(
-          str("init: the group has had ", kMaxWorkerId + 1, " names, and no id is left for '", name, "'"));
-    store.compare_and_set(key, std::nullopt, std::to_string(id), deadline);
-  }
-}
 
 /// Finds the membership of an agent.
 struct MembershipSlot {
@@ -119,9 +100,8 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
   check_worker_name(options.name);
   const auto self = std::make_shared<Membership>(std::move(runtime), std::move(store), options);
   State& s = *self->state_;
-  if (s.store->peek({kStaticKey}, options.deadline).front())
-    throw ValueError("init: the store is the rendezvous of a static group, which takes no further worker");
-  s.agent = options.make_agent(claim_id(*s.store, options.name, options.deadline));
+  inner::check_store_kind(*s.store, options);
+  s.agent = options.make_agent(inner::claim_id(*s.store, options.name, options.deadline));
   s.agent->on_stop([weak = std::weak_ptr(self)] {
     if (const auto living = weak.lock()) living->stop();
   });

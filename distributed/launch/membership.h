@@ -29,6 +29,7 @@ namespace weft::rpc {
 struct JoinOptions {
   std::string name{};
   std::string process{};        ///< as Member::process
+  std::string store{};          ///< the address of the store, for errors
   TimePoint deadline = kNever;  ///< of the join
   /// Makes the agent of this worker with the id that the group gives to the name.
   std::function<std::shared_ptr<Agent>(WorkerId id)> make_agent{};

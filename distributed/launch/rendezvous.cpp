@@ -1,4 +1,5 @@
 // The rendezvous over a Store. Keys (under "init/"):
+//   rendezvous                   set from the beginning: this store is no other one
 //   name/<name>, rank/<rank>     counters; a worker that counts to 2 found a duplicate and sets `abort`
 //   abort                        ends every wait with its text; different world sizes set it too
 //   member/<rank>                name, world size, incarnation, host key, device maps, process and addresses
@@ -9,9 +10,12 @@
 #include <weft/distributed/launch/rendezvous.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <map>
 
+#include <weft/distributed/launch/inner/rendezvous_store.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/address.h>
 
 namespace weft::rpc {
@@ -19,7 +23,14 @@ namespace {
 
 constexpr char kAbort[] = "init/abort";
 constexpr char kEnded[] = "ended\n";  // begins the abort text of a worker that ended; its name follows
+constexpr Duration kHolderAnswers = std::chrono::seconds(1);
 constexpr Duration kAnswersRead = std::chrono::seconds(10);
+
+std::string no_rendezvous(const std::string& where) {
+  return str("init: ", where, " is a store, as an elastic group has, and no rendezvous of a static group; ",
+             "to join an elastic group there, set InitOptions::store to \"", where,
+             "\" and give no world_size; a static group meets at another address");
+}
 
 std::string left_key(int rank) { return str("init/left/", rank); }
 
@@ -41,14 +52,21 @@ std::vector<std::string> unpack(const std::string& text) {
 
 class StoreRendezvous final : public Rendezvous {
  public:
+  /// `where`: the address of a store that must have the mark; empty: any store will do.
   StoreRendezvous(Runtime& runtime, std::shared_ptr<Runtime> held, int rank, int world_size,
-                  std::unique_ptr<Store> store)
-      : runtime_(runtime), held_(std::move(held)), rank_(rank), size_(world_size), store_(std::move(store)) {}
+                  std::unique_ptr<Store> store, std::string where = {})
+      : runtime_(runtime),
+        held_(std::move(held)),
+        rank_(rank),
+        size_(world_size),
+        where_(std::move(where)),
+        store_(std::move(store)) {}
 
   std::vector<Member> join(Member self, TimePoint deadline) override {
     if (self.name.find('\n') != std::string::npos || self.name.empty())
       throw ValueError(str("init: '", self.name, "' is no worker name"));
     try {
+      check_store(deadline);
       if (store_->add("init/name/" + self.name, 1, deadline) > 1)
         abort(str("init: worker name '", self.name, "' is not unique"), deadline);
       if (store_->add(str("init/rank/", rank_), 1, deadline) > 1)
@@ -121,6 +139,7 @@ class StoreRendezvous final : public Rendezvous {
   }
 
   bool leave(TimePoint deadline) override {
+    if (other_store_) return true;  // it has nothing of this group
     try {
       store_->set_last(left_key(rank_), "", deadline);
       if (rank_ != 0) return true;
@@ -143,6 +162,12 @@ class StoreRendezvous final : public Rendezvous {
 
   static std::string ended_text(const std::string& name, int rank) {
     return str("init: worker '", name, "' (rank ", rank, ") ended while the group formed");
+  }
+  /// Throws: ValueError for a store that is no rendezvous, before anything is written to it.
+  void check_store(TimePoint deadline) {
+    if (rank_ == 0 || where_.empty() || store_->peek({inner::kRendezvousKey}, deadline).front()) return;
+    other_store_ = true;
+    throw ValueError(no_rendezvous(where_));
   }
   [[noreturn]] static void throw_host_ended() {
     throw PeerLost("rank 0", "init: rank 0, which serves the rendezvous, ended while the group formed");
@@ -195,10 +220,24 @@ class StoreRendezvous final : public Rendezvous {
   const std::shared_ptr<Runtime> held_;
   const int rank_;
   const int size_;
+  const std::string where_;
+  std::atomic<bool> other_store_{false};
   Mutex mutex_;
   std::map<std::string, uint64_t> rounds_ WEFT_GUARDED_BY(mutex_);
   const std::unique_ptr<Store> store_;
 };
+
+/// Rank 0 cannot listen at `where`. Throws: ValueError if a store that is no rendezvous does.
+void check_holder(const std::shared_ptr<Runtime>& runtime, const std::string& where,
+                  const RendezvousOptions& options) {
+  bool other = false;
+  try {
+    const auto holder = connect_store(where, {runtime, options.tls, options.insecure});
+    other = !holder->peek({inner::kRendezvousKey}, runtime->now() + kHolderAnswers).front();
+  } catch (const Error&) {  // some other program listens there
+  }
+  if (other) throw ValueError(no_rendezvous(where));
+}
 
 }  // namespace
 
@@ -221,8 +260,14 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
     // A loopback name opens only loopback. Any other opens all interfaces, since the name may be one that
     // only other hosts use.
     grpc.listen = is_loopback_host(launch.master_addr) ? where : str("0.0.0.0:", launch.master_port);
-    store = make_store_server(
-        rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); });
+    try {
+      store = make_store_server(
+          rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
+          inner::rendezvous_store());
+    } catch (const RpcError&) {
+      check_holder(runtime, where, options);
+      throw;
+    }
   } else {
     // Clients use random ids in place of their ranks. So two clients of one rank can both get the error.
     grpc.id = WorkerId{static_cast<int32_t>(rt.random() & 0x3fffffff) | 0x40000000};
@@ -231,7 +276,8 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
         rt, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
         PeerAddress{.addresses = {where}}, where);
   }
-  return std::make_unique<StoreRendezvous>(rt, runtime, launch.rank, launch.world_size, std::move(store));
+  return std::make_unique<StoreRendezvous>(rt, runtime, launch.rank, launch.world_size, std::move(store),
+                                           where);
 }
 
 void abort_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch, const std::string& why,

@@ -27,10 +27,11 @@ class WEFT_API Rendezvous {
   virtual ~Rendezvous() = default;
 
   /// Publishes this worker and blocks until all have done so. Returns the members sorted by id; it fills in
-  /// the id of `self`. Throws, on every worker that reaches the store: ValueError for a name that is not
-  /// unique, a rank taken twice or different world sizes; PeerLost when a worker with a `process` on the host
-  /// of rank 0 ended before it left. After that rank 0 must call leave, so that the others get the error.
-  /// Throws: Timeout that names the missing ranks.
+  /// the id of `self`. Throws: ValueError at once for a store that is no rendezvous, such as that of an
+  /// elastic group, and writes nothing there. Throws, on every worker that reaches the store: ValueError for
+  /// a name that is not unique, a rank taken twice or different world sizes; PeerLost when a worker with a
+  /// `process` on the host of rank 0 ended before it left. After that rank 0 must call leave, so that the
+  /// others get the error. Throws: Timeout that names the missing ranks.
   virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;
 
   /// Blocks until every worker of `who` (empty: all) has come to the barrier of this name. All pass
@@ -56,7 +57,8 @@ struct RendezvousOptions {
 };
 
 /// Makes a rendezvous over gRPC; rank 0 opens the port. With a world size of 1 the port may be 0. Throws:
-/// ValueError for a rank out of range; RpcError if the port is in use or needs credentials.
+/// ValueError for a rank out of range, and if another kind of store has the port; RpcError if the port is in
+/// use or needs credentials.
 WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime,
                                                      const LaunchInfo& launch,
                                                      const RendezvousOptions& options = {});

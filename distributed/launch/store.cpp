@@ -25,6 +25,8 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
         log_(options.log.empty() ? nullptr : std::make_unique<StoreLog>(options.log, new_identity(runtime))),
         identity_(log_ ? log_->identity() : new_identity(runtime)) {
     if (log_) read_log();
+    MutexLock lock(mutex_);
+    for (const auto& [key, value] : options.first_keys) keys_.put(key, value);
   }
 
   void open(const TransportFactory& factory) {

@@ -105,6 +105,8 @@ struct StoreOptions {
   std::string log{};
   /// the log is written anew, without past values, once it has grown by this and to twice its length
   size_t log_growth = size_t{4} << 20;
+  /// Keys that are set before the first client comes, with their values.
+  std::vector<std::pair<std::string, std::string>> first_keys{};
 };
 
 /// Makes the serving store. It serves clients through its transport until destroyed. Throws: the factory's

@@ -10,6 +10,7 @@
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/tensor/factories.h>
@@ -210,18 +211,71 @@ TEST(ElasticProcess, a_worker_without_its_store_says_so) {
   EXPECT_FALSE(default_agent());
 }
 
-TEST(ElasticProcess, the_store_of_a_static_group_is_refused) {
+/// Rank 0 of a static group that forms at `port`, or a worker that comes to it.
+LaunchInfo static_rank(int rank, int port) {
+  LaunchInfo launch;
+  launch.rank = rank, launch.world_size = 2;
+  launch.master_addr = "127.0.0.1", launch.master_port = static_cast<uint16_t>(port);
+  return launch;
+}
+
+TEST(ElasticProcess, the_rendezvous_of_a_static_group_is_refused_as_a_store) {
   const ReservedPort port;
   const auto runtime = make_threaded_runtime({.threads = 4});
-  LaunchInfo launch;
-  launch.world_size = 2, launch.master_addr = "127.0.0.1", launch.master_port = port.port();
-  const auto meeting = make_rendezvous(runtime, launch);
-  EXPECT_THROW(
-      meeting->join({.name = "first", .address = {.addresses = {"127.0.0.1:1"}}}, runtime->now() + 200ms),
-      Timeout);
-  const InitOptions options = elastic_options(str("127.0.0.1:", port.port()));
-  EXPECT_TRUE(has(error_of<ValueError>([&] { init_rpc("second", options); }), "of a static group"));
+  const auto meeting = make_rendezvous(runtime, static_rank(0, port.port()));  // its worker has not come yet
+  const std::string where = str("127.0.0.1:", port.port());
+  const std::string text = error_of<ValueError>([&] { init_rpc("second", elastic_options(where)); });
+  EXPECT_TRUE(has(text, where + " is the rendezvous of a static group"));
+  EXPECT_TRUE(has(text, "give rank and world_size"));
   runtime->stop();
+}
+
+/// The error of a static worker that comes to the store at `where`.
+std::string static_error(int rank, const std::string& where) {
+  InitOptions options;
+  options.rank = rank, options.world_size = 2;
+  const HostPort at = parse_host_port(where);
+  options.master_addr = at.host, options.master_port = at.port;
+  return error_of<ValueError>([&] { init_rpc(str("static", rank), options); });
+}
+
+void expect_refused(const std::string& where) {
+  for (const int rank : {0, 1}) {
+    const std::string text = static_error(rank, where);
+    EXPECT_TRUE(has(text, where + " is a store, as an elastic group has, and no rendezvous")) << rank;
+    EXPECT_TRUE(has(text, "set InitOptions::store to \"" + where + "\" and give no world_size")) << rank;
+  }
+}
+
+TEST(ElasticProcess, a_static_worker_is_refused_by_a_store_at_once_and_writes_nothing_there) {
+  const auto served = serve_store("127.0.0.1:0");  // as weft-store does; nobody has joined a group there
+  expect_refused(served.address);
+  const TimePoint end = std::chrono::steady_clock::now() + 10s;
+  for (const auto& value :
+       served.store->peek({"init/name/static1", "init/rank/1", "init/left/1", "init/abort"}, end))
+    EXPECT_FALSE(value);
+}
+
+TEST(ElasticProcess, a_static_worker_is_refused_by_the_store_of_an_elastic_group_at_once) {
+  const ReservedPort port;
+  const std::string store = str("127.0.0.1:", port.port());
+  Children home = start_worker("home", store);
+  {
+    InGroup in("a", store, false);
+    wait_for_members({"home"}, 60s);
+  }
+  expect_refused(store);
+  InGroup in("b", store, false);  // the group is as it was
+  rpc_sync<elastic_end>({"home", 60s});
+  rpc::shutdown({.timeout = 60s});
+  expect_ended(std::move(home));
+}
+
+TEST(ElasticProcess, a_world_size_and_a_store_exclude_each_other) {
+  InitOptions options = elastic_options("127.0.0.1:1");
+  options.world_size = 2, options.rank = 1;
+  EXPECT_TRUE(has(error_of<ValueError>([&] { init_rpc("a", options); }), "give no world_size"));
+  EXPECT_FALSE(default_agent());
 }
 
 }  // namespace
