@@ -1,10 +1,16 @@
 // run_group: rank 0 starts the other processes, all join the group, and rank 0 watches
-// its children meanwhile.
+// its children meanwhile. In an elastic group a key of the store for each rank says that its function has
+// returned. Each worker serves until all keys are set; rank 0 sets those of processes that have ended.
 #include <weft/distributed/launch/group.h>
 
+#include <set>
 #include <thread>
 
+#include <weft/distributed/launch/inner/group_certificates.h>
+#include <weft/distributed/launch/inner/store_variable.h>
 #include <weft/distributed/launch/rendezvous.h>
+#include <weft/distributed/launch/store_service.h>
+#include <weft/distributed/transport/address.h>
 
 namespace weft::rpc {
 namespace {
@@ -84,10 +90,114 @@ std::string name_of(const GroupOptions& options, const LaunchInfo& launch) {
   return options.names[static_cast<size_t>(launch.rank)];
 }
 
-int run_as_member(const GroupOptions& options, const std::function<int(const WorkerInfo&)>& function) {
+SpawnOptions spawn_options(const GroupOptions& options, const LaunchInfo& launch) {
+  SpawnOptions out;
+  out.world_size = launch.world_size;
+  out.first_rank = 1;
+  out.tls = options.tls;
+  out.names = options.names;
+  out.elastic = options.elastic;
+  if (!options.store.empty()) out.store = options.store;
+  out.store_log = options.store_log;
+  out.restarts = options.restarts;
+  return out;
+}
+
+// ---- elastic groups
+
+/// The key that is set once the function of a rank has returned, or its process has ended for good.
+std::string returned_key(int rank) { return str("run/returned/", rank); }
+
+/// A thread of rank 0: starts children again that have failed, and sets the keys of those that have ended.
+class Keeper {
+ public:
+  explicit Keeper(Children& children)
+      : children_(children), thread_([&children](const std::stop_token& stop) {
+          std::set<int> told;
+          while (!stop.stop_requested()) {
+            try {
+              for (const ChildState& c : ended_children(children, false)) {
+                if (told.count(c.rank) == 0)
+                  children.store()->set(returned_key(c.rank), "", std::chrono::steady_clock::now() + 10s);
+                told.insert(c.rank);
+              }
+            } catch (const Error&) {  // a process that could not be started; the next round goes on
+            }
+            std::this_thread::sleep_for(10ms);
+          }
+        }) {}
+  ~Keeper() {
+    thread_.request_stop();
+    thread_.join();
+    children_.end_restarts();
+  }
+  Keeper(const Keeper&) = delete;
+
+ private:
+  Children& children_;
+  std::jthread thread_;
+};
+
+/// A thread that stops the serving of this worker when all functions have returned.
+class ReturnWatch {
+ public:
+  ReturnWatch(std::shared_ptr<Store> store, int world_size, std::shared_ptr<Agent> agent)
+      : thread_([store = std::move(store), world_size,
+                 agent = std::move(agent)](const std::stop_token& stop) {
+          std::vector<std::string> keys;
+          for (int rank = 0; rank < world_size; ++rank) keys.push_back(returned_key(rank));
+          while (!stop.stop_requested()) {
+            try {
+              store->wait(keys, "", std::chrono::steady_clock::now() + 200ms);
+              return agent->stop_serving();
+            } catch (const Timeout&) {
+            } catch (const Error&) {  // the store cannot be reached for now; the lease decides about the rest
+              std::this_thread::sleep_for(100ms);
+            }
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+/// Makes the settings those of an elastic group. `store`: its address if another process serves it.
+void set_store(Joining& joining, const GroupOptions& options, const std::string& store) {
+  InitOptions& init = joining.init;
+  const LaunchInfo& launch = joining.launch;
+  init.elastic = true;
+  init.rank = init.world_size = -1;
+  init.store = !store.empty()           ? store
+               : !options.store.empty() ? options.store
+                                        : to_string(HostPort{launch.master_addr, launch.master_port});
+  init.serve_store = store.empty() && launch.rank == 0;
+  if (!init.tls) init.tls = inner::tls_of_environment();
+}
+
+/// Tells the others that the function has returned, and serves until all have.
+void serve_elastic(const GroupOptions& options, const Joining& joining) {
+  const InitOptions& init = joining.init;
+  const bool left = default_agent() == nullptr;
+  if (left && init.serve_store) return;
+  const auto store = connect_store(init.store, {nullptr, init.tls, init.insecure});
+  try {
+    store->set(returned_key(joining.launch.rank), "",
+               std::chrono::steady_clock::now() + (left ? 2s : init.init_timeout));
+  } catch (const Error&) {
+    if (!left) throw;  // else the store has ended with the group
+  }
+  if (left) return;
+  const ReturnWatch watch(store, joining.launch.world_size, default_agent());
+  serve_until_done({.timeout = options.serve_timeout});
+}
+
+/// `elastic`: the settings of an elastic group; null: a static one.
+int run_as_member(const GroupOptions& options, const std::function<int(const WorkerInfo&)>& function,
+                  const Joining* elastic) {
   int code = 0;
   try {
     code = function(get_worker_info());
+    if (elastic) serve_elastic(options, *elastic);
   } catch (...) {
     if (default_agent()) shutdown({.graceful = false});
     throw;
@@ -105,6 +215,12 @@ int run_group(const GroupOptions& options, const std::function<int(const WorkerI
   const bool child = spawned_rank().has_value();
   joining.starts_others = !child && !launched();
   joining.spawned = child || joining.starts_others;
+  if (!options.elastic && (options.restarts != 0 || !options.store.empty() || !options.store_log.empty()))
+    throw ValueError("run_group: restarts, store and store_log need elastic = true");
+  if (options.elastic && !joining.spawned && !options.store_log.empty())
+    throw ValueError(
+        "run_group: store_log: this group is a launcher's; let weft-store serve its store with a "
+        "log, and name it by WEFT_STORE");
   LaunchInfo& launch = joining.launch;
   if (joining.starts_others) {
     launch.world_size = options.world_size != 0 ? options.world_size : static_cast<int>(options.names.size());
@@ -118,26 +234,33 @@ int run_group(const GroupOptions& options, const std::function<int(const WorkerI
   joining.name = name_of(options, launch);
   if (options.prepare) options.prepare(joining);
   std::optional<Children> children;
-  if (joining.starts_others && launch.world_size > 1) {
-    children.emplace(spawn(
-        {.world_size = launch.world_size, .first_rank = 1, .tls = options.tls, .names = options.names}));
+  if (joining.starts_others && (launch.world_size > 1 || options.elastic)) {
+    children.emplace(spawn(spawn_options(options, launch)));
     if (options.tls && !joining.init.tls) joining.init.tls = children->tls(0);
     if (options.started) options.started(children->poll());
     launch.master_port = static_cast<uint16_t>(children->master_port());
   }
-  InitOptions& init = joining.init;
-  init.rank = launch.rank;
-  init.world_size = launch.world_size;
-  init.master_addr = launch.master_addr;
-  init.master_port = launch.master_port;
   int code = 0;
   try {
-    {
-      std::optional<StartWatch> watch;
-      if (children) watch.emplace(*children, launch, init);
-      init_rpc(joining.name, init);
+    if (options.elastic) {
+      set_store(joining, options, children ? children->store_address() : inner::store_of_environment());
+      std::optional<Keeper> keeper;
+      if (children) keeper.emplace(*children);
+      init_rpc(joining.name, joining.init);
+      code = run_as_member(options, function, &joining);
+    } else {
+      InitOptions& init = joining.init;
+      init.rank = launch.rank;
+      init.world_size = launch.world_size;
+      init.master_addr = launch.master_addr;
+      init.master_port = launch.master_port;
+      {
+        std::optional<StartWatch> watch;
+        if (children) watch.emplace(*children, launch, init);
+        init_rpc(joining.name, init);
+      }
+      code = run_as_member(options, function, nullptr);
     }
-    code = run_as_member(options, function);
   } catch (const std::exception& e) {
     if (!children || !options.require_all) throw;
     rethrow_with_children(e.what(), *children);

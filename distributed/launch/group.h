@@ -8,6 +8,8 @@
 //
 // Without a launcher this process is rank 0 and starts the others on this machine (spawn.h). With RANK or
 // another launcher's variable in the environment (launch.h) it is that worker of the launcher's group.
+// With GroupOptions::elastic the group is an elastic one (membership.h): rank 0 serves its store. It may
+// start a process again that has failed. That one runs the function again, as the successor of the first.
 #pragma once
 
 #include <functional>
@@ -47,6 +49,12 @@ struct GroupOptions {
   Duration exit_timeout = std::chrono::seconds(60);  ///< limit of the wait for started processes at the end
   /// As SpawnOptions::tls, where this process starts the others: all have certificates of the names above.
   bool tls = false;
+  /// An elastic group: each worker joins by itself, and runs the function without waiting for the others.
+  /// Rank 0 serves the store; in a launcher's group at the master's address, unless WEFT_STORE names another.
+  bool elastic = false;
+  std::string store{};      ///< address of the store; empty: any port of this machine, or as above
+  std::string store_log{};  ///< as StoreOptions::log; for a group that this process starts
+  int restarts = 0;         ///< how often each started process that fails is started again
 };
 
 namespace detail {
@@ -57,10 +65,12 @@ WEFT_API int run_group(const GroupOptions& options, const std::function<int(cons
 /// nothing or an exit code; run_group returns that code, or 0. A worker whose function throws leaves at once.
 /// The function may call shutdown or serve_until_done itself, as its last call.
 /// Blocks at most InitOptions::init_timeout for the group to form; a started process that ends early ends
-/// this wait. Then it blocks as the options say.
-/// Throws: ValueError for a size or names that do not fit; the errors of spawn, init_rpc, `function` and
-/// serve_until_done; ChildError in rank 0, with rank, pid and status, for a started process that failed (its
-/// text begins with this worker's own error, if any); Timeout for one that does not end.
+/// this wait. Then it blocks as the options say. In an elastic group a worker that has ended for good counts
+/// as one whose function has returned; a launcher's group waits for its successor.
+/// Throws: ValueError for a size or names that do not fit, and for options of an elastic group in a static
+/// one; the errors of spawn, init_rpc, `function` and serve_until_done; ChildError in rank 0, with rank, pid
+/// and status, for a started process that failed (its text begins with this worker's own error, if any);
+/// Timeout for one that does not end.
 /// Thread safety: one call at a time.
 template <class Function> int run_group(const GroupOptions& options, Function&& function) {
   using Result = std::invoke_result_t<Function&, const WorkerInfo&>;

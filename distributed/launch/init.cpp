@@ -6,6 +6,7 @@
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/inner/sigterm.h>
+#include <weft/distributed/launch/inner/store_variable.h>
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
@@ -125,7 +126,8 @@ std::shared_ptr<Store> open_store(const std::shared_ptr<Runtime>& runtime, const
 
 void join_elastic(const std::string& name, const InitOptions& options) {
   if (options.store.empty())
-    throw ValueError("init_rpc: an elastic group needs the address of its store, InitOptions::store");
+    throw ValueError(
+        "init_rpc: an elastic group needs the address of its store, InitOptions::store or WEFT_STORE");
   if (!options.device_maps.empty())
     throw ValueError("init_rpc: device maps need a static group, whose workers agree on them as it forms");
   const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
@@ -166,11 +168,14 @@ void init_rpc(const std::string& name, InitOptions options) {
   if (options.rpc_timeout.count() < 0)
     throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
   if (!options.tls) options.tls = inner::tls_of_environment();
+  if (options.store.empty() && !options.serve_store && (options.elastic || options.world_size < 0))
+    options.store = inner::store_of_environment();
   if (options.elastic || (!options.store.empty() && options.world_size < 0))
     return join_elastic(name, options);
   if (!options.store.empty() || options.serve_store)
-    throw ValueError(str("init_rpc: a static group has no store; "
-                         "for an elastic group give no world_size, or set elastic = true"));
+    throw ValueError(
+        str("init_rpc: a static group has no store; "
+            "for an elastic group give no world_size, or set elastic = true"));
   LaunchOptions asked{.rank = given(options.rank),
                       .world_size = given(options.world_size),
                       .master_port = given(options.master_port)};

@@ -18,6 +18,8 @@
 #include <iterator>
 
 #include <weft/distributed/launch/inner/group_certificates.h>
+#include <weft/distributed/launch/inner/store_variable.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/runtime/sync.h>
 
 extern char** environ;
@@ -65,6 +67,85 @@ bool failed(const ChildState& c) { return !c.running && (c.exit_code != 0 || c.s
 
 }  // namespace
 
+/// Starts the processes of one spawn, each of them any number of times.
+struct inner::ProcessStarter {
+  explicit ProcessStarter(const SpawnOptions& o);
+  ~ProcessStarter();
+  ProcessStarter(const ProcessStarter&) = delete;
+  /// Throws: RpcError.
+  pid_t start(int rank) const;
+
+  SpawnOptions options;
+  std::optional<ReservedPort> port{};
+  int master_port = 0;
+  std::optional<GroupCertificates> certificates{};
+  ServedStore store{};
+  std::vector<std::string> words = own_command();
+  int reading = -1, writing = -1;  // ends of the pipe; closing the second one kills the children
+};
+
+inner::ProcessStarter::ProcessStarter(const SpawnOptions& o) : options(o) {
+  if (options.master_port) master_port = *options.master_port;
+  else master_port = port.emplace().port();
+  for (int rank = 0; options.tls && o.names.empty() && rank < options.world_size; ++rank)
+    options.names.push_back(str("worker", rank));
+  if (options.tls) {
+    if (std::ssize(options.names) != options.world_size)
+      throw ValueError(str("spawn: ", options.names.size(), " names for ", options.world_size, " workers"));
+    certificates.emplace(options.names);
+  }
+  if (options.elastic) {
+    StoreNetwork network;
+    if (certificates) network.tls = certificates->of(options.names.front());
+    store = serve_store(options.store, {.log = options.store_log}, network);
+    options.environment[kStoreVariable] = store.address;
+  }
+  if (!options.own_arguments) words.resize(1);
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw RpcError(str("spawn: no pipe: ", std::strerror(errno)));
+  reading = ends[0], writing = ends[1];
+}
+
+inner::ProcessStarter::~ProcessStarter() {
+  if (reading >= 0) close(reading);
+  if (writing >= 0) close(writing);
+}
+
+pid_t inner::ProcessStarter::start(int rank) const {
+  constexpr int kChildPipe = 3;  // the pipe's descriptor in the child
+  Attributes a;
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGINT);  // until spawned_rank() ignores it for good
+  posix_spawnattr_setsigmask(&a.attributes, &blocked);
+  posix_spawnattr_setflags(&a.attributes, POSIX_SPAWN_SETSIGMASK);
+  posix_spawn_file_actions_adddup2(&a.actions, reading, kChildPipe);
+
+  std::map<std::string, std::string> variables = options.environment;
+  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(options.world_size);
+  variables["MASTER_ADDR"] = "127.0.0.1";
+  variables["MASTER_PORT"] = std::to_string(master_port);
+  variables[kPipeVariable] = str(kChildPipe, ":", getpid());
+  if (certificates)
+    for (auto& [name, file] : certificates->variables(options.names[static_cast<size_t>(rank)]))
+      variables[name] = file;
+  std::vector<std::string> environment;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string entry = *e, name = entry.substr(0, entry.find('='));
+    // the store of this process's group is not that of the new one
+    if (variables.count(name) == 0 && name != kStoreVariable) environment.push_back(entry);
+  }
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  std::vector<std::string> command = words;
+  auto argv = pointers(command), envp = pointers(environment);
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, "/proc/self/exe", &a.actions, &a.attributes, argv.data(), envp.data());
+  if (error != 0) throw RpcError(str("spawn: rank ", rank, " could not be started: ", std::strerror(error)));
+  return pid;
+}
+
 std::string to_string(const ChildState& c) {
   const std::string who = str("rank ", c.rank, " (pid ", c.pid, ") ");
   if (c.running) return who + "is running";
@@ -78,106 +159,61 @@ Children spawn(const SpawnOptions& options) {
   if (options.first_rank < 0 || options.first_rank > options.world_size) {
     throw ValueError(str("spawn: first_rank is ", options.first_rank, ", not in 0..", options.world_size));
   }
+  if (options.restarts < 0) throw ValueError(str("spawn: restarts is ", options.restarts));
+  if (!options.elastic && !options.store_log.empty())
+    throw ValueError("spawn: store_log is for the store of an elastic group; set elastic = true");
   Children result;
-  if (options.master_port) {
-    result.master_port_ = *options.master_port;
-  } else {
-    result.port_.emplace();
-    result.master_port_ = result.port_->port();
-  }
-  if (options.tls) {
-    result.names_ = options.names;
-    for (int rank = 0; options.names.empty() && rank < options.world_size; ++rank)
-      result.names_.push_back(str("worker", rank));
-    if (std::ssize(result.names_) != options.world_size)
-      throw ValueError(str("spawn: ", result.names_.size(), " names for ", options.world_size, " workers"));
-    result.certificates_ = std::make_shared<inner::GroupCertificates>(result.names_);
-  }
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw RpcError(str("spawn: no pipe: ", std::strerror(errno)));
-  result.pipe_ = ends[1];
-  constexpr int kChildPipe = 3;  // the pipe's descriptor in the child
-
-  auto words = own_command();
-  if (!options.own_arguments) words.resize(1);
-  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-
-  Attributes a;
-  sigset_t blocked;
-  sigemptyset(&blocked);
-  sigaddset(&blocked, SIGINT);  // until spawned_rank() ignores it for good
-  posix_spawnattr_setsigmask(&a.attributes, &blocked);
-  posix_spawnattr_setflags(&a.attributes, POSIX_SPAWN_SETSIGMASK);
-  posix_spawn_file_actions_adddup2(&a.actions, ends[0], kChildPipe);
-
-  for (int rank = options.first_rank; rank < options.world_size; ++rank) {
-    std::map<std::string, std::string> variables = options.environment;
-    variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-    variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(options.world_size);
-    variables["MASTER_ADDR"] = "127.0.0.1";
-    variables["MASTER_PORT"] = std::to_string(result.master_port_);
-    variables[kPipeVariable] = str(kChildPipe, ":", getpid());
-    if (options.tls)
-      for (auto& [name, file] : result.certificates_->variables(result.names_[static_cast<size_t>(rank)]))
-        variables[name] = file;
-    std::vector<std::string> environment;
-    for (char** e = environ; *e != nullptr; ++e) {
-      const std::string entry = *e;
-      if (variables.count(entry.substr(0, entry.find('='))) == 0) environment.push_back(entry);
-    }
-    for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
-    auto argv = pointers(words), envp = pointers(environment);
-    pid_t pid = 0;
-    const int error =
-        posix_spawn(&pid, "/proc/self/exe", &a.actions, &a.attributes, argv.data(), envp.data());
-    if (error != 0) {
-      close(ends[0]);
-      // the destructor of `result` kills the others
-      throw RpcError(str("spawn: rank ", rank, " could not be started: ", std::strerror(error)));
-    }
-    result.children_.push_back({.rank = rank, .pid = pid});
-  }
-  close(ends[0]);
+  result.starter_ = std::make_unique<inner::ProcessStarter>(options);
+  // when one throws, the destructor of `result` kills the others
+  for (int rank = options.first_rank; rank < options.world_size; ++rank)
+    result.children_.push_back({.rank = rank, .pid = result.starter_->start(rank)});
   return result;
 }
 
+Children::Children() = default;
+
 Children::Children(Children&& other) noexcept
-    : children_(std::move(other.children_)),
-      port_(std::move(other.port_)),
-      master_port_(other.master_port_),
-      pipe_(std::exchange(other.pipe_, -1)),
-      names_(std::move(other.names_)),
-      certificates_(std::move(other.certificates_)) {
+    : children_(std::move(other.children_)), starter_(std::move(other.starter_)) {
   other.children_.clear();
 }
 
-Children::~Children() {
-  kill_all();
-  if (pipe_ >= 0) close(pipe_);
-}
+Children::~Children() { kill_all(); }
 
 std::optional<TlsOptions> Children::tls(int rank) const {
-  if (!certificates_) return std::nullopt;
-  return certificates_->of(names_.at(static_cast<size_t>(rank)));
+  if (!starter_->certificates) return std::nullopt;
+  return starter_->certificates->of(starter_->options.names.at(static_cast<size_t>(rank)));
 }
+
+int Children::master_port() const { return starter_->master_port; }
+
+std::shared_ptr<Store> Children::store() const { return starter_->store.store; }
+
+std::string Children::store_address() const { return starter_->store.address; }
 
 const std::vector<ChildState>& Children::poll() {
   for (auto& c : children_) {
-    if (!c.running) continue;
-    int status = 0;
-    const pid_t got = waitpid(c.pid, &status, WNOHANG);
-    if (got == 0 || (got < 0 && errno == EINTR)) continue;
-    c.running = false;
-    if (got < 0) {
-      c.exit_code = -1;  // another part of the program has waited for it
-    } else if (WIFSIGNALED(status)) {
-      c.signal = WTERMSIG(status);
-    } else {
-      c.exit_code = WEXITSTATUS(status);
+    if (c.running) {
+      int status = 0;
+      const pid_t got = waitpid(c.pid, &status, WNOHANG);
+      if (got == 0 || (got < 0 && errno == EINTR)) continue;
+      c.running = false;
+      if (got < 0) {
+        c.exit_code = -1;  // another part of the program has waited for it
+      } else if (WIFSIGNALED(status)) {
+        c.signal = WTERMSIG(status);
+      } else {
+        c.exit_code = WEXITSTATUS(status);
+      }
+    }
+    if (failed(c) && c.restarts < starter_->options.restarts) {
+      ++c.restarts;
+      c = {.rank = c.rank, .pid = starter_->start(c.rank), .restarts = c.restarts};
     }
   }
   return children_;
 }
+
+void Children::end_restarts() { starter_->options.restarts = 0; }
 
 void Children::wait(Runtime& runtime, TimePoint deadline) {
   Duration pause = std::chrono::milliseconds(1);
@@ -213,6 +249,7 @@ void Children::wait(Runtime& runtime, TimePoint deadline) {
 }
 
 void Children::terminate(Runtime& runtime, Duration grace) {
+  end_restarts();
   for (const auto& c : poll()) {
     if (c.running) ::kill(c.pid, SIGTERM);
   }

@@ -11,6 +11,8 @@
 //
 // Children ignore SIGINT: Ctrl-C reaches the parent, which tells them to stop. The kernel kills them when
 // the parent ends. With SpawnOptions::tls each has a certificate made for this group, which init_rpc takes.
+// With SpawnOptions::elastic the parent serves the store of an elastic group (membership.h). The children
+// join it by init_rpc("name"). With SpawnOptions::restarts poll starts a child again that has failed.
 #pragma once
 
 #include <map>
@@ -25,8 +27,10 @@
 
 namespace weft::rpc {
 
+class Store;
+
 namespace inner {
-class GroupCertificates;
+struct ProcessStarter;
 }
 
 /// Options of spawn.
@@ -41,6 +45,11 @@ struct SpawnOptions {
   /// weft-certs (beside this one, in PATH, or WEFT_CERTS). They are in a private folder as long as Children.
   bool tls = false;
   std::vector<std::string> names{};  ///< for tls, of all workers by rank; empty: "worker0", "worker1", ...
+  /// The children are told the address of an elastic group's store, which Children serves.
+  bool elastic = false;
+  std::string store = "127.0.0.1:0";  ///< address of that store; port 0 is chosen by the system
+  std::string store_log{};            ///< its log, as StoreOptions::log
+  int restarts = 0;                   ///< how often poll and wait start each child again that fails
 };
 
 /// State of one child process.
@@ -50,6 +59,7 @@ struct ChildState {
   bool running = true;
   int exit_code = 0;  ///< exit status, after an exit; -1: another part of the program waited for it
   int signal = 0;     ///< the signal that killed it; 0: none
+  int restarts = 0;   ///< how often it was started again; pid and status are those of the last process
 };
 /// "rank 2 (pid 4711) exited with status 3".
 WEFT_API std::string to_string(const ChildState& child);
@@ -61,42 +71,49 @@ class WEFT_API ChildError : public RpcError {
   ChildState child;  ///< the first failed child
 };
 
-/// The started processes. The destructor kills those still running. Thread safety: one thread at a time.
+/// The started processes. The destructor kills those still running, then ends the store.
+/// Thread safety: one thread at a time.
 class WEFT_API Children {
  public:
   Children(Children&& other) noexcept;
   ~Children();
 
-  /// Blocks until all have exited with status 0. Throws: ChildError as soon as one fails; Timeout that names
-  /// the children still running at `deadline`. In both cases it terminates the others first.
+  /// Blocks until all have exited with status 0. Throws: ChildError as soon as one fails for good; Timeout
+  /// that names the children still running at `deadline`. In both cases it terminates the others first.
   void wait(Runtime& runtime, TimePoint deadline = kNever);
 
-  /// The current states of all children; does not block.
+  /// The current states of all children, after those that failed were started again (SpawnOptions::restarts);
+  /// does not block. Throws: RpcError for a process that cannot be started; it counts as a restart.
   const std::vector<ChildState>& poll();
+  /// From now on a child that fails has ended for good.
+  void end_restarts();
 
-  /// Sends SIGTERM to the running children, waits at most `grace` for their end and kills the rest.
+  /// Ends the restarts, sends SIGTERM to the running children, waits at most `grace` for their end and kills
+  /// the rest.
   void terminate(Runtime& runtime, Duration grace = std::chrono::seconds(2));
 
-  int master_port() const { return master_port_; }
+  int master_port() const;
+
+  /// The store of the elastic group, and its address for a parent that joins too; null and empty without
+  /// SpawnOptions::elastic.
+  std::shared_ptr<Store> store() const;
+  std::string store_address() const;
 
   /// The certificates of a rank, for a parent that is a worker itself; none without SpawnOptions::tls.
   std::optional<TlsOptions> tls(int rank) const;
 
  private:
   friend Children spawn(const SpawnOptions& options);
-  Children() = default;
+  Children();
   void kill_all() noexcept;
 
   std::vector<ChildState> children_;
-  std::optional<ReservedPort> port_;
-  int master_port_ = 0;
-  int pipe_ = -1;  // the parent's end; closing it kills the children
-  std::vector<std::string> names_;
-  std::shared_ptr<inner::GroupCertificates> certificates_;
+  std::unique_ptr<inner::ProcessStarter> starter_;
 };
 
-/// Starts the processes. Throws: ValueError for ranks out of range, or another number of names; RpcError if a
-/// process cannot be started, or if there are no certificates. Thread safety: any thread.
+/// Starts the processes. Throws: ValueError for ranks or restarts out of range, another number of names, or a
+/// log without `elastic`; RpcError if a process cannot be started, or if there are no certificates; the
+/// errors of serve_store. Thread safety: any thread.
 WEFT_API Children spawn(const SpawnOptions& options);
 
 /// The rank of this process if spawn started it. The first call makes the process ignore SIGINT and die with

@@ -8,11 +8,15 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include <weft/distributed.h>
+#include <weft/distributed/launch/membership.h>
+#include <weft/distributed/transport/address.h>
 
 #include "support/child_environment.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -24,11 +28,65 @@ using namespace std::chrono_literals;
 std::map<std::string, int> g_visits;  // on the server
 int visit(const std::string& who) { return ++g_visits[who]; }
 WEFT_RPC(visit);
+int64_t group_pid() { return getpid(); }
+WEFT_RPC(group_pid);
 
 constexpr char kJob[] = "WEFT_TEST_GROUP_JOB";
 
 /// A shorter lease than the default, so that a lost worker is noticed sooner.
 void short_lease(Joining& joining) { joining.init.lease = 4s; }
+
+void shorter_lease(Joining& joining) { joining.init.lease = 1s; }
+
+/// The trainer kills the server, and goes on with its successor, which the launcher has started.
+void outlive_the_server() {
+  std::atomic<int> joined{0};
+  Event changed(*default_agent()->runtime(), "a member of the test");
+  on_member_joined([&](const WorkerInfo&) { ++joined, changed.set(); });
+  wait_for_members({"server"}, 60s);
+  const auto first = static_cast<pid_t>(rpc_sync<group_pid>("server"));
+  const Life life = default_agent()->life_of(get_worker_info("server").id);
+  if (kill(first, SIGKILL) != 0) throw RpcError("the server cannot be killed");
+  const TimePoint end = default_agent()->runtime()->now() + 60s;
+  while (default_agent()->life_of(life.id) == life && default_agent()->runtime()->now() < end) {
+    changed.reset();
+    if (default_agent()->life_of(life.id) == life)
+      changed.wait_until(default_agent()->runtime()->now() + 100ms);
+  }
+  if (rpc_sync<group_pid>({"server", 60s}) == first) throw RpcError("the server has not been replaced");
+}
+
+/// Jobs of an elastic group; 9: no such job.
+int elastic_status(const std::string& job, bool first) {
+  if (job == "elastic") {  // also as the ranks of a launcher
+    return rpc::run_group({.names = {"trainer", "server"}, .prepare = shorter_lease, .elastic = true},
+                          [](const WorkerInfo& me) {
+                            if (epoch() == 0) throw RpcError("the group is static");
+                            if (me.name == "server") return;
+                            wait_for_members({"server"}, 60s);
+                            EXPECT_EQ(rpc_sync<visit>("server", me.name), 1);
+                          });
+  }
+  if (job == "successor")
+    return rpc::run_group(
+        {.names = {"trainer", "server"}, .prepare = shorter_lease, .elastic = true, .restarts = 1},
+        [](const WorkerInfo& me) {
+          if (me.name == "trainer") outlive_the_server();
+        });
+  if (job == "worn out") {  // a worker that fails each time does not hold up the others
+    try {
+      rpc::run_group(
+          {.names = {"trainer", "server"}, .prepare = shorter_lease, .elastic = true, .restarts = 2},
+          [](const WorkerInfo& me) {
+            if (me.name == "server") throw RpcError("the server of this job always fails");
+          });
+    } catch (const ChildError& e) {
+      return e.child.rank == 1 && e.child.restarts == 2 && e.child.exit_code == 8 ? 0 : 4;
+    }
+    return 3;
+  }
+  return first ? 9 : 10;
+}
 
 /// Exit status of a process of the job: of rank 0, which calls run_group first, and of those that it starts.
 int job_status(const std::string& job) {
@@ -93,7 +151,7 @@ int job_status(const std::string& job) {
     }
     return first ? 3 : 0;
   }
-  return 9;
+  return elastic_status(job, first);
 }
 
 TEST(RunGroup, a_process_started_by_these_tests_does_its_job) {
@@ -112,12 +170,13 @@ TEST(RunGroup, a_process_started_by_these_tests_does_its_job) {
   _exit(status);
 }
 
-/// Starts rank 0 of the job, which starts the others, and expects that it ends well within 100 s.
-void expect_job(const std::string& job) {
+/// Starts a process of the job.
+pid_t start_process(const std::string& job, const std::map<std::string, std::string>& more) {
   char name[] = "test_rpc", brief[] = "--gtest_brief=1",
        filter[] = "--gtest_filter=RunGroup.a_process_started_by_these_tests_does_its_job";
   char* arguments[] = {name, filter, brief, nullptr};
-  const auto variables = child_environment({{kJob, job}});
+  auto variables = child_environment({{kJob, job}});
+  variables.insert(more.begin(), more.end());
   std::vector<std::string> entries;
   for (char** e = environ; *e != nullptr; ++e)
     if (const std::string entry = *e; variables.count(entry.substr(0, entry.find('='))) == 0)
@@ -127,7 +186,12 @@ void expect_job(const std::string& job) {
   for (std::string& entry : entries) environment.push_back(entry.data());
   environment.push_back(nullptr);
   pid_t pid = 0;
-  ASSERT_EQ(posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments, environment.data()), 0);
+  EXPECT_EQ(posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments, environment.data()), 0);
+  return pid;
+}
+
+/// Expects that the process ends well within 100 s.
+void expect_end(pid_t pid, const std::string& job) {
   const auto runtime = make_threaded_runtime({.threads = 1});
   const TimePoint end = runtime->now() + 100s;
   int status = 0;
@@ -139,6 +203,9 @@ void expect_job(const std::string& job) {
   runtime->stop();
 }
 
+/// Starts rank 0 of the job, which starts the others.
+void expect_job(const std::string& job) { expect_end(start_process(job, {}), job); }
+
 TEST(RunGroup, a_worker_whose_function_has_returned_serves_the_others) { expect_job("serve"); }
 TEST(RunGroup, the_exit_code_of_the_function_is_returned) { expect_job("code"); }
 TEST(RunGroup, the_function_may_shut_down_itself) { expect_job("leave"); }
@@ -146,6 +213,50 @@ TEST(RunGroup, prepare_names_the_worker_and_started_sees_the_processes) { expect
 TEST(RunGroup, a_process_that_is_killed_is_an_error_of_rank_0) { expect_job("failed"); }
 TEST(RunGroup, without_require_all_a_process_that_is_killed_ends_nobody) { expect_job("survived"); }
 TEST(RunGroup, an_exception_of_the_function_keeps_its_type) { expect_job("exception"); }
+
+TEST(RunGroup, an_elastic_group_starts_and_ends_by_one_call) { expect_job("elastic"); }
+TEST(RunGroup, a_server_that_is_killed_is_started_again_as_its_successor) { expect_job("successor"); }
+TEST(RunGroup, a_process_that_fails_too_often_ends_with_its_error) { expect_job("worn out"); }
+
+TEST(RunGroup, the_ranks_of_a_launcher_form_an_elastic_group_at_the_address_of_its_master) {
+  const ReservedPort port;
+  std::vector<pid_t> ranks;
+  for (const char* rank : {"0", "1"})
+    ranks.push_back(start_process("elastic", {{"RANK", rank},
+                                              {"WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"},
+                                              {"MASTER_PORT", std::to_string(port.port())}}));
+  for (const pid_t rank : ranks) expect_end(rank, "elastic");
+}
+
+TEST(RunGroup, an_elastic_group_goes_on_from_the_log_of_its_store) {
+  std::string folder = (std::filesystem::temp_directory_path() / "weft-run-group-XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  std::vector<uint64_t> epochs;
+  for (int run = 0; run < 2; ++run)
+    EXPECT_EQ(rpc::run_group({.names = {"alone"},
+                              .prepare = shorter_lease,
+                              .elastic = true,
+                              .store_log = folder + "/store.log"},
+                             [&](const WorkerInfo&) { epochs.push_back(epoch()); }),
+              0);
+  ASSERT_EQ(epochs.size(), 2u);
+  EXPECT_GT(epochs[1], epochs[0]);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(RunGroup, options_of_an_elastic_group_are_refused_in_a_static_one) {
+  const auto nothing = [](const WorkerInfo&) {};
+  const auto refused = [&](GroupOptions options) {
+    options.names = {"a", "b"};
+    return error_of<ValueError>([&] { rpc::run_group(options, nothing); });
+  };
+  EXPECT_TRUE(has(refused({.restarts = 1}), "need elastic = true"));
+  EXPECT_TRUE(has(refused({.store = "127.0.0.1:0"}), "need elastic = true"));
+  EXPECT_TRUE(has(refused({.store_log = "/x"}), "need elastic = true"));
+  EXPECT_TRUE(has(refused({.elastic = true, .restarts = -1}), "restarts is -1"));
+  EXPECT_TRUE(has(error_of<ValueError>([] { spawn({.store_log = "/x"}); }), "set elastic = true"));
+}
 
 TEST(RunGroup, a_group_without_workers_or_with_too_few_names_is_refused) {
   const auto nothing = [](const WorkerInfo&) {};
