@@ -128,8 +128,6 @@ void join_elastic(const std::string& name, const InitOptions& options) {
   if (options.store.empty())
     throw ValueError(
         "init_rpc: an elastic group needs the address of its store, InitOptions::store or WEFT_STORE");
-  if (!options.device_maps.empty())
-    throw ValueError("init_rpc: device maps need a static group, whose workers agree on them as it forms");
   const std::shared_ptr<Runtime> runtime = make_threaded_runtime({.threads = options.num_worker_threads});
   const auto watch = std::make_shared<inner::ProcessWatch>();
   try {

@@ -62,6 +62,7 @@ struct Membership::State {
   std::string number() const { return to_string(agent->life().incarnation); }
 
   void take_name();
+  void release_name() const;
   void renew();
   bool follow(TimePoint until);
   void apply(const std::string& text);
@@ -78,6 +79,7 @@ struct Membership::State {
   std::shared_ptr<Agent> agent;  // set before others see this object
   Event changed, ended;
   std::atomic<bool> stopping{false};
+  std::string why_left = "it was shut down";  // set before the only leave that has another reason
   Callbacks<const WorkerInfo&> joined_callbacks;
   Callbacks<const std::string&> fenced_callbacks;
   // of the task that renews and follows
@@ -115,6 +117,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     Member me = s.agent->as_member();
     me.process = options.process;
     inner::change_members(*s.store, kMembersKey, options.deadline, [&](MemberList& list) {
+      inner::check_devices(list, me);
       if (const Member* before = list.find(me.id))
         list.remove({life_of(*before), false, str("its successor, life ", s.number(), ", has its name")});
       list.add(me);
@@ -123,6 +126,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     s.apply(s.store->get(kMembersKey, options.deadline));
     if (s.fence().closed_for_good()) std::rethrow_exception(s.fence().error(options.name));
   } catch (...) {
+    s.release_name();
     s.agent->shutdown({.graceful = false});
     throw;
   }
@@ -145,7 +149,26 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     }
     mine.ended.set();
   });
+  try {
+    inner::ask_for_devices(s.agent, options.deadline);
+  } catch (const Error& e) {
+    s.why_left = str("it was refused: ", e.what());
+    try {
+      self->leave(s.runtime->now() + s.lease());
+    } catch (const Error&) {  // the agent has ended all the same
+    }
+    throw;
+  }
   return self;
+}
+
+/// Lets the lease of the name run out at once, as far as this life has it.
+void Membership::State::release_name() const {
+  try {
+    const TimePoint until = runtime->now() + lease() / 4;
+    if (store->peek({life_key}, until).front() == number()) store->hold(life_key, number(), kReleased, until);
+  } catch (const Error&) {  // it runs out by itself
+  }
 }
 
 /// Step 1: holds the lease of the name.
@@ -419,7 +442,7 @@ void Membership::leave(TimePoint deadline) {
     const TimePoint until = s.runtime->now() + s.lease();
     try {
       inner::change_members(*s.store, kMembersKey, until, [&](MemberList& list) {
-        return list.remove({s.agent->life(), true, "it was shut down"});
+        return list.remove({s.agent->life(), true, s.why_left});
       });
       if (s.ended.wait_until(until)) s.store->hold(s.life_key, s.number(), kReleased, until);
     } catch (const Error&) {  // the others hear the goodbye, and the lease runs out

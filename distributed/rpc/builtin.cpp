@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/distributed/rpc/inner/device_functions.h>
 #include <weft/distributed/rpc/inner/trace_functions.h>
 #include <weft/tensor/factories.h>
 
@@ -39,6 +40,7 @@ void register_builtins() {
     register_function<&builtin::zeros>("weft::zeros");
     register_function<&builtin::trace>("weft::trace");
     register_function<&builtin::open_calls>("weft::open_calls");
+    register_function<&builtin::missing_devices>("weft::missing_devices");
   });
 }
 

@@ -1,6 +1,8 @@
 // Devices of an agent: the device maps of the group, the agreement on CUDA IPC, and the arrival of messages
 // with device tensors.
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/device_functions.h>
 #include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
@@ -65,6 +67,13 @@ void Devices::agree(Agent& agent, Duration timeout) {
   register_stream_states();  // the check may have opened devices
   if (!missing.empty()) throw DeviceError(str("device maps: ", missing));
   if (lends) agree_on_lending(agent, timeout);
+}
+
+std::string builtin::missing_devices(const std::string& caller, const std::string& plan) {
+  const std::string text =
+      rpc::missing_devices(current_agent()->self().name, {{caller, read_device_plan(plan)}});
+  register_stream_states();  // the check may have opened devices
+  return text;
 }
 
 /// lending.h, step 1. All members call it; those without lending contribute nothing.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <weft/distributed/runtime/error.h>
+#include <weft/distributed/wire/inner/plans_so_far.h>
 #include <weft/kernels/backend.h>
 
 namespace weft::rpc {
@@ -141,9 +142,9 @@ std::string list(const std::vector<Device>& devices) {
   for (const Device& d : devices) out += str(out.empty() ? "" : ", ", d);
   return out;
 }
-}  // namespace
 
-void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& members) {
+/// `all`: every worker that a map may name is among the members.
+void check_plans(const std::vector<std::pair<std::string, DevicePlan>>& members, bool all) {
   std::string names;
   for (const auto& [name, plan] : members) names += str(names.empty() ? "'" : ", '", name, "'");
   for (const auto& [name, plan] : members) {
@@ -151,7 +152,7 @@ void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& m
       if (!d.is_cuda()) throw ValueError(str("devices of worker '", name, "': ", d, " is no CUDA device"));
     for (const auto& [callee, map] : plan.maps) {
       const DevicePlan* const other = find_plan(members, callee);
-      if (!other)
+      if (!other && all)
         throw ValueError(str("worker '", name, "' has a device map for worker '", callee,
                              "', which is not in the group: ", names));
       for (const auto& [from, to] : map) {
@@ -160,12 +161,21 @@ void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& m
         if (!allows(plan, from))
           throw ValueError(str(entry, from, " is not among the devices of worker '", name, "' (",
                                list(plan.devices), ")"));
-        if (!allows(*other, to))
+        if (other && !allows(*other, to))
           throw ValueError(str(entry, to, " is not among the devices of worker '", callee, "' (",
                                list(other->devices), ")"));
       }
     }
   }
+}
+}  // namespace
+
+void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& members) {
+  check_plans(members, true);
+}
+
+void inner::check_plans_so_far(const std::vector<std::pair<std::string, DevicePlan>>& members) {
+  check_plans(members, false);
 }
 
 std::string missing_devices(const std::string& self,

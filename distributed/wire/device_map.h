@@ -6,8 +6,8 @@
 //
 // Arguments follow the map; results, and gradients of arguments, come back by the reversed map. The CPU may
 // be on either side; without an entry it maps to the CPU. Calls to oneself need no map. The maps of all
-// workers are checked against each other when the group forms. Thread safety: as plain values; the free
-// functions may be called from any thread.
+// workers are checked against each other when the group forms; in an elastic group, when a worker joins.
+// Thread safety: as plain values; the free functions may be called from any thread.
 #pragma once
 
 #include <initializer_list>

@@ -26,7 +26,8 @@ ElasticGroup::~ElasticGroup() {
   workers_.clear();
 }
 
-ElasticGroup::Worker& ElasticGroup::join(const std::string& name) {
+ElasticGroup::Worker& ElasticGroup::join(const std::string& name,
+                                         const std::function<void(AgentOptions&)>& change) {
   auto worker = std::make_unique<Worker>();
   worker->name = name;
   worker->client = WorkerId{static_cast<int32_t>(sim_->random() & 0x3fffffff) | 0x40000000};
@@ -40,6 +41,7 @@ ElasticGroup::Worker& ElasticGroup::join(const std::string& name) {
   joining.make_agent = [&](WorkerId id) {
     AgentOptions mine;
     mine.name = name, mine.id = id, mine.lease = options_.lease;
+    if (change) change(mine);
     return Agent::create(sim_, mine, [&](Receiver& receiver) {
       return net_->attach(id, receiver, str("sim:", name, "-", worker->client));
     });

@@ -39,7 +39,7 @@ class ElasticGroup {
   ElasticGroup(const ElasticGroup&) = delete;
 
   /// Blocks until it has joined. Throws: as Membership::join.
-  Worker& join(const std::string& name);
+  Worker& join(const std::string& name, const std::function<void(rpc::AgentOptions&)>& change = {});
   /// Runs f as that worker on the calling fiber.
   void run(const Worker& worker, const std::function<void()>& f) const;
   /// Its messages vanish, those to the store too. The life itself goes on and knows nothing of that.

@@ -1,8 +1,10 @@
-// The steps of a join of an elastic group that concern the store alone (joining.cpp).
+// The steps of a join of an elastic group: the kind of its store, the id of a name and the device maps
+// (joining.cpp).
 #pragma once
 
 #include <string>
 
+#include <weft/distributed/launch/inner/member_list.h>
 #include <weft/distributed/launch/membership.h>
 
 namespace weft::rpc::inner {
@@ -11,5 +13,11 @@ namespace weft::rpc::inner {
 void check_store_kind(Store& store, const JoinOptions& options);
 /// The id of a name; a new one for a name that never was. Throws: ValueError when no id is left.
 WorkerId claim_id(Store& store, const std::string& name, TimePoint deadline);
+/// Checks the device maps of a worker that would join these members, and theirs for it. Throws: ValueError
+/// for maps that do not fit, DeviceError for a device that this machine lacks; both name workers and devices.
+void check_devices(const MemberList& list, const Member& me);
+/// Asks the members to which the maps of this new member lead. Throws: DeviceError that names what they lack;
+/// Timeout.
+void ask_for_devices(const std::shared_ptr<Agent>& agent, TimePoint deadline);
 
 }  // namespace weft::rpc::inner
