@@ -151,7 +151,18 @@ ContextPtr ContextTable::find_or_create(MadeId id, Life caller) {
   return context ? joined(std::move(context)) : nullptr;
 }
 
-void ContextTable::release(MadeId id, std::shared_ptr<void> answer) {
+std::vector<ContextPtr> ContextTable::open() {
+  std::vector<ContextPtr> all;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, context] : contexts_) all.push_back(context);
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const ContextPtr& a, const ContextPtr& b) { return a->since < b->since; });
+  return all;
+}
+
+void ContextTable::release(MadeId id, std::shared_ptr<void> answer, const rpc::LostPeer* lost_maker) {
   ContextPtr context;
   {
     MutexLock lock(mutex_);
@@ -162,6 +173,7 @@ void ContextTable::release(MadeId id, std::shared_ptr<void> answer) {
     contexts_.erase(found);
   }
   watch(id.maker(), -1);
+  for (const auto& f : on_ended_.copies()) f(id, lost_maker);
   std::vector<std::shared_ptr<ContextPass>> passes;
   std::set<Life> known;
   std::map<int64_t, Ref<SendNode>> sends;  // freed after the lock
@@ -255,7 +267,7 @@ void ContextTable::peer_lost(const rpc::LostPeer& peer) {
       MutexLock lock(context->mutex);
       for (const auto& [number, send] : gone) context->sends.erase(number);
     }
-    if (same_life(context->id.maker(), peer.life())) release(context->id);
+    if (same_life(context->id.maker(), peer.life())) release(context->id, {}, &peer);
   }
 }
 

@@ -38,9 +38,9 @@ WEFT_OPTIMIZER_RULES(WEFT_REGISTER_RULE)
 namespace weft::dist_optim {
 WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::vector<std::string>,
                      std::vector<std::vector<RRef<Tensor>>>, StepOptions);
-WEFT_RPC_CLASS(OwnerOptimizer, step, prepare, decide, end_doubt, versions, staleness, powers, scale, set_lr,
-               set_options, lrs, state, load_state, save_shard, hold_shard, shard_piece, expect_shard,
-               put_piece, read_shard, load_shard, end_shard);
+WEFT_RPC_CLASS(OwnerOptimizer, step, step_in_turn, prepare, decide, end_doubt, versions, staleness, powers,
+               scale, set_lr, set_options, lrs, state, load_state, save_shard, hold_shard, shard_piece,
+               expect_shard, put_piece, read_shard, load_shard, end_shard);
 bool detail::built_in_rules_are_linked() { return true; }
 
 using detail::flagged;
@@ -117,7 +117,8 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
 void DistributedOptimizer::step(int64_t context_id) {
   if (how_.two_phase) return step_in_two_phases(context_id);
   on_owners<bool>(owners_, "step", [&](const auto& o) {
-    return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::step>(context_id));
+    return flagged(how_.wait ? o.optimizer.template rpc_async<&OwnerOptimizer::step_in_turn>(context_id)
+                             : o.optimizer.template rpc_async<&OwnerOptimizer::step>(context_id));
   });
 }
 

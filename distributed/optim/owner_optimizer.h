@@ -23,9 +23,7 @@ namespace weft::dist_optim {
 using rpc::RRef;
 
 namespace detail {
-class StepLedger;  // inner/step_ledger.h
-struct ParameterVersions;
-using VersionsPtr = std::shared_ptr<ParameterVersions>;
+struct OwnerState;  // inner/owner_state.h
 }  // namespace detail
 
 /// The parameters of each group.
@@ -48,6 +46,10 @@ struct StepOptions {
   /// The most steps that a parameter may have taken since a context first reached its owner, for gradients of
   /// that context to be stepped with. Negative: no bound. At most 1023.
   int64_t max_staleness = -1;
+  /// A step that would take another open context beyond the bound waits until that one has stepped or ended,
+  /// at most for the time of the call. Steps are refused then only with more than max_staleness + 1 contexts
+  /// at a time. All optimizers of a parameter have the same bound. It needs a bound and one phase.
+  bool wait = false;
   /// A step in two phases: every owner prepares the new values beside the old ones, then all make them
   /// visible. When an owner fails to prepare, all keep the old values. It costs a second round of calls and
   /// copies of parameters and state.
@@ -55,7 +57,7 @@ struct StepOptions {
   /// Two phases: the time for which a step is tried again that meets another undecided one; milliseconds.
   int64_t lease_ms = 10000;
 };
-WEFT_FIELDS(StepOptions, max_staleness, two_phase, lease_ms)
+WEFT_FIELDS(StepOptions, max_staleness, wait, two_phase, lease_ms)
 
 /// A file of a checkpoint: its name in the folder, its size and the CRC-32 of its bytes.
 struct ShardFile {
@@ -84,6 +86,9 @@ class WEFT_API OwnerOptimizer {
   ~OwnerOptimizer();
   /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
+  /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the contexts that are
+  /// behind, PeerLost for the loss of the maker of one, AutogradError when this context ends, StaleStep.
+  rpc::Future<void> step_in_turn(int64_t context_id);
   /// Two phases. Computes the values and the state after a step, beside the present ones. `number` is the
   /// caller's count of its steps. Until the decision, the parameters with gradients take no other step.
   /// Throws: as step; StepInDoubt when another step of a parameter is undecided.
@@ -130,39 +135,12 @@ class WEFT_API OwnerOptimizer {
   void end_shard(bool back);
 
  private:
-  std::vector<Tensor> gradients(int64_t context_id) const;
-  optim::StateDict shard() const WEFT_REQUIRES(mutex_);
-  void install(const optim::StateDict& shard) WEFT_REQUIRES(mutex_);
-  Tensor piece(int64_t i, int64_t from, int64_t count) const WEFT_REQUIRES(mutex_);
   size_t checked(int64_t group) const;
   /// The caller of the served call; outside one, this worker.
   static rpc::Life calling();
   void check_caller() const;
-  /// The records of the parameters that have a gradient.
-  std::vector<detail::VersionsPtr> with_gradient(const std::vector<Tensor>& grads) const;
   const rpc::Life maker_;
-  std::string rule_;
-  StepOptions how_;
-  std::shared_ptr<detail::StepLedger> ledger_;
-  std::vector<detail::VersionsPtr> versions_;
-  std::vector<Tensor> params_;
-  std::vector<size_t> group_sizes_;
-  /// A step that awaits its decision.
-  struct Prepared {
-    int64_t number = 0;
-    std::vector<Tensor> values;
-    std::vector<size_t> at;                       // parameters with a gradient
-    std::unique_ptr<optim::Optimizer> optimizer;  // of the values
-    std::vector<detail::VersionsPtr> stepped;
-  };
-  Prepared shadow(const std::vector<Tensor>& grads) const WEFT_REQUIRES(mutex_);
-  std::unique_ptr<Prepared> prepared_ WEFT_GUARDED_BY(mutex_);
-  // steps decided before they were prepared: a message that was late; the latest of them
-  std::deque<int64_t> decided_ WEFT_GUARDED_BY(mutex_);
-  std::vector<std::string> options_ WEFT_GUARDED_BY(mutex_);  // encoded, by group
-  mutable rpc::Mutex mutex_;                                  // a step and a shard exclude each other
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  optim::StateDict kept_ WEFT_GUARDED_BY(mutex_), before_ WEFT_GUARDED_BY(mutex_);
+  const std::shared_ptr<detail::OwnerState> state_;
 };
 
 }  // namespace weft::dist_optim

@@ -13,13 +13,19 @@ using dist_autograd::detail::ContextTable;
 namespace {
 
 struct LedgerSlot {
-  explicit LedgerSlot(rpc::Agent& agent) : ledger(std::make_shared<StepLedger>(agent)) {}
+  explicit LedgerSlot(rpc::Agent& agent) : ledger(StepLedger::make(agent)) {}
   const std::shared_ptr<StepLedger> ledger;
 };
 
 }  // namespace
 
 StepLedger::StepLedger(rpc::Agent& agent) : agent_(agent.weak_from_this()) {}
+
+std::shared_ptr<StepLedger> StepLedger::make(rpc::Agent& agent) {
+  auto made = std::make_shared<StepLedger>(agent);
+  made->listen(agent);
+  return made;
+}
 
 std::shared_ptr<StepLedger> StepLedger::of(rpc::Agent& agent) { return agent.slot<LedgerSlot>().ledger; }
 
@@ -43,43 +49,56 @@ std::vector<int64_t> StepLedger::versions(const std::vector<VersionsPtr>& record
   return out;
 }
 
-int64_t StepLedger::since(int64_t context_id) const {
+StepLedger::OpenContext StepLedger::reached(int64_t context_id) const {
   const auto agent = agent_.lock();
   if (!agent) throw RpcError("distributed optimizer: the agent has ended");
   const auto table = ContextTable::of(*agent);
-  return table->get(table->named(context_id))->since;
+  const auto context = table->get(table->named(context_id));
+  return {context->id, context->since};
 }
 
 int64_t StepLedger::steps_since(const ParameterVersions& v, int64_t clock) {
-  return v.pending + (v.clocks.end() - std::upper_bound(v.clocks.begin(), v.clocks.end(), clock));
+  const auto later = std::upper_bound(v.steps.begin(), v.steps.end(), clock,
+                                      [](int64_t c, const TakenStep& s) { return c < s.clock; });
+  return static_cast<int64_t>(v.pending.size()) + (v.steps.end() - later);
 }
 
 int64_t StepLedger::staleness(const std::vector<VersionsPtr>& records, int64_t context_id) const {
-  const int64_t clock = since(context_id);
+  const int64_t clock = reached(context_id).since;
   int64_t most = 0;
   rpc::MutexLock lock(mutex_);
   for (const VersionsPtr& r : records) most = std::max(most, steps_since(*r, clock));
   return most;
 }
 
-void StepLedger::begin(const std::vector<VersionsPtr>& records, int64_t context_id, int64_t bound,
-                       bool prepare) {
-  const int64_t clock = since(context_id);
-  rpc::MutexLock lock(mutex_);
+void StepLedger::check(const std::vector<VersionsPtr>& records, const OpenContext& context, int64_t bound,
+                       bool prepare) const {
   for (const VersionsPtr& r : records) {
-    if (r->prepared || (prepare && r->pending > 0))
+    if (r->prepared || (prepare && !r->pending.empty()))
       throw rpc::StepInDoubt(str("step: ", r->prepared ? "a prepared" : "another", " step of a parameter ",
                                  r->prepared ? "awaits its decision" : "is being taken"));
-    const int64_t steps = steps_since(*r, clock);
+    const int64_t steps = steps_since(*r, context.since);
     if (bound >= 0 && steps > bound)
       throw rpc::StaleStep(str("step: its parameters have taken ", steps, steps == 1 ? " step" : " steps",
-                               " since context ", context_id, " first reached this worker; the bound is ",
+                               " since context ", context.id.id, " first reached this worker; the bound is ",
                                bound));
   }
+}
+
+void StepLedger::start(const std::vector<VersionsPtr>& records, MadeId context, bool prepare) {
   for (const VersionsPtr& r : records) {
-    ++r->pending;
+    r->pending.push_back(context);
     r->prepared = prepare;
   }
+}
+
+MadeId StepLedger::begin(const std::vector<VersionsPtr>& records, int64_t context_id, int64_t bound,
+                         bool prepare) {
+  const OpenContext context = reached(context_id);
+  rpc::MutexLock lock(mutex_);
+  check(records, context, bound, prepare);
+  start(records, context.id, prepare);
+  return context.id;
 }
 
 void StepLedger::keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr> records) {
@@ -91,7 +110,7 @@ void StepLedger::forget_prepared(const std::vector<VersionsPtr>& records) {
   std::vector<Doubt> ended;  // freed after the lock
   rpc::MutexLock lock(mutex_);
   for (const VersionsPtr& r : records) {
-    if (r->prepared) --r->pending;
+    if (r->prepared) r->pending.clear();  // a prepared step is alone
     r->prepared = false;
   }
   const auto open = [](const Doubt& d) {
@@ -106,32 +125,40 @@ void StepLedger::forget_prepared(const std::vector<VersionsPtr>& records) {
     d = doubts_.erase(d);
   }
   lock.unlock();
+  sweep();
 }
 
-void StepLedger::count(const std::vector<VersionsPtr>& records, int64_t clock) {
+void StepLedger::count(const std::vector<VersionsPtr>& records, int64_t clock, MadeId context) {
   for (const VersionsPtr& r : records) {
     ++r->version;
-    r->clocks.push_back(clock);
-    if (r->clocks.size() > static_cast<size_t>(kMaxBound) + 1) r->clocks.pop_front();
+    r->steps.push_back({clock, context});
+    if (r->steps.size() > static_cast<size_t>(kMaxBound) + 1) r->steps.pop_front();
   }
 }
 
-void StepLedger::end(const std::vector<VersionsPtr>& records, bool done) {
+void StepLedger::end(const std::vector<VersionsPtr>& records, MadeId context, bool done) {
   const auto agent = agent_.lock();
   const auto table = agent ? ContextTable::of(*agent) : nullptr;
-  rpc::MutexLock lock(mutex_);
-  for (const VersionsPtr& r : records) {
-    --r->pending;
-    r->prepared = false;
+  {
+    rpc::MutexLock lock(mutex_);
+    for (const VersionsPtr& r : records) {
+      const auto mine = std::find(r->pending.begin(), r->pending.end(), context);
+      if (mine != r->pending.end()) r->pending.erase(mine);
+      r->prepared = false;
+    }
+    if (done && table) count(records, table->tick(), context);
   }
-  if (done && table) count(records, table->tick());
+  sweep();
 }
 
 void StepLedger::changed(const std::vector<VersionsPtr>& records) {
   const auto agent = agent_.lock();
   const auto table = agent ? ContextTable::of(*agent) : nullptr;
-  rpc::MutexLock lock(mutex_);
-  if (table) count(records, table->tick());
+  {
+    rpc::MutexLock lock(mutex_);
+    if (table) count(records, table->tick(), MadeId());
+  }
+  sweep();
 }
 
 }  // namespace weft::dist_optim::detail

@@ -10,6 +10,7 @@
 #include <weft/distributed/autograd/inner/dist_gradients.h>
 #include <weft/distributed/autograd/inner/dist_nodes.h>
 #include <weft/distributed/autograd/inner/edge_codecs.h>
+#include <weft/distributed/rpc/inner/core.h>
 #include <weft/distributed/runtime/sync.h>
 
 namespace weft::dist_autograd::detail {
@@ -130,11 +131,16 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   /// Changes the watch count of another worker's life: one for each of its contexts and open passes here.
   void watch(Life peer, int delta);
   /// Frees a context on this worker and sends a release to the workers it reached. Lets go of `answer` when
-  /// these have answered.
-  void release(MadeId id, std::shared_ptr<void> answer = {});
+  /// these have answered. `lost`: its maker's loss is the cause.
+  void release(MadeId id, std::shared_ptr<void> answer = {}, const rpc::LostPeer* lost = nullptr);
   /// The same for a request of `from`. Throws: NotAllowed, with no context changed, unless `from` is the
   /// maker or has made calls in the context here.
   void release_for(Life from, MadeId id, std::shared_ptr<void> answer);
+  /// The contexts that are open on this worker, the one that reached it first before the others.
+  std::vector<ContextPtr> open();
+  /// Registers a callback for the end of a context on this worker, with the loss of its maker if that is the
+  /// cause. It must be short and must not block. The end of the agent calls none.
+  void on_ended(std::function<void(MadeId id, const rpc::LostPeer* lost)> f) { on_ended_.add(std::move(f)); }
   /// The clock that orders contexts and the steps of this worker's parameters.
   int64_t clock() const { return clock_.load(); }
   /// Counts a step whose values are visible, and returns its time.
@@ -172,6 +178,7 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   std::shared_ptr<rpc::Runtime> runtime_;
   mutable std::atomic<Incarnation> life_{};  ///< 0 until it is asked for: the agent's transport comes later
   std::atomic<int64_t> contexts_made_{0}, messages_{0}, passes_{0}, clock_{0};
+  rpc::Callbacks<MadeId, const rpc::LostPeer*> on_ended_;
   Mutex mutex_;
   std::map<MadeId, ContextPtr> contexts_ WEFT_GUARDED_BY(mutex_);
   // The latest ended contexts, so that a late call does not create one again.
