@@ -32,8 +32,24 @@ TEST_P(Explorer, programs_equal_the_local_engine_or_report_a_loss_and_nothing_is
 }
 
 TEST(ExplorerSeeds, schedules_that_once_failed_hold) {
-  for (const uint64_t seed : {340, 353, 5593, 10287, 10638, 16617, 19647, 20278, 39574, 100132})
-    EXPECT_EQ(run(make_plan(seed)).failure, "") << "seed " << seed;
+  for (const uint64_t seed : {340, 353, 5593, 10287, 10638, 16617, 19647, 20278, 39574, 100132}) {
+    Plan plan = make_plan(seed);
+    for (Program& p : plan.programs) p.fast = false;
+    EXPECT_EQ(run(plan).failure, "") << "seed " << seed;
+  }
+}
+
+TEST(ExplorerFast, whole_schedules_in_FAST_mode_equal_the_local_engine_or_report_a_loss) {
+  uint64_t whole = 0, hurt = 0;
+  for (uint64_t seed = 1; seed <= 200 / kShare; ++seed) {
+    Plan plan = make_plan(first_seed(seed + 700000));
+    for (Program& p : plan.programs) p.fast = true;
+    const Outcome outcome = run(plan);
+    ASSERT_EQ(outcome.failure, "") << "seed " << plan.seed << "\n" << to_string(shrink(plan));
+    whole += outcome.completed, hurt += outcome.hurt;
+  }
+  EXPECT_GT(whole, 0u);
+  EXPECT_GT(hurt, 0u);
 }
 
 TEST(ExplorerDepth, every_single_fault_at_the_first_messages_of_small_programs_is_survived) {

@@ -10,7 +10,7 @@ namespace weft::explore {
 template <class World> class Interpreter {
  public:
   Interpreter(const Program& program, int workers)
-      : program_(program), workers_(workers), world_(workers, program.optimizer) {}
+      : program_(program), workers_(workers), world_(workers, program.optimizer, program.fast) {}
 
   std::vector<Numbers> run() {
     for (const auto& steps : program_.iterations) {
@@ -46,8 +46,28 @@ template <class World> class Interpreter {
     for (Numbers& g : world_.gradients(leaves_)) seen_.push_back(std::move(g));
   }
 
+  void await_oldest() {
+    add(world_.await(pending_.front()));
+    pending_.erase(pending_.begin());
+  }
+  /// A loss that all outputs of the context reach, as FAST needs it.
+  void loss_of_all(const Step& s, bool more_losses) {
+    while (!pending_.empty()) await_oldest();
+    for (const auto& r : refs_) add(world_.fetch(r));
+    Tensor sum = values_.front();
+    for (size_t i = 1; i < values_.size(); ++i) sum = sum + values_[i];
+    // a loss at a worker records a send, which a later loss would not reach
+    if (s.op == Op::kRemoteBackward && !more_losses)
+      return world_.remote_backward(s.worker % workers_, sum, false);
+    world_.backward({sum.sum()}, more_losses);
+  }
+
   void take(const Step& s, bool more_losses) {
     const int w = s.worker % workers_;
+    if (program_.fast) {
+      if (is_loss(s)) return loss_of_all(s, more_losses);
+      if (s.op == Op::kDropValue || s.op == Op::kDropRef || s.op == Op::kForget) return;
+    }
     const Tensor a = value(s.a), b = value(s.b);
     switch (s.op) {
       case Op::kLocal: return add(mix(s.kind, a, b));
@@ -74,9 +94,7 @@ template <class World> class Interpreter {
                                                static_cast<size_t>(s.a) % (values_.size() - leaves_.size())));
         return;
       case Op::kAwait:
-        if (pending_.empty()) return;
-        add(world_.await(pending_.front()));
-        pending_.erase(pending_.begin());
+        if (!pending_.empty()) await_oldest();
         return;
       case Op::kForget:
         if (!pending_.empty()) pending_.erase(pending_.begin());

@@ -106,6 +106,8 @@ Plan make_plan(uint64_t seed, int workers) {
     f.late_us = std::array{0, 100, 2000, 300000}[static_cast<size_t>(draw.upto(4))];
     plan.faults.push_back(f);
   }
+  Draw modes(~seed);  // apart, so that the rest of a seed's schedule is the same without it
+  for (Program& p : plan.programs) p.fast = modes.one_in(3);
   return plan;
 }
 
@@ -116,6 +118,7 @@ Plan make_small_plan(uint64_t seed, int workers) {
   plan.workers = workers;
   plan.programs.push_back(draw_program(draw, 0, workers, 4));
   plan.programs.front().optimizer = true;
+  plan.programs.front().fast = seed % 2 == 0;
   plan.programs.front().iterations.resize(1);
   auto& steps = plan.programs.front().iterations.front();
   steps.insert(steps.begin(), {.op = Step::Op::kChain, .way = {workers - 1, 1 % workers}});
@@ -137,7 +140,8 @@ std::string to_string(const Plan& plan) {
       << "\n";
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     const Program& p = plan.programs[i];
-    out << "program " << i << " on worker " << p.driver << (p.optimizer ? " with an optimizer" : "") << "\n";
+    out << "program " << i << " on worker " << p.driver << (p.optimizer ? " with an optimizer" : "")
+        << (p.fast ? " in FAST mode" : "") << "\n";
     for (const auto& steps : p.iterations) {
       out << "  context\n";
       for (const Step& s : steps) {

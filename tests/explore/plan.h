@@ -44,6 +44,8 @@ struct Step {
 struct Program {
   int driver = 0;
   bool optimizer = false;
+  /// Passes run in FAST mode. Nothing is dropped, and every loss is the sum of all values so far.
+  bool fast = false;
   std::vector<std::vector<Step>> iterations{};
 };
 

@@ -1,5 +1,6 @@
 // The planted faults: receivers between the network and an agent, which change, repeat or swallow messages as
 // a worker without the guarantee would. The library has no switch for this.
+#include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/wire/inner/wire_format.h>
 
 #include <set>
@@ -70,6 +71,24 @@ template <Kind kKind> class Swallow final : public Between {
   void on_message(Inbound message) override {
     if (!is(message, kKind)) return Between::on_message(std::move(message));
     pretend(message);
+  }
+};
+
+/// As Swallow, for the gradients of passes in FAST mode.
+class FastGradientsLost final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (!is(message, Kind::kGradients) || !is_fast(message)) return Between::on_message(std::move(message));
+    pretend(message);
+  }
+
+ private:
+  static bool is_fast(const Inbound& message) {
+    const rpc::Message m = rpc::unseal(message.header, {}, envelope(message));
+    rpc::Decoder in(m);
+    for (int i = 0; i < 6; ++i) in.number<uint64_t>();  // context, pass and send, each with its life
+    return in.number<uint8_t>() == static_cast<uint8_t>(dist_autograd::Backward::kFast);
   }
 };
 
@@ -158,6 +177,12 @@ const std::vector<Planted>& planted_faults() {
       {.name = "gradients_lost",
        .guarantee = "a pass ends when all gradients have come",
        .before = make<Swallow<Kind::kGradients>>},
+      {.name = "fast_gradients_lost",
+       .guarantee = "a FAST pass ends when every recorded send has its gradients",
+       .before = make<FastGradientsLost>},
+      {.name = "abort_forgotten",
+       .guarantee = "a failed pass leaves no gradients",
+       .before = make<Swallow<Kind::kPassAbort>>},
       {.name = "mark_skipped",
        .guarantee = "a SMART pass marks every edge that it needs",
        .before = make<Swallow<Kind::kMark>>},

@@ -24,6 +24,7 @@ class Shrinker {
         for (size_t j = 0; j < best_.programs[i].iterations.size(); ++j)
           leave_out([ i, j ](Plan & p) -> auto& { return p.programs[i].iterations[j]; });
         attempt([i](Plan& p) { p.programs[i].optimizer = false; });
+        attempt([i](Plan& p) { p.programs[i].fast = false; });
       }
     }
     attempt([](Plan& p) { p.drop = 0; });

@@ -96,7 +96,7 @@ std::vector<Numbers> Table::values() const {
 
 // ---- over a group
 
-RemoteWorld::RemoteWorld(int workers, bool optimizer) {
+RemoteWorld::RemoteWorld(int workers, bool optimizer, bool fast) : fast_(fast) {
   for (int w = 0; w < workers; ++w) tables_.push_back(rpc::remote<Table>(w, w));
   if (!optimizer) return;
   std::vector<RRef<Tensor>> parameters;
@@ -146,10 +146,48 @@ void RemoteWorld::keep(int t, const Ref& r) { table(t).rpc_sync<&Table::keep>(r)
 RRef<Tensor> RemoteWorld::give(int t) { return table(t).rpc_sync<&Table::give>(); }
 
 void RemoteWorld::backward(const std::vector<Tensor>& roots, bool retain) {
-  context_->backward(roots, {.retain_graph = retain});
+  const std::vector<Numbers> before = own_gradients();
+  try {
+    context_->backward(roots, pass_options(retain));
+  } catch (const Error&) {
+    check_taken_back(before);
+    throw;
+  }
+  ++passes_;
 }
 void RemoteWorld::remote_backward(int worker, const Tensor& value, bool retain) {
-  rpc::remote<free_sum>(worker, value).backward(context_->id(), {.retain_graph = retain});
+  rpc::remote<free_sum>(worker, value).backward(context_->id(), pass_options(retain));
+  ++passes_;
+}
+
+dist_autograd::BackwardOptions RemoteWorld::pass_options(bool retain) const {
+  using dist_autograd::Backward;
+  return {.retain_graph = retain,
+          .mode = fast_ ? Backward::kFast : Backward::kSmart,
+          .stall = std::chrono::seconds(30)};
+}
+
+std::vector<Numbers> RemoteWorld::own_gradients() const {
+  std::vector<Numbers> out;
+  for (const auto& [leaf, gradient] : context_->gradients()) out.push_back(numbers_of(gradient));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+/// Those of other workers are known only when the pass was the first one. A worker that was lost has none.
+void RemoteWorld::check_taken_back(const std::vector<Numbers>& before) const {
+  if (own_gradients() != before) throw std::logic_error("a failed pass has left gradients at the driver");
+  if (passes_ > 0) return;
+  for (const auto& t : tables_) {
+    std::vector<Numbers> left;
+    try {
+      left = t.rpc_sync<&Table::gradients>(context_->id());
+    } catch (const Error&) {
+      continue;
+    }
+    for (const Numbers& g : left)
+      if (!g.empty()) throw std::logic_error("a failed pass has left gradients at " + t.owner_name());
+  }
 }
 std::vector<Numbers> RemoteWorld::gradients(const std::vector<Tensor>& leaves) {
   std::vector<Numbers> out;
@@ -170,7 +208,7 @@ void RemoteWorld::step() {
 
 // ---- in one process
 
-LocalWorld::LocalWorld(int workers, bool optimizer) : optimizer_(optimizer) {
+LocalWorld::LocalWorld(int workers, bool optimizer, bool) : optimizer_(optimizer) {
   for (int w = 0; w < workers; ++w) tables_.push_back(parameters_of(w));
   sums_.assign(tables_.size(), std::vector<Numbers>(2));
 }

@@ -51,8 +51,8 @@ class RemoteWorld {
  public:
   using Ref = RRef<Tensor>;
   using Pending = rpc::Future<Tensor>;
-  RemoteWorld(int workers, bool optimizer);
-  void begin() { context_.emplace(); }
+  RemoteWorld(int workers, bool optimizer, bool fast);
+  void begin() { context_.emplace(), passes_ = 0; }
   void end();
   Tensor call(int t, int kind, const Tensor& a, const Tensor& b);
   Tensor free(int worker, int kind, const Tensor& a, const Tensor& b);
@@ -69,6 +69,7 @@ class RemoteWorld {
   Ref forward(int t, const Ref& r);
   void keep(int t, const Ref& r);
   Ref give(int t);
+  /// When the pass fails, its gradients must be nowhere. Throws: std::logic_error when they are somewhere.
   void backward(const std::vector<Tensor>& roots, bool retain);
   void remote_backward(int worker, const Tensor& value, bool retain);
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
@@ -77,9 +78,14 @@ class RemoteWorld {
 
  private:
   const RRef<Table>& table(int t) const { return tables_[static_cast<size_t>(t)]; }
+  dist_autograd::BackwardOptions pass_options(bool retain) const;
+  std::vector<Numbers> own_gradients() const;
+  void check_taken_back(const std::vector<Numbers>& before) const;
   std::vector<RRef<Table>> tables_;
   std::optional<dist_optim::DistributedOptimizer> optimizer_;
   std::optional<dist_autograd::Context> context_;
+  const bool fast_;
+  int passes_ = 0;  ///< of the context
 };
 
 /// The same in one process: the oracle.
@@ -87,7 +93,7 @@ class LocalWorld {
  public:
   using Ref = Tensor;
   using Pending = Tensor;
-  LocalWorld(int workers, bool optimizer);
+  LocalWorld(int workers, bool optimizer, bool fast);
   void begin() {}
   void end();
   Tensor call(int t, int kind, const Tensor& a, const Tensor& b) { return mix(kind, a, b, at(t)); }
