@@ -12,7 +12,8 @@ const std::vector<Target>& targets() {
   static const std::vector<Target> all = {{"frame", frame, frame_seeds},
                                           {"envelope", envelope, envelope_seeds},
                                           {"codec", codec, codec_seeds},
-                                          {"store", store, store_seeds}};
+                                          {"store", store, store_seeds},
+                                          {"live", live, live_seeds, 200}};
   return all;
 }
 
@@ -23,7 +24,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const char* const name = std::getenv("WEFT_FUZZ_TARGET");
     for (const auto& t : weft::fuzz::targets())
       if (name != nullptr && std::strcmp(t.name, name) == 0) return &t;
-    std::fprintf(stderr, "WEFT_FUZZ_TARGET is one of frame, envelope, codec, store\n");
+    std::fprintf(stderr, "WEFT_FUZZ_TARGET is one of");
+    for (const auto& t : weft::fuzz::targets()) std::fprintf(stderr, " %s", t.name);
+    std::fprintf(stderr, "\n");
     std::exit(2);
   }();
   chosen->one(data, size);

@@ -15,6 +15,7 @@ struct Target {
   const char* name;
   void (*one)(const uint8_t* data, size_t size);
   std::vector<std::string> (*seeds)();  ///< well-formed inputs; tests/fuzz/corpus/<name> has more
+  uint64_t least = 2000;                ///< inputs that a test tries at least
 };
 
 void frame(const uint8_t* data, size_t size);
@@ -25,6 +26,10 @@ void codec(const uint8_t* data, size_t size);
 std::vector<std::string> codec_seeds();
 void store(const uint8_t* data, size_t size);
 std::vector<std::string> store_seeds();
+void live(const uint8_t* data, size_t size);
+std::vector<std::string> live_seeds();
+/// Messages that the worker of `live` has refused so far.
+int64_t malformed_at_live_port();
 
 const std::vector<Target>& targets();
 
