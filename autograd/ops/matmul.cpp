@@ -188,11 +188,11 @@ Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Ten
   Shape sizes = x.sizes();
   sizes[sizes.size() - 1] = out;
   const int64_t rows = in == 0 ? without_last(x.sizes(), 1).numel() : x.numel() / in;
-  const launch::Cast w(weight, dtype), narrow_x(x, dtype);
+  const launch::Cast w(weight, dtype), cast_x(x, dtype);
   const Tensor b = biased ? launch::contiguous(launch::cast(bias, dtype)) : Tensor();
   // rows of equal distance, so that the leading dims can be joined
-  const Tensor wide = x.dim() == 2 || narrow_x->is_contiguous() ? Tensor() : launch::clone(narrow_x);
-  const Tensor& xs = wide.defined() ? wide : narrow_x.get();
+  const Tensor dense = x.dim() == 2 || cast_x->is_contiguous() ? Tensor() : launch::clone(cast_x);
+  const Tensor& xs = dense.defined() ? dense : cast_x.get();
   View xv = xs.view_of(), wt = w->view_of();
   if (x.dim() != 2) xv.sizes = {rows, in}, xv.strides = {in, 1};
   std::swap(wt.sizes[0], wt.sizes[1]);

@@ -10,7 +10,7 @@ namespace weft::rpc {
 Devices::Devices(AgentCore& core, PeerTable& peers)
     : core_(core),
       peers_(peers),
-      courier_(std::make_shared<Courier>(core.runtime)),
+      continuations_(std::make_shared<CopyContinuations>(core.runtime)),
       lending_(core.options.cuda_ipc ? std::make_shared<Lending>() : nullptr) {}
 
 void Devices::add_plan(Peer& p, const Member& member) {
@@ -206,7 +206,7 @@ Message Devices::receive(Inbound inbound, const Envelope& e) {
     }
   };
   if (staging->ready()) arrived(nullptr);
-  else courier_->carry(staging, arrived);
+  else continuations_->run_after(staging, arrived);
   return message;
 }
 

@@ -8,19 +8,19 @@
 
 namespace weft::rpc::detail {
 
-void DeferredWork::add(Later item) noexcept {
-  std::vector<Later> items;
+void DeferredWork::add(DeferredItem item) noexcept {
+  std::vector<DeferredItem> items;
   items.push_back(std::move(item));
   add(std::move(items));
 }
 
-void DeferredWork::add(std::vector<Later> items) noexcept {
+void DeferredWork::add(std::vector<DeferredItem> items) noexcept {
   if (items.empty()) return;
   bool post = false;
   {
     TablesLock lock(context_);
     if (!context_.stopped) {
-      for (Later& item : items) queue_.push_back(std::move(item));
+      for (DeferredItem& item : items) queue_.push_back(std::move(item));
       post = !std::exchange(drain_posted_, true);
     }
   }
@@ -29,7 +29,7 @@ void DeferredWork::add(std::vector<Later> items) noexcept {
 
 void DeferredWork::drain() {
   for (;;) {
-    std::vector<Later> items;
+    std::vector<DeferredItem> items;
     {
       TablesLock lock(context_);
       drain_posted_ = false;
@@ -39,20 +39,20 @@ void DeferredWork::drain() {
       ++draining_;
     }
     const auto agent = context_.agent();
-    std::map<Life, std::vector<Later>> deletes;
-    for (Later& item : items) {
-      switch (item.what) {
-        case Later::What::kDelete: deletes[item.peer].push_back(std::move(item)); break;
-        case Later::What::kUnwatch:
+    std::map<Life, std::vector<DeferredItem>> deletes;
+    for (DeferredItem& item : items) {
+      switch (item.kind) {
+        case DeferredItem::Kind::kDelete: deletes[item.peer].push_back(std::move(item)); break;
+        case DeferredItem::Kind::kUnwatch:
           if (agent) agent->watch(item.peer, -1);
           break;
-        case Later::What::kAccept:
+        case DeferredItem::Kind::kAccept:
           if (agent) send_accept(*agent, item.peer, item.fork);
           break;
-        case Later::What::kProbe:
+        case DeferredItem::Kind::kProbe:
           if (agent) probe_(*agent, item.fork);
           break;
-        case Later::What::kDrop:
+        case DeferredItem::Kind::kDrop:
           context_.trace("let go of ", item.rref);
           item.drop.reset();
           break;
@@ -67,12 +67,12 @@ void DeferredWork::drain() {
 }
 
 /// Step 10, at the user.
-void DeferredWork::send_deletes(Agent& agent, Life to, const std::vector<Later>& items) {
+void DeferredWork::send_deletes(Agent& agent, Life to, const std::vector<DeferredItem>& items) {
   Message message;
   {
     Encoder out(message, &agent, to);
     out.size(items.size());
-    for (const Later& item : items) {
+    for (const DeferredItem& item : items) {
       put(out, item.rref);
       put(out, item.fork);
       out.put(item.site);

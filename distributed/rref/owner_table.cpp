@@ -29,7 +29,7 @@ std::shared_ptr<OwnedState> OwnerTable::begin_creation(RRefId id, Site site) {
 }
 
 void OwnerTable::end_creation(RRefId id) {
-  std::vector<Later> after;
+  std::vector<DeferredItem> after;
   {
     TablesLock lock(context_);
     remove_fork(id, own_fork(id), after);
@@ -41,7 +41,7 @@ std::shared_ptr<OwnedState> OwnerTable::announce(RRefId id, ForkId fork, Life fr
   auto fresh = std::make_shared<OwnedState>(context_.references(), id, context_.self,
                                             Site{"remote", nullptr, 0}, false);
   std::shared_ptr<OwnedState> state;
-  std::vector<Later> after;
+  std::vector<DeferredItem> after;
   {
     TablesLock lock(context_);
     context_.check_running();
@@ -122,7 +122,7 @@ void OwnerTable::add_fork(const std::shared_ptr<OwnedState>& state, ForkId fork,
   context_.trace("fork ", fork, " of ", state->id, " for ", holder.id.value);
 }
 
-bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) {
+bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<DeferredItem>& after) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return false;
   Entry& entry = found->second;
@@ -134,12 +134,12 @@ bool OwnerTable::remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) 
   }
   entry.forks.erase(at);
   if (entry.forks.empty() && entry.announced && entry.kept)
-    after.push_back({Later::What::kDrop, {}, id, fork, std::move(entry.kept)});
+    after.push_back({DeferredItem::Kind::kDrop, {}, id, fork, std::move(entry.kept)});
   return true;
 }
 
 void OwnerTable::delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder,
-                              std::vector<Later>& after) {
+                              std::vector<DeferredItem>& after) {
   {
     TablesLock lock(context_);
     for (const auto& [id, fork, site] : all) {
@@ -167,7 +167,7 @@ void OwnerTable::state_gone(RRefId id) noexcept {
 
 // ---- steps 11 and 12: losses and the end
 
-std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(Life peer, std::vector<Later>& after) {
+std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(Life peer, std::vector<DeferredItem>& after) {
   std::vector<std::shared_ptr<OwnedState>> unborn;
   for (const RRefId id : unannounced_.of(peer)) {
     Entry& entry = entries_.at(id);
@@ -175,7 +175,7 @@ std::vector<std::shared_ptr<OwnedState>> OwnerTable::lose(Life peer, std::vector
     unannounced_.remove(id.maker(), id);
     drop_watch(id.maker(), after);
     if (auto state = entry.state.lock()) unborn.push_back(std::move(state));
-    if (entry.forks.empty()) after.push_back({Later::What::kDrop, {}, id, {}, std::move(entry.kept)});
+    if (entry.forks.empty()) after.push_back({DeferredItem::Kind::kDrop, {}, id, {}, std::move(entry.kept)});
   }
   for (const auto& [id, fork] : forks_.of(peer)) remove_fork(id, fork, after);
   return unborn;

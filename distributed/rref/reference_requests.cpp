@@ -248,7 +248,7 @@ void serve_accept(const ReferencesPtr& refs, Request request, Responder responde
 /// has no messages left to send.
 void serve_delete(const ReferencesPtr& refs, Request request, Responder responder) {
   Decoder in(request.message);
-  std::vector<Later> after;
+  std::vector<DeferredItem> after;
   const WorkerInfo user = info_of(*agent_of(responder.context()), request.from);
   std::vector<OwnerTable::Deleted> all;
   for (size_t n = in.size(); n > 0; --n) {

@@ -61,11 +61,11 @@ namespace {
 
 /// Settles the share of a child by the outcome of its message. Destroyed before that: the message
 /// was never sent.
-class Settler {
+class OutcomeGuard {
  public:
-  Settler(std::shared_ptr<References> refs, ForkId fork) : refs_(std::move(refs)), fork_(fork) {}
-  Settler(const Settler&) = delete;
-  ~Settler() {
+  OutcomeGuard(std::shared_ptr<References> refs, ForkId fork) : refs_(std::move(refs)), fork_(fork) {}
+  OutcomeGuard(const OutcomeGuard&) = delete;
+  ~OutcomeGuard() {
     if (refs_) refs_->shares().resolve(fork_, true);
   }
   void settle(bool received) {
@@ -230,7 +230,7 @@ void References::encode(Encoder& out, const StatePtr& state) {
   const Life owner = state->is_owner ? agent->life() : owner_life(*state);
   const ForkId fork = next<ForkId>(*agent);
   const bool confirmed = is_confirmed(*state);
-  auto settler = std::make_shared<Settler>(shared_from_this(), fork);
+  auto guard = std::make_shared<OutcomeGuard>(shared_from_this(), fork);
   if (state->is_owner && to.id != self().id) {
     FreshWatch watch(*agent, to);
     shares_.begin(fork, state, to, out.is_reply());
@@ -238,7 +238,7 @@ void References::encode(Encoder& out, const StatePtr& state) {
   } else {
     shares_.begin(fork, state, to, out.is_reply());
   }
-  out.on_settled([settler](bool received) { settler->settle(received); });
+  out.on_settled([guard](bool received) { guard->settle(received); });
   context_.trace("share ", state->id, " ", fork, " with ", to.id.value);
   out.number(owner.id.value);
   out.number(owner.incarnation.value);
@@ -281,7 +281,8 @@ std::shared_ptr<OwnedState> References::take_home(const Decoder& in, const Arriv
     owners_.throw_gone(arrival.rref, arrival.fork);
   }
   auto state = find(arrival.rref, arrival.parent_confirmed, from);  // step 7
-  if (in.is_reply()) work_.add(Later{Later::What::kAccept, arrival.fork.maker(), arrival.rref, arrival.fork});
+  if (in.is_reply())
+    work_.add(DeferredItem{DeferredItem::Kind::kAccept, arrival.fork.maker(), arrival.rref, arrival.fork});
   return state;
 }
 

@@ -8,7 +8,7 @@
 namespace weft::rpc::detail {
 
 void References::peer_lost(const LostPeer& peer) {
-  std::vector<Later> after;
+  std::vector<DeferredItem> after;
   UserTable::States users;
   std::vector<std::shared_ptr<OwnedState>> unborn;
   std::vector<ForkId> shares;
@@ -77,7 +77,7 @@ void References::stop() {
   OwnerTable::Rest owners;
   UserTable::Rest users;
   ShareTable::Rest shares;
-  std::vector<Later> items;
+  std::vector<DeferredItem> items;
   {
     TablesLock lock(context_);
     if (std::exchange(context_.stopped, true)) return;

@@ -11,13 +11,13 @@ void ShareTable::begin(ForkId fork, const StatePtr& state, Life to, bool in_repl
   TablesLock lock(context_);
   context_.check_running();
   if (state->is_owner) owners_.keep(std::static_pointer_cast<OwnedState>(state), fork, to);
-  shares_.emplace(fork, Share{state->id, to, state->is_owner ? nullptr : state, in_reply, false});
+  shares_.emplace(fork, PendingChild{state->id, to, state->is_owner ? nullptr : state, in_reply, false});
   by_receiver_.add(to, fork);
 }
 
 std::shared_ptr<OwnedState> ShareTable::arrive_here(RRefId id, ForkId fork) {
   std::shared_ptr<OwnedState> state;
-  std::vector<Later> after;
+  std::vector<DeferredItem> after;
   {
     TablesLock lock(context_);
     state = owners_.live(id);
@@ -43,7 +43,7 @@ void ShareTable::settle(ForkId fork, bool received) {
   }
   if (certain) resolve(fork, mine);  // in a message to this worker, also removes a fork that was not read
   else if (in_reply) probe_soon(fork);
-  else work_.add(Later{Later::What::kProbe, {}, {}, fork});
+  else work_.add(DeferredItem{DeferredItem::Kind::kProbe, {}, {}, fork});
 }
 
 void ShareTable::accept(ForkId fork, Life from) {
@@ -67,7 +67,7 @@ StatePtr ShareTable::erase(Rest::iterator share) {
 
 void ShareTable::resolve(ForkId fork, bool undo) {
   StatePtr parent;
-  std::vector<Later> after;
+  std::vector<DeferredItem> after;
   {
     TablesLock lock(context_);
     const auto found = shares_.find(fork);
@@ -87,15 +87,15 @@ void ShareTable::probe_soon(ForkId fork) {
   context_.runtime->call_at(context_.runtime->now() + std::chrono::seconds(1),
                             [whole = std::weak_ptr<References>(context_.references()), this, fork] {
                               if (const auto keep = whole.lock())
-                                work_.add(Later{Later::What::kProbe, {}, {}, fork});
+                                work_.add(DeferredItem{DeferredItem::Kind::kProbe, {}, {}, fork});
                             });
 }
 
 void ShareTable::probe_all() {
-  std::vector<Later> probes;
+  std::vector<DeferredItem> probes;
   {
     TablesLock lock(context_);
-    for (const auto& [fork, share] : shares_) probes.push_back({Later::What::kProbe, {}, {}, fork});
+    for (const auto& [fork, share] : shares_) probes.push_back({DeferredItem::Kind::kProbe, {}, {}, fork});
   }
   work_.add(std::move(probes));
 }

@@ -73,7 +73,7 @@ StatePtr UserTable::receive(Agent& agent, Decoder& in, const Arrival& arrival) {
     state->known = true;
     state->standing = UserState::Standing::kConfirmed;
     confirm_future.state()->try_set();
-    if (in.is_reply()) work_.add(Later{Later::What::kAccept, from, id, fork});
+    if (in.is_reply()) work_.add(DeferredItem{DeferredItem::Kind::kAccept, from, id, fork});
     return state;
   }
   in.await(confirm_future);  // step 6
@@ -124,7 +124,8 @@ void UserTable::confirm(const std::shared_ptr<UserState>& state, std::exception_
   for (Responder& probe : pending.probes) {
     probe.reply(probe_answer(!error));
   }
-  if (pending.accept) work_.add(Later{Later::What::kAccept, state->fork.maker(), state->id, state->fork});
+  if (pending.accept)
+    work_.add(DeferredItem{DeferredItem::Kind::kAccept, state->fork.maker(), state->id, state->fork});
   context_.changed();
 }
 
@@ -165,7 +166,7 @@ void UserTable::check_refused(RRefId id, ForkId fork) const {
 // ---- steps 10 to 12: release and loss
 
 void UserTable::release(UserState& state) noexcept {
-  std::vector<Later> items;
+  std::vector<DeferredItem> items;
   {
     TablesLock lock(context_);
     if (context_.stopped) return;
@@ -176,7 +177,7 @@ void UserTable::release(UserState& state) noexcept {
     by_owner_.remove(state.owner_life, state.fork);
     drop_watch(state.owner_life, items);
     if (state.known && state.standing.load() < UserState::Standing::kFailed)
-      items.push_back({Later::What::kDelete, state.owner_life, state.id, state.fork});
+      items.push_back({DeferredItem::Kind::kDelete, state.owner_life, state.id, state.fork});
   }
   work_.add(std::move(items));
 }
@@ -195,7 +196,7 @@ void UserTable::lose(const std::shared_ptr<UserState>& state, UserState::Standin
 }
 
 void UserTable::lose_owner(const States& states, const WorkerInfo& owner, const std::string& reason,
-                           std::vector<Later>& after) {
+                           std::vector<DeferredItem>& after) {
   for (const auto& state : states) {
     lose(state, UserState::Standing::kFailed,
          std::make_exception_ptr(OwnerLost(owner.name, str(describe(state.get()), ": the owner ", reason))));
@@ -206,7 +207,7 @@ void UserTable::lose_owner(const States& states, const WorkerInfo& owner, const 
       if (found != pending_.end() && state->parent.id != context_.self.id) {  // a creation ends with its call
         probes = std::move(found->second.probes);
         if (found->second.accept)
-          after.push_back({Later::What::kAccept, state->fork.maker(), state->id, state->fork});
+          after.push_back({DeferredItem::Kind::kAccept, state->fork.maker(), state->id, state->fork});
         pending_.erase(found);
       }
     }
@@ -240,7 +241,7 @@ void UserTable::delete_recorded() {
     recorded.swap(recorded_);
   }
   std::sort(recorded.begin(), recorded.end(), [](const auto& a, const auto& b) { return a->fork < b->fork; });
-  std::vector<Later> items;
+  std::vector<DeferredItem> items;
   for (const auto& state : recorded) {
     const bool tell = state->known && state->standing.load() < UserState::Standing::kFailed;
     lose(state, UserState::Standing::kDeleted,
@@ -249,8 +250,8 @@ void UserTable::delete_recorded() {
                           context_.self.name, "'"))));
     if (!tell) continue;
     const std::string from = state->parent.id != context_.self.id ? str(" from ", state->parent) : "";
-    items.push_back(
-        {Later::What::kDelete, state->owner_life, state->id, state->fork, {}, to_string(state->site) + from});
+    items.push_back({DeferredItem::Kind::kDelete, state->owner_life, state->id, state->fork});
+    items.back().site = to_string(state->site) + from;
   }
   work_.add(std::move(items));
 }

@@ -1,5 +1,5 @@
-// Copies between devices and pinned host memory on side streams; staging.h describes their order. Courier,
-// which continues a message after its copies, is here too.
+// Copies between devices and pinned host memory on side streams; staging.h describes their order.
+// CopyContinuations, which continues a message after its copies, is here too.
 #include <weft/distributed/wire/inner/staging.h>
 
 #include <weft/distributed/wire/inner/streams.h>
@@ -166,9 +166,10 @@ std::shared_ptr<void> pinned_memory(int device, int64_t bytes) {
   }
 }
 
-// ---- Courier
+// ---- CopyContinuations
 
-void Courier::carry(std::shared_ptr<Staging> staging, std::function<void(std::exception_ptr)> then) {
+void CopyContinuations::run_after(std::shared_ptr<Staging> staging,
+                                  std::function<void(std::exception_ptr)> then) {
   const int lane = staging->lane();
   bool fresh = false;
   {
@@ -180,7 +181,7 @@ void Courier::carry(std::shared_ptr<Staging> staging, std::function<void(std::ex
   if (fresh) runtime_->post([self = shared_from_this(), lane] { self->drain(lane); });
 }
 
-void Courier::drain(int lane) {
+void CopyContinuations::drain(int lane) {
   for (;;) {
     Item item;
     {

@@ -28,7 +28,7 @@ class Devices {
   Message receive(Inbound inbound, const Envelope& e);
   /// Calls `then` with null or an error when the tensors of a message have been copied.
   void carry(const std::shared_ptr<Staging>& staging, std::function<void(std::exception_ptr)> then) {
-    courier_->carry(staging, std::move(then));
+    continuations_->run_after(staging, std::move(then));
   }
   void peer_lost(WorkerId peer);
   /// Null without AgentOptions::cuda_ipc.
@@ -38,7 +38,7 @@ class Devices {
   void agree_on_lending(Agent& agent, Duration timeout);
   AgentCore& core_;
   PeerTable& peers_;
-  const std::shared_ptr<Courier> courier_;
+  const std::shared_ptr<CopyContinuations> continuations_;
   const std::shared_ptr<Lending> lending_;
   std::atomic<bool> has_maps_{false};  ///< a device map concerns this worker
 };

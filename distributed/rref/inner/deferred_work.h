@@ -11,14 +11,14 @@
 namespace weft::rpc::detail {
 
 /// One piece of deferred work.
-struct Later {
-  enum class What : uint8_t {
+struct DeferredItem {
+  enum class Kind : uint8_t {
     kDelete,   ///< send DELETE of `fork` to `peer`
     kProbe,    ///< probe the share of `fork`
     kAccept,   ///< send ACCEPT of `fork` to `peer`
     kUnwatch,  ///< take back one watch of `peer`
     kDrop,     ///< let go of the value `drop`
-  } what;
+  } kind;
   Life peer;
   RRefId rref;
   ForkId fork;
@@ -26,8 +26,8 @@ struct Later {
   std::string site{};  ///< origin of the reference, for a delete forced by shutdown
 };
 
-inline void drop_watch(Life peer, std::vector<Later>& after) {
-  after.push_back({Later::What::kUnwatch, peer, {}, {}});
+inline void drop_watch(Life peer, std::vector<DeferredItem>& after) {
+  after.push_back({DeferredItem::Kind::kUnwatch, peer, {}, {}});
 }
 
 /// The queue of one agent's deferred work. Thread safety: any thread; the mutex must not be held, except
@@ -39,8 +39,8 @@ class DeferredWork {
       : context_(context), probe_(std::move(probe)) {}
 
   /// Queues work and posts drain(). Drops it after the end of the agent.
-  void add(std::vector<Later> items) noexcept;
-  void add(Later item) noexcept;
+  void add(std::vector<DeferredItem> items) noexcept;
+  void add(DeferredItem item) noexcept;
   /// Does the queued work. Called on the pool, or where blocking is allowed.
   void drain();
 
@@ -49,16 +49,16 @@ class DeferredWork {
   /// True when every DELETE has its answer.
   bool deletes_answered() const { return deletes_under_way_.load() == 0; }
   /// Empties the queue, at the end of the agent.
-  std::vector<Later> take_all() WEFT_REQUIRES(kTables) { return std::exchange(queue_, {}); }
+  std::vector<DeferredItem> take_all() WEFT_REQUIRES(kTables) { return std::exchange(queue_, {}); }
 
  private:
-  void send_deletes(Agent& agent, Life to, const std::vector<Later>& items);
+  void send_deletes(Agent& agent, Life to, const std::vector<DeferredItem>& items);
   void send_accept(Agent& agent, Life to, ForkId fork);
 
   ReferenceContext& context_;
   const std::function<void(Agent&, ForkId)> probe_;
   std::atomic<int> deletes_under_way_{0};
-  std::vector<Later> queue_ WEFT_GUARDED_BY(kTables);
+  std::vector<DeferredItem> queue_ WEFT_GUARDED_BY(kTables);
   bool drain_posted_ WEFT_GUARDED_BY(kTables) = false;
   int draining_ WEFT_GUARDED_BY(kTables) = 0;
 };

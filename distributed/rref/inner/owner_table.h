@@ -61,7 +61,8 @@ class OwnerTable {
   };
   /// Serves DELETE: removes the forks of `user`, whose life is `holder`. Throws: NotAllowed when one of them
   /// is held by another, and removes none.
-  void delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder, std::vector<Later>& after);
+  void delete_forks(std::vector<Deleted> all, const WorkerInfo& user, Life holder,
+                    std::vector<DeferredItem>& after);
   /// Called by the destructor of a state.
   void state_gone(RRefId id) noexcept;
 
@@ -71,10 +72,11 @@ class OwnerTable {
   /// Adds a fork, which keeps the value. False: the fork exists.
   bool keep(const std::shared_ptr<OwnedState>& state, ForkId fork, Life holder) WEFT_REQUIRES(kTables);
   /// Removes a fork; adds the deferred work to `after`. False: there is none.
-  bool remove_fork(RRefId id, ForkId fork, std::vector<Later>& after) WEFT_REQUIRES(kTables);
+  bool remove_fork(RRefId id, ForkId fork, std::vector<DeferredItem>& after) WEFT_REQUIRES(kTables);
   /// Step 11: removes the forks of a lost life. Returns the values that will not be made, because it was to
   /// create them.
-  std::vector<std::shared_ptr<OwnedState>> lose(Life peer, std::vector<Later>& after) WEFT_REQUIRES(kTables);
+  std::vector<std::shared_ptr<OwnedState>> lose(Life peer, std::vector<DeferredItem>& after)
+      WEFT_REQUIRES(kTables);
   /// True when no other worker holds a reference.
   bool no_forks() const WEFT_REQUIRES(kTables);
   void count(std::map<std::string, int64_t>& into) const WEFT_REQUIRES(kTables);

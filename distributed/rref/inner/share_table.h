@@ -14,7 +14,7 @@ namespace weft::rpc::detail {
 /// be held, except where WEFT_REQUIRES says so.
 class ShareTable {
   /// A child under way: its message is not settled.
-  struct Share {
+  struct PendingChild {
     RRefId rref;
     Life to;
     /// the user's reference, kept for the child; null on the owner, where the fork keeps the value
@@ -51,7 +51,7 @@ class ShareTable {
   /// The receivers, one per share.
   std::vector<WorkerId> receivers() const WEFT_REQUIRES(kTables);
   void count(std::map<std::string, int64_t>& into) const WEFT_REQUIRES(kTables);
-  using Rest = std::unordered_map<ForkId, Share>;
+  using Rest = std::unordered_map<ForkId, PendingChild>;
   /// Empties the table, at the end of the agent. The destructors of shares must not run under the mutex.
   Rest take_all() WEFT_REQUIRES(kTables) {
     by_receiver_.clear();
@@ -65,7 +65,7 @@ class ShareTable {
   ReferenceContext& context_;
   OwnerTable& owners_;
   DeferredWork& work_;
-  std::unordered_map<ForkId, Share> shares_ WEFT_GUARDED_BY(kTables);
+  std::unordered_map<ForkId, PendingChild> shares_ WEFT_GUARDED_BY(kTables);
   ByLife<ForkId> by_receiver_ WEFT_GUARDED_BY(kTables);
 };
 

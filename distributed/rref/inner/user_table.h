@@ -62,7 +62,7 @@ class UserTable {
   void lose(const std::shared_ptr<UserState>& state, UserState::Standing standing, std::exception_ptr error);
   /// Step 11: fails references, whose owner is lost.
   void lose_owner(const States& states, const WorkerInfo& owner, const std::string& reason,
-                  std::vector<Later>& after);
+                  std::vector<DeferredItem>& after);
   /// Called by the destructor of a state.
   void release(UserState& state) noexcept;
   /// Step 12: deletes the recorded references at their owners, which report them.

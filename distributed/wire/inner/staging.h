@@ -82,12 +82,12 @@ class Staging {
 std::shared_ptr<void> pinned_memory(int device, int64_t bytes);
 
 /// Continues messages after their copies, on the handler pool. Each lane with waiting messages has one task.
-class Courier : public std::enable_shared_from_this<Courier> {
+class CopyContinuations : public std::enable_shared_from_this<CopyContinuations> {
  public:
-  explicit Courier(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  explicit CopyContinuations(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
   /// Calls `then(error)` once, with null when the copies succeeded. After a stop of the runtime it
   /// is not called.
-  void carry(std::shared_ptr<Staging> staging, std::function<void(std::exception_ptr)> then);
+  void run_after(std::shared_ptr<Staging> staging, std::function<void(std::exception_ptr)> then);
 
  private:
   struct Item {

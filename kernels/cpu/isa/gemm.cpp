@@ -21,11 +21,11 @@ inline constexpr int64_t kDirectRows = 24;  // b row-major: up to here packing c
 inline constexpr int64_t kDotRows = 8;      // b transposed: the same
 
 /// The partition of c: parts of rows, and parts of columns in whole panels.
-struct Cut {
+struct Partition {
   Parts rows, panels;
   int64_t panel, n;
-  Cut(int64_t m, int64_t columns, int64_t k, int64_t panel_width, int64_t task_rows = kTaskRows,
-      int64_t tasks = kTasksWanted)
+  Partition(int64_t m, int64_t columns, int64_t k, int64_t panel_width, int64_t task_rows = kTaskRows,
+            int64_t tasks = kTasksWanted)
       : rows(m, task_rows), panels(0, 1), panel(panel_width), n(columns) {
     const int64_t count = (n + panel - 1) / panel;
     int64_t wanted = m * n * k / kTaskWork / rows.count;
@@ -69,10 +69,13 @@ template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, cons
 
 void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
                   float* c, int64_t c_row, Finish<float> finish) {
-  const Cut cut(m, n, k, kPanel<float>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows, kTasksWanted / 2);
-  each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
-    const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
-    const int64_t j = cut.first(task % cut.panels.count), columns = cut.last(task % cut.panels.count) - j;
+  const Partition partition(m, n, k, kPanel<float>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows,
+                            kTasksWanted / 2);
+  each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
+    const int64_t i = partition.rows.begin(task / partition.panels.count),
+                  rows = partition.rows.size(task / partition.panels.count);
+    const int64_t j = partition.first(task % partition.panels.count),
+                  columns = partition.last(task % partition.panels.count) - j;
     const Operand<float> x{a.data + i * a.row, a.row, a.col}, y{b.data + j * b.col, b.row, b.col};
     float* out = c + i * c_row + j;
     if (engine == GemmEngine::kOnednn) {
@@ -89,35 +92,36 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
 template <class T>
 void direct_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish) {
-  const Cut cut(m, n, k, kPanel<T>);
-  if (cut.panels.count <= 1)
+  const Partition partition(m, n, k, kPanel<T>);
+  if (partition.panels.count <= 1)
     return multiply_direct(m, n, k, a.data, a.row, a.col, b.data, b.row, b.col, c, c_row, finish);
-  each_task(cut.panels.count, [&](int64_t task) {
-    const int64_t j = cut.first(task);
+  each_task(partition.panels.count, [&](int64_t task) {
+    const int64_t j = partition.first(task);
     Finish<T> f = finish;
     if (f.bias) f.bias += j;
-    multiply_direct(m, cut.last(task) - j, k, a.data, a.row, a.col, b.data + j * b.col, b.row, b.col, c + j,
-                    c_row, f);
+    multiply_direct(m, partition.last(task) - j, k, a.data, a.row, a.col, b.data + j * b.col, b.row, b.col,
+                    c + j, c_row, f);
   });
 }
 
 template <class T>
 void packed_gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
                  Finish<T> finish) {
-  const Cut cut(m, n, k, kPanel<T>);
+  const Partition partition(m, n, k, kPanel<T>);
   const Scratch<T> packed(packed_columns<T>(n) * k);
-  const bool shared = cut.rows.count > 1;
+  const bool shared = partition.rows.count > 1;
   const auto pack_part = [&](int64_t part) {
-    pack_b(packed.get(), b.data, b.row, b.col, k, n, cut.first(part), cut.last(part));
+    pack_b(packed.get(), b.data, b.row, b.col, k, n, partition.first(part), partition.last(part));
   };
-  if (shared) each_task(cut.panels.count, pack_part);
-  each_task(cut.rows.count * cut.panels.count, [&](int64_t task) {
-    const int64_t i = cut.rows.begin(task / cut.panels.count), rows = cut.rows.size(task / cut.panels.count);
-    const int64_t part = task % cut.panels.count;
+  if (shared) each_task(partition.panels.count, pack_part);
+  each_task(partition.rows.count * partition.panels.count, [&](int64_t task) {
+    const int64_t i = partition.rows.begin(task / partition.panels.count),
+                  rows = partition.rows.size(task / partition.panels.count);
+    const int64_t part = task % partition.panels.count;
     if (!shared) pack_part(part);
     const Scratch<T> strips(rows * (k < kBlockK ? k : kBlockK));
-    multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), cut.first(part),
-                    cut.last(part), c + i * c_row, c_row, finish, strips.get());
+    multiply_packed(rows, n, k, a.data + i * a.row, a.row, a.col, packed.get(), partition.first(part),
+                    partition.last(part), c + i * c_row, c_row, finish, strips.get());
   });
 }
 

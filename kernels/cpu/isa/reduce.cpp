@@ -25,8 +25,8 @@ WEFT_INLINE VecD load_wide(const float* p) {
   return __builtin_convertvector(narrow, VecD);
 }
 
-template <class Op, class C> Wide<C> fold_line(const C* p, int64_t n, int64_t stride) {
-  using W = Wide<C>;
+template <class Op, class C> Accumulator<C> fold_line(const C* p, int64_t n, int64_t stride) {
+  using W = Accumulator<C>;
   W total = Op::template identity<W>();
   int64_t i = 0;
   if constexpr (kVectors<Op> && std::is_floating_point_v<C>) {
@@ -46,16 +46,17 @@ template <class Op, class C> Wide<C> fold_line(const C* p, int64_t n, int64_t st
 
 /// `count` lines, line_step apart, folded into total one after the other.
 template <class Op, class C>
-Wide<C> fold_lines(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t count, int64_t line_step) {
+Accumulator<C> fold_lines(Accumulator<C> total, const C* p, int64_t n, int64_t stride, int64_t count,
+                          int64_t line_step) {
   for (; count > 0; --count, p += line_step) total = Op::combine(total, fold_line<Op>(p, n, stride));
   return total;
 }
 
 /// total[j] is combined with element j of each of `count` rows, `step` apart, in order.
 template <class Op, class C>
-void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t stride, int64_t count,
+void fold_rows(Accumulator<C>* __restrict total, const C* row, int64_t n, int64_t stride, int64_t count,
                int64_t step) {
-  const auto wide = [](C v) { return Op::map(static_cast<Wide<C>>(v)); };
+  const auto wide = [](C v) { return Op::map(static_cast<Accumulator<C>>(v)); };
   // The compiler makes no vectors of four floating choices in a row.
   const bool together = stride == 1 && (!kChooses<Op> || !std::is_floating_point_v<C> || n < 16);
   for (; together && count >= 4; count -= 4, row += 4 * step) {
@@ -74,14 +75,15 @@ void fold_rows(Wide<C>* __restrict total, const C* row, int64_t n, int64_t strid
 
 /// The loops of one operation for one compute type.
 template <class C> struct Folds {
-  Wide<C> identity;
-  Wide<C> (*lines)(Wide<C> total, const C* p, int64_t n, int64_t stride, int64_t count, int64_t line_step);
-  void (*rows)(Wide<C>* total, const C* row, int64_t n, int64_t stride, int64_t count, int64_t step);
-  Wide<C> (*merge)(const Wide<C>* partial, int64_t n, int64_t stride);
+  Accumulator<C> identity;
+  Accumulator<C> (*lines)(Accumulator<C> total, const C* p, int64_t n, int64_t stride, int64_t count,
+                          int64_t line_step);
+  void (*rows)(Accumulator<C>* total, const C* row, int64_t n, int64_t stride, int64_t count, int64_t step);
+  Accumulator<C> (*merge)(const Accumulator<C>* partial, int64_t n, int64_t stride);
 };
 template <class Op, class C>
-constexpr Folds<C> kFolds = {Op::template identity<Wide<C>>(), fold_lines<Op, C>, fold_rows<Op, C>,
-                             fold_line<typename Op::Merge, Wide<C>>};
+constexpr Folds<C> kFolds = {Op::template identity<Accumulator<C>>(), fold_lines<Op, C>, fold_rows<Op, C>,
+                             fold_line<typename Op::Merge, Accumulator<C>>};
 
 template <class C> const Folds<C>& folds_of(Reduce op) {
   switch (op) {
@@ -123,8 +125,8 @@ template <class C> struct Source {
       move_strided(width, from + i * line_step * width, stride, raw + i * n * width, 1, n);
     convert(raw, block, count * n);
   }
-  Wide<C> fold(const Folds<C>& f, Wide<C> total, int64_t offset, int64_t n, int64_t stride, int64_t count = 1,
-               int64_t line_step = 0) const {
+  Accumulator<C> fold(const Folds<C>& f, Accumulator<C> total, int64_t offset, int64_t n, int64_t stride,
+                      int64_t count = 1, int64_t line_step = 0) const {
     if (!convert) return f.lines(total, direct(offset), n, stride, count, line_step);
     alignas(64) C block[kChunk];
     const int64_t piece = n < kChunk ? n : kChunk, lines = kChunk / piece;
@@ -211,7 +213,7 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
   const Parts pieces(length, kUnit);                 // of a line
   const int64_t units = outer.numel * pieces.count;  // per output
   if (kept.numel == 1 && units > 8) {                // one output: the units are the tasks
-    Scratch<Wide<C>> partial(units);
+    Scratch<Accumulator<C>> partial(units);
     each_task(units, [&](int64_t u) {
       const int64_t piece = u % pieces.count,
                     start = Cursor(outer, u / pieces.count).x + pieces.begin(piece) * step;
@@ -248,7 +250,7 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
   each_task(parts.count, [&](int64_t task) {
     Cursor at(kept, parts.begin(task));
     for (int64_t left = parts.size(task); left > 0; --left, at.advance()) {
-      Wide<C> total = f.identity;
+      Accumulator<C> total = f.identity;
       Cursor line(outer, 0);
       for (int64_t n = outer.numel; n > 0; --n, line.advance()) {
         if (pieces.count == 1) total = source.fold(f, total, at.x + line.x, length, step, lines, line_step);
@@ -264,7 +266,7 @@ void reduce_inner(const Folds<C>& f, const View& x, const View& y, const Dims& k
 
 template <class C>
 void reduce_outer(const Folds<C>& f, const View& x, const View& y, const Dims& kept, const Dims& reduced) {
-  using W = Wide<C>;
+  using W = Accumulator<C>;
   const Source<C> source(x);
   const int64_t width = kept.size[kept.count - 1], xs = kept.x[kept.count - 1], ys = kept.y[kept.count - 1];
   const Convert narrow = y.dtype == dtype_of<W> ? nullptr : converter(dtype_of<W>, y.dtype);

@@ -12,7 +12,7 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 using functors::ring;
 
-template <class C> using Wide = std::conditional_t<std::is_floating_point_v<C>, double, int64_t>;
+template <class C> using Accumulator = std::conditional_t<std::is_floating_point_v<C>, double, int64_t>;
 
 template <class W> constexpr W lowest() {
   return std::is_same_v<W, double> ? static_cast<W>(-std::numeric_limits<double>::infinity())

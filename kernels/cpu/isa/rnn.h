@@ -93,13 +93,13 @@ template <class T> class Dense {
 };
 
 /// The partition of a layer of N rows, G gates and H columns.
-struct RnnCut {
+struct RnnPartition {
   bool by_rows;
   Parts rows;    ///< of the batch
   Parts panels;  ///< of H, in panels
   int64_t panel, hidden;
 
-  RnnCut(int64_t batch, int64_t gates, int64_t h, int64_t panel_width, int64_t element_size)
+  RnnPartition(int64_t batch, int64_t gates, int64_t h, int64_t panel_width, int64_t element_size)
       : by_rows(num_threads() > 1 && gates * h * h * element_size <= (int64_t{3} << 18)),
         rows(batch, kStripRows),
         panels(0, 1),

@@ -93,10 +93,10 @@ template <class T> struct Backward {
     return strips;
   }
 
-  void run(const RnnCut& cut) const {
-    if (cut.by_rows) {
-      each_task(cut.rows.count, [&](int64_t part) {
-        const int64_t n0 = cut.rows.begin(part), n1 = cut.rows.begin(part + 1);
+  void run(const RnnPartition& partition) const {
+    if (partition.by_rows) {
+      each_task(partition.rows.count, [&](int64_t part) {
+        const int64_t n0 = partition.rows.begin(part), n1 = partition.rows.begin(part + 1);
         const Scratch<T> buffer((n1 - n0) * recurrent_columns());
         for (int64_t s = steps - 1; s >= 0; --s) {
           for (int64_t n = n0; n < n1; ++n) cell(s, n);
@@ -111,8 +111,8 @@ template <class T> struct Backward {
         for (int64_t n = n0; n < n1; ++n) cell(s, n);
       });
       const T* strips = pack_gates(s, 0, batch, buffer.get());
-      each_task(cut.panels.count,
-                [&](int64_t part) { recur(0, batch, cut.first(part), cut.last(part), strips); });
+      each_task(partition.panels.count,
+                [&](int64_t part) { recur(0, batch, partition.first(part), partition.last(part), strips); });
     }
   }
 
@@ -178,7 +178,7 @@ void run(const RnnLayer& layer, const RnnInputs& in, const RnnOutputs& out, V dy
     const Scratch<T> packed(packed_columns<T>(hidden) * columns);
     pack_b(packed.get(), w_hh.data(), w_hh.row, 1, columns, hidden, 0, hidden);
     b.packed = packed.get();
-    b.run(RnnCut(batch, layer.gates(), hidden, kPanel<T>, sizeof(T)));
+    b.run(RnnPartition(batch, layer.gates(), hidden, kPanel<T>, sizeof(T)));
   }
 
   const auto give = [&](V to, auto&& write) {

@@ -113,10 +113,10 @@ template <class T> struct Forward {
     return strips;
   }
 
-  void run(const RnnCut& cut) const {
-    if (cut.by_rows) {
-      each_task(cut.rows.count, [&](int64_t part) {
-        const int64_t n0 = cut.rows.begin(part), n1 = cut.rows.begin(part + 1);
+  void run(const RnnPartition& partition) const {
+    if (partition.by_rows) {
+      each_task(partition.rows.count, [&](int64_t part) {
+        const int64_t n0 = partition.rows.begin(part), n1 = partition.rows.begin(part + 1);
         const Scratch<T> buffer((n1 - n0) * hidden);
         for (int64_t s = 0; s < steps; ++s) {
           recur(s, n0, n1, 0, hidden, state_before(s, n0, n1, buffer.get()));
@@ -128,9 +128,9 @@ template <class T> struct Forward {
     const Scratch<T> buffer(batch * hidden);
     for (int64_t s = 0; s < steps; ++s) {
       const T* strips = state_before(s, 0, batch, buffer.get());
-      each_task(cut.panels.count, [&](int64_t part) {
-        recur(s, 0, batch, cut.first(part), cut.last(part), strips);
-        cell(s, 0, batch, cut.first(part), cut.last(part));
+      each_task(partition.panels.count, [&](int64_t part) {
+        recur(s, 0, batch, partition.first(part), partition.last(part), strips);
+        cell(s, 0, batch, partition.first(part), partition.last(part));
       });
     }
   }
@@ -194,7 +194,7 @@ template <class T> void run(const RnnLayer& layer, const RnnInputs& in, const Rn
                hidden, 0, hidden);
       });
     f.packed = packed.get();
-    f.run(RnnCut(batch, gate_count, hidden, kPanel<T>, sizeof(T)));
+    f.run(RnnPartition(batch, gate_count, hidden, kPanel<T>, sizeof(T)));
   }
 
   if (hn.defined()) {

@@ -15,9 +15,9 @@ namespace {
 using functors::ring;
 
 template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double> ||
-                                    std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>,
-                                double, int64_t>;
+using Accumulator = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double> ||
+                                           std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>,
+                                       double, int64_t>;
 
 }  // namespace
 
@@ -30,11 +30,12 @@ void IsaBackend::cumulate(Context&, Reduce op, int dim, View x, View y) {
       each_line<2>(x.sizes, dim, {x.strides, y.strides}, [&](const Lines<2>& line) {
         const T* from = x.as<T>() + line.offset(0);
         U* to = y.as<U>() + line.offset(1);
-        Wide<T> total = op == Reduce::kProd ? 1 : 0;
+        Accumulator<T> total = op == Reduce::kProd ? 1 : 0;
         for (int64_t i = 0; i < n; ++i) {
-          const Wide<T> v = static_cast<Wide<T>>(from[i * xs]);
+          const Accumulator<T> v = static_cast<Accumulator<T>>(from[i * xs]);
           // integers wrap around
-          total = static_cast<Wide<T>>(op == Reduce::kProd ? ring(total) * ring(v) : ring(total) + ring(v));
+          total = static_cast<Accumulator<T>>(op == Reduce::kProd ? ring(total) * ring(v)
+                                                                  : ring(total) + ring(v));
           if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>)
             to[i * ys] = U(static_cast<float>(total));
           else to[i * ys] = static_cast<U>(total);

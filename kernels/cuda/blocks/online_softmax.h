@@ -75,8 +75,8 @@ WEFT_DEVICE void add_runs(Online<C>& all, const Line<const T>& x, const int64_t 
 template <class T, int A = kTogether<T>, class C, class Each>
 WEFT_DEVICE void add_row(Online<C>& all, int rank, int size, const Line<const T>& x, int64_t count,
                          const Each& each) {
-  deal_together<T, A>(rank, size, cut_row(count, x), count,
-                      [&](const int64_t(&k)[A], auto many) { add_runs<many.value>(all, x, k, each); });
+  unrolled_stride_loop<T, A>(rank, size, packed_range(count, x), count,
+                             [&](const int64_t(&k)[A], auto many) { add_runs<many.value>(all, x, k, each); });
 }
 
 /// The pair of row `x` [count], with the same value on every thread of the team; `each` as in add_runs.

@@ -118,8 +118,9 @@ template <class Op, Map map, class V> struct ReduceLines {
     with_type<V>(from.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       const Line<const T> line{static_cast<const T*>(from.data) + offset + begin * step, step};
-      deal<T, kTogether<T>>(
-          rank, size, cut_row(n, line), n, [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
+      stride_loop<T, kTogether<T>>(
+          rank, size, packed_range(n, line), n,
+          [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
           [&](int64_t, auto many, const auto& loaded) {
             const auto v = numbers<V>(loaded);
             WEFT_UNROLL

@@ -92,10 +92,11 @@ struct Column {
 };
 
 /// The part [head, body) of a row is read in whole packs.
-struct Cut {
+struct PackedRange {
   int64_t head, body;
 };
-template <class T, class... L> WEFT_DEVICE Cut cut_row(int64_t count, const Line<T>& lead, const L&... rest) {
+template <class T, class... L>
+WEFT_DEVICE PackedRange packed_range(int64_t count, const Line<T>& lead, const L&... rest) {
   using N = std::remove_const_t<T>;
   constexpr int n = kPack<N>;
   const auto phase = [](const void* p) { return static_cast<int>(reinterpret_cast<uintptr_t>(p) % 16); };
@@ -110,20 +111,22 @@ template <class T, class... L> WEFT_DEVICE Cut cut_row(int64_t count, const Line
 /// k[a] + many); k[a] < 0 is no run. `many` is std::integral_constant<int, N>. The assignment and its order
 /// depend on sizes and alignment only.
 template <class T, int A, class F>
-WEFT_DEVICE void deal_together(int rank, int size, const Cut& cut, int64_t count, const F& f) {
+WEFT_DEVICE void unrolled_stride_loop(int rank, int size, const PackedRange& range, int64_t count,
+                                      const F& f) {
   constexpr int n = kPack<T>;
   int64_t k[A];
-  const int64_t step = static_cast<int64_t>(size) * n, packed = cut.body - cut.head, singles = count - packed;
-  for (int64_t first = cut.head + static_cast<int64_t>(rank) * n; first < cut.body; first += A * step) {
+  const int64_t step = static_cast<int64_t>(size) * n, packed = range.body - range.head,
+                singles = count - packed;
+  for (int64_t first = range.head + static_cast<int64_t>(rank) * n; first < range.body; first += A * step) {
     WEFT_UNROLL
-    for (int a = 0; a < A; ++a) k[a] = first + a * step < cut.body ? first + a * step : -1;
+    for (int a = 0; a < A; ++a) k[a] = first + a * step < range.body ? first + a * step : -1;
     f(k, std::integral_constant<int, n>());
   }
   for (int64_t first = rank; first < singles; first += static_cast<int64_t>(A) * size) {
     WEFT_UNROLL
     for (int a = 0; a < A; ++a) {
       const int64_t single = first + static_cast<int64_t>(a) * size;
-      k[a] = single >= singles ? -1 : single < cut.head ? single : single + packed;
+      k[a] = single >= singles ? -1 : single < range.head ? single : single + packed;
     }
     f(k, std::integral_constant<int, 1>());
   }
@@ -131,8 +134,9 @@ WEFT_DEVICE void deal_together(int rank, int size, const Cut& cut, int64_t count
 /// Calls use(k, many, load(k, many)) for these runs in the same order; A loads are issued before the first
 /// use.
 template <class T, int A, class Load, class Use>
-WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const Load& load, const Use& use) {
-  deal_together<T, A>(rank, size, cut, count, [&](const int64_t(&k)[A], auto many) {
+WEFT_DEVICE void stride_loop(int rank, int size, const PackedRange& range, int64_t count, const Load& load,
+                             const Use& use) {
+  unrolled_stride_loop<T, A>(rank, size, range, count, [&](const int64_t(&k)[A], auto many) {
     decltype(load(k[0], many)) loaded[A] = {};
     WEFT_UNROLL
     for (int a = 0; a < A; ++a)
@@ -144,8 +148,9 @@ WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const L
 }
 /// Calls f(k, many) for these runs, one at a time.
 template <class T, class F>
-WEFT_DEVICE void deal(int rank, int size, const Cut& cut, int64_t count, const F& f) {
-  deal_together<T, 1>(rank, size, cut, count, [&](const int64_t(&k)[1], auto many) { f(k[0], many); });
+WEFT_DEVICE void stride_loop(int rank, int size, const PackedRange& range, int64_t count, const F& f) {
+  unrolled_stride_loop<T, 1>(rank, size, range, count,
+                             [&](const int64_t(&k)[1], auto many) { f(k[0], many); });
 }
 
 /// N numbers of T as in memory, in whole words if they fill them: two halves need one register.

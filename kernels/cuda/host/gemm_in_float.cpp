@@ -10,9 +10,9 @@ namespace weft::cuda {
 namespace {
 
 /// Memory for a view's elements as dense float32; `filled`: with a copy of them.
-class Wide {
+class FloatCopy {
  public:
-  Wide(CudaBackend& backend, Context& context, const View& v, bool filled)
+  FloatCopy(CudaBackend& backend, Context& context, const View& v, bool filled)
       : memory_(backend, context, static_cast<size_t>(v.numel()) * sizeof(float)),
         view_{memory_.as<void>(), kFloat32, v.sizes, contiguous_strides(v.sizes)} {
     if (filled) backend.copy(context, v, view_);
@@ -34,7 +34,7 @@ void gemm_in_float(CudaBackend& backend, void* stream, const Gemm& g) {
   };
   const int64_t rows_a = g.transpose_a ? g.k : g.m, columns_a = g.transpose_a ? g.m : g.k,
                 rows_b = g.transpose_b ? g.n : g.k, columns_b = g.transpose_b ? g.k : g.n;
-  const Wide a(backend, context, stored(g.a, g.dtype, rows_a, columns_a, g.lda, g.stride_a), true),
+  const FloatCopy a(backend, context, stored(g.a, g.dtype, rows_a, columns_a, g.lda, g.stride_a), true),
       b(backend, context, stored(g.b, g.dtype, rows_b, columns_b, g.ldb, g.stride_b), true);
   Gemm f = g;
   f.dtype = kFloat32, f.wide = false;
@@ -43,7 +43,7 @@ void gemm_in_float(CudaBackend& backend, void* stream, const Gemm& g) {
   if (g.wide) return gemm(backend, stream, f);
   const View result = stored(g.c, g.dtype, g.m, g.n, g.ldc, g.stride_c),
              row{const_cast<void*>(g.bias), g.dtype, {g.bias ? g.n : 0}, {1}};
-  const Wide c(backend, context, result, g.beta != 0), bias(backend, context, row, g.bias != nullptr);
+  const FloatCopy c(backend, context, result, g.beta != 0), bias(backend, context, row, g.bias != nullptr);
   f.c = c.view().data, f.ldc = g.n, f.stride_c = g.batch == 1 ? 0 : g.m * g.n;
   f.bias = g.bias ? bias.view().data : nullptr;
   gemm(backend, stream, f);

@@ -49,11 +49,11 @@ template <class V> struct ArgReduce {
         with_type<V>(dtype, [&](auto tag) {
           using T = typename decltype(tag)::type;
           const Line<const T> line{static_cast<const T*>(x) + at[0] + begin * step, step};
-          deal<T>(team.rank(t), team.size(t), cut_row(end - begin, line), end - begin,
-                  [&](int64_t k, auto n) {
-                    const auto v = read<V, n.value>(line, k);
-                    for (int i = 0; i < n.value; ++i) best = better(best, {v.v[i], begin + k + i});
-                  });
+          stride_loop<T>(team.rank(t), team.size(t), packed_range(end - begin, line), end - begin,
+                         [&](int64_t k, auto n) {
+                           const auto v = read<V, n.value>(line, k);
+                           for (int i = 0; i < n.value; ++i) best = better(best, {v.v[i], begin + k + i});
+                         });
         });
       }
       best = team.fold(t, best, [&](const Best<V>& a, const Best<V>& b) { return better(a, b); });

@@ -118,8 +118,8 @@ template <class T, bool kSmooth> struct CrossEntropyBackward {
         scale = static_cast<C>(grad * ((1 - smoothing) * weights.of(hit) + even() * weights.sum(count))),
         flat = static_cast<C>(grad * even());
       }
-      deal<T, 2>(
-          team.rank(t), team.size(t), cut_row(n, from, to), n,
+      stride_loop<T, 2>(
+          team.rank(t), team.size(t), packed_range(n, from, to), n,
           [&](int64_t k, auto many) { return fetch<many.value>(from, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);

@@ -78,7 +78,7 @@ struct Integers {
 };
 
 /// The lines of a call and their partition. Operands of the layout: y, x.
-struct Cut {
+struct ScanPlan {
   Layout<2> lines;
   int64_t n, x_step, y_step;
   int64_t chunk, chunks;  ///< elements of a chunk, chunks of a line
@@ -90,27 +90,27 @@ struct Cut {
 /// totals[chunk, line] of whole chunks, a block per chunk (by_block) or a thread.
 template <class X, bool by_block> struct ChunkTotals {
   using Total = typename X::Total;
-  Cut cut;
+  ScanPlan plan;
   Combine op;
   X x;
   Total* totals;
   static constexpr bool kIndependent = !by_block;
 
   WEFT_DEVICE void operator()(Thread t) const {
-    const int64_t work = cut.lines.numel * cut.chunks;
+    const int64_t work = plan.lines.numel * plan.chunks;
     for (int64_t w = by_block ? t.block() : t.global(); w < work; w += by_block ? t.blocks() : t.globals()) {
-      const int64_t c = w / cut.lines.numel, line = w - c * cut.lines.numel, begin = c * cut.chunk,
-                    end = cut.end_of(begin);
+      const int64_t c = w / plan.lines.numel, line = w - c * plan.lines.numel, begin = c * plan.chunk,
+                    end = plan.end_of(begin);
       int64_t offset[2];
-      cut.lines.locate(line, offset);
+      plan.lines.locate(line, offset);
       Total total = op.template identity<Total>();
       if constexpr (by_block) {
         for (int64_t i = begin + t.id(); i < end; i += t.count())
-          total = op(total, x.load(offset[1] + i * cut.x_step));
+          total = op(total, x.load(offset[1] + i * plan.x_step));
         total = block_scan(t, total, op.template identity<Total>(), op, t.shared<Total>()).total;
         if (t.id() == 0) totals[w] = total;
       } else {
-        for (int64_t i = begin; i < end; ++i) total = op(total, x.load(offset[1] + i * cut.x_step));
+        for (int64_t i = begin; i < end; ++i) total = op(total, x.load(offset[1] + i * plan.x_step));
         totals[w] = total;
       }
     }
@@ -141,7 +141,7 @@ template <class Total> struct ChunkStarts {
 /// y from x and the total before each chunk; `starts` may be null.
 template <class X, bool by_block> struct Cumulate {
   using Total = typename X::Total;
-  Cut cut;
+  ScanPlan plan;
   Combine op;
   X x, y;
   const Total* starts;
@@ -149,20 +149,20 @@ template <class X, bool by_block> struct Cumulate {
 
   WEFT_DEVICE void operator()(Thread t) const {
     const Total identity = op.template identity<Total>();
-    const int64_t work = cut.lines.numel * cut.chunks;
+    const int64_t work = plan.lines.numel * plan.chunks;
     for (int64_t w = by_block ? t.block() : t.global(); w < work; w += by_block ? t.blocks() : t.globals()) {
-      const int64_t c = w / cut.lines.numel, line = w - c * cut.lines.numel, begin = c * cut.chunk,
-                    end = cut.end_of(begin);
+      const int64_t c = w / plan.lines.numel, line = w - c * plan.lines.numel, begin = c * plan.chunk,
+                    end = plan.end_of(begin);
       int64_t offset[2];
-      cut.lines.locate(line, offset);
+      plan.lines.locate(line, offset);
       Total carry = starts ? starts[w] : identity;
       if constexpr (by_block) {
         for (int64_t tile = begin; tile < end; tile += int64_t{kEach} * t.count())
           carry = scan_tile(t, tile + kEach * t.id(), end, offset, carry);
       } else {
         for (int64_t i = begin; i < end; ++i) {
-          carry = op(carry, x.load(offset[1] + i * cut.x_step));
-          y.store(offset[0] + i * cut.y_step, carry);
+          carry = op(carry, x.load(offset[1] + i * plan.x_step));
+          y.store(offset[0] + i * plan.y_step, carry);
         }
       }
     }
@@ -174,11 +174,11 @@ template <class X, bool by_block> struct Cumulate {
                               Total carry) const {
     const Total identity = op.template identity<Total>();
     Total v[kEach];
-    const bool whole = cut.packed && first + kEach <= end;
+    const bool whole = plan.packed && first + kEach <= end;
     if (whole) x.load(offset[1] + first, v);
     else
       for (int k = 0; k < kEach; ++k)
-        v[k] = first + k < end ? x.load(offset[1] + (first + k) * cut.x_step) : identity;
+        v[k] = first + k < end ? x.load(offset[1] + (first + k) * plan.x_step) : identity;
     for (int k = 1; k < kEach; ++k) v[k] = op(v[k - 1], v[k]);
     const auto scanned = block_scan(t, v[kEach - 1], identity, op, t.shared<Total>());
     const Total before = op(carry, scanned.before);
@@ -186,32 +186,32 @@ template <class X, bool by_block> struct Cumulate {
     if (whole) y.store(offset[0] + first, v);
     else
       for (int k = 0; k < kEach; ++k)
-        if (first + k < end) y.store(offset[0] + (first + k) * cut.y_step, v[k]);
+        if (first + k < end) y.store(offset[0] + (first + k) * plan.y_step, v[k]);
     return op(carry, scanned.total);
   }
 };
 
 template <class X, bool by_block>
-void run(CudaBackend& backend, Context& c, Combine op, Cut cut, int threads, const View& in,
+void run(CudaBackend& backend, Context& c, Combine op, ScanPlan plan, int threads, const View& in,
          const View& out) {
   using Total = typename X::Total;
   void* const stream = backend.stream_of(c);
   const X x(in), y(out);
-  cut.packed = cut.packed && x.aligned() && y.aligned();
-  const int64_t work = cut.lines.numel * cut.chunks;
+  plan.packed = plan.packed && x.aligned() && y.aligned();
+  const int64_t work = plan.lines.numel * plan.chunks;
   const int64_t needed = by_block ? work : blocks_for(work, threads),
                 most = backend.blocks_at_once() * 256 / threads;
   const Grid grid{.blocks = needed < most ? needed : most,
                   .threads = threads,
                   .shared = by_block ? kScanRoom * sizeof(Total) : 0};
-  const Scratch totals(backend, c, cut.chunks > 1 ? static_cast<size_t>(work) * sizeof(Total) : 0);
-  if (cut.chunks > 1) {
-    launch(stream, "chunk_totals", grid, ChunkTotals<X, by_block>{cut, op, x, totals.as<Total>()});
+  const Scratch totals(backend, c, plan.chunks > 1 ? static_cast<size_t>(work) * sizeof(Total) : 0);
+  if (plan.chunks > 1) {
+    launch(stream, "chunk_totals", grid, ChunkTotals<X, by_block>{plan, op, x, totals.as<Total>()});
     launch(stream, "chunk_starts",
-           {.blocks = backend.blocks_at_once(cut.lines.numel), .shared = kScanRoom * sizeof(Total)},
-           ChunkStarts<Total>{cut.lines.numel, cut.chunks, op, totals.as<Total>()});
+           {.blocks = backend.blocks_at_once(plan.lines.numel), .shared = kScanRoom * sizeof(Total)},
+           ChunkStarts<Total>{plan.lines.numel, plan.chunks, op, totals.as<Total>()});
   }
-  launch(stream, "cumulate", grid, Cumulate<X, by_block>{cut, op, x, y, totals.as<Total>()});
+  launch(stream, "cumulate", grid, Cumulate<X, by_block>{plan, op, x, y, totals.as<Total>()});
 }
 
 }  // namespace
@@ -223,24 +223,24 @@ void CudaBackend::cumulate(Context& c, Reduce reduction, int dim, View x, View y
   View xs = x, ys = y;
   for (View* v : {&xs, &ys}) v->sizes[dim] = 1;
   const View* const views[] = {&ys, &xs};
-  Cut cut{layout_of(views, false), x.size(dim), x.stride(dim), y.stride(dim), x.size(dim), 1, false};
-  const int64_t lines = cut.lines.numel;
-  const bool by_block = cut.n >= 64 && ((cut.x_step == 1 && cut.y_step == 1) || lines < kWarp);
+  ScanPlan plan{layout_of(views, false), x.size(dim), x.stride(dim), y.stride(dim), x.size(dim), 1, false};
+  const int64_t lines = plan.lines.numel;
+  const bool by_block = plan.n >= 64 && ((plan.x_step == 1 && plan.y_step == 1) || lines < kWarp);
   int threads = 256;
-  while (by_block && threads > kWarp && kEach * threads / 2 >= cut.n) threads /= 2;
+  while (by_block && threads > kWarp && kEach * threads / 2 >= plan.n) threads /= 2;
   const int64_t tile = by_block ? int64_t{kEach} * threads : 64;  // a chunk is worth a few tiles
   const int64_t wanted = by_block ? kEnough : 256 * kEnough;
-  if (const int64_t most = blocks_for(cut.n, 4 * tile); lines < wanted / 4 && most > 1) {
+  if (const int64_t most = blocks_for(plan.n, 4 * tile); lines < wanted / 4 && most > 1) {
     const int64_t chunks = wanted / lines < most ? wanted / lines : most;
-    cut.chunk = blocks_for(blocks_for(cut.n, chunks), tile) * tile;
-    cut.chunks = blocks_for(cut.n, cut.chunk);
+    plan.chunk = blocks_for(blocks_for(plan.n, chunks), tile) * tile;
+    plan.chunks = blocks_for(plan.n, plan.chunk);
   }
-  cut.packed = by_block && cut.x_step == 1 && cut.y_step == 1;
-  for (int d = 0; d < cut.lines.ndim; ++d)
-    cut.packed = cut.packed && cut.lines.stride[0][d] % kEach == 0 && cut.lines.stride[1][d] % kEach == 0;
+  plan.packed = by_block && plan.x_step == 1 && plan.y_step == 1;
+  for (int d = 0; d < plan.lines.ndim; ++d)
+    plan.packed = plan.packed && plan.lines.stride[0][d] % kEach == 0 && plan.lines.stride[1][d] % kEach == 0;
   const auto go = [&]<class X>(TypeTag<X>) {
-    if (by_block) run<X, true>(*this, c, op, cut, threads, x, y);
-    else run<X, false>(*this, c, op, cut, threads, x, y);
+    if (by_block) run<X, true>(*this, c, op, plan, threads, x, y);
+    else run<X, false>(*this, c, op, plan, threads, x, y);
   };
   switch (x.dtype) {
     case kFloat16: return go(TypeTag<Typed<Half>>{});

@@ -15,7 +15,7 @@ template <class T> struct Scale {
   const T* p = nullptr;
   int64_t step = 0;
   explicit Scale(const View& v) : p(v.as<const T>()), step(v.defined() ? v.stride(0) : 1) {}
-  // for cut_row
+  // for packed_range
   WEFT_DEVICE Line<const T> line(const Line<const T>& other) const {
     return p ? Line<const T>{p, step} : other;
   }
@@ -51,17 +51,17 @@ template <class T> struct LayerNorm {
       const int rank = team.rank(t), size = team.size(t);
       const Line<const T> from = x.line(r), w = weight.line(from), b = bias.line(from);
       const Line<T> to = y.line(r);
-      const Cut alone = cut_row(n, from);
+      const PackedRange alone = packed_range(n, from);
       const auto load = [&](int64_t k, auto many) { return fetch<many.value>(from, k); };
       C m = 0;
       Around<C> a;
-      deal<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
+      stride_loop<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded);
         WEFT_UNROLL
         for (int i = 0; i < many.value; ++i) m += v.v[i];
       });
       m = team.sum(t, m) / static_cast<C>(count);
-      deal<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
+      stride_loop<T, 4>(rank, size, alone, n, load, [&](int64_t, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded);
         WEFT_UNROLL
         for (int i = 0; i < many.value; ++i) a.add(v.v[i] - m);
@@ -72,8 +72,8 @@ template <class T> struct LayerNorm {
       const C squares = a.squares_about_mean(static_cast<C>(count));
       m += a.sum / static_cast<C>(count);
       const C s = static_cast<C>(1 / std::sqrt(static_cast<double>(squares / static_cast<C>(count)) + eps));
-      deal<T, 2>(
-          rank, size, cut_row(n, from, to, w, b), n,
+      stride_loop<T, 2>(
+          rank, size, packed_range(n, from, to, w, b), n,
           [&](int64_t k, auto many) {
             return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(w, k),
                                         fetch<many.value>(b, k)};
@@ -112,7 +112,7 @@ template <class T> struct LayerNormInput {
       const int rank = team.rank(t), size = team.size(t);
       const Line<const T> from = x.line(r), g = dy.line(r), w = weight.line(from);
       const Line<T> to = dx.line(r);
-      const Cut cut = cut_row(n, from, g, w, to);
+      const PackedRange range = packed_range(n, from, g, w, to);
       const C m = mine ? static_cast<C>(mean.get(r)) : C(0), s = mine ? static_cast<C>(rstd.get(r)) : C(0);
       const auto load = [&](int64_t k, auto many) {
         return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(g, k),
@@ -125,14 +125,14 @@ template <class T> struct LayerNormInput {
         return h;
       };
       C average = 0, along = 0;
-      deal<T, 2>(rank, size, cut, n, load, [&](int64_t, auto many, const auto& loaded) {
+      stride_loop<T, 2>(rank, size, range, n, load, [&](int64_t, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded.a), h = weighted(loaded);
         WEFT_UNROLL
         for (int i = 0; i < many.value; ++i) average += h.v[i], along += h.v[i] * ((v.v[i] - m) * s);
       });
       average = team.sum(t, average) / static_cast<C>(count);
       along = team.sum(t, along) / static_cast<C>(count);
-      deal<T, 2>(rank, size, cut, n, load, [&](int64_t k, auto many, const auto& loaded) {
+      stride_loop<T, 2>(rank, size, range, n, load, [&](int64_t k, auto many, const auto& loaded) {
         const auto v = numbers<C>(loaded.a);
         auto h = weighted(loaded);
         WEFT_UNROLL

@@ -80,8 +80,8 @@ struct Powers {
       with_type<double>(x.dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         const Line<const T> line{static_cast<const T*>(x.data) + begin, 1};
-        deal<T, 4>(
-            t.id(), t.count(), cut_row(n, line), n,
+        stride_loop<T, 4>(
+            t.id(), t.count(), packed_range(n, line), n,
             [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
             [&](int64_t, auto many, const auto& loaded) {
               const auto v = numbers<double>(loaded);
@@ -163,8 +163,8 @@ struct Scaled {
       using C = Compute<T>;
       const C f = static_cast<C>(by);
       const Line<T> line{static_cast<T*>(x.data) + begin, 1};
-      deal<T, kTogether<T>>(
-          t.id(), t.count(), cut_row(n, line), n,
+      stride_loop<T, kTogether<T>>(
+          t.id(), t.count(), packed_range(n, line), n,
           [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
@@ -190,8 +190,8 @@ struct Unscale {
       using C = Compute<T>;
       const C f = static_cast<C>(state->inverse);
       const Line<T> line{static_cast<T*>(x.data) + begin, 1};
-      deal<T, 4>(
-          t.id(), t.count(), cut_row(n, line), n,
+      stride_loop<T, 4>(
+          t.id(), t.count(), packed_range(n, line), n,
           [&](int64_t k, auto many) { return fetch<many.value>(line, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);

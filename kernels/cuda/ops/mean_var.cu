@@ -38,19 +38,22 @@ struct MeanVar {
       with_type<double>(dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         const Line<const T> line{static_cast<const T*>(x) + r * row + begin * col, col};
-        const Cut cut = cut_row(n, line);
+        const PackedRange range = packed_range(n, line);
         const auto load = [&](int64_t k, auto many) { return fetch<many.value>(line, k); };
-        deal<T, 4>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
-          const auto v = numbers<double>(loaded);
-          WEFT_UNROLL
-          for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
-        });
+        stride_loop<T, 4>(team.rank(t), team.size(t), range, n, load,
+                          [&](int64_t, auto many, const auto& loaded) {
+                            const auto v = numbers<double>(loaded);
+                            WEFT_UNROLL
+                            for (int i = 0; i < many.value; ++i) m.mean += v.v[i];
+                          });
         m.mean = team.sum(t, m.mean) / m.count;
-        deal<T, 4>(team.rank(t), team.size(t), cut, n, load, [&](int64_t, auto many, const auto& loaded) {
-          const auto v = numbers<double>(loaded);
-          WEFT_UNROLL
-          for (int i = 0; i < many.value; ++i) m.squares += (v.v[i] - m.mean) * (v.v[i] - m.mean);
-        });
+        stride_loop<T, 4>(team.rank(t), team.size(t), range, n, load,
+                          [&](int64_t, auto many, const auto& loaded) {
+                            const auto v = numbers<double>(loaded);
+                            WEFT_UNROLL
+                            for (int i = 0; i < many.value; ++i)
+                              m.squares += (v.v[i] - m.mean) * (v.v[i] - m.mean);
+                          });
         m.squares = team.sum(t, m.squares);
       });
       if (!mine || team.rank(t) != 0) return;

@@ -33,7 +33,7 @@ template <class T> struct RowsInRegisters {
   bool log;
 
   /// A thread's packs of a row; the last one may be missing.
-  struct Share {
+  struct ThreadPacks {
     int rank, size, end;
     WEFT_DEVICE bool has(int a) const { return rank + a * size < end; }
     WEFT_DEVICE int64_t at(int a) const { return int64_t{rank + a * size} * n; }
@@ -43,10 +43,10 @@ template <class T> struct RowsInRegisters {
         if (has(a)) to[a] = fetch<n>(line, at(a));
     }
   };
-  /// Calls f(row, share) for the team's rows. Reached by the whole block.
+  /// Calls f(row, packs) for the team's rows. Reached by the whole block.
   template <class F> WEFT_DEVICE void each_row(Thread t, const F& f) const {
     team.each(t, rows, [&](int64_t r, bool mine) {
-      f(r, Share{team.rank(t), team.size(t), mine ? packs : 0});
+      f(r, ThreadPacks{team.rank(t), team.size(t), mine ? packs : 0});
     });
   }
 };
@@ -59,7 +59,7 @@ template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
   Matrix<T> y;
   WEFT_DEVICE void operator()(Thread t) const {
     const bool log = this->log;
-    this->each_row(t, [&](int64_t r, const typename Rows::Share& mine) {
+    this->each_row(t, [&](int64_t r, const typename Rows::ThreadPacks& mine) {
       const Line<T> to = y.line(r);
       Raw<T, n> loaded[kept] = {};
       mine.load(x.line(r), loaded);
@@ -107,7 +107,7 @@ template <class T> struct SoftmaxBackwardInRegisters : RowsInRegisters<T> {
   Matrix<T> dx;
   WEFT_DEVICE void operator()(Thread t) const {
     const bool log = this->log;
-    this->each_row(t, [&](int64_t r, const typename Rows::Share& mine) {
+    this->each_row(t, [&](int64_t r, const typename Rows::ThreadPacks& mine) {
       const Line<T> to = dx.line(r);
       Raw<T, n> result[kept] = {}, gradient[kept] = {};
       mine.load(y.line(r), result);
@@ -174,8 +174,8 @@ template <class T> struct Softmax : RowsAnyhow<T> {
       const Line<const T> again = kept ? Line<const T>{room.p, 1} : from;
       const C shift = all.top, less = log ? all.divisor_logarithm() : C(0),
               scale = log ? C(1) : 1 / all.divisor();
-      deal<T, kTogether<T>>(
-          team.rank(t), team.size(t), cut_row(n, again, to), n,
+      stride_loop<T, kTogether<T>>(
+          team.rank(t), team.size(t), packed_range(n, again, to), n,
           [&](int64_t k, auto many) { return fetch<many.value>(again, k); },
           [&](int64_t k, auto many, const auto& loaded) {
             auto v = numbers<C>(loaded);
@@ -205,8 +205,8 @@ template <class T> struct SoftmaxBackward : RowsAnyhow<T> {
       const Line<T> to = dx.line(r), room_g = this->room(t, 0, g), room_p = this->room(t, 1, p);
       if (kept > 0) t.sync();  // the previous row may still be in use
       C sum = 0;
-      deal<T, 2>(
-          team.rank(t), team.size(t), log ? cut_row(n, g) : cut_row(n, p, g), n,
+      stride_loop<T, 2>(
+          team.rank(t), team.size(t), log ? packed_range(n, g) : packed_range(n, p, g), n,
           [&](int64_t k, auto many) {
             return Both<T, many.value>{log ? Raw<T, many.value>{} : fetch<many.value>(p, k),
                                        fetch<many.value>(g, k)};
@@ -221,8 +221,8 @@ template <class T> struct SoftmaxBackward : RowsAnyhow<T> {
       sum = team.sum(t, sum);
       const Line<const T> q = kept > 1 ? Line<const T>{room_p.p, 1} : p,
                           h = kept > 0 ? Line<const T>{room_g.p, 1} : g;
-      deal<T, 2>(
-          team.rank(t), team.size(t), cut_row(n, q, h, to), n,
+      stride_loop<T, 2>(
+          team.rank(t), team.size(t), packed_range(n, q, h, to), n,
           [&](int64_t k, auto many) {
             return Both<T, many.value>{fetch<many.value>(q, k), fetch<many.value>(h, k)};
           },
