@@ -74,7 +74,7 @@ FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "s
              "mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits", "embedding",
              "one_hot", "pad", "dropout"}
 OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)"
-                          r"\((?:In|Wide|Lower|Viewed) ")
+                          r"\((?:In|Fp32Arg|AutocastArg|Viewed) ")
 
 
 def tracked():

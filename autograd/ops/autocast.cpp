@@ -1,6 +1,6 @@
-// Autocast: the scope, and the casts of arguments declared Lower or Wide. Casts of leaves that require grad
-// are cached per thread until the outermost scope ends, because a model reads its parameters many times. A
-// cached cast is used only while the leaf has the same version, storage and target dtype.
+// Autocast: the scope, and the casts of arguments declared AutocastArg or Fp32Arg. Casts of leaves that
+// require grad are cached per thread until the outermost scope ends, because a model reads its parameters
+// many times. A cached cast is used only while the leaf has the same version, storage and target dtype.
 #include <weft/autograd/tape/autocast.h>
 
 #include <unordered_map>

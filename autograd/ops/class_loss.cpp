@@ -81,7 +81,7 @@ Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& size
 
 }  // namespace formula
 
-Tensor nll_loss(Wide x, In target, const CrossEntropyOptions& options) {
+Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& options) {
   if (options.label_smoothing != 0)
     throw ValueError(str("nll_loss: label_smoothing belongs to cross_entropy, is ", options.label_smoothing));
   const formula::ClassRows r = formula::class_rows("nll_loss", x, target, options);

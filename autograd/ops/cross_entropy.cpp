@@ -53,7 +53,7 @@ CrossEntropyOptions plain_options(const CrossEntropyOptions& options, DType t) {
 
 }  // namespace
 
-Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options) {
+Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& options) {
   const ClassRows r = formula::class_rows("cross_entropy", logits, target, options);
   const DType t = r.x.dtype();
   const CrossEntropyOptions o = plain_options(options, t);

@@ -110,7 +110,7 @@ Tensor product_of_others(const Tensor& x, int64_t d) {
 
 }  // namespace
 
-Tensor prod(Wide x, int64_t dim, bool keepdim) {
+Tensor prod(Fp32Arg x, int64_t dim, bool keepdim) {
   const Dims dims = reduced_dims("prod", x, {dim});
   return record("prod", launch::reduce("prod", Reduce::kProd, x, dims, keepdim), {x},
                 [x = Saved(x), dims, dim](const Tensor& g, Needs) -> GradList {
@@ -120,19 +120,19 @@ Tensor prod(Wide x, int64_t dim, bool keepdim) {
                 });
 }
 
-Tensor prod(Wide x) {
+Tensor prod(Fp32Arg x) {
   launch::check_defined("prod", x);
   return prod(reshape(x.get(), {x->numel()}), 0);
 }
 
-Tensor cumsum(Wide x, int64_t dim) {
+Tensor cumsum(Fp32Arg x, int64_t dim) {
   const int d = launch::line_dim("cumsum", dim, x);
   return record("cumsum", cumulated(Reduce::kSum, x, d), {x}, [d](const Tensor& g, Needs) -> GradList {
     return {g.dim() == 0 ? g : flip(cumsum(flip(g, {d}), d), {d})};
   });
 }
 
-Tensor cumprod(Wide x, int64_t dim) {
+Tensor cumprod(Fp32Arg x, int64_t dim) {
   const int d = launch::line_dim("cumprod", dim, x);
   return record("cumprod", cumulated(Reduce::kProd, x, d), {x},
                 [x = Saved(x), d](const Tensor& g, Needs) -> GradList {

@@ -23,17 +23,17 @@ Tensor logistic_grad(const Tensor& g, const Tensor& x, const Tensor& t) {
 
 }  // namespace
 
-Tensor mse_loss(Wide x, Wide target, Reduction reduction) {
+Tensor mse_loss(Fp32Arg x, Fp32Arg target, Reduction reduction) {
   check_pair("mse_loss", x, target);
   return formula::reduce_loss(square(x.get() - target.get()), reduction);
 }
 
-Tensor l1_loss(Wide x, Wide target, Reduction reduction) {
+Tensor l1_loss(Fp32Arg x, Fp32Arg target, Reduction reduction) {
   check_pair("l1_loss", x, target);
   return formula::reduce_loss(abs(x.get() - target.get()), reduction);
 }
 
-Tensor smooth_l1_loss(Wide x, Wide target, double beta, Reduction reduction) {
+Tensor smooth_l1_loss(Fp32Arg x, Fp32Arg target, double beta, Reduction reduction) {
   check_pair("smooth_l1_loss", x, target);
   if (!(beta >= 0)) throw ValueError(str("smooth_l1_loss: beta must be >= 0, got ", beta));
   const Tensor d = abs(x.get() - target.get());
@@ -43,7 +43,7 @@ Tensor smooth_l1_loss(Wide x, Wide target, double beta, Reduction reduction) {
   return formula::reduce_loss(square(low) * (0.5 / beta) + (d - low), reduction);
 }
 
-Tensor binary_cross_entropy_with_logits(Wide x, Wide target, Reduction reduction) {
+Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target, Reduction reduction) {
   check_pair("binary_cross_entropy_with_logits", x, target);
   const Tensor y = launch::binary(Binary::kLogisticLoss, x, target);
   return formula::reduce_loss(record("binary_cross_entropy_with_logits", y, {x, target},

@@ -79,7 +79,7 @@ Shape without_last(const Shape& sizes, int n) {
 
 }  // namespace
 
-Tensor matmul(Lower a, Lower b) {
+Tensor matmul(AutocastArg a, AutocastArg b) {
   launch::check_defined("matmul", a, b);
   if (a->dim() == 2 && b->dim() == 2) return mm(a.get(), b.get());
   if (a->dim() == 0 || b->dim() == 0)
@@ -104,7 +104,7 @@ Tensor matmul(Lower a, Lower b) {
   return reshape(product("matmul", batched(a, batch, count), batched(b, batch, count)), sizes);
 }
 
-Tensor mm(Lower a, Lower b) {
+Tensor mm(AutocastArg a, AutocastArg b) {
   launch::check_defined("mm", a, b);
   check_rank("matmul", a, "a", 2);
   check_rank("matmul", b, "b", 2);
@@ -112,7 +112,7 @@ Tensor mm(Lower a, Lower b) {
   return product("matmul", a, b);
 }
 
-Tensor mv(Lower a, Lower x) {
+Tensor mv(AutocastArg a, AutocastArg x) {
   launch::check_defined("mv", a, x);
   check_rank("mv", a, "a", 2);
   check_rank("mv", x, "x", 1);
@@ -120,7 +120,7 @@ Tensor mv(Lower a, Lower x) {
   return squeeze(product("mv", a, unsqueeze(x.get(), 1)), 1);
 }
 
-Tensor dot(Lower a, Lower b) {
+Tensor dot(AutocastArg a, AutocastArg b) {
   launch::check_defined("dot", a, b);
   check_rank("dot", a, "a", 1);
   check_rank("dot", b, "b", 1);
@@ -128,7 +128,7 @@ Tensor dot(Lower a, Lower b) {
   return reshape(product("dot", unsqueeze(a.get(), 0), unsqueeze(b.get(), 1)), {});
 }
 
-Tensor bmm(Lower a, Lower b) {
+Tensor bmm(AutocastArg a, AutocastArg b) {
   launch::check_defined("bmm", a, b);
   check_rank("bmm", a, "a", 3);
   check_rank("bmm", b, "b", 3);
@@ -138,7 +138,7 @@ Tensor bmm(Lower a, Lower b) {
   return product("bmm", a, b);
 }
 
-Tensor addmm(Lower c, Lower a, Lower b, Scalar beta, Scalar alpha) {
+Tensor addmm(AutocastArg c, AutocastArg a, AutocastArg b, Scalar beta, Scalar alpha) {
   launch::check_defined("addmm", c, a, b);
   check_rank("addmm", a, "a", 2);
   check_rank("addmm", b, "b", 2);
@@ -213,8 +213,12 @@ Tensor affine(const char* name, const Tensor& x, const Tensor& weight, const Ten
 
 }  // namespace
 
-Tensor linear(Lower x, Lower weight, Lower bias) { return affine("linear", x, weight, bias, false); }
-Tensor linear_relu(Lower x, Lower weight, Lower bias) { return affine("linear_relu", x, weight, bias, true); }
+Tensor linear(AutocastArg x, AutocastArg weight, AutocastArg bias) {
+  return affine("linear", x, weight, bias, false);
+}
+Tensor linear_relu(AutocastArg x, AutocastArg weight, AutocastArg bias) {
+  return affine("linear_relu", x, weight, bias, true);
+}
 
 Tensor outer(In a, In b) {
   launch::check_defined("outer", a, b);

@@ -17,7 +17,7 @@ Tensor composed_layer_norm(const Tensor& x, const Shape& dims, const Tensor& wei
 
 }  // namespace
 
-Tensor layer_norm(Wide x, const Shape& sizes, Wide weight, Wide bias, double eps) {
+Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight, Fp32Arg bias, double eps) {
   launch::check_floating("layer_norm", x);
   const int lead = x->dim() - sizes.size();
   bool fits = lead >= 0 && !sizes.empty();
@@ -82,7 +82,7 @@ Tensor layer_norm(Wide x, const Shape& sizes, Wide weight, Wide bias, double eps
                 });
 }
 
-Tensor normalize(Wide x, double p, int64_t dim, double eps) {
+Tensor normalize(Fp32Arg x, double p, int64_t dim, double eps) {
   launch::check_floating("normalize", x);
   launch::line_dim("normalize", dim, x);
   if (is_half(x->dtype()))

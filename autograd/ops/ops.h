@@ -24,8 +24,8 @@
 // integers are int64. mean, var, std and softmax of integers are a DTypeError. Gradients flow through
 // floating tensors only.
 //
-// Under an Autocast (autocast.h) an argument declared Lower is cast to the half dtype, and one declared Wide
-// from a half dtype to float32. An argument declared In keeps its dtype.
+// Under an Autocast (autocast.h) an argument declared AutocastArg is cast to the half dtype, and one
+// declared Fp32Arg from a half dtype to float32. An argument declared In keeps its dtype.
 #pragma once
 
 #include <weft/autograd/ops/ops_nn.h>

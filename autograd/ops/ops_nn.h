@@ -19,27 +19,27 @@ namespace weft {
 /// Shape: [.., M, K] x [.., K, N] -> [.., M, N], leading dims broadcast. A 1-D a counts as a row and a 1-D b
 /// as a column; the result lacks that dim. Grad: da = g b^T, db = a^T g.
 /// Throws: ShapeError for a tensor without dims.
-WEFT_API Tensor matmul(Lower a, Lower b);
+WEFT_API Tensor matmul(AutocastArg a, AutocastArg b);
 /// matmul of two matrices. Shape: [M, K] x [K, N] -> [M, N]. Grad: as matmul.
-WEFT_API Tensor mm(Lower a, Lower b);
+WEFT_API Tensor mm(AutocastArg a, AutocastArg b);
 /// Matrix times vector. Shape: [M, K] x [K] -> [M]. Grad: as matmul.
-WEFT_API Tensor mv(Lower a, Lower x);
+WEFT_API Tensor mv(AutocastArg a, AutocastArg x);
 /// Inner product of two vectors. Shape: [K] x [K] -> []. Grad: da = g * b, db = g * a.
-WEFT_API Tensor dot(Lower a, Lower b);
+WEFT_API Tensor dot(AutocastArg a, AutocastArg b);
 /// Batch of matrix products. Shape: [B, M, K] x [B, K, N] -> [B, M, N]. Grad: as matmul.
-WEFT_API Tensor bmm(Lower a, Lower b);
+WEFT_API Tensor bmm(AutocastArg a, AutocastArg b);
 /// beta * c + alpha * a b; c is not read if beta is 0.
 /// Shape: c sizes that broadcast to [M, N], a [M, K], b [K, N] -> [M, N].
 /// Grad: dc = beta * g, da = alpha * g b^T, db = alpha * a^T g.
-WEFT_API Tensor addmm(Lower c, Lower a, Lower b, Scalar beta = 1, Scalar alpha = 1);
+WEFT_API Tensor addmm(AutocastArg c, AutocastArg a, AutocastArg b, Scalar beta = 1, Scalar alpha = 1);
 /// x weight^T + bias, added within the product.
 /// Shape: x [.., I], weight [O, I], bias [O] or undefined -> [.., O].
 /// Grad: dx = g weight, dweight = g^T x, dbias = sum of g over the leading dims.
 /// Throws: ShapeError for a bias of other sizes.
-WEFT_API Tensor linear(Lower x, Lower weight, Lower bias = Tensor());
+WEFT_API Tensor linear(AutocastArg x, AutocastArg weight, AutocastArg bias = Tensor());
 /// relu(linear(x, weight, bias)), within the product where the device can. Shape: as linear.
 /// Grad: as linear with g where y > 0, else 0. Throws: as linear.
-WEFT_API Tensor linear_relu(Lower x, Lower weight, Lower bias = Tensor());
+WEFT_API Tensor linear_relu(AutocastArg x, AutocastArg weight, AutocastArg bias = Tensor());
 /// a[i] * b[j], in the dtype that mul gives, bool included. Shape: [M] x [N] -> [M, N].
 /// Grad: da = g b, db = g^T a. Throws: ShapeError unless both have one dim.
 WEFT_API Tensor outer(In a, In b);
@@ -54,17 +54,17 @@ WEFT_API Tensor einsum(const char* equation, const std::vector<Tensor>& xs);
 // ---- softmax and normalisation (softmax.cpp, norm.cpp). Throws: DTypeError for integers.
 
 /// e^x / sum(e^x) along dim. Grad: y * (g - sum(g * y)).
-WEFT_API Tensor softmax(Wide x, int64_t dim);
+WEFT_API Tensor softmax(Fp32Arg x, int64_t dim);
 /// log(softmax(x)) along dim. Grad: g - e^y * sum(g).
-WEFT_API Tensor log_softmax(Wide x, int64_t dim);
+WEFT_API Tensor log_softmax(Fp32Arg x, int64_t dim);
 /// (x - mean) / sqrt(var + eps) * weight + bias, with mean and var over the last dims.
 /// Shape: x [.., *sizes], weight and bias [*sizes] or undefined -> [.., *sizes].
 /// Grad: to x, weight and bias, in one pass. Source: Ba, Kiros and Hinton 2016.
 /// Throws: ShapeError for sizes that do not fit, DTypeError for a weight or bias of another dtype than x.
-WEFT_API Tensor layer_norm(Wide x, const Shape& sizes, Wide weight = Tensor(), Wide bias = Tensor(),
+WEFT_API Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight = Tensor(), Fp32Arg bias = Tensor(),
                            double eps = 1e-5);
 /// x / max(norm(x, p) along dim, eps). Grad: that of the operations it consists of. Throws: as norm.
-WEFT_API Tensor normalize(Wide x, double p = 2, int64_t dim = 1, double eps = 1e-12);
+WEFT_API Tensor normalize(Fp32Arg x, double p = 2, int64_t dim = 1, double eps = 1e-12);
 
 // ---- losses (loss.cpp, class_loss.cpp, cross_entropy.cpp). Shape: the result is [], or with
 // Reduction::kNone has the sizes of the target. Throws: DTypeError for an integer x.
@@ -80,14 +80,14 @@ struct CrossEntropyOptions {
 /// -weight[t] * x[n, t] for log-probabilities x and target t.
 /// Shape: x [N, C], [C] or [N, C, ..], target [N], [] or [N, ..], int64 or int32. Grad: -g * weight[t] at t.
 /// Throws: as cross_entropy; ValueError unless label_smoothing is 0.
-WEFT_API Tensor nll_loss(Wide x, In target, const CrossEntropyOptions& options = {});
+WEFT_API Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& options = {});
 /// nll_loss of log_softmax in one pass each way.
 /// Shape: logits [N, C], [C] or [N, C, ..], target [N], [] or [N, ..], int64 or int32.
 /// Grad: g * weight[t] * (softmax - smoothed target).
 /// Throws: IndexError for a target outside [0, C) other than ignore_index; ShapeError for a target or weight
 /// that does not fit; DTypeError for a target of another dtype; ValueError for label_smoothing outside [0,
 /// 1]; AutogradError for a class weight that requires grad.
-WEFT_API Tensor cross_entropy(Wide logits, In target, const CrossEntropyOptions& options = {});
+WEFT_API Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& options = {});
 /// cross_entropy(linear(x, weight, bias), target) that holds the logits of one block of rows at a time. For a
 /// mean or a sum the forward pass computes the gradients too; with Reduction::kNone the backward computes the
 /// logits again. Under an Autocast it is that composition, with all logits.
@@ -97,16 +97,18 @@ WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target,
                                      const CrossEntropyOptions& options = {});
 /// (x - target)^2. Grad: dx = 2 * g * (x - target), dtarget = -dx.
 /// Throws: ShapeError unless x and target have equal sizes.
-WEFT_API Tensor mse_loss(Wide x, Wide target, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor mse_loss(Fp32Arg x, Fp32Arg target, Reduction reduction = Reduction::kMean);
 /// |x - target|. Grad: dx = g * sign(x - target), dtarget = -dx. Throws: as mse_loss.
-WEFT_API Tensor l1_loss(Wide x, Wide target, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor l1_loss(Fp32Arg x, Fp32Arg target, Reduction reduction = Reduction::kMean);
 /// d^2 / (2 beta) where |d| < beta, else |d| - beta / 2, with d = x - target.
 /// Grad: dx = g * clamp(d / beta, -1, 1), dtarget = -dx. Throws: as mse_loss; ValueError unless beta >= 0.
-WEFT_API Tensor smooth_l1_loss(Wide x, Wide target, double beta = 1, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor smooth_l1_loss(Fp32Arg x, Fp32Arg target, double beta = 1,
+                               Reduction reduction = Reduction::kMean);
 /// -(target * log s + (1 - target) * log(1 - s)) with s = sigmoid(x). Computed as max(x, 0) - x * target +
 /// log(1 + e^-|x|), which neither overflows nor cancels. Grad: dx = g * (s - target), dtarget = -g * x.
 /// Throws: as mse_loss.
-WEFT_API Tensor binary_cross_entropy_with_logits(Wide x, Wide target, Reduction reduction = Reduction::kMean);
+WEFT_API Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target,
+                                                 Reduction reduction = Reduction::kMean);
 
 // ---- random draws (random.cpp). A null generator means default_generator().
 // Throws: DTypeError for integers.
@@ -135,8 +137,8 @@ struct RnnResult {
 /// Grad: to every input, fused; under create_graph composed of plain operations.
 /// Throws: ShapeError for sizes that do not fit or T = 0; DTypeError for an integer x, or an argument of
 /// another dtype than x.
-WEFT_API RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0,
-                             LowerOnDevice w_ih, LowerOnDevice w_hh, LowerOnDevice b_ih, LowerOnDevice b_hh,
-                             bool reverse = false);
+WEFT_API RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, DeviceAutocastArg c0,
+                             DeviceAutocastArg w_ih, DeviceAutocastArg w_hh, DeviceAutocastArg b_ih,
+                             DeviceAutocastArg b_hh, bool reverse = false);
 
 }  // namespace weft

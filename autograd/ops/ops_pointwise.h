@@ -23,7 +23,7 @@ WEFT_API Tensor mul(In a, In b);
 WEFT_API Tensor div(In a, In b);
 /// a ^ b. Powers of integers are exact and wrap around; a negative exponent gives 0 unless a is 1 or -1.
 /// Grad: da = g * b * a^(b-1), db = g * y * log(a) (0 where a = 0 and b >= 0).
-WEFT_API Tensor pow(Wide a, Wide b);
+WEFT_API Tensor pow(Fp32Arg a, Fp32Arg b);
 /// The larger of a and b; NaN if either is NaN.
 /// Grad: g to the larger, g / 2 to each of two equal elements, g to both if one is NaN.
 WEFT_API Tensor maximum(In a, In b);
@@ -71,9 +71,9 @@ WEFT_API Tensor div(In x, Scalar s);
 WEFT_API Tensor div(Scalar s, In x);
 /// x ^ s. Integers stay integers if s has an integer type, and become float32 otherwise.
 /// Grad: g * s * x^(s-1). Throws: ValueError for integers to a negative integer power.
-WEFT_API Tensor pow(Wide x, Scalar s);
+WEFT_API Tensor pow(Fp32Arg x, Scalar s);
 /// s ^ x; an integer result if both are integers. Grad: g * y * log(s); 0 where s = 0 and y is finite.
-WEFT_API Tensor pow(Scalar s, Wide x);
+WEFT_API Tensor pow(Scalar s, Fp32Arg x);
 /// x - s * trunc(x / s). Grad: g. Throws: ValueError for integers and s = 0 on the CPU.
 WEFT_API Tensor fmod(In x, Scalar s);
 /// floor(x / s). Not differentiable. Throws: as fmod.
@@ -101,33 +101,33 @@ WEFT_API Tensor sign(In x);
 /// x * x. Grad: 2 * g * x.
 WEFT_API Tensor square(In x);
 /// e^x. Grad: g * y.
-WEFT_API Tensor exp(Wide x);
+WEFT_API Tensor exp(Fp32Arg x);
 /// e^x - 1 without cancellation near 0. Grad: g * (y + 1).
-WEFT_API Tensor expm1(Wide x);
+WEFT_API Tensor expm1(Fp32Arg x);
 /// Natural logarithm. Grad: g / x.
-WEFT_API Tensor log(Wide x);
+WEFT_API Tensor log(Fp32Arg x);
 /// log(1 + x) without cancellation near 0. Grad: g / (1 + x).
-WEFT_API Tensor log1p(Wide x);
+WEFT_API Tensor log1p(Fp32Arg x);
 /// Logarithm to base 2. Grad: g / (x * log 2).
-WEFT_API Tensor log2(Wide x);
+WEFT_API Tensor log2(Fp32Arg x);
 /// Square root. Grad: g / (2 * y).
 WEFT_API Tensor sqrt(In x);
 /// 1 / sqrt(x). Grad: -g * y^3 / 2.
-WEFT_API Tensor rsqrt(Wide x);
+WEFT_API Tensor rsqrt(Fp32Arg x);
 /// 1 / x. Grad: -g * y^2.
-WEFT_API Tensor reciprocal(Wide x);
+WEFT_API Tensor reciprocal(Fp32Arg x);
 /// Sine of x in radians. Grad: g * cos(x).
 WEFT_API Tensor sin(In x);
 /// Cosine of x in radians. Grad: -g * sin(x).
 WEFT_API Tensor cos(In x);
 /// Tangent of x in radians. Grad: g * (1 + y^2).
-WEFT_API Tensor tan(Wide x);
+WEFT_API Tensor tan(Fp32Arg x);
 /// Hyperbolic tangent. Grad: g * (1 - y^2).
 WEFT_API Tensor tanh(In x);
 /// 1 / (1 + e^-x). Grad: g * y * (1 - y).
 WEFT_API Tensor sigmoid(In x);
 /// log(sigmoid(x)) without overflow. Grad: g * sigmoid(-x).
-WEFT_API Tensor log_sigmoid(Wide x);
+WEFT_API Tensor log_sigmoid(Fp32Arg x);
 /// Error function. Grad: g * 2 / sqrt(pi) * e^(-x^2).
 WEFT_API Tensor erf(In x);
 /// max(x, 0). Grad: g where x > 0.
@@ -145,7 +145,7 @@ WEFT_API Tensor gelu_tanh(In x);
 /// x * sigmoid(x). Grad: g * s * (1 + x * (1 - s)), s = sigmoid(x).
 WEFT_API Tensor silu(In x);
 /// log(1 + e^x) without overflow. Grad: g * sigmoid(x).
-WEFT_API Tensor softplus(Wide x);
+WEFT_API Tensor softplus(Fp32Arg x);
 /// The largest integer <= x; integers are copied. Grad: 0.
 WEFT_API Tensor floor(In x);
 /// The smallest integer >= x; integers are copied. Grad: 0.

@@ -27,29 +27,29 @@ Tensor square(In x) {
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g * x.get() * 2}; });
 }
 
-Tensor exp(Wide x) {
+Tensor exp(Fp32Arg x) {
   Tensor y = unary(Unary::kExp, x);
   return record("exp", y, {x},
                 [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * y.get()}; });
 }
 
-Tensor expm1(Wide x) {
+Tensor expm1(Fp32Arg x) {
   Tensor y = unary(Unary::kExpm1, x);
   return record("expm1", y, {x},
                 [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g * (y.get() + 1)}; });
 }
 
-Tensor log(Wide x) {
+Tensor log(Fp32Arg x) {
   return record("log", unary(Unary::kLog, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / x.get()}; });
 }
 
-Tensor log1p(Wide x) {
+Tensor log1p(Fp32Arg x) {
   return record("log1p", unary(Unary::kLog1p, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g / (x.get() + 1)}; });
 }
 
-Tensor log2(Wide x) {
+Tensor log2(Fp32Arg x) {
   return record("log2", unary(Unary::kLog2, x), {x}, [x = Saved(x)](const Tensor& g, Needs) -> GradList {
     return {g / (x.get() * std::numbers::ln2)};
   });
@@ -61,7 +61,7 @@ Tensor sqrt(In x) {
                 [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList { return {g / (y.get() * 2)}; });
 }
 
-Tensor rsqrt(Wide x) {
+Tensor rsqrt(Fp32Arg x) {
   Tensor y = unary(Unary::kRsqrt, x);
   return record("rsqrt", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
     const Tensor r = y.get();
@@ -69,7 +69,7 @@ Tensor rsqrt(Wide x) {
   });
 }
 
-Tensor reciprocal(Wide x) {
+Tensor reciprocal(Fp32Arg x) {
   Tensor y = unary(Unary::kReciprocal, x);
   return record("reciprocal", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
     return {neg(g * square(y.get()))};
@@ -86,7 +86,7 @@ Tensor cos(In x) {
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {neg(g * sin(x.get()))}; });
 }
 
-Tensor tan(Wide x) {
+Tensor tan(Fp32Arg x) {
   Tensor y = unary(Unary::kTan, x);
   return record("tan", y, {x}, [y = SavedOutput(y)](const Tensor& g, Needs) -> GradList {
     return {g * (square(y.get()) + 1)};
@@ -109,7 +109,7 @@ Tensor sigmoid(In x) {
   });
 }
 
-Tensor log_sigmoid(Wide x) {
+Tensor log_sigmoid(Fp32Arg x) {
   return record("log_sigmoid", unary(Unary::kLogSigmoid, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList { return {g * sigmoid(neg(x.get()))}; });
 }
@@ -179,7 +179,7 @@ Tensor silu(In x) {
   });
 }
 
-Tensor softplus(Wide x) {
+Tensor softplus(Fp32Arg x) {
   return record("softplus", unary(Unary::kSoftplus, x), {x},
                 [x = Saved(x)](const Tensor& g, Needs) -> GradList {
                   const Tensor v = x.get();

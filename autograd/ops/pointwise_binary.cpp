@@ -47,7 +47,7 @@ Tensor div(In a, In b) {
                 });
 }
 
-Tensor pow(Wide a, Wide b) {
+Tensor pow(Fp32Arg a, Fp32Arg b) {
   return record("pow", binary(Binary::kPow, a, b), {a, b},
                 [a = Saved(a), b = Saved(b)](const Tensor& g, Needs needs) -> GradList {
                   const Tensor x = to(a.get(), g.dtype()), e = to(b.get(), g.dtype());

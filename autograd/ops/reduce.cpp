@@ -84,8 +84,8 @@ Tensor norm_over(const Tensor& x, double p, const Dims& dims, bool keepdim) {
 
 }  // namespace
 
-Tensor sum(Wide x) { return sum_over(x, reduced_dims("sum", x, {}), false); }
-Tensor sum(Wide x, const Shape& dims, bool keepdim) {
+Tensor sum(Fp32Arg x) { return sum_over(x, reduced_dims("sum", x, {}), false); }
+Tensor sum(Fp32Arg x, const Shape& dims, bool keepdim) {
   return sum_over(x, reduced_dims("sum", x, dims), keepdim);
 }
 Tensor mean(In x) { return mean_over(x, reduced_dims("mean", x, {}), false); }
@@ -107,9 +107,9 @@ Tensor sum_to(In x, const Shape& sizes) {
   return lead == 0 ? y : reshape(y, sizes);
 }
 
-Tensor var(Wide x) { return var(x.get(), {}); }
+Tensor var(Fp32Arg x) { return var(x.get(), {}); }
 
-Tensor var(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
+Tensor var(Fp32Arg x, const Shape& dim_list, int64_t correction, bool keepdim) {
   launch::check_defined("var", x);
   if (is_half(x->dtype()))
     return in_float(x, [&](const Tensor& v) { return var(v, dim_list, correction, keepdim); });
@@ -122,9 +122,9 @@ Tensor var(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
                 });
 }
 
-Tensor std(Wide x) { return std(x.get(), {}); }
+Tensor std(Fp32Arg x) { return std(x.get(), {}); }
 
-Tensor std(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
+Tensor std(Fp32Arg x, const Shape& dim_list, int64_t correction, bool keepdim) {
   launch::check_defined("std", x);
   if (is_half(x->dtype()))
     return in_float(x, [&](const Tensor& v) { return std(v, dim_list, correction, keepdim); });
@@ -139,8 +139,8 @@ Tensor std(Wide x, const Shape& dim_list, int64_t correction, bool keepdim) {
                 });
 }
 
-Tensor norm(Wide x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }
-Tensor norm(Wide x, double p, const Shape& dims, bool keepdim) {
+Tensor norm(Fp32Arg x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }
+Tensor norm(Fp32Arg x, double p, const Shape& dims, bool keepdim) {
   return norm_over(x, p, reduced_dims("norm", x, dims), keepdim);
 }
 

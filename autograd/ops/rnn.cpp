@@ -101,8 +101,9 @@ GradList fused_backward(const RnnLayer& layer, const RnnArgs& saved, const RnnOu
 
 }  // namespace
 
-RnnResult rnn_layer(RnnMode mode, LowerOnDevice x, LowerOnDevice h0, LowerOnDevice c0, LowerOnDevice w_ih,
-                    LowerOnDevice w_hh, LowerOnDevice b_ih, LowerOnDevice b_hh, bool reverse) {
+RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, DeviceAutocastArg c0,
+                    DeviceAutocastArg w_ih, DeviceAutocastArg w_hh, DeviceAutocastArg b_ih,
+                    DeviceAutocastArg b_hh, bool reverse) {
   const char* name = formula::rnn_name(mode);
   const RnnLayer layer{mode, reverse};
   launch::check_defined(name, x);

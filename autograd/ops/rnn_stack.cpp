@@ -84,7 +84,7 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
                                      {typed, optional_view(args[1]), optional_view(args[2]), cells});
   if (!room) return std::nullopt;
 
-  for (Tensor& t : args) t = LowerOnDevice(t).get();
+  for (Tensor& t : args) t = DeviceAutocastArg(t).get();
   const StackArgs a = formula::contiguous_all(args);
   cells = cells_of(a);
   const RnnStackInputs in{optional_view(a[0]), optional_view(a[1]), optional_view(a[2]), cells};

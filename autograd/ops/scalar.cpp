@@ -57,7 +57,7 @@ void check_power(const Tensor& x, Scalar s) {
 
 }  // namespace
 
-Tensor pow(Wide x, Scalar s) {
+Tensor pow(Fp32Arg x, Scalar s) {
   launch::check_defined("pow", x);
   check_power(x, s);
   return record("pow", unary(Unary::kPowScalar, x, s), {x},
@@ -69,7 +69,7 @@ Tensor pow(Wide x, Scalar s) {
                 });
 }
 
-Tensor pow(Scalar s, Wide x) {
+Tensor pow(Scalar s, Fp32Arg x) {
   launch::check_defined("pow", x);
   Tensor y = unary(Unary::kRpowScalar, x, s);
   return record("pow", y, {x}, [y = SavedOutput(y), s](const Tensor& g, Needs) -> GradList {

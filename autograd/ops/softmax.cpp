@@ -31,7 +31,7 @@ Tensor sum_kept(const Tensor& x, int64_t dim) { return x.dim() == 0 ? x : sum(x,
 
 }  // namespace
 
-Tensor softmax(Wide x, int64_t dim) {
+Tensor softmax(Fp32Arg x, int64_t dim) {
   Tensor y = run_softmax("softmax", false, x, dim);
   return record("softmax", y, {x}, [y = SavedOutput(y), dim](const Tensor& g, Needs) -> GradList {
     const Tensor p = y.get();
@@ -40,7 +40,7 @@ Tensor softmax(Wide x, int64_t dim) {
   });
 }
 
-Tensor log_softmax(Wide x, int64_t dim) {
+Tensor log_softmax(Fp32Arg x, int64_t dim) {
   Tensor y = run_softmax("log_softmax", true, x, dim);
   return record("log_softmax", y, {x}, [y = SavedOutput(y), dim](const Tensor& g, Needs) -> GradList {
     const Tensor p = y.get();
@@ -49,7 +49,7 @@ Tensor log_softmax(Wide x, int64_t dim) {
   });
 }
 
-Tensor logsumexp(Wide x, int64_t dim, bool keepdim) {
+Tensor logsumexp(Fp32Arg x, int64_t dim, bool keepdim) {
   launch::check_floating("logsumexp", x);
   const launch::Rows r = launch::rows("logsumexp", x, dim);
   Tensor values = empty({r.count}, {.dtype = x->dtype(), .device = x->device()});

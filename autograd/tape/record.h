@@ -55,24 +55,24 @@ class Viewed : public In {
 };
 
 /// An argument that an Autocast casts to its half dtype.
-class Lower : public In {
+class AutocastArg : public In {
  public:
-  Lower(const Tensor& t) : In(t) {
+  AutocastArg(const Tensor& t) : In(t) {
     if (autograd_state().autocast != kFloat32) lower();
   }
 };
 /// An argument that an Autocast casts from a half dtype to float32.
-class Wide : public In {
+class Fp32Arg : public In {
  public:
-  Wide(const Tensor& t) : In(t) {
+  Fp32Arg(const Tensor& t) : In(t) {
     if (autograd_state().autocast != kFloat32) widen();
   }
 };
-/// An argument of an operation whose kernel supports half dtypes on accelerators only: Lower there, Wide on
-/// the CPU.
-class LowerOnDevice : public In {
+/// An argument of an operation whose kernel supports half dtypes on accelerators only: AutocastArg there,
+/// Fp32Arg on the CPU.
+class DeviceAutocastArg : public In {
  public:
-  LowerOnDevice(const Tensor& t) : In(t) {
+  DeviceAutocastArg(const Tensor& t) : In(t) {
     if (autograd_state().autocast == kFloat32 || !t.defined()) return;
     if (t.device().is_cpu()) widen();
     else lower();

@@ -66,9 +66,9 @@ inline std::string to_string(const RRefBase& r) { return r.str(); }
 template <class T> class RRef;
 
 /// A reference with a timeout for the calls made through it. It may be kept and used again.
-template <class T> class Within {
+template <class T> class RRefProxy {
  public:
-  Within(RRef<T> rref, Duration limit) : rref_(std::move(rref)), limit_(limit) {}
+  RRefProxy(RRef<T> rref, Duration limit) : rref_(std::move(rref)), limit_(limit) {}
   template <auto M, class... A> auto rpc_sync(A&&... args) const;
   template <auto M, class... A> auto rpc_async(A&&... args) const;
   template <auto M, class... A> auto remote(A&&... args) const;
@@ -131,7 +131,7 @@ template <class T> class RRef : public RRefBase {
     return remote_within<M>({}, std::forward<A>(args)...);
   }
   /// The same calls, and to_here, with a timeout.
-  Within<T> within(Duration limit) const { return Within<T>(*this, limit); }
+  RRefProxy<T> within(Duration limit) const { return RRefProxy<T>(*this, limit); }
 
   /// Runs the backward pass from this value, a scalar tensor, on its owner, and blocks until it is done. With
   /// the id of an autograd context it runs dist_autograd::backward; any worker may call it. Gradients go into
@@ -143,7 +143,7 @@ template <class T> class RRef : public RRefBase {
                 const dist_autograd::BackwardOptions& options = {}) const;
 
  private:
-  friend class Within<T>;
+  friend class RRefProxy<T>;
   template <auto M, class... A> auto rpc_async_within(std::optional<Duration> limit, A&&... args) const {
     return send_method<M>(limit, {}, std::forward<A>(args)...);
   }

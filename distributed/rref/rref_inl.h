@@ -101,13 +101,13 @@ void RRef<T>::backward(std::optional<int64_t> context_id,
   backward_from(*this, context_id, options);
 }
 
-template <class T> template <auto M, class... A> auto Within<T>::rpc_sync(A&&... args) const {
+template <class T> template <auto M, class... A> auto RRefProxy<T>::rpc_sync(A&&... args) const {
   return rref_.template rpc_async_within<M>(limit_, std::forward<A>(args)...).take();
 }
-template <class T> template <auto M, class... A> auto Within<T>::rpc_async(A&&... args) const {
+template <class T> template <auto M, class... A> auto RRefProxy<T>::rpc_async(A&&... args) const {
   return RRef<T>::noted(rref_.template rpc_async_within<M>(limit_, std::forward<A>(args)...));
 }
-template <class T> template <auto M, class... A> auto Within<T>::remote(A&&... args) const {
+template <class T> template <auto M, class... A> auto RRefProxy<T>::remote(A&&... args) const {
   return rref_.template remote_within<M>(limit_, std::forward<A>(args)...);
 }
 

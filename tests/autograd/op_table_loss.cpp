@@ -78,8 +78,8 @@ Row class_row(const std::string& name, bool weighted, const ClassLoss& f,
   return row;
 }
 
-Row pair_row(const std::string& name, Tensor (*op)(Wide, Wide, Reduction), double (*f)(double x, double t),
-             Arg target) {
+Row pair_row(const std::string& name, Tensor (*op)(Fp32Arg, Fp32Arg, Reduction),
+             double (*f)(double x, double t), Arg target) {
   return {.name = name,
           .args = {away({3, 5}, 0.5, 0.1), target},
           .call = [op](const Tensors& x) -> Tensors {

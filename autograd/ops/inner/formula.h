@@ -37,7 +37,7 @@ using Composed = std::function<std::vector<Tensor>(const std::vector<Tensor>& in
 GradList composed_backward(const Composed& composed, const std::vector<Tensor>& inputs,
                            const std::vector<Tensor>& gs, Needs needs);
 
-/// The dtype of an argument declared Lower under the current Autocast.
+/// The dtype of an argument declared AutocastArg under the current Autocast.
 DType lowered(const Tensor& x);
 
 /// The View of x, or the absent View if x is undefined.

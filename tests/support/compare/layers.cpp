@@ -80,8 +80,9 @@ Outputs cell(Request& request, std::string kind, int64_t input, int64_t hidden, 
 void add_layers(Rows& rows) {
   row(rows, "nn.cell", cell);
   row(rows, "nn.recurrent", recurrent);
-  row<RnnResult(RnnMode, LowerOnDevice, LowerOnDevice, LowerOnDevice, LowerOnDevice, LowerOnDevice,
-                LowerOnDevice, LowerOnDevice, bool)>(rows, "rnn_layer", WEFT_CALL(rnn_layer));
+  row<RnnResult(RnnMode, DeviceAutocastArg, DeviceAutocastArg, DeviceAutocastArg, DeviceAutocastArg,
+                DeviceAutocastArg, DeviceAutocastArg, DeviceAutocastArg, bool)>(rows, "rnn_layer",
+                                                                                WEFT_CALL(rnn_layer));
   row(rows, "nn.Linear",
       [](Request& request, Tensor x, int64_t in, int64_t out, bool bias, std::vector<Tensor> values) {
         nn::Linear layer(in, out, {.bias = bias});

@@ -21,19 +21,19 @@ void add_sums(Rows& rows) {
       rows, {{"var.dims", WEFT_CALL(var)}, {"std.dims", WEFT_CALL(weft::std)}});
   table<Of<Tensor, Tensor, int64_t>>(rows, {WEFT_ROW(cumsum), WEFT_ROW(cumprod)});
   row<Tensor(In, const Shape&)>(rows, "sum_to", WEFT_CALL(sum_to));
-  row<Tensor(Wide, int64_t)>(rows, "var",
-                             [](const auto& x, int64_t correction) { return var(x, {}, correction); });
-  row<Tensor(Wide, int64_t)>(rows, "std",
-                             [](const auto& x, int64_t correction) { return weft::std(x, {}, correction); });
-  row<Tensor(Wide, double)>(rows, "norm", WEFT_CALL(norm));
-  row<Tensor(Wide, double, const Shape&, bool)>(rows, "norm.dims", WEFT_CALL(norm));
+  row<Tensor(Fp32Arg, int64_t)>(rows, "var",
+                                [](const auto& x, int64_t correction) { return var(x, {}, correction); });
+  row<Tensor(Fp32Arg, int64_t)>(
+      rows, "std", [](const auto& x, int64_t correction) { return weft::std(x, {}, correction); });
+  row<Tensor(Fp32Arg, double)>(rows, "norm", WEFT_CALL(norm));
+  row<Tensor(Fp32Arg, double, const Shape&, bool)>(rows, "norm.dims", WEFT_CALL(norm));
 }
 
 void add_products(Rows& rows) {
   table<Of<Tensor, Tensor, Tensor>>(
       rows, {WEFT_ROW(matmul), WEFT_ROW(mm), WEFT_ROW(mv), WEFT_ROW(dot), WEFT_ROW(bmm), WEFT_ROW(outer)});
   table<Of<Tensor, Tensor, Tensor, Tensor>>(rows, {WEFT_ROW(linear), WEFT_ROW(linear_relu)});
-  row<Tensor(Lower, Lower, Lower, Scalar, Scalar)>(rows, "addmm", WEFT_CALL(addmm));
+  row<Tensor(AutocastArg, AutocastArg, AutocastArg, Scalar, Scalar)>(rows, "addmm", WEFT_CALL(addmm));
   row(rows, "einsum",
       [](std::string equation, std::vector<Tensor> xs) { return einsum(equation.c_str(), xs); });
 }
@@ -43,10 +43,10 @@ void add_losses(Rows& rows) {
   table<Of<Tensor, Tensor, Tensor, CrossEntropyOptions>>(rows, {WEFT_ROW(nll_loss), WEFT_ROW(cross_entropy)});
   table<Of<Tensor, Tensor, Tensor, Reduction>>(
       rows, {WEFT_ROW(mse_loss), WEFT_ROW(l1_loss), WEFT_ROW(binary_cross_entropy_with_logits)});
-  row<Tensor(Wide, const Shape&, Wide, Wide, double)>(rows, "layer_norm", WEFT_CALL(layer_norm));
+  row<Tensor(Fp32Arg, const Shape&, Fp32Arg, Fp32Arg, double)>(rows, "layer_norm", WEFT_CALL(layer_norm));
   row<Tensor(In, In, In, In, const CrossEntropyOptions&)>(rows, "linear_cross_entropy",
                                                           WEFT_CALL(linear_cross_entropy));
-  row<Tensor(Wide, Wide, double, Reduction)>(rows, "smooth_l1_loss", WEFT_CALL(smooth_l1_loss));
+  row<Tensor(Fp32Arg, Fp32Arg, double, Reduction)>(rows, "smooth_l1_loss", WEFT_CALL(smooth_l1_loss));
 }
 
 void add_indexing(Rows& rows) {
@@ -72,7 +72,7 @@ void add_order(Rows& rows) {
   row(rows, "repeat_interleave.counts",
       [](Tensor x, Tensor repeats, int64_t dim) { return repeat_interleave(x, repeats, dim); });
   row<Tensor(In, int64_t, In, In, ScatterReduce, bool)>(rows, "scatter_reduce", WEFT_CALL(scatter_reduce));
-  row<Tensor(Wide, double, int64_t, double)>(rows, "normalize", WEFT_CALL(normalize));
+  row<Tensor(Fp32Arg, double, int64_t, double)>(rows, "normalize", WEFT_CALL(normalize));
   row<Tensor(In, int64_t)>(rows, "diag", WEFT_CALL(diag));
 }
 

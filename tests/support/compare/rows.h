@@ -41,9 +41,9 @@ template <> struct Taker<Tensor> {
   static Tensor take(Request& r) { return r.tensor(); }
 };
 template <> struct Taker<In> : Taker<Tensor> {};
-template <> struct Taker<Wide> : Taker<Tensor> {};
-template <> struct Taker<Lower> : Taker<Tensor> {};
-template <> struct Taker<LowerOnDevice> : Taker<Tensor> {};
+template <> struct Taker<Fp32Arg> : Taker<Tensor> {};
+template <> struct Taker<AutocastArg> : Taker<Tensor> {};
+template <> struct Taker<DeviceAutocastArg> : Taker<Tensor> {};
 template <> struct Taker<std::vector<Tensor>> {
   static std::vector<Tensor> take(Request& r) { return r.tensors(); }
 };
