@@ -1,4 +1,5 @@
 // Device: parsing and printing of names such as "cuda:1". "cuda" is cuda:0; the largest index is 127.
+// Any other name is a DeviceError.
 #include <weft/kernels/device.h>
 
 namespace weft {

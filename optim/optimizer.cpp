@@ -1,13 +1,5 @@
-// Optimizer: the step, for all rules.
-//   1. Check every gradient before anything changes.
-//   2. Correct the step counts for skipped steps.
-//   3. Take the locks of concurrent parameters. A block of theirs with holders is not written: the new values
-//      go to a new block (copy on write). All other parameters are written in place.
-//   4. Create missing state (zeros) and the functors.
-//   5. Make one backend call per dtype, device and kernel; then count steps and versions, install the new
-//      blocks and release the locks.
-// While a graph is recorded, the state must exist, and nothing is counted or replaced: next_of counts, and
-// creates the functors, for each replay.
+// Optimizer: the step, for all rules. It writes parameters in place, or to new blocks that it installs at the
+// end. The steps follow the includes.
 #include <weft/optim/optimizer.h>
 
 #include <algorithm>
@@ -21,6 +13,17 @@
 #include <weft/optim/clip.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
+
+// The steps:
+//   1. Check every gradient before anything changes.
+//   2. Correct the step counts for skipped steps.
+//   3. Take the locks of concurrent parameters. A block of theirs with holders is not written: the new values
+//      go to a new block (copy on write). All other parameters are written in place.
+//   4. Create missing state (zeros) and the functors.
+//   5. Make one backend call per dtype, device and kernel; then count steps and versions, install the new
+//      blocks and release the locks.
+// While a graph is recorded, the state must exist, and nothing is counted or replaced: next_of counts, and
+// creates the functors, for each replay.
 
 namespace weft::optim {
 namespace {

@@ -5,8 +5,8 @@ Refused: an include that points upward between floors or between the rooms of a 
 private header in a public one, third-party headers outside the files that may have them, files that grew too
 long, lines that are too wide, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one
 machine, marks of unfinished work, two test cases of one name, a public op without a row in the op table, one
-that should be a method of Tensor and is none, and a test that docs/conformance.md names and that is not
-there.
+that should be a method of Tensor and is none, a test that docs/conformance.md names and that is not there,
+and a library source without a head comment of 2 to 8 lines.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -28,6 +28,7 @@ MAX_COLUMNS = 110
 MAX_GRPC_FILES = 4
 GRPC_ROOM = "distributed/inspection/"  # a library of its own, whose sources need gRPC and protobuf
 SLOW_UNIT_S = 20.0
+MIN_HEAD, MAX_HEAD = 2, 8  # lines of the comment at the head of a library .cpp
 
 # What each floor may include of weft; "all" stands for the folders that nothing includes.
 BELOW = {
@@ -211,6 +212,16 @@ def check_columns(name, lines, out):
             out.append(f"{name}:{number}: {len(line)} columns, the limit is {MAX_COLUMNS}")
 
 
+def check_head(name, lines, out):
+    """A library .cpp begins with a comment of a few lines; a longer explanation follows the includes."""
+    if name.split("/")[0] not in BELOW or not name.endswith(".cpp"):
+        return
+    ends = [number for number, line in enumerate(lines) if not line.startswith("//")]
+    count = ends[0] if ends else len(lines)
+    if not MIN_HEAD <= count <= MAX_HEAD:
+        out.append(f"{name}:1: a head comment of {count} lines, not {MIN_HEAD} to {MAX_HEAD}")
+
+
 def check_op_table(names, out):
     """Every op declared in the op headers needs its name in the op table of the tests."""
     tables = [n for n in names if re.match(r"tests/autograd/op_table\w*\.(h|cpp)$", n)]
@@ -325,6 +336,7 @@ def main():
         if name.endswith(NARROW):
             check_columns(name, lines, out)
         check_text(name, lines, out)
+        check_head(name, lines, out)
     if len(grpc_files) > MAX_GRPC_FILES:
         out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is "
                    f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")

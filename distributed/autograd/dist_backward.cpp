@@ -1,3 +1,14 @@
+// The distributed backward pass: its entry point, the marking of FAST mode, and the flow of gradients. The
+// protocol follows the includes. dist_smart.cpp has the marking of SMART mode, dist_abort.cpp the undoing.
+#include <weft/distributed/autograd/inner/dist_pass.h>
+
+#include <weft/autograd/tape/record.h>
+#include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/services.h>
+#include <weft/distributed/rpc/trace.h>
+#include <weft/distributed/wire/inner/streams.h>
+#include <weft/tensor/factories.h>
+
 // The distributed backward pass. P is a pass of context C, I its initiator; [G: ...] states a
 // guarantee. FAST mode:
 //   1. I marks from the roots and from every send node of C on its worker: each such send expects one
@@ -19,14 +30,6 @@
 //   6. A worker adds the gradients of P to C when its own part is done. They stay apart there until a later
 //      pass of I says that P has ended. I throws an error only when all workers have taken the gradients of
 //      P back (dist_abort.cpp). [G3: a pass adds its gradients on all workers or on none.]
-#include <weft/distributed/autograd/inner/dist_pass.h>
-
-#include <weft/autograd/tape/record.h>
-#include <weft/distributed/rpc/agent.h>
-#include <weft/distributed/rpc/inner/services.h>
-#include <weft/distributed/rpc/trace.h>
-#include <weft/distributed/wire/inner/streams.h>
-#include <weft/tensor/factories.h>
 
 namespace weft::dist_autograd {
 

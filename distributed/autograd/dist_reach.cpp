@@ -1,4 +1,5 @@
-// The walk that finds which received tensors lead to a reply's tensors, and the bytes of the result.
+// Reachability for replies: the walk that finds which received tensors lead to a reply's tensors, and the
+// bytes of the result. dist_record.cpp calls both. The walk stops at kMostVisited nodes.
 #include <weft/distributed/autograd/inner/dist_reach.h>
 
 #include <unordered_set>

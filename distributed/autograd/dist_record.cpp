@@ -1,5 +1,15 @@
-// Recording of send and recv nodes. Steps of a call in context C from worker A to worker B ([G: ...] states a
-// guarantee):
+// Recording of send and recv nodes: the hooks of the agent that see each message of a context leave and
+// arrive. The steps follow the includes.
+#include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/record.h>
+#include <weft/distributed/autograd/inner/dist_context.h>
+#include <weft/distributed/autograd/inner/dist_reach.h>
+#include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/inner/put_off.h>
+#include <weft/distributed/rpc/inner/unrecorded.h>
+
+// Steps of a call in context C from worker A to worker B ([G: ...] states a guarantee):
 //   1. A sends the request: it draws a message id m and adds B to C's known workers. If grad mode is on
 //      and a tensor requires grad, C stores under m a SendNode with one edge for each such tensor. The
 //      message carries {C, the life of its maker, m, whether there is a send node}.
@@ -13,14 +23,6 @@
 // The gradients of a pass with create_graph are recorded in the same way, so that a later pass goes through
 // their graphs.
 // [G: a recv node's gradients find their send node, or the pass ends with an error that names the message.]
-#include <weft/autograd/ops/ops.h>
-#include <weft/autograd/tape/grad_mode.h>
-#include <weft/autograd/tape/record.h>
-#include <weft/distributed/autograd/inner/dist_context.h>
-#include <weft/distributed/autograd/inner/dist_reach.h>
-#include <weft/distributed/rpc/agent.h>
-#include <weft/distributed/rpc/inner/put_off.h>
-#include <weft/distributed/rpc/inner/unrecorded.h>
 
 namespace weft::dist_autograd::detail {
 

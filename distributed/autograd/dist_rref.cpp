@@ -1,4 +1,5 @@
-// RRef<Tensor>::backward: the backward pass from a remote value runs on the owner of that value.
+// RRef<Tensor>::backward: the backward pass from a remote value runs on the owner of that value. A pass in a
+// context reaches the owner by a call of backward_on_owner; a local pass runs here and on the owner only.
 #include <weft/distributed/autograd/dist_autograd.h>
 
 namespace weft::dist_autograd {

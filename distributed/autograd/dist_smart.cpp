@@ -1,6 +1,11 @@
 // SMART mode: exact marking of the graph before the run, as in PyTorch's distributed autograd design. The
 // marking is a diffusing computation over the workers; Dijkstra and Scholten's algorithm detects its
-// termination (1980). I is the initiator; [G: ...] states a guarantee.
+// termination (1980). The steps follow the includes.
+#include <weft/distributed/autograd/inner/dist_pass.h>
+
+#include <weft/distributed/rpc/agent.h>
+
+// The steps of SMART mode. I is the initiator; [G: ...] states a guarantee.
 //   1. I marks from the roots. Each recv slot that is reached for the first time goes into a batch for the
 //      worker that sent the tensors; each worker gets one mark request per batch.
 //   2. A worker with a mark request adds the named slots of its sends to the slots that the pass awaits.
@@ -19,9 +24,6 @@
 // the first one and ends its part as in FAST mode. So a pass between I and workers that called nobody else
 // costs the messages of FAST. [G3: the marks are those of steps 1 to 3, since the graph behind a reply never
 // changes.]
-#include <weft/distributed/autograd/inner/dist_pass.h>
-
-#include <weft/distributed/rpc/agent.h>
 
 namespace weft::dist_autograd::detail {
 

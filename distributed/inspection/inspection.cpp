@@ -1,4 +1,6 @@
 // The server of inspection.h: listening, credentials, limits. inspection_service.cpp answers the calls.
+// A static mutex serializes the building of servers, since health checks and reflection are settings of the
+// process in gRPC.
 #include <weft/distributed/inspection/inspection.h>
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>

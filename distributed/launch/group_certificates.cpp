@@ -1,4 +1,5 @@
-// The run of weft-certs for a group that this process starts, and the variables that tell the workers.
+// The run of weft-certs for a group that this process starts. spawn.cpp gives each worker the variables with
+// its files, and init.cpp reads them there. The destructor removes the private folder.
 #include <weft/distributed/launch/inner/group_certificates.h>
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// The list of members of an elastic group: its bytes and its changes.
+// The list of members of an elastic group: its bytes and its changes. change_members repeats a
+// compare-and-set on one key of the store; membership.cpp calls it.
 #include <weft/distributed/launch/inner/member_list.h>
 
 #include <algorithm>

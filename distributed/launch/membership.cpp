@@ -1,4 +1,15 @@
-// The part of one worker in an elastic group. Keys of the store:
+// The part of one worker in an elastic group: it joins, renews its lease, follows the list of members and
+// removes lost ones. The keys of the store and the protocol follow the includes.
+#include <weft/distributed/launch/membership.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include <weft/distributed/launch/inner/joining.h>
+#include <weft/distributed/launch/inner/member_list.h>
+#include <weft/distributed/rpc/inner/agent_impl.h>
+
+// Keys of the store:
 //   group/ids, group/id/<name>   the ids given so far; the id of a name, which all its lives have
 //   group/life/<name>            the incarnation of the life that has the name, under its lease
 //   group/members                the list of members (inner/member_list.h)
@@ -11,20 +22,11 @@
 //  3. A renewal that comes too late reads the list before it opens the fence. A life that is not in the list
 //     any more, or whose name another life holds, stays out.
 //  4. Loss. Each member keeps the next one of the list under its agent's lease. A member that loses another
-//  one
-//     removes it from the list as soon as its lease at the store has run out. A member that reaches the store
-//     stays, since the trouble may be that of the one that lost it.
+//     one removes it from the list as soon as its lease at the store has run out. A member that reaches the
+//     store stays, since the trouble may be that of the one that lost it.
 //  5. A life that leaves the list counts as lost, or as gone, on every member.
 // Messages carry no epoch. Each one names the lives of its sender and of its receiver, and a member takes
 // those of current lives only, so no message of a past one passes, whichever epochs both ends have seen.
-#include <weft/distributed/launch/membership.h>
-
-#include <algorithm>
-#include <iostream>
-
-#include <weft/distributed/launch/inner/joining.h>
-#include <weft/distributed/launch/inner/member_list.h>
-#include <weft/distributed/rpc/inner/agent_impl.h>
 
 namespace weft::rpc {
 

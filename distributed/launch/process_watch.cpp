@@ -1,4 +1,5 @@
-// The identity of a process from /proc, and the watch of processes by pidfd and epoll.
+// The identity of a process, and the watch of processes by pidfd and epoll. The identity has the boot, the
+// namespace of process numbers, the number and the start time. One thread waits, and stop() joins it.
 #include <weft/distributed/launch/inner/process_watch.h>
 
 #include <sys/epoll.h>

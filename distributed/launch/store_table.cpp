@@ -1,4 +1,5 @@
-// The tables of a serving store: keys with leases, answers by client, waits by key.
+// The tables of a serving store: keys with leases, answers by client, waits by key. They take no lock: the
+// server calls them under its mutex.
 #include <weft/distributed/launch/inner/store_table.h>
 
 namespace weft::rpc::inner {

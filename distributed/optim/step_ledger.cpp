@@ -1,4 +1,5 @@
-// Versions of parameters on their owner, counted in steps, and the staleness of a context's gradients.
+// Versions of parameters on their owner, counted in steps, and the staleness of a context's gradients. One
+// mutex guards the ledger. Its clock is that of the agent's contexts.
 #include <weft/distributed/optim/inner/step_ledger.h>
 
 #include <algorithm>

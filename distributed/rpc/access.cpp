@@ -1,4 +1,5 @@
-// The access lists of a worker. inner/access.h says which requests they cover.
+// The access lists of a worker. inner/access.h says which requests they cover. server.cpp calls
+// check_access for each request before it runs.
 #include <weft/distributed/rpc/inner/access.h>
 
 #include <algorithm>

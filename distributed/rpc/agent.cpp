@@ -1,5 +1,17 @@
 // The agent: its creation, and the hand-over of calls and messages to its parts (inner/agent_impl.h). The
-// protocol between two agents follows; the code refers to its steps. [G: ...] states a guarantee.
+// protocol between two agents follows the includes; the code of all parts refers to its steps.
+#include <weft/distributed/rpc/agent.h>
+
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/rpc/builtin.h>
+#include <weft/distributed/rpc/inner/access.h>
+#include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/put_off.h>
+#include <weft/distributed/rpc/inner/services.h>
+#include <weft/distributed/runtime/inner/task_state.h>
+#include <weft/tensor/generator.h>
+
+// The protocol between two agents. [G: ...] states a guarantee.
 //
 //  1. Request ids. Each ordered pair of workers counts a sequence number up. With the sender's incarnation,
 //     which the transport verifies, it identifies a request for ever. The caller keeps the sealed message
@@ -37,16 +49,6 @@
 //     all living members are passive. Then counting rounds detect termination: they repeat until no call is
 //     open anywhere and none was begun between two rounds. Then the layers' shutdown steps run, each followed
 //     by such rounds, and all leave. Lost members are left out.
-#include <weft/distributed/rpc/agent.h>
-
-#include <weft/autograd/tape/grad_mode.h>
-#include <weft/distributed/rpc/builtin.h>
-#include <weft/distributed/rpc/inner/access.h>
-#include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/put_off.h>
-#include <weft/distributed/rpc/inner/services.h>
-#include <weft/distributed/runtime/inner/task_state.h>
-#include <weft/tensor/generator.h>
 
 namespace weft::rpc {
 

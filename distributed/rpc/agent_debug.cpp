@@ -1,4 +1,8 @@
-// Debug information of an agent: counters, open calls and the graph of waits. The counters:
+// Debug information of an agent: counters, open calls and the graph of waits. The list of counters follows
+// the includes. References and devices add counters of their own by add_debug_info.
+#include <weft/distributed/rpc/inner/agent_impl.h>
+
+// The counters:
 //   agent.thread_pool_size, .num_threads, .num_idle_threads, .num_blocked_threads, .queued_tasks   the pool
 //   agent.client_active_calls, .server_active_calls, .server_active_async_calls       open calls
 //   agent.client_calls, .served_calls, .served_errors, .timeouts                      totals
@@ -8,7 +12,6 @@
 //   agent.served_bytes, .kept_bytes, .dropped_results                    requests and replies at their callee
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
 // References and devices add counters of their own by add_debug_info.
-#include <weft/distributed/rpc/inner/agent_impl.h>
 
 namespace weft::rpc {
 

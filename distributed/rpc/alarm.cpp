@@ -1,4 +1,5 @@
 // The timer of an agent. It keeps no reference to the agent: a timer that rings after the end does nothing.
+// set() only makes the time earlier. due() rings without the mutex.
 #include <weft/distributed/rpc/inner/alarm.h>
 
 namespace weft::rpc {

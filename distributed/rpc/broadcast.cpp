@@ -1,4 +1,5 @@
 // The messages of broadcast.h: one encoding for all receivers that can share it, and the rows of a scatter.
+// A receiver with another device map gets an encoding of its own.
 #include <weft/distributed/rpc/broadcast.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The bodies and the registration of the builtin functions (builtin.h).
+// The bodies and the registration of the builtin functions (builtin.h). The bodies are plain operations on
+// tensors; agent.cpp calls register_builtins.
 #include <weft/distributed/rpc/builtin.h>
 
 #include <mutex>

@@ -1,4 +1,5 @@
-// The sending of messages that may be lost: statuses, their answers, repeated messages, goodbyes.
+// The sending of messages that may be lost: statuses, their answers, repeated messages, goodbyes. An error of
+// the transport ends here, because the protocol repeats such messages.
 #include <weft/distributed/rpc/inner/core.h>
 
 namespace weft::rpc {

@@ -1,4 +1,5 @@
-// The current and the default agent, kept by wire/call_context as Endpoints: every Endpoint is an Agent.
+// The current and the default agent. wire/call_context.cpp keeps both as Endpoints; every Endpoint is an
+// Agent, so the casts here are static.
 #include <weft/distributed/rpc/current_agent.h>
 
 #include <utility>

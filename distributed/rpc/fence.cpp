@@ -1,4 +1,5 @@
-// The fence of an agent: its times and its error.
+// The fence of an agent: its times and its error. The time of closing is atomic, since every request and call
+// reads it; the mutex guards the reason.
 #include <weft/distributed/rpc/inner/fence.h>
 
 #include <weft/distributed/rpc/fenced.h>

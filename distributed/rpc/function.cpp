@@ -1,4 +1,5 @@
 // The registry of functions. The macros of function.h fill it before main(); every served call reads it.
+// Errors of registration are kept, and check_registry throws them.
 #include <weft/distributed/rpc/function.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The check of tensors that cross outside an autograd context, and the callbacks of kReport.
+// The check of tensors that cross outside an autograd context, and the callbacks of kReport. dist_record.cpp
+// and gathers.cpp call the check for each message; kReport reports each function once.
 #include <weft/distributed/rpc/outside_context.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The peers of an agent, and the numbers of requests that a caller has finished.
+// The peers of an agent, and the numbers of requests that a caller has finished. The table has a mutex of its
+// own, and each Peer has one. Only PeerTable takes both, its own first.
 #include <weft/distributed/rpc/inner/peers.h>
 
 namespace weft::rpc {

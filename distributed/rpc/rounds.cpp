@@ -1,3 +1,12 @@
+// The shutdown rounds of a group (agent.cpp, step 9): one worker leads, and all get the same outcome. The
+// steps follow the includes.
+#include <weft/distributed/rpc/inner/rounds.h>
+
+#include <limits>
+
+#include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/rpc/inner/services.h>
+
 // The shutdown rounds of a group (agent.cpp, step 9). A passive worker requests one round after the other
 // from the leader, the living worker with the smallest id, perhaps itself.
 //  a. The leader keeps all members under lease. It answers a round when every living member has requested it,
@@ -14,12 +23,6 @@
 //     passes on the answer it gets itself.
 // Shutdown repeats the rounds for termination detection, with sums of calls begun and
 // open (agent_shutdown.cpp).
-#include <weft/distributed/rpc/inner/rounds.h>
-
-#include <limits>
-
-#include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 

@@ -1,4 +1,5 @@
-// The spans and latencies of one agent (inner/tracer.h).
+// The spans and latencies of one agent (inner/tracer.h). Spans go into a ring under the mutex; latencies are
+// counted by the name of the call.
 #include <weft/distributed/rpc/inner/tracer.h>
 
 #include <algorithm>

@@ -1,8 +1,15 @@
-// Remote references: distributed reference counting by a reference list at the owner. A value lives
-// exactly as long as a worker holds a reference to it. The agents below run each request at most once and
-// repeat lost messages while both workers live. Every message here is such a request; those of this
-// protocol have no deadline. The protocol assumes no order of messages. The design follows PyTorch's RRef
-// protocol. The code refers to the steps.
+// Remote references: distributed reference counting by a reference list at the owner. A value lives exactly
+// as long as a worker holds a reference to it. The protocol follows the includes; the code of rref/ refers to
+// its steps. This file has the hand-over of references in messages.
+#include <weft/distributed/rref/inner/references.h>
+
+#include <weft/distributed/rpc/inner/services.h>
+#include <weft/distributed/rref/inner/reference_messages.h>
+#include <weft/distributed/rref/inner/reference_requests.h>
+
+// The protocol of remote references. The agents below run each request at most once and repeat lost messages
+// while both workers live. Every message here is such a request; those of this protocol have no deadline. The
+// protocol assumes no order of messages. The design follows PyTorch's RRef protocol.
 //
 //  1. Ids. An RRefId names a value, a ForkId one worker's reference to it. One life of one worker draws each
 //     id, once. The owner keeps the value while its set of forks is not empty or it has a reference of its
@@ -47,11 +54,6 @@
 // G2. No value is destroyed while a child is under way. The share keeps the parent (4) until the child is
 //     confirmed (6, 9), so the owner always counts at least one of the two. A use of a destroyed value
 //     therefore means that a worker was lost.
-#include <weft/distributed/rref/inner/references.h>
-
-#include <weft/distributed/rpc/inner/services.h>
-#include <weft/distributed/rref/inner/reference_messages.h>
-#include <weft/distributed/rref/inner/reference_requests.h>
 
 namespace weft::rpc {
 

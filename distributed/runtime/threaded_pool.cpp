@@ -1,3 +1,11 @@
+// The handler pool: idle, running and blocked threads, and the queue of tasks. Its rules of dispatch and
+// refusal follow the includes.
+#include <weft/distributed/runtime/inner/threaded_core.h>
+
+#include <system_error>
+
+#include <weft/distributed/runtime/inner/task_state.h>
+
 // The handler pool. At most `threads` of its threads run; the others are idle or blocked in Event::wait. The
 // pool applies its dispatch rule at a post, at the begin of a wait and at the end of a task: while a task is
 // queued and fewer than `threads` run, an idle thread takes it, or a new thread starts. So nested calls
@@ -7,11 +15,6 @@
 //
 // A queued task that needs a new thread when none can be made waits while a thread of the pool runs. When all
 // are blocked, perhaps by each other, a task of post_or_refuse is refused; others wait for the next free one.
-#include <weft/distributed/runtime/inner/threaded_core.h>
-
-#include <system_error>
-
-#include <weft/distributed/runtime/inner/task_state.h>
 
 namespace weft::rpc::inner {
 

@@ -1,4 +1,5 @@
 // The simulated rendezvous: rank 0 serves the store on the network; every other rank attaches its own client.
+// The client's id lies above those of workers, so both may attach to one network.
 #include <weft/distributed/sim/sim_rendezvous.h>
 
 namespace weft::rpc {

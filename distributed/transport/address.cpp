@@ -1,4 +1,5 @@
 // Addresses as text, and the queries of address.h to this machine: host key, interfaces, free ports.
+// A free port stays bound while its ReservedPort lives, so the system gives it to no other process.
 #include <weft/distributed/transport/address.h>
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-// Encoding and decoding of frames; frame.h describes the format. Both transports use it.
+// Encoding and decoding of frames; frame.h describes the format. Both transports use it. The decoder refuses
+// malformed bytes with a WireError.
 #include <weft/distributed/transport/inner/frame.h>
 
 #include <algorithm>

@@ -1,5 +1,10 @@
-// The connections of the gRPC transport: attempts, handshakes, writes, breaks.
-//
+// The connections of the gRPC transport: attempts, handshakes, writes, breaks. The steps follow the includes;
+// grpc_link.cpp has the calls of gRPC.
+#include <weft/distributed/transport/inner/grpc_peers.h>
+
+#include <algorithm>
+
+// The steps of a connection:
 //  1. The first send to a peer without a connection opens a link. Its first frame is the hello.
 //  2. The listener checks wire version, target and life. It answers welcome, or reject with a reason, or bye
 //     with a reason: then the connecting side tries again, since a member may be added late.
@@ -11,9 +16,6 @@
 //     send begins again at 1.
 //  6. The side that opened a stream ends it; the other side asks for that with a bye record. All earlier
 //     messages have then been read.
-#include <weft/distributed/transport/inner/grpc_peers.h>
-
-#include <algorithm>
 
 namespace weft::rpc::inner {
 

@@ -1,4 +1,5 @@
 // Certificates of the gRPC transport: reading and reloading, credentials for gRPC, names of the other end.
+// TlsFiles reads the files again when their stamps change; its mutex guards the copy.
 #include <weft/distributed/transport/inner/grpc_credentials.h>
 
 #include <sys/stat.h>

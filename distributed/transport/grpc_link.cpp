@@ -1,13 +1,5 @@
-// Links on gRPC's core API (calls, batches of operations, one completion queue).
-//
-// Lifetime of a link: each started batch increments `pending`, each event of the queue decrements it. The
-// status batch (client: receive status; server: receive close) is the first to start and the last to end.
-// When it has ended and nothing is pending, on_closed is called and the link deleted. The poll thread starts
-// batches, or a writer that holds its own lock before on_closed; so `calls` is never used after that.
-//
-// Payloads go out as slices over the sender's memory; gRPC drops a slice once the socket has it, and the
-// last drop releases the message. The Decoder copies incoming slices once, into the receiver's memory. A
-// connection has one stream for as long as it lives; one without a stream is closed.
+// Links on gRPC's core API (calls, batches of operations, one completion queue). The rules of a link's
+// lifetime and of its payloads follow the includes.
 #include <weft/distributed/transport/inner/grpc_link.h>
 
 #include <grpc/byte_buffer.h>
@@ -23,6 +15,15 @@
 
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/grpc_slices.h>
+
+// Lifetime of a link: each started batch increments `pending`, each event of the queue decrements it. The
+// status batch (client: receive status; server: receive close) is the first to start and the last to end.
+// When it has ended and nothing is pending, on_closed is called and the link deleted. The poll thread starts
+// batches, or a writer that holds its own lock before on_closed; so `calls` is never used after that.
+//
+// Payloads go out as slices over the sender's memory; gRPC drops a slice once the socket has it, and the
+// last drop releases the message. The Decoder copies incoming slices once, into the receiver's memory. A
+// connection has one stream for as long as it lives; one without a stream is closed.
 
 namespace weft::rpc::inner {
 namespace {

@@ -1,4 +1,5 @@
-// The names of the peer states.
+// The names of the peer states, for errors and traces. The transports are in grpc_transport.cpp and
+// sim/sim_transport.cpp.
 #include <weft/distributed/transport/transport.h>
 
 namespace weft::rpc {

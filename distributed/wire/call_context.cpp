@@ -1,4 +1,5 @@
-// The current call context of a thread or fiber, and the default endpoint of the process.
+// The current call context of a thread or fiber, and the default endpoint of the process. The context is a
+// fiber-local pointer to a scope on the stack; a mutex guards the default.
 #include <weft/distributed/wire/call_context.h>
 
 #include <utility>
