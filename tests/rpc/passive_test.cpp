@@ -192,7 +192,7 @@ TEST(Passive, a_stop_call_before_the_wait_ends_it_at_once) {
   c.run(0, [&] { EXPECT_EQ(become_passive(c, 0), kFine); });
 }
 
-// 60 groups of 3 to 9 over a network that loses, doubles and reorders; up to all but two die, at any moment,
+// 100 groups of 3 to 9 over a network that loses, doubles and reorders; up to all but two die, at any moment,
 // those of the end among them.
 TEST(Passive, all_survivors_of_a_group_are_told_the_same_whatever_dies_when) {
   int fine = 0, lost = 0;
