@@ -201,9 +201,11 @@ WEFT_API Tensor bitwise_and(In a, In b);
 WEFT_API Tensor bitwise_or(In a, In b);
 /// a ^ b on the bits of integers; exclusive or of bool. Throws: DTypeError for floating dtypes.
 WEFT_API Tensor bitwise_xor(In a, In b);
-/// The same with a Scalar. Throws: DTypeError for a floating x.
+/// x & s on the bits of integers; logical and of bool. Throws: DTypeError for a floating x.
 WEFT_API Tensor bitwise_and(In x, Scalar s);
+/// x | s on the bits of integers; logical or of bool. Throws: DTypeError for a floating x.
 WEFT_API Tensor bitwise_or(In x, Scalar s);
+/// x ^ s on the bits of integers; exclusive or of bool. Throws: DTypeError for a floating x.
 WEFT_API Tensor bitwise_xor(In x, Scalar s);
 /// ~x on the bits of integers; logical not of bool. Throws: DTypeError for floating dtypes.
 WEFT_API Tensor bitwise_not(In x);

@@ -114,11 +114,14 @@ WEFT_API Tensor select(Viewed x, int64_t d, int64_t index);
 /// Throws: ValueError unless step > 0.
 WEFT_API Tensor slice(Viewed x, int64_t d, int64_t start, int64_t end, int64_t step = 1);
 /// Pieces along d of size `length`, the last one smaller if it does not divide.
+/// Shape: each has x's sizes with `length` at d, the last one with the rest.
 /// Throws: ValueError for a length that is not positive; 0 is allowed if the dim has size 0.
 WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, int64_t d = 0);
-/// Pieces along d of the given sizes. Throws: ShapeError unless they add up to the size of d.
+/// Pieces along d of the given sizes. Shape: piece i has x's sizes with lengths[i] at d.
+/// Throws: ShapeError unless the lengths add up to the size of d.
 WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, int64_t d = 0);
 /// At most `parts` pieces along d of equal size, the last one smaller if it does not divide.
+/// Shape: each has x's sizes with ceil(size / parts) at d, the last one with the rest.
 /// Throws: ValueError unless parts > 0.
 WEFT_API std::vector<Tensor> chunk(Viewed x, int64_t parts, int64_t d = 0);
 /// One tensor per element of dim d. Shape: each has x's sizes without d.
