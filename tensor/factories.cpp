@@ -195,8 +195,8 @@ Tensor wrapped(void* data, bool read_only, const Shape& sizes, const Shape& stri
   if (options.requires_grad && !is_floating(options.dtype))
     throw AutogradError(str("from_blob: only floating tensors have gradients, not ", options.dtype));
   if (!data && bytes > 0) throw ValueError(str("from_blob: null pointer for sizes ", sizes));
-  auto storage =
-      Storage::borrow(options.device, data, static_cast<size_t>(bytes), release, context, read_only);
+  auto storage = Storage::borrow(options.device, data, static_cast<size_t>(bytes), release,
+                                 context ? context : data, read_only);
   return finish(
       Tensor(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, options.dtype))),
       options);

@@ -42,10 +42,10 @@ WEFT_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// Copies `values` into a new tensor of `sizes`, with the dtype of T.
 /// Throws: ShapeError if the counts differ.
 template <Element T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device = {});
-/// Wraps memory without copying it; `release(context)` runs when the last tensor over it is destroyed. The
-/// version counter of each call sees the writes of its tensors only. A recorded graph that needs the memory
-/// does not notice a write by the program, or through another from_blob over the same bytes: clone() such
-/// memory first.
+/// Wraps memory without copying it; `release(context)` runs when the last tensor over it is destroyed, and
+/// `release(data)` where context is null. The version counter of each call sees the writes of its tensors
+/// only. A recorded graph that needs the memory does not notice a write by the program, or through another
+/// from_blob over the same bytes: clone() such memory first.
 /// Throws: ShapeError, ValueError for a null pointer, AutogradError for requires_grad of an integer dtype;
 /// then `release` is not called.
 WEFT_API Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options = {},
@@ -58,7 +58,7 @@ WEFT_API Tensor from_const_blob(const void* data, const Shape& sizes, const Shap
                                 const TensorOptions& options, void (*release)(void*), void* context);
 }
 /// Wraps read-only memory: in-place operations and optimizers throw ValueError. data() and accessor() do not
-/// check this; call them with a const T.
+/// check this; call them with a const T. `release` is as above; it gets data without its const.
 template <class T>
 requires std::is_const_v<T> Tensor from_blob(T* data, const Shape& sizes, const TensorOptions& options = {},
                                              void (*release)(void*) = nullptr, void* context = nullptr) {

@@ -151,6 +151,29 @@ TEST(Typed, memory_given_as_const_is_read_and_never_written) {
   EXPECT_EQ(table[0], 1);
 }
 
+TEST(Typed, a_release_without_a_context_gets_the_memory) {
+  static std::vector<void*> freed;
+  freed.clear();
+  const auto release = [](void* p) {
+    freed.push_back(p);
+    delete[] static_cast<float*>(p);
+  };
+  const auto fresh = [] { return new float[3]{1, 2, 3}; };
+  std::vector<void*> given;
+  for (float* p : {fresh(), fresh(), fresh(), fresh()}) {
+    const float* read = p;
+    const Shape unit{1};
+    const size_t way = given.size();
+    const Tensor x = way == 0   ? from_blob(p, {3}, {}, release)
+                     : way == 1 ? from_blob(p, {3}, unit, {}, release)
+                     : way == 2 ? from_blob(read, {3}, {}, release)
+                                : from_blob(read, {3}, unit, {}, release);
+    EXPECT_EQ(list_of(x), (Values{1, 2, 3}));
+    given.push_back(p);
+  }
+  EXPECT_EQ(freed, given);
+}
+
 TEST(Typed, memory_with_strides_is_wrapped_in_place) {
   double memory[6] = {1, 2, 3, 4, 5, 6};
   Tensor x = from_blob(memory, {3, 2}, {1, 3}, {.dtype = kFloat64});
