@@ -50,16 +50,24 @@ template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& o
 
 }  // namespace
 
-Tensor full(const Shape& sizes, Scalar value, const TensorOptions& options) {
-  launch::check_scalar("full", options.dtype, value);
+namespace {
+
+Tensor filled(const char* name, const Shape& sizes, Scalar value, const TensorOptions& options) {
+  launch::check_scalar(name, options.dtype, value);
+  launch::checked_bytes(name, sizes, options.dtype);
   Tensor y = empty(sizes, plain(options));
   Context context;
   if (y.numel() > 0) backend(options.device).fill(context, value, y.view_of());
   return finish(y, options);
 }
 
-Tensor zeros(const Shape& sizes, const TensorOptions& options) { return full(sizes, 0, options); }
-Tensor ones(const Shape& sizes, const TensorOptions& options) { return full(sizes, 1, options); }
+}  // namespace
+
+Tensor full(const Shape& sizes, Scalar value, const TensorOptions& options) {
+  return filled("full", sizes, value, options);
+}
+Tensor zeros(const Shape& sizes, const TensorOptions& options) { return filled("zeros", sizes, 0, options); }
+Tensor ones(const Shape& sizes, const TensorOptions& options) { return filled("ones", sizes, 1, options); }
 Tensor full_like(const Tensor& x, Scalar value) { return full(x.sizes(), value, like(x)); }
 Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
@@ -108,6 +116,7 @@ Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& option
     launch::check_scalar("arange", options.dtype, start);
     launch::check_scalar("arange", options.dtype, arange_last(start, step, count));
   }
+  launch::checked_bytes("arange", {count}, options.dtype);
   Tensor y = empty({count}, plain(options));
   Context context;
   if (count > 0) backend(options.device).arange(context, start, step, y.view_of());
@@ -120,6 +129,7 @@ Tensor linspace(double start, double end, int64_t count, const TensorOptions& op
   if (count < 0) throw ValueError(str("linspace: count is ", count));
   launch::check_scalar("linspace", options.dtype, start);
   launch::check_scalar("linspace", options.dtype, end);
+  launch::checked_bytes("linspace", {count}, options.dtype);
   const double step = count > 1 ? (end - start) / static_cast<double>(count - 1) : 0;
   return from_values({count}, options, [=](int64_t i) {
     // From both ends, so that the last value is exactly `end`.
@@ -130,6 +140,7 @@ Tensor linspace(double start, double end, int64_t count, const TensorOptions& op
 
 Tensor eye(int64_t n, const TensorOptions& options) {
   if (n < 0) throw ValueError(str("eye: n is ", n));
+  launch::checked_bytes("eye", {n, n}, options.dtype);
   Tensor y = zeros({n, n}, plain(options));
   if (n > 0) {
     Context context;

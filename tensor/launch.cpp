@@ -121,6 +121,13 @@ void check_factor(const char* name, DType t, Scalar s) {
   check_scalar(name, t == kBool ? kInt64 : is_half(t) ? kFloat32 : t, s);
 }
 
+int64_t checked_bytes(const char* name, const Shape& sizes, DType dtype) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(checked_numel(name, sizes), size_of(dtype), &bytes))
+    throw ShapeError(str(name, ": ", sizes, " of ", dtype, " is too large"));
+  return bytes;
+}
+
 Scalar minus(Scalar s, DType t) {
   if (is_floating(t)) return -s.d;
   const int64_t wrapped = static_cast<int64_t>(0 - static_cast<uint64_t>(s.to<int64_t>()));

@@ -14,7 +14,9 @@ namespace {
 Generator& chosen(Generator* generator) { return generator ? *generator : default_generator(); }
 
 template <class Draw>
-Tensor drawn(const Shape& sizes, const TensorOptions& options, Generator* generator, Draw&& draw) {
+Tensor drawn(const char* name, const Shape& sizes, const TensorOptions& options, Generator* generator,
+             Draw&& draw) {
+  launch::checked_bytes(name, sizes, options.dtype);
   Tensor y = empty(sizes, {.dtype = options.dtype, .device = options.device, .pinned = options.pinned});
   Context context;
   if (y.numel() > 0) draw(backend(options.device), context, chosen(generator).take(y.numel()), y.view_of());
@@ -30,13 +32,13 @@ void check_floating(const char* what, DType dtype) {
 
 Tensor rand(const Shape& sizes, const TensorOptions& options, Generator* generator) {
   check_floating("rand", options.dtype);
-  return drawn(sizes, options, generator,
+  return drawn("rand", sizes, options, generator,
                [](Backend& b, Context& c, PhiloxKey key, View y) { b.uniform(c, key, 0, 1, y); });
 }
 
 Tensor randn(const Shape& sizes, const TensorOptions& options, Generator* generator) {
   check_floating("randn", options.dtype);
-  return drawn(sizes, options, generator,
+  return drawn("randn", sizes, options, generator,
                [](Backend& b, Context& c, PhiloxKey key, View y) { b.normal(c, key, 0, 1, y); });
 }
 
@@ -45,12 +47,13 @@ Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOption
   if (low >= high) throw ValueError(str("randint: the range [", low, ", ", high, ") is empty"));
   launch::check_scalar("randint", options.dtype, low);
   launch::check_scalar("randint", options.dtype, high - 1);
-  return drawn(sizes, options, generator,
+  return drawn("randint", sizes, options, generator,
                [=](Backend& b, Context& c, PhiloxKey key, View y) { b.random_int(c, key, low, high, y); });
 }
 
 Tensor randperm(int64_t n, Generator* generator) {
   if (n < 0) throw ValueError(str("randperm: n is ", n));
+  launch::checked_bytes("randperm", {n}, kFloat64);
   const std::vector<double> keys = rand({n}, {.dtype = kFloat64}, generator).to_vector<double>();
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), int64_t{0});

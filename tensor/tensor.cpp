@@ -8,6 +8,7 @@
 
 #include <weft/kernels/backend.h>
 #include <weft/tensor/inner/free_list.h>
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/inner/parameter_lock.h>
 
 namespace weft {
@@ -48,10 +49,7 @@ void detail::throw_access(int64_t index, int64_t size) {
 bool Tensor::is_contiguous() const { return View{nullptr, dtype(), sizes(), strides()}.is_contiguous(); }
 
 Tensor empty(const Shape& sizes, const TensorOptions& options) {
-  const int64_t count = checked_numel("empty", sizes);
-  int64_t bytes;
-  if (__builtin_mul_overflow(count, size_of(options.dtype), &bytes))
-    throw ShapeError(str("empty: ", sizes, " of ", options.dtype, " is too large"));
+  const int64_t bytes = launch::checked_bytes("empty", sizes, options.dtype);
   Shape strides;
   strides.resize(sizes.size());
   int64_t step = 1;

@@ -128,7 +128,7 @@ Tensor repeat(In x, const Shape& times) {
     wide.push_back(size);
     out.push_back(checked_numel("repeat", {times[d], size}));
   }
-  checked_numel("repeat", out);
+  launch::checked_bytes("repeat", out, x->dtype());
   return reshape(clone(expand(reshape(x.get(), split), wide)), out);
 }
 
@@ -194,7 +194,7 @@ Tensor pad(In x, const Shape& pads, Scalar value) {
         __builtin_add_overflow(sizes[d], pads[2 * i + 1], &sizes[d]))
       throw ShapeError(str("pad: pads ", pads, " make dim ", d, " of ", x->sizes(), " too long"));
   }
-  checked_numel("pad", sizes);
+  launch::checked_bytes("pad", sizes, x->dtype());
   Tensor y = empty(sizes, {.dtype = x->dtype(), .device = x->device()});
   launch::fill_into(y, value);
   int64_t offset = 0;

@@ -149,6 +149,7 @@ Tensor one_hot(In ids, int64_t classes) {
   if (classes <= 0) throw ValueError(str("one_hot: classes must be positive, got ", classes));
   Shape sizes = ids->sizes();
   sizes.push_back(classes);
+  launch::checked_bytes("one_hot", sizes, kInt64);
   const Tensor zero = launch::zeros(sizes, kInt64, ids->device()), index = unsqueeze(ids.get(), -1);
   return launch::named("one_hot", [&] {
     return scatter(zero, -1, index, expand(formula::number_like(zero, 1), index.sizes()));

@@ -224,6 +224,7 @@ Tensor outer(In a, In b) {
   launch::check_defined("outer", a, b);
   check_rank("outer", a, "a", 1);
   check_rank("outer", b, "b", 1);
+  checked_numel("outer", {a->numel(), b->numel()});
   return unsqueeze(a.get(), 1) * b.get();
 }
 

@@ -88,6 +88,7 @@ Tensor bincount(In x, In weights, int64_t minlength) {
       throw ShapeError(str("bincount: a count for each number up to ", high, " is too long"));
     length = std::max(length, high + 1);
   }
+  launch::checked_bytes("bincount", {length}, kInt64);
   const Tensor one = ones({}, {.dtype = kInt64, .device = x->device()});
   const Tensor amounts = !weights->defined()             ? expand(one, x->sizes())
                          : is_floating(weights->dtype()) ? weights.get()
@@ -110,7 +111,7 @@ Tensor repeat_interleave(In x, int64_t repeats, std::optional<int64_t> dim) {
     if (k == d) wide.push_back(repeats);
   }
   sizes[d] = checked_numel("repeat_interleave", {v.sizes()[d], repeats});
-  checked_numel("repeat_interleave", sizes);
+  launch::checked_bytes("repeat_interleave", sizes, v.dtype());
   if (short_runs) return reshape(stack(std::vector<Tensor>(static_cast<size_t>(repeats), v), d + 1), sizes);
   return reshape(clone(expand(unsqueeze(v, d + 1), wide)), sizes);
 }

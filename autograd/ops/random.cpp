@@ -54,6 +54,7 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
       throw ValueError(str("multinomial: ", count, replacement ? " draws" : " draws without replacement",
                            " from a row with ", fewest, " positive weights"));
   }
+  launch::checked_bytes("multinomial", {rows, count}, kInt64);
   Tensor at = empty({rows, count}, {.dtype = kInt64, .device = weights->device()});
   if (rows != 0)
     launch::backend_of(p).multinomial(launch::context(),

@@ -367,7 +367,10 @@ Tensor diag(In x, int64_t k) {
   launch::check_defined("diag", x);
   if (x->dim() == 2) return clone(diagonal(x.get(), k));
   if (x->dim() != 1) throw ShapeError(str("diag: x must have 1 or 2 dims, is ", x->sizes()));
-  const int64_t size = x->numel() + std::abs(k);
+  int64_t size = 0;
+  if (k < 0 ? __builtin_sub_overflow(x->numel(), k, &size) : __builtin_add_overflow(x->numel(), k, &size))
+    throw ShapeError(str("diag: diagonal ", k, " of ", x->numel(), " elements is too far away"));
+  launch::checked_bytes("diag", {size, size}, x->dtype());
   return diagonal_backward(x.get(), {size, size}, k, 0, 1);
 }
 

@@ -43,6 +43,9 @@ WEFT_API void check_index(const char* name, const Tensor& x);
 WEFT_API void check_scalar(const char* name, DType t, Scalar s);
 /// The same for arithmetic with dtype t, which runs in float32 for the half dtypes and in int64 for bool.
 WEFT_API void check_factor(const char* name, DType t, Scalar s);
+/// The bytes of a new row-major tensor. Throws: ShapeError for a negative size, or for elements or bytes that
+/// an int64 does not count.
+WEFT_API int64_t checked_bytes(const char* name, const Shape& sizes, DType dtype);
 /// -s as an element of t: integers wrap around, so that x + minus(s) is x - s in every type.
 WEFT_API Scalar minus(Scalar s, DType t);
 

@@ -2,7 +2,9 @@
 // allocated or read.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
+#include <string>
 
 #include <weft/autograd/ops/ops.h>
 
@@ -13,6 +15,7 @@ namespace weft {
 namespace {
 
 using test::kMost;
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 constexpr int64_t kLarge = int64_t{1} << 32;
 using test::error_of;
 using test::has;
@@ -83,6 +86,50 @@ TEST(SizeOverflow, arrangements) {
   EXPECT_TRUE(
       has(error_of<ShapeError>([&] { outer(ones({1}).expand({kLarge}), ones({1}).expand({kLarge})); }),
           "more elements"));
+}
+
+TEST(SizeOverflow, a_diagonal_far_away) {
+  const Tensor x = arange(3), m = ones({2, 3});
+  for (const int64_t k : {kMost, -kMost, kLeast, kMost - 2, kLarge})
+    EXPECT_TRUE(has(error_of<ShapeError>([&] { diag(x, k); }), "diag: ")) << k;
+  for (const int64_t k : {kMost, kLeast}) {
+    EXPECT_EQ(diag(m, k).sizes(), (Shape{0}));
+    EXPECT_EQ(diagonal(m, k).sizes(), (Shape{0}));
+    EXPECT_EQ(tril(m, k).sum().item<int>(), k == kMost ? 6 : 0);
+    EXPECT_EQ(triu(m, k).sum().item<int>(), k == kMost ? 0 : 6);
+    EXPECT_EQ(roll(x, k, 0).sizes(), (Shape{3}));
+  }
+}
+
+TEST(SizeOverflow, the_error_names_the_operation) {
+  const auto starts = [](const char* name, const std::function<void()>& call) {
+    EXPECT_TRUE(error_of<ShapeError>(call).starts_with(std::string(name) + ": ")) << name;
+  };
+  const int64_t bytes = kMost / 4;  // elements that an int64 counts, bytes that it does not
+  const Tensor ids = zeros({2}, {.dtype = kInt64}), x = ones({2});
+  starts("linspace", [] { linspace(0, 1, kMost); });
+  starts("arange", [] { arange(kMost); });
+  starts("eye", [] { eye(kLarge); });
+  starts("eye", [] { eye(kLarge / 2, {.dtype = kFloat64}); });
+  starts("one_hot", [&] { one_hot(ids, kMost); });
+  starts("one_hot", [&] { one_hot(ids, bytes); });
+  starts("bincount", [&] { bincount(ids, Tensor(), kMost); });
+  starts("multinomial", [&] { multinomial(x, kMost, true); });
+  starts("multinomial", [&] { multinomial(ones({3, 2}), bytes * 2, true); });
+  for (const Shape& sizes : {Shape{kLarge, kLarge}, Shape{-1}, Shape{kMost}}) {
+    starts("zeros", [&] { zeros(sizes); });
+    starts("ones", [&] { ones(sizes); });
+    starts("full", [&] { full(sizes, 2); });
+    starts("empty", [&] { empty(sizes); });
+    starts("rand", [&] { rand(sizes); });
+    starts("randn", [&] { randn(sizes); });
+    starts("randint", [&] { randint(0, 3, sizes); });
+  }
+  starts("randperm", [] { randperm(kMost); });
+  starts("repeat", [&] { repeat(x, {bytes}); });
+  starts("pad", [&] { pad(x, {bytes, bytes}); });
+  starts("repeat_interleave", [&] { repeat_interleave(x, bytes); });
+  starts("outer", [] { outer(ones({1}).expand({kLarge}), ones({1}).expand({kLarge})); });
 }
 
 }  // namespace
