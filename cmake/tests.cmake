@@ -314,6 +314,10 @@ add_test(NAME House.the_device_check_tells_skips_and_failures
   COMMAND ${PROJECT_SOURCE_DIR}/tests/support/gpu_check/test.sh)
 set_tests_properties(House.the_device_check_tells_skips_and_failures
   PROPERTIES TIMEOUT 120 LABELS "house;slow")
+add_test(NAME House.the_whole_check_counts_tests_that_failed_once
+  COMMAND ${PROJECT_SOURCE_DIR}/tests/support/ci/test.sh)
+set_tests_properties(House.the_whole_check_counts_tests_that_failed_once
+  PROPERTIES TIMEOUT 120 LABELS "house;slow")
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.rules_hold COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
