@@ -25,7 +25,7 @@
 // memory of from_blob() change with them; the backward of a graph that still needs an old value throws
 // AutogradError. So call backward before step, and clone() tensors that must keep the old values. Parameters
 // marked concurrent, such as those of a DistributedOptimizer, get a new block if a graph holds the current
-// one (autograd/tape/inner/parameter_lock.h): all handles then use the new block, and the graph keeps its
+// one (autograd/tape/concurrent_parameter.h): all handles then use the new block, and the graph keeps its
 // values.
 //
 // A step recorded in a cuda::Graph runs at each replay, with the learning rate and step count of the replay.

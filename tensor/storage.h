@@ -2,7 +2,7 @@
 // in-place write through one of them is detected by every graph that saved another. The storage of a
 // parameter marked concurrent (share()) points at a block, itself a Storage, which an optimizer step may
 // replace. All handles then use the new block, and a graph that holds the old one keeps it
-// (autograd/tape/inner/parameter_lock.h).
+// (autograd/tape/concurrent_parameter.h).
 #pragma once
 
 #include <atomic>

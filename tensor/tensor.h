@@ -3,7 +3,7 @@
 // here and defined in autograd/, together with their free functions; this file knows of gradients only the
 // slot. Thread safety: several threads may read a tensor and build graphs on it at once. Writes need
 // synchronisation by the caller, except optimizer steps on parameters marked concurrent
-// (autograd/tape/inner/parameter_lock.h).
+// (autograd/tape/concurrent_parameter.h).
 #pragma once
 
 #include <initializer_list>

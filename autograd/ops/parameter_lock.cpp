@@ -1,5 +1,5 @@
 // Parameters marked concurrent: several threads read them while optimizer steps replace their memory
-// (autograd/tape/inner/parameter_lock.h). Locks of several parameters are taken in the order of their
+// (autograd/tape/concurrent_parameter.h). Locks of several parameters are taken in the order of their
 // addresses, so that two threads cannot deadlock.
 #include <weft/autograd/tape/inner/parameter_lock.h>
 

@@ -8,7 +8,7 @@
 //
 // A user's update rule is registered by WEFT_OPTIMIZER_RULE (owner_optimizer.h). dist_checkpoint.h saves an
 // optimizer with its parameters.
-// Parameters become concurrent (autograd/tape/inner/parameter_lock.h): forward passes and steps of several
+// Parameters become concurrent (autograd/tape/concurrent_parameter.h): forward passes and steps of several
 // trainers may overlap, and each graph keeps the parameter values it was built with. A step skips parameters
 // without a gradient in the context. Every member that calls the owners blocks until all have answered or the
 // default timeout. Thread safety: several threads may call step of one optimizer; each owner serialises the

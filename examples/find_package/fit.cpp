@@ -9,16 +9,16 @@ int main() {
   weft::Tensor y = x * 3 - 1;
   weft::Tensor slope = weft::zeros({1}, {.requires_grad = true});
   weft::Tensor offset = weft::zeros({1}, {.requires_grad = true});
+  weft::mark_concurrent(slope);  // other threads may read it while it is stepped
+  const weft::Tensor first = weft::snapshot(slope);
+  weft::optim::SGD sgd({slope, offset}, {.lr = 0.3});
   for (int step = 0; step < 200; ++step) {
     weft::Tensor loss = (slope * x + offset - y).square().mean();
-    slope.zero_grad();
-    offset.zero_grad();
+    sgd.zero_grad();
     loss.backward();
-    weft::NoGrad guard;
-    slope -= slope.grad() * 0.3;
-    offset -= offset.grad() * 0.3;
+    sgd.step();
   }
   const double a = slope.item<double>(), b = offset.item<double>();
   std::printf("fit: slope=%.4f offset=%.4f\n", a, b);
-  return std::abs(a - 3) < 1e-3 && std::abs(b + 1) < 1e-3 ? 0 : 1;
+  return std::abs(a - 3) < 1e-3 && std::abs(b + 1) < 1e-3 && first.item<double>() == 0 ? 0 : 1;
 }

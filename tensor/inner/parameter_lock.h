@@ -1,5 +1,5 @@
 // The memory of a parameter marked concurrent. All its handles, views and results of detach() included, share
-// one Storage, which points at a block that a step may replace. autograd/tape/inner/parameter_lock.h has the
+// one Storage, which points at a block that a step may replace. autograd/tape/concurrent_parameter.h has the
 // protocol.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <weft/autograd/ops/ops.h>
-#include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/optim/clip.h>
 #include <weft/optim/rules.h>
 #include <weft/tensor/factories.h>

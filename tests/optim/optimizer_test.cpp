@@ -3,7 +3,7 @@
 #include <cmath>
 #include <thread>
 
-#include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/weft.h>
 
 #include "../support/errors.h"

@@ -4,7 +4,7 @@
 #include <random>
 
 #include <weft/autograd/ops/ops.h>
-#include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/distributed/wire/codec.h>
 #include <weft/distributed/wire/inner/wire_format.h>
 #include <weft/optim/optim.h>

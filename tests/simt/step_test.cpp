@@ -7,7 +7,7 @@
 #include <memory>
 
 #include <weft/autograd/ops/ops.h>
-#include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/kernels/cuda/step_cuda.h>
 #include <weft/kernels/step_cpu.h>
 #include <weft/optim/optim.h>
