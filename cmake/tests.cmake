@@ -327,6 +327,7 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
   add_test(NAME House.public_headers_compile_alone
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_headers.py
             --compiler ${CMAKE_CXX_COMPILER} --include ${PROJECT_BINARY_DIR}/include
+            $<$<BOOL:${WEFT_HAVE_CUDA}>:--nvcc=${CMAKE_CUDA_COMPILER}>
             $<$<BOOL:${WEFT_HAVE_DISTRIBUTED}>:--distributed>
     COMMAND_EXPAND_LISTS)
   set_tests_properties(House.public_headers_compile_alone PROPERTIES TIMEOUT 600 LABELS "house;slow")

@@ -1,8 +1,9 @@
 """Compiles each public header alone (-fsyntax-only); run as a test (House.public_headers_compile_alone).
 
 Public are the headers that an installation has: those of weft's folders outside inner/, kernels/cpu,
-kernels/plugin and the rooms of kernels/cuda, and the umbrella headers. The top level of kernels/cuda is for
-code of nvcc and left out.
+kernels/plugin and the rooms of kernels/cuda, and the umbrella headers. Those of kernels/cuda's top level are
+compiled as the tests compile kernels, for the emulation of tests/support/simt, and with --nvcc for a device
+too.
 """
 import argparse
 import concurrent.futures
@@ -11,8 +12,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
-PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin|cuda)/")
+PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin)/|^kernels/cuda/.*/")
+DEVICE = re.compile(r"^kernels/cuda/")  # for files of nvcc
+TESTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
 FOLDERS = ("kernels", "tensor", "autograd", "nn", "optim", "distributed")
 
 
@@ -24,9 +28,16 @@ def public_headers(include, distributed):
     return sorted(n for n in names if not PRIVATE.search(n))
 
 
+def report(wrong, said):
+    for name, text in wrong:
+        print(f"weft/{name} {said}" + "".join("\n" + line for line in text.splitlines()[:6]))
+    return len(wrong)
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--compiler", default="c++")
+    parser.add_argument("--nvcc", metavar="PROGRAM", help="compile those for devices with it too")
     parser.add_argument("--include", required=True, metavar="FOLDER", help="the build's include folder")
     parser.add_argument("--distributed", action="store_true", help="those of the distributed layer too")
     options = parser.parse_args()
@@ -34,20 +45,36 @@ def main():
     if len(names) < 40:
         print(f"only {len(names)} public headers were found below {options.include}")
         return 1
+    base = [options.compiler, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", options.include]
+
+    def compiled(command, name):
+        return subprocess.run([*command, "-x", "c++", "-"], input=f"#include <weft/{name}>\n", text=True,
+                              capture_output=True, check=False)
 
     def compile_alone(name):
-        command = [options.compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-                   "-I", options.include, "-x", "c++", "-"]
-        return subprocess.run(command, input=f"#include <weft/{name}>\n", capture_output=True, text=True,
-                              check=False)
+        kernel = ["-DWEFT_SIMT", "-I", TESTS] if DEVICE.search(name) else []
+        done = compiled([*base, "-fsyntax-only", *kernel], name)
+        return done.stderr if done.returncode != 0 else None
 
-    wrong = 0
+    def compile_for_a_device(name):
+        with tempfile.TemporaryDirectory() as folder:
+            source = os.path.join(folder, "alone.cu")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(f"#include <weft/{name}>\n")
+            done = subprocess.run([options.nvcc, "-ccbin", options.compiler, "-std=c++20", "-arch=sm_90",
+                                   "--expt-relaxed-constexpr", "-Werror=all-warnings", "-I", options.include,
+                                   "-c", "-o", os.path.join(folder, "alone.o"), source],
+                                  capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr if done.returncode != 0 else None
+
+    device = [n for n in names if DEVICE.search(n)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, done in zip(names, pool.map(compile_alone, names)):
-            if done.returncode != 0:
-                wrong += 1
-                print(f"weft/{name} does not compile alone:\n" + "\n".join(done.stderr.splitlines()[:6]))
-    print(f"check_headers: {len(names)} public headers, {wrong} do not compile alone")
+        alone = [(n, text) for n, text in zip(names, pool.map(compile_alone, names)) if text is not None]
+        for_device = [(n, text) for n, text in zip(device, pool.map(compile_for_a_device, device))
+                      if text is not None] if options.nvcc else []
+    wrong = report(alone, "does not compile alone:")
+    wrong += report(for_device, "does not compile alone for a device:")
+    print(f"check_headers: {len(names)} public headers, {wrong} faults")
     return 1 if wrong else 0
 
 
