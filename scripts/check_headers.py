@@ -3,7 +3,7 @@
 Public are the headers that an installation has: those of weft's folders outside inner/, kernels/cpu,
 kernels/plugin and the rooms of kernels/cuda, and the umbrella headers. Those of kernels/cuda's top level are
 compiled as the tests compile kernels, for the emulation of tests/support/simt, and with --nvcc for a device
-too.
+too. An umbrella header brings each of the others, but for those of APART.
 """
 import argparse
 import concurrent.futures
@@ -16,6 +16,10 @@ import tempfile
 
 PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin)/|^kernels/cuda/.*/")
 DEVICE = re.compile(r"^kernels/cuda/")  # for files of nvcc
+APART = re.compile(r"^kernels/math\.h$"                    # for update rules on vectors and on devices
+                   r"|^distributed/(inspection|sim)/"      # components of their own
+                   r"|^distributed/launch/rendezvous\.h$")  # for agents that a program makes itself
+UMBRELLAS = ("weft.h", "cuda.h", "distributed.h")
 TESTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
 FOLDERS = ("kernels", "tensor", "autograd", "nn", "optim", "distributed")
 
@@ -74,6 +78,14 @@ def main():
                       if text is not None] if options.nvcc else []
     wrong = report(alone, "does not compile alone:")
     wrong += report(for_device, "does not compile alone for a device:")
+
+    brought = set()
+    for umbrella in (u for u in UMBRELLAS if u in names):
+        tree = compiled([*base, "-M"], umbrella).stdout
+        brought.update(re.findall(r"\S*/weft/(\S+\.h)\b", tree))
+    missing = [n for n in names if n not in brought and n not in UMBRELLAS
+               and not DEVICE.search(n) and not APART.search(n)]
+    wrong += report([(n, "") for n in missing], f"comes with none of {', '.join(UMBRELLAS)}")
     print(f"check_headers: {len(names)} public headers, {wrong} faults")
     return 1 if wrong else 0
 

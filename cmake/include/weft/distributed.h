@@ -1,5 +1,5 @@
-// Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers, and
-// spawning a group.
+// Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers,
+// spawning a group, and stores.
 #pragma once
 
 #include <weft/distributed/autograd/dist_autograd.h>
@@ -8,6 +8,8 @@
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/launch/store_etcd.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/optim/dist_checkpoint.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/batched.h>
@@ -15,6 +17,7 @@
 #include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rpc/served_errors.h>
+#include <weft/distributed/rpc/step_errors.h>
 #include <weft/distributed/rpc/trace.h>
 #include <weft/distributed/rref/recreatable.h>
 #include <weft/distributed/rref/remote_module.h>
