@@ -164,14 +164,27 @@ Agent::Impl::Impl(Agent& agent, std::shared_ptr<Runtime> runtime, AgentOptions o
 
 // ---- messages
 
+namespace {
+bool is_charged_request(uint8_t kind) { return !(kind & kReplyBit) && is_charged(static_cast<Kind>(kind)); }
+}  // namespace
+
 Block Agent::Impl::allocate(WorkerId, uint8_t kind, const std::string&, int64_t bytes, int32_t device) {
-  if (!(kind & kReplyBit) && is_charged(static_cast<Kind>(kind)) && !core.budget.has_room(bytes))
+  if (is_charged_request(kind) && !core.budget.has_room(bytes))
     std::rethrow_exception(core.budget.no_room(bytes));
   try {
     return allocate_payload(bytes, device);
   } catch (const std::bad_alloc&) {
     throw OutOfMemoryError(str("no memory for ", bytes, " bytes of a message"));
   }
+}
+
+void Agent::Impl::on_part(uint8_t kind, int64_t held, int64_t bytes) {
+  if (is_charged_request(kind) && !core.budget.arrive(held, bytes))
+    std::rethrow_exception(core.budget.no_room(held + bytes));
+}
+
+void Agent::Impl::on_part_end(uint8_t kind, int64_t held) {
+  if (is_charged_request(kind)) core.budget.arrived(held);
 }
 
 /// As any message: its request, or the call that it answers, fails with the error (Devices::receive).

@@ -164,6 +164,19 @@ bool Budget::has_room(int64_t bytes) const {
   return has_room_now(bytes);
 }
 
+bool Budget::arrive(int64_t held, int64_t bytes) {
+  MutexLock lock(mutex_);
+  const bool alone = served_ == 0 && arriving_ == held;
+  if (!alone && bytes > limits_.in_all - served_ - kept_ - arriving_) return false;
+  arriving_ += bytes;
+  return true;
+}
+
+void Budget::arrived(int64_t held) {
+  MutexLock lock(mutex_);
+  arriving_ -= held;
+}
+
 bool Budget::serve(Peer& from, int64_t bytes) {
   MutexLock lock(mutex_);
   if (accounts_[&from].served++ == 0) ++callers_;
@@ -182,9 +195,9 @@ int64_t Budget::served(Peer& from, int64_t bytes) {
 
 std::exception_ptr Budget::no_room(int64_t bytes) const {
   MutexLock lock(mutex_);
-  return std::make_exception_ptr(
-      Overloaded(str("no room for a request of ", bytes, " bytes: open requests have ", served_,
-                     " bytes and kept replies ", kept_, ", and the limit in all is ", limits_.in_all)));
+  return std::make_exception_ptr(Overloaded(str(
+      "no room for a request of ", bytes, " bytes: open requests have ", served_, " bytes, incomplete ones ",
+      arriving_, " and kept replies ", kept_, ", and the limit in all is ", limits_.in_all)));
 }
 
 int64_t Budget::window_to(const Account& caller) const {
@@ -221,6 +234,7 @@ void Budget::add_counters(std::map<std::string, int64_t>& out) const {
   out["agent.waiting_bytes"] = waiting_bytes_;
   out["agent.credit_waits"] = waits_;
   out["agent.served_bytes"] = served_;
+  out["agent.arriving_bytes"] = arriving_;
   out["agent.kept_bytes"] = kept_;
   out["agent.dropped_results"] = dropped_;
 }

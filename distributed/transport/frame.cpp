@@ -292,6 +292,7 @@ void Decoder::body(const uint8_t* data, size_t n) {
     return;
   }
   Assembly& a = assemblies_[static_cast<size_t>(channel_)];
+  progress_[static_cast<size_t>(channel_)] += n;
   while (n > 0) {
     if (!a.active) throw WireError("wire: a message with more bytes than it declared");
     if (!a.has_begin || !a.has_table) {
@@ -309,8 +310,12 @@ void Decoder::body(const uint8_t* data, size_t n) {
       if (a.header.size() == a.header_bytes) skip_full_payloads(a);
     } else {
       const auto [bytes, device] = a.sizes[a.index];
-      if (!a.unread && a.payloads.size() == a.index) take_block(a, bytes, device);
       const auto take = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(n), bytes - a.filled));
+      if (!a.unread && a.payloads.size() == a.index) {
+        take_block(a, bytes, device);
+        if (device != kHostDevice) count(a, bytes);  // memory for devices is taken whole
+      }
+      if (device == kHostDevice) count(a, static_cast<int64_t>(take));
       if (!a.unread) std::memcpy(static_cast<char*>(a.payloads.back().data) + a.filled, at, take);
       a.filled += static_cast<int64_t>(take);
       at += take;
@@ -372,13 +377,42 @@ void Decoder::take_block(Assembly& a, int64_t bytes, int32_t device) {
     throw;
   } catch (...) {
     a.unread = std::current_exception();
-    a.payloads.clear();
+    drop_payloads(a);
     return;
   }
   if (block.data == nullptr || block.bytes < bytes)
     throw WireError("wire: the receiver gave no memory for a payload");
   block.bytes = bytes;
   a.payloads.push_back(std::move(block));
+}
+
+/// Tells the receiver of bytes before they are stored.
+void Decoder::count(Assembly& a, int64_t bytes) {
+  if (a.unread) return;
+  a.arrived += bytes;
+  const int64_t more = a.arrived - a.held;
+  if (more < kUncountedBytes) return;
+  try {
+    sink_.on_part(a.kind, a.held, more);
+    a.held += more;
+  } catch (const WireError&) {
+    throw;
+  } catch (...) {
+    a.unread = std::current_exception();
+    drop_payloads(a);
+  }
+}
+
+void Decoder::drop_payloads(Assembly& a) noexcept {
+  a.payloads.clear();
+  if (const int64_t held = std::exchange(a.held, 0); held > 0) sink_.on_part_end(a.kind, held);
+}
+
+void Decoder::abandon() noexcept {
+  for (Assembly& a : assemblies_) {
+    drop_payloads(a);
+    a = Assembly();
+  }
 }
 
 /// Payloads without bytes need no memory and get none.
@@ -393,6 +427,7 @@ void Decoder::finish_if_whole(Assembly& a) {
   if (!a.has_table || a.header.size() < a.header_bytes || a.index < a.count) return;
   Assembly whole = std::move(a);
   a = Assembly();
+  if (whole.held > 0) sink_.on_part_end(whole.kind, whole.held);
   if (whole.unread) return sink_.on_unread(whole.kind, std::move(whole.header), std::move(whole.unread));
   sink_.on_message(whole.kind, std::move(whole.header), std::move(whole.payloads));
 }

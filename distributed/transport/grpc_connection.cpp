@@ -52,6 +52,10 @@ class GrpcTransport::Sink final : public DecoderSink {
     if (!c_.peer) throw WireError("wire: a message before the welcome");
     return t_.receiver_.allocate(c_.peer->id, kind, header, bytes, device);
   }
+  void on_part(uint8_t kind, int64_t held, int64_t bytes) override {
+    t_.receiver_.on_part(kind, held, bytes);
+  }
+  void on_part_end(uint8_t kind, int64_t held) override { t_.receiver_.on_part_end(kind, held); }
   void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) override {
     if (!c_.peer) throw WireError("wire: a message before the welcome");
     int64_t bytes = static_cast<int64_t>(header.size());
@@ -78,7 +82,7 @@ class GrpcTransport::Sink final : public DecoderSink {
 };
 
 std::shared_ptr<Connection> GrpcTransport::new_connection(Link* link, bool outgoing) {
-  auto c = std::make_shared<Connection>();
+  auto c = std::make_shared<Connection>(options_.progress_timeout);
   c->outgoing = outgoing;
   c->sink = std::make_unique<Sink>(*this, *c);
   c->decoder = std::make_unique<Decoder>(options_.limits, *c->sink);
@@ -241,6 +245,9 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
   try {
     if (last) {
       c.decoder->end_frame();
+      if (c.progress.note(*c.decoder, runtime_->now()))
+        watch_progress(std::static_pointer_cast<Connection>(link.owner),
+                       runtime_->now() + options_.progress_timeout);
     } else {
       c.decoder->feed(data, n);
     }
@@ -249,6 +256,19 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
     refuse(c, link, e.what());
     return false;
   }
+}
+
+/// Ends a connection whose incomplete message gets no byte. One timer per connection.
+void GrpcTransport::watch_progress(const std::shared_ptr<Connection>& c, TimePoint when) {
+  later(when, [this, weak = std::weak_ptr(c), when] {
+    const auto held = weak.lock();
+    if (held == nullptr) return;
+    const TimePoint next = held->progress.due(runtime_->now(), when);
+    if (next == kNever) return;
+    if (next != TimePoint()) return watch_progress(held, next);
+    cancel(*held, str("no byte of an incomplete message came for ",
+                      std::chrono::duration<double>(options_.progress_timeout).count(), " s"));
+  });
 }
 
 void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
@@ -293,6 +313,7 @@ void GrpcTransport::on_read_end(Link& link) {
 void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto c = std::static_pointer_cast<Connection>(link.owner);
   link.owner.reset();
+  c->decoder->abandon();
   if (!c->outgoing) end_wait(*c);
   if (c->peer == nullptr) {
     MutexLock lock(c->mutex);

@@ -53,6 +53,8 @@ struct GrpcOptions {
   Duration reconnect_timeout = std::chrono::seconds(5);  ///< the same after a broken connection
   /// after which an incoming connection without a welcomed hello is closed
   Duration handshake_timeout = std::chrono::seconds(10);
+  /// after which a connection ends if no byte of an incomplete message has come
+  Duration progress_timeout = std::chrono::seconds(10);
   size_t max_unwelcomed = 256;   ///< such streams at a time, and as many with a proof; else the oldest ends
   bool admit_strangers = false;  ///< welcome ids that were not added, while they are connected
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed

@@ -32,6 +32,8 @@ namespace weft::rpc {
 
 inline constexpr uint32_t kWireVersion = 2;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
+/// Bytes of an incomplete message's payloads that on_part has not told are fewer than this.
+inline constexpr int64_t kUncountedBytes = int64_t{1} << 20;
 /// Device index of a payload for host memory; that of a GPU is >= 0.
 inline constexpr int32_t kHostDevice = -1;
 
@@ -126,6 +128,14 @@ class WEFT_API Receiver {
   /// After any other error the message's payloads are dropped as they come, and on_unread follows.
   virtual Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                          int32_t device) = 0;
+
+  /// Before `bytes` more of a message's payloads are stored; `held` were told before, of the same message.
+  /// Messages with less than kUncountedBytes tell nothing. May throw, as allocate does.
+  virtual void on_part(uint8_t kind, int64_t held, int64_t bytes) {
+    static_cast<void>(kind), static_cast<void>(held), static_cast<void>(bytes);
+  }
+  /// The `held` bytes of an incomplete message end: it is whole, and on_message follows, or it is dropped.
+  virtual void on_part_end(uint8_t kind, int64_t held) { static_cast<void>(kind), static_cast<void>(held); }
 
   /// A complete message.
   virtual void on_message(Inbound message) = 0;

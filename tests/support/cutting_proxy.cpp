@@ -116,7 +116,7 @@ void CuttingProxy::serve() {
       for (size_t side = i; works && side < i + 2; ++side) {
         Pipe& pipe = *pipes_[side];
         if (!pipe.ended && !pipe.full()) works = pipe.read_some(delay_ms_);
-        if (works && !held_) works = pipe.write_some(bytes_);
+        if (works && !held_ && bytes_ < hold_at_) works = pipe.write_some(bytes_);
       }
       const bool done = pipes_[i]->ended && pipes_[i + 1]->ended && pipes_[i]->pieces.empty() &&
                         pipes_[i + 1]->pieces.empty();

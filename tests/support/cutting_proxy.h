@@ -23,6 +23,8 @@ class CuttingProxy {
   void cut(bool on) { cut_ = on; }
   /// True: bytes wait here; connections stay open.
   void hold(bool on) { held_ = on; }
+  /// Bytes wait here from the time when so many have passed.
+  void hold_at(int64_t bytes) { hold_at_ = bytes; }
   /// Each piece passes at least this much later.
   void delay_ms(int ms) { delay_ms_ = ms; }
   int64_t bytes() const { return bytes_; }
@@ -35,7 +37,7 @@ class CuttingProxy {
   int listener_ = -1;
   std::atomic<bool> cut_{false}, held_{false}, end_{false};
   std::atomic<int> delay_ms_{0};
-  std::atomic<int64_t> bytes_{0}, connections_{0};
+  std::atomic<int64_t> bytes_{0}, connections_{0}, hold_at_{INT64_MAX};
   std::vector<std::unique_ptr<Pipe>> pipes_;  // two for a connection, one after the other
   std::thread thread_;
 };

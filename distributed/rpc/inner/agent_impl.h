@@ -38,6 +38,8 @@ struct Agent::Impl final : Receiver {
   // Receiver
   Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                  int32_t device) override;
+  void on_part(uint8_t kind, int64_t held, int64_t bytes) override;
+  void on_part_end(uint8_t kind, int64_t held) override;
   void on_message(Inbound message) override;
   void on_unread(Inbound message) override;
   void on_peer(WorkerId peer, Incarnation incarnation, PeerState state, const std::string& reason) override;

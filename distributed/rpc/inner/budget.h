@@ -5,7 +5,8 @@
 //     [G: nested calls drain or fail]
 //  2. A callee announces its window to each caller, in replies and statuses: its limit per peer, and at most
 //     the caller's part of half of its limit in all. Until then a caller keeps to a small window, and asks.
-//  3. A callee charges a request until its answer. It refuses those beyond its limit in all.
+//  3. A callee charges a request until its answer. It refuses those beyond its limit in all. The bytes of
+//     requests that have arrived in part count with them, against further such bytes.
 //  4. A callee keeps large replies up to the same limits. Of those that it has sent, it drops the oldest
 //     without references and gradients. A caller acknowledges large replies early.
 // Messages of references, gradients and control are not charged. One request goes alone, whatever its size.
@@ -63,6 +64,10 @@ class Budget {
   std::optional<Ready> next();
 
   // ---- at the callee
+  /// Counts `bytes` more of an incomplete request, after the `held` ones. False: no room, and not counted.
+  bool arrive(int64_t held, int64_t bytes);
+  /// The bytes of an incomplete request end: it is whole, or dropped.
+  void arrived(int64_t held);
   /// Counts a request. False: it exceeds the limit in all.
   bool serve(Peer& from, int64_t bytes);
   /// The end of a request. Returns the window to announce.
@@ -110,6 +115,7 @@ class Budget {
   int64_t waits_ WEFT_GUARDED_BY(mutex_) = 0;
   int64_t callers_ WEFT_GUARDED_BY(mutex_) = 0;  ///< with open requests
   int64_t served_ WEFT_GUARDED_BY(mutex_) = 0, kept_ WEFT_GUARDED_BY(mutex_) = 0;
+  int64_t arriving_ WEFT_GUARDED_BY(mutex_) = 0;  ///< bytes of incomplete requests
   int64_t dropped_ WEFT_GUARDED_BY(mutex_) = 0;
 };
 

@@ -331,6 +331,10 @@ class SimNetwork::Core : public std::enable_shared_from_this<SimNetwork::Core> {
       Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) override {
         return receiver.allocate(id, kind, header, bytes, device);
       }
+      void on_part(uint8_t kind, int64_t held, int64_t bytes) override {
+        receiver.on_part(kind, held, bytes);
+      }
+      void on_part_end(uint8_t kind, int64_t held) override { receiver.on_part_end(kind, held); }
       void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) override {
         receiver.on_message({id, incarnation, kind, std::move(header), std::move(payloads)});
       }

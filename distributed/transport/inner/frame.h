@@ -8,8 +8,8 @@
 //   body:  payload_count x (bytes u64 | device i32) | header | payloads one after another
 // Two channels let small messages pass between the pieces of a large one. The sizes in `begin` are checked
 // before any allocation. Headers grow as their bytes arrive, and payload memory is requested when its
-// first byte arrives. Without that memory the message is read to its end and dropped. Internal to the
-// transports. Thread safety: plain values; a Decoder belongs to the reader of one connection.
+// first byte arrives. The receiver is told of the bytes that incomplete messages hold. Without memory or room
+// the message is read to its end and dropped. Internal to the transports. Thread safety: plain values; a Decoder belongs to the reader of one connection.
 #pragma once
 
 #include <array>
@@ -94,8 +94,10 @@ class DecoderSink {
   virtual void on_hello(RecordType type, Hello hello) = 0;
   virtual void on_text(RecordType type, std::string text) = 0;
   virtual Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) = 0;
+  virtual void on_part(uint8_t, int64_t, int64_t) {}  ///< as those of Receiver
+  virtual void on_part_end(uint8_t, int64_t) {}
   virtual void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) = 0;
-  /// A message for whose payloads `allocate` threw `error`, which is no WireError.
+  /// A message for whose payloads `allocate` or `on_part` threw `error`, which is no WireError.
   virtual void on_unread(uint8_t kind, std::string header, std::exception_ptr error) = 0;
 };
 
@@ -103,12 +105,21 @@ class DecoderSink {
 class Decoder {
  public:
   Decoder(const WireLimits& limits, DecoderSink& sink) : limits_(limits), sink_(sink) {}
+  ~Decoder() { abandon(); }
+  Decoder(const Decoder&) = delete;
 
   /// Decodes the next bytes of a frame. Throws: WireError for a malformed record, sizes over the limits or
   /// records in a wrong order.
   void feed(const void* data, size_t n);
   /// Ends the frame. Throws: WireError if a record is incomplete.
   void end_frame();
+  /// Frees the incomplete messages. Not to be fed again.
+  void abandon() noexcept;
+
+  /// An incomplete message is on the channel.
+  bool is_partial(size_t channel) const { return assemblies_[channel].active; }
+  /// Bytes of messages that have come on the channel.
+  uint64_t progress(size_t channel) const { return progress_[channel]; }
 
  private:
   /// An incomplete incoming message.
@@ -123,8 +134,9 @@ class Decoder {
     std::vector<std::pair<int64_t, int32_t>> sizes;
     size_t index = 0;
     int64_t filled = 0;
+    int64_t arrived = 0, held = 0;  // bytes of payloads, and those of them that on_part has told
     bool has_begin = false, has_table = false;
-    std::exception_ptr unread;  // of `allocate`: the payloads are dropped as they come
+    std::exception_ptr unread;  // of `allocate` or `on_part`: the payloads are dropped as they come
   };
 
   void start_record();
@@ -133,6 +145,8 @@ class Decoder {
   void read_table(Assembly& a);
   void skip_full_payloads(Assembly& a);
   void take_block(Assembly& a, int64_t bytes, int32_t device);
+  void count(Assembly& a, int64_t bytes);
+  void drop_payloads(Assembly& a) noexcept;
   void finish_if_whole(Assembly& a);
   void finish_control();
 
@@ -147,6 +161,7 @@ class Decoder {
   std::string control_;  // contents of a hello, welcome, reject or bye
   bool greeted_ = false;
   std::array<Assembly, kChannels> assemblies_;
+  std::array<uint64_t, kChannels> progress_{};
 };
 
 }  // namespace weft::rpc::inner

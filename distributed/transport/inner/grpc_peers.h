@@ -16,6 +16,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
+#include <weft/distributed/transport/inner/progress.h>
 #include <weft/distributed/transport/inner/user_folder.h>
 
 namespace weft::rpc::inner {
@@ -45,6 +46,7 @@ struct Peer {
 
 /// One link and its handshake, decoder and current writes.
 struct Connection {
+  explicit Connection(Duration progress_timeout) : progress(progress_timeout) {}
   Mutex mutex;
   Link* link WEFT_GUARDED_BY(mutex) = nullptr;  // null once closed
   bool outgoing = false;
@@ -56,6 +58,8 @@ struct Connection {
   bool later = false;  // the refusal may end: the other side may try again
   std::string bye;     // reason of the other side to end the connection
   PeerProof proof;     // of the other side
+
+  Progress progress;
 
   // Written on the poll thread before the connection is in its peer's list.
   std::shared_ptr<Peer> peer;
@@ -181,6 +185,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   void on_accepted(Link& link) override;
   bool on_bytes(Link& link, const void* data, size_t n, bool last) override;
+
+  void watch_progress(const std::shared_ptr<Connection>& c, TimePoint when);
 
   /// Ends a connection after malformed input, and sends the reason if possible.
   void refuse(Connection& c, Link& link, const std::string& why);
