@@ -5,7 +5,8 @@
 #include <algorithm>
 
 // The steps of a connection:
-//  1. The first send to a peer without a connection opens a link. Its first frame is the hello.
+//  1. The first send to a peer without a connection opens a link. The hello comes with it, as metadata of the
+//     stream. So the listener reads nothing from a stream before it has welcomed it.
 //  2. The listener checks wire version, target and life. It answers welcome, or reject with a reason, or bye
 //     with a reason: then the connecting side tries again, since a member may be added late.
 //  3. Each side reports kUp when its first connection to the other is made. Messages flow both ways on it.
@@ -131,8 +132,7 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   peer->connecting = c;
   c->writing = true;
   Link* link = engine_.connect(
-      target, c,
-      frame_of(options_.first_frame ? *options_.first_frame : encode_hello(RecordType::kHello, hello)));
+      target, c, options_.first_frame ? *options_.first_frame : encode_hello(RecordType::kHello, hello));
   MutexLock lock(c->mutex);
   c->link = link;
 }
@@ -210,37 +210,25 @@ void GrpcTransport::end_if_idle(Connection& c) {
   engine_.write(*link_of(c), frame_of(encode_text(RecordType::kBye, "the peer closed its transport")));
 }
 
-void GrpcTransport::on_accepted(Link& link) {
+bool GrpcTransport::on_accepted(Link& link, const std::string& hello) {
   auto c = new_connection(&link, false);
   link.owner = c;
-  std::shared_ptr<Connection> oldest;
-  {
-    MutexLock lock(mutex_);
-    // strangers cannot fill the house of those that the kernel or a certificate has proved
-    auto& waiting = unwelcomed_[link.proof.local || link.proof.secure ? 1 : 0];
-    if (waiting.size() >= std::max<size_t>(options_.max_unwelcomed, 1)) {
-      oldest = std::move(waiting.front());
-      waiting.erase(waiting.begin());
-    }
-    waiting.push_back(c);
+  c->proof = link.proof;
+  NoBlockScope scope("a transport callback");
+  try {
+    c->decoder->feed(hello.data(), hello.size());
+    c->decoder->end_frame();
+    if (c->peer == nullptr) throw WireError("wire: a stream without a hello");
+    return true;
+  } catch (const std::exception& e) {
+    refuse(*c, link, e.what());
+    return false;
   }
-  if (oldest != nullptr) cancel(*oldest, "too many connections are without a welcome");
-  later(runtime_->now() + options_.handshake_timeout, [this, weak = std::weak_ptr(c)] {
-    const auto held = weak.lock();
-    if (held != nullptr && end_wait(*held)) cancel(*held, "no hello within the handshake timeout");
-  });
-}
-
-bool GrpcTransport::end_wait(const Connection& c) {
-  MutexLock lock(mutex_);
-  for (auto& waiting : unwelcomed_)
-    if (std::erase_if(waiting, [&](const auto& one) { return one.get() == &c; }) > 0) return true;
-  return false;
 }
 
 bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) {
   auto& c = *static_cast<Connection*>(link.owner.get());
-  if (c.peer == nullptr || c.incarnation.value == 0) c.proof = link.proof;  // before the hello
+  if (c.incarnation.value == 0) c.proof = link.proof;  // before the welcome
   NoBlockScope scope("a transport callback");
   try {
     if (last) {
@@ -314,7 +302,6 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto c = std::static_pointer_cast<Connection>(link.owner);
   link.owner.reset();
   c->decoder->abandon();
-  if (!c->outgoing) end_wait(*c);
   if (c->peer == nullptr) {
     MutexLock lock(c->mutex);
     c->link = nullptr;
@@ -480,7 +467,6 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
                     frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
     }
   }
-  if (!c.outgoing) end_wait(c);
   if (timer.value != 0) runtime_->cancel(timer);
   for (auto& other : old) cancel(*other, "the peer has connected again");
   if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");

@@ -29,6 +29,9 @@ namespace weft::rpc::inner {
 namespace {
 
 constexpr char kMethod[] = "/weft.Transport/Stream";
+constexpr char kHelloKey[] = "weft-hello-bin";
+/// for all metadata of a stream; a hello has at most 16 KiB
+constexpr int64_t kMaxMetadataBytes = 24 << 10;
 
 enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown, kKick };
 
@@ -183,6 +186,7 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
                            int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
                            int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
                            int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1),
+                           int_arg(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes),
                            int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, to_ms(options.handshake_timeout)),
                            int_arg(GRPC_ARG_MAX_CONNECTION_IDLE_MS, to_ms(options.handshake_timeout)),
                        });
@@ -246,7 +250,7 @@ void LinkEngine::add(Link* link) {
   links_.insert(link);
 }
 
-Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, Frame first) {
+Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) {
   auto& g = *grpc_;
   auto* link = new Link(false);
   link->owner = std::move(owner);
@@ -261,7 +265,6 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   c.call = grpc_channel_create_call(c.channel, nullptr, GRPC_PROPAGATE_DEFAULTS, g.queue,
                                     grpc_slice_from_static_string(kMethod), nullptr,
                                     gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
-  c.outgoing = to_buffer(std::move(first));
   c.pending = 3;
   add(link);
   bool stopped = false;
@@ -271,8 +274,12 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   }
   grpc_op status = make_op(GRPC_OP_RECV_STATUS_ON_CLIENT);
   status.data.recv_status_on_client = {&c.trailing, &c.code, &c.details, nullptr};
-  grpc_op out[2] = {make_op(GRPC_OP_SEND_INITIAL_METADATA), make_op(GRPC_OP_SEND_MESSAGE)};
-  out[1].data.send_message.send_message = c.outgoing;
+  grpc_metadata first{grpc_slice_from_static_string(kHelloKey),
+                      grpc_slice_from_copied_buffer(hello.data(), hello.size()),
+                      {}};
+  grpc_op out = make_op(GRPC_OP_SEND_INITIAL_METADATA);
+  out.data.send_initial_metadata.count = hello.empty() ? 0 : 1;
+  out.data.send_initial_metadata.metadata = &first;
   grpc_op in[2] = {make_op(GRPC_OP_RECV_INITIAL_METADATA), make_op(GRPC_OP_RECV_MESSAGE)};
   in[0].data.recv_initial_metadata.recv_initial_metadata = &c.initial;
   in[1].data.recv_message.recv_message = &c.incoming;
@@ -280,7 +287,8 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   grpc_call_ref(call);  // the link may end before all batches have started
   handoff();
   grpc_call_start_batch(call, &status, 1, as_tag(c.status), nullptr);
-  grpc_call_start_batch(call, out, 2, as_tag(c.write), nullptr);
+  grpc_call_start_batch(call, &out, 1, as_tag(c.write), nullptr);
+  grpc_slice_unref(first.value);
   grpc_call_start_batch(call, in, 2, as_tag(c.read), nullptr);
   if (stopped) grpc_call_cancel(call, nullptr);
   grpc_call_unref(call);
@@ -451,6 +459,10 @@ void LinkEngine::accept() {
   const bool ours = to_text(g.new_details.method) == kMethod;
   grpc_call_details_destroy(&g.new_details);
   grpc_call_details_init(&g.new_details);
+  std::string hello;
+  for (size_t i = 0; i < g.new_metadata.count; ++i)
+    if (to_text(g.new_metadata.metadata[i].key) == kHelloKey)
+      hello = to_text(g.new_metadata.metadata[i].value);
   g.new_metadata.count = 0;
   add(link);
   c.pending = 1;
@@ -458,12 +470,8 @@ void LinkEngine::accept() {
   grpc_op op = make_op(GRPC_OP_RECV_CLOSE_ON_SERVER);
   op.data.recv_close_on_server.cancelled = &c.cancelled;
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.status), nullptr);
-  events_.on_accepted(*link);
-  if (ours) {
-    read(*link);
-  } else {
-    cancel(*link, "a call of an unknown method");
-  }
+  if (!ours) hello.clear();
+  if (events_.on_accepted(*link, hello)) read(*link);
   request_call();
 }
 

@@ -51,11 +51,10 @@ struct GrpcOptions {
   bool insecure = false;                                 ///< allow plain TCP beyond loopback
   Duration connect_timeout = std::chrono::seconds(30);   ///< for the first connection; then kUnreachable
   Duration reconnect_timeout = std::chrono::seconds(5);  ///< the same after a broken connection
-  /// after which an incoming connection without a welcomed hello is closed
+  /// after which an incoming connection without a stream is closed
   Duration handshake_timeout = std::chrono::seconds(10);
   /// after which a connection ends if no byte of an incomplete message has come
   Duration progress_timeout = std::chrono::seconds(10);
-  size_t max_unwelcomed = 256;   ///< such streams at a time, and as many with a proof; else the oldest ends
   bool admit_strangers = false;  ///< welcome ids that were not added, while they are connected
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
   Duration keepalive_timeout = std::chrono::seconds(10);  ///< time that the answer to a probe may take

@@ -11,7 +11,7 @@
 //   ... t->close();                                     // bounded; no callback runs after it returned
 //
 // Guarantees: a message arrives whole or not at all, with the sender's id and incarnation from the first
-// frame of its connection (the hello). A break may lose messages; on_peer reports the break.
+// words of its connection (the hello). A break may lose messages; on_peer reports the break.
 // Small messages overtake large ones. Callers must expect duplicates: the gRPC transport makes none, the
 // simulated one does. send() to the own id loops back. The gRPC transport hears members only, which are the
 // peers of add_peer; others may be admitted (grpc_transport.h). The simulated one hears all workers.
@@ -30,7 +30,7 @@
 
 namespace weft::rpc {
 
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 inline constexpr int64_t kMaxFrameBytes = int64_t{4} << 20;
 /// Bytes of an incomplete message's payloads that on_part has not told are fewer than this.
 inline constexpr int64_t kUncountedBytes = int64_t{1} << 20;

@@ -12,6 +12,7 @@
 #include <weft/distributed/transport/inner/frame.h>
 
 #include "mailbox.h"
+#include "raw_stream.h"
 
 namespace weft::rpc {
 namespace {
@@ -220,55 +221,47 @@ TEST(Identity, a_connection_that_stays_silent_is_closed) {
   }
 }
 
-TEST(Identity, more_streams_without_a_hello_than_allowed_end_the_oldest_and_no_member) {
+/// Sends most of a message of 4 MiB on a stream with that hello, and returns the bytes that were let through.
+int64_t bytes_let_through(const Speaker& b, const std::string& hello) {
+  RawStream stream(parse_host_port(b.t->addresses().addresses.at(0)), hello);
+  EXPECT_TRUE(stream.is_open());
+  std::string frame("\0\0\x40\0\0", 5);  // gRPC's prefix: 4 MiB follow
+  frame.resize(4'000'000, 'x');
+  stream.send_data(frame, 60'000);
+  EXPECT_TRUE(stream.stream_ended());
+  return stream.sent();
+}
+
+TEST(Identity, a_stream_without_a_welcomed_hello_ends_at_once_and_may_fill_one_window_only) {
   auto rt = make_threaded_runtime();
-  Speaker b(rt, {.id = WorkerId{1}, .handshake_timeout = 1h, .max_unwelcomed = 3});
-  Speaker a(rt, {.id = WorkerId{0}});
+  Speaker a(rt, {.id = WorkerId{0}, .insecure = true});
+  Speaker b(rt, {.id = WorkerId{1}, .unix_socket = false, .insecure = true});
   b.t->add_peer(WorkerId{0}, a.t->addresses());
   a.t->add_peer(WorkerId{1}, b.t->addresses());
   a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(b.box.wait_for(1));
-  // an empty first frame: a stream whose hello never comes
-  Speaker silent(rt, {.id = WorkerId{7}, .connect_timeout = 1h, .first_frame = ""});
-  PeerAddress outside = b.t->addresses();
-  outside.incarnation = {};
-  for (int k = 0; k < 20; ++k) {
-    silent.t->add_peer(WorkerId{100 + k}, outside);
-    silent.t->send(WorkerId{100 + k}, 1, "x");
-  }
-  uint64_t ended = 0;
-  while (ended < 17) {  // each that ends tries again and ends another
-    ended = 0;
-    for (int k = 0; k < 20; ++k) ended += silent.t->counters(WorkerId{100 + k}).refusals;
-    rt->sleep_for(1ms);
-  }
+  const inner::Hello stranger{.id = WorkerId{9}, .incarnation = Incarnation{7}, .target = WorkerId{1}};
+  for (const std::string& hello : {std::string(), std::string("garbage"), std::string(16'000, 'x'),
+                                   inner::encode_hello(inner::RecordType::kHello, stranger)})
+    EXPECT_LT(bytes_let_through(b, hello), 300'000) << hello.size();
   a.t->send(WorkerId{1}, 1, "y");
   EXPECT_TRUE(b.box.wait_for(2));
   EXPECT_EQ(b.box.states(WorkerId{0}), "up");
 }
 
-TEST(Identity, streams_of_strangers_end_none_that_came_with_a_proof) {
+TEST(Identity, the_bytes_of_a_welcomed_stream_are_let_through) {
   auto rt = make_threaded_runtime();
-  Speaker b(rt, {.id = WorkerId{1}, .handshake_timeout = 1h, .max_unwelcomed = 2});
-  PeerAddress outside = b.t->addresses();
-  outside.incarnation = {};
-  Speaker near(rt, {.id = WorkerId{7}, .connect_timeout = 1h, .first_frame = ""});  // by the unix socket
-  near.t->add_peer(WorkerId{1}, outside);
-  near.t->send(WorkerId{1}, 1, "x");
-  Speaker far(
-      rt,
-      {.id = WorkerId{8}, .unix_socket = false, .insecure = true, .connect_timeout = 1h, .first_frame = ""});
-  for (int k = 0; k < 10; ++k) {
-    far.t->add_peer(WorkerId{100 + k}, outside);
-    far.t->send(WorkerId{100 + k}, 1, "x");
-  }
-  uint64_t ended = 0;
-  while (ended < 30) {
-    ended = 0;
-    for (int k = 0; k < 10; ++k) ended += far.t->counters(WorkerId{100 + k}).refusals;
-    rt->sleep_for(1ms);
-  }
-  EXPECT_EQ(near.t->counters(WorkerId{1}).refusals, 0u);
+  Speaker b(rt, {.id = WorkerId{1}, .unix_socket = false, .insecure = true});
+  b.t->add_peer(WorkerId{0}, {.addresses = {"127.0.0.1:9"}, .incarnation = Incarnation{7}});
+  const inner::Hello member{.id = WorkerId{0}, .incarnation = Incarnation{7}, .target = WorkerId{1}};
+  RawStream stream(parse_host_port(b.t->addresses().addresses.at(0)),
+                   inner::encode_hello(inner::RecordType::kHello, member));
+  ASSERT_TRUE(b.box.wait_for_state(WorkerId{0}, "up"));
+  std::string frame("\0\0\x3d\x09\0", 5);  // 4'000'000 bytes follow
+  frame.resize(3'000'000, 'x');
+  stream.send_data(frame, 60'000);
+  EXPECT_EQ(stream.sent(), 3'000'000);
+  EXPECT_FALSE(stream.stream_ended());
 }
 
 }  // namespace

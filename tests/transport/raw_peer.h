@@ -18,8 +18,8 @@ class RawPeer final : private inner::LinkEvents {
         engine_(*runtime, {}, *this) {
     engine_.start();
     const std::string target = address.rfind("unix:", 0) == 0 ? address : "dns:///" + address;
-    link_ = engine_.connect({.address = target}, nullptr,
-                            frame_of(inner::encode_hello(inner::RecordType::kHello, hello)));
+    link_ =
+        engine_.connect({.address = target}, nullptr, inner::encode_hello(inner::RecordType::kHello, hello));
   }
   ~RawPeer() { engine_.shutdown(); }
 
@@ -40,7 +40,7 @@ class RawPeer final : private inner::LinkEvents {
     return frame;
   }
   bool in_time(Event& event) { return event.wait_until(runtime_.now() + std::chrono::minutes(1)); }
-  void on_accepted(inner::Link&) override {}
+  bool on_accepted(inner::Link&, const std::string&) override { return false; }
   bool on_bytes(inner::Link&, const void*, size_t, bool last) override {
     if (last) answered_.set();
     return true;

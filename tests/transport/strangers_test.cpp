@@ -1,6 +1,5 @@
 // A live port that strangers hold on to: a process of its own keeps many connections open, silent ones, ones
-// with HTTP/2 and no stream, and ones with a stream and no hello. Members stay, come back, and memory is
-// flat.
+// with HTTP/2 and no stream, and ones whose hello is refused. Members stay, come back, and memory is flat.
 // WEFT_TEST_STRANGERS sets the number of connections; its default suits a shared machine.
 #include <gtest/gtest.h>
 
@@ -17,6 +16,7 @@
 #include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
 
 #include "mailbox.h"
 #include "support/child_environment.h"
@@ -44,7 +44,7 @@ int open_stranger(const HostPort& at) {
 }
 
 /// Keeps connections open, every second one with the begin of HTTP/2, and opens a new one for each that is
-/// closed. A quarter as many are streams without a hello, which try again when they are ended. It says when
+/// closed. A quarter as many have a hello without the cookie, and try again when it is refused. It says when
 /// all are there, and goes on until it is killed.
 int hold_connections() {
   const std::string address = std::getenv("WEFT_TEST_ADDRESS");
@@ -52,14 +52,20 @@ int hold_connections() {
   const std::string preface("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
   const auto runtime = make_threaded_runtime();
   Mailbox box(*runtime);
-  const auto silent = make_grpc_transport(
-      runtime,
-      {.id = WorkerId{7}, .unix_socket = false, .insecure = true, .connect_timeout = 1h, .first_frame = ""},
-      box);
+  const auto refused =
+      make_grpc_transport(runtime,
+                          {.id = WorkerId{7},
+                           .unix_socket = false,
+                           .insecure = true,
+                           .connect_timeout = 1h,
+                           .first_frame = inner::encode_hello(
+                               inner::RecordType::kHello,
+                               {.id = WorkerId{7}, .incarnation = Incarnation{7}, .target = WorkerId{1}})},
+                          box);
   const int count = stranger_count();
   for (int k = 0; k < count / 4; ++k) {
-    silent->add_peer(WorkerId{1000 + k}, {.addresses = {address}});
-    silent->send(WorkerId{1000 + k}, 1, "x");
+    refused->add_peer(WorkerId{1000 + k}, {.addresses = {address}});
+    refused->send(WorkerId{1000 + k}, 1, "x");
   }
   std::vector<pollfd> open(static_cast<size_t>(count), pollfd{-1, POLLIN | POLLRDHUP, 0});
   for (bool said = false;;) {

@@ -1,15 +1,16 @@
 // The wire format below the Agent: records in frames. A frame is one gRPC stream message, or one message
 // of the simulated network, of at most kMaxFrameBytes. It is a sequence of records; a record is
 //   type u8 | channel u8 | kind u8 | 0 u8 | length u32 | length bytes          (little endian)
-// The connecting side begins with a hello, the listening side answers with a welcome or a reject; then
-// messages follow. A message is one `begin` record and any number of `more` records on its channel, in one
-// frame or many:
+// The connecting side begins with a hello, over gRPC in the metadata of its stream. The listening side
+// answers with a welcome or a reject; then messages follow. A message is one `begin` record and any number of
+// `more` records on its channel, in one frame or many:
 //   begin: header_bytes u64 | payload_bytes u64 | payload_count u32 | body...        more: body...
 //   body:  payload_count x (bytes u64 | device i32) | header | payloads one after another
 // Two channels let small messages pass between the pieces of a large one. The sizes in `begin` are checked
 // before any allocation. Headers grow as their bytes arrive, and payload memory is requested when its
 // first byte arrives. The receiver is told of the bytes that incomplete messages hold. Without memory or room
-// the message is read to its end and dropped. Internal to the transports. Thread safety: plain values; a Decoder belongs to the reader of one connection.
+// the message is read to its end and dropped. Internal to the transports. Thread safety: plain values; a
+// Decoder belongs to the reader of one connection.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ inline constexpr int kChannels = 2;
 inline constexpr int64_t kSmallMessage = 64 << 10;
 inline constexpr int64_t kCopiedPayload = 8 << 10;
 
-/// The identity of one end: the contents of the first frame in each direction.
+/// The identity of one end: the first words in each direction.
 struct Hello {
   uint32_t version = kWireVersion;
   uint64_t features = 0;

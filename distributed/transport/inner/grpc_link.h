@@ -41,7 +41,8 @@ class Link {
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  virtual void on_accepted(Link& link) = 0;
+  /// A stream with its hello, which may be empty. False: as on_bytes.
+  virtual bool on_accepted(Link& link, const std::string& hello) = 0;
   /// A piece of a frame; `last` with the final one. False: the link must end (finish or cancel
   /// has been called).
   virtual bool on_bytes(Link& link, const void* data, size_t n, bool last) = 0;
@@ -73,8 +74,8 @@ class LinkEngine final : private Poller {
   int listen(const std::string& address, bool secure);
   void start();
 
-  /// Opens a stream, also to an end that is not there yet. Writes `first` at once.
-  Link* connect(const LinkTarget& target, std::shared_ptr<void> owner, Frame first);
+  /// Opens a stream with a hello, also to an end that is not there yet. The first write may begin at once.
+  Link* connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello);
   /// Writes a frame, one at a time per link; on_written reports its end.
   void write(Link& link, Frame frame);
   /// Ends the stream in order, after all writes. Not during a write.

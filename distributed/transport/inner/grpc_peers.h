@@ -142,8 +142,6 @@ class GrpcTransport final : public Transport, private LinkEvents {
   std::shared_ptr<Peer> find_or_make(WorkerId id);
   /// Removes a stranger without connections from the map.
   void forget_stranger(const std::shared_ptr<Peer>& peer);
-  /// True when the connection was still waiting for its welcome.
-  bool end_wait(const Connection& c);
   std::vector<std::shared_ptr<Peer>> all_peers() const;
   bool has_room(const Peer& peer) const WEFT_REQUIRES(peer.mutex);
   void took_off(Peer& peer, int64_t bytes, int64_t messages) WEFT_REQUIRES(peer.mutex);
@@ -183,7 +181,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   // --- events of links (poll thread) ---
 
-  void on_accepted(Link& link) override;
+  bool on_accepted(Link& link, const std::string& hello) override;
   bool on_bytes(Link& link, const void* data, size_t n, bool last) override;
 
   void watch_progress(const std::shared_ptr<Connection>& c, TimePoint when);
@@ -216,8 +214,6 @@ class GrpcTransport final : public Transport, private LinkEvents {
   Event idle_;
   mutable Mutex mutex_;
   std::unordered_map<WorkerId, std::shared_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
-  /// accepted, by age: those without a proof, and those that came with one
-  std::array<std::vector<std::shared_ptr<Connection>>, 2> unwelcomed_ WEFT_GUARDED_BY(mutex_);
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
   std::optional<SocketFile> socket_;  // outlives the listener
