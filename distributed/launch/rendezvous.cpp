@@ -5,8 +5,6 @@
 //   member/<rank>                name, world size, incarnation, host key, device maps, process and addresses
 //   barrier/<name>/<who>/<round>/<rank>
 //   left/<rank>                  the worker has left
-// A barrier waits for one key of each participant, so a timeout can name the missing ones. Each worker
-// counts its rounds itself.
 #include <weft/distributed/launch/rendezvous.h>
 
 #include <algorithm>

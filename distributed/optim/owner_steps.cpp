@@ -1,4 +1,5 @@
-// The steps of an owner: at once, in their turn, and in two phases.
+// The steps of an owner: at once, in their turn, and in two phases. owner_optimizer.cpp has the
+// registration and the checkpoints.
 #include <algorithm>
 #include <map>
 
