@@ -133,8 +133,8 @@ class WEFT_API Backend {
   /// Sorted along the last dim of x [R, K], stable; values [R, k], indices int64 [R, k]; k <= K (k < K:
   /// top-k).
   virtual void sort(Context&, bool descending, View x, View values, View indices) = 0;
-  /// Index of the median of each row of x [R, K], element (K - 1) / 2 of the sorted row, or of its first NaN:
-  /// indices int64 [R, 1]. Returns false if the backend has no such kernel; callers then sort.
+  /// Index of the median of each row of x [R, K]: element (K - 1) / 2 of the sorted row, or its first NaN.
+  /// The indices are int64 [R, 1]. Returns false if the backend has no such kernel; callers then sort.
   virtual bool median(Context&, View /*x*/, View /*indices*/) { return false; }
 
   // Rows: x [R, K].

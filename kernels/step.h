@@ -1,6 +1,6 @@
-// The interface of fused optimizer steps: a list of parameters, each with its gradient and state tensors, and
-// a functor that is the whole update rule. A backend applies the functor to all elements of all tensors in
-// one call.
+// The interface of fused optimizer steps. A step has a list of parameters, each with its gradient and state
+// tensors, and a functor that is the whole update rule. A backend applies the functor to all elements of all
+// tensors in one call.
 #pragma once
 
 #include <cstddef>

@@ -12,13 +12,13 @@
 //   static constexpr StepKernel kernel = make_step_kernel<Momentum>("Momentum");
 //
 // V holds one register of floats or doubles. Its instruction set is chosen at run time (weft::cpu_isa()) and
-// does not depend on the caller's compiler flags: each set has a vector class whose operators are compiled
+// does not depend on the caller's compiler flags. Each set has a vector class whose operators are compiled
 // for it. So is the loop over a tensor, which inlines the functor (attribute flatten; from -O1 on).
 //
 // V has + - * / with V, double or int on either side, unary -, and += -= *= /=. The comparisons < <= > >= ==
 // give a mask V::Mask, and & | ~ combine masks. The functions are sqrt(x), abs(x), max(a, b), min(a, b) and
 // select(mask, a, b). Doubles are rounded to the element type once. A rule that needs another function of a
-// scalar computes it in advance, as a member. There is no lane index and no sum over lanes: each element is
+// scalar computes it in advance, as a member. There is no lane index and no sum over lanes. Each element is
 // updated independently, so results do not depend on the partition of the work.
 //
 // For CUDA devices, mark the call operator WEFT_HD and name the rule in a .cu file: cuda/step_cuda.h.

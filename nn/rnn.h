@@ -1,5 +1,5 @@
 // Recurrent layers: LSTM, GRU and RNN. Each direction of each layer is one fused operation over the whole
-// sequence (autograd/ops/rnn.cpp); a device that supports it runs the whole stack in one call
+// sequence (autograd/ops/rnn.cpp). A device that supports it runs the whole stack in one call
 // (autograd/ops/inner/rnn_stack.h). Parameters have PyTorch's names (weight_ih_l0, weight_hh_l0, bias_ih_l0,
 // bias_hh_l0, .._reverse). Gate order: LSTM i f g o, GRU r z n.
 #pragma once

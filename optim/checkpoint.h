@@ -52,7 +52,7 @@ class WEFT_API CheckpointPart {
   }
   CheckpointPart(std::string name, Generator& generator);
   /// Loading writes the values into the tensor if the stored one has its dtype and sizes. Otherwise, or if
-  /// the stored one is undefined, this handle is assigned the stored tensor, on the same device; that is
+  /// the stored one is undefined, this handle is assigned the stored tensor, on the same device. That is
   /// refused for a tensor that requires grad.
   CheckpointPart(std::string name, Tensor& tensor);
   /// An integer, bool or floating number.
@@ -97,8 +97,8 @@ class WEFT_API CheckpointPart {
 WEFT_API void save_checkpoint(const std::string& path, const std::vector<CheckpointPart>& parts);
 
 /// Loads all parts. The default generator is the part "default_generator".
-/// Throws: IoError for a file that cannot be read, is no checkpoint, or is damaged; ValueError that lists
-/// missing parts and, if `strict`, parts of the file that the list lacks; the error of a part that does not
+/// Throws: IoError for a file that cannot be read, is no checkpoint, or is damaged. ValueError that lists
+/// missing parts and, if `strict`, parts of the file that the list lacks. The error of a part that does not
 /// fit, with its name. After an error all objects have their previous values.
 WEFT_API void load_checkpoint(const std::string& path, const std::vector<CheckpointPart>& parts,
                               bool strict = true);

@@ -7,7 +7,7 @@
 //   scaler.step(opt);
 //   scaler.update();
 // The scale is on the loss's device, and the device itself skips the step. So no call waits for the gradients
-// of its iteration; a step waits for those of the previous iteration, because the step count depends on them.
+// of its iteration. A step waits for those of the previous iteration, because the step count depends on them.
 // After a first run, all calls may be recorded in a cuda::Graph; a replay waits for the previous one. Source:
 // Micikevicius et al. 2018, "Mixed precision training".
 #pragma once

@@ -22,16 +22,16 @@
 // is skipped and keeps its state.
 //
 // A step writes the parameters in place, as PyTorch's does. Results of detach(), a state_dict(), views and
-// memory of from_blob() change with them; the backward of a graph that still needs an old value throws
+// memory of from_blob() change with them. The backward of a graph that still needs an old value throws
 // AutogradError. So call backward before step, and clone() tensors that must keep the old values. Parameters
 // marked concurrent, such as those of a DistributedOptimizer, get a new block if a graph holds the current
-// one (autograd/tape/concurrent_parameter.h): all handles then use the new block, and the graph keeps its
+// one (autograd/tape/concurrent_parameter.h). All handles then use the new block, and the graph keeps its
 // values.
 //
 // A step recorded in a cuda::Graph runs at each replay, with the learning rate and step count of the replay.
 //
-// Thread safety: several threads may call step() of one optimizer (it has a mutex), and several optimizers
-// may share parameters marked concurrent (the pass holds their locks). Use the other members from one thread.
+// Thread safety: several threads may call step() of one optimizer, which has a mutex. Several optimizers may
+// share parameters marked concurrent; the pass holds their locks. Use the other members from one thread.
 #pragma once
 
 #include <memory>
@@ -98,8 +98,8 @@ class WEFT_API Optimizer {
   /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, "group<g>.lr" per
   /// group, and "rule.<name of the rule>" with the number of parameters.
   StateDict state_dict() const;
-  /// Throws, before any change: ShapeError; ValueError for the state of another rule or number of parameters,
-  /// an unknown name, a step count without its tensors, or a rate that the rule refuses.
+  /// Throws, before any change: ShapeError. ValueError for the state of another rule or number of parameters,
+  /// an unknown name, or a step count without its tensors. ValueError for a rate that the rule refuses.
   void load_state_dict(const StateDict& state);
 
  protected:
@@ -184,9 +184,9 @@ template <class Rule> void rule_construct(void* place, const typename Rule::Opti
 }  // namespace detail
 
 /// An optimizer from a rule. `static void check(const Options&)`, if there is one, throws ValueError for bad
-/// options. A rule with several functors has `using Functors = StepFunctors<A, B>` and `static size_t
-/// functor(const Options&)`, the number of the one to use; each has its own kState, kStateNames, kKernelName
-/// and constructor.
+/// options. A rule with several functors has `using Functors = StepFunctors<A, B>` and
+/// `static size_t functor(const Options&)`, the number of the one to use. Each has its own kState,
+/// kStateNames, kKernelName and constructor.
 template <class Rule> class Fused final : public Optimizer {
  public:
   static_assert(

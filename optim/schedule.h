@@ -4,7 +4,7 @@
 //   ... schedule.step();                       // once per epoch
 //   optim::ReduceOnPlateau plateau(optim::rates(opt), {.factor = 0.25, .patience = 0, .threshold = 0});
 //   ... plateau.step(validation_loss);
-// The rate of epoch t is base * f(t), in closed form. Several schedules may drive one optimizer: step()
+// The rate of epoch t is base * f(t), in closed form. Several schedules may drive one optimizer. step()
 // continues from the current rate, so the cuts of a plateau, the factors of another schedule and rates set by
 // hand persist. To resume a run, load the states of the optimizer and of the schedule, in any order.
 #pragma once

@@ -116,14 +116,14 @@ class WEFT_API Event {
   void* handle_;
 };
 
-/// Marks a tensor that was created on another stream as used by `stream`: its memory is reused only after the
+/// Marks a tensor that was created on another stream as used by `stream`. Its memory is reused only after the
 /// work issued to `stream` before the tensor is freed.
 WEFT_API void record_stream(const Tensor& x, const Stream& stream);
 
 /// A CUDA graph: work that is recorded once and replayed with one launch. A replay runs the same kernels on
 /// the same memory. So keep the tensors that the recording read and copy new inputs into them; keep the
 /// tensors that it made and read the results there. Numbers computed by the host are constants of the
-/// recording, with two exceptions: each replay draws new random numbers, and a recorded optimizer step uses
+/// recording, with two exceptions. Each replay draws new random numbers, and a recorded optimizer step uses
 /// the learning rate and step count of the replay. The recorded code must not wait for the device (item,
 /// to(kCpu)) or for other work (a future). A stream that waits for the recorded stream is recorded too; let
 /// the recorded stream wait for it in turn before the end. Run the work once before recording it, so that

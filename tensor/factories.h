@@ -21,7 +21,7 @@ WEFT_API Tensor full_like(const Tensor& x, Scalar value);
 WEFT_API Tensor empty_like(const Tensor& x);
 /// start, start + step, .. before end. Shape: [ceil((end - start) / step)].
 /// Throws: DTypeError if the dtype cannot hold the first or last element, or is an integer dtype and the step
-/// is not whole; ValueError for a step of 0, bounds that are not finite, or a count beyond int64.
+/// is not whole. ValueError for a step of 0, bounds that are not finite, or a count beyond int64.
 WEFT_API Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& options);
 WEFT_API Tensor arange(int64_t end);  ///< 0 .. end-1, int64
 /// `count` evenly spaced numbers from start to end, both included; {start} for a count of 1. An integer dtype
@@ -42,10 +42,10 @@ WEFT_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// Copies `values` into a new tensor of `sizes`, with the dtype of T.
 /// Throws: ShapeError if the counts differ.
 template <Element T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device = {});
-/// Wraps memory without copying it; `release(context)` runs when the last tensor over it is destroyed, and
+/// Wraps memory without copying it. `release(context)` runs when the last tensor over it is destroyed, and
 /// `release(data)` where context is null. The version counter of each call sees the writes of its tensors
 /// only. A recorded graph that needs the memory does not notice a write by the program, or through another
-/// from_blob over the same bytes: clone() such memory first.
+/// from_blob over the same bytes. clone() such memory first.
 /// Throws: ShapeError, ValueError for a null pointer, AutogradError for requires_grad of an integer dtype;
 /// then `release` is not called.
 WEFT_API Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options = {},

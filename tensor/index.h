@@ -26,8 +26,9 @@ struct Slice {
   int64_t step;
 };
 
-/// One entry of an index list: a number, which removes its dim; a Slice; None; Ellipsis; a bool mask over one
-/// or more dims; or an int64 or int32 tensor of positions, of which negative ones count from the end.
+/// One entry of an index list: a number, which removes its dim, a Slice, None or Ellipsis. Or a bool mask
+/// over one or more dims. Or an int64 or int32 tensor of positions, of which negative ones count from the
+/// end.
 class WEFT_API TensorIndex {
  public:
   enum class Kind : uint8_t { kNumber, kSlice, kNewDim, kEllipsis, kTensor };

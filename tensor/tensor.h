@@ -73,7 +73,7 @@ inline constexpr bool kCheckedAccess = true;
 #endif
 
 /// An n-dimensional array of one dtype on one device; the default-constructed one is undefined. Assigning to
-/// a named Tensor makes it refer to another tensor; assigning to one without a name, such as `x[0] = y`,
+/// a named Tensor makes it refer to another tensor. Assigning to one without a name, such as `x[0] = y`,
 /// writes the values into its memory.
 class WEFT_API Tensor {
  public:
@@ -190,7 +190,7 @@ class WEFT_API Tensor {
   Tensor clone() const;
   Tensor to(DType dtype) const;
   /// A copy on the device; this tensor if it is there. `non_blocking`: a copy from pinned memory returns
-  /// before it is done; a copy to the CPU returns a pinned tensor that may be read after waiting for its
+  /// before it is done. A copy to the CPU returns a pinned tensor that may be read after waiting for its
   /// stream (or the device). Throws: DeviceError.
   Tensor to(Device device, bool non_blocking = false) const;
   Tensor to(Device device, DType dtype, bool non_blocking = false) const;
@@ -202,8 +202,8 @@ class WEFT_API Tensor {
 
   // ---- in place; they increment the version and are recorded if grad mode is on. Arguments broadcast to
   // this tensor and are cast to its dtype. Throws, before the write: ShapeError for an argument that does not
-  // broadcast to this tensor, or a tensor that shows elements twice; DTypeError for a floating argument of an
-  // integer tensor, or a Scalar that the dtype cannot hold; DeviceError; ValueError for read-only memory;
+  // broadcast to this tensor, or a tensor that shows elements twice. DTypeError for a floating argument of an
+  // integer tensor, or a Scalar that the dtype cannot hold. DeviceError. ValueError for read-only memory.
   // AutogradError for a leaf that requires grad or a view of one, while grad mode is on.
   Tensor& zero_();
   Tensor& fill_(Scalar value);

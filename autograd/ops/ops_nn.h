@@ -47,8 +47,8 @@ WEFT_API Tensor outer(In a, In b);
 /// summed; one that a term repeats is a diagonal. An equation that only permutes a tensor, such as "ij->ji",
 /// gives a view. Shape: one dim per letter of the output. Grad: that of the products and sums it consists of.
 /// Throws: ValueError for a malformed equation (no "->", other characters than letters, an output letter that
-/// is repeated or unknown) or another number of terms than of tensors; ShapeError for a term that does not
-/// fit its tensor, or a letter with two sizes.
+/// is repeated or unknown), and for another number of terms than of tensors. ShapeError for a term that does
+/// not fit its tensor, or a letter with two sizes.
 WEFT_API Tensor einsum(const char* equation, const std::vector<Tensor>& xs);
 
 // ---- softmax and normalisation (softmax.cpp, norm.cpp). Throws: DTypeError for integers.
@@ -118,8 +118,9 @@ WEFT_API Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target,
 WEFT_API Tensor dropout(In x, double p = 0.5, bool training = true, Generator* generator = nullptr);
 /// `count` indices per row, int64, drawn with the row's weights, which need not sum to 1.
 /// Shape: [K] -> [count], [R, K] -> [R, count].
-/// Throws: ShapeError for other ranks; ValueError for count <= 0, K = 0, a negative or non-finite weight, a
-/// row without a positive weight, or without replacement with fewer than `count` of them.
+/// Throws: ShapeError for other ranks. ValueError for count <= 0, K = 0, a negative or non-finite weight, or
+/// a row without a positive weight. ValueError also without replacement, if fewer than `count` weights are
+/// positive.
 WEFT_API Tensor multinomial(In weights, int64_t count, bool replacement = false,
                             Generator* generator = nullptr);
 /// 1 with probability p, else 0, for each element. Throws: ValueError for a p outside [0, 1].

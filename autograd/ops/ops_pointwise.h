@@ -155,8 +155,8 @@ WEFT_API Tensor round(In x);
 /// x without its fraction; integers are copied. Grad: 0.
 WEFT_API Tensor trunc(In x);
 
-/// x with NaN replaced by `nan`, and infinities by `posinf` and `neginf` (by default the largest and lowest
-/// finite numbers of x's dtype); integers are copied. Grad: g where x is finite, else 0.
+/// x with NaN replaced by `nan`, and infinities by `posinf` and `neginf`. The defaults are the largest and
+/// lowest finite numbers of x's dtype. Integers are copied. Grad: g where x is finite, else 0.
 WEFT_API Tensor nan_to_num(In x, Scalar nan = 0, std::optional<Scalar> posinf = {},
                            std::optional<Scalar> neginf = {});
 

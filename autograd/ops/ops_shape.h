@@ -16,8 +16,8 @@ namespace weft {
 /// x[at[0], at[1], ..], as PyTorch's indexing. Numbers, slices, None and Ellipsis give a view; with a mask or
 /// a tensor of positions the result is a copy.
 /// Shape: a number removes its dim and None adds one of size 1. Positions replace their dims by their
-/// broadcast sizes, a mask by its count: at the place of the first such dim if all are neighbours, else in
-/// front. Grad: g added at the index.
+/// broadcast sizes, a mask by its count. They stand at the place of the first such dim if all are neighbours,
+/// else in front. Grad: g added at the index.
 /// Throws: IndexError for more indices than dims or a second Ellipsis; ShapeError for a mask of other sizes
 /// than its dims, or positions that do not broadcast; ValueError for a slice with a step <= 0.
 WEFT_API Tensor index(In x, const std::vector<TensorIndex>& at);
@@ -165,7 +165,7 @@ WEFT_API Tensor repeat(In x, const Shape& times);
 WEFT_API Tensor flip(In x, const Shape& dims);
 /// x moved by `shift` elements along dim; those moved out come in at the other end. Grad: g moved back.
 WEFT_API Tensor roll(In x, int64_t shift, int64_t dim);
-/// A matrix with x on diagonal k and 0 elsewhere, or a copy of diagonal k of a matrix; k > 0 is above the
+/// A matrix with x on diagonal k and 0 elsewhere, or a copy of diagonal k of a matrix. k > 0 is above the
 /// main diagonal. Shape: [N] -> [N + |k|, N + |k|], [M, N] -> [its length].
 /// Grad: diagonal k of g, or a matrix with g on it. Throws: ShapeError unless x has one or two dims.
 WEFT_API Tensor diag(In x, int64_t k = 0);

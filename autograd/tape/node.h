@@ -57,7 +57,7 @@ class WEFT_API Node : public RefCounted {
   virtual GradList apply(GradList grads, Pass& pass) = 0;
   /// Frees saved tensors after a pass without retain_graph; a later apply throws.
   virtual void release_saved() noexcept {}
-  /// True for a recv node, whose graph continues in another process: marking reports the slots that it
+  /// True for a recv node, whose graph continues in another process. Marking reports the slots that it
   /// reaches, and the pass executes nothing beyond the node.
   virtual bool is_boundary() const { return false; }
   virtual bool is_accumulate() const { return false; }

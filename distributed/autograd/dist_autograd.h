@@ -16,12 +16,12 @@
 //                     Unused results, several losses and failed calls are allowed.
 //   Backward::kFast   is PyTorch's FAST mode: it assumes that every recorded send takes part in the pass. The
 //                     watchdog names a send without a gradient, with peer, function and age, after `stall`.
-// With create_graph a SMART pass records itself: its gradients have graphs over the workers, and a later pass
+// With create_graph a SMART pass records itself. Its gradients have graphs over the workers, and a later pass
 // of the context may begin at a scalar made of them. Its gradients are added to the first ones.
 // A failure on any worker ends the pass on all workers and frees its state and its gradients; those of
 // earlier passes stay. The initiator throws the first error; its text begins with the failed worker. Without
 // retain_graph, a failed pass has freed the saved tensors of the nodes that ran, so another pass over the
-// same graph throws. A context and its passes belong to one life of a worker: the loss of that life ends them
+// same graph throws. A context and its passes belong to one life of a worker. The loss of that life ends them
 // everywhere, and a successor under the same name begins with its own. A pass may also begin at a remote
 // value: RRef<Tensor>::backward(context.id()). Thread safety: contexts of different threads are independent;
 // passes over one context may run concurrently when their graphs are disjoint. All functions: any thread.
@@ -68,9 +68,9 @@ class WEFT_API Context {
 
 /// Computes the gradients of `roots`, scalars of this worker, and adds them to the context on every worker
 /// that the graph reaches. Blocks until all workers are done, at most for options.timeout. Throws:
-/// AutogradError for an unknown context or a stalled pass, for empty `roots`, for a root that is not a
-/// scalar, is a leaf or does not require grad, for create_graph in kFast, and for kFast in a context with
-/// such a pass; Timeout; PeerLost; the first error of a worker.
+/// AutogradError for an unknown context, a stalled pass or empty `roots`. AutogradError for a root that is
+/// not a scalar, is a leaf or does not require grad. AutogradError for create_graph in kFast, and for kFast
+/// in a context with such a pass. Timeout; PeerLost; the first error of a worker.
 WEFT_API void backward(int64_t context_id, const std::vector<Tensor>& roots,
                        const BackwardOptions& options = {});
 /// All gradients of a context on this worker, or that of one leaf (an undefined tensor without one). Throws:

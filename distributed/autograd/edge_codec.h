@@ -3,14 +3,15 @@
 //
 //   dist_autograd::set_edge_codec("ps", {.activations = WireCodec::kFloat16, .gradients = WireCodec::kInt8});
 //
-// It concerns the messages from this worker to that one: activations are the tensors with history in recorded
-// requests and replies, gradients those of backward passes. The other direction has a setting of its own, at
-// the other worker. Leaves, other dtypes, tensors on devices, small ones, and tensors that the codec cannot
-// hold (with an inf or a NaN, or beyond 65504 for float16) travel exactly. Sizes and dtype arrive as sent.
+// It concerns the messages from this worker to that one. Activations are the tensors with history in recorded
+// requests and replies; gradients are those of backward passes. The other direction has a setting of its own,
+// at the other worker. Leaves, other dtypes, small tensors and tensors on devices travel exactly. So do
+// tensors that the codec cannot hold: with an inf or a NaN, or beyond 65504 for float16. Sizes and dtype
+// arrive as sent.
 //   kFloat16  half of the bytes; each value is rounded to 11 significant bits.
 //   kInt8     a quarter of the bytes: steps of max|x| / 127 in each 1024 elements, so an error of at most
 //             half a step.
-// With error feedback a gradient's rounding error is added to the same gradient of the next context, so that
+// With error feedback a gradient's rounding error is added to the same gradient of the next context. So
 // errors do not add up over the steps. "The same" is the gradient of the same tensor of the context's n-th
 // message from that worker, of the same size. Its memory has a limit, and the oldest error is forgotten
 // first. Thread safety: any thread.

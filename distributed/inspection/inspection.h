@@ -46,8 +46,8 @@ struct InspectionOptions {
 class WEFT_API InspectionServer {
  public:
   /// Listens and serves. Throws: ValueError for an address that cannot be parsed, limits out of range, or an
-  /// access list without certificates; RpcError for an address in use, a port without credentials, and a
-  /// folder of sockets that others can open; IoError for an unreadable certificate file.
+  /// access list without certificates. RpcError for an address in use, a port without credentials, and a
+  /// folder of sockets that others can open. IoError for an unreadable certificate file.
   explicit InspectionServer(InspectionOptions options = {});
   /// Ends the open calls, and waits for those that ask other workers: at most max_call_time.
   ~InspectionServer();

@@ -68,8 +68,9 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
 
   /// Blocks until stop_serving. Throws: Fenced when this worker has lost its place; Timeout.
   void serve(TimePoint deadline) const;
-  /// Leaves: waits until the calls of this worker have ended and the requests under way are answered, then
-  /// gives up the name and ends the agent. Throws, after that: Timeout that names the calls under way.
+  /// Leaves the group. It waits until the calls of this worker have ended and the requests under way are
+  /// answered. Then it gives up the name and ends the agent. Throws, after that: Timeout that names the calls
+  /// under way.
   void leave(TimePoint deadline);
   /// Ends the renewals, without a word to the others. Does not block.
   void stop();

@@ -41,7 +41,7 @@ class WEFT_API Rendezvous {
                        const std::vector<WorkerId>& who = {}) = 0;
 
   /// Ends the use of the store. Rank 0 blocks until all others have left, and then at most 10 s until they
-  /// have read its answers; its process may end after the return. The others do not wait for a rank 0 that is
+  /// have read its answers. Its process may end after the return. The others do not wait for a rank 0 that is
   /// gone. False: `deadline` came first.
   virtual bool leave(TimePoint deadline) = 0;
 

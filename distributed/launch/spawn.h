@@ -41,8 +41,9 @@ struct SpawnOptions {
   bool own_arguments = true;                         ///< pass this process's own arguments before them
   std::map<std::string, std::string> environment{};  ///< additional environment variables
   std::optional<int> master_port{};  ///< default: a free port, reserved while the Children object lives
-  /// Makes an authority and a certificate of seven days for each worker of the group, by the program
-  /// weft-certs (beside this one, in PATH, or WEFT_CERTS). They are in a private folder as long as Children.
+  /// Makes an authority and a certificate of seven days for each worker of the group. The program weft-certs
+  /// does it; it is found beside this program, in PATH, or by WEFT_CERTS. The files are in a private
+  /// folder as long as Children.
   bool tls = false;
   std::vector<std::string> names{};  ///< for tls, of all workers by rank; empty: "worker0", "worker1", ...
   /// The children are told the address of an elastic group's store, which Children serves.

@@ -33,7 +33,7 @@ class WEFT_API StoreFull : public RpcError {
 };
 
 /// Thread safety: every member may be called from any thread. Members with a deadline block for their answer
-/// and throw Timeout at the deadline; a change may then still happen, unless a later request of this client
+/// and throw Timeout at the deadline. A change may then still happen, unless a later request of this client
 /// has reached the store. They never throw PeerLost. Changes throw StoreFull at the store's limits. A store
 /// that cannot be reached for good, such as one with a certificate of another authority, is an RpcError at
 /// once with the reason.
@@ -116,7 +116,7 @@ WEFT_API std::unique_ptr<Store> make_store_server(Runtime& runtime, const Transp
                                                   const StoreOptions& options = {});
 
 /// Makes a client of the store that worker 0 serves at `server`. The client stays with the first store that
-/// answers: a later store at that address executes none of its requests, unless it has the same log. Errors
+/// answers. A later store at that address executes none of its requests, unless it has the same log. Errors
 /// name the store by `where`.
 WEFT_API std::unique_ptr<Store> make_store_client(Runtime& runtime, const TransportFactory& factory,
                                                   PeerAddress server, std::string where);

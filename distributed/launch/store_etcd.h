@@ -4,8 +4,8 @@
 // How it is used:
 //   auto store = rpc::make_etcd_store("10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379", {.prefix = "run7/"});
 //
-// Differences from a store of weft's own: etcd counts leases in whole seconds, so one is rounded up, to two
-// seconds at least with etcd's usual settings. Values have etcd's limit (1.5 MB as it is delivered).
+// Differences from a store of weft's own: etcd counts leases in whole seconds. So a lease is rounded up, to
+// two seconds at least with etcd's usual settings. Values have etcd's limit (1.5 MB as it is delivered).
 // set_at_end() has no effect. The values that a wait or a peek of more than 100 keys returns may be of
 // different moments.
 #pragma once

@@ -1,5 +1,5 @@
-// A store of its own for programs that are no group of workers, or for several groups: served at an address,
-// with or without a log, and reached by that address.
+// A store for programs that are no group of workers, or for several groups. It is served at an address, with
+// or without a log, and reached by that address.
 //
 // How it is used:
 //   auto served = rpc::serve_store("127.0.0.1:4711", {.log = "store.log"});     // or the program weft-store

@@ -43,8 +43,8 @@ WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimi
 
 /// Loads the set of the folder on all owners, and the parts of the caller. After an error every owner that
 /// answers has its previous values. Throws: IoError that names the file: a set without a manifest, a shard
-/// that is missing, damaged or of another set; ValueError for another number of owners, and for missing and
-/// unknown parts; ValueError, ShapeError or DTypeError for other parameters; errors of the owners.
+/// that is missing, damaged or of another set. ValueError for another number of owners, and for missing and
+/// unknown parts. ValueError, ShapeError or DTypeError for other parameters; errors of the owners.
 WEFT_API void load_checkpoint(const std::string& folder, DistributedOptimizer& optimizer,
                               const std::vector<CheckpointPart>& parts = {},
                               const CheckpointOptions& options = {});

@@ -144,8 +144,8 @@ DistributedOptimizer make(const std::vector<RemoteGroup<typename Rule::Options>>
 }
 
 /// Sets all options of a group on its owners; the state stays. Throws: ValueError for an optimizer of another
-/// rule, an unknown group, or options that the rule refuses; then the owners that answer have the options of
-/// before, with the rate of before.
+/// rule, an unknown group, or options that the rule refuses. Then the owners that answer get back their old
+/// options and rate.
 template <class Rule>
 void set_options(DistributedOptimizer& optimizer, size_t group, const typename Rule::Options& options) {
   check_rule(Rule::kName, typeid(Rule));

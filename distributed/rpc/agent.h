@@ -1,4 +1,4 @@
-// The Agent: one worker of a group. It builds remote calls on the one-way messages of a Transport: requests
+// The Agent: one worker of a group. It builds remote calls on the one-way messages of a Transport. Requests
 // run at most once, replies arrive or fail by the deadline, and lost peers are detected by leases. Several
 // agents may live in one process; the functions of rpc.h use a default one. agent.cpp describes the protocol.
 //
@@ -152,9 +152,9 @@ class WEFT_API Interceptor {
   virtual void reply_received(Agent&, Life from, Kind, Message&, const CallContext& context) {
     (void)from, (void)context;
   }
-  /// A message that will not be decoded. `outgoing`, at the caller: a request that is not sent; at the
-  /// callee: a reply whose caller gave up or is lost, or one that cannot be sent. Otherwise, at the caller: a
-  /// reply after its deadline; at the callee: a request refused before its arguments were decoded.
+  /// A message that will not be decoded. If `outgoing`, it is a request at the caller that is not sent. At
+  /// the callee it is then a reply that cannot be sent, or whose caller gave up or is lost. Otherwise, at the
+  /// caller: a reply after its deadline; at the callee: a request refused before its arguments were decoded.
   virtual void discarded(Agent&, Life peer, Kind, const Message&, bool outgoing) {
     (void)peer, (void)outgoing;
   }
@@ -275,8 +275,8 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   void on_peer_lost(std::function<void(const LostPeer& peer)> f);
   /// Counts a peer as lost, as if its lease had expired.
   void declare_lost(WorkerId peer, const std::string& why);
-  /// Evidence that the process of a life has ended: it counts as lost at once, if anything was heard from it
-  /// or is held for it. Does nothing for a life that is lost already.
+  /// Evidence that the process of a life has ended. The life counts as lost at once, if anything was heard
+  /// from it or is held for it. Does nothing for a life that is lost already.
   void process_ended(Life peer);
 
   // ---- collective calls
@@ -293,7 +293,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   /// ended and the layers' shutdown steps have run; then it leaves. During another thread's shutdown it waits
   /// for that one and has its outcome. Immediate: leaves now. Every open call fails; later ones throw.
   /// Idempotent. A handler or a shutdown step must not call it: it would wait for itself.
-  /// Throws, after having left: Timeout that names the awaited workers or calls; PeerLost that names all lost
+  /// Throws, after having left: Timeout that names the awaited workers or calls. PeerLost that names all lost
   /// members when the last active one was lost, with the same text on every survivor.
   void shutdown(ShutdownOptions options = {});
   /// Ends the current or next graceful shutdown without waiting for the other workers. Does not block. May be

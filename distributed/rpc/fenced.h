@@ -5,7 +5,7 @@
 
 namespace weft::rpc {
 
-/// The lease of a worker at the store has run out. It serves nothing and makes no calls: requests to it and
+/// The lease of a worker at the store has run out. It serves nothing and makes no calls. Requests to it and
 /// its own calls fail with this, until it has renewed the lease or, with a successor, for good.
 class WEFT_API Fenced : public RpcError {
  public:

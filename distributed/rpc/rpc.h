@@ -62,11 +62,11 @@ struct InitOptions {
   }
 };
 
-/// Joins the group and makes the default agent. Blocks until all `world_size` workers have joined, for
-/// at most init_timeout. In an elastic group it waits for no other worker, but for the end of an older life
-/// of this name.
-/// Throws: RpcError "RPC is already initialized" or for an address in use; ValueError for bad names and
-/// ranks, or a name that "is not unique"; Timeout that names the missing ranks. On every worker: ValueError
+/// Joins the group and makes the default agent. Blocks until all `world_size` workers have joined, for at
+/// most init_timeout. In an elastic group it waits for no other worker, but for the end of an older life of
+/// this name.
+/// Throws: RpcError "RPC is already initialized" or for an address in use. ValueError for bad names and
+/// ranks, or a name that "is not unique". Timeout that names the missing ranks. On every worker: ValueError
 /// for device maps that do not fit the group, DeviceError for a missing device.
 WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 
@@ -74,8 +74,8 @@ WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 /// every living member is passive, then waits for all calls. It does not wait for lost members. In an elastic
 /// group it waits for its own calls and the requests under way here only, and the others go on. Blocks for at
 /// most options.timeout; zero: no limit. Afterwards every function throws "RPC has not been initialized".
-/// Throws, with the agent stopped in any case: PeerLost that names all lost members when the last active one
-/// was lost, the same on every survivor; Timeout that names the awaited workers or calls.
+/// Throws, with the agent stopped in any case: Timeout that names the awaited workers or calls. PeerLost that
+/// names all lost members when the last active one was lost, the same on every survivor.
 WEFT_API void shutdown(ShutdownOptions options = {});
 
 /// Options of serve_until_done.

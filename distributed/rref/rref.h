@@ -137,8 +137,9 @@ template <class T> class RRef : public RRefBase {
   /// the id of an autograd context it runs dist_autograd::backward; any worker may call it. Gradients go into
   /// the context, on every worker that the graph reaches. Without a context it runs Tensor::backward on the
   /// owner: gradients go into grad(), and only the option retain_graph counts. Throws: AutogradError without
-  /// a context off the owner, for a context unknown to the owner, and for a value that is not a scalar, is a
-  /// leaf or does not require grad; the error of the value's creation; OwnerLost; as dist_autograd::backward.
+  /// a context off the owner, and for a context unknown to the owner. AutogradError for a value that is not a
+  /// scalar, is a leaf or does not require grad. The error of the value's creation; OwnerLost; as
+  /// dist_autograd::backward.
   void backward(std::optional<int64_t> context_id = {},
                 const dist_autograd::BackwardOptions& options = {}) const;
 

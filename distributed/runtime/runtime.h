@@ -111,9 +111,9 @@ class WEFT_API Runtime {
   /// An exception that leaves a task is dropped; a simulation writes it to its trace. After stop() the task
   /// is destroyed without having run.
   virtual void post(Task task) = 0;
-  /// The same for a task that need not wait for ever. If all threads of the pool are blocked and no other one
-  /// can be made, the task is run at once on the calling thread, or on one that begins to wait, as a refused
-  /// one: refusal() is not null in it. It must then end soon and must not block.
+  /// The same for a task that need not wait for ever. All threads of the pool may be blocked, with no other
+  /// one to be made. Then the task runs at once as a refused one, on the calling thread or on one that begins
+  /// to wait. In it refusal() is not null. It must then end soon and must not block.
   virtual void post_or_refuse(Task task) { post(std::move(task)); }
 
   /// Runs `task` on the timer thread at `when`, or at once if `when` has passed. The task must be short and
@@ -211,7 +211,7 @@ class FiberLocalScope {
   void* old_;
 };
 
-/// A thread_local word of a lower floor (grad mode) that follows its fiber: `get` reads it when the fiber is
+/// A thread_local word of a lower floor (grad mode) that follows its fiber. `get` reads it when the fiber is
 /// switched out, `set` writes it when the fiber is switched in. A new task begins with `initial`.
 struct ThreadState {
   uint64_t (*get)();

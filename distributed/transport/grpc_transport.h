@@ -1,6 +1,7 @@
 // The gRPC transport: messages travel as frames on bidirectional gRPC streams, one stream per pair of
-// workers. It listens on TCP and, for workers of the same host and user, on a unix socket in a folder of the
-// user with mode 0700 (inner/user_folder.h). The socket is preferred where both ends can see it.
+// workers. It listens on TCP. For workers of the same host and user it also listens on a unix socket, in a
+// folder of the user with mode 0700 (inner/user_folder.h). The socket is preferred where both ends can see
+// it.
 //
 // How it is used:
 //   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .listen = "127.0.0.1:0"}, receiver);
@@ -67,8 +68,8 @@ struct GrpcOptions {
 };
 
 /// Makes a transport, listens as the options say, and starts its poller. `receiver` must outlive close().
-/// Throws: ValueError for an address that cannot be parsed; RpcError for an address in use (with host and
-/// port), one that needs credentials, and a folder of sockets that others can open; IoError for an unreadable
+/// Throws: ValueError for an address that cannot be parsed. RpcError for an address in use (with host and
+/// port), one that needs credentials, and a folder of sockets that others can open. IoError for an unreadable
 /// certificate file. Thread safety: any thread.
 WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
                                                         Receiver& receiver);

@@ -21,8 +21,8 @@ struct Incarnation {
   friend auto operator<=>(const Incarnation&, const Incarnation&) = default;
 };
 
-/// One run of one worker. What a worker makes belongs to the life that made it: a successor under the same id
-/// is another life. From a WorkerId alone: the current life, whichever it is.
+/// One run of one worker. Contexts, references and messages belong to the life that made them; a successor
+/// under the same id is another life. From a WorkerId alone: the current life, whichever it is.
 struct Life {
   WorkerId id;
   Incarnation incarnation;

@@ -150,7 +150,7 @@ class WEFT_API Receiver {
 
 /// Addresses of a peer.
 struct PeerAddress {
-  /// "host:port", "unix:/path" (same host) or "sim:...". The first usable one is taken; a unix address is
+  /// "host:port", "unix:/path" (same host) or "sim:...". The first usable one is taken. A unix address is
   /// usable only if both ends have the same `host_key` and this end sees a socket of its user there.
   std::vector<std::string> addresses{};
   /// Key of a machine's network namespace (boot id and namespace). Workers with other keys are not reached by

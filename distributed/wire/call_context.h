@@ -29,9 +29,9 @@ struct CallContext {
   /// true once the caller of the served call has given up, or its agent has stopped; null outside a handler
   std::shared_ptr<const std::atomic<bool>> given_up;
 
-  /// True once the answer of the served call is not needed any more: its deadline has passed, its caller has
-  /// cancelled it or is lost, or the serving agent has stopped. A long function asks it now and then, and
-  /// ends early. False outside a handler. Takes no lock.
+  /// True once the answer of the served call is not needed any more. That is so after its deadline, after a
+  /// cancel or the loss of its caller, and after a stop of the serving agent. A long function asks it now and
+  /// then, and ends early. False outside a handler. Takes no lock.
   WEFT_API bool cancelled() const;
 };
 

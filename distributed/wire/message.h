@@ -110,9 +110,9 @@ struct WEFT_API Message {
   /// device copies that must end before the message is sent, or before its values are used
   std::shared_ptr<Staging> staging;
   std::vector<Extension> extensions;
-  /// Callbacks, called once each; they must not block. `received` is true when the message was read: a
-  /// request got a reply that is not an error; a reply was acknowledged, or its caller gave up. It is false
-  /// after an error, deadline, loss of the peer or shutdown.
+  /// Callbacks, called once each; they must not block. `received` is true when the message was read. A
+  /// request was read if it got a reply that is not an error; a reply, if it was acknowledged or its caller
+  /// gave up. It is false after an error, deadline, loss of the peer or shutdown.
   std::vector<std::function<void(bool received)>> settled;
 };
 

@@ -1,4 +1,4 @@
-// Layout: sizes and strides of several operands for a kernel. Dims of size 1 are dropped; the others are
+// Layout: sizes and strides of several operands for a kernel. Dims of size 1 are dropped. The others are
 // ordered by the strides of the first operand (the output) and merged if every operand allows it. Offsets are
 // in elements. Passed to kernels by value.
 #pragma once

@@ -8,7 +8,7 @@
 //   };
 //   launch(stream, "sum", {.blocks = 8, .threads = 256, .shared = 256 * sizeof(float)}, Sum{x, y, n});
 //
-// A body has no launch syntax and no built-in variables, so the same file is compiled twice: by nvcc for the
+// A body has no launch syntax and no built-in variables. So the same file is compiled twice: by nvcc for the
 // device, and by the host compiler (WEFT_SIMT) for the tests. These run each body on the CPU under an
 // emulation of blocks, warps and shared memory (tests/support/simt). The rules for a body:
 //   - Blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks.

@@ -12,7 +12,7 @@ struct AdamaxOptions {
   bool maximize = false;
 };
 
-/// Adam with a decaying maximum of |d| in place of the root: m = b1 m + (1 - b1) d; u = max(b2 u, |d| + eps);
+/// Adam with a decaying maximum of |d| in place of the root. m = b1 m + (1 - b1) d; u = max(b2 u, |d| + eps);
 /// p -= rate m / u, with rate = lr / (1 - b1^t). 28 bytes. Source: Kingma & Ba 2015, algorithm 2.
 struct WEFT_API AdamaxRule {
   using Options = AdamaxOptions;

@@ -16,8 +16,8 @@ struct RpropOptions {
 
 /// One step size per element; only the sign of the gradient matters. For gradients of the whole data set. s0
 /// is the previous gradient, s1 the step size, lr at t = 1. If d has the sign of s0, s1 is multiplied by
-/// eta_plus; if the sign has changed, by eta_minus, and s0 becomes 0 instead of d. Then p -= s1 sign(s0). 28
-/// bytes. Source: Riedmiller & Braun 1993, without weight backtracking.
+/// eta_plus. If the sign has changed, it is multiplied by eta_minus, and s0 becomes 0 instead of d. Then p -=
+/// s1 sign(s0). 28 bytes. Source: Riedmiller & Braun 1993, without weight backtracking.
 struct WEFT_API RpropRule {
   using Options = RpropOptions;
   static constexpr const char* kName = "Rprop";

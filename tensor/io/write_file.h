@@ -13,15 +13,15 @@ namespace weft {
 
 /// Makes `bytes` the content of the file at `path`. A symbolic link is followed and kept. An existing file
 /// keeps its mode, and its owner where the system allows; its other hard links keep the old content.
-/// Throws: IoError that names the path: for a folder that is missing or not writable, a path that is no
-/// regular file (a folder, a device, a pipe), or a failed write.
+/// Throws: IoError that names the path. It is thrown for a folder that is missing or not writable, a path
+/// that is no regular file (a folder, a device, a pipe), or a failed write.
 WEFT_API void write_file(const std::string& path, std::string_view bytes);
 
 /// Throws the IoError that write_file would throw before its first byte. Changes nothing.
 WEFT_API void check_writable(const std::string& path);
 
 /// write_file for the output of a program. A pipe, a terminal, a character device or a link to an open file
-/// (/dev/stdout, /dev/fd/63) is not replaced: the bytes are written into it, after flushing stdout.
+/// (/dev/stdout, /dev/fd/63) is not replaced. The bytes are written into it, after flushing stdout.
 /// Throws: IoError as write_file, and for a stream that takes no bytes.
 WEFT_API void write_output(const std::string& path, std::string_view bytes);
 

@@ -1,4 +1,4 @@
-// What holds across operations: types and promotion, numbers, randomness, in-place rules, views, fused forms
+// Rules across operations: types and promotion, numbers, randomness, in-place rules, views, fused forms
 // against their parts.
 #include <gtest/gtest.h>
 

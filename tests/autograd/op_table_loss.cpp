@@ -8,7 +8,7 @@ namespace weft::op_table {
 
 namespace {
 
-// What a class loss is, row by row: x [R, C], target [R]; weight may be null.
+// The value of a class loss, row by row: x [R, C], target [R]; weight may be null.
 struct ClassLoss {
   bool logits = true;
   double smoothing = 0;

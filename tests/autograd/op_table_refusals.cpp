@@ -1,5 +1,5 @@
 // The corners that rows refuse (Row::refuses): the size whose dims are 0, or kNoDims, and the error.
-// What is not here is taken: a reduction that has a value of nothing, a product over no elements, indices
+// Other cases are accepted: a reduction that has a value of nothing, a product over no elements, indices
 // without elements.
 #include <algorithm>
 #include <sstream>

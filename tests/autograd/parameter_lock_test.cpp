@@ -22,7 +22,7 @@ using test::leaf;
 using test::values;
 using Numbers = std::vector<double>;
 
-/// What an optimizer does: add `by` to every element, in place when nobody holds the block, else in a fresh
+/// The work of an optimizer: add `by` to every element, in place when nobody holds the block, else in a fresh
 /// one. True: in place.
 bool step(const Tensor& p, double by) {
   const auto lock = lock_parameter(p);

@@ -1,4 +1,4 @@
-// What a write reaches: copies that share nothing, views that share all, temporaries, memory that overlaps,
+// The reach of a write: copies that share nothing, views that share all, temporaries, memory that overlaps,
 // and memory that is only read.
 #include <limits>
 

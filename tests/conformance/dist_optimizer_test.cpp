@@ -338,7 +338,7 @@ TEST_P(DistOptimizer, rates_and_state_travel) {
   });
 }
 
-/// What one step of a layer's owner does to w and to `unused`, whose gradient is zero or absent.
+/// The effect of one step of a layer's owner on w and `unused`, whose gradient is zero or absent.
 template <class Rule> std::pair<Tensor, Tensor> step_once(const typename Rule::Options& options, bool zero) {
   const auto layer = remote<Layer>("worker1", 0.5);
   const auto params = layer.template rpc_sync<&Layer::params>();

@@ -1,4 +1,4 @@
-// What a container allows: quotas and limits of both versions of control groups, of the group itself and of
+// The limits of a container: quotas and limits of both versions of control groups, of the group itself and of
 // those above it.
 #include <sched.h>
 #include <unistd.h>

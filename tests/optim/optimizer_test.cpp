@@ -1,4 +1,4 @@
-// What every optimizer shares: groups, state, errors that change nothing, one kernel call per step, copy on
+// Rules of all optimizers: groups, state, errors that change nothing, one kernel call per step, copy on
 // write, a user's own rule.
 #include <cmath>
 #include <thread>

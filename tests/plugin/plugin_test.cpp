@@ -19,7 +19,7 @@ void use_library(const std::string& name) {
   setenv("WEFT_CUDA_LIBRARY", ((moved ? std::string(moved) : WEFT_PLUGIN_DIR) + "/" + name).c_str(), 1);
 }
 
-/// What f throws as E; ends the process with 2 when it throws nothing or something else.
+/// The E that f throws; ends the process with 2 when it throws nothing or something else.
 template <class E, class F> E caught(F&& f) {
   try {
     f();

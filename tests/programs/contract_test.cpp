@@ -1,4 +1,4 @@
-// What every program promises beyond its numbers: figures as JSON, a clean stop after Ctrl-C, and one line
+// The promises of every program beyond its numbers: figures as JSON, a clean stop after Ctrl-C, and one line
 // that names what is wrong with a flag, a corpus or a saved model.
 #include <sstream>
 
@@ -22,7 +22,7 @@ void expect_refusal(const Output& out, const std::string& part, bool started = f
   EXPECT_TRUE(started || !out.has("pids:")) << out.text;
 }
 
-/// What a last line tells: "name=value" and "matches name: yes".
+/// The entries of a last line: "name=value" and "matches name: yes".
 std::vector<std::pair<std::string, std::string>> figures_of(const std::string& last) {
   std::vector<std::pair<std::string, std::string>> all;
   std::istringstream words(last);

@@ -185,7 +185,7 @@ class Port {
   }
   Port(const Port&) = delete;
   ~Port() { close(socket_); }
-  /// What a launcher tells the worker of that rank.
+  /// The variables that a launcher gives the worker of that rank.
   Variables worker(int rank, int world_size, const std::string& master = "127.0.0.1") const {
     return {{"RANK", std::to_string(rank)},
             {"WORLD_SIZE", std::to_string(world_size)},

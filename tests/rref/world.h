@@ -1,4 +1,4 @@
-// What the tests of references share: a class that counts its living objects, functions that pass references
+// The world of these tests: a class that counts its living objects, functions that pass references
 // on, and checks that nothing is left of them.
 #pragma once
 

@@ -11,7 +11,7 @@
 namespace weft::cuda {
 namespace {
 
-/// What goes from one operand to another of the same sizes.
+/// One copy from one operand to another of the same sizes.
 struct Case {
   const char* name;
   DType from, to;

@@ -267,7 +267,7 @@ TEST_F(SimtEmulator, nobody_waits_for_a_device_or_a_stream_that_is_being_recorde
   for (const runtime::Stream s : {a, b}) runtime::delete_stream(s);
 }
 
-/// What ends a recording, in words; empty: nothing.
+/// The error that ends a recording, in words; empty: none.
 std::string refusal(runtime::Stream stream) {
   try {
     runtime::delete_graph(runtime::end_capture(stream));

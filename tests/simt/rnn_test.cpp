@@ -31,7 +31,7 @@ struct SimtRnn : testing::Test {
   void TearDown() override { simt::settings() = {}; }
 };
 
-/// What a layer writes.
+/// The outputs of a layer.
 struct Results {
   Operand y, hn, cn, dx, dh0, dc0, dw_ih, dw_hh, db_ih, db_hh;
   Results(DType t, const RnnLayer& l, const Sizes& s, bool strided)

@@ -201,7 +201,7 @@ TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
                 [](void* place, size_t i) { new (place) Everything{part(i)}; });
 }
 
-/// What the device says of a kernel.
+/// The report of the device on a kernel.
 std::string refusal(const StepKernel& kernel) {
   Operand p(kFloat32, {3}), g(kFloat32, {3});
   const Unknown rule{};

@@ -40,7 +40,7 @@ Tensor process_make(int64_t n, double v, const std::string& at) {
   return full({n}, v, {.device = Device(at)});
 }
 WEFT_RPC(process_make);
-/// What the reference brings to us, twice.
+/// The value of the reference, twice.
 Tensor process_fetch(const RRef<Tensor>& x) { return mul(x.to_here(), 2); }
 WEFT_RPC(process_fetch);
 int64_t process_hold() {

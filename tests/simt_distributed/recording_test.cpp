@@ -1,6 +1,6 @@
-// Calls while the calling thread records a graph. What a message brings or takes is not part of a
-// recording: waiting for it, and sending what the replays are to make, are refused; neither ends the
-// recording nor loses a value. Over gRPC, whose handlers are on other threads.
+// Calls while the calling thread records a graph. The tensors of a message are not part of a
+// recording. Waiting for them, and sending tensors that the replays are to make, are refused; neither ends
+// the recording nor loses a value. Over gRPC, whose handlers are on other threads.
 #include <thread>
 
 #include <weft/tensor/cuda.h>

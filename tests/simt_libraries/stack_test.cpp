@@ -93,7 +93,7 @@ TEST_F(EmulatedStacks, go_over_a_retained_graph_twice_and_heed_writes_to_weights
   EXPECT_TRUE(test::has(test::error_of<AutogradError>([&] { grad({loss}, net.wanted()); }), "lstm"));
 }
 
-/// What the stack of a net keeps between forward and backward.
+/// The blocks that the stack of a net keeps between forward and backward.
 RnnStackRoom room_of(const Net& net) {
   const auto view = [](const Tensor& t) { return t.view_of(); };
   const vector<Tensor> w = net.module->parameters();

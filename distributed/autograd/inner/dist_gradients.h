@@ -25,7 +25,7 @@ class LeafGradients {
 /// Not thread safe: the context's mutex guards it.
 class ContextGradients {
  public:
-  /// Adds what a pass has computed here. It makes no device work: a reader adds up.
+  /// Adds the gradients that a pass has computed here. It makes no device work: a reader adds up.
   void add(MadeId pass, LeafGradients part);
   /// Takes back the part of a pass. The caller frees the result without the lock.
   std::vector<Tensor> drop(MadeId pass);

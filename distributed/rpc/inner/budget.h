@@ -9,7 +9,7 @@
 //     requests that have arrived in part count with them, against further such bytes.
 //  4. A callee keeps large replies up to the same limits. Of those that it has sent, it drops the oldest
 //     without references and gradients. A caller acknowledges large replies early.
-// Messages of references, gradients and control are not charged. One request goes alone, whatever its size.
+// Messages of references, gradients and control are not charged. One request goes alone, of any size.
 #pragma once
 
 #include <list>

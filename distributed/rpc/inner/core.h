@@ -77,7 +77,7 @@ struct Counters {
       served_errors{0};
 };
 
-/// What the parts of one agent share.
+/// The shared state of the parts of one agent.
 struct AgentCore {
   AgentCore(Agent& of, std::shared_ptr<Runtime> rt, AgentOptions o)
       : owner(of),

@@ -1,7 +1,7 @@
 // Tests of the public API of CUDA devices that are compiled twice: into test_simt, where the device is
 // emulated and suites are called Simt..., and into test_cuda, where it is the machine's, suites are called
-// Cuda..., and a machine without a device skips them and says why. What only the emulation can show stays in
-// tests/simt.
+// Cuda..., and a machine without a device skips them and says why. Tests that only the emulation can run
+// stay in tests/simt.
 #pragma once
 
 #include <gtest/gtest.h>

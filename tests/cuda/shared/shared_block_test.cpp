@@ -31,7 +31,7 @@ SharedBlock read(const char* text) {
   return block;
 }
 
-/// What the second process does: reads the block of the first, and writes twice as much.
+/// The work of the second process: reads the block of the first, and writes twice as much.
 void child(Device gpu, const SharedBlock& block) {
   Accelerator& device = accelerator(gpu);
   void* const shared = device.open_shared(block);
