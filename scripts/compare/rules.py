@@ -18,8 +18,8 @@ SENTENCES = {
     "bool": "in arithmetic and `maximum`",
     "negated alpha": "`sub` takes every `alpha` that fits; PyTorch negates it first, which may overflow.",
     "number": "A number never promotes a tensor",
-    "unfit": "A number that meets a tensor, and an element that becomes a number (`item`, `to_vector`), is"
-    " refused",
+    "unfit": "A number that meets a tensor, or an element that becomes a number (`item`, `to_vector`), may"
+    " not fit the type.",
     "exact comparison": "A comparison takes every number. An integer tensor meets its exact value",
     "real": "Functions of real numbers (`exp`, `sqrt`, `div`, ...) take integers as float32.",
     "refused types": "`mean`, `var`, `std`, `norm`, `logsumexp`, `softmax`, `dropout` and"
@@ -60,13 +60,13 @@ SENTENCES = {
     "empty view": "`as_strided` holds the offset of an empty view to the memory too.",
     "empty median": "`median` of nothing is refused.",
     "zero divisor": "`fmod`, `remainder` and `floor_divide` of integers refuse a divisor of 0.",
-    "sum_to": "`sum_to` of integers is int64 whatever is summed.",
+    "sum_to": "`sum_to` of integers is always int64.",
     "half": "The half types are storage: arithmetic runs in float32 and rounds once per operation",
     "weight": "`linear` wants a weight of 2 dims.",
     "index": "An index out of range is refused, in a dim of size 1 and in an empty tensor too",
     "large logit": "`binary_cross_entropy_with_logits` keeps its digits at large negative logits",
     "empty index": "`gather` and the scatters hold an empty index to the sizes of any other.",
-    "no dims": "Dim 0 and -1 of a tensor without dims mean the number itself in reductions",
+    "no dims": "Dim 0 and -1 of a tensor without dims mean the number itself.",
     "one number": "`topk` of a tensor without dims takes k = 1 alone",
     "range": "Beyond the root of a type's range the order of operations decides which numbers overflow.",
     "layouts of PyTorch": "PyTorch refuses some layouts of memory",
