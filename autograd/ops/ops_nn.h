@@ -84,9 +84,9 @@ WEFT_API Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& option
 /// nll_loss of log_softmax in one pass each way.
 /// Shape: logits [N, C], [C] or [N, C, ..], target [N], [] or [N, ..], int64 or int32.
 /// Grad: g * weight[t] * (softmax - smoothed target).
-/// Throws: IndexError for a target outside [0, C) other than ignore_index; ShapeError for a target or weight
-/// that does not fit; DTypeError for a target of another dtype; ValueError for label_smoothing outside [0,
-/// 1]; AutogradError for a class weight that requires grad.
+/// Throws: IndexError for a target outside [0, C) other than ignore_index. ShapeError for a target or weight
+/// that does not fit. DTypeError for a target of another dtype. ValueError for label_smoothing outside [0,
+/// 1]. AutogradError for a class weight that requires grad.
 WEFT_API Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& options = {});
 /// cross_entropy(linear(x, weight, bias), target) that holds the logits of one block of rows at a time. For a
 /// mean or a sum the forward pass computes the gradients too; with Reduction::kNone the backward computes the

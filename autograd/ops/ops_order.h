@@ -50,8 +50,8 @@ enum class ScatterReduce : uint8_t { kSum, kProd, kMean, kAmax, kAmin };
 /// elements of x at index are replaced. Integer means are rounded down. Shape: as scatter.
 /// Grad: by the rule of the sum, mean or product; of amax and amin shared evenly by the elements equal to the
 /// result.
-/// Throws: as scatter; IndexError for an index out of range; DTypeError for an index that is not int64 or
-/// int32, or a mean of bool; AutogradError for the second gradient of a product with a factor 0.
+/// Throws: as scatter. IndexError for an index out of range. DTypeError for an index that is not int64 or
+/// int32, or a mean of bool. AutogradError for the second gradient of a product with a factor 0.
 WEFT_API Tensor scatter_reduce(In x, int64_t dim, In index, In src, ScatterReduce reduce,
                                bool include_self = true);
 

@@ -18,8 +18,8 @@ namespace weft {
 /// Shape: a number removes its dim and None adds one of size 1. Positions replace their dims by their
 /// broadcast sizes, a mask by its count. They stand at the place of the first such dim if all are neighbours,
 /// else in front. Grad: g added at the index.
-/// Throws: IndexError for more indices than dims or a second Ellipsis; ShapeError for a mask of other sizes
-/// than its dims, or positions that do not broadcast; ValueError for a slice with a step <= 0.
+/// Throws: IndexError for more indices than dims or a second Ellipsis. ShapeError for a mask of other sizes
+/// than its dims, or positions that do not broadcast. ValueError for a slice with a step <= 0.
 WEFT_API Tensor index(In x, const std::vector<TensorIndex>& at);
 /// A copy of x with `values` at the elements that index(x, at) reads. Of positions named twice the last one
 /// counts; with `accumulate` all values are added.
@@ -30,7 +30,7 @@ WEFT_API Tensor index(In x, const std::vector<TensorIndex>& at);
 WEFT_API Tensor index_put(In x, const std::vector<TensorIndex>& at, In values, bool accumulate = false);
 /// A copy of x with the first elements of source, in order, where mask is true.
 /// Shape: x's sizes, to which mask broadcasts. Grad: dx = g where mask is false, dsource = g at mask.
-/// Throws: ShapeError for a mask that does not broadcast to x, or too few elements in source; DTypeError
+/// Throws: ShapeError for a mask that does not broadcast to x, or too few elements in source. DTypeError
 /// unless mask is bool and source has x's dtype.
 WEFT_API Tensor masked_scatter(In x, In mask, In source);
 /// Rows of weight. Shape: weight [V, H], ids [..] -> [.., H].
@@ -128,7 +128,7 @@ WEFT_API std::vector<Tensor> chunk(Viewed x, int64_t parts, int64_t d = 0);
 WEFT_API std::vector<Tensor> unbind(Viewed x, int64_t d = 0);
 /// Any sizes and strides (in elements), from `offset` elements after x's first one. Shape: the given sizes.
 /// Throws: ShapeError for a view beyond the memory between x's first and last element, negative numbers, or
-/// lists of different lengths; AutogradError for an expanded x that requires grad.
+/// lists of different lengths. AutogradError for an expanded x that requires grad.
 WEFT_API Tensor as_strided(Viewed x, const Shape& sizes, const Shape& strides, int64_t offset = 0);
 /// The diagonal of dims d0 and d1 as the last dim; `offset` > 0 is above the main diagonal.
 /// Shape: x's sizes without d0 and d1, then the length: [.., M, N] -> [.., min(M, N)] for the last two dims

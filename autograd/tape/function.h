@@ -114,7 +114,7 @@ template <class F> constexpr const char* function_name() {
 
 /// Runs F::forward on `arguments` and records F::backward. forward returns a Tensor or a std::vector<Tensor>.
 /// The node is named after F, or by a `static constexpr const char* name` in F.
-/// Throws: the exceptions of forward; in backward AutogradError that names F, if the gradients do not match
+/// Throws: the exceptions of forward. In backward, AutogradError that names F, if the gradients do not match
 /// the inputs in number, sizes, device or kind of dtype.
 template <class F, class... Args> auto apply_function(const Args&... arguments) {
   const std::tuple<decltype(detail::pinned(arguments))...> given(detail::pinned(arguments)...);

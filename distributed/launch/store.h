@@ -110,7 +110,7 @@ struct StoreOptions {
 };
 
 /// Makes the serving store. It serves clients through its transport until destroyed. Throws: the factory's
-/// error (a port in use); IoError for a log that another store uses, that is damaged before its last record,
+/// error (a port in use). IoError for a log that another store uses, that is damaged before its last record,
 /// or that cannot be written. After a write to the log has failed, every request gets an RpcError.
 WEFT_API std::unique_ptr<Store> make_store_server(Runtime& runtime, const TransportFactory& factory,
                                                   const StoreOptions& options = {});

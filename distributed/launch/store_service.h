@@ -33,8 +33,8 @@ struct ServedStore {
   std::string address;           ///< for clients, with the real port
 };
 
-/// Serves a store; port 0 is chosen by the system. Throws: the errors of make_store_server; ValueError for an
-/// address that cannot be read; RpcError for one in use, one that needs credentials, and a folder in which
+/// Serves a store; port 0 is chosen by the system. Throws: the errors of make_store_server. ValueError for an
+/// address that cannot be read. RpcError for one in use, one that needs credentials, and a folder in which
 /// another user can write. Thread safety: any thread.
 WEFT_API ServedStore serve_store(const std::string& address, const StoreOptions& options = {},
                                  const StoreNetwork& network = {});

@@ -35,8 +35,8 @@ WEFT_API bool has_checkpoint(const std::string& folder);
 
 /// Saves a set in the folder, which is made if it is missing; then removes the shards of earlier sets. When
 /// it throws, the set before stays valid. The names "set" and "shards" are taken. Throws: IoError, also when
-/// owner and caller do not see the same folder; ValueError for a name used twice or a piece size below 8;
-/// errors of the owners, as DistributedOptimizer::step.
+/// owner and caller do not see the same folder. ValueError for a name used twice or a piece size below 8.
+/// Errors of the owners, as DistributedOptimizer::step.
 WEFT_API void save_checkpoint(const std::string& folder, const DistributedOptimizer& optimizer,
                               const std::vector<CheckpointPart>& parts = {},
                               const CheckpointOptions& options = {});

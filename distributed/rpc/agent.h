@@ -228,7 +228,7 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
   void set_rpc_timeout(Duration timeout);
   /// Sends a request. It blocks only while the send queue of `to` is full, until the call's deadline. A
   /// request from outside a handler may wait for credit first, without its thread (BudgetLimits). Throws:
-  /// ValueError for an id out of range or a negative timeout; RpcError when the agent has stopped; errors of
+  /// ValueError for an id out of range or a negative timeout. RpcError when the agent has stopped. Errors of
   /// the interceptors and of copies from devices. The future fails with the callee's error, Timeout,
   /// PeerLost, Cancelled, WireError for a message over the limits, or RpcError when this agent stops. A call
   /// to a life that has a successor fails with PeerLost and is not sent. Without a timeout of its own, a call

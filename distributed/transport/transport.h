@@ -204,8 +204,8 @@ class WEFT_API Transport {
   virtual void remove_peer(WorkerId peer) = 0;
 
   /// Queues one message and returns; see the guarantees at the head. The transport does not interpret `kind`.
-  /// Throws, with the payloads released: WireError over the limits; PeerLost for a peer never added;
-  /// Overloaded when the peer's queue is full: call wait_writable, then send again; RpcError after close.
+  /// Throws, with the payloads released: WireError over the limits. PeerLost for a peer never added.
+  /// Overloaded when the peer's queue is full: call wait_writable, then send again. RpcError after close.
   virtual void send(WorkerId peer, uint8_t kind, std::string header, std::vector<Payload> payloads = {}) = 0;
 
   /// Blocks until the peer's queue has room. False: `deadline` came first. Not from callbacks.
