@@ -352,6 +352,16 @@ void Caller::ask(Peer& p) {
 }
 
 /// Step 5 at the caller: sends the requests again that the callee never received.
+void Caller::stamp_again(const Peer& p, uint64_t sequence, PendingCall& call, TimePoint now) {
+  call.sent = now;
+  Envelope e;
+  e.sequence = sequence;
+  e.floor = p.floor();
+  if (call.deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (call.deadline - now).count());
+  e.to_incarnation = p.incarnation.load().value;
+  stamp(call.message, e);
+}
+
 void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope& e) {
   try {
     const Message m = unseal(header, {}, e);
@@ -376,14 +386,8 @@ void Caller::on_status_reply(Peer& p, const std::string& header, const Envelope&
         PendingCall& call = found->second;
         if (call.waits || (call.message.staging && !call.message.staging->ready()))
           continue;  // it has not left yet
-        call.sent = now;
+        stamp_again(p, sequence, call, now);
         kind = call.kind;
-        Envelope again;
-        again.sequence = sequence;
-        again.floor = p.floor();
-        if (call.deadline != kNever) again.remaining_ns = std::max<int64_t>(1, (call.deadline - now).count());
-        again.to_incarnation = p.incarnation.load().value;
-        stamp(call.message, again);
         bytes = call.message.bytes;
         payloads = payloads_of(call.message);
       }

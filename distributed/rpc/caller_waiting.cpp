@@ -42,13 +42,7 @@ void Caller::start_now(Peer& p, uint64_t sequence) {
     if (found == p.pending.end() || !core_.running) return;  // its end gives the room back
     PendingCall& call = found->second;
     call.waits = false;
-    call.sent = now;
-    Envelope e;
-    e.sequence = sequence;
-    e.floor = p.floor();
-    if (call.deadline != kNever) e.remaining_ns = std::max<int64_t>(1, (call.deadline - now).count());
-    e.to_incarnation = p.incarnation.load().value;
-    stamp(call.message, e);
+    stamp_again(p, sequence, call, now);
     staging = call.message.staging;
     out = {sequence, call.kind, call.deadline};
   }
