@@ -68,9 +68,10 @@ namespace detail {
 
 namespace {
 
-/// The contents of a message of gradients.
+/// The contents of a message of gradients: the ids, which are checked first, and the rest.
 struct GradientMessage {
-  explicit GradientMessage(Decoder& in) : context(get_id(in)), pass(get_id(in)), send(get_id(in)) {
+  explicit GradientMessage(Decoder& in) : context(get_id(in)), pass(get_id(in)), send(get_id(in)) {}
+  void read_rest(Decoder& in) {
     terms.mode = static_cast<Backward>(in.number<uint8_t>());
     terms.retain_graph = in.number<uint8_t>() != 0;
     terms.create_graph = in.number<uint8_t>() != 0;
@@ -160,18 +161,13 @@ std::shared_ptr<PassState> begin_pass(ContextTable& table, const ContextPtr& con
 }  // namespace
 
 void handle_gradients(ContextTable& table, rpc::Request request, rpc::Responder responder) {
-  {
-    Decoder in(request.message);
-    const MadeId context_id = get_id(in);
-    get_id(in);  // of the pass
-    const MadeId send = get_id(in);
-    check_sends(table, send.life);
-    table.get(context_id)->check_claim(request.sender(), {send.id});
-  }
-  EdgeCodecs::decode(request.message);
-  table.gradients_received(request.sender(), request.message);
   Decoder in(request.message);
   auto gradients = std::make_shared<GradientMessage>(in);
+  check_sends(table, gradients->send.life);
+  table.get(gradients->context)->check_claim(request.sender(), {gradients->send.id});
+  EdgeCodecs::decode(request.message);
+  table.gradients_received(request.sender(), request.message);
+  gradients->read_rest(in);
   if (in.awaited().empty()) return take_gradients(table, request.sender(), *gradients, std::move(responder));
   auto held = std::make_shared<rpc::Responder>(std::move(responder));
   Agent::run_when(std::move(in.awaited()), [table = table.shared_from_this(), from = request.sender(),
