@@ -32,11 +32,11 @@ std::vector<RRef<Tensor>> turn_params() { return {RRef<Tensor>(turn_weight())}; 
 WEFT_RPC(turn_forward);
 WEFT_RPC(turn_params);
 
-DistributedOptimizer bounded(int64_t bound, bool wait = true) {
+DistributedOptimizer in_turn(int64_t bound, bool wait = true) {
   return dist_optim::make<optim::SGDRule>(rpc_sync<turn_params>("worker1"), {.lr = 0.1},
                                           {.max_staleness = bound, .wait = wait});
 }
-void step_once(DistributedOptimizer& opt) {
+void step_in_turn(DistributedOptimizer& opt) {
   Context context;
   context.backward({rpc_sync<turn_forward>("worker1", ones({3})).sum()});
   opt.step(context.id());
@@ -49,7 +49,7 @@ struct Slow {
     c.runtime(rank).post([agent = c.agent(rank), s = state, bound, steps, &c] {
       const AgentScope scope(agent);
       try {
-        DistributedOptimizer opt = bounded(bound);
+        DistributedOptimizer opt = in_turn(bound);
         Context context;
         const Tensor y = rpc_sync<turn_forward>("worker1", ones({3}));
         s->context = context.id();
@@ -94,14 +94,14 @@ void wait_for_the_slow_one(Over over, bool steps, int64_t bound) {
   std::atomic<bool> asked{false};
   c.runtime(2).post([&, agent = c.agent(2)] {
     const AgentScope scope(agent);
-    DistributedOptimizer opt = bounded(bound);
+    DistributedOptimizer opt = in_turn(bound);
     for (int i = 0; i < bound + 2; ++i, ++taken) {
       asked = i == bound;
-      step_once(opt);
+      step_in_turn(opt);
     }
   });
   c.run(0, [&] {
-    const DistributedOptimizer watching = bounded(bound);  // the count lasts as long as an optimizer
+    const DistributedOptimizer watching = in_turn(bound);  // the count lasts as long as an optimizer
     ASSERT_TRUE(eventually(c, [&] { return asked.load(); }));
     if (c.simulated()) c.runtime().sleep_for(10s);
     EXPECT_EQ(taken, bound);
@@ -128,10 +128,10 @@ int refused_steps(int trainers, int64_t bound, bool wait, uint64_t seed, double 
   c.net().set_faults(drop, drop);
   c.run_all([&](int rank) {
     if (rank == 1) return;
-    DistributedOptimizer opt = bounded(bound, wait);
+    DistributedOptimizer opt = in_turn(bound, wait);
     for (int i = 0; i < 10; ++i) {
       try {
-        step_once(opt);
+        step_in_turn(opt);
         ++accepted;
       } catch (const StaleStep&) {
         ++refused;
@@ -170,8 +170,8 @@ TEST(DistStepTurns, a_wait_ends_by_a_timeout_that_names_who_is_behind_and_holds_
   Cluster c({.size = 4});
   Slow first(c, 0, 2, true), second(c, 3, 2, true);
   c.run(2, [&] {
-    DistributedOptimizer opt = bounded(2);
-    step_once(opt);
+    DistributedOptimizer opt = in_turn(2);
+    step_in_turn(opt);
     const auto begun = c.runtime().now();
     Context context;
     context.backward({rpc_sync<turn_forward>("worker1", ones({3})).sum()});
@@ -203,8 +203,8 @@ TEST(DistStepTurns, a_wait_ends_by_the_loss_or_the_goodbye_of_a_trainer_that_is_
     Cluster c({.size = 3});
     Slow slow(c, 0, 1, false);
     c.run(2, [&] {
-      DistributedOptimizer opt = bounded(1);
-      step_once(opt);
+      DistributedOptimizer opt = in_turn(1);
+      step_in_turn(opt);
       c.runtime().call_at(c.runtime().now() + 1s, [&] {
         c.runtime().post([&] {
           if (leaves) c.agent(0)->shutdown({.graceful = false});
@@ -212,14 +212,14 @@ TEST(DistStepTurns, a_wait_ends_by_the_loss_or_the_goodbye_of_a_trainer_that_is_
         });
       });
       try {
-        step_once(opt);
+        step_in_turn(opt);
         ADD_FAILURE() << "no error";
       } catch (const PeerLost& e) {
         EXPECT_EQ(e.peer, "worker0");
         EXPECT_TRUE(has(e.what(), str("waited for ", slow.text())));
       }
       EXPECT_EQ(opt.versions()[0], 1);
-      for (int i = 0; i < 5; ++i) step_once(opt);  // nobody is behind any more
+      for (int i = 0; i < 5; ++i) step_in_turn(opt);  // nobody is behind any more
       EXPECT_EQ(opt.versions()[0], 6);
     });
   }
@@ -230,18 +230,18 @@ TEST(DistStepTurns, a_successor_is_behind_with_its_own_contexts_only) {
   Cluster c({.size = 3});
   Slow old(c, 0, 1, false);
   c.run(2, [&] {
-    DistributedOptimizer opt = bounded(1);
-    step_once(opt);
+    DistributedOptimizer opt = in_turn(1);
+    step_in_turn(opt);
     c.runtime().call_at(c.runtime().now() + 1s, [&] { c.runtime().post([&] { c.restart(0); }); });
-    EXPECT_THROW(step_once(opt), PeerLost);
-    for (int i = 0; i < 3; ++i) step_once(opt);
+    EXPECT_THROW(step_in_turn(opt), PeerLost);
+    for (int i = 0; i < 3; ++i) step_in_turn(opt);
     Slow fresh(c, 0, 1, true);
     EXPECT_EQ(fresh.state->context, old.state->context);  // the ids of a life begin anew
-    step_once(opt);
+    step_in_turn(opt);
     c.agent(2)->set_rpc_timeout(5s);
-    EXPECT_TRUE(has(error_of<Timeout>([&] { step_once(opt); }), fresh.text()));
+    EXPECT_TRUE(has(error_of<Timeout>([&] { step_in_turn(opt); }), fresh.text()));
     EXPECT_TRUE(fresh.end());
-    step_once(opt);
+    step_in_turn(opt);
     EXPECT_EQ(opt.versions()[0], 7);
   });
 }
@@ -251,8 +251,8 @@ TEST(DistStepTurns, a_waiting_step_of_a_lost_trainer_is_never_taken) {
   Cluster c({.size = 4});
   Slow slow(c, 0, 1, true);
   c.run(3, [&] {
-    DistributedOptimizer opt = bounded(1);
-    step_once(opt);
+    DistributedOptimizer opt = in_turn(1);
+    step_in_turn(opt);
     Slow fast(c, 2, 1, true);
     fast.state->go = true;
     c.runtime().sleep_for(5s);
@@ -262,7 +262,7 @@ TEST(DistStepTurns, a_waiting_step_of_a_lost_trainer_is_never_taken) {
     EXPECT_TRUE(slow.end());
     c.runtime().sleep_for(20s);
     EXPECT_EQ(opt.versions()[0], 2);
-    step_once(opt);
+    step_in_turn(opt);
   });
 }
 
