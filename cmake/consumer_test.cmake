@@ -2,8 +2,9 @@
 #   cmake -DBUILD= -DSOURCE= -DCXX= -DGENERATOR= -P consumer_test.cmake
 # installs the build folder BUILD to a fresh place, moves the installation (it must not care), and builds
 # and runs SOURCE, examples/find_package, against it; then asks for a component that does not exist. With
-# -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory. It compiles
-# as BUILD does (OPTIONS) and as deep below the sources, so that ccache knows the objects.
+# -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory, and the program
+# MAKE compiles a file of each library too. It compiles as BUILD does (OPTIONS) and as deep below the sources,
+# so that ccache knows the objects.
 set(work ${BUILD}/consumer/${GENERATOR})
 if(WEFT)
   string(APPEND work " embedded")
@@ -34,6 +35,21 @@ target_link_libraries(fit PRIVATE weft::core)
   cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
   run(${CMAKE_COMMAND} --build ${work}/build --target fit -j ${jobs})
   run(${work}/build/fit)
+  # One file of each library that is not core, and those of protoc.
+  execute_process(COMMAND ${CMAKE_COMMAND} --build ${work}/build --target help OUTPUT_VARIABLE targets)
+  foreach(part distributed distributed_sim distributed_inspection)
+    if(NOT targets MATCHES "[ /]weft_${part}\n")
+      continue()
+    endif()
+    set(rules ${BUILD}_embedded/CMakeFiles/weft_floor_${part}.dir/build.make)
+    file(STRINGS ${rules} objects REGEX "^[^ ]+\\.o: ")
+    list(GET objects 0 object)
+    string(REGEX REPLACE ": .*" "" object ${object})
+    run(${CMAKE_COMMAND} -E chdir ${work}/build ${MAKE} -f ${rules} ${object})
+  endforeach()
+  if(targets MATCHES "[ /]weft_inspection_proto\n")
+    run(${CMAKE_COMMAND} --build ${work}/build --target weft_inspection_proto)
+  endif()
   file(REMOVE_RECURSE ${BUILD}_embedded)
   return()
 endif()
