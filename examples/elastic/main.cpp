@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/transport/address.h>
 #include "../common/args.h"
 #include "../common/report.h"
@@ -97,12 +98,9 @@ int main(int argc, char** argv) {
   args.add("seed", o.seed, "seed of initial values, data, victims and moments");
   args.add("dir", o.dir, "folder of checkpoint and log; empty: a temporary one");
   args.add("json", o.json, "write the figures here");
-  args.add("role", o.role, {"supervisor", "store", "ps", "trainer"}, "for the processes that it starts");
-  args.add("store", o.store, "for the processes that it starts: address of the store");
   args.require([&]() -> std::string {
     if (o.steps < 1 || o.save_every < 1 || o.kills < 0 || o.stops < 0) return "counts must not be negative";
     if (!(o.lease >= 0.2 && o.lease <= 3600)) return "--lease must be 0.2 to 3600";
-    if (o.role != "supervisor" && (o.store.empty() || o.dir.empty())) return "--role needs --store and --dir";
     for (size_t from = 0; from <= o.victims.size();) {
       const size_t end = std::min(o.victims.find(',', from), o.victims.size());
       const std::string role = o.victims.substr(from, end - from);
@@ -114,9 +112,11 @@ int main(int argc, char** argv) {
   });
   args.parse(argc, argv);
   return examples::guarded("elastic", [&] {
-    if (o.role == "store") return elastic::serve_store(o);
-    if (o.role == "ps") return elastic::serve_parameters(o);
-    if (o.role == "trainer") return elastic::train(o);
-    return elastic::supervised(o);
+    switch (weft::rpc::spawned_rank().value_or(-1)) {  // the roles of supervisor.cpp
+      case 0: return elastic::serve_store(o);
+      case 1: return elastic::serve_parameters(o);
+      case 2: return elastic::train(o);
+      default: return elastic::supervised(o);
+    }
   });
 }

@@ -10,7 +10,7 @@
 namespace elastic {
 
 struct Options {
-  std::string role = "supervisor", dir, store, victims = "ps,trainer,store", json;
+  std::string dir, store, victims = "ps,trainer,store", json;
   int64_t steps = 400, save_every = 20, kills = 3, stops = 0, seed = 1;
   double lease = 2;
 };

@@ -7,8 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <memory>
-#include <optional>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -22,9 +21,17 @@ using namespace std::chrono_literals;
 using weft::rpc::Children;
 using weft::rpc::ChildState;
 
+constexpr const char* kRoles[] = {"store", "ps", "trainer"};  // by rank
+
 class Supervisor {
  public:
-  explicit Supervisor(const Options& o) : options_(o), draws_(static_cast<uint64_t>(o.seed)) {
+  explicit Supervisor(const Options& o)
+      : options_(o),
+        draws_(static_cast<uint64_t>(o.seed)),
+        children_(weft::rpc::spawn({.world_size = std::size(kRoles),
+                                    .arguments = {"--dir", o.dir},
+                                    .environment = {{"WEFT_STORE", o.store}},
+                                    .restarts = static_cast<int>(4 * (o.kills + o.stops) + 20)})) {
     std::uniform_int_distribution<int64_t> at(1, std::max<int64_t>(o.steps - 1, 1));
     for (int64_t i = 0; i < o.kills + o.stops; ++i) plan_.push_back({at(draws_), i >= o.kills});
     std::sort(plan_.begin(), plan_.end(), [](const Strike& a, const Strike& b) { return a.step < b.step; });
@@ -35,7 +42,6 @@ class Supervisor {
     }
   }
   Outcome run() {
-    for (const char* role : {"store", "ps", "trainer"}) start(role);
     while (!finished_ && !examples::interrupted()) {
       watch();
       strike();
@@ -58,43 +64,33 @@ class Supervisor {
     bool stop;  // SIGSTOP for half of a lease or twice one, in place of SIGKILL
   };
 
-  void start(const std::string& role) {
-    started_[role] = now_ns();
-    processes_[role] = std::make_unique<Children>(weft::rpc::spawn(
-        {.world_size = 1, .arguments = {"--role", role, "--dir", options_.dir, "--store", options_.store}}));
+  const ChildState& state(const std::string& role) {
+    const auto* const found = std::find(std::begin(kRoles), std::end(kRoles), role);
+    return children_.poll().at(static_cast<size_t>(found - std::begin(kRoles)));
   }
-  const ChildState& state(const std::string& role) { return processes_.at(role)->poll().front(); }
 
-  /// Starts ended processes again, and follows the steps.
+  /// Lets ended processes start again, and follows the steps.
   void watch() {
-    for (const char* role : {"store", "ps", "trainer"}) {
-      const ChildState child = state(role);
+    outcome_.restarts = 0;
+    for (const ChildState& child : children_.poll()) {
+      outcome_.restarts += child.restarts;
       if (child.running) continue;
-      if (child.exit_code == 0 && child.signal == 0) {
-        if (role == std::string("trainer")) finished_ = true;
-        if (finished_ || role == std::string("ps")) continue;
-      }
-      if (++outcome_.restarts > 4 * (options_.kills + options_.stops) + 20)
+      if (child.exit_code != 0 || child.signal != 0)
         throw weft::RpcError("the processes end too often: " + weft::rpc::to_string(child));
-      start(role);
+      if (kRoles[child.rank] == std::string("trainer")) finished_ = true;
     }
+    if (struck_ns_ != 0 && over_ns_ == 0 && state(struck_role_).restarts > struck_restarts_)
+      over_ns_ = now_ns();
     const int64_t step = read_step(options_.dir);
     if (step != step_) {
       step_ = step, moved_ = now_ns();
-      if (struck_ns_ != 0 && over_ns() != 0) {
+      if (struck_ns_ != 0 && over_ns_ != 0) {
         outcome_.pause_s.push_back(static_cast<double>(moved_ - struck_ns_) / 1e9);
         struck_ns_ = 0;
       }
     }
     if (now_ns() - moved_ > 180'000'000'000)
       throw weft::RpcError(weft::str("the training has stood at step ", step_, " for three minutes"));
-  }
-
-  /// The time at which the last strike was over, by a new process or the end of the stop; 0: not yet.
-  int64_t over_ns() const {
-    if (resumed_ns_ != 0) return resumed_ns_;
-    const int64_t started = started_.at(struck_role_);
-    return started > struck_ns_ ? started : 0;
   }
 
   /// Kills or stops a process when its moment has come and the training has gone on since the last one.
@@ -104,9 +100,10 @@ class Supervisor {
     if (!state(role).running || finished_) return;
     std::this_thread::sleep_for(std::chrono::microseconds(draws_() % 4000));
     const Strike s = plan_[next_++];
-    const pid_t pid = state(role).pid;
+    const ChildState child = state(role);
+    const pid_t pid = child.pid;
     ++outcome_.by_role[role];
-    struck_role_ = role, struck_ns_ = now_ns(), resumed_ns_ = 0;
+    struck_role_ = role, struck_restarts_ = child.restarts, struck_ns_ = now_ns(), over_ns_ = 0;
     if (!s.stop) {
       kill(pid, SIGKILL);
       if (role != "store") deaths_.emplace_back(role, struck_ns_);
@@ -120,7 +117,7 @@ class Supervisor {
       kill(pid, SIGSTOP);
       std::this_thread::sleep_for(std::chrono::duration<double>(leases * options_.lease));
       kill(pid, SIGCONT);
-      resumed_ns_ = now_ns();
+      over_ns_ = now_ns();
     }
     std::fflush(stdout);
   }
@@ -129,12 +126,13 @@ class Supervisor {
   std::mt19937_64 draws_;
   std::vector<Strike> plan_;
   std::vector<std::string> victims_;
-  std::map<std::string, std::unique_ptr<Children>> processes_;
+  Children children_;
   std::vector<std::pair<std::string, int64_t>> deaths_;
   size_t next_ = 0;
-  int64_t step_ = 0, moved_ = now_ns(), struck_ns_ = 0, resumed_ns_ = 0;
+  int64_t step_ = 0, moved_ = now_ns(), struck_ns_ = 0;
+  int64_t over_ns_ = 0;  // when the last strike was over, by a new process or its end; 0: not yet
+  int struck_restarts_ = 0;
   std::string struck_role_;
-  std::map<std::string, int64_t> started_;
   bool finished_ = false;
   Outcome outcome_;
 };

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include <weft/distributed.h>
@@ -107,7 +108,7 @@ class Session {
 
 void join(const Options& o, const std::string& name) {
   weft::rpc::InitOptions init;
-  init.store = o.store;
+  init.elastic = true;  // the supervisor names the store by WEFT_STORE
   init.lease = std::chrono::duration_cast<weft::rpc::Duration>(std::chrono::duration<double>(o.lease));
   weft::rpc::init_rpc(name, init);
   weft::rpc::on_member_lost([dir = o.dir, name](const weft::rpc::LostPeer& lost) {
@@ -118,7 +119,7 @@ void join(const Options& o, const std::string& name) {
 }  // namespace
 
 int serve_store(const Options& o) {
-  const auto served = weft::rpc::serve_store(o.store, {.log = o.dir + "/store.log"});
+  const auto served = weft::rpc::serve_store(std::getenv("WEFT_STORE"), {.log = o.dir + "/store.log"});
   while (true) pause();  // until SIGTERM
 }
 
@@ -152,7 +153,10 @@ int train(const Options& o) {
          std::chrono::steady_clock::now() < limit)
     std::this_thread::sleep_for(20ms);
   write_result(o.dir, result);
-  weft::rpc::rpc_sync<finish>("ps");
+  try {
+    weft::rpc::rpc_sync<finish>("ps");
+  } catch (const weft::PeerLost&) {  // the store told of its leaving before the answer came
+  }
   weft::rpc::shutdown();
   return 0;
 }
