@@ -5,8 +5,9 @@ Refused: an include that points upward between floors or between the rooms of a 
 private header in a public one, third-party headers outside the files that may have them, files that grew too
 long, lines that are too wide, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one
 machine, marks of unfinished work, two test cases of one name, a public op without a row in the op table, one
-that should be a method of Tensor and is none, a test that docs/conformance.md names and that is not there,
-and a library source without a head comment of 2 to 8 lines.
+that should be a method of Tensor and is none, an op, optimizer or schedule that is not compared with PyTorch,
+a test that docs/conformance.md names and that is not there, and a library source without a head comment of 2
+to 8 lines.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -76,6 +77,13 @@ FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "s
              "one_hot", "pad", "dropout"}
 OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)"
                           r"\((?:In|Fp32Arg|AutocastArg|Viewed) ")
+# Random draws, without a row in tests/support/compare: PyTorch draws other numbers.
+DRAWS = {"multinomial", "bernoulli", "uniform_", "normal_", "bernoulli_"}
+PUBLIC_OP = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)\(([^;]*)")
+BY_NUMBER = re.compile(r"\w+ \w+, Scalar \w+\)")
+FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
+IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
+ON_STATE = {"requires_grad_", "detach_"}  # methods that write no element
 
 
 def tracked():
@@ -256,6 +264,47 @@ def check_methods(names, out):
     out.extend(f"check_house.py: there is no op {name}" for name in sorted(FUNCTIONS - known))
 
 
+def check_compared(names, texts, out):
+    """An op, a method in place, an optimizer and a schedule has a row for the comparison with PyTorch, also
+    where a number stands in the place of a tensor."""
+    folder = "tests/support/compare/"
+    code = "\n".join(line for n in names if n.startswith(folder) and n.endswith(".cpp")
+                     for line in texts.get(n, []))
+    if not code:
+        return
+    rows = set(re.findall(r"WEFT_ROW\((\w+)\)", code)) | set(re.findall(r'\{"([\w.]+)", ', code))
+    rows |= set(re.findall(r'\brow(?:<[^;]*?>)?\(rows,\s*"([\w.]+)"', code))
+    for part in code.split("in_place<")[1:]:
+        rows |= {f"{name}_" for name in re.findall(r'>\(rows,\s*"([\w.]+)"\)', part)[:1]}
+    wanted = []  # (file, the row)
+    for name in names:
+        text = "\n".join(texts.get(name, []))
+        if re.match(r"autograd/ops/ops\w*\.h$", name):
+            for line in text.splitlines():
+                match = PUBLIC_OP.match(line)
+                if match:
+                    op, arguments = match.groups()
+                    kind = (".number" if BY_NUMBER.match(arguments) else
+                            ".from" if FROM_NUMBER.match(arguments) else "")
+                    wanted.append((name, op + kind))
+        if name == "tensor/tensor.h":
+            methods = IN_PLACE.findall(text)
+            several = {m for m, a in methods if "Tensor&" in a}
+            for method, arguments in methods:
+                number = method in several and "Scalar value" in arguments and (
+                    arguments == "Scalar value" or "TensorIndex" in arguments)
+                wanted.append((name, method[:-1] + ".number_" if number else method))
+        if name == "optim/schedule.h":
+            classes = re.findall(r"^class WEFT_API (\w+)", text, re.MULTILINE)
+            wanted += [(name, f"schedule.{c}") for c in classes if c != "FactorSchedule"]
+        if re.match(r"optim/rules/\w+\.h$", name):
+            rules = re.findall(r"^struct WEFT_API (\w+)Rule\b", text, re.MULTILINE)
+            wanted += [(name, f"optim.{rule}") for rule in rules]
+    for name, row in sorted(set(wanted)):
+        if row not in rows and row not in DRAWS and row not in ON_STATE:
+            out.append(f"{name}: {row} has no row in {folder}")
+
+
 def check_readme(out):
     """A program that the README shows is shown whole."""
     paragraph_then_code = r"^\[(examples/\w+\.cpp)\].*(?:\n.+)*\n\n```cpp\n((?:.*\n)*?)```"
@@ -342,6 +391,7 @@ def main():
                    f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
     check_op_table(names, out)
     check_methods(names, out)
+    check_compared(names, texts, out)
     check_tests(texts, out)
     check_circles(texts, out)
     if os.path.isfile(os.path.join(ROOT, "README.md")):

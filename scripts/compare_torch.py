@@ -86,6 +86,9 @@ def main():
     if not specs:
         print(f"compare_torch: no operation matches {options.op!r}; --list names them", file=sys.stderr)
         return 2
+    if session.without_counterpart(program(options.program)):
+        print("\n".join(session.without_counterpart(program(options.program))), file=sys.stderr)
+        return 1
     run = session.Session(specs, options.seed, program(options.program), options.show, options.explained)
     figures = run.one(options.case) if options.case is not None else run.all(options.count)
     if options.json:

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from .draw import ALL, FLOAT32, FLOAT64, FLOATS, INT64
+from .draw import FLOAT32, FLOAT64, FLOATS
 from .frames import Sizes
 from .pointwise import one_floating
 from .reductions import inner, matrix, wide
@@ -252,12 +252,16 @@ for name in ("Softmax", "LogSoftmax"):
 
 def categorical_case(d):
     k, rest, dtype, logits = d.int(1, 6), d.shape(0, 2), d.of(FLOAT32, FLOAT64), d.flag()
-    x = d.tensor(Sizes((*rest, k)), dtype, mode="normal" if logits else "unit")
-    return [x, logits, d.tensor(rest, INT64, mode="one") if d.chance(0.0) else d.index(rest, k)]
+    usual = "normal" if logits else "unit"
+    x = d.tensor(Sizes((*rest, k)), dtype, mode=d.of("small", "special", "one") if d.chance(0.2) else usual)
+    sizes = d.partner(rest) if d.chance(0.9) else Sizes((*d.shape(0, 2), *rest))
+    return [x, logits, d.index(sizes, k)]
 
 
 def categorical(x, logits, value):
-    made = torch.distributions.Categorical(**{"logits" if logits else "probs": x}, validate_args=False)
+    made = torch.distributions.Categorical(
+        **{"logits" if logits else "probs": x}, validate_args=x.numel() > 0
+    )
     if value.is_floating_point():
         raise TypeError("classes are integers")
     return [made.log_prob(value), made.entropy()]

@@ -1,11 +1,10 @@
-"""Operations of one and two tensors, comparisons, writes in place."""
+"""Operations of one and two tensors, comparisons."""
 
 import torch
 import torch.nn.functional as F
 
-from .draw import ALL, FLOATS
-from .frames import Sizes
-from .table import SPECS, op
+from .draw import ALL, FLOATS, INTEGERS
+from .table import op
 
 
 def one(d):
@@ -28,8 +27,36 @@ def number(d):
     return x + [d.number(x[0].dtype)]
 
 
+def whole(d):
+    """A dtype for operations on bits, seldom a floating one."""
+    return d.dtype((0, *INTEGERS)) if d.chance(0.95) else d.dtype()
+
+
+def whole_one(d):
+    return [d.tensor(d.shape(), whole(d))]
+
+
+def whole_two(d):
+    sizes, dtype = d.shape(), whole(d)
+    pair = [d.tensor(sizes, dtype), d.tensor(d.partner(sizes), dtype if d.chance(0.7) else whole(d))]
+    return pair if d.flag() else pair[::-1]
+
+
+def whole_number(d):
+    x = whole_one(d)[0]
+    return [x, d.int(-3, 300) if d.chance(0.8) else d.number(x.dtype)]
+
+
 def from_number(d):
     return number(d)[::-1]
+
+
+def remainder_of_number(s, x):
+    """torch.remainder of a number has no gradient, of a tensor without dims it has."""
+    if not x.requires_grad:
+        return torch.remainder(s, x)
+    line = x.reshape(1) if x.dim() == 0 else x  # which counts for the type
+    return torch.remainder(torch.tensor(s, dtype=torch.float64), line).reshape(x.shape)
 
 
 def three(d):
@@ -114,6 +141,8 @@ op("div.number", number, torch.div, types="real")
 op("pow.number", lambda d: one(d) + [exponent(d)], torch.pow, types="real")
 op("fmod.number", number, torch.fmod, types="arith")
 op("floor_divide.number", number, torch.floor_divide, types="arith")
+op("remainder.number", number, torch.remainder, types="arith")
+op("remainder.from", from_number, remainder_of_number, types="arith")
 op("sub.from", from_number, lambda s, x: torch.rsub(x, s), types="arith")
 op("div.from", from_number, lambda s, x: s / x, types="real")
 op("pow.from", from_number, torch.pow, types="arith")
@@ -159,6 +188,10 @@ for name in COMPARISONS:
     op(name + ".number", number, getattr(torch, name), types="compare")
 for name in ("logical_and", "logical_or", "logical_xor"):
     op(name, two, getattr(torch, name))
+for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    op(name, whole_two, getattr(torch, name), types="meet")
+    op(name + ".number", whole_number, getattr(torch, name), types="meet")
+op("bitwise_not", whole_one, torch.bitwise_not)
 for name in ("logical_not", "isnan", "isfinite", "isinf"):
     op(name, one, getattr(torch, name))
 
@@ -175,98 +208,6 @@ op(
     lambda a, b, r, t: torch.allclose(a, b, r, t),
 )
 op("equal", nearly, torch.equal)
-
-
-def in_place(name, draw, method, **options):
-    def on_memory(d):
-        arguments = draw(d)
-        for x in arguments[:2]:
-            if hasattr(x, "grad"):
-                x.grad = False
-        return arguments
-
-    def on_history(d):
-        arguments = draw(d)
-        return [arguments[0], d.flag(), *arguments[1:]]
-
-    def recorded(write):
-        def run(x, through_view, *more):
-            copy = x.clone(memory_format=torch.contiguous_format)
-            part = copy.narrow(0, 1, x.shape[0] - 1) if through_view and x.dim() and x.shape[0] > 1 else copy
-            write(part, *more)
-            return [copy, part]
-
-        return run
-
-    def plain(write):
-        def run(x, *more):
-            base = x._base
-            write(x, *more)
-            return [x, base]
-
-        return run
-
-    op(name + "_", on_memory, plain(method), rebuild=plain, **options)
-    op(name + "_.recorded", on_history, recorded(method), rebuild=recorded, **options)
-    SPECS[-1].method = SPECS[-2].method = method
-
-
-def other(d):
-    x = one(d)[0]
-    y = d.tensor(d.partner(x.sizes), x.dtype if d.chance(0.7) else d.dtype())
-    return [x, y]
-
-
-in_place("zero", one, torch.Tensor.zero_, exact=True)
-in_place("relu", one, torch.relu_, exact=True)
-in_place("fill", number, torch.Tensor.fill_, exact=True, zeros=True)
-for name in ("add", "mul", "div"):
-    in_place(name + ".number", number, getattr(torch.Tensor, name + "_"), types="into")
-in_place("clamp", clamped, torch.Tensor.clamp_, types="into")
-in_place("copy", other, torch.Tensor.copy_, exact=True, zeros=True)
-in_place(
-    "add",
-    lambda d: other(d) + [1 if d.flag() else number_but_bool(d)],
-    lambda x, y, s: x.add_(y, alpha=s),
-    types="into",
-    spread=True,
-)
-for name in ("sub", "mul", "div"):
-    in_place(name, other, getattr(torch.Tensor, name + "_"), types="into", spread=True)
-
-
-def sequence(d):
-    n = d.of(2, 3, 5, 17, 600, 2000)
-    rest = Sizes(d.of((), (3,), (2, 2)))
-    return [d.tensor((n, *rest), d.dtype(), grad=False, plain=d.flag()), d.int(1, min(n, 3))]
-
-
-def late_and_early(x, gap):
-    return x.narrow(0, gap, x.shape[0] - gap), x.narrow(0, 0, x.shape[0] - gap).clone()
-
-
-def add_overlapping(x, gap):
-    late, early = late_and_early(x, gap)
-    late.add_(early)
-    return x
-
-
-def copy_overlapping(x, gap):
-    late, early = late_and_early(x, gap)
-    late.copy_(early)
-    return x
-
-
-op("add_.overlapping", sequence, add_overlapping)
-op("copy_.overlapping", sequence, copy_overlapping, exact=True)
-
-
-def square(d):
-    n = d.of(1, 2, 3, 7, 40)
-    return [d.tensor((n, n), d.dtype(), grad=False, plain=True)]
-
-
-op("copy_.transposed_onto_itself", square, lambda x: x.copy_(x.t().clone()), exact=True)
 
 
 def replaced(d):

@@ -5,7 +5,7 @@ import re
 import torch
 
 from . import judge
-from .draw import FLOAT32, INT64, TORCH
+from .draw import FLOAT32, INT64, TORCH, to_torch
 from .frames import T, TypeNumber
 
 
@@ -51,7 +51,7 @@ def meets_unfit(case):
     common = promote([dtype for _, dtype in found]) if found else made
     common = (
         found[0][1]
-        if case.spec.types == "into" or case.spec.name.startswith("fill")
+        if case.spec.types == "into" or case.spec.name.startswith(("fill", "index_put"))
         else INT64 if case.spec.types == "arith" and common == 0 else common
     )
     return any(not fits(v, common) for v in numbers_of(case))
@@ -117,6 +117,22 @@ WEFT_REFUSES = [
     ("weight", r"ShapeError: linear\w*: weight must have 2 dims", lambda c: len(c.arguments[1].sizes) != 2),
     ("index", r"IndexError: take_along: index .* out of range", lambda c: True),
     ("index", r"IndexError: index_add: index .* out of range", lambda c: 0 in c.arguments[0].sizes),
+    ("index", r"IndexError: index(_put_?)?: index .* is outside dim \d+ of \[(.*, )?0[],]", lambda c: True),
+    (
+        "values' type",
+        r"DTypeError: index_put_?: x is .*, the values are",
+        lambda c: c.arguments[0].dtype != next(v for v in c.arguments[3:] if isinstance(v, T)).dtype,
+    ),
+    (
+        "wider bits",
+        r"DTypeError: bitwise_\w+_: cannot write \w+ into \w+ in place",
+        lambda c: c.arguments[-1].dtype > c.arguments[0].dtype,
+    ),
+    (
+        "negative weights",
+        r"ValueError: Categorical: weight -.* is negative",
+        lambda c: not c.arguments[1] and bool((to_torch(c.arguments[0]) <= 0).any()),
+    ),
     ("empty index", r"ShapeError: \w+: index .* does not fit x", lambda c: 0 in c.arguments[2].sizes),
     (
         "one number",

@@ -54,7 +54,7 @@ SENTENCES = {
     "bool product": "bool is refused by matrix products.",
     "whole numbers": "`floor_divide` and `unique` have no gradient.",
     "own share": "Without `include_self` the gradient of `scatter_reduce` goes to src alone.",
-    "bincount": "`bincount` answers in the type of its weights.",
+    "bincount": "`bincount` answers in the type of its weights, in float64 for integer ones",
     "src sizes": "`scatter_add` and `scatter_reduce` want src of the index's sizes.",
     "order of NaNs": "NaNs each, in its own order, is a value of `unique`.",
     "empty view": "`as_strided` holds the offset of an empty view to the memory too.",
@@ -63,6 +63,13 @@ SENTENCES = {
     "sum_to": "`sum_to` of integers is always int64.",
     "half": "The half types are storage: arithmetic runs in float32 and rounds once per operation",
     "weight": "`linear` wants a weight of 2 dims.",
+    "values' type": "`index_put` wants values of x's type.",
+    "wider bits": "`&=`, `|=` and `^=` refuse a wider integer.",
+    "negative weights": "`Categorical` refuses each negative weight, PyTorch those whose sum has"
+    " the other sign.",
+    "bool number": "bool takes every number, as `!= 0`",
+    "allclose": "`allclose` compares in float64, PyTorch in the type of its tensors.",
+    "one direction": "`normalize` over one number has a gradient of 0 but for a rounding.",
     "index": "An index out of range is refused, in a dim of size 1 and in an empty tensor too",
     "large logit": "`binary_cross_entropy_with_logits` keeps its digits at large negative logits",
     "empty index": "`gather` and the scatters hold an empty index to the sizes of any other.",
@@ -205,6 +212,10 @@ def by_gradient(case, t, w, kind, text):
     parts = [p for p in wrong_elements(case, t, w) if bool(p[4].any())]
     if over_one_number(case) and all(bool((b[wrong] == 0).all()) for _, _, _, b, wrong in parts):
         return "no spread"
+    if case.spec.name == "normalize" and over_one_number(case) and all(
+        bool((b.abs() <= rounding_of(case, t, x))[wrong].all()) for _, x, _, b, wrong in parts
+    ):
+        return "one direction"
     if case.spec.name.startswith(("var", "std")):
         dims = case.arguments[1] if case.spec.name.endswith(".dims") else ()
         x = to_torch(case.arguments[0]).detach()
@@ -241,6 +252,12 @@ def by_gradient(case, t, w, kind, text):
         mixed = case.spec.spread and any(o is not None and not bool(o.isfinite().all()) for o in t.outputs)
         return "not finite" if one_odd or mixed else None
     return "range" if any(beyond_root(x) for x in inputs) and one_odd else None
+
+
+def rounding_of(case, t, x):
+    """What g / |x| may keep of a difference that is 0."""
+    largest = max(float(to_torch(g).double().abs().max()) for g in case.cotangents if g is not None)
+    return 4 * judge.coarsest(case, t.outputs) * largest / x.double().abs().clamp(min=case.arguments[3])
 
 
 def over_one_number(case):
@@ -310,8 +327,16 @@ def by_value(case, t, w, kind, text):
         and w.outputs[0][1] == INT64
     ):
         return "sum_to"
-    if kind == "dtype" and name == "bincount" and w.outputs[0][1] == case.arguments[1].dtype:
-        return "bincount"
+    if kind == "dtype" and name == "bincount":
+        given = case.arguments[1].dtype
+        return "bincount" if w.outputs[0][1] == (given if given >= 4 else FLOAT64) else None
+    if name.startswith("bitwise") and name.endswith(".number") and x.dtype == 0 and w.outputs:
+        bits = case.spec.torch(to_torch(x), bool(case.arguments[1]))
+        return "bool number" if torch.equal(bits, judge.tensor_of(w.outputs[0])) else None
+    if name == "allclose" and kind == "values":
+        a, b = (to_torch(v).detach().double() for v in case.arguments[:2])
+        near = torch.allclose(a, b, *case.arguments[2:])
+        return "allclose" if bool(judge.tensor_of(w.outputs[0])) == near else None
     if (
         kind not in ("values", "gradient", "number of outputs", "dtype")
         or isinstance(w, str)
@@ -374,14 +399,19 @@ def wide_norm(case, w):
 def saturated(case, w):
     """Whether weft's integers are the truncated and bounded ones of a floating source."""
     source = case.arguments[0] if case.spec.name == "to" else case.arguments[-1]
-    b = judge.tensor_of(w.outputs[0])
+    b = judge.tensor_of(w.outputs[case.spec.name == "copy_.recorded"])  # there the second one was written
     if source.dtype < 4 or b.is_floating_point() or b.dtype == torch.bool:
         return False
     info = torch.iinfo(b.dtype)
     numbers = to_torch(source).detach().broadcast_to(b.shape).flatten().tolist()
     clamp = lambda v: 0 if v != v else info.max if v >= info.max else info.min if v <= info.min else int(v)
-    if case.spec.name == "copy_.recorded" and case.arguments[1] and b.dim() and b.shape[0] > 1:
-        return False
+    if case.spec.name == "copy_.recorded":
+        before, after = to_torch(case.arguments[0]), judge.tensor_of(w.outputs[0])
+        kept = after.numel() - b.numel()  # the first row, where only a view was written
+        if not torch.equal(after.flatten()[:kept], before.flatten()[:kept]):
+            return False
+        if not torch.equal(after.flatten()[kept:], b.flatten()):
+            return False
     return b.flatten().tolist() == [clamp(v) for v in numbers]
 
 

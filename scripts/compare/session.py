@@ -2,13 +2,14 @@
 explained or shrunk."""
 
 import collections
+import subprocess
 import sys
 import time
 import warnings
 
 import torch
 
-from . import layers, order, pointwise, reductions, shapes, training  # each fills the table
+from . import layers, order, pointwise, reductions, shapes, training, writes  # each fills the table
 from . import frames, judge, rules, shrink
 from .draw import Draw, describe
 from .table import SPECS
@@ -18,6 +19,14 @@ BATCH = 128
 
 def specs(pattern):
     return [spec for spec in SPECS if pattern.search(spec.name)]
+
+
+def without_counterpart(path):
+    """The rows of the program that no case calls, and the cases that have no row."""
+    rows = set(subprocess.run([path, "--rows"], capture_output=True, text=True, check=True).stdout.split())
+    names = {spec.name for spec in SPECS}
+    lost = [f"compare_torch: the row {name} has no case in scripts/compare" for name in sorted(rows - names)]
+    return lost + [f"compare_torch: the case {name} has no row in {path}" for name in sorted(names - rows)]
 
 
 class Session:

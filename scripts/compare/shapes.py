@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from .draw import INT64, TORCH, numel
+from .draw import FLOATS, TORCH, numel
 from .frames import Sizes, TypeNumber
 from .pointwise import number, one
 from .table import op
@@ -264,6 +264,21 @@ op(
     "dropout",
     lambda d: one(d) + [d.of(0.0, 0.5, 1.0), False],
     lambda x, p, training: F.dropout(x, p, training),
+    exact=True,
+)
+
+
+
+def dropped(x, p):
+    """What the row answers where each element is 0 or x / (1 - p), and its gradient 0 or 1 / (1 - p)."""
+    true = torch.ones_like(x, dtype=torch.bool)
+    return [true, true, (F.dropout(x, p, True) * 0).detach()]
+
+
+op(
+    "dropout.training",
+    lambda d: [d.tensor(d.shape(), d.dtype(FLOATS), grad=False, mode="normal"), d.of(0.0, 0.25, 0.5, 1.0)],
+    dropped,
     exact=True,
 )
 

@@ -195,6 +195,21 @@ schedule(
 schedule("CosineLR", lambda d: [d.of(60, 80), 0.0], lambda o, t, low: lrs.CosineAnnealingLR(o, t))
 
 
+def risen(optimizer, rise, start, decays, gamma):
+    """The warm-up's formula; PyTorch's LinearLR refuses to start at 0."""
+    after = lambda step: gamma**step if decays else 1.0
+    return lrs.LambdaLR(
+        optimizer, lambda step: start + (1 - start) * step / rise if step < rise else after(step - rise)
+    )
+
+
+schedule(
+    "WarmupLR",
+    lambda d: [d.of(1, 2, 7, 30), d.floating(0, 0.1, 1), d.flag(), d.floating(0.9, 0.5)],
+    risen,
+)
+
+
 def plateau_case(d):
     n = d.int(1, 40)
     metrics = d.tensor(Sizes((n,)), FLOAT64, grad=False, mode=d.of("normal", "small", "unit"), plain=True)

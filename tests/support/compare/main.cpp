@@ -31,6 +31,7 @@ std::string type_of(const std::exception& e) {
 Rows all_rows() {
   Rows rows;
   add_pointwise(rows);
+  add_writes(rows);
   add_reductions(rows);
   add_shapes(rows);
   add_layers(rows);

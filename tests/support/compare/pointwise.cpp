@@ -1,15 +1,8 @@
-// Rows for operations of one and two tensors, comparisons and in-place methods. A row ending in _ answers
-// with the written tensor and, as a second output, its whole storage. A row ending in _.recorded writes to a
-// copy with a history.
+// Rows for operations of one and two tensors, and comparisons. writes.cpp has the in-place methods.
 #include "support/compare/rows.h"
 
 namespace weft::test {
 namespace {
-
-Tensor storage_of(const Tensor& x) {
-  const int64_t bytes = x.body().storage->bytes();
-  return alias(x.detach(), {bytes / size_of(x.dtype())}, {1}, 0);
-}
 
 void add_arithmetic(Rows& rows) {
   table<Of<Tensor, Tensor, Tensor, Scalar>>(
@@ -26,10 +19,13 @@ void add_arithmetic(Rows& rows) {
                                            {"pow.number", WEFT_CALL(pow)},
                                            {"fmod.number", WEFT_CALL(fmod)},
                                            {"floor_divide.number", WEFT_CALL(floor_divide)},
+                                           {"remainder.number", WEFT_CALL(remainder)},
                                            {"maximum.number", WEFT_CALL(maximum)},
                                            {"minimum.number", WEFT_CALL(minimum)}});
-  table<Of<Tensor, Scalar, Tensor>>(
-      rows, {{"sub.from", WEFT_CALL(sub)}, {"div.from", WEFT_CALL(div)}, {"pow.from", WEFT_CALL(pow)}});
+  table<Of<Tensor, Scalar, Tensor>>(rows, {{"sub.from", WEFT_CALL(sub)},
+                                           {"div.from", WEFT_CALL(div)},
+                                           {"pow.from", WEFT_CALL(pow)},
+                                           {"remainder.from", WEFT_CALL(remainder)}});
   row<Tensor(In, Scalar, Scalar)>(rows, "clamp", WEFT_CALL(clamp));
 }
 
@@ -48,64 +44,24 @@ void add_functions(Rows& rows) {
 void add_tests(Rows& rows) {
   table<Of<Tensor, Tensor, Tensor>>(
       rows, {WEFT_ROW(eq), WEFT_ROW(ne), WEFT_ROW(lt), WEFT_ROW(le), WEFT_ROW(gt), WEFT_ROW(ge),
-             WEFT_ROW(logical_and), WEFT_ROW(logical_or), WEFT_ROW(logical_xor)});
+             WEFT_ROW(logical_and), WEFT_ROW(logical_or), WEFT_ROW(logical_xor), WEFT_ROW(bitwise_and),
+             WEFT_ROW(bitwise_or), WEFT_ROW(bitwise_xor)});
   table<Of<Tensor, Tensor, Scalar>>(rows, {{"eq.number", WEFT_CALL(eq)},
                                            {"ne.number", WEFT_CALL(ne)},
                                            {"lt.number", WEFT_CALL(lt)},
                                            {"le.number", WEFT_CALL(le)},
                                            {"gt.number", WEFT_CALL(gt)},
-                                           {"ge.number", WEFT_CALL(ge)}});
-  table<Of<Tensor, Tensor>>(rows,
-                            {WEFT_ROW(logical_not), WEFT_ROW(isnan), WEFT_ROW(isfinite), WEFT_ROW(isinf)});
+                                           {"ge.number", WEFT_CALL(ge)},
+                                           {"bitwise_and.number", WEFT_CALL(bitwise_and)},
+                                           {"bitwise_or.number", WEFT_CALL(bitwise_or)},
+                                           {"bitwise_xor.number", WEFT_CALL(bitwise_xor)}});
+  table<Of<Tensor, Tensor>>(rows, {WEFT_ROW(logical_not), WEFT_ROW(bitwise_not), WEFT_ROW(isnan),
+                                   WEFT_ROW(isfinite), WEFT_ROW(isinf)});
   row(rows, "nan_to_num", [](Tensor x, Scalar nan, bool bounds, Scalar high, Scalar low) {
     return bounds ? nan_to_num(x, nan, high, low) : nan_to_num(x, nan);
   });
   row<bool(In, In, double, double)>(rows, "allclose", WEFT_CALL(allclose));
   row<bool(In, In)>(rows, "equal", WEFT_CALL(equal));
-}
-
-// Each method twice: on the given memory without recording, and on a view of a recorded copy.
-template <auto method, class... A> void in_place(Rows& rows, const std::string& name) {
-  row(rows, (name + "_").c_str(), [](Tensor x, A... args) {
-    method(x, args...);
-    return Outputs{x, storage_of(x)};
-  });
-  row(rows, (name + "_.recorded").c_str(), [](Tensor x, bool through_view, A... args) {
-    Tensor copy = x.clone();
-    Tensor written = through_view && x.dim() > 0 && x.size(0) > 1 ? copy.narrow(0, 1, x.size(0) - 1) : copy;
-    method(written, args...);
-    return Outputs{copy, written};
-  });
-}
-
-void add_in_place(Rows& rows) {
-  in_place<[](Tensor& x) { x.zero_(); }>(rows, "zero");
-  in_place<[](Tensor& x) { x.relu_(); }>(rows, "relu");
-  in_place<[](Tensor& x, Scalar s) { x.fill_(s); }, Scalar>(rows, "fill");
-  in_place<[](Tensor& x, Scalar s) { x.add_(s); }, Scalar>(rows, "add.number");
-  in_place<[](Tensor& x, Scalar s) { x.mul_(s); }, Scalar>(rows, "mul.number");
-  in_place<[](Tensor& x, Scalar s) { x.div_(s); }, Scalar>(rows, "div.number");
-  in_place<[](Tensor& x, Scalar a, Scalar b) { x.clamp_(a, b); }, Scalar, Scalar>(rows, "clamp");
-  in_place<[](Tensor& x, const Tensor& y) { x.copy_(y); }, Tensor>(rows, "copy");
-  in_place<[](Tensor& x, const Tensor& y, Scalar s) { x.add_(y, s); }, Tensor, Scalar>(rows, "add");
-  in_place<[](Tensor& x, const Tensor& y) { x.sub_(y); }, Tensor>(rows, "sub");
-  in_place<[](Tensor& x, const Tensor& y) { x.mul_(y); }, Tensor>(rows, "mul");
-  in_place<[](Tensor& x, const Tensor& y) { x.div_(y); }, Tensor>(rows, "div");
-  // The written tensor and the one read overlap: x[1:] op= x[:-1].
-  row(rows, "add_.overlapping", [](Tensor x, int64_t gap) {
-    Tensor late = x.narrow(0, gap, x.size(0) - gap);
-    late.add_(x.narrow(0, 0, x.size(0) - gap));
-    return Outputs{x};
-  });
-  row(rows, "copy_.overlapping", [](Tensor x, int64_t gap) {
-    Tensor late = x.narrow(0, gap, x.size(0) - gap);
-    late.copy_(x.narrow(0, 0, x.size(0) - gap));
-    return Outputs{x};
-  });
-  row(rows, "copy_.transposed_onto_itself", [](Tensor x) {
-    x.copy_(x.transpose(0, 1));
-    return Outputs{x};
-  });
 }
 
 }  // namespace
@@ -114,7 +70,6 @@ void add_pointwise(Rows& rows) {
   add_arithmetic(rows);
   add_functions(rows);
   add_tests(rows);
-  add_in_place(rows);
 }
 
 }  // namespace weft::test

@@ -19,6 +19,7 @@ using Rows = std::map<std::string, Call>;
 
 // One function per file of rows.
 void add_pointwise(Rows& rows);
+void add_writes(Rows& rows);
 void add_reductions(Rows& rows);
 void add_shapes(Rows& rows);
 void add_layers(Rows& rows);

@@ -30,6 +30,17 @@ void add_arrangements(Rows& rows) {
   row<Tensor(In, int64_t, int64_t)>(rows, "roll", WEFT_CALL(roll));
   row<Tensor(In, const Shape&, Scalar)>(rows, "pad", WEFT_CALL(pad));
   row(rows, "dropout", [](Tensor x, double p, bool training) { return dropout(x, p, training); });
+  // Random numbers cannot be compared: whether each element is 0 or x / (1 - p), and the gradient follows.
+  row(rows, "dropout.training", [](Tensor x, double p) {
+    Tensor own = x.detach().clone().requires_grad_();
+    const Tensor y = dropout(own, p, true), whole = own * (p < 1 ? 1 / (1 - p) : 0);
+    y.sum().backward();
+    const NoGrad quiet;
+    const Tensor slope = full_like(own, p < 1 ? 1 / (1 - p) : 0), nothing = y == 0;
+    const auto near = [](const Tensor& a, const Tensor& b) { return abs(a - b) <= abs(b) * 0.02; };
+    return Outputs{logical_or(nothing, near(y, whole)),
+                   logical_or(where(nothing, own.grad() == 0, near(own.grad(), slope)), own == 0), y * 0};
+  });
 }
 
 void add_factories(Rows& rows) {

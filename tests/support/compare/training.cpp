@@ -108,6 +108,14 @@ void add_schedules(Rows& rows) {
       return optim::CosineLR(std::move(r), {t_max, min_factor});
     });
   });
+  row(rows, "schedule.WarmupLR",
+      [](double lr, int64_t count, int64_t rise, double start, bool decays, double gamma) {
+        return rates_of(lr, count, [&](optim::Rates r) {
+          const optim::WarmupLROptions options{rise, start,
+                                               decays ? optim::exponential_factor(gamma) : optim::Factor()};
+          return optim::WarmupLR(std::move(r), options);
+        });
+      });
   row(rows, "schedule.ReduceOnPlateau",
       [](double lr, Tensor metrics, bool maximize, double factor, int64_t patience, double threshold,
          bool absolute, int64_t cooldown, double min_lr) {

@@ -9,7 +9,8 @@ CHECK = os.path.join(HERE, "..", "..", "..", "scripts", "check_house.py")
 HEAD = "// The calls.\n// Their errors.\n"
 GOOD = {
     "kernels/view.h": "#pragma once\n",
-    "tensor/tensor.h": "#include <weft/kernels/view.h>\n",
+    "tensor/tensor.h": "#include <weft/kernels/view.h>\nclass WEFT_API Tensor {\n  Tensor& neg_();\n",
+    "tests/support/compare/rows.cpp": 'row(rows, "schedule.StepLR", f);\nin_place<g>(rows, "neg");\n',
     "distributed/runtime/runtime.h": "#include <weft/tensor/tensor.h>\n",
     "distributed/runtime/inner/pool.h": "#include <weft/distributed/runtime/runtime.h>\n",
     "distributed/rpc/rpc.h": "namespace weft {\n}  // namespace weft\n"
@@ -55,6 +56,14 @@ FAULTS = [
      "docs/conformance.md:2: there is no test House.rules_are_kept"),
     ("docs/conformance.md", "- A type: `no_type.cpp`.\n",
      "docs/conformance.md:1: there is no mistake no_type.cpp"),
+    ("autograd/ops/ops.h", "WEFT_API Tensor odd(In x, Scalar s);\n",
+     "autograd/ops/ops.h: odd.number has no row in tests/support/compare/"),
+    ("tensor/tensor.h", "class WEFT_API Tensor {\n  Tensor& odd_(Scalar value);\n",
+     "tensor/tensor.h: odd_ has no row in tests/support/compare/"),
+    ("optim/schedule.h", "class WEFT_API StepLR {\nclass WEFT_API OddLR {\n",
+     "optim/schedule.h: schedule.OddLR has no row in tests/support/compare/"),
+    ("optim/rules/odd.h", "struct WEFT_API OddRule {\n",
+     "optim/rules/odd.h: optim.Odd has no row in tests/support/compare/"),
 ]
 MORE = {"kernels/shape.h": "#include <weft/kernels/view.h>\n"}
 
