@@ -273,7 +273,7 @@ def check_compared(names, texts, out):
     if not code:
         return
     rows = set(re.findall(r"WEFT_ROW\((\w+)\)", code)) | set(re.findall(r'\{"([\w.]+)", ', code))
-    rows |= set(re.findall(r'\brow(?:<[^;]*?>)?\(rows,\s*"([\w.]+)"', code))
+    rows |= set(re.findall(r'\brow(?:<[^;]*?>)?\(\s*rows,\s*"([\w.]+)"', code))
     for part in code.split("in_place<")[1:]:
         rows |= {f"{name}_" for name in re.findall(r'>\(rows,\s*"([\w.]+)"\)', part)[:1]}
     wanted = []  # (file, the row)
