@@ -65,7 +65,7 @@ SENTENCES = {
     "weight": "`linear` wants a weight of 2 dims.",
     "values' type": "`index_put` wants values of x's type.",
     "wider bits": "`&=`, `|=` and `^=` refuse a wider integer.",
-    "negative weights": "`Categorical` refuses each negative weight, PyTorch those whose sum has"
+    "negative weights": "`Categorical` refuses each negative weight. PyTorch refuses those whose sum has"
     " the other sign.",
     "bool number": "bool takes every number, as `!= 0`",
     "allclose": "`allclose` compares in float64, PyTorch in the type of its tensors.",

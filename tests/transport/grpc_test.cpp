@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GrpcSockets, ::testing::Values(true, false),
 
 TEST_P(GrpcSockets, a_message_arrives_whole_and_is_answered) {
   GrpcPair p(GetParam());
-  p.b.box.reply_with = p.b.t.get();
+  p.b.box.reply_with(*p.b.t);
   const std::vector<float> small(101, 1.5f);
   const std::vector<uint8_t> large(9'000'011, 7);
   p.a.t->send(WorkerId{1}, 5, "header", payloads_of(small, large, std::vector<uint8_t>{}));
@@ -339,7 +339,8 @@ TEST(Grpc, a_removed_peer_is_neither_heard_nor_answered) {
 
 TEST_P(GrpcSockets, a_message_without_memory_is_told_and_its_connection_goes_on) {
   GrpcPair p(GetParam());
-  p.a.box.most = p.b.box.most = 1'000'000;
+  p.a.box.most = 1'000'000;
+  p.b.box.most = 1'000'000;
   const std::vector<uint8_t> large(9'000'011, 7), small(101, 1);
   for (int i = 0; i < 3; ++i) {
     p.a.t->send(WorkerId{1}, 5, str("poison ", i), payloads_of(small, large));
@@ -360,13 +361,10 @@ TEST_P(GrpcSockets, a_message_without_memory_is_told_and_its_connection_goes_on)
 
 TEST(Grpc, a_receiver_that_throws_closes_its_connection_only) {
   GrpcPair p(true);
-  p.b.box.handler = [](Inbound) { throw std::runtime_error("cannot take this"); };
+  p.b.box.handle_with([](Inbound) { throw std::runtime_error("cannot take this"); });
   p.a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken"));
-  {
-    MutexLock lock(p.b.box.mutex);
-    p.b.box.handler = {};
-  }
+  p.b.box.handle_with({});
   p.a.t->send(WorkerId{1}, 1, "y");
   EXPECT_TRUE(p.b.box.wait_for(2));
 }

@@ -166,7 +166,7 @@ TEST(Identity, two_thousand_hellos_of_strangers_leave_nothing_and_members_talk_m
 TEST(Identity, a_stranger_that_is_admitted_is_kept_no_longer_than_its_connection) {
   auto rt = make_threaded_runtime();
   Speaker host(rt, {.id = WorkerId{0}, .admit_strangers = true});
-  host.box.reply_with = host.t.get();
+  host.box.reply_with(*host.t);
   for (int i = 0; i < 3; ++i) {
     auto guest = std::make_unique<Speaker>(rt, GrpcOptions{.id = WorkerId{5 + i}});
     guest->t->add_peer(WorkerId{0}, host.t->addresses());

@@ -1,6 +1,7 @@
 // A Receiver for tests: keeps what arrives, can be waited for, can answer every message.
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -13,7 +14,7 @@
 
 namespace weft::rpc {
 
-/// Thread safety: any thread; read the vectors directly only when no transport runs.
+/// Thread safety: any thread; read the vectors directly only when no transport runs, or under the mutex.
 class Mailbox : public Receiver {
  public:
   explicit Mailbox(Runtime& runtime) : runtime_(runtime), changed_(runtime, "mail") {}
@@ -28,9 +29,9 @@ class Mailbox : public Receiver {
     {
       MutexLock lock(mutex);
       ++count;
-      reply = reply_with;
-      if (handler) {
-        auto h = handler;
+      reply = reply_with_;
+      if (handler_) {
+        auto h = handler_;
         lock.unlock();
         h(std::move(message));
         lock.lock();
@@ -59,6 +60,17 @@ class Mailbox : public Receiver {
     changed_.set();
   }
 
+  /// Answers each message through this transport; messages may be under way.
+  void reply_with(Transport& transport) {
+    MutexLock lock(mutex);
+    reply_with_ = &transport;
+  }
+  /// Gives each message to this function in place of keeping it; empty keeps them again.
+  void handle_with(std::function<void(Inbound)> handler) {
+    MutexLock lock(mutex);
+    handler_ = std::move(handler);
+  }
+
   /// The states a peer has gone through, as words.
   std::string states(WorkerId peer) {
     MutexLock lock(mutex);
@@ -79,10 +91,8 @@ class Mailbox : public Receiver {
 
   Mutex mutex;
   std::vector<Inbound> messages, unread;
-  int64_t most = int64_t{1} << 40;  ///< larger payloads find no memory; set before the first message
+  std::atomic<int64_t> most{int64_t{1} << 40};  ///< larger payloads find no memory
   size_t count = 0;
-  Transport* reply_with = nullptr;
-  std::function<void(Inbound)> handler;
   std::map<WorkerId, std::string> reasons;
 
  private:
@@ -100,6 +110,8 @@ class Mailbox : public Receiver {
 
   Runtime& runtime_;
   Event changed_;
+  Transport* reply_with_ = nullptr;
+  std::function<void(Inbound)> handler_;
   std::map<WorkerId, std::string> states_;
 };
 

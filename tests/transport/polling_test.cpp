@@ -115,7 +115,7 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
   ta->add_peer(WorkerId{1}, tb->addresses());
   tb->add_peer(WorkerId{0}, ta->addresses());
   std::atomic<bool> second{false}, first_saw_second{false};
-  b.handler = [&](Inbound m) {
+  b.handle_with([&](Inbound m) {
     rt->post([&, first = m.header == "first"] {
       if (!first) {
         second = true;
@@ -124,7 +124,7 @@ TEST(Polling, a_handler_that_computes_does_not_keep_messages_waiting) {
       while (!second) std::this_thread::yield();  // computes until the other message has come
       first_saw_second = true;
     });
-  };
+  });
   ta->send(WorkerId{1}, 1, "first");
   ASSERT_TRUE(b.wait_for(1));
   ta->send(WorkerId{1}, 1, "second");
@@ -142,12 +142,12 @@ TEST(Polling, a_handler_may_close_the_transport_that_brought_its_message) {
   ta->add_peer(WorkerId{1}, tb->addresses());
   tb->add_peer(WorkerId{0}, ta->addresses());
   std::atomic<bool> closed{false};
-  b.handler = [&](Inbound) {
+  b.handle_with([&](Inbound) {
     rt->post([&] {
       tb->close();
       closed = true;
     });
-  };
+  });
   ta->send(WorkerId{1}, 1, "close");
   EXPECT_TRUE(a.wait_for_state(WorkerId{1}, "up broken"));
   while (!closed) peer_rt->sleep_for(1ms);

@@ -245,7 +245,7 @@ TEST(SimNetwork, a_thousand_workers_talk_to_one) {
     boxes.push_back(std::make_unique<Mailbox>(rt));
     ends.push_back(net.attach(WorkerId{i}, *boxes.back()));
   }
-  boxes[0]->reply_with = ends[0].get();
+  boxes[0]->reply_with(*ends[0]);
   int answered = 0;
   for (int i = 1; i < kWorkers; ++i) {
     ends[static_cast<size_t>(i)]->add_peer(WorkerId{0}, ends[0]->addresses());
