@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Reads the library's sources with Clang as a second compiler: no code is made, and -Wthread-safety checks
 the locks that distributed/runtime/sync.h annotates. Warnings are errors.
-  scripts/check_clang.py --commands build/clang/compile_commands.json [--tidy] [--jobs 2] [file]...
-With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer. The
-commands come from a build folder that was configured with Clang (preset clang). Sources that Clang 14 cannot
-parse stand in UNREADABLE with the reason, and are reported; one that it can parse after all is an error.
+  scripts/check_clang.py --commands build/clang/compile_commands.json [--tidy] [--share 3/12] [--jobs 2]
+                         [file]...
+With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer; a source
+with several commands is read once then. With --share I/N it reads each N-th source from the I-th (modulo N)
+on, so that runs that count I up read all. The commands come from a build folder that was configured with
+Clang (preset clang). Sources that Clang 14 cannot parse stand in UNREADABLE with the reason, and are
+reported; one that it can parse after all is an error.
 """
 import argparse
 import concurrent.futures
@@ -45,16 +48,23 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commands", required=True, metavar="FILE")
     parser.add_argument("--tidy", action="store_true")
+    parser.add_argument("--share", default="0/1", metavar="I/N")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     with open(options.commands, encoding="utf-8") as file:
         entries = json.load(file)
     chosen = []
+    names = set()
     for entry in entries:
         name = os.path.relpath(entry["file"], ROOT)
+        if options.tidy and name in names:
+            continue
         if name.startswith(FOLDERS) and (not options.files or name in options.files):
             chosen.append(entry)
+            names.add(name)
+    first, step = (int(number) for number in options.share.split("/"))
+    chosen = chosen[first % step::step]
     if not chosen:
         print(f"check_clang: no source of the library in {options.commands}", file=sys.stderr)
         return 2

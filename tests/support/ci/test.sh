@@ -13,7 +13,7 @@ stand_in() {  # stand_in FILE: a script from standard input
   chmod +x "$1"
 }
 for name in setup bare_check format docs; do stand_in "$work/tree/scripts/$name.sh" </dev/null; done
-for name in cmake ctest ccache clang++-14 nvcc python3 setarch; do
+for name in cmake ctest ccache clang++-14 clang-tidy-14 nvcc python3 setarch; do
   stand_in "$work/path/$name" </dev/null
 done
 failures=0
