@@ -9,14 +9,22 @@ House.snippets_compile and House.snippets_run.
 The blocks of a page stand in one namespace, in order. A block is the body of a function, or a whole program
 if it has an `int main`. A comment of the page directly before a block changes that:
 
-    <!-- snippet: scope run
+    <!-- snippet: run
     code that stands before the block, such as the objects that it uses
     -->
 
-`scope`: the block is no body, it stands in the namespace, and later blocks see its declarations. `run`: the
-block is run too, and a program must exit with 0. The code of a `<!-- declare: ... -->` comment stands in the
-namespace. A page that mentions the distributed layer goes into distributed.cpp, every other one into
-core.cpp. A page that includes the inspection is left out of a build without it.
+Each block has such a comment, with one of these words:
+    run                 the block is run; a program must exit with 0
+    group NAME...       run on the first worker of a group of these names; the others serve it
+    launch NAME...      the block joins the group itself; the others join and serve
+    each NAME...        every worker runs the block, which joins the group itself; `name` is its own name
+    scope               it stands in the namespace as it is, and later blocks see its declarations
+    compile REASON      compiled, but not run, for this reason
+
+A `<!-- check: ... -->` comment is such a block that readers do not see: it runs what a block declares. The
+code of a `<!-- declare: ... -->` comment stands in the namespace. A page that mentions the distributed layer
+goes into distributed.cpp, every other one into core.cpp. A page that includes the inspection is left out of
+a build without it.
 """
 import argparse
 import glob
@@ -29,11 +37,44 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DISTRIBUTED = re.compile(r"\b(rpc|dist_autograd|dist_optim)::|<weft/distributed|\bWEFT_RPC")
 PIECE = re.compile(r"^<!-- declare:\n(?P<declared>.*?)^-->$"
-                   r"|^(?:<!-- snippet:(?P<words>[ a-z]*)(?:\n(?P<before>.*?))?-->\n)?"
+                   r"|^<!-- check:(?P<check_words>[^\n]*)\n(?P<checked>.*?)^-->$"
+                   r"|^(?:<!-- snippet:(?P<words>[^\n]*?)(?:\n(?P<before>.*?))?-->\n)?"
                    r"```cpp\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 INSPECTION = re.compile(r"^#include <weft/distributed/inspection/", re.MULTILINE)
-WORDS = {"scope", "run"}
+KINDS = {"run": "run", "group": "run", "launch": "run", "each": "run", "scope": "declare",
+         "compile": "compile only"}
+FRAME = r"""
+std::string name;  // of this worker
+
+/// Runs `block` on the first worker of a group; the others serve it.
+int in_group(const std::vector<std::string>& names, const std::function<int()>& block) {
+  return weft::rpc::run_group({.names = names}, [&](const weft::rpc::WorkerInfo& me) {
+    name = me.name;
+    return name == names[0] ? block() : 0;
+  });
+}
+
+/// Starts processes that join by themselves: those that run `block`, which may leave, and those that serve.
+int launched(const std::vector<std::string>& names, bool all, const std::function<int()>& block) {
+  if (!weft::rpc::spawned_rank()) {
+    const auto runtime = weft::rpc::make_threaded_runtime();
+    auto workers = weft::rpc::spawn({.world_size = static_cast<int>(names.size())});
+    workers.wait(*runtime, runtime->now() + std::chrono::seconds(50));
+    return 0;
+  }
+  name = names[static_cast<size_t>(*weft::rpc::spawned_rank())];
+  if (!all && name != names[0]) {
+    weft::rpc::init_rpc(name);
+    return weft::rpc::serve_until_done() ? 0 : 1;
+  }
+  const int status = block();
+  if (weft::rpc::default_agent()) weft::rpc::shutdown();  // where the block has not
+  return status;
+}
+"""
+TRY = re.compile(r"^int main\(.*\) try \{$", re.MULTILINE)
 SECONDS = 60
+REPORT = "report.txt"  # beside the programs
 
 
 def without_includes(code, includes):
@@ -46,44 +87,61 @@ def without_includes(code, includes):
     return "\n".join(kept)
 
 
-def page_code(name, text, includes, marked):
+def call_of(words, block, code):
+    """The statement that runs a block in the way that its words name."""
+    call = f"{block}(); return 0;"
+    if re.search(r"^int main\(", code, re.MULTILINE):
+        call = f"return {block}::main({'1, argv' if 'main(int argc' in code else ''});"
+    names = ", ".join(f'"{name}"' for name in words[1:])
+    if words[0] == "group":
+        return f"return in_group({{{names}}}, [] {{ {call} }});"
+    if words[0] in ("launch", "each"):
+        return f"return launched({{{names}}}, {'true' if words[0] == 'each' else 'false'}, [] {{ {call} }});"
+    return call
+
+
+def page_code(name, text, includes, marked, counts):
     """One namespace with the blocks of a page; `marked` gets (name, call) of each block to run."""
     page = re.sub(r"\W", "_", name.removesuffix(".md"))
     out = [f"namespace page_{page} {{", "using namespace weft;", "using namespace std::chrono_literals;"]
     pieces = list(PIECE.finditer(text))
-    for mark, found in (("```cpp", sum(m["code"] is not None for m in pieces)),
-                        ("<!-- declare:", sum(m["code"] is None for m in pieces)),
-                        ("<!-- snippet:", sum(m["words"] is not None for m in pieces))):
+    for mark, group in (("```cpp", "code"), ("<!-- declare:", "declared"), ("<!-- check:", "checked"),
+                        ("<!-- snippet:", "words")):
+        found = sum(m[group] is not None for m in pieces)
         if text.count(mark) != found:
             raise SystemExit(f"{name}: {text.count(mark)} times {mark}, but {found} of them stand where they "
                              "count")
     for match in pieces:
-        group = "declared" if match["declared"] is not None else "code"
+        group = next(g for g in ("declared", "checked", "code") if match[g] is not None)
         line = text.count("\n", 0, match.start(group)) + 1
         code = without_includes(match[group], includes)
-        words = set((match["words"] or "").split())
-        if words - WORDS:
-            raise SystemExit(f"{name}:{line}: unknown words {sorted(words - WORDS)}")
         if group == "declared":
             out += [f'#line {line} "{name}"', code]
             continue
+        words = (match["check_words" if group == "checked" else "words"] or "").split()
+        kind = KINDS.get(words[0]) if words else None
+        takes = {"run": 0, "scope": 0}.get(words[0] if words else "", 1)
+        if kind is None or (takes == 0) != (len(words) == 1):
+            raise SystemExit(f"{name}:{line}: '{' '.join(words)}' does not say how the block is checked; the "
+                             "words are in scripts/check_snippets.py")
+        if group == "code":
+            counts[kind] += 1
+            if kind == "compile only":
+                counts["reasons"].append(f"{name}:{line}: {' '.join(words[1:])}")
         block = f"block_{line}"
         before = match["before"] or ""
         first = [f'#line {line - before.count(chr(10)) - 2} "{name}"', before] if before else []
         body = first + [f'#line {line} "{name}"', code]
-        call = f"page_{page}::{block}"
         if re.search(r"^int main\(", code, re.MULTILINE):
-            body[-1] = (code[:code.rindex("\n}") + 1] + ("  return 0;\n" if ") try {" not in code else "")
+            body[-1] = (code[:code.rindex("\n}") + 1] + ("  return 0;\n" if not TRY.search(code) else "")
                         + code[code.rindex("\n}") + 1:])
             out += [f"namespace {block} {{", *body, "}"]
-            call = f"return {call}::main();"
-        elif "scope" in words:
+        elif kind == "declare":
             out += body
         else:
             out += [f"void {block}() {{", *body, "}"]
-            call += "(); return 0;"
-        if "run" in words:
-            marked.append((f"{name}:{line}", call))
+        if kind == "run":
+            marked.append((f"{name}:{line}", call_of(words, f"page_{page}::{block}", code)))
     return "\n".join([*out, "}", ""])
 
 
@@ -91,20 +149,22 @@ def write(folder, distributed, inspection):
     """core.cpp and, when asked for, distributed.cpp."""
     units = {"core": ["#include <weft/weft.h>", "#include <weft/cuda.h>"]}
     if distributed:
-        units["distributed"] = ["#include <weft/distributed.h>"]
+        units["distributed"] = ["#include <weft/distributed.h>", FRAME]
     pages = {unit: [] for unit in units}
     includes = {unit: {"#include <cstdio>", "#include <cstring>", "#include <filesystem>",
-                       "#include <iostream>", "#include <thread>"} for unit in units}
+                       "#include <functional>", "#include <iostream>", "#include <thread>"} for unit in units}
     marked = {unit: [] for unit in units}
+    counts = {**dict.fromkeys(KINDS.values(), 0), "reasons": []}
     for path in [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         if INSPECTION.search(text) and not inspection:
             continue
-        unit = "distributed" if any(DISTRIBUTED.search(m["code"] or m["declared"])
+        unit = "distributed" if any(DISTRIBUTED.search(m["code"] or m["checked"] or m["declared"])
                                     for m in PIECE.finditer(text)) else "core"
         if unit in units:
-            pages[unit].append(page_code(os.path.relpath(path, ROOT), text, includes[unit], marked[unit]))
+            pages[unit].append(page_code(os.path.relpath(path, ROOT), text, includes[unit], marked[unit],
+                                         counts))
     os.makedirs(folder, exist_ok=True)
     for unit, heads in units.items():
         table = "".join(f'  if (which == "{name}") {{ {call} }}\n' for name, call in marked[unit])
@@ -114,6 +174,11 @@ def write(folder, distributed, inspection):
             f'{table}{names}}}\n'
         with open(os.path.join(folder, unit + ".cpp"), "w", encoding="utf-8") as file:
             file.write(source)
+    reasons = counts.pop("reasons")
+    with open(os.path.join(folder, REPORT), "w", encoding="utf-8") as file:
+        file.write("check_snippets: blocks of the pages: "
+                   + ", ".join(f"{count} {kind}" for kind, count in counts.items()) + "\n"
+                   + "".join(f"  not run: {reason}\n" for reason in reasons))
 
 
 def run(programs):
@@ -131,6 +196,8 @@ def run(programs):
                         failures.append(f"{name}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
                 except subprocess.TimeoutExpired:
                     failures.append(f"{name}: not done after {SECONDS} s")
+    with open(os.path.join(os.path.dirname(programs[0]), REPORT), encoding="utf-8") as file:
+        print(file.read(), end="")
     print("\n".join(failures))
     print(f"check_snippets: {count} blocks run, {len(failures)} failed")
     return 1 if failures or count == 0 else 0
