@@ -135,6 +135,11 @@ WEFT_REFUSES = [
     ),
     ("empty index", r"ShapeError: \w+: index .* does not fit x", lambda c: 0 in c.arguments[2].sizes),
     (
+        "new dim",
+        r"ShapeError: expand: .* does not expand to",
+        lambda c: -1 in c.arguments[1][: len(c.arguments[1]) - len(c.arguments[0].sizes)],
+    ),
+    (
         "one number",
         r"ShapeError: topk: k = 0 of a single number",
         lambda c: c.arguments[0].sizes == () and c.arguments[1] == 0,

@@ -74,8 +74,10 @@ SENTENCES = {
     "large logit": "`binary_cross_entropy_with_logits` keeps its digits at large negative logits",
     "empty index": "`gather` and the scatters hold an empty index to the sizes of any other.",
     "no dims": "Dim 0 and -1 of a tensor without dims mean the number itself.",
+    "new dim": "`expand` refuses -1 for a dim that x lacks.",
     "one number": "`topk` of a tensor without dims takes k = 1 alone",
-    "range": "Beyond the root of a type's range the order of operations decides which numbers overflow.",
+    "range": "Beyond the root of a type's range the order of operations decides which numbers overflow or"
+    " vanish.",
     "layouts of PyTorch": "PyTorch refuses some layouts of memory",
 }
 
@@ -251,13 +253,21 @@ def by_gradient(case, t, w, kind, text):
             )
         mixed = case.spec.spread and any(o is not None and not bool(o.isfinite().all()) for o in t.outputs)
         return "not finite" if one_odd or mixed else None
-    return "range" if any(beyond_root(x) for x in inputs) and one_odd else None
+    vanished = case.spec.name.startswith("norm") and all(
+        bool(vanishing(x)[wrong].all()) and bool((b.abs() <= largest_cotangent(case))[wrong].all())
+        for _, x, _, b, wrong in parts
+    )
+    return "range" if any(beyond_root(x) for x in inputs) and (one_odd or vanished) else None
+
+
+def largest_cotangent(case):
+    return max(float(to_torch(g).double().abs().max()) for g in case.cotangents if g is not None)
 
 
 def rounding_of(case, t, x):
     """What g / |x| may keep of a difference that is 0."""
-    largest = max(float(to_torch(g).double().abs().max()) for g in case.cotangents if g is not None)
-    return 4 * judge.coarsest(case, t.outputs) * largest / x.double().abs().clamp(min=case.arguments[3])
+    size = x.double().abs().clamp(min=case.arguments[3])
+    return 4 * judge.coarsest(case, t.outputs) * largest_cotangent(case) / size
 
 
 def over_one_number(case):
@@ -302,8 +312,13 @@ def beyond_root(x):
     """Whether a square of a number would leave the type's range, above or below."""
     if not x.is_floating_point():
         return False
-    info, size = torch.finfo(x.dtype), x.double().abs()
-    return bool(((size > info.max**0.5) | (size < info.tiny**0.5) & (size > 0)).any())
+    return bool(((x.double().abs() > torch.finfo(x.dtype).max ** 0.5) | vanishing(x)).any())
+
+
+def vanishing(x):
+    """Where the square of a number would be below the type's range."""
+    size = x.double().abs()
+    return (size < torch.finfo(x.dtype).tiny ** 0.5) & (size > 0)
 
 
 def by_value(case, t, w, kind, text):

@@ -201,7 +201,7 @@ def put_into(x, at, tensors, values, accumulate):
     elif tensors:
         torch.ops.aten.index_put_(x, [None if isinstance(e, slice) else e for e in where], values, True)
     else:
-        x[where] += values
+        x[where].add_(values)
 
 
 def put(x, *more):
