@@ -435,6 +435,9 @@ void Membership::leave(TimePoint deadline) {
             str("shutdown: worker '", s.options.name, "' still has calls under way:\n", s.agent->dump()));
       s.runtime->sleep_for(std::chrono::milliseconds(1));
     }
+    // The list may tell the others sooner than the last answers arrive, and ends their calls.
+    if (!s.over() && !s.fence().closed_for_good())
+      answer_the_last(*s.agent, std::min<TimePoint>(deadline, s.runtime->now() + s.lease()));
   } catch (...) {
     failure = std::current_exception();
   }

@@ -33,24 +33,6 @@ void settle_group(Agent& agent, Rounds& rounds, TimePoint deadline) {
   }
 }
 
-/// Waits, at most for kLastAnswers, until the callers have the answers to all requests now being served. The
-/// call that told this worker to stop is one of them.
-void answer_the_last(Agent& agent) {
-  std::vector<std::pair<Peer*, uint64_t>> open;
-  for (Peer* p : agent.impl().peers.all()) {
-    MutexLock lock(p->mutex);
-    for (const auto& [sequence, served] : p->served)
-      if (!is_round(served->kind) && p->id != agent.self().id) open.emplace_back(p, sequence);
-  }
-  const TimePoint until = agent.runtime()->now() + kLastAnswers;
-  for (; !open.empty() && agent.runtime()->now() < until;
-       agent.runtime()->sleep_for(std::chrono::milliseconds(1)))
-    std::erase_if(open, [](const auto& one) {
-      MutexLock lock(one.first->mutex);
-      return one.first->served.count(one.second) == 0;
-    });
-}
-
 /// Waits until the send queues of connected peers are empty. A goodbye may overtake a large answer, and a
 /// caller that gets the goodbye first drops the call.
 void flush(Agent::Impl& s) {
@@ -68,6 +50,25 @@ void flush(Agent::Impl& s) {
 }
 
 }  // namespace
+
+void answer_the_last(Agent& agent, TimePoint until) {
+  std::vector<std::pair<Peer*, uint64_t>> open;
+  for (Peer* p : agent.impl().peers.all()) {
+    MutexLock lock(p->mutex);
+    for (const auto& [sequence, served] : p->served)
+      if (!is_round(served->kind) && p->id != agent.self().id) {
+        open.emplace_back(p, sequence);
+        p->ask_now = true;  // its answer says which requests it has finished
+      }
+  }
+  if (!open.empty()) agent.impl().alarm.set(agent.runtime()->now());
+  for (; !open.empty() && agent.runtime()->now() < until;
+       agent.runtime()->sleep_for(std::chrono::milliseconds(1)))
+    std::erase_if(open, [](const auto& one) {
+      MutexLock lock(one.first->mutex);
+      return one.first->lost || one.first->served.count(one.second) == 0;
+    });
+}
 
 void Agent::shutdown(ShutdownOptions options) {
   Impl& s = *impl_;
@@ -113,7 +114,7 @@ std::exception_ptr Agent::leave_together(TimePoint deadline) {
     linger(deadline);
     if (outcome.failed) failure = std::make_exception_ptr(PeerLost(outcome.peer, outcome.text));
   } catch (const ToldToStop&) {
-    answer_the_last(*this);
+    answer_the_last(*this, s.core.runtime->now() + kLastAnswers);
   } catch (const PeerLost& e) {
     // A worker that left has done all rounds, or was told to stop: there is no reason to wait for it.
     bool left_group = false;

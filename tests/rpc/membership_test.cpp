@@ -187,6 +187,20 @@ TEST(Membership, leaving_waits_for_the_calls_under_way) {
   EXPECT_FALSE(a.agent()->is_running());
 }
 
+TEST(Membership, answers_arrive_before_the_news_that_their_sender_has_left) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    ElasticGroup g({.seed = seed, .net = {.jitter = 200ms}});
+    auto& a = g.join("a");
+    auto& b = g.join("b");
+    a.membership->wait_for({"b"}, g.sim().now() + 20s);
+    std::optional<Future<int64_t>> served;
+    g.run(a, [&] { served = rpc_async<elastic_twice>("b", 4); });
+    while (b.agent()->debug_info().at("agent.served_calls") == 0) g.sim().sleep_for(1ms);
+    b.membership->leave(g.sim().now() + 20s);
+    g.run(a, [&] { EXPECT_EQ(served->wait(), 8) << "seed " << seed; });
+  }
+}
+
 TEST(Membership, in_a_static_group_nobody_joins_and_losses_are_told) {
   test::Cluster c({.size = 2});
   int joined = 0;

@@ -100,7 +100,7 @@ bool is_refused(GrpcOptions options, PeerAddress to, const std::string& reason) 
   const auto runtime = make_threaded_runtime();
   Mailbox box(*runtime);
   options.id = WorkerId{1};
-  options.connect_timeout = 500ms;
+  options.connect_timeout = 5s;
   const auto speaker = make_grpc_transport(runtime, std::move(options), box);
   speaker->add_peer(WorkerId{0}, std::move(to));
   speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kGoodbye), raw_message({}));
@@ -108,7 +108,7 @@ bool is_refused(GrpcOptions options, PeerAddress to, const std::string& reason) 
   speaker->send(WorkerId{0}, static_cast<uint8_t>(Kind::kCall),
                 raw_message({.sequence = uint64_t{1} << 61, .floor = uint64_t{1} << 61}));
   bool ended = false;
-  for (int i = 0; i < 300 && !ended; ++i)
+  for (int i = 0; i < 600 && !ended; ++i)
     ended = box.wait_for_state(WorkerId{0}, "rejected", 50ms) ||
             box.wait_for_state(WorkerId{0}, "unreachable", 50ms);
   const std::string told = box.reason(WorkerId{0});
