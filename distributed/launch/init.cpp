@@ -2,6 +2,7 @@
 // rendezvous of a static group ends when all workers have each other's addresses; its port is free again
 // then. A worker of an elastic group keeps its Membership (membership.h) as long as its agent.
 #include <algorithm>
+#include <cstring>
 
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/process_watch.h>
@@ -10,6 +11,7 @@
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
+#include <weft/distributed/launch/store_etcd.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/address.h>
@@ -17,6 +19,8 @@
 namespace weft::rpc {
 
 namespace {
+
+constexpr char kEtcdScheme[] = "etcd://";
 
 /// State from init_rpc until shutdown.
 struct Session {
@@ -105,8 +109,30 @@ std::shared_ptr<Agent> make_agent(const std::shared_ptr<Runtime>& runtime, const
                        [&](Receiver& receiver) { return make_grpc_transport(runtime, wire, receiver); });
 }
 
+/// The members of etcd in "etcd://host:port,host:port/prefix"; empty: the store is one of weft's own.
+std::string etcd_members(const std::string& store) {
+  if (store.rfind(kEtcdScheme, 0) != 0) return "";
+  const std::string rest = store.substr(std::strlen(kEtcdScheme));
+  const std::string members = rest.substr(0, rest.find('/'));
+  if (members.empty())
+    throw ValueError(str("init_rpc: no member of etcd in the store's address '", store, "'"));
+  return members;
+}
+
+/// A client of etcd, as etcd_members.
+std::shared_ptr<Store> open_etcd(const std::shared_ptr<Runtime>& runtime, const InitOptions& options) {
+  const std::string members = etcd_members(options.store);
+  if (options.serve_store)
+    throw ValueError(str("init_rpc: serve_store is not for a store of etcd, at '", options.store, "'"));
+  EtcdOptions etcd{.runtime = runtime, .tls = options.tls, .insecure = options.insecure};
+  const std::string prefix = options.store.substr(std::strlen(kEtcdScheme) + members.size());
+  if (prefix.size() > 1) etcd.prefix = prefix.substr(1) + "/";
+  return make_etcd_store(members, etcd);
+}
+
 /// Serves the store of an elastic group, or makes a client of it.
 std::shared_ptr<Store> open_store(const std::shared_ptr<Runtime>& runtime, const InitOptions& options) {
+  if (!etcd_members(options.store).empty()) return open_etcd(runtime, options);
   const HostPort where = parse_host_port(options.store);
   GrpcOptions grpc{.unix_socket = false,
                    .tls = options.tls,
@@ -136,7 +162,9 @@ void join_elastic(const std::string& name, const InitOptions& options) {
                         .process = inner::process_identity(),
                         .store = options.store,
                         .deadline = runtime->now() + options.init_timeout};
-    const std::string host = parse_host_port(options.store).host;
+    std::string first = etcd_members(options.store);  // where the others are, this worker is reached too
+    first = first.empty() ? options.store : first.substr(0, first.find(','));
+    const std::string host = parse_host_port(first).host;
     joining.make_agent = [&](WorkerId id) { return make_agent(runtime, name, id, options, host); };
     joining.found = [watch](const std::shared_ptr<Agent>& agent, const Member& member) {
       watch_member(*watch, agent, member);

@@ -2,6 +2,7 @@
 // changes, each of which counts the epoch up by one.
 //
 //   rpc::init_rpc("worker7", {.elastic = true, .store = "10.0.0.1:29600"});   // waits for nobody
+//   // or .store = "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/run7", a cluster of etcd and a prefix
 //   rpc::on_member_joined([](const rpc::WorkerInfo& w) { ... });
 //   rpc::on_member_lost([](const rpc::LostPeer& w) { ... });
 //   rpc::wait_for_members({"ps"}, 30s);

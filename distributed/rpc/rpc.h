@@ -33,7 +33,7 @@ struct InitOptions {
   /// An elastic group (launch/membership.h): this worker joins it now, without waiting for others. A `store`
   /// without a world_size means the same. rank, world_size and master are not used then.
   bool elastic = false;
-  std::string store{};       ///< address of the elastic group's store, "host:port"
+  std::string store{};       ///< of the elastic group: "host:port", or "etcd://host:port,..." of a cluster
   bool serve_store = false;  ///< this worker serves the store at that address, and leaves last
   /// Listening address of this worker, "host:port". Empty: any port of the loopback interface, or of all
   /// interfaces when the master is on another host.

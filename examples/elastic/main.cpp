@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include <weft/distributed/launch/spawn.h>
 #include <weft/distributed/transport/address.h>
 #include "../common/args.h"
 #include "../common/report.h"
+#include "etcd.h"
 #include "supervisor.h"
 #include "training.h"
 
@@ -56,7 +58,9 @@ int supervised(Options o) {
   examples::check_outputs({o.json});
   const RunFolder folder(o.dir);
   const weft::rpc::ReservedPort port;
-  o.store = weft::str("127.0.0.1:", port.port());
+  std::optional<EtcdPorts> cluster;
+  if (o.etcd) cluster.emplace(o.dir);
+  o.store = cluster ? cluster->store() : weft::str("127.0.0.1:", port.port());
   const Outcome r = supervise(o);
   if (examples::interrupted()) return std::printf("interrupted\n"), 1;
   const double expected = train_undisturbed(o);
@@ -94,12 +98,15 @@ int main(int argc, char** argv) {
   args.add("kills", o.kills, "processes to kill at random moments");
   args.add("stops", o.stops, "processes to stop for half of a lease or for two leases");
   args.add("victims", o.victims, "the roles to strike: ps, trainer, store, with commas");
+  args.add("etcd", o.etcd, "three members of etcd are the store; the victim `store` is one of them");
   args.add("lease", o.lease, "seconds after which a silent worker is lost");
   args.add("seed", o.seed, "seed of initial values, data, victims and moments");
   args.add("dir", o.dir, "folder of checkpoint and log; empty: a temporary one");
   args.add("json", o.json, "write the figures here");
   args.require([&]() -> std::string {
     if (o.steps < 1 || o.save_every < 1 || o.kills < 0 || o.stops < 0) return "counts must not be negative";
+    if (o.etcd && o.stops > 0 && o.victims.find("store") != std::string::npos)
+      return "--etcd with --stops takes the --victims ps and trainer";
     if (!(o.lease >= 0.2 && o.lease <= 3600)) return "--lease must be 0.2 to 3600";
     for (size_t from = 0; from <= o.victims.size();) {
       const size_t end = std::min(o.victims.find(',', from), o.victims.size());
@@ -112,11 +119,12 @@ int main(int argc, char** argv) {
   });
   args.parse(argc, argv);
   return examples::guarded("elastic", [&] {
-    switch (weft::rpc::spawned_rank().value_or(-1)) {  // the roles of supervisor.cpp
-      case 0: return elastic::serve_store(o);
-      case 1: return elastic::serve_parameters(o);
-      case 2: return elastic::train(o);
-      default: return elastic::supervised(o);
-    }
+    const int rank = weft::rpc::spawned_rank().value_or(-1);
+    if (rank < 0) return elastic::supervised(o);
+    const std::string role = elastic::roles(o).at(static_cast<size_t>(rank));
+    if (role == "store") return elastic::serve_store(o);
+    if (role == "ps") return elastic::serve_parameters(o);
+    if (role == "trainer") return elastic::train(o);
+    elastic::become_member(o, rank);
   });
 }

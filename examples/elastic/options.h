@@ -11,9 +11,16 @@ namespace elastic {
 
 struct Options {
   std::string dir, store, victims = "ps,trainer,store", json;
+  bool etcd = false;  ///< a cluster of etcd is the store
   int64_t steps = 400, save_every = 20, kills = 3, stops = 0, seed = 1;
   double lease = 2;
 };
+
+/// The roles of the processes, by rank.
+inline std::vector<std::string> roles(const Options& o) {
+  if (o.etcd) return {"etcd0", "etcd1", "etcd2", "ps", "trainer"};
+  return {"store", "ps", "trainer"};
+}
 
 /// A loss as a worker reported it; times are of the steady clock, which all processes of a host share.
 struct Report {

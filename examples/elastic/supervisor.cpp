@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iterator>
 #include <random>
 #include <thread>
 
 #include <weft/distributed/launch/spawn.h>
 #include "../common/report.h"
+#include "etcd.h"
 
 namespace elastic {
 namespace {
@@ -21,14 +21,13 @@ using namespace std::chrono_literals;
 using weft::rpc::Children;
 using weft::rpc::ChildState;
 
-constexpr const char* kRoles[] = {"store", "ps", "trainer"};  // by rank
-
 class Supervisor {
  public:
   explicit Supervisor(const Options& o)
       : options_(o),
+        roles_(roles(o)),
         draws_(static_cast<uint64_t>(o.seed)),
-        children_(weft::rpc::spawn({.world_size = std::size(kRoles),
+        children_(weft::rpc::spawn({.world_size = static_cast<int>(roles_.size()),
                                     .arguments = {"--dir", o.dir},
                                     .environment = {{"WEFT_STORE", o.store}},
                                     .restarts = static_cast<int>(4 * (o.kills + o.stops) + 20)})) {
@@ -65,8 +64,8 @@ class Supervisor {
   };
 
   const ChildState& state(const std::string& role) {
-    const auto* const found = std::find(std::begin(kRoles), std::end(kRoles), role);
-    return children_.poll().at(static_cast<size_t>(found - std::begin(kRoles)));
+    const auto found = std::find(roles_.begin(), roles_.end(), role);
+    return children_.poll().at(static_cast<size_t>(found - roles_.begin()));
   }
 
   /// Lets ended processes start again, and follows the steps.
@@ -77,7 +76,7 @@ class Supervisor {
       if (child.running) continue;
       if (child.exit_code != 0 || child.signal != 0)
         throw weft::RpcError("the processes end too often: " + weft::rpc::to_string(child));
-      if (kRoles[child.rank] == std::string("trainer")) finished_ = true;
+      if (roles_[static_cast<size_t>(child.rank)] == "trainer") finished_ = true;
     }
     if (struck_ns_ != 0 && over_ns_ == 0 && state(struck_role_).restarts > struck_restarts_)
       over_ns_ = now_ns();
@@ -96,18 +95,23 @@ class Supervisor {
   /// Kills or stops a process when its moment has come and the training has gone on since the last one.
   void strike() {
     if (next_ == plan_.size() || step_ < plan_[next_].step || struck_ns_ != 0) return;
-    const std::string role = victims_[draws_() % victims_.size()];
+    if (now_ns() < calm_until_ns_) return;
+    const std::string victim = victims_[draws_() % victims_.size()];
+    const bool member = options_.etcd && victim == "store";
+    const std::string role = member ? roles_[draws_() % kMembers] : victim;
     if (!state(role).running || finished_) return;
     std::this_thread::sleep_for(std::chrono::microseconds(draws_() % 4000));
     const Strike s = plan_[next_++];
     const ChildState child = state(role);
     const pid_t pid = child.pid;
-    ++outcome_.by_role[role];
+    ++outcome_.by_role[victim];
     struck_role_ = role, struck_restarts_ = child.restarts, struck_ns_ = now_ns(), over_ns_ = 0;
     if (!s.stop) {
       kill(pid, SIGKILL);
-      if (role != "store") deaths_.emplace_back(role, struck_ns_);
+      if (victim != "store") deaths_.emplace_back(role, struck_ns_);
       ++outcome_.kills;
+      // Once back, a member needs a moment until the cluster can do without another one.
+      if (member) calm_until_ns_ = struck_ns_ + static_cast<int64_t>(2e9 * longest_absence(options_));
       std::printf("step %lld: killed the %s (pid %d)\n", static_cast<long long>(step_), role.c_str(), pid);
     } else {
       const double leases = draws_() % 2 == 0 ? 0.5 : 2;
@@ -123,6 +127,7 @@ class Supervisor {
   }
 
   const Options& options_;
+  const std::vector<std::string> roles_;
   std::mt19937_64 draws_;
   std::vector<Strike> plan_;
   std::vector<std::string> victims_;
@@ -131,6 +136,7 @@ class Supervisor {
   size_t next_ = 0;
   int64_t step_ = 0, moved_ = now_ns(), struck_ns_ = 0;
   int64_t over_ns_ = 0;  // when the last strike was over, by a new process or its end; 0: not yet
+  int64_t calm_until_ns_ = 0;
   int struck_restarts_ = 0;
   std::string struck_role_;
   bool finished_ = false;

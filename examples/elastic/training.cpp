@@ -153,10 +153,7 @@ int train(const Options& o) {
          std::chrono::steady_clock::now() < limit)
     std::this_thread::sleep_for(20ms);
   write_result(o.dir, result);
-  try {
-    weft::rpc::rpc_sync<finish>("ps");
-  } catch (const weft::PeerLost&) {  // the store told of its leaving before the answer came
-  }
+  weft::rpc::rpc_sync<finish>("ps");
   weft::rpc::shutdown();
   return 0;
 }

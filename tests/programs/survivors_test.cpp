@@ -43,6 +43,15 @@ TEST(ProgramsSlow, elastic_ends_with_the_same_loss_whichever_of_its_processes_is
   }
 }
 
+TEST(ProgramsSlow, elastic_goes_on_when_a_member_of_etcd_is_killed) {
+  if (!std::filesystem::exists("/usr/bin/etcd")) GTEST_SKIP() << "etcd is not installed: /usr/bin/etcd";
+  const Output out = run("elastic --etcd --steps 600 --kills 1 --lease 3 --victims store");
+  EXPECT_EQ(out.code, 0) << out.text;
+  EXPECT_TRUE(out.has(": killed the etcd")) << out.text;
+  EXPECT_EQ(out.last().find("elastic: steps=600 kills=1 stops=0 restarts="), 0u) << out.text;
+  EXPECT_TRUE(out.has(" matches undisturbed: yes")) << out.text;
+}
+
 TEST(ProgramsSlow, elastic_goes_on_after_a_stop) {
   const Output out = run("elastic --steps 120 --kills 0 --stops 2 --lease 1");
   EXPECT_EQ(out.code, 0) << out.text;

@@ -219,6 +219,24 @@ LaunchInfo static_rank(int rank, int port) {
   return launch;
 }
 
+TEST(ElasticProcess, an_address_of_etcd_that_cannot_be_used_is_named) {
+  InitOptions options;
+  options.init_timeout = 300ms;
+  const auto says = [&](const char* store, const char* text) {
+    options.store = store;
+    EXPECT_TRUE(has(error_of<ValueError>([&] { init_rpc("a", options); }), text)) << store;
+  };
+  says("etcd://", "no member of etcd");
+  says("etcd:///run7", "no member of etcd");
+  says("etcd://nowhere", "nowhere");
+  options.serve_store = true;
+  says("etcd://127.0.0.1:1", "serve_store");
+  options.serve_store = false;
+  options.store = "etcd://127.0.0.1:1,127.0.0.1:2/run7";
+  EXPECT_TRUE(has(error_of<Timeout>([&] { init_rpc("a", options); }), "127.0.0.1:1,127.0.0.1:2"));
+  EXPECT_FALSE(default_agent());
+}
+
 TEST(ElasticProcess, the_rendezvous_of_a_static_group_is_refused_as_a_store) {
   const ReservedPort port;
   const auto runtime = make_threaded_runtime({.threads = 4});
