@@ -107,8 +107,17 @@ printf 'Dir::Cache::Archives "/kept/archives";\nDir::State::Lists "/kept/lists";
 if [ ! -d "$top/base" ]; then
   step "making the bare root, once"
   rm -rf "$top/base.part"
-  make_base "$top/base.part" ||
-    { rm -rf "$top/base.part"; skip "mmdebstrap could make no root from this host's package sources"; }
+  if ! make_base "$top/base.part" 2>&1 | tee "$top/base.log"; then
+    rm -rf "$top/base.part"
+    if grep -qE 'resolv|onnect|Failed to fetch|timed out|network' "$top/base.log"; then
+      skip "the package servers of this host's sources do not answer"
+    fi
+    if grep -qE 'not permitted|Permission denied|mount' "$top/base.log"; then
+      skip "this host does not let mmdebstrap make a root"
+    fi
+    echo "mmdebstrap could make no root from this host's package sources" >&2
+    exit 1
+  fi
   mv "$top/base.part" "$top/base"
 fi
 

@@ -37,12 +37,13 @@ void detail::send_to_many(Agent& agent, const std::vector<std::string>& names,
   for (const std::string& name : names) peers.push_back(agent.life_of(agent.worker_info_id(name)));
   Message shared = write(peers.front());
   const bool shareable = shared.settled.empty() && shared.places.empty();
-  if (shareable) copy_once(shared);
-  for (size_t i = 0; i < peers.size(); ++i) {
-    if (i == 0 && !shareable) send(peers[i], std::move(shared));
-    else if (shareable && fits(agent, shared, peers[i].id)) send(peers[i], shared);
-    else send(peers[i], write(peers[i]));
+  if (!shareable) {
+    send(peers.front(), std::move(shared));
+    for (size_t i = 1; i < peers.size(); ++i) send(peers[i], write(peers[i]));
+    return;
   }
+  copy_once(shared);
+  for (const Life& to : peers) send(to, fits(agent, shared, to.id) ? shared : write(to));
 }
 
 Tensor detail::rows_for(const Tensor& whole, size_t index, size_t parts) {
