@@ -168,9 +168,11 @@ void GrpcTransport::pump(Peer& peer) {
     bytes += cursor.message->bytes;
     ++messages;
   };
+  // a large message moves on with each frame: the other side waits a limited time for its next byte
+  const int64_t reserved = c.partial || !peer.bulk.empty() ? kMaxFrameBytes / 2 : 0;
   while (!peer.small.empty()) {
     auto& cursor = peer.small.front();
-    if (cursor.message->bytes + 64 > frame.room()) break;
+    if (cursor.message->bytes + 64 > frame.room() - reserved) break;
     append_message(frame, cursor);
     count(cursor);
     peer.small.pop_front();
@@ -179,7 +181,7 @@ void GrpcTransport::pump(Peer& peer) {
     c.partial = std::move(peer.bulk.front());
     peer.bulk.pop_front();
   }
-  if (c.partial && frame.bytes < kMaxFrameBytes / 2) {
+  if (c.partial) {
     if (append_message(frame, *c.partial, std::min(frame.room(), options_.bulk_frame_bytes))) {
       count(*c.partial);
       c.partial.reset();

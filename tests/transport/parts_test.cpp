@@ -159,6 +159,26 @@ TEST(Parts, an_incomplete_message_waits_for_its_next_byte_no_longer_than_the_lim
   EXPECT_TRUE(progress.note(decoder, now)) << "the timer has ended, and is set again";
 }
 
+TEST(Parts, a_large_message_moves_on_under_a_flood_of_small_ones) {
+  auto rt = make_threaded_runtime();
+  Mailbox box_a(*rt), box_b(*rt);
+  auto b = make_grpc_transport(rt, {.id = WorkerId{1}}, box_b);
+  auto a = make_grpc_transport(rt, {.id = WorkerId{0}}, box_a);
+  a->add_peer(WorkerId{1}, b->addresses());
+  const std::vector<uint8_t> large(2'000'000, 1);
+  a->send(WorkerId{1}, 1, "large", payloads_of(large));  // nothing goes before b knows a
+  constexpr size_t kSmall = 400;
+  for (size_t i = 0; i < kSmall; ++i) a->send(WorkerId{1}, 2, std::string(60'000, 'x'));
+  b->add_peer(WorkerId{0}, a->addresses());
+  ASSERT_TRUE(box_b.wait_for(kSmall + 1));
+  MutexLock lock(box_b.mutex);
+  EXPECT_EQ(box_b.messages.back().kind, 2);
+  EXPECT_LT(std::find_if(box_b.messages.begin(), box_b.messages.end(),
+                         [](const Inbound& m) { return m.kind == 1; }) -
+                box_b.messages.begin(),
+            200);
+}
+
 /// A mailbox that knows the bytes of incomplete messages.
 struct CountingBox : Mailbox {
   using Mailbox::Mailbox;
