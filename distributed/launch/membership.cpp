@@ -13,6 +13,7 @@
 //   group/ids, group/id/<name>   the ids given so far; the id of a name, which all its lives have
 //   group/life/<name>            the incarnation of the life that has the name, under its lease
 //   group/members                the list of members (inner/member_list.h)
+// Steps of optimizers keep their decisions beside them (optim/step_decisions.cpp).
 //  1. Join. A worker takes the id of its name, makes its agent, holds the lease of the name (it waits for an
 //     older life's to run out), and then enters the list.
 //  2. One task renews the lease every quarter of it, and follows the list in between. The fence of the agent
@@ -374,6 +375,7 @@ std::shared_ptr<Membership> Membership::of(Agent& agent) {
 }
 
 const std::shared_ptr<Agent>& Membership::agent() const { return state_->agent; }
+const std::shared_ptr<Store>& Membership::store() const { return state_->store; }
 
 uint64_t Membership::epoch() const {
   MutexLock lock(state_->mutex);

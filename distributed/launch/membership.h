@@ -54,6 +54,8 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
   ~Membership();
 
   const std::shared_ptr<Agent>& agent() const;
+  /// The store that orders the group. Other layers keep keys of their own there.
+  const std::shared_ptr<Store>& store() const;
   /// Number of the newest change of the list that this worker knows.
   uint64_t epoch() const;
   /// The members of that epoch by id, this worker included.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <weft/distributed/optim/inner/on_owners.h>
+#include <weft/distributed/optim/inner/step_decisions.h>
 #include <weft/distributed/rpc/step_errors.h>
 
 namespace weft::optim {
@@ -129,34 +130,80 @@ void DistributedOptimizer::decide(int64_t number, bool commit) {
                   });
 }
 
+DistributedOptimizer::Steps::Steps() {
+  static std::atomic<int64_t> made{0};
+  optimizer = made.fetch_add(1);
+}
+
 void DistributedOptimizer::step_in_two_phases(int64_t context_id) {
-  rpc::Runtime& runtime = *rpc::current_agent()->runtime();
-  const rpc::TimePoint end = runtime.now() + std::chrono::milliseconds(how_.lease_ms);
+  const auto agent = rpc::current_agent();
+  rpc::Runtime& runtime = *agent->runtime();
+  const auto store = detail::decision_store(*agent);
+  const rpc::Duration lease = std::chrono::milliseconds(how_.lease_ms);
+  if (store && how_.lease_ms == 0)
+    throw ValueError("step: two phases in an elastic group need a lease that is not zero");
+  const rpc::TimePoint end = runtime.now() + lease;
   for (int64_t attempt = 0;; ++attempt) {
     settle();
     const int64_t number = steps_->next.fetch_add(1);
+    const rpc::TimePoint latest = runtime.now() + 2 * lease;  // of the decision
+    const std::string key =
+        store ? detail::decision_key(agent->life(), steps_->optimizer, number) : std::string();
+    std::exception_ptr failed;
     try {
       on_owners<bool>(
           owners_, "the preparation of a step",
           [&](const auto& o) {
-            return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::prepare>(context_id, number));
+            return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::prepare>(context_id, number, key));
           },
           "no owner has stepped");
+      if (store && runtime.now() >= latest)
+        throw rpc::StepInDoubt("step: its preparation took longer than two leases");
     } catch (...) {
-      const std::exception_ptr error = std::current_exception();
-      tell(number, false);
-      try {
-        std::rethrow_exception(error);
-      } catch (const rpc::StepInDoubt&) {  // others step the parameters
-        if (runtime.now() >= end) throw;
-      }
-      // different workers try again at different times
-      const int64_t who = rpc::current_agent()->self().id.value;
-      runtime.sleep_for(std::chrono::microseconds(500 * (1 + (who * 7 + attempt * 5) % 13)));
-      continue;
+      failed = std::current_exception();
     }
-    if (const std::exception_ptr error = tell(number, true)) std::rethrow_exception(error);
-    return;
+    bool written = false;
+    if (store && !failed) {
+      written = true;
+      if (!write_commit(*store, key, latest))
+        failed = std::make_exception_ptr(
+            rpc::StepInDoubt("step: an owner had no decision for a lease and keeps the old values"));
+    }
+    const std::exception_ptr untold = tell(number, !failed);
+    if (written && !untold) {
+      try {
+        store->unset(key, runtime.now() + lease);
+      } catch (const Error&) {  // it ends with its lease
+      }
+    }
+    if (!failed) {
+      if (untold) std::rethrow_exception(untold);
+      return;
+    }
+    try {
+      std::rethrow_exception(failed);
+    } catch (const rpc::StepInDoubt&) {  // others step the parameters
+      if (runtime.now() >= end) throw;
+    }
+    // different workers try again at different times
+    const int64_t who = agent->self().id.value;
+    runtime.sleep_for(std::chrono::microseconds(500 * (1 + (who * 7 + attempt * 5) % 13)));
+  }
+}
+
+/// Writes the decision to commit. False: an owner in doubt has written that the step ends. Throws the error
+/// of the store: the decision is then not known here, and the owners find it out without this worker.
+bool DistributedOptimizer::write_commit(rpc::Store& store, const std::string& key, rpc::TimePoint latest) {
+  try {
+    const bool commit =
+        detail::decide_at_store(store, key, true, std::chrono::milliseconds(how_.lease_ms), latest);
+    if (rpc::current_agent()->runtime()->now() <= latest) return commit;
+    throw Timeout("the answer of the store came too late");
+  } catch (const Error&) {
+    const std::exception_ptr error = std::current_exception();
+    std::rethrow_exception(
+        rpc::with_text(error, str("step: its decision is not known, and the owners ask the store for it: ",
+                                  rpc::error_text(error))));
   }
 }
 

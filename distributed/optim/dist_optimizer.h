@@ -15,6 +15,7 @@
 // steps. Use its other members from one thread. Different optimizers run concurrently, without a global lock.
 #pragma once
 
+#include <weft/distributed/launch/store.h>
 #include <weft/distributed/optim/owner_optimizer.h>
 
 namespace weft::dist_optim {
@@ -48,14 +49,15 @@ class WEFT_API DistributedOptimizer {
   /// or is lost. Throws (as all below): the first error in the order of owners, with its type. With several
   /// owners its text names all that failed; the others have stepped. In two phases none has stepped, unless
   /// the error is of the commit. StaleStep: an owner refused gradients of parameters older than
-  /// StepOptions::max_staleness; without two phases each owner decides by itself.
+  /// StepOptions::max_staleness; without two phases each owner decides by itself. With StepOptions::wait also
+  /// Timeout that names who is behind, and PeerLost for the loss of a worker that is behind.
   void step(int64_t context_id);
   /// Sends decisions again that an owner did not acknowledge; a step in two phases begins with it.
   /// Throws: the error of an owner that does not answer.
   void settle();
   /// Two phases: ends a step that a lost caller left undecided on the owners, which keep the values they
-  /// have. Some of them may have made the step visible: versions() tells, and a checkpoint makes them one
-  /// again.
+  /// have. In an elastic group the owners ask the store first, and only a step without an answer is left.
+  /// Some of them may have made the step visible: versions() tells, and a checkpoint makes them one again.
   void end_doubt();
   /// The steps that each parameter of the list has taken on its owner, by any optimizer. A loaded checkpoint
   /// counts as one.
@@ -90,10 +92,13 @@ class WEFT_API DistributedOptimizer {
  private:
   void check_group(size_t group) const;
   void step_in_two_phases(int64_t context_id);
+  bool write_commit(rpc::Store& store, const std::string& key, rpc::TimePoint latest);
   void decide(int64_t number, bool commit);
   std::exception_ptr tell(int64_t number, bool commit);
   /// Two phases: shared by copies and threads.
   struct Steps {
+    Steps();
+    int64_t optimizer = 0;  ///< its number on this worker
     std::atomic<int64_t> next{1};
     rpc::Mutex mutex;
     std::vector<std::pair<int64_t, bool>> untold WEFT_GUARDED_BY(mutex);  // decisions, in order

@@ -116,6 +116,7 @@ OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> option
   s.rule = std::move(rule);
   s.how = how;
   s.ledger = detail::StepLedger::of(*rpc::current_agent());
+  s.runtime = rpc::current_agent()->runtime();
   s.optimizer = detail::make_optimizer(s.rule, s.params, s.group_sizes, options);
   for (const Tensor& p : s.params) mark_concurrent(p);
   s.versions = s.ledger->records(s.params);
@@ -188,9 +189,9 @@ rpc::Future<void> OwnerOptimizer::step_in_turn(int64_t context_id) {
   return state_->step_in_turn(context_id);
 }
 
-void OwnerOptimizer::prepare(int64_t context_id, int64_t number) {
+void OwnerOptimizer::prepare(int64_t context_id, int64_t number, std::string decision) {
   check_caller();
-  state_->prepare(context_id, number);
+  state_->prepare(context_id, number, std::move(decision));
 }
 
 void OwnerOptimizer::decide(int64_t number, bool commit) {

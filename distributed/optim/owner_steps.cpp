@@ -127,7 +127,8 @@ OwnerState::Prepared OwnerState::shadow(const std::vector<Tensor>& grads) const 
   return out;
 }
 
-void OwnerState::prepare(int64_t context_id, int64_t number) {
+void OwnerState::prepare(int64_t context_id, int64_t number, std::string decision) {
+  const auto store = decision.empty() ? nullptr : decision_store(*rpc::current_agent());
   const std::vector<Tensor> grads = gradients(context_id);
   const std::vector<VersionsPtr> stepped = with_gradient(grads);
   step_seam("prepare");
@@ -141,25 +142,32 @@ void OwnerState::prepare(int64_t context_id, int64_t number) {
     made->number = number;
     made->stepped = stepped;
     made->context = context;
+    made->decision = std::move(decision);
+    made->store = store;
+    made->since = runtime->now();
     prepared = std::move(made);
   } catch (...) {
     ledger->end(stepped, context, false);
     throw;
   }
   step_seam("prepared");
+  if (store) await_decision(number);
 }
 
 void OwnerState::decide(int64_t number, bool commit) {
+  if (resolve(number, commit)) return;
+  rpc::MutexLock lock(mutex);
+  decided.push_back(number);
+  if (decided.size() > 64) decided.pop_front();
+}
+
+bool OwnerState::resolve(int64_t number, bool commit) {
   step_seam(commit ? "commit" : "abort");
   std::unique_ptr<Prepared> step;
   {
     const NoGrad guard;
     rpc::MutexLock lock(mutex);
-    if (!prepared || prepared->number != number) {
-      decided.push_back(number);
-      if (decided.size() > 64) decided.pop_front();
-      return;
-    }
+    if (!prepared || prepared->number != number) return false;
     if (commit) {
       optimizer->load_state_dict(prepared->optimizer->state_dict());
       // others may have stepped the parameters that this step leaves alone
@@ -173,8 +181,71 @@ void OwnerState::decide(int64_t number, bool commit) {
     }
     step = std::move(prepared);
   }
+  if (step->timer.value != 0) runtime->cancel(step->timer);
   ledger->end(step->stepped, step->context, commit);
   step_seam(commit ? "committed" : "aborted");
+  return true;
+}
+
+/// Lets this owner ask the store when a lease has passed without a decision.
+void OwnerState::await_decision(int64_t number) {
+  const rpc::TimePoint late = runtime->now() + std::chrono::milliseconds(how.lease_ms);
+  const rpc::TimerId timer = runtime->call_at(late, [weak = weak_from_this(), number] {
+    if (const auto self = weak.lock()) self->doubt(number);
+  });
+  {
+    rpc::MutexLock lock(mutex);
+    if (prepared && prepared->number == number) {
+      prepared->timer = timer;
+      return;
+    }
+  }
+  runtime->cancel(timer);
+}
+
+void OwnerState::doubt(int64_t number) {
+  {
+    rpc::MutexLock lock(mutex);
+    if (!prepared || prepared->number != number || !prepared->store || prepared->asked) return;
+    prepared->asked = true;
+  }
+  runtime->post([self = shared_from_this(), number] { self->ask(number); });
+}
+
+/// Asks the store for the decision, and aborts where there is none yet. Without an answer in time the step
+/// stays undecided: the old values stay, and newer steps are refused.
+void OwnerState::ask(int64_t number) {
+  const rpc::Duration lease = std::chrono::milliseconds(how.lease_ms);
+  std::shared_ptr<rpc::Store> store;
+  std::string key;
+  rpc::TimePoint until;
+  {
+    rpc::MutexLock lock(mutex);
+    if (!prepared || prepared->number != number) return;
+    store = prepared->store;
+    key = prepared->decision;
+    until = std::min(runtime->now() + lease, prepared->since + 2 * lease);
+  }
+  while (runtime->now() < until) {
+    try {
+      const bool commit = decide_at_store(*store, key, false, lease, until);
+      if (runtime->now() > until) break;  // the decision may have ended meanwhile
+      resolve(number, commit);
+      return;
+    } catch (const rpc::RuntimeStopped&) {
+      return;
+    } catch (const Error&) {  // no answer, or none yet
+      if (runtime->now() < until) runtime->sleep_for(lease / 16);
+    }
+  }
+  std::vector<VersionsPtr> left;
+  {
+    rpc::MutexLock lock(mutex);
+    if (!prepared || prepared->number != number) return;
+    prepared->unanswered = true;
+    if (abandoned) left = prepared->stepped;
+  }
+  if (!left.empty()) ledger->keep_doubt(params, left);
 }
 
 void OwnerState::end_doubt() {
@@ -187,9 +258,18 @@ void OwnerState::end_doubt() {
 }
 
 void OwnerState::abandon() {
-  // without its caller the step stays undecided, for every later optimizer of its parameters
-  rpc::MutexLock lock(mutex);
-  if (prepared) ledger->keep_doubt(params, prepared->stepped);
+  int64_t number = 0;
+  std::vector<VersionsPtr> left;
+  {
+    rpc::MutexLock lock(mutex);
+    abandoned = true;
+    if (!prepared) return;
+    number = prepared->number;
+    // without its caller the step stays undecided, for every later optimizer of its parameters
+    if (!prepared->store || prepared->unanswered) left = prepared->stepped;
+  }
+  if (left.empty()) doubt(number);
+  else ledger->keep_doubt(params, left);
 }
 
 }  // namespace weft::dist_optim::detail

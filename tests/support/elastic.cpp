@@ -32,9 +32,10 @@ ElasticGroup::Worker& ElasticGroup::join(const std::string& name,
   worker->name = name;
   worker->client = WorkerId{static_cast<int32_t>(sim_->random() & 0x3fffffff) | 0x40000000};
   const std::string address = str("sim:client:", worker->client);
-  const std::shared_ptr<Store> store = make_store_client(
+  std::shared_ptr<Store> store = make_store_client(
       *sim_, [&](Receiver& receiver) { return net_->attach(worker->client, receiver, address); },
       PeerAddress{.addresses = {kStoreAddress}}, kStoreAddress);
+  if (options_.around) store = options_.around(name, std::move(store));
   JoinOptions joining;
   joining.name = name;
   joining.deadline = sim_->now() + options_.init_timeout;

@@ -1,8 +1,12 @@
-// The state of an OwnerOptimizer, and its steps. It is shared with steps that wait for their turn, which may
-// outlive the OwnerOptimizer: with the loss of its caller the reference to it goes. Thread safety: any
-// thread; a step and a shard of a checkpoint exclude each other by the mutex.
+// The state of an OwnerOptimizer, and its steps. It is shared with steps that wait for their turn and with
+// the question to the store about a prepared step (step_decisions.h). They may outlive the OwnerOptimizer:
+// with the loss of its caller the reference to it goes. Thread safety: any thread; a step and a shard of a
+// checkpoint exclude each other by the mutex.
 #pragma once
 
+#include <deque>
+
+#include <weft/distributed/optim/inner/step_decisions.h>
 #include <weft/distributed/optim/inner/step_ledger.h>
 #include <weft/distributed/optim/owner_optimizer.h>
 
@@ -26,6 +30,12 @@ struct OwnerState : std::enable_shared_from_this<OwnerState> {
     std::unique_ptr<optim::Optimizer> optimizer;  // of the values
     std::vector<VersionsPtr> stepped;
     MadeId context;
+    // in an elastic group: where its decision is, and since when it is awaited
+    std::string decision;
+    std::shared_ptr<rpc::Store> store;
+    rpc::TimePoint since;
+    rpc::TimerId timer;
+    bool asked = false, unanswered = false;
   };
 
   std::vector<Tensor> gradients(int64_t context_id) const;
@@ -34,7 +44,7 @@ struct OwnerState : std::enable_shared_from_this<OwnerState> {
   // As the members of OwnerOptimizer with these names.
   void step(int64_t context_id);
   rpc::Future<void> step_in_turn(int64_t context_id);
-  void prepare(int64_t context_id, int64_t number);
+  void prepare(int64_t context_id, int64_t number, std::string decision);
   void decide(int64_t number, bool commit);
   void end_doubt();
   /// The OwnerOptimizer ends.
@@ -48,16 +58,23 @@ struct OwnerState : std::enable_shared_from_this<OwnerState> {
   std::vector<Tensor> params;
   std::vector<size_t> group_sizes;
   std::unique_ptr<optim::Optimizer> optimizer;
+  std::shared_ptr<rpc::Runtime> runtime;
 
   rpc::Mutex mutex;
   std::vector<std::string> options WEFT_GUARDED_BY(mutex);  ///< encoded, by group
   std::unique_ptr<Prepared> prepared WEFT_GUARDED_BY(mutex);
   /// steps decided before they were prepared: a message that was late; the latest of them
   std::deque<int64_t> decided WEFT_GUARDED_BY(mutex);
+  bool abandoned WEFT_GUARDED_BY(mutex) = false;
   optim::StateDict kept WEFT_GUARDED_BY(mutex), before WEFT_GUARDED_BY(mutex);  ///< shards of checkpoints
 
  private:
   Prepared shadow(const std::vector<Tensor>& grads) const WEFT_REQUIRES(mutex);
+  /// False: no such step is prepared here.
+  bool resolve(int64_t number, bool commit);
+  void await_decision(int64_t number);
+  void doubt(int64_t number);
+  void ask(int64_t number);
   void take_step(const std::vector<Tensor>& grads, const std::vector<VersionsPtr>& stepped, MadeId context);
 };
 

@@ -1,0 +1,27 @@
+// Decisions of steps in two phases at the store of an elastic group. The first one that reaches the store
+// counts: a commit by the caller once all owners have prepared, or an abort by an owner in doubt. With the
+// lease L of the optimizer's steps, and clocks that run at the same rate, the caller writes at most 2 L after
+// the begin of the step. An owner is in doubt from L after its preparation on, or from the loss of the
+// caller, and asks at most until 2 L after its preparation. A decision is held for 4 L, so an owner that asks
+// in time finds the one that counts. The caller removes a decision that all owners have heard; any other ends
+// with its lease.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <weft/distributed/launch/store.h>
+#include <weft/distributed/rpc/agent.h>
+
+namespace weft::dist_optim::detail {
+
+/// The store of the agent's group; null in a static group.
+std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent);
+/// The key of a step: the life of its caller, the number of the optimizer there and that of the step.
+std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number);
+/// Writes a decision unless the other one is there, in one request. Returns the decision that counts: true
+/// for a commit. Throws: the errors of the store, and Timeout; the decision may then still be written.
+bool decide_at_store(rpc::Store& store, const std::string& key, bool commit, rpc::Duration lease,
+                     rpc::TimePoint deadline);
+
+}  // namespace weft::dist_optim::detail

@@ -1,0 +1,28 @@
+// Decisions of steps in two phases at the store. The key is `step/<worker>.<life>.<optimizer>.<number>`, the
+// value "commit" or "abort".
+#include <weft/distributed/optim/inner/step_decisions.h>
+
+#include <weft/distributed/launch/membership.h>
+
+namespace weft::dist_optim::detail {
+
+std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent) {
+  const auto membership = rpc::Membership::of(agent);
+  return membership ? membership->store() : nullptr;
+}
+
+std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number) {
+  return str("step/", caller.id, ".", caller.incarnation, ".", optimizer, ".", number);
+}
+
+bool decide_at_store(rpc::Store& store, const std::string& key, bool commit, rpc::Duration lease,
+                     rpc::TimePoint deadline) {
+  try {
+    store.hold(key, commit ? "commit" : "abort", 4 * lease, deadline);
+    return commit;
+  } catch (const ValueError&) {  // the other one is held
+    return !commit;
+  }
+}
+
+}  // namespace weft::dist_optim::detail
