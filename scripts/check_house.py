@@ -6,8 +6,8 @@ private header in a public one, third-party headers outside the files that may h
 long, lines that are too wide, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one
 machine, marks of unfinished work, two test cases of one name, a public op without a row in the op table, one
 that should be a method of Tensor and is none, an op, optimizer or schedule that is not compared with PyTorch,
-a test that docs/conformance.md names and that is not there, and a library source without a head comment of 2
-to 8 lines.
+a test that a page docs/conformance*.md names and that is not there, and a library source without a head
+comment of 2 to 8 lines.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -23,6 +23,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CODE = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".proto")
 CPP = (".h", ".cpp", ".cu", ".cuh")
+PAGED = CODE + (".md",)  # of limited length
 NARROW = CODE + (".inc", ".md", ".in", ".yml", ".supp", "CMakeLists.txt", ".ci/run")
 MAX_LINES = 500
 MAX_COLUMNS = 110
@@ -307,7 +308,8 @@ def check_compared(names, texts, out):
 
 def check_readme(out):
     """A program that the README shows is shown whole."""
-    paragraph_then_code = r"^\[(examples/\w+\.cpp)\].*(?:\n.+)*\n\n```cpp\n((?:.*\n)*?)```"
+    paragraph_then_code = r"^\[(examples/\w+\.cpp)\].*(?:\n.+)*\n\n" \
+        r"(?:<!-- snippet:.*-->\n)?```cpp\n((?:.*\n)*?)```"
     for path, shown in re.findall(paragraph_then_code, read("README.md"), re.MULTILINE):
         if shown != read(path):
             out.append(f"README.md: not the program {path} as it is")
@@ -326,18 +328,18 @@ def check_tests(texts, out):
 
 
 def check_conformance(texts, cases, out):
-    """The page of conformance names tests and mistakes that are there."""
-    page = "docs/conformance.md"
+    """The pages of conformance name tests and mistakes that are there."""
     for name, lines in texts.items():
         if name.startswith("cmake/"):
             cases |= set(ADDED_TEST.findall("\n".join(lines)))
-    for number, line in enumerate(texts.get(page, []), 1):
-        for case in NAMED_TEST.findall(line):
-            if case not in cases:
-                out.append(f"{page}:{number}: there is no test {case}")
-        for mistake in NAMED_MISTAKE.findall(line):
-            if f"tests/support/mistakes/{mistake}" not in texts:
-                out.append(f"{page}:{number}: there is no mistake {mistake}")
+    for page in [name for name in texts if re.match(r"docs/conformance\w*\.md$", name)]:
+        for number, line in enumerate(texts[page], 1):
+            for case in NAMED_TEST.findall(line):
+                if case not in cases:
+                    out.append(f"{page}:{number}: there is no test {case}")
+            for mistake in NAMED_MISTAKE.findall(line):
+                if f"tests/support/mistakes/{mistake}" not in texts:
+                    out.append(f"{page}:{number}: there is no mistake {mistake}")
 
 
 def slow_units(path):
@@ -377,7 +379,7 @@ def main():
             continue
         lines = text.splitlines()
         texts[name] = lines
-        if name.endswith(CODE) and len(lines) > MAX_LINES:
+        if name.endswith(PAGED) and len(lines) > MAX_LINES:
             out.append(f"{name}: {len(lines)} lines, the limit is {MAX_LINES}")
         if name.endswith(CPP):
             check_includes(name, lines, grpc_files, out)
