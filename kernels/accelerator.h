@@ -1,5 +1,6 @@
-// The interface of an asynchronous device, beyond the operations of a Backend: streams, events, its caching
-// allocator, graphs, and memory shared with other processes. tensor/cuda.h wraps these calls in objects.
+// The interface of an asynchronous device, beyond the operations of a Backend. It has streams, events, a
+// caching allocator, graphs, and memory shared with other processes. tensor/cuda.h wraps these calls in
+// objects.
 #pragma once
 
 #include <array>
@@ -47,7 +48,7 @@ class WEFT_API Accelerator : public Backend {
   virtual bool event_done(void* event) = 0;
   virtual double elapsed_ms(void* from, void* to) = 0;
 
-  /// Marks the block at `p`, allocated for another stream, as used by `stream`: it is reused only after the
+  /// Marks the block at `p`, allocated for another stream, as used by `stream`. It is reused only after the
   /// work issued to `stream` so far.
   virtual void record_stream(void* p, void* stream) = 0;
   virtual MemoryStats memory_stats() = 0;
@@ -68,7 +69,7 @@ class WEFT_API Accelerator : public Backend {
   /// another tensor of the list.
   virtual void copy_each(Context&, std::span<const View> xs, std::span<const View> ys) = 0;
 
-  /// Until end_capture, the calling thread's work on `stream` is recorded instead of run, and its allocations
+  /// Until end_capture, the calling thread's work on `stream` is recorded instead of run. Its allocations
   /// come from a pool that belongs to the graph. Waiting for the device meanwhile throws CudaError.
   virtual void begin_capture(void* stream) = 0;
   /// The recorded graph, which keeps its memory until delete_graph.

@@ -28,9 +28,9 @@ enum class Reduce : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kSumAbs, kSum
 enum class ScatterRule : uint8_t { kAssign, kAdd, kMul, kMax, kMin };
 enum class RnnMode : uint8_t { kLstm, kGru, kTanh, kRelu };
 
-/// Key of a counter-based draw. On every device and for any thread count, element i of a call uses
-/// Philox4x32-10 block (offset + i / 4), lane i % 4, under key `seed`. 64-bit values (float64, int64) use two
-/// lanes of block offset + i / 2.
+/// Key of a counter-based draw. Element i of a call uses Philox4x32-10 block (offset + i / 4), lane i % 4,
+/// under key `seed`, on every device and for any thread count. 64-bit values (float64, int64) use two lanes
+/// of block offset + i / 2.
 struct PhiloxKey {
   uint64_t seed = 0;
   uint64_t offset = 0;
@@ -94,8 +94,8 @@ struct RnnStackGrads {
   View dx, dh0, dc0;                  ///< absent = not wanted; overwritten
   std::span<const RnnWeights> cells;  ///< the same for each
 };
-/// Sizes, in elements of x's dtype, of the buffers that a stack keeps for its backward: the weights in the
-/// backend's format, and the rest.
+/// Sizes, in elements of x's dtype, of the buffers that a stack keeps for its backward. One has the weights
+/// in the backend's format, the other the rest.
 struct RnnStackRoom {
   int64_t weights = 0, reserve = 0;
 };

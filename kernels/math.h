@@ -1,5 +1,5 @@
 // The elementary functions for inner/functors.h. The float versions of exp, log, tanh, erf and related
-// functions have no branches, so that compilers vectorise loops over them under every instruction set. Their
+// functions have no branches. So compilers vectorise loops over them under every instruction set. Their
 // errors stay within about 2 units in the last place (tests/kernels/math_test.cpp measures them). The double
 // versions call the C library.
 #pragma once

@@ -25,8 +25,8 @@ struct Scalar {
     if constexpr (std::is_integral_v<T>) i = integral ? static_cast<int64_t>(value) : 0;
   }
 
-  /// Whether a T can hold the value. bool holds every number, an integer type whole numbers of its range, a
-  /// floating type all numbers except finite ones beyond its largest.
+  /// Whether a T can hold the value. A bool holds every number, an integer type whole numbers of its range. A
+  /// floating type holds all numbers except finite ones beyond its largest.
   template <class T> constexpr bool fits() const {
     if constexpr (std::is_same_v<T, bool>) {
       return true;

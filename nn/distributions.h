@@ -9,7 +9,7 @@ namespace weft::nn {
 class WEFT_API Categorical {
  public:
   /// From weights along the last dim, which are normalised to probabilities. Shape: [.., K].
-  /// Throws: ShapeError for a tensor without dims; DTypeError for integers; ValueError, on the CPU, for a
+  /// Throws: ShapeError for a tensor without dims; DTypeError for integers. On the CPU, ValueError for a
   /// weight that is negative or not finite, or a row whose sum is 0 or not finite.
   static Categorical from_probs(const Tensor& probs);
   /// From unnormalised log-probabilities; negative infinity is an impossible class. Shape: [.., K].

@@ -1,4 +1,4 @@
-// Learning-rate schedules. A schedule only reads and sets the rates of parameter groups, so it works with a
+// Learning-rate schedules. A schedule only reads and sets the rates of parameter groups. So it works with a
 // local and with a distributed optimizer:
 //   optim::StepLR schedule(optim::rates(opt), {.step_size = 30, .gamma = 0.1});
 //   ... schedule.step();                       // once per epoch

@@ -121,7 +121,7 @@ class WEFT_API Event {
 WEFT_API void record_stream(const Tensor& x, const Stream& stream);
 
 /// A CUDA graph: work that is recorded once and replayed with one launch. A replay runs the same kernels on
-/// the same memory. So keep the tensors that the recording read and copy new inputs into them; keep the
+/// the same memory. So keep the tensors that the recording read and copy new inputs into them. Keep the
 /// tensors that it made and read the results there. Numbers computed by the host are constants of the
 /// recording, with two exceptions. Each replay draws new random numbers, and a recorded optimizer step uses
 /// the learning rate and step count of the replay. The recorded code must not wait for the device (item,

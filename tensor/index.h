@@ -1,5 +1,5 @@
 // Indexing of several dims at once, x.index({0, Slice(1, 3), None, Ellipsis, mask, positions}), and x[mask]
-// as an expression that can be assigned to. autograd/ops/index_many.cpp implements both.
+// as an expression that takes assignments. autograd/ops/index_many.cpp implements both.
 #pragma once
 
 #include <concepts>

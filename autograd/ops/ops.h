@@ -1,5 +1,5 @@
 // Every operation on tensors as a free function, in five headers by kind. tensor.h has the usual ones as
-// methods, with the same definition: in the .cpp file of this folder that the section's heading names.
+// methods, with the same definition. It is in the .cpp file of this folder that the section's heading names.
 // An operation checks its arguments, launches kernels, and records itself on the tape.
 //
 // Doc lines:
@@ -13,8 +13,8 @@
 //     ShapeError    sizes that do not broadcast, or that multiply beyond int64
 //     IndexError    a dim that the tensor does not have; negative dims count from the end
 //     DTypeError    a Scalar that the dtype cannot hold (docs/ops.md)
-//   On a CUDA device an error that depends on elements, such as an index out of range, is thrown by the
-//   thread's next copy to the host or wait for the device.
+//   On a CUDA device an error may depend on elements, such as an index out of range. The thread's next copy
+//   to the host or wait for the device throws it.
 //
 // Sizes broadcast from the right: [3, 1] with [4] gives [3, 4].
 //

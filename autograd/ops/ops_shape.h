@@ -109,7 +109,7 @@ WEFT_API Tensor narrow(Viewed x, int64_t d, int64_t start, int64_t length);
 /// Element `index` of dim d, counted from the end if negative. Shape: x's sizes without d.
 /// Throws: IndexError for an index out of range.
 WEFT_API Tensor select(Viewed x, int64_t d, int64_t index);
-/// Elements start, start + step, .. before end of dim d. start and end count from the end if negative, and
+/// Elements start, start + step, .. before end of dim d. If negative, start and end count from the end; they
 /// are clamped to the size. Shape: x's sizes with ceil((end - start) / step) at d.
 /// Throws: ValueError unless step > 0.
 WEFT_API Tensor slice(Viewed x, int64_t d, int64_t start, int64_t end, int64_t step = 1);

@@ -2,16 +2,15 @@
 // distributed optimizer marks its parameters; a program marks a parameter that it steps on one thread and
 // reads on another. All handles of the parameter (views, results of detach(), a state_dict()) share one
 // storage, which has the lock.
-//   1. An operation that reads such a tensor (In, record.h) holds the lock while it takes a snapshot: an
-//      alias of the current block, with the tensor's edge, that counts as a holder of the block. A Saved does
-//      the same.
+//   1. An operation that reads such a tensor (In, record.h) takes a snapshot under the lock. A snapshot is an
+//      alias of the current block with the tensor's edge, and a holder of the block. A Saved does the same.
 //   2. A step takes the lock. If the block has no holder, it writes in place. Otherwise it writes a new block
 //      and points the storage at it. All handles then read the new block; the snapshots keep the old one, so
 //      no graph changes.
 // So a graph uses the value of the time of its forward call, in spite of steps on other threads. A graph that
 // was built before the parameter was marked is not protected: its backward throws after a step. A parameter
-// that is not marked is stepped in place: all aliases change, memory of from_blob() too, and the backward of
-// a graph that saved it throws.
+// that is not marked is stepped in place. All aliases change, memory of from_blob() too; the backward of a
+// graph that saved it throws.
 #pragma once
 
 #include <weft/tensor/tensor.h>

@@ -43,7 +43,7 @@ WEFT_FIELDS(BackwardOptions, retain_graph, create_graph, mode, stall, timeout)
 using Gradients = std::vector<std::pair<Tensor, Tensor>>;
 
 /// Makes an autograd context current on this thread for a scope. Its id is worker id << 48 | counter, unique
-/// among the living workers of the group; each life of a worker counts from 0.
+/// among the living workers of the group. Each life of a worker counts from 0.
 class WEFT_API Context {
  public:
   /// Throws: RpcError without an agent; AutogradError "already have an autograd context" inside another.

@@ -66,11 +66,11 @@ WEFT_API int run_group(const GroupOptions& options, const std::function<int(cons
 /// The function may call shutdown or serve_until_done itself, as its last call.
 /// Blocks at most InitOptions::init_timeout for the group to form; a started process that ends early ends
 /// this wait. Then it blocks as the options say. In an elastic group a worker that has ended for good counts
-/// as one whose function has returned; a launcher's group waits for its successor.
+/// as one whose function has returned. A launcher's group waits for its successor.
 /// Throws: ValueError for a size or names that do not fit, and for options of an elastic group in a static
-/// one; the errors of spawn, init_rpc, `function` and serve_until_done; ChildError in rank 0, with rank, pid
-/// and status, for a started process that failed (its text begins with this worker's own error, if any);
-/// Timeout for one that does not end.
+/// one. ChildError in rank 0 for a started process that failed, with rank, pid and status; its text begins
+/// with this worker's own error, if any. Timeout for a process that does not end. The errors of spawn,
+/// init_rpc, serve_until_done and `function` pass through.
 /// Thread safety: one call at a time.
 template <class Function> int run_group(const GroupOptions& options, Function&& function) {
   using Result = std::invoke_result_t<Function&, const WorkerInfo&>;

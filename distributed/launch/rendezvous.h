@@ -29,9 +29,9 @@ class WEFT_API Rendezvous {
   /// Publishes this worker and blocks until all have done so. Returns the members sorted by id; it fills in
   /// the id of `self`. Throws: ValueError at once for a store that is no rendezvous, such as that of an
   /// elastic group, and writes nothing there. Throws, on every worker that reaches the store: ValueError for
-  /// a name that is not unique, a rank taken twice or different world sizes; PeerLost when a worker with a
-  /// `process` on the host of rank 0 ended before it left. After that rank 0 must call leave, so that the
-  /// others get the error. Throws: Timeout that names the missing ranks.
+  /// a name or rank taken twice, or different world sizes. PeerLost if a worker with a `process` on rank 0's
+  /// host ended before it left. After that rank 0 must call leave, so that the others get the error. Throws:
+  /// Timeout that names the missing ranks.
   virtual std::vector<Member> join(Member self, TimePoint deadline) = 0;
 
   /// Blocks until every worker of `who` (empty: all) has come to the barrier of this name. All pass

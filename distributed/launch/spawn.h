@@ -113,8 +113,8 @@ class WEFT_API Children {
 };
 
 /// Starts the processes. Throws: ValueError for ranks or restarts out of range, another number of names, or a
-/// log without `elastic`; RpcError if a process cannot be started, or if there are no certificates; the
-/// errors of serve_store. Thread safety: any thread.
+/// log without `elastic`. RpcError for a process that cannot start, or missing certificates. The errors of
+/// serve_store. Thread safety: any thread.
 WEFT_API Children spawn(const SpawnOptions& options);
 
 /// The rank of this process if spawn started it. The first call makes the process ignore SIGINT and die with

@@ -35,8 +35,8 @@ class WEFT_API StoreFull : public RpcError {
 /// Thread safety: every member may be called from any thread. Members with a deadline block for their answer
 /// and throw Timeout at the deadline. A change may then still happen, unless a later request of this client
 /// has reached the store. They never throw PeerLost. Changes throw StoreFull at the store's limits. A store
-/// that cannot be reached for good, such as one with a certificate of another authority, is an RpcError at
-/// once with the reason.
+/// that can never be reached, such as one with a certificate of another authority, is an RpcError at once
+/// with the reason.
 class WEFT_API Store {
  public:
   virtual ~Store() = default;

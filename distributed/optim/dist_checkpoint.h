@@ -1,5 +1,5 @@
-// Checkpoints over all owners: the parameters and the state of a DistributedOptimizer, with the caller's own
-// parts, as one set of files in a folder.
+// Checkpoints over all owners: parameters and state of a DistributedOptimizer, with the caller's own parts,
+// as one set of files in a folder.
 //   int64_t epoch = 0;
 //   const std::vector<CheckpointPart> mine{{"schedule", schedule}, {"epoch", epoch}};
 //   if (dist_optim::has_checkpoint("run")) dist_optim::load_checkpoint("run", optimizer, mine);

@@ -42,12 +42,12 @@ WEFT_API void check_rule(const char* name, const std::type_info& rule);
 
 /// How an optimizer steps; all off by default.
 struct StepOptions {
-  /// The most steps that a parameter may have taken since a context first reached its owner, for gradients of
-  /// that context to be stepped with. Negative: no bound. At most 1023.
+  /// The most steps that a parameter may have taken since a context first reached its owner. With more,
+  /// gradients of that context are refused. Negative: no bound. At most 1023.
   int64_t max_staleness = -1;
-  /// A step that would take another open context beyond the bound waits until that one has stepped or ended,
-  /// at most for the time of the call. Steps are refused then only with more than max_staleness + 1 contexts
-  /// at a time. All optimizers of a parameter have the same bound. It needs a bound and one phase.
+  /// A step that would take another open context beyond the bound waits until that one has stepped or ended.
+  /// The time of the call limits the wait. Steps are refused then only with more than max_staleness + 1
+  /// contexts at a time. All optimizers of a parameter have the same bound. It needs a bound and one phase.
   bool wait = false;
   /// A step in two phases: every owner prepares the new values beside the old ones, then all make them
   /// visible. When an owner fails to prepare, all keep the old values. It costs a second round of calls and
@@ -88,8 +88,8 @@ class WEFT_API OwnerOptimizer {
   ~OwnerOptimizer();
   /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
-  /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the contexts that are
-  /// behind, PeerLost for the loss of the maker of one, AutogradError when this context ends, StaleStep.
+  /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the contexts behind,
+  /// PeerLost when the maker of one is lost, AutogradError when this context ends, or StaleStep.
   rpc::Future<void> step_in_turn(int64_t context_id);
   /// Two phases. Computes the values and the state after a step, beside the present ones. `number` is the
   /// caller's count of its steps. Until the decision, the parameters with gradients take no other step.

@@ -12,7 +12,7 @@
 // Parameters are decayed: const T& is sent as T. Mutable references, pointers, views and types without a
 // codec do not compile. A function that returns Future<R> is asynchronous: the caller gets R when the future
 // is done, and no thread waits. Methods of a class with `using rpc_serialized = void;` run one at a time per
-// object, in order of arrival; other methods may run concurrently. Agent::create throws for a name that was
+// object, in order of arrival. Other methods may run concurrently. Agent::create throws for a name that was
 // registered for two functions. The address of a function, as a template argument, identifies it in C++. Each
 // call compares the hash of the signature, which consists of codec names and is the same on every machine and
 // compiler. Registration runs before main() in each translation unit that sees the macro, if the linker keeps

@@ -29,7 +29,7 @@ class WEFT_API SignatureMismatch : public RpcError {
   std::string signature;  ///< the signature at the callee
 };
 /// The callee refuses a function or request that its access lists keep from the caller, or a message that
-/// claims the property of another worker.
+/// claims another worker's property.
 class WEFT_API NotAllowed : public RpcError {
  public:
   using RpcError::RpcError;

@@ -8,7 +8,7 @@
 //
 // A span is a call at its caller, a served request at its callee, or a TraceSpan of the program. Messages of
 // references, backward passes and optimizers are calls too. Each has the bytes of its tensors. Arrows lead
-// from calls to their handlers. The clocks of the workers are aligned by the fastest of a few calls, so
+// from calls to their handlers. The clocks of the workers are aligned by the fastest of a few calls. So
 // arrows are off by at most half of its time. The functions call registered functions of all living workers
 // ("weft::trace" and "weft::open_calls"), to which access lists apply. Without start_trace nothing is
 // recorded. Thread safety: any thread.

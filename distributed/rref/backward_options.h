@@ -18,7 +18,7 @@ struct BackwardOptions {
   bool create_graph = false;
   Backward mode = Backward::kSmart;
   /// Watchdog of kFast: a worker that awaits gradients and gets none for this time ends the pass with an
-  /// AutogradError that names them; zero: never. SMART has none.
+  /// AutogradError that names them. Zero: never. SMART has none.
   Duration stall = std::chrono::seconds(60);
   /// Limit of the whole pass; zero: no limit. After a failure the workers have one more second to answer that
   /// they have dropped its gradients.

@@ -85,7 +85,7 @@ template <class T> class RecreatableRRef {
   }
 
   /// Calls f(reference). When it throws because the value's owner is lost, makes the value again and calls f
-  /// once more, so f may run more than once. Throws: the errors of f and of recreate.
+  /// once more. So f may run more than once. Throws: the errors of f and of recreate.
   template <class F> auto use(F&& f, Duration timeout = kPatience) const {
     const auto runtime = current_agent()->runtime();
     const TimePoint deadline = runtime->now() + timeout;

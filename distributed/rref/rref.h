@@ -11,8 +11,8 @@
 // The value lives as long as any worker has a reference (distributed reference counting). RRef copies on one
 // worker share one reference. The owner confirms a reference that arrives as an argument before the function
 // starts. An error of the creating function stays in the reference: to_here() and methods throw it. The owner
-// drops the references of a lost user. After the loss of the owner every use throws OwnerLost at once, also
-// where another life has taken the owner's place. references.cpp describes the protocol and its guarantees.
+// drops the references of a lost user. After the loss of the owner every use throws OwnerLost at once. A life
+// that has taken the owner's place changes nothing. references.cpp describes the protocol and its guarantees.
 // Thread safety: an RRef is a plain value; copies may be used from different threads. Methods of the value
 // run concurrently, unless its class has `using rpc_serialized = void;`.
 #pragma once

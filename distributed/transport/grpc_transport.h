@@ -1,13 +1,13 @@
 // The gRPC transport: messages travel as frames on bidirectional gRPC streams, one stream per pair of
-// workers. It listens on TCP. For workers of the same host and user it also listens on a unix socket, in a
-// folder of the user with mode 0700 (inner/user_folder.h). The socket is preferred where both ends can see
-// it.
+// workers. It listens on TCP. For workers of the same host and user it also listens on a unix socket. This is
+// in a folder of the user with mode 0700 (inner/user_folder.h). The socket is preferred where both ends can
+// see it.
 //
 // How it is used:
 //   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .listen = "127.0.0.1:0"}, receiver);
 //
 // Members: a hello is welcomed from peers that add_peer has named, and only in the life that it named. Any
-// other is refused without a word about the right life, nothing of it is kept, and connections of the member
+// other is refused without a word about the right life. Nothing of it is kept, and connections of the member
 // stay as they are. The refused side tries again until its connect_timeout, since it may be added meanwhile.
 //
 // Security: an address beyond loopback needs `tls` or an explicit insecure = true; otherwise listening and

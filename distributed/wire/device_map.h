@@ -79,7 +79,7 @@ WEFT_API std::string to_line(const DevicePlan& plan);
 WEFT_API DevicePlan read_device_plan(const std::string& line);
 
 /// Checks the plans of a group; the result is the same on every worker. Throws: ValueError that names the
-/// workers and devices: for an unknown callee, a device outside the lists of either side, or a list with a
+/// workers and devices. Causes are an unknown callee, a device outside either side's list, and a listed
 /// device that is not a CUDA device.
 WEFT_API void check_device_plans(const std::vector<std::pair<std::string, DevicePlan>>& members);
 /// The error text for the devices that these plans need of `self` and this machine lacks; empty: none.

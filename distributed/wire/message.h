@@ -111,8 +111,8 @@ struct WEFT_API Message {
   std::shared_ptr<Staging> staging;
   std::vector<Extension> extensions;
   /// Callbacks, called once each; they must not block. `received` is true when the message was read. A
-  /// request was read if it got a reply that is not an error; a reply, if it was acknowledged or its caller
-  /// gave up. It is false after an error, deadline, loss of the peer or shutdown.
+  /// request was read if it got a reply that is not an error. A reply was, if it was acknowledged or its
+  /// caller gave up. It is false after an error, deadline, loss of the peer or shutdown.
   std::vector<std::function<void(bool received)>> settled;
 };
 

@@ -68,10 +68,11 @@ class WEFT_API To {
 };
 
 /// A destination for calls that are repeated, `with_retry({"ps", 5s}, {.attempts = 3})`. A call is repeated
-/// when its callee is lost, since a successor may come, or had no room (Overloaded) and did not begin the
-/// function. An error that the function throws is never a reason. The timeout limits all attempts together.
-/// When none is left the call fails with the last error. Throws (at the call): ValueError for a function that
-/// is not registered by WEFT_RPC_IDEMPOTENT, for a creation by remote(), and for a policy out of range.
+/// when its callee is lost, since a successor may come. It is repeated too when the callee had no room
+/// (Overloaded) and did not begin the function. An error that the function throws is never a reason. The
+/// timeout limits all attempts together. When none is left the call fails with the last error. Throws (at the
+/// call): ValueError for a function not registered by WEFT_RPC_IDEMPOTENT, a creation by remote(), or a
+/// policy out of range.
 inline To with_retry(To to, const RetryPolicy& policy = {}) {
   to.retry_ = policy;
   return to;

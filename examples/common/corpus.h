@@ -18,7 +18,7 @@ struct Corpus {
 };
 
 /// Reads DIR/train.txt, valid.txt and test.txt, and checks their lengths for these numbers of columns.
-/// Throws: weft::IoError that names a file that is missing, empty, a folder or unreadable; weft::ValueError
+/// Throws: weft::IoError that names a file that is missing, empty, a folder or unreadable. weft::ValueError
 /// that names a file that is too short for its columns.
 Corpus load_corpus(const std::string& directory, int64_t train_columns, int64_t eval_columns);
 

@@ -1,6 +1,6 @@
 // Flags and files that the processes of the example share. The folder of a run has `step` (the steps that the
-// trainer has taken), `events` (the losses that workers reported), `result`, the store's log and the set of
-// checkpoint files.
+// trainer has taken), `events` (the losses that workers reported) and `result`. It also has the store's log
+// and the set of checkpoint files.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Starts the processes of a run, starts one again that has ended, and kills or stops some of them at random
-// moments of the training.
+// Starts the processes of a run, and starts one again that has ended. It kills or stops some of them at
+// random moments of the training.
 #pragma once
 
 #include <map>

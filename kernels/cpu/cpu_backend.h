@@ -1,5 +1,6 @@
-// The CPU backend: memory from the caching allocator (allocator.h), threads from the pool (pool.h), kernels
-// from the class of the instruction set in use (isa/backend.h). This class has the parts that all sets share.
+// The CPU backend. Memory comes from the caching allocator (allocator.h), threads from the pool (pool.h),
+// kernels from the class of the instruction set in use (isa/backend.h). This class has the parts that all
+// sets share.
 #pragma once
 
 #include <weft/kernels/backend.h>

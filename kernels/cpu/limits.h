@@ -9,9 +9,9 @@
 
 namespace weft::kernels {
 
-/// Number of threads that can run at once, at least 1: the smaller of the processors in the affinity mask and
-/// the quota, rounded up, of the control group (version 1 or 2) or one above it. `root` is a prefix of /proc
-/// and /sys.
+/// Number of threads that can run at once, at least 1. It is the smaller of the processors in the affinity
+/// mask and the quota, rounded up. The quota is that of the control group (version 1 or 2) or one above it.
+/// `root` is a prefix of /proc and /sys.
 WEFT_API int usable_cpus(const std::string& root = {});
 /// Bytes: the smaller of the machine's memory and the limit of the control group or one above it.
 WEFT_API int64_t usable_memory(const std::string& root = {});

@@ -106,7 +106,7 @@ template <int N> Layout<N> layout_of(const View* const (&views)[N], bool sorted 
   return l;
 }
 
-/// Whether operand i is dense along another dim than the output, so that a warp that writes one run of memory
+/// Whether operand i is dense along another dim than the output. Then a warp that writes one run of memory
 /// would read 32 runs. Only for sizes for which a copy in the output's order pays.
 template <int N> bool reads_across(const Layout<N>& l, int i, int64_t least = 1 << 15) {
   const int last = l.ndim - 1;

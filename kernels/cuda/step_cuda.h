@@ -9,7 +9,7 @@
 // the rule for the device and register it under its kernel's name: SignMomentum::kName, or the name of the
 // struct without one. Of a rule with several functors they register each one under its kKernelName. On the
 // device V is a single float or double with the same operators and functions. A thread loads and stores packs
-// of 16 bytes. One launch serves all tensors of a step: a block processes one chunk of one tensor, and reads
+// of 16 bytes. One launch serves all tensors of a step. A block processes one chunk of one tensor, and reads
 // chunk, tensor and functor from a table. The file needs nothing of weft::cuda at link time.
 #pragma once
 

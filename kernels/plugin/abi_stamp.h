@@ -10,8 +10,8 @@
 
 namespace weft {
 
-/// Text of everything on which both sides must agree: version, compiler and standard library, the sizes of
-/// the structs passed between them, the operations and the virtual functions.
+/// Text of everything on which both sides must agree. It has version, compiler, standard library, the sizes
+/// of the structs passed between them, the operations and the virtual functions.
 inline std::string abi_stamp() {
   // a pointer to a virtual member function holds its place in the virtual table
   void (Accelerator::*last)(void*) noexcept = &Accelerator::close_shared;

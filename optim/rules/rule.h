@@ -1,7 +1,8 @@
 // Shared parts of the built-in update rules. Each rule is one file of this folder, with its options and the
-// rule (optim/optimizer.h), whose constructor precomputes the numbers of a step in double. In the formulas p
-// is the parameter, g its gradient and d = sign * g + decay * p. t is the number of the step from 1, and s
-// the state, which has PyTorch's names. "28 bytes" is the memory traffic per float32 element and step.
+// rule (optim/optimizer.h). The rule's constructor precomputes the numbers of a step in double. In the
+// formulas p is the parameter, g its gradient and d = sign * g + decay * p. The number of the step from 1 is
+// t, and s the state, which has PyTorch's names. "28 bytes" is the memory traffic per float32 element and
+// step.
 //
 // Common options, all with defaults: lr >= 0 is the learning rate, in units of the parameter per unit of the
 // gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. A kKernelName begins with

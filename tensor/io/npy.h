@@ -1,7 +1,7 @@
 // NumPy files: one tensor as .npy, several as .npz (a zip of .npy members, written without compression).
 // bool, uint8, int32, int64, float16, float32 and float64 are exact. NumPy has no bfloat16: it is written as
-// '|V2', two raw bytes, which is read back as bfloat16. int8, int16 and uint16 are read as int32, uint32 as
-// int64; they are never written.
+// '|V2', two raw bytes, which is read back as bfloat16. Integers of int8, int16 and uint16 are read as int32,
+// uint32 as int64; they are never written.
 #pragma once
 
 #include <string>

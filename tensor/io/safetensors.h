@@ -30,8 +30,8 @@ struct SafetensorsFile {
 };
 
 /// Reads a whole file into CPU tensors.
-/// Throws: IoError that names the file and the fault (missing, short, bad JSON, holes, overlaps, a size that
-/// does not fit its shape, an unknown dtype).
+/// Throws: IoError that names the file and the fault: missing, short, bad JSON, holes, overlaps, an unknown
+/// dtype, a size unlike its shape.
 WEFT_API SafetensorsFile load_safetensors(const std::string& path);
 
 /// Replaces the file as write_file (tensor/io/write_file.h) does. Tensors may be on any device and have any

@@ -13,8 +13,8 @@ namespace weft {
 
 /// Makes `bytes` the content of the file at `path`. A symbolic link is followed and kept. An existing file
 /// keeps its mode, and its owner where the system allows; its other hard links keep the old content.
-/// Throws: IoError that names the path. It is thrown for a folder that is missing or not writable, a path
-/// that is no regular file (a folder, a device, a pipe), or a failed write.
+/// Throws: IoError that names the path, for a missing or unwritable folder, a path that is no regular file,
+/// or a failed write.
 WEFT_API void write_file(const std::string& path, std::string_view bytes);
 
 /// Throws the IoError that write_file would throw before its first byte. Changes nothing.

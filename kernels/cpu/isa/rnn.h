@@ -1,16 +1,16 @@
 // Shared parts of forward and backward of a recurrent layer: views as dense matrices, packed recurrent
-// weights, and the partition of a sequence into tasks.
+// weights, partition of a sequence into tasks.
 //
 // The reserve has a row of reserve_width * H numbers per (t, n), in blocks of H:
 //   LSTM  i f g o c tanh(c)     (gates after their activation; c after the step)
 //   GRU   r z n q               (q = W_hn h + b_hn, before r multiplies it)
 //   tanh, relu  h
 //
-// There are two partitions. If there are several threads and the packed recurrent weights fit the
-// second-level cache, each task runs some rows of the batch through the whole sequence, independently of
-// other tasks. Otherwise the tasks of each step share the columns of H, and all rows use a panel of W_hh
-// while it is in the first-level cache. The sum of an element does not depend on the partition, so both give
-// the same bits.
+// There are two partitions. The first needs several threads, and packed recurrent weights that fit the
+// second-level cache. There each task runs some rows of the batch through the whole sequence, independently
+// of other tasks. Otherwise the tasks of each step share the columns of H. All rows use a panel of W_hh while
+// it is in the first-level cache. The sum of an element does not depend on the partition, so both give the
+// same bits.
 #pragma once
 
 #include <weft/kernels/backend.h>

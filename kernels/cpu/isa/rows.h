@@ -1,4 +1,4 @@
-// Rows of a matrix x [R, K] as contiguous float or double, for any strides and dtype: a row that is
+// Rows of a matrix x [R, K] as contiguous float or double, for any strides and dtype. A row that is
 // contiguous and of the type is used in place, others are converted into a buffer. Also the loops over one
 // row that softmax, cross entropy and layer norm share.
 #pragma once
@@ -141,7 +141,7 @@ template <class T> WEFT_INLINE T max_row(int64_t count, const T* x) {
 template <class T> struct LogSum { T top, log; };
 
 /// One pass over memory (online softmax). Blocks that fit the first-level cache are read twice, for their
-/// maximum and for the sum; the running sum is rescaled if a block has a larger maximum.
+/// maximum and for the sum. The running sum is rescaled if a block has a larger maximum.
 template <class T> WEFT_INLINE LogSum<T> log_sum_row(int64_t count, const T* x) {
   constexpr int64_t kBlock = 2048;
   T top = -__builtin_inf(), sum = 0;

@@ -35,7 +35,7 @@ inline Grid share_rows(const CudaBackend& backend, int64_t rows, int64_t units, 
   return grid;
 }
 
-/// The number of bytes of a row of k elements, along the last dim of each view, that one access can move:
+/// The bytes of a row of k elements, along the last dim of each view, that one access can move. They are
 /// between an element's width and 16.
 inline int64_t access_bytes(std::initializer_list<const View*> views, int64_t k) {
   uint64_t together = 16;

@@ -1,7 +1,7 @@
 // The assignment of rows to threads. A team is a few lanes of a warp for short rows, or the whole block for
-// long ones; it processes one row at a time. The team's threads take numbers of a row in packs of 16 bytes if
-// every operand is dense and has the same alignment to 16 bytes; numbers before the first and after the last
-// pack are taken singly. Otherwise all numbers are taken singly.
+// long ones. It processes one row at a time. The team's threads take numbers in packs of 16 bytes if every
+// operand is dense and has the same alignment to 16 bytes. Numbers before the first and after the last pack
+// are taken singly. Otherwise all numbers are taken singly.
 #pragma once
 
 #include <type_traits>
@@ -60,8 +60,8 @@ inline TeamGrid team_grid(const CudaBackend& b, int64_t tasks, int64_t length, i
   return g;
 }
 
-/// Threads per block of a kernel over rows, and blocks per processor: at least half of the processor's
-/// threads, fewer for doubles, which need twice the registers.
+/// Threads per block of a kernel over rows, and blocks per processor. They make at least half of the
+/// processor's threads, fewer for doubles, which need twice the registers.
 inline constexpr int kRowThreads = 512;
 template <class T> inline constexpr int kRowBlocks = sizeof(T) == sizeof(double) ? 1 : 2;
 /// Packs that a thread has in flight, limited by the registers of that many threads.

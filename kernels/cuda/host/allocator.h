@@ -2,10 +2,10 @@
 // allocated. Once freed, it can be reused on that stream at once, because later work runs later. A block that
 // other streams have used (record_stream) is reused only when they have passed the point of the free. Sizes
 // are rounded to 512 bytes. Requests of up to 1 MiB are cut from segments of 2 MiB, those of up to 8 MiB from
-// segments of 32 MiB; each larger one has a separate segment. Free neighbours are merged. If the device is
-// full or the limit is reached, the cache is emptied once and the request repeated, unless it belongs to a
-// recording. Then it throws OutOfMemoryError with the bytes requested, reserved, in use and free on the
-// device. It never uses managed memory. Thread safety: every call may come from any thread.
+// 32 MiB. Each larger one has a separate segment. Free neighbours are merged. If the device is full or the
+// limit is reached, a request outside of a recording empties the cache once and is repeated. Then it throws
+// OutOfMemoryError with the bytes requested, reserved, in use and free on the device. It never uses managed
+// memory. Thread safety: every call may come from any thread.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class Allocator {
   void* segment_of(void* p) const;
 
   /// Until end_pool, requests for `stream` and requests of the calling thread are served from a separate
-  /// pool, which is kept until release_pool: a graph writes to the same addresses at each replay. Throws:
+  /// pool. It is kept until release_pool: a graph writes to the same addresses at each replay. Throws:
   /// CudaError while another graph is recorded.
   void begin_pool(void* stream);
   void* end_pool();

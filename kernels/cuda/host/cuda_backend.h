@@ -49,8 +49,8 @@ class CudaBackend final : public Accelerator {
   /// Number of blocks of 256 threads that keep the device busy, at most `needed`.
   int64_t blocks_at_once() const { return int64_t{8} * processors_; }
   int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
-  /// Blocks of 256 threads for n independent pieces of work: one thread each, or several pieces per thread if
-  /// n exceeds the threads that the device runs at once.
+  /// Blocks of 256 threads for n independent pieces of work, with one thread each. A thread has several
+  /// pieces if n exceeds the threads that the device runs at once.
   Grid grid_for(int64_t n) const { return {.blocks = blocks_at_once(blocks_for(n, 256))}; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }

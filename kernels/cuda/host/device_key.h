@@ -1,6 +1,6 @@
-// The key of a draw for kernels. A replay of a graph runs its kernels with the recorded arguments, so a value
+// The key of a draw for kernels. A replay of a graph runs its kernels with the recorded arguments. So a value
 // that must differ between replays has to be in memory. The number of replays so far is the third word of the
-// Philox counter; it is 0 outside of graphs and in the first replay.
+// Philox counter. It is 0 outside of graphs and in the first replay.
 #pragma once
 
 #include <weft/kernels/backend.h>

@@ -1,6 +1,6 @@
 // Reports of kernels about bad input, such as an index out of range. A kernel writes the first fault to a
-// record (fault_slots.h) and continues without an access out of bounds. The host throws the typed error the
-// next time it waits for the device (a copy to the host, synchronize), or at once with WEFT_CUDA_SYNC=1.
+// record (fault_slots.h) and continues without an access out of bounds. The host throws the typed error at
+// its next wait for the device (a copy to the host, synchronize), or at once with WEFT_CUDA_SYNC=1.
 #pragma once
 
 #include <cstdint>

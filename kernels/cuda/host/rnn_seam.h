@@ -29,7 +29,7 @@ void backward(CudaBackend& backend, Context& context, const RnnLayer& layer, con
               const RnnOutputs& out, const View& dy, const View& dhn, const View& dcn, const RnnGrads& grads);
 
 /// The same for whole stacks, in which cuDNN overlaps layers and directions. A stack with dropout is accepted
-/// if cudnn_dropout() is on and the call is not recorded: the device holds the states of its random numbers,
+/// if cudnn_dropout() is on and the call is not recorded. The device holds the states of its random numbers,
 /// which cannot be seeded during a recording.
 std::optional<RnnStackRoom> takes(CudaBackend& backend, const Context& context, const RnnStack& stack,
                                   const RnnStackInputs& in);

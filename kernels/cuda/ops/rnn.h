@@ -1,5 +1,5 @@
-// Shared parts of the recurrent layers: views as dense matrices, and forward and backward of weft's cell
-// (rnn_forward.cu, rnn_backward.cu). rnn.cpp chooses between this cell and cuDNN.
+// Shared parts of the recurrent layers. These are views as dense matrices, and forward and backward of weft's
+// cell (rnn_forward.cu, rnn_backward.cu). rnn.cpp chooses between this cell and cuDNN.
 #pragma once
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
@@ -7,7 +7,7 @@
 namespace weft::cuda {
 
 /// A view [T, N, C], [N, C] or [C] as elements of one dtype with contiguous columns and rows that do not
-/// overlap: in place if the view has this layout, else a dense copy. `kIn` fills the copy; with `kOut`,
+/// overlap. It is in place if the view has this layout, else a dense copy. `kIn` fills the copy; with `kOut`,
 /// finish() writes it back to the view.
 class Dense {
  public:

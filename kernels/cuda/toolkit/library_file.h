@@ -9,8 +9,8 @@ namespace weft::cuda {
 class LibraryFile {
  public:
   /// Opens the file named by the environment variable `variable`. If that is not set, opens `name` in the
-  /// system's search path, then `built`, the library's path on the build machine, which may be null. The file
-  /// is never closed.
+  /// system's search path, then `built`. This is the library's path on the build machine, and may be null.
+  /// The file is never closed.
   LibraryFile(const char* variable, const std::string& name, const char* built);
 
   /// Sets `function` to the library's function of this name, or to null.
