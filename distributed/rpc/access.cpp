@@ -8,7 +8,7 @@ namespace weft::rpc {
 
 namespace {
 
-bool is_users(Kind kind) { return kind >= Kind::kOptimizer; }
+bool is_users(Kind kind) { return kind >= Kind::kUser; }
 
 }  // namespace
 

@@ -33,7 +33,6 @@ std::string to_string(Kind kind) {
     case Kind::kMark: return "mark";
     case Kind::kPassDone: return "pass done";
     case Kind::kPassAbort: return "pass abort";
-    case Kind::kOptimizer: return "optimizer";
     default: return "kind " + std::to_string(static_cast<int>(kind));
   }
 }

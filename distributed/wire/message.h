@@ -38,7 +38,6 @@ enum class Kind : uint8_t {
   kMark = 34,
   kPassDone = 35,
   kPassAbort = 36,
-  kOptimizer = 48,  ///< reserved for distributed optimizers and modules (48 to 63)
   kUser = 64,
 };
 inline constexpr uint8_t kReplyBit = 0x80;

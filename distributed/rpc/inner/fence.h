@@ -42,7 +42,7 @@ class Fence {
 /// that their callers send them again when it opens.
 inline bool is_refused_by_fence(Kind kind) {
   return kind == Kind::kCall || kind == Kind::kRemote || kind == Kind::kFetch || kind == Kind::kMethod ||
-         kind >= Kind::kOptimizer;
+         kind >= Kind::kUser;
 }
 /// Calls that a worker behind its closed fence does not make.
 inline bool is_held_by_fence(Kind kind) {
