@@ -1,5 +1,5 @@
-// "Distributed autograd" of the conformance list, fourth part: passes that fail, workers that die, contexts
-// that end too early, gradients that do not fit; and that nothing of them is left.
+// The claims of docs/conformance.md on distributed autograd: failures. Passes fail, workers die, contexts end
+// too early and gradients do not fit; nothing of them is left.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 

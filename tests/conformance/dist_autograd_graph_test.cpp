@@ -1,5 +1,4 @@
-// "Distributed autograd" of the conformance list, first part: contexts, what calls record in them, and how
-// they end.
+// The claims of docs/conformance.md on contexts: the calls that they record, and their end.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 

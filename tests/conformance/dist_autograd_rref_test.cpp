@@ -1,5 +1,4 @@
-// "Distributed autograd" of the conformance list, third part: graphs that go through references, and passes
-// that begin at one.
+// The claims of docs/conformance.md on graphs that go through references, and on passes that begin at one.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 

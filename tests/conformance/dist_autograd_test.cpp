@@ -1,5 +1,5 @@
-// "Distributed autograd" of the conformance list, second part: the gradients of passes, in the default
-// mode, SMART; backward_test.cpp has both modes and random graphs.
+// The claims of docs/conformance.md on distributed autograd: gradients, in the default mode, SMART.
+// dist_autograd/backward_test.cpp has both modes and random graphs.
 #include "conformance/dist_autograd_values.h"
 #include "conformance/fixture.h"
 

@@ -1,5 +1,5 @@
-// "Distributed optimizer" of the conformance list, and the rows that upstream lacks: several steps with
-// state, concurrent trainers, partial failure, stale gradients, absent against zero.
+// The claims of docs/conformance.md on distributed optimizers. PyTorch lacks some: several steps with state,
+// concurrent trainers, partial failure, stale gradients, absent against zero.
 #include "conformance/fixture.h"
 
 #include <cmath>

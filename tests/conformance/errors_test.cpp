@@ -1,4 +1,4 @@
-// "Errors and timeouts" of the conformance list.
+// The claims of docs/conformance.md on errors and timeouts.
 #include "conformance/fixture.h"
 
 #include <atomic>
@@ -102,7 +102,7 @@ TEST_P(RpcErrors, the_callee_is_told_what_its_functions_threw_and_whose_call_it_
         << rank;
 }
 
-// The same rows: exceptions of types that the caller may not know.
+// The same claims: exceptions of types that the caller may not know.
 TEST_P(RpcErrors, an_exception_of_another_type_arrives_as_a_remote_error_with_worker_kind_and_text) {
   Cluster c(options());
   c.run(0, [] {

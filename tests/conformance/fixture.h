@@ -1,6 +1,6 @@
 // The fixture of the conformance tests: four workers, each test over the simulated network and over gRPC.
-// A comment above each test names the row of the list of upstream tests whose claim it states. The helpers
-// are for all of them: the text of an error of exactly one type, and waiting for what is bound to come.
+// A comment above a test names the tests of PyTorch whose claim it states. The helpers are for all of them:
+// the text of an error of exactly one type, and waiting for a state that must come.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class Conformance : public ::testing::TestWithParam<Over> {
   bool simulated() const { return GetParam() == Over::kSim; }
 };
 
-/// The text of what f throws, which must be an E and nothing derived from it.
+/// The text of the exception of f, which must be an E and nothing derived from it.
 template <class E> std::string text_of(const std::function<void()>& f) {
   try {
     f();

@@ -1,4 +1,4 @@
-// "Futures and async execution" of the conformance list.
+// The claims of docs/conformance.md on futures and asynchronous functions.
 #include "conformance/fixture.h"
 
 #include <atomic>

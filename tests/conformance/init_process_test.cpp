@@ -1,5 +1,5 @@
-// "RPC basics" of the conformance list, third part: starts that are refused, through init_rpc and its
-// rendezvous, between real processes.
+// The claims of docs/conformance.md on initialisation: refused starts, through init_rpc and its rendezvous,
+// between real processes.
 #include "conformance/fixture.h"
 
 #include <cstdio>

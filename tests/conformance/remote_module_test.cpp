@@ -1,5 +1,5 @@
-// The rows "Remote module" of the conformance list. Upstream's script, pickling and device rows have no
-// counterpart here.
+// The claims of docs/conformance.md on remote modules. Devices are in tests/simt_distributed/module_test.cpp;
+// PyTorch's tests of scripts and pickling have no counterpart.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

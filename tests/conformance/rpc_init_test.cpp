@@ -1,6 +1,5 @@
-// "RPC basics" of the conformance list, second part: starting and starting again (refused starts of several
-// processes: init_process_test.cpp), looking in, and the wire format; with the row of "Faulty network" that
-// is about calls alone.
+// The claims of docs/conformance.md on initialisation and values on the wire, and the one on faulty networks
+// for calls alone. init_process_test.cpp has the refused starts of several processes.
 #include "conformance/fixture.h"
 
 #include <set>
@@ -202,8 +201,8 @@ TEST(WireSerialize, body_and_tensors_come_back_in_every_combination) {
   }
 }
 
-// The rows say no more than that workers named on the command line of a real launch find each other: also by
-// explicit options.
+// PyTorch's tests say no more than that workers named on the command line of a real launch find each other:
+// also by explicit options.
 TEST(RpcInit, a_worker_that_never_joins_is_named) {
   const ReservedPort port;
   try {

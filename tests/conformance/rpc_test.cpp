@@ -1,4 +1,5 @@
-// "RPC basics" of the conformance list; starting, looking in and the wire are in rpc_init_test.cpp.
+// The claims of docs/conformance.md on calls and arguments. rpc_init_test.cpp has initialisation and values
+// on the wire.
 #include "conformance/fixture.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The rows "RRef" of the conformance list, over the simulated network and over gRPC in one process.
-// Each test names its upstream row.
+// The claims of docs/conformance.md on references, over the simulated network and over gRPC in one process. A
+// comment names PyTorch's tests.
 #include <gtest/gtest.h>
 
 #include "conformance/rref_values.h"

@@ -1,4 +1,4 @@
-// The rows "Shutdown and groups" of the conformance list that concern static groups.
+// The claims of docs/conformance.md on shutdown, in static groups.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // One message lost, doubled or late at every step of the protocol, and a worker killed at every moment of it.
-// The rows "Faulty network" of the conformance list are here too, named in comments.
+// The claims of docs/conformance.md on faulty networks are here too; comments name PyTorch's tests.
 #include "rref/world.h"
 
 namespace {

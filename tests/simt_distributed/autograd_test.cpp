@@ -1,5 +1,5 @@
-// The rows "CUDA / device maps" that concern gradients, and steps of distributed optimizers: gradients of
-// what travelled come back to where it came from, by the reversed map.
+// The claims of docs/conformance.md on gradients under device maps, and steps of distributed optimizers. The
+// gradient of a tensor that travelled comes back to its device by the reversed map.
 #include "chain.h"
 
 namespace weft::test {

@@ -1,6 +1,5 @@
-// The rows "CUDA / device maps" of the conformance list that concern the maps themselves: what is
-// refused when a group forms, where arguments and results go, and what a tensor without an entry does.
-// A comment names the rows.
+// The claims of docs/conformance.md on device maps: refusals when a group forms, the devices of arguments and
+// results, and the error of a tensor without an entry. A comment names PyTorch's tests.
 #include "devices.h"
 
 namespace weft::test {

@@ -1,5 +1,6 @@
-// The row "test_valid_device, test_invalid_devices, test_input_moved_to_cuda_device" and what a module on a
-// device of another worker does besides.
+// The claims of docs/conformance.md on remote modules with devices (PyTorch: test_valid_device,
+// test_invalid_devices, test_input_moved_to_cuda_device), and other properties of a module on another
+// worker's device.
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rref/remote_module.h>
 #include <weft/nn/linear.h>

@@ -1,5 +1,5 @@
-// Tensors of devices between real processes over gRPC, each with emulated devices of its own: this program
-// starts itself again; what a child does is told by a variable.
+// Tensors of devices between real processes over gRPC, each with emulated devices of its own. This program
+// starts itself again, and a variable tells a child its task.
 #include <unistd.h>
 
 #include <csignal>

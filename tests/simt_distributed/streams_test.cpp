@@ -1,7 +1,7 @@
-// The rows "CUDA / device maps" that concern order: work issued to a user's stream comes before the messages
-// that read it, and what uses an arrived tensor after its arrival. The emulated streams are slow here
-// (Deferred): nothing that was issued has run until somebody waits for it, so a missing order shows as
-// poison. A comment names the rows.
+// The claims of docs/conformance.md on streams. Work issued to a user's stream comes before the messages that
+// read it; uses of an arrived tensor come after its arrival. The emulated streams are slow here (Deferred):
+// nothing issued has run until somebody waits for it. So a missing order shows as poison. A comment names
+// PyTorch's tests.
 #include <cstring>
 
 #include <weft/tensor/cuda.h>
