@@ -66,7 +66,7 @@ foreach(program remote_sum simulated_sum inspected_sum)
   endif()
 endforeach()
 
-# core alone claims nothing else, and what was not built is refused with the reason.
+# core alone claims nothing else, and a component that was not built is refused with the reason.
 file(WRITE ${work}/components/CMakeLists.txt [[
 cmake_minimum_required(VERSION 3.25)
 project(components LANGUAGES CXX)

@@ -1,9 +1,9 @@
 # Hot CPU kernels, kernels/cpu/isa/*.cpp, are compiled once per instruction set; the best one is chosen at
 # start-up.
 #
-# Each set has its own namespace (WEFT_ISA_NS) and its own name for Eigen's. What is left in common, inline
-# functions of the standard library and of other headers, is made local to the object of its set where the
-# linker can (localize.cmake): otherwise a copy compiled with AVX-512 could be the one that the linker keeps
+# Each set has its own namespace (WEFT_ISA_NS) and its own name for Eigen's. Inline functions of the standard
+# library and of other headers remain in common. They are made local to the object of their set where the
+# linker can (localize.cmake). Otherwise a copy compiled with AVX-512 could be the one that the linker keeps
 # for a machine without it. Fused multiply-add is allowed here and nowhere else; -ffast-math never is.
 file(GLOB weft_isa_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/*.cpp)
 set(weft_isa_objects)
@@ -13,7 +13,7 @@ file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/generated)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/isa/random.cpp
   PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
-# With WEFT_UNITY, what reads the same headers and takes seconds each is compiled together.
+# With WEFT_UNITY, sources that read the same headers and take seconds each are compiled together.
 function(weft_isa_unit name)
   list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/kernels/cpu/isa/)
   list(TRANSFORM ARGN APPEND .cpp)
@@ -43,8 +43,7 @@ if(CMAKE_LINKER AND CMAKE_NM AND CMAKE_OBJCOPY)
   endif()
 endif()
 
-# weft_isa_set(<name> <-O level> <flag>...): the set's object library; flags are what tells the compiler of
-# the set.
+# weft_isa_set(<name> <-O level> <flag>...): the set's object library; the flags name the set to the compiler.
 function(weft_isa_set name level)
   if(NOT weft_isa_sources)
     return()
@@ -52,7 +51,7 @@ function(weft_isa_set name level)
   weft_object_library(weft_isa_${name} ${weft_isa_sources})
   weft_unity(weft_isa_${name} GROUPS_ONLY)
   # Under the sanitizers the compiler takes minutes for one file at that level.
-  # GCC 12's own AVX-512 header reads what it calls an undefined register, and warns of it.
+  # GCC 12's own AVX-512 header reads a register that it calls undefined, and warns of it.
   target_compile_options(weft_isa_${name} PRIVATE $<$<NOT:$<CONFIG:Asan,Tsan>>:${level}>
     -ffp-contract=fast -fno-math-errno -fno-trapping-math -Wno-uninitialized -Wno-maybe-uninitialized ${ARGN})
   target_compile_definitions(weft_isa_${name} PRIVATE WEFT_ISA_NS=isa_${name} Eigen=Eigen_isa_${name})

@@ -1,4 +1,4 @@
-# Options, all prefixed WEFT_, and what is looked for on the machine. Leaves WEFT_HAVE_DISTRIBUTED,
+# Options, all prefixed WEFT_, and the search for packages on the machine. Leaves WEFT_HAVE_DISTRIBUTED,
 # WEFT_HAVE_DISTRIBUTED_SIM, WEFT_HAVE_INSPECTION, WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
@@ -40,8 +40,8 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   mark_as_advanced(WEFT_CCACHE_PROGRAM)
   if(WEFT_CCACHE_PROGRAM)
     # It reads the compiler's own list of headers instead of running the preprocessor first: a tenth less for
-    # what it has not seen yet. Paths count from this folder, so that build folders and clones share what they
-    # compile alike, whatever language the shell speaks.
+    # sources that it has not seen yet. Paths count from this folder. So build folders and clones share the
+    # objects that they compile alike, in any language of the shell.
     set(weft_ccache CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${WEFT_CCACHE_PROGRAM})
     set(CMAKE_CXX_COMPILER_LAUNCHER
       env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros,locale ${weft_ccache})

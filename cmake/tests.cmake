@@ -13,7 +13,7 @@ if(NOT program_dir)
   set(program_dir ${PROJECT_BINARY_DIR})
 endif()
 # A test that hangs is ended after this long. No test comes near it on a quiet machine; the sanitizers make
-# some 20 times slower. What a test waits for has limits of its own that end before, and name it.
+# some 20 times slower. The waits of a test have limits of their own that end before, and name their cause.
 set(test_seconds 300)
 set(in_parts ${WEFT_TEST_PARTS})
 # Most tests compile in three quarters of the time without optimization. Those of kernels compute much
@@ -200,7 +200,7 @@ foreach(folder ${groups})
   file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
   weft_uses(distributed distributed ${sources} ${headers})
   if(group STREQUAL "programs" AND WEFT_HAVE_DISTRIBUTED)
-    # It includes nothing of the layer, but most of what it runs does.
+    # It includes nothing of the layer, but most programs that it runs do.
     set(distributed ON)
   endif()
   set(level ${test_level})
@@ -277,8 +277,8 @@ if(WEFT_HAVE_CUDA AND TARGET hello_cuda)
 endif()
 
 if(TARGET test_simt)
-  # The op table once more with threads and blocks in reverse over other rubbish: what a missing barrier or an
-  # unset number would change.
+  # The op table once more with threads and blocks in reverse over other rubbish. A missing barrier or an
+  # unset number would change its results.
   add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish
     COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
   set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish

@@ -19,7 +19,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("kernels/", "tensor/", "autograd/", "nn/", "optim/", "distributed/")
-STUBS = os.path.join(ROOT, "scripts", "clang")  # what Clang 14 lacks
+STUBS = os.path.join(ROOT, "scripts", "clang")  # headers that Clang 14 lacks
 UNREADABLE = {}
 
 

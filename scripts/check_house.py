@@ -32,7 +32,7 @@ GRPC_ROOM = "distributed/inspection/"  # a library of its own, whose sources nee
 SLOW_UNIT_S = 20.0
 MIN_HEAD, MAX_HEAD = 2, 8  # lines of the comment at the head of a library .cpp
 
-# What each floor may include of weft; "all" stands for the folders that nothing includes.
+# The parts of weft that each floor may include; "all" stands for the folders that nothing includes.
 BELOW = {
     "kernels": {"kernels"},
     "tensor": {"kernels", "tensor"},

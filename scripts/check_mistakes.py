@@ -1,7 +1,7 @@
-"""Compiles typical mistakes of a user and checks that the first error names the user's line and says what is
-wrong; run as a test (House.mistakes_are_named).
+"""Compiles typical mistakes of a user and checks that the first error names the user's line and the fault.
+Run as a test (House.mistakes_are_named).
 
-A mistake is a file of tests/support/mistakes: the line that is wrong ends in `// MISTAKE: text`, where `text`
+A mistake is a file of tests/support/mistakes. The line that is wrong ends in `// MISTAKE: text`, where `text`
 must be part of the first error and its notes. GCC names the reason of an implicitly deleted function in a
 second error, which counts as a note. A file that starts with `// DISTRIBUTED` needs the distributed layer.
 

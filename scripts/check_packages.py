@@ -14,7 +14,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMPILER, GRPC = ["g++"], ["libgrpc++-dev"]
-# What is looked for: the Debian packages that bring it. None needs CUDA.
+# A name in a search: the Debian packages that bring it. None needs CUDA.
 PACKAGES = {
     "Threads": COMPILER, "gomp": COMPILER, "dl": COMPILER, "rt": COMPILER,
     "Eigen3": ["libeigen3-dev"], "dnnl": ["libdnnl-dev"], "oneapi/dnnl/dnnl.hpp": ["libdnnl-dev"],
@@ -67,7 +67,7 @@ def main():
     listed = re.search(r"^packages=\((.*?)^\)", read(options.setup), re.MULTILINE | re.DOTALL).group(1)
     installed = set(re.sub(r"#.*", "", listed).split())
 
-    found = []  # (file, what it names, the packages)
+    found = []  # (file, the name in it, the packages)
     patterns = [os.path.join(ROOT, "cmake", "*.cmake"), os.path.join(ROOT, "cmake", "*.in")]
     if options.generated:
         patterns.append(os.path.join(options.generated, "*.pc"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job in one command: sets the machine up, builds the release form of what the demo needs, prepares
-# the King James corpus, and trains the word language model for about two minutes as two processes: embedding
+# The main job in one command. It sets the machine up, builds the demo's programs in release form and prepares
+# the King James corpus. It trains the word language model for about two minutes as two processes. Embedding
 # and decoder live on a parameter server, the LSTM on the trainer. Then it prints a generated sample and the
 # commands to go on. Arguments go to the program: `scripts/demo.sh --seed 7`.
 #   scripts/demo.sh [rnn flags]

@@ -9,7 +9,8 @@
 #                                                those of Eigen and GoogleTest
 # Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time
 # for are named in the table, and the exit status is 3 then. --filter and --quick are the benchmarks'. A build
-# folder that is to travel is made without what the other machine may lack, and lies there beside the sources:
+# folder that is to travel is made without libraries that the other machine may lack. It lies there beside the
+# sources:
 #   cmake --preset cuda -DWEFT_ONEDNN=OFF && \
 #     cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn
 set -uo pipefail
@@ -88,7 +89,7 @@ for candidate in python3 python; do
   "$candidate" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' >/dev/null 2>&1 &&
     python=$candidate && break
 done
-# What nvidia-smi says of a failure goes to its output too.
+# The text of nvidia-smi on a failure goes to its output too.
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null) || device=''
 device=${device%%$'\n'*}
 [ -n "$device" ] || [ -z "$python" ] ||
@@ -111,8 +112,8 @@ if [ -z "${WEFT_CUDNN_LIBRARY:-}" ] && [ -n "$cudnn" ] && ! grep -q 'libcudnn\.s
   export WEFT_CUDNN_LIBRARY=$cudnn/lib/libcudnn.so.9
 fi
 peer_path=${LD_LIBRARY_PATH:-}  # PyTorch brings libraries of its own
-# A build folder made elsewhere looks for the libraries where they were there; here they are found behind what
-# is set already.
+# A build folder made elsewhere looks for the libraries where they were there; here they are found behind the
+# paths that are set already.
 compiler=$(command -v nvcc) && compiler=$(readlink -f "$compiler")
 for folder in "${compiler%/bin/nvcc}/lib64" "${CUDA_PATH:-}/lib64" "${CUDA_HOME:-/usr/local/cuda}/lib64" \
   "$cublas/lib"; do
@@ -166,8 +167,8 @@ step() {
       tr -d '\n' | tr '[:upper:]' '[:lower:]')
     local programs passed skipped
     programs=$(grep -c '^\[==========\].* ran' "$log") passed=$(grep -c '^\[  PASSED  \] [1-9]' "$log")
-    # Listed at the end of each program. Without a device everything may skip; with one, only what is about
-    # its absence or about other devices.
+    # Listed at the end of each program. Without a device everything may skip; with one, only tests of its
+    # absence or of other devices.
     skipped=$(sed -n 's/^\[  SKIPPED \] \([A-Za-z0-9_/]*\.[A-Za-z0-9_/]*\)$/\1/p' "$log" |
       grep -v 'without_a_device\|instruction_sets' | sort -u | head -3 | tr '\n' ' ')
     if grep -q '^\[==========\] 0 tests.* ran' "$log"; then
@@ -269,7 +270,7 @@ if [ -z "$prebuilt" ] && wanted build; then
 fi
 # cuDNN's recurrent layers repeat their bits with it.
 repeats=(env "CUBLAS_WORKSPACE_CONFIG=${CUBLAS_WORKSPACE_CONFIG:-:4096:2}")
-# Not brief: only the long form names what was skipped.
+# Not brief: only the long form names the skipped tests.
 wanted ops &&
   step "op table on the device" op_table 1200 "${repeats[@]}" "$bin/test_cuda" --gtest_filter='CudaOpTable*'
 if wanted device; then

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what weft is built with on Debian 12 (or a relative with the same package names): only what is
-# missing, as root or through sudo. Running it again changes nothing. CUDA is never needed.
-#   scripts/setup.sh           install what is missing and say what that was
+# Installs the packages for a build of weft on Debian 12, or a relative with the same package names. It
+# installs only missing ones, as root or through sudo. Running it again changes nothing. CUDA is never needed.
+#   scripts/setup.sh           install the missing packages and name them
 #   scripts/setup.sh --check   only report; exits 1 when something is missing
-#   scripts/setup.sh --ci      besides, what only .ci/run needs
+#   scripts/setup.sh --ci      also install the packages that only .ci/run needs
 set -euo pipefail
 
 packages=(

@@ -265,7 +265,7 @@ def largest_cotangent(case):
 
 
 def rounding_of(case, t, x):
-    """What g / |x| may keep of a difference that is 0."""
+    """The error that g / |x| may keep of a difference that is 0."""
     size = x.double().abs().clamp(min=case.arguments[3])
     return 4 * judge.coarsest(case, t.outputs) * largest_cotangent(case) / size
 

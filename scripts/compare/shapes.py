@@ -270,7 +270,7 @@ op(
 
 
 def dropped(x, p):
-    """What the row answers where each element is 0 or x / (1 - p), and its gradient 0 or 1 / (1 - p)."""
+    """The outputs of the row where each element is 0 or x / (1 - p), and its gradient 0 or 1 / (1 - p)."""
     true = torch.ones_like(x, dtype=torch.bool)
     return [true, true, (F.dropout(x, p, True) * 0).detach()]
 

@@ -1,4 +1,4 @@
-// Mixed precision: what is cast, what gradients come back in, and that the scope ends where it ends.
+// Mixed precision: the arguments that are cast, the dtypes of gradients, and the end of the scope.
 #include <weft/autograd/tape/autocast.h>
 
 #include <gtest/gtest.h>

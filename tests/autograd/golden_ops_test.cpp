@@ -1,4 +1,4 @@
-// Every case of the golden file "ops" (tests/golden/README.md), values and gradients: what PyTorch computes
+// Every case of the golden file "ops" (tests/golden/README.md), values and gradients: the results of PyTorch
 // for the same inputs. The call of a case follows from its name; a case that no rule knows fails the test.
 #include <gtest/gtest.h>
 

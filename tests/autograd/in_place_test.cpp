@@ -1,4 +1,4 @@
-// In-place writes: what is rewritten, what is refused, and that no gradient is silently wrong.
+// In-place writes: rewritten histories, refusals, and that no gradient is silently wrong.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

@@ -1,4 +1,4 @@
-// Numbers near the ends of a type: what is computed in several steps rounds once, in the type of the result.
+// Numbers near the ends of a type: a result of several steps is rounded once, in its own type.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// A number beside a tensor: which numbers a dtype holds, exact comparisons, and what an integer tensor does
-// with powers and roundings.
+// A number beside a tensor: which numbers a dtype holds, exact comparisons, and powers and roundings of an
+// integer tensor.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Lines as people type them, by habit from PyTorch: each compiles, as a method and as a free function, and
-// does what it does there.
+// Lines as people type them, by habit from PyTorch. Each compiles, as a method and as a free function, and
+// has the effect that it has there.
 #include <gtest/gtest.h>
 #include <weft/weft.h>
 

@@ -1,5 +1,5 @@
-// Backward passes over several workers: FAST and SMART against a local engine, what is recorded, failures
-// that leave nothing behind.
+// Backward passes over several workers: FAST and SMART against a local engine, the records, and failures that
+// leave nothing behind.
 #include <gtest/gtest.h>
 
 #include <random>

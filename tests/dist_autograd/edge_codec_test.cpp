@@ -1,4 +1,5 @@
-// Codecs of edges: what is rounded and by how much, what travels exactly, and error feedback over steps.
+// Codecs of edges: rounded values and their errors, values that travel exactly, and error feedback over
+// steps.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Training between real processes: this program starts itself again; what a child does is told by a variable.
+// Training between real processes: this program starts itself again, and a variable tells a child its task.
 // The numbers are computed by hand.
 #include <gtest/gtest.h>
 

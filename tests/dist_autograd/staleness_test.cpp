@@ -1,6 +1,5 @@
-// Versions of parameters and the bound on staleness: what a trainer is told,
-// which steps are refused, and that a refused step changes nothing. The
-// trainers share a cell on worker 1.
+// Versions of parameters and the bound on staleness: the news to a trainer, which steps are refused, and that
+// a refused step changes nothing. The trainers share a cell on worker 1.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// ModuleList and ModuleDict: dotted names, typed access, and what they refuse.
+// ModuleList and ModuleDict: dotted names, typed access, and refusals.
 #include <weft/weft.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Initialisers refuse what the in-place methods refuse, before they draw or write.
+// Initialisers refuse the same tensors as the in-place methods, before they draw or write.
 #include <weft/weft.h>
 
 #include "../support/errors.h"

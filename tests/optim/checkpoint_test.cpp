@@ -1,4 +1,4 @@
-// Checkpoints of a whole run: the same bits after resuming, and what is refused changes nothing.
+// Checkpoints of a whole run: the same bits after resuming, and refusals that change nothing.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

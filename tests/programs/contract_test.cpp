@@ -1,5 +1,5 @@
-// The promises of every program beyond its numbers: figures as JSON, a clean stop after Ctrl-C, and one line
-// that names what is wrong with a flag, a corpus or a saved model.
+// The promises of every program beyond its numbers. These are figures as JSON, a clean stop after Ctrl-C, and
+// one line that names the fault of a flag, a corpus or a saved model.
 #include <sstream>
 
 #include <weft/tensor/factories.h>

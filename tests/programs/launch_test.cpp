@@ -1,5 +1,5 @@
-// Groups as a launcher makes them, by RANK and its like, and what the programs say when one cannot form or
-// loses a worker; and that a path that cannot be written costs no result.
+// Groups as a launcher makes them, by RANK and its like. The programs name the cause when a group cannot form
+// or loses a worker, and an unwritable path costs no result.
 #include "program.h"
 #include "support/certificates.h"
 

@@ -1,4 +1,4 @@
-// Runs the example programs as a user does, as processes of their own, and makes what they read.
+// Runs the example programs as a user does, as processes of their own, and makes the files that they read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,9 +52,9 @@ struct Output {
 
 using Variables = std::map<std::string, std::string>;
 
-/// A program beside the test, or one named by its whole path: words are parted by spaces, both its streams
-/// are read, `variables` are added to its environment. It is killed after 240 s, with a line on each process
-/// of its group, and when the test lets it go.
+/// A program beside the test, or one named by its whole path. Spaces part words, both its streams are read,
+/// and `variables` are added to its environment. It is killed after 240 s, with a line on each process of its
+/// group, and when the test lets it go.
 class Process {
  public:
   explicit Process(const std::string& command, const Variables& variables = {}) {
@@ -262,8 +262,8 @@ class Corpus {
   Folder folder_;
 };
 
-/// Reads JSON whose outermost value is an object, and refuses what is not JSON. The object's values are kept
-/// as they are written.
+/// Reads JSON whose outermost value is an object, and refuses other text. The object's values are kept as
+/// they are written.
 class Json {
  public:
   explicit Json(std::string text) : text_(std::move(text)) {

@@ -1,4 +1,4 @@
-// The agent over the simulated network: what a call promises whatever the network does.
+// The agent over the simulated network: the promises of a call under every fault of the network.
 #include <gtest/gtest.h>
 
 #include <atomic>

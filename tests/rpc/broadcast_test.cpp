@@ -1,4 +1,5 @@
-// One call to many workers: broadcast and scatter, what is encoded once, errors, and gradients in a context.
+// One call to many workers: broadcast and scatter, arguments that are encoded once, errors, and gradients in
+// a context.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

@@ -1,4 +1,4 @@
-// The callee's memory of finished requests: grows only, whatever the order of what it is told.
+// The callee's memory of finished requests: it only grows, for any order of its news.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,4 +1,4 @@
-// The registry of functions: names, signatures, conversions, what is refused.
+// The registry of functions: names, signatures, conversions, refusals.
 #include <gtest/gtest.h>
 
 #include <weft/distributed/rpc/rpc.h>

@@ -1,5 +1,5 @@
-// Passive workers over the simulated network: how long one waits inside a graceful shutdown, what ends the
-// wait, and that all who survive a loss are told the same.
+// Passive workers over the simulated network: how long one waits inside a graceful shutdown, and which events
+// end the wait. All survivors of a loss are told the same.
 #include <gtest/gtest.h>
 
 #include <map>

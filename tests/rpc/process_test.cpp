@@ -1,4 +1,4 @@
-// RPC between real processes: this program starts itself again; what a child does is told by a variable.
+// RPC between real processes: this program starts itself again, and a variable tells a child its task.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Messages of references that claim what their sender does not own: each is refused with a typed error and
+// Messages of references that claim the property of another worker: each is refused with a typed error and
 // changes nothing. The sender writes them by hand, as a faulty worker would.
 #include "rref/world.h"
 

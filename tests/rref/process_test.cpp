@@ -1,5 +1,4 @@
-// References between real processes: this program starts itself again; what a child does is told by a
-// variable.
+// References between real processes: this program starts itself again, and a variable tells a child its task.
 #include "rref/world.h"
 
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // Random programs over four workers on a network that loses, doubles, delays and reorders: create, share,
-// pass through chains, return, use, drop. Whatever happened, every use gives the right value (G2), and at the
-// end nobody holds anything (G1).
+// pass through chains, return, use, drop. Every use gives the right value (G2), and at the end nobody holds
+// anything (G1).
 #include "rref/world.h"
 
 #include <random>

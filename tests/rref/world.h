@@ -1,5 +1,5 @@
-// The world of these tests: a class that counts its living objects, functions that pass references
-// on, and checks that nothing is left of them.
+// The world of these tests: a class that counts its living objects, functions that pass references on, and
+// checks that none is left.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class Cell {
 };
 WEFT_RPC_CLASS(Cell, get, add, share);
 
-/// A reference with what it must give.
+/// A reference with the value that it must give.
 struct Known {
   int64_t value = 0;
   RRef<Cell> cell;
@@ -49,7 +49,7 @@ WEFT_FIELDS(Known, value, cell)
 
 int64_t read_cell(const RRef<Cell>& cell);
 WEFT_RPC(read_cell);
-/// Keeps what it is given in this worker's bag.
+/// Keeps a reference in this worker's bag.
 void keep_cell(const Known& known);
 WEFT_RPC(keep_cell);
 /// One out of this worker's bag.

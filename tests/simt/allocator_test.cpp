@@ -1,4 +1,4 @@
-// The caching allocator over emulated memory: what is reused when, and what happens when the device is full.
+// The caching allocator over emulated memory: which blocks are reused and when, and a device that is full.
 #include <gtest/gtest.h>
 
 #include <string>

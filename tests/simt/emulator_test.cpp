@@ -1,4 +1,4 @@
-// The emulator itself: what it promises a kernel, and that it catches a planted fault of each kind.
+// The emulator itself: its promises to a kernel, and that it catches a planted fault of each kind.
 #include <gtest/gtest.h>
 
 #include <cmath>

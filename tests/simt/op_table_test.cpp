@@ -1,5 +1,5 @@
 // The op table on the emulated device: SimtOpTable.<check>/<row>. WEFT_SIMT_ORDER chooses the order
-// in which threads run, WEFT_SIMT_POISON what fresh memory holds, WEFT_SIMT_PROCESSORS the grids.
+// in which threads run, WEFT_SIMT_POISON the filling of fresh memory, WEFT_SIMT_PROCESSORS the grids.
 // A run of the whole program fails when a kernel was never launched.
 #include <gtest/gtest.h>
 

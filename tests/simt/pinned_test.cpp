@@ -1,4 +1,4 @@
-// The pool of pinned host memory over emulated memory: what is handed out again, and when.
+// The pool of pinned host memory over emulated memory: which blocks are handed out again, and when.
 #include <gtest/gtest.h>
 
 #include <weft/kernels/cuda/host/pinned.h>

@@ -1,4 +1,4 @@
-// Random kernels of the CUDA backend: the CPU's numbers, bit for bit, whatever the sizes, layouts and keys.
+// Random kernels of the CUDA backend: the CPU's numbers, bit for bit, for all sizes, layouts and keys.
 #include <gtest/gtest.h>
 
 #include "support/simt/operand.h"

@@ -1,5 +1,5 @@
-// Softmax, cross entropy and layer norm of the CUDA backend against the CPU's: rows of a few lanes, of a warp
-// and of a block, on and off the borders of packs, strided; and what a bad target does.
+// Softmax, cross entropy and layer norm of the CUDA backend against the CPU's. Rows are of a few lanes, of a
+// warp and of a block, on and off the borders of packs, or strided. A bad target is an error.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Scans over warps and blocks, and what is made of them: running sums and products, and the places of
+// Scans over warps and blocks, and the operations made of them: running sums and products, and the places of
 // non-zero elements, against the CPU.
 #include "compare.h"
 

@@ -1,6 +1,6 @@
-// Sorting, the first few of a row, and draws by weight on the emulated device against the CPU, to the
-// bit: rows around the borders of the networks, of the tiles that are sorted by digits, and of what is
-// selected, with equal values, NaN, infinities and both zeros.
+// Sorting, the first few of a row, and draws by weight on the emulated device against the CPU, to the bit.
+// Rows lie around the borders of the networks, of the tiles that are sorted by digits, and of the selection.
+// They have equal values, NaN, infinities and both zeros.
 #include "compare.h"
 
 #include <weft/kernels/cuda/blocks/radix.h>

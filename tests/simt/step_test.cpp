@@ -1,5 +1,5 @@
 // Optimizer steps, sums of powers, scaling and clipping of the CUDA backend against the CPU's, over lists of
-// tensors of odd sizes; a rule written as a user would; and what a rule without a CUDA form says.
+// tensors of odd sizes. Also a rule written as a user would, and the error of a rule without a CUDA form.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Streams and events of tensor/cuda.h: what only the emulation has: a second device, events that stay open,
+// Streams and events of tensor/cuda.h that only the emulation has: a second device, events that stay open,
 // reports by hand. The rest is in tests/cuda/shared.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The emulated cuBLASLt itself: what its documentation refuses is refused, what it leaves undefined is a
-// Fault.
+// The emulated cuBLASLt itself: it refuses the calls that its documentation refuses, and an undefined one is
+// a Fault.
 #include <gtest/gtest.h>
 
 #include <algorithm>

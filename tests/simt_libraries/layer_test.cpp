@@ -1,5 +1,5 @@
-// kernels/cuda/toolkit/rnn_cudnn.cpp over an emulated cuDNN: who runs a layer, what a refusal or a failure
-// leaves behind, recordings, streams.
+// kernels/cuda/toolkit/rnn_cudnn.cpp over an emulated cuDNN: who runs a layer, the state after a refusal or a
+// failure, recordings, streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Libraries of NVIDIA's that are opened at run time: which file is taken, and what a program without cuBLASLt
-// can and cannot do.
+// Libraries of NVIDIA's that are opened at run time: which file is taken, and the abilities of a program
+// without cuBLASLt.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// kernels/cuda/toolkit/gemm.cpp over an emulated cuBLASLt: epilogues and what does their work, refused types,
+// kernels/cuda/toolkit/gemm.cpp over an emulated cuBLASLt: epilogues and their substitutes, refused types,
 // batches, plans, streams and recordings.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Stacks of nn/rnn.h for tests: a module with its inputs on one device, what it gives, and comparisons with
-// what another gives.
+// Stacks of nn/rnn.h for tests: a module with its inputs on one device, its results, and comparisons with
+// those of another.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -93,7 +93,7 @@ inline bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return true;
 }
 
-/// A stack whose layers drop out half of what passes between them.
+/// A stack whose layers drop out half of the numbers that pass between them.
 inline Case dropping() {
   return {.options = {.num_layers = 3, .dropout = 0.5, .dtype = kFloat64}, .hidden = 8};
 }

@@ -1,4 +1,4 @@
-// A Receiver for tests: keeps what arrives, can be waited for, can answer every message.
+// A Receiver for tests: keeps every message, can be waited for, can answer every message.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// A peer of the gRPC transport that writes what a test gives it: a hello, and frames of its own.
+// A peer of the gRPC transport that writes the bytes of a test: a hello, and frames of its own.
 #pragma once
 
 #include <string>

@@ -66,7 +66,7 @@ class RawStream {
       if (!read_some(silence_ms)) return false;
     return true;
   }
-  /// Reads what has come. False: the connection has ended.
+  /// Reads the bytes that have come. False: the connection has ended.
   bool still_open() {
     while (open_ && read_some(0)) {
     }

@@ -1,5 +1,5 @@
-// The two runtimes: waits, timers, compensation for blocked tasks, stopping; and what only the simulated one
-// promises.
+// The two runtimes: waits, timers, compensation for blocked tasks, stopping; and the promises of the
+// simulated one alone.
 #include <gtest/gtest.h>
 
 #include <atomic>

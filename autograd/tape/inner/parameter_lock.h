@@ -1,5 +1,5 @@
-// The locks of parameters marked concurrent (autograd/tape/concurrent_parameter.h), for steps and for what
-// else replaces or reads the blocks of several parameters at once.
+// The locks of parameters marked concurrent (autograd/tape/concurrent_parameter.h), for steps and for other
+// code that replaces or reads the blocks of several parameters at once.
 #pragma once
 
 #include <mutex>

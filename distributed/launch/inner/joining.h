@@ -16,8 +16,8 @@ WorkerId claim_id(Store& store, const std::string& name, TimePoint deadline);
 /// Checks the device maps of a worker that would join these members, and theirs for it. Throws: ValueError
 /// for maps that do not fit, DeviceError for a device that this machine lacks; both name workers and devices.
 void check_devices(const MemberList& list, const Member& me);
-/// Asks the members to which the maps of this new member lead. Throws: DeviceError that names what they lack;
-/// Timeout.
+/// Asks the members to which the maps of this new member lead. Throws: DeviceError that names the devices
+/// they lack; Timeout.
 void ask_for_devices(const std::shared_ptr<Agent>& agent, TimePoint deadline);
 
 }  // namespace weft::rpc::inner

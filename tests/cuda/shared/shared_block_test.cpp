@@ -1,5 +1,5 @@
-// A block of device memory that a second process opens, reads and writes: what lent tensors
-// (distributed/wire/inner/lending.h) stand on.
+// A block of device memory that a second process opens, reads and writes: the base of lent tensors
+// (distributed/wire/inner/lending.h).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
