@@ -3,8 +3,8 @@
 // A time is the median of several samples between device events, after a warm-up. Inputs rotate through more
 // memory than the cache holds. The flags are those of Google Benchmark: --benchmark_filter=RE,
 // --benchmark_out=FILE (JSON). --peers=FILE reads another library's times by our names, in lines `name ns`.
-// --quick shortens the run. The program does not use Google Benchmark, so it builds with a CUDA toolkit
-// alone. Without a device it prints the reason and exits with 0. It exits with 1 after a failure.
+// The flag --quick shortens the run. The program does not use Google Benchmark, so it builds with a CUDA
+// toolkit alone. Without a device it prints the reason and exits with 0. It exits with 1 after a failure.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

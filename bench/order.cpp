@@ -1,5 +1,5 @@
 // Operations of order, counts, groups and positions, beside PyTorch's (bench/peers/torch_peers.py has the
-// same cases): on 1,000 numbers, and on 1,000 x 1,000 as a whole or along the first and the last dim.
+// same cases). Sizes are 1,000 numbers, and 1,000 x 1,000 as a whole or along the first and the last dim.
 // One thread, unless WEFT_THREADS sets another number.
 #include <benchmark/benchmark.h>
 

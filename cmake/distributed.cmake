@@ -1,5 +1,5 @@
-# weft::distributed adds gRPC, which no header of it names; weft::distributed_sim, the simulated runtime
-# and network for tests, adds Boost.Context in the same way, and weft::distributed_inspection protobuf
+# weft::distributed adds gRPC, which no header of it names. In the same way weft::distributed_sim, the
+# simulated runtime and network for tests, adds Boost.Context, and weft::distributed_inspection protobuf
 # (inspection.cmake). Each room's top-level headers are public; those of <room>/inner are not installed.
 function(weft_distributed_library name)  # weft_distributed_library(<name> <room>...)
   set(globs)

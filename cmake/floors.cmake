@@ -1,8 +1,8 @@
 # The include scheme and the function that makes the object library of one floor.
 #
-# Each floor's folder is linked to <build>/include/weft/<folder>, so that `#include <weft/kernels/view.h>`
-# means the same in the tree and after an installation; the umbrella headers are copied there, since
-# installing a link would install the link.
+# Each floor's folder is linked to <build>/include/weft/<folder>. So `#include <weft/kernels/view.h>` means
+# the same in the tree and after an installation. The umbrella headers are copied there, since installing a
+# link would install the link.
 set(WEFT_INCLUDE_DIR ${PROJECT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${WEFT_INCLUDE_DIR}/weft)
 foreach(folder kernels tensor autograd nn optim distributed)

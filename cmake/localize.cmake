@@ -1,5 +1,5 @@
 # Run as a script: links the objects of one instruction set into one and makes the inline functions in it
-# local, so that no other object can be given a copy that was compiled for a newer processor.
+# local. So no other object can be given a copy that was compiled for a newer processor.
 #   cmake -DLINKER= -DNM= -DOBJCOPY= -DOUT= -P localize.cmake -- <objects>
 set(objects)
 set(after_dashes OFF)

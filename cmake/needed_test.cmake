@@ -1,5 +1,4 @@
-# Run as a script: fails when one of FILES, programs or shared libraries, is loaded together with a library of
-# the CUDA toolkit.
+# Run as a script: fails when one of FILES, programs or shared libraries, loads a library of the CUDA toolkit.
 #   cmake -DREADELF= -DFILES= -P needed_test.cmake
 if(NOT READELF)
   message("skipped: readelf was not found")

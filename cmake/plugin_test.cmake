@@ -1,5 +1,5 @@
-# tests/plugin: a program over core as a shared library, which opens CUDA libraries at run time: stand-ins
-# of tests/plugin/stand_in, each a library of one function, and the real one where it is built.
+# tests/plugin: a program over core as a shared library, which opens CUDA libraries at run time. These are
+# stand-ins of tests/plugin/stand_in, each a library of one function, and the real one where it is built.
 # The shared libraries consist of the objects that the tree has anyway.
 add_library(weft_plugin_core SHARED ${weft_core_objects} ${weft_cuda_loader})
 if(weft_isa_targets)

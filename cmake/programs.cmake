@@ -1,11 +1,11 @@
 # Examples and benchmarks. examples/<name>.cpp and examples/<name>/*.cpp are programs called <name>;
-# examples/common/*.cpp is shared by them; a folder with a CMakeLists.txt of its own is a project of its own
+# examples/common/*.cpp is shared by them. A folder with a CMakeLists.txt of its own is a project of its own
 # and skipped. bench/<name>.cpp is a program bench_<name>.
 #
-# Which libraries a program needs is read from its includes: one that names a header of the distributed layer
-# links weft::distributed, and weft::distributed_sim or weft::distributed_inspection for one of the simulation
-# or the inspection; it is left out of a build without them. The flag --inspect of common/group.h links the
-# inspection where it is built.
+# The libraries of a program follow from its includes. A header of the distributed layer links
+# weft::distributed. One of the simulation or the inspection links weft::distributed_sim or
+# weft::distributed_inspection. A build without these leaves the program out. The flag --inspect of
+# common/group.h links the inspection where it is built.
 set(weft_includes_distributed "^#include [<\"](weft/distributed|common/dist)")
 set(weft_includes_distributed_sim "^#include [<\"]weft/distributed/sim/")
 set(weft_includes_inspection "^#include [<\"]weft/distributed/inspection/")

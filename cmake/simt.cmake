@@ -1,6 +1,7 @@
-# The CUDA backend compiled by the host compiler for the tests: kernels/cuda/{ops,host} and optim/rules.cu
-# with WEFT_SIMT, over the emulation of tests/support/simt in place of kernels/cuda/toolkit/. A .cu file goes
-# through a generated unit that includes it, since its own language is CUDA in builds that have that.
+# The CUDA backend compiled by the host compiler for the tests. It is kernels/cuda/{ops,host} and
+# optim/rules.cu with WEFT_SIMT, over the emulation of tests/support/simt in place of kernels/cuda/toolkit/. A
+# .cu file goes through a generated unit that includes it, since its own language is CUDA in builds that have
+# that.
 file(GLOB kernel_files RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
   ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cu ${PROJECT_SOURCE_DIR}/optim/*.cu)
 file(GLOB host_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/ops/*.cpp

@@ -1,4 +1,4 @@
-# tests/<group>/*.cpp is one executable test_<group>; each GoogleTest case in it is a ctest entry of its own,
+# tests/<group>/*.cpp is one executable test_<group>. Each GoogleTest case in it is a ctest entry of its own,
 # `Suite.claim`, with the group as its label. tests/cuda/shared/*.cpp belongs to test_simt and test_cuda.
 # tests/support/*.cpp is linked to all of them. The group `simt_libraries` runs
 # tests of other groups too, on the emulated device with emulated libraries of NVIDIA. The group `programs`

@@ -1,6 +1,6 @@
 # weft::grpc, the C++ library of gRPC with its headers: for weft's own build and, installed beside the
-# package file, for static consumers. Shared libraries are found by name. gRPC's package file would ask
-# for its code generators as well, which are packages of their own on Debian and which weft never runs.
+# package file, for static consumers. Shared libraries are found by name. The package file of gRPC would ask
+# for its code generators too, packages of their own on Debian that weft never runs.
 # It is read only for static archives, since these need all of gRPC's own dependencies named.
 if(NOT TARGET weft::grpc AND NOT TARGET gRPC::grpc++)
   find_path(WEFT_GRPC_INCLUDE_DIR grpcpp/completion_queue.h)

@@ -1,5 +1,5 @@
 // The text of floating numbers in str(): the fewest of 6, 9 or 17 significant digits that read back as the
-// same number. 9 are exact for float, 17 for double.
+// same number. Nine are exact for float, 17 for double.
 #include <weft/kernels/str.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Recurrent layers: checks, stacking of rnn_layer over layers and directions, dropout between layers, and the
-// whole stack in one call where the device supports it (rnn_stack).
+// Recurrent layers: checks, stacking of rnn_layer over layers and directions, and dropout between layers.
+// Where the device supports it, the whole stack is one call (rnn_stack).
 #include <weft/nn/rnn.h>
 
 #include <cmath>

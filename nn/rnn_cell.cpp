@@ -1,5 +1,5 @@
-// Recurrent cells: a step is the fused rnn_layer over a sequence of length one, with a batch dim of 1 added
-// for a single sample.
+// Recurrent cells. A step is the fused rnn_layer over a sequence of length one. A single sample gets a batch
+// dim of 1.
 #include <weft/nn/rnn_cell.h>
 
 #include <cmath>

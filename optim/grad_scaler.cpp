@@ -1,4 +1,4 @@
-// GradScaler. Its state is a float64 tensor of four numbers on the device (LossScale): kernels unscale the
+// GradScaler. Its state is a float64 tensor of four numbers on the device (LossScale). Kernels unscale the
 // gradients, mark a bad one and adjust the scale there. The optimizer's step gets the mark as `skip`, so the
 // host waits for nothing.
 #include <weft/optim/grad_scaler.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries the tree's HEAD on a bare machine: in a Debian 12 root of mmdebstrap's variant minbase it runs
-# scripts/demo.sh with 20 steps, installs weft, and builds and runs examples/find_package against it with
+# Tries the tree's HEAD on a bare machine, a Debian 12 root of mmdebstrap's variant minbase. It runs
+# scripts/demo.sh with 20 steps and installs weft. It builds and runs examples/find_package against it with
 # Makefiles, Ninja and pkg-config. The bare root and its downloads are kept in the folder weft/bare of
 # $XDG_CACHE_HOME or ~/.cache, and each run works on a copy. CCACHE_DIR, when set, is its compiler cache.
 #   scripts/bare_check.sh            the last line is "bare: demo ok, consumers ok"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the release benchmarks, runs them all (or those whose names match FILTER, a regular expression),
-# keeps their JSON in bench/results and prints one table. With --peers, PyTorch runs the same work where a
+# Builds the release benchmarks and runs them all (or those whose names match FILTER, a regular expression).
+# It keeps their JSON in bench/results and prints one table. With --peers, PyTorch runs the same work where a
 # python with torch is found.
 #   scripts/bench.sh [--peers] [FILTER]
 set -euo pipefail

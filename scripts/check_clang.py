@@ -3,11 +3,11 @@
 the locks that distributed/runtime/sync.h annotates. Warnings are errors.
   scripts/check_clang.py --commands build/clang/compile_commands.json [--tidy] [--share 3/12] [--jobs 2]
                          [file]...
-With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer; a source
+With --tidy it runs clang-tidy with the checks of .clang-tidy, which takes some five times longer. A source
 with several commands is read once then. With --share I/N it reads each N-th source from the I-th (modulo N)
 on, so that runs that count I up read all. The commands come from a build folder that was configured with
 Clang (preset clang). Sources that Clang 14 cannot parse stand in UNREADABLE with the reason, and are
-reported; one that it can parse after all is an error.
+reported. One that it can parse after all is an error.
 """
 import argparse
 import concurrent.futures

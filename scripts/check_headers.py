@@ -1,9 +1,9 @@
 """Compiles each public header alone (-fsyntax-only); run as a test (House.public_headers_compile_alone).
 
-Public are the headers that an installation has: those of weft's folders outside inner/, kernels/cpu,
-kernels/plugin and the rooms of kernels/cuda, and the umbrella headers. Those of kernels/cuda's top level are
-compiled as the tests compile kernels, for the emulation of tests/support/simt, and with --nvcc for a device
-too. An umbrella header brings each of the others, but for those of APART.
+Public are the headers that an installation has. These are the umbrella headers and those of weft's folders
+outside inner/, kernels/cpu, kernels/plugin and the rooms of kernels/cuda. Those of kernels/cuda's top level
+are compiled as the tests compile kernels, for the emulation of tests/support/simt, and with --nvcc for a
+device too. An umbrella header brings each of the others, but for those of APART.
 """
 import argparse
 import concurrent.futures

@@ -6,7 +6,7 @@
 A path's count is per repetition: the difference of two runs, so that the start of the program is not in it.
 It depends on the compiler, and on the instruction set, which is AVX2 here on every machine. The table,
 bench/results/instructions.json, has one column per compiler version. A count above the table's by more than
-the tolerance fails; one below it by as much is named, for the table to be written again. Exits 77 with the
+the tolerance fails. One below it by as much is named, for the table to be written again. Exits 77 with the
 reason without valgrind, without AVX2, and for a compiler that the table does not know.
 """
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes train.txt, valid.txt and test.txt of the King James corpus into DIR (default build/data/kjv), from
-# the text of Debian's packages bible-kjv and bible-kjv-text, and checks their sha256. Nothing is done when
-# the right files are there already.
+# Writes train.txt, valid.txt and test.txt of the King James corpus into DIR (default build/data/kjv), and
+# checks their sha256. The text is that of Debian's packages bible-kjv and bible-kjv-text. Nothing is done
+# when the right files are there already.
 #   scripts/fetch_corpus.sh [DIR]
 set -euo pipefail
 case "${1:-}" in

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend on a machine with a GPU: builds it, runs the op table on the device against the CPU,
-# golden tests and training runs, then the benchmarks (PyTorch's beside them where a python with torch is
-# found) and memory checks, and prints one table. The table, raw logs and JSON are kept in bench/results/gpu
-# as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
+# Checks the CUDA backend on a machine with a GPU. It builds it, and runs the op table on the device against
+# the CPU, golden tests and training runs. Then it runs the benchmarks (PyTorch's beside them where a python
+# with torch is found) and memory checks, and prints one table. The table, raw logs and JSON are kept in
+# bench/results/gpu as they come. Needs a CUDA toolkit, CMake and a compiler, no network and no root.
 #   scripts/gpu_check.sh [--only STEP,...] [--seconds N] [--quick] [--filter RE] [--prebuilt BUILD_FOLDER]
 #                        [--results FOLDER]
 #   scripts/gpu_check.sh --pack [FILE.tar.gz]    on a machine that has them: packs the sources together with
 #                                                those of Eigen and GoogleTest
-# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer; those that --seconds leaves no time
+# Steps: build, ops, device, plugin, golden, programs, bench, sanitizer. Those that --seconds leaves no time
 # for are named in the table, and the exit status is 3 then. --filter and --quick are the benchmarks'. A build
 # folder that is to travel is made without libraries that the other machine may lack. It lies there beside the
 # sources:

@@ -1,9 +1,9 @@
 """Runs the benchmark programs of build/release/bin, keeps their JSON in bench/results under the machine's
 name, and prints one table.
 
-With --peers yes, bench/peers/torch_peers.py is run by the first python that can import torch; it prints one
-JSON line per case, under the name of our benchmark that does the same work, and the table shows both with
-their ratio. Called by bench.sh.
+With --peers yes, bench/peers/torch_peers.py is run by the first python that can import torch. It prints one
+JSON line per case, under the name of our benchmark that does the same work. The table shows both with their
+ratio. Called by bench.sh.
 """
 import argparse
 import json

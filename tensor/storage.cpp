@@ -1,4 +1,4 @@
-// Storage. A CPU block of up to 64 bytes is in the same allocation as its header, so one-element tensors need
+// Storage. A CPU block of up to 64 bytes is in the same allocation as its header. So one-element tensors need
 // one allocation instead of two.
 #include <weft/tensor/storage.h>
 

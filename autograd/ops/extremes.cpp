@@ -1,6 +1,6 @@
-// Maxima, minima, products, cumulative sums and products. max and min over all elements or several dims share
-// the gradient among ties; along one dim it goes to the element whose index they return. The gradient of a
-// product divides by no element: it multiplies cumulative products from both ends.
+// Maxima, minima, products, cumulative sums and products. Over all elements or several dims, max and min
+// share the gradient among ties. Along one dim it goes to the element whose index they return. The gradient
+// of a product divides by no element: it multiplies cumulative products from both ends.
 #include <weft/autograd/ops/inner/formula.h>
 
 namespace weft {

@@ -1,5 +1,5 @@
 // Indexing with an index of x's rank: gather and the scatters, of which each is the backward of the other.
-// sort and topk, whose gradient is a scatter to the positions that they return.
+// Also sort and topk, whose gradient is a scatter to the positions that they return.
 #include <weft/autograd/ops/inner/formula.h>
 #include <weft/autograd/ops/ops_order.h>
 

@@ -1,6 +1,6 @@
-// PassState, one backward pass on one worker: marking, the gradients of sends, the run of the local graph,
-// its end and its failure, and the watchdog. Also the table of a context's passes. dist_backward.cpp has the
-// protocol and dist_smart.cpp the marking of SMART mode.
+// PassState, one backward pass on one worker: marking, gradients of sends, the run of the local graph, end,
+// failure and watchdog. Also the table of a context's passes. dist_backward.cpp has the protocol and
+// dist_smart.cpp the marking of SMART mode.
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The methods of inspection.proto. Each takes one of a few seats, has a deadline, and turns the errors of
-// weft into gRPC's. A trace goes out in pieces: a client that reads slowly holds one seat and no worker, and
+// weft into gRPC's. A trace goes out in pieces. A client that reads slowly holds one seat and no worker, and
 // its call is cancelled at the deadline.
 #include <weft/distributed/inspection/inner/inspection_service.h>
 

@@ -1,5 +1,5 @@
-// The run of weft-certs for a group that this process starts. spawn.cpp gives each worker the variables with
-// its files, and init.cpp reads them there. The destructor removes the private folder.
+// The run of weft-certs for a group that this process starts. Each worker gets the variables with its files
+// from spawn.cpp, and init.cpp reads them there. The destructor removes the private folder.
 #include <weft/distributed/launch/inner/group_certificates.h>
 
 #include <fcntl.h>

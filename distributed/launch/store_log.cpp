@@ -1,5 +1,5 @@
-// The log of a serving store on disk: read at the start, then written record by record. store.cpp
-// is the only caller, and a file lock keeps a second process out.
+// The log of a serving store on disk: read at the start, then written record by record. The only caller is
+// store.cpp, and a file lock keeps a second process out.
 #include <weft/distributed/launch/inner/store_log.h>
 
 #include <fcntl.h>

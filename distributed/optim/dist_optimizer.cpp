@@ -1,5 +1,5 @@
 // The distributed optimizer at its caller. Owners are grouped in the order of their first parameters, so
-// construction, norms and states have one order. A call goes to all owners at once and waits for each: the
+// construction, norms and states have one order. A call goes to all owners at once and waits for each. The
 // error of one owner does not stop the calls of the others.
 #include <weft/distributed/optim/dist_optimizer.h>
 

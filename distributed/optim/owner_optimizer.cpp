@@ -1,6 +1,6 @@
 // The owner's part of a distributed optimizer: the registry of rules, steps, and shards of checkpoints. A
 // shard is taken under the lock that steps take, so it is of one moment of this owner. Loading gives each
-// parameter a new block, so graphs that are alive keep their values; the blocks before are kept until the
+// parameter a new block, so graphs that are alive keep their values. The blocks before are kept until the
 // caller has heard from all owners.
 #include <weft/distributed/optim/owner_optimizer.h>
 

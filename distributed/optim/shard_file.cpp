@@ -1,5 +1,5 @@
-// Shards as files. The format is that of save_checkpoint, which writes beside the target, syncs and renames;
-// its checksum covers the values, and the manifest's covers the bytes of the file.
+// Shards as files. The format is that of save_checkpoint, which writes beside the target, syncs and renames.
+// Its checksum covers the values, and the manifest's covers the bytes of the file.
 #include <weft/distributed/optim/inner/shard_file.h>
 
 #include <algorithm>

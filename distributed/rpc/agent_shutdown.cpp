@@ -1,6 +1,6 @@
 // Shutdown of an agent (agent.cpp, step 9). A graceful shutdown first detects that no call is open in the
-// whole group, by double counting: two successive rounds (rounds.cpp) with no open call and equal
-// totals of calls begun, as in Mattern's four-counter method.
+// whole group, by double counting as in Mattern's four-counter method. It needs two successive rounds
+// (rounds.cpp) without open calls and with equal totals of calls begun.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 
 namespace weft::rpc {

@@ -1,6 +1,6 @@
-// The shares of this worker (steps 4, 8 and 9 of references.cpp): recorded, settled by the outcome of their
-// message, probed where that is uncertain. On the owner the fork of a child keeps the value, on a user the
-// share keeps the parent. A share and its fork begin under one lock.
+// The shares of this worker (steps 4, 8 and 9 of references.cpp). They are recorded, settled by the outcome
+// of their message, and probed where that is uncertain. On the owner the fork of a child keeps the value, on
+// a user the share keeps the parent. A share and its fork begin under one lock.
 #include <weft/distributed/rref/inner/share_table.h>
 
 #include <weft/distributed/rref/inner/reference_messages.h>

@@ -1,5 +1,5 @@
 // Fibers on Boost.Context's raw switch. The sanitizers need a pair of calls around each jump, as their
-// headers demand: the first names the target stack before the jump, the second comes first after it.
+// headers demand. The first names the target stack before the jump, the second comes first after it.
 #include <weft/distributed/sim/inner/fiber.h>
 
 #include <cxxabi.h>

@@ -1,5 +1,5 @@
-// Device maps: entries, their encoding as one line of text for the rendezvous, and the checks of a group.
-// rpc/devices.cpp runs the checks and applies the maps to calls.
+// Device maps: entries, their encoding as one line of text for the rendezvous, and the checks of a group. The
+// file rpc/devices.cpp runs the checks and applies the maps to calls.
 #include <weft/distributed/wire/device_map.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // A training that outlives its processes. The program starts a store, a parameter server and a trainer as an
-// elastic group, kills some of them at random moments (--kills, --stops) and starts them again. The training
-// goes on from its checkpoint, and its last loss is compared with that of the same training in one process.
+// elastic group. It kills some of them at random moments (--kills, --stops) and starts them again. The
+// training goes on from its checkpoint, and its last loss is compared with that of the same training in one
+// process.
 #include <sys/stat.h>
 #include <unistd.h>
 

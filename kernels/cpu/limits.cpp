@@ -1,5 +1,5 @@
 // The limits of control groups. They apply to all groups below, so each path is walked up to the root of its
-// mount. In a container with a namespace for control groups, the path in /proc may not exist; the walk then
+// mount. In a container with a namespace for control groups, the path in /proc may not exist. The walk then
 // ends at the group of the container, which is mounted as the root.
 #include <weft/kernels/cpu/limits.h>
 

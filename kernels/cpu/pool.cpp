@@ -1,6 +1,6 @@
 // The thread pool. A caller creates a Job on its stack and publishes it in a short list under the mutex.
 // Caller and workers take chunks from an atomic counter. A worker enters and leaves a job under the mutex
-// (`inside`). The caller removes the job from the list and waits for inside == 0, so no worker can touch a
+// (`inside`). The caller removes the job from the list and waits for inside == 0. So no worker can touch a
 // job after the call returns. The caller does not depend on workers: it can finish all chunks alone. Workers
 // spin briefly on `generation_` before they sleep.
 #include <weft/kernels/cpu/pool.h>

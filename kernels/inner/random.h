@@ -1,6 +1,6 @@
 // Random numbers from the lanes of Philox blocks, by formulas that every backend uses. For float they call no
-// library function, so without fused multiply-add they give the same bits everywhere. float64 normal numbers
-// use the library's log, cos and sin and agree up to rounding.
+// library function, so without fused multiply-add they give the same bits everywhere. Normal numbers of
+// float64 use the library's log, cos and sin and agree up to rounding.
 #pragma once
 
 #include <bit>

@@ -1,6 +1,6 @@
-"""Differences that docs/ops.md states. A rule is kept narrow: most of them repeat the case in PyTorch under
-weft's stated types and want weft's very numbers; the others want weft's own refusal and the arguments that
-it names."""
+"""Differences that docs/ops.md states. A rule is kept narrow. Most rules repeat the case in PyTorch under
+weft's stated types and want weft's very numbers. The others want weft's own refusal and the arguments that it
+names."""
 
 import os
 import re

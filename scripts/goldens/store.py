@@ -1,7 +1,7 @@
 """Cases and files of golden values: seeded inputs, a run under PyTorch with a random cotangent, and a
 safetensors writer.
 
-Every case draws from its own numpy generator, seeded by the names of its file and itself, so that a new case
+Every case draws from its own numpy generator, seeded by the names of its file and itself. So a new case
 changes no old one.
 """
 import json

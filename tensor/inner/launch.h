@@ -17,7 +17,7 @@ inline Backend& backend_of(const Tensor& x) { return backend(x.device()); }
 
 /// The public name of a row of pointwise.h: LogSigmoid -> "log_sigmoid", RsubScalar -> "rsub".
 WEFT_API std::string op_name(const char* row);
-/// The compute dtype of an operation of class c for arguments of common dtype t: integers become float32 for
+/// The compute dtype of an operation of class c for arguments of common dtype t. Integers become float32 for
 /// kFloat, bool becomes int64 for kNumeric.
 constexpr DType compute_dtype(OpClass c, DType t) {
   if (c == OpClass::kFloat && !is_floating(t)) return kFloat32;
@@ -131,8 +131,8 @@ struct Rows {
   View view() const { return {x.raw(), x.dtype(), {count, width}, {width, 1}}; }
 };
 WEFT_API Rows rows(const char* name, const Tensor& x, int64_t dim);
-/// An uninitialised result with `width` numbers per row, in the layout of r.x; its View as [count, width];
-/// and the result with `dim` moved back.
+/// An uninitialised result with `width` numbers per row, in the layout of r.x. Also its View as [count,
+/// width], and the result with `dim` moved back.
 WEFT_API Tensor empty_rows(const Rows& r, int64_t width, DType dtype);
 WEFT_API View rows_view(const Rows& r, const Tensor& y);
 WEFT_API Tensor from_rows(const Rows& r, const Tensor& y);

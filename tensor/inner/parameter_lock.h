@@ -1,6 +1,5 @@
 // The memory of a parameter marked concurrent. All its handles, views and results of detach() included, share
-// one Storage, which points at a block that a step may replace. autograd/tape/concurrent_parameter.h has the
-// protocol.
+// one Storage, which points at a replaceable block. autograd/tape/concurrent_parameter.h has the protocol.
 #pragma once
 
 #include <mutex>
@@ -20,7 +19,7 @@ struct ParameterLock {
 
 namespace detail {
 /// An alias of x's current block without history, to which no step writes while the alias or a view of it
-/// lives. x itself if it is not marked concurrent.
+/// lives. If x is not marked concurrent, x itself.
 WEFT_API Tensor held(const Tensor& x);
 }  // namespace detail
 

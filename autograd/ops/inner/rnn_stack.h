@@ -1,5 +1,5 @@
 // A whole stack of recurrent layers as one node, for devices that run it in one call (Backend::rnn_stack).
-// nn/rnn.h tries it first and otherwise goes layer by layer.
+// Layers of nn/rnn.h try it first and otherwise go layer by layer.
 #pragma once
 
 #include <optional>

@@ -14,7 +14,7 @@ namespace weft {
 WEFT_API std::unique_lock<std::mutex> lock_parameter(const Tensor& parameter);
 /// The locks of all parameters, each taken once, in the same order for every caller.
 WEFT_API std::vector<std::unique_lock<std::mutex>> lock_parameters(std::span<const Tensor> parameters);
-/// Gives the storage of a marked parameter a new block, which all handles read from then on; a Saved and a
+/// Gives the storage of a marked parameter a new block, which all handles read from then on. A Saved and a
 /// snapshot keep the old one. The caller holds the lock. Throws: ValueError for a parameter that is not
 /// marked, ShapeError for a block of another size in bytes, DeviceError for one on another device.
 WEFT_API void swap_block(const Tensor& parameter, Ref<Storage> fresh);

@@ -125,8 +125,8 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   ContextPtr find(MadeId id);
   /// Throws: AutogradError "could not find autograd context with id".
   ContextPtr get(MadeId id);
-  /// The life for an id from a user's hands: that of the current context or of the caller if it has this id,
-  /// else the maker's current life.
+  /// The life for an id from a user's hands. It is that of the current context or of the caller if it has
+  /// this id, else the maker's current life.
   MadeId named(int64_t id) const;
   /// Changes the watch count of another worker's life: one for each of its contexts and open passes here.
   void watch(Life peer, int delta);

@@ -1,5 +1,5 @@
 // The gradients of one context on one worker. Those of a pass stay apart until its initiator says that it has
-// ended, so that the failure of a pass takes back its own and no others. Internal to distributed autograd.
+// ended. So the failure of a pass takes back its own and no others. Internal to distributed autograd.
 #pragma once
 
 #include <unordered_map>

@@ -18,8 +18,8 @@ using rpc::Life;
 using rpc::TimePoint;
 using rpc::WorkerId;
 
-/// The id of a context, message or pass: id of the worker that made it << 48 | the count of that life of the
-/// worker. Each life counts from 0, so the life belongs to the id wherever ids of several lives meet.
+/// The id of a context, message or pass: maker's worker id << 48 | the count of that life of the worker. Each
+/// life counts from 0, so the life belongs to the id wherever ids of several lives meet.
 struct MadeId {
   int64_t id = -1;
   Incarnation life{};

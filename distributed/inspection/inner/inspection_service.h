@@ -18,8 +18,8 @@ struct CallLimits {
   Duration time{};  ///< of one call
 };
 
-/// Answers the calls, with the agent of the scope in which it is made, else with the default agent of the
-/// time of the call. Thread safety: any thread.
+/// Answers the calls, with the agent of the scope in which it is made, else with the default agent at the
+/// call. Thread safety: any thread.
 class InspectionService {
  public:
   static constexpr char kName[] = "weft.inspection.v1.Inspection";

@@ -1,6 +1,6 @@
 // Tells when a process of this host has ended: evidence that a worker is lost, sooner than its lease. A
-// process announces its identity to the group; the others watch it by a pidfd, which the kernel makes
-// readable at the end of that process and of no later one with the same number.
+// process announces its identity to the group; the others watch it by a pidfd. The kernel makes this readable
+// at the end of that process and of no later one with the same number.
 #pragma once
 
 #include <functional>

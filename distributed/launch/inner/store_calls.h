@@ -1,5 +1,5 @@
 // The messages of the store, for its server and its client. A request is `number u64 | store u64 | floor u64
-// | op u8 | fields`, a reply `number u64 | status u8 | fields`; a text is a u32 length and its bytes. `store`
+// | op u8 | fields`, a reply `number u64 | status u8 | fields`. A text is a u32 length and its bytes. `store`
 // is the identity of the store that shall execute the request. A store answers another number with its own
 // identity and executes nothing. All requests of the client below `floor` are over. StoreCalls turns the
 // calls of Store into requests.

@@ -1,5 +1,5 @@
-// A call to all owners of a distributed optimizer: sent to all at once, awaited for each, with one error that
-// names every owner that failed.
+// A call to all owners of a distributed optimizer. It is sent to all at once and awaited for each, with one
+// error that names every owner that failed.
 #pragma once
 
 #include <optional>

@@ -1,8 +1,8 @@
-// The versions of parameters on one owner: how many steps each has taken, by any optimizer, and which of them
-// came after a context first reached this worker. A step counts as pending from its check on and as done once
-// its values are visible. So a context that reads old values counts it. The clock is that of the contexts
-// (autograd/inner/dist_context.h). A step may wait for its turn, without a thread (step_turns.cpp). Thread
-// safety: any thread.
+// The versions of parameters on one owner. It counts the steps that each has taken, by any optimizer, and
+// those after a context first reached this worker. A step counts as pending from its check on and as done
+// once its values are visible. So a context that reads old values counts it. The clock is that of the
+// contexts (autograd/inner/dist_context.h). A step may wait for its turn, without a thread (step_turns.cpp).
+// Thread safety: any thread.
 #pragma once
 
 #include <deque>

@@ -13,8 +13,8 @@ namespace weft::rpc {
 /// One joined run.
 class BatchedGraph : public std::enable_shared_from_this<BatchedGraph> {
  public:
-  /// The arguments of a joined run, for `callers` with one list of tensors each: without history, and
-  /// requiring grad where those of a caller do.
+  /// The arguments of a joined run, for `callers` with one list of tensors each. They have no history, and
+  /// require grad where those of a caller do.
   static std::vector<Tensor> join(const std::vector<const std::vector<Tensor>*>& callers);
 
   BatchedGraph(std::vector<Tensor> arguments, const std::vector<Tensor>& results);

@@ -3,8 +3,9 @@
 //     waits while the callee's window or half of the limit in all is full. Waiting calls of a callee keep
 //     their order. One made by a handler never waits: it fails beyond the limit in all.
 //     [G: nested calls drain or fail]
-//  2. A callee announces its window to each caller, in replies and statuses: its limit per peer, and at most
-//     the caller's part of half of its limit in all. Until then a caller keeps to a small window, and asks.
+//  2. A callee announces its window to each caller, in replies and statuses. It is the limit per peer, and at
+//     most the caller's part of half of the limit in all. Until then a caller keeps to a small window, and
+//     asks.
 //  3. A callee charges a request until its answer. It refuses those beyond its limit in all. The bytes of
 //     requests that have arrived in part count with them, against further such bytes.
 //  4. A callee keeps large replies up to the same limits. Of those that it has sent, it drops the oldest

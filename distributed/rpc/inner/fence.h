@@ -1,6 +1,6 @@
 // The fence of an agent in an elastic group: until when it may serve and call. Each renewal of its lease at
 // the store moves that time. After it, requests are refused and calls of its own fail with Fenced, until the
-// next renewal or, once a successor has its name, for ever. A static group never sets it.
+// next renewal. Once a successor has its name, they fail for ever. A static group never sets it.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // The workers of the group as one agent sees them. A Peer keeps all state about one life of one worker under
-// one mutex: its identity, calls to it (Caller), its requests (Server), its lease (Liveness). A successor
-// under the same id is another Peer.
+// one mutex. It has its identity, calls to it (Caller), its requests (Server) and its lease (Liveness). A
+// successor under the same id is another Peer.
 #pragma once
 
 #include <algorithm>

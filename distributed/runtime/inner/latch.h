@@ -19,9 +19,9 @@ inline TimePoint clock_now() {
   return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
 }
 
-/// The word has three bits: the latch is set; a thread sleeps on the word; a waiting thread polls a
-/// completion queue and must be kicked. After its exchange, set() uses only the address of the word. So a
-/// latch may be destroyed as soon as a wait has returned.
+/// The word has three bits. They mean that the latch is set; a thread sleeps on the word; a waiting thread
+/// polls a completion queue and must be kicked. After its exchange, set() uses only the address of the word.
+/// So a latch may be destroyed as soon as a wait has returned.
 class Latch {
  public:
   static constexpr uint32_t kSet = 1, kWaited = 2, kPolled = 4;

@@ -3,7 +3,7 @@
 // thread that needs the result. One thread at a time, the leader, has the role:
 //   - a thread that waits for an Event takes a free role and polls until its event is set;
 //   - otherwise one of two service threads has it. It gives up the role to run the handler of a delivery
-//     itself, provided that the other service thread is free to take the role.
+//     itself, if the other service thread is free to take the role.
 // A thread that gives up the role wakes a waiting thread, if there is one, to take it. If none does, a
 // service thread takes the role after one tick (kTick) without a change. Service threads tick only while the
 // role moves; otherwise they sleep. Internal to the threaded runtime.

@@ -3,7 +3,7 @@
 // weft-<uid> in the folder for temporary files. Each socket has a lock file, which its process keeps locked
 // while it lives. A process that starts sweeps the folder: if it can lock a lock file, the owner is dead, and
 // both files go. The lock comes before the socket. If a sweep wins the race for a new lock file, its owner
-// takes another name. A plain TCP listener of the loopback interface has a cookie there, with a lock: it
+// takes another name. A plain TCP listener of the loopback interface has a cookie there, with a lock. It
 // proves the listener to those that connect, and they show its cookie. Internal to the gRPC transport.
 #pragma once
 

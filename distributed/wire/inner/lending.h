@@ -1,5 +1,5 @@
-// Device memory lent to workers of the same host by CUDA IPC, so that a large tensor goes from device to
-// device without a copy through host memory. [G: ...] states a guarantee.
+// Device memory lent to workers of the same host by CUDA IPC. So a large tensor goes from device to device
+// without a copy through host memory. [G: ...] states a guarantee.
 //  1. When the group forms, each worker that allows it (AgentOptions::cuda_ipc) shares a small block of
 //     each of its devices. The other allowing workers of the host try to read it from each of theirs. All
 //     workers get the working pairs of devices.

@@ -1,6 +1,6 @@
 // Gather and scatter kernels. All indices are checked before anything is written. Kernels that only move
 // elements are compiled per element width, kernels that add per dtype. Adds to equal indices happen in order
-// of position, so sums have the same bits for any thread count: in add_rows each task owns a range of target
+// of position, so sums have the same bits for any thread count. In add_rows each task owns a range of target
 // rows and scans all indices.
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>

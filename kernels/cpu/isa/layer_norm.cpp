@@ -1,7 +1,7 @@
 // Layer normalisation over the last dim: x [R, K], weight and bias [K]; mean and rstd [R] are kept for
-// backward. Forward reads a row three times, in cache. Backward writes dx (=) row by row. dweight and dbias
-// (=) are summed over parts of the rows, then over the parts in order; the number of parts depends on the
-// shape only.
+// backward. Forward reads a row three times, in cache. Backward writes dx (=) row by row. It sums dweight and
+// dbias (=) over parts of the rows, then over the parts in order. The number of parts depends on the shape
+// only.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rows.h>
 

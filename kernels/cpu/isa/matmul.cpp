@@ -1,6 +1,6 @@
-// Matrix product of views. float and double use gemm(), the half dtypes use it through float copies, and
-// integers run a plain loop with sums in int64. A batch is one product if b is shared and a and c can be
-// joined along the batch; otherwise small matrices are distributed over tasks.
+// Matrix product of views. For float and double it is gemm(), for the half dtypes the same through float
+// copies. Integers run a plain loop with sums in int64. A batch is one product if b is shared and a and c can
+// be joined along the batch. Otherwise small matrices are distributed over tasks.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/gemm.h>
 #include <weft/kernels/cpu/isa/tasks.h>

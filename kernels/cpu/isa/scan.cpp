@@ -1,7 +1,7 @@
 // Cumulative sums and products along a dim, stable sorting of rows, and medians. NaN counts as the largest
-// value. Rows are sorted by unsigned keys of the same order: short rows by merge sort, long ones by radix
-// sort (256 buckets; digits that all keys share are skipped). The first few of a long row (topk) come from a
-// heap in one pass.
+// value. Rows are sorted by unsigned keys of the same order. Short rows use merge sort, long ones radix sort
+// (256 buckets; digits that all keys share are skipped). The first few of a long row (topk) come from a heap
+// in one pass.
 #include <bit>
 #include <type_traits>
 

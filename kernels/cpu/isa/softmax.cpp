@@ -1,7 +1,8 @@
 // Softmax, log-softmax and logsumexp over the last dim. x [R, K] -> y [R, K] (=) or y [R] (=). Softmax reads
-// a row for its maximum, writes exp(x - max) while summing, then scales: three passes in cache, 8 bytes of
-// memory traffic per float. Log-softmax subtracts the row's maximum, then the logarithm of that sum. The
-// backward kernels use y only: dx = y (dy - sum y dy) for softmax, dx = dy - exp(y) sum dy for log-softmax.
+// a row for its maximum, writes exp(x - max) while summing, then scales. These are three passes in cache, 8
+// bytes of memory traffic per float. Log-softmax subtracts the row's maximum, then the logarithm of that sum.
+// The backward kernels use y only: dx = y (dy - sum y dy) for softmax, dx = dy - exp(y) sum dy for
+// log-softmax.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rows.h>
 

@@ -1,6 +1,6 @@
 // The fault records of host threads, and the typed error for each kind of fault. A record is pinned memory
-// that kernels write to. When its thread ends, the record goes to the list left_: of_thread() reuses it if it
-// is clean, and raise() throws the fault that it still holds.
+// that kernels write to. When its thread ends, the record goes to the list left_. There of_thread() reuses it
+// if it is clean, and raise() throws the fault that it still holds.
 #include <weft/kernels/cuda/host/fault_slots.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Cumulative sums and products along a dim: y (=), of x's sizes. Floating numbers accumulate in double as on
 // the CPU, integers wrap around in 64 bits. If there are too few lines to fill the device, lines are cut into
-// chunks: the totals of the chunks are combined first, and each chunk starts with the total before it. The
+// chunks. The totals of the chunks are combined first, and each chunk starts with the total before it. The
 // partition depends on sizes only, so results are the same in every run and on every device. There are two
 // forms:
 //   lines by blocks   for a contiguous dim, or few lines: one tile of a line at a time, four neighbours per

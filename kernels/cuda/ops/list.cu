@@ -1,7 +1,7 @@
 // Lists of tensors in one pass: sums of powers, scaling, and clipping by the total norm. Tensors are
 // contiguous, of any floating types.
 //   powers     4 bytes per float. A block sums a chunk in double, and a second launch adds the chunks of each
-//              tensor in order, so a tensor's result does not depend on the rest of the list.
+//              tensor in order. So a tensor's result does not depend on the rest of the list.
 //   scale      8 bytes per float, in place (=), one launch.
 //   unscale    8 bytes per float, in place, one launch; marks the state on the device if a result is not
 //              finite.

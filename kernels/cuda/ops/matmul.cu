@@ -1,8 +1,8 @@
-// Matrix product of views: c = alpha a b + beta c (+ bias over rows, relu), [M, K] [K, N] or a batch of it; c
-// is read only if beta is not 0. Floating dtypes use host/gemm.h. If one of the last two strides is 1 and
-// rows do not overlap, the strides become transpose flags and row lengths; otherwise the operand is copied. A
-// batch with a shared b is one tall product. A column-major result is the transposed product. Products of a
-// half dtype may have a float32 result and bias, for the recurrent layers.
+// Matrix product of views: c = alpha a b + beta c (+ bias over rows, relu), [M, K] [K, N] or a batch of it.
+// The operand c is read only if beta is not 0. Floating dtypes use host/gemm.h. If one of the last two
+// strides is 1 and rows do not overlap, the strides become transpose flags and row lengths. Otherwise the
+// operand is copied. A batch with a shared b is one tall product. A column-major result is the transposed
+// product. Products of a half dtype may have a float32 result and bias, for the recurrent layers.
 //
 // Integers run here: tiles of 16 x 16 results, with steps of 16 along K through shared memory. Sums wrap
 // around as int64. 2 K integer operations and K / 8 loaded elements per result.

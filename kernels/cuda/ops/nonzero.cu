@@ -1,7 +1,7 @@
-// Coordinates of the non-zero elements, in row-major order. Elements are read twice: to count them per tile
-// of a block, and after a scan over the tiles to write the coordinates of each to its place. An element is
-// tested by its bits (-0 is zero, NaN is not), so there is one kernel per width. count_nonzero waits for its
-// result. Reads 2 x.numel elements, writes 8 ndim bytes per element found (=).
+// Coordinates of the non-zero elements, in row-major order. Elements are read twice. The first reading counts
+// them per tile of a block. After a scan over the tiles, the second writes the coordinates of each to its
+// place. An element is tested by its bits (-0 is zero, NaN is not), so there is one kernel per width.
+// count_nonzero waits for its result. Reads 2 x.numel elements, writes 8 ndim bytes per element found (=).
 #include <bit>
 
 #include <weft/kernels/cuda/blocks/scan.h>

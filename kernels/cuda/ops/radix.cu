@@ -3,8 +3,8 @@
 // launches over tiles of 2048 pairs:
 //   1. Count the digits of every tile: reads n keys.
 //   2. Compute cumulative sums of each digit's counts over the tiles of a row: 256 numbers per tile.
-//   3. Order a tile in shared memory by ranks within its warps, and write it in runs of equal digits, so that
-//      most writes of a warp are adjacent: reads and writes n pairs.
+//   3. Order a tile in shared memory by ranks within its warps, and write it in runs of equal digits. So most
+//      writes of a warp are adjacent; it reads and writes n pairs.
 // Counts are integers and ranks follow positions, so the order is stable and the same in every run.
 #include <bit>
 
