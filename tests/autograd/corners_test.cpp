@@ -1,5 +1,5 @@
-// Indices of both types, tensors without dims, dims of 0, and one memory met twice: values and refusals that
-// the op table does not spell out.
+// Indices of both types, tensors without dims, dims of 0, and one memory met twice. These are values and
+// refusals that the op table does not spell out.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // All rows of the op table, in the order of ops.h. A benchmark that wants them compiles the files
-// op_table_*.cpp of this folder (but the driver, op_table_test.cpp) and iterates all_rows(): make_inputs()
-// with a row's `large` sizes, then row.call().
+// op_table_*.cpp of this folder (but the driver, op_table_test.cpp) and iterates all_rows(). It calls
+// make_inputs() with a row's `large` sizes, then row.call().
 #include <iterator>
 
 #include "support/op_table.h"

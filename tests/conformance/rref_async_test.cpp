@@ -1,5 +1,5 @@
-// The rows on asynchronous functions in their `remote` forms, methods of objects held by reference among
-// them, and references without an agent. The plain forms are in futures_test.cpp.
+// The claims of docs/conformance.md on asynchronous functions in their `remote` forms, methods of objects
+// held by reference among them. Also references without an agent. The plain forms are in futures_test.cpp.
 #include "conformance/fixture.h"
 #include "conformance/rref_values.h"
 

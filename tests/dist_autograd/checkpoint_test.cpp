@@ -1,5 +1,5 @@
-// Checkpoints over all owners: resumed runs have the same bits, a failure or a kill at any write leaves one
-// whole set, and torn or mixed sets are refused by name, without a change.
+// Checkpoints over all owners. Resumed runs have the same bits, and a failure or a kill at any write leaves
+// one whole set. Torn or mixed sets are refused by name, without a change.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

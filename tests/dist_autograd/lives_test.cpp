@@ -1,5 +1,5 @@
-// Contexts and passes belong to the life of a worker that made them: replaced trainers and servers, killed
-// makers, and that nothing of a dead life is left or mistaken for its successor's.
+// Contexts and passes belong to the life of a worker that made them. The tests have replaced trainers and
+// servers, and killed makers. Nothing of a dead life is left or mistaken for its successor's.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

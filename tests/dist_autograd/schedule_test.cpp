@@ -1,6 +1,5 @@
-// Schedules and parameter groups over owners: the rates, steps and bits of the
-// local optimizer with the same schedule, their place in checkpoints, and
-// owners that refuse or are lost.
+// Schedules and parameter groups over owners. They have the rates, steps and bits of the local optimizer with
+// the same schedule, and a place in checkpoints. Owners refuse or are lost.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,6 @@
-// Steps in two phases, in simulation: the bits of one process, and under a kill or lost messages at every
-// point all living owners keep the old values or all have the new ones, or refuse newer steps until told.
+// Steps in two phases, in simulation, with the bits of one process. Under a kill or lost messages at every
+// point all living owners keep the old values or all have the new ones. Or they refuse newer steps until
+// told.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -54,8 +54,8 @@ struct Range {
 };
 /// Stops at the first failure.
 Report explore(const Range& range, const Planted* planted = nullptr);
-/// For each of the first `depth` messages of a small program: all combinations of loss, doubling and delay of
-/// the next `width` messages, and the kill of each worker at that message.
+/// Iterates over the first `depth` messages of a small program. For each it tries all combinations of loss,
+/// doubling and delay of the next `width` messages. It also tries the kill of each worker at that message.
 Report explore_all(uint64_t seed, int workers, int depth, int width);
 
 }  // namespace weft::explore

@@ -1,5 +1,5 @@
 // One interpreter of programs for both worlds (world.h). A program sees a list of numbers, in the same order
-// in both: values that it fetched, gradients (empty where there is none), parameters at the end.
+// in both. They are values that it fetched, gradients (empty where there is none), and parameters at the end.
 #pragma once
 
 #include "explore/plan.h"

@@ -1,5 +1,5 @@
 // A schedule of the explorer: random programs and the faults that meet them, as plain lists. A failing
-// schedule is shrunk by leaving entries out, and every list of entries is a valid schedule: an index counts
+// schedule is shrunk by leaving entries out. Every list of entries is a valid schedule: an index counts
 // modulo the number of things that are there.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A drill at a live port: while a group works, one process holds connections, says hellos and sends malformed
+// A drill at a live port. While a group works, one process holds connections, says hellos and sends malformed
 // messages as a member gone mad. No member is lost, memory is flat, and every call is answered. Printed are
 // the times of the group's calls, there and beside a process that only burns as much time of the processor.
 // WEFT_TEST_STRANGERS sets the number of connections. Ten times as many hellos come, and 5,000 times as many

@@ -1,6 +1,6 @@
-// The target of a live port: bytes, streams and messages at a worker of a group over gRPC, whose members go
-// on calling each other. The first byte of an input chooses how the others arrive. The group is made again
-// when the worker has given up the member that sends them.
+// The target of a live port: bytes, streams and messages at a worker of a group over gRPC. Its members go on
+// calling each other. The first byte of an input chooses how the others arrive. The group is made again when
+// the worker has given up the member that sends them.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

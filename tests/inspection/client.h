@@ -1,5 +1,5 @@
-// A gRPC client of the inspection service for its tests, as a user's program would have one: generated from
-// inspection.proto, and one that sends plain bytes to any method.
+// A gRPC client of the inspection service for its tests, as a user's program would have one, generated from
+// inspection.proto. Another one sends plain bytes to any method.
 #pragma once
 
 #include <gtest/gtest.h>

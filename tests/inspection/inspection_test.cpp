@@ -1,5 +1,5 @@
-// The inspection service over a unix socket, read by a generated client: each method, the services beside
-// it, that it reads only, and which agent it shows.
+// The inspection service over a unix socket, read by a generated client: each method, the services beside it,
+// and the agent that it shows. It only reads.
 #include <gtest/gtest.h>
 
 #include <filesystem>

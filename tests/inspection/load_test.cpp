@@ -1,4 +1,4 @@
-// Clients that read slowly, or not at all, and workers that do not answer: the group goes on, others are
+// Clients that read slowly, or not at all, and workers that do not answer. The group goes on, others are
 // answered, and each call ends.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// The rows of pointwise.h against closed forms in double: every dtype of the row, dense, strided, broadcast,
-// in place, empty and one-element operands, guard zones around all of them, each instruction set.
+// The rows of pointwise.h against closed forms in double, for every dtype of the row and each instruction
+// set. Operands are dense, strided, broadcast, in place, empty or of one element, with guard zones around all
+// of them.
 #include <bit>
 #include <cmath>
 #include <functional>

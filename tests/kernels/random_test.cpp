@@ -1,5 +1,5 @@
-// Random kernels: the published Philox vectors, the numbering promised at PhiloxKey, equal bits under every
-// instruction set and thread count, moments of the distributions, masks that can be drawn again.
+// Random kernels: the published Philox vectors, the numbering promised at PhiloxKey, moments of the
+// distributions, masks that can be drawn again. Bits are equal under every instruction set and thread count.
 #include <algorithm>
 #include <cmath>
 

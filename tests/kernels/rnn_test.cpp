@@ -1,5 +1,6 @@
-// Recurrent layers: forward against plain loops in double, backward against central differences, both ways of
-// cutting the work, strided outputs, missing parts, and the one-unit LSTM whose numbers are written down.
+// Recurrent layers: forward against plain loops in double, backward against central differences, both
+// partitions of the work. Also strided outputs, missing parts, and the one-unit LSTM whose numbers are
+// written down.
 #include "arrays.h"
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Softmax, logsumexp, cross entropy and layer norm against formulas in double, over row lengths around the
-// vector widths, strided and converted rows, extreme values; errors leave everything as it was.
+// Softmax, logsumexp, cross entropy and layer norm against formulas in double. Row lengths lie around the
+// vector widths; rows are strided, converted or have extreme values. Errors leave everything as it was.
 #include "arrays.h"
 
 #include <limits>

@@ -1,5 +1,5 @@
 // Twenty steps of every optimizer against trajectories written by PyTorch (QHM and QHAdam: by a reference
-// loop), in float32 and float64; and the published table of three steps.
+// loop), in float32 and float64. Also the published table of three steps.
 #include <functional>
 #include <map>
 #include <memory>

@@ -1,5 +1,5 @@
-// The example programs as a user runs them: real processes, exit codes, last lines; and that a split run
-// computes the numbers of a local one.
+// The example programs as a user runs them: real processes, exit codes, last lines. A split run computes the
+// numbers of a local one.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

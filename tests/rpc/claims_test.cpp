@@ -1,5 +1,5 @@
 // Requests of a member that claim the property of others, and the access lists of requests that run no
-// function: each is refused with a typed error and changes nothing. The sender writes them by hand.
+// function. Each is refused with a typed error and changes nothing. The sender writes them by hand.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>

@@ -1,5 +1,5 @@
-// An elastic group of real processes: a server is killed in the middle of a training, another process takes
-// its name, and the training goes on to the result of an undisturbed one.
+// An elastic group of real processes. A server is killed in the middle of a training, and another process
+// takes its name. The training goes on to the result of an undisturbed one.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

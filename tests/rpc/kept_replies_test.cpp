@@ -1,4 +1,4 @@
-// The replies that a callee keeps until their callers have them: they stay within the limits, and one that
+// The replies that a callee keeps until their callers have them. They stay within the limits, and one that
 // was dropped for room leaves its call executed.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Leases over the simulated network: the peers that are under one, a loss without other evidence, and the
-// number of messages that a lease costs.
+// Leases over the simulated network: the peers under one, a loss without other evidence, and the number of
+// messages that a lease costs.
 #include <gtest/gtest.h>
 
 #include <weft/distributed/rpc/rpc.h>

@@ -1,4 +1,4 @@
-// Messages for whose tensors a worker has no memory: the call fails with that error and is not sent for ever,
+// Messages for whose tensors a worker has no memory. The call fails with that error and is not sent for ever,
 // and later calls work.
 #include <gtest/gtest.h>
 

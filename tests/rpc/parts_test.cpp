@@ -1,5 +1,5 @@
-// Requests that arrive in part, over gRPC: their bytes count in the callee's budget, and a call whose bytes
-// stay away on the way is sent again.
+// Requests that arrive in part, over gRPC. Their bytes count in the callee's budget, and a call whose bytes
+// stay away is sent again.
 #include <gtest/gtest.h>
 
 #include <unistd.h>

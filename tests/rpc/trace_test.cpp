@@ -1,5 +1,5 @@
-// The trace of a group over the simulated network: spans of both ends, arrows between them, latencies, failed
-// calls, the limit of kept spans, and the open calls of all workers.
+// The trace of a group over the simulated network: spans of both ends, arrows between them, latencies and
+// failed calls. Also the limit of kept spans, and the open calls of all workers.
 #include <gtest/gtest.h>
 
 #include <filesystem>

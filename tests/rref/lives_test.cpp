@@ -1,5 +1,5 @@
-// References when a worker dies and a successor takes its place: news and messages of the old life do not
-// touch the new one, and references to the old life's values never reach the new one.
+// References when a worker dies and a successor takes its place. News and messages of the old life do not
+// touch the new one. References to the old life's values never reach the new one.
 #include "rref/world.h"
 
 namespace {

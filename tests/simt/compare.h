@@ -15,8 +15,8 @@ using simt::Operand;
 using test::error_of;
 using test::has;
 
-/// Runs f(device) for a device of one processor and one of four, whose grids differ, under every order of
-/// threads and two fillings of fresh memory.
+/// Runs f(device) for a device of one processor and one of four, whose grids differ. Each runs under every
+/// order of threads and two fillings of fresh memory.
 inline void each_device(const std::function<void(CudaBackend&)>& f) {
   const struct {
     int processors;

@@ -1,6 +1,6 @@
-// Rows, gathers, scatters and triangles on the emulated device against the CPU: sizes around the borders
-// of packs, warps, blocks and grids, rows that cannot be moved 16 bytes at a time, indices that repeat, and
-// indices that are out of range.
+// Rows, gathers, scatters and triangles on the emulated device against the CPU. Sizes lie around the borders
+// of packs, warps, blocks and grids. Some rows cannot be moved 16 bytes at a time; some indices repeat or are
+// out of range.
 #include "compare.h"
 
 #include <weft/weft.h>

@@ -1,5 +1,5 @@
-// Reductions, extremes along a dim and moments of the CUDA backend against the CPU's: lengths around packs,
-// warps, blocks and segments, and layouts that lead to each form of the kernels.
+// Reductions, extremes along a dim and moments of the CUDA backend against the CPU's. Lengths lie around
+// packs, warps, blocks and segments, and layouts lead to each form of the kernels.
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -1,6 +1,6 @@
-// Recurrent layers of the CUDA backend (its own cell, or an emulated cuDNN where one is linked) against
-// the CPU's: every mode and direction, dtypes, sizes around a block, strided operands, absent parts, empty
-// sequences.
+// Recurrent layers of the CUDA backend (its own cell, or an emulated cuDNN where one is linked) against the
+// CPU's. The cases have every mode and direction, dtypes, sizes around a block, strided operands, absent
+// parts, empty sequences.
 #include <gtest/gtest.h>
 
 #include <cmath>

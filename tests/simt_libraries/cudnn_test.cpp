@@ -1,5 +1,5 @@
-// The emulated cuDNN itself: stacks of layers against a plain loop over its own one-layer calls, sequences of
-// several lengths, dropout, and refusals.
+// The emulated cuDNN itself: stacks of layers against a loop over its own one-layer calls, sequences of
+// several lengths, dropout, refusals.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Memory for the random numbers of cuDNN's dropout that is not to be had at first, or at all.
-// A device makes its states once in a process, so the test of that has "cuda:1" to itself; it runs before
+// A device makes its states once in a process, so the test of that has "cuda:1" to itself. It runs before
 // those of layer_test.cpp, which leave that device without cuDNN.
 #include <gtest/gtest.h>
 

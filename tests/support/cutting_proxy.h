@@ -1,4 +1,4 @@
-// A TCP proxy of the loopback interface for one port, with faults: it can cut its connections and refuse new
+// A TCP proxy of the loopback interface for one port, with faults. It can cut its connections and refuse new
 // ones, hold back the bytes it has read, or pass them on late. One thread serves it.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Elastic groups in one simulation (elastic.h). The store has the network id of the worker that came first:
-// that worker is not cut off by a rule or killed by its id.
+// Elastic groups in one simulation (elastic.h). The store has the network id of the worker that came first.
+// That worker is not cut off by a rule or killed by its id.
 #include "support/elastic.h"
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // The table of operations: one Row per public op (and variant). All checks of an op come from its row:
-// forward against plain loops, gradients, second derivatives, layouts, sizes, dtypes, wrong arguments,
-// threads, instruction sets and benchmarks. The table does not depend on a test framework or a device; a
-// driver requests inputs on its device.
+// forward against plain loops, gradients, second derivatives, layouts, sizes, dtypes, wrong arguments. So do
+// those of threads and instruction sets, and benchmarks. The table does not depend on a test framework or a
+// device; a driver requests inputs on its device.
 #pragma once
 
 #include <functional>

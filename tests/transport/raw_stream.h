@@ -1,4 +1,4 @@
-// A stranger that speaks HTTP/2 by itself over one TCP connection: it opens one stream of the gRPC transport
+// A stranger that speaks HTTP/2 by itself over one TCP connection. It opens one stream of the gRPC transport
 // with any hello, and sends bytes as far as the other end lets it. It blocks, and has no thread.
 #pragma once
 

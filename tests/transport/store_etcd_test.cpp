@@ -1,5 +1,5 @@
-// The store over etcd: the same calls against a real member, one that is killed and started again, and three
-// of which one is killed. Skipped where etcd is not installed (setup.sh --ci installs it).
+// The store over etcd: the same calls against a real member, one killed and started again, and three of which
+// one is killed. Skipped where etcd is not installed (setup.sh --ci installs it).
 #include <gtest/gtest.h>
 
 #include <filesystem>

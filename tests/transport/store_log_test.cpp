@@ -1,5 +1,5 @@
-// The log of a store: a restart from every length that a crash can leave, refusal of damage, restarts under
-// clients, leases over a restart, and a log that grows without bound or cannot be written.
+// The log of a store: a restart from every length that a crash can leave, and refusal of damage. Also
+// restarts under clients, leases over a restart, and a log that grows without bound or cannot be written.
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>

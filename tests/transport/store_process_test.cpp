@@ -1,5 +1,5 @@
-// A store between real processes: killed and served again with its log, at a port and at a path; the program
-// weft-store; addresses that are refused.
+// A store between real processes: killed and served again with its log, at a port and at a path. Also the
+// program weft-store, and refused addresses.
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>

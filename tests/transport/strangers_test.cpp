@@ -1,4 +1,4 @@
-// A live port that strangers hold on to: a process of its own keeps many connections open, silent ones, ones
+// A live port that strangers hold on to. A process of its own keeps many connections open: silent ones, ones
 // with HTTP/2 and no stream, and ones whose hello is refused. Members stay, come back, and memory is flat.
 // WEFT_TEST_STRANGERS sets the number of connections; its default suits a shared machine.
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The private folder of unix sockets: which one is taken, which are refused and why, whose files are swept,
-// and that another user cannot open a socket in it.
+// The private folder of unix sockets: which one is taken, which are refused and why, and whose files are
+// swept. Another user cannot open a socket in it.
 #include <gtest/gtest.h>
 
 #include <sys/socket.h>

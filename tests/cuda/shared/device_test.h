@@ -1,7 +1,6 @@
-// Tests of the public API of CUDA devices that are compiled twice: into test_simt, where the device is
-// emulated and suites are called Simt..., and into test_cuda, where it is the machine's, suites are called
-// Cuda..., and a machine without a device skips them and says why. Tests that only the emulation can run
-// stay in tests/simt.
+// Tests of the public API of CUDA devices that are compiled twice. In test_simt the device is emulated and
+// suites are called Simt... . In test_cuda it is the machine's and suites are called Cuda... ; a machine
+// without a device skips them with the reason. Tests that only the emulation can run stay in tests/simt.
 #pragma once
 
 #include <gtest/gtest.h>

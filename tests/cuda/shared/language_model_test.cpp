@@ -1,6 +1,6 @@
-// The training step of the word language model as one recorded graph: embedding, a stack of LSTM layers whose
-// state is carried from window to window, dropout, decoder, cross entropy, backward with the sorted gradient
-// of the embedding, clipping and the optimizer's step.
+// The training step of the word language model as one recorded graph. Forward has embedding, a stack of LSTM
+// layers whose state is carried from window to window, dropout, decoder and cross entropy. Then come backward
+// with the sorted gradient of the embedding, clipping and the optimizer's step.
 #include <gtest/gtest.h>
 
 #include <cmath>

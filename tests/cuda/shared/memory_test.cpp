@@ -1,5 +1,5 @@
 // Device memory and pinned host memory as users of tensors meet them: reuse across streams, copies that do
-// not block, limits, a device that is full.
+// not block, limits, a full device.
 #include <gtest/gtest.h>
 
 #include <string>

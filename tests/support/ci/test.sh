@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the last line of .ci/run with stand-ins for its stages: a quiet run, a test that fails once, and a
-# stage that fails.
+# Tests the last line of .ci/run with stand-ins for its stages: a quiet run, a test failing once, and a stage
+# that fails.
 #   tests/support/ci/test.sh
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)

@@ -8,9 +8,10 @@
 // A tensor is uint8 requires_grad, uint8 dtype, uint8 rank, sizes, strides and offset (int64), an element
 // count (int64) and the storage. An answer is its length (uint32), a status (uint8) and, by status,
 //   kOk: outputs, gradients; kBackwardError: outputs, error; kCallError, kMalformed: error.
-// Outputs and gradients are uint16 count, each 'U' or 'T', uint8 flags (1: requires grad, 2: shares the first
-// argument's storage), uint8 dtype, uint8 rank, sizes, row-major bytes. Gradients follow the tensors that
-// require grad in their order. An error is two texts (uint32 length, bytes): the type and the message.
+// Outputs and gradients are uint16 count, each 'U' or 'T'. A 'T' has uint8 flags (1: requires grad, 2: shares
+// the first argument's storage), uint8 dtype, uint8 rank, sizes, row-major bytes. Gradients follow the
+// tensors that require grad in their order. An error is two texts (uint32 length, bytes): the type and the
+// message.
 #pragma once
 
 #include <string>

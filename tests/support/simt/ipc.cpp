@@ -1,8 +1,8 @@
 // The calls of kernels/cuda/host/runtime.h that share memory between processes (CUDA IPC). A handle names the
-// file from which a process maps its device memory, by the process's folder in /proc, and the place of the
-// block. A ledger after the memory lists the blocks that may be opened. As in CUDA, a block that is opened
-// again has the same address, and a process cannot open its own block (unless Settings::shares_memory allows
-// it). Freed blocks and ended processes are errors here.
+// file from which a process maps its device memory, by the process's folder in /proc. It also has the place
+// of the block. A ledger after the memory lists the blocks that may be opened. As in CUDA, a block that is
+// opened again has the same address. A process cannot open its own block (unless Settings::shares_memory
+// allows it). Freed blocks and ended processes are errors here.
 #include <weft/kernels/cuda/host/runtime.h>
 
 #include <fcntl.h>

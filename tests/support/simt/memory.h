@@ -72,8 +72,8 @@ int64_t pinned_bytes();
 
 /// Alignment of every block.
 inline constexpr size_t kBlockAlign = 512;
-/// The size of the ledger after the memory in its file: one number that names the file, then one for each
-/// possible begin of a block, which tells whether the block may be opened.
+/// The size of the ledger after the memory in its file. It has one number that names the file, then one for
+/// each possible begin of a block. The latter tells whether the block may be opened.
 inline constexpr size_t ledger_bytes(size_t memory) { return sizeof(uint64_t) * (1 + memory / kBlockAlign); }
 /// The file from which device memory is mapped. A forked process has a copy of the memory and no file (-1).
 struct Backing {

@@ -1,8 +1,8 @@
 // The emulated side of kernels/cuda/simt.h: blocks, warps, shared memory and atomics on one CPU thread. The
 // threads of a block are fibers that run one after another from barrier to barrier, in an order chosen by the
 // test. A body without a needed barrier reads unwritten values in one of the orders. CUDA's undefined
-// behaviour is an error here: a barrier that some threads of the block do not reach, a warp operation that
-// some lanes skip, and a write outside of shared memory or of all blocks of device memory.
+// behaviour is an error here. Cases are a barrier that some threads of the block do not reach, and a warp
+// operation that some lanes skip. So is a write outside of shared memory or of all blocks of device memory.
 #pragma once
 
 #include <atomic>
