@@ -1,13 +1,13 @@
-"""Checks the rules of the house that a machine can check, over every file that git tracks; run as a test
+"""Checks the rules of the house that a machine can check, over every file that git tracks. Run as a test
 (House.rules_hold).
 
-Refused: an include that points upward between floors or between the rooms of a floor, a circle of headers, a
-private header in a public one, third-party headers outside the files that may have them, files that grew too
-long, lines that are too wide, any tie to libtorch, managed CUDA memory in kernels, absolute paths of one
-machine, marks of unfinished work, two test cases of one name, a public op without a row in the op table, one
-that should be a method of Tensor and is none, an op, optimizer or schedule that is not compared with PyTorch,
-a test that a page docs/conformance*.md names and that is not there, and a library source without a head
-comment of 2 to 8 lines.
+Refused are an include that points upward between floors or between the rooms of a floor, and a circle of
+headers. So are a private header in a public one, and third-party headers outside the files that may have
+them. So are files that grew too long, lines that are too wide, absolute paths of one machine, and marks of
+unfinished work. So are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name
+of its own. A public op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An
+op, optimizer or schedule must be compared with PyTorch. A test that docs/conformance*.md name must exist. A
+library source must have a head comment of 2 to 8 lines.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would

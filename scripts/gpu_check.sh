@@ -9,8 +9,7 @@
 #                                                those of Eigen and GoogleTest
 # Steps: build, ops, device, plugin, golden, programs, bench, sanitizer. Those that --seconds leaves no time
 # for are named in the table, and the exit status is 3 then. --filter and --quick are the benchmarks'. A build
-# folder that is to travel is made without libraries that the other machine may lack. It lies there beside the
-# sources:
+# folder to travel is made without libraries that the other machine may lack, and lies beside the sources:
 #   cmake --preset cuda -DWEFT_ONEDNN=OFF && \
 #     cmake --build --preset cuda --target test_cuda test_plugin test_nn test_optim bench_gpu hello_cuda rnn
 set -uo pipefail

@@ -46,9 +46,9 @@ WEFT_API Tensor outer(In a, In b);
 /// Sum of products by index letters: `einsum("bij,bjk->bik", {a, b})`. A letter that the output lacks is
 /// summed; one that a term repeats is a diagonal. An equation that only permutes a tensor, such as "ij->ji",
 /// gives a view. Shape: one dim per letter of the output. Grad: that of the products and sums it consists of.
-/// Throws: ValueError for another number of terms than of tensors, and for a malformed equation: no "->",
-/// characters other than letters, a repeated or unknown output letter. ShapeError for a term that does not
-/// fit its tensor, or a letter with two sizes.
+/// Throws: ValueError for a malformed equation: no "->", characters other than letters, a repeated or unknown
+/// output letter. ValueError also for another number of terms than of tensors. ShapeError for a term that
+/// does not fit its tensor, or a letter with two sizes.
 WEFT_API Tensor einsum(const char* equation, const std::vector<Tensor>& xs);
 
 // ---- softmax and normalisation (softmax.cpp, norm.cpp). Throws: DTypeError for integers.

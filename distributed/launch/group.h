@@ -68,7 +68,7 @@ WEFT_API int run_group(const GroupOptions& options, const std::function<int(cons
 /// this wait. Then it blocks as the options say. In an elastic group a worker that has ended for good counts
 /// as one whose function has returned. A launcher's group waits for its successor.
 /// Throws: ValueError for a size or names that do not fit, and for options of an elastic group in a static
-/// one. ChildError in rank 0 for a started process that failed, with rank, pid and status; its text begins
+/// one. ChildError in rank 0 for a started process that failed, with rank, pid and status. Its text begins
 /// with this worker's own error, if any. Timeout for a process that does not end. The errors of spawn,
 /// init_rpc, serve_until_done and `function` pass through.
 /// Thread safety: one call at a time.

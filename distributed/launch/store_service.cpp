@@ -1,5 +1,5 @@
-// Stores at an address, over gRPC. A store at a path listens on a socket of the user's folder, as every
-// worker does, and the path is a link to it. A later store at that path replaces the link.
+// Stores at an address, over gRPC. A store at a path listens on a socket of the user's folder, as workers do,
+// and the path is a link to it. A later store at that path replaces the link.
 #include <weft/distributed/launch/store_service.h>
 
 #include <sys/stat.h>

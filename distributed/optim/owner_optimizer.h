@@ -89,7 +89,7 @@ class WEFT_API OwnerOptimizer {
   /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
   /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the contexts behind,
-  /// PeerLost when the maker of one is lost, AutogradError when this context ends, or StaleStep.
+  /// PeerLost when the maker of one is lost, AutogradError when this context ends, StaleStep.
   rpc::Future<void> step_in_turn(int64_t context_id);
   /// Two phases. Computes the values and the state after a step, beside the present ones. `number` is the
   /// caller's count of its steps. Until the decision, the parameters with gradients take no other step.

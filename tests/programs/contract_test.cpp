@@ -1,5 +1,5 @@
 // The promises of every program beyond its numbers. These are figures as JSON, a clean stop after Ctrl-C, and
-// one line that names the fault of a flag, a corpus or a saved model.
+// one line that names a faulty flag, corpus or saved model.
 #include <sstream>
 
 #include <weft/tensor/factories.h>

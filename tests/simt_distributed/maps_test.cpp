@@ -1,5 +1,5 @@
-// The claims of docs/conformance.md on device maps: refusals when a group forms, the devices of arguments and
-// results, and the error of a tensor without an entry. A comment names PyTorch's tests.
+// The claims of docs/conformance.md on device maps: refusals when a group forms, devices of arguments and
+// results, the error without an entry. A comment names PyTorch's tests.
 #include "devices.h"
 
 namespace weft::test {

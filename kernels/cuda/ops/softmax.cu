@@ -2,15 +2,16 @@
 // The backward kernels use y only: dx = y (dy - sum y dy) for softmax, dx = dy - exp(y) sum dy for
 // log-softmax; dx may be dy. A team processes a row. logsumexp reads each number once. Softmax has three
 // cases:
-//   registers      Rows that a team holds in registers (up to 8192 floats or halves, 2048 doubles, in whole
-//                  aligned packs) are read from memory once: 8 bytes per float forward, 12 backward, one
-//                  exponential per element.
-//   shared memory  Rows that fit the shared memory of a block are read once too: up to 58 thousand floats
-//                  with 227 KiB per block, 16 thousand with 64 KiB. Forward computes the maximum and the sum
-//                  of exponentials while it loads the row (online_softmax.h), with two exponentials per
-//                  element. Backward of log-softmax keeps dy, which its sum needs, and reads y afterwards.
-//                  Backward of softmax keeps both if they fit (29 thousand floats). For longer rows it keeps
-//                  dy and reads y again, mostly from the cache: 16 bytes per float instead of 20.
+//   registers      Rows that a team holds in registers are read from memory once. They have up to 8192
+//                  floats or halves, or 2048 doubles, in whole aligned packs. Traffic is 8 bytes per float
+//                  forward, 12 backward, with one exponential per element.
+//   shared memory  Rows that fit the shared memory of a block are read once too. They have up to 58 thousand
+//                  floats with 227 KiB per block, 16 thousand with 64 KiB. Forward computes the maximum and
+//                  the sum of exponentials while it loads the row (online_softmax.h), with two exponentials
+//                  per element. Backward of log-softmax keeps dy, which its sum needs, and reads y
+//                  afterwards. Backward of softmax keeps both if they fit (29 thousand floats). For longer
+//                  rows it keeps dy and reads y again, mostly from the cache: 16 bytes per float instead of
+//                  20.
 //   cache          Longer rows, and rows of a few lanes, are read twice: 12 bytes per float forward, 20
 //                  backward, 16 for log-softmax; less if the second read hits the cache. A cache of 50 MB
 //                  holds rows of about 90 thousand floats, one per processor, or half of that backward.

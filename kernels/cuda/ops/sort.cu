@@ -2,9 +2,9 @@
 // [R, k]. Stable; NaN counts as the largest value. Numbers are mapped to unsigned keys of the same order. A
 // pair is a key and its position; no two pairs are equal, so any sorting network sorts stably.
 //   K <= 2048         bitonic network in shared memory, several rows per block: one read, one write
-//   k <= 1024 < K     radix select: a block per row finds the k-th key by digits of 8 bits from the top (K
-//                     reads per digit, mostly from cache), gathers the smaller keys, and sorts them in shared
-//                     memory
+//   k <= 1024 < K     radix select: a block per row finds the k-th key by digits of 8 bits from the top.
+//                     These are K reads per digit, mostly from cache. Then the block gathers the smaller keys
+//                     and sorts them in shared memory.
 //   else              radix sort of all pairs (radix.h): four passes for keys of 4 bytes
 
 #include <weft/kernels/cuda/blocks/radix.h>

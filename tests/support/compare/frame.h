@@ -5,8 +5,8 @@
 //               count, each 'T' or 'U'), 'i' int64, 'd' double, 'b' uint8 (0 or 1), 'S' shape (uint8 count,
 //               int64s), 's' text (uint16 length, bytes)
 //   cotangents: uint16 count, each 'T' or 'U', one per output
-// A tensor is uint8 requires_grad, uint8 dtype, uint8 rank, sizes, strides and offset (int64), an element
-// count (int64) and the storage. An answer is its length (uint32), a status (uint8) and, by status,
+// A tensor is uint8 requires_grad, uint8 dtype, uint8 rank, sizes, strides, offset and an element count
+// (int64), and the storage. An answer is its length (uint32), a status (uint8) and, by status,
 //   kOk: outputs, gradients; kBackwardError: outputs, error; kCallError, kMalformed: error.
 // Outputs and gradients are uint16 count, each 'U' or 'T'. A 'T' has uint8 flags (1: requires grad, 2: shares
 // the first argument's storage), uint8 dtype, uint8 rank, sizes, row-major bytes. Gradients follow the
