@@ -13,8 +13,7 @@ WEFT_RPC_CLASS(Server, forward);
 void train(int seconds) {  // 50 steps when seconds is 0
   rpc::RemoteModule<Server> server("server");
   auto sgd = dist_optim::make<optim::SGDRule>(server.remote_parameters(), {.lr = 0.1});
-  const Tensor x = randn({64, 4});
-  const Tensor y = x.sum({1}, true);
+  const Tensor x = randn({64, 4}), y = x.sum({1}, true);
   const auto end = Clock::now() + std::chrono::seconds(seconds);
   const int log = seconds > 0 ? 1000 : 10;
   for (int step = 1; seconds > 0 ? Clock::now() < end : step <= 50; ++step) {
