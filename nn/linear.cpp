@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include <weft/autograd/ops/ops.h>
-#include <weft/autograd/tape/grad_mode.h>
 #include <weft/nn/init.h>
+#include <weft/nn/inner/type_of_x.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::nn {
@@ -16,24 +16,13 @@ void check_positive(const char* layer, const char* what, int64_t n) {
   if (n < 1) throw ValueError(str(layer, ": ", what, " must be at least 1, got ", n));
 }
 
-/// Throws: DTypeError unless x has the dtype of the parameters. Under an Autocast float32 and half dtypes
-/// mix.
-void check_type_of_x(const char* layer, const Tensor& x, const Tensor& weight) {
-  const auto narrow = [](DType t) { return is_floating(t) && t != kFloat64; };
-  if (x.dtype() == weight.dtype() ||
-      (autograd_state().autocast != kFloat32 && narrow(x.dtype()) && narrow(weight.dtype())))
-    return;
-  throw DTypeError(
-      str(layer, ": x is ", x.dtype(), ", weight is ", weight.dtype(), "; convert one of them with to()"));
-}
-
 }  // namespace
 
 Linear::Linear(int64_t in, int64_t out, const LinearOptions& options) {
   check_positive("Linear", "in", in);
   check_positive("Linear", "out", out);
-  weight = add("weight", empty({out, in}, {.dtype = options.dtype}));
-  if (options.bias) bias = add("bias", empty({out}, {.dtype = options.dtype}));
+  add("weight", &Linear::weight, empty({out, in}, {.dtype = options.dtype}));
+  add("bias", &Linear::bias, options.bias ? empty({out}, {.dtype = options.dtype}) : Tensor());
   reset_parameters(options.generator);
 }
 
@@ -44,7 +33,7 @@ void Linear::reset_parameters(Generator* generator) {
 }
 
 Tensor Linear::forward(const Tensor& x) const {
-  check_type_of_x("Linear", x, weight);
+  check_type_of_x("Linear", "x", x, "weight", weight);
   return linear(x, weight, bias);
 }
 
@@ -58,7 +47,7 @@ Embedding::Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options
   check_positive("Embedding", "dim", dim);
   if (padding_idx_ < -1 || padding_idx_ >= count)
     throw IndexError(str("Embedding: padding_idx ", padding_idx_, " is outside [0, ", count, ")"));
-  weight = add("weight", empty({count, dim}, {.dtype = options.dtype}));
+  add("weight", &Embedding::weight, empty({count, dim}, {.dtype = options.dtype}));
   reset_parameters(options.generator);
 }
 
@@ -77,12 +66,12 @@ std::string Embedding::name() const {
 LayerNorm::LayerNorm(int64_t dim, double eps) : eps_(eps) {
   check_positive("LayerNorm", "dim", dim);
   if (!(eps > 0)) throw ValueError(str("LayerNorm: eps must be positive, got ", eps));
-  weight = add("weight", ones({dim}));
-  bias = add("bias", zeros({dim}));
+  add("weight", &LayerNorm::weight, ones({dim}));
+  add("bias", &LayerNorm::bias, zeros({dim}));
 }
 
 Tensor LayerNorm::forward(const Tensor& x) const {
-  check_type_of_x("LayerNorm", x, weight);
+  check_type_of_x("LayerNorm", "x", x, "weight", weight);
   return layer_norm(x, weight.sizes(), weight, bias, eps_);
 }
 

@@ -1,4 +1,5 @@
-// Linear, Embedding and LayerNorm. Names and layouts of their parameters as in PyTorch checkpoints.
+// Linear, Embedding and LayerNorm. Names and layouts of their parameters as in PyTorch checkpoints. A tensor
+// that is assigned to weight or bias is listed from then on: `decoder.weight = encoder.weight` ties them.
 #pragma once
 
 #include <weft/nn/module.h>

@@ -45,6 +45,10 @@ Module::Module(Module&& from) noexcept
       own_generator_(from.own_generator_),
       seeded_(from.seeded_),
       training_(from.training_) {
+  // the members move after this; a Module made of the base alone keeps their tensors
+  for (Slot& slot : slots_)
+    if (slot.locate)
+      if (const Tensor* const member = slot.locate(from)) slot.tensor = *member;
   for (Module* const parent : parents_)
     for (auto& child : parent->children_)
       if (child.second == &from) child.second = this;
@@ -61,9 +65,16 @@ Module::~Module() {
 }
 
 template <class F> void Module::visit(const std::string& prefix, bool recurse, F&& f) const {
-  for (const Slot& slot : slots_) f(prefix + slot.name, slot);
+  for (const Slot& slot : slots_)
+    if (const Tensor& tensor = tensor_of(slot); tensor.defined())
+      f(prefix + slot.name, tensor, slot.is_buffer);
   if (!recurse) return;
   for (const auto& [name, child] : children_) child->visit(prefix + name + ".", true, f);
+}
+
+const Tensor& Module::tensor_of(const Slot& slot) const {
+  const Tensor* const member = slot.locate ? slot.locate(*this) : nullptr;
+  return member ? *member : slot.tensor;
 }
 
 void Module::check_name(const std::string& name) const {
@@ -83,6 +94,13 @@ Tensor Module::add(std::string name, Tensor parameter) {
   return parameter;
 }
 
+void Module::add_slot(std::string name, Locate locate, bool is_buffer) {
+  check_name(name);
+  if (!locate(*this))
+    throw ValueError(str(this->name(), ": the member of '", name, "' belongs to another class"));
+  slots_.push_back({std::move(name), Tensor(), is_buffer, std::move(locate)});
+}
+
 Tensor Module::add_buffer(std::string name, Tensor buffer) {
   check_name(name);
   slots_.push_back({std::move(name), buffer, true});
@@ -99,26 +117,26 @@ void Module::add(std::string name, Module& child) {
 
 std::vector<Tensor> Module::parameters() const {
   std::vector<Tensor> out;
-  visit("", true, [&](const std::string&, const Slot& slot) {
-    if (slot.is_buffer) return;
-    if (std::none_of(out.begin(), out.end(), [&](const Tensor& t) { return t.is_same(slot.tensor); }))
-      out.push_back(slot.tensor);
+  visit("", true, [&](const std::string&, const Tensor& tensor, bool is_buffer) {
+    if (is_buffer) return;
+    if (std::none_of(out.begin(), out.end(), [&](const Tensor& t) { return t.is_same(tensor); }))
+      out.push_back(tensor);
   });
   return out;
 }
 
 NamedTensors Module::named_parameters(bool recurse) const {
   NamedTensors out;
-  visit("", recurse, [&](const std::string& name, const Slot& slot) {
-    if (!slot.is_buffer) out.emplace_back(name, slot.tensor);
+  visit("", recurse, [&](const std::string& name, const Tensor& tensor, bool is_buffer) {
+    if (!is_buffer) out.emplace_back(name, tensor);
   });
   return out;
 }
 
 NamedTensors Module::named_buffers(bool recurse) const {
   NamedTensors out;
-  visit("", recurse, [&](const std::string& name, const Slot& slot) {
-    if (slot.is_buffer) out.emplace_back(name, slot.tensor);
+  visit("", recurse, [&](const std::string& name, const Tensor& tensor, bool is_buffer) {
+    if (is_buffer) out.emplace_back(name, tensor);
   });
   return out;
 }
@@ -147,8 +165,9 @@ void Module::requires_grad(bool on) const {
 
 StateDict Module::state_dict() const {
   StateDict out;
-  visit("", true,
-        [&](const std::string& name, const Slot& slot) { out.emplace_back(name, slot.tensor.detach()); });
+  visit("", true, [&](const std::string& name, const Tensor& tensor, bool) {
+    out.emplace_back(name, tensor.detach());
+  });
   return out;
 }
 
@@ -157,7 +176,8 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
     return std::find_if(in.begin(), in.end(), [&](const auto& entry) { return entry.first == name; });
   };
   StateDict own;
-  visit("", true, [&](const std::string& name, const Slot& slot) { own.emplace_back(name, slot.tensor); });
+  visit("", true,
+        [&](const std::string& name, const Tensor& tensor, bool) { own.emplace_back(name, tensor); });
   std::string missing, unexpected;
   for (const auto& [name, tensor] : own) {
     const auto found = find(state, name);
@@ -197,14 +217,14 @@ void Module::load(const std::string& path, bool strict) {
 }
 
 void Module::to(Device device) {
-  visit("", true, [&](const std::string&, const Slot& slot) {
-    set_data(slot.tensor, slot.tensor.detach().to(device));
+  visit("", true, [&](const std::string&, const Tensor& tensor, bool) {
+    set_data(tensor, tensor.detach().to(device));
   });
 }
 
 void Module::to(DType dtype) {
-  visit("", true, [&](const std::string&, const Slot& slot) {
-    if (slot.tensor.is_floating_point()) set_data(slot.tensor, slot.tensor.detach().to(dtype));
+  visit("", true, [&](const std::string&, const Tensor& tensor, bool) {
+    if (tensor.is_floating_point()) set_data(tensor, tensor.detach().to(dtype));
   });
 }
 

@@ -8,6 +8,9 @@
 //     Policy() { add("affine1", affine1); add("affine2", affine2); }
 //     Tensor forward(const Tensor& x) { return softmax(affine2.forward(relu(affine1.forward(x))), -1); }
 //   };
+// A tensor is registered with its member: add("scale", &Policy::scale, ones({2})). The module then lists the
+// tensor that the member holds at that time. So weights are tied by `b.weight = a.weight`; make the optimizer
+// afterwards, since it keeps the tensors it was given.
 // Thread safety: reading (forward, parameters) from several threads is safe; registering, loading and moving
 // to a device are not.
 #pragma once
@@ -19,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include <weft/autograd/tape/callback.h>
 #include <weft/tensor/generator.h>
 #include <weft/tensor/tensor.h>
 
@@ -44,7 +48,8 @@ class WEFT_API Module {
   /// All parameters in registration order, those of children last. A tensor registered under two names is
   /// listed once.
   std::vector<Tensor> parameters() const;
-  /// The same with dotted names ("rnn.weight_ih_l0"); without `recurse` only those of this module.
+  /// The same with dotted names ("rnn.weight_ih_l0"), a tied tensor under each of its names; without
+  /// `recurse` only those of this module.
   NamedTensors named_parameters(bool recurse = true) const;
   NamedTensors named_buffers(bool recurse = true) const;
   /// This module ("") and all its descendants, with dotted names.
@@ -96,7 +101,18 @@ class WEFT_API Module {
   friend WEFT_API std::ostream& operator<<(std::ostream& out, const Module& module);
 
  protected:
-  /// Registers a parameter (requires grad) and returns it.
+  /// Assigns the parameter (requires grad) to the member and registers the member. It may be undefined, then
+  /// and later: the module does not list it while it is. A tensor that is assigned to the member later trains
+  /// if it requires grad. Throws: ValueError for a name that is already used.
+  template <class M> void add(std::string name, Tensor M::*member, Tensor parameter) {
+    if (parameter.defined() && !parameter.requires_grad()) parameter.requires_grad_();
+    add_member(std::move(name), member, std::move(parameter), false);
+  }
+  template <class M> void add_buffer(std::string name, Tensor M::*member, Tensor buffer) {
+    add_member(std::move(name), member, std::move(buffer), true);
+  }
+  /// Registers a parameter (requires grad) and returns it. The module lists this tensor, also after a member
+  /// that held it has been assigned another one.
   Tensor add(std::string name, Tensor parameter);
   Tensor add_buffer(std::string name, Tensor buffer);
   /// Registers a child; its destructor removes it. Throws: ValueError for a name that is already used.
@@ -105,11 +121,27 @@ class WEFT_API Module {
  private:
   template <class F> void visit(const std::string& prefix, bool recurse, F&& f) const;
   void check_name(const std::string& name) const;
+  // The member of a module. Null if the module is not of the member's class: its derived part is gone.
+  using Locate = Callback<const Tensor*(const Module&)>;
   struct Slot {
     std::string name;
     Tensor tensor;
     bool is_buffer;
+    Locate locate{};  // null: the slot's own tensor counts
   };
+  const Tensor& tensor_of(const Slot& slot) const;
+  void add_slot(std::string name, Locate locate, bool is_buffer);
+  template <class M> void add_member(std::string name, Tensor M::*member, Tensor value, bool is_buffer) {
+    M* const self = dynamic_cast<M*>(this);
+    add_slot(
+        std::move(name),
+        [member](const Module& module) -> const Tensor* {
+          const M* const of = dynamic_cast<const M*>(&module);
+          return of ? &(of->*member) : nullptr;
+        },
+        is_buffer);
+    self->*member = std::move(value);
+  }
   std::vector<Slot> slots_;
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<Module*> parents_;  ///< modules that registered this one as a child
@@ -117,6 +149,18 @@ class WEFT_API Module {
   mutable Generator own_generator_;
   bool seeded_ = false;
   bool training_ = true;
+};
+
+/// Walks over a container of modules by number.
+template <class Container> struct ModuleIterator {
+  const Container* in;
+  int64_t at;
+  Module& operator*() const { return (*in)[at]; }
+  ModuleIterator& operator++() {
+    ++at;
+    return *this;
+  }
+  bool operator==(const ModuleIterator&) const = default;
 };
 
 /// A new module with the same values: constructs M(args...), then copies state and training mode.

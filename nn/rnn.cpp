@@ -7,6 +7,7 @@
 #include <weft/autograd/ops/inner/rnn_stack.h>
 #include <weft/autograd/ops/ops.h>
 #include <weft/nn/init.h>
+#include <weft/nn/inner/type_of_x.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::nn {
@@ -66,6 +67,7 @@ Tensor Recurrent::check_state(const char* what, const Tensor& state, const Tenso
   const Shape wanted{static_cast<int64_t>(weights_.size()), n, hidden_};
   if (state.sizes() != wanted)
     throw ShapeError(str(kind(mode_), ": ", what, " must be ", wanted, ", got ", state.sizes()));
+  check_type_of_x(kind(mode_), what, state, "x", x);
   return state;
 }
 
@@ -84,9 +86,11 @@ std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, con
 }
 
 RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor& c0) const {
+  if (!input.defined()) throw ValueError(str(kind(mode_), ": x is undefined"));
   if (input.dim() != 3 || input.size(2) != input_)
     throw ShapeError(str(kind(mode_), ": x must be ", options_.batch_first ? "[N, T, " : "[T, N, ", input_,
                          "], got ", input.sizes()));
+  check_type_of_x(kind(mode_), "x", input, "weight_ih_l0", weights_[0].w_ih);
   Tensor x = options_.batch_first ? input.transpose(0, 1) : input;
   const bool lstm = mode_ == RnnMode::kLstm;
   if (c0.defined() && !lstm) throw ValueError(str(kind(mode_), ": has no cell state, but c0 was given"));

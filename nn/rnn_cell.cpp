@@ -6,6 +6,7 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/nn/init.h>
+#include <weft/nn/inner/type_of_x.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::nn {
@@ -30,12 +31,11 @@ RecurrentCell::RecurrentCell(RnnMode mode, int64_t input, int64_t hidden, const 
         str(kind_of_cell(mode), ": input ", input, " and hidden ", hidden, " must be at least 1"));
   const int64_t rows = RnnLayer{mode}.gates() * hidden;
   const TensorOptions type{.dtype = options.dtype};
-  weight_ih = add("weight_ih", empty({rows, input}, type));
-  weight_hh = add("weight_hh", empty({rows, hidden}, type));
-  if (options.bias) {
-    bias_ih = add("bias_ih", empty({rows}, type));
-    bias_hh = add("bias_hh", empty({rows}, type));
-  }
+  using Cell = RecurrentCell;
+  add("weight_ih", &Cell::weight_ih, empty({rows, input}, type));
+  add("weight_hh", &Cell::weight_hh, empty({rows, hidden}, type));
+  add("bias_ih", &Cell::bias_ih, options.bias ? empty({rows}, type) : Tensor());
+  add("bias_hh", &Cell::bias_hh, options.bias ? empty({rows}, type) : Tensor());
   reset_parameters(options.generator);
 }
 
@@ -52,13 +52,16 @@ Tensor RecurrentCell::state(const char* what, const Tensor& given, const Tensor&
     return zeros(x.dim() == 1 ? Shape{1, hidden_} : wanted, {.dtype = x.dtype(), .device = x.device()});
   if (given.sizes() != wanted)
     throw ShapeError(str(kind_of_cell(mode_), ": ", what, " must be ", wanted, ", got ", given.sizes()));
+  check_type_of_x(kind_of_cell(mode_), what, given, "x", x);
   return x.dim() == 1 ? given.unsqueeze(0) : given;
 }
 
 CellState RecurrentCell::step(const Tensor& x, const Tensor& h, const Tensor& c) const {
+  if (!x.defined()) throw ValueError(str(kind_of_cell(mode_), ": x is undefined"));
   if ((x.dim() != 1 && x.dim() != 2) || x.size(-1) != input_)
     throw ShapeError(
         str(kind_of_cell(mode_), ": x must be [N, ", input_, "] or [", input_, "], got ", x.sizes()));
+  check_type_of_x(kind_of_cell(mode_), "x", x, "weight_ih", weight_ih);
   const bool lstm = mode_ == RnnMode::kLstm, one = x.dim() == 1;
   const Tensor h_in = state("h", h, x), c_in = lstm ? state("c", c, x) : Tensor();
   const RnnResult out = rnn_layer(mode_, one ? x.view({1, 1, input_}) : x.unsqueeze(0), h_in, c_in, weight_ih,

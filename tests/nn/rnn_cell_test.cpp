@@ -135,5 +135,23 @@ TEST(Linear, refuses_an_input_of_another_type) {
   EXPECT_THROW(layer.forward(wide), DTypeError);
 }
 
+TEST(RecurrentCell, errors_about_dtypes_name_the_layer_and_the_argument) {
+  const Tensor x = ones({1, 2}, {.dtype = kFloat64});
+  const nn::LSTMCell lstm(2, 2);
+  const nn::GRUCell gru(2, 2);
+  const nn::RNNCell rnn(2, 2);
+  const std::string tail = ": x is float64, weight_ih is float32; convert one of them with to()";
+  EXPECT_EQ(test::error_of<DTypeError>([&] { lstm.forward(x); }), "LSTMCell" + tail);
+  EXPECT_EQ(test::error_of<DTypeError>([&] { gru.forward(x); }), "GRUCell" + tail);
+  EXPECT_EQ(test::error_of<DTypeError>([&] { rnn.forward(x); }), "RNNCell(tanh)" + tail);
+  EXPECT_EQ(test::error_of<DTypeError>([&] {
+              lstm.forward(ones({1, 2}), x);
+            }),
+            "LSTMCell: h is float64, x is float32; convert one of them with to()");
+  EXPECT_EQ(test::error_of<ValueError>([&] { gru.forward(Tensor()); }), "GRUCell: x is undefined");
+  EXPECT_EQ(test::error_of<DTypeError>([&] { nn::LSTM(2, 2).forward(x.unsqueeze(0)); }),
+            "LSTM: x is float64, weight_ih_l0 is float32; convert one of them with to()");
+}
+
 }  // namespace
 }  // namespace weft
