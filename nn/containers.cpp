@@ -4,10 +4,11 @@
 
 namespace weft::nn {
 
-Module& ModuleList::operator[](size_t i) const {
-  if (i >= modules_.size())
-    throw IndexError(str("ModuleList: index ", i, " is outside [0, ", modules_.size(), ")"));
-  return *modules_[i];
+Module& ModuleList::operator[](int64_t index) const {
+  const auto count = static_cast<int64_t>(size()), at = index < 0 ? index + count : index;
+  if (at < 0 || at >= count)
+    throw IndexError(str("ModuleList: index ", index, " is outside [", -count, ", ", count, ")"));
+  return *modules_[static_cast<size_t>(at)];
 }
 
 void ModuleList::take(std::unique_ptr<Module> module) {

@@ -21,7 +21,7 @@
 
 namespace weft::nn {
 
-/// Modules by number, from 0.
+/// Modules by number, from 0; negative numbers count from the end.
 class WEFT_API ModuleList : public Module {
  public:
   /// Constructs M(args...) at the end and returns it.
@@ -36,19 +36,22 @@ class WEFT_API ModuleList : public Module {
   }
   size_t size() const { return modules_.size(); }
   bool empty() const { return modules_.empty(); }
-  /// Module i as an M.
-  /// Throws: IndexError outside [0, size()), ValueError that names the module if it is no M.
-  template <class M> M& at(size_t i) const {
-    Module& module = (*this)[i];
+  /// Module `index`, counted from the end if negative, as an M.
+  /// Throws: IndexError outside [-size(), size()), ValueError that names the module if it is no M.
+  template <class M> M& at(int64_t index) const {
+    Module& module = (*this)[index];
     if (M* found = dynamic_cast<M*>(&module)) return *found;
-    wrong_kind(std::to_string(i), module);
+    wrong_kind(std::to_string(index), module);
   }
-  /// Throws: IndexError.
-  Module& operator[](size_t i) const;
+  /// Module `index`, counted from the end if negative. Throws: IndexError.
+  Module& operator[](int64_t index) const;
+  /// `for (nn::Module& module : list)` visits the modules in order; each<M>() has them as Ms.
+  ModuleIterator<ModuleList> begin() const { return {this, 0}; }
+  ModuleIterator<ModuleList> end() const { return {this, static_cast<int64_t>(size())}; }
   /// All modules in order, as Ms. Throws: ValueError that names the first that is no M.
   template <class M> std::vector<std::reference_wrapper<M>> each() const {
     std::vector<std::reference_wrapper<M>> out;
-    for (size_t i = 0; i < size(); ++i) out.emplace_back(at<M>(i));
+    for (int64_t i = 0; i < static_cast<int64_t>(size()); ++i) out.emplace_back(at<M>(i));
     return out;
   }
   std::string name() const override { return "ModuleList"; }
@@ -62,7 +65,27 @@ class WEFT_API ModuleList : public Module {
 
 /// Modules by key, in the order of insertion.
 class WEFT_API ModuleDict : public Module {
+  using Entry = std::pair<std::string, std::unique_ptr<Module>>;
+
  public:
+  /// A key with its module.
+  struct Item {
+    const std::string& key;
+    Module& module;
+  };
+  class Iterator {
+   public:
+    explicit Iterator(const Entry* at) : at_(at) {}
+    Item operator*() const { return {at_->first, *at_->second}; }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const Entry* at_;
+  };
   /// Constructs M(args...) under `key` and returns it.
   /// Throws: ValueError for a key that exists, is empty or has a dot.
   template <class M, class... Args> M& insert(const std::string& key, Args&&... args) {
@@ -86,12 +109,15 @@ class WEFT_API ModuleDict : public Module {
   }
   /// Throws: IndexError.
   Module& operator[](const std::string& key) const;
+  /// `for (const auto& [key, module] : dict)` visits the modules in order.
+  Iterator begin() const { return Iterator(modules_.data()); }
+  Iterator end() const { return Iterator(modules_.data() + modules_.size()); }
   std::string name() const override { return "ModuleDict"; }
 
  private:
   Module* find(const std::string& key) const;
   void take(const std::string& key, std::unique_ptr<Module> module);
-  std::vector<std::pair<std::string, std::unique_ptr<Module>>> modules_;
+  std::vector<Entry> modules_;
 };
 
 }  // namespace weft::nn

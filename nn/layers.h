@@ -88,6 +88,9 @@ class WEFT_API Sequential : public Module {
     return y;
   }
   size_t size() const { return steps_.size(); }
+  /// `for (nn::Module& module : net)` visits the modules in order.
+  ModuleIterator<Sequential> begin() const { return {this, 0}; }
+  ModuleIterator<Sequential> end() const { return {this, static_cast<int64_t>(size())}; }
   /// Module `index`, counted from the end if negative. Throws: IndexError.
   Module& operator[](int64_t index) const;
   /// The same as an M. Throws: IndexError, ValueError if it has another type.

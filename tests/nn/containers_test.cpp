@@ -99,10 +99,28 @@ TEST(Containers, take_modules_of_several_kinds_and_made_elsewhere) {
   EXPECT_TRUE(dict.contains("tanh") && !dict.contains("gelu"));
 }
 
+TEST(Containers, are_walked_over_and_lists_count_from_the_end) {
+  nn::ModuleList list;
+  nn::Sequential net;
+  nn::ModuleDict dict;
+  EXPECT_TRUE(list.begin() == list.end() && dict.begin() == dict.end());
+  list.append<nn::ReLU>(), list.append<nn::Tanh>();
+  net.append<nn::ReLU>(), net.append<nn::Tanh>();
+  dict.insert<nn::ReLU>("a"), dict.insert<nn::Tanh>("b");
+  std::string names;
+  for (nn::Module& module : list) names += module.name() + " ";
+  for (const nn::Module& module : net) names += module.name() + " ";
+  for (const auto& [key, module] : dict) names += str(key, "=", module.name(), " ");
+  EXPECT_EQ(names, "ReLU Tanh ReLU Tanh a=ReLU b=Tanh ");
+  EXPECT_EQ(&list[-1], &list[1]);
+  EXPECT_EQ(&list.at<nn::ReLU>(-2), &list[0]);
+  EXPECT_EQ(error_of<IndexError>([&] { list[-3]; }), "ModuleList: index -3 is outside [-2, 2)");
+}
+
 TEST(Containers, refuse_by_key_and_kind_and_change_nothing) {
   nn::ModuleList list;
   list.append<nn::ReLU>();
-  EXPECT_EQ(error_of<IndexError>([&] { list.at<nn::ReLU>(1); }), "ModuleList: index 1 is outside [0, 1)");
+  EXPECT_EQ(error_of<IndexError>([&] { list.at<nn::ReLU>(1); }), "ModuleList: index 1 is outside [-1, 1)");
   EXPECT_EQ(error_of<ValueError>([&] { list.each<nn::Linear>(); }),
             "module '0' is a ReLU, not of the type that was asked for");
   EXPECT_THROW(list.append(std::unique_ptr<nn::Module>()), ValueError);
