@@ -7,6 +7,7 @@
 #include <weft/optim/checkpoint.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <weft/autograd/tape/grad_mode.h>
@@ -220,6 +221,10 @@ double CheckpointPart::floating_of(const State& state) {
 }
 void CheckpointPart::does_not_fit(int64_t value) {
   throw ValueError(str("the number ", value, " does not fit the variable's type"));
+}
+void CheckpointPart::check_magnitude(double value, double most) {
+  if (std::isfinite(value) && std::abs(value) > most)
+    throw ValueError(str("the number ", value, " does not fit the variable's type"));
 }
 
 void save_checkpoint(const std::string& path, const std::vector<CheckpointPart>& parts) {

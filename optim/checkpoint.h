@@ -14,6 +14,7 @@
 #pragma once
 
 #include <concepts>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -82,9 +83,14 @@ class WEFT_API CheckpointPart {
   static int64_t integer_of(const State& state);
   static double floating_of(const State& state);
   [[noreturn]] static void does_not_fit(int64_t value);
+  static void check_magnitude(double value, double most);
   template <class N> static N number_of(const State& state) {
-    if constexpr (std::is_floating_point_v<N>) return static_cast<N>(floating_of(state));
-    else {
+    if constexpr (std::is_floating_point_v<N>) {
+      const double value = floating_of(state);
+      if constexpr (sizeof(N) < sizeof(double))
+        check_magnitude(value, static_cast<double>(std::numeric_limits<N>::max()));
+      return static_cast<N>(value);
+    } else {
       const int64_t value = integer_of(state);
       if (static_cast<int64_t>(static_cast<N>(value)) != value) does_not_fit(value);
       return static_cast<N>(value);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include <weft/weft.h>
 
@@ -262,6 +263,29 @@ TEST_F(Checkpoint, numbers_and_tensors_of_all_kinds_come_back) {
                     load_checkpoint(path(), {{"epoch", narrow}});
                   }),
                   "part epoch: the number 300 does not fit"));
+}
+
+TEST_F(Checkpoint, a_number_beyond_the_range_of_a_float_is_refused) {
+  double wide = 1e300;
+  float narrow = 2;
+  const std::vector<CheckpointPart> from{{"loss", wide}}, into{{"loss", narrow}};
+  for (const double beyond : {1e300, -1e39}) {
+    wide = beyond;
+    save_checkpoint(path(), from);
+    EXPECT_TRUE(has(error_of<ValueError>([&] { load_checkpoint(path(), into); }),
+                    str("part loss: the number ", beyond, " does not fit")));
+    EXPECT_EQ(narrow, 2);
+  }
+  for (const double fits : {-double{INFINITY}, 1e-300, static_cast<double>(std::numeric_limits<float>::max())}) {
+    wide = fits;
+    save_checkpoint(path(), from);
+    load_checkpoint(path(), into);
+    EXPECT_EQ(narrow, static_cast<float>(fits));
+  }
+  wide = std::nan("");
+  save_checkpoint(path(), from);
+  load_checkpoint(path(), into);
+  EXPECT_TRUE(std::isnan(narrow));
 }
 
 TEST_F(Checkpoint, names_are_checked) {
