@@ -21,6 +21,7 @@
 namespace weft::detail {
 
 FileReader::FileReader(const char* what, const std::string& path) : what_(what), path_(path) {
+  if (path.empty()) throw IoError(str(what_, ": the path is empty"));
   file_ = std::fopen(path.c_str(), "rb");
   if (!file_) fail(std::strerror(errno));
   struct stat info {};
@@ -127,6 +128,7 @@ int open_stream(const std::string& path, const struct stat& info) {
 }  // namespace
 
 FileWriter::FileWriter(const char* what, const std::string& path) : what_(what), path_(path) {
+  if (path.empty()) throw IoError(str(what_, *what_ ? ": " : "", "cannot write: the path is empty"));
   static std::atomic<uint64_t> counter{0};
   target_ = path_;
   bool open_file = false;

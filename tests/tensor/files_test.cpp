@@ -203,6 +203,17 @@ TEST_F(Safetensors, narrow_integers_are_read_into_wider_ones) {
 
 TEST_F(Safetensors, missing_and_unwritable_paths_are_io_errors) {
   EXPECT_THROW(load_safetensors(path("absent")), IoError);
+  for (const std::string& text :
+       {error_of<IoError>([] { save_npy("", ones({2})); }), error_of<IoError>([] {
+          save_npz("", {{"a", ones({2})}});
+        }),
+        error_of<IoError>([] {
+          save_safetensors("", {{"a", ones({2})}});
+        }),
+        error_of<IoError>([] { write_file("", "x"); }), error_of<IoError>([] { write_output("", "x"); }),
+        error_of<IoError>([] { load_npy(""); }), error_of<IoError>([] { load_npz(""); }),
+        error_of<IoError>([] { load_safetensors(""); })})
+    EXPECT_TRUE(has(text, "the path is empty"));
   EXPECT_THROW(load_safetensors(dir_.string()), IoError);
   EXPECT_THROW(save_safetensors(path("absent/x"), {{"a", ones({2})}}), IoError);
 }
