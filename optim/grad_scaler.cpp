@@ -18,9 +18,9 @@ namespace weft::optim {
 
 GradScaler::GradScaler(const Options& options) : options_(options), state_(zeros({4}, {.dtype = kFloat64})) {
   if (!(options.init_scale > 0) || !std::isfinite(options.init_scale))
-    throw ValueError(str("GradScaler: init_scale must be positive, got ", options.init_scale));
-  if (!(options.growth > 1))
-    throw ValueError(str("GradScaler: growth must be above 1, got ", options.growth));
+    throw ValueError(str("GradScaler: init_scale must be positive and finite, got ", options.init_scale));
+  if (!(options.growth > 1) || !std::isfinite(options.growth))
+    throw ValueError(str("GradScaler: growth must be above 1 and finite, got ", options.growth));
   if (!(options.backoff > 0 && options.backoff < 1))
     throw ValueError(str("GradScaler: backoff must lie in (0, 1), got ", options.backoff));
   if (options.growth_interval < 1)

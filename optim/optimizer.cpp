@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -80,29 +81,48 @@ Optimizer::Unsettled Optimizer::unsettled(const Tensor& skip, std::vector<size_t
 }
 
 void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
-  if (params.empty()) throw ValueError("optimizer: the parameter list is empty");
-  for (const Tensor& p : params) {
+  if (params.empty()) throw ValueError(str(name(), ": the parameter list is empty"));
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    const auto about = [&] { return str(name(), ": parameter ", params_.size() + i); };
+    if (!p.defined()) throw ValueError(about() + " is undefined");
     if (!p.is_leaf() || !p.is_floating_point())
-      throw ValueError(str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(),
-                           " is not a floating-point leaf"));
+      throw ValueError(str(about(), " of sizes ", p.sizes(), " is not a floating-point leaf"));
     if (p.dtype() != kFloat32 && p.dtype() != kFloat64)
-      throw DTypeError(str("optimizer: parameters are float32 or float64, got ", p.dtype()));
+      throw DTypeError(str(about(), " must be float32 or float64, is ", p.dtype()));
     if (p.body().storage->is_read_only())
-      throw ValueError(str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(),
-                           " lies in memory that from_blob was given as const"));
-    if (!p.is_contiguous())
-      throw ShapeError(
-          str("optimizer: parameter ", params_.size(), " of sizes ", p.sizes(), " is not contiguous"));
+      throw ValueError(
+          str(about(), " of sizes ", p.sizes(), " lies in memory that from_blob was given as const"));
+    if (!p.is_contiguous()) throw ShapeError(str(about(), " of sizes ", p.sizes(), " is not contiguous"));
   }
   std::vector<Tensor> all = params_;
   for (const Tensor& p : params) {
     if (std::any_of(all.begin(), all.end(), [&](const Tensor& q) { return q.is_same(p); }))
-      throw ValueError(str("optimizer: a parameter of sizes ", p.sizes(), " is given twice"));
+      throw ValueError(str(name(), ": a parameter of sizes ", p.sizes(), " is given twice"));
     all.push_back(p);
   }
   params_ = std::move(all);
   slots_.resize(params_.size());
   for (size_t i = params_.size() - params.size(); i < params_.size(); ++i) slots_[i].group = group;
+}
+
+void Optimizer::check_group(size_t group) const {
+  if (group >= groups())
+    throw IndexError(
+        str(name(), ": there is no group ", static_cast<int64_t>(group), "; it has ", groups(), " of them"));
+}
+
+void Optimizer::check_rate(double lr) const {
+  if (!std::isfinite(lr)) throw ValueError(str(name(), ": lr must be finite, got ", lr));
+  if (lr < 0) throw ValueError(str(name(), ": lr must not be negative, got ", lr));
+}
+
+int64_t Optimizer::steps(size_t i) const {
+  if (i >= slots_.size())
+    throw IndexError(str(name(), ": there is no parameter ", static_cast<int64_t>(i), "; it has ",
+                         slots_.size(), " of them"));
+  settle();
+  return slots_[i].steps;
 }
 
 void Optimizer::zero_grad() const {

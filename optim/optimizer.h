@@ -80,18 +80,16 @@ class WEFT_API Optimizer {
   /// All parameters, group after group.
   const std::vector<Tensor>& parameters() const { return params_; }
   virtual size_t groups() const = 0;
+  /// Throws: IndexError that names the number of groups.
   virtual double lr(size_t group = 0) const = 0;
-  /// Throws: ValueError for a negative rate.
+  /// Throws: ValueError for a rate that is negative or not finite; as lr.
   virtual void set_lr(size_t group, double lr) = 0;
   void set_lr(double lr) {
     for (size_t g = 0; g < groups(); ++g) set_lr(g, lr);
   }
   virtual const char* name() const = 0;
-  /// Number of steps that parameter i has taken.
-  int64_t steps(size_t i) const {
-    settle();
-    return slots_.at(i).steps;
-  }
+  /// Number of steps that parameter i has taken. Throws: IndexError that names the number of parameters.
+  int64_t steps(size_t i) const;
   /// Number of backend calls by all steps so far (one per step and dtype).
   int64_t kernel_calls() const { return kernel_calls_; }
 
@@ -105,6 +103,8 @@ class WEFT_API Optimizer {
  protected:
   Optimizer() = default;
   void add_params(const std::vector<Tensor>& params, size_t group);
+  void check_group(size_t group) const;
+  void check_rate(double lr) const;
   virtual Variant variant(size_t group) const = 0;
   /// Constructs the functor of `group` for step `t` at `place`.
   virtual void construct(void* place, size_t group, int64_t t) const = 0;
@@ -214,16 +214,22 @@ template <class Rule> class Fused final : public Optimizer {
     add_params(group.params, options_.size());
     options_.push_back(group.options);
   }
-  const Options& options(size_t group = 0) const { return options_.at(group); }
+  /// Throws: IndexError that names the number of groups.
+  const Options& options(size_t group = 0) const {
+    check_group(group);
+    return options_[group];
+  }
+  /// Throws: ValueError for bad options; as options.
   void set_options(size_t group, const Options& options) {
+    check_group(group);
     check_options(options);
-    options_.at(group) = options;
+    options_[group] = options;
   }
   size_t groups() const override { return options_.size(); }
-  double lr(size_t group = 0) const override { return options_.at(group).lr; }
+  double lr(size_t group = 0) const override { return this->options(group).lr; }
   using Optimizer::set_lr;
   void set_lr(size_t group, double lr) override {
-    Options changed = options_.at(group);
+    Options changed = this->options(group);
     changed.lr = lr;
     set_options(group, changed);
   }
@@ -236,8 +242,8 @@ template <class Rule> class Fused final : public Optimizer {
   }
 
  private:
-  static void check_options(const Options& options) {
-    if (!(options.lr >= 0)) throw ValueError(str(Rule::kName, ": lr must not be negative, got ", options.lr));
+  void check_options(const Options& options) const {
+    check_rate(options.lr);
     if constexpr (requires { Rule::check(options); }) Rule::check(options);
   }
   std::vector<Options> options_;

@@ -16,6 +16,10 @@ void check_positive(const char* what, double value) {
   if (!(value > 0)) throw ValueError(str(what, " must be positive, got ", value));
 }
 
+void check_finite(const char* what, double value) {
+  if (!std::isfinite(value)) throw ValueError(str(what, " must be finite, got ", value));
+}
+
 std::vector<double> rates_of(const Rates& rates) {
   std::vector<double> out;
   for (size_t g = 0, n = rates.groups(); g < n; ++g) out.push_back(rates.get(g));
@@ -40,6 +44,14 @@ void FactorSchedule::set(const std::vector<double>& rates) {
     while (g-- > 0) rates_.set(g, before[g]);
     throw;
   }
+}
+
+double FactorSchedule::base(size_t group) const {
+  const std::vector<double> all = bases();
+  if (group >= all.size())
+    throw IndexError(str("schedule: there is no group ", static_cast<int64_t>(group), "; it has ", all.size(),
+                         " of them"));
+  return all[group];
 }
 
 /// base_, and of groups that the optimizer was given since, the rate over the present factor.
@@ -97,10 +109,12 @@ void FactorSchedule::load_state_dict(const StateDict& state) {
 
 Factor step_factor(const StepLROptions& o) {
   check_positive("StepLR: step_size", static_cast<double>(o.step_size));
+  check_finite("StepLR: gamma", o.gamma);
   return [o](int64_t t) { return std::pow(o.gamma, static_cast<double>(t / o.step_size)); };
 }
 
 Factor multi_step_factor(const MultiStepLROptions& o) {
+  check_finite("MultiStepLR: gamma", o.gamma);
   return [o](int64_t t) {
     const auto passed =
         std::count_if(o.milestones.begin(), o.milestones.end(), [t](int64_t m) { return m <= t; });
@@ -109,12 +123,15 @@ Factor multi_step_factor(const MultiStepLROptions& o) {
 }
 
 Factor exponential_factor(double gamma) {
+  check_finite("ExponentialLR: gamma", gamma);
   check_positive("ExponentialLR: gamma", gamma);
   return [gamma](int64_t t) { return std::pow(gamma, static_cast<double>(t)); };
 }
 
 Factor linear_factor(const LinearLROptions& o) {
   check_positive("LinearLR: total", static_cast<double>(o.total));
+  check_finite("LinearLR: start_factor", o.start_factor);
+  check_finite("LinearLR: end_factor", o.end_factor);
   return [o](int64_t t) {
     const double done = static_cast<double>(std::min(t, o.total)) / static_cast<double>(o.total);
     return o.start_factor + (o.end_factor - o.start_factor) * done;
@@ -123,6 +140,7 @@ Factor linear_factor(const LinearLROptions& o) {
 
 Factor cosine_factor(const CosineLROptions& o) {
   check_positive("CosineLR: t_max", static_cast<double>(o.t_max));
+  check_finite("CosineLR: min_factor", o.min_factor);
   return [o](int64_t t) {
     const double turn = std::numbers::pi * static_cast<double>(t) / static_cast<double>(o.t_max);
     return o.min_factor + (1 - o.min_factor) * (1 + std::cos(turn)) / 2;
@@ -150,7 +168,8 @@ Factor sequential_factor(const SequentialLROptions& o) {
 
 Factor warmup_factor(const WarmupLROptions& o) {
   check_positive("WarmupLR: steps", static_cast<double>(o.steps));
-  if (!(o.start_factor >= 0))
+  check_finite("WarmupLR: start_factor", o.start_factor);
+  if (o.start_factor < 0)
     throw ValueError(str("WarmupLR: start_factor must not be negative, got ", o.start_factor));
   const Factor rise = linear_factor({.start_factor = o.start_factor, .end_factor = 1, .total = o.steps});
   if (!o.then) return rise;
@@ -177,6 +196,9 @@ ReduceOnPlateau::ReduceOnPlateau(Rates rates, const PlateauOptions& options)
     : rates_(std::move(rates)), options_(options) {
   if (!(options.factor > 0 && options.factor < 1))
     throw ValueError(str("ReduceOnPlateau: factor must be in (0, 1), got ", options.factor));
+  check_finite("ReduceOnPlateau: threshold", options.threshold);
+  check_finite("ReduceOnPlateau: min_lr", options.min_lr);
+  check_finite("ReduceOnPlateau: eps", options.eps);
   if (options.patience < 0 || options.cooldown < 0 || options.min_lr < 0)
     throw ValueError(str("ReduceOnPlateau: patience ", options.patience, ", cooldown ", options.cooldown,
                          " and min_lr ", options.min_lr, " must not be negative"));

@@ -42,7 +42,8 @@ class WEFT_API FactorSchedule {
   void set_epoch(int64_t epoch);
   int64_t epoch() const { return epoch_; }
   /// The rate of a group for a factor of 1, including external changes that step() has seen.
-  double base(size_t group = 0) const { return bases().at(group); }
+  /// Throws: IndexError that names the number of groups.
+  double base(size_t group = 0) const;
 
   /// The entry "epoch", and per group "base" and "lr", the current rate.
   StateDict state_dict() const;
@@ -59,6 +60,8 @@ class WEFT_API FactorSchedule {
   std::vector<double> base_;
   int64_t epoch_ = 0;
 };
+
+// The schedules below refuse, at construction, an option that is NaN or infinite (ValueError with its name).
 
 /// The factor as a function of the epoch, from 0.
 using Factor = Callback<double(int64_t)>;

@@ -24,6 +24,8 @@ struct WEFT_API QHAdamRule {
   static constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq"};
   static void check(const Options& o) {
     detail::check_averages(kName, o);
+    detail::finite(kName, "nu1", o.nu1);
+    detail::finite(kName, "nu2", o.nu2);
     detail::known(kName, o.weight_decay_type);
   }
 

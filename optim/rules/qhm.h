@@ -22,6 +22,7 @@ struct WEFT_API QHMRule {
   static constexpr const char* kStateNames[] = {"momentum_buffer"};
   static void check(const Options& o) {
     detail::not_negative(kName, "momentum", o.momentum);
+    detail::finite(kName, "nu", o.nu);
     detail::not_negative(kName, "weight_decay", o.weight_decay);
     detail::known(kName, o.weight_decay_type);
   }

@@ -7,7 +7,7 @@
 namespace weft::optim {
 
 /// eta_minus in (0, 1) and eta_plus > 1: factors of an element's step size; step_min and step_max: its
-/// bounds, in units of the parameter.
+/// bounds, in units of the parameter. step_max may be infinite.
 struct RpropOptions {
   double lr = 1e-2;  ///< the first step size, in units of the parameter; not used later
   double eta_minus = 0.5, eta_plus = 1.2, step_min = 1e-6, step_max = 50;
@@ -25,6 +25,8 @@ struct WEFT_API RpropRule {
   static constexpr int kState = 2;
   static constexpr const char* kStateNames[] = {"prev", "step_size"};
   static void check(const Options& o) {
+    detail::finite(kName, "eta_plus", o.eta_plus);
+    detail::finite(kName, "step_min", o.step_min);
     if (!(o.eta_minus > 0 && o.eta_minus < 1 && o.eta_plus > 1))
       throw ValueError(
           str("Rprop: needs 0 < eta_minus < 1 < eta_plus, got ", o.eta_minus, " and ", o.eta_plus));

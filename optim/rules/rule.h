@@ -41,8 +41,13 @@ WEFT_API WeightDecay weight_decay_type(const std::string& text);
 // Checks of options. Throws: ValueError that names the rule, the option and the value.
 namespace detail {
 
+inline void finite(const char* rule, const char* option, double value) {
+  if (!std::isfinite(value)) throw ValueError(str(rule, ": ", option, " must be finite, got ", value));
+}
+
 inline void not_negative(const char* rule, const char* option, double value) {
-  if (!(value >= 0)) throw ValueError(str(rule, ": ", option, " must not be negative, got ", value));
+  finite(rule, option, value);
+  if (value < 0) throw ValueError(str(rule, ": ", option, " must not be negative, got ", value));
 }
 
 inline void in_unit(const char* rule, const char* option, double value) {

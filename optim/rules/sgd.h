@@ -20,6 +20,7 @@ struct WEFT_API SGDRule {
   static constexpr const char* kName = "SGD";
   static void check(const Options& o) {
     detail::not_negative(kName, "momentum", o.momentum);
+    detail::finite(kName, "dampening", o.dampening);
     detail::not_negative(kName, "weight_decay", o.weight_decay);
     if (o.nesterov && !(o.momentum > 0 && o.dampening == 0))
       throw ValueError(str("SGD: nesterov needs momentum above 0 and no dampening, got ", o.momentum, " and ",
