@@ -276,7 +276,8 @@ TEST_F(Checkpoint, a_number_beyond_the_range_of_a_float_is_refused) {
                     str("part loss: the number ", beyond, " does not fit")));
     EXPECT_EQ(narrow, 2);
   }
-  for (const double fits : {-double{INFINITY}, 1e-300, static_cast<double>(std::numeric_limits<float>::max())}) {
+  const double largest = std::numeric_limits<float>::max();
+  for (const double fits : {-double{INFINITY}, 1e-300, largest}) {
     wide = fits;
     save_checkpoint(path(), from);
     load_checkpoint(path(), into);
