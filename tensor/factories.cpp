@@ -36,6 +36,11 @@ Tensor to_device(Tensor host, Device device) {
   return y;
 }
 
+template <class T, class V> T element(const V& value) {
+  if constexpr (std::is_same_v<V, Scalar>) return value.template to<T>("tensor");
+  else return kernels::convert<T>(value);
+}
+
 /// A tensor with element i = value(i) in row-major order, converted to the dtype; written on the host.
 template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& options, V&& value) {
   Tensor y = empty(sizes, {.dtype = options.dtype, .pinned = options.pinned});
@@ -43,7 +48,7 @@ template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& o
   dispatch(options.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* out = static_cast<T*>(y.raw());
-    for (int64_t i = 0; i < n; ++i) out[i] = kernels::convert<T>(value(i));
+    for (int64_t i = 0; i < n; ++i) out[i] = element<T>(value(i));
   });
   return finish(to_device(y, options.device), options);
 }
@@ -102,7 +107,10 @@ Scalar arange_last(Scalar start, Scalar step, int64_t count) {
 
 }  // namespace
 
-Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& options) {
+Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& given) {
+  TensorOptions options = given;
+  if (!given.dtype.given())
+    options.dtype = start.integral && end.integral && step.integral ? kInt64 : kFloat32;
   if (step.d == 0 || !std::isfinite(step.d)) throw ValueError(str("arange: step is ", step));
   if (!std::isfinite(start.d) || !std::isfinite(end.d))
     throw ValueError(str("arange: from ", start, " to ", end));
@@ -123,7 +131,10 @@ Tensor arange(Scalar start, Scalar end, Scalar step, const TensorOptions& option
   return finish(y, options);
 }
 
-Tensor arange(int64_t end) { return arange(0, end, 1, {.dtype = kInt64}); }
+Tensor arange(Scalar start, Scalar end, const TensorOptions& options) {
+  return arange(start, end, 1, options);
+}
+Tensor arange(Scalar end, const TensorOptions& options) { return arange(0, end, 1, options); }
 
 Tensor linspace(double start, double end, int64_t count, const TensorOptions& options) {
   if (count < 0) throw ValueError(str("linspace: count is ", count));
@@ -149,23 +160,41 @@ Tensor eye(int64_t n, const TensorOptions& options) {
   return finish(y, options);
 }
 
-Tensor tensor(std::initializer_list<double> values, const TensorOptions& options) {
-  for (const double value : values) launch::check_scalar("tensor", options.dtype, value);
-  const double* v = values.begin();
-  return from_values({static_cast<int64_t>(values.size())}, options, [v](int64_t i) { return v[i]; });
+Numbers::Numbers(std::initializer_list<Numbers> parts) : sizes_(static_cast<int64_t>(parts.size())) {
+  if (parts.size() == 0) return;
+  const Shape& first = parts.begin()->sizes();
+  for (const int64_t size : first) sizes_.push_back(size);
+  for (const Numbers& part : parts) {
+    if (!(part.sizes() == first))
+      throw ShapeError(first.size() == 1 && part.sizes().size() == 1
+                           ? str("tensor: rows of ", first[0], " and ", part.sizes()[0], " numbers")
+                           : str("tensor: parts of sizes ", first, " and ", part.sizes()));
+    values_.insert(values_.end(), part.values().begin(), part.values().end());
+  }
 }
 
-Tensor tensor(std::initializer_list<std::initializer_list<double>> rows, const TensorOptions& options) {
-  const int64_t height = static_cast<int64_t>(rows.size());
-  const int64_t width = height ? static_cast<int64_t>(rows.begin()->size()) : 0;
-  for (const auto& row : rows)
-    if (static_cast<int64_t>(row.size()) != width)
-      throw ShapeError(str("tensor: rows of ", width, " and ", static_cast<int64_t>(row.size()), " numbers"));
-  for (const auto& row : rows)
-    for (const double value : row) launch::check_scalar("tensor", options.dtype, value);
-  return from_values({height, width}, options,
-                     [&](int64_t i) { return rows.begin()[i / width].begin()[i % width]; });
+Tensor tensor(const Numbers& numbers, const TensorOptions& options) {
+  const std::vector<Scalar>& values = numbers.values();
+  for (const Scalar& value : values) launch::check_scalar("tensor", options.dtype, value);
+  return from_values(numbers.sizes(), options, [&](int64_t i) { return values[static_cast<size_t>(i)]; });
 }
+
+template <Element T> Tensor tensor(const std::vector<T>& values, const TensorOptions& given) {
+  TensorOptions options = given;
+  if (!given.dtype.given()) options.dtype = dtype_of<T>;
+  if (options.dtype != dtype_of<T>)
+    for (const T value : values) launch::check_scalar("tensor", options.dtype, Numbers(value).values()[0]);
+  return from_values({static_cast<int64_t>(values.size())}, options,
+                     [&](int64_t i) -> T { return values[static_cast<size_t>(i)]; });
+}
+template WEFT_API Tensor tensor(const std::vector<bool>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<uint8_t>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<int32_t>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<int64_t>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<Half>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<BFloat16>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<float>&, const TensorOptions&);
+template WEFT_API Tensor tensor(const std::vector<double>&, const TensorOptions&);
 
 template <Element T> Tensor from_vector(const std::vector<T>& values, const Shape& sizes, Device device) {
   const int64_t n = static_cast<int64_t>(values.size());
@@ -185,10 +214,24 @@ template WEFT_API Tensor from_vector(const std::vector<BFloat16>&, const Shape&,
 template WEFT_API Tensor from_vector(const std::vector<float>&, const Shape&, Device);
 template WEFT_API Tensor from_vector(const std::vector<double>&, const Shape&, Device);
 
-namespace {
+TensorOptions detail::blob_options(const TensorOptions& options, DTypeOption element) {
+  if (!element.given()) {
+    if (!options.dtype.given())
+      throw DTypeError("from_blob: the pointer is to no element of a tensor; give options.dtype");
+    return options;
+  }
+  const DType held = element, asked = options.dtype;
+  if (options.dtype.given() && asked != held)
+    throw DTypeError(str("from_blob: the pointer is to ", held, ", the options ask for ", asked,
+                         "; cast the pointer to void* to read it as that"));
+  TensorOptions typed = options;
+  typed.dtype = held;
+  return typed;
+}
 
-Tensor wrapped(void* data, bool read_only, const Shape& sizes, const Shape& strides,
-               const TensorOptions& options, void (*release)(void*), void* context) {
+Tensor detail::wrap_blob(const void* source, bool read_only, const Shape& sizes, const Shape& strides,
+                         const TensorOptions& options, void (*release)(void*), void* context) {
+  void* const data = const_cast<void*>(source);
   if (sizes.size() != strides.size())
     throw ShapeError(str("from_blob: sizes ", sizes, " and strides ", strides, " differ in length"));
   int64_t count = 1;  // elements from the first to the last
@@ -213,21 +256,14 @@ Tensor wrapped(void* data, bool read_only, const Shape& sizes, const Shape& stri
       options);
 }
 
-}  // namespace
-
 Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options, void (*release)(void*),
                  void* context) {
-  return wrapped(data, false, sizes, contiguous_strides(sizes), options, release, context);
+  return detail::wrap_blob(data, false, sizes, contiguous_strides(sizes), options, release, context);
 }
 
 Tensor from_blob(void* data, const Shape& sizes, const Shape& strides, const TensorOptions& options,
                  void (*release)(void*), void* context) {
-  return wrapped(data, false, sizes, strides, options, release, context);
-}
-
-Tensor detail::from_const_blob(const void* data, const Shape& sizes, const Shape& strides,
-                               const TensorOptions& options, void (*release)(void*), void* context) {
-  return wrapped(const_cast<void*>(data), true, sizes, strides, options, release, context);
+  return detail::wrap_blob(data, false, sizes, strides, options, release, context);
 }
 
 }  // namespace weft

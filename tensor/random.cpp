@@ -28,22 +28,38 @@ void check_floating(const char* what, DType dtype) {
   if (!is_floating(dtype)) throw DTypeError(str(what, ": takes a floating dtype, got ", dtype));
 }
 
-}  // namespace
-
-Tensor rand(const Shape& sizes, const TensorOptions& options, Generator* generator) {
-  check_floating("rand", options.dtype);
-  return drawn("rand", sizes, options, generator,
+Tensor uniform(const char* name, const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  check_floating(name, options.dtype);
+  return drawn(name, sizes, options, generator,
                [](Backend& b, Context& c, PhiloxKey key, View y) { b.uniform(c, key, 0, 1, y); });
 }
 
-Tensor randn(const Shape& sizes, const TensorOptions& options, Generator* generator) {
-  check_floating("randn", options.dtype);
-  return drawn("randn", sizes, options, generator,
+Tensor normal(const char* name, const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  check_floating(name, options.dtype);
+  return drawn(name, sizes, options, generator,
                [](Backend& b, Context& c, PhiloxKey key, View y) { b.normal(c, key, 0, 1, y); });
 }
 
-Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOptions& options,
+}  // namespace
+
+Tensor rand(const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  return uniform("rand", sizes, options, generator);
+}
+Tensor rand_like(const Tensor& x, Generator* generator) {
+  return uniform("rand_like", x.sizes(), {.dtype = x.dtype(), .device = x.device()}, generator);
+}
+
+Tensor randn(const Shape& sizes, const TensorOptions& options, Generator* generator) {
+  return normal("randn", sizes, options, generator);
+}
+Tensor randn_like(const Tensor& x, Generator* generator) {
+  return normal("randn_like", x.sizes(), {.dtype = x.dtype(), .device = x.device()}, generator);
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& sizes, const TensorOptions& given,
                Generator* generator) {
+  TensorOptions options = given;
+  if (!given.dtype.given()) options.dtype = kInt64;
   if (low >= high) throw ValueError(str("randint: the range [", low, ", ", high, ") is empty"));
   launch::check_scalar("randint", options.dtype, low);
   launch::check_scalar("randint", options.dtype, high - 1);

@@ -30,15 +30,18 @@ void Tensor::undefined() {
       "undefined tensor: it was never assigned, or it is a grad() that is not there: call backward() first");
 }
 
-void Tensor::check_data(DType wanted) const {
+void Tensor::check_data(DType wanted, bool to_read) const {
   const TensorBody& b = body();
   if (b.dtype != wanted) throw DTypeError(str("data: the tensor holds ", b.dtype, ", asked for ", wanted));
   if (!b.device.is_cpu())
     throw DeviceError(str("data: the tensor lies on ", b.device, "; copy it to the CPU first"));
+  if (!to_read && b.storage->is_read_only())
+    throw ValueError(
+        str("data: the tensor is over read-only memory; ask for const ", wanted, ", or clone() it"));
 }
 
-void Tensor::check_access(DType wanted, int dims) const {
-  check_data(wanted);
+void Tensor::check_access(DType wanted, bool to_read, int dims) const {
+  check_data(wanted, to_read);
   if (dim() != dims) throw ShapeError(str("accessor: asked for ", dims, " dims, the tensor is ", sizes()));
 }
 

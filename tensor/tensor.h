@@ -50,9 +50,22 @@ struct WEFT_API TensorBody : RefCounted {
   AutogradSlot* slot = nullptr;  ///< owned
 };
 
+/// The dtype in TensorOptions: float32 unless one is given.
+class DTypeOption {
+ public:
+  constexpr DTypeOption() = default;
+  constexpr DTypeOption(DType dtype) : dtype_(dtype), given_(true) {}
+  constexpr operator DType() const { return dtype_; }
+  constexpr bool given() const { return given_; }
+
+ private:
+  DType dtype_ = kFloat32;
+  bool given_ = false;
+};
+
 /// Options of factories: `zeros({2, 3}, {.dtype = kFloat64})`.
 struct TensorOptions {
-  DType dtype = kFloat32;
+  DTypeOption dtype = {};
   Device device = {};
   bool requires_grad = false;
   bool pinned = false;  ///< CPU memory that CUDA devices access directly; see pin_memory()
@@ -114,14 +127,15 @@ class WEFT_API Tensor {
 
   // ---- raw access (CPU tensors; contiguous or by strides())
   /// Pointer to the first element; T may be const. An optimizer step on a parameter marked concurrent may
-  /// replace the memory. Throws: DTypeError if T is not dtype(), DeviceError off the CPU.
+  /// replace the memory. Throws: DTypeError if T is not dtype(), DeviceError off the CPU, ValueError for
+  /// read-only memory unless T is const.
   template <class T> T* data() const {
-    check_data(dtype_of<std::remove_const_t<T>>);
+    check_data(dtype_of<std::remove_const_t<T>>, std::is_const_v<T>);
     return static_cast<T*>(raw());
   }
   /// Elements by N indices, `a[i][j]`; T may be const. The accessor holds pointers but no reference: keep
   /// this tensor. An index out of range is an IndexError in code compiled without NDEBUG, and undefined
-  /// behaviour with it. Throws: DTypeError, DeviceError, ShapeError unless dim() is N.
+  /// behaviour with it. Throws: as data(); ShapeError unless dim() is N.
   template <class T, int N> Accessor<T, N, kCheckedAccess> accessor() const;
   /// Address of the first element, without a check; on a CUDA device an address of device memory.
   void* raw() const {
@@ -260,7 +274,8 @@ class WEFT_API Tensor {
   Tensor atan2(const Tensor& other) const;
   Tensor clamp(Scalar low, Scalar high) const;
   /// this tensor where the condition is true: weft::where(condition, *this, other)
-  Tensor where(const Tensor& condition, const Tensor& other) const;
+  Tensor where(const Tensor&condition, const Tensor&other) const,
+      where(const Tensor&condition, Scalar other) const;
   Tensor masked_fill(const Tensor& mask, Scalar value) const;
   Tensor addcmul(const Tensor& a, const Tensor& b, Scalar value = 1) const;
   Tensor addcdiv(const Tensor& a, const Tensor& b, Scalar value = 1) const;
@@ -295,8 +310,8 @@ class WEFT_API Tensor {
   Tensor argmin() const, argmin(int64_t d, bool keepdim = false) const;
   Tensor any() const, any(const Shape&dims, bool keepdim = false) const;
   Tensor all() const, all(const Shape&dims, bool keepdim = false) const;
-  Tensor var() const, var(const Shape&dims, int64_t correction = 1, bool keepdim = false) const;
-  Tensor std() const, std(const Shape&dims, int64_t correction = 1, bool keepdim = false) const;
+  Tensor var() const, var(const Shape&dims, double correction = 1, bool keepdim = false) const;
+  Tensor std() const, std(const Shape&dims, double correction = 1, bool keepdim = false) const;
   Tensor norm(double p = 2) const, norm(double p, const Shape&dims, bool keepdim = false) const;
   Tensor median() const;
   MaxResult median(int64_t d, bool keepdim = false) const;
@@ -346,8 +361,8 @@ class WEFT_API Tensor {
  private:
   friend class Indexed;
   [[noreturn]] static void undefined();  // Throws ValueError: undefined tensor
-  void check_data(DType wanted) const;
-  void check_access(DType wanted, int dims) const;
+  void check_data(DType wanted, bool to_read) const;
+  void check_access(DType wanted, bool to_read, int dims) const;
   bool view_requires_grad() const;  // first brings a view up to date with its base; autograd/
   void check_seen() const;          // Throws ValueError if nothing else holds the memory of a temporary
   Ref<TensorBody> body_;
@@ -355,6 +370,9 @@ class WEFT_API Tensor {
 
 /// Uninitialised row-major memory. All operations allocate through it.
 WEFT_API Tensor empty(const Shape& sizes, const TensorOptions& options = {});
+inline Tensor empty(const Shape& sizes, std::same_as<DType> auto dtype) {
+  return empty(sizes, TensorOptions{.dtype = dtype});
+}
 /// A tensor over the same storage with other sizes, strides and offset (in elements), without history.
 /// Throws: IndexError for elements outside the storage.
 WEFT_API Tensor alias(const Tensor& base, const Shape& sizes, const Shape& strides, int64_t offset);

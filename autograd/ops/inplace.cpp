@@ -231,6 +231,8 @@ Tensor& Tensor::relu_() {
 
 Tensor& Tensor::uniform_(double low, double high) {
   launch::check_floating("uniform_", *this);
+  if (!std::isfinite(low) || !std::isfinite(high))
+    throw ValueError(str("uniform_: the bounds must be finite, got ", low, " and ", high));
   if (!(low <= high)) throw ValueError(str("uniform_: low ", low, " is above high ", high));
   for (const double end : {low, high}) launch::check_scalar("uniform_", dtype(), end);
   return overwrite("uniform_", *this, [&] {
@@ -243,6 +245,8 @@ Tensor& Tensor::uniform_(double low, double high) {
 Tensor& Tensor::normal_(double mean, double stddev) {
   launch::check_floating("normal_", *this);
   if (!(stddev >= 0)) throw ValueError(str("normal_: stddev must be >= 0, got ", stddev));
+  if (!std::isfinite(mean) || !std::isfinite(stddev))
+    throw ValueError(str("normal_: mean and stddev must be finite, got ", mean, " and ", stddev));
   for (const double parameter : {mean, stddev}) launch::check_scalar("normal_", dtype(), parameter);
   return overwrite("normal_", *this, [&] {
     if (numel() != 0)

@@ -118,6 +118,9 @@ Tensor Tensor::clamp(Scalar low, Scalar high) const { return weft::clamp(*this, 
 Tensor Tensor::where(const Tensor& condition, const Tensor& other) const {
   return weft::where(condition, *this, other);
 }
+Tensor Tensor::where(const Tensor& condition, Scalar other) const {
+  return weft::where(condition, *this, other);
+}
 Tensor Tensor::masked_fill(const Tensor& mask, Scalar value) const {
   return weft::masked_fill(*this, mask, value);
 }
@@ -156,10 +159,10 @@ WEFT_METHOD(var)
 WEFT_METHOD(std)
 Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return weft::amax(*this, dims, keepdim); }
 Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return weft::amin(*this, dims, keepdim); }
-Tensor Tensor::var(const Shape& dims, int64_t correction, bool keepdim) const {
+Tensor Tensor::var(const Shape& dims, double correction, bool keepdim) const {
   return weft::var(*this, dims, correction, keepdim);
 }
-Tensor Tensor::std(const Shape& dims, int64_t correction, bool keepdim) const {
+Tensor Tensor::std(const Shape& dims, double correction, bool keepdim) const {
   return weft::std(*this, dims, correction, keepdim);
 }
 Tensor Tensor::norm(double p) const { return weft::norm(*this, p); }

@@ -3,6 +3,7 @@
 // the tensor arguments.
 #pragma once
 
+#include <concepts>
 #include <optional>
 
 #include <weft/autograd/tape/record.h>
@@ -43,6 +44,15 @@ WEFT_API Tensor floor_divide(In a, In b);
 WEFT_API Tensor atan2(In a, In b);
 /// cond ? a : b. Grad: da = g where cond, db = g elsewhere. Throws: DTypeError unless cond is bool.
 WEFT_API Tensor where(In cond, In a, In b);
+/// The same with a number, which takes the other's dtype.
+/// Throws: DTypeError also for a number that does not fit it.
+WEFT_API Tensor where(In cond, In a, Scalar b);
+WEFT_API Tensor where(In cond, Scalar a, In b);
+/// Of two numbers: int64 if both are of integer types, else float32; bool of two bool.
+WEFT_API Tensor where(In cond, Scalar a, Scalar b);
+template <std::same_as<bool> T> Tensor where(const Tensor& cond, T a, T b) {
+  return where(cond, Scalar(a), Scalar(b)).to(kBool);
+}
 /// x with `value` where mask is true. Grad: g where mask is false, else 0.
 /// Throws: DTypeError unless mask is bool.
 WEFT_API Tensor masked_fill(In x, In mask, Scalar value);

@@ -68,15 +68,15 @@ WEFT_API Tensor all(In x, const Shape& dims, bool keepdim = false);
 /// Variance of n elements, divided by n - 1; var(x, {}, 0) divides by n. Grad: g * 2 * (x - mean) / (n - 1).
 /// Throws: DTypeError for integers.
 WEFT_API Tensor var(Fp32Arg x);
-/// Variance over dims, of n elements each, divided by n - correction.
+/// Variance over dims, of n elements each, divided by n - correction, which need not be whole.
 /// Grad: g * 2 * (x - mean) / (n - correction). Throws: DTypeError for integers.
-WEFT_API Tensor var(Fp32Arg x, const Shape& dims, int64_t correction = 1, bool keepdim = false);
+WEFT_API Tensor var(Fp32Arg x, const Shape& dims, double correction = 1, bool keepdim = false);
 /// Standard deviation, the square root of var(x). Grad: g * (x - mean) / ((n - 1) * y); 0 where y = 0.
 /// Throws: DTypeError for integers.
 WEFT_API Tensor std(Fp32Arg x);
 /// Standard deviation over dims, the square root of var.
 /// Grad: g * (x - mean) / ((n - correction) * y); 0 where y = 0. Throws: DTypeError for integers.
-WEFT_API Tensor std(Fp32Arg x, const Shape& dims, int64_t correction = 1, bool keepdim = false);
+WEFT_API Tensor std(Fp32Arg x, const Shape& dims, double correction = 1, bool keepdim = false);
 /// (sum |x|^p)^(1/p). p = 0 counts the non-zero elements and has no gradient; p = infinity is max |x|.
 /// Grad: g * sign(x) * (|x| / y)^(p-1), 0 at y = 0; for infinity shared evenly by the largest.
 /// Throws: DTypeError for integers, ValueError unless p >= 0, ShapeError for p = infinity of no elements.

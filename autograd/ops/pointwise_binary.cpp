@@ -177,6 +177,25 @@ Tensor where(In cond, In a, In b) {
       });
 }
 
+namespace {
+
+Tensor number_of(const Tensor& cond, const Tensor& x, Scalar value) {
+  launch::check_defined("where", cond, x);
+  launch::check_scalar("where", x.dtype(), value);
+  return number_like(x, value);
+}
+
+}  // namespace
+
+Tensor where(In cond, In a, Scalar b) { return where(cond.get(), a.get(), number_of(cond, a, b)); }
+Tensor where(In cond, Scalar a, In b) { return where(cond.get(), number_of(cond, b, a), b.get()); }
+Tensor where(In cond, Scalar a, Scalar b) {
+  launch::check_defined("where", cond);
+  const TensorOptions type{.dtype = a.integral && b.integral ? kInt64 : kFloat32, .device = cond->device()};
+  for (const Scalar s : {a, b}) launch::check_scalar("where", type.dtype, s);
+  return where(cond.get(), scalar_tensor(a, type), scalar_tensor(b, type));
+}
+
 Tensor masked_fill(In x, In mask, Scalar value) {
   launch::check_defined("masked_fill", x, mask);
   if (mask->dtype() != kBool)

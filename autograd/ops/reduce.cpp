@@ -40,12 +40,11 @@ Tensor centred(const Tensor& x, const Dims& dims) {
   return near - mean_over(near, dims, true);
 }
 
-Tensor var_over(const char* name, const Tensor& x, const Dims& dims, int64_t correction, bool keepdim) {
+Tensor var_over(const char* name, const Tensor& x, const Dims& dims, double correction, bool keepdim) {
   launch::check_floating(name, x);
-  const int64_t n = launch::reduced_count(x, dims);
+  const auto n = static_cast<double>(launch::reduced_count(x, dims));
   NoGrad quiet;  // the whole op is one node; the steps below are not recorded
-  return div(sum_over(square(centred(x, dims)), dims, keepdim),
-             static_cast<double>(std::max<int64_t>(n - correction, 0)));
+  return div(sum_over(square(centred(x, dims)), dims, keepdim), std::max(n - correction, 0.0));
 }
 
 Tensor norm_over(const Tensor& x, double p, const Dims& dims, bool keepdim) {
@@ -109,12 +108,12 @@ Tensor sum_to(In x, const Shape& sizes) {
 
 Tensor var(Fp32Arg x) { return var(x.get(), {}); }
 
-Tensor var(Fp32Arg x, const Shape& dim_list, int64_t correction, bool keepdim) {
+Tensor var(Fp32Arg x, const Shape& dim_list, double correction, bool keepdim) {
   launch::check_defined("var", x);
   if (is_half(x->dtype()))
     return in_float(x, [&](const Tensor& v) { return var(v, dim_list, correction, keepdim); });
   const Dims dims = reduced_dims("var", x, dim_list);
-  const auto n = static_cast<double>(launch::reduced_count(x, dims) - correction);
+  const double n = static_cast<double>(launch::reduced_count(x, dims)) - correction;
   return record("var", var_over("var", x, dims, correction, keepdim), {x},
                 [x = Saved(x), dims, n](const Tensor& g, Needs) -> GradList {
                   const Tensor v = x.get();
@@ -124,12 +123,12 @@ Tensor var(Fp32Arg x, const Shape& dim_list, int64_t correction, bool keepdim) {
 
 Tensor std(Fp32Arg x) { return std(x.get(), {}); }
 
-Tensor std(Fp32Arg x, const Shape& dim_list, int64_t correction, bool keepdim) {
+Tensor std(Fp32Arg x, const Shape& dim_list, double correction, bool keepdim) {
   launch::check_defined("std", x);
   if (is_half(x->dtype()))
     return in_float(x, [&](const Tensor& v) { return std(v, dim_list, correction, keepdim); });
   const Dims dims = reduced_dims("std", x, dim_list);
-  const auto n = static_cast<double>(launch::reduced_count(x, dims) - correction);
+  const double n = static_cast<double>(launch::reduced_count(x, dims)) - correction;
   Tensor y = launch::unary(Unary::kSqrt, var_over("std", x, dims, correction, keepdim));
   return record("std", y, {x},
                 [x = Saved(x), y = SavedOutput(y), dims, n](const Tensor& g, Needs) -> GradList {

@@ -81,6 +81,20 @@ def masked(d):
     ]
 
 
+def mask_and_number(d):
+    x, mask, number = masked(d)
+    return [mask, x, number]
+
+
+def number_and_mask(d):
+    x, mask, number = masked(d)
+    return [mask, number, x]
+
+
+def mask_and_numbers(d):
+    return [d.tensor(d.shape(), 0 if d.chance(0.95) else d.dtype()), number_but_bool(d), number_but_bool(d)]
+
+
 def clamped(d):
     x = one(d)[0]
     return [x, d.number(x.dtype), d.number(x.dtype)]
@@ -110,6 +124,25 @@ for name in ("div", "atan2"):
     op(name, two, getattr(torch, name), types="real")
 op("pow", two, torch.pow, types="arith")
 op("where", with_mask, torch.where, exact=True, zeros=True, types="meet", meets=(1, 2))
+op(
+    "where.number",
+    mask_and_number,
+    lambda m, x, s: x.masked_fill(~m, s),
+    exact=True,
+    zeros=True,
+    types="meet",
+    meets=(1,),
+)
+op(
+    "where.from",
+    number_and_mask,
+    lambda m, s, x: x.masked_fill(m, s),
+    exact=True,
+    zeros=True,
+    types="meet",
+    meets=(2,),
+)
+op("where.numbers", mask_and_numbers, torch.where, exact=True, zeros=True)
 op(
     "masked_fill",
     masked,

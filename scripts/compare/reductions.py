@@ -70,7 +70,7 @@ for name in ("any", "all"):
 
 
 def correction(d):
-    return d.of(0, 1, 1, 2)
+    return d.of(0.0, 1.0, 1.0, 2.0, 0.5, 1.5)
 
 
 op("var", lambda d: one_floating(d) + [correction(d)], lambda x, c: x.var(correction=c), spread=True, floor=1)

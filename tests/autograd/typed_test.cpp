@@ -89,6 +89,36 @@ TEST(Typed, argmax_of_everything_counts_in_row_major_order) {
   EXPECT_TRUE(has(error_of<ShapeError>([&] { zeros({0, 2}).argmax(); }), "argmax"));
 }
 
+TEST(Typed, where_takes_numbers) {
+  const Tensor m = whole({0, 1, 1}).to(kBool), x = tensor({1., 2., 3.}).requires_grad_();
+  EXPECT_EQ(values(where(m, x, 0)), (V{0, 2, 3}));
+  EXPECT_EQ(values(where(m, 1., x)), (V{1, 1, 1}));
+  EXPECT_EQ(values(x.where(m, -1)), (V{-1, 2, 3}));
+  where(m, x, 0).sum().backward();
+  EXPECT_EQ(values(x.grad()), (V{0, 1, 1}));
+  EXPECT_EQ(where(m, 2, x.to(kFloat16)).dtype(), kFloat16);
+  EXPECT_EQ(where(m, whole({1, 2, 3}), 2.0).dtype(), kInt64);
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { where(m, whole({1, 2, 3}), 0.5); }), "where: the number 0.5"));
+  EXPECT_EQ(where(m, 1, 0).dtype(), kInt64);
+  EXPECT_EQ(where(m, 1, 0.5).dtype(), kFloat32);
+  EXPECT_EQ(where(m, true, false).dtype(), kBool);
+  EXPECT_EQ(values(where(m, 1., 0.)), (V{0, 1, 1}));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { where(x, x, 0); }), "where: the condition must be bool"));
+  EXPECT_TRUE(has(error_of<ValueError>([&] { where(m, Tensor(), 0); }), "where: tensor argument 2"));
+}
+
+TEST(Typed, corrections_need_not_be_whole) {
+  const Tensor x = numbers({1, 2, 3, 6});  // squares around the mean: 4 + 1 + 0 + 9
+  EXPECT_EQ(x.var(0, 0.5).item<double>(), 14 / 3.5);
+  EXPECT_EQ(var(x, {}, 1.5).item<double>(), 14 / 2.5);
+  EXPECT_EQ(x.std(0, 0.5).item<double>(), std::sqrt(14 / 3.5));
+  EXPECT_EQ(weft::std(x, {}, 3.5).item<double>(), std::sqrt(28.));
+  EXPECT_TRUE(std::isinf(x.var(0, 4.5).item<double>()));
+  const Tensor p = numbers({1, 2, 3, 6}).requires_grad_();
+  p.var(0, 0.5).backward();
+  EXPECT_EQ(values(p.grad()), (V{-4 / 3.5, -2 / 3.5, 0, 6 / 3.5}));
+}
+
 TEST(Typed, one_number_is_a_list_of_sizes) {
   EXPECT_EQ(zeros(3).sizes(), Shape{3});
   EXPECT_EQ(randn(4).sizes(), Shape{4});

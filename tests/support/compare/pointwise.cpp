@@ -27,6 +27,9 @@ void add_arithmetic(Rows& rows) {
                                            {"pow.from", WEFT_CALL(pow)},
                                            {"remainder.from", WEFT_CALL(remainder)}});
   row<Tensor(In, Scalar, Scalar)>(rows, "clamp", WEFT_CALL(clamp));
+  row<Tensor(In, In, Scalar)>(rows, "where.number", WEFT_CALL(where));
+  row<Tensor(In, Scalar, In)>(rows, "where.from", WEFT_CALL(where));
+  row<Tensor(In, Scalar, Scalar)>(rows, "where.numbers", WEFT_CALL(where));
 }
 
 void add_functions(Rows& rows) {

@@ -17,14 +17,14 @@ void add_sums(Rows& rows) {
       rows, {{"prod.dim", WEFT_CALL(prod)}, WEFT_ROW(argmax), WEFT_ROW(argmin), WEFT_ROW(logsumexp)});
   table<Of<MaxResult, Tensor, int64_t, bool>>(rows,
                                               {{"max.dim", WEFT_CALL(max)}, {"min.dim", WEFT_CALL(min)}});
-  table<Of<Tensor, Tensor, Shape, int64_t, bool>>(
+  table<Of<Tensor, Tensor, Shape, double, bool>>(
       rows, {{"var.dims", WEFT_CALL(var)}, {"std.dims", WEFT_CALL(weft::std)}});
   table<Of<Tensor, Tensor, int64_t>>(rows, {WEFT_ROW(cumsum), WEFT_ROW(cumprod)});
   row<Tensor(In, const Shape&)>(rows, "sum_to", WEFT_CALL(sum_to));
-  row<Tensor(Fp32Arg, int64_t)>(rows, "var",
-                                [](const auto& x, int64_t correction) { return var(x, {}, correction); });
-  row<Tensor(Fp32Arg, int64_t)>(
-      rows, "std", [](const auto& x, int64_t correction) { return weft::std(x, {}, correction); });
+  row<Tensor(Fp32Arg, double)>(rows, "var",
+                               [](const auto& x, double correction) { return var(x, {}, correction); });
+  row<Tensor(Fp32Arg, double)>(rows, "std",
+                               [](const auto& x, double correction) { return weft::std(x, {}, correction); });
   row<Tensor(Fp32Arg, double)>(rows, "norm", WEFT_CALL(norm));
   row<Tensor(Fp32Arg, double, const Shape&, bool)>(rows, "norm.dims", WEFT_CALL(norm));
 }
