@@ -391,7 +391,7 @@ def by_value(case, t, w, kind, text):
     if name == "schedule.ReduceOnPlateau" and not case.arguments[6]:
         return "plateau" if bool((to_torch(case.arguments[1]) < 0).any()) else None
     if name.startswith(("var", "std")):
-        c = next(v for v in case.arguments[1:] if type(v) is int)
+        c = next(v for v in case.arguments[1:] if type(v) in (int, float))
         counted = t.outputs[0].numel() and judge.numel(x.sizes) // t.outputs[0].numel()
         return "few samples" if counted <= c else None
     return None
