@@ -204,7 +204,9 @@ inline Tensor arange(Scalar end, std::same_as<DType> auto dtype) {
 inline Tensor linspace(double start, double end, int64_t count, std::same_as<DType> auto dtype) {
   return linspace(start, end, count, TensorOptions{.dtype = dtype});
 }
-inline Tensor eye(int64_t n, std::same_as<DType> auto dtype) { return eye(n, TensorOptions{.dtype = dtype}); }
+inline Tensor eye(std::integral auto n, std::same_as<DType> auto dtype) {
+  return eye(n, TensorOptions{.dtype = dtype});
+}
 inline Tensor tensor(const Numbers& values, std::same_as<DType> auto dtype) {
   return tensor(values, TensorOptions{.dtype = dtype});
 }

@@ -241,7 +241,8 @@ class WEFT_API Tensor {
   /// value counts; with `accumulate` all values are added.
   Tensor& index_put_(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false);
   Tensor& index_put_(const std::vector<TensorIndex>& at, Scalar value, bool accumulate = false);
-  // random numbers of default_generator(). Throws: ValueError for low > high, stddev < 0 or p outside [0, 1]
+  // random numbers of default_generator(). Throws: ValueError for low > high, stddev < 0, a bound, mean or
+  // stddev that is not finite, or p outside [0, 1]
   Tensor& uniform_(double low = 0, double high = 1);    ///< U(low, high), floating tensors only
   Tensor& normal_(double mean = 0, double stddev = 1);  ///< N(mean, stddev^2), floating tensors only
   Tensor& bernoulli_(double p = 0.5);                   ///< 1 with probability p, else 0
