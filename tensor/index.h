@@ -1,5 +1,5 @@
-// Indexing of several dims at once, x.index({0, Slice(1, 3), None, Ellipsis, mask, positions}), and x[mask]
-// as an expression that takes assignments. autograd/ops/index_many.cpp implements both.
+// Indexing of several dims at once, x.index({0, Slice(1, 3), None, Ellipsis, mask, positions}), and x[mask].
+// Both are expressions that can be written to. autograd/ops/index_many.cpp implements them.
 #pragma once
 
 #include <concepts>
@@ -19,8 +19,8 @@ inline constexpr EllipsisIndex Ellipsis{};
 /// Elements start, start + step, .. before stop of one dim; negative bounds count from the end. Slice() is a
 /// whole dim.
 struct Slice {
-  Slice(std::optional<int64_t> start_at = None, std::optional<int64_t> stop_at = None,
-        std::optional<int64_t> by = None)
+  Slice(std::optional<Whole> start_at = None, std::optional<Whole> stop_at = None,
+        std::optional<Whole> by = None)
       : start(start_at), stop(stop_at), step(by.value_or(1)) {}
   std::optional<int64_t> start, stop;
   int64_t step;
@@ -46,12 +46,13 @@ class WEFT_API TensorIndex {
   Tensor tensor;
 };
 
-/// The result of x[mask] or x[positions]: a copy of those elements. Assigning to the unnamed result writes to
-/// x, as index_put_ does: `x[mask] = 0`, `x[mask] = v`, `x[mask] *= 2`, `x[mask] &= m`. Once named, `auto y =
-/// x[mask]`, it is an independent tensor.
+/// The result of x[mask], x[positions] and x.index({..}): a view of x if the index has no tensor, else a copy
+/// of the elements. A write to the unnamed result goes to x, also by a method in place: `x[mask] = 0`,
+/// `x[mask] *= 2`, `x.index({0, mask}) += 1`, `x[mask].clamp_(0, 1)`. Once named, `auto y = x[mask]`, a copy
+/// is an independent tensor.
 class WEFT_API Indexed : public Tensor {
  public:
-  Indexed(Tensor from, const Tensor& at);
+  Indexed(Tensor from, std::vector<TensorIndex> at);
   Indexed(const Indexed&) = default;
   Indexed(Indexed&&) noexcept = default;
   ~Indexed() = default;
@@ -61,30 +62,65 @@ class WEFT_API Indexed : public Tensor {
     static_cast<Tensor&>(*this) = t;
     return *this;
   }
-  Tensor operator=(const Indexed& values) && { return write(values); }
-  Tensor operator=(const Tensor& values) && { return write(values); }
+  Tensor operator=(const Indexed& values) && { return assign(values); }
+  Tensor operator=(const Tensor& values) && { return assign(values); }
   Tensor operator=(Scalar value) &&;
-#define WEFT_COMPOUND(symbol, method)                                    \
-  Tensor& operator symbol(const Tensor& o)& { return method(o); }        \
-  Tensor operator symbol(const Tensor& o)&& { return write(method(o)); } \
-  Tensor& operator symbol(Scalar s)& { return method(s); }               \
-  Tensor operator symbol(Scalar s)&& { return write(method(s)); }
-  WEFT_COMPOUND(+=, add_)
-  WEFT_COMPOUND(-=, sub_)
-  WEFT_COMPOUND(*=, mul_)
-  WEFT_COMPOUND(/=, div_)
+#define WEFT_COMPOUND(symbol, method, Other)                      \
+  Tensor& operator symbol(Other o)& { return Tensor::method(o); } \
+  Tensor operator symbol(Other o)&& {                             \
+    check_kept("operator" #symbol), Tensor::method(o);            \
+    return store();                                               \
+  }
+  WEFT_COMPOUNDS(const Tensor&)
+  WEFT_COMPOUNDS(Scalar)
 #undef WEFT_COMPOUND
-#define WEFT_COMPOUND(symbol, method)                             \
-  Tensor& operator symbol(const Tensor& o)& { return method(o); } \
-  Tensor operator symbol(const Tensor& o)&& { return write(method(o)); }
-  WEFT_COMPOUND(&=, bitwise_and_)
-  WEFT_COMPOUND(|=, bitwise_or_)
-  WEFT_COMPOUND(^=, bitwise_xor_)
-#undef WEFT_COMPOUND
+#undef WEFT_COMPOUNDS
+#define WEFT_WRITE(method)                                                                          \
+  template <class... A> Tensor& method(A&&... a)& { return Tensor::method(std::forward<A>(a)...); } \
+  template <class... A> Indexed method(A&&... a)&& {                                                \
+    check_kept(#method), Tensor::method(std::forward<A>(a)...);                                     \
+    return store();                                                                                 \
+  }
+  WEFT_WRITE(zero_)
+  WEFT_WRITE(fill_)
+  WEFT_WRITE(copy_)
+  WEFT_WRITE(add_)
+  WEFT_WRITE(sub_)
+  WEFT_WRITE(mul_)
+  WEFT_WRITE(div_)
+  WEFT_WRITE(remainder_)
+  WEFT_WRITE(pow_)
+  WEFT_WRITE(exp_)
+  WEFT_WRITE(neg_)
+  WEFT_WRITE(bitwise_and_)
+  WEFT_WRITE(bitwise_or_)
+  WEFT_WRITE(bitwise_xor_)
+  WEFT_WRITE(clamp_)
+  WEFT_WRITE(relu_)
+  WEFT_WRITE(masked_fill_)
+  WEFT_WRITE(masked_scatter_)
+  WEFT_WRITE(scatter_add_)
+  WEFT_WRITE(index_add_)
+  WEFT_WRITE(uniform_)
+  WEFT_WRITE(normal_)
+  WEFT_WRITE(bernoulli_)
+#undef WEFT_WRITE
+  template <class V>
+  Tensor& index_put_(const std::vector<TensorIndex>& at, const V& values, bool accumulate = false) & {
+    return Tensor::index_put_(at, values, accumulate);
+  }
+  template <class V>
+  Indexed index_put_(const std::vector<TensorIndex>& at, const V& values, bool accumulate = false) && {
+    check_kept("index_put_"), Tensor::index_put_(at, values, accumulate);
+    return store();
+  }
 
  private:
-  Tensor write(const Tensor& values);
-  Tensor from_, at_;
+  void check_kept(const char* write) const;  // as check_seen, of x if this is a copy
+  Tensor assign(const Tensor& values);
+  Indexed& store();  // writes this copy to x
+  Tensor from_;      // x, undefined if this is a view
+  std::vector<TensorIndex> at_;
 };
 
 }  // namespace weft

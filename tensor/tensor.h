@@ -6,6 +6,7 @@
 // (autograd/tape/concurrent_parameter.h).
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <iosfwd>
 #include <optional>
@@ -63,6 +64,18 @@ class DTypeOption {
   bool given_ = false;
 };
 
+/// An int64_t argument that takes neither a floating number nor a bool: `x.select(0, 1.9)` does not compile.
+class Whole {
+ public:
+  template <std::integral T>
+  requires(!std::same_as<T, bool>) constexpr Whole(T value) : value_(static_cast<int64_t>(value)) {}
+  constexpr operator int64_t() const { return value_; }
+  friend std::string to_string(Whole w) { return std::to_string(w.value_); }
+
+ private:
+  int64_t value_;
+};
+
 /// Options of factories: `zeros({2, 3}, {.dtype = kFloat64})`.
 struct TensorOptions {
   DTypeOption dtype = {};
@@ -100,9 +113,9 @@ class WEFT_API Tensor {
   /// `x[0] = y`, `x.slice(..) = y`: copy_.
   /// Throws: as copy_; ValueError if no other tensor shares the memory, so that the write would be lost, as
   /// in `x.index_select(..) = y`.
-  Tensor operator=(const Tensor& src) && { return check_seen(), copy_(src); }
+  Tensor operator=(const Tensor& src) && { return check_seen("operator="), copy_(src); }
   /// `x[0] = 5`: fill_. Throws: as fill_; ValueError as above.
-  Tensor operator=(Scalar value) && { return check_seen(), fill_(value); }
+  Tensor operator=(Scalar value) && { return check_seen("operator="), fill_(value); }
 
   // ---- properties
   bool defined() const { return static_cast<bool>(body_); }
@@ -178,12 +191,13 @@ class WEFT_API Tensor {
   Tensor transpose(int64_t d0, int64_t d1) const;
   Tensor permute(const Shape& dims) const;
   Tensor expand(const Shape& sizes) const;  ///< -1 keeps a size
+  Tensor expand_as(const Tensor& other) const { return expand(other.sizes()); }
   Tensor squeeze() const;
   Tensor squeeze(int64_t d) const;
   Tensor unsqueeze(int64_t d) const;
-  Tensor narrow(int64_t d, int64_t start, int64_t length) const;
-  Tensor select(int64_t d, int64_t index) const;
-  Tensor slice(int64_t d, int64_t start, int64_t end, int64_t step = 1) const;
+  Tensor narrow(Whole d, Whole start, Whole length) const;
+  Tensor select(Whole d, Whole index) const;
+  Tensor slice(Whole d, Whole start, Whole end = INT64_MAX, Whole step = 1) const;
   Tensor as_strided(const Shape& sizes, const Shape& strides, int64_t offset = 0) const;
   Tensor diagonal(int64_t offset = 0, int64_t d0 = 0, int64_t d1 = 1) const;
   Tensor operator[](int64_t index) const& { return select(0, index); }
@@ -194,6 +208,8 @@ class WEFT_API Tensor {
   Tensor operator[](int64_t index) &&;
   Tensor operator[](const Slice& s) &&;
   Indexed operator[](const Tensor& index) &&;
+  template <std::floating_point T> Tensor operator[](T) const = delete;  // an index is an integer, not 1.9
+  template <std::same_as<bool> T> Tensor operator[](T) const = delete;   // an index is an integer, not true
   std::vector<Tensor> split(int64_t length, int64_t d = 0) const;
   std::vector<Tensor> split(const Shape& lengths, int64_t d = 0) const;
   std::vector<Tensor> chunk(int64_t parts, int64_t d = 0) const;
@@ -230,9 +246,18 @@ class WEFT_API Tensor {
   Tensor& mul_(Scalar value);
   Tensor& div_(const Tensor& other);  ///< floating tensors only
   Tensor& div_(Scalar value);
+  Tensor& remainder_(const Tensor& other);
+  Tensor& remainder_(Scalar value);
+  Tensor& pow_(const Tensor& other);
+  Tensor& pow_(Scalar value);
+  Tensor& exp_();  ///< floating tensors only
+  Tensor& neg_();
   Tensor& bitwise_and_(const Tensor& other);
+  Tensor& bitwise_and_(Scalar value);
   Tensor& bitwise_or_(const Tensor& other);
+  Tensor& bitwise_or_(Scalar value);
   Tensor& bitwise_xor_(const Tensor& other);
+  Tensor& bitwise_xor_(Scalar value);
   Tensor& clamp_(Scalar low, Scalar high);
   Tensor& relu_();
   Tensor& masked_fill_(const Tensor& mask, Scalar value);
@@ -241,22 +266,30 @@ class WEFT_API Tensor {
   /// value counts; with `accumulate` all values are added.
   Tensor& index_put_(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false);
   Tensor& index_put_(const std::vector<TensorIndex>& at, Scalar value, bool accumulate = false);
+  Tensor& scatter_add_(int64_t d, const Tensor& index, const Tensor& src);
+  Tensor& index_add_(int64_t d, const Tensor& index, const Tensor& src);
   // random numbers of default_generator(). Throws: ValueError for low > high, stddev < 0, a bound, mean or
   // stddev that is not finite, or p outside [0, 1]
   Tensor& uniform_(double low = 0, double high = 1);    ///< U(low, high), floating tensors only
   Tensor& normal_(double mean = 0, double stddev = 1);  ///< N(mean, stddev^2), floating tensors only
   Tensor& bernoulli_(double p = 0.5);                   ///< 1 with probability p, else 0
-  Tensor& operator+=(const Tensor& o) { return add_(o); }
-  Tensor& operator-=(const Tensor& o) { return sub_(o); }
-  Tensor& operator*=(const Tensor& o) { return mul_(o); }
-  Tensor& operator/=(const Tensor& o) { return div_(o); }
-  Tensor& operator+=(Scalar s) { return add_(s); }
-  Tensor& operator-=(Scalar s) { return sub_(s); }
-  Tensor& operator*=(Scalar s) { return mul_(s); }
-  Tensor& operator/=(Scalar s) { return div_(s); }
-  Tensor& operator&=(const Tensor& o) { return bitwise_and_(o); }
-  Tensor& operator|=(const Tensor& o) { return bitwise_or_(o); }
-  Tensor& operator^=(const Tensor& o) { return bitwise_xor_(o); }
+  // += -= *= /= %= &= |= ^= by a tensor or a number. Throws: ValueError for a tensor without a name if no
+  // other one shares the memory, so that the write would be lost, as in `x.index_select(..) += 1`.
+#define WEFT_COMPOUND(symbol, method, Other)              \
+  Tensor& operator symbol(Other o)& { return method(o); } \
+  Tensor operator symbol(Other o)&& { return check_seen("operator" #symbol), method(o); }
+#define WEFT_COMPOUNDS(Other)            \
+  WEFT_COMPOUND(+=, add_, Other)         \
+  WEFT_COMPOUND(-=, sub_, Other)         \
+  WEFT_COMPOUND(*=, mul_, Other)         \
+  WEFT_COMPOUND(/=, div_, Other)         \
+  WEFT_COMPOUND(%=, remainder_, Other)   \
+  WEFT_COMPOUND(&=, bitwise_and_, Other) \
+  WEFT_COMPOUND(|=, bitwise_or_, Other)  \
+  WEFT_COMPOUND(^=, bitwise_xor_, Other)
+  WEFT_COMPOUNDS(const Tensor&)
+  WEFT_COMPOUNDS(Scalar)
+#undef WEFT_COMPOUND
 
   // ---- methods for the free functions of the same name in autograd/ops/ops.h, with this tensor as the first
   // argument
@@ -323,7 +356,8 @@ class WEFT_API Tensor {
   Tensor mv(const Tensor&other) const, dot(const Tensor&other) const, outer(const Tensor&other) const;
   Tensor addmm(const Tensor& a, const Tensor& b, Scalar beta = 1, Scalar alpha = 1) const;
   /// x.index({0, Slice(1, 3), None, Ellipsis, mask})
-  Tensor index(const std::vector<TensorIndex>& at) const;
+  Indexed index(std::vector<TensorIndex> at) const&;
+  Indexed index(std::vector<TensorIndex> at) &&;  // as operator[] of a temporary
   Tensor index_put(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false) const;
   Tensor masked_scatter(const Tensor& mask, const Tensor& source) const;
   Tensor index_select(int64_t d, const Tensor& index) const;
@@ -340,9 +374,9 @@ class WEFT_API Tensor {
   Tensor argsort(int64_t d = -1, bool descending = false) const;
   UniqueResult unique() const, unique(const UniqueOptions&options) const;
   Tensor bincount(const Tensor& weights = Tensor(), int64_t minlength = 0) const;
-  Tensor repeat_interleave(int64_t repeats, std::optional<int64_t> d = {}) const;
+  Tensor repeat_interleave(Whole repeats, std::optional<int64_t> d = {}) const;
   Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> d = {}) const;
-  MaxResult topk(int64_t k, int64_t d = -1, bool largest = true) const;
+  MaxResult topk(Whole k, int64_t d = -1, bool largest = true) const;
   Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(int64_t shift, int64_t d) const;
   Tensor tril(int64_t k = 0) const, triu(int64_t k = 0) const, diag(int64_t k = 0) const;
   Tensor multinomial(int64_t count, bool replacement = false, Generator* generator = nullptr) const;
@@ -365,7 +399,8 @@ class WEFT_API Tensor {
   void check_data(DType wanted, bool to_read) const;
   void check_access(DType wanted, bool to_read, int dims) const;
   bool view_requires_grad() const;  // first brings a view up to date with its base; autograd/
-  void check_seen() const;          // Throws ValueError if nothing else holds the memory of a temporary
+  // Throws ValueError that names the write if nothing else holds the memory of a temporary
+  void check_seen(const char* write) const;
   Ref<TensorBody> body_;
 };
 

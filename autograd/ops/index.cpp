@@ -123,6 +123,21 @@ Tensor index_add(In x, int64_t dim, In index, In src) {
                 });
 }
 
+Tensor& Tensor::index_add_(int64_t dim, const Tensor& index, const Tensor& src) {
+  launch::check_defined("index_add_", *this, index, src);
+  check_list("index_add_", *this, index);
+  const int d = launch::line_dim("index_add_", dim, *this);
+  const In at(index), from(src);
+  if (this->dim() == 0 || at->dim() == 0) return formula::add_at("index_add_", *this, d, at, from);
+  Shape expected = sizes(), column(this->dim(), 1);
+  expected[d] = column[d] = at->numel();
+  if (!(from->sizes() == expected))
+    throw ShapeError(str("index_add_: src must be ", expected, " for x ", sizes(), " and ", at->numel(),
+                         " indices, is ", from->sizes()));
+  return formula::add_at("index_add_", *this, d, weft::expand(weft::reshape(at.get(), column), expected),
+                         from);
+}
+
 Tensor masked_select(In x, In mask) {
   launch::check_defined("masked_select", x, mask);
   if (mask->dtype() != kBool)
@@ -143,7 +158,7 @@ Tensor nonzero(In x) {
   return y;
 }
 
-Tensor one_hot(In ids, int64_t classes) {
+Tensor one_hot(In ids, Whole classes) {
   launch::check_defined("one_hot", ids);
   launch::check_index("one_hot", ids);
   if (classes <= 0) throw ValueError(str("one_hot: classes must be positive, got ", classes));

@@ -329,29 +329,45 @@ Tensor& Tensor::masked_scatter_(const Tensor& mask, const Tensor& source) {
   return *this;
 }
 
+Indexed Tensor::index(std::vector<TensorIndex> at) const& { return Indexed(*this, std::move(at)); }
+Indexed Tensor::index(std::vector<TensorIndex> at) && { return Indexed(std::move(*this), std::move(at)); }
+
 Tensor Tensor::operator[](const Slice& s) const& { return index({s}); }
-Indexed Tensor::operator[](const Tensor& index) const& { return Indexed(*this, index); }
+Indexed Tensor::operator[](const Tensor& at) const& { return index({at}); }
 
 Tensor Tensor::operator[](int64_t index) && { return Tensor(std::move(*this)).select(0, index); }
-Tensor Tensor::operator[](const Slice& s) && { return Tensor(std::move(*this)).index({s}); }
-Indexed Tensor::operator[](const Tensor& index) && { return Indexed(std::move(*this), index); }
+Tensor Tensor::operator[](const Slice& s) && { return std::move(*this).index({s}); }
+Indexed Tensor::operator[](const Tensor& at) && { return std::move(*this).index({at}); }
 
-Indexed::Indexed(Tensor from, const Tensor& at) : Tensor(from.index({at})), from_(std::move(from)), at_(at) {}
+Indexed::Indexed(Tensor from, std::vector<TensorIndex> at) : Tensor(weft::index(from, at)) {
+  if (shares_storage(from)) return;
+  from_ = std::move(from);
+  at_ = std::move(at);
+}
 
-Tensor Indexed::write(const Tensor& values) {
-  from_.check_seen();
-  from_.index_put_({at_}, values);
+void Indexed::check_kept(const char* write) const { (from_.defined() ? from_ : *this).check_seen(write); }
+
+Indexed& Indexed::store() {
+  if (from_.defined()) from_.index_put_(at_, *this);
+  return *this;
+}
+
+Tensor Indexed::assign(const Tensor& values) {
+  check_kept("operator=");
+  from_.defined() ? from_.index_put_(at_, values) : Tensor::copy_(values);
   return *this;
 }
 
 Tensor Indexed::operator=(Scalar value) && {
-  from_.check_seen();
-  if (at_.dtype() == kBool) {
-    Shape sizes = at_.sizes();  // a mask of the leading dims broadcasts over the others
+  check_kept("operator=");
+  if (!from_.defined()) {
+    Tensor::fill_(value);
+  } else if (at_.size() == 1 && at_[0].tensor.defined() && at_[0].tensor.dtype() == kBool) {
+    Shape sizes = at_[0].tensor.sizes();  // a mask of the leading dims broadcasts over the others
     sizes.resize(from_.dim(), 1);
-    from_.masked_fill_(weft::reshape(at_, sizes), value);
+    from_.masked_fill_(weft::reshape(at_[0].tensor, sizes), value);
   } else {
-    from_.index_put_({at_}, value);
+    from_.index_put_(at_, value);
   }
   return *this;
 }

@@ -21,15 +21,27 @@ template <class W> Tensor& overwrite(const char* name, Tensor& x, W&& write) {
   return x;
 }
 
+// x = op(x, other), for a method without a kernel in place. Tensors that backward may need are copied first.
+template <class F> Tensor& replace(const char* name, Tensor& x, const Tensor& other, F&& op) {
+  const bool recorded = records(x, other);
+  detail::check_in_place(name, x, recorded);
+  const bool shared = recorded && other.defined() && launch::share_memory(other, x);
+  const Tensor y = op(recorded ? x.clone() : x, shared ? other.clone() : other);
+  if (y.dtype() != x.dtype() && !(is_floating(y.dtype()) && is_floating(x.dtype())) &&
+      (x.dtype() == kBool || is_floating(y.dtype())))
+    throw DTypeError(str(name, ": does not take ", x.dtype(), " in place"));
+  return x.copy_(y);
+}
+
 }  // namespace
 
-void Tensor::check_seen() const {
+void Tensor::check_seen(const char* write) const {
   if (!defined()) return;  // copy_ and fill_ throw
   const TensorBody& b = body();
   uint32_t own = 1;  // references to the memory by this tensor and by a base that only it holds
   if (b.follows_base && detail::slot_of(*this)->base.ref()->use_count() == 1) ++own;
   if (b.use_count() > 1 || b.storage->use_count() > own || b.storage->is_borrowed()) return;
-  throw ValueError(str("operator=: what is assigned to, of sizes ", b.sizes,
+  throw ValueError(str(write, ": what is written to, of sizes ", b.sizes,
                        ", is a copy that nothing else holds, and the values would be lost; "
                        "write into x itself: x[..] = v, x.index_put_(..), x.masked_scatter_(..)"));
 }
@@ -152,6 +164,51 @@ Tensor& Tensor::div_(Scalar value) {
   return *this;
 }
 
+Tensor& Tensor::remainder_(const Tensor& other) {
+  const In o(other);
+  launch::check_into("remainder_", *this, o);
+  return replace("remainder_", *this, o,
+                 [](const Tensor& x, const Tensor& d) { return weft::remainder(x, d); });
+}
+
+Tensor& Tensor::remainder_(Scalar value) {
+  launch::check_defined("remainder_", *this);
+  launch::check_writable("remainder_", *this);
+  return replace("remainder_", *this, Tensor(),
+                 [value](const Tensor& x, const Tensor&) { return weft::remainder(x, value); });
+}
+
+Tensor& Tensor::pow_(const Tensor& other) {
+  const In o(other);
+  launch::check_into("pow_", *this, o);
+  return replace("pow_", *this, o, [](const Tensor& x, const Tensor& e) { return weft::pow(x, e); });
+}
+
+Tensor& Tensor::pow_(Scalar value) {
+  launch::check_defined("pow_", *this);
+  launch::check_writable("pow_", *this);
+  return replace("pow_", *this, Tensor(),
+                 [value](const Tensor& x, const Tensor&) { return weft::pow(x, value); });
+}
+
+Tensor& Tensor::exp_() {
+  launch::check_floating("exp_", *this);
+  launch::check_writable("exp_", *this);
+  record_in_place(
+      "exp_", *this, {}, [&] { launch::unary_into(Unary::kExp, *this); },
+      [y = SavedOutput(*this, 0, 1)](const Tensor& g, Needs) -> GradList { return {g * y.get()}; });
+  return *this;
+}
+
+Tensor& Tensor::neg_() {
+  launch::check_defined("neg_", *this);
+  launch::check_writable("neg_", *this);
+  record_in_place(
+      "neg_", *this, {}, [&] { launch::unary_into(Unary::kNeg, *this); },
+      [](const Tensor& g, Needs) -> GradList { return {weft::neg(g)}; });
+  return *this;
+}
+
 namespace {
 
 Tensor& bits_into(const char* name, Binary op, Tensor& x, const Tensor& other) {
@@ -168,16 +225,31 @@ Tensor& bits_into(const char* name, Binary op, Tensor& x, const Tensor& other) {
   return x;
 }
 
+Tensor& bits_into(const char* name, Binary op, Tensor& x, Scalar value) {
+  launch::check_defined(name, x);
+  launch::check_scalar(name, x.dtype(), value);
+  return bits_into(name, op, x, formula::number_like(x, value));
+}
+
 }  // namespace
 
 Tensor& Tensor::bitwise_and_(const Tensor& other) {
   return bits_into("bitwise_and_", Binary::kBitwiseAnd, *this, other);
 }
+Tensor& Tensor::bitwise_and_(Scalar value) {
+  return bits_into("bitwise_and_", Binary::kBitwiseAnd, *this, value);
+}
 Tensor& Tensor::bitwise_or_(const Tensor& other) {
   return bits_into("bitwise_or_", Binary::kBitwiseOr, *this, other);
 }
+Tensor& Tensor::bitwise_or_(Scalar value) {
+  return bits_into("bitwise_or_", Binary::kBitwiseOr, *this, value);
+}
 Tensor& Tensor::bitwise_xor_(const Tensor& other) {
   return bits_into("bitwise_xor_", Binary::kBitwiseXor, *this, other);
+}
+Tensor& Tensor::bitwise_xor_(Scalar value) {
+  return bits_into("bitwise_xor_", Binary::kBitwiseXor, *this, value);
 }
 
 Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) {

@@ -20,11 +20,11 @@ Tensor Tensor::expand(const Shape& sizes) const { return weft::expand(*this, siz
 Tensor Tensor::squeeze() const { return weft::squeeze(*this); }
 Tensor Tensor::squeeze(int64_t d) const { return weft::squeeze(*this, d); }
 Tensor Tensor::unsqueeze(int64_t d) const { return weft::unsqueeze(*this, d); }
-Tensor Tensor::narrow(int64_t d, int64_t start, int64_t length) const {
+Tensor Tensor::narrow(Whole d, Whole start, Whole length) const {
   return weft::narrow(*this, d, start, length);
 }
-Tensor Tensor::select(int64_t d, int64_t index) const { return weft::select(*this, d, index); }
-Tensor Tensor::slice(int64_t d, int64_t start, int64_t end, int64_t step) const {
+Tensor Tensor::select(Whole d, Whole index) const { return weft::select(*this, d, index); }
+Tensor Tensor::slice(Whole d, Whole start, Whole end, Whole step) const {
   return weft::slice(*this, d, start, end, step);
 }
 Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, int64_t offset) const {
@@ -187,7 +187,6 @@ Tensor Tensor::addmm(const Tensor& a, const Tensor& b, Scalar beta, Scalar alpha
 }
 
 // ---- indexing and arrangements
-Tensor Tensor::index(const std::vector<TensorIndex>& at) const { return weft::index(*this, at); }
 Tensor Tensor::index_put(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate) const {
   return weft::index_put(*this, at, values, accumulate);
 }
@@ -221,13 +220,13 @@ UniqueResult Tensor::unique(const UniqueOptions& options) const { return weft::u
 Tensor Tensor::bincount(const Tensor& weights, int64_t minlength) const {
   return weft::bincount(*this, weights, minlength);
 }
-Tensor Tensor::repeat_interleave(int64_t repeats, std::optional<int64_t> d) const {
+Tensor Tensor::repeat_interleave(Whole repeats, std::optional<int64_t> d) const {
   return weft::repeat_interleave(*this, repeats, d);
 }
 Tensor Tensor::repeat_interleave(const Tensor& repeats, std::optional<int64_t> d) const {
   return weft::repeat_interleave(*this, repeats, d);
 }
-MaxResult Tensor::topk(int64_t k, int64_t d, bool largest) const { return weft::topk(*this, k, d, largest); }
+MaxResult Tensor::topk(Whole k, int64_t d, bool largest) const { return weft::topk(*this, k, d, largest); }
 Tensor Tensor::repeat(const Shape& times) const { return weft::repeat(*this, times); }
 Tensor Tensor::flip(const Shape& dims) const { return weft::flip(*this, dims); }
 Tensor Tensor::roll(int64_t shift, int64_t d) const { return weft::roll(*this, shift, d); }

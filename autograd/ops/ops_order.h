@@ -38,7 +38,7 @@ WEFT_API Tensor bincount(In x, In weights = Tensor(), int64_t minlength = 0);
 /// A copy of x with each element along dim `repeats` times in a row; without dim, of x flattened.
 /// Shape: x's sizes with size * repeats at dim. Grad: g summed over the repetitions.
 /// Throws: ValueError for repeats < 0.
-WEFT_API Tensor repeat_interleave(In x, int64_t repeats, std::optional<int64_t> dim = {});
+WEFT_API Tensor repeat_interleave(In x, Whole repeats, std::optional<int64_t> dim = {});
 /// The same with a count for each element.
 /// Shape: repeats [size of dim] or [1] -> x's sizes with the sum of repeats at dim.
 /// Throws: ValueError for a negative count, ShapeError for repeats of other sizes, DTypeError unless they are

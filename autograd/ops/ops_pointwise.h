@@ -88,14 +88,20 @@ WEFT_API Tensor pow(Scalar s, Fp32Arg x);
 WEFT_API Tensor fmod(In x, Scalar s);
 /// floor(x / s). Not differentiable. Throws: as fmod.
 WEFT_API Tensor floor_divide(In x, Scalar s);
+/// floor(s / x). Not differentiable. Throws: ValueError for a zero among integers x on the CPU.
+WEFT_API Tensor floor_divide(Scalar s, In x);
 /// x - s * floor(x / s). Grad: g. Throws: as fmod.
 WEFT_API Tensor remainder(In x, Scalar s);
 /// s - x * floor(s / x). Grad: -g * floor(s / x). Throws: ValueError for a zero among integers x on the CPU.
 WEFT_API Tensor remainder(Scalar s, In x);
 /// The larger of x and s. Grad: g where x >= s, else 0.
 WEFT_API Tensor maximum(In x, Scalar s);
+/// maximum(x, s).
+WEFT_API Tensor maximum(Scalar s, In x);
 /// The smaller of x and s. Grad: g where x <= s, else 0.
 WEFT_API Tensor minimum(In x, Scalar s);
+/// minimum(x, s).
+WEFT_API Tensor minimum(Scalar s, In x);
 /// min(max(x, low), high); all NaN if a bound is NaN. Grad: g where low <= x <= high, else 0.
 /// Throws: ValueError for low > high.
 WEFT_API Tensor clamp(In x, Scalar low, Scalar high);

@@ -68,13 +68,13 @@ WEFT_API Tensor masked_select(In x, In mask);
 WEFT_API Tensor nonzero(In x);
 /// 1 at each id, 0 elsewhere, int64. Shape: [..] -> [.., classes].
 /// Throws: IndexError for an id outside [0, classes), ValueError unless classes > 0.
-WEFT_API Tensor one_hot(In ids, int64_t classes);
+WEFT_API Tensor one_hot(In ids, Whole classes);
 /// x sorted along dim, stable; NaN counts as the largest. indices are the positions in x. Grad: g at indices.
 WEFT_API MaxResult sort(In x, int64_t dim = -1, bool descending = false);
 /// The k largest (or smallest) elements along dim, sorted, and their positions in x.
 /// Shape: x's sizes with k at dim. Grad: g at indices, else 0.
 /// Throws: ValueError for k < 0, ShapeError for k above the size of dim.
-WEFT_API MaxResult topk(In x, int64_t k, int64_t dim = -1, bool largest = true);
+WEFT_API MaxResult topk(In x, Whole k, int64_t dim = -1, bool largest = true);
 
 // ---- views, which share storage with x (shape.cpp). Grad: g at the elements that the view shows, else 0;
 // the sum of g for an element shown more than once.
@@ -105,14 +105,14 @@ WEFT_API Tensor squeeze(Viewed x, int64_t d);
 WEFT_API Tensor unsqueeze(Viewed x, int64_t d);
 /// `length` elements of dim d from `start` on. Shape: x's sizes with `length` at d.
 /// Throws: IndexError for elements outside the dim.
-WEFT_API Tensor narrow(Viewed x, int64_t d, int64_t start, int64_t length);
+WEFT_API Tensor narrow(Viewed x, Whole d, Whole start, Whole length);
 /// Element `index` of dim d, counted from the end if negative. Shape: x's sizes without d.
 /// Throws: IndexError for an index out of range.
-WEFT_API Tensor select(Viewed x, int64_t d, int64_t index);
+WEFT_API Tensor select(Viewed x, Whole d, Whole index);
 /// Elements start, start + step, .. before end of dim d. If negative, start and end count from the end; they
 /// are clamped to the size. Shape: x's sizes with ceil((end - start) / step) at d.
 /// Throws: ValueError unless step > 0.
-WEFT_API Tensor slice(Viewed x, int64_t d, int64_t start, int64_t end, int64_t step = 1);
+WEFT_API Tensor slice(Viewed x, Whole d, Whole start, Whole end = INT64_MAX, Whole step = 1);
 /// Pieces along d of size `length`, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with `length` at d, the last one with the rest.
 /// Throws: ValueError for a length that is not positive; 0 is allowed if the dim has size 0.

@@ -98,7 +98,7 @@ Tensor bincount(In x, In weights, int64_t minlength) {
   return x->device().is_cpu() ? scatter_add(none, 0, x.get(), amounts) : index_add(none, 0, x.get(), amounts);
 }
 
-Tensor repeat_interleave(In x, int64_t repeats, std::optional<int64_t> dim) {
+Tensor repeat_interleave(In x, Whole repeats, std::optional<int64_t> dim) {
   launch::check_defined("repeat_interleave", x);
   if (repeats < 0) throw ValueError(str("repeat_interleave: repeats must be >= 0, got ", repeats));
   const Tensor v = dim ? x.get() : reshape(x.get(), {x->numel()});

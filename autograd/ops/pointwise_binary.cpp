@@ -158,6 +158,11 @@ Tensor floor_divide(In x, Scalar s) {
                      [](const Tensor& v, const Tensor& n) { return floor_divide(v, n); });
 }
 
+Tensor floor_divide(Scalar s, In x) {
+  return with_number("floor_divide", x, s,
+                     [](const Tensor& v, const Tensor& n) { return floor_divide(n, v); });
+}
+
 Tensor atan2(In a, In b) {
   return record("atan2", binary(Binary::kAtan2, a, b), {a, b},
                 [a = Saved(a), b = Saved(b)](const Tensor& g, Needs) -> GradList {

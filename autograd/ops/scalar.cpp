@@ -114,6 +114,8 @@ Tensor maximum(In x, Scalar s) {
                 });
 }
 
+Tensor maximum(Scalar s, In x) { return maximum(x.get(), s); }
+
 Tensor minimum(In x, Scalar s) {
   launch::check_defined("minimum", x);
   return record("minimum", larger_or_smaller("minimum", Binary::kMinimum, x, s), {x},
@@ -121,5 +123,7 @@ Tensor minimum(In x, Scalar s) {
                   return {masked_fill(g, logical_not(le(x.get(), s)), 0)};
                 });
 }
+
+Tensor minimum(Scalar s, In x) { return minimum(x.get(), s); }
 
 }  // namespace weft

@@ -118,6 +118,36 @@ Tensor sum_at(const char* name, const Tensor& x, int64_t dim, const Tensor& inde
 
 Tensor scatter_add(In x, int64_t dim, In index, In src) { return sum_at("scatter_add", x, dim, index, src); }
 
+Tensor& formula::add_at(const char* name, Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  launch::check_defined(name, x, index, src);
+  const int d = launch::line_dim(name, dim, x);
+  if (x.dim() == 0 || index.dim() == 0) {
+    Tensor line = as_line(x);
+    add_at(name, line, d, as_line(index), as_line(src));
+    return x;
+  }
+  check_scatter(name, x, d, index, src);
+  launch::check_writable(name, x);
+  const Tensor at = launch::share_memory(index, x) ? index.clone() : index,
+               from = launch::share_memory(src, x) ? src.clone() : src;
+  const auto write = [&] {
+    if (is_half(x.dtype())) return launch::copy_into(x, scattered(name, ScatterRule::kAdd, x, d, at, from));
+    if (at.numel() == 0) return;
+    launch::named(name, [&] {
+      launch::backend_of(x).scatter(launch::context(), ScatterRule::kAdd, d, at.view_of(), from.view_of(),
+                                    reached(x, d, at.sizes()));
+    });
+  };
+  record_in_place(name, x, {src}, write, [at = Saved(at), d](const Tensor& g, Needs needs) -> GradList {
+    return {g, needs[1] ? gather(g, d, at.get()) : Tensor()};
+  });
+  return x;
+}
+
+Tensor& Tensor::scatter_add_(int64_t d, const Tensor& index, const Tensor& src) {
+  return formula::add_at("scatter_add_", *this, d, In(index), In(src));
+}
+
 namespace {
 
 // At each element the product of start and all src elements that index it.
@@ -231,7 +261,7 @@ MaxResult sorted(const char* name, const Tensor& x, int64_t k, int64_t dim, bool
 
 MaxResult sort(In x, int64_t dim, bool descending) { return sorted("sort", x, -1, dim, descending); }
 
-MaxResult topk(In x, int64_t k, int64_t dim, bool largest) {
+MaxResult topk(In x, Whole k, int64_t dim, bool largest) {
   launch::check_defined("topk", x);
   if (k < 0) throw ValueError(str("topk: k must be >= 0, got ", k));
   return sorted("topk", x, k, dim, largest);

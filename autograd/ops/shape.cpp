@@ -178,7 +178,7 @@ Tensor sliced(const char* name, const Tensor& x, int d, int64_t start, int64_t l
 
 }  // namespace
 
-Tensor narrow(Viewed x, int64_t dim, int64_t start, int64_t length) {
+Tensor narrow(Viewed x, Whole dim, Whole start, Whole length) {
   launch::check_defined("narrow", x);
   const int d = wrap_dim("narrow", dim, x->dim());
   const int64_t size = x->sizes()[d];
@@ -188,7 +188,8 @@ Tensor narrow(Viewed x, int64_t dim, int64_t start, int64_t length) {
   return sliced("narrow", x, d, start, length, 1);
 }
 
-Tensor select(Viewed x, int64_t dim, int64_t index) {
+Tensor select(Viewed x, Whole dim, Whole place) {
+  const int64_t index = place;
   launch::check_defined("select", x);
   const int d = wrap_dim("select", dim, x->dim());
   const int64_t size = x->sizes()[d], at = index < 0 ? index + size : index;
@@ -204,7 +205,8 @@ Tensor select(Viewed x, int64_t dim, int64_t index) {
                      });
 }
 
-Tensor slice(Viewed x, int64_t dim, int64_t start, int64_t end, int64_t step) {
+Tensor slice(Viewed x, Whole dim, Whole from, Whole to, Whole by) {
+  const int64_t start = from, end = to, step = by;
   launch::check_defined("slice", x);
   const int d = wrap_dim("slice", dim, x->dim());
   if (step <= 0) throw ValueError(str("slice: step must be positive, got ", step));

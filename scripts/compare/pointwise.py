@@ -179,8 +179,11 @@ op("remainder.from", from_number, remainder_of_number, types="arith")
 op("sub.from", from_number, lambda s, x: torch.rsub(x, s), types="arith")
 op("div.from", from_number, lambda s, x: s / x, types="real")
 op("pow.from", from_number, torch.pow, types="arith")
+op("floor_divide.from", from_number, lambda s, x: s // x, types="arith")
 op("maximum.number", number, lambda x, s: torch.clamp(x, min=s), types="arith")
 op("minimum.number", number, lambda x, s: torch.clamp(x, max=s), types="arith")
+op("maximum.from", from_number, lambda s, x: torch.clamp(x, min=s), types="arith")
+op("minimum.from", from_number, lambda s, x: torch.clamp(x, max=s), types="arith")
 op("clamp", clamped, torch.clamp, types="arith")
 
 for name in ("neg", "abs"):

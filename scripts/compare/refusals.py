@@ -116,7 +116,7 @@ WEFT_REFUSES = [
     ("bool product", r"DTypeError: \w+: takes numbers, got (\w+ and )?bool", some(lambda v: v.dtype == 0)),
     ("weight", r"ShapeError: linear\w*: weight must have 2 dims", lambda c: len(c.arguments[1].sizes) != 2),
     ("index", r"IndexError: take_along: index .* out of range", lambda c: True),
-    ("index", r"IndexError: index_add: index .* out of range", lambda c: 0 in c.arguments[0].sizes),
+    ("index", r"IndexError: index_add_?: index .* out of range", lambda c: 0 in c.arguments[0].sizes),
     ("index", r"IndexError: index(_put_?)?: index .* is outside dim \d+ of \[(.*, )?0[],]", lambda c: True),
     (
         "values' type",

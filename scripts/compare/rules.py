@@ -12,6 +12,7 @@ from .draw import FLOAT32, FLOAT64, INT64, TORCH, to_torch
 from .frames import T
 from .refusals import by_refusal, fits, meeting, numbers_of, promote
 
+BOUNDED = ("clamp", "maximum.number", "minimum.number", "maximum.from", "minimum.from")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SENTENCES = {
     "wider": "Two tensors meet in the wider type",
@@ -225,7 +226,7 @@ def by_gradient(case, t, w, kind, text):
         even = (x.amax(dims, True) == x.amin(dims, True)).expand(x.shape)
         if all(bool(even[wrong].all()) for _, _, _, _, wrong in parts):
             return "no spread"
-    if case.spec.name.split("_.")[0] in ("clamp", "maximum.number", "minimum.number"):
+    if case.spec.name.split("_.")[0] in BOUNDED:
         bounds = [float(v) for v in numbers_of(case)]
         if all(
             bool(

@@ -4,7 +4,8 @@ import torch
 
 from .draw import INT64, TORCH, numel, of_torch, to_torch
 from .frames import Sizes, T
-from .pointwise import clamped, masked, number, number_but_bool, one, whole, whole_one
+from .pointwise import clamped, exponent, masked, number, number_but_bool, one, whole, whole_number, whole_one
+from .reductions import added_rows, put as put_at, wide
 from .table import SPECS, op
 
 
@@ -78,6 +79,15 @@ def other_bits(d):
 
 for name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
     in_place(name, other_bits, getattr(torch.Tensor, name + "_"), types="into")
+    in_place(name + ".number", whole_number, getattr(torch.Tensor, name + "_"), types="into")
+in_place("exp", one, torch.Tensor.exp_, types="into")
+in_place("neg", one, torch.Tensor.neg_, exact=True, zeros=True, types="into")
+in_place("pow.number", lambda d: one(d) + [exponent(d)], torch.Tensor.pow_, types="into")
+in_place("remainder.number", number, torch.Tensor.remainder_, types="into")
+for name in ("pow", "remainder"):
+    in_place(name, other, getattr(torch.Tensor, name + "_"), types="into", spread=True)
+in_place("scatter_add", put_at, lambda x, d, i, src: x.scatter_add_(d, wide(i), src), spread=True)
+in_place("index_add", added_rows, torch.Tensor.index_add_, spread=True)
 
 
 # ---- masks

@@ -11,6 +11,11 @@ namespace {
 
 using V = std::vector<double>;
 
+double modulo(double a, double b) {  // Python's %
+  const double r = std::fmod(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 Row written(const std::string& name, std::function<void(Tensor&, const Tensor&)> op,
             double (*f)(double, double), Arg a = real({3, 5}), Arg b = real({3, 5})) {
   return {.name = name,
@@ -63,6 +68,22 @@ std::vector<Row> inplace_rows() {
       written(
           "div_number_", [](Tensor& y, const Tensor&) { y.div_(4); }, [](double a, double) { return a / 4; }),
       written(
+          "exp_", [](Tensor& y, const Tensor&) { y.exp_(); }, [](double a, double) { return std::exp(a); }),
+      written(
+          "neg_", [](Tensor& y, const Tensor&) { y.neg_(); }, [](double a, double) { return -a; }),
+      written(
+          "pow_", [](Tensor& y, const Tensor& b) { y.pow_(b); },
+          [](double a, double b) { return std::pow(a, b); }, positive, real({3, 5})),
+      written(
+          "pow_number_", [](Tensor& y, const Tensor&) { y.pow_(3); },
+          [](double a, double) { return a * a * a; }),
+      written(
+          "remainder_", [](Tensor& y, const Tensor& b) { y %= b; }, modulo, real({3, 5}, 0.1, 0.9),
+          real({3, 5}, -3, -1)),
+      written(
+          "remainder_number_", [](Tensor& y, const Tensor&) { y %= -3; },
+          [](double a, double) { return modulo(a, -3); }, real({3, 5}, 0.1, 2.9)),
+      written(
           "clamp_", [](Tensor& y, const Tensor&) { y.clamp_(-1, 5); },
           [](double a, double) { return std::clamp(a, -1.0, 5.0); }, away({3, 5}, -1)),
       written(
@@ -73,7 +94,7 @@ std::vector<Row> inplace_rows() {
   rows[3].wrong.push_back({"DTypeError", "add_", [] { zeros({3}, {.dtype = kInt64}).add_(zeros({3})); }});
   for (Row& row : rows)  // the second argument of the unary ones has no part in the result
     if (row.name == "zero_" || row.name == "fill_" || row.name.find("number") != std::string::npos ||
-        row.name == "clamp_" || row.name == "relu_")
+        row.name == "clamp_" || row.name == "relu_" || row.name == "exp_" || row.name == "neg_")
       row.args[1].grad = false;
   for (Row& row : rows)
     if (row.name == "zero_" || row.name == "fill_") row.twice = false;

@@ -72,6 +72,68 @@ TEST(Typed, a_selection_with_a_name_is_a_tensor_of_its_own) {
   EXPECT_EQ(list_of(x), (Values{0, 1, 2, 3, 4, 5}));
 }
 
+TEST(Typed, a_write_to_a_selection_by_any_operator_or_method_goes_to_x) {
+  Tensor x = two_rows();
+  const Tensor last = tensor({0, 0, 1}, {.dtype = kBool}), at = integers({-1, 0});
+  x.index({0, last}) += 100;
+  EXPECT_EQ(list_of(x), (Values{0, 1, 102, 3, 4, 5}));
+  x.index({Slice(), at}).mul_(2);
+  EXPECT_EQ(list_of(x), (Values{0, 1, 204, 6, 4, 10}));
+  x.index({1, last}) = 7;
+  x.index({Slice(0, 1), at}) = doubles({8, 9});
+  EXPECT_EQ(list_of(x), (Values{9, 1, 8, 6, 4, 7}));
+  x[x > 7].fill_(77);
+  EXPECT_EQ(list_of(x), (Values{77, 1, 77, 6, 4, 7}));
+  x[x > 70].zero_().add_(2).neg_();
+  EXPECT_EQ(list_of(x), (Values{-2, 1, -2, 6, 4, 7}));
+  x[x < 0].copy_(doubles({3, 5}));
+  x[x == 1].index_put_({0}, 4);
+  EXPECT_EQ(list_of(x), (Values{3, 4, 5, 6, 4, 7}));
+  x.index({x > 4}) %= 5;
+  EXPECT_EQ(list_of(x), (Values{3, 4, 0, 1, 4, 2}));
+  x.index({0}) *= 2;  // a view
+  x.index({Ellipsis, 1}).clamp_(5, 6);
+  x.index({1, Slice(0, 1)}) = x.index({0, Slice(0, 1)});
+  EXPECT_EQ(list_of(x), (Values{6, 6, 0, 6, 5, 2}));
+  Tensor y = x[x > 5].mul_(10), named = x.index({last.nonzero().select(1, 0) - 1});
+  named.zero_();
+  EXPECT_EQ(list_of(y), (Values{60, 60, 60}));
+  EXPECT_EQ(list_of(x), (Values{60, 60, 0, 60, 5, 2}));
+  Tensor w = doubles({1, 2, 3}).requires_grad_(), z = w * 2;
+  z.index({w > 1}) *= 3;
+  z.sum().backward();
+  EXPECT_EQ(list_of(w.grad()), (Values{2, 6, 6}));
+}
+
+TEST(Typed, a_write_that_would_be_lost_is_refused) {
+  Tensor x = two_rows();
+  const Tensor at = integers({0}), mask = x > 3;
+  const auto lost = [](const char* write, const std::function<void()>& f) {
+    EXPECT_TRUE(has(error_of<ValueError>(f), write)) << write;
+  };
+  lost("operator+=: what is written to, of sizes [1, 3], is a copy", [&] { x.index_select(0, at) += 1; });
+  lost("index_put_", [&] { x.clone() += 1; });
+  lost("operator+=", [&] { (x * 1) += 3; });
+  lost("operator-=", [&] { x.clone()[0] -= x[0]; });
+  lost("operator*=", [&] { x.gather(1, integers({0}).view({1, 1})) *= 2; });
+  lost("operator/=", [&] { x.masked_select(mask) /= 2; });
+  lost("operator%=", [&] { (x + 1) %= 2; });
+  lost("operator&=", [&] { (x > 1) &= mask; });
+  lost("operator|=", [&] { (x > 1) |= true; });
+  lost("operator^=", [&] { (!mask) ^= mask; });
+  lost("operator+=", [&] { (x + 1)[mask] += 1; });
+  lost("fill_", [&] { (x + 1)[mask].fill_(1); });
+  lost("operator=", [&] { (x + 1).index({0}) = 1; });
+  lost("mul_", [&] { (x + 1).index({0, at}).mul_(2); });
+  EXPECT_EQ(list_of(x), (Values{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(list_of(x.clone().mul_(2)), list_of(x * 2));  // its result is used
+  const auto alias = [&] { return x; };
+  alias() += 1;
+  x.t()[0] += 1;
+  x.slice(1, 1) -= 1;
+  EXPECT_EQ(list_of(x), (Values{2, 1, 2, 5, 4, 5}));
+}
+
 TEST(Typed, index_takes_numbers_slices_new_dims_and_the_rest) {
   const Tensor x = arange(24).reshape({2, 3, 4});
   EXPECT_EQ(list_of(x.index({1, 2})), (Values{20, 21, 22, 23}));

@@ -140,6 +140,127 @@ TEST(Typed, remainders_have_the_sign_of_the_divisor) {
   EXPECT_TRUE(has(error_of<DTypeError>([&] { x % 0.5; }), "remainder"));
 }
 
+TEST(Typed, methods_in_place_are_the_functions) {
+  const Tensor x = numbers({0.5, 1.5, 2.5}), n = whole({5, -3, 6}), m = n > 0;
+  const auto same = [](const Tensor& x, const Tensor& y, const Tensor& a, const Tensor& b) {
+    EXPECT_TRUE(y.is_same(x) && a.equal(b)) << a << b;
+  };
+  const auto check = [&](const Tensor& start, const std::function<Tensor(Tensor&)>& write,
+                         const Tensor& want) {
+    Tensor y = start.clone();
+    const Tensor before = y;
+    same(before, write(y), y, want);
+  };
+  check(
+      x, [](Tensor& y) { return y.exp_(); }, exp(x));
+  check(
+      x, [](Tensor& y) { return y.neg_(); }, -x);
+  check(
+      n, [](Tensor& y) { return y.neg_(); }, -n);
+  check(
+      x, [](Tensor& y) { return y.pow_(2); }, x * x);
+  check(
+      n, [](Tensor& y) { return y.pow_(2); }, n * n);
+  check(
+      x, [&](Tensor& y) { return y.pow_(x); }, pow(x, x));
+  check(
+      x, [](Tensor& y) { return y %= 2; }, x % 2);
+  check(
+      n, [&](Tensor& y) { return y %= n + 1; }, n % (n + 1));
+  check(
+      n, [](Tensor& y) { return y &= 1; }, n & 1);
+  check(
+      n, [](Tensor& y) { return y |= 2; }, n | 2);
+  check(
+      n, [](Tensor& y) { return y ^= 3; }, n ^ 3);
+  check(
+      m, [](Tensor& y) { return y |= true; }, ones_like(m));
+  check(
+      m, [](Tensor& y) { return y &= false; }, zeros_like(m));
+  const Tensor at = whole({2, 0, 2});
+  for (const DType t : {kFloat64, kFloat32, kFloat16, kInt64, kInt32}) {
+    const Tensor v = tensor({1, 2, 4}, {.dtype = t}), g = ones({2, 3}, {.dtype = t});
+    check(
+        v, [&](Tensor& y) { return y.scatter_add_(0, at, v); }, scatter_add(v, 0, at, v));
+    check(
+        v, [&](Tensor& y) { return y.index_add_(-1, at, y); }, index_add(v, 0, at, v));
+    check(
+        g, [&](Tensor& y) { return y.index_add_(1, at, g); }, index_add(g, 1, at, g));
+    check(
+        v[0], [&](Tensor& y) { return y.index_add_(0, at[1], v[2]); }, v[0] + v[2]);
+  }
+  Tensor base = zeros({3, 2}), column = base.select(1, 1);
+  column.index_add_(0, at, ones({3}));
+  EXPECT_EQ(values(base), (V{0, 1, 0, 0, 0, 2}));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { n.clone().exp_(); }), "exp_"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { n.clone().pow_(0.5); }), "pow_"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { m.clone().remainder_(2); }), "remainder_"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { m.clone().neg_(); }), "neg_"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { x.clone().bitwise_and_(1); }), "bitwise_and_"));
+  Tensor bits = n.clone();
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { bits |= 0.5; }), "bitwise_or_"));
+  Tensor y = x.clone();
+  EXPECT_TRUE(has(error_of<IndexError>([&] { y.scatter_add_(0, at + 1, x); }), "scatter_add_: index 3"));
+  EXPECT_TRUE(has(error_of<IndexError>([&] { y.index_add_(0, at - 1, x); }), "index_add_: index -1"));
+  EXPECT_TRUE(has(error_of<ShapeError>([&] {
+                    y.index_add_(0, at, x[{0, 2}]);
+                  }),
+                  "index_add_: src must be [3]"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { y.scatter_add_(0, at, n); }), "scatter_add_"));
+  EXPECT_TRUE(y.equal(x));
+}
+
+TEST(Typed, gradients_flow_through_methods_in_place) {
+  const Tensor at = whole({2, 0, 2});
+  const auto check = [](const std::function<void(Tensor&, const Tensor&)>& write,
+                        const std::function<Tensor(const Tensor&, const Tensor&)>& op) {
+    std::vector<Tensor> grads;
+    for (const bool in_place : {true, false}) {
+      Tensor a = numbers({0.5, 1.5, 2.5}).requires_grad_(), b = numbers({2, 3, 4}).requires_grad_();
+      Tensor y = a * 3;
+      if (in_place) write(y, b);
+      else y = op(y, b);
+      (y * numbers({1, 10, 100})).sum().backward();
+      grads.push_back(a.grad());
+      grads.push_back(b.grad().defined() ? b.grad() : zeros({}));
+    }
+    EXPECT_TRUE(grads[0].allclose(grads[2]) && grads[1].allclose(grads[3])) << grads[0] << grads[2];
+  };
+  using T = const Tensor&;
+  check([](Tensor& y, T) { y.exp_(); }, [](T y, T) { return exp(y); });
+  check([](Tensor& y, T) { y.neg_(); }, [](T y, T) { return -y; });
+  check([](Tensor& y, T) { y.pow_(3); }, [](T y, T) { return pow(y, 3); });
+  check([](Tensor& y, T b) { y.pow_(b); }, [](T y, T b) { return pow(y, b); });
+  check([](Tensor& y, T) { y.pow_(y); }, [](T y, T) { return pow(y, y); });
+  check([](Tensor& y, T) { y %= 2; }, [](T y, T) { return y % 2; });
+  check([](Tensor& y, T b) { y %= b; }, [](T y, T b) { return y % b; });
+  check([&](Tensor& y, T b) { y.scatter_add_(0, at, b); },
+        [&](T y, T b) { return scatter_add(y, 0, at, b); });
+  check([&](Tensor& y, T b) { y.index_add_(0, at, b); }, [&](T y, T b) { return index_add(y, 0, at, b); });
+  Tensor leaf = numbers({1}).requires_grad_();
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { leaf.pow_(2); }), "pow_"));
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { leaf.exp_(); }), "exp_"));
+}
+
+TEST(Typed, a_number_may_stand_first_in_a_function) {
+  const Tensor x = numbers({-1, 0.5, 2}), n = whole({2, -3});
+  EXPECT_EQ(values(maximum(0, x)), values(maximum(x, 0)));
+  EXPECT_EQ(values(minimum(0, x)), values(minimum(x, 0)));
+  EXPECT_EQ(values(floor_divide(5, x)), (V{-5, 10, 2}));
+  EXPECT_EQ(values(floor_divide(5, n)), (V{2, -2}));
+  EXPECT_EQ(floor_divide(5, n).dtype(), kInt64);
+  EXPECT_TRUE(has(error_of<ValueError>([&] { floor_divide(5, n - 2); }), "floor_divide"));
+}
+
+TEST(Typed, a_slice_reaches_to_the_end_and_a_tensor_is_expanded_as_another) {
+  Tensor x = grid();
+  EXPECT_EQ(values(x.slice(1, 1)), (V{1, 2, 4, 5}));
+  EXPECT_EQ(values(slice(x, 1, -1)), (V{2, 5}));
+  x.slice(0, 1) = 0;
+  EXPECT_EQ(values(x), (V{0, 1, 2, 0, 0, 0}));
+  EXPECT_EQ(x[0].expand_as(x).sizes(), x.sizes());
+}
+
 TEST(Typed, a_number_may_stand_first_in_a_comparison) {
   const Tensor x = numbers({-1, 0, 1});
   EXPECT_EQ(values(0 < x), (V{0, 0, 1}));

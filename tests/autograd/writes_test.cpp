@@ -103,8 +103,8 @@ TEST(Writes, an_assignment_to_a_copy_that_nothing_else_holds_is_refused) {
   Tensor x = tensor({{1., 2.}, {3., 4.}});
   const Tensor first = positions({0, 1}), grown = ones({2}, {.requires_grad = true});
   const auto refused = [](auto&& f) { EXPECT_TRUE(has(error_of<ValueError>(f), "x.index_put_(")); };
-  refused([&] { x.index({first, 0}) = 3; });
-  refused([&] { x.index({first, 0}) = first.to(kFloat32); });
+  refused([&] { (x + 0).index({first, 0}) = 3; });
+  refused([&] { (x + 0).index({first, 0}) = first.to(kFloat32); });
   refused([&] { x.index_select(0, first) = 5; });
   refused([&] { x.masked_select(x > 1) = 7; });
   refused([&] { (x + 0)[0] = 5; });
@@ -123,6 +123,8 @@ TEST(Writes, an_assignment_to_a_copy_that_nothing_else_holds_is_refused) {
   EXPECT_EQ(list(x), (Numbers{6, 8, 8, 9}));
   x.contiguous() = 1, x.to(kFloat32) = x, x.index({0, Slice()}) = 2;
   EXPECT_EQ(list(x), (Numbers{2, 2, 1, 1}));
+  x.index({first, 0}) = 3, x.index({first, 1}) = first.to(kFloat32);
+  EXPECT_EQ(list(x), (Numbers{3, 0, 3, 1}));
   float a[] = {1, 2};
   from_blob(a, {2}) = 7;
   from_blob(a, {2})[0] = 3;

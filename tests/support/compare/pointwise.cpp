@@ -25,6 +25,9 @@ void add_arithmetic(Rows& rows) {
   table<Of<Tensor, Scalar, Tensor>>(rows, {{"sub.from", WEFT_CALL(sub)},
                                            {"div.from", WEFT_CALL(div)},
                                            {"pow.from", WEFT_CALL(pow)},
+                                           {"floor_divide.from", WEFT_CALL(floor_divide)},
+                                           {"maximum.from", WEFT_CALL(maximum)},
+                                           {"minimum.from", WEFT_CALL(minimum)},
                                            {"remainder.from", WEFT_CALL(remainder)}});
   row<Tensor(In, Scalar, Scalar)>(rows, "clamp", WEFT_CALL(clamp));
   row<Tensor(In, In, Scalar)>(rows, "where.number", WEFT_CALL(where));

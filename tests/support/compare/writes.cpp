@@ -41,6 +41,19 @@ void add_in_place(Rows& rows) {
   in_place<[](Tensor& x, const Tensor& y) { x.sub_(y); }, Tensor>(rows, "sub");
   in_place<[](Tensor& x, const Tensor& y) { x.mul_(y); }, Tensor>(rows, "mul");
   in_place<[](Tensor& x, const Tensor& y) { x.div_(y); }, Tensor>(rows, "div");
+  in_place<[](Tensor& x) { x.exp_(); }>(rows, "exp");
+  in_place<[](Tensor& x) { x.neg_(); }>(rows, "neg");
+  in_place<[](Tensor& x, Scalar s) { x.pow_(s); }, Scalar>(rows, "pow.number");
+  in_place<[](Tensor& x, const Tensor& y) { x.pow_(y); }, Tensor>(rows, "pow");
+  in_place<[](Tensor& x, Scalar s) { x.remainder_(s); }, Scalar>(rows, "remainder.number");
+  in_place<[](Tensor& x, const Tensor& y) { x.remainder_(y); }, Tensor>(rows, "remainder");
+  in_place<[](Tensor& x, int64_t d, const Tensor& i, const Tensor& y) { x.scatter_add_(d, i, y); }, int64_t,
+           Tensor, Tensor>(rows, "scatter_add");
+  in_place<[](Tensor& x, int64_t d, const Tensor& i, const Tensor& y) { x.index_add_(d, i, y); }, int64_t,
+           Tensor, Tensor>(rows, "index_add");
+  in_place<[](Tensor& x, Scalar s) { x.bitwise_and_(s); }, Scalar>(rows, "bitwise_and.number");
+  in_place<[](Tensor& x, Scalar s) { x.bitwise_or_(s); }, Scalar>(rows, "bitwise_or.number");
+  in_place<[](Tensor& x, Scalar s) { x.bitwise_xor_(s); }, Scalar>(rows, "bitwise_xor.number");
   in_place<[](Tensor& x, const Tensor& y) { x.bitwise_and_(y); }, Tensor>(rows, "bitwise_and");
   in_place<[](Tensor& x, const Tensor& y) { x.bitwise_or_(y); }, Tensor>(rows, "bitwise_or");
   in_place<[](Tensor& x, const Tensor& y) { x.bitwise_xor_(y); }, Tensor>(rows, "bitwise_xor");

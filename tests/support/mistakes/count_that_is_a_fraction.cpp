@@ -1,0 +1,6 @@
+#include <weft/weft.h>
+
+int main() {
+  const weft::Tensor x = weft::zeros(3);
+  return x.topk(1.9).values.dim();  // MISTAKE: Whole
+}
