@@ -258,7 +258,8 @@ def by_gradient(case, t, w, kind, text):
         bool(vanishing(x)[wrong].all()) and bool((b.abs() <= largest_cotangent(case))[wrong].all())
         for _, x, _, b, wrong in parts
     )
-    return "range" if any(beyond_root(x) for x in inputs) and (one_odd or vanished) else None
+    mixed = case.spec.spread and huge(case)
+    return "range" if any(beyond_root(x) for x in inputs) and (one_odd or vanished or mixed) else None
 
 
 def largest_cotangent(case):
