@@ -138,6 +138,7 @@ WEFT_REFUSES = [
         lambda c: not c.arguments[1] and bool((to_torch(c.arguments[0]) <= 0).any()),
     ),
     ("empty index", r"ShapeError: \w+: index .* does not fit x", lambda c: 0 in tensors(c)[1].sizes),
+    ("empty roll", r"IndexError: roll: dim -?\d+ is outside", lambda c: 0 in c.arguments[0].sizes),
     (
         "new dim",
         r"ShapeError: expand: .* does not expand to",

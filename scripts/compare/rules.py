@@ -70,15 +70,18 @@ SENTENCES = {
     " the other sign.",
     "bool number": "bool takes every number, as `!= 0`",
     "allclose": "`allclose` compares in float64, PyTorch in the type of its tensors.",
+    "largest terms": "The gradients of `layer_norm` and `linear_cross_entropy` are sums that may cancel."
+    " Their rounding is that of the largest terms.",
     "one direction": "`normalize` over one number has a gradient of 0 but for a rounding.",
     "index": "An index out of range is refused, in a dim of size 1 and in an empty tensor too",
     "large logit": "`binary_cross_entropy_with_logits` keeps its digits at large negative logits",
     "empty index": "`gather` and the scatters hold an empty index to the sizes of any other.",
     "no dims": "Dim 0 and -1 of a tensor without dims mean the number itself.",
+    "empty roll": "`roll` wants a dim in range, of an empty tensor too.",
     "new dim": "`expand` refuses -1 for a dim that x lacks.",
     "one number": "`topk` of a tensor without dims takes k = 1 alone",
-    "range": "Beyond the root of a type's range the order of operations decides which numbers overflow or"
-    " vanish.",
+    "range": "Beyond the root of a type's range, and in products that leave it, the order of operations"
+    " decides which numbers overflow or vanish.",
     "layouts of PyTorch": "PyTorch refuses some layouts of memory",
 }
 
@@ -219,6 +222,14 @@ def by_gradient(case, t, w, kind, text):
         bool((b.abs() <= rounding_of(case, t, x))[wrong].all()) for _, x, _, b, wrong in parts
     ):
         return "one direction"
+    if "linear_cross_entropy" in case.spec.name or case.spec.name in ("layer_norm", "nn.LayerNorm"):
+        terms = largest_cotangent(case) * max(
+            float(to_torch(v).detach().double().abs().max()) for v in judge.leaves(case.arguments)
+            if v.dtype >= 4 and 0 not in v.sizes
+        )
+        bound = 4 * judge.coarsest(case, t.outputs) * terms
+        if all(bool(((a - b).abs() <= bound)[wrong].all()) for _, _, a, b, wrong in parts):
+            return "largest terms"
     if case.spec.name.startswith(("var", "std")):
         dims = case.arguments[1] if case.spec.name.endswith(".dims") else ()
         x = to_torch(case.arguments[0]).detach()
@@ -259,6 +270,8 @@ def by_gradient(case, t, w, kind, text):
         for _, x, _, b, wrong in parts
     )
     mixed = case.spec.spread and huge(case)
+    if case.spec.name.startswith(("prod", "cumprod")) and one_odd and leaves_range(inputs[0]):
+        return "range"
     return "range" if any(beyond_root(x) for x in inputs) and (one_odd or vanished or mixed) else None
 
 
@@ -315,6 +328,12 @@ def beyond_root(x):
     if not x.is_floating_point():
         return False
     return bool(((x.double().abs() > torch.finfo(x.dtype).max ** 0.5) | vanishing(x)).any())
+
+
+def leaves_range(x):
+    """Whether the product of the numbers that are not 0 is beyond the type's range."""
+    size = x.detach().double().abs().flatten()
+    return float(size[size > 0].log2().abs().sum()) > torch.tensor(torch.finfo(x.dtype).max).double().log2()
 
 
 def vanishing(x):
