@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include <weft/distributed/launch/inner/etcd_calls.h>
 #include <weft/distributed/launch/store_etcd.h>
 #include <weft/distributed/transport/address.h>
 
@@ -49,6 +50,13 @@ class Etcd {
 bool has_etcd() { return std::filesystem::exists(kEtcd); }
 #define SKIP_WITHOUT_ETCD() \
   if (!has_etcd()) GTEST_SKIP() << "etcd is not installed: " << kEtcd
+
+TEST(EtcdStore, the_end_of_a_calls_time_is_no_answer_whoever_notices_it) {
+  for (const int code : {1, 4, 14}) EXPECT_TRUE((inner::EtcdStatus{code, "any"}.again())) << code;
+  EXPECT_TRUE((inner::EtcdStatus{2, "context deadline exceeded"}.again()));
+  EXPECT_FALSE((inner::EtcdStatus{2, "another error"}.again()));
+  EXPECT_FALSE((inner::EtcdStatus{3, "context deadline exceeded"}.again()));
+}
 
 TEST(EtcdStore, does_what_every_store_does) {
   SKIP_WITHOUT_ETCD();
