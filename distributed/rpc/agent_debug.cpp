@@ -11,7 +11,6 @@
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
 //   agent.served_bytes, .kept_bytes, .dropped_results                    requests and replies at their callee
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
-// References and devices add counters of their own by add_debug_info.
 
 namespace weft::rpc {
 

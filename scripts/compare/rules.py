@@ -331,7 +331,7 @@ def beyond_root(x):
 
 
 def leaves_range(x):
-    """Whether the product of the numbers that are not 0 is beyond the type's range."""
+    """Whether products of the numbers that are not 0 may leave the type's range."""
     size = x.detach().double().abs().flatten()
     return float(size[size > 0].log2().abs().sum()) > torch.tensor(torch.finfo(x.dtype).max).double().log2()
 
