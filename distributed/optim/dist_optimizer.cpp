@@ -140,8 +140,8 @@ void DistributedOptimizer::step_in_two_phases(int64_t context_id) {
   rpc::Runtime& runtime = *agent->runtime();
   const auto store = detail::decision_store(*agent);
   const rpc::Duration lease = std::chrono::milliseconds(how_.lease_ms);
-  if (store && how_.lease_ms == 0)
-    throw ValueError("step: two phases in an elastic group need a lease that is not zero");
+  if (store && how_.lease_ms <= 0)
+    throw ValueError("step: two phases in an elastic group need a positive lease");
   const rpc::TimePoint end = runtime.now() + lease;
   for (int64_t attempt = 0;; ++attempt) {
     settle();

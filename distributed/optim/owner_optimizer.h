@@ -56,7 +56,7 @@ struct StepOptions {
   bool two_phase = false;
   /// Two phases: the time for which a step is tried again that meets another undecided one, and in an elastic
   /// group the time after which an owner without a decision asks the store, and for which it asks.
-  /// Milliseconds; in an elastic group not zero.
+  /// Milliseconds; in an elastic group positive.
   int64_t lease_ms = 10000;
 };
 WEFT_FIELDS(StepOptions, max_staleness, wait, two_phase, lease_ms)

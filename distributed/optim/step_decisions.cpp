@@ -17,6 +17,7 @@ std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number) {
 
 bool decide_at_store(rpc::Store& store, const std::string& key, bool commit, rpc::Duration lease,
                      rpc::TimePoint deadline) {
+  if (lease.count() <= 0) throw ValueError("step: a decision at the store needs a positive lease");
   try {
     store.hold(key, commit ? "commit" : "abort", 4 * lease, deadline);
     return commit;

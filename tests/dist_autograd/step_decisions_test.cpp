@@ -9,6 +9,7 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/distributed/optim/dist_optimizer.h>
+#include <weft/distributed/optim/inner/step_decisions.h>
 #include <weft/distributed/optim/inner/step_seam.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/rpc/step_errors.h>
@@ -223,6 +224,21 @@ void expect_one_step_of_all(bool written, int steps) {
     train.go_on();  // nothing is left in doubt
     EXPECT_EQ(train.kept(), 0);
   }
+}
+
+TEST(DistStepDecisions, a_lease_that_is_not_positive_decides_nothing) {
+  Training train;
+  const auto before = train.values();
+  train.group.run(train.t, [&] {
+    DistributedOptimizer opt = train.optimizer(0);
+    EXPECT_TRUE(has(error_of<ValueError>([&] { train.step(opt, 0); }), "positive lease"));
+    auto& store = *train.t.membership->store();
+    EXPECT_THROW(
+        dist_optim::detail::decide_at_store(store, "step/x", false, -1s, train.group.sim().now() + 5s),
+        ValueError);
+  });
+  for (const auto& [name, value] : train.values()) EXPECT_TRUE(same_bits(value, before.at(name)));
+  EXPECT_EQ(train.watched.holds, 0);
 }
 
 TEST(DistStepDecisions, owners_commit_when_the_trainer_dies_after_writing_the_decision) {

@@ -20,7 +20,8 @@ std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent);
 /// The key of a step: the life of its caller, the number of the optimizer there and that of the step.
 std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number);
 /// Writes a decision unless the other one is there, in one request. Returns the decision that counts: true
-/// for a commit. Throws: the errors of the store, and Timeout; the decision may then still be written.
+/// for a commit. Throws: ValueError for a lease that is not positive. The errors of the store, and Timeout;
+/// the decision may then still be written.
 bool decide_at_store(rpc::Store& store, const std::string& key, bool commit, rpc::Duration lease,
                      rpc::TimePoint deadline);
 
