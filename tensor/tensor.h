@@ -199,7 +199,7 @@ class WEFT_API Tensor {
   Tensor select(Whole d, Whole index) const;
   Tensor slice(Whole d, Whole start, Whole end = INT64_MAX, Whole step = 1) const;
   Tensor as_strided(const Shape& sizes, const Shape& strides, int64_t offset = 0) const;
-  Tensor diagonal(int64_t offset = 0, int64_t d0 = 0, int64_t d1 = 1) const;
+  Tensor diagonal(Whole offset = 0, int64_t d0 = 0, int64_t d1 = 1) const;
   Tensor operator[](int64_t index) const& { return select(0, index); }
   Tensor operator[](const Slice& s) const&;  ///< `x[{1, 3}]`, of the first dim
   /// by a mask or positions: a copy; `x[mask] = v` assigns to the elements of x
@@ -212,7 +212,8 @@ class WEFT_API Tensor {
   template <std::same_as<bool> T> Tensor operator[](T) const = delete;   // an index is an integer, not true
   std::vector<Tensor> split(int64_t length, int64_t d = 0) const;
   std::vector<Tensor> split(const Shape& lengths, int64_t d = 0) const;
-  std::vector<Tensor> chunk(int64_t parts, int64_t d = 0) const;
+  template <std::floating_point T> std::vector<Tensor> split(T, int64_t d = 0) const = delete;  // as above
+  std::vector<Tensor> chunk(Whole parts, int64_t d = 0) const;
   std::vector<Tensor> unbind(int64_t d = 0) const;
 
   // ---- copies and conversions (ops_shape.h)
@@ -273,8 +274,8 @@ class WEFT_API Tensor {
   Tensor& uniform_(double low = 0, double high = 1);    ///< U(low, high), floating tensors only
   Tensor& normal_(double mean = 0, double stddev = 1);  ///< N(mean, stddev^2), floating tensors only
   Tensor& bernoulli_(double p = 0.5);                   ///< 1 with probability p, else 0
-  // += -= *= /= %= &= |= ^= by a tensor or a number. Throws: ValueError for a tensor without a name if no
-  // other one shares the memory, so that the write would be lost, as in `x.index_select(..) += 1`.
+  // += -= *= /= %= &= |= ^= by a tensor or a number. Throws: ValueError for a tensor without a name whose
+  // memory no other tensor shares: the write would be lost, as in `x.index_select(..) += 1`.
 #define WEFT_COMPOUND(symbol, method, Other)              \
   Tensor& operator symbol(Other o)& { return method(o); } \
   Tensor operator symbol(Other o)&& { return check_seen("operator" #symbol), method(o); }
@@ -373,13 +374,13 @@ class WEFT_API Tensor {
   MaxResult sort(int64_t d = -1, bool descending = false) const;
   Tensor argsort(int64_t d = -1, bool descending = false) const;
   UniqueResult unique() const, unique(const UniqueOptions&options) const;
-  Tensor bincount(const Tensor& weights = Tensor(), int64_t minlength = 0) const;
+  Tensor bincount(const Tensor& weights = Tensor(), Whole minlength = 0) const;
   Tensor repeat_interleave(Whole repeats, std::optional<int64_t> d = {}) const;
   Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> d = {}) const;
   MaxResult topk(Whole k, int64_t d = -1, bool largest = true) const;
-  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(int64_t shift, int64_t d) const;
-  Tensor tril(int64_t k = 0) const, triu(int64_t k = 0) const, diag(int64_t k = 0) const;
-  Tensor multinomial(int64_t count, bool replacement = false, Generator* generator = nullptr) const;
+  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(Whole shift, int64_t d) const;
+  Tensor tril(Whole k = 0) const, triu(Whole k = 0) const, diag(Whole k = 0) const;
+  Tensor multinomial(Whole count, bool replacement = false, Generator* generator = nullptr) const;
   Tensor bernoulli(Generator* generator = nullptr) const;
 
   /// As to_string.

@@ -155,7 +155,7 @@ Tensor flip(In x, const Shape& dims) {
   return y.is_same(x) ? clone(x.get()) : y;
 }
 
-Tensor roll(In x, int64_t shift, int64_t dim) {
+Tensor roll(In x, Whole shift, int64_t dim) {
   launch::check_defined("roll", x);
   const int d = wrap_dim("roll", dim, x->dim());
   const int64_t n = x->sizes()[d];
@@ -176,8 +176,8 @@ Tensor triangle(const char* name, bool upper, In x, int64_t k) {
 
 }  // namespace
 
-Tensor tril(In x, int64_t k) { return triangle("tril", false, x.get(), k); }
-Tensor triu(In x, int64_t k) { return triangle("triu", true, x.get(), k); }
+Tensor tril(In x, Whole k) { return triangle("tril", false, x.get(), k); }
+Tensor triu(In x, Whole k) { return triangle("triu", true, x.get(), k); }
 
 Tensor pad(In x, const Shape& pads, Scalar value) {
   launch::check_defined("pad", x);

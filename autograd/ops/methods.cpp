@@ -30,14 +30,14 @@ Tensor Tensor::slice(Whole d, Whole start, Whole end, Whole step) const {
 Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, int64_t offset) const {
   return weft::as_strided(*this, sizes, strides, offset);
 }
-Tensor Tensor::diagonal(int64_t offset, int64_t d0, int64_t d1) const {
+Tensor Tensor::diagonal(Whole offset, int64_t d0, int64_t d1) const {
   return weft::diagonal(*this, offset, d0, d1);
 }
 std::vector<Tensor> Tensor::split(int64_t length, int64_t d) const { return weft::split(*this, length, d); }
 std::vector<Tensor> Tensor::split(const Shape& lengths, int64_t d) const {
   return weft::split(*this, lengths, d);
 }
-std::vector<Tensor> Tensor::chunk(int64_t parts, int64_t d) const { return weft::chunk(*this, parts, d); }
+std::vector<Tensor> Tensor::chunk(Whole parts, int64_t d) const { return weft::chunk(*this, parts, d); }
 std::vector<Tensor> Tensor::unbind(int64_t d) const { return weft::unbind(*this, d); }
 
 // ---- copies and conversions
@@ -217,7 +217,7 @@ MaxResult Tensor::sort(int64_t d, bool descending) const { return weft::sort(*th
 Tensor Tensor::argsort(int64_t d, bool descending) const { return weft::argsort(*this, d, descending); }
 UniqueResult Tensor::unique() const { return weft::unique(*this); }
 UniqueResult Tensor::unique(const UniqueOptions& options) const { return weft::unique(*this, options); }
-Tensor Tensor::bincount(const Tensor& weights, int64_t minlength) const {
+Tensor Tensor::bincount(const Tensor& weights, Whole minlength) const {
   return weft::bincount(*this, weights, minlength);
 }
 Tensor Tensor::repeat_interleave(Whole repeats, std::optional<int64_t> d) const {
@@ -229,11 +229,11 @@ Tensor Tensor::repeat_interleave(const Tensor& repeats, std::optional<int64_t> d
 MaxResult Tensor::topk(Whole k, int64_t d, bool largest) const { return weft::topk(*this, k, d, largest); }
 Tensor Tensor::repeat(const Shape& times) const { return weft::repeat(*this, times); }
 Tensor Tensor::flip(const Shape& dims) const { return weft::flip(*this, dims); }
-Tensor Tensor::roll(int64_t shift, int64_t d) const { return weft::roll(*this, shift, d); }
-Tensor Tensor::tril(int64_t k) const { return weft::tril(*this, k); }
-Tensor Tensor::triu(int64_t k) const { return weft::triu(*this, k); }
-Tensor Tensor::diag(int64_t k) const { return weft::diag(*this, k); }
-Tensor Tensor::multinomial(int64_t count, bool replacement, Generator* generator) const {
+Tensor Tensor::roll(Whole shift, int64_t d) const { return weft::roll(*this, shift, d); }
+Tensor Tensor::tril(Whole k) const { return weft::tril(*this, k); }
+Tensor Tensor::triu(Whole k) const { return weft::triu(*this, k); }
+Tensor Tensor::diag(Whole k) const { return weft::diag(*this, k); }
+Tensor Tensor::multinomial(Whole count, bool replacement, Generator* generator) const {
   return weft::multinomial(*this, count, replacement, generator);
 }
 Tensor Tensor::bernoulli(Generator* generator) const { return weft::bernoulli(*this, generator); }

@@ -121,7 +121,7 @@ WEFT_API Tensor dropout(In x, double p = 0.5, bool training = true, Generator* g
 /// Throws: ShapeError for other ranks. ValueError for count <= 0, K = 0, a negative or non-finite weight, or
 /// a row without a positive weight. ValueError also without replacement, if fewer than `count` weights are
 /// positive.
-WEFT_API Tensor multinomial(In weights, int64_t count, bool replacement = false,
+WEFT_API Tensor multinomial(In weights, Whole count, bool replacement = false,
                             Generator* generator = nullptr);
 /// 1 with probability p, else 0, for each element. Throws: ValueError for a p outside [0, 1].
 WEFT_API Tensor bernoulli(In p, Generator* generator = nullptr);

@@ -34,7 +34,7 @@ WEFT_API UniqueResult unique(In x, const UniqueOptions& options = {});
 /// Shape: x [N], weights [N] or undefined -> [max(largest + 1, minlength)]. Grad: dweights = g at x.
 /// Throws: DTypeError unless x is int64 or int32, IndexError for a negative element, ShapeError for other
 /// sizes, ValueError for minlength < 0.
-WEFT_API Tensor bincount(In x, In weights = Tensor(), int64_t minlength = 0);
+WEFT_API Tensor bincount(In x, In weights = Tensor(), Whole minlength = 0);
 /// A copy of x with each element along dim `repeats` times in a row; without dim, of x flattened.
 /// Shape: x's sizes with size * repeats at dim. Grad: g summed over the repetitions.
 /// Throws: ValueError for repeats < 0.
@@ -45,6 +45,7 @@ WEFT_API Tensor repeat_interleave(In x, Whole repeats, std::optional<int64_t> di
 /// int64 or int32.
 WEFT_API Tensor repeat_interleave(In x, In repeats, std::optional<int64_t> dim = {});
 
+/// The reduction of scatter_reduce.
 enum class ScatterReduce : uint8_t { kSum, kProd, kMean, kAmax, kAmin };
 /// A copy of x with the elements of src reduced into those at index along dim. Without include_self the
 /// elements of x at index are replaced. Integer means are rounded down. Shape: as scatter.

@@ -120,10 +120,12 @@ WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, int64_t d = 0);
 /// Pieces along d of the given sizes. Shape: piece i has x's sizes with lengths[i] at d.
 /// Throws: ShapeError unless the lengths add up to the size of d.
 WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, int64_t d = 0);
+/// Deleted: a length is an integer, not 1.9.
+template <std::floating_point T> std::vector<Tensor> split(Viewed x, T length, int64_t d = 0) = delete;
 /// At most `parts` pieces along d of equal size, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with ceil(size / parts) at d, the last one with the rest.
 /// Throws: ValueError unless parts > 0.
-WEFT_API std::vector<Tensor> chunk(Viewed x, int64_t parts, int64_t d = 0);
+WEFT_API std::vector<Tensor> chunk(Viewed x, Whole parts, int64_t d = 0);
 /// One tensor per element of dim d. Shape: each has x's sizes without d.
 WEFT_API std::vector<Tensor> unbind(Viewed x, int64_t d = 0);
 /// Any sizes and strides (in elements), from `offset` elements after x's first one. Shape: the given sizes.
@@ -133,7 +135,7 @@ WEFT_API Tensor as_strided(Viewed x, const Shape& sizes, const Shape& strides, i
 /// The diagonal of dims d0 and d1 as the last dim; `offset` > 0 is above the main diagonal.
 /// Shape: x's sizes without d0 and d1, then the length: [.., M, N] -> [.., min(M, N)] for the last two dims
 /// and offset 0. Throws: ShapeError if d0 and d1 are the same.
-WEFT_API Tensor diagonal(Viewed x, int64_t offset = 0, int64_t d0 = 0, int64_t d1 = 1);
+WEFT_API Tensor diagonal(Viewed x, Whole offset = 0, int64_t d0 = 0, int64_t d1 = 1);
 
 // ---- copies and rearrangements (arrange.cpp; diag: shape.cpp)
 
@@ -164,17 +166,17 @@ WEFT_API Tensor repeat(In x, const Shape& times);
 /// x reversed along dims. Grad: g reversed. Throws: ShapeError for a dim named twice.
 WEFT_API Tensor flip(In x, const Shape& dims);
 /// x moved by `shift` elements along dim; those moved out come in at the other end. Grad: g moved back.
-WEFT_API Tensor roll(In x, int64_t shift, int64_t dim);
+WEFT_API Tensor roll(In x, Whole shift, int64_t dim);
 /// A matrix with x on diagonal k and 0 elsewhere, or a copy of diagonal k of a matrix. k > 0 is above the
 /// main diagonal. Shape: [N] -> [N + |k|, N + |k|], [M, N] -> [its length].
 /// Grad: diagonal k of g, or a matrix with g on it. Throws: ShapeError unless x has one or two dims.
-WEFT_API Tensor diag(In x, int64_t k = 0);
+WEFT_API Tensor diag(In x, Whole k = 0);
 /// The lower triangle of the last two dims: x on and below diagonal k, 0 above. Grad: tril of g.
 /// Throws: ShapeError for fewer than two dims.
-WEFT_API Tensor tril(In x, int64_t k = 0);
+WEFT_API Tensor tril(In x, Whole k = 0);
 /// The upper triangle of the last two dims: x on and above diagonal k, 0 below. Grad: triu of g.
 /// Throws: ShapeError for fewer than two dims.
-WEFT_API Tensor triu(In x, int64_t k = 0);
+WEFT_API Tensor triu(In x, Whole k = 0);
 /// x with `value` around it. pads holds {before, after} of the last dim, then of the one before it, and so
 /// on. Shape: pad({a, b}) of [.., N] -> [.., a + N + b]. Grad: the part of g that holds x.
 /// Throws: ShapeError for an odd number of pads, more than x's dims need, or negative ones.

@@ -73,7 +73,7 @@ UniqueResult unique(In x, const UniqueOptions& options) {
   return result;
 }
 
-Tensor bincount(In x, In weights, int64_t minlength) {
+Tensor bincount(In x, In weights, Whole minlength) {
   launch::check_defined("bincount", x);
   launch::check_index("bincount", x);
   if (x->dim() != 1) throw ShapeError(str("bincount: x must have one dim, is ", x->sizes()));

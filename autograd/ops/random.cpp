@@ -34,7 +34,7 @@ Tensor dropout(In x, double p, bool training, Generator* generator) {
                 : drop(x, p, key);
 }
 
-Tensor multinomial(In weights, int64_t count, bool replacement, Generator* generator) {
+Tensor multinomial(In weights, Whole count, bool replacement, Generator* generator) {
   launch::check_floating("multinomial", weights);
   if (weights->dim() != 1 && weights->dim() != 2)
     throw ShapeError(str("multinomial: weights must be [K] or [R, K], are ", weights->sizes()));
@@ -50,7 +50,7 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
       throw ValueError(str("multinomial: weight ", weight, " of class ", bad % width, " in row ", bad / width,
                            " is negative or not finite"));
     const int64_t fewest = min(sum(possible, {1})).item<int64_t>();
-    if (fewest < (replacement ? 1 : count))
+    if (fewest < (replacement ? 1 : int64_t{count}))
       throw ValueError(str("multinomial: ", count, replacement ? " draws" : " draws without replacement",
                            " from a row with ", fewest, " positive weights"));
   }
@@ -58,7 +58,7 @@ Tensor multinomial(In weights, int64_t count, bool replacement, Generator* gener
   Tensor at = empty({rows, count}, {.dtype = kInt64, .device = weights->device()});
   if (rows != 0)
     launch::backend_of(p).multinomial(launch::context(),
-                                      chosen(generator).take(rows * (replacement ? count : width)),
+                                      chosen(generator).take(rows * (replacement ? int64_t{count} : width)),
                                       replacement, p.view_of(), at.view_of());
   return weights->dim() == 1 ? launch::reshaped(at, {count}) : at;
 }

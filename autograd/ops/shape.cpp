@@ -250,7 +250,7 @@ std::vector<Tensor> split(Viewed x, int64_t length, int64_t dim) {
   return parts;
 }
 
-std::vector<Tensor> chunk(Viewed x, int64_t parts, int64_t dim) {
+std::vector<Tensor> chunk(Viewed x, Whole parts, int64_t dim) {
   launch::check_defined("chunk", x);
   const int d = wrap_dim("chunk", dim, x->dim());
   if (parts <= 0) throw ValueError(str("chunk: parts must be positive, got ", parts));
@@ -354,7 +354,7 @@ Tensor diagonal_backward(In g, const Shape& sizes, int64_t offset, int a, int b)
 
 }  // namespace
 
-Tensor diagonal(Viewed x, int64_t offset, int64_t d0, int64_t d1) {
+Tensor diagonal(Viewed x, Whole offset, int64_t d0, int64_t d1) {
   launch::check_defined("diagonal", x);
   const int a = wrap_dim("diagonal", d0, x->dim()), b = wrap_dim("diagonal", d1, x->dim());
   if (a == b) throw ShapeError(str("diagonal: dims ", d0, " and ", d1, " of ", x->sizes(), " are the same"));
@@ -365,7 +365,8 @@ Tensor diagonal(Viewed x, int64_t offset, int64_t d0, int64_t d1) {
                      });
 }
 
-Tensor diag(In x, int64_t k) {
+Tensor diag(In x, Whole which) {
+  const int64_t k = which;
   launch::check_defined("diag", x);
   if (x->dim() == 2) return clone(diagonal(x.get(), k));
   if (x->dim() != 1) throw ShapeError(str("diag: x must have 1 or 2 dims, is ", x->sizes()));

@@ -289,7 +289,7 @@ std::vector<Row> arrange_rows() {
                            return {(a[0] + 1) % 3, a[1]};
                          }}},
                        {{"IndexError", "roll", [z] { roll(z(), 1, 2); }}}));
-  const auto triangle = [](const std::string& name, Tensor (*op)(In, int64_t), bool upper) {
+  const auto triangle = [](const std::string& name, Tensor (*op)(In, Whole), bool upper) {
     return Row{.name = name,
                .args = {real({2, 3, 5})},
                .call = [op](const Tensors& x) -> Tensors {

@@ -1,0 +1,6 @@
+#include <weft/weft.h>
+
+int main() {
+  const weft::Tensor x = weft::zeros(3);
+  return static_cast<int>(x.split(1.5).size());  // MISTAKE: deleted function
+}

@@ -1,0 +1,6 @@
+#include <weft/weft.h>
+
+int main() {
+  const weft::Tensor x = weft::zeros(3);
+  return weft::roll(x, 1.5, 0).dim();  // MISTAKE: Whole
+}
