@@ -84,6 +84,7 @@ PUBLIC_OP = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>)
 BY_NUMBER = re.compile(r"\w+ \w+, Scalar \w+\)")
 FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
 IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
+WRITE = re.compile(r"WEFT_WRITE\((\w+_)\)")
 ON_STATE = {"requires_grad_", "detach_"}  # methods that write no element
 
 
@@ -295,6 +296,9 @@ def check_compared(names, texts, out):
                 number = method in several and "Scalar value" in arguments and (
                     arguments == "Scalar value" or "TensorIndex" in arguments)
                 wanted.append((name, method[:-1] + ".number_" if number else method))
+            writes = set(WRITE.findall("\n".join(texts.get("tensor/index.h", []))))
+            out.extend(f"tensor/index.h: {method} has no WEFT_WRITE, so x[mask].{method}() would be lost"
+                       for method in sorted({m for m, _ in methods} - ON_STATE - {"index_put_"} - writes))
         if name == "optim/schedule.h":
             classes = re.findall(r"^class WEFT_API (\w+)", text, re.MULTILINE)
             wanted += [(name, f"schedule.{c}") for c in classes if c != "FactorSchedule"]

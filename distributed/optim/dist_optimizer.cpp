@@ -4,6 +4,7 @@
 #include <weft/distributed/optim/dist_optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include <weft/distributed/optim/inner/on_owners.h>
@@ -319,12 +320,14 @@ void set_or_restore(const std::vector<GroupOwner>& owners, const char* what, con
 
 void DistributedOptimizer::check_group(size_t group) const {
   if (group >= lrs_.size())
-    throw ValueError(str("distributed optimizer: group ", group, " of ", lrs_.size()));
+    throw IndexError(str("distributed optimizer: there is no group ", static_cast<int64_t>(group),
+                         "; it has ", lrs_.size(), " of them"));
 }
 
 void DistributedOptimizer::set_lr(size_t group, double lr) {
   check_group(group);
-  if (!(lr >= 0)) throw ValueError(str("set_lr: the rate must not be negative, got ", lr));
+  if (!(lr >= 0 && std::isfinite(lr)))
+    throw ValueError(str("set_lr: the rate must be finite and not negative, got ", lr));
   set_or_restore<&OwnerOptimizer::set_lr>(owners_of(owners_, group), "set_lr", lr, lrs_[group]);
   lrs_[group] = lr;
 }

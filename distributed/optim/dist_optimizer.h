@@ -69,14 +69,14 @@ class WEFT_API DistributedOptimizer {
   /// before the scaling. Throws: ValueError for a negative max_norm or p <= 0, before it calls any owner.
   double clip_grad_norm(int64_t context_id, double max_norm, double p = 2);
   size_t groups() const { return lrs_.size(); }
-  /// Throws: ValueError for an unknown group.
+  /// Throws: IndexError for an unknown group.
   double lr(size_t group = 0) const {
     check_group(group);
     return lrs_[group];
   }
   /// Sets the learning rate of a group on its owners; done on return. When it throws, the owners that answer
-  /// have the rate of before. Throws: ValueError for a negative rate, one that the rule refuses, or an
-  /// unknown group.
+  /// have the rate of before. Throws: ValueError for a rate that is negative, not finite, or refused by the
+  /// rule; IndexError for an unknown group.
   void set_lr(size_t group, double lr);
   void set_lr(double lr);
   /// Sets the encoded options of a group on its owners; dist_optim::set_options calls it. Throws: as set_lr.

@@ -326,6 +326,9 @@ TEST_P(DistOptimizer, rates_and_state_travel) {
       opt.step(context.id());
     };
     EXPECT_THROW(first.set_lr(-1), ValueError);
+    EXPECT_THROW(first.set_lr(INFINITY), ValueError);
+    EXPECT_THROW(first.set_lr(1, 0.1), IndexError);
+    EXPECT_THROW(first.lr(1), IndexError);
     first.set_lr(0.05);
     EXPECT_EQ(first.lr(), 0.05);
     step(a, first);

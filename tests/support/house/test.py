@@ -10,6 +10,7 @@ HEAD = "// The calls.\n// Their errors.\n"
 GOOD = {
     "kernels/view.h": "#pragma once\n",
     "tensor/tensor.h": "#include <weft/kernels/view.h>\nclass WEFT_API Tensor {\n  Tensor& neg_();\n",
+    "tensor/index.h": "  WEFT_WRITE(neg_)\n",
     "tests/support/compare/rows.cpp": 'row(rows, "schedule.StepLR", f);\nin_place<g>(rows, "neg");\n',
     "distributed/runtime/runtime.h": "#include <weft/tensor/tensor.h>\n",
     "distributed/runtime/inner/pool.h": "#include <weft/distributed/runtime/runtime.h>\n",
@@ -60,6 +61,7 @@ FAULTS = [
      "autograd/ops/ops.h: odd.number has no row in tests/support/compare/"),
     ("tensor/tensor.h", "class WEFT_API Tensor {\n  Tensor& odd_(Scalar value);\n",
      "tensor/tensor.h: odd_ has no row in tests/support/compare/"),
+    ("tensor/index.h", "  WEFT_WRITE(pow_)\n", "tensor/index.h: neg_ has no WEFT_WRITE"),
     ("optim/schedule.h", "class WEFT_API StepLR {\nclass WEFT_API OddLR {\n",
      "optim/schedule.h: schedule.OddLR has no row in tests/support/compare/"),
     ("optim/rules/odd.h", "struct WEFT_API OddRule {\n",
