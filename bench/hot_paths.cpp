@@ -1,6 +1,6 @@
-// Short paths that must stay short, for scripts/check_instructions.py, which counts their instructions under
-// callgrind: `bench_hot_paths PATH N` runs one of them N times on one thread, `bench_hot_paths` lists them
-// after the compiler's version. Counts repeat to the last few instructions where times do not.
+// Short paths that must stay short. scripts/check_instructions.py counts their instructions under callgrind.
+// `bench_hot_paths PATH N` runs one of them N times on one thread; `bench_hot_paths` lists them after the
+// compiler's version. Counts repeat to the last few instructions where times do not.
 #include <array>
 #include <cstdlib>
 #include <functional>

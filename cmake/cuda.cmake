@@ -1,7 +1,7 @@
 # weft::cuda: the CUDA backend, a library of its own. Kernels are compiled by nvcc for
 # WEFT_CUDA_ARCHITECTURES; the callers of the CUDA libraries stand in kernels/cuda/toolkit/. A shared core
 # opens it when a CUDA device is first asked for. Programs need not link it unless they bring kernels of their
-# own. Linked to a program of a static build it registers itself: `-u` makes the linker take the files that do
+# own. Linked to a program of a static build it registers itself. `-u` makes the linker take the files that do
 # (the backend's and optim/rules.cu), and with them everything else.
 set(WEFT_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90"
   CACHE STRING "Compute capabilities; the last one as PTX too")

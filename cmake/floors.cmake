@@ -36,9 +36,9 @@ function(weft_object_library target)
 endfunction()
 
 # Where WEFT_UNITY is on, the sources of a target are compiled several at a time: most of their time goes into
-# the same headers. A source with the property UNITY_GROUP is compiled with the others of that group, one with
-# options of its own alone, and with GROUPS_ONLY all others alone too. The units include by relative paths,
-# where CMake's own UNITY_BUILD writes absolute ones: a compiler cache serves another checkout too.
+# the same headers. A source with the property UNITY_GROUP is compiled with the others of that group. One with
+# options of its own is compiled alone; with GROUPS_ONLY all others are too. The units include by relative
+# paths, where CMake's own UNITY_BUILD writes absolute ones: a compiler cache serves another checkout too.
 # A unit has up to SIZE sources, 14 without it.
 function(weft_unity target)
   if(NOT WEFT_UNITY)

@@ -26,7 +26,7 @@ weft_isa_unit(softmax softmax cross_entropy)
 weft_isa_unit(lines index scan)
 weft_isa_unit(products gemm matmul)
 
-# Where there are better sets, nearly every processor takes one of them, and the base set only has to be
+# Where there are better sets, nearly every processor takes one of them. The base set then only has to be
 # right: -O1 halves its compile time.
 set(weft_isa_x86 OFF)
 set(weft_isa_base_level -O3)

@@ -284,7 +284,7 @@ if(TARGET test_simt)
   set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish
     PROPERTIES TIMEOUT 600 LABELS "simt;slow"
     ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
-  # And all of its tests on a device of one processor, whose grids are smaller, in a random order: no kernel
+  # And all of its tests on a device of one processor, whose grids are smaller, in a random order. No kernel
   # may be left that nothing launched.
   add_test(NAME SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order
     COMMAND test_simt --gtest_brief=1)

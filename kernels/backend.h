@@ -23,14 +23,16 @@ struct Context {
   void* stream = nullptr;
 };
 
+/// The reduction of Backend's reductions.
 enum class Reduce : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kSumAbs, kSumSquares, kMaxAbs };
 /// The operation that combines an element of src with the one at its target.
 enum class ScatterRule : uint8_t { kAssign, kAdd, kMul, kMax, kMin };
+/// The kind of a recurrent layer.
 enum class RnnMode : uint8_t { kLstm, kGru, kTanh, kRelu };
 
-/// Key of a counter-based draw. Element i of a call uses Philox4x32-10 block (offset + i / 4), lane i % 4,
-/// under key `seed`, on every device and for any thread count. 64-bit values (float64, int64) use two lanes
-/// of block offset + i / 2.
+/// Key of a counter-based draw, the same on every device and for any thread count. Element i of a call uses
+/// lane i % 4 of Philox4x32-10 block (offset + i / 4), under key `seed`. 64-bit values (float64, int64) use
+/// two lanes of block offset + i / 2.
 struct PhiloxKey {
   uint64_t seed = 0;
   uint64_t offset = 0;
@@ -100,6 +102,7 @@ struct RnnStackRoom {
   int64_t weights = 0, reserve = 0;
 };
 
+/// The operations of one device. Callers have checked all sizes and allocated the outputs.
 class WEFT_API Backend {
  public:
   virtual ~Backend() = default;

@@ -10,8 +10,10 @@
 
 namespace weft {
 
+/// The kind of a device.
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
+/// The CPU, or a CUDA device by its index.
 struct WEFT_API Device {
   DeviceType type = DeviceType::kCpu;
   int8_t index = 0;

@@ -12,6 +12,7 @@
 
 namespace weft {
 
+/// The type of a tensor's elements.
 enum class DType : uint8_t { kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64 };
 inline constexpr int kDTypeCount = 8;
 

@@ -6,6 +6,7 @@
 
 namespace weft::nn {
 
+/// The distribution over K classes.
 class WEFT_API Categorical {
  public:
   /// From weights along the last dim, which are normalised to probabilities. Shape: [.., K].

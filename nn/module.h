@@ -32,6 +32,7 @@ namespace weft::nn {
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 using StateDict = NamedTensors;
 
+/// The base of layers and models: parameters and children by name, state, device moves.
 class WEFT_API Module {
  public:
   Module() = default;

@@ -55,6 +55,7 @@ struct Variant {
   std::vector<const char*> state_names;
 };
 
+/// The base of all optimizers: parameters in groups, their state, and one fused step per dtype.
 class WEFT_API Optimizer {
  public:
   virtual ~Optimizer();

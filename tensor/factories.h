@@ -81,15 +81,16 @@ template <Element T> Tensor from_vector(const std::vector<T>& values, const Shap
 
 /// Wraps memory without copying it. The dtype is that of the pointer. For a void pointer it is options.dtype;
 /// for a pointer to another type than an element's, options must give it. The tensor over a pointer to const
-/// is read-only: in-place operations and optimizers throw ValueError, and so do data() and accessor() of a T
-/// that is not const.
+/// is read-only: in-place operations and optimizers throw ValueError. So do data() and accessor() of a T that
+/// is not const.
 /// `release(context)` runs when the last tensor over the memory is destroyed, and `release(data)` where
 /// context is null. A callable in its place gets `data`. Neither gets the const of the pointer.
 /// The version counter of each call sees the writes of its tensors only. A recorded graph that needs the
 /// memory does not notice a write by the program, or through another from_blob over the same bytes. clone()
 /// such memory first.
-/// Throws: ShapeError, ValueError for a null pointer, AutogradError for requires_grad of an integer dtype,
-/// DTypeError if options.dtype is given and differs from the pointer's; then `release` is not called.
+/// Throws: ShapeError, ValueError for a null pointer, AutogradError for requires_grad of an integer dtype.
+/// DTypeError if options.dtype is given and differs from the pointer's. After an error `release` is not
+/// called.
 WEFT_API Tensor from_blob(void* data, const Shape& sizes, const TensorOptions& options = {},
                           void (*release)(void*) = nullptr, void* context = nullptr);
 /// The same with strides, in elements.

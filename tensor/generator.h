@@ -90,6 +90,7 @@ class WEFT_API DrawScope {
 
 /// The process's generator, used wherever none is given.
 WEFT_API Generator& default_generator();
+/// Seeds the process's generator.
 WEFT_API void manual_seed(uint64_t seed);
 
 }  // namespace weft

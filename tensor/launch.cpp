@@ -41,7 +41,7 @@ namespace {
 bool is_scalar_test(Unary op) { return op >= Unary::kEqScalar && op <= Unary::kGeScalar; }
 
 // The dtype in which a tensor of dtype t is compared with s; s is converted to it. Integers are compared with
-// the exact value: in their dtype or int64 if that holds s, else in float64, where rounding a large element
+// the exact value. The dtype is theirs or int64 if that holds s, else float64, where rounding a large element
 // never moves it past s. A floating tensor is compared with s rounded to its dtype.
 DType scalar_test(DType t, Scalar& s) {
   if (is_floating(t)) {

@@ -16,6 +16,7 @@ namespace weft {
 
 struct ParameterLock;  // tensor/inner/parameter_lock.h
 
+/// A block of device memory with a version counter, shared by all views of it.
 class WEFT_API Storage : public RefCounted {
  public:
   /// A new block from the device's allocator, uninitialised.

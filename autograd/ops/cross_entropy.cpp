@@ -94,8 +94,9 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
 
 namespace {
 
-// Rows per block of the linear form: about 2 million logits on the CPU, to stay in its caches, and 64 million
-// on other devices, to keep them busy. At least 32 rows, so that the matrix products stay efficient.
+// Rows per block of the linear form. A block has about 2 million logits on the CPU, to stay in its caches. On
+// other devices it has 64 million, to keep them busy. At least 32 rows, so that the matrix products stay
+// efficient.
 int64_t block_rows(int64_t rows, int64_t classes, const Device& device) {
   const int64_t logits = int64_t{1} << (device.is_cpu() ? 21 : 26);
   return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32),

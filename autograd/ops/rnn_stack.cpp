@@ -98,7 +98,7 @@ std::optional<RnnResult> rnn_stack(RnnStack stack, const Tensor& x, const Tensor
                        lstm ? empty({stack.cells(), n, width}, like) : Tensor()};
   // Dropout needs a forward in training mode, which has a reserve even if no gradient is wanted.
   const bool keeps = wanted || stack.dropout > 0;
-  // Weights larger than the reserve are packed again for backward: a program may make many calls of one step
+  // Weights larger than the reserve are packed again for backward. A program may make many calls of one step
   // each, and every node would keep them.
   const Tensor packed = wanted && room->weights <= room->reserve ? empty({room->weights}, like) : Tensor(),
                reserve = keeps ? empty({room->reserve}, like) : Tensor();

@@ -29,6 +29,7 @@ class WEFT_API GradSink {
 /// The sink that adds to leaf.grad(), under the leaf's lock.
 WEFT_API GradSink& local_sink();
 
+/// One backward: marked nodes, their in-degrees and a ready queue. The head of this file has the steps.
 class WEFT_API Pass {
  public:
   struct Options {

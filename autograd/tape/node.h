@@ -45,6 +45,7 @@ class Needs {
   uint64_t mask_;
 };
 
+/// One recorded operation: its backward, the data saved for it, and the edges to its inputs.
 class WEFT_API Node : public RefCounted {
  public:
   explicit Node(const char* name) : name_(name), sequence_(next_sequence()) {}

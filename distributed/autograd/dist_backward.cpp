@@ -20,8 +20,8 @@
 //      gradients it sent answered. It answers the other requests of P once they are fed. These answers
 //      form Dijkstra and Scholten's termination detection.
 //   4. I is done when its own part is. [G1: then every worker's part is done.]
-// With create_graph (SMART only) the passes run with grad mode on, and the messages of gradients are recorded
-// as calls are (dist_record.cpp): a later pass marks and runs through them.
+// With create_graph (SMART only) the passes run with grad mode on. The messages of gradients are recorded as
+// calls are (dist_record.cpp). A later pass marks and runs through them.
 // SMART mode replaces 1 and 3 by exact marking (dist_smart.cpp); gradients then only meet marked sends.
 //   5. An error ends the pass on its worker and becomes the answer to the parent's request. An abort goes
 //      to I and to every worker with which this one exchanged marks or gradients. The error keeps its

@@ -18,10 +18,10 @@
 //   3. B sends the reply, and 4. A receives it: the same with a message id of B's. The reply also says which
 //      sends of A lead to its tensors, if B knows (dist_reach.h).
 //   5. A message that will not be decoded removes its SendNode, so that no pass waits for it.
-// A call of a context that has ended is not recorded, and no call outside a context is: there a tensor with a
-// graph is refused (rpc/outside_context.h), unless the call was made under NoGrad, which the message says.
-// The gradients of a pass with create_graph are recorded in the same way, so that a later pass goes through
-// their graphs.
+// A call of a context that has ended is not recorded, nor is a call outside a context. There a tensor with a
+// graph is refused (rpc/outside_context.h), unless the call was made under NoGrad; the message says so. The
+// gradients of a pass with create_graph are recorded in the same way. So a later pass goes through their
+// graphs.
 // [G: a recv node's gradients find their send node, or the pass ends with an error that names the message.]
 
 namespace weft::dist_autograd::detail {

@@ -24,6 +24,7 @@
 
 namespace weft::dist_autograd {
 
+/// The form of a tensor on the wire; the head of this file has the errors.
 enum class WireCodec : uint8_t { kExact, kFloat16, kInt8 };
 
 /// How tensors travel to one worker.

@@ -52,11 +52,11 @@ struct StepOptions {
   /// A step in two phases: every owner prepares the new values beside the old ones, then all make them
   /// visible. When an owner fails to prepare, all keep the old values. It costs a second round of calls and
   /// copies of parameters and state. In an elastic group the store has the decision before any owner makes
-  /// the values visible, at the cost of two requests to the store for each step.
+  /// the values visible. That costs two requests to the store for each step.
   bool two_phase = false;
-  /// Two phases: the time for which a step is tried again that meets another undecided one, and in an elastic
-  /// group the time after which an owner without a decision asks the store, and for which it asks.
-  /// Milliseconds; in an elastic group positive.
+  /// Two phases: the time for which a step that meets another undecided one is tried again. In an elastic
+  /// group also the time after which an owner without a decision asks the store, and the time for which it
+  /// asks. Milliseconds; in an elastic group positive.
   int64_t lease_ms = 10000;
 };
 WEFT_FIELDS(StepOptions, max_staleness, wait, two_phase, lease_ms)
@@ -93,9 +93,8 @@ class WEFT_API OwnerOptimizer {
   rpc::Future<void> step_in_turn(int64_t context_id);
   /// Two phases. Computes the values and the state after a step, beside the present ones. `number` is the
   /// caller's count of its steps. Until the decision, the parameters with gradients take no other step.
-  /// `decision`: the key of the decision in the store of an elastic group, which this owner asks when it is
-  /// in doubt; empty in a static group. Throws: as step; StepInDoubt when another step of a parameter is
-  /// undecided.
+  /// `decision`: the key of the decision in the store of an elastic group; empty in a static one. An owner in
+  /// doubt asks the store for it. Throws: as step; StepInDoubt when another step of a parameter is undecided.
   void prepare(int64_t context_id, int64_t number, std::string decision);
   /// Makes the prepared step visible, or drops it. For a step that is not prepared here it does nothing, and
   /// a preparation that comes later is refused.

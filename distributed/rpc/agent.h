@@ -281,8 +281,8 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
 
   // ---- collective calls
   /// Blocks until every worker of `names` (empty: all living) has called it, for at most `timeout`; zero: the
-  /// default timeout. Throws: Timeout that names the missing workers; PeerLost; ValueError for a name outside
-  /// the group, or when this worker is not named; RpcError after shutdown.
+  /// default timeout. Throws: Timeout that names the missing workers; PeerLost; RpcError after shutdown.
+  /// ValueError for a name outside the group, or when this worker is not named.
   void barrier(std::vector<std::string> names = {}, Duration timeout = std::chrono::seconds(0));
   /// The same, and returns every worker's message by name.
   std::map<std::string, Message> gather(Message mine, std::vector<std::string> names = {},

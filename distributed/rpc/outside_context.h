@@ -17,6 +17,7 @@ namespace weft::rpc {
 
 class Agent;
 
+/// The treatment of a tensor with a graph that crosses outside a context.
 enum class OutsideContext : uint8_t {
   kThrow,   ///< the call fails with an AutogradError
   kReport,  ///< the tensor is detached; a callback hears of it, once for each function

@@ -73,8 +73,8 @@ WEFT_API void stop_trace(Duration timeout = std::chrono::seconds(10));
 /// `timeout`; zero: no limit. Throws: IoError for the file; the errors of rpc_sync.
 WEFT_API void write_trace(const std::string& path, Duration timeout = std::chrono::seconds(30));
 /// The same into a stream, of the workers of these names; none: of all living ones. It holds no worker while
-/// it writes. Throws: IoError when the stream fails; ValueError for a name outside the group; PeerLost for a
-/// named worker that is lost; the errors of rpc_sync.
+/// it writes. Throws: IoError when the stream fails. ValueError for a name outside the group; PeerLost for a
+/// named worker that is lost. The errors of rpc_sync.
 WEFT_API void write_trace(std::ostream& out, const std::vector<std::string>& workers = {},
                           Duration timeout = std::chrono::seconds(30));
 /// Latencies of this worker's calls since start_trace, by the names of functions and kinds.

@@ -7,7 +7,7 @@
 #include <weft/distributed/runtime/inner/task_state.h>
 
 // The handler pool. At most `threads` of its threads run; the others are idle or blocked in Event::wait. The
-// pool applies its dispatch rule at a post, at the begin of a wait and at the end of a task: while a task is
+// pool applies its dispatch rule at a post, at the begin of a wait and at the end of a task. While a task is
 // queued and fewer than `threads` run, an idle thread takes it, or a new thread starts. So nested calls
 // cannot hang. The thread that went idle last comes first, since its cache is warm. A thread that returns
 // from a wait continues even above the limit, but takes no further task until the number is below it. A

@@ -21,8 +21,8 @@
 // When it has ended and nothing is pending, on_closed is called and the link deleted. The poll thread starts
 // batches, or a writer that holds its own lock before on_closed; so `calls` is never used after that.
 //
-// Payloads go out as slices over the sender's memory; gRPC drops a slice once the socket has it, and the
-// last drop releases the message. The Decoder copies incoming slices once, into the receiver's memory. A
+// Payloads go out as slices over the sender's memory. gRPC drops a slice once the socket has it; the last
+// drop releases the message. The Decoder copies incoming slices once, into the receiver's memory. A
 // connection has one stream for as long as it lives; one without a stream is closed.
 
 namespace weft::rpc::inner {

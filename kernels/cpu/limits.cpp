@@ -23,8 +23,8 @@ std::vector<double> numbers_in(const std::string& path) {
   return out;
 }
 
-/// Calls f with the folder of this process's group and of each group above it: in the version 2 hierarchy,
-/// and in that of a version 1 controller.
+/// Calls f with the folder of this process's group and of each group above it. These are the groups in the
+/// version 2 hierarchy, and in that of a version 1 controller.
 template <class F> void each_group(const std::string& root, const std::string& controller, F&& f) {
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {

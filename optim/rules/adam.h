@@ -35,7 +35,7 @@ template <bool kMax> struct AdamStep {
 };
 }  // namespace detail
 
-/// beta1, beta2 in [0, 1): factors of the averages of d and d^2; eps >= 0 is added to the root; amsgrad: uses
+/// beta1, beta2 in [0, 1): factors of the averages of d and d^2. eps >= 0 is added to the root. amsgrad: uses
 /// the largest average of d^2 so far.
 struct AdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;

@@ -6,8 +6,8 @@
 
 namespace weft::optim {
 
-/// beta1, beta2 in [0, 1): factors of the averages of d and d^2; nu1, nu2: weights of the averages against d
-/// and d^2; eps >= 0 is added to the root.
+/// beta1, beta2 in [0, 1): factors of the averages of d and d^2. nu1, nu2: weights of the averages against d
+/// and d^2. eps >= 0 is added to the root.
 struct QHAdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, nu1 = 1, nu2 = 1, eps = 1e-8, weight_decay = 0;
   WeightDecay weight_decay_type = WeightDecay::kGrad;

@@ -6,8 +6,8 @@
 
 namespace weft::optim {
 
-/// alpha >= 0: factor of the averages; eps >= 0 is added to the root; momentum >= 0: factor of the momentum
-/// buffer; centered: subtracts the squared average of d under the root.
+/// alpha >= 0: factor of the averages. eps >= 0 is added to the root. momentum >= 0: factor of the momentum
+/// buffer. centered: subtracts the squared average of d under the root.
 struct RMSpropOptions {
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
   bool centered = false, maximize = false;

@@ -31,6 +31,7 @@ struct Gradient {
   }
 };
 
+/// The form of weight decay.
 enum class WeightDecay : uint8_t {
   kGrad,    ///< L2: added to the gradient
   kDirect,  ///< decoupled: the parameter shrinks by lr * weight_decay before the update

@@ -88,8 +88,8 @@ int follow_links(std::string& path, bool& open_file) {
   return 0;
 }
 
-/// The errno with which a rename onto the file would fail, else 0: for a mount point, or a file of another
-/// user in a sticky folder.
+/// The errno with which a rename onto the file would fail, else 0. A rename fails onto a mount point, and
+/// onto a file of another user in a sticky folder.
 int rename_refused(const std::string& path, const struct stat& old) {
   struct statx more {};
   if (statx(AT_FDCWD, path.c_str(), 0, STATX_TYPE, &more) == 0 &&

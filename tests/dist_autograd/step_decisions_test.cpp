@@ -1,4 +1,4 @@
-// Steps in two phases in an elastic group, in simulation: the decision is at the store before any commit, and
+// Steps in two phases in an elastic group, in simulation. The decision is at the store before any commit, and
 // owners in doubt ask for it. The owners keep the old values or all have the new ones, whatever dies.
 #include <gtest/gtest.h>
 

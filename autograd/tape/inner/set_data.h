@@ -1,5 +1,5 @@
-// Replacing the data of a tensor: Module::to moves a module to another device or dtype this way, and all
-// handles to its parameters change with it.
+// Replacing the data of a tensor. Module::to moves a module to another device or dtype this way. All handles
+// to its parameters change with it.
 #pragma once
 
 #include <weft/tensor/tensor.h>

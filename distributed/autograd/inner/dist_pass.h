@@ -123,8 +123,8 @@ std::shared_ptr<PassState> find_pass(const ContextPtr& context, MadeId id);
 /// Throws the error that aborted the pass, else AutogradError "not under way".
 [[noreturn]] void throw_no_pass(ContextState& context, MadeId id);
 void close_pass(PassState& pass);
-/// Throws: PeerLost when another life of this worker made the sends that a message names: the sender may
-/// not have heard of the successor yet.
+/// Throws: PeerLost when another life of this worker made the sends that a message names. The sender may not
+/// have heard of the successor yet.
 void check_sends(ContextTable& table, Incarnation maker);
 
 /// After the failure of a pass at its initiator: returns when all its workers have dropped its gradients, or

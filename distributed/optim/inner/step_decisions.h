@@ -1,10 +1,9 @@
 // Decisions of steps in two phases at the store of an elastic group. The first one that reaches the store
-// counts: a commit by the caller once all owners have prepared, or an abort by an owner in doubt. With the
-// lease L of the optimizer's steps, and clocks that run at the same rate, the caller writes at most 2 L after
-// the begin of the step. An owner is in doubt from L after its preparation on, or from the loss of the
-// caller, and asks at most until 2 L after its preparation. A decision is held for 4 L, so an owner that asks
-// in time finds the one that counts. The caller removes a decision that all owners have heard; any other ends
-// with its lease.
+// counts. The caller commits once all owners have prepared; an owner in doubt aborts. L is the lease of the
+// optimizer's steps, and clocks run at the same rate. The caller writes at most 2 L after the begin of the
+// step. An owner is in doubt from L after its preparation, or from the loss of the caller. It asks at most
+// until 2 L after its preparation. A decision is held for 4 L, so an owner that asks in time finds the one
+// that counts. The caller removes a decision that all owners have heard; any other ends with its lease.
 #pragma once
 
 #include <memory>

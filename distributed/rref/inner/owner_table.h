@@ -36,7 +36,7 @@ class OwnerTable {
   /// Removes that fork: the function has returned.
   void end_creation(RRefId id);
   /// Serves CREATE: adds the fork of the creator `from`. Throws: WireError for an id or a fork that exists,
-  /// and for an id of this worker that was not begun; RpcError after the end of the agent.
+  /// or an id of this worker that was not begun. RpcError after the end of the agent.
   std::shared_ptr<OwnedState> announce(RRefId id, ForkId fork, Life from);
 
   // ---- use

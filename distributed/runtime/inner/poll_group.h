@@ -29,8 +29,8 @@ class PollHost {
   virtual void run_inline(Task& task) = 0;
 };
 
-/// The place for a task that a delivery posts on a service thread: `*task`, if it is empty and the task is
-/// for the runtime `host`.
+/// The place for a task that a delivery posts on a service thread. It is `*task`, if that is empty and the
+/// task is for the runtime `host`.
 struct InlinePlace {
   Task* task = nullptr;
   const PollHost* host = nullptr;

@@ -5,7 +5,7 @@
 // column sum each at the end. All results are overwritten. 4 T N G H (I + H) flops.
 //
 // A row of gate gradients: LSTM di df dg do; tanh and relu da; GRU dr dz dq dn. There dq is the gradient of q
-// = W_hn h + b_hn, and dn that of n before tanh: W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
+// = W_hn h + b_hn, and dn that of n before tanh. W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/rnn.h>
 

@@ -90,7 +90,7 @@ void CudaBackend::launch_graph(void* graph, void* stream) {
   Recording& recording = *static_cast<Recording*>(graph);
   static std::atomic<uint64_t> count{0};
   const uint64_t replay = ++count;
-  // The device orders the replays of a graph, but not the host's writes before a replay: the previous replay
+  // The device orders the replays of a graph, but not the host's writes before a replay. The previous replay
   // may still read its functors and its skip number.
   if (!recording.steps.empty())
     for (const auto& [other, replayed] : recording.replays_on)

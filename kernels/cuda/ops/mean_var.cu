@@ -1,6 +1,6 @@
 // Mean and variance over the last dim: x [R, K] -> mean, var [R] (=). A team reads a row twice, the second
 // time from the cache: for the mean, then for the squared differences, all in double. A few long rows are cut
-// into segments with separate means and sums of squares, which a second launch combines: M = M1 + M2 + d^2 n1
+// into segments with separate means and sums of squares, which a second launch combines. M = M1 + M2 + d^2 n1
 // n2 / (n1 + n2) with d the difference of the means. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 #include <limits>
 

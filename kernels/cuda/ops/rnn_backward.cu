@@ -5,7 +5,7 @@
 // are overwritten (=).
 //
 // A row of gate gradients: LSTM di df dg do; tanh and relu da; GRU dr dz dq dn. There dq is the gradient of q
-// = W_hn h + b_hn, and dn that of n before tanh: W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
+// = W_hn h + b_hn, and dn that of n before tanh. W_hh uses the first 3 H numbers, W_ih uses (dr dz) and dn.
 // They have the dtype of x; dh and dc are float32 for the half dtypes. 4 T N G H (I + H) flops. A step's
 // kernel reads reserve_width + 2 numbers per (n, column) and writes G (GRU: 4).
 #include <weft/kernels/cuda/ops/rnn.h>

@@ -256,7 +256,7 @@ template <class T> struct LogSumExp {
 };
 
 /// The number of packs of a row if every row consists of whole aligned packs, and the threads of a block can
-/// hold them; else 0.
+/// hold them. Else it is 0.
 template <class T> int kept_packs(std::initializer_list<const View*> views) {
   constexpr int64_t n = kPack<T>;
   for (const View* v : views) {
