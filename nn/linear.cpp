@@ -42,7 +42,7 @@ std::string Linear::name() const {
 }
 
 Embedding::Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options)
-    : padding_idx_(options.padding_idx) {
+    : padding_idx_(options.padding_idx), sparse_(options.sparse) {
   check_positive("Embedding", "count", count);
   check_positive("Embedding", "dim", dim);
   if (padding_idx_ < -1 || padding_idx_ >= count)
@@ -56,11 +56,11 @@ void Embedding::reset_parameters(Generator* generator) {
   if (padding_idx_ >= 0) init::zeros_(weight.detach().select(0, padding_idx_));
 }
 
-Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids, padding_idx_); }
+Tensor Embedding::forward(const Tensor& ids) const { return embedding(weight, ids, padding_idx_, sparse_); }
 
 std::string Embedding::name() const {
   return str("Embedding(", weight.size(0), ", ", weight.size(1),
-             padding_idx_ >= 0 ? str(", padding_idx=", padding_idx_, ")") : ")");
+             padding_idx_ >= 0 ? str(", padding_idx=", padding_idx_) : "", sparse_ ? ", sparse=true)" : ")");
 }
 
 LayerNorm::LayerNorm(int64_t dim, double eps) : eps_(eps) {

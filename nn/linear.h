@@ -29,6 +29,8 @@ struct EmbeddingOptions {
   int64_t padding_idx = -1;  ///< a row that stays zero and gets no gradient; -1: none
   DType dtype = kFloat32;
   Generator* generator = nullptr;
+  /// the gradient of weight has the rows of the look-ups alone (RowGrad, autograd/tape/row_grad.h)
+  bool sparse = false;
 };
 
 /// Rows of a table by id. Shape: ids int64 or int32 [..] -> [.., dim]; weight [count, dim].
@@ -44,6 +46,7 @@ class WEFT_API Embedding : public Module {
 
  private:
   int64_t padding_idx_;
+  bool sparse_;
 };
 
 /// Normalises over the last dim and scales: y = (x - mean) / sqrt(var + eps) * weight + bias.

@@ -48,6 +48,8 @@ struct WEFT_API TensorBody : RefCounted {
   bool follows_base = false;
   /// counted in storage->saves(): a snapshot of a concurrent parameter, or a view of one
   bool holds_save = false;
+  /// a RowGrad on its way through the engine (autograd/tape/inner/packed_rows.h); users see none
+  bool row_wise = false;
   AutogradSlot* slot = nullptr;  ///< owned
 };
 
@@ -85,6 +87,7 @@ struct TensorOptions {
 };
 
 struct MaxResult;     // {values, indices}, autograd/ops/ops_reduce.h
+struct RowGrad;       // {sizes, rows, values}, autograd/tape/row_grad.h
 struct UniqueResult;  // {values, inverse, counts}, autograd/ops/ops_order.h
 struct UniqueOptions;
 enum class ScatterReduce : uint8_t;
@@ -169,9 +172,15 @@ class WEFT_API Tensor {
   /// Makes a leaf require grad, or not. Throws: AutogradError for a non-leaf or a non-floating tensor.
   Tensor& requires_grad_(bool on = true);
   bool is_leaf() const;  ///< true unless an operation recorded it
-  Tensor grad() const;   ///< undefined if there is none
+  /// Undefined if there is none. Of a row-wise gradient it is a dense copy, which refuses writes.
+  Tensor grad() const;
   /// Replaces grad(); an undefined g clears it. Throws: ShapeError, DTypeError, DeviceError unless g matches.
   void set_grad(const Tensor& g) const;
+  /// The row-wise gradient that a sparse embedding made, sharing memory with it; undefined if grad() is dense
+  /// or there is none.
+  RowGrad row_grad() const;
+  /// Replaces grad(); an undefined g clears it. Throws: as set_grad; ValueError unless its rows rise.
+  void set_row_grad(const RowGrad& g) const;
   void zero_grad() const { set_grad(Tensor()); }
   /// Lets backward store the gradient of a non-leaf in grad(). Throws: AutogradError unless it requires grad.
   void retain_grad() const;

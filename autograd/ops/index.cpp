@@ -3,15 +3,17 @@
 #include <algorithm>
 
 #include <weft/autograd/ops/inner/formula.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 
 namespace weft {
 
 namespace {
 
 Tensor embedding_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t padding_idx);
+Tensor sparse_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t padding_idx);
 
 // weight [V, H] at ids [..]; ids equal to `skip` have no gradient.
-Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t skip) {
+Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t skip, bool sparse = false) {
   const int64_t width = weight.sizes()[1];
   const Tensor w = launch::contiguous(weight), index = launch::contiguous(ids);
   Shape sizes = ids.sizes();
@@ -21,10 +23,13 @@ Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t s
   const View at{index.raw(), index.dtype(), {n}, {1}}, out{y.raw(), y.dtype(), {n, width}, {width, 1}};
   if (n != 0)
     launch::named(name, [&] { launch::backend_of(w).take_rows(launch::context(), w.view_of(), at, out); });
-  return record(name, y, {weight},
-                [ids = Saved(index), rows = weight.sizes()[0], skip](const Tensor& g, Needs) -> GradList {
-                  return {embedding_backward(g, ids.get(), rows, skip)};
-                });
+  return record(
+      name, y, {weight},
+      [ids = Saved(index), rows = weight.sizes()[0], skip, sparse](const Tensor& g, Needs) -> GradList {
+        // a recorded gradient is dense
+        const auto backward = sparse && !grad_enabled() ? sparse_backward : embedding_backward;
+        return {backward(g, ids.get(), rows, skip)};
+      });
 }
 
 // dx [V, K] + dy [n, K] at index [n], written into dx. Half dtypes on the CPU are summed in float32 and
@@ -50,6 +55,17 @@ Tensor embedding_backward(const Tensor& g, const Tensor& ids, int64_t rows, int6
   });
 }
 
+// The same, of the rows that ids name alone.
+Tensor sparse_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t skip) {
+  const int64_t width = g.sizes().back(), n = ids.numel();
+  const detail::Lookups found = detail::lookups_of(launch::cast(launch::reshaped(ids, {n}), kInt64), skip);
+  Tensor values = launch::zeros({found.rows.numel(), width}, g.dtype(), g.device());
+  if (values.numel() != 0)
+    values = add_rows(values, launch::to_device(found.at, g.device()),
+                      launch::reshaped(launch::contiguous(g), {n, width}), -1);
+  return detail::pack_rows({{rows, width}, found.rows, values});
+}
+
 void check_list(const char* name, const Tensor& x, const Tensor& index) {
   launch::check_index(name, index);
   launch::check_devices(name, x, index);
@@ -59,7 +75,7 @@ void check_list(const char* name, const Tensor& x, const Tensor& index) {
 
 }  // namespace
 
-Tensor embedding(In weight, In ids, int64_t padding_idx) {
+Tensor embedding(In weight, In ids, int64_t padding_idx, bool sparse) {
   launch::check_defined("embedding", weight, ids);
   launch::check_index("embedding", ids);
   launch::check_devices("embedding", weight, ids);
@@ -68,7 +84,7 @@ Tensor embedding(In weight, In ids, int64_t padding_idx) {
   if (padding_idx < -1 || padding_idx >= std::max<int64_t>(weight->sizes()[0], 1))
     throw IndexError(str("embedding: padding_idx ", padding_idx, " is outside the ", weight->sizes()[0],
                          " rows of weight"));
-  return take("embedding", weight, ids, padding_idx);
+  return take("embedding", weight, ids, padding_idx, sparse);
 }
 
 Tensor index_select(In x, int64_t dim, In index) {

@@ -34,10 +34,11 @@ WEFT_API Tensor index_put(In x, const std::vector<TensorIndex>& at, In values, b
 /// unless mask is bool and source has x's dtype.
 WEFT_API Tensor masked_scatter(In x, In mask, In source);
 /// Rows of weight. Shape: weight [V, H], ids [..] -> [.., H].
-/// Grad: rows of g summed by id; the row padding_idx gets none (-1: no such row).
+/// Grad: rows of g summed by id; the row padding_idx gets none (-1: no such row). With `sparse`, the gradient
+/// of a weight that is a leaf is row-wise (row_grad.h), except under create_graph.
 /// Throws: IndexError for an id outside [0, V) or a padding_idx outside [-1, V); ShapeError unless weight has
 /// two dims.
-WEFT_API Tensor embedding(In weight, In ids, int64_t padding_idx = -1);
+WEFT_API Tensor embedding(In weight, In ids, int64_t padding_idx = -1, bool sparse = false);
 /// x at `index` along dim. Shape: index [n] or [] -> x's sizes with n (or 1) at dim. Grad: g added at index.
 /// Throws: ShapeError for an index of two or more dims.
 WEFT_API Tensor index_select(In x, int64_t dim, In index);

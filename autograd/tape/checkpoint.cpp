@@ -7,6 +7,7 @@
 
 #include <weft/autograd/tape/autocast.h>
 #include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/tensor/generator.h>
@@ -26,6 +27,11 @@ class InputSink final : public GradSink {
         return;
       }
     rest_.accumulate(leaf, std::move(grad), may_steal);
+  }
+  void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override {
+    for (const Tensor& own : leaves_)
+      if (own.defined() && own.is_same(leaf)) return accumulate(leaf, detail::pack_rows(grad), may_steal);
+    rest_.accumulate_rows(leaf, std::move(grad), may_steal);
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <weft/autograd/tape/autocast.h>
 #include <weft/autograd/tape/inner/extras.h>
 #include <weft/autograd/tape/inner/grad_math.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/inner/pass_table.h>
 
 namespace weft {
@@ -170,6 +171,13 @@ struct Pass::Impl {
     if (slot >= node.slots().size()) return g;
     const SlotMeta& meta = node.slots()[slot];
     if (g.sizes() == meta.sizes && g.dtype() == meta.dtype && g.device() == meta.device) return g;
+    if (detail::is_row_wise(g)) {
+      // rows as they are for leaves and other workers alone
+      if ((node.is_accumulate() || node.is_boundary()) && detail::grad_sizes(g) == meta.sizes &&
+          g.dtype() == meta.dtype && g.device() == meta.device)
+        return g;
+      return fitted(node, slot, detail::dense(g), from);
+    }
     if (g.device() != meta.device)
       throw_misfit(node, from, str("on ", g.device()), str("lies on ", meta.device));
     if (!g.is_floating_point()) throw_misfit(node, from, str("of ", g.dtype()), str("is ", meta.dtype));
@@ -210,7 +218,7 @@ struct Pass::Impl {
       detail::run_pre_hooks(*extras, grads);
     for (int32_t w = first_wanted; w >= 0; w = wanted[static_cast<size_t>(w)].next) {
       const uint32_t slot = wanted[static_cast<size_t>(w)].slot;
-      if (slot < grads.size()) captured[static_cast<size_t>(w)] = grads[slot];
+      if (slot < grads.size()) captured[static_cast<size_t>(w)] = detail::dense(grads[slot]);
     }
     GradList out;
     if (!leads) return out;

@@ -15,6 +15,7 @@
 
 #include <weft/autograd/tape/callback.h>
 #include <weft/autograd/tape/node.h>
+#include <weft/autograd/tape/row_grad.h>
 
 namespace weft {
 
@@ -24,6 +25,8 @@ class WEFT_API GradSink {
   virtual ~GradSink() = default;
   /// `grad` has the leaf's sizes and dtype; if `may_steal`, the sink may keep it without a copy.
   virtual void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) = 0;
+  /// The same for a row-wise gradient; a sink without a form of it gets the dense one.
+  virtual void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal);
 };
 
 /// The sink that adds to leaf.grad(), under the leaf's lock.

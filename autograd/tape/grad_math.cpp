@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/factories.h>
 
@@ -20,6 +21,13 @@ void copy_into(const Tensor& from, const Tensor& to) {
 }  // namespace
 
 Tensor add_gradients(const Tensor& a, const Tensor& b) {
+  if (is_row_wise(a) && is_row_wise(b)) return add_packed(a, b);
+  if (is_row_wise(a)) return add_gradients(b, a);
+  if (is_row_wise(b)) {
+    Tensor y = copy_of(a);
+    add_packed_into(y, b);
+    return y;
+  }
   Tensor y = like(a);
   Context context;
   if (y.numel() > 0)
@@ -29,7 +37,8 @@ Tensor add_gradients(const Tensor& a, const Tensor& b) {
 
 void add_into(const Tensor& a, const Tensor& b) {
   Context context;
-  if (a.numel() > 0)
+  if (is_row_wise(b)) add_packed_into(a, b);
+  else if (a.numel() > 0)
     backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), a.view_of());
   a.body().storage->bump_version();
 }

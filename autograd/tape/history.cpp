@@ -84,7 +84,8 @@ void check_in_place(const char* name, const Tensor& x, bool wanted) {
                          ", strides ", b.strides, "; clone() it first"));
   if (b.storage->is_read_only())
     throw ValueError(str(name, ": in-place write of sizes ", b.sizes,
-                         " to memory that from_blob was given as const; clone() it first"));
+                         " to memory that from_blob was given as const, or to the dense copy of a row-wise "
+                         "gradient (row_grad() has its values); clone() it first"));
   if (!grad_enabled()) return;
   if (x.requires_grad() && x.is_leaf())
     throw AutogradError(str(name, ": in-place write to a leaf of sizes ", b.sizes,

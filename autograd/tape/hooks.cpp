@@ -6,6 +6,7 @@
 
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/extras.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/inner/slot.h>
 
 namespace weft {
@@ -27,6 +28,15 @@ template <class List> void remove_id(List& list, uint64_t id) {
 
 void check(const char* what, const Tensor& x) {
   if (!x.requires_grad()) throw AutogradError(str(what, ": the tensor does not require grad"));
+}
+
+/// Hooks take and return dense gradients.
+void refuse_rows(const GradList& grads) {
+  for (const Tensor& g : grads)
+    if (detail::is_row_wise(g))
+      throw AutogradError(str("hook: the gradient of sizes ", detail::grad_sizes(g),
+                              " is row-wise, and this hook takes dense ones; register_post_accumulate_hook "
+                              "finds it in row_grad(), and without sparse = true it is dense"));
 }
 
 }  // namespace
@@ -86,6 +96,7 @@ void run_pre_hooks(Node::Extras& extras, GradList& grads) {
     for (const auto& r : extras.retains)
       if (r.body->try_retain()) retained.emplace_back(r.slot, Tensor(Ref<TensorBody>::adopt(r.body)));
   }
+  if (!tensor_hooks.empty() || !pre_hooks.empty()) refuse_rows(grads);
   for (const auto& entry : tensor_hooks) {
     if (entry.slot >= grads.size() || !grads[entry.slot].defined()) continue;
     const Tensor before = grads[entry.slot];
@@ -98,7 +109,7 @@ void run_pre_hooks(Node::Extras& extras, GradList& grads) {
   }
   for (const auto& [slot, x] : retained)
     if (slot < grads.size() && grads[slot].defined())
-      x.set_grad(grad_enabled() ? grads[slot] : grads[slot].detach());
+      x.set_grad(grad_enabled() ? dense(grads[slot]) : dense(grads[slot]).detach());
   for (const auto& entry : pre_hooks) entry.call(grads);
 }
 
@@ -108,6 +119,7 @@ void run_post_hooks(Node::Extras& extras, GradList& inputs, const GradList& outp
     std::lock_guard lock(extras.mutex);
     hooks = extras.post_hooks;
   }
+  if (!hooks.empty()) refuse_rows(inputs), refuse_rows(outputs);
   for (const auto& entry : hooks) entry.call(inputs, outputs);
 }
 

@@ -36,6 +36,8 @@ class ScopedHook {
   HookHandle handle_;
 };
 
+// All but the last refuse row-wise gradients (row_grad.h): the backward throws AutogradError.
+
 /// Gets a gradient; returns its replacement, or an undefined Tensor to leave it unchanged.
 using TensorHook = Callback<Tensor(const Tensor&)>;
 /// Gets the gradients of a node's outputs, and may change them.

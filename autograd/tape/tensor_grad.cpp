@@ -3,6 +3,7 @@
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/inner/extras.h>
 #include <weft/autograd/tape/inner/grad_math.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/tensor/inner/free_list.h>
 
@@ -46,8 +47,9 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
   const Storage& s = *g.body().storage;
   const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() &&
                    !g.requires_grad();
-  GradSink* sink = pass.options().sink;
-  (sink ? *sink : local_sink()).accumulate(x, std::move(g), own);
+  GradSink& sink = pass.options().sink ? *pass.options().sink : local_sink();
+  if (detail::is_row_wise(g)) sink.accumulate_rows(x, detail::unpack_rows(std::exchange(g, Tensor())), own);
+  else sink.accumulate(x, std::move(g), own);
   if (Extras* e = extras.load(std::memory_order_acquire)) detail::run_accumulate_hooks(*e, x);
   return {};
 }
@@ -64,16 +66,25 @@ class LocalSink final : public GradSink {
       slot.grad = may_steal                                ? std::move(grad)
                   : grad_enabled() && grad.requires_grad() ? detail::copy_of(grad)
                                                            : detail::copy_of(grad.detach());
-    } else if (slot.grad.requires_grad() || (grad_enabled() && grad.requires_grad()) ||
-               !slot.grad.is_contiguous() || slot.grad.body().storage->is_read_only()) {
+    } else if (detail::is_row_wise(slot.grad) || slot.grad.requires_grad() ||
+               (grad_enabled() && grad.requires_grad()) || !slot.grad.is_contiguous() ||
+               slot.grad.body().storage->is_read_only()) {
       before = std::exchange(slot.grad, detail::add_gradients(slot.grad, grad));
     } else {
       detail::add_into(slot.grad, grad);
     }
   }
+  void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override {
+    if (!may_steal) grad.values = detail::copy_of(grad.values);
+    accumulate(leaf, detail::pack_rows(grad), true);
+  }
 };
 
 }  // namespace
+
+void GradSink::accumulate_rows(const Tensor& leaf, RowGrad grad, bool) {
+  accumulate(leaf, grad.to_dense(), true);
+}
 
 GradSink& local_sink() {
   static LocalSink sink;
@@ -171,27 +182,49 @@ Tensor& Tensor::requires_grad_(bool on) {
   return *this;
 }
 
-Tensor Tensor::grad() const {
-  if (!body().slot) return Tensor();
-  Slot& slot = *detail::slot_of(*this);
+Tensor detail::kept_grad(const Tensor& x) {
+  if (!x.body().slot) return Tensor();
+  Slot& slot = *detail::slot_of(x);
   std::lock_guard lock(slot.grad_mutex());
   return slot.grad;
 }
 
-void Tensor::set_grad(const Tensor& g) const {
-  if (!body().slot && !g.defined()) return;
+Tensor Tensor::grad() const {
+  Tensor g = detail::kept_grad(*this);
+  return detail::is_row_wise(g) ? detail::read_only(detail::dense(g)) : g;
+}
+
+RowGrad Tensor::row_grad() const {
+  const Tensor g = detail::kept_grad(*this);
+  return detail::is_row_wise(g) ? detail::unpack_rows(g) : RowGrad();
+}
+
+namespace {
+
+void replace_grad(const char* name, const Tensor& x, Tensor g) {
+  if (!x.body().slot && !g.defined()) return;
   if (g.defined()) {
-    if (g.sizes() != sizes())
-      throw ShapeError(str("set_grad: a gradient of sizes ", g.sizes(), " for a tensor of sizes ", sizes()));
-    if (g.dtype() != dtype())
-      throw DTypeError(str("set_grad: a gradient of ", g.dtype(), " for a tensor of ", dtype()));
-    if (g.device() != device())
-      throw DeviceError(str("set_grad: a gradient on ", g.device(), " for a tensor on ", device()));
+    if (detail::grad_sizes(g) != x.sizes())
+      throw ShapeError(
+          str(name, ": a gradient of sizes ", detail::grad_sizes(g), " for a tensor of sizes ", x.sizes()));
+    if (g.dtype() != x.dtype())
+      throw DTypeError(str(name, ": a gradient of ", g.dtype(), " for a tensor of ", x.dtype()));
+    if (g.device() != x.device())
+      throw DeviceError(str(name, ": a gradient on ", g.device(), " for a tensor on ", x.device()));
   }
-  Slot& slot = detail::make_slot(*this);
-  Tensor before = g;
+  Slot& slot = detail::make_slot(x);
   std::lock_guard lock(slot.grad_mutex());
-  std::swap(slot.grad, before);
+  std::swap(slot.grad, g);  // the old one goes after the lock
+}
+
+}  // namespace
+
+void Tensor::set_grad(const Tensor& g) const { replace_grad("set_grad", *this, g); }
+
+void Tensor::set_row_grad(const RowGrad& g) const {
+  if (!g.defined()) return replace_grad("set_row_grad", *this, Tensor());
+  detail::check_rows("set_row_grad", g);
+  replace_grad("set_row_grad", *this, detail::pack_rows(g));
 }
 
 void Tensor::retain_grad() const {

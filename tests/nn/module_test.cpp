@@ -176,6 +176,21 @@ TEST(Embedding, matches_pytorch_with_repeated_ids_and_padding) {
   }
 }
 
+TEST(Embedding, is_dense_by_default_and_sparse_with_the_same_bits) {
+  Generator draws(5);
+  const Tensor ids = from_vector(std::vector<int64_t>{1, 6, 1, 2}, {2, 2}),
+               cotangent = randn({2, 2, 3}, {}, &draws);
+  Generator one(1), other(1);
+  const nn::Embedding dense(7, 3, {.padding_idx = 2, .generator = &one}),
+      sparse(7, 3, {.padding_idx = 2, .generator = &other, .sparse = true});
+  EXPECT_EQ(dense.name(), "Embedding(7, 3, padding_idx=2)");
+  EXPECT_EQ(sparse.name(), "Embedding(7, 3, padding_idx=2, sparse=true)");
+  for (const nn::Embedding* table : {&dense, &sparse}) table->forward(ids).backward(cotangent);
+  EXPECT_FALSE(dense.weight.row_grad().defined());
+  EXPECT_EQ(sparse.weight.row_grad().rows.to_vector<int64_t>(), (std::vector<int64_t>{1, 6}));
+  EXPECT_TRUE(testing::same_bits(sparse.weight.grad(), dense.weight.grad()));
+}
+
 TEST(Embedding, the_padding_row_begins_at_zero_and_bad_ids_are_named) {
   nn::Embedding table(7, 3, {.padding_idx = 2});
   EXPECT_EQ(table.weight.select(0, 2).abs().sum().item<double>(), 0);

@@ -6,9 +6,10 @@
 
 namespace weft::detail {
 
-/// a + b in new memory; sizes and dtypes must be equal.
-Tensor add_gradients(const Tensor& a, const Tensor& b);
-/// a += b, unrecorded.
+/// a + b in new memory; sizes and dtypes must be equal. Both may be row-wise (packed_rows.h), and the sum of
+/// two that are is.
+WEFT_API Tensor add_gradients(const Tensor& a, const Tensor& b);
+/// a += b, unrecorded; b may be row-wise.
 void add_into(const Tensor& a, const Tensor& b);
 /// Sums g over the dims along which `sizes` was broadcast to g's sizes.
 Tensor sum_to(const Tensor& g, const Shape& sizes);

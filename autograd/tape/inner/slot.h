@@ -11,7 +11,7 @@ namespace weft {
 
 class AccumulateGrad;
 
-struct Slot final : AutogradSlot {
+struct Slot : AutogradSlot {
   static void* operator new(size_t bytes);
   static void operator delete(void* p) noexcept;
   ~Slot() override;
