@@ -1,11 +1,13 @@
 // Gradient clipping. Gradients are grouped by device, and one backend call serves each group. Gradients that
-// are not contiguous are copied, scaled and copied back.
+// are not contiguous are copied, scaled and copied back. Of a row-wise gradient the values count: its packed
+// form is a tensor over them.
 #include <weft/optim/clip.h>
 
 #include <cmath>
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/kernels/backend.h>
 #include <weft/kernels/inner/norm.h>
@@ -16,7 +18,7 @@ namespace {
 
 std::vector<Tensor> gradients(std::span<const Tensor> params) {
   std::vector<Tensor> out;
-  for (const Tensor& p : params) out.push_back(p.grad());
+  for (const Tensor& p : params) out.push_back(weft::detail::kept_grad(p));
   return out;
 }
 
@@ -174,9 +176,11 @@ double clip_grad_norm(std::span<const Tensor> params, double max_norm, double p,
 void clip_grad_value(std::span<const Tensor> params, double limit) {
   if (!(limit >= 0)) throw ValueError(str("clip_grad_value: limit must not be negative, got ", limit));
   NoGrad guard;
-  check_gradients("clip_grad_value", gradients(params));
-  for (const Tensor& p : params)
-    if (Tensor g = p.grad(); g.defined()) g.clamp_(-limit, limit);
+  const std::vector<Tensor> grads = gradients(params);
+  check_gradients("clip_grad_value", grads);
+  for (const Tensor& g : grads)
+    if (g.defined())
+      Tensor(weft::detail::is_row_wise(g) ? weft::detail::unpack_rows(g).values : g).clamp_(-limit, limit);
 }
 
 }  // namespace weft::optim

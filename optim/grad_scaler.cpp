@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/kernels/backend.h>
 #include <weft/kernels/inner/loss_scale.h>
 #include <weft/optim/clip.h>
@@ -59,7 +60,7 @@ void GradScaler::unscale(std::span<const Tensor> params) {
   for (const Tensor& p : params) {
     if (was_unscaled(p))
       throw ValueError("GradScaler: unscale was called twice for a parameter before update");
-    if (p.grad().defined()) grads.push_back(p.grad());
+    if (Tensor g = weft::detail::kept_grad(p); g.defined()) grads.push_back(std::move(g));
   }
   if (!grads.empty()) bring_state_to(grads[0].device());
   unscale_grads(grads, state_);
@@ -72,7 +73,7 @@ void GradScaler::step(Optimizer& optimizer) {
   std::vector<Tensor> rest, grads;
   for (const Tensor& p : optimizer.parameters()) {
     if (!was_unscaled(p)) rest.push_back(p);
-    grads.push_back(p.grad());
+    grads.push_back(weft::detail::kept_grad(p));
   }
   if (!rest.empty()) unscale(rest);
   optimizer.step(grads, state_.select(0, 2));

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/kernels/backend.h>
 #include <weft/optim/clip.h>
@@ -23,6 +24,8 @@
 //   4. Create missing state (zeros) and the functors.
 //   5. Make one backend call per dtype, device and kernel; then count steps and versions, install the new
 //      blocks and release the locks.
+// A row-wise gradient makes an entry for each run of neighbouring rows, over these rows of the parameter and
+// of the state.
 // While a graph is recorded, the state must exist, and nothing is counted or replaced: next_of counts, and
 // creates the functors, for each replay.
 
@@ -49,14 +52,14 @@ class FunctorBuffer {
 /// A new block that will replace a block with holders.
 struct Fresh {
   explicit Fresh(const Tensor& p) : block(Storage::allocate(p.device(), p.body().storage->bytes())) {}
-  /// Sets the block as destination of the step of p.
-  void place(const Tensor& p, StepTensor& t) {
+  /// Sets the block as destination of the step of p, which writes all of p or some `rows`.
+  void place(const Tensor& p, StepTensor& t, bool rows) {
     char* const to = static_cast<char*>(block->data()) + p.storage_offset() * size_of(p.dtype());
-    if (static_cast<size_t>(p.numel() * size_of(p.dtype())) == block->bytes()) {
+    if (!rows && static_cast<size_t>(p.numel() * size_of(p.dtype())) == block->bytes()) {
       t.out = to;
       return;
     }
-    if (!std::exchange(whole, true)) {  // p is a part of the storage: copy the rest too
+    if (!std::exchange(whole, true)) {  // the step writes a part of the storage: copy the rest too
       const Shape bytes{static_cast<int64_t>(block->bytes())}, one{1};
       Context context;
       backend(p.device())
@@ -67,6 +70,24 @@ struct Fresh {
   Ref<Storage> block;
   bool whole = false;
 };
+
+/// Adds to `list` the part of t, the step of a whole table, that the rows of g take part in.
+void add_row_steps(std::vector<StepTensor>& list, const StepTensor& t, const RowGrad& g) {
+  const int64_t width = g.sizes[1], size = size_of(g.values.dtype()), n = g.rows.numel();
+  const int64_t* const rows = g.rows.data<const int64_t>();
+  const auto moved = [&](void* p, int64_t row) {
+    return p ? static_cast<char*>(p) + row * width * size : nullptr;
+  };
+  for (int64_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && rows[end] == rows[end - 1] + 1;) ++end;
+    StepTensor part = t;
+    part.param = moved(t.param, rows[i]);
+    for (void*& s : part.state) s = moved(s, rows[i]);
+    part.grad = static_cast<const char*>(g.values.raw()) + i * width * size;
+    part.numel = (end - i) * width;
+    list.push_back(part);
+  }
+}
 
 }  // namespace
 
@@ -132,7 +153,7 @@ void Optimizer::zero_grad() const {
 std::vector<Tensor> Optimizer::gradients() const {
   std::vector<Tensor> grads;
   grads.reserve(params_.size());
-  for (const Tensor& p : params_) grads.push_back(p.grad());
+  for (const Tensor& p : params_) grads.push_back(weft::detail::kept_grad(p));
   return grads;
 }
 
@@ -151,9 +172,14 @@ void Optimizer::check(std::span<const Tensor> grads) const {
     throw ValueError(str(name(), ": ", params_.size(), " parameters, but ", grads.size(), " gradients"));
   for (size_t i = 0; i < grads.size(); ++i) {
     if (!grads[i].defined()) continue;
-    if (grads[i].sizes() != params_[i].sizes())
-      throw ShapeError(
-          str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", grads[i].sizes()));
+    if (const Shape& sizes = weft::detail::grad_sizes(grads[i]); sizes != params_[i].sizes())
+      throw ShapeError(str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", sizes));
+    if (weft::detail::is_row_wise(grads[i]) && !variant(slots_[i].group).over_rows)
+      throw ValueError(str(name(), ": parameter ", i, " of sizes ", params_[i].sizes(),
+                           " has a row-wise gradient, and with these options the rule has no exact form over "
+                           "rows: it changes rows without a gradient too. SparseAdam, and SGD and Adagrad "
+                           "without momentum and weight_decay, take one; set_grad(row_grad().to_dense()) "
+                           "makes it dense"));
     if (grads[i].dtype() != params_[i].dtype())
       throw DTypeError(
           str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
@@ -163,8 +189,12 @@ void Optimizer::check(std::span<const Tensor> grads) const {
   }
 }
 
-void Optimizer::check_recorded(size_t i) const {
+void Optimizer::check_recorded(size_t i, const Tensor& grad) const {
   const Slot& slot = slots_[i];
+  if (weft::detail::is_row_wise(grad))
+    throw ValueError(str(name(), ": parameter ", i,
+                         " has a row-wise gradient, whose step cannot be recorded: each replay would write "
+                         "the rows of the recording"));
   bool ready = slot.state.size() == variant(slot.group).state_names.size();
   for (const Tensor& s : slot.state) ready = ready && s.device() == params_[i].device();
   if (!ready)
@@ -266,7 +296,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
   bool waits = true;
   for (const size_t i : active) {
     if (!backend(params_[i].device()).recording(context)) continue;
-    check_recorded(i);
+    check_recorded(i, grads[i]);
     waits = false;  // no waiting during a recording; the replay settles
   }
   if (waits) settle();
@@ -293,6 +323,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     for (Tensor& s : slot.state)
       if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter was moved
     construct(functors.at(offset), slot.group, slot.steps + 1);
+    const bool rows = weft::detail::is_row_wise(grads[i]);
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
 
     StepTensor t;
@@ -303,12 +334,13 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     t.hyper = functors.at(offset);
     offset += FunctorBuffer::round(v.functor_bytes);
     if (Storage& storage = *p.body().storage; storage.lock() && storage.is_held())
-      fresh.try_emplace(&storage, p).first->second.place(p, t);
+      fresh.try_emplace(&storage, p).first->second.place(p, t, rows);
     auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
       return b.dtype == p.dtype() && b.device == p.device() && b.kernel->run_f32 == v.kernel.run_f32;
     });
     if (batch == batches.end()) batch = batches.insert(batch, {{}, {}, &v.kernel, p.dtype(), p.device()});
-    batch->tensors.push_back(t);
+    if (rows) add_row_steps(batch->tensors, t, weft::detail::unpack_rows(grads[i]));
+    else batch->tensors.push_back(t);
     batch->params.push_back(i);
   }
 
@@ -324,8 +356,9 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     if (there.defined() && !recording) unsettled_.reserve(unsettled_.size() + 1);
     std::optional<Unsettled> open;
     if (there.defined() && !recording) open = unsettled(there, b.params);
-    device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
-                there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
+    if (!b.tensors.empty())  // as of a gradient without rows
+      device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
+                  there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
     ++kernel_calls_;
     if (open) unsettled_.push_back(std::move(*open));
     for (const size_t i : b.params) {

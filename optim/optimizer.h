@@ -21,6 +21,11 @@
 // State begins at zero and persists across steps. Gradients are never written. A parameter without a gradient
 // is skipped and keeps its state.
 //
+// With a row-wise gradient (autograd/tape/row_grad.h) a step reads and writes the rows that it has alone. A
+// rule takes one if it says so: `static bool over_rows(const Options&)`. True means that a row with the
+// gradient zero would keep its parameter and state (exact), or that the rule leaves such rows alone by
+// definition (lazy, as SparseAdam). A step of any other rule refuses it with a ValueError.
+//
 // A step writes the parameters in place, as PyTorch's does. Results of detach(), a state_dict(), views and
 // memory of from_blob() change with them. The backward of a graph that still needs an old value throws
 // AutogradError. So call backward before step, and clone() tensors that must keep the old values. Parameters
@@ -53,6 +58,7 @@ struct Variant {
   StepKernel kernel;
   size_t functor_bytes = 0;
   std::vector<const char*> state_names;
+  bool over_rows = false;  ///< takes row-wise gradients
 };
 
 /// The base of all optimizers: parameters in groups, their state, and one fused step per dtype.
@@ -126,7 +132,7 @@ class WEFT_API Optimizer {
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
   std::vector<Tensor> gradients() const;
   void check(std::span<const Tensor> grads) const;
-  void check_recorded(size_t i) const;
+  void check_recorded(size_t i, const Tensor& grad) const;
   void check_unheld(size_t i) const;
   NextStep next_of(std::vector<size_t> recorded, const Tensor& skip);
   void check_origin(const std::string& rule, int64_t parameters) const;
@@ -176,6 +182,7 @@ template <class F> Variant functor_variant() {
 template <class Rule> Variant rule_variant(const typename Rule::Options& options) {
   Variant v;
   with_functor<Rule>(options, [&]<class F>() { v = functor_variant<F>(); });
+  if constexpr (requires { Rule::over_rows(options); }) v.over_rows = Rule::over_rows(options);
   return v;
 }
 

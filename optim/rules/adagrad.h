@@ -26,6 +26,9 @@ struct WEFT_API AdagradRule {
     detail::not_negative(kName, "weight_decay", o.weight_decay);
   }
 
+  /// Neither the sum nor the parameter changes without a gradient then.
+  static bool over_rows(const Options& o) { return o.weight_decay == 0; }
+
   Gradient gradient;
   double rate, eps;
   AdagradRule(const Options& o, int64_t t)

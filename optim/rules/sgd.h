@@ -58,6 +58,8 @@ struct WEFT_API SGDRule {
     }
   };
 
+  /// The gradient alone moves a parameter then.
+  static bool over_rows(const Options& o) { return o.momentum == 0 && o.weight_decay == 0; }
   using Functors = StepFunctors<Plain, Momentum>;
   static size_t functor(const Options& o) { return o.momentum == 0 ? 0 : 1; }
 };

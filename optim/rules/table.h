@@ -13,6 +13,7 @@
 #include <weft/optim/rules/rmsprop.h>
 #include <weft/optim/rules/rprop.h>
 #include <weft/optim/rules/sgd.h>
+#include <weft/optim/rules/sparse_adam.h>
 
 /// A row is ROW(name, fields). The structs of a rule are called nameRule and nameOptions. `fields` are all
 /// fields of the options, in the order in which they are sent to the owners of remote parameters.
@@ -26,4 +27,5 @@
   ROW(Adagrad, lr, lr_decay, weight_decay, eps, maximize)                       \
   ROW(Adadelta, lr, rho, eps, weight_decay, maximize)                           \
   ROW(Adamax, lr, beta1, beta2, eps, weight_decay, maximize)                    \
-  ROW(Rprop, lr, eta_minus, eta_plus, step_min, step_max, maximize)
+  ROW(Rprop, lr, eta_minus, eta_plus, step_min, step_max, maximize)             \
+  ROW(SparseAdam, lr, beta1, beta2, eps, maximize)

@@ -11,9 +11,9 @@ from .frames import Sizes
 from .table import op
 
 
-def parameters(d):
+def parameters(d, least_dims=0):
     """Parameters and their gradients, step after step, some absent."""
-    dtype, shapes = d.of(FLOAT32, FLOAT64), [d.shape(0, 3) for _ in range(d.int(1, 3))]
+    dtype, shapes = d.of(FLOAT32, FLOAT64), [d.shape(least_dims, 3) for _ in range(d.int(1, 3))]
     params = [d.tensor(s, dtype, grad=False, plain=True, mode="normal") for s in shapes]
     grads = [
         d.tensor(s, dtype, grad=False, mode="normal") if d.chance(0.9) else None
@@ -23,14 +23,19 @@ def parameters(d):
     return [params, grads]
 
 
-def stepped(make):
+def every_row(g):
+    """A sparse gradient that has every row, zeros too: SparseAdam leaves the others alone."""
+    return torch.sparse_coo_tensor(torch.arange(g.shape[0])[None], g.clone(), g.shape)
+
+
+def stepped(make, form=torch.clone):
     def run(*arguments):
         *options, params, grads = arguments
         own = [p.clone().contiguous().requires_grad_() for p in params]
         optimizer = make(own, *options)
         for at in range(0, len(grads), len(own)):
             for p, g in zip(own, grads[at : at + len(own)]):
-                p.grad = None if g is None else g.clone()
+                p.grad = None if g is None else form(g)
             optimizer.step()
         return [p.detach() for p in own]
 
@@ -124,6 +129,16 @@ optimizer(
     lambda p, lr, minus, plus, low, high, top: torch.optim.Rprop(
         p, lr, (minus, plus), (low, high), maximize=top, foreach=False
     ),
+)
+op(
+    "optim.SparseAdam",
+    lambda d: [d.floating(0.1, 1e-3, 1.0), *betas(d), d.floating(1e-8, 1e-3), d.chance(0.2)]
+    + parameters(d, least_dims=1),
+    stepped(
+        lambda p, lr, b1, b2, eps, top: torch.optim.SparseAdam(p, lr, (b1, b2), eps, maximize=top), every_row
+    ),
+    spread=True,
+    weight=2,
 )
 optimizer(
     "QHM",

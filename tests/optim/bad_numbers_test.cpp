@@ -51,6 +51,8 @@ TEST(BadNumbers, are_refused_by_every_optimizer) {
                         &AdadeltaOptions::weight_decay);
   refuses<AdamaxRule>(&AdamaxOptions::lr, &AdamaxOptions::beta1, &AdamaxOptions::beta2, &AdamaxOptions::eps,
                       &AdamaxOptions::weight_decay);
+  refuses<SparseAdamRule>(&SparseAdamOptions::lr, &SparseAdamOptions::beta1, &SparseAdamOptions::beta2,
+                          &SparseAdamOptions::eps);
   refuses<RpropRule>(&RpropOptions::lr, &RpropOptions::eta_minus, &RpropOptions::eta_plus,
                      &RpropOptions::step_min);
   const Tensor p = one_parameter();

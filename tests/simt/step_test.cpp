@@ -191,6 +191,9 @@ TEST(SimtStep, every_rule_agrees_with_the_cpu_in_one_launch) {
     return AdamaxOptions{
         .lr = part(i), .beta2 = 0.99, .eps = 1e-3, .weight_decay = decay(i), .maximize = sometimes(i)};
   });
+  compare_rule<SparseAdamRule>([](size_t i) {
+    return SparseAdamOptions{.lr = part(i), .beta2 = 0.99, .eps = 1e-3, .maximize = sometimes(i)};
+  });
   compare_rule<RpropRule>([](size_t i) {
     return RpropOptions{.lr = part(i), .step_min = 0.1, .step_max = 0.9, .maximize = sometimes(i)};
   });

@@ -45,6 +45,7 @@ using SimtScaler = DeviceTest;
 using SimtUserRule = DeviceTest;
 using SimtLanguageModel = DeviceTest;
 using SimtSharedBlock = DeviceTest;
+using SimtRowGrad = DeviceTest;
 #else
 struct Late {
   Late() {}
@@ -57,6 +58,7 @@ using CudaScaler = DeviceTest;
 using CudaUserRule = DeviceTest;
 using CudaLanguageModel = DeviceTest;
 using CudaSharedBlock = DeviceTest;
+using CudaRowGrad = DeviceTest;
 #endif
 
 /// Two layers with dropout between, and their data.

@@ -58,6 +58,10 @@ void add_optimizers(Rows& rows) {
       [](double lr, double minus, double plus, double low, double high, bool maximize, List p, List g) {
         return steps<optim::Rprop>(optim::RpropOptions{lr, minus, plus, low, high, maximize}, p, g);
       });
+  row(rows, "optim.SparseAdam",
+      [](double lr, double b1, double b2, double eps, bool maximize, List p, List g) {
+        return steps<optim::SparseAdam>(optim::SparseAdamOptions{lr, b1, b2, eps, maximize}, p, g);
+      });
   row(rows, "optim.QHM",
       [](double lr, double momentum, double nu, double decay, bool direct, List p, List g) {
         const auto type = direct ? optim::WeightDecay::kDirect : optim::WeightDecay::kGrad;
