@@ -33,6 +33,7 @@
 #include <vector>
 
 #include <weft/autograd/tape/node.h>
+#include <weft/autograd/tape/row_grad.h>
 #include <weft/distributed/rref/rref.h>
 
 namespace weft::dist_autograd {
@@ -56,8 +57,11 @@ class WEFT_API Context {
   int64_t id() const { return id_; }
   /// As dist_autograd::backward with this context.
   void backward(const std::vector<Tensor>& roots, const BackwardOptions& options = {}) const;
-  /// The gradient of a leaf of this worker; an undefined tensor without one.
+  /// The gradient of a leaf of this worker; an undefined tensor without one. Of a row-wise gradient, as in
+  /// gradients(), a dense copy that refuses writes.
   Tensor gradient(const Tensor& leaf) const;
+  /// A row-wise gradient (autograd/tape/row_grad.h); undefined where it is dense or absent.
+  RowGrad row_gradient(const Tensor& leaf) const;
   /// All gradients of this worker.
   Gradients gradients() const;
 
@@ -77,6 +81,7 @@ WEFT_API void backward(int64_t context_id, const std::vector<Tensor>& roots,
 /// AutogradError for an unknown context.
 WEFT_API Gradients get_gradients(int64_t context_id);
 WEFT_API Tensor get_gradient(int64_t context_id, const Tensor& leaf);
+WEFT_API RowGrad get_row_gradient(int64_t context_id, const Tensor& leaf);
 
 /// A send or recv node of a context on this worker, for tests and debugging.
 struct GraphNode {

@@ -2,7 +2,9 @@
 // protocol follows the includes. dist_smart.cpp has the marking of SMART mode, dist_abort.cpp the undoing.
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/record.h>
+#include <weft/distributed/autograd/inner/gradient_list.h>
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/rpc/trace.h>
@@ -44,6 +46,11 @@ ContextPtr context_of(int64_t id) {
   return table->get(table->named(id));
 }
 
+/// A gradient as users see it (Tensor::grad).
+Tensor shown(const Tensor& g) {
+  return weft::detail::is_row_wise(g) ? weft::detail::read_only(weft::detail::dense(g)) : g;
+}
+
 void check_roots(const std::vector<Tensor>& roots) {
   if (roots.empty()) throw AutogradError("dist_autograd::backward: no roots were given");
   for (size_t i = 0; i < roots.size(); ++i) {
@@ -79,17 +86,13 @@ struct GradientMessage {
     terms.settled = in.number<int64_t>();
     marks = get_marks(in);
     terms.direct = !marks.empty();
-    present.resize(in.size());
-    for (size_t s = 0; s < present.size(); ++s) present[s] = in.number<uint8_t>() != 0;
-    for (const bool p : present)
-      if (p) tensors.push_back(in.tensor());
+    gradients = get_slot_gradients(in);
     in.expect_end();
   }
   MadeId context, pass, send;
   PassTerms terms;
   Marks marks;
-  SlotSet present;
-  std::vector<Tensor> tensors;
+  GradientsOfSlots gradients;
 };
 
 /// Step 3.
@@ -118,7 +121,7 @@ void take_gradients(ContextTable& table, Life from, GradientMessage& g, rpc::Res
       pass = find_pass(context, g.pass);
       if (!pass) throw_no_pass(*context, g.pass);
     }
-    pass->feed(g.send.id, g.present, std::move(g.tensors));
+    pass->feed(g.send.id, g.gradients.present, std::move(g.gradients.tensors));
     if (fresh) {
       auto parent = std::make_shared<rpc::Responder>(std::move(responder));
       pass->when_done([parent](std::exception_ptr error) {
@@ -292,18 +295,29 @@ void Context::backward(const std::vector<Tensor>& roots, const BackwardOptions& 
   dist_autograd::backward(id_, roots, options);
 }
 Tensor Context::gradient(const Tensor& leaf) const { return get_gradient(id_, leaf); }
+RowGrad Context::row_gradient(const Tensor& leaf) const { return get_row_gradient(id_, leaf); }
 Gradients Context::gradients() const { return get_gradients(id_); }
 
 Gradients get_gradients(int64_t context_id) {
   const ContextPtr context = context_of(context_id);
   MutexLock lock(context->mutex);
-  return context->gradients.all();
+  Gradients out = context->gradients.all();
+  lock.unlock();
+  for (auto& [leaf, g] : out) g = shown(g);
+  return out;
 }
 
-Tensor get_gradient(int64_t context_id, const Tensor& leaf) {
+Tensor detail::kept_gradient(int64_t context_id, const Tensor& leaf) {
   const ContextPtr context = context_of(context_id);
   MutexLock lock(context->mutex);
   return context->gradients.of(leaf);
+}
+
+Tensor get_gradient(int64_t context_id, const Tensor& leaf) { return shown(kept_gradient(context_id, leaf)); }
+
+RowGrad get_row_gradient(int64_t context_id, const Tensor& leaf) {
+  const Tensor g = kept_gradient(context_id, leaf);
+  return weft::detail::is_row_wise(g) ? weft::detail::unpack_rows(g) : RowGrad();
 }
 
 std::vector<GraphNode> graph(int64_t context_id) {

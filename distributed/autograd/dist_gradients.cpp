@@ -7,8 +7,19 @@
 
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/inner/grad_math.h>
+#include <weft/autograd/tape/inner/packed_rows.h>
 
 namespace weft::dist_autograd::detail {
+namespace {
+
+/// Both may be row-wise; a dense one makes the sum dense.
+Tensor added(const Tensor& a, const Tensor& b) {
+  const bool rows = weft::detail::is_row_wise(a) || weft::detail::is_row_wise(b);
+  return rows ? weft::detail::add_gradients(a, b) : a + b;
+}
+
+}  // namespace
 
 void LeafGradients::add(const Tensor& leaf, Tensor grad, bool may_steal) {
   auto& [kept, sum] = sums_[leaf.body_ptr()];
@@ -16,8 +27,13 @@ void LeafGradients::add(const Tensor& leaf, Tensor grad, bool may_steal) {
     kept = leaf;
     sum = may_steal ? std::move(grad) : grad_enabled() ? grad.clone() : grad.detach().clone();
   } else {
-    sum = sum + grad;
+    sum = added(sum, grad);
   }
+}
+
+void LeafGradients::add(const Tensor& leaf, RowGrad grad, bool may_steal) {
+  if (!may_steal) grad.values = grad.values.detach().clone();
+  add(leaf, weft::detail::pack_rows(grad), true);
 }
 
 void ContextGradients::add(MadeId pass, LeafGradients part) {
@@ -69,7 +85,8 @@ Tensor ContextGradients::sum_of(Entry& entry) {
   for (const auto& [pass, part] : entry.parts) recorded = recorded || part.requires_grad();
   const GradMode mode(recorded);
   entry.sum = entry.base;
-  for (const auto& [pass, part] : entry.parts) entry.sum = entry.sum.defined() ? entry.sum + part : part;
+  for (const auto& [pass, part] : entry.parts)
+    entry.sum = entry.sum.defined() ? added(entry.sum, part) : part;
   return entry.sum;
 }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/record.h>
+#include <weft/distributed/autograd/inner/gradient_list.h>
 #include <weft/distributed/rpc/agent.h>
 
 namespace weft::dist_autograd::detail {
@@ -164,9 +166,10 @@ void PassState::feed(int64_t message, const SlotSet& present, std::vector<Tensor
       if (!slots[s]) continue;
       const SlotMeta* meta =
           node->edges()[s].node ? &node->edges()[s].node->slots()[node->edges()[s].slot] : nullptr;
-      if (meta && g.defined() && g.sizes() != meta->sizes)
+      if (meta && g.defined() && weft::detail::grad_sizes(g) != meta->sizes)
         throw AutogradError(str("backward: send #", message, " slot ", static_cast<int64_t>(s),
-                                " takes a gradient of sizes ", meta->sizes, ", got ", g.sizes()));
+                                " takes a gradient of sizes ", meta->sizes, ", got ",
+                                weft::detail::grad_sizes(g)));
       pass_.deliver(node->edges()[s], std::move(g));
     }
   } catch (...) {
@@ -213,6 +216,7 @@ void PassState::advance() noexcept {
 void PassState::send_back(const RecvNode& node, GradList gradients) {
   const auto agent = context->table.agent();
   Message message;
+  std::vector<int64_t> slots;
   {
     Encoder out(message, agent.get(), node.from);
     put_id(out, context->id);
@@ -225,20 +229,11 @@ void PassState::send_back(const RecvNode& node, GradList gradients) {
     out.number(terms.settled);
     const auto marks = brought.find(node.from);
     put_marks(out, marks == brought.end() ? Marks() : marks->second);
-    out.size(gradients.size());
-    for (const Tensor& g : gradients) out.number(static_cast<uint8_t>(g.defined()));
-    for (size_t slot = 0; slot < gradients.size(); ++slot) {
-      if (!gradients[slot].defined()) continue;
-      out.place_on(node.origins[slot]);  // the tensor's device at its sender
-      out.tensor(terms.create_graph ? gradients[slot] : gradients[slot].detach());
-    }
+    slots = put_gradients(out, node, gradients, terms.create_graph);
   }
   if (terms.create_graph) {  // recorded, so they are activations of the next pass
     context->table.gradients_sending(*context, node.from, message);
   } else {
-    std::vector<int64_t> slots;
-    for (size_t slot = 0; slot < gradients.size(); ++slot)
-      if (gradients[slot].defined()) slots.push_back(static_cast<int64_t>(slot));
     context->table.codecs.code_gradients(message, {node.from, context->id.maker(), node.ordinal, 0}, slots);
   }
   request(node.from, Kind::kGradients, std::move(message), "gradients of a backward pass");
@@ -268,6 +263,11 @@ void PassState::answered(Life from, Kind kind) {
 }
 
 void PassState::accumulate(const Tensor& leaf, Tensor grad, bool may_steal) {
+  MutexLock lock(mutex_);
+  gradients_.add(leaf, std::move(grad), may_steal);
+}
+
+void PassState::accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) {
   MutexLock lock(mutex_);
   gradients_.add(leaf, std::move(grad), may_steal);
 }

@@ -5,9 +5,9 @@
 //
 // It concerns the messages from this worker to that one. Activations are the tensors with history in recorded
 // requests and replies; gradients are those of backward passes. The other direction has a setting of its own,
-// at the other worker. Leaves, other dtypes, small tensors and tensors on devices travel exactly. So do
-// tensors that the codec cannot hold: with an inf or a NaN, or beyond 65504 for float16. Sizes and dtype
-// arrive as sent.
+// at the other worker. Leaves, other dtypes, small tensors, row-wise gradients and tensors on devices travel
+// exactly. So do tensors that the codec cannot hold: with an inf or a NaN, or beyond 65504 for float16. Sizes
+// and dtype arrive as sent.
 //   kFloat16  half of the bytes; each value is rounded to 11 significant bits.
 //   kInt8     a quarter of the bytes: steps of max|x| / 127 in each 1024 elements, so an error of at most
 //             half a step.

@@ -148,7 +148,7 @@ void EdgeCodecs::code_gradients(Message& message, const FeedbackKey& first,
   if (codec.gradients == WireCodec::kExact) return;
   const NoGrad plain;
   for (size_t i = 0; i < message.tensors.size() && i < slots.size(); ++i) {
-    if (!may_be_coded(message, i, message.tensors[i], codec)) continue;
+    if (slots[i] < 0 || !may_be_coded(message, i, message.tensors[i], codec)) continue;
     FeedbackKey key = first;
     key.slot = slots[i];
     Tensor gradient = message.tensors[i].detach().contiguous();

@@ -6,6 +6,7 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/parameter_lock.h>
+#include <weft/distributed/autograd/inner/dist_context.h>
 #include <weft/distributed/optim/inner/owner_state.h>
 #include <weft/distributed/optim/inner/step_ledger.h>
 #include <weft/distributed/optim/inner/step_seam.h>
@@ -57,7 +58,7 @@ void replace_values(const std::vector<Tensor>& params, const std::vector<Tensor>
 
 std::vector<Tensor> OwnerState::gradients(int64_t context_id) const {
   std::vector<Tensor> out;
-  for (const Tensor& p : params) out.push_back(dist_autograd::get_gradient(context_id, p));
+  for (const Tensor& p : params) out.push_back(dist_autograd::detail::kept_gradient(context_id, p));
   return out;
 }
 

@@ -43,6 +43,11 @@ class BatchedSink final : public GradSink {
       }
     outer_.accumulate(leaf, std::move(grad), may_steal);
   }
+  void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override {
+    for (const Tensor& argument : arguments_)
+      if (leaf.is_same(argument)) return accumulate(leaf, grad.to_dense(), true);
+    outer_.accumulate_rows(leaf, std::move(grad), may_steal);
+  }
 
  private:
   GradSink& outer_;

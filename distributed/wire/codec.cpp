@@ -2,6 +2,7 @@
 // the body that they write.
 #include <weft/distributed/wire/codec.h>
 
+#include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/wire/inner/staging.h>
 #include <weft/kernels/backend.h>
@@ -125,6 +126,30 @@ Tensor Decoder::tensor() {
 
 void Decoder::expect_end() const {
   if (!body_.empty()) detail::malformed(str(body_.size(), " bytes too many"));
+}
+
+void Codec<RowGrad>::encode(Encoder& out, const RowGrad& v, std::optional<Device> place) {
+  out.number(static_cast<uint8_t>(v.defined()));
+  if (!v.defined()) return;
+  out.put(v.sizes);
+  if (place) out.place_on(kCpu);
+  out.tensor(v.rows);
+  if (place) out.place_on(place);
+  out.tensor(v.values.detach());
+}
+
+RowGrad Codec<RowGrad>::decode(Decoder& in) {
+  if (in.number<uint8_t>() == 0) return {};
+  RowGrad v;
+  v.sizes = in.get<Shape>();
+  v.rows = in.tensor();
+  v.values = in.tensor();
+  try {
+    weft::detail::check_rows("RowGrad", v);
+  } catch (const Error& e) {
+    detail::malformed(e.what());
+  }
+  return v;
 }
 
 void Codec<std::string>::encode(Encoder& out, const std::string& v) {

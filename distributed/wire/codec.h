@@ -21,6 +21,7 @@
 #include <optional>
 #include <type_traits>
 
+#include <weft/autograd/tape/row_grad.h>
 #include <weft/distributed/wire/call_context.h>
 #include <weft/distributed/wire/future.h>
 #include <weft/distributed/wire/message.h>
@@ -180,6 +181,15 @@ template <> struct Codec<Tensor> {
   static std::string name() { return "Tensor"; }
   static void encode(Encoder& out, const Tensor& v) { out.tensor(v); }
   static Tensor decode(Decoder& in) { return in.tensor(); }
+};
+
+/// The rows and values of a row-wise gradient; their bytes follow the rows, not the table. Throws, decoding:
+/// WireError for rows that do not rise or lie outside the sizes.
+template <> struct WEFT_API Codec<RowGrad> {
+  static std::string name() { return "RowGrad"; }
+  /// `place`: the receiver's device for the values.
+  static void encode(Encoder& out, const RowGrad& v, std::optional<Device> place = std::nullopt);
+  static RowGrad decode(Decoder& in);
 };
 
 template <> struct WEFT_API Codec<Scalar> {

@@ -188,6 +188,10 @@ class ContextTable final : public rpc::Interceptor, public std::enable_shared_fr
   Latest<std::pair<MadeId, Life>> early_ WEFT_GUARDED_BY(mutex_);
 };
 
+/// The gradient of a leaf in a context of this worker, packed if it is row-wise; get_gradient is for users.
+/// Throws: AutogradError for an unknown context.
+Tensor kept_gradient(int64_t context_id, const Tensor& leaf);
+
 /// Sends a message without waiting for the answer. `on_error` runs when it does not arrive; it must be short.
 void send_and_forget(Agent& agent, Life to, rpc::Kind kind, Message message, rpc::Task on_error = {});
 

@@ -1,5 +1,6 @@
 // The gradients of one context on one worker. Those of a pass stay apart until its initiator says that it has
-// ended. So the failure of a pass takes back its own and no others. Internal to distributed autograd.
+// ended. So the failure of a pass takes back its own and no others. A row-wise gradient is kept packed
+// (autograd/tape/inner/packed_rows.h). Internal to distributed autograd.
 #pragma once
 
 #include <unordered_map>
@@ -15,6 +16,7 @@ class LeafGradients {
  public:
   /// In the grad mode of the pass.
   void add(const Tensor& leaf, Tensor grad, bool may_steal);
+  void add(const Tensor& leaf, RowGrad grad, bool may_steal);
   bool empty() const { return sums_.empty(); }
 
  private:

@@ -63,6 +63,7 @@ class PassState final : public RemoteSink,
   void request(Life to, rpc::Kind kind, Message message, const char* what);
   void answered(Life from, rpc::Kind kind);
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override;
+  void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override;
 
   // ---- the end
   /// Registers a callback, called once with null or the error. Null means: the local graph has run, and all

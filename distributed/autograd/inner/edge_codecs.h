@@ -29,7 +29,7 @@ class EdgeCodecs {
   void set_limit(int64_t bytes);
   /// Codes the activations among the tensors of a recorded message.
   void code_activations(WorkerId to, rpc::Message& message);
-  /// Codes the tensors of a message of gradients, whose slots are `slots`.
+  /// Codes the tensors of a message of gradients, whose slots are `slots`; those with slot -1 travel exactly.
   void code_gradients(rpc::Message& message, const FeedbackKey& first, const std::vector<int64_t>& slots);
   /// Restores the coded tensors of a received message. Throws: WireError for a malformed one.
   static void decode(rpc::Message& message);
