@@ -1,4 +1,5 @@
-// Optimizer steps: 100 tensors of 250,000 floats (25M in all), and 1000 tensors of 100 floats.
+// Optimizer steps: 100 tensors of 250,000 floats (25M in all), and 1000 tensors of 100 floats. Whole steps of
+// tables of embeddings.
 // bytes/s counts the least memory traffic of a fused step.
 #include <benchmark/benchmark.h>
 
@@ -41,6 +42,29 @@ BENCHMARK(Qhm)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK(Adam)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK(SmallSgdMomentum)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
 BENCHMARK(SmallAdam)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+/// A whole step of a table of range(0) rows: 512 look-ups, backward and step. With a sparse gradient its time
+/// follows the look-ups, else the table.
+template <class Opt> void embedding_step(benchmark::State& state, bool sparse) {
+  set_num_threads(1);
+  nn::Embedding table(state.range(0), 64, {.sparse = sparse});
+  Opt opt(table.parameters(), {.lr = 1e-3});
+  const Tensor g = randn({512, 64});
+  std::vector<Tensor> ids;
+  for (int i = 0; i < 64; ++i) ids.push_back(randint(0, state.range(0), {512}));
+  size_t at = 0;
+  const auto step = [&] {
+    opt.zero_grad();
+    table.forward(ids[at++ % ids.size()]).backward(g);
+    opt.step();
+  };
+  for (size_t i = 0; i < ids.size(); ++i) step();
+  for (auto _ : state) step();
+}
+void SparseEmbeddingStep(benchmark::State& s) { embedding_step<optim::SparseAdam>(s, true); }
+void DenseEmbeddingStep(benchmark::State& s) { embedding_step<optim::Adam>(s, false); }
+BENCHMARK(SparseEmbeddingStep)->Arg(2000)->Arg(200000)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(DenseEmbeddingStep)->Arg(2000)->Arg(200000)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 void ClipGradNorm(benchmark::State& state) {
   set_num_threads(static_cast<int>(state.range(0)));

@@ -4,6 +4,7 @@
 // rows and scans all indices.
 #include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/lines.h>
+#include <weft/kernels/cpu/isa/prefetch.h>
 #include <weft/kernels/inner/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -65,6 +66,9 @@ void IsaBackend::take_rows(Context&, View x, View index, View y) {
       for (int64_t i = parts.begin(task), end = i + parts.size(task); i < end; ++i) {
         const T* from = x.as<T>() + at[i * is] * x.stride(0);
         T* to = y.as<T>() + i * y.stride(0);
+        if (dense && i + kRowsAhead < end)
+          fetch_row<0>(x.as<T>() + at[(i + kRowsAhead) * is] * x.stride(0),
+                       k * static_cast<int64_t>(sizeof(T)));
         if (dense) __builtin_memcpy(to, from, static_cast<size_t>(k) * sizeof(T));
         else
           for (int64_t j = 0; j < k; ++j) to[j * y.stride(1)] = from[j * x.stride(1)];

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <weft/kernels/cpu/isa/backend.h>
+#include <weft/kernels/cpu/isa/prefetch.h>
 #include <weft/kernels/cpu/isa/rows.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -47,9 +48,18 @@ void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span
   }
   const auto run = dtype == DType::kFloat64 ? kernel.run_f64 : kernel.run_f32;
   const StepTensor* list = tensors.data();
+  const int64_t count = static_cast<int64_t>(tensors.size());
   each_range(
-      static_cast<int64_t>(tensors.size()), [&](int64_t i) { return list[i].numel; },
-      [&](int64_t i, int64_t begin, int64_t end) { run(list[i], begin, end); });
+      count, [&](int64_t i) { return list[i].numel; },
+      [&](int64_t i, int64_t begin, int64_t end) {
+        if (i + kRowsAhead < count) {  // a short tensor may be a row of a table
+          const StepTensor& next = list[i + kRowsAhead];
+          const int64_t bytes = next.numel * size_of(dtype);
+          fetch_row<1>(next.param, bytes);
+          for (int k = 0; k < kernel.state_count; ++k) fetch_row<1>(next.state[k], bytes);
+        }
+        run(list[i], begin, end);
+      });
 }
 
 namespace {
