@@ -13,7 +13,7 @@
 
 #include <weft/distributed/inspection/inner/inspection_service.h>
 #include <weft/distributed/transport/address.h>
-#include <weft/distributed/transport/inner/grpc_credentials.h>
+#include <weft/distributed/transport/inner/grpc_ends.h>
 #include <weft/distributed/transport/inner/user_folder.h>
 
 namespace weft::rpc {

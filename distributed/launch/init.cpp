@@ -102,6 +102,7 @@ std::shared_ptr<Agent> make_agent(const std::shared_ptr<Runtime>& runtime, const
   wire.insecure = options.insecure;
   wire.unix_socket = options.unix_socket;
   wire.limits = options.limits;
+  wire.max_unproven = options.max_unproven;
   wire.progress_timeout = options.lease;
   if (!options.listen.empty()) wire.listen = options.listen;
   else if (!is_loopback_host(host)) wire.listen = "0.0.0.0:0";

@@ -10,6 +10,7 @@
 //   agent.malformed, .lost_peers, .kept_replies, .peers
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
 //   agent.served_bytes, .kept_bytes, .dropped_results                    requests and replies at their callee
+//   agent.unproven_connections, .closed_connections      of strangers: open, and closed by a limit
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
 
 namespace weft::rpc {
@@ -49,6 +50,9 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.server_active_async_calls"] = asynchronous;
   info["agent.peers"] = known;
   s.core.budget.add_counters(info);
+  const UnprovenCounters strangers = s.core.transport->unproven();
+  info["agent.unproven_connections"] = strangers.open;
+  info["agent.closed_connections"] = static_cast<int64_t>(strangers.closed);
   info["agent.passive_workers"] = static_cast<int64_t>(s.rounds.count_passive());
   for (const auto& f : s.debug_callbacks.copies()) f(info);
   return info;

@@ -54,6 +54,7 @@ struct InitOptions {
   bool cuda_ipc = false;          ///< as AgentOptions::cuda_ipc
   BudgetLimits budget{};          ///< bytes of open requests and kept replies
   WireLimits limits{};            ///< of one message and of the queue to one worker
+  int max_unproven = 256;         ///< as GrpcOptions::max_unproven: connections of strangers at the port
 
   /// Adds entries to device_maps. Throws: ValueError unless the map stays one to one.
   InitOptions& set_device_map(const std::string& callee, const DeviceMap& map) {

@@ -23,6 +23,9 @@ namespace weft::rpc::inner {
 namespace {
 /// before the second attempt to connect; it doubles four times
 constexpr Duration kRetryPause = std::chrono::milliseconds(20);
+/// bytes of small messages in one frame
+constexpr int64_t kSmallFrame = 256 << 10;
+static_assert(kSmallFrame > 2 * kSmallMessage && kSmallFrame < kMaxFrameBytes / 2);
 
 /// gRPC's texts for a certificate that this side does not accept. Trying again cannot help.
 bool is_refusal_of_certificates(const std::string& reason) {
@@ -168,11 +171,11 @@ void GrpcTransport::pump(Peer& peer) {
     bytes += cursor.message->bytes;
     ++messages;
   };
-  // a large message moves on with each frame: the other side waits a limited time for its next byte
-  const int64_t reserved = c.partial || !peer.bulk.empty() ? kMaxFrameBytes / 2 : 0;
+  // A large message moves on with each frame: the other side waits a limited time for its next byte. A frame
+  // of small ones is made in a moment: the thread that makes it serves other peers too.
   while (!peer.small.empty()) {
     auto& cursor = peer.small.front();
-    if (cursor.message->bytes + 64 > frame.room() - reserved) break;
+    if (cursor.message->bytes + 64 > kSmallFrame - frame.bytes) break;
     append_message(frame, cursor);
     count(cursor);
     peer.small.pop_front();
@@ -469,6 +472,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
                     frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
     }
   }
+  if (!c.outgoing && listener_) listener_->prove(c.proof.peer);
   if (timer.value != 0) runtime_->cancel(timer);
   for (auto& other : old) cancel(*other, "the peer has connected again");
   if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");

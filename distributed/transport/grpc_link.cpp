@@ -5,15 +5,14 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
-#include <grpc/grpc_security.h>
 #include <grpc/slice.h>
-#include <grpc/support/alloc.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 
-#include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/grpc_slices.h>
 
 // Lifetime of a link: each started batch increments `pending`, each event of the queue decrements it. The
@@ -30,8 +29,13 @@ namespace {
 
 constexpr char kMethod[] = "/weft.Transport/Stream";
 constexpr char kHelloKey[] = "weft-hello-bin";
-/// for all metadata of a stream; a hello has at most 16 KiB
-constexpr int64_t kMaxMetadataBytes = 24 << 10;
+/// A turn of a received frame: then other events have theirs. A member may send frames of thousands of
+/// messages, and must not delay those of others.
+constexpr Duration kTurn = std::chrono::microseconds(50);
+/// Bytes between two looks at the clock: few where they are small messages, many where they are payloads.
+constexpr size_t kSmallPiece = 512, kLargePiece = 32 << 10;
+constexpr Duration kPieceTime = std::chrono::microseconds(10);
+constexpr int kEventsPerTurn = 8;
 
 enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown, kKick };
 
@@ -66,23 +70,6 @@ std::string to_text(const grpc_slice& slice) {
   return std::string(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice));
 }
 
-grpc_arg int_arg(const char* key, int64_t value) {
-  grpc_arg arg;
-  arg.type = GRPC_ARG_INTEGER;
-  arg.key = const_cast<char*>(key);
-  arg.value.integer = static_cast<int>(std::min<int64_t>(value, INT32_MAX));
-  return arg;
-}
-grpc_arg text_arg(const char* key, const char* value) {  // `value` must outlive the use
-  grpc_arg arg;
-  arg.type = GRPC_ARG_STRING;
-  arg.key = const_cast<char*>(key);
-  arg.value.string = const_cast<char*>(value);
-  return arg;
-}
-
-int64_t to_ms(Duration d) { return std::chrono::duration_cast<std::chrono::milliseconds>(d).count(); }
-
 grpc_op make_op(grpc_op_type type) {
   grpc_op op;
   std::memset(&op, 0, sizeof op);
@@ -100,6 +87,7 @@ struct LinkCalls {
   }
   ~LinkCalls() {
     if (outgoing != nullptr) grpc_byte_buffer_destroy(outgoing);
+    if (delivering) grpc_byte_buffer_reader_destroy(&reader);
     if (incoming != nullptr) grpc_byte_buffer_destroy(incoming);
     grpc_metadata_array_destroy(&initial);
     grpc_metadata_array_destroy(&trailing);
@@ -111,6 +99,10 @@ struct LinkCalls {
   grpc_call* call = nullptr;
   grpc_byte_buffer* outgoing = nullptr;
   grpc_byte_buffer* incoming = nullptr;
+  grpc_byte_buffer_reader reader;  // of `incoming`, during its delivery
+  grpc_slice* slice = nullptr;     // of it, and the bytes of the slice that were delivered
+  size_t delivered = 0, piece = kSmallPiece;
+  bool delivering = false;
   grpc_metadata_array initial, trailing;
   grpc_slice details = grpc_empty_slice();
   grpc_status_code code = GRPC_STATUS_OK;
@@ -131,10 +123,8 @@ Link::~Link() = default;
 struct LinkEngine::Grpc {
   GrpcOptions options;
   std::optional<TlsFiles> tls;
-  std::vector<grpc_arg> client_args, server_args;
   grpc_completion_queue* queue = nullptr;
-  grpc_server* server = nullptr;
-  grpc_channel_credentials* plain_client = nullptr;
+  std::optional<GrpcServer> server;
   bool listening = false;
   bool server_down = true;
   Tag accept{nullptr, kAccept}, down{nullptr, kServerDown}, kick{nullptr, kKick};
@@ -143,11 +133,12 @@ struct LinkEngine::Grpc {
   grpc_call* new_call = nullptr;
   grpc_call_details new_details;
   grpc_metadata_array new_metadata;
+  std::deque<Link*> unread;  // links with a frame that is delivered in part; used by the poll thread only
+  int events = 0;            // since the last turn of one of them
   ~Grpc() {
-    if (server != nullptr) grpc_server_destroy(server);
+    server.reset();
     alarm.reset();
     owner.reset();
-    if (plain_client != nullptr) grpc_channel_credentials_release(plain_client);
     grpc_call_details_destroy(&new_details);
     grpc_metadata_array_destroy(&new_metadata);
   }
@@ -161,47 +152,16 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
   grpc_metadata_array_init(&g.new_metadata);
   g.options = options;
   if (options.tls) g.tls.emplace(*options.tls);
-  g.plain_client = grpc_insecure_credentials_create();
-  const std::vector<grpc_arg> both = {
-      int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, kMaxFrameBytes),
-      int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, to_ms(options.keepalive_time)),
-      int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, to_ms(options.keepalive_timeout)),
-      int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-      int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
-      text_arg(GRPC_ARG_OPTIMIZATION_TARGET, "latency"),
-  };
-  g.client_args = both;
-  g.client_args.insert(g.client_args.end(), {
-                                                int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20),
-                                                int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000),
-                                                int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250),
-                                                int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-                                                int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
-                                                int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-                                                int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-                                            });
-  g.server_args = both;
-  g.server_args.insert(g.server_args.end(),
-                       {
-                           int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
-                           int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000),
-                           int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1),
-                           int_arg(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes),
-                           int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, to_ms(options.handshake_timeout)),
-                           int_arg(GRPC_ARG_MAX_CONNECTION_IDLE_MS, to_ms(options.handshake_timeout)),
-                       });
   g.queue = grpc_completion_queue_create_for_next(nullptr);
   g.owner = std::make_unique<grpc::CompletionQueue>(g.queue);
   g.alarm = std::make_unique<grpc::Alarm>();
-  const grpc_channel_args args{g.server_args.size(), g.server_args.data()};
-  g.server = grpc_server_create(&args, nullptr);
-  grpc_server_register_completion_queue(g.server, g.queue, nullptr);
+  g.server.emplace(options, g.queue);
 }
 
 LinkEngine::~LinkEngine() {
   if (polling_ != nullptr) shutdown();
-  if (grpc_->server == nullptr) return;
-  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, as_tag(grpc_->down));  // never started
+  if (!grpc_->server) return;
+  grpc_server_shutdown_and_notify(grpc_->server->get(), grpc_->queue, as_tag(grpc_->down));  // never started
   drain();
 }
 
@@ -216,23 +176,22 @@ void LinkEngine::drain() {
   }
 }
 
-int LinkEngine::listen(const std::string& address, bool secure) {
-  auto& g = *grpc_;
-  grpc_server_credentials* credentials =
-      secure ? server_credentials(*g.tls) : grpc_insecure_server_credentials_create();
-  const int port = grpc_server_add_http2_port(g.server, address.c_str(), credentials);
-  grpc_server_credentials_release(credentials);
-  if (port == 0)
-    throw RpcError(
-        str("cannot listen on ", address, ": the port is in use, or the host is not one of this machine's"));
-  g.listening = true;
-  return is_unix_address(address) ? 0 : port;
+void LinkEngine::listen(const std::string& unix_address) {
+  grpc_->server->listen(unix_address);
+  grpc_->listening = true;
 }
+
+void LinkEngine::expect_connections() {
+  grpc_->server->expect_connections(grpc_->tls ? &*grpc_->tls : nullptr);
+  grpc_->listening = true;
+}
+
+void LinkEngine::take(int listener, int connection) { grpc_->server->take(listener, connection); }
 
 void LinkEngine::start() {
   auto& g = *grpc_;
   g.server_down = false;
-  grpc_server_start(g.server);
+  grpc_server_start(g.server->get());
   if (g.listening) request_call();
   polling_ = runtime_.start_poller("grpc", *this, g.options.shared_poller);
 }
@@ -241,7 +200,7 @@ void LinkEngine::request_call() {
   auto& g = *grpc_;
   g.new_call = nullptr;
   handoff();
-  grpc_server_request_call(g.server, &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue,
+  grpc_server_request_call(g.server->get(), &g.new_call, &g.new_details, &g.new_metadata, g.queue, g.queue,
                            as_tag(g.accept));
 }
 
@@ -255,13 +214,8 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
   auto* link = new Link(false);
   link->owner = std::move(owner);
   auto& c = *link->calls;
-  std::vector<grpc_arg> settings = g.client_args;
-  if (!target.name.empty())
-    settings.push_back(text_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, target.name.c_str()));
-  const grpc_channel_args args{settings.size(), settings.data()};
-  auto* const secure = target.secure ? client_credentials(*g.tls->current()) : nullptr;
-  c.channel = grpc_channel_create(target.address.c_str(), secure != nullptr ? secure : g.plain_client, &args);
-  if (secure != nullptr) grpc_channel_credentials_release(secure);
+  const auto tls = target.secure ? g.tls->current() : nullptr;
+  c.channel = make_channel(target.address, target.name, tls.get(), g.options);
   c.call = grpc_channel_create_call(c.channel, nullptr, GRPC_PROPAGATE_DEFAULTS, g.queue,
                                     grpc_slice_from_static_string(kMethod), nullptr,
                                     gpr_inf_future(GPR_CLOCK_REALTIME), nullptr);
@@ -359,39 +313,67 @@ void LinkEngine::read(Link& link) {
   grpc_call_start_batch(c.call, &op, 1, as_tag(c.read), nullptr);
 }
 
-/// Passes a received frame on, slice by slice, and reads the next.
-void LinkEngine::deliver(Link& link) {
+/// Passes a received frame on for one turn, and reads the next one after its end. False: bytes are left.
+bool LinkEngine::deliver(Link& link) {
   auto& c = *link.calls;
-  grpc_byte_buffer* buffer = std::exchange(c.incoming, nullptr);
-  if (buffer == nullptr) {
+  if (c.incoming == nullptr) {
     events_.on_read_end(link);
-    return;
+    return true;
   }
-  if (!link.accepted && !std::exchange(c.known, true)) link.proof = proof_of(c.call);
-  bool more = false;
-  grpc_byte_buffer_reader reader;
-  if (grpc_byte_buffer_reader_init(&reader, buffer) != 0) {
-    more = true;
-    grpc_slice* slice = nullptr;
-    while (more && grpc_byte_buffer_reader_peek(&reader, &slice) != 0) {
-      more = events_.on_bytes(link, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice), false);
+  bool more = true;
+  if (!c.delivering) {
+    if (!link.accepted && !std::exchange(c.known, true)) link.proof = proof_of(c.call);
+    c.slice = nullptr;
+    c.delivered = 0;
+    more = c.delivering = grpc_byte_buffer_reader_init(&c.reader, c.incoming) != 0;
+  }
+  TimePoint now = runtime_.now();
+  const TimePoint end = now + kTurn;
+  while (more) {
+    const size_t left = c.slice != nullptr ? GRPC_SLICE_LENGTH(*c.slice) - c.delivered : 0;
+    if (left == 0) {
+      c.delivered = 0;
+      if (grpc_byte_buffer_reader_peek(&c.reader, &c.slice) != 0) continue;
+      more = events_.on_bytes(link, nullptr, 0, true);
+      break;
     }
-    if (more) more = events_.on_bytes(link, nullptr, 0, true);
-    grpc_byte_buffer_reader_destroy(&reader);
+    const size_t n = std::min(left, c.piece);
+    more = events_.on_bytes(link, GRPC_SLICE_START_PTR(*c.slice) + c.delivered, n, false);
+    c.delivered += n;
+    const TimePoint before = std::exchange(now, runtime_.now());
+    if (now - before > kPieceTime) c.piece = std::max(c.piece / 2, kSmallPiece);
+    else if (n == c.piece) c.piece = std::min(c.piece * 2, kLargePiece);
+    if (more && now >= end) return false;
   }
-  grpc_byte_buffer_destroy(buffer);
+  if (std::exchange(c.delivering, false)) grpc_byte_buffer_reader_destroy(&c.reader);
+  grpc_byte_buffer_destroy(std::exchange(c.incoming, nullptr));
   if (more) read(link);
+  return true;
 }
 
 void LinkEngine::handle(Link& link, int kind, bool ok) {
-  auto& c = *link.calls;
-  if (kind == kRead) {
-    if (ok) deliver(link);
-  } else if (kind == kWrite) {
-    if (ok) events_.on_written(link);
-  } else if (kind == kStatus) {
-    c.closed = true;
+  if (kind == kRead && ok && !deliver(link)) {
+    grpc_->unread.push_back(&link);  // `pending` counts it until its end
+    return;
   }
+  if (kind == kWrite && ok) events_.on_written(link);
+  if (kind == kStatus) link.calls->closed = true;
+  done(link);
+}
+
+/// A turn of the link that has waited longest with a part of a frame.
+void LinkEngine::take_turn() {
+  auto& g = *grpc_;
+  g.events = 0;
+  Link* const link = g.unread.front();
+  g.unread.pop_front();
+  if (deliver(*link)) done(*link);
+  else g.unread.push_back(link);
+}
+
+/// After an event of a link. The last one deletes it.
+void LinkEngine::done(Link& link) {
+  auto& c = *link.calls;
   if (--c.pending > 0 || !c.closed) return;
   if (!std::exchange(c.told, true)) {
     std::string reason;
@@ -415,7 +397,9 @@ void LinkEngine::handle(Link& link, int kind, bool ok) {
 bool LinkEngine::poll(TimePoint deadline) {
   auto& g = *grpc_;
   gpr_timespec limit = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-  if (deadline != kNever) {
+  if (!g.unread.empty()) {
+    limit = gpr_time_0(GPR_CLOCK_MONOTONIC);
+  } else if (deadline != kNever) {
     const int64_t left = std::max<int64_t>(0, (deadline - runtime_.now()).count());
     limit = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
   }
@@ -436,6 +420,7 @@ bool LinkEngine::poll(TimePoint deadline) {
       handle(*tag->link, tag->kind, event.success != 0);
     }
   }
+  if (!g.unread.empty() && (event.type == GRPC_QUEUE_TIMEOUT || ++g.events >= kEventsPerTurn)) take_turn();
   MutexLock lock(mutex_);
   if (!stopping_ || !g.server_down || !links_.empty()) return true;
   ended_ = true;
@@ -484,11 +469,11 @@ void LinkEngine::shutdown() {
       for (Link* link : links_) cancel(*link, "the transport was closed");
     }
   }
-  grpc_server_shutdown_and_notify(grpc_->server, grpc_->queue, as_tag(grpc_->down));
-  grpc_server_cancel_all_calls(grpc_->server);
+  grpc_server_shutdown_and_notify(grpc_->server->get(), grpc_->queue, as_tag(grpc_->down));
+  grpc_server_cancel_all_calls(grpc_->server->get());
   polling_->join();
   polling_.reset();
-  grpc_server_destroy(std::exchange(grpc_->server, nullptr));
+  grpc_->server.reset();
   grpc_->alarm.reset();
   grpc_->owner.reset();
 }

@@ -52,11 +52,12 @@ GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions optio
   if (options_.unix_socket) {
     socket_.emplace();
     const std::string address = "unix:" + socket_->path();
-    engine_.listen(address, false);
+    engine_.listen(address);
     own_.addresses.push_back(address);
   }
   if (!options_.listen.empty()) listen_tcp();
   engine_.start();
+  if (listener_) listener_->start(*runtime_, [this](int listener, int fd) { engine_.take(listener, fd); });
 }
 
 void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
@@ -155,6 +156,10 @@ PeerCounters GrpcTransport::counters(WorkerId id) const {
   return counters;
 }
 
+UnprovenCounters GrpcTransport::unproven() const {
+  return listener_ ? listener_->counters() : UnprovenCounters();
+}
+
 void GrpcTransport::listen_tcp() {
   HostPort at = parse_host_port(options_.listen);
   if (options_.tls && !options_.tls->require_client_certificate && !options_.insecure)
@@ -164,8 +169,13 @@ void GrpcTransport::listen_tcp() {
     throw RpcError(
         str("cannot listen on ", options_.listen, " without credentials: set tls, or insecure = true"));
   }
-  probe_port(at);
-  at.port = static_cast<uint16_t>(engine_.listen(to_string(at), options_.tls.has_value()));
+  if (options_.max_unproven < 1)
+    throw ValueError(str("max_unproven is ", options_.max_unproven, ", it must be at least 1"));
+  engine_.expect_connections();
+  listener_.emplace(at, ListenerOptions{.max_unproven = static_cast<size_t>(options_.max_unproven),
+                                        .prove_within = options_.handshake_timeout,
+                                        .user_timeout = options_.keepalive_timeout});
+  at.port = listener_->port();
   if (!options_.tls && !options_.insecure) cookie_.emplace(at.port);
   if (!options_.advertise_host.empty()) {
     at.host = options_.advertise_host;
@@ -364,7 +374,9 @@ void GrpcTransport::close(Duration linger) {
   }
   // 3. wait for running timers of this transport: they are short, but a thread may be suspended
   gate_->close(runtime_->now() + std::chrono::minutes(1));
+  if (listener_) listener_->stop();
   cookie_.reset();
+  if (listener_) listener_->close();
   engine_.shutdown();
   socket_.reset();
   for (auto& peer : peers) {

@@ -52,8 +52,11 @@ struct GrpcOptions {
   bool insecure = false;                                 ///< allow plain TCP beyond loopback
   Duration connect_timeout = std::chrono::seconds(30);   ///< for the first connection; then kUnreachable
   Duration reconnect_timeout = std::chrono::seconds(5);  ///< the same after a broken connection
-  /// after which an incoming connection without a stream is closed
+  /// after which an incoming connection that is not proven by a welcomed hello is closed
   Duration handshake_timeout = std::chrono::seconds(10);
+  /// Unproven TCP connections at once. One more closes the oldest of the address that has the most. At most
+  /// an eighth of the files that this process may open.
+  int max_unproven = 256;
   /// after which a connection ends if no byte of an incomplete message has come
   Duration progress_timeout = std::chrono::seconds(10);
   bool admit_strangers = false;  ///< welcome ids that were not added, while they are connected

@@ -171,6 +171,12 @@ struct PeerCounters {
   bool connected = false;
 };
 
+/// Counters of the connections that have come and whose hello was not welcomed (debug info).
+struct UnprovenCounters {
+  int64_t open = 0;
+  uint64_t closed = 0;  ///< by the limits of their number and time
+};
+
 /// Limits of a message and of a send queue, the same for every transport.
 struct WireLimits {
   int64_t max_message_bytes = int64_t{16} << 30;  ///< header and payloads of one message, sent or received
@@ -213,6 +219,8 @@ class WEFT_API Transport {
 
   /// The counters of one peer.
   virtual PeerCounters counters(WorkerId peer) const = 0;
+  /// The counters of connections of strangers; zero where a transport has none.
+  virtual UnprovenCounters unproven() const { return {}; }
 
   /// Blocks for at most `linger` until connected peers have read their queues; peers that close too are not
   /// waited for. Then ends all connections and threads. No callback runs after the return. Idempotent.

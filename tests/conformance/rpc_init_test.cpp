@@ -71,6 +71,8 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.served_bytes",
                                     "agent.kept_bytes",
                                     "agent.dropped_results",
+                                    "agent.unproven_connections",
+                                    "agent.closed_connections",
                                     "agent.passive_workers"};
   const std::set<std::string> references{"num_owner_rrefs",      "num_forks",           "num_pending_users",
                                          "num_pending_children", "num_pending_futures", "num_user_rrefs",

@@ -85,11 +85,12 @@ int hold_connections() {
   }
 }
 
-/// A worker that begins with few files, and waits for the word of a member.
-int serve_with_few_files() {
+/// A worker that begins with few files, and waits for the word of a member. `for_good`: it can have no more.
+int serve_with_few_files(bool for_good) {
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = 64;
+  if (for_good) files.rlim_max = files.rlim_cur;
   if (setrlimit(RLIMIT_NOFILE, &files) != 0) return 2;
   const auto runtime = make_threaded_runtime();
   Mailbox box(*runtime);
@@ -104,7 +105,7 @@ int serve_with_few_files() {
 }
 
 int strangers_child(const std::string& job, int) {
-  return job == "hold" ? hold_connections() : serve_with_few_files();
+  return job == "hold" ? hold_connections() : serve_with_few_files(job == "fewest");
 }
 
 constexpr const char* kHolder = "Strangers.a_process_started_by_these_tests_does_its_job";
@@ -170,17 +171,15 @@ TEST(Strangers, that_hold_connections_stop_no_member_from_talking_and_coming_bac
   b->close();
 }
 
-TEST(Strangers, that_take_more_connections_than_a_worker_had_files_close_its_port_to_nobody) {
-  rlimit files{};
-  getrlimit(RLIMIT_NOFILE, &files);
-  if (files.rlim_max < 1024 || files.rlim_cur < 512) GTEST_SKIP() << "too few file descriptors";
+/// A member reaches a worker that began with few files, while strangers hold 200 connections to it.
+void expect_heard(const std::string& job) {
   auto rt = make_threaded_runtime();
   const std::string path = ::testing::TempDir() + str("weft_few_files_", getpid());
   Children worker =
       spawn({.world_size = 1,
              .arguments = {str("--gtest_filter=", kHolder), "--gtest_brief=1"},
              .own_arguments = false,
-             .environment = test::child_environment({{"WEFT_TEST_JOB", "few"}, {"WEFT_TEST_FILE", path}})});
+             .environment = test::child_environment({{"WEFT_TEST_JOB", job}, {"WEFT_TEST_FILE", path}})});
   for (int i = 0; i < 6000 && access(path.c_str(), F_OK) != 0; ++i) rt->sleep_for(10ms);
   std::string address;
   std::ifstream(path) >> address;
@@ -195,6 +194,20 @@ TEST(Strangers, that_take_more_connections_than_a_worker_had_files_close_its_por
   test::expect_ended(std::move(worker));
   for (const int fd : strangers) close(fd);
   a->close();
+}
+
+TEST(Strangers, that_take_more_connections_than_a_worker_had_files_close_its_port_to_nobody) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_max < 1024 || files.rlim_cur < 512) GTEST_SKIP() << "too few file descriptors";
+  expect_heard("few");
+}
+
+TEST(Strangers, that_take_more_connections_than_a_worker_can_have_files_close_its_port_to_nobody) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 512) GTEST_SKIP() << "too few file descriptors";
+  expect_heard("fewest");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
-#include <weft/distributed/transport/inner/grpc_credentials.h>
+#include <weft/distributed/transport/inner/grpc_ends.h>
 
 namespace weft::rpc::inner {
 
@@ -69,10 +69,14 @@ class LinkEngine final : private Poller {
   LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events);
   ~LinkEngine() override;
 
-  /// Listens; to be called before start(). Returns the port (0 for unix). Throws: RpcError
-  /// naming the address.
-  int listen(const std::string& address, bool secure);
+  /// Listens on a unix socket; before start(). Throws: RpcError naming the address.
+  void listen(const std::string& unix_address);
+  /// TCP connections of another listener will come, with TLS if the options have it; before start(). Throws:
+  /// RpcError.
+  void expect_connections();
   void start();
+  /// Takes a connected socket over, which must not block, between start() and shutdown(). Any thread.
+  void take(int listener, int connection);
 
   /// Opens a stream with a hello, also to an end that is not there yet. The first write may begin at once.
   Link* connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello);
@@ -96,7 +100,9 @@ class LinkEngine final : private Poller {
   void accept();
   void read(Link& link);
   void handle(Link& link, int kind, bool ok);
-  void deliver(Link& link);
+  bool deliver(Link& link);
+  void take_turn();
+  void done(Link& link);
   void add(Link* link);
   void handoff() { MutexLock lock(handoff_); }
 

@@ -17,6 +17,7 @@
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
 #include <weft/distributed/transport/inner/progress.h>
+#include <weft/distributed/transport/inner/tcp_listener.h>
 #include <weft/distributed/transport/inner/user_folder.h>
 
 namespace weft::rpc::inner {
@@ -119,6 +120,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void send(WorkerId id, uint8_t kind, std::string header, std::vector<Payload> payloads) override;
   bool wait_writable(WorkerId id, TimePoint deadline) override;
   PeerCounters counters(WorkerId id) const override;
+  UnprovenCounters unproven() const override;
   void close(Duration linger) override;
 
  private:
@@ -217,6 +219,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
   std::optional<SocketFile> socket_;  // outlives the listener
+  std::optional<TcpListener> listener_;
   std::optional<CookieFile> cookie_;  // of the TCP listener; goes before it
   LinkEngine engine_;
 };

@@ -1,0 +1,324 @@
+// The TCP listener: sockets, the accepting thread and the table of unproven connections. While a connection
+// is silent, its own descriptor is watched. gRPC then owns that one, and the table keeps a copy. The copy
+// tells the end of the connection, since gRPC shuts a socket down before it closes it, and ends it early.
+#include <weft/distributed/transport/inner/tcp_listener.h>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <weft/distributed/runtime/error.h>
+
+namespace weft::rpc::inner {
+namespace {
+
+constexpr uint64_t kWakeId = 0;          // of the eventfd; the listening sockets follow
+constexpr uint64_t kFirstHeld = 1000;    // of connections
+constexpr int kAcceptsPerTurn = 32;      // then the events of other connections have their turn
+constexpr int kNoFilesPauseMs = 50;      // after which a listener without files tries again
+constexpr size_t kFilesPerUnproven = 8;  // at most this part of the process's files is for them
+
+TcpOrigin origin_of_socket(const sockaddr_storage& from) {
+  TcpOrigin out;
+  if (from.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
+    std::memcpy(out.address.data(), &v6.sin6_addr, out.address.size());
+    out.port = ntohs(v6.sin6_port);
+  } else if (from.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
+    out.address[10] = out.address[11] = 0xff;
+    std::memcpy(out.address.data() + 12, &v4.sin_addr, 4);
+    out.port = ntohs(v4.sin_port);
+  }
+  return out;
+}
+
+/// gRPC writes the brackets and the scope of an IPv6 address as %5B, %5D and %25.
+std::string without_escapes(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const std::string next = text.substr(i, 3);
+    if (next == "%5B" || next == "%5D" || next == "%25") {
+      out += next == "%5B" ? '[' : next == "%5D" ? ']' : '%';
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+void watch(int poll, int fd, uint32_t events, uint64_t id) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+}
+
+/// Unproven connections need two files each, and others need files too.
+size_t most_unproven(size_t asked) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return asked;
+  return std::clamp<size_t>(asked, 1, std::max<size_t>(1, files.rlim_cur / kFilesPerUnproven));
+}
+
+ListenerOptions fitted(ListenerOptions options) {
+  options.max_unproven = most_unproven(options.max_unproven);
+  return options;
+}
+
+}  // namespace
+
+std::optional<TcpOrigin> origin_of(const std::string& peer) {
+  const size_t colon = peer.find(':');
+  const std::string scheme = peer.substr(0, colon);
+  if (scheme != "ipv4" && scheme != "ipv6") return std::nullopt;
+  HostPort at;
+  try {
+    at = parse_host_port(without_escapes(peer.substr(colon + 1)));
+  } catch (const ValueError&) {
+    return std::nullopt;
+  }
+  TcpOrigin out;
+  out.port = at.port;
+  const std::string host = at.host.substr(0, at.host.find('%'));
+  if (scheme == "ipv6")
+    return inet_pton(AF_INET6, host.c_str(), out.address.data()) == 1 ? std::optional(out) : std::nullopt;
+  out.address[10] = out.address[11] = 0xff;
+  return inet_pton(AF_INET, host.c_str(), out.address.data() + 12) == 1 ? std::optional(out) : std::nullopt;
+}
+
+TcpListener::TcpListener(const HostPort& at, const ListenerOptions& options)
+    : options_(fitted(options)),
+      port_(at.port),
+      poll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      next_(kFirstHeld) {
+  try {
+    if (poll_ < 0 || wake_ < 0) throw RpcError(str("cannot listen: ", std::strerror(errno)));
+    watch(poll_, wake_, EPOLLIN, kWakeId);
+    listen(at);
+  } catch (...) {
+    close_sockets();
+    throw;
+  }
+}
+
+void TcpListener::close() {
+  stop();
+  {
+    MutexLock lock(mutex_);
+    for (auto at = held_.begin(); at != held_.end();) at = remove(at, true);
+  }
+  close_sockets();
+}
+
+void TcpListener::close_sockets() {
+  for (const int fd : std::exchange(sockets_, {})) ::close(fd);
+  for (int* const fd : {&wake_, &poll_})
+    if (*fd >= 0) ::close(std::exchange(*fd, -1));
+}
+
+/// Listens at all addresses of the host, at one port.
+void TcpListener::listen(const HostPort& at) {
+  int error = 0;
+  if (is_wildcard_host(at.host)) {  // one socket for both families, where there are both
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    if (!listen_at(&v6, sizeof v6, AF_INET6)) {
+      error = errno;
+      if (error != EADDRINUSE && at.host != "::" && listen_at(&v4, sizeof v4, AF_INET)) error = 0;
+    }
+  } else {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* all = nullptr;
+    if (const int unknown = getaddrinfo(at.host.c_str(), nullptr, &hints, &all); unknown != 0)
+      throw RpcError(str("cannot listen on ", to_string(at), ": ", gai_strerror(unknown)));
+    for (const addrinfo* one = all; one != nullptr; one = one->ai_next)
+      if (!listen_at(one->ai_addr, one->ai_addrlen, one->ai_family)) error = errno;
+    freeaddrinfo(all);
+  }
+  if (!sockets_.empty()) return;
+  throw RpcError(str("cannot listen on ", to_string(at), ": ",
+                     error == EADDRINUSE      ? "the port is in use"
+                     : error == EADDRNOTAVAIL ? "the host is not one of this machine's"
+                                              : std::strerror(error)));
+}
+
+/// False, with errno: no socket listens there.
+bool TcpListener::listen_at(const void* address, size_t size, int family) {
+  sockaddr_storage at{};
+  std::memcpy(&at, address, std::min(size, sizeof at));
+  uint16_t& port = family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(at).sin6_port
+                                      : reinterpret_cast<sockaddr_in&>(at).sin_port;
+  port = htons(port_);
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  const int on = 1, off = 0;
+  const auto silence = static_cast<unsigned>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.user_timeout).count());
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // connections have it from their listener
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof silence);
+  socklen_t length = sizeof at;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&at), static_cast<socklen_t>(size)) != 0 ||
+      ::listen(fd, SOMAXCONN) != 0 || getsockname(fd, reinterpret_cast<sockaddr*>(&at), &length) != 0) {
+    const int error = errno;
+    ::close(fd);
+    errno = error;
+    return false;
+  }
+  port_ = ntohs(port);
+  sockets_.push_back(fd);
+  return true;
+}
+
+void TcpListener::start(Runtime& runtime, Take take) {
+  runtime_ = &runtime;
+  take_ = std::move(take);
+  for (size_t i = 0; i < sockets_.size(); ++i) watch(poll_, sockets_[i], EPOLLIN, kWakeId + 1 + i);
+  service_ = runtime.start_service("listener", [this] { serve(); });
+}
+
+void TcpListener::stop() {
+  if (service_ == nullptr) return;
+  stopping_.store(true);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+  service_->join();
+  service_.reset();
+}
+
+void TcpListener::serve() {
+  std::array<epoll_event, 64> events;
+  while (!stopping_.load()) {
+    const int n = epoll_wait(poll_, events.data(), static_cast<int>(events.size()), patience());
+    for (int i = 0; i < n && !stopping_.load(); ++i) {
+      const auto& event = events[static_cast<size_t>(i)];
+      const uint64_t id = event.data.u64;
+      if (id == kWakeId) continue;
+      if (id < kFirstHeld) accept_from(sockets_[id - kWakeId - 1]);
+      else on_event(id, event.events);
+    }
+    close_late();
+  }
+}
+
+void TcpListener::accept_from(int listener) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      {
+        MutexLock lock(mutex_);
+        if (close_one()) continue;
+      }
+      pollfd wake{wake_, POLLIN, 0};  // the connection waits until a file is free
+      poll(&wake, 1, kNoFilesPauseMs);
+      return;
+    }
+    MutexLock lock(mutex_);
+    while (held_.size() >= options_.max_unproven) close_one();
+    const uint64_t id = next_++;
+    held_.emplace(id, Held{fd, true, listener, origin_of_socket(from), runtime_->now()});
+    watch(poll_, fd, EPOLLIN | EPOLLRDHUP, id);
+  }
+}
+
+void TcpListener::on_event(uint64_t id, uint32_t events) {
+  int fd = -1, listener = -1;
+  {
+    MutexLock lock(mutex_);
+    const auto found = held_.find(id);
+    if (found == held_.end()) return;  // it was proven or closed meanwhile
+    Held& held = found->second;
+    const int copy = held.silent && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0
+                         ? fcntl(held.fd, F_DUPFD_CLOEXEC, 0)
+                         : -1;
+    if (copy < 0) {
+      remove(found, true);
+      return;
+    }
+    epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
+    fd = std::exchange(held.fd, copy);
+    held.silent = false;
+    listener = held.listener;
+    watch(poll_, copy, EPOLLRDHUP, id);
+  }
+  take_(listener, fd);
+}
+
+int TcpListener::patience() const {
+  MutexLock lock(mutex_);
+  if (held_.empty()) return -1;
+  const Duration left = held_.begin()->second.since + options_.prove_within - runtime_->now();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+  return static_cast<int>(std::clamp<int64_t>(ms, 0, 1000 * 3600));
+}
+
+void TcpListener::close_late() {
+  MutexLock lock(mutex_);
+  while (!held_.empty() && held_.begin()->second.since + options_.prove_within <= runtime_->now()) {
+    remove(held_.begin(), true);
+    ++closed_;
+  }
+}
+
+bool TcpListener::close_one() {
+  std::map<std::array<uint8_t, 16>, size_t> each;
+  size_t most = 0;
+  for (const auto& [id, held] : held_) most = std::max(most, ++each[held.from.address]);
+  for (auto at = held_.begin(); at != held_.end(); ++at) {
+    if (each[at->second.from.address] != most) continue;
+    remove(at, true);
+    ++closed_;
+    return true;
+  }
+  return false;
+}
+
+TcpListener::HeldById::iterator TcpListener::remove(HeldById::iterator at, bool ends) {
+  const Held& held = at->second;
+  epoll_ctl(poll_, EPOLL_CTL_DEL, held.fd, nullptr);
+  if (ends) shutdown(held.fd, SHUT_RDWR);
+  ::close(held.fd);
+  return held_.erase(at);
+}
+
+void TcpListener::prove(const std::string& peer) {
+  const auto from = origin_of(peer);
+  if (!from) return;
+  MutexLock lock(mutex_);
+  for (auto at = held_.begin(); at != held_.end(); ++at) {
+    if (at->second.silent || at->second.from != *from) continue;
+    remove(at, false);
+    return;
+  }
+}
+
+UnprovenCounters TcpListener::counters() const {
+  MutexLock lock(mutex_);
+  return {static_cast<int64_t>(held_.size()), closed_};
+}
+
+}  // namespace weft::rpc::inner
