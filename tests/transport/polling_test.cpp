@@ -2,6 +2,7 @@
 // a thread that waits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <thread>
@@ -9,6 +10,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 
 #include "mailbox.h"
+#include "raw_peer.h"
 
 namespace weft::rpc {
 namespace {
@@ -173,6 +175,67 @@ TEST(Polling, stopping_the_runtime_ends_a_polling_wait) {
   waiter->join();
   EXPECT_TRUE(stopped);
   t->close();
+}
+
+/// Keeps the senders of its messages in their order. A message of worker 2 takes long, until one of worker 0
+/// has come; the first one waits until that was sent.
+class Ordered : public Mailbox {
+ public:
+  explicit Ordered(Runtime& runtime) : Mailbox(runtime) {}
+  void on_message(Inbound m) override {
+    if (m.from == WorkerId{0}) {
+      other_came = true;
+    } else {
+      came = true;
+      for (int i = 0; i < 60'000 && !sent; ++i) std::this_thread::sleep_for(1ms);
+      if (!other_came) std::this_thread::sleep_for(500us);
+    }
+    Mailbox::on_message(std::move(m));
+  }
+  std::atomic<bool> came{false}, sent{false}, other_came{false};
+};
+
+TEST(Polling, a_message_is_delivered_between_those_of_a_long_frame_of_another) {
+  constexpr size_t kMessages = 4000;
+  const auto rt = make_threaded_runtime(), rt_a = make_threaded_runtime(), rt_c = make_threaded_runtime();
+  Ordered box(*rt);
+  Mailbox box_a(*rt_a);
+  const auto b = make_grpc_transport(rt, {.id = WorkerId{1}}, box);
+  const auto a = make_grpc_transport(rt_a, {.id = WorkerId{0}}, box_a);
+  a->add_peer(WorkerId{1}, b->addresses());
+  b->add_peer(WorkerId{0}, a->addresses());
+  b->add_peer(WorkerId{2}, {.addresses = {"127.0.0.1:9"}, .incarnation = Incarnation{7}});
+  box.other_came = box.sent = true;
+  a->send(WorkerId{1}, 1, "x");  // they are connected then
+  ASSERT_TRUE(box.wait_for(1));
+  box.other_came = box.sent = false;
+  {
+    RawPeer c(rt_c, b->addresses().addresses.at(0),
+              {.id = WorkerId{2}, .incarnation = Incarnation{7}, .target = WorkerId{1}});
+    ASSERT_TRUE(c.wait_answered());
+    std::string frame;
+    for (size_t i = 0; i < kMessages; ++i) frame += begin_of_message(1, str("m", i), {}, 1000);
+    ASSERT_TRUE(c.write(frame));
+    for (int i = 0; i < 60'000 && !box.came; ++i) rt->sleep_for(1ms);
+    ASSERT_TRUE(box.came);
+    a->send(WorkerId{1}, 1, "y");
+    box.sent = true;
+    ASSERT_TRUE(box.wait_for(kMessages + 2));
+  }
+  MutexLock lock(box.mutex);
+  const auto other = std::find_if(box.messages.begin() + 1, box.messages.end(),
+                                  [](const Inbound& m) { return m.from == WorkerId{0}; });
+  ASSERT_NE(other, box.messages.end());
+  EXPECT_NE(other, box.messages.end() - 1) << "it came after the whole frame";
+  int64_t next = 0;  // the frame's own messages keep their order
+  for (const Inbound& m : box.messages)
+    if (m.from == WorkerId{2}) {
+      EXPECT_EQ(m.header, str("m", next++));
+    }
+  EXPECT_EQ(next, static_cast<int64_t>(kMessages));
+  lock.unlock();
+  a->close();
+  b->close();
 }
 
 }  // namespace
