@@ -1,6 +1,7 @@
 // run_group: rank 0 starts the other processes, all join the group, and rank 0 watches
 // its children meanwhile. In an elastic group a key of the store for each rank says that its function has
-// returned. Each worker serves until all keys are set; rank 0 sets those of processes that have ended.
+// returned in this run. Each worker serves until all keys are set; rank 0 sets those of processes that have
+// ended. A store with a log may have keys of an older run, so their names have the number of the run.
 #include <weft/distributed/launch/group.h>
 
 #include <set>
@@ -105,8 +106,15 @@ SpawnOptions spawn_options(const GroupOptions& options, const LaunchInfo& launch
 
 // ---- elastic groups
 
+/// The number of the run; empty in a store that is not served for one group.
+std::string run_of(Store& store, TimePoint deadline) {
+  return store.peek({inner::kRunKey}, deadline).front().value_or("");
+}
+
 /// The key that is set once the function of a rank has returned, or its process has ended for good.
-std::string returned_key(int rank) { return str("run/returned/", rank); }
+std::string returned_key(const std::string& run, int rank) {
+  return str("run/", run, run.empty() ? "" : "/", "returned/", rank);
+}
 
 /// A thread of rank 0: starts children again that have failed, and sets the keys of those that have ended.
 class Keeper {
@@ -114,11 +122,13 @@ class Keeper {
   explicit Keeper(Children& children)
       : children_(children), thread_([&children](const std::stop_token& stop) {
           std::set<int> told;
+          Store& store = *children.store();
           while (!stop.stop_requested()) {
             try {
               for (const ChildState& c : ended_children(children, false)) {
-                if (told.count(c.rank) == 0)
-                  children.store()->set(returned_key(c.rank), "", std::chrono::steady_clock::now() + 10s);
+                if (told.count(c.rank) != 0) continue;
+                const TimePoint end = std::chrono::steady_clock::now() + 10s;
+                store.set(returned_key(run_of(store, end), c.rank), "", end);
                 told.insert(c.rank);
               }
             } catch (const Error&) {  // a process that could not be started; the next round goes on
@@ -138,17 +148,24 @@ class Keeper {
   std::jthread thread_;
 };
 
-/// A thread that stops the serving of this worker when all functions have returned.
+/// A thread that stops the serving of this worker when all functions have returned. A launcher's rank 0 that
+/// starts again serves the store as another run: this worker then sets its key there too.
 class ReturnWatch {
  public:
-  ReturnWatch(std::shared_ptr<Store> store, int world_size, std::shared_ptr<Agent> agent)
-      : thread_([store = std::move(store), world_size,
-                 agent = std::move(agent)](const std::stop_token& stop) {
-          std::vector<std::string> keys;
-          for (int rank = 0; rank < world_size; ++rank) keys.push_back(returned_key(rank));
+  ReturnWatch(std::shared_ptr<Store> store, const LaunchInfo& launch, std::string run,
+              std::shared_ptr<Agent> agent)
+      : thread_([store = std::move(store), mine = launch.rank, world_size = launch.world_size,
+                 run = std::move(run), agent = std::move(agent)](const std::stop_token& stop) mutable {
           while (!stop.stop_requested()) {
             try {
-              store->wait(keys, "", std::chrono::steady_clock::now() + 200ms);
+              const TimePoint soon = std::chrono::steady_clock::now() + 200ms;
+              if (const std::string now = run_of(*store, soon); now != run) {
+                store->set(returned_key(now, mine), "", soon);
+                run = now;
+              }
+              std::vector<std::string> keys;
+              for (int rank = 0; rank < world_size; ++rank) keys.push_back(returned_key(run, rank));
+              store->wait(keys, "", soon);
               return agent->stop_serving();
             } catch (const Timeout&) {
             } catch (const Error&) {  // the store cannot be reached for now; the lease decides about the rest
@@ -171,6 +188,7 @@ void set_store(Joining& joining, const GroupOptions& options, const std::string&
                : !options.store.empty() ? options.store
                                         : to_string(HostPort{launch.master_addr, launch.master_port});
   init.serve_store = store.empty() && launch.rank == 0;
+  if (init.serve_store) init.store_log = options.store_log;
   if (!init.tls) init.tls = inner::tls_of_environment();
 }
 
@@ -180,14 +198,16 @@ void serve_elastic(const GroupOptions& options, const Joining& joining) {
   const bool left = default_agent() == nullptr;
   if (left && init.serve_store) return;
   const auto store = connect_store(init.store, {nullptr, init.tls, init.insecure});
+  std::string run;
   try {
-    store->set(returned_key(joining.launch.rank), "",
-               std::chrono::steady_clock::now() + (left ? 2s : init.init_timeout));
+    const TimePoint end = std::chrono::steady_clock::now() + (left ? 2s : init.init_timeout);
+    run = run_of(*store, end);
+    store->set(returned_key(run, joining.launch.rank), "", end);
   } catch (const Error&) {
     if (!left) throw;  // else the store has ended with the group
   }
   if (left) return;
-  const ReturnWatch watch(store, joining.launch.world_size, default_agent());
+  const ReturnWatch watch(store, joining.launch, run, default_agent());
   serve_until_done({.timeout = options.serve_timeout});
 }
 
@@ -217,10 +237,10 @@ int run_group(const GroupOptions& options, const std::function<int(const WorkerI
   joining.spawned = child || joining.starts_others;
   if (!options.elastic && (options.restarts != 0 || !options.store.empty() || !options.store_log.empty()))
     throw ValueError("run_group: restarts, store and store_log need elastic = true");
-  if (options.elastic && !joining.spawned && !options.store_log.empty())
-    throw ValueError(
-        "run_group: store_log: this group is a launcher's; let weft-store serve its store with a "
-        "log, and name it by WEFT_STORE");
+  if (const std::string served = inner::store_of_environment();
+      options.elastic && !child && launched() && !served.empty() && !options.store_log.empty())
+    throw ValueError(str("run_group: store_log: another process serves the store of this group, at ", served,
+                         ", and has its log"));
   LaunchInfo& launch = joining.launch;
   if (joining.starts_others) {
     launch.world_size = options.world_size != 0 ? options.world_size : static_cast<int>(options.names.size());

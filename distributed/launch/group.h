@@ -53,7 +53,7 @@ struct GroupOptions {
   /// Rank 0 serves the store; in a launcher's group at the master's address, unless WEFT_STORE names another.
   bool elastic = false;
   std::string store{};      ///< address of the store; empty: any port of this machine, or as above
-  std::string store_log{};  ///< as StoreOptions::log; for a group that this process starts
+  std::string store_log{};  ///< as StoreOptions::log, in the process of rank 0, unless WEFT_STORE is set
   int restarts = 0;         ///< how often each started process that fails is started again
 };
 

@@ -145,7 +145,7 @@ std::shared_ptr<Store> open_store(const std::shared_ptr<Runtime>& runtime, const
     grpc.id = WorkerId{0};
     grpc.admit_strangers = true;
     grpc.listen = is_loopback_host(where.host) ? options.store : str("0.0.0.0:", where.port);
-    return make_store_server(*runtime, factory);
+    return make_store_server(*runtime, factory, inner::store_of_group(options.store_log));
   }
   grpc.id = WorkerId{static_cast<int32_t>(runtime->random() & 0x3fffffff) | 0x40000000};
   grpc.listen.clear();
@@ -198,6 +198,8 @@ void init_rpc(const std::string& name, InitOptions options) {
   if (!options.tls) options.tls = inner::tls_of_environment();
   if (options.store.empty() && !options.serve_store && (options.elastic || options.world_size < 0))
     options.store = inner::store_of_environment();
+  if (!options.store_log.empty() && !options.serve_store)
+    throw ValueError("init_rpc: store_log is for the worker that serves the store, by serve_store");
   if (options.elastic || (!options.store.empty() && options.world_size < 0))
     return join_elastic(name, options);
   if (!options.store.empty() || options.serve_store)

@@ -97,7 +97,7 @@ inner::ProcessStarter::ProcessStarter(const SpawnOptions& o) : options(o) {
   if (options.elastic) {
     StoreNetwork network;
     if (certificates) network.tls = certificates->of(options.names.front());
-    store = serve_store(options.store, {.log = options.store_log}, network);
+    store = serve_store(options.store, store_of_group(options.store_log), network);
     options.environment[kStoreVariable] = store.address;
   }
   if (!options.own_arguments) words.resize(1);

@@ -35,6 +35,7 @@ struct InitOptions {
   bool elastic = false;
   std::string store{};       ///< of the elastic group: "host:port", or "etcd://host:port,..." of a cluster
   bool serve_store = false;  ///< this worker serves the store at that address, and leaves last
+  std::string store_log{};   ///< with serve_store: the log of the store, as StoreOptions::log
   /// Listening address of this worker, "host:port". Empty: any port of the loopback interface, or of all
   /// interfaces when the master is on another host.
   std::string listen{};

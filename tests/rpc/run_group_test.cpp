@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include <weft/distributed.h>
@@ -37,6 +38,10 @@ constexpr char kJob[] = "WEFT_TEST_GROUP_JOB";
 void short_lease(Joining& joining) { joining.init.lease = 4s; }
 
 void shorter_lease(Joining& joining) { joining.init.lease = 1s; }
+void shorter_lease_over_tcp(Joining& joining) {
+  shorter_lease(joining);
+  joining.init.unix_socket = false;
+}
 
 /// The trainer kills the server, and goes on with its successor, which the launcher has started.
 void outlive_the_server() {
@@ -56,21 +61,68 @@ void outlive_the_server() {
   if (rpc_sync<group_pid>({"server", 60s}) == first) throw RpcError("the server has not been replaced");
 }
 
+/// Throws unless the processes of this group have a certificate.
+void check_tls(bool wanted) {
+  if (wanted && std::getenv("WEFT_TLS_CERT") == nullptr && spawned_rank())
+    throw RpcError("this worker has no certificate");
+}
+
+/// Rank 0 of a launcher's group. Its first life kills itself, and leaves a note for the second one.
+void come_back_with_the_log(const std::string& folder) {
+  wait_for_members({"server"}, 60s);
+  const int64_t server = rpc_sync<group_pid>({"server", 60s});
+  int64_t noted = 0;
+  uint64_t noted_epoch = 0;
+  std::ifstream(folder + "/note") >> noted >> noted_epoch;
+  if (noted == 0) {
+    std::ofstream(folder + "/note") << server << " " << epoch() << std::flush;
+    std::raise(SIGKILL);
+  }
+  if (server != noted) throw RpcError("this is another server");
+  if (epoch() <= noted_epoch) throw RpcError(str("epoch ", epoch(), " after ", noted_epoch));
+}
+
+/// Jobs of a group whose store has a log; 9: no such job.
+int logged_status(const std::string& job, bool first) {
+  const char* const folder = std::getenv("WEFT_TEST_FOLDER");
+  GroupOptions options{.names = {"trainer", "server"}, .prepare = shorter_lease, .elastic = true};
+  if (folder != nullptr) options.store_log = folder + std::string("/store.log");
+  if (job == "rank 0 again")
+    return rpc::run_group(options, [&](const WorkerInfo& me) {
+      if (me.name == "trainer") come_back_with_the_log(folder);
+    });
+  if (job == "two runs") {
+    for (int run = 0; run < (first ? 2 : 1); ++run)
+      rpc::run_group(options, [](const WorkerInfo& me) {
+        if (me.name == "server") return;
+        wait_for_members({"server"}, 60s);
+        current_runtime()->sleep_for(500ms);  // a server that counts the first run's ends would leave
+        if (rpc_sync<visit>({"server", 60s}, me.name) != 1) throw RpcError("the server of the first run");
+      });
+    return 0;
+  }
+  return first ? 9 : 10;
+}
+
 /// Jobs of an elastic group; 9: no such job.
 int elastic_status(const std::string& job, bool first) {
-  if (job == "elastic") {  // also as the ranks of a launcher
-    return rpc::run_group({.names = {"trainer", "server"}, .prepare = shorter_lease, .elastic = true},
-                          [](const WorkerInfo& me) {
+  const bool tls = job.find("tls") != std::string::npos;
+  const auto prepare = tls ? shorter_lease_over_tcp : shorter_lease;
+  if (job == "elastic" || job == "elastic tls") {  // also as the ranks of a launcher
+    return rpc::run_group({.names = {"trainer", "server"}, .prepare = prepare, .tls = tls, .elastic = true},
+                          [&](const WorkerInfo& me) {
+                            check_tls(tls);
                             if (epoch() == 0) throw RpcError("the group is static");
                             if (me.name == "server") return;
                             wait_for_members({"server"}, 60s);
-                            EXPECT_EQ(rpc_sync<visit>("server", me.name), 1);
+                            if (rpc_sync<visit>("server", me.name) != 1) throw RpcError("an older server");
                           });
   }
-  if (job == "successor")
+  if (job == "successor" || job == "successor tls")
     return rpc::run_group(
-        {.names = {"trainer", "server"}, .prepare = shorter_lease, .elastic = true, .restarts = 1},
-        [](const WorkerInfo& me) {
+        {.names = {"trainer", "server"}, .prepare = prepare, .tls = tls, .elastic = true, .restarts = 1},
+        [&](const WorkerInfo& me) {
+          check_tls(tls);
           if (me.name == "trainer") outlive_the_server();
         });
   if (job == "worn out") {  // a worker that fails each time does not hold up the others
@@ -85,7 +137,7 @@ int elastic_status(const std::string& job, bool first) {
     }
     return 3;
   }
-  return first ? 9 : 10;
+  return logged_status(job, first);
 }
 
 /// Exit status of a process of the job: of rank 0, which calls run_group first, and of those that it starts.
@@ -218,31 +270,76 @@ TEST(RunGroup, an_elastic_group_starts_and_ends_by_one_call) { expect_job("elast
 TEST(RunGroup, a_server_that_is_killed_is_started_again_as_its_successor) { expect_job("successor"); }
 TEST(RunGroup, a_process_that_fails_too_often_ends_with_its_error) { expect_job("worn out"); }
 
+bool has_weft_certs() {
+  const auto self = std::filesystem::read_symlink("/proc/self/exe");
+  return access((self.parent_path() / "weft-certs").c_str(), X_OK) == 0;
+}
+
+TEST(RunGroup, an_elastic_group_has_certificates_made_for_it) {
+  if (!has_weft_certs()) GTEST_SKIP() << "weft-certs was not built";
+  expect_job("elastic tls");
+}
+TEST(RunGroup, a_successor_under_tls_has_the_certificate_of_its_name) {
+  if (!has_weft_certs()) GTEST_SKIP() << "weft-certs was not built";
+  expect_job("successor tls");
+}
+
+/// Starts a rank as a launcher does.
+pid_t start_rank(const std::string& job, int rank, const ReservedPort& port,
+                 std::map<std::string, std::string> more = {}) {
+  more.insert({{"RANK", std::to_string(rank)},
+               {"WORLD_SIZE", "2"},
+               {"MASTER_ADDR", "127.0.0.1"},
+               {"MASTER_PORT", std::to_string(port.port())}});
+  return start_process(job, more);
+}
+
 TEST(RunGroup, the_ranks_of_a_launcher_form_an_elastic_group_at_the_address_of_its_master) {
   const ReservedPort port;
   std::vector<pid_t> ranks;
-  for (const char* rank : {"0", "1"})
-    ranks.push_back(start_process("elastic", {{"RANK", rank},
-                                              {"WORLD_SIZE", "2"},
-                                              {"MASTER_ADDR", "127.0.0.1"},
-                                              {"MASTER_PORT", std::to_string(port.port())}}));
+  for (const int rank : {0, 1}) ranks.push_back(start_rank("elastic", rank, port));
   for (const pid_t rank : ranks) expect_end(rank, "elastic");
 }
 
+/// A folder that ends with its test.
+struct GroupFolder {
+  GroupFolder() { EXPECT_NE(mkdtemp(path.data()), nullptr); }
+  ~GroupFolder() { std::filesystem::remove_all(path); }
+  std::string path = (std::filesystem::temp_directory_path() / "weft-run-group-XXXXXX").string();
+};
+
+TEST(RunGroup, rank_0_of_a_launcher_that_is_killed_goes_on_from_the_log_of_its_store) {
+  const ReservedPort port;
+  const GroupFolder folder;
+  const std::string job = "rank 0 again";
+  const auto start = [&](int rank) {
+    return start_rank(job, rank, port, {{"WEFT_TEST_FOLDER", folder.path}});
+  };
+  const pid_t server = start(1), killed = start(0);
+  int status = 0;
+  ASSERT_EQ(waitpid(killed, &status, 0), killed);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  expect_end(start(0), job);
+  expect_end(server, job);
+}
+
+TEST(RunGroup, a_second_run_with_the_log_of_the_first_counts_its_own_ends) {
+  const GroupFolder folder;
+  expect_end(start_process("two runs", {{"WEFT_TEST_FOLDER", folder.path}}), "two runs");
+}
+
 TEST(RunGroup, an_elastic_group_goes_on_from_the_log_of_its_store) {
-  std::string folder = (std::filesystem::temp_directory_path() / "weft-run-group-XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const GroupFolder folder;
   std::vector<uint64_t> epochs;
   for (int run = 0; run < 2; ++run)
     EXPECT_EQ(rpc::run_group({.names = {"alone"},
                               .prepare = shorter_lease,
                               .elastic = true,
-                              .store_log = folder + "/store.log"},
+                              .store_log = folder.path + "/store.log"},
                              [&](const WorkerInfo&) { epochs.push_back(epoch()); }),
               0);
   ASSERT_EQ(epochs.size(), 2u);
   EXPECT_GT(epochs[1], epochs[0]);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(RunGroup, options_of_an_elastic_group_are_refused_in_a_static_one) {
@@ -256,6 +353,19 @@ TEST(RunGroup, options_of_an_elastic_group_are_refused_in_a_static_one) {
   EXPECT_TRUE(has(refused({.store_log = "/x"}), "need elastic = true"));
   EXPECT_TRUE(has(refused({.elastic = true, .restarts = -1}), "restarts is -1"));
   EXPECT_TRUE(has(error_of<ValueError>([] { spawn({.store_log = "/x"}); }), "set elastic = true"));
+}
+
+TEST(RunGroup, a_log_is_refused_where_another_process_serves_the_store) {
+  setenv("RANK", "0", 1);
+  setenv("WEFT_STORE", "127.0.0.1:7", 1);
+  const std::string text = error_of<ValueError>(
+      [] { rpc::run_group({.names = {"a"}, .elastic = true, .store_log = "/x"}, [](const WorkerInfo&) {}); });
+  unsetenv("RANK");
+  unsetenv("WEFT_STORE");
+  EXPECT_TRUE(has(text, "another process serves the store of this group, at 127.0.0.1:7"));
+  InitOptions options;
+  options.store = "127.0.0.1:7", options.store_log = "/x";
+  EXPECT_TRUE(has(error_of<ValueError>([&] { init_rpc("a", options); }), "by serve_store"));
 }
 
 TEST(RunGroup, a_group_without_workers_or_with_too_few_names_is_refused) {

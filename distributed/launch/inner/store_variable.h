@@ -1,8 +1,12 @@
-// The variable that tells a process the store of its elastic group. spawn sets it for its children.
+// The variable that tells a process the store of its elastic group; spawn sets it for its children. The key
+// with the number of a run: whoever serves the store of one group sets it anew, over that of an older log.
 #pragma once
 
 #include <cstdlib>
+#include <random>
 #include <string>
+
+#include <weft/distributed/launch/store.h>
 
 namespace weft::rpc::inner {
 
@@ -12,6 +16,17 @@ inline constexpr char kStoreVariable[] = "WEFT_STORE";
 inline std::string store_of_environment() {
   const char* const value = std::getenv(kStoreVariable);
   return value ? value : "";
+}
+
+inline constexpr char kRunKey[] = "run/number";
+
+/// Options of the store of one elastic group. `log`: as StoreOptions::log.
+inline StoreOptions store_of_group(const std::string& log) {
+  StoreOptions options;
+  options.log = log;
+  std::random_device random;
+  options.first_keys = {{kRunKey, std::to_string(uint64_t{random()} << 32 | random())}};
+  return options;
 }
 
 }  // namespace weft::rpc::inner
