@@ -8,12 +8,14 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/support/server_interceptor.h>
 
 #include <algorithm>
 
 #include <weft/distributed/inspection/inner/inspection_service.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/grpc_ends.h>
+#include <weft/distributed/transport/inner/tcp_listener.h>
 #include <weft/distributed/transport/inner/user_folder.h>
 
 namespace weft::rpc {
@@ -43,6 +45,19 @@ class NameCheck final : public grpc::AuthMetadataProcessor {
 
  private:
   const std::vector<std::string> allow_;
+};
+
+/// A connection with a call is proven: it has shown a certificate, where the server asks for one.
+class CallsProve final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit CallsProve(inner::TcpListener& listener) : listener_(listener) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* call) override {
+    listener_.prove(call->server_context()->peer());
+    return nullptr;
+  }
+
+ private:
+  inner::TcpListener& listener_;
 };
 
 void check_limits(const InspectionOptions& options) {
@@ -113,19 +128,24 @@ std::unique_ptr<grpc::Server> build(grpc::ServerBuilder& builder) {
 
 struct InspectionServer::Impl {
   explicit Impl(const InspectionOptions& options) : service({options.max_calls, options.max_call_time}) {
-    std::string listen;
-    HostPort at;
+    grpc::ServerBuilder builder;
     if (options.address.empty()) {
       socket.emplace();
-      listen = address = "unix:" + socket->path();
+      address = "unix:" + socket->path();
+      builder.AddListeningPort(address, credentials_of(options));
     } else {
-      at = parse_host_port(options.address);
+      HostPort at = parse_host_port(options.address);
       if (at.host.empty()) at.host = "0.0.0.0";
-      probe_port(at);
-      listen = to_string(at);
+      listener.emplace(at, inner::ListenerOptions());
+      runtime = make_threaded_runtime({.threads = 1});
+      at.port = listener->port();
+      address = to_string(at);
+      acceptor = builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_of(options));
+      std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> proofs;
+      proofs.push_back(std::make_unique<CallsProve>(*listener));
+      builder.experimental().SetInterceptorCreators(std::move(proofs));
     }
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(listen, credentials_of(options), &port);
     builder.RegisterService(&service.service());
     builder.SetMaxReceiveMessageSize(kMostMessageBytes);
     builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
@@ -143,22 +163,26 @@ struct InspectionServer::Impl {
     server = build(builder);
     if (server == nullptr)
       throw RpcError(
-          str("inspection: cannot listen on ", listen, options.tls ? " with these certificates" : ""));
-    if (options.address.empty()) {
-      port = 0;
-      return;
-    }
-    at.port = static_cast<uint16_t>(port);
-    address = to_string(at);
+          str("inspection: cannot listen on ", address, options.tls ? " with these certificates" : ""));
+    if (listener) listener->start(*runtime, [this](int from, int connection) { take(from, connection); });
   }
   ~Impl() {
+    if (listener) listener->close();
     if (server != nullptr) server->Shutdown(std::chrono::system_clock::now());
   }
+  void take(int from, int connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters one;
+    one.listener_fd = from;
+    one.fd = connection;
+    acceptor->HandleNewConnection(&one);
+  }
 
-  std::optional<inner::SocketFile> socket;  // outlives the listener
+  std::optional<inner::SocketFile> socket;  // outlives the server, as the next two do
+  std::shared_ptr<Runtime> runtime;         // of the listener
+  std::optional<inner::TcpListener> listener;
   inner::InspectionService service;
   std::string address;
-  int port = 0;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
 };
 
@@ -170,7 +194,7 @@ InspectionServer::InspectionServer(InspectionOptions options) {
 
 InspectionServer::~InspectionServer() = default;
 
-int InspectionServer::port() const { return impl_->port; }
+int InspectionServer::port() const { return impl_->listener ? impl_->listener->port() : 0; }
 const std::string& InspectionServer::address() const { return impl_->address; }
 
 }  // namespace weft::rpc

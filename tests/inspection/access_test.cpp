@@ -2,6 +2,12 @@
 // access list, certificates that are replaced, and options that the server refuses.
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
 #include <weft/distributed/inspection/inspection.h>
 #include <weft/distributed/transport/address.h>
 
@@ -109,6 +115,30 @@ TEST(InspectionAccess, a_port_that_proves_nobody_is_refused_with_the_way_out) {
   Alone w({.address = "127.0.0.1:0", .insecure = true});
   EXPECT_TRUE(Client(w.server->address()).members().ok());
   EXPECT_THROW(InspectionServer({.address = w.server->address(), .insecure = true}), RpcError) << "in use";
+}
+
+TEST(InspectionAccess, strangers_hold_a_bounded_number_of_connections_at_its_port) {
+  Alone w({.address = "127.0.0.1:0", .insecure = true});
+  Client first(w.server->address());
+  EXPECT_TRUE(first.members().ok());
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(static_cast<uint16_t>(w.server->port()));
+  std::vector<int> strangers;
+  for (int i = 0; i < 400; ++i) {
+    strangers.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(strangers.back(), reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) break;
+  }
+  const auto closed = [](int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+  };
+  EXPECT_TRUE(test::eventually(
+      w.group, [&] { return std::count_if(strangers.begin(), strangers.end(), closed) >= 400 - 256; }));
+  EXPECT_TRUE(first.members().ok());
+  EXPECT_TRUE(Client(w.server->address()).members().ok());
+  for (const int fd : strangers) close(fd);
 }
 
 TEST(InspectionAccess, options_that_contradict_each_other_are_refused) {
