@@ -117,6 +117,9 @@ template <class F> constexpr const char* function_name() {
 /// Throws: the exceptions of forward. In backward, AutogradError that names F, if the gradients do not match
 /// the inputs in number, sizes, device or kind of dtype.
 template <class F, class... Args> auto apply_function(const Args&... arguments) {
+  static_assert(
+      requires { static_cast<FunctionNode::Backward>(&F::backward); },
+      "backward is static GradList backward(FunctionContext&, const GradList&)");
   const std::tuple<decltype(detail::pinned(arguments))...> given(detail::pinned(arguments)...);
   std::vector<Tensor> inputs;
   std::apply([&](const auto&... a) { (detail::collect_tensor(inputs, a), ...); }, given);

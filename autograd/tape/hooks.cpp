@@ -42,8 +42,13 @@ void refuse_rows(const GradList& grads) {
 }  // namespace
 
 void HookHandle::remove() {
-  const Ref<Node> node = std::exchange(node_, nullptr);
+  Ref<Node> node = std::exchange(node_, nullptr);
   if (!node) return;
+  while (node->is_accumulate()) {  // the hooks of a leaf move with it to another dtype or device
+    Ref<Node> next = static_cast<AccumulateGrad&>(*node).successor();
+    if (!next) break;
+    node = std::move(next);
+  }
   Node::Extras& extras = detail::make_extras(*node);
   std::lock_guard lock(extras.mutex);
   remove_id(extras.tensor_hooks, id_);

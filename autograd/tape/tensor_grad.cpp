@@ -16,6 +16,7 @@ void Slot::operator delete(void* p) noexcept { pool_free(p, sizeof(Slot)); }
 
 Slot::~Slot() {
   if (owns_accumulator) static_cast<AccumulateGrad*>(edge.node.get())->forget();
+  if (paused) static_cast<AccumulateGrad*>(paused.get())->forget();
   if (retains_grad) detail::drop_retain(*edge.node, this);
 }
 
@@ -40,9 +41,29 @@ void AccumulateGrad::forget() {
   leaf_ = nullptr;
 }
 
+void AccumulateGrad::replace(const Ref<Node>& by) {
+  std::lock_guard lock(mutex);
+  leaf_ = nullptr;
+  replaced_ = true;
+  successor_ = by;
+  if (by) by->extras.store(extras.exchange(nullptr, std::memory_order_acq_rel), std::memory_order_release);
+}
+
+Ref<Node> AccumulateGrad::successor() {
+  std::lock_guard lock(mutex);
+  return successor_;
+}
+
 GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
   const Tensor x = leaf();
-  if (!x.defined()) return {};
+  if (!x.defined()) {
+    std::lock_guard lock(mutex);
+    if (!replaced_) return {};
+    throw AutogradError(str("backward: a leaf of sizes ", slots()[0].sizes,
+                            " was moved to another dtype or "
+                            "device, or written to in place, since the forward pass"));
+  }
+  if (!x.requires_grad()) return {};  // switched off since the forward pass
   Tensor g = std::move(grads[0]);
   const Storage& s = *g.body().storage;
   const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() &&
@@ -114,7 +135,13 @@ void make_leaf(const Tensor& x) {
   TensorBody& b = x.body();
   forget_dead_base(x);
   Slot& slot = make_slot(x);
-  slot.edge = {Ref<Node>::adopt(new AccumulateGrad(&b)), 0};
+  Ref<Node> node = std::exchange(slot.paused, nullptr);
+  const auto fits = [&b](const SlotMeta& m) { return m.dtype == b.dtype && m.device == b.device; };
+  if (!node || !fits(node->slots()[0])) {
+    const Ref<Node> old = std::exchange(node, Ref<Node>::adopt(new AccumulateGrad(&b)));
+    if (old) static_cast<AccumulateGrad*>(old.get())->replace(node);
+  }
+  slot.edge = {std::move(node), 0};
   slot.owns_accumulator = true;
   b.requires_grad = true;
   b.storage->set_history(&b, true);
@@ -124,6 +151,7 @@ void set_edge(TensorBody& b, Edge edge) {
   Slot& slot = static_cast<Slot&>(*b.slot);
   const bool moves = slot.retains_grad && slot.edge.node.get() != edge.node.get();
   if (moves) drop_retain(*slot.edge.node, &slot);
+  if (slot.paused) static_cast<AccumulateGrad*>(std::exchange(slot.paused, nullptr).get())->replace(nullptr);
   const Edge old = std::exchange(slot.edge, std::move(edge));
   b.requires_grad = static_cast<bool>(slot.edge.node);
   if (moves) {
@@ -167,9 +195,8 @@ Tensor& Tensor::requires_grad_(bool on) {
   if (!on) {
     Slot& slot = *detail::slot_of(*this);
     if (slot.owns_accumulator) {
-      const Edge edge = std::exchange(slot.edge, {});
+      slot.paused = std::exchange(slot.edge, {}).node;
       slot.owns_accumulator = false;
-      static_cast<AccumulateGrad*>(edge.node.get())->forget();
     }
     b.requires_grad = false;
     b.storage->clear_history(&b);

@@ -1,6 +1,7 @@
 // The tape's data in a tensor body: its edge, its gradient, and for a view the tensor whose history it
 // follows. A leaf that requires grad owns an AccumulateGrad node, which recorded graphs hold too. The node
-// has a pointer to the leaf that the leaf's destructor clears, so the node does not keep the leaf alive.
+// has a pointer to the leaf that the leaf's destructor clears, so the node does not keep the leaf alive. A
+// leaf whose requires_grad is switched off keeps its node for the time when it is switched on again.
 #pragma once
 
 #include <mutex>
@@ -24,6 +25,7 @@ struct Slot : AutogradSlot {
   /// edge.node is this body's own AccumulateGrad (a snapshot shares its leaf's)
   bool owns_accumulator = false;
   bool retains_grad = false;
+  Ref<Node> paused;  ///< the AccumulateGrad of a leaf whose requires_grad is switched off
 
   std::mutex& grad_mutex();
 };
@@ -36,12 +38,18 @@ class AccumulateGrad final : public Node {
   bool is_accumulate() const override { return true; }
   /// The leaf, undefined if it is destroyed.
   Tensor leaf();
-  /// The leaf is being destroyed or stops requiring grad.
+  /// The leaf is being destroyed: gradients for it are dropped.
   void forget();
+  /// The leaf has another node `by`, which gets the hooks, or a history (null). From now on apply throws.
+  void replace(const Ref<Node>& by);
+  /// The node that has the hooks of the leaf; null if it is this one.
+  Ref<Node> successor();
   std::mutex mutex;  ///< guards the leaf's grad and the pointer below
 
  private:
   TensorBody* leaf_;
+  Ref<Node> successor_;
+  bool replaced_ = false;
 };
 
 namespace detail {
