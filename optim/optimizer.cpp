@@ -71,6 +71,8 @@ struct Fresh {
   bool whole = false;
 };
 
+bool is_stepped(DType dtype) { return dtype == kFloat32 || dtype == kFloat64; }
+
 /// Adds to `list` the part of t, the step of a whole table, that the rows of g take part in.
 void add_row_steps(std::vector<StepTensor>& list, const StepTensor& t, const RowGrad& g) {
   const int64_t width = g.sizes[1], size = size_of(g.values.dtype()), n = g.rows.numel();
@@ -109,8 +111,7 @@ void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
     if (!p.defined()) throw ValueError(about() + " is undefined");
     if (!p.is_leaf() || !p.is_floating_point())
       throw ValueError(str(about(), " of sizes ", p.sizes(), " is not a floating-point leaf"));
-    if (p.dtype() != kFloat32 && p.dtype() != kFloat64)
-      throw DTypeError(str(about(), " must be float32 or float64, is ", p.dtype()));
+    if (!is_stepped(p.dtype())) throw DTypeError(str(about(), " must be float32 or float64, is ", p.dtype()));
     if (p.body().storage->is_read_only())
       throw ValueError(
           str(about(), " of sizes ", p.sizes(), " lies in memory that from_blob was given as const"));
@@ -180,6 +181,10 @@ void Optimizer::check(std::span<const Tensor> grads) const {
                            "rows: it changes rows without a gradient too. SparseAdam, and SGD and Adagrad "
                            "without momentum and weight_decay, take one; set_grad(row_grad().to_dense()) "
                            "makes it dense"));
+    if (!is_stepped(params_[i].dtype()))  // the module was moved to it
+      throw DTypeError(str(name(), ": parameter ", i, " is ", params_[i].dtype(),
+                           "; a step takes float32 and "
+                           "float64. For half types train in float32 under Autocast"));
     if (grads[i].dtype() != params_[i].dtype())
       throw DTypeError(
           str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
@@ -196,10 +201,12 @@ void Optimizer::check_recorded(size_t i, const Tensor& grad) const {
                          " has a row-wise gradient, whose step cannot be recorded: each replay would write "
                          "the rows of the recording"));
   bool ready = slot.state.size() == variant(slot.group).state_names.size();
-  for (const Tensor& s : slot.state) ready = ready && s.device() == params_[i].device();
+  for (const Tensor& s : slot.state)
+    ready = ready && s.device() == params_[i].device() && s.dtype() == params_[i].dtype();
   if (!ready)
     throw ValueError(str(name(), ": take a step before one is recorded: parameter ", i,
-                         " has no state on its device yet, and each replay would begin with zeros"));
+                         " has no state on its device and of its dtype yet, and each replay would begin with "
+                         "zeros"));
   check_unheld(i);
 }
 
@@ -320,8 +327,8 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     const Tensor& p = params_[i];
     while (slot.state.size() < v.state_names.size())
       slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
-    for (Tensor& s : slot.state)
-      if (!(s.device() == p.device())) s = s.to(p.device());  // the parameter was moved
+    for (Tensor& s : slot.state)  // the parameter may have moved to another device or dtype
+      if (!(s.device() == p.device()) || s.dtype() != p.dtype()) s = s.to(p.device(), p.dtype());
     construct(functors.at(offset), slot.group, slot.steps + 1);
     const bool rows = weft::detail::is_row_wise(grads[i]);
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
@@ -388,7 +395,8 @@ StateDict Optimizer::state_dict() const {
     const std::string prefix = std::to_string(i) + ".";
     out.emplace_back(prefix + "step", scalar_tensor(slots_[i].steps, {.dtype = kInt64}));
     const Variant v = variant(slots_[i].group);
-    for (size_t s = 0; s < slots_[i].state.size(); ++s)
+    // other options may have made the rule one with less state
+    for (size_t s = 0; s < std::min(slots_[i].state.size(), v.state_names.size()); ++s)
       out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
   }
   for (size_t g = 0; g < groups(); ++g)
