@@ -155,6 +155,17 @@ Module& Module::train(bool on) {
   return *this;
 }
 
+void Module::copy_modes(const Module& source) {
+  training_ = source.training_;
+  const NamedTensors theirs = source.named_parameters(false);
+  for (auto& [name, tensor] : named_parameters(false))
+    for (const auto& [other, value] : theirs)
+      if (name == other) tensor.requires_grad_(value.requires_grad());
+  for (const auto& [name, child] : children_)
+    for (const auto& [other, module] : source.children_)
+      if (name == other) child->copy_modes(*module);
+}
+
 void Module::zero_grad() const {
   for (const Tensor& p : parameters()) p.zero_grad();
 }

@@ -60,6 +60,8 @@ class WEFT_API Module {
   Module& train(bool on = true);
   Module& eval() { return train(false); }
   bool is_training() const { return training_; }
+  /// Takes the training mode of each module and requires_grad of each parameter from those of the same name.
+  void copy_modes(const Module& source);
 
   /// Clears the gradients of all parameters.
   void zero_grad() const;
@@ -164,11 +166,12 @@ template <class Container> struct ModuleIterator {
   bool operator==(const ModuleIterator&) const = default;
 };
 
-/// A new module with the same values: constructs M(args...), then copies state and training mode.
+/// A new module with the same values: constructs M(args...), then copies the state. Each child has the
+/// training mode of its counterpart, each parameter its requires_grad.
 template <class M, class... Args> std::unique_ptr<M> clone(const M& source, Args&&... args) {
   auto copy = std::make_unique<M>(std::forward<Args>(args)...);
   copy->load_state_dict(source.state_dict());
-  copy->train(source.is_training());
+  copy->copy_modes(source);
   return copy;
 }
 

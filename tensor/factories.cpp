@@ -141,7 +141,9 @@ Tensor linspace(double start, double end, int64_t count, const TensorOptions& op
   launch::check_scalar("linspace", options.dtype, start);
   launch::check_scalar("linspace", options.dtype, end);
   launch::checked_bytes("linspace", {count}, options.dtype);
-  const double step = count > 1 ? (end - start) / static_cast<double>(count - 1) : 0;
+  const double gaps = static_cast<double>(std::max<int64_t>(count - 1, 1));
+  // The difference of two large numbers may be infinite.
+  const double step = std::isfinite(end - start) ? (end - start) / gaps : end / gaps - start / gaps;
   return from_values({count}, options, [=](int64_t i) {
     // From both ends, so that the last value is exactly `end`.
     return i < count / 2 || count == 1 ? start + step * static_cast<double>(i)

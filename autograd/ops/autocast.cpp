@@ -1,6 +1,7 @@
 // Autocast: the scope, and the casts of arguments declared AutocastArg or Fp32Arg. Casts of leaves that
 // require grad are cached per thread until the outermost scope ends, because a model reads its parameters
-// many times. A cached cast is used only while the leaf has the same version, storage and target dtype.
+// many times. A cached cast is used only while the leaf has the same version, storage and target dtype. Casts
+// of parameters marked concurrent are not cached: the cache would keep their old blocks.
 #include <weft/autograd/tape/autocast.h>
 
 #include <unordered_map>
@@ -32,6 +33,7 @@ Casts& casts() {
 Tensor cast_recorded(const Tensor& x, DType dtype) {
   if (!grad_enabled() || !x.requires_grad() || !x.is_leaf()) return to(x, dtype);
   if (backend(x.device()).recording({})) return to(x, dtype);  // a replay casts the value of its time
+  if (x.body().holds_save) return to(x, dtype);  // a snapshot of a concurrent parameter, each use a new one
   auto& made = casts().made;
   const auto found = made.find(&x.body());
   if (found != made.end() && found->second.version == x.version() && found->second.dtype == dtype &&

@@ -203,7 +203,7 @@ double largest_finite(DType t) {
 Tensor nan_to_num(In x, Scalar nan, std::optional<Scalar> posinf, std::optional<Scalar> neginf) {
   launch::check_defined("nan_to_num", x);
   if (!is_floating(x->dtype())) return launch::clone(x);
-  for (const auto& number : {posinf, neginf})
+  for (const auto& number : {std::optional(nan), posinf, neginf})
     if (number) launch::check_scalar("nan_to_num", x->dtype(), *number);
   constexpr double inf = std::numeric_limits<double>::infinity();
   Tensor y = unary(Unary::kNanToNum, x, nan, largest_finite(x->dtype()));

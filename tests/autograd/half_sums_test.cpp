@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 using Numbers = std::vector<double>;
-Numbers list(const Tensor& x) { return x.to_vector<double>(); }
+Numbers elements(const Tensor& x) { return x.to_vector<double>(); }
 Tensor same_place(int64_t n) { return zeros({n}, {.dtype = kInt64}); }
 
 TEST(HalfSums, many_numbers_that_meet_at_one_place) {
@@ -17,15 +17,16 @@ TEST(HalfSums, many_numbers_that_meet_at_one_place) {
     const TensorOptions half{.dtype = t};
     const Tensor at = same_place(3000), src = ones({3000}, half), to = zeros({1}, half);
     const double all = full({1}, 3000, half).item<double>();
-    EXPECT_EQ(list(scatter_add(to, 0, at, src)), (Numbers{all}));
-    EXPECT_EQ(list(index_add(to, 0, at, src)), (Numbers{all}));
-    EXPECT_EQ(list(scatter_reduce(to, 0, at, src, ScatterReduce::kSum)), (Numbers{all}));
+    EXPECT_EQ(elements(scatter_add(to, 0, at, src)), (Numbers{all}));
+    EXPECT_EQ(elements(index_add(to, 0, at, src)), (Numbers{all}));
+    EXPECT_EQ(elements(scatter_reduce(to, 0, at, src, ScatterReduce::kSum)), (Numbers{all}));
     for (const bool own : {false, true})
-      EXPECT_EQ(list(scatter_reduce(ones({1}, half), 0, at, src, ScatterReduce::kMean, own)), (Numbers{1}));
-    EXPECT_EQ(list(bincount(at, src)), (Numbers{all}));
+      EXPECT_EQ(elements(scatter_reduce(ones({1}, half), 0, at, src, ScatterReduce::kMean, own)),
+                (Numbers{1}));
+    EXPECT_EQ(elements(bincount(at, src)), (Numbers{all}));
   }
   const Tensor many = ones({70000}, {.dtype = kFloat16}), none = zeros({1}, {.dtype = kFloat16});
-  EXPECT_EQ(list(scatter_reduce(none, 0, same_place(70000), many, ScatterReduce::kMean, false)),
+  EXPECT_EQ(elements(scatter_reduce(none, 0, same_place(70000), many, ScatterReduce::kMean, false)),
             (Numbers{1}));
   const Tensor factors = full({3000}, 1 + 0x1p-10, {.dtype = kFloat16});
   const Tensor product = scatter_reduce(none + 1, 0, same_place(3000), factors, ScatterReduce::kProd);
@@ -38,7 +39,7 @@ TEST(HalfSums, gradients_that_meet_at_one_place) {
   const auto gradient = [&](const Shape& sizes, auto&& f) {
     const Tensor x = ones(sizes, {.dtype = kBFloat16, .requires_grad = true});
     f(x).sum().backward();
-    return list(x.grad())[0];
+    return elements(x.grad())[0];
   };
   EXPECT_EQ(gradient({1}, [&](const Tensor& x) { return gather(x, 0, at); }), all);
   EXPECT_EQ(gradient({1}, [&](const Tensor& x) { return index_select(x, 0, at); }), all);
@@ -52,7 +53,7 @@ TEST(HalfSums, ties_share_a_gradient_however_many_they_are) {
   const auto check = [&](const char* name, auto&& f) {
     const Tensor x = ones({n}, {.dtype = kFloat16, .requires_grad = true});
     f(x).backward(full({}, g, {.dtype = kFloat16}));
-    const Numbers found = list(x.grad());
+    const Numbers found = elements(x.grad());
     EXPECT_EQ(found.front(), share) << name;
     EXPECT_EQ(found.back(), share) << name;
   };

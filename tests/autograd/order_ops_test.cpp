@@ -34,6 +34,7 @@ TEST(OrderOps, nan_to_num_takes_the_largest_numbers_of_the_dtype) {
   EXPECT_EQ(list(nan_to_num(numbers(special, kFloat32), 2)), (std::vector<double>{2, f, -f, -1.5}));
   EXPECT_EQ(list(nan_to_num(numbers(special, kBFloat16))), (std::vector<double>{0, b, -b, -1.5}));
   EXPECT_EQ(list(nan_to_num(numbers(special), 1, 2, 3)), (std::vector<double>{1, 2, 3, -1.5}));
+  EXPECT_THROW(nan_to_num(numbers(special, kFloat16), 1e6), DTypeError);
 }
 
 TEST(OrderOps, nan_to_num_asks_the_numbers_of_x_alone) {

@@ -94,6 +94,23 @@ TEST(Module, state_travels_through_a_file_and_into_a_clone) {
   }
 }
 
+TEST(Module, a_clone_has_the_modes_of_each_child_and_the_frozen_parameters) {
+  nn::Sequential net;
+  net.append<nn::Dropout>(0.5);
+  auto& layer = net.append<nn::Linear>(2, 2);
+  net[0].eval();
+  layer.weight.requires_grad_(false);
+  nn::Sequential copy;
+  copy.append<nn::Dropout>(0.5);
+  copy.append<nn::Linear>(2, 2);
+  copy.copy_modes(net);
+  EXPECT_FALSE(copy[0].is_training());
+  EXPECT_TRUE(copy[1].is_training());
+  EXPECT_FALSE(copy.parameters()[0].requires_grad());
+  EXPECT_TRUE(copy.parameters()[1].requires_grad());
+  EXPECT_FALSE(nn::clone(layer, 2, 2)->weight.requires_grad());
+}
+
 TEST(Module, loading_names_what_is_missing_and_changes_nothing) {
   Net net;
   const Tensor before = net.first.weight.detach().clone();

@@ -1,4 +1,5 @@
 // Tensors without gradients: bodies, storages, factories, reading, printing.
+#include <limits>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -117,6 +118,9 @@ TEST(Factories, linspace_ends_exactly) {
   EXPECT_EQ(v.back(), 0.3);
   EXPECT_NEAR(v[3], 0.15, 1e-15);
   EXPECT_EQ(linspace(2, 9, 1).item<double>(), 2);
+  const double most = std::numeric_limits<double>::max();  // their difference is infinite
+  EXPECT_EQ(linspace(-most, most, 3, {.dtype = kFloat64}).to_vector<double>(),
+            (std::vector<double>{-most, 0, most}));
 }
 
 TEST(Factories, eye_has_a_diagonal) {
