@@ -125,6 +125,25 @@ int elastic_status(const std::string& job, bool first) {
           check_tls(tls);
           if (me.name == "trainer") outlive_the_server();
         });
+  if (job == "wrong name tls")  // the process with the certificate of "other" joins as "ghost"
+    return rpc::run_group({.names = {"trainer", "server", "other"},
+                           .prepare =
+                               [](Joining& joining) {
+                                 shorter_lease_over_tcp(joining);
+                                 if (joining.name == "other") joining.name = "ghost";
+                               },
+                           .tls = true,
+                           .elastic = true},
+                          [](const WorkerInfo& me) {
+                            if (me.name == "server") return;
+                            wait_for_members({"server", "ghost"}, 60s);
+                            const std::string text = error_of<RpcError>([&] {
+                              rpc_sync<visit>({me.name == "ghost" ? "server" : "ghost", 30s}, me.name);
+                            });
+                            if (!has(text, "certificate")) throw RpcError("no refusal of the name: " + text);
+                            if (me.name == "trainer" && rpc_sync<visit>({"server", 30s}, me.name) != 1)
+                              throw RpcError("the server heard the ghost");
+                          });
   if (job == "worn out") {  // a worker that fails each time does not hold up the others
     try {
       rpc::run_group(
@@ -282,6 +301,11 @@ TEST(RunGroup, an_elastic_group_has_certificates_made_for_it) {
 TEST(RunGroup, a_successor_under_tls_has_the_certificate_of_its_name) {
   if (!has_weft_certs()) GTEST_SKIP() << "weft-certs was not built";
   expect_job("successor tls");
+}
+
+TEST(RunGroup, a_worker_of_an_elastic_group_with_the_certificate_of_another_name_is_heard_by_nobody) {
+  if (!has_weft_certs()) GTEST_SKIP() << "weft-certs was not built";
+  expect_job("wrong name tls");
 }
 
 /// Starts a rank as a launcher does.
