@@ -45,10 +45,11 @@ BENCHMARK(SmallAdam)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 /// A whole step of a table of range(0) rows: 512 look-ups, backward and step. With a sparse gradient its time
 /// follows the look-ups, else the table.
-template <class Opt> void embedding_step(benchmark::State& state, bool sparse) {
+template <class Opt>
+void embedding_step(benchmark::State& state, bool sparse, typename Opt::Options options = {.lr = 1e-3}) {
   set_num_threads(1);
   nn::Embedding table(state.range(0), 64, {.sparse = sparse});
-  Opt opt(table.parameters(), {.lr = 1e-3});
+  Opt opt(table.parameters(), options);
   const Tensor g = randn({512, 64});
   std::vector<Tensor> ids;
   for (int i = 0; i < 64; ++i) ids.push_back(randint(0, state.range(0), {512}));
@@ -62,8 +63,12 @@ template <class Opt> void embedding_step(benchmark::State& state, bool sparse) {
   for (auto _ : state) step();
 }
 void SparseEmbeddingStep(benchmark::State& s) { embedding_step<optim::SparseAdam>(s, true); }
+void SparseMomentumStep(benchmark::State& s) {
+  embedding_step<optim::SGD>(s, true, {.lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4});
+}
 void DenseEmbeddingStep(benchmark::State& s) { embedding_step<optim::Adam>(s, false); }
 BENCHMARK(SparseEmbeddingStep)->Arg(2000)->Arg(200000)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(SparseMomentumStep)->Arg(2000)->Arg(200000)->Unit(benchmark::kMicrosecond)->UseRealTime();
 BENCHMARK(DenseEmbeddingStep)->Arg(2000)->Arg(200000)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 void ClipGradNorm(benchmark::State& state) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include <weft/autograd/tape/inner/parameter_lock.h>
 #include <weft/kernels/backend.h>
 #include <weft/optim/clip.h>
+#include <weft/optim/inner/row_arrears.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
 
@@ -25,15 +25,13 @@
 //   5. Make one backend call per dtype, device and kernel; then count steps and versions, install the new
 //      blocks and release the locks.
 // A row-wise gradient makes an entry for each run of neighbouring rows, over these rows of the parameter and
-// of the state.
+// of the state. Of a rule whose rows catch up later, the entries' rows do so before the step, and all others
+// are behind after it (inner/row_arrears.h).
 // While a graph is recorded, the state must exist, and nothing is counted or replaced: next_of counts, and
 // creates the functors, for each replay.
 
 namespace weft::optim {
 namespace {
-
-// prefix of the entry with the rule's name; its value is the number of parameters
-constexpr const char* kRule = "rule.";
 
 // Memory for the functors of one step, each aligned to 64 bytes.
 class FunctorBuffer {
@@ -175,16 +173,11 @@ void Optimizer::check(std::span<const Tensor> grads) const {
     if (!grads[i].defined()) continue;
     if (const Shape& sizes = weft::detail::grad_sizes(grads[i]); sizes != params_[i].sizes())
       throw ShapeError(str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", sizes));
-    if (weft::detail::is_row_wise(grads[i]) && !variant(slots_[i].group).over_rows)
-      throw ValueError(str(name(), ": parameter ", i, " of sizes ", params_[i].sizes(),
-                           " has a row-wise gradient, and with these options the rule has no exact form over "
-                           "rows: it changes rows without a gradient too. SparseAdam, and SGD and Adagrad "
-                           "without momentum and weight_decay, take one; set_grad(row_grad().to_dense()) "
-                           "makes it dense"));
+    if (weft::detail::is_row_wise(grads[i])) check_rows(i);
     if (!is_stepped(params_[i].dtype()))  // the module was moved to it
       throw DTypeError(str(name(), ": parameter ", i, " is ", params_[i].dtype(),
-                           "; a step takes float32 and "
-                           "float64. For half types train in float32 under Autocast"));
+                           "; a step takes float32 and float64. For half types train in float32 under "
+                           "Autocast"));
     if (grads[i].dtype() != params_[i].dtype())
       throw DTypeError(
           str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
@@ -192,6 +185,44 @@ void Optimizer::check(std::span<const Tensor> grads) const {
       throw DeviceError(str(name(), ": parameter ", i, " lies on ", params_[i].device(), ", its gradient on ",
                             grads[i].device()));
   }
+}
+
+void Optimizer::check_rows(size_t i) const {
+  const Variant v = variant(slots_[i].group);
+  if (v.over_rows) return;
+  const Tensor& p = params_[i];
+  const auto refuse = [&](const auto&... why) {
+    throw ValueError(str(name(), ": parameter ", i, " of sizes ", p.sizes(), " has a row-wise gradient, and ",
+                         why..., "; set_grad(row_grad().to_dense()) makes it dense"));
+  };
+  if (!v.catches_up)
+    refuse(
+        "with these options the rule has no exact form over rows: it changes rows without a gradient too. "
+        "SparseAdam, SGD and Adagrad without weight_decay take one");
+  const char* where = !p.device().is_cpu()              ? "on a device"
+                      : p.body().storage->lock()        ? "that several threads use"
+                      : p.body().storage->is_borrowed() ? "in memory of from_blob()"
+                                                        : nullptr;
+  if (where)
+    refuse(
+        "with momentum or weight_decay the rows without a gradient catch up when the weight is read, which "
+        "a parameter ",
+        where, " does not allow");
+}
+
+/// Prepares a step of these rows of a rule whose other rows stay behind.
+void Optimizer::bring_up(size_t i, const Tensor& rows) {
+  Slot& slot = slots_[i];
+  const Tensor &p = params_[i], state = slot.state.empty() ? Tensor() : slot.state[0];
+  if (!slot.behind || !slot.behind->is_of(p, state)) {
+    if (slot.behind) slot.behind->settle();
+    slot.behind = std::make_shared<RowArrears>(p, state);
+  }
+  for (const Tensor& t : {p, state})  // those of another optimizer
+    if (t.defined())
+      if (const auto owed = weft::detail::arrears_of(*t.body().storage); owed && owed != slot.behind)
+        owed->settle();
+  slot.behind->settle_rows(p, rows);
 }
 
 void Optimizer::check_recorded(size_t i, const Tensor& grad) const {
@@ -333,10 +364,17 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     const bool rows = weft::detail::is_row_wise(grads[i]);
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
 
+    const bool leaves_rows = rows && v.catches_up;
+    if (leaves_rows) bring_up(i, weft::detail::unpack_rows(grads[i]).rows);
+    const auto address = [&](const Tensor& x) {
+      if (!leaves_rows) return x.raw();
+      char* const first = static_cast<char*>(weft::detail::unsettled_data(*x.body().storage));
+      return static_cast<void*>(first + x.storage_offset() * size_of(x.dtype()));
+    };
     StepTensor t;
-    t.param = p.raw();
+    t.param = address(p);
     t.grad = held.back().raw();
-    for (size_t s = 0; s < v.state_names.size(); ++s) t.state[s] = slot.state[s].raw();
+    for (size_t s = 0; s < v.state_names.size(); ++s) t.state[s] = address(slot.state[s]);
     t.numel = p.numel();
     t.hyper = functors.at(offset);
     offset += FunctorBuffer::round(v.functor_bytes);
@@ -368,105 +406,18 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
                   there.defined() ? static_cast<const double*>(there.raw()) : nullptr);
     ++kernel_calls_;
     if (open) unsettled_.push_back(std::move(*open));
+    const bool skipped = there.defined() && b.device.is_cpu() && there.item<double>() != 0;
     for (const size_t i : b.params) {
-      if (!recording) ++slots_[i].steps;
+      Slot& slot = slots_[i];
+      if (!recording) ++slot.steps;
+      if (!skipped && variants[slot.group].catches_up && weft::detail::is_row_wise(grads[i]))
+        slot.behind->count_step(weft::detail::unpack_rows(grads[i]).rows, missed(slot.group, slot.steps));
       Storage& storage = *params_[i].body().storage;
       if (const auto at = fresh.find(&storage); at != fresh.end() && at->second.block)
         storage.replace_block(std::exchange(at->second.block, nullptr));
       else storage.count_write();
     }
   }
-}
-
-void Optimizer::check_origin(const std::string& rule, int64_t parameters) const {
-  if (rule != name())
-    throw ValueError(str("load_state_dict: the state is of ", rule, ", this optimizer is ", name()));
-  if (parameters != static_cast<int64_t>(params_.size()))
-    throw ValueError(str("load_state_dict: the state is of ", parameters, " parameters, this optimizer has ",
-                         params_.size()));
-}
-
-StateDict Optimizer::state_dict() const {
-  settle();
-  StateDict out{
-      {kRule + std::string(name()), scalar_tensor(static_cast<int64_t>(params_.size()), {.dtype = kInt64})}};
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].steps == 0) continue;
-    const std::string prefix = std::to_string(i) + ".";
-    out.emplace_back(prefix + "step", scalar_tensor(slots_[i].steps, {.dtype = kInt64}));
-    const Variant v = variant(slots_[i].group);
-    // other options may have made the rule one with less state
-    for (size_t s = 0; s < std::min(slots_[i].state.size(), v.state_names.size()); ++s)
-      out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
-  }
-  for (size_t g = 0; g < groups(); ++g)
-    out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));
-  return out;
-}
-
-void Optimizer::load_state_dict(const StateDict& state) {
-  settle();
-  std::vector<Slot> loaded = slots_;
-  std::vector<std::pair<size_t, double>> rates;
-  std::vector<size_t> found(loaded.size());
-  for (Slot& slot : loaded) {
-    slot.steps = 0;
-    slot.state.clear();
-  }
-  for (const auto& [name, tensor] : state) {
-    if (name.starts_with(kRule)) {
-      check_origin(name.substr(std::strlen(kRule)), tensor.item<int64_t>());
-      continue;
-    }
-    bool known = false;
-    for (size_t g = 0; g < groups() && !known; ++g)
-      if (name == "group" + std::to_string(g) + ".lr") {
-        rates.emplace_back(g, tensor.item<double>());
-        known = true;
-      }
-    for (size_t i = 0; i < loaded.size() && !known; ++i) {
-      const std::string prefix = std::to_string(i) + ".";
-      if (name.compare(0, prefix.size(), prefix) != 0) continue;
-      const std::string key = name.substr(prefix.size());
-      if (key == "step") {
-        loaded[i].steps = tensor.item<int64_t>();
-        known = true;
-        continue;
-      }
-      const Variant v = variant(loaded[i].group);
-      for (size_t s = 0; s < v.state_names.size(); ++s) {
-        if (key != v.state_names[s]) continue;
-        if (tensor.sizes() != params_[i].sizes())
-          throw ShapeError(
-              str("load_state_dict: ", name, " is ", tensor.sizes(), ", the parameter ", params_[i].sizes()));
-        while (loaded[i].state.size() < v.state_names.size())
-          loaded[i].state.push_back(
-              zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
-        loaded[i].state[s] = tensor.to(params_[i].dtype()).to(params_[i].device()).clone();
-        ++found[i];
-        known = true;
-      }
-    }
-    if (!known) throw ValueError(str("load_state_dict: ", this->name(), " has no state called '", name, "'"));
-  }
-  for (size_t i = 0; i < loaded.size(); ++i) {
-    const size_t needed = loaded[i].steps > 0 ? variant(loaded[i].group).state_names.size() : 0;
-    if (found[i] < needed)
-      throw ValueError(str("load_state_dict: parameter ", i, " has taken ", loaded[i].steps, " steps, and ",
-                           found[i], " of its ", needed, " tensors are in the state"));
-  }
-  // the rule may refuse a rate: then restore the rates set so far
-  std::vector<std::pair<size_t, double>> before;
-  try {
-    for (const auto& [group, rate] : rates) {
-      before.emplace_back(group, lr(group));
-      set_lr(group, rate);
-    }
-  } catch (...) {
-    for (auto old = before.rbegin(); old != before.rend(); ++old) set_lr(old->first, old->second);
-    throw;
-  }
-  slots_ = std::move(loaded);
 }
 
 }  // namespace weft::optim

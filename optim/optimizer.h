@@ -24,7 +24,13 @@
 // With a row-wise gradient (autograd/tape/row_grad.h) a step reads and writes the rows that it has alone. A
 // rule takes one if it says so: `static bool over_rows(const Options&)`. True means that a row with the
 // gradient zero would keep its parameter and state (exact), or that the rule leaves such rows alone by
-// definition (lazy, as SparseAdam). A step of any other rule refuses it with a ValueError.
+// definition (lazy, as SparseAdam).
+// A rule with at most one state, whose step without a gradient is linear, may have
+// `static MissedStep missed(const Options&, int64_t t)` instead. Rows without a gradient then stay behind
+// until somebody reads the weight or the state, and catch up in closed form, as those that are looked up do.
+// That needs a parameter on the CPU which is neither marked concurrent nor in memory of from_blob(). An
+// address of data<T>() from before a step shows old rows after it. A step of any other rule refuses a
+// row-wise gradient with a ValueError.
 //
 // A step writes the parameters in place, as PyTorch's does. Results of detach(), a state_dict(), views and
 // memory of from_blob() change with them. The backward of a graph that still needs an old value throws
@@ -47,6 +53,7 @@
 #include <weft/kernels/step.h>
 #include <weft/kernels/step_cpu.h>
 #include <weft/kernels/step_functor.h>
+#include <weft/optim/rules/missed_step.h>
 #include <weft/optim/state_dict.h>
 #include <weft/tensor/cuda.h>
 
@@ -58,8 +65,11 @@ struct Variant {
   StepKernel kernel;
   size_t functor_bytes = 0;
   std::vector<const char*> state_names;
-  bool over_rows = false;  ///< takes row-wise gradients
+  bool over_rows = false;   ///< takes row-wise gradients
+  bool catches_up = false;  ///< takes them, and rows without a gradient catch up later (MissedStep)
 };
+
+class RowArrears;  // inner/row_arrears.h
 
 /// The base of all optimizers: parameters in groups, their state, and one fused step per dtype.
 class WEFT_API Optimizer {
@@ -115,12 +125,15 @@ class WEFT_API Optimizer {
   virtual Variant variant(size_t group) const = 0;
   /// Constructs the functor of `group` for step `t` at `place`.
   virtual void construct(void* place, size_t group, int64_t t) const = 0;
+  /// Step `t` of rows that have no gradient in it, of a group whose variant catches up.
+  virtual MissedStep missed(size_t, int64_t) const { return {}; }
 
  private:
   struct Slot {
     size_t group = 0;
     int64_t steps = 0;
     std::vector<Tensor> state;
+    std::shared_ptr<RowArrears> behind;  // null until the first step that leaves rows behind
   };
   /// A step that was counted before its `skip` was known.
   struct Unsettled {
@@ -132,6 +145,8 @@ class WEFT_API Optimizer {
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
   std::vector<Tensor> gradients() const;
   void check(std::span<const Tensor> grads) const;
+  void check_rows(size_t i) const;
+  void bring_up(size_t i, const Tensor& rows);
   void check_recorded(size_t i, const Tensor& grad) const;
   void check_unheld(size_t i) const;
   NextStep next_of(std::vector<size_t> recorded, const Tensor& skip);
@@ -183,6 +198,8 @@ template <class Rule> Variant rule_variant(const typename Rule::Options& options
   Variant v;
   with_functor<Rule>(options, [&]<class F>() { v = functor_variant<F>(); });
   if constexpr (requires { Rule::over_rows(options); }) v.over_rows = Rule::over_rows(options);
+  if constexpr (requires { Rule::missed(options, int64_t{1}); })
+    v.catches_up = !v.over_rows && v.state_names.size() <= 1;
   return v;
 }
 
@@ -247,6 +264,10 @@ template <class Rule> class Fused final : public Optimizer {
   Variant variant(size_t group) const override { return detail::rule_variant<Rule>(options_[group]); }
   void construct(void* place, size_t group, int64_t t) const override {
     detail::rule_construct<Rule>(place, options_[group], t);
+  }
+  MissedStep missed(size_t group, int64_t t) const override {
+    if constexpr (requires { Rule::missed(options_[group], t); }) return Rule::missed(options_[group], t);
+    else return Optimizer::missed(group, t);
   }
 
  private:

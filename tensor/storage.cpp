@@ -88,6 +88,7 @@ void Storage::bump_block() {
 }
 
 void Storage::destroy(Storage* s) noexcept {
+  s->end_arrears();
   const bool with_data = s->is_inline();
   if (ParameterLock* const lock = s->lock()) delete lock;  // the block owns the memory
   else if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(s->data());

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include <weft/kernels/device.h>
 #include <weft/tensor/intrusive.h>
@@ -15,6 +16,7 @@
 namespace weft {
 
 struct ParameterLock;  // tensor/inner/parameter_lock.h
+class Arrears;         // tensor/inner/arrears.h
 
 /// A block of device memory with a version counter, shared by all views of it.
 class WEFT_API Storage : public RefCounted {
@@ -30,7 +32,11 @@ class WEFT_API Storage : public RefCounted {
                              bool read_only = false);
   static void destroy(Storage* s) noexcept;
 
-  void* data() const { return data_.load(std::memory_order_acquire); }
+  /// The address of the first byte. A storage in arrears is settled first (tensor/inner/arrears.h).
+  void* data() const {
+    void* const p = data_.load(std::memory_order_acquire);
+    return p ? p : settled_data();
+  }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Memory of the caller (borrow()), which only explicit in-place operations write to.
@@ -52,6 +58,11 @@ class WEFT_API Storage : public RefCounted {
   uint32_t saves() const { return saves_.load(std::memory_order_acquire); }
   void add_save() { saves_.fetch_add(1, std::memory_order_acq_rel); }
   void drop_save() { saves_.fetch_sub(1, std::memory_order_acq_rel); }
+
+  /// Hides the address until data() asks for it; `arrears` then settles what it owes.
+  void owe(std::shared_ptr<Arrears> arrears);
+  /// Shows the address again.
+  void settled();
 
   /// Marks the memory as used by several threads: a step may replace its block. Idempotent.
   void share();
@@ -87,6 +98,8 @@ class WEFT_API Storage : public RefCounted {
       : device_(device), data_(data), bytes_(bytes), release_(release), context_(context) {}
   ~Storage() = default;
   void bump_block();
+  void* settled_data() const;
+  void end_arrears() noexcept;
   Device device_;
   bool read_only_ = false;
   std::atomic<void*> data_;

@@ -4,6 +4,7 @@
 
 #include <weft/autograd/ops/inner/formula.h>
 #include <weft/autograd/tape/inner/packed_rows.h>
+#include <weft/tensor/inner/arrears.h>
 
 namespace weft {
 
@@ -22,7 +23,9 @@ Tensor take(const char* name, const Tensor& weight, const Tensor& ids, int64_t s
   const int64_t n = ids.numel();
   const View at{index.raw(), index.dtype(), {n}, {1}}, out{y.raw(), y.dtype(), {n, width}, {width, 1}};
   if (n != 0)
-    launch::named(name, [&] { launch::backend_of(w).take_rows(launch::context(), w.view_of(), at, out); });
+    launch::named(name, [&] {
+      launch::backend_of(w).take_rows(launch::context(), detail::rows_view(w, index), at, out);
+    });
   return record(
       name, y, {weight},
       [ids = Saved(index), rows = weight.sizes()[0], skip, sparse](const Tensor& g, Needs) -> GradList {

@@ -16,6 +16,7 @@
 #include <weft/kernels/error.h>
 #include <weft/kernels/macros.h>
 #include <weft/kernels/step_functor.h>
+#include <weft/optim/rules/missed_step.h>
 
 namespace weft::optim {
 

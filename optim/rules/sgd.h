@@ -60,6 +60,13 @@ struct WEFT_API SGDRule {
 
   /// The gradient alone moves a parameter then.
   static bool over_rows(const Options& o) { return o.momentum == 0 && o.weight_decay == 0; }
+  /// With g = 0, d is decay p.
+  static MissedStep missed(const Options& o, int64_t t) {
+    if (o.momentum == 0) return {.pp = 1 - o.lr * o.weight_decay};
+    const double m = o.momentum, enters = (t == 1 ? 1 : 1 - o.dampening) * o.weight_decay;
+    const double from_d = o.nesterov ? o.weight_decay : 0, from_buf = o.nesterov ? m : 1;
+    return {.pp = 1 - o.lr * (from_d + from_buf * enters), .ps = -o.lr * from_buf * m, .sp = enters, .ss = m};
+  }
   using Functors = StepFunctors<Plain, Momentum>;
   static size_t functor(const Options& o) { return o.momentum == 0 ? 0 : 1; }
 };

@@ -128,8 +128,6 @@ TEST(RowStep, is_refused_by_name_where_rows_without_a_gradient_move) {
     EXPECT_EQ(opt->steps(0), 0);
   };
   const std::vector<Tensor> params = model.table.parameters();
-  refused(std::make_unique<SGD>(params, SGDOptions{.momentum = 0.9}));
-  refused(std::make_unique<SGD>(params, SGDOptions{.weight_decay = 0.1}));
   refused(std::make_unique<Adagrad>(params, AdagradOptions{.weight_decay = 0.1}));
   refused(std::make_unique<Adam>(params));
   refused(std::make_unique<AdamW>(params));

@@ -1,0 +1,113 @@
+// The saved state of an optimizer. It has the state tensors themselves, and loading copies. Nothing changes
+// before all entries are checked.
+#include <weft/optim/optimizer.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <weft/optim/inner/row_arrears.h>
+#include <weft/tensor/factories.h>
+
+namespace weft::optim {
+namespace {
+
+// prefix of the entry with the rule's name; its value is the number of parameters
+constexpr const char* kRule = "rule.";
+
+}  // namespace
+
+void Optimizer::check_origin(const std::string& rule, int64_t parameters) const {
+  if (rule != name())
+    throw ValueError(str("load_state_dict: the state is of ", rule, ", this optimizer is ", name()));
+  if (parameters != static_cast<int64_t>(params_.size()))
+    throw ValueError(str("load_state_dict: the state is of ", parameters, " parameters, this optimizer has ",
+                         params_.size()));
+}
+
+StateDict Optimizer::state_dict() const {
+  settle();
+  StateDict out{
+      {kRule + std::string(name()), scalar_tensor(static_cast<int64_t>(params_.size()), {.dtype = kInt64})}};
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].steps == 0) continue;
+    const std::string prefix = std::to_string(i) + ".";
+    out.emplace_back(prefix + "step", scalar_tensor(slots_[i].steps, {.dtype = kInt64}));
+    const Variant v = variant(slots_[i].group);
+    // other options may have made the rule one with less state
+    for (size_t s = 0; s < std::min(slots_[i].state.size(), v.state_names.size()); ++s)
+      out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
+  }
+  for (size_t g = 0; g < groups(); ++g)
+    out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));
+  return out;
+}
+
+void Optimizer::load_state_dict(const StateDict& state) {
+  settle();
+  for (const Slot& slot : slots_)
+    if (slot.behind) slot.behind->settle();
+  std::vector<Slot> loaded = slots_;
+  std::vector<std::pair<size_t, double>> rates;
+  std::vector<size_t> found(loaded.size());
+  for (Slot& slot : loaded) {
+    slot.steps = 0;
+    slot.state.clear();
+    slot.behind = nullptr;
+  }
+  for (const auto& [name, tensor] : state) {
+    if (name.starts_with(kRule)) {
+      check_origin(name.substr(std::strlen(kRule)), tensor.item<int64_t>());
+      continue;
+    }
+    bool known = false;
+    for (size_t g = 0; g < groups() && !known; ++g)
+      if (name == "group" + std::to_string(g) + ".lr") {
+        rates.emplace_back(g, tensor.item<double>());
+        known = true;
+      }
+    for (size_t i = 0; i < loaded.size() && !known; ++i) {
+      const std::string prefix = std::to_string(i) + ".";
+      if (name.compare(0, prefix.size(), prefix) != 0) continue;
+      const std::string key = name.substr(prefix.size());
+      if (key == "step") {
+        loaded[i].steps = tensor.item<int64_t>();
+        known = true;
+        continue;
+      }
+      const Variant v = variant(loaded[i].group);
+      for (size_t s = 0; s < v.state_names.size(); ++s) {
+        if (key != v.state_names[s]) continue;
+        if (tensor.sizes() != params_[i].sizes())
+          throw ShapeError(
+              str("load_state_dict: ", name, " is ", tensor.sizes(), ", the parameter ", params_[i].sizes()));
+        while (loaded[i].state.size() < v.state_names.size())
+          loaded[i].state.push_back(
+              zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
+        loaded[i].state[s] = tensor.to(params_[i].dtype()).to(params_[i].device()).clone();
+        ++found[i];
+        known = true;
+      }
+    }
+    if (!known) throw ValueError(str("load_state_dict: ", this->name(), " has no state called '", name, "'"));
+  }
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    const size_t needed = loaded[i].steps > 0 ? variant(loaded[i].group).state_names.size() : 0;
+    if (found[i] < needed)
+      throw ValueError(str("load_state_dict: parameter ", i, " has taken ", loaded[i].steps, " steps, and ",
+                           found[i], " of its ", needed, " tensors are in the state"));
+  }
+  // the rule may refuse a rate: then restore the rates set so far
+  std::vector<std::pair<size_t, double>> before;
+  try {
+    for (const auto& [group, rate] : rates) {
+      before.emplace_back(group, lr(group));
+      set_lr(group, rate);
+    }
+  } catch (...) {
+    for (auto old = before.rbegin(); old != before.rend(); ++old) set_lr(old->first, old->second);
+    throw;
+  }
+  slots_ = std::move(loaded);
+}
+
+}  // namespace weft::optim

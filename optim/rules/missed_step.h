@@ -1,0 +1,12 @@
+// MissedStep: the step of a rule for a row of a table that has no gradient in it (optim/optimizer.h).
+#pragma once
+
+namespace weft::optim {
+
+/// A step without a gradient, where it is linear in the parameter p and the rule's state s, which may be
+/// absent: p' = pp p + ps s and s' = sp p + ss s.
+struct MissedStep {
+  double pp = 1, ps = 0, sp = 0, ss = 1;
+};
+
+}  // namespace weft::optim
