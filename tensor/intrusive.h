@@ -16,17 +16,27 @@ class RefCounted {
 
   void retain() const { refs_.fetch_add(1, std::memory_order_relaxed); }
   /// Returns true if this was the last reference.
-  bool release() const { return refs_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  bool release() const {
+    // A count of 1 is the caller's own reference. Only owners copy or drop references, so no other thread can
+    // change the count any more, and a load replaces the locked decrement. It acquires the decrements of the
+    // earlier owners, hence their writes to the object. A weak pointer breaks the premise: try_retain() may
+    // come at any time. The count of an object that has one carries kWeak and is never 1 here.
+    if (refs_.load(std::memory_order_acquire) == 1) return true;
+    return (refs_.fetch_sub(1, std::memory_order_acq_rel) & kCount) == 1;
+  }
+  /// Called by an owner before it makes the first weak pointer, one that is used with try_retain().
+  void allow_weak() const { refs_.fetch_or(kWeak, std::memory_order_relaxed); }
   /// Adds a reference unless the count is zero; turns a weak reference into a strong one.
   bool try_retain() const {
     uint32_t n = refs_.load(std::memory_order_relaxed);
-    while (n != 0)
+    while ((n & kCount) != 0)
       if (refs_.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel)) return true;
     return false;
   }
-  uint32_t use_count() const { return refs_.load(std::memory_order_acquire); }
+  uint32_t use_count() const { return refs_.load(std::memory_order_acquire) & kCount; }
 
  private:
+  static constexpr uint32_t kWeak = uint32_t{1} << 31, kCount = kWeak - 1;
   mutable std::atomic<uint32_t> refs_{1};
 };
 

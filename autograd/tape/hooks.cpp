@@ -139,6 +139,7 @@ void run_accumulate_hooks(Node::Extras& extras, const Tensor& leaf) {
 
 void add_retain(Node& node, uint32_t slot, TensorBody* body, Slot* owner) {
   Node::Extras& extras = make_extras(node);
+  body->allow_weak();
   std::lock_guard lock(extras.mutex);
   extras.retains.push_back({slot, owner, body});
 }

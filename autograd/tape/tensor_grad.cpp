@@ -27,6 +27,7 @@ std::mutex& Slot::grad_mutex() {
 }
 
 AccumulateGrad::AccumulateGrad(TensorBody* leaf) : Node("AccumulateGrad", UINT64_MAX), leaf_(leaf) {
+  leaf->allow_weak();
   slots().push_back({leaf->sizes, leaf->dtype, leaf->device});
 }
 
