@@ -1,45 +1,39 @@
-// Thread-local free lists in size classes of 64 bytes. The lists are in a constant-initialised thread-local,
-// so access needs no initialisation check. The first free on a thread arms a second object, whose destructor
-// empties the lists at thread exit.
+// Thread-local free lists in size classes of 64 bytes: the cases that the inline functions leave. The first
+// free on a thread opens its lists and arms a second object, whose destructor empties them at thread exit.
 #include <weft/tensor/inner/free_list.h>
 
-#include <cstdint>
-#include <new>
-
 namespace weft {
+
+constinit thread_local detail::PoolLists detail::pool_lists{};
+
 namespace {
 
-constexpr size_t kGrain = 64;
-constexpr size_t kClasses = 17;          // up to 1024 bytes
+using detail::kPoolClasses;
+using detail::kPoolGrain;
+
 constexpr size_t kMaxKept = 512 * 1024;  // bytes per class and thread
 
-struct FreeBlock {
-  FreeBlock* next;
-};
-
 enum class Phase : uint8_t { kUnarmed, kArmed, kDead };
+constinit thread_local Phase t_phase = Phase::kUnarmed;
 
-struct Lists {
-  FreeBlock* head[kClasses];
-  uint32_t count[kClasses];
-  Phase phase;
-};
-constinit thread_local Lists t_lists{};
-
-void system_free(void* p) noexcept { ::operator delete(p, std::align_val_t(kGrain)); }
+void system_free(void* p) noexcept { ::operator delete(p, std::align_val_t(kPoolGrain)); }
 
 struct Emptier {
   ~Emptier() {
-    for (size_t c = 0; c < kClasses; ++c) {
-      while (FreeBlock* block = t_lists.head[c]) {
-        t_lists.head[c] = block->next;
+    t_phase = Phase::kDead;
+    for (size_t c = 0; c < kPoolClasses; ++c) {
+      detail::pool_lists.room[c] = 0;
+      while (detail::PoolBlock* const block = detail::pool_lists.head[c]) {
+        detail::pool_lists.head[c] = block->next;
         system_free(block);
       }
-      t_lists.count[c] = 0;
     }
-    t_lists.phase = Phase::kDead;
   }
-  void arm() { t_lists.phase = Phase::kArmed; }
+  void arm() {
+    t_phase = Phase::kArmed;
+    for (size_t c = 1; c < kPoolClasses; ++c)
+      detail::pool_lists.room[c] = static_cast<uint32_t>(kMaxKept / (c * kPoolGrain));
+  }
 };
 thread_local Emptier t_emptier;
 
@@ -51,29 +45,14 @@ constexpr bool kPooled = true;
 
 }  // namespace
 
-void* pool_allocate(size_t bytes) {
-  const size_t c = (bytes + kGrain - 1) / kGrain;
-  if (kPooled && c < kClasses) {
-    Lists& lists = t_lists;
-    if (FreeBlock* block = lists.head[c]) {
-      lists.head[c] = block->next;
-      --lists.count[c];
-      return block;
-    }
-  }
-  return ::operator new(c* kGrain, std::align_val_t(kGrain));
+void* detail::pool_allocate_slow(size_t size_class) {
+  return ::operator new(size_class* kPoolGrain, std::align_val_t(kPoolGrain));
 }
 
-void pool_free(void* p, size_t bytes) noexcept {
-  const size_t c = (bytes + kGrain - 1) / kGrain;
-  if (kPooled && c < kClasses) {
-    Lists& lists = t_lists;
-    if (lists.phase == Phase::kUnarmed) t_emptier.arm();
-    if (lists.phase == Phase::kArmed && lists.count[c] * c * kGrain < kMaxKept) {
-      lists.head[c] = new (p) FreeBlock{lists.head[c]};
-      ++lists.count[c];
-      return;
-    }
+void detail::pool_free_slow(void* p, size_t size_class) noexcept {
+  if (kPooled && size_class < kPoolClasses && t_phase == Phase::kUnarmed) {
+    t_emptier.arm();
+    return pool_free(p, size_class * kPoolGrain);
   }
   system_free(p);
 }
