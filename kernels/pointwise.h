@@ -130,20 +130,16 @@ enum class Binary : uint8_t { WEFT_BINARY_OPS(WEFT_ENUMERATOR) kCount };
 enum class Ternary : uint8_t { WEFT_TERNARY_OPS(WEFT_ENUMERATOR) kCount };
 #undef WEFT_ENUMERATOR
 
+namespace detail {  // not in the functions, which would build them on the stack
 #define WEFT_CLASS(name, cls) OpClass::cls,
-constexpr OpClass op_class(Unary op) {
-  constexpr OpClass t[] = {WEFT_UNARY_OPS(WEFT_CLASS)};
-  return t[static_cast<int>(op)];
-}
-constexpr OpClass op_class(Binary op) {
-  constexpr OpClass t[] = {WEFT_BINARY_OPS(WEFT_CLASS)};
-  return t[static_cast<int>(op)];
-}
-constexpr OpClass op_class(Ternary op) {
-  constexpr OpClass t[] = {WEFT_TERNARY_OPS(WEFT_CLASS)};
-  return t[static_cast<int>(op)];
-}
+inline constexpr OpClass unary_classes[] = {WEFT_UNARY_OPS(WEFT_CLASS)};
+inline constexpr OpClass binary_classes[] = {WEFT_BINARY_OPS(WEFT_CLASS)};
+inline constexpr OpClass ternary_classes[] = {WEFT_TERNARY_OPS(WEFT_CLASS)};
 #undef WEFT_CLASS
+}  // namespace detail
+constexpr OpClass op_class(Unary op) { return detail::unary_classes[static_cast<int>(op)]; }
+constexpr OpClass op_class(Binary op) { return detail::binary_classes[static_cast<int>(op)]; }
+constexpr OpClass op_class(Ternary op) { return detail::ternary_classes[static_cast<int>(op)]; }
 #define WEFT_NAME(name, cls) #name,
 constexpr const char* to_string(Unary op) {
   constexpr const char* t[] = {WEFT_UNARY_OPS(WEFT_NAME)};

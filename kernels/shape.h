@@ -85,6 +85,17 @@ class WEFT_API Shape {
 WEFT_API std::string to_string(const Shape& shape);
 /// Row-major strides in elements.
 WEFT_API Shape contiguous_strides(const Shape& sizes);
+/// Whether elements of these sizes and strides lie in row-major order without gaps.
+constexpr bool is_row_major(const Shape& sizes, const Shape& strides) {
+  int64_t expected = 1;
+  for (int d = sizes.size() - 1; d >= 0; --d) {
+    if (sizes[d] == 1) continue;
+    if (sizes[d] == 0) return true;
+    if (strides[d] != expected) return false;
+    expected *= sizes[d];
+  }
+  return true;
+}
 /// The number of elements.
 /// Throws: ShapeError that names `what` for a negative size, or if the product of the non-zero sizes exceeds
 /// int64.

@@ -20,16 +20,7 @@ struct View {
   bool defined() const { return data != nullptr; }
   template <class T> T* as() const { return static_cast<T*>(data); }
 
-  bool is_contiguous() const {
-    int64_t expected = 1;
-    for (int d = ndim() - 1; d >= 0; --d) {
-      if (sizes[d] == 1) continue;
-      if (sizes[d] == 0) return true;
-      if (strides[d] != expected) return false;
-      expected *= sizes[d];
-    }
-    return true;
-  }
+  bool is_contiguous() const { return is_row_major(sizes, strides); }
 };
 
 }  // namespace weft

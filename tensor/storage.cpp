@@ -90,10 +90,14 @@ void Storage::bump_block() {
 void Storage::destroy(Storage* s) noexcept {
   s->end_arrears();
   const bool with_data = s->is_inline();
+  if (with_data && !s->lock()) [[likely]] {
+    s->~Storage();
+    return pool_free(s, 64 + kInlineBytes);
+  }
   if (ParameterLock* const lock = s->lock()) delete lock;  // the block owns the memory
   else if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(s->data());
   else if (s->release_) s->release_(s->context_);
-  else if (!with_data) static_cast<Backend*>(s->context_)->deallocate(s->data(), s->bytes_);
+  else static_cast<Backend*>(s->context_)->deallocate(s->data(), s->bytes_);
   s->~Storage();
   pool_free(s, with_data ? 64 + kInlineBytes : sizeof(Storage));
 }

@@ -16,6 +16,22 @@ namespace weft {
 void* TensorBody::operator new(size_t bytes) { return pool_allocate(bytes); }
 void TensorBody::operator delete(void* p) noexcept { pool_free(p, sizeof(TensorBody)); }
 
+TensorBody::TensorBody(const Shape& sz, DType t, Device where, bool pinned)
+    : sizes(sz), strides(sz), dtype(t), device(where) {
+  int64_t count = 1, bytes = 0;
+  bool none = false, refused = false;
+  for (int d = sz.size() - 1; d >= 0; --d) {
+    strides[d] = count;
+    none = none || sz[d] == 0;
+    refused = refused || sz[d] < 0 || __builtin_mul_overflow(count, sz[d] == 0 ? 1 : sz[d], &count);
+  }
+  numel = none ? 0 : count;
+  refused = refused || __builtin_mul_overflow(numel, size_of(t), &bytes);
+  if (refused) launch::checked_bytes("empty", sz, t);  // throws
+  storage = pinned ? Storage::allocate_pinned(static_cast<size_t>(bytes))
+                   : Storage::allocate(where, static_cast<size_t>(bytes));
+}
+
 void TensorBody::destroy(TensorBody* b) noexcept {
   if (b->slot) {
     b->storage->clear_history(b);
@@ -49,22 +65,10 @@ void detail::throw_access(int64_t index, int64_t size) {
   throw IndexError(str("accessor: index ", index, " is outside a dim of ", size));
 }
 
-bool Tensor::is_contiguous() const { return View{nullptr, dtype(), sizes(), strides()}.is_contiguous(); }
-
 Tensor empty(const Shape& sizes, const TensorOptions& options) {
-  const int64_t bytes = launch::checked_bytes("empty", sizes, options.dtype);
-  Shape strides;
-  strides.resize(sizes.size());
-  int64_t step = 1;
-  for (int d = sizes.size() - 1; d >= 0; --d) {
-    strides[d] = step;
-    step *= sizes[d] > 1 ? sizes[d] : 1;
-  }
   if (options.pinned && !options.device.is_cpu())
     throw DeviceError(str("empty: pinned memory is the CPU's, asked for on ", options.device));
-  auto storage = options.pinned ? Storage::allocate_pinned(static_cast<size_t>(bytes))
-                                : Storage::allocate(options.device, static_cast<size_t>(bytes));
-  Tensor y(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, options.dtype)));
+  Tensor y(Ref<TensorBody>::adopt(new TensorBody(sizes, options.dtype, options.device, options.pinned)));
   if (options.requires_grad) y.requires_grad_();
   return y;
 }
@@ -99,7 +103,7 @@ Tensor detail::held(const Tensor& x) {
   ParameterLock* const lock = b.storage->lock();
   if (!lock) return x;
   const std::lock_guard guard(lock->mutex);
-  Tensor y(Ref<TensorBody>::adopt(new TensorBody(lock->block, b.offset, b.sizes, b.strides, b.dtype)));
+  Tensor y(Ref<TensorBody>::adopt(new TensorBody(lock->block, b)));
   lock->block->add_save();
   y.body().holds_save = true;
   return y;

@@ -33,16 +33,38 @@ class WEFT_API AutogradSlot {
 /// The shared state behind a Tensor. Library internal; users hold Tensors.
 struct WEFT_API TensorBody : RefCounted {
   TensorBody(Ref<Storage> s, int64_t off, const Shape& sz, const Shape& st, DType t)
-      : storage(std::move(s)), offset(off), sizes(sz), strides(st), dtype(t), device(storage->device()) {}
+      : storage(std::move(s)),
+        offset(off),
+        numel(sz.numel()),
+        sizes(sz),
+        strides(st),
+        dtype(t),
+        device(storage->device()),
+        contiguous(is_row_major(sz, st)) {}
+  /// The geometry of `like` over s, which has the same layout.
+  TensorBody(Ref<Storage> s, const TensorBody& like)
+      : storage(std::move(s)),
+        offset(like.offset),
+        numel(like.numel),
+        sizes(like.sizes),
+        strides(like.strides),
+        dtype(like.dtype),
+        device(like.device),
+        contiguous(like.contiguous) {}
+  /// A new row-major tensor over uninitialised memory.
+  /// Throws: ShapeError, in the name of `empty`, for sizes that an int64 does not count; OutOfMemoryError.
+  TensorBody(const Shape& sz, DType t, Device where, bool pinned);
   static void* operator new(size_t bytes);  // thread-local free lists
   static void operator delete(void* p) noexcept;
   static void destroy(TensorBody* b) noexcept;
 
   Ref<Storage> storage;
-  int64_t offset;  ///< in elements
+  int64_t offset = 0;  ///< in elements
+  int64_t numel;
   Shape sizes, strides;
   DType dtype;
   Device device;               ///< the storage's
+  bool contiguous = true;      ///< row-major without gaps
   bool requires_grad = false;  ///< copy of the slot's flag, so that the common check is one load
   /// a view whose history depends on its base's: an in-place write to the base may make it require grad
   bool follows_base = false;
@@ -128,11 +150,11 @@ class WEFT_API Tensor {
   const Shape& shape() const { return body().sizes; }
   const Shape& strides() const { return body().strides; }
   int64_t size(int64_t d) const { return body().sizes[wrap_dim("size", d, dim())]; }
-  int64_t numel() const { return body().sizes.numel(); }
+  int64_t numel() const { return body().numel; }
   DType dtype() const { return body().dtype; }
   Device device() const { return body().device; }
   int64_t storage_offset() const { return body().offset; }
-  bool is_contiguous() const;
+  bool is_contiguous() const { return body().contiguous; }
   bool is_floating_point() const { return is_floating(dtype()); }
   bool shares_storage(const Tensor& other) const {
     const Storage &a = *body().storage, &b = *other.body().storage;
@@ -155,7 +177,8 @@ class WEFT_API Tensor {
   template <class T, int N> Accessor<T, N, kCheckedAccess> accessor() const;
   /// Address of the first element, without a check; on a CUDA device an address of device memory.
   void* raw() const {
-    return static_cast<char*>(body().storage->data()) + body().offset * size_of(body().dtype);
+    const TensorBody& b = body();
+    return static_cast<char*>(b.storage->data()) + b.offset * size_of(b.dtype);
   }
   /// The tensor as kernels take it.
   View view_of() const { return {raw(), dtype(), body().sizes, body().strides}; }

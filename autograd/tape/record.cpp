@@ -27,9 +27,7 @@ Saved::Saved(const Tensor& x, Output) {
     return;
   }
   const TensorBody& b = x.body();
-  t_ = b.storage->lock()
-           ? detail::held(x)
-           : Tensor(Ref<TensorBody>::adopt(new TensorBody(b.storage, b.offset, b.sizes, b.strides, b.dtype)));
+  t_ = b.storage->lock() ? detail::held(x) : Tensor(Ref<TensorBody>::adopt(new TensorBody(b.storage, b)));
   Storage& kept = *t_.body().storage;
   version_ = kept.version();
   kept.add_save();
@@ -59,7 +57,7 @@ Tensor Saved::linked(const Edge& edge) const {
                             "; clone() it before the write, or call backward before the optimizer's step"));
   if (!grad_enabled() || !edge.node) return t;
   const TensorBody& b = t.body();
-  Tensor y(Ref<TensorBody>::adopt(new TensorBody(b.storage, b.offset, b.sizes, b.strides, b.dtype)));
+  Tensor y(Ref<TensorBody>::adopt(new TensorBody(b.storage, b)));
   detail::make_slot(y).edge = edge;
   y.body().requires_grad = true;
   return y;

@@ -23,6 +23,7 @@ void set_data(const Tensor& x, const Tensor& value) {
   body.storage = fresh.body().storage;
   body.offset = fresh.body().offset;
   body.strides = fresh.body().strides;
+  body.contiguous = fresh.is_contiguous();
   body.dtype = fresh.body().dtype;
   body.device = fresh.body().device;
   if (concurrent) body.storage->share();
