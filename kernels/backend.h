@@ -30,6 +30,16 @@ enum class ScatterRule : uint8_t { kAssign, kAdd, kMul, kMax, kMin };
 /// The kind of a recurrent layer.
 enum class RnnMode : uint8_t { kLstm, kGru, kTanh, kRelu };
 
+/// The scalar parameters of a pointwise operation.
+struct PointwiseParams {
+  Scalar s, t;
+};
+/// The loop of a pointwise operation over n elements of contiguous operands: p[0] is written, p[1..] are
+/// read; p[0] may equal an input.
+using PointwiseRow = void (*)(const PointwiseParams& params, void* const* p, int64_t n);
+/// A launch may run a row directly, on the calling thread, for up to this many elements.
+inline constexpr int64_t kRowElements = 8192;
+
 /// Key of a counter-based draw, the same on every device and for any thread count. Element i of a call uses
 /// lane i % 4 of Philox4x32-10 block (offset + i / 4), under key `seed`. 64-bit values (float64, int64) use
 /// two lanes of block offset + i / 2.
@@ -123,6 +133,11 @@ class WEFT_API Backend {
   /// y = x converted to y's dtype, any strides; x may be broadcast.
   virtual void copy(Context&, View x, View y) = 0;
   virtual void fill(Context&, Scalar value, View y) = 0;
+  /// The row with which the operation computes contiguous inputs of dtype t, in host memory. Null if there is
+  /// none, or if the operation needs more than the row: callers then make the full call.
+  virtual PointwiseRow row(Unary, DType) const { return nullptr; }
+  virtual PointwiseRow row(Binary, DType) const { return nullptr; }
+  virtual PointwiseRow row(Ternary, DType) const { return nullptr; }
   virtual void arange(Context&, Scalar start, Scalar step, View y /*[n]*/) = 0;
 
   // Reductions. y has x's rank with reduced dims of size 1; empty sums are 0, empty products 1.

@@ -1,5 +1,5 @@
-// Launches of pointwise operations, and their common checks. Equal dtypes and sizes skip promotion and
-// broadcasting, to keep small operations fast.
+// Launches of pointwise operations, and their common checks. Operands of equal sizes skip broadcasting, and
+// small row-major ones skip views and loops too, to keep small operations fast.
 #include <weft/tensor/inner/launch.h>
 
 #include <cmath>
@@ -65,6 +65,17 @@ DType unary_dtype(Unary op, DType t, const Scalar& s, const Scalar& u) {
   if (!s.fits(parameter) || !u.fits(parameter))
     throw_scalar(op_name(to_string(op)), parameter, s.fits(parameter) ? u : s);
   return dtype;
+}
+
+// Whether the backend has run the operation by its row for inputs of dtype t.
+template <class Op, class... X>
+bool run_row(Op op, DType t, const PointwiseParams& params, const Tensor& y, const X&... xs) {
+  if (y.numel() > kRowElements || !(y.is_contiguous() && ... && xs.is_contiguous())) return false;
+  const PointwiseRow row = backend_of(y).row(op, t);
+  if (!row) return false;
+  void* const p[] = {y.raw(), xs.raw()...};
+  row(params, p, y.numel());
+  return true;
 }
 
 bool overlaps_itself(const Tensor& y) {
@@ -146,13 +157,28 @@ View expand_view(const Tensor& x, const Shape& sizes) {
   return v;
 }
 
+void run(Unary op, const Tensor& x, const Tensor& y, Scalar s, Scalar t) {
+  if (y.numel() == 0 || run_row(op, x.dtype(), {s, t}, y, x)) return;
+  backend_of(y).unary(context(), op, s, t, x.view_of(), y.view_of());
+}
+
+void run(Binary op, const Tensor& a, const Tensor& b, const Tensor& y, Scalar s, Scalar t) {
+  if (y.numel() == 0 || run_row(op, a.dtype(), {s, t}, y, a, b)) return;
+  backend_of(y).binary(context(), op, s, t, a.view_of(), b.view_of(), y.view_of());
+}
+
+void run(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& y, Scalar s) {
+  if (y.numel() == 0 || run_row(op, a.dtype(), {s, {}}, y, a, b, c)) return;
+  backend_of(y).ternary(context(), op, s, a.view_of(), b.view_of(), c.view_of(), y.view_of());
+}
+
 Tensor unary(Unary op, const Tensor& x, Scalar s, Scalar t) {
   if (!x.defined()) throw_undefined(op_name(to_string(op)).c_str(), 1);
   const DType dtype = is_scalar_test(op) ? scalar_test(x.dtype(), s) : unary_dtype(op, x.dtype(), s, t);
   const Cast in(x, dtype);
   Tensor y =
       empty(x.sizes(), {.dtype = op_class(op) == OpClass::kTest ? kBool : dtype, .device = x.device()});
-  if (y.numel() != 0) backend_of(x).unary(context(), op, s, t, in->view_of(), y.view_of());
+  run(op, in, y, s, t);
   return y;
 }
 
@@ -162,15 +188,15 @@ Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s, Scalar t) {
   const Device device = a.device();
   if (!(device == b.device())) throw_devices(op_name(to_string(op)).c_str(), a, b);
   const DType dtype = compute_dtype(cls, a.dtype() == b.dtype() ? a.dtype() : promote(a.dtype(), b.dtype()));
-  if (op == Binary::kAdd) check_factor("add", dtype, s);
+  if (op == Binary::kAdd && s.d != 1) check_factor("add", dtype, s);
   const DType out = cls == OpClass::kTest ? kBool : dtype;
-  if (a.dtype() == dtype && b.dtype() == dtype && a.sizes() == b.sizes()) {
+  if (a.sizes() == b.sizes()) {
+    if (a.dtype() != dtype || b.dtype() != dtype) return binary(op, cast(a, dtype), cast(b, dtype), s, t);
     Tensor y = empty(a.sizes(), {.dtype = out, .device = device});
-    if (y.numel() != 0) backend(device).binary(context(), op, s, t, a.view_of(), b.view_of(), y.view_of());
+    run(op, a, b, y, s, t);
     return y;
   }
-  const Shape sizes =
-      a.sizes() == b.sizes() ? a.sizes() : broadcast(op_name(to_string(op)).c_str(), a.sizes(), b.sizes());
+  const Shape sizes = broadcast(op_name(to_string(op)).c_str(), a.sizes(), b.sizes());
   const Cast x(a, dtype), z(b, dtype);
   Tensor y = empty(sizes, {.dtype = out, .device = device});
   if (y.numel() != 0)
@@ -185,6 +211,12 @@ Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Sc
   check_devices(name.c_str(), a, c);
   const DType dtype = compute_dtype(op_class(op), promote(promote(a.dtype(), b.dtype()), c.dtype()));
   check_factor(name.c_str(), dtype, s);
+  if (a.sizes() == b.sizes() && a.sizes() == c.sizes()) {
+    const Cast x(a, dtype), y(b, dtype), z(c, dtype);
+    Tensor out = empty(a.sizes(), {.dtype = dtype, .device = a.device()});
+    run(op, x, y, z, out, s);
+    return out;
+  }
   const Shape sizes = broadcast(name.c_str(), broadcast(name.c_str(), a.sizes(), b.sizes()), c.sizes());
   const Cast x(a, dtype), y(b, dtype), z(c, dtype);
   Tensor out = empty(sizes, {.dtype = dtype, .device = a.device()});
@@ -228,7 +260,7 @@ void check_into(const char* name, const Tensor& y, const Tensor& x) {
 void unary_into(Unary op, const Tensor& y, Scalar s, Scalar t) {
   if (unary_dtype(op, y.dtype(), s, t) != y.dtype())
     throw DTypeError(str(op_name(to_string(op)), "_: does not take ", y.dtype(), " in place"));
-  if (y.numel() != 0) backend_of(y).unary(context(), op, s, t, y.view_of(), y.view_of());
+  run(op, y, y, s, t);
 }
 
 void binary_into(Binary op, const Tensor& y, const Tensor& b, Scalar s, Scalar t) {
@@ -238,6 +270,7 @@ void binary_into(Binary op, const Tensor& y, const Tensor& b, Scalar s, Scalar t
   if (is_half(y.dtype()) && promote(y.dtype(), b.dtype()) != y.dtype())  // one rounding
     return copy_into(y, binary(op, y, b, s, t));
   const Tensor x = argument_for(y, b);
+  if (x.sizes() == y.sizes()) return run(op, y, x, y, s, t);
   backend_of(y).binary(context(), op, s, t, y.view_of(), expand_view(x, y.sizes()), y.view_of());
 }
 

@@ -13,6 +13,11 @@ Tensor cast(const Tensor& x, DType dtype) {
   return y;
 }
 
+void Cast::convert(DType dtype) {
+  own_ = cast(*t_, dtype);
+  t_ = &own_;
+}
+
 Tensor clone(const Tensor& x) {
   Tensor y = empty(x.sizes(), {.dtype = x.dtype(), .device = x.device()});
   if (y.numel() != 0) backend_of(x).copy(context(), x.view_of(), y.view_of());

@@ -1,4 +1,4 @@
-// The engine's arithmetic on gradients (inner/grad_math.h). It calls the backend directly: the public
+// The engine's arithmetic on gradients (inner/grad_math.h). It calls the backend and its launches: the public
 // operations depend on the engine, not the reverse.
 #include <weft/autograd/tape/inner/grad_math.h>
 
@@ -7,6 +7,7 @@
 #include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/factories.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft::detail {
 namespace {
@@ -29,17 +30,13 @@ Tensor add_gradients(const Tensor& a, const Tensor& b) {
     return y;
   }
   Tensor y = like(a);
-  Context context;
-  if (y.numel() > 0)
-    backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), y.view_of());
+  launch::run(Binary::kAdd, a, b, y);
   return record("AddGradients", y, {a, b}, [](const Tensor& g, Needs) -> GradList { return {g, g}; });
 }
 
 void add_into(const Tensor& a, const Tensor& b) {
-  Context context;
   if (is_row_wise(b)) add_packed_into(a, b);
-  else if (a.numel() > 0)
-    backend(a.device()).binary(context, Binary::kAdd, 1, 0, a.view_of(), b.view_of(), a.view_of());
+  else launch::run(Binary::kAdd, a, b, a);
   a.body().storage->bump_version();
 }
 

@@ -111,9 +111,11 @@ CpuBackend& checked(const char* what, std::string_view name) {
   throw ValueError(str(what, ": takes baseline, avx2 or avx512, got \"", name, "\""));
 }
 
-std::atomic<CpuBackend*> current{nullptr};
+}  // namespace
 
-CpuBackend& choose() {
+std::atomic<CpuBackend*> cpu_backend_in_use{nullptr};
+
+CpuBackend& choose_cpu_backend() {
   CpuBackend* chosen = nullptr;
   if (const char* wanted = std::getenv("WEFT_ISA"); wanted && *wanted) {
     chosen = &checked("WEFT_ISA", wanted);
@@ -121,16 +123,8 @@ CpuBackend& choose() {
     for (const char* name : {"avx512", "avx2", "baseline"})
       if ((chosen = backend_named(name))) break;
   }
-  current.store(chosen, std::memory_order_release);
+  cpu_backend_in_use.store(chosen, std::memory_order_release);
   return *chosen;
-}
-
-}  // namespace
-
-CpuBackend& cpu_backend() {
-  if (CpuBackend* const found = current.load(std::memory_order_acquire)) [[likely]]
-    return *found;
-  return choose();
 }
 
 }  // namespace weft::kernels
@@ -140,7 +134,7 @@ namespace weft {
 const char* cpu_isa() { return kernels::cpu_backend().isa(); }
 
 void set_cpu_isa(const char* name) {
-  kernels::current.store(&kernels::checked("set_cpu_isa", name), std::memory_order_release);
+  kernels::cpu_backend_in_use.store(&kernels::checked("set_cpu_isa", name), std::memory_order_release);
 }
 
 }  // namespace weft

@@ -3,6 +3,8 @@
 // sets share.
 #pragma once
 
+#include <atomic>
+
 #include <weft/kernels/backend.h>
 
 namespace weft::kernels {
@@ -30,6 +32,12 @@ class CpuBackend : public Backend {
 
 /// The backend in use: that of WEFT_ISA if set, else of the widest instruction set of the machine. It is
 /// never destroyed. Throws: ValueError if WEFT_ISA names an unknown set or one that the machine lacks.
-CpuBackend& cpu_backend();
+CpuBackend& choose_cpu_backend();
+extern std::atomic<CpuBackend*> cpu_backend_in_use;  ///< null until the first request
+inline CpuBackend& cpu_backend() {
+  if (CpuBackend* const found = cpu_backend_in_use.load(std::memory_order_acquire)) [[likely]]
+    return *found;
+  return choose_cpu_backend();
+}
 
 }  // namespace weft::kernels

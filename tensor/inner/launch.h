@@ -70,6 +70,12 @@ WEFT_API Tensor binary(Binary op, const Tensor& a, const Tensor& b, Scalar s = 1
 WEFT_API Tensor ternary(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, Scalar s = 1);
 WEFT_API Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b);
 
+// y = op(..) of operands that have y's sizes and the operation's compute dtype; y may be one of them. Small
+// row-major ones need no views: the backend's row (Backend::row) takes their addresses.
+WEFT_API void run(Unary op, const Tensor& x, const Tensor& y, Scalar s = 0, Scalar t = 0);
+WEFT_API void run(Binary op, const Tensor& a, const Tensor& b, const Tensor& y, Scalar s = 1, Scalar t = 0);
+WEFT_API void run(Ternary op, const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& y, Scalar s);
+
 // Pointwise, into an existing tensor of any strides; the arguments broadcast to y and are cast to its dtype.
 // check_into throws the errors of the write: DTypeError (float into integer), DeviceError, ShapeError, also
 // for a y whose elements share memory.
@@ -110,7 +116,8 @@ WEFT_API Tensor reduce(const char* name, Reduce op, const Tensor& x, const Dims&
 class Cast {
  public:
   Cast(const Tensor& x, DType dtype) : t_(&x) {
-    if (x.dtype() != dtype) own_ = cast(x, dtype), t_ = &own_;
+    if (x.dtype() != dtype) [[unlikely]]
+      convert(dtype);
   }
   Cast(const Cast&) = delete;
   const Tensor& get() const { return *t_; }
@@ -118,6 +125,7 @@ class Cast {
   const Tensor* operator->() const { return t_; }
 
  private:
+  WEFT_API void convert(DType dtype);
   Tensor own_;
   const Tensor* t_;
 };

@@ -14,6 +14,9 @@ class IsaBackend final : public CpuBackend {
   using CpuBackend::CpuBackend;
 #include <weft/kernels/inner/kernel_methods.inc>
   bool median(Context&, View x, View indices) override;
+  PointwiseRow row(Unary op, DType t) const override;
+  PointwiseRow row(Binary op, DType t) const override;
+  PointwiseRow row(Ternary op, DType t) const override;
 };
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -36,4 +36,8 @@ void IsaBackend::binary(Context&, Binary op, Scalar s, Scalar t, View a, View b,
   run_elementwise(kernel, {s, t}, views, compute, 3, is_dear(op) ? kDearGrain : kCheapGrain);
 }
 
+PointwiseRow IsaBackend::row(Binary op, DType t) const {
+  return binary_rows[static_cast<int>(op)].at[static_cast<int>(t)];
+}
+
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -11,12 +11,8 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 inline constexpr int kMaxOperands = 4;
 
-struct Params {
-  Scalar s, t;
-};
-
-/// Computes n elements: p[0] is written, p[1..] are read; p[0] may equal an input.
-using Kernel = void (*)(const Params& params, void* const* p, int64_t n);
+using Params = PointwiseParams;
+using Kernel = PointwiseRow;
 
 /// Converts n elements between dtypes, both contiguous.
 using Convert = void (*)(const void* x, void* y, int64_t n);
@@ -54,5 +50,6 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
                      int count, int64_t grain);
 
 inline constexpr int64_t kCheapGrain = 32768, kDearGrain = 8192;
+static_assert(kRowElements <= kDearGrain, "rows run directly are not cut here either");
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -21,6 +21,10 @@ void IsaBackend::ternary(Context&, Ternary op, Scalar s, View a, View b, View c,
   run_elementwise(kernel, {s, {}}, views, compute, 4, kCheapGrain);
 }
 
+PointwiseRow IsaBackend::row(Ternary op, DType t) const {
+  return ternary_rows[static_cast<int>(op)].at[static_cast<int>(t)];
+}
+
 namespace {
 
 template <class U> void where_loop(const Params&, void* const* p, int64_t n) {

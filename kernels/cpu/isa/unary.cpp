@@ -27,6 +27,11 @@ void IsaBackend::unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) {
   run_elementwise(kernel, {s, t}, views, compute, 2, dear ? kDearGrain : kCheapGrain);
 }
 
+PointwiseRow IsaBackend::row(Unary op, DType t) const {
+  // which row computes a power depends on the exponent
+  return op == Unary::kPowScalar ? nullptr : unary_rows[static_cast<int>(op)].at[static_cast<int>(t)];
+}
+
 void refuse_dtype(const char* op, DType t) { throw DTypeError(str(op, ": does not take ", t)); }
 
 }  // namespace weft::kernels::WEFT_ISA_NS
