@@ -220,7 +220,7 @@ template <class F> Tensor record_view(const char* name, Tensor y, const Tensor& 
   if (detail::wants_record({x})) {
     using Op = detail::OpNode<std::decay_t<F>>;
     detail::link_view(Ref<Node>::adopt(new Op(name, std::forward<F>(backward))), y, x);
-  } else {
+  } else if (!autograd_state().inference) {
     detail::note_view(y, x);
   }
   return y;

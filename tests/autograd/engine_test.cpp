@@ -245,6 +245,26 @@ TEST(GradMode, inference_mode_restores_what_was) {
   EXPECT_FALSE(autograd_state().inference);
 }
 
+TEST(GradMode, a_view_taken_in_inference_mode_has_no_base) {
+  const Tensor w = leaf({2}), x = zeros({2, 2}, {.dtype = kFloat64}), y = zeros({2, 2}, {.dtype = kFloat64});
+  const Tensor plain = [&] {
+    NoGrad off;
+    return x.select(0, 0);
+  }();
+  const Tensor inferred = [&] {
+    InferenceMode on;
+    return y.select(0, 0);
+  }();
+  Tensor(plain).add_(w);
+  Tensor(inferred).add_(w);
+  EXPECT_TRUE(x.requires_grad());
+  EXPECT_FALSE(y.requires_grad());
+  EXPECT_TRUE(inferred.requires_grad());
+  EXPECT_EQ(values(y.select(0, 0)), Numbers({2, 2}));
+  // the history of the view describes these bytes, so a write through another handle is refused
+  EXPECT_TRUE(has(error_of<AutogradError>([&] { Tensor(y).mul_(2); }), "detached alias"));
+}
+
 TEST(Leaves, only_floating_leaves_may_require_grad) {
   EXPECT_TRUE(has(error_of<AutogradError>([] { ones({2}, {.dtype = kInt64}).requires_grad_(); }), "int64"));
   const Tensor x = leaf({2});
