@@ -9,10 +9,10 @@ using formula::saved_for;
 using launch::binary;
 
 Tensor add(In a, In b, Scalar alpha) {
-  return record("add", binary(Binary::kAdd, a, b, alpha), {a, b},
-                [alpha](const Tensor& g, Needs needs) -> GradList {
-                  return {g, !needs[1] ? Tensor() : alpha.d == 1 ? g : g * alpha};
-                });
+  return record("add", binary(Binary::kAdd, a, b, alpha), {a, b}, [alpha](Tensor g, Needs needs) -> GradList {
+    Tensor db = !needs[1] ? Tensor() : alpha.d == 1 ? g : g * alpha;
+    return {std::move(g), std::move(db)};
+  });
 }
 
 Tensor sub(In a, In b, Scalar alpha) {

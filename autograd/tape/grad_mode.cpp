@@ -4,9 +4,6 @@
 
 namespace weft {
 
-AutogradState& autograd_state() {
-  static constinit thread_local AutogradState state;
-  return state;
-}
+constinit thread_local AutogradState detail::t_autograd_state{};
 
 }  // namespace weft

@@ -18,7 +18,10 @@ struct AutogradState {
   const SavedTensorHooks* saved_hooks = nullptr;  ///< innermost scope (autograd/tape/saved_hooks.h)
   DType autocast = kFloat32;                      ///< half dtype of the innermost Autocast; float32: none
 };
-WEFT_API AutogradState& autograd_state();
+namespace detail {
+extern WEFT_API constinit thread_local AutogradState t_autograd_state;
+}
+inline AutogradState& autograd_state() { return detail::t_autograd_state; }
 
 inline bool grad_enabled() { return autograd_state().grad_enabled; }
 

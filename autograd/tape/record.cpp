@@ -79,13 +79,6 @@ Tensor SavedOutput::get() const {
 
 namespace detail {
 
-bool wants_record(Inputs inputs) {
-  if (!grad_enabled()) return false;
-  for (const InputRef& in : inputs)
-    if (in.t->defined() && in.t->requires_grad()) return true;
-  return false;
-}
-
 bool wants_record(std::span<const Tensor> inputs) {
   if (!grad_enabled()) return false;
   for (const Tensor& x : inputs)
@@ -123,21 +116,21 @@ void note_origin(Node& node, std::span<Tensor> outputs) {
   extras.origin = str(text, ", operation ", node.sequence());
 }
 
-void set_outputs(const Ref<Node>& node, std::span<Tensor> outputs) {
-  node->slots().clear();
+void set_outputs(Ref<Node> node, std::span<Tensor> outputs) {
+  Node& n = *node;
+  n.slots().clear();
+  for (const Tensor& y : outputs) {
+    if (y.defined() && is_floating(y.dtype())) n.slots().emplace_back(y.sizes(), y.dtype(), y.device());
+    else n.slots().emplace_back();
+  }
+  if (autograd_state().anomaly) note_origin(n, outputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].defined() || !is_floating(outputs[i].dtype())) {
-      node->slots().push_back({});
-      continue;
-    }
+    if (!outputs[i].defined() || !is_floating(outputs[i].dtype())) continue;
     TensorBody& b = outputs[i].body();
-    node->slots().push_back({b.sizes, b.dtype, b.device});
-    Slot& slot = b.slot ? static_cast<Slot&>(*b.slot) : make_slot(outputs[i]);
-    slot.edge = {node, static_cast<uint32_t>(i)};
+    make_slot(outputs[i]).edge = {i + 1 < outputs.size() ? node : std::move(node), static_cast<uint32_t>(i)};
     b.requires_grad = true;
     if (!b.follows_base) b.storage->set_history(&b, false);
   }
-  if (autograd_state().anomaly) note_origin(*node, outputs);
 }
 
 /// Makes the view follow x's base, or x if x is not a view.
@@ -154,18 +147,18 @@ void follow(const Tensor& view, const Tensor& x) {
 
 void link(Ref<Node> node, std::span<Tensor> outputs, Inputs inputs) {
   add_edges(*node, inputs, [](const InputRef& in) -> const Tensor& { return *in.t; });
-  set_outputs(node, outputs);
+  set_outputs(std::move(node), outputs);
 }
 
 void link(Ref<Node> node, std::span<Tensor> outputs, std::span<const Tensor> inputs) {
   add_edges(*node, inputs, [](const Tensor& x) -> const Tensor& { return x; });
-  set_outputs(node, outputs);
+  set_outputs(std::move(node), outputs);
 }
 
 void link_view(Ref<Node> node, Tensor& view, const Tensor& base) {
   node->edges().push_back(gradient_edge(base));
   follow(view, base);
-  set_outputs(node, {&view, 1});
+  set_outputs(std::move(node), {&view, 1});
 }
 
 void note_view(Tensor& view, const Tensor& base) {

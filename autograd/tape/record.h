@@ -6,9 +6,10 @@
 //                     return {g * (1 - square(y.get()))};
 //                   });
 //   }
-// `backward(g, needs)` returns one gradient per input, which may be undefined if needs[i] is false. The
-// engine accumulates them, sums broadcast dims and casts. Formulas consist of operations of this library, so
-// they are differentiable under create_graph.
+// `backward(g, needs)` returns one gradient per input, which may be undefined if needs[i] is false. It may
+// take g by value, to return it without a copy of the handle. The engine accumulates the gradients, sums
+// broadcast dims and casts. Formulas consist of operations of this library, so they are differentiable under
+// create_graph.
 #pragma once
 
 #include <initializer_list>
@@ -142,7 +143,12 @@ class WEFT_API SavedOutput : public Saved {
 
 namespace detail {
 /// Whether grad mode is on and an input requires grad.
-WEFT_API bool wants_record(Inputs inputs);
+inline bool wants_record(Inputs inputs) {
+  if (!grad_enabled()) return false;
+  for (const InputRef& in : inputs)
+    if (in.t->defined() && in.t->requires_grad()) return true;
+  return false;
+}
 WEFT_API bool wants_record(std::span<const Tensor> inputs);
 [[noreturn]] WEFT_API void throw_released(const char* name);
 
@@ -154,8 +160,8 @@ template <class F> class OpNode final : public Node {
   GradList apply(GradList grads, Pass&) override {
     if (released_) throw_released(name());
     const Needs needs(needs_mask());
-    if constexpr (std::is_invocable_v<F&, const Tensor&, Needs>) return f()(grads[0], needs);
-    else return f()(std::as_const(grads), needs);
+    if constexpr (std::is_invocable_v<F&, const GradList&, Needs>) return f()(std::as_const(grads), needs);
+    else return f()(std::move(grads[0]), needs);
   }
   void release_saved() noexcept override {
     if constexpr (!std::is_trivially_destructible_v<F>)  // without captures it can run again

@@ -1,8 +1,10 @@
-// A vector with inline storage for N elements: gradient lists and edge lists are nearly always short.
+// A vector with inline storage for N elements: gradient lists and edge lists are nearly always short. A list
+// of values in braces is moved into it.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
-#include <initializer_list>
+#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -12,9 +14,10 @@ template <class T, int N> class SmallVector {
  public:
   SmallVector() = default;
   explicit SmallVector(size_t n) { resize(n); }
-  SmallVector(std::initializer_list<T> values) {
-    reserve(values.size());
-    for (const T& v : values) push_back(v);
+  template <std::convertible_to<T>... U>
+  requires(sizeof...(U) > 0) SmallVector(U&&... values) {
+    reserve(sizeof...(U));
+    (static_cast<void>(new (data_ + size_++) T(std::forward<U>(values))), ...);
   }
   SmallVector(const SmallVector& o) {
     reserve(o.size_);
@@ -22,75 +25,88 @@ template <class T, int N> class SmallVector {
   }
   SmallVector(SmallVector&& o) noexcept { steal(o); }
   SmallVector& operator=(SmallVector o) noexcept {
-    clear_all();
+    clear();
+    free_heap();
     steal(o);
     return *this;
   }
-  ~SmallVector() { clear_all(); }
+  ~SmallVector() {
+    if (size_ != 0) clear();
+    free_heap();
+  }
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  T& operator[](size_t i) { return data()[i]; }
-  const T& operator[](size_t i) const { return data()[i]; }
-  T* data() { return heap_ ? heap_ : inline_data(); }
-  const T* data() const { return heap_ ? heap_ : const_cast<SmallVector*>(this)->inline_data(); }
-  T* begin() { return data(); }
-  T* end() { return data() + size_; }
-  const T* begin() const { return data(); }
-  const T* end() const { return data() + size_; }
-  T& back() { return data()[size_ - 1]; }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  T* begin() { return data_; }
+  T* end() { return data_ + size_; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + size_; }
+  T& back() { return data_[size_ - 1]; }
 
   void reserve(size_t n) {
-    if (n <= capacity_) return;
-    T* fresh = static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(alignof(T))));
-    T* old = data();
-    for (size_t i = 0; i < size_; ++i) {
-      new (fresh + i) T(std::move(old[i]));
-      old[i].~T();
-    }
-    free_heap();
-    heap_ = fresh;
-    capacity_ = n;
+    if (n > capacity_) [[unlikely]]
+      grow(n);
   }
   void push_back(T v) {
-    if (size_ == capacity_) reserve(capacity_ * 2);
-    new (data() + size_) T(std::move(v));
+    if (size_ == capacity_) [[unlikely]]
+      grow(size_t{capacity_} * 2);
+    new (data_ + size_) T(std::move(v));
+    ++size_;
+  }
+  /// Appends T{values...}.
+  template <class... U> void emplace_back(U&&... values) {
+    if (size_ == capacity_) [[unlikely]]
+      grow(size_t{capacity_} * 2);
+    new (data_ + size_) T{std::forward<U>(values)...};
     ++size_;
   }
   void resize(size_t n) {
     reserve(n);
-    while (size_ < n) new (data() + size_++) T();
-    while (size_ > n) data()[--size_].~T();
+    while (size_ < n) new (data_ + size_++) T();
+    while (size_ > n) data_[--size_].~T();
   }
-  void clear() { resize(0); }
+  void clear() {
+    for (size_t i = 0; i < size_; ++i) data_[i].~T();
+    size_ = 0;
+  }
 
  private:
   T* inline_data() { return reinterpret_cast<T*>(inline_); }
+  void grow(size_t n) {
+    T* fresh = static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(alignof(T))));
+    for (size_t i = 0; i < size_; ++i) {
+      new (fresh + i) T(std::move(data_[i]));
+      data_[i].~T();
+    }
+    free_heap();
+    data_ = fresh;
+    capacity_ = static_cast<uint32_t>(n);
+  }
   void free_heap() {
-    if (heap_) ::operator delete(heap_, std::align_val_t(alignof(T)));
-    heap_ = nullptr;
+    if (data_ == inline_data()) return;
+    ::operator delete(data_, std::align_val_t(alignof(T)));
+    data_ = inline_data();
     capacity_ = N;
   }
-  void clear_all() {
-    for (size_t i = 0; i < size_; ++i) data()[i].~T();
-    size_ = 0;
-    free_heap();
-  }
-  void steal(SmallVector& o) noexcept {
-    if (o.heap_) {
-      heap_ = std::exchange(o.heap_, nullptr);
-      capacity_ = std::exchange(o.capacity_, static_cast<size_t>(N));
+  void steal(SmallVector& o) noexcept {  // this one is empty and has no heap memory
+    if (o.data_ != o.inline_data()) {
+      data_ = std::exchange(o.data_, o.inline_data());
+      capacity_ = std::exchange(o.capacity_, static_cast<uint32_t>(N));
     } else {
       for (size_t i = 0; i < o.size_; ++i) {
-        new (inline_data() + i) T(std::move(o.inline_data()[i]));
-        o.inline_data()[i].~T();
+        new (data_ + i) T(std::move(o.data_[i]));
+        o.data_[i].~T();
       }
     }
-    size_ = std::exchange(o.size_, 0);
+    size_ = std::exchange(o.size_, 0u);
   }
-  T* heap_ = nullptr;
-  size_t size_ = 0;
-  size_t capacity_ = N;
+  T* data_ = inline_data();
+  uint32_t size_ = 0;
+  uint32_t capacity_ = N;
   alignas(T) unsigned char inline_[N * sizeof(T)];
 };
 
