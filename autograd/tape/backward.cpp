@@ -3,18 +3,19 @@
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/tensor/factories.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft {
 namespace {
 
 /// Checks the gradients of `roots` and replaces absent ones by ones.
-std::vector<Tensor> seeds(const char* what, std::span<const Tensor> roots,
-                          std::span<const Tensor> gradients) {
+GradList seeds(const char* what, std::span<const Tensor> roots, std::span<const Tensor> gradients) {
   if (roots.empty()) throw AutogradError(str(what, ": no tensors given"));
   if (!gradients.empty() && gradients.size() != roots.size())
     throw AutogradError(str(what, ": ", static_cast<int64_t>(gradients.size()), " gradients for ",
                             static_cast<int64_t>(roots.size()), " tensors"));
-  std::vector<Tensor> out;
+  GradList out;
+  out.reserve(roots.size());
   for (size_t i = 0; i < roots.size(); ++i) {
     const Tensor& y = roots[i];
     if (!y.requires_grad())
@@ -30,16 +31,18 @@ std::vector<Tensor> seeds(const char* what, std::span<const Tensor> roots,
       if (y.numel() != 1)
         throw AutogradError(str(what, ": a tensor of sizes ", y.sizes(),
                                 " needs an explicit gradient; only one element has ones by default"));
-      out.push_back(ones_like(y));
+      out.push_back(empty_like(y));
+      launch::fill_into(out.back(), 1);
     }
   }
   return out;
 }
 
-void run(Pass& pass, std::span<const Tensor> roots, std::vector<Tensor> given) {
-  std::vector<Edge> edges;
+void run(Pass& pass, std::span<const Tensor> roots, GradList given) {
+  EdgeList edges;
+  edges.reserve(roots.size());
   for (const Tensor& y : roots) edges.push_back(gradient_edge(y));
-  pass.mark(edges);
+  pass.mark({edges.data(), edges.size()});
   for (size_t i = 0; i < edges.size(); ++i) pass.deliver(edges[i], std::move(given[i]));
   pass.run();
 }
@@ -48,14 +51,14 @@ void run(Pass& pass, std::span<const Tensor> roots, std::vector<Tensor> given) {
 
 void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph,
               bool create_graph) {
-  std::vector<Tensor> given = seeds("backward", roots, gradients);
+  GradList given = seeds("backward", roots, gradients);
   Pass pass({.retain_graph = retain_graph, .create_graph = create_graph, .sink = nullptr, .shared = false});
   run(pass, roots, std::move(given));
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& grad_outputs, const GradOptions& options) {
-  std::vector<Tensor> given = seeds("grad", outputs, grad_outputs);
+  GradList given = seeds("grad", outputs, grad_outputs);
   std::vector<Edge> wanted;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].requires_grad())

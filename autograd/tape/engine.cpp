@@ -4,6 +4,7 @@
 #include <weft/autograd/tape/engine.h>
 
 #include <mutex>
+#include <optional>
 
 #include <weft/autograd/tape/autocast.h>
 #include <weft/autograd/tape/inner/extras.h>
@@ -62,13 +63,14 @@ struct Pass::Impl {
   Options options;
   std::mutex mutex;
   std::unique_ptr<PassTable> table = take_table();
-  std::vector<Ref<Node>> roots;
   std::vector<Wanted> wanted;
   std::vector<Tensor> captured;
-  std::vector<uint32_t> stack;
   std::atomic<size_t> pending{0};
   bool running = false;
   std::exception_ptr error;
+
+  static void* operator new(size_t bytes) { return pool_allocate(bytes); }
+  static void operator delete(void* p, size_t bytes) noexcept { pool_free(p, bytes); }
 
   Impl(Pass& p, Options o) : pass(p), options(o) {}
   ~Impl() {
@@ -79,6 +81,11 @@ struct Pass::Impl {
     return options.shared ? std::unique_lock(mutex) : std::unique_lock(mutex, std::defer_lock);
   }
   PassRow& row(uint32_t r) { return table->rows[r]; }
+  /// Changes `pending`; a pass that one thread owns needs no locked operation for it.
+  void count(size_t by) {
+    if (options.shared) pending.fetch_add(by, std::memory_order_release);
+    else pending.store(pending.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
 
   // ---- marking
 
@@ -105,8 +112,8 @@ struct Pass::Impl {
     if (!to.marked || to.executed) {
       to.marked = true;
       to.executed = false;
-      pending.fetch_add(1, std::memory_order_relaxed);
-      stack.push_back(r);
+      count(1);
+      table->stack.push_back(r);
     }
     if (boundary && to.node->is_boundary() && !(slot < 64 && (to.seen >> slot & 1))) {
       if (slot < 64) to.seen |= uint64_t{1} << slot;
@@ -143,13 +150,13 @@ struct Pass::Impl {
     for (const Edge& e : edges) {
       if (!e.node) continue;
       const uint32_t r = table->insert(e.node.get());
-      if (!row(r).walked) roots.push_back(e.node);
+      if (!row(r).walked) table->roots.push_back(e.node);
       if (!wanted.empty()) find_needed(r);
       owe(r, e.slot, boundary);
     }
-    while (!stack.empty()) {
-      const uint32_t r = stack.back();
-      stack.pop_back();
+    while (!table->stack.empty()) {
+      const uint32_t r = table->stack.back();
+      table->stack.pop_back();
       if (!row(r).walked) walk(r);
       const Node* node = row(r).node;
       for (size_t i = 0, n = child_count(r); i < n; ++i)
@@ -167,16 +174,20 @@ struct Pass::Impl {
     throw AutogradError(str(node.name(), ": a gradient ", got, " arrived for an output that ", wanted));
   }
 
-  static Tensor fitted(const Node& node, uint32_t slot, Tensor g, GradSource from) {
-    if (slot >= node.slots().size()) return g;
+  static bool fits(const Node& node, uint32_t slot, const Tensor& g) {
+    if (slot >= node.slots().size()) return true;
     const SlotMeta& meta = node.slots()[slot];
-    if (g.sizes() == meta.sizes && g.dtype() == meta.dtype && g.device() == meta.device) return g;
+    return g.sizes() == meta.sizes && g.dtype() == meta.dtype && g.device() == meta.device;
+  }
+  static Tensor fitted(const Node& node, uint32_t slot, Tensor g, GradSource from) {
+    const SlotMeta& meta = node.slots()[slot];
     if (detail::is_row_wise(g)) {
       // rows as they are for leaves and other workers alone
       if ((node.is_accumulate() || node.is_boundary()) && detail::grad_sizes(g) == meta.sizes &&
           g.dtype() == meta.dtype && g.device() == meta.device)
         return g;
-      return fitted(node, slot, detail::dense(g), from);
+      Tensor all = detail::dense(g);
+      return fits(node, slot, all) ? all : fitted(node, slot, std::move(all), from);
     }
     if (g.device() != meta.device)
       throw_misfit(node, from, str("on ", g.device()), str("lies on ", meta.device));
@@ -195,7 +206,8 @@ struct Pass::Impl {
     if (!to.needed) return;
     if (to.awaited == 0) throw AutogradError(str("deliver: ", to.node->name(), " awaits no gradient"));
     if (g.defined()) {
-      g = fitted(*to.node, slot, std::move(g), from);
+      if (!fits(*to.node, slot, g)) [[unlikely]]
+        g = fitted(*to.node, slot, std::move(g), from);
       const size_t slots = std::max<size_t>(to.node->slots().size(), slot + 1);
       if (to.buffers.size() < slots) to.buffers.resize(slots);
       Tensor& have = to.buffers[slot];
@@ -213,35 +225,33 @@ struct Pass::Impl {
 
   // ---- execution
 
-  GradList call(Node& node, GradList grads, int32_t first_wanted, bool leads) {
+  GradList apply(Node& node, GradList& grads) {
+    Node::Extras* const extras = node.extras.load(std::memory_order_acquire);
+    const GradList given = extras ? grads : GradList();
+    GradList out = node.apply(std::move(grads), pass);
+    if (extras) detail::run_post_hooks(*extras, out, given);
+    if (!out.empty() && out.size() != node.edges().size())
+      throw AutogradError(str(node.name(), ": backward returned ", static_cast<int64_t>(out.size()),
+                              " gradients for ", static_cast<int64_t>(node.edges().size()), " inputs"));
+    if (autograd_state().anomaly)
+      for (size_t i = 0; i < out.size(); ++i)
+        if (out[i].defined() && detail::has_nan(out[i]))
+          throw AutogradError(
+              str(node.name(), ": the gradient of input ", static_cast<int64_t>(i), " has a NaN"));
+    return out;
+  }
+
+  GradList call(Node& node, GradList& grads, int32_t first_wanted, bool leads) {
     if (Node::Extras* extras = node.extras.load(std::memory_order_acquire))
       detail::run_pre_hooks(*extras, grads);
     for (int32_t w = first_wanted; w >= 0; w = wanted[static_cast<size_t>(w)].next) {
       const uint32_t slot = wanted[static_cast<size_t>(w)].slot;
       if (slot < grads.size()) captured[static_cast<size_t>(w)] = detail::dense(grads[slot]);
     }
-    GradList out;
-    if (!leads) return out;
+    if (!leads) return {};
     bool any = node.is_boundary();
     for (const Tensor& g : grads) any = any || g.defined();
-    if (any) {
-      Node::Extras* extras = node.extras.load(std::memory_order_acquire);
-      if (extras) {
-        const GradList given = grads;
-        out = node.apply(std::move(grads), pass);
-        detail::run_post_hooks(*extras, out, given);
-      } else {
-        out = node.apply(std::move(grads), pass);
-      }
-      if (!out.empty() && out.size() != node.edges().size())
-        throw AutogradError(str(node.name(), ": backward returned ", static_cast<int64_t>(out.size()),
-                                " gradients for ", static_cast<int64_t>(node.edges().size()), " inputs"));
-      if (autograd_state().anomaly)
-        for (size_t i = 0; i < out.size(); ++i)
-          if (out[i].defined() && detail::has_nan(out[i]))
-            throw AutogradError(
-                str(node.name(), ": the gradient of input ", static_cast<int64_t>(i), " has a NaN"));
-    }
+    GradList out = any ? apply(node, grads) : GradList();
     if (!options.retain_graph) node.release_saved();
     return out;
   }
@@ -250,37 +260,33 @@ struct Pass::Impl {
     PassRow& mine = row(r);
     Node& node = *mine.node;
     GradList grads = std::move(mine.buffers);
-    mine.buffers = GradList();
     mine.executed = true;
     const int32_t first_wanted = mine.wanted;
     const bool leads = mine.leads;
-    grads.resize(std::max(grads.size(), node.slots().size()));
+    if (grads.size() < node.slots().size()) grads.resize(node.slots().size());
     if (options.shared) held.unlock();
-    GradList out;
+    bool called = false;
     try {
-      const Current current(&node);
-      out = call(node, std::move(grads), first_wanted, leads);
-    } catch (const std::exception& e) {
+      GradList out = [&] {
+        const Current current(&node);
+        return call(node, grads, first_wanted, leads);
+      }();
+      called = true;
       if (options.shared) held.lock();
-      end(autograd_state().anomaly ? std::make_exception_ptr(AutogradError(str(e.what(), origin_of(node))))
-                                   : std::current_exception());
-      return;
-    } catch (...) {
-      if (options.shared) held.lock();
-      end(std::current_exception());
-      return;
-    }
-    if (options.shared) held.lock();
-    if (error) return;
-    try {
+      if (error) return;
       for (size_t i = 0, n = child_count(r); i < n; ++i)
         if (const uint32_t c = child(r, i); c != PassTable::kNone)
           accept(c, node.edges()[i].slot, i < out.size() ? std::move(out[i]) : Tensor(), {&node, i});
+      count(static_cast<size_t>(-1));
+    } catch (const std::exception& e) {
+      if (options.shared && !called) held.lock();
+      end(!called && autograd_state().anomaly
+              ? std::make_exception_ptr(AutogradError(str(e.what(), origin_of(node))))
+              : std::current_exception());
     } catch (...) {
+      if (options.shared && !called) held.lock();
       end(std::current_exception());
-      return;
     }
-    pending.fetch_sub(1, std::memory_order_release);
   }
 
   void end(std::exception_ptr why) {
@@ -309,7 +315,7 @@ void Pass::capture(std::span<const Edge> edges) {
     const auto index = static_cast<int32_t>(impl_->wanted.size());
     int32_t next = -1;
     if (e.node) {
-      impl_->roots.push_back(e.node);
+      impl_->table->roots.push_back(e.node);
       PassRow& row = impl_->row(impl_->table->insert(e.node.get()));
       next = std::exchange(row.wanted, index);
     }
@@ -339,7 +345,8 @@ void Pass::run() {
   me.running = true;
   {
     const GradMode mode(me.options.create_graph);
-    const NoAutocast plain;  // backward uses the dtypes of forward
+    std::optional<NoAutocast> plain;  // backward uses the dtypes of forward
+    if (autocast_dtype() != kFloat32) plain.emplace();
     while (!me.error && !me.table->ready_empty()) me.execute(me.table->pop_ready(), held);
   }
   me.running = false;

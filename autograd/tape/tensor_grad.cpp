@@ -55,46 +55,40 @@ Ref<Node> AccumulateGrad::successor() {
   return successor_;
 }
 
-GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
-  const Tensor x = leaf();
-  if (!x.defined()) {
-    std::lock_guard lock(mutex);
-    if (!replaced_) return {};
+bool AccumulateGrad::takes() const {
+  if (replaced_)
     throw AutogradError(str("backward: a leaf of sizes ", slots()[0].sizes,
-                            " was moved to another dtype or "
-                            "device, or written to in place, since the forward pass"));
-  }
-  if (!x.requires_grad()) return {};  // switched off since the forward pass
-  Tensor g = std::move(grads[0]);
-  const Storage& s = *g.body().storage;
-  const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() &&
-                   !g.requires_grad();
-  GradSink& sink = pass.options().sink ? *pass.options().sink : local_sink();
-  if (detail::is_row_wise(g)) sink.accumulate_rows(x, detail::unpack_rows(std::exchange(g, Tensor())), own);
-  else sink.accumulate(x, std::move(g), own);
-  if (Extras* e = extras.load(std::memory_order_acquire)) detail::run_accumulate_hooks(*e, x);
-  return {};
+                            " was moved to another dtype or device, or written to in place, since the "
+                            "forward pass"));
+  return leaf_ && leaf_->requires_grad;
 }
 
 namespace {
+
+/// Adds `grad` to the slot's. The caller holds its grad_mutex(), and drops what it gets back after that: the
+/// gradient that was replaced.
+Tensor add_to(Slot& slot, Tensor& grad, bool may_steal) {
+  if (!slot.grad.defined()) {
+    slot.grad = may_steal                                ? std::move(grad)
+                : grad_enabled() && grad.requires_grad() ? detail::copy_of(grad)
+                                                         : detail::copy_of(grad.detach());
+  } else if (detail::is_row_wise(slot.grad) || slot.grad.requires_grad() ||
+             (grad_enabled() && grad.requires_grad()) || !slot.grad.is_contiguous() ||
+             slot.grad.body().storage->is_read_only()) {
+    return std::exchange(slot.grad, detail::add_gradients(slot.grad, grad));
+  } else {
+    detail::add_into(slot.grad, grad);
+  }
+  return Tensor();
+}
 
 class LocalSink final : public GradSink {
  public:
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override {
     Slot& slot = *detail::slot_of(leaf);
-    Tensor before;  // dropped after the lock
-    std::lock_guard lock(slot.grad_mutex());
-    if (!slot.grad.defined()) {
-      slot.grad = may_steal                                ? std::move(grad)
-                  : grad_enabled() && grad.requires_grad() ? detail::copy_of(grad)
-                                                           : detail::copy_of(grad.detach());
-    } else if (detail::is_row_wise(slot.grad) || slot.grad.requires_grad() ||
-               (grad_enabled() && grad.requires_grad()) || !slot.grad.is_contiguous() ||
-               slot.grad.body().storage->is_read_only()) {
-      before = std::exchange(slot.grad, detail::add_gradients(slot.grad, grad));
-    } else {
-      detail::add_into(slot.grad, grad);
-    }
+    Tensor before;
+    const std::lock_guard lock(slot.grad_mutex());
+    before = add_to(slot, grad, may_steal);
   }
   void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override {
     if (!may_steal) grad.values = detail::copy_of(grad.values);
@@ -106,6 +100,32 @@ class LocalSink final : public GradSink {
 
 void GradSink::accumulate_rows(const Tensor& leaf, RowGrad grad, bool) {
   accumulate(leaf, grad.to_dense(), true);
+}
+
+GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
+  Tensor g = std::move(grads[0]);
+  const Storage& s = *g.body().storage;
+  const bool own = g.ref()->use_count() == 1 && s.use_count() == 1 && !s.is_borrowed() && g.is_contiguous() &&
+                   !g.requires_grad();
+  const bool rows = detail::is_row_wise(g);
+  GradSink* const sink = pass.options().sink;
+  Extras* const hooks = extras.load(std::memory_order_acquire);
+  {  // under the lock the leaf is not destroyed, so it needs no handle
+    Tensor before;
+    const std::lock_guard lock(mutex);
+    if (!takes()) return {};
+    if (!sink && !hooks && !rows) {
+      before = add_to(static_cast<Slot&>(*leaf_->slot), g, own);
+      return {};
+    }
+  }
+  const Tensor x = leaf();
+  if (!x.defined()) return {};
+  GradSink& to = sink ? *sink : local_sink();
+  if (rows) to.accumulate_rows(x, detail::unpack_rows(std::exchange(g, Tensor())), own);
+  else to.accumulate(x, std::move(g), own);
+  if (hooks) detail::run_accumulate_hooks(*hooks, x);
+  return {};
 }
 
 GradSink& local_sink() {

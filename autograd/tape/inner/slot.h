@@ -47,6 +47,8 @@ class AccumulateGrad final : public Node {
   std::mutex mutex;  ///< guards the leaf's grad and the pointer below
 
  private:
+  /// Whether the leaf takes a gradient now. Call it with `mutex` held. Throws: AutogradError after replace().
+  bool takes() const;
   TensorBody* leaf_;
   Ref<Node> successor_;
   bool replaced_ = false;
