@@ -54,7 +54,7 @@ struct GrpcOptions {
   Duration reconnect_timeout = std::chrono::seconds(5);  ///< the same after a broken connection
   /// after which an incoming connection that is not proven by a welcomed hello is closed
   Duration handshake_timeout = std::chrono::seconds(10);
-  /// Unproven TCP connections at once. One more closes the oldest of the address that has the most. At most
+  /// Unproven TCP connections at once. One more closes an older one of the address that has the most. At most
   /// an eighth of the files that this process may open.
   int max_unproven = 256;
   /// after which a connection ends if no byte of an incomplete message has come

@@ -285,16 +285,17 @@ void TcpListener::close_late() {
 }
 
 bool TcpListener::close_one() {
-  std::map<std::array<uint8_t, 16>, size_t> each;
-  size_t most = 0;
-  for (const auto& [id, held] : held_) most = std::max(most, ++each[held.from.address]);
+  std::map<std::array<uint8_t, 16>, std::vector<HeldById::iterator>> each;  // by age
+  const std::vector<HeldById::iterator>* most = nullptr;
   for (auto at = held_.begin(); at != held_.end(); ++at) {
-    if (each[at->second.from.address] != most) continue;
-    remove(at, true);
-    ++closed_;
-    return true;
+    auto& own = each[at->second.from.address];
+    own.push_back(at);
+    if (most == nullptr || own.size() > most->size()) most = &own;
   }
-  return false;
+  if (most == nullptr) return false;
+  remove((*most)[runtime_->random() % ((most->size() + 1) / 2)], true);
+  ++closed_;
+  return true;
 }
 
 TcpListener::HeldById::iterator TcpListener::remove(HeldById::iterator at, bool ends) {

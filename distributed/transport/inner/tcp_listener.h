@@ -1,8 +1,9 @@
 // The TCP listener of a worker. It accepts connections, and hands one over to gRPC once its first bytes have
 // come. A connection is unproven until its hello was welcomed. The number of unproven connections and the
-// time of each are bounded. Beyond the number the listener closes the oldest one of the address that has the
-// most. So strangers hold a bounded number of connections, and no proven one is ever closed here. Internal to
-// the gRPC transport; it needs no gRPC header.
+// time of each are bounded. Beyond the number the listener closes one of the address that has the most: a
+// random one of the older half. A flood then leaves each member that comes a chance, which closing the oldest
+// would not. So strangers hold a bounded number of connections, and no proven one is ever closed here.
+// Internal to the gRPC transport; it needs no gRPC header.
 #pragma once
 
 #include <array>
@@ -83,7 +84,7 @@ class WEFT_API TcpListener {
   /// Milliseconds until the oldest unproven connection is late; -1: none is there.
   int patience() const;
   void close_late();
-  /// Closes the oldest one of the address that has the most. False: none is there.
+  /// Closes a random one of the older half of the address that has the most. False: none is there.
   bool close_one() WEFT_REQUIRES(mutex_);
   /// Removes it from the table; `ends`: and closes the connection.
   HeldById::iterator remove(HeldById::iterator at, bool ends) WEFT_REQUIRES(mutex_);
