@@ -32,6 +32,9 @@ constexpr char kHelloKey[] = "weft-hello-bin";
 /// A turn of a received frame: then other events have theirs. A member may send frames of thousands of
 /// messages, and must not delay those of others.
 constexpr Duration kTurn = std::chrono::microseconds(50);
+/// A turn that has delivered so many bytes is one of payloads, which soon ends, and may take longer.
+constexpr size_t kBulkBytes = 16 << 10;
+constexpr Duration kBulkTurn = std::chrono::microseconds(200);
 /// Bytes between two looks at the clock: few where they are small messages, many where they are payloads.
 constexpr size_t kSmallPiece = 512, kLargePiece = 32 << 10;
 constexpr Duration kPieceTime = std::chrono::microseconds(10);
@@ -328,7 +331,8 @@ bool LinkEngine::deliver(Link& link) {
     more = c.delivering = grpc_byte_buffer_reader_init(&c.reader, c.incoming) != 0;
   }
   TimePoint now = runtime_.now();
-  const TimePoint end = now + kTurn;
+  const TimePoint begin = now;
+  size_t bytes = 0;
   while (more) {
     const size_t left = c.slice != nullptr ? GRPC_SLICE_LENGTH(*c.slice) - c.delivered : 0;
     if (left == 0) {
@@ -343,7 +347,8 @@ bool LinkEngine::deliver(Link& link) {
     const TimePoint before = std::exchange(now, runtime_.now());
     if (now - before > kPieceTime) c.piece = std::max(c.piece / 2, kSmallPiece);
     else if (n == c.piece) c.piece = std::min(c.piece * 2, kLargePiece);
-    if (more && now >= end) return false;
+    bytes += n;
+    if (more && now - begin >= (bytes < kBulkBytes ? kTurn : kBulkTurn)) return false;
   }
   if (std::exchange(c.delivering, false)) grpc_byte_buffer_reader_destroy(&c.reader);
   grpc_byte_buffer_destroy(std::exchange(c.incoming, nullptr));
