@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <thread>
 
 #include <weft/distributed/transport/inner/grpc_slices.h>
 
@@ -31,7 +32,9 @@ constexpr char kMethod[] = "/weft.Transport/Stream";
 constexpr char kHelloKey[] = "weft-hello-bin";
 /// A turn of a received frame: then other events have theirs. A member may send frames of thousands of
 /// messages, and must not delay those of others.
-constexpr Duration kTurn = std::chrono::microseconds(50);
+constexpr Duration kTurn = std::chrono::microseconds(20);
+/// From this turn of a frame on, the thread also lets others run that wait for its processor.
+constexpr int kYieldAfter = 10;
 /// A turn that has delivered so many bytes is one of payloads, which soon ends, and may take longer.
 constexpr size_t kBulkBytes = 16 << 10;
 constexpr Duration kBulkTurn = std::chrono::microseconds(200);
@@ -105,6 +108,7 @@ struct LinkCalls {
   grpc_byte_buffer_reader reader;  // of `incoming`, during its delivery
   grpc_slice* slice = nullptr;     // of it, and the bytes of the slice that were delivered
   size_t delivered = 0, piece = kSmallPiece;
+  int turns = 0;  // of this frame
   bool delivering = false;
   grpc_metadata_array initial, trailing;
   grpc_slice details = grpc_empty_slice();
@@ -328,6 +332,7 @@ bool LinkEngine::deliver(Link& link) {
     if (!link.accepted && !std::exchange(c.known, true)) link.proof = proof_of(c.call);
     c.slice = nullptr;
     c.delivered = 0;
+    c.turns = 0;
     more = c.delivering = grpc_byte_buffer_reader_init(&c.reader, c.incoming) != 0;
   }
   TimePoint now = runtime_.now();
@@ -372,8 +377,9 @@ void LinkEngine::take_turn() {
   g.events = 0;
   Link* const link = g.unread.front();
   g.unread.pop_front();
-  if (deliver(*link)) done(*link);
-  else g.unread.push_back(link);
+  if (deliver(*link)) return done(*link);
+  g.unread.push_back(link);
+  if (++link->calls->turns >= kYieldAfter) std::this_thread::yield();
 }
 
 /// After an event of a link. The last one deletes it.
