@@ -329,6 +329,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
   FunctorBuffer functors(bytes);
 
   std::vector<size_t> active;
+  active.reserve(grads.size());
   for (size_t i = 0; i < grads.size(); ++i)
     if (grads[i].defined()) active.push_back(i);
   bool waits = true;
@@ -339,6 +340,8 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
   }
   if (waits) settle();
   std::vector<Tensor> shared;
+  shared.reserve(active.size());
+  held.reserve(active.size());
   for (const size_t i : active) shared.push_back(params_[i]);
   const std::vector<std::unique_lock<std::mutex>> guards = lock_parameters(shared);
 

@@ -63,10 +63,10 @@ namespace weft::optim {
 /// tensors.
 struct Variant {
   StepKernel kernel;
-  size_t functor_bytes = 0;
-  std::vector<const char*> state_names;
+  uint32_t functor_bytes = 0;
   bool over_rows = false;   ///< takes row-wise gradients
   bool catches_up = false;  ///< takes them, and rows without a gradient catch up later (MissedStep)
+  std::vector<const char*> state_names;
 };
 
 class RowArrears;  // inner/row_arrears.h
@@ -185,7 +185,7 @@ template <class Rule, class Call> void with_functor(const typename Rule::Options
 }
 
 template <class F> Variant functor_variant() {
-  Variant v{make_step_kernel<F>(step_kernel_name<F>()), sizeof(F), {}};
+  Variant v{make_step_kernel<F>(step_kernel_name<F>()), sizeof(F), false, false, {}};
   static constexpr const char* kNames[] = {"state0", "state1", "state2", "state3"};
   for (int i = 0; i < F::kState; ++i) {
     if constexpr (requires { F::kStateNames[0]; }) v.state_names.push_back(F::kStateNames[i]);

@@ -33,9 +33,11 @@ class WEFT_API Storage : public RefCounted {
   static void destroy(Storage* s) noexcept;
 
   /// The address of the first byte. A storage in arrears is settled first (tensor/inner/arrears.h).
-  void* data() const {
+  [[gnu::always_inline]] void* data() const {
     void* const p = data_.load(std::memory_order_acquire);
-    return p ? p : settled_data();
+    if (p) [[likely]]
+      return p;
+    return settled_data();
   }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
@@ -98,7 +100,7 @@ class WEFT_API Storage : public RefCounted {
       : device_(device), data_(data), bytes_(bytes), release_(release), context_(context) {}
   ~Storage() = default;
   void bump_block();
-  void* settled_data() const;
+  [[gnu::cold]] void* settled_data() const;
   void end_arrears() noexcept;
   Device device_;
   bool read_only_ = false;

@@ -176,7 +176,7 @@ class WEFT_API Tensor {
   /// behaviour with it. Throws: as data(); ShapeError unless dim() is N.
   template <class T, int N> Accessor<T, N, kCheckedAccess> accessor() const;
   /// Address of the first element, without a check; on a CUDA device an address of device memory.
-  void* raw() const {
+  [[gnu::always_inline]] void* raw() const {
     const TensorBody& b = body();
     return static_cast<char*>(b.storage->data()) + b.offset * size_of(b.dtype);
   }

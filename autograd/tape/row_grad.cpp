@@ -83,8 +83,6 @@ RowGrad unpack_rows(const Tensor& g) {
   return {slot.whole, slot.rows, alias(g, {slot.rows.numel(), width}, {width, 1}, g.storage_offset())};
 }
 
-const Shape& grad_sizes(const Tensor& g) { return is_row_wise(g) ? row_slot(g).whole : g.sizes(); }
-
 Tensor made_dense(const Tensor& g) {
   Tensor y = launch::zeros(row_slot(g).whole, g.dtype(), g.device());
   add_packed_into(y, g);

@@ -1,5 +1,5 @@
 // The rows of a parameter that the steps of a rule over row-wise gradients left behind. A missed step maps
-// the elements of a row linearly, so a row catches up with any number of them in one pass, in double.
+// the elements of a row linearly. So a row catches up with any number of them in one pass, in double.
 // Internal to the optimizer. Thread safety: as Arrears.
 #pragma once
 

@@ -26,7 +26,9 @@ WEFT_API Tensor pack_rows(const RowGrad& g);
 /// Shares memory with g, which is packed.
 WEFT_API RowGrad unpack_rows(const Tensor& g);
 /// The sizes of a gradient, packed or not.
-WEFT_API const Shape& grad_sizes(const Tensor& g);
+inline const Shape& grad_sizes(const Tensor& g) {
+  return is_row_wise(g) ? static_cast<RowSlot&>(*g.body().slot).whole : g.sizes();
+}
 WEFT_API Tensor made_dense(const Tensor& g);
 /// A new dense tensor for a packed gradient, else g.
 inline Tensor dense(const Tensor& g) { return is_row_wise(g) ? made_dense(g) : g; }

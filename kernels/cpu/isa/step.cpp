@@ -49,10 +49,11 @@ void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span
   const auto run = dtype == DType::kFloat64 ? kernel.run_f64 : kernel.run_f32;
   const StepTensor* list = tensors.data();
   const int64_t count = static_cast<int64_t>(tensors.size());
+  const int64_t fetched = count < 64 ? 0 : count - kRowsAhead;
   each_range(
       count, [&](int64_t i) { return list[i].numel; },
       [&](int64_t i, int64_t begin, int64_t end) {
-        if (i + kRowsAhead < count) {  // a short tensor may be a row of a table
+        if (i < fetched) {  // a short tensor of many may be a row of a table
           const StepTensor& next = list[i + kRowsAhead];
           const int64_t bytes = next.numel * size_of(dtype);
           fetch_row<1>(next.param, bytes);

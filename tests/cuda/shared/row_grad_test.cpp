@@ -77,6 +77,14 @@ DEVICE_TEST(RowGrad, adds_up_on_the_device_and_may_have_no_rows) {
   EXPECT_TRUE(testing::same_bits(w, before));
 }
 
+DEVICE_TEST(RowGrad, is_refused_there_by_rules_whose_rows_catch_up_later) {
+  const Tensor w = ones({5, 2}, {.device = gpu}).requires_grad_();
+  optim::SGD sgd({w}, {.lr = 0.1, .momentum = 0.9});
+  embedding(w, from_vector<int64_t>({3, 1}, {2}).to(gpu), -1, true).sum().backward();
+  EXPECT_TRUE(has(error_of<ValueError>([&] { sgd.step(); }), "a parameter on a device does not allow"));
+  EXPECT_TRUE(testing::same_bits(w, ones({5, 2})));
+}
+
 DEVICE_TEST(RowGrad, has_no_recorded_step) {
   const Tensor w = ones({5, 2}, {.device = gpu}).requires_grad_();
   optim::SparseAdam adam({w}, {.lr = 0.1});
