@@ -158,6 +158,11 @@ WEFT_REFUSES = [
     ("empty median", r"ShapeError: median: no elements", some(lambda v: 0 in v.sizes)),
     ("zero divisor", r"ValueError: (fmod|remainder|floor_divide): a divisor is 0", lambda c: True),
     ("negative start", r"IndexError: narrow: .* elements from -", lambda c: c.arguments[2] < 0),
+    (
+        "mask",
+        r"ShapeError: masked_scatter_?: a mask .* does not broadcast to",
+        lambda c: len(tensors(c)[0].sizes) < len(tensors(c)[1].sizes) or 1 in tensors(c)[0].sizes,
+    ),
     ("negative pad", r"ShapeError: pad: pads .* must not be negative", lambda c: min(c.arguments[1]) < 0),
 ]
 # (sentence, PyTorch's refusal, the arguments it is right for)
@@ -173,6 +178,11 @@ TORCH_REFUSES = [
         "negated alpha",
         r"value cannot be converted to type \S+ without overflow",
         lambda c: c.spec.name == "sub" and c.arguments[2] < 0,
+    ),
+    (
+        "exact pad",
+        r"value cannot be converted to type \S+ without overflow",
+        lambda c: c.spec.name == "pad" and c.arguments[0].dtype < 4,
     ),
     ("number", r"argument alpha must not be a floating point number", lambda c: True),
     (

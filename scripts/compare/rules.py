@@ -33,6 +33,8 @@ SENTENCES = {
     "expanded": "Writes in place refuse an expanded tensor.",
     "lost gradient": "`copy_` of a tensor that requires grad into an integer one is refused.",
     "negative pad": "`pad` refuses negative numbers.",
+    "exact pad": "`pad` of integers takes every value of their type.",
+    "mask": "`masked_scatter` does not widen x to the mask.",
     "indices": "Indices are int64 or int32 everywhere.",
     "equal sizes": "Losses of two tensors want equal sizes.",
     "layer sizes": "Sizes of layers begin at 1.",
