@@ -1,5 +1,5 @@
 // The variable that tells a process the store of its elastic group; spawn sets it for its children. The key
-// with the number of a run: whoever serves the store of one group sets it anew, over that of an older log.
+// with the number of a run: the server of one group's store sets it anew, over that of an older log.
 #pragma once
 
 #include <cstdlib>
