@@ -31,12 +31,6 @@ AccumulateGrad::AccumulateGrad(TensorBody* leaf) : Node("AccumulateGrad", UINT64
   slots().push_back({leaf->sizes, leaf->dtype, leaf->device});
 }
 
-Tensor AccumulateGrad::leaf() {
-  std::lock_guard lock(mutex);
-  if (!leaf_ || !leaf_->try_retain()) return Tensor();
-  return Tensor(Ref<TensorBody>::adopt(leaf_));
-}
-
 void AccumulateGrad::forget() {
   std::lock_guard lock(mutex);
   leaf_ = nullptr;
@@ -110,7 +104,8 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
   const bool rows = detail::is_row_wise(g);
   GradSink* const sink = pass.options().sink;
   Extras* const hooks = extras.load(std::memory_order_acquire);
-  {  // under the lock the leaf is not destroyed, so it needs no handle
+  Tensor x;
+  {  // under the lock the leaf is not destroyed, so the first form needs no handle
     Tensor before;
     const std::lock_guard lock(mutex);
     if (!takes()) return {};
@@ -118,9 +113,9 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
       before = add_to(static_cast<Slot&>(*leaf_->slot), g, own);
       return {};
     }
+    if (!leaf_->try_retain()) return {};  // it is being destroyed
+    x = Tensor(Ref<TensorBody>::adopt(leaf_));
   }
-  const Tensor x = leaf();
-  if (!x.defined()) return {};
   GradSink& to = sink ? *sink : local_sink();
   if (rows) to.accumulate_rows(x, detail::unpack_rows(std::exchange(g, Tensor())), own);
   else to.accumulate(x, std::move(g), own);

@@ -36,8 +36,6 @@ class AccumulateGrad final : public Node {
   explicit AccumulateGrad(TensorBody* leaf);
   GradList apply(GradList grads, Pass& pass) override;
   bool is_accumulate() const override { return true; }
-  /// The leaf, undefined if it is destroyed.
-  Tensor leaf();
   /// The leaf is being destroyed: gradients for it are dropped.
   void forget();
   /// The leaf has another node `by`, which gets the hooks, or a history (null). From now on apply throws.
