@@ -217,8 +217,18 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
       break;
     }
   NoGrad guard;
-  for (auto& [name, tensor] : own)
-    if (const auto found = find(state, name); found != state.end()) tensor.copy_(found->second);
+  std::vector<std::pair<Tensor, Tensor>> writes;  // a value that lies in memory to be written is copied first
+  for (const auto& [name, tensor] : own) {
+    const auto found = find(state, name);
+    if (found == state.end()) continue;
+    const Tensor& value = found->second;
+    const bool itself = value.raw() == tensor.raw() && value.strides() == tensor.strides();
+    const bool overwritten = !itself && std::any_of(own.begin(), own.end(), [&](const auto& entry) {
+      return launch::share_memory(entry.second, value);
+    });
+    writes.emplace_back(tensor, overwritten ? value.clone() : value);
+  }
+  for (auto& [tensor, value] : writes) tensor.copy_(value);
 }
 
 void Module::save(const std::string& path) const { save_safetensors(path, state_dict(), {{"format", "pt"}}); }

@@ -77,6 +77,18 @@ Tensor full_like(const Tensor& x, Scalar value) { return full(x.sizes(), value, 
 Tensor zeros_like(const Tensor& x) { return full_like(x, 0); }
 Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 Tensor empty_like(const Tensor& x) { return empty(x.sizes(), like(x)); }
+Tensor full_like(const Tensor& x, Scalar value, DType dtype) {
+  TensorOptions options = like(x);
+  options.dtype = dtype;
+  return full(x.sizes(), value, options);
+}
+Tensor zeros_like(const Tensor& x, DType dtype) { return full_like(x, 0, dtype); }
+Tensor ones_like(const Tensor& x, DType dtype) { return full_like(x, 1, dtype); }
+Tensor empty_like(const Tensor& x, DType dtype) {
+  TensorOptions options = like(x);
+  options.dtype = dtype;
+  return empty(x.sizes(), options);
+}
 Tensor scalar_tensor(Scalar value, const TensorOptions& options) { return full({}, value, options); }
 
 namespace {
@@ -151,13 +163,15 @@ Tensor linspace(double start, double end, int64_t count, const TensorOptions& op
   });
 }
 
-Tensor eye(int64_t n, const TensorOptions& options) {
-  if (n < 0) throw ValueError(str("eye: n is ", n));
-  launch::checked_bytes("eye", {n, n}, options.dtype);
-  Tensor y = zeros({n, n}, plain(options));
-  if (n > 0) {
+Tensor eye(int64_t n, const TensorOptions& options) { return detail::eye(n, n, options); }
+
+Tensor detail::eye(int64_t n, int64_t m, const TensorOptions& options) {
+  if (n < 0 || m < 0) throw ValueError(str("eye: the sizes are [", n, ", ", m, "]"));
+  launch::checked_bytes("eye", {n, m}, options.dtype);
+  Tensor y = zeros({n, m}, plain(options));
+  if (const int64_t ones = std::min(n, m); ones > 0) {
     Context context;
-    backend(options.device).fill(context, 1, alias(y, {n}, {n + 1}, 0).view_of());
+    backend(options.device).fill(context, 1, alias(y, {ones}, {m + 1}, 0).view_of());
   }
   return finish(y, options);
 }

@@ -25,6 +25,11 @@ WEFT_API Tensor zeros_like(const Tensor& x);
 WEFT_API Tensor ones_like(const Tensor& x);
 WEFT_API Tensor full_like(const Tensor& x, Scalar value);
 WEFT_API Tensor empty_like(const Tensor& x);
+/// The same with another dtype.
+WEFT_API Tensor zeros_like(const Tensor& x, DType dtype);
+WEFT_API Tensor ones_like(const Tensor& x, DType dtype);
+WEFT_API Tensor full_like(const Tensor& x, Scalar value, DType dtype);
+WEFT_API Tensor empty_like(const Tensor& x, DType dtype);
 /// start, start + step, .. before end. int64 by default if the numbers given are of integer types, else
 /// float32. Shape: [ceil((end - start) / step)].
 /// Throws: DTypeError if the dtype cannot hold the first or last element, or is an integer dtype and the step
@@ -39,6 +44,8 @@ WEFT_API Tensor linspace(double start, double end, int64_t count, const TensorOp
 /// Ones on the diagonal, zeros elsewhere. Shape: [n, n]. Throws: ValueError for a negative n.
 WEFT_API Tensor eye(int64_t n, const TensorOptions& options = {});
 template <std::floating_point T> Tensor eye(T n, const TensorOptions& options = {}) = delete;
+/// Shape: [n, m]. Throws: ValueError for a negative size.
+inline Tensor eye(std::integral auto n, std::integral auto m, const TensorOptions& options = {});
 
 /// The argument of tensor(): a number, a list of numbers, or lists in lists.
 /// Throws: ShapeError for parts of different sizes.
@@ -99,6 +106,7 @@ WEFT_API Tensor from_blob(void* data, const Shape& sizes, const Shape& strides, 
 
 namespace detail {
 
+WEFT_API Tensor eye(int64_t n, int64_t m, const TensorOptions& options);
 WEFT_API Tensor wrap_blob(const void* data, bool read_only, const Shape& sizes, const Shape& strides,
                           const TensorOptions& options, void (*release)(void*), void* context);
 /// The options with the dtype of the elements under a typed pointer; `element` lacks one for other types.
@@ -142,6 +150,9 @@ concept BlobCallable = BlobRelease<F> && !std::is_convertible_v<F, void (*)(void
 
 }  // namespace detail
 
+inline Tensor eye(std::integral auto n, std::integral auto m, const TensorOptions& options) {
+  return detail::eye(n, m, options);
+}
 template <class T>
 requires(!std::is_same_v<T, void>) Tensor
     from_blob(T* data, const Shape& sizes, const TensorOptions& options = {},
@@ -207,6 +218,9 @@ inline Tensor linspace(double start, double end, int64_t count, std::same_as<DTy
 }
 inline Tensor eye(std::integral auto n, std::same_as<DType> auto dtype) {
   return eye(n, TensorOptions{.dtype = dtype});
+}
+inline Tensor eye(std::integral auto n, std::integral auto m, std::same_as<DType> auto dtype) {
+  return eye(n, m, TensorOptions{.dtype = dtype});
 }
 inline Tensor tensor(const Numbers& values, std::same_as<DType> auto dtype) {
   return tensor(values, TensorOptions{.dtype = dtype});

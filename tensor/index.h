@@ -99,6 +99,7 @@ class WEFT_API Indexed : public Tensor {
   WEFT_WRITE(relu_)
   WEFT_WRITE(masked_fill_)
   WEFT_WRITE(masked_scatter_)
+  WEFT_WRITE(scatter_)
   WEFT_WRITE(scatter_add_)
   WEFT_WRITE(index_add_)
   WEFT_WRITE(uniform_)

@@ -291,7 +291,7 @@ class WEFT_API Tensor {
   Tensor& bitwise_or_(Scalar value);
   Tensor& bitwise_xor_(const Tensor& other);
   Tensor& bitwise_xor_(Scalar value);
-  Tensor& clamp_(Scalar low, Scalar high);
+  Tensor& clamp_(std::optional<Scalar> low, std::optional<Scalar> high = {});
   Tensor& relu_();
   Tensor& masked_fill_(const Tensor& mask, Scalar value);
   Tensor& masked_scatter_(const Tensor& mask, const Tensor& source);
@@ -299,6 +299,8 @@ class WEFT_API Tensor {
   /// value counts; with `accumulate` all values are added.
   Tensor& index_put_(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false);
   Tensor& index_put_(const std::vector<TensorIndex>& at, Scalar value, bool accumulate = false);
+  Tensor& scatter_(int64_t d, const Tensor& index, const Tensor& src);
+  Tensor& scatter_(int64_t d, const Tensor& index, Scalar value);
   Tensor& scatter_add_(int64_t d, const Tensor& index, const Tensor& src);
   Tensor& index_add_(int64_t d, const Tensor& index, const Tensor& src);
   // random numbers of default_generator(). Throws: ValueError for low > high, stddev < 0, a bound, mean or
@@ -339,7 +341,7 @@ class WEFT_API Tensor {
   Tensor maximum(const Tensor&other) const, maximum(Scalar other) const;
   Tensor minimum(const Tensor&other) const, minimum(Scalar other) const;
   Tensor atan2(const Tensor& other) const;
-  Tensor clamp(Scalar low, Scalar high) const;
+  Tensor clamp(std::optional<Scalar> low, std::optional<Scalar> high = {}) const;
   /// this tensor where the condition is true: weft::where(condition, *this, other)
   Tensor where(const Tensor&condition, const Tensor&other) const,
       where(const Tensor&condition, Scalar other) const;
@@ -369,7 +371,7 @@ class WEFT_API Tensor {
   Tensor sum() const, sum(const Shape&dims, bool keepdim = false) const, sum_to(const Shape&sizes) const;
   Tensor mean() const, mean(const Shape&dims, bool keepdim = false) const;
   Tensor prod() const, prod(int64_t d, bool keepdim = false) const;
-  Tensor max() const, min() const;
+  Tensor max() const, min() const, max(const Tensor&other) const, min(const Tensor&other) const;
   MaxResult max(int64_t d, bool keepdim = false) const, min(int64_t d, bool keepdim = false) const;
   Tensor amax(const Shape&dims, bool keepdim = false) const,
       amin(const Shape&dims, bool keepdim = false) const;
@@ -395,7 +397,8 @@ class WEFT_API Tensor {
   Tensor masked_scatter(const Tensor& mask, const Tensor& source) const;
   Tensor index_select(int64_t d, const Tensor& index) const;
   Tensor gather(int64_t d, const Tensor& index) const;
-  Tensor scatter(int64_t d, const Tensor& index, const Tensor& src) const;
+  Tensor scatter(int64_t d, const Tensor&index, const Tensor&src) const,
+      scatter(int64_t d, const Tensor&index, Scalar value) const;
   Tensor scatter_add(int64_t d, const Tensor& index, const Tensor& src) const;
   Tensor index_add(int64_t d, const Tensor& index, const Tensor& src) const;
   Tensor scatter_reduce(int64_t d, const Tensor& index, const Tensor& src, ScatterReduce reduce,

@@ -272,11 +272,10 @@ Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) {
   return *this;
 }
 
-Tensor& Tensor::clamp_(Scalar low, Scalar high) {
+Tensor& Tensor::clamp_(std::optional<Scalar> from, std::optional<Scalar> to) {
   launch::check_defined("clamp_", *this);
-  launch::check_factor("clamp_", dtype(), low);
-  launch::check_factor("clamp_", dtype(), high);
-  if (low.d > high.d) throw ValueError(str("clamp_: low ", low, " is above high ", high));
+  const std::pair<Scalar, Scalar> bounds = formula::clamp_bounds("clamp_", dtype(), from, to);
+  const Scalar low = bounds.first, high = bounds.second;
   launch::check_writable("clamp_", *this);
   const Tensor outside =
       records(*this, Tensor()) ? weft::logical_not(weft::logical_and(ge(low), le(high))) : Tensor();

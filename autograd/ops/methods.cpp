@@ -114,7 +114,11 @@ WEFT_METHOD(isfinite)
 Tensor Tensor::nan_to_num(Scalar nan, std::optional<Scalar> posinf, std::optional<Scalar> neginf) const {
   return weft::nan_to_num(*this, nan, posinf, neginf);
 }
-Tensor Tensor::clamp(Scalar low, Scalar high) const { return weft::clamp(*this, low, high); }
+Tensor Tensor::max(const Tensor& other) const { return weft::maximum(*this, other); }
+Tensor Tensor::min(const Tensor& other) const { return weft::minimum(*this, other); }
+Tensor Tensor::clamp(std::optional<Scalar> low, std::optional<Scalar> high) const {
+  return weft::clamp(*this, low, high);
+}
 Tensor Tensor::where(const Tensor& condition, const Tensor& other) const {
   return weft::where(condition, *this, other);
 }
@@ -199,6 +203,9 @@ Tensor Tensor::index_select(int64_t d, const Tensor& index) const {
 Tensor Tensor::gather(int64_t d, const Tensor& index) const { return weft::gather(*this, d, index); }
 Tensor Tensor::scatter(int64_t d, const Tensor& index, const Tensor& src) const {
   return weft::scatter(*this, d, index, src);
+}
+Tensor Tensor::scatter(int64_t d, const Tensor& index, Scalar value) const {
+  return weft::scatter(*this, d, index, value);
 }
 Tensor Tensor::scatter_add(int64_t d, const Tensor& index, const Tensor& src) const {
   return weft::scatter_add(*this, d, index, src);

@@ -94,6 +94,10 @@ WEFT_API Tensor floor_divide(Scalar s, In x);
 WEFT_API Tensor remainder(In x, Scalar s);
 /// s - x * floor(s / x). Grad: -g * floor(s / x). Throws: ValueError for a zero among integers x on the CPU.
 WEFT_API Tensor remainder(Scalar s, In x);
+/// maximum(a, b).
+inline Tensor max(In a, In b) { return maximum(a.get(), b.get()); }
+/// minimum(a, b).
+inline Tensor min(In a, In b) { return minimum(a.get(), b.get()); }
 /// The larger of x and s. Grad: g where x >= s, else 0.
 WEFT_API Tensor maximum(In x, Scalar s);
 /// maximum(x, s).
@@ -102,9 +106,9 @@ WEFT_API Tensor maximum(Scalar s, In x);
 WEFT_API Tensor minimum(In x, Scalar s);
 /// minimum(x, s).
 WEFT_API Tensor minimum(Scalar s, In x);
-/// min(max(x, low), high); all NaN if a bound is NaN. Grad: g where low <= x <= high, else 0.
-/// Throws: ValueError for low > high.
-WEFT_API Tensor clamp(In x, Scalar low, Scalar high);
+/// min(max(x, low), high); all NaN if a bound is NaN. A bound may be absent, as in clamp(x, {}, 1).
+/// Grad: g where low <= x <= high, else 0. Throws: ValueError for low > high, or for neither bound.
+WEFT_API Tensor clamp(In x, std::optional<Scalar> low, std::optional<Scalar> high = {});
 
 // ---- functions of one tensor (pointwise.cpp)
 

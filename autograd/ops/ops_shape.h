@@ -55,6 +55,8 @@ WEFT_API Tensor take_along(In x, In index, int64_t dim);
 /// Grad: dx = g, 0 at index; dsrc = g at index, exact for distinct indices.
 /// Throws: ShapeError for other sizes, DTypeError unless src has x's dtype.
 WEFT_API Tensor scatter(In x, int64_t dim, In index, In src);
+/// The same with one value in the place of src. Throws: DTypeError for a number that x's dtype cannot hold.
+WEFT_API Tensor scatter(In x, int64_t dim, In index, Scalar value);
 /// A copy y of x with y[.., index[.., i, ..], ..] += src[.., i, ..] along dim, in order of i.
 /// Shape: as scatter. Grad: dx = g, dsrc = g at index. Throws: as scatter.
 WEFT_API Tensor scatter_add(In x, int64_t dim, In index, In src);

@@ -106,7 +106,7 @@ Tensor remainder(In a, In b) {
   check_divisor("remainder", a, b);
   return record("remainder", binary(Binary::kRemainder, a, b), {a, b},
                 [a = saved_for(b, a), b = saved_for(b, b)](const Tensor& g, Needs needs) -> GradList {
-                  return {g, needs[1] ? neg(g * floor(a.get() / b.get())) : Tensor()};
+                  return {g, needs[1] ? neg(g * floor_divide(a.get(), b.get())) : Tensor()};
                 });
 }
 
@@ -116,7 +116,9 @@ Tensor fmod(In a, In b) {
   check_divisor("fmod", a, b);
   return record("fmod", binary(Binary::kFmod, a, b), {a, b},
                 [a = saved_for(b, a), b = saved_for(b, b)](const Tensor& g, Needs needs) -> GradList {
-                  return {g, needs[1] ? neg(g * trunc(a.get() / b.get())) : Tensor()};
+                  if (!needs[1]) return {g, Tensor()};
+                  const Tensor x = a.get(), d = b.get();
+                  return {g, neg(g * (floor_divide(abs(x), abs(d)) * (sign(x) * sign(d))))};
                 });
 }
 

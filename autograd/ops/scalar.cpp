@@ -80,14 +80,27 @@ Tensor pow(Scalar s, Fp32Arg x) {
   });
 }
 
-Tensor clamp(In x, Scalar low, Scalar high) {
+std::pair<Scalar, Scalar> formula::clamp_bounds(const char* name, DType t, std::optional<Scalar> low,
+                                                std::optional<Scalar> high) {
+  if (!low && !high) throw ValueError(str(name, ": give a low bound, a high one or both"));
+  for (const auto& bound : {low, high})
+    if (bound) launch::check_factor(name, t, *bound);
+  if (low && high && low->d > high->d) throw ValueError(str(name, ": low ", *low, " is above high ", *high));
+  const auto ends = dispatch(t, [](auto tag) -> std::pair<Scalar, Scalar> {
+    using T = typename decltype(tag)::type;
+    if constexpr (std::is_integral_v<T>)
+      return {std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
+    else return {-INFINITY, INFINITY};
+  });
+  return {low.value_or(ends.first), high.value_or(ends.second)};
+}
+
+Tensor clamp(In x, std::optional<Scalar> from, std::optional<Scalar> to) {
   launch::check_defined("clamp", x);
-  launch::check_factor("clamp", x->dtype(), low);
-  launch::check_factor("clamp", x->dtype(), high);
-  if (low.d > high.d) throw ValueError(str("clamp: low ", low, " is above high ", high));
+  const auto [low, high] = formula::clamp_bounds("clamp", x->dtype(), from, to);
   const bool held = low.d <= high.d;  // a NaN bound makes every element NaN
   return record("clamp", held ? unary(Unary::kClamp, x, low, high) : unary(Unary::kMulScalar, x, NAN), {x},
-                [x = Saved(x), low, high](const Tensor& g, Needs) -> GradList {
+                [x = Saved(x), low = low, high = high](const Tensor& g, Needs) -> GradList {
                   const Tensor v = x.get();
                   return {formula::fused_or(Binary::kClampGrad, g, v, low, high, [&] {
                     return masked_fill(g, logical_not(logical_and(ge(v, low), le(v, high))), 0);

@@ -93,11 +93,14 @@ Tensor scatter(In x, int64_t dim, In index, In src) {
   return record("scatter", scattered("scatter", ScatterRule::kAssign, x, d, index, src), {x, src},
                 [index = Saved(index), d](const Tensor& g, Needs needs) -> GradList {
                   const Tensor at = index.get();
-                  Tensor dx;
-                  if (needs[0])
-                    dx = scatter(g, d, at, zeros(at.sizes(), {.dtype = g.dtype(), .device = g.device()}));
-                  return {dx, needs[1] ? gather(g, d, at) : Tensor()};
+                  return {needs[0] ? scatter(g, d, at, 0) : Tensor(), needs[1] ? gather(g, d, at) : Tensor()};
                 });
+}
+
+Tensor scatter(In x, int64_t dim, In index, Scalar value) {
+  launch::check_defined("scatter", x, index);
+  launch::check_scalar("scatter", x->dtype(), value);
+  return scatter(x.get(), dim, index.get(), expand(formula::number_like(x, value), index->sizes()));
 }
 
 namespace {
@@ -118,12 +121,15 @@ Tensor sum_at(const char* name, const Tensor& x, int64_t dim, const Tensor& inde
 
 Tensor scatter_add(In x, int64_t dim, In index, In src) { return sum_at("scatter_add", x, dim, index, src); }
 
-Tensor& formula::add_at(const char* name, Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+namespace {
+
+Tensor& scatter_into(const char* name, ScatterRule rule, Tensor& x, int64_t dim, const Tensor& index,
+                     const Tensor& src) {
   launch::check_defined(name, x, index, src);
   const int d = launch::line_dim(name, dim, x);
   if (x.dim() == 0 || index.dim() == 0) {
-    Tensor line = as_line(x);
-    add_at(name, line, d, as_line(index), as_line(src));
+    Tensor line = formula::as_line(x);
+    scatter_into(name, rule, line, d, formula::as_line(index), formula::as_line(src));
     return x;
   }
   check_scatter(name, x, d, index, src);
@@ -131,17 +137,35 @@ Tensor& formula::add_at(const char* name, Tensor& x, int64_t dim, const Tensor& 
   const Tensor at = launch::share_memory(index, x) ? index.clone() : index,
                from = launch::share_memory(src, x) ? src.clone() : src;
   const auto write = [&] {
-    if (is_half(x.dtype())) return launch::copy_into(x, scattered(name, ScatterRule::kAdd, x, d, at, from));
+    if (rule == ScatterRule::kAdd && is_half(x.dtype()))  // sums are rounded once
+      return launch::copy_into(x, scattered(name, rule, x, d, at, from));
     if (at.numel() == 0) return;
     launch::named(name, [&] {
-      launch::backend_of(x).scatter(launch::context(), ScatterRule::kAdd, d, at.view_of(), from.view_of(),
+      launch::backend_of(x).scatter(launch::context(), rule, d, at.view_of(), from.view_of(),
                                     reached(x, d, at.sizes()));
     });
   };
-  record_in_place(name, x, {src}, write, [at = Saved(at), d](const Tensor& g, Needs needs) -> GradList {
-    return {g, needs[1] ? gather(g, d, at.get()) : Tensor()};
+  record_in_place(name, x, {src}, write, [at = Saved(at), d, rule](const Tensor& g, Needs needs) -> GradList {
+    const Tensor dx = needs[0] && rule == ScatterRule::kAssign ? scatter(g, d, at.get(), 0) : g;
+    return {dx, needs[1] ? gather(g, d, at.get()) : Tensor()};
   });
   return x;
+}
+
+}  // namespace
+
+Tensor& formula::add_at(const char* name, Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  return scatter_into(name, ScatterRule::kAdd, x, dim, index, src);
+}
+
+Tensor& Tensor::scatter_(int64_t d, const Tensor& index, const Tensor& src) {
+  return scatter_into("scatter_", ScatterRule::kAssign, *this, d, In(index), In(src));
+}
+
+Tensor& Tensor::scatter_(int64_t d, const Tensor& index, Scalar value) {
+  launch::check_defined("scatter_", *this, index);
+  launch::check_scalar("scatter_", dtype(), value);
+  return scatter_(d, index, weft::expand(formula::number_like(*this, value), index.sizes()));
 }
 
 Tensor& Tensor::scatter_add_(int64_t d, const Tensor& index, const Tensor& src) {

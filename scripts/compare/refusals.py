@@ -122,6 +122,7 @@ WEFT_REFUSES = [
     ("index", r"IndexError: take_along: index .* out of range", lambda c: True),
     ("index", r"IndexError: index_add_?: index .* out of range", lambda c: 0 in c.arguments[0].sizes),
     ("index", r"IndexError: index(_put_?)?: index .* is outside dim \d+ of \[(.*, )?0[],]", lambda c: True),
+    ("index", r"IndexError: index(_put_?)?: index .* is outside dim \d+", some(lambda v: 0 in v.sizes)),
     (
         "values' type",
         r"DTypeError: index_put_?: x is .*, the values are",
@@ -163,7 +164,11 @@ WEFT_REFUSES = [
         r"ShapeError: masked_scatter_?: a mask .* does not broadcast to",
         lambda c: len(tensors(c)[0].sizes) < len(tensors(c)[1].sizes) or 1 in tensors(c)[0].sizes,
     ),
-    ("negative pad", r"ShapeError: pad: pads .* must not be negative", lambda c: min(c.arguments[1]) < 0),
+    (
+        "negative pad",
+        r"ShapeError: (pad: pads|repeat:) .* must not be negative",
+        lambda c: min(c.arguments[1]) < 0,
+    ),
 ]
 # (sentence, PyTorch's refusal, the arguments it is right for)
 TORCH_REFUSES = [
@@ -187,7 +192,8 @@ TORCH_REFUSES = [
     ("number", r"argument alpha must not be a floating point number", lambda c: True),
     (
         "layouts of PyTorch",
-        r"grad_input must be contiguous|returned an invalid gradient|Autograd not support dtype",
+        r"grad_input must be contiguous|returned an invalid gradient|Autograd not support dtype|"
+        r"self indexing axis dim should be positive",
         lambda c: True,
     ),
     (

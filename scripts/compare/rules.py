@@ -32,7 +32,7 @@ SENTENCES = {
     "bool in place": "Arithmetic in place refuses a bool tensor.",
     "expanded": "Writes in place refuse an expanded tensor.",
     "lost gradient": "`copy_` of a tensor that requires grad into an integer one is refused.",
-    "negative pad": "`pad` refuses negative numbers.",
+    "negative pad": "`pad` and `repeat` refuse negative numbers.",
     "exact pad": "`pad` of integers takes every value of their type.",
     "mask": "`masked_scatter` does not widen x to the mask.",
     "indices": "Indices are int64 or int32 everywhere.",
@@ -75,7 +75,8 @@ SENTENCES = {
     "largest terms": "The gradients of `layer_norm` and `linear_cross_entropy` are sums that may cancel."
     " Their rounding is that of the largest terms.",
     "one direction": "`normalize` over one number has a gradient of 0 but for a rounding.",
-    "index": "An index out of range is refused, in a dim of size 1 and in an empty tensor too",
+    "index": "An index out of range is refused, in a dim of size 1, in an empty tensor and beside an"
+    " empty index too",
     "large logit": "`binary_cross_entropy_with_logits` keeps its digits at large negative logits",
     "empty index": "`gather` and the scatters hold an empty index to the sizes of any other.",
     "no dims": "Dim 0 and -1 of a tensor without dims mean the number itself.",
@@ -267,7 +268,7 @@ def by_gradient(case, t, w, kind, text):
             )
         mixed = case.spec.spread and any(o is not None and not bool(o.isfinite().all()) for o in t.outputs)
         return "not finite" if one_odd or mixed else None
-    vanished = case.spec.name.startswith("norm") and all(
+    vanished = case.spec.name.startswith(("norm", "cumprod")) and all(
         bool(vanishing(x)[wrong].all()) and bool((b.abs() <= largest_cotangent(case))[wrong].all())
         for _, x, _, b, wrong in parts
     )
@@ -344,6 +345,9 @@ def vanishing(x):
     return (size < torch.finfo(x.dtype).tiny ** 0.5) & (size > 0)
 
 
+HALF_QUOTIENTS = ("fmod.number", "floor_divide.number", "remainder.number", "remainder.from")
+
+
 def by_value(case, t, w, kind, text):
     name, x = case.spec.name, case.arguments[0]
     if kind == "only PyTorch refuses" and name == "clip_grad_norm" and "is non-finite" in text:
@@ -395,9 +399,11 @@ def by_value(case, t, w, kind, text):
         near = judge.agreement(loss.to(b.dtype), b, True, judge.coarsest(case, t.outputs))
         wide = TORCH[promote([v.dtype for v in case.arguments[:2]])]
         return "large logit" if b.dtype == wide and bool(near.all()) else None
-    if name in ("fmod.number", "floor_divide.number") and kind == "values" and x.dtype in (4, 5):
+    halves = any(v.dtype in (4, 5) for v in case.arguments if isinstance(v, T))
+    if name in HALF_QUOTIENTS and kind == "values" and halves:
         b = judge.tensor_of(w.outputs[0])
-        rounded = case.spec.torch(to_torch(x).detach().float(), case.arguments[1]).to(b.dtype)
+        wide = (to_torch(v).detach().float() if isinstance(v, T) else v for v in case.arguments)
+        rounded = case.spec.torch(*wide).to(b.dtype)
         return "half" if bool(judge.agreement(rounded, b, False, judge.coarsest(case, [b])).all()) else None
     if name == "sub" and kind == "values" and case.arguments[2] == -(2**63):
         a, b = (to_torch(v).detach() for v in case.arguments[:2])

@@ -5,7 +5,7 @@ import torch
 from .draw import INT64, TORCH, numel, of_torch, to_torch
 from .frames import Sizes, T
 from .pointwise import clamped, exponent, masked, number, number_but_bool, one, whole, whole_number, whole_one
-from .reductions import added_rows, put as put_at, wide
+from .reductions import added_rows, distinct, put as put_at, wide
 from .table import SPECS, op
 
 
@@ -86,6 +86,7 @@ in_place("pow.number", lambda d: one(d) + [exponent(d)], torch.Tensor.pow_, type
 in_place("remainder.number", number, torch.Tensor.remainder_, types="into")
 for name in ("pow", "remainder"):
     in_place(name, other, getattr(torch.Tensor, name + "_"), types="into", spread=True)
+in_place("scatter", distinct, lambda x, d, i, src: x.scatter_(d, wide(i), src), exact=True)
 in_place("scatter_add", put_at, lambda x, d, i, src: x.scatter_add_(d, wide(i), src), spread=True)
 in_place("index_add", added_rows, torch.Tensor.index_add_, spread=True)
 

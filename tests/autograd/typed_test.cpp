@@ -183,6 +183,10 @@ TEST(Typed, methods_in_place_are_the_functions) {
     check(
         v, [&](Tensor& y) { return y.scatter_add_(0, at, v); }, scatter_add(v, 0, at, v));
     check(
+        v, [&](Tensor& y) { return y.scatter_(0, at, v); }, scatter(v, 0, at, v));
+    check(
+        v, [&](Tensor& y) { return y.scatter_(0, at, 3); }, tensor({3, 2, 3}, {.dtype = t}));
+    check(
         v, [&](Tensor& y) { return y.index_add_(-1, at, y); }, index_add(v, 0, at, v));
     check(
         g, [&](Tensor& y) { return y.index_add_(1, at, g); }, index_add(g, 1, at, g));
@@ -207,6 +211,9 @@ TEST(Typed, methods_in_place_are_the_functions) {
                   }),
                   "index_add_: src must be [3]"));
   EXPECT_TRUE(has(error_of<DTypeError>([&] { y.scatter_add_(0, at, n); }), "scatter_add_"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { y.scatter_(0, at, n); }), "scatter_"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { n.clone().scatter_(0, at, 0.5); }), "scatter_"));
+  EXPECT_TRUE(has(error_of<IndexError>([&] { y.scatter_(0, at + 1, x); }), "scatter_: index 3"));
   EXPECT_TRUE(y.equal(x));
 }
 
@@ -236,6 +243,12 @@ TEST(Typed, gradients_flow_through_methods_in_place) {
   check([](Tensor& y, T b) { y %= b; }, [](T y, T b) { return y % b; });
   check([&](Tensor& y, T b) { y.scatter_add_(0, at, b); },
         [&](T y, T b) { return scatter_add(y, 0, at, b); });
+  const Tensor once = whole({2, 0});
+  check([&](Tensor& y, T b) { y.scatter_(0, once, b.slice(0, 1, 3)); },
+        [&](T y, T b) { return scatter(y, 0, once, b.slice(0, 1, 3)); });
+  check([&](Tensor& y, T) { y.scatter_(0, at, 4); }, [&](T y, T) { return scatter(y, 0, at, 4); });
+  check([](Tensor& y, T) { y.clamp_({}, 5); }, [](T y, T) { return clamp(y, {}, 5); });
+  check([](Tensor& y, T) { y.clamp_(4); }, [](T y, T) { return maximum(y, 4); });
   check([&](Tensor& y, T b) { y.index_add_(0, at, b); }, [&](T y, T b) { return index_add(y, 0, at, b); });
   Tensor leaf = numbers({1}).requires_grad_();
   EXPECT_TRUE(has(error_of<AutogradError>([&] { leaf.pow_(2); }), "pow_"));

@@ -79,6 +79,14 @@ TEST(Module, tied_names_with_different_values_are_refused) {
   EXPECT_TRUE(same_bits(tied.a.weight, other));
 }
 
+TEST(Module, a_state_may_alias_the_tensors_that_it_is_loaded_into) {
+  struct Pair : nn::Module {
+    Tensor a = add("a", full({2}, 1)), b = add("b", full({2}, 2));
+  } pair;
+  pair.load_state_dict({{"a", pair.b.detach()}, {"b", pair.a.detach()}});
+  EXPECT_TRUE(pair.a.equal(full({2}, 2)) && pair.b.equal(full({2}, 1)));
+}
+
 TEST(Module, state_travels_through_a_file_and_into_a_clone) {
   Net net;
   const std::string path = (std::filesystem::path(::testing::TempDir()) / "weft_module.safetensors").string();

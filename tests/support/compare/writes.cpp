@@ -47,6 +47,8 @@ void add_in_place(Rows& rows) {
   in_place<[](Tensor& x, const Tensor& y) { x.pow_(y); }, Tensor>(rows, "pow");
   in_place<[](Tensor& x, Scalar s) { x.remainder_(s); }, Scalar>(rows, "remainder.number");
   in_place<[](Tensor& x, const Tensor& y) { x.remainder_(y); }, Tensor>(rows, "remainder");
+  in_place<[](Tensor& x, int64_t d, const Tensor& i, const Tensor& y) { x.scatter_(d, i, y); }, int64_t,
+           Tensor, Tensor>(rows, "scatter");
   in_place<[](Tensor& x, int64_t d, const Tensor& i, const Tensor& y) { x.scatter_add_(d, i, y); }, int64_t,
            Tensor, Tensor>(rows, "scatter_add");
   in_place<[](Tensor& x, int64_t d, const Tensor& i, const Tensor& y) { x.index_add_(d, i, y); }, int64_t,

@@ -1,0 +1,56 @@
+// Arguments that PyTorch's users leave out or add: one bound of a clamp, a dtype of a `_like`, two sizes of eye.
+#include <cmath>
+
+#include <gtest/gtest.h>
+#include <weft/weft.h>
+
+#include "support/errors.h"
+
+using namespace weft;
+using test::error_of;
+using test::has;
+
+namespace {
+
+// Equal elements, NaN of NaN.
+bool same(const Tensor& a, const Tensor& b) { return all(eq(a, b) | (isnan(a) & isnan(b))).item<bool>(); }
+
+}  // namespace
+
+TEST(TypedArguments, a_clamp_may_have_one_bound) {
+  const Tensor x = tensor({-2., 0.5, NAN, INFINITY}, kFloat64);
+  EXPECT_TRUE(same(clamp(x, 0), maximum(x, 0)));
+  EXPECT_TRUE(same(x.clamp({}, 0), minimum(x, 0)));
+  for (const DType t : {kUInt8, kInt32, kInt64}) {
+    const Tensor n = tensor({0, 7, 100}, t);
+    EXPECT_TRUE(n.clamp(8).equal(tensor({8, 8, 100}, t)));
+    EXPECT_TRUE(n.clamp({}, 8).equal(tensor({0, 7, 8}, t)));
+  }
+  EXPECT_TRUE(has(error_of<ValueError>([&] { clamp(x, {}, {}); }), "clamp: give a low bound"));
+  EXPECT_TRUE(has(error_of<DTypeError>([&] { clamp(tensor({1}, kUInt8), {}, 300); }), "clamp: "));
+}
+
+TEST(TypedArguments, sizes_and_dtypes_of_factories) {
+  EXPECT_TRUE(eye(2, 3).equal(tensor({{1, 0, 0}, {0, 1, 0}})));
+  EXPECT_TRUE(eye(3, 1, kInt64).equal(tensor({{1}, {0}, {0}}, kInt64)));
+  EXPECT_TRUE(eye(0, 2).sizes() == Shape({0, 2}));
+  EXPECT_TRUE(has(error_of<ValueError>([] { eye(2, -1); }), "eye: the sizes are [2, -1]"));
+  const Tensor x = rand({2, 2});
+  EXPECT_TRUE(zeros_like(x, kInt64).equal(zeros({2, 2}, kInt64)));
+  EXPECT_TRUE(ones_like(x, kBool).equal(ones({2, 2}, kBool)));
+  EXPECT_TRUE(full_like(x, 3, kUInt8).equal(full({2, 2}, 3, kUInt8)));
+  EXPECT_EQ(empty_like(x, kFloat64).dtype(), kFloat64);
+  const Tensor y = rand({2, 2});
+  EXPECT_TRUE(max(x, y).equal(maximum(x, y)) && x.min(y).equal(minimum(x, y)));
+}
+
+TEST(TypedArguments, the_gradient_of_a_remainder_counts_the_quotient_of_its_value) {
+  const Tensor x = tensor({-1.7265625, 1.7265625}, kBFloat16);  // 10.98 divisors, which the type rounds to 11
+  Tensor d = tensor({-0.1572265625, -0.1572265625}, kBFloat16);
+  d.requires_grad_();
+  sum(remainder(x, d)).backward();
+  EXPECT_TRUE(d.grad().equal(tensor({-10, 11}, kBFloat16)));
+  d.zero_grad();
+  sum(fmod(x, d)).backward();
+  EXPECT_TRUE(d.grad().equal(tensor({-10, 10}, kBFloat16)));
+}
