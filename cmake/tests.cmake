@@ -125,7 +125,7 @@ foreach(folder ${groups})
   if(NOT TARGET test_${group})
     continue()
   endif()
-  if(NOT group MATCHES "^(programs|cuda|simt)")  # theirs have options or files of their own
+  if(NOT group MATCHES "^(programs|cuda|simt$|simt_libraries)")  # theirs have options, or files of their own
     weft_unity(test_${group} SIZE 6)
   endif()
   if(group STREQUAL "simt_distributed")

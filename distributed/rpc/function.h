@@ -179,8 +179,15 @@ template <class T> struct AnswerOf { using type = std::decay_t<T>; };
 template <> struct AnswerOf<void> { using type = void; };
 template <class T> struct AnswerOf<Future<T>> { using type = T; };
 
-/// Runs `call` and passes its outcome to `finisher`; for an asynchronous function, when its future is done.
-template <class R, class Call> void run_into(std::unique_ptr<Finisher> finisher, Call&& call);
+/// A call with the result R of its function, which may be a future. The finisher of an asynchronous function
+/// gets the outcome when that future is done.
+template <class R> class TypedCall : public PreparedCall {
+ public:
+  void run(void* object, std::unique_ptr<Finisher> finisher) final;
+
+ private:
+  virtual R invoke(void* object) = 0;
+};
 
 template <class List> struct Arguments;
 template <class... A> struct Arguments<TypeList<A...>> {
@@ -194,6 +201,10 @@ template <class... A> struct Arguments<TypeList<A...>> {
   template <class... V> static void encode(Encoder& out, V&&... values) {
     static_assert(sizeof...(V) == sizeof...(A), "wrong number of arguments for this remote function");
     (encode_one<std::decay_t<A>>(out, std::forward<V>(values)), ...);
+  }
+  /// Writes a Tuple.
+  static void encode_tuple(Encoder& out, const void* tuple) {
+    std::apply([&](const auto&... each) { encode(out, each...); }, *static_cast<const Tuple*>(tuple));
   }
   template <class Call> static decltype(auto) apply(Call&& call, Tuple& args) {
     return [&]<size_t... I>(std::index_sequence<I...>)->decltype(auto) {
@@ -228,36 +239,32 @@ template <auto F> struct FunctionTraits {
   using Answer = typename AnswerOf<typename Sig::Result>::type;
 };
 
-template <auto F> class FunctionCall final : public PreparedCall {
+template <auto F> class FunctionCall final : public TypedCall<typename FunctionTraits<F>::Sig::Result> {
   using Traits = FunctionTraits<F>;
 
  public:
   explicit FunctionCall(Decoder& in) : args_(Traits::Args::decode(in)) {}
-  void run(void*, std::unique_ptr<Finisher> finisher) override {
-    run_into<typename Traits::Sig::Result>(std::move(finisher),
-                                           [&]() -> decltype(auto) { return Traits::Args::apply(F, args_); });
-  }
 
  private:
+  typename Traits::Sig::Result invoke(void*) override { return Traits::Args::apply(F, args_); }
   typename Traits::Args::Tuple args_;
 };
 
-template <class T, auto M> class MethodCall final : public PreparedCall {
+template <class T, auto M>
+class MethodCall final : public TypedCall<typename FunctionTraits<M>::Sig::Result> {
   using Traits = FunctionTraits<M>;
 
  public:
   explicit MethodCall(Decoder& in) : args_(Traits::Args::decode(in)) {}
-  void run(void* object, std::unique_ptr<Finisher> finisher) override {
-    run_into<typename Traits::Sig::Result>(std::move(finisher), [&]() -> decltype(auto) {
-      return Traits::Args::apply(
-          [&](auto&&... a) -> decltype(auto) {
-            return (static_cast<T*>(object)->*M)(std::forward<decltype(a)>(a)...);
-          },
-          args_);
-    });
-  }
 
  private:
+  typename Traits::Sig::Result invoke(void* object) override {
+    return Traits::Args::apply(
+        [&](auto&&... a) -> decltype(auto) {
+          return (static_cast<T*>(object)->*M)(std::forward<decltype(a)>(a)...);
+        },
+        args_);
+  }
   typename Traits::Args::Tuple args_;
 };
 
@@ -273,7 +280,7 @@ template <class T, class... P> class ConstructorCall final : public PreparedCall
 };
 
 template <class Call> std::unique_ptr<PreparedCall> prepare(Decoder& in) {
-  return std::make_unique<Call>(in);
+  return std::unique_ptr<PreparedCall>(new Call(in));  // make_unique would cost a type for each function
 }
 
 /// Adds an entry and returns the stored one. Adding it twice is no error: several units may see the macro.

@@ -7,13 +7,13 @@ namespace weft::rpc {
 
 namespace detail {
 
-template <class R, class Call> void run_into(std::unique_ptr<Finisher> finisher, Call&& call) {
+template <class R> void TypedCall<R>::run(void* object, std::unique_ptr<Finisher> finisher) {
   using T = typename AnswerOf<R>::type;
   Outcome outcome;
   outcome.type = &value_type<T>;
   try {
     if constexpr (Flat<std::decay_t<R>>::nested) {
-      auto state = call().state();
+      auto state = invoke(object).state();
       auto finish = [held = state.get(), finisher = std::move(finisher)] {
         Outcome late;
         late.type = &value_type<T>;
@@ -26,9 +26,9 @@ template <class R, class Call> void run_into(std::unique_ptr<Finisher> finisher,
       state->on_done(std::move(finish), false);
       return;
     } else if constexpr (std::is_void_v<R>) {
-      call();
+      invoke(object);
     } else {
-      T value = call();
+      T value = invoke(object);
       outcome.value = &value;
       finisher->done(outcome);
       return;

@@ -17,13 +17,13 @@ namespace {
 class Repeated final : public Canceller, public std::enable_shared_from_this<Repeated> {
  public:
   Repeated(std::shared_ptr<Agent> agent, const FunctionEntry& function, const To& to,
-           detail::WriteMessage write, std::unique_ptr<ReplySink> sink)
+           detail::KeptArguments kept, std::unique_ptr<ReplySink> sink)
       : agent_(std::move(agent)),
         function_(function),
         to_(agent_->worker_info_id(to), to.incarnation()),
         timeout_(to.timeout()),
         policy_(*to.retry()),
-        write_(std::move(write)),
+        kept_(std::move(kept)),
         context_(capture_context()),
         grad_(grad_enabled()),
         random_(policy_.seed != 0 ? policy_.seed : agent_->runtime()->random()),
@@ -46,7 +46,7 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
     }
     const Life to = to_.incarnation.value != 0 ? to_ : agent_->life_of(to_.id);
     const CallId call =
-        agent_->call(to, Kind::kCall, write_(*agent_, to), {timeout_, function_.name.c_str(), deadline_},
+        agent_->call(to, Kind::kCall, written_for(to), {timeout_, function_.name.c_str(), deadline_},
                      std::make_unique<Attempt>(shared_from_this()));
     bool cancelled = false;
     {
@@ -92,6 +92,15 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
     std::shared_ptr<Repeated> call_;
   };
 
+  Message written_for(Life to) const {
+    Message message;
+    {
+      Encoder out(message, agent_.get(), to);
+      put_function(out, function_);
+      kept_.put(out, kept_.arguments.get());
+    }
+    return message;
+  }
   std::unique_ptr<ReplySink> take_sink() {
     MutexLock lock(mutex_);
     return std::exchange(sink_, nullptr);
@@ -171,7 +180,7 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
   const Life to_;  ///< incarnation 0: the current life at each attempt
   const std::optional<Duration> timeout_;
   const RetryPolicy policy_;
-  const detail::WriteMessage write_;
+  const detail::KeptArguments kept_;
   const CallContext context_;
   const bool grad_;
   TimePoint deadline_ = kNever;
@@ -186,9 +195,11 @@ class Repeated final : public Canceller, public std::enable_shared_from_this<Rep
 
 }  // namespace
 
-std::shared_ptr<Canceller> detail::start_repeated(std::shared_ptr<Agent> agent, const FunctionEntry& function,
-                                                  const To& to, WriteMessage write,
-                                                  std::unique_ptr<ReplySink> sink) {
+namespace {
+
+std::shared_ptr<Canceller> start_repeated(std::shared_ptr<Agent> agent, const FunctionEntry& function,
+                                          const To& to, detail::KeptArguments kept,
+                                          std::unique_ptr<ReplySink> sink) {
   const RetryPolicy& p = *to.retry();
   if (!function.idempotent)
     throw ValueError(str("with_retry: '", function.name,
@@ -197,9 +208,34 @@ std::shared_ptr<Canceller> detail::start_repeated(std::shared_ptr<Agent> agent, 
     throw ValueError(str("with_retry: '", function.name,
                          "': attempts and factor are at least 1, jitter is 0 to 1, no pause is negative"));
   const auto call =
-      std::make_shared<Repeated>(std::move(agent), function, to, std::move(write), std::move(sink));
+      std::make_shared<Repeated>(std::move(agent), function, to, std::move(kept), std::move(sink));
   call->attempt();
   return call;
+}
+
+}  // namespace
+
+detail::OutgoingCall::OutgoingCall(const To& to, const FunctionEntry& function)
+    : to_(to), function_(function), agent_(current_agent()) {
+  if (repeated()) return;
+  peer_ = destination_life(*agent_, to);
+  out_.emplace(message_, agent_.get(), peer_);
+  put_function(*out_, function);
+}
+
+void detail::OutgoingCall::throw_not_kept() const {
+  throw ValueError(str("with_retry: '", function_.name, "': its arguments cannot be kept, only moved"));
+}
+
+void detail::OutgoingCall::send(FutureCore& state, std::unique_ptr<ReplySink> sink) {
+  if (repeated()) {
+    state.set_call(start_repeated(agent_, function_, to_, std::move(kept_), std::move(sink)), {});
+    return;
+  }
+  out_.reset();
+  state.set_call(agent_->weak_from_this(),
+                 agent_->call(peer_, Kind::kCall, std::move(message_),
+                              {to_.timeout(), function_.name.c_str()}, std::move(sink)));
 }
 
 }  // namespace weft::rpc

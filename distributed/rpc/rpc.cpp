@@ -15,6 +15,21 @@ WaitAll::WaitAll() : before_(wait_all_slot().get()) { wait_all_slot().set(this);
 WaitAll::~WaitAll() { wait_all_slot().set(before_); }
 WaitAll* WaitAll::current() { return static_cast<WaitAll*>(wait_all_slot().get()); }
 
+Life detail::destination_life(const Agent& agent, const To& to) {
+  const WorkerId id = agent.worker_info_id(to);
+  return to.incarnation().value != 0 ? Life(id, to.incarnation()) : agent.life_of(id);
+}
+
+Future<void> detail::done_with(FutureCore& state) {
+  auto done = std::make_shared<FutureState<void>>(state.runtime());
+  const auto pass_on = [state = &state, done] {
+    if (state->failed()) done->try_set_error(state->error());
+    else done->try_set();
+  };
+  state.on_done(pass_on, false);
+  return Future<void>(done);
+}
+
 void WaitAll::wait() {
   const std::vector<Future<void>> futures = std::exchange(futures_, {});
   wait_all(futures);

@@ -8,10 +8,15 @@ namespace weft::rpc {
 namespace detail {
 
 /// The life to which a call goes. Throws: ValueError for a worker outside the group.
-inline Life destination_life(const Agent& agent, const To& to) {
-  const WorkerId id = agent.worker_info_id(to);
-  return to.incarnation().value != 0 ? Life(id, to.incarnation()) : agent.life_of(id);
-}
+WEFT_API Life destination_life(const Agent& agent, const To& to);
+/// A future that is done with `state`, with its error.
+WEFT_API Future<void> done_with(FutureCore& state);
+
+/// A copy of a call's arguments, and the function that writes them.
+struct KeptArguments {
+  std::shared_ptr<const void> arguments;
+  void (*put)(Encoder& out, const void* arguments) = nullptr;
+};
 
 /// Decodes a reply into the state of a future.
 template <class R> class TypedSink final : public ReplySink {
@@ -49,55 +54,58 @@ template <class R> class TypedSink final : public ReplySink {
   std::shared_ptr<FutureState<R>> state_;
 };
 
-/// Writes the message of an attempt, anew for each one: the references and gradients in it count by message.
-using WriteMessage = std::function<Message(Agent& agent, Life to)>;
-/// Starts a call that is repeated by the policy of `to`. Throws: as with_retry; as Agent::call.
-WEFT_API std::shared_ptr<Canceller> start_repeated(std::shared_ptr<Agent> agent,
-                                                   const FunctionEntry& function, const To& to,
-                                                   WriteMessage write, std::unique_ptr<ReplySink> sink);
+/// A call of a function while it is written: its message, or for a call that may be repeated a copy of its
+/// arguments.
+class WEFT_API OutgoingCall {
+ public:
+  /// Throws: RpcError without an agent, ValueError for a worker outside the group.
+  OutgoingCall(const To& to, const FunctionEntry& function);
+  bool repeated() const { return to_.retry().has_value(); }
+  Encoder& out() { return *out_; }  ///< unless repeated: the arguments follow
+  /// Keeps the arguments of a repeated call. `put` writes them, anew for each attempt: the references and
+  /// gradients in them count by message.
+  void keep(std::shared_ptr<const void> arguments, void (*put)(Encoder& out, const void* arguments)) {
+    kept_ = {std::move(arguments), put};
+  }
+  [[noreturn]] void throw_not_kept() const;
+  const std::shared_ptr<Agent>& agent() const { return agent_; }
+  /// Sends the call, whose outcome `state` takes through `sink`. Throws: as with_retry; as Agent::call.
+  void send(FutureCore& state, std::unique_ptr<ReplySink> sink);
 
-template <auto F> using KeptArguments = typename FunctionTraits<F>::Args::Tuple;
+ private:
+  const To& to_;
+  const FunctionEntry& function_;
+  const std::shared_ptr<Agent> agent_;
+  Life peer_;
+  Message message_;
+  std::optional<Encoder> out_;
+  KeptArguments kept_;
+};
 
-/// The arguments of a function from a tuple of them.
-template <auto F, class Tuple> void put_kept(Encoder& out, const Tuple& kept) {
-  std::apply([&](const auto&... each) { put_arguments<F>(out, each...); }, kept);
+template <class R> Future<R> send_written(OutgoingCall& call) {
+  auto state = std::make_shared<FutureState<R>>(call.agent()->runtime());
+  call.send(*state, std::unique_ptr<ReplySink>(new TypedSink<R>(state)));
+  return Future<R>(std::move(state));
 }
 
-template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
+template <auto F, class... A> auto start_call(const To& to, A&&... args) {
   using R = typename FunctionTraits<F>::Answer;
+  using List = typename FunctionTraits<F>::Args;
+  using Kept = typename List::Tuple;
   static_assert(std::is_void_v<R> || Wire<R>,
                 "the result cannot travel: make it with remote() and call its methods there");
-  const FunctionEntry& function = function_entry<F>();
-  const std::shared_ptr<Agent> agent = current_agent();
-  if (to.retry()) {
-    using Kept = KeptArguments<F>;
-    if constexpr (std::is_constructible_v<Kept, Args&&...>) {
-      const auto kept = std::make_shared<const Kept>(std::forward<Args>(args)...);
-      auto write = [kept, &function](Agent& sender, Life callee) {
-        Message message;
-        {
-          Encoder out(message, &sender, callee);
-          put_function(out, function);
-          put_kept<F>(out, *kept);
-        }
-        return message;
-      };
-      auto state = std::make_shared<FutureState<R>>(agent->runtime());
-      state->set_call(
-          start_repeated(agent, function, to, std::move(write), std::make_unique<TypedSink<R>>(state)), {});
-      return Future<R>(std::move(state));
-    } else {
-      throw ValueError(str("with_retry: '", function.name, "': its arguments cannot be kept, only moved"));
-    }
-  }
-  const Life peer = destination_life(*agent, to);
-  Message message;
-  {
-    Encoder out(message, agent.get(), peer);
-    put_function(out, function);
-    put_arguments<F>(out, std::forward<Args>(args)...);
-  }
-  return send_call<R>(*agent, peer, Kind::kCall, std::move(message), {to.timeout(), function.name.c_str()});
+  OutgoingCall call(to, function_entry<F>());
+  if (!call.repeated()) put_arguments<F>(call.out(), std::forward<A>(args)...);
+  else if constexpr (std::is_constructible_v<Kept, A&&...>)
+    call.keep(std::make_shared<const Kept>(std::forward<A>(args)...), &List::encode_tuple);
+  else call.throw_not_kept();
+  return send_written<R>(call);
+}
+
+/// The future, which the thread's WaitAll collects.
+template <class R> Future<R> noted(Future<R> future) {
+  if (WaitAll* const scope = WaitAll::current()) scope->add(done_with(*future.state()));
+  return future;
 }
 
 }  // namespace detail
@@ -105,8 +113,9 @@ template <auto F, class... Args> auto start_call(const To& to, Args&&... args) {
 template <class R>
 Future<R> send_call(Agent& agent, Life to, Kind kind, Message message, CallOptions options) {
   auto state = std::make_shared<detail::FutureState<R>>(agent.runtime());
-  state->set_call(agent.weak_from_this(), agent.call(to, kind, std::move(message), options,
-                                                     std::make_unique<detail::TypedSink<R>>(state)));
+  state->set_call(agent.weak_from_this(),
+                  agent.call(to, kind, std::move(message), options,
+                             std::unique_ptr<ReplySink>(new detail::TypedSink<R>(state))));
   return Future<R>(std::move(state));
 }
 
@@ -117,12 +126,7 @@ auto rpc_sync(const To& to, Args&&... args) -> typename detail::FunctionTraits<F
 
 template <auto F, class... Args>
 auto rpc_async(const To& to, Args&&... args) -> Future<typename detail::FunctionTraits<F>::Answer> {
-  auto future = detail::start_call<F>(to, std::forward<Args>(args)...);
-  if (WaitAll* scope = WaitAll::current())
-    scope->add(future.then_inline([](const Future<typename detail::FunctionTraits<F>::Answer>& f) {
-      if (f.has_error()) std::rethrow_exception(f.error());
-    }));
-  return future;
+  return detail::noted(detail::start_call<F>(to, std::forward<Args>(args)...));
 }
 
 template <Wire T>

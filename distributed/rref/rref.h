@@ -121,7 +121,7 @@ template <class T> class RRef : public RRefBase {
   }
   /// The same without waiting; returns a Future, which a WaitAll of this thread collects.
   template <auto M, class... A> auto rpc_async(A&&... args) const {
-    return noted(rpc_async_within<M>({}, std::forward<A>(args)...));
+    return detail::noted(rpc_async_within<M>({}, std::forward<A>(args)...));
   }
   /// The same for a value on `device` of its worker. All tensor arguments arrive on that device, independent
   /// of the device maps. Results on a device without an entry in the map return on the CPU.
@@ -151,7 +151,6 @@ template <class T> class RRef : public RRefBase {
   template <auto M, class... A>
   auto send_method(std::optional<Duration> limit, std::optional<Device> device, A&&... args) const;
   template <auto M, class... A> auto remote_within(std::optional<Duration> limit, A&&... args) const;
-  template <class R> static Future<R> noted(Future<R> future);
   static const ValueType& value_type_of() { return rpc::value_type<T>; }
 };
 template <class T> RRef(T) -> RRef<T>;

@@ -26,7 +26,7 @@ template <class R> class UseSink final : public ReplySink {
 
 template <class R> Future<R> send_use(Use& use, std::optional<Duration> timeout) {
   auto state = std::make_shared<FutureState<R>>(use.agent().runtime());
-  const CallId call = use.send(timeout, std::make_unique<UseSink<R>>(use.state(), state));
+  const CallId call = use.send(timeout, std::unique_ptr<ReplySink>(new UseSink<R>(use.state(), state)));
   state->set_call(use.agent().weak_from_this(), call);
   return Future<R>(std::move(state));
 }
@@ -72,7 +72,7 @@ auto RRef<T>::send_method(std::optional<Duration> limit, std::optional<Device> d
 template <class T>
 template <auto M, class... A>
 auto RRef<T>::rpc_async_on(Device device, A&&... args) const {
-  return noted(send_method<M>({}, device, std::forward<A>(args)...));
+  return detail::noted(send_method<M>({}, device, std::forward<A>(args)...));
 }
 
 template <class T>
@@ -86,14 +86,6 @@ auto RRef<T>::remote_within(std::optional<Duration> limit, A&&... args) const {
   return RRef<R>(creation.start());
 }
 
-template <class T> template <class R> Future<R> RRef<T>::noted(Future<R> future) {
-  if (WaitAll* scope = WaitAll::current())
-    scope->add(future.then_inline([](const Future<R>& f) {
-      if (f.has_error()) std::rethrow_exception(f.error());
-    }));
-  return future;
-}
-
 template <class T>
 void RRef<T>::backward(std::optional<int64_t> context_id,
                        const dist_autograd::BackwardOptions& options) const {
@@ -105,7 +97,7 @@ template <class T> template <auto M, class... A> auto RRefProxy<T>::rpc_sync(A&&
   return rref_.template rpc_async_within<M>(limit_, std::forward<A>(args)...).take();
 }
 template <class T> template <auto M, class... A> auto RRefProxy<T>::rpc_async(A&&... args) const {
-  return RRef<T>::noted(rref_.template rpc_async_within<M>(limit_, std::forward<A>(args)...));
+  return detail::noted(rref_.template rpc_async_within<M>(limit_, std::forward<A>(args)...));
 }
 template <class T> template <auto M, class... A> auto RRefProxy<T>::remote(A&&... args) const {
   return rref_.template remote_within<M>(limit_, std::forward<A>(args)...);

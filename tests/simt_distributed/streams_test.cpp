@@ -108,7 +108,7 @@ TEST_F(SimtDeviceStreams, the_slow_streams_show_a_missing_order) {
   void* const other = accelerator(kGpu0).new_stream(false);
   std::vector<float> seen(10);
   void* const pinned = accelerator(kGpu0).allocate_pinned(40);
-  Context context{.stream = other};
+  weft::Context context{.stream = other};
   accelerator(kGpu0).copy_async(context, pinned, x.raw(), 40);
   accelerator(kGpu0).synchronize_stream(other);
   std::memcpy(seen.data(), pinned, 40);
