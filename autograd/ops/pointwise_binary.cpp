@@ -118,7 +118,7 @@ Tensor fmod(In a, In b) {
                 [a = saved_for(b, a), b = saved_for(b, b)](const Tensor& g, Needs needs) -> GradList {
                   if (!needs[1]) return {g, Tensor()};
                   const Tensor x = a.get(), d = b.get();
-                  return {g, neg(g * (floor_divide(abs(x), abs(d)) * (sign(x) * sign(d))))};
+                  return {g, neg(g * (floor_divide(abs(x), abs(d)) * sign(x / d)))};
                 });
 }
 
