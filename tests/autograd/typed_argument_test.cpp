@@ -1,4 +1,4 @@
-// Arguments that PyTorch's users leave out or add: one bound of a clamp, a dtype of a `_like`, two sizes of eye.
+// Arguments that users of PyTorch leave out or add: a bound of a clamp, a dtype of a `_like`, sizes of eye.
 #include <cmath>
 
 #include <gtest/gtest.h>
