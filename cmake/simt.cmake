@@ -26,6 +26,10 @@ target_link_libraries(weft_simt PUBLIC weft_core)
 if(WEFT_HAVE_DISTRIBUTED_SIM)  # the threads of a block are its fibers
   target_link_libraries(weft_simt PUBLIC weft_distributed_sim)
 endif()
+if(WEFT_UNITY)
+  target_precompile_headers(weft_simt PRIVATE <weft/kernels/cuda/host/cuda_backend.h>
+    <weft/kernels/cuda/blocks/map.h> <weft/kernels/cuda/blocks/scan.h>)
+endif()
 
 # In place of cuBLASLt and cuDNN: plain loops, and none.
 file(GLOB plain_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/simt/plain/*.cpp)

@@ -31,8 +31,6 @@ Host each_line(const Host& x, int d,
   });
 }
 
-bool before(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }  // NaN comes last
-
 std::vector<double> order_of(const std::vector<double>& v) {
   std::vector<double> at(v.size());
   for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<double>(i);

@@ -85,8 +85,7 @@ double spread(const std::vector<double>& v, double correction) {
   for (double x : v) s += (x - m) * (x - m);
   return s / std::max(static_cast<double>(v.size()) - correction, 0.0);
 }
-// A NaN is the largest and the smallest number, as in PyTorch, and the last in order.
-bool before(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
+// A NaN is the largest and the smallest number, as in PyTorch.
 double greater_of(double a, double b) { return before(a, b) ? b : a; }
 double lesser_of(double a, double b) { return std::isnan(b) || b < a ? b : a; }
 double power_norm(const std::vector<double>& v, double p) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 
 #include "support/errors.h"
 #include "support/simt/operand.h"
@@ -14,6 +15,10 @@ using simt::expect_same;
 using simt::Operand;
 using test::error_of;
 using test::has;
+
+inline constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
+inline constexpr DType kFloats[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
+inline constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// Runs f(device) for a device of one processor and one of four, whose grids differ. Each runs under every
 /// order of threads and two fillings of fresh memory.

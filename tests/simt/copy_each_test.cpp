@@ -12,14 +12,14 @@ namespace weft::cuda {
 namespace {
 
 /// One copy from one operand to another of the same sizes.
-struct Case {
+struct CopyCase {
   const char* name;
   DType from, to;
   Shape sizes, out, in;
   int64_t out_offset = 0, in_offset = 0;
 };
 /// Those that one launch takes together.
-const Case kTogether[] = {
+const CopyCase kTogether[] = {
     {"dense", kFloat32, kFloat32, {40, 16}, {16, 1}, {16, 1}},
     {"more than a block of packs", kFloat32, kFloat32, {5003, 4}, {4, 1}, {4, 1}},
     {"one element", kFloat64, kFloat64, {1}, {1}, {1}},
@@ -39,7 +39,7 @@ const Case kTogether[] = {
     {"empty", kFloat32, kFloat32, {0, 16}, {16, 1}, {16, 1}},
 };
 /// Those that go one by one.
-const Case kAlone[] = {
+const CopyCase kAlone[] = {
     {"converted", kInt32, kFloat32, {9, 16}, {16, 1}, {16, 1}},
     {"transposed", kFloat32, kFloat32, {33, 40}, {40, 1}, {1, 33}},
     {"three dims that do not merge", kFloat32, kFloat32, {3, 4, 5}, {60, 10, 1}, {20, 5, 1}},
@@ -49,7 +49,7 @@ const Case kAlone[] = {
 struct Pairs {
   std::vector<std::unique_ptr<Operand>> xs, ys;
   std::vector<View> from, to;
-  void add(const Case& c) {
+  void add(const CopyCase& c) {
     xs.push_back(std::make_unique<Operand>(c.from, c.sizes, c.in, c.in_offset));
     ys.push_back(std::make_unique<Operand>(c.to, c.sizes, c.out, c.out_offset));
     xs.back()->random(-100, 100, static_cast<uint32_t>(xs.size()));
@@ -67,7 +67,7 @@ struct Pairs {
 TEST(SimtCopyEach, one_launch_takes_rows_of_runs_of_every_width) {
   each_device([](CudaBackend& gpu) {
     Pairs pairs;
-    for (const Case& c : kTogether) pairs.add(c);
+    for (const CopyCase& c : kTogether) pairs.add(c);
     Context c;
     const int64_t before = simt::launches();
     gpu.copy_each(c, pairs.from, pairs.to);
@@ -79,7 +79,7 @@ TEST(SimtCopyEach, one_launch_takes_rows_of_runs_of_every_width) {
 TEST(SimtCopyEach, what_one_launch_cannot_take_goes_by_itself) {
   each_device([](CudaBackend& gpu) {
     Pairs pairs;
-    for (const Case& c : kAlone) pairs.add(c), pairs.add(kTogether[pairs.xs.size()]);
+    for (const CopyCase& c : kAlone) pairs.add(c), pairs.add(kTogether[pairs.xs.size()]);
     Context c;
     const int64_t before = simt::launches();
     gpu.copy_each(c, pairs.from, pairs.to);

@@ -268,7 +268,7 @@ TEST_F(SimtEmulator, nobody_waits_for_a_device_or_a_stream_that_is_being_recorde
 }
 
 /// The error that ends a recording, in words; empty: none.
-std::string refusal(runtime::Stream stream) {
+std::string recording_error(runtime::Stream stream) {
   try {
     runtime::delete_graph(runtime::end_capture(stream));
     return "";
@@ -292,7 +292,7 @@ TEST_F(SimtEmulator, a_recording_ends_after_all_that_joined_it) {
     runtime::begin_capture(a);
     follow(b, a);
     body();
-    const std::string text = refusal(a);
+    const std::string text = recording_error(a);
     for (const runtime::Stream s : {a, b, c}) EXPECT_FALSE(runtime::capturing(s));
     return text.substr(std::min(text.find("(cuda"), text.size()));
   };
@@ -306,7 +306,7 @@ TEST_F(SimtEmulator, a_recording_ends_after_all_that_joined_it) {
   EXPECT_EQ(recorded([&] { write(b), follow(c, b), write(c), follow(a, c); }), "");  // b by way of c
   EXPECT_EQ(recorded([&] { follow(a, b), write(a), follow(b, a); }), "");
   EXPECT_EQ(recorded([&] {
-              EXPECT_NE(refusal(b).find("cudaErrorStreamCaptureUnmatched"), std::string::npos);
+              EXPECT_NE(recording_error(b).find("cudaErrorStreamCaptureUnmatched"), std::string::npos);
               follow(a, b);
             }),
             "");

@@ -20,7 +20,7 @@ struct SimtMatmul : testing::Test {
 };
 
 /// Room for the rounding of k products.
-double tolerance(DType t, int64_t k) {
+double product_tolerance(DType t, int64_t k) {
   const double unit = t == kFloat64    ? 2e-16
                       : t == kFloat32  ? 1e-7
                       : t == kFloat16  ? 1e-3
@@ -30,8 +30,8 @@ double tolerance(DType t, int64_t k) {
 }
 
 /// Both devices' results of one call; c must not be read where beta is 0.
-void compare(double alpha, const Operand& a, const Operand& b, double beta, const Operand* bias,
-             const Shape& sizes, const Shape& strides, int64_t k) {
+void compare_product(double alpha, const Operand& a, const Operand& b, double beta, const Operand* bias,
+                     const Shape& sizes, const Shape& strides, int64_t k) {
   const DType type = a.host().dtype;
   Operand y(type, sizes, strides);
   if (beta == 0 && is_floating(type)) y.fill(std::numeric_limits<double>::quiet_NaN());
@@ -40,10 +40,10 @@ void compare(double alpha, const Operand& a, const Operand& b, double beta, cons
   backend(kCpu).matmul(context, alpha, a.host(), b.host(), beta, bias ? bias->host() : View{}, y.host());
   simt::device().matmul(context, alpha, a.on_device(), b.on_device(), beta, bias ? bias->on_device() : View{},
                         y.on_device());
-  expect_same(y, tolerance(type, k));
+  expect_same(y, product_tolerance(type, k));
 }
 
-struct Case {
+struct Product {
   int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
   double alpha = 1, beta = 0;
@@ -54,7 +54,7 @@ Shape strides_of(int64_t rows, int64_t columns, bool transposed, int64_t gap) {
   return transposed ? Shape{gap, rows * gap} : Shape{columns * gap, gap};
 }
 
-void check(DType type, const Case& c) {
+void check_product(DType type, const Product& c) {
   SCOPED_TRACE(str(type, " [", c.m, ", ", c.k, "] x [", c.k, ", ", c.n, "] ta ", c.transpose_a, " tb ",
                    c.transpose_b, " alpha ", c.alpha, " beta ", c.beta, " bias ", c.bias, " tc ",
                    c.transpose_c, " gap ", c.gap));
@@ -62,21 +62,21 @@ void check(DType type, const Case& c) {
       b(type, {c.k, c.n}, strides_of(c.k, c.n, c.transpose_b, c.gap)), bias(type, {c.n}, {c.gap});
   const double low = is_floating(type) ? -1 : 0, high = is_floating(type) ? 1 : 9;
   a.random(low, high, 1), b.random(low, high, 2), bias.random(low, high, 4);
-  compare(c.alpha, a, b, c.beta, c.bias ? &bias : nullptr, {c.m, c.n},
-          strides_of(c.m, c.n, c.transpose_c, c.gap), c.k);
+  compare_product(c.alpha, a, b, c.beta, c.bias ? &bias : nullptr, {c.m, c.n},
+                  strides_of(c.m, c.n, c.transpose_c, c.gap), c.k);
 }
 
 TEST_F(SimtMatmul, applies_alpha_beta_and_bias_to_every_stride_pattern) {
   for (int t = 0; t < 8; ++t)
     for (int64_t gap : {1, 2})
       for (bool bias : {false, true}) {
-        check(kFloat32, {13, 37, 23, (t & 1) != 0, (t & 2) != 0, 0.5, -1.5, bias, (t & 4) != 0, gap});
-        check(kFloat64, {7, 5, 3, (t & 1) != 0, (t & 2) != 0, 2, 0, bias, (t & 4) != 0, gap});
-        check(kFloat32, {1, 29, 41, (t & 1) != 0, (t & 2) != 0, 1, 1, bias, (t & 4) != 0, gap});
-        check(kFloat32, {29, 1, 41, (t & 1) != 0, (t & 2) != 0, 1, 1, bias, (t & 4) != 0, gap});
-        check(kFloat32, {5, 3, 1, (t & 1) != 0, (t & 2) != 0, 1, 0, bias, (t & 4) != 0, gap});
-        check(kFloat16, {11, 19, 23, (t & 1) != 0, (t & 2) != 0, 1, 0, bias, (t & 4) != 0, gap});
-        check(kBFloat16, {11, 1, 23, (t & 1) != 0, (t & 2) != 0, 0.5, 1, bias, (t & 4) != 0, gap});
+        check_product(kFloat32, {13, 37, 23, (t & 1) != 0, (t & 2) != 0, 0.5, -1.5, bias, (t & 4) != 0, gap});
+        check_product(kFloat64, {7, 5, 3, (t & 1) != 0, (t & 2) != 0, 2, 0, bias, (t & 4) != 0, gap});
+        check_product(kFloat32, {1, 29, 41, (t & 1) != 0, (t & 2) != 0, 1, 1, bias, (t & 4) != 0, gap});
+        check_product(kFloat32, {29, 1, 41, (t & 1) != 0, (t & 2) != 0, 1, 1, bias, (t & 4) != 0, gap});
+        check_product(kFloat32, {5, 3, 1, (t & 1) != 0, (t & 2) != 0, 1, 0, bias, (t & 4) != 0, gap});
+        check_product(kFloat16, {11, 19, 23, (t & 1) != 0, (t & 2) != 0, 1, 0, bias, (t & 4) != 0, gap});
+        check_product(kBFloat16, {11, 1, 23, (t & 1) != 0, (t & 2) != 0, 0.5, 1, bias, (t & 4) != 0, gap});
       }
 }
 
@@ -130,7 +130,7 @@ void check_in_float(DType type, DType out, bool ta, bool tb, bool shared_b, doub
   const auto got = y.device_values(), expected = plain.device_values();
   for (size_t i = 0; i < got.size(); ++i) {
     if (std::isnan(expected[i])) EXPECT_TRUE(std::isnan(got[i])) << i;  // between the rows
-    else EXPECT_NEAR(got[i], expected[i], tolerance(out, k)) << i;
+    else EXPECT_NEAR(got[i], expected[i], product_tolerance(out, k)) << i;
   }
 }
 
@@ -144,15 +144,15 @@ TEST_F(SimtMatmul, a_half_type_may_go_by_way_of_float32) {
 
 TEST_F(SimtMatmul, an_empty_sum_leaves_beta_c_plus_bias) {
   for (bool bias : {false, true}) {
-    check(kFloat32, {5, 37, 0, false, false, 1, 0, bias});
-    check(kFloat32, {31, 7, 0, false, true, 3, 0.5, bias});
-    check(kFloat64, {2, 3, 0, true, false, 1, 1, bias, true});
-    check(kFloat16, {2, 3, 0, true, false, 1, 2, bias});
-    check(kInt64, {2, 3, 0, true, false, 1, 2, bias});
-    check(kInt32, {2, 3, 0, true, false, 1, 0, bias});
+    check_product(kFloat32, {5, 37, 0, false, false, 1, 0, bias});
+    check_product(kFloat32, {31, 7, 0, false, true, 3, 0.5, bias});
+    check_product(kFloat64, {2, 3, 0, true, false, 1, 1, bias, true});
+    check_product(kFloat16, {2, 3, 0, true, false, 1, 2, bias});
+    check_product(kInt64, {2, 3, 0, true, false, 1, 2, bias});
+    check_product(kInt32, {2, 3, 0, true, false, 1, 0, bias});
   }
-  check(kFloat32, {0, 3, 5});
-  check(kFloat32, {3, 0, 5});
+  check_product(kFloat32, {0, 3, 5});
+  check_product(kFloat32, {3, 0, 5});
 }
 
 TEST_F(SimtMatmul, integers_match_around_the_tiles_in_every_order) {
@@ -161,9 +161,10 @@ TEST_F(SimtMatmul, integers_match_around_the_tiles_in_every_order) {
       simt::settings() = {.order = order, .poison = poison};
       for (int64_t m : {1, 15, 16, 17})
         for (int64_t n : {1, 16, 33})
-          for (int64_t k : {1, 16, 31}) check(kInt64, {m, n, k, m == 16, n == 16, 1, 1, true, k == 16});
-      check(kInt32, {33, 18, 50, true, true, 2, 3, true, true, 2});
-      check(kUInt8, {18, 33, 20, false, true, 1, 0, true});
+          for (int64_t k : {1, 16, 31})
+            check_product(kInt64, {m, n, k, m == 16, n == 16, 1, 1, true, k == 16});
+      check_product(kInt32, {33, 18, 50, true, true, 2, 3, true, true, 2});
+      check_product(kUInt8, {18, 33, 20, false, true, 1, 0, true});
     }
 }
 
@@ -172,7 +173,7 @@ TEST_F(SimtMatmul, integers_are_exact_and_wrap) {
   a.set({0, 3}), b.set({1, 6});
   a.host().as<int64_t>()[0] = (int64_t{1} << 62) + 3;
   a.send();
-  compare(1, a, b, 0, nullptr, {2, 2}, {}, 1);  // the product of row 0 and column 1 wraps
+  compare_product(1, a, b, 0, nullptr, {2, 2}, {}, 1);  // the product of row 0 and column 1 wraps
 }
 
 void check_batch(DType type, const Shape& a_strides, const Shape& b_strides, const Shape& c_strides,
@@ -182,7 +183,7 @@ void check_batch(DType type, const Shape& a_strides, const Shape& b_strides, con
                      " n ", n, " k ", k, " bias ", biased));
     Operand a(type, {batch, m, k}, a_strides), b(type, {batch, k, n}, b_strides), bias(type, {n});
     a.random(-3, 3, 1), b.random(-3, 3, 2), bias.random(-3, 3, 3);
-    compare(1, a, b, biased ? 1 : 0, biased ? &bias : nullptr, {batch, m, n}, c_strides, 10 * k);
+    compare_product(1, a, b, biased ? 1 : 0, biased ? &bias : nullptr, {batch, m, n}, c_strides, 10 * k);
   }
 }
 
@@ -206,7 +207,7 @@ TEST_F(SimtMatmul, batches_may_broadcast_either_side) {
 TEST_F(SimtMatmul, rows_that_repeat_are_copied_apart) {
   Operand rows(kFloat32, {4, 5}, {0, 1}), b(kFloat32, {5, 3});
   rows.random(-1, 1, 1), b.random(-1, 1, 2);
-  compare(1, rows, b, 0, nullptr, {4, 3}, {}, 5);
+  compare_product(1, rows, b, 0, nullptr, {4, 3}, {}, 5);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <weft/kernels/cuda/layout.h>
+#include "simt/compare.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
@@ -13,11 +14,10 @@ using simt::device;
 using simt::expect_same;
 using simt::Operand;
 
-constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
 constexpr int64_t kLengths[] = {1,  2,  3,   4,   5,   7,   8,   15,  16,   17,
                                 31, 33, 127, 129, 255, 256, 257, 511, 1025, 4099};
 
-double tolerance(DType t) {
+double pointwise_tolerance(DType t) {
   return t == kFloat16 ? 1e-3 : t == kBFloat16 ? 8e-3 : t == kFloat32 ? 1e-6 : 1e-14;
 }
 
@@ -63,7 +63,7 @@ Shapes line(int64_t n) { return {"line", {n}, {1}, {1}}; }
 TEST(SimtPointwise, unary_rows_take_every_length) {
   for (const int64_t n : kLengths)
     for (const DType t : {kFloat16, kBFloat16, kFloat32, kFloat64, kInt32, kInt64, kUInt8}) {
-      compare_unary(Unary::kAddScalar, t, t, line(n), -8, 8, tolerance(t));
+      compare_unary(Unary::kAddScalar, t, t, line(n), -8, 8, pointwise_tolerance(t));
       compare_unary(Unary::kGtScalar, t, kBool, line(n), -2, 2, 0);
     }
 }
@@ -94,14 +94,15 @@ TEST(SimtPointwise, every_unary_row_agrees_with_the_cpu_in_every_type_it_takes) 
         EXPECT_THROW(device().unary(c, op, 0, 0, x.on_device(), y.on_device()), DTypeError);
         continue;
       }
-      compare_unary(op, t, cls == OpClass::kTest ? kBool : t, line(77), 0.25, 3, tolerance(t));
+      compare_unary(op, t, cls == OpClass::kTest ? kBool : t, line(77), 0.25, 3, pointwise_tolerance(t));
     }
 }
 
 TEST(SimtPointwise, an_output_of_another_dtype_is_converted) {
   for (const DType from : {kFloat16, kFloat32, kFloat64, kInt32})
     for (const DType to : kAll)
-      compare_unary(Unary::kAddScalar, from, to, kLayouts[11], 1, 9, tolerance(from) + tolerance(to));
+      compare_unary(Unary::kAddScalar, from, to, kLayouts[11], 1, 9,
+                    pointwise_tolerance(from) + pointwise_tolerance(to));
 }
 
 TEST(SimtPointwise, special_values_come_out_as_on_the_cpu) {
@@ -132,7 +133,8 @@ TEST(SimtPointwise, every_binary_row_agrees_with_the_cpu_over_types_and_layouts)
       Context c;
       backend(kCpu).binary(c, op, 2, 3, a.host(), b.host(), y.host());
       device().binary(c, op, 2, 3, a.on_device(), b.on_device(), y.on_device());
-      expect_same(y, 2 * tolerance(t), std::string(to_string(op)) + " of " + to_string(t) + ", " + s.name);
+      expect_same(y, 2 * pointwise_tolerance(t),
+                  std::string(to_string(op)) + " of " + to_string(t) + ", " + s.name);
     }
 }
 
@@ -193,7 +195,8 @@ TEST(SimtPointwise, ternary_rows_agree_with_the_cpu) {
         Context c;
         backend(kCpu).ternary(c, op, 2, a.host(), b.host(), d.host(), y.host());
         device().ternary(c, op, 2, a.on_device(), b.on_device(), d.on_device(), y.on_device());
-        expect_same(y, 2 * tolerance(t), std::string(to_string(op)) + " of " + to_string(t) + ", " + s.name);
+        expect_same(y, 2 * pointwise_tolerance(t),
+                    std::string(to_string(op)) + " of " + to_string(t) + ", " + s.name);
       }
 }
 

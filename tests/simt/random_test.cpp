@@ -1,6 +1,7 @@
 // Random kernels of the CUDA backend: the CPU's numbers, bit for bit, for all sizes, layouts and keys.
 #include <gtest/gtest.h>
 
+#include "simt/compare.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
@@ -11,7 +12,6 @@ using simt::device;
 using simt::expect_same;
 using simt::Operand;
 
-constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
 constexpr DType kReal[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
 constexpr PhiloxKey kKeys[] = {{42, 0}, {0x123456789ABCDEF0u, 0xFFFFFFFEu}, {7, 0xFFFFFFFFFFFFFFF0u}};
 

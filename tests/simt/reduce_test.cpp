@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "simt/compare.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
 
@@ -16,28 +17,26 @@ using simt::Operand;
 
 constexpr Reduce kOps[] = {Reduce::kSum, Reduce::kProd,   Reduce::kMax,        Reduce::kMin,   Reduce::kAny,
                            Reduce::kAll, Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kMaxAbs};
-constexpr DType kAll[] = {kBool, kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
-constexpr DType kFloats[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-double tolerance(DType t) {
+double reduce_tolerance(DType t) {
   return t == kFloat16 ? 1e-3 : t == kBFloat16 ? 8e-3 : t == kFloat32 ? 1e-6 : t == kFloat64 ? 1e-12 : 0;
 }
 
-struct Case {
+struct ReduceCase {
   const char* name;
   Shape sizes, strides;
   std::vector<int> dims;  // reduced
   int64_t offset = 0;
 };
 
-Shape kept(const Case& c) {
+Shape kept(const ReduceCase& c) {
   Shape sizes = c.sizes;
   for (const int d : c.dims) sizes[d] = 1;
   return sizes;
 }
 
-void compare(Reduce op, DType dtype, const Case& c) {
+void compare_reduce(Reduce op, DType dtype, const ReduceCase& c) {
   const bool test = op == Reduce::kAny || op == Reduce::kAll,
              extreme = op == Reduce::kMax || op == Reduce::kMin;
   const DType result = test ? kBool : extreme || is_floating(dtype) ? dtype : kInt64;
@@ -46,11 +45,11 @@ void compare(Reduce op, DType dtype, const Case& c) {
   Context context;
   backend(kCpu).reduce(context, op, x.host(), y.host());
   device().reduce(context, op, x.on_device(), y.on_device());
-  expect_same(y, tolerance(result),
+  expect_same(y, reduce_tolerance(result),
               str("op ", static_cast<int>(op), " of ", dtype, ", ", c.name, " ", c.sizes));
 }
 
-const Case kCases[] = {
+const ReduceCase kCases[] = {
     {"short rows", {37, 5}, {5, 1}, {1}},
     {"rows of a few lanes", {9, 67}, {67, 1}, {1}},
     {"rows of a block", {3, 2500}, {2500, 1}, {1}},
@@ -78,15 +77,15 @@ const Case kCases[] = {
 TEST(SimtReduce, every_op_takes_every_type) {
   for (const Reduce op : kOps)
     for (const DType t : kAll)
-      for (const int64_t n : {1, 7, 33, 300}) compare(op, t, {"rows", {3, n}, {n, 1}, {1}});
+      for (const int64_t n : {1, 7, 33, 300}) compare_reduce(op, t, {"rows", {3, n}, {n, 1}, {1}});
 }
 
 TEST(SimtReduce, every_form_agrees_with_the_cpu) {
-  for (const Case& c : kCases) {
-    for (const DType t : {kFloat32, kFloat16, kInt32}) compare(Reduce::kSum, t, c);
-    compare(Reduce::kMax, kFloat64, c);
-    compare(Reduce::kAny, kUInt8, c);
-    compare(Reduce::kSumSquares, kBFloat16, c);
+  for (const ReduceCase& c : kCases) {
+    for (const DType t : {kFloat32, kFloat16, kInt32}) compare_reduce(Reduce::kSum, t, c);
+    compare_reduce(Reduce::kMax, kFloat64, c);
+    compare_reduce(Reduce::kAny, kUInt8, c);
+    compare_reduce(Reduce::kSumSquares, kBFloat16, c);
   }
 }
 
@@ -94,16 +93,16 @@ TEST(SimtReduce, lengths_around_packs_warps_and_blocks) {
   for (const int64_t n :
        {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 127, 129, 255, 257, 511, 513, 1025, 2047, 2049, 4099})
     for (const DType t : {kFloat32, kFloat16, kFloat64, kUInt8}) {
-      compare(Reduce::kSum, t, {"a line", {n}, {1}, {0}});
-      compare(Reduce::kMin, t, {"columns", {17, n}, {n, 1}, {0}});
+      compare_reduce(Reduce::kSum, t, {"a line", {n}, {1}, {0}});
+      compare_reduce(Reduce::kMin, t, {"columns", {17, n}, {n, 1}, {0}});
     }
 }
 
 TEST(SimtReduce, an_empty_reduction_gives_the_identity) {
   for (const Reduce op : {Reduce::kSum, Reduce::kProd, Reduce::kAny, Reduce::kAll, Reduce::kMax}) {
-    compare(op, kFloat32, {"no elements", {3, 0}, {1, 1}, {1}});
-    compare(op, kInt64, {"no elements", {0, 20}, {20, 1}, {0}});
-    compare(op, kFloat32, {"no outputs", {0, 5}, {5, 1}, {1}});
+    compare_reduce(op, kFloat32, {"no elements", {3, 0}, {1, 1}, {1}});
+    compare_reduce(op, kInt64, {"no elements", {0, 20}, {20, 1}, {0}});
+    compare_reduce(op, kFloat32, {"no outputs", {0, 5}, {5, 1}, {1}});
   }
 }
 
@@ -135,9 +134,9 @@ TEST(SimtReduce, a_floating_total_saturates_in_an_integer_as_on_the_cpu) {
 }
 
 TEST(SimtReduce, has_the_same_bits_in_every_order_of_threads) {
-  const Case many[] = {
+  const ReduceCase many[] = {
       {"a line", {40003}, {1}, {0}}, {"columns", {400, 36}, {36, 1}, {0}}, {"rows", {9, 67}, {67, 1}, {1}}};
-  for (const Case& c : many) {
+  for (const ReduceCase& c : many) {
     std::vector<std::vector<double>> results;
     for (const simt::Order order : {simt::Order::kForward, simt::Order::kReverse, simt::Order::kShuffled}) {
       const simt::Settings before = simt::settings();
@@ -200,8 +199,8 @@ void compare_moments(DType t, const Shape& sizes, const Shape& strides, int64_t 
   backend(kCpu).mean_var(c, correction, x.host(), mean.host(), var.host());
   device().mean_var(c, correction, x.on_device(), mean.on_device(), var.on_device());
   const std::string where = str(t, " ", sizes);
-  expect_same(mean, tolerance(t), where);
-  expect_same(var, tolerance(t), where);
+  expect_same(mean, reduce_tolerance(t), where);
+  expect_same(var, reduce_tolerance(t), where);
 }
 
 TEST(SimtReduce, moments_keep_their_digits_far_from_zero) {

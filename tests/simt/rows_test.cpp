@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "simt/compare.h"
 #include "support/errors.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
@@ -16,10 +17,7 @@ using simt::device;
 using simt::expect_same;
 using simt::Operand;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr DType kFloats[] = {kFloat16, kBFloat16, kFloat32, kFloat64};
-
-double tolerance(DType t) {
+double row_tolerance(DType t) {
   return t == kFloat16 ? 2e-3 : t == kBFloat16 ? 1.6e-2 : t == kFloat32 ? 4e-6 : 1e-13;
 }
 
@@ -51,20 +49,20 @@ void compare_softmax(DType t, const Rows& r, CudaBackend& gpu = device(), double
     x.random(low, low + 16, 1), dy.random(-1, 1, 2);
     backend(kCpu).softmax(c, log, x.host(), y.host());
     gpu.softmax(c, log, x.on_device(), y.on_device());
-    expect_same(y, tolerance(t), where + (log ? " log" : ""));
+    expect_same(y, row_tolerance(t), where + (log ? " log" : ""));
     backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dx.host());
     gpu.softmax_backward(c, log, y.on_device(), dy.on_device(), dx.on_device());
-    expect_same(dx, 8 * tolerance(t), where + " backward");
+    expect_same(dx, 8 * row_tolerance(t), where + " backward");
     backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dy.host());
     gpu.softmax_backward(c, log, y.on_device(), dy.on_device(), dy.on_device());
-    expect_same(dy, 8 * tolerance(t), where + " backward in place");
+    expect_same(dy, 8 * row_tolerance(t), where + " backward in place");
     Operand lse(t, {r.sizes[0]});
     backend(kCpu).logsumexp(c, x.host(), lse.host());
     gpu.logsumexp(c, x.on_device(), lse.on_device());
-    expect_same(lse, tolerance(t), where + " logsumexp");
+    expect_same(lse, row_tolerance(t), where + " logsumexp");
     backend(kCpu).softmax(c, log, x.host(), x.host());
     gpu.softmax(c, log, x.on_device(), x.on_device());
-    expect_same(x, tolerance(t), where + " in place");
+    expect_same(x, row_tolerance(t), where + " in place");
   }
 }
 
@@ -179,10 +177,10 @@ TEST(SimtRows, softmax_takes_operands_off_each_others_borders) {
         x.random(-8, 8, 1), dy.random(-1, 1, 2);
         backend(kCpu).softmax(c, log, x.host(), y.host());
         device().softmax(c, log, x.on_device(), y.on_device());
-        expect_same(y, tolerance(t), where);
+        expect_same(y, row_tolerance(t), where);
         backend(kCpu).softmax_backward(c, log, y.host(), dy.host(), dx.host());
         device().softmax_backward(c, log, y.on_device(), dy.on_device(), dx.on_device());
-        expect_same(dx, 8 * tolerance(t), where + " backward");
+        expect_same(dx, 8 * row_tolerance(t), where + " backward");
       }
 }
 
@@ -229,20 +227,20 @@ void compare_cross_entropy(DType t, const Rows& r, const Loss& o, double low = -
                               log_sums.host());
   device().cross_entropy(c, x.on_device(), target.on_device(), device_weight, o.ignore, o.smoothing,
                          loss.on_device(), log_sums.on_device());
-  expect_same(loss, 4 * tolerance(t), where);
-  expect_same(log_sums, tolerance(t), where);
+  expect_same(loss, 4 * row_tolerance(t), where);
+  expect_same(log_sums, row_tolerance(t), where);
   backend(kCpu).cross_entropy_backward(c, x.host(), log_sums.host(), target.host(), host_weight, o.ignore,
                                        o.smoothing, g.host(), dx.host());
   device().cross_entropy_backward(c, x.on_device(), log_sums.on_device(), target.on_device(), device_weight,
                                   o.ignore, o.smoothing, g.on_device(), dx.on_device());
-  expect_same(dx, 4 * tolerance(t), where + " backward");
+  expect_same(dx, 4 * row_tolerance(t), where + " backward");
   View one = g.on_device(), one_host = g.host();  // the same gradient for every row, and dx over x
   one.strides[0] = one_host.strides[0] = 0;
   backend(kCpu).cross_entropy_backward(c, x.host(), log_sums.host(), target.host(), host_weight, o.ignore,
                                        o.smoothing, one_host, x.host());
   device().cross_entropy_backward(c, x.on_device(), log_sums.on_device(), target.on_device(), device_weight,
                                   o.ignore, o.smoothing, one, x.on_device());
-  expect_same(x, 4 * tolerance(t), where + " in place");
+  expect_same(x, 4 * row_tolerance(t), where + " in place");
 }
 
 TEST(SimtRows, cross_entropy_takes_every_length_and_option) {
@@ -297,7 +295,8 @@ void compare_layer_norm(DType t, const Rows& r, bool weighted, bool biased) {
                            y.host(), mean.host(), rstd.host());
   device().layer_norm(c, x.on_device(), weighted ? w.on_device() : View{}, biased ? b.on_device() : View{},
                       1e-5, y.on_device(), mean.on_device(), rstd.on_device());
-  const double close = (count < 3 ? 64 : 4) * tolerance(t);  // two numbers that nearly agree have few digits
+  const double close =
+      (count < 3 ? 64 : 4) * row_tolerance(t);  // two numbers that nearly agree have few digits
   expect_same(y, close, where);
   expect_same(mean, close, where + " mean");
   expect_same(rstd, close, where + " rstd");

@@ -12,6 +12,7 @@
 #include <weft/kernels/step_cpu.h>
 #include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
+#include "simt/compare.h"
 #include "support/errors.h"
 #include "support/simt/operand.h"
 #include "support/simt/thread.h"
@@ -24,7 +25,6 @@ using simt::expect_same;
 using simt::Operand;
 
 constexpr int64_t kSizes[] = {1, 3, 0, 257, 1024, 1025, 4099, 16, 31, 2048};
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 /// Uses everything that a vector offers.
 struct Everything {
@@ -205,7 +205,7 @@ TEST(SimtStep, a_rule_of_the_user_has_everything_that_a_vector_offers) {
 }
 
 /// The report of the device on a kernel.
-std::string refusal(const StepKernel& kernel) {
+std::string step_error(const StepKernel& kernel) {
   Operand p(kFloat32, {3}), g(kFloat32, {3});
   const Unknown rule{};
   StepTensor t;
@@ -215,9 +215,9 @@ std::string refusal(const StepKernel& kernel) {
 }
 
 TEST(SimtStep, a_rule_without_a_cuda_form_is_told_the_macro) {
-  EXPECT_TRUE(test::has(refusal(make_step_kernel<Unknown>("Unknown")), "WEFT_STEP_CUDA(Unknown)"));
-  EXPECT_TRUE(test::has(refusal(make_step_kernel<Unknown>("Everything")), "state tensors"));
-  EXPECT_TRUE(test::has(refusal(make_step_kernel<Twice>("Twice")), "2 rules of the name Twice"));
+  EXPECT_TRUE(test::has(step_error(make_step_kernel<Unknown>("Unknown")), "WEFT_STEP_CUDA(Unknown)"));
+  EXPECT_TRUE(test::has(step_error(make_step_kernel<Unknown>("Everything")), "state tensors"));
+  EXPECT_TRUE(test::has(step_error(make_step_kernel<Twice>("Twice")), "2 rules of the name Twice"));
 }
 
 struct UnknownRule {
@@ -242,7 +242,7 @@ TEST(SimtStep, an_optimizer_without_a_cuda_form_is_left_as_it_was) {
 }
 
 /// Parameters of odd sizes with gradients, on a device.
-std::vector<Tensor> parameters(Device where, DType dtype) {
+std::vector<Tensor> sine_parameters(Device where, DType dtype) {
   std::vector<Tensor> params;
   for (const int64_t n : {3, 130, 1, 4099}) {
     std::vector<double> values, grads;
@@ -266,7 +266,8 @@ void expect_close(const std::vector<Tensor>& got, const std::vector<Tensor>& wan
 
 TEST(SimtStep, training_with_clipping_follows_the_cpu) {
   for (const DType t : {kFloat32, kFloat64}) {
-    const std::vector<Tensor> here = parameters(kCpu, t), there = parameters(Device(DeviceType::kCuda, 0), t);
+    const std::vector<Tensor> here = sine_parameters(kCpu, t),
+                              there = sine_parameters(Device(DeviceType::kCuda, 0), t);
     optim::Adam a(here, {.lr = 0.01, .weight_decay = 0.1}), b(there, {.lr = 0.01, .weight_decay = 0.1});
     for (int step = 0; step < 3; ++step) {
       optim::clip_grad_norm(here, 0.5);

@@ -4,6 +4,7 @@
 // device; a driver requests inputs on its device.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -131,6 +132,9 @@ const std::vector<Row>& all_rows();
 
 /// f over broadcast inputs.
 std::function<Hosts(const Hosts&)> elementwise(std::function<double(const std::vector<double>&)> f);
+
+/// The order of sort and of the extremes: NaN comes last, as in PyTorch.
+inline bool before(double a, double b) { return a < b || (!std::isnan(a) && std::isnan(b)); }
 
 // The groups that all_rows() joins; one file each.
 std::vector<Row> pointwise_rows();

@@ -172,7 +172,7 @@ DEVICE_TEST(Graph, each_replay_draws_new_numbers_and_the_first_draws_the_recordi
 
 /// Losses of six steps over changing batches and rates; `captured`: from the third on replayed from a graph.
 template <class Optimizer>
-vector<float> course(Device gpu, bool captured, const typename Optimizer::Options& options) {
+vector<float> losses_of_steps(Device gpu, bool captured, const typename Optimizer::Options& options) {
   Net net;
   net.to(gpu);
   Optimizer optimizer(net.parameters(), options);
@@ -201,9 +201,10 @@ vector<float> course(Device gpu, bool captured, const typename Optimizer::Option
 }
 
 DEVICE_TEST(Graph, a_captured_training_step_takes_the_course_of_plain_steps) {
-  EXPECT_EQ(course<optim::SGD>(gpu, true, {.lr = 0.1, .momentum = 0.9}),
-            course<optim::SGD>(gpu, false, {.lr = 0.1, .momentum = 0.9}));
-  EXPECT_EQ(course<optim::Adam>(gpu, true, {.lr = 0.05}), course<optim::Adam>(gpu, false, {.lr = 0.05}));
+  EXPECT_EQ(losses_of_steps<optim::SGD>(gpu, true, {.lr = 0.1, .momentum = 0.9}),
+            losses_of_steps<optim::SGD>(gpu, false, {.lr = 0.1, .momentum = 0.9}));
+  EXPECT_EQ(losses_of_steps<optim::Adam>(gpu, true, {.lr = 0.05}),
+            losses_of_steps<optim::Adam>(gpu, false, {.lr = 0.05}));
 }
 
 DEVICE_TEST(Graph, replays_on_several_streams_take_each_its_own_rate) {

@@ -34,7 +34,7 @@ DEVICE_TEST(Scaler, a_gradient_below_float16_survives_when_the_loss_is_scaled) {
 }
 
 /// Losses and scales of steps of which the third overflows.
-vector<double> course(Device device) {
+vector<double> scaled_course(Device device) {
   Net net;
   net.to(device);
   optim::SGD sgd(net.parameters(), {.lr = 0.1, .momentum = 0.9});
@@ -66,7 +66,7 @@ vector<double> course(Device device) {
 }
 
 DEVICE_TEST(Scaler, float16_training_leaves_an_overflowing_step_out_as_the_cpu_does) {
-  const vector<double> here = course(kCpu), there = course(gpu);
+  const vector<double> here = scaled_course(kCpu), there = scaled_course(gpu);
   ASSERT_EQ(here.size(), there.size());
   for (size_t i = 0; i < here.size(); ++i) EXPECT_NEAR(there[i], here[i], i % 2 == 0 ? 2e-3 : 0) << i;
   EXPECT_LT(there[10], there[0]);
