@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <functional>
 
@@ -46,7 +47,8 @@ WEFT_RPC(is_passive);
 /// How many workers have told this one, the leader, that they are passive.
 int64_t known_passive() { return current_agent()->debug_info()["agent.passive_workers"]; }
 WEFT_RPC(known_passive);
-volatile std::sig_atomic_t g_terms = 0;
+std::atomic<int> g_terms = 0;  // the handler of SIGTERM writes it, a call's thread reads it
+static_assert(std::atomic<int>::is_always_lock_free);
 int64_t terms() { return g_terms; }
 WEFT_RPC(terms);
 
@@ -85,7 +87,7 @@ int passive_child(const std::string& job, int rank) {
   if (job == "terminate") {
     if (rank == 0) return serve() == 1 ? 0 : 2;
     if (rank == 1) {
-      std::signal(SIGTERM, [](int) { g_terms = g_terms + 1; });
+      std::signal(SIGTERM, [](int) { ++g_terms; });
       return serve() == 0 && g_terms == 1 ? 0 : 3;  // its own handler has it
     }
     for (const int other : {0, 1}) {
