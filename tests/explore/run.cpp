@@ -73,7 +73,8 @@ std::string left_on(const rpc::Agent& agent) {
 
 class Run {
  public:
-  Run(const Plan& plan, const Planted* planted) : plan_(plan), planted_(planted) {}
+  Run(const Plan& plan, const Planted* planted)
+      : plan_(plan), planted_(planted), lease_(planted ? std::chrono::seconds(planted->lease_s) : kLease) {}
 
   Outcome go() {
     for (const Program& p : plan_.programs)
@@ -101,7 +102,7 @@ class Run {
 
   void start() {
     rpc::AgentOptions agent;
-    agent.lease = planted_ ? std::chrono::seconds(planted_->lease_s) : kLease;
+    agent.lease = lease_;
     agent.rpc_timeout = 60s;
     test::ClusterOptions options{
         .size = plan_.workers,
@@ -119,6 +120,7 @@ class Run {
       };
     c_ = std::make_unique<Cluster>(std::move(options));
     hurt_.resize(static_cast<size_t>(plan_.workers));
+    cut_off_.resize(static_cast<size_t>(plan_.workers));
     c_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
     add_rule(Fault::Kind::kDrop, rpc::FaultRule::Action::kDrop);
     add_rule(Fault::Kind::kDouble, rpc::FaultRule::Action::kDuplicate);
@@ -157,6 +159,7 @@ class Run {
     hurt_[static_cast<size_t>(w)] = true;
     ++ending_;
     const Duration within = us(f.late_us);
+    if (f.kind == Fault::Kind::kIsolate) cut_off_[static_cast<size_t>(w)] = us(f.us) >= lease_;
     if (f.kind == Fault::Kind::kIsolate)
       return cut(w, us(f.us), [this, w, within] { replace(w, within, true); });
     if (f.kind == Fault::Kind::kReplace) return replace(w, within, true);
@@ -250,9 +253,9 @@ class Run {
       std::rethrow_exception(t.error);
     } catch (const PeerLost& e) {
       if (!any_hurt) fail(t.name + ": no worker died, and it ended with " + e.what());
+      else if (told_by_cut_off(e.what())) return;
       else if (e.peer == t.agent->self().name) fail(t.name + ": its own loss is reported to it: " + e.what());
-      else if (!named_hurt(e.peer) && !told_by_hurt(e.what()))
-        fail(t.name + ": the loss of a living worker is reported: " + e.what());
+      else if (!named_hurt(e.peer)) fail(t.name + ": the loss of a living worker is reported: " + e.what());
     } catch (const std::exception& e) {
       if (names_dead_stranger(e.what())) return;
       fail(t.name + ": it ended with an error that is no loss: " + e.what());
@@ -267,18 +270,20 @@ class Run {
     return false;
   }
 
-  /// A worker that was cut off for a lease counts the others as lost, and serves calls until it is replaced.
-  bool told_by_hurt(const std::string& text) const {
+  /// A worker that was cut off for a lease counts all others as lost, and serves calls until it is replaced.
+  bool told_by_cut_off(const std::string& text) const {
     static const std::string kOn = "On worker '";
     const size_t at = text.rfind(kOn);
     if (at == std::string::npos) return false;
     const size_t begin = at + kOn.size();
-    return named_hurt(text.substr(begin, text.find('\'', begin) - begin));
+    return named(text.substr(begin, text.find('\'', begin) - begin), cut_off_);
   }
 
-  bool named_hurt(const std::string& name) const {
+  bool named_hurt(const std::string& name) const { return named(name, hurt_); }
+
+  bool named(const std::string& name, const std::vector<bool>& workers) const {
     for (int w = 0; w < plan_.workers; ++w)
-      if (hurt_[static_cast<size_t>(w)] && name == str("worker", w)) return true;
+      if (workers[static_cast<size_t>(w)] && name == str("worker", w)) return true;
     return false;
   }
 
@@ -337,11 +342,13 @@ class Run {
 
   const Plan& plan_;
   const Planted* const planted_;
+  const Duration lease_;
   std::vector<std::vector<Numbers>> expected_;
   std::vector<std::unique_ptr<rpc::Receiver>> between_;
   std::unique_ptr<Cluster> c_;
   std::vector<std::shared_ptr<Task>> tasks_;
   std::vector<bool> hurt_;
+  std::vector<bool> cut_off_;  ///< for a lease or longer
   Program last_;
   std::vector<Numbers> last_expected_;
   rpc::TimePoint told_{};
