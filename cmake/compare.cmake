@@ -8,6 +8,7 @@ file(GLOB compare_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/
 weft_program(compare_cases weft_test_support ${compare_sources})
 target_include_directories(compare_cases PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 target_compile_options(compare_cases PRIVATE ${test_level})
+weft_unity(compare_cases)
 if(TARGET weft_test_headers_core)
   target_precompile_headers(compare_cases REUSE_FROM weft_test_headers_core)
 endif()

@@ -126,8 +126,8 @@ foreach(folder ${groups})
   if(NOT TARGET test_${group})
     continue()
   endif()
-  if(NOT group MATCHES "^(programs|cuda|simt_libraries)")  # theirs have options or files of their own
-    weft_unity(test_${group} SIZE 6)
+  if(NOT group MATCHES "^(cuda|simt_libraries)")  # theirs are names of one library each
+    weft_unity(test_${group} SIZE 10)
   endif()
   if(group STREQUAL "simt_distributed")
     target_link_libraries(test_simt_distributed PRIVATE weft_simt weft_simt_plain)

@@ -17,14 +17,14 @@ Tensor numbers(const std::vector<double>& v, DType dtype = kFloat64) {
   return from_vector(v, {static_cast<int64_t>(v.size())}).to(dtype);
 }
 std::vector<double> list(const Tensor& x) { return x.to_vector<double>(); }
-Tensor integers(const std::vector<int64_t>& v) { return from_vector(v, {static_cast<int64_t>(v.size())}); }
+Tensor int64s(const std::vector<int64_t>& v) { return from_vector(v, {static_cast<int64_t>(v.size())}); }
 
 TEST(OrderOps, infinities_are_told_from_nan) {
   for (const DType t : {kFloat32, kFloat64, kFloat16, kBFloat16})
     EXPECT_EQ(list(isinf(numbers({1, kInfinity, -kInfinity, kNaN, 0}, t))),
               (std::vector<double>{0, 1, 1, 0, 0}))
         << to_string(t);
-  EXPECT_EQ(list(isinf(integers({1, 0}))), (std::vector<double>{0, 0}));
+  EXPECT_EQ(list(isinf(int64s({1, 0}))), (std::vector<double>{0, 0}));
 }
 
 TEST(OrderOps, nan_to_num_takes_the_largest_numbers_of_the_dtype) {
@@ -59,7 +59,7 @@ TEST(OrderOps, nan_to_num_stops_the_gradient_where_x_is_not_finite) {
 }
 
 TEST(OrderOps, quotients_and_remainders_fit_together) {
-  const Tensor a = integers({7, -7, 7, -7}), b = integers({2, 2, -2, -2});
+  const Tensor a = int64s({7, -7, 7, -7}), b = int64s({2, 2, -2, -2});
   EXPECT_EQ(list(floor_divide(a, b)), (std::vector<double>{3, -4, -4, 3}));
   EXPECT_EQ(list(fmod(a, b)), (std::vector<double>{1, -1, 1, -1}));
   EXPECT_TRUE(equal(floor_divide(a, b) * b + remainder(a, b), a));
@@ -67,8 +67,8 @@ TEST(OrderOps, quotients_and_remainders_fit_together) {
             (std::vector<double>{kInfinity, -kInfinity, 0}));
   // 0.1 is a little more than a tenth
   EXPECT_EQ(floor_divide(numbers({1}), numbers({0.1})).item<double>(), 9);
-  EXPECT_THROW(floor_divide(a, integers({1, 0, 1, 1})), ValueError);
-  EXPECT_THROW(fmod(a, integers({1, 0, 1, 1})), ValueError);
+  EXPECT_THROW(floor_divide(a, int64s({1, 0, 1, 1})), ValueError);
+  EXPECT_THROW(fmod(a, int64s({1, 0, 1, 1})), ValueError);
 }
 
 TEST(OrderOps, a_median_is_nan_where_a_number_is) {
@@ -95,9 +95,9 @@ TEST(OrderOps, unique_keeps_bools_and_counts_each_nan) {
 }
 
 TEST(OrderOps, integer_weights_are_counted_in_float64) {
-  EXPECT_EQ(bincount(integers({0, 2}), integers({3, 4})).dtype(), kFloat64);
-  EXPECT_EQ(list(bincount(integers({0, 2, 2}), integers({3, 4, 5}))), (std::vector<double>{3, 0, 9}));
-  EXPECT_EQ(bincount(integers({}), Tensor(), 2).numel(), 2);
+  EXPECT_EQ(bincount(int64s({0, 2}), int64s({3, 4})).dtype(), kFloat64);
+  EXPECT_EQ(list(bincount(int64s({0, 2, 2}), int64s({3, 4, 5}))), (std::vector<double>{3, 0, 9}));
+  EXPECT_EQ(bincount(int64s({}), Tensor(), 2).numel(), 2);
 }
 
 TEST(OrderOps, diagonals_are_put_and_taken) {
@@ -110,16 +110,16 @@ TEST(OrderOps, diagonals_are_put_and_taken) {
 
 TEST(OrderOps, the_gradient_of_a_product_goes_to_its_only_zero) {
   const Tensor x = numbers({2, 0}).requires_grad_(), src = numbers({0, 3, 0, 5}).requires_grad_();
-  scatter_reduce(x, 0, integers({0, 0, 1, 1}), src, ScatterReduce::kProd).sum().backward();
+  scatter_reduce(x, 0, int64s({0, 0, 1, 1}), src, ScatterReduce::kProd).sum().backward();
   EXPECT_EQ(list(x.grad()), (std::vector<double>{0, 0}));
   EXPECT_EQ(list(src.grad()), (std::vector<double>{6, 0, 0, 0}));
-  const Tensor y = scatter_reduce(x, 0, integers({0, 0, 1, 1}), src, ScatterReduce::kProd).sum();
+  const Tensor y = scatter_reduce(x, 0, int64s({0, 0, 1, 1}), src, ScatterReduce::kProd).sum();
   EXPECT_THROW(y.backward({}, false, true), AutogradError);
 }
 
 TEST(OrderOps, an_extreme_takes_nan_and_shares_among_equals) {
   const Tensor x = numbers({1, 2}).requires_grad_(), src = numbers({1, 1, kNaN}).requires_grad_();
-  const Tensor y = scatter_reduce(x, 0, integers({0, 0, 1}), src, ScatterReduce::kAmax);
+  const Tensor y = scatter_reduce(x, 0, int64s({0, 0, 1}), src, ScatterReduce::kAmax);
   EXPECT_EQ(y[0].item<double>(), 1);
   EXPECT_TRUE(std::isnan(y[1].item<double>()));
   y[0].backward();
@@ -129,11 +129,11 @@ TEST(OrderOps, an_extreme_takes_nan_and_shares_among_equals) {
 
 TEST(OrderOps, means_of_integers_are_rounded_down) {
   const Tensor y =
-      scatter_reduce(integers({0, 5}), 0, integers({0, 0}), integers({-3, -4}), ScatterReduce::kMean, false);
+      scatter_reduce(int64s({0, 5}), 0, int64s({0, 0}), int64s({-3, -4}), ScatterReduce::kMean, false);
   EXPECT_EQ(list(y), (std::vector<double>{-4, 5}));
   EXPECT_EQ(y.dtype(), kInt64);
   const Tensor bools = ones({2}, {.dtype = kBool});
-  EXPECT_THROW(scatter_reduce(bools, 0, integers({0, 1}), bools, ScatterReduce::kMean), DTypeError);
+  EXPECT_THROW(scatter_reduce(bools, 0, int64s({0, 1}), bools, ScatterReduce::kMean), DTypeError);
 }
 
 }  // namespace

@@ -10,8 +10,6 @@ namespace {
 
 using namespace programs;
 
-const char kTiny[] = " --emsize 8 --nhid 8 --batch-size 4 --bptt 7 --dropout 0 --epochs 1 --threads 1 ";
-
 /// One line "rnn: ..." on the error stream that has `part`, and exit code 1, before any worker was started
 /// unless `started`.
 void expect_refusal(const Output& out, const std::string& part, bool started = false) {

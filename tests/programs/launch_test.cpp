@@ -7,7 +7,6 @@ namespace {
 
 using namespace programs;
 
-const char kTiny[] = " --emsize 8 --nhid 8 --batch-size 4 --bptt 7 --dropout 0 --epochs 1 --threads 1 ";
 const char kMyAdd[] = "my_add: t1.grad=[5, 6] t2.grad=[5, 6] t4.grad=[4, 6] matches local: yes";
 
 std::string program_of(const std::string& command) { return command.substr(0, command.find(' ')); }

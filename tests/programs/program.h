@@ -27,6 +27,10 @@
 
 namespace programs {
 
+/// Flags of the example `rnn` for a model that trains in a moment.
+inline constexpr char kTiny[] =
+    " --emsize 8 --nhid 8 --batch-size 4 --bptt 7 --dropout 0 --epochs 1 --threads 1 ";
+
 struct Output {
   int code = -1;
   std::string text;

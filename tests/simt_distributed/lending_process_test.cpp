@@ -195,7 +195,7 @@ void lose_the_caller() {
 }
 
 /// Exit status of a child; 0 is success.
-int child(const std::string& job, int rank) {
+int lending_child(const std::string& job, int rank) {
   open_devices();
   InitOptions options;
   options.cuda_ipc = true;
@@ -215,23 +215,23 @@ int child(const std::string& job, int rank) {
   return 0;
 }
 
-constexpr const char* kChild = "SimtLendingProcess.a_process_started_by_these_tests_does_its_job";
-TEST(SimtLendingProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
+constexpr const char* kLendingChild = "SimtLendingProcess.a_process_started_by_these_tests_does_its_job";
+TEST(SimtLendingProcess, a_process_started_by_these_tests_does_its_job) { do_job(lending_child); }
 
 TEST(SimtLendingProcess, large_tensors_go_both_ways_without_host_memory) {
-  expect_ended(start_job(kChild, "lend", 2));
+  expect_ended(start_job(kLendingChild, "lend", 2));
 }
 TEST(SimtLendingProcess, a_lender_keeps_its_block_until_it_was_given_back) {
-  expect_ended(start_job(kChild, "keep", 2));
+  expect_ended(start_job(kLendingChild, "keep", 2));
 }
 TEST(SimtLendingProcess, a_killed_borrower_gives_its_blocks_back) {
-  expect_ended(start_job(kChild, "lose the borrower", 2), {1});
+  expect_ended(start_job(kLendingChild, "lose the borrower", 2), {1});
 }
 TEST(SimtLendingProcess, a_killed_lender_is_a_typed_error_or_a_value_that_is_whole) {
-  expect_ended(start_job(kChild, "lose the lender", 2), {1});
+  expect_ended(start_job(kLendingChild, "lose the lender", 2), {1});
 }
 TEST(SimtLendingProcess, a_function_does_not_run_on_what_a_killed_caller_had_lent) {
-  expect_ended(start_job(kChild, "lose the caller", 2), {1});
+  expect_ended(start_job(kLendingChild, "lose the caller", 2), {1});
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 using namespace programs;
 using weft::test::has;
 
-const char kSmall[] =
+const char kSmallModel[] =
     " --emsize 8 --nhid 8 --batch-size 4 --bptt 5 --epochs 1 --max-steps 5 --dropout 0.2 --clip 0.25 --lr 2 "
     "--print-losses ";
 
@@ -38,7 +38,7 @@ TEST(SimtPrograms, rnn_with_the_server_on_a_device_has_the_losses_of_the_cpu) {
   const Corpus corpus(37, 20, 4);
   for (const char* flags : {"--decoder remote-logits ",
                             "--decoder remote-loss --tied --backward smart --optimizer adam --lr 0.01 "}) {
-    const std::string base = corpus.flag() + kSmall + flags;
+    const std::string base = corpus.flag() + kSmallModel + flags;
     const auto expected = losses_of(run("rnn " + base + "--mode local"));
     expect_close(losses_of(run("rnn_emulated " + base + "--mode distributed --device cuda")), expected,
                  flags);
@@ -47,7 +47,7 @@ TEST(SimtPrograms, rnn_with_the_server_on_a_device_has_the_losses_of_the_cpu) {
 
 TEST(SimtPrograms, rnn_with_embedding_and_decoder_on_a_device_has_the_losses_of_the_cpu) {
   const Corpus corpus(37, 20, 4);
-  const std::string base = corpus.flag() + kSmall + "--mode local ";
+  const std::string base = corpus.flag() + kSmallModel + "--mode local ";
   const auto expected = losses_of(run("rnn " + base));
   expect_close(losses_of(run("rnn_emulated " + base + "--place encoder=cuda,decoder=cuda")), expected,
                "one device");
@@ -67,9 +67,9 @@ TEST(SimtPrograms, rnn_whose_server_has_no_device_says_so_at_both) {
   Variables server = port.worker(0, 2);
   // nor would it find a real one
   server["WEFT_CUDA_LIBRARY"] = "/no/such/library", server["CUDA_VISIBLE_DEVICES"] = "";
-  Process ps("rnn " + corpus.flag() + kSmall + "--mode distributed", server);
-  const Output trainer =
-      run("rnn_emulated " + corpus.flag() + kSmall + "--mode distributed --device cuda", port.worker(1, 2));
+  Process ps("rnn " + corpus.flag() + kSmallModel + "--mode distributed", server);
+  const Output trainer = run(
+      "rnn_emulated " + corpus.flag() + kSmallModel + "--mode distributed --device cuda", port.worker(1, 2));
   for (const Output& out : {trainer, ps.finish()}) {
     EXPECT_EQ(out.code, 1) << out.text;
     EXPECT_TRUE(
@@ -94,7 +94,7 @@ TEST(SimtPrograms, hello_cuda_replays_its_recorded_step_to_the_losses_of_the_cpu
 TEST(SimtPrograms, rnn_names_a_device_beyond_those_that_are_there) {
   const Corpus corpus(37, 20, 4);
   const Output out =
-      run("rnn_emulated " + corpus.flag() + kSmall + "--mode local --place encoder=cuda:7,decoder=cuda");
+      run("rnn_emulated " + corpus.flag() + kSmallModel + "--mode local --place encoder=cuda:7,decoder=cuda");
   EXPECT_EQ(out.code, 1) << out.text;
   EXPECT_TRUE(has(out.lines("rnn: "), "cuda:7"));
 }
