@@ -1,10 +1,10 @@
 # Run as a script, by the tests Install.*: a project that uses weft, with one GENERATOR.
 #   cmake -DBUILD= -DSOURCE= -DCXX= -DGENERATOR= -P consumer_test.cmake
-# installs the build folder BUILD to a fresh place, moves the installation (it must not care), and builds and
-# runs SOURCE, examples/find_package, against it. Then it asks for a component that does not exist. With
-# -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory. The program MAKE
-# compiles a file of each library too. It compiles as BUILD does (OPTIONS) and as deep below the sources, so
-# that ccache knows the objects.
+# installs the build folder BUILD to a fresh place and moves the installation, which must not matter. It
+# builds and runs SOURCE, examples/find_package, against it. Then it asks for a component that does not exist.
+# With -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory. The program
+# MAKE compiles a file of each library too. It compiles as BUILD does (OPTIONS) and as deep below the
+# sources, so that ccache knows the objects.
 set(work ${BUILD}/consumer/${GENERATOR})
 if(WEFT)
   string(APPEND work " embedded")

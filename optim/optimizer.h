@@ -22,12 +22,12 @@
 // is skipped and keeps its state.
 //
 // With a row-wise gradient (autograd/tape/row_grad.h) a step reads and writes the rows that it has alone. A
-// rule takes one if it says so: `static bool over_rows(const Options&)`. True means that a row with the
-// gradient zero would keep its parameter and state (exact), or that the rule leaves such rows alone by
-// definition (lazy, as SparseAdam).
+// rule takes one if it says so: `static bool over_rows(const Options&)`. True has two
+// reasons. A row with the gradient zero would keep its parameter and state (exact), or the rule leaves such
+// rows alone by definition (lazy, as SparseAdam).
 // A rule with at most one state, whose step without a gradient is linear, may have
 // `static MissedStep missed(const Options&, int64_t t)` instead. Rows without a gradient then stay behind
-// until somebody reads the weight or the state, and catch up in closed form, as those that are looked up do.
+// until a look-up of them, or a read of the weight or the state. Then they catch up in closed form.
 // That needs a parameter on the CPU which is neither marked concurrent nor in memory of from_blob(). An
 // address of data<T>() from before a step shows old rows after it. A step of any other rule refuses a
 // row-wise gradient with a ValueError.

@@ -14,8 +14,8 @@
 //   group/life/<name>            the incarnation of the life that has the name, under its lease
 //   group/members                the list of members (inner/member_list.h)
 // Steps of optimizers keep their decisions beside them (optim/step_decisions.cpp).
-//  1. Join. A worker takes the id of its name, makes its agent, holds the lease of the name (it waits for an
-//     older life's to run out), and then enters the list.
+//  1. Join. A worker takes the id of its name, makes its agent and takes the lease of the name. It waits
+//     until an older life's lease has run out. Then it enters the list.
 //  2. One task renews the lease every quarter of it, and follows the list in between. The fence of the agent
 //     is open for a lease from the time when the last answered renewal was sent. The store counts from its
 //     arrival, which is later: this worker stops before the store gives its name away.

@@ -18,7 +18,7 @@
 //  c. The answer of the first round is the outcome. It has `failed` set if the last active member was lost:
 //     a lost member was not passive, and was heard of after all living members had become passive. Each
 //     request says how long its worker has been passive. Whenever a worker becomes passive, the leader asks
-//     the active ones for a sign of life, so the uncertainty is at most one message delay.
+//     the active ones for a sign of life. So the uncertainty is at most one message delay.
 //  d. A worker that alone counts the leader as lost may turn to a worker that does not lead. That worker
 //     passes on the answer it gets itself.
 // Shutdown repeats the rounds for termination detection, with sums of calls begun and

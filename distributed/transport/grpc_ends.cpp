@@ -16,7 +16,7 @@
 #include <weft/distributed/transport/address.h>
 
 /// gRPC's own class, from a header that it does not install. Its C++ builder of servers gives such a handler
-/// too, but each server of that builder also serves what plugins of the process add, such as reflection.
+/// too. But each server of that builder also serves the plugins of the process, such as reflection.
 class grpc_core::TcpServerFdHandler {
  public:
   virtual ~TcpServerFdHandler() = default;

@@ -135,7 +135,7 @@ double Learner::finish_episode() {
   if (n > 1) r = (r - r.mean()) / (r.std() + static_cast<double>(std::numeric_limits<float>::epsilon()));
   optimizer_.zero_grad();
   // One backward per observer, in the order of their numbers. A joint one would visit the nodes in the order
-  // of the observers' calls, and the sums of the gradients would round in that order. Joined runs leave no
+  // of the observers' calls. The sums of the gradients would round in that order. Joined runs leave no
   // choice: their graphs belong to several observers.
   int64_t first = 0;
   Tensor joint;

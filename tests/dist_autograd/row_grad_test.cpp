@@ -1,5 +1,5 @@
-// Row-wise gradients in contexts: the bits of a local run, on the owner and over the wire, steps and clipping
-// of their owners, and messages that lie about their rows.
+// Row-wise gradients in contexts have the bits of a local run, on the owner and over the wire. Their owners
+// step and clip them. Messages that lie about their rows are refused.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/tape/inner/packed_rows.h>

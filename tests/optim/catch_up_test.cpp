@@ -1,5 +1,5 @@
-// Rules whose rows without a gradient catch up in closed form: the numbers of the dense step for every reader
-// of the weight and of the state, at the cost of the look-ups while nobody reads.
+// Rules whose rows without a gradient catch up in closed form. Every reader of the weight and of the state
+// sees the numbers of the dense step. While nobody reads, a step costs its look-ups.
 #include <unistd.h>
 
 #include <algorithm>

@@ -90,8 +90,8 @@ TEST(SimtRnnProgram, the_server_works_on_its_device_and_the_trainer_on_the_cpu) 
       }
 }
 
-/// A state with a name missing, a name too many or other sizes anywhere is refused by that name, and every
-/// parameter keeps its value.
+/// A state with a name missing, a name too many or other sizes anywhere is refused by that name. Every
+/// parameter then keeps its value.
 void expect_strict(const rnn::Options& o, rnn::Model& model) {
   const nn::StateDict before = model.snapshot();
   const auto expect_values = [&](const nn::StateDict& wanted) {

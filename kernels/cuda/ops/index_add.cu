@@ -3,7 +3,7 @@
 // longest groups, and are the same in every run.
 //   add_rows   dx [V, K] += dy [n, K] at index [n]: sorts n pairs; reads n K + U K and writes U K elements
 //              for U distinct rows; n K adds. A group of more than max(1024, 2 sqrt(n)) rows is cut at
-//              multiples of half that number, and a second launch adds the pieces in order.
+//              multiples of half that number. A second launch adds the pieces in order.
 //   scatter    y = src at index along dim, or y + src, y * src, their maximum or minimum. Short or very many
 //              lines run one thread each; many lines along memory one warp each; others are sorted.
 // Half dtypes are added in float within a group and rounded once; threads and warps per line round after each
