@@ -1,5 +1,5 @@
 // The launch settings: options first, then RANK / WORLD_SIZE / MASTER_ADDR / MASTER_PORT, then the
-// variables of other launchers.
+// variables of other launchers. WEFT_MASTER_PORT comes before MASTER_PORT.
 #include <weft/distributed/launch/launch.h>
 
 #include <algorithm>
@@ -41,6 +41,13 @@ struct Settings {
     if (error != std::errc() || at != value->data() + value->size())
       throw ValueError(str(name, " is '", *value, "', not a number"));
     return n;
+  }
+  /// torchrun's agent listens at MASTER_PORT itself, and says so by a variable: then rank 0 takes the next one.
+  std::optional<int> master_port() const {
+    if (const auto own = number("WEFT_MASTER_PORT")) return own;
+    const auto port = number("MASTER_PORT");
+    if (!port || text("TORCHELASTIC_USE_AGENT_STORE") != "True") return port;
+    return *port < 65535 ? *port + 1 : *port - 1;
   }
 };
 
@@ -111,8 +118,7 @@ LaunchInfo launch_info(const LaunchOptions& options, const Environment& environm
     throw ValueError("launch: no address of rank 0: neither the options nor MASTER_ADDR give one");
   }
   const bool alone = info.world_size == 1;
-  const int port =
-      options.master_port ? *options.master_port : env.number("MASTER_PORT").value_or(alone ? 0 : 29500);
+  const int port = options.master_port ? *options.master_port : env.master_port().value_or(alone ? 0 : 29500);
   if (port < 0 || port > 65535 || (port == 0 && !alone))
     throw ValueError(str("launch: master port is ", port, ", not in 1..65535"));
   info.master_port = static_cast<uint16_t>(port);

@@ -38,6 +38,8 @@ using inner::life_of;
 using inner::MemberList;
 
 constexpr char kMembersKey[] = "group/members";
+// Such texts reach every member, so they do not tell the number of a life: with it, a hello could pose as it.
+constexpr char kSucceeded[] = "its successor has its name";
 constexpr Duration kReleased = std::chrono::milliseconds(1);  // the last lease of a life that leaves
 constexpr Duration kLongestWatch = std::chrono::seconds(1);
 
@@ -121,8 +123,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     me.process = options.process;
     inner::change_members(*s.store, kMembersKey, options.deadline, [&](MemberList& list) {
       inner::check_devices(list, me);
-      if (const Member* before = list.find(me.id))
-        list.remove({life_of(*before), false, str("its successor, life ", s.number(), ", has its name")});
+      if (const Member* before = list.find(me.id)) list.remove({life_of(*before), false, kSucceeded});
       list.add(me);
       return true;
     });
@@ -195,8 +196,8 @@ void Membership::State::take_name() {
         const Member* old = now.find(options.name);
         if (old && !old->address.addresses.empty()) where = " at " + old->address.addresses.front();
       }
-      throw Timeout(str("init: another life of worker '", options.name, "' (", *holder, where,
-                        ") holds the lease of the name; a successor waits until it has left, or has not "
+      throw Timeout(str("init: another life of worker '", options.name, "'", where,
+                        " holds the lease of the name; a successor waits until it has left, or has not "
                         "renewed the lease for its whole time"));
     }
   }
@@ -256,8 +257,7 @@ void Membership::State::apply(const std::string& text) {
     back = now.epoch < list.epoch;
   }
   if (back) return stay_out("the store has lost the list of members");
-  if (mine && life_of(*mine) != me)
-    return stay_out(str("its successor, life ", mine->address.incarnation, ", has its name"));
+  if (mine && life_of(*mine) != me) return stay_out(kSucceeded);
   if (!mine) {
     const Departure* gone = now.departure(me);
     return stay_out(gone ? gone->why : "it is not in the list of members any more");

@@ -215,8 +215,8 @@ Peer& Liveness::live(Peer& p, Incarnation told) {
     if (known == told || (known.value == 0 && !p.lost)) return p;
   }
   if (p.id == core_.self.id)
-    throw ValueError(str("add_members: worker '", core_.self.name, "' is this worker, whose incarnation is ",
-                         core_.transport->incarnation(), ", not ", told));
+    throw ValueError(
+        str("add_members: worker '", core_.self.name, "' is this worker, whose life is another one"));
   lose(p, false, "it was restarted");
   return peers_.succeed(p, told, core_.runtime->now());
 }

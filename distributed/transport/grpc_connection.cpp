@@ -103,8 +103,9 @@ void GrpcTransport::cancel(Connection& c, const std::string& reason) {
 void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
   if (peer->give_up.value != 0) return;
   const Duration limit = peer->was_up ? options_.reconnect_timeout : options_.connect_timeout;
-  peer->give_up =
-      later(runtime_->now() + limit, [this, peer] { give_up(peer, "no connection within the timeout"); });
+  peer->give_up = later(runtime_->now() + limit, [this, peer] {
+    give_up(peer, PeerState::kUnreachable, "no connection within the timeout");
+  });
   peer->attempts = 0;
   peer->answer.clear();
   connect(peer);
@@ -115,14 +116,15 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   try {
     target = choose(peer->address);
   } catch (const Error& e) {
-    runtime_->cancel(peer->give_up);
-    peer->give_up = later(runtime_->now(), [this, peer, why = std::string(e.what())] { give_up(peer, why); });
-    return;
+    return give_up_soon(peer, PeerState::kUnreachable, e.what());
   }
   Hello hello = own_hello(peer->id, peer->address.incarnation);
   if (target.port != 0) {
     const auto cookie = find_cookie(target.port);
     if (!cookie && !options_.insecure) {  // the listener may come yet
+      if (const auto user = foreign_listener(target.port))
+        return give_up_soon(peer, PeerState::kRejected,
+                            str("a process of user ", *user, " listens there, this is user ", geteuid()));
       peer->answer = str("no process of this user listens there, or its folder of sockets is not this one's");
       again_soon(peer);
       return;
@@ -145,7 +147,12 @@ void GrpcTransport::again_soon(const std::shared_ptr<Peer>& peer) {
   later(runtime_->now() + pause, [this, peer] { try_again(peer); });
 }
 
-void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, const std::string& why) {
+void GrpcTransport::give_up_soon(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why) {
+  runtime_->cancel(peer->give_up);
+  peer->give_up = later(runtime_->now(), [this, peer, state, why] { give_up(peer, state, why); });
+}
+
+void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why) {
   MutexLock lock(peer->mutex);
   peer->give_up = {};
   if (!peer->up.empty()) return;
@@ -157,8 +164,7 @@ void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, const std::string
   for (const auto& a : peer->address.addresses) where += (where.empty() ? "" : ", ") + a;
   lock.unlock();
   if (c != nullptr) cancel(*c, why);
-  tell(peer->id, expected, PeerState::kUnreachable,
-       str("worker ", peer->id, " at ", where, ": ", why, answer));
+  tell(peer->id, expected, state, str("worker ", peer->id, " at ", where, ": ", why, answer));
 }
 
 void GrpcTransport::pump(Peer& peer) {

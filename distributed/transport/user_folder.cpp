@@ -1,5 +1,5 @@
 // The folder of a user's unix sockets and cookies (inner/user_folder.h): its choice and checks, names, locks,
-// the sweep.
+// the sweep, and the user of a port.
 #include <weft/distributed/transport/inner/user_folder.h>
 
 #include <dirent.h>
@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -181,6 +183,28 @@ std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice
     if (whole) return std::string(digits, sizeof digits);
   }
   return std::nullopt;
+}
+
+std::optional<uint32_t> foreign_listener(uint16_t port) {
+  constexpr char kListens[] = "0A";
+  std::optional<uint32_t> found;
+  for (const char* const table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream rows(table);
+    std::string row;
+    std::getline(rows, row);  // the names of the columns
+    while (std::getline(rows, row)) {
+      std::istringstream columns(row);
+      std::string number, local, remote, state, queues, timer, sent_again;
+      uint32_t user = 0;
+      if (!(columns >> number >> local >> remote >> state >> queues >> timer >> sent_again >> user)) continue;
+      const size_t colon = local.rfind(':');
+      if (state != kListens || colon == std::string::npos) continue;
+      if (std::strtoul(local.c_str() + colon + 1, nullptr, 16) != port) continue;
+      if (user == geteuid()) return std::nullopt;
+      found = user;
+    }
+  }
+  return found;
 }
 
 void sweep_sockets(const std::string& folder) {

@@ -257,7 +257,7 @@ class Run {
       else if (e.peer == t.agent->self().name) fail(t.name + ": its own loss is reported to it: " + e.what());
       else if (!named_hurt(e.peer)) fail(t.name + ": the loss of a living worker is reported: " + e.what());
     } catch (const std::exception& e) {
-      if (names_dead_stranger(e.what())) return;
+      if (names_dead_stranger(e.what()) || dropped_by_cut_off(e.what())) return;
       fail(t.name + ": it ended with an error that is no loss: " + e.what());
     }
   }
@@ -277,6 +277,11 @@ class Run {
     if (at == std::string::npos) return false;
     const size_t begin = at + kOn.size();
     return named(text.substr(begin, text.find('\'', begin) - begin), cut_off_);
+  }
+
+  /// It drops the values that the others hold.
+  bool dropped_by_cut_off(const std::string& text) const {
+    return told_by_cut_off(text) && text.find("the workers that held it were lost") != std::string::npos;
   }
 
   bool named_hurt(const std::string& name) const { return named(name, hurt_); }

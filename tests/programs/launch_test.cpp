@@ -91,6 +91,47 @@ TEST(ProgramsLaunch, a_signal_shows_the_open_calls_of_all_workers_and_the_progra
   EXPECT_TRUE(out.has("worker 'agent':")) << out.text;
 }
 
+TEST(ProgramsLaunch, environments_of_other_launchers_form_a_group) {
+  const Port port;
+  const Port agents(port.number() - 1);  // torchrun's agent listens at the port that it names
+  agents.occupy();
+  const auto expect_group = [](const Variables& common, const std::vector<Variables>& own) {
+    std::vector<Variables> all;
+    for (const Variables& variables : own) {
+      all.push_back(variables);
+      all.back().insert(common.begin(), common.end());
+    }
+    Process second("my_add", all.at(1));
+    const Output first = run("my_add", all.at(0)), other = second.finish();
+    EXPECT_EQ(first.code, 0) << first.text;
+    EXPECT_EQ(first.last(), kMyAdd);
+    EXPECT_EQ(other.code, 0) << other.text;
+  };
+  const std::string number = std::to_string(port.number());
+  expect_group({{"WORLD_SIZE", "2"},
+                {"LOCAL_WORLD_SIZE", "2"},
+                {"GROUP_RANK", "0"},
+                {"MASTER_ADDR", "localhost"},
+                {"MASTER_PORT", std::to_string(port.number() - 1)},
+                {"TORCHELASTIC_RUN_ID", "1"},
+                {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+               {{{"RANK", "0"}, {"LOCAL_RANK", "0"}}, {{"RANK", "1"}, {"LOCAL_RANK", "1"}}});
+  expect_group(
+      {{"SLURM_NTASKS", "2"}, {"SLURM_JOB_NODELIST", "localhost"}, {"MASTER_PORT", number}},
+      {{{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}}, {{"SLURM_PROCID", "1"}, {"SLURM_LOCALID", "1"}}});
+  expect_group({{"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", number}},
+               {{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
+                {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}});
+  // an indexed job of Kubernetes; a container has neither a home nor a folder for the user's run time
+  expect_group({{"WORLD_SIZE", "2"},
+                {"MASTER_ADDR", "localhost"},
+                {"MASTER_PORT", number},
+                {"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+                {"HOME", ""},
+                {"XDG_RUNTIME_DIR", ""}},
+               {{{"JOB_COMPLETION_INDEX", "0"}}, {{"JOB_COMPLETION_INDEX", "1"}}});
+}
+
 TEST(ProgramsLaunch, workers_meet_beyond_loopback_where_a_flag_allows_it) {
   const std::string address = outer_address();
   if (address.empty()) GTEST_SKIP() << "this machine has no address beyond loopback";

@@ -176,12 +176,13 @@ inline Output run(const std::string& command, const Variables& variables = {}) {
 /// A port of the loopback that nobody else gets while the object lives; one program may listen on it.
 class Port {
  public:
-  Port() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Port(int number = 0) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int on = 1;
     setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(number));
     socklen_t size = sizeof address;
     if (bind(socket_, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
         getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0)
@@ -189,6 +190,9 @@ class Port {
   }
   Port(const Port&) = delete;
   ~Port() { close(socket_); }
+  int number() const { return number_; }
+  /// From now on no program may.
+  void occupy() const { listen(socket_, 1); }
   /// The variables that a launcher gives the worker of that rank.
   Variables worker(int rank, int world_size, const std::string& master = "127.0.0.1") const {
     return {{"RANK", std::to_string(rank)},

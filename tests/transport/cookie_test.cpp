@@ -9,8 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 
+#include <weft/distributed/launch/store.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
@@ -130,6 +132,65 @@ TEST(Cookie, nobody_connects_to_a_loopback_port_of_another_program) {
   EXPECT_EQ(poll(&waiting, 1, 0), 0) << "a connection was made";
   t->close();
   close(stranger);
+}
+
+/// A process of another user that listens on a loopback port, until it is destroyed.
+struct ForeignListener {
+  ForeignListener() {
+    int ends[2];
+    if (pipe(ends) != 0) return;
+    child = fork();
+    if (child == 0) {
+      const int stranger = socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in at{};
+      at.sin_family = AF_INET;
+      at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      socklen_t size = sizeof at;
+      if (bind(stranger, reinterpret_cast<sockaddr*>(&at), size) != 0) _exit(1);
+      getsockname(stranger, reinterpret_cast<sockaddr*>(&at), &size);
+      close(stranger);
+      if (setgid(kUser) != 0 || setuid(kUser) != 0) _exit(1);
+      const int own = socket(AF_INET, SOCK_STREAM, 0);
+      const int on = 1;
+      setsockopt(own, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      if (bind(own, reinterpret_cast<sockaddr*>(&at), size) != 0 || listen(own, 8) != 0) _exit(1);
+      const uint16_t number = ntohs(at.sin_port);
+      if (write(ends[1], &number, sizeof number) < 0) _exit(1);
+      pause();
+    }
+    close(ends[1]);
+    if (read(ends[0], &port, sizeof port) != sizeof port) port = 0;
+    close(ends[0]);
+  }
+  ~ForeignListener() {
+    if (child > 0) kill(child, SIGKILL), waitpid(child, nullptr, 0);
+  }
+  static constexpr uid_t kUser = 65534;
+  pid_t child = -1;
+  uint16_t port = 0;
+};
+
+TEST(Cookie, a_port_of_another_user_is_rejected_at_once) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can start a process of another user";
+  const ForeignListener foreign;
+  if (foreign.port == 0) GTEST_SKIP() << "no process of another user can listen here";
+  EXPECT_EQ(inner::foreign_listener(foreign.port), ForeignListener::kUser);
+  auto rt = make_threaded_runtime();
+  Mailbox box(*rt);
+  auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .connect_timeout = 1h}, box);
+  t->add_peer(WorkerId{1}, {.addresses = {str("127.0.0.1:", foreign.port)}});
+  t->send(WorkerId{1}, 1, "secret");
+  EXPECT_TRUE(box.wait_for_state(WorkerId{1}, "rejected")) << box.states(WorkerId{1});
+  EXPECT_NE(box.reason(WorkerId{1}).find("a process of user 65534 listens there"), std::string::npos)
+      << box.reason(WorkerId{1});
+  t->close();
+  try {
+    connect_store(str("127.0.0.1:", foreign.port), {rt})->get("key", rt->now() + 1h);
+    ADD_FAILURE() << "the store answered";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("a process of user 65534 listens there"), std::string::npos)
+        << e.what();
+  }
 }
 
 }  // namespace

@@ -52,6 +52,22 @@ TEST(Launch, torchrun_variables_come_first_and_options_beat_them) {
   EXPECT_EQ(own.source, "rank from the options, address from the options");
 }
 
+TEST(Launch, torchruns_agent_keeps_its_port) {
+  std::map<std::string, std::string> env = {
+      {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "4711"}};
+  const auto port = [&] { return launch_info({}, variables(env)).master_port; };
+  EXPECT_EQ(port(), 4711);
+  env["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_EQ(port(), 4711);
+  env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(port(), 4712);
+  env["MASTER_PORT"] = "65535";
+  EXPECT_EQ(port(), 65534);
+  env["WEFT_MASTER_PORT"] = "4713";
+  EXPECT_EQ(port(), 4713);
+  EXPECT_EQ(launch_info({.master_port = 4714}, variables(env)).master_port, 4714);
+}
+
 TEST(Launch, other_launchers_are_understood) {
   const auto slurm = launch_info({}, variables({{"SLURM_PROCID", "3"},
                                                 {"SLURM_NTASKS", "7"},
