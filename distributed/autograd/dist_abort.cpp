@@ -1,11 +1,11 @@
 // The end of a failed pass. Every worker that hears of the failure ends its part. Some parts were done
 // before, and their gradients are in the context. So the initiator sends a wave over the workers of the pass:
 //   1. I asks the workers with which it exchanged messages of pass P to take P back.
-//   2. A worker drops P's gradients. At the first such request it asks its own partners of P, and answers
-//      when they have answered; at others it answers at once. Its partners are remembered with a failed pass
-//      and with a part that is done.
-//   3. When I has all answers, no worker has gradients of P, nor will have. A lost worker counts as one that
-//      has answered. [G: an optimizer step after the error takes nothing of P]
+//   2. A worker drops P's gradients. At the first such request it asks its own partners of P, also those of
+//      a part that is done, and answers when they have answered; at others it answers at once.
+//   3. Nobody knows the partners of a lost worker. Answers tell of a loss, and I then asks all workers.
+//   4. When I has all answers, no worker has gradients of P, nor will have.
+// [G: an optimizer step after the error takes nothing of P]
 #include <weft/distributed/autograd/inner/dist_pass.h>
 
 #include <weft/distributed/rpc/agent.h>
@@ -18,26 +18,39 @@ using rpc::Kind;
 
 namespace {
 
+/// The outcome of a wave.
+struct Answers {
+  bool all = true;    ///< false: a worker that lives has not answered
+  bool lost = false;  ///< a worker that the wave would have reached is lost
+};
+
 /// Calls a function when the last of several answers has come.
 class LastAnswer {
  public:
-  explicit LastAnswer(std::function<void(bool all)> f) : f_(std::move(f)) {}
-  ~LastAnswer() { f_(all); }
+  explicit LastAnswer(std::function<void(Answers)> f) : f_(std::move(f)) {}
+  ~LastAnswer() { f_({.all = all, .lost = lost}); }
   LastAnswer(const LastAnswer&) = delete;
-  std::atomic<bool> all{true};  ///< false: a worker that lives has not answered
+  std::atomic<bool> all{true}, lost{false};
 
  private:
-  std::function<void(bool all)> f_;
+  std::function<void(Answers)> f_;
 };
 
 class TakenBack final : public rpc::ReplySink {
  public:
   explicit TakenBack(std::shared_ptr<LastAnswer> last) : last_(std::move(last)) {}
-  void on_reply(Agent&, WorkerId, Message) noexcept override {}
+  void on_reply(Agent&, WorkerId, Message message) noexcept override {
+    try {
+      if (Decoder(message).number<uint8_t>() != 0) last_->lost = true;
+    } catch (const Error&) {
+      last_->all = false;
+    }
+  }
   void on_error(std::exception_ptr error) noexcept override {
     try {
       std::rethrow_exception(error);
-    } catch (const PeerLost&) {         // and its gradients with it
+    } catch (const PeerLost&) {  // and its gradients with it
+      last_->lost = true;
     } catch (const rpc::NotAllowed&) {  // it got nothing of the pass from here; others ask it
     } catch (...) {
       last_->all = false;
@@ -48,14 +61,31 @@ class TakenBack final : public rpc::ReplySink {
   std::shared_ptr<LastAnswer> last_;
 };
 
+Message reply_of(bool lost) {
+  Message message;
+  Encoder(message).number(static_cast<uint8_t>(lost));
+  return message;
+}
+
+std::set<Life> all_workers(const ContextTable& table) {
+  std::set<Life> all;
+  if (const auto agent = table.agent_or_null())
+    for (const rpc::WorkerInfo& w : agent->worker_infos()) all.insert(w.id);
+  return all;
+}
+
 /// Steps 1 and 2. The limit of a request is for a worker that lives and does not answer.
 void ask_to_take_back(ContextTable& table, MadeId context, MadeId pass, const std::exception_ptr& why,
-                      const std::set<Life>& workers, std::function<void(bool all)> f) {
+                      const std::set<Life>& workers, std::function<void(Answers)> f) {
   const auto last = std::make_shared<LastAnswer>(std::move(f));
   const auto agent = table.agent_or_null();
   if (!agent) return;
   for (const Life peer : workers) {
-    if (peer.id == table.self() || agent->is_lost(peer)) continue;
+    if (peer.id == table.self()) continue;
+    if (agent->is_lost(peer)) {
+      last->lost = true;
+      continue;
+    }
     Message message;
     {
       Encoder out(message, agent.get(), peer);
@@ -109,14 +139,22 @@ void take_back(PassState& pass, std::exception_ptr why, Duration limit) {
   ContextTable& table = pass.context->table;
   const std::set<Life> parties = drop_part(*pass.context, pass.id, why, true, pass.parties());
   rpc::Future<void> answered(table.runtime());
-  const auto finish = [answered, context = pass.context, id = pass.id.id](bool all) {
-    if (all) {
+  const auto finish = [answered, context = pass.context, id = pass.id.id](Answers answers) {
+    if (answers.all) {
       MutexLock lock(context->mutex);
       context->begun.erase(id);
     }
     answered.state()->try_set();
   };
-  ask_to_take_back(table, pass.context->id, pass.id, why, parties, finish);
+  ask_to_take_back(table, pass.context->id, pass.id, why, parties,
+                   [finish, why, context = pass.context, id = pass.id](Answers answers) {
+                     if (!answers.lost) return finish(answers);
+                     const auto table = context->table.shared_from_this();
+                     table->runtime()->post([finish, why, context, table, id, all = answers.all] {  // step 3
+                       ask_to_take_back(*table, context->id, id, why, all_workers(*table),
+                                        [finish, all](Answers more) { finish({.all = all && more.all}); });
+                     });
+                   });
   try {
     if (limit == Duration::zero()) answered.wait();
     else answered.wait_for(limit);
@@ -130,7 +168,7 @@ void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder resp
   const bool taking_back = in.number<uint8_t>() != 0;
   const std::exception_ptr why = rpc::get_error(in, table.name_of(request.from));
   const ContextPtr context = table.find(context_id);
-  if (!context) return responder.reply({});
+  if (!context) return responder.reply(reply_of(false));
   const Life from = request.sender();
   if (from != pass_id.maker() && !context->takes_part(from) && !is_party(context, pass_id, from))
     throw rpc::NotAllowed(
@@ -142,10 +180,10 @@ void handle_abort(ContextTable& table, rpc::Request request, rpc::Responder resp
     parties = pass->parties();
   }
   parties = drop_part(*context, pass_id, why, taking_back, std::move(parties));
-  if (!taking_back) return responder.reply({});
+  if (!taking_back) return responder.reply(reply_of(false));
   const auto held = std::make_shared<rpc::Responder>(std::move(responder));
-  ask_to_take_back(table, context_id, pass_id, why, parties, [held](bool all) {
-    if (all) held->reply({});
+  ask_to_take_back(table, context_id, pass_id, why, parties, [held](Answers answers) {
+    if (answers.all) held->reply(reply_of(answers.lost));
     else held->fail(std::make_exception_ptr(RpcError("a worker did not answer that a pass has failed")));
   });
 }

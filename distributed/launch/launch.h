@@ -38,9 +38,9 @@ struct LaunchInfo {
 using Environment = std::function<const char*(const char* name)>;
 
 /// Combines options and environment; options win. The port of rank 0 is WEFT_MASTER_PORT, else MASTER_PORT,
-/// else 29500. Under torchrun, whose agent listens at MASTER_PORT itself, it is MASTER_PORT + 1. Throws: ValueError for a missing variable, one that is not
-/// a number (the text names it), or a rank not below the world size. Thread safety: it reads the process
-/// environment, which no thread may change meanwhile.
+/// else 29500. Under torchrun, whose agent listens at MASTER_PORT itself, it is MASTER_PORT + 1. Throws:
+/// ValueError for a missing variable, one that is not a number (the text names it), or a rank not below the
+/// world size. Thread safety: it reads the process environment, which no thread may change meanwhile.
 WEFT_API LaunchInfo launch_info(const LaunchOptions& options = {}, const Environment& environment = {});
 
 /// True if a launcher's variable gives this process a rank (RANK, SLURM_PROCID, ...); an empty one does not.

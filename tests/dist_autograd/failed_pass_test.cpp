@@ -54,6 +54,17 @@ Tensor slow_product(const Tensor& x, int64_t milliseconds) {
 }
 WEFT_RPC(slow_product);
 
+/// The product on a way over worker 2. In its backward this worker rests when that of worker 2 is done.
+Tensor resting_product(const Tensor& x) {
+  const Tensor y = x * failing_weight();
+  register_hook(y, [](const Tensor&) {
+    rpc::current_runtime()->sleep_for(30s);
+    return Tensor();
+  });
+  return rpc_sync<product_on_way>(2, y, std::vector<int64_t>());
+}
+WEFT_RPC(resting_product);
+
 /// The gradient of a worker's weight in a context; 0 without one.
 double weight_gradient(int64_t context) {
   const Tensor g = dist_autograd::get_gradient(context, failing_weight());
@@ -94,6 +105,21 @@ TEST_P(DistFailed, a_pass_leaves_no_gradients_also_where_its_part_was_done) {
       EXPECT_EQ(weight_gradients(context.id()), (Three{0, 0, 0})) << seed;
       EXPECT_EQ(gradient_of(context, x), 0) << seed;
       EXPECT_TRUE(context.gradients().empty()) << seed;
+    });
+  }
+}
+
+TEST_P(DistFailed, a_pass_leaves_no_gradients_behind_a_worker_that_was_lost) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Cluster c({.size = 4, .seed = seed, .net = {.jitter = 3ms}});
+    c.run(0, [&] {
+      const Tensor x = three(1);
+      Context context;
+      const Tensor y = rpc_sync<product_on_way>(3, rpc_sync<resting_product>(1, x), std::vector<int64_t>());
+      c.sim().call_at(c.sim().now() + 5s, [&] { c.kill(1); });
+      EXPECT_THROW(context.backward({y.sum()}, {.mode = GetParam()}), PeerLost);
+      for (const int rank : {2, 3}) EXPECT_EQ(rpc_sync<weight_gradient>(rank, context.id()), 0) << seed;
+      EXPECT_EQ(gradient_of(context, x), 0) << seed;
     });
   }
 }

@@ -66,8 +66,8 @@ class CookieFile {
 std::optional<std::string> find_cookie(uint16_t port,
                                        const FolderChoice& choice = FolderChoice::of_process());
 
-/// The user of the processes that listen on a port of this host, by the kernel's table of sockets. None: nobody
-/// listens there, or a process of this user does.
+/// The user of the processes that listen on a port of this host, by the kernel's table of sockets. None:
+/// nobody listens there, or a process of this user does.
 std::optional<uint32_t> foreign_listener(uint16_t port);
 
 /// Removes the sockets and cookies of dead processes from a folder.
