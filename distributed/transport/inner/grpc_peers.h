@@ -172,7 +172,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// Tries again after a pause, which grows.
   void again_soon(const std::shared_ptr<Peer>& peer) WEFT_REQUIRES(peer->mutex);
   /// Tells the receiver `state`, in a callback of its own.
-  void give_up_soon(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why);
+  void give_up_soon(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why)
+      WEFT_REQUIRES(peer->mutex);
   void give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why);
 
   /// Puts queued messages on the first connection if it is free.
