@@ -2,7 +2,11 @@
 // threads take the role in threaded_event.cpp, the two service threads here.
 #include <weft/distributed/runtime/inner/poll_group.h>
 
+#include <system_error>
+
 #include <weft/distributed/runtime/inner/task_state.h>
+#include <weft/distributed/runtime/runtime.h>
+#include <weft/tensor/core/error.h>
 
 namespace weft::rpc::inner {
 
@@ -12,9 +16,24 @@ InlinePlace& inline_place() {
 }
 
 void PollGroup::start(const std::shared_ptr<void>& keep) {
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    threads_[i] = std::thread([self = shared_from_this(), keep, i] { self->serve(i); });
+  try {
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      if (!host_.may_start(static_cast<int>(i)))
+        throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+      threads_[i] = std::thread([self = shared_from_this(), keep, i] { self->serve(i); });
+    }
+  } catch (const std::system_error& e) {
+    finish();
+    kick();  // the thread that has started may poll
+    join();
+    throw Overloaded(str("cannot start a thread that polls: ", e.what()));
   }
+}
+
+void PollGroup::finish() {
+  finished_.store(true);
+  finished_.notify_all();
+  for (auto& latch : wake_) latch.set();
 }
 
 void PollGroup::join() {
@@ -41,10 +60,8 @@ bool PollGroup::poll(TimePoint deadline) {
   {
     MutexLock lock(mutex_);
     poller_ = nullptr;
-    finished_.store(true);
   }
-  finished_.notify_all();
-  for (auto& latch : wake_) latch.set();
+  finish();
   return false;
 }
 
@@ -77,7 +94,7 @@ void PollGroup::serve(size_t index) {
       continue;
     }
     bool more = true;
-    while (more && !task && (offered || !host_.has_waiters())) {
+    while (more && !task && !finished_.load() && (offered || !host_.has_waiters())) {
       offered = false;
       if (!in_handler_[1 - index].load()) inline_place() = {&task, &host_};
       more = poll(kNever);

@@ -129,7 +129,8 @@ class WEFT_API Runtime {
 
   /// Polls `poller` until it ends; the Service's join waits for that end. With `shared`, threads that wait
   /// for an Event may poll it too, and its handlers may run on the polling thread. That saves wake-ups per
-  /// message. A threaded runtime shares one poller at a time; further ones get a thread of their own.
+  /// message. A threaded runtime shares one poller at a time; further ones get a thread of their own. Throws:
+  /// Overloaded when the system gives no more threads; then nothing polls.
   virtual std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared);
 
   /// Makes the implementation of an Event. A Deadlock names the event by `what`, a text that outlives it.
@@ -244,8 +245,8 @@ struct ThreadedOptions {
   Duration idle_limit = std::chrono::seconds(5);  ///< an idle thread ends after this time
   /// time that a wait spins before it blocks; negative: chosen from the core count
   Duration spin = std::chrono::microseconds(-1);
-  /// For tests: called with the number of pool threads before another one starts. False: the start fails, as
-  /// if the system had no more threads.
+  /// For tests: called with the number of threads before another one of the pool or of the shared poller
+  /// starts. False: the start fails, as if the system had no more threads.
   std::function<bool(int threads)> may_start{};
 };
 

@@ -96,7 +96,7 @@ void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
     auto worker = std::prev(core.workers.end());
     worker->task = std::move(core.queue.front().task);
     try {
-      if (core.options.may_start && !core.options.may_start(core.stats.threads))
+      if (!core.may_start(core.stats.threads))
         throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
       worker->thread = std::thread(worker_main, core.self.lock(), worker);
     } catch (const std::system_error& e) {

@@ -138,12 +138,12 @@ class ThreadedRuntime final : public Runtime {
   }
 
   std::unique_ptr<Service> start_poller(std::string name, Poller& poller, bool shared) override {
-    if (shared) {
+    if (shared && core_->poll_group() == nullptr) {
+      auto group = std::make_shared<inner::PollGroup>(poller, *core_);
+      auto service = std::make_unique<GroupService>(core_, group);
       MutexLock lock(core_->mutex);
-      if (core_->group == nullptr) {
-        core_->group = std::make_shared<inner::PollGroup>(poller, *core_);
-        return std::make_unique<GroupService>(core_, core_->group);
-      }
+      if (core_->group == nullptr) core_->group = std::move(group);  // else its own two threads poll it
+      return service;
     }
     return Runtime::start_poller(std::move(name), poller, shared);
   }

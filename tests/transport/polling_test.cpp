@@ -238,5 +238,35 @@ TEST(Polling, a_message_is_delivered_between_those_of_a_long_frame_of_another) {
   b->close();
 }
 
+/// Ends when it is told to; a kick is remembered until the next poll.
+class CountedPoller final : public Poller {
+ public:
+  bool poll(TimePoint) override {
+    kicked.wait(false);
+    kicked = false;
+    return !ended;
+  }
+  void kick() override {
+    kicked = true;
+    kicked.notify_all();
+  }
+  std::atomic<bool> kicked{false}, ended{false};
+};
+
+TEST(Polling, a_poller_that_finds_no_thread_is_refused_and_polled_by_none) {
+  for (const int given : {0, 1}) {
+    int most = given;
+    auto rt = make_threaded_runtime({.threads = 1, .may_start = [&](int threads) { return threads < most; }});
+    CountedPoller poller;
+    EXPECT_THROW(static_cast<void>(rt->start_poller("poller", poller, true)), Overloaded);
+    most = 2;
+    const auto service = rt->start_poller("poller", poller, true);
+    poller.ended = true;
+    poller.kick();
+    service->join();
+    EXPECT_EQ(rt->stop(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace weft::rpc

@@ -27,6 +27,8 @@ class PollHost {
   virtual void wake_a_waiter() = 0;
   /// Runs the task of an InlinePlace as a thread of the pool would.
   virtual void run_inline(Task& task) = 0;
+  /// ThreadedOptions::may_start.
+  virtual bool may_start(int threads) = 0;
 };
 
 /// The place for a task that a delivery posts on a service thread. It is `*task`, if that is empty and the
@@ -42,7 +44,8 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
  public:
   PollGroup(Poller& poller, PollHost& host) : poller_(&poller), host_(host) {}
 
-  /// `keep` lives as long as the service threads.
+  /// `keep` lives as long as the service threads. Throws: Overloaded when the system gives no thread; then no
+  /// thread polls.
   void start(const std::shared_ptr<void>& keep);
   /// Waits for the end of the poller, then joins the service threads. One that calls it, or runs a handler,
   /// is detached: it holds the group and ends with the handler.
@@ -65,6 +68,7 @@ class PollGroup : public std::enable_shared_from_this<PollGroup> {
   static constexpr Duration kTick = std::chrono::microseconds(200);
   static constexpr int kRestAfter = 10;  // ticks
 
+  void finish();
   void serve(size_t index);
   void rest(size_t index);
 

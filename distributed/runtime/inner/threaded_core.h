@@ -64,6 +64,7 @@ struct Core final : PollHost {
   bool has_waiters() override;
   void wake_a_waiter() override;
   void run_inline(Task& task) override;
+  bool may_start(int threads) override { return !options.may_start || options.may_start(threads); }
 
   const ThreadedOptions options;
   std::atomic<bool> stopping{false};
