@@ -48,6 +48,12 @@ if(WEFT_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
+if(WEFT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler collects no garbage below 400 MB, which a batch of sources seldom passes. Collecting at its
+  # default of 128 MB takes up to a fifth of the time.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=400000>)
+endif()
+
 if(WEFT_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "WEFT_FUZZ=ON: libFuzzer comes with Clang, the compiler is ${CMAKE_CXX_COMPILER_ID}")
