@@ -6,7 +6,7 @@
 
 #include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/distributed/runtime/runtime.h>
-#include <weft/tensor/core/error.h>
+#include <weft/kernels/str.h>
 
 namespace weft::rpc::inner {
 
