@@ -251,7 +251,7 @@ void instruction_sets(const Row& row, Device device) {
   EXPECT_GE(tried, 1);
 }
 
-class RowTest : public testing::Test {
+class RowTest : public ::testing::Test {
  public:
   RowTest(const Row& row, Device device, void (*check)(const Row&, Device))
       : row_(row), device_(device), check_(check) {}
@@ -268,7 +268,7 @@ class RowTest : public testing::Test {
 void register_check(const char* suite, const char* check, const Row& row, Device device,
                     void (*run)(const Row&, Device)) {
   const std::string name = std::string(check) + "/" + row.name;
-  testing::RegisterTest(suite, name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+  ::testing::RegisterTest(suite, name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
                         [&row, device, run] { return new RowTest(row, device, run); });
 }
 
