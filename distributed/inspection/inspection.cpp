@@ -16,6 +16,7 @@
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/grpc_ends.h>
 #include <weft/distributed/transport/inner/tcp_listener.h>
+#include <weft/distributed/transport/inner/unprotected.h>
 #include <weft/distributed/transport/inner/user_folder.h>
 
 namespace weft::rpc {
@@ -164,6 +165,9 @@ struct InspectionServer::Impl {
     if (server == nullptr)
       throw RpcError(
           str("inspection: cannot listen on ", address, options.tls ? " with these certificates" : ""));
+    if (listener)
+      inner::tell_unprotected("the inspection at " + address, options.tls, options.insecure,
+                              "read the state of the group");
     if (listener) listener->start(*runtime, [this](int from, int connection) { take(from, connection); });
   }
   ~Impl() {

@@ -15,6 +15,7 @@
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/unprotected.h>
 
 namespace weft::rpc {
 
@@ -196,6 +197,9 @@ void init_rpc(const std::string& name, InitOptions options) {
   if (options.rpc_timeout.count() < 0)
     throw ValueError(str("rpc_timeout is negative: ", options.rpc_timeout.count(), " ns"));
   if (!options.tls) options.tls = inner::tls_of_environment();
+  inner::tell_unprotected(
+      str("worker '", name, "'"), options.tls, options.insecure,
+      options.tls ? "speak as any worker" : "read, change and forge them, and speak as any worker");
   if (options.store.empty() && !options.serve_store && (options.elastic || options.world_size < 0))
     options.store = inner::store_of_environment();
   if (!options.store_log.empty() && !options.serve_store)

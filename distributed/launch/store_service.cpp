@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/unprotected.h>
 
 namespace weft::rpc {
 namespace {
@@ -93,6 +94,8 @@ ServedStore serve_store(const std::string& address, const StoreOptions& options,
         return transport;
       },
       options);
+  if (path.empty())
+    inner::tell_unprotected("the store at " + at, network.tls, network.insecure, "read and change all keys");
   if (!path.empty()) {
     kept->socket = at.substr(5);
     put_link(path, kept->socket);

@@ -31,9 +31,6 @@ void secure(const NetworkFlags& flags, const LaunchInfo& launch, bool spawned, I
         "--tls makes certificates for workers that this program starts; a launcher's workers are given "
         "theirs by --tls-ca, --tls-cert and --tls-key");
   init.insecure = flags.insecure;
-  if (flags.insecure)
-    std::fprintf(stderr,
-                 "--insecure: anybody on the network can read, change and forge this group's messages\n");
   if (!flags.tls_ca.empty()) {
     for (const std::string& file : {flags.tls_ca, flags.tls_cert, flags.tls_key})
       if (!std::ifstream(file)) throw weft::IoError("tls: cannot read " + file);

@@ -1,0 +1,24 @@
+// The line on standard error about an end that insecure = true leaves open.
+#pragma once
+
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/kernels/str.h>
+
+namespace weft::rpc::inner {
+
+/// Says which protection is missing, unless certificates of both sides are checked. `who`: the end, such as
+/// "worker 'ps'"; `can`: the acts that are open to anybody who reaches its port.
+inline void tell_unprotected(const std::string& who, const std::optional<TlsOptions>& tls, bool insecure,
+                             const std::string& can) {
+  if (!insecure || (tls && tls->require_client_certificate)) return;
+  std::cerr << str("weft: ", who, ": insecure = true: its messages are ",
+                   tls ? "encrypted, but its clients not checked" : "neither encrypted nor checked",
+                   "; anybody who reaches its port", tls ? "" : " or the network between", " can ", can,
+                   "\n");
+}
+
+}  // namespace weft::rpc::inner
