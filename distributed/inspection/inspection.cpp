@@ -137,7 +137,7 @@ struct InspectionServer::Impl {
     } else {
       HostPort at = parse_host_port(options.address);
       if (at.host.empty()) at.host = "0.0.0.0";
-      listener.emplace(at, inner::ListenerOptions());
+      listener.emplace(at, inner::ListenerOptions{.tls = options.tls.has_value()});
       runtime = make_threaded_runtime({.threads = 1});
       at.port = listener->port();
       address = to_string(at);

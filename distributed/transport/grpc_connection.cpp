@@ -1,5 +1,5 @@
-// The connections of the gRPC transport: attempts, handshakes, writes, breaks. The steps follow the includes;
-// grpc_link.cpp has the calls of gRPC.
+// The connections of the gRPC transport: attempts, writes, breaks. The steps follow the includes;
+// grpc_handshake.cpp has the checks of step 2, and grpc_link.cpp the calls of gRPC.
 #include <weft/distributed/transport/inner/grpc_peers.h>
 
 #include <algorithm>
@@ -26,14 +26,6 @@ constexpr Duration kRetryPause = std::chrono::milliseconds(20);
 /// bytes of small messages in one frame
 constexpr int64_t kSmallFrame = 256 << 10;
 static_assert(kSmallFrame > 2 * kSmallMessage && kSmallFrame < kMaxFrameBytes / 2);
-
-/// gRPC's texts for a certificate that this side does not accept. Trying again cannot help.
-bool is_refusal_of_certificates(const std::string& reason) {
-  for (const char* text :
-       {"Ssl handshake failed", "SSL_ERROR_SSL", "is not in peer certificate", "Hostname Verification"})
-    if (reason.find(text) != std::string::npos) return true;
-  return false;
-}
 }  // namespace
 
 /// Decoded records of one connection.
@@ -70,7 +62,8 @@ class GrpcTransport::Sink final : public DecoderSink {
       ++c_.peer->counters.messages_received;
       c_.peer->counters.bytes_received += static_cast<uint64_t>(bytes);
     }
-    t_.receiver_.on_message({c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads)});
+    t_.receiver_.on_message(
+        {c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads)});
   }
   void on_unread(uint8_t kind, std::string header, std::exception_ptr error) override {
     {
@@ -125,6 +118,7 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
       if (const auto user = foreign_listener(target.port))
         return give_up_soon(peer, PeerState::kRejected,
                             str("a process of user ", *user, " listens there, this is user ", geteuid()));
+      if (speaks_tls(target.port)) return give_up_soon(peer, PeerState::kRejected, kNeedsTls);
       peer->answer = str("no process of this user listens there, or its folder of sockets is not this one's");
       again_soon(peer);
       return;
@@ -321,9 +315,10 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto peer = c->peer;
   std::vector<OutCursor> dropped;
   std::optional<PeerState> state;
-  if (c->outgoing && options_.tls && is_refusal_of_certificates(link_reason)) c->reject = link_reason;
   std::string reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
   MutexLock lock(peer->mutex);
+  if (c->reject.empty() && c->bye.empty() && peer->connecting == c && is_final(*peer, reason))
+    c->reject = reason;
   {
     MutexLock own(c->mutex);
     c->link = nullptr;
@@ -377,113 +372,6 @@ void GrpcTransport::try_again(const std::shared_ptr<Peer>& peer) {
   MutexLock lock(peer->mutex);
   if (closed_.load() || peer->give_up.value == 0 || peer->connecting != nullptr || !peer->up.empty()) return;
   connect(peer);
-}
-
-void GrpcTransport::turn_away(Connection& c, const std::string& why, bool for_now) const {
-  if (c.outgoing) c.reject = why;
-  c.later = for_now;
-  throw WireError(why);
-}
-
-/// Refuses a hello for another worker or life, or of another version. No text tells a life's number.
-void GrpcTransport::check_hello(Connection& c, RecordType type, const Hello& hello) const {
-  if ((type == RecordType::kWelcome) != c.outgoing)
-    turn_away(c, "wire: a hello where a welcome belongs, or the other way round");
-  if (hello.version != options_.wire_version) {
-    turn_away(c, str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id,
-                     " speaks version ", options_.wire_version));
-  }
-  if (hello.target != options_.id)
-    turn_away(c, str("worker ", hello.target, " was expected, this is worker ", options_.id));
-  if (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)
-    turn_away(c, str("another life of worker ", options_.id, " was expected"));
-  if (hello.id == options_.id || hello.id.value < 0 || (c.outgoing && hello.id != c.peer->id))
-    turn_away(c, str("worker ", hello.id, " is not who was expected"));
-}
-
-/// Refuses a life of a worker that is no member, and one beside a connected other.
-void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hello) const {
-  if (peer.ignored)
-    turn_away(c, str("worker ", hello.id, " was removed from the peers of worker ", options_.id));
-  const Incarnation expected = peer.address.incarnation;
-  const auto& past = peer.past;
-  bool other = peer.member && expected.value != 0 && expected != hello.incarnation;
-  if (other && std::find(past.begin(), past.end(), hello.incarnation) != past.end())
-    turn_away(c, str("worker ", hello.id, " has a successor at worker ", options_.id));
-  for (const auto& connected : peer.up) other = other || connected->incarnation != hello.incarnation;
-  if (other && c.outgoing) turn_away(c, str("another life of worker ", hello.id, " answered"));
-  if (other || (!peer.member && !options_.admit_strangers))
-    turn_away(c,
-              str("worker ", options_.id, " does not count this life of worker ", hello.id,
-                  " as a member, or not yet"),
-              true);
-}
-
-/// Refuses a connection that shows neither a certificate nor this user's folder.
-void GrpcTransport::check_proof(Connection& c, const Hello& hello) const {
-  if (c.outgoing || c.proof.local || c.proof.secure || !cookie_) return;
-  if (hello.cookie != cookie_->cookie())
-    turn_away(c, "this port hears the processes of its user: the hello has not the cookie of its file", true);
-}
-
-/// Refuses a certificate that does not have the worker's name.
-void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
-  const std::string& name = peer.address.name;
-  const auto& names = c.proof.names;
-  if (!c.proof.secure || !options_.tls || !options_.tls->check_names || name.empty()) return;
-  if (std::find(names.begin(), names.end(), name) != names.end()) return;
-  std::string shown;
-  for (const std::string& one : names) shown += (shown.empty() ? "" : ", ") + one;
-  turn_away(c, str("the certificate of worker ", peer.id, " is for ", shown.empty() ? "no name" : shown,
-                   ", and not for '", name, "'"));
-}
-
-/// Handles a hello (from the connecting side) or a welcome (from the listening side).
-void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
-  check_proof(c, hello);
-  check_hello(c, type, hello);
-  auto peer = c.outgoing ? c.peer : options_.admit_strangers ? find_or_make(hello.id) : find(hello.id);
-  if (peer == nullptr) peer = std::make_shared<Peer>(hello.id);  // for the refusal alone
-  std::vector<std::shared_ptr<Connection>> old;
-  TimerId timer;
-  bool first = false;
-  {
-    MutexLock lock(peer->mutex);
-    check_life(c, *peer, hello);
-    check_name(c, *peer);
-    if (peer->gone) turn_away(c, "the connection before has just ended", true);
-    MutexLock own(c.mutex);
-    if (c.link == nullptr) return;
-    auto self = std::static_pointer_cast<Connection>(c.link->owner);
-    first = peer->up.empty();
-    // A life connects again only when it has lost the connection that it had made before.
-    if (!c.outgoing) {
-      for (auto& other : peer->up)
-        if (!other->outgoing) old.push_back(other);
-    }
-    c.peer = peer;
-    c.incarnation = hello.incarnation;
-    if (old.empty()) {
-      peer->up.push_back(self);
-    } else {
-      peer->up.insert(peer->up.begin(), self);
-    }
-    peer->was_up = true;
-    ++peer->counters.connects;
-    if (peer->connecting == self) peer->connecting.reset();
-    timer = std::exchange(peer->give_up, {});
-    if (!c.outgoing) {
-      c.writing = true;
-      engine_.write(*c.link,
-                    frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
-    }
-  }
-  if (!c.outgoing && listener_) listener_->prove(c.proof.peer);
-  if (timer.value != 0) runtime_->cancel(timer);
-  for (auto& other : old) cancel(*other, "the peer has connected again");
-  if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
-  MutexLock lock(peer->mutex);
-  pump(*peer);
 }
 
 }  // namespace weft::rpc::inner

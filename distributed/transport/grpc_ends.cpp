@@ -10,10 +10,12 @@
 #include <grpc/support/alloc.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/certificate_dates.h>
 
 /// gRPC's own class, from a header that it does not install. Its C++ builder of servers gives such a handler
 /// too. But each server of that builder also serves the plugins of the process, such as reflection.
@@ -28,6 +30,7 @@ namespace {
 
 /// The address by which gRPC knows connections of another listener, and the argument with their handler.
 constexpr char kExternal[] = "external:weft";
+constexpr char kCertificate[] = "-----BEGIN CERTIFICATE-----";
 /// for all metadata of a stream; a hello has at most 16 KiB
 constexpr int64_t kMaxMetadataBytes = 24 << 10;
 
@@ -103,7 +106,22 @@ grpc_ssl_certificate_config_reload_status fetch_certificates(void* files,
 TlsFiles::TlsFiles(TlsOptions options)
     : given_(std::move(options)),
       stamp_(stamp()),
-      read_(std::make_shared<const TlsOptions>(load_tls(given_))) {}
+      read_(std::make_shared<const TlsOptions>(load_tls(given_))) {
+  if (const std::string why = trouble(); !why.empty()) throw RpcError("tls: " + why);
+}
+
+std::string TlsFiles::trouble() {
+  const auto tls = current();
+  const int64_t now = std::time(nullptr);
+  const auto say = [&](const char* what, const std::string& file, const std::string& text) {
+    const std::string why = why_out_of_date(text, now);
+    return why.empty() ? why : str(what, file.empty() ? "" : " ", file, " ", why);
+  };
+  std::string why = say("the certificate", tls->certificate_file, tls->certificate);
+  if (why.empty() && tls->ca.find(kCertificate) == tls->ca.rfind(kCertificate))  // else some others may do
+    why = say("the authority's certificate", tls->ca_file, tls->ca);
+  return why;
+}
 
 std::string TlsFiles::stamp() const {
   std::string all;

@@ -193,6 +193,8 @@ void LinkEngine::expect_connections() {
   grpc_->listening = true;
 }
 
+std::string LinkEngine::certificate_trouble() { return grpc_->tls ? grpc_->tls->trouble() : ""; }
+
 void LinkEngine::take(int listener, int connection) { grpc_->server->take(listener, connection); }
 
 void LinkEngine::start() {

@@ -174,15 +174,25 @@ void GrpcTransport::listen_tcp() {
   engine_.expect_connections();
   listener_.emplace(at, ListenerOptions{.max_unproven = static_cast<size_t>(options_.max_unproven),
                                         .prove_within = options_.handshake_timeout,
-                                        .user_timeout = options_.keepalive_timeout});
+                                        .user_timeout = options_.keepalive_timeout,
+                                        .tls = options_.tls.has_value()});
   at.port = listener_->port();
   if (!options_.tls && !options_.insecure) cookie_.emplace(at.port);
+  if (options_.tls) mark_tls_port(at.port);
   if (!options_.advertise_host.empty()) {
     at.host = options_.advertise_host;
   } else if (is_wildcard_host(at.host)) {
     at.host = first_interface_address();
   }
   own_.addresses.push_back(to_string(at));
+}
+
+/// Tells plain clients of this user to set TLS. Without a folder for the mark they find out more slowly.
+void GrpcTransport::mark_tls_port(uint16_t port) {
+  try {
+    tls_mark_.emplace(port, FolderChoice::of_process(), true);
+  } catch (const RpcError&) {  // TLS needs no folder
+  }
 }
 
 LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
@@ -376,6 +386,7 @@ void GrpcTransport::close(Duration linger) {
   gate_->close(runtime_->now() + std::chrono::minutes(1));
   if (listener_) listener_->stop();
   cookie_.reset();
+  tls_mark_.reset();
   if (listener_) listener_->close();
   engine_.shutdown();
   socket_.reset();

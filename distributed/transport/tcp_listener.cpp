@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include <weft/distributed/runtime/error.h>
@@ -30,6 +31,11 @@ constexpr uint64_t kFirstHeld = 1000;    // of connections
 constexpr int kAcceptsPerTurn = 32;      // then the events of other connections have their turn
 constexpr int kNoFilesPauseMs = 50;      // after which a listener without files tries again
 constexpr size_t kFilesPerUnproven = 8;  // at most this part of the process's files is for them
+constexpr char kTlsHandshake = 0x16;     // the first byte of a client that speaks TLS
+/// To a client that does not. gRPC's client names an answer of HTTP/1 as such.
+constexpr std::string_view kSpeakTls =
+    "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 41\r\n\r\n"
+    "This port speaks TLS, with certificates.\n";
 
 TcpOrigin origin_of_socket(const sockaddr_storage& from) {
   TcpOrigin out;
@@ -66,6 +72,23 @@ void watch(int poll, int fd, uint32_t events, uint64_t id) {
   event.events = events;
   event.data.u64 = id;
   epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+}
+
+/// True if the first byte that waits is not one of TLS.
+bool speaks_plainly(int fd) {
+  char first = 0;
+  return recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && first != kTlsHandshake;
+}
+
+/// Reads what waits and drops it. False: the other side has ended.
+bool drop_bytes(int fd) {
+  char bytes[4096];
+  for (int i = 0; i < 16; ++i) {
+    const ssize_t n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n == 0) return false;
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+  }
+  return true;
 }
 
 /// Unproven connections need two files each, and others need files too.
@@ -240,7 +263,7 @@ void TcpListener::accept_from(int listener) {
     MutexLock lock(mutex_);
     while (held_.size() >= options_.max_unproven) close_one();
     const uint64_t id = next_++;
-    held_.emplace(id, Held{fd, true, listener, origin_of_socket(from), runtime_->now()});
+    held_.emplace(id, Held{fd, true, false, listener, origin_of_socket(from), runtime_->now()});
     watch(poll_, fd, EPOLLIN | EPOLLRDHUP, id);
   }
 }
@@ -252,6 +275,17 @@ void TcpListener::on_event(uint64_t id, uint32_t events) {
     const auto found = held_.find(id);
     if (found == held_.end()) return;  // it was proven or closed meanwhile
     Held& held = found->second;
+    if (held.told) {
+      if (!drop_bytes(held.fd)) remove(found, true);
+      return;
+    }
+    if (held.silent && options_.tls && speaks_plainly(held.fd)) {  // the end of unread bytes would be a reset
+      held.told = drop_bytes(held.fd) &&
+                  send(held.fd, kSpeakTls.data(), kSpeakTls.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0 &&
+                  shutdown(held.fd, SHUT_WR) == 0;
+      if (!held.told) remove(found, true);
+      return;
+    }
     const int copy = held.silent && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0
                          ? fcntl(held.fd, F_DUPFD_CLOEXEC, 0)
                          : -1;

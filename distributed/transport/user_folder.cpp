@@ -31,6 +31,7 @@ namespace {
 
 constexpr char kLockEnd[] = ".lock";
 constexpr char kCookieBegin[] = "tcp-", kCookieEnd[] = ".cookie";
+constexpr char kTlsMark[] = "tls";   ///< in the place of a cookie
 constexpr size_t kNameBytes = 16;    ///< hexadecimal digits
 constexpr size_t kCookieBytes = 32;  ///< the same
 
@@ -130,7 +131,8 @@ SocketFile::~SocketFile() {
   close(lock_);
 }
 
-CookieFile::CookieFile(uint16_t port, const FolderChoice& choice) : cookie_(random_digits(kCookieBytes)) {
+CookieFile::CookieFile(uint16_t port, const FolderChoice& choice, bool tls)
+    : cookie_(tls ? kTlsMark : random_digits(kCookieBytes)) {
   const std::string folder = choose_folder(choice);
   sweep_sockets(folder);
   const std::string path = folder + "/" + cookie_name(port);
@@ -165,7 +167,8 @@ CookieFile::~CookieFile() {
   close(lock_);
 }
 
-std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice) {
+/// The text that the living process of this user keeps for a port; none without one.
+static std::optional<std::string> kept_text(uint16_t port, const FolderChoice& choice) {
   const std::string mine = str("/weft-", geteuid());
   std::vector<std::string> folders = {str("/run/user/", geteuid(), "/weft"), choice.temporary + mine,
                                       P_tmpdir + mine};
@@ -175,15 +178,21 @@ std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice
     const std::string path = folder + "/" + cookie_name(port);
     const int fd = open((path + kLockEnd).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) continue;
-    char digits[kCookieBytes];
+    char text[kCookieBytes];
     const bool alive = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    const bool whole = alive && readlink((path + kCookieEnd).c_str(), digits, sizeof digits) ==
-                                    static_cast<ssize_t>(sizeof digits);
+    const ssize_t size = alive ? readlink((path + kCookieEnd).c_str(), text, sizeof text) : -1;
     close(fd);
-    if (whole) return std::string(digits, sizeof digits);
+    if (size > 0) return std::string(text, static_cast<size_t>(size));
   }
   return std::nullopt;
 }
+
+std::optional<std::string> find_cookie(uint16_t port, const FolderChoice& choice) {
+  auto text = kept_text(port, choice);
+  return text && text->size() == kCookieBytes ? text : std::nullopt;
+}
+
+bool speaks_tls(uint16_t port, const FolderChoice& choice) { return kept_text(port, choice) == kTlsMark; }
 
 std::optional<uint32_t> foreign_listener(uint16_t port) {
   constexpr char kListens[] = "0A";

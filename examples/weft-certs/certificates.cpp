@@ -52,8 +52,8 @@ void add_extension(X509& certificate, X509& issuer, int kind, const std::string&
   need(extension != nullptr && X509_add_ext(&certificate, extension.get(), -1) == 1, value.c_str());
 }
 
-/// A certificate without its signature. `issuer` null: its own.
-Certificate begin_certificate(const std::string& name, EVP_PKEY& key, X509* issuer, int days) {
+/// A certificate without its signature. `issuer` null: its own. `begin`, `end`: days from now.
+Certificate begin_certificate(const std::string& name, EVP_PKEY& key, X509* issuer, int begin, int end) {
   Certificate made(X509_new());
   need(made != nullptr && X509_set_version(made.get(), 2) == 1, "making a certificate");
   unsigned char serial[16];
@@ -62,8 +62,8 @@ Certificate begin_certificate(const std::string& name, EVP_PKEY& key, X509* issu
   std::unique_ptr<BIGNUM, Freed<BIGNUM, BN_free>> number(BN_bin2bn(serial, sizeof serial, nullptr));
   need(number != nullptr && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(made.get())) != nullptr,
        "setting the serial number");
-  X509_gmtime_adj(X509_getm_notBefore(made.get()), -300);  // clocks of a group may differ
-  X509_time_adj_ex(X509_getm_notAfter(made.get()), days, 0, nullptr);
+  X509_time_adj_ex(X509_getm_notBefore(made.get()), begin, -300, nullptr);  // clocks of a group may differ
+  X509_time_adj_ex(X509_getm_notAfter(made.get()), end, 0, nullptr);
   const auto* text = reinterpret_cast<const unsigned char*>(name.data());
   X509_NAME* subject = X509_get_subject_name(made.get());
   // a common name has at most 64 bytes; the alternative name counts
@@ -158,7 +158,7 @@ Authority open_authority(const std::string& folder, int days) {
     return made;
   }
   made.key = make_key();
-  made.certificate = begin_certificate("weft group", *made.key, nullptr, days);
+  made.certificate = begin_certificate("weft group", *made.key, nullptr, 0, days);
   X509& ca = *made.certificate;
   add_extension(ca, ca, NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
   add_extension(ca, ca, NID_key_usage, "critical,keyCertSign,cRLSign");
@@ -185,7 +185,8 @@ void write_certificates(const Request& request) {
   X509& ca = *authority.certificate;
   for (const std::string& worker : request.workers) {
     const Key key = make_key();
-    const Certificate made = begin_certificate(worker, *key, &ca, request.days);
+    const Certificate made =
+        begin_certificate(worker, *key, &ca, request.begin, request.begin + request.days);
     add_extension(*made, ca, NID_basic_constraints, "critical,CA:FALSE");
     add_extension(*made, ca, NID_key_usage, "critical,digitalSignature");
     add_extension(*made, ca, NID_ext_key_usage, "serverAuth,clientAuth");

@@ -13,6 +13,7 @@ struct Request {
   std::vector<std::string> workers;  ///< names, as in init_rpc
   std::vector<std::string> hosts;    ///< host names and IP addresses that every certificate has as well
   int days = 30;
+  int begin = 0;  ///< days from now at which the workers' certificates become valid; they may be past
 };
 
 /// Writes ca.pem and ca.key, unless the folder has both, and <worker>.pem and <worker>.key for each worker.

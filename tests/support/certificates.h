@@ -28,14 +28,16 @@ class Certificates {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  /// Writes the certificate <file>.pem and its key, in place of those before. It names `file` and `workers`.
-  void issue(const std::string& file, const std::vector<std::string>& workers = {}) const {
+  /// Writes the certificate <file>.pem and its key, in place of those before. It names `file` and `workers`,
+  /// and is valid for two days from now, or for those that begin `begin` days from now.
+  void issue(const std::string& file, const std::vector<std::string>& workers = {}, int begin = 0) const {
 #ifdef WEFT_TEST_CERTIFICATES
     std::vector<std::string> hosts = {"127.0.0.1", "localhost"};
     hosts.insert(hosts.end(), workers.begin(), workers.end());
-    weft_certs::write_certificates({.folder = folder_, .workers = {file}, .hosts = hosts, .days = 2});
+    weft_certs::write_certificates(
+        {.folder = folder_, .workers = {file}, .hosts = hosts, .days = 2, .begin = begin});
 #else
-    (void)file, (void)workers;
+    (void)file, (void)workers, (void)begin;
 #endif
   }
   /// False without OpenSSL's headers.

@@ -38,10 +38,10 @@ bool plain_is_refused() {
   const auto runtime = make_threaded_runtime();
   Mailbox box(*runtime);
   const auto plain =
-      make_grpc_transport(runtime, {.id = WorkerId{1}, .insecure = true, .connect_timeout = 300ms}, box);
+      make_grpc_transport(runtime, {.id = WorkerId{1}, .insecure = true, .connect_timeout = 1h}, box);
   plain->add_peer(WorkerId{0}, {.addresses = rpc_sync<spawned_addresses>("ps")});
   plain->send(WorkerId{0}, 1, "x");
-  const bool refused = box.wait_for_state(WorkerId{0}, "unreachable", 30s);
+  const bool refused = box.wait_for_state(WorkerId{0}, "rejected", 30s);
   plain->close();
   return refused;
 }

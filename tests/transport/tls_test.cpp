@@ -28,8 +28,8 @@ TlsOptions options(const Certificates& files, const std::string& worker) {
 }
 
 /// Worker 0, which is called "ps", and worker 1, called "trainer", over TCP with these certificates.
-struct Pair {
-  Pair(TlsOptions ps, TlsOptions trainer)
+struct TlsPair {
+  TlsPair(TlsOptions ps, TlsOptions trainer)
       : rt(make_threaded_runtime()),
         box_a(*rt),
         box_b(*rt),
@@ -41,7 +41,7 @@ struct Pair {
     a->add_peer(WorkerId{1}, to_b);
     b->add_peer(WorkerId{0}, to_a);
   }
-  ~Pair() {
+  ~TlsPair() {
     a->close();
     b->close();
   }
@@ -92,12 +92,12 @@ TEST(Tls, a_certificate_names_its_worker_on_both_sides) {
   const TlsOptions ps = options(files, "ps"), trainer = options(files, "trainer"),
                    other = options(files, "other");
   {
-    Pair right(ps, trainer);
+    TlsPair right(ps, trainer);
     right.a->send(WorkerId{1}, 1, "x");
     EXPECT_TRUE(right.box_b.wait_for(1));
   }
   {
-    Pair claimed(other, trainer);  // the connecting side shows another name
+    TlsPair claimed(other, trainer);  // the connecting side shows another name
     claimed.a->send(WorkerId{1}, 1, "x");
     EXPECT_TRUE(claimed.box_a.wait_for_state(WorkerId{1}, "rejected")) << claimed.box_a.states(WorkerId{1});
     EXPECT_NE(claimed.box_a.reason(WorkerId{1}).find("for other, 127.0.0.1, localhost, and not for 'ps'"),
@@ -106,7 +106,7 @@ TEST(Tls, a_certificate_names_its_worker_on_both_sides) {
     EXPECT_EQ(claimed.box_b.count, 0u);
   }
   {
-    Pair answered(ps, other);  // the listening side shows another name
+    TlsPair answered(ps, other);  // the listening side shows another name
     answered.a->send(WorkerId{1}, 1, "x");
     EXPECT_TRUE(answered.box_a.wait_for_state(WorkerId{1}, "rejected"))
         << answered.box_a.states(WorkerId{1}) << answered.box_a.reason(WorkerId{1});
@@ -115,7 +115,7 @@ TEST(Tls, a_certificate_names_its_worker_on_both_sides) {
   {
     TlsOptions lenient = ps, any = other;
     lenient.check_names = any.check_names = false;
-    Pair unchecked(any, lenient);
+    TlsPair unchecked(any, lenient);
     unchecked.a->send(WorkerId{1}, 1, "x");
     EXPECT_TRUE(unchecked.box_b.wait_for(1));
   }
@@ -124,7 +124,7 @@ TEST(Tls, a_certificate_names_its_worker_on_both_sides) {
 TEST(Tls, a_refused_certificate_is_the_reason_at_once) {
   const Certificates ours("reason_a"), theirs("reason_b");
   if (!ours.made()) GTEST_SKIP() << "no headers of OpenSSL";
-  Pair strangers(options(theirs, "ps"), options(ours, "trainer"));
+  TlsPair strangers(options(theirs, "ps"), options(ours, "trainer"));
   strangers.a->send(WorkerId{1}, 1, "x");
   EXPECT_TRUE(strangers.box_a.wait_for_state(WorkerId{1}, "rejected")) << strangers.box_a.states(WorkerId{1});
   EXPECT_NE(strangers.box_a.reason(WorkerId{1}).find("handshake failed"), std::string::npos)
@@ -140,7 +140,7 @@ TEST(Tls, certificates_that_are_replaced_are_read_at_the_next_connection) {
   std::filesystem::rename(files.key_file("nobody"), files.key_file("trainer"));
   trainer.certificate_file = files.certificate("trainer");
   trainer.key_file = files.key_file("trainer");
-  Pair pair(ps, trainer);
+  TlsPair pair(ps, trainer);
   pair.a->send(WorkerId{1}, 1, "x");
   EXPECT_TRUE(pair.box_a.wait_for_state(WorkerId{1}, "rejected")) << pair.box_a.states(WorkerId{1});
   files.issue("trainer");

@@ -24,10 +24,12 @@ namespace weft::rpc::inner {
 /// Thread safety: every member may be called from any thread.
 class WEFT_API TlsFiles {
  public:
-  /// Throws: IoError for an unreadable file; RpcError for a missing part.
+  /// Throws: IoError for an unreadable file; RpcError for a missing part and for certificates out of date.
   explicit TlsFiles(TlsOptions options);
   /// The certificates now. Files that cannot be read leave those before.
   std::shared_ptr<const TlsOptions> current();
+  /// Says that this side's certificate or that of the authority is out of date; empty: they are not.
+  std::string trouble();
 
  private:
   /// Sizes and times of the files.

@@ -87,6 +87,8 @@ class LinkEngine final : private Poller {
   /// Writes a last frame on an accepted link and ends it with an error.
   void refuse(Link& link, Frame frame);
   void cancel(Link& link, const std::string& reason);
+  /// As TlsFiles::trouble; empty without TLS. Any thread.
+  std::string certificate_trouble();
 
   /// Ends all links and joins the poll thread. No event comes after the return. Not on the poll thread.
   void shutdown();

@@ -24,6 +24,8 @@ namespace weft::rpc::inner {
 
 struct Connection;
 
+inline constexpr char kNeedsTls[] = "that port speaks TLS, and this side has no certificates: set tls";
+
 /// Another worker: its address, queue and connections.
 struct Peer {
   explicit Peer(WorkerId w) : id(w) {}
@@ -37,8 +39,10 @@ struct Peer {
   bool was_up WEFT_GUARDED_BY(mutex) = false;
   std::vector<std::shared_ptr<Connection>> up WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Connection> connecting WEFT_GUARDED_BY(mutex);
-  TimerId give_up WEFT_GUARDED_BY(mutex);     // set during connection attempts
-  int attempts WEFT_GUARDED_BY(mutex) = 0;    // that have failed since then
+  TimerId give_up WEFT_GUARDED_BY(mutex);   // set during connection attempts
+  int attempts WEFT_GUARDED_BY(mutex) = 0;  // that have failed since then
+  int silent_ends WEFT_GUARDED_BY(mutex) =
+      0;  // of attempts in a row, after the TLS handshake and without a word
   std::string answer WEFT_GUARDED_BY(mutex);  // of the other side to the last one
   std::deque<OutCursor> small WEFT_GUARDED_BY(mutex), bulk WEFT_GUARDED_BY(mutex);
   PeerCounters counters WEFT_GUARDED_BY(mutex);
@@ -65,7 +69,7 @@ struct Connection {
   // Written on the poll thread before the connection is in its peer's list.
   std::shared_ptr<Peer> peer;
   Incarnation incarnation;
-  Incarnation expected;  // outgoing: of the peer, in the hello; 0: any
+  Incarnation expected;                                   // outgoing: of the peer, in the hello; 0: any
 
   // Guarded by the peer's mutex, once the connection has a peer.
   bool writing = false;
@@ -127,6 +131,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   // --- listening and addresses ---
 
   void listen_tcp();
+  void mark_tls_port(uint16_t port);
 
   /// The first usable address. Throws: ValueError, RpcError.
   LinkTarget choose(const PeerAddress& address) const;
@@ -196,6 +201,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void on_written(Link& link) override;
   void on_read_end(Link& link) override;
   void on_closed(Link& link, const std::string& link_reason) override;
+  /// Adds to the reason of a failed attempt. True: trying again cannot help.
+  bool is_final(Peer& peer, std::string& reason) WEFT_REQUIRES(peer.mutex);
   void try_again(const std::shared_ptr<Peer>& peer);
 
   class Sink;  ///< decoded records of one connection
@@ -223,7 +230,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
   std::optional<SocketFile> socket_;  // outlives the listener
   std::optional<TcpListener> listener_;
-  std::optional<CookieFile> cookie_;  // of the TCP listener; goes before it
+  std::optional<CookieFile> cookie_, tls_mark_;  // of the TCP listener; they go before it
   LinkEngine engine_;
 };
 

@@ -28,6 +28,7 @@ struct ListenerOptions {
   size_t max_unproven = 256;                         ///< at least 1
   Duration prove_within = std::chrono::seconds(10);  ///< then an unproven connection is closed
   Duration user_timeout = std::chrono::seconds(10);  ///< as TCP_USER_TIMEOUT of all connections
+  bool tls = false;  ///< a client that does not begin with TLS is told so, in plain HTTP, and goes no further
 };
 
 /// The other end of a TCP connection. An IPv4 address is in its IPv6 form.
@@ -69,6 +70,7 @@ class WEFT_API TcpListener {
   struct Held {
     int fd = -1;         // the connection while it is silent, then a copy of the descriptor
     bool silent = true;  // no byte has come, and nobody has taken it
+    bool told = false;   // it spoke plainly to a port of TLS, and has the answer to read
     int listener = -1;
     TcpOrigin from;
     TimePoint since{};

@@ -45,12 +45,14 @@ class WEFT_API SocketFile {
 };
 
 /// The cookie of a TCP listener: a secret in the folder, named by network namespace and port. It is the
-/// target of a symbolic link, which a full disk holds too. Thread safety: as a plain value.
+/// target of a symbolic link, which a full disk holds too. In its place a listener of TLS has a mark, which
+/// tells plain clients so. Thread safety: as a plain value.
 class CookieFile {
  public:
   /// Writes the cookie of a port that this process listens on. Throws: RpcError as SocketFile; also when
   /// another living process keeps the file of that port.
-  explicit CookieFile(uint16_t port, const FolderChoice& choice = FolderChoice::of_process());
+  explicit CookieFile(uint16_t port, const FolderChoice& choice = FolderChoice::of_process(),
+                      bool tls = false);
   /// Removes the file. The port must still be open then: its next owner writes the same file.
   ~CookieFile();
   CookieFile(const CookieFile&) = delete;
@@ -65,6 +67,9 @@ class CookieFile {
 /// The cookie of the living process of this user that listens on a loopback port; none without one.
 std::optional<std::string> find_cookie(uint16_t port,
                                        const FolderChoice& choice = FolderChoice::of_process());
+
+/// True if a living process of this user listens on that port and speaks TLS there.
+bool speaks_tls(uint16_t port, const FolderChoice& choice = FolderChoice::of_process());
 
 /// The user of the processes that listen on a port of this host, by the kernel's table of sockets. None:
 /// nobody listens there, or a process of this user does.

@@ -1,0 +1,161 @@
+// Handshakes of the gRPC transport: which hellos are welcomed, and which ends of an attempt are final. TLS 1.3
+// makes the second one hard. A side whose certificate is refused has done with the handshake by then. It sees
+// a connection that ends without a word, as after a broken network.
+#include <weft/distributed/transport/inner/grpc_peers.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace weft::rpc::inner {
+
+namespace {
+
+/// attempts in a row after which an end without a word means that the other side refuses the certificate
+constexpr int kSilentEnds = 5;
+
+bool has_one_of(const std::string& reason, std::initializer_list<const char*> texts) {
+  for (const char* text : texts)
+    if (reason.find(text) != std::string::npos) return true;
+  return false;
+}
+/// gRPC's texts for a certificate that this side does not accept. Trying again cannot help.
+bool is_refusal_of_certificates(const std::string& reason) {
+  return has_one_of(reason, {"Ssl handshake failed", "SSL_ERROR_SSL", "is not in peer certificate",
+                             "Hostname Verification"});
+}
+/// gRPC's texts for a connection that was made and ended before the other side said anything. A server of
+/// TLS 1.3 ends it so when it refuses the certificate, after this side has done with the handshake.
+bool is_silent_end(const std::string& reason) {
+  return has_one_of(reason, {"Socket closed", "Connection reset by peer", "Broken pipe", "Unwrap failed"}) &&
+         !has_one_of(reason, {"Failed to connect", "andshake"});
+}
+}  // namespace
+
+bool GrpcTransport::is_final(Peer& peer, std::string& reason) {
+  if (!options_.tls) {
+    if (!has_one_of(reason, {"http1.x server"})) return false;
+    reason = kNeedsTls;
+    return true;
+  }
+  const bool silent = is_silent_end(reason), refused = is_refusal_of_certificates(reason);
+  peer.silent_ends = silent ? peer.silent_ends + 1 : 0;
+  if (!silent && !refused) return false;
+  const std::string own = engine_.certificate_trouble();
+  if (has_one_of(reason, {"wrong version number"})) reason += "; that port does not speak TLS";
+  else if (has_one_of(reason, {"handshake failed"}) && !has_one_of(reason, {"alert"}))
+    reason += "; the other side's certificate is out of date or not of the authority that this side knows";
+  if (silent) reason += "; it ended after the TLS handshake, as for a certificate that it does not accept";
+  if (!own.empty()) reason += "; at this side " + own;
+  // A peer that was connected has accepted the certificate: the trouble may be of the network.
+  return refused || (!peer.was_up && (!own.empty() || peer.silent_ends >= kSilentEnds));
+}
+
+void GrpcTransport::turn_away(Connection& c, const std::string& why, bool for_now) const {
+  if (c.outgoing) c.reject = why;
+  c.later = for_now;
+  throw WireError(why);
+}
+
+/// Refuses a hello for another worker or life, or of another version. No text tells a life's number.
+void GrpcTransport::check_hello(Connection& c, RecordType type, const Hello& hello) const {
+  if ((type == RecordType::kWelcome) != c.outgoing)
+    turn_away(c, "wire: a hello where a welcome belongs, or the other way round");
+  if (hello.version != options_.wire_version) {
+    turn_away(c, str("wire version ", hello.version, " from worker ", hello.id, ", worker ", options_.id,
+                     " speaks version ", options_.wire_version));
+  }
+  if (hello.target != options_.id)
+    turn_away(c, str("worker ", hello.target, " was expected, this is worker ", options_.id));
+  if (hello.target_incarnation.value != 0 && hello.target_incarnation != incarnation_)
+    turn_away(c, str("another life of worker ", options_.id, " was expected"));
+  if (hello.id == options_.id || hello.id.value < 0 || (c.outgoing && hello.id != c.peer->id))
+    turn_away(c, str("worker ", hello.id, " is not who was expected"));
+}
+
+/// Refuses a life of a worker that is no member, and one beside a connected other.
+void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hello) const {
+  if (peer.ignored)
+    turn_away(c, str("worker ", hello.id, " was removed from the peers of worker ", options_.id));
+  const Incarnation expected = peer.address.incarnation;
+  const auto& past = peer.past;
+  bool other = peer.member && expected.value != 0 && expected != hello.incarnation;
+  if (other && std::find(past.begin(), past.end(), hello.incarnation) != past.end())
+    turn_away(c, str("worker ", hello.id, " has a successor at worker ", options_.id));
+  for (const auto& connected : peer.up) other = other || connected->incarnation != hello.incarnation;
+  if (other && c.outgoing) turn_away(c, str("another life of worker ", hello.id, " answered"));
+  if (other || (!peer.member && !options_.admit_strangers))
+    turn_away(c,
+              str("worker ", options_.id, " does not count this life of worker ", hello.id,
+                  " as a member, or not yet"),
+              true);
+}
+
+/// Refuses a connection that shows neither a certificate nor this user's folder.
+void GrpcTransport::check_proof(Connection& c, const Hello& hello) const {
+  if (c.outgoing || c.proof.local || c.proof.secure || !cookie_) return;
+  if (hello.cookie != cookie_->cookie())
+    turn_away(c, "this port hears the processes of its user: the hello has not the cookie of its file", true);
+}
+
+/// Refuses a certificate that does not have the worker's name.
+void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
+  const std::string& name = peer.address.name;
+  const auto& names = c.proof.names;
+  if (!c.proof.secure || !options_.tls || !options_.tls->check_names || name.empty()) return;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  std::string shown;
+  for (const std::string& one : names) shown += (shown.empty() ? "" : ", ") + one;
+  turn_away(c, str("the certificate of worker ", peer.id, " is for ", shown.empty() ? "no name" : shown,
+                   ", and not for '", name, "'"));
+}
+
+/// Handles a hello (from the connecting side) or a welcome (from the listening side).
+void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
+  check_proof(c, hello);
+  check_hello(c, type, hello);
+  auto peer = c.outgoing ? c.peer : options_.admit_strangers ? find_or_make(hello.id) : find(hello.id);
+  if (peer == nullptr) peer = std::make_shared<Peer>(hello.id);  // for the refusal alone
+  std::vector<std::shared_ptr<Connection>> old;
+  TimerId timer;
+  bool first = false;
+  {
+    MutexLock lock(peer->mutex);
+    check_life(c, *peer, hello);
+    check_name(c, *peer);
+    if (peer->gone) turn_away(c, "the connection before has just ended", true);
+    MutexLock own(c.mutex);
+    if (c.link == nullptr) return;
+    auto self = std::static_pointer_cast<Connection>(c.link->owner);
+    first = peer->up.empty();
+    // A life connects again only when it has lost the connection that it had made before.
+    if (!c.outgoing) {
+      for (auto& other : peer->up)
+        if (!other->outgoing) old.push_back(other);
+    }
+    c.peer = peer;
+    c.incarnation = hello.incarnation;
+    if (old.empty()) {
+      peer->up.push_back(self);
+    } else {
+      peer->up.insert(peer->up.begin(), self);
+    }
+    peer->was_up = true;
+    peer->silent_ends = 0;
+    ++peer->counters.connects;
+    if (peer->connecting == self) peer->connecting.reset();
+    timer = std::exchange(peer->give_up, {});
+    if (!c.outgoing) {
+      c.writing = true;
+      engine_.write(*c.link,
+                    frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
+    }
+  }
+  if (!c.outgoing && listener_) listener_->prove(c.proof.peer);
+  if (timer.value != 0) runtime_->cancel(timer);
+  for (auto& other : old) cancel(*other, "the peer has connected again");
+  if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
+  MutexLock lock(peer->mutex);
+  pump(*peer);
+}
+
+}  // namespace weft::rpc::inner
