@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <weft/distributed/launch/inner/group_certificates.h>
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/store_variable.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/launch/store_service.h>
@@ -111,9 +112,10 @@ std::string run_of(Store& store, TimePoint deadline) {
   return store.peek({inner::kRunKey}, deadline).front().value_or("");
 }
 
-/// The key that is set once the function of a rank has returned, or its process has ended for good.
+/// The key that is set once the function of a rank has returned, or its process has ended for good. Its value
+/// is the worker's name, or empty when rank 0 says so.
 std::string returned_key(const std::string& run, int rank) {
-  return str("run/", run, run.empty() ? "" : "/", "returned/", rank);
+  return str(inner::kRunBegin, run, run.empty() ? "" : "/", inner::kReturned, rank);
 }
 
 /// A thread of rank 0: starts children again that have failed, and sets the keys of those that have ended.
@@ -160,7 +162,7 @@ class ReturnWatch {
             try {
               const TimePoint soon = std::chrono::steady_clock::now() + 200ms;
               if (const std::string now = run_of(*store, soon); now != run) {
-                store->set(returned_key(now, mine), "", soon);
+                store->set(returned_key(now, mine), agent->self().name, soon);
                 run = now;
               }
               std::vector<std::string> keys;
@@ -202,7 +204,7 @@ void serve_elastic(const GroupOptions& options, const Joining& joining) {
   try {
     const TimePoint end = std::chrono::steady_clock::now() + (left ? 2s : init.init_timeout);
     run = run_of(*store, end);
-    store->set(returned_key(run, joining.launch.rank), "", end);
+    store->set(returned_key(run, joining.launch.rank), joining.name, end);
   } catch (const Error&) {
     if (!left) throw;  // else the store has ended with the group
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/rendezvous_store.h>
 #include <weft/distributed/rpc/inner/device_functions.h>
 #include <weft/distributed/rpc/rpc.h>
@@ -15,10 +16,6 @@
 #include <weft/distributed/wire/inner/streams.h>
 
 namespace weft::rpc::inner {
-namespace {
-constexpr char kIdsKey[] = "group/ids";
-}  // namespace
-
 void check_store_kind(Store& store, const JoinOptions& options) {
   const std::string where = options.store.empty() ? "the store" : options.store;
   bool rendezvous = false;
@@ -37,7 +34,7 @@ void check_store_kind(Store& store, const JoinOptions& options) {
 }
 
 WorkerId claim_id(Store& store, const std::string& name, TimePoint deadline) {
-  const std::string key = "group/id/" + name;
+  const std::string key = kIdBegin + name;
   for (;;) {
     if (const auto known = store.peek({key}, deadline).front()) {
       WorkerId id;

@@ -10,7 +10,6 @@ namespace weft::rpc::inner {
 
 namespace {
 constexpr uint32_t kListVersion = 1;
-constexpr size_t kMaxDepartures = 32;
 }  // namespace
 
 const Member* MemberList::find(WorkerId id) const {

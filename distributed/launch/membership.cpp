@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/joining.h>
 #include <weft/distributed/launch/inner/member_list.h>
 #include <weft/distributed/rpc/inner/agent_impl.h>
@@ -13,7 +14,8 @@
 //   group/ids, group/id/<name>   the ids given so far; the id of a name, which all its lives have
 //   group/life/<name>            the incarnation of the life that has the name, under its lease
 //   group/members                the list of members (inner/member_list.h)
-// Steps of optimizers keep their decisions beside them (optim/step_decisions.cpp).
+// Steps of optimizers keep their decisions beside them (optim/step_decisions.cpp). Under TLS the store
+// takes a change that acts for a name from the certificate of that name only (store_names.cpp).
 //  1. Join. A worker takes the id of its name, makes its agent and takes the lease of the name. It waits
 //     until an older life's lease has run out. Then it enters the list.
 //  2. One task renews the lease every quarter of it, and follows the list in between. The fence of the agent
@@ -34,10 +36,10 @@ namespace weft::rpc {
 namespace {
 
 using inner::Departure;
+using inner::kMembersKey;
 using inner::life_of;
 using inner::MemberList;
 
-constexpr char kMembersKey[] = "group/members";
 // Such texts reach every member, so they do not tell the number of a life: with it, a hello could pose as it.
 constexpr char kSucceeded[] = "its successor has its name";
 constexpr Duration kReleased = std::chrono::milliseconds(1);  // the last lease of a life that leaves
@@ -57,7 +59,7 @@ struct Membership::State {
       : runtime(std::move(rt)),
         store(std::move(s)),
         options(std::move(o)),
-        life_key("group/life/" + options.name),
+        life_key(inner::kLifeBegin + options.name),
         changed(*runtime, "a change of the members"),
         ended(*runtime, "the renewals of a lease") {}
 
@@ -316,7 +318,7 @@ void Membership::State::keep_next(const MemberList& now) {
 
 /// Step 4: waits until the lease of a lost member has run out, and removes it.
 void Membership::State::remove_lost(const LostPeer& lost) {
-  const std::string held = to_string(lost.incarnation), key = "group/life/" + lost.info.name;
+  const std::string held = to_string(lost.incarnation), key = inner::kLifeBegin + lost.info.name;
   while (!over() && !fence().closed_for_good()) {
     {
       MutexLock lock(mutex);

@@ -12,6 +12,7 @@
 #include <charconv>
 #include <map>
 
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/rendezvous_store.h>
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/address.h>
@@ -65,7 +66,7 @@ class StoreRendezvous final : public Rendezvous {
       throw ValueError(str("init: '", self.name, "' is no worker name"));
     try {
       check_store(deadline);
-      if (store_->add("init/name/" + self.name, 1, deadline) > 1)
+      if (store_->add(inner::kAnnouncedName + self.name, 1, deadline) > 1)
         abort(str("init: worker name '", self.name, "' is not unique"), deadline);
       if (store_->add(str("init/rank/", rank_), 1, deadline) > 1)
         abort(str("init: rank ", rank_, " is taken twice"), deadline);
@@ -156,7 +157,7 @@ class StoreRendezvous final : public Rendezvous {
   int world_size() const override { return size_; }
 
  private:
-  static std::string member_key(int rank) { return str("init/member/", rank); }
+  static std::string member_key(int rank) { return str(inner::kAnnounced, rank); }
 
   static std::string ended_text(const std::string& name, int rank) {
     return str("init: worker '", name, "' (rank ", rank, ") ended while the group formed");

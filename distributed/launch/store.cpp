@@ -8,7 +8,9 @@
 #include <iterator>
 
 #include <weft/distributed/launch/inner/store_log.h>
+#include <weft/distributed/launch/inner/store_names.h>
 #include <weft/distributed/launch/inner/store_table.h>
+#include <weft/distributed/rpc/rpc_error.h>
 
 namespace weft::rpc {
 namespace inner {
@@ -82,7 +84,7 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       waits_.remove_below(client, floor);
       if (heard.over) return;
       if (heard.answer && failed_.empty()) answers.push_back({client, number, *heard.answer});
-      else handle(client, number, in.rest(), answers);
+      else handle(client, number, in.rest(), answers, message.names.get());
     }
     watch_wills();
     deliver(answers);
@@ -125,13 +127,15 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
     return std::string(1, static_cast<char>(status)) + fields;
   }
 
-  /// Executes a request. Adds its answer, and those of the waits that it completes, to `answers`.
-  void handle(const Life& client, uint64_t number, std::string_view request, std::vector<Answer>& answers)
-      WEFT_REQUIRES(mutex_) {
+  /// Executes a request. Adds its answer, and those of the waits that it completes, to `answers`. `names`: as
+  /// Inbound::names.
+  void handle(const Life& client, uint64_t number, std::string_view request, std::vector<Answer>& answers,
+              const std::vector<std::string>* names = nullptr) WEFT_REQUIRES(mutex_) {
     if (!failed_.empty()) return answers.push_back({client, number, status_bytes(kFailed, failed_)});
     end_leases(answers);
     StoreReader in(request);
     try {
+      if (names) check_names(keys_, *names, request);
       const auto op = in.number<uint8_t>();
       if (client.incarnation.value != 0) {
         waits_.remove(client, number);  // it was sent again
@@ -164,6 +168,8 @@ class StoreHost final : public Receiver, public std::enable_shared_from_this<Sto
       answers.push_back({client, number, status_bytes(kRefused, e.what())});
     } catch (const StoreFull& e) {
       answers.push_back({client, number, status_bytes(kFull, e.what())});
+    } catch (const NotAllowed& e) {
+      answers.push_back({client, number, status_bytes(kDenied, e.what())});
     } catch (const WireError& e) {
       answers.push_back({client, number, status_bytes(kFailed, e.what())});
     }

@@ -2,6 +2,7 @@
 // value "commit" or "abort".
 #include <weft/distributed/optim/inner/step_decisions.h>
 
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/membership.h>
 
 namespace weft::dist_optim::detail {
@@ -12,14 +13,14 @@ std::shared_ptr<rpc::Store> decision_store(rpc::Agent& agent) {
 }
 
 std::string decision_key(rpc::Life caller, int64_t optimizer, int64_t number) {
-  return str("step/", caller.id, ".", caller.incarnation, ".", optimizer, ".", number);
+  return str(rpc::inner::kStepBegin, caller.id, ".", caller.incarnation, ".", optimizer, ".", number);
 }
 
 bool decide_at_store(rpc::Store& store, const std::string& key, bool commit, rpc::Duration lease,
                      rpc::TimePoint deadline) {
   if (lease.count() <= 0) throw ValueError("step: a decision at the store needs a positive lease");
   try {
-    store.hold(key, commit ? "commit" : "abort", 4 * lease, deadline);
+    store.hold(key, commit ? rpc::inner::kStepCommit : rpc::inner::kStepAbort, 4 * lease, deadline);
     return commit;
   } catch (const ValueError&) {  // the other one is held
     return !commit;

@@ -63,7 +63,7 @@ class GrpcTransport::Sink final : public DecoderSink {
       c_.peer->counters.bytes_received += static_cast<uint64_t>(bytes);
     }
     t_.receiver_.on_message(
-        {c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads)});
+        {c_.peer->id, c_.incarnation, kind, std::move(header), std::move(payloads), {}, c_.names});
   }
   void on_unread(uint8_t kind, std::string header, std::exception_ptr error) override {
     {

@@ -134,6 +134,8 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     }
     c.peer = peer;
     c.incarnation = hello.incarnation;
+    if (c.proof.secure && options_.tls && options_.tls->check_names)
+      c.names = std::make_shared<const std::vector<std::string>>(c.proof.names);
     if (old.empty()) {
       peer->up.push_back(self);
     } else {

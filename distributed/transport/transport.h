@@ -101,6 +101,9 @@ struct Inbound {
   std::string header;
   std::vector<Block> payloads;
   std::exception_ptr unread{};  ///< for on_unread: the error of `allocate`
+  /// The alternative names of the certificate that the sender's connection has shown. Null: it came without
+  /// one, through a unix socket, or names are not checked.
+  std::shared_ptr<const std::vector<std::string>> names{};
 };
 
 /// State of the connection to a peer.

@@ -12,6 +12,8 @@
 
 namespace weft::rpc::inner {
 
+inline constexpr size_t kMaxDepartures = 32;  ///< that a list keeps
+
 /// A life that is no member any more.
 struct Departure {
   Life life;

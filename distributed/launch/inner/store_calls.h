@@ -13,6 +13,7 @@
 
 #include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/store.h>
+#include <weft/distributed/rpc/rpc_error.h>
 
 namespace weft::rpc::inner {
 
@@ -35,7 +36,8 @@ enum StoreStatus : uint8_t {
   kOtherStore = 3,  ///< not executed; the field is the identity of the store that answers
   kRefused = 4,     ///< a ValueError with that text
   kFull = 5,        ///< a StoreFull with that text
-  kFailed = 6       ///< an RpcError with that text
+  kFailed = 6,      ///< an RpcError with that text
+  kDenied = 7       ///< a NotAllowed with that text
 };
 
 class StoreWriter {
@@ -96,12 +98,13 @@ inline std::string wait_request(const std::vector<std::string>& keys, const std:
   return w.text(abort_key).bytes;
 }
 
-/// Throws: Aborted, HostEnded, ValueError, StoreFull, RpcError, as the status says.
+/// Throws: Aborted, HostEnded, ValueError, StoreFull, NotAllowed, RpcError, as the status says.
 inline std::string open_reply(uint8_t status, std::string fields) {
   if (status == kAborted) throw Aborted(fields);
   if (status == kHostEnded) throw HostEnded(fields);
   if (status == kRefused) throw ValueError(fields);
   if (status == kFull) throw StoreFull(fields);
+  if (status == kDenied) throw NotAllowed(fields);
   if (status != kOk) throw RpcError(fields);
   return fields;
 }

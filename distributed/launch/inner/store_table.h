@@ -52,6 +52,9 @@ class StoreKeys {
   std::vector<std::string> end_leases(TimePoint now);
   /// Adds an entry for each key.
   void write_all(StoreWriter& out) const;
+  template <class F> void for_each(const F& f) const {
+    for (const auto& [key, value] : values_) f(key, value.text);
+  }
 
  private:
   void check(const std::string& key, const std::string& text) const;

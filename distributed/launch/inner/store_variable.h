@@ -1,11 +1,12 @@
-// The variable that tells a process the store of its elastic group; spawn sets it for its children. The key
-// with the number of a run: the server of one group's store sets it anew, over that of an older log.
+// The variable that tells a process the store of its elastic group; spawn sets it for its children. The
+// options of such a store: its server sets the number of the run anew, over that of an older log.
 #pragma once
 
 #include <cstdlib>
 #include <random>
 #include <string>
 
+#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/store.h>
 
 namespace weft::rpc::inner {
@@ -17,8 +18,6 @@ inline std::string store_of_environment() {
   const char* const value = std::getenv(kStoreVariable);
   return value ? value : "";
 }
-
-inline constexpr char kRunKey[] = "run/number";
 
 /// Options of the store of one elastic group. `log`: as StoreOptions::log.
 inline StoreOptions store_of_group(const std::string& log) {

@@ -70,6 +70,7 @@ struct Connection {
   std::shared_ptr<Peer> peer;
   Incarnation incarnation;
   Incarnation expected;                                   // outgoing: of the peer, in the hello; 0: any
+  std::shared_ptr<const std::vector<std::string>> names;  // as Inbound::names
 
   // Guarded by the peer's mutex, once the connection has a peer.
   bool writing = false;
