@@ -1,6 +1,6 @@
-// Handshakes of the gRPC transport: which hellos are welcomed, and which ends of an attempt are final. TLS 1.3
-// makes the second one hard. A side whose certificate is refused has done with the handshake by then. It sees
-// a connection that ends without a word, as after a broken network.
+// Handshakes of the gRPC transport: which hellos are welcomed, and which ends of an attempt are final. TLS
+// 1.3 makes the second one hard. A side whose certificate is refused has done with the handshake by then. It
+// sees a connection that ends without a word, as after a broken network.
 #include <weft/distributed/transport/inner/grpc_peers.h>
 
 #include <algorithm>
@@ -83,6 +83,12 @@ void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hel
     turn_away(c, str("worker ", hello.id, " has a successor at worker ", options_.id));
   for (const auto& connected : peer.up) other = other || connected->incarnation != hello.incarnation;
   if (other && c.outgoing) turn_away(c, str("another life of worker ", hello.id, " answered"));
+  // a member's certificate has its name; one that is no member keeps the names that it has shown
+  for (const auto& connected : peer.up) {
+    const PeerProof& shown = connected->proof;
+    if (!other && !peer.member && (shown.secure != c.proof.secure || shown.names != c.proof.names))
+      turn_away(c, str("this life of worker ", hello.id, " is connected, with another certificate"), true);
+  }
   if (other || (!peer.member && !options_.admit_strangers))
     turn_away(c,
               str("worker ", options_.id, " does not count this life of worker ", hello.id,

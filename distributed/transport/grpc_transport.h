@@ -72,8 +72,8 @@ struct GrpcOptions {
 
 /// Makes a transport, listens as the options say, and starts its poller. `receiver` must outlive close().
 /// Throws: ValueError for an address that cannot be parsed. RpcError for an address in use (with host and
-/// port), one that needs credentials, and a folder of sockets that others can open. IoError for an unreadable
-/// certificate file. Thread safety: any thread.
+/// port), one that needs credentials, a folder of sockets that others can open, and certificates out of date.
+/// IoError for an unreadable certificate file. Thread safety: any thread.
 WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
                                                         Receiver& receiver);
 

@@ -1,5 +1,5 @@
 // Certificates that a group refuses, at both ends: out of date, of another authority, missing. Each refusal
-// comes at once, although the limit of the connection is an hour, has its cause, and leaves the group as it was.
+// comes at once, although the limit of the connection is an hour. It has its cause, and the group goes on.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -204,6 +204,36 @@ TEST(Certificates, a_store_and_a_rendezvous_refuse_them_at_once_with_the_cause) 
       "as for a certificate that it does not accept"));
   connect_store(served.address, {.tls = files_of(ours, "trainer")})
       ->set("key", "x", std::chrono::steady_clock::now() + 60s);
+}
+
+TEST(Certificates, a_second_hello_of_one_that_is_no_member_shows_the_certificate_of_the_first) {
+  if (!Certificates::made()) GTEST_SKIP() << "no headers of OpenSSL";
+  const Certificates files("second");
+  const auto rt = make_threaded_runtime();
+  Mailbox box(*rt), first_box(*rt), second_box(*rt);
+  const auto make = [&](int id, const std::string& name, bool admits, Mailbox& mail) {
+    return make_grpc_transport(rt,
+                               {.id = WorkerId{id},
+                                .incarnation = Incarnation{7},
+                                .unix_socket = false,
+                                .tls = files_of(files, name),
+                                .connect_timeout = 1h,
+                                .admit_strangers = admits},
+                               mail);
+  };
+  const auto host = make(1, "store", true, box), first = make(5, "ps", false, first_box),
+             second = make(5, "trainer", false, second_box);
+  for (const auto& guest : {first, second}) guest->add_peer(WorkerId{1}, host->addresses());
+  first->send(WorkerId{1}, 1, "from ps");
+  ASSERT_TRUE(box.wait_for(1));
+  second->send(WorkerId{1}, 1, "from ps, it says");
+  while (second->counters(WorkerId{1}).refusals == 0 && box.count == 1) rt->sleep_for(1ms);
+  EXPECT_EQ(box.count, 1u);
+  EXPECT_EQ(box.states(WorkerId{5}), "up");
+  first->send(WorkerId{1}, 1, "from ps");
+  EXPECT_TRUE(box.wait_for(2));
+  EXPECT_EQ(first_box.states(WorkerId{1}), "up");
+  for (const auto& one : {second, first, host}) one->close();
 }
 
 TEST(Certificates, a_worker_that_is_told_to_do_without_says_what_is_open) {

@@ -1,5 +1,5 @@
-// The store of a group under TLS, over real gRPC: a change that acts for a worker needs the certificate of its
-// name. Each refusal says so at once, changes nothing, and the group goes on.
+// The store of a group under TLS, over real gRPC: a change that acts for a worker needs the certificate of
+// its name. Each refusal says so at once, changes nothing, and the group goes on.
 #include <gtest/gtest.h>
 
 #include <weft/distributed/launch/inner/group_keys.h>

@@ -1,5 +1,6 @@
 // The dates of a certificate, so that a refusal can name them. gRPC checks certificates and says no more than
-// that one failed; at the side whose certificate was refused it says nothing at all. Needs no header of OpenSSL.
+// that one failed. At the side whose certificate was refused it says nothing at all. This needs no header of
+// OpenSSL.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ struct CertificateDates {
 /// The dates of the first certificate in a text in PEM form; none if it cannot be read.
 WEFT_API std::optional<CertificateDates> dates_of(std::string_view pem);
 
-/// "expired at 2026-01-31 12:00:00 UTC" or "is not valid before ..."; empty for a certificate that is valid at
-/// that time, or whose dates cannot be read.
+/// "expired at 2026-01-31 12:00:00 UTC" or "is not valid before ..."; empty for a certificate that is valid
+/// at that time, or whose dates cannot be read.
 WEFT_API std::string why_out_of_date(std::string_view pem, int64_t now);
 
 }  // namespace weft::rpc::inner
