@@ -12,9 +12,14 @@
 #include <fstream>
 #include <sstream>
 
+#include <weft/distributed/launch/inner/group_keys.h>
+#include <weft/distributed/launch/inner/member_list.h>
+#include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/launch/spawn.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/transport/address.h>
 #include <weft/distributed/wire/inner/wire_format.h>
 
 #include "mailbox.h"
@@ -190,7 +195,69 @@ int shows_another_name() {
   return refused ? 0 : 3;
 }
 
+/// A fourth process with a certificate of the authority acts for worker 1 at the store of the group.
+int acts_at_the_store(const std::string& where) {
+  await_shared("formed");
+  const auto store = connect_store(where, {.tls = tls_of("other")});
+  const TimePoint late = std::chrono::steady_clock::now() + 1h;
+  const std::string life = inner::kLifeBegin + std::string("worker1");
+  const auto change = [&](const std::function<void(inner::MemberList&)>& f) {
+    inner::change_members(*store, inner::kMembersKey, late, [&](inner::MemberList& list) {
+      f(list);
+      return true;
+    });
+  };
+  const std::vector<std::function<void()>> attempts{
+      [&] { store->hold(life, store->get(life, late), 1ms, late); }, [&] { store->unset(life, late); },
+      [&] {
+        change([](inner::MemberList& list) {
+          Member moved = *list.find("worker1");
+          moved.address.addresses = {"127.0.0.1:9"};
+          list.add(moved);
+        });
+      },
+      [&] {
+        change([](inner::MemberList& list) {
+          list.remove({inner::life_of(*list.find("worker1")), false, "it is gone"});
+        });
+      }};
+  size_t refused = 0;
+  for (const auto& attempt : attempts) {
+    try {
+      attempt();
+    } catch (const NotAllowed& e) {
+      if (std::string(e.what()).find("worker1") != std::string::npos) ++refused;
+      else std::fprintf(stderr, "%s\n", e.what());
+    }
+  }
+  put_shared("done", "");
+  return refused == attempts.size() ? 0 : 3;
+}
+
+/// A member of an elastic group that calls worker 0 until the impostor is through, and finds the same list.
+int shares_a_store(int rank) {
+  const std::string store = to_string(HostPort{"127.0.0.1", launch_info().master_port});
+  if (rank == 3) return acts_at_the_store(store);
+  const std::string name = str("worker", rank);
+  init_rpc(
+      name,
+      {.elastic = true, .store = store, .serve_store = rank == 0, .unix_socket = false, .tls = tls_of(name)});
+  wait_for_members({"worker0", "worker1", "worker2"}, 60s);
+  const uint64_t formed = epoch();
+  if (rank == 0) put_shared("formed", "");
+  for (int64_t n = 0; !has_shared("done");) {
+    n = rpc_sync<impostor_next>("worker0", n);
+    current_runtime()->sleep_for(1ms);
+  }
+  const bool same = epoch() == formed && rpc_sync<impostor_next>("worker1", 1) == 2;
+  put_shared("checked by " + name, "");
+  for (int other = 0; other < 3; ++other) await_shared(str("checked by worker", other));
+  rpc::shutdown();
+  return same ? 0 : 2;
+}
+
 int impostor_child(const std::string& job, int rank) {
+  if (job == "store") return shares_a_store(rank);
   if (rank == 3)
     return job == "hello" ? speaks_as_1() : job == "rank" ? announces_itself() : shows_another_name();
   const std::string name = str("worker", rank);
@@ -230,16 +297,22 @@ TEST(Impostor, a_hello_of_a_wrong_life_or_without_the_folder_is_refused_with_its
 TEST(Impostor, a_stranger_that_announces_itself_as_rank_1_is_not_heard_and_rank_1_joins) {
   Stage().play("rank");
 }
-TEST(Impostor, a_valid_certificate_of_another_name_is_refused) {
-  if (!test::Certificates::made()) GTEST_SKIP() << "no headers of OpenSSL";
+/// With certificates for the members and for "other".
+void play_with_certificates(const std::string& job) {
 #ifdef WEFT_TEST_CERTIFICATES
   const Stage stage;
   weft_certs::write_certificates({.folder = stage.folder + "/certificates",
                                   .workers = {"worker0", "worker1", "worker2", "other"},
                                   .hosts = {"127.0.0.1", "localhost"},
                                   .days = 2});
-  stage.play("name");
+  stage.play(job);
+#else
+  GTEST_SKIP() << "no headers of OpenSSL: " << job;
 #endif
+}
+TEST(Impostor, a_valid_certificate_of_another_name_is_refused) { play_with_certificates("name"); }
+TEST(Impostor, a_valid_certificate_of_another_name_changes_nothing_at_the_store_of_the_group) {
+  play_with_certificates("store");
 }
 
 }  // namespace
