@@ -269,14 +269,15 @@ void Membership::State::apply(const std::string& text) {
   changed.set();
 }
 
-/// Steps 1 and 5: tells the agent of the members that came and went.
+/// Steps 1 and 5: tells the agent of the members that came and went. Only this task changes the list. The
+/// agent knows a member before the list has it, so that one who waited for the member can call it.
 void Membership::State::place(const MemberList& now) {
   MemberList before;
   {
     MutexLock lock(mutex);
-    before = std::exchange(list, now);
+    before = list;
   }
-  const auto callbacks = joined_callbacks.copies();
+  std::vector<WorkerInfo> joined;
   for (const Member& m : now.members) {
     const Member* const old = before.find(m.id);
     if (m.id == agent->self().id || (old && life_of(*old) == life_of(m))) continue;
@@ -287,12 +288,19 @@ void Membership::State::place(const MemberList& now) {
       if (runtime->tracing()) runtime->trace(str("membership: ", e.what()));
       continue;
     }
+    joined.push_back({m.name, m.id});
+  }
+  {
+    MutexLock lock(mutex);
+    list = now;
+  }
+  const auto callbacks = joined_callbacks.copies();
+  for (const WorkerInfo& info : joined)
     if (!callbacks.empty())
-      runtime->post([agent = agent, callbacks, info = WorkerInfo{m.name, m.id}] {
+      runtime->post([agent = agent, callbacks, info] {
         const AgentScope scope(agent);
         for (const auto& f : callbacks) f(info);
       });
-  }
   for (const Member& m : before.members) {
     if (m.id == agent->self().id || now.find(m.id)) continue;
     Peer* const p = agent->impl().peers.find(life_of(m));

@@ -113,6 +113,27 @@ TEST(Membership, workers_join_leave_and_are_succeeded) {
   }
 }
 
+TEST(Membership, a_member_that_was_waited_for_can_be_called_at_once) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    ElasticGroup g({.seed = seed, .keep_log = false});
+    auto& a = g.join("a");
+    std::string text;
+    Event done(g.sim(), "a call");
+    g.sim().post([&] {
+      const auto here = [&] {
+        return failure_of([&] { a.membership->wait_for({"b", "c"}, g.sim().now()); }).empty();
+      };
+      while (!here()) g.sim().sleep_for(3us);
+      text = failure_of([&] { g.run(a, [] { EXPECT_EQ(rpc_sync<elastic_twice>("c", 1), 2); }); });
+      done.set();
+    });
+    g.join("b");
+    g.join("c");
+    ASSERT_TRUE(done.wait_until(g.sim().now() + 20s));
+    EXPECT_EQ(text, "") << "seed " << seed;
+  }
+}
+
 TEST(Membership, a_dead_member_leaves_the_list_without_a_successor) {
   ElasticGroup g;
   auto& a = g.join("a");
