@@ -3,6 +3,8 @@
 #include <weft/distributed/optim/inner/step_ledger.h>
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 
 #include <weft/distributed/autograd/inner/dist_context.h>
 #include <weft/distributed/rpc/step_errors.h>
@@ -32,6 +34,7 @@ std::shared_ptr<StepLedger> StepLedger::of(rpc::Agent& agent) { return agent.slo
 
 std::vector<VersionsPtr> StepLedger::records(const std::vector<Tensor>& params) {
   std::vector<VersionsPtr> out;
+  drop_unused();
   rpc::MutexLock lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   for (const Tensor& p : params) {
@@ -102,7 +105,22 @@ MadeId StepLedger::begin(const std::vector<VersionsPtr>& records, int64_t contex
   return context.id;
 }
 
+bool StepLedger::unused(const Doubt& doubt) {
+  return std::all_of(doubt.params.begin(), doubt.params.end(), [](const Tensor& p) {
+    return p.body().use_count() == 1 && p.body().storage->use_count() == 1;
+  });
+}
+
+void StepLedger::drop_unused() {
+  std::vector<Doubt> ended;  // freed after the lock
+  rpc::MutexLock lock(mutex_);
+  const auto rest = std::stable_partition(doubts_.begin(), doubts_.end(), std::not_fn(unused));
+  ended.assign(std::make_move_iterator(rest), std::make_move_iterator(doubts_.end()));
+  doubts_.erase(rest, doubts_.end());
+}
+
 void StepLedger::keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr> records) {
+  drop_unused();
   rpc::MutexLock lock(mutex_);
   doubts_.push_back({std::move(params), std::move(records)});
 }
@@ -150,6 +168,16 @@ void StepLedger::end(const std::vector<VersionsPtr>& records, MadeId context, bo
     if (done && table) count(records, table->tick(), context);
   }
   sweep();
+}
+
+void StepLedger::count_open(std::map<std::string, int64_t>& into) {
+  drop_unused();
+  rpc::MutexLock lock(mutex_);
+  int64_t undecided = 0;
+  for (const auto& [storage, known] : known_)
+    if (const VersionsPtr record = known.lock()) undecided += record->prepared;
+  into["dist_optim.waiting_steps"] = static_cast<int64_t>(waiting_.size());
+  into["dist_optim.undecided_parameters"] = undecided;
 }
 
 void StepLedger::changed(const std::vector<VersionsPtr>& records) {

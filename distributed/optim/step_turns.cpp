@@ -34,6 +34,9 @@ void StepLedger::listen(rpc::Agent& agent) {
   agent.on_stop([weak = weak_from_this()] {
     if (const auto living = weak.lock()) living->stop();
   });
+  agent.add_debug_info([weak = weak_from_this()](std::map<std::string, int64_t>& into) {
+    if (const auto living = weak.lock()) living->count_open(into);
+  });
 }
 
 std::vector<StepLedger::OpenContext> StepLedger::open() const {
@@ -204,6 +207,7 @@ void StepLedger::give_up(const WaiterPtr& waiter) {
 }
 
 void StepLedger::context_ended(MadeId id, const rpc::LostPeer* lost) {
+  drop_unused();
   std::vector<WaiterPtr> ended;
   if (lost != nullptr) {
     rpc::MutexLock lock(mutex_);

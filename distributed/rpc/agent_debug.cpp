@@ -8,8 +8,9 @@
 //   agent.client_calls, .served_calls, .served_errors, .timeouts                      totals
 //   agent.resent_requests, .resent_replies, .duplicates, .late_replies, .statuses     retransmission
 //   agent.malformed, .lost_peers, .kept_replies, .peers
+//   agent.watches                            things that keep lives of others under lease beside open calls
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
-//   agent.served_bytes, .kept_bytes, .dropped_results                    requests and replies at their callee
+//   agent.served_bytes, .arriving_bytes, .kept_bytes, .dropped_results   requests and replies at their callee
 //   agent.unproven_connections, .closed_connections      of strangers: open, and closed by a limit
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
 
@@ -37,10 +38,11 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.statuses"] = s.core.counters.asks;
   info["agent.malformed"] = s.core.counters.malformed;
   info["agent.lost_peers"] = s.core.counters.lost_peers;
-  int64_t kept = 0, asynchronous = 0, known = 0;
+  int64_t kept = 0, asynchronous = 0, known = 0, watches = 0;
   for (Peer* p : s.peers.all()) {
     MutexLock lock(p->mutex);
     known += p->known;
+    watches += p->lost ? 0 : p->watchers;
     for (const auto& [sequence, served] : p->served) {
       kept += served->replied;
       asynchronous += !served->answered && !served->in_handler && served->what != nullptr;
@@ -49,6 +51,7 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   info["agent.kept_replies"] = kept;
   info["agent.server_active_async_calls"] = asynchronous;
   info["agent.peers"] = known;
+  info["agent.watches"] = watches;
   s.core.budget.add_counters(info);
   const UnprovenCounters strangers = s.core.transport->unproven();
   info["agent.unproven_connections"] = strangers.open;

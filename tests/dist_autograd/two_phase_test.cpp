@@ -222,6 +222,30 @@ TEST(DistTwoPhase, owners_whose_trainer_dies_keep_the_old_values_and_refuse_newe
   EXPECT_GT(doubts, 0);
 }
 
+/// A parameter that lives as long as references to it, unless its worker has it too.
+Tensor fresh_column(bool here) { return here ? columns()[1] = column_of(1) : column_of(1); }
+WEFT_RPC(fresh_column);
+Tensor times_column(const RRef<Tensor>& column, const Tensor& x) { return column.local_value() * x; }
+WEFT_RPC(times_column);
+
+TEST(DistTwoPhase, a_step_in_doubt_keeps_no_parameter_that_nobody_else_uses) {
+  for (const bool used : {false, true}) {
+    Cluster c({.size = 2});
+    c.run(0, [&] {
+      const RRef<Tensor> column = remote<fresh_column>(1, used);
+      DistributedOptimizer opt = dist_optim::make<optim::SGDRule>({column}, {.lr = 0.05}, kTwoPhases);
+      Context context;
+      context.backward({rpc_sync<times_column>(1, column, full({3}, 2.0)).sum()});
+      AtPoint die(1, [&] { c.kill(0); });
+      EXPECT_THROW(opt.step(context.id()), RpcError);
+    });
+    c.sim().run_for(std::chrono::seconds(120));
+    EXPECT_EQ(c.agent(1)->debug_info().at("dist_optim.undecided_parameters"), used ? 1 : 0);
+    EXPECT_EQ(c.agent(1)->debug_info().at("num_owner_rrefs"), 0);
+    columns().clear();
+  }
+}
+
 /// A rule whose second step worker 2 refuses.
 struct Balking {
   struct Options {

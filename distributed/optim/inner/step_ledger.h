@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <weft/distributed/autograd/inner/dist_nodes.h>
@@ -63,7 +64,8 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
                      std::function<void(MadeId context, std::exception_ptr error)> run);
   /// Ends a step that was begun; `done`: its values are visible.
   void end(const std::vector<VersionsPtr>& records, MadeId context, bool done);
-  /// Keeps the records of an undecided step whose optimizer ends, so that others still meet it.
+  /// Keeps the records of an undecided step whose optimizer ends, so that others still meet it. They go with
+  /// the last other user of the parameters.
   void keep_doubt(std::vector<Tensor> params, std::vector<VersionsPtr> records);
   /// Forgets prepared steps that nobody will decide.
   void forget_prepared(const std::vector<VersionsPtr>& records);
@@ -96,6 +98,8 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
              bool prepare) const WEFT_REQUIRES(mutex_);
   void start(const std::vector<VersionsPtr>& records, MadeId context, bool prepare) WEFT_REQUIRES(mutex_);
   void count(const std::vector<VersionsPtr>& records, int64_t clock, MadeId context) WEFT_REQUIRES(mutex_);
+  /// Counters for debug_info.
+  void count_open(std::map<std::string, int64_t>& into);
   // ---- turns
   void listen(rpc::Agent& agent);
   std::vector<OpenContext> open() const;
@@ -118,6 +122,9 @@ class StepLedger : public std::enable_shared_from_this<StepLedger> {
     std::vector<Tensor> params;
     std::vector<VersionsPtr> records;
   };
+  static bool unused(const Doubt& doubt);
+  /// Drops the doubts about parameters that nobody else uses.
+  void drop_unused();
   std::vector<Doubt> doubts_ WEFT_GUARDED_BY(mutex_);
   std::list<WaiterPtr> waiting_ WEFT_GUARDED_BY(mutex_);
 };
