@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include <weft/distributed/launch/store.h>
 #include <weft/distributed/transport/transport.h>
 
 #include "explore/plan.h"
@@ -21,6 +22,8 @@ struct Planted {
   const char* guarantee;
   /// The receiver of a worker's messages in place of its agent; null: the agent itself.
   std::function<std::unique_ptr<rpc::Receiver>(rpc::Receiver& agent, Send send)> before{};
+  /// The store of a worker of an elastic group in place of its client; null: the client itself.
+  std::function<std::shared_ptr<rpc::Store>(std::shared_ptr<rpc::Store> client)> store{};
   /// Microseconds after a successor's start at which the living are told of a loss of that name; 0: never.
   int64_t late_loss_us = 0;
   int64_t lease_s = 2;
@@ -55,7 +58,8 @@ struct Range {
 /// Stops at the first failure.
 Report explore(const Range& range, const Planted* planted = nullptr);
 /// Iterates over the first `depth` messages of a small program. For each it tries all combinations of loss,
-/// doubling and delay of the next `width` messages. It also tries the kill of each worker at that message.
+/// doubling and delay of the next `width` messages. It also kills, replaces, cuts off for half a lease and
+/// isolates for longer than a lease each worker at that message.
 Report explore_all(uint64_t seed, int workers, int depth, int width);
 
 }  // namespace weft::explore

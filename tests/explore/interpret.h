@@ -10,7 +10,7 @@ namespace weft::explore {
 template <class World> class Interpreter {
  public:
   Interpreter(const Program& program, int workers)
-      : program_(program), workers_(workers), world_(workers, program.optimizer, program.fast) {}
+      : program_(program), workers_(workers), world_(workers, program) {}
 
   std::vector<Numbers> run() {
     for (const auto& steps : program_.iterations) {
@@ -87,6 +87,7 @@ template <class World> class Interpreter {
       }
       case Op::kRemoteBackward: return world_.remote_backward(w, a, more_losses);
       case Op::kStep: return world_.step();
+      case Op::kBurst: return add(world_.burst(w, s.kind, a, b));
       case Op::kDropValue:
         if (values_.size() > leaves_.size())
           values_.erase(values_.begin() +

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array kOps = {
     "local",  "call",     "free",       "chain",    "free_chain",      "async", "await",   "forget",
     "remote", "hold",     "parameter",  "third",    "fetch",           "use",   "forward", "keep",
-    "give",   "drop_ref", "drop_value", "backward", "remote_backward", "step"};
+    "give",   "drop_ref", "drop_value", "backward", "remote_backward", "step",  "burst"};
 constexpr std::array kFaults = {"drop", "double", "delay", "cut", "isolate", "kill", "replace"};
 
 class Draw {
@@ -66,9 +66,29 @@ Program draw_program(Draw& draw, int driver, int workers, int most_steps) {
   return p;
 }
 
+/// One program in an elastic group. Its faults hit all workers but worker 0.
+void make_elastic(Draw& draw, Plan& plan) {
+  plan.elastic = true;
+  plan.shutdown = false;
+  plan.programs.resize(1);
+  plan.faults.clear();
+  for (int n = draw.upto(4); n > 0; --n) {
+    Fault f;
+    f.kind = std::array{Fault::Kind::kCut, Fault::Kind::kIsolate, Fault::Kind::kKill,
+                        Fault::Kind::kReplace}[static_cast<size_t>(draw.upto(4))];
+    f.worker = 1 + draw.upto(plan.workers - 1);
+    f.at_us = 1000 * draw.upto(15000);
+    f.us = 1000 * (f.kind == Fault::Kind::kKill      ? draw.upto(5000)
+                   : f.kind == Fault::Kind::kReplace ? 5000 + draw.upto(5000)
+                   : draw.one_in(2)                  ? 200 + draw.upto(1500)
+                                                     : 5000 + draw.upto(8000));
+    plan.faults.push_back(f);
+  }
+}
+
 }  // namespace
 
-Plan make_plan(uint64_t seed, int workers) {
+Plan make_plan(uint64_t seed, int workers, bool plain) {
   Draw draw(seed);
   Plan plan;
   plan.seed = seed;
@@ -106,8 +126,27 @@ Plan make_plan(uint64_t seed, int workers) {
     f.late_us = std::array{0, 100, 2000, 300000}[static_cast<size_t>(draw.upto(4))];
     plan.faults.push_back(f);
   }
+  if (plain) return plan;
   Draw modes(~seed);  // apart, so that the rest of a seed's schedule is the same without it
   for (Program& p : plan.programs) p.fast = modes.one_in(3);
+  for (Program& p : plan.programs) p.two_phase = p.optimizer && modes.one_in(2);
+  for (const Program& p : plan.programs)
+    if (p.two_phase && modes.one_in(2))
+      plan.faults.push_back({.kind = modes.one_in(2) ? Fault::Kind::kKill : Fault::Kind::kReplace,
+                             .worker = modes.upto(plan.workers),
+                             .us = 1000 * modes.upto(1000),
+                             .point = 1 + modes.upto(3 * plan.workers)});
+  if (modes.one_in(8)) {
+    plan.small = modes.upto(plan.workers);
+    for (Program& p : plan.programs) {
+      auto& steps = p.iterations.front();
+      const int at = modes.upto(static_cast<int>(steps.size()));
+      steps.insert(steps.begin() + at,
+                   {.op = Step::Op::kBurst, .a = modes.upto(64), .b = modes.upto(64), .worker = plan.small});
+    }
+  } else if (modes.one_in(12)) {
+    make_elastic(modes, plan);
+  }
   return plan;
 }
 
@@ -119,6 +158,7 @@ Plan make_small_plan(uint64_t seed, int workers) {
   plan.programs.push_back(draw_program(draw, 0, workers, 4));
   plan.programs.front().optimizer = true;
   plan.programs.front().fast = seed % 2 == 0;
+  plan.programs.front().two_phase = seed % 4 >= 2;
   plan.programs.front().iterations.resize(1);
   auto& steps = plan.programs.front().iterations.front();
   steps.insert(steps.begin(), {.op = Step::Op::kChain, .way = {workers - 1, 1 % workers}});
@@ -137,11 +177,13 @@ std::string to_string(const Plan& plan) {
   std::ostringstream out;
   out << plan.workers << " workers, task seed " << plan.seed << ", jitter " << plan.jitter_us << " us, drop "
       << plan.drop << ", duplicate " << plan.duplicate << (plan.shutdown ? ", graceful shutdown" : "")
-      << "\n";
+      << (plan.elastic ? ", elastic" : "");
+  if (plan.small >= 0) out << ", a small budget on worker " << plan.small;
+  out << "\n";
   for (size_t i = 0; i < plan.programs.size(); ++i) {
     const Program& p = plan.programs[i];
     out << "program " << i << " on worker " << p.driver << (p.optimizer ? " with an optimizer" : "")
-        << (p.fast ? " in FAST mode" : "") << "\n";
+        << (p.two_phase ? " in two phases" : "") << (p.fast ? " in FAST mode" : "") << "\n";
     for (const auto& steps : p.iterations) {
       out << "  context\n";
       for (const Step& s : steps) {
@@ -154,7 +196,10 @@ std::string to_string(const Plan& plan) {
     }
   }
   for (const Fault& f : plan.faults) {
-    out << "fault at message " << f.message << ": " << kFaults.at(static_cast<size_t>(f.kind));
+    if (plan.elastic) out << "fault at " << f.at_us << " us: ";
+    else if (f.point > 0) out << "fault at point " << f.point << " of the steps: ";
+    else out << "fault at message " << f.message << ": ";
+    out << kFaults.at(static_cast<size_t>(f.kind));
     if (f.kind >= Fault::Kind::kCut) out << " worker " << f.worker;
     if (f.us != 0) out << ", " << f.us << " us";
     if (f.late_us != 0) out << ", told within " << f.late_us << " us";

@@ -34,6 +34,7 @@ struct Step {
     kBackward,        ///< a loss of one or two values
     kRemoteBackward,  ///< a loss that lies at a worker
     kStep,            ///< the optimizer's step
+    kBurst,           ///< large requests at once, more than a worker with a small budget has room for
   };
   Op op = Op::kLocal;
   int kind = 0, a = 0, b = 0, worker = 0;
@@ -44,12 +45,13 @@ struct Step {
 struct Program {
   int driver = 0;
   bool optimizer = false;
+  bool two_phase = false;  ///< the optimizer steps in two phases
   /// Passes run in FAST mode. Nothing is dropped, and every loss is the sum of all values so far.
   bool fast = false;
   std::vector<std::vector<Step>> iterations{};
 };
 
-/// A fault at the n-th message of the network.
+/// A fault at the n-th message of the network; in an elastic group at a time.
 struct Fault {
   enum class Kind { kDrop, kDouble, kDelay, kCut, kIsolate, kKill, kReplace };
   Kind kind = Kind::kDrop;
@@ -57,8 +59,10 @@ struct Fault {
   int worker = 0;       ///< kCut, kIsolate, kKill, kReplace
   int64_t us = 0;       ///< kDelay: the delay; kCut, kIsolate: how long; kKill: until the successor joins
   int64_t late_us = 0;  ///< a successor's members learn of it within this time
-  /// It may cost a life: programs may end with an error.
-  bool ends_life() const { return kind >= Kind::kIsolate; }
+  /// Elastic groups, from the start on. There kCut is one from the store, kIsolate one from the members too.
+  /// kReplace is a kCut of `us` during which a successor asks for the name.
+  int64_t at_us = 0;
+  int point = 0;  ///< positive: at that point of the steps in two phases in place of a message
 };
 
 struct Plan {
@@ -67,12 +71,15 @@ struct Plan {
   int64_t jitter_us = 50;
   double drop = 0, duplicate = 0;  ///< for all other messages
   bool shutdown = false;           ///< a graceful shutdown at the end
+  int small = -1;                  ///< the worker with a small budget of bytes; negative: none
+  bool elastic = false;            ///< an elastic group (elastic.cpp)
   std::vector<Program> programs{};
   std::vector<Fault> faults{};
 };
 
-/// The schedule of a seed. `workers` 0: 2 to 4, by the seed.
-Plan make_plan(uint64_t seed, int workers = 0);
+/// The schedule of a seed. `workers` 0: 2 to 4, by the seed. `plain`: the schedule that the seed had before
+/// there were FAST mode, steps in two phases, small budgets and elastic groups.
+Plan make_plan(uint64_t seed, int workers = 0, bool plain = false);
 /// A small program over all workers without faults, for the systematic exploration.
 Plan make_small_plan(uint64_t seed, int workers);
 /// The schedule as lines of text.

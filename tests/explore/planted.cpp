@@ -1,8 +1,11 @@
 // The planted faults: receivers between the network and an agent, which change, repeat or swallow messages as
 // a worker without the guarantee would. The library has no switch for this.
 #include <weft/distributed/autograd/dist_autograd.h>
+#include <weft/distributed/rpc/function.h>
 #include <weft/distributed/wire/inner/wire_format.h>
 
+#include <cstring>
+#include <optional>
 #include <set>
 
 #include "explore/explore.h"
@@ -149,6 +152,123 @@ class FloorTooHigh final : public Between {
   }
 };
 
+/// Announces more room than the callee has.
+class WindowIgnored final : public Between {
+ public:
+  using Between::Between;
+  void on_message(Inbound message) override {
+    if (Envelope e = envelope(message); e.window != 0) {
+      e.window = Envelope::pack_window(int64_t{1} << 36);
+      set_envelope(message, e);
+    }
+    Between::on_message(std::move(message));
+  }
+};
+
+/// The decisions on prepared steps.
+class Decisions : public Between {
+ public:
+  using Between::Between;
+
+ protected:
+  static bool is_decision(const Inbound& message) {
+    if (!is(message, Kind::kMethod)) return false;
+    const uint64_t id = rpc::find_function("OwnerOptimizer::decide")->id;
+    return message.header.find(std::string(reinterpret_cast<const char*>(&id), sizeof id)) !=
+           std::string::npos;
+  }
+  /// The last argument: true to commit.
+  static char& commit(Inbound& message) { return message.header[envelope(message).body_end - 1]; }
+};
+
+class CommitForgotten final : public Decisions {
+ public:
+  using Decisions::Decisions;
+  void on_message(Inbound message) override {
+    if (is_decision(message)) commit(message) = 0;
+    Decisions::on_message(std::move(message));
+  }
+};
+
+class AbortCommits final : public Decisions {
+ public:
+  using Decisions::Decisions;
+  void on_message(Inbound message) override {
+    if (is_decision(message)) commit(message) = 1;
+    Decisions::on_message(std::move(message));
+  }
+};
+
+/// The client of a store that hands all on.
+class AroundStore : public rpc::Store {
+ public:
+  explicit AroundStore(std::shared_ptr<rpc::Store> client) : client_(std::move(client)) {}
+  using Deadline = rpc::TimePoint;
+  using Text = std::optional<std::string>;
+  void set(const std::string& key, const std::string& value, Deadline until) override {
+    client_->set(key, value, until);
+  }
+  bool compare_and_set(const std::string& key, const Text& expected, const std::string& value,
+                       Deadline until) override {
+    return client_->compare_and_set(key, expected, value, until);
+  }
+  void unset(const std::string& key, Deadline until) override { client_->unset(key, until); }
+  Text watch(const std::string& key, const Text& known, Deadline until) override {
+    return client_->watch(key, known, until);
+  }
+  void hold(const std::string& key, const std::string& value, rpc::Duration lease, Deadline until) override {
+    client_->hold(key, value, lease, until);
+  }
+  int64_t add(const std::string& key, int64_t delta, Deadline until) override {
+    return client_->add(key, delta, until);
+  }
+  std::vector<std::string> wait(const std::vector<std::string>& keys, const std::string& abort_key,
+                                Deadline until) override {
+    return client_->wait(keys, abort_key, until);
+  }
+  std::vector<Text> peek(const std::vector<std::string>& keys, Deadline until) override {
+    return client_->peek(keys, until);
+  }
+  void set_at_end(const std::string& key, const std::string& value, const std::string& done,
+                  Deadline until) override {
+    client_->set_at_end(key, value, done, until);
+  }
+  void set_last(const std::string& key, const std::string& value, Deadline until) override {
+    client_->set_last(key, value, until);
+  }
+  void close(rpc::Duration linger) override { client_->close(linger); }
+
+ private:
+  const std::shared_ptr<rpc::Store> client_;
+};
+
+/// A life takes its lease for renewed when the store does not answer.
+class LeaseForged final : public AroundStore {
+ public:
+  using AroundStore::AroundStore;
+  void hold(const std::string& key, const std::string& value, rpc::Duration lease, Deadline until) override {
+    try {
+      AroundStore::hold(key, value, lease, until);
+    } catch (const Timeout&) {
+    }
+  }
+};
+
+/// A life takes a name for free while another one holds it.
+class NameTakenEarly final : public AroundStore {
+ public:
+  using AroundStore::AroundStore;
+  void hold(const std::string& key, const std::string& value, rpc::Duration lease, Deadline until) override {
+    try {
+      AroundStore::hold(key, value, lease, until);
+    } catch (const ValueError&) {
+    }
+  }
+};
+
+template <class T> std::shared_ptr<rpc::Store> make_store(std::shared_ptr<rpc::Store> client) {
+  return std::make_shared<T>(std::move(client));
+}
 template <class T> std::unique_ptr<rpc::Receiver> make(rpc::Receiver& agent, Send send) {
   return std::make_unique<T>(agent, std::move(send));
 }
@@ -192,6 +312,21 @@ const std::vector<Planted>& planted_faults() {
       {.name = "late_loss",
        .guarantee = "the loss of a life leaves its successor alone",
        .late_loss_us = 3000},
+      {.name = "window_ignored",
+       .guarantee = "the open requests of a worker fit in its budget",
+       .before = make<WindowIgnored>},
+      {.name = "commit_forgotten",
+       .guarantee = "a prepared step that is committed is taken",
+       .before = make<CommitForgotten>},
+      {.name = "abort_commits",
+       .guarantee = "a step that an owner did not prepare is taken by none",
+       .before = make<AbortCommits>},
+      {.name = "lease_forged",
+       .guarantee = "a life without its lease serves nothing",
+       .store = make_store<LeaseForged>},
+      {.name = "name_taken_early",
+       .guarantee = "a successor serves once the old lease has run out",
+       .store = make_store<NameTakenEarly>},
       {.name = "no_lease", .guarantee = "a dead worker is noticed", .lease_s = 100000},
   };
   return all;

@@ -1,10 +1,11 @@
 // One schedule: the programs run as tasks of a simulated group while faults hit the messages that the
 // schedule names. Then the group is made whole, and a last program over all workers must be right. At the
 // end the living hold nothing.
-#include <cmath>
 #include <set>
-#include <sstream>
 
+#include <weft/distributed/optim/inner/step_seam.h>
+
+#include "explore/checks.h"
 #include "explore/explore.h"
 #include "explore/interpret.h"
 #include "support/cluster.h"
@@ -20,56 +21,12 @@ using test::Cluster;
 constexpr Duration kLease = 2s;
 /// The longest life of a program in virtual time: some calls of a minute each, with a margin.
 constexpr Duration kLongest = 600s;
+/// of the worker Plan::small: room for some of the requests of a burst
+constexpr rpc::BudgetLimits kSmallBudget{.per_peer = 512 << 10, .in_all = 1 << 20};
 /// After this time of quiet nothing may be left.
 constexpr Duration kQuiet = 8s;
 
 Duration us(int64_t n) { return std::chrono::microseconds(n); }
-
-/// A program on one life of its driver.
-struct Task {
-  const Program* program = nullptr;
-  const std::vector<Numbers>* expected = nullptr;
-  std::string name;
-  std::shared_ptr<rpc::Agent> agent;
-  bool done = false;
-  bool killed = false;  ///< its process is no more; here its task just waits
-  std::exception_ptr error;
-  std::vector<Numbers> seen;
-};
-
-std::string difference(const std::vector<Numbers>& seen, const std::vector<Numbers>& expected) {
-  if (seen.size() != expected.size())
-    return str("saw ", seen.size(), " values, ", expected.size(), " expected");
-  for (size_t i = 0; i < seen.size(); ++i) {
-    if (seen[i].empty() != expected[i].empty())
-      return str("value ", i, " of ", seen.size(), seen[i].empty() ? " is missing" : " should be absent");
-    for (size_t j = 0; j < expected[i].size(); ++j)
-      if (std::abs(seen[i][j] - expected[i][j]) > 1e-9 * std::max(1.0, std::abs(expected[i][j])))
-        return str("value ", i, " of ", seen.size(), " is ", seen[i][j], ", not ", expected[i][j]);
-  }
-  return "";
-}
-
-/// The counters that are zero when nothing is held.
-std::string left_on(const rpc::Agent& agent) {
-  static const std::set<std::string> kHeld = {"num_owner_rrefs",
-                                              "num_forks",
-                                              "num_pending_users",
-                                              "num_pending_children",
-                                              "num_user_rrefs",
-                                              "num_shares",
-                                              "num_pending_futures",
-                                              "dist_autograd.num_autograd_contexts",
-                                              "dist_autograd.num_current_backward_passes",
-                                              "agent.client_active_calls",
-                                              "agent.server_active_calls",
-                                              "agent.server_active_async_calls",
-                                              "agent.kept_replies"};
-  std::string out;
-  for (const auto& [key, value] : agent.debug_info())
-    if (value != 0 && kHeld.count(key)) out += str(" ", agent.self().name, " has ", key, " = ", value, ";");
-  return out;
-}
 
 class Run {
  public:
@@ -90,6 +47,7 @@ class Run {
       tasks_.clear();
       c_->net().clear_rules();  // the goodbyes of the agents meet no fault
       c_.reset();
+      dist_optim::detail::at_step_point = nullptr;
     }
     if (Table::living != 0) fail(str(Table::living.exchange(0), " tables live after their workers' end"));
     return out_;
@@ -109,6 +67,10 @@ class Run {
         .seed = plan_.seed,
         .net = {.jitter = us(plan_.jitter_us), .drop = plan_.drop, .duplicate = plan_.duplicate},
         .agent = agent,
+        .each =
+            [this](int rank, rpc::AgentOptions& mine) {
+              if (rank == plan_.small) mine.budget = kSmallBudget;
+            },
         .keep_log = std::getenv("WEFT_TEST_LOG") != nullptr};
     if (planted_ && planted_->before)
       options.before = [this](int rank, rpc::Receiver& inner) -> rpc::Receiver& {
@@ -122,6 +84,8 @@ class Run {
     hurt_.resize(static_cast<size_t>(plan_.workers));
     cut_off_.resize(static_cast<size_t>(plan_.workers));
     c_->net().add_rule({.match = [this](const std::string&) { return at_message(), false; }});
+    points() = [this, seen = 0]() mutable { at_point(++seen); };
+    dist_optim::detail::at_step_point = [](const char*) { points()(); };
     add_rule(Fault::Kind::kDrop, rpc::FaultRule::Action::kDrop);
     add_rule(Fault::Kind::kDouble, rpc::FaultRule::Action::kDuplicate);
     for (const Fault& f : plan_.faults)
@@ -145,8 +109,16 @@ class Run {
   void at_message() {
     ++messages_;
     for (const Fault& f : plan_.faults)
-      if (f.message + 1 == messages_ && f.kind >= Fault::Kind::kCut)
+      if (f.point == 0 && f.message + 1 == messages_ && f.kind >= Fault::Kind::kCut)
         after(0us, [this, &f] { hit(f); });  // as a callback it is not preempted
+  }
+  void at_point(int point) {
+    for (const Fault& f : plan_.faults)
+      if (f.point == point) after(0us, [this, &f] { hit(f); });
+  }
+  static std::function<void()>& points() {
+    static std::function<void()> f;
+    return f;
   }
 
   void after(Duration wait, rpc::Task f) { c_->sim().call_at(c_->sim().now() + wait, std::move(f)); }
@@ -202,15 +174,7 @@ class Run {
     task->name = str(name, " on worker ", w);
     task->agent = c_->agent(w);
     tasks_.push_back(task);
-    c_->sim().post([task, workers = plan_.workers] {
-      try {
-        const rpc::AgentScope scope(task->agent);
-        task->seen = Interpreter<RemoteWorld>(*task->program, workers).run();
-      } catch (...) {
-        task->error = std::current_exception();
-      }
-      task->done = true;
-    });
+    start_task(c_->sim(), task, plan_.workers);
   }
 
   bool all_done() const {
@@ -248,11 +212,10 @@ class Run {
       return;
     }
     out_.hurt = true;
-    const bool any_hurt = std::find(hurt_.begin(), hurt_.end(), true) != hurt_.end();
     try {
       std::rethrow_exception(t.error);
     } catch (const PeerLost& e) {
-      if (!any_hurt) fail(t.name + ": no worker died, and it ended with " + e.what());
+      if (!any_hurt()) fail(t.name + ": no worker died, and it ended with " + e.what());
       else if (told_by_cut_off(e.what())) return;
       else if (e.peer == t.agent->self().name) fail(t.name + ": its own loss is reported to it: " + e.what());
       else if (!named_hurt(e.peer)) fail(t.name + ": the loss of a living worker is reported: " + e.what());
@@ -299,14 +262,7 @@ class Run {
     c_->net().clear_rules();
     c_->net().set_faults(0, 0);
     c_->net().heal();
-    static const Plan kLast = [] {
-      Plan plan = make_small_plan(4711, 4);
-      return plan;
-    }();
-    last_ = kLast.programs.front();
-    for (auto& steps : last_.iterations)
-      for (Step& s : steps)
-        for (int& w : s.way) w %= plan_.workers;
+    last_ = last_program(plan_.workers);
     last_expected_ = Interpreter<LocalWorld>(last_, plan_.workers).run();
     for (last_.driver = 0; last_.driver < plan_.workers; ++last_.driver) {
       if (last_.driver > 1 && !hurt_[static_cast<size_t>(last_.driver)]) continue;
@@ -330,7 +286,7 @@ class Run {
     if (failed()) return;
     c_->sim().run_for(kQuiet);
     for (int w = 0; w < plan_.workers; ++w) {
-      const std::string left = left_on(*c_->agent(w));
+      const std::string left = left_on(*c_->agent(w), any_hurt(), 0);
       if (!left.empty()) fail("something is left:" + left);
     }
     if (failed()) return;
@@ -344,6 +300,7 @@ class Run {
   }
 
   bool failed() const { return !out_.failure.empty(); }
+  bool any_hurt() const { return std::find(hurt_.begin(), hurt_.end(), true) != hurt_.end(); }
 
   const Plan& plan_;
   const Planted* const planted_;
@@ -364,6 +321,8 @@ class Run {
 
 }  // namespace
 
-Outcome run(const Plan& plan, const Planted* planted) { return Run(plan, planted).go(); }
+Outcome run(const Plan& plan, const Planted* planted) {
+  return plan.elastic ? run_elastic(plan, planted) : Run(plan, planted).go();
+}
 
 }  // namespace weft::explore

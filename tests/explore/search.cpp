@@ -10,6 +10,13 @@ namespace {
 /// Most runs that the shrinking of one schedule takes.
 constexpr int kShrinkRuns = 400;
 
+/// The faults of one worker that are tried at every message. A cut of half a lease costs time only. A longer
+/// one ends with a successor, as a kill does, and a successor may come without either.
+constexpr Fault kOfWorker[] = {{.kind = Fault::Kind::kKill, .us = 400},
+                               {.kind = Fault::Kind::kReplace, .late_us = 300},
+                               {.kind = Fault::Kind::kCut, .us = 1000000},
+                               {.kind = Fault::Kind::kIsolate, .us = 2500000}};
+
 class Shrinker {
  public:
   Shrinker(Plan plan, const Planted* planted) : best_(std::move(plan)), planted_(planted) {}
@@ -25,12 +32,14 @@ class Shrinker {
           leave_out([ i, j ](Plan & p) -> auto& { return p.programs[i].iterations[j]; });
         attempt([i](Plan& p) { p.programs[i].optimizer = false; });
         attempt([i](Plan& p) { p.programs[i].fast = false; });
+        attempt([i](Plan& p) { p.programs[i].two_phase = false; });
       }
     }
     attempt([](Plan& p) { p.drop = 0; });
     attempt([](Plan& p) { p.duplicate = 0; });
     attempt([](Plan& p) { p.shutdown = false; });
     attempt([](Plan& p) { p.jitter_us = 0; });
+    attempt([](Plan& p) { p.small = -1; });
     return best_;
   }
 
@@ -122,11 +131,13 @@ Report explore_all(uint64_t seed, int workers, int depth, int width) {
       }
       if (!add(report, plan, command, nullptr)) return report;
     }
-    for (int worker = 0; worker < workers; ++worker) {
-      Plan plan = whole;
-      plan.faults.push_back({.kind = Fault::Kind::kKill, .message = at, .worker = worker, .us = 400});
-      if (!add(report, plan, command, nullptr)) return report;
-    }
+    for (int worker = 0; worker < workers; ++worker)
+      for (Fault fault : kOfWorker) {
+        fault.message = at, fault.worker = worker;
+        Plan plan = whole;
+        plan.faults.push_back(fault);
+        if (!add(report, plan, command, nullptr)) return report;
+      }
   }
   return report;
 }

@@ -4,6 +4,7 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/distributed/runtime/runtime.h>
 #include <weft/tensor/factories.h>
 
 namespace weft::explore {
@@ -33,6 +34,13 @@ RRef<Tensor> third_party(int64_t kind, const Tensor& a, const Tensor& b, int64_t
 }
 WEFT_RPC_AS("explore_third_party", &third_party);
 
+/// Its time lets the requests of a burst meet.
+Tensor slow_wide_mix(int64_t kind, const Tensor& a, const Tensor& b) {
+  rpc::current_runtime()->sleep_for(std::chrono::milliseconds(10));
+  return wide_mix(kind, a, b);
+}
+WEFT_RPC_AS("explore_slow_wide_mix", &slow_wide_mix);
+
 Tensor free_sum(const Tensor& a) { return a.sum(); }
 WEFT_RPC_AS("explore_free_sum", &free_sum);
 
@@ -51,6 +59,10 @@ Tensor mix(int64_t kind, const Tensor& a, const Tensor& b, const std::vector<Ten
   if (kind == 1) return tanh(a) * parameters[0] + b * parameters[1];
   return a + sin(b);
 }
+
+Tensor wide(const Tensor& a) { return a.reshape({1, 3}) * full({2730, 1}, 1.0, {.dtype = kFloat64}); }
+
+Tensor wide_mix(int64_t kind, const Tensor& a, const Tensor& b) { return mix(kind, a, b).mean(0); }
 
 Tensor numbered_leaf(int64_t number) {
   Numbers values;
@@ -96,13 +108,15 @@ std::vector<Numbers> Table::values() const {
 
 // ---- over a group
 
-RemoteWorld::RemoteWorld(int workers, bool optimizer, bool fast) : fast_(fast) {
+RemoteWorld::RemoteWorld(int workers, const Program& program)
+    : two_phase_(program.two_phase), fast_(program.fast), versions_(2 * static_cast<size_t>(workers)) {
   for (int w = 0; w < workers; ++w) tables_.push_back(rpc::remote<Table>(w, w));
-  if (!optimizer) return;
+  if (!program.optimizer) return;
   std::vector<RRef<Tensor>> parameters;
   for (const auto& t : tables_)
     for (int64_t i = 0; i < 2; ++i) parameters.push_back(t.rpc_sync<&Table::parameter>(i));
-  optimizer_ = dist_optim::make<optim::SGDRule>(parameters, {.lr = kRate});
+  optimizer_ = dist_optim::make<optim::SGDRule>(parameters, {.lr = kRate},
+                                                {.two_phase = two_phase_, .lease_ms = 2000});
 }
 
 void RemoteWorld::end() {
@@ -192,8 +206,12 @@ void RemoteWorld::check_taken_back(const std::vector<Numbers>& before) const {
 std::vector<Numbers> RemoteWorld::gradients(const std::vector<Tensor>& leaves) {
   std::vector<Numbers> out;
   for (const Tensor& x : leaves) out.push_back(numbers_of(context_->gradient(x)));
+  given_.clear();
   for (const auto& t : tables_)
-    for (Numbers& g : t.rpc_sync<&Table::gradients>(context_->id())) out.push_back(std::move(g));
+    for (Numbers& g : t.rpc_sync<&Table::gradients>(context_->id())) {
+      given_.push_back(!g.empty());
+      out.push_back(std::move(g));
+    }
   return out;
 }
 std::vector<Numbers> RemoteWorld::values() {
@@ -203,12 +221,50 @@ std::vector<Numbers> RemoteWorld::values() {
   return out;
 }
 void RemoteWorld::step() {
-  if (optimizer_) optimizer_->step(context_->id());
+  if (!optimizer_) return;
+  try {
+    optimizer_->step(context_->id());
+  } catch (const Error& e) {
+    const bool none = std::string(e.what()).find("(no owner has stepped)") != std::string::npos;
+    if (two_phase_) check_one_step(none);
+    throw;
+  }
+  for (size_t i = 0; i < versions_.size(); ++i) versions_[i] += given_[i];
+}
+
+/// An owner that was lost counts for nothing. `none`: the error says that nobody has stepped.
+void RemoteWorld::check_one_step(bool none) const {
+  std::optional<bool> first;
+  if (none) first = false;
+  for (const auto& owner : optimizer_->owners()) {
+    std::vector<int64_t> now;
+    try {
+      now = owner.optimizer.rpc_sync<&dist_optim::OwnerOptimizer::versions>();
+    } catch (const Error&) {
+      continue;
+    }
+    for (size_t i = 0; i < now.size(); ++i) {
+      const bool stepped = now[i] != versions_[owner.at[i]];
+      if (!given_[owner.at[i]] && stepped) throw std::logic_error("a step without a gradient was taken");
+      if (given_[owner.at[i]] && first.value_or(stepped) != stepped)
+        throw std::logic_error("a step in two phases was taken by some owners only");
+      if (given_[owner.at[i]]) first = stepped;
+    }
+  }
+}
+
+Tensor RemoteWorld::burst(int worker, int kind, const Tensor& a, const Tensor& b) {
+  const Tensor large = wide(a);
+  std::vector<Pending> all;
+  for (int i = 0; i < kBurst; ++i) all.push_back(rpc::rpc_async<slow_wide_mix>(worker, kind, large, b));
+  Tensor sum = all.front().wait();
+  for (size_t i = 1; i < all.size(); ++i) sum = sum + all[i].wait();
+  return sum;
 }
 
 // ---- in one process
 
-LocalWorld::LocalWorld(int workers, bool optimizer, bool) : optimizer_(optimizer) {
+LocalWorld::LocalWorld(int workers, const Program& program) : optimizer_(program.optimizer) {
   for (int w = 0; w < workers; ++w) tables_.push_back(parameters_of(w));
   sums_.assign(tables_.size(), std::vector<Numbers>(2));
 }
@@ -224,6 +280,13 @@ Tensor LocalWorld::free_chain(const std::vector<int>& way, int kind, const Tenso
   Tensor y = a;
   for (size_t i = 0; i < way.size(); ++i) y = mix(kind, y, b);
   return y;
+}
+
+Tensor LocalWorld::burst(int, int kind, const Tensor& a, const Tensor& b) {
+  const Tensor large = wide(a);
+  Tensor sum = wide_mix(kind, large, b);
+  for (int i = 1; i < kBurst; ++i) sum = sum + wide_mix(kind, large, b);
+  return sum;
 }
 
 std::vector<Numbers> LocalWorld::gradients(const std::vector<Tensor>& leaves) {

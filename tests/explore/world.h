@@ -9,6 +9,8 @@
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 
+#include "explore/plan.h"
+
 namespace weft::explore {
 
 using rpc::RRef;
@@ -17,6 +19,11 @@ using Numbers = std::vector<double>;
 /// The three operations of a program; each uses another set of its operands.
 Tensor mix(int64_t kind, const Tensor& a, const Tensor& b);
 Tensor mix(int64_t kind, const Tensor& a, const Tensor& b, const std::vector<Tensor>& parameters);
+/// A value repeated to 64 KiB, and an operation on it that has a small result.
+Tensor wide(const Tensor& a);
+Tensor wide_mix(int64_t kind, const Tensor& a, const Tensor& b);
+/// Number of requests of a burst.
+inline constexpr int kBurst = 24;
 /// A leaf whose values depend on the number alone.
 Tensor numbered_leaf(int64_t number);
 
@@ -51,7 +58,7 @@ class RemoteWorld {
  public:
   using Ref = RRef<Tensor>;
   using Pending = rpc::Future<Tensor>;
-  RemoteWorld(int workers, bool optimizer, bool fast);
+  RemoteWorld(int workers, const Program& program);
   void begin() { context_.emplace(), passes_ = 0; }
   void end();
   Tensor call(int t, int kind, const Tensor& a, const Tensor& b);
@@ -72,8 +79,11 @@ class RemoteWorld {
   /// When the pass fails, its gradients must be nowhere. Throws: std::logic_error when they are somewhere.
   void backward(const std::vector<Tensor>& roots, bool retain);
   void remote_backward(int worker, const Tensor& value, bool retain);
+  Tensor burst(int worker, int kind, const Tensor& a, const Tensor& b);
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
   std::vector<Numbers> values();
+  /// When a step in two phases fails, all owners have stepped or none. Throws: std::logic_error when some
+  /// have.
   void step();
 
  private:
@@ -81,11 +91,14 @@ class RemoteWorld {
   dist_autograd::BackwardOptions pass_options(bool retain) const;
   std::vector<Numbers> own_gradients() const;
   void check_taken_back(const std::vector<Numbers>& before) const;
+  void check_one_step(bool none) const;
   std::vector<RRef<Table>> tables_;
   std::optional<dist_optim::DistributedOptimizer> optimizer_;
   std::optional<dist_autograd::Context> context_;
-  const bool fast_;
-  int passes_ = 0;  ///< of the context
+  const bool two_phase_, fast_;
+  int passes_ = 0;                 ///< of the context
+  std::vector<bool> given_;        ///< the parameters with a gradient, at the last look
+  std::vector<int64_t> versions_;  ///< of the parameters
 };
 
 /// The same in one process: the oracle.
@@ -93,7 +106,7 @@ class LocalWorld {
  public:
   using Ref = Tensor;
   using Pending = Tensor;
-  LocalWorld(int workers, bool optimizer, bool fast);
+  LocalWorld(int workers, const Program& program);
   void begin() {}
   void end();
   Tensor call(int t, int kind, const Tensor& a, const Tensor& b) { return mix(kind, a, b, at(t)); }
@@ -113,6 +126,7 @@ class LocalWorld {
   Ref give(int t) { return kept_[t].back(); }
   void backward(const std::vector<Tensor>& roots, bool) { losses_.push_back(roots); }
   void remote_backward(int, const Tensor& value, bool) { losses_.push_back({value.sum()}); }
+  Tensor burst(int worker, int kind, const Tensor& a, const Tensor& b);
   std::vector<Numbers> gradients(const std::vector<Tensor>& leaves);
   std::vector<Numbers> values();
   void step();

@@ -14,7 +14,7 @@ constexpr char kStoreAddress[] = "sim:store";
 
 ElasticGroup::ElasticGroup(ElasticOptions options) : options_(std::move(options)) {
   if (const char* shift = std::getenv("WEFT_TEST_SEED")) options_.seed += std::strtoull(shift, nullptr, 10);
-  sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options_.seed});
+  sim_ = std::make_shared<SimRuntime>(SimOptions{.seed = options_.seed, .keep_log = options_.keep_log});
   net_ = std::make_unique<SimNetwork>(*sim_, options_.net);
   server_ = make_store_server(
       *sim_, [&](Receiver& receiver) { return net_->attach(WorkerId{0}, receiver, kStoreAddress); });

@@ -21,6 +21,7 @@ struct ElasticOptions {
   rpc::SimNetOptions net{};
   rpc::Duration lease = std::chrono::seconds(10);
   rpc::Duration init_timeout = std::chrono::minutes(1);
+  bool keep_log = true;  ///< keep the lines of the trace
   /// puts something around the store client of a worker
   std::function<std::shared_ptr<rpc::Store>(const std::string& name, std::shared_ptr<rpc::Store>)> around{};
 };

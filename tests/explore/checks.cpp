@@ -1,0 +1,64 @@
+// Programs as tasks, and the checks at the end of a run (checks.h).
+#include "explore/checks.h"
+
+#include <cmath>
+#include <set>
+
+#include "explore/interpret.h"
+
+namespace weft::explore {
+
+void start_task(rpc::SimRuntime& sim, const std::shared_ptr<Task>& task, int workers) {
+  sim.post([task, workers] {
+    try {
+      const rpc::AgentScope scope(task->agent);
+      task->seen = Interpreter<RemoteWorld>(*task->program, workers).run();
+    } catch (...) {
+      task->error = std::current_exception();
+    }
+    task->done = true;
+  });
+}
+
+std::string difference(const std::vector<Numbers>& seen, const std::vector<Numbers>& expected) {
+  if (seen.size() != expected.size())
+    return str("saw ", seen.size(), " values, ", expected.size(), " expected");
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (seen[i].empty() != expected[i].empty())
+      return str("value ", i, " of ", seen.size(), seen[i].empty() ? " is missing" : " should be absent");
+    for (size_t j = 0; j < expected[i].size(); ++j)
+      if (std::abs(seen[i][j] - expected[i][j]) > 1e-9 * std::max(1.0, std::abs(expected[i][j])))
+        return str("value ", i, " of ", seen.size(), " is ", seen[i][j], ", not ", expected[i][j]);
+  }
+  return "";
+}
+
+std::string left_on(const rpc::Agent& agent, bool hurt, int64_t watches) {
+  // Totals, and the pool that all workers of a simulation share. A counter that is not here counts held
+  // things, or events that an honest group does not have.
+  static const std::set<std::string> kTotals = {
+      "agent.thread_pool_size",    "agent.num_threads",    "agent.num_idle_threads",
+      "agent.num_blocked_threads", "agent.queued_tasks",   "agent.client_calls",
+      "agent.served_calls",        "agent.served_errors",  "agent.timeouts",
+      "agent.resent_requests",     "agent.resent_replies", "agent.duplicates",
+      "agent.late_replies",        "agent.statuses",       "agent.peers",
+      "agent.credit_waits",        "batch.calls",          "batch.runs"};
+  static const std::set<std::string> kOfLosses = {"agent.lost_peers", "num_gone_rrefs"};
+  std::string out;
+  for (const auto& [key, value] : agent.debug_info())
+    if (value != (key == "agent.watches" ? watches : 0) && kTotals.count(key) == 0 &&
+        !(hurt && kOfLosses.count(key) > 0))
+      out += str(" ", agent.self().name, " has ", key, " = ", value, ";");
+  return out;
+}
+
+Program last_program(int workers) {
+  static const Program kLast = make_small_plan(4711, 4).programs.front();
+  Program out = kLast;
+  for (auto& steps : out.iterations)
+    for (Step& s : steps)
+      for (int& w : s.way) w %= workers;
+  return out;
+}
+
+}  // namespace weft::explore

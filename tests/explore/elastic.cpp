@@ -1,0 +1,288 @@
+// One schedule in an elastic group: a program runs while workers are cut off from the store or from all, die,
+// and are succeeded. Every life calls every name all the time. No two lives of a name may serve at one time.
+// Then each name gets a life that works, and a last program must be right. At the end the living hold
+// nothing.
+#include <map>
+#include <memory>
+#include <set>
+
+#include <weft/distributed/rpc/rpc.h>
+
+#include "explore/checks.h"
+#include "explore/interpret.h"
+#include "support/elastic.h"
+
+namespace weft::explore {
+
+namespace {
+
+using namespace std::chrono_literals;
+using rpc::Duration;
+using test::ElasticGroup;
+
+constexpr Duration kElasticLease = 4s;
+constexpr Duration kLongestProgram = 300s;
+
+/// The lives that served a call under an id, each once per piece of time.
+std::map<int32_t, std::vector<uint64_t>>& served_lives() {
+  static std::map<int32_t, std::vector<uint64_t>> all;
+  return all;
+}
+int64_t ping() {
+  const rpc::Life life = rpc::current_agent()->life();
+  auto& lives = served_lives()[life.id.value];
+  if (lives.empty() || lives.back() != life.incarnation.value) lives.push_back(life.incarnation.value);
+  return life.id.value;
+}
+WEFT_RPC_AS("explore_ping", &ping);
+
+std::string name_of(int worker) { return str("worker", worker); }
+
+class ElasticRun {
+ public:
+  ElasticRun(const Plan& plan, const Planted* planted) : plan_(plan), planted_(planted) {}
+
+  Outcome go() {
+    served_lives().clear();
+    {
+      start();
+      watch_program();
+      make_whole();
+      finish();
+      out_.hash = g_->sim().log_hash();
+      task_.reset();
+      g_.reset();
+    }
+    if (Table::living != 0) fail(str(Table::living.exchange(0), " tables live after their workers' end"));
+    return out_;
+  }
+
+ private:
+  using Worker = ElasticGroup::Worker;
+
+  void fail(const std::string& text) {
+    if (out_.failure.empty()) out_.failure = text;
+  }
+  bool failed() const { return !out_.failure.empty(); }
+  Worker& worker(int w) { return *lives_[static_cast<size_t>(w)]; }
+
+  void start() {
+    test::ElasticOptions options{.seed = plan_.seed,
+                                 .net = {.jitter = std::chrono::microseconds(plan_.jitter_us),
+                                         .drop = plan_.drop,
+                                         .duplicate = plan_.duplicate},
+                                 .lease = kElasticLease,
+                                 .init_timeout = 25s,
+                                 .keep_log = std::getenv("WEFT_TEST_LOG") != nullptr};
+    if (planted_ && planted_->store)
+      options.around = [this](const std::string&, std::shared_ptr<rpc::Store> client) {
+        return planted_->store(std::move(client));
+      };
+    g_ = std::make_unique<ElasticGroup>(std::move(options));
+    g_->net().add_rule({.match = [this](const std::string&) { return ++out_.messages, false; }});
+    for (int w = 0; w < plan_.workers; ++w) lives_.push_back(&join(w));
+    wait_for_all();
+    for (Worker* w : lives_) call_all_the_time(*w);
+    for (const Fault& f : plan_.faults)
+      g_->sim().call_at(g_->sim().now() + std::chrono::microseconds(f.at_us), [this, &f] { hit(f); });
+  }
+
+  Worker& join(int w) {
+    return g_->join(name_of(w), [](rpc::AgentOptions& mine) { mine.rpc_timeout = 60s; });
+  }
+
+  void wait_for_all() {
+    std::vector<std::string> names;
+    for (int w = 0; w < plan_.workers; ++w) names.push_back(name_of(w));
+    for (Worker* w : lives_) w->membership->wait_for(names, g_->sim().now() + 20s);
+  }
+
+  void call_all_the_time(const Worker& from) {
+    ++callers_;
+    g_->sim().post([this, &from] {
+      while (!over_ && from.agent()->is_running()) {
+        for (int to = 0; to < plan_.workers && !over_; ++to) {
+          try {
+            g_->run(from, [&] { rpc::rpc_sync<ping>({rpc::WorkerId{to}, 1s}); });
+          } catch (const Error&) {
+          }
+        }
+        g_->sim().sleep_for(400ms);
+      }
+      --callers_;
+    });
+  }
+
+  // ---- faults
+
+  void hit(const Fault& f) {
+    if (whole_) return;
+    const int w = 1 + (f.worker + plan_.workers - 2) % (plan_.workers - 1);
+    const Duration length = std::chrono::microseconds(f.us);
+    if (f.kind == Fault::Kind::kKill) {
+      hurt_ = true;
+      g_->kill(worker(w));
+      if (task_->agent == worker(w).agent()) task_->killed = true;
+      return after(length, [this, w] { succeed(w); });
+    }
+    cut_ += length;
+    hurt_ = hurt_ || cut_ > kElasticLease / 2;
+    if (f.kind == Fault::Kind::kIsolate) g_->cut_all(worker(w));
+    else g_->cut_store(worker(w));
+    if (f.kind == Fault::Kind::kReplace) succeed(w);
+    after(length, [this] { g_->net().heal(); });
+  }
+
+  void after(Duration wait, rpc::Task f) {
+    ++open_;
+    g_->sim().call_at(g_->sim().now() + wait, [this, f = std::move(f)]() mutable {
+      --open_;
+      f();
+    });
+  }
+
+  /// Another life asks for the name. It may wait in vain while the old one renews its lease.
+  void succeed(int w) {
+    ++open_;
+    g_->sim().post([this, w] {
+      try {
+        Worker& next = join(w);
+        lives_[static_cast<size_t>(w)] = &next;
+        hurt_ = true;
+        call_all_the_time(next);
+      } catch (const Error&) {
+      }
+      --open_;
+    });
+  }
+
+  // ---- the program
+
+  void launch(const Program& program, const std::vector<Numbers>& expected, const std::string& name) {
+    task_ = std::make_shared<Task>();
+    task_->program = &program;
+    task_->expected = &expected;
+    const int w = program.driver % plan_.workers;
+    task_->name = str(name, " on worker ", w);
+    task_->agent = worker(w).agent();
+    start_task(g_->sim(), task_, plan_.workers);
+  }
+
+  void watch_program() {
+    const Program& program = plan_.programs.empty() ? last_ : plan_.programs.front();
+    if (plan_.programs.empty()) last_ = last_program(plan_.workers);
+    expected_ = Interpreter<LocalWorld>(program, plan_.workers).run();
+    launch(program, expected_, "program");
+    int64_t latest = 0;
+    for (const Fault& f : plan_.faults) latest = std::max(latest, f.at_us);
+    g_->sim().run_for(std::chrono::microseconds(latest) + 1ms);
+    const rpc::TimePoint end = g_->sim().now() + kLongestProgram;
+    while ((open_ > 0 || !(task_->done || task_->killed)) && g_->sim().now() < end) g_->sim().run_for(500ms);
+    judge(hurt_);
+  }
+
+  void judge(bool may_fail) {
+    const Task& t = *task_;
+    if (t.killed) return;
+    if (!t.done) return fail(str(t.name, " has not ended; ", t.agent->dump()));
+    if (!t.error) {
+      const std::string wrong = difference(t.seen, *t.expected);
+      if (!wrong.empty()) fail(t.name + ": " + wrong);
+      return;
+    }
+    out_.hurt = true;
+    try {
+      std::rethrow_exception(t.error);
+    } catch (const RpcError& e) {  // PeerLost, Fenced, and what they make of a pass or a step
+      if (!may_fail) fail(str(t.name, ": it ended although nobody lost a lease: ", e.what()));
+    } catch (const AutogradError& e) {  // a context of a life that is lost here and there
+      if (!may_fail) fail(str(t.name, ": it ended although nobody lost a lease: ", e.what()));
+    } catch (const std::exception& e) {
+      fail(str(t.name, ": it ended with an error that is no loss: ", e.what()));
+    }
+  }
+
+  // ---- the end
+
+  /// A worker that is dead, fenced for good, or lost for another one.
+  bool needs_successor(int w) {
+    const rpc::Life life = worker(w).agent()->life();
+    if (stays_out(worker(w))) return true;
+    for (int other = 0; other < plan_.workers; ++other)
+      if (other != w &&
+          (worker(other).agent()->is_lost(life) || worker(w).agent()->is_lost(worker(other).agent()->life())))
+        return true;
+    return false;
+  }
+  bool stays_out(const Worker& w) {
+    try {
+      w.membership->wait_for({w.name}, g_->sim().now());
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  }
+
+  void make_whole() {
+    whole_ = true;
+    if (failed()) return;
+    g_->net().clear_rules();
+    g_->net().set_faults(0, 0);
+    g_->net().heal();
+    g_->sim().run_for(4 * kElasticLease);
+    for (int w = 1; w < plan_.workers; ++w) {
+      if (!needs_successor(w)) continue;
+      g_->kill(worker(w));
+      lives_[static_cast<size_t>(w)] = &join(w);
+      call_all_the_time(worker(w));
+    }
+    wait_for_all();
+    g_->sim().run_for(2s);
+    over_ = true;
+    for (int i = 0; i < 100 && callers_ > 0; ++i) g_->sim().run_for(1s);
+    if (callers_ > 0) return fail("a call has not ended by its deadline");
+    check_lives();
+    last_ = last_program(plan_.workers);
+    expected_ = Interpreter<LocalWorld>(last_, plan_.workers).run();
+    for (last_.driver = 0; last_.driver < plan_.workers && !failed(); ++last_.driver) {
+      launch(last_, expected_, "last program");
+      for (int i = 0; i < 600 && !task_->done; ++i) g_->sim().run_for(100ms);
+      judge(false);
+    }
+  }
+
+  /// None serves after a later one has begun.
+  void check_lives() {
+    for (const auto& [id, lives] : served_lives())
+      if (std::set<uint64_t>(lives.begin(), lives.end()).size() != lives.size())
+        fail(str("two lives of worker ", id, " served at one time"));
+  }
+
+  void finish() {
+    if (failed()) return;
+    g_->sim().run_for(4 * kElasticLease);
+    for (const Worker* w : lives_) {
+      const std::string left = left_on(*w->agent(), true, 1);
+      if (!left.empty()) fail("something is left:" + left);
+    }
+    out_.completed = !failed() && !out_.hurt;
+  }
+
+  const Plan& plan_;
+  const Planted* const planted_;
+  std::unique_ptr<ElasticGroup> g_;
+  std::vector<Worker*> lives_;
+  std::shared_ptr<Task> task_;
+  std::vector<Numbers> expected_;
+  Program last_;
+  Duration cut_{};  ///< all cuts together: they may follow each other
+  int callers_ = 0, open_ = 0;
+  bool over_ = false, whole_ = false, hurt_ = false;
+  Outcome out_;
+};
+
+}  // namespace
+
+Outcome run_elastic(const Plan& plan, const Planted* planted) { return ElasticRun(plan, planted).go(); }
+
+}  // namespace weft::explore
