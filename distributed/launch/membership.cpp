@@ -30,9 +30,7 @@
 //  5. A life that leaves the list counts as lost, or as gone, on every member.
 // Messages carry no epoch. Each one names the lives of its sender and of its receiver, and a member takes
 // those of current lives only. So no message of a past one passes, whichever epochs both ends have seen.
-
 namespace weft::rpc {
-
 namespace {
 
 using inner::Departure;

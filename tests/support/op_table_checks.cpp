@@ -269,7 +269,7 @@ void register_check(const char* suite, const char* check, const Row& row, Device
                     void (*run)(const Row&, Device)) {
   const std::string name = std::string(check) + "/" + row.name;
   ::testing::RegisterTest(suite, name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                        [&row, device, run] { return new RowTest(row, device, run); });
+                          [&row, device, run] { return new RowTest(row, device, run); });
 }
 
 bool register_checks(const char* suite, Device device, const std::vector<Row>& rows) {
