@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 
+#include <weft/distributed/sim/sim_runtime.h>
+#include <weft/distributed/sim/sim_transport.h>
+
 namespace weft::test {
 
 using namespace rpc;
