@@ -134,7 +134,7 @@ SocketFile::~SocketFile() {
 CookieFile::CookieFile(uint16_t port, const FolderChoice& choice, bool tls)
     : cookie_(tls ? kTlsMark : random_digits(kCookieBytes)) {
   const std::string folder = choose_folder(choice);
-  sweep_sockets(folder);
+  if (!tls) sweep_sockets(folder);  // a mark counts for nothing once its process is dead
   const std::string path = folder + "/" + cookie_name(port);
   const auto fail = [&](const std::string& why) {
     throw RpcError(str("the folder ", folder, " cannot hold the cookie of port ", port, ": ", why,
