@@ -73,7 +73,8 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.dropped_results",
                                     "agent.unproven_connections",
                                     "agent.closed_connections",
-                                    "agent.passive_workers"};
+                                    "agent.passive_workers",
+                                    "agent.watches"};
   const std::set<std::string> references{"num_owner_rrefs",      "num_forks",           "num_pending_users",
                                          "num_pending_children", "num_pending_futures", "num_user_rrefs",
                                          "num_shares",           "num_gone_rrefs"};
@@ -85,7 +86,9 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                        "batch.calls",
                                        "batch.left_out",
                                        "batch.runs",
-                                       "batch.waiting"};
+                                       "batch.waiting",
+                                       "dist_optim.waiting_steps",
+                                       "dist_optim.undecided_parameters"};
   std::set<std::string> all = agent;
   all.insert(references.begin(), references.end());
   all.insert(autograd.begin(), autograd.end());
