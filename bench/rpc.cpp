@@ -1,10 +1,12 @@
-// RPC between real processes: this one calls worker 1 over a unix socket and worker 2 over TCP on the
-// loopback. Times are per call, measured at the caller. The counters p50_us and p99_us are percentiles over
+// RPC between real processes: this one calls worker 1 over the same-host lane and worker 2 over TCP on the
+// loopback. With --no-lane worker 1 is called by gRPC over a unix socket. Times are per call, measured at the
+// caller. The counters p50_us and p99_us are percentiles over
 // all calls of a run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <iostream>
 #include <vector>
@@ -125,17 +127,27 @@ BENCHMARK(push_bytes)->Apply(sizes);
 }  // namespace
 
 int main(int argc, char** argv) {
+  constexpr char kNoLane[] = "--no-lane";
+  const auto is_no_lane = [&](const char* argument) { return std::strcmp(argument, kNoLane) == 0; };
+  char** const last = std::remove_if(argv + 1, argv + argc, is_no_lane);
+  const bool lane = last == argv + argc;
+  argc = static_cast<int>(last - argv);
   try {
     if (const auto rank = spawned_rank()) {
-      init_rpc(str("worker", *rank), {.unix_socket = *rank != 2});
+      init_rpc(str("worker", *rank), {.unix_socket = *rank != 2, .same_host_lane = lane});
       rpc::serve_until_done();
       return 0;
     }
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-    Children children = spawn({.world_size = 3, .first_rank = 1, .own_arguments = false});
-    init_rpc("worker0",
-             {.rank = 0, .world_size = 3, .master_addr = "127.0.0.1", .master_port = children.master_port()});
+    SpawnOptions workers{.world_size = 3, .first_rank = 1, .own_arguments = false};
+    if (!lane) workers.arguments = {kNoLane};
+    Children children = spawn(workers);
+    init_rpc("worker0", {.rank = 0,
+                         .world_size = 3,
+                         .master_addr = "127.0.0.1",
+                         .master_port = children.master_port(),
+                         .same_host_lane = lane});
     benchmark::RunSpecifiedBenchmarks();
     rpc::shutdown();
     return 0;

@@ -64,6 +64,7 @@ void put_link(const std::string& link, const std::string& socket) {
 
 GrpcOptions store_grpc(const StoreNetwork& network, const std::string& path) {
   return {.unix_socket = !path.empty(),
+          .same_host_lane = false,
           .tls = network.tls,
           .insecure = network.insecure,
           .connect_timeout = std::chrono::hours(1),

@@ -40,6 +40,7 @@ struct InitOptions {
   /// interfaces when the master is on another host.
   std::string listen{};
   bool unix_socket = true;      ///< prefer unix sockets between workers of one host; false: TCP only
+  bool same_host_lane = true;   ///< as GrpcOptions::same_host_lane
   int num_worker_threads = 16;  ///< functions that may compute at once; blocked ones do not count
   Duration rpc_timeout = std::chrono::seconds(60);   ///< default timeout of calls; zero: no limit
   Duration init_timeout = std::chrono::seconds(60);  ///< limit of init_rpc

@@ -48,6 +48,9 @@ std::string to_string(const HostPort& address) {
 }
 
 bool is_unix_address(const std::string& address) { return address.rfind("unix:", 0) == 0; }
+bool is_lane_address(const std::string& address) {
+  return is_unix_address(address) && address.ends_with(kLaneEnd);
+}
 
 bool is_loopback_host(const std::string& host) {
   if (host == "localhost" || host == "::1") return true;

@@ -20,8 +20,12 @@ WEFT_API HostPort parse_host_port(const std::string& text);
 /// "host:port", with brackets around an IPv6 address.
 WEFT_API std::string to_string(const HostPort& address);
 
+/// The end of the path of a same-host lane's socket. The address is a unix address, "unix:/path.lane".
+inline constexpr char kLaneEnd[] = ".lane";
 /// True for "unix:...".
 WEFT_API bool is_unix_address(const std::string& address);
+/// True for "unix:....lane".
+WEFT_API bool is_lane_address(const std::string& address);
 /// True for 127.0.0.0/8, ::1 and localhost.
 WEFT_API bool is_loopback_host(const std::string& host);
 /// True for 0.0.0.0, :: and the empty host.

@@ -233,6 +233,19 @@ void Decoder::feed(const void* data, size_t n) {
   }
 }
 
+std::span<char> Decoder::room() {
+  if (!in_record_ || (type_ != RecordType::kBegin && type_ != RecordType::kMore)) return {};
+  Assembly& a = assemblies_[static_cast<size_t>(channel_)];
+  if (!a.active || !a.has_table || a.header.size() < a.header_bytes || a.index >= a.count) return {};
+  const auto [bytes, device] = a.sizes[a.index];
+  if (device != kHostDevice) return {};
+  if (!a.unread && a.payloads.size() == a.index) take_block(a, bytes, device);
+  const int64_t n = std::min<int64_t>(left_, bytes - a.filled);
+  tell(a, a.arrived + n);
+  if (a.unread) return {};
+  return {static_cast<char*>(a.payloads.back().data) + a.filled, static_cast<size_t>(n)};
+}
+
 void Decoder::end_frame() {
   if (in_record_ || !prefix_.empty()) throw WireError("wire: a frame ends inside a record");
 }
@@ -316,7 +329,10 @@ void Decoder::body(const uint8_t* data, size_t n) {
         if (device != kHostDevice) count(a, bytes);  // memory for devices is taken whole
       }
       if (device == kHostDevice) count(a, static_cast<int64_t>(take));
-      if (!a.unread) std::memcpy(static_cast<char*>(a.payloads.back().data) + a.filled, at, take);
+      if (!a.unread) {
+        char* const place = static_cast<char*>(a.payloads.back().data) + a.filled;
+        if (place != at) std::memcpy(place, at, take);  // else they were stored in its room
+      }
       a.filled += static_cast<int64_t>(take);
       at += take;
       n -= take;
@@ -386,12 +402,15 @@ void Decoder::take_block(Assembly& a, int64_t bytes, int32_t device) {
   a.payloads.push_back(std::move(block));
 }
 
-/// Tells the receiver of bytes before they are stored.
 void Decoder::count(Assembly& a, int64_t bytes) {
-  if (a.unread) return;
   a.arrived += bytes;
-  const int64_t more = a.arrived - a.held;
-  if (more < kUncountedBytes) return;
+  tell(a, a.arrived);
+}
+
+/// Tells the receiver of bytes before they are stored; `bytes` in all.
+void Decoder::tell(Assembly& a, int64_t bytes) {
+  const int64_t more = bytes - a.held;
+  if (a.unread || more < kUncountedBytes) return;
   try {
     sink_.on_part(a.kind, a.held, more);
     a.held += more;

@@ -90,7 +90,7 @@ std::shared_ptr<Connection> GrpcTransport::new_connection(Link* link, bool outgo
 
 void GrpcTransport::cancel(Connection& c, const std::string& reason) {
   MutexLock lock(c.mutex);
-  if (c.link != nullptr) engine_.cancel(*c.link, reason);
+  if (c.link != nullptr) c.link->engine.cancel(*c.link, reason);
 }
 
 void GrpcTransport::begin_connecting(const std::shared_ptr<Peer>& peer) {
@@ -130,7 +130,8 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   c->expected = peer->address.incarnation;
   peer->connecting = c;
   c->writing = true;
-  Link* link = engine_.connect(
+  LinkEngine& engine = target.lane ? static_cast<LinkEngine&>(*lane_) : grpc_;
+  Link* link = engine.connect(
       target, c, options_.first_frame ? *options_.first_frame : encode_hello(RecordType::kHello, hello));
   MutexLock lock(c->mutex);
   c->link = link;
@@ -147,6 +148,7 @@ void GrpcTransport::give_up_soon(const std::shared_ptr<Peer>& peer, PeerState st
 }
 
 void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why) {
+  MutexLock told(telling_);
   MutexLock lock(peer->mutex);
   peer->give_up = {};
   if (!peer->up.empty()) return;
@@ -161,10 +163,7 @@ void GrpcTransport::give_up(const std::shared_ptr<Peer>& peer, PeerState state, 
   tell(peer->id, expected, state, str("worker ", peer->id, " at ", where, ": ", why, answer));
 }
 
-void GrpcTransport::pump(Peer& peer) {
-  if (peer.up.empty()) return;
-  Connection& c = *peer.up.front();
-  if (c.writing || c.finishing) return;
+Frame GrpcTransport::next_frame(Peer& peer, Connection& c) {
   Frame frame;
   int64_t bytes = 0, messages = 0;
   const auto count = [&](const OutCursor& cursor) {
@@ -190,19 +189,36 @@ void GrpcTransport::pump(Peer& peer) {
       c.partial.reset();
     }
   }
-  if (frame.bytes == 0) return;
-  c.writing = true;
   c.writing_bytes = bytes;
   c.writing_messages = messages;
   peer.counters.bytes_sent += static_cast<uint64_t>(frame.bytes);
   peer.counters.messages_sent += static_cast<uint64_t>(messages);
-  engine_.write(*link_of(c), std::move(frame));
+  return frame;
+}
+
+void GrpcTransport::pump(Peer& peer) {
+  if (peer.up.empty()) return;
+  Connection& c = *peer.up.front();
+  for (bool now = true; !c.writing && !c.finishing;) {
+    Frame frame = next_frame(peer, c);
+    if (frame.bytes == 0 || !write(c, *link_of(c), std::move(frame), now)) return;
+    took_off(peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
+    now = !c.partial;  // this thread writes one frame of a large message, and the poll thread the others
+  }
+}
+
+bool GrpcTransport::write(Connection& c, Link& link, Frame frame, bool now) {
+  c.writing = true;
+  if (!link.engine.write(link, std::move(frame), now)) return false;
+  c.writing = false;
+  return true;
 }
 
 void GrpcTransport::finish_if_idle(Connection& c) {
   if (c.writing || c.finishing) return;
   c.finishing = true;
-  engine_.finish(*link_of(c));
+  Link& link = *link_of(c);
+  link.engine.finish(link);
 }
 
 /// Ends a connection after the other side has read everything. gRPC keeps a client's stream until the
@@ -211,8 +227,7 @@ void GrpcTransport::finish_if_idle(Connection& c) {
 void GrpcTransport::end_if_idle(Connection& c) {
   if (c.outgoing || c.read_ended) return finish_if_idle(c);
   if (c.writing || c.finishing || std::exchange(c.ending, true)) return;
-  c.writing = true;
-  engine_.write(*link_of(c), frame_of(encode_text(RecordType::kBye, "the peer closed its transport")));
+  write(c, *link_of(c), frame_of(encode_text(RecordType::kBye, "the peer closed its transport")));
 }
 
 bool GrpcTransport::on_accepted(Link& link, const std::string& hello) {
@@ -231,6 +246,17 @@ bool GrpcTransport::on_accepted(Link& link, const std::string& hello) {
   }
 }
 
+std::span<char> GrpcTransport::room(Link& link) {
+  NoBlockScope scope("a transport callback");
+  try {
+    return static_cast<Connection*>(link.owner.get())->decoder->room();
+  } catch (const std::exception&) {  // on_bytes meets the same error
+    return {};
+  }
+}
+
+void GrpcTransport::on_waiting(Link& link) { note_progress(link.owner); }
+
 bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) {
   auto& c = *static_cast<Connection*>(link.owner.get());
   if (c.incarnation.value == 0) c.proof = link.proof;  // before the welcome
@@ -238,9 +264,7 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
   try {
     if (last) {
       c.decoder->end_frame();
-      if (c.progress.note(*c.decoder, runtime_->now()))
-        watch_progress(std::static_pointer_cast<Connection>(link.owner),
-                       runtime_->now() + options_.progress_timeout);
+      note_progress(link.owner);
     } else {
       c.decoder->feed(data, n);
     }
@@ -249,6 +273,13 @@ bool GrpcTransport::on_bytes(Link& link, const void* data, size_t n, bool last) 
     refuse(c, link, e.what());
     return false;
   }
+}
+
+void GrpcTransport::note_progress(const std::shared_ptr<void>& owner) {
+  auto& c = *static_cast<Connection*>(owner.get());
+  const TimePoint now = runtime_->now();
+  if (c.progress.note(*c.decoder, now))
+    watch_progress(std::static_pointer_cast<Connection>(owner), now + options_.progress_timeout);
 }
 
 /// Ends a connection whose incomplete message gets no byte. One timer per connection.
@@ -269,12 +300,12 @@ void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
   if (c.peer != nullptr) lock = std::make_unique<MutexLock>(c.peer->mutex);
   const bool again = c.later || (c.peer != nullptr && !c.outgoing);  // it may come again
   if (c.outgoing || c.writing || c.finishing) {
-    engine_.cancel(link, why);
+    link.engine.cancel(link, why);
     return;
   }
   c.finishing = true;
   if (c.bye.empty()) c.bye = why;
-  engine_.refuse(link, frame_of(encode_text(again ? RecordType::kBye : RecordType::kReject, why)));
+  link.engine.refuse(link, frame_of(encode_text(again ? RecordType::kBye : RecordType::kReject, why)));
 }
 
 void GrpcTransport::on_written(Link& link) {
@@ -295,7 +326,7 @@ void GrpcTransport::on_written(Link& link) {
 void GrpcTransport::on_read_end(Link& link) {
   auto& c = *static_cast<Connection*>(link.owner.get());
   if (c.peer == nullptr) {
-    engine_.cancel(link, "the stream ended before its hello");
+    link.engine.cancel(link, "the stream ended before its hello");
     return;
   }
   MutexLock lock(c.peer->mutex);
@@ -316,6 +347,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   std::vector<OutCursor> dropped;
   std::optional<PeerState> state;
   std::string reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
+  MutexLock told(telling_);
   MutexLock lock(peer->mutex);
   if (c->reject.empty() && c->bye.empty() && peer->connecting == c && is_final(*peer, reason))
     c->reject = reason;

@@ -40,7 +40,7 @@ bool GrpcTransport::is_final(Peer& peer, std::string& reason) {
   const bool silent = is_silent_end(reason), refused = is_refusal_of_certificates(reason);
   peer.silent_ends = silent ? peer.silent_ends + 1 : 0;
   if (!silent && !refused) return false;
-  const std::string own = engine_.certificate_trouble();
+  const std::string own = grpc_.certificate_trouble();
   if (has_one_of(reason, {"wrong version number"})) reason += "; that port does not speak TLS";
   else if (has_one_of(reason, {"handshake failed"}) && !has_one_of(reason, {"alert"}))
     reason += "; the other side's certificate is out of date or not of the authority that this side knows";
@@ -98,8 +98,8 @@ void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hel
 
 /// Refuses a connection that shows neither a certificate nor this user's folder.
 void GrpcTransport::check_proof(Connection& c, const Hello& hello) const {
-  if (c.outgoing || c.proof.local || c.proof.secure || !cookie_) return;
-  if (hello.cookie != cookie_->cookie())
+  if (c.outgoing || c.proof.local || c.proof.secure || secret_.empty()) return;
+  if (hello.cookie != secret_)
     turn_away(c, "this port hears the processes of its user: the hello has not the cookie of its file", true);
 }
 
@@ -124,6 +124,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
   std::vector<std::shared_ptr<Connection>> old;
   TimerId timer;
   bool first = false;
+  MutexLock told(telling_);
   {
     MutexLock lock(peer->mutex);
     check_life(c, *peer, hello);
@@ -153,15 +154,14 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     if (peer->connecting == self) peer->connecting.reset();
     timer = std::exchange(peer->give_up, {});
     if (!c.outgoing) {
-      c.writing = true;
-      engine_.write(*c.link,
-                    frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
+      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
     }
   }
   if (!c.outgoing && listener_) listener_->prove(c.proof.peer);
   if (timer.value != 0) runtime_->cancel(timer);
   for (auto& other : old) cancel(*other, "the peer has connected again");
   if (first) tell(peer->id, hello.incarnation, PeerState::kUp, "");
+  told.unlock();
   MutexLock lock(peer->mutex);
   pump(*peer);
 }

@@ -30,17 +30,6 @@ namespace {
 
 constexpr char kMethod[] = "/weft.Transport/Stream";
 constexpr char kHelloKey[] = "weft-hello-bin";
-/// A turn of a received frame: then other events have theirs. A member may send frames of thousands of
-/// messages, and must not delay those of others.
-constexpr Duration kTurn = std::chrono::microseconds(20);
-/// From this turn of a frame on, the thread also lets others run that wait for its processor.
-constexpr int kYieldAfter = 10;
-/// A turn that has delivered so many bytes is one of payloads, which soon ends, and may take longer.
-constexpr size_t kBulkBytes = 16 << 10;
-constexpr Duration kBulkTurn = std::chrono::microseconds(200);
-/// Bytes between two looks at the clock: few where they are small messages, many where they are payloads.
-constexpr size_t kSmallPiece = 512, kLargePiece = 32 << 10;
-constexpr Duration kPieceTime = std::chrono::microseconds(10);
 constexpr int kEventsPerTurn = 8;
 
 enum Kind { kRead, kWrite, kStatus, kFinish, kAccept, kServerDown, kKick };
@@ -50,12 +39,12 @@ using QueueTag = grpc::internal::CompletionQueueTag;
 /// The tag of a batch in gRPC's completion queue. The alarm's event has a tag of grpc++, from which the queue
 /// gets this one; so these tags derive from the same class.
 struct Tag final : QueueTag {
-  Tag(Link* l, Kind k) : link(l), kind(k) {}
+  Tag(GrpcLink* l, Kind k) : link(l), kind(k) {}
   bool FinalizeResult(void** tag, bool*) override {
     *tag = this;
     return true;
   }
-  Link* link;
+  GrpcLink* link;
   Kind kind;
 };
 void* as_tag(Tag& tag) { return static_cast<QueueTag*>(&tag); }
@@ -86,7 +75,7 @@ grpc_op make_op(grpc_op_type type) {
 }  // namespace
 
 struct LinkCalls {
-  explicit LinkCalls(Link* link)
+  explicit LinkCalls(GrpcLink* link)
       : read{link, kRead}, write{link, kWrite}, status{link, kStatus}, finish{link, kFinish} {
     grpc_metadata_array_init(&initial);
     grpc_metadata_array_init(&trailing);
@@ -124,10 +113,13 @@ struct LinkCalls {
   std::string why WEFT_GUARDED_BY(mutex);  // this side's reason for a cancel
 };
 
-Link::Link(bool is_accepted) : accepted(is_accepted), calls(std::make_unique<LinkCalls>(this)) {}
-Link::~Link() = default;
+GrpcLink::GrpcLink(LinkEngine& engine, bool is_accepted)
+    : Link(engine, is_accepted), calls(std::make_unique<LinkCalls>(this)) {}
+GrpcLink::~GrpcLink() = default;
 
-struct LinkEngine::Grpc {
+static LinkCalls& calls_of(Link& link) { return *static_cast<GrpcLink&>(link).calls; }
+
+struct GrpcEngine::Grpc {
   GrpcOptions options;
   std::optional<TlsFiles> tls;
   grpc_completion_queue* queue = nullptr;
@@ -140,8 +132,8 @@ struct LinkEngine::Grpc {
   grpc_call* new_call = nullptr;
   grpc_call_details new_details;
   grpc_metadata_array new_metadata;
-  std::deque<Link*> unread;  // links with a frame that is delivered in part; used by the poll thread only
-  int events = 0;            // since the last turn of one of them
+  std::deque<GrpcLink*> unread;  // links with a frame that is delivered in part; used by the poll thread only
+  int events = 0;                // since the last turn of one of them
   ~Grpc() {
     server.reset();
     alarm.reset();
@@ -151,7 +143,7 @@ struct LinkEngine::Grpc {
   }
 };
 
-LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events)
+GrpcEngine::GrpcEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events)
     : runtime_(runtime), events_(events), grpc_(new Grpc) {
   init_grpc();
   auto& g = *grpc_;
@@ -165,7 +157,7 @@ LinkEngine::LinkEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
   g.server.emplace(options, g.queue);
 }
 
-LinkEngine::~LinkEngine() {
+GrpcEngine::~GrpcEngine() {
   if (polling_ != nullptr) shutdown();
   if (!grpc_->server) return;
   grpc_server_shutdown_and_notify(grpc_->server->get(), grpc_->queue, as_tag(grpc_->down));  // never started
@@ -173,7 +165,7 @@ LinkEngine::~LinkEngine() {
 }
 
 /// Shuts the queue down and empties it.
-void LinkEngine::drain() {
+void GrpcEngine::drain() {
   grpc_completion_queue_shutdown(grpc_->queue);
   while (true) {
     const grpc_event event =
@@ -183,21 +175,21 @@ void LinkEngine::drain() {
   }
 }
 
-void LinkEngine::listen(const std::string& unix_address) {
+void GrpcEngine::listen(const std::string& unix_address) {
   grpc_->server->listen(unix_address);
   grpc_->listening = true;
 }
 
-void LinkEngine::expect_connections() {
+void GrpcEngine::expect_connections() {
   grpc_->server->expect_connections(grpc_->tls ? &*grpc_->tls : nullptr);
   grpc_->listening = true;
 }
 
-std::string LinkEngine::certificate_trouble() { return grpc_->tls ? grpc_->tls->trouble() : ""; }
+std::string GrpcEngine::certificate_trouble() { return grpc_->tls ? grpc_->tls->trouble() : ""; }
 
-void LinkEngine::take(int listener, int connection) { grpc_->server->take(listener, connection); }
+void GrpcEngine::take(int listener, int connection) { grpc_->server->take(listener, connection); }
 
-void LinkEngine::start() {
+void GrpcEngine::start() {
   auto& g = *grpc_;
   g.server_down = false;
   grpc_server_start(g.server->get());
@@ -205,7 +197,7 @@ void LinkEngine::start() {
   polling_ = runtime_.start_poller("grpc", *this, g.options.shared_poller);
 }
 
-void LinkEngine::request_call() {
+void GrpcEngine::request_call() {
   auto& g = *grpc_;
   g.new_call = nullptr;
   handoff();
@@ -213,14 +205,14 @@ void LinkEngine::request_call() {
                            as_tag(g.accept));
 }
 
-void LinkEngine::add(Link* link) {
+void GrpcEngine::add(GrpcLink* link) {
   MutexLock lock(mutex_);
   links_.insert(link);
 }
 
-Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) {
+Link* GrpcEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) {
   auto& g = *grpc_;
-  auto* link = new Link(false);
+  auto* link = new GrpcLink(*this, false);
   link->owner = std::move(owner);
   auto& c = *link->calls;
   const auto tls = target.secure ? g.tls->current() : nullptr;
@@ -260,13 +252,13 @@ Link* LinkEngine::connect(const LinkTarget& target, std::shared_ptr<void> owner,
 
 /// Adds the (empty) metadata that an accepted link must send first.
 static size_t begin_sending(Link& link, grpc_op* ops) {
-  if (!link.accepted || link.calls->initial_sent.exchange(true)) return 0;
+  if (!link.accepted || calls_of(link).initial_sent.exchange(true)) return 0;
   ops[0] = make_op(GRPC_OP_SEND_INITIAL_METADATA);
   return 1;
 }
 
-void LinkEngine::write(Link& link, Frame frame) {
-  auto& c = *link.calls;
+bool GrpcEngine::write(Link& link, Frame frame, bool) {
+  auto& c = calls_of(link);
   if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
   c.outgoing = to_buffer(std::move(frame));
   ++c.pending;
@@ -276,10 +268,11 @@ void LinkEngine::write(Link& link, Frame frame) {
   ops[n++].data.send_message.send_message = c.outgoing;
   handoff();
   grpc_call_start_batch(c.call, ops, n, as_tag(c.write), nullptr);
+  return false;
 }
 
-void LinkEngine::finish(Link& link) {
-  auto& c = *link.calls;
+void GrpcEngine::finish(Link& link) {
+  auto& c = calls_of(link);
   ++c.pending;
   grpc_op ops[2];
   size_t n = begin_sending(link, ops);
@@ -288,8 +281,8 @@ void LinkEngine::finish(Link& link) {
   grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
-void LinkEngine::refuse(Link& link, Frame frame) {
-  auto& c = *link.calls;
+void GrpcEngine::refuse(Link& link, Frame frame) {
+  auto& c = calls_of(link);
   if (c.outgoing != nullptr) grpc_byte_buffer_destroy(c.outgoing);
   c.outgoing = to_buffer(std::move(frame));
   ++c.pending;
@@ -305,15 +298,16 @@ void LinkEngine::refuse(Link& link, Frame frame) {
   grpc_call_start_batch(c.call, ops, n, as_tag(c.finish), nullptr);
 }
 
-void LinkEngine::cancel(Link& link, const std::string& reason) {
+void GrpcEngine::cancel(Link& link, const std::string& reason) {
+  auto& c = calls_of(link);
   {
-    MutexLock lock(link.calls->mutex);
-    if (link.calls->why.empty()) link.calls->why = reason;
+    MutexLock lock(c.mutex);
+    if (c.why.empty()) c.why = reason;
   }
-  grpc_call_cancel(link.calls->call, nullptr);
+  grpc_call_cancel(c.call, nullptr);
 }
 
-void LinkEngine::read(Link& link) {
+void GrpcEngine::read(GrpcLink& link) {
   auto& c = *link.calls;
   ++c.pending;
   grpc_op op = make_op(GRPC_OP_RECV_MESSAGE);
@@ -323,7 +317,7 @@ void LinkEngine::read(Link& link) {
 }
 
 /// Passes a received frame on for one turn, and reads the next one after its end. False: bytes are left.
-bool LinkEngine::deliver(Link& link) {
+bool GrpcEngine::deliver(GrpcLink& link) {
   auto& c = *link.calls;
   if (c.incoming == nullptr) {
     events_.on_read_end(link);
@@ -363,7 +357,7 @@ bool LinkEngine::deliver(Link& link) {
   return true;
 }
 
-void LinkEngine::handle(Link& link, int kind, bool ok) {
+void GrpcEngine::handle(GrpcLink& link, int kind, bool ok) {
   if (kind == kRead && ok && !deliver(link)) {
     grpc_->unread.push_back(&link);  // `pending` counts it until its end
     return;
@@ -374,10 +368,10 @@ void LinkEngine::handle(Link& link, int kind, bool ok) {
 }
 
 /// A turn of the link that has waited longest with a part of a frame.
-void LinkEngine::take_turn() {
+void GrpcEngine::take_turn() {
   auto& g = *grpc_;
   g.events = 0;
-  Link* const link = g.unread.front();
+  GrpcLink* const link = g.unread.front();
   g.unread.pop_front();
   if (deliver(*link)) return done(*link);
   g.unread.push_back(link);
@@ -385,7 +379,7 @@ void LinkEngine::take_turn() {
 }
 
 /// After an event of a link. The last one deletes it.
-void LinkEngine::done(Link& link) {
+void GrpcEngine::done(GrpcLink& link) {
   auto& c = *link.calls;
   if (--c.pending > 0 || !c.closed) return;
   if (!std::exchange(c.told, true)) {
@@ -407,7 +401,7 @@ void LinkEngine::done(Link& link) {
   delete &link;
 }
 
-bool LinkEngine::poll(TimePoint deadline) {
+bool GrpcEngine::poll(TimePoint deadline) {
   auto& g = *grpc_;
   gpr_timespec limit = gpr_inf_future(GPR_CLOCK_MONOTONIC);
   if (!g.unread.empty()) {
@@ -443,15 +437,15 @@ bool LinkEngine::poll(TimePoint deadline) {
 }
 
 /// Sets an alarm in the past, whose event comes at once.
-void LinkEngine::kick() {
+void GrpcEngine::kick() {
   MutexLock lock(mutex_);
   if (ended_ || kicked_.exchange(true)) return;
   grpc_->alarm->Set(grpc_->owner.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &grpc_->kick);
 }
 
-void LinkEngine::accept() {
+void GrpcEngine::accept() {
   auto& g = *grpc_;
-  auto* link = new Link(true);
+  auto* link = new GrpcLink(*this, true);
   auto& c = *link->calls;
   c.call = std::exchange(g.new_call, nullptr);
   const bool ours = to_text(g.new_details.method) == kMethod;
@@ -473,13 +467,13 @@ void LinkEngine::accept() {
   request_call();
 }
 
-void LinkEngine::shutdown() {
+void GrpcEngine::shutdown() {
   if (polling_ == nullptr) return;
   {
     MutexLock lock(mutex_);
     if (!stopping_) {
       stopping_ = true;
-      for (Link* link : links_) cancel(*link, "the transport was closed");
+      for (GrpcLink* link : links_) cancel(*link, "the transport was closed");
     }
   }
   grpc_server_shutdown_and_notify(grpc_->server->get(), grpc_->queue, as_tag(grpc_->down));

@@ -36,6 +36,14 @@ void raise_file_limit() {
   (void)once;
 }
 
+bool has_lane(const GrpcOptions& options) { return options.unix_socket && options.same_host_lane; }
+
+/// One poller is shared with waiting threads: that of the lane, where there is one.
+GrpcOptions options_of_grpc(GrpcOptions options) {
+  if (has_lane(options)) options.shared_poller = false;
+  return options;
+}
+
 }  // namespace
 
 GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions options, Receiver& receiver)
@@ -45,19 +53,24 @@ GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions optio
       incarnation_{options_.incarnation.value != 0 ? options_.incarnation.value : (secret_number() | 1)},
       gate_(std::make_shared<Gate>(*runtime_)),
       idle_(*runtime_, "the end of the transport's sends"),
-      engine_(*runtime_, options_, *this) {
+      grpc_(*runtime_, options_of_grpc(options_), *this) {
   raise_file_limit();
   own_.host_key = host_key();
   own_.incarnation = incarnation_;
   if (options_.unix_socket) {
     socket_.emplace();
     const std::string address = "unix:" + socket_->path();
-    engine_.listen(address);
+    grpc_.listen(address);
     own_.addresses.push_back(address);
+    if (has_lane(options_)) {
+      lane_.emplace(*runtime_, options_, static_cast<LinkEvents&>(*this), socket_->lane_path());
+      own_.addresses.push_back("unix:" + socket_->lane_path());
+    }
   }
   if (!options_.listen.empty()) listen_tcp();
-  engine_.start();
-  if (listener_) listener_->start(*runtime_, [this](int listener, int fd) { engine_.take(listener, fd); });
+  if (lane_) lane_->start();
+  grpc_.start();
+  if (listener_) listener_->start(*runtime_, [this](int listener, int fd) { grpc_.take(listener, fd); });
 }
 
 void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
@@ -157,7 +170,13 @@ PeerCounters GrpcTransport::counters(WorkerId id) const {
 }
 
 UnprovenCounters GrpcTransport::unproven() const {
-  return listener_ ? listener_->counters() : UnprovenCounters();
+  UnprovenCounters all = listener_ ? listener_->counters() : UnprovenCounters();
+  if (lane_) {
+    const UnprovenCounters local = lane_->counters();
+    all.open += local.open;
+    all.closed += local.closed;
+  }
+  return all;
 }
 
 void GrpcTransport::listen_tcp() {
@@ -171,13 +190,16 @@ void GrpcTransport::listen_tcp() {
   }
   if (options_.max_unproven < 1)
     throw ValueError(str("max_unproven is ", options_.max_unproven, ", it must be at least 1"));
-  engine_.expect_connections();
+  grpc_.expect_connections();
   listener_.emplace(at, ListenerOptions{.max_unproven = static_cast<size_t>(options_.max_unproven),
                                         .prove_within = options_.handshake_timeout,
                                         .user_timeout = options_.keepalive_timeout,
                                         .tls = options_.tls.has_value()});
   at.port = listener_->port();
-  if (!options_.tls && !options_.insecure) cookie_.emplace(at.port);
+  if (!options_.tls && !options_.insecure) {
+    cookie_.emplace(at.port);
+    secret_ = cookie_->cookie();
+  }
   if (options_.tls) mark_tls_port(at.port);
   if (!options_.advertise_host.empty()) {
     at.host = options_.advertise_host;
@@ -202,7 +224,13 @@ LinkTarget GrpcTransport::choose(const PeerAddress& address) const {
     if (is_unix_address(a)) {
       if (!options_.unix_socket || (!address.host_key.empty() && address.host_key != own_.host_key)) continue;
       // a container may share the network and not the folder, and a dead peer's socket is gone
-      if (!chosen && is_own_socket(a.substr(5))) chosen = {a, false};
+      const std::string path = a.substr(5);
+      const bool seen = is_own_socket(path);
+      if (lane_ && is_lane_address(a)) {
+        if (seen) return {.address = path, .lane = true};
+        continue;
+      }
+      if (!chosen && seen) chosen = {a, false};
       if (!hidden) hidden = {a, false};
       continue;
     }
@@ -388,7 +416,8 @@ void GrpcTransport::close(Duration linger) {
   cookie_.reset();
   tls_mark_.reset();
   if (listener_) listener_->close();
-  engine_.shutdown();
+  grpc_.shutdown();
+  if (lane_) lane_->shutdown();
   socket_.reset();
   for (auto& peer : peers) {
     std::vector<OutCursor> dropped;

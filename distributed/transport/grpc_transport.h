@@ -1,7 +1,8 @@
 // The gRPC transport: messages travel as frames on bidirectional gRPC streams, one stream per pair of
 // workers. It listens on TCP. For workers of the same host and user it also listens on a unix socket. This is
 // in a folder of the user with mode 0700 (inner/user_folder.h). The socket is preferred where both ends can
-// see it.
+// see it. With the same-host lane such workers use frames of their own over another socket there, without
+// gRPC.
 //
 // How it is used:
 //   auto t = make_grpc_transport(rt, {.id = WorkerId{0}, .listen = "127.0.0.1:0"}, receiver);
@@ -12,7 +13,8 @@
 //
 // Security: an address beyond loopback needs `tls` or an explicit insecure = true; otherwise listening and
 // connecting throw RpcError. With `tls`, every TCP connection is encrypted, both sides show a certificate,
-// and it names the worker. Unix sockets stay plain: only processes of the same user can open one. A plain
+// and it names the worker. Unix sockets stay plain: only processes of the same user can open one. The lane
+// also asks the kernel for the user of the other end. A plain
 // loopback listener writes a cookie file into the user's folder. Only who reads it is heard, and nobody
 // connects to a loopback port without one, unless `insecure` is set.
 #pragma once
@@ -46,6 +48,9 @@ struct GrpcOptions {
   std::string listen = "127.0.0.1:0";  ///< host:port; port 0: chosen by the system; empty: no TCP
   /// listen on a unix socket too, and prefer the unix sockets of this user's peers on this host
   bool unix_socket = true;
+  /// connect to this user's peers on this host by frames over unix sockets, without gRPC, if they offer that
+  /// too; without unix_socket there are none
+  bool same_host_lane = true;
   /// host told to peers instead of the one in `listen`; default for 0.0.0.0: an interface's address
   std::string advertise_host{};
   std::optional<TlsOptions> tls{};
@@ -63,7 +68,7 @@ struct GrpcOptions {
   Duration keepalive_time = std::chrono::seconds(20);     ///< silence after which a connection is probed
   Duration keepalive_timeout = std::chrono::seconds(10);  ///< time that the answer to a probe may take
   int64_t bulk_frame_bytes = 1 << 20;                     ///< frame size of large messages
-  /// threads that wait may poll the completion queue (Runtime::start_poller)
+  /// threads that wait may poll for messages (Runtime::start_poller); with a same-host lane, for its own
   bool shared_poller = true;
   WireLimits limits{};
   uint32_t wire_version = kWireVersion;      ///< version in the hello (tests)

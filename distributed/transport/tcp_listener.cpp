@@ -91,19 +91,19 @@ bool drop_bytes(int fd) {
   return true;
 }
 
-/// Unproven connections need two files each, and others need files too.
-size_t most_unproven(size_t asked) {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return asked;
-  return std::clamp<size_t>(asked, 1, std::max<size_t>(1, files.rlim_cur / kFilesPerUnproven));
-}
-
 ListenerOptions fitted(ListenerOptions options) {
   options.max_unproven = most_unproven(options.max_unproven);
   return options;
 }
 
 }  // namespace
+
+// They need two files each, and others need files too.
+size_t most_unproven(size_t asked) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return asked;
+  return std::clamp<size_t>(asked, 1, std::max<size_t>(1, files.rlim_cur / kFilesPerUnproven));
+}
 
 std::optional<TcpOrigin> origin_of(const std::string& peer) {
   const size_t colon = peer.find(':');

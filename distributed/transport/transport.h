@@ -154,7 +154,8 @@ class WEFT_API Receiver {
 /// Addresses of a peer.
 struct PeerAddress {
   /// "host:port", "unix:/path" (same host) or "sim:...". The first usable one is taken. A unix address is
-  /// usable only if both ends have the same `host_key` and this end sees a socket of its user there.
+  /// usable only if both ends have the same `host_key` and this end sees a socket of its user there. One that
+  /// ends with ".lane" is for the same-host lane, and comes before the others.
   std::vector<std::string> addresses{};
   /// Key of a machine's network namespace (boot id and namespace). Workers with other keys are not reached by
   /// unix sockets. Empty: unknown.

@@ -52,7 +52,7 @@ std::string why_not_private(const std::string& folder) {
 
 /// Makes the folder when it is missing. The reason why it cannot be used; empty when it can.
 std::string make_private(const std::string& folder) {
-  if (folder.size() + 1 + kNameBytes > kMaxSocketPath)
+  if (folder.size() + 1 + kNameBytes + std::strlen(kLaneEnd) > kMaxSocketPath)
     return str("a socket's path in it would have more than ", kMaxSocketPath, " bytes");
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return std::strerror(errno);
   return why_not_private(folder);
@@ -127,6 +127,7 @@ SocketFile::SocketFile(const FolderChoice& choice) {
 
 SocketFile::~SocketFile() {
   unlink(path_.c_str());
+  unlink(lane_path().c_str());
   unlink((path_ + kLockEnd).c_str());
   close(lock_);
 }
@@ -232,8 +233,7 @@ void sweep_sockets(const std::string& folder) {
     if (fd < 0) continue;
     if (take_lock(fd)) {
       const std::string path = lock.substr(0, lock.size() - end);
-      unlink(path.c_str());
-      unlink((path + kCookieEnd).c_str());
+      for (const char* const of : {"", kLaneEnd, kCookieEnd}) unlink((path + of).c_str());
       unlink(lock.c_str());
     }
     close(fd);

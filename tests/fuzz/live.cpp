@@ -11,6 +11,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 
 #include "fuzz/targets.h"
+#include "transport/raw_lane.h"
 
 namespace weft::fuzz {
 
@@ -42,6 +43,11 @@ void speak(const std::string& to, const std::string& words) {
   close(fd);
 }
 
+/// The same at the socket of the same-host lane, with and without the right length before them.
+void speak_on_lane(const std::string& path, const std::string& words) {
+  for (const bool framed : {false, true}) RawLane(path, framed ? lane_frame(words) : words);
+}
+
 /// A transport that hears nothing of use.
 struct Deaf final : Receiver {
   Block allocate(WorkerId, uint8_t, const std::string&, int64_t, int32_t) override {
@@ -70,7 +76,8 @@ class Group {
     outside_.incarnation = {};
     for (const std::string& a : outside_.addresses)
       if (a.rfind("unix:", 0) != 0) tcp_ = a;
-    if (tcp_.empty()) throw Defect("the worker listens at no port");
+    lane_ = lane_path_of(agents_[1]->transport());
+    if (tcp_.empty() || lane_.empty()) throw Defect("the worker lacks a port or a socket");
   }
   Group(const Group&) = delete;
   ~Group() {
@@ -80,7 +87,7 @@ class Group {
 
   void take(Way way, const std::string& bytes) {
     switch (way) {
-      case kBytes: return speak(tcp_, bytes);
+      case kBytes: return speak_on_lane(lane_, bytes), speak(tcp_, bytes);
       case kHttp2: return speak(tcp_, kPreface + bytes);
       case kStream: return open_stream(bytes);
       default:
@@ -115,7 +122,7 @@ class Group {
   const std::shared_ptr<Runtime> runtime_ = make_threaded_runtime();
   std::vector<std::shared_ptr<Agent>> agents_;
   PeerAddress outside_;
-  std::string tcp_;
+  std::string tcp_, lane_;
 };
 
 struct Live {

@@ -1,4 +1,4 @@
-// The gRPC transport on one machine: both kinds of socket, many and large messages, breaks, refusals,
+// The gRPC transport on one machine: all kinds of socket, many and large messages, breaks, refusals,
 // security.
 #include <gtest/gtest.h>
 
@@ -24,12 +24,22 @@ struct End {
   std::shared_ptr<Transport> t;
 };
 
+/// The kinds of socket: the same-host lane, and gRPC over unix sockets and TCP.
+enum class Socket { kLane, kUnix, kTcp };
+constexpr auto kLane = Socket::kLane, kUnix = Socket::kUnix, kTcp = Socket::kTcp;
+
+GrpcOptions on(Socket kind, GrpcOptions options) {
+  options.unix_socket = kind != kTcp;
+  options.same_host_lane = kind == kLane;
+  return options;
+}
+
 /// Two workers on one kind of socket.
 struct GrpcPair {
-  explicit GrpcPair(bool unix_socket, WireLimits limits = {})
+  explicit GrpcPair(Socket kind, WireLimits limits = {})
       : rt(make_threaded_runtime()),
-        a(rt, {.id = WorkerId{0}, .unix_socket = unix_socket, .limits = limits}),
-        b(rt, {.id = WorkerId{1}, .unix_socket = unix_socket, .limits = limits}) {
+        a(rt, on(kind, {.id = WorkerId{0}, .limits = limits})),
+        b(rt, on(kind, {.id = WorkerId{1}, .limits = limits})) {
     a.t->add_peer(WorkerId{1}, b.t->addresses());
     b.t->add_peer(WorkerId{0}, a.t->addresses());
   }
@@ -37,15 +47,16 @@ struct GrpcPair {
   End a, b;
 };
 
-class GrpcSockets : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, GrpcSockets, ::testing::Values(true, false),
-                         [](const auto& param) { return std::string(param.param ? "unix" : "tcp"); });
+class GrpcSockets : public ::testing::TestWithParam<Socket> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, GrpcSockets, ::testing::Values(kLane, kUnix, kTcp), [](const auto& param) {
+  return std::string(param.param == kLane ? "lane" : param.param == kUnix ? "unix" : "tcp");
+});
 
 TEST_P(GrpcSockets, a_message_arrives_whole_and_is_answered) {
-  GrpcPair p(GetParam());
-  p.b.box.reply_with(*p.b.t);
   const std::vector<float> small(101, 1.5f);
   const std::vector<uint8_t> large(9'000'011, 7);
+  GrpcPair p(GetParam());
+  p.b.box.reply_with(*p.b.t);
   p.a.t->send(WorkerId{1}, 5, "header", payloads_of(small, large, std::vector<uint8_t>{}));
   ASSERT_TRUE(p.b.box.wait_for(1));
   ASSERT_TRUE(p.a.box.wait_for(1));
@@ -62,9 +73,9 @@ TEST_P(GrpcSockets, a_message_arrives_whole_and_is_answered) {
 }
 
 TEST_P(GrpcSockets, ten_thousand_messages_each_way_at_once) {
-  GrpcPair p(GetParam());
   constexpr int kMessages = 10'000;
   const std::vector<uint8_t> bytes(20'011, 3);
+  GrpcPair p(GetParam());
   auto sender = [&](End& from, WorkerId to) {
     return p.rt->start_service("sender", [&from, to, &bytes] {
       for (int i = 0; i < kMessages; ++i) {
@@ -91,9 +102,9 @@ TEST_P(GrpcSockets, ten_thousand_messages_each_way_at_once) {
 }
 
 TEST_P(GrpcSockets, large_messages_both_ways_and_small_ones_pass_them) {
-  GrpcPair p(GetParam());
   std::vector<uint32_t> large(16 << 20);  // 64 MiB
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<uint32_t>(i * 2654435761u);
+  GrpcPair p(GetParam());
   for (int i = 0; i < 3; ++i) {
     p.a.t->send(WorkerId{1}, 1, "large", payloads_of(large));
     p.b.t->send(WorkerId{0}, 1, "large", payloads_of(large));
@@ -109,10 +120,10 @@ TEST_P(GrpcSockets, large_messages_both_ways_and_small_ones_pass_them) {
   }
 }
 
-TEST(Grpc, payload_memory_is_released_once_after_it_was_sent) {
-  GrpcPair p(true);
-  std::atomic<int> released{0};
+TEST_P(GrpcSockets, payload_memory_is_released_once_after_it_was_sent) {
   std::vector<uint8_t> bytes(5'000'011, 1);
+  GrpcPair p(GetParam());
+  std::atomic<int> released{0};
   for (int i = 0; i < 7; ++i) {
     std::vector<Payload> payloads(1);
     payloads[0] = {bytes.data(), static_cast<int64_t>(bytes.size()), kHostDevice,
@@ -135,9 +146,9 @@ TEST(Grpc, a_message_to_oneself_is_copied_and_delivered) {
   EXPECT_EQ(a.box.messages[0].from, WorkerId{0});
 }
 
-TEST(Grpc, both_ends_that_connect_at_once_reach_each_other) {
+TEST_P(GrpcSockets, both_ends_that_connect_at_once_reach_each_other) {
   for (int round = 0; round < 5; ++round) {
-    GrpcPair p(round % 2 == 0);
+    GrpcPair p(GetParam());
     auto one = p.rt->start_service("a", [&] { p.a.t->send(WorkerId{1}, 1, "x"); });
     auto other = p.rt->start_service("b", [&] { p.b.t->send(WorkerId{0}, 1, "y"); });
     one->join();
@@ -148,12 +159,13 @@ TEST(Grpc, both_ends_that_connect_at_once_reach_each_other) {
   }
 }
 
-TEST(Grpc, an_oversize_message_is_refused_by_sender_and_receiver_before_memory_is_taken) {
+TEST_P(GrpcSockets, an_oversize_message_is_refused_by_sender_and_receiver_before_memory_is_taken) {
+  const std::vector<uint8_t> bytes(1'000'001, 1);
   auto rt = make_threaded_runtime();
-  End a(rt, {.id = WorkerId{0}}), b(rt, {.id = WorkerId{1}, .limits = {.max_message_bytes = 1'000'000}});
+  End a(rt, on(GetParam(), {.id = WorkerId{0}})),
+      b(rt, on(GetParam(), {.id = WorkerId{1}, .limits = {.max_message_bytes = 1'000'000}}));
   a.t->add_peer(WorkerId{1}, b.t->addresses());
   b.t->add_peer(WorkerId{0}, a.t->addresses());
-  const std::vector<uint8_t> bytes(1'000'001, 1);
   EXPECT_THROW(b.t->send(WorkerId{0}, 1, "", payloads_of(bytes)), WireError);
   a.t->send(WorkerId{1}, 1, "", payloads_of(bytes));
   ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "up broken"));
@@ -164,15 +176,15 @@ TEST(Grpc, an_oversize_message_is_refused_by_sender_and_receiver_before_memory_i
   EXPECT_TRUE(b.box.wait_for(1));
 }
 
-TEST(Grpc, a_malformed_or_missing_hello_is_rejected_with_a_reason) {
+TEST_P(GrpcSockets, a_malformed_or_missing_hello_is_rejected_with_a_reason) {
   auto rt = make_threaded_runtime();
-  End b(rt, {.id = WorkerId{1}});
+  End b(rt, on(GetParam(), {.id = WorkerId{1}}));
   int n = 0;
   for (const std::string& hello :
        {std::string("garbage that is longer than a record"), std::string("x"), std::string(),
         inner::encode_hello(inner::RecordType::kHello, {.id = WorkerId{0}, .target = WorkerId{1}})
             .substr(0, 30)}) {
-    End a(rt, {.id = WorkerId{0}, .connect_timeout = 120s, .first_frame = hello});
+    End a(rt, on(GetParam(), {.id = WorkerId{0}, .connect_timeout = 120s, .first_frame = hello}));
     a.t->add_peer(WorkerId{1}, b.t->addresses());
     a.t->send(WorkerId{1}, 1, "never seen");
     ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "rejected")) << n;
@@ -183,12 +195,14 @@ TEST(Grpc, a_malformed_or_missing_hello_is_rejected_with_a_reason) {
 }
 
 TEST(Grpc, another_wire_version_is_rejected_and_both_are_named) {
-  auto rt = make_threaded_runtime();
-  End a(rt, {.id = WorkerId{0}, .wire_version = 99}), b(rt, {.id = WorkerId{1}});
-  a.t->add_peer(WorkerId{1}, b.t->addresses());
-  a.t->send(WorkerId{1}, 1, "x");
-  ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "rejected"));
-  EXPECT_EQ(a.box.reason(WorkerId{1}), "wire version 99 from worker 0, worker 1 speaks version 3");
+  for (const Socket kind : {kLane, kUnix}) {
+    auto rt = make_threaded_runtime();
+    End a(rt, on(kind, {.id = WorkerId{0}, .wire_version = 99})), b(rt, on(kind, {.id = WorkerId{1}}));
+    a.t->add_peer(WorkerId{1}, b.t->addresses());
+    a.t->send(WorkerId{1}, 1, "x");
+    ASSERT_TRUE(a.box.wait_for_state(WorkerId{1}, "rejected"));
+    EXPECT_EQ(a.box.reason(WorkerId{1}), "wire version 99 from worker 0, worker 1 speaks version 3");
+  }
 }
 
 TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mistaken_for_it) {
@@ -216,10 +230,10 @@ TEST(Grpc, a_restarted_peer_is_reached_again_and_its_old_incarnation_is_not_mist
   ASSERT_TRUE(c.box.wait_for_state(WorkerId{1}, "rejected"));
 }
 
-TEST(Grpc, a_new_life_that_is_not_expected_yet_tries_again_until_it_is) {
+TEST_P(GrpcSockets, a_new_life_that_is_not_expected_yet_tries_again_until_it_is) {
   auto rt = make_threaded_runtime();
-  End a(rt, {.id = WorkerId{0}});
-  End b(rt, {.id = WorkerId{1}, .connect_timeout = 120s});
+  End a(rt, on(GetParam(), {.id = WorkerId{0}}));
+  End b(rt, on(GetParam(), {.id = WorkerId{1}, .connect_timeout = 120s}));
   PeerAddress old = b.t->addresses();
   old.incarnation = Incarnation{7};
   a.t->add_peer(WorkerId{1}, old);
@@ -306,16 +320,16 @@ TEST(Grpc, a_full_queue_refuses_and_wait_writable_ends_when_there_is_room) {
   EXPECT_TRUE(c.t->wait_writable(WorkerId{1}, rt->now() + 60s));  // the queue is dropped as unreachable
 }
 
-TEST(Grpc, what_was_sent_before_close_arrives) {
+TEST_P(GrpcSockets, what_was_sent_before_close_arrives) {
+  const std::vector<uint8_t> bytes(3 << 20, 1);
   for (int round = 0; round < 3; ++round) {
     auto rt = make_threaded_runtime();
-    auto a = std::make_unique<End>(rt, GrpcOptions{.id = WorkerId{0}});
-    End b(rt, {.id = WorkerId{1}});
+    auto a = std::make_unique<End>(rt, on(GetParam(), {.id = WorkerId{0}}));
+    End b(rt, on(GetParam(), {.id = WorkerId{1}}));
     a->t->add_peer(WorkerId{1}, b.t->addresses());
     b.t->add_peer(WorkerId{0}, a->t->addresses());
     a->t->send(WorkerId{1}, 1, "x");
     ASSERT_TRUE(b.box.wait_for(1));
-    const std::vector<uint8_t> bytes(3 << 20, 1);
     for (int i = 0; i < 101; ++i) a->t->send(WorkerId{1}, 1, std::to_string(i));
     a->t->send(WorkerId{1}, 1, "last", payloads_of(bytes));
     a->t->close(30s);
@@ -325,8 +339,8 @@ TEST(Grpc, what_was_sent_before_close_arrives) {
   }
 }
 
-TEST(Grpc, a_removed_peer_is_neither_heard_nor_answered) {
-  GrpcPair p(true);
+TEST_P(GrpcSockets, a_removed_peer_is_neither_heard_nor_answered) {
+  GrpcPair p(GetParam());
   p.a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(p.b.box.wait_for(1));
   p.b.t->remove_peer(WorkerId{0});
@@ -338,10 +352,10 @@ TEST(Grpc, a_removed_peer_is_neither_heard_nor_answered) {
 }
 
 TEST_P(GrpcSockets, a_message_without_memory_is_told_and_its_connection_goes_on) {
+  const std::vector<uint8_t> large(9'000'011, 7), small(101, 1);
   GrpcPair p(GetParam());
   p.a.box.most = 1'000'000;
   p.b.box.most = 1'000'000;
-  const std::vector<uint8_t> large(9'000'011, 7), small(101, 1);
   for (int i = 0; i < 3; ++i) {
     p.a.t->send(WorkerId{1}, 5, str("poison ", i), payloads_of(small, large));
     p.a.t->send(WorkerId{1}, 6, "next", payloads_of(small));
@@ -359,8 +373,8 @@ TEST_P(GrpcSockets, a_message_without_memory_is_told_and_its_connection_goes_on)
   }
 }
 
-TEST(Grpc, a_receiver_that_throws_closes_its_connection_only) {
-  GrpcPair p(true);
+TEST_P(GrpcSockets, a_receiver_that_throws_closes_its_connection_only) {
+  GrpcPair p(GetParam());
   p.b.box.handle_with([](Inbound) { throw std::runtime_error("cannot take this"); });
   p.a.t->send(WorkerId{1}, 1, "x");
   ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken"));

@@ -2,7 +2,12 @@
 // connection.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
 
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/progress.h>
@@ -214,6 +219,72 @@ TEST(Parts, a_peer_that_sends_half_a_message_and_stops_loses_its_connection_and_
   EXPECT_EQ(box.states(WorkerId{0}), "up");
   a->close();
   b->close();
+}
+
+/// Keeps the messages of a decoder as text.
+struct TextSink final : inner::DecoderSink {
+  void on_hello(inner::RecordType, inner::Hello) override {}
+  void on_text(inner::RecordType, std::string) override {}
+  Block allocate(uint8_t, const std::string&, int64_t bytes, int32_t) override {
+    void* memory = std::malloc(static_cast<size_t>(bytes));
+    return {memory, bytes, kHostDevice, Release(std::free, memory)};
+  }
+  void on_part(uint8_t, int64_t before, int64_t bytes) override {
+    EXPECT_EQ(before, held);
+    held += bytes;
+  }
+  void on_part_end(uint8_t, int64_t bytes) override { held -= bytes; }
+  void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) override {
+    text += str(int{kind}, header);
+    for (const Block& p : payloads)
+      text.append(static_cast<const char*>(p.data), static_cast<size_t>(p.bytes));
+  }
+  void on_unread(uint8_t, std::string, std::exception_ptr) override {}
+  std::string text;
+  int64_t held = 0;
+};
+
+TEST(Parts, bytes_stored_in_the_decoders_room_make_the_same_messages_as_bytes_fed) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::vector<uint8_t>> memory;
+    std::string frame =
+        inner::encode_hello(inner::RecordType::kHello, {.id = WorkerId{0}, .target = WorkerId{1}});
+    for (int m = 0; m < 3; ++m) {
+      std::vector<Payload> payloads;
+      for (size_t k = random() % 4; k > 0; --k) {
+        memory.emplace_back(random() % 2 == 0 ? random() % 100 : random() % 1'200'000);
+        for (auto& byte : memory.back()) byte = static_cast<uint8_t>(random());
+        payloads.push_back(
+            {memory.back().data(), static_cast<int64_t>(memory.back().size()), kHostDevice, {}});
+      }
+      inner::OutCursor cursor{
+          inner::make_out_message(static_cast<uint8_t>(m), str("header ", m), std::move(payloads), {})};
+      inner::Frame out;
+      while (!inner::append_message(out, cursor, 1 + static_cast<int64_t>(random() % 1'000'000) + 64)) {
+      }
+      frame += out.flat();
+    }
+    TextSink fed, placed;
+    inner::Decoder plain({}, fed), direct({}, placed);
+    plain.feed(frame.data(), frame.size());
+    size_t in_room = 0;
+    for (size_t at = 0; at < frame.size();) {
+      const std::span<char> room = direct.room();
+      const size_t n = std::min({frame.size() - at, 1 + random() % 300'000, room.empty() ? 40 : room.size()});
+      const char* from = frame.data() + at;
+      if (!room.empty()) {
+        std::memcpy(room.data(), from, n);
+        from = room.data();
+        in_room += n;
+      }
+      direct.feed(from, n);
+      at += n;
+    }
+    EXPECT_EQ(fed.text, placed.text);
+    EXPECT_EQ(placed.held, 0);
+    EXPECT_TRUE(in_room > 0 || frame.size() < 100'000);
+  }
 }
 
 }  // namespace

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include <weft/distributed/transport/grpc_transport.h>
 
 #include "mailbox.h"
+#include "raw_lane.h"
 #include "raw_peer.h"
 
 namespace weft::rpc {
@@ -195,13 +198,15 @@ class Ordered : public Mailbox {
   std::atomic<bool> came{false}, sent{false}, other_came{false};
 };
 
-TEST(Polling, a_message_is_delivered_between_those_of_a_long_frame_of_another) {
+/// Worker 2 is a raw end of the lane or of gRPC. It sends one frame of many messages, and worker 0 one
+/// message meanwhile.
+void check_turns(bool lane) {
   constexpr size_t kMessages = 4000;
   const auto rt = make_threaded_runtime(), rt_a = make_threaded_runtime(), rt_c = make_threaded_runtime();
   Ordered box(*rt);
   Mailbox box_a(*rt_a);
-  const auto b = make_grpc_transport(rt, {.id = WorkerId{1}}, box);
-  const auto a = make_grpc_transport(rt_a, {.id = WorkerId{0}}, box_a);
+  const auto b = make_grpc_transport(rt, {.id = WorkerId{1}, .same_host_lane = lane}, box);
+  const auto a = make_grpc_transport(rt_a, {.id = WorkerId{0}, .same_host_lane = lane}, box_a);
   a->add_peer(WorkerId{1}, b->addresses());
   b->add_peer(WorkerId{0}, a->addresses());
   b->add_peer(WorkerId{2}, {.addresses = {"127.0.0.1:9"}, .incarnation = Incarnation{7}});
@@ -209,19 +214,30 @@ TEST(Polling, a_message_is_delivered_between_those_of_a_long_frame_of_another) {
   a->send(WorkerId{1}, 1, "x");  // they are connected then
   ASSERT_TRUE(box.wait_for(1));
   box.other_came = box.sent = false;
-  {
-    RawPeer c(rt_c, b->addresses().addresses.at(0),
-              {.id = WorkerId{2}, .incarnation = Incarnation{7}, .target = WorkerId{1}});
-    ASSERT_TRUE(c.wait_answered());
-    std::string frame;
-    for (size_t i = 0; i < kMessages; ++i) frame += begin_of_message(1, str("m", i), {}, 1000);
-    ASSERT_TRUE(c.write(frame));
-    for (int i = 0; i < 60'000 && !box.came; ++i) rt->sleep_for(1ms);
-    ASSERT_TRUE(box.came);
-    a->send(WorkerId{1}, 1, "y");
-    box.sent = true;
-    ASSERT_TRUE(box.wait_for(kMessages + 2));
+  std::string frame;
+  for (size_t i = 0; i < kMessages; ++i) frame += begin_of_message(1, str("m", i), {}, 1000);
+  const inner::Hello hello{.id = WorkerId{2}, .incarnation = Incarnation{7}, .target = WorkerId{1}};
+  std::optional<RawPeer> over_grpc;
+  std::optional<RawLane> over_lane;
+  std::unique_ptr<Service> writer;
+  if (lane) {
+    over_lane.emplace(lane_path_of(*b), lane_hello(hello));
+    ASSERT_NE(over_lane->read_frame(), "");
+    // the socket may take less than all before the other end reads
+    writer = rt_c->start_service("writer", [&] { over_lane->write(lane_frame(frame)); });
+  } else {
+    over_grpc.emplace(rt_c, b->addresses().addresses.at(0), hello);
+    ASSERT_TRUE(over_grpc->wait_answered());
+    ASSERT_TRUE(over_grpc->write(frame));
   }
+  for (int i = 0; i < 60'000 && !box.came; ++i) rt->sleep_for(1ms);
+  ASSERT_TRUE(box.came);
+  a->send(WorkerId{1}, 1, "y");
+  box.sent = true;
+  ASSERT_TRUE(box.wait_for(kMessages + 2));
+  if (writer != nullptr) writer->join();
+  over_grpc.reset();
+  over_lane.reset();
   MutexLock lock(box.mutex);
   const auto other = std::find_if(box.messages.begin() + 1, box.messages.end(),
                                   [](const Inbound& m) { return m.from == WorkerId{0}; });
@@ -236,6 +252,12 @@ TEST(Polling, a_message_is_delivered_between_those_of_a_long_frame_of_another) {
   lock.unlock();
   a->close();
   b->close();
+}
+
+TEST(Polling, a_message_is_delivered_between_those_of_a_long_frame_of_another) { check_turns(false); }
+
+TEST(Polling, a_message_of_the_lane_is_delivered_between_those_of_a_long_frame_of_another) {
+  check_turns(true);
 }
 
 /// Ends when it is told to; a kick is remembered until the next poll.

@@ -29,7 +29,7 @@ class RawPeer final : private inner::LinkEvents {
   /// Writes one frame. Not after the end.
   bool write(const std::string& bytes) {
     written_.reset();
-    engine_.write(*link_, frame_of(bytes));
+    engine_.write(*link_, frame_of(bytes), true);
     return in_time(written_);
   }
 
@@ -52,7 +52,7 @@ class RawPeer final : private inner::LinkEvents {
   Runtime& runtime_;
   Event answered_, written_, closed_;
   inner::Link* link_ = nullptr;
-  inner::LinkEngine engine_;
+  inner::GrpcEngine engine_;
 };
 
 /// A message as one frame, cut after `bytes`.

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,9 @@ class Decoder {
   /// Decodes the next bytes of a frame. Throws: WireError for a malformed record, sizes over the limits or
   /// records in a wrong order.
   void feed(const void* data, size_t n);
+  /// Memory for the next bytes of a payload, which the record has. Bytes that were stored there are fed with
+  /// their place, and not copied. Empty: the next bytes are something else. Throws: as feed.
+  std::span<char> room();
   /// Ends the frame. Throws: WireError if a record is incomplete.
   void end_frame();
   /// Frees the incomplete messages. Not to be fed again.
@@ -135,7 +139,7 @@ class Decoder {
     std::vector<std::pair<int64_t, int32_t>> sizes;
     size_t index = 0;
     int64_t filled = 0;
-    int64_t arrived = 0, held = 0;  // bytes of payloads, and those of them that on_part has told
+    int64_t arrived = 0, held = 0;  // bytes of payloads, and those that on_part has told
     bool has_begin = false, has_table = false;
     std::exception_ptr unread;  // of `allocate` or `on_part`: the payloads are dropped as they come
   };
@@ -147,6 +151,7 @@ class Decoder {
   void skip_full_payloads(Assembly& a);
   void take_block(Assembly& a, int64_t bytes, int32_t device);
   void count(Assembly& a, int64_t bytes);
+  void tell(Assembly& a, int64_t bytes);
   void drop_payloads(Assembly& a) noexcept;
   void finish_if_whole(Assembly& a);
   void finish_control();

@@ -9,6 +9,7 @@
 
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/link.h>
 
 struct grpc_call;
 struct grpc_channel;
@@ -69,14 +70,6 @@ class GrpcServer {
   grpc_core::TcpServerFdHandler* handler_ = nullptr;  // gRPC sets it through an argument of the server
 };
 
-/// Proofs of the other end.
-struct PeerProof {
-  std::string peer{};   ///< the other end's address in gRPC's form
-  bool local = false;   ///< it came through a unix socket
-  bool secure = false;  ///< it has shown a certificate
-  /// the certificate's subject alternative names
-  std::vector<std::string> names{};
-};
 /// The proofs of a call's other end: of an accepted call at once, of an outgoing one after its first message.
 PeerProof proof_of(grpc_call* call);
 

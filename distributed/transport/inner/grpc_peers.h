@@ -4,7 +4,8 @@
 // Locks. `mutex_` guards the map of peers; each peer's mutex guards its queue and connections;
 // `Connection::mutex` guards only its link pointer. Lock order: a peer's mutex, then a connection's;
 // neither is held when mutex_ is taken, and a peer's mutex may be taken under it. The Receiver is called
-// without any of them.
+// without any of them. The two engines have events at once. So `telling_` is held, before all others, from a
+// change of a peer's state until the Receiver was told: reports keep their order.
 #pragma once
 
 #include <array>
@@ -16,6 +17,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
+#include <weft/distributed/transport/inner/lane.h>
 #include <weft/distributed/transport/inner/progress.h>
 #include <weft/distributed/transport/inner/tcp_listener.h>
 #include <weft/distributed/transport/inner/user_folder.h>
@@ -56,7 +58,7 @@ struct Connection {
   Link* link WEFT_GUARDED_BY(mutex) = nullptr;  // null once closed
   bool outgoing = false;
 
-  // Used by the poll thread only.
+  // Used by the poll thread of its engine only.
   std::unique_ptr<DecoderSink> sink;
   std::unique_ptr<Decoder> decoder;
   std::string reject;  // reason of either side to refuse the handshake
@@ -134,7 +136,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void listen_tcp();
   void mark_tls_port(uint16_t port);
 
-  /// The first usable address. Throws: ValueError, RpcError.
+  /// The lane's address, if it is usable, else the first usable one. Throws: ValueError, RpcError.
   LinkTarget choose(const PeerAddress& address) const;
   LinkTarget to_tcp(const HostPort& at, const std::string& name) const;
   Hello own_hello(WorkerId target, Incarnation expected) const;
@@ -182,19 +184,26 @@ class GrpcTransport final : public Transport, private LinkEvents {
       WEFT_REQUIRES(peer->mutex);
   void give_up(const std::shared_ptr<Peer>& peer, PeerState state, const std::string& why);
 
+  /// The next queued messages, as far as they fit. It counts them as being written.
+  Frame next_frame(Peer& peer, Connection& c) WEFT_REQUIRES(peer.mutex);
   /// Puts queued messages on the first connection if it is free.
   void pump(Peer& peer) WEFT_REQUIRES(peer.mutex);
+  /// Writes a frame, as LinkEngine::write. Under the peer's mutex.
+  static bool write(Connection& c, Link& link, Frame frame, bool now = true);
   /// For a connection in its peer's list, under the peer's mutex. on_closed removes it from that list first.
   static Link* link_of(Connection& c) WEFT_NO_THREAD_SAFETY_ANALYSIS { return c.link; }
 
   void finish_if_idle(Connection& c);
   void end_if_idle(Connection& c);
 
-  // --- events of links (poll thread) ---
+  // --- events of links (poll threads) ---
 
   bool on_accepted(Link& link, const std::string& hello) override;
+  std::span<char> room(Link& link) override;
   bool on_bytes(Link& link, const void* data, size_t n, bool last) override;
+  void on_waiting(Link& link) override;
 
+  void note_progress(const std::shared_ptr<void>& owner);
   void watch_progress(const std::shared_ptr<Connection>& c, TimePoint when);
 
   /// Ends a connection after malformed input, and sends the reason if possible.
@@ -225,14 +234,17 @@ class GrpcTransport final : public Transport, private LinkEvents {
   PeerAddress own_;
   std::atomic<bool> closed_{false};
   Event idle_;
+  Mutex telling_;
   mutable Mutex mutex_;
   std::unordered_map<WorkerId, std::shared_ptr<Peer>> peers_ WEFT_GUARDED_BY(mutex_);
   Mutex close_mutex_;
   bool ended_ WEFT_GUARDED_BY(close_mutex_) = false;
-  std::optional<SocketFile> socket_;  // outlives the listener
+  std::optional<SocketFile> socket_;  // outlives the listeners
   std::optional<TcpListener> listener_;
   std::optional<CookieFile> cookie_, tls_mark_;  // of the TCP listener; they go before it
-  LinkEngine engine_;
+  std::string secret_;  // the cookie's text, which hellos need; empty: none
+  GrpcEngine grpc_;
+  std::optional<LaneEngine> lane_;
 };
 
 }  // namespace weft::rpc::inner

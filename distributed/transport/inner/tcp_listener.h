@@ -41,6 +41,10 @@ struct TcpOrigin {
 /// other texts.
 std::optional<TcpOrigin> origin_of(const std::string& peer);
 
+/// The number of unproven connections that this process can afford of those asked for: at most an eighth of
+/// its files.
+size_t most_unproven(size_t asked);
+
 /// Thread safety: prove and counters from any thread, the others by one thread.
 class WEFT_API TcpListener {
  public:

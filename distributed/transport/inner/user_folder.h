@@ -1,8 +1,9 @@
 // The folder of a user's unix sockets and cookies. Its mode is 0700: the kernel lets no other user open a
 // file there. It is XDG_RUNTIME_DIR/weft if that variable names a private folder of this user, else
-// weft-<uid> in the folder for temporary files. Each socket has a lock file, which its process keeps locked
-// while it lives. A process that starts sweeps the folder: if it can lock a lock file, the owner is dead, and
-// both files go. The lock comes before the socket. If a sweep wins the race for a new lock file, its owner
+// weft-<uid> in the folder for temporary files. A worker may have two sockets, one for gRPC and one for the
+// same-host lane, and one lock file for both. Its process keeps that locked while it lives. A process that
+// starts sweeps the folder: if it can lock a lock file, the owner is dead, and all its files go. The lock
+// comes before the sockets. If a sweep wins the race for a new lock file, its owner
 // takes another name. A plain TCP listener of the loopback interface has a cookie there, with a lock. It
 // proves the listener to those that connect, and they show its cookie. Internal to the gRPC transport.
 #pragma once
@@ -11,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include <weft/distributed/transport/address.h>
 #include <weft/kernels/macros.h>
 
 namespace weft::rpc::inner {
@@ -26,18 +28,20 @@ struct WEFT_API FolderChoice {
 /// The longest path of a unix socket on Linux, without the final zero.
 inline constexpr size_t kMaxSocketPath = 107;
 
-/// A name for one unix socket in the user's folder, and its lock. Thread safety: as a plain value.
+/// A name for a worker's unix sockets in the user's folder, and its lock. Thread safety: as a plain value.
 class WEFT_API SocketFile {
  public:
   /// Makes the folder when it is missing, sweeps it, and takes a random name. Throws: RpcError that names the
   /// folder and the reason: not a folder, a link, another owner, another mode, too long a path.
   explicit SocketFile(const FolderChoice& choice = FolderChoice::of_process());
-  /// Removes socket and lock.
+  /// Removes the sockets and the lock.
   ~SocketFile();
   SocketFile(const SocketFile&) = delete;
 
   /// The path for bind. Nothing is there yet.
   const std::string& path() const { return path_; }
+  /// The same for a second socket, that of the same-host lane.
+  std::string lane_path() const { return path_ + kLaneEnd; }
 
  private:
   std::string path_;

@@ -1,0 +1,154 @@
+// The same-host lane: links between processes of one host and one user, over unix stream sockets. They cost a
+// message one system call at each end, where gRPC has its own framing, queue and locks. Internal to the gRPC
+// transport.
+//
+// The stream in each direction is a sequence of frames, each behind its length (u32, little endian). The
+// first frame of the connecting side is its hello. A frame is at most kMaxFrameBytes long, and a hello
+// kMaxHello. The kernel tells the user of the other end (SO_PEERCRED); another user's connection is closed at
+// once. The number and time of connections without a welcomed hello are bounded as those of the TCP port are.
+//
+// A write is tried at once on the calling thread, straight from the pieces of the frame. The poll thread
+// writes the rest when the socket has room. It reads payloads straight to their place where the decoder has
+// one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/transport/grpc_transport.h>
+#include <weft/distributed/transport/inner/frame.h>
+#include <weft/distributed/transport/inner/link.h>
+#include <weft/kernels/macros.h>
+
+namespace weft::rpc::inner {
+
+/// The longest hello, as a frame.
+inline constexpr size_t kMaxHello = 24 << 10;
+/// Bytes of the length before each frame.
+inline constexpr size_t kLengthBytes = 4;
+
+/// A connected socket and its frames in both directions.
+class LaneLink final : public Link {
+ public:
+  /// `socket` belongs to the link; -1: it could not be connected.
+  LaneLink(LinkEngine& its_engine, bool is_accepted, int socket);
+  ~LaneLink() override;
+
+  const int fd;
+
+  Mutex mutex;
+  Frame out WEFT_GUARDED_BY(mutex);                                // the frame that is being written
+  std::array<char, kLengthBytes> length WEFT_GUARDED_BY(mutex){};  // of it
+  size_t piece WEFT_GUARDED_BY(mutex) = 0;   // 0: the length; then the pieces of the frame
+  size_t offset WEFT_GUARDED_BY(mutex) = 0;  // bytes of that piece that are written
+  bool writing WEFT_GUARDED_BY(mutex) = false;
+  uint32_t watched WEFT_GUARDED_BY(mutex) = 0;  // events that the poll waits for
+  bool deaf WEFT_GUARDED_BY(mutex) = false;     // nothing more is read
+  bool read_ended WEFT_GUARDED_BY(mutex) = false;
+  bool finished WEFT_GUARDED_BY(mutex) = false;
+  bool refused WEFT_GUARDED_BY(mutex) = false;
+  bool cancelled WEFT_GUARDED_BY(mutex) = false;
+  std::string why WEFT_GUARDED_BY(mutex);  // this side's reason for a cancel
+
+  // Used by the poll thread only.
+  bool greeted;       // messages may come: an accepted link has said its hello
+  std::string hello;  // of an accepted link, as far as it has come
+  std::array<char, kLengthBytes> begin{};
+  size_t begin_bytes = 0;
+  bool in_frame = false;
+  size_t left = 0;   // bytes of the frame that have not come
+  std::string rest;  // bytes that were read and are not delivered yet
+  size_t piece_size;
+  int turns = 0;  // that `rest` has had
+};
+
+/// Thread safety: as LinkEngine; counters from any thread.
+class WEFT_API LaneEngine final : public LinkEngine, private Poller {
+ public:
+  /// Listens on a unix socket at `path`, where nothing is yet. Connections wait until start(). Throws:
+  /// RpcError that names the path.
+  LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events, const std::string& path);
+  ~LaneEngine() override;
+  LaneEngine(const LaneEngine&) = delete;
+
+  void start();
+
+  Link* connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) override;
+  bool write(Link& link, Frame frame, bool now) override;
+  void finish(Link& link) override;
+  void refuse(Link& link, Frame frame) override;
+  void cancel(Link& link, const std::string& reason) override;
+  void shutdown() override;
+
+  UnprovenCounters counters() const { return {unproven_.load(), closed_.load()}; }
+
+ private:
+  bool poll(TimePoint deadline) override;
+  void kick() override { wake(); }
+
+  // --- lane.cpp: the poll thread, and the begin and end of links ---
+
+  int patience(TimePoint deadline);
+  void wake();
+  /// The poll thread looks at the link soon.
+  void call(LaneLink& link);
+  void serve_called();
+  void accept();
+  void let_in(int fd);
+  /// Ends a random one of the older half of the links without a welcome. False: there is none.
+  bool close_one();
+  void close_late();
+  void limit(LaneLink& link);
+  void unlimit(LaneLink& link);
+  /// The last event of a link, which is deleted.
+  void end(LaneLink& link, const std::string& reason);
+  bool end_all();
+  /// Waits for the events that the link needs now.
+  void watch(LaneLink& link) WEFT_REQUIRES(link.mutex);
+
+  // --- lane_stream.cpp: frames; false: the link may be gone ---
+
+  /// Writes as much as the socket takes. True: the frame is written.
+  bool push(LaneLink& link) WEFT_REQUIRES(link.mutex);
+  void handle(LaneLink& link, uint32_t events);
+  bool flush(LaneLink& link);
+  void receive(LaneLink& link, bool hung_up);
+  /// Bytes of any frames, for one turn; others are kept for the next turn.
+  bool deliver(LaneLink& link, const char* data, size_t n);
+  bool read_length(LaneLink& link);
+  bool pass(LaneLink& link, const char* data, size_t n);
+  bool greet(LaneLink& link);
+  void stop(LaneLink& link);
+  void end_of_stream(LaneLink& link, bool hung_up);
+  void take_turn();
+
+  Runtime& runtime_;
+  LinkEvents& events_;
+  const GrpcOptions options_;
+  const size_t max_unproven_;
+  int listener_ = -1, poll_ = -1, wake_ = -1;
+  std::atomic<bool> woken_{false};
+  Mutex mutex_;  // taken under a link's
+  std::unordered_set<LaneLink*> links_ WEFT_GUARDED_BY(mutex_);
+  std::vector<LaneLink*> called_ WEFT_GUARDED_BY(mutex_);
+  bool stopping_ WEFT_GUARDED_BY(mutex_) = false;
+
+  // Used by the poll thread only.
+  std::vector<std::pair<LaneLink*, TimePoint>> limited_;  // links without a welcome, by the time of their end
+  std::deque<LaneLink*> unread_;                          // links with a rest
+  TimePoint accept_at_ = kNever;                          // no file was free: tries again then
+  std::vector<char> read_;
+
+  std::atomic<int64_t> unproven_{0};
+  std::atomic<uint64_t> closed_{0};
+  std::unique_ptr<Service> polling_;
+};
+
+}  // namespace weft::rpc::inner

@@ -1,0 +1,272 @@
+// The same-host lane: frames on a connected socket. The reader asks for the place of the next payload bytes
+// and reads there; all else goes through one buffer of the engine. A long sequence of messages is delivered
+// in turns, as over gRPC, so that it delays those of others by one turn. Bytes of the other end are checked
+// before use: a length over the limit ends the link.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <weft/distributed/transport/inner/lane.h>
+
+namespace weft::rpc::inner {
+namespace {
+
+constexpr char kLaneLost[] = "the connection was lost";
+constexpr char kLaneEnded[] = "the peer ended the stream";
+
+constexpr size_t kPiecesPerWrite = 64;
+/// Room for payload bytes from which on few bytes are read beside it: those behind it are the next frame's.
+constexpr size_t kLargeRoom = 64 << 10, kBesideLargeRoom = 4 << 10;
+
+}  // namespace
+
+bool LaneEngine::write(Link& link, Frame frame, bool now) {
+  auto& l = static_cast<LaneLink&>(link);
+  MutexLock lock(l.mutex);
+  l.out = std::move(frame);
+  for (size_t i = 0; i < kLengthBytes; ++i)
+    l.length[i] = static_cast<char>(static_cast<uint64_t>(l.out.bytes) >> (8 * i));
+  l.piece = l.offset = 0;
+  l.writing = true;
+  if (now && push(l)) return true;
+  watch(l);
+  return false;
+}
+
+void LaneEngine::refuse(Link& link, Frame frame) {
+  auto& l = static_cast<LaneLink&>(link);
+  write(link, std::move(frame), true);
+  MutexLock lock(l.mutex);
+  l.refused = true;
+}
+
+bool LaneEngine::push(LaneLink& l) {
+  while (true) {
+    std::array<iovec, kPiecesPerWrite> parts;
+    size_t n = 0, asked = 0;
+    for (size_t i = l.piece; i <= l.out.pieces.size() && n < parts.size(); ++i) {
+      const Piece* const piece = i == 0 ? nullptr : &l.out.pieces[i - 1];
+      const bool own = piece != nullptr && piece->keep == nullptr;
+      const void* const data = piece == nullptr ? l.length.data() : own ? piece->own.data() : piece->data;
+      const size_t bytes = piece == nullptr ? kLengthBytes : own ? piece->own.size() : piece->bytes;
+      const size_t skip = i == l.piece ? l.offset : 0;
+      parts[n++] = {static_cast<char*>(const_cast<void*>(data)) + skip, bytes - skip};
+      asked += bytes - skip;
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = n;
+    const ssize_t result = sendmsg(l.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (result < 0) {
+      if (errno == EINTR) continue;
+      // Of a lost connection the poll thread hears by itself; the bytes that have come are read before.
+      const bool waits = errno == EAGAIN || errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
+      if (!waits && !l.cancelled) {
+        l.why = str("writing: ", std::strerror(errno));
+        l.cancelled = true;
+        call(l);
+      }
+      return false;
+    }
+    auto sent = static_cast<size_t>(result);
+    const bool whole = sent == asked;
+    for (size_t i = 0; i < n && sent >= parts[i].iov_len; ++i) {
+      sent -= parts[i].iov_len;
+      ++l.piece;
+      l.offset = 0;
+    }
+    l.offset += sent;
+    if (!whole) return false;  // the socket is full
+    if (l.piece <= l.out.pieces.size()) continue;
+    l.out = Frame();
+    l.writing = false;
+    return true;
+  }
+}
+
+void LaneEngine::handle(LaneLink& link, uint32_t events) {
+  if ((events & EPOLLOUT) != 0 && !flush(link)) return;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  const bool hung_up = (events & (EPOLLHUP | EPOLLERR)) != 0;
+  bool reads = false;
+  {
+    MutexLock lock(link.mutex);
+    if (link.cancelled) return;  // it was called
+    reads = !link.deaf && !link.read_ended;
+  }
+  if (!reads) {
+    if (hung_up) end(link, kLaneLost);
+  } else if (link.rest.empty()) {
+    receive(link, hung_up);
+  }
+}
+
+bool LaneEngine::flush(LaneLink& link) {
+  bool over = false;
+  {
+    MutexLock lock(link.mutex);
+    if (link.cancelled || !link.writing || !push(link)) return true;
+    over = link.refused;
+  }
+  if (over) {
+    end(link, kLaneEnded);
+    return false;
+  }
+  events_.on_written(link);  // it may write again
+  MutexLock lock(link.mutex);
+  watch(link);
+  return true;
+}
+
+void LaneEngine::receive(LaneLink& link, bool hung_up) {
+  const TimePoint begin = runtime_.now();
+  while (true) {
+    std::span<char> room;
+    if (link.greeted && link.in_frame) {
+      room = events_.room(link);
+      room = room.first(std::min(room.size(), link.left));
+    }
+    std::array<iovec, 2> parts;
+    size_t n = 0, asked = room.size();
+    if (!room.empty()) parts[n++] = {room.data(), room.size()};
+    parts[n++] = {read_.data(), room.size() >= kLargeRoom ? kBesideLargeRoom : read_.size()};
+    asked += parts[n - 1].iov_len;
+    msghdr message{};  // without room for files: the kernel drops those that the other end passes
+    message.msg_iov = parts.data();
+    message.msg_iovlen = n;
+    const ssize_t result = recvmsg(link.fd, &message, MSG_DONTWAIT);
+    if (result < 0 && errno == EINTR) continue;
+    if (result < 0 && errno == EAGAIN) break;
+    if (result < 0) return end(link, kLaneLost);
+    if (result == 0) return end_of_stream(link, hung_up);
+    const auto got = static_cast<size_t>(result), placed = std::min(got, room.size());
+    if (placed > 0 && !pass(link, room.data(), placed)) return;
+    if (got > placed && !deliver(link, read_.data(), got - placed)) return;
+    if (got < asked || !link.rest.empty() || runtime_.now() - begin >= kBulkTurn) break;
+  }
+  if (link.greeted && link.in_frame) events_.on_waiting(link);
+}
+
+bool LaneEngine::deliver(LaneLink& link, const char* data, size_t n) {
+  TimePoint now = runtime_.now();
+  const TimePoint begin = now;
+  for (size_t at = 0; at < n;) {
+    if (!link.in_frame) {
+      const size_t take = std::min(n - at, kLengthBytes - link.begin_bytes);
+      std::memcpy(link.begin.data() + link.begin_bytes, data + at, take);
+      link.begin_bytes += take;
+      at += take;
+      if (link.begin_bytes == kLengthBytes && !read_length(link)) return false;
+      continue;
+    }
+    const size_t most = std::min(n - at, link.left);
+    if (!link.greeted) {
+      link.hello.append(data + at, most);
+      link.left -= most;
+      at += most;
+      if (link.left == 0 && !greet(link)) return false;
+      continue;
+    }
+    const size_t take = std::min(most, std::max(link.piece_size, kSmallPiece));
+    if (!pass(link, data + at, take)) return false;
+    at += take;
+    const TimePoint before = std::exchange(now, runtime_.now());
+    if (now - before > kPieceTime) link.piece_size = std::max(take / 2, kSmallPiece);
+    else if (take == link.piece_size) link.piece_size = std::min(take * 2, kLargePiece);
+    else link.piece_size = std::max(link.piece_size, kSmallPiece);
+    if (at < n && now - begin >= (at < kBulkBytes ? kTurn : kBulkTurn)) {
+      link.rest.assign(data + at, n - at);
+      unread_.push_back(&link);
+      return true;
+    }
+  }
+  return true;
+}
+
+bool LaneEngine::read_length(LaneLink& link) {
+  link.begin_bytes = 0;
+  size_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i)
+    length |= static_cast<size_t>(static_cast<unsigned char>(link.begin[i])) << (8 * i);
+  const size_t most = link.greeted ? static_cast<size_t>(kMaxFrameBytes) : kMaxHello;
+  if (length > most) {
+    end(link, str("wire: a frame of ", length, " bytes, at most ", most, " are allowed"));
+    return false;
+  }
+  link.left = length;
+  link.in_frame = true;
+  if (length > 0) return true;
+  return link.greeted ? pass(link, nullptr, 0) : greet(link);
+}
+
+/// Bytes of the frame that is read.
+bool LaneEngine::pass(LaneLink& link, const char* data, size_t n) {
+  link.left -= n;
+  link.in_frame = link.left > 0;
+  if ((n == 0 || events_.on_bytes(link, data, n, false)) &&
+      (link.in_frame || events_.on_bytes(link, nullptr, 0, true)))
+    return true;
+  stop(link);
+  return false;
+}
+
+/// The hello has come.
+bool LaneEngine::greet(LaneLink& link) {
+  link.in_frame = false;
+  link.greeted = true;
+  if (!events_.on_accepted(link, std::exchange(link.hello, {}))) {
+    stop(link);
+    return false;
+  }
+  unlimit(link);
+  return true;
+}
+
+/// Nothing more is read from a link that was refused or cancelled. The other end has a limited time to read
+/// the refusal.
+void LaneEngine::stop(LaneLink& link) {
+  bool over = false;
+  {
+    MutexLock lock(link.mutex);
+    link.deaf = true;
+    over = link.refused && !link.writing;
+    if (!over) watch(link);
+  }
+  if (over) return end(link, kLaneEnded);
+  limit(link);
+}
+
+void LaneEngine::end_of_stream(LaneLink& link, bool hung_up) {
+  const bool broken = link.in_frame || link.begin_bytes > 0;
+  bool over = hung_up || broken || !link.accepted || !link.greeted;
+  bool finished = false;
+  {
+    MutexLock lock(link.mutex);
+    finished = link.finished;
+    link.read_ended = true;
+    if (!over) watch(link);
+  }
+  if (over) return end(link, finished && !broken ? kLaneEnded : kLaneLost);
+  events_.on_read_end(link);
+  {
+    MutexLock lock(link.mutex);
+    over = link.finished;
+  }
+  if (over) end(link, kLaneEnded);
+}
+
+void LaneEngine::take_turn() {
+  LaneLink& link = *unread_.front();
+  unread_.pop_front();
+  const std::string rest = std::exchange(link.rest, {});
+  if (!deliver(link, rest.data(), rest.size())) return;
+  if (link.rest.empty()) link.turns = 0;
+  else if (++link.turns >= kYieldAfter) std::this_thread::yield();
+}
+
+}  // namespace weft::rpc::inner
