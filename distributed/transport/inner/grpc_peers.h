@@ -242,7 +242,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   std::optional<SocketFile> socket_;  // outlives the listeners
   std::optional<TcpListener> listener_;
   std::optional<CookieFile> cookie_, tls_mark_;  // of the TCP listener; they go before it
-  std::string secret_;  // the cookie's text, which hellos need; empty: none
+  std::string secret_;                           // the cookie's text, which hellos need; empty: none
   GrpcEngine grpc_;
   std::optional<LaneEngine> lane_;
 };
