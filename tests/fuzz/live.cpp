@@ -67,7 +67,7 @@ class Group {
       options.id = WorkerId{rank};
       options.name = str("worker", rank);
       agents_.push_back(Agent::create(runtime_, options, [&](Receiver& receiver) {
-        return make_grpc_transport(runtime_, {.id = options.id}, receiver);
+        return make_grpc_transport(runtime_, {.id = options.id, .same_host_lane = true}, receiver);
       }));
       members.push_back(agents_.back()->as_member());
     }

@@ -92,7 +92,7 @@ class Mailbox : public Receiver {
   Mutex mutex;
   std::vector<Inbound> messages, unread;
   std::atomic<int64_t> most{int64_t{1} << 40};  ///< larger payloads find no memory
-  size_t count = 0;
+  std::atomic<size_t> count{0};
   std::map<WorkerId, std::string> reasons;
 
  private:
