@@ -86,9 +86,7 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                        "batch.calls",
                                        "batch.left_out",
                                        "batch.runs",
-                                       "batch.waiting",
-                                       "dist_optim.waiting_steps",
-                                       "dist_optim.undecided_parameters"};
+                                       "batch.waiting"};
   std::set<std::string> all = agent;
   all.insert(references.begin(), references.end());
   all.insert(autograd.begin(), autograd.end());
