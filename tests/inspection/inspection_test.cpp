@@ -222,14 +222,16 @@ TEST(Inspection, nothing_listens_unless_the_program_asks_and_nothing_remains) {
   };
   {
     Cluster group({.over = test::Over::kGrpc, .size = 2});
-    EXPECT_EQ(sockets(), 2u);
+    const size_t of_group = sockets();
+    EXPECT_GE(of_group, 2u);
     {
       const InspectionServer server;
-      EXPECT_EQ(sockets(), 3u);
+      EXPECT_EQ(sockets(), of_group + 1);
       EXPECT_EQ(std::filesystem::status(folder / "weft").permissions(), std::filesystem::perms::owner_all);
     }
-    EXPECT_EQ(sockets(), 2u);
+    EXPECT_EQ(sockets(), of_group);
   }
+  EXPECT_EQ(sockets(), 0u);
   if (before != nullptr) setenv("XDG_RUNTIME_DIR", kept.c_str(), 1);
   else unsetenv("XDG_RUNTIME_DIR");
   std::filesystem::remove_all(folder);
