@@ -6,6 +6,7 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
+#include <grpc/support/alloc.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
@@ -61,8 +62,10 @@ void init_grpc() {
   (void)once;
 }
 
+/// gRPC makes the copy: another of its threads may have written the text, as the thread sanitizer cannot see.
 std::string to_text(const grpc_slice& slice) {
-  return std::string(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice));
+  const std::unique_ptr<char, void (*)(void*)> copy(grpc_slice_to_c_string(slice), gpr_free);
+  return std::string(copy.get(), GRPC_SLICE_LENGTH(slice));
 }
 
 grpc_op make_op(grpc_op_type type) {
