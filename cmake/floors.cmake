@@ -39,14 +39,14 @@ endfunction()
 # the same headers. A source with the property UNITY_GROUP is compiled with the others of that group. One with
 # options of its own is compiled alone; with GROUPS_ONLY all others are too. The units include by relative
 # paths, where CMake's own UNITY_BUILD writes absolute ones: a compiler cache serves another checkout too.
-# A unit has up to SIZE sources, 14 without it.
+# A unit has up to SIZE sources, 22 without it.
 function(weft_unity target)
   if(NOT WEFT_UNITY)
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 unity GROUPS_ONLY SIZE "")
   if(NOT unity_SIZE)
-    set(unity_SIZE 14)
+    set(unity_SIZE 22)
   endif()
   set(folder ${PROJECT_BINARY_DIR}/generated/unity)
   set(kept)
@@ -57,7 +57,7 @@ function(weft_unity target)
     get_filename_component(source ${source} ABSOLUTE)
     get_source_file_property(group ${source} UNITY_GROUP)
     get_source_file_property(options ${source} COMPILE_OPTIONS)
-    if(options OR NOT source MATCHES "\\.cpp$" OR (NOT group AND unity_GROUPS_ONLY))
+    if(options OR NOT source MATCHES "\\.(cpp|cc)$" OR (NOT group AND unity_GROUPS_ONLY))
       list(APPEND kept ${source})
     else()
       if(NOT group)

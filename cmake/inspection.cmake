@@ -30,6 +30,7 @@ endif()
 target_include_directories(weft_inspection_proto SYSTEM PUBLIC ${WEFT_PROTO_DIR})
 target_link_libraries(weft_inspection_proto PRIVATE weft::protobuf)
 target_compile_options(weft_inspection_proto PRIVATE -w)
+weft_unity(weft_inspection_proto)
 
 weft_distributed_library(distributed_inspection inspection)
 target_include_directories(weft_floor_distributed_inspection SYSTEM PRIVATE ${WEFT_PROTO_DIR})

@@ -16,8 +16,8 @@ endif()
 # some 20 times slower. The waits of a test have limits of their own that end before, and name their cause.
 set(test_seconds 300)
 set(in_parts ${WEFT_TEST_PARTS})
-# Most tests compile in three quarters of the time without optimization. Those of kernels compute much
-# themselves, as do the rows of the op table and their checks; bench_ops times the rows.
+# Tests compile in three quarters of the time or less without optimization. Those of the CPU kernels compute
+# much themselves, as do the rows of the op table and their checks; bench_ops times the rows.
 set(test_level -O0)
 set(computing_level -O1)
 if(CMAKE_BUILD_TYPE MATCHES "^(Asan|Tsan)$")
@@ -210,7 +210,7 @@ foreach(folder ${groups})
     set(distributed ON)
   endif()
   set(level ${test_level})
-  if(group MATCHES "^(kernels|simt|simt_libraries)$")
+  if(group STREQUAL "kernels")
     set(level ${computing_level})
   endif()
   target_compile_options(test_${group} PRIVATE ${level})

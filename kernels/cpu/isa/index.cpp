@@ -130,11 +130,32 @@ void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
 
 namespace {
 
-/// The functor F in T's compute type.
-template <template <class> class F, class T> T folded(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) return F<uint8_t>{}(a, b) != 0;
-  else if constexpr (sizeof(T) == 2) return T(F<float>{}(a, b));
-  else return F<T>{}(a, b);
+/// to[i] = rule(to[i], from[i]) for n elements with the given strides.
+template <class T> using Fold = void (*)(T* to, int64_t to_stride, const T* from, int64_t stride, int64_t n);
+
+/// Calls put(to[i], from[i]) for the elements of a Fold.
+template <class T, class P> void put_each(T* to, int64_t ts, const T* from, int64_t fs, int64_t n, P put) {
+  if (ts == 1 && fs == 1)
+    for (int64_t i = 0; i < n; ++i) put(to[i], from[i]);
+  else
+    for (int64_t i = 0; i < n; ++i) put(to[i * ts], from[i * fs]);
+}
+
+template <template <class> class F, class T>
+void fold(T* to, int64_t ts, const T* from, int64_t fs, int64_t n) {
+  put_each(to, ts, from, fs, n, [](T& a, T b) {
+    if constexpr (std::is_same_v<T, bool>) a = F<uint8_t>{}(a, b) != 0;
+    else if constexpr (sizeof(T) == 2) a = T(F<float>{}(a, b));
+    else a = F<T>{}(a, b);
+  });
+}
+
+/// The rules other than assignment and addition, which are rare: one function each, so that the loops over
+/// lines are compiled once per dtype for all of them.
+template <class T> Fold<T> fold_of(ScatterRule rule) {
+  return rule == ScatterRule::kMul   ? fold<functors::Mul, T>
+         : rule == ScatterRule::kMax ? fold<functors::Maximum, T>
+                                     : fold<functors::Minimum, T>;
 }
 
 /// The dims of a scatter other than its dim, joined, if the index is constant along them and their strides
@@ -161,25 +182,20 @@ void IsaBackend::scatter(Context&, ScatterRule rule, int dim, View index, View s
   const int64_t n = index.size(dim), ss = src.stride(dim), ys = y.stride(dim), is = indices.strides()[dim];
   Across row;
   const bool by_rows = row.take(dim, index, src, y) && row.y < ys;  // the smaller stride is the inner loop
-  const auto run_rows = [&](auto tag, auto put) {
+  // put(to, from) for an element, put_row as a Fold
+  const auto run = [&](auto tag, auto put, auto put_row) {
     using T = typename decltype(tag)::type;
-    const int64_t narrow = (1 << 15) / (n > 0 ? n : 1) + 1;
-    const Parts parts(row.width, narrow > 256 ? narrow : 256);
-    each_task(parts.count, [&](int64_t task) {
-      const int64_t first = parts.begin(task), count = parts.size(task);
-      for (int64_t i = 0; i < n; ++i) {
-        const T* from = src.as<T>() + i * ss + first * row.src;
-        T* to = y.as<T>() + indices.data()[i * is] * ys + first * row.y;
-        if (row.src == 1 && row.y == 1)
-          for (int64_t j = 0; j < count; ++j) put(to[j], from[j]);
-        else
-          for (int64_t j = 0; j < count; ++j) put(to[j * row.y], from[j * row.src]);
-      }
-    });
-  };
-  const auto run = [&](auto tag, auto put) {
-    using T = typename decltype(tag)::type;
-    if (by_rows) return run_rows(tag, put);
+    if (by_rows) {
+      const int64_t narrow = (1 << 15) / (n > 0 ? n : 1) + 1;
+      const Parts parts(row.width, narrow > 256 ? narrow : 256);
+      each_task(parts.count, [&](int64_t task) {
+        const int64_t first = parts.begin(task), count = parts.size(task);
+        for (int64_t i = 0; i < n; ++i)
+          put_row(y.as<T>() + indices.data()[i * is] * ys + first * row.y, row.y,
+                  src.as<T>() + i * ss + first * row.src, row.src, count);
+      });
+      return;
+    }
     each_line<3>(index.sizes, dim, {src.strides, indices.strides(), y.strides}, [&](const Lines<3>& line) {
       const T* from = src.as<T>() + line.offset(0);
       const int64_t* at = indices.data() + line.offset(1);
@@ -187,21 +203,26 @@ void IsaBackend::scatter(Context&, ScatterRule rule, int dim, View index, View s
       for (int64_t i = 0; i < n; ++i) put(to[at[i * is] * ys], from[i * ss]);
     });
   };
-  using namespace functors;
+  const auto run_put = [&](auto tag, auto put) {
+    using T = typename decltype(tag)::type;
+    run(tag, put, [put](T* to, int64_t ts, const T* from, int64_t fs, int64_t count) {
+      put_each(to, ts, from, fs, count, put);
+    });
+  };
   switch (rule) {
     case ScatterRule::kAssign:
-      return dispatch_width(y.dtype, [&](auto tag) { run(tag, [](auto& to, auto v) { to = v; }); });
+      return dispatch_width(y.dtype, [&](auto tag) { run_put(tag, [](auto& to, auto v) { to = v; }); });
     case ScatterRule::kAdd:
-      return dispatch(y.dtype, [&](auto tag) { run(tag, [](auto& to, auto v) { to = sum_of(to, v); }); });
+      return dispatch(y.dtype, [&](auto tag) { run_put(tag, [](auto& to, auto v) { to = sum_of(to, v); }); });
     case ScatterRule::kMul:
-      return dispatch(y.dtype,
-                      [&](auto tag) { run(tag, [](auto& to, auto v) { to = folded<Mul>(to, v); }); });
     case ScatterRule::kMax:
-      return dispatch(y.dtype,
-                      [&](auto tag) { run(tag, [](auto& to, auto v) { to = folded<Maximum>(to, v); }); });
     case ScatterRule::kMin:
-      return dispatch(y.dtype,
-                      [&](auto tag) { run(tag, [](auto& to, auto v) { to = folded<Minimum>(to, v); }); });
+      return dispatch(y.dtype, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        const Fold<T> f = fold_of<T>(rule);
+        run(
+            tag, [f](T& to, T v) { f(&to, 1, &v, 1, 1); }, f);
+      });
   }
 }
 
