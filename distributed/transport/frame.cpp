@@ -76,6 +76,7 @@ Hello read_hello(const std::string& bytes) {
   h.incarnation.value = in.number<uint64_t>();
   h.target.value = in.number<int32_t>();
   h.target_incarnation.value = in.number<uint64_t>();
+  h.key = in.number<uint64_t>();
   h.host_key = in.text();
   const auto n = in.number<uint16_t>();
   if (n > kMaxAddresses)
@@ -96,6 +97,7 @@ std::string encode_hello(RecordType type, const Hello& h) {
   put<uint64_t>(body, h.incarnation.value);
   put<int32_t>(body, h.target.value);
   put<uint64_t>(body, h.target_incarnation.value);
+  put<uint64_t>(body, h.key);
   put_text(body, h.host_key);
   const size_t n = std::min(h.addresses.size(), kMaxAddresses);
   put<uint16_t>(body, static_cast<uint16_t>(n));

@@ -111,7 +111,7 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   } catch (const Error& e) {
     return give_up_soon(peer, PeerState::kUnreachable, e.what());
   }
-  Hello hello = own_hello(peer->id, peer->address.incarnation);
+  Hello hello = own_hello(*peer, peer->address.incarnation);
   if (target.port != 0) {
     const auto cookie = find_cookie(target.port);
     if (!cookie && !options_.insecure) {  // the listener may come yet

@@ -81,6 +81,9 @@ void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hel
   bool other = peer.member && expected.value != 0 && expected != hello.incarnation;
   if (other && std::find(past.begin(), past.end(), hello.incarnation) != past.end())
     turn_away(c, str("worker ", hello.id, " has a successor at worker ", options_.id));
+  // Members are told each other's lives; the key tells nobody but the peer that it is for.
+  if (peer.shown_by == hello.incarnation && peer.shown_key != hello.key)
+    turn_away(c, str("worker ", hello.id, " has shown another key for this life"), true);
   for (const auto& connected : peer.up) other = other || connected->incarnation != hello.incarnation;
   if (other && c.outgoing) turn_away(c, str("another life of worker ", hello.id, " answered"));
   // a member's certificate has its name; one that is no member keeps the names that it has shown
@@ -141,6 +144,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     }
     c.peer = peer;
     c.incarnation = hello.incarnation;
+    if (hello.key != 0) peer->shown_key = hello.key, peer->shown_by = hello.incarnation;
     if (c.proof.secure && options_.tls && options_.tls->check_names)
       c.names = std::make_shared<const std::vector<std::string>>(c.proof.names);
     if (old.empty()) {
@@ -154,7 +158,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     if (peer->connecting == self) peer->connecting.reset();
     timer = std::exchange(peer->give_up, {});
     if (!c.outgoing) {
-      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, own_hello(peer->id, hello.incarnation))));
+      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, own_hello(*peer, hello.incarnation))));
     }
   }
   if (!c.outgoing && listener_) listener_->prove(c.proof.peer);

@@ -17,7 +17,7 @@ namespace {
 /// remembered past lives of a worker
 constexpr size_t kPastLives = 8;
 
-/// A number that cannot be guessed: a life's number is its proof to those who know it.
+/// A number that cannot be guessed: a life's, and the key of a life for one peer.
 uint64_t secret_number() {
   uint64_t number = 0;
   if (getentropy(&number, sizeof number) != 0) throw RpcError("the system has no random number");
@@ -94,6 +94,7 @@ void GrpcTransport::add_peer(WorkerId id, PeerAddress address) {
     peer->address = std::move(address);
     peer->member = true;
     peer->ignored = false;
+    if (peer->own_key == 0) peer->own_key = secret_number() | 1;
     lock.unlock();
     for (auto& c : old) cancel(*c, "the peer has moved");
     return;
@@ -261,12 +262,13 @@ LinkTarget GrpcTransport::to_tcp(const HostPort& at, const std::string& name) co
   return target;
 }
 
-Hello GrpcTransport::own_hello(WorkerId target, Incarnation expected) const {
+Hello GrpcTransport::own_hello(const Peer& peer, Incarnation expected) const {
   return {.version = options_.wire_version,
           .id = options_.id,
           .incarnation = incarnation_,
-          .target = target,
+          .target = peer.id,
           .target_incarnation = expected,
+          .key = options_.hello_key.value_or(peer.own_key),
           .host_key = own_.host_key,
           .addresses = own_.addresses};
 }

@@ -72,6 +72,7 @@ struct GrpcOptions {
   bool shared_poller = true;
   WireLimits limits{};
   uint32_t wire_version = kWireVersion;      ///< version in the hello (tests)
+  std::optional<uint64_t> hello_key{};       ///< key in the hello (tests)
   std::optional<std::string> first_frame{};  ///< sent in place of the hello (tests)
 };
 

@@ -30,7 +30,10 @@ struct Speaker {
 
 /// Two workers; worker 1 is the one that others speak to.
 struct SmallGroup {
-  SmallGroup() : rt(make_threaded_runtime()), a(rt, {.id = WorkerId{0}}), b(rt, {.id = WorkerId{1}}) {
+  explicit SmallGroup(std::optional<uint64_t> key = {})
+      : rt(make_threaded_runtime()),
+        a(rt, {.id = WorkerId{0}, .hello_key = key}),
+        b(rt, {.id = WorkerId{1}}) {
     a.t->add_peer(WorkerId{1}, b.t->addresses());
   }
   /// The addresses of worker 1 as a stranger knows them: without its life's number.
@@ -87,11 +90,11 @@ TEST(Identity, a_hello_of_another_life_leaves_the_connection_of_the_first_untouc
   }
 }
 
-TEST(Identity, a_second_hello_of_the_same_life_takes_the_place_of_its_connection) {
-  SmallGroup g;
+TEST(Identity, a_second_hello_with_the_key_of_the_life_takes_the_place_of_its_connection) {
+  SmallGroup g(21);
   g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
   ASSERT_TRUE(g.a_reaches_b(1));
-  Speaker again(g.rt, {.id = WorkerId{0}, .incarnation = g.a.t->incarnation()});
+  Speaker again(g.rt, {.id = WorkerId{0}, .incarnation = g.a.t->incarnation(), .hello_key = 21});
   again.t->add_peer(WorkerId{1}, g.outside());
   again.t->send(WorkerId{1}, 1, "the same life");
   ASSERT_TRUE(g.b.box.wait_for(2));
@@ -99,6 +102,29 @@ TEST(Identity, a_second_hello_of_the_same_life_takes_the_place_of_its_connection
   g.b.t->send(WorkerId{0}, 1, "an answer");
   EXPECT_TRUE(again.box.wait_for(1));
   EXPECT_EQ(g.b.box.states(WorkerId{0}), "up");
+}
+
+TEST(Identity, a_second_hello_with_the_number_of_the_life_alone_leaves_the_first_untouched) {
+  for (const bool answered : {false, true}) {  // whether the first has said hello, or answered one
+    SmallGroup g;
+    g.b.t->add_peer(WorkerId{0}, g.a.t->addresses());
+    if (answered) {
+      g.b.t->send(WorkerId{0}, 1, "from worker 1");
+      ASSERT_TRUE(g.a.box.wait_for(1));
+    } else {
+      ASSERT_TRUE(g.a_reaches_b(1));
+    }
+    const size_t heard = g.b.box.count;
+    Speaker forger(g.rt, {.id = WorkerId{0}, .incarnation = g.a.t->incarnation(), .connect_timeout = 300ms});
+    forger.t->add_peer(WorkerId{1}, g.outside());
+    forger.t->send(WorkerId{1}, 1, "forged");
+    ASSERT_TRUE(forger.box.wait_for_state(WorkerId{1}, "unreachable")) << forger.box.states(WorkerId{1});
+    EXPECT_NE(forger.box.reason(WorkerId{1}).find("another key for this life"), std::string::npos)
+        << forger.box.reason(WorkerId{1});
+    ASSERT_TRUE(g.a_reaches_b(heard + 1));
+    EXPECT_EQ(g.b.box.states(WorkerId{0}), "up");
+    EXPECT_EQ(g.a.box.states(WorkerId{1}), "up");
+  }
 }
 
 TEST(Identity, a_worker_that_is_not_a_member_yet_is_heard_once_it_is_one) {

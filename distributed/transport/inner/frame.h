@@ -42,6 +42,7 @@ struct Hello {
   Incarnation incarnation{};
   WorkerId target{};
   Incarnation target_incarnation{};
+  uint64_t key = 0;  ///< of the sender's life for the target alone; 0: the target is no member of its yet
   std::string host_key{};
   std::vector<std::string> addresses{};
   std::string cookie{};  ///< of the listener, where it asks for one

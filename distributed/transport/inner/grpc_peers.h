@@ -38,6 +38,9 @@ struct Peer {
   bool gone WEFT_GUARDED_BY(mutex) = false;              // a stranger that is no longer in the map
   std::vector<Incarnation> past WEFT_GUARDED_BY(mutex);  // the last lives that have a successor
   bool ignored WEFT_GUARDED_BY(mutex) = false;
+  // Keys in the hellos: this side's for the peer, and the one that a life of the peer has shown.
+  uint64_t own_key WEFT_GUARDED_BY(mutex) = 0, shown_key WEFT_GUARDED_BY(mutex) = 0;
+  Incarnation shown_by WEFT_GUARDED_BY(mutex);
   bool was_up WEFT_GUARDED_BY(mutex) = false;
   std::vector<std::shared_ptr<Connection>> up WEFT_GUARDED_BY(mutex);
   std::shared_ptr<Connection> connecting WEFT_GUARDED_BY(mutex);
@@ -139,7 +142,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// The lane's address, if it is usable, else the first usable one. Throws: ValueError, RpcError.
   LinkTarget choose(const PeerAddress& address) const;
   LinkTarget to_tcp(const HostPort& at, const std::string& name) const;
-  Hello own_hello(WorkerId target, Incarnation expected) const;
+  Hello own_hello(const Peer& peer, Incarnation expected) const WEFT_REQUIRES(peer.mutex);
   static Frame frame_of(const std::string& bytes) {
     Frame frame;
     frame.append_own(bytes.data(), bytes.size());
