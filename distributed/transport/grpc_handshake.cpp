@@ -81,9 +81,6 @@ void GrpcTransport::check_life(Connection& c, const Peer& peer, const Hello& hel
   bool other = peer.member && expected.value != 0 && expected != hello.incarnation;
   if (other && std::find(past.begin(), past.end(), hello.incarnation) != past.end())
     turn_away(c, str("worker ", hello.id, " has a successor at worker ", options_.id));
-  // Members are told each other's lives; the key tells nobody but the peer that it is for.
-  if (peer.shown_by == hello.incarnation && peer.shown_key != hello.key)
-    turn_away(c, str("worker ", hello.id, " has shown another key for this life"), true);
   for (const auto& connected : peer.up) other = other || connected->incarnation != hello.incarnation;
   if (other && c.outgoing) turn_away(c, str("another life of worker ", hello.id, " answered"));
   // a member's certificate has its name; one that is no member keeps the names that it has shown
@@ -118,6 +115,13 @@ void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
                    ", and not for '", name, "'"));
 }
 
+/// Refuses a hello without the key that the life has shown before. Members are told each other's lives; the key
+/// tells nobody but the peer that it is for.
+void GrpcTransport::check_key(Connection& c, const Peer& peer, const Hello& hello) const {
+  if (peer.shown_by == hello.incarnation && peer.shown_key != hello.key)
+    turn_away(c, str("worker ", hello.id, " has shown another key for this life"), true);
+}
+
 /// Handles a hello (from the connecting side) or a welcome (from the listening side).
 void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
   check_proof(c, hello);
@@ -132,6 +136,7 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     MutexLock lock(peer->mutex);
     check_life(c, *peer, hello);
     check_name(c, *peer);
+    check_key(c, *peer, hello);
     if (peer->gone) turn_away(c, "the connection before has just ended", true);
     MutexLock own(c.mutex);
     if (c.link == nullptr) return;

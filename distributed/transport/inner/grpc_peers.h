@@ -224,6 +224,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void check_hello(Connection& c, RecordType type, const Hello& hello) const;
   void check_proof(Connection& c, const Hello& hello) const;
   void check_name(Connection& c, const Peer& peer) const WEFT_REQUIRES(peer.mutex);
+  void check_key(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
   void check_life(Connection& c, const Peer& peer, const Hello& hello) const WEFT_REQUIRES(peer.mutex);
   /// Ends the handshake with an error. `for_now`: the connecting side may try again.
   [[noreturn]] void turn_away(Connection& c, const std::string& why, bool for_now = false) const;
