@@ -322,14 +322,14 @@ void Membership::State::keep_next(const MemberList& now) {
   next = fresh;
 }
 
-/// Step 4: waits until the lease of a lost member has run out, and removes it.
+/// Step 4: waits until the lease of a lost member has run out, and removes it. The agent may lose a member
+/// that this worker's list has not yet, so only a departure says that there is nothing to do.
 void Membership::State::remove_lost(const LostPeer& lost) {
   const std::string held = to_string(lost.incarnation), key = inner::kLifeBegin + lost.info.name;
   while (!over() && !fence().closed_for_good()) {
     {
       MutexLock lock(mutex);
-      const Member* const member = list.find(lost.info.id);
-      if (!member || life_of(*member) != lost.life()) return;
+      if (list.departure(lost.life())) return;
     }
     const TimePoint until = runtime->now() + std::min<Duration>(lease() / 4, kLongestWatch);
     try {

@@ -115,8 +115,8 @@ void GrpcTransport::check_name(Connection& c, const Peer& peer) const {
                    ", and not for '", name, "'"));
 }
 
-/// Refuses a hello without the key that the life has shown before. Members are told each other's lives; the key
-/// tells nobody but the peer that it is for.
+/// Refuses a hello without the key that the life has shown before. Members are told each other's lives; the
+/// key tells nobody but the peer that it is for.
 void GrpcTransport::check_key(Connection& c, const Peer& peer, const Hello& hello) const {
   if (peer.shown_by == hello.incarnation && peer.shown_key != hello.key)
     turn_away(c, str("worker ", hello.id, " has shown another key for this life"), true);

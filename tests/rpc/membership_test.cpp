@@ -134,6 +134,20 @@ TEST(Membership, a_member_that_was_waited_for_can_be_called_at_once) {
   }
 }
 
+TEST(Membership, a_member_that_ends_while_another_adds_it_leaves_the_list) {
+  ElasticOptions options;
+  options.found = [](const std::shared_ptr<Agent>& agent, const Member&) {
+    if (agent->self().name == "a") agent->runtime()->sleep_for(1s);
+  };
+  ElasticGroup g(std::move(options));
+  auto& a = g.join("a");
+  auto& b = g.join("b");
+  g.run(b, [] { EXPECT_EQ(rpc_sync<elastic_twice>("a", 2), 4); });
+  b.agent()->shutdown({.graceful = false});
+  g.sim().run_for(45s);
+  EXPECT_EQ(a.membership->members().size(), 1u);
+}
+
 TEST(Membership, a_dead_member_leaves_the_list_without_a_successor) {
   ElasticGroup g;
   auto& a = g.join("a");

@@ -41,6 +41,7 @@ ElasticGroup::Worker& ElasticGroup::join(const std::string& name,
   if (options_.around) store = options_.around(name, std::move(store));
   JoinOptions joining;
   joining.name = name;
+  joining.found = options_.found;
   joining.deadline = sim_->now() + options_.init_timeout;
   joining.make_agent = [&](WorkerId id) {
     AgentOptions mine;

@@ -24,6 +24,7 @@ struct ElasticOptions {
   bool keep_log = true;  ///< keep the lines of the trace
   /// puts something around the store client of a worker
   std::function<std::shared_ptr<rpc::Store>(const std::string& name, std::shared_ptr<rpc::Store>)> around{};
+  decltype(rpc::JoinOptions::found) found{};  ///< of every worker
 };
 
 class ElasticGroup {
