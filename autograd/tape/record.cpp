@@ -127,6 +127,7 @@ void set_outputs(Ref<Node> node, std::span<Tensor> outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].defined() || !is_floating(outputs[i].dtype())) continue;
     TensorBody& b = outputs[i].body();
+    // NOLINTNEXTLINE(bugprone-use-after-move): only the last one moves it
     make_slot(outputs[i]).edge = {i + 1 < outputs.size() ? node : std::move(node), static_cast<uint32_t>(i)};
     b.requires_grad = true;
     if (!b.follows_base) b.storage->set_history(&b, false);
