@@ -218,8 +218,13 @@ std::optional<uint32_t> foreign_listener(uint16_t port) {
 }
 
 void sweep_sockets(const std::string& folder) {
-  DIR* const list = opendir(folder.c_str());
-  if (list == nullptr) return;
+  // not opendir: the thread sanitizer would take its file for an older one of that number
+  const int files = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* const list = files < 0 ? nullptr : fdopendir(files);
+  if (list == nullptr) {
+    if (files >= 0) close(files);
+    return;
+  }
   const size_t end = std::strlen(kLockEnd);
   std::vector<std::string> locks;
   while (const dirent* entry = readdir(list)) {
