@@ -32,7 +32,7 @@ struct LanguageModel {
   }
   Tensor loss(const Tensor& ids, const Tensor& target) {
     const Tensor y = drop.forward(rnn.forward(drop.forward(encoder.forward(ids))).y);
-    return cross_entropy(decoder.forward(y.reshape({-1, y.size(2)})), target);
+    return linear_cross_entropy(y.reshape({-1, y.size(2)}), decoder.weight, decoder.bias, target);
   }
 };
 

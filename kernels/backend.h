@@ -48,6 +48,16 @@ struct PhiloxKey {
   uint64_t offset = 0;
 };
 
+/// The cross entropy of a linear layer, x [R, I], w [K, I], bias [K] or absent, and its gradients. All are
+/// contiguous and of one floating dtype but target, int64 [R], and g, which may be broadcast.
+struct LinearLossViews {
+  View x, w, bias;
+  View target, weight;  ///< as of Backend::cross_entropy
+  View g;               ///< [R]: the gradient of each row's loss
+  View loss;            ///< [R], out
+  View dx, dw, db;      ///< out, each may be absent
+};
+
 /// One direction of one recurrent layer over a whole sequence. Gate order: LSTM i f g o, GRU r z n; G gates
 /// of H rows.
 struct RnnLayer {
@@ -171,6 +181,13 @@ class WEFT_API Backend {
   /// dx[r, k] = g[r] * d loss[r] / d x[r, k] in one pass; g[r] may be broadcast (stride 0).
   virtual void cross_entropy_backward(Context&, View x, View log_sums, View target, View weight,
                                       int64_t ignore, double smoothing, View g, View dx) = 0;
+  /// loss = cross_entropy(x w^T + bias, target), and the gradients of sum(g * loss), in one call. Returns
+  /// false, with nothing written, if the backend has no such kernel for these sizes; callers then go by
+  /// blocks of rows.
+  virtual bool linear_cross_entropy(Context&, const LinearLossViews&, int64_t /*ignore*/,
+                                    double /*smoothing*/) {
+    return false;
+  }
   virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y,
                           View mean, View rstd /*[R]*/) = 0;
   virtual void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,

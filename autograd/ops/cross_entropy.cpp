@@ -183,6 +183,16 @@ struct LinearLoss {
 LinearGrads forward_with_gradients(const LinearLoss& l, const Tensor& losses, const Tensor& log_sums,
                                    const Tensor& unit, bool dx, bool dw, bool db) {
   const LinearGrads d = l.empty_gradients(dx, dw, db);
+  const auto view = [](const Tensor& t) { return formula::optional_view(t); };
+  bool done = false;
+  launch::named("linear_cross_entropy", [&] {
+    done = launch::backend_of(l.x).linear_cross_entropy(
+        context(),
+        {l.x.view_of(), l.w.view_of(), view(l.b), l.target.view_of(), view(l.o.weight),
+         row_gradient(unit, l.rows()), losses.view_of(), view(d.x), view(d.w), view(d.b)},
+        l.o.ignore_index, l.o.label_smoothing);
+  });
+  if (done) return d;
   const Tensor space = l.workspace(), dspace = l.workspace();
   l.each_block([&](int64_t start, int64_t n) {
     l.losses_of(space, start, n, losses, log_sums);

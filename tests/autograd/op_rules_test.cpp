@@ -230,29 +230,6 @@ TEST(LinearRelu, of_integers_is_the_positive_part_of_their_product) {
   EXPECT_TRUE(equal(linear_relu(x, w, b), relu(linear(x, w, b))));
 }
 
-TEST(LinearCrossEntropy, equals_its_parts_over_many_blocks) {
-  manual_seed(17);
-  const int64_t n = 131, in = 7, classes = 60013;  // two blocks and more
-  Tensor x = randn({n, in}).requires_grad_(), w = (randn({classes, in}) * 0.1).requires_grad_(),
-         b = randn({classes}).requires_grad_();
-  const Tensor target = randint(0, classes, {n});
-  const Tensor fused = linear_cross_entropy(x, w, b, target);
-  const auto first = grad({fused}, {x, w, b});
-  const Tensor parts = cross_entropy(linear(x, w, b), target);
-  const auto second = grad({parts}, {x, w, b});
-  EXPECT_TRUE(close(fused.detach(), parts.detach(), 1e-5, 1e-6));
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(first[i], second[i], 1e-4, 1e-6)) << i;
-}
-
-TEST(LinearCrossEntropy, takes_no_bias_and_partial_gradients) {
-  manual_seed(18);
-  Tensor x = randn({5, 3}), w = randn({7, 3}).requires_grad_();
-  const Tensor target = randint(0, 7, {5});
-  const auto fused = grad({linear_cross_entropy(x, w, Tensor(), target)}, {w});
-  const auto parts = grad({cross_entropy(linear(x, w), target)}, {w});
-  EXPECT_TRUE(close(fused[0], parts[0], 1e-5, 1e-6));
-}
-
 TEST(RnnLayer, runs_without_biases_and_without_a_tape) {
   manual_seed(4);
   const Tensor x = randn({3, 2, 5}), h = randn({2, 7}), c = randn({2, 7}), w = randn({28, 5}),

@@ -186,9 +186,13 @@ void pack(T* dst, int64_t width, int64_t count, const T* src, int64_t stride_i, 
           store(dst + p * width + i, load(src + p * stride_k + i));
       return;
     }
+    const int64_t whole = count / kLanes<T> * kLanes<T>, rest = count - whole;
     for (int64_t p = 0; p < k; ++p) {
-      for (int64_t i = 0; i < count; ++i) dst[p * width + i] = src[p * stride_k + i];
-      for (int64_t i = count; i < width; ++i) dst[p * width + i] = 0;
+      const T* from = src + p * stride_k;
+      T* to = dst + p * width;
+      for (int64_t i = 0; i < whole; i += kLanes<T>) store(to + i, load(from + i));
+      if (rest > 0) store_part(to + whole, rest, load_part(from + whole, rest));
+      for (int64_t i = count; i < width; ++i) to[i] = 0;
     }
     return;
   }

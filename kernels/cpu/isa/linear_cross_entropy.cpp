@@ -1,0 +1,281 @@
+// Cross entropy of a linear layer, with its gradients, by blocks of classes that stay in the second-level
+// cache. Forward: per block, the logits, their exponentials below the block's maximum e, and per row the
+// block's maximum and sum. These make the row's logsumexp. Backward: per block, the gradient of the logits,
+// which is e times a factor of row and block, and its products with x and w. So an exponential is computed
+// once, and the logits of all classes are written once and read once.
+//
+// The rows are divided into parts, so that the exponentials of one part take about 32 MB. Groups of blocks
+// sum dx apart, and the groups are added in order. Parts, blocks and groups depend on sizes only.
+#include <weft/kernels/cpu/isa/backend.h>
+#include <weft/kernels/cpu/isa/class_loss.h>
+#include <weft/kernels/cpu/isa/gemm_tile.h>
+
+namespace weft::kernels::WEFT_ISA_NS {
+
+namespace {
+
+constexpr int64_t kClasses = kBlockK;                // of a block: its products sum over one block of k
+constexpr int64_t kExponentials = int64_t{1} << 23;  // of a part of the rows
+constexpr int64_t kFewestRows = 64, kMostRows = 1024;
+constexpr int64_t kMostGroups = 8, kBlocksPerGroup = 2;
+constexpr int64_t kRowsPerSum = 32;    // rows whose bias gradients are added before they join the total
+constexpr int64_t kRowsPerPack = 240;  // rows of a packed block of the left operand
+
+/// A part of the rows: what forward keeps for backward.
+template <class T> class Part {
+ public:
+  Part(const LinearLossViews& v, const Weights<T>& weights, int64_t ignore, double smoothing, int64_t first,
+       int64_t count)
+      : v_(v),
+        weights_(weights),
+        ignore_(ignore),
+        smoothing_(smoothing),
+        first_(first),
+        rows_(count),
+        width_(v.x.size(1)),
+        blocks_(v.w.size(0), kClasses),
+        x_(v.x.as<T>() + first * v.x.stride(0)),
+        strips_(rows_ * width_),
+        exponentials_(v.w.size(0) * rows_),
+        tops_(blocks_.count * rows_),
+        sums_(blocks_.count * rows_),
+        flat_sums_(smoothing != 0 ? blocks_.count * rows_ : 0),
+        own_(rows_),
+        rows_kept_(rows_) {}
+
+  void forward() {
+    pack_a(strips_.get(), x_, v_.x.stride(0), int64_t{1}, rows_, width_);
+    each_task(blocks_.count, [&](int64_t b) { forward_block(b); });
+    for (int64_t r = 0; r < rows_; ++r) finish_row(r);
+  }
+
+  /// Adds to dw and db unless this is the first part.
+  void backward() {
+    Scratch<T> panels;
+    if (v_.dw.defined()) {
+      panels.resize(packed_columns<T>(width_) * rows_);
+      pack_b(panels.get(), x_, v_.x.stride(0), int64_t{1}, rows_, width_, int64_t{0}, width_);
+    }
+    const Parts groups(blocks_.count, group_size());
+    const int64_t size = rows_ * width_;
+    const Scratch<T> apart(v_.dx.defined() ? (groups.count - 1) * size : 0);
+    T* const dx = v_.dx.defined() ? v_.dx.as<T>() + first_ * width_ : nullptr;
+    each_task(groups.count, [&](int64_t i) {
+      T* const sum = !dx || i == 0 ? dx : apart.get() + (i - 1) * size;
+      backward_group(groups.begin(i), groups.begin(i + 1), panels.get(), sum);
+    });
+    for (int64_t i = 1; dx && i < groups.count; ++i)
+      map_row(
+          size, dx, [](Vec<T> a, Vec<T> b) __attribute__((always_inline)) { return a + b; }, dx,
+          apart.get() + (i - 1) * size);
+  }
+
+ private:
+  /// What the gradients of a row need.
+  struct Row {
+    T factor, top;   // dlogits = factor * exp(block's maximum - top) * e - flat * class weight
+    double p, grad;  // the target's probability; the gradient of the row's loss, 0 if it is ignored
+  };
+
+  int64_t target(int64_t r) const { return v_.target.as<int64_t>()[(first_ + r) * v_.target.stride(0)]; }
+  int64_t group_size() const {
+    const int64_t least = (blocks_.count + kMostGroups - 1) / kMostGroups;
+    return least > kBlocksPerGroup ? least : kBlocksPerGroup;
+  }
+  double even() const { return smoothing_ / static_cast<double>(v_.w.size(0)); }
+
+  void forward_block(int64_t b) {
+    const int64_t c = blocks_.begin(b), count = blocks_.size(b);
+    const T* const w = v_.w.as<T>() + c * v_.w.stride(0);
+    const Scratch<T> panels(packed_columns<T>(count) * width_), logits(rows_ * count);
+    pack_b(panels.get(), w, int64_t{1}, v_.w.stride(0), width_, count, int64_t{0}, count);
+    const Finish<T> finish{1, 0, v_.bias.defined() ? v_.bias.as<T>() + c : nullptr};
+    multiply_strips(rows_, count, width_, strips_.get(), panels.get(), int64_t{0}, count, logits.get(), count,
+                    finish);
+    T* e = exponentials_.get() + c * rows_;
+    for (int64_t r = 0; r < rows_; ++r, e += count) {
+      const T* const x = logits.get() + r * count;
+      const int64_t t = target(r), at = b * rows_ + r;
+      if (t >= c && t < c + count) own_.get()[r] = x[t - c];
+      const T top = max_row(count, x), shift = top == -__builtin_inf() ? T(0) : top;
+      tops_.get()[at] = top;
+      sums_.get()[at] = exponentials(count, x, shift, e);
+      if (smoothing_ != 0)
+        flat_sums_.get()[at] = weighted_sum(count, shift, x, weights_.each ? weights_.each + c : nullptr);
+    }
+  }
+
+  /// e = exp(x - top), and their sum.
+  static T exponentials(int64_t count, const T* x, T top, T* e) {
+    Vec<T> sum[2] = {};
+    int64_t k = 0;
+    for (; k + 2 * kLanes<T> <= count; k += 2 * kLanes<T>)
+#pragma GCC unroll 2
+      for (int u = 0; u < 2; ++u) {
+        const Vec<T> y = vexp_below<T>(load(x + k + u * kLanes<T>) - top);
+        store(e + k + u * kLanes<T>, y);
+        sum[u] += y;
+      }
+    T total = sum_lanes<T>(sum[0] + sum[1]);
+    for (; k < count; k += kLanes<T>) {
+      const int64_t here = count - k < kLanes<T> ? count - k : kLanes<T>;
+      const Vec<T> y = vexp_below<T>(load_part(x + k, here, top) - top);
+      store_part(e + k, here, y);
+      for (int64_t i = 0; i < here; ++i) total += y[i];
+    }
+    return total;
+  }
+
+  /// The loss of a row from its blocks.
+  void finish_row(int64_t r) {
+    T top = -__builtin_inf();
+    for (int64_t b = 0; b < blocks_.count; ++b) {
+      const T here = tops_.get()[b * rows_ + r];
+      top = here > top ? here : top;
+    }
+    double sum = 0;
+    for (int64_t b = 0; b < blocks_.count; ++b) {
+      const int64_t at = b * rows_ + r;
+      sum += static_cast<double>(sums_.get()[at]) * __builtin_exp(static_cast<double>(tops_.get()[at] - top));
+    }
+    const double log = __builtin_log(sum), share = 1 / sum;
+    const int64_t t = target(r);
+    Row& row = rows_kept_.get()[r];
+    if (t == ignore_) {
+      row = {0, top, 0, 0};
+      return set_number(v_.loss, first_ + r, 0);
+    }
+    const double below = static_cast<double>(own_.get()[r]) - static_cast<double>(top),
+                 mine = (1 - smoothing_) * weights_.of(t);
+    double loss = mine * (log - below);
+    if (smoothing_ != 0) loss += even() * (weights_.sum * log - flat_sum(r, top));
+    set_number(v_.loss, first_ + r, loss);
+    const double grad = get_number(v_.g, first_ + r);
+    row = {static_cast<T>(grad * (mine + even() * weights_.sum) * share), top, __builtin_exp(below) * share,
+           grad};
+  }
+
+  /// sum_k w[k] (x[k] - top).
+  double flat_sum(int64_t r, T top) const {
+    double sum = 0;
+    for (int64_t b = 0; b < blocks_.count; ++b) {
+      const int64_t at = b * rows_ + r, c = blocks_.begin(b), count = blocks_.size(b);
+      const T here = tops_.get()[at], shift = here == -__builtin_inf() ? T(0) : here;
+      double all = static_cast<double>(count);
+      if (weights_.each) {
+        all = 0;
+        for (int64_t k = c; k < c + count; ++k) all += static_cast<double>(weights_.each[k]);
+      }
+      sum += flat_sums_.get()[at] + all * (static_cast<double>(shift) - static_cast<double>(top));
+    }
+    return sum;
+  }
+
+  /// The gradients of blocks [begin, end): their rows of dw and db, and their sum of dx.
+  void backward_group(int64_t begin, int64_t end, const T* x_panels, T* dx) {
+    const int64_t most = blocks_.size(0), row_block = rows_ < kRowsPerPack ? rows_ : kRowsPerPack;
+    const Scratch<T> dlogits(rows_ * most), panels(dx ? packed_columns<T>(width_) * most : 0),
+        strips(row_block * most > most * kBlockK ? row_block * most : most * kBlockK);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t c = blocks_.begin(b), count = blocks_.size(b);
+      gradients_of_logits(b, dlogits.get());
+      if (v_.dw.defined())
+        multiply_packed(count, width_, rows_, dlogits.get(), int64_t{1}, count, x_panels, int64_t{0}, width_,
+                        v_.dw.as<T>() + c * width_, width_, Finish<T>{1, first_ == 0 ? T(0) : T(1), nullptr},
+                        strips.get());
+      if (!dx) continue;
+      pack_b(panels.get(), v_.w.as<T>() + c * v_.w.stride(0), v_.w.stride(0), int64_t{1}, count, width_,
+             int64_t{0}, width_);
+      const Parts parts(rows_, row_block);
+      for (int64_t i = 0; i < parts.count; ++i)
+        multiply_packed(parts.size(i), width_, count, dlogits.get() + parts.begin(i) * count, count,
+                        int64_t{1}, panels.get(), int64_t{0}, width_, dx + parts.begin(i) * width_, width_,
+                        Finish<T>{1, b == begin ? T(0) : T(1), nullptr}, strips.get());
+    }
+  }
+
+  void gradients_of_logits(int64_t b, T* dlogits) {
+    const int64_t c = blocks_.begin(b), count = blocks_.size(b);
+    const T* e = exponentials_.get() + c * rows_;
+    const T* const w = weights_.each ? weights_.each + c : nullptr;
+    T bias[kClasses] = {};
+    double total[kClasses] = {};
+    T* to = dlogits;
+    for (int64_t r = 0; r < rows_; ++r, e += count, to += count) {
+      const Row& row = rows_kept_.get()[r];
+      const int64_t t = target(r);
+      if (t == ignore_) {
+        for (int64_t k = 0; k < count; ++k) to[k] = 0;
+        continue;
+      }
+      const T factor =
+                  row.factor *
+                  static_cast<T>(__builtin_exp(static_cast<double>(tops_.get()[b * rows_ + r] - row.top))),
+              flat = static_cast<T>(row.grad * even());
+      if (w && smoothing_ != 0)
+        map_row(
+            count,
+            to, [=](Vec<T> v, Vec<T> u) __attribute__((always_inline)) { return v * factor - flat * u; }, e,
+            w);
+      else
+        map_row(
+            count, to, [=](Vec<T> v) __attribute__((always_inline)) { return v * factor - flat; }, e);
+      // The target's element from the probability itself, so that no digits cancel if it is near 1.
+      if (t >= c && t < c + count)
+        to[t - c] = static_cast<T>(row.grad * ((1 - smoothing_) * weights_.of(t) * (row.p - 1) +
+                                               even() * (weights_.sum * row.p - weights_.of(t))));
+      if (!v_.db.defined()) continue;
+      map_row(
+          count, bias, [](Vec<T> a, Vec<T> d) __attribute__((always_inline)) { return a + d; }, bias, to);
+      if (r % kRowsPerSum == kRowsPerSum - 1) flush(count, bias, total);
+    }
+    if (!v_.db.defined()) return;
+    flush(count, bias, total);
+    T* const db = v_.db.as<T>() + c;
+    for (int64_t k = 0; k < count; ++k)
+      db[k] = static_cast<T>((first_ == 0 ? 0.0 : static_cast<double>(db[k])) + total[k]);
+  }
+
+  static void flush(int64_t count, T* bias, double* total) {
+    for (int64_t k = 0; k < count; ++k) {
+      total[k] += static_cast<double>(bias[k]);
+      bias[k] = 0;
+    }
+  }
+
+  const LinearLossViews& v_;
+  const Weights<T>& weights_;
+  const int64_t ignore_;
+  const double smoothing_;
+  const int64_t first_, rows_, width_;
+  const Parts blocks_;
+  const T* const x_;
+  const Scratch<T> strips_, exponentials_, tops_, sums_;
+  const Scratch<double> flat_sums_;
+  const Scratch<T> own_;
+  const Scratch<Row> rows_kept_;
+};
+
+}  // namespace
+
+bool IsaBackend::linear_cross_entropy(Context&, const LinearLossViews& v, int64_t ignore, double smoothing) {
+  const int64_t rows = v.x.size(0), classes = v.w.size(0);
+  const bool single = v.x.dtype == DType::kFloat32;
+  if (classes < 2 * kClasses || (!single && v.x.dtype != DType::kFloat64)) return false;
+  check_targets(v.target, rows, classes, ignore);
+  int64_t most = kExponentials / classes;
+  most = most < kFewestRows ? kFewestRows : most > kMostRows ? kMostRows : most;
+  const Parts parts(rows, most);
+  dispatch_floating(v.x.dtype, [&](auto tag) {
+    using T = RowType<typename decltype(tag)::type>;
+    const Weights<T> weights(v.weight, classes);
+    for (int64_t i = 0; i < parts.count; ++i) {
+      Part<T> part(v, weights, ignore, smoothing, parts.begin(i), parts.size(i));
+      part.forward();
+      part.backward();
+    }
+  });
+  return true;
+}
+
+}  // namespace weft::kernels::WEFT_ISA_NS
