@@ -1,7 +1,7 @@
 // Matrix product of views. For float and double it is gemm(), for the half dtypes the same through float
 // copies. Integers run a plain loop with sums in int64. A batch is one product if b is shared and a and c can
 // be joined along the batch. Otherwise small matrices are distributed over tasks.
-#include <weft/kernels/cpu/isa/backend.h>
+#include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/gemm.h>
 #include <weft/kernels/cpu/isa/tasks.h>
 #include <weft/kernels/inner/convert.h>
@@ -84,17 +84,28 @@ template <class T> void run_float(Problem p, const T* a, const T* b, const T* bi
   });
 }
 
+/// A matrix of a half dtype to or from a dense one of floats, on the pool.
+template <class T>
+void widen(float* dst, const T* src, int64_t rows, int64_t columns, int64_t row, int64_t col) {
+  copy_any({const_cast<T*>(src), dtype_of<T>, {rows, columns}, {row, col}},
+           {dst, DType::kFloat32, {rows, columns}, {columns, 1}});
+}
+template <class T> void narrow(T* dst, float* src, int64_t rows, int64_t columns, int64_t row, int64_t col) {
+  copy_any({src, DType::kFloat32, {rows, columns}, {columns, 1}},
+           {dst, dtype_of<T>, {rows, columns}, {row, col}});
+}
+
 template <class T>
 void run_half(const Problem& p, const T* a, const T* b, const T* bias, T* c, float alpha, float beta) {
   const Scratch<float> x(p.m * p.k), y(p.k * p.n), z(p.m * p.n), w(bias ? p.n : 1);
-  if (bias) gather_matrix(w.get(), bias, 1, p.n, 0, p.bias_stride);
+  if (bias) widen(w.get(), bias, 1, p.n, 0, p.bias_stride);
   for (int64_t i = 0; i < p.batch; ++i) {
-    gather_matrix(x.get(), a + i * p.a_batch, p.m, p.k, p.a_row, p.a_col);
-    if (i == 0 || p.b_batch != 0) gather_matrix(y.get(), b + i * p.b_batch, p.k, p.n, p.b_row, p.b_col);
-    if (beta != 0) gather_matrix(z.get(), c + i * p.c_batch, p.m, p.n, p.c_row, p.c_col);
+    widen(x.get(), a + i * p.a_batch, p.m, p.k, p.a_row, p.a_col);
+    if (i == 0 || p.b_batch != 0) widen(y.get(), b + i * p.b_batch, p.k, p.n, p.b_row, p.b_col);
+    if (beta != 0) widen(z.get(), c + i * p.c_batch, p.m, p.n, p.c_row, p.c_col);
     gemm<float>(p.m, p.n, p.k, {x.get(), p.k, 1}, {y.get(), p.n, 1}, z.get(), p.n,
                 {alpha, beta, bias ? w.get() : nullptr});
-    scatter_matrix(c + i * p.c_batch, z.get(), p.m, p.n, p.c_row, p.c_col);
+    narrow(c + i * p.c_batch, z.get(), p.m, p.n, p.c_row, p.c_col);
   }
 }
 
