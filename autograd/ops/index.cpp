@@ -1,5 +1,5 @@
-// Rows and slices by index: forward takes rows, backward adds rows. A dim other than the first is moved to
-// the front as a view. The kernel checks the indices and names the first one out of range.
+// Rows and slices by index: forward takes rows, or gathers along a dim other than the first, and backward
+// adds rows. The kernel checks the indices and names the first one out of range.
 #include <algorithm>
 
 #include <weft/autograd/ops/inner/formula.h>
@@ -69,6 +69,32 @@ Tensor sparse_backward(const Tensor& g, const Tensor& ids, int64_t rows, int64_t
   return detail::pack_rows({{rows, width}, found.rows, values});
 }
 
+// y[.., i, ..] = x[.., index[i], ..] along d. The dims around d are joined where x allows it.
+Tensor gather_along(const Tensor& x, int d, const Tensor& index) {
+  Shape sizes = x.sizes();
+  const int64_t n = sizes[d], count = index.numel();
+  sizes[d] = count;
+  const Tensor y = empty(sizes, {.dtype = x.dtype(), .device = x.device()});
+  View from = x.view_of(), to = y.view_of(), at{index.raw(), index.dtype(), sizes, Shape(x.dim(), 0)};
+  at.strides[d] = 1;
+  if (x.is_contiguous()) {
+    int64_t inner = 1;
+    for (int i = d + 1; i < x.dim(); ++i) inner *= sizes[i];
+    const int64_t outer = x.numel() / (n * inner);
+    from = {from.data, from.dtype, {outer, n, inner}, {n * inner, inner, 1}};
+    to = {to.data, to.dtype, {outer, count, inner}, {count * inner, inner, 1}};
+    at = {at.data, at.dtype, {outer, count, inner}, {0, 1, 0}};
+  }
+  if (count != 0)
+    launch::named("index_select", [&] {
+      launch::backend_of(x).gather(launch::context(), x.is_contiguous() ? 1 : d, from, at, to);
+    });
+  return record("index_select", y, {x},
+                [index = Saved(index), sizes = x.sizes(), d](const Tensor& g, Needs) -> GradList {
+                  return {index_add(launch::zeros(sizes, g.dtype(), g.device()), d, index.get(), g)};
+                });
+}
+
 void check_list(const char* name, const Tensor& x, const Tensor& index) {
   launch::check_index(name, index);
   launch::check_devices(name, x, index);
@@ -102,6 +128,7 @@ Tensor index_select(In x, int64_t dim, In index) {
   }
   if (index->dim() == 0) return index_select(x.get(), d, formula::as_line(index));
   if (x->dim() == 2 && d == 0) return take("index_select", x, index, -1);
+  if (d != 0 && x->numel() != 0) return gather_along(x, d, launch::contiguous(index));
   const Tensor front = d == 0 ? x.get() : transpose(x.get(), 0, d);
   Shape sizes = front.sizes();
   const int64_t n = sizes[0], width = n == 0 ? 0 : front.numel() / n;

@@ -117,8 +117,26 @@ void IsaBackend::add_rows(Context&, View index, View dy, int64_t skip, View dx) 
 void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
   const Indices indices(index, x.size(dim));
   const int64_t n = index.size(dim), xs = x.stride(dim), ys = y.stride(dim), is = indices.strides()[dim];
+  const int run = run_dim(y, dim);
+  const bool by_runs = run >= 0 && indices.strides()[run] == 0;  // neighbours have the same index
   dispatch_width(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    if (by_runs) {
+      const int64_t xr = x.stride(run), yr = y.stride(run);
+      Shape x_strides = x.strides;
+      x_strides[dim] = 0;
+      each_run<3>(index.sizes, run, {x_strides, indices.strides(), y.strides}, 1,
+                  [&](const Lines<3>& line, int64_t first, int64_t count) {
+                    const T* from =
+                        x.as<T>() + line.offset(0) + indices.data()[line.offset(1)] * xs + first * xr;
+                    T* to = y.as<T>() + line.offset(2) + first * yr;
+                    if (xr == 1 && yr == 1)
+                      __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+                    else
+                      for (int64_t j = 0; j < count; ++j) to[j * yr] = from[j * xr];
+                  });
+      return;
+    }
     each_line<3>(index.sizes, dim, {x.strides, indices.strides(), y.strides}, [&](const Lines<3>& line) {
       const T* from = x.as<T>() + line.offset(0);
       const int64_t* at = indices.data() + line.offset(1);

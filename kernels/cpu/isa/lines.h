@@ -61,6 +61,36 @@ void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F&
   });
 }
 
+/// The dim of a view, other than `dim`, along which neighbours lie closer together than along `dim`: the
+/// closest one with at least four elements. -1: there is none.
+inline int run_dim(const View& x, int dim) {
+  int run = -1;
+  for (int d = 0; d < x.ndim(); ++d)
+    if (d != dim && x.size(d) >= 4 && x.stride(d) > 0 &&
+        x.stride(d) < (run < 0 ? x.stride(dim) : x.stride(run)))
+      run = d;
+  return run;
+}
+
+/// Calls f(lines, first, count) for parts of the lines along `run`: elements [first, first + count) of the
+/// line at lines.offset. `sizes` has 1 for the dims over which f loops itself. `work`: elements that f visits
+/// for each element of a line.
+inline constexpr int64_t kRunElements = 256;
+template <int N, class F>
+void each_run(const Shape& sizes, int run, const Shape (&strides)[N], int64_t work, const F& f) {
+  const Lines<N> all(sizes, run, strides);
+  const Parts runs(sizes[run], kRunElements);
+  const int64_t cost = work * (runs.count > 0 ? runs.size(0) : 1);
+  const Parts parts(all.count() * runs.count, cost < (1 << 15) ? (1 << 15) / (cost + 1) + 1 : 1);
+  each_task(parts.count, [&](int64_t task) {
+    Lines<N> lines = all;
+    for (int64_t i = parts.begin(task); i < parts.begin(task + 1); ++i) {
+      if (i == parts.begin(task) || i % runs.count == 0) lines.seek(i / runs.count);
+      f(lines, runs.begin(i % runs.count), runs.size(i % runs.count));
+    }
+  });
+}
+
 /// Calls f with an unsigned type of t's width, for kernels that only move elements.
 template <class F> void dispatch_width(DType t, const F& f) {
   switch (size_of(t)) {

@@ -19,31 +19,65 @@ using Accumulator = std::conditional_t<std::is_same_v<T, float> || std::is_same_
                                            std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>,
                                        double, int64_t>;
 
+/// One step of a cumulation; integers wrap around.
+template <class A> A cumulated(bool product, A total, A v) {
+  return static_cast<A>(product ? ring(total) * ring(v) : ring(total) + ring(v));
+}
+
+template <class U, class A> U result_of(A total) {
+  if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>) return U(static_cast<float>(total));
+  else return static_cast<U>(total);
+}
+
+/// Along `dim`, whose elements lie far apart: many neighbouring lines at once.
+template <class T, class U> void cumulate_runs(bool product, int dim, int run, const View& x, const View& y) {
+  using A = Accumulator<T>;
+  const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim), xr = x.stride(run),
+                yr = y.stride(run);
+  Shape others = x.sizes;
+  others[dim] = 1;
+  each_run<2>(others, run, {x.strides, y.strides}, n,
+              [&](const Lines<2>& line, int64_t first, int64_t count) {
+                const T* from = x.as<T>() + line.offset(0) + first * xr;
+                U* to = y.as<U>() + line.offset(1) + first * yr;
+                A total[kRunElements];
+                for (int64_t j = 0; j < count; ++j) total[j] = product ? 1 : 0;
+                for (int64_t i = 0; i < n; ++i, from += xs, to += ys) {
+                  const auto step = [&](int64_t j, int64_t x_at, int64_t y_at) {
+                    total[j] = cumulated(product, total[j], static_cast<A>(from[x_at]));
+                    to[y_at] = result_of<U>(total[j]);
+                  };
+                  if (xr == 1 && yr == 1)
+                    for (int64_t j = 0; j < count; ++j) step(j, j, j);
+                  else
+                    for (int64_t j = 0; j < count; ++j) step(j, j * xr, j * yr);
+                }
+              });
+}
+
 }  // namespace
 
 void IsaBackend::cumulate(Context&, Reduce op, int dim, View x, View y) {
   const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim);
+  const bool product = op == Reduce::kProd;
+  const int run = run_dim(x, dim);
   dispatch(x.dtype, [&](auto in) {
     using T = typename decltype(in)::type;
-    const auto run = [&](auto out) {
+    const auto lines = [&](auto out) {
       using U = typename decltype(out)::type;
+      if (run >= 0) return cumulate_runs<T, U>(product, dim, run, x, y);
       each_line<2>(x.sizes, dim, {x.strides, y.strides}, [&](const Lines<2>& line) {
         const T* from = x.as<T>() + line.offset(0);
         U* to = y.as<U>() + line.offset(1);
-        Accumulator<T> total = op == Reduce::kProd ? 1 : 0;
+        Accumulator<T> total = product ? 1 : 0;
         for (int64_t i = 0; i < n; ++i) {
-          const Accumulator<T> v = static_cast<Accumulator<T>>(from[i * xs]);
-          // integers wrap around
-          total = static_cast<Accumulator<T>>(op == Reduce::kProd ? ring(total) * ring(v)
-                                                                  : ring(total) + ring(v));
-          if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>)
-            to[i * ys] = U(static_cast<float>(total));
-          else to[i * ys] = static_cast<U>(total);
+          total = cumulated(product, total, static_cast<Accumulator<T>>(from[i * xs]));
+          to[i * ys] = result_of<U>(total);
         }
       });
     };
-    if (y.dtype == x.dtype) run(TypeTag<T>{});
-    else run(TypeTag<int64_t>{});  // integers are summed as int64
+    if (y.dtype == x.dtype) lines(TypeTag<T>{});
+    else lines(TypeTag<int64_t>{});  // integers are summed as int64
   });
 }
 

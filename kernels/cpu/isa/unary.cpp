@@ -1,14 +1,50 @@
 // The unary operations of pointwise.h: one row of kernels per functor, and the launch. elementwise.h handles
 // strides and conversions. The powers 2 and -1 use the kernels of square and reciprocal.
+#include <cmath>
+
 #include <weft/kernels/cpu/isa/kernel_tables.h>
+#include <weft/kernels/cpu/isa/trig.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
+/// Sine (quarter 0) or cosine (1) of floats. A far element is computed by itself, so that no result depends
+/// on its neighbours.
+template <int kQuarter> void trig_row(const Params&, void* const* p, int64_t n) {
+  constexpr int64_t kBlock = 256;
+  const float* x = static_cast<const float*>(p[1]);
+  float* y = static_cast<float*>(p[0]);
+  for (int64_t left = n; left > 0; left -= kBlock, x += kBlock, y += kBlock) {
+    const int64_t count = left < kBlock ? left : kBlock;
+    float out[kBlock];
+    int far = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = sine(x[i], kQuarter);
+      far += std::fabs(x[i]) <= kTrigEnd ? 0 : 1;
+    }
+    for (int64_t i = 0; far > 0 && i < count; ++i)
+      if (!(std::fabs(x[i]) <= kTrigEnd)) out[i] = kQuarter == 0 ? std::sin(x[i]) : std::cos(x[i]), --far;
+    __builtin_memcpy(y, out, static_cast<size_t>(count) * sizeof(float));
+  }
+}
+
 #define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 1>(),
-constexpr KernelRow unary_rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
+constexpr KernelRow functor_rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
 #undef WEFT_ROW
+
+struct UnaryTable {
+  KernelRow rows[std::size(functor_rows)];
+};
+constexpr UnaryTable table = [] {
+  UnaryTable t{};
+  for (size_t i = 0; i < std::size(functor_rows); ++i) t.rows[i] = functor_rows[i];
+  constexpr int kFloat = static_cast<int>(DType::kFloat32);
+  t.rows[static_cast<int>(Unary::kSin)].at[kFloat] = trig_row<0>;
+  t.rows[static_cast<int>(Unary::kCos)].at[kFloat] = trig_row<1>;
+  return t;
+}();
+constexpr auto& unary_rows = table.rows;
 
 }  // namespace
 
