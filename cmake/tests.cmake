@@ -285,20 +285,14 @@ if(WEFT_HAVE_CUDA AND TARGET hello_cuda)
 endif()
 
 if(TARGET test_simt)
-  # The op table once more with threads and blocks in reverse over other rubbish. A missing barrier or an
-  # unset number would change its results.
-  add_test(NAME SimtOpTable.holds_in_reverse_order_over_other_rubbish
-    COMMAND test_simt --gtest_brief=1 --gtest_filter=SimtOpTable.*)
-  set_tests_properties(SimtOpTable.holds_in_reverse_order_over_other_rubbish
-    PROPERTIES TIMEOUT 600 LABELS "simt;slow"
-    ENVIRONMENT "WEFT_SIMT_ORDER=reverse;WEFT_SIMT_POISON=0x7F")
-  # And all of its tests on a device of one processor, whose grids are smaller, in a random order. No kernel
-  # may be left that nothing launched.
-  add_test(NAME SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order
+  # All of its tests once more, with threads and blocks in a random order, over other rubbish, on a device of
+  # one processor, whose grids are smaller. A missing barrier or an unset number would change the results. No
+  # kernel may be left that nothing launched.
+  add_test(NAME SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
     COMMAND test_simt --gtest_brief=1)
-  set_tests_properties(SimtOpTable.every_kernel_holds_on_a_small_device_in_random_order
+  set_tests_properties(SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
     PROPERTIES TIMEOUT 600 LABELS "simt;slow"
-    ENVIRONMENT "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_PROCESSORS=1")
+    ENVIRONMENT "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_POISON=0x7F;WEFT_SIMT_PROCESSORS=1")
 endif()
 
 if(TARGET test_simt_libraries)
