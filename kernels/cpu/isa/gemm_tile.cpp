@@ -35,6 +35,10 @@ template <class T> WEFT_INLINE void transpose4(T* dst, int64_t width, const T* s
   __builtin_memcpy(dst + 3 * width, &c3, sizeof c0);
 }
 
+/// Rows of b that are fetched before their use: with few rows of a, b comes from memory beyond the
+/// second-level cache.
+inline constexpr int64_t kFetchAhead = 32;
+
 /// acc = a strip (rows) times b panel (vectors), over k; a is [k][a_k] with rows a_i apart, b is [k][ldb].
 template <class T, int kRows, int kVecs>
 WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, int64_t a_i, int64_t a_k,
@@ -46,7 +50,10 @@ WEFT_INLINE void accumulate(Vec<T> (&acc)[kRows][kVecs], int64_t k, const T* a, 
   for (int64_t p = 0; p < k; ++p) {
     Vec<T> column[kVecs];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVecs; ++j) column[j] = load(b + j * kLanes<T>);
+    for (int j = 0; j < kVecs; ++j) {
+      __builtin_prefetch(b + kFetchAhead * ldb + j * kLanes<T>);
+      column[j] = load(b + j * kLanes<T>);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Vec<T> x = splat(a[i * a_i]);

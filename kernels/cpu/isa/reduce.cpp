@@ -359,9 +359,9 @@ void arg_reduce_runs(int dim, int run, const View& x, const View& values, const 
                   const auto take = [&](int64_t j, int64_t at) {
                     const W v = static_cast<W>(row[at]), before = value[j];
                     // a NaN takes the place of every number, and stays
-                    const bool stays = kLargest ? v <= before : v >= before, over = before != before;
-                    value[j] = stays | over ? before : v;
-                    best[j] = stays | over ? best[j] : static_cast<I>(i);
+                    const bool stays = (kLargest ? v <= before : v >= before) | (before != before);
+                    value[j] = stays ? before : v;
+                    best[j] = stays ? best[j] : static_cast<I>(i);
                   };
                   if (xr == 1)
                     for (int64_t j = 0; j < count; ++j) take(j, j);
