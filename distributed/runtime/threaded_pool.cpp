@@ -9,9 +9,10 @@
 // The handler pool. At most `threads` of its threads run; the others are idle or blocked in Event::wait. The
 // pool applies its dispatch rule at a post, at the begin of a wait and at the end of a task. While a task is
 // queued and fewer than `threads` run, an idle thread takes it, or a new thread starts. So nested calls
-// cannot hang. The thread that went idle last comes first, since its cache is warm. A thread that returns
-// from a wait continues even above the limit, but takes no further task until the number is below it. A
-// handler on a polling thread counts as a pool thread.
+// cannot hang. One thread is woken at a time, and it applies the rule again when it begins. Until then the
+// running threads take the short tasks of a burst, without a wake-up for each. The thread that went idle last
+// comes first, since its cache is warm. A thread that returns from a wait continues even above the limit, but
+// takes no further task until the number is below it. A handler on a polling thread counts as a pool thread.
 //
 // A queued task that needs a new thread when none can be made waits while a thread of the pool runs. When all
 // are blocked, perhaps by each other, a task of post_or_refuse is refused; others wait for the next free one.
@@ -77,19 +78,18 @@ void Refused::run() {
   current = {};
 }
 
-/// Starts as many queued tasks as the rule at the head allows.
+/// Gives a queued task to a thread, if the rule at the head allows it.
 void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
-  while (!core.queue.empty() &&
-         core.stats.threads - core.stats.idle - core.stats.blocked < core.options.threads) {
-    if (!core.idle.empty()) {
-      auto worker = core.idle.back();
-      core.idle.pop_back();
-      --core.stats.idle;
-      worker->task = std::move(core.queue.front().task);
-      core.queue.pop_front();
-      worker->wake.set();
-      continue;
-    }
+  if (core.queue.empty() || core.waking ||
+      core.stats.threads - core.stats.idle - core.stats.blocked >= core.options.threads)
+    return;
+  if (!core.idle.empty()) {
+    auto worker = core.idle.back();
+    core.idle.pop_back();
+    --core.stats.idle;
+    worker->task = std::move(core.queue.front().task);
+    worker->wake.set();
+  } else {
     if (core.stats.threads >= core.options.max_threads)
       return refuse_queued(core, refused, str("max_threads is ", core.options.max_threads));
     core.workers.emplace_back();
@@ -104,10 +104,21 @@ void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex) {
       core.workers.pop_back();
       return refuse_queued(core, refused, str("the system gives no more: ", e.what()));
     }
-    core.queue.pop_front();
     ++core.stats.threads;
     core.stats.peak_threads = std::max(core.stats.peak_threads, core.stats.threads);
   }
+  core.queue.pop_front();
+  core.waking = true;
+}
+
+/// The thread that was woken, or started, begins its task.
+void begin_task(Core& core) {
+  Refused refused;
+  MutexLock lock(core.mutex);
+  core.waking = false;
+  if (!core.stopping.load()) dispatch(core, &refused);
+  lock.unlock();
+  refused.run();
 }
 
 /// Waits for a task, at most for the idle limit. False: the worker must end.
@@ -129,9 +140,7 @@ bool wait_for_task(Core& core, Workers::iterator self) {
 
 void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
   pool_core() = core.get();
-  {  // the starter still writes self->thread under the lock
-    MutexLock lock(core->mutex);
-  }
+  begin_task(*core);  // its lock: the starter still writes self->thread
   Workers gone;
   while (true) {
     run_task(self->task);
@@ -155,7 +164,10 @@ void worker_main(std::shared_ptr<Core> core, Workers::iterator self) {
       lock.unlock();
       join_all(gone);
       gone.clear();
-      if (wait_for_task(*core, self)) continue;
+      if (wait_for_task(*core, self)) {
+        begin_task(*core);
+        continue;
+      }
       lock.lock();
     }
     core->finished.splice(core->finished.end(), core->workers, self);

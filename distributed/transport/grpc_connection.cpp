@@ -3,6 +3,7 @@
 #include <weft/distributed/transport/inner/grpc_peers.h>
 
 #include <algorithm>
+#include <thread>
 
 // The steps of a connection:
 //  1. The first send to a peer without a connection opens a link. The hello comes with it, as metadata of the
@@ -25,6 +26,8 @@ namespace {
 constexpr Duration kRetryPause = std::chrono::milliseconds(20);
 /// bytes of small messages in one frame
 constexpr int64_t kSmallFrame = 256 << 10;
+/// frames that a sending thread writes, its own among them
+constexpr int kFramesPerCall = 8;
 static_assert(kSmallFrame > 2 * kSmallMessage && kSmallFrame < kMaxFrameBytes / 2);
 }  // namespace
 
@@ -197,14 +200,41 @@ Frame GrpcTransport::next_frame(Peer& peer, Connection& c) {
 }
 
 void GrpcTransport::pump(Peer& peer) {
-  if (peer.up.empty()) return;
-  Connection& c = *peer.up.front();
-  for (bool now = true; !c.writing && !c.finishing;) {
-    Frame frame = next_frame(peer, c);
-    if (frame.bytes == 0 || !write(c, *link_of(c), std::move(frame), now)) return;
-    took_off(peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
-    now = !c.partial;  // this thread writes one frame of a large message, and the poll thread the others
+  bool now = true;
+  for (int frames = 1; !peer.up.empty(); ++frames) {
+    const std::shared_ptr<Connection> c = peer.up.front();
+    if (c->writing || c->finishing) return;
+    Frame frame = next_frame(peer, *c);
+    if (frame.bytes == 0) return;
+    Link& link = *link_of(*c);
+    bool written = false;
+    if (link.engine.writes_alone()) {
+      c->writing = true;
+      ++c->calls;
+      peer.mutex.unlock();
+      written = link.engine.write(link, std::move(frame), now);
+      peer.mutex.lock();
+      --c->calls;
+    } else {
+      written = write(*c, link, std::move(frame), now);
+    }
+    if (!written || !wrote(peer, *c)) return;
+    // this thread writes one frame of a large message, and a few of others', and the poll thread the rest
+    now = !c->partial && frames < kFramesPerCall;
   }
+}
+
+bool GrpcTransport::wrote(Peer& peer, Connection& c) {
+  c.writing = false;
+  took_off(peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
+  if (c.read_ended || (c.outgoing && c.ending)) {
+    finish_if_idle(c);
+  } else if (closed_.load() && peer.counters.queued_messages == 0) {
+    end_if_idle(c);
+  } else {
+    return true;
+  }
+  return false;
 }
 
 bool GrpcTransport::write(Connection& c, Link& link, Frame frame, bool now) {
@@ -310,17 +340,10 @@ void GrpcTransport::refuse(Connection& c, Link& link, const std::string& why) {
 
 void GrpcTransport::on_written(Link& link) {
   auto& c = *static_cast<Connection*>(link.owner.get());
-  if (c.peer == nullptr) return;
-  MutexLock lock(c.peer->mutex);
-  c.writing = false;
-  took_off(*c.peer, std::exchange(c.writing_bytes, 0), std::exchange(c.writing_messages, 0));
-  if (c.read_ended || (c.outgoing && c.ending)) {
-    finish_if_idle(c);
-  } else if (closed_.load() && c.peer->counters.queued_messages == 0) {
-    end_if_idle(c);
-  } else if (!c.peer->up.empty() && c.peer->up.front().get() == &c) {
-    pump(*c.peer);
-  }
+  const std::shared_ptr<Peer> peer = c.peer;
+  if (peer == nullptr) return;
+  MutexLock lock(peer->mutex);
+  if (wrote(*peer, c) && !peer->up.empty() && peer->up.front().get() == &c) pump(*peer);
 }
 
 void GrpcTransport::on_read_end(Link& link) {
@@ -349,6 +372,11 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   std::string reason = !c->reject.empty() ? c->reject : !c->bye.empty() ? c->bye : link_reason;
   MutexLock told(telling_);
   MutexLock lock(peer->mutex);
+  while (c->calls > 0) {  // a thread writes to the link
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
   if (c->reject.empty() && c->bye.empty() && peer->connecting == c && is_final(*peer, reason))
     c->reject = reason;
   {

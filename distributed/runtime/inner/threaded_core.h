@@ -74,6 +74,7 @@ struct Core final : PollHost {
   Workers workers WEFT_GUARDED_BY(mutex);
   Workers finished WEFT_GUARDED_BY(mutex);  // threads about to return, to be joined
   std::vector<Workers::iterator> idle WEFT_GUARDED_BY(mutex);
+  bool waking WEFT_GUARDED_BY(mutex) = false;  // a thread was given a task and has not begun it
   std::list<Latch*> waits WEFT_GUARDED_BY(mutex);
   std::atomic<int> wait_count{0};  // size of `waits`
   PoolStats stats WEFT_GUARDED_BY(mutex);
@@ -100,8 +101,8 @@ Core*& pool_core();
 
 /// Queues a task, or keeps it for the calling thread, if that is a polling one.
 void pool_post(const std::shared_ptr<Core>& core, Task task, bool may_refuse);
-/// Starts as many queued tasks as the pool's rule allows. Those that it refuses go to `refused`; null: it
-/// refuses none.
+/// Gives a queued task to a thread, if the pool's rule allows it. Tasks that it refuses go to `refused`;
+/// null: it refuses none.
 void dispatch(Core& core, Refused* refused) WEFT_REQUIRES(core.mutex);
 /// Joins threads that have announced their end.
 void join_all(Workers& gone);

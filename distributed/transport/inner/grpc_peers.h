@@ -79,6 +79,7 @@ struct Connection {
 
   // Guarded by the peer's mutex, once the connection has a peer.
   bool writing = false;
+  int calls = 0;  // threads inside LinkEngine::write without the lock; on_closed waits for them
   bool read_ended = false;
   bool ending = false;  // the accepting side has asked the connecting side to end it
   bool finishing = false;
@@ -189,8 +190,11 @@ class GrpcTransport final : public Transport, private LinkEvents {
 
   /// The next queued messages, as far as they fit. It counts them as being written.
   Frame next_frame(Peer& peer, Connection& c) WEFT_REQUIRES(peer.mutex);
-  /// Puts queued messages on the first connection if it is free.
+  /// Puts queued messages on the first connection if it is free. It may give up the lock for a while; the
+  /// caller keeps the peer.
   void pump(Peer& peer) WEFT_REQUIRES(peer.mutex);
+  /// Ends the write of a frame. True: the connection goes on.
+  bool wrote(Peer& peer, Connection& c) WEFT_REQUIRES(peer.mutex);
   /// Writes a frame, as LinkEngine::write. Under the peer's mutex.
   static bool write(Connection& c, Link& link, Frame frame, bool now = true);
   /// For a connection in its peer's list, under the peer's mutex. on_closed removes it from that list first.

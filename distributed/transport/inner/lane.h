@@ -82,6 +82,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
 
   Link* connect(const LinkTarget& target, std::shared_ptr<void> owner, const std::string& hello) override;
   bool write(Link& link, Frame frame, bool now) override;
+  bool writes_alone() const override { return true; }
   void finish(Link& link) override;
   void refuse(Link& link, Frame frame) override;
   void cancel(Link& link, const std::string& reason) override;

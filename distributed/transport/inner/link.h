@@ -98,6 +98,9 @@ class LinkEngine {
   /// on this thread, as far as the other end takes it at once. Else an engine may leave it to the poll
   /// thread.
   virtual bool write(Link& link, Frame frame, bool now) = 0;
+  /// write() needs no lock of the caller's, and takes about as long as its system call. The caller then gives
+  /// up its locks, so that other threads can queue the messages of the next frame meanwhile.
+  virtual bool writes_alone() const { return false; }
   /// Ends the stream in order, after all writes. Not during a write.
   virtual void finish(Link& link) = 0;
   /// Writes a last frame on an accepted link and ends it with an error. On the poll thread.
