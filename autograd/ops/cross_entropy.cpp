@@ -3,6 +3,8 @@
 // of one block of rows at a time. For a mean or a sum it computes the gradients together with the loss, block
 // by block, and backward only scales them. For a loss per row, backward computes the logits again.
 #include <algorithm>
+#include <mutex>
+#include <optional>
 
 #include <weft/autograd/ops/inner/class_loss.h>
 
@@ -94,9 +96,9 @@ Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& optio
 
 namespace {
 
-// Rows per block of the linear form. A block has about 2 million logits on the CPU, to stay in its caches. On
-// other devices it has 64 million, to keep them busy. At least 32 rows, so that the matrix products stay
-// efficient.
+// Rows per block of the linear form where the backend has no kernel for it. A block has about 2 million
+// logits on the CPU, to stay in its caches. On other devices it has 64 million, to keep them busy. At least
+// 32 rows, so that the matrix products stay efficient.
 int64_t block_rows(int64_t rows, int64_t classes, const Device& device) {
   const int64_t logits = int64_t{1} << (device.is_cpu() ? 21 : 26);
   return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32),
@@ -212,6 +214,22 @@ LinearGrads gradients_again(const LinearLoss& l, const Tensor& log_sums, const T
   return d;
 }
 
+// The gradients made in forward. The first backward with the gradient 1 hands them out for good, and a later
+// one over that graph computes them again.
+class MadeAhead {
+ public:
+  explicit MadeAhead(LinearGrads grads) : grads_(std::move(grads)) {}
+  std::optional<LinearGrads> get(bool take) {
+    const std::lock_guard lock(mutex_);
+    if (!take) return grads_;
+    return std::exchange(grads_, std::nullopt);
+  }
+
+ private:
+  std::mutex mutex_;  // several passes may run at once
+  std::optional<LinearGrads> grads_;
+};
+
 bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
 
 }  // namespace
@@ -243,13 +261,14 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
   const TensorOptions like{.dtype = t, .device = x->device()};
   const Tensor losses = empty({l.rows()}, like), log_sums = log_sums_of(l.rows(), t, x->device());
   const Tensor divisor = divisor_of(r, o, t);
-  LinearGrads d;
-  const bool ahead = options.reduction != Reduction::kNone && detail::wants_record({x, weight, bias});
-  if (ahead) {
-    const Tensor unit =
+  std::shared_ptr<MadeAhead> ahead;
+  Tensor unit;
+  if (options.reduction != Reduction::kNone && detail::wants_record({x, weight, bias})) {
+    unit =
         divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
-    d = forward_with_gradients(l, losses, log_sums, unit, x->requires_grad(), weight->requires_grad(),
-                               bias->defined() && bias->requires_grad());
+    ahead = std::make_shared<MadeAhead>(forward_with_gradients(l, losses, log_sums, unit, x->requires_grad(),
+                                                               weight->requires_grad(),
+                                                               bias->defined() && bias->requires_grad()));
   } else {
     const Tensor space = l.workspace();
     l.each_block([&](int64_t start, int64_t n) { l.losses_of(space, start, n, losses, log_sums); });
@@ -257,13 +276,8 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record(
       name, y, {x, weight, bias},
-      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, d, ahead](
-          const Tensor& g, Needs needs) -> GradList {
-        if (ahead && !grad_enabled()) {
-          if (is_one(g)) return {d.x, d.w, d.b};
-          const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
-          return {scaled(d.x), scaled(d.w), scaled(d.b)};
-        }
+      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, ahead,
+       unit](const Tensor& g, Needs needs) -> GradList {
         const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
         if (grad_enabled()) {
           return formula::composed_backward(
@@ -274,6 +288,16 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
         }
         const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
                                c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
+        if (ahead) {
+          const bool one = is_one(g);
+          std::optional<LinearGrads> d = ahead->get(one);
+          if (!d)
+            d = forward_with_gradients(again, launch::zeros({again.rows()}, t, v.device()), log_sums, unit,
+                                       needs[0], needs[1], needs[2]);
+          if (one) return {d->x, d->w, d->b};
+          const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
+          return {scaled(d->x), scaled(d->w), scaled(d->b)};
+        }
         const LinearGrads given =
             gradients_again(again, log_sums, launch::contiguous(launch::cast(g, t)), needs);
         return {given.x, given.w, given.b};

@@ -161,6 +161,21 @@ TEST(LinearCrossEntropy, has_the_same_bits_with_any_number_of_threads) {
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(equal(one.gradients[i], three.gradients[i])) << i;
 }
 
+TEST(LinearCrossEntropy, has_the_same_gradients_again_after_writes_to_the_first_ones) {
+  for (const int64_t classes : {30, 700}) {  // by blocks of rows, and by blocks of classes
+    const LossInputs in({.rows = 20, .width = 6, .classes = classes});
+    const Tensor loss = linear_cross_entropy(in.x, in.w, in.b, in.target);
+    std::vector<Tensor> first = grad({loss}, in.leaves(), {}, {.retain_graph = true}), kept;
+    for (Tensor& g : first) kept.push_back(g.clone()), g.mul_(7);
+    const auto second = grad({loss}, in.leaves(), {}, {.retain_graph = true}),
+               scaled = grad({loss}, in.leaves(), {full_like(loss.detach(), 2)});
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(equal(second[i], kept[i])) << i;
+      EXPECT_TRUE(equal(scaled[i], kept[i] * 2)) << i;
+    }
+  }
+}
+
 TEST(LinearCrossEntropy, refuses_a_target_beyond_many_classes) {
   LossInputs in({.rows = 4, .width = 3, .classes = 1000});
   in.target.slice(0, 2, 3).fill_(1000);

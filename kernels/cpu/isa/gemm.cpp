@@ -67,6 +67,18 @@ template <class T> void add_bias(int64_t m, int64_t n, T* c, int64_t c_row, cons
   }
 }
 
+void library_task(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
+                  float* c, int64_t c_row, Finish<float> finish) {
+  if (engine == GemmEngine::kOnednn) {
+    const bool ta = a.col != 1 || a.row < k, tb = b.col != 1 || b.row < n;
+    onednn_sgemm(ta, tb, m, n, k, finish.alpha, a.data, ta ? a.col : a.row, b.data, tb ? b.col : b.row,
+                 finish.beta, c, c_row);
+  } else {
+    eigen_gemm(m, n, k, a, b, c, c_row, finish.alpha, finish.beta);
+  }
+  if (finish.bias) add_bias(m, n, c, c_row, finish.bias);
+}
+
 void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b,
                   float* c, int64_t c_row, Finish<float> finish) {
   const Partition partition(m, n, k, kPanel<float>, n >= 2 * kLibraryRows ? kLibraryRows : kTaskRows,
@@ -76,16 +88,10 @@ void library_gemm(GemmEngine engine, int64_t m, int64_t n, int64_t k, Operand<fl
                   rows = partition.rows.size(task / partition.panels.count);
     const int64_t j = partition.first(task % partition.panels.count),
                   columns = partition.last(task % partition.panels.count) - j;
+    Finish<float> finish_here = finish;
     const Operand<float> x{a.data + i * a.row, a.row, a.col}, y{b.data + j * b.col, b.row, b.col};
-    float* out = c + i * c_row + j;
-    if (engine == GemmEngine::kOnednn) {
-      const bool ta = x.col != 1 || x.row < k, tb = y.col != 1 || y.row < columns;
-      onednn_sgemm(ta, tb, rows, columns, k, finish.alpha, x.data, ta ? x.col : x.row, y.data,
-                   tb ? y.col : y.row, finish.beta, out, c_row);
-    } else {
-      eigen_gemm(rows, columns, k, x, y, out, c_row, finish.alpha, finish.beta);
-    }
-    if (finish.bias) add_bias(rows, columns, out, c_row, finish.bias + j);
+    if (finish.bias) finish_here.bias = finish.bias + j;
+    library_task(engine, rows, columns, k, x, y, c + i * c_row + j, c_row, finish_here);
   });
 }
 
@@ -153,6 +159,27 @@ void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int
   packed_gemm(m, n, k, a, b, c, c_row, finish);
 }
 
+template <class T>
+void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+               Finish<T> finish) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const GemmEngine engine = gemm_engine();
+    if (engine == GemmEngine::kOnednn || (engine == GemmEngine::kAuto && prefer_onednn(m, n, k)))
+      return library_task(GemmEngine::kOnednn, m, n, k, a, b, c, c_row, finish);
+  }
+  const Scratch<T> packed(packed_columns<T>(n) * k);
+  pack_b(packed.get(), b.data, b.row, b.col, k, n, int64_t{0}, n);
+  const Parts rows(m, kTaskRows);
+  const Scratch<T> strips(rows.size(0) * (k < kBlockK ? k : kBlockK));
+  for (int64_t i = 0; i < rows.count; ++i)
+    multiply_packed(rows.size(i), n, k, a.data + rows.begin(i) * a.row, a.row, a.col, packed.get(),
+                    int64_t{0}, n, c + rows.begin(i) * c_row, c_row, finish, strips.get());
+}
+
+template void gemm_here<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t,
+                               Finish<float>);
+template void gemm_here<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t,
+                                Finish<double>);
 template void gemm<float>(int64_t, int64_t, int64_t, Operand<float>, Operand<float>, float*, int64_t,
                           Finish<float>);
 template void gemm<double>(int64_t, int64_t, int64_t, Operand<double>, Operand<double>, double*, int64_t,

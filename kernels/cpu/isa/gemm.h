@@ -17,6 +17,11 @@ template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
           Finish<T> finish = {});
 
+/// The same as one task on the calling thread; each operand has one stride of 1.
+template <class T>
+void gemm_here(int64_t m, int64_t n, int64_t k, Operand<T> a, Operand<T> b, T* c, int64_t c_row,
+               Finish<T> finish = {});
+
 /// The same by Eigen on the calling thread, without bias. Each operand has one stride of 1, and the other is
 /// at least the length along the first.
 void eigen_gemm(int64_t m, int64_t n, int64_t k, Operand<float> a, Operand<float> b, float* c, int64_t c_row,

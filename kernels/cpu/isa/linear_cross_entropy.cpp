@@ -1,27 +1,25 @@
 // Cross entropy of a linear layer, with its gradients, by blocks of classes that stay in the second-level
-// cache. Forward: per block, the logits, their exponentials below the block's maximum e, and per row the
-// block's maximum and sum. These make the row's logsumexp. Backward: per block, the gradient of the logits,
-// which is e times a factor of row and block, and its products with x and w. So an exponential is computed
-// once, and the logits of all classes are written once and read once.
-//
-// The rows are divided into parts, so that the exponentials of one part take about 32 MB. Groups of blocks
-// sum dx apart, and the groups are added in order. Parts, blocks and groups depend on sizes only.
+// cache. Forward makes the logits of a block, and writes their exponentials below the row's maximum there.
+// Maxima and sums of the blocks give the row's logsumexp. Backward reads the exponentials. A factor per row
+// and block makes them the gradient of the logits, which is multiplied with x and w. So no exponential is
+// computed twice, and the exponentials of all classes are written once and read once. The rows are divided
+// into parts of 8 million exponentials, but 64 rows at least. Groups of blocks sum dx apart, and the groups
+// are added in order. Parts, blocks and groups depend on sizes only.
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/class_loss.h>
-#include <weft/kernels/cpu/isa/gemm_tile.h>
+#include <weft/kernels/cpu/isa/gemm.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-constexpr int64_t kClasses = kBlockK;                // of a block: its products sum over one block of k
+constexpr int64_t kClasses = 256;                    // of a block: 700 rows of it take 0.7 MB
 constexpr int64_t kExponentials = int64_t{1} << 23;  // of a part of the rows
 constexpr int64_t kFewestRows = 64, kMostRows = 1024;
 constexpr int64_t kMostGroups = 8, kBlocksPerGroup = 2;
-constexpr int64_t kRowsPerSum = 32;    // rows whose bias gradients are added before they join the total
-constexpr int64_t kRowsPerPack = 240;  // rows of a packed block of the left operand
+constexpr int64_t kRowsPerSum = 32;  // rows whose bias gradients are added before they join the total
 
-/// A part of the rows: what forward keeps for backward.
+/// A part of the rows, with the numbers that forward keeps for backward.
 template <class T> class Part {
  public:
   Part(const LinearLossViews& v, const Weights<T>& weights, int64_t ignore, double smoothing, int64_t first,
@@ -34,8 +32,8 @@ template <class T> class Part {
         rows_(count),
         width_(v.x.size(1)),
         blocks_(v.w.size(0), kClasses),
-        x_(v.x.as<T>() + first * v.x.stride(0)),
-        strips_(rows_ * width_),
+        x_{v.x.as<T>() + first * v.x.stride(0), v.x.stride(0), 1},
+        w_{v.w.as<T>(), v.w.stride(0), 1},
         exponentials_(v.w.size(0) * rows_),
         tops_(blocks_.count * rows_),
         sums_(blocks_.count * rows_),
@@ -44,25 +42,19 @@ template <class T> class Part {
         rows_kept_(rows_) {}
 
   void forward() {
-    pack_a(strips_.get(), x_, v_.x.stride(0), int64_t{1}, rows_, width_);
     each_task(blocks_.count, [&](int64_t b) { forward_block(b); });
     for (int64_t r = 0; r < rows_; ++r) finish_row(r);
   }
 
   /// Adds to dw and db unless this is the first part.
   void backward() {
-    Scratch<T> panels;
-    if (v_.dw.defined()) {
-      panels.resize(packed_columns<T>(width_) * rows_);
-      pack_b(panels.get(), x_, v_.x.stride(0), int64_t{1}, rows_, width_, int64_t{0}, width_);
-    }
     const Parts groups(blocks_.count, group_size());
     const int64_t size = rows_ * width_;
     const Scratch<T> apart(v_.dx.defined() ? (groups.count - 1) * size : 0);
     T* const dx = v_.dx.defined() ? v_.dx.as<T>() + first_ * width_ : nullptr;
     each_task(groups.count, [&](int64_t i) {
       T* const sum = !dx || i == 0 ? dx : apart.get() + (i - 1) * size;
-      backward_group(groups.begin(i), groups.begin(i + 1), panels.get(), sum);
+      backward_group(groups.begin(i), groups.begin(i + 1), sum);
     });
     for (int64_t i = 1; dx && i < groups.count; ++i)
       map_row(
@@ -71,7 +63,7 @@ template <class T> class Part {
   }
 
  private:
-  /// What the gradients of a row need.
+  /// The numbers that the gradients of a row need.
   struct Row {
     T factor, top;   // dlogits = factor * exp(block's maximum - top) * e - flat * class weight
     double p, grad;  // the target's probability; the gradient of the row's loss, 0 if it is ignored
@@ -82,16 +74,14 @@ template <class T> class Part {
     const int64_t least = (blocks_.count + kMostGroups - 1) / kMostGroups;
     return least > kBlocksPerGroup ? least : kBlocksPerGroup;
   }
+  Operand<T> weights_of(int64_t b) const { return {w_.data + blocks_.begin(b) * w_.row, w_.row, 1}; }
   double even() const { return smoothing_ / static_cast<double>(v_.w.size(0)); }
 
   void forward_block(int64_t b) {
     const int64_t c = blocks_.begin(b), count = blocks_.size(b);
-    const T* const w = v_.w.as<T>() + c * v_.w.stride(0);
-    const Scratch<T> panels(packed_columns<T>(count) * width_), logits(rows_ * count);
-    pack_b(panels.get(), w, int64_t{1}, v_.w.stride(0), width_, count, int64_t{0}, count);
-    const Finish<T> finish{1, 0, v_.bias.defined() ? v_.bias.as<T>() + c : nullptr};
-    multiply_strips(rows_, count, width_, strips_.get(), panels.get(), int64_t{0}, count, logits.get(), count,
-                    finish);
+    const Scratch<T> logits(rows_ * count);
+    gemm_here<T>(rows_, count, width_, x_, weights_of(b).transposed(), logits.get(), count,
+                 {1, 0, v_.bias.defined() ? v_.bias.as<T>() + c : nullptr});
     T* e = exponentials_.get() + c * rows_;
     for (int64_t r = 0; r < rows_; ++r, e += count) {
       const T* const x = logits.get() + r * count;
@@ -172,25 +162,18 @@ template <class T> class Part {
   }
 
   /// The gradients of blocks [begin, end): their rows of dw and db, and their sum of dx.
-  void backward_group(int64_t begin, int64_t end, const T* x_panels, T* dx) {
-    const int64_t most = blocks_.size(0), row_block = rows_ < kRowsPerPack ? rows_ : kRowsPerPack;
-    const Scratch<T> dlogits(rows_ * most), panels(dx ? packed_columns<T>(width_) * most : 0),
-        strips(row_block * most > most * kBlockK ? row_block * most : most * kBlockK);
+  void backward_group(int64_t begin, int64_t end, T* dx) {
+    const Scratch<T> dlogits(rows_ * blocks_.size(0));
     for (int64_t b = begin; b < end; ++b) {
-      const int64_t c = blocks_.begin(b), count = blocks_.size(b);
+      const int64_t count = blocks_.size(b);
+      const Operand<T> d{dlogits.get(), count, 1};
       gradients_of_logits(b, dlogits.get());
       if (v_.dw.defined())
-        multiply_packed(count, width_, rows_, dlogits.get(), int64_t{1}, count, x_panels, int64_t{0}, width_,
-                        v_.dw.as<T>() + c * width_, width_, Finish<T>{1, first_ == 0 ? T(0) : T(1), nullptr},
-                        strips.get());
-      if (!dx) continue;
-      pack_b(panels.get(), v_.w.as<T>() + c * v_.w.stride(0), v_.w.stride(0), int64_t{1}, count, width_,
-             int64_t{0}, width_);
-      const Parts parts(rows_, row_block);
-      for (int64_t i = 0; i < parts.count; ++i)
-        multiply_packed(parts.size(i), width_, count, dlogits.get() + parts.begin(i) * count, count,
-                        int64_t{1}, panels.get(), int64_t{0}, width_, dx + parts.begin(i) * width_, width_,
-                        Finish<T>{1, b == begin ? T(0) : T(1), nullptr}, strips.get());
+        gemm_here<T>(count, width_, rows_, d.transposed(), x_, v_.dw.as<T>() + blocks_.begin(b) * width_,
+                     width_, {1, first_ == 0 ? T(0) : T(1), nullptr});
+      if (dx)
+        gemm_here<T>(rows_, width_, count, d, weights_of(b), dx, width_,
+                     {1, b == begin ? T(0) : T(1), nullptr});
     }
   }
 
@@ -249,8 +232,8 @@ template <class T> class Part {
   const double smoothing_;
   const int64_t first_, rows_, width_;
   const Parts blocks_;
-  const T* const x_;
-  const Scratch<T> strips_, exponentials_, tops_, sums_;
+  const Operand<T> x_, w_;  // rows of x; all of w
+  const Scratch<T> exponentials_, tops_, sums_;
   const Scratch<double> flat_sums_;
   const Scratch<T> own_;
   const Scratch<Row> rows_kept_;
