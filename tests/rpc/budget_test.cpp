@@ -110,11 +110,13 @@ INSTANTIATE_TEST_SUITE_P(Over, Budgets, ::testing::Values(Over::kSim, Over::kGrp
 
 TEST_P(Budgets, a_flood_of_large_requests_stays_within_the_window) {
   Cluster c(options());
+  g_budget_gate.close();
   c.run(0, [&] {
     std::vector<Future<int64_t>> calls;
     for (int64_t i = 0; i < 40; ++i) calls.push_back(rpc_async<budget_work>("worker1", i, kilobytes(40)));
     EXPECT_LE(budget_counter(*c.agent(0), "open_bytes"), kSmall.per_peer);
     EXPECT_GE(budget_counter(*c.agent(0), "credit_waits"), 38 - 1);
+    g_budget_gate.open = true;  // until here no call has ended
     for (auto& call : calls) EXPECT_EQ(call.wait(), 10'000);
   });
   EXPECT_EQ(g_budget_runs, 40);
