@@ -1,4 +1,6 @@
 // Categorical: the distribution over K classes, with sampling, log-probabilities and entropy.
+//   const Categorical policy = Categorical::from_logits(model.forward(state));
+//   const Tensor action = policy.sample(), log_prob = policy.log_prob(action);
 #pragma once
 
 #include <weft/tensor/generator.h>

@@ -1,6 +1,9 @@
 // Initialisation of parameters. Each function writes in place without recording, draws from the given
 // generator or default_generator(), and returns its argument. Fans: the first dim is `out`, the second `in`;
 // the sizes of further dims multiply both.
+//   nn::init::xavier_uniform_(layer.weight);
+// Each one throws DTypeError for integers and for numbers that the dtype cannot hold, and ValueError for
+// memory given as const. Those with fans throw as fan().
 #pragma once
 
 #include <utility>
@@ -10,9 +13,9 @@
 
 namespace weft::nn::init {
 
-/// U(low, high).
+/// U(low, high). Throws: ValueError if low > high or one of them is not finite.
 WEFT_API Tensor uniform_(Tensor t, double low = 0, double high = 1, Generator* generator = nullptr);
-/// N(mean, stddev^2).
+/// N(mean, stddev^2). Throws: ValueError for a negative stddev, and for numbers that are not finite.
 WEFT_API Tensor normal_(Tensor t, double mean = 0, double stddev = 1, Generator* generator = nullptr);
 /// One value for all elements.
 WEFT_API Tensor constant_(Tensor t, double value);
@@ -27,7 +30,7 @@ WEFT_API Tensor kaiming_uniform_(Tensor t, double slope = 0, Generator* generato
 /// N(0, 2 / ((1 + slope^2) * in)).
 WEFT_API Tensor kaiming_normal_(Tensor t, double slope = 0, Generator* generator = nullptr);
 /// An orthogonal matrix times gain: rows are orthonormal, or columns if these are fewer.
-/// Shape: [out, ..], flattened to two dims.
+/// Shape: [out, ..], flattened to two dims. Throws: ShapeError for fewer than two dims.
 WEFT_API Tensor orthogonal_(Tensor t, double gain = 1, Generator* generator = nullptr);
 
 /// Number of inputs and outputs of a unit.

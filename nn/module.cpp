@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ostream>
 
+#include <weft/autograd/ops/inner/formula.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/set_data.h>
 #include <weft/tensor/inner/launch.h>
@@ -30,8 +31,9 @@ void check_takes(const std::string& name, const Tensor& own, const Tensor& value
   launch::check_writable(about.c_str(), own);
   if (own.body().storage->is_read_only())
     throw ValueError(str(about, " lies in memory that is const: it cannot be written"));
-  if (own.dtype() == value.dtype() || is_floating(own.dtype())) return;
-  if (!same_values(value, value.to(own.dtype())))
+  if (own.dtype() == value.dtype()) return;
+  const Tensor cast = value.to(own.dtype());
+  if (is_floating(own.dtype()) ? formula::overflowed(value, cast) : !same_values(value, cast))
     throw DTypeError(str("load_state_dict: ", name, " is ", own.dtype(),
                          " here, which does not hold the state's ", value.dtype(), " values"));
 }
@@ -109,6 +111,8 @@ Tensor Module::add_buffer(std::string name, Tensor buffer) {
 
 void Module::add(std::string name, Module& child) {
   check_name(name);
+  for (const auto& [path, below] : child.named_modules())
+    if (below == this) throw ValueError(str(this->name(), ": '", name, "' is this module, or contains it"));
   child.parents_.reserve(child.parents_.size() + 1);  // so that nothing below throws
   children_.emplace_back(std::move(name), &child);
   if (std::find(child.parents_.begin(), child.parents_.end(), this) == child.parents_.end())
@@ -189,6 +193,12 @@ void Module::load_state_dict(const StateDict& state, bool strict) {
   StateDict own;
   visit("", true,
         [&](const std::string& name, const Tensor& tensor, bool) { own.emplace_back(name, tensor); });
+  for (auto it = state.begin(); it != state.end(); ++it) {
+    if (!it->second.defined())
+      throw ValueError(str("load_state_dict: ", it->first, " is an undefined tensor"));
+    if (find(state, it->first) != it)
+      throw ValueError(str("load_state_dict: the state has ", it->first, " twice"));
+  }
   std::string missing, unexpected;
   for (const auto& [name, tensor] : own) {
     const auto found = find(state, name);

@@ -22,9 +22,9 @@
 // is skipped and keeps its state.
 //
 // With a row-wise gradient (autograd/tape/row_grad.h) a step reads and writes the rows that it has alone. A
-// rule takes one if it says so: `static bool over_rows(const Options&)`. True has two
-// reasons. A row with the gradient zero would keep its parameter and state (exact), or the rule leaves such
-// rows alone by definition (lazy, as SparseAdam).
+// rule takes one if it says so: `static bool over_rows(const Options&)`. True has two reasons. The rule keeps
+// parameter and state of a row whose gradient is zero (exact). Or it leaves such rows alone by definition
+// (lazy, as SparseAdam).
 // A rule with at most one state, whose step without a gradient is linear, may have
 // `static MissedStep missed(const Options&, int64_t t)` instead. Rows without a gradient then stay behind
 // until a look-up of them, or a read of the weight or the state. Then they catch up in closed form.
@@ -113,8 +113,9 @@ class WEFT_API Optimizer {
   /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, "group<g>.lr" per
   /// group, and "rule.<name of the rule>" with the number of parameters.
   StateDict state_dict() const;
-  /// Throws, before any change: ShapeError. ValueError for the state of another rule or number of parameters,
-  /// an unknown name, or a step count without its tensors. ValueError for a rate that the rule refuses.
+  /// Throws, before any change: ShapeError. DTypeError for values that the parameter's dtype does not hold.
+  /// ValueError for the state of another rule, or of another number of parameters or groups. ValueError for a
+  /// name that is unknown, repeated or missing, a step below 0, and a rate that the rule refuses.
   void load_state_dict(const StateDict& state);
 
  protected:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <weft/autograd/ops/inner/formula.h>
 #include <weft/optim/inner/row_arrears.h>
 #include <weft/tensor/factories.h>
 
@@ -49,13 +50,20 @@ void Optimizer::load_state_dict(const StateDict& state) {
   std::vector<Slot> loaded = slots_;
   std::vector<std::pair<size_t, double>> rates;
   std::vector<size_t> found(loaded.size());
+  bool of_a_rule = false;
   for (Slot& slot : loaded) {
     slot.steps = 0;
     slot.state.clear();
     slot.behind = nullptr;
   }
-  for (const auto& [name, tensor] : state) {
+  for (size_t n = 0; n < state.size(); ++n) {
+    const auto& [name, tensor] = state[n];
+    if (!tensor.defined()) throw ValueError(str("load_state_dict: ", name, " is an undefined tensor"));
+    if (std::any_of(state.begin(), state.begin() + static_cast<std::ptrdiff_t>(n),
+                    [&, &name = name](const auto& before) { return before.first == name; }))
+      throw ValueError(str("load_state_dict: the state has ", name, " twice"));
     if (name.starts_with(kRule)) {
+      of_a_rule = true;
       check_origin(name.substr(std::strlen(kRule)), tensor.item<int64_t>());
       continue;
     }
@@ -71,6 +79,8 @@ void Optimizer::load_state_dict(const StateDict& state) {
       const std::string key = name.substr(prefix.size());
       if (key == "step") {
         loaded[i].steps = tensor.item<int64_t>();
+        if (loaded[i].steps < 0)
+          throw ValueError(str("load_state_dict: ", name, " is ", loaded[i].steps, ", below 0"));
         known = true;
         continue;
       }
@@ -83,14 +93,25 @@ void Optimizer::load_state_dict(const StateDict& state) {
         while (loaded[i].state.size() < v.state_names.size())
           loaded[i].state.push_back(
               zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
-        loaded[i].state[s] = tensor.to(params_[i].dtype()).to(params_[i].device()).clone();
+        const Tensor value = tensor.to(params_[i].dtype());
+        if (formula::overflowed(tensor, value))
+          throw DTypeError(str("load_state_dict: ", name, " has values that ", params_[i].dtype(),
+                               ", the type of the parameter, does not hold"));
+        loaded[i].state[s] = value.to(params_[i].device()).clone();
         ++found[i];
         known = true;
       }
     }
     if (!known) throw ValueError(str("load_state_dict: ", this->name(), " has no state called '", name, "'"));
   }
+  if (!of_a_rule)
+    throw ValueError(str("load_state_dict: the state has no entry '", kRule, this->name(), "'"));
+  if (rates.size() != groups())
+    throw ValueError(str("load_state_dict: the state has the rates of ", rates.size(),
+                         " groups, this optimizer has ", groups()));
   for (size_t i = 0; i < loaded.size(); ++i) {
+    if (loaded[i].steps == 0 && found[i] > 0)
+      throw ValueError(str("load_state_dict: parameter ", i, " has tensors in the state, and no step"));
     const size_t needed = loaded[i].steps > 0 ? variant(loaded[i].group).state_names.size() : 0;
     if (found[i] < needed)
       throw ValueError(str("load_state_dict: parameter ", i, " has taken ", loaded[i].steps, " steps, and ",

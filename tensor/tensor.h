@@ -373,8 +373,8 @@ class WEFT_API Tensor {
   Tensor prod() const, prod(int64_t d, bool keepdim = false) const;
   Tensor max() const, min() const, max(const Tensor&other) const, min(const Tensor&other) const;
   MaxResult max(int64_t d, bool keepdim = false) const, min(int64_t d, bool keepdim = false) const;
-  Tensor amax(const Shape&dims, bool keepdim = false) const,
-      amin(const Shape&dims, bool keepdim = false) const;
+  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;
   Tensor argmax() const, argmax(int64_t d, bool keepdim = false) const;
   Tensor argmin() const, argmin(int64_t d, bool keepdim = false) const;
   Tensor any() const, any(const Shape&dims, bool keepdim = false) const;
@@ -417,6 +417,7 @@ class WEFT_API Tensor {
   Tensor tril(Whole k = 0) const, triu(Whole k = 0) const, diag(Whole k = 0) const;
   Tensor multinomial(Whole count, bool replacement = false, Generator* generator = nullptr) const;
   Tensor bernoulli(Generator* generator = nullptr) const;
+  Tensor bernoulli(double p, Generator* generator = nullptr) const;  ///< of the sizes of this tensor
 
   /// As to_string.
   friend WEFT_API std::ostream& operator<<(std::ostream& out, const Tensor& x);

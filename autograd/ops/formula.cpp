@@ -6,6 +6,13 @@
 
 namespace weft::formula {
 
+bool overflowed(const Tensor& from, const Tensor& to) {
+  if (from.dtype() == to.dtype() || !is_floating(to.dtype())) return false;
+  const NoGrad guard;
+  const Tensor x = from.detach(), y = to.detach();
+  return any(logical_and(isfinite(x), logical_not(isfinite(y)))).item<bool>();
+}
+
 Tensor fork(const Tensor& x) {
   if (!x.defined()) return x;
   return record("fork", alias(x, x.sizes(), x.strides(), x.storage_offset()), {x},

@@ -243,6 +243,10 @@ Tensor Tensor::diag(Whole k) const { return weft::diag(*this, k); }
 Tensor Tensor::multinomial(Whole count, bool replacement, Generator* generator) const {
   return weft::multinomial(*this, count, replacement, generator);
 }
+Tensor Tensor::bernoulli(double p, Generator* generator) const {
+  launch::check_defined("bernoulli", *this);
+  return weft::bernoulli(full({}, p, {.device = device()}).expand(sizes()), generator).to(dtype());
+}
 Tensor Tensor::bernoulli(Generator* generator) const { return weft::bernoulli(*this, generator); }
 
 #undef WEFT_METHOD

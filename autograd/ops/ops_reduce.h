@@ -43,10 +43,10 @@ WEFT_API Tensor min(In x);
 WEFT_API MaxResult min(In x, int64_t dim, bool keepdim = false);
 /// Largest element over dims. Grad: g shared evenly by all elements equal to it.
 /// Throws: ShapeError if one of the dims has size 0.
-WEFT_API Tensor amax(In x, const Shape& dims, bool keepdim = false);
+WEFT_API Tensor amax(In x, const Shape& dims = {}, bool keepdim = false);
 /// Smallest element over dims. Grad: g shared evenly by all elements equal to it.
 /// Throws: ShapeError if one of the dims has size 0.
-WEFT_API Tensor amin(In x, const Shape& dims, bool keepdim = false);
+WEFT_API Tensor amin(In x, const Shape& dims = {}, bool keepdim = false);
 /// Index of the largest element along dim, int64, the first of equal ones.
 /// Throws: ShapeError if dim has size 0.
 WEFT_API Tensor argmax(In x, int64_t dim, bool keepdim = false);

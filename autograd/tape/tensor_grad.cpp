@@ -59,8 +59,8 @@ bool AccumulateGrad::takes() const {
 
 namespace {
 
-/// Adds `grad` to the slot's. The caller holds its grad_mutex(), and drops what it gets back after that: the
-/// gradient that was replaced.
+/// Adds `grad` to the slot's. Returns the gradient that was replaced. The caller holds grad_mutex() of the
+/// slot, and destroys the result without it.
 Tensor add_to(Slot& slot, Tensor& grad, bool may_steal) {
   if (!slot.grad.defined()) {
     slot.grad = may_steal                                ? std::move(grad)
@@ -291,6 +291,7 @@ Tensor& Tensor::detach_() {
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+  launch::check_defined("backward", *this);
   weft::backward({this, 1},
                  gradient.defined() ? std::span<const Tensor>(&gradient, 1) : std::span<const Tensor>(),
                  retain_graph, create_graph);

@@ -43,6 +43,9 @@ DType lowered(const Tensor& x);
 /// The View of x, or the absent View if x is undefined.
 inline View optional_view(const Tensor& x) { return x.defined() ? x.view_of() : View{}; }
 
+/// Whether a finite element of `from` is infinite in `to`, its cast to another type.
+bool overflowed(const Tensor& from, const Tensor& to);
+
 /// An alias of x with a new node, so that a gradient with respect to it does not propagate into x's history.
 Tensor fork(const Tensor& x);
 
