@@ -21,10 +21,10 @@ Each block has such a comment, with one of these words:
     scope               it stands in the namespace as it is, and later blocks see its declarations
     compile REASON      compiled, but not run, for this reason
 
-A `<!-- check: ... -->` comment is such a block that readers do not see: it runs what a block declares. The
-code of a `<!-- declare: ... -->` comment stands in the namespace. A page that mentions the distributed layer
-goes into distributed.cpp, every other one into core.cpp. A page that includes the inspection is left out of
-a build without it.
+A `<!-- check: ... -->` comment is such a block that readers do not see: it runs the functions of other
+blocks. The code of a `<!-- declare: ... -->` comment stands in the namespace. A page that mentions the
+distributed layer goes into distributed.cpp, every other one into core.cpp. A page that includes the
+inspection is left out of a build without it.
 """
 import argparse
 import glob

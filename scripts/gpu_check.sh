@@ -133,7 +133,7 @@ row() {  # row TITLE STATUS SECONDS NOTE
 finish() {
   printf '\n=== summary: device %s ===\n' "$device"
   printf '%s\n' "${table[@]}"
-  [ "$device" != none ] || echo "no GPU here: what needs one was skipped, and nothing above is a GPU figure"
+  [ "$device" != none ] || echo "no GPU here: steps that need one were skipped; nothing above is a GPU figure"
   echo "table, logs and JSON: $results/$name.*"
   [ "$failed" -ne 0 ] || exit "$late"
   exit 1

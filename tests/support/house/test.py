@@ -33,6 +33,8 @@ FAULTS = [
      "a circle of headers: kernels/view.h -> kernels/shape.h -> kernels/view.h"),
     ("distributed/rpc/rpc.h", "#include <weft/distributed/runtime/inner/pool.h>\n",
      "rpc.h:1: a public header includes the private distributed/runtime/inner/pool.h"),
+    ("cmake/include/weft/weft.h", "#include <weft/distributed/runtime/inner/pool.h>\n",
+     "weft.h:1: a public header includes the private distributed/runtime/inner/pool.h"),
     ("examples/hello.cpp", "#include <weft/distributed/runtime/inner/pool.h>\n", "is private to the library"),
     ("distributed/inspection/inspection.h", "#include <grpcpp/grpcpp.h>\n",
      "inspection.h:1: gRPC and protobuf stay in at most 4 .cpp files of distributed/ and in"),
