@@ -285,8 +285,8 @@ if(WEFT_HAVE_CUDA AND TARGET hello_cuda)
 endif()
 
 if(TARGET test_simt)
-  # All of its tests once more, with threads and blocks in a random order, over other rubbish, on a device of
-  # one processor, whose grids are smaller. A missing barrier or an unset number would change the results. No
+  # All of its tests once more: threads and blocks in a random order, over other rubbish. The device has one
+  # processor, so grids are smaller. A missing barrier or an unset number would change the results. No
   # kernel may be left that nothing launched.
   add_test(NAME SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
     COMMAND test_simt --gtest_brief=1)

@@ -34,8 +34,8 @@ enum class RnnMode : uint8_t { kLstm, kGru, kTanh, kRelu };
 struct PointwiseParams {
   Scalar s, t;
 };
-/// The loop of a pointwise operation over n elements of contiguous operands: p[0] is written, p[1..] are
-/// read; p[0] may equal an input.
+/// The loop of a pointwise operation over n elements of contiguous operands. p[0] is written, and p[1..] are
+/// read. p[0] may equal an input.
 using PointwiseRow = void (*)(const PointwiseParams& params, void* const* p, int64_t n);
 /// A launch may run a row directly, on the calling thread, for up to this many elements.
 inline constexpr int64_t kRowElements = 8192;
@@ -183,7 +183,7 @@ class WEFT_API Backend {
                                       int64_t ignore, double smoothing, View g, View dx) = 0;
   /// loss = cross_entropy(x w^T + bias, target), and the gradients of sum(g * loss), in one call. Returns
   /// false, with nothing written, if the backend has no such kernel for these sizes; callers then go by
-  /// blocks of rows.
+  /// blocks of rows. Throws: as cross_entropy.
   virtual bool linear_cross_entropy(Context&, const LinearLossViews&, int64_t /*ignore*/,
                                     double /*smoothing*/) {
     return false;

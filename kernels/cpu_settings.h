@@ -1,4 +1,4 @@
-// Settings of the CPU backend: number of threads and instruction set.
+// Settings of the CPU backend, the number of threads and the instruction set: `set_num_threads(2);`.
 #pragma once
 
 #include <weft/kernels/macros.h>

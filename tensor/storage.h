@@ -61,7 +61,7 @@ class WEFT_API Storage : public RefCounted {
   void add_save() { saves_.fetch_add(1, std::memory_order_acq_rel); }
   void drop_save() { saves_.fetch_sub(1, std::memory_order_acq_rel); }
 
-  /// Hides the address until data() asks for it; `arrears` then settles what it owes.
+  /// Hides the address until data() asks for it; `arrears` then settles them.
   void owe(std::shared_ptr<Arrears> arrears);
   /// Shows the address again.
   void settled();

@@ -254,7 +254,7 @@ void check_values(const char* name, const Tensor& x, const Tensor& values, const
     fits = sizes[sizes.size() - k] == 1 || sizes[sizes.size() - k] == wanted[wanted.size() - k];
   if (!fits)
     throw ShapeError(str(name, ": values ", sizes, " do not broadcast to ", wanted,
-                         ", the sizes of what the index names"));
+                         ", the sizes of the indexed elements"));
 }
 
 void put_at(const char* name, const Tensor& x, const std::vector<TensorIndex>& at, const Tensor& values,

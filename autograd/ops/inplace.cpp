@@ -41,7 +41,7 @@ void Tensor::check_seen(const char* write) const {
   uint32_t own = 1;  // references to the memory by this tensor and by a base that only it holds
   if (b.follows_base && detail::slot_of(*this)->base.ref()->use_count() == 1) ++own;
   if (b.use_count() > 1 || b.storage->use_count() > own || b.storage->is_borrowed()) return;
-  throw ValueError(str(write, ": what is written to, of sizes ", b.sizes,
+  throw ValueError(str(write, ": the tensor that is written to, of sizes ", b.sizes,
                        ", is a copy that nothing else holds, and the values would be lost; "
                        "write into x itself: x[..] = v, x.index_put_(..), x.masked_scatter_(..)"));
 }

@@ -1,4 +1,5 @@
 // Activation checkpointing: a part of the forward pass keeps only its inputs, and backward computes it again.
+//   Tensor y = checkpoint([&](const auto& in) { return std::vector{block.forward(in[0])}; }, {x})[0];
 // Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
 #pragma once
 

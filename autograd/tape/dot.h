@@ -1,4 +1,4 @@
-// The recorded graph as text for Graphviz.
+// The recorded graph as text for Graphviz: `std::cout << to_dot({loss});`.
 #pragma once
 
 #include <string>

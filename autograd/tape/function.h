@@ -35,7 +35,6 @@ class WEFT_API FunctionContext {
   /// Throws: IndexError; AutogradError if it was written to since, was freed by an earlier backward, or under
   /// create_graph is an intermediate result of forward.
   Tensor saved(size_t i) const;
-  size_t saved_count() const { return places_.size(); }
   /// Any other value that backward needs; a tensor kept here counts as a constant.
   template <class T> void put(T value) { data_ = std::move(value); }
   template <class T> T& get() { return std::any_cast<T&>(data_); }

@@ -1,5 +1,6 @@
 // Thread-local state of the tape, and scopes that change it: NoGrad, EnableGrad, InferenceMode,
 // DetectAnomaly.
+//   { NoGrad guard; w -= 0.1 * g; }  // the write is not recorded
 #pragma once
 
 #include <weft/kernels/dtype.h>

@@ -118,7 +118,7 @@ void StepLedger::begin_in_turn(std::vector<VersionsPtr> records, int64_t context
     lock.unlock();
     if (over) runtime.cancel(timer);
   }
-  sweep();  // what it waits for may have ended meanwhile
+  sweep();  // the steps before it may have ended meanwhile
 }
 
 void StepLedger::sweep() {

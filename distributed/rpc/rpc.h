@@ -46,7 +46,7 @@ struct InitOptions {
   Duration init_timeout = std::chrono::seconds(60);  ///< limit of init_rpc
   Duration lease = std::chrono::seconds(10);         ///< as AgentOptions::lease
   std::optional<TlsOptions> tls{};                   ///< unset: WEFT_TLS_CA, WEFT_TLS_CERT, WEFT_TLS_KEY
-  bool insecure = false;  ///< allows such addresses without TLS; a line on standard error says what is open
+  bool insecure = false;  ///< allows such addresses without TLS; a line on standard error tells the open ends
   std::map<std::string, std::vector<std::string>> allow{};  ///< as AgentOptions::allow
   bool deny_unlisted = false;                               ///< as AgentOptions::deny_unlisted
   OutsideContext outside_context = OutsideContext::kThrow;  ///< as AgentOptions::outside_context

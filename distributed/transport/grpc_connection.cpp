@@ -8,8 +8,9 @@
 // The steps of a connection:
 //  1. The first send to a peer without a connection opens a link. The hello comes with it, as metadata of the
 //     stream. So the listener reads nothing from a stream before it has welcomed it.
-//  2. The listener checks wire version, target and life. It answers welcome, or reject with a reason, or bye
-//     with a reason: then the connecting side tries again, since a member may be added late.
+//  2. The listener checks wire version, target, cookie, certificate name, key and life. It answers welcome,
+//     or reject with a reason, or bye with a reason. After a bye the connecting side tries again, since a
+//     member may be added late.
 //  3. Each side reports kUp when its first connection to the other is made. Messages flow both ways on it.
 //     Two workers that connect at once get two connections; each sends on its first one and both read from
 //     both.

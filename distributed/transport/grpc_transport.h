@@ -49,7 +49,7 @@ struct GrpcOptions {
   /// listen on a unix socket too, and prefer the unix sockets of this user's peers on this host
   bool unix_socket = true;
   /// connect to this user's peers on this host by frames over unix sockets, without gRPC, if they offer that
-  /// too; without unix_socket there are none
+  /// too; it needs unix_socket
   bool same_host_lane = true;
   /// host told to peers instead of the one in `listen`; default for 0.0.0.0: an interface's address
   std::string advertise_host{};
@@ -78,7 +78,8 @@ struct GrpcOptions {
 
 /// Makes a transport, listens as the options say, and starts its poller. `receiver` must outlive close().
 /// Throws: ValueError for an address that cannot be parsed. RpcError for an address in use (with host and
-/// port), one that needs credentials, a folder of sockets that others can open, and certificates out of date.
+/// port), and for one that needs credentials. RpcError for a folder of sockets that others can open, and for
+/// certificates out of date.
 /// IoError for an unreadable certificate file. Thread safety: any thread.
 WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
                                                         Receiver& receiver);

@@ -1,5 +1,5 @@
 // The TCP listener: sockets, the accepting thread and the table of unproven connections. While a connection
-// is silent, its own descriptor is watched. gRPC then owns that one, and the table keeps a copy. The copy
+// is silent, its descriptor is watched. Then gRPC gets a copy, and the table keeps the first one. That one
 // tells the end of the connection, since gRPC shuts a socket down before it closes it, and ends it early.
 #include <weft/distributed/transport/inner/tcp_listener.h>
 
@@ -80,7 +80,7 @@ bool speaks_plainly(int fd) {
   return recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && first != kTlsHandshake;
 }
 
-/// Reads what waits and drops it. False: the other side has ended.
+/// Reads the bytes that wait and drops them. False: the other side has ended.
 bool drop_bytes(int fd) {
   char bytes[4096];
   for (int i = 0; i < 16; ++i) {

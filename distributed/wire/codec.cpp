@@ -34,8 +34,9 @@ std::string to_string(Kind kind) {
     case Kind::kMark: return "mark";
     case Kind::kPassDone: return "pass done";
     case Kind::kPassAbort: return "pass abort";
-    default: return "kind " + std::to_string(static_cast<int>(kind));
+    case Kind::kUser: break;
   }
+  return "kind " + std::to_string(static_cast<int>(kind));  // a user's, or of another version
 }
 
 std::string to_string(const WorkerInfo& info) {

@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   args.add("transport", transport, {"grpc", "sim"},
            "processes over gRPC, or a simulated network in this process");
   args.add("backward", backward, {"fast", "smart"},
-           "whether every send takes part, or what the loss reaches");
+           "every send takes part, or only those that the loss reaches");
   args.add("json", json, "write the figures here");
   examples::NetworkFlags network;
   network.add_to(args);

@@ -81,7 +81,7 @@ Options parse(int argc, char** argv) {
   args.add("place", o.place, "devices by module, as encoder=cuda,decoder=cuda (local mode)");
   args.add("backward", o.backward, {"smart", "fast"}, "how the distributed backward finds its graph");
   args.add("decoder", o.decoder, {"remote-logits", "remote-loss"},
-           "what the decoder returns: logits, or the loss alone");
+           "the decoder returns logits, or the loss alone");
   args.add("save", o.save, "write the best parameters here (safetensors)");
   args.add("resume", o.resume, "start from these parameters");
   args.add("generate", o.generate, "words to generate at the end");

@@ -68,7 +68,7 @@ struct Run {
   void say_if_interrupted() {
     if (!examples::interrupted() || said) return;
     stop = said = true;
-    std::printf("interrupted after %lld steps: evaluating what there is\n", static_cast<long long>(steps));
+    std::printf("interrupted after %lld steps: evaluating the model\n", static_cast<long long>(steps));
     std::fflush(stdout);
   }
 };

@@ -163,8 +163,8 @@ WEFT_FUNCTOR2(BitwiseOr, a, b, static_cast<T>(a | b))
 WEFT_FUNCTOR2(BitwiseXor, a, b, static_cast<T>(a ^ b))
 
 /// std::fmod, which is exact. For the usual floats a CPU computes it in a few instructions instead of a loop
-/// over bits. If the quotient of two floats is below 2^28, it is an integer or at least 2^-24 away from any
-/// integer but 0. So a division in double has the right integer part, and its product with b is exact.
+/// over bits. A quotient of two floats below 2^28 is an integer, or at least 2^-24 away from any but 0. So a
+/// division in double has the right integer part, and its product with b is exact.
 template <class T> WEFT_HD T exact_fmod(T a, T b) {
 #if !defined(__CUDA_ARCH__)
   if constexpr (std::is_same_v<T, float>) {

@@ -2,6 +2,8 @@
 // bool, uint8, int32, int64, float16, float32 and float64 are exact. NumPy has no bfloat16: it is written as
 // '|V2', two raw bytes, which is read back as bfloat16. Integers of int8, int16 and uint16 are read as int32,
 // uint32 as int64; they are never written.
+//   save_npy("x.npy", x);
+//   const Tensor y = load_npy("x.npy");
 #pragma once
 
 #include <string>

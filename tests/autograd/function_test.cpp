@@ -91,6 +91,30 @@ TEST(Function, an_output_that_is_the_input_gets_its_own_history) {
   EXPECT_EQ(values(x.grad()), Numbers{-1});
 }
 
+/// The square, and half of it rounded down, which has no gradient.
+struct SquareAndHalves {
+  static Tensors forward(FunctionContext& ctx, const Tensor& x) {
+    ctx.save({x});
+    const Tensor y = mul(x, x), halves = floor(div(y, 2.0));
+    ctx.mark_non_differentiable(halves);
+    return {y, halves};
+  }
+  static GradList backward(FunctionContext& ctx, const GradList& g) {
+    EXPECT_FALSE(g[1].defined());
+    return {mul(mul(g[0], 2.0), ctx.saved(0))};
+  }
+};
+
+TEST(Function, an_output_without_a_gradient_is_a_constant) {
+  const Tensor x = leaf({3});
+  const Tensors y = apply_function<SquareAndHalves>(x);
+  EXPECT_TRUE(y[0].requires_grad());
+  EXPECT_FALSE(y[1].requires_grad());
+  EXPECT_EQ(values(y[1]), Numbers{4});
+  add(y[0], y[1]).backward();
+  EXPECT_EQ(values(x.grad()), Numbers{6});
+}
+
 TEST(Function, nothing_is_recorded_without_need) {
   EXPECT_FALSE(apply_function<Cube>(ones({2})).requires_grad());
   const Tensor x = leaf({2});

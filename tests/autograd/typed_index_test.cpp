@@ -111,7 +111,8 @@ TEST(Typed, a_write_that_would_be_lost_is_refused) {
   const auto lost = [](const char* write, const std::function<void()>& f) {
     EXPECT_TRUE(has(error_of<ValueError>(f), write)) << write;
   };
-  lost("operator+=: what is written to, of sizes [1, 3], is a copy", [&] { x.index_select(0, at) += 1; });
+  lost("operator+=: the tensor that is written to, of sizes [1, 3], is a copy",
+       [&] { x.index_select(0, at) += 1; });
   lost("index_put_", [&] { x.clone() += 1; });
   lost("operator+=", [&] { (x * 1) += 3; });
   lost("operator-=", [&] { x.clone()[0] -= x[0]; });

@@ -72,7 +72,7 @@ class WEFT_API TcpListener {
 
  private:
   struct Held {
-    int fd = -1;         // the connection while it is silent, then a copy of the descriptor
+    int fd = -1;         // the connection's first descriptor; gRPC gets a copy after the first byte
     bool silent = true;  // no byte has come, and nobody has taken it
     bool told = false;   // it spoke plainly to a port of TLS, and has the answer to read
     int listener = -1;

@@ -168,8 +168,8 @@ void fold(T* to, int64_t ts, const T* from, int64_t fs, int64_t n) {
   });
 }
 
-/// The rules other than assignment and addition, which are rare: one function each, so that the loops over
-/// lines are compiled once per dtype for all of them.
+/// The rules other than assignment and addition are rare. They have one function each, so that the loops over
+/// lines are compiled once per dtype.
 template <class T> Fold<T> fold_of(ScatterRule rule) {
   return rule == ScatterRule::kMul   ? fold<functors::Mul, T>
          : rule == ScatterRule::kMax ? fold<functors::Maximum, T>

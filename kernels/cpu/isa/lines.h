@@ -61,8 +61,8 @@ void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F&
   });
 }
 
-/// The dim of a view, other than `dim`, along which neighbours lie closer together than along `dim`: the
-/// closest one with at least four elements. -1: there is none.
+/// A dim of a view with four elements or more, along which neighbours lie closer together than along `dim`.
+/// Of several it is the closest one. -1: there is none.
 inline int run_dim(const View& x, int dim) {
   int run = -1;
   for (int d = 0; d < x.ndim(); ++d)
@@ -72,10 +72,10 @@ inline int run_dim(const View& x, int dim) {
   return run;
 }
 
-/// Calls f(lines, first, count) for parts of the lines along `run`: elements [first, first + count) of the
-/// line at lines.offset. `sizes` has 1 for the dims over which f loops itself. `work`: elements that f visits
-/// for each element of a line.
 inline constexpr int64_t kRunElements = 256;
+/// Calls f(lines, first, count) for parts of the lines along `run`: elements [first, first + count) of the
+/// line at lines.offset, at most kRunElements. `sizes` has 1 for the dims over which f loops itself. `work`:
+/// elements that f visits for each element of a line.
 template <int N, class F>
 void each_run(const Shape& sizes, int run, const Shape (&strides)[N], int64_t work, const F& f) {
   const Lines<N> all(sizes, run, strides);

@@ -1,4 +1,5 @@
-// The unary operations of pointwise.h: one row of kernels per functor, and the launch. elementwise.h handles
+// The unary operations of pointwise.h: one row of kernels per functor, and the launch. Sine and cosine of
+// floats have loops of their own (trig.h). elementwise.h handles
 // strides and conversions. The powers 2 and -1 use the kernels of square and reciprocal.
 #include <cmath>
 

@@ -101,7 +101,6 @@ template <class V, class T> WEFT_INLINE void store_part(T* p, int64_t n, V v) {
 
 /// Maximum by comparison: NaN in `a` gives b, NaN in `b` stays.
 template <class V> WEFT_INLINE V vmax(V a, V b) { return a > b ? a : b; }
-template <class V> WEFT_INLINE V vmin(V a, V b) { return a < b ? a : b; }
 
 /// Folds the lanes by halves with op (a fixed order).
 template <class T, class V, class Op> WEFT_INLINE T fold_lanes(V v, Op op) {
@@ -122,11 +121,6 @@ template <class T, class V, class Op> WEFT_INLINE T fold_lanes(V v, Op op) {
 template <class T> WEFT_INLINE T sum_lanes(Vec<T> v) {
   return fold_lanes<T>(
       v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
-}
-template <class T> WEFT_INLINE T max_lanes(Vec<T> v) {
-  T best = v[0];
-  for (int i = 1; i < kLanes<T>; ++i) best = v[i] > best || v[i] != v[i] ? v[i] : best;
-  return best;
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

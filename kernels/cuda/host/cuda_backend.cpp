@@ -78,7 +78,7 @@ void CudaBackend::synchronize() {
   enter();
   if (thread_records())
     throw CudaError(str("synchronize: the calling thread records a graph on ", device(),
-                        "; what it issues runs when the graph is replayed"));
+                        "; its work runs when the graph is replayed"));
   {
     std::shared_lock lock(captures_);
     if (records()) {
