@@ -3,6 +3,7 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/ops/ops_order.h>
 #include <weft/tensor/index.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft {
 

@@ -6,6 +6,7 @@
 #include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/tensor/inner/free_list.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft {
 
