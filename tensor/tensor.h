@@ -100,6 +100,16 @@ class Whole {
   int64_t value_;
 };
 
+/// A bool argument that takes nothing else: `x.sum(0, 1)`, which means two dims in PyTorch, does not compile.
+class Flag {
+ public:
+  template <std::same_as<bool> T> constexpr Flag(T value) : value_(value) {}
+  constexpr operator bool() const { return value_; }
+
+ private:
+  bool value_;
+};
+
 /// Options of factories: `zeros({2, 3}, {.dtype = kFloat64})`.
 struct TensorOptions {
   DTypeOption dtype = {};
@@ -149,7 +159,7 @@ class WEFT_API Tensor {
   const Shape& sizes() const { return body().sizes; }
   const Shape& shape() const { return body().sizes; }
   const Shape& strides() const { return body().strides; }
-  int64_t size(int64_t d) const { return body().sizes[wrap_dim("size", d, dim())]; }
+  int64_t size(Whole d) const { return body().sizes[wrap_dim("size", d, dim())]; }
   int64_t numel() const { return body().numel; }
   DType dtype() const { return body().dtype; }
   Device device() const { return body().device; }
@@ -218,15 +228,15 @@ class WEFT_API Tensor {
   // ---- views; all differentiable. ops_shape.h has their sizes and errors.
   Tensor view(const Shape& sizes) const;     ///< one size may be -1; needs compatible strides
   Tensor reshape(const Shape& sizes) const;  ///< view if possible, else a copy
-  Tensor flatten(int64_t start = 0, int64_t end = -1) const;
+  Tensor flatten(Whole start = 0, Whole end = -1) const;
   Tensor t() const;  ///< a matrix transposed; fewer dims unchanged. Throws: ShapeError for more than two dims
   Tensor transpose(int64_t d0, int64_t d1) const;
   Tensor permute(const Shape& dims) const;
   Tensor expand(const Shape& sizes) const;  ///< -1 keeps a size
   Tensor expand_as(const Tensor& other) const { return expand(other.sizes()); }
   Tensor squeeze() const;
-  Tensor squeeze(int64_t d) const;
-  Tensor unsqueeze(int64_t d) const;
+  Tensor squeeze(Whole d) const;
+  Tensor unsqueeze(Whole d) const;
   Tensor narrow(Whole d, Whole start, Whole length) const;
   Tensor select(Whole d, Whole index) const;
   Tensor slice(Whole d, Whole start, Whole end = INT64_MAX, Whole step = 1) const;
@@ -242,11 +252,11 @@ class WEFT_API Tensor {
   Indexed operator[](const Tensor& index) &&;
   template <std::floating_point T> Tensor operator[](T) const = delete;  // an index is an integer, not 1.9
   template <std::same_as<bool> T> Tensor operator[](T) const = delete;   // an index is an integer, not true
-  std::vector<Tensor> split(int64_t length, int64_t d = 0) const;
-  std::vector<Tensor> split(const Shape& lengths, int64_t d = 0) const;
-  template <std::floating_point T> std::vector<Tensor> split(T, int64_t d = 0) const = delete;  // as above
-  std::vector<Tensor> chunk(Whole parts, int64_t d = 0) const;
-  std::vector<Tensor> unbind(int64_t d = 0) const;
+  std::vector<Tensor> split(int64_t length, Whole d = 0) const;
+  std::vector<Tensor> split(const Shape& lengths, Whole d = 0) const;
+  template <std::floating_point T> std::vector<Tensor> split(T, Whole d = 0) const = delete;  // as above
+  std::vector<Tensor> chunk(Whole parts, Whole d = 0) const;
+  std::vector<Tensor> unbind(Whole d = 0) const;
 
   // ---- copies and conversions (ops_shape.h)
   Tensor contiguous() const;
@@ -299,10 +309,10 @@ class WEFT_API Tensor {
   /// value counts; with `accumulate` all values are added.
   Tensor& index_put_(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false);
   Tensor& index_put_(const std::vector<TensorIndex>& at, Scalar value, bool accumulate = false);
-  Tensor& scatter_(int64_t d, const Tensor& index, const Tensor& src);
-  Tensor& scatter_(int64_t d, const Tensor& index, Scalar value);
-  Tensor& scatter_add_(int64_t d, const Tensor& index, const Tensor& src);
-  Tensor& index_add_(int64_t d, const Tensor& index, const Tensor& src);
+  Tensor& scatter_(Whole d, const Tensor& index, const Tensor& src);
+  Tensor& scatter_(Whole d, const Tensor& index, Scalar value);
+  Tensor& scatter_add_(Whole d, const Tensor& index, const Tensor& src);
+  Tensor& index_add_(Whole d, const Tensor& index, const Tensor& src);
   // random numbers of default_generator(). Throws: ValueError for low > high, stddev < 0, a bound, mean or
   // stddev that is not finite, or p outside [0, 1]
   Tensor& uniform_(double low = 0, double high = 1);    ///< U(low, high), floating tensors only
@@ -368,25 +378,24 @@ class WEFT_API Tensor {
   Tensor logical_not() const, bitwise_not() const, isnan() const, isinf() const, isfinite() const;
   bool allclose(const Tensor& other, double rtol = 1e-5, double atol = 1e-8) const;
   bool equal(const Tensor& other) const;
-  Tensor sum() const, sum(const Shape&dims, bool keepdim = false) const, sum_to(const Shape&sizes) const;
-  Tensor mean() const, mean(const Shape&dims, bool keepdim = false) const;
-  Tensor prod() const, prod(int64_t d, bool keepdim = false) const;
+  Tensor sum() const, sum(const Shape&dims, Flag keepdim = false) const, sum_to(const Shape&sizes) const;
+  Tensor mean() const, mean(const Shape&dims, Flag keepdim = false) const;
+  Tensor prod() const, prod(Whole d, Flag keepdim = false) const;
   Tensor max() const, min() const, max(const Tensor&other) const, min(const Tensor&other) const;
-  MaxResult max(int64_t d, bool keepdim = false) const, min(int64_t d, bool keepdim = false) const;
-  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;
-  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;
-  Tensor argmax() const, argmax(int64_t d, bool keepdim = false) const;
-  Tensor argmin() const, argmin(int64_t d, bool keepdim = false) const;
-  Tensor any() const, any(const Shape&dims, bool keepdim = false) const;
-  Tensor all() const, all(const Shape&dims, bool keepdim = false) const;
-  Tensor var() const, var(const Shape&dims, double correction = 1, bool keepdim = false) const;
-  Tensor std() const, std(const Shape&dims, double correction = 1, bool keepdim = false) const;
-  Tensor norm(double p = 2) const, norm(double p, const Shape&dims, bool keepdim = false) const;
+  MaxResult max(Whole d, Flag keepdim = false) const, min(Whole d, Flag keepdim = false) const;
+  Tensor amax(const Shape& dims = {}, Flag keepdim = false) const;
+  Tensor amin(const Shape& dims = {}, Flag keepdim = false) const;
+  Tensor argmax() const, argmax(Whole d, Flag keepdim = false) const;
+  Tensor argmin() const, argmin(Whole d, Flag keepdim = false) const;
+  Tensor any() const, any(const Shape&dims, Flag keepdim = false) const;
+  Tensor all() const, all(const Shape&dims, Flag keepdim = false) const;
+  Tensor var() const, var(const Shape&dims, double correction = 1, Flag keepdim = false) const;
+  Tensor std() const, std(const Shape&dims, double correction = 1, Flag keepdim = false) const;
+  Tensor norm(double p = 2) const, norm(double p, const Shape&dims, Flag keepdim = false) const;
   Tensor median() const;
-  MaxResult median(int64_t d, bool keepdim = false) const;
-  Tensor logsumexp(int64_t d, bool keepdim = false) const;
-  Tensor cumsum(int64_t d) const, cumprod(int64_t d) const, softmax(int64_t d) const,
-      log_softmax(int64_t d) const;
+  MaxResult median(Whole d, Flag keepdim = false) const;
+  Tensor logsumexp(Whole d, Flag keepdim = false) const;
+  Tensor cumsum(Whole d) const, cumprod(Whole d) const, softmax(Whole d) const, log_softmax(Whole d) const;
   Tensor matmul(const Tensor&other) const, mm(const Tensor&other) const, bmm(const Tensor&other) const;
   Tensor mv(const Tensor&other) const, dot(const Tensor&other) const, outer(const Tensor&other) const;
   Tensor addmm(const Tensor& a, const Tensor& b, Scalar beta = 1, Scalar alpha = 1) const;
@@ -395,25 +404,25 @@ class WEFT_API Tensor {
   Indexed index(std::vector<TensorIndex> at) &&;  // as operator[] of a temporary
   Tensor index_put(const std::vector<TensorIndex>& at, const Tensor& values, bool accumulate = false) const;
   Tensor masked_scatter(const Tensor& mask, const Tensor& source) const;
-  Tensor index_select(int64_t d, const Tensor& index) const;
-  Tensor gather(int64_t d, const Tensor& index) const;
-  Tensor scatter(int64_t d, const Tensor&index, const Tensor&src) const,
-      scatter(int64_t d, const Tensor&index, Scalar value) const;
-  Tensor scatter_add(int64_t d, const Tensor& index, const Tensor& src) const;
-  Tensor index_add(int64_t d, const Tensor& index, const Tensor& src) const;
-  Tensor scatter_reduce(int64_t d, const Tensor& index, const Tensor& src, ScatterReduce reduce,
+  Tensor index_select(Whole d, const Tensor& index) const;
+  Tensor gather(Whole d, const Tensor& index) const;
+  Tensor scatter(Whole d, const Tensor&index, const Tensor&src) const,
+      scatter(Whole d, const Tensor&index, Scalar value) const;
+  Tensor scatter_add(Whole d, const Tensor& index, const Tensor& src) const;
+  Tensor index_add(Whole d, const Tensor& index, const Tensor& src) const;
+  Tensor scatter_reduce(Whole d, const Tensor& index, const Tensor& src, ScatterReduce reduce,
                         bool include_self = true) const;
-  Tensor take_along(const Tensor& index, int64_t d) const;
+  Tensor take_along(const Tensor& index, Whole d) const;
   Tensor masked_select(const Tensor& mask) const;
   Tensor nonzero() const;
-  MaxResult sort(int64_t d = -1, bool descending = false) const;
-  Tensor argsort(int64_t d = -1, bool descending = false) const;
+  MaxResult sort(Whole d = -1, Flag descending = false) const;
+  Tensor argsort(Whole d = -1, Flag descending = false) const;
   UniqueResult unique() const, unique(const UniqueOptions&options) const;
   Tensor bincount(const Tensor& weights = Tensor(), Whole minlength = 0) const;
   Tensor repeat_interleave(Whole repeats, std::optional<int64_t> d = {}) const;
   Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> d = {}) const;
-  MaxResult topk(Whole k, int64_t d = -1, bool largest = true) const;
-  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(Whole shift, int64_t d) const;
+  MaxResult topk(Whole k, Whole d = -1, Flag largest = true) const;
+  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(Whole shift, Whole d) const;
   Tensor tril(Whole k = 0) const, triu(Whole k = 0) const, diag(Whole k = 0) const;
   Tensor multinomial(Whole count, bool replacement = false, Generator* generator = nullptr) const;
   Tensor bernoulli(Generator* generator = nullptr) const;

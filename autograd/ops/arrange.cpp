@@ -53,7 +53,7 @@ void check_joined(const char* name, const std::vector<Tensor>& xs) {
 
 }  // namespace
 
-Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
+Tensor cat(const std::vector<Tensor>& xs, Whole dim) {
   check_joined("cat", xs);
   const Tensor& first = xs[0];
   if (first.dim() == 0)
@@ -100,7 +100,7 @@ Tensor cat(const std::vector<Tensor>& xs, int64_t dim) {
                 });
 }
 
-Tensor stack(const std::vector<Tensor>& xs, int64_t dim) {
+Tensor stack(const std::vector<Tensor>& xs, Whole dim) {
   check_joined("stack", xs);
   const int d = wrap_dim("stack", dim, xs[0].dim() + 1);
   std::vector<Tensor> parts;
@@ -155,7 +155,7 @@ Tensor flip(In x, const Shape& dims) {
   return y.is_same(x) ? clone(x.get()) : y;
 }
 
-Tensor roll(In x, Whole shift, int64_t dim) {
+Tensor roll(In x, Whole shift, Whole dim) {
   launch::check_defined("roll", x);
   const int d = wrap_dim("roll", dim, x->dim());
   const int64_t n = x->sizes()[d];

@@ -11,7 +11,7 @@ using launch::reduced_dims;
 
 namespace {
 
-Tensor extreme(const char* name, Reduce op, const Tensor& x, const Dims& dims, bool keepdim) {
+Tensor extreme(const char* name, Reduce op, const Tensor& x, const Dims& dims, Flag keepdim) {
   Tensor y = launch::reduce(name, op, x, dims, keepdim);
   return record(name, y, {x}, [x = Saved(x), y = SavedOutput(y), dims](const Tensor& g, Needs) -> GradList {
     const Tensor v = x.get(), best = keep_dims(y.get().detach(), v.sizes(), dims);
@@ -25,8 +25,7 @@ Tensor extreme(const char* name, Reduce op, const Tensor& x, const Dims& dims, b
   });
 }
 
-MaxResult along(const char* name, bool largest, const Tensor& x, int64_t dim, bool keepdim,
-                bool want_values) {
+MaxResult along(const char* name, Flag largest, const Tensor& x, Whole dim, Flag keepdim, bool want_values) {
   launch::check_defined(name, x);
   const Tensor v = x.dim() == 0 ? reshape(x, {1}) : x;
   const int d = launch::line_dim(name, dim, x);
@@ -57,24 +56,22 @@ MaxResult along(const char* name, bool largest, const Tensor& x, int64_t dim, bo
 
 Tensor max(In x) { return extreme("max", Reduce::kMax, x, reduced_dims("max", x, {}), false); }
 Tensor min(In x) { return extreme("min", Reduce::kMin, x, reduced_dims("min", x, {}), false); }
-Tensor amax(In x, const Shape& dims, bool keepdim) {
+Tensor amax(In x, const Shape& dims, Flag keepdim) {
   return extreme("amax", Reduce::kMax, x, reduced_dims("amax", x, dims), keepdim);
 }
-Tensor amin(In x, const Shape& dims, bool keepdim) {
+Tensor amin(In x, const Shape& dims, Flag keepdim) {
   return extreme("amin", Reduce::kMin, x, reduced_dims("amin", x, dims), keepdim);
 }
-MaxResult max(In x, int64_t dim, bool keepdim) { return along("max", true, x, dim, keepdim, true); }
-MaxResult min(In x, int64_t dim, bool keepdim) { return along("min", false, x, dim, keepdim, true); }
-Tensor argmax(In x, int64_t dim, bool keepdim) {
-  return along("argmax", true, x, dim, keepdim, false).indices;
-}
-Tensor argmin(In x, int64_t dim, bool keepdim) {
+MaxResult max(In x, Whole dim, Flag keepdim) { return along("max", true, x, dim, keepdim, true); }
+MaxResult min(In x, Whole dim, Flag keepdim) { return along("min", false, x, dim, keepdim, true); }
+Tensor argmax(In x, Whole dim, Flag keepdim) { return along("argmax", true, x, dim, keepdim, false).indices; }
+Tensor argmin(In x, Whole dim, Flag keepdim) {
   return along("argmin", false, x, dim, keepdim, false).indices;
 }
 
 namespace {
 
-Tensor extreme_place(const char* name, bool largest, const Tensor& x) {
+Tensor extreme_place(const char* name, Flag largest, const Tensor& x) {
   launch::check_defined(name, x);  // before detach()
   return along(name, largest, reshape(x.detach(), -1), 0, false, false).indices;
 }
@@ -110,7 +107,7 @@ Tensor product_of_others(const Tensor& x, int64_t d) {
 
 }  // namespace
 
-Tensor prod(Fp32Arg x, int64_t dim, bool keepdim) {
+Tensor prod(Fp32Arg x, Whole dim, Flag keepdim) {
   const Dims dims = reduced_dims("prod", x, {dim});
   return record("prod", launch::reduce("prod", Reduce::kProd, x, dims, keepdim), {x},
                 [x = Saved(x), dims, dim](const Tensor& g, Needs) -> GradList {
@@ -125,14 +122,14 @@ Tensor prod(Fp32Arg x) {
   return prod(reshape(x.get(), {x->numel()}), 0);
 }
 
-Tensor cumsum(Fp32Arg x, int64_t dim) {
+Tensor cumsum(Fp32Arg x, Whole dim) {
   const int d = launch::line_dim("cumsum", dim, x);
   return record("cumsum", cumulated(Reduce::kSum, x, d), {x}, [d](const Tensor& g, Needs) -> GradList {
     return {g.dim() == 0 ? g : flip(cumsum(flip(g, {d}), d), {d})};
   });
 }
 
-Tensor cumprod(Fp32Arg x, int64_t dim) {
+Tensor cumprod(Fp32Arg x, Whole dim) {
   const int d = launch::line_dim("cumprod", dim, x);
   return record("cumprod", cumulated(Reduce::kProd, x, d), {x},
                 [x = Saved(x), d](const Tensor& g, Needs) -> GradList {

@@ -116,7 +116,7 @@ Tensor embedding(In weight, In ids, int64_t padding_idx, bool sparse) {
   return take("embedding", weight, ids, padding_idx, sparse);
 }
 
-Tensor index_select(In x, int64_t dim, In index) {
+Tensor index_select(In x, Whole dim, In index) {
   launch::check_defined("index_select", x, index);
   check_list("index_select", x, index);
   const int d = launch::line_dim("index_select", dim, x);
@@ -138,7 +138,7 @@ Tensor index_select(In x, int64_t dim, In index) {
   return d == 0 ? y : contiguous(transpose(y, 0, d));
 }
 
-Tensor index_add(In x, int64_t dim, In index, In src) {
+Tensor index_add(In x, Whole dim, In index, In src) {
   launch::check_defined("index_add", x, index, src);
   check_list("index_add", x, index);
   launch::check_devices("index_add", x, src);
@@ -169,7 +169,7 @@ Tensor index_add(In x, int64_t dim, In index, In src) {
                 });
 }
 
-Tensor& Tensor::index_add_(int64_t dim, const Tensor& index, const Tensor& src) {
+Tensor& Tensor::index_add_(Whole dim, const Tensor& index, const Tensor& src) {
   launch::check_defined("index_add_", *this, index, src);
   check_list("index_add_", *this, index);
   const int d = launch::line_dim("index_add_", dim, *this);

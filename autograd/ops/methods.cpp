@@ -10,7 +10,7 @@ namespace weft {
 // ---- views
 Tensor Tensor::view(const Shape& sizes) const { return weft::view(*this, sizes); }
 Tensor Tensor::reshape(const Shape& sizes) const { return weft::reshape(*this, sizes); }
-Tensor Tensor::flatten(int64_t start, int64_t end) const { return weft::flatten(*this, start, end); }
+Tensor Tensor::flatten(Whole start, Whole end) const { return weft::flatten(*this, start, end); }
 Tensor Tensor::t() const {
   if (dim() > 2) throw ShapeError(str("t: takes at most two dims, got ", sizes()));
   return dim() < 2 ? *this : weft::transpose(*this, 0, 1);
@@ -19,8 +19,8 @@ Tensor Tensor::transpose(int64_t d0, int64_t d1) const { return weft::transpose(
 Tensor Tensor::permute(const Shape& dims) const { return weft::permute(*this, dims); }
 Tensor Tensor::expand(const Shape& sizes) const { return weft::expand(*this, sizes); }
 Tensor Tensor::squeeze() const { return weft::squeeze(*this); }
-Tensor Tensor::squeeze(int64_t d) const { return weft::squeeze(*this, d); }
-Tensor Tensor::unsqueeze(int64_t d) const { return weft::unsqueeze(*this, d); }
+Tensor Tensor::squeeze(Whole d) const { return weft::squeeze(*this, d); }
+Tensor Tensor::unsqueeze(Whole d) const { return weft::unsqueeze(*this, d); }
 Tensor Tensor::narrow(Whole d, Whole start, Whole length) const {
   return weft::narrow(*this, d, start, length);
 }
@@ -34,12 +34,12 @@ Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, int64_t offs
 Tensor Tensor::diagonal(Whole offset, int64_t d0, int64_t d1) const {
   return weft::diagonal(*this, offset, d0, d1);
 }
-std::vector<Tensor> Tensor::split(int64_t length, int64_t d) const { return weft::split(*this, length, d); }
-std::vector<Tensor> Tensor::split(const Shape& lengths, int64_t d) const {
+std::vector<Tensor> Tensor::split(int64_t length, Whole d) const { return weft::split(*this, length, d); }
+std::vector<Tensor> Tensor::split(const Shape& lengths, Whole d) const {
   return weft::split(*this, lengths, d);
 }
-std::vector<Tensor> Tensor::chunk(Whole parts, int64_t d) const { return weft::chunk(*this, parts, d); }
-std::vector<Tensor> Tensor::unbind(int64_t d) const { return weft::unbind(*this, d); }
+std::vector<Tensor> Tensor::chunk(Whole parts, Whole d) const { return weft::chunk(*this, parts, d); }
+std::vector<Tensor> Tensor::unbind(Whole d) const { return weft::unbind(*this, d); }
 
 // ---- copies and conversions
 Tensor Tensor::contiguous() const { return weft::contiguous(*this); }
@@ -145,10 +145,10 @@ bool Tensor::equal(const Tensor& other) const { return weft::equal(*this, other)
 // ---- reductions
 #define WEFT_REDUCTION(name) \
   WEFT_METHOD(name)          \
-  Tensor Tensor::name(const Shape& dims, bool keepdim) const { return weft::name(*this, dims, keepdim); }
+  Tensor Tensor::name(const Shape& dims, Flag keepdim) const { return weft::name(*this, dims, keepdim); }
 #define WEFT_REDUCTION_OF_DIM(Result, name) \
   WEFT_METHOD(name)                         \
-  Result Tensor::name(int64_t d, bool keepdim) const { return weft::name(*this, d, keepdim); }
+  Result Tensor::name(Whole d, Flag keepdim) const { return weft::name(*this, d, keepdim); }
 WEFT_REDUCTION(sum)
 Tensor Tensor::sum_to(const Shape& sizes) const { return weft::sum_to(*this, sizes); }
 WEFT_REDUCTION(mean)
@@ -162,23 +162,23 @@ WEFT_REDUCTION_OF_DIM(Tensor, argmax)
 WEFT_REDUCTION_OF_DIM(Tensor, argmin)
 WEFT_METHOD(var)
 WEFT_METHOD(std)
-Tensor Tensor::amax(const Shape& dims, bool keepdim) const { return weft::amax(*this, dims, keepdim); }
-Tensor Tensor::amin(const Shape& dims, bool keepdim) const { return weft::amin(*this, dims, keepdim); }
-Tensor Tensor::var(const Shape& dims, double correction, bool keepdim) const {
+Tensor Tensor::amax(const Shape& dims, Flag keepdim) const { return weft::amax(*this, dims, keepdim); }
+Tensor Tensor::amin(const Shape& dims, Flag keepdim) const { return weft::amin(*this, dims, keepdim); }
+Tensor Tensor::var(const Shape& dims, double correction, Flag keepdim) const {
   return weft::var(*this, dims, correction, keepdim);
 }
-Tensor Tensor::std(const Shape& dims, double correction, bool keepdim) const {
+Tensor Tensor::std(const Shape& dims, double correction, Flag keepdim) const {
   return weft::std(*this, dims, correction, keepdim);
 }
 Tensor Tensor::norm(double p) const { return weft::norm(*this, p); }
-Tensor Tensor::norm(double p, const Shape& dims, bool keepdim) const {
+Tensor Tensor::norm(double p, const Shape& dims, Flag keepdim) const {
   return weft::norm(*this, p, dims, keepdim);
 }
-Tensor Tensor::logsumexp(int64_t d, bool keepdim) const { return weft::logsumexp(*this, d, keepdim); }
-Tensor Tensor::cumsum(int64_t d) const { return weft::cumsum(*this, d); }
-Tensor Tensor::cumprod(int64_t d) const { return weft::cumprod(*this, d); }
-Tensor Tensor::softmax(int64_t d) const { return weft::softmax(*this, d); }
-Tensor Tensor::log_softmax(int64_t d) const { return weft::log_softmax(*this, d); }
+Tensor Tensor::logsumexp(Whole d, Flag keepdim) const { return weft::logsumexp(*this, d, keepdim); }
+Tensor Tensor::cumsum(Whole d) const { return weft::cumsum(*this, d); }
+Tensor Tensor::cumprod(Whole d) const { return weft::cumprod(*this, d); }
+Tensor Tensor::softmax(Whole d) const { return weft::softmax(*this, d); }
+Tensor Tensor::log_softmax(Whole d) const { return weft::log_softmax(*this, d); }
 
 // ---- matrix products
 WEFT_METHOD_OF_TENSOR(matmul)
@@ -198,31 +198,31 @@ Tensor Tensor::index_put(const std::vector<TensorIndex>& at, const Tensor& value
 Tensor Tensor::masked_scatter(const Tensor& mask, const Tensor& source) const {
   return weft::masked_scatter(*this, mask, source);
 }
-Tensor Tensor::index_select(int64_t d, const Tensor& index) const {
+Tensor Tensor::index_select(Whole d, const Tensor& index) const {
   return weft::index_select(*this, d, index);
 }
-Tensor Tensor::gather(int64_t d, const Tensor& index) const { return weft::gather(*this, d, index); }
-Tensor Tensor::scatter(int64_t d, const Tensor& index, const Tensor& src) const {
+Tensor Tensor::gather(Whole d, const Tensor& index) const { return weft::gather(*this, d, index); }
+Tensor Tensor::scatter(Whole d, const Tensor& index, const Tensor& src) const {
   return weft::scatter(*this, d, index, src);
 }
-Tensor Tensor::scatter(int64_t d, const Tensor& index, Scalar value) const {
+Tensor Tensor::scatter(Whole d, const Tensor& index, Scalar value) const {
   return weft::scatter(*this, d, index, value);
 }
-Tensor Tensor::scatter_add(int64_t d, const Tensor& index, const Tensor& src) const {
+Tensor Tensor::scatter_add(Whole d, const Tensor& index, const Tensor& src) const {
   return weft::scatter_add(*this, d, index, src);
 }
-Tensor Tensor::index_add(int64_t d, const Tensor& index, const Tensor& src) const {
+Tensor Tensor::index_add(Whole d, const Tensor& index, const Tensor& src) const {
   return weft::index_add(*this, d, index, src);
 }
-Tensor Tensor::scatter_reduce(int64_t d, const Tensor& index, const Tensor& src, ScatterReduce reduce,
+Tensor Tensor::scatter_reduce(Whole d, const Tensor& index, const Tensor& src, ScatterReduce reduce,
                               bool include_self) const {
   return weft::scatter_reduce(*this, d, index, src, reduce, include_self);
 }
-Tensor Tensor::take_along(const Tensor& index, int64_t d) const { return weft::take_along(*this, index, d); }
+Tensor Tensor::take_along(const Tensor& index, Whole d) const { return weft::take_along(*this, index, d); }
 Tensor Tensor::masked_select(const Tensor& mask) const { return weft::masked_select(*this, mask); }
 Tensor Tensor::nonzero() const { return weft::nonzero(*this); }
-MaxResult Tensor::sort(int64_t d, bool descending) const { return weft::sort(*this, d, descending); }
-Tensor Tensor::argsort(int64_t d, bool descending) const { return weft::argsort(*this, d, descending); }
+MaxResult Tensor::sort(Whole d, Flag descending) const { return weft::sort(*this, d, descending); }
+Tensor Tensor::argsort(Whole d, Flag descending) const { return weft::argsort(*this, d, descending); }
 UniqueResult Tensor::unique() const { return weft::unique(*this); }
 UniqueResult Tensor::unique(const UniqueOptions& options) const { return weft::unique(*this, options); }
 Tensor Tensor::bincount(const Tensor& weights, Whole minlength) const {
@@ -234,10 +234,10 @@ Tensor Tensor::repeat_interleave(Whole repeats, std::optional<int64_t> d) const 
 Tensor Tensor::repeat_interleave(const Tensor& repeats, std::optional<int64_t> d) const {
   return weft::repeat_interleave(*this, repeats, d);
 }
-MaxResult Tensor::topk(Whole k, int64_t d, bool largest) const { return weft::topk(*this, k, d, largest); }
+MaxResult Tensor::topk(Whole k, Whole d, Flag largest) const { return weft::topk(*this, k, d, largest); }
 Tensor Tensor::repeat(const Shape& times) const { return weft::repeat(*this, times); }
 Tensor Tensor::flip(const Shape& dims) const { return weft::flip(*this, dims); }
-Tensor Tensor::roll(Whole shift, int64_t d) const { return weft::roll(*this, shift, d); }
+Tensor Tensor::roll(Whole shift, Whole d) const { return weft::roll(*this, shift, d); }
 Tensor Tensor::tril(Whole k) const { return weft::tril(*this, k); }
 Tensor Tensor::triu(Whole k) const { return weft::triu(*this, k); }
 Tensor Tensor::diag(Whole k) const { return weft::diag(*this, k); }

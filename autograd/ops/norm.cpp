@@ -82,7 +82,7 @@ Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight, Fp32Arg bias, d
                 });
 }
 
-Tensor normalize(Fp32Arg x, double p, int64_t dim, double eps) {
+Tensor normalize(Fp32Arg x, double p, Whole dim, double eps) {
   launch::check_floating("normalize", x);
   launch::line_dim("normalize", dim, x);
   if (is_half(x->dtype()))

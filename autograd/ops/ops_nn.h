@@ -54,9 +54,9 @@ WEFT_API Tensor einsum(const char* equation, const std::vector<Tensor>& xs);
 // ---- softmax and normalisation (softmax.cpp, norm.cpp). Throws: DTypeError for integers.
 
 /// e^x / sum(e^x) along dim. Grad: y * (g - sum(g * y)).
-WEFT_API Tensor softmax(Fp32Arg x, int64_t dim);
+WEFT_API Tensor softmax(Fp32Arg x, Whole dim);
 /// log(softmax(x)) along dim. Grad: g - e^y * sum(g).
-WEFT_API Tensor log_softmax(Fp32Arg x, int64_t dim);
+WEFT_API Tensor log_softmax(Fp32Arg x, Whole dim);
 /// (x - mean) / sqrt(var + eps) * weight + bias, with mean and var over the last dims.
 /// Shape: x [.., *sizes], weight and bias [*sizes] or undefined -> [.., *sizes].
 /// Grad: to x, weight and bias, in one pass. Source: Ba, Kiros and Hinton 2016.
@@ -64,7 +64,7 @@ WEFT_API Tensor log_softmax(Fp32Arg x, int64_t dim);
 WEFT_API Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight = Tensor(), Fp32Arg bias = Tensor(),
                            double eps = 1e-5);
 /// x / max(norm(x, p) along dim, eps). Grad: that of the operations it consists of. Throws: as norm.
-WEFT_API Tensor normalize(Fp32Arg x, double p = 2, int64_t dim = 1, double eps = 1e-12);
+WEFT_API Tensor normalize(Fp32Arg x, double p = 2, Whole dim = 1, double eps = 1e-12);
 
 // ---- losses (loss.cpp, class_loss.cpp, cross_entropy.cpp). Shape: the result is [], or with
 // Reduction::kNone has the sizes of the target. Throws: DTypeError for an integer x.

@@ -9,13 +9,13 @@
 namespace weft {
 
 /// Indices that sort x along dim, int64. The sort is stable; NaN counts as the largest.
-WEFT_API Tensor argsort(In x, int64_t dim = -1, bool descending = false);
+WEFT_API Tensor argsort(In x, Whole dim = -1, Flag descending = false);
 /// The middle one of all elements, the lower of two; NaN if any element is. Shape: [..] -> [].
 /// Grad: g shared evenly by the elements equal to it. Throws: ShapeError if x is empty.
 WEFT_API Tensor median(In x);
 /// The middle element along dim and its index. Shape: x's sizes without dim, or with size 1 there if keepdim.
 /// Grad: g to that element. Throws: ShapeError if dim has size 0.
-WEFT_API MaxResult median(In x, int64_t dim, bool keepdim = false);
+WEFT_API MaxResult median(In x, Whole dim, Flag keepdim = false);
 
 struct UniqueOptions {
   bool inverse = false;  ///< also the index among the values of each element of x
@@ -53,7 +53,7 @@ enum class ScatterReduce : uint8_t { kSum, kProd, kMean, kAmax, kAmin };
 /// result.
 /// Throws: as scatter. IndexError for an index out of range. DTypeError for an index that is not int64 or
 /// int32, or a mean of bool. AutogradError for the second gradient of a product with a factor 0.
-WEFT_API Tensor scatter_reduce(In x, int64_t dim, In index, In src, ScatterReduce reduce,
+WEFT_API Tensor scatter_reduce(In x, Whole dim, In index, In src, ScatterReduce reduce,
                                bool include_self = true);
 
 }  // namespace weft

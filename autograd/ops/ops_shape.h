@@ -41,29 +41,29 @@ WEFT_API Tensor masked_scatter(In x, In mask, In source);
 WEFT_API Tensor embedding(In weight, In ids, int64_t padding_idx = -1, bool sparse = false);
 /// x at `index` along dim. Shape: index [n] or [] -> x's sizes with n (or 1) at dim. Grad: g added at index.
 /// Throws: ShapeError for an index of two or more dims.
-WEFT_API Tensor index_select(In x, int64_t dim, In index);
+WEFT_API Tensor index_select(In x, Whole dim, In index);
 /// y[.., i, ..] = x[.., index[.., i, ..], ..] along dim.
 /// Shape: the sizes of index, which outside dim are at most x's. Grad: g added at index.
 /// Throws: ShapeError for an index of other sizes or another rank.
-WEFT_API Tensor gather(In x, int64_t dim, In index);
+WEFT_API Tensor gather(In x, Whole dim, In index);
 /// gather with an index that is first broadcast to x's sizes outside dim.
 /// Shape: x's sizes with index's size at dim. Grad: g added at index.
 /// Throws: ShapeError for an index that does not broadcast or of another rank.
-WEFT_API Tensor take_along(In x, In index, int64_t dim);
+WEFT_API Tensor take_along(In x, In index, Whole dim);
 /// A copy y of x with y[.., index[.., i, ..], ..] = src[.., i, ..] along dim; the last of equal indices
 /// counts. Shape: x's sizes; index and src have equal sizes, outside dim at most x's.
 /// Grad: dx = g, 0 at index; dsrc = g at index, exact for distinct indices.
 /// Throws: ShapeError for other sizes, DTypeError unless src has x's dtype.
-WEFT_API Tensor scatter(In x, int64_t dim, In index, In src);
+WEFT_API Tensor scatter(In x, Whole dim, In index, In src);
 /// The same with one value in the place of src. Throws: DTypeError for a number that x's dtype cannot hold.
-WEFT_API Tensor scatter(In x, int64_t dim, In index, Scalar value);
+WEFT_API Tensor scatter(In x, Whole dim, In index, Scalar value);
 /// A copy y of x with y[.., index[.., i, ..], ..] += src[.., i, ..] along dim, in order of i.
 /// Shape: as scatter. Grad: dx = g, dsrc = g at index. Throws: as scatter.
-WEFT_API Tensor scatter_add(In x, int64_t dim, In index, In src);
+WEFT_API Tensor scatter_add(In x, Whole dim, In index, In src);
 /// A copy of x with the slices of src added to those at `index` along dim, in order.
 /// Shape: x's sizes; index [n], src x's sizes with n at dim. Grad: dx = g, dsrc = g at index.
 /// Throws: ShapeError for other sizes, DTypeError unless src has x's dtype.
-WEFT_API Tensor index_add(In x, int64_t dim, In index, In src);
+WEFT_API Tensor index_add(In x, Whole dim, In index, In src);
 /// The elements of x where mask is true, in row-major order of their broadcast sizes. Shape: [count].
 /// Grad: g at mask, else 0. Throws: DTypeError unless mask is bool.
 WEFT_API Tensor masked_select(In x, In mask);
@@ -73,11 +73,11 @@ WEFT_API Tensor nonzero(In x);
 /// Throws: IndexError for an id outside [0, classes), ValueError unless classes > 0.
 WEFT_API Tensor one_hot(In ids, Whole classes);
 /// x sorted along dim, stable; NaN counts as the largest. indices are the positions in x. Grad: g at indices.
-WEFT_API MaxResult sort(In x, int64_t dim = -1, bool descending = false);
+WEFT_API MaxResult sort(In x, Whole dim = -1, Flag descending = false);
 /// The k largest (or smallest) elements along dim, sorted, and their positions in x.
 /// Shape: x's sizes with k at dim. Grad: g at indices, else 0.
 /// Throws: ValueError for k < 0, ShapeError for k above the size of dim.
-WEFT_API MaxResult topk(In x, Whole k, int64_t dim = -1, bool largest = true);
+WEFT_API MaxResult topk(In x, Whole k, Whole dim = -1, Flag largest = true);
 
 // ---- views, which share storage with x (shape.cpp). Grad: g at the elements that the view shows, else 0;
 // the sum of g for an element shown more than once.
@@ -91,7 +91,7 @@ WEFT_API Tensor view(Viewed x, const Shape& sizes);
 WEFT_API Tensor reshape(Viewed x, const Shape& sizes);
 /// Dims start to end, both included, joined into one: a reshape.
 /// Shape: flatten(1, 2) of [A, B, C, D] -> [A, B*C, D]; [] -> [1]. Throws: ShapeError if start is after end.
-WEFT_API Tensor flatten(Viewed x, int64_t start = 0, int64_t end = -1);
+WEFT_API Tensor flatten(Viewed x, Whole start = 0, Whole end = -1);
 /// Dims d0 and d1 exchanged. Shape: x's sizes, those two exchanged.
 WEFT_API Tensor transpose(Viewed x, int64_t d0, int64_t d1);
 /// Dims reordered: dim i of the result is dim dims[i] of x. Shape: x's sizes in that order.
@@ -103,9 +103,9 @@ WEFT_API Tensor expand(Viewed x, const Shape& sizes);
 /// x without its dims of size 1. Shape: [A, 1, B, 1] -> [A, B].
 WEFT_API Tensor squeeze(Viewed x);
 /// x without dim d if that has size 1, else all of x. Shape: squeeze(1) of [A, 1, B] -> [A, B].
-WEFT_API Tensor squeeze(Viewed x, int64_t d);
+WEFT_API Tensor squeeze(Viewed x, Whole d);
 /// x with a new dim of size 1 at d, which may be x.dim(). Shape: unsqueeze(1) of [A, B] -> [A, 1, B].
-WEFT_API Tensor unsqueeze(Viewed x, int64_t d);
+WEFT_API Tensor unsqueeze(Viewed x, Whole d);
 /// `length` elements of dim d from `start` on. Shape: x's sizes with `length` at d.
 /// Throws: IndexError for elements outside the dim.
 WEFT_API Tensor narrow(Viewed x, Whole d, Whole start, Whole length);
@@ -119,18 +119,18 @@ WEFT_API Tensor slice(Viewed x, Whole d, Whole start, Whole end = INT64_MAX, Who
 /// Pieces along d of size `length`, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with `length` at d, the last one with the rest.
 /// Throws: ValueError for a length that is not positive; 0 is allowed if the dim has size 0.
-WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, int64_t d = 0);
+WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, Whole d = 0);
 /// Pieces along d of the given sizes. Shape: piece i has x's sizes with lengths[i] at d.
 /// Throws: ShapeError unless the lengths add up to the size of d.
-WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, int64_t d = 0);
+WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, Whole d = 0);
 /// Deleted: a length is an integer, not 1.9.
-template <std::floating_point T> std::vector<Tensor> split(Viewed x, T length, int64_t d = 0) = delete;
+template <std::floating_point T> std::vector<Tensor> split(Viewed x, T length, Whole d = 0) = delete;
 /// At most `parts` pieces along d of equal size, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with ceil(size / parts) at d, the last one with the rest.
 /// Throws: ValueError unless parts > 0.
-WEFT_API std::vector<Tensor> chunk(Viewed x, Whole parts, int64_t d = 0);
+WEFT_API std::vector<Tensor> chunk(Viewed x, Whole parts, Whole d = 0);
 /// One tensor per element of dim d. Shape: each has x's sizes without d.
-WEFT_API std::vector<Tensor> unbind(Viewed x, int64_t d = 0);
+WEFT_API std::vector<Tensor> unbind(Viewed x, Whole d = 0);
 /// Any sizes and strides (in elements), from `offset` elements after x's first one. Shape: the given sizes.
 /// Throws: ShapeError for a view beyond the memory between x's first and last element, negative numbers, or
 /// lists of different lengths. AutogradError for an expanded x that requires grad.
@@ -158,10 +158,10 @@ WEFT_API Tensor to(Viewed x, Device device, DType dtype, bool non_blocking = fal
 /// Grad: the pieces of g.
 /// Throws: ValueError for an empty list; ShapeError for tensors without dims, of different ranks, or of
 /// different sizes outside dim.
-WEFT_API Tensor cat(const std::vector<Tensor>& xs, int64_t dim = 0);
+WEFT_API Tensor cat(const std::vector<Tensor>& xs, Whole dim = 0);
 /// Tensors of equal sizes joined along a new dim. Shape: n tensors [A, B] at dim 0 -> [n, A, B].
 /// Grad: the slices of g. Throws: ValueError for an empty list, ShapeError for different sizes.
-WEFT_API Tensor stack(const std::vector<Tensor>& xs, int64_t dim = 0);
+WEFT_API Tensor stack(const std::vector<Tensor>& xs, Whole dim = 0);
 /// x repeated times[d] times along each dim d; additional entries of times are for new dims in front.
 /// Shape: repeat({2, 3}) of [A, B] -> [2 * A, 3 * B]. Grad: g summed over the repetitions.
 /// Throws: ShapeError for fewer entries than x has dims, more than 4, or negative ones.
@@ -169,7 +169,7 @@ WEFT_API Tensor repeat(In x, const Shape& times);
 /// x reversed along dims. Grad: g reversed. Throws: ShapeError for a dim named twice.
 WEFT_API Tensor flip(In x, const Shape& dims);
 /// x moved by `shift` elements along dim; those moved out come in at the other end. Grad: g moved back.
-WEFT_API Tensor roll(In x, Whole shift, int64_t dim);
+WEFT_API Tensor roll(In x, Whole shift, Whole dim);
 /// A matrix with x on diagonal k and 0 elsewhere, or a copy of diagonal k of a matrix. k > 0 is above the
 /// main diagonal. Shape: [N] -> [N + |k|, N + |k|], [M, N] -> [its length].
 /// Grad: diagonal k of g, or a matrix with g on it. Throws: ShapeError unless x has one or two dims.

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-Tensor argsort(In x, int64_t dim, bool descending) {
+Tensor argsort(In x, Whole dim, Flag descending) {
   launch::check_defined("argsort", x);
   NoGrad no_grad;
   return launch::named("argsort", [&] { return sort(x.get(), dim, descending).indices; });
@@ -30,7 +30,7 @@ Tensor median_position(const Tensor& v, int d) {
 
 }  // namespace
 
-MaxResult median(In x, int64_t dim, bool keepdim) {
+MaxResult median(In x, Whole dim, Flag keepdim) {
   launch::check_defined("median", x);
   const Tensor v = x->dim() == 0 ? reshape(x.get(), {1}) : x.get();
   const int d = wrap_dim("median", dim, v.dim());

@@ -14,14 +14,14 @@ using launch::reduced_dims;
 
 namespace {
 
-Tensor sum_over(const Tensor& x, const Dims& dims, bool keepdim) {
+Tensor sum_over(const Tensor& x, const Dims& dims, Flag keepdim) {
   return record("sum", launch::reduce("sum", Reduce::kSum, x, dims, keepdim), {x},
                 [sizes = x.sizes(), dims](const Tensor& g, Needs) -> GradList {
                   return {expand(keep_dims(g, sizes, dims), sizes)};
                 });
 }
 
-Tensor mean_over(const Tensor& x, const Dims& dims, bool keepdim) {
+Tensor mean_over(const Tensor& x, const Dims& dims, Flag keepdim) {
   launch::check_floating("mean", x);
   // A sum of half-precision numbers may overflow although their mean does not.
   const Tensor wide = launch::cast(x, accumulate_type(x.dtype()));
@@ -40,14 +40,14 @@ Tensor centred(const Tensor& x, const Dims& dims) {
   return near - mean_over(near, dims, true);
 }
 
-Tensor var_over(const char* name, const Tensor& x, const Dims& dims, double correction, bool keepdim) {
+Tensor var_over(const char* name, const Tensor& x, const Dims& dims, double correction, Flag keepdim) {
   launch::check_floating(name, x);
   const auto n = static_cast<double>(launch::reduced_count(x, dims));
   NoGrad quiet;  // the whole op is one node; the steps below are not recorded
   return div(sum_over(square(centred(x, dims)), dims, keepdim), std::max(n - correction, 0.0));
 }
 
-Tensor norm_over(const Tensor& x, double p, const Dims& dims, bool keepdim) {
+Tensor norm_over(const Tensor& x, double p, const Dims& dims, Flag keepdim) {
   if (is_half(x.dtype())) return in_float(x, [&](const Tensor& v) { return norm_over(v, p, dims, keepdim); });
   launch::check_floating("norm", x);
   if (!(p >= 0)) throw ValueError(str("norm: p must be >= 0, got ", p));
@@ -84,11 +84,11 @@ Tensor norm_over(const Tensor& x, double p, const Dims& dims, bool keepdim) {
 }  // namespace
 
 Tensor sum(Fp32Arg x) { return sum_over(x, reduced_dims("sum", x, {}), false); }
-Tensor sum(Fp32Arg x, const Shape& dims, bool keepdim) {
+Tensor sum(Fp32Arg x, const Shape& dims, Flag keepdim) {
   return sum_over(x, reduced_dims("sum", x, dims), keepdim);
 }
 Tensor mean(In x) { return mean_over(x, reduced_dims("mean", x, {}), false); }
-Tensor mean(In x, const Shape& dims, bool keepdim) {
+Tensor mean(In x, const Shape& dims, Flag keepdim) {
   return mean_over(x, reduced_dims("mean", x, dims), keepdim);
 }
 
@@ -108,7 +108,7 @@ Tensor sum_to(In x, const Shape& sizes) {
 
 Tensor var(Fp32Arg x) { return var(x.get(), {}); }
 
-Tensor var(Fp32Arg x, const Shape& dim_list, double correction, bool keepdim) {
+Tensor var(Fp32Arg x, const Shape& dim_list, double correction, Flag keepdim) {
   launch::check_defined("var", x);
   if (is_half(x->dtype()))
     return in_float(x, [&](const Tensor& v) { return var(v, dim_list, correction, keepdim); });
@@ -123,7 +123,7 @@ Tensor var(Fp32Arg x, const Shape& dim_list, double correction, bool keepdim) {
 
 Tensor std(Fp32Arg x) { return std(x.get(), {}); }
 
-Tensor std(Fp32Arg x, const Shape& dim_list, double correction, bool keepdim) {
+Tensor std(Fp32Arg x, const Shape& dim_list, double correction, Flag keepdim) {
   launch::check_defined("std", x);
   if (is_half(x->dtype()))
     return in_float(x, [&](const Tensor& v) { return std(v, dim_list, correction, keepdim); });
@@ -139,16 +139,16 @@ Tensor std(Fp32Arg x, const Shape& dim_list, double correction, bool keepdim) {
 }
 
 Tensor norm(Fp32Arg x, double p) { return norm_over(x, p, reduced_dims("norm", x, {}), false); }
-Tensor norm(Fp32Arg x, double p, const Shape& dims, bool keepdim) {
+Tensor norm(Fp32Arg x, double p, const Shape& dims, Flag keepdim) {
   return norm_over(x, p, reduced_dims("norm", x, dims), keepdim);
 }
 
 Tensor any(In x) { return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, {}), false); }
-Tensor any(In x, const Shape& dims, bool keepdim) {
+Tensor any(In x, const Shape& dims, Flag keepdim) {
   return launch::reduce("any", Reduce::kAny, x, reduced_dims("any", x, dims), keepdim);
 }
 Tensor all(In x) { return launch::reduce("all", Reduce::kAll, x, reduced_dims("all", x, {}), false); }
-Tensor all(In x, const Shape& dims, bool keepdim) {
+Tensor all(In x, const Shape& dims, Flag keepdim) {
   return launch::reduce("all", Reduce::kAll, x, reduced_dims("all", x, dims), keepdim);
 }
 

@@ -8,7 +8,7 @@ namespace weft {
 namespace {
 
 // Checks index against x (sizes at most x's outside dim) and returns the wrapped dim.
-int check_positions(const char* name, const Tensor& x, int64_t dim, const Tensor& index) {
+int check_positions(const char* name, const Tensor& x, Whole dim, const Tensor& index) {
   launch::check_index(name, index);
   launch::check_devices(name, x, index);
   const int d = wrap_dim(name, dim, x.dim());
@@ -27,7 +27,7 @@ View reached(const Tensor& x, int d, const Shape& index_sizes) {
   return v;
 }
 
-int check_scatter(const char* name, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+int check_scatter(const char* name, const Tensor& x, Whole dim, const Tensor& index, const Tensor& src) {
   const int d = check_positions(name, x, dim, index);
   launch::check_devices(name, x, src);
   if (!(src.sizes() == index.sizes()))
@@ -36,7 +36,7 @@ int check_scatter(const char* name, const Tensor& x, int64_t dim, const Tensor& 
   return d;
 }
 
-Tensor scattered(const char* name, ScatterRule rule, const Tensor& x, int64_t dim, const Tensor& index,
+Tensor scattered(const char* name, ScatterRule rule, const Tensor& x, Whole dim, const Tensor& index,
                  const Tensor& src) {
   const int d = check_scatter(name, x, dim, index, src);
   const bool wide = rule == ScatterRule::kAdd && is_half(x.dtype());  // sums are rounded once
@@ -50,7 +50,7 @@ Tensor scattered(const char* name, ScatterRule rule, const Tensor& x, int64_t di
   return launch::cast(y, x.dtype());
 }
 
-Tensor gathered(const char* name, const Tensor& x, int64_t dim, const Tensor& index) {
+Tensor gathered(const char* name, const Tensor& x, Whole dim, const Tensor& index) {
   launch::check_defined(name, x, index);
   if (x.dim() == 0 || index.dim() == 0) {
     launch::line_dim(name, dim, x);
@@ -71,9 +71,9 @@ Tensor gathered(const char* name, const Tensor& x, int64_t dim, const Tensor& in
 
 }  // namespace
 
-Tensor gather(In x, int64_t dim, In index) { return gathered("gather", x, dim, index); }
+Tensor gather(In x, Whole dim, In index) { return gathered("gather", x, dim, index); }
 
-Tensor take_along(In x, In index, int64_t dim) {
+Tensor take_along(In x, In index, Whole dim) {
   launch::check_defined("take_along", x, index);
   launch::check_index("take_along", index);
   const int d = launch::line_dim("take_along", dim, x);
@@ -84,7 +84,7 @@ Tensor take_along(In x, In index, int64_t dim) {
   return gathered("take_along", x, d, expand(index.get(), sizes));
 }
 
-Tensor scatter(In x, int64_t dim, In index, In src) {
+Tensor scatter(In x, Whole dim, In index, In src) {
   launch::check_defined("scatter", x, index, src);
   const int d = launch::line_dim("scatter", dim, x);
   if (x->dim() == 0 || index->dim() == 0)
@@ -97,7 +97,7 @@ Tensor scatter(In x, int64_t dim, In index, In src) {
                 });
 }
 
-Tensor scatter(In x, int64_t dim, In index, Scalar value) {
+Tensor scatter(In x, Whole dim, In index, Scalar value) {
   launch::check_defined("scatter", x, index);
   launch::check_scalar("scatter", x->dtype(), value);
   return scatter(x.get(), dim, index.get(), expand(formula::number_like(x, value), index->sizes()));
@@ -105,7 +105,7 @@ Tensor scatter(In x, int64_t dim, In index, Scalar value) {
 
 namespace {
 
-Tensor sum_at(const char* name, const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+Tensor sum_at(const char* name, const Tensor& x, Whole dim, const Tensor& index, const Tensor& src) {
   launch::check_defined(name, x, index, src);
   const int d = launch::line_dim(name, dim, x);
   if (x.dim() == 0 || index.dim() == 0)
@@ -119,11 +119,11 @@ Tensor sum_at(const char* name, const Tensor& x, int64_t dim, const Tensor& inde
 
 }  // namespace
 
-Tensor scatter_add(In x, int64_t dim, In index, In src) { return sum_at("scatter_add", x, dim, index, src); }
+Tensor scatter_add(In x, Whole dim, In index, In src) { return sum_at("scatter_add", x, dim, index, src); }
 
 namespace {
 
-Tensor& scatter_into(const char* name, ScatterRule rule, Tensor& x, int64_t dim, const Tensor& index,
+Tensor& scatter_into(const char* name, ScatterRule rule, Tensor& x, Whole dim, const Tensor& index,
                      const Tensor& src) {
   launch::check_defined(name, x, index, src);
   const int d = launch::line_dim(name, dim, x);
@@ -154,21 +154,21 @@ Tensor& scatter_into(const char* name, ScatterRule rule, Tensor& x, int64_t dim,
 
 }  // namespace
 
-Tensor& formula::add_at(const char* name, Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+Tensor& formula::add_at(const char* name, Tensor& x, Whole dim, const Tensor& index, const Tensor& src) {
   return scatter_into(name, ScatterRule::kAdd, x, dim, index, src);
 }
 
-Tensor& Tensor::scatter_(int64_t d, const Tensor& index, const Tensor& src) {
+Tensor& Tensor::scatter_(Whole d, const Tensor& index, const Tensor& src) {
   return scatter_into("scatter_", ScatterRule::kAssign, *this, d, In(index), In(src));
 }
 
-Tensor& Tensor::scatter_(int64_t d, const Tensor& index, Scalar value) {
+Tensor& Tensor::scatter_(Whole d, const Tensor& index, Scalar value) {
   launch::check_defined("scatter_", *this, index);
   launch::check_scalar("scatter_", dtype(), value);
   return scatter_(d, index, weft::expand(formula::number_like(*this, value), index.sizes()));
 }
 
-Tensor& Tensor::scatter_add_(int64_t d, const Tensor& index, const Tensor& src) {
+Tensor& Tensor::scatter_add_(Whole d, const Tensor& index, const Tensor& src) {
   return formula::add_at("scatter_add_", *this, d, In(index), In(src));
 }
 
@@ -202,7 +202,7 @@ Tensor product_at(const Tensor& start, int d, const Tensor& index, const Tensor&
 // At each element the largest or smallest of x and the src elements that index it. x counts where `own` is
 // true, or everywhere if it is undefined.
 Tensor extreme_at(const Tensor& x, const Tensor& own, int d, const Tensor& index, const Tensor& src,
-                  bool largest) {
+                  Flag largest) {
   const char* const name = "scatter_reduce";
   // An element of x that does not count is replaced by one of src's first.
   const Tensor from = own.defined()
@@ -223,7 +223,7 @@ Tensor extreme_at(const Tensor& x, const Tensor& own, int d, const Tensor& index
 
 }  // namespace
 
-Tensor scatter_reduce(In x, int64_t dim, In index, In src, ScatterReduce reduce, bool include_self) {
+Tensor scatter_reduce(In x, Whole dim, In index, In src, ScatterReduce reduce, bool include_self) {
   launch::check_defined("scatter_reduce", x, index, src);
   const char* const name = "scatter_reduce";
   if (x->dim() == 0 || index->dim() == 0) {
@@ -261,7 +261,7 @@ Tensor scatter_reduce(In x, int64_t dim, In index, In src, ScatterReduce reduce,
 
 namespace {
 
-MaxResult sorted(const char* name, const Tensor& x, int64_t k, int64_t dim, bool descending) {
+MaxResult sorted(const char* name, const Tensor& x, int64_t k, Whole dim, Flag descending) {
   const launch::Rows r = launch::rows(name, x, dim);
   const int64_t width = k < 0 ? r.width : k;
   if (width > r.width)
@@ -283,9 +283,9 @@ MaxResult sorted(const char* name, const Tensor& x, int64_t k, int64_t dim, bool
 
 }  // namespace
 
-MaxResult sort(In x, int64_t dim, bool descending) { return sorted("sort", x, -1, dim, descending); }
+MaxResult sort(In x, Whole dim, Flag descending) { return sorted("sort", x, -1, dim, descending); }
 
-MaxResult topk(In x, Whole k, int64_t dim, bool largest) {
+MaxResult topk(In x, Whole k, Whole dim, Flag largest) {
   launch::check_defined("topk", x);
   if (k < 0) throw ValueError(str("topk: k must be >= 0, got ", k));
   return sorted("topk", x, k, dim, largest);

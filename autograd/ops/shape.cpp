@@ -76,7 +76,7 @@ Tensor reshape(Viewed x, const Shape& wanted) {
   return view_as("reshape", copy, sizes, contiguous_strides(sizes));
 }
 
-Tensor flatten(Viewed x, int64_t start, int64_t end) {
+Tensor flatten(Viewed x, Whole start, Whole end) {
   const int first = launch::line_dim("flatten", start, x), last = launch::line_dim("flatten", end, x);
   if (x->dim() == 0) return reshape(x.get(), {1});
   if (first > last)
@@ -143,7 +143,7 @@ Tensor squeeze(Viewed x) {
   return view_as("squeeze", x, sizes, strides);
 }
 
-Tensor squeeze(Viewed x, int64_t dim) {
+Tensor squeeze(Viewed x, Whole dim) {
   const int d = launch::line_dim("squeeze", dim, x);
   Shape sizes = x->sizes(), strides = x->strides();
   if (x->dim() != 0 && sizes[d] == 1) {
@@ -153,7 +153,7 @@ Tensor squeeze(Viewed x, int64_t dim) {
   return view_as("squeeze", x, sizes, strides);
 }
 
-Tensor unsqueeze(Viewed x, int64_t dim) {
+Tensor unsqueeze(Viewed x, Whole dim) {
   launch::check_defined("unsqueeze", x);
   const int d = wrap_dim("unsqueeze", dim, x->dim() + 1);
   Shape sizes = x->sizes(), strides = x->strides();
@@ -217,7 +217,7 @@ Tensor slice(Viewed x, Whole dim, Whole from, Whole to, Whole by) {
   return sliced("slice", x, d, first, length, length > 1 ? step : 1);
 }
 
-std::vector<Tensor> split(Viewed x, const Shape& lengths, int64_t dim) {
+std::vector<Tensor> split(Viewed x, const Shape& lengths, Whole dim) {
   launch::check_defined("split", x);
   const int d = wrap_dim("split", dim, x->dim());
   int64_t left = x->sizes()[d];
@@ -237,7 +237,7 @@ std::vector<Tensor> split(Viewed x, const Shape& lengths, int64_t dim) {
   return parts;
 }
 
-std::vector<Tensor> split(Viewed x, int64_t length, int64_t dim) {
+std::vector<Tensor> split(Viewed x, int64_t length, Whole dim) {
   launch::check_defined("split", x);
   const int d = wrap_dim("split", dim, x->dim());
   const int64_t size = x->sizes()[d];
@@ -250,7 +250,7 @@ std::vector<Tensor> split(Viewed x, int64_t length, int64_t dim) {
   return parts;
 }
 
-std::vector<Tensor> chunk(Viewed x, Whole parts, int64_t dim) {
+std::vector<Tensor> chunk(Viewed x, Whole parts, Whole dim) {
   launch::check_defined("chunk", x);
   const int d = wrap_dim("chunk", dim, x->dim());
   if (parts <= 0) throw ValueError(str("chunk: parts must be positive, got ", parts));
@@ -259,7 +259,7 @@ std::vector<Tensor> chunk(Viewed x, Whole parts, int64_t dim) {
   return split(x.get(), (size - 1) / parts + 1, d);
 }
 
-std::vector<Tensor> unbind(Viewed x, int64_t dim) {
+std::vector<Tensor> unbind(Viewed x, Whole dim) {
   launch::check_defined("unbind", x);
   const int d = wrap_dim("unbind", dim, x->dim());
   std::vector<Tensor> parts;

@@ -8,7 +8,7 @@ namespace weft {
 
 namespace {
 
-Tensor run_softmax(const char* name, bool log, const Tensor& x, int64_t dim) {
+Tensor run_softmax(const char* name, bool log, const Tensor& x, Whole dim) {
   launch::check_floating(name, x);
   const launch::Rows r = launch::rows(name, x, dim);
   Tensor y = launch::empty_rows(r, r.width, x.dtype());
@@ -17,7 +17,7 @@ Tensor run_softmax(const char* name, bool log, const Tensor& x, int64_t dim) {
   return launch::from_rows(r, y);
 }
 
-Tensor softmax_grad(const char* name, bool log, const Tensor& y, const Tensor& g, int64_t dim) {
+Tensor softmax_grad(const char* name, bool log, const Tensor& y, const Tensor& g, Whole dim) {
   const launch::Rows ry = launch::rows(name, y, dim),
                      rg = launch::rows(name, launch::Cast(g, y.dtype()), dim);
   Tensor dx = launch::empty_rows(ry, ry.width, y.dtype());
@@ -27,11 +27,11 @@ Tensor softmax_grad(const char* name, bool log, const Tensor& y, const Tensor& g
   return launch::from_rows(ry, dx);
 }
 
-Tensor sum_kept(const Tensor& x, int64_t dim) { return x.dim() == 0 ? x : sum(x, {dim}, true); }
+Tensor sum_kept(const Tensor& x, Whole dim) { return x.dim() == 0 ? x : sum(x, {dim}, true); }
 
 }  // namespace
 
-Tensor softmax(Fp32Arg x, int64_t dim) {
+Tensor softmax(Fp32Arg x, Whole dim) {
   Tensor y = run_softmax("softmax", false, x, dim);
   return record("softmax", y, {x}, [y = SavedOutput(y), dim](const Tensor& g, Needs) -> GradList {
     const Tensor p = y.get();
@@ -40,7 +40,7 @@ Tensor softmax(Fp32Arg x, int64_t dim) {
   });
 }
 
-Tensor log_softmax(Fp32Arg x, int64_t dim) {
+Tensor log_softmax(Fp32Arg x, Whole dim) {
   Tensor y = run_softmax("log_softmax", true, x, dim);
   return record("log_softmax", y, {x}, [y = SavedOutput(y), dim](const Tensor& g, Needs) -> GradList {
     const Tensor p = y.get();
@@ -49,7 +49,7 @@ Tensor log_softmax(Fp32Arg x, int64_t dim) {
   });
 }
 
-Tensor logsumexp(Fp32Arg x, int64_t dim, bool keepdim) {
+Tensor logsumexp(Fp32Arg x, Whole dim, Flag keepdim) {
   launch::check_floating("logsumexp", x);
   const launch::Rows r = launch::rows("logsumexp", x, dim);
   Tensor values = empty({r.count}, {.dtype = x->dtype(), .device = x->device()});

@@ -223,7 +223,7 @@ double mass(const Host& x, const Shape& at, int d) {
   return s;
 }
 
-Row along(const std::string& name, Tensor (*op)(Fp32Arg, int64_t), double (*f)(double x, double mass),
+Row along(const std::string& name, Tensor (*op)(Fp32Arg, Whole), double (*f)(double x, double mass),
           int dim, const Shape& sizes) {
   return {.name = name,
           .args = {real(sizes)},

@@ -55,7 +55,7 @@ Tensor unslice(In g, const Shape& sizes, int dim, int64_t start, int64_t step);
 /// Zeros of `sizes` with g added at `index` along dim; differentiable. The backward of gather.
 Tensor scatter_zeros(const Tensor& g, const Shape& sizes, int dim, const Tensor& index);
 /// Adds src to x at `index` along dim and records that; the errors begin with `name`. As scatter_add.
-Tensor& add_at(const char* name, Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
+Tensor& add_at(const char* name, Tensor& x, Whole dim, const Tensor& index, const Tensor& src);
 /// The bounds of a clamp, checked, with the ends of the dtype's range for those that are not given.
 std::pair<Scalar, Scalar> clamp_bounds(const char* name, DType t, std::optional<Scalar> low,
                                        std::optional<Scalar> high);
