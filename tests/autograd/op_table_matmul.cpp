@@ -223,8 +223,8 @@ double mass(const Host& x, const Shape& at, int d) {
   return s;
 }
 
-Row along(const std::string& name, Tensor (*op)(Fp32Arg, Whole), double (*f)(double x, double mass),
-          int dim, const Shape& sizes) {
+Row along(const std::string& name, Tensor (*op)(Fp32Arg, Whole), double (*f)(double x, double mass), int dim,
+          const Shape& sizes) {
   return {.name = name,
           .args = {real(sizes)},
           .call = [op, dim](const Tensors& x) -> Tensors { return {op(x[0], dim)}; },
