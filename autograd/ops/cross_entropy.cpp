@@ -278,6 +278,14 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
       name, y, {x, weight, bias},
       [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, ahead,
        unit](const Tensor& g, Needs needs) -> GradList {
+        const bool one = ahead && is_one(g);
+        const auto scaled = [&](const LinearGrads& d) -> GradList {
+          if (one) return {d.x, d.w, d.b};
+          const auto times = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
+          return {times(d.x), times(d.w), times(d.b)};
+        };
+        if (ahead && !grad_enabled())
+          if (const auto d = ahead->get(one)) return scaled(*d);
         const Tensor v = x.get(), m = w.get(), c = b.defined() ? b.get() : Tensor(), ids = target.get();
         if (grad_enabled()) {
           return formula::composed_backward(
@@ -288,16 +296,9 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
         }
         const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
                                c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
-        if (ahead) {
-          const bool one = is_one(g);
-          std::optional<LinearGrads> d = ahead->get(one);
-          if (!d)
-            d = forward_with_gradients(again, launch::zeros({again.rows()}, t, v.device()), log_sums, unit,
-                                       needs[0], needs[1], needs[2]);
-          if (one) return {d->x, d->w, d->b};
-          const auto scaled = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
-          return {scaled(d->x), scaled(d->w), scaled(d->b)};
-        }
+        if (ahead)
+          return scaled(forward_with_gradients(again, launch::zeros({again.rows()}, t, v.device()), log_sums,
+                                               unit, needs[0], needs[1], needs[2]));
         const LinearGrads given =
             gradients_again(again, log_sums, launch::contiguous(launch::cast(g, t)), needs);
         return {given.x, given.w, given.b};

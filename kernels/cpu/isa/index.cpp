@@ -122,18 +122,17 @@ void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
   dispatch_width(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (by_runs) {
-      const int64_t xr = x.stride(run), yr = y.stride(run);
+      const int64_t xr = x.stride(run);
       Shape x_strides = x.strides;
       x_strides[dim] = 0;
       each_run<3>(index.sizes, run, {x_strides, indices.strides(), y.strides}, 1,
                   [&](const Lines<3>& line, int64_t first, int64_t count) {
                     const T* from =
                         x.as<T>() + line.offset(0) + indices.data()[line.offset(1)] * xs + first * xr;
-                    T* to = y.as<T>() + line.offset(2) + first * yr;
-                    if (xr == 1 && yr == 1)
-                      __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+                    T* to = y.as<T>() + line.offset(2) + first;
+                    if (xr == 1) __builtin_memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
                     else
-                      for (int64_t j = 0; j < count; ++j) to[j * yr] = from[j * xr];
+                      for (int64_t j = 0; j < count; ++j) to[j] = from[j * xr];
                   });
       return;
     }

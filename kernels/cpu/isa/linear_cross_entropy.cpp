@@ -89,31 +89,10 @@ template <class T> class Part {
       if (t >= c && t < c + count) own_.get()[r] = x[t - c];
       const T top = max_row(count, x), shift = top == -__builtin_inf() ? T(0) : top;
       tops_.get()[at] = top;
-      sums_.get()[at] = exponentials(count, x, shift, e);
+      sums_.get()[at] = exp_row(count, x, shift, e);
       if (smoothing_ != 0)
         flat_sums_.get()[at] = weighted_sum(count, shift, x, weights_.each ? weights_.each + c : nullptr);
     }
-  }
-
-  /// e = exp(x - top), and their sum.
-  static T exponentials(int64_t count, const T* x, T top, T* e) {
-    Vec<T> sum[2] = {};
-    int64_t k = 0;
-    for (; k + 2 * kLanes<T> <= count; k += 2 * kLanes<T>)
-#pragma GCC unroll 2
-      for (int u = 0; u < 2; ++u) {
-        const Vec<T> y = vexp_below<T>(load(x + k + u * kLanes<T>) - top);
-        store(e + k + u * kLanes<T>, y);
-        sum[u] += y;
-      }
-    T total = sum_lanes<T>(sum[0] + sum[1]);
-    for (; k < count; k += kLanes<T>) {
-      const int64_t here = count - k < kLanes<T> ? count - k : kLanes<T>;
-      const Vec<T> y = vexp_below<T>(load_part(x + k, here, top) - top);
-      store_part(e + k, here, y);
-      for (int64_t i = 0; i < here; ++i) total += y[i];
-    }
-    return total;
   }
 
   /// The loss of a row from its blocks.

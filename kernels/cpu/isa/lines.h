@@ -61,15 +61,12 @@ void each_line(const Shape& sizes, int skip, const Shape (&strides)[N], const F&
   });
 }
 
-/// A dim of a view with four elements or more, along which neighbours lie closer together than along `dim`.
-/// Of several it is the closest one. -1: there is none.
+/// The dim, other than `dim`, along which the elements of a view lie side by side, if it has four or more.
+/// -1: there is none.
 inline int run_dim(const View& x, int dim) {
-  int run = -1;
   for (int d = 0; d < x.ndim(); ++d)
-    if (d != dim && x.size(d) >= 4 && x.stride(d) > 0 &&
-        x.stride(d) < (run < 0 ? x.stride(dim) : x.stride(run)))
-      run = d;
-  return run;
+    if (d != dim && x.size(d) >= 4 && x.stride(d) == 1 && x.stride(dim) > 1) return d;
+  return -1;
 }
 
 inline constexpr int64_t kRunElements = 256;

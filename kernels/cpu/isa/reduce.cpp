@@ -344,34 +344,31 @@ template <bool kLargest, class T>
 void arg_reduce_runs(int dim, int run, const View& x, const View& values, const View& indices) {
   using W = std::conditional_t<sizeof(T) == 8, T, std::conditional_t<std::is_integral_v<T>, int32_t, float>>;
   using I = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
-  const int64_t n = x.size(dim), step = x.stride(dim), xr = x.stride(run);
+  const int64_t n = x.size(dim), step = x.stride(dim);
   const Shape absent(x.ndim(), 0), &value_strides = values.defined() ? values.strides : absent;
   Shape others = x.sizes;
   others[dim] = 1;
   each_run<3>(others, run, {x.strides, value_strides, indices.strides}, n,
               [&](const Lines<3>& line, int64_t first, int64_t count) {
-                const T* const p = x.as<T>() + line.offset(0) + first * xr;
+                const T* const p = x.as<T>() + line.offset(0) + first;
                 W value[kRunElements];
                 I best[kRunElements];
-                for (int64_t j = 0; j < count; ++j) value[j] = static_cast<W>(p[j * xr]), best[j] = 0;
+                for (int64_t j = 0; j < count; ++j) value[j] = static_cast<W>(p[j]), best[j] = 0;
                 for (int64_t i = 1; i < n; ++i) {
                   const T* const row = p + i * step;
-                  const auto take = [&](int64_t j, int64_t at) {
-                    const W v = static_cast<W>(row[at]), before = value[j];
+                  const auto take = [&](int64_t j) {
+                    const W v = static_cast<W>(row[j]), before = value[j];
                     // a NaN takes the place of every number, and stays
                     const bool stays = (kLargest ? v <= before : v >= before) | (before != before);
                     value[j] = stays ? before : v;
                     best[j] = stays ? best[j] : static_cast<I>(i);
                   };
-                  if (xr == 1)
-                    for (int64_t j = 0; j < count; ++j) take(j, j);
-                  else
-                    for (int64_t j = 0; j < count; ++j) take(j, j * xr);
+                  for (int64_t j = 0; j < count; ++j) take(j);
                 }
                 for (int64_t j = 0; j < count; ++j) {
                   const int64_t at = first + j;
                   if (values.defined())
-                    values.as<T>()[line.offset(1) + at * value_strides[run]] = p[best[j] * step + j * xr];
+                    values.as<T>()[line.offset(1) + at * value_strides[run]] = p[best[j] * step + j];
                   indices.as<int64_t>()[line.offset(2) + at * indices.stride(run)] = best[j];
                 }
               });
@@ -385,9 +382,10 @@ void IsaBackend::arg_reduce(Context&, bool largest, int dim, View x, View values
   const int run = n < INT32_MAX ? run_dim(x, dim) : -1;
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    if (run >= 0)
-      return largest ? arg_reduce_runs<true, T>(dim, run, x, values, indices)
-                     : arg_reduce_runs<false, T>(dim, run, x, values, indices);
+    if constexpr (sizeof(T) >= 4)
+      if (run >= 0)
+        return largest ? arg_reduce_runs<true, T>(dim, run, x, values, indices)
+                       : arg_reduce_runs<false, T>(dim, run, x, values, indices);
     using W = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
     const Shape absent(x.ndim(), 0);
     each_line<3>(x.sizes, dim, {x.strides, values.defined() ? values.strides : absent, indices.strides},

@@ -136,6 +136,27 @@ template <class T> WEFT_INLINE T max_row(int64_t count, const T* x) {
   return result;
 }
 
+/// y[k] = exp(x[k] - top) for a top that no x exceeds; returns their sum. y may be x.
+template <class T> WEFT_INLINE T exp_row(int64_t count, const T* x, T top, T* y) {
+  Vec<T> sum[2] = {};
+  int64_t k = 0;
+  for (; k + 2 * kLanes<T> <= count; k += 2 * kLanes<T>)
+#pragma GCC unroll 2
+    for (int u = 0; u < 2; ++u) {
+      const Vec<T> e = vexp_below<T>(load(x + k + u * kLanes<T>) - top);
+      store(y + k + u * kLanes<T>, e);
+      sum[u] += e;
+    }
+  T total = sum_lanes<T>(sum[0] + sum[1]);
+  for (; k < count; k += kLanes<T>) {
+    const int64_t here = count - k < kLanes<T> ? count - k : kLanes<T>;
+    const Vec<T> e = vexp_below<T>(load_part(x + k, here, top) - top);
+    store_part(y + k, here, e);
+    for (int64_t i = 0; i < here; ++i) total += e[i];
+  }
+  return total;
+}
+
 /// log(sum exp(x)) of a row in two parts, its maximum and log(sum exp(x - maximum)). Subtracting the maximum
 /// first is exact; subtracting the sum of both is not if x is large.
 template <class T> struct LogSum { T top, log; };

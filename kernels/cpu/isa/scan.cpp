@@ -32,25 +32,21 @@ template <class U, class A> U result_of(A total) {
 /// Along `dim`, whose elements lie far apart: many neighbouring lines at once.
 template <class T, class U> void cumulate_runs(bool product, int dim, int run, const View& x, const View& y) {
   using A = Accumulator<T>;
-  const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim), xr = x.stride(run),
-                yr = y.stride(run);
+  const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim);
   Shape others = x.sizes;
   others[dim] = 1;
   each_run<2>(others, run, {x.strides, y.strides}, n,
               [&](const Lines<2>& line, int64_t first, int64_t count) {
-                const T* from = x.as<T>() + line.offset(0) + first * xr;
-                U* to = y.as<U>() + line.offset(1) + first * yr;
+                const T* from = x.as<T>() + line.offset(0) + first;
+                U* to = y.as<U>() + line.offset(1) + first;
                 A total[kRunElements];
                 for (int64_t j = 0; j < count; ++j) total[j] = product ? 1 : 0;
                 for (int64_t i = 0; i < n; ++i, from += xs, to += ys) {
-                  const auto step = [&](int64_t j, int64_t x_at, int64_t y_at) {
-                    total[j] = cumulated(product, total[j], static_cast<A>(from[x_at]));
-                    to[y_at] = result_of<U>(total[j]);
+                  const auto step = [&](int64_t j) {
+                    total[j] = cumulated(product, total[j], static_cast<A>(from[j]));
+                    to[j] = result_of<U>(total[j]);
                   };
-                  if (xr == 1 && yr == 1)
-                    for (int64_t j = 0; j < count; ++j) step(j, j, j);
-                  else
-                    for (int64_t j = 0; j < count; ++j) step(j, j * xr, j * yr);
+                  for (int64_t j = 0; j < count; ++j) step(j);
                 }
               });
 }
@@ -65,7 +61,8 @@ void IsaBackend::cumulate(Context&, Reduce op, int dim, View x, View y) {
     using T = typename decltype(in)::type;
     const auto lines = [&](auto out) {
       using U = typename decltype(out)::type;
-      if (run >= 0) return cumulate_runs<T, U>(product, dim, run, x, y);
+      if constexpr (sizeof(T) >= 4)
+        if (run >= 0 && y.stride(run) == 1) return cumulate_runs<T, U>(product, dim, run, x, y);
       each_line<2>(x.sizes, dim, {x.strides, y.strides}, [&](const Lines<2>& line) {
         const T* from = x.as<T>() + line.offset(0);
         U* to = y.as<U>() + line.offset(1);

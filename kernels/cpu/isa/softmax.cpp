@@ -12,23 +12,7 @@ namespace {
 
 template <class T> void softmax_row(int64_t count, const T* x, T* y) {
   const T top = max_row(count, x);
-  Vec<T> sum[2] = {};
-  int64_t k = 0;
-  for (; k + 2 * kLanes<T> <= count; k += 2 * kLanes<T>)
-#pragma GCC unroll 2
-    for (int u = 0; u < 2; ++u) {
-      const Vec<T> e = vexp_below<T>(load(x + k + u * kLanes<T>) - top);
-      store(y + k + u * kLanes<T>, e);
-      sum[u] += e;
-    }
-  T total = sum_lanes<T>(sum[0] + sum[1]);
-  for (; k < count; k += kLanes<T>) {
-    const int64_t here = count - k < kLanes<T> ? count - k : kLanes<T>;
-    const Vec<T> e = vexp_below<T>(load_part(x + k, here, top) - top);
-    store_part(y + k, here, e);
-    for (int64_t i = 0; i < here; ++i) total += e[i];
-  }
-  const T scale = 1 / total;
+  const T scale = 1 / exp_row(count, x, top, y);
   map_row(
       count, y, [scale](Vec<T> v) __attribute__((always_inline)) { return v * scale; }, y);
 }
