@@ -157,7 +157,9 @@ class WEFT_API Backend {
   /// Mean and variance (divided by K - correction) over the last dim, in two passes: x [R, K] -> mean, var
   /// [R].
   virtual void mean_var(Context&, int64_t correction, View x, View mean, View var) = 0;
-  virtual void cumulate(Context&, Reduce op /*kSum, kProd*/, int dim, View x, View y) = 0;
+  /// Sums or products (kSum, kProd) of the elements up to each along `dim`; x and y have one dtype, floating
+  /// or int64.
+  virtual void cumulate(Context&, Reduce op, int dim, View x, View y) = 0;
   /// Sorted along the last dim of x [R, K], stable; values [R, k], indices int64 [R, k]; k <= K (k < K:
   /// top-k).
   virtual void sort(Context&, bool descending, View x, View values, View indices) = 0;

@@ -20,7 +20,9 @@
 
 namespace weft {
 
+template <class Signature> class Callback;
 class Generator;
+class HookHandle;
 class Tensor;
 struct Context;
 
@@ -221,6 +223,8 @@ class WEFT_API Tensor {
   /// Adds the gradients of this tensor with respect to the leaves to their grad(). `gradient` is the gradient
   /// of this tensor; undefined means 1, for one element. Throws: AutogradError, ShapeError.
   void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+  /// weft::register_hook: `hook` gets the gradient of this tensor in each backward, and may replace it.
+  HookHandle register_hook(Callback<Tensor(const Tensor&)> hook) const;
   Tensor detach() const;  ///< an alias that shares storage and version, without history
   /// Drops the history in place. Throws: AutogradError for a view.
   Tensor& detach_();
@@ -283,7 +287,7 @@ class WEFT_API Tensor {
   Tensor& copy_(const Tensor& src);  ///< from any dtype and device
   Tensor& add_(const Tensor& other, Scalar alpha = 1);
   Tensor& add_(Scalar value);
-  Tensor& sub_(const Tensor& other);
+  Tensor& sub_(const Tensor& other, Scalar alpha = 1);
   Tensor& sub_(Scalar value);
   Tensor& mul_(const Tensor& other);
   Tensor& mul_(Scalar value);
@@ -351,7 +355,8 @@ class WEFT_API Tensor {
   Tensor maximum(const Tensor&other) const, maximum(Scalar other) const;
   Tensor minimum(const Tensor&other) const, minimum(Scalar other) const;
   Tensor atan2(const Tensor& other) const;
-  Tensor clamp(std::optional<Scalar> low, std::optional<Scalar> high = {}) const;
+  Tensor clamp(std::optional<Scalar> low, std::optional<Scalar> high = {}) const,
+      clamp(const Tensor&low, const Tensor&high) const;
   /// this tensor where the condition is true: weft::where(condition, *this, other)
   Tensor where(const Tensor&condition, const Tensor&other) const,
       where(const Tensor&condition, Scalar other) const;
@@ -422,7 +427,8 @@ class WEFT_API Tensor {
   Tensor repeat_interleave(Whole repeats, std::optional<int64_t> d = {}) const;
   Tensor repeat_interleave(const Tensor& repeats, std::optional<int64_t> d = {}) const;
   MaxResult topk(Whole k, Whole d = -1, Flag largest = true) const;
-  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(Whole shift, Whole d) const;
+  Tensor repeat(const Shape&times) const, flip(const Shape&dims) const, roll(Whole shift) const,
+      roll(Whole shift, Whole d) const;
   Tensor tril(Whole k = 0) const, triu(Whole k = 0) const, diag(Whole k = 0) const;
   Tensor multinomial(Whole count, bool replacement = false, Generator* generator = nullptr) const;
   Tensor bernoulli(Generator* generator = nullptr) const;

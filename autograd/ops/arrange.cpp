@@ -162,6 +162,11 @@ Tensor roll(In x, Whole shift, Whole dim) {
   return index_select(x.get(), d, index_range(n, n == 0 ? 0 : -(shift % n), 1, x->device()));
 }
 
+Tensor roll(In x, Whole shift) {
+  launch::check_defined("roll", x);
+  return reshape(roll(reshape(x.get(), -1), shift, 0), x->sizes());
+}
+
 namespace {
 
 Tensor triangle(const char* name, bool upper, In x, int64_t k) {

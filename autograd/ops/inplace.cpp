@@ -93,14 +93,17 @@ Tensor& Tensor::add_(Scalar value) {
   return *this;
 }
 
-Tensor& Tensor::sub_(const Tensor& other) {
+Tensor& Tensor::sub_(const Tensor& other, Scalar alpha) {
   const In o(other);
   launch::check_into("sub_", *this, o);
-  record_in_place(
-      "sub_", *this, {o}, [&] { launch::binary_into(Binary::kSub, *this, o); },
-      [](const Tensor& g, Needs needs) -> GradList {
-        return {g, needs[1] ? weft::neg(g) : Tensor()};
-      });
+  launch::check_factor("sub_", dtype(), alpha);
+  const auto write = [&] {
+    if (alpha.d == 1) launch::binary_into(Binary::kSub, *this, o);
+    else launch::binary_into(Binary::kAdd, *this, o, launch::minus(alpha, dtype()));
+  };
+  record_in_place("sub_", *this, {o}, write, [alpha](const Tensor& g, Needs needs) -> GradList {
+    return {g, needs[1] ? g * launch::minus(alpha, g.dtype()) : Tensor()};
+  });
   return *this;
 }
 

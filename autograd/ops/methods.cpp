@@ -120,6 +120,7 @@ Tensor Tensor::min(const Tensor& other) const { return weft::minimum(*this, othe
 Tensor Tensor::clamp(std::optional<Scalar> low, std::optional<Scalar> high) const {
   return weft::clamp(*this, low, high);
 }
+Tensor Tensor::clamp(const Tensor& low, const Tensor& high) const { return weft::clamp(*this, low, high); }
 Tensor Tensor::where(const Tensor& condition, const Tensor& other) const {
   return weft::where(condition, *this, other);
 }
@@ -237,6 +238,7 @@ Tensor Tensor::repeat_interleave(const Tensor& repeats, std::optional<int64_t> d
 MaxResult Tensor::topk(Whole k, Whole d, Flag largest) const { return weft::topk(*this, k, d, largest); }
 Tensor Tensor::repeat(const Shape& times) const { return weft::repeat(*this, times); }
 Tensor Tensor::flip(const Shape& dims) const { return weft::flip(*this, dims); }
+Tensor Tensor::roll(Whole shift) const { return weft::roll(*this, shift); }
 Tensor Tensor::roll(Whole shift, Whole d) const { return weft::roll(*this, shift, d); }
 Tensor Tensor::tril(Whole k) const { return weft::tril(*this, k); }
 Tensor Tensor::triu(Whole k) const { return weft::triu(*this, k); }

@@ -69,12 +69,14 @@ WEFT_API Tensor lerp(In a, In b, Scalar w);
 
 /// x + s. Grad: g.
 WEFT_API Tensor add(In x, Scalar s);
+inline Tensor add(Scalar s, In x) { return add(x.get(), s); }
 /// x - s. Grad: g.
 WEFT_API Tensor sub(In x, Scalar s);
 /// s - x. Grad: -g.
 WEFT_API Tensor sub(Scalar s, In x);
 /// x * s. Grad: g * s.
 WEFT_API Tensor mul(In x, Scalar s);
+inline Tensor mul(Scalar s, In x) { return mul(x.get(), s); }
 /// x / s. Grad: g / s.
 WEFT_API Tensor div(In x, Scalar s);
 /// s / x. Grad: -g * y / x.
@@ -109,6 +111,9 @@ WEFT_API Tensor minimum(Scalar s, In x);
 /// min(max(x, low), high); all NaN if a bound is NaN. A bound may be absent, as in clamp(x, {}, 1).
 /// Grad: g where low <= x <= high, else 0. Throws: ValueError for low > high, or for neither bound.
 WEFT_API Tensor clamp(In x, std::optional<Scalar> low, std::optional<Scalar> high = {});
+/// The same with a bound for each element; `high` where low > high.
+/// Grad: g to the element or bound that is the result, to the element if it equals a bound.
+WEFT_API Tensor clamp(In x, In low, In high);
 
 // ---- functions of one tensor (pointwise.cpp)
 

@@ -170,6 +170,8 @@ WEFT_API Tensor repeat(In x, const Shape& times);
 WEFT_API Tensor flip(In x, const Shape& dims);
 /// x moved by `shift` elements along dim; those moved out come in at the other end. Grad: g moved back.
 WEFT_API Tensor roll(In x, Whole shift, Whole dim);
+/// The same along all elements in row-major order; the result has x's sizes.
+WEFT_API Tensor roll(In x, Whole shift);
 /// A matrix with x on diagonal k and 0 elsewhere, or a copy of diagonal k of a matrix. k > 0 is above the
 /// main diagonal. Shape: [N] -> [N + |k|, N + |k|], [M, N] -> [its length].
 /// Grad: diagonal k of g, or a matrix with g on it. Throws: ShapeError unless x has one or two dims.

@@ -108,6 +108,14 @@ Tensor clamp(In x, std::optional<Scalar> from, std::optional<Scalar> to) {
                 });
 }
 
+Tensor clamp(In x, In low, In high) {
+  launch::check_defined("clamp", x, low, high);
+  for (const In* bound : {&low, &high}) launch::check_devices("clamp", x, *bound);
+  broadcast("clamp", broadcast("clamp", x->sizes(), low->sizes()), high->sizes());
+  const Tensor &v = x, &a = low, &b = high, y = where(lt(v, a) | isnan(a), a, v);
+  return where(gt(y, b) | isnan(b), b, y);
+}
+
 namespace {
 
 // op(x, s) in the compute dtype of x.

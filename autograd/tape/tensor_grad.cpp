@@ -1,6 +1,7 @@
 // The gradient methods of Tensor, the slot that holds their data, and AccumulateGrad with the sink of local
 // backward passes.
 #include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/hooks.h>
 #include <weft/autograd/tape/inner/extras.h>
 #include <weft/autograd/tape/inner/grad_math.h>
 #include <weft/autograd/tape/inner/packed_rows.h>
@@ -289,6 +290,10 @@ Tensor& Tensor::detach_() {
   if (is_leaf()) return requires_grad_(false);
   detail::set_edge(b, {});
   return *this;
+}
+
+HookHandle Tensor::register_hook(TensorHook hook) const {
+  return weft::register_hook(*this, std::move(hook));
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {

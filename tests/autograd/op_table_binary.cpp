@@ -131,6 +131,10 @@ std::vector<Row> binary_rows() {
           "addcdiv", [](const Tensors& x) { return addcdiv(x[0], x[1], x[2], 0.5); },
           [](double x, double a, double b) { return x + 0.5 * a / b; }, {any, any, positive}),
       triple(
+          "clamp_tensors", [](const Tensors& x) { return clamp(x[0], x[1], x[2]); },
+          [](double x, double low, double high) { return smaller(larger(x, low), high); },
+          {real({3, 5}, -3, 3), real({3, 5}, -1, -0.5), real({3, 5}, 0.5, 1)}),
+      triple(
           "where", [](const Tensors& x) { return where(x[0], x[1], x[2]); },
           [](double c, double a, double b) { return c != 0 ? a : b; }, {flags({3, 5}), any, any}),
   };

@@ -54,6 +54,9 @@ std::vector<Row> inplace_rows() {
       written(
           "sub_", [](Tensor& y, const Tensor& b) { y -= b; }, [](double a, double b) { return a - b; }),
       written(
+          "sub_scaled_", [](Tensor& y, const Tensor& b) { y.sub_(b, 2); },
+          [](double a, double b) { return a - 2 * b; }),
+      written(
           "sub_number_", [](Tensor& y, const Tensor&) { y -= 3; }, [](double a, double) { return a - 3; }),
       written(
           "masked_fill_", [](Tensor& y, const Tensor& b) { y.masked_fill_(b > 0, 7); },

@@ -30,6 +30,35 @@ TEST(TypedArguments, a_clamp_may_have_one_bound) {
   EXPECT_TRUE(has(error_of<DTypeError>([&] { clamp(tensor({1}, kUInt8), {}, 300); }), "clamp: "));
 }
 
+TEST(TypedArguments, a_clamp_may_have_a_bound_for_each_element) {
+  const Tensor x = tensor({-2., 0.5, 9., NAN, 1., 1.}, kFloat64),
+               low = tensor({0., 0., 0., 0., NAN, 3.}, kFloat64),
+               high = tensor({1., 1., 1., 1., 2., 2.}, kFloat64);
+  EXPECT_TRUE(same(clamp(x, low, high), tensor({0., 0.5, 1., NAN, NAN, 2.}, kFloat64)));
+  EXPECT_TRUE(
+      tensor({5, 7}, kInt64).clamp(tensor({6, 0}, kInt32), tensor(6, kInt64)).equal(tensor({6, 6}, kInt64)));
+  Tensor v = tensor({-2., 0., 1., 3.}).requires_grad_(), from = zeros({}).requires_grad_(),
+         to = ones({}).requires_grad_();
+  clamp(v, from, to).sum().backward();
+  EXPECT_TRUE(v.grad().equal(tensor({0., 1., 1., 0.})));
+  EXPECT_EQ(from.grad().item<float>(), 1);
+  EXPECT_EQ(to.grad().item<float>(), 1);
+  EXPECT_TRUE(has(error_of<ValueError>([] { clamp(Tensor(), zeros(1), zeros(1)); }), "clamp: "));
+}
+
+TEST(TypedArguments, a_tensor_rolls_over_all_its_elements_without_a_dim) {
+  EXPECT_TRUE(tensor({{1, 2, 3}, {4, 5, 6}}).roll(1).equal(tensor({{6, 1, 2}, {3, 4, 5}})));
+  EXPECT_TRUE(roll(tensor(7), -2).equal(tensor(7)));
+  EXPECT_TRUE(roll(zeros({0, 2}), 1).sizes() == Shape({0, 2}));
+}
+
+TEST(TypedArguments, a_tensor_registers_a_hook) {
+  const Tensor x = ones(2).requires_grad_();
+  const HookHandle handle = x.register_hook([](const Tensor& g) { return g * 5; });
+  (x * 3).sum().backward();
+  EXPECT_TRUE(x.grad().equal(full({2}, 15)));
+}
+
 TEST(TypedArguments, sizes_and_dtypes_of_factories) {
   EXPECT_TRUE(eye(2, 3).equal(tensor({{1, 0, 0}, {0, 1, 0}})));
   EXPECT_TRUE(eye(3, 1, kInt64).equal(tensor({{1}, {0}, {0}}, kInt64)));

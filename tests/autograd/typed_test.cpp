@@ -368,6 +368,8 @@ TEST(Typed, methods_are_the_free_functions) {
       same(x.outer(y), outer(x, y)), same(m.mv(x), mv(m, x)), same(m.mm(m), mm(m, m));
   same(m.addmm(m, m), addmm(m, m, m)), same(m.tril(), tril(m)), same(m.triu(1), triu(m, 1)),
       same(m.diagonal(), diagonal(m)), same(x.roll(1, 0), roll(x, 1, 0));
+  same(m.roll(-4), roll(m, -4)), same(roll(m, -4), roll(m.view(-1), -4, 0).view({3, 3})),
+      same(add(1, x), x + 1), same(mul(2, x), x * 2), same(x.clamp(y, y + 1), clamp(x, y, y + 1));
   same(x.repeat(2), repeat(x, {2})), same(x.sort().indices, sort(x).indices), same(x.nonzero(), nonzero(x)),
       same(x.masked_select(x > y), masked_select(x, x > y));
   same(m.scatter_add(0, whole({0, 1, 2}).view({1, 3}), x.view({1, 3})),

@@ -50,21 +50,17 @@ TEST(SimtScan, a_block_combines_in_the_order_of_its_threads) {
   });
 }
 
-void check_cumulate(CudaBackend& device, DType from, DType to, const Shape& sizes, int dim,
-                    const Shape& strides = {}) {
+void check_cumulate(CudaBackend& device, DType type, const Shape& sizes, int dim, const Shape& strides = {}) {
   Context c;
-  const double tolerance = from == kFloat64 ? 1e-11 : from == kFloat32 ? 1e-6 : is_half(from) ? 0.01 : 0;
+  const double tolerance = type == kFloat64 ? 1e-11 : type == kFloat32 ? 1e-6 : is_half(type) ? 0.01 : 0;
   for (const Reduce op : {Reduce::kSum, Reduce::kProd}) {
-    Operand x(from, sizes, strides), y(to, sizes);
-    if (op == Reduce::kProd && is_floating(from)) x.random(0.9, 1.1, 1);
+    Operand x(type, sizes, strides), y(type, sizes);
+    if (op == Reduce::kProd && is_floating(type)) x.random(0.9, 1.1, 1);
     else x.random(-3, 3, 1);
     backend(kCpu).cumulate(c, op, dim, x.host(), y.host());
     device.cumulate(c, op, dim, x.on_device(), y.on_device());
-    expect_same(y, tolerance, str(sizes, " along ", dim, ", ", from, " to ", to));
+    expect_same(y, tolerance, str(sizes, " along ", dim, ", ", type));
   }
-}
-void check_cumulate(CudaBackend& device, DType type, const Shape& sizes, int dim, const Shape& strides = {}) {
-  check_cumulate(device, type, type, sizes, dim, strides);
 }
 
 TEST(SimtScan, lines_of_any_length_are_cumulated) {
@@ -93,10 +89,8 @@ TEST(SimtScan, every_dtype_and_dim_is_cumulated) {
       check_cumulate(device, kFloat32, {5, 70, 3}, dim, {1, 5, 350});
       check_cumulate(device, kBFloat16, {2, 3, 68}, dim);
       check_cumulate(device, kInt64, {5, 70, 3}, dim);
-      check_cumulate(device, kInt32, kInt64, {5, 7, 300}, dim);
-      check_cumulate(device, kUInt8, kInt64, {2, 3, 90}, dim);
-      check_cumulate(device, kBool, kInt64, {2, 3, 90}, dim);
-      check_cumulate(device, kInt32, {2, 3, 90}, dim);
+      check_cumulate(device, kInt64, {5, 7, 300}, dim);
+      check_cumulate(device, kInt64, {5, 7, 300}, dim, {1, 5, 35});
     }
   });
 }

@@ -147,32 +147,65 @@ void IsaBackend::gather(Context&, int dim, View x, View index, View y) {
 
 namespace {
 
-/// to[i] = rule(to[i], from[i]) for n elements with the given strides.
-template <class T> using Fold = void (*)(T* to, int64_t to_stride, const T* from, int64_t stride, int64_t n);
+/// The rules of scatter: to = rule(to, from).
+struct Assign {
+  template <class T> static T of(T, T from) { return from; }
+};
+struct Add {
+  template <class T> static T of(T to, T from) { return sum_of(to, from); }
+};
+template <template <class> class F> struct Fold {
+  template <class T> static T of(T to, T from) {
+    if constexpr (std::is_same_v<T, bool>) return F<uint8_t>{}(to, from) != 0;
+    else if constexpr (sizeof(T) == 2) return T(F<float>{}(to, from));
+    else return F<T>{}(to, from);
+  }
+};
 
-/// Calls put(to[i], from[i]) for the elements of a Fold.
-template <class T, class P> void put_each(T* to, int64_t ts, const T* from, int64_t fs, int64_t n, P put) {
-  if (ts == 1 && fs == 1)
-    for (int64_t i = 0; i < n; ++i) put(to[i], from[i]);
+/// The loops of a rule for one type. All else of a scatter is compiled once.
+struct ScatterLoops {
+  /// to[i] = rule(to[i], from[i]) for n elements with the given strides.
+  void (*row)(void* to, int64_t to_stride, const void* from, int64_t stride, int64_t n);
+  /// The same with to[at[i]].
+  void (*line)(void* to, int64_t to_stride, const int64_t* at, int64_t at_stride, const void* from,
+               int64_t stride, int64_t n);
+};
+
+template <class Rule, class T> void put_row(void* y, int64_t ys, const void* x, int64_t xs, int64_t n) {
+  T* const to = static_cast<T*>(y);
+  const T* const from = static_cast<const T*>(x);
+  if (ys == 1 && xs == 1)
+    for (int64_t i = 0; i < n; ++i) to[i] = Rule::of(to[i], from[i]);
   else
-    for (int64_t i = 0; i < n; ++i) put(to[i * ts], from[i * fs]);
+    for (int64_t i = 0; i < n; ++i) to[i * ys] = Rule::of(to[i * ys], from[i * xs]);
 }
 
-template <template <class> class F, class T>
-void fold(T* to, int64_t ts, const T* from, int64_t fs, int64_t n) {
-  put_each(to, ts, from, fs, n, [](T& a, T b) {
-    if constexpr (std::is_same_v<T, bool>) a = F<uint8_t>{}(a, b) != 0;
-    else if constexpr (sizeof(T) == 2) a = T(F<float>{}(a, b));
-    else a = F<T>{}(a, b);
-  });
+template <class Rule, class T>
+void put_line(void* y, int64_t ys, const int64_t* at, int64_t as, const void* x, int64_t xs, int64_t n) {
+  const T* const from = static_cast<const T*>(x);
+  for (int64_t i = 0; i < n; ++i) {
+    T& to = static_cast<T*>(y)[at[i * as] * ys];
+    to = Rule::of(to, from[i * xs]);
+  }
 }
 
-/// The rules other than assignment and addition are rare. They have one function each, so that the loops over
-/// lines are compiled once per dtype.
-template <class T> Fold<T> fold_of(ScatterRule rule) {
-  return rule == ScatterRule::kMul   ? fold<functors::Mul, T>
-         : rule == ScatterRule::kMax ? fold<functors::Maximum, T>
-                                     : fold<functors::Minimum, T>;
+template <class Rule> ScatterLoops loops_for(DType t) {
+  ScatterLoops loops{};
+  dispatch(t, [&]<class T>(TypeTag<T>) { loops = {put_row<Rule, T>, put_line<Rule, T>}; });
+  return loops;
+}
+
+ScatterLoops loops_of(ScatterRule rule, DType t) {
+  switch (rule) {
+    case ScatterRule::kAdd: return loops_for<Add>(t);
+    case ScatterRule::kMul: return loops_for<Fold<functors::Mul>>(t);
+    case ScatterRule::kMax: return loops_for<Fold<functors::Maximum>>(t);
+    case ScatterRule::kMin: return loops_for<Fold<functors::Minimum>>(t);
+    case ScatterRule::kAssign: break;
+  }
+  ScatterLoops loops{};
+  dispatch_width(t, [&]<class T>(TypeTag<T>) { loops = {put_row<Assign, T>, put_line<Assign, T>}; });
+  return loops;
 }
 
 /// The dims of a scatter other than its dim, joined, if the index is constant along them and their strides
@@ -199,48 +232,23 @@ void IsaBackend::scatter(Context&, ScatterRule rule, int dim, View index, View s
   const int64_t n = index.size(dim), ss = src.stride(dim), ys = y.stride(dim), is = indices.strides()[dim];
   Across row;
   const bool by_rows = row.take(dim, index, src, y) && row.y < ys;  // the smaller stride is the inner loop
-  // put(to, from) for an element, put_row as a Fold
-  const auto run = [&](auto tag, auto put, auto put_row) {
-    using T = typename decltype(tag)::type;
-    if (by_rows) {
-      const int64_t narrow = (1 << 15) / (n > 0 ? n : 1) + 1;
-      const Parts parts(row.width, narrow > 256 ? narrow : 256);
-      each_task(parts.count, [&](int64_t task) {
-        const int64_t first = parts.begin(task), count = parts.size(task);
-        for (int64_t i = 0; i < n; ++i)
-          put_row(y.as<T>() + indices.data()[i * is] * ys + first * row.y, row.y,
-                  src.as<T>() + i * ss + first * row.src, row.src, count);
-      });
-      return;
-    }
-    each_line<3>(index.sizes, dim, {src.strides, indices.strides(), y.strides}, [&](const Lines<3>& line) {
-      const T* from = src.as<T>() + line.offset(0);
-      const int64_t* at = indices.data() + line.offset(1);
-      T* to = y.as<T>() + line.offset(2);
-      for (int64_t i = 0; i < n; ++i) put(to[at[i * is] * ys], from[i * ss]);
+  const ScatterLoops loops = loops_of(rule, y.dtype);
+  const int64_t bytes = size_of(y.dtype);
+  if (by_rows) {
+    const int64_t narrow = (1 << 15) / (n > 0 ? n : 1) + 1;
+    const Parts parts(row.width, narrow > 256 ? narrow : 256);
+    each_task(parts.count, [&](int64_t task) {
+      const int64_t first = parts.begin(task), count = parts.size(task);
+      for (int64_t i = 0; i < n; ++i)
+        loops.row(y.as<char>() + (indices.data()[i * is] * ys + first * row.y) * bytes, row.y,
+                  src.as<char>() + (i * ss + first * row.src) * bytes, row.src, count);
     });
-  };
-  const auto run_put = [&](auto tag, auto put) {
-    using T = typename decltype(tag)::type;
-    run(tag, put, [put](T* to, int64_t ts, const T* from, int64_t fs, int64_t count) {
-      put_each(to, ts, from, fs, count, put);
-    });
-  };
-  switch (rule) {
-    case ScatterRule::kAssign:
-      return dispatch_width(y.dtype, [&](auto tag) { run_put(tag, [](auto& to, auto v) { to = v; }); });
-    case ScatterRule::kAdd:
-      return dispatch(y.dtype, [&](auto tag) { run_put(tag, [](auto& to, auto v) { to = sum_of(to, v); }); });
-    case ScatterRule::kMul:
-    case ScatterRule::kMax:
-    case ScatterRule::kMin:
-      return dispatch(y.dtype, [&](auto tag) {
-        using T = typename decltype(tag)::type;
-        const Fold<T> f = fold_of<T>(rule);
-        run(
-            tag, [f](T& to, T v) { f(&to, 1, &v, 1, 1); }, f);
-      });
+    return;
   }
+  each_line<3>(index.sizes, dim, {src.strides, indices.strides(), y.strides}, [&](const Lines<3>& line) {
+    loops.line(y.as<char>() + line.offset(2) * bytes, ys, indices.data() + line.offset(1), is,
+               src.as<char>() + line.offset(0) * bytes, ss, n);
+  });
 }
 
 namespace {

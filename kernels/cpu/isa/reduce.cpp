@@ -339,79 +339,93 @@ void IsaBackend::reduce(Context&, Reduce op, View x, View y) {
 
 namespace {
 
-/// Along `dim`, whose elements lie far apart: many neighbouring lines at once.
+/// The number of the first extreme of n elements, `step` apart; a NaN is one.
+template <bool kLargest, class T> int64_t place_of(const void* line, int64_t n, int64_t step) {
+  using W = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
+  const T* const p = static_cast<const T*>(line);
+  int64_t best = 0;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (step == 1 && n >= 64) {  // the value in vectors, then its place
+      const W value = kLargest ? fold_line<MaxOp>(p, n, 1) : fold_line<MinOp>(p, n, 1);
+      while (static_cast<W>(p[best]) != value && (value == value || p[best] == p[best])) ++best;
+      return best;
+    }
+  }
+  W value = static_cast<W>(p[0]);
+  for (int64_t i = 1; i < n && value == value; ++i) {  // the first NaN ends the search: it wins
+    const W v = static_cast<W>(p[i * step]);
+    if ((kLargest ? v > value : v < value) || v != v) value = v, best = i;
+  }
+  return best;
+}
+
+/// The same for `count` neighbouring lines at once, kRunElements at most.
 template <bool kLargest, class T>
-void arg_reduce_runs(int dim, int run, const View& x, const View& values, const View& indices) {
+void places_of(const void* lines, int64_t n, int64_t step, int64_t count, int64_t* places) {
   using W = std::conditional_t<sizeof(T) == 8, T, std::conditional_t<std::is_integral_v<T>, int32_t, float>>;
   using I = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
-  const int64_t n = x.size(dim), step = x.stride(dim);
-  const Shape absent(x.ndim(), 0), &value_strides = values.defined() ? values.strides : absent;
-  Shape others = x.sizes;
-  others[dim] = 1;
-  each_run<3>(others, run, {x.strides, value_strides, indices.strides}, n,
-              [&](const Lines<3>& line, int64_t first, int64_t count) {
-                const T* const p = x.as<T>() + line.offset(0) + first;
-                W value[kRunElements];
-                I best[kRunElements];
-                for (int64_t j = 0; j < count; ++j) value[j] = static_cast<W>(p[j]), best[j] = 0;
-                for (int64_t i = 1; i < n; ++i) {
-                  const T* const row = p + i * step;
-                  const auto take = [&](int64_t j) {
-                    const W v = static_cast<W>(row[j]), before = value[j];
-                    // a NaN takes the place of every number, and stays
-                    const bool stays = (kLargest ? v <= before : v >= before) | (before != before);
-                    value[j] = stays ? before : v;
-                    best[j] = stays ? best[j] : static_cast<I>(i);
-                  };
-                  for (int64_t j = 0; j < count; ++j) take(j);
-                }
-                for (int64_t j = 0; j < count; ++j) {
-                  const int64_t at = first + j;
-                  if (values.defined())
-                    values.as<T>()[line.offset(1) + at * value_strides[run]] = p[best[j] * step + j];
-                  indices.as<int64_t>()[line.offset(2) + at * indices.stride(run)] = best[j];
-                }
-              });
+  const T* row = static_cast<const T*>(lines);
+  W value[kRunElements];
+  I best[kRunElements];
+  for (int64_t j = 0; j < count; ++j) value[j] = static_cast<W>(row[j]), best[j] = 0;
+  for (int64_t i = 1; i < n; ++i) {
+    row += step;
+    for (int64_t j = 0; j < count; ++j) {
+      const W v = static_cast<W>(row[j]), before = value[j];
+      // a NaN takes the place of every number, and stays
+      const bool stays = (kLargest ? v <= before : v >= before) | (before != before);
+      value[j] = stays ? before : v;
+      best[j] = stays ? best[j] : static_cast<I>(i);
+    }
+  }
+  for (int64_t j = 0; j < count; ++j) places[j] = best[j];
+}
+
+/// The loops that know the dtype; `places` is absent where `place` is as quick.
+struct Places {
+  int64_t (*place)(const void* line, int64_t n, int64_t step);
+  void (*places)(const void* lines, int64_t n, int64_t step, int64_t count, int64_t* to);
+};
+
+template <bool kLargest> Places places_for(DType t) {
+  Places loops{};
+  dispatch(t, [&]<class T>(TypeTag<T>) {
+    loops.place = place_of<kLargest, T>;
+    if constexpr (sizeof(T) >= 4) loops.places = places_of<kLargest, T>;
+  });
+  return loops;
 }
 
 }  // namespace
 
-/// The first of equal extremes counts, and a NaN is one.
 void IsaBackend::arg_reduce(Context&, bool largest, int dim, View x, View values, View indices) {
-  const int64_t n = x.size(dim), step = x.stride(dim);
-  const int run = n < INT32_MAX ? run_dim(x, dim) : -1;
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (sizeof(T) >= 4)
-      if (run >= 0)
-        return largest ? arg_reduce_runs<true, T>(dim, run, x, values, indices)
-                       : arg_reduce_runs<false, T>(dim, run, x, values, indices);
-    using W = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
-    const Shape absent(x.ndim(), 0);
-    each_line<3>(x.sizes, dim, {x.strides, values.defined() ? values.strides : absent, indices.strides},
-                 [&](const Lines<3>& line) {
-                   const T* p = x.as<T>() + line.offset(0);
-                   int64_t best = 0;
-                   W value = static_cast<W>(p[0]);
-                   if constexpr (std::is_floating_point_v<T>) {
-                     if (step == 1 && n >= 64) {  // the value in vectors, then its place
-                       value = largest ? fold_line<MaxOp>(p, n, 1) : fold_line<MinOp>(p, n, 1);
-                       while (static_cast<W>(p[best]) != value && (value == value || p[best] == p[best]))
-                         ++best;
-                       if (values.defined()) values.as<T>()[line.offset(1)] = p[best];
-                       indices.as<int64_t>()[line.offset(2)] = best;
-                       return;
-                     }
-                   }
-                   for (int64_t i = 1; i < n && value == value;
-                        ++i) {  // the first NaN ends the search: it wins
-                     const W v = static_cast<W>(p[i * step]);
-                     if ((largest ? v > value : v < value) || v != v) value = v, best = i;
-                   }
-                   if (values.defined()) values.as<T>()[line.offset(1)] = p[best * step];
-                   indices.as<int64_t>()[line.offset(2)] = best;
-                 });
-  });
+  const int64_t n = x.size(dim), step = x.stride(dim), bytes = size_of(x.dtype);
+  const Places loops = largest ? places_for<true>(x.dtype) : places_for<false>(x.dtype);
+  const int run = loops.places && n < INT32_MAX ? run_dim(x, dim) : -1;
+  const Shape absent(x.ndim(), 0), &value_strides = values.defined() ? values.strides : absent;
+  // the result at these offsets, whose line begins at `from`
+  const auto put_place = [&](const char* from, int64_t place, int64_t value_at, int64_t index_at) {
+    indices.as<int64_t>()[index_at] = place;
+    if (values.defined())
+      __builtin_memcpy(values.as<char>() + value_at * bytes, from + place * step * bytes,
+                       static_cast<size_t>(bytes));
+  };
+  if (run < 0)
+    return each_line<3>(x.sizes, dim, {x.strides, value_strides, indices.strides}, [&](const Lines<3>& line) {
+      const char* const from = x.as<char>() + line.offset(0) * bytes;
+      put_place(from, loops.place(from, n, step), line.offset(1), line.offset(2));
+    });
+  Shape others = x.sizes;
+  others[dim] = 1;
+  each_run<3>(others, run, {x.strides, value_strides, indices.strides}, n,
+              [&](const Lines<3>& line, int64_t first, int64_t count) {
+                const char* const from = x.as<char>() + (line.offset(0) + first) * bytes;
+                int64_t places[kRunElements];
+                loops.places(from, n, step, count, places);
+                for (int64_t j = 0; j < count; ++j)
+                  put_place(from + j * bytes, places[j], line.offset(1) + (first + j) * value_strides[run],
+                            line.offset(2) + (first + j) * indices.stride(run));
+              });
 }
 
 namespace {

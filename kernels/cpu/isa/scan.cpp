@@ -7,6 +7,8 @@
 
 #include <weft/kernels/cpu/isa/backend.h>
 #include <weft/kernels/cpu/isa/lines.h>
+#include <weft/kernels/cpu/isa/rows.h>
+#include <weft/kernels/inner/convert.h>
 #include <weft/kernels/inner/functors.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -14,75 +16,59 @@ namespace {
 
 using functors::ring;
 
-template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, double> ||
-                                           std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>,
-                                       double, int64_t>;
-
 /// One step of a cumulation; integers wrap around.
 template <class A> A cumulated(bool product, A total, A v) {
   return static_cast<A>(product ? ring(total) * ring(v) : ring(total) + ring(v));
 }
 
-template <class U, class A> U result_of(A total) {
-  if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>) return U(static_cast<float>(total));
-  else return static_cast<U>(total);
-}
-
-/// Along `dim`, whose elements lie far apart: many neighbouring lines at once.
-template <class T, class U> void cumulate_runs(bool product, int dim, int run, const View& x, const View& y) {
-  using A = Accumulator<T>;
+template <class T> void cumulate_as(bool product, int dim, const View& x, const View& y) {
+  using A = std::conditional_t<std::is_same_v<T, int64_t>, int64_t, double>;
   const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim);
-  Shape others = x.sizes;
-  others[dim] = 1;
-  each_run<2>(others, run, {x.strides, y.strides}, n,
-              [&](const Lines<2>& line, int64_t first, int64_t count) {
-                const T* from = x.as<T>() + line.offset(0) + first;
-                U* to = y.as<U>() + line.offset(1) + first;
-                A total[kRunElements];
-                for (int64_t j = 0; j < count; ++j) total[j] = product ? 1 : 0;
-                for (int64_t i = 0; i < n; ++i, from += xs, to += ys) {
-                  const auto step = [&](int64_t j) {
-                    total[j] = cumulated(product, total[j], static_cast<A>(from[j]));
-                    to[j] = result_of<U>(total[j]);
-                  };
-                  for (int64_t j = 0; j < count; ++j) step(j);
-                }
-              });
+  if constexpr (sizeof(T) >= 4)
+    if (const int run = run_dim(x, dim); run >= 0 && y.stride(run) == 1) {
+      // the elements along `dim` lie far apart: many neighbouring lines at once
+      Shape others = x.sizes;
+      others[dim] = 1;
+      return each_run<2>(others, run, {x.strides, y.strides}, n,
+                         [&](const Lines<2>& line, int64_t first, int64_t count) {
+                           const T* from = x.as<T>() + line.offset(0) + first;
+                           T* to = y.as<T>() + line.offset(1) + first;
+                           A total[kRunElements];
+                           for (int64_t j = 0; j < count; ++j) total[j] = product ? 1 : 0;
+                           for (int64_t i = 0; i < n; ++i, from += xs, to += ys)
+                             for (int64_t j = 0; j < count; ++j) {
+                               total[j] = cumulated(product, total[j], static_cast<A>(from[j]));
+                               to[j] = convert<T>(total[j]);
+                             }
+                         });
+    }
+  each_line<2>(x.sizes, dim, {x.strides, y.strides}, [&](const Lines<2>& line) {
+    const T* from = x.as<T>() + line.offset(0);
+    T* to = y.as<T>() + line.offset(1);
+    A total = product ? 1 : 0;
+    for (int64_t i = 0; i < n; ++i) {
+      total = cumulated(product, total, static_cast<A>(from[i * xs]));
+      to[i * ys] = convert<T>(total);
+    }
+  });
 }
 
 }  // namespace
 
 void IsaBackend::cumulate(Context&, Reduce op, int dim, View x, View y) {
-  const int64_t n = x.size(dim), xs = x.stride(dim), ys = y.stride(dim);
   const bool product = op == Reduce::kProd;
-  const int run = run_dim(x, dim);
-  dispatch(x.dtype, [&](auto in) {
-    using T = typename decltype(in)::type;
-    const auto lines = [&](auto out) {
-      using U = typename decltype(out)::type;
-      if constexpr (sizeof(T) >= 4)
-        if (run >= 0 && y.stride(run) == 1) return cumulate_runs<T, U>(product, dim, run, x, y);
-      each_line<2>(x.sizes, dim, {x.strides, y.strides}, [&](const Lines<2>& line) {
-        const T* from = x.as<T>() + line.offset(0);
-        U* to = y.as<U>() + line.offset(1);
-        Accumulator<T> total = product ? 1 : 0;
-        for (int64_t i = 0; i < n; ++i) {
-          total = cumulated(product, total, static_cast<Accumulator<T>>(from[i * xs]));
-          to[i * ys] = result_of<U>(total);
-        }
-      });
-    };
-    if (y.dtype == x.dtype) lines(TypeTag<T>{});
-    else lines(TypeTag<int64_t>{});  // integers are summed as int64
-  });
+  if (x.dtype == DType::kInt64) return cumulate_as<int64_t>(product, dim, x, y);
+  dispatch_floating(x.dtype,
+                    [&](auto tag) { cumulate_as<typename decltype(tag)::type>(product, dim, x, y); });
 }
 
 namespace {
 
 template <class T> using Key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
-/// Equal for equal values (also 0 and -0), and in their order; every NaN is the largest key.
+template <class K> inline constexpr K kNaN = ~K{0};
+
+/// Equal for equal values (also 0 and -0), and in their order; every NaN is the largest key, kNaN.
 /// Reversed for descending order.
 template <class T> Key<T> key_of(T x, bool descending) {
   using K = Key<T>;
@@ -94,7 +80,7 @@ template <class T> Key<T> key_of(T x, bool descending) {
     using F = std::conditional_t<sizeof(T) == 8, double, float>;
     const F f = static_cast<F>(x) + F(0);  // turns -0 into 0
     const K bits = std::bit_cast<K>(f);
-    key = f != f ? ~K{0} : bits & top ? ~bits : bits | top;
+    key = f != f ? kNaN<K> : bits & top ? ~bits : bits | top;
   }
   return descending ? ~key : key;
 }
@@ -166,10 +152,25 @@ template <class K> void sift_down(Item<K>* heap, int64_t n, int64_t at) {
   heap[at] = moving;
 }
 
+/// All items of a row of n elements, `step` apart. Returns the largest key.
+template <class T>
+Key<T> read_items(const void* row, int64_t step, int64_t n, bool descending, Item<Key<T>>* to) {
+  const T* const p = static_cast<const T*>(row);
+  Key<T> last = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const Key<T> key = key_of(p[i * step], descending);
+    to[i] = {key, i};
+    last = key > last ? key : last;
+  }
+  return last;
+}
+
 /// The `keep` first items of a row in heap[0 .. keep), in no order.
 template <class T>
-void select_first(const T* p, int64_t step, int64_t n, int64_t keep, bool descending, Item<Key<T>>* heap) {
-  for (int64_t i = 0; i < keep; ++i) heap[i] = {key_of(p[i * step], descending), i};
+void select_first(const void* row, int64_t step, int64_t n, int64_t keep, bool descending,
+                  Item<Key<T>>* heap) {
+  const T* const p = static_cast<const T*>(row);
+  read_items<T>(p, step, keep, descending, heap);
   for (int64_t i = keep / 2 - 1; i >= 0; --i) sift_down(heap, keep, i);
   for (int64_t i = keep; i < n; ++i) {
     const Key<T> key = key_of(p[i * step], descending);
@@ -179,45 +180,61 @@ void select_first(const T* p, int64_t step, int64_t n, int64_t keep, bool descen
   }
 }
 
-}  // namespace
+/// The loops that know the dtype. All else is compiled once per key.
+template <class K> struct KeyLoops {
+  K (*read)(const void* row, int64_t step, int64_t n, bool descending, Item<K>* to);
+  void (*first)(const void* row, int64_t step, int64_t n, int64_t keep, bool descending, Item<K>* heap);
+};
 
-void IsaBackend::sort(Context&, bool descending, View x, View values, View indices) {
-  const int64_t n = x.size(1), keep = indices.size(1);
-  if (keep == 0) return;
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using K = Key<T>;
-    each_line<3>(x.sizes, 1, {x.strides, values.strides, indices.strides}, [&](const Lines<3>& line) {
-      const T* p = x.as<T>() + line.offset(0);
-      const bool few = keep <= n / 16;
-      const int64_t count = few ? keep : n;
-      Scratch<Item<K>> items(count), spare(count);
-      if (few) select_first(p, x.stride(1), n, keep, descending, items.get());
-      else
-        for (int64_t i = 0; i < n; ++i) items.get()[i] = {key_of(p[i * x.stride(1)], descending), i};
-      const bool by_digits = !few && n > 1000;  // a heap's positions do not ascend
-      const Item<K>* const sorted = by_digits ? radix_sort(items.get(), spare.get(), count)
-                                              : merge_sort(items.get(), spare.get(), count);
-      for (int64_t i = 0; i < keep; ++i) {
-        values.as<T>()[line.offset(1) + i * values.stride(1)] = p[sorted[i].at * x.stride(1)];
-        indices.as<int64_t>()[line.offset(2) + i * indices.stride(1)] = sorted[i].at;
-      }
+/// Calls f with the loops of the dtype.
+template <class F> void by_key(DType t, const F& f) {
+  KeyLoops<uint32_t> narrow{};
+  KeyLoops<uint64_t> wide{};
+  dispatch(t, [&]<class T>(TypeTag<T>) {
+    if constexpr (sizeof(T) == 8) wide = {read_items<T>, select_first<T>};
+    else narrow = {read_items<T>, select_first<T>};
+  });
+  if (wide.read) f(wide);
+  else f(narrow);
+}
+
+template <class K>
+void sort_rows(const KeyLoops<K>& loops, bool descending, const View& x, const View& values,
+               const View& indices) {
+  const int64_t n = x.size(1), keep = indices.size(1), step = x.stride(1), bytes = size_of(x.dtype);
+  each_line<3>(x.sizes, 1, {x.strides, values.strides, indices.strides}, [&](const Lines<3>& line) {
+    const char* const row = x.as<char>() + line.offset(0) * bytes;
+    char* const out = values.as<char>() + line.offset(1) * bytes;
+    int64_t* const at = indices.as<int64_t>() + line.offset(2);
+    const bool few = keep <= n / 16;
+    const int64_t count = few ? keep : n;
+    Scratch<Item<K>> items(count), spare(count);
+    if (few) loops.first(row, step, n, keep, descending, items.get());
+    else loops.read(row, step, n, descending, items.get());
+    const bool by_digits = !few && n > 1000;  // a heap's positions do not ascend
+    const Item<K>* const sorted =
+        by_digits ? radix_sort(items.get(), spare.get(), count) : merge_sort(items.get(), spare.get(), count);
+    for (int64_t i = 0; i < keep; ++i) at[i * indices.stride(1)] = sorted[i].at;
+    dispatch_width(x.dtype, [&]<class T>(TypeTag<T>) {
+      const T* const from = reinterpret_cast<const T*>(row);
+      for (int64_t i = 0; i < keep; ++i)
+        reinterpret_cast<T*>(out)[i * values.stride(1)] = from[sorted[i].at * step];
     });
   });
 }
 
+}  // namespace
+
+void IsaBackend::sort(Context&, bool descending, View x, View values, View indices) {
+  if (indices.size(1) == 0) return;
+  by_key(x.dtype, [&](const auto& loops) { sort_rows(loops, descending, x, values, indices); });
+}
+
 namespace {
 
-/// The index of the median of n elements, number (n - 1) / 2 in order of value, then position; or of the
-/// first NaN. The candidates are narrowed digit by digit from the top (radix select).
-template <class T> int64_t middle_of(const T* p, int64_t step, int64_t n, Item<Key<T>>* items) {
-  using K = Key<T>;
-  for (int64_t i = 0; i < n; ++i) {
-    const T v = p[i * step];
-    if constexpr (!std::is_integral_v<T>)
-      if (const double d = static_cast<double>(v); d != d) return i;
-    items[i] = {key_of(v, false), i};
-  }
+/// The number of the median of n items, which is item (n - 1) / 2 in order. The candidates are narrowed digit
+/// by digit from the top (radix select).
+template <class K> int64_t middle_of(Item<K>* items, int64_t n) {
   constexpr int64_t kFew = 32;
   int64_t left = n, rank = (n - 1) / 2;  // the middle is number `rank` of the `left` items
   for (int shift = 8 * static_cast<int>(sizeof(K)) - 8; left > kFew && shift >= 0; shift -= 8) {
@@ -242,18 +259,23 @@ template <class T> int64_t middle_of(const T* p, int64_t step, int64_t n, Item<K
   return items[rank].at;
 }
 
+template <class K> void medians(const KeyLoops<K>& loops, const View& x, const View& indices) {
+  const int64_t n = x.size(1), bytes = size_of(x.dtype);
+  each_line<2>(x.sizes, 1, {x.strides, indices.strides}, [&](const Lines<2>& line) {
+    Scratch<Item<K>> items(n);
+    const K last = loops.read(x.as<char>() + line.offset(0) * bytes, x.stride(1), n, false, items.get());
+    int64_t at = 0;
+    if (last == kNaN<K> && is_floating(x.dtype))
+      while (items.get()[at].key != last) ++at;  // the first NaN
+    else at = middle_of(items.get(), n);
+    indices.as<int64_t>()[line.offset(1)] = at;
+  });
+}
+
 }  // namespace
 
 bool IsaBackend::median(Context&, View x, View indices) {
-  const int64_t n = x.size(1);
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    each_line<2>(x.sizes, 1, {x.strides, indices.strides}, [&](const Lines<2>& line) {
-      Scratch<Item<Key<T>>> items(n);
-      indices.as<int64_t>()[line.offset(1)] =
-          middle_of(x.as<T>() + line.offset(0), x.stride(1), n, items.get());
-    });
-  });
+  by_key(x.dtype, [&](const auto& loops) { medians(loops, x, indices); });
   return true;
 }
 

@@ -7,6 +7,8 @@
 //                     thread, and one scan over the block per tile
 //   lines by threads  for lines that are neighbours in memory: each thread iterates along its line
 // Reads x.numel elements (twice with chunks) and writes y.numel, with one or two operations each.
+#include <type_traits>
+
 #include <weft/kernels/cuda/blocks/scan.h>
 #include <weft/kernels/cuda/host/cuda_backend.h>
 #include <weft/kernels/cuda/layout.h>
@@ -27,7 +29,7 @@ struct Combine {
 
 /// Elements of one type, four at a time if they are adjacent.
 template <class T> struct Typed {
-  using Total = double;
+  using Total = std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, double>;
   static constexpr size_t kAlign = sizeof(T) * kEach < 16 ? sizeof(T) * kEach : 16;
   struct alignas(kAlign) Four {
     T v[kEach];
@@ -47,33 +49,9 @@ template <class T> struct Typed {
     for (int k = 0; k < kEach; ++k) four.v[k] = narrow(v[k]);
     *reinterpret_cast<Four*>(p + i) = four;
   }
-  static WEFT_DEVICE T narrow(Total v) { return kernels::convert<T>(v); }
-};
-
-/// Integers of any dtype, chosen at run time.
-struct Integers {
-  using Total = uint64_t;
-  void* p;
-  DType dtype;
-
-  explicit Integers(const View& v) : p(v.data), dtype(v.dtype) {}
-  bool aligned() const { return false; }
-  WEFT_DEVICE Total load(int64_t i) const {
-    if (dtype == DType::kInt64) return static_cast<const uint64_t*>(p)[i];
-    if (dtype == DType::kInt32) return static_cast<Total>(static_cast<const int32_t*>(p)[i]);
-    return static_cast<const uint8_t*>(p)[i];
-  }
-  WEFT_DEVICE void store(int64_t i, Total v) const {
-    if (dtype == DType::kInt64) static_cast<uint64_t*>(p)[i] = v;
-    else if (dtype == DType::kInt32) static_cast<uint32_t*>(p)[i] = static_cast<uint32_t>(v);
-    else if (dtype == DType::kUInt8) static_cast<uint8_t*>(p)[i] = static_cast<uint8_t>(v);
-    else static_cast<bool*>(p)[i] = v != 0;
-  }
-  WEFT_DEVICE void load(int64_t i, Total (&v)[kEach]) const {
-    for (int k = 0; k < kEach; ++k) v[k] = load(i + k);
-  }
-  WEFT_DEVICE void store(int64_t i, const Total (&v)[kEach]) const {
-    for (int k = 0; k < kEach; ++k) store(i + k, v[k]);
+  static WEFT_DEVICE T narrow(Total v) {
+    if constexpr (std::is_same_v<T, int64_t>) return static_cast<T>(v);
+    else return kernels::convert<T>(v);
   }
 };
 
@@ -247,7 +225,7 @@ void CudaBackend::cumulate(Context& c, Reduce reduction, int dim, View x, View y
     case kBFloat16: return go(TypeTag<Typed<BFloat16>>{});
     case kFloat32: return go(TypeTag<Typed<float>>{});
     case kFloat64: return go(TypeTag<Typed<double>>{});
-    default: return go(TypeTag<Integers>{});
+    default: return go(TypeTag<Typed<int64_t>>{});
   }
 }
 
