@@ -14,6 +14,7 @@ The scanning is by line and pattern, not by a compiler: a forbidden header reach
 pass.
 """
 import argparse
+import ast
 import collections
 import os
 import re
@@ -311,6 +312,19 @@ def check_compared(names, texts, out):
             out.append(f"{name}: {row} has no row in {folder}")
 
 
+def check_sentences(texts, out):
+    """docs/ops.md has the sentences that the comparison with PyTorch takes as reasons of a difference."""
+    rules, page = "scripts/compare/rules.py", "docs/ops.md"
+    if rules not in texts:
+        return
+    said = " ".join(" ".join(texts.get(page, [])).split())
+    for node in ast.walk(ast.parse("\n".join(texts[rules]))):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "SENTENCES":
+            for sentence in ast.literal_eval(node.value).values():
+                if sentence not in said:
+                    out.append(f"{page}: does not say: {sentence}")
+
+
 def check_readme(out):
     """A program that the README shows is shown whole."""
     paragraph_then_code = r"^\[(examples/\w+\.cpp)\].*(?:\n.+)*\n\n" \
@@ -399,6 +413,7 @@ def main():
     check_op_table(names, out)
     check_methods(names, out)
     check_compared(names, texts, out)
+    check_sentences(texts, out)
     check_tests(texts, out)
     check_circles(texts, out)
     if os.path.isfile(os.path.join(ROOT, "README.md")):

@@ -111,8 +111,8 @@ WEFT_API Tensor minimum(Scalar s, In x);
 /// min(max(x, low), high); all NaN if a bound is NaN. A bound may be absent, as in clamp(x, {}, 1).
 /// Grad: g where low <= x <= high, else 0. Throws: ValueError for low > high, or for neither bound.
 WEFT_API Tensor clamp(In x, std::optional<Scalar> low, std::optional<Scalar> high = {});
-/// The same with a bound for each element; `high` where low > high.
-/// Grad: g to the element or bound that is the result, to the element if it equals a bound.
+/// minimum(maximum(x, low), high): `high` where low > high.
+/// Grad: theirs, so g / 2 to each of two equal elements.
 WEFT_API Tensor clamp(In x, In low, In high);
 
 // ---- functions of one tensor (pointwise.cpp)

@@ -112,8 +112,7 @@ Tensor clamp(In x, In low, In high) {
   launch::check_defined("clamp", x, low, high);
   for (const In* bound : {&low, &high}) launch::check_devices("clamp", x, *bound);
   broadcast("clamp", broadcast("clamp", x->sizes(), low->sizes()), high->sizes());
-  const Tensor &v = x, &a = low, &b = high, y = where(lt(v, a) | isnan(a), a, v);
-  return where(gt(y, b) | isnan(b), b, y);
+  return minimum(maximum(x.get(), low.get()), high.get());
 }
 
 namespace {

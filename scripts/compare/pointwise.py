@@ -176,6 +176,8 @@ op("fmod.number", number, torch.fmod, types="arith")
 op("floor_divide.number", number, torch.floor_divide, types="arith")
 op("remainder.number", number, torch.remainder, types="arith")
 op("remainder.from", from_number, remainder_of_number, types="arith")
+op("add.from", from_number, lambda s, x: s + x, types="arith")
+op("mul.from", from_number, lambda s, x: s * x, types="arith")
 op("sub.from", from_number, lambda s, x: torch.rsub(x, s), types="arith")
 op("div.from", from_number, lambda s, x: s / x, types="real")
 op("pow.from", from_number, torch.pow, types="arith")
@@ -185,6 +187,12 @@ op("minimum.number", number, lambda x, s: torch.clamp(x, max=s), types="arith")
 op("maximum.from", from_number, lambda s, x: torch.clamp(x, min=s), types="arith")
 op("minimum.from", from_number, lambda s, x: torch.clamp(x, max=s), types="arith")
 op("clamp", clamped, torch.clamp, types="arith")
+op(
+    "clamp.tensors",
+    three,
+    lambda x, a, b: torch.minimum(torch.maximum(x, a), b),
+    types="arith",
+)
 
 for name in ("neg", "abs"):
     op(name, one, getattr(torch, name), exact=True, zeros=True, types="arith")

@@ -238,6 +238,13 @@ op(
     exact=True,
     zeros=True,
 )
+op(
+    "roll.all",
+    lambda d: [one_dim(d)[0], d.of(0, 1, -1, 5, -7, 2**40 + 1)],
+    torch.roll,
+    exact=True,
+    zeros=True,
+)
 
 
 def triangle(d):

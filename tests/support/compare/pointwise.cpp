@@ -10,7 +10,9 @@ void add_arithmetic(Rows& rows) {
   table<Of<Tensor, Tensor, Tensor>>(
       rows, {WEFT_ROW(mul), WEFT_ROW(div), WEFT_ROW(pow), WEFT_ROW(maximum), WEFT_ROW(minimum),
              WEFT_ROW(remainder), WEFT_ROW(fmod), WEFT_ROW(floor_divide), WEFT_ROW(atan2)});
-  table<Of<Tensor, Tensor, Tensor, Tensor>>(rows, {WEFT_ROW(where), WEFT_ROW(lerp)});
+  table<Of<Tensor, Tensor, Tensor, Tensor>>(
+
+      rows, {WEFT_ROW(where), WEFT_ROW(lerp), {"clamp.tensors", WEFT_CALL(clamp)}});
   table<Of<Tensor, Tensor, Tensor, Tensor, Scalar>>(rows, {WEFT_ROW(addcmul), WEFT_ROW(addcdiv)});
   table<Of<Tensor, Tensor, Scalar>>(rows, {{"add.number", WEFT_CALL(add)},
                                            {"sub.number", WEFT_CALL(sub)},
@@ -22,7 +24,9 @@ void add_arithmetic(Rows& rows) {
                                            {"remainder.number", WEFT_CALL(remainder)},
                                            {"maximum.number", WEFT_CALL(maximum)},
                                            {"minimum.number", WEFT_CALL(minimum)}});
-  table<Of<Tensor, Scalar, Tensor>>(rows, {{"sub.from", WEFT_CALL(sub)},
+  table<Of<Tensor, Scalar, Tensor>>(rows, {{"add.from", WEFT_CALL(add)},
+                                           {"sub.from", WEFT_CALL(sub)},
+                                           {"mul.from", WEFT_CALL(mul)},
                                            {"div.from", WEFT_CALL(div)},
                                            {"pow.from", WEFT_CALL(pow)},
                                            {"floor_divide.from", WEFT_CALL(floor_divide)},

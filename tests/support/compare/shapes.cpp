@@ -28,6 +28,7 @@ void add_arrangements(Rows& rows) {
   table<Of<Tensor, Tensor, int64_t>>(rows, {WEFT_ROW(tril), WEFT_ROW(triu)});
   row<Tensor(In, DType)>(rows, "to", WEFT_CALL(to));
   row<Tensor(In, int64_t, int64_t)>(rows, "roll", WEFT_CALL(roll));
+  row<Tensor(In, int64_t)>(rows, "roll.all", WEFT_CALL(roll));
   row<Tensor(In, const Shape&, Scalar)>(rows, "pad", WEFT_CALL(pad));
   row(rows, "dropout", [](Tensor x, double p, bool training) { return dropout(x, p, training); });
   // Random numbers cannot be compared: whether each element is 0 or x / (1 - p), and the gradient follows.

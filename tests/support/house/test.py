@@ -68,6 +68,8 @@ FAULTS = [
      "optim/schedule.h: schedule.OddLR has no row in tests/support/compare/"),
     ("optim/rules/odd.h", "struct WEFT_API OddRule {\n",
      "optim/rules/odd.h: optim.Odd has no row in tests/support/compare/"),
+    ("scripts/compare/rules.py", 'SENTENCES = {"odd": "`odd` is"\n         " not even."}\n',
+     "docs/ops.md: does not say: `odd` is not even."),
 ]
 MORE = {"kernels/shape.h": "#include <weft/kernels/view.h>\n"}
 
