@@ -180,6 +180,11 @@ Tensor& Tensor::index_add_(Whole dim, const Tensor& index, const Tensor& src) {
   if (!(from->sizes() == expected))
     throw ShapeError(str("index_add_: src must be ", expected, " for x ", sizes(), " and ", at->numel(),
                          " indices, is ", from->sizes()));
+  if (const int64_t n = at->numel(); n != 0 && expected.numel() == 0)  // no row to add, but indices to check
+    launch::named("index_add_", [&] {
+      const TensorOptions like{.dtype = dtype(), .device = device()};
+      add_rows(empty({sizes()[d], 0}, like), launch::contiguous(at), empty({n, 0}, like), INT64_MIN);
+    });
   return formula::add_at("index_add_", *this, d, weft::expand(weft::reshape(at.get(), column), expected),
                          from);
 }

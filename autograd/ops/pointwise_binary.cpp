@@ -234,8 +234,8 @@ Tensor lerp(In a, In b, In w) {
   return record(
       "lerp", launch::ternary(Ternary::kLerp, a, b, w), {a, b, w},
       [a = saved_for(w, a), b = saved_for(w, b), w = Saved(w)](const Tensor& g, Needs needs) -> GradList {
-        const Tensor db = g * w.get();
-        return {g - db, db, needs[2] ? g * (b.get() - a.get()) : Tensor()};
+        return {needs[0] ? g * (1 - w.get()) : Tensor(), needs[1] ? g * w.get() : Tensor(),
+                needs[2] ? g * (b.get() - a.get()) : Tensor()};
       });
 }
 
@@ -245,9 +245,8 @@ Tensor lerp(In a, In b, Scalar w) {
   launch::check_factor("lerp", t, w);
   const Tensor weight = scalar_tensor(w, {.dtype = accumulate_type(t), .device = a->device()});
   Tensor y = launch::cast(launch::ternary(Ternary::kLerp, a, b, weight), t);
-  return record("lerp", y, {a, b}, [w](const Tensor& g, Needs) -> GradList {
-    const Tensor db = g * w;
-    return {g - db, db};
+  return record("lerp", y, {a, b}, [w](const Tensor& g, Needs needs) -> GradList {
+    return {needs[0] ? g * (1 - w.d) : Tensor(), needs[1] ? g * w : Tensor()};
   });
 }
 

@@ -112,7 +112,8 @@ Tensor clamp(In x, In low, In high) {
   launch::check_defined("clamp", x, low, high);
   for (const In* bound : {&low, &high}) launch::check_devices("clamp", x, *bound);
   broadcast("clamp", broadcast("clamp", x->sizes(), low->sizes()), high->sizes());
-  return minimum(maximum(x.get(), low.get()), high.get());
+  const DType t = promote(promote(x->dtype(), low->dtype()), high->dtype());
+  return minimum(maximum(to(x.get(), t), low.get()), high.get());
 }
 
 namespace {

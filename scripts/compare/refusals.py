@@ -155,6 +155,7 @@ WEFT_REFUSES = [
         r"ShapeError: scatter_(add|reduce)_?: src is",
         lambda c: tensors(c)[1].sizes != tensors(c)[2].sizes,
     ),
+    ("second Ellipsis", r"IndexError: index\w*: 2 times Ellipsis", lambda c: True),
     ("empty view", r"ShapeError: as_strided: sizes .* leave", lambda c: 0 in c.arguments[1]),
     ("empty median", r"ShapeError: median: no elements", some(lambda v: 0 in v.sizes)),
     ("zero divisor", r"ValueError: (fmod|remainder|floor_divide): a divisor is 0", lambda c: True),

@@ -60,6 +60,7 @@ SENTENCES = {
     "bincount": "`bincount` answers in the type of its weights, in float64 for integer ones",
     "src sizes": "`scatter_add` and `scatter_reduce` want src of the index's sizes.",
     "order of NaNs": "NaNs each, in its own order, is a value of `unique`.",
+    "second Ellipsis": "`index` refuses a second Ellipsis.",
     "empty view": "`as_strided` holds the offset of an empty view to the memory too.",
     "empty median": "`median` of nothing is refused.",
     "zero divisor": "`fmod`, `remainder` and `floor_divide` of integers refuse a divisor of 0.",
@@ -291,7 +292,7 @@ def rounding_of(case, t, x):
 def over_one_number(case):
     name, x = case.spec.name, case.arguments[0]
     if name == "normalize":
-        return bool(x.sizes) and x.sizes[case.arguments[2]] == 1
+        return not x.sizes or x.sizes[case.arguments[2]] == 1
     if name == "layer_norm":
         return judge.numel(case.arguments[1]) == 1
     return name == "nn.LayerNorm" and case.arguments[1] == 1
@@ -345,7 +346,13 @@ def vanishing(x):
     return (size < torch.finfo(x.dtype).tiny ** 0.5) & (size > 0)
 
 
-HALF_QUOTIENTS = ("fmod.number", "floor_divide.number", "remainder.number", "remainder.from")
+HALF_QUOTIENTS = (
+    "fmod.number",
+    "floor_divide.number",
+    "remainder.number",
+    "remainder.number_",
+    "remainder.from",
+)
 
 
 def by_value(case, t, w, kind, text):
@@ -400,10 +407,11 @@ def by_value(case, t, w, kind, text):
         wide = TORCH[promote([v.dtype for v in case.arguments[:2]])]
         return "large logit" if b.dtype == wide and bool(near.all()) else None
     halves = any(v.dtype in (4, 5) for v in case.arguments if isinstance(v, T))
-    if name in HALF_QUOTIENTS and kind == "values" and halves:
+    if name.removesuffix(".recorded") in HALF_QUOTIENTS and kind == "values" and halves:
         b = judge.tensor_of(w.outputs[0])
         wide = (to_torch(v).detach().float() if isinstance(v, T) else v for v in case.arguments)
-        rounded = case.spec.torch(*wide).to(b.dtype)
+        y = case.spec.torch(*wide)
+        rounded = (y[0] if isinstance(y, (list, tuple)) else y).to(b.dtype)
         return "half" if bool(judge.agreement(rounded, b, False, judge.coarsest(case, [b])).all()) else None
     if name == "sub" and kind == "values" and case.arguments[2] == -(2**63):
         a, b = (to_torch(v).detach() for v in case.arguments[:2])

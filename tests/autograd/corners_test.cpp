@@ -213,6 +213,13 @@ TEST(EmptyDims, adding_at_an_index_of_nothing_is_refused) {
 TEST(EmptyDims, an_index_is_checked_where_rows_are_empty) {
   EXPECT_THROW(index_select(zeros({3, 0}), 0, ids({3})), IndexError);
   EXPECT_THROW(index_add(zeros({3, 0}), 0, ids({3}), zeros({1, 0})), IndexError);
+  EXPECT_TRUE(error_of<IndexError>([] {
+                zeros({3, 0}).index_add_(0, ids({3}), zeros({1, 0}));
+              }).starts_with("index_add_: index 3"));
+  EXPECT_THROW(zeros({2, 0, 3}).index_add_(1, ids({0}), zeros({2, 1, 3})), IndexError);
+  EXPECT_EQ(sizes(zeros({0, 3}).index_add_(1, ids({2}), zeros({0, 1}))), "[0, 3]");
+  EXPECT_THROW(zeros({3, 0}).index_put_({ids({3})}, zeros({1, 0})), IndexError);
+  EXPECT_THROW(zeros({3, 0}).index({ids({3})}), IndexError);
   EXPECT_THROW(embedding(zeros({3, 0}), ids({3})), IndexError);
 }
 

@@ -83,6 +83,13 @@ TEST(Rounding, a_number_meets_a_half_in_float32) {
   }
 }
 
+TEST(Rounding, the_start_of_a_lerp_gets_its_share_of_the_gradient_at_once) {
+  const Tensor a = zeros({2}, kBFloat16).requires_grad_(), g = full({2}, 1.0078125, {.dtype = kBFloat16});
+  for (const Tensor& y :
+       {lerp(a, ones({2}, kBFloat16), 1.5), lerp(a, ones({2}, kBFloat16), full({2}, 1.5, kBFloat16))})
+    EXPECT_TRUE(grad({y}, {a}, {g})[0].equal(g * -0.5));
+}
+
 TEST(Rounding, class_losses_of_large_logits_keep_their_digits) {
   for (const DType t : {kFloat32, kFloat64}) {
     const double offset = t == kFloat32 ? 1e6 : 1e12;
