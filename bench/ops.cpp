@@ -103,6 +103,19 @@ void decoder_loss(benchmark::State& state, bool fused) {
 BENCHMARK_CAPTURE(decoder_loss, in_parts, false)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(decoder_loss, fused, true)->Unit(benchmark::kMillisecond);
 
+// Eight heads of 64 numbers over 1,024 positions.
+void attention(benchmark::State& state, bool causal, bool backward) {
+  const auto heads = [] { return randn({8, 1024, 64}).requires_grad_(); };
+  const Tensor q = heads(), k = heads(), v = heads(), g = randn({8, 1024, 64});
+  each(state, backward, [&] {
+    const Tensor y = scaled_dot_product_attention(q, k, v, {.causal = causal});
+    return backward ? grad({y}, {q, k, v}, {g})[0] : y;
+  });
+}
+BENCHMARK_CAPTURE(attention, forward, false, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(attention, both_ways, false, true)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(attention, causal_both_ways, true, true)->Unit(benchmark::kMillisecond);
+
 void add_10M_floats(benchmark::State& state) {
   const Tensor a = ones({10'000'000}), b = ones({10'000'000});
   each(state, false, [&] { return a + b; });

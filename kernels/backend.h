@@ -58,6 +58,19 @@ struct LinearLossViews {
   View dx, dw, db;      ///< out, each may be absent
 };
 
+/// Attention of q [B, H, L, E] to k [B, H, S, E] and v [B, H, S, F]: one floating dtype, with dense rows
+/// that do not overlap. No size is 0.
+struct AttentionViews {
+  View q, k, v;
+  View mask;  ///< [B, H, L, S], any strides: added, of q's dtype; or bool, false where a key takes no part
+  double scale = 1;
+  bool causal = false;  ///< row i takes the keys 0 .. i
+  View y;               ///< [B, H, L, F], contiguous
+  View stats;           ///< [B, H, L, 2], contiguous, for backward
+  View dy;              ///< y's sizes, dense rows
+  View dq, dk, dv;      ///< contiguous, each may be absent
+};
+
 /// One direction of one recurrent layer over a whole sequence. Gate order: LSTM i f g o, GRU r z n; G gates
 /// of H rows.
 struct RnnLayer {
@@ -190,6 +203,10 @@ class WEFT_API Backend {
                                     double /*smoothing*/) {
     return false;
   }
+  /// y = softmax(scale q k^T + mask) v, and stats; a row without a key is 0. Returns false, with nothing
+  /// written, if the backend has no such kernel; callers then compose it, forward and backward.
+  virtual bool attention(Context&, const AttentionViews&) { return false; }
+  virtual void attention_backward(Context&, const AttentionViews&) {}
   virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y,
                           View mean, View rstd /*[R]*/) = 0;
   virtual void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,

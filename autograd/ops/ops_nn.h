@@ -2,6 +2,7 @@
 // ops.h has the rules for sizes, dtypes and errors that hold for all operations.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <weft/autograd/tape/record.h>
@@ -109,6 +110,25 @@ WEFT_API Tensor smooth_l1_loss(Fp32Arg x, Fp32Arg target, double beta = 1,
 /// Throws: as mse_loss.
 WEFT_API Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target,
                                                  Reduction reduction = Reduction::kMean);
+
+// ---- attention (attention.cpp)
+struct AttentionOptions {
+  /// Which keys a row takes: bool, false leaves one out; or floating, added to the products. Broadcasts to
+  /// [.., L, S].
+  Tensor mask{};
+  bool causal = false;            ///< row i takes the keys 0 .. i only
+  double dropout = 0;             ///< probability, of the softmax; pass 0 in evaluation
+  std::optional<double> scale{};  ///< 1 / sqrt(E) if absent
+};
+/// softmax(scale q k^T, masked) v. On the CPU no matrix of all products is made, unless there is dropout, the
+/// mask requires grad, or the backward is recorded. Half types are computed in float32. A row without a key
+/// is 0.
+/// Shape: q [.., L, E], k [.., S, E], v [.., S, F] -> [.., L, F]; leading dims broadcast.
+/// Grad: to q, k, v, and to a floating mask.
+/// Throws: ShapeError for sizes that do not fit; DTypeError for integers; ValueError for dropout outside
+/// [0, 1].
+WEFT_API Tensor scaled_dot_product_attention(AutocastArg q, AutocastArg k, AutocastArg v,
+                                             const AttentionOptions& options = {});
 
 // ---- random draws (random.cpp). A null generator means default_generator().
 // Throws: DTypeError for integers.

@@ -109,6 +109,22 @@ def order():
     order_of("1000x1000", (1000, 1000), (0, 1))
 
 
+def attention():
+    heads = [torch.randn(1, 8, 1024, 64, requires_grad=True) for _ in range(3)]
+    seed = torch.randn(1, 8, 1024, 64)
+
+    def run(causal=False):
+        return nn.functional.scaled_dot_product_attention(*heads, is_causal=causal)
+
+    def forward():
+        with torch.no_grad():
+            run()
+
+    report("attention/forward", forward)
+    report("attention/both_ways", lambda: torch.autograd.grad(run(), heads, seed))
+    report("attention/causal_both_ways", lambda: torch.autograd.grad(run(True), heads, seed))
+
+
 def ops():
     x, z = torch.ones(1), torch.ones(1)
     g = torch.ones(1, requires_grad=True)
@@ -128,6 +144,7 @@ def ops():
     cross_entropy = nn.functional.cross_entropy
     report("cross_entropy_700x10000", lambda: backward_of(cross_entropy(logits, target), [logits]))
     report("CrossEntropy/1/real_time", lambda: backward_of(cross_entropy(logits, target), [logits]))
+    attention()
     table, ids, seed = nn.Embedding(10000, 200), torch.randint(10000, (700,)), torch.randn(700, 200)
 
     def embedding_step():

@@ -13,6 +13,7 @@
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/unprotected.h>
 
 namespace weft::rpc {
 namespace {
@@ -199,6 +200,7 @@ void serve_elastic(const GroupOptions& options, const Joining& joining) {
   const InitOptions& init = joining.init;
   const bool left = default_agent() == nullptr;
   if (left && init.serve_store) return;
+  const inner::UnprotectedTold told;  // by init_rpc
   const auto store = connect_store(init.store, {nullptr, init.tls, init.insecure});
   std::string run;
   try {

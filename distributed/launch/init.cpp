@@ -201,6 +201,7 @@ void init_rpc(const std::string& name, InitOptions options) {
   inner::tell_unprotected(
       str("worker '", name, "'"), options.tls, options.insecure,
       options.tls ? "speak as any worker" : "read, change and forge them, and speak as any worker");
+  const inner::UnprotectedTold told;
   if (options.store.empty() && !options.serve_store && (options.elastic || options.world_size < 0))
     options.store = inner::store_of_environment();
   if (!options.store_log.empty() && !options.serve_store)

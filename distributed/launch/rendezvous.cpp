@@ -16,6 +16,7 @@
 #include <weft/distributed/launch/inner/rendezvous_store.h>
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/unprotected.h>
 
 namespace weft::rpc {
 namespace {
@@ -247,6 +248,9 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
   }
   Runtime& rt = *runtime;
   const std::string where = to_string(HostPort{launch.master_addr, launch.master_port});
+  inner::tell_unprotected("the rendezvous at " + where, options.tls, options.insecure,
+                          "announce itself as any rank");
+  const inner::UnprotectedTold told;
   GrpcOptions grpc{.unix_socket = false,
                    .tls = options.tls,
                    .insecure = options.insecure,

@@ -15,6 +15,7 @@
 
 #include <weft/distributed/launch/inner/etcd_wire.h>
 #include <weft/distributed/transport/address.h>
+#include <weft/distributed/transport/inner/unprotected.h>
 
 namespace weft::rpc::inner {
 namespace {
@@ -266,6 +267,8 @@ class GrpcEtcd final : public EtcdCalls {
   };
 
   void open(const std::string& addresses, const EtcdOptions& options) {
+    inner::tell_unprotected("etcd at " + addresses, options.tls, options.insecure,
+                            "read and change all keys");
     for (size_t at = 0; at <= addresses.size();) {
       const size_t end = std::min(addresses.find(',', at), addresses.size());
       const std::string one = addresses.substr(at, end - at);

@@ -108,6 +108,9 @@ ServedStore serve_store(const std::string& address, const StoreOptions& options,
 
 std::shared_ptr<Store> connect_store(const std::string& address, const StoreNetwork& network) {
   const std::string path = store_path(address);
+  if (path.empty())
+    inner::tell_unprotected("the store at " + address, network.tls, network.insecure,
+                            "read and change all keys");
   const auto kept = keep_store(network);
   GrpcOptions grpc = store_grpc(network, path);
   grpc.id = WorkerId{static_cast<int32_t>(kept->runtime->random() & 0x3fffffff) | 0x40000000};

@@ -95,6 +95,26 @@ def linear_cross_entropy(x, weight, bias, target, *options):
 op("linear_cross_entropy", linear_classes, linear_cross_entropy, spread=True, floor=1, weight=2)
 
 
+def attention_case(d):
+    lead = d.of((), (d.int(1, 3),), (2, 2))
+    rows, keys, width, values = d.of(1, 3, 70, inner(d) % 9), d.of(1, 5, 300), d.of(1, 8, 16), d.of(1, 4, 16)
+    dtype, kind = d.dtype((FLOAT32, FLOAT64)), d.of("none", "none", "bool", "added", "causal")
+    q, k, v = (matrix(d, *lead, n, w, dtype=dtype) for n, w in ((rows, width), (keys, width), (keys, values)))
+    mask = None
+    if kind == "bool":
+        mask = d.tensor(Sizes((rows, keys)), 0)
+    if kind == "added":
+        mask = matrix(d, *d.of((), lead), rows, keys, dtype=dtype)
+    return [q, k, v, mask, kind == "causal", d.of(0.1, 1.0, 0.5)]
+
+
+def attention(q, k, v, mask, causal, scale):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
+
+
+op("scaled_dot_product_attention", attention_case, attention, spread=True, floor=1, weight=3)
+
+
 # ---- layers
 def recurrent_case(d):
     kind = d.of("LSTM", "GRU", "RNN_TANH", "RNN_RELU")

@@ -73,7 +73,8 @@ SENTENCES = {
     " the other sign.",
     "bool number": "bool takes every number, as `!= 0`",
     "allclose": "`allclose` compares in float64, PyTorch in the type of its tensors.",
-    "largest terms": "The gradients of `layer_norm` and `linear_cross_entropy` are sums that may cancel."
+    "largest terms": "The gradients of `layer_norm`, `linear_cross_entropy` and"
+    " `scaled_dot_product_attention` are sums that may cancel."
     " Their rounding is that of the largest terms.",
     "one direction": "`normalize` over one number has a gradient of 0 but for a rounding.",
     "index": "An index out of range is refused, in a dim of size 1, in an empty tensor and beside an"
@@ -226,6 +227,13 @@ def by_gradient(case, t, w, kind, text):
         bool((b.abs() <= rounding_of(case, t, x))[wrong].all()) for _, x, _, b, wrong in parts
     ):
         return "one direction"
+    if case.spec.name == "scaled_dot_product_attention":
+        q, k, v = (to_torch(x).detach().double() for x in case.arguments[:3])
+        terms = largest_cotangent(case) * float(v.abs().max() * max(q.abs().max(), k.abs().max()))
+        terms *= abs(case.arguments[5]) * v.shape[-1] * max(q.shape[-2], k.shape[-2])
+        bound = judge.coarsest(case, t.outputs) * terms
+        if all(bool(((a - b).abs() <= bound)[wrong].all()) for _, _, a, b, wrong in parts):
+            return "largest terms"
     if "linear_cross_entropy" in case.spec.name or case.spec.name in ("layer_norm", "nn.LayerNorm"):
         terms = largest_cotangent(case) * max(
             float(to_torch(v).detach().double().abs().max()) for v in judge.leaves(case.arguments)

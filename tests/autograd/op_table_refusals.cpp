@@ -25,7 +25,10 @@ void add_refusals(std::vector<Row>& rows) {
       {"topk_smallest topk layer_norm_plain", {{kNoDims, "ShapeError"}, {7, "ShapeError"}}},
       {"matmul matmul_batch matmul_broadcast matmul_one_matrix matmul_shared_left "
        "matmul_vector matmul_row mm mv dot bmm outer addmm linear linear_no_bias linear_relu "
-       "linear_relu_no_bias einsum einsum_trace layer_norm permute expand tril triu pad cat",
+       "linear_relu_no_bias einsum einsum_trace layer_norm permute expand tril triu pad cat "
+       "scaled_dot_product_attention scaled_dot_product_attention_causal "
+       "scaled_dot_product_attention_masked scaled_dot_product_attention_biased "
+       "scaled_dot_product_attention_given_bias",
        {{kNoDims, "ShapeError"}}},
       {"cross_entropy cross_entropy_with_sum cross_entropy_with_none "
        "cross_entropy_with_weight cross_entropy_with_ignore cross_entropy_with_weight_ignore "

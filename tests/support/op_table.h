@@ -143,6 +143,7 @@ std::vector<Row> scalar_rows();
 std::vector<Row> test_rows();
 std::vector<Row> reduce_rows();
 std::vector<Row> matmul_rows();
+std::vector<Row> attention_rows();
 std::vector<Row> softmax_rows();
 std::vector<Row> loss_rows();
 std::vector<Row> index_rows();

@@ -4,9 +4,11 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include <weft/distributed/launch/rendezvous.h>
+#include <weft/distributed/launch/store_etcd.h>
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/transport/address.h>
@@ -256,6 +258,37 @@ TEST(Certificates, a_worker_that_is_told_to_do_without_says_what_is_open) {
   EXPECT_EQ(said({.world_size = 1, .tls = tls, .insecure = true}),
             "weft: worker 'alone': insecure = true: its messages are encrypted, but its clients not checked; "
             "anybody who reaches its port can speak as any worker\n");
+}
+
+TEST(Certificates, a_store_or_a_rendezvous_that_is_told_to_do_without_says_what_is_open) {
+  const auto runtime = make_threaded_runtime({.threads = 1});
+  const auto said = [](const std::function<void()>& make) {
+    testing::internal::CaptureStderr();
+    make();
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto line = [](const std::string& who, const std::string& can) {
+    return str("weft: ", who,
+               ": insecure = true: its messages are neither encrypted nor checked; anybody who ",
+               "reaches its port or the network between can ", can, "\n");
+  };
+  LaunchInfo second;
+  second.rank = 1, second.world_size = 2, second.master_addr = "127.0.0.1", second.master_port = 9;
+  EXPECT_EQ(said([&] { make_rendezvous(runtime, second, {.insecure = true}); }),
+            line("the rendezvous at 127.0.0.1:9", "announce itself as any rank"));
+  EXPECT_EQ(said([&] { make_rendezvous(runtime, second); }), "");
+  EXPECT_EQ(said([&] {
+              connect_store("127.0.0.1:9", {runtime, {}, true});
+            }),
+            line("the store at 127.0.0.1:9", "read and change all keys"));
+  EXPECT_EQ(said([&] { make_etcd_store("127.0.0.1:9", {.runtime = runtime, .insecure = true}); }),
+            line("etcd at 127.0.0.1:9", "read and change all keys"));
+  EXPECT_EQ(said([&] {
+              connect_store("127.0.0.1:9", {runtime, {}, false});
+              make_etcd_store("127.0.0.1:9", {.runtime = runtime});
+            }),
+            "");
+  runtime->stop();
 }
 
 TEST(Certificates, dates_are_read_and_no_text_that_is_none) {

@@ -47,6 +47,10 @@ void add_losses(Rows& rows) {
   row<Tensor(In, In, In, In, const CrossEntropyOptions&)>(rows, "linear_cross_entropy",
                                                           WEFT_CALL(linear_cross_entropy));
   row<Tensor(Fp32Arg, Fp32Arg, double, Reduction)>(rows, "smooth_l1_loss", WEFT_CALL(smooth_l1_loss));
+  row(rows, "scaled_dot_product_attention",
+      [](Tensor q, Tensor k, Tensor v, Tensor mask, bool causal, double scale) {
+        return scaled_dot_product_attention(q, k, v, {.mask = mask, .causal = causal, .scale = scale});
+      });
 }
 
 void add_indexing(Rows& rows) {
