@@ -11,8 +11,8 @@ namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
-constexpr int64_t kRows = 64, kKeys = 256;  // a block of float takes 64 KB
-constexpr int64_t kMostGroups = 8;          // of a call
+constexpr int64_t kRows = 128, kKeys = 256;  // a block of float takes 128 KB
+constexpr int64_t kMostGroups = 8;           // of a call
 
 /// The matrices of one head.
 template <class T> class Head {
