@@ -69,6 +69,7 @@ WEFT_API Tensor lerp(In a, In b, Scalar w);
 
 /// x + s. Grad: g.
 WEFT_API Tensor add(In x, Scalar s);
+/// s + x. Grad: g.
 inline Tensor add(Scalar s, In x) { return add(x.get(), s); }
 /// x - s. Grad: g.
 WEFT_API Tensor sub(In x, Scalar s);
@@ -76,6 +77,7 @@ WEFT_API Tensor sub(In x, Scalar s);
 WEFT_API Tensor sub(Scalar s, In x);
 /// x * s. Grad: g * s.
 WEFT_API Tensor mul(In x, Scalar s);
+/// s * x. Grad: g * s.
 inline Tensor mul(Scalar s, In x) { return mul(x.get(), s); }
 /// x / s. Grad: g / s.
 WEFT_API Tensor div(In x, Scalar s);

@@ -11,7 +11,6 @@ void add_arithmetic(Rows& rows) {
       rows, {WEFT_ROW(mul), WEFT_ROW(div), WEFT_ROW(pow), WEFT_ROW(maximum), WEFT_ROW(minimum),
              WEFT_ROW(remainder), WEFT_ROW(fmod), WEFT_ROW(floor_divide), WEFT_ROW(atan2)});
   table<Of<Tensor, Tensor, Tensor, Tensor>>(
-
       rows, {WEFT_ROW(where), WEFT_ROW(lerp), {"clamp.tensors", WEFT_CALL(clamp)}});
   table<Of<Tensor, Tensor, Tensor, Tensor, Scalar>>(rows, {WEFT_ROW(addcmul), WEFT_ROW(addcdiv)});
   table<Of<Tensor, Tensor, Scalar>>(rows, {{"add.number", WEFT_CALL(add)},
