@@ -203,9 +203,10 @@ class WEFT_API Backend {
                                     double /*smoothing*/) {
     return false;
   }
-  /// y = softmax(scale q k^T + mask) v, and stats; a row without a key is 0. Returns false, with nothing
-  /// written, if the backend has no such kernel; callers then compose it, forward and backward.
-  virtual bool attention(Context&, const AttentionViews&) { return false; }
+  /// Whether this backend has kernels for attention of floating tensors; callers compose it otherwise.
+  virtual bool has_attention() const { return false; }
+  /// y = softmax(scale q k^T + mask) v, and stats; a row without a key is 0.
+  virtual void attention(Context&, const AttentionViews&) {}
   virtual void attention_backward(Context&, const AttentionViews&) {}
   virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y,
                           View mean, View rstd /*[R]*/) = 0;

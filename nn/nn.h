@@ -1,6 +1,7 @@
 // Includes all headers of nn.
 #pragma once
 
+#include <weft/nn/attention.h>
 #include <weft/nn/containers.h>
 #include <weft/nn/distributions.h>
 #include <weft/nn/init.h>

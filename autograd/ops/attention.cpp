@@ -25,7 +25,7 @@ Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v, const Attenti
   if (partly) s = masked_fill(s, none, 0);
   Tensor p = softmax(s, -1);
   if (partly) p = masked_fill(p, none, 0);
-  return matmul(o.dropout == 0 ? p : dropout(p, o.dropout), v);
+  return matmul(o.dropout == 0 ? p : dropout(p, o.dropout, true, o.generator), v);
 }
 
 // All sizes but the last two.
@@ -121,14 +121,15 @@ GradList gradients(Fused& f, const Tensor& y, const Tensor& stats, const Tensor&
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o,
               const Shape& products) {
   const bool mask_learns = o.mask.defined() && o.mask.requires_grad() && grad_enabled();
-  if (o.dropout != 0 || mask_learns || products.numel() * q.size(-1) * v.size(-1) == 0)
+  const bool empty = products.numel() * q.size(-1) * v.size(-1) == 0;
+  if (o.dropout != 0 || mask_learns || empty || !launch::backend_of(q).has_attention())
     return composed(q, k, v, o);
   const DType t = promote(promote(q.dtype(), k.dtype()), v.dtype());
   Fused fused(q, k, v, o.mask, t, o, products);
   Tensor y = fused.room(q.size(-2), v.size(-1));
   const Tensor stats = fused.room(q.size(-2), 2);
   fused.views.y = fused.all(y), fused.views.stats = fused.all(stats);
-  if (!launch::backend_of(y).attention(launch::context(), fused.views)) return composed(q, k, v, o);
+  launch::backend_of(y).attention(launch::context(), fused.views);
   AttentionOptions rest = o;
   rest.mask = Tensor();
   return record(kAttention, y, {q, k, v},

@@ -116,9 +116,10 @@ struct AttentionOptions {
   /// Which keys a row takes: bool, false leaves one out; or floating, added to the products. Broadcasts to
   /// [.., L, S].
   Tensor mask{};
-  bool causal = false;            ///< row i takes the keys 0 .. i only
-  double dropout = 0;             ///< probability, of the softmax; pass 0 in evaluation
-  std::optional<double> scale{};  ///< 1 / sqrt(E) if absent
+  bool causal = false;             ///< row i takes the keys 0 .. i only
+  double dropout = 0;              ///< probability, of the softmax; pass 0 in evaluation
+  std::optional<double> scale{};   ///< 1 / sqrt(E) if absent
+  Generator* generator = nullptr;  ///< of the dropout; null: default_generator()
 };
 /// softmax(scale q k^T, masked) v. On the CPU no matrix of all products is made, unless there is dropout, the
 /// mask requires grad, or the backward is recorded. Half types are computed in float32. A row without a key

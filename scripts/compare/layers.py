@@ -242,6 +242,48 @@ op(
 )
 
 
+def heads_layer(d):
+    heads, width, dtype = d.of(1, 2, 4), d.of(1, 2, 8), d.of(FLOAT32, FLOAT64)
+    e, rows, keys, n = heads * width, d.of(1, 4, 70), d.of(1, 5, 130), d.of(0, 1, 3)
+    batch_first, bias, kind = d.flag(), d.flag(), d.of("none", "bool", "added", "causal")
+    sizes = lambda length: (length, e) if n == 0 else (n, length, e) if batch_first else (length, n, e)
+    q, k, v = (d.tensor(Sizes(sizes(length)), dtype, mode="normal") for length in (rows, keys, keys))
+    if d.chance(0.3):
+        q = k = v
+    mask, padding = None, None
+    if kind in ("bool", "added"):
+        length = q.sizes[-2 if n == 0 or batch_first else 0]
+        mask = d.tensor(Sizes((length, keys)), 0 if kind == "bool" else dtype)
+    if d.chance(0.3):
+        padding = d.tensor(Sizes((keys,) if n == 0 else (n, keys)), 0)
+    shapes = [(3 * e, e)] + [(3 * e,)] * bias + [(e, e)] + [(e,)] * bias
+    values = [d.tensor(Sizes(s), dtype, mode="normal") for s in shapes]
+    return [[q, k, v], mask, padding, kind == "causal", heads, bias, batch_first, values]
+
+
+def heads_of(q_k_v, mask, padding, causal, heads, bias, batch_first, values):
+    q, k, v = (x if not batch_first or x.dim() == 2 else x.transpose(0, 1) for x in q_k_v)
+    w, b, w_out, b_out = values if bias else (values[0], None, values[1], None)
+    y = []
+    for x, part, offset in zip((q, k, v), w.chunk(3), b.chunk(3) if bias else (None,) * 3):
+        x = F.linear(x, part, offset)
+        y.append(x.reshape(*x.shape[:-1], heads, -1).movedim(0, -2))
+    if causal:
+        mask = torch.ones(q.shape[0], k.shape[0], dtype=torch.bool).tril()
+    if padding is not None:
+        taken = ~padding if padding.dim() == 1 else ~padding[:, None, None, :]
+        if mask is None or mask.dtype == torch.bool:
+            mask = taken if mask is None else mask & taken
+        else:
+            mask = mask.masked_fill(~taken, -torch.inf)
+    out = F.scaled_dot_product_attention(*y, attn_mask=mask).movedim(-2, 0)
+    out = F.linear(out.reshape(q.shape), w_out, b_out)
+    return out if not batch_first or out.dim() == 2 else out.transpose(0, 1)
+
+
+op("nn.MultiheadAttention", heads_layer, heads_of, spread=True, rough=50)
+
+
 def norm_layer(d):
     dim, dtype = max(inner(d), 1), d.of(FLOAT32, FLOAT64)
     x = matrix(d, *d.shape(0, 2), dim, dtype=dtype)

@@ -197,10 +197,9 @@ template <class T> void backward(const AttentionViews& v) {
 
 }  // namespace
 
-bool IsaBackend::attention(Context&, const AttentionViews& v) {
-  if (v.q.dtype == DType::kFloat32) return forward<float>(v), true;
-  if (v.q.dtype == DType::kFloat64) return forward<double>(v), true;
-  return false;
+void IsaBackend::attention(Context&, const AttentionViews& v) {
+  if (v.q.dtype == DType::kFloat32) forward<float>(v);
+  else forward<double>(v);
 }
 
 void IsaBackend::attention_backward(Context&, const AttentionViews& v) {

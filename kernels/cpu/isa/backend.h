@@ -14,7 +14,8 @@ class IsaBackend final : public CpuBackend {
   using CpuBackend::CpuBackend;
 #include <weft/kernels/inner/kernel_methods.inc>
   bool median(Context&, View x, View indices) override;
-  bool attention(Context&, const AttentionViews&) override;
+  bool has_attention() const override { return true; }
+  void attention(Context&, const AttentionViews&) override;
   void attention_backward(Context&, const AttentionViews&) override;
   bool linear_cross_entropy(Context&, const LinearLossViews&, int64_t ignore, double smoothing) override;
   PointwiseRow row(Unary op, DType t) const override;

@@ -96,6 +96,15 @@ void add_layers(Rows& rows) {
         give(request, layer, values);
         return layer.forward(ids);
       });
+  row(rows, "nn.MultiheadAttention",
+      [](Request& request, std::vector<Tensor> q_k_v, Tensor mask, Tensor padding, bool causal, int64_t heads,
+         bool bias, bool batch_first, std::vector<Tensor> values) {
+        if (q_k_v.size() != 3) throw FrameError("q, k and v are wanted");
+        nn::MultiheadAttention layer(q_k_v[0].size(-1), heads, {.bias = bias, .batch_first = batch_first});
+        give(request, layer, values);
+        return layer.forward(q_k_v[0], q_k_v[1], q_k_v[2],
+                             {.mask = mask, .key_padding = padding, .causal = causal});
+      });
   row(rows, "nn.LayerNorm",
       [](Request& request, Tensor x, int64_t dim, double eps, std::vector<Tensor> values) {
         nn::LayerNorm layer(dim, eps);
