@@ -33,12 +33,13 @@ struct Memory {
   std::recursive_mutex mutex;
   int file = -1;
   unsigned char* base = nullptr;
-  size_t used = 0;                                   // high-water mark
-  std::map<unsigned char*, size_t> live;             // block -> requested bytes
-  std::multimap<size_t, unsigned char*> free_spans;  // size with guard zones -> begin of the first zone
+  size_t used = 0;                         // the end of the last block's span
+  size_t opened = 0;                       // bytes that may be accessed now, whole pages
+  std::map<unsigned char*, size_t> live;   // block -> requested bytes
+  std::map<unsigned char*, size_t> spans;  // free: begin of the first guard zone -> size with guard zones
   size_t live_bytes = 0;
   int64_t pinned_bytes = 0;
-  int open = 0;
+  int scopes = 0;  // of DeviceAccess
 
   Memory() : file(memfd_create("weft device memory", MFD_CLOEXEC)) {
     if (file < 0 || ftruncate(file, static_cast<off_t>(kRange + ledger_bytes(kRange))) != 0)
@@ -49,11 +50,45 @@ struct Memory {
     pthread_atfork(nullptr, nullptr, copy_for_fork);
   }
   static size_t span(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + 2 * kZone; }
+  /// The free span of the lowest address that is large enough, else the next bytes: the range stays short.
+  /// Null: there is no room.
+  unsigned char* take(size_t span) {
+    for (auto it = spans.begin(); it != spans.end(); ++it) {
+      const auto [begin, bytes] = *it;
+      if (bytes < span) continue;
+      spans.erase(it);
+      if (bytes > span) spans.emplace(begin + span, bytes - span);
+      return begin;
+    }
+    if (span > kRange - used) return nullptr;
+    used += span;
+    open();
+    return base + used - span;
+  }
+  void give_back(unsigned char* begin, size_t span) {
+    auto after = spans.lower_bound(begin);
+    if (after != spans.end() && begin + span == after->first)
+      span += after->second, after = spans.erase(after);
+    if (after != spans.begin() && std::prev(after)->first + std::prev(after)->second == begin) {
+      begin = std::prev(after)->first, span += std::prev(after)->second;
+      spans.erase(begin);
+    }
+    if (begin + span == base + used) used -= span;
+    else spans.emplace(begin, span);
+  }
   /// Closing and opening costs time for each page. A program with more memory than this leaves it open.
   static constexpr size_t kClosable = 4 << 20;
   bool closable() const { return used <= kClosable; }
-  void close_unless_large(int rights) const {
-    if (used > 0 && closable()) mprotect(base, (used + 4095) / 4096 * 4096, rights);
+  void open() {
+    if (opened >= used) return;
+    const size_t end = (used + 4095) / 4096 * 4096;
+    mprotect(base + opened, end - opened, PROT_READ | PROT_WRITE);
+    opened = end;
+  }
+  void close() {
+    if (opened == 0 || !closable()) return;
+    mprotect(base, opened, PROT_NONE);
+    opened = 0;
   }
 };
 Memory& memory() {
@@ -66,10 +101,8 @@ Memory& memory() {
 void copy_for_fork() {
   Memory& m = memory();
   syscall(SYS_mmap, m.base, kRange, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, m.file, 0);
-  if (m.used > 0)
-    mprotect(m.base, (m.used + 4095) / 4096 * 4096,
-             m.open > 0 || !m.closable() ? PROT_READ | PROT_WRITE : PROT_NONE);
-  close(std::exchange(m.file, -1));
+  if (m.opened > 0) mprotect(m.base, m.opened, PROT_READ | PROT_WRITE);
+  ::close(std::exchange(m.file, -1));
 }
 }  // namespace
 
@@ -87,14 +120,14 @@ bool closes_memory() {
 DeviceAccess::DeviceAccess() {
   Memory& m = memory();
   m.mutex.lock();
-  if (m.open++ > 0) return;
-  m.close_unless_large(PROT_READ | PROT_WRITE);
+  if (m.scopes++ > 0) return;
+  m.open();
   protect_opened(PROT_READ | PROT_WRITE);
 }
 DeviceAccess::~DeviceAccess() {
   Memory& m = memory();
-  if (--m.open == 0) {
-    m.close_unless_large(PROT_NONE);
+  if (--m.scopes == 0) {
+    m.close();
     protect_opened(PROT_NONE);
   }
   m.mutex.unlock();
@@ -190,19 +223,9 @@ void* allocate(size_t bytes) {
   const simt::DeviceAccess access;
   simt::Memory& m = simt::memory();
   const size_t span = simt::Memory::span(bytes);
-  unsigned char* begin = nullptr;
   if (m.live_bytes + bytes > capacity()) return nullptr;
-  if (const auto found = m.free_spans.find(span); found != m.free_spans.end()) {
-    begin = found->second;
-    m.free_spans.erase(found);
-  } else {
-    if (m.used + span > simt::kRange) return nullptr;
-    begin = m.base + m.used;
-    m.used += span;
-    const auto page = reinterpret_cast<uintptr_t>(begin) & ~uintptr_t{4095};
-    mprotect(reinterpret_cast<void*>(page),
-             (reinterpret_cast<uintptr_t>(begin) + span - page + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE);
-  }
+  unsigned char* const begin = m.take(span);
+  if (begin == nullptr) return nullptr;
   simt::unguard(begin, span);
   simt::guard(begin, simt::kZone);
   std::memset(begin + simt::kZone, simt::settings().poison, bytes);
@@ -221,7 +244,7 @@ static void release_now(void* p) {
   // for processes that still have the block open
   if (simt::withdraw(p)) std::memset(p, simt::settings().poison, found->second);
   simt::close_freed(found->first - simt::kZone, span);
-  m.free_spans.emplace(span, found->first - simt::kZone);
+  m.give_back(found->first - simt::kZone, span);
   m.live_bytes -= found->second;
   m.live.erase(found);
 }
