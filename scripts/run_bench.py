@@ -3,10 +3,12 @@ name, and prints one table.
 
 With --peers yes, bench/peers/torch_peers.py is run by the first python that can import torch. It prints one
 JSON line per case, under the name of our benchmark that does the same work. The table shows both with their
-ratio. Called by bench.sh.
+ratio. Rows named growth/WHAT/SIZE are one cost at growing sizes; their exponents follow the table. Called by
+bench.sh.
 """
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -66,7 +68,8 @@ def run_program(program, pattern):
             print(f"bench: {row['name']}: {row.get('error_message', 'failed')}", file=sys.stderr)
             continue
         rate = next((f"{row[key]:.4g} {text}"
-                     for key, text in (("items_per_second", "items/s"), ("bytes_per_second", "bytes/s"))
+                     for key, text in (("items_per_second", "items/s"), ("bytes_per_second", "bytes/s"),
+                                    ("messages", "messages"))
                      if key in row), "")
         rows[row.get("run_name", row["name"])] = (row["real_time"] * TO_NS[row["time_unit"]], rate)
     return rows
@@ -102,6 +105,19 @@ def run_peers(pattern):
     return peers
 
 
+def exponents(rows):
+    """By what power of WHAT the cost grows, between each two neighbouring sizes."""
+    families = {}
+    for name, (ns, _) in rows.items():
+        match = re.fullmatch(r"growth/(\w+)/(\d+)(/.*)?", name)
+        if match:
+            families.setdefault(match.group(1), []).append((int(match.group(2)), ns))
+    for what, points in families.items():
+        steps = [f"{math.log(b / a) / math.log(n / m):.2f} from {m} to {n}"
+                 for (m, a), (n, b) in zip(points, points[1:])]
+        print(f"cost over {what}, exponent: {', '.join(steps)}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--filter", default=".")
@@ -130,6 +146,7 @@ def main():
         print(line + f"  {rate}")
     if peers:
         print("ratio: PyTorch's time divided by weft's; above 1 weft is faster")
+    exponents(rows)
     print(f"{len(rows)} benchmarks on {machine()}")
     return 1 if failed or not rows else 0
 

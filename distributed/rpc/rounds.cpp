@@ -18,13 +18,22 @@
 //  c. The answer of the first round is the outcome. It has `failed` set if the last active member was lost:
 //     a lost member was not passive, and was heard of after all living members had become passive. Each
 //     request says how long its worker has been passive. Whenever a worker becomes passive, the leader asks
-//     the active ones for a sign of life. So the uncertainty is at most one message delay.
+//     the active ones for a sign of life. So the uncertainty is at most one message delay. Many active ones
+//     are asked together, once per kAskPause: else the number of questions would be the square of theirs.
 //  d. A worker that alone counts the leader as lost may turn to a worker that does not lead. That worker
 //     passes on the answer it gets itself.
 // Shutdown repeats the rounds for termination detection, with sums of calls begun and
 // open (agent_shutdown.cpp).
 
 namespace weft::rpc {
+namespace {
+
+/// Up to so many active members are asked at once, whenever another one becomes passive.
+constexpr size_t kAskedAtOnce = 16;
+/// The time between two questions to more of them, as a part of a lease.
+constexpr int kAskPause = 64;
+
+}  // namespace
 
 struct RoundTable::MemberState {
   int32_t id = 0;
@@ -97,11 +106,21 @@ void RoundTable::ask_active() {
     MutexLock lock(mutex_);
     passive = passive_;
   }
+  size_t active = 0;
   for (Peer* p : peers_.all()) {
     MutexLock lock(p->mutex);
-    p->ask_now = p->ask_now || (p->known && !p->lost && passive.count(p->life()) == 0);
+    if (!p->known || p->lost || passive.count(p->life()) > 0) continue;
+    p->ask_now = true;  // at the next tick
+    ++active;
   }
-  alarm_.set(core_.runtime->now());
+  TimePoint when = core_.runtime->now();
+  {
+    MutexLock lock(mutex_);
+    if (active > kAskedAtOnce)
+      when = std::max(when, asked_ > when ? asked_ : asked_ + core_.options.lease / kAskPause);
+    asked_ = when;
+  }
+  alarm_.set(when);
 }
 
 std::string RoundTable::missing() {
@@ -131,14 +150,18 @@ void RoundTable::serve(Agent& agent, Request request, Responder responder) {
     return responder.reply(std::move(names));
   }
   one.responder = std::move(responder);
+  bool first = false, became_passive = false, more = false;
   {
     MutexLock lock(mutex_);
-    passive_.insert(request.sender());
+    first = arrived_.empty();
+    became_passive = passive_.insert(request.sender()).second;
     std::swap(arrived_[request.from.value], one);
+    more = missing_ > 1;
+    if (more) --missing_;
   }
-  watch_below(agent, std::numeric_limits<int32_t>::max());
-  ask_active();
-  decide();
+  if (first) watch_below(agent, std::numeric_limits<int32_t>::max());
+  if (became_passive) ask_active();
+  if (!more) decide();
 }
 
 /// Removes and returns the workers that wait for this round.
@@ -166,8 +189,10 @@ void RoundTable::pass_on(uint64_t number, const RoundAnswer& answer) {
 }
 
 WorkerId RoundTable::leader() {
-  for (const MemberState& m : members())
-    if (!m.lost) return WorkerId{m.id};
+  for (Peer* p : peers_.all()) {
+    MutexLock lock(p->mutex);
+    if (p->known && !p->lost) return p->id;
+  }
   return core_.self.id;
 }
 
@@ -216,17 +241,17 @@ void RoundTable::decide() {
   RoundAnswer answer;
   {
     MutexLock lock(mutex_);
-    bool whole = true;
+    missing_ = 0;
     for (const MemberState& m : all) {
       const auto found = arrived_.find(m.id);
       if (!m.lost) {
-        whole = whole && found != arrived_.end();
+        missing_ += found == arrived_.end();
       } else if (found != arrived_.end()) {
         gone.push_back(std::move(found->second.responder));
         arrived_.erase(found);
       }
     }
-    if (!whole || arrived_.empty()) return;
+    if (missing_ > 0 || arrived_.empty()) return;
     const auto order = [](const auto& a, const auto& b) { return a.second.number < b.second.number; };
     const auto [first, last] = std::minmax_element(arrived_.begin(), arrived_.end(), order);
     const uint64_t number = first->second.number;

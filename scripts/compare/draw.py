@@ -139,6 +139,8 @@ class Draw:
             x = torch.randn(n, generator=self.generator, dtype=torch.float64)
         if mode == "wide":
             x *= 10.0 ** self.r.uniform(-6, 6)
+        if mode == "fine":
+            x *= 0.2
         x = x.to(TORCH[dtype])
         if mode == "special" and n:
             info = torch.finfo(TORCH[dtype])

@@ -257,7 +257,7 @@ def heads_layer(d):
     if d.chance(0.3):
         padding = d.tensor(Sizes((keys,) if n == 0 else (n, keys)), 0)
     shapes = [(3 * e, e)] + [(3 * e,)] * bias + [(e, e)] + [(e,)] * bias
-    values = [d.tensor(Sizes(s), dtype, mode="normal") for s in shapes]
+    values = [d.tensor(Sizes(s), dtype, mode="fine") for s in shapes]  # far from one key alone
     return [[q, k, v], mask, padding, kind == "causal", heads, bias, batch_first, values]
 
 

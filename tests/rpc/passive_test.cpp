@@ -151,6 +151,41 @@ TEST(Passive, when_the_last_active_worker_is_lost_all_others_hear_of_every_lost_
     }
 }
 
+// More active workers than are asked for a sign of life at each change.
+TEST(Passive, many_active_workers_that_are_lost_together_are_the_last_ones) {
+  constexpr int kSize = 40, kPassive = 10;
+  for (const Duration after : {Duration(1s), Duration(60s)}) {
+    Cluster c({.size = kSize});
+    std::map<int, std::string> said;
+    c.runtime().call_at(c.runtime().now() + after, [&] {
+      for (int rank = kPassive; rank < kSize; ++rank) c.kill(rank);
+    });
+    c.run_all([&](int rank) {
+      if (rank < kPassive) said[rank] = become_passive(c, rank);
+    });
+    ASSERT_EQ(said.size(), static_cast<size_t>(kPassive));
+    for (const auto& [rank, text] : said) {
+      EXPECT_EQ(text, said.begin()->second);
+      EXPECT_EQ(text.find("lost worker"), 0u) << text;
+      for (int dead = kPassive; dead < kSize; ++dead)
+        EXPECT_NE(text.find(str("worker 'worker", dead, "' is lost")), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(Passive, the_messages_of_leaving_grow_in_proportion_to_the_group) {
+  const auto per_worker = [](int size) {
+    Cluster c({.size = size, .keep_log = false});
+    int64_t messages = 0;
+    c.net().add_rule({.match = [&](const std::string&) { return ++messages, false; }});
+    c.run_all([&](int rank) { EXPECT_EQ(become_passive(c, rank), kFine); });
+    return messages / size;
+  };
+  const int64_t few = per_worker(30), many = per_worker(120);
+  EXPECT_GT(few, 4);
+  EXPECT_LE(many, few + few / 4);
+}
+
 TEST(Passive, a_limit_ends_the_wait_and_says_who_is_still_active) {
   for (const int limited : {0, 3}) {
     Cluster c({.size = 4});

@@ -28,7 +28,7 @@ class RoundTable {
 
   /// Takes the request of a passive worker.
   void serve(Agent& agent, Request request, Responder responder);
-  /// Answers the current round if every living member has requested it.
+  /// Answers the current round if every living member has requested it. Called after each loss too.
   void decide();
   /// Answers the workers that wait here for a round whose answer this worker has.
   void pass_on(uint64_t number, const RoundAnswer& answer);
@@ -70,6 +70,9 @@ class RoundTable {
   Mutex mutex_;
   std::map<int32_t, Arrived> arrived_ WEFT_GUARDED_BY(mutex_);
   std::set<Life> passive_ WEFT_GUARDED_BY(mutex_);  ///< all lives that ever requested a round
+  /// At least that many members are still missing: fewer arrivals need no look at all members.
+  size_t missing_ WEFT_GUARDED_BY(mutex_) = 0;
+  TimePoint asked_ WEFT_GUARDED_BY(mutex_);  ///< of the last question to the active ones, perhaps to come
   std::set<Life> watched_ WEFT_GUARDED_BY(mutex_);
 };
 
