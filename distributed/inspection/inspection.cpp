@@ -53,11 +53,22 @@ class CallsProve final : public grpc::experimental::ServerInterceptorFactoryInte
  public:
   explicit CallsProve(inner::TcpListener& listener) : listener_(listener) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* call) override {
-    listener_.prove(call->server_context()->peer());
-    return nullptr;
+    return new Prove(listener_, *call);
   }
 
  private:
+  /// A call has the address of its other end from its initial metadata on.
+  struct Prove final : grpc::experimental::Interceptor {
+    Prove(inner::TcpListener& to, grpc::experimental::ServerRpcInfo& of) : listener(to), call(of) {}
+    void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+      if (methods->QueryInterceptionHookPoint(
+              grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA))
+        listener.prove(call.server_context()->peer());
+      methods->Proceed();
+    }
+    inner::TcpListener& listener;
+    grpc::experimental::ServerRpcInfo& call;
+  };
   inner::TcpListener& listener_;
 };
 

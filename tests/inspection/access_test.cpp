@@ -126,16 +126,21 @@ TEST(InspectionAccess, strangers_hold_a_bounded_number_of_connections_at_its_por
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   at.sin_port = htons(static_cast<uint16_t>(w.server->port()));
   std::vector<int> strangers;
-  for (int i = 0; i < 400; ++i) {
-    strangers.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (connect(strangers.back(), reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) break;
-  }
-  const auto closed = [](int fd) {
-    char byte;
-    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+  const auto drop_closed = [&] {
+    std::erase_if(strangers, [](int fd) {
+      char byte;
+      return recv(fd, &byte, 1, MSG_DONTWAIT) == 0 && close(fd) == 0;
+    });
   };
-  EXPECT_TRUE(test::eventually(
-      w.group, [&] { return std::count_if(strangers.begin(), strangers.end(), closed) >= 400 - 256; }));
+  for (int wave = 0; wave < 6; ++wave) {
+    for (int i = 0; i < 200; ++i) {
+      strangers.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      ASSERT_EQ(connect(strangers.back(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+    }
+    EXPECT_TRUE(test::eventually(w.group, [&] { return drop_closed(), strangers.size() <= 256; }));
+  }
+  const auto soon = std::chrono::system_clock::now() + 500ms;
+  EXPECT_FALSE(first.channel->WaitForStateChange(GRPC_CHANNEL_READY, soon)) << "its connection was closed";
   EXPECT_TRUE(first.members().ok());
   EXPECT_TRUE(Client(w.server->address()).members().ok());
   for (const int fd : strangers) close(fd);

@@ -102,7 +102,7 @@ TEST(InspectionLoad, calls_beyond_the_limit_are_refused_at_once) {
 }
 
 TEST(InspectionLoad, a_worker_that_does_not_answer_is_named_within_the_time_of_the_call) {
-  Recorded w({.max_call_time = 400ms});
+  Recorded w({.max_call_time = 2s});
   w.group.kill(1);
   Client client(w.server->address());
   Call call;
