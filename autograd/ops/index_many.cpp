@@ -43,9 +43,11 @@ void check_range(const char* name, const Resolved& r) {
 Resolved resolve(const char* name, const Tensor& x, const std::vector<TensorIndex>& list) {
   using Kind = TensorIndex::Kind;
   int used = 0, ellipses = 0;
+  bool lines = false;  // beside positions with dims, or a mask, a position without dims is a number
   for (const TensorIndex& i : list) {
     if (i.kind == Kind::kTensor && !i.tensor.defined()) launch::throw_undefined(name, 2);
     const bool mask = i.kind == Kind::kTensor && i.tensor.dtype() == kBool;
+    lines = lines || mask || (i.kind == Kind::kTensor && i.tensor.dim() > 0);
     used += mask ? i.tensor.dim() : i.kind == Kind::kNewDim || i.kind == Kind::kEllipsis ? 0 : 1;
     ellipses += i.kind == Kind::kEllipsis;
   }
@@ -69,6 +71,12 @@ Resolved resolve(const char* name, const Tensor& x, const std::vector<TensorInde
         break;
       case Kind::kEllipsis: r.at.resize(r.at.size() + static_cast<size_t>(x.dim() - used)); break;
       case Kind::kTensor: {
+        if (lines && i.tensor.dtype() != kBool && i.tensor.dim() == 0) {
+          launch::check_index(name, i.tensor);
+          launch::check_devices(name, r.view, i.tensor);
+          r.view = launch::named(name, [&] { return select(r.view, d(), i.tensor.item<int64_t>()); });
+          break;
+        }
         if (i.tensor.dtype() != kBool) {
           r.at.push_back(wrapped(name, i.tensor, r.view, d()));
           break;

@@ -147,6 +147,25 @@ TEST(Typed, index_takes_numbers_slices_new_dims_and_the_rest) {
   EXPECT_EQ(x.index({integers({})}).sizes(), (Shape{0, 3, 4}));
 }
 
+TEST(Typed, a_position_without_dims_beside_others_is_a_number) {
+  const Tensor x = arange(120).reshape({2, 3, 4, 5}), one = tensor(1).to(kInt64),
+               two = tensor({1, 3}).to(kInt64);
+  EXPECT_EQ(one.dim(), 0);
+  const Tensor expected = x[1].index({Slice(), two});
+  EXPECT_EQ(expected.sizes(), Shape({3, 2, 5}));
+  for (const Tensor& at : {one, one.to(kInt32), one - 2})
+    EXPECT_TRUE(x.index({at, Slice(), two}).equal(expected));
+  const Tensor zero_one = tensor({0, 1}).to(kInt64);
+  EXPECT_TRUE(x.index({zero_one, Slice(), one}).equal(x.select(2, 1).index({zero_one})));
+  EXPECT_EQ(x.index({one, Slice(), Slice(), ones({}, kBool)}).sizes(), Shape({3, 4, 1, 5}));
+  EXPECT_TRUE(x.index({one, Slice(), one}).equal(x.select(0, 1).select(1, 1)));
+  Tensor y = x.clone();
+  y.index({one, Slice(), two}) = -expected;
+  EXPECT_TRUE(y[1].index({Slice(), two}).equal(-expected));
+  EXPECT_TRUE(y[0].equal(x[0]) && y[1].index({Slice(), 0}).equal(x[1].index({Slice(), 0})));
+  EXPECT_THROW(x.index({one + 1, Slice(), two}), IndexError);
+}
+
 TEST(Typed, writes_by_index_carry_gradients) {
   Tensor w = doubles({1, 2, 3}).requires_grad_(), v = doubles({5}).requires_grad_();
   Tensor y = w * 2;
