@@ -180,7 +180,7 @@ def index_list(d, x, distinct=False, plain=False):
             if distinct and (tensors or shared[0] > size):
                 break
             sizes = shared if d.chance(0.8) or distinct else Sizes(1 for _ in shared)
-            if not distinct and d.chance(0.15):
+            if not distinct and not plain and d.chance(0.15):
                 sizes = Sizes(())
             words.append("t")
             tensors.append(positions(d, sizes, size, distinct))
