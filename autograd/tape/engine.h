@@ -88,5 +88,10 @@ struct GradOptions {
 WEFT_API std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                                   const std::vector<Tensor>& grad_outputs = {},
                                   const GradOptions& options = {});
+/// The same with 1 as the gradient of each output: grad({y}, {x}, {.create_graph = true}).
+inline std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                                const GradOptions& options) {
+  return grad(outputs, inputs, std::vector<Tensor>(), options);
+}
 
 }  // namespace weft

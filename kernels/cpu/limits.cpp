@@ -85,4 +85,15 @@ int64_t usable_memory(const std::string& root) {
   return static_cast<int64_t>(bytes);
 }
 
+int64_t cache_bytes(const std::string& root) {
+  int64_t largest = 0;
+  for (int i = 0; i < 8; ++i) {  // the caches of one processor
+    std::ifstream in(root + "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/size");
+    int64_t size = 0;
+    char unit = 0;
+    if (in >> size >> unit) largest = std::max(largest, size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
+  }
+  return largest > 0 ? std::clamp<int64_t>(largest, 8 << 20, 64 << 20) : int64_t{32} << 20;
+}
+
 }  // namespace weft::kernels

@@ -1,5 +1,6 @@
 // The processors and memory that this process may use, from its affinity mask, the machine's memory and its
-// control group. Control groups are read in /sys/fs/cgroup, where Linux mounts them by convention.
+// control group. Control groups are read in /sys/fs/cgroup, where Linux mounts them by convention. The size
+// of the last-level cache stands beside them.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +16,7 @@ namespace weft::kernels {
 WEFT_API int usable_cpus(const std::string& root = {});
 /// Bytes: the smaller of the machine's memory and the limit of the control group or one above it.
 WEFT_API int64_t usable_memory(const std::string& root = {});
+/// Bytes of the last-level cache, held within 8 and 64 MiB; 32 MiB where the machine does not tell.
+WEFT_API int64_t cache_bytes(const std::string& root = {});
 
 }  // namespace weft::kernels

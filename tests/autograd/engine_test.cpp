@@ -189,6 +189,15 @@ TEST(Grad, unused_inputs_are_errors_unless_allowed) {
   EXPECT_FALSE(g[1].defined());
 }
 
+TEST(Grad, options_may_follow_the_inputs) {
+  const Tensor x = leaf({2}), unused = leaf({3});
+  const std::vector<Tensor> g =
+      grad({mul(mul(x, x), x)}, {x, unused}, {.create_graph = true, .allow_unused = true});
+  EXPECT_EQ(values(g[0]), Numbers{12});
+  EXPECT_FALSE(g[1].defined());
+  EXPECT_EQ(values(grad({g[0]}, {x}).front()), Numbers{12});
+}
+
 TEST(Grad, inner_results_and_repeated_inputs_are_captured) {
   const Tensor x = leaf({2});
   const Tensor y = mul(x, x);

@@ -77,6 +77,17 @@ TEST(Limits, without_a_limit_the_machine_counts) {
   EXPECT_GT(usable_memory(), kMiB);
 }
 
+TEST(Limits, the_largest_cache_counts_within_bounds) {
+  Root none, usual, huge;
+  usual.file("sys/devices/system/cpu/cpu0/cache/index0/size", "32K")
+      .file("sys/devices/system/cpu/cpu0/cache/index3/size", "16384K");
+  huge.file("sys/devices/system/cpu/cpu0/cache/index2/size", "1M")
+      .file("sys/devices/system/cpu/cpu0/cache/index3/size", "256M");
+  EXPECT_EQ(cache_bytes(none.path()), 32 * kMiB);
+  EXPECT_EQ(cache_bytes(usual.path()), 16 * kMiB);
+  EXPECT_EQ(cache_bytes(huge.path()), 64 * kMiB);
+}
+
 TEST(Limits, threads_follow_the_affinity_mask) {
   cpu_set_t before, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);

@@ -1,13 +1,20 @@
-// The binary operations of pointwise.h: one row of kernels per functor, and the launch. elementwise.h handles
-// strides, broadcasting and conversions.
+// The binary operations of pointwise.h: one row of kernels per functor, and the launch. Powers of floats have
+// a loop of their own (power.h). elementwise.h handles strides, broadcasting and conversions.
+#include <array>
+
 #include <weft/kernels/cpu/isa/kernel_tables.h>
+#include <weft/kernels/cpu/isa/power.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
 namespace {
 
 #define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 2>(),
-constexpr KernelRow binary_rows[] = {WEFT_BINARY_OPS(WEFT_ROW)};
+constexpr auto binary_rows = [] {
+  std::array rows{WEFT_BINARY_OPS(WEFT_ROW)};
+  rows[static_cast<size_t>(Binary::kPow)].at[static_cast<size_t>(kFloat32)] = power_row<PowerForm::kTensors>;
+  return rows;
+}();
 #undef WEFT_ROW
 
 /// Operations whose arithmetic costs more than their memory access: they are cut into smaller tasks.
@@ -29,7 +36,7 @@ constexpr bool is_dear(Binary op) {
 
 void IsaBackend::binary(Context&, Binary op, Scalar s, Scalar t, View a, View b, View y) {
   const DType in = compute_type(a.dtype);
-  const Kernel kernel = binary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
+  const Kernel kernel = binary_rows[static_cast<size_t>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), a.dtype);
   const View* const views[] = {&y, &a, &b};
   const DType compute[] = {op_class(op) == OpClass::kTest ? kBool : in, in, in};
@@ -37,7 +44,7 @@ void IsaBackend::binary(Context&, Binary op, Scalar s, Scalar t, View a, View b,
 }
 
 PointwiseRow IsaBackend::row(Binary op, DType t) const {
-  return binary_rows[static_cast<int>(op)].at[static_cast<int>(t)];
+  return binary_rows[static_cast<size_t>(op)].at[static_cast<int>(t)];
 }
 
 }  // namespace weft::kernels::WEFT_ISA_NS

@@ -2,6 +2,7 @@
 // dense along different dims (a transpose), it goes tile by tile. Each tile reads and writes whole cache
 // lines, which matters because rows a power of two apart share a cache set.
 #include <weft/kernels/cpu/isa/elementwise.h>
+#include <weft/kernels/cpu/isa/stream.h>
 #include <weft/kernels/inner/convert.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -132,8 +133,12 @@ void IsaBackend::fill(Context&, Scalar value, View y) {
   });
   const int64_t width = size_of(y.dtype);
   if (y.is_contiguous()) {
+    const bool stream = streams(y.numel() * width);
     parallel_for(y.numel(), kCheapGrain, [&](int64_t begin, int64_t end) {
-      move_strided(width, bits, 0, static_cast<char*>(y.data) + begin * width, 1, end - begin);
+      const auto run = [&](void* out, int64_t, int64_t n) { move_strided(width, bits, 0, out, 1, n); };
+      void* const out = static_cast<char*>(y.data) + begin * width;
+      if (stream) run_streamed(out, width, end - begin, run);
+      else run(out, 0, end - begin);
     });
     return;
   }

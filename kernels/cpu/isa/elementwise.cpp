@@ -3,6 +3,7 @@
 #include <weft/kernels/cpu/isa/elementwise.h>
 
 #include <weft/kernels/cpu/allocator.h>
+#include <weft/kernels/cpu/isa/stream.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
 
@@ -230,10 +231,18 @@ void run_elementwise(Kernel kernel, const Params& params, const View* const* vie
       if (n > 0) kernel(params, p, n);
       return;
     }
+    const int64_t width = size_of(compute[0]);
+    bool stream = streams(n * width);
+    for (int i = 1; i < count; ++i) stream = stream && p[i] != p[0];  // in place, its lines are read anyway
     parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-      void* q[kMaxOperands];
-      for (int i = 0; i < count; ++i) q[i] = at(p[i], begin, size_of(compute[i]));
-      kernel(params, q, end - begin);
+      const auto run = [&](void* out, int64_t first, int64_t m) {
+        void* q[kMaxOperands] = {out};
+        for (int i = 1; i < count; ++i) q[i] = at(p[i], begin + first, size_of(compute[i]));
+        kernel(params, q, m);
+      };
+      void* const out = at(p[0], begin, width);
+      if (stream) run_streamed(out, width, end - begin, run);
+      else run(out, 0, end - begin);
     });
     return;
   }

@@ -1,9 +1,11 @@
-// The unary operations of pointwise.h: one row of kernels per functor, and the launch. Sine and cosine of
-// floats have loops of their own (trig.h). elementwise.h handles
-// strides and conversions. The powers 2 and -1 use the kernels of square and reciprocal.
+// The unary operations of pointwise.h: one row of kernels per functor, and the launch. Sine, cosine and
+// powers of floats have loops of their own (trig.h, power.h). elementwise.h handles strides and conversions.
+// The powers 2 and -1 use the kernels of square and reciprocal.
+#include <array>
 #include <cmath>
 
 #include <weft/kernels/cpu/isa/kernel_tables.h>
+#include <weft/kernels/cpu/isa/power.h>
 #include <weft/kernels/cpu/isa/trig.h>
 
 namespace weft::kernels::WEFT_ISA_NS {
@@ -31,21 +33,18 @@ template <int kQuarter> void trig_row(const Params&, void* const* p, int64_t n) 
 }
 
 #define WEFT_ROW(name, cls) make_row<functors::name, OpClass::cls, 1>(),
-constexpr KernelRow functor_rows[] = {WEFT_UNARY_OPS(WEFT_ROW)};
-#undef WEFT_ROW
-
-struct UnaryTable {
-  KernelRow rows[std::size(functor_rows)];
-};
-constexpr UnaryTable table = [] {
-  UnaryTable t{};
-  for (size_t i = 0; i < std::size(functor_rows); ++i) t.rows[i] = functor_rows[i];
-  constexpr int kFloat = static_cast<int>(DType::kFloat32);
-  t.rows[static_cast<int>(Unary::kSin)].at[kFloat] = trig_row<0>;
-  t.rows[static_cast<int>(Unary::kCos)].at[kFloat] = trig_row<1>;
-  return t;
+constexpr auto unary_rows = [] {
+  std::array rows{WEFT_UNARY_OPS(WEFT_ROW)};
+  const auto of_floats = [&](Unary op, Kernel kernel) {
+    rows[static_cast<size_t>(op)].at[static_cast<size_t>(kFloat32)] = kernel;
+  };
+  of_floats(Unary::kSin, trig_row<0>);
+  of_floats(Unary::kCos, trig_row<1>);
+  of_floats(Unary::kPowScalar, power_row<PowerForm::kExponent>);
+  of_floats(Unary::kRpowScalar, power_row<PowerForm::kBase>);
+  return rows;
 }();
-constexpr auto& unary_rows = table.rows;
+#undef WEFT_ROW
 
 }  // namespace
 
@@ -56,7 +55,7 @@ void IsaBackend::unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) {
     else if (s.d == -1 && is_floating(x.dtype)) op = Unary::kReciprocal;
   }
   const DType in = compute_type(x.dtype);
-  const Kernel kernel = unary_rows[static_cast<int>(op)].at[static_cast<int>(in)];
+  const Kernel kernel = unary_rows[static_cast<size_t>(op)].at[static_cast<int>(in)];
   if (!kernel) refuse_dtype(to_string(op), x.dtype);
   const OpClass cls = op_class(op);
   const View* const views[] = {&y, &x};
@@ -66,7 +65,7 @@ void IsaBackend::unary(Context&, Unary op, Scalar s, Scalar t, View x, View y) {
 
 PointwiseRow IsaBackend::row(Unary op, DType t) const {
   // which row computes a power depends on the exponent
-  return op == Unary::kPowScalar ? nullptr : unary_rows[static_cast<int>(op)].at[static_cast<int>(t)];
+  return op == Unary::kPowScalar ? nullptr : unary_rows[static_cast<size_t>(op)].at[static_cast<int>(t)];
 }
 
 void refuse_dtype(const char* op, DType t) { throw DTypeError(str(op, ": does not take ", t)); }
