@@ -252,7 +252,8 @@ Gathers::Over Gathers::end(const Key& key, std::exception_ptr error, bool keep) 
   return over;
 }
 
-/// Answers the workers of a round that is over.
+/// Answers the workers of a round that is over. The leader is the last: once it goes on, it may leave the
+/// group, and the others need their answers.
 void Gathers::finish(Agent& agent, Over over) {
   if (over.round.timer.value != 0) core_.runtime->cancel(over.round.timer);
   watch_lives(agent, over.round.lives, -1);
@@ -269,10 +270,14 @@ void Gathers::finish(Agent& agent, Over over) {
       put_message(out, one.message);
     }
   }
-  for (auto& [id, one] : over.round.arrived) {
+  const auto answer = [&](Arrival& one) {
     if (over.error) one.responder.fail(over.error);
     else one.responder.reply(all);
-  }
+  };
+  for (auto& [id, one] : over.round.arrived)
+    if (id != core_.self.id.value) answer(one);
+  const auto own = over.round.arrived.find(core_.self.id.value);
+  if (own != over.round.arrived.end()) answer(own->second);
 }
 
 void Gathers::time_out(Agent& agent, const Key& key) {

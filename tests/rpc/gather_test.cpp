@@ -18,6 +18,17 @@ using namespace std::chrono_literals;
 
 using Steps = std::map<std::string, int64_t>;
 
+TEST(Gather, a_leader_that_leaves_at_once_has_answered_the_others) {
+  for (int round = 0; round < 20; ++round) {
+    Cluster c({.over = Over::kGrpc, .size = 6});
+    c.run_all([&](int rank) {
+      EXPECT_EQ(all_gather<int64_t>(rank).size(), 6u);
+      if (rank == 0) c.agent(0)->shutdown({.graceful = false});
+    });
+    for (int rank = 1; rank < 6; ++rank) c.agent(rank)->shutdown({.graceful = false});
+  }
+}
+
 TEST(Gather, goes_among_the_living_once_a_loss_is_known) {
   for (const int dead : {0, 1, 3}) {
     Cluster c({.size = 4});
