@@ -205,6 +205,8 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   const void* const alpha = wide ? static_cast<const void*>(&g.alpha) : &alpha32;
   const void* const beta = wide ? static_cast<const void*>(&g.beta) : &beta32;
   const Scratch workspace(backend, Context{.stream = stream}, plan.workspace);
+  // during a recording too: the first call of an algorithm loads its kernel, which is not recorded
+  const RelaxedCapture mode;
   check(library().cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c,
                                  &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(),
                                  workspace.bytes(), static_cast<cudaStream_t>(stream)),

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -248,6 +249,16 @@ using namespace weft::cuda::libraries;
 
 struct cublasLtContext {
   int device;
+  std::mutex mutex = {};
+  std::set<uint64_t> loaded = {};  // problems whose algorithm has its kernel on the device
+  /// The first call of an algorithm loads its kernel, which a recording allows in relaxed mode only.
+  bool loads(uint64_t problem) {
+    const std::lock_guard lock(mutex);
+    if (loaded.contains(problem)) return true;
+    if (!may_allocate("cublasLtMatmul")) return false;
+    loaded.insert(problem);
+    return true;
+  }
 };
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
@@ -440,6 +451,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   expect_device(d, alignment[3], "cublasLtMatmul: d");
   if (has_bias(p.epilogue))
     expect_device(p.bias, std::min<uint32_t>(alignment[4], 16), "cublasLtMatmul: the bias");
+  if (!handle->loads(call.algorithm.problem)) return CUBLAS_STATUS_NOT_INITIALIZED;
   ++counts().products;
   counts().epilogues += p.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   counts().split += call.algorithm.workspace > 0 || call.algorithm.in_place;
