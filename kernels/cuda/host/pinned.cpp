@@ -1,8 +1,11 @@
-// The pool of pinned memory (pinned.h). Freed blocks that a copy may still use wait in a queue; each call
-// checks their events. One mutex guards everything.
+// The pool of pinned memory (pinned.h). A freed block that copies may still use has an event behind the last
+// copy of each stream. The events of a stream pass in their order. So an allocation asks for the first of
+// each stream only, however many blocks wait. Passed events are used again. One mutex guards everything.
 #include <weft/kernels/cuda/host/pinned.h>
 
+#include <compare>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -19,15 +22,16 @@ namespace {
 struct Use {
   int device;
   void* stream;
-  bool operator==(const Use&) const = default;
+  auto operator<=>(const Use&) const = default;
 };
 struct Block {
   size_t size;
   bool used = true;
   std::vector<Use> uses = {};
+  size_t awaited = 0;  ///< events that a freed block waits for
 };
 struct Waiting {
-  std::vector<runtime::Event> events;
+  runtime::Event event;
   char* p;
 };
 
@@ -38,6 +42,7 @@ class PinnedPool::Impl {
   explicit Impl(bool caching) : caching_(caching) {}
   ~Impl() {
     settle(true);
+    drop_events();
     for (const auto& [p, b] : blocks_) runtime::release_pinned(p);
   }
 
@@ -64,15 +69,15 @@ class PinnedPool::Impl {
     if (found == blocks_.end() || !found->second.used) return;
     Block& b = found->second;
     b.used = false;
-    Waiting waiting{{}, p};
     for (const Use& use : std::exchange(b.uses, {})) {
       runtime::set_device(use.device);
       if (runtime::capturing(use.stream)) continue;  // a graph keeps the memory that it copies
-      waiting.events.push_back(runtime::new_event(false));
-      runtime::record(waiting.events.back(), use.stream);
+      const runtime::Event event = take_event(use.device);
+      runtime::record(event, use.stream);
+      waiting_[use].push_back({event, p});
+      ++b.awaited;
     }
-    if (waiting.events.empty()) give(found);
-    else waiting_.push_back(std::move(waiting));
+    if (b.awaited == 0) give(found);
     if (!caching_) settle();
   }
 
@@ -90,6 +95,7 @@ class PinnedPool::Impl {
   void empty_cache() {
     const std::lock_guard lock(mutex_);
     settle(true);
+    drop_events();
     empty();
   }
 
@@ -112,22 +118,33 @@ class PinnedPool::Impl {
     runtime::release_pinned(at->first);
     blocks_.erase(at);
   }
+  /// Gives back the blocks whose copies have ended; with `wait` all.
   void settle(bool wait = false) {
-    for (size_t i = 0; i < waiting_.size();) {
-      Waiting& w = waiting_[i];
-      while (!w.events.empty()) {
-        if (wait) runtime::synchronize_event(w.events.back());
-        else if (!runtime::finished_event(w.events.back())) break;
-        runtime::delete_event(w.events.back());
-        w.events.pop_back();
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+      auto& [use, queue] = *at;
+      while (!queue.empty()) {
+        const auto [event, p] = queue.front();
+        if (wait) runtime::synchronize_event(event);
+        else if (!runtime::finished_event(event)) break;
+        queue.pop_front();
+        idle_events_[use.device].push_back(event);
+        const Position block = blocks_.find(p);
+        if (--block->second.awaited == 0) give(block);
       }
-      if (!w.events.empty()) {
-        ++i;
-        continue;
-      }
-      give(blocks_.find(w.p));
-      waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
+      at = queue.empty() ? waiting_.erase(at) : std::next(at);
     }
+  }
+  /// An event of the current device, `device`.
+  runtime::Event take_event(int device) {
+    std::vector<runtime::Event>& idle = idle_events_[device];
+    if (idle.empty()) return runtime::new_event(false);
+    const runtime::Event event = idle.back();
+    idle.pop_back();
+    return event;
+  }
+  void drop_events() {
+    for (auto& [device, idle] : idle_events_)
+      for (const runtime::Event event : std::exchange(idle, {})) runtime::delete_event(event);
   }
   void empty() {
     for (const auto& [size, p] : free_) {
@@ -141,7 +158,8 @@ class PinnedPool::Impl {
   std::mutex mutex_;
   std::map<char*, Block> blocks_;  // all blocks, by address
   std::multimap<size_t, char*> free_;
-  std::deque<Waiting> waiting_;  // freed while a copy may still run
+  std::map<Use, std::deque<Waiting>> waiting_;  // freed while a copy may still run, in order of the events
+  std::map<int, std::vector<runtime::Event>> idle_events_;  // by device
 };
 
 PinnedPool::PinnedPool(bool caching) : impl_(new Impl(caching)) {}

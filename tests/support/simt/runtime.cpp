@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -104,7 +105,10 @@ void copy_for_fork() {
   if (m.opened > 0) mprotect(m.base, m.opened, PROT_READ | PROT_WRITE);
   ::close(std::exchange(m.file, -1));
 }
+std::atomic<int64_t> queries = 0;  // of events
 }  // namespace
+
+int64_t event_queries() { return queries; }
 
 Backing backing() { return {memory().file, memory().base, kRange}; }
 std::optional<size_t> bytes_of_block(const void* p) {
@@ -345,6 +349,7 @@ void synchronize_event(Event event) {
   static_cast<Mark*>(event)->waited_for = true;
 }
 bool finished_event(Event event) {
+  ++simt::queries;
   const Mark& mark = *static_cast<Mark*>(event);
   return (!simt::settings().hold_events || mark.waited_for) && simt::passed(mark.point);
 }

@@ -49,6 +49,8 @@ class Fault : public Error {
 /// The number of launches, and the grid of the calling thread's last one.
 int64_t launches();
 const Grid& last_grid();
+/// The number of events that were asked whether they have passed.
+int64_t event_queries();
 
 /// A kernel body for which the program has a launch.
 struct Kernel {
