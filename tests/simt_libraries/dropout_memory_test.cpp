@@ -53,6 +53,11 @@ TEST_F(EmulatedDropoutMemory,
   const Net net(dropping(), fresh), host(dropping(), kCpu);
   set_cudnn_dropout(false);
   drawn(net);  // makes what layers keep
+  {
+    Graph graph(fresh);
+    graph.capture([] {});  // makes what recordings keep
+  }
+  empty_cache(fresh);
   set_cudnn_dropout(true);
   const auto before = counts();
   const int blocks = simt::live_blocks();

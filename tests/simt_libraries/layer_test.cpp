@@ -142,12 +142,15 @@ TEST_F(EmulatedLayers, descriptors_of_dropped_plans_are_destroyed) {
 TEST_F(EmulatedLayers, a_training_step_may_be_recorded_from_the_first_call_on) {
   for (const Device device : {Device("cuda:1"), gpu})
     for (const RnnMode mode : kModes) {
-      const auto before = counts();
+      auto before = counts();
       const Layer layer{.mode = mode, .hidden = fresh()};
       auto a = layer.arguments(device);
       std::vector<Tensor> out;
       Graph graph(device);
-      graph.capture([&] { out = layer.run(a); });
+      graph.capture([&] {
+        before = counts();
+        out = layer.run(a);
+      });
       EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
       auto host = layer.arguments(kCpu);
       for (const double factor : {1.0, 0.5}) {
@@ -239,16 +242,53 @@ TEST_F(EmulatedLayers, a_recording_without_room_for_a_handle_takes_the_own_cell)
     EXPECT_EQ(trained_by_cudnn(layer, gpu), 1);
     const auto a = layer.arguments(gpu);
     settings().full = "cudnnCreate";
-    settings().full_calls = 1;
+    settings().full_calls = 3;  // two before the recording, one in it
     for (const int64_t expected : {0, 1}) {
-      const auto before = counts();
+      auto before = counts();
       std::vector<Tensor> out;
       Graph graph(gpu);
-      graph.capture([&] { out = layer.run(a); });
+      graph.capture([&] {
+        before = counts();
+        out = layer.run(a);
+      });
       EXPECT_EQ(counts().rnn_training, before.rnn_training + expected);
       graph.replay();
       expect_near(out, layer.run(kCpu));
     }
+  });
+}
+
+TEST_F(EmulatedLayers, a_recording_after_a_step_makes_no_first_call_on_a_handle) {
+  IN_A_PROCESS({
+    settings().new_handles_wait = true;
+    const Layer layer;
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 1);
+    const auto a = layer.arguments(gpu);
+    for (int i = 0; i < 2; ++i) {
+      auto before = counts();
+      std::vector<Tensor> out;
+      Graph graph(gpu);
+      graph.capture([&] {
+        before = counts();
+        out = layer.run(a);
+      });
+      EXPECT_EQ(counts().rnn_training, before.rnn_training + 1);
+      graph.replay();
+      expect_near(out, layer.run(kCpu));
+    }
+  });
+}
+
+TEST_F(EmulatedLayers, a_recording_that_a_new_handle_spoils_names_the_call) {
+  IN_A_PROCESS({
+    settings().new_handles_wait = true;
+    const Layer layer;
+    const auto a = layer.arguments(gpu);
+    Graph graph(gpu);
+    const std::string error = test::error_of<CudaError>([&] { graph.capture([&] { layer.run(a); }); });
+    EXPECT_TRUE(test::has(error, "cudnnCreate")) << error;
+    EXPECT_EQ(trained_by_cudnn(layer, gpu), 1);
+    graph.capture([&] { layer.run(a); });
   });
 }
 

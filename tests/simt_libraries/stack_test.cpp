@@ -299,10 +299,13 @@ TEST_F(EmulatedStacks, with_dropout_of_cudnn_are_recorded_layer_by_layer) {
   set_cudnn_dropout(true);
   const Net net(dropping(), gpu);
   net.run();
-  const auto before = counts();
+  auto before = counts();
   vector<Tensor> out;
   Graph graph(gpu);
-  graph.capture([&] { out = net.run(); });
+  graph.capture([&] {
+    before = counts();
+    out = net.run();
+  });
   EXPECT_EQ(counts().rnn_training, before.rnn_training + 3);
   graph.replay();
   const Tensor y = out[0].to(kCpu);

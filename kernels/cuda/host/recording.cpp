@@ -10,6 +10,7 @@
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
 #include <weft/kernels/cuda/host/pinned.h>
+#include <weft/kernels/cuda/host/rnn_seam.h>
 
 namespace weft::cuda {
 
@@ -37,6 +38,7 @@ void CudaBackend::begin_capture(void* stream) {
   if (!stream)
     throw ValueError(str("begin_capture: the default stream of ", device(),
                          " cannot be recorded; make one with new_stream"));
+  cudnn::prepare_recording(*this);
   allocator_.empty_cache();  // during the recording the pool can grow by new memory only
   allocator_.begin_pool(stream);
   auto recording = std::make_unique<Recording>();

@@ -39,4 +39,8 @@ void backward(CudaBackend& backend, Context& context, const RnnStack& stack, con
               const RnnStackOutputs& out, const View& dy, const View& dhn, const View& dcn,
               const RnnStackGrads& grads);
 
+/// Makes ready for a recording: a handle of cuDNN allocates and may wait in its first calls, which would
+/// spoil one. Does nothing unless cuDNN has run a layer on this device; a failure is left to the recording.
+void prepare_recording(CudaBackend& backend) noexcept;
+
 }  // namespace weft::cuda::cudnn

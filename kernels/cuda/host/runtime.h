@@ -63,6 +63,7 @@ double elapsed_ms(Event from, Event to);
 void begin_capture(Stream stream);
 Graph end_capture(Stream stream);
 bool capturing(Stream stream);
+bool capture_failed(Stream stream);  ///< a call that is not permitted has spoilt the stream's recording
 void launch_graph(Graph graph, Stream stream);
 void delete_graph(Graph graph);
 

@@ -31,6 +31,7 @@ void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, co
               const View&, const View&, const View&, const RnnStackGrads&) {
   missing();
 }
+void prepare_recording(CudaBackend&) noexcept {}
 }  // namespace weft::cuda::cudnn
 
 #else
@@ -40,6 +41,8 @@ void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, co
 #include <weft/kernels/cuda/toolkit/with_room.h>
 
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include <weft/kernels/cuda_settings.h>
 
@@ -63,7 +66,7 @@ struct Call {
     if (!plan.usable)
       throw CudaError(str("cudnn: it takes no layer of ", job.in.x.sizes, " with ", job.hidden, " hidden of ",
                           job.dtype, "; was allow_tf32 changed since its forward?"));
-    if (b.recording(c)) {
+    if (job.prepares || b.recording(c)) {
       make_handle(b, lib, state.recording_handle);
       handle = state.recording_handle;
     }
@@ -203,6 +206,8 @@ std::optional<RnnStackRoom> room_of(CudaBackend& backend, const Job& job) {
     if (plan.usable)
       return RnnStackRoom{elements_of(plan.weights, job.dtype), elements_of(plan.reserve, job.dtype)};
   } catch (const CudaError&) {
+    // nothing can be added to a spoilt recording, and this is its cause
+    if (runtime::capture_failed(backend.stream_of({}))) throw;
   } catch (const OutOfMemoryError&) {  // another implementation may need less memory
   }
   return std::nullopt;
@@ -298,6 +303,45 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
                 });
 }
 
+/// One call of each kind on the handle for recordings, for a small stack of two layers.
+void first_calls(CudaBackend& backend) {
+  constexpr int64_t kLayers = 2, kSteps = 2, kBatch = 1, kHidden = 8, kGates = 4;
+  constexpr int64_t kWeights = kGates * kHidden * kHidden, kRows = kSteps * kBatch * kHidden,
+                    kStates = kLayers * kBatch * kHidden;
+  Context context{};
+  const auto zeros = [&](int64_t numel) {
+    auto memory = std::make_unique<Scratch>(backend, context, static_cast<size_t>(numel) * sizeof(float));
+    runtime::fill(memory->as<void>(), 0, memory->bytes(), backend.stream_of(context));
+    return memory;
+  };
+  const auto inputs = zeros(2 * kLayers * kWeights + kRows + 2 * kStates),
+             results = zeros(2 * kLayers * kWeights + 4 * kRows + 8 * kStates);
+  const auto place = [](float*& at, const Shape& sizes) {
+    const View view{at, kFloat32, sizes, contiguous_strides(sizes)};
+    at += view.numel();
+    return view;
+  };
+  const Shape matrix{kGates * kHidden, kHidden}, sequence{kSteps, kBatch, kHidden},
+      states{kLayers, kBatch, kHidden};
+  float *in = inputs->as<float>(), *out = results->as<float>();
+  std::vector<RnnWeights> weights(kLayers), grads(kLayers);
+  for (RnnWeights& w : weights) w.w_ih = place(in, matrix), w.w_hh = place(in, matrix);
+  for (RnnWeights& w : grads) w.w_ih = place(out, matrix), w.w_hh = place(out, matrix);
+  Job job{.stack = {.layers = kLayers},
+          .in = {place(in, sequence), place(in, states), place(in, states), weights},
+          .prepares = true};
+  const auto room = room_of(backend, job);
+  if (!room) throw CudaError("cudnn: it takes no small stack");
+  const auto reserve = zeros(room->reserve);
+  RnnStackOutputs to{place(out, sequence), place(out, states), place(out, states), {}, {}};
+  run_forward(backend, context, job, to);
+  to.reserve = {reserve->as<void>(), kFloat32, {room->reserve}, {1}};
+  run_forward(backend, context, job, to);
+  run_backward(backend, context, job, to, place(out, sequence), place(out, states), place(out, states),
+               {place(out, sequence), place(out, states), place(out, states), grads});
+  runtime::synchronize(backend.stream_of(context));
+}
+
 }  // namespace
 
 bool takes(CudaBackend& backend, const RnnLayer& layer, const RnnInputs& in) {
@@ -336,6 +380,22 @@ void backward(CudaBackend& backend, Context& context, const RnnStack& stack, con
               const RnnStackOutputs& out, const View& dy, const View& dhn, const View& dcn,
               const RnnStackGrads& grads) {
   run_backward(backend, context, {.stack = stack, .in = in}, out, dy, dhn, dcn, grads);
+}
+
+void prepare_recording(CudaBackend& backend) noexcept {
+  DeviceState& state = state_of(backend.index());
+  if (backend.thread_records()) return;
+  {
+    const std::lock_guard lock(state.mutex);
+    if (!state.handle || state.ready_to_record || state.broken || !use_cudnn()) return;
+  }
+  try {
+    first_calls(backend);
+    const std::lock_guard lock(state.mutex);
+    state.ready_to_record = true;
+  } catch (const std::exception&) {
+    cudaGetLastError();  // clears the error for the next launch
+  }
 }
 
 }  // namespace weft::cuda::cudnn

@@ -17,6 +17,7 @@ struct Job {
   RnnStack stack;
   RnnStackInputs in;
   bool reverse = false;
+  bool prepares = false;  ///< on the handle for recordings, before one begins
   int64_t steps = in.x.size(0), batch = in.x.size(1), inputs = in.x.size(2),
           hidden = in.cells[0].w_hh.size(1);
   DType dtype = in.x.dtype;
@@ -66,6 +67,7 @@ struct DeviceState {
   cudnnHandle_t handle = nullptr;
   // for recordings: cuDNN's internal streams of a handle belong to a recording that used it until its end
   cudnnHandle_t recording_handle = nullptr;
+  bool ready_to_record = false;  // its first calls are over
   // a part of the library is missing or does not fit the driver: weft's cell is used
   bool broken = false;
   Random random;

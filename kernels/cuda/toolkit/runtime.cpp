@@ -12,6 +12,11 @@ namespace weft::cuda {
 namespace {
 cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
 cudaEvent_t event_of(void* e) { return static_cast<cudaEvent_t>(e); }
+cudaStreamCaptureStatus capture_status(void* s) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(s), &status), "cudaStreamIsCapturing");
+  return status;
+}
 }  // namespace
 
 namespace runtime {
@@ -160,11 +165,8 @@ Graph end_capture(Stream stream) {
   check(status, "cudaGraphInstantiate");
   return exec;
 }
-bool capturing(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
-}
+bool capturing(Stream stream) { return capture_status(stream) != cudaStreamCaptureStatusNone; }
+bool capture_failed(Stream stream) { return capture_status(stream) == cudaStreamCaptureStatusInvalidated; }
 void launch_graph(Graph graph, Stream stream) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
 }

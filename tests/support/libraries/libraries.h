@@ -26,6 +26,7 @@ struct Settings {
   std::string full;                    ///< name of one, or cublasLtCreate, that finds no memory
   int64_t full_calls = 0;              ///< number of its next calls that find none
   bool on_host = false;                ///< host memory is missing, not device memory
+  bool new_handles_wait = false;       ///< cuDNN waits for the device in the first calls on a handle
 };
 Settings& settings();
 

@@ -145,6 +145,10 @@ Graph end_capture(Stream stream) {
   return new simt::Graph{std::move(recording->work)};
 }
 bool capturing(Stream stream) { return simt::recording_of(stream) != nullptr; }
+bool capture_failed(Stream stream) {
+  const auto recording = simt::recording_of(stream);
+  return recording && recording->spoilt;
+}
 void launch_graph(Graph graph, Stream stream) {
   if (capturing(stream)) throw CudaError("cudaGraphLaunch: the emulation records no graph within a graph");
   auto& replayed = *static_cast<simt::Graph*>(graph);

@@ -91,6 +91,16 @@ cudnnStatus_t asked(const char* call) {
 #define RETURN_ASKED(call) \
   if (const cudnnStatus_t status = asked(call); status != CUDNN_STATUS_SUCCESS) return status
 
+/// Whether the first call of a kind on a handle may run now: it allocates, and waits if the settings say so.
+bool may_begin(const char* call) {
+  try {
+    if (settings().new_handles_wait) weft::cuda::simt::check_may_wait(call);
+  } catch (const weft::CudaError&) {
+    return false;
+  }
+  return may_allocate(call);
+}
+
 template <class T> cudnnStatus_t make(T** made, const char* call) {
   RETURN_ASKED(call);
   if (!made) return CUDNN_STATUS_BAD_PARAM;
@@ -107,7 +117,7 @@ template <class T> cudnnStatus_t destroy(T* one) {
 enum Kind { kInference, kTraining, kBackwardData, kBackwardWeights };
 /// Allocates like cuDNN, which allocates memory in the first call of each kind on a handle.
 bool warm_up(cudnnHandle_t handle, Kind kind, const char* call) {
-  return handle->warm[kind] || (handle->warm[kind] = may_allocate(call));
+  return handle->warm[kind] || (handle->warm[kind] = may_begin(call));
 }
 #define RETURN_UNLESS_WARM(handle, kind, call) \
   if (!warm_up(handle, kind, call)) return CUDNN_STATUS_INTERNAL_ERROR
@@ -190,7 +200,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   RETURN_ASKED("cudnnCreate");
   if (!handle) return CUDNN_STATUS_BAD_PARAM;
-  if (!may_allocate("cudnnCreate")) return CUDNN_STATUS_INTERNAL_ERROR;
+  if (!may_begin("cudnnCreate")) return CUDNN_STATUS_INTERNAL_ERROR;
   static std::mutex mutex;
   static auto* const handles = new std::vector<std::unique_ptr<cudnnContext>>;  // never destroyed
   const std::lock_guard lock(mutex);

@@ -24,5 +24,6 @@ void backward(CudaBackend&, Context&, const RnnStack&, const RnnStackInputs&, co
               const View&, const View&, const View&, const RnnStackGrads&) {
   throw CudaError("cudnn: not in the emulation");
 }
+void prepare_recording(CudaBackend&) noexcept {}
 
 }  // namespace weft::cuda::cudnn
