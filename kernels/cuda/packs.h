@@ -31,7 +31,8 @@ template <class T, int E> WEFT_DEVICE inline void store_pack(void* base, int64_t
   if constexpr (sizeof pack == 16) {
     uint4 word;
     std::memcpy(&word, &pack, sizeof word);
-    return __stwb(reinterpret_cast<uint4*>(p), word);
+    *reinterpret_cast<uint4*>(p) = word;
+    return;
   }
 #endif
   *reinterpret_cast<Pack<T, E>*>(p) = pack;

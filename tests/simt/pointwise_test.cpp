@@ -80,6 +80,9 @@ TEST(SimtPointwise, threads_go_on_where_the_work_exceeds_the_grid) {
   for (const DType t : {kFloat32, kFloat16, kFloat64, kUInt8}) {
     compare_unary(Unary::kSquare, t, t, line(150001), -4, 4, 0);
     compare_unary(Unary::kSquare, t, t, {"gaps", {9001}, {2}, {1}}, -4, 4, 0);
+    for (const int64_t width : {4, 8, 16})  // an odd number of packs, and a last warp without a second one
+      for (const int64_t packs : {33, 65, 97})
+        compare_unary(Unary::kSquare, t, t, line(width * packs), -4, 4, 0);
   }
 }
 
@@ -262,6 +265,13 @@ TEST(SimtPointwise, transposes_of_every_width_and_side) {
       for (const int64_t columns : {8, 32, 63, 66})
         compare_copy(t, t, {"transposed", {rows, columns}, {columns, 1}, {1, rows}});
   compare_copy(kFloat32, kFloat16, {"transposed", {190, 180}, {180, 1}, {1, 190}});
+  for (const DType t : {kFloat16, kFloat32}) {  // packs of both types fit
+    compare_copy(t, t, {"in packs", {72, 136}, {136, 1}, {1, 72}});
+    compare_copy(t, t, {"planes in packs", {3, 24, 16}, {384, 16, 1}, {384, 1, 24}});
+    compare_copy(t, t, {"in packs with gaps", {72, 40}, {48, 1}, {1, 80}});
+    compare_copy(t, t, {"off the boundary of a pack", {72, 40}, {40, 1}, {1, 72}, 1});
+    compare_copy(t, t, {"rows off the boundary", {72, 40}, {41, 1}, {1, 72}});
+  }
 }
 
 TEST(SimtPointwise, fill_writes_every_type_and_layout) {

@@ -1,7 +1,7 @@
 // The kernel of the pointwise operations, y[i] = f(a[i], b[i], ...) (=), for a functor and its compute type.
 // With compute type float it reads and writes float32, float16 and bfloat16, so an operation is instantiated
-// once per compute type. A thread holds eight numbers: two packs of four floats or one of eight halves. Each
-// operand is read or written once.
+// once per compute type. A thread takes two packs of 16 bytes at a time, of four floats or eight halves, and
+// reads both before it computes. Each operand is read or written once.
 #pragma once
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
@@ -21,7 +21,8 @@ template <int Inputs> struct MapCall {
   DType in_dtype[Inputs] = {};
 };
 
-/// Number of elements of the compute type that a thread holds per operand.
+/// Number of elements of the compute type that a thread computes at once: those of two packs of the compute
+/// type, or of one pack of a narrower one.
 template <class C> inline constexpr int kHeld = sizeof(C) == 1 ? 16 : sizeof(C) == 8 ? 4 : 8;
 
 namespace inner {
@@ -76,15 +77,25 @@ template <class F, class C, class R, int Inputs> struct Map {
     else return static_cast<R>(f(x[0], x[1], x[2]));
   }
 
-  /// One pack of the whole width: bytes, or halves.
-  WEFT_DEVICE void one(int64_t pack) const {
-    int64_t at[Inputs + 1];
-    call.loop.layout.locate(pack, at);
-    using Bits = std::conditional_t<std::is_same_v<C, float>, uint16_t, C>;
-    Pack<Bits, kWide> raw[Inputs];  // all loads are issued before the first conversion
+  /// A pack of the whole width as in memory: bytes, or halves.
+  using Bits = std::conditional_t<std::is_same_v<C, float>, uint16_t, C>;
+  /// Two packs of the whole width; `second` is valid if `both`. All loads are issued before the first
+  /// conversion, so the second ones may not depend on `both`.
+  WEFT_DEVICE void two_wide(int64_t first, int64_t second, bool both) const {
+    int64_t a[Inputs + 1], b[Inputs + 1];
+    call.loop.layout.locate(first, a);
+    call.loop.layout.locate(both ? second : first, b);
+    Pack<Bits, kWide> one[Inputs], other[Inputs];
     WEFT_UNROLL
     for (int i = 0; i < Inputs; ++i)
-      raw[i] = load_pack<Bits, kWide>(call.in[i], at[i + 1], call.loop.splats(i + 1));
+      one[i] = load_pack<Bits, kWide>(call.in[i], a[i + 1], call.loop.splats(i + 1));
+    WEFT_UNROLL
+    for (int i = 0; i < Inputs; ++i)
+      other[i] = load_pack<Bits, kWide>(call.in[i], b[i + 1], call.loop.splats(i + 1));
+    finish(one, a[0]);
+    if (both) finish(other, b[0]);
+  }
+  WEFT_DEVICE void finish(const Pack<Bits, kWide> (&raw)[Inputs], int64_t at) const {
     C x[Inputs][kWide];
     WEFT_UNROLL
     for (int i = 0; i < Inputs; ++i) {
@@ -98,23 +109,24 @@ template <class F, class C, class R, int Inputs> struct Map {
     R y[kWide];
     compute(x, y);
     if constexpr (std::is_same_v<R, float>) {
-      if (call.out_dtype == DType::kFloat16) inner::store_as<Half, kWide>(call.out, at[0], y);
-      else inner::store_as<BFloat16, kWide>(call.out, at[0], y);
+      if (call.out_dtype == DType::kFloat16) inner::store_as<Half, kWide>(call.out, at, y);
+      else inner::store_as<BFloat16, kWide>(call.out, at, y);
     } else {
-      inner::store_as<R, kWide>(call.out, at[0], y);
+      inner::store_as<R, kWide>(call.out, at, y);
     }
   }
-  /// Two packs of half the width.
+  /// Two packs of half the width; `second` is valid if `both`. All loads are issued before the first
+  /// operation.
   WEFT_DEVICE void two(int64_t first, int64_t second, bool both) const {
     constexpr int kEach = kWide / 2;
     int64_t a[Inputs + 1], b[Inputs + 1];
     call.loop.layout.locate(first, a);
-    if (both) call.loop.layout.locate(second, b);
-    C x[Inputs][kWide] = {};
+    call.loop.layout.locate(both ? second : first, b);
+    C x[Inputs][kWide];
     for (int i = 0; i < Inputs; ++i) {
       const bool splat = call.loop.splats(i + 1);
       inner::load_as<C, kEach>(call.in[i], a[i + 1], splat, x[i]);
-      if (both) inner::load_as<C, kEach>(call.in[i], b[i + 1], splat, x[i] + kEach);
+      inner::load_as<C, kEach>(call.in[i], b[i + 1], splat, x[i] + kEach);
     }
     R y[kWide];
     compute(x, y);
@@ -132,7 +144,8 @@ template <class F, class C, class R, int Inputs> struct Map {
   WEFT_DEVICE void operator()(Thread t) const {
     if (sizeof(C) == 1 || (std::is_same_v<C, float> && call.loop.width == kWide)) {
       if constexpr (sizeof(C) == 1 || std::is_same_v<C, float>)
-        for (int64_t pack = t.global(); pack < call.loop.packs; pack += t.globals()) one(pack);
+        each_two_packs(t, call.loop.packs,
+                       [&](int64_t first, int64_t second, bool both) { two_wide(first, second, both); });
     } else if constexpr (sizeof(C) > 1) {
       each_two_packs(t, call.loop.packs,
                      [&](int64_t first, int64_t second, bool both) { two(first, second, both); });

@@ -1,9 +1,9 @@
 // Counter-based random kernels with the CPU's numbers: element i of a call depends only on the key and on i
-// (PhiloxKey in backend.h). A thread draws one Philox block and writes its four elements (two for float64
-// numbers and integers) (=); about 70 integer operations per block. Like the CPU's file, this one is compiled
-// without fused multiply-add. So uniform and normal numbers in float and the half dtypes, uniform float64,
-// integers, masks and dropout have the CPU's bits. Only normal float64 numbers use the library's log, cos and
-// sin, and may differ in their last bits.
+// (PhiloxKey in backend.h). A thread takes two Philox blocks at a time and writes the four elements of each
+// (two for float64 numbers and integers) (=); about 70 integer operations per block. Like the CPU's file,
+// this one is compiled without fused multiply-add. So uniform and normal numbers in float and the half dtypes,
+// uniform float64, integers, masks and dropout have the CPU's bits. Only normal float64 numbers use the
+// library's log, cos and sin, and may differ in their last bits.
 #include <weft/kernels/inner/random.h>
 
 #include <optional>
@@ -27,10 +27,13 @@ template <class T, class V, int E> WEFT_DEVICE void write_pack(void* y, int64_t 
   for (int k = 0; k < E; ++k) pack.at[k] = kernels::convert<T>(v[k]);
   store_pack(y, at, pack);
 }
-template <class T, class V, int E>
-WEFT_DEVICE void read_pack(const void* x, int64_t at, bool splat, V (&v)[E]) {
-  const auto pack = load_pack<T, E>(x, at, splat);
-  for (int k = 0; k < E; ++k) v[k] = kernels::convert<V>(pack.at[k]);
+/// Packs from at[0] on, at[1] on and so forth; all are loaded before the first is converted.
+template <class T, class V, int E, int P>
+WEFT_DEVICE void read_packs(const void* x, const int64_t (&at)[P], bool splat, V (&v)[P][E]) {
+  Pack<T, E> packs[P];
+  for (int p = 0; p < P; ++p) packs[p] = load_pack<T, E>(x, at[p], splat);
+  for (int p = 0; p < P; ++p)
+    for (int k = 0; k < E; ++k) v[p][k] = kernels::convert<V>(packs[p].at[k]);
 }
 
 /// Writes v from `at` on, in dtype `t`. Floating numbers can be written in the dtypes that they are the
@@ -48,12 +51,13 @@ template <class V, int E> WEFT_DEVICE void write(void* y, DType t, int64_t at, c
     else write_pack<double>(y, at, v);
   }
 }
-template <class V, int E>
-WEFT_DEVICE void read(const void* x, [[maybe_unused]] DType t, int64_t at, bool splat, V (&v)[E]) {
-  if constexpr (std::is_same_v<V, double>) return read_pack<double>(x, at, splat, v);
-  else if (t == DType::kFloat32) read_pack<float>(x, at, splat, v);
-  else if (t == DType::kFloat16) read_pack<Half>(x, at, splat, v);
-  else read_pack<BFloat16>(x, at, splat, v);
+template <class V, int E, int P>
+WEFT_DEVICE void read(const void* x, [[maybe_unused]] DType t, const int64_t (&at)[P], bool splat,
+                      V (&v)[P][E]) {
+  if constexpr (std::is_same_v<V, double>) return read_packs<double>(x, at, splat, v);
+  else if (t == DType::kFloat32) read_packs<float>(x, at, splat, v);
+  else if (t == DType::kFloat16) read_packs<Half>(x, at, splat, v);
+  else read_packs<BFloat16>(x, at, splat, v);
 }
 template <class V, int E> WEFT_DEVICE V pick(const V (&v)[E], int64_t k) {
   V one = v[0];
@@ -130,25 +134,28 @@ template <class Make, int N> struct Draw {
   Make make;
 
   WEFT_DEVICE void operator()(Thread t) const {
+    each_two_packs(t, loop.packs, [&](int64_t first, int64_t second, bool both) {
+      int64_t a[N], b[N];
+      loop.layout.locate(first, a);
+      loop.layout.locate(both ? second : first, b);
+      typename Make::In in[2][kEach] = {};
+      if constexpr (N > 1) {
+        const int64_t from[2] = {a[1], b[1]};
+        read(x, x_dtype, from, loop.splats(1), in);
+      }
+      draw(t, first, a[0], in[0]);
+      if (both) draw(t, second, b[0], in[1]);
+    });
     int64_t at[N];
-    for (int64_t b = t.global(); b < loop.packs; b += t.globals()) {
-      loop.layout.locate(b, at);
-      typename Make::In in[kEach] = {};
-      if constexpr (N > 1) read(x, x_dtype, at[1], loop.splats(1), in);
-      if constexpr (requires { make.check(t, in[0], b); })
-        for (int k = 0; k < kEach; ++k) make.check(t, in[k], b * kEach + k);
-      typename Make::Out out[kEach];
-      make(key.block(static_cast<uint64_t>(b)), in, out);
-      write(y, y_dtype, at[0], out);
-    }
     // each element draws its block again
     for (int64_t i = loop.packs * loop.width + t.global(); i < loop.numel; i += t.globals()) {
       loop.element(i, at);
       typename Make::In in[kEach] = {};
       if constexpr (N > 1) {
-        typename Make::In one[1];
-        read(x, x_dtype, at[1], false, one);
-        for (int k = 0; k < kEach; ++k) in[k] = one[0];
+        typename Make::In one[1][1];
+        const int64_t from[1] = {at[1]};
+        read(x, x_dtype, from, false, one);
+        for (int k = 0; k < kEach; ++k) in[k] = one[0][0];
         if constexpr (requires { make.check(t, in[0], i); }) make.check(t, in[0], i);
       }
       typename Make::Out out[kEach];
@@ -156,6 +163,14 @@ template <class Make, int N> struct Draw {
       const typename Make::Out drawn[1] = {pick(out, i % kEach)};
       write(y, y_dtype, at[0], drawn);
     }
+  }
+  /// Writes a block's elements from `at` on.
+  WEFT_DEVICE void draw(Thread t, int64_t block, int64_t at, const typename Make::In (&in)[kEach]) const {
+    if constexpr (requires { make.check(t, in[0], block); })
+      for (int k = 0; k < kEach; ++k) make.check(t, in[k], block * kEach + k);
+    typename Make::Out out[kEach];
+    make(key.block(static_cast<uint64_t>(block)), in, out);
+    write(y, y_dtype, at, out);
   }
 };
 
@@ -165,7 +180,7 @@ void run_draw(CudaBackend& backend, Context& c, const char* name, PhiloxKey key,
               const View* const (&views)[N]) {
   const View &y = *views[0], &x = *views[N - 1];
   const auto loop = packs_of(views, layout_of(views, false), Make::kEach);
-  launch(backend.stream_of(c), name, backend.grid_for(loop.packs > 0 ? loop.packs : loop.numel),
+  launch(backend.stream_of(c), name, backend.grid_for(loop.threads()),
          Draw<Make, N>{loop, backend.device_key(c, key), y.dtype, x.dtype, y.data, x.data, make});
 }
 
