@@ -280,7 +280,7 @@ template <class T> struct LogisticLoss {
   T s, t;
   WEFT_HD T operator()(T x, T target) const {
     const T lead = x > 0 ? x * (T(1) - target) : -(x * target);
-    return lead + math::log1p(math::exp(-std::fabs(x)));
+    return lead + math::log1p_exp(-std::fabs(x));
   }
 };
 

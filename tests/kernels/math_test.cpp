@@ -108,6 +108,30 @@ TEST(Math, erf_and_the_normal_distribution_are_accurate_in_the_tails) {
   EXPECT_TRUE(std::isnan(math::normal_cdf(NAN)));
 }
 
+TEST(Math, forms_for_devices_are_within_three_units_before_their_instructions_round) {
+  const auto tanh = [](float x) { return math::detail::short_tanh(x); };
+  EXPECT_LT(worst_ulp(
+                tanh, [](double x) { return std::tanh(x); }, -10, 10),
+            3);
+  EXPECT_LT(worst_ulp(
+                tanh, [](double x) { return std::tanh(x); }, -0.01, 0.01),
+            3);
+  EXPECT_EQ(tanh(kInf), 1.0f);
+  EXPECT_EQ(tanh(-kInf), -1.0f);
+  EXPECT_TRUE(std::signbit(tanh(-0.0f)));
+  EXPECT_TRUE(std::isnan(tanh(NAN)));
+  const auto log1p = [](float x) { return math::detail::short_log1p(x); };
+  EXPECT_LT(worst_ulp(
+                log1p, [](double x) { return std::log1p(x); }, 0, 1),
+            3);
+  EXPECT_LT(worst_ulp(
+                log1p, [](double x) { return std::log1p(x); }, 0, 1e-3),
+            3);
+  EXPECT_EQ(log1p(0.0f), 0.0f);
+  EXPECT_EQ(log1p(1e-30f), 1e-30f);
+  EXPECT_TRUE(std::isnan(log1p(NAN)));
+}
+
 TEST(Math, softplus_neither_overflows_nor_loses_small_results) {
   EXPECT_LT(
       worst_ulp([](float x) { return math::softplus(x); },
