@@ -51,7 +51,7 @@ class CudaBackend final : public Accelerator {
   int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
   /// Blocks of 256 threads for n independent pieces of work, with one thread each. A thread has several
   /// pieces if n exceeds the threads that the device runs at once.
-  Grid grid_for(int64_t n) const { return {.blocks = blocks_at_once(blocks_for(n, 256))}; }
+  Grid grid_for(int64_t n) const { return {.blocks = blocks_at_once(blocks_for(n, 256)), .loops = true}; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }
   /// The number of blocks, at most `needed`, that the device holds at once, for blocks of `threads` with
