@@ -1,6 +1,7 @@
 // Reduction of one value per thread to one per group of lanes or per block, with the same bits on every
-// thread. Lanes exchange values by shuffles, warps through shared memory. The tree is fixed (the lower lane
-// is the left operand), so a result depends only on the values.
+// thread. Lanes exchange values by shuffles, warps through shared memory. The tree is fixed, so a result
+// depends only on the values. The lower lane is the left operand, unless the caller says that the order does
+// not matter. Then no lane has to choose, which would make both choices run for every step.
 #pragma once
 
 #include <cstring>
@@ -25,11 +26,17 @@ template <class T> WEFT_DEVICE T other_lane(Thread t, const T& v, int mask) {
   }
 }
 
+/// Whether combine(a, b) has the bits of combine(b, a).
+enum class Operands { kInOrder, kInAnyOrder };
+using enum Operands;
+
 /// Reduces v over each group of `width` neighbouring lanes (a power of two). Reached by the whole warp.
-template <class T, class Combine> WEFT_DEVICE T fold_lanes(Thread t, T v, int width, const Combine& combine) {
+template <Operands order = kInOrder, class T, class Combine>
+WEFT_DEVICE T fold_lanes(Thread t, T v, int width, const Combine& combine) {
   for (int mask = 1; mask < width; mask *= 2) {
     const T other = other_lane(t, v, mask);
-    v = (t.lane() & mask) ? combine(other, v) : combine(v, other);
+    if constexpr (order == kInAnyOrder) v = combine(v, other);
+    else v = (t.lane() & mask) ? combine(other, v) : combine(v, other);
   }
   return v;
 }
@@ -39,15 +46,15 @@ template <class T> constexpr size_t fold_bytes() { return kWarp * sizeof(T); }
 
 /// Reduces v over a block of 32 * 2^k threads. Reached by the whole block. `scratch` has fold_bytes<T>()
 /// bytes and may be reused afterwards.
-template <class T, class Combine>
+template <Operands order = kInOrder, class T, class Combine>
 WEFT_DEVICE T fold_block(Thread t, T v, void* scratch, const Combine& combine) {
-  v = fold_lanes(t, v, kWarp, combine);
+  v = fold_lanes<order>(t, v, kWarp, combine);
   const int warps = t.count() / kWarp;
   if (warps == 1) return v;
   T* const each = static_cast<T*>(scratch);
   if (t.lane() == 0) each[t.warp()] = v;
   t.sync();
-  v = fold_lanes(t, T(each[t.lane() & (warps - 1)]), warps, combine);
+  v = fold_lanes<order>(t, T(each[t.lane() & (warps - 1)]), warps, combine);
   t.sync();
   return v;
 }

@@ -1,6 +1,7 @@
 // The maximum of a row and the sum of exp(x - maximum) in one pass (online softmax). A thread keeps both and
-// rescales its sum if the maximum grows; two such pairs are combined in the same way. NaN does not change the
-// maximum, but makes the sum NaN. Source: Milakov, Gimelshein 2018, section 3.
+// rescales its sum if the maximum grows. A team finds its maximum, rescales the sum of each thread once, and
+// adds these. NaN does not change the maximum, but makes the sum NaN. Source: Milakov, Gimelshein 2018,
+// section 3.
 #pragma once
 
 #include <cmath>
@@ -10,7 +11,19 @@
 
 namespace weft::cuda {
 
-template <class C> WEFT_DEVICE inline C exponential(C x) { return std::exp(x); }
+/// e^x of the difference from a maximum. For float on a device it is 2^x of a rounded product, two
+/// instructions: its error is up to |x| + 2 units in the last place, and numbers below 2^-126 are 0. No sum
+/// of a row can show that, since it contains a 1.
+template <class C> WEFT_DEVICE inline C exponential(C x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<C, float>) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0x1.715476p+0f));
+    return y;
+  }
+#endif
+  return std::exp(x);
+}
 
 template <class C> struct Online {
   C top = -std::numeric_limits<C>::infinity(), sum = 0;
@@ -31,10 +44,11 @@ template <class C> struct Online {
   /// The number subtracted in exponents. A row of -infinity only gets the sum 0, and a row with infinity the
   /// sum infinity, unless there is a NaN.
   WEFT_DEVICE C finite_top() const { return top - top != 0 ? C(0) : top; }
-  WEFT_DEVICE Online joined(const Online& o) const {
+  /// The pair of the team's numbers, with the same value on every thread. Reached by the whole block.
+  WEFT_DEVICE Online of_team(Thread t, const Team& team) const {
     Online r;
-    r.top = o.top > top ? o.top : top;
-    r.sum = scaled(r.top) + o.scaled(r.top);
+    r.top = team.most(t, top);
+    r.sum = team.sum(t, sum * exponential(top == r.top ? C(0) : top - r.top));
     return r;
   }
   /// log(sum exp(x)).
@@ -48,9 +62,6 @@ template <class C> struct Online {
     return top == std::numeric_limits<C>::infinity() ? std::numeric_limits<C>::quiet_NaN() : sum;
   }
   WEFT_DEVICE C divisor_logarithm() const { return std::log(divisor()); }
-
- private:
-  WEFT_DEVICE C scaled(C to) const { return top == to ? sum : sum * exponential(top - to); }
 };
 
 /// Adds the runs of N numbers of `x` at k; k[a] < 0 is no run. They are read together and rescaled once.
@@ -86,7 +97,7 @@ WEFT_DEVICE Online<C> online_row(Thread t, const Team& team, const Line<const T>
                                  const Each& each) {
   Online<C> mine;
   add_row<T>(mine, team.rank(t), team.size(t), x, count, each);
-  return team.fold(t, mine, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
+  return mine.of_team(t, team);
 }
 
 }  // namespace weft::cuda

@@ -25,15 +25,19 @@ constexpr int64_t kEnough = 512;                       // blocks that keep every
 constexpr int64_t kLeastLine = 8192, kLeastRows = 64;  // of a segment
 
 struct Sum {
+  static constexpr Operands kOrder = kInAnyOrder;
   template <class V> WEFT_DEVICE static V combine(V a, V b) { return static_cast<V>(ring(a) + ring(b)); }
 };
 struct Product {
+  static constexpr Operands kOrder = kInAnyOrder;
   template <class V> WEFT_DEVICE static V combine(V a, V b) { return static_cast<V>(ring(a) * ring(b)); }
 };
-struct Larger {  // NaN wins
+struct Larger {                                 // NaN wins
+  static constexpr Operands kOrder = kInOrder;  // of two zeros, the right one
   template <class V> WEFT_DEVICE static V combine(V a, V b) { return a > b || a != a ? a : b; }
 };
 struct Smaller {
+  static constexpr Operands kOrder = kInOrder;
   template <class V> WEFT_DEVICE static V combine(V a, V b) { return a < b || a != a ? a : b; }
 };
 
@@ -91,7 +95,7 @@ template <class Op, Map map, class V> struct ReduceLines {
         from.kept.locate(output, at);
         total = part(team.rank(t), team.size(t), at[0], from.begin(segment), from.end(segment));
       }
-      total = team.fold(t, total, [](V a, V b) { return Op::combine(a, b); });
+      total = team.fold<Op::kOrder>(t, total, [](V a, V b) { return Op::combine(a, b); });
       if (mine && team.rank(t) == 0) to.put(at[1], output, segment, total);
     });
   }
@@ -275,7 +279,8 @@ template <class Op, Map map, class V> struct Reducer {
     using Body = ReduceColumns<Op, map, V>;
     const Grid grid{.blocks = backend.resident(tasks * from.segments, Body::kThreads),
                     .threads = Body::kThreads,
-                    .shared = static_cast<size_t>(Body::kThreads * (packs ? n : 1)) * sizeof(V)};
+                    .shared = static_cast<size_t>(Body::kThreads * (packs ? n : 1)) * sizeof(V),
+                    .loops = true};
     launch(backend.stream_of(context), "reduce_columns", grid,
            Body{from,
                 {y, y_type, partial.as<V>(), 1, from.kept.numel},

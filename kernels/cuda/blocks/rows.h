@@ -4,6 +4,7 @@
 // are taken singly. Otherwise all numbers are taken singly.
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include <weft/kernels/cuda/blocks/block_reduce.h>
@@ -25,11 +26,16 @@ struct Team {
   WEFT_DEVICE int number(Thread t) const { return lanes > 0 ? t.id() / lanes : 0; }
 
   /// Reduces one value per thread to one for the team. Reached by the whole block.
-  template <class V, class Combine> WEFT_DEVICE V fold(Thread t, const V& v, const Combine& combine) const {
-    return lanes > 0 ? fold_lanes(t, v, lanes, combine) : fold_block(t, v, t.shared<char>(), combine);
+  template <Operands order = kInOrder, class V, class Combine>
+  WEFT_DEVICE V fold(Thread t, const V& v, const Combine& combine) const {
+    return lanes > 0 ? fold_lanes<order>(t, v, lanes, combine)
+                     : fold_block<order>(t, v, t.shared<char>(), combine);
   }
   template <class V> WEFT_DEVICE V sum(Thread t, const V& v) const {
-    return fold(t, v, [](V a, V b) { return a + b; });
+    return fold<kInAnyOrder>(t, v, [](V a, V b) { return a + b; });
+  }
+  template <class V> WEFT_DEVICE V most(Thread t, const V& v) const {
+    return fold<kInAnyOrder>(t, v, [](V a, V b) { return std::fmax(a, b); });
   }
   /// Calls f(task, mine) for this team's tasks among `total`. Every thread of the block makes the same number
   /// of calls; surplus calls have mine = false.
@@ -57,6 +63,7 @@ inline TeamGrid team_grid(const CudaBackend& b, int64_t tasks, int64_t length, i
   while (g.team.lanes < kWarp && g.team.lanes * pack < length) g.team.lanes *= 2;
   if (block) g.team.lanes = 0;
   g.grid.blocks = b.resident(blocks_for(tasks, block ? 1 : g.grid.threads / g.team.lanes), g.grid.threads);
+  g.grid.loops = true;
   return g;
 }
 

@@ -73,7 +73,7 @@ template <class T, bool kSmooth> struct CrossEntropy {
           }
         }
       });
-      all = team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
+      all = all.of_team(t, team);
       if constexpr (kSmooth) along = team.sum(t, along);
       if (!mine || team.rank(t) != 0) return;
       const double log = all.divisor_logarithm(), top = all.top;
@@ -131,7 +131,7 @@ template <class T, bool kSmooth> struct CrossEntropyBackward {
               v.v[i] = hit >= 0 ? d : C(0);
             }
             if (hit >= k && hit < k + many.value) {
-              const C d = at_target(r, hit, exponential((convert<C>(from.p[hit * from.step]) - top) - log));
+              const C d = at_target(r, hit, std::exp((convert<C>(from.p[hit * from.step]) - top) - log));
               WEFT_UNROLL
               for (int i = 0; i < many.value; ++i)
                 if (k + i == hit) v.v[i] = d;

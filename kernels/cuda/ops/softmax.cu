@@ -15,51 +15,20 @@
 //   cache          Longer rows, and rows of a few lanes, are read twice: 12 bytes per float forward, 20
 //                  backward, 16 for log-softmax; less if the second read hits the cache. A cache of 50 MB
 //                  holds rows of about 90 thousand floats, one per processor, or half of that backward.
-#include <initializer_list>
-
+#include <weft/kernels/cuda/blocks/kept_rows.h>
 #include <weft/kernels/cuda/blocks/online_softmax.h>
 
 namespace weft::cuda {
 namespace {
 
-/// The packs of a row that a thread keeps in registers.
-template <class T> inline constexpr int kKept = kTogether<T>;
-
-/// Rows of whole packs, each of them in the registers of a team.
-template <class T> struct RowsInRegisters {
-  static constexpr int kThreads = kRowThreads, kBlocks = kRowBlocks<T>, n = kPack<T>, kept = kKept<T>;
-  int64_t rows;
-  int packs;
-  Team team;
-  bool log;
-
-  /// A thread's packs of a row; the last one may be missing.
-  struct ThreadPacks {
-    int rank, size, end;
-    WEFT_DEVICE bool has(int a) const { return rank + a * size < end; }
-    WEFT_DEVICE int64_t at(int a) const { return int64_t{rank + a * size} * n; }
-    WEFT_DEVICE void load(const Line<const T>& line, Raw<T, n> (&to)[kept]) const {
-      WEFT_UNROLL
-      for (int a = 0; a < kept; ++a)
-        if (has(a)) to[a] = fetch<n>(line, at(a));
-    }
-  };
-  /// Calls f(row, packs) for the team's rows. Reached by the whole block.
-  template <class F> WEFT_DEVICE void each_row(Thread t, const F& f) const {
-    team.each(t, rows, [&](int64_t r, bool mine) {
-      f(r, ThreadPacks{team.rank(t), team.size(t), mine ? packs : 0});
-    });
-  }
-};
-
 template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
   using C = Compute<T>;
   using Rows = RowsInRegisters<T>;
   static constexpr int n = Rows::n, kept = Rows::kept;
+  bool log;
   Matrix<const T> x;
   Matrix<T> y;
   WEFT_DEVICE void operator()(Thread t) const {
-    const bool log = this->log;
     this->each_row(t, [&](int64_t r, const typename Rows::ThreadPacks& mine) {
       const Line<T> to = y.line(r);
       Raw<T, n> loaded[kept] = {};
@@ -75,7 +44,8 @@ template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
           all.top = std::fmax(all.top, v[a].v[i]);
         }
       }
-      const C top = all.top, shift = all.finite_top();
+      all.top = this->team.most(t, all.top);
+      const C shift = all.finite_top();
       WEFT_UNROLL
       for (int a = 0; a < kept; ++a) {
         WEFT_UNROLL
@@ -85,10 +55,8 @@ template <class T> struct SoftmaxInRegisters : RowsInRegisters<T> {
           if (!log) v[a].v[i] = e;
         }
       }
-      all = this->team.fold(t, all, [](const Online<C>& a, const Online<C>& b) { return a.joined(b); });
-      // The exponentials are relative to the thread's maximum.
-      const C less = log ? all.divisor_logarithm() : C(0),
-              scale = log ? C(1) : exponential(top - all.top) / all.divisor();
+      all.sum = this->team.sum(t, all.sum);
+      const C less = log ? all.divisor_logarithm() : C(0), scale = log ? C(1) : 1 / all.divisor();
       WEFT_UNROLL
       for (int a = 0; a < kept; ++a) {
         if (!mine.has(a)) continue;
@@ -104,10 +72,10 @@ template <class T> struct SoftmaxBackwardInRegisters : RowsInRegisters<T> {
   using C = Compute<T>;
   using Rows = RowsInRegisters<T>;
   static constexpr int n = Rows::n, kept = Rows::kept;
+  bool log;
   Matrix<const T> y, dy;
   Matrix<T> dx;
   WEFT_DEVICE void operator()(Thread t) const {
-    const bool log = this->log;
     this->each_row(t, [&](int64_t r, const typename Rows::ThreadPacks& mine) {
       const Line<T> to = dx.line(r);
       Raw<T, n> result[kept] = {}, gradient[kept] = {};
@@ -255,36 +223,6 @@ template <class T> struct LogSumExp {
   }
 };
 
-/// The number of packs of a row if every row consists of whole aligned packs, and the threads of a block can
-/// hold them. Else it is 0.
-template <class T> int kept_packs(std::initializer_list<const View*> views) {
-  constexpr int64_t n = kPack<T>;
-  for (const View* v : views) {
-    const bool whole = v->size(1) % n == 0 && v->stride(1) == 1 &&
-                       (v->size(0) == 1 || v->stride(0) % n == 0) &&
-                       reinterpret_cast<uintptr_t>(v->data) % 16 == 0;
-    if (!whole || v->size(1) / n > int64_t{kKept<T>} * kRowThreads) return 0;
-  }
-  return static_cast<int>((*views.begin())->size(1) / n);
-}
-/// The number of threads that hold a row; more if there are few rows.
-template <class T> TeamGrid kept_grid(const CudaBackend& b, int64_t rows, int packs) {
-  constexpr int64_t kEnough = 512;
-  const int each = rows < kEnough ? 1 : kKept<T>;
-  TeamGrid g;
-  g.grid.shared = fold_bytes<Online<Compute<T>>>();
-  g.grid.threads = 256;
-  g.team.lanes = 1;
-  while (g.team.lanes < kWarp && g.team.lanes < packs) g.team.lanes *= 2;
-  if (packs > kWarp * each) {
-    g.team.lanes = 0, g.grid.threads = 2 * kWarp;
-    while (g.grid.threads < kRowThreads && g.grid.threads * each < packs) g.grid.threads *= 2;
-  }
-  g.grid.blocks =
-      b.resident(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1), g.grid.threads);
-  return g;
-}
-
 /// The grid for rows in any layout, of whose `lines` lines a block keeps as many as fit. The number of
 /// threads depends on the row only. A thread has at most eight packs if more threads are possible, since a
 /// processor holds only few blocks with long rows.
@@ -318,7 +256,7 @@ void CudaBackend::softmax(Context& c, bool log, View x, View y) {
     if (const int packs = kept_packs<T>({&x, &y})) {
       const TeamGrid g = kept_grid<T>(*this, rows, packs);
       return launch(stream_of(c), "softmax", g.grid,
-                    SoftmaxInRegisters<T>{{rows, packs, g.team, log}, from, to});
+                    SoftmaxInRegisters<T>{{rows, packs, g.team}, log, from, to});
     }
     const AnyhowGrid g = anyhow_grid<T>(*this, rows, count, 1);
     launch(stream_of(c), "softmax", g.grid, Softmax<T>{{rows, count, g.team, g.kept, log}, from, to});
@@ -336,7 +274,7 @@ void CudaBackend::softmax_backward(Context& c, bool log, View y, View dy, View d
     if (const int packs = kept_packs<T>({&y, &dy, &dx})) {
       const TeamGrid g = kept_grid<T>(*this, rows, packs);
       return launch(stream_of(c), "softmax_backward", g.grid,
-                    SoftmaxBackwardInRegisters<T>{{rows, packs, g.team, log}, result, gradient, to});
+                    SoftmaxBackwardInRegisters<T>{{rows, packs, g.team}, log, result, gradient, to});
     }
     const AnyhowGrid g = anyhow_grid<T>(*this, rows, count, log ? 1 : 2);
     launch(stream_of(c), "softmax_backward", g.grid,
