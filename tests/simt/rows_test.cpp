@@ -319,6 +319,11 @@ TEST(SimtRows, layer_norm_takes_every_length_and_layout) {
   for (const bool weighted : {false, true})
     compare_layer_norm(kFloat32, {{7, 64}, {64, 1}}, weighted, !weighted);
   compare_layer_norm(kFloat32, {{3, 256}, {256, 1}}, false, false);
+  // in registers: of a warp and of a block, with missing packs, and rows too long for them
+  for (const DType t : kFloats)
+    for (const int64_t n : {72, 520, 2048, 8192, 8320})
+      compare_layer_norm(t, {{3, n}, {n, 1}}, true, n != 520);
+  compare_layer_norm(kFloat32, {{3, 64}, {68, 1}}, true, true);
   // columns in packs, several parts of the rows
   for (const DType t : {kFloat32, kFloat16}) compare_layer_norm(t, {{300, 256}, {256, 1}}, true, true);
 }

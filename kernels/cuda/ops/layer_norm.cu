@@ -1,11 +1,12 @@
 // Layer normalisation over the last dim: x [R, K], weight and bias [K] -> y (=), mean and rstd [R] (=). A
-// team reads a row three times, twice from the cache: 8 bytes per float. Backward: teams compute dx (=) in
-// the same way, 12 bytes per float. Blocks of columns compute dweight and dbias (=), a warp per row, 8 bytes
+// team reads a row once and keeps it in registers if it is of whole aligned packs (kept_rows.h): 8 bytes per
+// float. Other rows it reads three times, twice from the cache. Backward: teams compute dx (=) in the same
+// way, 12 bytes per float. Blocks of columns compute dweight and dbias (=), a warp per row, 8 bytes
 // per float. They sum over parts of the rows, then over the parts in order; the number of parts depends on
 // the shape only.
 #include <cmath>
 
-#include <weft/kernels/cuda/blocks/rows.h>
+#include <weft/kernels/cuda/blocks/kept_rows.h>
 
 namespace weft::cuda {
 namespace {
@@ -15,6 +16,8 @@ template <class T> struct Scale {
   const T* p = nullptr;
   int64_t step = 0;
   explicit Scale(const View& v) : p(v.as<const T>()), step(v.defined() ? v.stride(0) : 1) {}
+  /// Whether it can be read in the packs of a row.
+  bool packs() const { return !p || (step == 1 && reinterpret_cast<uintptr_t>(p) % 16 == 0); }
   // for packed_range
   WEFT_DEVICE Line<const T> line(const Line<const T>& other) const {
     return p ? Line<const T>{p, step} : other;
@@ -32,6 +35,76 @@ template <class C> struct Around {
   WEFT_DEVICE C squares_about_mean(C count) const {
     const C left = squares - sum * (sum / count);
     return left < 0 ? C(0) : left;
+  }
+};
+/// The sums of a team. Reached by the whole block.
+template <class C> WEFT_DEVICE Around<C> sums(Thread t, const Team& team, const Around<C>& mine) {
+  return team.fold<kInAnyOrder>(t, mine, [](const Around<C>& p, const Around<C>& q) {
+    return Around<C>{p.sum + q.sum, p.squares + q.squares};
+  });
+}
+
+/// y of a number, with the mean m and the reciprocal s of the deviation.
+template <class C, int N, class T>
+WEFT_DEVICE Numbers<C, N> normalised(Numbers<C, N> v, C m, C s, bool scaled, const Raw<T, N>& weight,
+                                     bool shifted, const Raw<T, N>& bias) {
+  const auto slope = numbers<C>(weight), shift = numbers<C>(bias);
+  WEFT_UNROLL
+  for (int i = 0; i < N; ++i) {
+    v.v[i] = (v.v[i] - m) * s;
+    if (scaled) v.v[i] *= slope.v[i];
+    if (shifted) v.v[i] += shift.v[i];
+  }
+  return v;
+}
+
+template <class T> struct LayerNormInRegisters : RowsInRegisters<T> {
+  using C = Compute<T>;
+  using Rows = RowsInRegisters<T>;
+  static constexpr int n = Rows::n, kept = Rows::kept;
+  Matrix<const T> x;
+  Scale<T> weight, bias;
+  double eps;
+  Matrix<T> y;
+  Column mean, rstd;
+  WEFT_DEVICE void operator()(Thread t) const {
+    const C count = static_cast<C>(this->packs) * n;
+    this->each_row(t, [&](int64_t r, const typename Rows::ThreadPacks& mine) {
+      const Line<const T> from = x.line(r), w = weight.line(from), b = bias.line(from);
+      const Line<T> to = y.line(r);
+      Raw<T, n> loaded[kept] = {};  // missing packs add zeros
+      mine.load(from, loaded);
+      C m = 0;
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
+        const auto v = numbers<C>(loaded[a]);
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) m += v.v[i];
+      }
+      m = this->team.sum(t, m) / count;
+      Around<C> around;
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
+        if (!mine.has(a)) continue;
+        const auto v = numbers<C>(loaded[a]);
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) around.add(v.v[i] - m);
+      }
+      around = sums(t, this->team, around);
+      m += around.sum / count;
+      const C s =
+          static_cast<C>(1 / std::sqrt(static_cast<double>(around.squares_about_mean(count) / count) + eps));
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
+        if (!mine.has(a)) continue;
+        write(to, mine.at(a),
+              normalised(numbers<C>(loaded[a]), m, s, weight.p != nullptr, fetch<n>(w, mine.at(a)),
+                         bias.p != nullptr, fetch<n>(b, mine.at(a))));
+      }
+      if (mine.end == 0 || mine.rank != 0) return;
+      if (mean.p) mean.set(r, m);
+      if (rstd.p) rstd.set(r, s);
+    });
   }
 };
 
@@ -66,9 +139,7 @@ template <class T> struct LayerNorm {
         WEFT_UNROLL
         for (int i = 0; i < many.value; ++i) a.add(v.v[i] - m);
       });
-      a = team.fold(t, a, [](const Around<C>& p, const Around<C>& q) {
-        return Around<C>{p.sum + q.sum, p.squares + q.squares};
-      });
+      a = sums(t, team, a);
       const C squares = a.squares_about_mean(static_cast<C>(count));
       m += a.sum / static_cast<C>(count);
       const C s = static_cast<C>(1 / std::sqrt(static_cast<double>(squares / static_cast<C>(count)) + eps));
@@ -78,20 +149,67 @@ template <class T> struct LayerNorm {
             return Three<T, many.value>{fetch<many.value>(from, k), fetch<many.value>(w, k),
                                         fetch<many.value>(b, k)};
           },
-          [&](int64_t k, auto many, const auto& loaded) {
-            auto v = numbers<C>(loaded.a);
-            const auto slope = numbers<C>(loaded.b), shift = numbers<C>(loaded.c);
-            WEFT_UNROLL
-            for (int i = 0; i < many.value; ++i) {
-              v.v[i] = (v.v[i] - m) * s;
-              if (weight.p) v.v[i] *= slope.v[i];
-              if (bias.p) v.v[i] += shift.v[i];
-            }
-            write(to, k, v);
+          [&](int64_t k, auto, const auto& loaded) {
+            write(to, k,
+                  normalised(numbers<C>(loaded.a), m, s, weight.p != nullptr, loaded.b, bias.p != nullptr,
+                             loaded.c));
           });
       if (!mine || rank != 0) return;
       if (mean.p) mean.set(r, m);
       if (rstd.p) rstd.set(r, s);
+    });
+  }
+};
+
+/// As LayerNormInput, for rows in registers.
+template <class T> struct LayerNormInputInRegisters : RowsInRegisters<T> {
+  using C = Compute<T>;
+  using Rows = RowsInRegisters<T>;
+  static constexpr int n = Rows::n, kept = Rows::kept;
+  /// dy weight takes the place of dy; a half type would round it.
+  static constexpr bool kKeepsWeighted = std::is_same_v<C, T>;
+  Matrix<const T> x, dy;
+  Scale<T> weight;
+  Column mean, rstd;
+  Matrix<T> dx;
+  WEFT_DEVICE void operator()(Thread t) const {
+    const C count = static_cast<C>(this->packs) * n;
+    this->each_row(t, [&](int64_t r, const typename Rows::ThreadPacks& mine) {
+      const Line<const T> from = x.line(r), w = weight.line(from);
+      const Line<T> to = dx.line(r);
+      Raw<T, n> in[kept] = {}, gradient[kept] = {};
+      mine.load(from, in);
+      mine.load(dy.line(r), gradient);
+      const C m = mine.end > 0 ? static_cast<C>(mean.get(r)) : C(0),
+              s = mine.end > 0 ? static_cast<C>(rstd.get(r)) : C(0);
+      const auto weighted = [&](int a) {
+        auto h = numbers<C>(gradient[a]);
+        if (!weight.p) return h;
+        const auto slope = numbers<C>(fetch<n>(w, mine.at(a)));
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) h.v[i] *= slope.v[i];
+        return h;
+      };
+      Around<C> total;  // of h, and of h xhat
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
+        if (!mine.has(a)) continue;
+        const auto v = numbers<C>(in[a]), h = weighted(a);
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) total.sum += h.v[i], total.squares += h.v[i] * ((v.v[i] - m) * s);
+        if constexpr (kKeepsWeighted) std::memcpy(static_cast<void*>(&gradient[a]), &h, sizeof h);
+      }
+      total = sums(t, this->team, total);
+      const C average = total.sum / count, along = total.squares / count;
+      WEFT_UNROLL
+      for (int a = 0; a < kept; ++a) {
+        if (!mine.has(a)) continue;
+        const auto v = numbers<C>(in[a]);
+        auto h = kKeepsWeighted ? numbers<C>(gradient[a]) : weighted(a);
+        WEFT_UNROLL
+        for (int i = 0; i < n; ++i) h.v[i] = s * (h.v[i] - average - (v.v[i] - m) * s * along);
+        write(to, mine.at(a), h);
+      }
     });
   }
 };
@@ -207,11 +325,12 @@ template <class C> struct LayerNormFinish {
   static constexpr bool kIndependent = true;
   WEFT_DEVICE void operator()(Thread t) const {
     for (int64_t k = t.global(); k < 2 * count; k += t.globals()) {
-      const Column& to = k < count ? dweight : dbias;
-      if (!to.p) continue;
+      // each vector by its name: a choice of one by an address would put the arguments into local memory
+      if (k < count ? dweight.p == nullptr : dbias.p == nullptr) continue;
       C sum = 0;
       for (int64_t part = 0; part < parts; ++part) sum += partial[part * 2 * count + k];
-      to.set(k < count ? k : k - count, sum);
+      if (k < count) dweight.set(k, sum);
+      else dbias.set(k - count, sum);
     }
   }
 };
@@ -235,7 +354,8 @@ void column_sums(CudaBackend& b, Context& c, const View& x, const View& mean, co
   const Scratch partial(b, c, static_cast<size_t>(parts * 2 * count) * sizeof(C));
   const Grid grid{.blocks = b.resident(blocks * parts, Body::kThreads),
                   .threads = Body::kThreads,
-                  .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C)};
+                  .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C),
+                  .loops = true};
   launch(b.stream_of(c), "layer_norm_columns", grid,
          Body{Matrix<const T>(x), Matrix<const T>(dy), Column(mean), Column(rstd), rows, count, parts, length,
               blocks, pack, partial.as<C>()});
@@ -252,10 +372,23 @@ void CudaBackend::layer_norm(Context& c, View x, View weight, View bias, double 
   if (rows == 0) return;
   for_floating("layer_norm", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const Scale<T> slope(weight), shift(bias);
+    if (const int packs = slope.packs() && shift.packs() ? kept_packs<T>({&x, &y}) : 0) {
+      const TeamGrid g = kept_grid<T>(*this, rows, packs);
+      return launch(stream_of(c), "layer_norm", g.grid,
+                    LayerNormInRegisters<T>{{rows, packs, g.team},
+                                            Matrix<const T>(x),
+                                            slope,
+                                            shift,
+                                            eps,
+                                            Matrix<T>(y),
+                                            Column(mean),
+                                            Column(rstd)});
+    }
     const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
     launch(stream_of(c), "layer_norm", g.grid,
-           LayerNorm<T>{Matrix<const T>(x), Scale<T>(weight), Scale<T>(bias), eps, Matrix<T>(y), Column(mean),
-                        Column(rstd), rows, count, g.team});
+           LayerNorm<T>{Matrix<const T>(x), slope, shift, eps, Matrix<T>(y), Column(mean), Column(rstd), rows,
+                        count, g.team});
   });
 }
 
@@ -268,10 +401,22 @@ void CudaBackend::layer_norm_backward(Context& c, View x, View weight, View mean
     using T = typename decltype(tag)::type;
     if (dweight.defined() || dbias.defined()) column_sums<T>(*this, c, x, mean, rstd, dy, dweight, dbias);
     if (!dx.defined()) return;
+    const Scale<T> slope(weight);
+    if (const int packs = slope.packs() ? kept_packs<T>({&x, &dy, &dx}) : 0) {
+      const TeamGrid g = kept_grid<T>(*this, rows, packs);
+      return launch(stream_of(c), "layer_norm_input", g.grid,
+                    LayerNormInputInRegisters<T>{{rows, packs, g.team},
+                                                 Matrix<const T>(x),
+                                                 Matrix<const T>(dy),
+                                                 slope,
+                                                 Column(mean),
+                                                 Column(rstd),
+                                                 Matrix<T>(dx)});
+    }
     const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
     launch(stream_of(c), "layer_norm_input", g.grid,
-           LayerNormInput<T>{Matrix<const T>(x), Matrix<const T>(dy), Scale<T>(weight), Column(mean),
-                             Column(rstd), Matrix<T>(dx), rows, count, g.team});
+           LayerNormInput<T>{Matrix<const T>(x), Matrix<const T>(dy), slope, Column(mean), Column(rstd),
+                             Matrix<T>(dx), rows, count, g.team});
   });
 }
 
