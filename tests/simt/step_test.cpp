@@ -456,6 +456,20 @@ TEST(SimtStep, clipping_agrees_with_the_cpu) {
   EXPECT_EQ(norm.device_values()[0], 0);
 }
 
+TEST(SimtStep, a_tensor_of_many_chunks_is_added_by_a_whole_block) {
+  const int64_t n = (int64_t{300} << 14) + 5;
+  Operand big(kFloat16, {n}), small(kFloat32, {3}), norm(kFloat64, {});
+  big.fill(1), small.fill(2);
+  const View xs[] = {small.on_device(), big.on_device()};
+  Context c;
+  double found[2] = {};
+  device().powers(c, 2, xs, found);
+  EXPECT_EQ(found[0], 12);
+  EXPECT_EQ(found[1], static_cast<double>(n));
+  device().clip_norm(c, 1e9, 2, xs, norm.on_device(), View());
+  EXPECT_EQ(norm.device_values()[0], std::sqrt(12 + static_cast<double>(n)));
+}
+
 TEST(SimtStep, a_step_that_clips_gives_the_bits_of_a_clip_and_a_step) {
   const Device gpu(DeviceType::kCuda, 0);
   Generator dice(5);

@@ -103,23 +103,50 @@ struct Powers {
   WEFT_DEVICE static double larger(double a, double b) { return a > b || a != a ? a : b; }
 };
 
-/// Adds the chunks of each tensor, one warp per tensor.
+/// Adds the chunks of each tensor: of those with many, a block takes one after another, and of the others a
+/// warp does. A thread reads four of them before it adds the first, so a step costs the latency of one.
 struct FoldPowers {
   List list;
   double p;
   const double* partial;
   double* powers;  // per tensor
+  static constexpr int64_t kMany = 256;
   WEFT_DEVICE void operator()(Thread t) const { fold(t, t.block(), t.blocks()); }
+  /// Needs fold_bytes<double>() of shared memory.
   WEFT_DEVICE void fold(Thread t, int64_t block, int64_t blocks) const {
+    const auto both = [&](double a, double b) { return combine(a, b); };
     const int warps = t.count() / kWarp;
+    for (int64_t i = block; i < list.count; i += blocks) {
+      const auto [begin, end] = chunks_of(i);
+      if (end - begin < kMany) continue;
+      const double total = fold_block(t, part(begin + t.id(), end, t.count()), t.shared<char>(), both);
+      if (t.id() == 0) powers[i] = total;
+    }
     for (int64_t i = block * warps + t.warp(); i < list.count; i += blocks * warps) {
-      const int64_t begin = list.tensors[i].first,
-                    end = i + 1 < list.count ? list.tensors[i + 1].first : list.chunk_count;
-      double total = 0;
-      for (int64_t k = begin + t.lane(); k < end; k += kWarp) total = combine(total, partial[k]);
-      total = fold_lanes(t, total, kWarp, [&](double a, double b) { return combine(a, b); });
+      const auto [begin, end] = chunks_of(i);
+      if (end - begin >= kMany) continue;
+      const double total = fold_lanes(t, part(begin + t.lane(), end, kWarp), kWarp, both);
       if (t.lane() == 0) powers[i] = total;
     }
+  }
+  struct Range {
+    int64_t begin, end;
+  };
+  WEFT_DEVICE Range chunks_of(int64_t i) const {
+    return {list.tensors[i].first, i + 1 < list.count ? list.tensors[i + 1].first : list.chunk_count};
+  }
+  /// Every `step`-th of the chunks [first, end).
+  WEFT_DEVICE double part(int64_t first, int64_t end, int64_t step) const {
+    constexpr int kAhead = 4;
+    double total = 0;
+    for (; first < end; first += kAhead * step) {
+      double some[kAhead];
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a) some[a] = first + a * step < end ? partial[first + a * step] : 0;
+      WEFT_UNROLL
+      for (int a = 0; a < kAhead; ++a) total = combine(total, some[a]);
+    }
+    return total;
   }
   WEFT_DEVICE double combine(double a, double b) const { return p == kInf ? Powers::larger(a, b) : a + b; }
 };
@@ -233,7 +260,8 @@ void CudaBackend::powers(Context& c, double p, std::span<const View> xs, double*
   const Scratch room(*this, c, static_cast<size_t>(list.chunk_count + list.count) * sizeof(double));
   double *const partial = room.as<double>(), *const found = partial + list.chunk_count;
   launch_powers(stream_of(c), list, p, partial);
-  launch(stream_of(c), "fold_powers", {.blocks = resident(blocks_for(list.count, 8), 256)},
+  launch(stream_of(c), "fold_powers",
+         {.blocks = resident(blocks_for(list.count, 8), 256), .shared = fold_bytes<double>()},
          FoldPowers{list, p, partial, found});
   copy_to_host(c, found, out, xs.size() * sizeof(double));
 }
