@@ -1,7 +1,7 @@
 // copy between equal dtypes, fill and arange. Elements are moved as bits, so there is one kernel per width. A
 // copy of two dense operands is a call of the runtime. If an operand is dense along another dim than the
-// output (a transpose), square tiles in shared memory make reads and writes whole runs. Every element is read
-// once and written once (=).
+// output (a transpose), square tiles in shared memory make reads and writes whole runs. Where the layouts
+// allow it, a thread moves 16 bytes at a time. Every element is read once and written once (=).
 #include <cstring>
 
 #include <weft/kernels/cuda/blocks/convert.h>
@@ -24,12 +24,11 @@ template <class U> struct Move {
     each_two_packs(t, loop.packs, [&](int64_t first, int64_t second, bool both) {
       int64_t a[2], b[2];
       loop.layout.locate(first, a);
-      const auto one = load_pack<U, kPerPack<U>>(x, a[1], loop.splats(1));
-      if (both) {
-        loop.layout.locate(second, b);
-        store_pack(y, b[0], load_pack<U, kPerPack<U>>(x, b[1], loop.splats(1)));
-      }
+      loop.layout.locate(both ? second : first, b);
+      const auto one = load_pack<U, kPerPack<U>>(x, a[1], loop.splats(1)),
+                 other = load_pack<U, kPerPack<U>>(x, b[1], loop.splats(1));
       store_pack(y, a[0], one);
+      if (both) store_pack(y, b[0], other);
     });
     for (int64_t i = loop.packs * loop.width + t.global(); i < loop.numel; i += t.globals()) {
       int64_t at[2];
@@ -59,15 +58,8 @@ template <class U> struct Fill {
   }
 };
 
-/// y[i, j] = x[j, i] in tiles of kSide x kSide for every position of `planes`: y has stride 1 along
-/// j, x along i.
-template <class U> struct Transpose {
-  static constexpr int kThreads = 256, kBlocks = 4;
-  static constexpr int kSide = sizeof(U) <= 2 ? 64 : 32;
-  // rows of a tile between those of a thread, and how many it has
-  static constexpr int kStep = kThreads / kSide, kEach = kSide / kStep;
-  // a column of the tile falls into different banks
-  static constexpr int kRow = kSide + (sizeof(U) < 4 ? 4 / static_cast<int>(sizeof(U)) : 1);
+/// The tiles of y[i, j] = x[j, i] for every position of `planes`: y has stride 1 along j, x along i.
+template <class U> struct TransposeTiles {
   Layout<2> planes;
   const U* x;
   U* y;
@@ -75,31 +67,106 @@ template <class U> struct Transpose {
   Divider tile_rows, tile_columns;
   int64_t tiles;
 
+  /// A tile: its first numbers in x and y, and how many rows and columns of y are left from there on.
+  struct Tile {
+    const U* from;
+    U* to;
+    int64_t rows, columns;
+  };
+  template <int side> WEFT_DEVICE Tile tile(int64_t at) const {
+    const uint32_t strip = tile_columns.quotient(static_cast<uint32_t>(at)),
+                   plane = tile_rows.quotient(strip);
+    const int64_t j = static_cast<int64_t>(static_cast<uint32_t>(at) - strip * tile_columns.divisor) * side,
+                  i = static_cast<int64_t>(strip - plane * tile_rows.divisor) * side;
+    int64_t offset[2];
+    planes.locate(plane, offset);
+    return {x + offset[1] + j * x_step + i, y + offset[0] + i * y_step + j, rows - i, columns - j};
+  }
+  /// Whether every run of both operands consists of whole aligned packs of `n`.
+  bool in_packs(int64_t n) const {
+    const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+    bool all =
+        aligned(x) && aligned(y) && rows % n == 0 && columns % n == 0 && x_step % n == 0 && y_step % n == 0;
+    for (int d = 0; d < planes.ndim; ++d)
+      all = all && planes.stride[0][d] % n == 0 && planes.stride[1][d] % n == 0;
+    return all;
+  }
+};
+
+/// One number in each access.
+template <class U> struct Transpose : TransposeTiles<U> {
+  static constexpr int kThreads = 256, kBlocks = 4;
+  static constexpr int kSide = sizeof(U) <= 2 ? 64 : 32;
+  // rows of a tile between those of a thread, and how many it has
+  static constexpr int kStep = kThreads / kSide, kEach = kSide / kStep;
+  // a column of the tile falls into different banks
+  static constexpr int kRow = kSide + (sizeof(U) < 4 ? 4 / static_cast<int>(sizeof(U)) : 1);
+
   WEFT_DEVICE void operator()(Thread t) const {
     U* const tile = t.shared<U>();
     const int column = t.id() % kSide, row = t.id() / kSide;
-    for (int64_t at = t.block(); at < tiles; at += t.blocks()) {
-      const uint32_t strip = tile_columns.quotient(static_cast<uint32_t>(at)),
-                     plane = tile_rows.quotient(strip);
-      const int64_t j0 =
-          static_cast<int64_t>(static_cast<uint32_t>(at) - strip * tile_columns.divisor) * kSide;
-      const int64_t i0 = static_cast<int64_t>(strip - plane * tile_rows.divisor) * kSide;
-      int64_t offset[2];
-      planes.locate(plane, offset);
-      const U* const from = x + offset[1] + j0 * x_step + i0;
+    for (int64_t at = t.block(); at < this->tiles; at += t.blocks()) {
+      const auto here = this->template tile<kSide>(at);
       U part[kEach] = {};
       WEFT_UNROLL
       for (int e = 0; e < kEach; ++e)
-        if (const int j = row + e * kStep; j0 + j < columns && i0 + column < rows)
-          part[e] = from[j * x_step + column];
+        if (const int j = row + e * kStep; j < here.columns && column < here.rows)
+          part[e] = here.from[j * this->x_step + column];
       WEFT_UNROLL
       for (int e = 0; e < kEach; ++e) tile[(row + e * kStep) * kRow + column] = part[e];
       t.sync();
-      U* const to = y + offset[0] + i0 * y_step + j0;
       WEFT_UNROLL
       for (int e = 0; e < kEach; ++e)
-        if (const int i = row + e * kStep; i0 + i < rows && j0 + column < columns)
-          to[i * y_step + column] = tile[column * kRow + i];
+        if (const int i = row + e * kStep; i < here.rows && column < here.columns)
+          here.to[i * this->y_step + column] = tile[column * kRow + i];
+      t.sync();
+    }
+  }
+};
+
+/// Packs of 16 bytes, for numbers of 2 and 4 bytes. A warp takes eight packs of each of four rows. These are
+/// whole lines of memory, and the k-th numbers of its packs fall into different banks. Only numbers of 2
+/// bytes need two turns when the tile is read.
+template <class U> struct TransposePacks : TransposeTiles<U> {
+  static constexpr int kThreads = 256, kBlocks = 4, kSide = 64, kPack = kPerPack<U>;
+  static constexpr int kAcross = 8, kDown = kWarp / kAcross, kRowGroups = kSide / kDown;
+  static constexpr int kEach = kRowGroups * (kSide / kPack / kAcross) / (kThreads / kWarp);
+  static constexpr int kRow = kSide + 4 / static_cast<int>(sizeof(U));
+
+  /// Row and first column of pack e of a thread; the same in the tile of x and in that of y.
+  struct Place {
+    int row, column;
+  };
+  static WEFT_DEVICE Place place(Thread t, int e) {
+    const int group = t.warp() + e * (kThreads / kWarp);
+    return {group % kRowGroups * kDown + t.lane() / kAcross,
+            (group / kRowGroups * kAcross + t.lane() % kAcross) * kPack};
+  }
+  WEFT_DEVICE void operator()(Thread t) const {
+    U* const tile = t.shared<U>();
+    for (int64_t at = t.block(); at < this->tiles; at += t.blocks()) {
+      const auto here = this->template tile<kSide>(at);
+      Pack<U, kPack> part[kEach] = {};
+      WEFT_UNROLL
+      for (int e = 0; e < kEach; ++e)
+        if (const Place p = place(t, e); p.row < here.columns && p.column < here.rows)
+          part[e] = load_pack<U, kPack>(here.from, p.row * this->x_step + p.column);
+      WEFT_UNROLL
+      for (int e = 0; e < kEach; ++e) {
+        const Place p = place(t, e);
+        WEFT_UNROLL
+        for (int k = 0; k < kPack; ++k) tile[p.row * kRow + p.column + k] = part[e].at[k];
+      }
+      t.sync();
+      WEFT_UNROLL
+      for (int e = 0; e < kEach; ++e) {
+        const Place p = place(t, e);
+        if (p.row >= here.rows || p.column >= here.columns) continue;
+        Pack<U, kPack> out;
+        WEFT_UNROLL
+        for (int k = 0; k < kPack; ++k) out.at[k] = tile[(p.column + k) * kRow + p.row];
+        store_pack(here.to, p.row * this->y_step + p.column, out);
+      }
       t.sync();
     }
   }
@@ -150,17 +217,22 @@ bool transpose(CudaBackend& backend, void* stream, const Layout<2>& l, const Vie
   planes.prepare();
   bool done = false;
   with_width(size_of(y.dtype), [&]<class U>(TypeTag<U>) {
-    constexpr int kSide = Transpose<U>::kSide;
-    const int64_t rows = l.size[across], columns = l.size[last], down = blocks_for(rows, kSide),
-                  along = blocks_for(columns, kSide);
-    const int64_t tiles = planes.numel * down * along;
-    if (tiles >= int64_t{1} << 31) return;
-    Grid grid = backend.grid_for(tiles * 256);
-    grid.shared = sizeof(U) * kSide * Transpose<U>::kRow;
-    launch(stream, "transpose", grid,
-           Transpose<U>{planes, x.as<U>(), y.as<U>(), rows, columns, l.stride[1][last], l.stride[0][across],
-                        Divider(down), Divider(along), tiles});
-    done = true;
+    const int64_t rows = l.size[across], columns = l.size[last];
+    TransposeTiles<U> body{
+        planes, x.as<U>(), y.as<U>(), rows, columns, l.stride[1][last], l.stride[0][across], {}, {}, 0};
+    const auto run = [&]<class Body>(TypeTag<Body>) {
+      const int64_t down = blocks_for(rows, Body::kSide), along = blocks_for(columns, Body::kSide);
+      body.tiles = planes.numel * down * along;
+      if (body.tiles >= int64_t{1} << 31) return;
+      body.tile_rows = Divider(down), body.tile_columns = Divider(along);
+      Grid grid = backend.grid_for(body.tiles * 256);
+      grid.shared = sizeof(U) * Body::kSide * Body::kRow;
+      launch(stream, "transpose", grid, Body{body});
+      done = true;
+    };
+    if constexpr (sizeof(U) == 2 || sizeof(U) == 4)
+      if (body.in_packs(kPerPack<U>)) return run(TypeTag<TransposePacks<U>>{});
+    run(TypeTag<Transpose<U>>{});
   });
   return done;
 }
