@@ -1,7 +1,7 @@
 // Counter-based random kernels with the CPU's numbers: element i of a call depends only on the key and on i
-// (PhiloxKey in backend.h). A thread takes two Philox blocks at a time and writes the four elements of each
-// (two for float64 numbers and integers) (=); about 70 integer operations per block. Like the CPU's file,
-// this one is compiled without fused multiply-add. So uniform and normal numbers in float and the half dtypes,
+// (PhiloxKey in backend.h). A thread takes two Philox blocks at a time and writes the four elements of each,
+// two for float64 numbers and integers. A block takes about 70 integer operations. Like the CPU's file, this
+// one is compiled without fused multiply-add. So uniform and normal numbers in float and the half dtypes,
 // uniform float64, integers, masks and dropout have the CPU's bits. Only normal float64 numbers use the
 // library's log, cos and sin, and may differ in their last bits.
 #include <weft/kernels/inner/random.h>
