@@ -96,7 +96,8 @@ template <PowerForm form> void power_row(const PointwiseParams& params, void* co
     for (int64_t i = 0; i < count; ++i) {
       base[i] = form == PowerForm::kBase ? s : x[i];
       exponent[i] = form == PowerForm::kExponent ? s : y[i];
-      unusual += (base[i] > 0) & (base[i] <= kMax) & (std::fabs(exponent[i]) <= kMax) ? 0 : 1;
+      const bool usual = (base[i] > 0) & (base[i] <= kMax) & (std::fabs(exponent[i]) <= kMax);
+      unusual += usual ? 0 : 1;
     }
     for (int64_t i = 0; i < count; i += kLanes<double>) {
       Floats a, b;
