@@ -66,9 +66,9 @@ WEFT_INLINE VecD vpow(VecD x, VecD y) {
   const VecD shifted = held + kMagic, whole = shifted - kMagic;
   const VecU64 odd = reinterpret_cast<VecU64>(shifted) << 63;
   r = reinterpret_cast<VecD>(reinterpret_cast<VecU64>(r) | (whole == held ? signs & odd : VecU64{}));
-  const VecD outside = (x < 0.0) & (a < kInf) & (whole != held) ? splat(kInf) - splat(kInf) : r;
-  r = (x == x) & (y == y) ? outside : x + y;
-  return (x == 1.0) | (y == 0.0) ? splat(1.0) : r;
+  const VecD outside = ((x < 0.0) & (a < kInf) & (whole != held)) ? splat(kInf) - splat(kInf) : r;
+  r = ((x == x) & (y == y)) ? outside : x + y;
+  return ((x == 1.0) | (y == 0.0)) ? splat(1.0) : r;
 }
 
 /// The operands of a power: two tensors, a tensor and the exponent s, or the base s and a tensor.
