@@ -1,5 +1,5 @@
 // Powers of floats, on vectors of double: 2^(y log2(x)). The error is hardly above half a unit in the last
-// place (tests/kernels/pointwise_test.cpp measures it). Zeros, infinities, NaN and negative bases follow
+// place (tests/kernels/power_test.cpp measures it). Zeros, infinities, NaN and negative bases follow
 // std::pow.
 #pragma once
 
@@ -29,8 +29,10 @@ WEFT_INLINE VecD vlog2(VecD x) {
   return (p * (z * s) + s) * 0x1.71547652b82fep+1 + k;
 }
 
-/// 2^x for -160 <= x <= 129.
+/// 2^x, with x held within -160 and 129, where floats have ended. NaN counts as 129.
 WEFT_INLINE VecD vexp2(VecD x) {
+  x = x < 129.0 ? x : splat(129.0);
+  x = x > -160.0 ? x : splat(-160.0);
   constexpr double kMagic = 0x1.8p+52;  // adding it rounds to a whole number, found in the low bits
   const VecD shifted = x + kMagic, r = (x - (shifted - kMagic)) * 0x1.62e42fefa39efp-1;
   const VecD r2 = r * r, r4 = r2 * r2;  // Taylor series of e^r, |r| <= ln 2 / 2
@@ -41,12 +43,7 @@ WEFT_INLINE VecD vexp2(VecD x) {
 }
 
 /// x^y of floats held as doubles, for 0 < x < infinity and finite y. Rounding to float gives the result.
-WEFT_INLINE VecD vpow_plain(VecD x, VecD y) {
-  VecD e = vlog2(x) * y;
-  e = e < 129.0 ? e : splat(129.0);
-  e = e > -160.0 ? e : splat(-160.0);
-  return vexp2(e);
-}
+WEFT_INLINE VecD vpow_plain(VecD x, VecD y) { return vexp2(vlog2(x) * y); }
 
 /// x^y of any floats held as doubles; rounding to float gives the result.
 WEFT_INLINE VecD vpow(VecD x, VecD y) {
@@ -57,10 +54,7 @@ WEFT_INLINE VecD vpow(VecD x, VecD y) {
   VecD log = vlog2(a);
   log = a == 0.0 ? splat(-kInf) : log;
   log = a == kInf ? splat(kInf) : log;
-  VecD e = log * y;
-  e = e < 129.0 ? e : splat(129.0);  // of a NaN too
-  e = e > -160.0 ? e : splat(-160.0);
-  VecD r = a == 1.0 ? splat(1.0) : vexp2(e);
+  VecD r = a == 1.0 ? splat(1.0) : vexp2(log * y);
   VecD held = y < kEven ? y : splat(kEven);
   held = held > -kEven ? held : splat(-kEven);
   const VecD shifted = held + kMagic, whole = shifted - kMagic;
