@@ -25,12 +25,11 @@ template <class From, class To> struct ConvertElements {
     each_two_packs(t, loop.packs, [&](int64_t first, int64_t second, bool both) {
       int64_t a[2], b[2];
       loop.layout.locate(first, a);
-      const auto one = load_pack<From, kEach>(x, a[1], loop.splats(1));
-      if (both) {
-        loop.layout.locate(second, b);
-        store_pack(y, b[0], converted(load_pack<From, kEach>(x, b[1], loop.splats(1))));
-      }
+      loop.layout.locate(both ? second : first, b);
+      const auto one = load_pack<From, kEach>(x, a[1], loop.splats(1)),
+                 other = load_pack<From, kEach>(x, b[1], loop.splats(1));
       store_pack(y, a[0], converted(one));
+      if (both) store_pack(y, b[0], converted(other));
     });
     for (int64_t i = loop.packs * loop.width + t.global(); i < loop.numel; i += t.globals()) {
       int64_t at[2];
