@@ -384,7 +384,8 @@ void backward(CudaBackend& backend, Context& context, const RnnStack& stack, con
 
 void prepare_recording(CudaBackend& backend) noexcept {
   DeviceState& state = state_of(backend.index());
-  if (backend.thread_records()) return;
+  const std::lock_guard one_thread(state.preparing);
+  if (backend.records()) return;  // the handle may take part in that recording
   {
     const std::lock_guard lock(state.mutex);
     if (!state.handle || state.ready_to_record || state.broken || !use_cudnn()) return;

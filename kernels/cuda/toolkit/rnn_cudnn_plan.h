@@ -68,6 +68,7 @@ struct DeviceState {
   // for recordings: cuDNN's internal streams of a handle belong to a recording that used it until its end
   cudnnHandle_t recording_handle = nullptr;
   bool ready_to_record = false;  // its first calls are over
+  std::mutex preparing;          // held while these are made; taken before `mutex`
   // a part of the library is missing or does not fit the driver: weft's cell is used
   bool broken = false;
   Random random;
