@@ -80,20 +80,31 @@ template <class F, class C, class R, int Inputs> struct Map {
   /// A pack of the whole width as in memory: bytes, or halves.
   using Bits = std::conditional_t<std::is_same_v<C, float>, uint16_t, C>;
   /// Two packs of the whole width; `second` is valid if `both`. All loads are issued before the first
-  /// conversion, so the second ones may not depend on `both`.
+  /// conversion, so the second ones may not depend on `both`. Of three inputs, the loads of one pack suffice,
+  /// and those of two would not fit in the registers.
   WEFT_DEVICE void two_wide(int64_t first, int64_t second, bool both) const {
     int64_t a[Inputs + 1], b[Inputs + 1];
-    call.loop.layout.locate(first, a);
-    call.loop.layout.locate(both ? second : first, b);
     Pack<Bits, kWide> one[Inputs], other[Inputs];
+    call.loop.layout.locate(first, a);
+    if constexpr (Inputs > 2) {
+      load(a, one);
+      finish(one, a[0]);
+      if (!both) return;
+      call.loop.layout.locate(second, b);
+      load(b, other);
+      finish(other, b[0]);
+    } else {
+      call.loop.layout.locate(both ? second : first, b);
+      load(a, one);
+      load(b, other);
+      finish(one, a[0]);
+      if (both) finish(other, b[0]);
+    }
+  }
+  WEFT_DEVICE void load(const int64_t (&at)[Inputs + 1], Pack<Bits, kWide> (&raw)[Inputs]) const {
     WEFT_UNROLL
     for (int i = 0; i < Inputs; ++i)
-      one[i] = load_pack<Bits, kWide>(call.in[i], a[i + 1], call.loop.splats(i + 1));
-    WEFT_UNROLL
-    for (int i = 0; i < Inputs; ++i)
-      other[i] = load_pack<Bits, kWide>(call.in[i], b[i + 1], call.loop.splats(i + 1));
-    finish(one, a[0]);
-    if (both) finish(other, b[0]);
+      raw[i] = load_pack<Bits, kWide>(call.in[i], at[i + 1], call.loop.splats(i + 1));
   }
   WEFT_DEVICE void finish(const Pack<Bits, kWide> (&raw)[Inputs], int64_t at) const {
     C x[Inputs][kWide];
