@@ -396,6 +396,21 @@ if(Python3_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/scripts/check_house.py)
       PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS "house;slow" WILL_FAIL ON)
     add_dependencies(weft_tests bench_hot_paths)
   endif()
+  # The machine code of the kernels against the table, and kernels that break it.
+  if(WEFT_HAVE_CUDA AND TARGET test_cuda AND "${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90")
+    add_library(weft_planted_kernels OBJECT ${tests}/support/kernels/planted.cu)
+    set_target_properties(weft_planted_kernels PROPERTIES CUDA_ARCHITECTURES 90-real)
+    add_dependencies(test_cuda weft_planted_kernels)
+    add_test(NAME CudaKernels.machine_code_is_within_the_table
+      COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_kernels.py
+              "$<FILTER:$<TARGET_OBJECTS:weft_cuda_objects>,INCLUDE,[.]cu[.]o$>"
+      COMMAND_EXPAND_LISTS)
+    add_test(NAME CudaKernels.planted_faults_are_named
+      COMMAND ${Python3_EXECUTABLE} ${tests}/support/kernels/test.py
+              $<TARGET_OBJECTS:weft_planted_kernels>)
+    set_tests_properties(CudaKernels.machine_code_is_within_the_table CudaKernels.planted_faults_are_named
+      PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS cuda)
+  endif()
   add_test(NAME House.setup_installs_what_the_build_and_the_package_files_name
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_packages.py
             --generated ${PROJECT_BINARY_DIR}/generated)

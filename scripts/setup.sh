@@ -4,6 +4,7 @@
 #   scripts/setup.sh           install the missing packages and name them
 #   scripts/setup.sh --check   only report; exits 1 when something is missing
 #   scripts/setup.sh --ci      also install the packages that only .ci/run needs
+#   scripts/setup.sh --cuda    only install the disassemblers for check_kernels.py, from PyPI in the cache
 set -euo pipefail
 
 packages=(
@@ -22,12 +23,32 @@ ci_packages=(
   valgrind                                          # check_instructions.py; skipped without it
 )
 
-usage() { sed -n '2,6s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
+
+# The CUDA toolkit of a small installation lacks them, and no Debian package has them. They run without a GPU.
+install_disassemblers() {
+  local into=${XDG_CACHE_HOME:-$HOME/.cache}/weft/disassemblers
+  if [ -n "$(find "$into" -name nvdisasm -perm -u+x 2>/dev/null)" ] &&
+    [ -n "$(find "$into" -name cuobjdump -perm -u+x 2>/dev/null)" ]; then
+    echo "setup: the disassemblers are installed"
+    return
+  fi
+  if ! python3 -m pip --version >/dev/null 2>&1; then
+    echo "setup.sh: python3 has no pip (Debian: python3-pip), which gets the disassemblers" >&2
+    return 1
+  fi
+  python3 -m pip install --quiet --disable-pip-version-check --no-deps --timeout 30 \
+    --target "$into" --upgrade 'nvidia-cuda-nvdisasm==13.*' 'nvidia-cuda-cuobjdump==13.*' || return
+  find "$into" '(' -name nvdisasm -o -name cuobjdump ')' -type f -exec chmod u+x '{}' +
+  echo "setup: installed the disassemblers"
+}
+
 check_only=no
 for argument in "$@"; do
   case "$argument" in
     --check) check_only=yes ;;
     --ci) packages+=("${ci_packages[@]}") ;;
+    --cuda) install_disassemblers; exit ;;
     -h|--help) usage; exit 0 ;;
     *) echo "setup.sh: unknown argument '$argument'" >&2; usage >&2; exit 2 ;;
   esac
