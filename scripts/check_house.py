@@ -215,6 +215,16 @@ def check_text(name, lines, out):
             out.append(f"{name}:{number}: a tie to libtorch: {line.strip()[:80]}")
 
 
+def check_device_bits(name, lines, out):
+    """Compilers for devices take std::countr_zero and the like without a word, and give a wrong number."""
+    if not name.startswith(("kernels/cuda/blocks/", "kernels/cuda/ops/", "kernels/inner/")):
+        return
+    for at, line in enumerate(lines, 1):
+        if re.search(r"std::count[lr]_(zero|one)|std::bit_(width|floor|ceil)|__builtin_c[lt]z", line) and \
+                "// host" not in line and not line.lstrip().startswith("//"):
+            out.append(f"{name}:{at}: device code counts bits by std::popcount alone (first_lane in radix.h)")
+
+
 def check_columns(name, lines, out):
     """C++ is formatted to this width; tables of pages are wider, and mistakes have a mark at the end."""
     if name.startswith("tests/support/mistakes/"):
@@ -406,6 +416,7 @@ def main():
         if name.endswith(NARROW):
             check_columns(name, lines, out)
         check_text(name, lines, out)
+        check_device_bits(name, lines, out)
         check_head(name, lines, out)
     if len(grpc_files) > MAX_GRPC_FILES:
         out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is "

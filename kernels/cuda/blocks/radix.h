@@ -2,6 +2,7 @@
 // sort uses it for long rows.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include <weft/kernels/cuda/host/cuda_backend.h>
@@ -46,6 +47,9 @@ WEFT_DEVICE inline uint32_t peers_of(Thread t, bool valid, uint32_t digit) {
   }
   return valid ? peers : 0;
 }
+/// The first of some lanes, given as bits. Compilers for devices take std::popcount, and read
+/// std::countr_zero without a word as 32.
+WEFT_DEVICE inline int first_lane(uint32_t lanes) { return std::popcount((lanes & (0 - lanes)) - 1); }
 /// The bits of the lanes before this one.
 WEFT_DEVICE inline uint32_t lanes_before(Thread t) { return (1u << t.lane()) - 1; }
 

@@ -59,7 +59,7 @@ WEFT_DEVICE void each_while(int64_t start, int64_t n, const Same& same, const Re
   each_together<1, T>(i, n, same, read, use);
 }
 
-int bits_for(uint64_t largest) { return 64 - std::countl_zero(largest); }
+int bits_for(uint64_t largest) { return 64 - std::countl_zero(largest); }  // host
 
 /// The row of each index; `rows` for indices that are skipped.
 struct KeyRows {

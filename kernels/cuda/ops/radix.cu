@@ -143,7 +143,7 @@ template <class K> struct PlaceDigits {
       for (int k = 0; k < kPerThread; ++k) {
         const bool valid = mine + k * kWarp < count;
         const uint32_t digit = digit_of(key[k], d.shift), peers = peers_of(t, valid, digit);
-        const int leader = valid ? std::countr_zero(peers) : 0;
+        const int leader = valid ? first_lane(peers) : 0;
         uint32_t before = 0;
         if (valid && leader == t.lane())
           before = t.atomic_add(&s.place[t.warp()][digit], static_cast<uint32_t>(std::popcount(peers)));
@@ -170,7 +170,9 @@ template <class K> struct PlaceDigits {
         s.keys[place] = key[k], s.at[place] = at[k];
       }
       t.sync();
-      for (int i = t.id(); i < count; i += kThreads) {
+      for (int turn = 0; turn < kPerThread; ++turn) {
+        const int i = turn * kThreads + t.id();
+        if (i >= count) continue;
         const K k = s.keys[i];
         const int64_t place = row * d.n + (s.base[digit_of(k, d.shift)] + static_cast<uint32_t>(i));
         to.keys[place] = k, to.at[place] = s.at[i];

@@ -46,6 +46,7 @@ using SimtUserRule = DeviceTest;
 using SimtLanguageModel = DeviceTest;
 using SimtSharedBlock = DeviceTest;
 using SimtRowGrad = DeviceTest;
+using SimtLongRows = DeviceTest;
 #else
 struct Late {
   Late() {}
@@ -59,6 +60,7 @@ using CudaUserRule = DeviceTest;
 using CudaLanguageModel = DeviceTest;
 using CudaSharedBlock = DeviceTest;
 using CudaRowGrad = DeviceTest;
+using CudaLongRows = DeviceTest;
 #endif
 
 /// Two layers with dropout between, and their data.
