@@ -1,5 +1,5 @@
-// The op table on the device: CudaOpTable.<check>/<row> on cuda:0, or one case that is skipped with the
-// reason.
+// The op table on the device: CudaOpTable.<check>/<row> on cuda:0. Without a device CudaOpTableDevice is
+// skipped with the reason.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -7,7 +7,8 @@
 #include <weft/kernels/accelerator.h>
 #include "support/op_table_checks.h"
 
-TEST(CudaOpTable, has_a_device_to_run_on) {
+// In a suite of its own: registered checks and TEST have different fixtures.
+TEST(CudaOpTableDevice, has_a_device_to_run_on) {
   try {
     const weft::DeviceProperties p = weft::accelerator("cuda").properties();
     std::printf("cuda:0 is %s, compute capability %d.%d\n", p.name.c_str(), p.major, p.minor);

@@ -122,6 +122,7 @@ DEVICE_TEST(Stream, a_bad_index_is_told_to_the_thread_that_issued_it) {
 DEVICE_TEST(Stream, a_backward_on_another_stream_keeps_what_forward_saved) {
   const cuda::Stream side(gpu);
   Tensor x = full({1024}, 3.0, {.device = gpu}).requires_grad_(), loss;
+  side.wait_stream(cuda::current_stream(gpu));  // for x
   const Late work;
   {
     const cuda::StreamGuard guard(side);
