@@ -47,7 +47,7 @@ struct Plan {
   cublasLtMatrixLayoutOpaque_t a, b, c;  // cuBLASLt's a is our b
   cublasLtMatmulAlgo_t algorithm;
   size_t workspace = 0;
-  bool finishes = true;  // bias and relu are part of the product
+  bool finishes = true;  // the bias is part of the product
   // the device has no product of this half type, such as bfloat16 before compute capability 8.0
   bool in_float = false;
 };
@@ -112,7 +112,7 @@ bool choose(const DeviceState& state, const Gemm& g, Plan& plan) {
   const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
       state.handle, &plan.product, &plan.a, &plan.b, &plan.c, &plan.c, &preference, 1, &found, &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
-      (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && (g.bias || g.relu)))
+      (status == CUBLAS_STATUS_INVALID_VALUE && plan.finishes && g.bias))
     return false;
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
@@ -137,12 +137,9 @@ Plan make_plan(const CudaBackend& backend, const DeviceState& state, const Gemm&
   describe(plan.a, g.dtype, g.transpose_b ? g.k : g.n, g.transpose_b ? g.n : g.k, g.ldb, g.batch, g.stride_b);
   describe(plan.b, g.dtype, g.transpose_a ? g.m : g.k, g.transpose_a ? g.k : g.m, g.lda, g.batch, g.stride_a);
   describe(plan.c, g.out(), g.n, g.m, g.ldc, g.batch, g.stride_c);
-  if (g.bias || g.relu) {
-    const auto epilogue = !g.relu  ? CUBLASLT_EPILOGUE_BIAS
-                          : g.bias ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                   : CUBLASLT_EPILOGUE_RELU;
-    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue));
-    if (g.bias) set_bias(plan, g.bias);
+  if (g.bias) {
+    set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+    set_bias(plan, g.bias);
     if (choose(state, g, plan)) return plan;
     plan.finishes = false;
     set(&plan.product, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_DEFAULT));
@@ -163,7 +160,7 @@ Plan make_plan(const CudaBackend& backend, const DeviceState& state, const Gemm&
 Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   const bool tf32 = g.dtype == kFloat32 && allow_tf32();
   const int64_t flags = static_cast<int64_t>(g.dtype) | g.wide << 4 | g.transpose_a << 5 |
-                        g.transpose_b << 6 | (g.bias != nullptr) << 7 | tf32 << 8 | g.relu << 9;
+                        g.transpose_b << 6 | (g.bias != nullptr) << 7 | tf32 << 8;
   const auto align = [](const void* p) { return static_cast<int64_t>(alignment_of(p)); };
   const int64_t alignments = align(g.a) | align(g.b) << 8 | align(g.c) << 16 | align(g.bias) << 24;
   const Key key{flags, alignments, g.m,   g.n,        g.k,        g.batch,
@@ -183,11 +180,12 @@ Plan plan_for(CudaBackend& backend, DeviceState& state, const Gemm& g) {
   return state.plans.try_emplace(key, make_plan(backend, state, g, tf32)).first->second;
 }
 
-// Bias and relu as a separate step, for products that cuBLASLt has no epilogue for.
-void finish(CudaBackend& backend, void* stream, const Gemm& g) {
+// Separate steps: the bias of products that cuBLASLt has no epilogue for, and relu. The epilogue with relu
+// makes 0 of NaN in half types.
+void finish(CudaBackend& backend, void* stream, const Gemm& g, bool bias) {
   Context context{.stream = stream};
   const View c{g.c, g.out(), {g.batch, g.m, g.n}, {g.stride_c, g.ldc, 1}};
-  if (g.bias)
+  if (bias)
     backend.binary(context, Binary::kAdd, 1, 0, c, {const_cast<void*>(g.bias), g.out(), c.sizes, {0, 0, 1}},
                    c);
   if (g.relu) backend.unary(context, Unary::kRelu, 0, 0, c, c);
@@ -211,7 +209,7 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
                                  &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(),
                                  workspace.bytes(), static_cast<cudaStream_t>(stream)),
         "cublasLtMatmul");
-  if (!plan.finishes) finish(backend, stream, g);
+  finish(backend, stream, g, g.bias && !plan.finishes);
 }
 
 }  // namespace weft::cuda
