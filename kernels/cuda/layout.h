@@ -53,6 +53,10 @@ template <int N> struct Layout {
 
   /// Offsets of linear position `at`, which is below numel.
   WEFT_DEVICE void locate(int64_t at, int64_t (&offset)[N]) const {
+    if (ndim == 1) {
+      for (int i = 0; i < N; ++i) offset[i] = at * stride[i][0];
+      return;
+    }
     for (int i = 0; i < N; ++i) offset[i] = 0;
     if (narrow) {
       auto rest = static_cast<uint32_t>(at);

@@ -29,15 +29,12 @@
 
 namespace weft::cuda {
 
-/// The size of a launch. A launch of zero blocks or rows does nothing. With `loops`, blocks take their work
-/// in a loop until none is left. A device then starts only as many of them as it holds at once, which depends
-/// on the registers of the kernel. A few more would make a second round with an almost idle device.
+/// The size of a launch. A launch of zero blocks or rows does nothing.
 struct Grid {
   int64_t blocks = 1;  ///< up to 2^31 - 1
   int64_t rows = 1;    ///< up to 65535
   int threads = 256;   ///< a multiple of 32, up to 1024
   size_t shared = 0;   ///< bytes, up to the device's limit per block (shared_memory in runtime.h)
-  bool loops = false;
 };
 
 inline constexpr int kWarp = 32;
@@ -168,23 +165,6 @@ inline void allow_shared(const char* name, const void* kernel, std::atomic<bool>
   check_launch(name);
   allowed[device].store(true, std::memory_order_release);
 }
-/// The number of blocks of the kernel that the current device holds at once. `known` has an entry per device
-/// for this kernel, of the last size of block: threads, shared bytes and the number. Two calls at once are
-/// harmless.
-inline int64_t held_blocks(const char* name, const void* kernel, const Grid& grid,
-                           std::atomic<uint64_t>* known) {
-  int device = 0, each = 0, processors = 0;
-  cudaGetDevice(&device);
-  const uint64_t size = static_cast<uint64_t>(grid.threads) << 20 | grid.shared;
-  const uint64_t before = known[device].load(std::memory_order_relaxed);
-  if (before >> 32 == size) return static_cast<int64_t>(before & 0xFFFFFFFF);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, grid.threads, grid.shared);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  check_launch(name);
-  const int64_t held = int64_t{each > 0 ? each : 1} * (processors > 0 ? processors : 1);
-  known[device].store(size << 32 | static_cast<uint64_t>(held), std::memory_order_relaxed);
-  return held;
-}
 }  // namespace inner
 
 /// Starts the kernel on a stream. Throws: CudaError that names it.
@@ -196,14 +176,7 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     static std::atomic<bool> allowed[kMaxDevices];
     inner::allow_shared(name, reinterpret_cast<const void*>(&inner::run<Body>), allowed);
   }
-  int64_t blocks = grid.blocks;
-  if (grid.loops) {
-    static std::atomic<uint64_t> known[kMaxDevices];
-    const int64_t held =
-        inner::held_blocks(name, reinterpret_cast<const void*>(&inner::run<Body>), grid, known);
-    if (held < blocks) blocks = held;
-  }
-  const dim3 shape(static_cast<unsigned>(blocks), static_cast<unsigned>(grid.rows));
+  const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
   inner::run<Body>
       <<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);
   inner::check_launch(name);

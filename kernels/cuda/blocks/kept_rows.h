@@ -63,9 +63,7 @@ template <class T> TeamGrid kept_grid(const CudaBackend& b, int64_t rows, int pa
     g.team.lanes = 0, g.grid.threads = 2 * kWarp;
     while (g.grid.threads < kRowThreads && g.grid.threads * each < packs) g.grid.threads *= 2;
   }
-  g.grid.blocks =
-      b.resident(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1), g.grid.threads);
-  g.grid.loops = true;
+  g.grid.blocks = b.one_round(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1));
   return g;
 }
 

@@ -260,7 +260,7 @@ template <class Op, Map map, class V> struct Reducer {
     // neighbouring lanes read neighbouring outputs
     if (kept_is_dense && from.reduced.numel <= kWarp && from.kept.size[from.kept.ndim - 1] >= kWarp) {
       g.team.lanes = 1;
-      g.grid.blocks = backend.resident(blocks_for(from.kept.numel, g.grid.threads), g.grid.threads);
+      g.grid.blocks = backend.one_round(blocks_for(from.kept.numel, g.grid.threads));
     }
     launch(backend.stream_of(context), "reduce_lines", g.grid,
            ReduceLines<Op, map, V>{from, {y, y_type, partial.as<V>(), from.segments, 1}, g.team});
@@ -277,10 +277,9 @@ template <class Op, Map map, class V> struct Reducer {
         backend, context,
         from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
     using Body = ReduceColumns<Op, map, V>;
-    const Grid grid{.blocks = backend.resident(tasks * from.segments, Body::kThreads),
+    const Grid grid{.blocks = backend.one_round(tasks * from.segments),
                     .threads = Body::kThreads,
-                    .shared = static_cast<size_t>(Body::kThreads * (packs ? n : 1)) * sizeof(V),
-                    .loops = true};
+                    .shared = static_cast<size_t>(Body::kThreads * (packs ? n : 1)) * sizeof(V)};
     launch(backend.stream_of(context), "reduce_columns", grid,
            Body{from,
                 {y, y_type, partial.as<V>(), 1, from.kept.numel},

@@ -62,8 +62,7 @@ inline TeamGrid team_grid(const CudaBackend& b, int64_t tasks, int64_t length, i
   g.team.lanes = 1;
   while (g.team.lanes < kWarp && g.team.lanes * pack < length) g.team.lanes *= 2;
   if (block) g.team.lanes = 0;
-  g.grid.blocks = b.resident(blocks_for(tasks, block ? 1 : g.grid.threads / g.team.lanes), g.grid.threads);
-  g.grid.loops = true;
+  g.grid.blocks = b.one_round(blocks_for(tasks, block ? 1 : g.grid.threads / g.team.lanes));
   return g;
 }
 

@@ -352,14 +352,13 @@ void column_sums(CudaBackend& b, Context& c, const View& x, const View& mean, co
   const int64_t length = rows == 0 ? 1 : blocks_for(rows, wanted < most ? wanted : most),
                 parts = blocks_for(rows, length);
   const Scratch partial(b, c, static_cast<size_t>(parts * 2 * count) * sizeof(C));
-  const Grid grid{.blocks = b.resident(blocks * parts, Body::kThreads),
+  const Grid grid{.blocks = b.one_round(blocks * parts),
                   .threads = Body::kThreads,
-                  .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C),
-                  .loops = true};
+                  .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C)};
   launch(b.stream_of(c), "layer_norm_columns", grid,
          Body{Matrix<const T>(x), Matrix<const T>(dy), Column(mean), Column(rstd), rows, count, parts, length,
               blocks, pack, partial.as<C>()});
-  launch(b.stream_of(c), "layer_norm_finish", {.blocks = b.resident(blocks_for(2 * count, 256), 256)},
+  launch(b.stream_of(c), "layer_norm_finish", b.grid_for(2 * count),
          LayerNormFinish<C>{partial.as<C>(), count, parts, Column(dweight), Column(dbias)});
 }
 

@@ -239,7 +239,7 @@ template <class T> AnyhowGrid anyhow_grid(const CudaBackend& b, int64_t rows, in
   while (g.kept < lines && Rows::kBefore + static_cast<size_t>(g.kept + 1) * line <= b.shared_memory())
     ++g.kept;
   if (g.kept > 0) g.grid.shared = Rows::kBefore + static_cast<size_t>(g.kept) * line;
-  g.grid.blocks = b.resident(rows, g.grid.threads, g.grid.shared);
+  g.grid.blocks = b.one_round(rows);
   return g;
 }
 
