@@ -38,6 +38,19 @@ template <class V> struct ArgReduce {
     return (largest ? a.value > b.value : a.value < b.value) ? a : b;
   }
 
+  /// The best of a few neighbours, `first` being the place of the first one.
+  template <int N> WEFT_DEVICE Best<V> best_of(const Numbers<V, N>& few, int64_t first) const {
+    V value = few.v[0];
+    int place = 0;
+    WEFT_UNROLL
+    for (int i = 1; i < N; ++i) {
+      const V v = few.v[i];
+      const bool wins = value == value && ((largest ? v > value : v < value) || v != v);
+      value = wins ? v : value, place = wins ? i : place;
+    }
+    return {value, first + place};
+  }
+
   WEFT_DEVICE void operator()(Thread t) const {
     team.each(t, kept.numel * segments, [&](int64_t task, bool mine) {
       const int64_t output = task / segments, segment = task - output * segments;
@@ -49,11 +62,12 @@ template <class V> struct ArgReduce {
         with_type<V>(dtype, [&](auto tag) {
           using T = typename decltype(tag)::type;
           const Line<const T> line{static_cast<const T*>(x) + at[0] + begin * step, step};
-          stride_loop<T>(team.rank(t), team.size(t), packed_range(end - begin, line), end - begin,
-                         [&](int64_t k, auto n) {
-                           const auto v = read<V, n.value>(line, k);
-                           for (int i = 0; i < n.value; ++i) best = better(best, {v.v[i], begin + k + i});
-                         });
+          stride_loop<T, kTogether<V>>(
+              team.rank(t), team.size(t), packed_range(end - begin, line), end - begin,
+              [&](int64_t k, auto n) { return fetch<n.value>(line, k); },
+              [&](int64_t k, auto, const auto& loaded) {
+                best = better(best, best_of(numbers<V>(loaded), begin + k));
+              });
         });
       }
       best = team.fold(t, best, [&](const Best<V>& a, const Best<V>& b) { return better(a, b); });
@@ -102,7 +116,7 @@ template <class V> void run(CudaBackend& b, Context& c, ArgReduce<V> body, int p
   if (body.step != 1 && last >= 0 && body.kept.stride[0][last] == 1 && body.kept.size[last] >= kWarp &&
       outputs >= kEnough * kWarp) {
     g.team.lanes = 1;
-    g.grid.blocks = b.resident(blocks_for(outputs, g.grid.threads), g.grid.threads);
+    g.grid.blocks = b.one_round(blocks_for(outputs, g.grid.threads));
   }
   body.team = g.team;
   launch(b.stream_of(c), "arg_reduce", g.grid, body);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 256, kEach = 4;
 constexpr int64_t kUnits = int64_t{kThreads} * kEach;
-constexpr int kGiven = 48;
+constexpr int kFew = 16, kGiven = 144;
 
 struct Piece {
   const char* x;
@@ -27,9 +27,9 @@ struct Piece {
   int32_t width;  // bytes of a unit
 };
 
-struct Given {
+template <int N> struct Given {
   int count;
-  Piece at[kGiven];
+  Piece at[N];
 };
 struct Listed {
   int count;
@@ -123,11 +123,12 @@ void CudaBackend::copy_each(Context& c, std::span<const View> xs, std::span<cons
     launch(stream_of(c), "copy_each", {.blocks = blocks, .threads = kThreads}, CopyEach<Pieces>{some});
   };
   const int count = static_cast<int>(pieces.size());
-  if (count <= kGiven) {
-    Given given{count, {}};
+  const auto give = [&]<int N>(Given<N> given) {
     std::copy(pieces.begin(), pieces.end(), given.at);
-    return issue(given);
-  }
+    issue(given);
+  };
+  if (count <= kFew) return give(Given<kFew>{count, {}});
+  if (count <= kGiven) return give(Given<kGiven>{count, {}});
   Table table(*this, c, pieces.size() * sizeof(Piece));
   std::memcpy(table.host(), pieces.data(), pieces.size() * sizeof(Piece));
   table.send();

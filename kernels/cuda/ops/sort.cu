@@ -166,6 +166,7 @@ template <class K> struct SelectTop {
         const int64_t i = start + t.id();
         const K key = i < n ? keys.at(r, i) : 0;
         const bool counts = i < n && (key & known) == prefix;
+        if (t.ballot(counts) == 0) continue;  // most warps, after the first digit
         const auto digit = static_cast<uint32_t>(key >> shift) & (kDigits - 1);
         const uint32_t peers = peers_of(t, counts, digit);
         if (counts && (peers & lanes_before(t)) == 0)

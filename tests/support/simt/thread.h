@@ -155,8 +155,8 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     if (grid.threads > Body::kThreads)
       throw simt::Fault(
           str("kernel ", name, ": ", grid.threads, " threads in a block, it takes up to ", Body::kThreads));
-  static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 4096,
-                "a kernel's arguments are plain data of at most 4 KiB");
+  static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= 32764,
+                "a kernel's arguments are plain data of at most 32764 bytes");
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) {
     (*static_cast<const Body*>(b))(Thread(who));
   };
