@@ -14,7 +14,7 @@ std::atomic<bool> tf32{false}, dropout_of_cudnn{false};
 std::atomic<bool>& cudnn() {
   static std::atomic<bool> use = [] {
     const char* const set = std::getenv("WEFT_CUDNN");
-    return !(set && std::string_view(set) == "0");
+    return set && std::string_view(set) == "1";
   }();
   return use;
 }
