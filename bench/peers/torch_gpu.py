@@ -73,8 +73,41 @@ def memory_bound():
     report("SumRows/float32/8192x8192", lambda: r.next().view(8192, 8192).sum(1))
     report("SumColumns/float32/8192x8192", lambda: r.next().view(8192, 8192).sum(0))
     report("Softmax/float32/65536x1024", lambda: r.next().view(-1, 1024).softmax(1))
+    report("Softmax/float32/2048x32768", lambda: r.next().view(-1, 32768).softmax(1))
+    report("Cat/float32/64x1M", lambda: torch.cat(r.next().view(64, -1).unbind()))
     r = Rotating(MANY, torch.bfloat16)
     report("Add/bfloat16/64M", lambda: r.next() + r.next())
+    report("Gelu/bfloat16/64M", lambda: F.gelu(r.next()))
+
+
+def rows_and_columns():
+    with torch.no_grad():
+        r = Rotating((8192, 8192), torch.float32)
+        mask, index = r.next() > 0, torch.randint(0, 8192, (8192, 8192), device=DEVICE)
+        ones = torch.ones(1024, device=DEVICE)
+        report("Gelu/float32/64M", lambda: F.gelu(r.next()))
+        report("Sigmoid/float32/64M", lambda: r.next().sigmoid())
+        report("Where/float32/64M", lambda: torch.where(mask, r.next(), r.next()))
+        report("LayerNorm/forward/65536x1024",
+               lambda: F.layer_norm(r.next().view(-1, 1024), (1024,), ones, ones))
+        report("Cumsum/float32/8192x8192", lambda: r.next().cumsum(1))
+        report("Gather/float32/8192x8192", lambda: r.next().gather(1, index))
+        report("Sort/float32/8192x8192", lambda: r.next().sort(1))
+        report("TopK/float32/8192x8192of50", lambda: r.next().topk(50, 1))
+        report("ArgMax/float32/8192x8192", lambda: r.next().argmax(1))
+    x = torch.randn(MANY // 1024, 1024, device=DEVICE, requires_grad=True)
+    weight, g = torch.ones(1024, device=DEVICE, requires_grad=True), torch.randn_like(x)
+
+    def norm():
+        x.grad = weight.grad = None
+        F.layer_norm(x, (1024,), weight, weight).backward(g)
+
+    def gelu():
+        x.grad = None
+        F.gelu(x).backward(g)
+
+    report("LayerNorm/both/65536x1024", norm)
+    report("Gelu/both/float32/64M", gelu)
 
 
 def launch_cost():
@@ -119,7 +152,14 @@ def losses_and_tables():
         table.weight.grad = None
         table(ids).backward(g)
 
+    many = torch.randint(0, 33278, (65536,), device=DEVICE)
+
+    def look_up_many():
+        with torch.no_grad():
+            table(many)
+
     report("Embedding/forward/700x1500", look_up)
+    report("Embedding/forward/65536x1500", look_up_many)
     report("Embedding/both/700x1500of33278", embed)
 
 
@@ -127,6 +167,10 @@ def products():
     for n, dtype, name in ((4096, torch.float32, "float32"), (8192, torch.bfloat16, "bfloat16")):
         x, y = (torch.randn(n, n, dtype=dtype, device=DEVICE) for _ in range(2))
         report(f"Matmul/{name}/{n}", lambda: x @ y)
+        if dtype == torch.float32:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            report(f"Matmul/tf32/{n}", lambda: x @ y)
+            torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def optimizer_step(name, make):
@@ -167,7 +211,8 @@ class LanguageModel(nn.Module):
 
 def language_model(vocabulary, size, dropout):
     names = [f"{kind}/{vocabulary}/{size}"
-             for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph", "LmStepCudnnDropout")]
+             for kind in ("LmStep", "LmStepBFloat16", "LmStepGraph", "LmForward",
+                          "LmBackward", "LmUpdate")]
     if not any(PATTERN.search(name) for name in names):
         return
     torch.manual_seed(1)
@@ -176,17 +221,25 @@ def language_model(vocabulary, size, dropout):
     ids = torch.randint(0, vocabulary, (35, 20), device=DEVICE)
     target = torch.randint(0, vocabulary, (700,), device=DEVICE)
 
-    def step(cast=False):
+    def backward(cast=False):
         sgd.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=cast):
             loss = model.loss(ids, target)
         loss.backward()
+
+    def update():
         nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         sgd.step()
 
+    def step(cast=False):
+        backward(cast)
+        update()
+
     report(names[0], step)
+    report(names[3], lambda: model.loss(ids, target))
+    report(names[4], backward)
+    report(names[5], update)
     report(names[1], lambda: step(True))
-    report(names[3], step)  # LmStep again: PyTorch always uses cuDNN's dropout
     if not PATTERN.search(names[2]):
         return
     try:
@@ -201,6 +254,22 @@ def language_model(vocabulary, size, dropout):
         report(names[2], graph.replay)
     except RuntimeError as error:
         print(f"{names[2]}: cannot be recorded: {error}", file=sys.stderr)
+
+
+def recurrent_layers():
+    for steps, batch, size in ((35, 20, 650), (35, 20, 1500), (100, 64, 256), (100, 64, 512), (64, 128, 1024),
+                               (256, 8, 512)):
+        for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+            for kind, title, layers in ((nn.LSTM, "Lstm", 1), (nn.GRU, "Gru", 1), (nn.LSTM, "LstmStack4", 4)):
+                layer = kind(size, size, layers).to(DEVICE, dtype)
+                x = torch.randn(steps, batch, size, dtype=dtype, device=DEVICE, requires_grad=True)
+                g = torch.randn(steps, batch, size, dtype=dtype, device=DEVICE)
+
+                def both():
+                    layer.zero_grad(set_to_none=True)
+                    layer(x)[0].backward(g)
+
+                report(f"{title}/{name}/{steps}x{batch}x{size}", both)
 
 
 def transfers():
@@ -220,11 +289,13 @@ def main():
     with torch.no_grad():
         memory_bound()
         launch_cost()
+    rows_and_columns()
     losses_and_tables()
     with torch.no_grad():
         products()
     optimizers()
     transfers()
+    recurrent_layers()
     language_model(10000, 650, 0.5)
     language_model(33278, 1500, 0.65)
 

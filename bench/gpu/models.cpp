@@ -1,0 +1,161 @@
+// Matrix products, optimizer steps and the training step of the word language model.
+#include "bench.h"
+
+#include <weft/kernels/cuda_settings.h>
+
+namespace weft::bench {
+
+void products(Bench& b) {
+  NoGrad quiet;
+  for (const auto& [n, dtype] : {std::pair<int64_t, DType>{4096, kFloat32}, {8192, kBFloat16}}) {
+    const Tensor x = randn({n, n}, {.dtype = dtype, .device = gpu}),
+                 y = randn({n, n}, {.dtype = dtype, .device = gpu});
+    const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+    b.run(
+        str("Matmul/", dtype, "/", n), [&] { matmul(x, y); }, 0, flops);
+    if (dtype != kFloat32) continue;
+    cuda::set_allow_tf32(true);
+    b.run(
+        str("Matmul/tf32/", n), [&] { matmul(x, y); }, 0, flops);
+    cuda::set_allow_tf32(false);
+  }
+}
+
+/// Parameters of 1 GB in tensors of a model's sizes, and their gradients.
+template <class Optimizer, class Options>
+void optimizer_step(Bench& b, const std::string& name, const Options& options, double tensors_moved) {
+  if (!b.wants(name)) return;
+  std::vector<Tensor> parameters;
+  int64_t count = 0;
+  for (int64_t n = 1000; count < 250'000'000; n = n < 20'000'000 ? n * 3 : 1000) {
+    parameters.push_back(randn({n}, {.device = gpu}).requires_grad_());
+    parameters.back().set_grad(randn({n}, {.device = gpu}));
+    count += n;
+  }
+  Optimizer optimizer(parameters, options);
+  b.run(
+      name, [&] { optimizer.step(); }, tensors_moved * 4 * static_cast<double>(count));
+}
+
+void optimizers(Bench& b) {
+  optimizer_step<optim::SGD>(b, "Step/SGD/1GB", optim::SGDOptions{.lr = 1e-6}, 3);
+  optimizer_step<optim::SGD>(b, "Step/Momentum/1GB", optim::SGDOptions{.lr = 1e-6, .momentum = 0.9}, 5);
+  optimizer_step<optim::QHM>(b, "Step/QHM/1GB", optim::QHMOptions{.lr = 1e-6}, 5);
+  optimizer_step<optim::Adam>(b, "Step/Adam/1GB", optim::AdamOptions{.lr = 1e-6}, 7);
+}
+
+/// The training step of the word language model: batch 20, 35 steps, 2 layers, clipping, SGD. Dropout is 0.65
+/// or 0.2, by the model's size.
+struct LanguageModel : nn::Module {
+  nn::Embedding encoder;
+  nn::LSTM rnn;
+  nn::Linear decoder;
+  nn::Dropout drop;
+  LanguageModel(int64_t vocabulary, int64_t size, double dropout)
+      : encoder(vocabulary, size),
+        rnn(size, size, {.num_layers = 2, .dropout = dropout}),
+        decoder(size, vocabulary),
+        drop(dropout) {
+    add("encoder", encoder), add("rnn", rnn), add("decoder", decoder), add("drop", drop);
+  }
+  Tensor loss(const Tensor& ids, const Tensor& target) {
+    const Tensor y = drop.forward(rnn.forward(drop.forward(encoder.forward(ids))).y);
+    return cross_entropy(decoder.forward(y.reshape({-1, y.size(2)})), target);
+  }
+};
+
+/// One recurrent layer, and a stack of four, forward and backward, on weft's kernels and on cuDNN.
+void recurrent_layers(Bench& b) {
+  for (const auto& [steps, batch, size] : {std::array<int64_t, 3>{35, 20, 650},
+                                           {35, 20, 1500},
+                                           {100, 64, 256},
+                                           {100, 64, 512},
+                                           {64, 128, 1024},
+                                           {256, 8, 512}})
+    for (const DType dtype : {kFloat32, kBFloat16}) {
+      const auto layer = [&, steps = steps, batch = batch, size = size]<class Layer>(const char* name,
+                                                                                     int64_t layers) {
+        Layer rnn(size, size, {.num_layers = layers});
+        rnn.to(gpu), rnn.to(dtype);
+        const Tensor x = randn({steps, batch, size}, {.dtype = dtype, .device = gpu}).requires_grad_(),
+                     g = randn({steps, batch, size}, {.dtype = dtype, .device = gpu});
+        for (const bool cudnn : {false, true}) {
+          cuda::set_use_cudnn(cudnn);
+          b.run(str(name, cudnn ? "Cudnn" : "", "/", dtype, "/", steps, "x", batch, "x", size), [&] {
+            rnn.zero_grad();
+            rnn.forward(x).y.backward(g);
+          });
+        }
+        cuda::set_use_cudnn(false);
+      };
+      layer.template operator()<nn::LSTM>("Lstm", 1);
+      layer.template operator()<nn::GRU>("Gru", 1);
+      layer.template operator()<nn::LSTM>("LstmStack4", 4);
+    }
+}
+
+void language_model(Bench& b, int64_t vocabulary, int64_t size, double dropout) {
+  const auto row = [&](const char* kind) { return str(kind, "/", vocabulary, "/", size); };
+  bool wanted = false;
+  for (const char* kind : {"LmStep", "LmForward", "LmBackward", "LmUpdate", "LmStepBFloat16", "LmStepGraph",
+                           "LmStepCudnn", "LmStepCudnnDropout", "LmStepBFloat16Cudnn", "LmStepGraphCudnn"})
+    wanted |= b.wants(row(kind));
+  if (!wanted) return;
+  manual_seed(1);
+  LanguageModel model(vocabulary, size, dropout);
+  model.to(gpu);
+  const std::vector<Tensor> parameters = model.parameters();
+  optim::SGD sgd(parameters, {.lr = 1e-3});
+  const Tensor ids = randint(0, vocabulary, {35, 20}, {.dtype = kInt64, .device = gpu}),
+               target = randint(0, vocabulary, {700}, {.dtype = kInt64, .device = gpu});
+  const auto backward = [&] {
+    sgd.zero_grad();
+    model.loss(ids, target).backward();
+  };
+  const auto step = [&] {
+    backward();
+    optim::clip_grad_norm_async(parameters, 0.25);
+    sgd.step();
+  };
+  const auto half = [&] {
+    sgd.zero_grad();
+    Tensor loss;
+    {
+      const Autocast cast(kBFloat16);
+      loss = model.loss(ids, target);
+    }
+    loss.backward();
+    optim::clip_grad_norm_async(parameters, 0.25);
+    sgd.step();
+  };
+  const auto recorded = [&](const std::string& name) {
+    if (!b.wants(name)) return;
+    try {
+      for (int i = 0; i < 2; ++i) step();  // libraries and the optimizer allocate their state
+      cuda::Graph graph(gpu);
+      graph.capture(step);
+      b.run(name, [&] { graph.replay(); });
+    } catch (const Error& e) {
+      b.fail(name, e);
+    }
+  };
+  b.run(row("LmStep"), step);
+  b.run(row("LmForward"), [&] { model.loss(ids, target); });
+  b.run(row("LmBackward"), backward);  // with the forward
+  b.run(row("LmUpdate"), [&] {
+    optim::clip_grad_norm_async(parameters, 0.25);
+    sgd.step();
+  });
+  b.run(row("LmStepBFloat16"), half);
+  recorded(row("LmStepGraph"));
+  cuda::set_use_cudnn(true);
+  b.run(row("LmStepCudnn"), step);
+  b.run(row("LmStepBFloat16Cudnn"), half);
+  recorded(row("LmStepGraphCudnn"));
+  cuda::set_cudnn_dropout(true);  // the whole stack in one call, with cuDNN's own masks
+  b.run(row("LmStepCudnnDropout"), step);
+  cuda::set_cudnn_dropout(false);
+  cuda::set_use_cudnn(false);
+}
+
+}  // namespace weft::bench
