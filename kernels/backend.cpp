@@ -10,6 +10,7 @@
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cpu/cpu_backend.h>
+#include <weft/kernels/inner/replaced_backend.h>
 #include <weft/kernels/plugin/abi_stamp.h>
 #include <weft/kernels/plugin/plugin.h>
 
@@ -62,8 +63,14 @@ void Backend::rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs
   throw DeviceError(str("rnn_stack: ", device(), " runs recurrent layers one by one"));
 }
 
+constinit thread_local Backend* kernels::replaced_cpu_backend = nullptr;
+
 Backend& backend(Device device) {
-  if (device.is_cpu()) return kernels::cpu_backend();
+  if (device.is_cpu()) {
+    if (kernels::replaced_cpu_backend) [[unlikely]]
+      return *kernels::replaced_cpu_backend;
+    return kernels::cpu_backend();
+  }
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));
   auto& slot = cuda_backends()[static_cast<size_t>(device.index)];
   if (Backend* const found = slot.load(std::memory_order_acquire)) [[likely]]

@@ -4,6 +4,7 @@
 
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/kernels/backend.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -15,6 +16,7 @@ void set_data(const Tensor& x, const Tensor& value) {
   if (x.is_same(value) || (body.storage == value.body().storage && x.dtype() == value.dtype() &&
                            x.strides() == value.strides() && x.storage_offset() == value.storage_offset()))
     return;
+  detail::refuse_trace("gives a tensor other memory");
   const Tensor fresh = value.is_contiguous() ? value.detach() : value.detach().contiguous();
   const bool wants_grad = x.requires_grad(), concurrent = body.storage->lock();
   Tensor handle = x;

@@ -8,6 +8,7 @@
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/tensor/inner/free_list.h>
 #include <weft/tensor/inner/launch.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -61,6 +62,13 @@ bool AccumulateGrad::takes() const {
 
 namespace {
 
+/// A replay would add to the memory of the recording's gradient, which may not be the leaf's any more.
+void refuse_trace_of(const TensorBody& leaf) {
+  if (detail::tracer()) [[unlikely]]
+    detail::refuse_trace_outside(
+        *leaf.storage, "adds to the grad() of a tensor from outside (weft::grad returns gradients instead)");
+}
+
 /// Adds `grad` to the slot's. Returns the gradient that was replaced. The caller holds grad_mutex() of the
 /// slot, and destroys the result without it.
 Tensor add_to(Slot& slot, Tensor& grad, bool may_steal) {
@@ -81,6 +89,7 @@ Tensor add_to(Slot& slot, Tensor& grad, bool may_steal) {
 class LocalSink final : public GradSink {
  public:
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override {
+    refuse_trace_of(leaf.body());
     Slot& slot = *detail::slot_of(leaf);
     Tensor before;
     const std::lock_guard lock(slot.grad_mutex());
@@ -112,6 +121,7 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
     const std::lock_guard lock(mutex);
     if (!takes()) return {};
     if (!sink && !hooks && !rows) {
+      refuse_trace_of(*leaf_);
       before = add_to(static_cast<Slot&>(*leaf_->slot), g, own);
       return {};
     }
@@ -229,6 +239,8 @@ Tensor& Tensor::requires_grad_(bool on) {
 
 Tensor detail::kept_grad(const Tensor& x) {
   if (!x.body().slot) return Tensor();
+  if (tracer()) [[unlikely]]
+    refuse_trace_outside(*x.body().storage, "reads the grad() of a tensor from outside");
   Slot& slot = *detail::slot_of(x);
   std::lock_guard lock(slot.grad_mutex());
   return slot.grad;
@@ -248,6 +260,7 @@ namespace {
 
 void replace_grad(const char* name, const Tensor& x, Tensor g) {
   if (!x.body().slot && !g.defined()) return;
+  detail::refuse_trace("sets or clears a grad()");
   if (g.defined()) {
     if (detail::grad_sizes(g) != x.sizes())
       throw ShapeError(

@@ -1,0 +1,57 @@
+// The observer of a recording (autograd/tape/compile.h). It sees the blocks that its thread makes, uses and
+// drops, which the calls of a Backend do not tell. Reads and writes of values by the host have no call at
+// all, so the places that make them report themselves here.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include <weft/tensor/storage.h>
+
+namespace weft {
+
+class Tensor;
+
+class WEFT_API Tracer {
+ public:
+  virtual ~Tracer() = default;
+  /// A new block of the CPU.
+  virtual void made(const Storage& s, void* data) = 0;
+  /// Whether made() told of the block, in this recording.
+  virtual bool owns(const Storage& s, const void* data) const = 0;
+  /// A block that made() may have told of is destroyed.
+  virtual void dropped(const Storage& s, const void* data) noexcept = 0;
+  /// The address of a block is taken.
+  virtual void used(const Storage& s, void* data) = 0;
+  /// The host has written all elements of a new tensor.
+  virtual void filled(const Tensor& y) = 0;
+  /// The recording cannot be replayed; the first reason counts.
+  virtual void refuse(const char* why) noexcept = 0;
+};
+
+namespace detail {
+
+extern WEFT_API constinit thread_local Tracer* t_tracer;
+/// The tracer of the calling thread, or null.
+inline Tracer* tracer() { return tracing_threads.load(std::memory_order_relaxed) == 0 ? nullptr : t_tracer; }
+/// Sets it for the lifetime of the object. At most one per thread.
+class WEFT_API TracerScope {
+ public:
+  explicit TracerScope(Tracer& tracer);
+  ~TracerScope();
+  TracerScope(const TracerScope&) = delete;
+};
+/// Ends the use of the calling thread's recording, if there is one.
+inline void refuse_trace(const char* why) {
+  if (Tracer* const t = tracer()) [[unlikely]]
+    t->refuse(why);
+}
+/// The same if `s` was there before.
+WEFT_API void refuse_trace_outside(const Storage& s, const char* why);
+
+/// Sets `gone` when the storage is destroyed, until forget_storage. Thread safety: any thread.
+WEFT_API void watch_storage(const Storage& s, std::shared_ptr<std::atomic<bool>> gone);
+WEFT_API void forget_storages(const std::shared_ptr<std::atomic<bool>>& gone);
+
+}  // namespace detail
+}  // namespace weft
