@@ -15,6 +15,7 @@
 #include <weft/optim/inner/row_arrears.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
+#include <weft/tensor/inner/tracer.h>
 
 // The steps:
 //   1. Check every gradient before anything changes.
@@ -283,6 +284,7 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
           variants = std::move(variants), params = std::move(params),
           states = std::move(states)](std::span<void* const> functors, uint64_t replay) {
     if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
+    const bool again = replay == 0;  // of the last step
     const std::lock_guard<std::mutex> own(mutex_);
     for (size_t k = 0; k < recorded.size(); ++k) {
       const Slot& slot = slots_[recorded[k]];
@@ -295,11 +297,12 @@ NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
                              recorded[k], " or its state lies elsewhere, or its rule is another one"));
       check_unheld(recorded[k]);
     }
-    settle(replay);
+    if (functors.empty()) return;
+    if (!again) settle(replay);
     for (size_t k = 0; k < recorded.size(); ++k) {
       Slot& slot = slots_[recorded[k]];
-      construct(functors[k], slot.group, ++slot.steps);
-      params_[recorded[k]].body().storage->count_write();
+      construct(functors[k], slot.group, again ? slot.steps : ++slot.steps);
+      if (!again) params_[recorded[k]].body().storage->count_write();
     }
     if (skip.defined()) unsettled_.push_back({skip, nullptr, recorded, replay});
   };
@@ -387,6 +390,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
       return b.dtype == p.dtype() && b.device == p.device() && b.kernel->run_f32 == v.kernel.run_f32;
     });
     if (batch == batches.end()) batch = batches.insert(batch, {{}, {}, &v.kernel, p.dtype(), p.device()});
+    if (rows) weft::detail::refuse_trace("steps by a row-wise gradient");
     if (rows) add_row_steps(batch->tensors, t, weft::detail::unpack_rows(grads[i]));
     else batch->tensors.push_back(t);
     batch->params.push_back(i);
@@ -404,6 +408,9 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     if (there.defined() && !recording) unsettled_.reserve(unsettled_.size() + 1);
     std::optional<Unsettled> open;
     if (there.defined() && !recording) open = unsettled(there, b.params);
+    if (Tracer* const t = weft::detail::tracer(); t && b.device.is_cpu() && !there.defined()) [[unlikely]]
+      t->stepping(std::vector<size_t>(b.tensors.size(), variants[slots_[b.params[0]].group].functor_bytes),
+                  next_of(b.params, there));
     if (!b.tensors.empty())  // as of a gradient without rows
       device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
                   there.defined() ? static_cast<const double*>(there.raw()) : nullptr);

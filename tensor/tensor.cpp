@@ -116,7 +116,8 @@ namespace {
 
 /// The elements in row-major order in host memory, owned by `keep`.
 const void* host_elements(const Tensor& given, Tensor& keep) {
-  detail::refuse_trace("reads values on the host (item, to_vector)");
+  if (Tracer* const t = detail::tracer(); t && !t->is_fixed(given.raw())) [[unlikely]]
+    t->refuse("reads values on the host (item, to_vector)");
   keep = detail::held(given);
   const Tensor x = keep;
   if (!x.is_contiguous()) {

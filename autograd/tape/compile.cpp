@@ -282,19 +282,27 @@ struct detail::CompiledPrograms::Impl {
       out = f();
     }
     if (keys.size() != p.draws.size()) return "the number of random draws";
+    std::vector<Tensor> wanted = out;
+    for (const Tensor& g : p.leaf_grads()) wanted.push_back(g);
     const Bytes after = written_bytes(p, given);
     before.put_back();
     const std::vector<Tensor> got = p.run(given, &keys);
     const bool same_writes = after.still_there();
     after.put_back();
-    if (out.size() != got.size()) return "the number of results";
+    if (wanted.size() != got.size()) return "the number of results";
     for (size_t i = 0; i < got.size(); ++i)
-      if (!same_bits(got[i], out[i])) return str("result ", i);
+      if (!same_bits(got[i], wanted[i])) return i < out.size() ? str("result ", i) : "the grad() of a leaf";
     return same_writes ? "" : "a tensor that it writes to";
   }
 
   std::vector<Tensor> replay(Entry& e, Arguments given, const CompiledFunction& f) {
     Program& p = *e.program;
+    try {
+      p.check_steps();
+    } catch (const ValueError&) {  // the optimizer's state was replaced
+      e.program.reset();
+      return record(e, given, f);
+    }
     e.recordings = 0;
     const bool asked = options.check_every > 0 && ++e.replays % options.check_every == 0;
     std::vector<Tensor> out;
@@ -329,6 +337,8 @@ struct detail::CompiledPrograms::Impl {
     else if (!e->refused.empty()) why = e->refused;
     else if (e->program && e->program->is_current() && e->program->overlaps_captured(in.tensors))
       why = "an argument shares memory with a tensor that f captures";
+    else if (e->program && !e->program->grads_are_empty())
+      why = "a leaf has a grad() already, to which f would add";
     return why.empty() ? e : nullptr;
   }
 };

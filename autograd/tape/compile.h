@@ -151,7 +151,8 @@ template <class F> class Compiled {
 /// sizes, strides, dtypes, numbers, requires_grad, grad or inference mode, or train() flags. So is one whose
 /// captured tensors are gone or lie elsewhere.
 /// Replays draw from default_generator() as f would. They cannot hold a graph: f runs with its graph if a
-/// result requires grad. Inside f, weft::grad() gives gradients as results.
+/// result requires grad. Inside f, weft::grad() gives gradients as results, and a whole training step is
+/// replayed: zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay.
 /// Throws: ValueError for a negative check_every or max_programs.
 template <class F> Compiled<std::decay_t<F>> compile(F&& f, CompileOptions options = {}) {
   return {std::forward<F>(f), options};

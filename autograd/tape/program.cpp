@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include <weft/autograd/tape/inner/slot.h>
 #include <weft/autograd/tape/record.h>
 #include <weft/kernels/cpu/cpu_backend.h>
 #include <weft/tensor/inner/launch.h>
@@ -96,10 +97,36 @@ bool Program::is_current() const {
   if (gone_->load(std::memory_order_acquire) || backend_ != &kernels::cpu_backend()) return false;
   for (const Captured& c : captured)
     if (c.storage->data() != c.data || c.storage->lock() || c.storage->history() != c.history) return false;
+  for (const LeafGrad& leaf : leaves)
+    if (!static_cast<AccumulateGrad&>(*leaf.node).leaf().defined() ||
+        leaf.node->extras.load(std::memory_order_acquire))  // hooks
+      return false;
   return true;
 }
 
+bool Program::grads_are_empty() const {
+  const std::vector<Tensor> grads = leaf_grads();
+  for (size_t i = 0; i < leaves.size(); ++i)
+    if (leaves[i].starts_empty && grads[i].defined()) return false;
+  return true;
+}
+
+std::vector<Tensor> Program::leaf_grads() const {
+  std::vector<Tensor> out;
+  for (const LeafGrad& leaf : leaves) {
+    const Tensor x = static_cast<AccumulateGrad&>(*leaf.node).leaf();
+    out.push_back(x.defined() ? x.grad() : Tensor());
+  }
+  return out;
+}
+
+void Program::check_steps() const {
+  if (steps)
+    for (const auto& call : calls) call->check_step();
+}
+
 bool Program::writes_outside() const {
+  if (steps || !leaves.empty()) return true;
   const auto written = [](const auto& use) { return use.written || use.bumps != 0; };
   return std::any_of(captured.begin(), captured.end(), written) ||
          std::any_of(arguments.begin(), arguments.end(), written);
@@ -119,6 +146,12 @@ bool Program::overlaps_captured(std::span<const Tensor* const> given) const {
 }
 
 std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Draws* keys) {
+  // the steps of optimizers count from here on; check_steps() has told that they can be taken
+  static std::atomic<uint64_t> replays{uint64_t{1} << 62};
+  const uint64_t replay = keys ? 0 : ++replays;
+  if (steps)
+    for (const auto& call : calls) call->next_step(replay);
+
   std::vector<Ref<Storage>> fresh;
   fresh.reserve(made_.size());
   for (const size_t i : made_) {
@@ -160,28 +193,43 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
   count_writes();
 
   std::vector<Tensor> out;
-  out.reserve(results.size());
-  for (const Result& r : results) {
-    const Place& p = r.place;
-    if (r.itself) {
-      out.push_back(*given[p.index]);
-    } else if (p.kind == Place::Kind::kAbsent) {
-      out.emplace_back();
-    } else if (p.kind == Place::Kind::kEmpty) {
-      out.push_back(alias(empty({0}, {.dtype = r.dtype}), r.sizes, r.strides, 0));
-    } else if (p.kind == Place::Kind::kArgument) {
+  out.reserve(results.size() + (keys ? leaves.size() : 0));
+  for (const Result& r : results) out.push_back(tensor_of(r, given, fresh));
+  for (const LeafGrad& leaf : leaves) {
+    Tensor g = tensor_of(leaf.grad, given, fresh);
+    if (keys) {
+      out.push_back(std::move(g));
+      continue;
+    }
+    const Tensor x = static_cast<AccumulateGrad&>(*leaf.node).leaf();
+    if (!x.defined()) continue;
+    Slot& slot = *detail::slot_of(x);
+    const std::lock_guard lock(slot.grad_mutex());
+    std::swap(slot.grad, g);
+  }
+  return out;
+}
+
+Tensor Program::tensor_of(const Result& r, std::span<const Tensor* const> given,
+                          const std::vector<Ref<Storage>>& fresh) const {
+  const Place& p = r.place;
+  if (r.itself) return *given[p.index];
+  switch (p.kind) {
+    case Place::Kind::kAbsent:
+    case Place::Kind::kCaptured: return Tensor();
+    case Place::Kind::kEmpty: return alias(empty({0}, {.dtype = r.dtype}), r.sizes, r.strides, 0);
+    case Place::Kind::kArgument: {
       const Tensor& x = *given[p.index];
       Tensor y = alias(x, r.sizes, r.strides, x.storage_offset() + p.offset / size_of(x.dtype()));
       if (!autograd_state().inference) detail::note_view(y, x);
-      out.push_back(std::move(y));
-    } else {
-      const auto at = static_cast<size_t>(
-          std::find(made_.begin(), made_.end(), static_cast<size_t>(p.index)) - made_.begin());
-      out.emplace_back(Ref<TensorBody>::adopt(
-          new TensorBody(fresh[at], p.offset / size_of(r.dtype), r.sizes, r.strides, r.dtype)));
+      return y;
     }
+    case Place::Kind::kBlock: break;
   }
-  return out;
+  const auto at = static_cast<size_t>(std::find(made_.begin(), made_.end(), static_cast<size_t>(p.index)) -
+                                      made_.begin());
+  return Tensor(Ref<TensorBody>::adopt(
+      new TensorBody(fresh[at], p.offset / size_of(r.dtype), r.sizes, r.strides, r.dtype)));
 }
 
 Difference compare(Program& a, Program& b) {
@@ -224,6 +272,11 @@ Difference compare(Program& a, Program& b) {
   };
   if (!std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), same_result))
     return other("the results of one run are laid out in another way than those of the next");
+  const auto same_leaf = [&](const LeafGrad& k, const LeafGrad& l) {
+    return k.node == l.node && k.starts_empty == l.starts_empty && same_result(k.grad, l.grad);
+  };
+  if (!std::equal(a.leaves.begin(), a.leaves.end(), b.leaves.begin(), b.leaves.end(), same_leaf))
+    return other("one run makes other gradients of leaves than the next");
   const auto same_use = [](const ArgumentUse& u, const ArgumentUse& v) {
     return u.written == v.written && u.bumps == v.bumps;
   };

@@ -2,6 +2,9 @@
 // for which its run cannot be replayed: a result on the host depends on the values of that run.
 #include <weft/autograd/tape/inner/recorder.h>
 
+#include <algorithm>
+#include <utility>
+
 #include <weft/tensor/inner/launch.h>
 
 namespace weft::trace {
@@ -183,8 +186,16 @@ std::optional<RnnStackRoom> Recorder::rnn_stack(Context& c, const RnnStack& stac
 
 void Recorder::step(Context& c, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
                     const NextStep& next, const double* skip) {
-  refuse("takes a step of an optimizer");
+  std::optional<Stepping> known = std::exchange(stepping_, std::nullopt);
+  const bool copies = std::any_of(tensors.begin(), tensors.end(), [](const StepTensor& t) { return t.out; });
+  if (!known || known->functor_bytes.size() != tensors.size() || skip || copies)
+    refuse("takes a step that no replay can repeat (GradScaler, a step of your own)");
   real_.step(c, kernel, dtype, tensors, next, skip);
+  if (!reason_.empty()) return;
+  program_->steps = true;
+  note(std::make_unique<StepCall>("step", kernel, dtype, tensors, std::move(known->functor_bytes),
+                                  std::move(known->next)),
+       StepCall::roles(tensors.size()));
 }
 void Recorder::powers(Context& c, double p, std::span<const View> xs, double* out) {
   refuse(kHostResult);

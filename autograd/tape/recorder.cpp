@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <weft/autograd/tape/inner/packed_rows.h>
+#include <weft/autograd/tape/inner/slot.h>
 #include <weft/kernels/inner/replaced_backend.h>
 #include <weft/tensor/inner/launch.h>
 
@@ -109,6 +111,14 @@ void Recorder::filled(const Tensor& y) {
   found->second.filled = true;
 }
 
+bool Recorder::is_fixed(const void* data) const {
+  const auto found =
+      holder(blocks_, {address(data), address(data) + 1}, [](auto at) { return at->second.end; });
+  if (found == blocks_.end()) return false;
+  const Live& block = found->second;
+  return block.index < 0 ? block.filled : program_->blocks[static_cast<size_t>(block.index)].fixed;
+}
+
 void Recorder::refuse(const char* why) noexcept {
   if (open_ && reason_.empty()) reason_ = why;
 }
@@ -157,7 +167,7 @@ Place Recorder::place_of(const View& v) {
   return {Kind::kCaptured, static_cast<uint32_t>(found.index), from(outside->first)};
 }
 
-void Recorder::note_use(const Place& place, char role) {
+void Recorder::note_use(const Place& place, char role, bool fills) {
   const bool reads = role != 'w', writes = role != 'r';
   switch (place.kind) {
     case Place::Kind::kAbsent:
@@ -166,6 +176,7 @@ void Recorder::note_use(const Place& place, char role) {
       Block& b = program_->blocks[place.index];
       if (reads && !b.written && b.constant.empty()) refuse("reads memory that no operation has written");
       b.written = b.written || writes;
+      b.fixed = b.fixed && (!writes || fills);
       b.last = program_->calls.size();
       return;
     }
@@ -187,9 +198,10 @@ void Recorder::note_use(const Place& place, char role) {
 void Recorder::note(std::unique_ptr<Call> call, std::string_view roles) {
   if (!reason_.empty()) return;
   size_t next = 0;
+  const bool fills = call->op == "fill";
   call->each_view([&](View& v) {
     const Place place = place_of(v);
-    note_use(place, roles[std::min(next++, roles.size() - 1)]);
+    note_use(place, roles[std::min(next++, roles.size() - 1)], fills);
     call->places.push_back(place);
   });
   if (const PhiloxKey* const key = call->key()) {
@@ -198,6 +210,61 @@ void Recorder::note(std::unique_ptr<Call> call, std::string_view roles) {
     if (call->draw < 0) refuse("draws random numbers that no generator gave in this run");
   }
   program_->calls.push_back(std::move(call));
+}
+
+// ---- gradients of leaves
+
+Recorder::Leaf* Recorder::noted(const TensorBody& leaf) {
+  const auto found =
+      std::find_if(leaves_.begin(), leaves_.end(), [&](const Leaf& l) { return &l.kept.body() == &leaf; });
+  return found == leaves_.end() ? nullptr : &*found;
+}
+
+void Recorder::grad_read(const Tensor& x) {
+  const Storage& s = *x.body().storage;
+  if (!owns(s, s.data()) && !noted(x.body())) refuse("reads a grad() that it has not made");
+}
+
+void Recorder::grad_cleared(const Tensor& leaf) {
+  const Storage& s = *leaf.body().storage;
+  if (owns(s, s.data()) || noted(leaf.body())) return;
+  if (!detail::slot_of(leaf)->owns_accumulator)
+    return refuse("clears the grad() of a tensor that is no leaf");
+  leaves_.push_back({leaf, false});
+}
+
+void Recorder::grad_added(TensorBody& leaf, bool has_grad) {
+  if (owns(*leaf.storage, leaf.storage->data()) || noted(leaf)) return;
+  if (has_grad) return refuse("adds to a grad() that is there already (f may call zero_grad() first)");
+  if (!leaf.try_retain()) return refuse("makes a gradient of a leaf that is gone");
+  leaves_.push_back({Tensor(Ref<TensorBody>::adopt(&leaf)), true});
+}
+
+void Recorder::stepping(std::vector<size_t> functor_bytes, NextStep next) {
+  stepping_ = Stepping{std::move(functor_bytes), std::move(next)};
+}
+
+void Recorder::find_leaf_grads(std::vector<Tensor>& grads) {
+  for (Leaf& leaf : leaves_) {
+    Slot& slot = *detail::slot_of(leaf.kept);
+    if (!slot.owns_accumulator) return refuse("changes whether a tensor requires grad");
+    if (slot.edge.node->extras.load(std::memory_order_acquire))
+      return refuse("makes a gradient of a leaf that has hooks");
+    LeafGrad made{slot.edge.node, leaf.starts_empty, {}};
+    {
+      const std::lock_guard lock(slot.grad_mutex());
+      grads.push_back(slot.grad);
+    }
+    const Tensor& g = grads.back();
+    if (g.defined()) {
+      if (detail::is_row_wise(g)) return refuse("makes a row-wise gradient");
+      if (!find_result(g, made.grad)) return;
+      if (made.grad.place.kind == Place::Kind::kArgument)
+        return refuse("makes a grad() that shares memory with an argument");
+    }
+    program_->leaves.push_back(std::move(made));
+    if (leaf.kept.ref()->use_count() == 1) return refuse("makes a gradient of a leaf that is gone");
+  }
 }
 
 // ---- the end
@@ -238,10 +305,13 @@ std::unique_ptr<Program> Recorder::finish(const std::vector<Tensor>& results) {
     if (y.defined() && reason_.empty()) find_result(y, to);
     program_->results.push_back(to);
   }
+  std::vector<Tensor> grads;
+  if (reason_.empty()) find_leaf_grads(grads);
   for (auto& [begin, live] : blocks_) {
     const Storage* const s = live.storage;
     const auto holds = [s](const Tensor& y) { return y.defined() && y.body().storage.get() == s; };
-    if (std::none_of(results.begin(), results.end(), holds))
+    if (std::none_of(results.begin(), results.end(), holds) &&
+        std::none_of(grads.begin(), grads.end(), holds))
       refuse("makes a tensor that outlives the call and is no result");
   }
   for (const DrawSource& source : sources_) {

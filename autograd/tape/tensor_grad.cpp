@@ -52,6 +52,12 @@ Ref<Node> AccumulateGrad::successor() {
   return successor_;
 }
 
+Tensor AccumulateGrad::leaf() {
+  std::lock_guard lock(mutex);
+  if (!leaf_ || replaced_ || !leaf_->requires_grad || !leaf_->try_retain()) return Tensor();
+  return Tensor(Ref<TensorBody>::adopt(leaf_));
+}
+
 bool AccumulateGrad::takes() const {
   if (replaced_)
     throw AutogradError(str("backward: a leaf of sizes ", slots()[0].sizes,
@@ -62,11 +68,13 @@ bool AccumulateGrad::takes() const {
 
 namespace {
 
-/// A replay would add to the memory of the recording's gradient, which may not be the leaf's any more.
-void refuse_trace_of(const TensorBody& leaf) {
-  if (detail::tracer()) [[unlikely]]
-    detail::refuse_trace_outside(
-        *leaf.storage, "adds to the grad() of a tensor from outside (weft::grad returns gradients instead)");
+/// Tells a recording of a gradient that goes to `leaf`.
+void tell_added(TensorBody& leaf, const Tensor& grad) {
+  Tracer* const t = detail::tracer();
+  if (!t) [[likely]]
+    return;
+  if (detail::is_row_wise(grad)) t->refuse("makes a row-wise gradient");
+  t->grad_added(leaf, static_cast<Slot&>(*leaf.slot).grad.defined());
 }
 
 /// Adds `grad` to the slot's. Returns the gradient that was replaced. The caller holds grad_mutex() of the
@@ -89,10 +97,10 @@ Tensor add_to(Slot& slot, Tensor& grad, bool may_steal) {
 class LocalSink final : public GradSink {
  public:
   void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override {
-    refuse_trace_of(leaf.body());
     Slot& slot = *detail::slot_of(leaf);
     Tensor before;
     const std::lock_guard lock(slot.grad_mutex());
+    tell_added(leaf.body(), grad);
     before = add_to(slot, grad, may_steal);
   }
   void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override {
@@ -121,7 +129,7 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
     const std::lock_guard lock(mutex);
     if (!takes()) return {};
     if (!sink && !hooks && !rows) {
-      refuse_trace_of(*leaf_);
+      tell_added(*leaf_, g);
       before = add_to(static_cast<Slot&>(*leaf_->slot), g, own);
       return {};
     }
@@ -239,8 +247,8 @@ Tensor& Tensor::requires_grad_(bool on) {
 
 Tensor detail::kept_grad(const Tensor& x) {
   if (!x.body().slot) return Tensor();
-  if (tracer()) [[unlikely]]
-    refuse_trace_outside(*x.body().storage, "reads the grad() of a tensor from outside");
+  if (Tracer* const t = detail::tracer()) [[unlikely]]
+    t->grad_read(x);
   Slot& slot = *detail::slot_of(x);
   std::lock_guard lock(slot.grad_mutex());
   return slot.grad;
@@ -260,7 +268,10 @@ namespace {
 
 void replace_grad(const char* name, const Tensor& x, Tensor g) {
   if (!x.body().slot && !g.defined()) return;
-  detail::refuse_trace("sets or clears a grad()");
+  if (Tracer* const t = detail::tracer()) [[unlikely]] {
+    if (g.defined()) t->refuse("sets a grad()");
+    else t->grad_cleared(x);
+  }
   if (g.defined()) {
     if (detail::grad_sizes(g) != x.sizes())
       throw ShapeError(

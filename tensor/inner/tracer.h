@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
+#include <weft/kernels/step.h>
 #include <weft/tensor/storage.h>
 
 namespace weft {
 
 class Tensor;
+struct TensorBody;
 
 class WEFT_API Tracer {
  public:
@@ -25,6 +28,17 @@ class WEFT_API Tracer {
   virtual void used(const Storage& s, void* data) = 0;
   /// The host has written all elements of a new tensor.
   virtual void filled(const Tensor& y) = 0;
+  /// Whether the bytes at `data` are the same in each replay: only numbers of the recording are there.
+  virtual bool is_fixed(const void* data) const = 0;
+  /// The grad() of a tensor is read.
+  virtual void grad_read(const Tensor& x) = 0;
+  /// The grad() of a leaf becomes undefined.
+  virtual void grad_cleared(const Tensor& leaf) = 0;
+  /// A gradient goes to the grad() of a leaf, which `has_grad` already. The caller holds the leaf's mutex.
+  virtual void grad_added(TensorBody& leaf, bool has_grad) = 0;
+  /// The next call of Backend::step has functors of these sizes. `next` makes those of a replay, whose number
+  /// is 0 for a repetition of the last step. Without functors it checks alone whether a replay can step.
+  virtual void stepping(std::vector<size_t> functor_bytes, NextStep next) = 0;
   /// The recording cannot be replayed; the first reason counts.
   virtual void refuse(const char* why) noexcept = 0;
 };

@@ -13,7 +13,6 @@
 #include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
-#include <weft/optim/optim.h>
 #include <weft/tensor/factories.h>
 
 #include "../support/errors.h"
@@ -271,22 +270,6 @@ TEST(Compile, gradients_that_f_gives_as_results_are_replayed) {
     w.detach().mul_(0.9);
   }
   EXPECT_EQ(f.reason(), "");
-}
-
-TEST(Compile, steps_and_gradients_of_leaves_are_refused) {
-  Tensor w = test::leaf({2, 3});
-  optim::SGD sgd({w}, {.lr = 0.5});
-  auto f = compile([&](const Tensor& x) {
-    sgd.zero_grad();
-    const Tensor loss = (x * w).sum();
-    loss.backward();
-    sgd.step();
-    return loss.detach();
-  });
-  for (int i = 0; i < 6; ++i) f(row({1, 2}));
-  EXPECT_EQ(values(w), (Numbers{-1, -3}));
-  EXPECT_EQ(f.stats().replays, 0);
-  EXPECT_TRUE(has(f.reason(), "grad()"));
 }
 
 TEST(Compile, replays_draw_from_the_default_generator_as_f_would) {

@@ -92,5 +92,53 @@ TEST(CompileModules, train_flags_and_moved_parameters_lead_to_new_recordings) {
   compared(x);
 }
 
+struct LanguageModel {
+  nn::Embedding encoder{30, 8};
+  nn::LSTM rnn{8, 8, {.num_layers = 2, .dropout = 0.2}};
+  nn::Linear decoder{8, 30};
+  nn::Dropout drop{0.2};
+  std::vector<Tensor> parameters;
+  optim::SGD sgd;
+
+  LanguageModel() : parameters(all()), sgd(parameters, {.lr = 1}) {}
+  std::vector<Tensor> all() const {
+    std::vector<Tensor> out{encoder.weight};
+    for (const Tensor& p : rnn.parameters()) out.push_back(p);
+    out.push_back(decoder.weight);
+    out.push_back(decoder.bias);
+    return out;
+  }
+  Tensor step(const Tensor& ids, const Tensor& target) {
+    sgd.zero_grad();
+    const Tensor y = drop.forward(rnn.forward(drop.forward(encoder.forward(ids))).y);
+    const Tensor loss =
+        linear_cross_entropy(y.reshape({-1, y.size(2)}), decoder.weight, decoder.bias, target);
+    loss.backward();
+    sgd.step_clipped(0.25);
+    return loss.detach();
+  }
+};
+
+TEST(CompileModules, the_step_of_a_language_model_is_replayed) {
+  manual_seed(5);
+  LanguageModel plain;
+  manual_seed(5);
+  LanguageModel recorded;
+  auto step = compile([&](const Tensor& ids, const Tensor& target) { return recorded.step(ids, target); });
+  for (int i = 0; i < 7; ++i) {
+    const Tensor ids = randint(0, 30, {6, 4}), target = randint(0, 30, {24});
+    const uint64_t at = default_generator().offset();
+    const Tensor wanted = plain.step(ids, target);
+    const uint64_t next = default_generator().offset();
+    default_generator().set_offset(at);
+    EXPECT_EQ(values(step(ids, target)), values(wanted)) << i;
+    EXPECT_EQ(default_generator().offset(), next);
+    for (size_t k = 0; k < plain.parameters.size(); ++k)
+      EXPECT_TRUE(recorded.parameters[k].equal(plain.parameters[k])) << i << ", parameter " << k;
+  }
+  EXPECT_EQ(step.reason(), "");
+  EXPECT_GE(step.stats().replays, 4);
+}
+
 }  // namespace
 }  // namespace weft

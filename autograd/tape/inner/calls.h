@@ -130,4 +130,73 @@ template <auto Method, class... A> class PointwiseCall final : public CallOf<Met
   int64_t count_ = 0;
 };
 
+/// An optimizer's step. Its functors are made anew for each replay.
+class StepCall final : public Call {
+ public:
+  StepCall(std::string op, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
+           std::vector<size_t> functor_bytes, NextStep next)
+      : Call(std::move(op)),
+        kernel_(kernel),
+        dtype_(dtype),
+        tensors_(tensors.begin(), tensors.end()),
+        functor_bytes_(std::move(functor_bytes)),
+        next_(std::move(next)) {
+    size_t chunks = 0;
+    for (const size_t bytes : functor_bytes_) chunks += chunks_of(bytes);
+    functors_.resize(chunks);
+    size_t at = 0;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      StepTensor& t = tensors_[i];
+      t.hyper = &functors_[at];
+      places_of_functors_.push_back(&functors_[at]);
+      at += chunks_of(functor_bytes_[i]);
+      const auto add = [&](const void* p, DType type, int64_t n) {
+        views_.push_back({const_cast<void*>(p), type, {n}, {1}});
+      };
+      add(t.param, dtype_, t.numel);
+      for (const void* s : t.state) add(s, dtype_, t.numel);
+      add(t.grad, dtype_, t.numel);
+      add(t.factor, kFloat64, 1);
+    }
+  }
+  /// The roles of the views of `count` tensors.
+  static std::string roles(size_t count) {
+    std::string out;
+    for (size_t i = 0; i < count; ++i) out += std::string(1 + kMaxStepState, 'b') + "rr";
+    return out;
+  }
+  void run(Backend& backend, Context& context) override {
+    const View* v = views_.data();
+    for (StepTensor& t : tensors_) {
+      t.param = (v++)->data;
+      for (void*& s : t.state) s = (v++)->data;
+      t.grad = (v++)->data;
+      t.factor = (v++)->as<double>();
+    }
+    backend.step(context, kernel_, dtype_, tensors_);
+  }
+  void each_view(OnView f) override { trace::each_view(views_, f); }
+  void check_step() override { next_({}, 0); }
+  void next_step(uint64_t replay) override { next_(places_of_functors_, replay); }
+  bool same_method(const Call& other) const override { return dynamic_cast<const StepCall*>(&other); }
+  bool same_numbers(const Call& other) const override {
+    const auto& o = static_cast<const StepCall&>(other);
+    return kernel_.run_f32 == o.kernel_.run_f32 && dtype_ == o.dtype_ && functor_bytes_ == o.functor_bytes_;
+  }
+
+ private:
+  struct alignas(64) Chunk {
+    std::byte bytes[64];
+  };
+  static size_t chunks_of(size_t bytes) { return bytes / sizeof(Chunk) + 1; }
+  const StepKernel kernel_;
+  const DType dtype_;
+  std::vector<StepTensor> tensors_;
+  std::vector<View> views_;  // of each tensor: its parameter, state, gradient and factor
+  std::vector<size_t> functor_bytes_;
+  std::vector<Chunk> functors_;
+  std::vector<void*> places_of_functors_;
+  NextStep next_;
+};
+
 }  // namespace weft::trace

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <weft/autograd/tape/node.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/generator.h>
 #include <weft/tensor/tensor.h>
@@ -33,6 +34,9 @@ class Call {
   virtual void run(Backend& backend, Context& context) = 0;
   virtual void each_view(const std::function<void(View&)>& f) = 0;
   virtual PhiloxKey* key() { return nullptr; }
+  /// Of an optimizer's step: throws unless a replay can take it; and makes its functors (Tracer::stepping).
+  virtual void check_step() {}
+  virtual void next_step(uint64_t /*replay*/) {}
   virtual bool same_method(const Call& other) const = 0;
   /// Of two calls of one method: whether all numbers have the same bits. Views and keys do not count.
   virtual bool same_numbers(const Call& other) const = 0;
@@ -46,6 +50,7 @@ struct Block {
   size_t bytes = 0;
   std::vector<std::byte> constant;  ///< its bytes before the first call, if the host wrote them
   bool written = false;             ///< by a call
+  bool fixed = true;                ///< by no call, or only with numbers
   bool result = false;              ///< it is made anew by each replay
   size_t first = 0, last = 0;       ///< the first and the last call that use it
   std::byte* at = nullptr;
@@ -68,6 +73,13 @@ struct Result {
   bool itself = false;  ///< the argument, not a view of it
 };
 
+/// A leaf whose grad() the program sets.
+struct LeafGrad {
+  Ref<Node> node;             ///< the leaf's AccumulateGrad, which does not keep the leaf alive
+  bool starts_empty = false;  ///< it has no grad() before the run; else the run clears it first
+  Result grad;
+};
+
 /// An argument's part in the program.
 struct ArgumentUse {
   bool written = false;
@@ -85,6 +97,8 @@ class Program {
   std::vector<Captured> captured;
   std::vector<ArgumentUse> arguments;
   std::vector<Result> results;
+  std::vector<LeafGrad> leaves;
+  bool steps = false;          ///< a call is an optimizer's step
   std::vector<int64_t> draws;  ///< the counts of default_generator()'s draws
 
   /// Watches the captured storages, which the caller keeps until then.
@@ -96,16 +110,25 @@ class Program {
   /// Whether every captured storage is alive, where it was, and part of the same history or of none, and the
   /// kernels are those of the recording.
   bool is_current() const;
-  /// Whether a run writes to an argument or to a captured tensor.
+  /// Whether no leaf has a grad() to which f would add.
+  bool grads_are_empty() const;
+  /// The grad() of each leaf.
+  std::vector<Tensor> leaf_grads() const;
+  /// Throws: ValueError if an optimizer's step cannot be taken.
+  void check_steps() const;
+  /// Whether a run changes an argument, a captured tensor, a grad() or an optimizer.
   bool writes_outside() const;
   /// Whether an argument shares memory with a captured tensor.
   bool overlaps_captured(std::span<const Tensor* const> arguments) const;
 
   /// Makes the calls. The keys of the draws come from default_generator(). With `keys`, a repetition of a run
-  /// of f, they are these, and no version counts the writes.
+  /// of f, they are these. Then no version counts the writes, optimizers repeat their last step, and the
+  /// gradients of leaves come after the results.
   std::vector<Tensor> run(std::span<const Tensor* const> arguments, const Draws* keys = nullptr);
 
  private:
+  Tensor tensor_of(const Result& r, std::span<const Tensor* const> arguments,
+                   const std::vector<Ref<Storage>>& fresh) const;
   struct Patch {
     View* view;
     Place place;

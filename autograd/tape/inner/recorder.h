@@ -43,6 +43,11 @@ class Recorder final : public Backend, public Tracer {
   void dropped(const Storage& s, const void* data) noexcept override;
   void used(const Storage& s, void* data) override;
   void filled(const Tensor& y) override;
+  bool is_fixed(const void* data) const override;
+  void grad_read(const Tensor& x) override;
+  void grad_cleared(const Tensor& leaf) override;
+  void grad_added(TensorBody& leaf, bool has_grad) override;
+  void stepping(std::vector<size_t> functor_bytes, NextStep next) override;
   void refuse(const char* why) noexcept override;
 
   Device device() const override { return kCpu; }
@@ -89,8 +94,9 @@ class Recorder final : public Backend, public Tracer {
   void note(std::unique_ptr<Call> call, std::string_view roles);
   Place place_of(const View& v);
   uint32_t index_of(Live& block);
-  void note_use(const Place& place, char role);
+  void note_use(const Place& place, char role, bool fills);
   bool find_result(const Tensor& y, Result& to);
+  void find_leaf_grads(std::vector<Tensor>& grads);
 
   kernels::CpuBackend& real_;
   std::span<const Tensor* const> arguments_;
@@ -103,6 +109,17 @@ class Recorder final : public Backend, public Tracer {
   std::unique_ptr<Program> program_;
   std::map<uintptr_t, Live> blocks_;  // by address, destroyed ones until their memory is used again
   std::map<uintptr_t, Outside> outside_;
+  struct Leaf {
+    Tensor kept;
+    bool starts_empty;
+  };
+  std::vector<Leaf> leaves_;  // whose grad() f sets or clears, in that order
+  Leaf* noted(const TensorBody& leaf);
+  struct Stepping {
+    std::vector<size_t> functor_bytes;
+    NextStep next;
+  };
+  std::optional<Stepping> stepping_;
   Draws keys_;
   std::vector<DrawSource> sources_;
   bool open_ = false;  // f runs
