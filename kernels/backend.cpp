@@ -65,12 +65,9 @@ void Backend::rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs
 
 constinit thread_local Backend* kernels::replaced_cpu_backend = nullptr;
 
-Backend& backend(Device device) {
-  if (device.is_cpu()) {
-    if (kernels::replaced_cpu_backend) [[unlikely]]
-      return *kernels::replaced_cpu_backend;
-    return kernels::cpu_backend();
-  }
+namespace {
+/// Apart from backend(), so that the CPU's path saves no registers.
+[[gnu::noinline]] Backend& cuda_backend(Device device) {
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));
   auto& slot = cuda_backends()[static_cast<size_t>(device.index)];
   if (Backend* const found = slot.load(std::memory_order_acquire)) [[likely]]
@@ -79,6 +76,15 @@ Backend& backend(Device device) {
   if (Backend* const found = slot.load(std::memory_order_acquire)) return *found;
   throw DeviceError(str(device, ": no such device: the driver shows ", count,
                         count == 1 ? " device, cuda:0" : str(" devices, cuda:0 to cuda:", count - 1)));
+}
+}  // namespace
+
+Backend& backend(Device device) {
+  if (!device.is_cpu()) [[unlikely]]
+    return cuda_backend(device);
+  if (kernels::replaced_cpu_backend) [[unlikely]]
+    return *kernels::replaced_cpu_backend;
+  return kernels::cpu_backend();
 }
 
 Accelerator& accelerator(Device device) {

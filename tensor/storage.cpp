@@ -16,14 +16,14 @@ namespace weft {
 
 Ref<Storage> Storage::allocate(Device device, size_t bytes) {
   static_assert(sizeof(Storage) <= 64);
-  const auto told = [](Ref<Storage> s) {
-    if (Tracer* const t = detail::tracer()) [[unlikely]]
-      t->made(*s, s->data_.load(std::memory_order_relaxed));
-    return s;
+  const auto told = [](Storage* s) {
+    if (detail::tracing_threads.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      s->tell_made();
+    return Ref<Storage>::adopt(s);
   };
   if (bytes <= kInlineBytes && device.is_cpu()) {
     char* block = static_cast<char*>(pool_allocate(64 + kInlineBytes));
-    return told(Ref<Storage>::adopt(new (block) Storage(device, block + 64, bytes, nullptr, nullptr)));
+    return told(new (block) Storage(device, block + 64, bytes, nullptr, nullptr));
   }
   // a block outlives the backend of a recording, so it belongs to the CPU's
   Backend& from = device.is_cpu() ? kernels::cpu_backend() : backend(device);
@@ -35,7 +35,7 @@ Ref<Storage> Storage::allocate(Device device, size_t bytes) {
     from.deallocate(data, bytes);
     throw;
   }
-  return told(Ref<Storage>::adopt(new (header) Storage(device, data, bytes, nullptr, &from)));
+  return told(new (header) Storage(device, data, bytes, nullptr, &from));
 }
 
 Ref<Storage> Storage::allocate_pinned(size_t bytes) {

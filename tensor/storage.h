@@ -112,6 +112,7 @@ class WEFT_API Storage : public RefCounted {
   void bump_block();
   [[gnu::cold]] void* watched_data() const;
   [[gnu::cold]] void* settled_data() const;
+  [[gnu::cold]] void tell_made() const;
   [[gnu::cold]] void tell_end() const noexcept;
   void end_arrears() noexcept;
   Device device_;

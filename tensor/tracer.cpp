@@ -44,6 +44,10 @@ void* Storage::watched_data() const {
   return p;
 }
 
+void Storage::tell_made() const {
+  if (Tracer* const t = detail::tracer()) t->made(*this, data_.load(std::memory_order_relaxed));
+}
+
 void Storage::tell_end() const noexcept {
   if (has(kMadeInTrace))
     if (Tracer* const t = detail::tracer()) t->dropped(*this, data_.load(std::memory_order_relaxed));
