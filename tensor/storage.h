@@ -89,7 +89,11 @@ class WEFT_API Storage : public RefCounted {
   /// not a view of it (a detached alias) would make the history wrong. Such a write is refused while grad
   /// mode is on. `leaf`: the tensor is a leaf that requires grad.
   void set_history(const void* body, bool leaf) {
-    if (history() && history() != body) return;  // the first such tensor keeps its claim for its lifetime
+    if (history() && history() != body) {  // the first such tensor keeps its claim for its lifetime
+      if (has(kCaptured)) [[unlikely]]
+        end_watches();
+      return;
+    }
     history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf),
                    std::memory_order_relaxed);
   }
@@ -114,6 +118,7 @@ class WEFT_API Storage : public RefCounted {
   [[gnu::cold]] void* settled_data() const;
   [[gnu::cold]] void tell_made() const;
   [[gnu::cold]] void tell_end() const noexcept;
+  [[gnu::cold]] void end_watches() const noexcept;
   void end_arrears() noexcept;
   Device device_;
   bool read_only_ = false;

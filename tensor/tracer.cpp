@@ -15,7 +15,7 @@ namespace {
 
 struct Watched {
   std::mutex mutex;
-  std::unordered_multimap<const Storage*, std::shared_ptr<std::atomic<bool>>> all;
+  std::unordered_multimap<const Storage*, std::shared_ptr<detail::StorageWatch>> all;
 };
 Watched& watched() {
   static auto* const table = new Watched;  // storages of statics may outlive it otherwise
@@ -51,11 +51,17 @@ void Storage::tell_made() const {
 void Storage::tell_end() const noexcept {
   if (has(kMadeInTrace))
     if (Tracer* const t = detail::tracer()) t->dropped(*this, data_.load(std::memory_order_relaxed));
-  if (!has(kCaptured)) return;
+  if (has(kCaptured)) end_watches();
+}
+
+void Storage::end_watches() const noexcept {
   Watched& table = watched();
   const std::lock_guard lock(table.mutex);
   const auto [first, last] = table.all.equal_range(this);
-  for (auto i = first; i != last; ++i) i->second->store(true, std::memory_order_release);
+  for (auto i = first; i != last; ++i) {
+    const std::lock_guard own(i->second->mutex);
+    i->second->gone = true;
+  }
   table.all.erase(first, last);
 }
 
@@ -64,17 +70,18 @@ void detail::refuse_trace_outside(const Storage& s, const char* why) {
   if (t && !t->owns(s, s.data())) t->refuse(why);
 }
 
-void detail::watch_storage(const Storage& s, std::shared_ptr<std::atomic<bool>> gone) {
+void detail::watch_storage(const Storage& s, std::shared_ptr<StorageWatch> watch) {
   Watched& table = watched();
   const std::lock_guard lock(table.mutex);
-  table.all.emplace(&s, std::move(gone));
+  table.all.emplace(&s, std::move(watch));
+  s.allow_weak();
   s.mark(Storage::kCaptured);
 }
 
-void detail::forget_storages(const std::shared_ptr<std::atomic<bool>>& gone) {
+void detail::forget_storages(const std::shared_ptr<StorageWatch>& watch) {
   Watched& table = watched();
   const std::lock_guard lock(table.mutex);
-  std::erase_if(table.all, [&](const auto& entry) { return entry.second == gone; });
+  std::erase_if(table.all, [&](const auto& entry) { return entry.second == watch; });
 }
 
 }  // namespace weft

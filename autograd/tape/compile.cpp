@@ -9,14 +9,18 @@
 #include <mutex>
 #include <optional>
 
+#include <weft/autograd/tape/autocast.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/recorder.h>
+#include <weft/autograd/tape/inner/turns.h>
 #include <weft/tensor/inner/launch.h>
 
 namespace weft {
 namespace {
 
+using trace::Copies;
 using trace::Difference;
+using trace::Exclusive;
 using trace::Program;
 using trace::Recorder;
 using Arguments = std::span<const Tensor* const>;
@@ -24,6 +28,8 @@ using Arguments = std::span<const Tensor* const>;
 /// Recordings of one signature that gave no program, and recordings without a replay between them. After so
 /// many, its calls run f.
 constexpr int kMostFailures = 4, kMostRecordings = 16;
+
+constexpr const char* kUnderWay = "another call is under way";
 
 std::atomic<uint64_t>& modes() {
   static std::atomic<uint64_t> changes{0};
@@ -35,8 +41,9 @@ struct ArgumentKey {
   bool defined = false, requires_grad = false, read_only = false;
   DType dtype = kFloat32;
   Shape sizes, strides;
-  size_t same_as = 0;  ///< the first argument over the same storage
-  int64_t apart = 0;   ///< bytes between the first elements of the two
+  size_t same_as = 0;      ///< the first argument over the same storage
+  int64_t apart = 0;       ///< bytes between the first elements of the two
+  size_t same_tensor = 0;  ///< the first argument that is this tensor
   friend bool operator==(const ArgumentKey&, const ArgumentKey&) = default;
 };
 
@@ -51,15 +58,18 @@ ArgumentKey key_of(Arguments all, size_t i) {
   key.dtype = b.dtype;
   key.sizes = b.sizes;
   key.strides = b.strides;
-  key.same_as = i;
-  for (size_t j = 0; j < i; ++j)
-    if (all[j]->defined() && all[j]->body().storage == b.storage) {
-      key.same_as = j;
-      key.apart = static_cast<const char*>(x.raw()) - static_cast<const char*>(all[j]->raw());
-      break;
-    }
+  key.same_as = key.same_tensor = i;
+  for (size_t j = i; j-- > 0;) {
+    if (!all[j]->defined() || all[j]->body().storage != b.storage) continue;
+    key.same_as = j;
+    key.apart = static_cast<const char*>(x.raw()) - static_cast<const char*>(all[j]->raw());
+    if (all[j]->is_same(x)) key.same_tensor = j;
+  }
   return key;
 }
+
+/// The address of the first element, null if there is none.
+const void* first_of(const Tensor& x) { return x.defined() && x.numel() != 0 ? x.raw() : nullptr; }
 
 bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 bool same_bits(const Tensor& a, const Tensor& b) {
@@ -71,43 +81,9 @@ bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
 }
 
-/// The bytes of storages, to be put back or compared.
-class Bytes {
- public:
-  void add(void* data, size_t bytes) {
-    const auto* const first = static_cast<const std::byte*>(data);
-    parts_.push_back({data, std::vector<std::byte>(first, first + bytes)});
-  }
-  void put_back() const {
-    for (const Part& p : parts_) std::memcpy(p.at, p.bytes.data(), p.bytes.size());
-  }
-  bool still_there() const {
-    return std::all_of(parts_.begin(), parts_.end(),
-                       [](const Part& p) { return std::memcmp(p.at, p.bytes.data(), p.bytes.size()) == 0; });
-  }
-
- private:
-  struct Part {
-    void* at;
-    std::vector<std::byte> bytes;
-  };
-  std::vector<Part> parts_;
-};
-
-Bytes written_bytes(const Program& p, Arguments arguments) {
-  Bytes out;
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (p.arguments[i].written) {
-      const Storage& s = *arguments[i]->body().storage;
-      out.add(s.data(), s.bytes());
-    }
-  for (const trace::Captured& c : p.captured)
-    if (c.written) out.add(c.data, c.bytes);
-  return out;
-}
-
 struct Entry {
   // the signature
+  const std::type_info* types = nullptr;
   std::vector<ArgumentKey> arguments;
   std::vector<Scalar> numbers;
   bool grad = false, inference = false;
@@ -115,16 +91,17 @@ struct Entry {
   std::unique_ptr<Program> program;    ///< replayed
   std::unique_ptr<Program> candidate;  ///< of one recording
   uint64_t modes = 0;                  ///< of the program or the candidate
-  /// The storages of the arguments in the last recording, null where recordings have agreed for two different
-  /// ones. Until then f may also have captured the tensor, and a replay for another one would be wrong.
-  std::vector<const Storage*> storages;
+  /// The first elements of the arguments in the last recording, null where recordings have agreed for two
+  /// different ones. Until then f may also have captured the tensor, or a part of it, and a replay for
+  /// another one would be wrong.
+  std::vector<const void*> memory;
   int failures = 0, recordings = 0;
   int64_t replays = 0;
   bool checked = false;  ///< a replay of the program has given the bits of f
   std::string refused;   ///< for good
 
   bool matches(const detail::CompiledArguments& in) const {
-    if (grad != grad_enabled() || inference != autograd_state().inference ||
+    if (*types != *in.types || grad != grad_enabled() || inference != autograd_state().inference ||
         arguments.size() != in.tensors.size() || numbers.size() != in.numbers.size())
       return false;
     for (size_t i = 0; i < numbers.size(); ++i)
@@ -135,17 +112,24 @@ struct Entry {
       if (!(arguments[i] == key_of(in.tensors, i))) return false;
     return true;
   }
-  bool knows_storages(Arguments given) const {
+  bool knows_memory(Arguments given) const {
     for (size_t i = 0; i < given.size(); ++i)
-      if (storages[i] && storages[i] != given[i]->body().storage.get()) return false;
+      if (memory[i] && memory[i] != first_of(*given[i])) return false;
     return true;
   }
+};
+
+/// Keeps the captured storages of a program for its lifetime: other threads may drop them meanwhile.
+struct Held {
+  std::vector<Ref<Storage>> storages;
+  bool current;  ///< there is a program, and it may run
+  explicit Held(const Program* p) : current(p && p->hold(storages) && p->is_current()) {}
 };
 
 /// The reason for which no program may run on this thread, or for these arguments; null if there is none.
 const char* obstacle(Arguments arguments) {
   const AutogradState& state = autograd_state();
-  if (state.autocast != kFloat32) return "an Autocast is open outside of f";
+  if (state.autocast != kFloat32 || detail::keeps_casts()) return "an Autocast is open outside of f";
   if (state.saved_hooks) return "SavedTensorHooks are open outside of f";
   if (state.anomaly) return "DetectAnomaly is open outside of f";
   if (draw_scope()) return "its random draws are noted or repeated (a checkpoint)";
@@ -165,11 +149,14 @@ const char* obstacle(Arguments arguments) {
 
 }  // namespace
 
-void detail::note_mode_change() noexcept { modes().fetch_add(1, std::memory_order_relaxed); }
+void detail::note_mode_change() noexcept {
+  refuse_trace("changes the train() flag of a module");
+  modes().fetch_add(1, std::memory_order_relaxed);
+}
 
 struct detail::CompiledPrograms::Impl {
   CompileOptions options;
-  std::atomic<bool> busy{false};  // a call uses `entries`; others do not wait
+  trace::Turns turns;  // the call that has the turn uses `entries`
   std::vector<std::unique_ptr<Entry>> entries;
   mutable std::mutex said;  // of the rest
   std::string why = "it was not called yet";
@@ -191,11 +178,12 @@ struct detail::CompiledPrograms::Impl {
     if (static_cast<int>(entries.size()) >= options.max_programs) return nullptr;
     entries.push_back(std::make_unique<Entry>());
     Entry& e = *entries.back();
+    e.types = in.types;
     for (size_t i = 0; i < in.tensors.size(); ++i) e.arguments.push_back(key_of(in.tensors, i));
     e.numbers = in.numbers;
     e.grad = grad_enabled();
     e.inference = autograd_state().inference;
-    e.storages.resize(in.tensors.size());
+    e.memory.resize(in.tensors.size());
     return &e;
   }
 
@@ -206,15 +194,13 @@ struct detail::CompiledPrograms::Impl {
   }
 
   /// Compares a new recording with the one before. Returns the reason why there is no program yet.
-  std::string accept(Entry& e, std::unique_ptr<Program> fresh, const Recorder& recorder,
+  std::string accept(Entry& e, std::unique_ptr<Program> fresh, uint64_t now, const Recorder& recorder,
                      const std::vector<Tensor>& results, Arguments given) {
-    const uint64_t now = modes().load(std::memory_order_relaxed);
     if (e.modes != now) e.program.reset(), e.candidate.reset();
     e.modes = now;
     Program* const before = e.program ? e.program.get() : e.candidate.get();
-    const std::vector<const Storage*> earlier = e.storages;
-    for (size_t i = 0; i < given.size(); ++i)
-      e.storages[i] = given[i]->defined() ? given[i]->body().storage.get() : nullptr;
+    const std::vector<const void*> earlier = e.memory;
+    for (size_t i = 0; i < given.size(); ++i) e.memory[i] = first_of(*given[i]);
     if (!before) {
       e.candidate = std::move(fresh);
       return "the first of two recordings";
@@ -240,7 +226,7 @@ struct detail::CompiledPrograms::Impl {
         }
     }
     for (size_t i = 0; i < given.size(); ++i)
-      if (earlier[i] != e.storages[i]) e.storages[i] = nullptr;
+      if (earlier[i] != e.memory[i]) e.memory[i] = nullptr;
     e.checked = !fresh->writes_outside();
     e.failures = 0;
     e.program = std::move(fresh);
@@ -251,19 +237,24 @@ struct detail::CompiledPrograms::Impl {
   std::vector<Tensor> record(Entry& e, Arguments given, const CompiledFunction& f) {
     for (const Tensor* x : given)
       if (x->defined() && x->body().storage->has(Storage::kCaptured))
-        for (const auto& other : entries)
-          if (other->program && other->program->is_current() && other->program->overlaps_captured({&x, 1}))
+        for (const auto& other : entries) {
+          const Held held(other->program.get());
+          if (held.current && other->program->overlaps_captured({&x, 1}))
             return eager("an argument shares memory with a tensor that f captures", f);
+        }
     if (++e.recordings > kMostRecordings) {
       e.refused = "it was recorded too often";
       return eager(e.refused, f);
     }
+    const uint64_t now = modes().load(std::memory_order_relaxed);
+    const Program* const before = e.program ? e.program.get() : e.candidate.get();
     Recorder recorder(given);
+    if (before) recorder.expect(*before);
     std::vector<Tensor> results = recorder.record(f);
     std::unique_ptr<Program> fresh = recorder.finish(results);
     std::string reason;
     if (fresh) {
-      reason = accept(e, std::move(fresh), recorder, results, given);
+      reason = accept(e, std::move(fresh), now, recorder, results, given);
     } else {
       reason = "f " + recorder.reason();
       fail(e, reason);
@@ -272,27 +263,38 @@ struct detail::CompiledPrograms::Impl {
     return results;
   }
 
-  /// Runs f and a replay from the same values. Returns the part in which their bits differ, "" if in none;
-  /// `out` is that of f, and so is all that f writes.
-  std::string check(Program& p, Arguments given, const CompiledFunction& f, std::vector<Tensor>& out) {
-    const Bytes before = written_bytes(p, given);
+  /// Runs f, and a replay on copies of the tensors that both write. Returns the part in which their bits
+  /// differ, "" if in none; `out` is that of f. Returns nothing if other calls may have written meanwhile.
+  /// The caller holds the captured storages.
+  std::optional<std::string> check(Program& p, Arguments given, const CompiledFunction& f,
+                                   std::vector<Tensor>& out) {
+    Copies before;
+    const uint64_t guests = turns.guests();
+    const bool alone = [&] {
+      const Exclusive now(turns);
+      if (now) before = p.copies_of_written(given);
+      return static_cast<bool>(now);
+    }();
     Draws keys;
     {
       const DrawScope noted(keys, DrawScope::Mode::kNote);
       out = f();
     }
+    const Exclusive now(turns);
+    if (!alone || !now || guests != turns.guests()) return std::nullopt;
+    if (!p.is_current()) return "a captured tensor, which f gives other memory or another history";
     if (keys.size() != p.draws.size()) return "the number of random draws";
-    std::vector<Tensor> wanted = out;
+    std::vector<Tensor> wanted = out, got;
     for (const Tensor& g : p.leaf_grads()) wanted.push_back(g);
-    const Bytes after = written_bytes(p, given);
-    before.put_back();
-    const std::vector<Tensor> got = p.run(given, &keys);
-    const bool same_writes = after.still_there();
-    after.put_back();
+    try {
+      got = p.run(given, &keys, &before);
+    } catch (const IndexError& error) {
+      return str("an error, ", error.what());
+    }
     if (wanted.size() != got.size()) return "the number of results";
     for (size_t i = 0; i < got.size(); ++i)
       if (!same_bits(got[i], wanted[i])) return i < out.size() ? str("result ", i) : "the grad() of a leaf";
-    return same_writes ? "" : "a tensor that it writes to";
+    return before.match() ? "" : "a tensor that it writes to";
   }
 
   std::vector<Tensor> replay(Entry& e, Arguments given, const CompiledFunction& f) {
@@ -307,17 +309,22 @@ struct detail::CompiledPrograms::Impl {
     const bool asked = options.check_every > 0 && ++e.replays % options.check_every == 0;
     std::vector<Tensor> out;
     if (asked || !e.checked) {
-      const std::string part = check(p, given, f, out);
+      const std::optional<std::string> part = check(p, given, f, out);
+      if (!part) return note(kUnderWay, &CompileStats::eager), out;
       e.checked = true;
-      if (!part.empty()) {
-        e.refused = "a replay differs from f in " + part +
+      if (!part->empty()) {
+        e.refused = "a replay differs from f in " + *part +
                     ": f depends on more than its arguments and the values of captured tensors";
         e.program.reset();
         if (asked) throw ValueError("compile: " + e.refused);
         note(e.refused, &CompileStats::eager);
         return out;
       }
-    } else if (p.writes_outside() || !p.draws.empty()) {
+    } else if (p.writes_outside()) {
+      const Exclusive now(turns);
+      if (!now) return eager(kUnderWay, f);
+      out = p.run(given);
+    } else if (!p.draws.empty()) {
       out = p.run(given);
     } else {
       try {
@@ -330,16 +337,24 @@ struct detail::CompiledPrograms::Impl {
     return out;
   }
 
-  /// The program's replay, or a recording; null with a reason if f has to run.
-  Entry* choose(const CompiledArguments& in, std::string& why) {
+  /// A replay or a recording, or nothing with a reason if f has to run.
+  std::optional<std::vector<Tensor>> run(const CompiledArguments& in, const CompiledFunction& f,
+                                         std::string& why) {
+    const Arguments given(in.tensors);
     Entry* const e = find(in);
     if (!e) why = str("it has ", options.max_programs, " other signatures already");
     else if (!e->refused.empty()) why = e->refused;
-    else if (e->program && e->program->is_current() && e->program->overlaps_captured(in.tensors))
+    if (!why.empty()) return std::nullopt;
+    const Held held(e->program ? e->program.get() : e->candidate.get());  // there is one of them at most
+    if (!held.current) e->program.reset(), e->candidate.reset();
+    if (e->program && e->program->overlaps_captured(given))
       why = "an argument shares memory with a tensor that f captures";
     else if (e->program && !e->program->grads_are_empty())
       why = "a leaf has a grad() already, to which f would add";
-    return why.empty() ? e : nullptr;
+    if (!why.empty()) return std::nullopt;
+    const bool recorded = e->program && e->modes == modes().load(std::memory_order_relaxed);
+    return recorded && e->knows_memory(given) && e->program->has_leaves(given) ? replay(*e, given, f)
+                                                                               : record(*e, given, f);
   }
 };
 
@@ -353,25 +368,22 @@ detail::CompiledPrograms::~CompiledPrograms() = default;
 detail::CompiledPrograms::CompiledPrograms(CompiledPrograms&&) noexcept = default;
 
 std::vector<Tensor> detail::CompiledPrograms::call(const CompiledArguments& in, const CompiledFunction& f) {
-  if (tracer()) return f();  // part of a recording
   Impl& own = *impl_;
-  const Arguments given(in.tensors);
-  if (const char* const why = obstacle(given)) return own.eager(why, f);
-  if (own.busy.exchange(true, std::memory_order_acquire)) return own.eager("another call is under way", f);
-  struct Done {
-    std::atomic<bool>& busy;
-    ~Done() { busy.store(false, std::memory_order_release); }
-  };
-  std::string why;
-  {
-    const Done done{own.busy};
-    if (Entry* const e = own.choose(in, why)) {
-      if (e->program && !e->program->is_current()) e->program.reset();
-      if (e->candidate && !e->candidate->is_current()) e->candidate.reset();
-      const bool recorded = e->program && e->modes == modes().load(std::memory_order_relaxed);
-      return recorded && e->knows_storages(given) ? own.replay(*e, given, f) : own.record(*e, given, f);
+  struct Turn {
+    trace::Turns& turns;
+    bool taken;
+    explicit Turn(trace::Turns& t) : turns(t), taken(t.enter()) {}
+    ~Turn() { turns.leave(taken); }
+    void yield() {
+      if (std::exchange(taken, false)) turns.yield();
     }
-  }
+  } turn(own.turns);
+  if (tracer()) return turn.yield(), f();  // part of a recording
+  std::string why;
+  if (const char* const reason = obstacle(in.tensors)) why = reason;
+  else if (!turn.taken) why = kUnderWay;
+  else if (auto results = own.run(in, f, why)) return std::move(*results);
+  turn.yield();
   return own.eager(std::move(why), f);
 }
 

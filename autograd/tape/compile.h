@@ -10,8 +10,9 @@
 //   that f reads from elsewhere (a step count, a rate) is a constant of the recording, and so is the choice
 //   of a captured tensor: do not assign to a captured handle. Numbers that change are arguments: a tensor
 //   without dims, or a number, each value of which is recorded for itself.
+// - A replay takes no lock of f. A function that waits, or calls another worker, is never replayed.
 // - An ordinary run takes place wherever a replay might differ, and reason() tells why. Not seen are values
-//   that f reads or writes through Tensor::raw().
+//   that f reads or writes through Tensor::raw(), and tensors of f that other threads write to.
 #pragma once
 
 #include <array>
@@ -23,6 +24,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,7 @@ namespace detail {
 
 /// The arguments of a call.
 struct CompiledArguments {
+  const std::type_info* types = nullptr;  ///< f may be a template
   std::vector<const Tensor*> tensors;
   std::vector<Scalar> numbers;
   template <class T> void add(const T& x) {
@@ -82,7 +85,8 @@ class WEFT_API CompiledPrograms {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A flag that layers read (Module::train) has changed: what was recorded before is recorded anew.
+/// A flag that layers read (Module::train) has changed, or a tensor lies elsewhere (Module::to): what was
+/// recorded before is recorded anew.
 WEFT_API void note_mode_change() noexcept;
 
 // Results as a list: a Tensor, a vector of them, a tuple, pair or array of them, or nothing.
@@ -117,7 +121,8 @@ template <class R> R unlisted(std::vector<Tensor> ys) {
 /// A function with its recordings; made by compile(). Its arguments are tensors, vectors of tensors, numbers
 /// and enums, its results a Tensor, or a vector, tuple, pair or array of them, or void. Results are fresh
 /// tensors, as those of f.
-/// Thread safety: any thread may call it; a call that meets a replay of another thread runs f.
+/// Thread safety: any thread may call it. A call that meets one of another thread runs f, or waits for the
+/// end of a replay that writes to tensors.
 template <class F> class Compiled {
  public:
   Compiled(F f, CompileOptions options) : f_(std::move(f)), programs_(options) {}
@@ -127,9 +132,10 @@ template <class F> class Compiled {
     using Given = std::remove_cvref_t<std::invoke_result_t<F&, const A&...>>;
     using R =
         std::conditional_t<std::is_convertible_v<Given, Tensor>, Tensor, Given>;  // x[mask] is no Tensor
-    detail::CompiledArguments in;
-    (in.add(args), ...);
     const std::tuple<const A&...> all{args...};
+    detail::CompiledArguments in;
+    in.types = &typeid(all);
+    (in.add(args), ...);
     const auto run = [this, &all]() -> std::vector<Tensor> {
       if constexpr (std::is_void_v<R>) return std::apply(f_, all), std::vector<Tensor>();
       else return detail::listed(R(std::apply(f_, all)));
@@ -152,7 +158,8 @@ template <class F> class Compiled {
 /// captured tensors are gone or lie elsewhere.
 /// Replays draw from default_generator() as f would. They cannot hold a graph: f runs with its graph if a
 /// result requires grad. Inside f, weft::grad() gives gradients as results, and a whole training step is
-/// replayed: zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay.
+/// replayed: zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay. An
+/// IndexError in a replay leaves what it leaves in f: generators, step counts, gradients that are cleared.
 /// Throws: ValueError for a negative check_every or max_programs.
 template <class F> Compiled<std::decay_t<F>> compile(F&& f, CompileOptions options = {}) {
   return {std::forward<F>(f), options};

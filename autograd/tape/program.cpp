@@ -19,6 +19,15 @@ namespace {
 constexpr size_t kAlign = 64;
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+/// Replaces the grad() of a leaf that is still there.
+void set_grad(const LeafGrad& leaf, Tensor g) {
+  const Tensor x = static_cast<AccumulateGrad&>(*leaf.node).leaf();
+  if (!x.defined()) return;
+  Slot& slot = *detail::slot_of(x);
+  const std::lock_guard lock(slot.grad_mutex());
+  std::swap(slot.grad, g);  // the old one goes after the lock
+}
+
 /// The address of views without elements, which is never read.
 void* nowhere() {
   alignas(kAlign) static std::byte block[kAlign];
@@ -27,14 +36,45 @@ void* nowhere() {
 
 }  // namespace
 
-Program::Program() : backend_(&kernels::cpu_backend()), gone_(std::make_shared<std::atomic<bool>>(false)) {}
+void Copies::add(void* data, size_t bytes) {
+  Ref<Storage> copy = Storage::allocate(kCpu, bytes);
+  std::memcpy(copy->data(), data, bytes);
+  parts_.push_back({static_cast<std::byte*>(data), bytes, std::move(copy)});
+}
+
+std::byte* Copies::at(void* p) const {
+  auto* const byte = static_cast<std::byte*>(p);
+  for (const Part& part : parts_)
+    if (part.data <= byte && byte < part.data + part.bytes)
+      return static_cast<std::byte*>(part.copy->data()) + (byte - part.data);
+  return byte;
+}
+
+bool Copies::match() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return std::memcmp(part.data, part.copy->data(), part.bytes) == 0;
+  });
+}
+
+Program::Program() : backend_(&kernels::cpu_backend()) {}
 Program::~Program() {
-  detail::forget_storages(gone_);
-  if (arena_) kernels::cpu_backend().deallocate(arena_, arena_bytes_);
+  detail::forget_storages(watch_);
+  if (arena_) backend_->deallocate(arena_, arena_bytes_);
 }
 
 void Program::watch() {
-  for (const Captured& c : captured) detail::watch_storage(*c.storage, gone_);
+  for (const Captured& c : captured) detail::watch_storage(*c.storage, watch_);
+}
+
+bool Program::hold(std::vector<Ref<Storage>>& held) const {
+  held.reserve(held.size() + captured.size());
+  const std::lock_guard lock(watch_->mutex);
+  if (watch_->gone) return false;
+  for (const Captured& c : captured) {
+    if (!c.storage->try_retain()) return false;  // its end is under way
+    held.push_back(Ref<Storage>::adopt(const_cast<Storage*>(c.storage)));
+  }
+  return true;
 }
 
 void Program::lay_out() {
@@ -64,7 +104,7 @@ void Program::lay_out() {
                   piece);
     arena_bytes_ = std::max(arena_bytes_, piece.end);
   }
-  if (arena_bytes_ > 0) arena_ = static_cast<std::byte*>(kernels::cpu_backend().allocate(arena_bytes_));
+  if (arena_bytes_ > 0) arena_ = static_cast<std::byte*>(backend_->allocate(arena_bytes_));
   for (const Piece& piece : placed) {
     Block& b = blocks[piece.block];
     b.at = arena_ + piece.begin;
@@ -89,12 +129,11 @@ void Program::lay_out() {
           break;
       }
     });
-    if (call->draw >= 0) keyed_.push_back({call->key(), static_cast<size_t>(call->draw)});
   }
 }
 
 bool Program::is_current() const {
-  if (gone_->load(std::memory_order_acquire) || backend_ != &kernels::cpu_backend()) return false;
+  if (backend_ != &kernels::cpu_backend()) return false;
   for (const Captured& c : captured)
     if (c.storage->data() != c.data || c.storage->lock() || c.storage->history() != c.history) return false;
   for (const LeafGrad& leaf : leaves)
@@ -102,6 +141,13 @@ bool Program::is_current() const {
         leaf.node->extras.load(std::memory_order_acquire))  // hooks
       return false;
   return true;
+}
+
+bool Program::has_leaves(std::span<const Tensor* const> given) const {
+  return std::all_of(leaves.begin(), leaves.end(), [&](const LeafGrad& leaf) {
+    return leaf.argument < 0 ||
+           detail::slot_of(*given[static_cast<size_t>(leaf.argument)])->edge.node == leaf.node;
+  });
 }
 
 bool Program::grads_are_empty() const {
@@ -145,13 +191,36 @@ bool Program::overlaps_captured(std::span<const Tensor* const> given) const {
   return false;
 }
 
-std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Draws* keys) {
-  // the steps of optimizers count from here on; check_steps() has told that they can be taken
-  static std::atomic<uint64_t> replays{uint64_t{1} << 62};
-  const uint64_t replay = keys ? 0 : ++replays;
-  if (steps)
-    for (const auto& call : calls) call->next_step(replay);
+Copies Program::copies_of_written(std::span<const Tensor* const> given) const {
+  Copies out;
+  for (size_t i = 0; i < given.size(); ++i)
+    if (arguments[i].written) {
+      const Storage& s = *given[i]->body().storage;
+      out.add(s.data(), s.bytes());
+    }
+  for (const Captured& c : captured)
+    if (c.written) out.add(c.data, c.bytes);
+  return out;
+}
 
+void Program::point_at_captured(const Copies* copies) {
+  for (const auto& call : calls) {
+    size_t next = 0;
+    call->each_view([&](View& v) {
+      const Place& place = call->places[next++];
+      if (place.kind != Place::Kind::kCaptured) return;
+      auto* const at = static_cast<std::byte*>(captured[place.index].data) + place.offset;
+      v.data = copies ? copies->at(at) : at;
+    });
+  }
+}
+
+std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Draws* keys,
+                                 const Copies* copies) {
+  static std::atomic<uint64_t> replays{uint64_t{1} << 62};  // apart from those of a cuda::Graph
+  const uint64_t replay = keys ? 0 : ++replays;
+  if (steps)  // check_steps() has told that they can be taken
+    for (const auto& call : calls) call->begin(replay);
   std::vector<Ref<Storage>> fresh;
   fresh.reserve(made_.size());
   for (const size_t i : made_) {
@@ -166,15 +235,22 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
     std::byte* const base = p.place.kind == Place::Kind::kBlock
                                 ? blocks[p.place.index].at
                                 : static_cast<std::byte*>(given[p.place.index]->raw());
-    p.view->data = base + p.place.offset;
+    std::byte* const at = base + p.place.offset;
+    p.view->data = copies && p.place.kind == Place::Kind::kArgument ? copies->at(at) : at;
   }
-  if (!draws.empty()) {
-    Draws made;
-    if (!keys)
-      for (const int64_t count : draws) made.push_back(default_generator().take(count));
-    const Draws& taken = keys ? *keys : made;
-    for (const Keyed& k : keyed_) *k.key = taken[k.draw];
-  }
+  struct Pointed {
+    Program* program;
+    ~Pointed() {
+      if (program) program->point_at_captured(nullptr);
+    }
+  } const pointed{copies ? this : nullptr};
+  if (copies) point_at_captured(copies);
+  Draws taken;
+  taken.reserve(draws.size());
+  const auto take = [&](size_t count) {
+    while (taken.size() < count)
+      taken.push_back(keys ? (*keys)[taken.size()] : default_generator().take(draws[taken.size()]));
+  };
   const auto count_writes = [&] {
     if (keys) return;
     for (size_t i = 0; i < arguments.size(); ++i)
@@ -184,30 +260,59 @@ std::vector<Tensor> Program::run(std::span<const Tensor* const> given, const Dra
   };
   Backend& backend = kernels::cpu_backend();
   Context context;
+  size_t at = 0;
   try {
-    for (const auto& call : calls) call->run(backend, context);
+    for (; at < calls.size(); ++at) {
+      Call& call = *calls[at];
+      if (call.draw >= 0) {
+        take(static_cast<size_t>(call.draw) + 1);
+        *call.key() = taken[static_cast<size_t>(call.draw)];
+      }
+      call.run(backend, context);
+    }
   } catch (...) {
     count_writes();  // some of them have happened
-    throw;
+    if (!keys) clear_grads(at);
+    try {
+      throw;
+    } catch (const IndexError& e) {
+      throw IndexError(str(calls[at]->op, ": ", e.what()));
+    }
   }
+  take(draws.size());
   count_writes();
 
   std::vector<Tensor> out;
   out.reserve(results.size() + (keys ? leaves.size() : 0));
-  for (const Result& r : results) out.push_back(tensor_of(r, given, fresh));
+  make_results(given, fresh, out);
   for (const LeafGrad& leaf : leaves) {
     Tensor g = tensor_of(leaf.grad, given, fresh);
     if (keys) {
       out.push_back(std::move(g));
       continue;
     }
-    const Tensor x = static_cast<AccumulateGrad&>(*leaf.node).leaf();
-    if (!x.defined()) continue;
-    Slot& slot = *detail::slot_of(x);
-    const std::lock_guard lock(slot.grad_mutex());
-    std::swap(slot.grad, g);
+    set_grad(leaf, std::move(g));
   }
   return out;
+}
+
+void Program::clear_grads(size_t calls_made) const {
+  for (const LeafGrad& leaf : leaves)
+    if (!leaf.starts_empty && leaf.cleared <= calls_made) set_grad(leaf, Tensor());
+}
+
+void Program::make_results(std::span<const Tensor* const> given, const std::vector<Ref<Storage>>& fresh,
+                           std::vector<Tensor>& out) const {
+  for (const Result& r : results)
+    out.push_back(r.same_as < 0 ? tensor_of(r, given, fresh) : out[static_cast<size_t>(r.same_as)]);
+  std::vector<Tensor> bases;
+  for (const Result& h : hidden) bases.push_back(tensor_of(h, given, fresh));
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Result& r = results[i];
+    if (r.base == Result::Base::kArgument) detail::note_view(out[i], *given[r.place.index]);
+    if (r.base == Result::Base::kResult) detail::note_view(out[i], out[r.base_index]);
+    if (r.base == Result::Base::kHidden) detail::note_view(out[i], bases[r.base_index]);
+  }
 }
 
 Tensor Program::tensor_of(const Result& r, std::span<const Tensor* const> given,
@@ -220,9 +325,7 @@ Tensor Program::tensor_of(const Result& r, std::span<const Tensor* const> given,
     case Place::Kind::kEmpty: return alias(empty({0}, {.dtype = r.dtype}), r.sizes, r.strides, 0);
     case Place::Kind::kArgument: {
       const Tensor& x = *given[p.index];
-      Tensor y = alias(x, r.sizes, r.strides, x.storage_offset() + p.offset / size_of(x.dtype()));
-      if (!autograd_state().inference) detail::note_view(y, x);
-      return y;
+      return alias(x, r.sizes, r.strides, x.storage_offset() + p.offset / size_of(x.dtype()));
     }
     case Place::Kind::kBlock: break;
   }
@@ -266,14 +369,11 @@ Difference compare(Program& a, Program& b) {
   };
   if (!std::equal(a.captured.begin(), a.captured.end(), b.captured.begin(), b.captured.end(), same_capture))
     return other("one run uses other tensors from outside than the next");
-  const auto same_result = [](const Result& r, const Result& s) {
-    return r.place == s.place && r.sizes == s.sizes && r.strides == s.strides && r.dtype == s.dtype &&
-           r.itself == s.itself;
-  };
-  if (!std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), same_result))
+  if (a.results != b.results || a.hidden != b.hidden)
     return other("the results of one run are laid out in another way than those of the next");
   const auto same_leaf = [&](const LeafGrad& k, const LeafGrad& l) {
-    return k.node == l.node && k.starts_empty == l.starts_empty && same_result(k.grad, l.grad);
+    return k.node == l.node && k.starts_empty == l.starts_empty && k.cleared == l.cleared &&
+           k.argument == l.argument && k.grad == l.grad;
   };
   if (!std::equal(a.leaves.begin(), a.leaves.end(), b.leaves.begin(), b.leaves.end(), same_leaf))
     return other("one run makes other gradients of leaves than the next");

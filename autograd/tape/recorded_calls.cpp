@@ -194,8 +194,9 @@ void Recorder::step(Context& c, const StepKernel& kernel, DType dtype, std::span
   if (!reason_.empty()) return;
   program_->steps = true;
   note(std::make_unique<StepCall>("step", kernel, dtype, tensors, std::move(known->functor_bytes),
-                                  std::move(known->next)),
+                                  std::move(known->replay)),
        StepCall::roles(tensors.size()));
+  if (reason_.empty()) count_steps(*program_->calls.back());
 }
 void Recorder::powers(Context& c, double p, std::span<const View> xs, double* out) {
   refuse(kHostResult);

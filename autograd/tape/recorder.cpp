@@ -73,6 +73,10 @@ std::vector<Tensor> Recorder::record(const std::function<std::vector<Tensor>()>&
 
 // ---- memory
 
+void Recorder::expect(const Program& earlier) {
+  for (const Captured& c : earlier.captured) expected_.emplace(c.storage, c.storage->version());
+}
+
 void Recorder::made(const Storage& s, void* data) {
   if (!s.device().is_cpu()) return refuse("makes a tensor that is not on the CPU");
   s.mark(Storage::kMadeInTrace);
@@ -98,8 +102,10 @@ void Recorder::used(const Storage& s, void* data) {
   if (!s.device().is_cpu()) return refuse("uses a tensor that is not on the CPU");
   if (s.lock()) return refuse("uses a parameter marked concurrent");
   if (outside_.contains(address(data))) return;
+  const auto expected = expected_.find(&s);
+  const uint32_t version = expected == expected_.end() ? s.version() : expected->second;
   outside_.emplace(address(data),
-                   Outside{Ref<Storage>::share(const_cast<Storage*>(&s)), data, s.bytes(), s.version(), -1});
+                   Outside{Ref<Storage>::share(const_cast<Storage*>(&s)), data, s.bytes(), version, -1});
 }
 
 void Recorder::filled(const Tensor& y) {
@@ -230,7 +236,7 @@ void Recorder::grad_cleared(const Tensor& leaf) {
   if (owns(s, s.data()) || noted(leaf.body())) return;
   if (!detail::slot_of(leaf)->owns_accumulator)
     return refuse("clears the grad() of a tensor that is no leaf");
-  leaves_.push_back({leaf, false});
+  leaves_.push_back({leaf, false, program_->calls.size()});
 }
 
 void Recorder::grad_added(TensorBody& leaf, bool has_grad) {
@@ -240,8 +246,17 @@ void Recorder::grad_added(TensorBody& leaf, bool has_grad) {
   leaves_.push_back({Tensor(Ref<TensorBody>::adopt(&leaf)), true});
 }
 
-void Recorder::stepping(std::vector<size_t> functor_bytes, NextStep next) {
-  stepping_ = Stepping{std::move(functor_bytes), std::move(next)};
+void Recorder::stepping(std::vector<size_t> functor_bytes, StepReplay replay) {
+  stepping_ = Stepping{std::move(functor_bytes), std::move(replay)};
+}
+
+/// Takes the writes that the optimizer counts for a step, in a replay too, from those of the program.
+void Recorder::count_steps(const Call& step) {
+  for (size_t i = 0; i < step.places.size(); i += StepCall::kViews) {
+    const Place& param = step.places[i];
+    if (param.kind == Place::Kind::kArgument) --program_->arguments[param.index].bumps;
+    if (param.kind == Place::Kind::kCaptured) --program_->captured[param.index].bumps;
+  }
 }
 
 void Recorder::find_leaf_grads(std::vector<Tensor>& grads) {
@@ -250,7 +265,9 @@ void Recorder::find_leaf_grads(std::vector<Tensor>& grads) {
     if (!slot.owns_accumulator) return refuse("changes whether a tensor requires grad");
     if (slot.edge.node->extras.load(std::memory_order_acquire))
       return refuse("makes a gradient of a leaf that has hooks");
-    LeafGrad made{slot.edge.node, leaf.starts_empty, {}};
+    LeafGrad made{slot.edge.node, leaf.starts_empty, leaf.cleared, -1, {}};
+    for (size_t i = 0; i < arguments_.size(); ++i)
+      if (arguments_[i]->is_same(leaf.kept)) made.argument = static_cast<int64_t>(i);
     {
       const std::lock_guard lock(slot.grad_mutex());
       grads.push_back(slot.grad);
@@ -294,17 +311,88 @@ bool Recorder::find_result(const Tensor& y, Result& to) {
   return true;
 }
 
+void Recorder::find_results(const std::vector<Tensor>& results) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    Result to;
+    const Tensor& y = results[i];
+    if (y.defined() && reason_.empty()) {
+      for (size_t j = 0; j < i && to.same_as < 0; ++j)
+        if (y.is_same(results[j])) to.same_as = static_cast<int64_t>(j);
+      if (to.same_as < 0) find_result(y, to);
+    }
+    program_->results.push_back(to);
+  }
+}
+
+/// Which results are views of each other, or of an argument.
+void Recorder::find_bases(const std::vector<Tensor>& results) {
+  std::vector<std::pair<Tensor, std::vector<size_t>>> hidden;  // each with its views
+  for (size_t i = 0; i < results.size(); ++i) {
+    Result& r = program_->results[i];
+    if (!results[i].defined() || r.itself || r.same_as >= 0 || !results[i].body().follows_base) continue;
+    if (r.place.kind == Place::Kind::kArgument) r.base = Result::Base::kArgument;
+    if (r.place.kind != Place::Kind::kBlock) continue;
+    const Tensor& base = detail::slot_of(results[i])->base;
+    const auto is_base = [&](const Tensor& y) { return y.is_same(base); };
+    const auto shown = std::find_if(results.begin(), results.end(), is_base);
+    if (shown != results.end()) {
+      r.base = Result::Base::kResult;
+      r.base_index = static_cast<uint32_t>(shown - results.begin());
+      continue;
+    }
+    auto known = std::find_if(hidden.begin(), hidden.end(), [&](const auto& h) { return is_base(h.first); });
+    if (known == hidden.end()) known = hidden.insert(known, {base, {}});
+    known->second.push_back(i);
+  }
+  for (const auto& [base, views] : hidden) {
+    if (views.size() < 2) continue;  // nobody else will see a write
+    Result to;
+    if (!find_result(base, to)) return;
+    for (const size_t i : views) {
+      program_->results[i].base = Result::Base::kHidden;
+      program_->results[i].base_index = static_cast<uint32_t>(program_->hidden.size());
+    }
+    program_->hidden.push_back(std::move(to));
+  }
+}
+
+/// The versions that a run adds, and the captured tensors that it may not use.
+void Recorder::find_writes() {
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    const Tensor& x = *arguments_[i];
+    if (!x.defined()) continue;
+    ArgumentUse& use = program_->arguments[i];
+    if (x.requires_grad() != require_grad_[i]) refuse("changes whether an argument requires grad");
+    bool first = true, written = false;
+    uint32_t bumps = x.version() - versions_[i];
+    for (size_t j = 0; j < arguments_.size(); ++j) {
+      if (!arguments_[j]->defined() || arguments_[j]->body().storage != x.body().storage) continue;
+      if (j < i) first = false;
+      written = written || program_->arguments[j].written;
+      bumps += program_->arguments[j].bumps;
+    }
+    use.bumps = first ? bumps : 0;  // one count per storage
+    if (use.bumps != 0 && !written && x.numel() != 0)
+      refuse("gets an argument that something else writes to");
+  }
+  for (const auto& [begin, out] : outside_) {
+    if (out.index < 0) continue;
+    Captured& c = program_->captured[static_cast<size_t>(out.index)];
+    c.bumps += out.kept->version() - out.version;
+    c.history = out.kept->history();
+    if (c.bumps != 0 && !c.written) refuse("reads a tensor from outside that something else writes to");
+    if (out.kept->use_count() == 1) refuse("reads a tensor from outside that is gone after the call");
+  }
+}
+
 std::unique_ptr<Program> Recorder::finish(const std::vector<Tensor>& results) {
   open_ = true;  // for reasons
   struct Close {
     bool& flag;
     ~Close() { flag = false; }
   } const close{open_};
-  for (const Tensor& y : results) {
-    Result to;
-    if (y.defined() && reason_.empty()) find_result(y, to);
-    program_->results.push_back(to);
-  }
+  find_results(results);
+  if (reason_.empty()) find_bases(results);
   std::vector<Tensor> grads;
   if (reason_.empty()) find_leaf_grads(grads);
   for (auto& [begin, live] : blocks_) {
@@ -318,19 +406,7 @@ std::unique_ptr<Program> Recorder::finish(const std::vector<Tensor>& results) {
     if (source.from != &default_generator()) refuse("draws from another generator than the default one");
     program_->draws.push_back(source.count);
   }
-  for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (!arguments_[i]->defined()) continue;
-    program_->arguments[i].bumps = arguments_[i]->version() - versions_[i];
-    if (arguments_[i]->requires_grad() != require_grad_[i])
-      refuse("changes whether an argument requires grad");
-  }
-  for (const auto& [begin, out] : outside_)
-    if (out.index >= 0) {
-      Captured& c = program_->captured[static_cast<size_t>(out.index)];
-      c.bumps = out.kept->version() - out.version;
-      c.history = out.kept->history();
-      if (out.kept->use_count() == 1) refuse("reads a tensor from outside that is gone after the call");
-    }
+  find_writes();
   if (!reason_.empty()) return nullptr;
   program_->watch();
   program_->lay_out();

@@ -3,17 +3,24 @@
 // all, so the places that make them report themselves here.
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <vector>
 
-#include <weft/kernels/step.h>
 #include <weft/tensor/storage.h>
 
 namespace weft {
 
 class Tensor;
 struct TensorBody;
+
+/// Makes the functors of a replay of an optimizer's step. `replay` is 0 for a repetition of the last step.
+/// Without functors it checks alone whether a replay can step. The kernel runs before the lock goes.
+/// Throws: ValueError if the optimizer is another one than that of the recording.
+using StepReplay =
+    std::function<std::unique_lock<std::mutex>(std::span<void* const> functors, uint64_t replay)>;
 
 class WEFT_API Tracer {
  public:
@@ -36,9 +43,8 @@ class WEFT_API Tracer {
   virtual void grad_cleared(const Tensor& leaf) = 0;
   /// A gradient goes to the grad() of a leaf, which `has_grad` already. The caller holds the leaf's mutex.
   virtual void grad_added(TensorBody& leaf, bool has_grad) = 0;
-  /// The next call of Backend::step has functors of these sizes. `next` makes those of a replay, whose number
-  /// is 0 for a repetition of the last step. Without functors it checks alone whether a replay can step.
-  virtual void stepping(std::vector<size_t> functor_bytes, NextStep next) = 0;
+  /// The next call of Backend::step has functors of these sizes.
+  virtual void stepping(std::vector<size_t> functor_bytes, StepReplay replay) = 0;
   /// The recording cannot be replayed; the first reason counts.
   virtual void refuse(const char* why) noexcept = 0;
 };
@@ -63,9 +69,15 @@ inline void refuse_trace(const char* why) {
 /// The same if `s` was there before.
 WEFT_API void refuse_trace_outside(const Storage& s, const char* why);
 
-/// Sets `gone` when the storage is destroyed, until forget_storage. Thread safety: any thread.
-WEFT_API void watch_storage(const Storage& s, std::shared_ptr<std::atomic<bool>> gone);
-WEFT_API void forget_storages(const std::shared_ptr<std::atomic<bool>>& gone);
+/// Tells a program of its captured storages. While `gone` is false and the mutex is held, all their headers
+/// are there, so try_retain() may be called on them.
+struct StorageWatch {
+  std::mutex mutex;
+  bool gone = false;  ///< one was destroyed, or another tensor over it requires grad from now on
+};
+/// Watches a storage, of which the caller has a reference, until forget_storages. Thread safety: any thread.
+WEFT_API void watch_storage(const Storage& s, std::shared_ptr<StorageWatch> watch);
+WEFT_API void forget_storages(const std::shared_ptr<StorageWatch>& watch);
 
 }  // namespace detail
 }  // namespace weft

@@ -18,15 +18,14 @@
 #include "../support/errors.h"
 #include "../support/leaf.h"
 
-namespace weft {
+namespace weft::compile_tests {
 namespace {
 
 using test::error_of;
 using test::has;
+using test::row;
 using test::values;
 using Numbers = std::vector<double>;
-
-Tensor row(std::initializer_list<double> v) { return tensor(v, {.dtype = kFloat64}); }
 
 TEST(Compile, the_third_call_is_a_replay_and_runs_no_line_of_f) {
   int runs = 0;
@@ -392,4 +391,4 @@ TEST(Compile, calls_nest_and_a_checkpoint_runs_f) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compile_tests

@@ -12,19 +12,18 @@
 #include "../support/errors.h"
 #include "../support/leaf.h"
 
-namespace weft {
+namespace weft::compile_tests {
 namespace {
 
 using test::has;
+using test::row;
 using test::values;
 using Steps = std::vector<double>;
-
-Tensor line(std::initializer_list<double> v) { return tensor(v, {.dtype = kFloat64}); }
 
 /// Steps of a small model by f and by its replays, which end with the same bits.
 template <class Rule> void expect_same_training(const typename Rule::Options& options, int check_every) {
   struct Training {
-    Tensor w = line({0.5, -0.25, 0.75}).requires_grad_(), b = line({0.1}).requires_grad_();
+    Tensor w = row({0.5, -0.25, 0.75}).requires_grad_(), b = row({0.1}).requires_grad_();
     Rule rule;
     explicit Training(const typename Rule::Options& o) : rule({w, b}, o) {}
     Tensor operator()(const Tensor& x, const Tensor& y) {
@@ -69,14 +68,14 @@ TEST(CompileTraining, a_gradient_of_a_replay_is_a_fresh_tensor_that_backward_may
   });
   std::vector<Tensor> kept;
   for (int i = 0; i < 5; ++i) {
-    f(line({1.0 * i, 2}));
+    f(row({1.0 * i, 2}));
     kept.push_back(w.grad());
   }
   EXPECT_EQ(f.reason(), "");
   for (int i = 0; i < 5; ++i) EXPECT_EQ(values(kept[static_cast<size_t>(i)]), (Steps{1.0 * i, 2}));
   (w * 10).sum().backward();
   EXPECT_EQ(values(w.grad()), (Steps{14, 12}));
-  f(line({1, 1}));
+  f(row({1, 1}));
   EXPECT_EQ(values(w.grad()), (Steps{1, 1}));
 }
 
@@ -85,17 +84,17 @@ TEST(CompileTraining, a_grad_that_f_has_not_made_is_not_replayed) {
   auto adds = compile([&](const Tensor& x) { (x * w).sum().backward(); });
   for (int i = 0; i < 4; ++i) {
     w.zero_grad();
-    adds(line({5, 7}));
+    adds(row({5, 7}));
     EXPECT_EQ(values(w.grad()), (Steps{5, 7}));
   }
   EXPECT_EQ(adds.reason(), "");
-  adds(line({5, 7}));
+  adds(row({5, 7}));
   EXPECT_EQ(values(w.grad()), (Steps{10, 14}));
   EXPECT_TRUE(has(adds.reason(), "to which f would add"));
   auto reads = compile([&](const Tensor& x) { return x + w.grad(); });
   for (int i = 0; i < 6; ++i) {
-    w.set_grad(line({1.0 * i, 1}));
-    EXPECT_EQ(values(reads(line({1, 1}))), (Steps{1.0 + i, 2}));
+    w.set_grad(row({1.0 * i, 1}));
+    EXPECT_EQ(values(reads(row({1, 1}))), (Steps{1.0 + i, 2}));
   }
   EXPECT_TRUE(has(reads.reason(), "reads a grad()"));
 }
@@ -108,23 +107,23 @@ TEST(CompileTraining, a_leaf_that_is_frozen_or_an_optimizer_with_other_state_is_
     (x * w + x * v).sum().backward();
     sgd.step();
   });
-  for (int i = 0; i < 5; ++i) f(line({1, 0}));
+  for (int i = 0; i < 5; ++i) f(row({1, 0}));
   EXPECT_EQ(f.reason(), "");
   optim::StateDict state = sgd.state_dict();
   for (auto& [name, tensor] : state) tensor = tensor.clone();
   const Steps before = values(w);
-  f(line({1, 0}));
+  f(row({1, 0}));
   const Steps after = values(w);
   {
     const NoGrad quiet;
-    w.copy_(line({before[0], before[1]}));
+    w.copy_(row({before[0], before[1]}));
   }
   sgd.load_state_dict(state);
   v.requires_grad_(false);
-  f(line({1, 0}));
+  f(row({1, 0}));
   EXPECT_EQ(values(w), after);
   v.requires_grad_();
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compile_tests

@@ -5,7 +5,7 @@
 
 #include "../support/errors.h"
 
-namespace weft {
+namespace weft::compile_tests {
 namespace {
 
 using test::has;
@@ -92,6 +92,34 @@ TEST(CompileModules, train_flags_and_moved_parameters_lead_to_new_recordings) {
   compared(x);
 }
 
+TEST(CompileModules, train_flags_that_f_changes_itself_are_refused) {
+  nn::Dropout drop(0.5);
+  auto f = compile([&](const Tensor& x) {
+    drop.eval();
+    const Tensor y = drop.forward(x);
+    drop.train();
+    return y;
+  });
+  const Tensor x = ones({4});
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(values(f(x)), values(x));
+  EXPECT_TRUE(has(f.reason(), "train() flag"));
+}
+
+TEST(CompileModules, a_parameter_that_moved_is_seen_though_its_old_memory_lives_on) {
+  manual_seed(4);
+  nn::Linear net(4, 2);
+  auto replayed = compile([&](const Tensor& x) { return net.forward(x); });
+  const NoGrad quiet;
+  const Tensor x = randn({3, 4}), old = net.weight.detach();
+  for (int i = 0; i < 4; ++i) replayed(x);
+  EXPECT_EQ(replayed.reason(), "");
+  net.to(kFloat64);
+  net.to(kFloat32);
+  net.weight.mul_(2);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(values(replayed(x)), values(net.forward(x)));
+  EXPECT_EQ(replayed.reason(), "");
+}
+
 struct LanguageModel {
   nn::Embedding encoder{30, 8};
   nn::LSTM rnn{8, 8, {.num_layers = 2, .dropout = 0.2}};
@@ -141,4 +169,4 @@ TEST(CompileModules, the_step_of_a_language_model_is_replayed) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::compile_tests

@@ -134,13 +134,13 @@ template <auto Method, class... A> class PointwiseCall final : public CallOf<Met
 class StepCall final : public Call {
  public:
   StepCall(std::string op, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
-           std::vector<size_t> functor_bytes, NextStep next)
+           std::vector<size_t> functor_bytes, StepReplay replay)
       : Call(std::move(op)),
         kernel_(kernel),
         dtype_(dtype),
         tensors_(tensors.begin(), tensors.end()),
         functor_bytes_(std::move(functor_bytes)),
-        next_(std::move(next)) {
+        replay_(std::move(replay)) {
     size_t chunks = 0;
     for (const size_t bytes : functor_bytes_) chunks += chunks_of(bytes);
     functors_.resize(chunks);
@@ -162,9 +162,10 @@ class StepCall final : public Call {
   /// The roles of the views of `count` tensors.
   static std::string roles(size_t count) {
     std::string out;
-    for (size_t i = 0; i < count; ++i) out += std::string(1 + kMaxStepState, 'b') + "rr";
+    for (size_t i = 0; i < count; ++i) out += std::string(kViews - 2, 'b') + "rr";
     return out;
   }
+  static constexpr size_t kViews = 1 + kMaxStepState + 2;  ///< of each tensor
   void run(Backend& backend, Context& context) override {
     const View* v = views_.data();
     for (StepTensor& t : tensors_) {
@@ -173,11 +174,12 @@ class StepCall final : public Call {
       t.grad = (v++)->data;
       t.factor = (v++)->as<double>();
     }
+    const std::unique_lock<std::mutex> own = replay_(places_of_functors_, number_);
     backend.step(context, kernel_, dtype_, tensors_);
   }
   void each_view(OnView f) override { trace::each_view(views_, f); }
-  void check_step() override { next_({}, 0); }
-  void next_step(uint64_t replay) override { next_(places_of_functors_, replay); }
+  void check_step() override { replay_({}, 0); }
+  void begin(uint64_t replay) override { number_ = replay; }
   bool same_method(const Call& other) const override { return dynamic_cast<const StepCall*>(&other); }
   bool same_numbers(const Call& other) const override {
     const auto& o = static_cast<const StepCall&>(other);
@@ -196,7 +198,8 @@ class StepCall final : public Call {
   std::vector<size_t> functor_bytes_;
   std::vector<Chunk> functors_;
   std::vector<void*> places_of_functors_;
-  NextStep next_;
+  const StepReplay replay_;
+  uint64_t number_ = 0;
 };
 
 }  // namespace weft::trace

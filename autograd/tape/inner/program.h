@@ -2,7 +2,6 @@
 // named by its place. A replay makes the calls again. Temporaries lie in one arena, results in fresh blocks.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <weft/autograd/tape/node.h>
 #include <weft/kernels/backend.h>
 #include <weft/tensor/generator.h>
+#include <weft/tensor/inner/tracer.h>
 #include <weft/tensor/tensor.h>
 
 namespace weft::trace {
@@ -34,9 +34,9 @@ class Call {
   virtual void run(Backend& backend, Context& context) = 0;
   virtual void each_view(const std::function<void(View&)>& f) = 0;
   virtual PhiloxKey* key() { return nullptr; }
-  /// Of an optimizer's step: throws unless a replay can take it; and makes its functors (Tracer::stepping).
+  /// Of an optimizer's step: throws unless a replay can take it; and sets the number for StepReplay.
   virtual void check_step() {}
-  virtual void next_step(uint64_t /*replay*/) {}
+  virtual void begin(uint64_t /*replay*/) {}
   virtual bool same_method(const Call& other) const = 0;
   /// Of two calls of one method: whether all numbers have the same bits. Views and keys do not count.
   virtual bool same_numbers(const Call& other) const = 0;
@@ -67,16 +67,24 @@ struct Captured {
 };
 
 struct Result {
+  /// The tensor whose view it is, to which later writes through either matter (Slot::base).
+  enum class Base : uint8_t { kNone, kArgument, kResult, kHidden };
   Place place;
   Shape sizes, strides;
   DType dtype = kFloat32;
   bool itself = false;  ///< the argument, not a view of it
+  Base base = Base::kNone;
+  uint32_t base_index = 0;  ///< of the result, or of Program::hidden
+  int64_t same_as = -1;     ///< an earlier result that is the same tensor
+  friend bool operator==(const Result&, const Result&) = default;
 };
 
 /// A leaf whose grad() the program sets.
 struct LeafGrad {
   Ref<Node> node;             ///< the leaf's AccumulateGrad, which does not keep the leaf alive
   bool starts_empty = false;  ///< it has no grad() before the run; else the run clears it first
+  size_t cleared = 0;         ///< else: the number of calls before that
+  int64_t argument = -1;      ///< the leaf is this argument
   Result grad;
 };
 
@@ -84,6 +92,24 @@ struct LeafGrad {
 struct ArgumentUse {
   bool written = false;
   uint32_t bumps = 0;
+};
+
+/// Copies of storages, on which a replay may work in their place.
+class Copies {
+ public:
+  void add(void* data, size_t bytes);
+  /// The place of an address in its copy; itself if there is none.
+  std::byte* at(void* p) const;
+  /// Whether the storages have the bytes of the copies now.
+  bool match() const;
+
+ private:
+  struct Part {
+    std::byte* data;
+    size_t bytes;
+    Ref<Storage> copy;
+  };
+  std::vector<Part> parts_;
 };
 
 class Program {
@@ -97,6 +123,7 @@ class Program {
   std::vector<Captured> captured;
   std::vector<ArgumentUse> arguments;
   std::vector<Result> results;
+  std::vector<Result> hidden;  ///< tensors that are no results, of which several results are views
   std::vector<LeafGrad> leaves;
   bool steps = false;          ///< a call is an optimizer's step
   std::vector<int64_t> draws;  ///< the counts of default_generator()'s draws
@@ -107,9 +134,13 @@ class Program {
   void lay_out();
   size_t arena_bytes() const { return arena_bytes_; }
 
-  /// Whether every captured storage is alive, where it was, and part of the same history or of none, and the
-  /// kernels are those of the recording.
+  /// Adds a reference to each captured storage. False if one is destroyed.
+  bool hold(std::vector<Ref<Storage>>& held) const;
+  /// Whether every captured storage, which the caller holds, is where it was, and part of the same history or
+  /// of none, and the kernels are those of the recording.
   bool is_current() const;
+  /// Whether the leaves among the arguments are those of the recording.
+  bool has_leaves(std::span<const Tensor* const> arguments) const;
   /// Whether no leaf has a grad() to which f would add.
   bool grads_are_empty() const;
   /// The grad() of each leaf.
@@ -121,30 +152,36 @@ class Program {
   /// Whether an argument shares memory with a captured tensor.
   bool overlaps_captured(std::span<const Tensor* const> arguments) const;
 
+  /// Of the storages that a run writes to.
+  Copies copies_of_written(std::span<const Tensor* const> arguments) const;
+
   /// Makes the calls. The keys of the draws come from default_generator(). With `keys`, a repetition of a run
-  /// of f, they are these. Then no version counts the writes, optimizers repeat their last step, and the
-  /// gradients of leaves come after the results.
-  std::vector<Tensor> run(std::span<const Tensor* const> arguments, const Draws* keys = nullptr);
+  /// of f, they are these. Then it works on `copies`, if they are given, and no version counts the writes.
+  /// Optimizers repeat their last step, and the gradients of leaves come after the results. An error leaves
+  /// draws and steps as an error of f would.
+  std::vector<Tensor> run(std::span<const Tensor* const> arguments, const Draws* keys = nullptr,
+                          const Copies* copies = nullptr);
 
  private:
   Tensor tensor_of(const Result& r, std::span<const Tensor* const> arguments,
                    const std::vector<Ref<Storage>>& fresh) const;
+  /// Sets the addresses of captured tensors, or of their copies.
+  void point_at_captured(const Copies* copies);
+  /// Clears the gradients that f clears before the call of this number.
+  void clear_grads(size_t calls_made) const;
+  void make_results(std::span<const Tensor* const> arguments, const std::vector<Ref<Storage>>& fresh,
+                    std::vector<Tensor>& out) const;
   struct Patch {
     View* view;
     Place place;
   };
-  const Backend* const backend_;             ///< the calls depend on its kernels (set_cpu_isa)
-  std::shared_ptr<std::atomic<bool>> gone_;  ///< a captured storage is destroyed
+  Backend* const backend_;  ///< the calls depend on its kernels (set_cpu_isa)
+  const std::shared_ptr<detail::StorageWatch> watch_ = std::make_shared<detail::StorageWatch>();
   std::byte* arena_ = nullptr;
   size_t arena_bytes_ = 0;
   std::vector<Patch> patches_;    ///< views of arguments and results
   std::vector<size_t> made_;      ///< the blocks of results
   std::vector<size_t> restored_;  ///< constants in the arena that calls write to
-  struct Keyed {
-    PhiloxKey* key;
-    size_t draw;
-  };
-  std::vector<Keyed> keyed_;
 };
 
 /// The difference of two programs.

@@ -31,6 +31,9 @@ class Recorder final : public Backend, public Tracer {
   explicit Recorder(std::span<const Tensor* const> arguments);
   ~Recorder() override;
 
+  /// Takes the versions of the tensors that an earlier run has captured, which the caller holds: a write by
+  /// something else is seen, even if it comes before their first use.
+  void expect(const Program& earlier);
   /// Runs f and returns its results.
   std::vector<Tensor> record(const std::function<std::vector<Tensor>()>& f);
   /// The program of the run; null with a reason.
@@ -47,7 +50,7 @@ class Recorder final : public Backend, public Tracer {
   void grad_read(const Tensor& x) override;
   void grad_cleared(const Tensor& leaf) override;
   void grad_added(TensorBody& leaf, bool has_grad) override;
-  void stepping(std::vector<size_t> functor_bytes, NextStep next) override;
+  void stepping(std::vector<size_t> functor_bytes, StepReplay replay) override;
   void refuse(const char* why) noexcept override;
 
   Device device() const override { return kCpu; }
@@ -95,7 +98,11 @@ class Recorder final : public Backend, public Tracer {
   Place place_of(const View& v);
   uint32_t index_of(Live& block);
   void note_use(const Place& place, char role, bool fills);
+  void count_steps(const Call& step);
   bool find_result(const Tensor& y, Result& to);
+  void find_results(const std::vector<Tensor>& results);
+  void find_bases(const std::vector<Tensor>& results);
+  void find_writes();
   void find_leaf_grads(std::vector<Tensor>& grads);
 
   kernels::CpuBackend& real_;
@@ -109,15 +116,17 @@ class Recorder final : public Backend, public Tracer {
   std::unique_ptr<Program> program_;
   std::map<uintptr_t, Live> blocks_;  // by address, destroyed ones until their memory is used again
   std::map<uintptr_t, Outside> outside_;
+  std::unordered_map<const Storage*, uint32_t> expected_;
   struct Leaf {
     Tensor kept;
     bool starts_empty;
+    size_t cleared = 0;  // else: after so many calls
   };
   std::vector<Leaf> leaves_;  // whose grad() f sets or clears, in that order
   Leaf* noted(const TensorBody& leaf);
   struct Stepping {
     std::vector<size_t> functor_bytes;
-    NextStep next;
+    StepReplay replay;
   };
   std::optional<Stepping> stepping_;
   Draws keys_;
