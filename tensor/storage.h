@@ -91,7 +91,7 @@ class WEFT_API Storage : public RefCounted {
   void set_history(const void* body, bool leaf) {
     if (history() && history() != body) {  // the first such tensor keeps its claim for its lifetime
       if (has(kCaptured)) [[unlikely]]
-        end_watches();
+        end_watches(false);
       return;
     }
     history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf),
@@ -118,7 +118,7 @@ class WEFT_API Storage : public RefCounted {
   [[gnu::cold]] void* settled_data() const;
   [[gnu::cold]] void tell_made() const;
   [[gnu::cold]] void tell_end() const noexcept;
-  [[gnu::cold]] void end_watches() const noexcept;
+  [[gnu::cold]] void end_watches(bool destroyed) const noexcept;
   void end_arrears() noexcept;
   Device device_;
   bool read_only_ = false;

@@ -51,16 +51,17 @@ void Storage::tell_made() const {
 void Storage::tell_end() const noexcept {
   if (has(kMadeInTrace))
     if (Tracer* const t = detail::tracer()) t->dropped(*this, data_.load(std::memory_order_relaxed));
-  if (has(kCaptured)) end_watches();
+  if (has(kCaptured)) end_watches(true);
 }
 
-void Storage::end_watches() const noexcept {
+void Storage::end_watches(bool destroyed) const noexcept {
   Watched& table = watched();
   const std::lock_guard lock(table.mutex);
   const auto [first, last] = table.all.equal_range(this);
   for (auto i = first; i != last; ++i) {
     const std::lock_guard own(i->second->mutex);
     i->second->gone = true;
+    i->second->destroyed = i->second->destroyed || destroyed;
   }
   table.all.erase(first, last);
 }

@@ -71,6 +71,49 @@ ArgumentKey key_of(Arguments all, size_t i) {
 /// The address of the first element, null if there is none.
 const void* first_of(const Tensor& x) { return x.defined() && x.numel() != 0 ? x.raw() : nullptr; }
 
+/// The memory of an argument in a recording. An address alone does not tell it: other tensors come to lie at
+/// the address of one that is gone.
+class ArgumentMemory {
+ public:
+  ArgumentMemory() = default;  ///< of any argument
+  explicit ArgumentMemory(const Tensor& x) : first_(first_of(x)) {
+    if (!first_ || x.body().storage->is_borrowed()) return;  // the caller's memory may outlive the storage
+    watch_ = std::make_shared<detail::StorageWatch>();
+    detail::watch_storage(*x.body().storage, watch_);
+  }
+  ArgumentMemory(ArgumentMemory&&) noexcept = default;
+  ArgumentMemory& operator=(ArgumentMemory&& other) noexcept {
+    std::swap(first_, other.first_);
+    std::swap(watch_, other.watch_);
+    return *this;
+  }
+  ~ArgumentMemory() {
+    if (watch_) detail::forget_storages(watch_);
+  }
+  bool admits(const Tensor& x) const { return !first_ || (first_ == first_of(x) && !is(&Watch::gone)); }
+  /// Whether no tensor that lay in this memory lies in that of the later recording.
+  bool is_apart_from(const ArgumentMemory& later) const {
+    return first_ != later.first_ || is(&Watch::destroyed);
+  }
+
+ private:
+  using Watch = detail::StorageWatch;
+  bool is(bool Watch::*state) const {
+    if (!watch_) return false;
+    const std::lock_guard lock(watch_->mutex);
+    return (*watch_).*state;
+  }
+  const void* first_ = nullptr;  // null: any memory will do
+  std::shared_ptr<Watch> watch_;
+};
+
+std::vector<ArgumentMemory> memory_of(Arguments given) {
+  std::vector<ArgumentMemory> out;
+  out.reserve(given.size());
+  for (const Tensor* x : given) out.emplace_back(*x);
+  return out;
+}
+
 bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.defined() != b.defined()) return false;
@@ -91,10 +134,9 @@ struct Entry {
   std::unique_ptr<Program> program;    ///< replayed
   std::unique_ptr<Program> candidate;  ///< of one recording
   uint64_t modes = 0;                  ///< of the program or the candidate
-  /// The first elements of the arguments in the last recording, null where recordings have agreed for two
-  /// different ones. Until then f may also have captured the tensor, or a part of it, and a replay for
-  /// another one would be wrong.
-  std::vector<const void*> memory;
+  /// Of the arguments in the last recording; any where recordings have agreed for two that lie apart. Until
+  /// then f may also have captured the tensor, or a part of it, and a replay for another one would be wrong.
+  std::vector<ArgumentMemory> memory;
   int failures = 0, recordings = 0;
   int64_t replays = 0;
   bool checked = false;  ///< a replay of the program has given the bits of f
@@ -114,7 +156,7 @@ struct Entry {
   }
   bool knows_memory(Arguments given) const {
     for (size_t i = 0; i < given.size(); ++i)
-      if (memory[i] && memory[i] != first_of(*given[i])) return false;
+      if (!memory[i].admits(*given[i])) return false;
     return true;
   }
 };
@@ -199,8 +241,7 @@ struct detail::CompiledPrograms::Impl {
     if (e.modes != now) e.program.reset(), e.candidate.reset();
     e.modes = now;
     Program* const before = e.program ? e.program.get() : e.candidate.get();
-    const std::vector<const void*> earlier = e.memory;
-    for (size_t i = 0; i < given.size(); ++i) e.memory[i] = first_of(*given[i]);
+    const std::vector<ArgumentMemory> earlier = std::exchange(e.memory, memory_of(given));
     if (!before) {
       e.candidate = std::move(fresh);
       return "the first of two recordings";
@@ -226,7 +267,7 @@ struct detail::CompiledPrograms::Impl {
         }
     }
     for (size_t i = 0; i < given.size(); ++i)
-      if (earlier[i] != e.memory[i]) e.memory[i] = nullptr;
+      if (earlier[i].is_apart_from(e.memory[i])) e.memory[i] = ArgumentMemory();
     e.checked = !fresh->writes_outside();
     e.failures = 0;
     e.program = std::move(fresh);

@@ -73,7 +73,8 @@ WEFT_API void refuse_trace_outside(const Storage& s, const char* why);
 /// are there, so try_retain() may be called on them.
 struct StorageWatch {
   std::mutex mutex;
-  bool gone = false;  ///< one was destroyed, or another tensor over it requires grad from now on
+  bool gone = false;       ///< one was destroyed, or another tensor over it requires grad from now on
+  bool destroyed = false;  ///< it is the former
 };
 /// Watches a storage, of which the caller has a reference, until forget_storages. Thread safety: any thread.
 WEFT_API void watch_storage(const Storage& s, std::shared_ptr<StorageWatch> watch);

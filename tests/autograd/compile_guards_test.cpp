@@ -81,6 +81,41 @@ TEST(CompileGuards, memory_that_is_both_captured_and_an_argument_by_two_blobs_is
     EXPECT_EQ(values(f(from_blob(other, {2}, {.dtype = kFloat64}))), (Numbers{11, 22}));
 }
 
+TEST(CompileGuards, an_argument_in_memory_that_a_captured_one_had_is_told_apart) {
+  for (const int64_t n : {2, 1000}) {  // in the allocation of the header, and in one of its own
+    const auto filled = [n](double v) { return full({n}, v, {.dtype = kFloat64}); };
+    Tensor w = filled(1);
+    auto f = compile([&](const Tensor& x) { return (x + w).sum(); });
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(values(f(w)), (Numbers{2.0 * n}));
+    EXPECT_EQ(f.reason(), "");
+    const void* const at = w.raw();
+    w = filled(10);  // the old one is gone, so its memory may be used again
+    std::vector<Tensor> all;
+    for (int i = 0; i < 100 && (all.empty() || all.back().raw() != at); ++i) all.push_back(filled(5));
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(values(f(all.back())), (Numbers{15.0 * n}));
+  }
+}
+
+TEST(CompileGuards, an_argument_whose_alias_requires_grad_from_now_on_may_still_be_captured) {
+  const Tensor owner = test::leaf({1, 2}), x = owner.detach(), w = owner.detach();
+  Tensor alias = owner.detach();
+  auto f = compile([&](const Tensor& y) { return y + w; });
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(values(f(x)), (Numbers{2, 4}));
+  alias.requires_grad_();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(values(f(x)), (Numbers{2, 4}));
+  EXPECT_EQ(f.reason(), "");
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(values(f(row({5, 6}))), (Numbers{6, 8}));
+}
+
+TEST(CompileGuards, memory_of_temporaries_that_is_used_again_counts_as_other_memory) {
+  auto f = compile([](const Tensor& x) { return x * 2; });
+  for (int i = 0; i < 6; ++i) f(row({1.0 * i, 2}));
+  const Tensor x = row({1, 2}), y = row({3, 4});
+  EXPECT_EQ(values(f(x)), (Numbers{2, 4}));
+  EXPECT_EQ(values(f(y)), (Numbers{6, 8}));
+  EXPECT_EQ(f.stats().recordings, 2);
+}
+
 TEST(CompileGuards, casts_that_an_outer_autocast_keeps_are_not_captured) {
   const Tensor w = ones({2, 2}).requires_grad_(), x = ones({2, 2});
   const auto body = [&](const Tensor& y) {
