@@ -1,16 +1,17 @@
 // compile: runs of a function of tensors are recorded, and later calls replay the kernels alone. A replay has
-// no dispatch, no bookkeeping of autograd and no allocation of temporaries, and the bits of an ordinary run.
-// On the CPU.
+// no dispatch, no bookkeeping of autograd and no allocation of temporaries. Its results have the bits of an
+// ordinary run. Tensors lie on the CPU.
 //   auto policy = weft::compile([&](const Tensor& x) { return softmax(net.forward(x), 1); });
 //   NoGrad guard;
 //   Tensor p = policy(x);  // recorded; so is the second call, the later ones are replays
-// - Host side effects run once. A replay runs no line of f: it prints nothing, counts nothing, and changes no
-//   variable. It repeats the writes that f's operations make to arguments and to captured tensors.
+// - Host side effects are not replayed. A replay runs no line of f: it prints nothing, counts nothing, and
+//   changes no variable. It repeats the writes that f's operations make to arguments and captured tensors.
 // - f is a function of its arguments and of the values of the tensors that it captures. A number of the host
 //   that f reads from elsewhere (a step count, a rate) is a constant of the recording, and so is the choice
 //   of a captured tensor: do not assign to a captured handle. Numbers that change are arguments: a tensor
 //   without dims, or a number, each value of which is recorded for itself.
-// - A replay takes no lock of f. A function that waits, or calls another worker, is never replayed.
+// - A replay takes no mutex that f locks. A function that calls another worker, or waits for one, is never
+//   replayed.
 // - An ordinary run takes place wherever a replay might differ, and reason() tells why. Not seen are values
 //   that f reads or writes through Tensor::raw(), and tensors of f that other threads write to.
 #pragma once
@@ -33,14 +34,15 @@
 namespace weft {
 
 struct CompileOptions {
-  /// Each n-th replay is checked: f runs too, from the same values and draws, and both must give the same
-  /// bits. 0: never.
+  /// Each n-th replay of a signature is checked: f runs too, from the same values and draws, and both must
+  /// give the same bits. 0: none but the first.
   int check_every = 0;
-  /// Signatures (sizes, dtypes, numbers, grad mode, ...) that are recorded; calls of others run f.
+  /// Signatures (sizes, dtypes, numbers, grad mode, ...) that are recorded; calls of others run f. The memory
+  /// of the temporaries of each is kept.
   int max_programs = 8;
 };
 
-/// The calls so far, by the way they were run.
+/// The calls so far, by the way they were run, without those inside the recording of another function.
 struct CompileStats {
   int64_t replays = 0, recordings = 0, eager = 0;
 };
@@ -107,6 +109,12 @@ std::vector<Tensor> listed(R ys) {
       },
       ys);
 }
+template <class R> consteval bool holds_tensors() {
+  if constexpr (requires { std::tuple_size<R>::value; }) return []<size_t... I>(std::index_sequence<I...>) {
+      return (std::is_same_v<std::tuple_element_t<I, R>, Tensor> && ...);
+    }
+  (std::make_index_sequence<std::tuple_size_v<R>>());
+  else return std::is_void_v<R> || std::is_same_v<R, Tensor> || std::is_same_v<R, std::vector<Tensor>>; }
 template <class R> R unlisted(std::vector<Tensor> ys) {
   if constexpr (std::is_same_v<R, Tensor>) return std::move(ys[0]);
   else if constexpr (std::is_same_v<R, std::vector<Tensor>>) return ys;
@@ -127,11 +135,14 @@ template <class F> class Compiled {
  public:
   Compiled(F f, CompileOptions options) : f_(std::move(f)), programs_(options) {}
 
-  /// Throws: as f; ValueError if a check (CompileOptions::check_every) finds other bits than f's.
+  /// Throws: as f; ValueError if a check (CompileOptions::check_every) finds other bits than f's. Then f has
+  /// run, its writes stand, and later calls of this signature run f.
   template <class... A> auto operator()(const A&... args) {
     using Given = std::remove_cvref_t<std::invoke_result_t<F&, const A&...>>;
     using R =
         std::conditional_t<std::is_convertible_v<Given, Tensor>, Tensor, Given>;  // x[mask] is no Tensor
+    static_assert(detail::holds_tensors<R>(),
+                  "compile: f gives a Tensor, a vector of them, a tuple, pair or array of them, or nothing");
     const std::tuple<const A&...> all{args...};
     detail::CompiledArguments in;
     in.types = &typeid(all);
@@ -152,14 +163,16 @@ template <class F> class Compiled {
   detail::CompiledPrograms programs_;
 };
 
-/// f with recordings of its own. The first two calls of each signature are recorded and compared. A number
-/// that differs between them is refused, and reason() names its operation. Recorded anew is a call with other
-/// sizes, strides, dtypes, numbers, requires_grad, grad or inference mode, or train() flags. So is one whose
-/// captured tensors are gone or lie elsewhere.
-/// Replays draw from default_generator() as f would. They cannot hold a graph: f runs with its graph if a
-/// result requires grad. Inside f, weft::grad() gives gradients as results, and a whole training step is
-/// replayed: zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay. An
-/// IndexError in a replay leaves what it leaves in f: generators, step counts, gradients that are cleared.
+/// A copy of f with recordings of its own; what f captures by reference must outlive it. The first two calls
+/// of each signature are recorded and compared. A number that differs between them is refused, and reason()
+/// names its operation. Other sizes, strides, dtypes, numbers, requires_grad and grad or inference modes are
+/// signatures of their own. A call is recorded anew if a captured tensor is gone or lies elsewhere, or if the
+/// train() flag of any module has changed. It is so too if all recordings had one tensor as an argument and
+/// another one comes, because f may have captured the first.
+/// Replays draw from default_generator() as f would. They hold no graph: f runs as always if a result
+/// requires grad. Inside f, weft::grad() gives gradients as results, and a whole training step is replayed:
+/// zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay. An IndexError
+/// in a replay leaves the generator, step counts and gradients as one in f does.
 /// Throws: ValueError for a negative check_every or max_programs.
 template <class F> Compiled<std::decay_t<F>> compile(F&& f, CompileOptions options = {}) {
   return {std::forward<F>(f), options};
