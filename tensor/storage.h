@@ -44,6 +44,11 @@ class WEFT_API Storage : public RefCounted {
       return p;
     return watched_data();
   }
+  /// The same for a row of the backend (Backend::row): a recording has none, so it need not hear of the use.
+  [[gnu::always_inline]] void* data_for_row() const {
+    void* const p = data_.load(std::memory_order_acquire);
+    return p ? p : watched_data();
+  }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Memory of the caller (borrow()), which only explicit in-place operations write to.
