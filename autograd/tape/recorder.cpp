@@ -352,7 +352,7 @@ void Recorder::find_bases(const std::vector<Tensor>& results) {
       program_->results[i].base = Result::Base::kHidden;
       program_->results[i].base_index = static_cast<uint32_t>(program_->hidden.size());
     }
-    program_->hidden.push_back(std::move(to));
+    program_->hidden.push_back(to);
   }
 }
 
