@@ -44,6 +44,9 @@ inline constexpr size_t kPlainShared = 48 << 10;
 inline constexpr int kMaxDevices = 128;
 /// ceil(n / d).
 constexpr int64_t blocks_for(int64_t n, int64_t d) { return (n + d - 1) / d; }
+/// The blocks of a launch with a block for each piece of work; blocks loop only beyond the limit of a grid.
+/// On an H200 that was faster than as many blocks as the device holds at once, each of which loops.
+constexpr int64_t one_round(int64_t needed) { return needed < INT32_MAX ? needed : INT32_MAX; }
 
 }  // namespace weft::cuda
 

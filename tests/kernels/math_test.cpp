@@ -132,6 +132,17 @@ TEST(Math, forms_for_devices_are_within_three_units_before_their_instructions_ro
   EXPECT_TRUE(std::isnan(log1p(NAN)));
 }
 
+TEST(Math, the_normal_distribution_for_devices_is_accurate_to_its_exponent) {
+  const auto cdf = [](float x) { return math::detail::short_normal_cdf(x); };
+  const auto expected = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
+  EXPECT_LT(worst_ulp(cdf, expected, 0, 12), 9);
+  EXPECT_LT(worst_ulp(cdf, expected, -1, 0), 9);
+  EXPECT_LT(worst_ulp(cdf, expected, -5, -1), 36);  // half a square of up to 25, rounded, is an exponent
+  EXPECT_EQ(cdf(kInf), 1.0f);
+  EXPECT_EQ(cdf(-kInf), 0.0f);
+  EXPECT_TRUE(std::isnan(cdf(NAN)));
+}
+
 TEST(Math, softplus_neither_overflows_nor_loses_small_results) {
   EXPECT_LT(
       worst_ulp([](float x) { return math::softplus(x); },

@@ -51,7 +51,7 @@ template <class T> int kept_packs(std::initializer_list<const View*> views) {
   return static_cast<int>((*views.begin())->size(1) / n);
 }
 /// The number of threads that hold a row; more if there are few rows.
-template <class T> TeamGrid kept_grid(const CudaBackend& b, int64_t rows, int packs) {
+template <class T> TeamGrid kept_grid(int64_t rows, int packs) {
   constexpr int64_t kEnough = 512;
   const int each = rows < kEnough ? 1 : kKept<T>;
   TeamGrid g;
@@ -63,7 +63,7 @@ template <class T> TeamGrid kept_grid(const CudaBackend& b, int64_t rows, int pa
     g.team.lanes = 0, g.grid.threads = 2 * kWarp;
     while (g.grid.threads < kRowThreads && g.grid.threads * each < packs) g.grid.threads *= 2;
   }
-  g.grid.blocks = b.one_round(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1));
+  g.grid.blocks = one_round(blocks_for(rows, g.team.lanes > 0 ? g.grid.threads / g.team.lanes : 1));
   return g;
 }
 

@@ -255,12 +255,12 @@ template <class Op, Map map, class V> struct Reducer {
         backend, context,
         from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
     const bool packs = from.reduced.ndim == 0 || (from.reduced.ndim == 1 && from.reduced.stride[0][0] == 1);
-    TeamGrid g = team_grid(backend, from.kept.numel * from.segments, from.length,
+    TeamGrid g = team_grid(from.kept.numel * from.segments, from.length,
                            packs ? static_cast<int>(16 / size_of(from.dtype)) : 1);
     // neighbouring lanes read neighbouring outputs
     if (kept_is_dense && from.reduced.numel <= kWarp && from.kept.size[from.kept.ndim - 1] >= kWarp) {
       g.team.lanes = 1;
-      g.grid.blocks = backend.one_round(blocks_for(from.kept.numel, g.grid.threads));
+      g.grid.blocks = one_round(blocks_for(from.kept.numel, g.grid.threads));
     }
     launch(backend.stream_of(context), "reduce_lines", g.grid,
            ReduceLines<Op, map, V>{from, {y, y_type, partial.as<V>(), from.segments, 1}, g.team});
@@ -277,7 +277,7 @@ template <class Op, Map map, class V> struct Reducer {
         backend, context,
         from.segments > 1 ? static_cast<size_t>(from.kept.numel * from.segments) * sizeof(V) : 0);
     using Body = ReduceColumns<Op, map, V>;
-    const Grid grid{.blocks = backend.one_round(tasks * from.segments),
+    const Grid grid{.blocks = one_round(tasks * from.segments),
                     .threads = Body::kThreads,
                     .shared = static_cast<size_t>(Body::kThreads * (packs ? n : 1)) * sizeof(V)};
     launch(backend.stream_of(context), "reduce_columns", grid,

@@ -48,13 +48,12 @@ struct Team {
   }
 };
 
-/// The team and the grid for `tasks` rows of `length` numbers, of which a thread takes `pack` at a time. Only
-/// the number of blocks depends on the device.
+/// The team and the grid for `tasks` rows of `length` numbers, of which a thread takes `pack` at a time.
 struct TeamGrid {
   Team team;
   Grid grid;
 };
-inline TeamGrid team_grid(const CudaBackend& b, int64_t tasks, int64_t length, int pack) {
+inline TeamGrid team_grid(int64_t tasks, int64_t length, int pack) {
   TeamGrid g;
   const bool block = length >= 2048 || (length >= 512 && tasks <= 512);
   g.grid.threads = block && length >= 16384 ? 512 : 256;
@@ -62,7 +61,7 @@ inline TeamGrid team_grid(const CudaBackend& b, int64_t tasks, int64_t length, i
   g.team.lanes = 1;
   while (g.team.lanes < kWarp && g.team.lanes * pack < length) g.team.lanes *= 2;
   if (block) g.team.lanes = 0;
-  g.grid.blocks = b.one_round(blocks_for(tasks, block ? 1 : g.grid.threads / g.team.lanes));
+  g.grid.blocks = one_round(blocks_for(tasks, block ? 1 : g.grid.threads / g.team.lanes));
   return g;
 }
 

@@ -51,11 +51,7 @@ class CudaBackend final : public Accelerator {
   int64_t blocks_at_once(int64_t needed) const { return std::min(needed, blocks_at_once()); }
   /// Blocks of 256 threads for n independent pieces of work, with one thread each. A thread has several
   /// pieces only if a grid cannot have so many blocks.
-  Grid grid_for(int64_t n) const { return {.blocks = one_round(blocks_for(n, 256))}; }
-  /// The blocks of a launch whose blocks do one piece of work each, and loop only beyond the limit of a grid.
-  /// The device starts the next block as one ends. So memory is read and written without the pauses of a
-  /// grid that the device holds at once, whose blocks go through their loops in step.
-  static int64_t one_round(int64_t needed) { return std::min(needed, int64_t{INT32_MAX}); }
+  static Grid grid_for(int64_t n) { return {.blocks = one_round(blocks_for(n, 256))}; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }
   /// The number of blocks, at most `needed`, that the device holds at once, for blocks of `threads` with

@@ -111,17 +111,17 @@ template <class V> void run(CudaBackend& b, Context& c, ArgReduce<V> body, int p
   const Scratch partial(
       b, c, body.segments > 1 ? static_cast<size_t>(outputs * body.segments) * sizeof(Best<V>) : 0);
   body.partial = partial.as<Best<V>>();
-  TeamGrid g = team_grid(b, outputs * body.segments, body.length, pack);
+  TeamGrid g = team_grid(outputs * body.segments, body.length, pack);
   const int last = body.kept.ndim - 1;
   if (body.step != 1 && last >= 0 && body.kept.stride[0][last] == 1 && body.kept.size[last] >= kWarp &&
       outputs >= kEnough * kWarp) {
     g.team.lanes = 1;
-    g.grid.blocks = b.one_round(blocks_for(outputs, g.grid.threads));
+    g.grid.blocks = one_round(blocks_for(outputs, g.grid.threads));
   }
   body.team = g.team;
   launch(b.stream_of(c), "arg_reduce", g.grid, body);
   if (body.segments == 1) return;
-  const TeamGrid f = team_grid(b, outputs, body.segments, 1);
+  const TeamGrid f = team_grid(outputs, body.segments, 1);
   launch(b.stream_of(c), "arg_reduce_finish", f.grid, FinishArgReduce<V>{body, f.team});
 }
 

@@ -171,7 +171,7 @@ void CudaBackend::cross_entropy(Context& c, View x, View target, View weight, in
   const WeightSum sum(*this, c, weight, smoothing);
   for_floating("cross_entropy", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const TeamGrid team = team_grid(*this, rows, count, kPack<T>);
+    const TeamGrid team = team_grid(rows, count, kPack<T>);
     const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {
       launch(stream_of(c), "cross_entropy", team.grid,
              CrossEntropy<T, kSmooth>{Matrix<const T>(x),
@@ -198,7 +198,7 @@ void CudaBackend::cross_entropy_backward(Context& c, View x, View log_sums, View
   const WeightSum sum(*this, c, weight, smoothing);
   for_floating("cross_entropy_backward", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const TeamGrid team = team_grid(*this, rows, count, kPack<T>);
+    const TeamGrid team = team_grid(rows, count, kPack<T>);
     const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {
       launch(stream_of(c), "cross_entropy_backward", team.grid,
              CrossEntropyBackward<T, kSmooth>{Matrix<const T>(x),

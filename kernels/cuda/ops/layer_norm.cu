@@ -352,7 +352,7 @@ void column_sums(CudaBackend& b, Context& c, const View& x, const View& mean, co
   const int64_t length = rows == 0 ? 1 : blocks_for(rows, wanted < most ? wanted : most),
                 parts = blocks_for(rows, length);
   const Scratch partial(b, c, static_cast<size_t>(parts * 2 * count) * sizeof(C));
-  const Grid grid{.blocks = b.one_round(blocks * parts),
+  const Grid grid{.blocks = one_round(blocks * parts),
                   .threads = Body::kThreads,
                   .shared = static_cast<size_t>(2 * Body::kThreads * pack) * sizeof(C)};
   launch(b.stream_of(c), "layer_norm_columns", grid,
@@ -373,7 +373,7 @@ void CudaBackend::layer_norm(Context& c, View x, View weight, View bias, double 
     using T = typename decltype(tag)::type;
     const Scale<T> slope(weight), shift(bias);
     if (const int packs = slope.packs() && shift.packs() ? kept_packs<T>({&x, &y}) : 0) {
-      const TeamGrid g = kept_grid<T>(*this, rows, packs);
+      const TeamGrid g = kept_grid<T>(rows, packs);
       return launch(stream_of(c), "layer_norm", g.grid,
                     LayerNormInRegisters<T>{{rows, packs, g.team},
                                             Matrix<const T>(x),
@@ -384,7 +384,7 @@ void CudaBackend::layer_norm(Context& c, View x, View weight, View bias, double 
                                             Column(mean),
                                             Column(rstd)});
     }
-    const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
+    const TeamGrid g = team_grid(rows, count, kPack<T>);
     launch(stream_of(c), "layer_norm", g.grid,
            LayerNorm<T>{Matrix<const T>(x), slope, shift, eps, Matrix<T>(y), Column(mean), Column(rstd), rows,
                         count, g.team});
@@ -402,7 +402,7 @@ void CudaBackend::layer_norm_backward(Context& c, View x, View weight, View mean
     if (!dx.defined()) return;
     const Scale<T> slope(weight);
     if (const int packs = slope.packs() ? kept_packs<T>({&x, &dy, &dx}) : 0) {
-      const TeamGrid g = kept_grid<T>(*this, rows, packs);
+      const TeamGrid g = kept_grid<T>(rows, packs);
       return launch(stream_of(c), "layer_norm_input", g.grid,
                     LayerNormInputInRegisters<T>{{rows, packs, g.team},
                                                  Matrix<const T>(x),
@@ -412,7 +412,7 @@ void CudaBackend::layer_norm_backward(Context& c, View x, View weight, View mean
                                                  Column(rstd),
                                                  Matrix<T>(dx)});
     }
-    const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
+    const TeamGrid g = team_grid(rows, count, kPack<T>);
     launch(stream_of(c), "layer_norm_input", g.grid,
            LayerNormInput<T>{Matrix<const T>(x), Matrix<const T>(dy), slope, Column(mean), Column(rstd),
                              Matrix<T>(dx), rows, count, g.team});

@@ -99,12 +99,12 @@ void CudaBackend::mean_var(Context& c, int64_t correction, View x, View mean, Vi
   const Scratch partial(*this, c,
                         body.segments > 1 ? static_cast<size_t>(rows * body.segments) * sizeof(Moments) : 0);
   body.partial = partial.as<Moments>();
-  TeamGrid g = team_grid(*this, rows * body.segments, body.length, static_cast<int>(16 / size_of(x.dtype)));
+  TeamGrid g = team_grid(rows * body.segments, body.length, static_cast<int>(16 / size_of(x.dtype)));
   g.grid.shared = fold_bytes<Moments>();
   body.team = g.team;
   launch(stream_of(c), "mean_var", g.grid, body);
   if (body.segments == 1) return;
-  TeamGrid f = team_grid(*this, rows, body.segments, 1);
+  TeamGrid f = team_grid(rows, body.segments, 1);
   f.grid.shared = fold_bytes<Moments>();
   launch(stream_of(c), "mean_var_finish", f.grid, FinishMeanVar{body, f.team});
 }

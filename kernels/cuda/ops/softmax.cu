@@ -231,7 +231,7 @@ struct AnyhowGrid : TeamGrid {
 };
 template <class T> AnyhowGrid anyhow_grid(const CudaBackend& b, int64_t rows, int64_t count, int lines) {
   using Rows = RowsAnyhow<T>;
-  AnyhowGrid g{team_grid(b, rows, count, kPack<T>)};
+  AnyhowGrid g{team_grid(rows, count, kPack<T>)};
   if (g.team.lanes > 0) return g;
   const size_t line = Rows::line_bytes(count), all = line * static_cast<size_t>(lines);
   while (g.grid.threads < Rows::kThreads && all > static_cast<size_t>(g.grid.threads) * 8 * 16)
@@ -239,7 +239,7 @@ template <class T> AnyhowGrid anyhow_grid(const CudaBackend& b, int64_t rows, in
   while (g.kept < lines && Rows::kBefore + static_cast<size_t>(g.kept + 1) * line <= b.shared_memory())
     ++g.kept;
   if (g.kept > 0) g.grid.shared = Rows::kBefore + static_cast<size_t>(g.kept) * line;
-  g.grid.blocks = b.one_round(rows);
+  g.grid.blocks = one_round(rows);
   return g;
 }
 
@@ -254,7 +254,7 @@ void CudaBackend::softmax(Context& c, bool log, View x, View y) {
     const Matrix<const T> from(x);
     const Matrix<T> to(y);
     if (const int packs = kept_packs<T>({&x, &y})) {
-      const TeamGrid g = kept_grid<T>(*this, rows, packs);
+      const TeamGrid g = kept_grid<T>(rows, packs);
       return launch(stream_of(c), "softmax", g.grid,
                     SoftmaxInRegisters<T>{{rows, packs, g.team}, log, from, to});
     }
@@ -272,7 +272,7 @@ void CudaBackend::softmax_backward(Context& c, bool log, View y, View dy, View d
     const Matrix<const T> result(y), gradient(dy);
     const Matrix<T> to(dx);
     if (const int packs = kept_packs<T>({&y, &dy, &dx})) {
-      const TeamGrid g = kept_grid<T>(*this, rows, packs);
+      const TeamGrid g = kept_grid<T>(rows, packs);
       return launch(stream_of(c), "softmax_backward", g.grid,
                     SoftmaxBackwardInRegisters<T>{{rows, packs, g.team}, log, result, gradient, to});
     }
@@ -288,7 +288,7 @@ void CudaBackend::logsumexp(Context& c, View x, View y) {
   if (rows == 0) return;
   for_floating("logsumexp", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const TeamGrid g = team_grid(*this, rows, count, kPack<T>);
+    const TeamGrid g = team_grid(rows, count, kPack<T>);
     launch(stream_of(c), "logsumexp", g.grid,
            LogSumExp<T>{Matrix<const T>(x), Column(y), rows, count, g.team});
   });
