@@ -76,6 +76,7 @@ SENTENCES = {
     "largest terms": "The gradients of `layer_norm`, `linear_cross_entropy` and"
     " `scaled_dot_product_attention` are sums that may cancel."
     " Their rounding is that of the largest terms.",
+    "half power": "`pow` by 0.5 or -0.5 follows the C library at -0 and -infinity. PyTorch takes roots.",
     "one direction": "`normalize` over one number has a gradient of 0 but for a rounding.",
     "index": "An index out of range is refused, in a dim of size 1, in an empty tensor and beside an"
     " empty index too",
@@ -427,6 +428,11 @@ def by_value(case, t, w, kind, text):
         good = judge.agreement(expected, judge.tensor_of(w.outputs[0]), True,
                                judge.coarsest(case, [expected]))
         return "negated alpha" if bool(good.all()) else None
+    if name.startswith("pow.number") and kind == "values" and abs(case.arguments[1]) == 0.5:
+        b, numbers = judge.tensor_of(w.outputs[0]), to_torch(x).detach().double()
+        expected = torch.pow(numbers, torch.full_like(numbers, case.arguments[1])).to(b.dtype)
+        near = judge.agreement(expected, b, False, judge.coarsest(case, [b]))
+        return "half power" if bool(near.all()) else None
     if name == "sign" and kind == "values":
         b, numbers = judge.tensor_of(w.outputs[0]), to_torch(x).detach()
         expected = torch.where(numbers.isnan(), numbers, t.outputs[0])
