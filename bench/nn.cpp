@@ -91,6 +91,40 @@ BENCHMARK(Recurrent<nn::LSTM>)
     ->UseRealTime();
 BENCHMARK(Recurrent<nn::GRU>)->Args({200, 1})->Unit(benchmark::kMillisecond)->UseRealTime();
 
+// The policy of the example cartpole for one state. Argument: 1 replays it by compile(), 0 runs it.
+void PolicyForward(benchmark::State& state) {
+  set_num_threads(1);
+  const nn::Linear hidden(4, 128), out(128, 2);
+  const auto policy = [&](const Tensor& x) { return softmax(out.forward(relu(hidden.forward(x))), 1); };
+  auto replayed = compile(policy);
+  NoGrad guard;
+  const Tensor x = randn({1, 4});
+  for (int i = 0; i < 3; ++i) replayed(x);
+  for (auto _ : state) benchmark::DoNotOptimize((state.range(0) != 0 ? replayed(x) : policy(x)).raw());
+}
+BENCHMARK(PolicyForward)->Arg(0)->Arg(1);
+
+// A training step of that policy for one state. Argument: as PolicyForward.
+void PolicyStep(benchmark::State& state) {
+  set_num_threads(1);
+  const nn::Linear hidden(4, 128), out(128, 2);
+  std::vector<Tensor> parameters = hidden.parameters();
+  for (const Tensor& p : out.parameters()) parameters.push_back(p);
+  optim::Adam adam(parameters, {.lr = 1e-4});
+  const auto step = [&](const Tensor& x) {
+    adam.zero_grad();
+    const Tensor loss = log_softmax(out.forward(relu(hidden.forward(x))), 1).select(1, 0).mean();
+    loss.backward();
+    adam.step();
+    return loss.detach();
+  };
+  auto replayed = compile(step);
+  const Tensor x = randn({1, 4});
+  for (int i = 0; i < 5; ++i) replayed(x);
+  for (auto _ : state) benchmark::DoNotOptimize((state.range(0) != 0 ? replayed(x) : step(x)).raw());
+}
+BENCHMARK(PolicyStep)->Arg(0)->Arg(1);
+
 void CrossEntropy(benchmark::State& state) {
   set_num_threads(static_cast<int>(state.range(0)));
   Tensor x = randn({700, 10000}).requires_grad_();

@@ -8,6 +8,11 @@ if(WEFT_HAVE_ONEDNN)
   target_link_libraries(weft_floor_kernels PRIVATE weft::onednn)
 endif()
 weft_floor(tensor ${PROJECT_SOURCE_DIR}/tensor/*.cpp ${PROJECT_SOURCE_DIR}/tensor/io/*.cpp)
+# Apart, so that the compiler's limits of inlining in the engine's unit do not depend on them.
+set_source_files_properties(
+  ${PROJECT_SOURCE_DIR}/autograd/tape/compile.cpp ${PROJECT_SOURCE_DIR}/autograd/tape/program.cpp
+  ${PROJECT_SOURCE_DIR}/autograd/tape/recorded_calls.cpp ${PROJECT_SOURCE_DIR}/autograd/tape/recorder.cpp
+  PROPERTIES UNITY_GROUP compile)
 weft_floor(autograd ${PROJECT_SOURCE_DIR}/autograd/tape/*.cpp ${PROJECT_SOURCE_DIR}/autograd/ops/*.cpp)
 foreach(floor nn optim)
   weft_floor(${floor} ${PROJECT_SOURCE_DIR}/${floor}/*.cpp)

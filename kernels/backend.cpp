@@ -10,6 +10,7 @@
 
 #include <weft/kernels/accelerator.h>
 #include <weft/kernels/cpu/cpu_backend.h>
+#include <weft/kernels/inner/replaced_backend.h>
 #include <weft/kernels/plugin/abi_stamp.h>
 #include <weft/kernels/plugin/plugin.h>
 
@@ -62,8 +63,11 @@ void Backend::rnn_stack_backward(Context&, const RnnStack&, const RnnStackInputs
   throw DeviceError(str("rnn_stack: ", device(), " runs recurrent layers one by one"));
 }
 
-Backend& backend(Device device) {
-  if (device.is_cpu()) return kernels::cpu_backend();
+constinit thread_local Backend* kernels::replaced_cpu_backend = nullptr;
+
+namespace {
+/// Apart from backend(), so that the CPU's path saves no registers.
+[[gnu::noinline]] Backend& cuda_backend(Device device) {
   if (device.index < 0) throw DeviceError(str("backend: no device ", device));
   auto& slot = cuda_backends()[static_cast<size_t>(device.index)];
   if (Backend* const found = slot.load(std::memory_order_acquire)) [[likely]]
@@ -72,6 +76,15 @@ Backend& backend(Device device) {
   if (Backend* const found = slot.load(std::memory_order_acquire)) return *found;
   throw DeviceError(str(device, ": no such device: the driver shows ", count,
                         count == 1 ? " device, cuda:0" : str(" devices, cuda:0 to cuda:", count - 1)));
+}
+}  // namespace
+
+Backend& backend(Device device) {
+  if (!device.is_cpu()) [[unlikely]]
+    return cuda_backend(device);
+  if (kernels::replaced_cpu_backend) [[unlikely]]
+    return *kernels::replaced_cpu_backend;
+  return kernels::cpu_backend();
 }
 
 Accelerator& accelerator(Device device) {

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include <weft/autograd/ops/inner/formula.h>
+#include <weft/autograd/tape/compile.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/set_data.h>
 #include <weft/tensor/inner/launch.h>
@@ -154,12 +155,14 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
 }
 
 Module& Module::train(bool on) {
+  if (training_ != on) weft::detail::note_mode_change();
   training_ = on;
   for (const auto& child : children_) child.second->train(on);
   return *this;
 }
 
 void Module::copy_modes(const Module& source) {
+  if (training_ != source.training_) weft::detail::note_mode_change();
   training_ = source.training_;
   const NamedTensors theirs = source.named_parameters(false);
   for (auto& [name, tensor] : named_parameters(false))

@@ -15,6 +15,7 @@
 #include <weft/optim/inner/row_arrears.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/parameter_lock.h>
+#include <weft/tensor/inner/tracer.h>
 
 // The steps:
 //   1. Check every gradient before anything changes.
@@ -133,6 +134,7 @@ void Optimizer::check_group(size_t group) const {
 }
 
 void Optimizer::check_rate(double lr) const {
+  weft::detail::refuse_trace("changes the options of an optimizer");
   if (!std::isfinite(lr)) throw ValueError(str(name(), ": lr must be finite, got ", lr));
   if (lr < 0) throw ValueError(str(name(), ": lr must not be negative, got ", lr));
 }
@@ -265,44 +267,86 @@ void Optimizer::settle(uint64_t replay) const {
   }
 }
 
-NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
-  std::vector<Variant> variants;
+/// A step that a graph or a program repeats.
+struct Optimizer::RecordedStep {
   struct Memory {
     const void* at;
-    Ref<Storage> kept;
+    Ref<Storage> kept;  // with the state: the kernels write there
   };
-  std::vector<Memory> params;  // kept alive with their state: the graph's kernels write there
+  std::vector<size_t> params;
+  std::vector<Variant> variants;
+  std::vector<Memory> memory;
   std::vector<std::vector<Tensor>> states;
-  for (const size_t i : recorded) {
-    variants.push_back(variant(slots_[i].group));
+  Tensor skip;
+};
+
+std::shared_ptr<const Optimizer::RecordedStep> Optimizer::recorded_step(std::vector<size_t> params,
+                                                                        const Tensor& skip) const {
+  auto step = std::make_shared<RecordedStep>();
+  for (const size_t i : params) {
+    step->variants.push_back(variant(slots_[i].group));
     const Ref<Storage>& storage = params_[i].body().storage;
-    params.push_back({params_[i].raw(), storage->lock() ? storage->lock()->block : storage});
-    states.push_back(slots_[i].state);
+    step->memory.push_back({params_[i].raw(), storage->lock() ? storage->lock()->block : storage});
+    step->states.push_back(slots_[i].state);
   }
-  return [this, alive = std::weak_ptr<bool>(alive_), skip, recorded = std::move(recorded),
-          variants = std::move(variants), params = std::move(params),
-          states = std::move(states)](std::span<void* const> functors, uint64_t replay) {
+  step->params = std::move(params);
+  step->skip = skip;
+  return step;
+}
+
+void Optimizer::check_step(const RecordedStep& step) const {
+  for (size_t k = 0; k < step.params.size(); ++k) {
+    const size_t i = step.params[k];
+    const Slot& slot = slots_[i];
+    bool same = params_[i].raw() == step.memory[k].at &&
+                variant(slot.group).kernel.run_f32 == step.variants[k].kernel.run_f32;
+    for (size_t s = 0; s < step.states[k].size(); ++s)
+      same = same && s < slot.state.size() && slot.state[s].raw() == step.states[k][s].raw();
+    if (!same)
+      throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", i,
+                           " or its state lies elsewhere, or its rule is another one"));
+    check_unheld(i);
+  }
+}
+
+/// Counts the step of a replay and makes its functors. `replay` 0 repeats the last one.
+void Optimizer::count_step(const RecordedStep& step, std::span<void* const> functors, uint64_t replay) {
+  const bool again = replay == 0;
+  if (!again) settle(replay);
+  for (size_t k = 0; k < step.params.size(); ++k) {
+    Slot& slot = slots_[step.params[k]];
+    construct(functors[k], slot.group, again ? slot.steps : ++slot.steps);
+    if (!again) params_[step.params[k]].body().storage->count_write();
+  }
+  if (step.skip.defined()) unsettled_.push_back({step.skip, nullptr, step.params, replay});
+}
+
+NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
+  return [this, alive = std::weak_ptr<bool>(alive_), step = recorded_step(std::move(recorded), skip)](
+             std::span<void* const> functors, uint64_t replay) {
     if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
     const std::lock_guard<std::mutex> own(mutex_);
-    for (size_t k = 0; k < recorded.size(); ++k) {
-      const Slot& slot = slots_[recorded[k]];
-      bool same = params_[recorded[k]].raw() == params[k].at &&
-                  variant(slot.group).kernel.run_f32 == variants[k].kernel.run_f32;
-      for (size_t s = 0; s < states[k].size(); ++s)
-        same = same && s < slot.state.size() && slot.state[s].raw() == states[k][s].raw();
-      if (!same)
-        throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ",
-                             recorded[k], " or its state lies elsewhere, or its rule is another one"));
-      check_unheld(recorded[k]);
-    }
-    settle(replay);
-    for (size_t k = 0; k < recorded.size(); ++k) {
-      Slot& slot = slots_[recorded[k]];
-      construct(functors[k], slot.group, ++slot.steps);
-      params_[recorded[k]].body().storage->count_write();
-    }
-    if (skip.defined()) unsettled_.push_back({skip, nullptr, recorded, replay});
+    check_step(*step);
+    count_step(*step, functors, replay);
   };
+}
+
+/// Tells a recording of compile() of the step that comes next.
+void Optimizer::tell_step(const std::vector<size_t>& recorded, size_t functor_bytes) {
+  Tracer* const t = weft::detail::tracer();
+  if (!t) return;
+  std::vector<size_t> bytes(recorded.size(), functor_bytes);
+  t->stepping(std::move(bytes),
+              [this, alive = std::weak_ptr<bool>(alive_), count = params_.size(),
+               step = recorded_step(recorded, Tensor())](std::span<void* const> functors, uint64_t replay) {
+                if (alive.expired()) throw ValueError("compile: the optimizer of a recorded step is gone");
+                std::unique_lock<std::mutex> own(mutex_);
+                if (params_.size() != count)
+                  throw ValueError("compile: the optimizer of a recorded step has more parameters now");
+                check_step(*step);
+                if (!functors.empty()) count_step(*step, functors, replay);
+                return own;
+              });
 }
 
 void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Tensor& factor) {
@@ -387,6 +431,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
       return b.dtype == p.dtype() && b.device == p.device() && b.kernel->run_f32 == v.kernel.run_f32;
     });
     if (batch == batches.end()) batch = batches.insert(batch, {{}, {}, &v.kernel, p.dtype(), p.device()});
+    if (rows) weft::detail::refuse_trace("steps by a row-wise gradient");
     if (rows) add_row_steps(batch->tensors, t, weft::detail::unpack_rows(grads[i]));
     else batch->tensors.push_back(t);
     batch->params.push_back(i);
@@ -404,6 +449,8 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     if (there.defined() && !recording) unsettled_.reserve(unsettled_.size() + 1);
     std::optional<Unsettled> open;
     if (there.defined() && !recording) open = unsettled(there, b.params);
+    if (b.device.is_cpu() && !there.defined())
+      tell_step(b.params, variants[slots_[b.params[0]].group].functor_bytes);
     if (!b.tensors.empty())  // as of a gradient without rows
       device.step(context, *b.kernel, b.dtype, b.tensors, recording ? next_of(b.params, there) : nullptr,
                   there.defined() ? static_cast<const double*>(there.raw()) : nullptr);

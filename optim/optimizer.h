@@ -150,7 +150,12 @@ class WEFT_API Optimizer {
   void bring_up(size_t i, const Tensor& rows);
   void check_recorded(size_t i, const Tensor& grad) const;
   void check_unheld(size_t i) const;
+  struct RecordedStep;
+  std::shared_ptr<const RecordedStep> recorded_step(std::vector<size_t> params, const Tensor& skip) const;
+  void check_step(const RecordedStep& step) const;
+  void count_step(const RecordedStep& step, std::span<void* const> functors, uint64_t replay);
   NextStep next_of(std::vector<size_t> recorded, const Tensor& skip);
+  void tell_step(const std::vector<size_t>& recorded, size_t functor_bytes);
   void check_origin(const std::string& rule, int64_t parameters) const;
   /// Subtracts skipped steps from the counts. Called before `replay` runs, whose skips are not known yet.
   void settle(uint64_t replay = 0) const;

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <weft/tensor/inner/launch.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 namespace {
@@ -86,7 +87,9 @@ void* unsettled_data(const Storage& s) {
 View rows_view(const Tensor& x, const Tensor& ids) {
   const Storage& s = *x.body().storage;
   const std::shared_ptr<Arrears> arrears = arrears_of(s);
-  if (!arrears || !arrears->settle_rows(x, ids)) return x.view_of();
+  if (!arrears) return x.view_of();
+  refuse_trace("uses a table whose rows an optimizer brings up to date later");
+  if (!arrears->settle_rows(x, ids)) return x.view_of();
   char* const first = static_cast<char*>(unsettled_data(s)) + x.storage_offset() * size_of(x.dtype());
   return {first, x.dtype(), x.sizes(), x.strides()};
 }

@@ -10,6 +10,7 @@
 #include <weft/kernels/backend.h>
 #include <weft/kernels/inner/convert.h>
 #include <weft/tensor/inner/launch.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 namespace {
@@ -41,6 +42,12 @@ template <class T, class V> T element(const V& value) {
   else return kernels::convert<T>(value);
 }
 
+/// Tells a recording of a tensor that the host has written.
+void tell_filled(const Tensor& y) {
+  if (Tracer* const t = weft::detail::tracer()) [[unlikely]]
+    t->filled(y);
+}
+
 /// A tensor with element i = value(i) in row-major order, converted to the dtype; written on the host.
 template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& options, V&& value) {
   Tensor y = empty(sizes, {.dtype = options.dtype, .pinned = options.pinned});
@@ -50,6 +57,7 @@ template <class V> Tensor from_values(const Shape& sizes, const TensorOptions& o
     T* out = static_cast<T*>(y.raw());
     for (int64_t i = 0; i < n; ++i) out[i] = element<T>(value(i));
   });
+  tell_filled(y);
   return finish(to_device(y, options.device), options);
 }
 
@@ -219,6 +227,7 @@ template <Element T> Tensor from_vector(const std::vector<T>& values, const Shap
   Tensor y = empty(sizes, {.dtype = dtype_of<T>});
   T* out = static_cast<T*>(y.raw());
   std::copy(values.begin(), values.end(), out);
+  tell_filled(y);
   return to_device(y, device);
 }
 template WEFT_API Tensor from_vector(const std::vector<bool>&, const Shape&, Device);

@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include <weft/tensor/inner/tracer.h>
+
 namespace weft {
 namespace {
 
@@ -20,9 +22,16 @@ uint64_t mix(uint64_t x) {
 
 Generator Generator::fork(uint64_t key) const { return Generator(mix(seed_ ^ mix(key))); }
 
-uint64_t Generator::next_epoch() {
+namespace {
+uint64_t unused_epoch() {
   static std::atomic<uint64_t> last{0};
   return ++last;
+}
+}  // namespace
+
+uint64_t Generator::next_epoch() {
+  detail::refuse_trace("makes or seeds a generator");
+  return unused_epoch();
 }
 
 DrawScope*& draw_scope() {
@@ -40,8 +49,8 @@ PhiloxKey Generator::take(int64_t count) {
   return scope ? scope->draw(*this, count) : next(count);
 }
 
-DrawScope::DrawScope(Draws& draws, Mode mode)
-    : draws_(draws), mode_(mode), epoch_(Generator::next_epoch()), outer_(draw_scope()) {
+DrawScope::DrawScope(Draws& draws, Mode mode, std::vector<DrawSource>* sources)
+    : draws_(draws), sources_(sources), mode_(mode), epoch_(unused_epoch()), outer_(draw_scope()) {
   draw_scope() = this;
 }
 
@@ -51,6 +60,7 @@ PhiloxKey DrawScope::draw(Generator& from, int64_t count) {
     return at < draws_.size() ? draws_[at] : from.next(count);
   }
   draws_.push_back(outer_ ? outer_->draw(from, count) : from.next(count));
+  if (sources_) sources_->push_back({&from, count});
   return draws_.back();
 }
 

@@ -65,6 +65,11 @@ class WEFT_API Generator {
 
 /// The draws of a piece of work, in order, from all generators.
 using Draws = std::vector<PhiloxKey>;
+/// The generator of a draw, and the number of elements that it was asked for.
+struct DrawSource {
+  Generator* from = nullptr;
+  int64_t count = 0;
+};
 
 /// For its lifetime, notes the draws of the calling thread, or repeats noted ones. Repeating moves no
 /// generator and does not depend on draws of other threads. Scopes nest.
@@ -72,7 +77,8 @@ class WEFT_API DrawScope {
  public:
   enum class Mode : uint8_t { kNote, kRepeat };
   /// `draws` outlives the scope.
-  DrawScope(Draws& draws, Mode mode);
+  /// With `sources`, a noting scope adds the source of each draw there.
+  DrawScope(Draws& draws, Mode mode, std::vector<DrawSource>* sources = nullptr);
   ~DrawScope() { draw_scope() = outer_; }
   DrawScope(const DrawScope&) = delete;
   /// When repeating: whether as many draws were made as were noted.
@@ -82,6 +88,7 @@ class WEFT_API DrawScope {
   friend class Generator;
   PhiloxKey draw(Generator& from, int64_t count);
   Draws& draws_;
+  std::vector<DrawSource>* sources_;
   Mode mode_;
   size_t used_ = 0;
   uint64_t epoch_;

@@ -67,13 +67,18 @@ DType unary_dtype(Unary op, DType t, const Scalar& s, const Scalar& u) {
   return dtype;
 }
 
+[[gnu::always_inline]] inline void* for_row(const Tensor& x) {
+  const TensorBody& b = x.body();
+  return static_cast<char*>(b.storage->data_for_row()) + b.offset * size_of(b.dtype);
+}
+
 // Whether the backend has run the operation by its row for inputs of dtype t.
 template <class Op, class... X>
 bool run_row(Op op, DType t, const PointwiseParams& params, const Tensor& y, const X&... xs) {
   if (y.numel() > kRowElements || !(y.is_contiguous() && ... && xs.is_contiguous())) return false;
   const PointwiseRow row = backend_of(y).row(op, t);
   if (!row) return false;
-  void* const p[] = {y.raw(), xs.raw()...};
+  void* const p[] = {for_row(y), for_row(xs)...};
   row(params, p, y.numel());
   return true;
 }

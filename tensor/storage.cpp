@@ -7,18 +7,26 @@
 #include <new>
 
 #include <weft/kernels/accelerator.h>
+#include <weft/kernels/cpu/cpu_backend.h>
 #include <weft/tensor/inner/free_list.h>
 #include <weft/tensor/inner/parameter_lock.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
 Ref<Storage> Storage::allocate(Device device, size_t bytes) {
   static_assert(sizeof(Storage) <= 64);
+  const auto told = [](Storage* s) {
+    if (detail::tracing_threads.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      s->tell_made();
+    return Ref<Storage>::adopt(s);
+  };
   if (bytes <= kInlineBytes && device.is_cpu()) {
     char* block = static_cast<char*>(pool_allocate(64 + kInlineBytes));
-    return Ref<Storage>::adopt(new (block) Storage(device, block + 64, bytes, nullptr, nullptr));
+    return told(new (block) Storage(device, block + 64, bytes, nullptr, nullptr));
   }
-  Backend& from = backend(device);
+  // a block outlives the backend of a recording, so it belongs to the CPU's
+  Backend& from = device.is_cpu() ? kernels::cpu_backend() : backend(device);
   void* data = from.allocate(bytes);
   void* header;
   try {
@@ -27,7 +35,7 @@ Ref<Storage> Storage::allocate(Device device, size_t bytes) {
     from.deallocate(data, bytes);
     throw;
   }
-  return Ref<Storage>::adopt(new (header) Storage(device, data, bytes, nullptr, &from));
+  return told(new (header) Storage(device, data, bytes, nullptr, &from));
 }
 
 Ref<Storage> Storage::allocate_pinned(size_t bytes) {
@@ -88,16 +96,19 @@ void Storage::bump_block() {
 }
 
 void Storage::destroy(Storage* s) noexcept {
+  if (s->marks_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    s->tell_end();
   s->end_arrears();
+  void* const data = s->data_.load(std::memory_order_relaxed);  // data() would tell a recording of a use
   const bool with_data = s->is_inline();
   if (with_data && !s->lock()) [[likely]] {
     s->~Storage();
     return pool_free(s, 64 + kInlineBytes);
   }
   if (ParameterLock* const lock = s->lock()) delete lock;  // the block owns the memory
-  else if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(s->data());
+  else if (s->is_pinned()) static_cast<Accelerator*>(s->context_)->deallocate_pinned(data);
   else if (s->release_) s->release_(s->context_);
-  else static_cast<Backend*>(s->context_)->deallocate(s->data(), s->bytes_);
+  else static_cast<Backend*>(s->context_)->deallocate(data, s->bytes_);
   s->~Storage();
   pool_free(s, with_data ? 64 + kInlineBytes : sizeof(Storage));
 }

@@ -18,6 +18,11 @@ namespace weft {
 struct ParameterLock;  // tensor/inner/parameter_lock.h
 class Arrears;         // tensor/inner/arrears.h
 
+namespace detail {
+/// Number of threads that record (tensor/inner/tracer.h).
+extern WEFT_API std::atomic<int> tracing_threads;
+}  // namespace detail
+
 /// A block of device memory with a version counter, shared by all views of it.
 class WEFT_API Storage : public RefCounted {
  public:
@@ -35,9 +40,14 @@ class WEFT_API Storage : public RefCounted {
   /// The address of the first byte. A storage in arrears is settled first (tensor/inner/arrears.h).
   [[gnu::always_inline]] void* data() const {
     void* const p = data_.load(std::memory_order_acquire);
-    if (p) [[likely]]
+    if (p && detail::tracing_threads.load(std::memory_order_relaxed) == 0) [[likely]]
       return p;
-    return settled_data();
+    return watched_data();
+  }
+  /// The same for a row of the backend (Backend::row): a recording has none, so it need not hear of the use.
+  [[gnu::always_inline]] void* data_for_row() const {
+    void* const p = data_.load(std::memory_order_acquire);
+    return p ? p : watched_data();
   }
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
@@ -45,6 +55,11 @@ class WEFT_API Storage : public RefCounted {
   bool is_borrowed() const { return release_ != nullptr && !is_pinned(); }
   bool is_pinned() const { return release_ == &pinned; }
   bool is_read_only() const { return read_only_; }
+
+  /// Observers of the block's end (tensor/inner/tracer.h).
+  enum Mark : uint8_t { kMadeInTrace = 1, kCaptured = 2 };
+  void mark(Mark m) const { marks_.fetch_or(m, std::memory_order_relaxed); }
+  bool has(Mark m) const { return (marks_.load(std::memory_order_relaxed) & m) != 0; }
 
   /// The number of in-place writes so far.
   uint32_t version() const { return version_.load(std::memory_order_acquire); }
@@ -79,7 +94,11 @@ class WEFT_API Storage : public RefCounted {
   /// not a view of it (a detached alias) would make the history wrong. Such a write is refused while grad
   /// mode is on. `leaf`: the tensor is a leaf that requires grad.
   void set_history(const void* body, bool leaf) {
-    if (history() && history() != body) return;  // the first such tensor keeps its claim for its lifetime
+    if (history() && history() != body) {  // the first such tensor keeps its claim for its lifetime
+      if (has(kCaptured)) [[unlikely]]
+        end_watches(false);
+      return;
+    }
     history_.store(reinterpret_cast<uintptr_t>(body) | static_cast<uintptr_t>(leaf),
                    std::memory_order_relaxed);
   }
@@ -100,10 +119,15 @@ class WEFT_API Storage : public RefCounted {
       : device_(device), data_(data), bytes_(bytes), release_(release), context_(context) {}
   ~Storage() = default;
   void bump_block();
+  [[gnu::cold]] void* watched_data() const;
   [[gnu::cold]] void* settled_data() const;
+  [[gnu::cold]] void tell_made() const;
+  [[gnu::cold]] void tell_end() const noexcept;
+  [[gnu::cold]] void end_watches(bool destroyed) const noexcept;
   void end_arrears() noexcept;
   Device device_;
   bool read_only_ = false;
+  mutable std::atomic<uint8_t> marks_{0};
   std::atomic<void*> data_;
   size_t bytes_;
   void (*release_)(void*);

@@ -10,6 +10,7 @@
 #include <weft/tensor/inner/free_list.h>
 #include <weft/tensor/inner/launch.h>
 #include <weft/tensor/inner/parameter_lock.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -48,6 +49,7 @@ void Tensor::undefined() {
 
 void Tensor::check_data(DType wanted, bool to_read) const {
   const TensorBody& b = body();
+  detail::refuse_trace("asks for the address of elements (data, accessor)");
   if (b.dtype != wanted) throw DTypeError(str("data: the tensor holds ", b.dtype, ", asked for ", wanted));
   if (!b.device.is_cpu())
     throw DeviceError(str("data: the tensor lies on ", b.device, "; copy it to the CPU first"));
@@ -102,6 +104,7 @@ Tensor detail::held(const Tensor& x) {
   const TensorBody& b = x.body();
   ParameterLock* const lock = b.storage->lock();
   if (!lock) return x;
+  refuse_trace("uses a parameter marked concurrent");
   const std::lock_guard guard(lock->mutex);
   Tensor y(Ref<TensorBody>::adopt(new TensorBody(lock->block, b)));
   lock->block->add_save();
@@ -113,6 +116,8 @@ namespace {
 
 /// The elements in row-major order in host memory, owned by `keep`.
 const void* host_elements(const Tensor& given, Tensor& keep) {
+  if (Tracer* const t = detail::tracer(); t && !t->is_fixed(given.raw())) [[unlikely]]
+    t->refuse("reads values on the host (item, to_vector)");
   keep = detail::held(given);
   const Tensor x = keep;
   if (!x.is_contiguous()) {

@@ -64,6 +64,8 @@ void detail::forget_cast(const Tensor& x) {
   if (x.defined()) casts().made.erase(&x.body());
 }
 
+bool detail::keeps_casts() { return casts().depth != 0; }
+
 DType formula::lowered(const Tensor& x) {
   const DType half = autocast_dtype();
   return half != kFloat32 && is_floating(x.dtype()) && x.dtype() != kFloat64 ? half : x.dtype();

@@ -43,6 +43,8 @@ class NoAutocast : public Autocast {
 namespace detail {
 /// Drops the cached cast of x on this thread.
 void forget_cast(const Tensor& x);
+/// Whether an Autocast or a NoAutocast is open on this thread, so that casts of parameters are cached.
+bool keeps_casts();
 }  // namespace detail
 
 /// The half dtype of the innermost Autocast of this thread, float32 if there is none.

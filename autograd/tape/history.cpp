@@ -7,6 +7,7 @@
 #include <weft/autograd/tape/inner/grad_math.h>
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/tensor/factories.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft::detail {
 namespace {
@@ -109,6 +110,8 @@ void check_in_place(const char* name, const Tensor& x, bool wanted) {
 
 void link_in_place(Ref<Node> node, const Tensor& x, Inputs others) {
   TensorBody& b = x.body();
+  if (tracer()) [[unlikely]]
+    refuse_trace_outside(*b.storage, "changes the history of a tensor from outside");
   const Edge old = x.requires_grad() ? gradient_edge(x) : Edge();
   EdgeList edges;
   edges.push_back(old);

@@ -2,8 +2,10 @@
 // gradient is dropped, because it has the old dtype and device.
 #include <weft/autograd/tape/inner/set_data.h>
 
+#include <weft/autograd/tape/compile.h>
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/kernels/backend.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -15,6 +17,8 @@ void set_data(const Tensor& x, const Tensor& value) {
   if (x.is_same(value) || (body.storage == value.body().storage && x.dtype() == value.dtype() &&
                            x.strides() == value.strides() && x.storage_offset() == value.storage_offset()))
     return;
+  detail::refuse_trace("gives a tensor other memory");
+  detail::note_mode_change();  // the old memory may live on, and a program would not see that it is unused
   const Tensor fresh = value.is_contiguous() ? value.detach() : value.detach().contiguous();
   const bool wants_grad = x.requires_grad(), concurrent = body.storage->lock();
   Tensor handle = x;

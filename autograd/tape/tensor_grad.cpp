@@ -8,6 +8,7 @@
 #include <weft/autograd/tape/inner/slot.h>
 #include <weft/tensor/inner/free_list.h>
 #include <weft/tensor/inner/launch.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft {
 
@@ -51,6 +52,12 @@ Ref<Node> AccumulateGrad::successor() {
   return successor_;
 }
 
+Tensor AccumulateGrad::leaf() {
+  std::lock_guard lock(mutex);
+  if (!leaf_ || replaced_ || !leaf_->requires_grad || !leaf_->try_retain()) return Tensor();
+  return Tensor(Ref<TensorBody>::adopt(leaf_));
+}
+
 bool AccumulateGrad::takes() const {
   if (replaced_)
     throw AutogradError(str("backward: a leaf of sizes ", slots()[0].sizes,
@@ -60,6 +67,15 @@ bool AccumulateGrad::takes() const {
 }
 
 namespace {
+
+/// Tells a recording of a gradient that goes to `leaf`.
+void tell_added(TensorBody& leaf, const Tensor& grad) {
+  Tracer* const t = detail::tracer();
+  if (!t) [[likely]]
+    return;
+  if (detail::is_row_wise(grad)) t->refuse("makes a row-wise gradient");
+  t->grad_added(leaf, static_cast<Slot&>(*leaf.slot).grad.defined());
+}
 
 /// Adds `grad` to the slot's. Returns the gradient that was replaced. The caller holds grad_mutex() of the
 /// slot, and destroys the result without it.
@@ -84,6 +100,7 @@ class LocalSink final : public GradSink {
     Slot& slot = *detail::slot_of(leaf);
     Tensor before;
     const std::lock_guard lock(slot.grad_mutex());
+    tell_added(leaf.body(), grad);
     before = add_to(slot, grad, may_steal);
   }
   void accumulate_rows(const Tensor& leaf, RowGrad grad, bool may_steal) override {
@@ -112,6 +129,7 @@ GradList AccumulateGrad::apply(GradList grads, Pass& pass) {
     const std::lock_guard lock(mutex);
     if (!takes()) return {};
     if (!sink && !hooks && !rows) {
+      tell_added(*leaf_, g);
       before = add_to(static_cast<Slot&>(*leaf_->slot), g, own);
       return {};
     }
@@ -229,6 +247,8 @@ Tensor& Tensor::requires_grad_(bool on) {
 
 Tensor detail::kept_grad(const Tensor& x) {
   if (!x.body().slot) return Tensor();
+  if (Tracer* const t = detail::tracer()) [[unlikely]]
+    t->grad_read(x);
   Slot& slot = *detail::slot_of(x);
   std::lock_guard lock(slot.grad_mutex());
   return slot.grad;
@@ -248,6 +268,10 @@ namespace {
 
 void replace_grad(const char* name, const Tensor& x, Tensor g) {
   if (!x.body().slot && !g.defined()) return;
+  if (Tracer* const t = detail::tracer()) [[unlikely]] {
+    if (g.defined()) t->refuse("sets a grad()");
+    else t->grad_cleared(x);
+  }
   if (g.defined()) {
     if (detail::grad_sizes(g) != x.sizes())
       throw ShapeError(

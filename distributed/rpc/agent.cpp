@@ -9,7 +9,9 @@
 #include <weft/distributed/rpc/inner/put_off.h>
 #include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/runtime/inner/task_state.h>
+#include <weft/kernels/inner/replaced_backend.h>
 #include <weft/tensor/generator.h>
+#include <weft/tensor/inner/tracer.h>
 
 // The protocol between two agents. [G: ...] states a guarantee.
 //
@@ -54,7 +56,7 @@ namespace weft::rpc {
 
 namespace {
 
-/// Makes the tape's modes and the random number scope follow fibers in a simulation.
+/// Makes the tape's modes, the scope of random numbers and a recording of compile() follow simulated fibers.
 void register_grad_mode() {
   static const bool once = [] {
     register_thread_state({[] {
@@ -77,6 +79,12 @@ void register_grad_mode() {
                            [](uint64_t v) { draw_scope() = reinterpret_cast<DrawScope*>(v); }, 0});
     register_thread_state({[] { return reinterpret_cast<uint64_t>(autograd_state().current); },
                            [](uint64_t v) { autograd_state().current = reinterpret_cast<Node*>(v); }, 0});
+    register_thread_state({[] { return reinterpret_cast<uint64_t>(weft::detail::t_tracer); },
+                           [](uint64_t v) { weft::detail::t_tracer = reinterpret_cast<weft::Tracer*>(v); },
+                           0});
+    register_thread_state({[] { return reinterpret_cast<uint64_t>(kernels::replaced_cpu_backend); },
+                           [](uint64_t v) { kernels::replaced_cpu_backend = reinterpret_cast<Backend*>(v); },
+                           0});
     return true;
   }();
   (void)once;

@@ -2,6 +2,8 @@
 // liveness.cpp decides when a peer is asked; calls that wait for credit are in caller_waiting.cpp.
 #include <weft/distributed/rpc/inner/caller.h>
 
+#include <weft/tensor/inner/tracer.h>
+
 namespace weft::rpc {
 
 namespace {
@@ -36,6 +38,7 @@ Caller::Caller(AgentCore& core, PeerTable& peers, Devices& devices, Alarm& alarm
 
 CallId Caller::start(Life to, Kind kind, Message message, const CallOptions& call_options,
                      std::unique_ptr<ReplySink> sink) {
+  weft::detail::refuse_trace("calls another worker");
   if (!core_.running)
     throw RpcError(str("RPC has not been initialized: worker '", core_.self.name, "' has been shut down"));
   if (call_options.timeout && call_options.timeout->count() < 0)

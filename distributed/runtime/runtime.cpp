@@ -6,6 +6,7 @@
 
 #include <weft/distributed/runtime/inner/task_state.h>
 #include <weft/distributed/runtime/sync.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft::rpc {
 namespace inner {
@@ -49,6 +50,7 @@ SavedThreadStates initial_thread_states() {
 }
 
 void check_may_block(const char* what) {
+  weft::detail::refuse_trace("waits for other threads or workers");
   const char* where = current_state()->no_block;
   if (where != nullptr) throw Error(str("wait for ", what, " inside ", where, ", which must not block"));
 }

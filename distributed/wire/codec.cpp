@@ -6,6 +6,7 @@
 #include <weft/autograd/tape/record.h>
 #include <weft/distributed/wire/inner/staging.h>
 #include <weft/kernels/backend.h>
+#include <weft/tensor/inner/tracer.h>
 
 namespace weft::rpc {
 
@@ -82,6 +83,7 @@ void Encoder::tensor(const Tensor& value) {
     throw CudaError(str("a tensor on ", source,
                         " cannot be sent while the calling thread records a graph there: its value is made "
                         "by the replays; send it after end()"));
+  weft::detail::refuse_trace("sends a tensor to another worker");
   const In pinned(value);
   message_.tensors.push_back(pinned.get());
   if (message_.linked_argument == 0 && value.requires_grad() && !value.is_leaf())

@@ -7,15 +7,16 @@
 #include <type_traits>
 
 #include "support/errors.h"
+#include "support/leaf.h"
 
 using namespace weft;
 using test::error_of;
 using test::has;
+using test::values;
 
 namespace {
 
 using V = std::vector<double>;
-V values(const Tensor& x) { return x.to_vector<double>(); }
 Tensor numbers(std::initializer_list<double> v) { return tensor(v, {.dtype = kFloat64}); }
 Tensor whole(std::initializer_list<double> v) { return tensor(v, {.dtype = kInt64}); }
 Tensor grid() { return arange(6).reshape({2, 3}).to(kFloat64); }  // {{0, 1, 2}, {3, 4, 5}}

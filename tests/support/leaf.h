@@ -18,6 +18,8 @@ inline constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 inline Tensor leaf(std::initializer_list<double> values) {
   return tensor(values, {.dtype = kFloat64, .requires_grad = true});
 }
+/// The same without a gradient.
+inline Tensor row(std::initializer_list<double> values) { return tensor(values, {.dtype = kFloat64}); }
 inline std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 
 }  // namespace weft::test

@@ -42,6 +42,8 @@ class AccumulateGrad final : public Node {
   void replace(const Ref<Node>& by);
   /// The node that has the hooks of the leaf; null if it is this one.
   Ref<Node> successor();
+  /// The leaf, while it lives and takes gradients; else undefined.
+  Tensor leaf();
   std::mutex mutex;  ///< guards the leaf's grad and the pointer below
 
  private:

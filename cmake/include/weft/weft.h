@@ -4,6 +4,7 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/autocast.h>
 #include <weft/autograd/tape/checkpoint.h>
+#include <weft/autograd/tape/compile.h>
 #include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/autograd/tape/dot.h>
 #include <weft/autograd/tape/engine.h>

@@ -1,0 +1,181 @@
+// compile: runs of a function of tensors are recorded, and later calls replay the kernels alone. A replay has
+// no dispatch, no bookkeeping of autograd and no allocation of temporaries. Its results have the bits of an
+// ordinary run. Tensors lie on the CPU.
+//   auto policy = weft::compile([&](const Tensor& x) { return softmax(net.forward(x), 1); });
+//   NoGrad guard;
+//   Tensor p = policy(x);  // recorded; so is the second call, the later ones are replays
+// - Host side effects are not replayed. A replay runs no line of f: it prints nothing, counts nothing, and
+//   changes no variable. It repeats the writes that f's operations make to arguments and captured tensors.
+// - f is a function of its arguments and of the values of the tensors that it captures. A number of the host
+//   that f reads from elsewhere (a step count, a rate) is a constant of the recording, and so is the choice
+//   of a captured tensor: do not assign to a captured handle. Numbers that change are arguments: a tensor
+//   without dims, or a number, each value of which is recorded for itself.
+// - A replay takes no mutex that f locks. A function that calls another worker, or waits for one, is never
+//   replayed.
+// - An ordinary run takes place wherever a replay might differ, and reason() tells why. Not seen are values
+//   that f reads or writes through Tensor::raw(), and tensors of f that other threads write to.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <weft/tensor/tensor.h>
+
+namespace weft {
+
+struct CompileOptions {
+  /// Each n-th replay of a signature is checked: f runs too, from the same values and draws, and both must
+  /// give the same bits. 0: none but the first.
+  int check_every = 0;
+  /// Signatures (sizes, dtypes, numbers, grad mode, ...) that are recorded; calls of others run f. The memory
+  /// of the temporaries of each is kept.
+  int max_programs = 8;
+};
+
+/// The calls so far, by the way they were run, without those inside the recording of another function.
+struct CompileStats {
+  int64_t replays = 0, recordings = 0, eager = 0;
+};
+
+namespace detail {
+
+/// The arguments of a call.
+struct CompiledArguments {
+  const std::type_info* types = nullptr;  ///< f may be a template
+  std::vector<const Tensor*> tensors;
+  std::vector<Scalar> numbers;
+  template <class T> void add(const T& x) {
+    if constexpr (std::is_same_v<T, Tensor>) {
+      tensors.push_back(&x);
+    } else if constexpr (std::is_same_v<T, std::vector<Tensor>>) {
+      numbers.emplace_back(static_cast<int64_t>(x.size()));
+      for (const Tensor& each : x) tensors.push_back(&each);
+    } else if constexpr (std::is_enum_v<T>) {
+      numbers.emplace_back(static_cast<std::underlying_type_t<T>>(x));
+    } else {
+      static_assert(std::is_arithmetic_v<T> || std::is_same_v<T, Scalar>,
+                    "compile: an argument is a Tensor, a vector of them, a number or an enum");
+      numbers.emplace_back(x);
+    }
+  }
+};
+
+using CompiledFunction = std::function<std::vector<Tensor>()>;
+
+/// Programs by signature. The caller gives f bound to the arguments.
+class WEFT_API CompiledPrograms {
+ public:
+  explicit CompiledPrograms(CompileOptions options);
+  ~CompiledPrograms();
+  CompiledPrograms(CompiledPrograms&&) noexcept;
+  std::vector<Tensor> call(const CompiledArguments& arguments, const CompiledFunction& f);
+  std::string reason() const;
+  CompileStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A flag that layers read (Module::train) has changed, or a tensor lies elsewhere (Module::to): what was
+/// recorded before is recorded anew.
+WEFT_API void note_mode_change() noexcept;
+
+// Results as a list: a Tensor, a vector of them, a tuple, pair or array of them, or nothing.
+inline std::vector<Tensor> listed(Tensor y) {
+  std::vector<Tensor> out;
+  out.push_back(std::move(y));
+  return out;
+}
+inline std::vector<Tensor> listed(std::vector<Tensor> ys) { return ys; }
+template <class R>
+requires requires { std::tuple_size<R>::value; }
+std::vector<Tensor> listed(R ys) {
+  return std::apply(
+      [](auto&... y) {
+        std::vector<Tensor> out;
+        (out.push_back(std::move(y)), ...);
+        return out;
+      },
+      ys);
+}
+template <class R> consteval bool holds_tensors() {
+  if constexpr (requires { std::tuple_size<R>::value; }) return []<size_t... I>(std::index_sequence<I...>) {
+      return (std::is_same_v<std::tuple_element_t<I, R>, Tensor> && ...);
+    }
+  (std::make_index_sequence<std::tuple_size_v<R>>());
+  else return std::is_void_v<R> || std::is_same_v<R, Tensor> || std::is_same_v<R, std::vector<Tensor>>; }
+template <class R> R unlisted(std::vector<Tensor> ys) {
+  if constexpr (std::is_same_v<R, Tensor>) return std::move(ys[0]);
+  else if constexpr (std::is_same_v<R, std::vector<Tensor>>) return ys;
+  else return [&]<size_t... I>(std::index_sequence<I...>) {
+      return R{std::move(ys[I])...};
+    }
+  (std::make_index_sequence<std::tuple_size_v<R>>());
+}
+
+}  // namespace detail
+
+/// A function with its recordings; made by compile(). Its arguments are tensors, vectors of tensors, numbers
+/// and enums, its results a Tensor, or a vector, tuple, pair or array of them, or void. Results are fresh
+/// tensors, as those of f.
+/// Thread safety: any thread may call it. A call that meets one of another thread runs f, or waits for the
+/// end of a replay that writes to tensors.
+template <class F> class Compiled {
+ public:
+  Compiled(F f, CompileOptions options) : f_(std::move(f)), programs_(options) {}
+
+  /// Throws: as f; ValueError if a check (CompileOptions::check_every) finds other bits than f's. Then f has
+  /// run, its writes stand, and later calls of this signature run f.
+  template <class... A> auto operator()(const A&... args) {
+    using Given = std::remove_cvref_t<std::invoke_result_t<F&, const A&...>>;
+    using R =
+        std::conditional_t<std::is_convertible_v<Given, Tensor>, Tensor, Given>;  // x[mask] is no Tensor
+    static_assert(detail::holds_tensors<R>(),
+                  "compile: f gives a Tensor, a vector of them, a tuple, pair or array of them, or nothing");
+    const std::tuple<const A&...> all{args...};
+    detail::CompiledArguments in;
+    in.types = &typeid(all);
+    (in.add(args), ...);
+    const auto run = [this, &all]() -> std::vector<Tensor> {
+      if constexpr (std::is_void_v<R>) return std::apply(f_, all), std::vector<Tensor>();
+      else return detail::listed(R(std::apply(f_, all)));
+    };
+    if constexpr (std::is_void_v<R>) programs_.call(in, run);
+    else return detail::unlisted<R>(programs_.call(in, run));
+  }
+  /// Why the last call ran f instead of a replay; "" after a replay. A recording is a run of f too.
+  std::string reason() const { return programs_.reason(); }
+  CompileStats stats() const { return programs_.stats(); }
+
+ private:
+  F f_;
+  detail::CompiledPrograms programs_;
+};
+
+/// A copy of f with recordings of its own; what f captures by reference must outlive it. The first two calls
+/// of each signature are recorded and compared. A number that differs between them is refused, and reason()
+/// names its operation. Other sizes, strides, dtypes, numbers, requires_grad and grad or inference modes are
+/// signatures of their own. A call is recorded anew if a captured tensor is gone or lies elsewhere, or if the
+/// train() flag of any module has changed. It is so too if all recordings had one tensor as an argument and
+/// another one comes, because f may have captured the first.
+/// Replays draw from default_generator() as f would. They hold no graph: f runs as always if a result
+/// requires grad. Inside f, weft::grad() gives gradients as results, and a whole training step is replayed:
+/// zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay. An IndexError
+/// in a replay leaves the generator, step counts and gradients as one in f does.
+/// Throws: ValueError for a negative check_every or max_programs.
+template <class F> Compiled<std::decay_t<F>> compile(F&& f, CompileOptions options = {}) {
+  return {std::forward<F>(f), options};
+}
+
+}  // namespace weft

@@ -1,0 +1,134 @@
+// Every row of the op table through compile(): the replays have the bits of ordinary runs, forward and with
+// gradients, for the values of the recording and for others.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+
+#include <weft/autograd/tape/compile.h>
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/grad_mode.h>
+
+#include "../support/op_table.h"
+
+namespace weft::op_table {
+namespace {
+
+/// Rows that run the function at each call, since it reads values on the host or makes a generator. A row
+/// that replays leaves its list.
+const std::map<std::string, std::string> kOrdinary = {
+    {"bernoulli", "reads values on the host"},
+    {"bincount", "reads values on the host"},
+    {"dropout", "makes or seeds a generator"},
+    {"dropout_gradient", "makes or seeds a generator"},
+    {"index_mask", "reads values on the host"},
+    {"index_positions", "reads values on the host"},
+    {"index_put", "reads values on the host"},
+    {"index_put_accumulate", "reads values on the host"},
+    {"index_put_mask", "reads values on the host"},
+    {"index_put_through_a_view_", "reads values on the host"},
+    {"masked_scatter", "reads values on the host"},
+    {"masked_select", "reads values on the host"},
+    {"multinomial", "makes or seeds a generator"},
+    {"nonzero", "reads values on the host"},
+    {"remainder_number_integer", "reads values on the host"},
+    {"repeat_interleave", "reads values on the host"},
+    {"unique", "reads values on the host"},
+};
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const Tensor x = a.contiguous(), y = b.contiguous();
+  return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
+         std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.numel() * size_of(x.dtype()))) == 0;
+}
+
+/// Other values of the same kind: the order of each dim turned round.
+Tensors turned(const Tensors& inputs) {
+  Tensors out;
+  for (const Tensor& x : inputs) {
+    Shape dims;
+    for (int d = 0; d < x.dim(); ++d) dims.push_back(d);
+    out.push_back(x.dim() == 0 ? x.clone() : x.flip(dims));
+  }
+  return out;
+}
+
+Tensors forward_of(const Row& row, const Tensors& inputs) {
+  const NoGrad quiet;
+  Tensors out;
+  for (const Tensor& y : row.call(inputs)) out.push_back(y.clone());
+  return out;
+}
+
+/// The results, and the gradients of their sum.
+Tensors with_gradients(const Row& row, const Tensors& inputs) {
+  const EnableGrad on;
+  Tensors given, leaves, roots, seeds, out;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    given.push_back(inputs[i].clone());
+    if (row.args[i].grad && given[i].is_floating_point()) leaves.push_back(given[i].requires_grad_());
+  }
+  for (const Tensor& y : row.call(given)) {
+    if (y.requires_grad()) roots.push_back(y), seeds.push_back(ones_like(y.detach()));
+    out.push_back(y.detach().clone());
+  }
+  if (roots.empty()) return out;
+  for (const Tensor& g : grad(roots, leaves, seeds, {.allow_unused = true}))
+    out.push_back(g.defined() ? g.detach() : g);
+  return out;
+}
+
+using Run = Tensors (*)(const Row&, const Tensors&);
+
+/// Compares calls of a compiled row with ordinary ones. Returns the reason if the last one was no replay.
+std::string replayed(const Row& row, Run run, Layout layout, const std::string& where) {
+  auto compiled = compile([&](const Tensors& inputs) { return run(row, inputs); });
+  for (int call = 0; call < 5; ++call) {
+    Tensors inputs = make_inputs(row, row.dtypes[0], layout, kCpu);
+    if (call >= 3 && layout == Layout::kContiguous) inputs = turned(inputs);
+    manual_seed(7);
+    const Tensors expected = run(row, inputs);
+    const uint64_t drawn = default_generator().offset();
+    manual_seed(7);
+    const Tensors got = compiled(inputs);
+    EXPECT_EQ(default_generator().offset(), drawn) << where << ", call " << call;
+    EXPECT_EQ(got.size(), expected.size()) << where;
+    for (size_t i = 0; i < got.size() && i < expected.size(); ++i)
+      EXPECT_TRUE(same_bits(got[i], expected[i])) << where << ", call " << call << ", result " << i;
+  }
+  return compiled.reason();
+}
+
+void expect_fallbacks(Run run, const std::map<std::string, std::string>& listed) {
+  std::map<std::string, std::string> left = listed;
+  for (const Row& row : all_rows()) {
+    const std::string reason = replayed(row, run, Layout::kContiguous, row.name);
+    const auto known = left.find(row.name);
+    if (known == left.end()) {
+      EXPECT_EQ(reason, "") << row.name << " is not replayed";
+      continue;
+    }
+    EXPECT_NE(reason.find(known->second), std::string::npos) << row.name << ": " << reason;
+    left.erase(known);
+  }
+  for (const auto& [name, reason] : left) ADD_FAILURE() << name << " is listed and has no row";
+}
+
+TEST(CompileTable, forward_replays_have_the_bits_of_ordinary_runs) {
+  expect_fallbacks(forward_of, kOrdinary);
+}
+
+TEST(CompileTable, replays_of_gradients_have_the_bits_of_ordinary_runs) {
+  expect_fallbacks(with_gradients, kOrdinary);
+}
+
+TEST(CompileTable, replays_of_other_layouts_have_the_bits_of_ordinary_runs) {
+  for (const Row& row : all_rows())
+    for (const Layout layout : {Layout::kTransposed, Layout::kStrided, Layout::kExpanded})
+      replayed(row, forward_of, layout, row.name + " " + to_string(layout));
+}
+
+}  // namespace
+}  // namespace weft::op_table
