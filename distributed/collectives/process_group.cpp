@@ -45,11 +45,13 @@ struct Head {
     dims = tensor.dim();
     std::copy(tensor.sizes().begin(), tensor.sizes().end(), sizes.begin());
   }
+  /// Of another process, so no number is taken for granted.
   std::string text() const {
-    std::string out = call.data();
+    const std::string out(call.data(), strnlen(call.data(), call.size()));
     if (dtype < 0) return out;
+    if (dtype >= kDTypeCount || dims < 0 || dims > kMaxDims) return str(out, " of an unknown tensor");
     Shape shape;
-    for (size_t i = 0; i < static_cast<size_t>(dims); ++i) shape.push_back(sizes[i]);
+    for (int i = 0; i < dims; ++i) shape.push_back(sizes[static_cast<size_t>(i)]);
     return str(out, " of ", static_cast<DType>(dtype), " ", shape);
   }
 };
