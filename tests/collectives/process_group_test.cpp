@@ -208,7 +208,7 @@ TEST(ProcessGroup, calls_that_differ_throw_the_same_error_everywhere_and_change_
 }
 TEST(ProcessGroup, a_killed_process_is_a_lost_peer_for_the_others_in_this_call_and_later) {
   NEEDS_GLOO;
-  expect_ended(start("lose"), {2});
+  expect_ended(start("lose", 4), {2});  // in the ring worker0 hears of it from others
 }
 TEST(ProcessGroup, a_process_that_does_not_come_is_a_timeout) {
   NEEDS_GLOO;
