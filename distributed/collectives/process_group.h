@@ -36,9 +36,10 @@ WEFT_API const char* to_string(ReduceOp op);
 
 /// Options of new_group.
 struct ProcessGroupOptions {
-  std::string name = "default";  ///< tells groups over one store apart, and stands in errors
+  /// Tells groups that form at the same time apart, and stands in errors.
+  std::string name = "default";
   rpc::Duration init_timeout = std::chrono::seconds(60);  ///< limit of new_group
-  /// Limit of each wait for another process in a collective. One that has ended is noticed at once.
+  /// Limit of each wait for another process in a collective. One that has ended is noticed soon.
   rpc::Duration timeout = std::chrono::minutes(10);
   std::string host = "127.0.0.1";  ///< address at which the others reach this process
   bool insecure = false;           ///< allows another host than the loopback interface
@@ -61,7 +62,8 @@ class WEFT_API ProcessGroup {
   // off the CPU, and as said below.
 
   /// Replaces the tensor in each process by the sum, average, ... of all. Each process gets the same bits.
-  /// Half types are added in their own precision. Throws: DTypeError for bool, and for kAvg of integers.
+  /// Half types are added in their own precision; a NaN stays one. Throws: DTypeError for bool, and for kAvg
+  /// of integers.
   void all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   /// The same beside the calling thread, in the order of the calls. Do not touch the tensor until the future
   /// is done; it has the errors of the collective.
@@ -90,14 +92,15 @@ WEFT_API bool is_gloo_available();
 
 /// Makes a group of workers of this RPC group (names; empty: all), ranked by their ids. Each of them makes
 /// the call. Blocks at most about options.init_timeout. Throws: ValueError for unknown or repeated names, for
-/// names without this worker, for a host that is not loopback without `insecure`, and for workers of several
-/// machines at loopback addresses. RpcError without an agent, without Gloo, and for a host that cannot be
-/// used. Timeout; PeerLost.
+/// names without this worker, for a host that is not loopback without `insecure`, for workers of several
+/// machines at loopback addresses, and for groups of different names. RpcError without an agent, without
+/// Gloo, and for a host that is unknown or cannot be used. Timeout; PeerLost.
 WEFT_API std::shared_ptr<ProcessGroup> new_group(std::vector<std::string> workers = {},
                                                  const ProcessGroupOptions& options = {});
 
-/// The same for any processes that share a store (launch/store.h). Throws: ValueError also for a rank out of
-/// range; the errors of the store.
+/// The same for any processes that share a store (launch/store.h). A call that failed may be repeated.
+/// Throws: ValueError also for a rank out of range and another world size than rank 0's; the errors of the
+/// store.
 WEFT_API std::shared_ptr<ProcessGroup> new_group(std::shared_ptr<rpc::Store> store, int rank, int world_size,
                                                  const ProcessGroupOptions& options = {});
 

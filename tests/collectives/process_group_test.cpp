@@ -1,5 +1,6 @@
 // Collectives between real processes: this program starts itself again, and a variable tells a child its
 // task. Tests of one process need no Gloo.
+#include <cmath>
 #include <csignal>
 #include <map>
 
@@ -40,6 +41,12 @@ void reduce(int rank) {
   group->all_reduce(x);
   EXPECT_TRUE(x.allclose(sum, 1e-5, 1e-5));
   EXPECT_TRUE(same_everywhere(group, x));
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax})
+    for (int bad = 0; bad < 3; ++bad) {
+      const Tensor number = full({4}, rank == bad ? std::nan("") : 1.0);
+      group->all_reduce(number, op);
+      EXPECT_TRUE(number.isnan().all().item<bool>()) << to_string(op) << ' ' << bad << ' ' << number;
+    }
   const Tensor none = zeros({0, 3});
   group->all_reduce(none);
   const Tensor number = scalar_tensor(rank);
@@ -147,6 +154,10 @@ void give_up(int rank) {
 
 void meet_in_part(int rank) {
   rpc::init_rpc(str("worker", rank));
+  EXPECT_TRUE(
+      has(error_of<ValueError>([&] { dist::new_group({}, {.name = rank == 1 ? "a" : "b"}); }), "where"));
+  constexpr auto kEver = rpc::Duration::max();  // more than a clock can add to its time
+  dist::new_group({}, {.init_timeout = kEver, .timeout = kEver})->barrier();
   const std::vector<std::string> two{"worker2", "worker0"};
   if (rank == 1) {
     EXPECT_TRUE(has(error_of<ValueError>([&] { dist::new_group(two); }), "'worker1', is not one of"));
@@ -168,6 +179,20 @@ void meet_at_store(int rank, const std::string& address) {
     const Tensor x = full({3}, rank);
     group->all_reduce(x);
     EXPECT_TRUE(x.equal(full({3}, 3)));
+  }
+  for (const int first : {0, 1}) {  // a rank that gave up alone meets the others in its next call
+    const Group before = dist::new_group(store, rank, 3);
+    if (rank == first) {
+      EXPECT_FALSE(error_of<Timeout>([&] {
+                     dist::new_group(store, rank, 3, {.name = "again", .init_timeout = 200ms});
+                   }).empty());
+    }
+    before->barrier();
+    dist::new_group(store, rank, 3, {.name = "again"})->barrier();
+    if (rank == first)
+      store->set("collectives/again/round", "700 3 open", std::chrono::steady_clock::now() + 10s);
+    before->barrier();
+    dist::new_group(store, rank, 3, {.name = "again"})->barrier();  // beside the keys of a dead rank 0
   }
   const Group alone = dist::new_group(store, 0, 1);
   alone->barrier();
@@ -226,8 +251,10 @@ TEST(ProcessGroup, processes_without_rpc_meet_at_a_store_again_and_again) {
   NEEDS_GLOO;
   const auto served = rpc::serve_store("127.0.0.1:0");
   expect_ended(start(served.address));
-  for (const auto& value : served.store->peek({"collectives/trainers/1/0", "collectives/trainers/2/0"},
-                                              std::chrono::steady_clock::now() + 10s))
+  for (const auto& value : served.store->peek(
+           {"collectives/trainers/1/0", "collectives/trainers/2/0", "collectives/trainers/1/here/1",
+            "collectives/trainers/round", "collectives/late/round", "collectives/late/1/here/1"},
+           std::chrono::steady_clock::now() + 10s))
     EXPECT_FALSE(value.has_value());
 }
 
@@ -260,6 +287,10 @@ TEST(ProcessGroup, bad_ranks_timeouts_and_open_hosts_are_refused) {
   EXPECT_TRUE(has(refused(0, {.timeout = 0s}), "must be positive"));
   if (dist::is_gloo_available()) {
     EXPECT_TRUE(has(refused(0, {.host = "192.0.2.1"}), "the host '192.0.2.1' needs insecure = true"));
+    EXPECT_TRUE(has(refused(0, {.host = "", .insecure = true}), "no address that others can reach"));
+    const dist::ProcessGroupOptions unknown{.host = "no such host", .insecure = true};
+    EXPECT_TRUE(has(error_of<RpcError>([&] { dist::new_group(served.store, 0, 2, unknown); }),
+                    "the host 'no such host': "));
   }
   EXPECT_TRUE(has(error_of<ValueError>([] { dist::new_group(nullptr, 0, 1); }), "no store"));
   EXPECT_TRUE(has(error_of<RpcError>([] { dist::new_group(); }), "RPC has not been initialized"));

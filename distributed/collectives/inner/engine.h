@@ -14,6 +14,8 @@ namespace weft::dist::inner {
 class Meeting {
  public:
   virtual ~Meeting() = default;
+  /// The processes agree to meet now; the first call.
+  virtual void begin() {}
   /// Each process of the group makes the same number of calls, with keys of its own.
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// The value of a key that a process sets.
@@ -33,6 +35,7 @@ struct EngineOptions {
   std::string host;
   rpc::Duration init_timeout;  ///< of each connection
   rpc::Duration timeout;       ///< of each wait in a collective
+  rpc::Runtime* runtime;       ///< outlives the engine
 };
 
 /// Contiguous memory of the CPU, whose size is the same in all processes. After an error only close() and
