@@ -23,8 +23,9 @@ namespace {
 constexpr size_t kMostNamed = 10;  // parameters in an error
 
 std::string line_of(const char* kind, const std::string& name, const Tensor& t) {
-  return str(kind, " '", name, "' of ", t.dtype(), " ", t.sizes(), t.requires_grad() ? "" : " without grad",
-             "\n");
+  return str(kind, " '", name, "' of ", t.dtype(), " ", t.sizes(),
+             t.device().is_cpu() ? "" : str(" on ", t.device()), t.requires_grad() ? "" : " without grad",
+             t.body().storage->is_read_only() ? " in read-only memory" : "", "\n");
 }
 
 /// A text from each process, by rank.
@@ -80,8 +81,8 @@ struct DistributedDataParallel::Impl {
   std::deque<ScopedHook> hooks{};
 
   void check_modules(const nn::Module& module) const {
-    std::string mine = str("options bucket_bytes = ", options.bucket_bytes,
-                           ", first_bucket_bytes = ", options.first_bucket_bytes,
+    std::string mine = str("options bucket_cap_mb = ", options.bucket_cap_mb,
+                           ", first_bucket_cap_mb = ", options.first_bucket_cap_mb,
                            ", find_unused_parameters = ", options.find_unused_parameters,
                            ", overlap = ", options.overlap, "\n");
     for (const auto& [name, p] : module.named_parameters()) mine += line_of("parameter", name, p);
@@ -92,22 +93,35 @@ struct DistributedDataParallel::Impl {
         throw ValueError(str("DistributedDataParallel: the processes differ: rank ", r, " has ",
                              first_difference(all[r], all[0]), " where rank 0 has ",
                              first_difference(all[0], all[r])));
+    // all processes have the same, so all throw
+    if (!(options.bucket_cap_mb > 0) || !(options.first_bucket_cap_mb > 0))
+      throw ValueError("DistributedDataParallel: the size of a bucket must be positive");
+    for (const auto& [name, p] : module.named_parameters()) check_memory("parameter", name, p);
+    for (const auto& [name, b] : module.named_buffers()) check_memory("buffer", name, b);
+  }
+
+  static void check_memory(const char* kind, const std::string& name, const Tensor& t) {
+    if (!t.device().is_cpu())
+      throw DeviceError(str("DistributedDataParallel: ", kind, " '", name, "' lies on ", t.device(),
+                            ", and Gloo takes tensors on the CPU"));
+    if (t.body().storage->is_read_only())
+      throw ValueError(str("DistributedDataParallel: ", kind, " '", name, "' has read-only memory"));
   }
 
   /// Fills the buckets from the last parameter on: its gradient tends to come first.
   void make_buckets() {
-    size_t bytes = 0;
+    double mb = 0;
     for (size_t i = parameters.size(); i-- > 0;) {
       Parameter& p = parameters[i];
-      const size_t limit = buckets.size() <= 1 ? options.first_bucket_bytes : options.bucket_bytes;
-      if (buckets.empty() || buckets.back().dtype != p.tensor.dtype() || bytes >= limit) {
+      const double limit = buckets.size() <= 1 ? options.first_bucket_cap_mb : options.bucket_cap_mb;
+      if (buckets.empty() || buckets.back().dtype != p.tensor.dtype() || mb >= limit) {
         buckets.push_back({p.tensor.dtype()});
-        bytes = 0;
+        mb = 0;
       }
       p.bucket = buckets.size() - 1;
       buckets.back().parameters.push_back(i);
       buckets.back().numel += p.tensor.numel();
-      bytes += static_cast<size_t>(p.tensor.numel() * size_of(p.tensor.dtype()));
+      mb += static_cast<double>(p.tensor.numel() * size_of(p.tensor.dtype())) / (1 << 20);
     }
   }
 
@@ -195,7 +209,8 @@ class Reduction final : public GradSink {
 
   static void set(const Tensor& p, const Tensor& average) {
     Tensor g = p.grad();
-    if (g.defined() && !g.body().storage->is_read_only()) g.copy_(average);
+    const bool plain = g.defined() && g.is_contiguous() && !g.requires_grad();
+    if (plain && !g.body().storage->is_read_only()) g.copy_(average);
     else p.set_grad(average.clone());  // the dense copy of a row-wise gradient is read-only
   }
 
@@ -228,15 +243,10 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared
                                                  const DataParallelOptions& options)
     : impl_(std::make_shared<Impl>()) {
   if (!group) throw ValueError("DistributedDataParallel: no group");
-  if (options.bucket_bytes == 0 || options.first_bucket_bytes == 0)
-    throw ValueError("DistributedDataParallel: a bucket must have at least one byte");
   Impl& me = *impl_;
   me.group = std::move(group);
   me.options = options;
   for (const auto& [name, p] : module.named_parameters()) {
-    if (!p.device().is_cpu())
-      throw DeviceError(str("DistributedDataParallel: parameter '", name, "' lies on ", p.device(),
-                            ", and Gloo takes tensors on the CPU"));
     if (!p.requires_grad() || !me.index.emplace(&p.body(), me.parameters.size()).second) continue;
     me.parameters.push_back({name, p, {p.sizes(), p.dtype(), p.device()}});
   }
@@ -268,11 +278,17 @@ void DistributedDataParallel::backward(std::span<const Tensor> roots, std::span<
   me.check_unmoved();
   Reduction reduction(me);
   me.reducing = true;
+  const auto fail = [&](const char* why) {
+    me.reducing = false;
+    if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", why));
+  };
   try {
     detail::backward_to(reduction, roots, gradients, retain_graph);
   } catch (const std::exception& e) {
-    me.reducing = false;
-    if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", e.what()));
+    fail(e.what());
+    throw;
+  } catch (...) {  // of a hook
+    fail("an exception of another type");
     throw;
   }
   me.reducing = false;

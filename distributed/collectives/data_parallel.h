@@ -33,8 +33,8 @@ namespace weft::dist {
 
 /// Options of DistributedDataParallel; the same in all processes.
 struct DataParallelOptions {
-  size_t bucket_bytes = size_t{25} << 20;       ///< gradients are reduced in buckets of about this size
-  size_t first_bucket_bytes = size_t{1} << 20;  ///< the first one is smaller, so that it is ready early
+  double bucket_cap_mb = 25;       ///< gradients are reduced in buckets of about this size, in MiB
+  double first_bucket_cap_mb = 1;  ///< in MiB; the first one is smaller, so that it is ready early
   /// A parameter without a gradient counts as zero where another process has one. One that has none in any
   /// process keeps its grad(). False: such a pass throws.
   bool find_unused_parameters = false;
@@ -48,9 +48,9 @@ struct DataParallelOptions {
 class WEFT_API DistributedDataParallel {
  public:
   /// Copies the parameters and buffers of rank 0 to all. Blocks until all have come. Throws, in all
-  /// processes: ValueError for other options, for modules whose parameters or buffers differ in name, dtype,
-  /// sizes or requires_grad, and for one without a parameter that requires grad. DeviceError off the CPU; the
-  /// errors of the group.
+  /// processes: ValueError for other options, for a bucket size that is not positive, for modules whose
+  /// parameters or buffers differ in name, dtype, sizes, device or requires_grad, for read-only memory, and
+  /// for a module without a parameter that requires grad. DeviceError off the CPU; the errors of the group.
   DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                           const DataParallelOptions& options = {});
   ~DistributedDataParallel();

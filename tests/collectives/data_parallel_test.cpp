@@ -68,8 +68,8 @@ void match(int rank) {
   const Group group = join(rank);
   train(group, rank, {}, 1);
   train(group, rank, {.overlap = false}, 1);
-  train(group, rank, {.bucket_bytes = 1, .first_bucket_bytes = 1}, 6);
-  train(group, rank, {.bucket_bytes = 520, .first_bucket_bytes = 16}, 3);
+  train(group, rank, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6}, 6);
+  train(group, rank, {.bucket_cap_mb = 520.0 / (1 << 20), .first_bucket_cap_mb = 16.0 / (1 << 20)}, 3);
   rpc::shutdown();
 }
 
@@ -146,8 +146,20 @@ void refuse(int rank) {
   Net net(5);
   const std::string options =
       error_of<ValueError>([&] { DistributedDataParallel bad(net, group, {.overlap = rank == 0}); });
-  EXPECT_TRUE(has(options, "rank 1 has options bucket_bytes = 26214400, first_bucket_bytes = 1048576"));
+  EXPECT_TRUE(has(options, "rank 1 has options bucket_cap_mb = 25, first_bucket_cap_mb = 1,"));
   EXPECT_TRUE(has(options, "overlap = false where rank 0 has options"));
+  const auto refused = [&](const DataParallelOptions& o) {
+    return error_of<ValueError>([&] { DistributedDataParallel bad(net, group, o); });
+  };
+  EXPECT_TRUE(
+      has(refused({.bucket_cap_mb = rank == 1 ? 0.0 : 25.0}), "rank 1 has options bucket_cap_mb = 0,"));
+  EXPECT_TRUE(has(refused({.first_bucket_cap_mb = 0}), "the size of a bucket must be positive"));
+  if (rank == 1) {  // no process waits for one that cannot take part
+    static const std::vector<double> fixed(2);
+    net.scale = from_blob(fixed.data(), {2});
+  }
+  EXPECT_TRUE(has(refused({}), "rank 1 has buffer 'scale' of float64 [2] without grad in read-only memory"));
+  net.scale = full({2}, 5, kFloat64);
   const Batch part = batch_of(0, group->size()).part(rank);
   {
     DistributedDataParallel parallel(net, group);
@@ -195,20 +207,27 @@ void repeat(int rank) {
   rpc::shutdown();
 }
 
-/// Rank 1 fails in a pass whose first bucket has been sent.
-void break_off(int rank) {
-  const Group group = join(rank);
+/// Rank 1 fails in a pass whose first bucket has been sent. The group is lost, so it needs one for each try.
+template <class Error> void break_off_by(int rank, Error thrown) {
+  const Group group = dist::new_group();
   Net net(5);
-  DistributedDataParallel parallel(net, group, {.bucket_bytes = 1, .first_bucket_bytes = 1});
+  DistributedDataParallel parallel(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
   const Batch part = batch_of(0, group->size()).part(rank);
   const Tensor h = tanh(net.first.forward(part.x));
-  if (rank == 1) h.register_hook([](const Tensor&) -> Tensor { throw ValueError("the hook fails"); });
+  if (rank == 1) h.register_hook([thrown](const Tensor&) -> Tensor { throw thrown; });
   const Tensor loss = mse_loss(net.last.forward(tanh(net.second.forward(h))), part.y);
   if (rank == 1) {
-    EXPECT_TRUE(has(error_of<ValueError>([&] { parallel.backward(loss); }), "the hook fails"));
+    EXPECT_THROW(parallel.backward(loss), Error);
+    EXPECT_TRUE(has(error_of<RpcError>([&] { group->barrier(); }), "a backward pass failed: "));
   } else {
     EXPECT_TRUE(has(error_of<PeerLost>([&] { parallel.backward(loss); }), "the connection to worker"));
   }
+}
+
+void break_off(int rank) {
+  rpc::init_rpc(str("worker", rank));
+  break_off_by(rank, ValueError("the hook fails"));
+  break_off_by(rank, 42);
   rpc::shutdown();
 }
 
