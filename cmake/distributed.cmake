@@ -1,6 +1,7 @@
-# weft::distributed adds gRPC, which no header of it names. In the same way weft::distributed_sim, the
-# simulated runtime and network for tests, adds Boost.Context, and weft::distributed_inspection protobuf
-# (inspection.cmake). Each room's top-level headers are public; those of <room>/inner are not installed.
+# weft::distributed adds gRPC, and Gloo where it is found, which no header of it names. In the same way
+# weft::distributed_sim, the simulated runtime and network for tests, adds Boost.Context, and
+# weft::distributed_inspection protobuf (inspection.cmake). Each room's top-level headers are public; those of
+# <room>/inner are not installed.
 function(weft_distributed_library name)  # weft_distributed_library(<name> <room>...)
   set(globs)
   set(folders)
@@ -17,10 +18,21 @@ function(weft_distributed_library name)  # weft_distributed_library(<name> <room
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
-weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim)
+# A unit of their own, so that those of the other rooms stay as they are with and without Gloo.
+file(GLOB collectives CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/distributed/collectives/*.cpp)
+set_source_files_properties(${collectives} PROPERTIES UNITY_GROUP collectives)
+if(WEFT_HAVE_GLOO)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/distributed/collectives/gloo.cpp PROPERTIES
+    COMPILE_OPTIONS -DWEFT_WITH_GLOO)
+endif()
+weft_distributed_library(distributed runtime transport wire rpc launch rref autograd optim collectives)
 target_sources(weft_distributed PUBLIC FILE_SET HEADERS FILES ${WEFT_INCLUDE_DIR}/weft/distributed.h)
 target_link_libraries(weft_floor_distributed PRIVATE weft::grpc)
 target_link_libraries(weft_distributed PUBLIC weft_core PRIVATE weft::grpc)
+if(WEFT_HAVE_GLOO)
+  target_link_libraries(weft_floor_distributed PRIVATE weft::gloo)
+  target_link_libraries(weft_distributed PRIVATE weft::gloo)
+endif()
 
 if(WEFT_HAVE_INSPECTION)
   include(cmake/inspection.cmake)

@@ -1,5 +1,6 @@
 # Options, all prefixed WEFT_, and the search for packages on the machine. Leaves WEFT_HAVE_DISTRIBUTED,
-# WEFT_HAVE_DISTRIBUTED_SIM, WEFT_HAVE_INSPECTION, WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and WEFT_HAVE_CUDA behind.
+# WEFT_HAVE_DISTRIBUTED_SIM, WEFT_HAVE_GLOO, WEFT_HAVE_INSPECTION, WEFT_HAVE_ONEDNN, WEFT_HAVE_ZLIB and
+# WEFT_HAVE_CUDA behind.
 option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(WEFT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(WEFT_BUILD_EXAMPLES "Build the example programs" ${PROJECT_IS_TOP_LEVEL})
@@ -15,7 +16,7 @@ quicker as a whole, slower after a change of one file" OFF)
 option(WEFT_FUZZ "Build the program `fuzz` of libFuzzer, with the address sanitizer (needs Clang)" OFF)
 option(WEFT_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 
-foreach(feature DISTRIBUTED INSPECTION ONEDNN ZLIB CUDA)
+foreach(feature DISTRIBUTED GLOO INSPECTION ONEDNN ZLIB CUDA)
   set(WEFT_${feature} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE WEFT_${feature} PROPERTY STRINGS AUTO ON OFF)
   if(NOT WEFT_${feature} MATCHES "^(AUTO|ON|OFF)$")
@@ -112,6 +113,27 @@ if(NOT WEFT_DISTRIBUTED STREQUAL OFF)
   endif()
 endif()
 
+# AUTO: when the distributed layer is built and Gloo is found.
+set(WEFT_HAVE_GLOO OFF)
+if(WEFT_HAVE_DISTRIBUTED AND NOT WEFT_GLOO STREQUAL OFF)
+  find_path(WEFT_GLOO_INCLUDE_DIR gloo/allreduce.h)
+  find_library(WEFT_GLOO_LIBRARY gloo)
+  mark_as_advanced(WEFT_GLOO_INCLUDE_DIR WEFT_GLOO_LIBRARY)
+  if(WEFT_GLOO_INCLUDE_DIR AND WEFT_GLOO_LIBRARY)
+    set(WEFT_HAVE_GLOO ON)
+    add_library(weft::gloo UNKNOWN IMPORTED)
+    set_target_properties(weft::gloo PROPERTIES IMPORTED_LOCATION ${WEFT_GLOO_LIBRARY}
+      INTERFACE_INCLUDE_DIRECTORIES ${WEFT_GLOO_INCLUDE_DIR})
+  elseif(WEFT_GLOO STREQUAL ON)
+    message(FATAL_ERROR "WEFT_GLOO=ON: Gloo was not found (Debian: libgloo-dev)")
+  else()
+    message(STATUS "weft: collectives between processes left out, Gloo was not found (Debian: libgloo-dev)")
+  endif()
+endif()
+if(WEFT_GLOO STREQUAL ON AND NOT WEFT_HAVE_DISTRIBUTED)
+  message(FATAL_ERROR "WEFT_GLOO=ON needs the distributed layer, which is not built")
+endif()
+
 # AUTO: when the distributed layer is built and gRPC's code generator and protobuf are found.
 set(WEFT_HAVE_INSPECTION OFF)
 if(WEFT_HAVE_DISTRIBUTED AND NOT WEFT_INSPECTION STREQUAL OFF)
@@ -146,5 +168,5 @@ if(NOT WEFT_CUDA STREQUAL OFF)
 endif()
 
 message(STATUS "weft ${PROJECT_VERSION}: distributed ${WEFT_HAVE_DISTRIBUTED}, "
-  "inspection ${WEFT_HAVE_INSPECTION}, oneDNN ${WEFT_HAVE_ONEDNN}, "
+  "Gloo ${WEFT_HAVE_GLOO}, inspection ${WEFT_HAVE_INSPECTION}, oneDNN ${WEFT_HAVE_ONEDNN}, "
   "zlib ${WEFT_HAVE_ZLIB}, CUDA ${WEFT_HAVE_CUDA}, shared ${BUILD_SHARED_LIBS}")

@@ -116,7 +116,8 @@ foreach(folder ${groups})
     # Its threads are the simulation's fibers.
     continue()
   endif()
-  weft_uses(distributed distributed ${sources})
+  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
+  weft_uses(distributed distributed ${sources} ${headers})
   if(distributed AND NOT WEFT_HAVE_DISTRIBUTED_SIM)  # their support simulates a group
     continue()
   endif()
@@ -203,8 +204,6 @@ foreach(folder ${groups})
   endif()
   add_dependencies(weft_tests test_${group})
   set(label ${group})
-  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
-  weft_uses(distributed distributed ${sources} ${headers})
   if(group STREQUAL "programs" AND WEFT_HAVE_DISTRIBUTED)
     # It includes nothing of the layer, but most programs that it runs do.
     set(distributed ON)

@@ -49,7 +49,7 @@ ROOMS = {
     "autograd": ["tape", "ops"],
     "optim": ["rules", ""],
     "distributed": ["runtime", "transport", "wire", "rpc", "launch", "rref", "autograd", "optim",
-                    "inspection", "sim"],
+                    "collectives", "inspection", "sim"],
     "kernels/cuda": ["", "host", "blocks", "ops", "toolkit"],
 }
 PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin|cuda/\w+)/")
@@ -134,6 +134,8 @@ def check_includes(name, lines, grpc_files, out):
             out.append(f"{where}: CUDA headers stay in kernels/cuda and tests/support/libraries")
         if header == "zlib.h" and floor in BELOW and name != "tensor/io/inflate.cpp":
             out.append(f"{where}: zlib stays in tensor/io/inflate.cpp")
+        if header.startswith("gloo/") and name != "distributed/collectives/gloo.cpp":
+            out.append(f"{where}: Gloo stays in distributed/collectives/gloo.cpp")
         if GRPC.search(header):
             if name.startswith(GRPC_ROOM) and name.endswith(".cpp"):
                 continue

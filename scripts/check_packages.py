@@ -21,6 +21,7 @@ PACKAGES = {
     "ZLIB": ["zlib1g-dev"], "z": ["zlib1g-dev"],
     "Boost": ["libboost-context-dev"], "boost_context": ["libboost-context-dev"],
     "grpc++": GRPC, "grpc": GRPC, "gpr": GRPC, "grpcpp/completion_queue.h": GRPC,
+    "gloo": ["libgloo-dev"], "gloo/allreduce.h": ["libgloo-dev"],
     "OpenSSL": ["libssl-dev"],
     "gRPC": GRPC + ["protobuf-compiler-grpc"],  # its package file refuses to work without the code generators
     "Protobuf": ["libprotobuf-dev"], "protobuf": ["libprotobuf-dev"],

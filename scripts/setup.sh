@@ -11,6 +11,7 @@ packages=(
   g++ cmake make ninja-build git pkg-config ccache  # tools
   libeigen3-dev libdnnl-dev zlib1g-dev              # kernels, compressed .npz files
   libgrpc++-dev libssl-dev libboost-context-dev     # distributed layer, weft-certs
+  libgloo-dev                                       # its collectives
   protobuf-compiler protobuf-compiler-grpc libprotobuf-dev  # inspection service
   libgtest-dev libgmock-dev libbenchmark-dev        # tests and benchmarks
   python3 bible-kjv bible-kjv-text                  # scripts and the corpus of the demo

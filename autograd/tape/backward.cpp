@@ -2,6 +2,7 @@
 // roots.
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/inner/backward_to.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/launch.h>
 
@@ -53,6 +54,13 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, 
               bool create_graph) {
   GradList given = seeds("backward", roots, gradients);
   Pass pass({.retain_graph = retain_graph, .create_graph = create_graph, .sink = nullptr, .shared = false});
+  run(pass, roots, std::move(given));
+}
+
+void detail::backward_to(GradSink& sink, std::span<const Tensor> roots, std::span<const Tensor> gradients,
+                         bool retain_graph) {
+  GradList given = seeds("backward", roots, gradients);
+  Pass pass({.retain_graph = retain_graph, .create_graph = false, .sink = &sink, .shared = false});
   run(pass, roots, std::move(given));
 }
 

@@ -146,6 +146,26 @@ TEST(Programs, pipeline_matches_whole_batches_with_any_number_of_stages_and_micr
   EXPECT_EQ(run("pipeline --world-size 1").code, 2);
 }
 
+TEST(Programs, data_parallel_matches_one_process_with_the_joined_batches) {
+  const Folder folder("data_parallel");
+  const std::string file = folder.file("figures.json");
+  for (const char* flags : {"", " --world-size 3 --seed 5"}) {
+    const Output out = run("data_parallel --steps 20 --json " + file + flags);
+    if (out.has("built without Gloo")) GTEST_SKIP() << out.text;
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_EQ(out.last().find("data_parallel: steps=20 loss_last=0."), 0u) << out.text;
+    EXPECT_NE(out.last().find(" matches reference: yes"), std::string::npos) << out.text;
+    const Json json(contents(file));
+    EXPECT_TRUE(json.ok());
+    EXPECT_EQ(json.members().at("steps"), "20");
+    EXPECT_EQ(json.members().count("losses"), 1u);
+  }
+  const Output cuda = run("data_parallel --device cuda");
+  EXPECT_EQ(cuda.code, 1) << cuda.text;
+  EXPECT_EQ(cuda.text.find("data_parallel: --device cuda: gradients are averaged over Gloo"), 0u);
+  EXPECT_EQ(run("data_parallel --world-size 1").code, 2);
+}
+
 TEST(Programs, parameter_server_trains_with_three_overlapping_trainers) {
   const Output out = run("parameter_server --trainers 3 --steps 600");
   EXPECT_EQ(out.code, 0) << out.text;

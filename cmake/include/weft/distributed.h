@@ -1,9 +1,11 @@
 // Everything of weft::distributed: RPC, remote references, distributed autograd, distributed optimizers,
-// spawning a group, and stores.
+// collectives and data parallel training, spawning a group, and stores.
 #pragma once
 
 #include <weft/distributed/autograd/dist_autograd.h>
 #include <weft/distributed/autograd/edge_codec.h>
+#include <weft/distributed/collectives/data_parallel.h>
+#include <weft/distributed/collectives/process_group.h>
 #include <weft/distributed/launch/group.h>
 #include <weft/distributed/launch/launch.h>
 #include <weft/distributed/launch/membership.h>

@@ -1,0 +1,326 @@
+// DistributedDataParallel. Gradients reach the parameters' grad() through a sink of the pass, which counts
+// them per bucket. A full bucket is flattened, divided by the number of processes and summed by an
+// all_reduce, beside the rest of the pass. Buckets are sent in one order everywhere, whichever is full first.
+// After the pass the rest is sent, with zeros for gradients that are missing, and a last all_reduce counts
+// the processes that have each gradient. So all processes know of a missing one, and none waits for another.
+#include <weft/distributed/collectives/data_parallel.h>
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/autograd/tape/hooks.h>
+#include <weft/autograd/tape/inner/backward_to.h>
+#include <weft/tensor/factories.h>
+
+namespace weft::dist {
+namespace {
+
+constexpr size_t kMostNamed = 10;  // parameters in an error
+
+std::string line_of(const char* kind, const std::string& name, const Tensor& t) {
+  return str(kind, " '", name, "' of ", t.dtype(), " ", t.sizes(),
+             t.device().is_cpu() ? "" : str(" on ", t.device()), t.requires_grad() ? "" : " without grad",
+             t.body().storage->is_read_only() ? " in read-only memory" : "", "\n");
+}
+
+/// A text from each process, by rank.
+std::vector<std::string> gather_texts(ProcessGroup& group, const std::string& mine) {
+  int64_t most = 0;
+  std::vector<int64_t> lengths;
+  for (const Tensor& n : group.all_gather(full({1}, static_cast<int64_t>(mine.size()), kInt64))) {
+    lengths.push_back(n.item<int64_t>());
+    most = std::max(most, lengths.back());
+  }
+  const Tensor text = zeros({most}, kUInt8);
+  std::memcpy(text.raw(), mine.data(), mine.size());
+  std::vector<std::string> out;
+  for (const Tensor& t : group.all_gather(text))
+    out.emplace_back(static_cast<const char*>(t.raw()), static_cast<size_t>(lengths[out.size()]));
+  return out;
+}
+
+/// The first line in which two texts differ: that of `a`, else "nothing".
+std::string first_difference(const std::string& a, const std::string& b) {
+  size_t from = 0;
+  while (from < a.size() && from < b.size()) {
+    const size_t end = a.find('\n', from);
+    if (a.compare(from, end - from + 1, b, from, end - from + 1) != 0) break;
+    from = end + 1;
+  }
+  const std::string line = a.substr(from, a.find('\n', from) - from);
+  return line.empty() ? "nothing" : line;
+}
+
+}  // namespace
+
+struct DistributedDataParallel::Impl {
+  struct Parameter {
+    std::string name;
+    Tensor tensor;
+    SlotMeta meta;  ///< sizes, dtype and device at the construction
+    size_t bucket = 0;
+  };
+  struct Bucket {
+    DType dtype;
+    int64_t numel = 0;
+    std::vector<size_t> parameters{};
+  };
+
+  std::shared_ptr<ProcessGroup> group;
+  DataParallelOptions options;
+  std::vector<Parameter> parameters{};
+  std::vector<Bucket> buckets{};
+  std::unordered_map<const TensorBody*, size_t> index{};
+  std::atomic<int> local{0};          ///< NoSync scopes
+  std::atomic<bool> reducing{false};  ///< backward() is under way
+  std::deque<ScopedHook> hooks{};
+
+  void check_modules(const nn::Module& module) const {
+    std::string mine = str("options bucket_cap_mb = ", options.bucket_cap_mb,
+                           ", first_bucket_cap_mb = ", options.first_bucket_cap_mb,
+                           ", find_unused_parameters = ", options.find_unused_parameters,
+                           ", overlap = ", options.overlap, "\n");
+    for (const auto& [name, p] : module.named_parameters()) mine += line_of("parameter", name, p);
+    for (const auto& [name, b] : module.named_buffers()) mine += line_of("buffer", name, b);
+    const std::vector<std::string> all = gather_texts(*group, mine);
+    for (size_t r = 1; r < all.size(); ++r)
+      if (all[r] != all[0])
+        throw ValueError(str("DistributedDataParallel: the processes differ: rank ", r, " has ",
+                             first_difference(all[r], all[0]), " where rank 0 has ",
+                             first_difference(all[0], all[r])));
+    // all processes have the same, so all throw
+    if (!(options.bucket_cap_mb > 0) || !(options.first_bucket_cap_mb > 0))
+      throw ValueError("DistributedDataParallel: the size of a bucket must be positive");
+    for (const auto& [name, p] : module.named_parameters()) check_memory("parameter", name, p);
+    for (const auto& [name, b] : module.named_buffers()) check_memory("buffer", name, b);
+  }
+
+  static void check_memory(const char* kind, const std::string& name, const Tensor& t) {
+    if (!t.device().is_cpu())
+      throw DeviceError(str("DistributedDataParallel: ", kind, " '", name, "' lies on ", t.device(),
+                            ", and Gloo takes tensors on the CPU"));
+    if (t.body().storage->is_read_only())
+      throw ValueError(str("DistributedDataParallel: ", kind, " '", name, "' has read-only memory"));
+  }
+
+  /// Fills the buckets from the last parameter on: its gradient tends to come first.
+  void make_buckets() {
+    double mb = 0;
+    for (size_t i = parameters.size(); i-- > 0;) {
+      Parameter& p = parameters[i];
+      const double limit = buckets.size() <= 1 ? options.first_bucket_cap_mb : options.bucket_cap_mb;
+      if (buckets.empty() || buckets.back().dtype != p.tensor.dtype() || mb >= limit) {
+        buckets.push_back({p.tensor.dtype()});
+        mb = 0;
+      }
+      p.bucket = buckets.size() - 1;
+      buckets.back().parameters.push_back(i);
+      buckets.back().numel += p.tensor.numel();
+      mb += static_cast<double>(p.tensor.numel() * size_of(p.tensor.dtype())) / (1 << 20);
+    }
+  }
+
+  void check_unmoved() const {
+    for (const Parameter& p : parameters)
+      if (p.tensor.dtype() != p.meta.dtype || p.tensor.sizes() != p.meta.sizes ||
+          p.tensor.device() != p.meta.device)
+        throw ValueError(str("DistributedDataParallel: parameter '", p.name, "' was of ", p.meta.dtype, " ",
+                             p.meta.sizes, " on ", p.meta.device, " and is of ", p.tensor.dtype(), " ",
+                             p.tensor.sizes(), " on ", p.tensor.device(),
+                             "; move the module before it is made parallel"));
+  }
+};
+
+namespace {
+
+/// One synchronised pass.
+class Reduction final : public GradSink {
+ public:
+  explicit Reduction(DistributedDataParallel::Impl& ddp)
+      : ddp_(ddp), ready_(ddp.parameters.size()), sent_(ddp.buckets.size()) {
+    for (const auto& bucket : ddp.buckets) missing_.push_back(bucket.parameters.size());
+  }
+
+  void accumulate(const Tensor& leaf, Tensor grad, bool may_steal) override {
+    const auto at = ddp_.index.find(&leaf.body());
+    if (at != ddp_.index.end()) {
+      const auto& p = ddp_.parameters[at->second];
+      if (p.bucket < next_)
+        throw AutogradError(str("DistributedDataParallel: parameter '", p.name,
+                                "' gets a second gradient after its bucket was sent; set overlap = false"));
+    }
+    local_sink().accumulate(leaf, std::move(grad), may_steal);
+    if (at == ddp_.index.end() || ready_[at->second]) return;
+    ready_[at->second] = true;
+    --missing_[ddp_.parameters[at->second].bucket];
+    while (ddp_.options.overlap && next_ < sent_.size() && missing_[next_] == 0) send_next();
+  }
+
+  bool has_sent() const { return next_ > 0; }
+
+  /// After the pass: averages all gradients.
+  void finish() {
+    const NoGrad off;
+    while (next_ < sent_.size()) send_next();
+    const Tensor counts = zeros({static_cast<int64_t>(ready_.size())}, kInt32);
+    const bool strict = !ddp_.options.find_unused_parameters;
+    for (size_t i = 0; i < ready_.size(); ++i)
+      counts.data<int32_t>()[i] = ready_[i] || (!strict && ddp_.parameters[i].tensor.grad().defined());
+    ddp_.group->all_reduce(counts);
+    for (const Sent& one : sent_) one.done->wait();
+    const std::vector<int32_t> have = counts.to_vector<int32_t>();
+    if (strict) check_used(have);
+    for (size_t b = 0; b < sent_.size(); ++b) {
+      int64_t at = 0;
+      for (const size_t i : ddp_.buckets[b].parameters) {
+        const Tensor& p = ddp_.parameters[i].tensor;
+        if (have[i] > 0) set(p, sent_[b].flat.narrow(0, at, p.numel()).view(p.sizes()));
+        at += p.numel();
+      }
+    }
+  }
+
+ private:
+  struct Sent {
+    Tensor flat;
+    std::optional<rpc::Future<void>> done{};
+  };
+
+  void send_next() {
+    const NoGrad off;
+    const auto& bucket = ddp_.buckets[next_];
+    Tensor flat = zeros({bucket.numel}, bucket.dtype);
+    int64_t at = 0;
+    for (const size_t i : bucket.parameters) {
+      const Tensor& p = ddp_.parameters[i].tensor;
+      if (const Tensor g = p.grad(); g.defined())  // those of no_sync() included
+        flat.narrow(0, at, p.numel()).view(p.sizes()).copy_(g);
+      at += p.numel();
+    }
+    flat.div_(ddp_.group->size());
+    sent_[next_] = {flat, ddp_.group->all_reduce_async(flat)};
+    ++next_;
+  }
+
+  static void set(const Tensor& p, const Tensor& average) {
+    Tensor g = p.grad();
+    const bool plain = g.defined() && g.is_contiguous() && !g.requires_grad();
+    if (plain && !g.body().storage->is_read_only()) g.copy_(average);
+    else p.set_grad(average.clone());  // the dense copy of a row-wise gradient is read-only
+  }
+
+  void check_used(const std::vector<int32_t>& have) const {
+    std::string names;
+    size_t count = 0;
+    for (size_t i = 0; i < have.size(); ++i) {
+      if (have[i] == ddp_.group->size()) continue;
+      if (++count <= kMostNamed)
+        names += str(names.empty() ? "'" : ", '", ddp_.parameters[i].name, "' (", have[i], " of ",
+                     ddp_.group->size(), ")");
+    }
+    if (count == 0) return;
+    throw AutogradError(str("DistributedDataParallel: ", count,
+                            " parameters have no gradient in all processes: ", names,
+                            count > kMostNamed ? ", ..." : "",
+                            "; set find_unused_parameters = true to take a missing one as zero"));
+  }
+
+  DistributedDataParallel::Impl& ddp_;
+  std::vector<bool> ready_;      ///< by parameter: it has had a gradient in this pass
+  std::vector<size_t> missing_;  ///< parameters of each bucket without a gradient
+  std::vector<Sent> sent_;
+  size_t next_ = 0;  ///< the first bucket that was not sent
+};
+
+}  // namespace
+
+DistributedDataParallel::DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                                                 const DataParallelOptions& options)
+    : impl_(std::make_shared<Impl>()) {
+  if (!group) throw ValueError("DistributedDataParallel: no group");
+  Impl& me = *impl_;
+  me.group = std::move(group);
+  me.options = options;
+  for (const auto& [name, p] : module.named_parameters()) {
+    if (!p.requires_grad() || !me.index.emplace(&p.body(), me.parameters.size()).second) continue;
+    me.parameters.push_back({name, p, {p.sizes(), p.dtype(), p.device()}});
+  }
+  me.check_modules(module);
+  if (me.parameters.empty())
+    throw ValueError("DistributedDataParallel: the module has no parameter that requires grad");
+  for (const Tensor& p : module.parameters()) me.group->broadcast(p);
+  for (const auto& [name, b] : module.named_buffers()) me.group->broadcast(b);
+  me.make_buckets();
+  for (const Impl::Parameter& p : me.parameters)
+    me.hooks.emplace_back(register_post_accumulate_hook(p.tensor, [ddp = &me](const Tensor&) {
+      if (!ddp->reducing && ddp->local.load() == 0)
+        throw AutogradError(
+            "backward: this parameter belongs to a DistributedDataParallel, whose gradients "
+            "must be averaged: call its backward(loss), or hold a no_sync()");
+    }));
+}
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+
+void DistributedDataParallel::backward(const Tensor& loss, bool retain_graph) {
+  backward({&loss, 1}, {}, retain_graph);
+}
+
+void DistributedDataParallel::backward(std::span<const Tensor> roots, std::span<const Tensor> gradients,
+                                       bool retain_graph) {
+  Impl& me = *impl_;
+  if (me.local.load() > 0) return weft::backward(roots, gradients, retain_graph);
+  me.check_unmoved();
+  Reduction reduction(me);
+  me.reducing = true;
+  const auto fail = [&](const char* why) {
+    me.reducing = false;
+    if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", why));
+  };
+  try {
+    detail::backward_to(reduction, roots, gradients, retain_graph);
+  } catch (const std::exception& e) {
+    fail(e.what());
+    throw;
+  } catch (...) {  // of a hook
+    fail("an exception of another type");
+    throw;
+  }
+  me.reducing = false;
+  reduction.finish();
+}
+
+// ---- scopes without averages
+
+struct DistributedDataParallel::NoSync::Scope {
+  explicit Scope(std::shared_ptr<Impl> impl) : ddp(std::move(impl)) { ++ddp->local; }
+  ~Scope() { --ddp->local; }
+  Scope(const Scope&) = delete;
+  const std::shared_ptr<Impl> ddp;
+};
+
+DistributedDataParallel::NoSync::NoSync(std::unique_ptr<Scope> scope) : scope_(std::move(scope)) {}
+DistributedDataParallel::NoSync::NoSync(NoSync&& other) noexcept = default;
+DistributedDataParallel::NoSync::~NoSync() = default;
+
+DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {
+  return NoSync(std::make_unique<NoSync::Scope>(impl_));
+}
+
+std::vector<std::vector<std::string>> DistributedDataParallel::buckets() const {
+  std::vector<std::vector<std::string>> out;
+  for (const Impl::Bucket& bucket : impl_->buckets) {
+    out.emplace_back();
+    for (const size_t i : bucket.parameters) out.back().push_back(impl_->parameters[i].name);
+  }
+  return out;
+}
+
+const std::shared_ptr<ProcessGroup>& DistributedDataParallel::group() const { return impl_->group; }
+
+}  // namespace weft::dist

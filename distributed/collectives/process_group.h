@@ -1,0 +1,107 @@
+// Collective operations on tensors: all processes of a group make the same call, and each gets the same
+// result. Names are those of torch.distributed. The engine is Gloo, for tensors on the CPU.
+//
+//   const auto group = dist::new_group();          // in each worker of an RPC group
+//   group->all_reduce(x);                          // x becomes the sum over the workers, with the same bits
+//   group->broadcast(x, 0);                        // x becomes that of rank 0
+//   rpc::Future<void> done = group->all_reduce_async(y);   // runs beside this thread; leave y alone until
+//   done.wait();                                           // the wait has returned
+//
+// All processes make the same calls in the same order. Before a call moves data, they compare its kind, dtype
+// and sizes. A call that differs throws the same error in all of them, nothing is changed, and the group goes
+// on. After a Timeout or PeerLost the processes no longer agree about the calls made: the group has failed,
+// its connections are closed, and each later call throws that error again. Make a new group then.
+//
+// Gloo's connections are TCP without encryption, and each takes the first process that connects to it. So
+// they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address.
+// Thread safety: every member may be called from any thread, but the order of calls counts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/wire/future.h>
+#include <weft/tensor/tensor.h>
+
+namespace weft::rpc {
+class Store;
+}
+
+namespace weft::dist {
+
+/// How all_reduce joins the tensors, element by element.
+enum class ReduceOp : uint8_t { kSum, kAvg, kProduct, kMin, kMax };
+WEFT_API const char* to_string(ReduceOp op);
+
+/// Options of new_group.
+struct ProcessGroupOptions {
+  /// Tells groups that form at the same time apart, and stands in errors.
+  std::string name = "default";
+  rpc::Duration init_timeout = std::chrono::seconds(60);  ///< limit of new_group
+  /// Limit of each wait for another process in a collective. One that has ended is noticed soon.
+  rpc::Duration timeout = std::chrono::minutes(10);
+  std::string host = "127.0.0.1";  ///< address at which the others reach this process
+  bool insecure = false;           ///< allows another host than the loopback interface
+};
+
+/// A group of processes for collective operations. The destructor ends the connections. It waits for the
+/// collective under way, and fails those behind it with an RpcError.
+class WEFT_API ProcessGroup {
+ public:
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+
+  // Each blocks until the result is there. Throws, in all processes and without a change: ValueError for
+  // different calls, DTypeError and ShapeError for tensors that differ. Timeout; PeerLost. At once, in this
+  // process: ValueError for an undefined or read-only tensor or a rank out of range, DeviceError for a tensor
+  // off the CPU, and as said below.
+
+  /// Replaces the tensor in each process by the sum, average, ... of all. Each process gets the same bits.
+  /// Half types are added in their own precision; a NaN stays one. Throws: DTypeError for bool, and for kAvg
+  /// of integers.
+  void all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  /// The same beside the calling thread, in the order of the calls. Do not touch the tensor until the future
+  /// is done; it has the errors of the collective.
+  rpc::Future<void> all_reduce_async(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  /// Replaces the tensor in each process by that of rank `src`.
+  void broadcast(const Tensor& tensor, int src = 0);
+  /// The tensors of all processes, by rank.
+  std::vector<Tensor> all_gather(const Tensor& tensor);
+  /// Returns when all processes have called it.
+  void barrier();
+
+  /// Ends the connections after the calls made before it. Later calls throw an RpcError with this text here,
+  /// and PeerLost in the other processes, which hear of it at once. For a process that cannot make its next
+  /// calls.
+  void abort(const std::string& why);
+
+  struct Impl;
+  explicit ProcessGroup(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// True if weft was built with Gloo; without it a group has one process.
+WEFT_API bool is_gloo_available();
+
+/// Makes a group of workers of this RPC group (names; empty: all), ranked by their ids. Each of them makes
+/// the call. Blocks at most about options.init_timeout. Throws: ValueError for unknown or repeated names, for
+/// names without this worker, for a host that is not loopback without `insecure`, for workers of several
+/// machines at loopback addresses, and for groups of different names. RpcError without an agent, without
+/// Gloo, and for a host that is unknown or cannot be used. Timeout; PeerLost.
+WEFT_API std::shared_ptr<ProcessGroup> new_group(std::vector<std::string> workers = {},
+                                                 const ProcessGroupOptions& options = {});
+
+/// The same for any processes that share a store (launch/store.h). A call that failed may be repeated.
+/// Throws: ValueError also for a rank out of range and another world size than rank 0's; the errors of the
+/// store.
+WEFT_API std::shared_ptr<ProcessGroup> new_group(std::shared_ptr<rpc::Store> store, int rank, int world_size,
+                                                 const ProcessGroupOptions& options = {});
+
+}  // namespace weft::dist

@@ -1,0 +1,381 @@
+// DistributedDataParallel between real processes, against one process with the joined batch.
+#include <map>
+
+#include "members.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::test;
+using dist::DataParallelOptions;
+using dist::DistributedDataParallel;
+
+constexpr int64_t kRows = 4;  // of each process's part
+
+struct Net : nn::Module {
+  nn::Linear first{5, 8}, second{8, 8}, last{8, 2};
+  Tensor scale;
+  explicit Net(uint64_t seed) {
+    add("first", first), add("second", second), add("last", last);
+    add_buffer("scale", &Net::scale, full({2}, static_cast<int64_t>(seed)));
+    Generator draws(seed);
+    for (nn::Linear* layer : {&first, &second, &last}) layer->reset_parameters(&draws);
+    to(kFloat64);
+  }
+  Tensor forward(const Tensor& x) const { return last.forward(tanh(second.forward(tanh(first.forward(x))))); }
+};
+
+struct Batch {
+  Tensor x, y;
+  Batch part(int64_t rank) const {
+    return {x.slice(0, rank * kRows, (rank + 1) * kRows), y.slice(0, rank * kRows, (rank + 1) * kRows)};
+  }
+};
+Batch batch_of(int64_t step, int64_t parts) {
+  Generator draws(static_cast<uint64_t>(100 + step));
+  const Tensor x = randn({parts * kRows, 5}, {.dtype = kFloat64}, &draws);
+  return {x, x.sum({1}, true).sin().expand({parts * kRows, 2}).contiguous()};
+}
+
+/// Trains with all processes and, beside, alone with the joined batches. The two differ by roundings.
+void train(const Group& group, int rank, const DataParallelOptions& options, size_t buckets) {
+  Net net(static_cast<uint64_t>(rank) + 1), whole(1);
+  DistributedDataParallel parallel(net, group, options);
+  EXPECT_EQ(parallel.buckets().size(), buckets);
+  EXPECT_EQ(parallel.buckets().front().front(), "last.bias");  // the last one of the forward pass
+  EXPECT_TRUE(net.scale.equal(whole.scale));
+  optim::Adam adam(net.parameters(), {.lr = 0.01}), reference(whole.parameters(), {.lr = 0.01});
+  for (int64_t step = 0; step < 6; ++step) {
+    const Batch batch = batch_of(step, group->size()), part = batch.part(rank);
+    adam.zero_grad();
+    parallel.backward(mse_loss(net.forward(part.x), part.y));
+    adam.step();
+    reference.zero_grad();
+    mse_loss(whole.forward(batch.x), batch.y).backward();
+    reference.step();
+  }
+  const auto trained = net.named_parameters(), wanted = whole.named_parameters();
+  for (size_t i = 0; i < trained.size(); ++i) {
+    const Tensor a = trained[i].second.detach(), b = wanted[i].second.detach();
+    EXPECT_TRUE(a.allclose(b, 1e-10, 1e-10)) << trained[i].first << ' ' << a << ' ' << b;
+    EXPECT_TRUE(same_everywhere(group, a)) << trained[i].first;
+  }
+}
+
+// ---- jobs of the children
+
+void match(int rank) {
+  const Group group = join(rank);
+  train(group, rank, {}, 1);
+  train(group, rank, {.overlap = false}, 1);
+  train(group, rank, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6}, 6);
+  train(group, rank, {.bucket_cap_mb = 520.0 / (1 << 20), .first_bucket_cap_mb = 16.0 / (1 << 20)}, 3);
+  rpc::shutdown();
+}
+
+void add_up(int rank) {
+  const Group group = join(rank);
+  Net net(7);
+  const Net whole(7);
+  DistributedDataParallel parallel(net, group);
+  Tensor sum;
+  for (int64_t step = 0; step < 3; ++step) {
+    const Batch batch = batch_of(step, group->size()), part = batch.part(rank);
+    const Tensor loss = mse_loss(net.forward(part.x), part.y);
+    if (step < 2) {
+      const auto local = parallel.no_sync();
+      if (step == 0) loss.backward();
+      else parallel.backward(loss);
+      EXPECT_FALSE(same_everywhere(group, net.first.weight.grad()));
+    } else {
+      parallel.backward(loss);
+    }
+    mse_loss(whole.forward(batch.x), batch.y).backward();
+  }
+  for (size_t i = 0; i < net.parameters().size(); ++i) {
+    const Tensor g = net.parameters()[i].grad();
+    EXPECT_TRUE(g.allclose(whole.parameters()[i].grad(), 1e-10, 1e-12)) << i;
+    EXPECT_TRUE(same_everywhere(group, g)) << i;
+  }
+  rpc::shutdown();
+}
+
+/// Rank 0 uses `first` and `second`, the others `first` alone; none uses `last`.
+void leave_out(int rank) {
+  const Group group = join(rank);
+  const Tensor x = full({2, 5}, rank + 1, kFloat64);
+  const auto loss_of = [&](const Net& net) {
+    Tensor y = net.first.forward(x);
+    if (rank == 0) y = net.second.forward(y);
+    return y.sum();
+  };
+  Net net(3);
+  {
+    DistributedDataParallel strict(net, group);
+    const std::string text = error_of<AutogradError>([&] { strict.backward(loss_of(net)); });
+    EXPECT_TRUE(has(text, str("4 parameters have no gradient in all processes: 'second.weight' (1 of ",
+                              group->size(), "), 'second.bias'")));
+    EXPECT_TRUE(has(text, "'last.weight' (0 of ") && has(text, "find_unused_parameters = true"));
+    EXPECT_FALSE(same_everywhere(group, net.first.bias.grad()));  // as each process computed it
+    EXPECT_FALSE(net.last.weight.grad().defined());
+  }
+  net.zero_grad();
+  DistributedDataParallel parallel(net, group, {.find_unused_parameters = true});
+  parallel.backward(loss_of(net));
+  EXPECT_FALSE(net.last.weight.grad().defined());
+  const Tensor bias = net.second.bias.grad();  // 2 rows in rank 0, nothing in the others
+  EXPECT_TRUE(bias.allclose(full({8}, 2.0 / group->size(), kFloat64), 1e-12, 1e-12)) << bias;
+  for (const Tensor& p : {net.first.weight, net.first.bias, net.second.weight, net.second.bias})
+    EXPECT_TRUE(same_everywhere(group, p.grad()));
+  rpc::shutdown();
+}
+
+void refuse(int rank) {
+  const Group group = join(rank);
+  {
+    nn::Linear other(3, rank == 1 ? 4 : 2);
+    const std::string text = error_of<ValueError>([&] { DistributedDataParallel bad(other, group); });
+    EXPECT_TRUE(has(text,
+                    "the processes differ: rank 1 has parameter 'weight' of float32 [4, 3] where rank 0 "
+                    "has parameter 'weight' of float32 [2, 3]"));
+    nn::Linear frozen(3, 2);
+    frozen.requires_grad(false);
+    EXPECT_TRUE(has(error_of<ValueError>([&] { DistributedDataParallel bad(frozen, group); }),
+                    "no parameter that requires grad"));
+  }
+  Net net(5);
+  const std::string options =
+      error_of<ValueError>([&] { DistributedDataParallel bad(net, group, {.overlap = rank == 0}); });
+  EXPECT_TRUE(has(options, "rank 1 has options bucket_cap_mb = 25, first_bucket_cap_mb = 1,"));
+  EXPECT_TRUE(has(options, "overlap = false where rank 0 has options"));
+  const auto refused = [&](const DataParallelOptions& o) {
+    return error_of<ValueError>([&] { DistributedDataParallel bad(net, group, o); });
+  };
+  EXPECT_TRUE(
+      has(refused({.bucket_cap_mb = rank == 1 ? 0.0 : 25.0}), "rank 1 has options bucket_cap_mb = 0,"));
+  EXPECT_TRUE(has(refused({.first_bucket_cap_mb = 0}), "the size of a bucket must be positive"));
+  if (rank == 1) {  // no process waits for one that cannot take part
+    static const std::vector<double> fixed(2);
+    net.scale = from_blob(fixed.data(), {2});
+  }
+  EXPECT_TRUE(has(refused({}), "rank 1 has buffer 'scale' of float64 [2] without grad in read-only memory"));
+  net.scale = full({2}, 5, kFloat64);
+  const Batch part = batch_of(0, group->size()).part(rank);
+  {
+    DistributedDataParallel parallel(net, group);
+    const Tensor loss = mse_loss(net.forward(part.x), part.y);
+    EXPECT_TRUE(has(error_of<AutogradError>([&] { loss.backward(); }), "call its backward(loss)"));
+    EXPECT_TRUE(
+        has(error_of<AutogradError>([&] { parallel.backward(part.x.sum()); }), "does not require grad"));
+    net.zero_grad();
+    parallel.backward(mse_loss(net.forward(part.x), part.y));  // nothing was sent, so the group goes on
+    EXPECT_TRUE(same_everywhere(group, net.first.weight.grad()));
+    net.to(kFloat32);
+    const Tensor narrow = net.forward(part.x.to(kFloat32)).sum();
+    EXPECT_TRUE(has(error_of<ValueError>([&] { parallel.backward(narrow); }),
+                    "parameter 'first.weight' was of float64 [8, 5] on cpu and is of float32"));
+  }
+  net.forward(part.x.to(kFloat32)).sum().backward();  // plain again
+  rpc::shutdown();
+}
+
+/// A parameter that two checkpoints use gets two gradients in a pass.
+void repeat(int rank) {
+  const Group group = join(rank);
+  struct Shared : nn::Module {
+    nn::Linear layer{3, 3};
+    Shared() { add("layer", layer); }
+    Tensor forward(const Tensor& x) const {
+      const auto part = [this](const std::vector<Tensor>& in) {
+        return std::vector<Tensor>{tanh(layer.forward(in[0]))};
+      };
+      return checkpoint(part, checkpoint(part, {x}))[0];
+    }
+  };
+  Shared net;
+  const Tensor x = full({2, 3}, rank, {.requires_grad = true});
+  {
+    DistributedDataParallel parallel(net, group, {.overlap = false});
+    parallel.backward(net.forward(x).sum());
+    EXPECT_TRUE(same_everywhere(group, net.layer.weight.grad()));
+    EXPECT_FALSE(same_everywhere(group, x.grad()));  // a leaf of this process's own
+  }
+  DistributedDataParallel parallel(net, group);
+  const std::string text = error_of<AutogradError>([&] { parallel.backward(net.forward(x).sum()); });
+  EXPECT_TRUE(has(text, "gets a second gradient after its bucket was sent; set overlap = false"));
+  EXPECT_THROW(group->barrier(), RpcError);
+  rpc::shutdown();
+}
+
+/// Rank 1 fails in a pass whose first bucket has been sent. The group is lost, so it needs one for each try.
+template <class Error> void break_off_by(int rank, Error thrown) {
+  const Group group = dist::new_group();
+  Net net(5);
+  DistributedDataParallel parallel(net, group, {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6});
+  const Batch part = batch_of(0, group->size()).part(rank);
+  const Tensor h = tanh(net.first.forward(part.x));
+  if (rank == 1) h.register_hook([thrown](const Tensor&) -> Tensor { throw thrown; });
+  const Tensor loss = mse_loss(net.last.forward(tanh(net.second.forward(h))), part.y);
+  if (rank == 1) {
+    EXPECT_THROW(parallel.backward(loss), Error);
+    EXPECT_TRUE(has(error_of<RpcError>([&] { group->barrier(); }), "a backward pass failed: "));
+  } else {
+    EXPECT_TRUE(has(error_of<PeerLost>([&] { parallel.backward(loss); }), "the connection to worker"));
+  }
+}
+
+void break_off(int rank) {
+  rpc::init_rpc(str("worker", rank));
+  break_off_by(rank, ValueError("the hook fails"));
+  break_off_by(rank, 42);
+  rpc::shutdown();
+}
+
+void look_up(int rank) {
+  const Group group = join(rank);
+  nn::Embedding table(6, 2, {.sparse = true});
+  DistributedDataParallel parallel(table, group);
+  const Tensor ids = tensor({rank, 5}).to(kInt64);
+  for (int pass = 1; pass <= 2; ++pass) {
+    if (pass == 2) {
+      const auto local = parallel.no_sync();
+      table.zero_grad();
+      table.forward(ids).sum().backward();
+      EXPECT_TRUE(table.weight.row_grad().defined());
+    }
+    parallel.backward(table.forward(ids).sum());
+    Tensor wanted = zeros({6, 2});
+    for (int r = 0; r < group->size(); ++r) wanted[r].fill_(1.0 * pass / group->size());
+    wanted[5].fill_(pass);
+    EXPECT_TRUE(table.weight.grad().allclose(wanted)) << table.weight.grad();
+    EXPECT_FALSE(table.weight.row_grad().defined());
+  }
+  rpc::shutdown();
+}
+
+/// A table on worker 0, and in each of the others a layer of which all have the same values.
+nn::Embedding& table() {
+  static auto* const one = [] {
+    auto* made = new nn::Embedding(12, 5);
+    made->to(kFloat64);
+    const NoGrad off;
+    made->weight.copy_(linspace(-1, 1, 60).to(kFloat64).view({12, 5}));
+    return made;
+  }();
+  return *one;
+}
+Tensor look_up_rows(const Tensor& ids) { return table().forward(ids); }
+WEFT_RPC(look_up_rows);
+std::vector<rpc::RRef<Tensor>> table_parameters() { return {rpc::RRef<Tensor>(table().weight)}; }
+WEFT_RPC(table_parameters);
+Tensor table_values() { return table().weight.detach().clone(); }
+WEFT_RPC(table_values);
+
+void train_beside_a_server(int rank) {
+  rpc::init_rpc(str("worker", rank));
+  if (rank == 0) {
+    rpc::serve_until_done();
+    return;
+  }
+  const Group group = dist::new_group({"worker1", "worker2"});
+  Net net(3);
+  DistributedDataParallel parallel(net, group);
+  optim::SGD sgd(net.parameters(), {.lr = 0.1});
+  auto on_server = dist_optim::make<optim::SGDRule>(rpc::rpc_sync<table_parameters>("worker0"), {.lr = 0.1});
+  const Net whole(3);
+  nn::Embedding whole_table(12, 5);
+  whole_table.to(kFloat64);
+  whole_table.load_state_dict(table().state_dict());
+  optim::SGD reference(whole.parameters(), {.lr = 0.1}), table_reference({whole_table.weight}, {.lr = 0.2});
+  for (int64_t step = 0; step < 4; ++step) {
+    const Tensor ids = (arange(2 * kRows) * 5 + step).to(kInt64) % 12;
+    const Batch batch = batch_of(step, 2), part = batch.part(group->rank());
+    {
+      const dist_autograd::Context context;
+      const Tensor rows = rpc::rpc_sync<look_up_rows>("worker0", ids.narrow(0, group->rank() * kRows, kRows));
+      const Tensor here = rows.detach().requires_grad_();
+      parallel.backward(mse_loss(net.forward(here), part.y));
+      context.backward({(rows * here.grad()).sum()});
+      group->barrier();  // no step before both have read the table
+      on_server.step(context.id());
+    }
+    sgd.step();
+    sgd.zero_grad();
+    group->barrier();
+    mse_loss(whole.forward(whole_table.forward(ids)), batch.y).backward();
+    reference.step(), table_reference.step();  // the sum of two means is twice their average
+    reference.zero_grad(), table_reference.zero_grad();
+  }
+  EXPECT_TRUE(rpc::rpc_sync<table_values>("worker0").allclose(whole_table.weight.detach(), 1e-9, 1e-9));
+  for (size_t i = 0; i < net.parameters().size(); ++i)
+    EXPECT_TRUE(net.parameters()[i].detach().allclose(whole.parameters()[i].detach(), 1e-9, 1e-9)) << i;
+  rpc::shutdown();
+}
+
+int trainer_child(const std::string& job, int rank) {
+  const std::map<std::string, void (*)(int)> jobs{
+      {"match", match},         {"add up", add_up},
+      {"leave out", leave_out}, {"refuse", refuse},
+      {"repeat", repeat},       {"break off", break_off},
+      {"look up", look_up},     {"hybrid", train_beside_a_server}};
+  jobs.at(job)(rank);
+  return testing::Test::HasFailure() ? 1 : 0;
+}
+
+void run(const std::string& job, int workers) {
+  expect_ended(start_job("DataParallel.a_process_started_by_these_tests_does_its_job", job, workers));
+}
+
+// ---- tests
+
+TEST(DataParallel, a_process_started_by_these_tests_does_its_job) { do_job(trainer_child); }
+
+TEST(DataParallel, two_and_three_processes_train_as_one_with_the_joined_batch) {
+  NEEDS_GLOO;
+  run("match", 2);
+  run("match", 3);
+}
+TEST(DataParallel, gradients_without_sync_add_up_here_and_are_averaged_with_the_next) {
+  NEEDS_GLOO;
+  run("add up", 2);
+}
+TEST(DataParallel, a_missing_gradient_is_an_error_everywhere_or_counts_as_zero) {
+  NEEDS_GLOO;
+  run("leave out", 3);
+}
+TEST(DataParallel, other_modules_plain_passes_and_moved_parameters_are_refused) {
+  NEEDS_GLOO;
+  run("refuse", 2);
+}
+TEST(DataParallel, a_second_gradient_of_a_sent_bucket_is_refused_and_fits_without_overlap) {
+  NEEDS_GLOO;
+  run("repeat", 2);
+}
+TEST(DataParallel, a_pass_that_fails_in_one_process_ends_those_of_the_others) {
+  NEEDS_GLOO;
+  run("break off", 3);
+}
+TEST(DataParallel, row_wise_gradients_become_dense) {
+  NEEDS_GLOO;
+  run("look up", 3);
+}
+
+TEST(DataParallel, trainers_average_their_part_beside_a_server_with_the_rest) {
+  NEEDS_GLOO;
+  run("hybrid", 3);
+}
+
+TEST(DataParallel, in_a_group_of_one_it_changes_no_gradient) {
+  const auto served = rpc::serve_store("127.0.0.1:0");
+  Net net(3);
+  const Net plain(3);
+  DistributedDataParallel parallel(net, dist::new_group(served.store, 0, 1));
+  const Batch batch = batch_of(0, 1);
+  parallel.backward(mse_loss(net.forward(batch.x), batch.y));
+  mse_loss(plain.forward(batch.x), batch.y).backward();
+  for (size_t i = 0; i < net.parameters().size(); ++i)
+    EXPECT_TRUE(net.parameters()[i].grad().equal(plain.parameters()[i].grad()));
+  EXPECT_TRUE(has(error_of<ValueError>([&] { DistributedDataParallel bad(net, nullptr); }), "no group"));
+}
+
+}  // namespace
