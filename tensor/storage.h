@@ -30,6 +30,10 @@ class WEFT_API Storage : public RefCounted {
   /// in-place operations refuse it.
   static Ref<Storage> borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context,
                              bool read_only = false);
+  /// The same for memory that nobody else uses from now on, as the memory of an arrived message: it is no
+  /// memory of the caller.
+  static Ref<Storage> take_over(Device device, void* data, size_t bytes, void (*release)(void*),
+                                void* context);
   static void destroy(Storage* s) noexcept;
 
   /// The address of the first byte. A storage in arrears is settled first (tensor/inner/arrears.h).
@@ -42,7 +46,7 @@ class WEFT_API Storage : public RefCounted {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Memory of the caller (borrow()), which only explicit in-place operations write to.
-  bool is_borrowed() const { return release_ != nullptr && !is_pinned(); }
+  bool is_borrowed() const { return release_ != nullptr && !is_pinned() && !taken_over_; }
   bool is_pinned() const { return release_ == &pinned; }
   bool is_read_only() const { return read_only_; }
 
@@ -103,7 +107,7 @@ class WEFT_API Storage : public RefCounted {
   [[gnu::cold]] void* settled_data() const;
   void end_arrears() noexcept;
   Device device_;
-  bool read_only_ = false;
+  bool read_only_ = false, taken_over_ = false;
   std::atomic<void*> data_;
   size_t bytes_;
   void (*release_)(void*);

@@ -89,11 +89,19 @@ LaneLink::~LaneLink() {
   if (fd >= 0) close(fd);
 }
 
+std::optional<File> LaneLink::take_file() {
+  if (files.empty()) return std::nullopt;
+  std::optional<File> first(std::move(files.front()));
+  files.pop_front();
+  return first;
+}
+
 LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events,
-                       const std::string& path)
+                       const std::string& path, std::shared_ptr<SharedMemory> shared)
     : runtime_(runtime),
       events_(events),
       options_(options),
+      shared_(std::move(shared)),
       max_unproven_(most_unproven(static_cast<size_t>(std::max(1, options.max_unproven)))),
       read_(kReadBytes) {
   const auto at = socket_address(path);
