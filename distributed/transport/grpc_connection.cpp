@@ -382,6 +382,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto c = std::static_pointer_cast<Connection>(link.owner);
   link.owner.reset();
   c->decoder->abandon();
+  c->segments.reset();
   if (c->peer == nullptr) {
     MutexLock lock(c->mutex);
     c->link = nullptr;

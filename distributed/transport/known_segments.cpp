@@ -39,6 +39,7 @@ size_t checked_size(const File& file) {
 struct KnownSegments::Held {
   explicit Held(std::shared_ptr<Mapping> its_mapping) : mapping(std::move(its_mapping)) {}
   const std::shared_ptr<Mapping> mapping;
+  const pid_t process = getpid();
   std::atomic<bool> held{false};  // a block is over it
 };
 
@@ -55,7 +56,7 @@ void KnownSegments::add(uint32_t number, std::optional<File> file) {
     if (auto mapping = Mapping::of(*file, size, false)) {
       held = std::make_shared<Held>(std::move(mapping));
       bytes_ += static_cast<int64_t>(size);
-    } else if (errno != ENOMEM) {
+    } else if (errno != ENOMEM && errno != EAGAIN) {  // EAGAIN: over the limit of locked memory
       throw WireError(str("wire: segment ", number, " cannot be written to"));
     }
   }
@@ -86,6 +87,8 @@ Block KnownSegments::borrow(uint32_t number, int64_t bytes) {
   block.release = Release(
       [](void* p) {
         const std::unique_ptr<std::shared_ptr<Held>> mine(static_cast<std::shared_ptr<Held>*>(p));
+        // After a fork() both processes have the block, and this one's end gives nothing back.
+        if (getpid() != (*mine)->process) return;
         (*mine)->held.store(false);  // before the sender may use it again
         (*mine)->mapping->set_word(0);
       },

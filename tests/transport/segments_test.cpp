@@ -5,6 +5,8 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -205,6 +207,51 @@ TEST(Segments, a_side_that_has_shared_memory_off_takes_neither_files_nor_records
     f.expect_end(*raw, "shared memory on a connection that has none");
   }
   EXPECT_LE(open_files(), before);
+}
+
+TEST(Segments, without_a_free_file_number_a_payload_finds_no_memory_and_the_link_goes_on) {
+  Forger f;
+  const auto raw = f.connect();
+  const File file = memory_file(1 << 20);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool written = raw->write_with_files(lane_frame(segment(0) + message_in(0, 1000)), {file.get()});
+  const bool come = f.p.b.box.wait_for(2);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(written);
+  ASSERT_TRUE(come);
+  EXPECT_EQ(f.p.b.box.unread.size(), 1u);
+  ASSERT_TRUE(raw->write_with_files(lane_frame(segment(1) + message_in(1, 1000)), {file.get()}));
+  ASSERT_TRUE(f.p.b.box.wait_for(3));
+  EXPECT_EQ(f.p.b.box.states(WorkerId{2}), "up");
+}
+
+TEST(Segments, a_copy_of_the_process_gives_no_payload_back) {
+  Forger f;
+  const auto raw = f.connect();
+  const File file = memory_file(1 << 20);
+  const uint32_t lent = 1;
+  ASSERT_EQ(pwrite(file.get(), &lent, 4, 0), 4);
+  ASSERT_TRUE(raw->write_with_files(lane_frame(segment(0) + message_in(0, 1000)), {file.get()}));
+  ASSERT_TRUE(f.p.b.box.wait_for(2));
+  Block& block = f.p.b.box.at(0).payloads[0];
+  const pid_t child = fork();
+  if (child == 0) {  // as its static tensors do at its exit
+    block.release.reset();
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  uint32_t word = 0;
+  ASSERT_EQ(pread(file.get(), &word, 4, 0), 4);
+  EXPECT_EQ(word, 1u);
+  block.release.reset();
+  ASSERT_EQ(pread(file.get(), &word, 4, 0), 4);
+  EXPECT_EQ(word, 0u);
 }
 
 TEST(Segments, files_of_a_member_before_its_welcome_are_dropped) {

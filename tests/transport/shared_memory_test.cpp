@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <thread>
 
 #include <weft/distributed/transport/inner/shared_memory.h>
@@ -251,7 +252,10 @@ TEST(SharedMemory, held_payloads_outlive_broken_links_and_nothing_else_does) {
     held.push_back(std::move(p.b.box.at(1)));
     p.b.box.forget_all();
     p.a.t->remove_peer(WorkerId{1});
-    while (p.b.t->counters(WorkerId{0}).connected) p.rt->sleep_for(1ms);
+    const auto is_connected = [&] {  // either end may hear of it first
+      return p.a.t->counters(WorkerId{1}).connected || p.b.t->counters(WorkerId{0}).connected;
+    };
+    for (int i = 0; i < 60'000 && is_connected(); ++i) p.rt->sleep_for(1ms);
     EXPECT_EQ(p.a.t->shared_memory().bytes, 0);
     p.a.t->add_peer(WorkerId{1}, p.b.t->addresses());
     p.connect();
@@ -261,6 +265,65 @@ TEST(SharedMemory, held_payloads_outlive_broken_links_and_nothing_else_does) {
   held.clear();
   EXPECT_EQ(mapped_segments(), 0);
   EXPECT_LE(open_files(), files);
+}
+
+TEST(SharedMemory, values_stay_while_threads_send_and_release_and_links_break) {
+  SharedPair p(8 << 20);
+  Mutex mutex;
+  std::vector<Inbound> held;
+  std::atomic<int> come{0}, wrong{0};
+  std::atomic<bool> over{false};
+  p.b.box.handle_with([&](Inbound m) {
+    ++come;
+    MutexLock lock(mutex);
+    held.push_back(std::move(m));
+  });
+  const auto check = [&](const Inbound& m) {
+    const auto* const at = static_cast<const char*>(m.payloads[0].data);
+    wrong += !std::all_of(at, at + m.payloads[0].bytes, [&](char c) { return c == m.header[0]; });
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, random = std::minstd_rand(static_cast<unsigned>(t) + 1)]() mutable {
+      for (int i = 0; i < 100; ++i) {
+        const auto bytes =
+            std::make_shared<std::vector<char>>(kLarge + random() % 900'000, static_cast<char>(random()));
+        std::vector<Payload> payloads(1);
+        payloads[0].data = bytes->data(), payloads[0].bytes = static_cast<int64_t>(bytes->size());
+        payloads[0].release = Release::keep(bytes);
+        try {
+          p.a.t->send(WorkerId{1}, 3, std::string(1, bytes->front()), std::move(payloads));
+        } catch (const PeerLost&) {  // the link is broken below
+        }
+      }
+    });
+  }
+  std::thread releases([&, random = std::minstd_rand(9)]() mutable {
+    while (!over) {
+      std::vector<Inbound> taken;
+      {
+        MutexLock lock(mutex);
+        if (held.size() > 4) std::swap(held[random() % held.size()], held.back());
+        if (!held.empty()) taken.push_back(std::move(held.back())), held.pop_back();
+      }
+      for (const Inbound& m : taken) check(m);
+      if (taken.empty()) p.rt->sleep_for(1ms);
+    }
+  });
+  for (int i = 0; i < 8; ++i) {
+    p.rt->sleep_for(5ms);
+    p.a.t->remove_peer(WorkerId{1});
+    p.a.t->add_peer(WorkerId{1}, p.b.t->addresses());
+  }
+  for (std::thread& t : threads) t.join();
+  p.a.t->close(60s);
+  over = true;
+  releases.join();
+  p.b.t->close();
+  for (const Inbound& m : held) check(m);
+  EXPECT_GT(come, 0);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(p.a.t->shared_memory().bytes, 0);
 }
 
 TEST(SharedMemory, payloads_can_be_released_after_the_end_of_both_transports) {
