@@ -405,7 +405,11 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     MutexLock own(c->mutex);
     c->link = nullptr;
   }
-  if (memory_ != nullptr && c->shares != 0) memory_->close(std::exchange(c->shares, 0));
+  if (const uint64_t shares = std::exchange(c->shares, 0); shares != 0) {
+    memory_->close(shares);
+    for (OutCursor& waiting : peer->bulk)  // they go whole, and the memory is no longer counted
+      if (waiting.message->placed_for == shares) waiting.message->placed.clear();
+  }
   const bool was_up = std::erase(peer->up, c) > 0;
   int64_t lost_bytes = c->writing_bytes, lost_messages = c->writing_messages;
   if (c->partial) {

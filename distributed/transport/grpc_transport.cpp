@@ -132,6 +132,7 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
       memory_->place(link, *message);
       lock.lock();
       check_takes(*peer);
+      if (peer->up.empty() || peer->up.front()->shares != link) message->placed.clear();
     } else {
       memory_->count_not_taken(*message);
     }

@@ -254,6 +254,20 @@ TEST(Segments, a_copy_of_the_process_gives_no_payload_back) {
   EXPECT_EQ(word, 0u);
 }
 
+TEST(Segments, of_messages_that_wait_for_another_link_go_with_theirs) {
+  const auto small = pattern(200'000, 1), large = pattern(800'000, 2);
+  Forger f;
+  auto raw = f.connect();
+  for (int i = 0; i < 40; ++i) f.p.b.t->send(WorkerId{2}, 3, "fills the socket", payloads_of(small));
+  for (int i = 0; i < 5; ++i) f.p.b.t->send(WorkerId{2}, 3, "", payloads_of(large));
+  EXPECT_EQ(mapped_segments(), 5);
+  raw.reset();
+  ASSERT_TRUE(f.p.b.box.wait_for_state(WorkerId{2}, "up broken"));
+  EXPECT_GT(f.p.b.t->counters(WorkerId{2}).queued_bytes, 4'000'000);
+  EXPECT_EQ(f.p.b.t->shared_memory().bytes, 0);
+  EXPECT_EQ(mapped_segments(), 0);
+}
+
 TEST(Segments, files_of_a_member_before_its_welcome_are_dropped) {
   Forger f;
   const File file = memory_file(1 << 20);
