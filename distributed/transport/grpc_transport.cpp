@@ -125,20 +125,28 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
   auto message = make_out_message(kind, std::move(header), std::move(payloads), options_.limits);
   MutexLock lock(peer->mutex);
   check_takes(*peer);
+  peer->counters.queued_bytes += message->queued;
+  ++peer->counters.queued_messages;
   if (memory_ != nullptr && SharedMemory::suits(*message)) {
     const uint64_t link = peer->up.empty() ? 0 : peer->up.front()->shares;
     if (link != 0) {
-      lock.unlock();
-      memory_->place(link, *message);
+      lock.unlock();  // the message counts: the end of this worker waits for it
+      try {
+        memory_->place(link, *message);
+      } catch (const std::bad_alloc&) {  // the payloads go through the socket
+      }
       lock.lock();
-      check_takes(*peer);
       if (peer->up.empty() || peer->up.front()->shares != link) message->placed.clear();
+      try {
+        check_takes(*peer, true);
+      } catch (...) {
+        took_off(*peer, message->queued, 1);
+        throw;
+      }
     } else {
       memory_->count_not_taken(*message);
     }
   }
-  peer->counters.queued_bytes += message->queued;
-  ++peer->counters.queued_messages;
   (message->channel == 0 ? peer->small : peer->bulk).push_back({std::move(message)});
   if (!peer->up.empty()) {
     pump(*peer);
@@ -147,11 +155,11 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
   }
 }
 
-void GrpcTransport::check_takes(const Peer& peer) const {
-  if (closed_.load()) throw RpcError("send: the transport is closed");
+void GrpcTransport::check_takes(const Peer& peer, bool counted) const {
+  if (closed_.load() && !(counted && !peer.up.empty())) throw RpcError("send: the transport is closed");
   if (peer.ignored || (!peer.member && peer.up.empty()))
     throw PeerLost(str("worker ", peer.id), str("send: worker ", peer.id, " is not known here"));
-  if (!has_room(peer)) {
+  if (!counted && !has_room(peer)) {
     throw Overloaded(str("send: the queue to worker ", peer.id, " holds ", peer.counters.queued_bytes,
                          " bytes in ", peer.counters.queued_messages, " messages"));
   }

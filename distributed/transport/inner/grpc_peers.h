@@ -163,8 +163,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void forget_stranger(const std::shared_ptr<Peer>& peer);
   std::vector<std::shared_ptr<Peer>> all_peers() const;
   bool has_room(const Peer& peer) const WEFT_REQUIRES(peer.mutex);
-  /// Throws as send() where it takes no message for the peer now.
-  void check_takes(const Peer& peer) const WEFT_REQUIRES(peer.mutex);
+  /// Throws as send() where it takes no message for the peer now. `counted`: one that counts in the queue.
+  void check_takes(const Peer& peer, bool counted = false) const WEFT_REQUIRES(peer.mutex);
   void took_off(Peer& peer, int64_t bytes, int64_t messages) WEFT_REQUIRES(peer.mutex);
   void forget_writer(Peer& peer, Event& event);
   /// Empties a queue; the messages are destroyed by the caller, outside the lock.
