@@ -4,10 +4,12 @@
 #include <weft/distributed/transport/inner/known_segments.h>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include <weft/distributed/transport/inner/frame.h>
 
@@ -37,36 +39,57 @@ size_t checked_size(const File& file) {
 }  // namespace
 
 struct KnownSegments::Held {
-  explicit Held(std::shared_ptr<Mapping> its_mapping) : mapping(std::move(its_mapping)) {}
-  const std::shared_ptr<Mapping> mapping;
+  File file{};  // until it is mapped; none: this process had no number free for it
+  size_t bytes = 0;
+  std::shared_ptr<Mapping> mapping{};
+  int error = EMFILE;  // why there is no mapping
   const pid_t process = getpid();
   std::atomic<bool> held{false};  // a block is over it
+
+  bool map() {
+    if (mapping == nullptr && file.get() >= 0) {
+      mapping = Mapping::of(file, bytes, false);
+      if (mapping == nullptr) error = errno;
+      else file = File();
+    }
+    return mapping != nullptr;
+  }
+  /// A payload that cannot be read here: the sender may use the segment again.
+  [[noreturn]] void refuse(int64_t payload) const {
+    const uint32_t free = 0;
+    [[maybe_unused]] const ssize_t written = pwrite(file.get(), &free, sizeof free, 0);
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    const std::string why = error == EMFILE ? str("all ", files.rlim_cur, " files of RLIMIT_NOFILE are open")
+                                            : str("mmap: ", std::strerror(error),
+                                                  " (RLIMIT_AS, RLIMIT_MEMLOCK, vm.max_map_count)");
+    throw OutOfMemoryError(str("no memory for a payload of ", payload, " bytes in shared memory: ", why));
+  }
 };
 
 void KnownSegments::add(uint32_t number, std::optional<File> file) {
   if (!file) throw WireError(str("wire: segment ", number, " came without its file"));
-  if (known_.count(number) != 0) throw WireError(str("wire: segment ", number, " came twice"));
-  if (known_.size() >= kMostSegments)
+  const auto found = known_.find(number);
+  if (found != known_.end() && found->second->bytes > 0) return;
+  if (found == known_.end() && known_.size() >= kMostSegments)
     throw WireError(str("wire: more than ", kMostSegments, " segments of one connection"));
-  std::shared_ptr<Held> held;
+  auto held = std::make_shared<Held>();
   if (file->get() >= 0) {
-    const size_t size = checked_size(*file);
-    if (static_cast<int64_t>(size) > kMostSegmentBytes - bytes_)
+    held->bytes = checked_size(*file);
+    if (static_cast<int64_t>(held->bytes) > kMostSegmentBytes - bytes_)
       throw WireError(str("wire: segments of more than ", kMostSegmentBytes, " bytes of one connection"));
-    if (auto mapping = Mapping::of(*file, size, false)) {
-      held = std::make_shared<Held>(std::move(mapping));
-      bytes_ += static_cast<int64_t>(size);
-    } else if (errno != ENOMEM && errno != EAGAIN) {  // EAGAIN: over the limit of locked memory
+    held->file = std::move(*file);
+    if (!held->map() && held->error != ENOMEM && held->error != EAGAIN)  // EAGAIN: too much memory is locked
       throw WireError(str("wire: segment ", number, " cannot be written to"));
-    }
+    bytes_ += static_cast<int64_t>(held->bytes);
   }
-  known_.emplace(number, std::move(held));
+  known_.insert_or_assign(number, std::move(held));
 }
 
 void KnownSegments::forget(uint32_t number) {
   const auto found = known_.find(number);
   if (found == known_.end()) throw WireError(str("wire: the end of the unknown segment ", number));
-  if (found->second) bytes_ -= static_cast<int64_t>(found->second->mapping->bytes());
+  bytes_ -= static_cast<int64_t>(found->second->bytes);
   known_.erase(found);
 }
 
@@ -74,9 +97,10 @@ Block KnownSegments::borrow(uint32_t number, int64_t bytes) {
   const auto found = known_.find(number);
   if (found == known_.end()) throw WireError(str("wire: a payload in the unknown segment ", number));
   const std::shared_ptr<Held>& held = found->second;
-  if (!held) throw OutOfMemoryError(str("no memory or file for a shared payload of ", bytes, " bytes"));
-  if (bytes <= 0 || static_cast<uint64_t>(bytes) > held->mapping->room())
-    throw WireError(str("wire: a payload of ", bytes, " bytes in a segment of ", held->mapping->room()));
+  const size_t room = held->bytes > 0 ? held->bytes - kSegmentHead : SIZE_MAX;  // unknown without its file
+  if (bytes <= 0 || static_cast<uint64_t>(bytes) > room)
+    throw WireError(str("wire: a payload of ", bytes, " bytes in a segment of ", room));
+  if (!held->map()) held->refuse(bytes);
   auto own = std::make_unique<std::shared_ptr<Held>>(held);
   if (held->held.exchange(true))
     throw WireError(str("wire: a second payload in segment ", number, ", whose first one is held here"));

@@ -3,6 +3,7 @@
 // on_closed has returned, when no thread can write to it: its number may be another file's at once.
 #include <weft/distributed/transport/inner/lane.h>
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -121,6 +122,7 @@ LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
       if (fd >= 0) close(fd);
     throw RpcError(str("cannot listen on unix:", path, ": ", why));
   }
+  if (shared_ != nullptr) spare_ = File(fcntl(wake_, F_DUPFD_CLOEXEC, 0));
 }
 
 LaneEngine::~LaneEngine() {

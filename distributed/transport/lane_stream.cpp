@@ -2,6 +2,7 @@
 // and reads there; all else goes through one buffer of the engine. A long sequence of messages is delivered
 // in turns, as over gRPC, so that it delays those of others by one turn. Bytes of the other end are checked
 // before use: a length over the limit ends the link.
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -83,8 +84,8 @@ bool LaneEngine::push(LaneLink& l) {
       // Of a lost connection the poll thread hears by itself; the bytes that have come are read before.
       const bool waits = errno == EAGAIN || errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
       if (!waits && !l.cancelled) {
-        if (file != nullptr) shared_->stop_passing();  // the next link goes without
         l.why = str("writing: ", std::strerror(errno));
+        if (file != nullptr) shared_->pause_passing();  // the next link goes without for a while
         l.cancelled = true;
         call(l);
       }
@@ -159,6 +160,7 @@ void LaneEngine::receive(LaneLink& link, bool hung_up) {
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
     const bool takes_files = shared_ != nullptr && link.greeted;
     if (takes_files) {  // one; without room the kernel drops those that the other end passes
+      if (spare_.get() < 0 && !lacks_file_) spare_ = File(fcntl(wake_, F_DUPFD_CLOEXEC, 0));
       message.msg_control = control.data();
       message.msg_controllen = CMSG_LEN(sizeof(int));
     }
@@ -189,6 +191,8 @@ const char* LaneEngine::keep_file(LaneLink& link, const msghdr& message) {
   }
   const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;  // alone: this process has no number free for it
   if (!came && !cut) return nullptr;
+  lacks_file_ = !came;
+  if (lacks_file_) spare_ = File();  // it comes once more
   link.files.emplace_back(fd);
   if (came && cut) return "wire: several files came at once";
   return link.files.size() > kWaitingFiles ? "wire: more files came than records name" : nullptr;

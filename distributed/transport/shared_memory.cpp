@@ -44,6 +44,10 @@ class Lease {
 namespace {
 
 constexpr size_t kSmallestStep = 64 << 10;
+/// Files of one link that wait for their messages to leave.
+constexpr size_t kMostWaitingFiles = 64;
+/// A receiver without a free number drops the first file, and makes room for the second (lane.h).
+constexpr int kTimesPassed = 2;
 
 /// The size of a segment for so many bytes: few sizes, so that payloads of about one size find free ones.
 size_t segment_size(int64_t payload) {
@@ -66,13 +70,14 @@ std::pair<std::shared_ptr<Mapping>, std::shared_ptr<const File>> make_segment(si
   return {std::move(mapping), std::make_shared<const File>(std::move(file))};
 }
 
-/// A message with the numbers of segments in place of the bytes that they hold.
+/// A message with the numbers of segments in place of the bytes that they hold. It takes the head of `whole`,
+/// and keeps its payloads.
 std::shared_ptr<OutMessage> by_reference(const std::shared_ptr<OutMessage>& whole) {
   auto m = std::make_shared<OutMessage>();
   m->kind = whole->kind;
   m->channel = whole->channel;
   m->queued = whole->queued;
-  m->head = whole->head;
+  m->head = std::move(whole->head);
   m->stubs.reserve(static_cast<size_t>(kStubBytes) * whole->placed.size());
   m->bytes = static_cast<int64_t>(m->head.size());
   size_t next = 0;
@@ -131,11 +136,6 @@ void SharedMemory::place(uint64_t link, OutMessage& message) {
 }
 
 std::shared_ptr<Segment> SharedMemory::take(uint64_t link, int64_t bytes) {
-  if (bytes > limit_ || !passes_.load()) {
-    MutexLock lock(mutex_);
-    ++(bytes > limit_ ? counters_.no_room : counters_.no_memory);
-    return nullptr;
-  }
   const size_t size = segment_size(bytes);
   const auto charge = static_cast<int64_t>(size);
   std::vector<std::shared_ptr<Segment>> trimmed;
@@ -152,7 +152,12 @@ std::shared_ptr<Segment> SharedMemory::take(uint64_t link, int64_t bytes) {
       segment->state = Segment::State::kTaken;
       return segment;
     }
-    if (!make_room(pool, charge, trimmed)) {
+    if (paused_ > 0) {
+      --paused_;
+      ++counters_.no_memory;
+      return nullptr;
+    }
+    if (count_files(pool) >= kMostWaitingFiles || !make_room(pool, charge, trimmed)) {
       ++counters_.no_room;
       return nullptr;
     }
@@ -180,6 +185,12 @@ std::shared_ptr<Segment> SharedMemory::take(uint64_t link, int64_t bytes) {
     used_ -= charge;
   }
   return made;
+}
+
+/// Files that have not left yet. They are open in this process, which has a limit of them.
+size_t SharedMemory::count_files(const Pool& pool) {
+  return static_cast<size_t>(std::count_if(pool.segments.begin(), pool.segments.end(),
+                                           [](const auto& s) { return s->file != nullptr; }));
 }
 
 /// The smallest free segment that is not much larger than that.
@@ -239,29 +250,38 @@ void SharedMemory::trim(Pool& pool, std::vector<std::shared_ptr<Segment>>& trimm
 int64_t SharedMemory::refer(uint64_t link, OutCursor& cursor, Frame& frame) {
   const std::shared_ptr<OutMessage> whole = cursor.message;
   if (whole->placed.empty()) return 0;
-  int64_t bytes = 0;
-  if (whole->placed_for == link) {
-    MutexLock lock(mutex_);
-    const auto found = pools_.find(link);
-    if (found != pools_.end()) {
-      for (const uint32_t number : std::exchange(found->second.forgotten, {})) {
-        const std::string record = encode_segment(RecordType::kForget, number);
-        frame.append_own(record.data(), record.size());
-      }
-      for (const Placed& p : whole->placed) {
-        Segment& s = *p.lease->segment;
-        s.mapping->set_word(1);
-        s.state = Segment::State::kLent;
-        if (s.file != nullptr)
-          frame.append_file(encode_segment(RecordType::kSegment, s.number), std::exchange(s.file, nullptr));
-        bytes += whole->payloads[p.payload].bytes;
-      }
-      counters_.payloads += whole->placed.size();
-      cursor.message = by_reference(whole);
-    }
-  }
+  const int64_t bytes = whole->placed_for == link ? lend(link, *whole, frame) : 0;
+  if (bytes > 0) cursor.message = by_reference(whole);
   whole->placed.clear();  // lent, or of a link that has ended
   return bytes;
+}
+
+/// Gives the segments of a message to the receiver. Returns the bytes in them; 0: the link has ended.
+int64_t SharedMemory::lend(uint64_t link, const OutMessage& message, Frame& frame) {
+  MutexLock lock(mutex_);
+  const auto found = pools_.find(link);
+  if (found == pools_.end()) return 0;
+  for (const uint32_t number : std::exchange(found->second.forgotten, {})) {
+    const std::string record = encode_segment(RecordType::kForget, number);
+    frame.append_own(record.data(), record.size());
+  }
+  int64_t bytes = 0;
+  for (const Placed& p : message.placed) {
+    Segment& s = *p.lease->segment;
+    s.mapping->set_word(1);
+    s.state = Segment::State::kLent;
+    for (int i = 0; s.file != nullptr && i < kTimesPassed; ++i)
+      frame.append_file(encode_segment(RecordType::kSegment, s.number), s.file);
+    s.file = nullptr;
+    bytes += message.payloads[p.payload].bytes;
+  }
+  counters_.payloads += message.placed.size();
+  return bytes;
+}
+
+void SharedMemory::pause_passing() {
+  MutexLock lock(mutex_);
+  paused_ = kPassingPause;
 }
 
 void SharedMemory::count_not_taken(const OutMessage& message) {

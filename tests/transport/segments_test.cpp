@@ -1,11 +1,10 @@
-// Segments of a peer that breaks the rules of shared memory, and of one that is killed. A test is a member
-// that writes the records and passes the files by itself. shared_memory_test.cpp has peers that keep the
-// rules.
+// Segments of a peer that breaks the rules of shared memory, of one that is killed, and at the limits of this
+// process. A test is a member that writes the records and passes the files by itself. shared_memory_test.cpp
+// has peers that keep the rules.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -118,8 +117,16 @@ TEST(Segments, files_that_are_no_sealed_memory_end_the_link_and_are_closed) {
   const File open_size = memory_file(1 << 20, 0), may_shrink = memory_file(1 << 20, F_SEAL_GROW);
   const File no_payload = memory_file(inner::kSegmentHead), empty = memory_file(0);
   const File huge = memory_file(4 << 20, kSealed, MFD_HUGETLB);
+  const File no_writes = memory_file(1 << 20, kSealed | F_SEAL_WRITE);
+  const File device(open("/dev/zero", O_RDWR | O_CLOEXEC));
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const File pipe_out(ends[0]), pipe_in(ends[1]);
   std::vector<std::pair<int, std::string>> files{{on_disk.get(), "the file of a segment is no"},
                                                  {folder.get(), "the file of a segment is no memory file"},
+                                                 {device.get(), "the file of a segment is no memory file"},
+                                                 {pipe_in.get(), "the file of a segment is no memory file"},
+                                                 {no_writes.get(), "segment 0 cannot be written to"},
                                                  {open_size.get(), "the file of a segment is not sealed"},
                                                  {may_shrink.get(), "the file of a segment is not sealed"},
                                                  {no_payload.get(), "a segment of 4096 bytes"},
@@ -148,7 +155,6 @@ TEST(Segments, records_that_lie_end_the_link_and_their_files_are_closed) {
   const int64_t room = (1 << 20) - 4096;
   for (const Lie& lie : std::vector<Lie>{
            {lane_frame(segment(1)), "segment 1 came without its file"},
-           {lane_frame(segment(0)), "segment 0 came twice", {other.get()}},
            {lane_frame(message_in(0, 1000)), "a second payload in segment 0"},
            {lane_frame(message_in(1, 1000)), "a payload in the unknown segment 1"},
            {lane_frame(segment(1) + message_in(1, room + 1)), "a payload of", {other.get()}},
@@ -209,24 +215,112 @@ TEST(Segments, a_side_that_has_shared_memory_off_takes_neither_files_nor_records
   EXPECT_LE(open_files(), before);
 }
 
-TEST(Segments, without_a_free_file_number_a_payload_finds_no_memory_and_the_link_goes_on) {
+/// The text of the error of an unread message.
+std::string why_unread(SharingBox& box, size_t i) {
+  MutexLock lock(box.mutex);
+  try {
+    std::rethrow_exception(box.unread.at(i).unread);
+  } catch (const OutOfMemoryError& e) {
+    return e.what();
+  }
+}
+
+TEST(Segments, without_a_free_file_number_a_payload_has_an_error_and_the_link_goes_on) {
   Forger f;
   const auto raw = f.connect();
   const File file = memory_file(1 << 20);
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const bool written = raw->write_with_files(lane_frame(segment(0) + message_in(0, 1000)), {file.get()});
-  const bool come = f.p.b.box.wait_for(2);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  bool written = false, come = false;
+  {
+    const OtherLimit none(RLIMIT_NOFILE, 0);
+    ASSERT_TRUE(none.set);
+    written = raw->write_with_files(lane_frame(segment(0)), {file.get()}) &&
+              raw->write_with_files(lane_frame(segment(0) + message_in(0, 1000)), {file.get()});
+    come = f.p.b.box.wait_for(2);
+  }
   ASSERT_TRUE(written);
   ASSERT_TRUE(come);
-  EXPECT_EQ(f.p.b.box.unread.size(), 1u);
+  ASSERT_EQ(f.p.b.box.unread.size(), 1u);
+  EXPECT_NE(why_unread(f.p.b.box, 0).find("a payload of 1000 bytes in shared memory: all 0 files"),
+            std::string::npos)
+      << why_unread(f.p.b.box, 0);
   ASSERT_TRUE(raw->write_with_files(lane_frame(segment(1) + message_in(1, 1000)), {file.get()}));
   ASSERT_TRUE(f.p.b.box.wait_for(3));
+  ASSERT_TRUE(raw->write_with_files(lane_frame(segment(0) + message_in(0, 1000)), {file.get()}));
+  ASSERT_TRUE(f.p.b.box.wait_for(4));  // it has come again
+  EXPECT_EQ(f.p.b.box.unread.size(), 1u);
   EXPECT_EQ(f.p.b.box.states(WorkerId{2}), "up");
+}
+
+TEST(Segments, a_process_at_its_limit_of_files_takes_a_file_that_comes_twice) {
+  Forger f;
+  const auto raw = f.connect();
+  const auto bytes = pattern(400'000, 3);
+  const File file = memory_file(1 << 20), other = memory_file(1 << 20);
+  ASSERT_EQ(pwrite(file.get(), bytes.data(), bytes.size(), inner::kSegmentHead), 400'000);
+  for (uint32_t i = 0; i < 3; ++i) {
+    const std::string record = lane_frame(segment(i));
+    bool written = false, come = false;
+    {
+      const OtherLimit few(RLIMIT_NOFILE, 256);
+      ASSERT_TRUE(few.set);
+      std::vector<File> all;
+      for (int fd = 0; fd >= 0; all.emplace_back(fd)) fd = dup(file.get());
+      written = raw->write_with_files(record, {file.get()}) && raw->write_with_files(record, {file.get()}) &&
+                raw->write(lane_frame(message_in(i, 400'000)));
+      come = f.p.b.box.wait_for(2 + i);
+    }
+    ASSERT_TRUE(written);
+    ASSERT_TRUE(come);
+    ASSERT_EQ(f.p.b.box.unread.size(), 0u) << why_unread(f.p.b.box, 0);
+    EXPECT_TRUE(holds(f.p.b.box.at(i).payloads[0], bytes)) << i;
+  }
+  const auto files = open_files();
+  ASSERT_TRUE(raw->write_with_files(lane_frame(segment(0)), {other.get()}));  // of no use any more
+  ASSERT_TRUE(raw->write_with_files(lane_frame(segment(3) + message_in(3, 400'000)), {file.get()}));
+  ASSERT_TRUE(f.p.b.box.wait_for(5));
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(holds(f.p.b.box.at(i).payloads[0], bytes)) << i;
+  EXPECT_LE(open_files(), files);
+  EXPECT_EQ(f.p.b.box.states(WorkerId{2}), "up");
+}
+
+TEST(Segments, without_address_space_a_payload_has_an_error_and_the_next_one_in_its_segment_none) {
+  Forger f;
+  const auto raw = f.connect();
+  const File file = memory_file(512 << 20);
+  const uint32_t lent = 1;
+  ASSERT_EQ(pwrite(file.get(), &lent, 4, 0), 4);
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  bool written = false, come = false;
+  {
+    const OtherLimit few(RLIMIT_AS, pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (256 << 20));
+    ASSERT_TRUE(few.set);
+    written = raw->write_with_files(lane_frame(segment(0) + message_in(0, 1000)), {file.get()});
+    come = f.p.b.box.wait_for(2);
+  }
+  ASSERT_TRUE(written);
+  ASSERT_TRUE(come);
+  ASSERT_EQ(f.p.b.box.unread.size(), 1u);
+  EXPECT_NE(why_unread(f.p.b.box, 0).find("RLIMIT_AS"), std::string::npos) << why_unread(f.p.b.box, 0);
+  uint32_t word = 1;
+  ASSERT_EQ(pread(file.get(), &word, 4, 0), 4);
+  EXPECT_EQ(word, 0u);  // given back
+  ASSERT_TRUE(raw->write(lane_frame(message_in(0, 1000))));
+  ASSERT_TRUE(f.p.b.box.wait_for(3));
+  EXPECT_EQ(f.p.b.box.unread.size(), 1u);
+  EXPECT_EQ(f.p.b.box.states(WorkerId{2}), "up");
+}
+
+TEST(Segments, of_messages_that_cannot_leave_keep_few_files_open) {
+  const auto small = pattern(200'000, 1), large = pattern(300'000, 2);
+  Forger f;
+  const auto raw = f.connect();
+  for (int i = 0; i < 40; ++i) f.p.b.t->send(WorkerId{2}, 3, "fills the socket", payloads_of(small));
+  const auto before = open_files();
+  for (int i = 0; i < 100; ++i) f.p.b.t->send(WorkerId{2}, 3, "", payloads_of(large));
+  EXPECT_EQ(mapped_segments(), 64);
+  EXPECT_LE(open_files(), before + 64);
+  EXPECT_EQ(f.p.b.t->shared_memory().no_room, 36u);
 }
 
 TEST(Segments, a_copy_of_the_process_gives_no_payload_back) {

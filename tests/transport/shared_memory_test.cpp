@@ -3,6 +3,9 @@
 // ones.
 #include <gtest/gtest.h>
 
+#include <linux/capability.h>
+#include <sys/syscall.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -214,6 +217,87 @@ TEST(SharedMemory, goes_unused_with_an_end_that_has_it_off) {
     EXPECT_EQ((of_a == 0 ? p.b : p.a).t->shared_memory().not_taken, 1u);
     EXPECT_EQ(mapped_segments(), 0);
   }
+}
+
+TEST(SharedMemory, a_sender_that_may_pass_no_file_uses_those_it_has_passed_and_tries_again_later) {
+  const auto memory = std::make_shared<inner::SharedMemory>(64 << 20);
+  const uint64_t link = memory->open();
+  const auto bytes = pattern(kLarge, 1);
+  const auto place = [&] {
+    auto message = inner::make_out_message(3, "", payloads_of(bytes), {});
+    memory->place(link, *message);
+    return message;
+  };
+  place();
+  EXPECT_GT(memory->counters().bytes, 0);
+  memory->pause_passing();
+  const auto known = place();
+  EXPECT_EQ(known->placed.size(), 1u);
+  for (int64_t i = 0; i < inner::kPassingPause; ++i) ASSERT_TRUE(place()->placed.empty()) << i;
+  EXPECT_EQ(memory->counters().no_memory, static_cast<uint64_t>(inner::kPassingPause));
+  EXPECT_EQ(place()->placed.size(), 1u);
+  memory->close(link);
+  EXPECT_EQ(memory->counters().bytes, 0);
+}
+
+TEST(SharedMemory, a_sender_that_can_make_no_file_uses_the_socket) {
+  SharedPair p;
+  const auto bytes = pattern(1'000'000, 1);
+  size_t sent = 0;
+  for (const int resource : {RLIMIT_NOFILE, RLIMIT_FSIZE}) {
+    bool come = false;
+    {
+      const OtherLimit none(resource, 0);
+      p.a.t->send(WorkerId{1}, 3, "", payloads_of(bytes));
+      come = p.b.box.wait_for(1 + ++sent);
+    }
+    ASSERT_TRUE(come);
+    EXPECT_FALSE(p.b.box.at(sent - 1).payloads[0].shared);
+    EXPECT_EQ(p.a.t->shared_memory().no_memory, sent);
+  }
+  p.a.t->send(WorkerId{1}, 3, "", payloads_of(bytes));
+  ASSERT_TRUE(p.b.box.wait_for(2 + sent));
+  EXPECT_TRUE(p.b.box.at(sent).payloads[0].shared);
+  for (size_t i = 0; i <= sent; ++i) EXPECT_TRUE(holds(p.b.box.at(i).payloads[0], bytes)) << i;
+}
+
+/// Takes from this thread the rights by which root passes files beyond its limit.
+void give_up_rights() {
+  __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct mine[_LINUX_CAPABILITY_U32S_3] = {};
+  syscall(SYS_capget, &head, mine);
+  mine[0].effective &= ~(1u << CAP_SYS_RESOURCE | 1u << CAP_SYS_ADMIN);
+  syscall(SYS_capset, &head, mine);
+}
+
+TEST(SharedMemory, a_file_that_the_kernel_does_not_pass_ends_one_link_and_the_next_goes_without) {
+  SharedPair p;
+  const std::string path = ::testing::TempDir() + str("weft_unread_", getpid());
+  const inner::File listener(RawLane::listen_at(path));
+  RawLane unread(path);
+  unlink(path.c_str());
+  ASSERT_TRUE(unread.write_with_files("x", std::vector<int>(200, listener.get())));  // under way for ever
+  const auto bytes = pattern(1'000'000, 1);
+  std::thread([&] {
+    give_up_rights();
+    const OtherLimit few(RLIMIT_NOFILE, 128);
+    p.a.t->send(WorkerId{1}, 3, "lost", payloads_of(bytes));
+  }).join();
+  ASSERT_TRUE(p.a.box.wait_for_state(WorkerId{1}, "up broken"));
+  EXPECT_NE(p.a.box.reason(WorkerId{1}).find("writing: Too many references"), std::string::npos)
+      << p.a.box.reason(WorkerId{1});
+  ASSERT_TRUE(p.b.box.wait_for_state(WorkerId{0}, "up broken"));
+  EXPECT_EQ(p.a.t->shared_memory().bytes, 0);
+  EXPECT_EQ(p.b.box.count, 1u);
+  p.connect();
+  for (size_t i = 0; i < 2; ++i) {
+    p.a.t->send(WorkerId{1}, 3, "", payloads_of(bytes));
+    ASSERT_TRUE(p.b.box.wait_for(3 + i));
+    EXPECT_FALSE(p.b.box.at(i).payloads[0].shared);
+    EXPECT_TRUE(holds(p.b.box.at(i).payloads[0], bytes));
+  }
+  EXPECT_EQ(p.a.t->shared_memory().no_memory, 2u);
+  EXPECT_EQ(p.a.t->shared_memory().bytes, 0);
 }
 
 TEST(SharedMemory, sizes_of_its_limit_that_make_no_sense_are_refused) {

@@ -1,6 +1,9 @@
-// Two workers of one process that share memory, and the files and mappings of this process.
+// Two workers of one process that share memory, and the files, mappings and limits of this process.
 #pragma once
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -71,6 +74,20 @@ inline bool holds(const Block& block, const std::vector<uint8_t>& bytes) {
   return block.bytes == static_cast<int64_t>(bytes.size()) &&
          std::memcmp(block.data, bytes.data(), bytes.size()) == 0;
 }
+
+/// Another limit of this process.
+struct OtherLimit {
+  OtherLimit(int limited, rlim_t limit) : resource(limited) {
+    getrlimit(resource, &before);
+    rlimit now = before;
+    now.rlim_cur = std::min(limit, before.rlim_max);
+    set = setrlimit(resource, &now) == 0;
+  }
+  ~OtherLimit() { setrlimit(resource, &before); }
+  const int resource;
+  rlimit before{};
+  bool set = false;
+};
 
 inline auto open_files() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),

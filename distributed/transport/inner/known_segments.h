@@ -18,18 +18,18 @@ namespace weft::rpc::inner {
 class WEFT_API KnownSegments {
  public:
   /// A segment and its file. No file: none has come. -1: it has come, and this process had no number free for
-  /// it. Throws: WireError for a known number, a missing file, a file that is no sealed memfd, and over the
-  /// limits of number and bytes.
+  /// it. A segment may come again, and then the first file counts that this process has taken. Throws:
+  /// WireError for a missing file, one that is no sealed memfd, and over the limits of number and bytes.
   void add(uint32_t number, std::optional<File> file);
   /// The other end uses the segment no more. Throws: WireError for an unknown number.
   void forget(uint32_t number);
   /// The payload in a segment. Throws: WireError for an unknown number, one whose payload is still held here,
-  /// and more bytes than it has. OutOfMemoryError for one that could not be mapped.
+  /// and more bytes than it has. OutOfMemoryError, which names the limit, for one that cannot be mapped now.
   Block borrow(uint32_t number, int64_t bytes);
 
  private:
   struct Held;
-  std::unordered_map<uint32_t, std::shared_ptr<Held>> known_;  // null: it could not be mapped
+  std::unordered_map<uint32_t, std::shared_ptr<Held>> known_;
   int64_t bytes_ = 0;
 };
 

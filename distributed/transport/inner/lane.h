@@ -8,7 +8,8 @@
 // once. The number and time of connections without a welcomed hello are bounded as those of the TCP port are.
 //
 // A frame may pass a file, which the kernel delivers with the first byte of its record. Files come one at a
-// time, and records name them in their order. A file that no record names ends the link.
+// time, and records name them in their order. A file that no record names ends the link. A process at its
+// limit of files drops one that comes. So files come twice, and the first drop makes room for the second.
 //
 // A write is tried at once on the calling thread, straight from the pieces of the frame. The poll thread
 // writes the rest when the socket has room. It reads payloads straight to their place where the decoder has
@@ -132,7 +133,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   bool flush(LaneLink& link);
   void receive(LaneLink& link, bool hung_up);
   /// Takes a file that came with bytes. An error text: the other end broke a rule.
-  static const char* keep_file(LaneLink& link, const msghdr& message);
+  const char* keep_file(LaneLink& link, const msghdr& message);
   bool files_are_named(LaneLink& link);
   /// Bytes of any frames, for one turn; others are kept for the next turn.
   bool deliver(LaneLink& link, const char* data, size_t n);
@@ -160,6 +161,8 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   std::deque<LaneLink*> unread_;                          // links with a rest
   TimePoint accept_at_ = kNever;                          // no file was free: tries again then
   std::vector<char> read_;
+  File spare_{};             // keeps a number for a file that finds no other one, and comes again
+  bool lacks_file_ = false;  // the last file that came has found none
 
   std::atomic<int64_t> unproven_{0};
   std::atomic<uint64_t> closed_{0};
