@@ -14,6 +14,7 @@
 #include <weft/distributed/transport/inner/shared_memory.h>
 
 #include "shared_pair.h"
+#include "support/held_memory.h"
 
 namespace weft::rpc {
 namespace {
@@ -298,6 +299,49 @@ TEST(SharedMemory, a_file_that_the_kernel_does_not_pass_ends_one_link_and_the_ne
   }
   EXPECT_EQ(p.a.t->shared_memory().no_memory, 2u);
   EXPECT_EQ(p.a.t->shared_memory().bytes, 0);
+}
+
+void send(SharedPair& p, const test::HeldMemory& held) {
+  std::vector<Payload> payloads;
+  payloads.push_back({held.data(), static_cast<int64_t>(held.size()), kHostDevice, {}});
+  p.a.t->send(WorkerId{1}, 3, "", std::move(payloads));
+}
+
+TEST(SharedMemory, a_message_that_is_being_copied_counts_in_its_queue_and_a_close_sends_it) {
+  SharedPair p;
+  test::HeldMemory held(1'000'000);
+  std::jthread sender([&] { EXPECT_NO_THROW(send(p, held)); });
+  EXPECT_TRUE(held.wait_until_read());
+  const PeerCounters during = p.a.t->counters(WorkerId{1});
+  EXPECT_EQ(during.queued_messages, 1);
+  EXPECT_GE(during.queued_bytes, 1'000'000);
+  std::jthread closer([&] { p.a.t->close(60s); });
+  try {  // until the close has begun
+    for (int i = 0; i < 60'000; ++i, p.rt->sleep_for(1ms)) p.a.t->send(WorkerId{0}, 1, "to itself");
+    ADD_FAILURE() << "no close";
+  } catch (const RpcError&) {
+  }
+  held.let_go();
+  sender.join();
+  closer.join();
+  ASSERT_TRUE(p.b.box.wait_for(2));
+  ASSERT_EQ(p.b.box.at(0).payloads.size(), 1u);
+  EXPECT_TRUE(p.b.box.at(0).payloads[0].shared);
+  EXPECT_TRUE(holds(p.b.box.at(0).payloads[0], std::vector<uint8_t>(1'000'000, 1)));
+  EXPECT_EQ(p.a.t->counters(WorkerId{1}).queued_messages, 0);
+}
+
+TEST(SharedMemory, a_message_to_a_peer_that_goes_while_it_is_copied_counts_no_more) {
+  SharedPair p;
+  test::HeldMemory held(1'000'000);
+  std::jthread sender([&] { EXPECT_THROW(send(p, held), PeerLost); });
+  EXPECT_TRUE(held.wait_until_read());
+  p.a.t->remove_peer(WorkerId{1});
+  held.let_go();
+  sender.join();
+  EXPECT_EQ(p.a.t->counters(WorkerId{1}).queued_messages, 0);
+  EXPECT_EQ(p.a.t->counters(WorkerId{1}).queued_bytes, 0);
+  EXPECT_EQ(p.b.box.count, 1u);
 }
 
 TEST(SharedMemory, sizes_of_its_limit_that_make_no_sense_are_refused) {
