@@ -60,6 +60,13 @@ Ref<Storage> Storage::borrow(Device device, void* data, size_t bytes, void (*rel
   return s;
 }
 
+Ref<Storage> Storage::take_over(Device device, void* data, size_t bytes, void (*release)(void*),
+                                void* context) {
+  auto s = borrow(device, data, bytes, release, context);
+  s->taken_over_ = true;
+  return s;
+}
+
 void Storage::pinned(void*) {}
 
 void Storage::share() {

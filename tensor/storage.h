@@ -35,6 +35,10 @@ class WEFT_API Storage : public RefCounted {
   /// in-place operations refuse it.
   static Ref<Storage> borrow(Device device, void* data, size_t bytes, void (*release)(void*), void* context,
                              bool read_only = false);
+  /// The same for memory that nobody else uses from now on, as the memory of an arrived message: it is no
+  /// memory of the caller.
+  static Ref<Storage> take_over(Device device, void* data, size_t bytes, void (*release)(void*),
+                                void* context);
   static void destroy(Storage* s) noexcept;
 
   /// The address of the first byte. A storage in arrears is settled first (tensor/inner/arrears.h).
@@ -52,7 +56,7 @@ class WEFT_API Storage : public RefCounted {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   /// Memory of the caller (borrow()), which only explicit in-place operations write to.
-  bool is_borrowed() const { return release_ != nullptr && !is_pinned(); }
+  bool is_borrowed() const { return release_ != nullptr && !is_pinned() && !taken_over_; }
   bool is_pinned() const { return release_ == &pinned; }
   bool is_read_only() const { return read_only_; }
 
@@ -126,7 +130,7 @@ class WEFT_API Storage : public RefCounted {
   [[gnu::cold]] void end_watches(bool destroyed) const noexcept;
   void end_arrears() noexcept;
   Device device_;
-  bool read_only_ = false;
+  bool read_only_ : 1 = false, taken_over_ : 1 = false;  // set where the storage is made
   mutable std::atomic<uint8_t> marks_{0};
   std::atomic<void*> data_;
   size_t bytes_;

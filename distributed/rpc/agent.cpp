@@ -186,6 +186,14 @@ Block Agent::Impl::allocate(WorkerId, uint8_t kind, const std::string&, int64_t 
   }
 }
 
+/// Tensors of the cpu use the memory in place. Copies to devices start from pinned memory.
+Block Agent::Impl::take(WorkerId from, uint8_t kind, const std::string& header, Block lent, int32_t device) {
+  if (device != kHostDevice) return Receiver::take(from, kind, header, std::move(lent), device);
+  if (is_charged_request(kind) && !core.budget.has_room(lent.bytes))
+    std::rethrow_exception(core.budget.no_room(lent.bytes));
+  return lent;
+}
+
 void Agent::Impl::on_part(uint8_t kind, int64_t held, int64_t bytes) {
   if (is_charged_request(kind) && !core.budget.arrive(held, bytes))
     std::rethrow_exception(core.budget.no_room(held + bytes));

@@ -12,6 +12,8 @@
 //   agent.open_bytes, .waiting_calls, .waiting_bytes, .credit_waits      requests at their caller (budget.h)
 //   agent.served_bytes, .arriving_bytes, .kept_bytes, .dropped_results   requests and replies at their callee
 //   agent.unproven_connections, .closed_connections      of strangers: open, and closed by a limit
+//   agent.shared_bytes, .shared_payloads     shared memory that this worker keeps, and payloads sent by it
+//   agent.shared_no_room, .shared_no_memory, .shared_not_taken     large ones sent otherwise, by the reason
 //   agent.passive_workers                    workers that told this one, as the leader, that they are passive
 
 namespace weft::rpc {
@@ -56,6 +58,12 @@ std::map<std::string, int64_t> Agent::debug_info() const {
   const UnprovenCounters strangers = s.core.transport->unproven();
   info["agent.unproven_connections"] = strangers.open;
   info["agent.closed_connections"] = static_cast<int64_t>(strangers.closed);
+  const SharedMemoryCounters shared = s.core.transport->shared_memory();
+  info["agent.shared_bytes"] = shared.bytes;
+  info["agent.shared_payloads"] = static_cast<int64_t>(shared.payloads);
+  info["agent.shared_no_room"] = static_cast<int64_t>(shared.no_room);
+  info["agent.shared_no_memory"] = static_cast<int64_t>(shared.no_memory);
+  info["agent.shared_not_taken"] = static_cast<int64_t>(shared.not_taken);
   info["agent.passive_workers"] = static_cast<int64_t>(s.rounds.count_passive());
   for (const auto& f : s.debug_callbacks.copies()) f(info);
   return info;

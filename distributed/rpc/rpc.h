@@ -39,8 +39,10 @@ struct InitOptions {
   /// Listening address of this worker, "host:port". Empty: any port of the loopback interface, or of all
   /// interfaces when the master is on another host.
   std::string listen{};
-  bool unix_socket = true;      ///< prefer unix sockets between workers of one host; false: TCP only
-  bool same_host_lane = true;   ///< as GrpcOptions::same_host_lane
+  bool unix_socket = true;     ///< prefer unix sockets between workers of one host; false: TCP only
+  bool same_host_lane = true;  ///< as GrpcOptions::same_host_lane
+  /// as GrpcOptions::shared_memory_bytes: memory for large tensors between workers of one host and user
+  int64_t shared_memory_bytes = int64_t{256} << 20;
   int num_worker_threads = 16;  ///< functions that may compute at once; blocked ones do not count
   Duration rpc_timeout = std::chrono::seconds(60);   ///< default timeout of calls; zero: no limit
   Duration init_timeout = std::chrono::seconds(60);  ///< limit of init_rpc

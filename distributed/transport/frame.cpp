@@ -108,6 +108,12 @@ std::string encode_hello(RecordType type, const Hello& h) {
   return out + body;
 }
 
+std::string encode_segment(RecordType type, uint32_t number) {
+  std::string out;
+  put_record(out, type, 0, 0, sizeof number);
+  return put<uint32_t>(out, number), out;
+}
+
 std::string encode_text(RecordType type, const std::string& text) {
   std::string out;
   const size_t n = std::min<size_t>(text.size(), 4096);
@@ -151,6 +157,7 @@ std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, s
   m->head += header;
   m->payloads = std::move(payloads);
   m->bytes = static_cast<int64_t>(m->head.size()) + payload_bytes;
+  m->queued = m->bytes;
   m->channel = m->bytes <= kSmallMessage ? 0 : 1;
   return m;
 }
@@ -159,6 +166,11 @@ void Frame::append_own(const void* data, size_t n) {
   if (pieces.empty() || pieces.back().keep != nullptr) pieces.emplace_back();
   pieces.back().own.append(static_cast<const char*>(data), n);
   bytes += static_cast<int64_t>(n);
+}
+
+void Frame::append_file(std::string record, std::shared_ptr<const File> file) {
+  bytes += static_cast<int64_t>(record.size());
+  pieces.push_back({.own = std::move(record), .keep = {}, .file = std::move(file)});
 }
 
 std::string Frame::flat() const {
@@ -239,10 +251,10 @@ std::span<char> Decoder::room() {
   if (!in_record_ || (type_ != RecordType::kBegin && type_ != RecordType::kMore)) return {};
   Assembly& a = assemblies_[static_cast<size_t>(channel_)];
   if (!a.active || !a.has_table || a.header.size() < a.header_bytes || a.index >= a.count) return {};
-  const auto [bytes, device] = a.sizes[a.index];
-  if (device != kHostDevice) return {};
-  if (!a.unread && a.payloads.size() == a.index) take_block(a, bytes, device);
-  const int64_t n = std::min<int64_t>(left_, bytes - a.filled);
+  const Row row = a.sizes[a.index];
+  if (row.device != kHostDevice || row.shared) return {};
+  if (!a.unread && a.payloads.size() == a.index) take_block(a, row, {});
+  const int64_t n = std::min<int64_t>(left_, row.bytes - a.filled);
   tell(a, a.arrived + n);
   if (a.unread) return {};
   return {static_cast<char*>(a.payloads.back().data) + a.filled, static_cast<size_t>(n)};
@@ -258,12 +270,14 @@ void Decoder::start_record() {
   kind_ = static_cast<uint8_t>(prefix_[2]);
   left_ = get<uint32_t>(prefix_.data() + 4);
   prefix_.clear();
-  if (type < 1 || type > 6) throw WireError(str("wire: a record of unknown type ", int{type}));
+  if (type < 1 || type > 8) throw WireError(str("wire: a record of unknown type ", int{type}));
   type_ = static_cast<RecordType>(type);
   if (left_ > kMaxFrameBytes)
     throw WireError(str("wire: a record of ", left_, " bytes, a frame has at most ", kMaxFrameBytes));
   const bool message = type_ == RecordType::kBegin || type_ == RecordType::kMore;
-  if (!greeted_ && message) throw WireError("wire: a message before the hello");
+  const bool segment = type_ == RecordType::kSegment || type_ == RecordType::kForget;
+  if (segment && left_ != sizeof(uint32_t)) throw WireError("wire: a record of a segment without its number");
+  if (!greeted_ && (message || segment)) throw WireError("wire: a message before the hello");
   if (greeted_ && (type_ == RecordType::kHello || type_ == RecordType::kWelcome))
     throw WireError("wire: a second hello");
   in_record_ = true;
@@ -294,6 +308,8 @@ void Decoder::finish_control() {
     Hello hello = read_hello(control_);
     greeted_ = true;
     sink_.on_hello(type_, std::move(hello));
+  } else if (type_ == RecordType::kSegment || type_ == RecordType::kForget) {
+    sink_.on_segment(type_, get<uint32_t>(control_.data()));
   } else {
     sink_.on_text(type_, std::move(control_));
   }
@@ -323,14 +339,20 @@ void Decoder::body(const uint8_t* data, size_t n) {
       at += take;
       n -= take;
       if (a.header.size() == a.header_bytes) skip_full_payloads(a);
+    } else if (a.sizes[a.index].shared) {
+      const size_t take = std::min(n, size_t{kStubBytes} - a.stub.size());
+      a.stub.append(at, take);
+      at += take;
+      n -= take;
+      if (a.stub.size() == kStubBytes) read_stub(a, Row(a.sizes[a.index]));
     } else {
-      const auto [bytes, device] = a.sizes[a.index];
-      const auto take = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(n), bytes - a.filled));
+      const Row row = a.sizes[a.index];
+      const auto take = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(n), row.bytes - a.filled));
       if (!a.unread && a.payloads.size() == a.index) {
-        take_block(a, bytes, device);
-        if (device != kHostDevice) count(a, bytes);  // memory for devices is taken whole
+        take_block(a, row, {});
+        if (row.device != kHostDevice) count(a, row.bytes);  // memory for devices is taken whole
       }
-      if (device == kHostDevice) count(a, static_cast<int64_t>(take));
+      if (row.device == kHostDevice) count(a, static_cast<int64_t>(take));
       if (!a.unread) {
         char* const place = static_cast<char*>(a.payloads.back().data) + a.filled;
         if (place != at) std::memcpy(place, at, take);  // else they were stored in its room
@@ -338,7 +360,7 @@ void Decoder::body(const uint8_t* data, size_t n) {
       a.filled += static_cast<int64_t>(take);
       at += take;
       n -= take;
-      if (a.filled == bytes) {
+      if (a.filled == row.bytes) {
         ++a.index;
         a.filled = 0;
         skip_full_payloads(a);
@@ -373,12 +395,12 @@ void Decoder::read_begin(Assembly& a) {
 void Decoder::read_table(Assembly& a) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < a.count; ++i) {
-    const auto bytes = get<uint64_t>(a.fixed.data() + kTableRow * i);
+    const auto marked = get<uint64_t>(a.fixed.data() + kTableRow * i), bytes = marked & ~kSharedMark;
     const auto device = get<int32_t>(a.fixed.data() + kTableRow * i + 8);
     if (bytes > a.payload_bytes - sum)
       throw WireError("wire: a message's payloads are larger than it declared");
     sum += bytes;
-    a.sizes.emplace_back(static_cast<int64_t>(bytes), device);
+    a.sizes.push_back({static_cast<int64_t>(bytes), device, bytes > 0 && marked != bytes});
   }
   if (sum != a.payload_bytes) throw WireError("wire: a message's payloads are smaller than it declared");
   a.fixed.clear();
@@ -386,11 +408,13 @@ void Decoder::read_table(Assembly& a) {
   if (a.header_bytes == 0) skip_full_payloads(a);
 }
 
-/// Memory for the next payload. Without it the rest of the message is dropped as it comes.
-void Decoder::take_block(Assembly& a, int64_t bytes, int32_t device) {
+/// Memory for the next payload, which may have come whole. Without memory the rest of the message is dropped
+/// as it comes.
+void Decoder::take_block(Assembly& a, const Row& row, Block lent) {
   Block block;
   try {
-    block = sink_.allocate(a.kind, a.header, bytes, device);
+    block = row.shared ? sink_.take(a.kind, a.header, std::move(lent), row.device)
+                       : sink_.allocate(a.kind, a.header, row.bytes, row.device);
   } catch (const WireError&) {
     throw;
   } catch (...) {
@@ -398,10 +422,30 @@ void Decoder::take_block(Assembly& a, int64_t bytes, int32_t device) {
     drop_payloads(a);
     return;
   }
-  if (block.data == nullptr || block.bytes < bytes)
+  if (block.data == nullptr || block.bytes < row.bytes)
     throw WireError("wire: the receiver gave no memory for a payload");
-  block.bytes = bytes;
+  block.bytes = row.bytes;
   a.payloads.push_back(std::move(block));
+}
+
+/// A payload in shared memory has come. That of a dropped message goes back to the sender at once.
+void Decoder::read_stub(Assembly& a, const Row& row) {
+  const auto number = get<uint32_t>(a.stub.data());
+  a.stub.clear();
+  Block lent;
+  try {
+    lent = sink_.borrow(number, row.bytes);
+    lent.device = row.device;
+  } catch (const WireError&) {
+    throw;
+  } catch (...) {
+    if (!a.unread) a.unread = std::current_exception();
+    drop_payloads(a);
+  }
+  count(a, row.bytes);
+  if (!a.unread) take_block(a, row, std::move(lent));
+  ++a.index;
+  skip_full_payloads(a);
 }
 
 void Decoder::count(Assembly& a, int64_t bytes) {
@@ -438,8 +482,8 @@ void Decoder::abandon() noexcept {
 
 /// Payloads without bytes need no memory and get none.
 void Decoder::skip_full_payloads(Assembly& a) {
-  while (a.index < a.count && a.sizes[a.index].first == 0) {
-    if (!a.unread) a.payloads.push_back({nullptr, 0, a.sizes[a.index].second, {}});
+  while (a.index < a.count && a.sizes[a.index].bytes == 0) {
+    if (!a.unread) a.payloads.push_back({nullptr, 0, a.sizes[a.index].device, {}});
     ++a.index;
   }
 }

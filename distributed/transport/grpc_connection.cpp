@@ -52,6 +52,23 @@ class GrpcTransport::Sink final : public DecoderSink {
     if (!c_.peer) throw WireError("wire: a message before the welcome");
     return t_.receiver_.allocate(c_.peer->id, kind, header, bytes, device);
   }
+  void on_segment(RecordType type, uint32_t number) override {
+    if (!c_.peer || !c_.segments) return DecoderSink::on_segment(type, number);
+    if (type == RecordType::kForget) return c_.segments->forget(number);
+    std::optional<File> file;
+    {
+      MutexLock lock(c_.mutex);
+      if (c_.link != nullptr) file = c_.link->take_file();
+    }
+    c_.segments->add(number, std::move(file));
+  }
+  Block borrow(uint32_t number, int64_t bytes) override {
+    if (!c_.peer || !c_.segments) return DecoderSink::borrow(number, bytes);
+    return c_.segments->borrow(number, bytes);
+  }
+  Block take(uint8_t kind, const std::string& header, Block lent, int32_t device) override {
+    return t_.receiver_.take(c_.peer->id, kind, header, std::move(lent), device);
+  }
   void on_part(uint8_t kind, int64_t held, int64_t bytes) override {
     t_.receiver_.on_part(kind, held, bytes);
   }
@@ -115,7 +132,7 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   } catch (const Error& e) {
     return give_up_soon(peer, PeerState::kUnreachable, e.what());
   }
-  Hello hello = own_hello(*peer, peer->address.incarnation);
+  Hello hello = own_hello(*peer, peer->address.incarnation, target.lane);
   if (target.port != 0) {
     const auto cookie = find_cookie(target.port);
     if (!cookie && !options_.insecure) {  // the listener may come yet
@@ -132,6 +149,7 @@ void GrpcTransport::connect(const std::shared_ptr<Peer>& peer) {
   auto c = new_connection(nullptr, true);
   c->peer = peer;
   c->expected = peer->address.incarnation;
+  if (hello.features & kTakesSegments) c->segments.emplace();
   peer->connecting = c;
   c->writing = true;
   LinkEngine& engine = target.lane ? static_cast<LinkEngine&>(*lane_) : grpc_;
@@ -171,7 +189,7 @@ Frame GrpcTransport::next_frame(Peer& peer, Connection& c) {
   Frame frame;
   int64_t bytes = 0, messages = 0;
   const auto count = [&](const OutCursor& cursor) {
-    bytes += cursor.message->bytes;
+    bytes += cursor.message->queued;
     ++messages;
   };
   // A large message moves on with each frame: the other side waits a limited time for its next byte. A frame
@@ -186,6 +204,8 @@ Frame GrpcTransport::next_frame(Peer& peer, Connection& c) {
   if (!c.partial && !peer.bulk.empty()) {
     c.partial = std::move(peer.bulk.front());
     peer.bulk.pop_front();
+    if (memory_ != nullptr)
+      peer.counters.bytes_sent += static_cast<uint64_t>(memory_->refer(c.shares, *c.partial, frame));
   }
   if (c.partial) {
     if (append_message(frame, *c.partial, std::min(frame.room(), options_.bulk_frame_bytes))) {
@@ -362,6 +382,7 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
   auto c = std::static_pointer_cast<Connection>(link.owner);
   link.owner.reset();
   c->decoder->abandon();
+  c->segments.reset();
   if (c->peer == nullptr) {
     MutexLock lock(c->mutex);
     c->link = nullptr;
@@ -384,10 +405,15 @@ void GrpcTransport::on_closed(Link& link, const std::string& link_reason) {
     MutexLock own(c->mutex);
     c->link = nullptr;
   }
+  if (const uint64_t shares = std::exchange(c->shares, 0); shares != 0) {
+    memory_->close(shares);
+    for (OutCursor& waiting : peer->bulk)  // they go whole, and the memory is no longer counted
+      if (waiting.message->placed_for == shares) waiting.message->placed.clear();
+  }
   const bool was_up = std::erase(peer->up, c) > 0;
   int64_t lost_bytes = c->writing_bytes, lost_messages = c->writing_messages;
   if (c->partial) {
-    lost_bytes += c->partial->message->bytes;
+    lost_bytes += c->partial->message->queued;
     ++lost_messages;
     dropped.push_back(std::move(*c->partial));
     c->partial.reset();

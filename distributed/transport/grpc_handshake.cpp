@@ -150,6 +150,8 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     c.peer = peer;
     c.incarnation = hello.incarnation;
     if (hello.key != 0) peer->shown_key = hello.key, peer->shown_by = hello.incarnation;
+    const bool in_lane = lane_ && &c.link->engine == &*lane_;
+    if (in_lane && memory_ != nullptr && (hello.features & kTakesSegments)) c.shares = memory_->open();
     if (c.proof.secure && options_.tls && options_.tls->check_names)
       c.names = std::make_shared<const std::vector<std::string>>(c.proof.names);
     if (old.empty()) {
@@ -163,7 +165,9 @@ void GrpcTransport::greet(Connection& c, RecordType type, const Hello& hello) {
     if (peer->connecting == self) peer->connecting.reset();
     timer = std::exchange(peer->give_up, {});
     if (!c.outgoing) {
-      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, own_hello(*peer, hello.incarnation))));
+      const Hello mine = own_hello(*peer, hello.incarnation, in_lane);
+      if (mine.features & kTakesSegments) c.segments.emplace();
+      write(c, *c.link, frame_of(encode_hello(RecordType::kWelcome, mine)));
     }
   }
   if (!c.outgoing && listener_) listener_->prove(c.proof.peer);

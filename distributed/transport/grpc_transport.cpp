@@ -63,7 +63,9 @@ GrpcTransport::GrpcTransport(std::shared_ptr<Runtime> runtime, GrpcOptions optio
     grpc_.listen(address);
     own_.addresses.push_back(address);
     if (has_lane(options_)) {
-      lane_.emplace(*runtime_, options_, static_cast<LinkEvents&>(*this), socket_->lane_path());
+      if (options_.shared_memory_bytes > 0)
+        memory_ = std::make_shared<SharedMemory>(options_.shared_memory_bytes);
+      lane_.emplace(*runtime_, options_, static_cast<LinkEvents&>(*this), socket_->lane_path(), memory_);
       own_.addresses.push_back("unix:" + socket_->lane_path());
     }
   }
@@ -122,20 +124,44 @@ void GrpcTransport::send(WorkerId id, uint8_t kind, std::string header, std::vec
   if (peer == nullptr) throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
   auto message = make_out_message(kind, std::move(header), std::move(payloads), options_.limits);
   MutexLock lock(peer->mutex);
-  if (closed_.load()) throw RpcError("send: the transport is closed");
-  if (peer->ignored || (!peer->member && peer->up.empty()))
-    throw PeerLost(str("worker ", id), str("send: worker ", id, " is not known here"));
-  if (!has_room(*peer)) {
-    throw Overloaded(str("send: the queue to worker ", id, " holds ", peer->counters.queued_bytes,
-                         " bytes in ", peer->counters.queued_messages, " messages"));
-  }
-  peer->counters.queued_bytes += message->bytes;
+  check_takes(*peer);
+  peer->counters.queued_bytes += message->queued;
   ++peer->counters.queued_messages;
+  if (memory_ != nullptr && SharedMemory::suits(*message)) {
+    const uint64_t link = peer->up.empty() ? 0 : peer->up.front()->shares;
+    if (link != 0) {
+      lock.unlock();  // the message counts: the end of this worker waits for it
+      try {
+        memory_->place(link, *message);
+      } catch (const std::bad_alloc&) {  // the payloads go through the socket
+      }
+      lock.lock();
+      if (peer->up.empty() || peer->up.front()->shares != link) message->placed.clear();
+      try {
+        check_takes(*peer, true);
+      } catch (...) {
+        took_off(*peer, message->queued, 1);
+        throw;
+      }
+    } else {
+      memory_->count_not_taken(*message);
+    }
+  }
   (message->channel == 0 ? peer->small : peer->bulk).push_back({std::move(message)});
   if (!peer->up.empty()) {
     pump(*peer);
   } else {
     begin_connecting(peer);
+  }
+}
+
+void GrpcTransport::check_takes(const Peer& peer, bool counted) const {
+  if (closed_.load() && !(counted && !peer.up.empty())) throw RpcError("send: the transport is closed");
+  if (peer.ignored || (!peer.member && peer.up.empty()))
+    throw PeerLost(str("worker ", peer.id), str("send: worker ", peer.id, " is not known here"));
+  if (!counted && !has_room(peer)) {
+    throw Overloaded(str("send: the queue to worker ", peer.id, " holds ", peer.counters.queued_bytes,
+                         " bytes in ", peer.counters.queued_messages, " messages"));
   }
 }
 
@@ -178,6 +204,10 @@ UnprovenCounters GrpcTransport::unproven() const {
     all.closed += local.closed;
   }
   return all;
+}
+
+SharedMemoryCounters GrpcTransport::shared_memory() const {
+  return memory_ == nullptr ? SharedMemoryCounters() : memory_->counters();
 }
 
 void GrpcTransport::listen_tcp() {
@@ -262,8 +292,9 @@ LinkTarget GrpcTransport::to_tcp(const HostPort& at, const std::string& name) co
   return target;
 }
 
-Hello GrpcTransport::own_hello(const Peer& peer, Incarnation expected) const {
+Hello GrpcTransport::own_hello(const Peer& peer, Incarnation expected, bool shares) const {
   return {.version = options_.wire_version,
+          .features = shares && memory_ != nullptr ? kTakesSegments : 0,
           .id = options_.id,
           .incarnation = incarnation_,
           .target = peer.id,
@@ -326,7 +357,7 @@ std::vector<OutCursor> GrpcTransport::drop_queue(Peer& peer) {
   int64_t bytes = 0;
   for (auto* queue : {&peer.small, &peer.bulk}) {
     for (auto& cursor : *queue) {
-      bytes += cursor.message->bytes;
+      bytes += cursor.message->queued;
       dropped.push_back(std::move(cursor));
     }
     queue->clear();
@@ -439,6 +470,9 @@ std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime,
                                                Receiver& receiver) {
   if (options.id.value < 0)
     throw ValueError(str("make_grpc_transport: worker id ", options.id, " is below 0"));
+  if (options.shared_memory_bytes < 0 || options.shared_memory_bytes > inner::kMostSegmentBytes)
+    throw ValueError(str("make_grpc_transport: shared_memory_bytes is ", options.shared_memory_bytes,
+                         ", it must be 0 to ", inner::kMostSegmentBytes));
   return std::make_shared<inner::GrpcTransport>(std::move(runtime), std::move(options), receiver);
 }
 

@@ -51,6 +51,11 @@ struct GrpcOptions {
   /// connect to this user's peers on this host by frames over unix sockets, without gRPC, if they offer that
   /// too; it needs unix_socket
   bool same_host_lane = true;
+  /// Bytes of memory shared with this user's processes of this host, for payloads of 256 KiB and more. The
+  /// lane then moves such a payload with one copy. Beyond the limit payloads go through the lane's socket.
+  /// One peer gets no more than is left for the others, so half of it at most. 0: none, in both directions;
+  /// at most 16 GiB.
+  int64_t shared_memory_bytes = int64_t{256} << 20;
   /// host told to peers instead of the one in `listen`; default for 0.0.0.0: an interface's address
   std::string advertise_host{};
   std::optional<TlsOptions> tls{};
@@ -77,10 +82,10 @@ struct GrpcOptions {
 };
 
 /// Makes a transport, listens as the options say, and starts its poller. `receiver` must outlive close().
-/// Throws: ValueError for an address that cannot be parsed. RpcError for an address in use (with host and
-/// port), and for one that needs credentials. RpcError for a folder of sockets that others can open, and for
-/// certificates out of date.
-/// IoError for an unreadable certificate file. Thread safety: any thread.
+/// Throws: ValueError for an address that cannot be parsed, and for options out of range. RpcError for an
+/// address in use (with host and port), and for one that needs credentials. RpcError for a folder of sockets
+/// that others can open, and for certificates out of date. IoError for an unreadable certificate file. Thread
+/// safety: any thread.
 WEFT_API std::shared_ptr<Transport> make_grpc_transport(std::shared_ptr<Runtime> runtime, GrpcOptions options,
                                                         Receiver& receiver);
 

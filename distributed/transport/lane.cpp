@@ -3,6 +3,7 @@
 // on_closed has returned, when no thread can write to it: its number may be another file's at once.
 #include <weft/distributed/transport/inner/lane.h>
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -89,11 +90,19 @@ LaneLink::~LaneLink() {
   if (fd >= 0) close(fd);
 }
 
+std::optional<File> LaneLink::take_file() {
+  if (files.empty()) return std::nullopt;
+  std::optional<File> first(std::move(files.front()));
+  files.pop_front();
+  return first;
+}
+
 LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events,
-                       const std::string& path)
+                       const std::string& path, std::shared_ptr<SharedMemory> shared)
     : runtime_(runtime),
       events_(events),
       options_(options),
+      shared_(std::move(shared)),
       max_unproven_(most_unproven(static_cast<size_t>(std::max(1, options.max_unproven)))),
       read_(kReadBytes) {
   const auto at = socket_address(path);
@@ -113,6 +122,7 @@ LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
       if (fd >= 0) close(fd);
     throw RpcError(str("cannot listen on unix:", path, ": ", why));
   }
+  if (shared_ != nullptr) spare_ = File(fcntl(wake_, F_DUPFD_CLOEXEC, 0));
 }
 
 LaneEngine::~LaneEngine() {

@@ -2,6 +2,7 @@
 // and reads there; all else goes through one buffer of the engine. A long sequence of messages is delivered
 // in turns, as over gRPC, so that it delays those of others by one turn. Bytes of the other end are checked
 // before use: a length over the limit ends the link.
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -22,6 +23,8 @@ constexpr char kLaneEnded[] = "the peer ended the stream";
 constexpr size_t kPiecesPerWrite = 64;
 /// Room for payload bytes from which on few bytes are read beside it: those behind it are the next frame's.
 constexpr size_t kLargeRoom = 64 << 10, kBesideLargeRoom = 4 << 10;
+/// Files that may wait for their records: the next one may come with the end of a record.
+constexpr size_t kWaitingFiles = 4;
 
 }  // namespace
 
@@ -49,8 +52,13 @@ bool LaneEngine::push(LaneLink& l) {
   while (true) {
     std::array<iovec, kPiecesPerWrite> parts;
     size_t n = 0, asked = 0;
+    const File* file = nullptr;
     for (size_t i = l.piece; i <= l.out.pieces.size() && n < parts.size(); ++i) {
       const Piece* const piece = i == 0 ? nullptr : &l.out.pieces[i - 1];
+      if (piece != nullptr && piece->file != nullptr && (i > l.piece || l.offset == 0)) {
+        if (n > 0) break;  // a file goes with the first byte of a write
+        file = piece->file.get();
+      }
       const bool own = piece != nullptr && piece->keep == nullptr;
       const void* const data = piece == nullptr ? l.length.data() : own ? piece->own.data() : piece->data;
       const size_t bytes = piece == nullptr ? kLengthBytes : own ? piece->own.size() : piece->bytes;
@@ -61,6 +69,15 @@ bool LaneEngine::push(LaneLink& l) {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = n;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    if (file != nullptr) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* const head = CMSG_FIRSTHDR(&message);
+      *head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+      const int fd = file->get();
+      std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    }
     const ssize_t result = sendmsg(l.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (result < 0) {
       if (errno == EINTR) continue;
@@ -68,6 +85,7 @@ bool LaneEngine::push(LaneLink& l) {
       const bool waits = errno == EAGAIN || errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN;
       if (!waits && !l.cancelled) {
         l.why = str("writing: ", std::strerror(errno));
+        if (file != nullptr) shared_->pause_passing();  // the next link goes without for a while
         l.cancelled = true;
         call(l);
       }
@@ -136,20 +154,55 @@ void LaneEngine::receive(LaneLink& link, bool hung_up) {
     if (!room.empty()) parts[n++] = {room.data(), room.size()};
     parts[n++] = {read_.data(), room.size() >= kLargeRoom ? kBesideLargeRoom : read_.size()};
     asked += parts[n - 1].iov_len;
-    msghdr message{};  // without room for files: the kernel drops those that the other end passes
+    msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = n;
-    const ssize_t result = recvmsg(link.fd, &message, MSG_DONTWAIT);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
+    const bool takes_files = shared_ != nullptr && link.greeted;
+    if (takes_files) {  // one; without room the kernel drops those that the other end passes
+      if (spare_.get() < 0 && !lacks_file_) spare_ = File(fcntl(wake_, F_DUPFD_CLOEXEC, 0));
+      message.msg_control = control.data();
+      message.msg_controllen = CMSG_LEN(sizeof(int));
+    }
+    const ssize_t result = recvmsg(link.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (result < 0 && errno == EINTR) continue;
     if (result < 0 && errno == EAGAIN) break;
     if (result < 0) return end(link, kLaneLost);
     if (result == 0) return end_of_stream(link, hung_up);
+    if (takes_files)
+      if (const char* const wrong = keep_file(link, message)) return end(link, wrong);
     const auto got = static_cast<size_t>(result), placed = std::min(got, room.size());
     if (placed > 0 && !pass(link, room.data(), placed)) return;
     if (got > placed && !deliver(link, read_.data(), got - placed)) return;
+    if (!files_are_named(link)) return;
     if (got < asked || !link.rest.empty() || runtime_.now() - begin >= kBulkTurn) break;
   }
   if (link.greeted && link.in_frame) events_.on_waiting(link);
+}
+
+const char* LaneEngine::keep_file(LaneLink& link, const msghdr& message) {
+  int fd = -1;
+  bool came = false;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    came = true;
+  }
+  const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;  // alone: this process has no number free for it
+  if (!came && !cut) return nullptr;
+  lacks_file_ = !came;
+  if (lacks_file_) spare_ = File();  // it comes once more
+  link.files.emplace_back(fd);
+  if (came && cut) return "wire: several files came at once";
+  return link.files.size() > kWaitingFiles ? "wire: more files came than records name" : nullptr;
+}
+
+/// False: a file has come, the records with it are read, and none has named it. The link is gone.
+bool LaneEngine::files_are_named(LaneLink& link) {
+  if (link.files.empty() || link.in_frame || link.begin_bytes > 0 || !link.rest.empty()) return true;
+  end(link, "wire: a file came that no record names");
+  return false;
 }
 
 bool LaneEngine::deliver(LaneLink& link, const char* data, size_t n) {
@@ -264,7 +317,7 @@ void LaneEngine::take_turn() {
   LaneLink& link = *unread_.front();
   unread_.pop_front();
   const std::string rest = std::exchange(link.rest, {});
-  if (!deliver(link, rest.data(), rest.size())) return;
+  if (!deliver(link, rest.data(), rest.size()) || !files_are_named(link)) return;
   if (link.rest.empty()) link.turns = 0;
   else if (++link.turns >= kYieldAfter) std::this_thread::yield();
 }

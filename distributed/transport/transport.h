@@ -91,6 +91,8 @@ struct Block {
   int64_t bytes = 0;
   int32_t device = kHostDevice;  ///< as in the sender's Payload
   Release release{};
+  /// The memory is shared with the sender's process, which must not write to it until `release` has run.
+  bool shared = false;
 };
 
 /// A message that has arrived whole.
@@ -131,6 +133,11 @@ class WEFT_API Receiver {
   /// After any other error the message's payloads are dropped as they come, and on_unread follows.
   virtual Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                          int32_t device) = 0;
+
+  /// The same for a payload that has come whole in memory shared with the sender (GrpcOptions). Returns the
+  /// memory for the message: `lent`, whose `release` gives it back to the sender, or other memory with the
+  /// bytes. This one copies them to the memory of `allocate`.
+  virtual Block take(WorkerId from, uint8_t kind, const std::string& header, Block lent, int32_t device);
 
   /// Before `bytes` more of a message's payloads are stored; `held` were told before, of the same message.
   /// Messages with less than kUncountedBytes tell nothing. May throw, as allocate does.
@@ -181,6 +188,15 @@ struct UnprovenCounters {
   uint64_t closed = 0;  ///< by the limits of their number and time
 };
 
+/// Counters of payloads through memory shared with processes of the same host (debug info).
+struct SharedMemoryCounters {
+  int64_t bytes = 0;      ///< of shared memory that this side has made and keeps
+  uint64_t payloads = 0;  ///< sent through it
+  /// Payloads large enough for it that went through the socket. The limit of bytes or of the number of
+  /// segments was met; the system gave no memory or file; the peer takes none, or was not connected yet.
+  uint64_t no_room = 0, no_memory = 0, not_taken = 0;
+};
+
 /// Limits of a message and of a send queue, the same for every transport.
 struct WireLimits {
   int64_t max_message_bytes = int64_t{16} << 30;  ///< header and payloads of one message, sent or received
@@ -225,6 +241,8 @@ class WEFT_API Transport {
   virtual PeerCounters counters(WorkerId peer) const = 0;
   /// The counters of connections of strangers; zero where a transport has none.
   virtual UnprovenCounters unproven() const { return {}; }
+  /// The counters of shared memory; zero where a transport has none.
+  virtual SharedMemoryCounters shared_memory() const { return {}; }
 
   /// Blocks for at most `linger` until connected peers have read their queues; peers that close too are not
   /// waited for. Then ends all connections and threads. No callback runs after the return. Idempotent.

@@ -153,11 +153,16 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
       detail::malformed(str("a payload of ", block.bytes, " bytes for a tensor of ", bytes));
     if (place.target.is_cuda()) {
       storage = m.staging->upload(place.target, block.data, bytes, std::move(block.release));
+    } else if (block.shared && !is_floating(dtype)) {
+      // The sender could still write to it. Integers are checked before they serve as indices.
+      storage = Storage::allocate(kCpu, static_cast<size_t>(bytes));
+      std::memcpy(storage->data(), block.data, static_cast<size_t>(bytes));
+      block.release.reset();
     } else {
       const auto [release, context] = block.release.take();
       storage = release == &release_block
                     ? Ref<Storage>::adopt(static_cast<Storage*>(context))
-                    : Storage::borrow(kCpu, block.data, static_cast<size_t>(bytes), release, context);
+                    : Storage::take_over(kCpu, block.data, static_cast<size_t>(bytes), release, context);
     }
   }
   Tensor t(Ref<TensorBody>::adopt(new TensorBody(std::move(storage), 0, sizes, strides, dtype)));

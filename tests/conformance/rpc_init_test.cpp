@@ -73,6 +73,11 @@ TEST_P(RpcLooking, the_debug_info_has_the_counters_of_agent_references_and_autog
                                     "agent.dropped_results",
                                     "agent.unproven_connections",
                                     "agent.closed_connections",
+                                    "agent.shared_bytes",
+                                    "agent.shared_payloads",
+                                    "agent.shared_no_room",
+                                    "agent.shared_no_memory",
+                                    "agent.shared_not_taken",
                                     "agent.passive_workers",
                                     "agent.watches"};
   const std::set<std::string> references{"num_owner_rrefs",      "num_forks",           "num_pending_users",

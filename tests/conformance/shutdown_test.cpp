@@ -8,6 +8,7 @@
 #include <weft/tensor/factories.h>
 
 #include "support/cluster.h"
+#include "support/held_memory.h"
 
 namespace weft::test {
 
@@ -27,6 +28,13 @@ void row_work(int64_t ms, int64_t hops) {
                              ms, hops - 1);
 }
 WEFT_RPC(row_work);
+
+HeldMemory* row_held = nullptr;
+
+Tensor row_held_answer() {
+  return from_blob(row_held->data(), {static_cast<int64_t>(row_held->size())}, kUInt8);
+}
+WEFT_RPC(row_held_answer);
 
 }  // namespace weft::test
 
@@ -207,12 +215,29 @@ TEST_P(ShutdownRows, an_immediate_shutdown_does_not_wait_for_a_function_that_run
 }
 
 TEST(Shutdown, a_worker_that_leaves_at_once_has_sent_its_large_answers) {
-  Cluster c({.over = Over::kGrpc, .size = 4});
+  // 120 MiB of messages may take more than a lease of 10 s where others use the processors
+  Cluster c({.over = Over::kGrpc, .size = 4, .agent = {.rpc_timeout = 4min, .lease = 4min}});
   c.run_all([&](int rank) {
     const auto all = all_gather(full({1 << 21}, rank));  // worker 0 answers all others with 32 MiB
     for (const auto& [name, t] : all) EXPECT_EQ(str("worker", t.mean().item<double>()), name);
     EXPECT_EQ(all.size(), 4u);
     c.agent(rank)->shutdown({.graceful = false});
+  });
+}
+
+TEST(Shutdown, the_goodbye_goes_after_an_answer_that_is_being_copied) {
+  HeldMemory held(1 << 20);
+  row_held = &held;
+  Cluster c({.over = Over::kGrpc, .size = 2, .agent = {.lease = 2min}});
+  c.run(1, [&] {
+    rpc_sync<row_work>("worker0", 0, 0);  // they are connected: an answer of this size goes by shared memory
+    const auto answer = rpc_async<row_held_answer>("worker0");
+    EXPECT_TRUE(held.wait_until_read());
+    std::jthread leaver([&] { c.agent(0)->shutdown({.graceful = false}); });
+    EXPECT_TRUE(eventually(c, [&] { return !c.agent(0)->is_running(); }));
+    c.runtime(1).sleep_for(100ms);  // a goodbye that waits for nothing has come by then
+    held.let_go();
+    EXPECT_EQ(answer.wait().to(kInt64).sum().item<int64_t>(), 1 << 20);
   });
 }
 

@@ -63,6 +63,22 @@ std::string conversation(int messages) {
   return all;
 }
 
+/// A segment of shared memory, a message with a payload in it, and the end of the segment.
+std::string shared_conversation() {
+  const std::string stub("\3\0\0\0", 4), large(3000, 'p');
+  std::vector<Payload> payloads(1);
+  payloads[0].data = large.data(), payloads[0].bytes = 3000;
+  const auto message = inner::make_out_message(8, "shared", std::move(payloads), {});
+  message->head[inner::kBeginBytes + 7] |= static_cast<char>(inner::kSharedMark >> 56);
+  message->payloads[0] = {stub.data(), inner::kStubBytes, kHostDevice, {}};
+  message->bytes = static_cast<int64_t>(message->head.size() + stub.size());
+  inner::OutCursor cursor{message};
+  inner::Frame frame;
+  inner::append_message(frame, cursor);
+  return inner::encode_segment(inner::RecordType::kSegment, 3) + bytes_of(frame) +
+         inner::encode_segment(inner::RecordType::kForget, 3);
+}
+
 Message sample_message() {
   Message m;
   Encoder out(m);
@@ -122,6 +138,14 @@ void frame(const uint8_t* data, size_t size) {
     Block allocate(uint8_t, const std::string&, int64_t bytes, int32_t device) override {
       return small_block(bytes, device);
     }
+    void on_segment(inner::RecordType, uint32_t number) override {
+      if (number > 9) throw WireError("wire: an unknown segment");
+    }
+    Block borrow(uint32_t number, int64_t bytes) override {
+      if (number > 99) throw WireError("wire: an unknown segment");
+      if (number > 9) throw OutOfMemoryError("a segment without memory");
+      return small_block(bytes, kHostDevice);
+    }
     void on_message(uint8_t, std::string, std::vector<Block> payloads) override {
       for (const Block& b : payloads)
         if (b.bytes > 0 && b.data == nullptr) throw Defect("a payload without memory");
@@ -149,6 +173,7 @@ std::vector<std::string> frame_seeds() {
   std::vector<std::string> all;
   for (const int messages : {0, 1, 4}) all.push_back("\x40" + conversation(messages));
   all.push_back("\x05" + conversation(2));
+  all.push_back("\x40" + conversation(1) + shared_conversation());
   all.push_back("\x40" + inner::encode_text(inner::RecordType::kReject, "another life"));
   return all;
 }

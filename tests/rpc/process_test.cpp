@@ -8,6 +8,7 @@
 #include <csignal>
 #include <functional>
 
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/distributed/launch/inner/process_watch.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/rpc/rpc.h>
@@ -32,6 +33,23 @@ int64_t sum_down(int64_t n) {  // nested through all processes
 WEFT_RPC(sum_down);
 Tensor echo_large(const Tensor& t) { return t; }
 WEFT_RPC(echo_large);
+/// A large tensor that this worker was given.
+Tensor& kept_large() {
+  static Tensor kept;
+  return kept;
+}
+void keep_large(const Tensor& t) { kept_large() = t; }
+WEFT_RPC(keep_large);
+Tensor read_large() { return kept_large(); }
+WEFT_RPC(read_large);
+void write_large(float value) { kept_large().fill_(value); }
+WEFT_RPC(write_large);
+/// Its storage is the worker's own, as that of a parameter has to be.
+void share_large() { mark_concurrent(kept_large()); }
+WEFT_RPC(share_large);
+int64_t shared_payloads() { return current_agent()->debug_info()["agent.shared_payloads"]; }
+WEFT_RPC(shared_payloads);
+
 void stall() { current_runtime()->sleep_for(10min); }
 WEFT_RPC(stall);
 
@@ -149,7 +167,7 @@ int ended_child(const std::string& job, int rank) {
 /// Exit status of a child; 0 is success.
 int child(const std::string& job, int rank) {
   if (job == "ended" || job == "forming" || job == "host") return ended_child(job, rank);
-  if (job != "talk" && job != "killed") return passive_child(job, rank);
+  if (job != "talk" && job != "killed" && job != "values") return passive_child(job, rank);
   init_rpc(str("worker", rank));
   if (job == "talk") {
     for (int to = 0; to < 3; ++to)
@@ -159,6 +177,30 @@ int child(const std::string& job, int rank) {
     if (rpc_sync<echo_large>((rank + 1) % 3, t).to_vector<float>() != t.to_vector<float>()) return 4;
     const auto all = all_gather(rank);
     if (all.size() != 3 || all.at("worker2") != 2) return 5;
+    rpc::shutdown();
+    return 0;
+  }
+  if (job == "values") {  // of large tensors, which go through shared memory
+    barrier();
+    if (rank == 0) {
+      const auto is = [](const Tensor& t, float value) {
+        return t.to_vector<float>() == std::vector<float>(500'000, value);
+      };
+      Tensor x = ones({500'000});
+      rpc_sync<keep_large>(1, x);
+      x.fill_(2.f);
+      Tensor read = rpc_sync<read_large>(1);
+      if (!is(read, 1.f)) return 2;
+      rpc_sync<write_large>(1, 5.f);
+      if (!is(x, 2.f) || !is(read, 1.f)) return 3;
+      read.fill_(7.f);
+      if (!is(rpc_sync<read_large>(1), 5.f)) return 4;
+      rpc_sync<share_large>(1);
+      if (!is(rpc_sync<read_large>(1), 5.f)) return 5;
+      const Tensor ids = arange(100'000);
+      if (rpc_sync<echo_large>(1, ids).to_vector<int64_t>() != ids.to_vector<int64_t>()) return 6;
+      if (shared_payloads() < 2 || rpc_sync<shared_payloads>(1) < 4) return 7;
+    }
     rpc::shutdown();
     return 0;
   }
@@ -195,6 +237,9 @@ constexpr const char* kChild = "RpcProcess.a_process_started_by_these_tests_does
 TEST(RpcProcess, a_process_started_by_these_tests_does_its_job) { do_job(child); }
 
 TEST(RpcProcess, three_processes_call_each_other_and_shut_down) { expect_ended(start_job(kChild, "talk")); }
+TEST(RpcProcess, large_tensors_between_processes_have_values_of_their_own) {
+  expect_ended(start_job(kChild, "values", 2));
+}
 TEST(RpcProcess, a_process_killed_in_a_call_is_a_lost_peer_to_the_others_and_they_go_on) {
   expect_ended(start_job(kChild, "killed"), {1});
 }

@@ -295,21 +295,7 @@ TEST(Lane, files_that_the_other_end_passes_are_dropped) {
   RawLane stranger(p.path);
   ASSERT_TRUE(p.until([](const UnprovenCounters& c) { return c.open == 1; }));
   const auto before = files();
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = stranger.fd();
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  ASSERT_EQ(sendmsg(stranger.fd(), &message, 0), 1);
+  ASSERT_TRUE(stranger.write_with_files(std::string(1, 0), {stranger.fd()}));
   EXPECT_TRUE(stranger.write(std::string("\0\0\0", 3)));  // an empty hello
   EXPECT_NE(stranger.read_frame(), "");
   EXPECT_LE(files(), before);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/frame.h>
@@ -70,6 +71,20 @@ class RawLane {
       else at += static_cast<size_t>(n);
     }
     return open_;
+  }
+  /// Writes bytes, and passes files with the first of them.
+  bool write_with_files(const std::string& bytes, const std::vector<int>& files) {
+    iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+    std::vector<char> control(CMSG_SPACE(files.size() * sizeof(int)));
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    *head = {CMSG_LEN(files.size() * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    std::memcpy(CMSG_DATA(head), files.data(), files.size() * sizeof(int));
+    return open_ = sendmsg(fd_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
   /// The bytes until `count` have come or the other end has closed. Gives up after a minute of silence.
   std::string read(size_t count) {

@@ -38,6 +38,7 @@ struct Agent::Impl final : Receiver {
   // Receiver
   Block allocate(WorkerId from, uint8_t kind, const std::string& header, int64_t bytes,
                  int32_t device) override;
+  Block take(WorkerId from, uint8_t kind, const std::string& header, Block lent, int32_t device) override;
   void on_part(uint8_t kind, int64_t held, int64_t bytes) override;
   void on_part_end(uint8_t kind, int64_t held) override;
   void on_message(Inbound message) override;

@@ -6,6 +6,8 @@
 // `more` records on its channel, in one frame or many:
 //   begin: header_bytes u64 | payload_bytes u64 | payload_count u32 | body...        more: body...
 //   body:  payload_count x (bytes u64 | device i32) | header | payloads one after another
+// A payload in shared memory (shared_memory.h) has kSharedMark in the bytes of its row, and the number of its
+// segment, u32, in place of its bytes. Two records tell the receiver of such segments.
 // Two channels let small messages pass between the pieces of a large one. The sizes in `begin` are checked
 // before any allocation. Headers grow as their bytes arrive, and payload memory is requested when its
 // first byte arrives. The receiver is told of the bytes that incomplete messages hold. Without memory or room
@@ -24,10 +26,21 @@
 
 namespace weft::rpc::inner {
 
-enum class RecordType : uint8_t { kHello = 1, kWelcome = 2, kReject = 3, kBegin = 4, kMore = 5, kBye = 6 };
+enum class RecordType : uint8_t {
+  kHello = 1,
+  kWelcome = 2,
+  kReject = 3,
+  kBegin = 4,
+  kMore = 5,
+  kBye = 6,
+  kSegment = 7,  ///< a segment, u32, whose file comes with the record
+  kForget = 8,   ///< a segment, u32, that is not used any more
+};
 inline constexpr size_t kRecordBytes = 8;
 inline constexpr size_t kBeginBytes = 20;
 inline constexpr size_t kTableRow = 12;
+inline constexpr uint64_t kSharedMark = uint64_t{1} << 63;
+inline constexpr int64_t kStubBytes = 4;
 inline constexpr int kChannels = 2;
 /// Messages of up to this many bytes use channel 0 and are copied into the frame. Larger ones use channel 1;
 /// their payloads are not copied.
@@ -51,14 +64,29 @@ struct Hello {
 std::string encode_hello(RecordType type, const Hello& hello);
 /// A reject or bye record with its reason.
 std::string encode_text(RecordType type, const std::string& text);
+std::string encode_segment(RecordType type, uint32_t number);
+
+class File;
+class Lease;
+struct Placed {
+  size_t payload;  ///< its index
+  std::shared_ptr<const Lease> lease;
+};
 
 /// An outgoing message, shared by the frames that refer to its payloads.
 struct OutMessage {
   uint8_t kind = 0;
   std::string head;  ///< begin fields, table and header
   std::vector<Payload> payloads;
-  int64_t bytes = 0;  ///< head and payloads
+  int64_t bytes = 0;   ///< head and payloads
+  int64_t queued = 0;  ///< bytes that it counts in its queue
   int channel = 0;
+  // Payloads with a copy in segments of one link, by index. Used by the thread that has the message, and
+  // later under the peer's mutex.
+  std::vector<Placed> placed{};
+  uint64_t placed_for = 0;
+  std::string stubs{};                  ///< of a form by reference: numbers of segments
+  std::shared_ptr<OutMessage> whole{};  ///< of a form by reference: the message
 };
 /// Checks and packs a message. Throws: WireError over the limits, ValueError for a payload without memory.
 std::shared_ptr<OutMessage> make_out_message(uint8_t kind, std::string header, std::vector<Payload> payloads,
@@ -78,12 +106,14 @@ struct Piece {
   const void* data = nullptr;
   size_t bytes = 0;
   std::shared_ptr<OutMessage> keep;
+  std::shared_ptr<const File> file{};  ///< passed with the first byte
 };
 struct Frame {
   std::vector<Piece> pieces;
   int64_t bytes = 0;
   int64_t room() const { return kMaxFrameBytes - bytes; }
   void append_own(const void* data, size_t n);
+  void append_file(std::string record, std::shared_ptr<const File> file);
   std::string flat() const;  ///< all bytes in one string (the simulated network)
 };
 
@@ -97,6 +127,11 @@ class DecoderSink {
   virtual void on_hello(RecordType type, Hello hello) = 0;
   virtual void on_text(RecordType type, std::string text) = 0;
   virtual Block allocate(uint8_t kind, const std::string& header, int64_t bytes, int32_t device) = 0;
+  // Shared memory; without these functions a record or payload of it is malformed.
+  virtual void on_segment(RecordType type, uint32_t number);
+  /// The payload in a segment, as KnownSegments::borrow.
+  virtual Block borrow(uint32_t number, int64_t bytes);
+  virtual Block take(uint8_t, const std::string&, Block lent, int32_t) { return lent; }  ///< as Receiver's
   virtual void on_part(uint8_t, int64_t, int64_t) {}  ///< as those of Receiver
   virtual void on_part_end(uint8_t, int64_t) {}
   virtual void on_message(uint8_t kind, std::string header, std::vector<Block> payloads) = 0;
@@ -128,6 +163,11 @@ class Decoder {
   uint64_t progress(size_t channel) const { return progress_[channel]; }
 
  private:
+  struct Row {
+    int64_t bytes;
+    int32_t device;
+    bool shared;
+  };
   /// An incomplete incoming message.
   struct Assembly {
     bool active = false;
@@ -137,7 +177,8 @@ class Decoder {
     std::string fixed;  // the begin fields, then the table
     std::string header;
     std::vector<Block> payloads;
-    std::vector<std::pair<int64_t, int32_t>> sizes;
+    std::vector<Row> sizes;
+    std::string stub;
     size_t index = 0;
     int64_t filled = 0;
     int64_t arrived = 0, held = 0;  // bytes of payloads, and those that on_part has told
@@ -150,7 +191,8 @@ class Decoder {
   void read_begin(Assembly& a);
   void read_table(Assembly& a);
   void skip_full_payloads(Assembly& a);
-  void take_block(Assembly& a, int64_t bytes, int32_t device);
+  void take_block(Assembly& a, const Row& row, Block lent);
+  void read_stub(Assembly& a, const Row& row);
   void count(Assembly& a, int64_t bytes);
   void tell(Assembly& a, int64_t bytes);
   void drop_payloads(Assembly& a) noexcept;

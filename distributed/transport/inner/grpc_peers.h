@@ -17,6 +17,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/grpc_link.h>
+#include <weft/distributed/transport/inner/known_segments.h>
 #include <weft/distributed/transport/inner/lane.h>
 #include <weft/distributed/transport/inner/progress.h>
 #include <weft/distributed/transport/inner/tcp_listener.h>
@@ -64,10 +65,11 @@ struct Connection {
   // Used by the poll thread of its engine only.
   std::unique_ptr<DecoderSink> sink;
   std::unique_ptr<Decoder> decoder;
-  std::string reject;  // reason of either side to refuse the handshake
-  bool later = false;  // the refusal may end: the other side may try again
-  std::string bye;     // reason of the other side to end the connection
-  PeerProof proof;     // of the other side
+  std::string reject;                     // reason of either side to refuse the handshake
+  bool later = false;                     // the refusal may end: the other side may try again
+  std::string bye;                        // reason of the other side to end the connection
+  PeerProof proof;                        // of the other side
+  std::optional<KnownSegments> segments;  // of the other side, if this one has said that it takes them
 
   Progress progress;
 
@@ -76,6 +78,7 @@ struct Connection {
   Incarnation incarnation;
   Incarnation expected;                                   // outgoing: of the peer, in the hello; 0: any
   std::shared_ptr<const std::vector<std::string>> names;  // as Inbound::names
+  uint64_t shares = 0;  // the link's number in the SharedMemory; 0: the other side takes no segments
 
   // Guarded by the peer's mutex, once the connection has a peer.
   bool writing = false;
@@ -132,6 +135,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   bool wait_writable(WorkerId id, TimePoint deadline) override;
   PeerCounters counters(WorkerId id) const override;
   UnprovenCounters unproven() const override;
+  SharedMemoryCounters shared_memory() const override;
   void close(Duration linger) override;
 
  private:
@@ -143,7 +147,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   /// The lane's address, if it is usable, else the first usable one. Throws: ValueError, RpcError.
   LinkTarget choose(const PeerAddress& address) const;
   LinkTarget to_tcp(const HostPort& at, const std::string& name) const;
-  Hello own_hello(const Peer& peer, Incarnation expected) const WEFT_REQUIRES(peer.mutex);
+  /// `shares`: on a link that can have shared memory.
+  Hello own_hello(const Peer& peer, Incarnation expected, bool shares) const WEFT_REQUIRES(peer.mutex);
   static Frame frame_of(const std::string& bytes) {
     Frame frame;
     frame.append_own(bytes.data(), bytes.size());
@@ -158,6 +163,8 @@ class GrpcTransport final : public Transport, private LinkEvents {
   void forget_stranger(const std::shared_ptr<Peer>& peer);
   std::vector<std::shared_ptr<Peer>> all_peers() const;
   bool has_room(const Peer& peer) const WEFT_REQUIRES(peer.mutex);
+  /// Throws as send() where it takes no message for the peer now. `counted`: one that counts in the queue.
+  void check_takes(const Peer& peer, bool counted = false) const WEFT_REQUIRES(peer.mutex);
   void took_off(Peer& peer, int64_t bytes, int64_t messages) WEFT_REQUIRES(peer.mutex);
   void forget_writer(Peer& peer, Event& event);
   /// Empties a queue; the messages are destroyed by the caller, outside the lock.
@@ -252,6 +259,7 @@ class GrpcTransport final : public Transport, private LinkEvents {
   std::optional<CookieFile> cookie_, tls_mark_;  // of the TCP listener; they go before it
   std::string secret_;                           // the cookie's text, which hellos need; empty: none
   GrpcEngine grpc_;
+  std::shared_ptr<SharedMemory> memory_;  // null: there is no lane, or the option is 0
   std::optional<LaneEngine> lane_;
 };
 

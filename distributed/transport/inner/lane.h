@@ -7,10 +7,16 @@
 // kMaxHello. The kernel tells the user of the other end (SO_PEERCRED); another user's connection is closed at
 // once. The number and time of connections without a welcomed hello are bounded as those of the TCP port are.
 //
+// A frame may pass a file, which the kernel delivers with the first byte of its record. Files come one at a
+// time, and records name them in their order. A file that no record names ends the link. A process at its
+// limit of files drops one that comes. So files come twice, and the first drop makes room for the second.
+//
 // A write is tried at once on the calling thread, straight from the pieces of the frame. The poll thread
 // writes the rest when the socket has room. It reads payloads straight to their place where the decoder has
 // one.
 #pragma once
+
+#include <sys/socket.h>
 
 #include <array>
 #include <atomic>
@@ -25,6 +31,7 @@
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/link.h>
+#include <weft/distributed/transport/inner/shared_memory.h>
 #include <weft/kernels/macros.h>
 
 namespace weft::rpc::inner {
@@ -40,6 +47,7 @@ class LaneLink final : public Link {
   /// `socket` belongs to the link; -1: it could not be connected.
   LaneLink(LinkEngine& its_engine, bool is_accepted, int socket);
   ~LaneLink() override;
+  std::optional<File> take_file() override;
 
   const int fd;
 
@@ -66,15 +74,18 @@ class LaneLink final : public Link {
   size_t left = 0;   // bytes of the frame that have not come
   std::string rest;  // bytes that were read and are not delivered yet
   size_t piece_size;
-  int turns = 0;  // that `rest` has had
+  int turns = 0;           // that `rest` has had
+  std::deque<File> files;  // that have come and no record has named yet
 };
 
 /// Thread safety: as LinkEngine; counters from any thread.
 class WEFT_API LaneEngine final : public LinkEngine, private Poller {
  public:
   /// Listens on a unix socket at `path`, where nothing is yet. Connections wait until start(). Throws:
-  /// RpcError that names the path.
-  LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events, const std::string& path);
+  /// RpcError that names the path. `shared`: the memory whose segments this side passes; null: links take and
+  /// pass no files.
+  LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents& events, const std::string& path,
+             std::shared_ptr<SharedMemory> shared);
   ~LaneEngine() override;
   LaneEngine(const LaneEngine&) = delete;
 
@@ -121,6 +132,9 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   void handle(LaneLink& link, uint32_t events);
   bool flush(LaneLink& link);
   void receive(LaneLink& link, bool hung_up);
+  /// Takes a file that came with bytes. An error text: the other end broke a rule.
+  const char* keep_file(LaneLink& link, const msghdr& message);
+  bool files_are_named(LaneLink& link);
   /// Bytes of any frames, for one turn; others are kept for the next turn.
   bool deliver(LaneLink& link, const char* data, size_t n);
   bool read_length(LaneLink& link);
@@ -133,6 +147,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   Runtime& runtime_;
   LinkEvents& events_;
   const GrpcOptions options_;
+  const std::shared_ptr<SharedMemory> shared_;
   const size_t max_unproven_;
   int listener_ = -1, poll_ = -1, wake_ = -1;
   std::atomic<bool> woken_{false};
@@ -146,6 +161,8 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   std::deque<LaneLink*> unread_;                          // links with a rest
   TimePoint accept_at_ = kNever;                          // no file was free: tries again then
   std::vector<char> read_;
+  File spare_{};             // keeps a number for a file that finds no other one, and comes again
+  bool lacks_file_ = false;  // the last file that came has found none
 
   std::atomic<int64_t> unproven_{0};
   std::atomic<uint64_t> closed_{0};

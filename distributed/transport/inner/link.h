@@ -9,12 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <weft/distributed/runtime/runtime.h>
 #include <weft/distributed/transport/inner/frame.h>
+#include <weft/distributed/transport/inner/mapping.h>
 
 namespace weft::rpc::inner {
 
@@ -47,6 +49,9 @@ class Link {
   Link(LinkEngine& its_engine, bool is_accepted) : engine(its_engine), accepted(is_accepted) {}
   virtual ~Link() = default;
   Link(const Link&) = delete;
+  /// The next file that the other end has passed; -1 in it: this process had no number free for it. On the
+  /// poll thread.
+  virtual std::optional<File> take_file() { return std::nullopt; }
 
   LinkEngine& engine;
   const bool accepted;          ///< true: an incoming stream; false: an outgoing one
