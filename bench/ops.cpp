@@ -116,12 +116,23 @@ BENCHMARK_CAPTURE(attention, forward, false, false)->Unit(benchmark::kMillisecon
 BENCHMARK_CAPTURE(attention, both_ways, false, true)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(attention, causal_both_ways, true, true)->Unit(benchmark::kMillisecond);
 
-void add_10M_floats(benchmark::State& state) {
-  const Tensor a = ones({10'000'000}), b = ones({10'000'000});
+void add_floats(benchmark::State& state, int64_t n) {
+  const Tensor a = ones({n}), b = ones({n});
   each(state, false, [&] { return a + b; });
-  state.SetBytesProcessed(state.iterations() * 120'000'000);
+  state.SetBytesProcessed(state.iterations() * 12 * n);
 }
+void add_10M_floats(benchmark::State& state) { add_floats(state, 10'000'000); }
 BENCHMARK(add_10M_floats)->Unit(benchmark::kMillisecond);
+void add_25M_floats(benchmark::State& state) { add_floats(state, 25'000'000); }  // beyond the caches
+BENCHMARK(add_25M_floats)->Unit(benchmark::kMillisecond);
+
+// Powers of floats, by a tensor and by a number that is no whole one.
+void pow_1M_floats(benchmark::State& state, bool by_number) {
+  const Tensor x = rand({1'000'000}) * 10, p = rand({1'000'000}) * 4 - 2;
+  each(state, false, [&] { return by_number ? pow(x, 2.5) : pow(x, p); });
+}
+BENCHMARK_CAPTURE(pow_1M_floats, by_tensor, false)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(pow_1M_floats, by_number, true)->Unit(benchmark::kMillisecond);
 
 #ifdef WEFT_BENCH_OP_ROWS
 const bool rows_registered = [] {

@@ -77,6 +77,10 @@ class WEFT_API Accelerator : public Backend {
   virtual void launch_graph(void* graph, void* stream) = 0;
   virtual void delete_graph(void* graph) noexcept = 0;
 
+  /// A span of the calling thread for tools, on its current stream; null if nothing traces (cuda/trace.h).
+  virtual void* begin_span(const char* name) = 0;
+  virtual void end_span(void* span) noexcept = 0;
+
   virtual SharedBlock share(void* p) = 0;
   virtual void* open_shared(const SharedBlock& block) = 0;
   virtual void close_shared(void* p) noexcept = 0;

@@ -78,6 +78,12 @@ double Event::elapsed_time(const Event& end) const {
   return accelerator(device_).elapsed_ms(handle_, end.handle_);
 }
 
+Range::Range(const char* name, Device device)
+    : device_(device), span_(accelerator(device).begin_span(name)) {}
+Range::~Range() {
+  if (span_) accelerator(device_).end_span(span_);
+}
+
 void record_stream(const Tensor& x, const Stream& stream) {
   check_device("record_stream", x.device(), stream.device());
   accelerator(x.device()).record_stream(x.body().storage->data(), stream.handle());

@@ -116,6 +116,21 @@ class WEFT_API Event {
   void* handle_;
 };
 
+/// Names a part of a program in traces (WEFT_CUDA_TRACE, Nsight Systems): an NVTX range, and a span on the
+/// thread's current stream. Ranges of a thread nest. Without a trace it does nothing.
+///   const cuda::Range range("decoder");
+class WEFT_API Range {
+ public:
+  explicit Range(const char* name, Device device = kDefault);
+  ~Range();
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  Device device_;
+  void* span_;
+};
+
 /// Marks a tensor that was created on another stream as used by `stream`. Its memory is reused only after the
 /// work issued to `stream` before the tensor is freed.
 WEFT_API void record_stream(const Tensor& x, const Stream& stream);

@@ -140,6 +140,11 @@ def ops():
            inner=100)
     a, b = torch.ones(10_000_000), torch.ones(10_000_000)
     report("add_10M_floats", lambda: a + b)
+    a, b = torch.ones(25_000_000), torch.ones(25_000_000)
+    report("add_25M_floats", lambda: a + b)
+    a, b = torch.rand(1_000_000) * 10, torch.rand(1_000_000) * 4 - 2
+    report("pow_1M_floats/by_tensor", lambda: a ** b)
+    report("pow_1M_floats/by_number", lambda: a ** 2.5)
     logits, target = torch.randn(700, 10000, requires_grad=True), torch.randint(10000, (700,))
     cross_entropy = nn.functional.cross_entropy
     report("cross_entropy_700x10000", lambda: backward_of(cross_entropy(logits, target), [logits]))

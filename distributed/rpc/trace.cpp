@@ -3,12 +3,12 @@
 #include <weft/distributed/rpc/trace.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/trace_functions.h>
 #include <weft/distributed/rpc/rpc.h>
+#include <weft/kernels/inner/trace_file.h>
 
 namespace weft::rpc {
 
@@ -44,6 +44,8 @@ std::string open_calls() { return current_agent()->dump(); }
 }  // namespace builtin
 
 namespace {
+
+using weft::detail::json_quote, weft::detail::micros, weft::detail::TraceWriter;
 
 constexpr int kClockCalls = 5;
 
@@ -137,28 +139,6 @@ void hold_within_calls(const Collected& self, Collected& other) {
   if (least <= most) other.ahead = std::clamp(other.ahead, least, most);
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
-/// Microseconds with nanoseconds behind the point, from the first time of the trace.
-std::string micros(int64_t ns) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.3f", static_cast<double>(ns) / 1000);
-  return text;
-}
-
 /// The first row whose last span has ended at `start`; the row is taken until `end`.
 size_t take_row(std::vector<int64_t>& rows, int64_t start, int64_t end) {
   size_t row = 0;
@@ -167,22 +147,6 @@ size_t take_row(std::vector<int64_t>& rows, int64_t start, int64_t end) {
   else rows[row] = end;
   return row;
 }
-
-/// Writes the events of a trace, one per line.
-class TraceWriter {
- public:
-  explicit TraceWriter(std::ostream& out) : out_(out) {
-    out_ << "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [";
-  }
-  void event(const std::string& fields) {
-    out_ << (std::exchange(first_, false) ? "\n{" : ",\n{") << fields << '}';
-  }
-  void finish() { out_ << "\n]}\n" << std::flush; }
-
- private:
-  std::ostream& out_;
-  bool first_ = true;
-};
 
 /// The number of a life in the file: 0 for the first one of its worker that the file names. A life's own
 /// number proves it to the others, so nothing that is written has it.
@@ -213,7 +177,7 @@ void write_worker(TraceWriter& file, const Collected& c, int64_t zero,
   const int32_t id = c.worker.id.value;
   const std::string process = str("\"pid\": ", id, ", ");
   file.event(str("\"ph\": \"M\", ", process,
-                 "\"name\": \"process_name\", \"args\": {\"name\": ", quoted(c.worker.name), "}"));
+                 "\"name\": \"process_name\", \"args\": {\"name\": ", json_quote(c.worker.name), "}"));
   auto spans = c.trace.spans;
   std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   std::vector<int64_t> rows[std::size(kLooks)];
@@ -225,17 +189,18 @@ void write_worker(TraceWriter& file, const Collected& c, int64_t zero,
     const std::string where = str(process, "\"tid\": ", look.first_row + row + 1, ", ");
     if (rows[s.of].size() > before)
       file.event(str("\"ph\": \"M\", ", where, "\"name\": \"thread_name\", \"args\": {\"name\": ",
-                     quoted(str(look.row, row + 1)), "}"));
+                     json_quote(str(look.row, row + 1)), "}"));
     const auto at = [&](int64_t time) { return micros(time - c.ahead - zero); };
     const auto peer = names.find(s.peer);
     std::string arguments = str("\"ok\": ", s.ok ? "true" : "false");
     if (*look.other != 0)
       arguments +=
-          str(", \"", look.other, "\": ", quoted(peer != names.end() ? peer->second : str("worker ", s.peer)),
+          str(", \"", look.other,
+              "\": ", json_quote(peer != names.end() ? peer->second : str("worker ", s.peer)),
               ", \"tensor_bytes\": ", s.bytes);
     file.event(str("\"ph\": \"X\", ", where, "\"cat\": \"", look.category, "\", \"ts\": ", at(s.start),
-                   ", \"dur\": ", micros(s.end - s.start), ", \"name\": ", quoted(s.name), ", \"args\": {",
-                   arguments, "}"));
+                   ", \"dur\": ", micros(s.end - s.start), ", \"name\": ", json_quote(s.name),
+                   ", \"args\": {", arguments, "}"));
     const int64_t begun = std::clamp(s.begun, s.start, s.end);
     if (served && begun > s.start)
       file.event(str("\"ph\": \"X\", ", where, "\"cat\": \"queue\", \"ts\": ", at(s.start),
@@ -246,11 +211,12 @@ void write_worker(TraceWriter& file, const Collected& c, int64_t zero,
     file.event(str(
         "\"ph\": \"", served ? "f\", \"bp\": \"e" : "s", "\", ", where,
         "\"cat\": \"flow\", \"ts\": ", at(served ? begun : s.start),
-        ", \"name\": \"call\", \"id\": ", quoted(str(caller, ".", served ? id : s.peer, ".", s.sequence))));
+        ", \"name\": \"call\", \"id\": ",
+        json_quote(str(caller, ".", served ? id : s.peer, ".", s.sequence))));
   }
   if (c.trace.dropped > 0)
     file.event(str("\"ph\": \"M\", ", process, "\"name\": \"process_labels\", \"args\": {\"labels\": ",
-                   quoted(str(c.trace.dropped, " older spans are not kept")), "}"));
+                   json_quote(str(c.trace.dropped, " older spans are not kept")), "}"));
 }
 
 /// Collects and writes. The caller looks at the state of `out`.

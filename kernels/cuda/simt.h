@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <weft/kernels/cuda/trace.h>
 #include <weft/kernels/error.h>
 
 namespace weft::cuda {
@@ -179,6 +180,7 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
     static std::atomic<bool> allowed[kMaxDevices];
     inner::allow_shared(name, reinterpret_cast<const void*>(&inner::run<Body>), allowed);
   }
+  const TraceSpan span(name, stream);
   const dim3 shape(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.rows));
   inner::run<Body>
       <<<shape, static_cast<unsigned>(grid.threads), grid.shared, static_cast<cudaStream_t>(stream)>>>(body);

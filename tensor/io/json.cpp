@@ -1,8 +1,6 @@
 // A strict JSON reader for the headers of safetensors files: strings with escapes and surrogate pairs,
-// unsigned integers, and the punctuation between them. Errors name the byte. json_quote writes a string.
+// unsigned integers, and the punctuation between them. Errors name the byte.
 #include <weft/tensor/io/inner/json.h>
-
-#include <cstdio>
 
 namespace weft::detail {
 
@@ -122,23 +120,6 @@ uint64_t JsonReader::unsigned_integer() {
   if (at_ < text_.size() && (text_[at_] == '.' || text_[at_] == 'e' || text_[at_] == 'E'))
     fail("expected an integer, found a fraction");
   return value;
-}
-
-std::string json_quote(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
 }
 
 }  // namespace weft::detail

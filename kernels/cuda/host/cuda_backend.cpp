@@ -41,11 +41,13 @@ void CudaBackend::deallocate(void* p, size_t) noexcept { allocator_.deallocate(p
 
 void CudaBackend::copy_from_host(Context& c, const void* host, void* device, size_t bytes) {
   enter();
+  const TraceSpan span("copy_from_host", stream_of(c));
   runtime::copy(device, host, bytes, stream_of(c));
   runtime::synchronize(stream_of(c));
 }
 void CudaBackend::copy_to_host(Context& c, const void* device, void* host, size_t bytes) {
   enter();
+  const TraceSpan span("copy_to_host", stream_of(c));
   runtime::copy(host, device, bytes, stream_of(c));
   runtime::synchronize(stream_of(c));
   faults_.raise(fault());
@@ -61,6 +63,7 @@ void CudaBackend::enable_peer_access(int device) {
 void CudaBackend::copy_async(Context& c, void* to, const void* from, size_t bytes) {
   enter();
   void* const s = stream_of(c);
+  const TraceSpan span("copy_async", s);
   runtime::copy(to, from, bytes, s);
   use_pinned(to, index_, s);
   use_pinned(from, index_, s);
@@ -203,6 +206,13 @@ void* CudaBackend::allocate_pinned(size_t bytes) {
   return cuda::allocate_pinned(bytes);
 }
 void CudaBackend::deallocate_pinned(void* p) noexcept { cuda::deallocate_pinned(p); }
+
+void* CudaBackend::begin_span(const char* name) {
+  if (!inner::traces.load(std::memory_order_relaxed)) return nullptr;
+  enter();
+  return new TraceSpan(name, current_stream());
+}
+void CudaBackend::end_span(void* span) noexcept { delete static_cast<TraceSpan*>(span); }
 
 SharedBlock CudaBackend::share(void* p) {
   enter();

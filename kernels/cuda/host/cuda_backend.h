@@ -107,6 +107,8 @@ class CudaBackend final : public Accelerator {
   void* end_capture(void* stream) override;
   void launch_graph(void* graph, void* stream) override;
   void delete_graph(void* graph) noexcept override;
+  void* begin_span(const char* name) override;
+  void end_span(void* span) noexcept override;
   SharedBlock share(void* p) override;
   void* open_shared(const SharedBlock& block) override;
   void close_shared(void* p) noexcept override;

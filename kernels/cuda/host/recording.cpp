@@ -89,6 +89,7 @@ void* CudaBackend::end_capture(void* stream) {
 }
 void CudaBackend::launch_graph(void* graph, void* stream) {
   enter();
+  const TraceSpan span("replay", stream);
   Recording& recording = *static_cast<Recording*>(graph);
   static std::atomic<uint64_t> count{0};
   const uint64_t replay = ++count;

@@ -28,6 +28,7 @@ int device_count();
 Properties properties(int device);
 /// Sets the calling thread's device.
 void set_device(int device);
+int current_device();
 /// Whether the kernels run on the host (the emulation): launches are then complete on return.
 bool emulated();
 
@@ -66,6 +67,10 @@ bool capturing(Stream stream);
 bool capture_failed(Stream stream);  ///< a call that is not permitted has spoilt the stream's recording
 void launch_graph(Graph graph, Stream stream);
 void delete_graph(Graph graph);
+
+// NVTX ranges of the calling thread, which nest.
+void push_range(const char* name) noexcept;
+void pop_range() noexcept;
 
 // Memory of another process on this host.
 using IpcHandle = std::array<unsigned char, 64>;

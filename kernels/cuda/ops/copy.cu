@@ -253,8 +253,9 @@ void CudaBackend::copy(Context& c, View x, View y) {
     return copy(c, between, y);
   }
   if (layout.dense()) {
-    if (x.data != y.data)
-      runtime::copy(y.data, x.data, static_cast<size_t>(layout.numel * size_of(y.dtype)), stream);
+    if (x.data == y.data) return;
+    const TraceSpan span("copy", stream);
+    runtime::copy(y.data, x.data, static_cast<size_t>(layout.numel * size_of(y.dtype)), stream);
     return;
   }
   if (reads_across(layout, 1, 256) && transpose(*this, stream, layout, x, y)) return;
@@ -278,8 +279,10 @@ void CudaBackend::fill(Context& c, Scalar value, View y) {
     U word;
     std::memcpy(&word, bits, sizeof word);
     const bool one_byte = std::count(bits, bits + sizeof word, bits[0]) == static_cast<int64_t>(sizeof word);
-    if (one_byte && layout.dense())
+    if (one_byte && layout.dense()) {
+      const TraceSpan span("fill", stream_of(c));
       return runtime::fill(y.data, bits[0], static_cast<size_t>(layout.numel) * sizeof word, stream_of(c));
+    }
     const Packs<1> loop = packs_of(views, layout, kPerPack<U>);
     launch(stream_of(c), "fill", grid_for(loop.threads()), Fill<U>{loop, word, y.data});
   });

@@ -205,6 +205,7 @@ void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
   const Scratch workspace(backend, Context{.stream = stream}, plan.workspace);
   // during a recording too: the first call of an algorithm loads its kernel, which is not recorded
   const RelaxedCapture mode;
+  const TraceSpan span("cublasLtMatmul", stream);
   check(library().cublasLtMatmul(state.handle, &plan.product, alpha, g.b, &plan.a, g.a, &plan.b, beta, g.c,
                                  &plan.c, g.c, &plan.c, &plan.algorithm, workspace.as<void>(),
                                  workspace.bytes(), static_cast<cudaStream_t>(stream)),

@@ -231,6 +231,7 @@ void run_forward(CudaBackend& backend, Context& context, const Job& job, const R
   pack_weights(call, job, weights);
   if (draws) begin_draws(call, job.stack);
   with_room(backend, [&] {
+    const TraceSpan span("cudnnRNNForward", backend.stream_of(context));
     check(call.lib.cudnnRNNForward(call.handle, plan.rnn,
                                    training ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, nullptr,
                                    plan.x, x.data(), plan.y, y.data(), plan.state, h0.data(), hn.data(),
@@ -276,6 +277,7 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
       work(backend, context, plan.training_work), reserve(backend, context, plan.reserve);
   if (!packed) pack_weights(call, job, space.as<void>());
   with_room(backend, [&] {
+    const TraceSpan span("cudnnRNNBackwardData", stream);
     // cuDNN writes to it, and a retained graph needs it again
     runtime::copy(reserve.as<void>(), out.reserve.data, plan.reserve, stream);
     check(lib.cudnnRNNBackwardData_v8(
@@ -289,6 +291,7 @@ void run_backward(CudaBackend& backend, Context& context, const Job& job, const 
   dx.finish(), dh0.finish(), dc0.finish();
   if (!wanted) return;
   with_room(backend, [&] {
+    const TraceSpan span("cudnnRNNBackwardWeights", stream);
     runtime::fill(space.as<void>(), 0, plan.weights, stream);  // cuDNN adds gradients to the memory
     check(lib.cudnnRNNBackwardWeights_v8(call.handle, plan.rnn, CUDNN_WGRAD_MODE_ADD, nullptr, plan.x,
                                          x.data(), plan.state, h0.data(), plan.y, y.data(), plan.weights,

@@ -4,6 +4,11 @@
 
 #include <cstring>
 
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define WEFT_WITH_NVTX
+#endif
+
 #include <weft/kernels/cuda/host/no_device.h>
 #include <weft/kernels/cuda/toolkit/relaxed_capture.h>
 
@@ -51,6 +56,11 @@ void set_device(int device) {
   int current = -1;  // queried each time, because other code may set it
   check(cudaGetDevice(&current), "cudaGetDevice");
   if (current != device) check(cudaSetDevice(device), "cudaSetDevice");
+}
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
 }
 bool emulated() { return false; }
 
@@ -171,6 +181,14 @@ void launch_graph(Graph graph, Stream stream) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
 }
 void delete_graph(Graph graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
+#if defined(WEFT_WITH_NVTX)
+void push_range(const char* name) noexcept { nvtxRangePushA(name); }
+void pop_range() noexcept { nvtxRangePop(); }
+#else  // a toolkit without its headers
+void push_range(const char*) noexcept {}
+void pop_range() noexcept {}
+#endif
 
 IpcHandle export_memory(void* block) {
   cudaIpcMemHandle_t handle;

@@ -51,7 +51,4 @@ class JsonReader {
   size_t at_ = 0;
 };
 
-/// `text` as a JSON string with its quotes.
-std::string json_quote(std::string_view text);
-
 }  // namespace weft::detail

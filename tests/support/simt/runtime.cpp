@@ -175,7 +175,9 @@ int64_t pinned_bytes() {
 
 namespace {
 thread_local int thread_device = 0;
-}
+thread_local std::vector<std::string> ranges;
+}  // namespace
+std::vector<std::string> take_ranges() { return std::exchange(ranges, {}); }
 int current_device() { return thread_device; }
 bool is_device_memory(const void* p) {
   const auto* const at = static_cast<const unsigned char*>(p);
@@ -221,7 +223,11 @@ void set_device(int device) {
     throw DeviceError(str("cuda:", device, ": there are ", kDevices, " emulated devices"));
   simt::thread_device = device;
 }
+int current_device() { return simt::thread_device; }
 bool emulated() { return true; }
+
+void push_range(const char* name) noexcept { simt::ranges.push_back(name); }
+void pop_range() noexcept { simt::ranges.push_back("end"); }
 
 void* allocate(size_t bytes) {
   const simt::DeviceAccess access;

@@ -52,6 +52,9 @@ const Grid& last_grid();
 /// The number of events that were asked whether they have passed.
 int64_t event_queries();
 
+/// The NVTX ranges of the calling thread since the last call: the name of each at its begin, then "end".
+std::vector<std::string> take_ranges();
+
 /// A kernel body for which the program has a launch.
 struct Kernel {
   std::string file, type;
@@ -160,6 +163,8 @@ template <class Body> void launch(void* stream, const char* name, const Grid& gr
   const simt::ThreadFunction function = [](const void* b, const simt::Who& who) {
     (*static_cast<const Body*>(b))(Thread(who));
   };
+  if (grid.blocks <= 0 || grid.rows <= 0) return;
+  const TraceSpan span(name, stream);
   const auto run = [=] {
     simt::run(nullptr, name, grid, inner::independent<Body>(), &body, function);
     if (grid.blocks > 0 && grid.rows > 0) inner::kernel<Body>.launched = true;

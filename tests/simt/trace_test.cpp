@@ -1,0 +1,186 @@
+// Traces of the work of devices: their spans in a file, and as NVTX ranges, for which the emulation keeps a
+// list. A time is only held against another one of the same clock.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <weft/kernels/cuda/trace.h>
+#include <weft/tensor/cuda.h>
+#include <weft/weft.h>
+#include "cuda/shared/device_test.h"
+#include "support/errors.h"
+
+namespace weft::test {
+namespace {
+
+using std::string, std::vector;
+
+struct Event {
+  string name;
+  int process = -1, row = -1;  // process 0 is the host, 1 + i is cuda:i
+  double begin = 0, length = 0;
+};
+
+/// The value of a field up to its comma, or to the end of the event.
+string field(const string& line, const string& name) {
+  const size_t at = line.find("\"" + name + "\": ");
+  if (at == string::npos) return "";
+  const size_t begin = at + name.size() + 4;
+  return line.substr(begin, line.find_first_of(",}", begin) - begin);
+}
+
+struct SimtTrace : DeviceTest {
+  void SetUp() override {
+    DeviceTest::SetUp();
+    file = std::filesystem::temp_directory_path() / ("weft_trace_" + std::to_string(getpid()) + ".json");
+    cuda::simt::take_ranges();
+  }
+  void TearDown() override {
+    cuda::start_trace("nvtx");  // drops a trace that a failed test has left
+    cuda::finish_trace();
+    std::filesystem::remove(file);
+    DeviceTest::TearDown();
+  }
+  vector<Event> finish() {
+    cuda::finish_trace();
+    std::ifstream in(file);
+    std::stringstream text;
+    text << in.rdbuf();
+    EXPECT_EQ(text.str().substr(0, 1), "{");
+    EXPECT_EQ(text.str().substr(text.str().size() - 4), "\n]}\n");
+    vector<Event> events;
+    for (string line; std::getline(text, line);)
+      if (line.starts_with("{\"ph\": \"X\""))
+        events.push_back({field(line, "name"), std::stoi(field(line, "pid")), std::stoi(field(line, "tid")),
+                          std::stod(field(line, "ts")), std::stod(field(line, "dur"))});
+    return events;
+  }
+  static vector<Event> named(const vector<Event>& events, const string& name, int process) {
+    vector<Event> found;
+    for (const Event& e : events)
+      if (e.name == '"' + name + '"' && e.process == process) found.push_back(e);
+    return found;
+  }
+  std::filesystem::path file;
+};
+
+TEST_F(SimtTrace, spans_have_the_times_of_the_host_and_of_the_device) {
+  const Tensor x = ones({64, 3}, {.device = gpu});
+  cuda::start_trace(file);
+  {
+    const cuda::Range range("a \"part\"", gpu);
+    EXPECT_EQ(exp(x).sum().item<float>(), exp(ones({64, 3})).sum().item<float>());
+  }
+  exp(x);
+  const vector<Event> events = finish();
+  for (const int process : {0, 1}) {
+    const vector<Event> launches = named(events, "exp", process),
+                        copies = named(events, "copy_to_host", process),
+                        ranges = named(events, "a \\\"part\\\"", process);
+    ASSERT_EQ(launches.size(), 2u) << process;
+    ASSERT_EQ(copies.size(), 1u) << process;
+    ASSERT_EQ(ranges.size(), 1u) << process;
+    const auto holds = [&](const Event& e) {
+      return ranges[0].begin <= e.begin && e.begin + e.length <= ranges[0].begin + ranges[0].length + 0.002;
+    };
+    EXPECT_TRUE(holds(launches[0]) || holds(launches[1])) << process;
+    EXPECT_FALSE(holds(launches[0]) && holds(launches[1])) << process;
+    EXPECT_TRUE(holds(copies[0])) << process;
+  }
+  for (const Event& e : events) {
+    EXPECT_GE(e.begin, 0) << e.name;
+    EXPECT_GE(e.length, 0) << e.name;
+  }
+}
+
+TEST_F(SimtTrace, streams_devices_and_threads_have_rows_of_their_own) {
+  const cuda::Stream side(gpu);
+  const Tensor x = ones({5}, {.device = gpu}), y = ones({5}, {.device = "cuda:1"});
+  cuda::start_trace(file);
+  exp(x);
+  {
+    const cuda::StreamGuard guard(side);
+    exp(x);
+  }
+  std::thread([&] { exp(y); }).join();
+  const vector<Event> events = finish();
+  const vector<Event> first = named(events, "exp", 1), second = named(events, "exp", 2),
+                      host = named(events, "exp", 0);
+  ASSERT_EQ(first.size(), 2u);
+  ASSERT_EQ(second.size(), 1u);
+  ASSERT_EQ(host.size(), 3u);
+  EXPECT_NE(first[0].row, first[1].row);
+  EXPECT_EQ(host[0].row, host[1].row);
+  EXPECT_NE(host[0].row, host[2].row);
+}
+
+TEST_F(SimtTrace, recorded_work_has_the_time_of_the_host_alone_and_a_replay_has_both) {
+  Tensor x = ones({7}, {.device = gpu}), y;
+  exp(x);
+  cuda::start_trace(file);
+  cuda::Graph graph(gpu);
+  graph.capture([&] { y = exp(x); });
+  for (int i = 0; i < 3; ++i) graph.replay();
+  EXPECT_EQ(y.to_vector<float>(), exp(ones({7})).to_vector<float>());
+  const vector<Event> events = finish();
+  EXPECT_EQ(named(events, "exp", 0).size(), 1u);
+  EXPECT_EQ(named(events, "exp", 1).size(), 0u);
+  EXPECT_EQ(named(events, "replay", 0).size(), 3u);
+  EXPECT_EQ(named(events, "replay", 1).size(), 3u);
+}
+
+TEST_F(SimtTrace, more_spans_than_events_at_once_keep_their_times) {
+  const Tensor x = ones({2}, {.device = gpu});
+  cuda::start_trace(file);
+  for (int i = 0; i < 1500; ++i) exp(x);
+  const vector<Event> events = finish();
+  EXPECT_EQ(named(events, "exp", 0).size(), 1500u);
+  EXPECT_EQ(named(events, "exp", 1).size(), 1500u);
+}
+
+TEST_F(SimtTrace, ranges_nest_and_end_where_an_error_leaves) {
+  const Tensor x = ones({4}, {.device = gpu});
+  cuda::start_trace("nvtx");
+  try {
+    const cuda::Range range("outer", gpu);
+    exp(x);
+    throw ValueError("a step that fails");
+  } catch (const ValueError&) {
+  }
+  EXPECT_EQ(cuda::simt::take_ranges(), (vector<string>{"outer", "exp", "end", "end"}));
+  cuda::finish_trace();
+  {
+    const cuda::Range range("outer", gpu);
+    exp(x);
+  }
+  EXPECT_EQ(cuda::simt::take_ranges(), vector<string>{});
+}
+
+TEST_F(SimtTrace, a_range_that_outlives_its_trace_ends) {
+  cuda::start_trace(file);
+  {
+    const cuda::Range range("outer", gpu);
+    EXPECT_TRUE(finish().empty());
+  }
+  EXPECT_EQ(cuda::simt::take_ranges(), (vector<string>{"outer", "end"}));
+}
+
+TEST_F(SimtTrace, a_file_that_cannot_be_written_is_an_error_that_names_it) {
+  cuda::start_trace("/nonexistent/trace.json");
+  exp(ones({4}, {.device = gpu}));
+  EXPECT_TRUE(has(error_of<IoError>([] { cuda::finish_trace(); }), "'/nonexistent/trace.json'"));
+  cuda::start_trace(std::filesystem::temp_directory_path() / "weft_trace_%p.json");
+  EXPECT_TRUE(finish().empty());
+  EXPECT_TRUE(std::filesystem::exists(file));  // the one with this process's number
+}
+
+}  // namespace
+}  // namespace weft::test
