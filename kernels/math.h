@@ -1,8 +1,8 @@
 // The elementary functions for inner/functors.h. The float versions of exp, log, tanh, erf and related
 // functions have no branches. So compilers vectorise loops over them under every instruction set. Their
 // errors stay within about 2 units in the last place (tests/kernels/math_test.cpp measures them). The double
-// versions call the C library. On a CUDA device a quotient and 2^x are one instruction each, so there some
-// functions are shorter, with errors of up to 2 units more.
+// versions call the C library. On a CUDA device a quotient and 2^x are one instruction each. So some
+// functions are shorter there, with errors of up to 2 units more.
 #pragma once
 
 #include <bit>

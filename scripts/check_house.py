@@ -279,8 +279,8 @@ def check_methods(names, out):
 
 
 def check_compared(names, texts, out):
-    """An op, a method in place, an optimizer and a schedule has a row for the comparison with PyTorch, also
-    where a number stands in the place of a tensor."""
+    """An op, a method in place, an optimizer and a schedule has a row for the comparison with PyTorch. So has
+    one with a number in the place of a tensor."""
     folder = "tests/support/compare/"
     code = "\n".join(line for n in names if n.startswith(folder) and n.endswith(".cpp")
                      for line in texts.get(n, []))

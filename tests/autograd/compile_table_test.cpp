@@ -1,4 +1,4 @@
-// Every row of the op table through compile(): the replays have the bits of ordinary runs, forward and with
+// Every row of the op table through compile(). The replays have the bits of ordinary runs, forward and with
 // gradients, for the values of the recording and for others.
 #include <gtest/gtest.h>
 

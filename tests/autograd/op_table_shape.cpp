@@ -378,7 +378,7 @@ std::vector<Row> arrange_rows() {
 
 std::vector<Row> random_rows() {
   std::vector<Row> rows;
-  // The same seed gives the same mask, so what survives is known from a mask drawn over ones.
+  // The same seed gives the same mask, so the survivors are known from a mask drawn over ones.
   rows.push_back({.name = "dropout",
                   .args = {real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors {

@@ -275,7 +275,7 @@ TEST_P(DistAutogradErrors, a_local_backward_over_a_remote_graph_says_what_to_cal
   });
 }
 
-/// A message of gradients as a worker would send it, with what is to be wrong.
+/// A message of gradients as a worker would send it, with the faults.
 struct Gradients {
   int64_t context = 0, send = 0;
   std::vector<bool> present{};

@@ -43,7 +43,7 @@ void work_until_killed() {
   }
 }
 
-/// Enters a graceful shutdown; what it throws, or kFine.
+/// Enters a graceful shutdown. Returns the text of its error, or kFine.
 std::string become_passive(Cluster& c, int rank, Duration timeout = Duration::zero()) {
   try {
     c.agent(rank)->shutdown({.timeout = timeout});
@@ -115,13 +115,13 @@ TEST(Passive, a_worker_that_left_early_is_not_waited_for_and_is_no_loss) {
   });
 }
 
-// Whether the lost one leads or is led, is seen to go or falls silent, and whether others fall with it; two
-// leases are the limit.
+// The lost one leads or is led, is seen to go or falls silent, and others fall with it or not. Two leases are
+// the limit.
 TEST(Passive, when_the_last_active_worker_is_lost_all_others_hear_of_every_lost_one_in_time) {
   for (const int last : {0, 4})
     for (const bool silent : {false, true}) {
       std::vector<int> first{2};
-      if (last == 0) first = {1, 2, 3};  // whom nobody speaks to but the one that leads
+      if (last == 0) first = {1, 2, 3};  // only the one that leads speaks to them
       SimNetOptions net;
       if (silent) net.break_notice = net.silence_notice = 1h;
       Cluster c({.size = 7, .net = net});
@@ -227,7 +227,7 @@ TEST(Passive, a_stop_call_before_the_wait_ends_it_at_once) {
   c.run(0, [&] { EXPECT_EQ(become_passive(c, 0), kFine); });
 }
 
-// 100 groups of 3 to 9 over a network that loses, doubles and reorders; up to all but two die, at any moment,
+// 100 groups of 3 to 9 over a network that loses, doubles and reorders. Up to all but two die, at any moment,
 // those of the end among them.
 TEST(Passive, all_survivors_of_a_group_are_told_the_same_whatever_dies_when) {
   int fine = 0, lost = 0;

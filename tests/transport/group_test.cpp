@@ -294,7 +294,7 @@ TEST(Rendezvous, beyond_loopback_credentials_or_consent_are_needed) {
   EXPECT_THROW(make_rendezvous(rt, info), RpcError);
 }
 
-/// Runs in the processes that the tests below start; what it does is told by a variable.
+/// Runs in the processes that the tests below start. A variable tells its job.
 TEST(Spawn, a_process_that_was_not_spawned_has_no_spawned_rank) {
   const auto rank = spawned_rank();
   if (!rank) {
