@@ -1,5 +1,5 @@
-// Dynamic batching: the calls that are joined, the callers that are refused or left out, and a joined run's
-// gradients in the contexts of its callers.
+// Dynamic batching: joined calls, callers that are refused or left out, and a joined run's gradients in the
+// contexts of its callers.
 #include <gtest/gtest.h>
 
 #include <weft/autograd/ops/ops.h>
