@@ -6,8 +6,9 @@ headers. So are a private header in a public one, and third-party headers outsid
 them. So are files that grew too long, lines that are too wide, absolute paths of one machine, and marks of
 unfinished work. So are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name
 of its own. A public op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An
-op, optimizer or schedule must be compared with PyTorch. A test that docs/conformance*.md name must exist. A
-library source must have a head comment of 2 to 8 lines.
+op, optimizer or schedule must be compared with PyTorch. A test that docs/conformance*.md name must exist.
+README.md and docs/examples.md must list each program of examples/. A library source must have a head comment
+of 2 to 8 lines.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -22,10 +23,10 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CODE = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".proto")
-CPP = (".h", ".cpp", ".cu", ".cuh")
+CPP = (".h", ".cpp", ".cu", ".cuh", ".inc")
+CODE = CPP + (".py", ".sh", ".cmake", ".proto")
 PAGED = CODE + (".md",)  # of limited length
-NARROW = CODE + (".inc", ".md", ".in", ".yml", ".supp", "CMakeLists.txt", ".ci/run")
+NARROW = CODE + (".md", ".in", ".yml", ".supp", "CMakeLists.txt", "CMakePresets.json", ".ci/run")
 MAX_LINES = 500
 MAX_COLUMNS = 110
 MAX_GRPC_FILES = 4
@@ -67,6 +68,9 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.MULTILINE)
 ADDED_TEST = re.compile(r"add_test\(\s*NAME (\w+\.\w+)\s")
 NAMED_TEST = re.compile(r"`([A-Z]\w*\.[a-z]\w*)`")
+LONE_STRING = re.compile(r'\s*"\w+": "[^"]*"[\]},]*')
+PROGRAM = re.compile(r"examples/([\w-]+)(?:\.cpp|/main\.cpp|/CMakeLists\.txt)$")
+PROGRAM_PAGES = ("README.md", "docs/examples.md")
 NAMED_MISTAKE = re.compile(r"`(\w+\.cpp)`")
 OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
@@ -226,11 +230,14 @@ def check_device_bits(name, lines, out):
 
 
 def check_columns(name, lines, out):
-    """C++ is formatted to this width; tables of pages are wider, and mistakes have a mark at the end."""
+    """C++ is formatted to this width. Tables of pages are wider, and mistakes have a mark at the end. JSON
+    cannot break a string, so one may be longer where it stands alone."""
     if name.startswith("tests/support/mistakes/"):
         return
     for number, line in enumerate(lines, 1):
-        if len(line) > MAX_COLUMNS and not (name.endswith(".md") and line.startswith("|")):
+        unbroken = (name.endswith(".md") and line.startswith("|")
+                    or name.endswith(".json") and LONE_STRING.fullmatch(line))
+        if len(line) > MAX_COLUMNS and not unbroken:
             out.append(f"{name}:{number}: {len(line)} columns, the limit is {MAX_COLUMNS}")
 
 
@@ -344,6 +351,16 @@ def check_readme(out):
             out.append(f"README.md: not the program {path} as it is")
 
 
+def check_programs(texts, out):
+    """Each program of examples/ has its name in the first column of a table of these pages."""
+    for page in PROGRAM_PAGES:
+        cells = "".join(line.split("|")[1] for line in texts.get(page, []) if line.startswith("|"))
+        words = set(re.findall(r"[\w-]+", cells))
+        for name, match in ((name, PROGRAM.match(name)) for name in texts):
+            if page in texts and match and match.group(1) not in words:
+                out.append(f"{page}: no row for the program {name}")
+
+
 def check_tests(texts, out):
     seen = collections.defaultdict(list)
     for name, lines in texts.items():
@@ -425,6 +442,7 @@ def main():
     check_methods(names, out)
     check_compared(names, texts, out)
     check_sentences(texts, out)
+    check_programs(texts, out)
     check_tests(texts, out)
     check_circles(texts, out)
     if os.path.isfile(os.path.join(ROOT, "README.md")):

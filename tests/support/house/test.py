@@ -22,6 +22,10 @@ GOOD = {
     "tests/rpc/call_test.cpp": "TEST(Call,\n     ends_at_its_deadline) {}\nTEST_P(Call, runs_once) {}\n",
     "tests/support/mistakes/no_codec.cpp": "int main() {}\n",
     "cmake/tests.cmake": "add_test(NAME House.rules_hold COMMAND python3)\n",
+    "README.md": "| `hello` | shows |\n",
+    "docs/examples.md": "| [hello.cpp](../examples/hello.cpp) | shows | core |\n",
+    "examples/hello.cpp": "int main() {}\n",
+    "CMakePresets.json": '{"flags": {\n"a": "' + "wide " * 22 + '"}}\n',
     "docs/conformance.md": "- A call ends.\n  `Call.ends_at_its_deadline`, `Call.runs_once`\n"
                            "- The rules.\n  `House.rules_hold`, `no_codec.cpp`\n",
 }
@@ -52,6 +56,11 @@ FAULTS = [
     ("scripts/wide.py", "# " + "wide " * 22 + "\n", "scripts/wide.py:1: 112 columns, the limit is 110"),
     ("cmake/wide.cmake", "# " + "wide " * 22 + "\n", "cmake/wide.cmake:1: 112 columns, the limit is 110"),
     (".ci/run", "# " + "wide " * 22 + "\n", ".ci/run:1: 112 columns, the limit is 110"),
+    ("CMakePresets.json", '{"a": "b", "c": "' + "wide " * 20 + '"}\n',
+     "CMakePresets.json:1: 119 columns, the limit is 110"),
+    ("kernels/rows.inc", "#include <weft/tensor/tensor.h>\n", "kernels/rows.inc:1: kernels/ includes"),
+    ("examples/odd/main.cpp", "int main() {}\n", "README.md: no row for the program examples/odd/main.cpp"),
+    ("examples/odd.cpp", "int main() {}\n", "docs/examples.md: no row for the program examples/odd.cpp"),
     ("README.md", "wide " * 23 + "\n", "README.md:1: 115 columns, the limit is 110"),
     ("README.md", "```sh\n" + "wide " * 23 + "\n```\n", "README.md:2: 115 columns, the limit is 110"),
     ("tests/rpc/more_test.cpp", "TEST_F(Call,\n       ends_at_its_deadline) {}\n",
