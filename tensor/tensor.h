@@ -280,8 +280,10 @@ class WEFT_API Tensor {
   // ---- in place; they increment the version and are recorded if grad mode is on. Arguments broadcast to
   // this tensor and are cast to its dtype. Throws, before the write: ShapeError for an argument that does not
   // broadcast to this tensor, or a tensor that shows elements twice. DTypeError for a floating argument of an
-  // integer tensor, or a Scalar that the dtype cannot hold. DeviceError. ValueError for read-only memory.
-  // AutogradError for a leaf that requires grad or a view of one, while grad mode is on.
+  // integer tensor, or a Scalar that the dtype cannot hold. DTypeError for a mask that is not bool, and for
+  // indices that are not int64 or int32. IndexError for an index or a dim out of range (index_put_, scatter_,
+  // scatter_add_, index_add_). DeviceError. ValueError for read-only memory. AutogradError for a leaf that
+  // requires grad or a view of one, while grad mode is on.
   Tensor& zero_();
   Tensor& fill_(Scalar value);
   Tensor& copy_(const Tensor& src);  ///< from any dtype and device
@@ -293,10 +295,11 @@ class WEFT_API Tensor {
   Tensor& mul_(Scalar value);
   Tensor& div_(const Tensor& other);  ///< floating tensors only
   Tensor& div_(Scalar value);
+  /// Throws: ValueError for a zero among integer divisors on the CPU.
   Tensor& remainder_(const Tensor& other);
   Tensor& remainder_(Scalar value);
   Tensor& pow_(const Tensor& other);
-  Tensor& pow_(Scalar value);
+  Tensor& pow_(Scalar value);  ///< Throws: ValueError for a negative power of integers
   Tensor& exp_();  ///< floating tensors only
   Tensor& neg_();
   Tensor& bitwise_and_(const Tensor& other);
@@ -305,6 +308,7 @@ class WEFT_API Tensor {
   Tensor& bitwise_or_(Scalar value);
   Tensor& bitwise_xor_(const Tensor& other);
   Tensor& bitwise_xor_(Scalar value);
+  /// Throws: ValueError for low > high, or for neither bound.
   Tensor& clamp_(std::optional<Scalar> low, std::optional<Scalar> high = {});
   Tensor& relu_();
   Tensor& masked_fill_(const Tensor& mask, Scalar value);
@@ -457,6 +461,9 @@ class WEFT_API Tensor {
 };
 
 /// Uninitialised row-major memory. All operations allocate through it.
+/// Throws: ShapeError for a negative size, or sizes that multiply beyond int64. OutOfMemoryError. DeviceError
+/// for a device that is not there, or pinned memory elsewhere than on the CPU. AutogradError for
+/// requires_grad of an integer dtype.
 WEFT_API Tensor empty(const Shape& sizes, const TensorOptions& options = {});
 inline Tensor empty(const Shape& sizes, std::same_as<DType> auto dtype) {
   return empty(sizes, TensorOptions{.dtype = dtype});
