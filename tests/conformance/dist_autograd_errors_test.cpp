@@ -128,7 +128,7 @@ TEST_P(DistAutogradErrors, all_odd_workers_dead_end_the_passes_of_all_even_ones_
   }
 }
 
-// test_backward_node_failure: who died is named
+// test_backward_node_failure: the dead worker is named
 TEST_P(DistAutogradErrors, a_dead_worker_ends_the_pass_with_an_error_that_names_it) {
   for (const Backward mode : kModes) {
     Cluster c(mortal());
