@@ -300,7 +300,7 @@ class WEFT_API Tensor {
   Tensor& remainder_(Scalar value);
   Tensor& pow_(const Tensor& other);
   Tensor& pow_(Scalar value);  ///< Throws: ValueError for a negative power of integers
-  Tensor& exp_();  ///< floating tensors only
+  Tensor& exp_();              ///< floating tensors only
   Tensor& neg_();
   Tensor& bitwise_and_(const Tensor& other);
   Tensor& bitwise_and_(Scalar value);
