@@ -8,7 +8,7 @@ unfinished work. So are any tie to libtorch, and managed CUDA memory in kernels.
 of its own. A public op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An
 op, optimizer or schedule must be compared with PyTorch. A test that docs/conformance*.md name must exist.
 README.md and docs/examples.md must list each program of examples/. A library source must have a head comment
-of 2 to 8 lines.
+of 2 to 8 lines. The recorder of compile() must override each method that the CPU's backend overrides.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -90,6 +90,7 @@ BY_NUMBER = re.compile(r"\w+ \w+, Scalar \w+\)")
 FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
 IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
 WRITE = re.compile(r"WEFT_WRITE\((\w+_)\)")
+OVERRIDE = re.compile(r"^  \w.*?(\w+)\([^;{]*\)[^;{]*\boverride\b", re.MULTILINE)
 ON_STATE = {"requires_grad_", "detach_"}  # methods that write no element
 
 
@@ -266,6 +267,15 @@ def check_op_table(names, out):
                 out.append(f"{header}:{number}: the op {match.group(1)} has no row in {tables[0]}")
 
 
+def check_recorder(texts, out):
+    """The recorder of compile() takes the place of the CPU's backend, and forwards all but rows."""
+    recorder = "autograd/tape/inner/recorder.h"
+    known = {"row", *OVERRIDE.findall("\n".join(texts.get(recorder, [])))}
+    for name in ("kernels/cpu/cpu_backend.h", "kernels/cpu/isa/backend.h"):
+        out.extend(f"{name}: {method} has no override in {recorder}"
+                   for method in OVERRIDE.findall("\n".join(texts.get(name, []))) if method not in known)
+
+
 def check_methods(names, out):
     """An op whose first argument is a tensor is a method of Tensor or stands in FUNCTIONS."""
     headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
@@ -439,6 +449,7 @@ def main():
         out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is "
                    f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
     check_op_table(names, out)
+    check_recorder(texts, out)
     check_methods(names, out)
     check_compared(names, texts, out)
     check_sentences(texts, out)

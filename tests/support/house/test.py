@@ -9,6 +9,9 @@ CHECK = os.path.join(HERE, "..", "..", "..", "scripts", "check_house.py")
 HEAD = "// The calls.\n// Their errors.\n"
 GOOD = {
     "kernels/view.h": "#pragma once\n",
+    "kernels/cpu/cpu_backend.h": "  void* allocate(size_t bytes) override;\n",
+    "kernels/cpu/isa/backend.h": "  PointwiseRow row(Unary op, DType t) const override;\n",
+    "autograd/tape/inner/recorder.h": "  void* allocate(size_t bytes) override { return nullptr; }\n",
     "tensor/tensor.h": "#include <weft/kernels/view.h>\nclass WEFT_API Tensor {\n  Tensor& neg_();\n",
     "tensor/index.h": "  WEFT_WRITE(neg_)\n",
     "tests/support/compare/rows.cpp": 'row(rows, "schedule.StepLR", f);\nin_place<g>(rows, "neg");\n',
@@ -53,6 +56,8 @@ FAULTS = [
     ("kernels/cuda/ops/bits.cu", 
      "// The bits\n// of numbers.\nint f(uint32_t x) { return std::countr_zero(x); }\n",
      "kernels/cuda/ops/bits.cu:3: device code counts bits by std::popcount alone"),
+    ("kernels/cpu/isa/backend.h", "  bool odd(Context&, View x,\n           View y) override;\n",
+     "kernels/cpu/isa/backend.h: odd has no override in autograd/tape/inner/recorder.h"),
     ("scripts/wide.py", "# " + "wide " * 22 + "\n", "scripts/wide.py:1: 112 columns, the limit is 110"),
     ("cmake/wide.cmake", "# " + "wide " * 22 + "\n", "cmake/wide.cmake:1: 112 columns, the limit is 110"),
     (".ci/run", "# " + "wide " * 22 + "\n", ".ci/run:1: 112 columns, the limit is 110"),
