@@ -446,7 +446,7 @@ foreach(pair "make:Unix Makefiles" ninja:Ninja)
       list(APPEND options -DWEFT_${option}=${WEFT_${option}})
     endforeach()
     add_test(NAME Install.add_subdirectory_project_builds_and_runs_with_make
-      COMMAND ${consumer} -DWEFT=${PROJECT_SOURCE_DIR} -DMAKE=${WEFT_MAKE_PROGRAM} "-DOPTIONS=${options}"
+      COMMAND ${consumer} -DWEFT=${PROJECT_SOURCE_DIR} "-DOPTIONS=${options}"
               -P ${PROJECT_SOURCE_DIR}/cmake/consumer_test.cmake)
     set_tests_properties(Install.add_subdirectory_project_builds_and_runs_with_make
       PROPERTIES TIMEOUT 900 LABELS slow)
