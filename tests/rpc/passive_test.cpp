@@ -8,6 +8,7 @@
 #include <weft/distributed/rpc/rpc.h>
 
 #include "support/cluster.h"
+#include "support/errors.h"
 
 namespace weft::test {
 
@@ -201,6 +202,23 @@ TEST(Passive, a_limit_ends_the_wait_and_says_who_is_still_active) {
       EXPECT_EQ(become_passive(c, rank), kFine) << rank;
     });
   }
+}
+
+TEST(Passive, serve_until_done_ends_at_its_limit_under_its_own_name) {
+  Cluster c({.size = 3});
+  c.run_all([&](int rank) {
+    if (rank == 0) {
+      set_default_agent(c.agent(0));
+      const std::string text =
+          error_of<Timeout>([] { serve_until_done({.timeout = 5s, .stop_on_sigterm = false}); });
+      EXPECT_EQ(text.find("serve_until_done: worker 'worker0' has waited for its whole time"), 0u) << text;
+      EXPECT_TRUE(has(text, "still active: 'worker1'"));
+      EXPECT_FALSE(default_agent());
+      return;
+    }
+    if (rank == 1) current_runtime()->sleep_for(30s);
+    EXPECT_EQ(become_passive(c, rank), kFine) << rank;
+  });
 }
 
 TEST(Passive, a_stop_call_ends_the_wait_from_a_handler_or_a_thread_and_is_answered) {

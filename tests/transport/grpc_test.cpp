@@ -299,6 +299,14 @@ TEST(Grpc, a_host_without_an_address_is_named_before_credentials_are_asked_for) 
         << e.what();
     EXPECT_EQ(std::string(e.what()).find("credentials"), std::string::npos) << e.what();
   }
+  Mailbox box(*rt);
+  try {
+    make_grpc_transport(rt, {.id = WorkerId{1}, .listen = "no..host:0"}, box);
+    FAIL();
+  } catch (const RpcError& e) {
+    EXPECT_EQ(std::string(e.what()), "cannot listen on no..host:0: the host 'no..host' has no address: " +
+                                         why_unresolved("no..host"));
+  }
 }
 
 TEST(Grpc, a_full_queue_refuses_and_wait_writable_ends_when_there_is_room) {
