@@ -6,9 +6,9 @@ headers. So are a private header in a public one, and third-party headers outsid
 them. So are files that grew too long, lines that are too wide, absolute paths of one machine, and marks of
 unfinished work. So are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name
 of its own. A public op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An
-op, optimizer or schedule must be compared with PyTorch. A test that docs/conformance*.md name must exist.
-README.md and docs/examples.md must list each program of examples/. A library source must have a head comment
-of 2 to 8 lines. The recorder of compile() must override each method that the CPU's backend overrides.
+op, optimizer, schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must
+exist. README.md and docs/examples.md must list each program of examples/. A library source must have a head
+comment of 2 to 8 lines. The recorder of compile() must override each method that the CPU's backend overrides.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -91,6 +91,8 @@ FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
 IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
 WRITE = re.compile(r"WEFT_WRITE\((\w+_)\)")
 OVERRIDE = re.compile(r"^  \w.*?(\w+)\([^;{]*\)[^;{]*\boverride\b", re.MULTILINE)
+MODULE = re.compile(r"^class WEFT_API (\w+) : public (Module|Recurrent|RecurrentCell) {", re.MULTILINE)
+NO_FORWARD = {"ModuleList", "ModuleDict", "Recurrent", "RecurrentCell"}
 ON_STATE = {"requires_grad_", "detach_"}  # methods that write no element
 
 
@@ -296,8 +298,8 @@ def check_methods(names, out):
 
 
 def check_compared(names, texts, out):
-    """An op, a method in place, an optimizer and a schedule has a row for the comparison with PyTorch. So has
-    one with a number in the place of a tensor."""
+    """An op, a method in place, an optimizer, a schedule and a module has a row for the comparison with
+    PyTorch, also where a number stands in the place of a tensor. Recurrent layers share rows."""
     folder = "tests/support/compare/"
     code = "\n".join(line for n in names if n.startswith(folder) and n.endswith(".cpp")
                      for line in texts.get(n, []))
@@ -334,6 +336,11 @@ def check_compared(names, texts, out):
         if re.match(r"optim/rules/\w+\.h$", name):
             rules = re.findall(r"^struct WEFT_API (\w+)Rule\b", text, re.MULTILINE)
             wanted += [(name, f"optim.{rule}") for rule in rules]
+        if re.match(r"nn/\w+\.h$", name):
+            modules = re.findall(r"^WEFT_ACTIVATION\((\w+),", text, re.MULTILINE)
+            modules += [c for c, base in MODULE.findall(text)
+                        if base == "Module" or f"nn::{c} layer(" not in code]
+            wanted += [(name, f"nn.{c}") for c in modules if c not in NO_FORWARD]
     for name, row in sorted(set(wanted)):
         if row not in rows and row not in DRAWS and row not in ON_STATE:
             out.append(f"{name}: {row} has no row in {folder}")

@@ -39,8 +39,10 @@ Tensor smooth_l1_loss(Fp32Arg x, Fp32Arg target, double beta, Reduction reductio
   const Tensor d = abs(x.get() - target.get());
   if (beta == 0) return formula::reduce_loss(d, reduction);
   // Below beta, low is d and the linear part is 0; above it, the square part is constant.
-  const Tensor low = minimum(d, beta);
-  return formula::reduce_loss(square(low) * (0.5 / beta) + (d - low), reduction);
+  return launch::named("smooth_l1_loss", [&] {
+    const Tensor low = minimum(d, beta);
+    return formula::reduce_loss(square(low) * (0.5 / beta) + (d - low), reduction);
+  });
 }
 
 Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target, Reduction reduction) {

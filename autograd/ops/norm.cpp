@@ -87,7 +87,7 @@ Tensor normalize(Fp32Arg x, double p, Whole dim, double eps) {
   launch::line_dim("normalize", dim, x);
   if (is_half(x->dtype()))
     return formula::in_float(x, [&](const Tensor& v) { return normalize(v, p, dim, eps); });
-  return x.get() / maximum(norm(x.get(), p, {dim}, true), eps);
+  return launch::named("normalize", [&] { return x.get() / maximum(norm(x.get(), p, {dim}, true), eps); });
 }
 
 }  // namespace weft

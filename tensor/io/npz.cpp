@@ -76,7 +76,7 @@ bool leaves_its_folder(std::string_view name) {
 void save_npz(const std::string& path, const NamedTensors& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, x] : tensors) {
-    if (!x.defined()) throw ValueError(str("save_npz: tensor ", name, " is undefined"));
+    if (!x.defined()) launch::throw_undefined("save_npz", str("tensor ", name));
     if (name.empty() || name.size() > 60000 || !names.insert(name).second)
       throw ValueError(str("save_npz: the name '", name, "' is empty, too long or repeated"));
     if (leaves_its_folder(name))

@@ -234,7 +234,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   std::unordered_set<std::string> names;
   std::unordered_map<const Storage*, std::vector<Item>> by_storage;
   for (const auto& [name, x] : tensors) {
-    if (!x.defined()) throw ValueError(str("save_safetensors: tensor ", name, " is undefined"));
+    if (!x.defined()) launch::throw_undefined("save_safetensors", str("tensor ", name));
     if (name == "__metadata__") throw ValueError("save_safetensors: __metadata__ is no name for a tensor");
     if (!names.insert(name).second) throw ValueError(str("save_safetensors: two tensors are named ", name));
     const Item item{&name, &x};

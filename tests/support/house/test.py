@@ -85,6 +85,12 @@ FAULTS = [
      "optim/schedule.h: schedule.OddLR has no row in tests/support/compare/"),
     ("optim/rules/odd.h", "struct WEFT_API OddRule {\n",
      "optim/rules/odd.h: optim.Odd has no row in tests/support/compare/"),
+    ("nn/odd.h", "class WEFT_API Odd : public Module {\n",
+     "nn/odd.h: nn.Odd has no row in tests/support/compare/"),
+    ("nn/odd.h", "class WEFT_API OddCell : public RecurrentCell {\n",
+     "nn/odd.h: nn.OddCell has no row in tests/support/compare/"),
+    ("nn/odd.h", "WEFT_ACTIVATION(Odd, x / 2 != 0)\n",
+     "nn/odd.h: nn.Odd has no row in tests/support/compare/"),
     ("scripts/compare/rules.py", 'SENTENCES = {"odd": "`odd` is"\n         " not even."}\n',
      "docs/ops.md: does not say: `odd` is not even."),
 ]
