@@ -86,6 +86,8 @@ OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tenso
 # Random draws, without a row in tests/support/compare: PyTorch draws other numbers.
 DRAWS = {"multinomial", "bernoulli", "uniform_", "normal_", "bernoulli_"}
 PUBLIC_OP = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)\(([^;]*)")
+SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "remainder": "%", "bitwise_and": "&",
+           "bitwise_or": "|", "bitwise_xor": "^"}
 BY_NUMBER = re.compile(r"\w+ \w+, Scalar \w+\)")
 FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
 IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
@@ -278,6 +280,27 @@ def check_recorder(texts, out):
                    for method in OVERRIDE.findall("\n".join(texts.get(name, []))) if method not in known)
 
 
+def check_takes(names, out):
+    """An op or a method in place with a Scalar is called with one in `takes` of the op table."""
+    table = "\n".join(read(n) for n in names if re.match(r"tests/autograd/op_table\w*\.cpp$", n))
+    headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
+    if not table or not headers:
+        return
+    calls = " ".join(re.findall(r"Scalar s\)[^;]*?\{(.*?;)\s*\}", table, re.DOTALL))
+    called = set(re.findall(r"(\w+)\(", calls))
+    for op, symbol in SYMBOLS.items():
+        called |= {op} if f"x {symbol} s" in calls or f"s {symbol} x" in calls else set()
+        called |= {op + "_"} if f"y {symbol}= s" in calls else set()
+    called |= set(re.findall(r'\b(?:bits|test_number)\("\w+", (\w+)', table))  # their helper calls it
+    wanted = {(name, op) for name in headers
+              for op, arguments in re.findall(PUBLIC_OP.pattern, read(name), re.MULTILINE)
+              if "Scalar" in arguments}
+    wanted |= {(name, method) for name in names if name == "tensor/tensor.h"
+               for method, arguments in IN_PLACE.findall(read(name)) if "Scalar" in arguments}
+    out.extend(f"{name}: no row of the op table has the Scalar of {op} in its `takes`"
+               for name, op in sorted(wanted) if op not in called)
+
+
 def check_methods(names, out):
     """An op whose first argument is a tensor is a method of Tensor or stands in FUNCTIONS."""
     headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
@@ -457,6 +480,7 @@ def main():
                    f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
     check_op_table(names, out)
     check_recorder(texts, out)
+    check_takes(names, out)
     check_methods(names, out)
     check_compared(names, texts, out)
     check_sentences(texts, out)

@@ -58,9 +58,10 @@ std::vector<Scalar> edge_numbers() {
           -kInf};
 }
 
-DType holder(Number::Meets meets, DType t) {
+DType holder(Number::Meets meets, DType t, Scalar s) {
   if (meets == Number::Meets::kElement) return t;
-  if (meets == Number::Meets::kReal && !is_floating(t)) return kFloat32;
+  const bool real = meets == Number::Meets::kReal || (meets == Number::Meets::kPower && !s.integral);
+  if (real && !is_floating(t)) return kFloat32;
   return is_half(t) ? kFloat32 : t;
 }
 
@@ -122,10 +123,10 @@ void numbers_beyond_the_type(const Row& row, Device device) {
       comparisons(row, number, device);
       continue;
     }
-    for (const DType t : {kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64})
+    for (const DType t : number.dtypes)
       for (const Scalar& s : edge_numbers()) {
         const std::string where = row.name + str(" of ", t, " and ", s);
-        const bool fits = s.fits(holder(number.meets, t));
+        const bool fits = s.fits(holder(number.meets, t, s));
         try {
           number.call(ones({2, 2}, {.dtype = t, .device = device}), s);
           EXPECT_TRUE(fits) << where << ": taken";
