@@ -104,13 +104,15 @@ class Whole {
   int64_t value_;
 };
 
+namespace detail {
+template <class T>
+concept NumberNotBool = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
+}
 /// A bool argument that takes nothing else: `x.sum(0, 1)`, which means two dims in PyTorch, does not compile.
 class Flag {
  public:
   template <std::same_as<bool> T> constexpr Flag(T value) : value_(value) {}
-  template <class T>
-  requires(std::is_arithmetic_v<T> && !std::same_as<T, bool>) Flag(T)
-  = delete;  // a flag is true or false, not 1; two dims are {0, 1}
+  template <detail::NumberNotBool T> Flag(T) = delete;  // a flag is true or false, not 1; two dims are {0, 1}
   constexpr operator bool() const { return value_; }
 
  private:

@@ -29,6 +29,7 @@ const std::map<std::string, std::string> kOrdinary = {
     {"index_put_mask", "reads values on the host"},
     {"index_put_through_a_view_", "reads values on the host"},
     {"masked_scatter", "reads values on the host"},
+    {"masked_scatter_", "reads values on the host"},
     {"masked_select", "reads values on the host"},
     {"multinomial", "makes or seeds a generator"},
     {"nonzero", "reads values on the host"},
