@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/io/inner/crc32.h>
 #include <weft/tensor/io/inner/file_io.h>
 #include <weft/tensor/io/inner/inflate.h>

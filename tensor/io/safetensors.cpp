@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include <weft/kernels/backend.h>
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/io/inner/file_ints.h>
 #include <weft/tensor/io/inner/file_io.h>
 #include <weft/tensor/io/inner/json.h>
