@@ -1,5 +1,5 @@
-// How costs grow: each benchmark has one size at 1, 10 and 100 times its least value, and run_bench.py prints
-// the exponent of the cost over it (1: linear).
+// The growth of costs. Each benchmark has one size at 1, 10 and 100 times its least value. run_bench.py
+// prints the exponent of the cost over it (1: linear).
 //   growth/vocabulary, batch, parameters   a decoder's loss, an LSTM layer and a step of Adam, on one thread
 //   growth/references, contexts            one more reference or context beside that many living ones
 //   growth/workers                         a simulated group joins, meets in a barrier and leaves; `messages`
@@ -169,7 +169,7 @@ BENCHMARK(contexts)->Name("growth/contexts")->Arg(10)->Arg(100)->Arg(1000);
 
 // ---- processes
 
-/// What each spawned process does.
+/// The body of each spawned process.
 int be_worker(int rank) {
   init_rpc(str("worker", rank));
   const auto all = get_worker_infos();

@@ -2,9 +2,9 @@
 #   cmake -DBUILD= -DSOURCE= -DCXX= -DGENERATOR= -P consumer_test.cmake
 # installs the build folder BUILD to a fresh place and moves the installation, which must not matter. It
 # builds and runs SOURCE, examples/find_package, against it. Then it asks for a component that does not exist.
-# With -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory. The program
-# MAKE compiles a file of each library too. It compiles as BUILD does (OPTIONS) and as deep below the
-# sources, so that ccache knows the objects.
+# With -DWEFT= instead, the folder of weft's sources, a project takes these by add_subdirectory. It builds
+# and runs a program with each library. It compiles as BUILD does (OPTIONS) and as deep below the sources, so
+# that ccache knows the objects.
 set(work ${BUILD}/consumer/${GENERATOR})
 if(WEFT)
   string(APPEND work " embedded")
@@ -20,6 +20,16 @@ function(run)
     message(FATAL_ERROR "a consumer's build prints the warning above")
   endif()
 endfunction()
+function(run_programs)  # these, and those of the libraries that the build has
+  foreach(program ${ARGN})
+    run(${work}/build/${program})
+  endforeach()
+  foreach(program remote_sum simulated_sum inspected_sum)
+    if(EXISTS ${work}/build/${program})
+      run(${work}/build/${program})
+    endif()
+  endforeach()
+endfunction()
 set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX})
 
 if(WEFT)
@@ -27,29 +37,24 @@ if(WEFT)
 cmake_minimum_required(VERSION 3.25)
 project(embeds_weft LANGUAGES CXX)
 add_subdirectory(@WEFT@ @BUILD@_embedded)
-add_executable(fit @SOURCE@/fit.cpp)
-target_link_libraries(fit PRIVATE weft::core)
+add_custom_target(programs)
+foreach(pair core:fit distributed:remote_sum distributed_sim:simulated_sum
+    distributed_inspection:inspected_sum)
+  string(REPLACE ":" ";" pair ${pair})
+  list(GET pair 0 part)
+  list(GET pair 1 program)
+  if(TARGET weft::${part})
+    add_executable(${program} @SOURCE@/${program}.cpp)
+    target_link_libraries(${program} PRIVATE weft::${part})
+    add_dependencies(programs ${program})
+  endif()
+endforeach()
 ]])
   file(REMOVE_RECURSE ${BUILD}_embedded)
   run(${configure} -S ${work} -B ${work}/build ${OPTIONS})
   cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)
-  run(${CMAKE_COMMAND} --build ${work}/build --target fit -j ${jobs})
-  run(${work}/build/fit)
-  # One file of each library that is not core, and those of protoc.
-  execute_process(COMMAND ${CMAKE_COMMAND} --build ${work}/build --target help OUTPUT_VARIABLE targets)
-  foreach(part distributed distributed_sim distributed_inspection)
-    if(NOT targets MATCHES "[ /]weft_${part}\n")
-      continue()
-    endif()
-    set(rules ${BUILD}_embedded/CMakeFiles/weft_floor_${part}.dir/build.make)
-    file(STRINGS ${rules} objects REGEX "^[^ ]+\\.o: ")
-    list(GET objects 0 object)
-    string(REGEX REPLACE ": .*" "" object ${object})
-    run(${CMAKE_COMMAND} -E chdir ${work}/build ${MAKE} -f ${rules} ${object})
-  endforeach()
-  if(targets MATCHES "[ /]weft_inspection_proto\n")
-    run(${CMAKE_COMMAND} --build ${work}/build --target weft_inspection_proto)
-  endif()
+  run(${CMAKE_COMMAND} --build ${work}/build --target programs -j ${jobs})
+  run_programs(fit)
   file(REMOVE_RECURSE ${BUILD}_embedded)
   return()
 endif()
@@ -58,13 +63,7 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/installed)
 file(RENAME ${work}/installed ${work}/moved)
 run(${configure} -S ${SOURCE} -B ${work}/build -DCMAKE_PREFIX_PATH=${work}/moved)
 run(${CMAKE_COMMAND} --build ${work}/build)
-run(${work}/build/fit)
-run(${work}/build/where)
-foreach(program remote_sum simulated_sum inspected_sum)
-  if(EXISTS ${work}/build/${program})
-    run(${work}/build/${program})
-  endif()
-endforeach()
+run_programs(fit where)
 
 # core alone claims nothing else, and a component that was not built is refused with the reason.
 file(WRITE ${work}/components/CMakeLists.txt [[

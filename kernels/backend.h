@@ -58,8 +58,8 @@ struct LinearLossViews {
   View dx, dw, db;      ///< out, each may be absent
 };
 
-/// Attention of q [B, H, L, E] to k [B, H, S, E] and v [B, H, S, F]: one floating dtype, with dense rows
-/// that do not overlap. No size is 0.
+/// Attention of q [B, H, L, E] to k [B, H, S, E] and v [B, H, S, F]. All have one floating dtype, and dense
+/// rows that do not overlap. No size is 0.
 struct AttentionViews {
   View q, k, v;
   View mask;  ///< [B, H, L, S], any strides: added, of q's dtype; or bool, false where a key takes no part

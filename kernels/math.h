@@ -1,8 +1,8 @@
 // The elementary functions for inner/functors.h. The float versions of exp, log, tanh, erf and related
 // functions have no branches. So compilers vectorise loops over them under every instruction set. Their
 // errors stay within about 2 units in the last place (tests/kernels/math_test.cpp measures them). The double
-// versions call the C library. On a CUDA device a quotient and 2^x are one instruction each, so there some
-// functions are shorter, with errors of up to 2 units more.
+// versions call the C library. On a CUDA device a quotient and 2^x are one instruction each. So some
+// functions are shorter there, with errors of up to 2 units more.
 #pragma once
 
 #include <bit>
@@ -173,7 +173,8 @@ WEFT_HD inline float expm1(float x) {
   const float q = detail::reduced_expm1(c, n);
   const int32_t half = n >> 1;
   const float a = detail::power_of_two(half);
-  return (q * a + (a - detail::power_of_two(half - n))) * detail::power_of_two(n - half);
+  const float y = (q * a + (a - detail::power_of_two(half - n))) * detail::power_of_two(n - half);
+  return std::copysign(y, x);  // the sums above give +0 for -0
 }
 WEFT_HD inline float log(float x) {
   float e;
@@ -191,7 +192,7 @@ WEFT_HD inline float log1p(float x) {
   const float m = detail::reduced_log(u, e);
   const float lost = (x - (u - 1)) / u;  // the rounding error of 1 + x, to first order
   const float y = e * 0x1.62e4p-1f + (e * detail::kLn2Low + (m + lost));
-  return detail::log_ends(u, y);
+  return std::copysign(detail::log_ends(u, y), x);
 }
 /// log(1 + e^x) for x <= 0.
 WEFT_HD inline float log1p_exp(float x) {

@@ -30,7 +30,7 @@ class WEFT_API MultiheadAttention : public Module {
  public:
   /// Throws: ValueError unless `heads` divides `dim`, and for dropout outside [0, 1].
   MultiheadAttention(int64_t dim, int64_t heads, const MultiheadAttentionOptions& options = {});
-  /// Throws: ShapeError for sizes that do not fit; DTypeError if q, k or v and the weights have different
+  /// Throws: ShapeError for sizes that do not fit. DTypeError if q, k or v and the weights have different
   /// dtypes outside an Autocast, and for a key_padding that is not bool.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMasks& masks = {}) const;
   /// Of x to itself. One product makes q, k and v.

@@ -6,11 +6,13 @@
 #include <limits>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft::nn {
 namespace {
 
 void check(const char* what, const Tensor& t) {
+  if (!t.defined()) launch::throw_undefined("Categorical", what);
   if (!t.is_floating_point())
     throw DTypeError(str("Categorical: ", what, " must be floating, got ", t.dtype()));
   if (t.dim() < 1 || t.size(-1) < 1)
@@ -77,16 +79,15 @@ Tensor Categorical::sample(Generator* generator) const {
 }
 
 Tensor Categorical::log_prob(const Tensor& value) const {
+  if (!value.defined()) launch::throw_undefined("Categorical", "value");
   if (value.dtype() != kInt64 && value.dtype() != kInt32)
     throw DTypeError(str("Categorical: values must be int64 or int32, got ", value.dtype()));
   const Shape batch = batch_of(logits_.sizes()), sizes = broadcast("Categorical", value.sizes(), batch);
   Shape wide = sizes;
   wide.push_back(logits_.size(-1));
-  try {
+  return launch::named("Categorical", [&] {
     return logits_.expand(wide).gather(-1, value.expand(sizes).unsqueeze(-1)).squeeze(-1);
-  } catch (const IndexError& e) {
-    throw IndexError(str("Categorical: ", e.what()));
-  }
+  });
 }
 
 Tensor Categorical::entropy() const {

@@ -71,8 +71,9 @@ class WEFT_API Module {
   /// Parameters and buffers by name, shared, not copied; a tied tensor appears under each of its names.
   StateDict state_dict() const;
   /// Copies the values into the parameters and buffers. Throws, before any change: ValueError that lists
-  /// missing and unexpected names (if strict), a repeated name, or two names of one tensor with different
-  /// values. ShapeError that names a tensor of other sizes. DTypeError for values that the dtype cannot hold.
+  /// missing and unexpected names (if strict), or names a repeated one. ValueError for two names of one
+  /// tensor with different values. ShapeError that names a tensor of other sizes. DTypeError for values that
+  /// the dtype cannot hold.
   void load_state_dict(const StateDict& state, bool strict = true);
   /// state_dict() as a safetensors file. Throws: IoError, and load() as load_state_dict.
   void save(const std::string& path) const;

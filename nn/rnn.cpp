@@ -86,7 +86,7 @@ std::optional<RnnOutput> Recurrent::whole(const Tensor& x, const Tensor& h0, con
 }
 
 RnnOutput Recurrent::forward(const Tensor& input, const Tensor& h0, const Tensor& c0) const {
-  if (!input.defined()) throw ValueError(str(kind(mode_), ": x is undefined"));
+  if (!input.defined()) launch::throw_undefined(kind(mode_), "x");
   if (input.dim() != 3 || input.size(2) != input_)
     throw ShapeError(str(kind(mode_), ": x must be ", options_.batch_first ? "[N, T, " : "[T, N, ", input_,
                          "], got ", input.sizes()));

@@ -57,7 +57,7 @@ Tensor RecurrentCell::state(const char* what, const Tensor& given, const Tensor&
 }
 
 CellState RecurrentCell::step(const Tensor& x, const Tensor& h, const Tensor& c) const {
-  if (!x.defined()) throw ValueError(str(kind_of_cell(mode_), ": x is undefined"));
+  if (!x.defined()) launch::throw_undefined(kind_of_cell(mode_), "x");
   if ((x.dim() != 1 && x.dim() != 2) || x.size(-1) != input_)
     throw ShapeError(
         str(kind_of_cell(mode_), ": x must be [N, ", input_, "] or [", input_, "], got ", x.sizes()));

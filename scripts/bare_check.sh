@@ -6,10 +6,11 @@
 #   scripts/bare_check.sh            the last line is "bare: demo ok, consumers ok"
 #   scripts/bare_check.sh --tests    scripts/test.sh as well: "bare: demo ok, consumers ok, N tests ok"
 #   scripts/bare_check.sh --keep     leave the copy there, and say where
-# Exits 77 with the reason where it cannot run: without root, mmdebstrap, mounts, Debian 12 or the network.
+# Exits 77 with the reason where it cannot run: without root, mmdebstrap, mounts, Debian 12 or the network, or
+# when another check runs for more than half an hour.
 set -euo pipefail
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
 tests=no keep=no
 for argument in "$@"; do
   case "$argument" in
@@ -100,7 +101,10 @@ top=${XDG_CACHE_HOME:-$HOME/.cache}/weft/bare
 kept=$top/kept
 mkdir -p "$kept/archives/partial" "$kept/lists/partial"
 exec 9>"$top/lock"
-flock -n 9 || { echo "bare: waiting for another check to end"; flock 9; }
+if ! flock -n 9; then
+  echo "bare: waiting for another check to end"
+  flock -w 1800 9 || skip "another check has held $top/lock for half an hour"
+fi
 # Packages and lists lie here, where no setting that cleans apt's own folders finds them.
 printf 'Dir::Cache::Archives "/kept/archives";\nDir::State::Lists "/kept/lists";\n' >"$kept/apt.conf"
 

@@ -6,8 +6,9 @@ headers. So are a private header in a public one, and third-party headers outsid
 them. So are files that grew too long, lines that are too wide, absolute paths of one machine, and marks of
 unfinished work. So are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name
 of its own. A public op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An
-op, optimizer or schedule must be compared with PyTorch. A test that docs/conformance*.md name must exist. A
-library source must have a head comment of 2 to 8 lines.
+op, optimizer, schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must
+exist. README.md and docs/examples.md must list each program of examples/. A library source must have a head
+comment of 2 to 8 lines. The recorder of compile() must override each method that the CPU's backend overrides.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -22,10 +23,10 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CODE = (".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".proto")
-CPP = (".h", ".cpp", ".cu", ".cuh")
+CPP = (".h", ".cpp", ".cu", ".cuh", ".inc")
+CODE = CPP + (".py", ".sh", ".cmake", ".proto")
 PAGED = CODE + (".md",)  # of limited length
-NARROW = CODE + (".inc", ".md", ".in", ".yml", ".supp", "CMakeLists.txt", ".ci/run")
+NARROW = CODE + (".md", ".in", ".yml", ".supp", "CMakeLists.txt", "CMakePresets.json", ".ci/run")
 MAX_LINES = 500
 MAX_COLUMNS = 110
 MAX_GRPC_FILES = 4
@@ -67,6 +68,9 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 TEST = re.compile(r"^(TEST|TEST_F|TEST_P)\(\s*(\w+)\s*,\s*(\w+)\s*\)", re.MULTILINE)
 ADDED_TEST = re.compile(r"add_test\(\s*NAME (\w+\.\w+)\s")
 NAMED_TEST = re.compile(r"`([A-Z]\w*\.[a-z]\w*)`")
+LONE_STRING = re.compile(r'\s*"\w+": "[^"]*"[\]},]*')
+PROGRAM = re.compile(r"examples/([\w-]+)(?:\.cpp|/main\.cpp|/CMakeLists\.txt)$")
+PROGRAM_PAGES = ("README.md", "docs/examples.md")
 NAMED_MISTAKE = re.compile(r"`(\w+\.cpp)`")
 OP = re.compile(r"^\s*(?:WEFT_API\s+)?(?:Tensor|\w+Result|std::vector<Tensor>)\s+(\w+)\(")
 
@@ -82,10 +86,15 @@ OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tenso
 # Random draws, without a row in tests/support/compare: PyTorch draws other numbers.
 DRAWS = {"multinomial", "bernoulli", "uniform_", "normal_", "bernoulli_"}
 PUBLIC_OP = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)\(([^;]*)")
+SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "remainder": "%", "bitwise_and": "&",
+           "bitwise_or": "|", "bitwise_xor": "^"}
 BY_NUMBER = re.compile(r"\w+ \w+, Scalar \w+\)")
 FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
 IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
 WRITE = re.compile(r"WEFT_WRITE\((\w+_)\)")
+OVERRIDE = re.compile(r"^  \w.*?(\w+)\([^;{]*\)[^;{]*\boverride\b", re.MULTILINE)
+MODULE = re.compile(r"^class WEFT_API (\w+) : public (Module|Recurrent|RecurrentCell) {", re.MULTILINE)
+NO_FORWARD = {"ModuleList", "ModuleDict", "Recurrent", "RecurrentCell"}
 ON_STATE = {"requires_grad_", "detach_"}  # methods that write no element
 
 
@@ -228,11 +237,14 @@ def check_device_bits(name, lines, out):
 
 
 def check_columns(name, lines, out):
-    """C++ is formatted to this width; tables of pages are wider, and mistakes have a mark at the end."""
+    """C++ is formatted to this width. Tables of pages are wider, and mistakes have a mark at the end. JSON
+    cannot break a string, so one may be longer where it stands alone."""
     if name.startswith("tests/support/mistakes/"):
         return
     for number, line in enumerate(lines, 1):
-        if len(line) > MAX_COLUMNS and not (name.endswith(".md") and line.startswith("|")):
+        unbroken = (name.endswith(".md") and line.startswith("|")
+                    or name.endswith(".json") and LONE_STRING.fullmatch(line))
+        if len(line) > MAX_COLUMNS and not unbroken:
             out.append(f"{name}:{number}: {len(line)} columns, the limit is {MAX_COLUMNS}")
 
 
@@ -261,6 +273,36 @@ def check_op_table(names, out):
                 out.append(f"{header}:{number}: the op {match.group(1)} has no row in {tables[0]}")
 
 
+def check_recorder(texts, out):
+    """The recorder of compile() takes the place of the CPU's backend, and forwards all but rows."""
+    recorder = "autograd/tape/inner/recorder.h"
+    known = {"row", *OVERRIDE.findall("\n".join(texts.get(recorder, [])))}
+    for name in ("kernels/cpu/cpu_backend.h", "kernels/cpu/isa/backend.h"):
+        out.extend(f"{name}: {method} has no override in {recorder}"
+                   for method in OVERRIDE.findall("\n".join(texts.get(name, []))) if method not in known)
+
+
+def check_takes(names, out):
+    """An op or a method in place with a Scalar is called with one in `takes` of the op table."""
+    table = "\n".join(read(n) for n in names if re.match(r"tests/autograd/op_table\w*\.cpp$", n))
+    headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
+    if not table or not headers:
+        return
+    calls = " ".join(re.findall(r"Scalar s\)[^;]*?\{(.*?;)\s*\}", table, re.DOTALL))
+    called = set(re.findall(r"(\w+)\(", calls))
+    for op, symbol in SYMBOLS.items():
+        called |= {op} if f"x {symbol} s" in calls or f"s {symbol} x" in calls else set()
+        called |= {op + "_"} if f"y {symbol}= s" in calls else set()
+    called |= set(re.findall(r'\b(?:bits|test_number)\("\w+", (\w+)', table))  # their helper calls it
+    wanted = {(name, op) for name in headers
+              for op, arguments in re.findall(PUBLIC_OP.pattern, read(name), re.MULTILINE)
+              if "Scalar" in arguments}
+    wanted |= {(name, method) for name in names if name == "tensor/tensor.h"
+               for method, arguments in IN_PLACE.findall(read(name)) if "Scalar" in arguments}
+    out.extend(f"{name}: no row of the op table has the Scalar of {op} in its `takes`"
+               for name, op in sorted(wanted) if op not in called)
+
+
 def check_methods(names, out):
     """An op whose first argument is a tensor is a method of Tensor or stands in FUNCTIONS."""
     headers = [n for n in names if re.match(r"autograd/ops/ops\w*\.h$", n)]
@@ -281,8 +323,8 @@ def check_methods(names, out):
 
 
 def check_compared(names, texts, out):
-    """An op, a method in place, an optimizer and a schedule has a row for the comparison with PyTorch, also
-    where a number stands in the place of a tensor."""
+    """An op, a method in place, an optimizer, a schedule and a module has a row for the comparison with
+    PyTorch, also where a number stands in the place of a tensor. Recurrent layers share rows."""
     folder = "tests/support/compare/"
     code = "\n".join(line for n in names if n.startswith(folder) and n.endswith(".cpp")
                      for line in texts.get(n, []))
@@ -319,6 +361,11 @@ def check_compared(names, texts, out):
         if re.match(r"optim/rules/\w+\.h$", name):
             rules = re.findall(r"^struct WEFT_API (\w+)Rule\b", text, re.MULTILINE)
             wanted += [(name, f"optim.{rule}") for rule in rules]
+        if re.match(r"nn/\w+\.h$", name):
+            modules = re.findall(r"^WEFT_ACTIVATION\((\w+),", text, re.MULTILINE)
+            modules += [c for c, base in MODULE.findall(text)
+                        if base == "Module" or f"nn::{c} layer(" not in code]
+            wanted += [(name, f"nn.{c}") for c in modules if c not in NO_FORWARD]
     for name, row in sorted(set(wanted)):
         if row not in rows and row not in DRAWS and row not in ON_STATE:
             out.append(f"{name}: {row} has no row in {folder}")
@@ -344,6 +391,16 @@ def check_readme(out):
     for path, shown in re.findall(paragraph_then_code, read("README.md"), re.MULTILINE):
         if shown != read(path):
             out.append(f"README.md: not the program {path} as it is")
+
+
+def check_programs(texts, out):
+    """Each program of examples/ has its name in the first column of a table of these pages."""
+    for page in PROGRAM_PAGES:
+        cells = "".join(line.split("|")[1] for line in texts.get(page, []) if line.startswith("|"))
+        words = set(re.findall(r"[\w-]+", cells))
+        for name, match in ((name, PROGRAM.match(name)) for name in texts):
+            if page in texts and match and match.group(1) not in words:
+                out.append(f"{page}: no row for the program {name}")
 
 
 def check_tests(texts, out):
@@ -424,9 +481,12 @@ def main():
         out.append(f"gRPC and protobuf headers are in {len(grpc_files)} files, the limit is "
                    f"{MAX_GRPC_FILES}: {', '.join(sorted(grpc_files))}")
     check_op_table(names, out)
+    check_recorder(texts, out)
+    check_takes(names, out)
     check_methods(names, out)
     check_compared(names, texts, out)
     check_sentences(texts, out)
+    check_programs(texts, out)
     check_tests(texts, out)
     check_circles(texts, out)
     if os.path.isfile(os.path.join(ROOT, "README.md")):

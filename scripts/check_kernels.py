@@ -4,7 +4,7 @@
   check_kernels.py OBJECT... --list      print each kernel's numbers instead
 
 A row of the table, tests/cuda/kernels.txt, has limits and the names of the kernels that it covers. A kernel
-has the limits of the first row that covers it; one without a row fails, and so does a row without a kernel.
+has the limits of the first row that covers it. One without a row fails, and so does a row without a kernel.
 The numbers of a kernel are
   registers  of a thread; they decide how many blocks a processor holds
   stack      bytes of a thread: spilt registers, and arrays that a variable indexes

@@ -106,7 +106,7 @@ def run_peers(pattern):
 
 
 def exponents(rows):
-    """By what power of WHAT the cost grows, between each two neighbouring sizes."""
+    """The power of the size with which the cost grows, between each two neighbouring sizes."""
     families = {}
     for name, (ns, _) in rows.items():
         match = re.fullmatch(r"growth/(\w+)/(\d+)(/.*)?", name)

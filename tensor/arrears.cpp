@@ -1,5 +1,5 @@
 // The storages in arrears. There are few, so one table outside of Storage has them, and a storage needs no
-// room for it: a hidden address, null, leads here.
+// room for it. A hidden address, null, leads here.
 #include <weft/tensor/inner/arrears.h>
 
 #include <atomic>

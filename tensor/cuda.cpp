@@ -11,6 +11,7 @@
 namespace weft {
 
 Tensor Tensor::pin_memory() const {
+  body("pin_memory");
   if (!device().is_cpu()) throw DeviceError(str("pin_memory: takes a CPU tensor, this one is on ", device()));
   if (is_pinned()) return detach();
   Tensor y = empty(sizes(), {.dtype = dtype(), .pinned = true});

@@ -21,8 +21,10 @@ WEFT_API Tensor zeros(const Shape& sizes, const TensorOptions& options = {});
 WEFT_API Tensor ones(const Shape& sizes, const TensorOptions& options = {});
 WEFT_API Tensor full(const Shape& sizes, Scalar value, const TensorOptions& options = {});
 /// New row-major tensors of x's sizes, dtype and device; empty_like leaves the elements uninitialised.
+/// Throws: ValueError for an undefined x, OutOfMemoryError.
 WEFT_API Tensor zeros_like(const Tensor& x);
 WEFT_API Tensor ones_like(const Tensor& x);
+/// Throws: DTypeError for a value that the dtype cannot hold.
 WEFT_API Tensor full_like(const Tensor& x, Scalar value);
 WEFT_API Tensor empty_like(const Tensor& x);
 /// The same with another dtype.
@@ -80,7 +82,7 @@ class WEFT_API Numbers {
 WEFT_API Tensor tensor(const Numbers& values, const TensorOptions& options = {});
 /// A copy of a vector, by default with the dtype of T. Shape: [values.size()]. Throws: as above.
 template <Element T> Tensor tensor(const std::vector<T>& values, const TensorOptions& options = {});
-/// Shape: [].
+/// Shape: []. Throws: DTypeError for a value that the dtype cannot hold, DeviceError.
 WEFT_API Tensor scalar_tensor(Scalar value, const TensorOptions& options = {});
 /// Copies `values` into a new tensor of `sizes`, with the dtype of T.
 /// Throws: ShapeError if the counts differ.

@@ -21,9 +21,9 @@ std::string op_name(const char* row) {
       name += *c;
     }
   }
-  const size_t tail = name.rfind("_scalar");
-  if (tail != std::string::npos && tail + 7 == name.size()) name.resize(tail);
-  return name;
+  if (!name.ends_with("_scalar")) return name;
+  name.resize(name.size() - 7);
+  return name[0] == 'r' ? name.substr(1) : name;  // number - x is sub as well
 }
 
 namespace {
@@ -36,6 +36,13 @@ namespace {
   const char* const hint =
       is_floating(t) ? "" : "; a number never promotes a tensor, convert it with to(kFloat32)";
   throw DTypeError(str(name, ": the number ", s, " does not fit ", t, hint));
+}
+
+// `text` with `name` in the place of the operation that it begins with.
+std::string renamed(const char* name, const std::string& text) {
+  const size_t end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_");
+  const bool begins = end != 0 && end != std::string::npos && text.compare(end, 2, ": ") == 0;
+  return str(name, begins ? text.substr(end) : ": " + text);
 }
 
 bool is_scalar_test(Unary op) { return op >= Unary::kEqScalar && op <= Unary::kGeScalar; }
@@ -102,10 +109,30 @@ Tensor argument_for(const Tensor& y, const Tensor& x) {
 
 }  // namespace
 
-void throw_undefined(const char* name, size_t argument) {
+void throw_undefined(const char* name, size_t which) {
+  throw_undefined(name, str("tensor argument ", which));
+}
+
+void throw_undefined(const char* name, const std::string& which) {
   throw ValueError(str(
-      name, ": tensor argument ", argument,
+      name, ": ", which,
       " is undefined: it was never assigned, or it is a grad() that is not there: call backward() first"));
+}
+
+void rethrow_as(const char* name) {
+  try {
+    throw;
+  } catch (const ShapeError& e) {
+    throw ShapeError(renamed(name, e.what()));
+  } catch (const DTypeError& e) {
+    throw DTypeError(renamed(name, e.what()));
+  } catch (const DeviceError& e) {
+    throw DeviceError(renamed(name, e.what()));
+  } catch (const IndexError& e) {
+    throw IndexError(renamed(name, e.what()));
+  } catch (const ValueError& e) {
+    throw ValueError(renamed(name, e.what()));
+  }
 }
 
 bool share_memory(const Tensor& a, const Tensor& b) {

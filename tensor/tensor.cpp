@@ -42,13 +42,10 @@ void TensorBody::destroy(TensorBody* b) noexcept {
   delete b;
 }
 
-void Tensor::undefined() {
-  throw ValueError(
-      "undefined tensor: it was never assigned, or it is a grad() that is not there: call backward() first");
-}
+void Tensor::undefined(const char* reader) { launch::throw_undefined(reader, "the tensor"); }
 
 void Tensor::check_data(DType wanted, bool to_read) const {
-  const TensorBody& b = body();
+  const TensorBody& b = body("data");
   detail::refuse_trace("asks for the address of elements (data, accessor)");
   if (b.dtype != wanted) throw DTypeError(str("data: the tensor holds ", b.dtype, ", asked for ", wanted));
   if (!b.device.is_cpu())
@@ -59,6 +56,7 @@ void Tensor::check_data(DType wanted, bool to_read) const {
 }
 
 void Tensor::check_access(DType wanted, bool to_read, int dims) const {
+  body("accessor");
   check_data(wanted, to_read);
   if (dim() != dims) throw ShapeError(str("accessor: asked for ", dims, " dims, the tensor is ", sizes()));
 }
@@ -143,6 +141,7 @@ template <class T> Scalar number(T v) {
 }  // namespace
 
 Scalar Tensor::item_scalar() const {
+  body("item");
   if (numel() != 1) throw ShapeError(str("item: takes one element, got sizes ", sizes()));
   Tensor keep;
   const void* data = host_elements(*this, keep);
@@ -153,6 +152,7 @@ Scalar Tensor::item_scalar() const {
 }
 
 template <Element T> std::vector<T> Tensor::to_vector() const {
+  body("to_vector");
   Tensor keep;
   const void* data = host_elements(*this, keep);
   const int64_t n = numel();

@@ -95,6 +95,8 @@ class Whole {
  public:
   template <std::integral T>
   requires(!std::same_as<T, bool>) constexpr Whole(T value) : value_(static_cast<int64_t>(value)) {}
+  template <std::floating_point T> Whole(T) = delete;  // a dim, position or count is an integer, not 1.9
+  template <std::same_as<bool> T> Whole(T) = delete;   // a dim, position or count is an integer, not true
   constexpr operator int64_t() const { return value_; }
   friend std::string to_string(Whole w) { return std::to_string(w.value_); }
 
@@ -102,10 +104,15 @@ class Whole {
   int64_t value_;
 };
 
+namespace detail {
+template <class T>
+concept NumberNotBool = std::is_arithmetic_v<T> && !std::same_as<T, bool>;
+}
 /// A bool argument that takes nothing else: `x.sum(0, 1)`, which means two dims in PyTorch, does not compile.
 class Flag {
  public:
   template <std::same_as<bool> T> constexpr Flag(T value) : value_(value) {}
+  template <detail::NumberNotBool T> Flag(T) = delete;  // a flag is true or false, not 1; two dims are {0, 1}
   constexpr operator bool() const { return value_; }
 
  private:
@@ -157,23 +164,23 @@ class WEFT_API Tensor {
   // ---- properties
   bool defined() const { return static_cast<bool>(body_); }
   explicit operator bool() const = delete;  // a Tensor is no condition: use defined(), item<bool>() or any()
-  int dim() const { return body().sizes.size(); }
-  const Shape& sizes() const { return body().sizes; }
-  const Shape& shape() const { return body().sizes; }
-  const Shape& strides() const { return body().strides; }
-  int64_t size(Whole d) const { return body().sizes[wrap_dim("size", d, dim())]; }
-  int64_t numel() const { return body().numel; }
-  DType dtype() const { return body().dtype; }
-  Device device() const { return body().device; }
-  int64_t storage_offset() const { return body().offset; }
-  bool is_contiguous() const { return body().contiguous; }
-  bool is_floating_point() const { return is_floating(dtype()); }
+  int dim() const { return body("dim").sizes.size(); }
+  const Shape& sizes() const { return body("sizes").sizes; }
+  const Shape& shape() const { return body("shape").sizes; }
+  const Shape& strides() const { return body("strides").strides; }
+  int64_t size(Whole d) const { return body("size").sizes[wrap_dim("size", d, dim())]; }
+  int64_t numel() const { return body("numel").numel; }
+  DType dtype() const { return body("dtype").dtype; }
+  Device device() const { return body("device").device; }
+  int64_t storage_offset() const { return body("storage_offset").offset; }
+  bool is_contiguous() const { return body("is_contiguous").contiguous; }
+  bool is_floating_point() const { return is_floating(body("is_floating_point").dtype); }
   bool shares_storage(const Tensor& other) const {
-    const Storage &a = *body().storage, &b = *other.body().storage;
+    const Storage &a = *body("shares_storage").storage, &b = *other.body("shares_storage").storage;
     return &a == &b || (a.bytes() != 0 && a.data() == b.data());
   }
   bool is_same(const Tensor& other) const { return body_ == other.body_; }
-  uint32_t version() const { return body().storage->version(); }
+  uint32_t version() const { return body("version").storage->version(); }
 
   // ---- raw access (CPU tensors; contiguous or by strides())
   /// Pointer to the first element; T may be const. An optimizer step on a parameter marked concurrent may
@@ -203,7 +210,9 @@ class WEFT_API Tensor {
   template <Element T> std::vector<T> to_vector() const;
 
   // ---- gradients (autograd/)
-  bool requires_grad() const { return body().follows_base ? view_requires_grad() : body().requires_grad; }
+  bool requires_grad() const {
+    return body("requires_grad").follows_base ? view_requires_grad() : body().requires_grad;
+  }
   /// Makes a leaf require grad, or not. Throws: AutogradError for a non-leaf or a non-floating tensor.
   Tensor& requires_grad_(bool on = true);
   bool is_leaf() const;  ///< true unless an operation recorded it
@@ -216,7 +225,7 @@ class WEFT_API Tensor {
   RowGrad row_grad() const;
   /// Replaces grad(); an undefined g clears it. Throws: as set_grad; ValueError unless its rows rise.
   void set_row_grad(const RowGrad& g) const;
-  void zero_grad() const { set_grad(Tensor()); }
+  void zero_grad() const { body("zero_grad"), set_grad(Tensor()); }
   /// Lets backward store the gradient of a non-leaf in grad(). Throws: AutogradError unless it requires grad.
   void retain_grad() const;
   const char* grad_fn_name() const;  ///< name of the operation that recorded it, "" for leaves
@@ -237,7 +246,7 @@ class WEFT_API Tensor {
   Tensor transpose(int64_t d0, int64_t d1) const;
   Tensor permute(const Shape& dims) const;
   Tensor expand(const Shape& sizes) const;  ///< -1 keeps a size
-  Tensor expand_as(const Tensor& other) const { return expand(other.sizes()); }
+  Tensor expand_as(const Tensor& other) const { return expand(other.body("expand_as").sizes); }
   Tensor squeeze() const;
   Tensor squeeze(Whole d) const;
   Tensor unsqueeze(Whole d) const;
@@ -258,7 +267,7 @@ class WEFT_API Tensor {
   template <std::same_as<bool> T> Tensor operator[](T) const = delete;   // an index is an integer, not true
   std::vector<Tensor> split(int64_t length, Whole d = 0) const;
   std::vector<Tensor> split(const Shape& lengths, Whole d = 0) const;
-  template <std::floating_point T> std::vector<Tensor> split(T, Whole d = 0) const = delete;  // as above
+  template <std::floating_point T> void split(T, Whole = 0) const = delete;  // a length is an integer
   std::vector<Tensor> chunk(Whole parts, Whole d = 0) const;
   std::vector<Tensor> unbind(Whole d = 0) const;
 
@@ -275,13 +284,15 @@ class WEFT_API Tensor {
   /// memory and a CUDA device need no staging and can overlap other work.
   /// Throws: DeviceError for a tensor that is not on the CPU, or without a CUDA device.
   Tensor pin_memory() const;
-  bool is_pinned() const { return body().storage->is_pinned(); }
+  bool is_pinned() const { return body("is_pinned").storage->is_pinned(); }
 
   // ---- in place; they increment the version and are recorded if grad mode is on. Arguments broadcast to
   // this tensor and are cast to its dtype. Throws, before the write: ShapeError for an argument that does not
   // broadcast to this tensor, or a tensor that shows elements twice. DTypeError for a floating argument of an
-  // integer tensor, or a Scalar that the dtype cannot hold. DeviceError. ValueError for read-only memory.
-  // AutogradError for a leaf that requires grad or a view of one, while grad mode is on.
+  // integer tensor, or a Scalar that the dtype cannot hold. DTypeError for a mask that is not bool, and for
+  // indices that are not int64 or int32. IndexError for an index or a dim out of range (index_put_, scatter_,
+  // scatter_add_, index_add_). DeviceError. ValueError for read-only memory. AutogradError for a leaf that
+  // requires grad or a view of one, while grad mode is on.
   Tensor& zero_();
   Tensor& fill_(Scalar value);
   Tensor& copy_(const Tensor& src);  ///< from any dtype and device
@@ -293,11 +304,12 @@ class WEFT_API Tensor {
   Tensor& mul_(Scalar value);
   Tensor& div_(const Tensor& other);  ///< floating tensors only
   Tensor& div_(Scalar value);
+  /// Throws: ValueError for a zero among integer divisors on the CPU.
   Tensor& remainder_(const Tensor& other);
   Tensor& remainder_(Scalar value);
   Tensor& pow_(const Tensor& other);
-  Tensor& pow_(Scalar value);
-  Tensor& exp_();  ///< floating tensors only
+  Tensor& pow_(Scalar value);  ///< Throws: ValueError for a negative power of integers
+  Tensor& exp_();              ///< floating tensors only
   Tensor& neg_();
   Tensor& bitwise_and_(const Tensor& other);
   Tensor& bitwise_and_(Scalar value);
@@ -305,6 +317,7 @@ class WEFT_API Tensor {
   Tensor& bitwise_or_(Scalar value);
   Tensor& bitwise_xor_(const Tensor& other);
   Tensor& bitwise_xor_(Scalar value);
+  /// Throws: ValueError for low > high, or for neither bound.
   Tensor& clamp_(std::optional<Scalar> low, std::optional<Scalar> high = {});
   Tensor& relu_();
   Tensor& masked_fill_(const Tensor& mask, Scalar value);
@@ -438,8 +451,9 @@ class WEFT_API Tensor {
   friend WEFT_API std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
   // ---- internal
-  TensorBody& body() const {
-    if (!body_) undefined();
+  /// Throws: ValueError that names `reader` if this tensor is undefined.
+  TensorBody& body(const char* reader = "body") const {
+    if (!body_) undefined(reader);
     return *body_;
   }
   TensorBody* body_ptr() const { return body_.get(); }
@@ -447,7 +461,7 @@ class WEFT_API Tensor {
 
  private:
   friend class Indexed;
-  [[noreturn]] static void undefined();  // Throws ValueError: undefined tensor
+  [[noreturn]] static void undefined(const char* reader);
   void check_data(DType wanted, bool to_read) const;
   void check_access(DType wanted, bool to_read, int dims) const;
   bool view_requires_grad() const;  // first brings a view up to date with its base; autograd/
@@ -457,6 +471,9 @@ class WEFT_API Tensor {
 };
 
 /// Uninitialised row-major memory. All operations allocate through it.
+/// Throws: ShapeError for a negative size, or sizes that multiply beyond int64. OutOfMemoryError. DeviceError
+/// for a device that is not there, or pinned memory elsewhere than on the CPU. AutogradError for
+/// requires_grad of an integer dtype.
 WEFT_API Tensor empty(const Shape& sizes, const TensorOptions& options = {});
 inline Tensor empty(const Shape& sizes, std::same_as<DType> auto dtype) {
   return empty(sizes, TensorOptions{.dtype = dtype});

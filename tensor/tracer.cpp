@@ -1,5 +1,5 @@
 // The tracers of threads, and the storages that recorded programs watch. A program reads addresses that it
-// does not own, so it has to hear of the end of each: an entry here, and a mark in the storage, cost others
+// does not own, so it has to hear of the end of each. An entry here and a mark in the storage cost others
 // nothing.
 #include <weft/tensor/inner/tracer.h>
 

@@ -158,6 +158,7 @@ Tensor scaled_dot_product_attention(AutocastArg q, AutocastArg k, AutocastArg v,
   AttentionOptions o = options;
   if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(q->size(-1)));
   const DType t = promote(promote(q->dtype(), k->dtype()), v->dtype());
+  launch::check_factor(kAttention, t, *o.scale);
   if (!is_half(t)) return attend(q, k, v, o, products);
   const auto wide = [](const Tensor& x) { return to(x, kFloat32); };
   return to(attend(wide(q), wide(k), wide(v), o, products), t);

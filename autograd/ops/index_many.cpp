@@ -61,8 +61,10 @@ Resolved resolve(const char* name, const Tensor& x, const std::vector<TensorInde
       case Kind::kNumber: r.view = launch::named(name, [&] { return select(r.view, d(), i.number); }); break;
       case Kind::kSlice:
         if (i.slice.start || i.slice.stop || i.slice.step != 1)
-          r.view =
-              slice(r.view, d(), i.slice.start.value_or(0), i.slice.stop.value_or(INT64_MAX), i.slice.step);
+          r.view = launch::named(name, [&] {
+            return slice(r.view, d(), i.slice.start.value_or(0), i.slice.stop.value_or(INT64_MAX),
+                         i.slice.step);
+          });
         r.at.emplace_back();
         break;
       case Kind::kNewDim:

@@ -26,7 +26,8 @@ template <class F> Tensor& replace(const char* name, Tensor& x, const Tensor& ot
   const bool recorded = records(x, other);
   detail::check_in_place(name, x, recorded);
   const bool shared = recorded && other.defined() && launch::share_memory(other, x);
-  const Tensor y = op(recorded ? x.clone() : x, shared ? other.clone() : other);
+  const Tensor y =
+      launch::named(name, [&] { return op(recorded ? x.clone() : x, shared ? other.clone() : other); });
   if (y.dtype() != x.dtype() && !(is_floating(y.dtype()) && is_floating(x.dtype())) &&
       (x.dtype() == kBool || is_floating(y.dtype())))
     throw DTypeError(str(name, ": does not take ", x.dtype(), " in place"));
@@ -97,6 +98,7 @@ Tensor& Tensor::sub_(const Tensor& other, Scalar alpha) {
   const In o(other);
   launch::check_into("sub_", *this, o);
   launch::check_factor("sub_", dtype(), alpha);
+  if (dtype() == kBool) throw DTypeError("sub_: does not take bool in place");
   const auto write = [&] {
     if (alpha.d == 1) launch::binary_into(Binary::kSub, *this, o);
     else launch::binary_into(Binary::kAdd, *this, o, launch::minus(alpha, dtype()));

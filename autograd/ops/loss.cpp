@@ -37,10 +37,14 @@ Tensor smooth_l1_loss(Fp32Arg x, Fp32Arg target, double beta, Reduction reductio
   check_pair("smooth_l1_loss", x, target);
   if (!(beta >= 0)) throw ValueError(str("smooth_l1_loss: beta must be >= 0, got ", beta));
   const Tensor d = abs(x.get() - target.get());
-  if (beta == 0) return formula::reduce_loss(d, reduction);
+  launch::check_scalar("smooth_l1_loss", d.dtype(), beta);
+  if (beta == 0 || !Scalar(0.5 / beta).fits(accumulate_type(d.dtype())))  // no number is below it
+    return formula::reduce_loss(d, reduction);
   // Below beta, low is d and the linear part is 0; above it, the square part is constant.
-  const Tensor low = minimum(d, beta);
-  return formula::reduce_loss(square(low) * (0.5 / beta) + (d - low), reduction);
+  return launch::named("smooth_l1_loss", [&] {
+    const Tensor low = minimum(d, beta);
+    return formula::reduce_loss(square(low) * (0.5 / beta) + (d - low), reduction);
+  });
 }
 
 Tensor binary_cross_entropy_with_logits(Fp32Arg x, Fp32Arg target, Reduction reduction) {

@@ -77,15 +77,29 @@ Shape without_last(const Shape& sizes, int n) {
   return out;
 }
 
+Tensor of_matrices(const char* name, const Tensor& a, const Tensor& b) {
+  check_rank(name, a, "a", 2);
+  check_rank(name, b, "b", 2);
+  check_inner(name, a, b, a.sizes()[1], b.sizes()[0]);
+  return product(name, a, b);
+}
+
+Tensor of_vectors(const char* name, const Tensor& a, const Tensor& b) {
+  check_rank(name, a, "a", 1);
+  check_rank(name, b, "b", 1);
+  check_inner(name, a, b, a.sizes()[0], b.sizes()[0]);
+  return reshape(product(name, unsqueeze(a, 0), unsqueeze(b, 1)), {});
+}
+
 }  // namespace
 
 Tensor matmul(AutocastArg a, AutocastArg b) {
   launch::check_defined("matmul", a, b);
-  if (a->dim() == 2 && b->dim() == 2) return mm(a.get(), b.get());
+  if (a->dim() == 2 && b->dim() == 2) return of_matrices("matmul", a, b);
   if (a->dim() == 0 || b->dim() == 0)
     throw ShapeError(str("matmul: takes at least one dim: a is ", a->sizes(), ", b is ", b->sizes()));
   check_inner("matmul", a, b, a->sizes().back(), b->sizes()[b->dim() == 1 ? 0 : b->dim() - 2]);
-  if (a->dim() == 1 && b->dim() == 1) return dot(a.get(), b.get());
+  if (a->dim() == 1 && b->dim() == 1) return of_vectors("matmul", a, b);
   if (b->dim() == 1) return squeeze(matmul(a.get(), unsqueeze(b.get(), 1)), -1);
   if (a->dim() == 1) return squeeze(matmul(unsqueeze(a.get(), 0), b.get()), -2);
   const int64_t m = a->sizes()[a->dim() - 2], k = a->sizes().back(), n = b->sizes().back();
@@ -94,7 +108,7 @@ Tensor matmul(AutocastArg a, AutocastArg b) {
     sizes = without_last(a->sizes(), 1);
     const int64_t rows = sizes.numel();
     sizes.push_back(n);
-    return reshape(mm(reshape(a.get(), {rows, k}), b.get()), sizes);
+    return reshape(of_matrices("matmul", reshape(a.get(), {rows, k}), b), sizes);
   }
   const Shape batch = broadcast("matmul", without_last(a->sizes(), 2), without_last(b->sizes(), 2));
   sizes = batch;
@@ -106,10 +120,7 @@ Tensor matmul(AutocastArg a, AutocastArg b) {
 
 Tensor mm(AutocastArg a, AutocastArg b) {
   launch::check_defined("mm", a, b);
-  check_rank("matmul", a, "a", 2);
-  check_rank("matmul", b, "b", 2);
-  check_inner("matmul", a, b, a->sizes()[1], b->sizes()[0]);
-  return product("matmul", a, b);
+  return of_matrices("mm", a, b);
 }
 
 Tensor mv(AutocastArg a, AutocastArg x) {
@@ -122,10 +133,7 @@ Tensor mv(AutocastArg a, AutocastArg x) {
 
 Tensor dot(AutocastArg a, AutocastArg b) {
   launch::check_defined("dot", a, b);
-  check_rank("dot", a, "a", 1);
-  check_rank("dot", b, "b", 1);
-  check_inner("dot", a, b, a->sizes()[0], b->sizes()[0]);
-  return reshape(product("dot", unsqueeze(a.get(), 0), unsqueeze(b.get(), 1)), {});
+  return of_vectors("dot", a, b);
 }
 
 Tensor bmm(AutocastArg a, AutocastArg b) {

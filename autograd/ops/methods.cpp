@@ -12,6 +12,7 @@ Tensor Tensor::view(const Shape& sizes) const { return weft::view(*this, sizes);
 Tensor Tensor::reshape(const Shape& sizes) const { return weft::reshape(*this, sizes); }
 Tensor Tensor::flatten(Whole start, Whole end) const { return weft::flatten(*this, start, end); }
 Tensor Tensor::t() const {
+  launch::check_defined("t", *this);
   if (dim() > 2) throw ShapeError(str("t: takes at most two dims, got ", sizes()));
   return dim() < 2 ? *this : weft::transpose(*this, 0, 1);
 }

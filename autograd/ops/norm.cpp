@@ -36,6 +36,7 @@ Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight, Fp32Arg bias, d
     launch::check_devices("layer_norm", x, *p);
   }
   if (!(eps >= 0)) throw ValueError(str("layer_norm: eps must be >= 0, got ", eps));
+  launch::check_factor("layer_norm", x->dtype(), eps);
 
   const int64_t width = sizes.numel(), rows = width == 0 ? 0 : x->numel() / width;
   const auto flat = [width](const Tensor& p) {
@@ -85,9 +86,10 @@ Tensor layer_norm(Fp32Arg x, const Shape& sizes, Fp32Arg weight, Fp32Arg bias, d
 Tensor normalize(Fp32Arg x, double p, Whole dim, double eps) {
   launch::check_floating("normalize", x);
   launch::line_dim("normalize", dim, x);
+  launch::check_factor("normalize", x->dtype(), eps);
   if (is_half(x->dtype()))
     return formula::in_float(x, [&](const Tensor& v) { return normalize(v, p, dim, eps); });
-  return x.get() / maximum(norm(x.get(), p, {dim}, true), eps);
+  return launch::named("normalize", [&] { return x.get() / maximum(norm(x.get(), p, {dim}, true), eps); });
 }
 
 }  // namespace weft

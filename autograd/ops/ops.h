@@ -10,7 +10,7 @@
 // - "Throws:" lists the errors of that operation. Every operation may throw these besides:
 //     ValueError    an undefined tensor
 //     DeviceError   tensors on different devices
-//     ShapeError    sizes that do not broadcast, or that multiply beyond int64
+//     ShapeError    sizes that do not broadcast, or that multiply beyond int64; more than 8 dims (kMaxDims)
 //     IndexError    a dim that the tensor does not have; negative dims count from the end
 //     DTypeError    a Scalar that the dtype cannot hold (docs/ops.md)
 //   On a CUDA device an error may depend on elements, such as an index out of range. The thread's next copy

@@ -154,8 +154,8 @@ struct RnnResult {
   Tensor cn;  ///< [N, H]; undefined unless LSTM
 };
 /// One direction of one recurrent layer over the whole sequence as one node; nn/rnn.h has the equations.
-/// Shape: x [T, N, I], h0 and c0 [N, H] (c0 for LSTM only), w_ih [G*H, I], w_hh [G*H, H], b_ih and b_hh [G*H]
-/// or undefined. The G gates have the order i f g o (LSTM) or r z n (GRU).
+/// Shape: x [T, N, I]; h0 [N, H], and c0 [N, H] for LSTM only. w_ih [G*H, I], w_hh [G*H, H]; b_ih and b_hh
+/// [G*H] or undefined. The G gates have the order i f g o (LSTM) or r z n (GRU).
 /// Grad: to every input, fused; under create_graph composed of plain operations.
 /// Throws: ShapeError for sizes that do not fit or T = 0; DTypeError for an integer x, or an argument of
 /// another dtype than x.

@@ -47,6 +47,7 @@ WEFT_API Tensor where(In cond, In a, In b);
 /// The same with a number, which takes the other's dtype.
 /// Throws: DTypeError also for a number that does not fit it.
 WEFT_API Tensor where(In cond, In a, Scalar b);
+/// The same, with the number where cond is true.
 WEFT_API Tensor where(In cond, Scalar a, In b);
 /// Of two numbers: int64 if both are of integer types, else float32; bool of two bool.
 WEFT_API Tensor where(In cond, Scalar a, Scalar b);

@@ -123,8 +123,7 @@ WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, Whole d = 0);
 /// Pieces along d of the given sizes. Shape: piece i has x's sizes with lengths[i] at d.
 /// Throws: ShapeError unless the lengths add up to the size of d.
 WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, Whole d = 0);
-/// Deleted: a length is an integer, not 1.9.
-template <std::floating_point T> std::vector<Tensor> split(Viewed x, T length, Whole d = 0) = delete;
+template <std::floating_point T> void split(Viewed, T, Whole = 0) = delete;  // a length is an integer
 /// At most `parts` pieces along d of equal size, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with ceil(size / parts) at d, the last one with the rest.
 /// Throws: ValueError unless parts > 0.

@@ -12,19 +12,23 @@
 
 namespace weft {
 
-void mark_concurrent(const Tensor& parameter) {
-  TensorBody& b = parameter.body();
+void check_can_be_concurrent(const Tensor& parameter, const char* caller) {
+  const TensorBody& b = parameter.body();
   if (!parameter.is_leaf())
     throw AutogradError(
-        str("mark_concurrent: the tensor is the result of ", parameter.grad_fn_name(), ", not a leaf"));
+        str(caller, ": the tensor is the result of ", parameter.grad_fn_name(), ", not a leaf"));
   detail::forget_dead_base(parameter);
   if (b.follows_base)
-    throw AutogradError("mark_concurrent: the tensor is a view; mark the tensor it was taken from");
+    throw AutogradError(str(caller, ": the tensor is a view; mark the tensor it was taken from"));
   if (b.storage->is_borrowed())
-    throw ValueError(str("mark_concurrent: the parameter of sizes ", b.sizes,
+    throw ValueError(str(caller, ": the parameter of sizes ", b.sizes,
                          " lies in memory of from_blob(), whose owner would not see the blocks that steps "
                          "put in its place; clone() it first"));
-  b.storage->share();
+}
+
+void mark_concurrent(const Tensor& parameter) {
+  check_can_be_concurrent(parameter, "mark_concurrent");
+  parameter.body().storage->share();
 }
 
 bool is_concurrent(const Tensor& parameter) { return parameter.body().storage->lock() != nullptr; }

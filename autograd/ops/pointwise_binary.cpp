@@ -91,11 +91,14 @@ Tensor minimum(In a, In b) {
 
 namespace {
 
+[[noreturn]] void refuse_zero(const char* name) {
+  throw ValueError(str(name, ": a divisor is 0 (integers have no infinity)"));
+}
+
 // Throws: ValueError for an integer division by zero on the CPU. On a device the check would have to wait.
 void check_divisor(const char* name, const Tensor& a, const Tensor& b) {
   if (is_floating(a.dtype()) || is_floating(b.dtype()) || !b.device().is_cpu()) return;
-  if (any(logical_not(b)).item<bool>())
-    throw ValueError(str(name, ": a divisor is 0 (integers have no infinity)"));
+  if (any(logical_not(b)).item<bool>()) refuse_zero(name);
 }
 
 }  // namespace
@@ -141,10 +144,17 @@ template <class F> Tensor with_number(const char* name, const Tensor& x, Scalar 
                    s, {.dtype = launch::compute_dtype(OpClass::kNumeric, x.dtype()), .device = x.device()}));
 }
 
+// The same with s as the divisor, which no device has to be waited for.
+template <class F> Tensor by_number(const char* name, const Tensor& x, Scalar s, F&& op) {
+  launch::check_defined(name, x);
+  if (!is_floating(x.dtype()) && s.d == 0) refuse_zero(name);
+  return with_number(name, x, s, op);
+}
+
 }  // namespace
 
 Tensor remainder(In x, Scalar s) {
-  return with_number("remainder", x, s, [](const Tensor& v, const Tensor& n) { return remainder(v, n); });
+  return by_number("remainder", x, s, [](const Tensor& v, const Tensor& n) { return remainder(v, n); });
 }
 
 Tensor remainder(Scalar s, In x) {
@@ -152,12 +162,11 @@ Tensor remainder(Scalar s, In x) {
 }
 
 Tensor fmod(In x, Scalar s) {
-  return with_number("fmod", x, s, [](const Tensor& v, const Tensor& n) { return fmod(v, n); });
+  return by_number("fmod", x, s, [](const Tensor& v, const Tensor& n) { return fmod(v, n); });
 }
 
 Tensor floor_divide(In x, Scalar s) {
-  return with_number("floor_divide", x, s,
-                     [](const Tensor& v, const Tensor& n) { return floor_divide(v, n); });
+  return by_number("floor_divide", x, s, [](const Tensor& v, const Tensor& n) { return floor_divide(v, n); });
 }
 
 Tensor floor_divide(Scalar s, In x) {

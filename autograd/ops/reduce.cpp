@@ -52,6 +52,8 @@ Tensor norm_over(const Tensor& x, double p, const Dims& dims, Flag keepdim) {
   launch::check_floating("norm", x);
   if (!(p >= 0)) throw ValueError(str("norm: p must be >= 0, got ", p));
   const bool largest = std::isinf(p);
+  for (const double power : {p, 1 / p})  // 1 / 0 is infinite, which fits
+    launch::check_factor("norm", x.dtype(), power);
   if (p == 0) return sum_over(ne(x, 0).to(x.dtype()), dims, keepdim);
   if (largest && launch::reduced_count(x, dims) == 0)
     throw ShapeError(str("norm: no elements to choose from in ", x.sizes()));

@@ -23,7 +23,7 @@ namespace {
 using formula::optional_view;
 
 void expect(const char* name, const char* what, const Tensor& x, const Shape& sizes, const Tensor& like) {
-  if (!x.defined()) throw ValueError(str(name, ": ", what, " is undefined"));
+  if (!x.defined()) launch::throw_undefined(name, what);
   if (!(x.sizes() == sizes)) throw ShapeError(str(name, ": ", what, " must be ", sizes, ", is ", x.sizes()));
   if (x.dtype() != like.dtype())
     throw DTypeError(str(name, ": ", what, " is ", x.dtype(), ", x is ", like.dtype()));
@@ -109,7 +109,7 @@ RnnResult rnn_layer(RnnMode mode, DeviceAutocastArg x, DeviceAutocastArg h0, Dev
   launch::check_defined(name, x);
   if (x->dim() != 3) throw ShapeError(str(name, ": x must be [T, N, I], is ", x->sizes()));
   launch::check_floating(name, x);
-  if (!w_hh->defined()) throw ValueError(str(name, ": w_hh is undefined"));
+  if (!w_hh->defined()) launch::throw_undefined(name, "w_hh");
   if (w_hh->dim() != 2) throw ShapeError(str(name, ": w_hh must be [G*H, H]"));
   const int64_t steps = x->sizes()[0], n = x->sizes()[1], width = w_hh->sizes()[1],
                 rows = layer.gates() * width;

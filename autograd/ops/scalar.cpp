@@ -85,7 +85,12 @@ std::pair<Scalar, Scalar> formula::clamp_bounds(const char* name, DType t, std::
   if (!low && !high) throw ValueError(str(name, ": give a low bound, a high one or both"));
   for (const auto& bound : {low, high})
     if (bound) launch::check_factor(name, t, *bound);
-  if (low && high && low->d > high->d) throw ValueError(str(name, ": low ", *low, " is above high ", *high));
+  const auto above = [name, t](Scalar a, Scalar b) {  // whole numbers by all their digits
+    const bool whole = !is_floating(t) || (a.integral && b.integral);
+    return whole ? a.to<int64_t>(name) > b.to<int64_t>(name) : a.d > b.d;
+  };
+  if (low && high && above(*low, *high))
+    throw ValueError(str(name, ": low ", *low, " is above high ", *high));
   const auto ends = dispatch(t, [](auto tag) -> std::pair<Scalar, Scalar> {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_integral_v<T>)

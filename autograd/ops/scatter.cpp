@@ -81,7 +81,8 @@ Tensor take_along(In x, In index, Whole dim) {
   if (index->dim() != x->dim())
     throw ShapeError(str("take_along: index ", index->sizes(), " does not have the rank of x ", x->sizes()));
   if (x->dim() != 0) sizes[d] = index->sizes()[d];
-  return gathered("take_along", x, d, expand(index.get(), sizes));
+  const Tensor at = launch::named("take_along", [&] { return expand(index.get(), sizes); });
+  return gathered("take_along", x, d, at);
 }
 
 Tensor scatter(In x, Whole dim, In index, In src) {

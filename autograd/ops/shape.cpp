@@ -217,6 +217,16 @@ Tensor slice(Viewed x, Whole dim, Whole from, Whole to, Whole by) {
   return sliced("slice", x, d, first, length, length > 1 ? step : 1);
 }
 
+namespace {
+
+// Each part is a handle in memory, also where the tensor has no elements or shows one many times.
+void check_parts(const char* name, int64_t parts) {
+  constexpr int64_t most = 1 << 24;
+  if (parts > most) throw ValueError(str(name, ": gives at most ", most, " parts, not ", parts));
+}
+
+}  // namespace
+
 std::vector<Tensor> split(Viewed x, const Shape& lengths, Whole dim) {
   launch::check_defined("split", x);
   const int d = wrap_dim("split", dim, x->dim());
@@ -244,6 +254,7 @@ std::vector<Tensor> split(Viewed x, int64_t length, Whole dim) {
   if (length < 0 || (length == 0 && size != 0))
     throw ValueError(str("split: length must be positive, got ", length));
   if (size == 0) return {sliced("split", x, d, 0, 0, 1)};
+  check_parts("split", (size - 1) / length + 1);
   std::vector<Tensor> parts;
   for (int64_t start = 0; start < size; start += length)
     parts.push_back(sliced("split", x, d, start, std::min(length, size - start), 1));
@@ -255,6 +266,8 @@ std::vector<Tensor> chunk(Viewed x, Whole parts, Whole dim) {
   const int d = wrap_dim("chunk", dim, x->dim());
   if (parts <= 0) throw ValueError(str("chunk: parts must be positive, got ", parts));
   const int64_t size = x->sizes()[d];
+  const int64_t most = parts;
+  check_parts("chunk", size == 0 ? most : std::min(most, size));
   if (size == 0) return std::vector<Tensor>(static_cast<size_t>(parts), sliced("chunk", x, d, 0, 0, 1));
   return split(x.get(), (size - 1) / parts + 1, d);
 }
@@ -262,6 +275,7 @@ std::vector<Tensor> chunk(Viewed x, Whole parts, Whole dim) {
 std::vector<Tensor> unbind(Viewed x, Whole dim) {
   launch::check_defined("unbind", x);
   const int d = wrap_dim("unbind", dim, x->dim());
+  check_parts("unbind", x->sizes()[d]);
   std::vector<Tensor> parts;
   for (int64_t i = 0; i < x->sizes()[d]; ++i) parts.push_back(select(x.get(), d, i));
   return parts;

@@ -69,6 +69,7 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   GradList given = seeds("grad", outputs, grad_outputs);
   std::vector<Edge> wanted;
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) launch::throw_undefined("grad", str("input ", i));
     if (!inputs[i].requires_grad())
       throw AutogradError(str("grad: input ", static_cast<int64_t>(i), " of sizes ", inputs[i].sizes(),
                               " does not require grad"));

@@ -7,9 +7,9 @@
 // - Host side effects are not replayed. A replay runs no line of f: it prints nothing, counts nothing, and
 //   changes no variable. It repeats the writes that f's operations make to arguments and captured tensors.
 // - f is a function of its arguments and of the values of the tensors that it captures. A number of the host
-//   that f reads from elsewhere (a step count, a rate) is a constant of the recording, and so is the choice
-//   of a captured tensor: do not assign to a captured handle. Numbers that change are arguments: a tensor
-//   without dims, or a number, each value of which is recorded for itself.
+//   that f reads from elsewhere (a step count, a rate) is a constant of the recording. So is the choice of a
+//   captured tensor: do not assign to a captured handle. Numbers that change are arguments: a tensor without
+//   dims, or a number, each value of which is recorded for itself.
 // - A replay takes no mutex that f locks. A function that calls another worker, or waits for one, is never
 //   replayed.
 // - An ordinary run takes place wherever a replay might differ, and reason() tells why. Not seen are values
@@ -87,8 +87,8 @@ class WEFT_API CompiledPrograms {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A flag that layers read (Module::train) has changed, or a tensor lies elsewhere (Module::to): what was
-/// recorded before is recorded anew.
+/// To be called after a change of a flag that layers read (Module::train) and after a move of tensors
+/// (Module::to). Older recordings are made anew.
 WEFT_API void note_mode_change() noexcept;
 
 // Results as a list: a Tensor, a vector of them, a tuple, pair or array of them, or nothing.
@@ -127,7 +127,7 @@ template <class R> R unlisted(std::vector<Tensor> ys) {
 }  // namespace detail
 
 /// A function with its recordings; made by compile(). Its arguments are tensors, vectors of tensors, numbers
-/// and enums, its results a Tensor, or a vector, tuple, pair or array of them, or void. Results are fresh
+/// and enums. It returns a Tensor, or a vector, tuple, pair or array of them, or void. Results are fresh
 /// tensors, as those of f.
 /// Thread safety: any thread may call it. A call that meets one of another thread runs f, or waits for the
 /// end of a replay that writes to tensors.
@@ -163,14 +163,14 @@ template <class F> class Compiled {
   detail::CompiledPrograms programs_;
 };
 
-/// A copy of f with recordings of its own; what f captures by reference must outlive it. The first two calls
-/// of each signature are recorded and compared. A number that differs between them is refused, and reason()
-/// names its operation. Other sizes, strides, dtypes, numbers, requires_grad and grad or inference modes are
-/// signatures of their own. A call is recorded anew if a captured tensor is gone or lies elsewhere, or if the
-/// train() flag of any module has changed. It is so too if all recordings had one tensor as an argument and
-/// another one comes, because f may have captured the first.
+/// A copy of f with recordings of its own. Objects that f captures by reference must outlive it. The first
+/// two calls of each signature are recorded and compared. A number that differs between them is refused, and
+/// reason() names its operation. Other sizes, strides, dtypes, numbers, requires_grad and grad or inference
+/// modes are signatures of their own. A call is recorded anew if a captured tensor is gone or lies elsewhere,
+/// or if the train() flag of any module has changed. It is so too if all recordings had one tensor as an
+/// argument and another one comes, because f may have captured the first.
 /// Replays draw from default_generator() as f would. They hold no graph: f runs as always if a result
-/// requires grad. Inside f, weft::grad() gives gradients as results, and a whole training step is replayed:
+/// requires grad. Inside f, weft::grad() gives gradients as results. A whole training step is replayed too:
 /// zero_grad(), backward() and the step of an optimizer, with the rate and count of the replay. An IndexError
 /// in a replay leaves the generator, step counts and gradients as one in f does.
 /// Throws: ValueError for a negative check_every or max_programs.

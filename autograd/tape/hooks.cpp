@@ -27,6 +27,7 @@ template <class List> void remove_id(List& list, uint64_t id) {
 }
 
 void check(const char* what, const Tensor& x) {
+  x.body(what);
   if (!x.requires_grad()) throw AutogradError(str(what, ": the tensor does not require grad"));
 }
 

@@ -1,5 +1,5 @@
 // Laying out a recorded program, comparing two, and running one. A temporary lives from its first call to its
-// last, so the arena places one at the lowest address that no other of its time has. Constants that the host
+// last. So the arena places it at the lowest address that no other of its time has. Constants that the host
 // wrote lie there too, for the whole run.
 #include <weft/autograd/tape/inner/program.h>
 

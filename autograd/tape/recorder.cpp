@@ -1,5 +1,5 @@
 // The recording of a run: where the memory of each view comes from, and the reasons for which a run cannot be
-// replayed. A reason is found at once or at the end: a block that outlives the run was kept by f, and a block
+// replayed. A reason is found at once or at the end. A block that outlives the run was kept by f. A block
 // that is read before a call has written it was written by the host.
 #include <weft/autograd/tape/inner/recorder.h>
 

@@ -223,7 +223,7 @@ const char* Tensor::grad_fn_name() const {
 }
 
 Tensor& Tensor::requires_grad_(bool on) {
-  TensorBody& b = body();
+  TensorBody& b = body("requires_grad_");
   if (on == requires_grad()) return *this;
   if (!is_leaf())
     throw AutogradError(str("requires_grad_: the tensor is the result of ", grad_fn_name(),
@@ -255,11 +255,13 @@ Tensor detail::kept_grad(const Tensor& x) {
 }
 
 Tensor Tensor::grad() const {
+  body("grad");
   Tensor g = detail::kept_grad(*this);
   return detail::is_row_wise(g) ? detail::read_only(detail::dense(g)) : g;
 }
 
 RowGrad Tensor::row_grad() const {
+  body("row_grad");
   const Tensor g = detail::kept_grad(*this);
   return detail::is_row_wise(g) ? detail::unpack_rows(g) : RowGrad();
 }
@@ -267,7 +269,7 @@ RowGrad Tensor::row_grad() const {
 namespace {
 
 void replace_grad(const char* name, const Tensor& x, Tensor g) {
-  if (!x.body().slot && !g.defined()) return;
+  if (!x.body(name).slot && !g.defined()) return;
   if (Tracer* const t = detail::tracer()) [[unlikely]] {
     if (g.defined()) t->refuse("sets a grad()");
     else t->grad_cleared(x);
@@ -297,6 +299,7 @@ void Tensor::set_row_grad(const RowGrad& g) const {
 }
 
 void Tensor::retain_grad() const {
+  body("retain_grad");
   if (!requires_grad()) throw AutogradError("retain_grad: the tensor does not require grad");
   const Edge edge = gradient_edge(*this);
   Slot& slot = *detail::slot_of(*this);
@@ -305,10 +308,13 @@ void Tensor::retain_grad() const {
   slot.retains_grad = true;
 }
 
-Tensor Tensor::detach() const { return alias(*this, sizes(), strides(), storage_offset()); }
+Tensor Tensor::detach() const {
+  const TensorBody& b = body("detach");
+  return alias(*this, b.sizes, b.strides, b.offset);
+}
 
 Tensor& Tensor::detach_() {
-  TensorBody& b = body();
+  TensorBody& b = body("detach_");
   if (b.follows_base) throw AutogradError("detach_: the tensor is a view; use detach()");
   if (!b.slot) return *this;
   if (is_leaf()) return requires_grad_(false);

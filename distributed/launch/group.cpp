@@ -9,6 +9,7 @@
 
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/group_keys.h>
+#include <weft/distributed/launch/inner/serving.h>
 #include <weft/distributed/launch/inner/store_variable.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/launch/store_service.h>
@@ -212,7 +213,7 @@ void serve_elastic(const GroupOptions& options, const Joining& joining) {
   }
   if (left) return;
   const ReturnWatch watch(store, joining.launch, run, default_agent());
-  serve_until_done({.timeout = options.serve_timeout});
+  inner::serve("run_group", {.timeout = options.serve_timeout});
 }
 
 /// `elastic`: the settings of an elastic group; null: a static one.
@@ -226,7 +227,7 @@ int run_as_member(const GroupOptions& options, const std::function<int(const Wor
     if (default_agent()) shutdown({.graceful = false});
     throw;
   }
-  if (default_agent()) serve_until_done({.timeout = options.serve_timeout});
+  if (default_agent()) inner::serve("run_group", {.timeout = options.serve_timeout});
   return code;
 }
 

@@ -6,6 +6,7 @@
 
 #include <weft/distributed/launch/inner/group_certificates.h>
 #include <weft/distributed/launch/inner/process_watch.h>
+#include <weft/distributed/launch/inner/serving.h>
 #include <weft/distributed/launch/inner/sigterm.h>
 #include <weft/distributed/launch/inner/store_variable.h>
 #include <weft/distributed/launch/launch.h>
@@ -308,8 +309,23 @@ void leave_elastic(Membership& membership, Duration timeout, bool serves, bool s
   }
 }
 
+/// The same error; the text of a Timeout begins with the function that the user called.
+std::exception_ptr named_after(const char* caller, const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Timeout& e) {
+    const std::string_view text = e.what();
+    for (const std::string_view other : {"shutdown:", "serve_until_done:"})
+      if (text.starts_with(other))
+        return std::make_exception_ptr(Timeout(str(caller, ":", text.substr(other.size()))));
+  } catch (...) {
+  }
+  return failure;
+}
+
 /// Calls `leave`, then ends agent and runtime even if it throws.
-template <class Leave> void end_session(const ShutdownOptions& options, bool serves, const Leave& leave) {
+template <class Leave>
+void end_session(const char* caller, const ShutdownOptions& options, bool serves, const Leave& leave) {
   const Busy busy;
   const std::shared_ptr<Agent> agent = default_agent();
   if (!agent) throw RpcError("RPC has not been initialized: call rpc::init_rpc first");
@@ -327,7 +343,7 @@ template <class Leave> void end_session(const ShutdownOptions& options, bool ser
       else agent->shutdown(options);
     });
   } catch (...) {
-    failure = std::current_exception();
+    failure = named_after(caller, std::current_exception());
   }
   set_default_agent(nullptr);
   std::shared_ptr<Runtime> runtime;
@@ -346,12 +362,14 @@ template <class Leave> void end_session(const ShutdownOptions& options, bool ser
 }  // namespace
 
 void shutdown(ShutdownOptions options) {
-  end_session(options, false, [](const auto& leave) { leave(); });
+  end_session("shutdown", options, false, [](const auto& leave) { leave(); });
 }
 
-bool serve_until_done(ServeOptions options) {
+bool serve_until_done(ServeOptions options) { return inner::serve("serve_until_done", options); }
+
+bool inner::serve(const char* caller, const ServeOptions& options) {
   bool told = false;
-  end_session({.timeout = options.timeout}, true, [&](const auto& leave) {
+  end_session(caller, {.timeout = options.timeout}, true, [&](const auto& leave) {
     const std::shared_ptr<Agent> agent = default_agent();
     std::optional<SigtermStops> stops;
     if (options.stop_on_sigterm) stops.emplace(*agent);

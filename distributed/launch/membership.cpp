@@ -268,7 +268,7 @@ void Membership::State::apply(const std::string& text) {
 }
 
 /// Steps 1 and 5: tells the agent of the members that came and went. Only this task changes the list. The
-/// agent knows a member before the list has it, so that one who waited for the member can call it.
+/// agent knows a member before the list has it, so that a program that waited for the member can call it.
 void Membership::State::place(const MemberList& now) {
   MemberList before;
   {

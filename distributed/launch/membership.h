@@ -43,9 +43,9 @@ struct JoinOptions {
 class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
  public:
   /// Joins the group that `store` orders, and learns the members. Blocks while another life holds the lease
-  /// of the name. Throws: Timeout that says who holds the name. ValueError for a bad name, a group without
-  /// free ids, or the store of a rendezvous. ValueError or DeviceError for device maps that do not fit the
-  /// members (joining.cpp). The errors of make_agent and of the store.
+  /// of the name. Throws: Timeout that names the holder. ValueError for a bad name, a group without free ids,
+  /// or the store of a rendezvous. ValueError or DeviceError for device maps that do not fit the members
+  /// (joining.cpp). The errors of make_agent and of the store.
   static std::shared_ptr<Membership> join(std::shared_ptr<Runtime> runtime, std::shared_ptr<Store> store,
                                           const JoinOptions& options);
   /// The membership of an agent; null in a static group.

@@ -239,6 +239,16 @@ void check_holder(const std::shared_ptr<Runtime>& runtime, const std::string& wh
   if (other) throw ValueError(no_rendezvous(where));
 }
 
+/// Throws: RpcError if this rank needs the address of the master, and the system knows none. With credentials
+/// or consent rank 0 needs none: it listens on all interfaces, and the name may be one that only others use.
+void check_master(const LaunchInfo& launch, const RendezvousOptions& options) {
+  if (is_loopback_host(launch.master_addr)) return;
+  if (launch.rank == 0 && (options.tls || options.insecure)) return;
+  if (const std::string why = why_unresolved(launch.master_addr); !why.empty())
+    throw RpcError(str("init: the address of the master, MASTER_ADDR '", launch.master_addr,
+                       "', cannot be resolved: ", why));
+}
+
 }  // namespace
 
 std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, const LaunchInfo& launch,
@@ -246,6 +256,7 @@ std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime, co
   if (launch.rank < 0 || launch.rank >= launch.world_size) {
     throw ValueError(str("make_rendezvous: rank ", launch.rank, " is not in 0..", launch.world_size - 1));
   }
+  check_master(launch, options);
   Runtime& rt = *runtime;
   const std::string where = to_string(HostPort{launch.master_addr, launch.master_port});
   inner::tell_unprotected("the rendezvous at " + where, options.tls, options.insecure,

@@ -58,7 +58,7 @@ struct RendezvousOptions {
 
 /// Makes a rendezvous over gRPC; rank 0 opens the port. With a world size of 1 the port may be 0. Throws:
 /// ValueError for a rank out of range, or a port that serves another kind of store. RpcError for a port that
-/// is in use or needs credentials.
+/// is in use or needs credentials, or a master address that cannot be resolved.
 WEFT_API std::unique_ptr<Rendezvous> make_rendezvous(std::shared_ptr<Runtime> runtime,
                                                      const LaunchInfo& launch,
                                                      const RendezvousOptions& options = {});

@@ -10,12 +10,11 @@
 #include <grpc/support/time.h>
 
 #include <atomic>
-#include <fstream>
-#include <iterator>
 
 #include <weft/distributed/launch/inner/etcd_wire.h>
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/unprotected.h>
+#include <weft/tensor/io/inner/file_io.h>
 
 namespace weft::rpc::inner {
 namespace {
@@ -43,9 +42,7 @@ grpc_channel_credentials* etcd_credentials(const std::optional<TlsOptions>& tls)
   if (!tls) return grpc_insecure_credentials_create();
   const auto read = [](const std::string& text, const std::string& file) {
     if (!text.empty() || file.empty()) return text;
-    std::ifstream in(file, std::ios::binary);
-    if (!in) throw IoError("tls: cannot read " + file);
-    return std::string(std::istreambuf_iterator<char>(in), {});
+    return weft::detail::read_file("tls", file);
   };
   const std::string ca = read(tls->ca, tls->ca_file), key = read(tls->key, tls->key_file),
                     certificate = read(tls->certificate, tls->certificate_file);

@@ -50,7 +50,7 @@ class WEFT_API DistributedOptimizer {
   /// owners its text names all that failed; the others have stepped. In two phases none has stepped, unless
   /// the error is of the commit. StaleStep: an owner refused gradients of parameters older than
   /// StepOptions::max_staleness; without two phases each owner decides by itself. With StepOptions::wait also
-  /// Timeout that names who is behind, and PeerLost for the loss of a worker that is behind.
+  /// Timeout that names the workers behind, and PeerLost for the loss of one of them.
   void step(int64_t context_id);
   /// Sends decisions again that an owner did not acknowledge; a step in two phases begins with it.
   /// Throws: the error of an owner that does not answer.

@@ -118,8 +118,10 @@ OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> option
   s.ledger = detail::StepLedger::of(*rpc::current_agent());
   s.runtime = rpc::current_agent()->runtime();
   s.optimizer = detail::make_optimizer(s.rule, s.params, s.group_sizes, options);
-  for (const Tensor& p : s.params) mark_concurrent(p);
   s.versions = s.ledger->records(s.params);
+  // a mark stays, so there is none before all parameters are checked
+  for (const Tensor& p : s.params) check_can_be_concurrent(p, "distributed optimizer");
+  for (const Tensor& p : s.params) mark_concurrent(p);
   rpc::MutexLock lock(s.mutex);
   s.options = std::move(options);
 }

@@ -13,7 +13,7 @@ enum class Backward : uint8_t { kFast, kSmart };
 
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep the graph for another pass
-  /// Records the pass, so that gradients have graphs of their own across the workers: further passes of the
+  /// Records the pass, so that gradients have graphs of their own across the workers. Further passes of the
   /// context may begin at them. Implies retain_graph. SMART only.
   bool create_graph = false;
   Backward mode = Backward::kSmart;

@@ -31,11 +31,11 @@
 //     becomes the owner's own.
 //  8. Owner to itself. As 5; on arrival the fork is removed again. In a remote() to oneself the entry has
 //     the fork with r's number until the function has returned.
-//  9. The end of a share. A share of a request ends with a reply that is not an error: the callee has read
-//     all arguments, and by 6 they are confirmed. A share of a reply ends by ACCEPT, which the receiver
-//     sends when the child is confirmed. Where the message may be lost, the sender PROBEs the receiver:
-//     the caller gave up, the answer was an error, or a reply was not accepted. The receiver answers for a
-//     child it has when that is confirmed. A child it does not have is refused for ever, so that a late
+//  9. The end of a share. A share of a request ends with a reply that is not an error. The callee has read
+//     all arguments then, and by 6 they are confirmed. A share of a reply ends by ACCEPT, which the receiver
+//     sends when the child is confirmed. Where the message may be lost, the sender PROBEs the receiver. That
+//     is so if the caller gave up, the answer was an error, or a reply was not accepted. The receiver answers
+//     for a child it has when that is confirmed. A child it does not have is refused for ever, so that a late
 //     message cannot bring it. Then the share ends, and the owner removes a refused fork. A child comes only
 //     from the maker of its fork. Only that one PROBEs it, and only the receiver of a share ACCEPTs it.
 // 10. Release. The last copy of a user's reference sends DELETE(r, f) once it is confirmed. A task sends

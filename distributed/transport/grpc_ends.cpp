@@ -11,11 +11,10 @@
 
 #include <algorithm>
 #include <ctime>
-#include <fstream>
-#include <sstream>
 
 #include <weft/distributed/transport/address.h>
 #include <weft/distributed/transport/inner/certificate_dates.h>
+#include <weft/tensor/io/inner/file_io.h>
 
 /// gRPC's own class, from a header that it does not install. Its C++ builder of servers gives such a handler
 /// too. But each server of that builder also serves the plugins of the process, such as reflection.
@@ -81,11 +80,7 @@ TlsOptions load_tls(TlsOptions tls) {
                             {&tls.certificate, &tls.certificate_file},
                             {&tls.key, &tls.key_file}}) {
     if (!text->empty() || path->empty()) continue;
-    std::ifstream in(*path, std::ios::binary);
-    std::ostringstream bytes;
-    bytes << in.rdbuf();
-    if (!in) throw IoError(str("tls: cannot read ", *path));
-    *text = bytes.str();
+    *text = weft::detail::read_file("tls", *path);
   }
   if (tls.certificate.empty() || tls.key.empty()) throw RpcError("tls: a certificate and its key are needed");
   if (tls.ca.empty()) throw RpcError("tls: the certificate of the authority (ca) is needed");

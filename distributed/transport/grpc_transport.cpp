@@ -216,8 +216,10 @@ void GrpcTransport::listen_tcp() {
     throw RpcError(
         "tls: without certificates of the others anybody can connect: set insecure = true as well");
   if (!options_.tls && !options_.insecure && !is_loopback_host(at.host)) {
-    throw RpcError(
-        str("cannot listen on ", options_.listen, " without credentials: set tls, or insecure = true"));
+    const std::string unknown = is_wildcard_host(at.host) ? "" : why_unresolved(at.host);
+    throw RpcError(str("cannot listen on ", options_.listen,
+                       unknown.empty() ? str(" without credentials: set tls, or insecure = true")
+                                       : str(": the host '", at.host, "' has no address: ", unknown)));
   }
   if (options_.max_unproven < 1)
     throw ValueError(str("max_unproven is ", options_.max_unproven, ", it must be at least 1"));

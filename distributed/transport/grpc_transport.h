@@ -14,9 +14,9 @@
 // Security: an address beyond loopback needs `tls` or an explicit insecure = true; otherwise listening and
 // connecting throw RpcError. With `tls`, every TCP connection is encrypted, both sides show a certificate,
 // and it names the worker. Unix sockets stay plain: only processes of the same user can open one. The lane
-// also asks the kernel for the user of the other end. A plain
-// loopback listener writes a cookie file into the user's folder. Only who reads it is heard, and nobody
-// connects to a loopback port without one, unless `insecure` is set.
+// also asks the kernel for the user of the other end. A plain loopback listener writes a cookie file into the
+// user's folder. Only a process that reads it is heard, and nobody connects to a loopback port without one,
+// unless `insecure` is set.
 #pragma once
 
 #include <memory>

@@ -177,7 +177,7 @@ static std::optional<std::string> kept_text(uint16_t port, const FolderChoice& c
   for (const std::string& folder : folders) {
     if (!why_not_private(folder).empty()) continue;
     const std::string path = folder + "/" + cookie_name(port);
-    const int fd = open((path + kLockEnd).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = open((path + kLockEnd).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) continue;
     char text[kCookieBytes];
     const bool alive = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

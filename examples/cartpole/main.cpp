@@ -31,7 +31,7 @@ struct Agent : Learner {
     if (!first) report_reward(observer, reward);
     return select_action(observer, state);
   }
-  /// The same for the calls of several observers, joined by RPC: a row of `calls` has observer, reward and
+  /// The same for the calls of several observers, joined by RPC. A row of `calls` has observer, reward and
   /// whether it is the first step.
   Tensor report_and_select_joined(const Tensor& calls, const Tensor& states) {
     std::vector<int64_t> observers;

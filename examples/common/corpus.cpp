@@ -15,8 +15,11 @@ constexpr int64_t kFewestSteps = 2;  // one input, one target
 
 std::vector<int64_t> read(const std::string& path, Corpus& corpus, int64_t columns) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
+  const auto kind = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_directory(kind))
     throw weft::IoError("corpus: " + path + " is a folder, not a text file");
+  if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind))
+    throw weft::IoError("corpus: " + path + " is not a regular file");  // a pipe may have no writer
   std::ifstream file(path);
   if (!file)
     throw weft::IoError(

@@ -2,6 +2,7 @@
 #include "group.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include <unistd.h>
@@ -32,8 +33,10 @@ void secure(const NetworkFlags& flags, const LaunchInfo& launch, bool spawned, I
         "theirs by --tls-ca, --tls-cert and --tls-key");
   init.insecure = flags.insecure;
   if (!flags.tls_ca.empty()) {
+    std::error_code ignored;
     for (const std::string& file : {flags.tls_ca, flags.tls_cert, flags.tls_key})
-      if (!std::ifstream(file)) throw weft::IoError("tls: cannot read " + file);
+      if (!std::filesystem::is_regular_file(file, ignored) || !std::ifstream(file))
+        throw weft::IoError("tls: cannot read " + file);
     init.tls.emplace();
     init.tls->ca_file = flags.tls_ca, init.tls->certificate_file = flags.tls_cert,
     init.tls->key_file = flags.tls_key;

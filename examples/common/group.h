@@ -48,7 +48,7 @@ struct GroupOptions {
 
 /// Joins the group, runs body(name) in active workers and leaves. Returns the body's result; 0 for passive
 /// workers. In an elastic group these serve until the body has ended in an active one. Throws: ValueError for
-/// a launcher's group of a wrong size, or beyond loopback without TLS or --insecure; IoError for TLS files;
+/// a launcher's group of a wrong size, or beyond loopback without TLS or --insecure. IoError for TLS files;
 /// the errors of rpc::run_group and of the body.
 int run_group(const GroupOptions& options, const std::function<int(const std::string& name)>& body);
 

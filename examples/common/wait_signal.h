@@ -1,4 +1,4 @@
-// SIGUSR1 in a distributed program: prints who waits for whom, on all workers, to stderr.
+// SIGUSR1 in a distributed program: prints the waits of all workers for each other to stderr.
 #pragma once
 
 #include <thread>

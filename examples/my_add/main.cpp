@@ -21,8 +21,8 @@ using weft::Tensor;
 Tensor my_add(const Tensor& a, const Tensor& b) { return a + b; }
 WEFT_RPC(my_add);
 
-/// The dependencies of FAST mode on one worker: for each node reached from `roots` and all sends of the
-/// context, the number of edges to it; and a topological order.
+/// The dependencies of FAST mode on one worker, as text. Each node reached from `roots` and all sends of the
+/// context has the number of edges to it. A topological order follows.
 std::string describe(const std::string& worker, int64_t context,
                      const std::vector<std::pair<std::string, const Node*>>& roots) {
   std::vector<std::pair<std::string, const Node*>> queue = roots;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/autograd/tape/grad_mode.h>
-#include <weft/tensor/tensor.h>
+#include <weft/tensor/inner/launch.h>
 
 namespace weft::nn {
 
@@ -10,7 +10,7 @@ namespace weft::nn {
 /// float32 and half dtypes mix.
 inline void check_type_of_x(const char* layer, const char* name, const Tensor& x, const char* name_of_like,
                             const Tensor& like) {
-  if (!x.defined()) throw ValueError(str(layer, ": ", name, " is undefined"));
+  if (!x.defined()) launch::throw_undefined(layer, name);
   const auto narrow = [](DType t) { return is_floating(t) && t != kFloat64; };
   if (x.dtype() == like.dtype() ||
       (autograd_state().autocast != kFloat32 && narrow(x.dtype()) && narrow(like.dtype())))

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from .draw import FLOAT32, FLOAT64, FLOATS
 from .frames import Sizes
-from .pointwise import one_floating
+from .pointwise import one, one_floating
 from .reductions import inner, matrix, wide
 from .table import op
 
@@ -66,19 +66,19 @@ def classified(smoothing):
     return draw
 
 
-def with_classes(f):
+def with_classes(f, smoothed=False):
     return lambda x, target, weight, ignored, smoothing, r: f(
         x,
         wide(target),
         weight=weight,
         ignore_index=ignored,
         reduction=REDUCTIONS[r],
-        **({"label_smoothing": smoothing} if f is F.cross_entropy else {})
+        **({"label_smoothing": smoothing} if smoothed else {})
     )
 
 
 op("nll_loss", classified(False), with_classes(F.nll_loss), spread=True, floor=1, weight=2)
-op("cross_entropy", classified(True), with_classes(F.cross_entropy), spread=True, floor=1, weight=3)
+op("cross_entropy", classified(True), with_classes(F.cross_entropy, True), spread=True, floor=1, weight=3)
 
 
 def linear_classes(d):
@@ -89,7 +89,7 @@ def linear_classes(d):
 
 
 def linear_cross_entropy(x, weight, bias, target, *options):
-    return with_classes(F.cross_entropy)(F.linear(x, weight, bias), target, *options)
+    return with_classes(F.cross_entropy, True)(F.linear(x, weight, bias), target, *options)
 
 
 op("linear_cross_entropy", linear_classes, linear_cross_entropy, spread=True, floor=1, weight=2)
@@ -305,6 +305,49 @@ op(
     lambda x, p: F.dropout(x, p, False),
     exact=True,
 )
+for name, options in (
+    ("ReLU", {"exact": True, "types": "arith"}),
+    ("Tanh", {"types": "real"}),
+    ("Sigmoid", {"types": "real"}),
+    ("GELU", {"types": "real", "spread": True, "floor": 1}),
+    ("SiLU", {"types": "real"}),
+):
+    op("nn." + name, one, getattr(torch.nn, name)(), **options)
+
+
+def called(module):
+    return lambda x, target, **options: module(**options)(x, target)
+
+
+op(
+    "nn.MSELoss",
+    lambda d: pair(d) + [reduction(d)],
+    lambda x, t, r: torch.nn.MSELoss(reduction=REDUCTIONS[r])(x, t),
+    spread=True,
+)
+op("nn.NLLLoss", classified(False), with_classes(called(torch.nn.NLLLoss)), spread=True, floor=1)
+op(
+    "nn.CrossEntropyLoss",
+    classified(True),
+    with_classes(called(torch.nn.CrossEntropyLoss), True),
+    spread=True,
+    floor=1,
+)
+
+
+def sequential_case(d):
+    i, h, o, dtype = max(inner(d), 1), d.of(1, 3, 16), d.of(1, 4), d.of(FLOAT32, FLOAT64)
+    shapes = ((h, i), (h,), (o, h), (o,))
+    values = [d.tensor(Sizes(s), dtype, mode="normal") for s in shapes]
+    return [d.tensor(Sizes((*d.shape(0, 2), i)), dtype, mode="normal"), i, h, o, values]
+
+
+def sequential(x, i, h, o, values):
+    net = torch.nn.Sequential(torch.nn.Linear(i, h), torch.nn.Tanh(), torch.nn.Linear(h, o))
+    return torch.func.functional_call(net, dict(zip((n for n, _ in net.named_parameters()), values)), (x,))
+
+
+op("nn.Sequential", sequential_case, sequential, spread=True, rough=20)
 for name in ("Softmax", "LogSoftmax"):
     op(
         "nn." + name,

@@ -217,13 +217,14 @@ for name in (
     "sigmoid",
     "erf",
 ):
-    op(name, one, getattr(torch, name), types="real")
+    op(name, one, getattr(torch, name), types="real", zeros=True)
 op("log_sigmoid", one, F.logsigmoid, types="real")
-op("leaky_relu", lambda d: one(d) + [d.floating(0.01, 0.0, 0.3, 2.0, -0.5)], F.leaky_relu, types="real")
-op("elu", lambda d: one(d) + [d.floating(1.0, 0.5, 2.0, 0.0)], F.elu, types="real")
-op("gelu", one, F.gelu, types="real", spread=True, floor=1)
-op("gelu_tanh", one, lambda x: F.gelu(x, approximate="tanh"), types="real", spread=True, floor=1)
-op("silu", one, F.silu, types="real")
+op("leaky_relu", lambda d: one(d) + [d.floating(0.01, 0.0, 0.3, 2.0, -0.5)], F.leaky_relu, types="real",
+   zeros=True)
+op("elu", lambda d: one(d) + [d.floating(1.0, 0.5, 2.0, 0.0)], F.elu, types="real", zeros=True)
+op("gelu", one, F.gelu, types="real", zeros=True, spread=True, floor=1)
+op("gelu_tanh", one, lambda x: F.gelu(x, approximate="tanh"), types="real", zeros=True, spread=True, floor=1)
+op("silu", one, F.silu, types="real", zeros=True)
 op("softplus", one, lambda x: F.softplus(x, threshold=40), types="real")
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -268,12 +268,14 @@ def by_gradient(case, t, w, kind, text):
         x is not None and bool((~a.isfinite() | ~b.isfinite() | ~x.isfinite())[wrong].all())
         for _, x, a, b, wrong in parts
     )
-    if any(not bool(x.isfinite().all()) for x in inputs) or not all(
+    wide = promote([v.dtype for v in judge.leaves(case.arguments)])
+    met = [x.to(TORCH[wide]) if wide >= 4 else x for x in inputs]  # an integer may leave a half type's range
+    if any(not bool(x.isfinite().all()) for x in met) or not all(
         abs(v) < float("inf") for v in numbers_of(case)
     ):
         if not case.spec.spread:
             one_odd = (
-                all(x is not None and bool(beside(inputs, x)[wrong].all()) for _, x, _, _, wrong in parts)
+                all(x is not None and bool(beside(met, x)[wrong].all()) for _, x, _, _, wrong in parts)
                 or one_odd
             )
         mixed = case.spec.spread and any(o is not None and not bool(o.isfinite().all()) for o in t.outputs)

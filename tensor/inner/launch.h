@@ -15,7 +15,7 @@ namespace weft::launch {
 WEFT_API Context& context();
 inline Backend& backend_of(const Tensor& x) { return backend(x.device()); }
 
-/// The public name of a row of pointwise.h: LogSigmoid -> "log_sigmoid", RsubScalar -> "rsub".
+/// The public name of a row of pointwise.h: LogSigmoid -> "log_sigmoid", RsubScalar -> "sub".
 WEFT_API std::string op_name(const char* row);
 /// The compute dtype of an operation of class c for arguments of common dtype t. Integers become float32 for
 /// kFloat, bool becomes int64 for kNumeric.
@@ -24,7 +24,10 @@ constexpr DType compute_dtype(OpClass c, DType t) {
   if (c == OpClass::kNumeric && t == kBool) return kInt64;
   return t;
 }
-[[noreturn]] WEFT_API void throw_undefined(const char* name, size_t argument);
+/// Throws the ValueError that operation or layer `name` got an undefined tensor. `which` says the tensor: the
+/// number of the argument from 1, or a text as "x".
+[[noreturn]] WEFT_API void throw_undefined(const char* name, size_t which);
+[[noreturn]] WEFT_API void throw_undefined(const char* name, const std::string& which);
 /// Throws: ValueError that names the operation and the position, from 1, of the first undefined tensor.
 template <class... X> void check_defined(const char* name, const X&... xs) {
   size_t k = 0;
@@ -52,12 +55,16 @@ WEFT_API Scalar minus(Scalar s, DType t);
 /// wrap_dim for an operation that treats a tensor without dims as [1]: dim 0 and -1 are valid there.
 WEFT_API int line_dim(const char* name, int64_t dim, const Tensor& x);
 
-/// Calls f() and prefixes its IndexError with the name of the operation, which kernels do not know.
+/// Throws the Error in flight again as one of operation `name`. This name takes the place of the operation
+/// that the text begins with; before a text without one, as that of a kernel, it is inserted. Errors of
+/// autograd, files, memory and CUDA stay as they are.
+[[noreturn]] WEFT_API void rethrow_as(const char* name);
+/// Calls f(), whose errors say `name`: the operation that the user called, not one that it is composed of.
 template <class F> decltype(auto) named(const char* name, F&& f) {
   try {
     return f();
-  } catch (const IndexError& e) {
-    throw IndexError(str(name, ": ", e.what()));
+  } catch (const Error&) {
+    rethrow_as(name);
   }
 }
 

@@ -22,13 +22,16 @@ namespace weft::detail {
 
 FileReader::FileReader(const char* what, const std::string& path) : what_(what), path_(path) {
   if (path.empty()) throw IoError(str(what_, ": the path is empty"));
-  file_ = std::fopen(path.c_str(), "rb");
-  if (!file_) fail(std::strerror(errno));
+  // without O_NONBLOCK the open of a pipe waits for its writer
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (file < 0) fail(std::strerror(errno));
   struct stat info {};
-  const bool known = fstat(fileno(file_), &info) == 0;
-  if (!known || !S_ISREG(info.st_mode)) {
-    std::fclose(std::exchange(file_, nullptr));
-    fail("not a regular file");
+  const bool regular = fstat(file, &info) == 0 && S_ISREG(info.st_mode);
+  file_ = regular ? fdopen(file, "rb") : nullptr;
+  if (!file_) {
+    const int why = errno;
+    close(file);
+    fail(regular ? std::strerror(why) : "not a regular file");
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -52,6 +55,13 @@ void FileReader::seek(uint64_t position) {
 
 void FileReader::fail(const std::string& problem) const {
   throw IoError(str(what_, ": ", path_, ": ", problem));
+}
+
+std::string read_file(const char* what, const std::string& path) {
+  FileReader file(what, path);
+  std::string bytes(file.size(), '\0');
+  file.read(bytes.data(), bytes.size());
+  return bytes;
 }
 
 namespace {

@@ -2,6 +2,7 @@
 // must match the shape in it.
 #include <weft/tensor/io/npy.h>
 
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/io/inner/file_io.h>
 #include <weft/tensor/io/inner/npy_format.h>
 
@@ -33,6 +34,7 @@ Tensor load_npy(const std::string& path) {
 }
 
 void save_npy(const std::string& path, const Tensor& x) {
+  launch::check_defined("save_npy", x);
   const Tensor host = detail::host_copy(x);
   const std::string header = detail::write_npy_header(x.dtype(), x.sizes());
   detail::FileWriter file("save_npy", path);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/io/inner/crc32.h>
 #include <weft/tensor/io/inner/file_io.h>
 #include <weft/tensor/io/inner/inflate.h>
@@ -76,7 +77,7 @@ bool leaves_its_folder(std::string_view name) {
 void save_npz(const std::string& path, const NamedTensors& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, x] : tensors) {
-    if (!x.defined()) throw ValueError(str("save_npz: tensor ", name, " is undefined"));
+    if (!x.defined()) launch::throw_undefined("save_npz", str("tensor ", name));
     if (name.empty() || name.size() > 60000 || !names.insert(name).second)
       throw ValueError(str("save_npz: the name '", name, "' is empty, too long or repeated"));
     if (leaves_its_folder(name))

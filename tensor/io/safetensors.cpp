@@ -10,6 +10,7 @@
 
 #include <weft/kernels/backend.h>
 #include <weft/kernels/inner/json_quote.h>
+#include <weft/tensor/inner/launch.h>
 #include <weft/tensor/io/inner/file_ints.h>
 #include <weft/tensor/io/inner/file_io.h>
 #include <weft/tensor/io/inner/json.h>
@@ -235,7 +236,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors, cons
   std::unordered_set<std::string> names;
   std::unordered_map<const Storage*, std::vector<Item>> by_storage;
   for (const auto& [name, x] : tensors) {
-    if (!x.defined()) throw ValueError(str("save_safetensors: tensor ", name, " is undefined"));
+    if (!x.defined()) launch::throw_undefined("save_safetensors", str("tensor ", name));
     if (name == "__metadata__") throw ValueError("save_safetensors: __metadata__ is no name for a tensor");
     if (!names.insert(name).second) throw ValueError(str("save_safetensors: two tensors are named ", name));
     const Item item{&name, &x};

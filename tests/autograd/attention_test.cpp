@@ -1,5 +1,5 @@
 // scaled_dot_product_attention: several blocks against the composed form, rows without a key, masks that
-// learn, dropout, half types, strided heads and a mask that changes before the backward.
+// learn, dropout. Also half types, strided heads and a mask that changes before the backward.
 #include <cmath>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // compile() at its edges: tensors that change under a program, errors in a replay, arguments that are leaves
-// or alias each other, results that are views of each other, and the options and groups of optimizers.
+// or alias each other. Also results that are views of each other, and the options and groups of optimizers.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Every row of the op table through compile(): the replays have the bits of ordinary runs, forward and with
+// Every row of the op table through compile(). The replays have the bits of ordinary runs, forward and with
 // gradients, for the values of the recording and for others.
 #include <gtest/gtest.h>
 
@@ -29,6 +29,7 @@ const std::map<std::string, std::string> kOrdinary = {
     {"index_put_mask", "reads values on the host"},
     {"index_put_through_a_view_", "reads values on the host"},
     {"masked_scatter", "reads values on the host"},
+    {"masked_scatter_", "reads values on the host"},
     {"masked_select", "reads values on the host"},
     {"multinomial", "makes or seeds a generator"},
     {"nonzero", "reads values on the host"},

@@ -1,4 +1,5 @@
-// compile(): what a replay repeats and what it does not, the guards, and the reasons for ordinary runs.
+// compile(): the effects that a replay repeats, those that it leaves out, the guards, and the reasons for
+// ordinary runs.
 #include <gtest/gtest.h>
 
 #include <atomic>

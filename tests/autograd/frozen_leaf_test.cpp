@@ -1,4 +1,4 @@
-// A leaf whose requires_grad is switched off, or which gets another dtype, between forward and backward: its
+// A leaf whose requires_grad is switched off, or which gets another dtype, between forward and backward. Its
 // gradient arrives, is left out, or throws, and its hooks stay.
 #include <gtest/gtest.h>
 

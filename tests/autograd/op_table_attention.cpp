@@ -84,14 +84,18 @@ std::vector<Row> attention_rows() {
             [] {
               scaled_dot_product_attention(zeros({3, 5}), zeros({7, 5}, {.dtype = kInt64}), zeros({7, 4}));
             }}},
-      .large = {{3, 150, 8}, {3, 600, 8}, {3, 600, 6}}};
+      .large = {{3, 150, 8}, {3, 600, 8}, {3, 600, 6}},
+      .takes = {{.meets = Number::Meets::kFactor,
+                 .call = [](const Tensor& x,
+                            Scalar s) { return scaled_dot_product_attention(x, x, x, {.scale = s.d}); },
+                 .dtypes = floats()}}};
   Row causal = plain;
   causal.name = "scaled_dot_product_attention_causal";
   causal.call = [](const Tensors& x) -> Tensors {
     return {scaled_dot_product_attention(x[0], x[1], x[2], {.causal = true, .scale = 0.3})};
   };
   causal.reference = [](const Hosts& in) -> Hosts { return {attended(in, 0.3, true)}; };
-  causal.wrong.clear();
+  causal.wrong.clear(), causal.takes.clear();
   causal.special = false;  // a value that is not finite may count for a row that leaves its key out
   Row masked = causal;
   masked.name = "scaled_dot_product_attention_masked";

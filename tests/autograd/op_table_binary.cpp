@@ -64,7 +64,8 @@ double floor_mod(double a, double b) {  // Python's %
 double floor_quotient(double a, double b) {  // Python's //
   if (b == 0) return a / b;
   const double r = std::fmod(a, b);
-  return std::floor((a - r) / b + 0.5) - (r != 0 && (r < 0) != (b < 0) ? 1 : 0);
+  const double q = std::floor((a - r) / b + 0.5) - (r != 0 && (r < 0) != (b < 0) ? 1 : 0);
+  return q == 0 ? std::copysign(q, a / b) : q;
 }
 
 double larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); }
@@ -145,6 +146,8 @@ std::vector<Row> binary_rows() {
   quotient.wrong.push_back(
       {"ValueError", "0", [] { floor_divide(ones({2}, {.dtype = kInt64}), zeros({2}, {.dtype = kInt64})); }});
   for (Row& row : rows) {
+    if (row.name == "maximum" || row.name == "minimum" || row.name == "clamp_tensors")
+      row.signed_zeros = false;  // of two zeros either is the larger one
     if (row.name == "add_alpha")
       row.takes = {{Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return add(x, x, s); }}};
     if (row.name == "sub_alpha")
@@ -153,6 +156,10 @@ std::vector<Row> binary_rows() {
       row.takes = {{Number::Meets::kReal, [](const Tensor& x, Scalar s) { return lerp(x, x, s); }}};
     if (row.name == "addcmul")
       row.takes = {{Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return addcmul(x, x, x, s); }}};
+    if (row.name == "where")
+      row.takes = {
+          {Number::Meets::kElement, [](const Tensor& x, Scalar s) { return where(isnan(x), x, s); }},
+          {Number::Meets::kElement, [](const Tensor& x, Scalar s) { return where(isnan(x), s, x); }}};
     if (row.name == "addcdiv")
       row.takes = {{Number::Meets::kReal, [](const Tensor& x, Scalar s) { return addcdiv(x, x, x, s); }}};
   }
@@ -236,17 +243,22 @@ std::vector<Row> scalar_rows() {
   const auto divisor = [](Scalar s) { return s.d == 0 ? Scalar(1) : s; };
   wrapped.takes = {{Number::Meets::kFactor, [=](const Tensor& x, Scalar s) { return fmod(x, divisor(s)); }}};
   quotient.takes = {
-      {Number::Meets::kFactor, [=](const Tensor& x, Scalar s) { return floor_divide(x, divisor(s)); }}};
-  const std::vector<Row> more = {wrapped, quotient,
-                                 number(
-                                     "nan_to_num", [](const Tensor& x) { return nan_to_num(x, 3, 5, -5); },
-                                     [](double x) {
-                                       return std::isnan(x) ? 3 : std::isinf(x) ? std::copysign(5, x) : x;
-                                     })};
+      {Number::Meets::kFactor, [=](const Tensor& x, Scalar s) { return floor_divide(x, divisor(s)); }},
+      {Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return floor_divide(s, x); }}};
+  Row replaced = number(
+      "nan_to_num", [](const Tensor& x) { return nan_to_num(x, 3, 5, -5); },
+      [](double x) { return std::isnan(x)   ? 3
+                            : std::isinf(x) ? std::copysign(5, x)
+                                            : x; });
+  for (const auto op : {+[](const Tensor&x, Scalar s) { return nan_to_num(x, s); },
+                        +[](const Tensor&x, Scalar s) { return nan_to_num(x, 0, s); },
+                        +[](const Tensor&x, Scalar s) { return nan_to_num(x, 0, {}, s); }})
+    replaced.takes.push_back({.meets = Number::Meets::kElement, .call = op, .dtypes = floats()});
+  const std::vector<Row> more = {wrapped, quotient, replaced};
   using Op = Tensor (*)(const Tensor&, Scalar);
   const auto takes = [&](const char* name, Number::Meets meets, Op op) {
     for (Row& row : rows)
-      if (row.name == name) row.takes = {{meets, op}};
+      if (row.name == name) row.takes.push_back({meets, op});
   };
   takes("add_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return x + s; });
   takes("sub_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return x - s; });
@@ -256,14 +268,27 @@ std::vector<Row> scalar_rows() {
   takes("maximum_number", Number::Meets::kElement, [](const Tensor& x, Scalar s) { return maximum(x, s); });
   takes("minimum_number", Number::Meets::kElement, [](const Tensor& x, Scalar s) { return minimum(x, s); });
   takes("clamp", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return clamp(x, s, s); });
-  rows[1].takes.push_back({Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return sub(s, x); }});
+  takes("sub_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return sub(s, x); });
+  takes("pow_number", Number::Meets::kPower, [](const Tensor& x, Scalar s) {
+    const bool fraction = !is_floating(x.dtype()) && s.integral && s.i < 0 && s.fits(x.dtype());
+    return fraction ? x : pow(x, s);  // a negative power of integers is another error
+  });
+  takes("pow_number", Number::Meets::kPower, [](const Tensor& x, Scalar s) { return pow(s, x); });
+  takes("remainder_number", Number::Meets::kFactor,
+        [](const Tensor& x, Scalar s) { return x % (s.d == 0 ? Scalar(1) : s); });
+  takes("remainder_number", Number::Meets::kFactor, [](const Tensor& x, Scalar s) { return s % x; });
   for (Row& row : rows)
     if (row.name == "remainder_number_integer") row.differentiable = row.special = false;
   rows[0].wrong = {{"DTypeError", "add", [] { add(zeros({2}, {.dtype = kInt64}), 0.5); }}};
   rows[1].wrong = {{"DTypeError", "sub: the number 0.5", [] { sub(zeros({2}, {.dtype = kInt64}), 0.5); }},
                    {"DTypeError", "sub: the number 0.5", [] { sub(0.5, zeros({2}, {.dtype = kInt64})); }}};
   rows[3].wrong = {{"DTypeError", "mul", [] { mul(zeros({2}, {.dtype = kInt32}), 0.5); }}};
-  rows.back().wrong = {{"ValueError", "clamp", [] { clamp(zeros({2}), 2, 1); }}};
+  static constexpr int64_t large = int64_t{1} << 53;  // from here on neighbours are one double
+  rows.back().wrong = {{"ValueError", "clamp", [] { clamp(zeros({2}), 2, 1); }},
+                       {"ValueError", "9007199254740993 is above high 9007199254740992",
+                        [] { clamp(zeros({2}, {.dtype = kInt64}), large + 1, large); }},
+                       {"ValueError", "9007199254740993 is above high",
+                        [] { clamp(zeros({2}, {.dtype = kInt64}), large + 1, 0x1p53); }}};
   rows.insert(rows.end(), more.begin(), more.end());
   return rows;
 }

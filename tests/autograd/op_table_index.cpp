@@ -113,22 +113,23 @@ std::vector<Row> index_rows() {
        .wrong = {{"ShapeError", "take_along", [] {
                     take_along(zeros({3, 5}), far_ids({2}, 0), 1);
                   }}}});
-  rows.push_back({.name = "scatter",
-                  .args = {real({2, 5}), real({2, 1})},
-                  .call = [](const Tensors& x) -> Tensors {
-                    return {scatter(x[0], 1, from_vector<int64_t>({4, 2}, {2, 1}).to(x[0].device()), x[1])};
-                  },
-                  .reference = [](const Hosts& in) -> Hosts {
-                    return {scattered(in[0], Host({2, 1}, {4, 2}), in[1], 1, false)};
-                  },
-                  .dtypes = numbers(),
-                  .wrong = {{"IndexError", "5",
-                             [] {
-                               scatter(zeros({3, 5}), 1, far_ids({3, 2}, 5), ones({3, 2}));
-                             }},
-                            {"ShapeError", "scatter", [] {
-                               scatter(zeros({3, 5}), 1, far_ids({3, 2}, 0), ones({3, 1}));
-                             }}}});
+  rows.push_back(
+      {.name = "scatter",
+       .args = {real({2, 5}), ids({2, 1}, 5), real({2, 1})},
+       .call = [](const Tensors& x) -> Tensors { return {scatter(x[0], 1, x[1], x[2])}; },
+       .reference = [](const Hosts& in) -> Hosts { return {scattered(in[0], in[1], in[2], 1, false)}; },
+       .dtypes = numbers(),
+       .wrong = {{"IndexError", "5",
+                  [] {
+                    scatter(zeros({3, 5}), 1, far_ids({3, 2}, 5), ones({3, 2}));
+                  }},
+                 {"ShapeError", "scatter",
+                  [] {
+                    scatter(zeros({3, 5}), 1, far_ids({3, 2}, 0), ones({3, 1}));
+                  }}},
+       .takes = {{Number::Meets::kElement, [](const Tensor& x, Scalar s) {
+                    return scatter(x, 0, far_ids({1, 2}, 1).to(x.device()), s);
+                  }}}});
   rows.push_back(
       {.name = "scatter_add",
        .args = {real({3, 5}), ids({2, 7}, 5), real({2, 7})},

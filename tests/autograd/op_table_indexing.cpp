@@ -127,25 +127,27 @@ Row view_row() {
 Row put_row() {
   return {
       .name = "index_put",
-      .args = {real({4, 3, 5}), real({5})},
+      .args = {real({4, 3, 5}), real({5}), ids({2}, 2), ids({1}, 3)},
       .call = [](const Tensors& in) -> Tensors {
-        const Tensor &x = in[0], &v = in[1], i = positions({3, 1}, x), j = positions({2, -3}, x);
+        const Tensor &x = in[0], &v = in[1], two = positions({2, 0}, x).to(in[2].dtype());
+        const Tensor i = in[2] + two.narrow(0, 0, in[2].size(0)), j = in[3] - 3;  // no position twice
         return {index_put(x, {i}, v), index_put(x, {Slice(), j}, v), index_put(x, {i, j}, v),
                 index_put(x, {i, Slice(), j}, narrow(v, 0, 0, 3)), index_put(x, {2, Slice(0, 2)}, v)};
       },
       .reference = [](const Hosts& in) -> Hosts {
         const Host &x = in[0], &v = in[1];
+        const auto in_i = [&](int64_t k) { return k == at(in[2], {0}) + 2 || k == at(in[2], {1}); };
+        const int64_t j = at(in[3], {0});
         const auto put = [&](auto&& hit, auto&& value) {
           return build(x.sizes, [&](const Shape& k) { return hit(k) ? value(k) : x(k); });
         };
         const auto last = [&](const Shape& k) { return v({k[2]}); };
-        return {
-            put([](const Shape& k) { return k[0] % 2 == 1; }, last),
-            put([](const Shape& k) { return k[1] != 1; }, last),
-            put([](const Shape& k) { return (k[0] == 3 && k[1] == 2) || (k[0] == 1 && k[1] == 0); }, last),
-            put([](const Shape& k) { return (k[0] == 3 && k[2] == 2) || (k[0] == 1 && k[2] == 2); },
-                [&](const Shape& k) { return v({k[1]}); }),
-            put([](const Shape& k) { return k[0] == 2 && k[1] < 2; }, last)};
+        return {put([&](const Shape& k) { return in_i(k[0]); }, last),
+                put([&](const Shape& k) { return k[1] == j; }, last),
+                put([&](const Shape& k) { return in_i(k[0]) && k[1] == j; }, last),
+                put([&](const Shape& k) { return in_i(k[0]) && k[2] == j + 2; },
+                    [&](const Shape& k) { return v({k[1]}); }),
+                put([](const Shape& k) { return k[0] == 2 && k[1] < 2; }, last)};
       },
       .dtypes = every_type(),
       .wrong = {{"ShapeError", "values [3] do not broadcast to [1, 5]",
@@ -216,7 +218,9 @@ Row scatter_row() {
                      [] { masked_scatter(zeros({3}), zeros({2}, {.dtype = kBool}), zeros({3})); }}}};
 }
 
-Row bits(const std::string& name, Tensor (*op)(In, In), int64_t (*f)(int64_t, int64_t)) {
+using ByNumber = Tensor (*)(In, Scalar);
+
+Row bits(const std::string& name, Tensor (*op)(In, In), ByNumber by_number, int64_t (*f)(int64_t, int64_t)) {
   return {.name = name,
           .args = {fixed({3, 5}, -100, 100), fixed({3, 5}, -100, 100)},
           .call = [op](const Tensors& in) -> Tensors { return {op(in[0], in[1])}; },
@@ -227,7 +231,8 @@ Row bits(const std::string& name, Tensor (*op)(In, In), int64_t (*f)(int64_t, in
           .dtypes = {kInt64, kInt32, kUInt8, kBool},
           .sizes = {{{}, {}}, {{0}, {1}}, {{3, 5}, {5}}, {{3, 1}, {4}}},
           .wrong = {{"DTypeError", "float32", [op] { op(zeros({2}), zeros({2})); }}},
-          .large = {{307, 211}, {211}}};
+          .large = {{307, 211}, {211}},
+          .takes = {{.meets = Number::Meets::kElement, .call = by_number, .dtypes = whole_types()}}};
 }
 
 }  // namespace
@@ -240,9 +245,9 @@ std::vector<Row> index_many_rows() {
 }
 
 std::vector<Row> bit_rows() {
-  return {bits("bitwise_and", bitwise_and, [](int64_t a, int64_t b) { return a & b; }),
-          bits("bitwise_or", bitwise_or, [](int64_t a, int64_t b) { return a | b; }),
-          bits("bitwise_xor", bitwise_xor, [](int64_t a, int64_t b) { return a ^ b; }),
+  return {bits("bitwise_and", bitwise_and, bitwise_and, [](int64_t a, int64_t b) { return a & b; }),
+          bits("bitwise_or", bitwise_or, bitwise_or, [](int64_t a, int64_t b) { return a | b; }),
+          bits("bitwise_xor", bitwise_xor, bitwise_xor, [](int64_t a, int64_t b) { return a ^ b; }),
           {.name = "bitwise_not",
            .args = {fixed({3, 5}, -100, 100)},
            .call = [](const Tensors& in) -> Tensors { return {bitwise_not(in[0])}; },

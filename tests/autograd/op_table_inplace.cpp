@@ -91,7 +91,7 @@ std::vector<Row> inplace_rows() {
           [](double a, double) { return std::clamp(a, -1.0, 5.0); }, away({3, 5}, -1)),
       written(
           "relu_", [](Tensor& y, const Tensor&) { y.relu_(); },
-          [](double a, double) { return std::max(a, 0.0); }, away({3, 5}, 0)),
+          [](double a, double) { return a <= 0 ? 0 : a; }, away({3, 5}, 0)),
   };
   rows[3].wrong.push_back({"ShapeError", "add_", [] { zeros({3}).add_(zeros({2, 3})); }});
   rows[3].wrong.push_back({"DTypeError", "add_", [] { zeros({3}, {.dtype = kInt64}).add_(zeros({3})); }});
@@ -116,6 +116,55 @@ std::vector<Row> inplace_rows() {
   takes("add_number_", Number::Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.add_(s); });
   takes("mul_number_", Number::Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.mul_(s); });
   takes("clamp_", Number::Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.clamp_(s, s); });
+  using Meets = Number::Meets;
+  takes("sub_number_", Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y -= s; });
+  takes("sub_scaled_", Meets::kFactor,
+        [](Tensor& y, Scalar s) -> Tensor& { return y.sub_(ones_like(y), s); });
+  takes("masked_fill_", Meets::kElement,
+        [](Tensor& y, Scalar s) -> Tensor& { return y.masked_fill_(isnan(y), s); });
+  takes("remainder_number_", Meets::kFactor,
+        [](Tensor& y, Scalar s) -> Tensor& { return y %= s.d == 0 ? Scalar(1) : s; });
+  takes("div_number_", Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y /= s; });
+  takes("pow_number_", Meets::kFactor, [](Tensor& y, Scalar s) -> Tensor& { return y.pow_(s); });
+  for (Row& row : rows)  // quotients and powers by a fraction are no integers
+    if (row.name == "div_number_" || row.name == "pow_number_") row.takes.back().dtypes = floats();
+  const std::vector<Row> by_index = index_rows(), by_many = index_many_rows(), of_bits = bit_rows();
+  // The row of the function, with the method on a copy of its first input.
+  const auto method = [&](const std::vector<Row>& from, const std::string& name, auto write) {
+    Row row = *std::find_if(from.begin(), from.end(), [&](const Row& r) { return r.name + "_" == name; });
+    row.name = name;
+    row.call = [write](const Tensors& x) -> Tensors {
+      Tensors y;
+      write([&]() -> Tensor& { return y.emplace_back(clone(x[0])); }, x);
+      return y;
+    };
+    row.wrong.clear(), row.takes.clear();
+    rows.push_back(std::move(row));
+  };
+  method(by_index, "scatter_", [](auto&& y, const Tensors& x) { y().scatter_(1, x[1], x[2]); });
+  takes("scatter_", Meets::kElement, [](Tensor& y, Scalar s) -> Tensor& {
+    return y.scatter_(0, zeros({1, 2}, {.dtype = kInt64, .device = y.device()}), s);
+  });
+  method(by_index, "scatter_add_", [](auto&& y, const Tensors& x) { y().scatter_add_(1, x[1], x[2]); });
+  method(by_index, "index_add_", [](auto&& y, const Tensors& x) {
+    y().index_add_(0, x[1], x[2]);
+    y().index_add_(1, x[1], x[3]);
+  });
+  method(by_many, "masked_scatter_", [](auto&& y, const Tensors& x) {
+    y().masked_scatter_(x[1], x[2]);
+    y().masked_scatter_(x[1][2], x[2]);
+  });
+  method(of_bits, "bitwise_and_", [](auto&& y, const Tensors& x) { y() &= x[1]; });
+  method(of_bits, "bitwise_or_", [](auto&& y, const Tensors& x) { y() |= x[1]; });
+  method(of_bits, "bitwise_xor_", [](auto&& y, const Tensors& x) { y() ^= x[1]; });
+  takes("bitwise_and_", Meets::kElement, [](Tensor& y, Scalar s) -> Tensor& { return y &= s; });
+  takes("bitwise_or_", Meets::kElement, [](Tensor& y, Scalar s) -> Tensor& { return y |= s; });
+  takes("bitwise_xor_", Meets::kElement, [](Tensor& y, Scalar s) -> Tensor& { return y ^= s; });
+  for (Row& row : rows)
+    if (row.name.starts_with("bitwise")) {
+      row.takes.back().dtypes = whole_types();
+      row.sizes.pop_back();  // x does not grow
+    }
   rows.push_back({.name = "mul_through_a_view_",
                   .args = {real({3, 5}), real({5})},
                   .call = [](const Tensors& x) -> Tensors {
@@ -146,6 +195,8 @@ std::vector<Row> inplace_rows() {
                     for (double& v : y.v) v *= v;
                     return {y};
                   }});
+  takes("index_put_through_a_view_", Meets::kElement,
+        [](Tensor& y, Scalar s) -> Tensor& { return y.index_put_({0}, s); });
   rows.push_back(
       {.name = "add_overlapping_",
        .args = {real({3, 3})},

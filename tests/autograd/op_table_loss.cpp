@@ -194,7 +194,9 @@ std::vector<Row> loss_rows() {
          return d < 1.5 ? d * d / 3 : d - 0.75;
        }),
        .twice = true,
-       .wrong = {{"ValueError", "smooth_l1_loss", [] { smooth_l1_loss(zeros({2}), zeros({2}), -1); }}}});
+       .wrong = {{"ValueError", "smooth_l1_loss", [] { smooth_l1_loss(zeros({2}), zeros({2}), -1); }},
+                 {"DTypeError", "smooth_l1_loss: the number 1e+300",
+                  [] { smooth_l1_loss(zeros({2}), zeros({2}), 1e300); }}}});
   return rows;
 }
 

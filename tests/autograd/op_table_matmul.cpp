@@ -293,6 +293,10 @@ std::vector<Row> softmax_rows() {
        .wrong = {{"ShapeError", "layer_norm",
                   [] {
                     layer_norm(zeros({3, 5}), {4});
+                  }},
+                 {"DTypeError", "layer_norm: the number 1e+300",
+                  [] {
+                    layer_norm(zeros({3, 5}), {5}, Tensor(), Tensor(), 1e300);
                   }}},
        .large = {{307, 53}, {53}, {53}},
        .loose = 4});
@@ -316,6 +320,10 @@ std::vector<Row> softmax_rows() {
                   .wrong = {{"DTypeError", "normalize",
                              [] {
                                normalize(zeros({2, 2}, {.dtype = kInt64}));
+                             }},
+                            {"DTypeError", "normalize: the number 1e+300",
+                             [] {
+                               normalize(zeros({2, 2}), 2, 1, 1e300);
                              }},
                             {"IndexError", "normalize", [] { normalize(zeros({2})); }}},
                   .loose = 4});

@@ -71,7 +71,7 @@ std::vector<Row> pointwise_rows() {
       unary("log_sigmoid", log_sigmoid, [](double x) { return -std::log1p(std::exp(-x)); }),
       unary("erf", erf, [](double x) { return std::erf(x); }),
       numeric(
-          "relu", relu, [](double x) { return std::max(x, 0.0); }, away({3, 5}, 0)),
+          "relu", relu, [](double x) { return x <= 0 ? 0 : x; }, away({3, 5}, 0)),
       unary("gelu", gelu, [](double x) { return x / 2 * (1 + std::erf(x / std::numbers::sqrt2)); }),
       unary("gelu_tanh", gelu_tanh,
             [](double x) {
@@ -94,10 +94,12 @@ std::vector<Row> pointwise_rows() {
   Row leaky = unary<In>(
       "leaky_relu", nullptr, [](double x) { return x > 0 ? x : 0.2 * x; }, away({3, 5}, 0));
   leaky.call = [](const Tensors& x) -> Tensors { return {leaky_relu(x[0], 0.2)}; };
+  leaky.takes = {{Number::Meets::kReal, [](const Tensor& x, Scalar s) { return leaky_relu(x, s.d); }}};
   rows.push_back(leaky);
   Row e = unary<In>(
       "elu", nullptr, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }, away({3, 5}, 0));
   e.call = [](const Tensors& x) -> Tensors { return {elu(x[0], 0.7)}; };
+  e.takes = {{Number::Meets::kReal, [](const Tensor& x, Scalar s) { return elu(x, s.d); }}};
   rows.push_back(e);
   return rows;
 }

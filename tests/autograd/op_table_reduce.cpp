@@ -242,6 +242,10 @@ std::vector<Row> reduce_rows() {
          .wrong = {{"IndexError", up ? "argmax" : "argmin",
                     [up] { up ? argmax(zeros({2}), 1) : argmin(zeros({2}), 1); }}}});
   }
+  for (Row& row : rows)  // of several zeros any is the extreme
+    if (row.name.starts_with("max") || row.name.starts_with("min") || row.name.starts_with("amax") ||
+        row.name.starts_with("amin"))
+      row.signed_zeros = false;
   add_forms(
       rows, "any",
       {[](const Tensor& x) { return any(x); },
@@ -291,6 +295,8 @@ std::vector<Row> reduce_rows() {
   add_forms(
       rows, "norm_3", norms(3), [](const std::vector<double>& v) { return power_norm(v, 3); },
       {kFloat32, kFloat64}, away({3, 5, 2}, 0));
+  for (const double p : {1e300, 1e-300})
+    rows.back().wrong.push_back({"DTypeError", "norm: the number ", [p] { norm(zeros({2}), p); }});
   add_forms(
       rows, "norm_inf", norms(std::numeric_limits<double>::infinity()),
       [](const std::vector<double>& v) {

@@ -168,19 +168,22 @@ std::vector<Row> shape_rows() {
                            return {a[0], a[1] + 1, a[2]};
                          }}},
                        {{"ValueError", "slice", [z] { slice(z(), 0, 0, 2, 0); }}}));
-  rows.push_back(moved("split", s, [](const Tensor& x) { return split(x, 2, 2); },
-                       {{{2, 3, 2}, same},
-                        {{2, 3, 2},
-                         [](const Shape& a) -> Shape {
-                           return {a[0], a[1], a[2] + 2};
-                         }},
-                        {{2, 3, 1},
-                         [](const Shape& a) -> Shape {
-                           return {a[0], a[1], 4};
-                         }}},
-                       {{"ValueError", "split", [z] { split(z(), 0, 0); }}, {"ShapeError", "split", [z] {
-                                                                               split(z(), Shape{1, 1}, 1);
-                                                                             }}}));
+  rows.push_back(
+      moved("split", s, [](const Tensor& x) { return split(x, 2, 2); },
+            {{{2, 3, 2}, same},
+             {{2, 3, 2},
+              [](const Shape& a) -> Shape {
+                return {a[0], a[1], a[2] + 2};
+              }},
+             {{2, 3, 1},
+              [](const Shape& a) -> Shape {
+                return {a[0], a[1], 4};
+              }}},
+            {{"ValueError", "split", [z] { split(z(), 0, 0); }},
+             {"ValueError", "parts, not 8589934592", [] { split(zeros({1}).expand({int64_t{1} << 33}), 1); }},
+             {"ShapeError", "split", [z] {
+                split(z(), Shape{1, 1}, 1);
+              }}}));
   rows.push_back(moved("split_lengths", s,
                        [](const Tensor& x) {
                          return split(x, Shape{1, 4}, 2);
@@ -191,23 +194,29 @@ std::vector<Row> shape_rows() {
                            return {a[0], a[1], a[2] + 1};
                          }}},
                        {}));
-  rows.push_back(moved("chunk", s, [](const Tensor& x) { return chunk(x, 2, 1); },
-                       {{{2, 2, 5}, same},
-                        {{2, 1, 5},
-                         [](const Shape& a) -> Shape {
-                           return {a[0], 2, a[2]};
-                         }}},
-                       {{"ValueError", "chunk", [z] { chunk(z(), 0); }}}));
-  rows.push_back(moved("unbind", s, [](const Tensor& x) { return unbind(x); },
-                       {{{3, 5},
-                         [](const Shape& a) -> Shape {
-                           return {0, a[0], a[1]};
-                         }},
-                        {{3, 5},
-                         [](const Shape& a) -> Shape {
-                           return {1, a[0], a[1]};
-                         }}},
-                       {{"IndexError", "unbind", [z] { unbind(z(), 2); }}}));
+  rows.push_back(
+      moved("chunk", s, [](const Tensor& x) { return chunk(x, 2, 1); },
+            {{{2, 2, 5}, same},
+             {{2, 1, 5},
+              [](const Shape& a) -> Shape {
+                return {a[0], 2, a[2]};
+              }}},
+            {{"ValueError", "chunk", [z] { chunk(z(), 0); }},
+             {"ValueError", "parts, not 4611686018427387904", [] { chunk(zeros({0}), int64_t{1} << 62); }},
+             {"ValueError", "parts, not 8589934592",
+              [] { chunk(zeros({1}).expand({int64_t{1} << 33}), int64_t{1} << 33); }}}));
+  rows.push_back(moved(
+      "unbind", s, [](const Tensor& x) { return unbind(x); },
+      {{{3, 5},
+        [](const Shape& a) -> Shape {
+          return {0, a[0], a[1]};
+        }},
+       {{3, 5},
+        [](const Shape& a) -> Shape {
+          return {1, a[0], a[1]};
+        }}},
+      {{"IndexError", "unbind", [z] { unbind(z(), 2); }},
+       {"ValueError", "parts, not 8589934592", [] { unbind(zeros({1}).expand({int64_t{1} << 33})); }}}));
   // elements met twice
   rows.push_back(moved("as_strided", {2, 5},
                        [](const Tensor& x) -> Tensors {
@@ -378,7 +387,7 @@ std::vector<Row> arrange_rows() {
 
 std::vector<Row> random_rows() {
   std::vector<Row> rows;
-  // The same seed gives the same mask, so what survives is known from a mask drawn over ones.
+  // The same seed gives the same mask, so the survivors are known from a mask drawn over ones.
   rows.push_back({.name = "dropout",
                   .args = {real({7, 5})},
                   .call = [](const Tensors& x) -> Tensors {

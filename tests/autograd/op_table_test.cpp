@@ -108,5 +108,91 @@ TEST(OpTableRows, name_an_undefined_tensor_and_the_op_that_got_it) {
     }
 }
 
+TEST(OpTableRows, name_the_called_op_not_one_that_it_is_composed_of) {
+  const Tensor x = ones({2, 3}), flags = x > 0, whole = ones({3}, {.dtype = kInt64});
+  const Tensor bytes = ones({3}, {.dtype = kUInt8}), at = zeros({3, 1}, {.dtype = kInt64});
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"take_along", [&] { take_along(x, at, 1); }},
+      {"normalize", [&] { normalize(x, -1); }},
+      {"normalize", [&] { normalize(x, 2, 1, 1e300); }},
+      {"smooth_l1_loss", [&] { smooth_l1_loss(x, x, 1e300); }},
+      {"remainder_", [&] { whole.clone().remainder_(0); }},
+      {"remainder_", [&] { whole.clone().remainder_(0.5); }},
+      {"remainder_", [&] { whole.clone().remainder_(zeros({3}, {.dtype = kInt64})); }},
+      {"pow_", [&] { whole.clone().pow_(-1); }},
+      {"pow_", [&] { bytes.clone().pow_(300); }},
+      {"pow", [&] { pow(300, bytes); }},
+      {"div", [&] { div(1e300, x); }},
+      {"sub", [&] { sub(300, bytes); }},
+      {"sub_", [&] { flags.clone().sub_(flags, 2); }},
+      {"sub_", [&] { flags.clone().sub_(flags); }},
+      {"index", [&] { x.index({Slice(0, 2, 0)}); }},
+      {"index", [&] { x.index({5}); }},
+      {"matmul", [&] { matmul(flags[0], flags[0]); }},
+      {"matmul", [&] { matmul(flags, flags.t()); }},
+      {"matmul", [&] { matmul(x, x); }},
+      {"mm", [&] { mm(x, x); }},
+      {"mm", [&] { mm(flags, flags.t()); }},
+      {"dot", [&] { dot(flags[0], flags[0]); }},
+      {"einsum",
+       [&] {
+         einsum("ij,jk->ik", {flags, flags.t()});
+       }},
+      {"argsort", [&] { argsort(x, 2); }},
+  };
+  for (const auto& [name, call] : calls) {
+    const std::string text = test::error_of<Error>(call);
+    EXPECT_TRUE(text.starts_with(str(name, ": "))) << name << ": " << text;
+  }
+}
+
+/// x in other sizes and of other dtypes.
+Tensors changed(const Tensor& x) {
+  Tensors all = {x.reshape({-1}), x.reshape({-1}).slice(0, 0, 1).reshape({}), x.unsqueeze(0), x.unsqueeze(-1),
+                 stack({x, x}, 0)};
+  for (int d = 0; d < x.dim(); ++d) {
+    all.push_back(cat({x, x}, d));
+    all.push_back(x.slice(d, 0, 0));
+  }
+  for (const DType t : every_type()) all.push_back(x.to(t));
+  return all;
+}
+
+void expect_named(const Row& row, const std::string& call, const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    const std::string text = e.what(), op = text.substr(0, text.find(": "));
+    EXPECT_TRUE(row.name.starts_with(op) || row.name.substr(1).starts_with(op))
+        << row.name << ", " << call << ": " << text;
+  }
+}
+
+TEST(OpTableRows, name_the_op_in_each_error_of_other_sizes_and_dtypes) {
+  const std::set<std::string> prepare = {
+      // rows that call other operations before theirs
+      "transpose",        "multinomial",          "masked_scatter",
+      "index_put",        "index_put_accumulate", "index_mask",
+      "add_overlapping_", "mul_through_a_view_",  "index_put_through_a_view_",
+      "masked_scatter_"};
+  for (const Row& row : all_rows())
+    for (size_t i = 0; i < row.args.size() && !prepare.contains(row.name); ++i) {
+      const Tensors given = make_inputs(row, row.dtypes[0], Layout::kContiguous, kCpu);
+      for (const Tensor& x : changed(given[i])) {
+        Tensors inputs = given;
+        inputs[i] = x;
+        expect_named(row, str("input ", i, " as ", x.dtype(), " ", x.sizes()), [&] { row.call(inputs); });
+      }
+    }
+}
+
+TEST(OpTableRows, name_the_op_in_each_error_of_a_number) {
+  for (const Row& row : all_rows())
+    for (const Number& number : row.takes)
+      for (const DType t : every_type())
+        for (const Scalar s : {Scalar(-1), Scalar(300), Scalar(0.5), Scalar(1e300), Scalar(NAN)})
+          expect_named(row, str("the number ", s, " for ", t), [&] { number.call(ones({2, 2}, t), s); });
+}
+
 }  // namespace
 }  // namespace weft::op_table

@@ -1,5 +1,5 @@
-// Operations along a dim whose elements lie far apart, which run over many neighbouring lines at once,
-// against the same along the last dim of a copy. Also sine and cosine of near and far numbers.
+// Operations along a dim whose elements lie far apart, which run over many neighbouring lines at once. They
+// are compared with the same along the last dim of a copy. Also sine and cosine of near and far numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>

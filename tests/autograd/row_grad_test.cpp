@@ -1,5 +1,5 @@
-// Row-wise gradients (row_grad.h): the same numbers as the dense gradient, sums with others, and the parts of
-// the engine that make them dense or refuse them.
+// Row-wise gradients (row_grad.h): the same numbers as the dense gradient, and sums with others. Also the
+// parts of the engine that make them dense or refuse them.
 #include <cmath>
 
 #include <gtest/gtest.h>

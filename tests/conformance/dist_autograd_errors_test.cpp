@@ -128,7 +128,7 @@ TEST_P(DistAutogradErrors, all_odd_workers_dead_end_the_passes_of_all_even_ones_
   }
 }
 
-// test_backward_node_failure: who died is named
+// test_backward_node_failure: the dead worker is named
 TEST_P(DistAutogradErrors, a_dead_worker_ends_the_pass_with_an_error_that_names_it) {
   for (const Backward mode : kModes) {
     Cluster c(mortal());
@@ -275,7 +275,7 @@ TEST_P(DistAutogradErrors, a_local_backward_over_a_remote_graph_says_what_to_cal
   });
 }
 
-/// A message of gradients as a worker would send it, with what is to be wrong.
+/// A message of gradients as a worker would send it, with the faults.
 struct Gradients {
   int64_t context = 0, send = 0;
   std::vector<bool> present{};

@@ -320,7 +320,7 @@ TEST_P(DistAutogradGraph, a_callee_is_in_no_context_but_that_of_the_call_it_serv
     });
 }
 
-// JitDistAutogradTest, without the script: what a function in a context begins is in the context
+// JitDistAutogradTest, without the script: calls that a function in a context begins are in the context
 TEST_P(DistAutogradGraph, an_asynchronous_function_and_its_continuations_are_in_the_callers_context) {
   Cluster c(options());
   for (const Way way : kWays)

@@ -24,7 +24,7 @@ Tensor da_nested(int64_t to, const Tensor& a, const Tensor& b) {
 }
 
 namespace {
-/// The rest of a way: what is called there.
+/// The rest of a way: the call made there.
 template <auto F> Tensor go_on(const Tensor& x, const std::vector<int64_t>& way) {
   return rpc::rpc_sync<F>(static_cast<int>(way[0]), x, std::vector<int64_t>(way.begin() + 1, way.end()));
 }

@@ -129,7 +129,7 @@ TEST_P(DistOptimizer, every_rule_equals_the_local_one_over_five_clipped_steps) {
   compare<optim::QHAdamRule>(c, {.lr = 0.01, .nu1 = 0.7});
 }
 
-/// The sum of what layers make of ones, and its backward pass.
+/// The sum of the layers' results for ones, and its backward pass.
 void run_layers(const Context& context, const std::vector<RRef<Layer>>& layers) {
   std::vector<Tensor> roots;
   for (const auto& layer : layers) roots.push_back(layer.rpc_sync<&Layer::forward>(ones({1, 3})).sum());
@@ -255,7 +255,7 @@ TEST_P(DistOptimizer, two_rules_of_one_name_are_refused_by_trainer_and_owner) {
               "On worker 'worker1': " + twins);
     EXPECT_TRUE(has(text_of<ValueError>([&] { dist_optim::make<OtherAdam>(params); }),
                     "two rules are called 'Adam'"));
-    dist_optim::make<optim::AdamRule>(params);  // stays what it was
+    dist_optim::make<optim::AdamRule>(params);  // stays the same
   });
 }
 

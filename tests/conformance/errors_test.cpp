@@ -242,7 +242,7 @@ TEST_P(RpcErrors, a_gather_that_misses_somebody_names_who_on_every_worker) {
   Cluster c(options());
   std::atomic<int> named{0};
   std::vector<std::string> texts(4);
-  // one who stood still for longer is rightly named, or not told in time
+  // a worker that stood still for longer is rightly named, or not told in time
   for (const Duration limit : {300ms, 3000ms, 15000ms}) {
     if (named == 3 || (simulated() && limit > 300ms)) break;
     named = 0;

@@ -54,7 +54,7 @@ class RemoteModuleRows : public ::testing::TestWithParam<Over> {
 INSTANTIATE_TEST_SUITE_P(Over, RemoteModuleRows, ::testing::Values(Over::kSim, Over::kGrpc),
                          [](const auto& info) { return weft::test::to_string(info.param); });
 
-// test_bad_module: what upstream refuses at the first use does not compile here; an error of the constructor
+// test_bad_module: uses that upstream refuses at run time do not compile here; an error of the constructor
 // shows at the first use
 TEST_P(RemoteModuleRows, a_class_that_is_no_module_is_refused_and_a_failed_constructor_shows_at_first_use) {
   static_assert(HeldRemotely<RowNet>);
@@ -142,8 +142,8 @@ TEST_P(RemoteModuleRows, a_third_worker_calls_forward_through_a_handle_it_was_se
   });
 }
 
-// test_unsupported_methods: what a handle does not have goes through the state; a state that does not fit is
-// refused and changes nothing
+// test_unsupported_methods: values that a handle does not have go through the state; a state that does not
+// fit is refused and changes nothing
 TEST_P(RemoteModuleRows, state_moves_between_modules_and_one_that_does_not_fit_is_refused) {
   c.run(0, [&] {
     const NoGrad guard;

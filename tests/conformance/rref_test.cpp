@@ -268,7 +268,7 @@ TEST_P(RRefRows, a_time_limit_covers_a_slow_method_and_a_slow_construction) {
     EXPECT_THROW(slow.within(20ms).rpc_sync<&RowCounter::value>(), Timeout);
     row_gate().open = true;
     EXPECT_EQ(slow.rpc_sync<&RowCounter::value>(), 3);
-    // what timed out here ran there
+    // the call that timed out here ran there
     EXPECT_TRUE(eventually(c, [&] { return counter.rpc_sync<&RowCounter::value>() == 5; }));
     row_gate().close();
     const auto late = counter.within(20ms).remote<&RowCounter::slow_add>(1, kAtGate);

@@ -129,7 +129,7 @@ TEST_P(ShutdownRows, an_immediate_shutdown_leaves_at_once_with_and_without_traff
   shutdown_gate.open = true;
 }
 
-/// Shuts worker 0 down from two threads at once; what each was told.
+/// Shuts worker 0 down from two threads at once. Returns the error of each.
 std::vector<std::string> shut_down_twice(Cluster& c) {
   std::vector<std::string> told(2);
   const auto shut_down = [&](std::string& text) {

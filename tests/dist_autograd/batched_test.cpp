@@ -1,4 +1,4 @@
-// Dynamic batching: which calls are joined, who is refused or left out, and a joined run's gradients in the
+// Dynamic batching: joined calls, callers that are refused or left out, and a joined run's gradients in the
 // contexts of its callers.
 #include <gtest/gtest.h>
 

@@ -49,8 +49,8 @@ Numbers values(const Tensor& t) { return t.defined() ? t.detach().to_vector<doub
 Numbers weights_of_worker() { return values(weights_here()); }
 WEFT_RPC(weights_of_worker);
 
-/// Worker 0 trains what lies on workers 1 and 2; the loss is the sum of x w1 w2, so dw1 = x w2, dw2 = x w1,
-/// dx = w1 w2.
+/// Worker 0 trains the parameters on workers 1 and 2. The loss is the sum of x w1 w2, so dw1 = x w2, dw2 = x
+/// w1, dx = w1 w2.
 int train() {
   const auto first = remote<Scale>("worker1", 2, 3), second = remote<Scale>("worker2", 5, 7);
   auto optimizer = dist_optim::make<optim::SGDRule>(

@@ -219,6 +219,25 @@ struct Picky {
 WEFT_FIELDS(Picky::Options, lr)
 WEFT_OPTIMIZER_RULE(Picky);
 
+TEST(DistSchedule, a_parameter_in_memory_of_from_blob_is_refused_and_no_other_is_marked) {
+  Cluster c({.size = 1});
+  c.run(0, [&] {
+    std::vector<float> memory(3);
+    const Tensor good = ones({3}).requires_grad_(), borrowed = from_blob(memory.data(), {3}).requires_grad_();
+    const std::string text = error_of<ValueError>([&] {
+      dist_optim::make<optim::SGDRule>({RRef<Tensor>(good), RRef<Tensor>(borrowed)}, {.lr = 0.5});
+    });
+    EXPECT_TRUE(has(text, "distributed optimizer: the parameter of sizes [3] lies in memory of from_blob()"));
+    EXPECT_FALSE(is_concurrent(good));
+    EXPECT_FALSE(is_concurrent(borrowed));
+    const auto* const block = good.data<float>();
+    good.sum().backward();
+    optim::SGD({good}, {.lr = 0.5}).step();
+    EXPECT_EQ(good.data<float>(), block);
+    EXPECT_EQ(good.to_vector<float>(), (std::vector<float>{0.5, 0.5, 0.5}));
+  });
+}
+
 TEST(DistSchedule, a_rate_that_one_owner_refuses_is_set_on_none) {
   Cluster c({.size = 3});
   c.run(0, [&] {

@@ -1,5 +1,6 @@
 // Steps in two phases in an elastic group, in simulation. The decision is at the store before any commit, and
-// owners in doubt ask for it. The owners keep the old values or all have the new ones, whatever dies.
+// owners in doubt ask for it. The owners keep the old values or all have the new ones, no matter which worker
+// dies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ RRef<Tensor> decided_param() { return RRef<Tensor>(decided_here()); }
 WEFT_RPC(decided_forward);
 WEFT_RPC(decided_param);
 
-/// The requests about decisions of all workers, and what happens around the first commit.
+/// The requests about decisions of all workers, and the events around the first commit.
 struct Watched {
   std::set<std::string> keys;
   int holds = 0, unsets = 0;

@@ -193,7 +193,7 @@ class ElasticRun {
     out_.hurt = true;
     try {
       std::rethrow_exception(t.error);
-    } catch (const RpcError& e) {  // PeerLost, Fenced, and what they make of a pass or a step
+    } catch (const RpcError& e) {  // PeerLost, Fenced, and the errors of a pass or a step that they end
       if (!may_fail) fail(str(t.name, ": it ended although nobody lost a lease: ", e.what()));
     } catch (const AutogradError& e) {  // a context of a life that is lost here and there
       if (!may_fail) fail(str(t.name, ": it ended although nobody lost a lease: ", e.what()));

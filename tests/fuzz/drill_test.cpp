@@ -1,9 +1,9 @@
 // A drill at a live port. While a group works, one process holds connections, says hellos and sends malformed
 // messages as a member gone mad. No member is lost, memory is flat, and every call is answered. Printed are
-// the times of the group's calls, there and beside a process that only burns as much time of the processor:
-// as much as the strangers, and as much as they and the handling of their messages.
-// WEFT_TEST_STRANGERS sets the number of connections. Ten times as many hellos come, and 5,000 times as many
-// messages. 2000 is the whole drill.
+// the times of the group's calls, there and beside a process that only burns time of the processor. It burns
+// as much as the strangers, and as much as they and the handling of their messages. WEFT_TEST_STRANGERS sets
+// the number of connections. Ten times as many hellos come, and 5,000 times as many messages. 2000 is the
+// whole drill.
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-// Who may read the inspection, over TCP. The cases are TLS with certificates of the clients, names on the
-// access list, certificates that are replaced, and options that the server refuses.
+// The right to read the inspection, over TCP. The cases are TLS with certificates of the clients, names on
+// the access list, certificates that are replaced, and options that the server refuses.
 #include <gtest/gtest.h>
 
 #include <netinet/in.h>

@@ -57,7 +57,7 @@ TEST(Allocator, empty_cache_gives_free_blocks_back) {
   for (int i = 0; i < 20; ++i) deallocate(allocate(256), 256);
   empty_cache();
   const MemoryStats after = memory_stats();
-  EXPECT_LE(after.cached, 1 << 20);  // what other threads keep
+  EXPECT_LE(after.cached, 1 << 20);  // other threads keep them
   EXPECT_EQ(after.reserved, after.in_use + after.cached);
   EXPECT_GE(after.peak_reserved, 20 << 20);
 }

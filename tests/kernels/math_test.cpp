@@ -143,6 +143,16 @@ TEST(Math, the_normal_distribution_for_devices_is_accurate_to_its_exponent) {
   EXPECT_TRUE(std::isnan(cdf(NAN)));
 }
 
+TEST(Math, odd_functions_keep_the_sign_of_zero) {
+  for (const auto& f : {+[](float x) { return math::expm1(x); }, +[](float x) { return math::log1p(x); },
+                        +[](float x) { return math::tanh(x); }, +[](float x) { return math::erf(x); },
+                        +[](float x) { return math::detail::short_tanh(x); }}) {
+    EXPECT_EQ(f(-0.0f), 0.0f);
+    EXPECT_TRUE(std::signbit(f(-0.0f)));
+    EXPECT_FALSE(std::signbit(f(0.0f)));
+  }
+}
+
 TEST(Math, softplus_neither_overflows_nor_loses_small_results) {
   EXPECT_LT(
       worst_ulp([](float x) { return math::softplus(x); },

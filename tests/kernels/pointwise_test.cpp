@@ -366,6 +366,32 @@ TEST(Pointwise, integer_remainder_takes_the_sign_of_the_divisor) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(y[i], 0);
 }
 
+template <class T> void check_signs_of_zero() {
+  using U = Unary;
+  Context context;
+  for (const Unary op :
+       {U::kExpm1, U::kLog1p, U::kSqrt, U::kSin, U::kTan, U::kTanh, U::kErf, U::kGelu, U::kGeluTanh, U::kSilu,
+        U::kLeakyRelu, U::kElu, U::kFloor, U::kCeil, U::kRound, U::kTrunc})
+    for (const int n : {1, 3, 4, 7, 8, 16, 37}) {  // whole vectors and their rests
+      Array<T> x(Shape{n}), y(Shape{n});
+      for (int i = 0; i < n; ++i) x[i] = T(i % 3 == 0 ? -0.0f : 0.0f);
+      cpu().unary(context, op, kS, kT, x.view(), y.view());
+      for (int i = 0; i < n; ++i) {
+        ASSERT_EQ(y.at(i), 0) << to_string(op);
+        ASSERT_EQ(std::signbit(y.at(i)), i % 3 == 0) << to_string(op) << " of " << n << ", element " << i;
+      }
+    }
+}
+
+TEST(Pointwise, functions_through_the_origin_keep_the_sign_of_zero) {
+  each_isa([] {
+    check_signs_of_zero<float>();
+    check_signs_of_zero<double>();
+    check_signs_of_zero<Half>();
+    check_signs_of_zero<BFloat16>();
+  });
+}
+
 TEST(Pointwise, nan_passes_through_maximum_minimum_clamp_and_relu) {
   each_isa([] {
     Context context;

@@ -1,5 +1,5 @@
-// Powers of floats against the C library's double ones: special values, the error over all bit patterns, and
-// the bits of a number beside unusual ones.
+// Powers of floats against the C library's double ones: special values, and the error over all bit patterns.
+// Also the bits of a number beside unusual ones.
 #include <bit>
 #include <cmath>
 #include <limits>

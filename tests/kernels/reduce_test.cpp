@@ -205,6 +205,28 @@ TEST(Reduce, a_nan_wins_every_extreme) {
   });
 }
 
+template <class T> void check_magnitude_of_zeros() {
+  Context context;
+  for (const int n : {1, 3, 4, 8, 37, 97}) {
+    Array<T> x(Shape{2, n}), along(Shape{2, 1}), across(Shape{1, n});
+    x.fill(-0.0f);
+    for (const Reduce op : {Reduce::kMaxAbs, Reduce::kSumAbs, Reduce::kSumSquares, Reduce::kSum})
+      for (Array<T>* y : {&along, &across}) {
+        cpu().reduce(context, op, x.view(), y->view());
+        for (int64_t i = 0; i < y->numel(); ++i) ASSERT_FALSE(std::signbit(y->at(i))) << n;
+      }
+  }
+}
+
+TEST(Reduce, norms_and_sums_of_negative_zeros_are_positive) {
+  each_isa([] {
+    check_magnitude_of_zeros<float>();
+    check_magnitude_of_zeros<double>();
+    check_magnitude_of_zeros<Half>();
+    check_magnitude_of_zeros<BFloat16>();
+  });
+}
+
 template <class T> void check_arg(const Shape& strides) {
   Context context;
   const Shape sizes{5, 17, 3};

@@ -1,4 +1,4 @@
-// Outputs as large as the last-level cache, which are written past the caches: each element has its value, at
+// Outputs as large as the last-level cache, which are written past the caches. Each element has its value, at
 // any alignment, for any thread count.
 #include "arrays.h"
 

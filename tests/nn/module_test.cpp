@@ -1,6 +1,7 @@
 // Module: names, modes, state, seeding; and the layers that are one op each.
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <limits>
 
 #include <weft/weft.h>
@@ -325,6 +326,21 @@ TEST(Categorical, matches_pytorch) {
       total.backward();
       EXPECT_TRUE(close(in.grad(), g[std::string("grad.in.") + kind])) << kind << form;
     }
+}
+
+TEST(Layers, name_themselves_and_an_undefined_tensor) {
+  const nn::Linear linear(2, 3);
+  const Tensor none;
+  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
+      {"Linear: x", [&] { linear.forward(none); }},
+      {"LSTM: x", [&] { nn::LSTM(2, 3).forward(none); }},
+      {"Categorical: probs", [&] { nn::Categorical::from_probs(none); }},
+      {"Categorical: logits", [&] { nn::Categorical::from_logits(none); }},
+      {"Categorical: value", [&] { nn::Categorical::from_logits(randn({3})).log_prob(none); }},
+  };
+  for (const auto& [start, call] : calls)
+    EXPECT_TRUE(has(error_of<ValueError>(call),
+                    start + " is undefined: it was never assigned, or it is a grad() that is not there"));
 }
 
 TEST(Categorical, samples_follow_the_probabilities) {

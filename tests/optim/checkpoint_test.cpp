@@ -30,7 +30,7 @@ struct DropNet : nn::Module {
   Tensor forward(const Tensor& x) { return second.forward(drop.forward(tanh(first.forward(x)))); }
 };
 
-/// A run with everything that has a state. `way` is the order in which its parts are built, and what happens
+/// A run with everything that has a state. `way` is the order in which its parts are built, and the changes
 /// to them before they are loaded.
 struct Training {
   std::unique_ptr<DropNet> net;

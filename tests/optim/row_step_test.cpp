@@ -1,5 +1,5 @@
-// Steps over row-wise gradients: which rules take them, the bits of the dense step, the rows that stay, and
-// clipping and scaling of the values.
+// Steps over row-wise gradients: the rules that take them, the bits of the dense step, and the rows that
+// stay. Also clipping and scaling of the values.
 #include <algorithm>
 #include <cmath>
 

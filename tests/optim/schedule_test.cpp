@@ -88,7 +88,7 @@ TEST(Schedule, a_factor_does_not_undo_the_cut_of_a_plateau) {
   EXPECT_EQ(sgd.lr(), 0.5);
   EXPECT_EQ(halves.base(), 2);
   sgd.set_lr(7);
-  halves.set_epoch(1);  // says itself what the rate is
+  halves.set_epoch(1);  // sets the rate itself
   EXPECT_EQ(sgd.lr(), 1);
 }
 

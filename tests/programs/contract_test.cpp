@@ -1,5 +1,7 @@
 // The promises of every program beyond its numbers. These are figures as JSON, a clean stop after Ctrl-C, and
 // one line that names a faulty flag, corpus or saved model.
+#include <sys/stat.h>
+
 #include <sstream>
 
 #include <weft/tensor/factories.h>
@@ -189,6 +191,9 @@ TEST(ProgramsCorpus, what_is_wrong_with_it_is_named_before_a_worker_starts) {
     expect_refusal(run(command), "cannot open " + valid);
     std::filesystem::create_directory(valid);
     expect_refusal(run(command), valid + " is a folder");
+    std::filesystem::remove(valid);
+    ASSERT_EQ(mkfifo(valid.c_str(), 0600), 0);
+    expect_refusal(run(command), valid + " is not a regular file");
     std::filesystem::remove(valid);
     write(valid, text);
     expect_refusal(run(command + "--batch-size 601"), train + " has 1200 tokens, too few for 601 columns");

@@ -1,4 +1,4 @@
-// Processes that a group under TLS does not take in, with the cause in their last line, and the lines of
+// Processes that a group under TLS does not take in, with the cause in their last line. Also the lines of
 // programs that are told to do without protection.
 #include "program.h"
 #include "support/certificates.h"

@@ -131,7 +131,7 @@ class Process {
     }
     return all;
   }
-  /// Who runs, and the system call at which each one's first thread waits.
+  /// The running processes, and the system call at which the first thread of each waits.
   std::string running() const {
     std::string text = "pid " + std::to_string(child_);
     const auto waits_in = [](pid_t pid) {

@@ -1,4 +1,4 @@
-// compile() beside calls of other workers: a call inside f is made at each call of f, and a recording sees
+// compile() beside calls of other workers. A call inside f is made at each call of f. A recording sees
 // nothing of other fibers or of deliveries on its thread.
 #include <gtest/gtest.h>
 

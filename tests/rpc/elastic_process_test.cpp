@@ -211,6 +211,15 @@ TEST(ElasticProcess, a_worker_without_its_store_says_so) {
   EXPECT_FALSE(default_agent());
 }
 
+TEST(ElasticProcess, serving_ends_at_its_limit_and_says_what_would_have_ended_it) {
+  const ReservedPort port;
+  const InGroup in("a", str("127.0.0.1:", port.port()));
+  EXPECT_EQ(error_of<Timeout>([] { serve_until_done({.timeout = 50ms}); }),
+            "serve_until_done: worker 'a' serves an elastic group until stop_serving, and was not told to "
+            "stop in time");
+  EXPECT_FALSE(default_agent());
+}
+
 /// Rank 0 of a static group that forms at `port`, or a worker that comes to it.
 LaunchInfo static_rank(int rank, int port) {
   LaunchInfo launch;

@@ -90,7 +90,7 @@ TEST(Gather, the_death_of_the_leader_fails_the_round_for_all_and_the_next_one_wo
   });
 }
 
-// Every worker counts its calls. Each round holds one count, whichever worker dies at whatever time.
+// Every worker counts its calls. Each round holds one count, no matter which worker dies, and when.
 TEST(Gather, rounds_do_not_mix_nor_hang_whoever_dies_at_whatever_time) {
   constexpr int64_t kSteps = 30;
   for (uint64_t seed = 1; seed <= 60; ++seed) {

@@ -8,6 +8,7 @@
 #include <weft/distributed/rpc/rpc.h>
 
 #include "support/cluster.h"
+#include "support/errors.h"
 
 namespace weft::test {
 
@@ -43,7 +44,7 @@ void work_until_killed() {
   }
 }
 
-/// Enters a graceful shutdown; what it throws, or kFine.
+/// Enters a graceful shutdown. Returns the text of its error, or kFine.
 std::string become_passive(Cluster& c, int rank, Duration timeout = Duration::zero()) {
   try {
     c.agent(rank)->shutdown({.timeout = timeout});
@@ -115,13 +116,13 @@ TEST(Passive, a_worker_that_left_early_is_not_waited_for_and_is_no_loss) {
   });
 }
 
-// Whether the lost one leads or is led, is seen to go or falls silent, and whether others fall with it; two
-// leases are the limit.
+// The lost one leads or is led, is seen to go or falls silent, and others fall with it or not. Two leases are
+// the limit.
 TEST(Passive, when_the_last_active_worker_is_lost_all_others_hear_of_every_lost_one_in_time) {
   for (const int last : {0, 4})
     for (const bool silent : {false, true}) {
       std::vector<int> first{2};
-      if (last == 0) first = {1, 2, 3};  // whom nobody speaks to but the one that leads
+      if (last == 0) first = {1, 2, 3};  // only the one that leads speaks to them
       SimNetOptions net;
       if (silent) net.break_notice = net.silence_notice = 1h;
       Cluster c({.size = 7, .net = net});
@@ -203,6 +204,23 @@ TEST(Passive, a_limit_ends_the_wait_and_says_who_is_still_active) {
   }
 }
 
+TEST(Passive, serve_until_done_ends_at_its_limit_under_its_own_name) {
+  Cluster c({.size = 3});
+  c.run_all([&](int rank) {
+    if (rank == 0) {
+      set_default_agent(c.agent(0));
+      const std::string text =
+          error_of<Timeout>([] { serve_until_done({.timeout = 5s, .stop_on_sigterm = false}); });
+      EXPECT_EQ(text.find("serve_until_done: worker 'worker0' has waited for its whole time"), 0u) << text;
+      EXPECT_TRUE(has(text, "still active: 'worker1'"));
+      EXPECT_FALSE(default_agent());
+      return;
+    }
+    if (rank == 1) current_runtime()->sleep_for(30s);
+    EXPECT_EQ(become_passive(c, rank), kFine) << rank;
+  });
+}
+
 TEST(Passive, a_stop_call_ends_the_wait_from_a_handler_or_a_thread_and_is_answered) {
   for (const bool by_call : {true, false}) {
     Cluster c({.size = 3});
@@ -227,7 +245,7 @@ TEST(Passive, a_stop_call_before_the_wait_ends_it_at_once) {
   c.run(0, [&] { EXPECT_EQ(become_passive(c, 0), kFine); });
 }
 
-// 100 groups of 3 to 9 over a network that loses, doubles and reorders; up to all but two die, at any moment,
+// 100 groups of 3 to 9 over a network that loses, doubles and reorders. Up to all but two die, at any moment,
 // those of the end among them.
 TEST(Passive, all_survivors_of_a_group_are_told_the_same_whatever_dies_when) {
   int fine = 0, lost = 0;

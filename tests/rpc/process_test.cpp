@@ -102,6 +102,17 @@ int passive_child(const std::string& job, int rank) {
     rpc_sync<known_passive>(0);  // its answer tells that the leader has heard of this worker since then
     std::raise(SIGKILL);
   }
+  if (job == "usual effect") {  // of SIGTERM
+    if (rank == 0) return serve_until_done({.stop_on_sigterm = false}) ? 3 : 4;
+    wait_until([] { return rpc_sync<is_passive>(0); });
+    kill(static_cast<pid_t>(rpc_sync<pid_of_worker>(0)), SIGTERM);
+    try {
+      while (true) rpc_sync<pid_of_worker>(0);
+    } catch (const PeerLost&) {
+    }
+    rpc::shutdown({.graceful = false});
+    return 0;
+  }
   if (job == "terminate") {
     if (rank == 0) return serve() == 1 ? 0 : 2;
     if (rank == 1) {
@@ -270,6 +281,9 @@ TEST(RpcProcess, passive_workers_hear_that_the_last_active_one_was_killed) {
 }
 TEST(RpcProcess, sigterm_ends_a_passive_worker_in_order_unless_the_program_handles_it) {
   expect_ended(start_job(kChild, "terminate"));
+}
+TEST(RpcProcess, sigterm_keeps_its_usual_effect_without_stop_on_sigterm) {
+  expect_ended(start_job(kChild, "usual effect", 2), {0}, SIGTERM);
 }
 
 }  // namespace

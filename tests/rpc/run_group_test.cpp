@@ -129,6 +129,25 @@ int status_of_the_ghost() {
   return spawned_rank() ? 0 : 3;
 }
 
+/// The server has nothing to do and stops serving at its limit, while the trainer still works.
+int status_of_the_limit() {
+  try {
+    rpc::run_group({.names = {"trainer", "server"}, .serve_timeout = 300ms}, [](const WorkerInfo& me) {
+      if (me.name == "server") return;
+      try {
+        while (true) rpc_sync<group_pid>("server");
+      } catch (const PeerLost&) {
+      }
+    });
+  } catch (const Timeout& e) {  // in the server
+    const bool named = std::string_view(e.what()).starts_with("run_group: worker 'server' has waited");
+    return named && has(e.what(), "still active: 'trainer'") ? 21 : 22;
+  } catch (const ChildError& e) {
+    return e.child.rank == 1 && e.child.exit_code == 21 ? 0 : 4;
+  }
+  return 3;
+}
+
 /// Jobs of an elastic group; 9: no such job.
 int elastic_status(const std::string& job, bool first) {
   const bool tls = job.find("tls") != std::string::npos;
@@ -229,6 +248,7 @@ int job_status(const std::string& job) {
     }
     return first ? 3 : 0;
   }
+  if (job == "limit") return status_of_the_limit();
   return elastic_status(job, first);
 }
 
@@ -290,6 +310,7 @@ TEST(RunGroup, the_function_may_shut_down_itself) { expect_job("leave"); }
 TEST(RunGroup, prepare_names_the_worker_and_started_sees_the_processes) { expect_job("prepare"); }
 TEST(RunGroup, a_process_that_is_killed_is_an_error_of_rank_0) { expect_job("failed"); }
 TEST(RunGroup, without_require_all_a_process_that_is_killed_ends_nobody) { expect_job("survived"); }
+TEST(RunGroup, a_worker_serves_no_longer_than_serve_timeout) { expect_job("limit"); }
 TEST(RunGroup, an_exception_of_the_function_keeps_its_type) { expect_job("exception"); }
 
 TEST(RunGroup, an_elastic_group_starts_and_ends_by_one_call) { expect_job("elastic"); }

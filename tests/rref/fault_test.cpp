@@ -52,8 +52,8 @@ TEST(RRefFaults, every_flow_is_right_and_leaves_nothing) {
 constexpr Kind kKinds[] = {Kind::kCall, Kind::kRemote, Kind::kFetch, Kind::kMethod,
                            Kind::kFork, Kind::kAccept, Kind::kDelete};
 
-// test_check_failed_messages (the first three of each control message lost), and more: each of the first
-// messages of each kind, requests and replies, lost, doubled, late.
+// test_check_failed_messages (the first three of each control message lost), and more. Each of the first
+// messages of each kind, requests and replies, is lost, doubled or late.
 TEST(RRefFaults, any_one_message_may_be_lost_doubled_or_late) {
   for (const Kind kind : kKinds)
     for (const bool reply : {false, true})

@@ -15,7 +15,7 @@ using namespace weft::test;
 struct Plan {
   int steps = 40;
   bool impatient = false;  ///< some calls are given up early
-  /// what a step may throw; without it nothing may be thrown
+  /// called with an error of a step; without it a step may throw none
   std::function<void(const std::exception&)> on_error{};
 };
 

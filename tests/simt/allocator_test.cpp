@@ -155,7 +155,7 @@ TEST_F(SimtAllocator, out_of_memory_tells_the_sizes_and_changes_nothing) {
   EXPECT_EQ(m.stats().in_use, static_cast<int64_t>(20 * kMega));
   EXPECT_EQ(m.stats().allocations, 1);
   EXPECT_THROW(m.allocate(SIZE_MAX, a), OutOfMemoryError);
-  void* const q = m.allocate(44 * kMega, a);  // what is left can be had
+  void* const q = m.allocate(44 * kMega, a);  // the rest can be had
   m.deallocate(p);
   m.deallocate(q);
 }
@@ -175,7 +175,7 @@ TEST_F(SimtAllocator, the_limit_bounds_what_is_reserved) {
   m.set_limit(0);
   void* const q = m.allocate(3 * kMega, a);
   m.deallocate(q);
-  m.set_limit(7 * kMega);  // gives back what is cached beyond it
+  m.set_limit(7 * kMega);  // gives back the cached blocks beyond it
   EXPECT_EQ(m.stats().reserved, static_cast<int64_t>(6 * kMega));
   m.deallocate(p);
 }

@@ -106,6 +106,20 @@ TEST_F(SimtDevice, tensors_of_two_devices_do_not_meet) {
   EXPECT_EQ(filled.to_vector<float>(), (vector<float>{3, 3, 1, 1}));
 }
 
+TEST_F(SimtDevice, integers_are_not_divided_by_the_number_zero) {
+  for (const DType t : {kInt64, kInt32, kUInt8, kBool}) {
+    const Tensor x = ones({3}, {.dtype = t, .device = "cuda:0"});
+    for (const Scalar zero : {Scalar(0), Scalar(0.0)}) {
+      EXPECT_THROW(remainder(x, zero), ValueError);
+      EXPECT_THROW(fmod(x, zero), ValueError);
+      EXPECT_THROW(floor_divide(x, zero), ValueError);
+    }
+  }
+  Tensor y = ones({3}, {.dtype = kInt64, .device = "cuda:0"});
+  EXPECT_THROW(y %= 0, ValueError);
+  EXPECT_EQ((y % zeros_like(y)).to_vector<int64_t>(), std::vector<int64_t>(3, 0));  // not waited for
+}
+
 TEST_F(SimtDevice, printing_shows_values_and_device) {
   EXPECT_EQ(to_string(tensor({1., 2.5}, {.device = gpu})), "tensor([1, 2.5], float32, cuda:0)");
   EXPECT_EQ(to_string(tensor({{1., 2.}, {3., 4.}}, {.dtype = kInt64, .device = second}).t()),

@@ -125,7 +125,7 @@ struct Outside {
 struct OutsideShared {
   WEFT_DEVICE void operator()(Thread t) const { t.shared<float>()[t.id() + 1] = 1; }
 };
-/// Reads what lies `at` elements from x.
+/// Reads the element at x + `at`.
 struct OutsideRead {
   const float* x;
   float* y;

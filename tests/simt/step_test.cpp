@@ -101,7 +101,7 @@ template <class Make> void compare_steps(const StepKernel& kernel, size_t functo
         for (int step = 0; step < 2; ++step) {
           backend(kCpu).step(c, kernel, t, list.host);
           const int64_t before = simt::launches();
-          device().step(c, kernel, t, list.on_device);
+          backend(device().device()).step(c, kernel, t, list.on_device);
           EXPECT_EQ(simt::launches() - before, 1) << kernel.name;
         }
         for (size_t i = 0; i < list.memory.size(); ++i)
@@ -211,7 +211,7 @@ std::string step_error(const StepKernel& kernel) {
   StepTensor t;
   t.param = p.on_device().data, t.grad = g.on_device().data, t.numel = 3, t.hyper = &rule;
   Context c;
-  return test::error_of<DeviceError>([&] { device().step(c, kernel, kFloat32, {&t, 1}); });
+  return test::error_of<DeviceError>([&] { backend(device().device()).step(c, kernel, kFloat32, {&t, 1}); });
 }
 
 TEST(SimtStep, a_rule_without_a_cuda_form_is_told_the_macro) {

@@ -200,7 +200,7 @@ int child(const std::string& job, int rank) {
   const auto die = [](const auto& call) {
     expect(says(refusal<PeerLost>(call), "worker"), "the error names the worker");
   };
-  // the copies to host memory of a result, and of an argument, are the end of who makes them
+  // the copies to host memory of a result, and of an argument, are the end of the process that makes them
   if (job == "die on the way back and out") {
     die([] { rpc_sync<process_die_returning>({"worker1", 90s}, "cuda:1"); });
     die([] { rpc_sync<process_die_calling>({"worker2", 90s}, "worker0", "cuda:0"); });

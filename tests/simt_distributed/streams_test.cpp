@@ -11,8 +11,8 @@
 
 namespace weft::test {
 
-/// A stream of one's own that is current for a scope; it goes on after the stream that was current, and that
-/// one after it at the end, if wanted.
+/// A stream of one's own that is current for a scope. It goes on after the stream that was current. That one
+/// goes on after it at the end, if wanted.
 class OwnStream {
  public:
   explicit OwnStream(Device device, bool rejoin = true)

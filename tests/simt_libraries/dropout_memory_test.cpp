@@ -29,7 +29,7 @@ struct EmulatedDropoutMemory : testing::Test {
     manual_seed(5);
     return net.run();
   }
-  /// From here on there is room for what is there alone.
+  /// From here on there is room for the present blocks alone.
   static void fill_device() {
     size_t available = 0, total = 0;
     runtime::memory_info(&available, &total);
@@ -52,10 +52,10 @@ TEST_F(EmulatedDropoutMemory,
   const Device fresh("cuda:1");
   const Net net(dropping(), fresh), host(dropping(), kCpu);
   set_cudnn_dropout(false);
-  drawn(net);  // makes what layers keep
+  drawn(net);  // makes the memory that layers keep
   {
     Graph graph(fresh);
-    graph.capture([] {});  // makes what recordings keep
+    graph.capture([] {});  // makes the memory that recordings keep
   }
   empty_cache(fresh);
   set_cudnn_dropout(true);

@@ -1,5 +1,5 @@
-// kernels/cuda/toolkit/rnn_cudnn.cpp over an emulated cuDNN: who runs a layer, the state after a refusal or a
-// failure, recordings, streams.
+// kernels/cuda/toolkit/rnn_cudnn.cpp over an emulated cuDNN: the one that runs a layer, the state after a
+// refusal or a failure, recordings, streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using libraries::settings;
 
 constexpr RnnMode kModes[] = {RnnMode::kLstm, RnnMode::kGru, RnnMode::kTanh, RnnMode::kRelu};
 
-/// A layer on one device and what it gives: y, the gradients of x and of w_hh.
+/// A layer on one device and its results: y, the gradients of x and of w_hh.
 struct Layer {
   RnnMode mode = RnnMode::kLstm;
   int64_t steps = 3, batch = 2, inputs = 4, hidden = 5;
@@ -56,7 +56,7 @@ void expect_near(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   }
 }
 
-/// Sizes that no other layer of this process has: what cuDNN says of a layer is kept.
+/// Sizes that no other layer of this process has: cuDNN's answer for a layer is kept.
 int64_t fresh() {
   static int64_t hidden = 20;
   return ++hidden;
@@ -161,7 +161,7 @@ TEST_F(EmulatedLayers, a_training_step_may_be_recorded_from_the_first_call_on) {
         }
         graph.replay();
         expect_near(out, layer.run(host));
-        graph.replay();  // what the replay wrote is no input of the next
+        graph.replay();  // the output of a replay is no input of the next
         expect_near(out, layer.run(host));
       }
     }
@@ -208,7 +208,7 @@ TEST_F(EmulatedLayers, of_other_threads_take_no_part_in_a_recording) {
   expect_near(second, expected);
 }
 
-/// For what the first call of a device makes: a process in which there was none.
+/// For the objects that the first call of a device makes: a process in which there was none.
 #define IN_A_PROCESS(...)                                \
   GTEST_FLAG_SET(death_test_style, "threadsafe");        \
   EXPECT_EXIT(                                           \

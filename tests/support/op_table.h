@@ -59,6 +59,7 @@ Arg flags(const Shape& sizes);
 
 // Lists of dtypes; functions, since rows are made before main.
 inline std::vector<DType> floats() { return {kFloat32, kFloat64, kFloat16, kBFloat16}; }
+inline std::vector<DType> whole_types() { return {kInt64, kInt32, kUInt8}; }
 inline std::vector<DType> numbers() { return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32}; }
 inline std::vector<DType> every_type() {
   return {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
@@ -86,11 +87,14 @@ struct Number {
   enum class Meets {
     kElement,
     kFactor,
-    kReal
-  };  ///< an element that is written, arithmetic (halves in float32), real numbers (integers in float32 too)
+    kReal,
+    kPower
+  };  ///< an element that is written, arithmetic (halves in float32), real numbers (integers in float32 too),
+      ///< powers (real numbers unless both are integers)
   Meets meets;
   std::function<Tensor(const Tensor& x, Scalar s)> call;
   std::function<bool(long double x, long double s)> compares = {};
+  std::vector<DType> dtypes = {kUInt8, kInt32, kInt64, kFloat16, kBFloat16, kFloat32, kFloat64};
 };
 
 struct Row {
@@ -110,6 +114,7 @@ struct Row {
   std::vector<Number> takes = {};     ///< tested with numbers inside and outside of each dtype
   bool masks = false;                 ///< its indices may be bool masks
   bool special = true;                ///< NaN, infinities and -0 among the inputs give the reference's result
+  bool signed_zeros = true;           ///< a zero of the result has the sign of the reference's
 };
 
 /// Memory layouts of an input.

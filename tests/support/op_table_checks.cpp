@@ -28,12 +28,12 @@ double tolerance(DType t) {
   }
 }
 
-void expect_near(const Tensor& got, const Host& expected, DType compared_in, double loose,
+void expect_near(const Row& row, const Tensor& got, const Host& expected, DType compared_in,
                  const std::string& where) {
   ASSERT_EQ(to_string(got.sizes()), to_string(expected.sizes)) << where;
   const Host y = to_host(got);
   const double allowed =
-      loose * (is_floating(got.dtype()) ? std::max(tolerance(got.dtype()), tolerance(compared_in)) : 0);
+      row.loose * (is_floating(got.dtype()) ? std::max(tolerance(got.dtype()), tolerance(compared_in)) : 0);
   for (size_t i = 0; i < y.v.size(); ++i) {
     if (std::isnan(expected.v[i]) && std::isnan(y.v[i])) continue;
     if (std::isinf(expected.v[i]) && expected.v[i] == y.v[i]) continue;
@@ -41,6 +41,10 @@ void expect_near(const Tensor& got, const Host& expected, DType compared_in, dou
     ASSERT_LE(std::abs(y.v[i] - expected.v[i]), allowed * (1 + std::abs(expected.v[i])))
         << where << ", element " << i << " of " << to_string(y.sizes) << ": got " << y.v[i] << ", expected "
         << expected.v[i];
+    if (row.signed_zeros && is_floating(got.dtype()) && y.v[i] == 0 && expected.v[i] == 0) {
+      ASSERT_EQ(std::signbit(y.v[i]), std::signbit(expected.v[i]))
+          << where << ", element " << i << " of " << to_string(y.sizes) << ": the sign of a zero";
+    }
   }
 }
 
@@ -55,7 +59,7 @@ void expect_reference(const Row& row, const Tensors& inputs, DType dtype, const 
   const Hosts expected = row.reference(hosts);
   ASSERT_EQ(outputs.size(), expected.size()) << where;
   for (size_t i = 0; i < outputs.size(); ++i)
-    expect_near(outputs[i], expected[i], dtype, row.loose, where + ", output " + std::to_string(i));
+    expect_near(row, outputs[i], expected[i], dtype, where + ", output " + std::to_string(i));
 }
 
 namespace {

@@ -48,7 +48,7 @@ rpc::Children start_job(const std::string& test, const std::string& job, int wor
                      .environment = child_environment({{"WEFT_TEST_JOB", job}})});
 }
 
-void expect_ended(rpc::Children workers, const std::vector<int>& killed) {
+void expect_ended(rpc::Children workers, const std::vector<int>& killed, int signal) {
   const auto runtime = rpc::make_threaded_runtime();
   const rpc::TimePoint limit = runtime->now() + 100s;
   for (bool running = true; running && runtime->now() < limit;) {
@@ -59,7 +59,7 @@ void expect_ended(rpc::Children workers, const std::vector<int>& killed) {
   for (const auto& c : workers.poll()) {
     EXPECT_FALSE(c.running) << to_string(c);
     if (std::find(killed.begin(), killed.end(), c.rank) != killed.end())
-      EXPECT_EQ(c.signal, SIGKILL) << to_string(c);
+      EXPECT_EQ(c.signal, signal) << to_string(c);
     else EXPECT_TRUE(c.exit_code == 0 && c.signal == 0) << to_string(c);
   }
 }

@@ -7,6 +7,7 @@
 //   "share"); ... }
 #pragma once
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace weft::test {
 /// In the parent: does nothing.
 void do_job(int (*child)(const std::string& job, int rank));
 rpc::Children start_job(const std::string& test, const std::string& job, int workers = 3);
-/// Waits at most 100 s until all have ended. Checks that the ranks `killed` were killed and that the others
-/// exited with status 0.
-void expect_ended(rpc::Children workers, const std::vector<int>& killed = {});
+/// Waits at most 100 s until all have ended. Checks that the signal ended the ranks `killed` and that the
+/// others exited with status 0.
+void expect_ended(rpc::Children workers, const std::vector<int>& killed = {}, int signal = SIGKILL);
 
 }  // namespace weft::test

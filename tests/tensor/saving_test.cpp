@@ -1,11 +1,14 @@
 // Where a saved file lands: behind links, with the mode of the old one, whole or not at all. Every writer has
 // the same manners.
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -208,6 +211,28 @@ TEST_P(Saving, a_name_of_the_greatest_length_is_written) {
 
 INSTANTIATE_TEST_SUITE_P(Writers, Saving, testing::ValuesIn(kWriters),
                          [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Loading, refuses_a_pipe_at_once) {
+  const fs::path dir = fs::temp_directory_path() / ("weft_loading_" + std::to_string(getpid()));
+  fs::create_directories(dir);
+  const std::string pipe = (dir / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::pair<std::string, std::function<void()>> loaders[] = {
+      {"load_npy", [&] { load_npy(pipe); }},
+      {"load_npz", [&] { load_npz(pipe); }},
+      {"load_npz", [&] { load_npz(pipe, std::vector<std::string>{"x"}); }},
+      {"load_safetensors", [&] { load_safetensors(pipe); }},
+  };
+  for (const auto& [name, load] : loaders) {
+    auto text = std::async(std::launch::async, [&load = load] { return error_of<IoError>(load); });
+    if (text.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+      ADD_FAILURE() << name << " waits for a writer";
+      close(open(pipe.c_str(), O_RDWR));  // a writer, which ends the wait
+    }
+    EXPECT_EQ(text.get(), name + ": " + pipe + ": not a regular file");
+  }
+  fs::remove_all(dir);
+}
 
 TEST(SaveNpz, refuses_a_member_that_would_be_unpacked_elsewhere) {
   for (const char* name : {"../a", "a/../../b", "..", "/a", "c:a", "a\\b"}) {

@@ -1,11 +1,18 @@
 // Tensors without gradients: bodies, storages, factories, reading, printing.
+#include <functional>
 #include <limits>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include <weft/autograd/tape/engine.h>
+#include <weft/autograd/tape/hooks.h>
 #include <weft/tensor/factories.h>
 #include <weft/tensor/inner/free_list.h>
+#include <weft/tensor/io/npy.h>
 
 #include "support/errors.h"
 
@@ -20,6 +27,51 @@ TEST(Tensor, undefined_tensor_throws_on_use) {
   const Tensor parameter = ones({2}).requires_grad_();
   const std::string text = test::error_of<ValueError>([&] { parameter.grad().sizes(); });
   EXPECT_TRUE(test::has(text, "call backward() first"));
+}
+
+TEST(Tensor, an_error_of_an_undefined_tensor_names_the_call) {
+  Tensor x;
+  const Tensor y = ones({2});
+  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
+      {"dim", [&] { x.dim(); }},
+      {"sizes", [&] { x.sizes(); }},
+      {"shape", [&] { x.shape(); }},
+      {"strides", [&] { x.strides(); }},
+      {"size", [&] { x.size(0); }},
+      {"numel", [&] { x.numel(); }},
+      {"dtype", [&] { x.dtype(); }},
+      {"device", [&] { x.device(); }},
+      {"storage_offset", [&] { x.storage_offset(); }},
+      {"is_contiguous", [&] { x.is_contiguous(); }},
+      {"is_floating_point", [&] { x.is_floating_point(); }},
+      {"is_pinned", [&] { x.is_pinned(); }},
+      {"shares_storage", [&] { y.shares_storage(x); }},
+      {"version", [&] { x.version(); }},
+      {"data", [&] { x.data<float>(); }},
+      {"accessor", [&] { x.accessor<float, 1>(); }},
+      {"item", [&] { x.item<float>(); }},
+      {"to_vector", [&] { x.to_vector<float>(); }},
+      {"requires_grad", [&] { x.requires_grad(); }},
+      {"requires_grad_", [&] { x.requires_grad_(); }},
+      {"grad", [&] { x.grad(); }},
+      {"row_grad", [&] { x.row_grad(); }},
+      {"set_grad", [&] { x.set_grad(y); }},
+      {"zero_grad", [&] { x.zero_grad(); }},
+      {"retain_grad", [&] { x.retain_grad(); }},
+      {"detach", [&] { x.detach(); }},
+      {"detach_", [&] { x.detach_(); }},
+      {"t", [&] { x.t(); }},
+      {"expand_as", [&] { y.expand_as(x); }},
+      {"pin_memory", [&] { x.pin_memory(); }},
+      {"register_hook", [&] { x.register_hook([](const Tensor& g) { return g; }); }},
+      {"grad", [&] { grad({y.clone().requires_grad_().sum()}, {x}); }},
+      {"save_npy", [&] { save_npy("/never/written.npy", x); }},
+  };
+  for (const auto& [name, call] : calls) {
+    const std::string text = test::error_of<ValueError>(call);
+    EXPECT_TRUE(text.starts_with(name + ": ")) << name << ": " << text;
+    EXPECT_TRUE(test::has(text, " is undefined: it was never assigned, or it is a grad()")) << name;
+  }
 }
 
 TEST(Tensor, empty_has_row_major_strides) {

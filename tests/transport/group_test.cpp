@@ -15,12 +15,15 @@
 
 #include "mailbox.h"
 #include "support/child_environment.h"
+#include "support/errors.h"
 #include "support/hang.h"
 
 namespace weft::rpc {
 namespace {
 
 using namespace std::chrono_literals;
+using test::error_of;
+using test::has;
 
 TEST(Address, host_and_port_are_split_and_bad_ones_named) {
   EXPECT_EQ(parse_host_port("a.b:12").host, "a.b");
@@ -291,10 +294,33 @@ TEST(Rendezvous, beyond_loopback_credentials_or_consent_are_needed) {
   auto rt = make_threaded_runtime();
   const LaunchInfo info{
       .rank = 0, .world_size = 2, .master_addr = "192.0.2.1", .master_port = 29500, .source = ""};
-  EXPECT_THROW(make_rendezvous(rt, info), RpcError);
+  EXPECT_TRUE(has(error_of<RpcError>([&] { make_rendezvous(rt, info); }),
+                  "without credentials: set tls, or insecure = true"));
 }
 
-/// Runs in the processes that the tests below start; what it does is told by a variable.
+TEST(Rendezvous, a_master_without_an_address_is_named_at_once) {
+  auto rt = make_threaded_runtime();
+  LaunchInfo info{.rank = 0, .world_size = 2, .master_addr = "no..host", .master_port = 29500, .source = ""};
+  const auto expect_named = [&](const RendezvousOptions& options) {
+    const std::string text = error_of<RpcError>([&] { make_rendezvous(rt, info, options); });
+    EXPECT_TRUE(has(text, "MASTER_ADDR 'no..host', cannot be resolved: " + why_unresolved("no..host")));
+    EXPECT_FALSE(has(text, "credentials"));
+  };
+  expect_named({});
+  info.rank = 1;
+  expect_named({});
+  expect_named({.insecure = true});
+}
+
+TEST(Rendezvous, the_address_of_a_master_that_only_others_know_is_no_error_of_rank_0) {
+  auto rt = make_threaded_runtime();
+  ReservedPort port;
+  const LaunchInfo info{
+      .rank = 0, .world_size = 2, .master_addr = "no..host", .master_port = port.port(), .source = ""};
+  EXPECT_NO_THROW(make_rendezvous(rt, info, {.insecure = true}));
+}
+
+/// Runs in the processes that the tests below start. A variable tells its job.
 TEST(Spawn, a_process_that_was_not_spawned_has_no_spawned_rank) {
   const auto rank = spawned_rank();
   if (!rank) {

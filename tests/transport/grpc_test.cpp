@@ -102,7 +102,7 @@ TEST_P(GrpcSockets, ten_thousand_messages_each_way_at_once) {
 }
 
 TEST_P(GrpcSockets, large_messages_both_ways_and_small_ones_pass_them) {
-  std::vector<uint32_t> large(16 << 20);  // 64 MiB
+  std::vector<uint32_t> large(4 << 20);  // 16 MiB, many pieces
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<uint32_t>(i * 2654435761u);
   GrpcPair p(GetParam());
   for (int i = 0; i < 3; ++i) {
@@ -298,6 +298,14 @@ TEST(Grpc, a_host_without_an_address_is_named_before_credentials_are_asked_for) 
               std::string::npos)
         << e.what();
     EXPECT_EQ(std::string(e.what()).find("credentials"), std::string::npos) << e.what();
+  }
+  Mailbox box(*rt);
+  try {
+    make_grpc_transport(rt, {.id = WorkerId{1}, .listen = "no..host:0"}, box);
+    FAIL();
+  } catch (const RpcError& e) {
+    EXPECT_EQ(std::string(e.what()), "cannot listen on no..host:0: the host 'no..host' has no address: " +
+                                         why_unresolved("no..host"));
   }
 }
 

@@ -1,5 +1,5 @@
 // A TLS client that is none of weft's: OpenSSL over a TCP connection, with a certificate or without one. It
-// checks nothing of the server, and shows what the server makes of it.
+// checks nothing of the server, and shows the server's reaction.
 #pragma once
 
 #include <arpa/inet.h>

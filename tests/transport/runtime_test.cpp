@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// `width` chains of `depth` tasks, each of which blocks until the next one has ended; the last ones wait for
+/// `width` chains of `depth` tasks, each of which blocks until the next one has ended. The last ones wait for
 /// those of the other chains.
 int run_nested(Runtime& rt, int width, int depth) {
   std::atomic<int> leaves{0}, chains{0};

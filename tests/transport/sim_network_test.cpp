@@ -260,7 +260,7 @@ TEST(SimNetwork, a_thousand_workers_talk_to_one) {
   EXPECT_EQ(boxes[0]->messages.size(), static_cast<size_t>(kWorkers - 1));
 }
 
-/// Collects what a Decoder finds.
+/// Collects the findings of a Decoder.
 struct Found final : inner::DecoderSink {
   std::vector<std::string> headers, unread;
   int64_t most = int64_t{1} << 40;  // larger payloads find no memory

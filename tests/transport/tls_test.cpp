@@ -1,6 +1,8 @@
 // Encrypted connections with certificates on both sides: whose are accepted, the names in them, the reasons
 // of refusals, and certificates that are replaced.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/transport/grpc_transport.h>
@@ -178,7 +180,11 @@ TEST(Tls, missing_parts_are_named) {
   };
   EXPECT_EQ(text({}), "tls: a certificate and its key are needed");
   EXPECT_EQ(text({.certificate = "x", .key = "y"}), "tls: the certificate of the authority (ca) is needed");
-  EXPECT_EQ(text({.ca_file = "does-not-exist.pem"}), "tls: cannot read does-not-exist.pem");
+  EXPECT_EQ(text({.ca_file = "does-not-exist.pem"}), "tls: does-not-exist.pem: No such file or directory");
+  const std::string pipe = testing::TempDir() + str("weft_tls_pipe_", getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(text({.ca_file = pipe}), "tls: " + pipe + ": not a regular file");
+  unlink(pipe.c_str());
   EXPECT_EQ(text({.ca = "x", .certificate = "y", .key = "z", .require_client_certificate = false}),
             "tls: without certificates of the others anybody can connect: set insecure = true as well");
 }

@@ -1,5 +1,5 @@
-// The limit of unproven TCP connections at a worker's port: strangers hold a bounded number of them for a
-// bounded time, plain and under TLS, and members stay, come and come back meanwhile.
+// The limit of unproven TCP connections at a worker's port. Strangers hold a bounded number of them for a
+// bounded time, plain and under TLS. Members stay, come and come back meanwhile.
 #include <gtest/gtest.h>
 
 #include <arpa/inet.h>

@@ -10,6 +10,8 @@
 
 namespace weft {
 
+/// Throws: as mark_concurrent, with a text that begins with `caller`.
+WEFT_API void check_can_be_concurrent(const Tensor& parameter, const char* caller);
 /// The lock of the parameter's storage, held; an empty lock if it is not marked.
 WEFT_API std::unique_lock<std::mutex> lock_parameter(const Tensor& parameter);
 /// The locks of all parameters, each taken once, in the same order for every caller.

@@ -1,6 +1,6 @@
-// The data of one Pass: the rows of its nodes, an open-addressing hash table from Node* to a row, and the
-// heap of ready rows. A thread keeps one for its next pass, with the memory of its lists. Few rows are
-// searched one by one, without the hash table.
+// The data of one Pass: the rows of its nodes, a hash table from Node* to a row, and the heap of ready rows.
+// The hash table has open addressing. A thread keeps one for its next pass, with the memory of its lists. Few
+// rows are searched one by one, without the hash table.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A recorded program: the calls of a Backend that one run of a function made, with the memory of each view
+// A recorded program: the calls of a Backend that one run of a function made. The memory of each view is
 // named by its place. A replay makes the calls again. Temporaries lie in one arena, results in fresh blocks.
 #pragma once
 
@@ -136,8 +136,8 @@ class Program {
 
   /// Adds a reference to each captured storage. False if one is destroyed.
   bool hold(std::vector<Ref<Storage>>& held) const;
-  /// Whether every captured storage, which the caller holds, is where it was, and part of the same history or
-  /// of none, and the kernels are those of the recording.
+  /// Whether a replay may follow. Every captured storage, which the caller holds, is where it was, and part
+  /// of the same history or of none. The kernels are those of the recording.
   bool is_current() const;
   /// Whether the leaves among the arguments are those of the recording.
   bool has_leaves(std::span<const Tensor* const> arguments) const;

@@ -1,6 +1,6 @@
 // Records the calls that the calling thread makes to the CPU backend, and forwards them. It takes the
-// backend's place by kernels::replaced_cpu_backend. It is a Backend, so a new operation does not compile
-// without it, and it has no rows (Backend::row), so it sees small operations too.
+// backend's place by kernels::replaced_cpu_backend. Its kernel methods come from kernel_methods.inc, so it
+// has each new one. It has no rows (Backend::row), so it sees small operations too.
 // - A call has addresses alone. As a Tracer the recorder hears of each block that is made, used and dropped.
 //   Other threads pay one load of a global number for that, in Storage::data().
 // - The host's reads and writes of values have no call. item, to_vector, data, host factories, gradients of
@@ -59,11 +59,7 @@ class Recorder final : public Backend, public Tracer {
   void copy_from_host(Context&, const void* host, void* device, size_t bytes) override;
   void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
 #include <weft/kernels/inner/kernel_methods.inc>
-  bool median(Context&, View x, View indices) override;
   bool has_attention() const override { return real_.has_attention(); }
-  void attention(Context&, const AttentionViews&) override;
-  void attention_backward(Context&, const AttentionViews&) override;
-  bool linear_cross_entropy(Context&, const LinearLossViews&, int64_t ignore, double smoothing) override;
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm,
@@ -88,9 +84,9 @@ class Recorder final : public Backend, public Tracer {
     uint32_t version;
     int64_t index = -1;
   };
-  /// Makes the call, then adds it.
+  /// Makes the call, and adds it unless the result is false. Returns the result, if any.
   template <auto Method, class... A>
-  void call(Context& context, const std::string& op, std::string_view roles, const A&... args);
+  auto call(Context& context, const std::string& op, std::string_view roles, const A&... args);
   /// Adds a call that was made. `roles`: each view reads (r), is written (w) or both (b), in order.
   template <auto Method, class... A>
   void add(const std::string& op, std::string_view roles, const A&... args);

@@ -1,5 +1,5 @@
 // The turns of the threads that call one compiled function. One call at a time has the turn: it may record or
-// replay. All others are guests, and run f. While a call is exclusive, guests wait: a replay that writes does
+// replay. All others are guests, and run f. While a call is exclusive, guests wait. A replay that writes does
 // not take the locks that f takes, so it must not meet f. An exclusive call runs kernels alone, so the wait
 // is short, and it cannot wait for a guest.
 #pragma once

@@ -1,4 +1,4 @@
-// Who may change the keys of a group in a store under TLS: a change that acts for a worker comes from a
+// The right to change the keys of a group in a store under TLS. A change that acts for a worker comes from a
 // connection whose certificate has the worker's name. Keys of no group are open to all clients.
 #pragma once
 

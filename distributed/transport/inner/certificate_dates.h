@@ -20,7 +20,7 @@ struct CertificateDates {
 /// The dates of the first certificate in a text in PEM form; none if it cannot be read.
 WEFT_API std::optional<CertificateDates> dates_of(std::string_view pem);
 
-/// "expired at 2026-01-31 12:00:00 UTC" or "is not valid before ..."; empty for a certificate that is valid
+/// "expired at 2026-01-31 12:00:00 UTC" or "is not valid before ...". Empty for a certificate that is valid
 /// at that time, or whose dates cannot be read.
 WEFT_API std::string why_out_of_date(std::string_view pem, int64_t now);
 

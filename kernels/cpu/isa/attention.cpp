@@ -1,5 +1,5 @@
 // Attention in blocks of query rows and keys whose products stay in the second-level cache; the matrix of all
-// products is never in memory. Forward keeps the maximum and the sum of each row so far, and rescales its
+// products is never in memory. Forward keeps the maximum and the sum of each row so far. It rescales its
 // result if a block has a larger maximum (online softmax). Backward makes the products of a block again, and
 // from them the softmax: exp(product - maximum) * share. Groups of key blocks sum dq apart, and the groups
 // are added in order. Blocks and groups depend on sizes only.

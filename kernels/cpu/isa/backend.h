@@ -13,11 +13,7 @@ class IsaBackend final : public CpuBackend {
  public:
   using CpuBackend::CpuBackend;
 #include <weft/kernels/inner/kernel_methods.inc>
-  bool median(Context&, View x, View indices) override;
   bool has_attention() const override { return true; }
-  void attention(Context&, const AttentionViews&) override;
-  void attention_backward(Context&, const AttentionViews&) override;
-  bool linear_cross_entropy(Context&, const LinearLossViews&, int64_t ignore, double smoothing) override;
   PointwiseRow row(Unary op, DType t) const override;
   PointwiseRow row(Binary op, DType t) const override;
   PointwiseRow row(Ternary op, DType t) const override;

@@ -34,7 +34,7 @@ template <class V> WEFT_INLINE V times(V a, V b) {
 }
 template <class V> WEFT_INLINE V magnitude(V x) {
   if constexpr (std::is_integral_v<V>) return x < 0 ? static_cast<V>(-ring(x)) : x;
-  else return x < 0 ? -x : x;
+  else return x <= 0 ? V{} - x : x;  // +0 of -0 too
 }
 
 // map() and combine() work on numbers and on vectors. Merge is the operation that combines partial results.

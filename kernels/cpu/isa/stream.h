@@ -46,15 +46,15 @@ inline void stream_block(void* to, const void* block) {
 #endif
 }
 
-/// Orders streamed stores before what this thread does next. Other threads may then read them.
+/// Orders streamed stores before the next stores of this thread. Other threads may then read them.
 inline void finish_stream() {
 #if defined(__SSE2__)
   _mm_sfence();
 #endif
 }
 
-/// Calls f(out, first, count) for all of [0, n): it computes elements into `out`, which is memory of the
-/// output or a block that is then streamed there.
+/// Calls f(out, first, count) for all of [0, n). f computes elements into `out`: memory of the output, or a
+/// block that is then streamed there.
 template <class F> void run_streamed(void* output, int64_t width, int64_t n, F&& f) {
   alignas(64) char block[kStreamBlock];
   const int64_t head = elements_to_line(output, width), step = kStreamBlock / width;

@@ -1,5 +1,5 @@
-// Rows that a team reads from memory once and keeps in registers, for kernels that need each number more than
-// once: softmax and layer norm. A row consists of whole aligned packs. It has up to 8192 floats or halves, or
+// Rows that a team reads from memory once and keeps in registers. The kernels of softmax and layer norm need
+// each number more than once. A row consists of whole aligned packs. It has up to 8192 floats or halves, or
 // 2048 doubles.
 #pragma once
 

@@ -21,8 +21,8 @@ template <int Inputs> struct MapCall {
   DType in_dtype[Inputs] = {};
 };
 
-/// Number of elements of the compute type that a thread computes at once: those of two packs of the compute
-/// type, or of one pack of a narrower one.
+/// Number of elements of the compute type that a thread computes at once. They fill two packs of the compute
+/// type, or one pack of a narrower one.
 template <class C> inline constexpr int kHeld = sizeof(C) == 1 ? 16 : sizeof(C) == 8 ? 4 : 8;
 
 namespace inner {

@@ -12,7 +12,7 @@
 namespace weft::cuda {
 
 /// e^x of the difference from a maximum. For float on a device it is 2^x of a rounded product, two
-/// instructions: its error is up to |x| + 2 units in the last place, and numbers below 2^-126 are 0. No sum
+/// instructions. Its error is up to |x| + 2 units in the last place, and numbers below 2^-126 are 0. No sum
 /// of a row can show that, since it contains a 1.
 template <class C> WEFT_DEVICE inline C exponential(C x) {
 #if defined(__CUDA_ARCH__)

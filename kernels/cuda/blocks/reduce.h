@@ -47,7 +47,7 @@ template <Map map, class V> WEFT_DEVICE V mapped(V x) {
   if constexpr (map == Map::kNone) return x;
   else if constexpr (map == Map::kTest) return x != 0;
   else if constexpr (map == Map::kSquare) return static_cast<V>(ring(x) * ring(x));
-  else return static_cast<V>(x < 0 ? -ring(x) : ring(x));
+  else return static_cast<V>(x <= 0 ? 0 - ring(x) : ring(x));  // +0 of -0 too
 }
 
 template <class V> struct Source {

@@ -67,6 +67,7 @@ class CudaBackend final : public Accelerator {
   void deallocate(void* p, size_t bytes) noexcept override;
   void copy_from_host(Context&, const void* host, void* device, size_t bytes) override;
   void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
+#define WEFT_CPU_KERNEL(...)  // not of this backend
 #include <weft/kernels/inner/kernel_methods.inc>
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;

@@ -38,8 +38,8 @@ template <class T> struct Sum {
   static WEFT_DEVICE T to(Total a) { return kernels::convert<T>(a); }
 };
 
-/// Calls use(read(i)) for positions from i on, in order, up to n or the first that is not the same as i;
-/// later ones are not the same either. Reads of A positions are in flight. Returns the position where it
+/// Calls use(read(i)) for positions from i on, in order, up to n or the first that is not the same as i.
+/// Later ones are not the same either. Reads of A positions are in flight. Returns the position where it
 /// stopped.
 template <int A, class T, class Same, class Read, class Use>
 WEFT_DEVICE int64_t each_together(int64_t i, int64_t n, const Same& same, const Read& read, const Use& use) {

@@ -1,7 +1,6 @@
 // Softmax, log-softmax and logsumexp over the last dim: x [R, K] -> y [R, K] (=) or y [R] (=); y may be x.
-// The backward kernels use y only: dx = y (dy - sum y dy) for softmax, dx = dy - exp(y) sum dy for
-// log-softmax; dx may be dy. A team processes a row. logsumexp reads each number once. Softmax has three
-// cases:
+// The backward kernels use y only. For softmax dx = y (dy - sum y dy), for log-softmax dx = dy - exp(y) sum
+// dy; dx may be dy. A team processes a row. logsumexp reads each number once. Softmax has three cases:
 //   registers      Rows that a team holds in registers are read from memory once. They have up to 8192
 //                  floats or halves, or 2048 doubles, in whole aligned packs. Traffic is 8 bytes per float
 //                  forward, 12 backward, with one exponential per element.

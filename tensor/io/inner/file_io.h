@@ -14,7 +14,7 @@ namespace weft::detail {
 
 class FileReader {
  public:
-  /// Throws: IoError if `path` is missing or not a regular file.
+  /// Does not wait for the writer of a pipe. Throws: IoError if `path` is missing or not a regular file.
   FileReader(const char* what, const std::string& path);
   FileReader(const FileReader&) = delete;
   ~FileReader();
@@ -31,6 +31,9 @@ class FileReader {
   std::FILE* file_ = nullptr;
   uint64_t size_ = 0, position_ = 0;
 };
+
+/// The bytes of the file. Throws: IoError as FileReader.
+std::string read_file(const char* what, const std::string& path);
 
 class FileWriter {
  public:

@@ -33,8 +33,8 @@ struct DeviceTest : ::testing::Test {
   const Device gpu{DeviceType::kCuda, 0};
 };
 
-// While one lives, the emulated device runs nothing before somebody waits for it, as a slow machine would;
-// a real one is as late as it is.
+// While one lives, the emulated device runs nothing before somebody waits for it, as a slow machine would. A
+// real one is as late as it is.
 #if defined(WEFT_SIMT)
 using Late = cuda::simt::Deferred;
 #define DEVICE_TEST(topic, claim) TEST_F(Simt##topic, claim)

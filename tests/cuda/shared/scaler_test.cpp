@@ -72,7 +72,7 @@ DEVICE_TEST(Scaler, float16_training_leaves_an_overflowing_step_out_as_the_cpu_d
   EXPECT_LT(there[10], there[0]);
 }
 
-/// Parameters, step count and scale after some of eight iterations of which two overflow; the whole iteration
+/// Parameters, step count and scale after some of eight iterations of which two overflow. The whole iteration
 /// is a recording unless on the CPU, and the next one the turn of the next recording.
 vector<vector<double>> recorded_course(Device device, size_t recordings = 1) {
   Net net;

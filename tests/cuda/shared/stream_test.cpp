@@ -134,7 +134,7 @@ DEVICE_TEST(Stream, a_backward_on_another_stream_keeps_what_forward_saved) {
   loss = Tensor();
   Tensor over;
   {
-    // what the backward let go must not come back here while it still runs
+    // memory that the backward let go must not come back here while it still runs
     const cuda::StreamGuard guard(side);
     for (int i = 0; i < 4; ++i) over = full({1024}, -1.0, {.device = gpu});
     side.synchronize();

@@ -116,6 +116,28 @@ void add_layers(Rows& rows) {
     layer.eval();
     return layer.forward(x);
   });
+  row(rows, "nn.ReLU", [](Tensor x) { return nn::ReLU().forward(x); });
+  row(rows, "nn.Tanh", [](Tensor x) { return nn::Tanh().forward(x); });
+  row(rows, "nn.Sigmoid", [](Tensor x) { return nn::Sigmoid().forward(x); });
+  row(rows, "nn.GELU", [](Tensor x) { return nn::GELU().forward(x); });
+  row(rows, "nn.SiLU", [](Tensor x) { return nn::SiLU().forward(x); });
+  row(rows, "nn.MSELoss",
+      [](Tensor x, Tensor target, Reduction reduction) { return nn::MSELoss(reduction).forward(x, target); });
+  row(rows, "nn.NLLLoss", [](Tensor x, Tensor target, CrossEntropyOptions options) {
+    return nn::NLLLoss(options).forward(x, target);
+  });
+  row(rows, "nn.CrossEntropyLoss", [](Tensor x, Tensor target, CrossEntropyOptions options) {
+    return nn::CrossEntropyLoss(options).forward(x, target);
+  });
+  row(rows, "nn.Sequential",
+      [](Request& request, Tensor x, int64_t in, int64_t hidden, int64_t out, std::vector<Tensor> values) {
+        nn::Sequential net;
+        net.append<nn::Linear>(in, hidden);
+        net.append<nn::Tanh>();
+        net.append<nn::Linear>(hidden, out);
+        give(request, net, values);
+        return net.forward(x);
+      });
   row(rows, "nn.Softmax", [](Tensor x, int64_t dim) { return nn::Softmax(dim).forward(x); });
   row(rows, "nn.LogSoftmax", [](Tensor x, int64_t dim) { return nn::LogSoftmax(dim).forward(x); });
   row(rows, "nn.Categorical", [](Tensor x, bool logits, Tensor value) {

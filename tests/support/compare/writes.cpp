@@ -73,8 +73,8 @@ std::optional<int64_t> bound(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(text));
 }
 
-/// An index list of words that commas separate: a number, a slice `start:stop:step` with bounds that may be
-/// absent, `None`, `...`, or `t` for the next of the tensors.
+/// An index list of words that commas separate. A word is a number, a slice `start:stop:step` with bounds
+/// that may be absent, `None`, `...`, or `t` for the next of the tensors.
 std::vector<TensorIndex> list_of(const std::string& text, const std::vector<Tensor>& tensors) {
   std::vector<TensorIndex> list;
   size_t next = 0;

@@ -2,5 +2,5 @@
 
 int main() {
   const weft::Tensor x = weft::zeros(3);
-  return static_cast<int>(x.split(1.5).size());  // MISTAKE: deleted function
+  return static_cast<int>(x.split(1.5).size());  // MISTAKE: a length is an integer
 }
