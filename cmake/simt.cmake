@@ -13,9 +13,25 @@ foreach(file ${kernel_files})
   file(CONFIGURE OUTPUT ${unit} CONTENT "#include <weft/${file}>\n")
   list(APPEND units ${unit})
 endforeach()
+# GCC compiles the kernels, and the bodies in the tests, as for its thread sanitizer. The emulation defines
+# the calls for their loads and stores itself (watch.h), so nothing is linked with that option. A pack stays
+# one access, since aggregates are not taken apart. The option gives false warnings of unset variables.
+set(WEFT_SIMT_WATCH)
+string(TOUPPER "CMAKE_CXX_FLAGS_${CMAKE_BUILD_TYPE}" simt_flags)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12
+   AND NOT "${CMAKE_CXX_FLAGS} ${${simt_flags}}" MATCHES "-fsanitize")
+  set(WEFT_SIMT_WATCH -fsanitize=thread --param=tsan-instrument-func-entry-exit=0
+    --param=tsan-distinguish-volatile=1 -fno-tree-sra -Wno-maybe-uninitialized)
+  file(GLOB emulation_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/simt/*.cpp)
+  set_source_files_properties(${emulation_files} PROPERTIES
+    COMPILE_OPTIONS -fno-sanitize=thread SKIP_PRECOMPILE_HEADERS ON)
+endif()
 add_library(weft_simt OBJECT ${units} ${host_files})
 weft_warnings(weft_simt)
-target_compile_options(weft_simt PRIVATE -O1)
+target_compile_options(weft_simt PRIVATE -O1 ${WEFT_SIMT_WATCH})
+if(WEFT_SIMT_WATCH)
+  target_compile_definitions(weft_simt PRIVATE WEFT_SIMT_WATCHED)
+endif()
 # A second stack for each of a block's fibers is half of the time.
 if(CMAKE_BUILD_TYPE STREQUAL "Asan" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(weft_simt PRIVATE --param=asan-use-after-return=0)

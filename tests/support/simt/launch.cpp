@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,7 @@
 #include <weft/kernels/error.h>
 #include "support/simt/memory.h"
 #include "support/simt/thread.h"
+#include "support/simt/watch.h"
 
 namespace weft::cuda::simt {
 
@@ -51,6 +54,7 @@ struct Block {
   std::exception_ptr failure;
   bool leaving = false;
   bool plain = false;  // threads run as plain calls and cannot wait
+  Watcher* watcher = nullptr;
 
   Who who(int id) { return {this, id, grid.threads, bx, by, grid.blocks, grid.rows}; }
   unsigned char* shared_begin() { return shared.data() + kGuard; }
@@ -96,6 +100,7 @@ struct Block {
       again = false;
       for (const int id : order) {
         if (state[static_cast<size_t>(id)] != State::kReady) continue;
+        if (watcher) watcher->resume(id);
         fibers[static_cast<size_t>(id)]->resume();
         again = true;
         if (failure) return leave(order);
@@ -109,6 +114,7 @@ struct Block {
       if (waiting == 0 && warp_waiting == 0) return;
       if (waiting == grid.threads) {
         std::fill(state.begin(), state.begin() + grid.threads, State::kReady);
+        if (watcher) watcher->barrier();
         again = true;
         continue;
       }
@@ -128,6 +134,7 @@ struct Block {
       if (warp.op[lane] != warp.op[0] && !failure)
         failure = std::make_exception_ptr(Fault(
             str("kernel ", name, ", block ", bx, ", warp ", w, ": lanes meet in different warp operations")));
+    if (watcher) watcher->warp_operation(w, warp.op[0]);
     for (int lane = 0; lane < kWarp; ++lane) state[w * kWarp + static_cast<size_t>(lane)] = State::kReady;
   }
 
@@ -143,11 +150,16 @@ struct Block {
 
   void run_block(const std::vector<int>& order) {
     std::fill_n(shared_begin(), grid.shared, settings().poison);
+    if (watcher) watcher->begin_block();
     if (plain) {
-      for (const int id : order) function(body, who(id));
+      for (const int id : order) {
+        if (watcher) watcher->resume(id);
+        function(body, who(id));
+      }
     } else {
       run_fibers(order);
     }
+    const std::string race = watcher ? watcher->end_block() : "";
     if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
     const size_t before = first_unguarded(shared.data(), kGuard),
                  behind = first_unguarded(shared_begin() + grid.shared, kGuard);
@@ -155,6 +167,7 @@ struct Block {
       fail(str("a write beyond shared memory, at byte -", kGuard - before, " of ", grid.shared));
     if (behind < kGuard)
       fail(str("a write beyond shared memory, at byte ", grid.shared + behind, " of ", grid.shared));
+    if (!race.empty()) fail(race);
   }
 };
 
@@ -172,6 +185,15 @@ std::vector<int64_t> ordered(int64_t n, uint64_t salt) {
     }
   }
   return order;
+}
+
+/// The positions below n that run.
+std::vector<int64_t> chosen(int64_t n, uint64_t salt) {
+  if (settings().chosen.empty()) return ordered(n, salt);
+  std::set<int64_t> some;
+  for (const int64_t at : settings().chosen) some.insert(at < 0 ? n + at : at);
+  std::erase_if(some, [&](int64_t at) { return at < 0 || at >= n; });
+  return {some.begin(), some.end()};
 }
 
 // Fibers belong to the thread that made them.
@@ -202,6 +224,13 @@ Settings settings_of_environment() {
     s.processors = std::atoi(processors);
     if (s.processors < 1)
       throw ValueError(str("WEFT_SIMT_PROCESSORS: takes a number of at least 1, got ", processors));
+  }
+  if (const char* const races = std::getenv("WEFT_SIMT_RACES"); races && *races) {
+    const std::string name = races;
+    if (name == "none") s.race_check = RaceCheck::kNone;
+    else if (name == "all") s.race_check = RaceCheck::kAll;
+    else if (name != "shared")
+      throw ValueError(str("WEFT_SIMT_RACES: takes none, shared or all, got ", name));
   }
   return s;
 }
@@ -285,10 +314,13 @@ void run(void*, const char* name, const Grid& grid, bool independent, const void
   b.state.resize(1024), b.parity.assign(1024, 0), b.warps.resize(static_cast<size_t>(grid.threads / kWarp));
   if (!independent) b.grow(grid.threads);
   const DeviceAccess open;
+  std::optional<Watcher> watcher;
+  if (Watcher::wanted(grid.shared)) watcher.emplace(name, b.shared_begin(), grid.shared);
+  b.watcher = watcher ? &*watcher : nullptr;
   std::vector<int> threads;
   for (const int64_t id : ordered(grid.threads, 7)) threads.push_back(static_cast<int>(id));
-  for (const int64_t row : ordered(grid.rows, 11))
-    for (const int64_t block : ordered(grid.blocks, 13)) {
+  for (const int64_t row : chosen(grid.rows, 11))
+    for (const int64_t block : chosen(grid.blocks, 13)) {
       b.bx = block, b.by = row;
       b.run_block(threads);
     }

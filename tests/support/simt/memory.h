@@ -84,6 +84,8 @@ struct Backing {
 Backing backing();
 /// The size of the block that begins at p; none if no live block does.
 std::optional<size_t> bytes_of_block(const void* p);
+/// The place of a byte in its live block; none outside of all.
+std::optional<size_t> offset_in_block(const void* p);
 /// Invalidates the handles of a block that is freed. True: there were some.
 bool withdraw(const void* block);
 /// True for memory of another process that is open in this one.

@@ -115,6 +115,13 @@ std::optional<size_t> bytes_of_block(const void* p) {
   const auto found = memory().live.find(static_cast<unsigned char*>(const_cast<void*>(p)));
   return found == memory().live.end() ? std::nullopt : std::optional(found->second);
 }
+std::optional<size_t> offset_in_block(const void* p) {
+  auto* const at = static_cast<unsigned char*>(const_cast<void*>(p));
+  const auto after = memory().live.upper_bound(at);
+  if (after == memory().live.begin()) return {};
+  const auto& [begin, bytes] = *std::prev(after);
+  return at < begin + bytes ? std::optional(static_cast<size_t>(at - begin)) : std::nullopt;
+}
 
 bool closes_memory() {
   const std::lock_guard lock(memory().mutex);

@@ -1,8 +1,9 @@
 // The emulated side of kernels/cuda/simt.h: blocks, warps, shared memory and atomics on one CPU thread. The
 // threads of a block are fibers that run one after another from barrier to barrier, in an order chosen by the
-// test. A body without a needed barrier reads unwritten values in one of the orders. CUDA's undefined
-// behaviour is an error here. Cases are a barrier that some threads of the block do not reach, and a warp
-// operation that some lanes skip. So is a write outside of shared memory or of all blocks of device memory.
+// test. A body without a needed barrier reads unwritten values in one of the orders, and is a race in each
+// (watch.h). CUDA's undefined behaviour is an error here. Cases are a barrier that some threads of the block
+// do not reach, and a warp operation that some lanes skip. So is a write outside of shared memory or of all
+// blocks of device memory.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,9 @@ namespace simt {
 
 /// The order of the threads between barriers, and of the blocks.
 enum class Order { kForward, kReverse, kShuffled };
+/// The memory in which races of a block's threads are faults (watch.h): none, shared memory, or device memory
+/// too. Where the program does not see accesses, it is none.
+enum class RaceCheck { kNone, kShared, kAll };
 /// Settings of the calls that follow. `seed` is for kShuffled; `poison` fills shared and new device memory.
 struct Settings {
   Order order = Order::kForward;
@@ -36,10 +40,15 @@ struct Settings {
   bool shares_memory = false;  ///< a process may open its own memory like another process's (CUDA IPC)
   size_t device_bytes = 0;     ///< capacity of the device; 0: the whole range
   bool no_pinned = false;      ///< allocations of pinned host memory fail
+  RaceCheck race_check = RaceCheck::kShared;
+  /// Whether every warp operation orders the lanes' accesses. CUDA promises it of sync_warp() alone.
+  bool shuffles_order = true;
+  /// If not empty, launches run only these of their blocks, and of their rows of blocks: -1 is the last one.
+  std::vector<int64_t> chosen = {};
 };
 Settings& settings();
 /// The initial settings, from WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as
-/// 0x7F) and WEFT_SIMT_PROCESSORS.
+/// 0x7F), WEFT_SIMT_PROCESSORS and WEFT_SIMT_RACES (none, shared, all).
 Settings settings_of_environment();
 /// A launch broke the rules of simt.h; launch() throws it after it has left the block.
 class Fault : public Error {
@@ -67,7 +76,7 @@ Kernel& know(const std::type_info& body, const char* file);
 std::vector<std::string> never_launched();
 
 struct Block;
-enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot };
+enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot, kSync };
 struct Who {
   Block* block;
   int id, count;
@@ -77,6 +86,9 @@ void barrier(const Who& who);
 /// Gives `value` to the warp and returns the value of lane `from`.
 uint64_t exchange(const Who& who, WarpOp op, uint64_t value, int from);
 uint32_t vote(const Who& who, bool p);
+/// Tells the launch's observer of an atomic access. The access itself must not be seen (WEFT_SIMT_UNSEEN).
+void note_atomic(const void* p, size_t bytes);
+#define WEFT_SIMT_UNSEEN __attribute__((no_sanitize("thread")))
 unsigned char* shared_memory(const Who& who);
 using ThreadFunction = void (*)(const void* body, const Who& who);
 void run(void* stream, const char* name, const Grid& grid, bool independent, const void* body,
@@ -99,7 +111,7 @@ class Thread {
   int64_t globals() const { return who_.nx * who_.count; }
 
   void sync() const { simt::barrier(who_); }
-  void sync_warp() const { simt::vote(who_, true); }
+  void sync_warp() const { exchange(simt::WarpOp::kSync, 0, lane()); }
   template <class T> T* shared() const { return reinterpret_cast<T*>(simt::shared_memory(who_)); }
 
   template <class T> T shuffle(T v, int lane) const {
@@ -116,17 +128,20 @@ class Thread {
   }
   uint32_t ballot(bool p) const { return simt::vote(who_, p); }
 
-  template <class T> T atomic_add(T* p, T v) const {
+  template <class T> WEFT_SIMT_UNSEEN T atomic_add(T* p, T v) const {
+    simt::note_atomic(p, sizeof *p);
     const T before = *p;
     *p = static_cast<T>(before + v);
     return before;
   }
-  template <class T> T atomic_max(T* p, T v) const {
+  template <class T> WEFT_SIMT_UNSEEN T atomic_max(T* p, T v) const {
+    simt::note_atomic(p, sizeof *p);
     const T before = *p;
     if (v > before) *p = v;
     return before;
   }
-  template <class T> T atomic_cas(T* p, T expected, T v) const {
+  template <class T> WEFT_SIMT_UNSEEN T atomic_cas(T* p, T expected, T v) const {
+    simt::note_atomic(p, sizeof *p);
     const T before = *p;
     if (before == expected) *p = v;
     return before;
