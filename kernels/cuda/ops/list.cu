@@ -231,7 +231,8 @@ struct Unscale {
             write(line, k, v);
           });
     });
-    if (nonfinite) state->nonfinite = 1;  // all threads write the same value
+    // several threads may write, all of them the same value
+    if (nonfinite) *const_cast<volatile double*>(&state->nonfinite) = 1;
   }
 };
 
