@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -68,13 +69,14 @@ class Vast {
     std::vector<unsigned char> resident(static_cast<size_t>(bytes_ / kPage));
     if (mincore(begin_, static_cast<size_t>(bytes_), resident.data()) != 0)
       throw Error("simt: the pages of a vast tensor are not known");
+    const unsigned char *const begin = resident.data(), *const end = begin + resident.size();
     std::vector<Range> ranges;
-    for (auto at = resident.begin();;) {
-      const auto is_touched = [](unsigned char page) { return (page & 1) != 0; };
-      const auto from = std::find_if(at, resident.end(), is_touched);
-      if (from == resident.end()) return ranges;
-      at = std::find_if_not(from, resident.end(), is_touched);
-      ranges.push_back({element(from - resident.begin()), element(at - resident.begin())});
+    for (const unsigned char* at = begin;;) {
+      const void* const found = std::memchr(at, 1, static_cast<size_t>(end - at));
+      if (!found) return ranges;
+      const auto* const from = static_cast<const unsigned char*>(found);
+      for (at = from; at < end && *at != 0;) ++at;
+      ranges.push_back({element(from - begin), element(at - begin)});
     }
   }
   static constexpr int64_t kPage = 4096;
