@@ -307,13 +307,14 @@ endif()
 
 if(TARGET test_simt)
   # All of its tests once more: threads and blocks in a random order, over other rubbish. The device has one
-  # processor, so grids are smaller. A missing barrier or an unset number would change the results. No
-  # kernel may be left that nothing launched.
+  # processor, so grids are smaller. A missing barrier or an unset number would change the results, and races
+  # in device memory are faults too. No kernel may be left that nothing launched.
   add_test(NAME SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
     COMMAND test_simt --gtest_brief=1)
   set_tests_properties(SimtOpTable.every_kernel_holds_in_random_order_over_other_rubbish_on_a_small_device
     PROPERTIES TIMEOUT 600 LABELS "simt;slow" COST 1000  # it starts first, beside all the others
-    ENVIRONMENT "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_POISON=0x7F;WEFT_SIMT_PROCESSORS=1")
+    ENVIRONMENT
+    "WEFT_SIMT_ORDER=shuffled;WEFT_SIMT_POISON=0x7F;WEFT_SIMT_PROCESSORS=1;WEFT_SIMT_RACES=all")
 endif()
 
 if(TARGET test_simt_libraries)

@@ -10,9 +10,19 @@
 
 namespace weft::cuda::simt {
 
+namespace {
+/// A device with the processors of the environment, also if a test has changed the settings.
+CudaBackend* made(int index) {
+  const Settings before = std::exchange(settings(), settings_of_environment());
+  auto* const device = new CudaBackend(index);
+  settings() = before;
+  return device;
+}
+}  // namespace
+
 CudaBackend& device(int index) {
   // tensors in static storage may outlive main
-  static CudaBackend* const devices[] = {new CudaBackend(0), new CudaBackend(1)};
+  static CudaBackend* const devices[] = {made(0), made(1)};
   return *devices[index];
 }
 
