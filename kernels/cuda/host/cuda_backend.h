@@ -69,6 +69,8 @@ class CudaBackend final : public Accelerator {
   void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
 #define WEFT_CPU_KERNEL(...)  // not of this backend
 #include <weft/kernels/inner/kernel_methods.inc>
+  /// For heads of up to 128 numbers, of doubles up to 64, on devices whose shared memory holds their tiles.
+  bool has_attention(DType t, int64_t width, int64_t values) const override;
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
   void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) override;
