@@ -54,6 +54,8 @@ class CudaBackend final : public Accelerator {
   static Grid grid_for(int64_t n) { return {.blocks = one_round(blocks_for(n, 256))}; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }
+  /// Whether it has Thread::multiply_add for both half types.
+  bool multiplies_halves() const { return major_ >= 8; }
   /// The number of blocks, at most `needed`, that the device holds at once, for blocks of `threads` with
   /// `shared` bytes of shared memory. A processor has 1 KiB more than a block may use, and reserves 1 KiB per
   /// block.
@@ -125,6 +127,7 @@ class CudaBackend final : public Accelerator {
   const int index_;
   const int processors_;
   const size_t shared_memory_;
+  const int major_;         ///< compute capability
   const bool synchronous_;  ///< waits for each launch: the emulation, or WEFT_CUDA_SYNC=1
   FaultSlots& faults_;
   Allocator allocator_;

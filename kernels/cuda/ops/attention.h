@@ -17,6 +17,11 @@
 
 namespace weft::cuda {
 
+/// The row and column of a product in a tile.
+struct TilePlace {
+  int down, across;
+};
+
 /// Heads of up to W numbers in the compute type C. The 128 threads of a block stand in 8 rows of 16. Thread
 /// (y, x) has the rows y, y + 8, .. of a tile. Of a row of products it has the columns x, x + 16, .., and of
 /// a row of a result the packs x, x + 16, .. of n numbers.
@@ -36,6 +41,10 @@ template <class C, int W> struct AttentionTile {
   }
   WEFT_DEVICE static int down(Thread t) { return t.id() / kAcross; }
   WEFT_DEVICE static int across(Thread t) { return t.id() % kAcross; }
+  /// The place of a thread's product s[i][j] in the tile.
+  WEFT_DEVICE static auto places(Thread t) {
+    return [y = down(t), x = across(t)](int i, int j) { return TilePlace{y + i * kDown, x + j * kAcross}; };
+  }
 };
 
 /// q, k, v, y or dy: [B, H, rows, width] with dense rows.
@@ -252,10 +261,9 @@ template <class C> struct AttentionCall {
 
   /// Turns the products s of queries and keys of a head into the softmax's arguments, which are -infinity
   /// where a key takes no part. The tile's rows are the queries from `query` on, and its columns the keys
-  /// from `key` on; with kKeysDown it is the other way round.
-  template <bool kKeysDown, int W, int A, int N>
-  WEFT_DEVICE void finish(Thread t, int64_t number, int64_t query, int64_t key, C (&s)[A][N]) const {
-    using Tile = AttentionTile<C, W>;
+  /// from `key` on; with kKeysDown it is the other way round. place(i, j) is the place of s[i][j] in it.
+  template <bool kKeysDown, int A, int N, class F>
+  WEFT_DEVICE void finish(int64_t number, int64_t query, int64_t key, C (&s)[A][N], const F& place) const {
     constexpr int64_t kFar = 1 << 20;  // beyond a tile
     const auto limit = [](int64_t n) { return static_cast<int>(n < kFar ? n : kFar); };
     const int queries = limit(q.rows - query), keys = limit(k.rows - key),
@@ -266,8 +274,8 @@ template <class C> struct AttentionCall {
     for (int i = 0; i < A; ++i) {
       WEFT_UNROLL
       for (int j = 0; j < N; ++j) {
-        const int d = Tile::down(t) + i * Tile::kDown, a = Tile::across(t) + j * Tile::kAcross,
-                  at_query = kKeysDown ? a : d, at_key = kKeysDown ? d : a;
+        const TilePlace p = place(i, j);
+        const int at_query = kKeysDown ? p.across : p.down, at_key = kKeysDown ? p.down : p.across;
         C value = s[i][j] * scale;
         const bool in = at_query < queries && at_key < keys && at_key - at_query <= ahead;
         if (mask != nullptr && in) {
@@ -288,6 +296,15 @@ template <class F> void with_attention_tile(const AttentionViews& v, const F& f)
   if (std::max(v.q.size(3), v.v.size(3)) <= 64) return f(TypeTag<float>{}, std::integral_constant<int, 64>());
   f(TypeTag<float>{}, std::integral_constant<int, 128>());
 }
+
+/// The kernels of half types by tensor cores (attention_half.h), for devices that have them.
+void attention_half(CudaBackend& backend, Context& c, const AttentionViews& v);
+void attention_half_backward(CudaBackend& backend, Context& c, const AttentionViews& v);
+/// Bytes of shared memory that they need for heads of up to `width` numbers.
+size_t attention_half_shared(int64_t width);
+
+/// along[row] = the sum of dy y over a row of all heads.
+void launch_attention_along(CudaBackend& backend, Context& c, const AttentionViews& v, void* along);
 
 /// Rows of a thread in a tile. The backward's two sums and two tiles of products leave room for four.
 template <class C> inline constexpr int kAttentionRows = sizeof(C) == sizeof(float) ? 8 : 4;

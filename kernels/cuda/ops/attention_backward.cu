@@ -89,7 +89,7 @@ template <class C, int W> struct AttentionKeys : AttentionGradient<C, W> {
       t.sync();
       C p[kMine][n], mean[n];
       multiply_rows<C, W>(t, mine, others, call.q.width, p);
-      call.template finish<true, W>(t, number, query, first, p);
+      call.template finish<true>(number, query, first, p, Tile::places(t));
       WEFT_UNROLL
       for (int j = 0; j < n; ++j) {
         const auto kept = this->kept(number, query + Tile::across(t) + j * Tile::kAcross);
@@ -158,7 +158,7 @@ template <class C, int W> struct AttentionQueries : AttentionGradient<C, W> {
       fetch_rows<C, W, Tile::kColumns>(t, call.k, call.k.begin(number), key, others);
       t.sync();
       multiply_rows<C, W>(t, mine, others, call.q.width, s);
-      call.template finish<false, W>(t, number, first, key, s);
+      call.template finish<false>(number, first, key, s, Tile::places(t));
       WEFT_UNROLL
       for (int i = 0; i < kMine; ++i) {
         WEFT_UNROLL
@@ -177,8 +177,21 @@ template <class C, int W> struct AttentionQueries : AttentionGradient<C, W> {
 
 }  // namespace
 
+void launch_attention_along(CudaBackend& backend, Context& c, const AttentionViews& v, void* along) {
+  const int64_t rows = v.y.size(0) * v.y.size(1) * v.y.size(2);
+  const AttentionMatrix y(v.y), dy(v.dy);
+  const auto run = [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    launch(backend.stream_of(c), "attention_along", CudaBackend::grid_for(rows * kWarp),
+           AttentionAlong<C>{y, dy, static_cast<C*>(along), rows});
+  };
+  if (v.y.dtype == kFloat64) run(TypeTag<double>{});
+  else run(TypeTag<float>{});
+}
+
 void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
   enter();
+  if (is_half(v.q.dtype) && multiplies_halves()) return attention_half_backward(*this, c, v);
   with_attention_tile(v, [&](auto tag, auto most) {
     using C = typename decltype(tag)::type;
     using Keys = AttentionKeys<C, most.value>;
@@ -189,11 +202,7 @@ void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
     const bool products = v.dq.defined() || v.dk.defined();
     const Scratch along(*this, c, products ? static_cast<size_t>(rows) * sizeof(C) : 0);
     const AttentionMatrix dy(v.dy);
-    if (products) {
-      const AttentionMatrix y(v.y);
-      launch(stream, "attention_along", grid_for(rows * kWarp),
-             AttentionAlong<C>{y, dy, along.as<C>(), rows});
-    }
+    if (products) launch_attention_along(*this, c, v, along.as<void>());
     const auto gradient = [&](int64_t length) {
       const int64_t parts = blocks_for(length, Keys::kRows);
       return AttentionGradient<C, most.value>{AttentionCall<C>(v), dy,    v.stats.as<const C>(),

@@ -47,7 +47,7 @@ template <class C, int W> struct AttentionForward {
       t.sync();
       C s[kMine][n];
       multiply_rows<C, W>(t, mine, others, call.q.width, s);
-      call.template finish<false, W>(t, number, first, key, s);
+      call.template finish<false>(number, first, key, s, Tile::places(t));
       WEFT_UNROLL
       for (int i = 0; i < kMine; ++i) {
         C most = top[i];
@@ -103,6 +103,7 @@ bool CudaBackend::has_attention(DType t, int64_t width, int64_t values) const {
            Tile::shared(2, kAttentionBackwardRows * Tile::kDown) <= shared_memory();
   };
   const int64_t most = std::max(width, values);
+  if (is_half(t) && multiplies_halves()) return most <= 128 && attention_half_shared(most) <= shared_memory();
   if (t == kFloat64) return most <= 64 && fits(TypeTag<double>{}, std::integral_constant<int, 64>());
   if (most <= 64) return fits(TypeTag<float>{}, std::integral_constant<int, 64>());
   return most <= 128 && fits(TypeTag<float>{}, std::integral_constant<int, 128>());
@@ -110,6 +111,7 @@ bool CudaBackend::has_attention(DType t, int64_t width, int64_t values) const {
 
 void CudaBackend::attention(Context& c, const AttentionViews& v) {
   enter();
+  if (is_half(v.q.dtype) && multiplies_halves()) return attention_half(*this, c, v);
   with_attention_tile(v, [&](auto tag, auto most) {
     using C = typename decltype(tag)::type;
     using Kernel = AttentionForward<C, most.value>;

@@ -102,44 +102,49 @@ DEVICE_TEST(Attention, sizes_beyond_the_kernels_are_composed) {
   expect_as_by_parts(random_heads(gpu, {2}, 5, 6, 66, 7, kFloat64), Tensor(), false, {1e-12, 1e-12});
 }
 
-DEVICE_TEST(Attention, half_types_are_rounded_once) {
+DEVICE_TEST(Attention, takes_half_types) {
+  const Case cases[] = {{70, 90, 24, 16},   // whole packs
+                        {33, 70, 7, 5},     // none
+                        {65, 129, 64, 40},  // one number more than whole blocks
+                        {33, 70, 80, 72},   // heads of more than 64
+                        {100, 36, 19, 122}};
   for (const DType t : {kFloat16, kBFloat16})
-    for (const Case& c : {Case{70, 90, 24, 16}, {33, 70, 7, 5}, {33, 70, 80, 72}}) {
-      SCOPED_TRACE(str(t, ", width ", c.width));
-      const Heads h = random_heads(gpu, {2}, c.rows, c.keys, c.width, c.values, t);
-      Generator numbers(3);
-      const Tensor mask = randn({c.rows, c.keys}, {}, &numbers).to(t).to(gpu);
-      const auto as_float = [](const Tensor& x) { return x.detach().to(kFloat32); };
-      const Tensor y = scaled_dot_product_attention(h.q, h.k, h.v, {.mask = mask, .causal = true}),
-                   expected = scaled_dot_product_attention(as_float(h.q), as_float(h.k), as_float(h.v),
-                                                           {.mask = as_float(mask), .causal = true});
-      EXPECT_TRUE(equal(y, expected.to(t)));
-      const double close = t == kFloat16 ? 4e-3 : 4e-2;
-      expect_as_by_parts(h, mask, true, {close, 2 * close});
-    }
+    for (const Case& c : cases)
+      for (const bool causal : {false, true}) {
+        SCOPED_TRACE(str(t, ", ", c.rows, " rows, ", c.keys, " keys, widths ", c.width, " and ", c.values,
+                         ", causal ", causal));
+        Generator numbers(3);
+        const Tensor mask = causal ? randn({c.rows, c.keys}, {}, &numbers).to(t).to(gpu)
+                                   : (rand({2, 1, c.keys}, {}, &numbers) > 0.2).to(gpu);
+        const double close = t == kFloat16 ? 4e-3 : 3e-2;
+        expect_as_by_parts(random_heads(gpu, {2}, c.rows, c.keys, c.width, c.values, t), mask, causal,
+                           {close, 3 * close});
+      }
 }
 
 DEVICE_TEST(Attention, a_call_repeats_its_bits_and_heads_do_not_depend_on_others) {
-  const Heads h = random_heads(gpu, {3}, 100, 140, 20, 12);
-  Generator numbers(4);
-  const Tensor g = randn({3, 100, 12}, {}, &numbers).to(gpu);
-  const auto run = [&](const std::vector<Tensor>& x, const Tensor& seed) {
-    const Tensor y = scaled_dot_product_attention(x[0], x[1], x[2], {.causal = true});
-    std::vector<Tensor> out = grad({y}, x, {seed});
-    out.push_back(y);
-    return out;
-  };
-  const auto once = run(h.all(), g), again = run(h.all(), g);
-  std::vector<Tensor> last;
-  for (const Tensor& x : h.all()) last.push_back(x.detach().narrow(0, 2, 1).requires_grad_());
-  const auto alone = run(last, g.narrow(0, 2, 1));
-  for (size_t i = 0; i < once.size(); ++i) {
-    EXPECT_TRUE(equal(once[i], again[i])) << i;
-    EXPECT_TRUE(equal(once[i].detach().narrow(0, 2, 1), alone[i].detach())) << i;
+  for (const DType t : {kFloat32, kBFloat16}) {
+    const Heads h = random_heads(gpu, {3}, 100, 140, 20, 12, t);
+    Generator numbers(4);
+    const Tensor g = randn({3, 100, 12}, {}, &numbers).to(t).to(gpu);
+    const auto run = [&](const std::vector<Tensor>& x, const Tensor& seed) {
+      const Tensor y = scaled_dot_product_attention(x[0], x[1], x[2], {.causal = true});
+      std::vector<Tensor> out = grad({y}, x, {seed});
+      out.push_back(y);
+      return out;
+    };
+    const auto once = run(h.all(), g), again = run(h.all(), g);
+    std::vector<Tensor> last;
+    for (const Tensor& x : h.all()) last.push_back(x.detach().narrow(0, 2, 1).requires_grad_());
+    const auto alone = run(last, g.narrow(0, 2, 1));
+    for (size_t i = 0; i < once.size(); ++i) {
+      EXPECT_TRUE(equal(once[i], again[i])) << i;
+      EXPECT_TRUE(equal(once[i].detach().narrow(0, 2, 1), alone[i].detach())) << i;
+    }
+    const Tensor y = scaled_dot_product_attention(h.q, h.k, h.v, {.causal = true});
+    for (size_t i = 0; i < 3; ++i)  // without the others
+      EXPECT_TRUE(equal(grad({y}, {h.all()[i]}, {g}, {.retain_graph = true})[0], once[i])) << i;
   }
-  const Tensor y = scaled_dot_product_attention(h.q, h.k, h.v, {.causal = true});
-  for (size_t i = 0; i < 3; ++i)  // without the others
-    EXPECT_TRUE(equal(grad({y}, {h.all()[i]}, {g}, {.retain_graph = true})[0], once[i])) << i;
 }
 
 DEVICE_TEST(Attention, takes_heads_that_are_views_of_one_product) {
