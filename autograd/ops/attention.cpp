@@ -133,8 +133,22 @@ GradList gradients(Fused& f, const Tensor& y, const Tensor& stats, const Tensor&
   return d;
 }
 
+// x with its leading dims, broadcast to `batch`, joined to one.
+Tensor joined(const Tensor& x, const Shape& batch) {
+  return reshape(expand(x, with_rows(batch, x.size(-2), x.size(-1))),
+                 {batch.numel(), x.size(-2), x.size(-1)});
+}
+
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o,
               const Shape& products) {
+  const Shape batch = leading(products);
+  if (batch.size() > 2) {  // kernels take two leading dims
+    AttentionOptions flat = o;
+    if (o.mask.defined() && o.mask.dim() > 2) flat.mask = joined(expand(o.mask, products), batch);
+    const Tensor y = attend(joined(q, batch), joined(k, batch), joined(v, batch), flat,
+                            {batch.numel(), products[batch.size()], products[batch.size() + 1]});
+    return reshape(y, with_rows(batch, q.size(-2), v.size(-1)));
+  }
   const DType t = common_type(q, k, v);
   const bool mask_learns = o.mask.defined() && o.mask.requires_grad() && grad_enabled();
   const bool empty = products.numel() * q.size(-1) * v.size(-1) == 0;
