@@ -26,8 +26,8 @@ CudaBackend::CudaBackend(int index, const runtime::Properties& properties)
     : index_(index),
       processors_(properties.processors),
       shared_memory_(properties.shared_memory),
-      major_(properties.major),
       synchronous_(wants_synchronous_launches()),
+      major_(properties.major),
       faults_(FaultSlots::of(index)),
       allocator_(index) {}
 

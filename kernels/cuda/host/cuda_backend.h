@@ -127,8 +127,8 @@ class CudaBackend final : public Accelerator {
   const int index_;
   const int processors_;
   const size_t shared_memory_;
-  const int major_;         ///< compute capability
   const bool synchronous_;  ///< waits for each launch: the emulation, or WEFT_CUDA_SYNC=1
+  const int major_;         ///< compute capability
   FaultSlots& faults_;
   Allocator allocator_;
   std::atomic<int> recordings_{0};  // graphs being recorded; meanwhile no wait for the device

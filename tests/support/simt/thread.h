@@ -32,11 +32,11 @@ struct Settings {
   int processors = 4;  ///< of later devices
   /// shared memory of a block in bytes, on later devices and in launches
   size_t shared_memory = 227 << 10;
-  int major = 9;               ///< compute capability of later devices
   bool hold_events = false;    ///< events and streams are not done before a wait for them
   bool shares_memory = false;  ///< a process may open its own memory like another process's (CUDA IPC)
   size_t device_bytes = 0;     ///< capacity of the device; 0: the whole range
   bool no_pinned = false;      ///< allocations of pinned host memory fail
+  int major = 9;               ///< compute capability of later devices
 };
 Settings& settings();
 /// The initial settings, from WEFT_SIMT_ORDER (forward, reverse, shuffled), WEFT_SIMT_POISON (a byte such as
