@@ -27,10 +27,9 @@ struct Call {
         dk(t, {2, 2, keys, width}, {}, offset),
         dv(t, {2, 2, keys, values}, {}, offset),
         causal(causal_) {
-    // halves and quarters: exact in every type
-    uint32_t seed = 1;
+    std::mt19937 engine(1);  // quarters: exact in every type
     for (Operand* const x : {&q, &k, &v, &dy, &mask})
-      x->random(-6, 6, seed++).each([](size_t, double n) { return std::nearbyint(n) / 4; });
+      x->each([&](size_t, double) { return static_cast<double>(engine() % 13) / 4 - 1.5; });
   }
   AttentionViews views(View (Operand::*of)() const) const {
     AttentionViews a;

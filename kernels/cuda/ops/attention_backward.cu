@@ -196,6 +196,7 @@ void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
     using C = typename decltype(tag)::type;
     using Keys = AttentionKeys<C, most.value>;
     using Queries = AttentionQueries<C, most.value>;
+    using Gradient = AttentionGradient<C, most.value>;
     using Tile = typename Keys::Tile;
     void* const stream = stream_of(c);
     const int64_t heads = v.q.size(0) * v.q.size(1), rows = heads * v.q.size(2);
@@ -205,8 +206,8 @@ void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
     if (products) launch_attention_along(*this, c, v, along.as<void>());
     const auto gradient = [&](int64_t length) {
       const int64_t parts = blocks_for(length, Keys::kRows);
-      return AttentionGradient<C, most.value>{AttentionCall<C>(v), dy,    v.stats.as<const C>(),
-                                              along.as<const C>(), parts, heads * parts};
+      return Gradient{AttentionCall<C>(v), dy,    v.stats.as<const C>(),
+                      along.as<const C>(), parts, heads * parts};
     };
     const auto grid = [](int64_t tasks) {
       return Grid{

@@ -13,7 +13,7 @@ namespace {
 /// The arguments of both kernels.
 template <class H, int W> struct HalfGradient {
   using Tile = HalfTile<W>;
-  static constexpr int kThreads = Tile::kThreads, kRows = Tile::kRows;
+  static constexpr int kThreads = Tile::kThreads;
   AttentionCall<float> call;
   AttentionMatrix dy;
   const float *stats, *along;
@@ -177,6 +177,7 @@ void attention_half_backward(CudaBackend& backend, Context& c, const AttentionVi
     using H = typename decltype(tag)::type;
     using Keys = HalfKeys<H, most.value>;
     using Queries = HalfQueries<H, most.value>;
+    using Gradient = HalfGradient<H, most.value>;
     void* const stream = backend.stream_of(c);
     const int64_t heads = v.q.size(0) * v.q.size(1);
     const bool products = v.dq.defined() || v.dk.defined();
@@ -184,12 +185,12 @@ void attention_half_backward(CudaBackend& backend, Context& c, const AttentionVi
     if (products) launch_attention_along(backend, c, v, along.as<void>());
     const auto gradient = [&](int64_t length) {
       const int64_t parts = blocks_for(length, Keys::kRows);
-      return HalfGradient<H, most.value>{AttentionCall<float>(v),
-                                         AttentionMatrix(v.dy),
-                                         v.stats.as<const float>(),
-                                         along.as<const float>(),
-                                         parts,
-                                         heads * parts};
+      return Gradient{AttentionCall<float>(v),
+                      AttentionMatrix(v.dy),
+                      v.stats.as<const float>(),
+                      along.as<const float>(),
+                      parts,
+                      heads * parts};
     };
     const auto run = [&](const char* name, const auto& kernel) {
       using Kernel = std::remove_cvref_t<decltype(kernel)>;
