@@ -209,7 +209,7 @@ void CudaBackend::attention_backward(Context& c, const AttentionViews& v) {
       return Gradient{AttentionCall<C>(v), dy,    v.stats.as<const C>(),
                       along.as<const C>(), parts, heads * parts};
     };
-    const auto grid = [](int64_t tasks) {
+    const auto grid = [&](int64_t tasks) {
       return Grid{
           .blocks = one_round(tasks), .threads = Keys::kThreads, .shared = Tile::shared(2, Keys::kRows)};
     };
