@@ -62,11 +62,13 @@ struct LinearLossViews {
 /// rows that do not overlap. No size is 0.
 struct AttentionViews {
   View q, k, v;
-  View mask;  ///< [B, H, L, S], any strides: added, of q's dtype; or bool, false where a key takes no part
+  /// [B, H, L, S], any strides: added, of accumulate_type(q's dtype); or bool, false where a key takes no
+  /// part.
+  View mask;
   double scale = 1;
   bool causal = false;  ///< row i takes the keys 0 .. i
   View y;               ///< [B, H, L, F], contiguous
-  View stats;           ///< [B, H, L, 2], contiguous, for backward
+  View stats;           ///< [B, H, L, 2], contiguous, of accumulate_type(q's dtype), for backward
   View dy;              ///< y's sizes, dense rows
   View dq, dk, dv;      ///< contiguous, each may be absent
 };
@@ -203,11 +205,12 @@ class WEFT_API Backend {
                                     double /*smoothing*/) {
     return false;
   }
-  /// Whether this backend has kernels for attention of floating tensors; callers compose it otherwise.
-  virtual bool has_attention() const { return false; }
+  /// Whether this backend has kernels for attention in dtype `t` with heads of E = width and F = values
+  /// numbers; callers compose it otherwise.
+  virtual bool has_attention(DType /*t*/, int64_t /*width*/, int64_t /*values*/) const { return false; }
   /// y = softmax(scale q k^T + mask) v, and stats; a row without a key is 0.
-  virtual void attention(Context&, const AttentionViews&) {}
-  virtual void attention_backward(Context&, const AttentionViews&) {}
+  virtual void attention(Context&, const AttentionViews&) = 0;
+  virtual void attention_backward(Context&, const AttentionViews&) = 0;
   virtual void layer_norm(Context&, View x, View weight, View bias /*[K] or absent*/, double eps, View y,
                           View mean, View rstd /*[R]*/) = 0;
   virtual void layer_norm_backward(Context&, View x, View weight, View mean, View rstd, View dy, View dx,

@@ -1,5 +1,6 @@
 // scaled_dot_product_attention: one node by the backend's kernel, or composed of products and a softmax. The
-// composed form has dropout, a mask that requires grad, backends without the kernel, and create_graph.
+// composed form has dropout, a mask that requires grad, create_graph, and dtypes and head sizes for which the
+// backend has no kernel. Half types without a kernel of their own are computed as float32.
 #include <cmath>
 
 #include <weft/autograd/ops/inner/formula.h>
@@ -11,8 +12,20 @@ namespace {
 
 constexpr const char* kAttention = "scaled_dot_product_attention";
 
+DType common_type(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return promote(promote(q.dtype(), k.dtype()), v.dtype());
+}
+
+// f of the arguments in float32, as a half type.
+template <class F> Tensor in_float(const F& f, const Tensor& q, const Tensor& k, const Tensor& v) {
+  return to(f(to(q, kFloat32), to(k, kFloat32), to(v, kFloat32)), common_type(q, k, v));
+}
+
 Tensor composed(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   const NoAutocast plain;  // the products are of the arguments' dtype
+  if (is_half(common_type(q, k, v)))
+    return in_float([&](const Tensor& a, const Tensor& b, const Tensor& c) { return composed(a, b, c, o); },
+                    q, k, v);
   Tensor s = matmul(q * *o.scale, transpose(k, -2, -1));
   if (o.causal) {
     const Tensor taken = ones({s.size(-2), s.size(-1)}, {.dtype = kBool, .device = s.device()});
@@ -91,15 +104,17 @@ struct Fused {
       : q(dense_rows(q_, t)),
         k(dense_rows(k_, t)),
         v(dense_rows(v_, t)),
-        mask(!mask_.defined() || mask_.dtype() == kBool ? mask_ : launch::cast(mask_.detach(), t)),
+        mask(!mask_.defined() || mask_.dtype() == kBool ? mask_
+                                                        : launch::cast(mask_.detach(), accumulate_type(t))),
         batch(leading(products)) {
     views.q = all(q), views.k = all(k), views.v = all(v);
     views.scale = *o.scale, views.causal = o.causal;
     if (mask.defined()) views.mask = heads_of(mask, products);
   }
   View all(const Tensor& x) const { return heads_of(x, with_rows(batch, x.size(-2), x.size(-1))); }
-  Tensor room(int64_t rows, int64_t columns) const {
-    return empty(with_rows(batch, rows, columns), {.dtype = q.dtype(), .device = q.device()});
+  Tensor room(int64_t rows, int64_t columns) const { return room(rows, columns, q.dtype()); }
+  Tensor room(int64_t rows, int64_t columns, DType t) const {
+    return empty(with_rows(batch, rows, columns), {.dtype = t, .device = q.device()});
   }
 };
 
@@ -118,16 +133,38 @@ GradList gradients(Fused& f, const Tensor& y, const Tensor& stats, const Tensor&
   return d;
 }
 
+// x with its leading dims, broadcast to `batch`, joined to one.
+Tensor joined(const Tensor& x, const Shape& batch) {
+  return reshape(expand(x, with_rows(batch, x.size(-2), x.size(-1))),
+                 {batch.numel(), x.size(-2), x.size(-1)});
+}
+
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o,
               const Shape& products) {
+  const Shape batch = leading(products);
+  if (batch.size() > 2) {  // kernels take two leading dims
+    AttentionOptions flat = o;
+    if (o.mask.defined() && o.mask.dim() > 2) flat.mask = joined(expand(o.mask, products), batch);
+    const Tensor y = attend(joined(q, batch), joined(k, batch), joined(v, batch), flat,
+                            {batch.numel(), products[batch.size()], products[batch.size() + 1]});
+    return reshape(y, with_rows(batch, q.size(-2), v.size(-1)));
+  }
+  const DType t = common_type(q, k, v);
   const bool mask_learns = o.mask.defined() && o.mask.requires_grad() && grad_enabled();
   const bool empty = products.numel() * q.size(-1) * v.size(-1) == 0;
-  if (o.dropout != 0 || mask_learns || empty || !launch::backend_of(q).has_attention())
-    return composed(q, k, v, o);
-  const DType t = promote(promote(q.dtype(), k.dtype()), v.dtype());
+  const auto has_kernel = [&](DType type) {
+    return o.dropout == 0 && !mask_learns && !empty &&
+           launch::backend_of(q).has_attention(type, q.size(-1), v.size(-1));
+  };
+  if (!has_kernel(t)) {
+    if (!is_half(t) || !has_kernel(kFloat32)) return composed(q, k, v, o);
+    return in_float(
+        [&](const Tensor& a, const Tensor& b, const Tensor& c) { return attend(a, b, c, o, products); }, q, k,
+        v);
+  }
   Fused fused(q, k, v, o.mask, t, o, products);
   Tensor y = fused.room(q.size(-2), v.size(-1));
-  const Tensor stats = fused.room(q.size(-2), 2);
+  const Tensor stats = fused.room(q.size(-2), 2, accumulate_type(t));
   fused.views.y = fused.all(y), fused.views.stats = fused.all(stats);
   launch::backend_of(y).attention(launch::context(), fused.views);
   AttentionOptions rest = o;
@@ -157,11 +194,8 @@ Tensor scaled_dot_product_attention(AutocastArg q, AutocastArg k, AutocastArg v,
   const Shape products = product_sizes(q, k, v, options);
   AttentionOptions o = options;
   if (!o.scale) o.scale = 1 / std::sqrt(static_cast<double>(q->size(-1)));
-  const DType t = promote(promote(q->dtype(), k->dtype()), v->dtype());
-  launch::check_factor(kAttention, t, *o.scale);
-  if (!is_half(t)) return attend(q, k, v, o, products);
-  const auto wide = [](const Tensor& x) { return to(x, kFloat32); };
-  return to(attend(wide(q), wide(k), wide(v), o, products), t);
+  launch::check_factor(kAttention, common_type(q, k, v), *o.scale);
+  return attend(q, k, v, o, products);
 }
 
 }  // namespace weft

@@ -121,9 +121,10 @@ struct AttentionOptions {
   std::optional<double> scale{};   ///< 1 / sqrt(E) if absent
   Generator* generator = nullptr;  ///< of the dropout; null: default_generator()
 };
-/// softmax(scale q k^T, masked) v. On the CPU no matrix of all products is made, unless there is dropout, the
-/// mask requires grad, or the backward is recorded. Half types are computed in float32. A row without a key
-/// is 0.
+/// softmax(scale q k^T, masked) v. No matrix of all products is made, unless there is dropout, the mask
+/// requires grad, or the backward is recorded. CUDA devices make it also where E or F is above 128, or above
+/// 64 in float64. Half types are computed in float32, but CUDA devices round the softmax to them before its
+/// product with v. A row without a key is 0.
 /// Shape: q [.., L, E], k [.., S, E], v [.., S, F] -> [.., L, F]; leading dims broadcast.
 /// Grad: to q, k, v, and to a floating mask.
 /// Throws: ShapeError for sizes that do not fit; DTypeError for integers; ValueError for dropout outside

@@ -21,6 +21,28 @@ void products(Bench& b) {
   }
 }
 
+/// Flops are those of the products without repetition: 4 L S E forward, 10 L S E backward, half if causal.
+void attention(Bench& b) {
+  for (const DType dtype : {kFloat32, kBFloat16})
+    for (const int64_t width : {64, 128})
+      for (const bool causal : {false, true}) {
+        const Shape sizes{8, 1024 / width, 2048, width};
+        const std::string size = str(dtype, "/8x", sizes[1], "x2048x", width, causal ? "causal" : "");
+        const auto heads = [&] { return randn(sizes, {.dtype = dtype, .device = gpu}).requires_grad_(); };
+        const Tensor q = heads(), k = heads(), v = heads(), g = heads().detach();
+        const double product = 2.0 * static_cast<double>(q.numel()) * 2048 * (causal ? 0.5 : 1);
+        const auto attend = [&] { return scaled_dot_product_attention(q, k, v, {.causal = causal}); };
+        b.run(
+            "Attention/both/" + size,
+            [&] {
+              grad({attend()}, {q, k, v}, {g});
+            },
+            0, 7 * product);
+        NoGrad quiet;
+        b.run("Attention/forward/" + size, attend, 0, 2 * product);
+      }
+}
+
 /// Parameters of 1 GB in tensors of a model's sizes, and their gradients.
 template <class Optimizer, class Options>
 void optimizer_step(Bench& b, const std::string& name, const Options& options, double tensors_moved) {

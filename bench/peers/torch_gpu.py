@@ -272,6 +272,24 @@ def recurrent_layers():
                 report(f"{title}/{name}/{steps}x{batch}x{size}", both)
 
 
+def attention():
+    for dtype, name in ((torch.float32, "float32"), (torch.bfloat16, "bfloat16")):
+        for width in (64, 128):
+            for causal in (False, True):
+                sizes = (8, 1024 // width, 2048, width)
+                size = f"{name}/8x{sizes[1]}x2048x{width}{'causal' if causal else ''}"
+                q, k, v = (torch.randn(sizes, dtype=dtype, device=DEVICE, requires_grad=True)
+                           for _ in range(3))
+                g = torch.randn(sizes, dtype=dtype, device=DEVICE)
+
+                def attend():
+                    return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+                report(f"Attention/both/{size}", lambda: torch.autograd.grad(attend(), (q, k, v), g))
+                with torch.no_grad():
+                    report(f"Attention/forward/{size}", attend)
+
+
 def transfers():
     pinned, plain = torch.zeros(MANY, pin_memory=True), torch.zeros(MANY)
     there = pinned.to(DEVICE)
@@ -293,6 +311,7 @@ def main():
     losses_and_tables()
     with torch.no_grad():
         products()
+    attention()
     optimizers()
     transfers()
     recurrent_layers()

@@ -14,8 +14,8 @@
 //   - Blocks are one-dimensional, `threads` is a multiple of 32; a grid has `blocks` times `rows` blocks.
 //   - Shared memory has `shared` bytes, is 16-byte aligned and uninitialised. launch() requests more than
 //     kPlainShared bytes from the device.
-//   - sync() and the warp operations (sync_warp, shuffle_*, ballot) are reached by all threads of the block
-//     or warp, or by none.
+//   - sync() and the warp operations (sync_warp, shuffle_*, ballot, multiply_add) are reached by all threads
+//     of the block or warp, or by none.
 //   - A body with `static constexpr bool kIndependent = true` uses none of them.
 // A body may declare `static constexpr int kThreads`, the largest number of threads of a block (default
 // 1024). It may also declare `kBlocks`, the number of such blocks that a processor should hold at once. The
@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include <weft/kernels/cuda/trace.h>
+#include <weft/kernels/dtype.h>
 #include <weft/kernels/error.h>
 
 namespace weft::cuda {
@@ -125,6 +126,30 @@ class Thread {
   }
   /// Bit i: the predicate of lane i.
   __device__ uint32_t ballot(bool p) const { return __ballot_sync(0xffffffffu, p); }
+
+  /// d += a b of the warp by its tensor cores, for a [16, 16] and b [16, 8] of H, which is Half or BFloat16,
+  /// and d [16, 8]. Compute capability 8.0 and later; nothing on earlier ones. A word holds two numbers, the
+  /// first one in its low half. With g = lane / 4 and c = lane % 4 * 2 a lane has
+  ///   a  (g, c .. c + 1), (g + 8, c .. c + 1), (g, c + 8 .. c + 9), (g + 8, c + 8 .. c + 9)
+  ///   b  (c .. c + 1, g), (c + 8 .. c + 9, g)
+  ///   d  (g, c), (g, c + 1), (g + 8, c), (g + 8, c + 1)
+  template <class H>
+  __device__ void multiply_add(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&d)[4]) const {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (dtype_of<H> == DType::kFloat16)
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+  }
 
   /// Return the previous value; T: int32_t, uint32_t, unsigned long long (all), int (exchange, max).
   template <class T> __device__ T atomic_add(T* p, T v) const { return atomicAdd(p, v); }

@@ -61,6 +61,7 @@ std::vector<Row> attention_rows() {
       .sizes = {{{1, 1}, {1, 1}, {1, 1}},
                 {{3, 5}, {7, 5}, {7, 4}},
                 {{2, 1, 3, 5}, {3, 7, 5}, {7, 4}},
+                {{2, 1, 2, 3, 5}, {3, 1, 7, 5}, {7, 4}},
                 {{2, 3, 5}, {2, 0, 5}, {2, 0, 4}},
                 {{0, 5}, {7, 5}, {7, 4}}},
       .wrong =
@@ -108,7 +109,9 @@ std::vector<Row> attention_rows() {
     for (double& m : added[3].v) m = m != 0 ? 0 : -INFINITY;
     return {attended(added, usual_scale(in), false)};
   };
-  masked.sizes = {{{3, 5}, {7, 5}, {7, 4}, {7}}, {{2, 3, 5}, {2, 7, 5}, {2, 7, 4}, {2, 1, 7}}};
+  masked.sizes = {{{3, 5}, {7, 5}, {7, 4}, {7}},
+                  {{2, 3, 5}, {2, 7, 5}, {2, 7, 4}, {2, 1, 7}},
+                  {{2, 3, 2, 3, 5}, {7, 5}, {7, 4}, {3, 1, 1, 7}}};
   masked.wrong = {{"ShapeError", "does not broadcast to [3, 7]", [] {
                      scaled_dot_product_attention(zeros({3, 5}), zeros({7, 5}), zeros({7, 4}),
                                                   {.mask = zeros({2, 3, 7}, {.dtype = kBool})});

@@ -116,6 +116,56 @@ TEST_F(SimtEmulator, warps_pass_values_on) {
   }
 }
 
+/// d [16, 8] = c + a b of a warp, from rows of a and columns of b.
+template <class H> struct WarpProduct {
+  const uint16_t *a, *b;
+  float* d;
+  WEFT_DEVICE void operator()(Thread t) const {
+    const int g = t.lane() / 4, c = t.lane() % 4 * 2;
+    const auto pair = [](const uint16_t* p) { return p[0] | static_cast<uint32_t>(p[1]) << 16; };
+    const uint32_t left[4] = {pair(a + g * 16 + c), pair(a + (g + 8) * 16 + c), pair(a + g * 16 + c + 8),
+                              pair(a + (g + 8) * 16 + c + 8)},
+                   right[2] = {pair(b + g * 16 + c), pair(b + g * 16 + c + 8)};
+    float* const mine = d + g * 8 + c;
+    float sum[4] = {mine[0], mine[1], mine[64], mine[65]};
+    t.multiply_add<H>(left, right, sum);
+    t.multiply_add<H>(left, right, sum);
+    mine[0] = sum[0], mine[1] = sum[1], mine[64] = sum[2], mine[65] = sum[3];
+  }
+};
+
+template <class H> void expect_warp_product(SimtEmulator& test) {
+  std::vector<uint16_t> a(16 * 16), b(8 * 16);
+  const auto number = [](size_t i) { return static_cast<float>(i * 7 % 11) - 5; };
+  for (size_t i = 0; i < a.size(); ++i) a[i] = H(number(i)).bits;
+  for (size_t i = 0; i < b.size(); ++i) b[i] = H(number(i + 3)).bits;
+  auto* const device_a = reinterpret_cast<uint16_t*>(test.block(a.size() / 2));
+  auto* const device_b = reinterpret_cast<uint16_t*>(test.block(b.size() / 2));
+  float* const d = test.block(16 * 8);
+  const std::vector<float> before(16 * 8, 0.5f);
+  runtime::copy(device_a, a.data(), a.size() * 2, nullptr);
+  runtime::copy(device_b, b.data(), b.size() * 2, nullptr);
+  runtime::copy(d, before.data(), before.size() * sizeof(float), nullptr);
+  launch(nullptr, "warp_product", {.threads = 32}, WarpProduct<H>{device_a, device_b, d});
+  const auto got = test.download(d, 16 * 8);
+  for (size_t r = 0; r < 16; ++r)
+    for (size_t s = 0; s < 8; ++s) {
+      float sum = 0;
+      for (size_t k = 0; k < 16; ++k) sum += number(r * 16 + k) * number(s * 16 + k + 3);
+      EXPECT_EQ(got[r * 8 + s], 0.5f + 2 * sum) << r << ' ' << s;
+    }
+  for (void* const p : {static_cast<void*>(device_a), static_cast<void*>(device_b), static_cast<void*>(d)})
+    runtime::release(p);
+}
+
+TEST_F(SimtEmulator, a_warp_multiplies_matrices_of_half_types) {
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kShuffled}) {
+    simt::settings().order = order;
+    expect_warp_product<Half>(*this);
+    expect_warp_product<BFloat16>(*this);
+  }
+}
+
 struct HalfAtBarrier {
   WEFT_DEVICE void operator()(Thread t) const {
     if (t.id() < 32) t.sync();

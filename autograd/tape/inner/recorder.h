@@ -59,7 +59,9 @@ class Recorder final : public Backend, public Tracer {
   void copy_from_host(Context&, const void* host, void* device, size_t bytes) override;
   void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
 #include <weft/kernels/inner/kernel_methods.inc>
-  bool has_attention() const override { return real_.has_attention(); }
+  bool has_attention(DType t, int64_t width, int64_t values) const override {
+    return real_.has_attention(t, width, values);
+  }
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
   void clip_norm(Context&, double max_norm, double p, std::span<const View> xs, View norm,

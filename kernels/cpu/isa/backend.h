@@ -13,7 +13,7 @@ class IsaBackend final : public CpuBackend {
  public:
   using CpuBackend::CpuBackend;
 #include <weft/kernels/inner/kernel_methods.inc>
-  bool has_attention() const override { return true; }
+  bool has_attention(DType t, int64_t, int64_t) const override { return !is_half(t); }
   PointwiseRow row(Unary op, DType t) const override;
   PointwiseRow row(Binary op, DType t) const override;
   PointwiseRow row(Ternary op, DType t) const override;

@@ -27,6 +27,7 @@ CudaBackend::CudaBackend(int index, const runtime::Properties& properties)
       processors_(properties.processors),
       shared_memory_(properties.shared_memory),
       synchronous_(wants_synchronous_launches()),
+      major_(properties.major),
       faults_(FaultSlots::of(index)),
       allocator_(index) {}
 

@@ -54,6 +54,8 @@ class CudaBackend final : public Accelerator {
   static Grid grid_for(int64_t n) { return {.blocks = one_round(blocks_for(n, 256))}; }
   /// Bytes of shared memory that a block may use.
   size_t shared_memory() const { return shared_memory_; }
+  /// Whether it has Thread::multiply_add for both half types.
+  bool multiplies_halves() const { return major_ >= 8; }
   /// The number of blocks, at most `needed`, that the device holds at once, for blocks of `threads` with
   /// `shared` bytes of shared memory. A processor has 1 KiB more than a block may use, and reserves 1 KiB per
   /// block.
@@ -69,6 +71,8 @@ class CudaBackend final : public Accelerator {
   void copy_to_host(Context&, const void* device, void* host, size_t bytes) override;
 #define WEFT_CPU_KERNEL(...)  // not of this backend
 #include <weft/kernels/inner/kernel_methods.inc>
+  /// For heads of up to 128 numbers, of doubles up to 64, on devices whose shared memory holds their tiles.
+  bool has_attention(DType t, int64_t width, int64_t values) const override;
   Shape rnn_reserve(Context&, const RnnLayer&, const RnnInputs&) override;
   std::optional<RnnStackRoom> rnn_stack(Context&, const RnnStack&, const RnnStackInputs&) override;
   void rnn_stack_forward(Context&, const RnnStack&, const RnnStackInputs&, const RnnStackOutputs&) override;
@@ -124,6 +128,7 @@ class CudaBackend final : public Accelerator {
   const int processors_;
   const size_t shared_memory_;
   const bool synchronous_;  ///< waits for each launch: the emulation, or WEFT_CUDA_SYNC=1
+  const int major_;         ///< compute capability
   FaultSlots& faults_;
   Allocator allocator_;
   std::atomic<int> recordings_{0};  // graphs being recorded; meanwhile no wait for the device

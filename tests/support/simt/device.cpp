@@ -2,6 +2,7 @@
 #include "support/simt/device.h"
 
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include <weft/kernels/plugin/plugin.h>
@@ -27,8 +28,8 @@ CudaBackend& device(int index) {
 }
 
 CudaBackend& device_of(int processors) {
-  static auto* const devices = new std::map<std::pair<int, size_t>, CudaBackend*>;
-  CudaBackend*& found = (*devices)[{processors, settings().shared_memory}];
+  static auto* const devices = new std::map<std::tuple<int, size_t, int>, CudaBackend*>;
+  CudaBackend*& found = (*devices)[{processors, settings().shared_memory, settings().major}];
   if (!found) {
     const int before = std::exchange(settings().processors, processors);
     found = new CudaBackend(0);

@@ -33,6 +33,7 @@ enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
 
 struct Warp {
   uint64_t slot[2][kWarp];
+  Fragments fragments[2][kWarp];
   WarpOp op[kWarp];
   int arrived = 0;
 };
@@ -297,6 +298,15 @@ uint32_t vote(const Who& who, bool p) {
   for (int lane = 0; lane < kWarp; ++lane)
     bits |= static_cast<uint32_t>(b.warps[id / kWarp].slot[parity][lane]) << lane;
   return bits;
+}
+
+const Fragments* share(const Who& who, const Fragments& mine) {
+  Block& b = *who.block;
+  const auto id = static_cast<size_t>(who.id);
+  const uint8_t parity = b.plain ? 0 : b.parity[id];
+  if (!b.plain) b.warps[id / kWarp].fragments[parity][id % kWarp] = mine;
+  exchange(who, WarpOp::kMultiply, 0, 0);
+  return b.warps[id / kWarp].fragments[parity];
 }
 
 unsigned char* shared_memory(const Who& who) { return who.block->shared_begin(); }

@@ -223,7 +223,8 @@ bool asynchronous(const void* p) {
 
 int device_count() { return kDevices; }
 Properties properties(int) {
-  return {"emulated", 9, 0, simt::settings().processors, simt::kRange, simt::settings().shared_memory};
+  const simt::Settings& s = simt::settings();
+  return {"emulated", s.major, 0, s.processors, simt::kRange, s.shared_memory};
 }
 void set_device(int device) {
   if (device < 0 || device >= kDevices)

@@ -40,6 +40,7 @@ struct Settings {
   bool shares_memory = false;  ///< a process may open its own memory like another process's (CUDA IPC)
   size_t device_bytes = 0;     ///< capacity of the device; 0: the whole range
   bool no_pinned = false;      ///< allocations of pinned host memory fail
+  int major = 9;               ///< compute capability of later devices
   RaceCheck race_check = RaceCheck::kShared;
   /// Whether every warp operation orders the lanes' accesses. CUDA promises it of sync_warp() alone.
   bool shuffles_order = true;
@@ -76,7 +77,7 @@ Kernel& know(const std::type_info& body, const char* file);
 std::vector<std::string> never_launched();
 
 struct Block;
-enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot, kSync };
+enum class WarpOp : uint8_t { kShuffle, kXor, kUp, kDown, kBallot, kSync, kMultiply };
 struct Who {
   Block* block;
   int id, count;
@@ -89,6 +90,12 @@ uint32_t vote(const Who& who, bool p);
 /// Tells the launch's observer of an atomic access. The access itself must not be seen (WEFT_SIMT_UNSEEN).
 void note_atomic(const void* p, size_t bytes);
 #define WEFT_SIMT_UNSEEN __attribute__((no_sanitize("thread")))
+/// A lane's part of the operands of Thread::multiply_add.
+struct Fragments {
+  uint32_t a[4], b[2];
+};
+/// Gives the lane's part to the warp and returns the parts of all lanes.
+const Fragments* share(const Who& who, const Fragments& mine);
 unsigned char* shared_memory(const Who& who);
 using ThreadFunction = void (*)(const void* body, const Who& who);
 void run(void* stream, const char* name, const Grid& grid, bool independent, const void* body,
@@ -127,6 +134,23 @@ class Thread {
     return exchange(simt::WarpOp::kDown, v, lane() + by < kWarp ? lane() + by : lane());
   }
   uint32_t ballot(bool p) const { return simt::vote(who_, p); }
+
+  template <class H> void multiply_add(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&d)[4]) const {
+    const simt::Fragments* const all = simt::share(who_, {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+    const auto number = [](uint32_t word, int k) {
+      H h;
+      h.bits = static_cast<uint16_t>(word >> (k % 2 * 16));
+      return static_cast<float>(h);
+    };
+    for (int i = 0; i < 4; ++i) {
+      const int high = i / 2, column = lane() % 4 * 2 + i % 2;  // row lane / 4, or with `high` 8 more
+      float sum = d[i];
+      for (int k = 0; k < 16; ++k)
+        sum += number(all[lane() / 4 * 4 + k % 8 / 2].a[high + k / 8 * 2], k) *
+               number(all[column * 4 + k % 8 / 2].b[k / 8], k);
+      d[i] = sum;
+    }
+  }
 
   template <class T> WEFT_SIMT_UNSEEN T atomic_add(T* p, T v) const {
     simt::note_atomic(p, sizeof *p);
