@@ -9,7 +9,7 @@ namespace weft::optim {
 /// rho in [0, 1]: factor of both averages; eps >= 0 is added under the roots.
 struct AdadeltaOptions {
   double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// s0 = rho s0 + (1 - rho) d^2; change = sqrt(s1 + eps) / sqrt(s0 + eps) d; s1 = rho s1 + (1 - rho) change^2;

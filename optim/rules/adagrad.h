@@ -9,7 +9,7 @@ namespace weft::optim {
 /// lr_decay >= 0: decrease of the rate per step; eps >= 0 is added to the root.
 struct AdagradOptions {
   double lr = 1e-2, lr_decay = 0, weight_decay = 0, eps = 1e-10;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// sum += d^2; p -= rate d / (sqrt(sum) + eps), with rate = lr / (1 + (t - 1) lr_decay). 20 bytes.

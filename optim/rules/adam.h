@@ -39,7 +39,7 @@ template <bool kMax> struct AdamStep {
 /// the largest average of d^2 so far.
 struct AdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool amsgrad = false, maximize = false;
+  bool amsgrad = false, maximize = false, master_weights = false;
 };
 
 /// Adam, with L2 weight decay. Source: Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018.

@@ -9,7 +9,7 @@ namespace weft::optim {
 /// beta1, beta2 in [0, 1): factors of the average of d and of the decaying maximum; eps >= 0 is added to |d|.
 struct AdamaxOptions {
   double lr = 2e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// Adam with a decaying maximum of |d| in place of the root. m = b1 m + (1 - b1) d; u = max(b2 u, |d| + eps);

@@ -11,6 +11,7 @@ namespace weft::optim {
 struct QHAdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, nu1 = 1, nu2 = 1, eps = 1e-8, weight_decay = 0;
   WeightDecay weight_decay_type = WeightDecay::kGrad;
+  bool master_weights = false;
 };
 
 /// m = a1 m + (1 - a1) d; v = a2 v + (1 - a2) d^2, where a1 and a2 correct the bias of the averages at step

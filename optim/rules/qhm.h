@@ -10,6 +10,7 @@ namespace weft::optim {
 struct QHMOptions {
   double lr = 1e-3, momentum = 0.999, nu = 0.7, weight_decay = 0;
   WeightDecay weight_decay_type = WeightDecay::kGrad;
+  bool master_weights = false;
 };
 
 /// buf = b buf + (1 - b) d; p -= lr ((1 - nu) d + nu buf). Decoupled decay first multiplies p by 1 - lr *

@@ -10,7 +10,7 @@ namespace weft::optim {
 /// buffer. centered: subtracts the squared average of d under the root.
 struct RMSpropOptions {
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool centered = false, maximize = false;
+  bool centered = false, maximize = false, master_weights = false;
 };
 
 /// s0 = a s0 + (1 - a) d^2; s1 = momentum s1 + d / (sqrt(s0) + eps); p -= lr s1. The centred form has s2 = a

@@ -5,8 +5,9 @@
 // step.
 //
 // Common options, all with defaults: lr >= 0 is the learning rate, in units of the parameter per unit of the
-// gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. A kKernelName begins with
-// weft::, so a rule of the user may have the same kName.
+// gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. master_weights lets it take
+// parameters of a half type (optim/optimizer.h). A kKernelName begins with weft::, so a rule of the user may
+// have the same kName.
 #pragma once
 
 #include <cmath>

@@ -10,7 +10,7 @@ namespace weft::optim {
 /// weight 1 - dampening. nesterov: Nesterov's momentum, which needs momentum > 0 and dampening 0.
 struct SGDOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, maximize = false;
+  bool nesterov = false, maximize = false, master_weights = false;
 };
 
 /// Stochastic gradient descent.

@@ -9,7 +9,7 @@ namespace weft::optim {
 /// beta1, beta2 in [0, 1): factors of the averages of d and d^2; eps >= 0 is added to the root.
 struct SparseAdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= rate m / (sqrt(v) + eps), with rate =

@@ -47,6 +47,7 @@ using SimtLanguageModel = DeviceTest;
 using SimtSharedBlock = DeviceTest;
 using SimtRowGrad = DeviceTest;
 using SimtLongRows = DeviceTest;
+using SimtMasterWeights = DeviceTest;
 #else
 struct Late {
   Late() {}
@@ -61,6 +62,7 @@ using CudaLanguageModel = DeviceTest;
 using CudaSharedBlock = DeviceTest;
 using CudaRowGrad = DeviceTest;
 using CudaLongRows = DeviceTest;
+using CudaMasterWeights = DeviceTest;
 #endif
 
 /// Two layers with dropout between, and their data.
