@@ -78,6 +78,7 @@ template <class T> class Number {
   WEFT_HD Number() : v_(0) {}
   template <class S>
   requires std::is_arithmetic_v<S> WEFT_HD Number(S x) : v_(static_cast<T>(x)) {}
+  WEFT_HD Number(const Hyper& x) : v_(x.as<T>()) {}
   WEFT_HD T value() const { return v_; }
   WEFT_HD friend Number operator+(Number a, Number b) { return Number(a.v_ + b.v_); }
   WEFT_HD friend Number operator-(Number a, Number b) { return Number(a.v_ - b.v_); }

@@ -30,7 +30,7 @@ struct WEFT_API AdagradRule {
   static bool over_rows(const Options& o) { return o.weight_decay == 0; }
 
   Gradient gradient;
-  double rate, eps;
+  Hyper rate, eps;
   AdagradRule(const Options& o, int64_t t)
       : gradient(o.maximize, o.weight_decay),
         rate(o.lr / (1 + static_cast<double>(t - 1) * o.lr_decay)),

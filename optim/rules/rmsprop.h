@@ -29,21 +29,22 @@ struct WEFT_API RMSpropRule {
   }
 
   Gradient gradient;
-  double lr, alpha, eps, momentum;
+  Hyper lr, alpha, enters, eps, momentum;
   bool centered;
   RMSpropRule(const Options& o, int64_t)
       : gradient(o.maximize, o.weight_decay),
         lr(o.lr),
         alpha(o.alpha),
+        enters(1 - o.alpha),
         eps(o.eps),
         momentum(o.momentum),
         centered(o.centered) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    s[0] = alpha * s[0] + (1 - alpha) * (d * d);
+    s[0] = alpha * s[0] + enters * (d * d);
     V spread = s[0];
     if (centered) {
-      s[2] = alpha * s[2] + (1 - alpha) * d;
+      s[2] = alpha * s[2] + enters * d;
       spread = max(spread - s[2] * s[2], V(0.0));
     }
     s[1] = momentum * s[1] + d / (sqrt(spread) + eps);

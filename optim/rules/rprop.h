@@ -35,7 +35,7 @@ struct WEFT_API RpropRule {
   }
 
   Gradient gradient;
-  double start, down, up, least, most;
+  Hyper start, down, up, least, most;
   bool first;
   RpropRule(const Options& o, int64_t t)
       : gradient(o.maximize, 0),

@@ -34,6 +34,16 @@ struct Moments {
     p = p - lr * state[0] / (sqrt(state[1]) + eps);
   }
 };
+/// Moments, whose numbers were rounded before.
+struct RoundedMoments {
+  static constexpr int kState = 2;
+  Hyper lr = 0.01, b1 = 0.9, enters1 = 1 - 0.9, b2 = 0.99, enters2 = 1 - 0.99, eps = 1e-8;
+  template <class V> void operator()(V& p, const V& g, V* state) const {
+    state[0] = b1 * state[0] + enters1 * g;
+    state[1] = b2 * state[1] + enters2 * g * g;
+    p = p - lr * state[0] / (sqrt(state[1]) + eps);
+  }
+};
 /// Uses everything that a vector offers.
 struct Everything {
   static constexpr int kState = 1;
@@ -120,6 +130,26 @@ TEST(Step, every_function_of_a_vector_works) {
     check<double>("everything", Everything{}, 211, true, reference);
     check<float>("everything", Everything{}, 211, true, reference);
   });
+}
+
+template <class F, class T> std::vector<char> bits_of_a_step(const F& rule) {
+  Array<T> p({1009}), g({1009}), s0({1009}), s1({1009});
+  p.random(1), g.random(2), s0.random(3), s1.fill(0.5);
+  StepTensor t;
+  t.param = p.data(), t.grad = g.data(), t.state[0] = s0.data(), t.state[1] = s1.data(), t.numel = 1009,
+  t.hyper = &rule;
+  Context c;
+  cpu().step(c, make_step_kernel<F>("moments"), dtype_of<T>, {&t, 1});
+  return join({p.bytes(), s0.bytes(), s1.bytes()});
+}
+
+TEST(Step, a_number_that_was_rounded_before_gives_the_bits_of_a_double) {
+  each_isa([] {
+    EXPECT_TRUE((bits_of_a_step<Moments, float>({}) == bits_of_a_step<RoundedMoments, float>({})));
+    EXPECT_TRUE((bits_of_a_step<Moments, double>({}) == bits_of_a_step<RoundedMoments, double>({})));
+  });
+  EXPECT_EQ(Hyper(0.1).as<float>(), 0.1f);
+  EXPECT_EQ(Hyper(0.1).as<double>(), 0.1);
 }
 
 /// Three steps of Moments over a master, against the same over float32.
