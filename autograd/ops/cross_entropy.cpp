@@ -128,18 +128,29 @@ struct LinearLoss {
   int64_t rows() const { return x.sizes()[0]; }
   int64_t classes() const { return w.sizes()[0]; }
   int64_t block() const { return block_rows(rows(), classes(), x.device()); }
-  Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
+  // Memory for the logits of a block. On a device each row begins at a border of 16 bytes, for any number of
+  // classes: products and kernels of rows move such packs.
+  Tensor workspace() const {
+    const int64_t pack = x.device().is_cpu() ? 1 : 16 / size_of(x.dtype());
+    const int64_t row = (classes() + pack - 1) / pack * pack;
+    return empty({block(), row}, {.dtype = x.dtype(), .device = x.device()});
+  }
+  View logits_in(const Tensor& space, int64_t n) const {
+    View v = rows_of(space, 0, n);
+    v.sizes[1] = classes();
+    return v;
+  }
 
   void logits(int64_t start, int64_t n, const Tensor& out) const {
     launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0,
-                                 formula::optional_view(b), rows_of(out, 0, n));
+                                 formula::optional_view(b), logits_in(out, n));
   }
 
   void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses,
                  const Tensor& log_sums) const {
     logits(start, n, space);
     launch::named("linear_cross_entropy", [&] {
-      launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n),
+      launch::backend_of(x).cross_entropy(context(), logits_in(space, n), rows_of(target, start, n),
                                           formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
                                           rows_of(losses, start, n), rows_of(log_sums, start, n));
     });
@@ -153,8 +164,8 @@ struct LinearLoss {
     View rows = row_gradient(g, this->rows());
     rows.data = static_cast<char*>(rows.data) + start * rows.strides[0] * size_of(rows.dtype);
     rows.sizes[0] = n;
-    const View dl = rows_of(dspace, 0, n);
-    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(log_sums, start, n),
+    const View dl = logits_in(dspace, n);
+    device.cross_entropy_backward(context(), logits_in(space, n), rows_of(log_sums, start, n),
                                   rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
                                   o.label_smoothing, rows, dl);
     if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
