@@ -21,7 +21,11 @@ struct DeviceProperties {
 /// A block of device memory in the form that another process can open.
 struct SharedBlock {
   std::array<unsigned char, 64> handle{};
-  int64_t offset = 0;  ///< bytes from the start of the handle's allocation
+  int64_t offset = 0;         ///< bytes from the start of the handle's allocation
+  int64_t segment_bytes = 0;  ///< of that allocation
+  /// a number that no other allocation of any process has; 0: unknown, and then the opened allocation is
+  /// closed with its last block
+  uint64_t segment = 0;
 };
 
 /// Handles (void*) belong to the device that made them. Operations issue to Context::stream, or to the
@@ -83,7 +87,10 @@ class WEFT_API Accelerator : public Backend {
 
   virtual SharedBlock share(void* p) = 0;
   virtual void* open_shared(const SharedBlock& block) = 0;
+  /// Ends the use of a block. Its allocation may stay open for later blocks, until close_idle_shared.
   virtual void close_shared(void* p) noexcept = 0;
+  /// Closes the allocations of other processes that nothing uses any more.
+  virtual void close_idle_shared() noexcept = 0;
 };
 
 /// The device as an Accelerator. Throws: DeviceError for the CPU, and as backend() does.

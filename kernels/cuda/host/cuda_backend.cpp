@@ -195,6 +195,7 @@ void CudaBackend::empty_cache() {
   if (thread_records()) return;  // emptying would wait
   enter();
   allocator_.empty_cache();
+  opened_.close_idle();
   empty_pinned_cache();
 }
 void CudaBackend::set_memory_limit(int64_t bytes) {
@@ -216,30 +217,30 @@ void CudaBackend::end_span(void* span) noexcept { delete static_cast<TraceSpan*>
 
 SharedBlock CudaBackend::share(void* p) {
   enter();
+  const Allocator::Segment segment = allocator_.segment_of(p);
   SharedBlock block;
-  void* const segment = allocator_.segment_of(p);
-  block.handle = runtime::export_memory(segment);
-  block.offset = static_cast<char*>(p) - static_cast<char*>(segment);
+  block.handle = runtime::export_memory(segment.begin);
+  block.offset = static_cast<char*>(p) - segment.begin;
+  block.segment_bytes = static_cast<int64_t>(segment.bytes);
+  block.segment = segment.number;
   return block;
 }
 void* CudaBackend::open_shared(const SharedBlock& block) {
   enter();
-  void* const segment = runtime::open_memory(block.handle);
-  void* const p = static_cast<char*>(segment) + block.offset;
-  const std::lock_guard lock(mutex_);
-  opened_.emplace(p, segment);
-  return p;
+  return opened_.open(block);
 }
 void CudaBackend::close_shared(void* p) noexcept {
   try {
     enter();
-    const std::lock_guard lock(mutex_);
-    const auto found = opened_.find(p);
-    if (found == opened_.end()) return;
-    void* const segment = found->second;
-    opened_.erase(found);
-    runtime::close_memory(segment);
-  } catch (const Error&) {  // the other process has ended, or the context is broken: nothing to close
+    opened_.close(p);
+  } catch (const Error&) {  // the context is broken: nothing to close
+  }
+}
+void CudaBackend::close_idle_shared() noexcept {
+  try {
+    enter();
+    opened_.close_idle();
+  } catch (const Error&) {  // as above
   }
 }
 

@@ -16,6 +16,7 @@
 #include <weft/kernels/cuda/host/allocator.h>
 #include <weft/kernels/cuda/host/device_key.h>
 #include <weft/kernels/cuda/host/fault_slots.h>
+#include <weft/kernels/cuda/host/opened_segments.h>
 #include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda/simt.h>
 
@@ -113,6 +114,7 @@ class CudaBackend final : public Accelerator {
   SharedBlock share(void* p) override;
   void* open_shared(const SharedBlock& block) override;
   void close_shared(void* p) noexcept override;
+  void close_idle_shared() noexcept override;
 
  private:
   CudaBackend(int index, const runtime::Properties& properties);
@@ -126,12 +128,11 @@ class CudaBackend final : public Accelerator {
   const bool synchronous_;  ///< waits for each launch: the emulation, or WEFT_CUDA_SYNC=1
   FaultSlots& faults_;
   Allocator allocator_;
+  OpenedSegments opened_;
   std::atomic<int> recordings_{0};  // graphs being recorded; meanwhile no wait for the device
   // exclusive while a recording begins on a stream; shared to read which streams are not recorded
   std::shared_mutex captures_;
   std::mutex mutex_;  // of the lists below
-  // memory of other processes: pointer from open_shared -> its opened allocation
-  std::multimap<void*, void*> opened_;
   // by priority; never destroyed, so that the allocator's keys stay valid
   std::vector<void*> idle_streams_[2];
   std::vector<void*> urgent_streams_;  // of high priority
