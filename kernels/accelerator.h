@@ -28,8 +28,8 @@ struct SharedBlock {
   uint64_t segment = 0;
 };
 
-/// Handles (void*) belong to the device that made them. Operations issue to Context::stream, or to the
-/// calling thread's current stream when that is null.
+/// Handles (void*) belong to the device that made them. A null stream is the device's default stream.
+/// Operations issue to Context::stream, or to the calling thread's current stream when that is null.
 /// Thread safety: as the CUDA runtime's, every call may come from any thread.
 class WEFT_API Accelerator : public Backend {
  public:
@@ -39,9 +39,11 @@ class WEFT_API Accelerator : public Backend {
   virtual void delete_stream(void* stream) noexcept = 0;
   virtual void synchronize_stream(void* stream) = 0;
   virtual bool stream_done(void* stream) = 0;
-  /// The stream to which the calling thread issues work (null: the device's default stream).
+  /// The handle of the stream to which the calling thread issues work.
   virtual void* current_stream() const = 0;
   virtual void set_current_stream(void* stream) = 0;
+  /// The handle of the stream of all threads that have set no other. It takes part in no recording.
+  virtual void* default_stream() const = 0;
 
   virtual void* new_event(bool timing) = 0;
   virtual void delete_event(void* event) noexcept = 0;

@@ -90,6 +90,7 @@ class CudaBackend final : public Accelerator {
   bool stream_done(void* stream) override;
   void* current_stream() const override;
   void set_current_stream(void* stream) override;
+  void* default_stream() const override { return default_stream_; }
   void* new_event(bool timing) override;
   void delete_event(void* event) noexcept override;
   void record_event(void* event, void* stream) override;
@@ -120,6 +121,7 @@ class CudaBackend final : public Accelerator {
   CudaBackend(int index, const runtime::Properties& properties);
   void complete();
   void wait_beside_recordings();
+  void* named(void* stream) const { return stream ? stream : default_stream_; }
   Fault* reporter_of(void* event);
 
   const int index_;
@@ -128,6 +130,8 @@ class CudaBackend final : public Accelerator {
   const bool synchronous_;  ///< waits for each launch: the emulation, or WEFT_CUDA_SYNC=1
   FaultSlots& faults_;
   Allocator allocator_;
+  /// Of weft's own: CUDA's waits for streams of other libraries, and refuses work while one is captured.
+  void* const default_stream_;
   OpenedSegments opened_;
   std::atomic<int> recordings_{0};  // graphs being recorded; meanwhile no wait for the device
   // exclusive while a recording begins on a stream; shared to read which streams are not recorded
@@ -140,6 +144,7 @@ class CudaBackend final : public Accelerator {
   std::set<int> peers_;                // devices with peer access requested
   // event -> fault record of the thread that recorded it
   std::unordered_map<void*, Fault*> reporters_;
+  std::set<void*> recorded_events_;  // events within a recording
 };
 
 /// Device memory for one operation, freed in stream order.
