@@ -2,10 +2,13 @@
 // classes, and results and gradients are those of the CPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <optional>
+
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/autocast.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/tensor/factories.h>
-#include "support/golden.h"
 #include "support/simt/device.h"
 #include "support/simt/plain/products.h"
 
@@ -19,14 +22,22 @@ struct Outcome {
   std::vector<Tensor> gradients;
 };
 
-Outcome linear_loss(Device where, DType type, int64_t classes, const CrossEntropyOptions& options) {
+/// `mixed`: leaves of float32 under an Autocast to the half type; `in_parts`: as two operations.
+Outcome linear_loss(Device where, DType type, int64_t classes, const CrossEntropyOptions& options,
+                    bool mixed = false, bool in_parts = false) {
   Generator draws(5);
   const auto leaf = [&](const Shape& sizes) {
-    return (randn(sizes, {}, &draws) * 0.5).to(type).to(where).requires_grad_();
+    return (randn(sizes, {}, &draws) * 0.5).to(mixed ? kFloat32 : type).to(where).requires_grad_();
   };
   const Tensor x = leaf({kRows, kWidth}), w = leaf({classes, kWidth}), b = leaf({classes});
   const Tensor target = randint(0, classes, {kRows}, {}, &draws).to(where);
-  const Tensor loss = linear_cross_entropy(x, w, b, target, options);
+  Tensor loss;
+  {
+    std::optional<Autocast> scope;
+    if (mixed) scope.emplace(type);
+    loss = in_parts ? cross_entropy(linear(x, w, b), target, options)
+                    : linear_cross_entropy(x, w, b, target, options);
+  }
   Outcome out{loss.detach().to(kCpu), {}};
   for (const Tensor& g : grad({loss.to(kFloat32).sum()}, {x, w, b})) out.gradients.push_back(g.to(kCpu));
   return out;
@@ -57,14 +68,50 @@ TEST(SimtLinearLoss, its_logits_lie_in_rows_of_whole_packs) {
         simt::take_products();
         const Outcome got = linear_loss(Device(DeviceType::kCuda, 0), type, classes, options);
         // the logits, once more for a loss per row, and two products for the gradients
-        EXPECT_EQ(expect_packed_rows(type, classes), reduction == Reduction::kNone ? 4 : 3);
+        const bool again = reduction == Reduction::kNone || type == kFloat16;
+        EXPECT_EQ(expect_packed_rows(type, classes), again ? 4 : 3);
         const double near = type == kFloat64 ? 1e-12 : type == kFloat32 ? 2e-5 : 3e-2;
-        EXPECT_TRUE(testing::close(got.loss.to(kFloat64), want.loss.to(kFloat64), near, near));
+        EXPECT_TRUE(allclose(got.loss.to(kFloat64), want.loss.to(kFloat64), near, near));
         for (size_t i = 0; i < want.gradients.size(); ++i)
-          EXPECT_TRUE(
-              testing::close(got.gradients[i].to(kFloat64), want.gradients[i].to(kFloat64), near, near))
+          EXPECT_TRUE(allclose(got.gradients[i].to(kFloat64), want.gradients[i].to(kFloat64), near, near))
               << type << " " << classes << " classes, gradient " << i;
       }
+}
+
+TEST(SimtLinearLoss, an_autocast_makes_float32_losses_of_half_logits) {
+  const Device gpu(DeviceType::kCuda, 0);
+  Tensor weight = (arange(33).to(kFloat32) * 0.1).to(gpu);
+  for (const DType half : {kBFloat16, kFloat16})
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone})
+      for (const double smoothing : {0.0, 0.2}) {
+        const CrossEntropyOptions options{
+            .weight = weight, .label_smoothing = smoothing, .reduction = reduction};
+        const Outcome want = linear_loss(gpu, half, 33, options, true, true);
+        simt::take_products();
+        const Outcome got = linear_loss(gpu, half, 33, options, true);
+        expect_packed_rows(half, 33);
+        EXPECT_EQ(got.loss.dtype(), kFloat32);
+        EXPECT_TRUE(allclose(got.loss, want.loss, 1e-5, 1e-5));
+        for (size_t i = 0; i < want.gradients.size(); ++i) {
+          EXPECT_EQ(got.gradients[i].dtype(), kFloat32);
+          EXPECT_TRUE(allclose(got.gradients[i], want.gradients[i], 2e-2, 2e-3)) << half << " " << i;
+        }
+      }
+}
+
+TEST(SimtLinearLoss, a_loss_scale_saves_the_small_gradients_of_float16) {
+  const Device gpu(DeviceType::kCuda, 0);
+  const Tensor x = ones({2, 4}, {.device = gpu}), w = zeros({3, 4}, {.device = gpu}),
+               b = tensor({0., 0., -18.}, {.dtype = kFloat32}).to(gpu).requires_grad_(),
+               target = tensor({0, 1}, {.dtype = kInt64}).to(gpu);
+  Tensor loss;
+  {
+    const Autocast mixed(kFloat16);
+    loss = linear_cross_entropy(x, w, b, target);
+  }
+  const double chance = std::exp(-18.0) / 2;  // of the third class: less than the smallest float16
+  const Tensor g = grad({loss * 65536}, {b})[0];
+  EXPECT_NEAR(g.to(kCpu).to_vector<float>()[2] / 65536, chance, 0.02 * chance);
 }
 
 }  // namespace
