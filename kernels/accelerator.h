@@ -21,11 +21,15 @@ struct DeviceProperties {
 /// A block of device memory in the form that another process can open.
 struct SharedBlock {
   std::array<unsigned char, 64> handle{};
-  int64_t offset = 0;  ///< bytes from the start of the handle's allocation
+  int64_t offset = 0;         ///< bytes from the start of the handle's allocation
+  int64_t segment_bytes = 0;  ///< of that allocation
+  /// a number that no other allocation of any process has; 0: unknown, and then the opened allocation is
+  /// closed with its last block
+  uint64_t segment = 0;
 };
 
-/// Handles (void*) belong to the device that made them. Operations issue to Context::stream, or to the
-/// calling thread's current stream when that is null.
+/// Handles (void*) belong to the device that made them. A null stream is the device's default stream.
+/// Operations issue to Context::stream, or to the calling thread's current stream when that is null.
 /// Thread safety: as the CUDA runtime's, every call may come from any thread.
 class WEFT_API Accelerator : public Backend {
  public:
@@ -35,9 +39,11 @@ class WEFT_API Accelerator : public Backend {
   virtual void delete_stream(void* stream) noexcept = 0;
   virtual void synchronize_stream(void* stream) = 0;
   virtual bool stream_done(void* stream) = 0;
-  /// The stream to which the calling thread issues work (null: the device's default stream).
+  /// The handle of the stream to which the calling thread issues work.
   virtual void* current_stream() const = 0;
   virtual void set_current_stream(void* stream) = 0;
+  /// The handle of the stream of all threads that have set no other. It takes part in no recording.
+  virtual void* default_stream() const = 0;
 
   virtual void* new_event(bool timing) = 0;
   virtual void delete_event(void* event) noexcept = 0;
@@ -83,7 +89,10 @@ class WEFT_API Accelerator : public Backend {
 
   virtual SharedBlock share(void* p) = 0;
   virtual void* open_shared(const SharedBlock& block) = 0;
+  /// Ends the use of a block. Its allocation may stay open for later blocks, until close_idle_shared.
   virtual void close_shared(void* p) noexcept = 0;
+  /// Closes the allocations of other processes that nothing uses any more.
+  virtual void close_idle_shared() noexcept = 0;
 };
 
 /// The device as an Accelerator. Throws: DeviceError for the CPU, and as backend() does.

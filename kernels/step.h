@@ -15,7 +15,9 @@ namespace weft {
 
 inline constexpr int kMaxStepState = 4;
 
-/// One parameter of a fused step: flat, contiguous memory of one dtype.
+/// One parameter of a fused step: flat, contiguous memory of one dtype. A parameter of a half type has a
+/// float32 master, which the rule updates, and float32 state. The parameter gets the master's rounded value.
+/// Where it is not that value before the step, something else has written it, and the master follows it.
 struct StepTensor {
   void* param = nullptr;  ///< read; written unless `out` is set
   /// destination of the new value if the old block must be kept (copy on write), else null
@@ -23,6 +25,7 @@ struct StepTensor {
   const void* grad = nullptr;  ///< never written
   /// null, or a number on the device, the same for a whole list, by which the rule's gradient is multiplied
   const double* factor = nullptr;
+  void* master = nullptr;           ///< of a half type: read and written; else null
   void* state[kMaxStepState] = {};  ///< read and written
   int64_t numel = 0;
   /// the functor for this tensor's parameter group and step, of the kernel's type

@@ -18,8 +18,9 @@
 // V has + - * / with V, double or int on either side, unary -, and += -= *= /=. The comparisons < <= > >= ==
 // give a mask V::Mask, and & | ~ combine masks. The functions are sqrt(x), abs(x), max(a, b), min(a, b) and
 // select(mask, a, b). Doubles are rounded to the element type once. A rule that needs another function of a
-// scalar computes it in advance, as a member. There is no lane index and no sum over lanes. Each element is
-// updated independently, so results do not depend on the partition of the work.
+// scalar computes it in advance, as a member. A member of type Hyper (step_functor.h) in place of double is
+// rounded on the host, which saves a CUDA kernel the conversion. There is no lane index and no sum over
+// lanes. Each element is updated independently, so results do not depend on the partition of the work.
 //
 // For CUDA devices, mark the call operator WEFT_HD and name the rule in a .cu file: cuda/step_cuda.h.
 #pragma once
@@ -31,6 +32,7 @@
 #include <weft/kernels/backend.h>
 #include <weft/kernels/cpu_settings.h>
 #include <weft/kernels/step.h>
+#include <weft/kernels/step_functor.h>
 
 namespace weft {
 
@@ -90,6 +92,7 @@ template <class T, Isa kIsa> class Lanes;
     Target Lanes() : v{} {}                                                                                \
     template <class S>                                                                                     \
     requires std::is_arithmetic_v<S> Target Lanes(S x) : v(static_cast<T>(x) - Raw{}) {}                   \
+    Target Lanes(const Hyper& x) : v(x.as<T>() - Raw{}) {}                                                 \
     Target explicit Lanes(const Raw& r) : v(r) {}                                                          \
     Target Lanes(const Lanes& o) : v(o.v) {}                                                               \
     Target Lanes& operator=(const Lanes& o) {                                                              \

@@ -1,6 +1,10 @@
-// The functors of an update rule and the names of their kernels. kernels/step_cpu.h documents the form of a
-// functor.
+// The functors of an update rule, the names of their kernels, and their hyper-parameters.
+// kernels/step_cpu.h documents the form of a functor.
 #pragma once
+
+#include <type_traits>
+
+#include <weft/kernels/macros.h>
 
 namespace weft {
 
@@ -13,5 +17,21 @@ template <class F> constexpr const char* step_kernel_name(const char* otherwise 
   else if constexpr (requires { F::kName; }) return F::kName;
   else return otherwise;
 }
+
+/// A hyper-parameter of a functor: a double, and that number rounded to float. Both are made on the host,
+/// once per step. In a formula it stands where a double could, and then a device kernel over floats has no
+/// arithmetic in double. It has no operators: a functor's constructor computes 1 - beta.
+class Hyper {
+ public:
+  Hyper(double x = 0) : wide_(x), narrow_(static_cast<float>(x)) {}
+  template <class T> WEFT_HD T as() const {
+    if constexpr (std::is_same_v<T, double>) return wide_;
+    else return narrow_;
+  }
+
+ private:
+  double wide_;
+  float narrow_;
+};
 
 }  // namespace weft

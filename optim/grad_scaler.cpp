@@ -1,13 +1,15 @@
 // GradScaler. Its state is a float64 tensor of four numbers on the device (LossScale). Kernels unscale the
 // gradients, mark a bad one and adjust the scale there. The optimizer's step gets the mark as `skip`, so the
-// host waits for nothing.
+// host waits for nothing. Where the step unscales, the norm of the gradients tells whether they are finite.
 #include <weft/optim/grad_scaler.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/inner/packed_rows.h>
 #include <weft/kernels/backend.h>
 #include <weft/kernels/inner/loss_scale.h>
@@ -68,15 +70,52 @@ void GradScaler::unscale(std::span<const Tensor> params) {
   seen_ = true;
 }
 
+/// A step that multiplies the gradients by `factor`. `total` is not finite if one of them is not.
+void GradScaler::step_scaled(Optimizer& optimizer, const std::vector<Tensor>& grads, const Tensor& total,
+                             const Tensor& factor) {
+  const Tensor there = total.to(state_.device());
+  Tensor mark = state_.select(0, 2);
+  mark.add_(there - there);  // NaN, which counts as a mark, if it is not finite
+  seen_ = true;
+  optimizer.step(grads, mark, factor);
+}
+
 void GradScaler::step(Optimizer& optimizer) {
   if (!options_.enabled) return optimizer.step();
   std::vector<Tensor> rest, grads;
+  bool halves = false;
   for (const Tensor& p : optimizer.parameters()) {
-    if (!was_unscaled(p)) rest.push_back(p);
     grads.push_back(weft::detail::kept_grad(p));
+    if (was_unscaled(p)) continue;
+    rest.push_back(p);
+    halves = halves || (grads.back().defined() && is_half(p.dtype()));
+  }
+  if (halves && rest.size() == grads.size()) {
+    const NoGrad guard;
+    const GradNorm norm = grad_norm(grads, 0, std::numeric_limits<double>::infinity());
+    bring_state_to(norm.total.device());
+    return step_scaled(optimizer, grads, norm.total, state_.select(0, 1));
   }
   if (!rest.empty()) unscale(rest);
   optimizer.step(grads, state_.select(0, 2));
+}
+
+Tensor GradScaler::step_clipped(Optimizer& optimizer, double max_norm, double p) {
+  if (!options_.enabled) return optimizer.step_clipped(max_norm, p);
+  const NoGrad guard;
+  std::vector<Tensor> grads;
+  for (const Tensor& param : optimizer.parameters()) {
+    if (was_unscaled(param))
+      throw ValueError(
+          "GradScaler: step_clipped takes gradients that are not unscaled; after unscale() clip them by "
+          "clip_grad_norm, and step()");
+    grads.push_back(weft::detail::kept_grad(param));
+  }
+  const GradNorm norm = grad_norm(grads, max_norm, p);
+  bring_state_to(norm.total.device());
+  const Tensor inverse = state_.select(0, 1).to(norm.total.device()), total = norm.total * inverse;
+  step_scaled(optimizer, grads, norm.total, clamp(max_norm / (total + 1e-6), {}, 1) * inverse);
+  return total;
 }
 
 void GradScaler::update() {

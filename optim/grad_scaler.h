@@ -6,6 +6,8 @@
 //   scaler.unscale(opt.parameters());            // optional: before clipping
 //   scaler.step(opt);
 //   scaler.update();
+// Gradients of a half type, whose parameters have float32 masters (optimizer.h), are not unscaled in place,
+// where small ones would be lost: the step multiplies them in float32. step_clipped clips such gradients.
 // The scale is on the loss's device, and the device itself skips the step. So no call waits for the gradients
 // of its iteration. A step waits for those of the previous iteration, because the step count depends on them.
 // After a first run, all calls may be recorded in a cuda::Graph; a replay waits for the previous one. Source:
@@ -46,12 +48,16 @@ class WEFT_API GradScaler {
 
   /// loss * scale(), recorded; float32 for a loss of a half dtype, in which it could overflow.
   Tensor scale(const Tensor& loss);
-  /// Divides the gradients by scale() and checks that they are finite.
+  /// Divides the gradients by scale() and checks that they are finite. Of float16, a small one becomes 0.
   /// Throws: ValueError if called twice for a parameter before update().
   void unscale(std::span<const Tensor> params);
   /// Steps the optimizer unless a gradient is not finite (found_nonfinite()). Gradients that are not unscaled
-  /// yet are unscaled first.
+  /// yet are unscaled first; where one is of a half type, the step reads them so, and they stay as they are.
   void step(Optimizer& optimizer);
+  /// Optimizer::step_clipped for the unscaled gradients, which stay as they are. Skipped as step, and
+  /// where the norm overflows.
+  /// Throws: ValueError if a gradient is unscaled already, for a negative max_norm or p <= 0.
+  Tensor step_clipped(Optimizer& optimizer, double max_norm, double p = 2);
   /// Adjusts the scale; call it after the steps of an iteration.
   void update();
 
@@ -69,6 +75,8 @@ class WEFT_API GradScaler {
 
  private:
   bool was_unscaled(const Tensor& param) const;
+  void step_scaled(Optimizer& optimizer, const std::vector<Tensor>& grads, const Tensor& total,
+                   const Tensor& factor);
   void bring_state_to(Device device);
   Options options_;
   Tensor state_;                       // float64 [4], a LossScale (kernels/inner/loss_scale.h)

@@ -22,7 +22,7 @@
 //   2. Correct the step counts for skipped steps.
 //   3. Take the locks of concurrent parameters. A block of theirs with holders is not written: the new values
 //      go to a new block (copy on write). All other parameters are written in place.
-//   4. Create missing state (zeros) and the functors.
+//   4. Create missing state (zeros), missing masters (the parameters' values) and the functors.
 //   5. Make one backend call per dtype, device and kernel; then count steps and versions, install the new
 //      blocks and release the locks.
 // A row-wise gradient makes an entry for each run of neighbouring rows, over these rows of the parameter and
@@ -33,6 +33,10 @@
 
 namespace weft::optim {
 namespace {
+
+constexpr const char* kStepped =
+    "; a step takes float32 and float64, and half types with the option master_weights. Or train in float32 "
+    "under Autocast";
 
 // Memory for the functors of one step, each aligned to 64 bytes.
 class FunctorBuffer {
@@ -70,21 +74,20 @@ struct Fresh {
   bool whole = false;
 };
 
-bool is_stepped(DType dtype) { return dtype == kFloat32 || dtype == kFloat64; }
-
 /// Adds to `list` the part of t, the step of a whole table, that the rows of g take part in.
 void add_row_steps(std::vector<StepTensor>& list, const StepTensor& t, const RowGrad& g) {
-  const int64_t width = g.sizes[1], size = size_of(g.values.dtype()), n = g.rows.numel();
+  const DType dtype = g.values.dtype();
+  const int64_t width = g.sizes[1], own = width * size_of(dtype), n = g.rows.numel();
+  const int64_t wide = width * size_of(accumulate_type(dtype));  // a row of the state
   const int64_t* const rows = g.rows.data<const int64_t>();
-  const auto moved = [&](void* p, int64_t row) {
-    return p ? static_cast<char*>(p) + row * width * size : nullptr;
-  };
+  const auto moved = [](void* p, int64_t bytes) { return p ? static_cast<char*>(p) + bytes : nullptr; };
   for (int64_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && rows[end] == rows[end - 1] + 1;) ++end;
     StepTensor part = t;
-    part.param = moved(t.param, rows[i]);
-    for (void*& s : part.state) s = moved(s, rows[i]);
-    part.grad = static_cast<const char*>(g.values.raw()) + i * width * size;
+    part.param = moved(t.param, rows[i] * own);
+    part.master = moved(t.master, rows[i] * wide);
+    for (void*& s : part.state) s = moved(s, rows[i] * wide);
+    part.grad = static_cast<const char*>(g.values.raw()) + i * own;
     part.numel = (end - i) * width;
     list.push_back(part);
   }
@@ -94,15 +97,7 @@ void add_row_steps(std::vector<StepTensor>& list, const StepTensor& t, const Row
 
 Optimizer::~Optimizer() = default;
 
-Optimizer::Unsettled Optimizer::unsettled(const Tensor& skip, std::vector<size_t> params) {
-  if (skip.device().is_cpu()) return {skip.clone(), nullptr, std::move(params)};
-  auto known = std::make_shared<cuda::Event>(skip.device());
-  const Tensor told = skip.to(kCpu, true);
-  known->record();
-  return {told, std::move(known), std::move(params)};
-}
-
-void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
+void Optimizer::add_params(const std::vector<Tensor>& params, size_t group, bool masters) {
   if (params.empty()) throw ValueError(str(name(), ": the parameter list is empty"));
   for (size_t i = 0; i < params.size(); ++i) {
     const Tensor& p = params[i];
@@ -110,7 +105,7 @@ void Optimizer::add_params(const std::vector<Tensor>& params, size_t group) {
     if (!p.defined()) throw ValueError(about() + " is undefined");
     if (!p.is_leaf() || !p.is_floating_point())
       throw ValueError(str(about(), " of sizes ", p.sizes(), " is not a floating-point leaf"));
-    if (!is_stepped(p.dtype())) throw DTypeError(str(about(), " must be float32 or float64, is ", p.dtype()));
+    if (is_half(p.dtype()) && !masters) throw DTypeError(str(about(), " is ", p.dtype(), kStepped));
     if (p.body().storage->is_read_only())
       throw ValueError(
           str(about(), " of sizes ", p.sizes(), " lies in memory that from_blob was given as const"));
@@ -176,10 +171,8 @@ void Optimizer::check(std::span<const Tensor> grads) const {
     if (const Shape& sizes = weft::detail::grad_sizes(grads[i]); sizes != params_[i].sizes())
       throw ShapeError(str(name(), ": parameter ", i, " is ", params_[i].sizes(), ", its gradient ", sizes));
     if (weft::detail::is_row_wise(grads[i])) check_rows(i);
-    if (!is_stepped(params_[i].dtype()))  // the module was moved to it
-      throw DTypeError(str(name(), ": parameter ", i, " is ", params_[i].dtype(),
-                           "; a step takes float32 and float64. For half types train in float32 under "
-                           "Autocast"));
+    if (is_half(params_[i].dtype()) && !needs_master(i))  // the module was moved to it
+      throw DTypeError(str(name(), ": parameter ", i, " is ", params_[i].dtype(), kStepped));
     if (grads[i].dtype() != params_[i].dtype())
       throw DTypeError(
           str(name(), ": parameter ", i, " is ", params_[i].dtype(), ", its gradient ", grads[i].dtype()));
@@ -201,7 +194,8 @@ void Optimizer::check_rows(size_t i) const {
     refuse(
         "with these options the rule has no exact form over rows: it changes rows without a gradient too. "
         "SparseAdam, SGD and Adagrad without weight_decay take one");
-  const char* where = !p.device().is_cpu()              ? "on a device"
+  const char* where = is_half(p.dtype())                ? "of a half type"
+                      : !p.device().is_cpu()            ? "on a device"
                       : p.body().storage->lock()        ? "that several threads use"
                       : p.body().storage->is_borrowed() ? "in memory of from_blob()"
                                                         : nullptr;
@@ -210,6 +204,30 @@ void Optimizer::check_rows(size_t i) const {
         "with momentum or weight_decay the rows without a gradient catch up when the weight is read, which "
         "a parameter ",
         where, " does not allow");
+}
+
+bool Optimizer::needs_master(size_t i) const {
+  return is_half(params_[i].dtype()) && has_masters(slots_[i].group);
+}
+
+/// Makes `count` tensors of state, and the master, where they are missing.
+void Optimizer::make_state(size_t i, size_t count) {
+  Slot& slot = slots_[i];
+  const Tensor& p = params_[i];
+  const DType wide = state_type(p);
+  const TensorOptions like{.dtype = wide, .device = p.device()};
+  while (slot.state.size() < count) slot.state.push_back(zeros(p.sizes(), like));
+  for (Tensor& s : slot.state)  // the parameter may have moved to another device or dtype
+    if (!(s.device() == p.device()) || s.dtype() != wide) s = s.to(p.device(), wide);
+  if (!is_half(p.dtype())) {
+    slot.master = Tensor();
+  } else if (!slot.master.defined()) {
+    slot.master = empty(p.sizes(), like);
+    Context context;
+    backend(p.device()).copy(context, p.view_of(), slot.master.view_of());
+  } else if (!(slot.master.device() == p.device())) {
+    slot.master = slot.master.to(p.device());
+  }
 }
 
 /// Prepares a step of these rows of a rule whose other rows stay behind.
@@ -225,128 +243,6 @@ void Optimizer::bring_up(size_t i, const Tensor& rows) {
       if (const auto owed = weft::detail::arrears_of(*t.body().storage); owed && owed != slot.behind)
         owed->settle();
   slot.behind->settle_rows(p, rows);
-}
-
-void Optimizer::check_recorded(size_t i, const Tensor& grad) const {
-  const Slot& slot = slots_[i];
-  if (weft::detail::is_row_wise(grad))
-    throw ValueError(str(name(), ": parameter ", i,
-                         " has a row-wise gradient, whose step cannot be recorded: each replay would write "
-                         "the rows of the recording"));
-  bool ready = slot.state.size() == variant(slot.group).state_names.size();
-  for (const Tensor& s : slot.state)
-    ready = ready && s.device() == params_[i].device() && s.dtype() == params_[i].dtype();
-  if (!ready)
-    throw ValueError(str(name(), ": take a step before one is recorded: parameter ", i,
-                         " has no state on its device and of its dtype yet, and each replay would begin with "
-                         "zeros"));
-  check_unheld(i);
-}
-
-void Optimizer::check_unheld(size_t i) const {
-  const auto guard = lock_parameter(params_[i]);
-  if (guard && params_[i].body().storage->is_held())
-    throw ValueError(str(name(), ": parameter ", i,
-                         ", which several threads use, is still saved for a backward pass; a recorded step "
-                         "can only write in place"));
-}
-
-void Optimizer::settle(uint64_t replay) const {
-  for (size_t i = 0; i < unsettled_.size();) {
-    const Unsettled& step = unsettled_[i];
-    if (replay != 0 && step.replay == replay) {
-      ++i;
-      continue;
-    }
-    if (step.known) step.known->synchronize();
-    // the replay may have run on any stream
-    else if (replay == 0) backend(step.skip.device()).synchronize();
-    if (step.skip.item<double>() != 0)
-      for (const size_t k : step.params) --slots_[k].steps;
-    unsettled_.erase(unsettled_.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-}
-
-/// A step that a graph or a program repeats.
-struct Optimizer::RecordedStep {
-  struct Memory {
-    const void* at;
-    Ref<Storage> kept;  // with the state: the kernels write there
-  };
-  std::vector<size_t> params;
-  std::vector<Variant> variants;
-  std::vector<Memory> memory;
-  std::vector<std::vector<Tensor>> states;
-  Tensor skip;
-};
-
-std::shared_ptr<const Optimizer::RecordedStep> Optimizer::recorded_step(std::vector<size_t> params,
-                                                                        const Tensor& skip) const {
-  auto step = std::make_shared<RecordedStep>();
-  for (const size_t i : params) {
-    step->variants.push_back(variant(slots_[i].group));
-    const Ref<Storage>& storage = params_[i].body().storage;
-    step->memory.push_back({params_[i].raw(), storage->lock() ? storage->lock()->block : storage});
-    step->states.push_back(slots_[i].state);
-  }
-  step->params = std::move(params);
-  step->skip = skip;
-  return step;
-}
-
-void Optimizer::check_step(const RecordedStep& step) const {
-  for (size_t k = 0; k < step.params.size(); ++k) {
-    const size_t i = step.params[k];
-    const Slot& slot = slots_[i];
-    bool same = params_[i].raw() == step.memory[k].at &&
-                variant(slot.group).kernel.run_f32 == step.variants[k].kernel.run_f32;
-    for (size_t s = 0; s < step.states[k].size(); ++s)
-      same = same && s < slot.state.size() && slot.state[s].raw() == step.states[k][s].raw();
-    if (!same)
-      throw ValueError(str("Graph: ", name(), " has changed since its step was recorded: parameter ", i,
-                           " or its state lies elsewhere, or its rule is another one"));
-    check_unheld(i);
-  }
-}
-
-/// Counts the step of a replay and makes its functors. `replay` 0 repeats the last one.
-void Optimizer::count_step(const RecordedStep& step, std::span<void* const> functors, uint64_t replay) {
-  const bool again = replay == 0;
-  if (!again) settle(replay);
-  for (size_t k = 0; k < step.params.size(); ++k) {
-    Slot& slot = slots_[step.params[k]];
-    construct(functors[k], slot.group, again ? slot.steps : ++slot.steps);
-    if (!again) params_[step.params[k]].body().storage->count_write();
-  }
-  if (step.skip.defined()) unsettled_.push_back({step.skip, nullptr, step.params, replay});
-}
-
-NextStep Optimizer::next_of(std::vector<size_t> recorded, const Tensor& skip) {
-  return [this, alive = std::weak_ptr<bool>(alive_), step = recorded_step(std::move(recorded), skip)](
-             std::span<void* const> functors, uint64_t replay) {
-    if (alive.expired()) throw ValueError("Graph: the optimizer of a recorded step is gone");
-    const std::lock_guard<std::mutex> own(mutex_);
-    check_step(*step);
-    count_step(*step, functors, replay);
-  };
-}
-
-/// Tells a recording of compile() of the step that comes next.
-void Optimizer::tell_step(const std::vector<size_t>& recorded, size_t functor_bytes) {
-  Tracer* const t = weft::detail::tracer();
-  if (!t) return;
-  std::vector<size_t> bytes(recorded.size(), functor_bytes);
-  t->stepping(std::move(bytes),
-              [this, alive = std::weak_ptr<bool>(alive_), count = params_.size(),
-               step = recorded_step(recorded, Tensor())](std::span<void* const> functors, uint64_t replay) {
-                if (alive.expired()) throw ValueError("compile: the optimizer of a recorded step is gone");
-                std::unique_lock<std::mutex> own(mutex_);
-                if (params_.size() != count)
-                  throw ValueError("compile: the optimizer of a recorded step has more parameters now");
-                check_step(*step);
-                if (!functors.empty()) count_step(*step, functors, replay);
-                return own;
-              });
 }
 
 void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Tensor& factor) {
@@ -403,10 +299,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     Slot& slot = slots_[i];
     const Variant& v = variants[slot.group];
     const Tensor& p = params_[i];
-    while (slot.state.size() < v.state_names.size())
-      slot.state.push_back(zeros(p.sizes(), {.dtype = p.dtype(), .device = p.device()}));
-    for (Tensor& s : slot.state)  // the parameter may have moved to another device or dtype
-      if (!(s.device() == p.device()) || s.dtype() != p.dtype()) s = s.to(p.device(), p.dtype());
+    make_state(i, v.state_names.size());
     construct(functors.at(offset), slot.group, slot.steps + 1);
     const bool rows = weft::detail::is_row_wise(grads[i]);
     held.push_back(grads[i].is_contiguous() ? grads[i] : grads[i].detach().contiguous());
@@ -421,6 +314,7 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     StepTensor t;
     t.param = address(p);
     t.grad = held.back().raw();
+    if (slot.master.defined()) t.master = slot.master.raw();
     for (size_t s = 0; s < v.state_names.size(); ++s) t.state[s] = address(slot.state[s]);
     t.numel = p.numel();
     t.hyper = functors.at(offset);

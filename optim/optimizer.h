@@ -39,6 +39,12 @@
 // one (autograd/tape/concurrent_parameter.h). All handles then use the new block, and the graph keeps its
 // values.
 //
+// With the option master_weights an optimizer takes parameters of float16 and bfloat16. It keeps a float32
+// master of each, and its state in float32. A step computes in float32, from the gradient of the half type,
+// and rounds the master to the parameter. So updates below the parameter's precision add up. A value that
+// something else writes to the parameter is the master's new value. A rule of the user has this if its
+// Options have `bool master_weights`. Parameters of float32 and float64 are stepped as without the option.
+//
 // A step recorded in a cuda::Graph runs at each replay, with the learning rate and step count of the replay.
 //
 // Thread safety: several threads may call step() of one optimizer, which has a mutex. Several optimizers may
@@ -110,20 +116,23 @@ class WEFT_API Optimizer {
   /// Number of backend calls by all steps so far (one per step and dtype).
   int64_t kernel_calls() const { return kernel_calls_; }
 
-  /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, "group<g>.lr" per
-  /// group, and "rule.<name of the rule>" with the number of parameters.
+  /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, and
+  /// "<index>.master_param" if it has a master. Then "group<g>.lr" per group, and "rule.<name of the rule>"
+  /// with the number of parameters.
   StateDict state_dict() const;
-  /// Throws, before any change: ShapeError. DTypeError for values that the parameter's dtype does not hold.
+  /// Throws, before any change: ShapeError. DTypeError for values that the dtype of the state does not hold.
   /// ValueError for the state of another rule, or of another number of parameters or groups. ValueError for a
   /// name that is unknown, repeated or missing, a step below 0, and a rate that the rule refuses.
   void load_state_dict(const StateDict& state);
 
  protected:
   Optimizer() = default;
-  void add_params(const std::vector<Tensor>& params, size_t group);
+  void add_params(const std::vector<Tensor>& params, size_t group, bool masters);
   void check_group(size_t group) const;
   void check_rate(double lr) const;
   virtual Variant variant(size_t group) const = 0;
+  /// Whether the options ask for master_weights.
+  virtual bool has_masters(size_t) const { return false; }
   /// Constructs the functor of `group` for step `t` at `place`.
   virtual void construct(void* place, size_t group, int64_t t) const = 0;
   /// Step `t` of rows that have no gradient in it, of a group whose variant catches up.
@@ -134,6 +143,7 @@ class WEFT_API Optimizer {
     size_t group = 0;
     int64_t steps = 0;
     std::vector<Tensor> state;
+    Tensor master;                       // of a parameter of a half type
     std::shared_ptr<RowArrears> behind;  // null until the first step that leaves rows behind
   };
   /// A step that was counted before its `skip` was known.
@@ -144,6 +154,10 @@ class WEFT_API Optimizer {
     uint64_t replay = 0;  // the replay that ran a recorded step
   };
   static Unsettled unsettled(const Tensor& skip, std::vector<size_t> params);
+  /// The dtype in which a rule computes and keeps its state.
+  static DType state_type(const Tensor& param) { return accumulate_type(param.dtype()); }
+  bool needs_master(size_t i) const;
+  void make_state(size_t i, size_t count);
   std::vector<Tensor> gradients() const;
   void check(std::span<const Tensor> grads) const;
   void check_rows(size_t i) const;
@@ -242,7 +256,7 @@ template <class Rule> class Fused final : public Optimizer {
   /// Throws: ValueError for bad options, an empty list or a parameter given twice.
   void add_group(const ParamGroup<Options>& group) {
     check_options(group.options);
-    add_params(group.params, options_.size());
+    add_params(group.params, options_.size(), with_masters(group.options));
     options_.push_back(group.options);
   }
   /// Throws: IndexError that names the number of groups.
@@ -271,6 +285,7 @@ template <class Rule> class Fused final : public Optimizer {
   void construct(void* place, size_t group, int64_t t) const override {
     detail::rule_construct<Rule>(place, options_[group], t);
   }
+  bool has_masters(size_t group) const override { return with_masters(options_[group]); }
   MissedStep missed(size_t group, int64_t t) const override {
     if constexpr (requires { Rule::missed(options_[group], t); }) return Rule::missed(options_[group], t);
     else return Optimizer::missed(group, t);
@@ -280,6 +295,10 @@ template <class Rule> class Fused final : public Optimizer {
   void check_options(const Options& options) const {
     check_rate(options.lr);
     if constexpr (requires { Rule::check(options); }) Rule::check(options);
+  }
+  static bool with_masters(const Options& options) {
+    if constexpr (requires { options.master_weights; }) return options.master_weights;
+    else return false;
   }
   std::vector<Options> options_;
 };

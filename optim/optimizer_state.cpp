@@ -14,6 +14,7 @@ namespace {
 
 // prefix of the entry with the rule's name; its value is the number of parameters
 constexpr const char* kRule = "rule.";
+constexpr const char* kMaster = "master_param";
 
 }  // namespace
 
@@ -37,6 +38,7 @@ StateDict Optimizer::state_dict() const {
     // other options may have made the rule one with less state
     for (size_t s = 0; s < std::min(slots_[i].state.size(), v.state_names.size()); ++s)
       out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
+    if (needs_master(i) && slots_[i].master.defined()) out.emplace_back(prefix + kMaster, slots_[i].master);
   }
   for (size_t g = 0; g < groups(); ++g)
     out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));
@@ -54,8 +56,21 @@ void Optimizer::load_state_dict(const StateDict& state) {
   for (Slot& slot : loaded) {
     slot.steps = 0;
     slot.state.clear();
+    slot.master = Tensor();
     slot.behind = nullptr;
   }
+  // the tensor of an entry in the form of the state of parameter i
+  const auto read = [&](const std::string& name, const Tensor& tensor, size_t i) {
+    const Tensor& p = params_[i];
+    if (tensor.sizes() != p.sizes())
+      throw ShapeError(str("load_state_dict: ", name, " is ", tensor.sizes(), ", the parameter ", p.sizes()));
+    const Tensor value = tensor.to(state_type(p));
+    if (formula::overflowed(tensor, value))
+      throw DTypeError(str("load_state_dict: ", name, " has values that ", state_type(p),
+                           ", the type of the parameter's state, does not hold"));
+    ++found[i];
+    return value.to(p.device()).clone();
+  };
   for (size_t n = 0; n < state.size(); ++n) {
     const auto& [name, tensor] = state[n];
     if (!tensor.defined()) throw ValueError(str("load_state_dict: ", name, " is an undefined tensor"));
@@ -84,21 +99,15 @@ void Optimizer::load_state_dict(const StateDict& state) {
         known = true;
         continue;
       }
+      if (key == kMaster && needs_master(i)) {
+        loaded[i].master = read(name, tensor, i);
+        known = true;
+      }
       const Variant v = variant(loaded[i].group);
+      loaded[i].state.resize(v.state_names.size());
       for (size_t s = 0; s < v.state_names.size(); ++s) {
         if (key != v.state_names[s]) continue;
-        if (tensor.sizes() != params_[i].sizes())
-          throw ShapeError(
-              str("load_state_dict: ", name, " is ", tensor.sizes(), ", the parameter ", params_[i].sizes()));
-        while (loaded[i].state.size() < v.state_names.size())
-          loaded[i].state.push_back(
-              zeros(params_[i].sizes(), {.dtype = params_[i].dtype(), .device = params_[i].device()}));
-        const Tensor value = tensor.to(params_[i].dtype());
-        if (formula::overflowed(tensor, value))
-          throw DTypeError(str("load_state_dict: ", name, " has values that ", params_[i].dtype(),
-                               ", the type of the parameter, does not hold"));
-        loaded[i].state[s] = value.to(params_[i].device()).clone();
-        ++found[i];
+        loaded[i].state[s] = read(name, tensor, i);
         known = true;
       }
     }
@@ -112,7 +121,8 @@ void Optimizer::load_state_dict(const StateDict& state) {
   for (size_t i = 0; i < loaded.size(); ++i) {
     if (loaded[i].steps == 0 && found[i] > 0)
       throw ValueError(str("load_state_dict: parameter ", i, " has tensors in the state, and no step"));
-    const size_t needed = loaded[i].steps > 0 ? variant(loaded[i].group).state_names.size() : 0;
+    const size_t own = variant(loaded[i].group).state_names.size() + (needs_master(i) ? 1 : 0);
+    const size_t needed = loaded[i].steps > 0 ? own : 0;
     if (found[i] < needed)
       throw ValueError(str("load_state_dict: parameter ", i, " has taken ", loaded[i].steps, " steps, and ",
                            found[i], " of its ", needed, " tensors are in the state"));

@@ -11,8 +11,9 @@ The numbers of a kernel are
   loops      instructions within loops that access the stack
   loads      instructions that load 16 bytes
   ahead      of these, the most that are issued before any of their numbers is used; it hides the latency
-The first three may not be above the row's numbers, the last two not below. The disassemblers are those that
-scripts/setup.sh --cuda installs, or else those on PATH. Exits 77 with the reason without them.
+The first three may not be above the row's numbers, the last two not below. A row `double N NAMES` limits the
+instructions of the kernels of these names that compute in double or convert from or to it. The disassemblers
+are those that scripts/setup.sh --cuda installs, or else those on PATH. Exits 77 with the reason without them.
 """
 import argparse
 import collections
@@ -28,14 +29,16 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = os.path.join(ROOT, "tests", "cuda", "kernels.txt")
 COLUMNS = ("registers", "stack", "loops", "loads", "ahead")
-Kernel = collections.namedtuple("Kernel", ("name",) + COLUMNS)
+Kernel = collections.namedtuple("Kernel", ("name",) + COLUMNS + ("double",))
 Row = collections.namedtuple("Row", ("line", "pattern") + COLUMNS)
+DoubleRow = collections.namedtuple("DoubleRow", ("line", "pattern", "limit"))
 
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
 FUNCTION = re.compile(r"^\s*Function : (\S+)")
 USAGE = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+)")
 TARGET = re.compile(r"0x([0-9a-f]+)")
 REGISTER = re.compile(r"\bR(\d+)(\.64)?\b")
+DOUBLE = re.compile(r"^(D(ADD|MUL|FMA|SETP|MNMX|MMA)\b|(F2F|F2I|I2F|FRND|MUFU)\..*(\bF64|64H))")
 
 
 def skip(reason):
@@ -121,7 +124,8 @@ def kernels_of(path, tools):
         local = sum(1 for address, opcode, _ in code if opcode.split(".")[0] in ("LDL", "STL")
                     and any(begin <= address <= end for begin, end in loops))
         loads = sum(1 for _, opcode, _ in code if opcode.split(".")[0] in ("LDG", "LD") and ".128" in opcode)
-        kernels.append(Kernel(name, *usage[name], local, loads, most_ahead(code)))
+        double = sum(1 for _, opcode, _ in code if DOUBLE.match(opcode))
+        kernels.append(Kernel(name, *usage[name], local, loads, most_ahead(code), double))
 
     for line in run.stdout.split("\n"):
         function = FUNCTION.match(line)
@@ -151,16 +155,20 @@ def short_names(kernels):
 
 
 def rows_of(path):
-    rows = []
+    rows, doubles = [], []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             words = line.split("#")[0].split(None, len(COLUMNS))
             if not words:
                 continue
+            if words[0] == "double" and len(words) > 2 and words[1].isdigit():
+                pattern = line.split("#")[0].split(None, 2)[2].strip()
+                doubles.append(DoubleRow(number, pattern, int(words[1])))
+                continue
             if len(words) <= len(COLUMNS) or not all(word.isdigit() for word in words[:-1]):
                 sys.exit("%s:%d: a row has %d numbers and a pattern" % (path, number, len(COLUMNS)))
             rows.append(Row(number, words[-1].strip(), *map(int, words[:-1])))
-    return rows
+    return rows, doubles
 
 
 def covers(pattern, name):
@@ -182,9 +190,10 @@ def main():
     kernels = sorted(set(short_names(kernels)))
     if options.list:
         for kernel in kernels:
-            print("%9d %5d %5d %5d %5d  %s" % (kernel[1:] + (kernel.name,)))
+            print("%9d %5d %5d %5d %5d  %s  (double %d)" % (
+                kernel[1:-1] + (kernel.name, kernel.double)))
         return 0
-    rows = rows_of(options.table)
+    rows, doubles = rows_of(options.table)
     findings, met = [], set()
     for kernel in kernels:
         row = next((row for row in rows if covers(row.pattern, kernel.name)), None)
@@ -198,9 +207,16 @@ def main():
             if has < limit if least else has > limit:
                 findings.append("%s: %s %d, the table's line %d says at %s %d" % (
                     kernel.name, column, has, row.line, "least" if least else "most", limit))
+        for double in doubles:
+            if not covers(double.pattern, kernel.name):
+                continue
+            met.add(double.line)
+            if kernel.double > double.limit:
+                findings.append("%s: double %d, the table's line %d says at most %d" % (
+                    kernel.name, kernel.double, double.line, double.limit))
     findings += ["%s:%d: no kernel is covered by %s first" % (os.path.basename(options.table), row.line,
                                                               row.pattern)
-                 for row in rows if row.line not in met]
+                 for row in rows + doubles if row.line not in met]
     for finding in findings:
         print(finding)
     print("check_kernels: %d kernels, %d rows, %d findings" % (len(kernels), len(rows), len(findings)))

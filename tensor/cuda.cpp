@@ -54,8 +54,7 @@ Stream current_stream(Device device) {
   return Stream(device, std::shared_ptr<void>(std::shared_ptr<void>(), accelerator(device).current_stream()));
 }
 Stream default_stream(Device device) {
-  accelerator(device);
-  return Stream(device, std::shared_ptr<void>());
+  return Stream(device, std::shared_ptr<void>(std::shared_ptr<void>(), accelerator(device).default_stream()));
 }
 
 StreamGuard::StreamGuard(const Stream& stream) : stream_(stream), before_(current_stream(stream.device())) {

@@ -45,7 +45,7 @@ class WEFT_API Stream {
   explicit Stream(Device device = kDefault, bool high_priority = false);
 
   Device device() const { return device_; }
-  /// cudaStream_t; null is the device's default stream.
+  /// cudaStream_t, for own kernels and other libraries.
   void* handle() const { return handle_.get(); }
   void synchronize() const;
   /// Whether all work issued so far is done.
@@ -71,6 +71,8 @@ class WEFT_API Stream {
 
 /// The stream to which the calling thread issues work.
 WEFT_API Stream current_stream(Device device = kDefault);
+/// The current stream of all threads that have set no other. It is a non-blocking stream of weft's: CUDA's
+/// own default stream neither waits for it nor is waited for.
 WEFT_API Stream default_stream(Device device = kDefault);
 
 /// Makes a stream the calling thread's current one on its device, for the lifetime of the guard.

@@ -1,7 +1,9 @@
 // cross_entropy and linear_cross_entropy, one node each. Forward makes one pass over the logits and keeps two
 // numbers per row, the parts of its logsumexp; backward makes one more pass. The linear form holds the logits
 // of one block of rows at a time. For a mean or a sum it computes the gradients together with the loss, block
-// by block, and backward only scales them. For a loss per row, backward computes the logits again.
+// by block, and backward only scales them. For a loss per row, backward computes the logits again. So it does
+// for float16, which would lose small gradients before a loss scale multiplies them. Under an Autocast on a
+// device the logits are of the half type, and losses of float32.
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -128,18 +130,29 @@ struct LinearLoss {
   int64_t rows() const { return x.sizes()[0]; }
   int64_t classes() const { return w.sizes()[0]; }
   int64_t block() const { return block_rows(rows(), classes(), x.device()); }
-  Tensor workspace() const { return empty({block(), classes()}, {.dtype = x.dtype(), .device = x.device()}); }
+  // Memory for the logits of a block. On a device each row begins at a border of 16 bytes, for any number of
+  // classes: products and kernels of rows move such packs.
+  Tensor workspace() const {
+    const int64_t pack = x.device().is_cpu() ? 1 : 16 / size_of(x.dtype());
+    const int64_t row = (classes() + pack - 1) / pack * pack;
+    return empty({block(), row}, {.dtype = x.dtype(), .device = x.device()});
+  }
+  View logits_in(const Tensor& space, int64_t n) const {
+    View v = rows_of(space, 0, n);
+    v.sizes[1] = classes();
+    return v;
+  }
 
   void logits(int64_t start, int64_t n, const Tensor& out) const {
     launch::backend_of(x).matmul(context(), 1, rows_of(x, start, n), launch::transposed(w, 0, 1).view_of(), 0,
-                                 formula::optional_view(b), rows_of(out, 0, n));
+                                 formula::optional_view(b), logits_in(out, n));
   }
 
   void losses_of(const Tensor& space, int64_t start, int64_t n, const Tensor& losses,
                  const Tensor& log_sums) const {
     logits(start, n, space);
     launch::named("linear_cross_entropy", [&] {
-      launch::backend_of(x).cross_entropy(context(), rows_of(space, 0, n), rows_of(target, start, n),
+      launch::backend_of(x).cross_entropy(context(), logits_in(space, n), rows_of(target, start, n),
                                           formula::optional_view(o.weight), o.ignore_index, o.label_smoothing,
                                           rows_of(losses, start, n), rows_of(log_sums, start, n));
     });
@@ -153,8 +166,8 @@ struct LinearLoss {
     View rows = row_gradient(g, this->rows());
     rows.data = static_cast<char*>(rows.data) + start * rows.strides[0] * size_of(rows.dtype);
     rows.sizes[0] = n;
-    const View dl = rows_of(dspace, 0, n);
-    device.cross_entropy_backward(context(), rows_of(space, 0, n), rows_of(log_sums, start, n),
+    const View dl = logits_in(dspace, n);
+    device.cross_entropy_backward(context(), logits_in(space, n), rows_of(log_sums, start, n),
                                   rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
                                   o.label_smoothing, rows, dl);
     if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
@@ -232,6 +245,10 @@ class MadeAhead {
 
 bool is_one(const Tensor& g) { return g.device().is_cpu() && g.item_scalar().to<double>() == 1; }
 
+// The loss of arguments that are checked. `wide`: losses are float32 if the logits are of a half type.
+Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& target,
+                      const CrossEntropyOptions& options, bool wide);
+
 }  // namespace
 
 Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntropyOptions& options) {
@@ -244,26 +261,35 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
     throw ShapeError(str(name, ": bias is ", bias->sizes(), ", weight is ", weight->sizes()));
   if (!(target->sizes() == Shape{x->sizes()[0]}))
     throw ShapeError(str(name, ": target must be [", x->sizes()[0], "], is ", target->sizes()));
-  // the product and the loss have different dtypes
-  if (autograd_state().autocast != kFloat32)
+  const bool mixed = autograd_state().autocast != kFloat32;
+  if (mixed && x->device().is_cpu())  // whose kernels take logits and losses of one dtype
     return cross_entropy(linear(x.get(), weight.get(), bias.get()), target.get(), options);
   launch::check_index(name, target);
   launch::check_floating(name, x);
   launch::check_floating(name, weight);
   for (const Tensor* other : {&weight.get(), &bias.get(), &target.get()})
     if (other->defined()) launch::check_devices(name, x, *other);
-  const DType t = promote(x->dtype(), weight->dtype());
   formula::check_class_options(name, weight->sizes()[0], x, options);
-  const CrossEntropyOptions o = plain_options(options, t);
+  if (!mixed) return loss_of_linear(x, weight, bias, target, options, false);
+  return loss_of_linear(AutocastArg(x), AutocastArg(weight), AutocastArg(bias), target, options, true);
+}
+
+namespace {
+
+Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& target,
+                      const CrossEntropyOptions& options, bool wide) {
+  constexpr const char* name = "linear_cross_entropy";
+  const DType t = promote(x->dtype(), weight->dtype()), loss_type = wide && is_half(t) ? kFloat32 : t;
+  const CrossEntropyOptions o = plain_options(options, loss_type);
   const ClassRows r{Tensor(), launch::contiguous(launch::cast(target, kInt64)), target->sizes()};
   LinearLoss l{launch::contiguous(launch::cast(x, t)), launch::contiguous(launch::cast(weight, t)),
                bias->defined() ? launch::contiguous(launch::cast(bias, t)) : Tensor(), r.target, o};
-  const TensorOptions like{.dtype = t, .device = x->device()};
+  const TensorOptions like{.dtype = loss_type, .device = x->device()};
   const Tensor losses = empty({l.rows()}, like), log_sums = log_sums_of(l.rows(), t, x->device());
-  const Tensor divisor = divisor_of(r, o, t);
+  const Tensor divisor = divisor_of(r, o, loss_type);
   std::shared_ptr<MadeAhead> ahead;
   Tensor unit;
-  if (options.reduction != Reduction::kNone && detail::wants_record({x, weight, bias})) {
+  if (options.reduction != Reduction::kNone && t != kFloat16 && detail::wants_record({x, weight, bias})) {
     unit =
         divisor.defined() ? launch::unary(Unary::kRdivScalar, divisor, 1) : formula::number_like(losses, 1);
     ahead = std::make_shared<MadeAhead>(forward_with_gradients(l, losses, log_sums, unit, x->requires_grad(),
@@ -276,12 +302,14 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
   Tensor y = reduce_plain(losses, divisor, r, o);
   return record(
       name, y, {x, weight, bias},
-      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, ahead,
-       unit](const Tensor& g, Needs needs) -> GradList {
+      [x = Saved(x), w = Saved(weight), b = Saved(bias), target = Saved(r.target), log_sums, o, t, loss_type,
+       divisor, ahead, unit](const Tensor& g, Needs needs) -> GradList {
         const bool one = ahead && is_one(g);
         const auto scaled = [&](const LinearGrads& d) -> GradList {
           if (one) return {d.x, d.w, d.b};
-          const auto times = [&](const Tensor& part) { return part.defined() ? part * g : Tensor(); };
+          const auto times = [&](const Tensor& part) {
+            return part.defined() ? launch::cast(part * g, part.dtype()) : Tensor();
+          };
           return {times(d.x), times(d.w), times(d.b)};
         };
         if (ahead && !grad_enabled())
@@ -290,19 +318,23 @@ Tensor linear_cross_entropy(In x, In weight, In bias, In target, const CrossEntr
         if (grad_enabled()) {
           return formula::composed_backward(
               [&](const std::vector<Tensor>& in) {
-                return std::vector<Tensor>{cross_entropy(linear(in[0], in[1], in[2]), ids, o)};
+                const Tensor logits = to(linear(in[0], in[1], in[2]), loss_type);
+                return std::vector<Tensor>{cross_entropy(logits, ids, o)};
               },
               {v, m, c}, {g}, needs);
         }
         const LinearLoss again{launch::contiguous(launch::cast(v, t)), launch::contiguous(launch::cast(m, t)),
                                c.defined() ? launch::contiguous(launch::cast(c, t)) : Tensor(), ids, o};
-        if (ahead)
-          return scaled(forward_with_gradients(again, launch::zeros({again.rows()}, t, v.device()), log_sums,
-                                               unit, needs[0], needs[1], needs[2]));
+        if (ahead) {
+          const Tensor losses = launch::zeros({again.rows()}, loss_type, v.device());
+          return scaled(forward_with_gradients(again, losses, log_sums, unit, needs[0], needs[1], needs[2]));
+        }
         const LinearGrads given =
-            gradients_again(again, log_sums, launch::contiguous(launch::cast(g, t)), needs);
+            gradients_again(again, log_sums, scaled_gradient(g, divisor, loss_type), needs);
         return {given.x, given.w, given.b};
       });
 }
+
+}  // namespace
 
 }  // namespace weft

@@ -90,8 +90,8 @@ WEFT_API Tensor nll_loss(Fp32Arg x, In target, const CrossEntropyOptions& option
 /// 1]. AutogradError for a class weight that requires grad.
 WEFT_API Tensor cross_entropy(Fp32Arg logits, In target, const CrossEntropyOptions& options = {});
 /// cross_entropy(linear(x, weight, bias), target) that holds the logits of a part of the rows at a time. For
-/// a mean or a sum the forward pass computes the gradients too; with Reduction::kNone the backward computes
-/// the logits again. Under an Autocast it is that composition, with all logits.
+/// a mean or a sum the forward pass computes the gradients too; with Reduction::kNone, and of float16, the
+/// backward computes the logits again. Under an Autocast on the CPU it is that composition, with all logits.
 /// Shape: x [N, I], weight [C, I], bias [C] or undefined, target [N]. Grad: to x, weight and bias.
 /// Throws: as cross_entropy; ShapeError for an x, weight or bias that does not fit.
 WEFT_API Tensor linear_cross_entropy(In x, In weight, In bias, In target,

@@ -63,13 +63,14 @@ void join_streams(const StreamMark* mark) {
     Accelerator* const device = open_accelerator(i);
     if (!device) continue;
     void* const mine = device->current_stream();
+    const bool on_default = mine == device->default_stream();
     const StreamMark::Entry* made = nullptr;
     if (mark)
       for (const StreamMark::Entry& e : mark->entries_)
         if (e.device == device) made = &e;
     const bool marked = made && made->event;
-    if (made ? made->stream == mine || (!marked && !mine) : !mine) continue;
-    if (mine) refuse_recording(*device, mine, "waiting for a future");
+    if (made ? made->stream == mine || (!marked && on_default) : on_default) continue;
+    if (!on_default) refuse_recording(*device, mine, "waiting for a future");
     if (marked) device->wait_event(mine, made->event);
     // a thread that records a graph left no mark of its earlier work: wait for the default stream
     else order(*device, nullptr, mine);
@@ -80,7 +81,8 @@ Streams current_streams(bool recorded) {
   Streams out;
   for (int i = 0, n = open_accelerators(); i < n; ++i)
     if (Accelerator* const device = open_accelerator(i))
-      if (void* const stream = device->current_stream(); stream && (recorded || !records_on(*device, stream)))
+      if (void* const stream = device->current_stream();
+          stream != device->default_stream() && (recorded || !records_on(*device, stream)))
         out.emplace_back(device, stream);
   return out;
 }

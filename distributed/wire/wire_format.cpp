@@ -136,6 +136,10 @@ Tensor open_tensor(Message& m, Tail& tail, std::vector<Block>& payloads, size_t&
     SharedBlock block;
     block.handle = tail.number<decltype(block.handle)>();
     block.offset = tail.number<int64_t>();
+    block.segment_bytes = tail.number<int64_t>();
+    block.segment = tail.number<uint64_t>();
+    if (block.offset < 0 || block.segment_bytes < bytes || block.offset > block.segment_bytes - bytes)
+      detail::malformed("a lent tensor that reaches beyond its allocation");
     storage = m.staging->borrow(place.target, block, bytes);
   } else if (flags & kInline) {
     const std::string_view data = tail.raw(static_cast<uint64_t>(bytes));
@@ -222,6 +226,8 @@ void seal(Message& message, Lending* lending, WorkerId to) {
       append(out, place->loan->number);
       append(out, place->loan->block.handle);
       append(out, place->loan->block.offset);
+      append(out, place->loan->block.segment_bytes);
+      append(out, place->loan->block.segment);
       message.staging->follow(t.device());
       continue;
     }

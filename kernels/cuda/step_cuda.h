@@ -9,8 +9,9 @@
 // the rule for the device and register it under its kernel's name: SignMomentum::kName, or the name of the
 // struct without one. Of a rule with several functors they register each one under its kKernelName. On the
 // device V is a single float or double with the same operators and functions. A thread loads and stores packs
-// of 16 bytes. One launch serves all tensors of a step. A block processes one chunk of one tensor, and reads
-// chunk, tensor and functor from a table. The file needs nothing of weft::cuda at link time.
+// of 16 bytes, and of 8 where a parameter with a float32 master is of a half type. One launch serves all
+// tensors of a step. A block processes one chunk of one tensor, and reads chunk, tensor and functor from a
+// table. The file needs nothing of weft::cuda at link time.
 #pragma once
 
 #include <cmath>
@@ -19,6 +20,7 @@
 #include <weft/kernels/cuda/packs.h>
 #include <weft/kernels/cuda/simt.h>
 #include <weft/kernels/dtype.h>
+#include <weft/kernels/half.h>
 #include <weft/kernels/math.h>
 #include <weft/kernels/step.h>
 #include <weft/kernels/step_functor.h>
@@ -30,10 +32,11 @@ struct Row {
   const void* param;
   void* out;
   const void* grad;
+  void* master;  ///< null, or the float32 master of a half type
   void* state[kMaxStepState];
   int64_t numel;
   int64_t hyper;  ///< byte offset of its functor
-  int64_t packs;  ///< not 0: all its memory is 16-byte aligned
+  int64_t packs;  ///< not 0: all its memory is aligned to packs
 };
 /// Elements [number * length, ...) of a tensor.
 struct Chunk {
@@ -75,6 +78,7 @@ template <class T> class Number {
   WEFT_HD Number() : v_(0) {}
   template <class S>
   requires std::is_arithmetic_v<S> WEFT_HD Number(S x) : v_(static_cast<T>(x)) {}
+  WEFT_HD Number(const Hyper& x) : v_(x.as<T>()) {}
   WEFT_HD T value() const { return v_; }
   WEFT_HD friend Number operator+(Number a, Number b) { return Number(a.v_ + b.v_); }
   WEFT_HD friend Number operator-(Number a, Number b) { return Number(a.v_ - b.v_); }
@@ -100,12 +104,15 @@ template <class T> class Number {
   T v_;
 };
 
-/// The kernel of a step; one chunk per block.
-template <class F, class T> struct Step {
+/// The kernel of a step; one chunk per block. kMaster: parameters and gradients are of a half type, here as
+/// their bits, and the rule updates float32 masters.
+template <class F, class T, bool kMaster = false> struct Step {
+  using Stored = std::conditional_t<kMaster, uint16_t, T>;
   static constexpr bool kIndependent = true;
   static constexpr int kThreads = 256;
   static constexpr int kStates = F::kState > 0 ? F::kState : 1, kPack = 16 / static_cast<int>(sizeof(T));
   StepTable table;
+  bool bfloat = false;  ///< the half type is bfloat16
 
   WEFT_DEVICE void operator()(cuda::Thread t) const {
     const Chunk chunk = table.chunks[t.block()];
@@ -116,7 +123,7 @@ template <class F, class T> struct Step {
     if (table.skip && *table.skip != 0) {
       if (row.out != row.param)
         for (int64_t i = begin + t.id(); i < end; i += t.count())
-          static_cast<T*>(row.out)[i] = static_cast<const T*>(row.param)[i];
+          static_cast<Stored*>(row.out)[i] = static_cast<const Stored*>(row.param)[i];
       return;
     }
     const T factor = table.factor ? static_cast<T>(*table.factor) : T(1);
@@ -131,24 +138,52 @@ template <class F, class T> struct Step {
   }
   template <int N> WEFT_DEVICE void update(const F& f, const Row& row, int64_t i, T factor) const {
     using cuda::Pack;
-    Pack<T, N> p = cuda::load_pack<T, N>(row.param, i), s[kStates];
-    const Pack<T, N> g = cuda::load_pack<T, N>(row.grad, i);
+    const Pack<Stored, N> stored = cuda::load_pack<Stored, N>(row.param, i);
+    Pack<T, N> p, s[kStates];
+    if constexpr (kMaster) p = cuda::load_pack<T, N>(row.master, i);
+    else p = stored;
+    const Pack<Stored, N> g = cuda::load_pack<Stored, N>(row.grad, i);
     for (int k = 0; k < F::kState; ++k) s[k] = cuda::load_pack<T, N>(row.state[k], i);
     for (int j = 0; j < N; ++j) {
+      if constexpr (kMaster)
+        if (rounded(p.at[j]) != stored.at[j]) p.at[j] = number(stored.at[j]);
       Number<T> value(p.at[j]), state[kStates];
       for (int k = 0; k < F::kState; ++k) state[k] = Number<T>(s[k].at[j]);
-      f(value, Number<T>(g.at[j] * factor), state);
+      f(value, Number<T>(number(g.at[j]) * factor), state);
       p.at[j] = value.value();
       for (int k = 0; k < F::kState; ++k) s[k].at[j] = state[k].value();
     }
-    cuda::store_pack(row.out, i, p);
+    if constexpr (kMaster) {
+      cuda::store_pack(row.master, i, p);
+      store_rounded(row.out, i, p);
+    } else {
+      cuda::store_pack(row.out, i, p);
+    }
     for (int k = 0; k < F::kState; ++k) cuda::store_pack(row.state[k], i, s[k]);
+  }
+  WEFT_DEVICE T number(Stored x) const {
+    if constexpr (!kMaster) return x;
+    else if (bfloat) return kernels::widen(kernels::of_bits<BFloat16>(x));
+    else return kernels::widen(kernels::of_bits<Half>(x));
+  }
+  WEFT_DEVICE Stored rounded(T x) const {
+    if constexpr (!kMaster) return x;
+    else return bfloat ? kernels::narrow<BFloat16>(x).bits : kernels::narrow<Half>(x).bits;
+  }
+  /// In one store: the compiler would write numbers that it computed one by one separately.
+  template <int N> WEFT_DEVICE void store_rounded(void* to, int64_t at, const cuda::Pack<T, N>& p) const {
+    uint64_t word = 0;
+    for (int j = 0; j < N; ++j) word |= static_cast<uint64_t>(rounded(p.at[j])) << (16 * j);
+    if constexpr (N == 4) static_cast<uint64_t*>(to)[at / 4] = word;
+    else static_cast<uint16_t*>(to)[at] = static_cast<uint16_t>(word);
   }
 };
 
 template <class F> void run(void* stream, const char* name, DType dtype, const StepTable& table) {
   const cuda::Grid grid{.blocks = table.chunk_count};
   if (dtype == DType::kFloat64) cuda::launch(stream, name, grid, Step<F, double>{table});
+  else if (is_half(dtype))
+    cuda::launch(stream, name, grid, Step<F, float, true>{table, dtype == DType::kBFloat16});
   else cuda::launch(stream, name, grid, Step<F, float>{table});
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include <weft/kernels/dtype.h>
+#include <weft/kernels/half.h>
 #include <weft/kernels/math.h>
 #include <weft/kernels/scalar.h>
 
@@ -21,35 +22,6 @@ template <class To, class F> WEFT_HD inline To to_integer(F x) {
   F c = x < low ? low : x;
   c = x != x ? F(0) : c;
   return c >= high ? std::numeric_limits<To>::max() : static_cast<To>(c);
-}
-
-/// Half dtypes to float and back. CUDA kernels use the device's instructions, which drop the payload of a
-/// NaN.
-WEFT_HD inline float widen(Half x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-#else
-  return x;
-#endif
-}
-WEFT_HD inline float widen(BFloat16 x) { return x; }
-template <class H> WEFT_HD inline H narrow(float x) {
-#if defined(__CUDA_ARCH__)
-  [[maybe_unused]] H y;
-  if constexpr (std::is_same_v<H, Half>) {
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-    return y;
-  }
-#if __CUDA_ARCH__ >= 800
-  if constexpr (std::is_same_v<H, BFloat16>) {
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-    return y;
-  }
-#endif
-#endif
-  return H(x);
 }
 
 template <class To, class From> WEFT_HD inline To convert(From x) {

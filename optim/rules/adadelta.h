@@ -9,7 +9,7 @@ namespace weft::optim {
 /// rho in [0, 1]: factor of both averages; eps >= 0 is added under the roots.
 struct AdadeltaOptions {
   double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// s0 = rho s0 + (1 - rho) d^2; change = sqrt(s1 + eps) / sqrt(s0 + eps) d; s1 = rho s1 + (1 - rho) change^2;
@@ -27,14 +27,14 @@ struct WEFT_API AdadeltaRule {
   }
 
   Gradient gradient;
-  double lr, rho, eps;
+  Hyper lr, rho, enters, eps;
   AdadeltaRule(const Options& o, int64_t)
-      : gradient(o.maximize, o.weight_decay), lr(o.lr), rho(o.rho), eps(o.eps) {}
+      : gradient(o.maximize, o.weight_decay), lr(o.lr), rho(o.rho), enters(1 - o.rho), eps(o.eps) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    s[0] = rho * s[0] + (1 - rho) * (d * d);
+    s[0] = rho * s[0] + enters * (d * d);
     const V change = sqrt(s[1] + eps) / sqrt(s[0] + eps) * d;
-    s[1] = rho * s[1] + (1 - rho) * (change * change);
+    s[1] = rho * s[1] + enters * (change * change);
     p -= lr * change;
   }
 };

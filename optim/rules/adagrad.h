@@ -9,7 +9,7 @@ namespace weft::optim {
 /// lr_decay >= 0: decrease of the rate per step; eps >= 0 is added to the root.
 struct AdagradOptions {
   double lr = 1e-2, lr_decay = 0, weight_decay = 0, eps = 1e-10;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// sum += d^2; p -= rate d / (sqrt(sum) + eps), with rate = lr / (1 + (t - 1) lr_decay). 20 bytes.
@@ -30,7 +30,7 @@ struct WEFT_API AdagradRule {
   static bool over_rows(const Options& o) { return o.weight_decay == 0; }
 
   Gradient gradient;
-  double rate, eps;
+  Hyper rate, eps;
   AdagradRule(const Options& o, int64_t t)
       : gradient(o.maximize, o.weight_decay),
         rate(o.lr / (1 + static_cast<double>(t - 1) * o.lr_decay)),

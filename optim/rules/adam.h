@@ -14,21 +14,24 @@ template <bool kMax> struct AdamStep {
   static constexpr int kState = kMax ? 3 : 2;
   static constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
   Gradient gradient;
-  double rate, beta1, beta2, root, eps, shrink;
+  Hyper rate, beta1, enters1, beta2, enters2, root, eps;
+  Shrink shrink;
   template <class Options>
   AdamStep(const Options& o, int64_t t, double l2, double shrink_by)
       : gradient(o.maximize, l2),
         rate(o.lr / (1 - std::pow(o.beta1, static_cast<double>(t)))),
         beta1(o.beta1),
+        enters1(1 - o.beta1),
         beta2(o.beta2),
+        enters2(1 - o.beta2),
         root(std::sqrt(1 - std::pow(o.beta2, static_cast<double>(t)))),
         eps(o.eps),
         shrink(shrink_by) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    if (shrink != 1) p *= shrink;
-    s[0] = beta1 * s[0] + (1 - beta1) * d;
-    s[1] = beta2 * s[1] + (1 - beta2) * (d * d);
+    shrink(p);
+    s[0] = beta1 * s[0] + enters1 * d;
+    s[1] = beta2 * s[1] + enters2 * (d * d);
     if constexpr (kMax) s[2] = max(s[2], s[1]);
     p -= rate * s[0] / (sqrt(s[kState - 1]) / root + eps);
   }
@@ -39,7 +42,7 @@ template <bool kMax> struct AdamStep {
 /// the largest average of d^2 so far.
 struct AdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool amsgrad = false, maximize = false;
+  bool amsgrad = false, maximize = false, master_weights = false;
 };
 
 /// Adam, with L2 weight decay. Source: Kingma & Ba 2015, algorithm 1; amsgrad: Reddi et al. 2018.

@@ -9,7 +9,7 @@ namespace weft::optim {
 /// As AdamOptions, but weight_decay is decoupled.
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
-  bool amsgrad = false, maximize = false;
+  bool amsgrad = false, maximize = false, master_weights = false;
 };
 
 /// Adam with decoupled weight decay: each step first multiplies p by 1 - lr * weight_decay.

@@ -11,6 +11,7 @@ namespace weft::optim {
 struct QHAdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, nu1 = 1, nu2 = 1, eps = 1e-8, weight_decay = 0;
   WeightDecay weight_decay_type = WeightDecay::kGrad;
+  bool master_weights = false;
 };
 
 /// m = a1 m + (1 - a1) d; v = a2 v + (1 - a2) d^2, where a1 and a2 correct the bias of the averages at step
@@ -30,23 +31,28 @@ struct WEFT_API QHAdamRule {
   }
 
   Gradient gradient;
-  double lr, a1, a2, nu1, nu2, eps, shrink;
+  Hyper lr, a1, enters1, a2, enters2, nu1, plain1, nu2, plain2, eps;
+  Shrink shrink;
   QHAdamRule(const Options& o, int64_t t)
       : gradient(false, o.weight_decay_type == WeightDecay::kDirect ? 0 : o.weight_decay),
         lr(o.lr),
         a1(past(o.beta1, static_cast<double>(t))),
+        enters1(1 - past(o.beta1, static_cast<double>(t))),
         a2(past(o.beta2, static_cast<double>(t))),
+        enters2(1 - past(o.beta2, static_cast<double>(t))),
         nu1(o.nu1),
+        plain1(1 - o.nu1),
         nu2(o.nu2),
+        plain2(1 - o.nu2),
         eps(o.eps),
         shrink(o.weight_decay_type == WeightDecay::kDirect ? 1 - o.lr * o.weight_decay : 1) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    if (shrink != 1) p *= shrink;
+    shrink(p);
     const V square = d * d;
-    s[0] = a1 * s[0] + (1 - a1) * d;
-    s[1] = a2 * s[1] + (1 - a2) * square;
-    p -= lr * ((1 - nu1) * d + nu1 * s[0]) / (sqrt((1 - nu2) * square + nu2 * s[1]) + eps);
+    s[0] = a1 * s[0] + enters1 * d;
+    s[1] = a2 * s[1] + enters2 * square;
+    p -= lr * (plain1 * d + nu1 * s[0]) / (sqrt(plain2 * square + nu2 * s[1]) + eps);
   }
 
  private:

@@ -10,6 +10,7 @@ namespace weft::optim {
 struct QHMOptions {
   double lr = 1e-3, momentum = 0.999, nu = 0.7, weight_decay = 0;
   WeightDecay weight_decay_type = WeightDecay::kGrad;
+  bool master_weights = false;
 };
 
 /// buf = b buf + (1 - b) d; p -= lr ((1 - nu) d + nu buf). Decoupled decay first multiplies p by 1 - lr *
@@ -28,18 +29,21 @@ struct WEFT_API QHMRule {
   }
 
   Gradient gradient;
-  double lr, momentum, nu, shrink;
+  Hyper lr, momentum, enters, nu, plain;
+  Shrink shrink;
   QHMRule(const Options& o, int64_t)
       : gradient(false, o.weight_decay_type == WeightDecay::kDirect ? 0 : o.weight_decay),
         lr(o.lr),
         momentum(o.momentum),
+        enters(1 - o.momentum),
         nu(o.nu),
+        plain(1 - o.nu),
         shrink(o.weight_decay_type == WeightDecay::kDirect ? 1 - o.lr * o.weight_decay : 1) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    if (shrink != 1) p *= shrink;
-    s[0] = momentum * s[0] + (1 - momentum) * d;
-    p -= lr * ((1 - nu) * d + nu * s[0]);
+    shrink(p);
+    s[0] = momentum * s[0] + enters * d;
+    p -= lr * (plain * d + nu * s[0]);
   }
 };
 

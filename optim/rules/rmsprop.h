@@ -10,7 +10,7 @@ namespace weft::optim {
 /// buffer. centered: subtracts the squared average of d under the root.
 struct RMSpropOptions {
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool centered = false, maximize = false;
+  bool centered = false, maximize = false, master_weights = false;
 };
 
 /// s0 = a s0 + (1 - a) d^2; s1 = momentum s1 + d / (sqrt(s0) + eps); p -= lr s1. The centred form has s2 = a
@@ -29,21 +29,22 @@ struct WEFT_API RMSpropRule {
   }
 
   Gradient gradient;
-  double lr, alpha, eps, momentum;
+  Hyper lr, alpha, enters, eps, momentum;
   bool centered;
   RMSpropRule(const Options& o, int64_t)
       : gradient(o.maximize, o.weight_decay),
         lr(o.lr),
         alpha(o.alpha),
+        enters(1 - o.alpha),
         eps(o.eps),
         momentum(o.momentum),
         centered(o.centered) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    s[0] = alpha * s[0] + (1 - alpha) * (d * d);
+    s[0] = alpha * s[0] + enters * (d * d);
     V spread = s[0];
     if (centered) {
-      s[2] = alpha * s[2] + (1 - alpha) * d;
+      s[2] = alpha * s[2] + enters * d;
       spread = max(spread - s[2] * s[2], V(0.0));
     }
     s[1] = momentum * s[1] + d / (sqrt(spread) + eps);

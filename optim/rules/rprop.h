@@ -11,7 +11,7 @@ namespace weft::optim {
 struct RpropOptions {
   double lr = 1e-2;  ///< the first step size, in units of the parameter; not used later
   double eta_minus = 0.5, eta_plus = 1.2, step_min = 1e-6, step_max = 50;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// One step size per element; only the sign of the gradient matters. For gradients of the whole data set. s0
@@ -35,7 +35,7 @@ struct WEFT_API RpropRule {
   }
 
   Gradient gradient;
-  double start, down, up, least, most;
+  Hyper start, down, up, least, most;
   bool first;
   RpropRule(const Options& o, int64_t t)
       : gradient(o.maximize, 0),

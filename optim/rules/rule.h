@@ -5,8 +5,9 @@
 // step.
 //
 // Common options, all with defaults: lr >= 0 is the learning rate, in units of the parameter per unit of the
-// gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. A kKernelName begins with
-// weft::, so a rule of the user may have the same kName.
+// gradient. weight_decay >= 0 is the L2 factor. maximize makes a step ascend. master_weights lets it take
+// parameters of a half type (optim/optimizer.h). A kKernelName begins with weft::, so a rule of the user may
+// have the same kName. The numbers of a formula are Hyper, and those that it needs often 1 - beta too.
 #pragma once
 
 #include <cmath>
@@ -22,13 +23,24 @@ namespace weft::optim {
 
 /// d of the formulas: the gradient, negated to maximise, plus L2 weight decay.
 struct Gradient {
-  double sign = 1, decay = 0;
-  Gradient(bool maximize, double l2) : sign(maximize ? -1 : 1), decay(l2) {}
+  bool negated, decays;
+  Hyper decay;
+  Gradient(bool maximize, double l2) : negated(maximize), decays(l2 != 0), decay(l2) {}
   template <class V> WEFT_HD V operator()(const V& p, const V& g) const {
     V d = g;
-    if (sign < 0) d = -d;
-    if (decay != 0) d += decay * p;
+    if (negated) d = -d;
+    if (decays) d += decay * p;
     return d;
+  }
+};
+
+/// Decoupled weight decay: p times a factor.
+struct Shrink {
+  bool acts;
+  Hyper factor;
+  explicit Shrink(double by) : acts(by != 1), factor(by) {}
+  template <class V> WEFT_HD void operator()(V& p) const {
+    if (acts) p *= factor;
   }
 };
 

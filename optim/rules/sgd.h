@@ -10,7 +10,7 @@ namespace weft::optim {
 /// weight 1 - dampening. nesterov: Nesterov's momentum, which needs momentum > 0 and dampening 0.
 struct SGDOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, maximize = false;
+  bool nesterov = false, maximize = false, master_weights = false;
 };
 
 /// Stochastic gradient descent.
@@ -32,7 +32,7 @@ struct WEFT_API SGDRule {
     static constexpr const char* kKernelName = "weft::step::Sgd";
     static constexpr int kState = 0;
     Gradient gradient;
-    double lr;
+    Hyper lr;
     Plain(const Options& o, int64_t) : gradient(o.maximize, o.weight_decay), lr(o.lr) {}
     template <class V> WEFT_HD void operator()(V& p, const V& g, V*) const { p -= lr * gradient(p, g); }
   };
@@ -43,7 +43,7 @@ struct WEFT_API SGDRule {
     static constexpr int kState = 1;
     static constexpr const char* kStateNames[] = {"momentum_buffer"};
     Gradient gradient;
-    double lr, momentum, keep;
+    Hyper lr, momentum, keep;
     bool nesterov;
     Momentum(const Options& o, int64_t t)
         : gradient(o.maximize, o.weight_decay),

@@ -9,7 +9,7 @@ namespace weft::optim {
 /// beta1, beta2 in [0, 1): factors of the averages of d and d^2; eps >= 0 is added to the root.
 struct SparseAdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  bool maximize = false;
+  bool maximize = false, master_weights = false;
 };
 
 /// m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= rate m / (sqrt(v) + eps), with rate =
@@ -30,18 +30,20 @@ struct WEFT_API SparseAdamRule {
   static bool over_rows(const Options&) { return true; }
 
   Gradient gradient;
-  double rate, beta1, beta2, eps;
+  Hyper rate, beta1, enters1, beta2, enters2, eps;
   SparseAdamRule(const Options& o, int64_t t)
       : gradient(o.maximize, 0),
         rate(o.lr * std::sqrt(1 - std::pow(o.beta2, static_cast<double>(t))) /
              (1 - std::pow(o.beta1, static_cast<double>(t)))),
         beta1(o.beta1),
+        enters1(1 - o.beta1),
         beta2(o.beta2),
+        enters2(1 - o.beta2),
         eps(o.eps) {}
   template <class V> WEFT_HD void operator()(V& p, const V& g, V* s) const {
     const V d = gradient(p, g);
-    s[0] = beta1 * s[0] + (1 - beta1) * d;
-    s[1] = beta2 * s[1] + (1 - beta2) * (d * d);
+    s[0] = beta1 * s[0] + enters1 * d;
+    s[1] = beta2 * s[1] + enters2 * (d * d);
     p -= rate * s[0] / (sqrt(s[1]) + eps);
   }
 };

@@ -17,15 +17,15 @@
 
 /// A row is ROW(name, fields). The structs of a rule are called nameRule and nameOptions. `fields` are all
 /// fields of the options, in the order in which they are sent to the owners of remote parameters.
-#define WEFT_OPTIMIZER_RULES(ROW)                                               \
-  ROW(SGD, lr, momentum, dampening, weight_decay, nesterov, maximize)           \
-  ROW(QHM, lr, momentum, nu, weight_decay, weight_decay_type)                   \
-  ROW(Adam, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize)             \
-  ROW(AdamW, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize)            \
-  ROW(QHAdam, lr, beta1, beta2, nu1, nu2, eps, weight_decay, weight_decay_type) \
-  ROW(RMSprop, lr, alpha, eps, weight_decay, momentum, centered, maximize)      \
-  ROW(Adagrad, lr, lr_decay, weight_decay, eps, maximize)                       \
-  ROW(Adadelta, lr, rho, eps, weight_decay, maximize)                           \
-  ROW(Adamax, lr, beta1, beta2, eps, weight_decay, maximize)                    \
-  ROW(Rprop, lr, eta_minus, eta_plus, step_min, step_max, maximize)             \
-  ROW(SparseAdam, lr, beta1, beta2, eps, maximize)
+#define WEFT_OPTIMIZER_RULES(ROW)                                                               \
+  ROW(SGD, lr, momentum, dampening, weight_decay, nesterov, maximize, master_weights)           \
+  ROW(QHM, lr, momentum, nu, weight_decay, weight_decay_type, master_weights)                   \
+  ROW(Adam, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize, master_weights)             \
+  ROW(AdamW, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize, master_weights)            \
+  ROW(QHAdam, lr, beta1, beta2, nu1, nu2, eps, weight_decay, weight_decay_type, master_weights) \
+  ROW(RMSprop, lr, alpha, eps, weight_decay, momentum, centered, maximize, master_weights)      \
+  ROW(Adagrad, lr, lr_decay, weight_decay, eps, maximize, master_weights)                       \
+  ROW(Adadelta, lr, rho, eps, weight_decay, maximize, master_weights)                           \
+  ROW(Adamax, lr, beta1, beta2, eps, weight_decay, maximize, master_weights)                    \
+  ROW(Rprop, lr, eta_minus, eta_plus, step_min, step_max, maximize, master_weights)             \
+  ROW(SparseAdam, lr, beta1, beta2, eps, maximize, master_weights)

@@ -2,8 +2,10 @@
 // lists of tensors.
 #include "arrays.h"
 
+#include <cmath>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include <weft/kernels/step_cpu.h>
 
@@ -29,6 +31,16 @@ struct Moments {
   template <class V> void operator()(V& p, const V& g, V* state) const {
     state[0] = b1 * state[0] + (1 - b1) * g;
     state[1] = b2 * state[1] + (1 - b2) * g * g;
+    p = p - lr * state[0] / (sqrt(state[1]) + eps);
+  }
+};
+/// Moments, whose numbers were rounded before.
+struct RoundedMoments {
+  static constexpr int kState = 2;
+  Hyper lr = 0.01, b1 = 0.9, enters1 = 1 - 0.9, b2 = 0.99, enters2 = 1 - 0.99, eps = 1e-8;
+  template <class V> void operator()(V& p, const V& g, V* state) const {
+    state[0] = b1 * state[0] + enters1 * g;
+    state[1] = b2 * state[1] + enters2 * g * g;
     p = p - lr * state[0] / (sqrt(state[1]) + eps);
   }
 };
@@ -117,6 +129,63 @@ TEST(Step, every_function_of_a_vector_works) {
     };
     check<double>("everything", Everything{}, 211, true, reference);
     check<float>("everything", Everything{}, 211, true, reference);
+  });
+}
+
+template <class F, class T> std::vector<char> bits_of_a_step(const F& rule) {
+  Array<T> p({1009}), g({1009}), s0({1009}), s1({1009});
+  p.random(1), g.random(2), s0.random(3), s1.fill(0.5);
+  StepTensor t;
+  t.param = p.data(), t.grad = g.data(), t.state[0] = s0.data(), t.state[1] = s1.data(), t.numel = 1009,
+  t.hyper = &rule;
+  Context c;
+  cpu().step(c, make_step_kernel<F>("moments"), dtype_of<T>, {&t, 1});
+  return join({p.bytes(), s0.bytes(), s1.bytes()});
+}
+
+TEST(Step, a_number_that_was_rounded_before_gives_the_bits_of_a_double) {
+  each_isa([] {
+    EXPECT_TRUE((bits_of_a_step<Moments, float>({}) == bits_of_a_step<RoundedMoments, float>({})));
+    EXPECT_TRUE((bits_of_a_step<Moments, double>({}) == bits_of_a_step<RoundedMoments, double>({})));
+  });
+  EXPECT_EQ(Hyper(0.1).as<float>(), 0.1f);
+  EXPECT_EQ(Hyper(0.1).as<double>(), 0.1);
+}
+
+/// Three steps of Moments over a master, against the same over float32.
+template <class H> void check_master(int64_t count, bool fresh_block) {
+  const auto n = static_cast<size_t>(count);
+  std::vector<H> p(n), out(n), g(n);
+  for (size_t i = 0; i < n; ++i)
+    p[i] = H(static_cast<float>(std::sin(static_cast<double>(i)))),
+    g[i] = H(static_cast<float>(std::cos(static_cast<double>(3 * i))));
+  std::vector<float> wide(p.begin(), p.end()), gradient(g.begin(), g.end()), s0(n), s1(n), t0(n), t1(n);
+  std::vector<float> master(n);  // not yet the parameter's values
+  const Moments rule;
+  const StepKernel kernel = make_step_kernel<Moments>("moments");
+  Context c;
+  for (int step = 0; step < 3; ++step) {
+    StepTensor half, full;
+    half.param = p.data(), half.grad = g.data(), half.master = master.data(), half.hyper = &rule;
+    half.state[0] = s0.data(), half.state[1] = s1.data(), half.numel = count;
+    if (fresh_block) half.out = out.data();
+    full.param = wide.data(), full.grad = gradient.data(), full.hyper = &rule;
+    full.state[0] = t0.data(), full.state[1] = t1.data(), full.numel = count;
+    cpu().step(c, kernel, dtype_of<H>, {&half, 1});
+    cpu().step(c, kernel, kFloat32, {&full, 1});
+    if (fresh_block) p.swap(out);
+    EXPECT_TRUE(master == wide && s0 == t0 && s1 == t1);
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(p[i].bits, H(wide[i]).bits) << i;
+  }
+}
+
+TEST(Step, a_parameter_of_a_half_type_gets_the_rounded_values_of_its_master) {
+  each_isa([] {
+    for (int64_t count : {0, 1, 7, 8, 511, 512, 513, 70001})
+      for (bool fresh_block : {false, true}) {
+        check_master<BFloat16>(count, fresh_block);
+        check_master<Half>(count, fresh_block);
+      }
   });
 }
 

@@ -33,8 +33,10 @@ TEST_F(SimtAllocator, small_blocks_share_a_segment_in_steps_of_512_bytes) {
   EXPECT_EQ(q - p, 512);
   EXPECT_EQ(r - q, 1024);
   EXPECT_EQ(segments(), 1);
-  EXPECT_EQ(m.segment_of(r), p);
-  EXPECT_EQ(m.segment_of(p + 700), p);
+  EXPECT_EQ(m.segment_of(r).begin, p);
+  EXPECT_EQ(m.segment_of(p + 700).begin, p);
+  EXPECT_EQ(m.segment_of(p).number, m.segment_of(r).number);
+  EXPECT_EQ(m.segment_of(p).bytes, 2 * kMega);
   const MemoryStats s = m.stats();
   EXPECT_EQ(s.in_use, 2048);
   EXPECT_EQ(s.reserved, static_cast<int64_t>(2 * kMega));
@@ -89,7 +91,8 @@ TEST_F(SimtAllocator, large_requests_have_segments_of_their_own) {
   void* const q = m.allocate(3 * kMega, a);
   void* const r = m.allocate(8 * kMega, a);
   EXPECT_EQ(m.stats().reserved, static_cast<int64_t>(42 * kMega));
-  EXPECT_EQ(m.segment_of(r), q);
+  EXPECT_EQ(m.segment_of(r).begin, q);
+  EXPECT_NE(m.segment_of(r).number, m.segment_of(p).number);
   for (void* x : {p, q, r}) m.deallocate(x);
   EXPECT_EQ(m.stats().peak_reserved, static_cast<int64_t>(42 * kMega));
 }
@@ -238,7 +241,7 @@ TEST_F(SimtAllocator, a_recording_may_ask_for_a_block_that_its_pool_never_had) {
     void* const early = m.allocate(4096, a);
     m.deallocate(early);
     void* const kept = m.allocate_outside_pool(4096, a);
-    EXPECT_NE(m.segment_of(kept), m.segment_of(early));
+    EXPECT_NE(m.segment_of(kept).begin, m.segment_of(early).begin);
     EXPECT_GE(m.stats().in_use, 4096);
     void* const pool = m.end_pool();
     m.deallocate(kept);
@@ -286,7 +289,8 @@ TEST_F(SimtAllocator, without_caching_blocks_come_and_go_as_asked_for) {
   Allocator m(0, false);
   void* const p = m.allocate(100, a);
   EXPECT_EQ(m.stats().reserved, 100);
-  EXPECT_EQ(m.segment_of(p), p);
+  EXPECT_EQ(m.segment_of(p).begin, p);
+  const uint64_t number = m.segment_of(p).number;
   m.record_stream(p, b);
   m.deallocate(p);
   EXPECT_EQ(segments(), 0);
@@ -294,6 +298,7 @@ TEST_F(SimtAllocator, without_caching_blocks_come_and_go_as_asked_for) {
   EXPECT_FALSE(Allocator::caches_by_default());
   m.begin_pool(a);
   void* const q = m.allocate(100, a);
+  EXPECT_NE(m.segment_of(q).number, number) << "not even at the same place";
   m.deallocate(q);
   EXPECT_EQ(m.allocate(100, a), q);  // a graph's memory stays even so
   m.deallocate(q);

@@ -9,6 +9,7 @@
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "cuda/shared/device_test.h"
+#include "support/simt/streams.h"
 
 namespace weft::test {
 namespace {
@@ -32,6 +33,21 @@ TEST_F(SimtStream, a_guard_sets_the_current_stream_of_its_thread_and_device) {
   }
   EXPECT_EQ(cuda::current_stream(gpu), cuda::default_stream(gpu));
   EXPECT_FALSE(a == b);
+}
+
+TEST_F(SimtStream, nothing_goes_to_the_default_stream_of_cuda) {
+  const int64_t before = cuda::simt::works_of_default_stream();
+  Net net;
+  net.to(gpu);
+  optim::Adam adam(net.parameters(), {.lr = 0.1});
+  const Tensor x = rand({6, 4}, {.device = gpu}), y = rand({6, 3}).pin_memory().to(gpu, true);
+  net.loss(x, y).backward();
+  optim::clip_grad_norm(net.parameters(), 0.5);
+  adam.step();
+  EXPECT_EQ(argsort(cat({x, x}), 0).numel(), 48);
+  EXPECT_EQ(embedding(x, from_vector<int64_t>({1, 2}, {2}, gpu)).to("cuda:1").to(kCpu).numel(), 8);
+  cuda::synchronize(gpu);
+  EXPECT_EQ(cuda::simt::works_of_default_stream(), before);
 }
 
 TEST_F(SimtStream, events_tell_what_is_done) {

@@ -48,6 +48,9 @@ std::pair<std::string, int64_t> borrow_share() {
 }
 WEFT_RPC(borrow_share);
 
+int64_t borrow_opens() { return cuda::simt::opens(); }
+WEFT_RPC(borrow_opens);
+
 int64_t counted(const char* key) { return debug_info().at(key); }
 bool comes_to(const std::function<int64_t()>& figure, int64_t value) {
   for (int i = 0; i < 3000 && figure() != value; ++i) current_runtime()->sleep_for(10ms);
@@ -79,6 +82,10 @@ void lend_both_ways() {
   for (int i = 0; i < 5; ++i) many.push_back(rpc_async<borrow_add>("worker1", x, static_cast<double>(i)));
   for (int i = 0; i < 5; ++i)
     expect(all_are(many[static_cast<size_t>(i)].wait(), 2 + i), "several loans of one block at a time");
+  const int64_t opened = rpc_sync<borrow_opens>("worker1");
+  for (int i = 0; i < 3; ++i)
+    expect(all_are(rpc_sync<borrow_add>("worker1", x, 1.0), 3), "a block that is lent again");
+  expect(rpc_sync<borrow_opens>("worker1") == opened, "is open there already");
   Tensor z = full({kLarge}, 2, {.device = kGpu0});
   z.requires_grad_();
   const dist_autograd::Context context;

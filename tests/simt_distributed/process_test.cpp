@@ -60,7 +60,8 @@ WEFT_RPC(process_count);
 void die_at_next_work(const std::string& at) {
   static const auto* const slow = new cuda::simt::Deferred;
   static_cast<void>(slow);
-  cuda::simt::issue(Device(at).index, nullptr, [] { raise(SIGKILL); });
+  const Device device(at);
+  cuda::simt::issue(device.index, accelerator(device).default_stream(), [] { raise(SIGKILL); });
 }
 Tensor process_die_returning(const std::string& at) {
   const Tensor y = full({300000}, 1, {.device = Device(at)});

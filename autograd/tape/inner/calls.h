@@ -154,7 +154,8 @@ class StepCall final : public Call {
         views_.push_back({const_cast<void*>(p), type, {n}, {1}});
       };
       add(t.param, dtype_, t.numel);
-      for (const void* s : t.state) add(s, dtype_, t.numel);
+      add(t.master, kFloat32, t.numel);
+      for (const void* s : t.state) add(s, accumulate_type(dtype_), t.numel);
       add(t.grad, dtype_, t.numel);
       add(t.factor, kFloat64, 1);
     }
@@ -165,11 +166,12 @@ class StepCall final : public Call {
     for (size_t i = 0; i < count; ++i) out += std::string(kViews - 2, 'b') + "rr";
     return out;
   }
-  static constexpr size_t kViews = 1 + kMaxStepState + 2;  ///< of each tensor
+  static constexpr size_t kViews = 2 + kMaxStepState + 2;  ///< of each tensor
   void run(Backend& backend, Context& context) override {
     const View* v = views_.data();
     for (StepTensor& t : tensors_) {
       t.param = (v++)->data;
+      t.master = (v++)->data;
       for (void*& s : t.state) s = (v++)->data;
       t.grad = (v++)->data;
       t.factor = (v++)->as<double>();
@@ -194,7 +196,7 @@ class StepCall final : public Call {
   const StepKernel kernel_;
   const DType dtype_;
   std::vector<StepTensor> tensors_;
-  std::vector<View> views_;  // of each tensor: its parameter, state, gradient and factor
+  std::vector<View> views_;  // of each tensor: its parameter, master, state, gradient and factor
   std::vector<size_t> functor_bytes_;
   std::vector<Chunk> functors_;
   std::vector<void*> places_of_functors_;

@@ -7,7 +7,9 @@
 //     the bytes. It leaves when the current stream has reached the call. The loan keeps the tensor and
 //     counts as a save of its storage.
 //  3. The receiver copies to a block of its own on its side stream, then returns the loan. If the loan was
-//     still valid, the tensor has arrived. If not, the copy cannot be trusted, and the call fails.
+//     still valid, the tensor has arrived. If not, the copy cannot be trusted, and the call fails. The
+//     receiver keeps the allocation open for later loans, up to a limit, until it loses a worker or its agent
+//     ends (kernels/cuda/host/opened_segments.h).
 //  4. A loan ends by 3, or one lease after the end of its call, or with the loss of its receiver. [G: a
 //     function sees the value that a lent tensor had at the call, or it does not run.]
 // Internal to the agent. Thread safety: every member from any thread.

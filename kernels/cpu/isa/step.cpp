@@ -1,9 +1,11 @@
 // Kernels over lists of tensors: an optimizer step, sums of powers (for gradient norms) and scaling. The list
 // counts as one concatenated array, which is cut into tasks of a fixed number of elements. So a thousand
-// small tensors need few tasks, and one large tensor is divided into many.
+// small tensors need few tasks, and one large tensor is divided into many. A step of a half type converts
+// blocks that stay in the first-level cache.
 #include <cstring>
 
 #include <weft/kernels/cpu/isa/backend.h>
+#include <weft/kernels/cpu/isa/elementwise.h>
 #include <weft/kernels/cpu/isa/prefetch.h>
 #include <weft/kernels/cpu/isa/rows.h>
 
@@ -37,6 +39,29 @@ template <class Size, class F> void each_range(int64_t count, const Size& size, 
   });
 }
 
+/// The rule over elements [begin, end) of a float32 master, whose rounded values go to the parameter.
+void step_master(const StepKernel& kernel, DType half, const StepTensor& t, int64_t begin, int64_t end) {
+  constexpr int64_t kAtOnce = 512;
+  const Convert widened = converter(half, kFloat32), rounded = converter(kFloat32, half);
+  float grad[kAtOnce], stored[kAtOnce];
+  uint16_t expected[kAtOnce];
+  for (int64_t at = begin; at < end; at += kAtOnce) {
+    const int64_t n = end - at < kAtOnce ? end - at : kAtOnce;
+    const uint16_t* const param = static_cast<const uint16_t*>(t.param) + at;
+    float* const master = static_cast<float*>(t.master) + at;
+    widened(static_cast<const uint16_t*>(t.grad) + at, grad, n);
+    widened(param, stored, n);
+    rounded(master, expected, n);
+#pragma GCC ivdep
+    for (int64_t k = 0; k < n; ++k) master[k] = expected[k] == param[k] ? master[k] : stored[k];
+    StepTensor part = t;
+    part.param = master, part.out = nullptr, part.grad = grad;
+    for (int k = 0; k < kernel.state_count; ++k) part.state[k] = static_cast<float*>(t.state[k]) + at;
+    kernel.run_f32(part, 0, n);
+    rounded(master, static_cast<uint16_t*>(t.out ? t.out : t.param) + at, n);
+  }
+}
+
 }  // namespace
 
 void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span<const StepTensor> tensors,
@@ -47,6 +72,7 @@ void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span
     return;
   }
   const auto run = dtype == DType::kFloat64 ? kernel.run_f64 : kernel.run_f32;
+  const bool half = is_half(dtype);
   const StepTensor* list = tensors.data();
   const int64_t count = static_cast<int64_t>(tensors.size());
   const int64_t fetched = count < 64 ? 0 : count - kRowsAhead;
@@ -55,11 +81,13 @@ void IsaBackend::step(Context&, const StepKernel& kernel, DType dtype, std::span
       [&](int64_t i, int64_t begin, int64_t end) {
         if (i < fetched) {  // a short tensor of many may be a row of a table
           const StepTensor& next = list[i + kRowsAhead];
-          const int64_t bytes = next.numel * size_of(dtype);
-          fetch_row<1>(next.param, bytes);
+          const int64_t bytes = next.numel * size_of(accumulate_type(dtype));
+          fetch_row<1>(next.param, next.numel * size_of(dtype));
+          if (half) fetch_row<1>(next.master, bytes);
           for (int k = 0; k < kernel.state_count; ++k) fetch_row<1>(next.state[k], bytes);
         }
-        run(list[i], begin, end);
+        if (half) step_master(kernel, dtype, list[i], begin, end);
+        else run(list[i], begin, end);
       });
 }
 

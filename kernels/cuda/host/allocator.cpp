@@ -5,11 +5,13 @@
 #include <weft/kernels/cuda/host/allocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -70,6 +72,16 @@ struct Owner {
   std::set<Block*, Smaller> free[kKindCount];
 };
 
+/// Numbers from a random start, so that two processes do not give the same one.
+uint64_t next_number() {
+  static std::atomic<uint64_t> next{[] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }()};
+  const uint64_t number = next++;
+  return number != 0 ? number : next++;
+}
+
 std::string sized(size_t bytes) {
   if (bytes < kMega) return str(bytes, " bytes");
   const double mega = static_cast<double>(bytes) / static_cast<double>(kMega);
@@ -87,7 +99,7 @@ struct Allocator::Impl {
   std::mutex mutex;
   Owner cache;
   std::unordered_map<void*, Block*> live;
-  std::map<char*, size_t> segments;
+  std::map<char*, Segment> segments;                                       // by begin
   std::map<void*, std::deque<std::pair<runtime::Event, Block*>>> awaited;  // by stream, in order of the frees
   std::vector<runtime::Event> idle_events;
   size_t limit = 0;
@@ -104,7 +116,8 @@ struct Allocator::Impl {
   /// Whether a request belongs to the recording.
   bool recorded(void* stream) const { return recording && (stream == recording_stream || thread_records()); }
 
-  void reserve(size_t bytes) {
+  void add_segment(char* p, size_t bytes) {
+    segments[p] = {p, bytes, next_number()};
     stats.reserved += static_cast<int64_t>(bytes);
     stats.peak_reserved = std::max(stats.peak_reserved, stats.reserved);
   }
@@ -149,8 +162,7 @@ struct Allocator::Impl {
     if (kKinds[kind].segment > bytes && (p = from_device(kKinds[kind].segment))) bytes = kKinds[kind].segment;
     if (!p) p = from_device(bytes);
     if (!p) return nullptr;
-    segments[p] = bytes;
-    reserve(bytes);
+    add_segment(p, bytes);
     return cut(new Block{p, bytes, &owner, stream, kind}, size);
   }
 
@@ -158,8 +170,7 @@ struct Allocator::Impl {
     const size_t size = std::max<size_t>(bytes, 1);
     char* const p = from_device(size);
     if (!p) return nullptr;
-    segments[p] = size;
-    reserve(size);
+    add_segment(p, size);
     auto* const b = new Block{p, size, nullptr, stream, 0};
     b->direct = true;
     return b;
@@ -283,7 +294,7 @@ Allocator::~Allocator() {
     for (const auto& [p, b] : m.live) delete b;
     for (const auto& free : m.cache.free)
       for (const Block* const b : free) delete b;
-    for (const auto& [p, bytes] : m.segments) runtime::release(p);
+    for (const auto& [p, segment] : m.segments) runtime::release(p);
     for (const runtime::Event e : m.idle_events) runtime::delete_event(e);
   } catch (const Error&) {  // the device is lost, and its memory with it
   }
@@ -382,11 +393,12 @@ void Allocator::set_limit(size_t bytes) {
   }
 }
 
-void* Allocator::segment_of(void* p) const {
+Allocator::Segment Allocator::segment_of(void* p) const {
   const std::lock_guard lock(impl_->mutex);
   auto at = impl_->segments.upper_bound(static_cast<char*>(p));
-  if (at != impl_->segments.begin() && static_cast<char*>(p) < std::prev(at)->first + std::prev(at)->second)
-    return std::prev(at)->first;
+  if (at != impl_->segments.begin() &&
+      static_cast<char*>(p) < std::prev(at)->first + std::prev(at)->second.bytes)
+    return std::prev(at)->second;
   throw ValueError(
       str("cuda:", impl_->device, ": the pointer is not into a block of this device's allocator"));
 }

@@ -40,8 +40,14 @@ class Allocator {
   void empty_cache();
   /// Throws: ValueError if more is in use.
   void set_limit(size_t bytes);
-  /// Start of the segment that contains p. Throws: ValueError for a pointer from elsewhere.
-  void* segment_of(void* p) const;
+  /// An allocation of the device, from which blocks are cut.
+  struct Segment {
+    char* begin;
+    size_t bytes;
+    uint64_t number;  ///< no other segment has it, in any process; not 0
+  };
+  /// The segment that contains p. Throws: ValueError for a pointer from elsewhere.
+  Segment segment_of(void* p) const;
 
   /// Until end_pool, requests for `stream` and requests of the calling thread are served from a separate
   /// pool. It is kept until release_pool: a graph writes to the same addresses at each replay. Throws:

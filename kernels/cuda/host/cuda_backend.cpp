@@ -15,6 +15,11 @@ namespace weft::cuda {
 namespace {
 thread_local std::array<void*, kMaxDevices> current_streams{};
 
+void* new_default_stream(int device) {
+  runtime::set_device(device);
+  return runtime::new_stream(false);
+}
+
 bool wants_synchronous_launches() {
   const char* const set = std::getenv("WEFT_CUDA_SYNC");
   return runtime::emulated() || (set && *set && *set != '0');
@@ -29,7 +34,9 @@ CudaBackend::CudaBackend(int index, const runtime::Properties& properties)
       synchronous_(wants_synchronous_launches()),
       major_(properties.major),
       faults_(FaultSlots::of(index)),
-      allocator_(index) {}
+      allocator_(index),
+      default_stream_(new_default_stream(index)),
+      streams_{default_stream_} {}
 
 void CudaBackend::enter() const { runtime::set_device(index_); }
 Device CudaBackend::device() const { return Device(DeviceType::kCuda, index_); }
@@ -102,13 +109,11 @@ void CudaBackend::wait_beside_recordings() {
   {
     const std::shared_lock lock(captures_);
     const std::lock_guard list(mutex_);
-    const auto mark = [&](void* stream) {
+    for (void* const stream : streams_) {
+      if (runtime::capturing(stream)) continue;
       behind.emplace_back(runtime::new_event(false), &runtime::delete_event);
       runtime::record(behind.back().get(), stream);
-    };
-    mark(nullptr);
-    for (void* const stream : streams_)
-      if (!runtime::capturing(stream)) mark(stream);
+    }
   }
   for (const Event& event : behind) runtime::synchronize_event(event.get());
 }
@@ -134,7 +139,7 @@ void* CudaBackend::new_stream(bool high_priority) {
   return s;
 }
 void CudaBackend::delete_stream(void* stream) noexcept {
-  if (!stream) return;
+  if (named(stream) == default_stream_) return;
   const std::lock_guard lock(mutex_);
   const bool urgent =
       std::find(urgent_streams_.begin(), urgent_streams_.end(), stream) != urgent_streams_.end();
@@ -142,14 +147,14 @@ void CudaBackend::delete_stream(void* stream) noexcept {
 }
 void CudaBackend::synchronize_stream(void* stream) {
   enter();
-  runtime::synchronize(stream);
+  runtime::synchronize(named(stream));
   faults_.raise(fault());
 }
 bool CudaBackend::stream_done(void* stream) {
   enter();
-  return runtime::finished(stream);
+  return runtime::finished(named(stream));
 }
-void* CudaBackend::current_stream() const { return current_streams[static_cast<size_t>(index_)]; }
+void* CudaBackend::current_stream() const { return named(current_streams[static_cast<size_t>(index_)]); }
 void CudaBackend::set_current_stream(void* stream) { current_streams[static_cast<size_t>(index_)] = stream; }
 
 void* CudaBackend::new_event(bool timing) {
@@ -160,17 +165,29 @@ void CudaBackend::delete_event(void* event) noexcept {
   runtime::delete_event(event);
   const std::lock_guard lock(mutex_);
   reporters_.erase(event);
+  recorded_events_.erase(event);
 }
 void CudaBackend::record_event(void* event, void* stream) {
   enter();
+  stream = named(stream);
   runtime::record(event, stream);
   Fault* const mine = fault();
+  const bool recorded = records() && runtime::capturing(stream);
   const std::lock_guard lock(mutex_);
   reporters_[event] = mine;
+  if (recorded) recorded_events_.insert(event);
+  else recorded_events_.erase(event);
 }
 void CudaBackend::wait_event(void* stream, void* event) {
   enter();
+  stream = named(stream);
   if (!records()) return runtime::wait(stream, event);
+  if (stream == default_stream_) {  // it would join the recording, and so would the work of other threads
+    const std::lock_guard lock(mutex_);
+    if (recorded_events_.contains(event))
+      throw CudaError(str("wait_event: the default stream of ", device(),
+                          " takes part in no recording, since all threads use it; make another one current"));
+  }
   const std::lock_guard lock(captures_);  // the wait may add the stream to a recording
   runtime::wait(stream, event);
 }
@@ -190,12 +207,13 @@ Fault* CudaBackend::reporter_of(void* event) {
 }
 double CudaBackend::elapsed_ms(void* from, void* to) { return runtime::elapsed_ms(from, to); }
 
-void CudaBackend::record_stream(void* p, void* stream) { allocator_.record_stream(p, stream); }
+void CudaBackend::record_stream(void* p, void* stream) { allocator_.record_stream(p, named(stream)); }
 MemoryStats CudaBackend::memory_stats() { return allocator_.stats(); }
 void CudaBackend::empty_cache() {
   if (thread_records()) return;  // emptying would wait
   enter();
   allocator_.empty_cache();
+  opened_.close_idle();
   empty_pinned_cache();
 }
 void CudaBackend::set_memory_limit(int64_t bytes) {
@@ -217,30 +235,30 @@ void CudaBackend::end_span(void* span) noexcept { delete static_cast<TraceSpan*>
 
 SharedBlock CudaBackend::share(void* p) {
   enter();
+  const Allocator::Segment segment = allocator_.segment_of(p);
   SharedBlock block;
-  void* const segment = allocator_.segment_of(p);
-  block.handle = runtime::export_memory(segment);
-  block.offset = static_cast<char*>(p) - static_cast<char*>(segment);
+  block.handle = runtime::export_memory(segment.begin);
+  block.offset = static_cast<char*>(p) - segment.begin;
+  block.segment_bytes = static_cast<int64_t>(segment.bytes);
+  block.segment = segment.number;
   return block;
 }
 void* CudaBackend::open_shared(const SharedBlock& block) {
   enter();
-  void* const segment = runtime::open_memory(block.handle);
-  void* const p = static_cast<char*>(segment) + block.offset;
-  const std::lock_guard lock(mutex_);
-  opened_.emplace(p, segment);
-  return p;
+  return opened_.open(block);
 }
 void CudaBackend::close_shared(void* p) noexcept {
   try {
     enter();
-    const std::lock_guard lock(mutex_);
-    const auto found = opened_.find(p);
-    if (found == opened_.end()) return;
-    void* const segment = found->second;
-    opened_.erase(found);
-    runtime::close_memory(segment);
-  } catch (const Error&) {  // the other process has ended, or the context is broken: nothing to close
+    opened_.close(p);
+  } catch (const Error&) {  // the context is broken: nothing to close
+  }
+}
+void CudaBackend::close_idle_shared() noexcept {
+  try {
+    enter();
+    opened_.close_idle();
+  } catch (const Error&) {  // as above
   }
 }
 

@@ -16,6 +16,7 @@
 #include <weft/kernels/cuda/host/allocator.h>
 #include <weft/kernels/cuda/host/device_key.h>
 #include <weft/kernels/cuda/host/fault_slots.h>
+#include <weft/kernels/cuda/host/opened_segments.h>
 #include <weft/kernels/cuda/host/runtime.h>
 #include <weft/kernels/cuda/simt.h>
 
@@ -93,6 +94,7 @@ class CudaBackend final : public Accelerator {
   bool stream_done(void* stream) override;
   void* current_stream() const override;
   void set_current_stream(void* stream) override;
+  void* default_stream() const override { return default_stream_; }
   void* new_event(bool timing) override;
   void delete_event(void* event) noexcept override;
   void record_event(void* event, void* stream) override;
@@ -117,11 +119,13 @@ class CudaBackend final : public Accelerator {
   SharedBlock share(void* p) override;
   void* open_shared(const SharedBlock& block) override;
   void close_shared(void* p) noexcept override;
+  void close_idle_shared() noexcept override;
 
  private:
   CudaBackend(int index, const runtime::Properties& properties);
   void complete();
   void wait_beside_recordings();
+  void* named(void* stream) const { return stream ? stream : default_stream_; }
   Fault* reporter_of(void* event);
 
   const int index_;
@@ -131,12 +135,13 @@ class CudaBackend final : public Accelerator {
   const int major_;         ///< compute capability
   FaultSlots& faults_;
   Allocator allocator_;
+  /// Of weft's own: CUDA's waits for streams of other libraries, and refuses work while one is captured.
+  void* const default_stream_;
+  OpenedSegments opened_;
   std::atomic<int> recordings_{0};  // graphs being recorded; meanwhile no wait for the device
   // exclusive while a recording begins on a stream; shared to read which streams are not recorded
   std::shared_mutex captures_;
   std::mutex mutex_;  // of the lists below
-  // memory of other processes: pointer from open_shared -> its opened allocation
-  std::multimap<void*, void*> opened_;
   // by priority; never destroyed, so that the allocator's keys stay valid
   std::vector<void*> idle_streams_[2];
   std::vector<void*> urgent_streams_;  // of high priority
@@ -144,6 +149,7 @@ class CudaBackend final : public Accelerator {
   std::set<int> peers_;                // devices with peer access requested
   // event -> fault record of the thread that recorded it
   std::unordered_map<void*, Fault*> reporters_;
+  std::set<void*> recorded_events_;  // events within a recording
 };
 
 /// Device memory for one operation, freed in stream order.

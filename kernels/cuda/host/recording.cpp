@@ -35,7 +35,7 @@ DeviceKey CudaBackend::device_key(const Context& c, PhiloxKey key) const {
 
 void CudaBackend::begin_capture(void* stream) {
   enter();
-  if (!stream)
+  if (named(stream) == default_stream_)
     throw ValueError(str("begin_capture: the default stream of ", device(),
                          " cannot be recorded; make one with new_stream"));
   cudnn::prepare_recording(*this);
@@ -89,6 +89,7 @@ void* CudaBackend::end_capture(void* stream) {
 }
 void CudaBackend::launch_graph(void* graph, void* stream) {
   enter();
+  stream = named(stream);
   const TraceSpan span("replay", stream);
   Recording& recording = *static_cast<Recording*>(graph);
   static std::atomic<uint64_t> count{0};

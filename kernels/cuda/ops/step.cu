@@ -1,5 +1,5 @@
 // Fused optimizer steps: the table of one launch. A parameter that a graph still holds is read in place and
-// written to a new block.
+// written to a new block. A pack has 16 bytes, and 8 of a parameter and gradient of a half type.
 #include <weft/kernels/cuda/host/list.h>
 #include <weft/kernels/cuda/step_cuda.h>
 
@@ -17,9 +17,12 @@ int64_t chunk_length(int64_t total) {
 }
 
 bool at_border(const StepTensor& t, int states) {
-  const auto fits = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  bool all = fits(t.param) && fits(t.out) && fits(t.grad);
-  for (int k = 0; k < states; ++k) all = all && fits(t.state[k]);
+  const auto fits = [](const void* p, uintptr_t bytes) {
+    return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+  };
+  const uintptr_t own = t.master ? 8 : 16;
+  bool all = fits(t.param, own) && fits(t.out, own) && fits(t.grad, own) && fits(t.master, 16);
+  for (int k = 0; k < states; ++k) all = all && fits(t.state[k], 16);
   return all;
 }
 
@@ -34,10 +37,9 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
   if (total == 0) return;
   const int64_t length = chunk_length(total);
   for (const StepTensor& t : tensors) count += blocks_for(t.numel, length);
-  const size_t rows_bytes = tensors.size() * sizeof(Row),
+  const size_t rows_bytes = aligned_to_16(tensors.size() * sizeof(Row)),
                chunk_bytes = aligned_to_16(static_cast<size_t>(count) * sizeof(step_cuda::Chunk)),
                functor_bytes = aligned_to_16(form.functor_bytes);
-  static_assert(sizeof(Row) % 16 == 0);
   Table table(*this, c, rows_bytes + chunk_bytes + tensors.size() * functor_bytes);
   auto* const rows = reinterpret_cast<Row*>(table.host());
   auto* chunk = reinterpret_cast<step_cuda::Chunk*>(table.host() + rows_bytes);
@@ -47,6 +49,7 @@ void CudaBackend::step(Context& c, const StepKernel& kernel, DType dtype, std::s
     rows[i] = {t.param,
                t.out ? t.out : t.param,
                t.grad,
+               t.master,
                {},
                t.numel,
                static_cast<int64_t>(i * functor_bytes),

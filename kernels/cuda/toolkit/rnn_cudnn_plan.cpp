@@ -48,7 +48,7 @@ void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, doub
       throw OutOfMemoryError(str("cudnn: no ", random.bytes, " bytes for the random numbers of dropout"));
   });
   try {
-    check(lib.cudnnSetStream(state.handle, nullptr),
+    check(lib.cudnnSetStream(state.handle, static_cast<cudaStream_t>(backend.default_stream())),
           "cudnnSetStream");  // the last call's stream may be destroyed
     seed_states(backend, lib, state.handle, plan.dropout, p, states, random.bytes, 0);
   } catch (...) {
@@ -57,7 +57,7 @@ void describe_dropout(CudaBackend& backend, Plan& plan, DeviceState& state, doub
   }
   random.states = states;
   random.drawn = runtime::new_event(false);
-  runtime::record(random.drawn, nullptr);
+  runtime::record(random.drawn, backend.default_stream());
 }
 
 /// Throws: CudaError if any call of cuDNN refuses the job.

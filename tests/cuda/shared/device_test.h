@@ -48,6 +48,7 @@ using SimtSharedBlock = DeviceTest;
 using SimtRowGrad = DeviceTest;
 using SimtLongRows = DeviceTest;
 using SimtAttention = DeviceTest;
+using SimtMasterWeights = DeviceTest;
 #else
 struct Late {
   Late() {}
@@ -63,6 +64,7 @@ using CudaSharedBlock = DeviceTest;
 using CudaRowGrad = DeviceTest;
 using CudaLongRows = DeviceTest;
 using CudaAttention = DeviceTest;
+using CudaMasterWeights = DeviceTest;
 #endif
 
 /// Two layers with dropout between, and their data.

@@ -113,6 +113,24 @@ DEVICE_TEST(Graph, a_refused_wait_for_the_device_leaves_the_recording_as_it_is) 
   EXPECT_EQ(y.to_vector<float>(), (vector<float>{2, 2, 2}));
 }
 
+DEVICE_TEST(Graph, the_default_stream_takes_part_in_none) {
+  Accelerator& device = accelerator(gpu);
+  for (void* const stream : {static_cast<void*>(nullptr), device.default_stream()})
+    EXPECT_TRUE(has(error_of<ValueError>([&] { device.begin_capture(stream); }), "make one with new_stream"));
+  const Tensor x = ones({3}, {.device = gpu});
+  Tensor y;
+  cuda::Graph graph(gpu);
+  graph.capture([&] {
+    y = x + 1;
+    const cuda::Event inside = cuda::current_stream(gpu).record_event();
+    EXPECT_TRUE(has(error_of<CudaError>([&] { cuda::default_stream(gpu).wait_event(inside); }),
+                    "takes part in no recording"));
+    y = y * 2;
+  });
+  graph.replay();
+  EXPECT_EQ(y.to_vector<float>(), (vector<float>{4, 4, 4}));
+}
+
 DEVICE_TEST(Graph, a_side_stream_that_waits_takes_part) {
   const Tensor x = ones({3}, {.device = gpu});
   const cuda::Stream side(gpu);

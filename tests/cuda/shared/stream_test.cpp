@@ -30,6 +30,31 @@ DEVICE_TEST(Stream, a_guard_makes_a_stream_the_current_one_and_restores_the_one_
   EXPECT_EQ(cuda::current_stream(gpu), cuda::default_stream(gpu));
 }
 
+DEVICE_TEST(Stream, the_default_stream_is_one_handle_for_all_threads) {
+  Accelerator& device = accelerator(gpu);
+  void* const handle = cuda::default_stream(gpu).handle();
+  EXPECT_NE(handle, nullptr);
+  EXPECT_EQ(device.default_stream(), handle);
+  std::thread([&] { EXPECT_EQ(cuda::current_stream(gpu).handle(), handle); }).join();
+  const cuda::Stream side(gpu);
+  {
+    const cuda::StreamGuard outer(side);
+    {
+      const cuda::StreamGuard inner(cuda::default_stream(gpu));
+      EXPECT_EQ(device.current_stream(), handle);
+    }
+    EXPECT_EQ(device.current_stream(), side.handle());
+    device.set_current_stream(nullptr);  // null names it
+    EXPECT_EQ(device.current_stream(), handle);
+  }
+  Tensor x = ones({8}, {.device = gpu}) * 3;
+  Context context;  // its null stream is the current one
+  device.fill(context, 2, x.view_of());
+  device.synchronize_stream(nullptr);
+  EXPECT_TRUE(device.stream_done(nullptr));
+  EXPECT_EQ(x.sum().item<float>(), 16);
+}
+
 DEVICE_TEST(Stream, handles_come_back_for_the_next_stream) {
   void* first;
   {

@@ -56,6 +56,14 @@ __global__ void planted_ahead(const float4* x, float4* y) {
   y[threadIdx.x + 32] = make_float4(b.x * 2, b.y * 2, b.z * 2, b.w * 2);
 }
 
+/// Its factor is a double.
+__global__ void planted_double(const float4* x, float4* y, double factor) {
+  const float4 a = x[threadIdx.x], b = x[threadIdx.x + 32];
+  const float by = static_cast<float>(factor);
+  y[threadIdx.x] = make_float4(a.x * by, a.y * by, a.z * by, a.w * by);
+  y[threadIdx.x + 32] = make_float4(b.x * by, b.y * by, b.z * by, b.w * by);
+}
+
 /// Has no row.
 __global__ void unplanned(float* y) { y[threadIdx.x] = 0; }
 

@@ -44,6 +44,7 @@ struct Shares {
   uint64_t file_name = 0, next = 1;
   std::map<const void*, uint64_t> exported;  // block -> serial
   std::map<unsigned char*, Opened> opened;   // by the block's address in this process
+  int64_t opens = 0;
 };
 /// Guarded by DeviceAccess.
 Shares& shares() {
@@ -92,6 +93,15 @@ bool is_opened_memory(const void* p) {
   for (const auto& [block, one] : shares().opened)
     if (at >= one.pages && at < one.pages + one.bytes) return true;
   return false;
+}
+
+int opened_blocks() {
+  const DeviceAccess access;
+  return static_cast<int>(shares().opened.size());
+}
+int64_t opens() {
+  const DeviceAccess access;
+  return shares().opens;
 }
 
 void protect_opened(int rights) {
@@ -147,6 +157,7 @@ void* open_memory(const IpcHandle& from) {
   if (simt::read_number(file.number, simt::ledger_at(memory, handle.offset)) != handle.serial)
     throw CudaError(str("cudaIpcOpenMemHandle: process ", handle.process,
                         " has freed the block (cudaErrorInvalidValue)"));
+  ++simt::shares().opens;
   const std::pair<uint64_t, uint64_t> name(handle.file_name, handle.serial);
   for (auto& [block, one] : simt::shares().opened)
     if (one.name == name) return ++one.users, block;

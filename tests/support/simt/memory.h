@@ -90,6 +90,9 @@ std::optional<size_t> offset_in_block(const void* p);
 bool withdraw(const void* block);
 /// True for memory of another process that is open in this one.
 bool is_opened_memory(const void* p);
+/// Blocks of other processes that are open, and calls that opened one so far.
+int opened_blocks();
+int64_t opens();
 void protect_opened(int rights);
 
 }  // namespace weft::cuda::simt

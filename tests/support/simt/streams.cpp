@@ -29,6 +29,7 @@ Streams& streams() {
 }
 
 std::atomic<bool> is_deferring{false};
+std::atomic<int64_t> of_default_stream{0};
 
 Queue& queue_of(int device, void* stream) { return streams().queues[{stream ? -1 : device, stream}]; }
 
@@ -46,8 +47,10 @@ Deferred::~Deferred() {
   run_all();
 }
 bool deferring() { return is_deferring; }
+int64_t works_of_default_stream() { return of_default_stream; }
 
 void issue(int device, void* stream, std::function<void()> work) {
+  if (!stream) ++of_default_stream;
   if (!is_deferring) return work();
   const DeviceAccess lock;
   Queue& q = queue_of(device, stream);

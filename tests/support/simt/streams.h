@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct Deferred {
   Deferred(const Deferred&) = delete;
 };
 bool deferring();
+/// The number of times that work went to CUDA's own default stream, which is null.
+int64_t works_of_default_stream();
 /// The calling thread's device.
 int current_device();
 

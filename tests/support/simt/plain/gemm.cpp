@@ -2,8 +2,12 @@
 // refuse is a Fault.
 #include <weft/kernels/cuda/host/gemm.h>
 
+#include <mutex>
+#include <utility>
+
 #include "support/simt/graph.h"
 #include "support/simt/memory.h"
+#include "support/simt/plain/products.h"
 #include "support/simt/streams.h"
 #include "support/simt/thread.h"
 
@@ -57,7 +61,27 @@ void run(const Gemm& g) {
 }
 }  // namespace
 
+namespace {
+struct Asked {
+  std::mutex mutex;
+  std::vector<Gemm> products;
+};
+Asked& asked() {
+  static auto* const a = new Asked;
+  return *a;
+}
+}  // namespace
+
+std::vector<Gemm> simt::take_products() {
+  const std::lock_guard lock(asked().mutex);
+  return std::exchange(asked().products, {});
+}
+
 void gemm(CudaBackend& backend, void* stream, const Gemm& g) {
+  {
+    const std::lock_guard lock(asked().mutex);
+    if (asked().products.size() < 1000) asked().products.push_back(g);
+  }
   if (const auto recording = simt::recording_of(stream))
     return simt::record(*recording, stream, [&backend, g] { gemm(backend, nullptr, g); });
   expect_legal(g);
