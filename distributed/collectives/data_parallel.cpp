@@ -27,7 +27,9 @@ constexpr size_t kMostNamed = 10;  // parameters in an error
 /// The devices of two processes may differ in their numbers.
 std::string line_of(const char* kind, const std::string& name, const Tensor& t, Device of_group) {
   return str(kind, " '", name, "' of ", t.dtype(), " ", t.sizes(),
-             t.device().is_cpu() ? "" : t.device() == of_group ? " on the device" : " on another device",
+             t.device().is_cpu()      ? ""
+             : t.device() == of_group ? " on the device"
+                                      : " on another device",
              t.requires_grad() ? "" : " without grad",
              t.body().storage->is_read_only() ? " in read-only memory" : "", "\n");
 }

@@ -207,10 +207,10 @@ std::exception_ptr ProcessGroup::Impl::named(const std::string& call, const std:
     std::rethrow_exception(error);
   } catch (const inner::ConnectionLost& e) {
     const std::string lost = e.rank < 0 ? std::string() : names[static_cast<size_t>(e.rank)];
-    return std::make_exception_ptr(
-        PeerLost(lost, str(where, "the connection to ", lost.empty() ? "another process" : lost,
-                           " has ended; its process has ended, or has left the group after an error (",
-                           e.what(), ")")));
+    return std::make_exception_ptr(PeerLost(
+        lost,
+        str(where, "the connection to ", lost.empty() ? "another process" : lost,
+            " has ended; its process has ended, or has left the group after an error (", e.what(), ")")));
   } catch (const Timeout& e) {
     return std::make_exception_ptr(Timeout(str(where, e.what())));
   } catch (...) {

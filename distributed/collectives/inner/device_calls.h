@@ -65,8 +65,9 @@ class DeviceCalls {
 
   mutable rpc::Mutex mutex_;
   std::deque<Call> calls_ WEFT_GUARDED_BY(mutex_);  ///< not known to be done
-  uint64_t issued_ WEFT_GUARDED_BY(mutex_) = 0;      ///< calls whose work is queued
-  rpc::TimePoint progress_ WEFT_GUARDED_BY(mutex_) = {};  ///< the last time that a call was found done
+  uint64_t issued_ WEFT_GUARDED_BY(mutex_) = 0;     ///< calls whose work is queued
+  /// the last time that a call was found done
+  rpc::TimePoint progress_ WEFT_GUARDED_BY(mutex_) = {};
   std::exception_ptr failed_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr suspicion_ WEFT_GUARDED_BY(mutex_);
   uint64_t suspected_ WEFT_GUARDED_BY(mutex_) = 0;  ///< the first call of calls_ then
