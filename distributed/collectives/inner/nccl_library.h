@@ -38,7 +38,7 @@ struct UniqueId {
   char internal[128];
 };
 
-/// The settings in their oldest form, that of 2.14. A newer library takes its own defaults for later settings.
+/// The settings in their oldest form, that of 2.14. A newer library takes its defaults for all later ones.
 struct Config {
   size_t size = sizeof(Config);
   unsigned int magic = 0xCAFEBEEF;
