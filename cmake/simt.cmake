@@ -47,6 +47,18 @@ if(WEFT_UNITY)
     <weft/kernels/cuda/blocks/map.h> <weft/kernels/cuda/blocks/scan.h>)
 endif()
 
+# NCCL as tests/support/nccl emulates it. It is opened as a file of its own, and finds the emulated device and
+# its settings in the program.
+if(WEFT_HAVE_DISTRIBUTED_SIM)
+  add_library(weft_simt_nccl OBJECT ${PROJECT_SOURCE_DIR}/tests/support/nccl/settings.cpp)
+  weft_warnings(weft_simt_nccl)
+  target_link_libraries(weft_simt_nccl PUBLIC weft_simt)
+  add_library(weft_test_nccl MODULE ${PROJECT_SOURCE_DIR}/tests/support/nccl/library/nccl.cpp)
+  weft_warnings(weft_test_nccl)
+  target_compile_definitions(weft_test_nccl PRIVATE WEFT_SIMT)
+  target_include_directories(weft_test_nccl PRIVATE ${PROJECT_SOURCE_DIR}/tests ${WEFT_INCLUDE_DIR})
+endif()
+
 # In place of cuBLASLt and cuDNN: plain loops, and none.
 file(GLOB plain_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/simt/plain/*.cpp)
 add_library(weft_simt_plain OBJECT ${plain_files})

@@ -17,7 +17,7 @@ set(headers ${WEFT_CUDA_RUNTIME_INCLUDE_DIR} ${WEFT_CUBLASLT_INCLUDE_DIR} ${WEFT
 list(REMOVE_DUPLICATES headers)
 
 file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/libraries/*.cpp)
-set(device_files library_file.cpp cublaslt.cpp cudnn.cpp gemm.cpp rnn_cudnn.cpp rnn_cudnn_plan.cpp)
+set(device_files cublaslt.cpp cudnn.cpp gemm.cpp rnn_cudnn.cpp rnn_cudnn_plan.cpp)
 list(TRANSFORM device_files PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/toolkit/)
 add_library(weft_simt_libraries OBJECT ${files} ${device_files})
 weft_warnings(weft_simt_libraries)

@@ -3,6 +3,7 @@
 // all_reduce, beside the rest of the pass. Buckets are sent in one order everywhere, whichever is full first.
 // After the pass the rest is sent, with zeros for gradients that are missing, and a last all_reduce counts
 // the processes that have each gradient. So all processes know of a missing one, and none waits for another.
+// The buckets of a device queue their work there, beside that of the pass; only the count is on the CPU.
 #include <weft/distributed/collectives/data_parallel.h>
 
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/engine.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/autograd/tape/hooks.h>
@@ -22,9 +24,13 @@ namespace {
 
 constexpr size_t kMostNamed = 10;  // parameters in an error
 
-std::string line_of(const char* kind, const std::string& name, const Tensor& t) {
+/// The devices of two processes may differ in their numbers.
+std::string line_of(const char* kind, const std::string& name, const Tensor& t, Device of_group) {
   return str(kind, " '", name, "' of ", t.dtype(), " ", t.sizes(),
-             t.device().is_cpu() ? "" : str(" on ", t.device()), t.requires_grad() ? "" : " without grad",
+             t.device().is_cpu()      ? ""
+             : t.device() == of_group ? " on the device"
+                                      : " on another device",
+             t.requires_grad() ? "" : " without grad",
              t.body().storage->is_read_only() ? " in read-only memory" : "", "\n");
 }
 
@@ -67,6 +73,7 @@ struct DistributedDataParallel::Impl {
   };
   struct Bucket {
     DType dtype;
+    Device device;
     int64_t numel = 0;
     std::vector<size_t> parameters{};
   };
@@ -81,12 +88,13 @@ struct DistributedDataParallel::Impl {
   std::deque<ScopedHook> hooks{};
 
   void check_modules(const nn::Module& module) const {
+    const Device at = group->device();
     std::string mine = str("options bucket_cap_mb = ", options.bucket_cap_mb,
                            ", first_bucket_cap_mb = ", options.first_bucket_cap_mb,
                            ", find_unused_parameters = ", options.find_unused_parameters,
                            ", overlap = ", options.overlap, "\n");
-    for (const auto& [name, p] : module.named_parameters()) mine += line_of("parameter", name, p);
-    for (const auto& [name, b] : module.named_buffers()) mine += line_of("buffer", name, b);
+    for (const auto& [name, p] : module.named_parameters()) mine += line_of("parameter", name, p, at);
+    for (const auto& [name, b] : module.named_buffers()) mine += line_of("buffer", name, b, at);
     const std::vector<std::string> all = gather_texts(*group, mine);
     for (size_t r = 1; r < all.size(); ++r)
       if (all[r] != all[0])
@@ -100,10 +108,10 @@ struct DistributedDataParallel::Impl {
     for (const auto& [name, b] : module.named_buffers()) check_memory("buffer", name, b);
   }
 
-  static void check_memory(const char* kind, const std::string& name, const Tensor& t) {
-    if (!t.device().is_cpu())
+  void check_memory(const char* kind, const std::string& name, const Tensor& t) const {
+    if (!t.device().is_cpu() && t.device() != group->device())
       throw DeviceError(str("DistributedDataParallel: ", kind, " '", name, "' lies on ", t.device(),
-                            ", and Gloo takes tensors on the CPU"));
+                            ", which is neither the CPU nor the option `device` of new_group"));
     if (t.body().storage->is_read_only())
       throw ValueError(str("DistributedDataParallel: ", kind, " '", name, "' has read-only memory"));
   }
@@ -114,8 +122,9 @@ struct DistributedDataParallel::Impl {
     for (size_t i = parameters.size(); i-- > 0;) {
       Parameter& p = parameters[i];
       const double limit = buckets.size() <= 1 ? options.first_bucket_cap_mb : options.bucket_cap_mb;
-      if (buckets.empty() || buckets.back().dtype != p.tensor.dtype() || mb >= limit) {
-        buckets.push_back({p.tensor.dtype()});
+      if (buckets.empty() || buckets.back().dtype != p.meta.dtype || buckets.back().device != p.meta.device ||
+          mb >= limit) {
+        buckets.push_back({p.meta.dtype, p.meta.device});
         mb = 0;
       }
       p.bucket = buckets.size() - 1;
@@ -194,14 +203,14 @@ class Reduction final : public GradSink {
   void send_next() {
     const NoGrad off;
     const auto& bucket = ddp_.buckets[next_];
-    Tensor flat = zeros({bucket.numel}, bucket.dtype);
-    int64_t at = 0;
+    std::vector<Tensor> parts;
     for (const size_t i : bucket.parameters) {
       const Tensor& p = ddp_.parameters[i].tensor;
-      if (const Tensor g = p.grad(); g.defined())  // those of no_sync() included
-        flat.narrow(0, at, p.numel()).view(p.sizes()).copy_(g);
-      at += p.numel();
+      const Tensor g = p.grad();  // those of no_sync() included
+      parts.push_back(g.defined() ? g.detach().reshape({p.numel()})
+                                  : zeros({p.numel()}, {.dtype = bucket.dtype, .device = bucket.device}));
     }
+    Tensor flat = cat(parts);  // one launch on a device
     flat.div_(ddp_.group->size());
     sent_[next_] = {flat, ddp_.group->all_reduce_async(flat)};
     ++next_;

@@ -11,6 +11,9 @@
 //     adam.step();
 //   }
 //
+// The module lies on the CPU, on the device that the group has, or on both. On a device nothing waits for
+// it: the averages are ordered between streams.
+//
 // With parts of one size and a loss that is a mean, the gradients are those of the joined batch, up to
 // rounding. They have the same bits in all processes. A plain loss.backward() would leave the processes with
 // different gradients, so it throws, unless a no_sync() is there:
@@ -50,7 +53,8 @@ class WEFT_API DistributedDataParallel {
   /// Copies the parameters and buffers of rank 0 to all. Blocks until all have come. Throws, in all
   /// processes: ValueError for other options, for a bucket size that is not positive, for modules whose
   /// parameters or buffers differ in name, dtype, sizes, device or requires_grad, for read-only memory, and
-  /// for a module without a parameter that requires grad. DeviceError off the CPU; the errors of the group.
+  /// for a module without a parameter that requires grad. DeviceError for one neither on the CPU nor on the
+  /// group's device; the errors of the group.
   DistributedDataParallel(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                           const DataParallelOptions& options = {});
   ~DistributedDataParallel();
@@ -58,7 +62,8 @@ class WEFT_API DistributedDataParallel {
 
   /// Adds the gradients of the loss to the parameters' grad(), and replaces these sums by their average over
   /// the processes. Other leaves get their own gradients. All processes make this call. Blocks until the
-  /// averages are there. Throws: as Tensor::backward, and the errors of the group. In all processes:
+  /// averages are there; on a device, until their work is queued. Throws: as Tensor::backward, and the errors
+  /// of the group. In all processes:
   /// AutogradError that names the parameters without a gradient (find_unused_parameters); the sums stay as
   /// they are then. AutogradError for a second gradient of a parameter whose bucket was sent (overlap).
   /// ValueError for a parameter that has moved to another dtype, size or device since the construction.

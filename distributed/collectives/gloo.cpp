@@ -384,6 +384,10 @@ class GlooEngine final : public Engine {
       gloo::allgather(call);
     });
   }
+  void check() override {
+    const SigpipeBlocked quiet;
+    if (const int lost = context_->first_lost(); lost >= 0) throw ConnectionLost(lost, "it is closed");
+  }
   void close() noexcept override {
     try {
       const SigpipeBlocked quiet;

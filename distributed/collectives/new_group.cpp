@@ -4,6 +4,7 @@
 //   2. Each other rank that sees an open round says under its number that it is here.
 //   3. When all are here, rank 0 sets the key to "... go", and all meet under the number.
 // A rank goes on only in a round that it has joined in this call, and takes its keys away at the end.
+// A group with devices gives the name of NCCL's communicator the same way.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -136,6 +137,8 @@ void check(const ProcessGroupOptions& options, int rank, const std::vector<std::
   if (rank < 0 || rank >= size) throw ValueError(str("new_group: rank ", rank, " is not in 0..", size - 1));
   if (options.timeout.count() <= 0 || options.init_timeout.count() <= 0)
     throw ValueError("new_group: the timeouts must be positive");
+  if (!options.device.is_cpu() && options.device.index < 0)
+    throw DeviceError(str("new_group: no device ", options.device));
   if (rpc::is_wildcard_host(options.host))
     throw ValueError(str("new_group: the host '", options.host, "' is no address that others can reach"));
   if (size > 1 && !is_gloo_available())
@@ -172,22 +175,47 @@ void check_machines(const ProcessGroupOptions& options, int rank, const std::vec
   }
 }
 
+/// A group has a device in each process or in none.
+void check_devices(const ProcessGroupOptions& options, int rank, const std::vector<std::string>& names,
+                   inner::Meeting& meeting) {
+  const auto kind = [](bool cpu) { return cpu ? "no device" : "a device"; };
+  const std::string mine = kind(options.device.is_cpu());
+  meeting.set(str("device/", rank), mine);
+  for (size_t r = 0; r < names.size(); ++r)
+    if (const std::string its = meeting.get(str("device/", r)); its != mine)
+      throw ValueError(str("new_group: ", names[r], " has ", kind(!options.device.is_cpu()), ", and ",
+                           names[static_cast<size_t>(rank)], " has ", mine,
+                           "; give all processes the option `device`, or none"));
+}
+
 std::shared_ptr<ProcessGroup> form(const ProcessGroupOptions& options, int rank,
                                    std::vector<std::string> names, inner::Meeting* meeting) {
   const int size = static_cast<int>(names.size());
   auto impl = std::make_unique<ProcessGroup::Impl>(rank, std::move(names), options.name);
-  if (size > 1) {
-    ProcessGroup::Impl& group = *impl;
-    const TimePoint end = group.runtime->now() + options.init_timeout;
+  ProcessGroup::Impl& group = *impl;
+  const TimePoint end = group.runtime->now() + options.init_timeout;
+  const auto connect = [&] {
+    if (size > 1) {
+      meeting->begin();
+      check_machines(options, rank, group.names, *meeting);
+      check_devices(options, rank, group.names, *meeting);
+    }
+    const auto left = [&] {
+      return std::max<Duration>(end - group.runtime->now(), std::chrono::milliseconds(1));
+    };
+    inner::EngineOptions with{rank, size, options.host, left(), options.timeout, group.runtime.get()};
+    if (size > 1) group.engine = inner::make_gloo(with, *meeting);
+    if (options.device.is_cpu()) return;
+    const std::string id =
+        inner::meet_for_nccl(with, options.device, group.names, size > 1 ? meeting : nullptr);
+    with.init_timeout = left();
+    group.devices = std::make_unique<inner::DeviceCalls>(group, with, options.device, id);
+  };
+  if (size > 1 || !options.device.is_cpu())
     group
-        .push([&] {  // the threads of the engine begin in that of the group
+        .push([&] {  // the threads of the engines begin in that of the group
           try {
-            meeting->begin();
-            check_machines(options, rank, group.names, *meeting);
-            const Duration left =
-                std::max<Duration>(end - group.runtime->now(), std::chrono::milliseconds(1));
-            group.engine = inner::make_gloo(
-                {rank, size, options.host, left, options.timeout, group.runtime.get()}, *meeting);
+            connect();
           } catch (const inner::ConnectionLost& e) {
             throw PeerLost(
                 "", str("new_group: another process has ended while the group formed (", e.what(), ")"));
@@ -197,7 +225,6 @@ std::shared_ptr<ProcessGroup> form(const ProcessGroupOptions& options, int rank,
           }
         })
         .wait();
-  }
   return std::make_shared<ProcessGroup>(std::move(impl));
 }
 

@@ -3,7 +3,8 @@
 //   2. Its turn come, the engine gathers a Head from each process: the call, the dtype and the sizes.
 //   3. Where a Head differs from that of rank 0, all processes throw the same error and stay in step.
 //   4. Else the engine moves the data. Its error is that of the group: connections end, later calls throw it.
-// The runtime is the group's own, so that a group may outlive the agent that it met over.
+// A call on the device queues its work at once (device_calls.cpp); steps 2 and 3 come behind it, and an error
+// there is one of the group. The runtime is the group's own, so a group may outlive the agent of its meeting.
 #include <weft/distributed/collectives/process_group.h>
 
 #include <algorithm>
@@ -35,14 +36,16 @@ namespace {
 struct Head {
   std::array<char, 32> call{};
   int32_t dtype = -1;  ///< negative: a call without a tensor
-  int32_t dims = 0;
+  int16_t dims = 0;
+  int16_t on_device = 0;  ///< the tensor does not lie on the CPU
   std::array<int64_t, kMaxDims> sizes{};
 
   Head(const std::string& name, const Tensor& tensor) {
     name.copy(call.data(), call.size() - 1);
     if (!tensor.defined()) return;
     dtype = static_cast<int32_t>(tensor.dtype());
-    dims = tensor.dim();
+    dims = static_cast<int16_t>(tensor.dim());
+    on_device = !tensor.device().is_cpu();
     std::copy(tensor.sizes().begin(), tensor.sizes().end(), sizes.begin());
   }
   /// Of another process, so no number is taken for granted.
@@ -52,7 +55,7 @@ struct Head {
     if (dtype >= kDTypeCount || dims < 0 || dims > kMaxDims) return str(out, " of an unknown tensor");
     Shape shape;
     for (int i = 0; i < dims; ++i) shape.push_back(sizes[static_cast<size_t>(i)]);
-    return str(out, " of ", static_cast<DType>(dtype), " ", shape);
+    return str(out, " of ", static_cast<DType>(dtype), " ", shape, on_device ? " on a device" : "");
   }
 };
 static_assert(std::is_trivially_copyable_v<Head>);
@@ -65,17 +68,39 @@ void check_same(const std::vector<Head>& heads, const std::vector<std::string>& 
     if (std::memcmp(&first, &other, sizeof(Head)) == 0) continue;
     const std::string text =
         str("collective: ", names[r], " calls ", other.text(), ", ", names[0], " ", first.text());
-    if (other.call != first.call) throw ValueError(text);
+    if (other.call != first.call || other.on_device != first.on_device) throw ValueError(text);
     if (other.dtype != first.dtype) throw DTypeError(text);
     throw ShapeError(text);
   }
 }
 
-void check_tensor(const char* what, const Tensor& tensor, bool written) {
+/// Steps 2 and 3, on the thread of the group.
+void compare(ProcessGroup::Impl& group, const std::string& call, const Head& head) {
+  std::vector<Head> heads(group.names.size(), head);
+  group.on_engine(call, [&](inner::Engine& e) { e.all_gather(&head, sizeof head, heads.data()); });
+  try {
+    check_same(heads, group.names);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    const auto queued = [](const Head& h) { return h.on_device != 0; };
+    if (std::any_of(heads.begin(), heads.end(), queued)) {  // that work cannot be taken back
+      try {  // all have the heads behind this: the end of a connection may lose bytes
+        if (group.engine) group.engine->all_gather(&head, sizeof head, heads.data());
+      } catch (const std::exception&) {
+      }
+      group.fail(error);
+    }
+    std::rethrow_exception(error);
+  }
+}
+
+void check_tensor(const ProcessGroup::Impl& group, const char* what, const Tensor& tensor, bool written) {
   if (!tensor.defined()) throw ValueError(str(what, ": the tensor is undefined"));
-  if (!tensor.device().is_cpu())
-    throw DeviceError(
-        str(what, ": the tensor lies on ", tensor.device(), ", and Gloo takes tensors on the CPU"));
+  const Device at = tensor.device();
+  if (!at.is_cpu() && !(group.devices && group.devices->device() == at))
+    throw DeviceError(str(what, ": the tensor lies on ", at, ", and the group takes tensors on the CPU",
+                          group.devices ? str(" and on ", group.devices->device())
+                                        : "; the option `device` of new_group adds a device"));
   if (!written) return;
   if (tensor.body().storage->is_read_only())
     throw ValueError(str(what, ": the memory of the tensor is read-only"));
@@ -109,6 +134,13 @@ ProcessGroup::Impl::Impl(int my_rank, std::vector<std::string> ranks, std::strin
 }
 
 ProcessGroup::Impl::~Impl() {
+  if (devices) {
+    devices->finish();
+    try {  // the comparisons, which the other processes need for their own calls
+      push([] {}).wait();
+    } catch (const std::exception&) {  // the group has failed
+    }
+  }
   {
     rpc::MutexLock lock(mutex_);
     ended_ = true;
@@ -166,37 +198,59 @@ void ProcessGroup::Impl::run_one(Queued& one) {
 void ProcessGroup::Impl::fail(std::exception_ptr why) {
   failed = std::move(why);
   if (engine) engine->close();
+  if (devices) devices->fail(failed);
 }
 
-void ProcessGroup::Impl::on_engine(const std::string& what, const std::function<void(inner::Engine&)>& use) {
-  if (!engine) return;  // a group of one
-  const std::string where = str(what, " in group '", name, "', ", names[static_cast<size_t>(rank)], ": ");
+std::exception_ptr ProcessGroup::Impl::named(const std::string& call, const std::exception_ptr& error) const {
+  const std::string where = str(call, " in group '", name, "', ", names[static_cast<size_t>(rank)], ": ");
   try {
-    try {
-      use(*engine);
-    } catch (const inner::ConnectionLost& e) {
-      const std::string lost = e.rank < 0 ? std::string() : names[static_cast<size_t>(e.rank)];
-      throw PeerLost(lost, str(where, "the connection to ", lost.empty() ? "another process" : lost,
-                               " has ended; its process has ended, or has left the group after an error (",
-                               e.what(), ")"));
-    } catch (const Timeout& e) {
-      throw Timeout(str(where, e.what()));
-    }
-  } catch (...) {  // the others have moved on, or wait for this process
-    fail(std::current_exception());
-    throw;
+    std::rethrow_exception(error);
+  } catch (const inner::ConnectionLost& e) {
+    const std::string lost = e.rank < 0 ? std::string() : names[static_cast<size_t>(e.rank)];
+    return std::make_exception_ptr(PeerLost(
+        lost,
+        str(where, "the connection to ", lost.empty() ? "another process" : lost,
+            " has ended; its process has ended, or has left the group after an error (", e.what(), ")")));
+  } catch (const Timeout& e) {
+    return std::make_exception_ptr(Timeout(str(where, e.what())));
+  } catch (...) {
+    return std::current_exception();
   }
 }
 
-rpc::Future<void> ProcessGroup::Impl::collective(const std::string& call, const Tensor& tensor,
-                                                 std::function<void(inner::Engine&)> move_data) {
-  return push([this, call, head = Head(call, tensor), move_data = std::move(move_data)] {
-    const NoGrad off;
-    std::vector<Head> heads(names.size(), head);
-    on_engine(call, [&](inner::Engine& e) { e.all_gather(&head, sizeof head, heads.data()); });
-    check_same(heads, names);
-    if (move_data) on_engine(head.text(), move_data);
-  });
+void ProcessGroup::Impl::on_engine(const std::string& call, const std::function<void(inner::Engine&)>& use) {
+  if (!engine) return;  // a group of one
+  try {
+    use(*engine);
+  } catch (...) {  // the others have moved on, or wait for this process
+    const std::exception_ptr error = named(call, std::current_exception());
+    fail(error);
+    std::rethrow_exception(error);
+  }
+}
+
+void ProcessGroup::Impl::look_for_lost() {
+  std::exception_ptr loss;
+  try {
+    if (engine) engine->check();
+  } catch (...) {
+    loss = named("a collective on a device", std::current_exception());
+  }
+  devices->suspect(loss);
+}
+
+rpc::Future<void> ProcessGroup::Impl::collective(const std::string& call, const std::vector<Tensor>& tensors,
+                                                 const std::function<void(inner::Engine&)>& move_data) {
+  const Head head(call, tensors.empty() ? Tensor() : tensors.front());
+  if (head.on_device == 0)
+    return push([this, call, head, move_data] {
+      const NoGrad off;
+      compare(*this, call, head);
+      if (move_data) on_engine(head.text(), move_data);
+    });
+  devices->check_ready(call);
+  push([this, call, head] { compare(*this, call, head); });
+  return devices->issue(head.text(), tensors, move_data);
 }
 
 // ---- the collectives
@@ -207,9 +261,10 @@ ProcessGroup::~ProcessGroup() = default;
 int ProcessGroup::rank() const { return impl_->rank; }
 int ProcessGroup::size() const { return static_cast<int>(impl_->names.size()); }
 const std::string& ProcessGroup::name() const { return impl_->name; }
+Device ProcessGroup::device() const { return impl_->devices ? impl_->devices->device() : kCpu; }
 
 rpc::Future<void> ProcessGroup::all_reduce_async(const Tensor& tensor, ReduceOp op) {
-  check_tensor("all_reduce", tensor, true);
+  check_tensor(*impl_, "all_reduce", tensor, true);
   if (tensor.dtype() == kBool) throw DTypeError("all_reduce: takes numbers, got bool");
   if (op == ReduceOp::kAvg && !tensor.is_floating_point())
     throw DTypeError(str("all_reduce: an average needs a floating dtype, got ", tensor.dtype()));
@@ -220,13 +275,13 @@ rpc::Future<void> ProcessGroup::all_reduce_async(const Tensor& tensor, ReduceOp 
     if (average) row.div_(count);
     write_back(row, tensor);
   };
-  return impl_->collective(str("all_reduce ", to_string(op)), tensor, move_data);
+  return impl_->collective(str("all_reduce ", to_string(op)), {tensor}, move_data);
 }
 
 void ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) { all_reduce_async(tensor, op).wait(); }
 
 void ProcessGroup::broadcast(const Tensor& tensor, int src) {
-  check_tensor("broadcast", tensor, true);
+  check_tensor(*impl_, "broadcast", tensor, true);
   if (src < 0 || src >= size())
     throw ValueError(str("broadcast: there is no rank ", src, " in a group of ", size()));
   const auto move_data = [tensor, src](inner::Engine& e) {
@@ -234,26 +289,30 @@ void ProcessGroup::broadcast(const Tensor& tensor, int src) {
     if (row.numel() > 0) e.broadcast(row.raw(), bytes_of(row), src);
     write_back(row, tensor);
   };
-  impl_->collective(str("broadcast from ", src), tensor, move_data).wait();
+  impl_->collective(str("broadcast from ", src), {tensor}, move_data).wait();
 }
 
 std::vector<Tensor> ProcessGroup::all_gather(const Tensor& tensor) {
-  check_tensor("all_gather", tensor, false);
+  check_tensor(*impl_, "all_gather", tensor, false);
   Shape sizes = tensor.sizes();
   if (sizes.size() == kMaxDims)
     throw ShapeError(str("all_gather: takes at most ", kMaxDims - 1, " dims, got sizes ", sizes));
   sizes.insert(0, size());
   const NoGrad off;
-  const Tensor all = zeros(sizes, {.dtype = tensor.dtype()}), mine = in_a_row(tensor);
-  if (size() == 1) all[0].copy_(mine);
-  const auto move_data = [all, mine](inner::Engine& e) {
+  const Tensor all = zeros(sizes, {.dtype = tensor.dtype(), .device = tensor.device()});
+  if (size() == 1) all[0].copy_(tensor.detach());
+  const auto move_data = [all, tensor](inner::Engine& e) {
+    const Tensor mine = in_a_row(tensor);
     if (mine.numel() > 0) e.all_gather(mine.raw(), bytes_of(mine), all.raw());
   };
-  impl_->collective("all_gather", tensor, move_data).wait();
+  impl_->collective("all_gather", {tensor, all}, move_data).wait();
   return all.unbind();
 }
 
-void ProcessGroup::barrier() { impl_->collective("barrier", Tensor(), {}).wait(); }
+void ProcessGroup::barrier() {
+  if (impl_->devices) impl_->devices->wait();
+  impl_->collective("barrier", {}, {}).wait();
+}
 
 void ProcessGroup::abort(const std::string& why) {
   impl_->push([impl = impl_.get(), why] {

@@ -1,5 +1,6 @@
 // Collective operations on tensors: all processes of a group make the same call, and each gets the same
-// result. Names are those of torch.distributed. The engine is Gloo, for tensors on the CPU.
+// result. Names are those of torch.distributed. The engine is Gloo for tensors on the CPU. With the option
+// `device` it is NCCL for those on that device, and Gloo beside it.
 //
 //   const auto group = dist::new_group();          // in each worker of an RPC group
 //   group->all_reduce(x);                          // x becomes the sum over the workers, with the same bits
@@ -11,6 +12,10 @@
 // and sizes. A call that differs throws the same error in all of them, nothing is changed, and the group goes
 // on. After a Timeout or PeerLost the processes no longer agree about the calls made: the group has failed,
 // its connections are closed, and each later call throws that error again. Make a new group then.
+//
+// A call with a tensor on the device only queues its work. It runs behind the work of the calling thread's
+// current stream, and that stream's later work waits for it; no thread waits for the device. The comparison
+// runs beside it. So its errors come with the next call or barrier(), and each of them is one of the group.
 //
 // Gloo's connections are TCP without encryption, and each takes the first process that connects to it. So
 // they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address.
@@ -43,10 +48,14 @@ struct ProcessGroupOptions {
   rpc::Duration timeout = std::chrono::minutes(10);
   std::string host = "127.0.0.1";  ///< address at which the others reach this process
   bool insecure = false;           ///< allows another host than the loopback interface
+  /// This process's CUDA device, for tensors there; each process of the group has one or none has. NCCL takes
+  /// one process for each device of a machine.
+  Device device = kCpu;
 };
 
 /// A group of processes for collective operations. The destructor ends the connections. It waits for the
-/// collective under way, and fails those behind it with an RpcError.
+/// collective under way, and fails those behind it with an RpcError. In a group with a device it waits for
+/// all collectives.
 class WEFT_API ProcessGroup {
  public:
   ~ProcessGroup();
@@ -54,25 +63,29 @@ class WEFT_API ProcessGroup {
 
   int rank() const;
   int size() const;
+  /// The option of this process, kCpu in a group for the CPU alone.
+  Device device() const;
   const std::string& name() const;
 
   // Each blocks until the result is there. Throws, in all processes and without a change: ValueError for
   // different calls, DTypeError and ShapeError for tensors that differ. Timeout; PeerLost. At once, in this
   // process: ValueError for an undefined or read-only tensor or a rank out of range, DeviceError for a tensor
-  // off the CPU, and as said below.
+  // neither on the CPU nor on the group's device, CudaError for one on the device while the thread records a
+  // graph, and as said below. CudaError also for a failure of NCCL.
 
   /// Replaces the tensor in each process by the sum, average, ... of all. Each process gets the same bits.
-  /// Half types are added in their own precision; a NaN stays one. Throws: DTypeError for bool, and for kAvg
-  /// of integers.
+  /// Half types are added in their own precision; a NaN stays one, but NCCL's kMin and kMax may lose it.
+  /// Throws: DTypeError for bool, and for kAvg of integers.
   void all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   /// The same beside the calling thread, in the order of the calls. Do not touch the tensor until the future
-  /// is done; it has the errors of the collective.
+  /// is done; it has the errors of the collective. On the device: until its wait has returned, which makes
+  /// the current stream wait for the work.
   rpc::Future<void> all_reduce_async(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   /// Replaces the tensor in each process by that of rank `src`.
   void broadcast(const Tensor& tensor, int src = 0);
   /// The tensors of all processes, by rank.
   std::vector<Tensor> all_gather(const Tensor& tensor);
-  /// Returns when all processes have called it.
+  /// Returns when all processes have called it, and their work queued before on the device is done.
   void barrier();
 
   /// Ends the connections after the calls made before it. Later calls throw an RpcError with this text here,
@@ -89,12 +102,15 @@ class WEFT_API ProcessGroup {
 
 /// True if weft was built with Gloo; without it a group has one process.
 WEFT_API bool is_gloo_available();
+/// True if NCCL is found, 2.14 or newer: libnccl.so.2, or the file that WEFT_NCCL_LIBRARY names.
+WEFT_API bool is_nccl_available();
 
 /// Makes a group of workers of this RPC group (names; empty: all), ranked by their ids. Each of them makes
 /// the call. Blocks at most about options.init_timeout. Throws: ValueError for unknown or repeated names, for
 /// names without this worker, for a host that is not loopback without `insecure`, for workers of several
 /// machines at loopback addresses, and for groups of different names. RpcError without an agent, without
-/// Gloo, and for a host that is unknown or cannot be used. Timeout; PeerLost.
+/// Gloo, and for a host that is unknown or cannot be used. DeviceError in all processes where one lacks its
+/// device or NCCL; CudaError of NCCL. Timeout; PeerLost.
 WEFT_API std::shared_ptr<ProcessGroup> new_group(std::vector<std::string> workers = {},
                                                  const ProcessGroupOptions& options = {});
 

@@ -1,13 +1,13 @@
 // Data parallel training: each process has the whole model and computes its part of every batch. Gradients
-// are averaged over Gloo while backward still computes, so all processes take the same step. Rank 0 trains
-// the same model with the joined batches besides, and compares.
-#include <cmath>
+// are averaged while backward still computes, over Gloo or, on devices, over NCCL. So all processes take the
+// same step. Rank 0 trains the same model with the joined batches besides, and compares.
 #include <cstdio>
 
 #include <weft/distributed.h>
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
+#include "../common/trainers.h"
 
 namespace data_parallel {
 
@@ -47,17 +47,18 @@ Batch batch_of(const Options& o, int64_t step) {
   return {x, weft::tanh(x.sum({1}, true))};
 }
 
-struct Result {
-  std::vector<double> losses;
-  std::vector<Tensor> parameters;
+struct Result : examples::Trained {
   bool same_bits = true;  ///< in all processes
   double steps_per_s = 0;
 };
 
 Result train(const Options& o) {
-  const auto group = weft::dist::new_group();
+  const weft::Device device =
+      examples::device_of_trainer(o.device, static_cast<int>(weft::rpc::get_worker_info().id.value));
+  const auto group = weft::dist::new_group({}, {.device = device});
   const int64_t rank = group->rank();
   Net net(o.seed + rank);  // other values in each process: rank 0's count
+  net.to(device);
   weft::dist::DistributedDataParallel parallel(net, group);
   weft::optim::Adam adam(net.parameters(), kRule);
   std::optional<examples::Progress> progress;
@@ -66,40 +67,26 @@ Result train(const Options& o) {
   const double start = examples::seconds();
   for (int64_t step = 0; step < o.steps; ++step) {
     const Batch batch = batch_of(o, step);
-    const Tensor x = batch.x.narrow(0, rank * kRows, kRows), y = batch.y.narrow(0, rank * kRows, kRows);
+    const Tensor x = batch.x.narrow(0, rank * kRows, kRows).to(device),
+                 y = batch.y.narrow(0, rank * kRows, kRows).to(device);
     adam.zero_grad();
     const Tensor loss = weft::mse_loss(net.forward(x), y);
     parallel.backward(loss);
     adam.step();
-    // the mean of all losses, and whether some process was interrupted
-    const Tensor both =
-        weft::tensor({loss.item<double>(), examples::interrupted() ? 1.0 : 0.0}, {.dtype = weft::kFloat64});
-    group->all_reduce(both, weft::dist::ReduceOp::kAvg);
-    r.losses.push_back(both[0].item<double>());
+    const examples::StepNews news = examples::tell_all(*group, loss.item<double>());
+    r.losses.push_back(news.loss);
     if (progress) {
       char text[48];
       std::snprintf(text, sizeof text, "loss %.6f", r.losses.back());
       progress->update(step + 1, text);
     }
-    if (both[1].item<double>() > 0) break;
+    if (news.interrupted) break;
   }
   if (progress) progress->finish();
   r.steps_per_s = static_cast<double>(r.losses.size()) / std::max(examples::seconds() - start, 1e-9);
-  for (const Tensor& p : net.parameters()) {
-    const Tensor mine = p.detach();
-    for (const Tensor& other : group->all_gather(mine)) r.same_bits = r.same_bits && other.equal(mine);
-    r.parameters.push_back(mine);
-  }
+  r.same_bits = examples::same_everywhere(*group, net.parameters());
+  for (const Tensor& p : net.parameters()) r.parameters.push_back(p.detach().to(weft::kCpu));
   return r;
-}
-
-/// Before any process is started.
-void check(const Options& o) {
-  examples::check_outputs({o.json});
-  if (!weft::dist::is_gloo_available())
-    throw weft::RpcError("this weft was built without Gloo (Debian: libgloo-dev)");
-  if (o.device != "cpu")
-    throw weft::DeviceError("--device " + o.device + ": gradients are averaged over Gloo, on the CPU alone");
 }
 
 /// The same model in this process, with the joined batches.
@@ -119,21 +106,13 @@ Result train_alone(const Options& o, int64_t steps) {
   return r;
 }
 
-bool same(const Result& a, const Result& b) {
-  for (size_t i = 0; i < a.losses.size(); ++i)
-    if (!(std::abs(a.losses[i] - b.losses[i]) < 1e-9)) return false;
-  for (size_t i = 0; i < a.parameters.size(); ++i)
-    if (!a.parameters[i].allclose(b.parameters[i], 1e-9, 1e-9)) return false;
-  return a.same_bits && a.parameters.size() == b.parameters.size();
-}
-
 int run(const Options& o) {
   const bool reports = weft::rpc::get_worker_info().id.value == 0;
   if (reports) examples::catch_interrupt();
   const Result r = train(o);
   if (!reports) return 0;
   const auto steps = static_cast<int64_t>(r.losses.size());
-  const bool matches = same(r, train_alone(o, steps));
+  const bool matches = r.same_bits && examples::same_numbers(r, train_alone(o, steps));
   if (examples::interrupted()) std::printf("interrupted after %lld steps\n", static_cast<long long>(steps));
   std::printf("%lld processes, %.0f steps/s\n", static_cast<long long>(o.world_size), r.steps_per_s);
   examples::Figures figures;
@@ -157,7 +136,8 @@ int main(int argc, char** argv) {
   args.add("world-size", o.world_size, "processes");
   args.add("steps", o.steps, "steps");
   args.add("seed", o.seed, "seed of initial values and data");
-  args.add("device", o.device, {"cpu", "cuda"}, "device of the model; cuda is refused so far");
+  args.add("device", o.device, {"cpu", "cuda"},
+           "device of the model; cuda: one device for each process of a machine, over NCCL");
   args.add("json", o.json, "write the figures here");
   examples::NetworkFlags network;
   network.add_to(args);
@@ -171,7 +151,11 @@ int main(int argc, char** argv) {
                                 .network = network,
                                 .name = [](int rank, bool) { return "worker" + std::to_string(rank); },
                                 .passive = [](const std::string&) { return false; },
-                                .prepare = [&](bool) { data_parallel::check(o); }},
+                                .prepare =
+                                    [&](bool) {
+                                      examples::check_outputs({o.json});
+                                      examples::check_trainers(o.device);
+                                    }},
                                [&](const std::string&) {
                                  o.world_size = static_cast<int64_t>(weft::rpc::get_worker_infos().size());
                                  return data_parallel::run(o);

@@ -1,7 +1,6 @@
 // A model in stages, one per worker, trained with micro-batches. While a stage computes one micro-batch, the
 // stages behind it compute earlier ones, forward and backward. Worker "trainer" is rank 0; the stages are
 // "stage1", "stage2", ... The run is compared with the same model in one process and whole batches.
-#include <cmath>
 #include <cstdio>
 #include <mutex>
 
@@ -9,6 +8,7 @@
 #include "../common/args.h"
 #include "../common/group.h"
 #include "../common/report.h"
+#include "../common/trainers.h"
 
 namespace pipeline {
 
@@ -99,9 +99,7 @@ Batch batch_of(const Options& o, int64_t step) {
   return {x, weft::tanh(x.sum({1}, true))};
 }
 
-struct Result {
-  std::vector<double> losses;
-  std::vector<Tensor> parameters;
+struct Result : examples::Trained {
   int64_t most_in_flight = 0;
   double steps_per_s = 0;
 };
@@ -174,19 +172,11 @@ Result train_whole(const Options& o, int64_t steps) {
   return r;
 }
 
-bool same(const Result& a, const Result& b) {
-  for (size_t i = 0; i < a.losses.size(); ++i)
-    if (!(std::abs(a.losses[i] - b.losses[i]) < 1e-9)) return false;
-  for (size_t i = 0; i < a.parameters.size(); ++i)
-    if (!a.parameters[i].allclose(b.parameters[i], 1e-9, 1e-9)) return false;
-  return a.parameters.size() == b.parameters.size();
-}
-
 int drive(const Options& o) {
   examples::catch_interrupt();
   const Result r = train_pipelined(o);
   const auto steps = static_cast<int64_t>(r.losses.size());
-  const bool matches = same(r, train_whole(o, steps));
+  const bool matches = examples::same_numbers(r, train_whole(o, steps));
   if (examples::interrupted()) std::printf("interrupted after %lld steps\n", static_cast<long long>(steps));
   std::printf("up to %lld micro-batches in flight, %.0f steps/s\n", static_cast<long long>(r.most_in_flight),
               r.steps_per_s);

@@ -1,7 +1,7 @@
 // DistributedDataParallel between real processes, against one process with the joined batch.
 #include <map>
 
-#include "members.h"
+#include "training.h"
 
 namespace {
 
@@ -9,58 +9,6 @@ using namespace weft;
 using namespace weft::test;
 using dist::DataParallelOptions;
 using dist::DistributedDataParallel;
-
-constexpr int64_t kRows = 4;  // of each process's part
-
-struct Net : nn::Module {
-  nn::Linear first{5, 8}, second{8, 8}, last{8, 2};
-  Tensor scale;
-  explicit Net(uint64_t seed) {
-    add("first", first), add("second", second), add("last", last);
-    add_buffer("scale", &Net::scale, full({2}, static_cast<int64_t>(seed)));
-    Generator draws(seed);
-    for (nn::Linear* layer : {&first, &second, &last}) layer->reset_parameters(&draws);
-    to(kFloat64);
-  }
-  Tensor forward(const Tensor& x) const { return last.forward(tanh(second.forward(tanh(first.forward(x))))); }
-};
-
-struct Batch {
-  Tensor x, y;
-  Batch part(int64_t rank) const {
-    return {x.slice(0, rank * kRows, (rank + 1) * kRows), y.slice(0, rank * kRows, (rank + 1) * kRows)};
-  }
-};
-Batch batch_of(int64_t step, int64_t parts) {
-  Generator draws(static_cast<uint64_t>(100 + step));
-  const Tensor x = randn({parts * kRows, 5}, {.dtype = kFloat64}, &draws);
-  return {x, x.sum({1}, true).sin().expand({parts * kRows, 2}).contiguous()};
-}
-
-/// Trains with all processes and, beside, alone with the joined batches. The two differ by roundings.
-void train(const Group& group, int rank, const DataParallelOptions& options, size_t buckets) {
-  Net net(static_cast<uint64_t>(rank) + 1), whole(1);
-  DistributedDataParallel parallel(net, group, options);
-  EXPECT_EQ(parallel.buckets().size(), buckets);
-  EXPECT_EQ(parallel.buckets().front().front(), "last.bias");  // the last one of the forward pass
-  EXPECT_TRUE(net.scale.equal(whole.scale));
-  optim::Adam adam(net.parameters(), {.lr = 0.01}), reference(whole.parameters(), {.lr = 0.01});
-  for (int64_t step = 0; step < 6; ++step) {
-    const Batch batch = batch_of(step, group->size()), part = batch.part(rank);
-    adam.zero_grad();
-    parallel.backward(mse_loss(net.forward(part.x), part.y));
-    adam.step();
-    reference.zero_grad();
-    mse_loss(whole.forward(batch.x), batch.y).backward();
-    reference.step();
-  }
-  const auto trained = net.named_parameters(), wanted = whole.named_parameters();
-  for (size_t i = 0; i < trained.size(); ++i) {
-    const Tensor a = trained[i].second.detach(), b = wanted[i].second.detach();
-    EXPECT_TRUE(a.allclose(b, 1e-10, 1e-10)) << trained[i].first << ' ' << a << ' ' << b;
-    EXPECT_TRUE(same_everywhere(group, a)) << trained[i].first;
-  }
-}
 
 // ---- jobs of the children
 

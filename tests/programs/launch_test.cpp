@@ -41,7 +41,7 @@ TEST(ProgramsLaunch, a_group_has_its_launched_size_whatever_the_flags_say) {
 
 TEST(ProgramsLaunch, a_group_of_a_size_that_does_not_fit_is_refused) {
   const Port port;
-  for (const char* command : {"my_add", "cartpole", "parameter_server", "pipeline", "data_parallel",
+  for (const char* command : {"my_add", "cartpole", "parameter_server", "pipeline", "data_parallel", "hybrid",
                               "custom_optimizer --mode distributed", "rnn --tutorial --mode distributed"})
     expect_failure(run(command, port.worker(0, 1)), program_of(command),
                    "the launched group has 1 worker, it must have 2");
@@ -217,7 +217,7 @@ TEST(ProgramsLaunch, flags_of_tls_come_together_and_files_that_are_missing_are_n
   for (const char* bad : {"--tls-ca a", "--tls-ca a --tls-cert b", "--tls-key c", "--tls-server-name d",
                           "--insecure --tls-ca a --tls-cert b --tls-key c", "--tls --insecure"})
     for (const std::string program : {"my_add ", "cartpole ", "parameter_server ", "custom_optimizer ",
-                                      "pipeline ", "data_parallel ", "rnn "})
+                                      "pipeline ", "data_parallel ", "hybrid ", "rnn "})
       EXPECT_EQ(run(program + bad).code, 2) << program << bad;
   const Output out = run("my_add --tls-ca no/such/ca --tls-cert no/such/cert --tls-key no/such/key");
   expect_failure(out, "my_add", "cannot read no/such/ca");
@@ -243,13 +243,19 @@ TEST(ProgramsOutput, a_path_that_cannot_be_written_is_named_before_any_work) {
   const Folder folder("paths");
   const std::string pipe = folder.file("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  const std::vector<std::string> outputs = {
-      "my_add --json ",           "my_add --transport sim --json ",
-      "custom_optimizer --json ", "custom_optimizer --mode distributed --json ",
-      "parameter_server --json ", "cartpole --json ",
-      "pipeline --json ",         "data_parallel --json ",
-      "elastic --json ",          "cartpole --plot ",
-      "rnn --tutorial --json ",   "rnn --tutorial --mode local --json "};
+  const std::vector<std::string> outputs = {"my_add --json ",
+                                            "my_add --transport sim --json ",
+                                            "custom_optimizer --json ",
+                                            "custom_optimizer --mode distributed --json ",
+                                            "parameter_server --json ",
+                                            "cartpole --json ",
+                                            "pipeline --json ",
+                                            "data_parallel --json ",
+                                            "hybrid --json ",
+                                            "cartpole --plot ",
+                                            "elastic --json ",
+                                            "rnn --tutorial --json ",
+                                            "rnn --tutorial --mode local --json "};
   const std::vector<std::string> saves = {"rnn --tutorial --save ", "rnn --tutorial --mode local --save "};
   const auto refuse = [](const std::vector<std::string>& commands, const std::string& bad) {
     for (const std::string& command : commands) {

@@ -160,10 +160,37 @@ TEST(Programs, data_parallel_matches_one_process_with_the_joined_batches) {
     EXPECT_EQ(json.members().at("steps"), "20");
     EXPECT_EQ(json.members().count("losses"), 1u);
   }
-  const Output cuda = run("data_parallel --device cuda");
-  EXPECT_EQ(cuda.code, 1) << cuda.text;
-  EXPECT_EQ(cuda.text.find("data_parallel: --device cuda: gradients are averaged over Gloo"), 0u);
   EXPECT_EQ(run("data_parallel --world-size 1").code, 2);
+}
+
+TEST(Programs, hybrid_matches_one_process_with_the_joined_batches) {
+  const Folder folder("hybrid");
+  const std::string file = folder.file("figures.json");
+  for (const int trainers : {1, 2, 3}) {
+    const Output out =
+        run("hybrid --steps 20 --seed 5 --json " + file + " --trainers " + std::to_string(trainers));
+    if (out.has("built without Gloo")) GTEST_SKIP() << out.text;
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_EQ(out.last().find("hybrid: trainers=" + std::to_string(trainers) + " steps=20 loss_last=0."), 0u)
+        << out.text;
+    EXPECT_NE(out.last().find(" matches reference: yes"), std::string::npos) << out.text;
+    const Json json(contents(file));
+    EXPECT_TRUE(json.ok());
+    EXPECT_EQ(json.members().at("trainers"), std::to_string(trainers));
+    EXPECT_EQ(json.members().count("losses"), 1u);
+  }
+  EXPECT_EQ(run("hybrid --trainers 0").code, 2);
+}
+
+TEST(Programs, gradients_on_a_device_that_is_not_there_are_one_line_before_a_worker_starts) {
+  for (const std::string program : {"data_parallel", "hybrid"}) {
+    const Output out = run(program + " --device cuda",
+                           {{"WEFT_CUDA_LIBRARY", "/no/such/library"}, {"CUDA_VISIBLE_DEVICES", ""}});
+    if (out.has("built without Gloo")) GTEST_SKIP() << out.text;
+    EXPECT_EQ(out.code, 1) << out.text;
+    EXPECT_EQ(out.text.find(program + ": cuda: the "), 0u) << out.text;
+    EXPECT_EQ(std::count(out.text.begin(), out.text.end(), '\n'), 1) << out.text;
+  }
 }
 
 TEST(Programs, parameter_server_trains_with_three_overlapping_trainers) {

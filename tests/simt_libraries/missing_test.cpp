@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include <weft/kernels/cuda/toolkit/library_file.h>
+#include <weft/kernels/inner/library_file.h>
 #include <weft/tensor/cuda.h>
 #include <weft/weft.h>
 #include "support/errors.h"

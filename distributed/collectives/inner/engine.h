@@ -1,9 +1,10 @@
-// The seam below a ProcessGroup: an engine moves the bytes of one collective at a time. It is used by one
-// thread at a time.
+// The seam below a ProcessGroup: an engine moves the data of one collective at a time. Gloo is the one for
+// the CPU, NCCL the one for a device.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <weft/distributed/collectives/process_group.h>
 
@@ -38,8 +39,10 @@ struct EngineOptions {
   rpc::Runtime* runtime;       ///< outlives the engine
 };
 
-/// Contiguous memory of the CPU, whose size is the same in all processes. After an error only close() and
-/// the destructor may be called. Throws: Timeout, ConnectionLost.
+/// Contiguous memory of the engine's device, whose size is the same in all processes. Gloo's calls return
+/// with the result. Those of NCCL return when the work is queued on its stream. One thread at a time makes
+/// them. After an error only close() and the destructor may be called. Throws: Timeout, ConnectionLost; NCCL
+/// also CudaError.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -48,11 +51,24 @@ class Engine {
   virtual void broadcast(void* data, size_t bytes, int src) = 0;
   /// `all` has `size` times the bytes, and rank r's at the r-th place.
   virtual void all_gather(const void* mine, size_t bytes, void* all) = 0;
-  /// Ends the connections, which the other processes notice at once.
+  /// Throws an error that no call has reported so far, such as a connection that has ended. Does not block.
+  /// NCCL: on any thread.
+  virtual void check() = 0;
+  /// Ends the connections, which the other processes of Gloo notice at once. NCCL: on any thread, and the
+  /// calls under way throw.
   virtual void close() noexcept = 0;
 };
 
 /// Connects to all others. Throws: RpcError for a host that cannot be used; as Meeting. Null without Gloo.
 std::unique_ptr<Engine> make_gloo(const EngineOptions& options, Meeting& meeting);
+
+/// The processes tell each other whether each has its device and NCCL. Returns the name of a communicator
+/// that they all can form. `names`: of the processes; `meeting` is null in a group of one. Throws:
+/// DeviceError in all processes where one cannot take part; as Meeting.
+std::string meet_for_nccl(const EngineOptions& options, Device device, const std::vector<std::string>& names,
+                          Meeting* meeting);
+/// Connects the calling thread's device with those of the others, for work on `stream` of that device.
+/// Throws: Timeout, ConnectionLost, CudaError.
+std::unique_ptr<Engine> make_nccl(const EngineOptions& options, void* stream, const std::string& id);
 
 }  // namespace weft::dist::inner

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <weft/distributed/collectives/inner/device_calls.h>
 #include <weft/distributed/collectives/inner/engine.h>
 #include <weft/distributed/collectives/process_group.h>
 #include <weft/distributed/runtime/sync.h>
@@ -20,19 +21,28 @@ struct ProcessGroup::Impl {
 
   /// Adds a call to the queue; the thread of the group runs it after those before it.
   rpc::Future<void> push(std::function<void()> run);
-  /// Steps 2 to 4 of a collective, as a call of the queue. `move_data` may be empty.
-  rpc::Future<void> collective(const std::string& call, const Tensor& tensor,
-                               std::function<void(inner::Engine&)> move_data);
-  /// Thread of the group only: ends the connections, and fails every later call with `why`.
+  /// Steps 2 to 4 of a collective, whose first tensor is compared. `move_data` may be empty.
+  rpc::Future<void> collective(const std::string& call, const std::vector<Tensor>& tensors,
+                               const std::function<void(inner::Engine&)>& move_data);
+  /// An error of an engine with the name of the call, the group and this process; others as they are.
+  std::exception_ptr named(const std::string& call, const std::exception_ptr& error) const;
+
+  // Thread of the group only.
+  /// Uses the engine for the CPU, whose errors are those of the group.
+  void on_engine(const std::string& call, const std::function<void(inner::Engine&)>& use);
+  /// Ends the connections, and fails every later call with `why`.
   void fail(std::exception_ptr why);
+  /// Tells the calls on the device whether the process of another rank has ended.
+  void look_for_lost();
 
   const int rank;
   const std::vector<std::string> names;  ///< of the processes, by rank
   const std::string name;
   const std::shared_ptr<rpc::Runtime> runtime;
-  // Both are used by the thread of the group only.
+  // These two are used by the thread of the group only.
   std::unique_ptr<inner::Engine> engine;  ///< null in a group of one
   std::exception_ptr failed;
+  std::unique_ptr<inner::DeviceCalls> devices;  ///< null in a group for the CPU alone
 
  private:
   struct Queued {
@@ -41,7 +51,6 @@ struct ProcessGroup::Impl {
   };
   void serve();
   void run_one(Queued& one);
-  void on_engine(const std::string& what, const std::function<void(inner::Engine&)>& use);
 
   rpc::Mutex mutex_;
   std::deque<Queued> queue_ WEFT_GUARDED_BY(mutex_);

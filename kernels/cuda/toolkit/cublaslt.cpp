@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include <weft/kernels/cuda/toolkit/library_file.h>
 #include <weft/kernels/error.h>
+#include <weft/kernels/inner/library_file.h>
 
 #if !defined(WEFT_CUBLASLT_BUILT)  // path of the library found by the build
 #define WEFT_CUBLASLT_BUILT nullptr

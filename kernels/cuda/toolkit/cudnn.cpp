@@ -7,8 +7,8 @@
 #include <cuda_runtime.h>
 
 #include <weft/kernels/cuda/toolkit/cublaslt.h>
-#include <weft/kernels/cuda/toolkit/library_file.h>
 #include <weft/kernels/error.h>
+#include <weft/kernels/inner/library_file.h>
 
 #if !defined(WEFT_CUDNN_BUILT)  // path of the library found by the build
 #define WEFT_CUDNN_BUILT nullptr

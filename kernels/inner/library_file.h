@@ -1,12 +1,14 @@
-// A shared library of NVIDIA that may be missing at run time, so it is opened on first use. Only the build
-// needs its headers.
+// A shared library of NVIDIA that may be missing at run time, so it is opened on first use. The files of
+// kernels/cuda/toolkit/ open cuBLASLt and cuDNN so, and the distributed layer NCCL.
 #pragma once
 
 #include <string>
 
+#include <weft/kernels/macros.h>
+
 namespace weft::cuda {
 
-class LibraryFile {
+class WEFT_API LibraryFile {
  public:
   /// Opens the file named by the environment variable `variable`. If that is not set, opens `name` in the
   /// system's search path, then `built`. This is the library's path on the build machine, and may be null.

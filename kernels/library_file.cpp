@@ -1,6 +1,6 @@
 // Opening a shared library of NVIDIA's with dlopen and finding its functions with dlsym. Failures are kept as
 // text; the caller decides whether the library is needed.
-#include <weft/kernels/cuda/toolkit/library_file.h>
+#include <weft/kernels/inner/library_file.h>
 
 #include <dlfcn.h>
 

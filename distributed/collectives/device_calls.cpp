@@ -1,0 +1,210 @@
+// DeviceCalls. No thread waits for the device: a call's work is ordered between streams by events. So its
+// errors are found later, by the watching thread, and thrown by the next call. That thread looks while work
+// is queued. It lets a stream without work follow the group's stream, and asks whether that has come to its
+// end. An event would serve as well, but asking for it may throw the faults of kernels, which belong to
+// the threads that issued them.
+#include <weft/distributed/collectives/inner/device_calls.h>
+
+#include <algorithm>
+
+#include <weft/autograd/tape/grad_mode.h>
+#include <weft/distributed/collectives/inner/process_group_impl.h>
+
+namespace weft::dist::inner {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr rpc::Duration kLookAtCalls = milliseconds(100);
+/// For work under way when the connection of another process has ended.
+constexpr rpc::Duration kGrace = milliseconds(1000);
+
+/// A pause that grows from round to round of a wait.
+void pause(rpc::Runtime& runtime, rpc::Duration& length) {
+  length = std::min<rpc::Duration>(length + microseconds(20), milliseconds(1));
+  runtime.sleep_for(length);
+}
+
+/// The calls of several threads one after another, for the length of a scope.
+class Turn {
+ public:
+  Turn(std::atomic<bool>& busy, rpc::Runtime& runtime) : busy_(busy) {
+    for (rpc::Duration length{}; busy_.exchange(true, std::memory_order_acquire);) pause(runtime, length);
+  }
+  ~Turn() { busy_.store(false, std::memory_order_release); }
+  Turn(const Turn&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+}  // namespace
+
+DeviceCalls::DeviceCalls(ProcessGroup::Impl& group, const EngineOptions& options, Device device,
+                         const std::string& id)
+    : group_(group),
+      options_(options),
+      device_(device),
+      stream_(device, true),
+      marker_(device),
+      wake_(*options.runtime, "a collective on a device") {
+  stream_.wait_stream(cuda::default_stream(device));  // so the device is this thread's, as NCCL expects
+  engine_ = make_nccl(options, stream_.handle(), id);
+  service_ = options.runtime->start_service("device collectives", [this] { watch(); });
+}
+
+DeviceCalls::~DeviceCalls() { finish(); }
+
+void DeviceCalls::check_ready(const std::string& call) const {
+  throw_if_failed();
+  if (accelerator(device_).recording(Context{cuda::current_stream(device_).handle()}))
+    throw CudaError(str(call, ": the calling thread records a graph, which cannot have collectives"));
+}
+
+void DeviceCalls::throw_if_failed() const {
+  const rpc::MutexLock lock(mutex_);
+  if (failed_) std::rethrow_exception(failed_);
+}
+
+rpc::Future<void> DeviceCalls::issue(const std::string& what, const std::vector<Tensor>& tensors,
+                                     const std::function<void(Engine&)>& move_data) {
+  const NoGrad off;
+  const Turn turn(busy_, *options_.runtime);
+  rpc::Future<void> done(group_.runtime);
+  try {
+    {
+      const rpc::MutexLock lock(mutex_);
+      if (failed_) std::rethrow_exception(failed_);
+      calls_.push_back({issued_ + 1, what, options_.runtime->now()});
+      if (calls_.size() == 1) wake_.set();
+    }
+    stream_.wait_stream(cuda::current_stream(device_));
+    for (const Tensor& t : tensors)
+      if (t.numel() > 0) cuda::record_stream(t, stream_);
+    const cuda::StreamGuard guard(stream_);
+    move_data(*engine_);
+    {
+      const rpc::MutexLock lock(mutex_);
+      ++issued_;
+    }
+    done.set_result();  // with a mark of the current streams, for the waiters
+  } catch (...) {
+    fail(group_.named(what, std::current_exception()));
+    const rpc::MutexLock lock(mutex_);
+    done.set_error(failed_);
+  }
+  return done;
+}
+
+void DeviceCalls::wait() {
+  for (rpc::Duration length{}; true; pause(*options_.runtime, length)) {
+    throw_if_failed();
+    if (stream_.query()) break;
+  }
+  throw_if_failed();
+}
+
+void DeviceCalls::fail(const std::exception_ptr& why) {
+  {
+    const rpc::MutexLock lock(mutex_);
+    if (failed_) return;
+    failed_ = why;
+  }
+  engine_->close();
+  group_.push([&group = group_, why] { group.fail(why); });
+}
+
+void DeviceCalls::finish() noexcept {
+  if (!service_) return;
+  try {
+    wait();
+  } catch (const std::exception&) {  // its calls have thrown it, or were not waited for
+  }
+  {
+    const rpc::MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  wake_.set();
+  service_->join();
+  service_.reset();
+}
+
+// ---- the watching thread
+
+void DeviceCalls::watch() {
+  const rpc::Duration between =
+      std::clamp<rpc::Duration>(options_.timeout / 4, milliseconds(1), kLookAtCalls);
+  while (true) {
+    bool idle = false;
+    {
+      const rpc::MutexLock lock(mutex_);
+      if (ended_) return;
+      idle = failed_ || calls_.empty();
+      wake_.reset();
+    }
+    if (idle) {
+      wake_.wait();
+    } else {
+      look();
+      wake_.wait_until(options_.runtime->now() + between);
+    }
+  }
+}
+
+void DeviceCalls::look() {
+  std::string what;
+  std::exception_ptr why;
+  bool ask = false;
+  try {
+    follow_progress();
+    {
+      const rpc::MutexLock lock(mutex_);
+      if (calls_.empty()) return;
+      what = calls_.front().what;
+    }
+    engine_->check();
+    const rpc::TimePoint now = options_.runtime->now();
+    const rpc::MutexLock lock(mutex_);
+    const Call& first = calls_.front();  // this thread alone takes calls away
+    const rpc::Duration waited = now - std::max(first.at, progress_);
+    if (waited >= options_.timeout)
+      throw Timeout(str("the devices were not done within ",
+                        std::chrono::duration_cast<milliseconds>(options_.timeout).count(), " ms"));
+    if (suspicion_ && suspected_ == first.number && now - suspected_at_ >= kGrace) why = suspicion_;
+    else ask = waited >= kLookAtCalls && !asking_;
+    asking_ = asking_ || ask;
+  } catch (...) {
+    why = group_.named(what, std::current_exception());
+  }
+  if (why) return fail(why);
+  if (ask) group_.push([&group = group_] { group.look_for_lost(); });
+}
+
+void DeviceCalls::follow_progress() {
+  if (marked_ == 0) {
+    {
+      const rpc::MutexLock lock(mutex_);
+      marked_ = issued_;
+    }
+    marker_.wait_stream(stream_);
+  }
+  if (!marker_.query()) return;
+  const rpc::MutexLock lock(mutex_);
+  while (!calls_.empty() && calls_.front().number <= marked_) {
+    calls_.pop_front();
+    progress_ = options_.runtime->now();
+  }
+  marked_ = 0;
+}
+
+void DeviceCalls::suspect(const std::exception_ptr& loss) {
+  const rpc::MutexLock lock(mutex_);
+  asking_ = false;
+  if (!loss || calls_.empty() || (suspicion_ && suspected_ == calls_.front().number)) return;
+  suspicion_ = loss;
+  suspected_ = calls_.front().number;
+  suspected_at_ = options_.runtime->now();
+}
+
+}  // namespace weft::dist::inner

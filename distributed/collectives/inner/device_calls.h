@@ -1,0 +1,81 @@
+// The collectives of a group on its device. Each queues its work on a stream of the group's own, behind the
+// work of the calling thread's current stream. A thread watches the work that is queued. It finds errors of
+// NCCL, processes that have ended, and calls that take longer than the group's timeout; then the group fails.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <weft/distributed/collectives/inner/engine.h>
+#include <weft/distributed/runtime/sync.h>
+#include <weft/tensor/cuda.h>
+
+namespace weft::dist::inner {
+
+/// Thread safety: every member may be called from any thread. Calls of several threads take turns.
+class DeviceCalls {
+ public:
+  /// Connects the devices, on the thread of the group, which outlives this object. Throws: as make_nccl.
+  DeviceCalls(ProcessGroup::Impl& group, const EngineOptions& options, Device device, const std::string& id);
+  ~DeviceCalls();
+  DeviceCalls(const DeviceCalls&) = delete;
+
+  Device device() const { return device_; }
+  /// Throws: CudaError while the calling thread records a graph; the error of a group that has failed.
+  void check_ready(const std::string& call) const;
+  /// Queues the work of `move_data`, which runs with the group's stream as the current one. The future is
+  /// done when it is queued, and the streams of its waiters wait for it. `tensors`: those that the work uses.
+  rpc::Future<void> issue(const std::string& what, const std::vector<Tensor>& tensors,
+                          const std::function<void(Engine&)>& move_data);
+  /// Blocks until the work queued so far is done, at most as long as its deadlines. Throws: the error of a
+  /// group that has failed.
+  void wait();
+  /// The answer to ProcessGroup::Impl::look_for_lost: the loss of a process, or null. The work queued may
+  /// still end well, since a process may leave when its own part is done. So it has a moment for that.
+  void suspect(const std::exception_ptr& loss);
+  /// Ends the connections, and with them the work that is queued. Later calls throw `why`.
+  void fail(const std::exception_ptr& why);
+  /// Waits for the work queued, and ends the watching thread. No call may come after it.
+  void finish() noexcept;
+
+ private:
+  struct Call {
+    uint64_t number;
+    std::string what;
+    rpc::TimePoint at;
+  };
+  void throw_if_failed() const;
+  void watch();
+  void look();
+  void follow_progress();
+
+  ProcessGroup::Impl& group_;
+  const EngineOptions options_;
+  const Device device_;
+  const cuda::Stream stream_;
+  const cuda::Stream marker_;  ///< of the watching thread: it follows stream_ and has no work of its own
+  std::unique_ptr<Engine> engine_;
+  std::atomic<bool> busy_{false};  ///< a thread is at work in issue()
+  uint64_t marked_ = 0;            ///< watching thread: the call behind which marker_ waits; 0: none
+
+  mutable rpc::Mutex mutex_;
+  std::deque<Call> calls_ WEFT_GUARDED_BY(mutex_);  ///< not known to be done
+  uint64_t issued_ WEFT_GUARDED_BY(mutex_) = 0;     ///< calls whose work is queued
+  /// the last time that a call was found done
+  rpc::TimePoint progress_ WEFT_GUARDED_BY(mutex_) = {};
+  std::exception_ptr failed_ WEFT_GUARDED_BY(mutex_);
+  std::exception_ptr suspicion_ WEFT_GUARDED_BY(mutex_);
+  uint64_t suspected_ WEFT_GUARDED_BY(mutex_) = 0;  ///< the first call of calls_ then
+  rpc::TimePoint suspected_at_ WEFT_GUARDED_BY(mutex_) = {};
+  bool asking_ WEFT_GUARDED_BY(mutex_) = false;  ///< the thread of the group is to look for losses
+  bool ended_ WEFT_GUARDED_BY(mutex_) = false;
+  rpc::Event wake_;
+  std::unique_ptr<rpc::Service> service_;
+};
+
+}  // namespace weft::dist::inner
