@@ -284,8 +284,13 @@ void RoundTable::stop() {
   lock.unlock();  // no answer is needed: stop() has sent them a goodbye
 }
 
-Rounds::Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline)
-    : agent_(agent), core_(core), table_(table), deadline_(deadline), passive_(core.runtime->now()) {}
+Rounds::Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline, std::string caller)
+    : agent_(agent),
+      core_(core),
+      table_(table),
+      deadline_(deadline),
+      passive_(core.runtime->now()),
+      caller_(std::move(caller)) {}
 
 Message Rounds::request(bool asks) const {
   const Counters& c = core_.counters;
@@ -327,7 +332,7 @@ const RoundAnswer& Rounds::next() {
 }
 
 std::string Rounds::waits_for(WorkerId leader) {
-  const std::string text = str("shutdown: worker '", core_.self.name, "' has waited for its whole time, ");
+  const std::string text = str(caller_, ": worker '", core_.self.name, "' has waited for its whole time, ");
   const bool calling = core_.counters.active_client > 0;
   const std::string calls = calling ? str("; under way:\n", agent_.dump()) : "";
   const auto named = [&](const std::string& names) {
