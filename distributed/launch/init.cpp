@@ -13,6 +13,7 @@
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/launch/store_etcd.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/address.h>
@@ -137,22 +138,19 @@ std::shared_ptr<Store> open_etcd(const std::shared_ptr<Runtime>& runtime, const 
 /// Serves the store of an elastic group, or makes a client of it.
 std::shared_ptr<Store> open_store(const std::shared_ptr<Runtime>& runtime, const InitOptions& options) {
   if (!etcd_members(options.store).empty()) return open_etcd(runtime, options);
+  if (!options.serve_store) return connect_store(options.store, {runtime, options.tls, options.insecure});
   const HostPort where = parse_host_port(options.store);
-  GrpcOptions grpc{.unix_socket = false,
-                   .tls = options.tls,
-                   .insecure = options.insecure,
-                   .connect_timeout = std::chrono::hours(1),
-                   .shared_poller = false};
-  const auto factory = [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); };
-  if (options.serve_store) {
-    grpc.id = WorkerId{0};
-    grpc.admit_strangers = true;
-    grpc.listen = is_loopback_host(where.host) ? options.store : str("0.0.0.0:", where.port);
-    return make_store_server(*runtime, factory, inner::store_of_group(options.store_log));
-  }
-  grpc.id = WorkerId{static_cast<int32_t>(runtime->random() & 0x3fffffff) | 0x40000000};
-  grpc.listen.clear();
-  return make_store_client(*runtime, factory, PeerAddress{.addresses = {options.store}}, options.store);
+  const GrpcOptions grpc{.id = WorkerId{0},
+                         .listen = is_loopback_host(where.host) ? options.store : str("0.0.0.0:", where.port),
+                         .unix_socket = false,
+                         .tls = options.tls,
+                         .insecure = options.insecure,
+                         .connect_timeout = std::chrono::hours(1),
+                         .admit_strangers = true,
+                         .shared_poller = false};
+  return make_store_server(
+      *runtime, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
+      inner::store_of_group(options.store_log));
 }
 
 void join_elastic(const std::string& name, const InitOptions& options) {
