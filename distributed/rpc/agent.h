@@ -23,10 +23,10 @@
 #include <vector>
 
 #include <weft/distributed/rpc/budget_limits.h>
-#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/rpc/outside_context.h>
 #include <weft/distributed/rpc/rpc_error.h>
+#include <weft/distributed/wire/call_context.h>
 #include <weft/distributed/wire/codec.h>
 #include <weft/distributed/wire/device_map.h>
 #include <weft/distributed/wire/member.h>

@@ -2,10 +2,8 @@
 // steps follow the includes.
 #include <weft/distributed/rpc/inner/rounds.h>
 
+#include <algorithm>
 #include <limits>
-
-#include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/services.h>
 
 // The shutdown rounds of a group (agent.cpp, step 9). A passive worker requests one round after the other
 // from the leader, the living worker with the smallest id, perhaps itself.
@@ -227,13 +225,6 @@ class RoundSink final : public ReplySink {
 };
 
 }  // namespace
-
-void install_rounds(Agent& agent) {
-  agent.handle(Kind::kRound, RunOn::kTransport, [](Request request, Responder responder) {
-    const std::shared_ptr<Agent> self = agent_of(responder.context());
-    self->impl().rounds.serve(*self, std::move(request), std::move(responder));
-  });
-}
 
 void RoundTable::decide() {
   const auto all = members();

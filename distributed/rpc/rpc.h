@@ -17,6 +17,7 @@
 
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/rpc/builtin.h>
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/wire/call_context.h>
