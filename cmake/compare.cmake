@@ -22,4 +22,8 @@ if(Python3_FOUND)
         $<TARGET_FILE:compare_cases> ${suite})
     set_tests_properties(Compare.${claim}_hold PROPERTIES TIMEOUT ${test_seconds} LABELS compare)
   endforeach()
+  add_test(NAME Compare.no_wrong_number_hides_behind_an_infinity
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/support/compare/rules_test.py)
+  set_tests_properties(Compare.no_wrong_number_hides_behind_an_infinity
+    PROPERTIES TIMEOUT ${test_seconds} SKIP_RETURN_CODE 77 LABELS compare)
 endif()
