@@ -13,7 +13,16 @@ foreach(file ${kernel_files})
   file(CONFIGURE OUTPUT ${unit} CONTENT "#include <weft/${file}>\n")
   list(APPEND units ${unit})
 endforeach()
+# With WEFT_UNITY, files of about a second each are compiled together, where no two have a name in common.
+function(weft_simt_unit name folder)
+  list(TRANSFORM ARGN PREPEND ${folder}/)
+  list(TRANSFORM ARGN APPEND .cpp)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
+endfunction()
+weft_simt_unit(host ${PROJECT_SOURCE_DIR}/kernels/cuda/host
+  pinned cuda_backend recording trace gemm_in_float)
 add_library(weft_simt OBJECT ${units} ${host_files})
+weft_unity(weft_simt GROUPS_ONLY)
 weft_warnings(weft_simt)
 target_compile_options(weft_simt PRIVATE -O1)
 # A second stack for each of a block's fibers is half of the time.
