@@ -2,10 +2,11 @@
 # weft::distributed_sim, the simulated runtime and network for tests, adds Boost.Context, and
 # weft::distributed_inspection protobuf (inspection.cmake). Each room's top-level headers are public; those of
 # <room>/inner are not installed.
-function(weft_distributed_library name)  # weft_distributed_library(<name> <room>...)
-  set(globs)
+function(weft_distributed_library name)  # weft_distributed_library(<name> <room>... [SOURCES <file>...])
+  cmake_parse_arguments(PARSE_ARGV 1 library "" "" SOURCES)
+  set(globs ${library_SOURCES})
   set(folders)
-  foreach(room ${ARGN})
+  foreach(room ${library_UNPARSED_ARGUMENTS})
     list(APPEND globs ${PROJECT_SOURCE_DIR}/distributed/${room}/*.cpp)
     list(APPEND folders distributed/${room})
   endforeach()

@@ -1,6 +1,7 @@
 # weft::distributed_inspection, the inspection service: the one library of weft that has protobuf. Its
 # messages are compiled from the .proto file when CMake runs, so that readers of the sources find the headers
-# without a build. The object library of these files feeds the library alone.
+# without a build. gRPC's headers are most of the compile time, so the messages' code is included by a source
+# of the floor, as a system header: its warnings are not ours.
 set(proto ${PROJECT_SOURCE_DIR}/distributed/inspection/inspection.proto)
 set(WEFT_PROTO_DIR ${PROJECT_BINARY_DIR}/generated/proto)
 set(made inspection.pb.h inspection.pb.cc inspection.grpc.pb.h inspection.grpc.pb.cc)
@@ -21,19 +22,11 @@ if(old)
   file(TOUCH ${made})
 endif()
 
-add_library(weft_inspection_proto OBJECT ${WEFT_PROTO_DIR}/inspection.pb.cc
-  ${WEFT_PROTO_DIR}/inspection.grpc.pb.cc)
-set_target_properties(weft_inspection_proto PROPERTIES POSITION_INDEPENDENT_CODE ON)
-if(NOT WEFT_BUILD_TESTS)
-  set_target_properties(weft_inspection_proto PROPERTIES CXX_VISIBILITY_PRESET hidden)
-endif()
-target_include_directories(weft_inspection_proto SYSTEM PUBLIC ${WEFT_PROTO_DIR})
-target_link_libraries(weft_inspection_proto PRIVATE weft::protobuf)
-target_compile_options(weft_inspection_proto PRIVATE -w)
-weft_unity(weft_inspection_proto)
-
-weft_distributed_library(distributed_inspection inspection)
+set(messages ${PROJECT_BINARY_DIR}/generated/inspection_messages.cpp)
+file(CONFIGURE OUTPUT ${messages} CONTENT "#include <inspection.pb.cc>\n#include <inspection.grpc.pb.cc>\n")
+weft_distributed_library(distributed_inspection inspection SOURCES ${messages})
 target_include_directories(weft_floor_distributed_inspection SYSTEM PRIVATE ${WEFT_PROTO_DIR})
 target_link_libraries(weft_floor_distributed_inspection PRIVATE weft::protobuf)
-target_sources(weft_distributed_inspection PRIVATE $<TARGET_OBJECTS:weft_inspection_proto>)
+# Nothing here is called often, and protobuf's inline functions cost the optimiser much time.
+target_compile_options(weft_floor_distributed_inspection PRIVATE $<$<CONFIG:Release>:-O1>)
 target_link_libraries(weft_distributed_inspection PUBLIC weft_distributed PRIVATE weft::protobuf)

@@ -26,7 +26,21 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_G
   set_source_files_properties(${emulation_files} PROPERTIES
     COMPILE_OPTIONS -fno-sanitize=thread SKIP_PRECOMPILE_HEADERS ON)
 endif()
+# With WEFT_UNITY, files of about a second each are compiled together, where no two have a name in common.
+function(weft_simt_unit name folder)
+  list(TRANSFORM ARGN PREPEND ${folder}/)
+  list(TRANSFORM ARGN APPEND .cpp)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
+endfunction()
+set(generated ${PROJECT_BINARY_DIR}/generated/simt)
+weft_simt_unit(moves ${generated} rnn_forward copy_each mean_var sort step)
+weft_simt_unit(lists ${generated} cumulate nonzero pointwise matmul list)
+weft_simt_unit(picks ${generated} arg_reduce radix ternary index random)
+weft_simt_unit(draws ${generated} rnn_backward multinomial copy)
+weft_simt_unit(host ${PROJECT_SOURCE_DIR}/kernels/cuda/host
+  pinned cuda_backend recording trace gemm_in_float)
 add_library(weft_simt OBJECT ${units} ${host_files})
+weft_unity(weft_simt GROUPS_ONLY)
 weft_warnings(weft_simt)
 target_compile_options(weft_simt PRIVATE -O1 ${WEFT_SIMT_WATCH})
 if(WEFT_SIMT_WATCH)

@@ -14,18 +14,19 @@ namespace weft::nn {
 class WEFT_API Dropout : public Module {
  public:
   explicit Dropout(double p = 0.5);
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  // takes one tensor
   std::string name() const override;
 
  private:
   double p_;
 };
 
-#define WEFT_ACTIVATION(Name, doc_expression)           \
-  class WEFT_API Name : public Module {                 \
-   public:                                              \
-    Tensor forward(const Tensor& x) const;              \
-    std::string name() const override { return #Name; } \
+// The compiler shows a declaration, with its comment, for a call of forward with other arguments.
+#define WEFT_ACTIVATION(Name, doc_expression)                     \
+  class WEFT_API Name : public Module {                           \
+   public:                                                        \
+    Tensor forward(const Tensor& x) const; /* takes one tensor */ \
+    std::string name() const override { return #Name; }           \
   };
 WEFT_ACTIVATION(ReLU, max(x, 0))
 WEFT_ACTIVATION(Tanh, tanh(x))
@@ -38,7 +39,7 @@ WEFT_ACTIVATION(SiLU, sigmoid(x) * x)
 class WEFT_API Softmax : public Module {
  public:
   explicit Softmax(int64_t dim = -1) : dim_(dim) {}
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  // takes one tensor
   std::string name() const override { return str("Softmax(dim=", dim_, ")"); }
 
  private:
@@ -49,7 +50,7 @@ class WEFT_API Softmax : public Module {
 class WEFT_API LogSoftmax : public Module {
  public:
   explicit LogSoftmax(int64_t dim = -1) : dim_(dim) {}
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  // takes one tensor
   std::string name() const override { return str("LogSoftmax(dim=", dim_, ")"); }
 
  private:
@@ -82,7 +83,7 @@ class WEFT_API Sequential : public Module {
     steps_.push_back({std::move(module), [&made](const Tensor& x) { return made.forward(x); }});
     return made;
   }
-  Tensor forward(const Tensor& x) const {
+  Tensor forward(const Tensor& x) const {  // takes one tensor
     Tensor y = x;
     for (const Step& step : steps_) y = step.run(y);
     return y;

@@ -19,7 +19,7 @@ class WEFT_API Linear : public Module {
   Linear(int64_t in, int64_t out, const LinearOptions& options = {});
   /// Throws: ShapeError if x's last dim is not `in`; outside an Autocast, DTypeError if x and weight have
   /// different dtypes.
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  // takes one tensor
   void reset_parameters(Generator* generator = nullptr);
   std::string name() const override;
   Tensor weight, bias;
@@ -39,7 +39,7 @@ class WEFT_API Embedding : public Module {
  public:
   Embedding(int64_t count, int64_t dim, const EmbeddingOptions& options = {});
   /// Throws: IndexError for an id outside [0, count).
-  Tensor forward(const Tensor& ids) const;
+  Tensor forward(const Tensor& ids) const;  // takes one tensor
   void reset_parameters(Generator* generator = nullptr);
   std::string name() const override;
   Tensor weight;
@@ -56,7 +56,7 @@ class WEFT_API LayerNorm : public Module {
  public:
   explicit LayerNorm(int64_t dim, double eps = 1e-5);
   /// Throws: as Linear.
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x) const;  // takes one tensor
   std::string name() const override;
   Tensor weight, bias;
 

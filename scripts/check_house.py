@@ -2,13 +2,14 @@
 (House.rules_hold).
 
 Refused are an include that points upward between floors or between the rooms of a floor, and a circle of
-headers. So are a private header in a public one, and third-party headers outside the files that may have
-them. So are files that grew too long, lines that are too wide, absolute paths of one machine, and marks of
-unfinished work. So are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name
-of its own. A public op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An
-op, optimizer, schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must
-exist. README.md and docs/examples.md must list each program of examples/. A library source must have a head
-comment of 2 to 8 lines. The recorder of compile() must override each method that the CPU's backend overrides.
+headers. In some rooms two pairs of a header and its source may not include each other either. So are a
+private header in a public one, and third-party headers outside the files that may have them. So are files
+that grew too long, lines that are too wide, absolute paths of one machine, and marks of unfinished work. So
+are any tie to libtorch, and managed CUDA memory in kernels. A test case must have a name of its own. A public
+op must have a row in the op table, and be a method of Tensor or stand in FUNCTIONS. An op, optimizer,
+schedule or module must be compared with PyTorch. A test that docs/conformance*.md name must exist. README.md
+and docs/examples.md must list each program of examples/. A library source must have a head comment of 2 to 8
+lines. The recorder of compile() must override each method that the CPU's backend overrides.
 With --ninja-log FILE it reports instead which translation units took long to compile.
 
 The scanning is by line and pattern, not by a compiler: a forbidden header reached through two macros would
@@ -21,6 +22,9 @@ import os
 import re
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+from compare.covered import IN_PLACE, PUBLIC_OP, check_compared
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CPP = (".h", ".cpp", ".cu", ".cuh", ".inc")
@@ -53,6 +57,8 @@ ROOMS = {
                     "collectives", "inspection", "sim"],
     "kernels/cuda": ["", "host", "blocks", "ops", "toolkit"],
 }
+# Rooms in which a header and its source are one part, and no two parts include each other's headers.
+PAIRED = ("distributed/rpc/", "distributed/rref/", "distributed/inspection/", "autograd/ops/", "nn/")
 PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin|cuda/\w+)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 EIGEN = re.compile(r"^(unsupported/)?Eigen/")
@@ -83,19 +89,9 @@ FUNCTIONS = {"log_sigmoid", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "s
              "one_hot", "pad", "dropout", "scaled_dot_product_attention"}
 OP_OF_TENSOR = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)"
                           r"\((?:In|Fp32Arg|AutocastArg|Viewed) ")
-# Random draws, without a row in tests/support/compare: PyTorch draws other numbers.
-DRAWS = {"multinomial", "bernoulli", "uniform_", "normal_", "bernoulli_"}
-PUBLIC_OP = re.compile(r"^WEFT_API (?:Tensor|bool|\w+Result|std::vector<Tensor>) (\w+)\(([^;]*)")
 SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "remainder": "%", "bitwise_and": "&",
            "bitwise_or": "|", "bitwise_xor": "^"}
-BY_NUMBER = re.compile(r"\w+ \w+, Scalar \w+\)")
-FROM_NUMBER = re.compile(r"Scalar \w+, \w+ \w+\)")
-IN_PLACE = re.compile(r"^  Tensor& (\w+_)\((.*?)\)", re.MULTILINE)
-WRITE = re.compile(r"WEFT_WRITE\((\w+_)\)")
 OVERRIDE = re.compile(r"^  \w.*?(\w+)\([^;{]*\)[^;{]*\boverride\b", re.MULTILINE)
-MODULE = re.compile(r"^class WEFT_API (\w+) : public (Module|Recurrent|RecurrentCell) {", re.MULTILINE)
-NO_FORWARD = {"ModuleList", "ModuleDict", "Recurrent", "RecurrentCell"}
-ON_STATE = {"requires_grad_", "detach_"}  # methods that write no element
 
 
 def tracked():
@@ -187,16 +183,18 @@ def check_rooms(name, lines, out):
             out.append(f"{name}:{number}: {header} is private to the library")
 
 
+def own_headers(lines):
+    """The headers of weft that a file includes. An include behind the end of the namespace, by which a header
+    brings its templates' definitions, does not count."""
+    ends = [n for n, line in enumerate(lines) if line.startswith("}  // namespace")]
+    matches = [INCLUDE.match(line) for line in lines[:ends[-1] if ends else len(lines)]]
+    return [m.group(1)[len("weft/"):] for m in matches if m and m.group(1).startswith("weft/")]
+
+
 def check_circles(texts, out):
-    """Headers that include each other in a circle. An include behind the end of the namespace, by which a
-    header brings its templates' definitions, does not count."""
-    arrows = {}
-    for name, lines in texts.items():
-        if name.endswith(".h") and name.split("/")[0] in BELOW:
-            ends = [n for n, line in enumerate(lines) if line.startswith("}  // namespace")]
-            matches = [INCLUDE.match(line) for line in lines[:ends[-1] if ends else len(lines)]]
-            arrows[name] = [m.group(1)[len("weft/"):] for m in matches
-                            if m and m.group(1).startswith("weft/")]
+    """Headers that include each other in a circle."""
+    arrows = {name: own_headers(lines) for name, lines in texts.items()
+              if name.endswith(".h") and name.split("/")[0] in BELOW}
     done, path = set(), []
 
     def walk(name):
@@ -211,6 +209,23 @@ def check_circles(texts, out):
 
     for name in sorted(arrows):
         walk(name)
+
+
+def part_of(name):
+    """A header and its source without the room's inner folder and the end."""
+    return os.path.splitext(name.replace("/inner/", "/"))[0]
+
+
+def check_pairs(texts, out):
+    """In the rooms of PAIRED no two parts, a header and its source each, include each other's headers."""
+    arrows = collections.defaultdict(set)
+    for name, lines in texts.items():
+        for room in PAIRED:
+            if name.startswith(room) and name.endswith((".h", ".cpp")):
+                arrows[part_of(name)] |= {part_of(h) for h in own_headers(lines) if h.startswith(room)}
+    for part in sorted(arrows):
+        out.extend(f"{part} and {other} include each other's headers" for other in sorted(arrows[part])
+                   if part < other and part in arrows.get(other, ()))
 
 
 def check_text(name, lines, out):
@@ -320,55 +335,6 @@ def check_methods(names, out):
                 out.append(f"{header}:{number}: {match.group(1)} is either a method of Tensor or in "
                            "FUNCTIONS of this script")
     out.extend(f"check_house.py: there is no op {name}" for name in sorted(FUNCTIONS - known))
-
-
-def check_compared(names, texts, out):
-    """An op, a method in place, an optimizer, a schedule and a module has a row for the comparison with
-    PyTorch, also where a number stands in the place of a tensor. Recurrent layers share rows."""
-    folder = "tests/support/compare/"
-    code = "\n".join(line for n in names if n.startswith(folder) and n.endswith(".cpp")
-                     for line in texts.get(n, []))
-    if not code:
-        return
-    rows = set(re.findall(r"WEFT_ROW\((\w+)\)", code)) | set(re.findall(r'\{"([\w.]+)", ', code))
-    rows |= set(re.findall(r'\brow(?:<[^;]*?>)?\(\s*rows,\s*"([\w.]+)"', code))
-    for part in code.split("in_place<")[1:]:
-        rows |= {f"{name}_" for name in re.findall(r'>\(rows,\s*"([\w.]+)"\)', part)[:1]}
-    wanted = []  # (file, the row)
-    for name in names:
-        text = "\n".join(texts.get(name, []))
-        if re.match(r"autograd/ops/ops\w*\.h$", name):
-            for line in text.splitlines():
-                match = PUBLIC_OP.match(line)
-                if match:
-                    op, arguments = match.groups()
-                    kind = (".number" if BY_NUMBER.match(arguments) else
-                            ".from" if FROM_NUMBER.match(arguments) else "")
-                    wanted.append((name, op + kind))
-        if name == "tensor/tensor.h":
-            methods = IN_PLACE.findall(text)
-            several = {m for m, a in methods if "Tensor&" in a}
-            for method, arguments in methods:
-                number = method in several and "Scalar value" in arguments and (
-                    arguments == "Scalar value" or "TensorIndex" in arguments)
-                wanted.append((name, method[:-1] + ".number_" if number else method))
-            writes = set(WRITE.findall("\n".join(texts.get("tensor/index.h", []))))
-            out.extend(f"tensor/index.h: {method} has no WEFT_WRITE, so x[mask].{method}() would be lost"
-                       for method in sorted({m for m, _ in methods} - ON_STATE - {"index_put_"} - writes))
-        if name == "optim/schedule.h":
-            classes = re.findall(r"^class WEFT_API (\w+)", text, re.MULTILINE)
-            wanted += [(name, f"schedule.{c}") for c in classes if c != "FactorSchedule"]
-        if re.match(r"optim/rules/\w+\.h$", name):
-            rules = re.findall(r"^struct WEFT_API (\w+)Rule\b", text, re.MULTILINE)
-            wanted += [(name, f"optim.{rule}") for rule in rules]
-        if re.match(r"nn/\w+\.h$", name):
-            modules = re.findall(r"^WEFT_ACTIVATION\((\w+),", text, re.MULTILINE)
-            modules += [c for c, base in MODULE.findall(text)
-                        if base == "Module" or f"nn::{c} layer(" not in code]
-            wanted += [(name, f"nn.{c}") for c in modules if c not in NO_FORWARD]
-    for name, row in sorted(set(wanted)):
-        if row not in rows and row not in DRAWS and row not in ON_STATE:
-            out.append(f"{name}: {row} has no row in {folder}")
 
 
 def check_sentences(texts, out):
@@ -489,6 +455,7 @@ def main():
     check_programs(texts, out)
     check_tests(texts, out)
     check_circles(texts, out)
+    check_pairs(texts, out)
     if os.path.isfile(os.path.join(ROOT, "README.md")):
         check_readme(out)
     for line in out:

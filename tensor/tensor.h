@@ -304,9 +304,9 @@ class WEFT_API Tensor {
   Tensor& mul_(Scalar value);
   Tensor& div_(const Tensor& other);  ///< floating tensors only
   Tensor& div_(Scalar value);
-  /// Throws: ValueError for a zero among integer divisors on the CPU.
+  /// Throws: ValueError for a zero among integer divisors on the CPU; a CUDA device writes 0 there.
   Tensor& remainder_(const Tensor& other);
-  Tensor& remainder_(Scalar value);
+  Tensor& remainder_(Scalar value);  ///< Throws: ValueError for integers and the number 0, on every device
   Tensor& pow_(const Tensor& other);
   Tensor& pow_(Scalar value);  ///< Throws: ValueError for a negative power of integers
   Tensor& exp_();              ///< floating tensors only

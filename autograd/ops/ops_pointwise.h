@@ -89,15 +89,15 @@ WEFT_API Tensor div(Scalar s, In x);
 WEFT_API Tensor pow(Fp32Arg x, Scalar s);
 /// s ^ x; an integer result if both are integers. Grad: g * y * log(s); 0 where s = 0 and y is finite.
 WEFT_API Tensor pow(Scalar s, Fp32Arg x);
-/// x - s * trunc(x / s). Grad: g. Throws: ValueError for integers and s = 0 on the CPU.
+/// x - s * trunc(x / s). Grad: g. Throws: ValueError for integers x and s = 0, on every device.
 WEFT_API Tensor fmod(In x, Scalar s);
 /// floor(x / s). Not differentiable. Throws: as fmod.
 WEFT_API Tensor floor_divide(In x, Scalar s);
-/// floor(s / x). Not differentiable. Throws: ValueError for a zero among integers x on the CPU.
+/// floor(s / x). Not differentiable. Throws: as remainder of two tensors.
 WEFT_API Tensor floor_divide(Scalar s, In x);
 /// x - s * floor(x / s). Grad: g. Throws: as fmod.
 WEFT_API Tensor remainder(In x, Scalar s);
-/// s - x * floor(s / x). Grad: -g * floor(s / x). Throws: ValueError for a zero among integers x on the CPU.
+/// s - x * floor(s / x). Grad: -g * floor(s / x). Throws: as remainder of two tensors.
 WEFT_API Tensor remainder(Scalar s, In x);
 /// maximum(a, b).
 inline Tensor max(In a, In b) { return maximum(a.get(), b.get()); }

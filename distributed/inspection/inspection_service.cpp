@@ -13,6 +13,7 @@
 #include <streambuf>
 
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/trace.h>
 
 #include <inspection.grpc.pb.h>

@@ -13,6 +13,7 @@
 #include <weft/distributed/launch/membership.h>
 #include <weft/distributed/launch/rendezvous.h>
 #include <weft/distributed/launch/store_etcd.h>
+#include <weft/distributed/launch/store_service.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/distributed/runtime/sync.h>
 #include <weft/distributed/transport/address.h>
@@ -138,22 +139,19 @@ std::shared_ptr<Store> open_etcd(const std::shared_ptr<Runtime>& runtime, const 
 /// Serves the store of an elastic group, or makes a client of it.
 std::shared_ptr<Store> open_store(const std::shared_ptr<Runtime>& runtime, const InitOptions& options) {
   if (!etcd_members(options.store).empty()) return open_etcd(runtime, options);
+  if (!options.serve_store) return connect_store(options.store, {runtime, options.tls, options.insecure});
   const HostPort where = parse_host_port(options.store);
-  GrpcOptions grpc{.unix_socket = false,
-                   .tls = options.tls,
-                   .insecure = options.insecure,
-                   .connect_timeout = std::chrono::hours(1),
-                   .shared_poller = false};
-  const auto factory = [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); };
-  if (options.serve_store) {
-    grpc.id = WorkerId{0};
-    grpc.admit_strangers = true;
-    grpc.listen = is_loopback_host(where.host) ? options.store : str("0.0.0.0:", where.port);
-    return make_store_server(*runtime, factory, inner::store_of_group(options.store_log));
-  }
-  grpc.id = WorkerId{static_cast<int32_t>(runtime->random() & 0x3fffffff) | 0x40000000};
-  grpc.listen.clear();
-  return make_store_client(*runtime, factory, PeerAddress{.addresses = {options.store}}, options.store);
+  const GrpcOptions grpc{.id = WorkerId{0},
+                         .listen = is_loopback_host(where.host) ? options.store : str("0.0.0.0:", where.port),
+                         .unix_socket = false,
+                         .tls = options.tls,
+                         .insecure = options.insecure,
+                         .connect_timeout = std::chrono::hours(1),
+                         .admit_strangers = true,
+                         .shared_poller = false};
+  return make_store_server(
+      *runtime, [&](Receiver& receiver) { return make_grpc_transport(runtime, grpc, receiver); },
+      inner::store_of_group(options.store_log));
 }
 
 void join_elastic(const std::string& name, const InitOptions& options) {
@@ -281,14 +279,14 @@ void init_rpc(const std::string& name, InitOptions options) {
 namespace {
 
 /// The worker that serves the store leaves last: it waits until the others have left.
-void wait_for_the_others(const Membership& membership, TimePoint deadline) {
+void wait_for_the_others(const Membership& membership, TimePoint deadline, const std::string& caller) {
   Runtime& runtime = *membership.agent()->runtime();
   while (membership.members().size() > 1) {
     if (runtime.now() >= deadline) {
       std::string names;
       for (const WorkerInfo& w : membership.members())
         if (w.id != membership.agent()->self().id) names += str(names.empty() ? "'" : ", '", w.name, "'");
-      throw Timeout(str("shutdown: worker '", membership.agent()->self().name,
+      throw Timeout(str(caller, ": worker '", membership.agent()->self().name,
                         "' serves the store of the group, which still has ", names));
     }
     runtime.sleep_for(std::chrono::milliseconds(5));
@@ -296,36 +294,21 @@ void wait_for_the_others(const Membership& membership, TimePoint deadline) {
 }
 
 /// Leaves an elastic group; with `serves`, once this worker is told to stop.
-void leave_elastic(Membership& membership, Duration timeout, bool serves, bool serves_store) {
+void leave_elastic(Membership& membership, const ShutdownOptions& options, bool serves, bool serves_store) {
   const std::shared_ptr<Agent> agent = membership.agent();
-  const TimePoint deadline = timeout.count() > 0 ? agent->runtime()->now() + timeout : kNever;
+  const TimePoint deadline = options.timeout.count() > 0 ? agent->runtime()->now() + options.timeout : kNever;
   try {
-    if (serves) membership.serve(deadline);
-    if (serves_store) wait_for_the_others(membership, deadline);
-    membership.leave(deadline);
+    if (serves) membership.serve(deadline, options.caller);
+    if (serves_store) wait_for_the_others(membership, deadline, options.caller);
+    membership.leave(deadline, options.caller);
   } catch (...) {
     agent->shutdown({.graceful = false});
     throw;
   }
 }
 
-/// The same error; the text of a Timeout begins with the function that the user called.
-std::exception_ptr named_after(const char* caller, const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const Timeout& e) {
-    const std::string_view text = e.what();
-    for (const std::string_view other : {"shutdown:", "serve_until_done:"})
-      if (text.starts_with(other))
-        return std::make_exception_ptr(Timeout(str(caller, ":", text.substr(other.size()))));
-  } catch (...) {
-  }
-  return failure;
-}
-
 /// Calls `leave`, then ends agent and runtime even if it throws.
-template <class Leave>
-void end_session(const char* caller, const ShutdownOptions& options, bool serves, const Leave& leave) {
+template <class Leave> void end_session(const ShutdownOptions& options, bool serves, const Leave& leave) {
   const Busy busy;
   const std::shared_ptr<Agent> agent = default_agent();
   if (!agent) throw RpcError("RPC has not been initialized: call rpc::init_rpc first");
@@ -339,11 +322,11 @@ void end_session(const char* caller, const ShutdownOptions& options, bool serves
   std::exception_ptr failure;
   try {
     leave([&] {
-      if (membership && options.graceful) leave_elastic(*membership, options.timeout, serves, serves_store);
+      if (membership && options.graceful) leave_elastic(*membership, options, serves, serves_store);
       else agent->shutdown(options);
     });
   } catch (...) {
-    failure = named_after(caller, std::current_exception());
+    failure = std::current_exception();
   }
   set_default_agent(nullptr);
   std::shared_ptr<Runtime> runtime;
@@ -362,14 +345,14 @@ void end_session(const char* caller, const ShutdownOptions& options, bool serves
 }  // namespace
 
 void shutdown(ShutdownOptions options) {
-  end_session("shutdown", options, false, [](const auto& leave) { leave(); });
+  end_session(options, false, [](const auto& leave) { leave(); });
 }
 
 bool serve_until_done(ServeOptions options) { return inner::serve("serve_until_done", options); }
 
 bool inner::serve(const char* caller, const ServeOptions& options) {
   bool told = false;
-  end_session(caller, {.timeout = options.timeout}, true, [&](const auto& leave) {
+  end_session({.timeout = options.timeout, .caller = caller}, true, [&](const auto& leave) {
     const std::shared_ptr<Agent> agent = default_agent();
     std::optional<SigtermStops> stops;
     if (options.stop_on_sigterm) stops.emplace(*agent);

@@ -423,18 +423,18 @@ void Membership::on_fenced(std::function<void(const std::string&)> f) {
   state_->fenced_callbacks.add(std::move(f));
 }
 
-void Membership::serve(TimePoint deadline) const {
+void Membership::serve(TimePoint deadline, const std::string& caller) const {
   State& s = *state_;
   while (!s.agent->told_to_stop() && s.agent->is_running()) {
     if (s.fence().closed_for_good()) std::rethrow_exception(s.fence().error(s.options.name));
     if (s.runtime->now() >= deadline)
-      throw Timeout(str("serve_until_done: worker '", s.options.name,
+      throw Timeout(str(caller, ": worker '", s.options.name,
                         "' serves an elastic group until stop_serving, and was not told to stop in time"));
     s.agent->impl().rounds.woken.wait_until(std::min(deadline, s.runtime->now() + s.lease() / 4));
   }
 }
 
-void Membership::leave(TimePoint deadline) {
+void Membership::leave(TimePoint deadline, const std::string& caller) {
   State& s = *state_;
   const Counters& open = s.agent->impl().core.counters;
   std::exception_ptr failure;
@@ -442,7 +442,7 @@ void Membership::leave(TimePoint deadline) {
     while ((open.active_client > 0 || open.active_server > 0) && !s.over() && !s.fence().closed_for_good()) {
       if (s.runtime->now() >= deadline)
         throw Timeout(
-            str("shutdown: worker '", s.options.name, "' still has calls under way:\n", s.agent->dump()));
+            str(caller, ": worker '", s.options.name, "' still has calls under way:\n", s.agent->dump()));
       s.runtime->sleep_for(std::chrono::milliseconds(1));
     }
     // The list may tell the others sooner than the last answers arrive, and ends their calls.

@@ -69,12 +69,13 @@ class WEFT_API Membership : public std::enable_shared_from_this<Membership> {
   /// the reason goes to standard error.
   void on_fenced(std::function<void(const std::string& why)> f);
 
-  /// Blocks until stop_serving. Throws: Fenced when this worker has lost its place; Timeout.
-  void serve(TimePoint deadline) const;
+  /// Blocks until stop_serving. Throws: Fenced when this worker has lost its place; Timeout. Its text begins
+  /// with `caller`.
+  void serve(TimePoint deadline, const std::string& caller = "serve_until_done") const;
   /// Leaves the group. It waits until the calls of this worker have ended and the requests under way are
   /// answered. Then it gives up the name and ends the agent. Throws, after that: Timeout that names the calls
-  /// under way.
-  void leave(TimePoint deadline);
+  /// under way; its text begins with `caller`.
+  void leave(TimePoint deadline, const std::string& caller = "shutdown");
   /// Ends the renewals, without a word to the others. Does not block.
   void stop();
 

@@ -266,12 +266,18 @@ class GrpcEtcd final : public EtcdCalls {
   void open(const std::string& addresses, const EtcdOptions& options) {
     inner::tell_unprotected("etcd at " + addresses, options.tls, options.insecure,
                             "read and change all keys");
+    bool resolved = false;
+    std::string why;
     for (size_t at = 0; at <= addresses.size();) {
       const size_t end = std::min(addresses.find(',', at), addresses.size());
       const std::string one = addresses.substr(at, end - at);
       const HostPort host = parse_host_port(one);
       if (!options.tls && !options.insecure && !is_loopback_host(host.host))
         throw RpcError(str("etcd at ", one, " needs credentials: set tls, or insecure = true"));
+      if (!resolved) {  // a member may be away, but not all of them
+        why = is_loopback_host(host.host) ? "" : why_unresolved(host.host);
+        resolved = why.empty();
+      }
       grpc_channel_credentials* const credentials = etcd_credentials(options.tls);
       std::vector<grpc_arg> settings;
       for (const auto& [key, value] : {std::pair(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),
@@ -288,6 +294,7 @@ class GrpcEtcd final : public EtcdCalls {
       grpc_channel_credentials_release(credentials);
       at = end + 1;
     }
+    if (!resolved) throw RpcError(str("etcd at ", addresses, ": no host can be resolved: ", why));
   }
   static void poll(grpc_completion_queue* queue) {
     while (true) {

@@ -70,6 +70,15 @@ GrpcOptions store_grpc(const StoreNetwork& network, const std::string& path) {
           .connect_timeout = std::chrono::hours(1),
           .shared_poller = false};
 }
+
+/// Throws: RpcError for a host that the system cannot resolve.
+void check_host(const std::string& address) {
+  const std::string host = parse_host_port(address).host;
+  if (is_loopback_host(host)) return;
+  if (const std::string why = why_unresolved(host); !why.empty())
+    throw RpcError(str("store at ", address, ": the host '", host, "' cannot be resolved: ", why));
+}
+
 std::shared_ptr<KeptStore> keep_store(const StoreNetwork& network) {
   auto kept = std::make_shared<KeptStore>();
   kept->runtime = network.runtime ? network.runtime : make_threaded_runtime({.threads = 2});
@@ -108,9 +117,11 @@ ServedStore serve_store(const std::string& address, const StoreOptions& options,
 
 std::shared_ptr<Store> connect_store(const std::string& address, const StoreNetwork& network) {
   const std::string path = store_path(address);
-  if (path.empty())
+  if (path.empty()) {
+    check_host(address);
     inner::tell_unprotected("the store at " + address, network.tls, network.insecure,
                             "read and change all keys");
+  }
   const auto kept = keep_store(network);
   GrpcOptions grpc = store_grpc(network, path);
   grpc.id = WorkerId{static_cast<int32_t>(kept->runtime->random() & 0x3fffffff) | 0x40000000};

@@ -40,7 +40,8 @@ WEFT_API ServedStore serve_store(const std::string& address, const StoreOptions&
                                  const StoreNetwork& network = {});
 
 /// Makes a client of the store that is served at `address`, now or before a request's deadline. Throws:
-/// ValueError and RpcError as serve_store. Thread safety: any thread.
+/// ValueError and RpcError as serve_store; RpcError for a host that cannot be resolved. Thread safety: any
+/// thread.
 WEFT_API std::shared_ptr<Store> connect_store(const std::string& address, const StoreNetwork& network = {});
 
 }  // namespace weft::rpc

@@ -40,9 +40,9 @@ WEFT_OPTIMIZER_RULES(WEFT_REGISTER_RULE)
 namespace weft::dist_optim {
 WEFT_RPC_CONSTRUCTOR(OwnerOptimizer, std::string, std::vector<std::string>,
                      std::vector<std::vector<RRef<Tensor>>>, StepOptions);
-WEFT_RPC_CLASS(OwnerOptimizer, step, step_in_turn, prepare, decide, end_doubt, versions, staleness, powers,
-               scale, set_lr, set_options, lrs, state, load_state, save_shard, hold_shard, shard_piece,
-               expect_shard, put_piece, read_shard, load_shard, end_shard);
+WEFT_RPC_CLASS(OwnerOptimizer, mark, step, step_in_turn, prepare, decide, end_doubt, versions, staleness,
+               powers, scale, set_lr, set_options, lrs, state, load_state, save_shard, hold_shard,
+               shard_piece, expect_shard, put_piece, read_shard, load_shard, end_shard);
 bool detail::built_in_rules_are_linked() { return true; }
 
 using detail::flagged;
@@ -113,7 +113,12 @@ DistributedOptimizer::DistributedOptimizer(const char* rule, const std::vector<E
       errors.note(o, who[o].name);
     }
   }
-  errors.check("construction");
+  errors.check("construction", "the other owners have ended theirs");
+  // a mark stays, so there is none before every owner has accepted its parameters
+  on_owners<bool>(
+      owners_, "the mark of the parameters",
+      [](const auto& o) { return flagged(o.optimizer.template rpc_async<&OwnerOptimizer::mark>()); },
+      "the other owners have marked theirs");
 }
 
 void DistributedOptimizer::step(int64_t context_id) {

@@ -8,11 +8,12 @@
 //
 // A user's update rule is registered by WEFT_OPTIMIZER_RULE (owner_optimizer.h). dist_checkpoint.h saves an
 // optimizer with its parameters.
-// Parameters become concurrent (autograd/tape/concurrent_parameter.h): forward passes and steps of several
-// trainers may overlap, and each graph keeps the parameter values it was built with. A step skips parameters
-// without a gradient in the context. Every member that calls the owners blocks until all have answered or the
-// default timeout. Thread safety: several threads may call step of one optimizer; each owner serialises the
-// steps. Use its other members from one thread. Different optimizers run concurrently, without a global lock.
+// Parameters become concurrent (autograd/tape/concurrent_parameter.h) once all owners have accepted theirs.
+// Forward passes and steps of several trainers may overlap, and each graph keeps the parameter values it was
+// built with. A step skips parameters without a gradient in the context. Every member that calls the owners
+// blocks until all have answered or the default timeout. Thread safety: several threads may call step of one
+// optimizer; each owner serialises the steps. Use its other members from one thread. Different optimizers run
+// concurrently, without a global lock.
 #pragma once
 
 #include <weft/distributed/launch/store.h>
@@ -38,7 +39,8 @@ class WEFT_API DistributedOptimizer {
   };
 
   /// Called by `make` below. Throws the error of an owner when every owner has answered, as step() does;
-  /// ValueError for an empty group.
+  /// ValueError for an empty group. When an owner refuses, no parameter is marked. An owner that is lost
+  /// after it has accepted may leave the others marked.
   DistributedOptimizer(const char* rule, const std::vector<EncodedGroup>& groups,
                        const StepOptions& how = {});
   DistributedOptimizer(const char* rule, std::string options, double lr,

@@ -119,9 +119,7 @@ OwnerOptimizer::OwnerOptimizer(std::string rule, std::vector<std::string> option
   s.runtime = rpc::current_agent()->runtime();
   s.optimizer = detail::make_optimizer(s.rule, s.params, s.group_sizes, options);
   s.versions = s.ledger->records(s.params);
-  // a mark stays, so there is none before all parameters are checked
   for (const Tensor& p : s.params) check_can_be_concurrent(p, "distributed optimizer");
-  for (const Tensor& p : s.params) mark_concurrent(p);
   rpc::MutexLock lock(s.mutex);
   s.options = std::move(options);
 }
@@ -136,6 +134,12 @@ rpc::Life OwnerOptimizer::calling() {
 void OwnerOptimizer::check_caller() const {
   if (const rpc::Life caller = calling(); caller != maker_)
     throw rpc::NotAllowed(str("distributed optimizer: worker ", caller.id, " did not make the one it calls"));
+}
+
+void OwnerOptimizer::mark() {
+  check_caller();
+  for (const Tensor& p : state_->params) check_can_be_concurrent(p, "distributed optimizer");
+  for (const Tensor& p : state_->params) mark_concurrent(p);
 }
 
 optim::StateDict OwnerOptimizer::state() const {

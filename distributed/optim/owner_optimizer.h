@@ -82,10 +82,12 @@ WEFT_FIELDS(ShardEntry, name, dtype, sizes)
 class WEFT_API OwnerOptimizer {
  public:
   /// Throws: ValueError for an unknown rule, two rules of that name, bad options, or a reference to a
-  /// parameter of another worker.
+  /// parameter of another worker. ValueError or AutogradError for parameters that cannot be marked.
   OwnerOptimizer(std::string rule, std::vector<std::string> options,
                  std::vector<std::vector<RRef<Tensor>>> groups, StepOptions how);
   ~OwnerOptimizer();
+  /// Marks the parameters concurrent, once all owners have accepted theirs: a mark cannot be taken back.
+  void mark();
   /// Throws: AutogradError for an unknown context; StaleStep.
   void step(int64_t context_id);
   /// The same in its turn (StepOptions::wait). The future fails with Timeout that names the contexts behind,

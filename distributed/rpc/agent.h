@@ -23,10 +23,10 @@
 #include <vector>
 
 #include <weft/distributed/rpc/budget_limits.h>
-#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/rpc/outside_context.h>
 #include <weft/distributed/rpc/rpc_error.h>
+#include <weft/distributed/wire/call_context.h>
 #include <weft/distributed/wire/codec.h>
 #include <weft/distributed/wire/device_map.h>
 #include <weft/distributed/wire/member.h>
@@ -187,6 +187,7 @@ struct ShutdownOptions {
   bool graceful = true;  ///< false: leave at once, without waiting for other workers and calls
   /// Limit of a graceful shutdown as a whole; zero: no limit.
   Duration timeout = Duration::zero();
+  std::string caller = "shutdown";  ///< the text of a Timeout begins with it
 };
 
 /// One worker of a group; see the head of this file.
@@ -334,8 +335,8 @@ class WEFT_API Agent : public Endpoint, public std::enable_shared_from_this<Agen
  private:
   Agent(std::shared_ptr<Runtime> runtime, AgentOptions options);
   void* slot(std::type_index type, std::shared_ptr<void> (*make)(Agent&));
-  std::exception_ptr leave_together(TimePoint deadline);
-  std::exception_ptr join_shutdown(TimePoint deadline);
+  std::exception_ptr leave_together(TimePoint deadline, const std::string& caller);
+  std::exception_ptr join_shutdown(TimePoint deadline, const std::string& caller);
   void linger(TimePoint deadline);
   void stop();
   std::unique_ptr<Impl> impl_;

@@ -10,23 +10,23 @@ namespace {
 constexpr Duration kLastAnswers = std::chrono::seconds(2);
 
 /// Waits until this worker has no open call.
-void wait_quiet(Agent& agent, TimePoint deadline) {
+void wait_quiet(Agent& agent, TimePoint deadline, const std::string& caller) {
   const Counters& c = agent.impl().core.counters;
   Duration pause = std::chrono::microseconds(200);
   while (c.active_client > 0 || c.active_server > 0) {
     if (agent.impl().rounds.told_to_stop()) throw ToldToStop();
     if (agent.runtime()->now() >= deadline)
       throw Timeout(
-          str("shutdown: worker '", agent.self().name, "' still has calls under way:\n", agent.dump()));
+          str(caller, ": worker '", agent.self().name, "' still has calls under way:\n", agent.dump()));
     agent.runtime()->sleep_for(pause);
     pause = std::min<Duration>(pause * 2, std::chrono::milliseconds(10));
   }
 }
 
 /// Repeats rounds until no worker has an open call and none was begun since the previous round.
-void settle_group(Agent& agent, Rounds& rounds, TimePoint deadline) {
+void settle_group(Agent& agent, Rounds& rounds, TimePoint deadline, const std::string& caller) {
   for (int64_t before = -1;;) {
-    wait_quiet(agent, deadline);
+    wait_quiet(agent, deadline, caller);
     const RoundAnswer& all = rounds.next();
     if (all.active == 0 && all.begun == before) return;
     before = all.begun;
@@ -75,19 +75,20 @@ void Agent::shutdown(ShutdownOptions options) {
   std::exception_ptr failure;
   if (options.graceful && !s.ending.ended.is_set()) {
     const TimePoint deadline = options.timeout.count() > 0 ? s.core.runtime->now() + options.timeout : kNever;
-    failure = s.ending.closing.exchange(true) ? join_shutdown(deadline) : leave_together(deadline);
+    failure = s.ending.closing.exchange(true) ? join_shutdown(deadline, options.caller)
+                                              : leave_together(deadline, options.caller);
   }
   stop();
   if (failure) std::rethrow_exception(failure);
 }
 
 /// Waits for the shutdown of another thread and takes its outcome.
-std::exception_ptr Agent::join_shutdown(TimePoint deadline) {
+std::exception_ptr Agent::join_shutdown(TimePoint deadline, const std::string& caller) {
   Impl& s = *impl_;
   try {
     if (!s.ending.ended.wait_until(deadline))
       throw Timeout(
-          str("shutdown: another shutdown of worker '", s.core.self.name, "' is still under way:\n", dump()));
+          str(caller, ": another shutdown of worker '", s.core.self.name, "' is still under way:\n", dump()));
   } catch (...) {
     return std::current_exception();
   }
@@ -96,20 +97,20 @@ std::exception_ptr Agent::join_shutdown(TimePoint deadline) {
 }
 
 /// The graceful part, together with the other workers.
-std::exception_ptr Agent::leave_together(TimePoint deadline) {
+std::exception_ptr Agent::leave_together(TimePoint deadline, const std::string& caller) {
   Impl& s = *impl_;
   std::exception_ptr failure;
   CallContext context;
   context.endpoint = shared_from_this();
   const CallScope scope(context);
   try {
-    Rounds rounds(*this, s.core, s.rounds, deadline);
+    Rounds rounds(*this, s.core, s.rounds, deadline, caller);
     const RoundAnswer outcome = rounds.next();
-    settle_group(*this, rounds, deadline);
+    settle_group(*this, rounds, deadline, caller);
     const auto steps = s.ending.steps.all();
     for (const auto& [name, step] : *steps) {
       step(deadline);
-      settle_group(*this, rounds, deadline);
+      settle_group(*this, rounds, deadline, caller);
     }
     linger(deadline);
     if (outcome.failed) failure = std::make_exception_ptr(PeerLost(outcome.peer, outcome.text));

@@ -9,6 +9,7 @@
 #include <weft/autograd/ops/ops.h>
 #include <weft/autograd/tape/grad_mode.h>
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/inner/batched_graph.h>
 #include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/runtime/sync.h>

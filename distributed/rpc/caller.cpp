@@ -308,7 +308,8 @@ void Caller::on_reply(Peer& p, Kind kind, const Envelope& e, Inbound inbound) {
     Message message = devices_.receive(std::move(inbound), e);
     if (e.error) {
       Decoder in(message, agent.get(), p.id, true);
-      std::exception_ptr error = get_error(in, name, call.what);
+      const FunctionEntry* const mine = call.what ? find_function(std::string_view(call.what)) : nullptr;
+      std::exception_ptr error = get_error(in, name, call.what, mine ? mine->signature : std::string());
       if (e.error == Envelope::kRefused) call.sink->on_error(std::move(error));
       else call.sink->on_thrown(std::move(error));
       return;

@@ -1,9 +1,9 @@
 // Devices of an agent: the device maps of the group, the agreement on CUDA IPC, and the arrival of messages
 // with device tensors.
+#include <weft/distributed/rpc/inner/devices.h>
+
 #include <weft/distributed/rpc/current_agent.h>
-#include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/device_functions.h>
-#include <weft/distributed/rpc/inner/services.h>
 
 namespace weft::rpc {
 
@@ -208,30 +208,6 @@ Message Devices::receive(Inbound inbound, const Envelope& e) {
   if (staging->ready()) arrived(nullptr);
   else continuations_->run_after(staging, arrived);
   return message;
-}
-
-void install_devices(Agent& agent) {
-  agent.handle(Kind::kReturn, RunOn::kTransport, [](Request request, Responder responder) {
-    const std::shared_ptr<Agent> self = agent_of(responder.context());
-    Decoder in(request.message);
-    const auto numbers = in.get<std::vector<uint64_t>>();
-    in.expect_end();
-    const auto& lending = self->impl().devices.lending();
-    Message answer;
-    {
-      Encoder out(answer);
-      out.put(lending && lending->take_back(request.from, numbers));
-    }
-    responder.reply(std::move(answer));
-  });
-  if (!agent.impl().devices.lending()) return;
-  agent.add_debug_info(
-      [weak = std::weak_ptr<Lending>(agent.impl().devices.lending())](std::map<std::string, int64_t>& out) {
-        const auto lending = weak.lock();
-        if (!lending) return;
-        out["devices.lent_tensors"] = lending->lent();
-        out["devices.standing_loans"] = lending->standing();
-      });
 }
 
 }  // namespace weft::rpc

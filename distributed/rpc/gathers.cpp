@@ -1,8 +1,7 @@
 // barrier and gather: the leader's rounds, and the call of every worker. inner/gathers.h describes the
 // protocol.
 #include <weft/autograd/tape/grad_mode.h>
-#include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/services.h>
+#include <weft/distributed/rpc/inner/gathers.h>
 #include <weft/distributed/rpc/inner/unrecorded.h>
 
 namespace weft::rpc {
@@ -360,13 +359,6 @@ void Gathers::stop() {
       one.responder.fail(std::make_exception_ptr(
           RpcError(str("barrier or gather: worker '", core_.self.name, "' was shut down"))));
   }
-}
-
-void install_gather(Agent& agent) {
-  agent.handle(Kind::kGather, RunOn::kTransport, [](Request request, Responder responder) {
-    const std::shared_ptr<Agent> self = agent_of(responder.context());
-    self->impl().gathers.serve(*self, std::move(request), std::move(responder));
-  });
 }
 
 // ---- every worker

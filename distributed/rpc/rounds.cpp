@@ -2,10 +2,8 @@
 // steps follow the includes.
 #include <weft/distributed/rpc/inner/rounds.h>
 
+#include <algorithm>
 #include <limits>
-
-#include <weft/distributed/rpc/inner/agent_impl.h>
-#include <weft/distributed/rpc/inner/services.h>
 
 // The shutdown rounds of a group (agent.cpp, step 9). A passive worker requests one round after the other
 // from the leader, the living worker with the smallest id, perhaps itself.
@@ -228,13 +226,6 @@ class RoundSink final : public ReplySink {
 
 }  // namespace
 
-void install_rounds(Agent& agent) {
-  agent.handle(Kind::kRound, RunOn::kTransport, [](Request request, Responder responder) {
-    const std::shared_ptr<Agent> self = agent_of(responder.context());
-    self->impl().rounds.serve(*self, std::move(request), std::move(responder));
-  });
-}
-
 void RoundTable::decide() {
   const auto all = members();
   std::vector<Responder> waiting, gone;
@@ -284,8 +275,13 @@ void RoundTable::stop() {
   lock.unlock();  // no answer is needed: stop() has sent them a goodbye
 }
 
-Rounds::Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline)
-    : agent_(agent), core_(core), table_(table), deadline_(deadline), passive_(core.runtime->now()) {}
+Rounds::Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline, std::string caller)
+    : agent_(agent),
+      core_(core),
+      table_(table),
+      deadline_(deadline),
+      passive_(core.runtime->now()),
+      caller_(std::move(caller)) {}
 
 Message Rounds::request(bool asks) const {
   const Counters& c = core_.counters;
@@ -327,7 +323,7 @@ const RoundAnswer& Rounds::next() {
 }
 
 std::string Rounds::waits_for(WorkerId leader) {
-  const std::string text = str("shutdown: worker '", core_.self.name, "' has waited for its whole time, ");
+  const std::string text = str(caller_, ": worker '", core_.self.name, "' has waited for its whole time, ");
   const bool calling = core_.counters.active_client > 0;
   const std::string calls = calling ? str("; under way:\n", agent_.dump()) : "";
   const auto named = [&](const std::string& names) {

@@ -17,6 +17,7 @@
 
 #include <weft/distributed/rpc/agent.h>
 #include <weft/distributed/rpc/builtin.h>
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/function.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/wire/call_context.h>
@@ -70,9 +71,10 @@ struct InitOptions {
 /// Joins the group and makes the default agent. Blocks until all `world_size` workers have joined, for at
 /// most init_timeout. In an elastic group it waits for no other worker, but for the end of an older life of
 /// this name.
-/// Throws: RpcError "RPC is already initialized" or for an address in use. ValueError for bad names and
-/// ranks, or a name that "is not unique". Timeout that names the missing ranks. On every worker: ValueError
-/// for device maps that do not fit the group, DeviceError for a missing device.
+/// Throws: RpcError "RPC is already initialized", for an address in use, and at once for a host of master
+/// or store that cannot be resolved. ValueError for bad names and ranks, or a name that "is not unique".
+/// Timeout that names the missing ranks. On every worker: ValueError for device maps that do not fit the
+/// group, DeviceError for a missing device.
 WEFT_API void init_rpc(const std::string& name, InitOptions options = {});
 
 /// Leaves the group when all members have finished. This worker becomes passive: it serves requests until

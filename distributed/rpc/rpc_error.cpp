@@ -11,9 +11,9 @@
 #include <typeinfo>
 
 #include <weft/distributed/rpc/fenced.h>
-#include <weft/distributed/rpc/function.h>
 #include <weft/distributed/rpc/result_dropped.h>
 #include <weft/distributed/rpc/step_errors.h>
+#include <weft/distributed/wire/codec.h>
 
 namespace weft::rpc {
 
@@ -120,7 +120,8 @@ void put_error(Encoder& out, const std::exception_ptr& error) {
   out.put(parts.peer);
 }
 
-std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function) {
+std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function,
+                             const std::string& signature) {
   const std::string kind = in.get<std::string>();
   const std::string there = in.get<std::string>();
   const std::string peer = in.get<std::string>();
@@ -132,11 +133,9 @@ std::exception_ptr get_error(Decoder& in, const std::string& worker, const char*
     return std::make_exception_ptr(
         UnknownFunction(str(text, "no function '", function ? function : "?", "' is registered there")));
   if (there.empty() && kind == "SignatureMismatch") {
-    const FunctionEntry* mine = function ? find_function(std::string_view(function)) : nullptr;
+    const std::string here = !signature.empty() ? signature : function ? function : "?";
     return std::make_exception_ptr(SignatureMismatch(
-        str("signatures differ: here '", mine ? mine->signature : std::string(function ? function : "?"),
-            "', on worker '", worker, "' '", peer, "'"),
-        peer));
+        str("signatures differ: here '", here, "', on worker '", worker, "' '", peer, "'"), peer));
   }
   return make({kind, text, peer}, worker);
 }

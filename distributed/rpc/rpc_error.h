@@ -41,8 +41,9 @@ WEFT_API std::exception_ptr no_thread_error(const std::string& worker);
 /// Writes an exception as the body of an error reply.
 WEFT_API void put_error(Encoder& out, const std::exception_ptr& error);
 /// Reads an error reply and makes the caller's exception. `worker`: the worker that threw; `function`: the
-/// called function, or null.
-WEFT_API std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function = nullptr);
+/// called function, or null; `signature`: the one it has here.
+WEFT_API std::exception_ptr get_error(Decoder& in, const std::string& worker, const char* function = nullptr,
+                                      const std::string& signature = {});
 /// The same exception with another text. A type without a row in rpc_error.cpp becomes a RemoteError
 /// that names it.
 WEFT_API std::exception_ptr with_text(const std::exception_ptr& error, const std::string& text);

@@ -1,9 +1,9 @@
 // The requests served by owner and parent (references.cpp, steps 2 to 10). The receiving thread starts each
 // request. That is quick and keeps the order of the methods of serialized classes. Functions run on the pool.
-#include <weft/distributed/rref/inner/reference_requests.h>
-
+#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/rpc/served_errors.h>
 #include <weft/distributed/rref/inner/reference_messages.h>
+#include <weft/distributed/rref/inner/references.h>
 
 namespace weft::rpc::detail {
 
@@ -263,8 +263,7 @@ void serve_delete(const ReferencesPtr& refs, Request request, Responder responde
   responder.reply(Message());
 }
 
-}  // namespace
-
+/// Registers the handlers. They do not keep `references` alive.
 void serve_references(Agent& agent, std::weak_ptr<References> references) {
   using Serve = void (*)(const ReferencesPtr&, Request, Responder);
   const auto on = [&](Kind kind, RunOn where, Serve serve) {
@@ -280,4 +279,16 @@ void serve_references(Agent& agent, std::weak_ptr<References> references) {
   on(Kind::kDelete, RunOn::kPool, serve_delete);
 }
 
+}  // namespace
+
 }  // namespace weft::rpc::detail
+
+namespace weft::rpc {
+
+void install_references(Agent& agent) {
+  const auto references = detail::References::of(agent);
+  detail::serve_references(agent, references);
+  references->install(agent);
+}
+
+}  // namespace weft::rpc

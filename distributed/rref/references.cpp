@@ -3,9 +3,7 @@
 // its steps. This file has the hand-over of references in messages.
 #include <weft/distributed/rref/inner/references.h>
 
-#include <weft/distributed/rpc/inner/services.h>
 #include <weft/distributed/rref/inner/reference_messages.h>
-#include <weft/distributed/rref/inner/reference_requests.h>
 
 // The protocol of remote references. The agents below run each request at most once and repeat lost messages
 // while both workers live. Every message here is such a request; those of this protocol have no deadline. The
@@ -116,7 +114,6 @@ std::shared_ptr<References> References::of(Agent& agent) { return agent.slot<Slo
 
 void References::install(Agent& agent) {
   const auto weak = weak_from_this();
-  serve_references(agent, weak);
   agent.on_peer_lost([weak](const LostPeer& peer) {
     if (const auto self = weak.lock()) self->peer_lost(peer);
   });
@@ -289,8 +286,6 @@ std::shared_ptr<OwnedState> References::take_home(const Decoder& in, const Arriv
 }
 
 }  // namespace detail
-
-void install_references(Agent& agent) { detail::References::of(agent)->install(agent); }
 
 std::string to_string(const LeakedRRef& leak) {
   return str(leak.rref, " of ", leak.owner, " is held by ", leak.user, " as ", leak.fork, " (", leak.site,

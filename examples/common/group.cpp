@@ -52,6 +52,8 @@ void secure(const NetworkFlags& flags, const LaunchInfo& launch, bool spawned, I
 void leave_elastic_group() { stop_serving(); }
 WEFT_RPC(leave_elastic_group);
 
+/// One worker of an elastic group of any size, whose store another process serves. It has no rank, and
+/// rpc::run_group ends with the last of its ranks: here active workers end the passive ones.
 int run_elastic(const GroupOptions& options, const std::function<int(const std::string&)>& body) {
   const NetworkFlags& flags = options.network;
   InitOptions init;

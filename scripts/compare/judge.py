@@ -86,6 +86,9 @@ def run(function, arguments, cotangents=None, generator=None, change=None):
         )
         for o in outputs
     ]
+    negative = next((o for o in outputs if o is not None and any(d < 0 for d in o.shape)), None)
+    if negative is not None:  # PyTorch takes some sizes without a check
+        return Result(error=f"RuntimeError: a tensor of the sizes {list(negative.shape)}", stage="call")
     result.needs = [o is not None and o.requires_grad for o in outputs]
     first = next(
         (x for v in given for x in (v if isinstance(v, list) else [v]) if isinstance(x, torch.Tensor)), None

@@ -222,7 +222,15 @@ op("log_sigmoid", one, F.logsigmoid, types="real")
 op("leaky_relu", lambda d: one(d) + [d.floating(0.01, 0.0, 0.3, 2.0, -0.5)], F.leaky_relu, types="real",
    zeros=True)
 op("elu", lambda d: one(d) + [d.floating(1.0, 0.5, 2.0, 0.0)], F.elu, types="real", zeros=True)
-op("gelu", one, F.gelu, types="real", zeros=True, spread=True, floor=1)
+
+
+def gelu_of_torch(x):
+    """PyTorch's own: that of oneDNN, which it takes for float32, makes 0 of -0."""
+    with torch.backends.mkldnn.flags(enabled=False):
+        return F.gelu(x)
+
+
+op("gelu", one, gelu_of_torch, types="real", zeros=True, spread=True, floor=1)
 op("gelu_tanh", one, lambda x: F.gelu(x, approximate="tanh"), types="real", zeros=True, spread=True, floor=1)
 op("silu", one, F.silu, types="real", zeros=True)
 op("softplus", one, lambda x: F.softplus(x, threshold=40), types="real")

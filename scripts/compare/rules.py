@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from . import judge
+from . import judge, rounding
 from .draw import FLOAT32, FLOAT64, INT64, TORCH, to_torch
 from .frames import T
 from .refusals import by_refusal, fits, meeting, numbers_of, promote
@@ -261,33 +261,12 @@ def by_gradient(case, t, w, kind, text):
             for _, x, _, _, wrong in parts
         ):
             return "at a bound"
-    inputs = [
-        to_torch(T(v.dtype, v.sizes, v.strides, v.offset, v.data)) for v in judge.leaves(case.arguments)
-    ]
-    one_odd = all(
-        x is not None and bool((~a.isfinite() | ~b.isfinite() | ~x.isfinite())[wrong].all())
-        for _, x, a, b, wrong in parts
-    )
     wide = promote([v.dtype for v in judge.leaves(case.arguments)])
-    met = [x.to(TORCH[wide]) if wide >= 4 else x for x in inputs]  # an integer may leave a half type's range
-    if any(not bool(x.isfinite().all()) for x in met) or not all(
-        abs(v) < float("inf") for v in numbers_of(case)
-    ):
-        if not case.spec.spread:
-            one_odd = (
-                all(x is not None and bool(beside(met, x)[wrong].all()) for _, x, _, _, wrong in parts)
-                or one_odd
-            )
-        mixed = case.spec.spread and any(o is not None and not bool(o.isfinite().all()) for o in t.outputs)
-        return "not finite" if one_odd or mixed else None
-    vanished = case.spec.name.startswith(("norm", "cumprod")) and all(
-        bool(vanishing(x)[wrong].all()) and bool((b.abs() <= largest_cotangent(case))[wrong].all())
-        for _, x, _, b, wrong in parts
-    )
-    mixed = case.spec.spread and huge(case)
-    if case.spec.name.startswith(("prod", "cumprod")) and one_odd and leaves_range(inputs[0]):
-        return "range"
-    return "range" if any(beyond_root(x) for x in inputs) and (one_odd or vanished or mixed) else None
+    met = [to_torch(v).detach().to(TORCH[wide]) for v in judge.leaves(case.arguments) if wide >= 4]
+    finite = all(bool(x.isfinite().all()) for x in met)  # an integer may leave a half type's range
+    numbers = all(abs(v) < float("inf") for v in numbers_of(case))
+    parts = list(wrong_elements(case, t, w))
+    return rounding.of_gradients(case, t, parts, finite and numbers)
 
 
 def largest_cotangent(case):
@@ -310,51 +289,7 @@ def over_one_number(case):
 
 
 def by_range(case, t, w, kind, text):
-    """Outputs that differ only where one side left the type's range, from inputs whose squares leave it."""
-    if kind != "values" or not any(map(beyond_root, map(to_torch, judge.leaves(case.arguments)))):
-        return None
-    for a, part in zip(t.outputs, w.outputs):
-        b = judge.tensor_of(part) if part else None
-        if b is None or not a.is_floating_point():
-            continue
-        wrong = ~judge.agreement(a, b, case.spec.spread, judge.coarsest(case, [a]), None, case.spec.floor)
-        if not bool((~a.isfinite() | ~b.isfinite())[wrong].all()) and not (case.spec.spread and huge(case)):
-            return None
-    return "range"
-
-
-def huge(case):
-    """Whether a number is beyond the root of its type's range: sums of it cancel in the order of one side."""
-    inputs = [to_torch(v).detach() for v in judge.leaves(case.arguments) if v.dtype >= 4]
-    return any(bool((x.double().abs() > torch.finfo(x.dtype).max ** 0.5).any()) for x in inputs)
-
-
-def beside(inputs, x):
-    """The elements of x that meet a number that is not finite, broadcast."""
-    try:
-        met = sum((~v.isfinite()).float() for v in inputs)
-        return met.expand(torch.broadcast_shapes(met.shape, x.shape)).sum_to_size(x.shape) > 0
-    except RuntimeError:  # their sizes do not broadcast: no operation element by element
-        return torch.zeros(x.shape, dtype=torch.bool)
-
-
-def beyond_root(x):
-    """Whether a square of a number would leave the type's range, above or below."""
-    if not x.is_floating_point():
-        return False
-    return bool(((x.double().abs() > torch.finfo(x.dtype).max ** 0.5) | vanishing(x)).any())
-
-
-def leaves_range(x):
-    """Whether products of the numbers that are not 0 may leave the type's range."""
-    size = x.detach().double().abs().flatten()
-    return float(size[size > 0].log2().abs().sum()) > torch.tensor(torch.finfo(x.dtype).max).double().log2()
-
-
-def vanishing(x):
-    """Where the square of a number would be below the type's range."""
-    size = x.double().abs()
-    return (size < torch.finfo(x.dtype).tiny ** 0.5) & (size > 0)
+    return rounding.of_outputs(case, t, w) if kind == "values" else None
 
 
 HALF_QUOTIENTS = (

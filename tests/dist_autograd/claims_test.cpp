@@ -223,6 +223,7 @@ TEST(DistClaims, a_part_of_an_optimizer_is_used_by_the_worker_that_made_it_only)
       context.backward({rpc_sync<claimed_forward>("worker1", claimed_leaf(2)).sum()});
       const auto& part = opt.owners()[0].optimizer;
       using dist_optim::OwnerOptimizer;
+      claim_method<&OwnerOptimizer::mark>(c, part);
       claim_method<&OwnerOptimizer::step>(c, part, context.id());
       claim_method<&OwnerOptimizer::prepare>(c, part, context.id(), 0, std::string());
       claim_method<&OwnerOptimizer::decide>(c, part, 0, true);

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/distributed/optim/dist_checkpoint.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
@@ -18,6 +20,7 @@ namespace {
 using namespace weft;
 using namespace weft::rpc;
 using namespace weft::test;
+using namespace std::chrono_literals;
 using dist_autograd::Context;
 using dist_optim::DistributedOptimizer;
 using weft::testing::same_bits;
@@ -213,6 +216,12 @@ struct Picky {
   Picky(const Options& o, int64_t) : lr(o.lr) {}
   static void check(const Options& o) {
     if (o.lr > 5 && current_agent()->self().name == "worker2") throw ValueError("above 5 on purpose");
+    accepted().insert(current_agent()->self().name);
+  }
+  /// Owners that have taken its options.
+  static std::set<std::string>& accepted() {
+    static std::set<std::string> names;
+    return names;
   }
   template <class V> void operator()(V& p, const V& g, V*) const { p -= lr * g; }
 };
@@ -236,6 +245,66 @@ TEST(DistSchedule, a_parameter_in_memory_of_from_blob_is_refused_and_no_other_is
     EXPECT_EQ(good.data<float>(), block);
     EXPECT_EQ(good.to_vector<float>(), (std::vector<float>{0.5, 0.5, 0.5}));
   });
+}
+
+/// The parameters of workers 1 and 2.
+std::vector<Tensor>& picked() {
+  static std::vector<Tensor> all;
+  return all;
+}
+RRef<Tensor> own_picked() {
+  return RRef<Tensor>(picked().at(static_cast<size_t>(current_agent()->self().id.value) - 1));
+}
+WEFT_RPC(own_picked);
+std::vector<RRef<Tensor>> both_picked() {
+  picked() = {ones({3}).requires_grad_(), ones({3}).requires_grad_()};
+  Picky::accepted().clear();
+  return {rpc_sync<own_picked>("worker1"), rpc_sync<own_picked>("worker2")};
+}
+
+TEST(DistSchedule, parameters_are_marked_once_all_owners_have_accepted_theirs) {
+  for (const bool refuses_first : {false, true}) {
+    Cluster c({.size = 3});
+    c.run(0, [&] {
+      std::vector<RRef<Tensor>> params = both_picked();
+      if (refuses_first) std::swap(params[0], params[1]);
+      const std::string text = error_of<ValueError>([&] { dist_optim::make<Picky>(params, {.lr = 7}); });
+      EXPECT_TRUE(has(text, "construction failed on 'worker2': "));
+      EXPECT_TRUE(has(text, "above 5 on purpose (the other owners have ended theirs)"));
+      EXPECT_EQ(Picky::accepted(), std::set<std::string>{"worker1"});
+      EXPECT_FALSE(is_concurrent(picked()[0]));
+      EXPECT_FALSE(is_concurrent(picked()[1]));
+      const DistributedOptimizer opt = dist_optim::make<Picky>(params, {.lr = 4});
+      EXPECT_TRUE(is_concurrent(picked()[0]));
+      EXPECT_TRUE(is_concurrent(picked()[1]));
+    });
+  }
+}
+
+TEST(DistSchedule, an_owner_killed_before_it_has_accepted_leaves_no_mark_on_the_other) {
+  int marked = 0, unmarked = 0;
+  for (int moment = 0; moment < 30; ++moment) {
+    AgentOptions agent;
+    agent.lease = 1s;
+    Cluster c({.size = 3,
+               .seed = static_cast<uint64_t>(moment) + 1,
+               .net = {.connect_timeout = 500ms},
+               .agent = agent});
+    c.run(0, [&] {
+      const std::vector<RRef<Tensor>> params = both_picked();
+      c.runtime().call_at(c.runtime().now() + std::chrono::microseconds(20 * moment), [&] { c.kill(2); });
+      try {
+        dist_optim::make<Picky>(params, {.lr = 4});
+      } catch (const PeerLost& e) {
+        EXPECT_EQ(e.peer, "worker2");
+      }
+      const bool is = is_concurrent(picked()[0]);
+      EXPECT_TRUE(!is || Picky::accepted().count("worker2") > 0) << "moment " << moment;
+      ++(is ? marked : unmarked);
+    });
+  }
+  EXPECT_GT(marked, 0);
+  EXPECT_GT(unmarked, 0);
 }
 
 TEST(DistSchedule, a_rate_that_one_owner_refuses_is_set_on_none) {

@@ -211,6 +211,30 @@ TEST(ElasticProcess, a_worker_without_its_store_says_so) {
   EXPECT_FALSE(default_agent());
 }
 
+TEST(ElasticProcess, a_store_whose_host_cannot_be_resolved_is_named_at_once) {
+  const std::string why = "resolved: " + why_unresolved("no..host");
+  InitOptions options;
+  options.init_timeout = 1h;
+  for (const bool insecure : {false, true}) {
+    options.insecure = insecure;
+    options.store = "no..host:29600";
+    const std::string text = error_of<RpcError>([&] { init_rpc("a", options); });
+    EXPECT_TRUE(has(text, "store at no..host:29600: the host 'no..host' cannot be " + why));
+  }
+  options.store = "etcd://no..host:1,no..host:2/run7";
+  EXPECT_TRUE(has(error_of<RpcError>([&] { init_rpc("a", options); }),
+                  "etcd at no..host:1,no..host:2: no host can be " + why));
+  EXPECT_FALSE(default_agent());
+}
+
+TEST(ElasticProcess, one_member_of_etcd_may_have_no_address) {
+  InitOptions options;
+  options.insecure = true;
+  options.init_timeout = 300ms;
+  options.store = "etcd://no..host:1,127.0.0.1:2/run7";
+  EXPECT_TRUE(has(error_of<Timeout>([&] { init_rpc("a", options); }), "no..host:1,127.0.0.1:2"));
+}
+
 TEST(ElasticProcess, serving_ends_at_its_limit_and_says_what_would_have_ended_it) {
   const ReservedPort port;
   const InGroup in("a", str("127.0.0.1:", port.port()));

@@ -16,6 +16,8 @@ int64_t passive_work(int64_t n) { return n + 1; }
 WEFT_RPC(passive_work);
 void passive_stop() { rpc::current_agent()->stop_serving(); }
 WEFT_RPC(passive_stop);
+void passive_sleep(int64_t seconds) { rpc::current_runtime()->sleep_for(std::chrono::seconds(seconds)); }
+WEFT_RPC(passive_sleep);
 
 }  // namespace weft::test
 
@@ -218,6 +220,35 @@ TEST(Passive, serve_until_done_ends_at_its_limit_under_its_own_name) {
     }
     if (rank == 1) current_runtime()->sleep_for(30s);
     EXPECT_EQ(become_passive(c, rank), kFine) << rank;
+  });
+}
+
+TEST(Passive, a_limit_with_calls_under_way_names_the_function_that_was_called) {
+  Cluster c({.size = 2});
+  c.run_all([&](int rank) {
+    if (rank == 0) {
+      const Future<void> own = rpc_async<passive_sleep>("worker0", 60);
+      const std::string text =
+          error_of<Timeout>([&] { c.agent(0)->shutdown({.timeout = 5s, .caller = "my_program"}); });
+      EXPECT_EQ(text.find("my_program: worker 'worker0' still has calls under way:\n"), 0u) << text;
+      EXPECT_THROW(own.wait(), RpcError);
+      return;
+    }
+    EXPECT_EQ(become_passive(c, rank), kFine);
+  });
+}
+
+TEST(Passive, the_error_of_a_shutdown_step_keeps_its_text) {
+  Cluster c({.size = 2});
+  const std::string text = "shutdown: the printer of worker0 is busy";
+  c.agent(0)->add_shutdown_step("printer", [&](TimePoint) { throw Timeout(text); });
+  c.run_all([&](int rank) {
+    if (rank == 0) {
+      set_default_agent(c.agent(0));
+      EXPECT_EQ(error_of<Timeout>([] { serve_until_done({.stop_on_sigterm = false}); }), text);
+      return;
+    }
+    EXPECT_EQ(become_passive(c, rank), kFine);
   });
 }
 

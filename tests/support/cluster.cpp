@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/transport/grpc_transport.h>
 #include <weft/distributed/wire/call_context.h>
 

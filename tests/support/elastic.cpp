@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/sim/sim_runtime.h>
 #include <weft/distributed/sim/sim_transport.h>
 

@@ -184,6 +184,7 @@ TEST(StoreService, bad_addresses_are_named) {
   EXPECT_THROW(serve_store("unix:relative"), ValueError);
   EXPECT_THROW(serve_store("unix:/" + std::string(120, 'x')), ValueError);
   EXPECT_THROW(connect_store("192.0.2.1:4711"), RpcError) << "no credentials";
+  EXPECT_THROW(connect_store("no..host:4711", {.insecure = true}), RpcError);
   const ServedStore first = serve_store("127.0.0.1:0");
   EXPECT_NE(error(first.address).find("the port is in use"), std::string::npos) << error(first.address);
   EXPECT_NE(error("unix:" + folder.path + "/missing/store").find("No such file"), std::string::npos);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <weft/distributed/rpc/agent.h>
+#include <weft/distributed/rpc/current_agent.h>
 #include <weft/distributed/rpc/inner/budget.h>
 #include <weft/distributed/rpc/inner/fence.h>
 #include <weft/distributed/rpc/inner/tracer.h>

@@ -79,7 +79,8 @@ class RoundTable {
 /// The rounds of one passive worker.
 class Rounds {
  public:
-  Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline);
+  /// `caller` begins the text of a Timeout.
+  Rounds(Agent& agent, AgentCore& core, RoundTable& table, TimePoint deadline, std::string caller);
   /// Blocks until every living member is in this round. Throws: Timeout that names the
   /// missing ones; ToldToStop.
   const RoundAnswer& next();
@@ -91,6 +92,7 @@ class Rounds {
   AgentCore& core_;
   RoundTable& table_;
   const TimePoint deadline_, passive_;
+  const std::string caller_;
   uint64_t number_ = 0;
   RoundAnswer last_;
 };

@@ -11,10 +11,10 @@ void install_services(Agent& agent);
 
 void install_calls(Agent& agent);          ///< responder.cpp: Kind::kCall
 void install_batches(Agent& agent);        ///< batched.cpp: counters of joined runs
-void install_gather(Agent& agent);         ///< gathers.cpp: Kind::kGather
-void install_rounds(Agent& agent);         ///< rounds.cpp: Kind::kRound
-void install_devices(Agent& agent);        ///< devices.cpp: Kind::kReturn
-void install_references(Agent& agent);     ///< references.cpp: Kind::kRemote to Kind::kDelete
+void install_gather(Agent& agent);         ///< services.cpp: Kind::kGather
+void install_rounds(Agent& agent);         ///< services.cpp: Kind::kRound
+void install_devices(Agent& agent);        ///< services.cpp: Kind::kReturn
+void install_references(Agent& agent);     ///< reference_requests.cpp: Kind::kRemote to Kind::kDelete
 void install_dist_autograd(Agent& agent);  ///< dist_backward.cpp: recording, backward passes
 
 }  // namespace weft::rpc

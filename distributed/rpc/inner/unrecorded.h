@@ -4,10 +4,11 @@
 
 #include <string>
 
-#include <weft/distributed/rpc/outside_context.h>
 #include <weft/distributed/wire/message.h>
 
 namespace weft::rpc {
+
+class Agent;
 
 /// The part of a call that a message carries.
 enum class Carries : uint8_t { kArguments, kResult, kNeverRecorded };

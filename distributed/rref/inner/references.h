@@ -5,8 +5,8 @@
 //   OwnerTable        the values of this worker, with the forks that keep them
 //   UserTable         the references to values of other workers, pending ones included
 //   ShareTable        the children under way, with the parents that they keep
-// A part calls those listed before it; DeferredWork alone calls back, to probe a share. References installs
-// the handlers and connects the parts.
+// A part calls those listed before it; DeferredWork alone calls back, to probe a share. References
+// connects the parts.
 #pragma once
 
 #include <weft/distributed/rref/inner/share_table.h>
@@ -14,12 +14,13 @@
 
 namespace weft::rpc::detail {
 
-/// All references of one agent, with the handlers of their messages.
+/// All references of one agent.
 class References final : public std::enable_shared_from_this<References> {
  public:
   explicit References(Agent& agent);
   static std::shared_ptr<References> of(Agent& agent);
-  /// Registers handlers, steps of the shutdown, counters.
+  /// Registers the steps of the shutdown, the callback for losses and counters; reference_requests.cpp the
+  /// handlers of messages.
   void install(Agent& agent);
 
   /// Throws: RpcError when the agent has ended.

@@ -20,6 +20,8 @@ GOOD = {
     "distributed/rpc/rpc.h": "namespace weft {\n}  // namespace weft\n"
                              "#include <weft/distributed/rpc/rpc_inl.h>\n",
     "distributed/rpc/rpc_inl.h": "#include <weft/distributed/rpc/rpc.h>\n",
+    "distributed/rpc/agent.h": "#include <weft/distributed/rpc/call.h>\n",
+    "distributed/rpc/call.h": "#pragma once\n",
     "distributed/rpc/rpc.cpp": HEAD + "#include <weft/distributed/runtime/inner/pool.h>\n",
     "distributed/inspection/inspection.cpp": HEAD + "#include <grpcpp/grpcpp.h>\n",
     "tests/rpc/call_test.cpp": "TEST(Call,\n     ends_at_its_deadline) {}\nTEST_P(Call, runs_once) {}\n",
@@ -39,6 +41,8 @@ FAULTS = [
     ("tensor/new.h", "#include <weft/distributed/rpc/rpc.h>\n", "tensor/new.h:1: tensor/ includes"),
     ("kernels/view.h", "#pragma once\n#include <weft/kernels/shape.h>\n",
      "a circle of headers: kernels/view.h -> kernels/shape.h -> kernels/view.h"),
+    ("distributed/rpc/call.cpp", HEAD + "#include <weft/distributed/rpc/agent.h>\n",
+     "distributed/rpc/agent and distributed/rpc/call include each other's headers"),
     ("distributed/rpc/rpc.h", "#include <weft/distributed/runtime/inner/pool.h>\n",
      "rpc.h:1: a public header includes the private distributed/runtime/inner/pool.h"),
     ("cmake/include/weft/weft.h", "#include <weft/distributed/runtime/inner/pool.h>\n",

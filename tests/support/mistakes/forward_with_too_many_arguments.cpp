@@ -3,5 +3,5 @@
 int main() {
   const weft::nn::Linear layer(2, 3);
   const weft::Tensor x = weft::zeros({1, 2});
-  layer.forward(x, x);  // MISTAKE: candidate: 'weft::Tensor weft::nn::Linear::forward(const weft::Tensor&) const'
+  layer.forward(x, x);  // MISTAKE: // takes one tensor
 }
