@@ -82,7 +82,7 @@ TEST_F(SimtTrace, spans_have_the_times_of_the_host_and_of_the_device) {
   exp(x);
   const vector<Event> events = finish();
   for (const int process : {0, 1}) {
-    const vector<Event> launches = named(events, "exp", process),
+    const vector<Event> launches = named(events, "Exp", process),
                         copies = named(events, "copy_to_host", process),
                         ranges = named(events, "a \\\"part\\\"", process);
     ASSERT_EQ(launches.size(), 2u) << process;
@@ -112,8 +112,8 @@ TEST_F(SimtTrace, streams_devices_and_threads_have_rows_of_their_own) {
   }
   std::thread([&] { exp(y); }).join();
   const vector<Event> events = finish();
-  const vector<Event> first = named(events, "exp", 1), second = named(events, "exp", 2),
-                      host = named(events, "exp", 0);
+  const vector<Event> first = named(events, "Exp", 1), second = named(events, "Exp", 2),
+                      host = named(events, "Exp", 0);
   ASSERT_EQ(first.size(), 2u);
   ASSERT_EQ(second.size(), 1u);
   ASSERT_EQ(host.size(), 3u);
@@ -131,8 +131,8 @@ TEST_F(SimtTrace, recorded_work_has_the_time_of_the_host_alone_and_a_replay_has_
   for (int i = 0; i < 3; ++i) graph.replay();
   EXPECT_EQ(y.to_vector<float>(), exp(ones({7})).to_vector<float>());
   const vector<Event> events = finish();
-  EXPECT_EQ(named(events, "exp", 0).size(), 1u);
-  EXPECT_EQ(named(events, "exp", 1).size(), 0u);
+  EXPECT_EQ(named(events, "Exp", 0).size(), 1u);
+  EXPECT_EQ(named(events, "Exp", 1).size(), 0u);
   EXPECT_EQ(named(events, "replay", 0).size(), 3u);
   EXPECT_EQ(named(events, "replay", 1).size(), 3u);
 }
@@ -142,8 +142,8 @@ TEST_F(SimtTrace, more_spans_than_events_at_once_keep_their_times) {
   cuda::start_trace(file);
   for (int i = 0; i < 1500; ++i) exp(x);
   const vector<Event> events = finish();
-  EXPECT_EQ(named(events, "exp", 0).size(), 1500u);
-  EXPECT_EQ(named(events, "exp", 1).size(), 1500u);
+  EXPECT_EQ(named(events, "Exp", 0).size(), 1500u);
+  EXPECT_EQ(named(events, "Exp", 1).size(), 1500u);
 }
 
 TEST_F(SimtTrace, ranges_nest_and_end_where_an_error_leaves) {
@@ -155,7 +155,7 @@ TEST_F(SimtTrace, ranges_nest_and_end_where_an_error_leaves) {
     throw ValueError("a step that fails");
   } catch (const ValueError&) {
   }
-  EXPECT_EQ(cuda::simt::take_ranges(), (vector<string>{"outer", "exp", "end", "end"}));
+  EXPECT_EQ(cuda::simt::take_ranges(), (vector<string>{"outer", "Exp", "end", "end"}));
   cuda::finish_trace();
   {
     const cuda::Range range("outer", gpu);
