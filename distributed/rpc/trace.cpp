@@ -194,10 +194,9 @@ void write_worker(TraceWriter& file, const Collected& c, int64_t zero,
     const auto peer = names.find(s.peer);
     std::string arguments = str("\"ok\": ", s.ok ? "true" : "false");
     if (*look.other != 0)
-      arguments +=
-          str(", \"", look.other,
-              "\": ", json_quote(peer != names.end() ? peer->second : str("worker ", s.peer)),
-              ", \"tensor_bytes\": ", s.bytes);
+      arguments += str(", \"", look.other,
+                       "\": ", json_quote(peer != names.end() ? peer->second : str("worker ", s.peer)),
+                       ", \"tensor_bytes\": ", s.bytes);
     file.event(str("\"ph\": \"X\", ", where, "\"cat\": \"", look.category, "\", \"ts\": ", at(s.start),
                    ", \"dur\": ", micros(s.end - s.start), ", \"name\": ", json_quote(s.name),
                    ", \"args\": {", arguments, "}"));
@@ -208,11 +207,10 @@ void write_worker(TraceWriter& file, const Collected& c, int64_t zero,
     if (s.sequence == 0) continue;
     const std::string caller = served ? str(s.peer, ".", lives.of(s.peer, s.incarnation))
                                       : str(id, ".", lives.of(id, c.trace.incarnation));
-    file.event(str(
-        "\"ph\": \"", served ? "f\", \"bp\": \"e" : "s", "\", ", where,
-        "\"cat\": \"flow\", \"ts\": ", at(served ? begun : s.start),
-        ", \"name\": \"call\", \"id\": ",
-        json_quote(str(caller, ".", served ? id : s.peer, ".", s.sequence))));
+    file.event(str("\"ph\": \"", served ? "f\", \"bp\": \"e" : "s", "\", ", where,
+                   "\"cat\": \"flow\", \"ts\": ", at(served ? begun : s.start),
+                   ", \"name\": \"call\", \"id\": ",
+                   json_quote(str(caller, ".", served ? id : s.peer, ".", s.sequence))));
   }
   if (c.trace.dropped > 0)
     file.event(str("\"ph\": \"M\", ", process, "\"name\": \"process_labels\", \"args\": {\"labels\": ",

@@ -45,9 +45,9 @@ struct Span {
   const std::string* name;
   int thread, device;
   void* stream;
-  int64_t begin, end;                             // of the host, ns
-  int64_t device_begin = -1, device_end = -1;     // on the same clock; -1: not known
-  runtime::Event from = nullptr, to = nullptr;    // until the times are known
+  int64_t begin, end;                           // of the host, ns
+  int64_t device_begin = -1, device_end = -1;   // on the same clock; -1: not known
+  runtime::Event from = nullptr, to = nullptr;  // until the times are known
 };
 
 class Trace {
