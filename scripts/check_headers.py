@@ -16,7 +16,7 @@ import tempfile
 
 PRIVATE = re.compile(r"/inner/|^kernels/(cpu|plugin)/|^kernels/cuda/.*/")
 DEVICE = re.compile(r"^kernels/cuda/")  # for files of nvcc
-APART = re.compile(r"^kernels/math\.h$"                    # for update rules on vectors and on devices
+APART = re.compile(r"^kernels/(math|half)\.h$"             # for update rules on vectors and on devices
                    r"|^distributed/(inspection|sim)/"      # components of their own
                    r"|^distributed/launch/rendezvous\.h$")  # for agents that a program makes itself
 UMBRELLAS = ("weft.h", "cuda.h", "distributed.h")
