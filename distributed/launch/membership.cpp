@@ -1,14 +1,12 @@
-// The part of one worker in an elastic group: it joins, renews its lease, follows the list of members and
-// removes lost ones. The keys of the store and the protocol follow the includes.
+// The part of one worker in an elastic group: it joins, waits, serves and leaves. membership_task.cpp renews
+// its lease, follows the list of members and removes lost ones. The keys of the store and the protocol follow
+// the includes.
 #include <weft/distributed/launch/membership.h>
 
 #include <algorithm>
-#include <iostream>
 
-#include <weft/distributed/launch/inner/group_keys.h>
 #include <weft/distributed/launch/inner/joining.h>
-#include <weft/distributed/launch/inner/member_list.h>
-#include <weft/distributed/rpc/inner/agent_impl.h>
+#include <weft/distributed/launch/inner/membership_state.h>
 
 // Keys of the store:
 //   group/ids, group/id/<name>   the ids given so far; the id of a name, which all its lives have
@@ -33,15 +31,11 @@
 namespace weft::rpc {
 namespace {
 
-using inner::Departure;
 using inner::kMembersKey;
 using inner::life_of;
 using inner::MemberList;
 
-// Such texts reach every member, so they do not tell the number of a life: with it, a hello could pose as it.
-constexpr char kSucceeded[] = "its successor has its name";
 constexpr Duration kReleased = std::chrono::milliseconds(1);  // the last lease of a life that leaves
-constexpr Duration kLongestWatch = std::chrono::seconds(1);
 
 /// Finds the membership of an agent.
 struct MembershipSlot {
@@ -51,49 +45,6 @@ struct MembershipSlot {
 };
 
 }  // namespace
-
-struct Membership::State {
-  State(std::shared_ptr<Runtime> rt, std::shared_ptr<Store> s, JoinOptions o)
-      : runtime(std::move(rt)),
-        store(std::move(s)),
-        options(std::move(o)),
-        life_key(inner::kLifeBegin + options.name),
-        changed(*runtime, "a change of the members"),
-        ended(*runtime, "the renewals of a lease") {}
-
-  Fence& fence() const { return agent->impl().core.fence; }
-  Duration lease() const { return agent->impl().core.options.lease; }
-  bool over() const { return stopping || !agent->is_running(); }
-  std::string number() const { return to_string(agent->life().incarnation); }
-
-  void take_name();
-  void release_name() const;
-  void renew();
-  bool follow(TimePoint until);
-  void apply(const std::string& text);
-  void place(const MemberList& now);
-  void keep_next(const MemberList& now);
-  void remove_lost(const LostPeer& lost);
-  void stay_out(const std::string& why);
-  void tell_fenced();
-
-  const std::shared_ptr<Runtime> runtime;
-  const std::shared_ptr<Store> store;
-  const JoinOptions options;
-  const std::string life_key;
-  std::shared_ptr<Agent> agent;  // set before others see this object
-  Event changed, ended;
-  std::atomic<bool> stopping{false};
-  std::string why_left = "it was shut down";  // set before the only leave that has another reason
-  Callbacks<const WorkerInfo&> joined_callbacks;
-  Callbacks<const std::string&> fenced_callbacks;
-  // of the task that renews and follows
-  std::optional<std::string> known;
-  Life next;  // the member that this worker keeps under lease
-  bool told = false;
-  mutable Mutex mutex;
-  MemberList list WEFT_GUARDED_BY(mutex);
-};
 
 // ---- joining
 
@@ -123,7 +74,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     me.process = options.process;
     inner::change_members(*s.store, kMembersKey, options.deadline, [&](MemberList& list) {
       inner::check_devices(list, me);
-      if (const Member* before = list.find(me.id)) list.remove({life_of(*before), false, kSucceeded});
+      if (const Member* before = list.find(me.id)) list.remove({life_of(*before), false, inner::kSucceeded});
       list.add(me);
       return true;
     });
@@ -139,20 +90,7 @@ std::shared_ptr<Membership> Membership::join(std::shared_ptr<Runtime> runtime, s
     MutexLock lock(slot.mutex);
     slot.membership = self;
   }
-  s.runtime->post([self] {
-    State& mine = *self->state_;
-    try {
-      while (!mine.over()) {
-        mine.renew();
-        if (mine.fence().closed_for_good()) break;
-        const TimePoint until = mine.runtime->now() + mine.lease() / 4;
-        while (!mine.over() && !mine.fence().closed(mine.runtime->now()) && mine.runtime->now() < until)
-          if (!mine.follow(std::min(until, mine.runtime->now() + kLongestWatch))) break;
-      }
-    } catch (const Error&) {  // the runtime has stopped
-    }
-    mine.ended.set();
-  });
+  s.runtime->post([self] { self->state_->run_task(); });
   try {
     inner::ask_for_devices(s.agent, options.deadline);
   } catch (const Error& e) {
@@ -201,177 +139,6 @@ void Membership::State::take_name() {
                         "renewed the lease for its whole time"));
     }
   }
-}
-
-// ---- the task that renews and follows
-
-/// Steps 2 and 3.
-void Membership::State::renew() {
-  const TimePoint sent = runtime->now();
-  const bool late = fence().closed(sent);
-  TimePoint deadline = sent + lease() / 4;
-  if (!late) deadline = std::min(deadline, fence().until());
-  try {
-    store->hold(life_key, number(), lease(), deadline);
-    if (late) apply(store->get(kMembersKey, deadline));
-    fence().open_until(sent + lease());
-    told = told && fence().closed_for_good();
-  } catch (const RuntimeStopped&) {
-    throw;
-  } catch (const ValueError&) {
-    stay_out("another life has its name");
-  } catch (const Error& e) {
-    fence().explain(e.what());
-    if (fence().closed(runtime->now())) tell_fenced();
-    if (runtime->now() < deadline) runtime->sleep_for(lease() / 16);
-  }
-}
-
-/// Waits for a change of the list. False: the store does not answer.
-bool Membership::State::follow(TimePoint until) {
-  try {
-    const auto text = store->watch(kMembersKey, known, until);
-    if (over()) return true;
-    if (text) apply(*text);
-    else stay_out("the store has lost the list of members");
-    return true;
-  } catch (const RuntimeStopped&) {
-    throw;
-  } catch (const Timeout&) {  // no change
-    return true;
-  } catch (const Error& e) {
-    fence().explain(e.what());
-    return false;
-  }
-}
-
-void Membership::State::apply(const std::string& text) {
-  if (known == text) return;
-  const MemberList now = inner::decode_members(text);
-  known = text;
-  const Life me = agent->life();
-  const Member* const mine = now.find(me.id);
-  bool back = false;
-  {
-    MutexLock lock(mutex);
-    back = now.epoch < list.epoch;
-  }
-  if (back) return stay_out("the store has lost the list of members");
-  if (mine && life_of(*mine) != me) return stay_out(kSucceeded);
-  if (!mine) {
-    const Departure* gone = now.departure(me);
-    return stay_out(gone ? gone->why : "it is not in the list of members any more");
-  }
-  place(now);
-  keep_next(now);
-  changed.set();
-}
-
-/// Steps 1 and 5: tells the agent of the members that came and went. Only this task changes the list. The
-/// agent knows a member before the list has it, so that a program that waited for the member can call it.
-void Membership::State::place(const MemberList& now) {
-  MemberList before;
-  {
-    MutexLock lock(mutex);
-    before = list;
-  }
-  std::vector<WorkerInfo> joined;
-  for (const Member& m : now.members) {
-    const Member* const old = before.find(m.id);
-    if (m.id == agent->self().id || (old && life_of(*old) == life_of(m))) continue;
-    try {
-      agent->add_members({m});
-      if (options.found) options.found(agent, m);
-    } catch (const Error& e) {  // an address of another kind, or without credentials here
-      if (runtime->tracing()) runtime->trace(str("membership: ", e.what()));
-      continue;
-    }
-    joined.push_back({m.name, m.id});
-  }
-  {
-    MutexLock lock(mutex);
-    list = now;
-  }
-  const auto callbacks = joined_callbacks.copies();
-  for (const WorkerInfo& info : joined)
-    if (!callbacks.empty())
-      runtime->post([agent = agent, callbacks, info] {
-        const AgentScope scope(agent);
-        for (const auto& f : callbacks) f(info);
-      });
-  for (const Member& m : before.members) {
-    if (m.id == agent->self().id || now.find(m.id)) continue;
-    Peer* const p = agent->impl().peers.find(life_of(m));
-    const Departure* const gone = now.departure(life_of(m));
-    if (p)
-      agent->impl().liveness.lose(*p, gone && gone->left,
-                                  gone ? gone->why : "it is not in the list of members any more");
-  }
-}
-
-/// Step 4: the next member by id stays under lease.
-void Membership::State::keep_next(const MemberList& now) {
-  const WorkerId me = agent->self().id;
-  const auto& all = now.members;
-  auto after = std::find_if(all.begin(), all.end(), [&](const Member& m) { return m.id > me; });
-  if (after == all.end()) after = all.begin();
-  const Life fresh = after->id == me ? Life() : life_of(*after);
-  if (fresh == next) return;
-  if (fresh.id.value >= 0) agent->watch(fresh, +1);
-  if (next.id.value >= 0) agent->watch(next, -1);
-  next = fresh;
-}
-
-/// Step 4: waits until the lease of a lost member has run out, and removes it. The agent may lose a member
-/// that this worker's list has not yet, so only a departure says that there is nothing to do.
-void Membership::State::remove_lost(const LostPeer& lost) {
-  const std::string held = to_string(lost.incarnation), key = inner::kLifeBegin + lost.info.name;
-  while (!over() && !fence().closed_for_good()) {
-    {
-      MutexLock lock(mutex);
-      if (list.departure(lost.life())) return;
-    }
-    const TimePoint until = runtime->now() + std::min<Duration>(lease() / 4, kLongestWatch);
-    try {
-      if (store->peek({key}, until).front() == held) {
-        store->watch(key, held, until);
-        continue;
-      }
-      const std::string why =
-          lost.left ? lost.why : str("worker '", options.name, "' has lost it: ", lost.why);
-      inner::change_members(*store, kMembersKey, until, [&](MemberList& now) {
-        return now.remove({lost.life(), lost.left, why});
-      });
-      return;
-    } catch (const RuntimeStopped&) {
-      return;
-    } catch (const Timeout&) {  // the lease goes on, or the store does not answer
-    } catch (const Error&) {
-      runtime->sleep_for(lease() / 16);
-    }
-  }
-}
-
-void Membership::State::stay_out(const std::string& why) {
-  if (over()) return;
-  fence().close(why);
-  told = false;
-  tell_fenced();
-  changed.set();
-}
-
-/// Says once that this worker is fenced, and once that it stays so.
-void Membership::State::tell_fenced() {
-  if (std::exchange(told, true)) return;
-  const std::string why = error_text(fence().error(options.name));
-  auto callbacks = fenced_callbacks.copies();
-  if (runtime->tracing()) runtime->trace(why);
-  else if (callbacks.empty()) std::cerr << str("weft: ", why, "\n");
-  if (!callbacks.empty())
-    runtime->post([agent = agent, callbacks = std::move(callbacks), why] {
-      const AgentScope scope(agent);
-      for (const auto& f : callbacks) f(why);
-    });
 }
 
 // ---- the public part

@@ -1,5 +1,5 @@
 // The room for the bytes of open calls: charges, queues and windows. The caller's and the callee's side of a
-// call use it (caller_waiting.cpp, server.cpp).
+// call use it (caller_waiting.cpp, server.cpp, server_replies.cpp).
 #include <weft/distributed/rpc/inner/budget.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The answers of handlers: Responder, the Finisher that answers with a function's outcome, and the handler of
-// Kind::kCall. server.cpp keeps and sends their answers.
+// Kind::kCall. server_replies.cpp keeps and sends their answers.
 #include <weft/distributed/rpc/inner/agent_impl.h>
 #include <weft/distributed/rpc/inner/services.h>
 

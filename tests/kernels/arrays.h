@@ -122,6 +122,12 @@ template <class T> class Array {
   int64_t count_ = 0;
 };
 
+/// A bool array is held as bytes and shown to the kernel as bool.
+inline View as_bool(View v) {
+  v.dtype = kBool;
+  return v;
+}
+
 inline std::vector<char> join(std::initializer_list<std::vector<char>> parts) {
   std::vector<char> all;
   for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());

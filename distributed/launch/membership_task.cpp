@@ -1,0 +1,205 @@
+// The tasks of a member of an elastic group (membership.cpp, steps 2 to 5). One renews the lease, follows the
+// list and tells the agent of members that came and went. Each loss has one that removes the lost member. A
+// renewal that comes too late reads the list before it opens the fence: a successor may have the name.
+#include <weft/distributed/launch/inner/membership_state.h>
+
+#include <algorithm>
+#include <iostream>
+
+namespace weft::rpc {
+namespace {
+
+using inner::Departure;
+using inner::kMembersKey;
+using inner::life_of;
+using inner::MemberList;
+
+constexpr Duration kLongestWatch = std::chrono::seconds(1);
+
+}  // namespace
+
+/// Steps 2 and 3, until this worker leaves or stays out.
+void Membership::State::run_task() {
+  try {
+    while (!over()) {
+      renew();
+      if (fence().closed_for_good()) break;
+      const TimePoint until = runtime->now() + lease() / 4;
+      while (!over() && !fence().closed(runtime->now()) && runtime->now() < until)
+        if (!follow(std::min(until, runtime->now() + kLongestWatch))) break;
+    }
+  } catch (const Error&) {  // the runtime has stopped
+  }
+  ended.set();
+}
+
+/// Steps 2 and 3.
+void Membership::State::renew() {
+  const TimePoint sent = runtime->now();
+  const bool late = fence().closed(sent);
+  TimePoint deadline = sent + lease() / 4;
+  if (!late) deadline = std::min(deadline, fence().until());
+  try {
+    store->hold(life_key, number(), lease(), deadline);
+    if (late) apply(store->get(kMembersKey, deadline));
+    fence().open_until(sent + lease());
+    told = told && fence().closed_for_good();
+  } catch (const RuntimeStopped&) {
+    throw;
+  } catch (const ValueError&) {
+    stay_out("another life has its name");
+  } catch (const Error& e) {
+    fence().explain(e.what());
+    if (fence().closed(runtime->now())) tell_fenced();
+    if (runtime->now() < deadline) runtime->sleep_for(lease() / 16);
+  }
+}
+
+/// Waits for a change of the list. False: the store does not answer.
+bool Membership::State::follow(TimePoint until) {
+  try {
+    const auto text = store->watch(kMembersKey, known, until);
+    if (over()) return true;
+    if (text) apply(*text);
+    else stay_out("the store has lost the list of members");
+    return true;
+  } catch (const RuntimeStopped&) {
+    throw;
+  } catch (const Timeout&) {  // no change
+    return true;
+  } catch (const Error& e) {
+    fence().explain(e.what());
+    return false;
+  }
+}
+
+void Membership::State::apply(const std::string& text) {
+  if (known == text) return;
+  const MemberList now = inner::decode_members(text);
+  known = text;
+  const Life me = agent->life();
+  const Member* const mine = now.find(me.id);
+  bool back = false;
+  {
+    MutexLock lock(mutex);
+    back = now.epoch < list.epoch;
+  }
+  if (back) return stay_out("the store has lost the list of members");
+  if (mine && life_of(*mine) != me) return stay_out(inner::kSucceeded);
+  if (!mine) {
+    const Departure* gone = now.departure(me);
+    return stay_out(gone ? gone->why : "it is not in the list of members any more");
+  }
+  place(now);
+  keep_next(now);
+  changed.set();
+}
+
+/// Steps 1 and 5: tells the agent of the members that came and went. Only this task changes the list. The
+/// agent knows a member before the list has it, so that a program that waited for the member can call it.
+void Membership::State::place(const MemberList& now) {
+  MemberList before;
+  {
+    MutexLock lock(mutex);
+    before = list;
+  }
+  std::vector<WorkerInfo> joined;
+  for (const Member& m : now.members) {
+    const Member* const old = before.find(m.id);
+    if (m.id == agent->self().id || (old && life_of(*old) == life_of(m))) continue;
+    try {
+      agent->add_members({m});
+      if (options.found) options.found(agent, m);
+    } catch (const Error& e) {  // an address of another kind, or without credentials here
+      if (runtime->tracing()) runtime->trace(str("membership: ", e.what()));
+      continue;
+    }
+    joined.push_back({m.name, m.id});
+  }
+  {
+    MutexLock lock(mutex);
+    list = now;
+  }
+  const auto callbacks = joined_callbacks.copies();
+  for (const WorkerInfo& info : joined)
+    if (!callbacks.empty())
+      runtime->post([agent = agent, callbacks, info] {
+        const AgentScope scope(agent);
+        for (const auto& f : callbacks) f(info);
+      });
+  for (const Member& m : before.members) {
+    if (m.id == agent->self().id || now.find(m.id)) continue;
+    Peer* const p = agent->impl().peers.find(life_of(m));
+    const Departure* const gone = now.departure(life_of(m));
+    if (p)
+      agent->impl().liveness.lose(*p, gone && gone->left,
+                                  gone ? gone->why : "it is not in the list of members any more");
+  }
+}
+
+/// Step 4: the next member by id stays under lease.
+void Membership::State::keep_next(const MemberList& now) {
+  const WorkerId me = agent->self().id;
+  const auto& all = now.members;
+  auto after = std::find_if(all.begin(), all.end(), [&](const Member& m) { return m.id > me; });
+  if (after == all.end()) after = all.begin();
+  const Life fresh = after->id == me ? Life() : life_of(*after);
+  if (fresh == next) return;
+  if (fresh.id.value >= 0) agent->watch(fresh, +1);
+  if (next.id.value >= 0) agent->watch(next, -1);
+  next = fresh;
+}
+
+/// Step 4: waits until the lease of a lost member has run out, and removes it. The agent may lose a member
+/// that this worker's list has not yet, so only a departure says that there is nothing to do.
+void Membership::State::remove_lost(const LostPeer& lost) {
+  const std::string held = to_string(lost.incarnation), key = inner::kLifeBegin + lost.info.name;
+  while (!over() && !fence().closed_for_good()) {
+    {
+      MutexLock lock(mutex);
+      if (list.departure(lost.life())) return;
+    }
+    const TimePoint until = runtime->now() + std::min<Duration>(lease() / 4, kLongestWatch);
+    try {
+      if (store->peek({key}, until).front() == held) {
+        store->watch(key, held, until);
+        continue;
+      }
+      const std::string why =
+          lost.left ? lost.why : str("worker '", options.name, "' has lost it: ", lost.why);
+      inner::change_members(*store, kMembersKey, until, [&](MemberList& now) {
+        return now.remove({lost.life(), lost.left, why});
+      });
+      return;
+    } catch (const RuntimeStopped&) {
+      return;
+    } catch (const Timeout&) {  // the lease goes on, or the store does not answer
+    } catch (const Error&) {
+      runtime->sleep_for(lease() / 16);
+    }
+  }
+}
+
+void Membership::State::stay_out(const std::string& why) {
+  if (over()) return;
+  fence().close(why);
+  told = false;
+  tell_fenced();
+  changed.set();
+}
+
+/// Says once that this worker is fenced, and once that it stays so.
+void Membership::State::tell_fenced() {
+  if (std::exchange(told, true)) return;
+  const std::string why = error_text(fence().error(options.name));
+  auto callbacks = fenced_callbacks.copies();
+  if (runtime->tracing()) runtime->trace(why);
+  else if (callbacks.empty()) std::cerr << str("weft: ", why, "\n");
+  if (!callbacks.empty())
+    runtime->post([agent = agent, callbacks = std::move(callbacks), why] {
+      const AgentScope scope(agent);
+      for (const auto& f : callbacks) f(why);
+    });
+}
+
+}  // namespace weft::rpc

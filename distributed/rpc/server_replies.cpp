@@ -1,0 +1,321 @@
+// The callee's side of a call (agent.cpp, steps 2 to 5): its answers. Each one is kept until the caller has
+// it, and sent again to a caller that asks. It may leave later, when a device still copies its tensors, and
+// a large one may be dropped after that (inner/budget.h, step 4).
+#include <weft/distributed/rpc/inner/server.h>
+
+#include <algorithm>
+
+#include <weft/distributed/rpc/result_dropped.h>
+
+namespace weft::rpc {
+
+namespace {
+
+/// Smaller replies are not counted: max_served_per_peer limits their number.
+constexpr size_t kLargeReply = 4096;
+
+int64_t kept_bytes(const Message& reply) {
+  const int64_t bytes = wire_bytes(reply);
+  return bytes > static_cast<int64_t>(kLargeReply) ? bytes : 0;
+}
+
+}  // namespace
+
+std::exception_ptr no_answer() { return std::make_exception_ptr(RpcError("the handler gave no answer")); }
+
+Message error_message(const std::exception_ptr& error) {
+  Message m;
+  Encoder out(m);
+  put_error(out, error);
+  out.finish();
+  return m;
+}
+
+/// Step 2: sends the answer of a duplicate request again, unless it has just been sent.
+void Server::resend_reply(Peer& p, uint64_t sequence) {
+  std::string bytes;
+  std::vector<Payload> payloads;
+  Kind kind;
+  std::shared_ptr<Served> dropped;
+  Envelope e;
+  {
+    MutexLock lock(p.mutex);
+    const auto found = p.served.find(sequence);
+    if (found == p.served.end() || !found->second->replied) return;
+    Served& served = *found->second;
+    if (served.reply.staging && !served.reply.staging->ready()) return;  // it has not left yet
+    const TimePoint now = core_.runtime->now();
+    if (served.sent + core_.options.retry / 2 > now) return;
+    served.sent = now;
+    kind = served.kind;
+    if (served.dropped) {
+      dropped = found->second;
+      e.sequence = sequence;
+      e.floor = p.floor();
+      e.to_incarnation = p.incarnation.load().value;
+    } else {
+      bytes = served.reply.bytes;
+      payloads = payloads_of(served.reply);
+    }
+  }
+  if (dropped) {
+    const char* const what = dropped->what;
+    return replace_reply(
+        p, dropped, e,
+        std::make_exception_ptr(ResultDropped(
+            str(what ? str("'", what, "'") : str("a ", to_string(kind)),
+                " has run, and its result was lost on the way; no room was left to keep it here"))));
+  }
+  core_.counters.resent_replies.fetch_add(1, std::memory_order_relaxed);
+  core_.send(p.id, static_cast<uint8_t>(kind) | kReplyBit, std::move(bytes), std::move(payloads));
+}
+
+/// Step 3: keeps the answer, then sends it.
+void Server::answer(const std::shared_ptr<Served>& served, Message message, bool error) {
+  if (served->answered.exchange(true)) return;
+  if (!is_round(served->kind)) core_.counters.active_server.fetch_sub(1, std::memory_order_relaxed);
+  const int64_t window = served->bytes >= 0 ? core_.budget.served(*served->peer, served->bytes) : 0;
+  const auto agent = std::static_pointer_cast<Agent>(std::exchange(served->context.endpoint, nullptr));
+  // A function that the end of this agent cuts off fails by that. The goodbye tells the caller the reason.
+  if (error && !core_.running) return;
+  Peer& p = *served->peer;
+  if (core_.tracer.on())
+    core_.tracer.add({.of = SpanOf::kServed,
+                      .ok = !error,
+                      .kind = served->kind,
+                      .what = served->what,
+                      .peer = p.life(),
+                      .sequence = served->sequence,
+                      .bytes = tensor_bytes(message),
+                      .start = served->started,
+                      .begun = TimePoint(Duration(served->begun.load())),
+                      .end = core_.runtime->now()});
+  if (!error) {
+    try {
+      // The successor of this life may have answered others meanwhile.
+      if (is_refused_by_fence(served->kind) && core_.fence.closed(core_.runtime->now()))
+        std::rethrow_exception(core_.fence.error(core_.self.name));
+      core_.interceptors.each([&](Interceptor& i) {
+        i.reply_sending(*agent, p.life(), served->kind, served->what, message, served->context);
+      });
+      devices_.seal_for(p, message);
+    } catch (...) {
+      error = true;
+      core_.interceptors.each(
+          [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, message, true); });
+      message = error_message(std::current_exception());
+    }
+  }
+  if (error) seal(message);
+  Envelope e;
+  e.sequence = served->sequence;
+  if (error) e.error = served->refused ? Envelope::kRefused : Envelope::kThrown;
+  e.window = Envelope::pack_window(window);
+  const int64_t kept = served->bytes >= 0 ? kept_bytes(message) : 0;
+  const std::shared_ptr<Staging> staging = message.staging;
+  const bool ready = !staging || staging->ready();
+  std::string bytes;
+  std::vector<Payload> payloads;
+  bool wanted = false;
+  {
+    MutexLock lock(p.mutex);
+    wanted = !served->finished && !p.lost;
+    if (wanted) {
+      e.floor = p.floor();
+      e.to_incarnation = p.incarnation.load().value;
+      stamp(message, e);
+      if (ready) {
+        bytes = message.bytes;
+        payloads = payloads_of(message);
+      }
+      served->reply = std::move(message);
+      served->replied = true;
+      served->kept = kept;
+      served->sent = core_.runtime->now();
+    }
+  }
+  // NOLINTBEGIN(bugprone-use-after-move): `message` was not moved on this path
+  if (!wanted) {  // the caller gave up or is lost
+    if (!error && agent)
+      core_.interceptors.each(
+          [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, message, true); });
+    for (auto& f : message.settled) f(false);
+    return;
+  }
+  // NOLINTEND(bugprone-use-after-move)
+  core_.budget.keep(p, kept);
+  if (ready) return transmit(p, served, e, std::move(bytes), std::move(payloads));
+  devices_.carry(staging, [this, held = core_.agent(), &p, served, e](std::exception_ptr failed) {
+    if (failed) return replace_reply(p, served, e, std::move(failed));
+    std::string staged;
+    std::vector<Payload> buffers;
+    {
+      MutexLock lock(p.mutex);
+      if (served->finished) return;
+      staged = served->reply.bytes;
+      buffers = payloads_of(served->reply);
+    }
+    transmit(p, served, e, std::move(staged), std::move(buffers));
+  });
+}
+
+void Server::transmit(Peer& p, const std::shared_ptr<Served>& served, const Envelope& e, std::string bytes,
+                      std::vector<Payload> payloads) {
+  const bool large = served->bytes >= 0 && (!payloads.empty() || bytes.size() > kLargeReply);
+  try {
+    core_.transport->send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit),
+                          std::move(bytes), std::move(payloads));
+    if (large) drop_oldest(p, *served);
+  } catch (const WireError&) {  // over the transport's limits: the error becomes the answer
+    if (!e.error) replace_reply(p, served, e, std::current_exception());
+  } catch (const std::exception&) {  // the caller will send a status (step 5)
+  }
+}
+
+/// Drops the oldest replies beyond the limits, once another one has been sent. Replies with references or
+/// gradients stay: both ends must agree on whether they arrived.
+void Server::drop_oldest(Peer& p, const Served& sent) {
+  {
+    MutexLock lock(p.mutex);
+    while (!p.droppable.empty() && p.served.count(p.droppable.front()) == 0) p.droppable.pop_front();
+    if (!sent.finished && sent.reply.settled.empty() && sent.reply.extensions.empty())
+      p.droppable.push_back(sent.sequence);
+  }
+  while (core_.budget.keeps_too_much(p)) {
+    Message gone;
+    int64_t freed = 0;
+    {
+      MutexLock lock(p.mutex);
+      while (p.droppable.size() > 1 && freed == 0) {
+        const auto found = p.served.find(p.droppable.front());
+        p.droppable.pop_front();
+        if (found == p.served.end() || found->second->kept == 0) continue;
+        found->second->dropped = true;
+        freed = std::exchange(found->second->kept, 0);
+        gone = std::exchange(found->second->reply, {});
+      }
+    }
+    if (freed == 0) return;
+    core_.budget.keep(p, -freed);
+    core_.budget.count_dropped();
+  }
+}
+
+/// Answers with an error in place of a reply that cannot be sent.
+void Server::replace_reply(Peer& p, const std::shared_ptr<Served>& served, Envelope e,
+                           std::exception_ptr error) {
+  Message sorry = error_message(error);
+  seal(sorry);
+  e.error = 1;
+  stamp(sorry, e);
+  std::string bytes = sorry.bytes;
+  int64_t change = served->bytes >= 0 ? kept_bytes(sorry) : 0;
+  {
+    MutexLock lock(p.mutex);
+    if (served->finished) return;
+    std::swap(served->reply, sorry);
+    served->dropped = false;
+    change -= std::exchange(served->kept, change);
+  }
+  core_.budget.keep(p, change);
+  if (const auto agent = core_.agent())
+    core_.interceptors.each(
+        [&](Interceptor& i) { i.discarded(*agent, p.life(), served->kind, sorry, true); });
+  core_.send(p.id, static_cast<uint8_t>(static_cast<uint8_t>(served->kind) | kReplyBit), std::move(bytes));
+}
+
+/// Step 5 at the callee.
+void Server::on_status(Peer& p, const std::string& header, const Envelope& e) {
+  try {
+    const Message m = unseal(header, {}, e);
+    Decoder in(m);
+    const bool wants_answer = in.number<uint8_t>() != 0;
+    const auto upto = in.number<uint64_t>();
+    const auto open = in.get<std::vector<uint64_t>>();
+    in.expect_end();
+    if (!std::is_sorted(open.begin(), open.end())) detail::malformed("a status that is not sorted");
+    drop_finished(p, upto, &open);
+    if (!wants_answer) return;
+    std::vector<uint64_t> unknown, answered;
+    const uint16_t window = Envelope::pack_window(core_.budget.window_for(p));
+    Envelope back;
+    {
+      MutexLock lock(p.mutex);
+      for (const uint64_t sequence : open) {
+        const auto found = p.served.find(sequence);
+        if (found != p.served.end()) {
+          if (found->second->replied) answered.push_back(sequence);
+        } else if (!p.finished.contains(sequence)) {
+          unknown.push_back(sequence);
+        }
+      }
+      back.floor = p.floor();
+      back.window = window;
+      back.to_incarnation = p.incarnation.load().value;
+    }
+    for (const uint64_t sequence : answered) resend_reply(p, sequence);
+    Message reply;
+    {
+      Encoder out(reply);
+      out.number(e.floor);
+      out.put(unknown);
+    }
+    seal(reply);
+    stamp(reply, back);
+    core_.send(p.id, static_cast<uint8_t>(Kind::kStatusReply), std::move(reply.bytes));
+  } catch (const std::exception&) {
+    core_.counters.malformed.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void Server::drop_finished(Peer& p, uint64_t upto, const std::vector<uint64_t>* open) {
+  std::vector<std::shared_ptr<Served>> done;
+  bool gave_up = false;
+  int64_t freed = 0;
+  {
+    MutexLock lock(p.mutex);
+    const uint64_t before = p.finished.floor();
+    if (open) {
+      p.finished.add(upto, *open);
+    } else if (!p.finished.add_floor(upto)) {
+      return;
+    } else if (upto - before <= p.served.size()) {  // the usual case: the floor went up by a few
+      for (uint64_t sequence = before; sequence < upto; ++sequence) {
+        const auto found = p.served.find(sequence);
+        if (found == p.served.end()) continue;
+        gave_up = found->second->finish() || gave_up;
+        freed += std::exchange(found->second->kept, 0);
+        done.push_back(std::move(found->second));
+        p.served.erase(found);
+      }
+    }
+    for (auto it = p.served.begin();
+         (open || upto - before > p.served.size() + done.size()) && it != p.served.end();) {
+      if (!p.finished.contains(it->first)) {
+        ++it;
+        continue;
+      }
+      gave_up = it->second->finish() || gave_up;
+      freed += std::exchange(it->second->kept, 0);
+      done.push_back(std::move(it->second));
+      it = p.served.erase(it);
+    }
+  }
+  core_.budget.keep(p, -freed);
+  for (const auto& served : done) {
+    if (!served->replied) continue;  // still running: answer() will see `finished`
+    for (auto& f : served->reply.settled) f(true);
+    served->reply = {};
+  }
+  if (gave_up) caller_.end_unneeded();
+}
+
+void drop_replies(Budget& budget, ServedRequests& served) {
+  for (auto& [sequence, one] : served) {
+    budget.keep(*one->peer, -std::exchange(one->kept, 0));
+    for (auto& f : one->reply.settled) f(false);
+    one->reply = {};
+  }
+}
+
+}  // namespace weft::rpc
