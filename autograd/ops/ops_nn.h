@@ -1,5 +1,5 @@
-// Operations of models: matrix products, softmax, normalisation, losses, random draws, recurrent layers.
-// ops.h has the rules for sizes, dtypes and errors that hold for all operations.
+// Operations of models: matrix products, softmax, normalisation, attention, losses, random draws,
+// recurrent layers. ops.h has the rules for sizes, dtypes and errors that hold for all operations.
 #pragma once
 
 #include <optional>

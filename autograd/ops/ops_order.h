@@ -26,7 +26,7 @@ struct UniqueResult {
   Tensor inverse;  ///< x's sizes, int64; undefined unless requested
   Tensor counts;   ///< [U], int64; undefined unless requested
 };
-/// The distinct elements of x. Not differentiable.
+/// The distinct elements of x. Not differentiable. Shape: [U] for U distinct elements; inverse as x.
 WEFT_API UniqueResult unique(In x, const UniqueOptions& options = {});
 
 /// The number of occurrences in x of each integer from 0 on, int64. With weights, the sum of the weights of

@@ -84,10 +84,10 @@ WEFT_API MaxResult topk(In x, Whole k, Whole dim = -1, Flag largest = true);
 
 /// x with other sizes over the same memory; one of them may be -1 and follows from the others.
 /// Shape: the given sizes.
-/// Throws: ShapeError if the numbers of elements differ, or x's strides do not allow a view.
+/// Throws: ShapeError if the numbers of elements differ, for two sizes of -1, or where no view is possible.
 WEFT_API Tensor view(Viewed x, const Shape& sizes);
 /// view if x's strides allow it, else a copy. Shape: the given sizes.
-/// Throws: ShapeError if the numbers of elements differ.
+/// Throws: ShapeError if the numbers of elements differ, or for two sizes of -1.
 WEFT_API Tensor reshape(Viewed x, const Shape& sizes);
 /// Dims start to end, both included, joined into one: a reshape.
 /// Shape: flatten(1, 2) of [A, B, C, D] -> [A, B*C, D]; [] -> [1]. Throws: ShapeError if start is after end.
@@ -118,7 +118,8 @@ WEFT_API Tensor select(Viewed x, Whole d, Whole index);
 WEFT_API Tensor slice(Viewed x, Whole d, Whole start, Whole end = INT64_MAX, Whole step = 1);
 /// Pieces along d of size `length`, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with `length` at d, the last one with the rest.
-/// Throws: ValueError for a length that is not positive; 0 is allowed if the dim has size 0.
+/// Throws: ValueError for a length that is not positive, and for more than 2^24 pieces. A length of 0 is
+/// allowed if the dim has size 0.
 WEFT_API std::vector<Tensor> split(Viewed x, int64_t length, Whole d = 0);
 /// Pieces along d of the given sizes. Shape: piece i has x's sizes with lengths[i] at d.
 /// Throws: ShapeError unless the lengths add up to the size of d.
@@ -126,9 +127,10 @@ WEFT_API std::vector<Tensor> split(Viewed x, const Shape& lengths, Whole d = 0);
 template <std::floating_point T> void split(Viewed, T, Whole = 0) = delete;  // a length is an integer
 /// At most `parts` pieces along d of equal size, the last one smaller if it does not divide.
 /// Shape: each has x's sizes with ceil(size / parts) at d, the last one with the rest.
-/// Throws: ValueError unless parts > 0.
+/// Throws: ValueError unless parts > 0, and for more than 2^24 pieces.
 WEFT_API std::vector<Tensor> chunk(Viewed x, Whole parts, Whole d = 0);
 /// One tensor per element of dim d. Shape: each has x's sizes without d.
+/// Throws: ValueError for more than 2^24 elements.
 WEFT_API std::vector<Tensor> unbind(Viewed x, Whole d = 0);
 /// Any sizes and strides (in elements), from `offset` elements after x's first one. Shape: the given sizes.
 /// Throws: ShapeError for a view beyond the memory between x's first and last element, negative numbers, or

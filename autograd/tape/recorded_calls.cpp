@@ -1,5 +1,5 @@
 // The methods of the recording backend. Each makes the call and adds it to the program, or gives the reason
-// for which its run cannot be replayed: a result on the host depends on the values of that run.
+// for which its run cannot be replayed. The reason is a result on the host that depends on the run's values.
 #include <weft/autograd/tape/inner/recorder.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The form of kernels in this folder. A kernel body is a plain struct: its members are the arguments, and its
-// call operator runs on each thread. A Thread gives the thread's indices and the synchronisation with other
-// threads.
+// The form of CUDA kernels, those of kernels/cuda/ops and a user's own. A kernel body is a plain struct: its
+// members are the arguments, and its call operator runs on each thread. A Thread gives the thread's indices
+// and the synchronisation with other threads.
 //
 //   struct Sum {
 //     const float* x; float* y; int64_t n;

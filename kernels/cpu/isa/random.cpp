@@ -90,7 +90,7 @@ void draw(uint64_t seed, uint64_t first, int64_t blocks, uint32_t* out) {
 
 template <class T> inline constexpr bool kPair = sizeof(T) == 8;  // float64 and int64 take two lanes
 
-/// draw_chunk(bits, i0, n) for chunks of the element range of y; Bits holds one lane (or two) per element.
+/// f(bits, i0, n) for chunks of `count` elements: n from i0 on. `bits` has one word per element, or two.
 template <bool pair, class F> void each_chunk(PhiloxKey key, int64_t count, const F& f) {
   const Parts parts((count + kChunk - 1) / kChunk, 16);  // in chunks, so every task begins at a block
   each_task(parts.count, [&](int64_t task) {
