@@ -117,8 +117,9 @@ class WEFT_API Optimizer {
   int64_t kernel_calls() const { return kernel_calls_; }
 
   /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, and
-  /// "<index>.master_param" if it has a master. Then "group<g>.lr" per group, and "rule.<name of the rule>"
-  /// with the number of parameters.
+  /// "<index>.master_param" if it needs a master. A tensor that the next step has to make first has the value
+  /// that it begins with. Then "group<g>.lr" per group, and "rule.<name of the rule>" with the number of
+  /// parameters.
   StateDict state_dict() const;
   /// Throws, before any change: ShapeError. DTypeError for values that the dtype of the state does not hold.
   /// ValueError for the state of another rule, or of another number of parameters or groups. ValueError for a
