@@ -23,8 +23,8 @@ struct SharedBlock {
   std::array<unsigned char, 64> handle{};
   int64_t offset = 0;         ///< bytes from the start of the handle's allocation
   int64_t segment_bytes = 0;  ///< of that allocation
-  /// a number that no other allocation of any process has; 0: unknown, and then the opened allocation is
-  /// closed with its last block
+  /// a number that no other allocation of any process has; 0: unknown, and then the block shares its opening
+  /// with no other
   uint64_t segment = 0;
 };
 
@@ -89,10 +89,8 @@ class WEFT_API Accelerator : public Backend {
 
   virtual SharedBlock share(void* p) = 0;
   virtual void* open_shared(const SharedBlock& block) = 0;
-  /// Ends the use of a block. Its allocation may stay open for later blocks, until close_idle_shared.
+  /// Ends the use of a block. The last block in use closes the allocation.
   virtual void close_shared(void* p) noexcept = 0;
-  /// Closes the allocations of other processes that nothing uses any more.
-  virtual void close_idle_shared() noexcept = 0;
 };
 
 /// The device as an Accelerator. Throws: DeviceError for the CPU, and as backend() does.

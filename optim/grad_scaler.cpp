@@ -83,14 +83,22 @@ void GradScaler::step_scaled(Optimizer& optimizer, const std::vector<Tensor>& gr
 void GradScaler::step(Optimizer& optimizer) {
   if (!options_.enabled) return optimizer.step();
   std::vector<Tensor> rest, grads;
-  bool halves = false;
+  bool halves = false, some = false;
   for (const Tensor& p : optimizer.parameters()) {
     grads.push_back(weft::detail::kept_grad(p));
-    if (was_unscaled(p)) continue;
+    const bool has_grad = grads.back().defined();
+    if (was_unscaled(p)) {
+      some = some || has_grad;
+      continue;
+    }
     rest.push_back(p);
-    halves = halves || (grads.back().defined() && is_half(p.dtype()));
+    halves = halves || (has_grad && is_half(p.dtype()));
   }
-  if (halves && rest.size() == grads.size()) {
+  if (halves && some)
+    throw ValueError(
+        "GradScaler: step takes gradients of a half type that are unscaled all or none; unscale() the other "
+        "parameters of this optimizer too");
+  if (halves) {
     const NoGrad guard;
     const GradNorm norm = grad_norm(grads, 0, std::numeric_limits<double>::infinity());
     bring_state_to(norm.total.device());

@@ -53,6 +53,7 @@ class WEFT_API GradScaler {
   void unscale(std::span<const Tensor> params);
   /// Steps the optimizer unless a gradient is not finite (found_nonfinite()). Gradients that are not unscaled
   /// yet are unscaled first; where one is of a half type, the step reads them so, and they stay as they are.
+  /// Throws: ValueError if some gradients are unscaled already and one of a half type is not.
   void step(Optimizer& optimizer);
   /// Optimizer::step_clipped for the unscaled gradients, which stay as they are. Skipped as step, and
   /// where the norm overflows.

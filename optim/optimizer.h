@@ -42,13 +42,16 @@
 // With the option master_weights an optimizer takes parameters of float16 and bfloat16. It keeps a float32
 // master of each, and its state in float32. A step computes in float32, from the gradient of the half type,
 // and rounds the master to the parameter. So updates below the parameter's precision add up. A value that
-// something else writes to the parameter is the master's new value. A rule of the user has this if its
-// Options have `bool master_weights`. Parameters of float32 and float64 are stepped as without the option.
+// something else writes to the parameter is the master's new value. So such a parameter belongs to one
+// optimizer: several would have a master each, and take another's step for such a write. A rule of the user
+// has masters if its Options have `bool master_weights`. Parameters of float32 and float64 are stepped as
+// without the option.
 //
 // A step recorded in a cuda::Graph runs at each replay, with the learning rate and step count of the replay.
 //
 // Thread safety: several threads may call step() of one optimizer, which has a mutex. Several optimizers may
-// share parameters marked concurrent; the pass holds their locks. Use the other members from one thread.
+// share parameters marked concurrent, if they have no masters; the pass holds their locks. Use the other
+// members from one thread.
 #pragma once
 
 #include <memory>
@@ -95,7 +98,8 @@ class WEFT_API Optimizer {
   /// `factor`, a float64 number on any device, multiplies the gradients as the step reads them.
   void step(std::span<const Tensor> grads, const Tensor& skip = Tensor(), const Tensor& factor = Tensor());
   /// clip_grad_norm and step in a pass less over the gradients, which it does not write: the step reads them
-  /// times the factor. Parameters get the same bits. Returns the norm as clip_grad_norm_async does.
+  /// times the factor. Parameters of float32 and float64 get the same bits. For one of a half type the
+  /// products are float32, which clip_grad_norm rounds. Returns the norm as clip_grad_norm_async does.
   /// Throws: ValueError for a negative max_norm or p <= 0; as step.
   Tensor step_clipped(double max_norm, double p = 2);
   void zero_grad() const;
@@ -117,8 +121,9 @@ class WEFT_API Optimizer {
   int64_t kernel_calls() const { return kernel_calls_; }
 
   /// The entries "<index>.<state name>" and "<index>.step" per parameter that has state, and
-  /// "<index>.master_param" if it has a master. Then "group<g>.lr" per group, and "rule.<name of the rule>"
-  /// with the number of parameters.
+  /// "<index>.master_param" if it needs a master. A tensor that the next step has to make first has the value
+  /// that it begins with. Then "group<g>.lr" per group, and "rule.<name of the rule>" with the number of
+  /// parameters.
   StateDict state_dict() const;
   /// Throws, before any change: ShapeError. DTypeError for values that the dtype of the state does not hold.
   /// ValueError for the state of another rule, or of another number of parameters or groups. ValueError for a

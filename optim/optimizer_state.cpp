@@ -1,11 +1,12 @@
-// The saved state of an optimizer. It has the state tensors themselves, and loading copies. Nothing changes
-// before all entries are checked.
+// The saved state of an optimizer. It has the state tensors themselves, and new ones for those that the next
+// step would make. Loading copies. Nothing changes before all entries are checked.
 #include <weft/optim/optimizer.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include <weft/autograd/ops/inner/formula.h>
+#include <weft/autograd/tape/concurrent_parameter.h>
 #include <weft/optim/inner/row_arrears.h>
 #include <weft/tensor/factories.h>
 
@@ -35,10 +36,17 @@ StateDict Optimizer::state_dict() const {
     const std::string prefix = std::to_string(i) + ".";
     out.emplace_back(prefix + "step", scalar_tensor(slots_[i].steps, {.dtype = kInt64}));
     const Variant v = variant(slots_[i].group);
-    // other options may have made the rule one with less state
-    for (size_t s = 0; s < std::min(slots_[i].state.size(), v.state_names.size()); ++s)
-      out.emplace_back(prefix + v.state_names[s], slots_[i].state[s]);
-    if (needs_master(i) && slots_[i].master.defined()) out.emplace_back(prefix + kMaster, slots_[i].master);
+    // Since the last step, other options may have made the rule one with less state or more, or the parameter
+    // has become one of a half type. The entries are those with which the next step would begin.
+    const Slot& slot = slots_[i];
+    const Tensor& p = params_[i];
+    const TensorOptions like{.dtype = state_type(p), .device = p.device()};
+    for (size_t s = 0; s < v.state_names.size(); ++s)
+      out.emplace_back(prefix + v.state_names[s],
+                       s < slot.state.size() ? slot.state[s] : zeros(p.sizes(), like));
+    if (needs_master(i))
+      out.emplace_back(prefix + kMaster,
+                       slot.master.defined() ? slot.master : snapshot(p).detach().to(state_type(p)));
   }
   for (size_t g = 0; g < groups(); ++g)
     out.emplace_back("group" + std::to_string(g) + ".lr", scalar_tensor(lr(g), {.dtype = kFloat64}));

@@ -144,7 +144,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Attention
   const Shape batch = leading(products);
   if (batch.size() > 2) {  // kernels take two leading dims
     AttentionOptions flat = o;
-    if (o.mask.defined() && o.mask.dim() > 2) flat.mask = joined(expand(o.mask, products), batch);
+    if (o.mask.defined() && o.mask.dim() > 2) flat.mask = joined(o.mask, batch);
     const Tensor y = attend(joined(q, batch), joined(k, batch), joined(v, batch), flat,
                             {batch.numel(), products[batch.size()], products[batch.size() + 1]});
     return reshape(y, with_rows(batch, q.size(-2), v.size(-1)));

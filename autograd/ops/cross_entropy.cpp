@@ -3,7 +3,8 @@
 // of one block of rows at a time. For a mean or a sum it computes the gradients together with the loss, block
 // by block, and backward only scales them. For a loss per row, backward computes the logits again. So it does
 // for float16, which would lose small gradients before a loss scale multiplies them. Under an Autocast on a
-// device the logits are of the half type, and losses of float32.
+// device the logits are of the half type, and losses of float32. Sums of a half type over several blocks are
+// float32 until the last block.
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,8 @@
 #include <weft/autograd/ops/inner/class_loss.h>
 
 namespace weft {
+
+std::atomic<int64_t> formula::linear_loss_block{0};
 
 using formula::ClassRows;
 using launch::context;
@@ -102,7 +105,8 @@ namespace {
 // logits on the CPU, to stay in its caches. On other devices it has 64 million, to keep them busy. At least
 // 32 rows, so that the matrix products stay efficient.
 int64_t block_rows(int64_t rows, int64_t classes, const Device& device) {
-  const int64_t logits = int64_t{1} << (device.is_cpu() ? 21 : 26);
+  const int64_t set = formula::linear_loss_block.load(std::memory_order_relaxed);
+  const int64_t logits = set > 0 ? set : int64_t{1} << (device.is_cpu() ? 21 : 26);
   return std::clamp<int64_t>(logits / std::max<int64_t>(classes, 1), std::min<int64_t>(rows, 32),
                              std::max<int64_t>(rows, 1));
 }
@@ -130,6 +134,8 @@ struct LinearLoss {
   int64_t rows() const { return x.sizes()[0]; }
   int64_t classes() const { return w.sizes()[0]; }
   int64_t block() const { return block_rows(rows(), classes(), x.device()); }
+  /// Sums over several blocks are float32 for a half type, which would round them after each block.
+  DType sum_type() const { return rows() > block() ? accumulate_type(x.dtype()) : x.dtype(); }
   // Memory for the logits of a block. On a device each row begins at a border of 16 bytes, for any number of
   // classes: products and kernels of rows move such packs.
   Tensor workspace() const {
@@ -158,8 +164,16 @@ struct LinearLoss {
     });
   }
 
-  // Adds the contribution of one block of rows, whose logits are in `space`, to the gradients. Undefined
-  // gradients are not wanted; db must be zeros at first.
+  // A factor of a sum over blocks. On the CPU, whose products have one dtype, it is a copy in `copy`.
+  View factor(const View& v, Tensor& copy) const {
+    if (!x.device().is_cpu() || v.dtype == sum_type()) return v;
+    copy = empty(v.sizes, {.dtype = sum_type()});
+    launch::backend_of(x).copy(context(), v, copy.view_of());
+    return copy.view_of();
+  }
+
+  // Adds the contribution of one block of rows, whose logits are in `space`, to the gradients, which
+  // empty_gradients made. Undefined ones are not wanted.
   void gradients_of(const Tensor& space, const Tensor& dspace, int64_t start, int64_t n,
                     const Tensor& log_sums, const Tensor& g, const LinearGrads& d) const {
     Backend& device = launch::backend_of(x);
@@ -171,22 +185,31 @@ struct LinearLoss {
                                   rows_of(target, start, n), formula::optional_view(o.weight), o.ignore_index,
                                   o.label_smoothing, rows, dl);
     if (d.x.defined()) device.matmul(context(), 1, dl, w.view_of(), 0, {}, rows_of(d.x, start, n));
-    if (d.w.defined())
-      device.matmul(context(), 1, transposed_view(dl), rows_of(x, start, n), start == 0 ? 0 : 1, {},
-                    d.w.view_of());
+    if (d.w.defined()) {
+      Tensor left, right;
+      device.matmul(context(), 1, transposed_view(factor(dl, left)), factor(rows_of(x, start, n), right),
+                    start == 0 ? 0 : 1, {}, d.w.view_of());
+    }
     if (d.b.defined()) {
-      const Tensor part = empty({classes()}, {.dtype = x.dtype(), .device = x.device()});
+      const Tensor part = empty({classes()}, {.dtype = sum_type(), .device = x.device()});
       device.reduce(context(), Reduce::kSum, dl, {part.raw(), part.dtype(), {1, classes()}, {classes(), 1}});
       device.binary(context(), Binary::kAdd, 1, 0, d.b.view_of(), part.view_of(), d.b.view_of());
     }
   }
 
+  // Memory for the gradients; db is zeros.
   LinearGrads empty_gradients(bool dx, bool dw, bool db) const {
-    const TensorOptions like{.dtype = x.dtype(), .device = x.device()};
-    LinearGrads d{dx ? empty(x.sizes(), like) : Tensor(), dw ? empty(w.sizes(), like) : Tensor(),
-                  db && b.defined() ? zeros(b.sizes(), like) : Tensor()};
+    const TensorOptions like{.dtype = x.dtype(), .device = x.device()},
+        sum{.dtype = sum_type(), .device = x.device()};
+    LinearGrads d{dx ? empty(x.sizes(), like) : Tensor(), dw ? empty(w.sizes(), sum) : Tensor(),
+                  db && b.defined() ? zeros(b.sizes(), sum) : Tensor()};
     if (rows() == 0 && d.w.defined()) launch::fill_into(d.w, 0);
     return d;
+  }
+  // The gradients after the last block, in x's dtype.
+  LinearGrads rounded(const LinearGrads& d) const {
+    const auto cast = [&](const Tensor& t) { return t.defined() ? launch::cast(t, x.dtype()) : Tensor(); };
+    return {d.x, cast(d.w), cast(d.b)};
   }
 
   template <class F> void each_block(F&& f) const {
@@ -213,7 +236,7 @@ LinearGrads forward_with_gradients(const LinearLoss& l, const Tensor& losses, co
     l.losses_of(space, start, n, losses, log_sums);
     l.gradients_of(space, dspace, start, n, log_sums, unit, d);
   });
-  return d;
+  return l.rounded(d);
 }
 
 // The gradients from log_sums: the logits are computed again.
@@ -224,7 +247,7 @@ LinearGrads gradients_again(const LinearLoss& l, const Tensor& log_sums, const T
     l.logits(start, n, space);
     l.gradients_of(space, dspace, start, n, log_sums, g, d);
   });
-  return d;
+  return l.rounded(d);
 }
 
 // The gradients made in forward. The first backward with the gradient 1 hands them out for good, and a later
@@ -307,8 +330,13 @@ Tensor loss_of_linear(const In& x, const In& weight, const In& bias, const In& t
         const bool one = ahead && is_one(g);
         const auto scaled = [&](const LinearGrads& d) -> GradList {
           if (one) return {d.x, d.w, d.b};
-          const auto times = [&](const Tensor& part) {
-            return part.defined() ? launch::cast(part * g, part.dtype()) : Tensor();
+          const auto times = [&](const Tensor& part) {  // in one pass, also for a part of a half type
+            if (!part.defined()) return Tensor();
+            const Tensor y = empty(part.sizes(), {.dtype = part.dtype(), .device = part.device()});
+            if (y.numel() != 0)
+              launch::backend_of(y).binary(context(), Binary::kMul, 1, 0, part.view_of(),
+                                           launch::expand_view(g, y.sizes()), y.view_of());
+            return y;
           };
           return {times(d.x), times(d.w), times(d.b)};
         };

@@ -8,17 +8,8 @@
 
 namespace weft::rpc {
 
-namespace {
-/// Closes the allocations of workers that this one keeps open, of all workers.
-void close_kept() noexcept {
-  for (int i = 0, n = open_accelerators(); i < n; ++i)
-    if (Accelerator* const device = open_accelerator(i)) device->close_idle_shared();
-}
-}  // namespace
-
 Lending::~Lending() {
   for (const auto& [number, loan] : standing_) drop(loan);
-  close_kept();
 }
 
 std::vector<Lending::Probe> Lending::offer(Runtime& runtime) {
@@ -140,7 +131,6 @@ void Lending::peer_lost(WorkerId peer) {
       if (loan.to == peer) theirs.push_back(number);
   }
   for (const uint64_t number : theirs) end(number);
-  close_kept();
 }
 
 int64_t Lending::standing() const {

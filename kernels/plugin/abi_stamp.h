@@ -14,7 +14,7 @@ namespace weft {
 /// of the structs passed between them, the operations and the virtual functions.
 inline std::string abi_stamp() {
   // a pointer to a virtual member function holds its place in the virtual table
-  void (Accelerator::*last)() noexcept = &Accelerator::close_idle_shared;
+  void (Accelerator::*last)(void*) noexcept = &Accelerator::close_shared;
   size_t place = 0;
   std::memcpy(&place, &last, sizeof place);
 #if defined(_GLIBCXX_USE_CXX11_ABI)

@@ -129,6 +129,24 @@ TEST(Attention, heads_that_are_views_of_one_product_need_no_copy_of_their_own) {
   EXPECT_TRUE(grad({y.sum()}, {all})[0].equal(grad({expected.sum()}, {all})[0]));
 }
 
+TEST(Attention, a_mask_of_many_leading_dims_keeps_the_sizes_that_it_repeats) {
+  const Heads h = random_heads({2, 2, 2}, 300, 290, 8);
+  const Tensor padding = (rand({2, 1, 1, 1, 290}) > 0.3) | (arange(290) == 0);
+  for (const Tensor& mask : {padding, randn({2, 1, 1, 290}), randn({2, 1, 1, 300, 1})}) {
+    const int64_t before = memory_stats().in_use;
+    const Tensor y = scaled_dot_product_attention(h.q, h.k, h.v, {.mask = mask});
+    EXPECT_LT(memory_stats().in_use - before, 8 * 300 * 290) << "fewer bytes than all products of a mask";
+    const Tensor expected = by_parts(h, mask, false);
+    EXPECT_TRUE(allclose(y.to(kFloat64), expected, 1e-5, 1e-5)) << mask.sizes();
+    const auto d = grad({y.sum()}, {h.q, h.v}), wanted = grad({expected.sum()}, {h.q, h.v});
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(allclose(d[i], wanted[i], 1e-4, 1e-4)) << i;
+  }
+  const Tensor learns = randn({2, 1, 1, 1, 290}).requires_grad_();
+  const auto d = [&](const Tensor& y) { return grad({y.square().sum()}, {learns})[0].to(kFloat64); };
+  EXPECT_TRUE(allclose(d(scaled_dot_product_attention(h.q, h.k, h.v, {.mask = learns})),
+                       d(by_parts(h, learns, false)), 1e-4, 1e-4));
+}
+
 TEST(Attention, a_mask_that_changes_before_the_backward_is_refused) {
   const Heads h = random_heads({}, 3, 4, 5);
   Tensor mask = zeros({3, 4});

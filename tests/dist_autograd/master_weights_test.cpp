@@ -5,6 +5,7 @@
 #include <map>
 
 #include <weft/autograd/ops/ops.h>
+#include <weft/autograd/tape/inner/set_data.h>
 #include <weft/distributed/optim/dist_optimizer.h>
 #include <weft/distributed/rpc/rpc.h>
 #include <weft/tensor/factories.h>
@@ -49,12 +50,16 @@ Tensor master_in(const optim::StateDict& state, size_t i) {
   return {};
 }
 
-void train_halves(const StepOptions& how) {
+/// `moved`: parameters of float32 are moved to bfloat16 after two steps.
+void train_halves(const StepOptions& how, bool moved = false) {
   std::map<int, Tensor> own;
   std::vector<Tensor> list;
   for (const int rank : kHalfOwners) {
-    halves()[rank] = half_of(rank);
-    list.push_back(own[rank] = half_of(rank));
+    const auto leaf = [&] {
+      return half_of(rank).detach().to(moved ? kFloat32 : kBFloat16).requires_grad_();
+    };
+    halves()[rank] = leaf();
+    list.push_back(own[rank] = leaf());
   }
   optim::Adam local(list, kMasters);
   Cluster c({.size = 3});
@@ -76,7 +81,12 @@ void train_halves(const StepOptions& how) {
             << "step " << number << " owner " << rank;
     };
     DistributedOptimizer opt = dist_optim::make<optim::AdamRule>(params, kMasters, how);
-    for (int number = 0; number < 5; ++number) step(opt, number);
+    for (int number = 0; number < 5; ++number) {
+      if (moved && number == 2)
+        for (const auto* const all : {&halves(), &own})
+          for (const auto& [rank, p] : *all) set_data(p, p.detach().to(kBFloat16));
+      step(opt, number);
+    }
     const std::vector<optim::StateDict> state = opt.state_dict();
     ASSERT_EQ(state.size(), list.size());
     for (size_t i = 0; i < state.size(); ++i) {
@@ -93,6 +103,10 @@ void train_halves(const StepOptions& how) {
 TEST(DistMasterWeights, steps_and_saved_states_have_the_bits_of_one_process) { train_halves({}); }
 TEST(DistMasterWeights, steps_in_two_phases_have_the_bits_of_one_process) {
   train_halves({.two_phase = true, .lease_ms = 50});
+}
+TEST(DistMasterWeights, parameters_that_are_moved_to_a_half_type_are_stepped_on) {
+  train_halves({}, true);
+  train_halves({.two_phase = true, .lease_ms = 50}, true);
 }
 
 }  // namespace

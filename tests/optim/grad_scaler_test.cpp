@@ -11,6 +11,8 @@
 #include <weft/optim/rules.h>
 #include <weft/tensor/factories.h>
 
+#include "../support/errors.h"
+
 namespace weft::optim {
 namespace {
 
@@ -105,6 +107,25 @@ TEST(GradScaler, disabled_it_passes_through) {
   scaler.update();
   EXPECT_EQ(scaler.scale(), 1);
   EXPECT_EQ(p.detach().to_vector<float>(), (std::vector<float>{1, 1, 1}));
+}
+
+TEST(GradScaler, refuses_a_step_that_would_unscale_the_rest_of_half_gradients_in_place) {
+  const Tensor p = parameter(), h = ones({3}, {.dtype = kFloat16}).requires_grad_();
+  SGD opt({p, h}, {.lr = 1, .master_weights = true});
+  GradScaler scaler;
+  const auto small = [&] { return sum(h.to(kFloat32) * 1e-9); };  // which float16 holds only while scaled
+  scaler.scale(sum(p) + small()).backward();
+  scaler.unscale(std::vector<Tensor>{p});
+  const Tensor before = h.grad().clone();
+  EXPECT_TRUE(test::has(test::error_of<ValueError>([&] { scaler.step(opt); }), "all or none"));
+  EXPECT_TRUE(equal(h.grad(), before));
+  EXPECT_EQ(opt.steps(0), 0);
+  scaler.update();
+  p.set_grad(Tensor());
+  scaler.unscale(std::vector<Tensor>{p});  // nothing
+  scaler.step(opt);
+  EXPECT_EQ(opt.steps(1), 1);
+  EXPECT_TRUE(equal(h.grad(), before));
 }
 
 TEST(GradScaler, refuses_options_and_states_out_of_range) {

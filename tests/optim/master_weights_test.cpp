@@ -213,6 +213,37 @@ TEST(MasterWeights, a_state_without_the_masters_and_one_with_masters_of_float32_
   EXPECT_TRUE(has(error_of<ShapeError>([&] { run.adam->load_state_dict(state); }), "1.master_param is [4]"));
 }
 
+/// Saves a layer that was moved to a half type after a step, and resumes it.
+void expect_saved_between_steps(AdamOptions before) {
+  const auto path = std::filesystem::temp_directory_path() / str("weft-moved-", getpid(), ".safetensors");
+  const AdamOptions after{.lr = 1e-4, .master_weights = true};
+  nn::Linear layer(6, 4), other(6, 4);
+  Adam adam(layer.parameters(), before);
+  const auto learn = [](const nn::Linear& l, Adam& by) {
+    l.zero_grad();
+    l.forward(full({2, 6}, 0.5, l.weight.dtype())).square().sum().backward();
+    by.step();
+  };
+  learn(layer, adam);
+  layer.to(kBFloat16);
+  adam.set_options(0, after);
+  save_checkpoint(path, {{"model", layer}, {"adam", adam}});
+  EXPECT_TRUE(same_bits(entry(adam.state_dict(), "0.master_param"), layer.weight.detach().to(kFloat32)));
+  other.to(kBFloat16);
+  Adam resumed(other.parameters(), after);
+  load_checkpoint(path, {{"model", other}, {"adam", resumed}});
+  std::filesystem::remove(path);
+  adam.load_state_dict(adam.state_dict());
+  for (int step = 0; step < 3; ++step) learn(layer, adam), learn(other, resumed);
+  for (const auto& [name, tensor] : adam.state_dict())
+    EXPECT_TRUE(same_bits(entry(resumed.state_dict(), name), tensor)) << name;
+}
+
+TEST(MasterWeights, a_parameter_of_a_half_type_has_a_master_in_a_state_before_its_first_step) {
+  expect_saved_between_steps({.lr = 0.01, .master_weights = true});
+  expect_saved_between_steps({.lr = 0.01});
+}
+
 // ---- clipping, loss scaling, recorded steps
 
 TEST(MasterWeights, a_clipped_step_multiplies_in_float32) {

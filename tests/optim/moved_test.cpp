@@ -71,6 +71,22 @@ TEST(ChangedOptions, a_state_dict_has_the_state_of_the_present_options) {
   EXPECT_EQ(resumed.steps(0), 1);
 }
 
+TEST(ChangedOptions, a_state_dict_has_the_state_that_the_next_step_begins_with) {
+  nn::Linear layer(3, 2), twin(3, 2);
+  SGD sgd(layer.parameters(), {.lr = 0.1});
+  learn(layer, kFloat32);
+  sgd.step();
+  sgd.set_options(0, {.lr = 0.1, .momentum = 0.9});
+  twin.load_state_dict(layer.state_dict());
+  SGD resumed(twin.parameters(), {.lr = 0.1, .momentum = 0.9});
+  resumed.load_state_dict(sgd.state_dict());
+  for (int step = 0; step < 2; ++step) {
+    learn(layer, kFloat32), learn(twin, kFloat32);
+    sgd.step(), resumed.step();
+    EXPECT_TRUE(same_bits(twin.weight, layer.weight)) << step;
+  }
+}
+
 TEST(ConcurrentAutocast, casts_of_concurrent_parameters_keep_no_old_blocks) {
   nn::Linear layer(64, 64);
   for (const Tensor& p : layer.parameters()) mark_concurrent(p);

@@ -1,5 +1,5 @@
-// Allocations of other processes stay open after their last use, up to a limit, and none is taken for
-// another. This process opens its own ones, which the emulation allows here.
+// Allocations of other processes are open while a block of them is in use, and none is taken for another.
+// This process opens its own ones, which the emulation allows here.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -49,53 +49,35 @@ struct SimtOpenedSegments : ::testing::Test {
   int open_before = 0;
 };
 
-TEST_F(SimtOpenedSegments, a_block_that_is_used_again_is_open_already) {
-  {
-    OpenedSegments all;
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(use(all, shared[0]), 'a');
-    EXPECT_EQ(opens(), 1);
-    SharedBlock inside = shared[0];
-    inside.offset += 100;
-    void *const p = all.open(shared[0]), *const q = all.open(inside);
-    EXPECT_EQ(static_cast<char*>(q) - static_cast<char*>(p), 100);
-    EXPECT_EQ(opens(), 1);
-    all.close(p);
-    all.close_idle();
-    EXPECT_EQ(open(), 1) << "one block is in use";
-    all.close(q);
-    EXPECT_EQ(open(), 1);
-    all.close_idle();
-    EXPECT_EQ(open(), 0);
-    EXPECT_EQ(use(all, shared[0]), 'a');
-    EXPECT_EQ(opens(), 2);
-  }
+TEST_F(SimtOpenedSegments, blocks_of_an_allocation_that_are_in_use_share_its_opening) {
+  OpenedSegments all;
+  SharedBlock inside = shared[0];
+  inside.offset += 100;
+  void *const p = all.open(shared[0]), *const q = all.open(inside);
+  EXPECT_EQ(static_cast<char*>(q) - static_cast<char*>(p), 100);
+  EXPECT_EQ(use(all, shared[0]), 'a');
+  EXPECT_EQ(opens(), 1);
+  all.close(p);
+  EXPECT_EQ(open(), 1) << "one block is in use";
+  all.close(q);
   EXPECT_EQ(open(), 0);
 }
 
-TEST_F(SimtOpenedSegments, beyond_the_limits_those_used_last_stay_open) {
-  OpenedSegments few(2), small(10, 2 * kBytes);
-  for (OpenedSegments* const all : {&few, &small}) {
-    before = simt::opens();
-    for (const size_t i : {0, 1, 2, 0, 3, 0}) EXPECT_EQ(use(*all, shared[i]), static_cast<char>('a' + i));
-    EXPECT_EQ(opens(), 5) << "0, 1, 2 and 0 again, and 3";
-    EXPECT_EQ(open(), 2);
-    all->close_idle();
-  }
-  OpenedSegments none(0);
-  use(none, shared[0]);
-  EXPECT_EQ(open(), 0);
-}
-
-TEST_F(SimtOpenedSegments, many_at_once_are_open_while_they_are_used) {
-  OpenedSegments all(1);
+TEST_F(SimtOpenedSegments, nothing_that_is_not_in_use_is_open) {
+  OpenedSegments all;
   std::vector<void*> used;
   for (const SharedBlock& block : shared) used.push_back(all.open(block));
   EXPECT_EQ(open(), 4);
   for (void* const p : used) all.close(p);
-  EXPECT_EQ(open(), 1);
+  EXPECT_EQ(open(), 0) << "its owner may free it";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(use(all, shared[2]), 'c');
+    EXPECT_EQ(open(), 0);
+  }
+  EXPECT_EQ(opens(), 7);
 }
 
-TEST_F(SimtOpenedSegments, a_block_of_an_unknown_allocation_is_closed_at_once) {
+TEST_F(SimtOpenedSegments, a_block_of_an_unknown_allocation_has_an_opening_of_its_own) {
   OpenedSegments all;
   SharedBlock unknown = shared[1];
   unknown.segment = 0;
@@ -104,19 +86,18 @@ TEST_F(SimtOpenedSegments, a_block_of_an_unknown_allocation_is_closed_at_once) {
   EXPECT_EQ(open(), 0);
 }
 
-TEST_F(SimtOpenedSegments, a_handle_that_names_another_allocation_by_now_is_opened_anew) {
+TEST_F(SimtOpenedSegments, a_handle_that_names_another_allocation_by_now_is_not_taken_for_the_first) {
   OpenedSegments all;
-  EXPECT_EQ(use(all, shared[0]), 'a');
   SharedBlock other = shared[0];
   ++other.segment;
   void* const p = all.open(other);
-  EXPECT_EQ(opens(), 2);
-  EXPECT_EQ(open(), 1);
   EXPECT_TRUE(test::has(test::error_of<CudaError>([&] { all.open(shared[0]); }), "is in use here"));
+  EXPECT_EQ(open(), 1);
   all.close(p);
   all.close(p);  // does nothing
+  EXPECT_EQ(open(), 0);
   EXPECT_EQ(use(all, shared[0]), 'a');
-  EXPECT_EQ(opens(), 3);
+  EXPECT_EQ(opens(), 2);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // divisor of a mean.
 #pragma once
 
+#include <atomic>
+
 #include <weft/autograd/ops/inner/formula.h>
 
 namespace weft::formula {
@@ -24,6 +26,9 @@ Tensor loss_divisor(const Tensor& target, const CrossEntropyOptions& options, DT
 /// The loss of each row from plain operations: the composed form of the fused losses. Shape: [R].
 Tensor composed_class_loss(const Tensor& log_probabilities, const Tensor& target,
                            const CrossEntropyOptions& options);
+/// For tests: the number of logits in a block of linear_cross_entropy, which has at least 32 rows even so. 0:
+/// the device's.
+WEFT_API extern std::atomic<int64_t> linear_loss_block;
 /// Applies options.reduction to the losses of the rows.
 Tensor reduce_rows(const Tensor& losses, const Tensor& target, const Shape& sizes,
                    const CrossEntropyOptions& options);

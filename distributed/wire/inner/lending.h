@@ -6,12 +6,13 @@
 //  2. A large tensor that goes over such a pair is lent: the message has the block and a loan in place of
 //     the bytes. It leaves when the current stream has reached the call. The loan keeps the tensor and
 //     counts as a save of its storage.
-//  3. The receiver copies to a block of its own on its side stream, then returns the loan. If the loan was
-//     still valid, the tensor has arrived. If not, the copy cannot be trusted, and the call fails. The
-//     receiver keeps the allocation open for later loans, up to a limit, until it loses a worker or its agent
-//     ends (kernels/cuda/host/opened_segments.h).
+//  3. The receiver copies to a block of its own on its side stream, closes the lent one, then returns the
+//     loan. If the loan was still valid, the tensor has arrived. If not, the copy cannot be trusted, and the
+//     call fails.
 //  4. A loan ends by 3, or one lease after the end of its call, or with the loss of its receiver. [G: a
-//     function sees the value that a lent tensor had at the call, or it does not run.]
+//     function sees the value that a lent tensor had at the call, or it does not run.] Until then the lender
+//     cannot return the allocation to its device. Afterwards it can, although a receiver that hangs for
+//     longer than a lease may have it open, which CUDA leaves undefined.
 // Internal to the agent. Thread safety: every member from any thread.
 #pragma once
 

@@ -213,7 +213,6 @@ void CudaBackend::empty_cache() {
   if (thread_records()) return;  // emptying would wait
   enter();
   allocator_.empty_cache();
-  opened_.close_idle();
   empty_pinned_cache();
 }
 void CudaBackend::set_memory_limit(int64_t bytes) {
@@ -252,13 +251,6 @@ void CudaBackend::close_shared(void* p) noexcept {
     enter();
     opened_.close(p);
   } catch (const Error&) {  // the context is broken: nothing to close
-  }
-}
-void CudaBackend::close_idle_shared() noexcept {
-  try {
-    enter();
-    opened_.close_idle();
-  } catch (const Error&) {  // as above
   }
 }
 

@@ -119,7 +119,6 @@ class CudaBackend final : public Accelerator {
   SharedBlock share(void* p) override;
   void* open_shared(const SharedBlock& block) override;
   void close_shared(void* p) noexcept override;
-  void close_idle_shared() noexcept override;
 
  private:
   CudaBackend(int index, const runtime::Properties& properties);
