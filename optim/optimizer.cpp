@@ -215,18 +215,23 @@ void Optimizer::make_state(size_t i, size_t count) {
   Slot& slot = slots_[i];
   const Tensor& p = params_[i];
   const DType wide = state_type(p);
-  const TensorOptions like{.dtype = wide, .device = p.device()};
+  const Device device = p.device();
+  const auto fits = [&](const Tensor& t) { return t.dtype() == wide && t.device() == device; };
+  if (!is_half(p.dtype()) && !slot.master.defined() && slot.state.size() >= count &&
+      std::all_of(slot.state.begin(), slot.state.end(), fits))
+    return;  // as in most steps
+  const TensorOptions like{.dtype = wide, .device = device};
   while (slot.state.size() < count) slot.state.push_back(zeros(p.sizes(), like));
   for (Tensor& s : slot.state)  // the parameter may have moved to another device or dtype
-    if (!(s.device() == p.device()) || s.dtype() != wide) s = s.to(p.device(), wide);
+    if (!fits(s)) s = s.to(device, wide);
   if (!is_half(p.dtype())) {
     slot.master = Tensor();
   } else if (!slot.master.defined()) {
     slot.master = empty(p.sizes(), like);
     Context context;
-    backend(p.device()).copy(context, p.view_of(), slot.master.view_of());
-  } else if (!(slot.master.device() == p.device())) {
-    slot.master = slot.master.to(p.device());
+    backend(device).copy(context, p.view_of(), slot.master.view_of());
+  } else if (!(slot.master.device() == device)) {
+    slot.master = slot.master.to(device);
   }
 }
 
@@ -324,7 +329,10 @@ void Optimizer::step(std::span<const Tensor> grads, const Tensor& skip, const Te
     auto batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& b) {
       return b.dtype == p.dtype() && b.device == p.device() && b.kernel->run_f32 == v.kernel.run_f32;
     });
-    if (batch == batches.end()) batch = batches.insert(batch, {{}, {}, &v.kernel, p.dtype(), p.device()});
+    if (batch == batches.end()) {
+      batch = batches.insert(batch, {{}, {}, &v.kernel, p.dtype(), p.device()});
+      batch->tensors.reserve(active.size()), batch->params.reserve(active.size());
+    }
     if (rows) weft::detail::refuse_trace("steps by a row-wise gradient");
     if (rows) add_row_steps(batch->tensors, t, weft::detail::unpack_rows(grads[i]));
     else batch->tensors.push_back(t);

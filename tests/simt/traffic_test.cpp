@@ -402,7 +402,7 @@ TEST_F(SimtTraffic, an_optimizer_step_moves_packs) {
     static_cast<Backend&>(device()).step(c, v.kernel, kFloat32, {&tensor, 1});
   });
   EXPECT_EQ(waste(t.written, 3 * bytes), "");
-  EXPECT_EQ(waste_beside(t.read, 4 * bytes, 0.25), "");  // each warp reads the table of the step
+  EXPECT_EQ(waste_beside(t.read, 4 * bytes, 0.3), "");  // each warp reads the table of the step
 }
 
 TEST_F(SimtTraffic, rows_are_taken_in_packs) {
