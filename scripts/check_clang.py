@@ -54,7 +54,8 @@ def emulated(name, entries):
     model = next(e for e in entries if os.path.relpath(e["file"], ROOT).startswith("kernels/"))
     path = os.path.join(ROOT, name)
     command = model["command"].replace(model["file"], path)
-    return {**model, "file": path, "command": f"{command} -DWEFT_SIMT -I{ROOT}/tests"}
+    more = f"-DWEFT_SIMT '-DWEFT_SOVERSION=\"0\"' -I{ROOT}/tests"
+    return {**model, "file": path, "command": f"{command} {more}"}
 
 
 def check(entry, command):
