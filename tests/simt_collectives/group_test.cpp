@@ -99,7 +99,7 @@ void spread(int rank) {
 /// The device is slow: its work runs when a wait needs it.
 void stay_ahead(int rank) {
   const Group group = join_with_device(rank);
-  const Tensor x = on_device({1000}, rank), y = on_device({1000}, rank), z = on_device({1000}, rank);
+  Tensor x = on_device({1000}, rank), y = on_device({1000}, rank), z = on_device({1000}, rank);
   const cuda::Stream side(kGpu);
   const int64_t before = nccl_counts().run.load();
   {
