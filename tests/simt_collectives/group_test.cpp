@@ -18,11 +18,6 @@ using namespace std::chrono_literals;
 using dist::ReduceOp;
 using dist::inner::nccl::Result;
 
-Tensor on_device(const Shape& sizes, Scalar value, DType dtype = kFloat32) {
-  return full(sizes, value, {.dtype = dtype, .device = kGpu});
-}
-bool holds(const Tensor& x, const Tensor& wanted) { return x.to(kCpu).equal(wanted); }
-
 // ---- jobs of the children
 
 void reduce(int rank) {
