@@ -97,7 +97,16 @@ rpc::Future<void> DeviceCalls::issue(const std::string& what, const std::vector<
   return done;
 }
 
-void DeviceCalls::wait() {
+void DeviceCalls::wait(const std::string& call) {
+  check_ready(call);
+  {
+    const Turn turn(busy_, *options_.runtime);
+    stream_.wait_stream(cuda::current_stream(device_));
+  }
+  wait_for_calls();
+}
+
+void DeviceCalls::wait_for_calls() {
   for (rpc::Duration length{}; true; pause(*options_.runtime, length)) {
     throw_if_failed();
     if (stream_.query()) break;
@@ -118,7 +127,7 @@ void DeviceCalls::fail(const std::exception_ptr& why) {
 void DeviceCalls::finish() noexcept {
   if (!service_) return;
   try {
-    wait();
+    wait_for_calls();
   } catch (const std::exception&) {  // its calls have thrown it, or were not waited for
   }
   {

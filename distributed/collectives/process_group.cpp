@@ -310,7 +310,7 @@ std::vector<Tensor> ProcessGroup::all_gather(const Tensor& tensor) {
 }
 
 void ProcessGroup::barrier() {
-  if (impl_->devices) impl_->devices->wait();
+  if (impl_->devices) impl_->devices->wait("barrier");
   impl_->collective("barrier", {}, {}).wait();
 }
 

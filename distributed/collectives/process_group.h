@@ -85,7 +85,9 @@ class WEFT_API ProcessGroup {
   void broadcast(const Tensor& tensor, int src = 0);
   /// The tensors of all processes, by rank.
   std::vector<Tensor> all_gather(const Tensor& tensor);
-  /// Returns when all processes have called it, and their work queued before on the device is done.
+  /// Returns when all processes have called it, and their work queued before on the device is done: that of
+  /// the group, and that of the calling thread's current stream. In a group with a device it throws CudaError
+  /// while the thread records a graph.
   void barrier();
 
   /// Ends the connections after the calls made before it. Later calls throw an RpcError with this text here,

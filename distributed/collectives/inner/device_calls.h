@@ -32,9 +32,9 @@ class DeviceCalls {
   /// done when it is queued, and the streams of its waiters wait for it. `tensors`: those that the work uses.
   rpc::Future<void> issue(const std::string& what, const std::vector<Tensor>& tensors,
                           const std::function<void(Engine&)>& move_data);
-  /// Blocks until the work queued so far is done, at most as long as its deadlines. Throws: the error of a
-  /// group that has failed.
-  void wait();
+  /// Blocks until the calls so far are done, and the work on the calling thread's current stream. The calls
+  /// have deadlines, the thread's own work has none. Throws: as check_ready.
+  void wait(const std::string& call);
   /// The answer to ProcessGroup::Impl::look_for_lost: the loss of a process, or null. The work queued may
   /// still end well, since a process may leave when its own part is done. So it has a moment for that.
   void suspect(const std::exception_ptr& loss);
@@ -50,6 +50,7 @@ class DeviceCalls {
     rpc::TimePoint at;
   };
   void throw_if_failed() const;
+  void wait_for_calls();
   void watch();
   void look();
   void follow_progress();
