@@ -55,7 +55,8 @@ struct ProcessGroupOptions {
 
 /// A group of processes for collective operations. The destructor ends the connections. It waits for the
 /// collective under way, and fails those behind it with an RpcError. In a group with a device it waits for
-/// all collectives.
+/// all collectives, and up to 10 s until all processes have come to the end of the group. So no process
+/// leaves while another one's device still needs it. A process that makes a call instead gets a PeerLost.
 class WEFT_API ProcessGroup {
  public:
   ~ProcessGroup();
@@ -92,7 +93,8 @@ class WEFT_API ProcessGroup {
 
   /// Ends the connections after the calls made before it. Later calls throw an RpcError with this text here,
   /// and PeerLost in the other processes, which hear of it at once. For a process that cannot make its next
-  /// calls.
+  /// calls. On the device, calls whose work is queued and not done are lost in all processes. Their tensors
+  /// hold no result. To keep it, wait for the device first (cuda::synchronize).
   void abort(const std::string& why);
 
   struct Impl;
