@@ -18,7 +18,8 @@
 // runs beside it. So its errors come with the next call or barrier(), and each of them is one of the group.
 //
 // Gloo's connections are TCP without encryption, and each takes the first process that connects to it. So
-// they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address.
+// they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address. Those of
+// NCCL stay there too if they do in the first group of the process (docs/data_parallel.md).
 // Thread safety: every member may be called from any thread, but the order of calls counts.
 #pragma once
 

@@ -3,10 +3,12 @@
 // child its task.
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <thread>
 
+#include <weft/distributed/transport/address.h>
 #include <weft/tensor/cuda.h>
 
 #include "devices.h"
@@ -145,12 +147,38 @@ void abort_behind_work(int rank) {
   rpc::shutdown();
 }
 
+/// NCCL stays at the loopback interface with the first group, unless the user has chosen.
+void stay_local(int rank) {
+  unsetenv("NCCL_SOCKET_IFNAME");
+  const Group group = join_with_device(rank);
+  const char* const chosen = std::getenv("NCCL_SOCKET_IFNAME");
+  ASSERT_NE(chosen, nullptr);
+  EXPECT_STREQ(chosen, "=lo");
+  if (const std::string host = rpc::first_interface_address(); !rpc::is_loopback_host(host)) {
+    EXPECT_TRUE(has(
+        error_of<DeviceError>([&] { dist::new_group({}, {.host = host, .insecure = true, .device = kGpu}); }),
+        str("cannot reach the host '", host, "'; set NCCL_SOCKET_IFNAME")));
+  }
+  group->barrier();
+  rpc::shutdown();
+}
+
+void take_the_interface_of_the_user(int rank) {
+  setenv("NCCL_SOCKET_IFNAME", "eth", 1);
+  const Group group = join_with_device(rank);
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "eth");
+  group->barrier();
+  rpc::shutdown();
+}
+
 int end_child(const std::string& job, int rank) {
   const std::map<std::string, void (*)(int)> jobs{{"own work", wait_for_own_work},
                                                   {"leave", leave},
                                                   {"die", die},
                                                   {"stay", stay},
-                                                  {"abort", abort_behind_work}};
+                                                  {"abort", abort_behind_work},
+                                                  {"local", stay_local},
+                                                  {"interface", take_the_interface_of_the_user}};
   jobs.at(job)(rank);
   return testing::Test::HasFailure() ? 1 : 0;
 }
@@ -183,4 +211,13 @@ TEST(SimtCollectiveEnds, an_abort_takes_the_work_that_the_devices_have_not_done)
   NEEDS_GLOO;
   expect_ended(start_ending("abort"));
 }
+TEST(SimtCollectiveEnds, nccl_stays_on_the_loopback_interface_with_the_first_group) {
+  NEEDS_GLOO;
+  expect_ended(start_ending("local"));
+}
+TEST(SimtCollectiveEnds, a_variable_of_the_user_chooses_the_interface_of_nccl) {
+  NEEDS_GLOO;
+  expect_ended(start_ending("interface"));
+}
+
 }  // namespace
