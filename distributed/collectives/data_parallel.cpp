@@ -172,23 +172,46 @@ class Reduction final : public GradSink {
 
   bool has_sent() const { return next_ > 0; }
 
-  /// After the pass: averages all gradients.
-  void finish() {
+  // After the pass, in this order.
+
+  /// Sends the rest, and counts the processes that have each gradient.
+  void send_rest() {
     const NoGrad off;
     while (next_ < sent_.size()) send_next();
     const Tensor counts = zeros({static_cast<int64_t>(ready_.size())}, kInt32);
-    const bool strict = !ddp_.options.find_unused_parameters;
     for (size_t i = 0; i < ready_.size(); ++i)
-      counts.data<int32_t>()[i] = ready_[i] || (!strict && ddp_.parameters[i].tensor.grad().defined());
+      counts.data<int32_t>()[i] = ready_[i] || (!strict() && ddp_.parameters[i].tensor.grad().defined());
     ddp_.group->all_reduce(counts);
     for (const Sent& one : sent_) one.done->wait();
-    const std::vector<int32_t> have = counts.to_vector<int32_t>();
-    if (strict) check_used(have);
+    have_ = counts.to_vector<int32_t>();
+  }
+
+  /// Throws the same in all processes, which stay in step.
+  void check_used() const {
+    if (!strict()) return;
+    std::string names;
+    size_t count = 0;
+    for (size_t i = 0; i < have_.size(); ++i) {
+      if (have_[i] == ddp_.group->size()) continue;
+      if (++count <= kMostNamed)
+        names += str(names.empty() ? "'" : ", '", ddp_.parameters[i].name, "' (", have_[i], " of ",
+                     ddp_.group->size(), ")");
+    }
+    if (count == 0) return;
+    throw AutogradError(str("DistributedDataParallel: ", count,
+                            " parameters have no gradient in all processes: ", names,
+                            count > kMostNamed ? ", ..." : "",
+                            "; set find_unused_parameters = true to take a missing one as zero"));
+  }
+
+  /// Replaces the gradients by their averages.
+  void take_averages() {
+    const NoGrad off;
     for (size_t b = 0; b < sent_.size(); ++b) {
       int64_t at = 0;
       for (const size_t i : ddp_.buckets[b].parameters) {
         const Tensor& p = ddp_.parameters[i].tensor;
-        if (have[i] > 0) set(p, sent_[b].flat.narrow(0, at, p.numel()).view(p.sizes()));
+        if (have_[i] > 0) set(p, sent_[b].flat.narrow(0, at, p.numel()).view(p.sizes()));
         at += p.numel();
       }
     }
@@ -223,27 +246,14 @@ class Reduction final : public GradSink {
     else p.set_grad(average.clone());  // the dense copy of a row-wise gradient is read-only
   }
 
-  void check_used(const std::vector<int32_t>& have) const {
-    std::string names;
-    size_t count = 0;
-    for (size_t i = 0; i < have.size(); ++i) {
-      if (have[i] == ddp_.group->size()) continue;
-      if (++count <= kMostNamed)
-        names += str(names.empty() ? "'" : ", '", ddp_.parameters[i].name, "' (", have[i], " of ",
-                     ddp_.group->size(), ")");
-    }
-    if (count == 0) return;
-    throw AutogradError(str("DistributedDataParallel: ", count,
-                            " parameters have no gradient in all processes: ", names,
-                            count > kMostNamed ? ", ..." : "",
-                            "; set find_unused_parameters = true to take a missing one as zero"));
-  }
+  bool strict() const { return !ddp_.options.find_unused_parameters; }
 
   DistributedDataParallel::Impl& ddp_;
   std::vector<bool> ready_;      ///< by parameter: it has had a gradient in this pass
   std::vector<size_t> missing_;  ///< parameters of each bucket without a gradient
   std::vector<Sent> sent_;
-  size_t next_ = 0;  ///< the first bucket that was not sent
+  std::vector<int32_t> have_{};  ///< by parameter: processes that have its gradient
+  size_t next_ = 0;              ///< the first bucket that was not sent
 };
 
 }  // namespace
@@ -291,17 +301,22 @@ void DistributedDataParallel::backward(std::span<const Tensor> roots, std::span<
     me.reducing = false;
     if (reduction.has_sent()) me.group->abort(str("a backward pass failed: ", why));
   };
-  try {
-    detail::backward_to(reduction, roots, gradients, retain_graph);
-  } catch (const std::exception& e) {
-    fail(e.what());
-    throw;
-  } catch (...) {  // of a hook
-    fail("an exception of another type");
-    throw;
-  }
+  const auto try_to = [&](const auto& part) {  // the others wait for its calls
+    try {
+      part();
+    } catch (const std::exception& e) {
+      fail(e.what());
+      throw;
+    } catch (...) {  // of a hook
+      fail("an exception of another type");
+      throw;
+    }
+  };
+  try_to([&] { detail::backward_to(reduction, roots, gradients, retain_graph); });
   me.reducing = false;
-  reduction.finish();
+  try_to([&] { reduction.send_rest(); });
+  reduction.check_used();
+  try_to([&] { reduction.take_averages(); });
 }
 
 // ---- scopes without averages

@@ -67,7 +67,8 @@ class WEFT_API DistributedDataParallel {
   /// AutogradError that names the parameters without a gradient (find_unused_parameters); the sums stay as
   /// they are then. AutogradError for a second gradient of a parameter whose bucket was sent (overlap).
   /// ValueError for a parameter that has moved to another dtype, size or device since the construction.
-  /// A pass that fails after its first bucket was sent makes the group fail in all processes.
+  /// A pass that fails in one process after its first bucket was sent, such as by an OutOfMemoryError, makes
+  /// the group fail in all.
   void backward(const Tensor& loss, bool retain_graph = false);
   /// The same for several tensors; `gradients` as for weft::backward.
   void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients = {},

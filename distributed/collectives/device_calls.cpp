@@ -2,7 +2,8 @@
 // errors are found later, by the watching thread, and thrown by the next call. That thread looks while work
 // is queued. It lets a stream without work follow the group's stream, and asks whether that has come to its
 // end. An event would serve as well, but asking for it may throw the faults of kernels, which belong to
-// the threads that issued them.
+// the threads that issued them. The clock of a call begins when this device has come to it: the work in front
+// of it may take as long as it likes.
 #include <weft/distributed/collectives/inner/device_calls.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr rpc::Duration kLookAtCalls = milliseconds(100);
-/// For work under way when the connection of another process has ended.
+/// For work under way when the connection of another process has ended. Work that has not begun has longer.
 constexpr rpc::Duration kGrace = milliseconds(1000);
 
 /// A pause that grows from round to round of a wait.
@@ -48,6 +49,7 @@ DeviceCalls::DeviceCalls(ProcessGroup::Impl& group, const EngineOptions& options
       device_(device),
       stream_(device, true),
       marker_(device),
+      front_(device),
       wake_(*options.runtime, "a collective on a device") {
   stream_.wait_stream(cuda::default_stream(device));  // so the device is this thread's, as NCCL expects
   engine_ = make_nccl(options, stream_.handle(), id);
@@ -73,13 +75,14 @@ rpc::Future<void> DeviceCalls::issue(const std::string& what, const std::vector<
   const Turn turn(busy_, *options_.runtime);
   rpc::Future<void> done(group_.runtime);
   try {
+    cuda::Event front = cuda::current_stream(device_).record_event();
+    stream_.wait_event(front);
     {
       const rpc::MutexLock lock(mutex_);
       if (failed_) std::rethrow_exception(failed_);
-      calls_.push_back({issued_ + 1, what, options_.runtime->now()});
+      calls_.push_back({issued_ + 1, what, std::move(front)});
       if (calls_.size() == 1) wake_.set();
     }
-    stream_.wait_stream(cuda::current_stream(device_));
     for (const Tensor& t : tensors)
       if (t.numel() > 0) cuda::record_stream(t, stream_);
     const cuda::StreamGuard guard(stream_);
@@ -97,7 +100,16 @@ rpc::Future<void> DeviceCalls::issue(const std::string& what, const std::vector<
   return done;
 }
 
-void DeviceCalls::wait() {
+void DeviceCalls::wait(const std::string& call) {
+  check_ready(call);
+  {
+    const Turn turn(busy_, *options_.runtime);
+    stream_.wait_stream(cuda::current_stream(device_));
+  }
+  wait_for_calls();
+}
+
+void DeviceCalls::wait_for_calls() {
   for (rpc::Duration length{}; true; pause(*options_.runtime, length)) {
     throw_if_failed();
     if (stream_.query()) break;
@@ -115,11 +127,13 @@ void DeviceCalls::fail(const std::exception_ptr& why) {
   group_.push([&group = group_, why] { group.fail(why); });
 }
 
-void DeviceCalls::finish() noexcept {
-  if (!service_) return;
+bool DeviceCalls::finish() noexcept {
+  bool done = true;
+  if (!service_) return done;
   try {
-    wait();
+    wait_for_calls();
   } catch (const std::exception&) {  // its calls have thrown it, or were not waited for
+    done = false;
   }
   {
     const rpc::MutexLock lock(mutex_);
@@ -128,6 +142,7 @@ void DeviceCalls::finish() noexcept {
   wake_.set();
   service_->join();
   service_.reset();
+  return done;
 }
 
 // ---- the watching thread
@@ -165,14 +180,18 @@ void DeviceCalls::look() {
     }
     engine_->check();
     const rpc::TimePoint now = options_.runtime->now();
-    const rpc::MutexLock lock(mutex_);
-    const Call& first = calls_.front();  // this thread alone takes calls away
-    const rpc::Duration waited = now - std::max(first.at, progress_);
-    if (waited >= options_.timeout)
+    follow_first(now);
+    if (begun_ && now - *begun_ >= options_.timeout)
       throw Timeout(str("the devices were not done within ",
                         std::chrono::duration_cast<milliseconds>(options_.timeout).count(), " ms"));
-    if (suspicion_ && suspected_ == first.number && now - suspected_at_ >= kGrace) why = suspicion_;
-    else ask = waited >= kLookAtCalls && !asking_;
+    const rpc::MutexLock lock(mutex_);
+    if (suspicion_ && suspected_ == first_) {
+      const rpc::TimePoint end = begun_ ? std::max(suspected_at_, *begun_) + kGrace
+                                        : suspected_at_ + std::max(options_.timeout, kGrace);
+      if (now >= end) why = suspicion_;
+    } else {
+      ask = now - first_at_ >= kLookAtCalls && !asking_;
+    }
     asking_ = asking_ || ask;
   } catch (...) {
     why = group_.named(what, std::current_exception());
@@ -191,11 +210,26 @@ void DeviceCalls::follow_progress() {
   }
   if (!marker_.query()) return;
   const rpc::MutexLock lock(mutex_);
-  while (!calls_.empty() && calls_.front().number <= marked_) {
-    calls_.pop_front();
-    progress_ = options_.runtime->now();
-  }
+  while (!calls_.empty() && calls_.front().number <= marked_) calls_.pop_front();
   marked_ = 0;
+}
+
+void DeviceCalls::follow_first(rpc::TimePoint now) {
+  const Call* first = nullptr;  // this thread alone takes calls away
+  bool issuing = false;         // the library waits for other processes before it queues the work
+  {
+    const rpc::MutexLock lock(mutex_);
+    first = &calls_.front();
+    issuing = first->number > issued_;
+  }
+  if (first_ != first->number) {
+    first_ = first->number;
+    first_at_ = now;
+    begun_.reset();
+    front_.wait_event(first->front);
+  }
+  if (!issuing && !front_.query()) begun_.reset();
+  else if (!begun_) begun_ = now;
 }
 
 void DeviceCalls::suspect(const std::exception_ptr& loss) {

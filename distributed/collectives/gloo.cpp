@@ -9,6 +9,7 @@
 #ifdef WEFT_WITH_GLOO
 #include <netdb.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <ctime>
@@ -157,6 +158,8 @@ class WatchedContext final : public gloo::transport::Context {
   std::unique_ptr<gloo::transport::Pair>& createPair(int r) override { return inner_->createPair(r); }
   std::unique_ptr<Buffer> createUnboundBuffer(void* data, size_t bytes) override;
 
+  void end_waits_at(rpc::TimePoint end) { end_ = end; }
+
   /// A connection that has ended throws its error at every call. A living one refuses to connect to an
   /// address without a family, and stays as it is.
   bool has_ended(int r) {
@@ -176,6 +179,7 @@ class WatchedContext final : public gloo::transport::Context {
   rpc::Runtime& runtime_;
   const std::shared_ptr<Watch> watch_;
   std::vector<char> nowhere_;
+  rpc::TimePoint end_ = rpc::kNever;  ///< of all waits
 };
 
 /// A buffer of a collective. It waits for its transfers in their order.
@@ -216,7 +220,7 @@ class WatchedContext::Transfers final : public Buffer {
             void (Buffer::*interrupt)()) {
     const One one = std::move(all.front());
     all.pop_front();
-    const rpc::TimePoint end = context_.runtime_.now() + timeout;
+    const rpc::TimePoint end = std::min<rpc::TimePoint>(context_.runtime_.now() + timeout, context_.end_);
     while (true) {
       {
         const Watch::Scope scope(*context_.watch_, *one.inner, interrupt);
@@ -250,6 +254,7 @@ class Mesh final : public gloo::rendezvous::Context {
     watched_ = std::make_shared<WatchedContext>(transportContext_, runtime);
     transportContext_ = watched_;
   }
+  void end_waits_at(rpc::TimePoint end) { watched_->end_waits_at(end); }
   /// The first rank whose connection has ended; negative: none.
   int first_lost() {
     for (int r = 0; r < size; ++r)
@@ -384,6 +389,7 @@ class GlooEngine final : public Engine {
       gloo::allgather(call);
     });
   }
+  void end_calls_at(rpc::TimePoint end) override { context_->end_waits_at(end); }
   void check() override {
     const SigpipeBlocked quiet;
     if (const int lost = context_->first_lost(); lost >= 0) throw ConnectionLost(lost, "it is closed");

@@ -4,11 +4,13 @@
 #include <weft/distributed/collectives/inner/engine.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include <weft/distributed/collectives/inner/nccl_library.h>
 #include <weft/distributed/runtime/sync.h>
+#include <weft/distributed/transport/address.h>
 #include <weft/kernels/accelerator.h>
 
 namespace weft::dist::inner {
@@ -153,6 +155,23 @@ class NcclEngine final : public Engine {
   nccl::Communicator* communicator_ WEFT_GUARDED_BY(mutex_) = nullptr;
 };
 
+/// The library chooses its interface once in a process, and avoids the loopback one. A group there must not
+/// open ports elsewhere, so the first one decides, unless the user has.
+void choose_interface(const EngineOptions& options) {
+  constexpr const char* kVariable = "NCCL_SOCKET_IFNAME";
+  const bool local = rpc::is_loopback_host(options.host);
+  static const bool stays_local = [&] {
+    if (!local || std::getenv(kVariable) != nullptr) return false;
+    setenv(kVariable, "=lo", 0);
+    return true;
+  }();
+  if (stays_local && !local && options.size > 1)
+    throw DeviceError(
+        str("NCCL of this process keeps to the loopback interface, as its first group did, and "
+            "cannot reach the host '",
+            options.host, "'; set ", kVariable, " or make that group first"));
+}
+
 }  // namespace
 
 std::string meet_for_nccl(const EngineOptions& options, Device device, const std::vector<std::string>& names,
@@ -160,6 +179,7 @@ std::string meet_for_nccl(const EngineOptions& options, Device device, const std
   std::string mine = "+";  // this process can take part; rank 0 adds the name of the communicator
   try {
     accelerator(device);
+    choose_interface(options);
     const nccl::Library& nccl = nccl::library();
     if (options.rank == 0) {
       nccl::UniqueId id{};

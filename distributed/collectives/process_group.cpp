@@ -4,7 +4,8 @@
 //   3. Where a Head differs from that of rank 0, all processes throw the same error and stay in step.
 //   4. Else the engine moves the data. Its error is that of the group: connections end, later calls throw it.
 // A call on the device queues its work at once (device_calls.cpp); steps 2 and 3 come behind it, and an error
-// there is one of the group. The runtime is the group's own, so a group may outlive the agent of its meeting.
+// there is one of the group. At its end such a group gathers a last Head, so that no process leaves while the
+// device of another is behind. The runtime is the group's own: a group may outlive the agent of its meeting.
 #include <weft/distributed/collectives/process_group.h>
 
 #include <algorithm>
@@ -31,6 +32,11 @@ const char* to_string(ReduceOp op) {
 }
 
 namespace {
+
+/// The call of a process that destroys its group.
+constexpr const char* kPart = "the end of the group";
+/// At most, for the others to come to theirs.
+constexpr rpc::Duration kPartWithin = std::chrono::seconds(10);
 
 /// A collective as the processes compare it.
 struct Head {
@@ -74,10 +80,23 @@ void check_same(const std::vector<Head>& heads, const std::vector<std::string>& 
   }
 }
 
+/// A process that has come to the end of the group makes no call any more.
+void check_present(ProcessGroup::Impl& group, const std::string& call, const std::vector<Head>& heads) {
+  const Head part(kPart, {});
+  for (size_t r = 0; r < heads.size(); ++r) {
+    if (heads[r].call != part.call) continue;
+    const std::exception_ptr error = std::make_exception_ptr(
+        PeerLost(group.names[r], str(group.where(call), group.names[r], " has left the group")));
+    group.fail(error);
+    std::rethrow_exception(error);
+  }
+}
+
 /// Steps 2 and 3, on the thread of the group.
 void compare(ProcessGroup::Impl& group, const std::string& call, const Head& head) {
   std::vector<Head> heads(group.names.size(), head);
   group.on_engine(call, [&](inner::Engine& e) { e.all_gather(&head, sizeof head, heads.data()); });
+  check_present(group, call, heads);
   try {
     check_same(heads, group.names);
   } catch (...) {
@@ -135,10 +154,12 @@ ProcessGroup::Impl::Impl(int my_rank, std::vector<std::string> ranks, std::strin
 
 ProcessGroup::Impl::~Impl() {
   if (devices) {
-    devices->finish();
-    try {  // the comparisons, which the other processes need for their own calls
-      push([] {}).wait();
-    } catch (const std::exception&) {  // the group has failed
+    const bool done = devices->finish();
+    try {  // behind the comparisons, which the other processes need for their own calls
+      push([this, done] {
+        if (done) part();
+      }).wait();
+    } catch (const std::exception&) {  // the group has failed, or another process has not come
     }
   }
   {
@@ -201,18 +222,21 @@ void ProcessGroup::Impl::fail(std::exception_ptr why) {
   if (devices) devices->fail(failed);
 }
 
+std::string ProcessGroup::Impl::where(const std::string& call) const {
+  return str(call, " in group '", name, "', ", names[static_cast<size_t>(rank)], ": ");
+}
+
 std::exception_ptr ProcessGroup::Impl::named(const std::string& call, const std::exception_ptr& error) const {
-  const std::string where = str(call, " in group '", name, "', ", names[static_cast<size_t>(rank)], ": ");
   try {
     std::rethrow_exception(error);
   } catch (const inner::ConnectionLost& e) {
     const std::string lost = e.rank < 0 ? std::string() : names[static_cast<size_t>(e.rank)];
     return std::make_exception_ptr(PeerLost(
         lost,
-        str(where, "the connection to ", lost.empty() ? "another process" : lost,
+        str(where(call), "the connection to ", lost.empty() ? "another process" : lost,
             " has ended; its process has ended, or has left the group after an error (", e.what(), ")")));
   } catch (const Timeout& e) {
-    return std::make_exception_ptr(Timeout(str(where, e.what())));
+    return std::make_exception_ptr(Timeout(str(where(call), e.what())));
   } catch (...) {
     return std::current_exception();
   }
@@ -237,6 +261,14 @@ void ProcessGroup::Impl::look_for_lost() {
     loss = named("a collective on a device", std::current_exception());
   }
   devices->suspect(loss);
+}
+
+void ProcessGroup::Impl::part() {
+  if (!engine) return;
+  engine->end_calls_at(runtime->now() + kPartWithin);
+  const Head head(kPart, {});
+  std::vector<Head> heads(names.size(), head);
+  engine->all_gather(&head, sizeof head, heads.data());
 }
 
 rpc::Future<void> ProcessGroup::Impl::collective(const std::string& call, const std::vector<Tensor>& tensors,
@@ -310,7 +342,7 @@ std::vector<Tensor> ProcessGroup::all_gather(const Tensor& tensor) {
 }
 
 void ProcessGroup::barrier() {
-  if (impl_->devices) impl_->devices->wait();
+  if (impl_->devices) impl_->devices->wait("barrier");
   impl_->collective("barrier", {}, {}).wait();
 }
 

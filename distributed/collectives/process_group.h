@@ -18,7 +18,8 @@
 // runs beside it. So its errors come with the next call or barrier(), and each of them is one of the group.
 //
 // Gloo's connections are TCP without encryption, and each takes the first process that connects to it. So
-// they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address.
+// they stay on the loopback interface unless ProcessGroupOptions::insecure allows another address. Those of
+// NCCL stay there too if they do in the first group of the process (docs/data_parallel.md).
 // Thread safety: every member may be called from any thread, but the order of calls counts.
 #pragma once
 
@@ -55,7 +56,8 @@ struct ProcessGroupOptions {
 
 /// A group of processes for collective operations. The destructor ends the connections. It waits for the
 /// collective under way, and fails those behind it with an RpcError. In a group with a device it waits for
-/// all collectives.
+/// all collectives, and up to 10 s until all processes have come to the end of the group. So no process
+/// leaves while another one's device still needs it. A process that makes a call instead gets a PeerLost.
 class WEFT_API ProcessGroup {
  public:
   ~ProcessGroup();
@@ -85,12 +87,15 @@ class WEFT_API ProcessGroup {
   void broadcast(const Tensor& tensor, int src = 0);
   /// The tensors of all processes, by rank.
   std::vector<Tensor> all_gather(const Tensor& tensor);
-  /// Returns when all processes have called it, and their work queued before on the device is done.
+  /// Returns when all processes have called it, and their work queued before on the device is done: that of
+  /// the group, and that of the calling thread's current stream. In a group with a device it throws CudaError
+  /// while the thread records a graph.
   void barrier();
 
   /// Ends the connections after the calls made before it. Later calls throw an RpcError with this text here,
   /// and PeerLost in the other processes, which hear of it at once. For a process that cannot make its next
-  /// calls.
+  /// calls. On the device, calls whose work is queued and not done are lost in all processes. Their tensors
+  /// hold no result. To keep it, wait for the device first (cuda::synchronize).
   void abort(const std::string& why);
 
   struct Impl;

@@ -1,7 +1,9 @@
 // DistributedDataParallel on devices, between real processes with an emulated device each: the gradients of
 // one process with the joined batch, and the overlap with a backward pass.
 #include <map>
+#include <optional>
 
+#include <weft/autograd/tape/hooks.h>
 #include <weft/tensor/cuda.h>
 
 #include "collectives/training.h"
@@ -12,6 +14,7 @@ namespace {
 
 using namespace weft;
 using namespace weft::test;
+using namespace std::chrono_literals;
 using dist::DistributedDataParallel;
 
 constexpr dist::DataParallelOptions kTinyBuckets{.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6};
@@ -154,10 +157,53 @@ void divide(int rank) {
   rpc::shutdown();
 }
 
+struct Wide : nn::Module {
+  nn::Linear narrow{4, 512}, wide{512, 1024};
+  Wide() {
+    add("narrow", narrow), add("wide", wide);
+    Generator draws(1);
+    for (nn::Linear* layer : {&narrow, &wide}) layer->reset_parameters(&draws);
+    to(kGpu);
+  }
+};
+
+/// Worker 1 has no memory for the second bucket, of 2 MiB, when its pass is done.
+void run_out_of_memory(int rank) {
+  const Group group = join_with_device(rank, {.timeout = 20s});
+  Wide net;
+  DistributedDataParallel parallel(net, group,
+                                   {.bucket_cap_mb = 1e-6, .first_bucket_cap_mb = 1e-6, .overlap = false});
+  ASSERT_EQ(parallel.buckets()[1].front(), "wide.weight");
+  std::vector<Tensor> rest;
+  const auto leave_no_room = [&](const Tensor&) {
+    cuda::empty_cache(kGpu);
+    cuda::set_memory_limit(cuda::memory_stats(kGpu).reserved, kGpu);
+    try {
+      while (true) rest.push_back(empty({512, 1024}, {.device = kGpu}));
+    } catch (const OutOfMemoryError&) {
+    }
+  };
+  std::optional<ScopedHook> hook;
+  if (rank == 1) hook.emplace(register_post_accumulate_hook(net.narrow.weight, leave_no_room));
+  const auto backward = [&] {
+    parallel.backward(net.wide.forward(net.narrow.forward(on_device({2, 4}, 1))).sum());
+  };
+  if (rank == 1) {
+    EXPECT_FALSE(error_of<OutOfMemoryError>(backward).empty());
+    hook.reset();
+    rest.clear();
+    cuda::set_memory_limit(0, kGpu);
+    EXPECT_TRUE(has(error_of<RpcError>(backward), "has failed: a backward pass failed: "));
+  } else {
+    EXPECT_TRUE(has(error_of<PeerLost>(backward), "worker1"));
+  }
+  rpc::shutdown();
+}
+
 int device_trainer_child(const std::string& job, int rank) {
-  const std::map<std::string, void (*)(int)> jobs{{"match", match},         {"halves", train_halves},
-                                                  {"leave out", leave_out}, {"reorder", reorder},
-                                                  {"overlap", overlap},     {"divide", divide}};
+  const std::map<std::string, void (*)(int)> jobs{
+      {"match", match},     {"halves", train_halves}, {"leave out", leave_out},        {"reorder", reorder},
+      {"overlap", overlap}, {"divide", divide},       {"no memory", run_out_of_memory}};
   jobs.at(job)(rank);
   return testing::Test::HasFailure() ? 1 : 0;
 }
@@ -194,6 +240,10 @@ TEST(SimtDataParallel, backward_returns_before_the_device_is_done_and_a_step_fol
 TEST(SimtDataParallel, a_module_on_cpu_and_device_has_buckets_for_each) {
   NEEDS_GLOO;
   run_trainers("divide");
+}
+TEST(SimtDataParallel, a_process_without_memory_behind_its_pass_ends_the_group_at_once) {
+  NEEDS_GLOO;
+  run_trainers("no memory");
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include <weft/tensor/factories.h>
+
 #include "collectives/members.h"
 #include "support/nccl/settings.h"
 #include "support/simt/device.h"
@@ -16,6 +18,11 @@ inline void open_devices() {
   cuda::simt::install();
   setenv("WEFT_NCCL_LIBRARY", WEFT_TEST_NCCL, 0);
 }
+
+inline Tensor on_device(const Shape& sizes, Scalar value, DType dtype = kFloat32) {
+  return full(sizes, value, {.dtype = dtype, .device = kGpu});
+}
+inline bool holds(const Tensor& x, const Tensor& wanted) { return x.to(kCpu).equal(wanted); }
 
 inline Group join_with_device(int rank, dist::ProcessGroupOptions options = {}) {
   open_devices();

@@ -2,13 +2,13 @@
 // NCCL. This program starts itself again, and a variable tells a child its task.
 #include <csignal>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <weft/tensor/cuda.h>
 
 #include "devices.h"
 #include "support/simt/streams.h"
-#include "support/simt/thread.h"
 
 namespace {
 
@@ -17,11 +17,6 @@ using namespace weft::test;
 using namespace std::chrono_literals;
 using dist::ReduceOp;
 using dist::inner::nccl::Result;
-
-Tensor on_device(const Shape& sizes, Scalar value, DType dtype = kFloat32) {
-  return full(sizes, value, {.dtype = dtype, .device = kGpu});
-}
-bool holds(const Tensor& x, const Tensor& wanted) { return x.to(kCpu).equal(wanted); }
 
 // ---- jobs of the children
 
@@ -99,7 +94,7 @@ void spread(int rank) {
 /// The device is slow: its work runs when a wait needs it.
 void stay_ahead(int rank) {
   const Group group = join_with_device(rank);
-  const Tensor x = on_device({1000}, rank), y = on_device({1000}, rank), z = on_device({1000}, rank);
+  Tensor x = on_device({1000}, rank), y = on_device({1000}, rank), z = on_device({1000}, rank);
   const cuda::Stream side(kGpu);
   const int64_t before = nccl_counts().run.load();
   {
@@ -215,12 +210,13 @@ void wait_in_vain(int rank) {
 void hang(int rank) {
   const Group group = join_with_device(rank, {.timeout = 3s});
   const Tensor x = on_device({3}, 1);
-  cuda::simt::settings().hold_events = rank == 0;
-  group->all_reduce(x);
+  std::optional<cuda::simt::Deferred> never;
+  if (rank == 0) never.emplace();
+  group->broadcast(x, 1);
   if (rank == 0) {
     EXPECT_TRUE(has(error_of<Timeout>([&] { group->barrier(); }),
                     "[3] on a device in group 'default', worker0: the devices were not done within 3000 ms"));
-    cuda::simt::settings().hold_events = false;
+    never.reset();
   }
   rpc::barrier();
   if (rank == 1) {

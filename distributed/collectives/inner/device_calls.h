@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,42 +33,48 @@ class DeviceCalls {
   /// done when it is queued, and the streams of its waiters wait for it. `tensors`: those that the work uses.
   rpc::Future<void> issue(const std::string& what, const std::vector<Tensor>& tensors,
                           const std::function<void(Engine&)>& move_data);
-  /// Blocks until the work queued so far is done, at most as long as its deadlines. Throws: the error of a
-  /// group that has failed.
-  void wait();
+  /// Blocks until the calls so far are done, and the work on the calling thread's current stream. The calls
+  /// have deadlines, the thread's own work has none. Throws: as check_ready.
+  void wait(const std::string& call);
   /// The answer to ProcessGroup::Impl::look_for_lost: the loss of a process, or null. The work queued may
   /// still end well, since a process may leave when its own part is done. So it has a moment for that.
   void suspect(const std::exception_ptr& loss);
   /// Ends the connections, and with them the work that is queued. Later calls throw `why`.
   void fail(const std::exception_ptr& why);
-  /// Waits for the work queued, and ends the watching thread. No call may come after it.
-  void finish() noexcept;
+  /// Waits for the calls so far, and ends the watching thread. No call may come after it. False: they have
+  /// failed.
+  bool finish() noexcept;
 
  private:
   struct Call {
     uint64_t number;
     std::string what;
-    rpc::TimePoint at;
+    cuda::Event front;  ///< behind the work of the calling thread that the call waits for
   };
   void throw_if_failed() const;
+  void wait_for_calls();
   void watch();
   void look();
   void follow_progress();
+  void follow_first(rpc::TimePoint now);
 
   ProcessGroup::Impl& group_;
   const EngineOptions options_;
   const Device device_;
   const cuda::Stream stream_;
-  const cuda::Stream marker_;  ///< of the watching thread: it follows stream_ and has no work of its own
+  // Of the watching thread, without work of their own. They follow stream_, and the front of the first call.
+  const cuda::Stream marker_, front_;
   std::unique_ptr<Engine> engine_;
   std::atomic<bool> busy_{false};  ///< a thread is at work in issue()
-  uint64_t marked_ = 0;            ///< watching thread: the call behind which marker_ waits; 0: none
+  // Watching thread.
+  uint64_t marked_ = 0;                  ///< the call behind which marker_ waits; 0: none
+  uint64_t first_ = 0;                   ///< the first of calls_ at the last look
+  rpc::TimePoint first_at_{};            ///< when it was first found there
+  std::optional<rpc::TimePoint> begun_;  ///< when this device was found to have come to it
 
   mutable rpc::Mutex mutex_;
   std::deque<Call> calls_ WEFT_GUARDED_BY(mutex_);  ///< not known to be done
   uint64_t issued_ WEFT_GUARDED_BY(mutex_) = 0;     ///< calls whose work is queued
-  /// the last time that a call was found done
-  rpc::TimePoint progress_ WEFT_GUARDED_BY(mutex_) = {};
   std::exception_ptr failed_ WEFT_GUARDED_BY(mutex_);
   std::exception_ptr suspicion_ WEFT_GUARDED_BY(mutex_);
   uint64_t suspected_ WEFT_GUARDED_BY(mutex_) = 0;  ///< the first call of calls_ then

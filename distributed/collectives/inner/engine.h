@@ -51,6 +51,8 @@ class Engine {
   virtual void broadcast(void* data, size_t bytes, int src) = 0;
   /// `all` has `size` times the bytes, and rank r's at the r-th place.
   virtual void all_gather(const void* mine, size_t bytes, void* all) = 0;
+  /// Gloo: later calls end at this time with a Timeout, or earlier.
+  virtual void end_calls_at(rpc::TimePoint) {}
   /// Throws an error that no call has reported so far, such as a connection that has ended. Does not block.
   /// NCCL: on any thread.
   virtual void check() = 0;

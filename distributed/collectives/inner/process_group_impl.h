@@ -24,6 +24,8 @@ struct ProcessGroup::Impl {
   /// Steps 2 to 4 of a collective, whose first tensor is compared. `move_data` may be empty.
   rpc::Future<void> collective(const std::string& call, const std::vector<Tensor>& tensors,
                                const std::function<void(inner::Engine&)>& move_data);
+  /// The begin of an error's text: the call, the group and this process.
+  std::string where(const std::string& call) const;
   /// An error of an engine with the name of the call, the group and this process; others as they are.
   std::exception_ptr named(const std::string& call, const std::exception_ptr& error) const;
 
@@ -34,6 +36,8 @@ struct ProcessGroup::Impl {
   void fail(std::exception_ptr why);
   /// Tells the calls on the device whether the process of another rank has ended.
   void look_for_lost();
+  /// Waits until all processes have come to the end of the group, for a short time. Throws: as the engine.
+  void part();
 
   const int rank;
   const std::vector<std::string> names;  ///< of the processes, by rank

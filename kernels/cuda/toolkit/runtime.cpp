@@ -127,6 +127,7 @@ void delete_stream(Stream stream) { cudaStreamDestroy(stream_of(stream)); }
 void synchronize(Stream stream) { check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize"); }
 void synchronize_device() { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 bool finished(Stream stream) {
+  const RelaxedCapture mode;  // a thread that records may wait for work outside of the recording
   const cudaError_t status = cudaStreamQuery(stream_of(stream));
   if (status == cudaErrorNotReady) return cudaGetLastError(), false;
   check(status, "cudaStreamQuery");

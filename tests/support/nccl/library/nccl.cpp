@@ -2,7 +2,8 @@
 // NCCL. A communicator is a file without a name, which each process maps. Each rank has a slot there. A
 // collective goes chunk by chunk: a rank fills its slot, waits for the slots of the others, and takes the
 // result from them. Where the documentation leaves freedom, this library uses it: each chunk is summed from
-// another rank on, calls stay in progress while they wait, and calls that differ wait for ever.
+// another rank on, calls stay in progress while they wait, and calls that differ wait for ever. The root of a
+// broadcast is done with a chunk before the others have come to it.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -145,8 +146,15 @@ bool State::run_chunk(const Call& call, const char* from, char* to, size_t begin
   }
   mine.call = call;
   mine.written = turn;
-  if (!wait_for_all([&](const Slot& s) { return s.written >= turn; })) return false;
-  for (int r = 0; r < size; ++r)
+  const bool from_root = call.kind == Call::kBroadcast;
+  const int first_rank = from_root ? static_cast<int>(call.op_or_root) : 0;
+  const int last_rank = from_root ? first_rank : size - 1;
+  const auto has_written = [&](const Slot& s) { return s.written >= turn; };
+  if (!wait([&] {
+        return std::all_of(shared->ranks + first_rank, shared->ranks + last_rank + 1, has_written);
+      }))
+    return false;
+  for (int r = first_rank; r <= last_rank; ++r)
     if (std::memcmp(&shared->ranks[r].call, &call, sizeof call) != 0) return wait([] { return false; });
   {
     const simt::DeviceAccess open;
@@ -288,8 +296,8 @@ Result ncclCommDestroy(Communicator* c) {
 }
 Result ncclCommAbort(Communicator* c) {
   if (!c) return Result::kInvalidArgument;
-  ++test::nccl_counts().aborted;
   c->state->aborted = true;
+  ++test::nccl_counts().aborted;
   end(c);
   return Result::kSuccess;
 }
