@@ -1,7 +1,7 @@
 // A training that outlives its processes. The program starts a store, a parameter server and a trainer as an
 // elastic group. It kills some of them at random moments (--kills, --stops) and starts them again. The
-// training goes on from its checkpoint, and its last loss is compared with that of the same training in one
-// process.
+// training goes on from its checkpoint. The program fails unless its last loss is that of the same training
+// in one process, the workers keep nothing, and every loss of a worker was reported in time.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +29,18 @@ double median(std::vector<double> values) {
 }
 double largest(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+/// The latest reports that the program takes, in ms. The group promises to notice a death within a lease, and
+/// it loses a worker that was stopped after a lease of silence. The rest is a margin for a busy machine.
+double latest_report_of_death(const Options& o) { return 1000 * std::max(1.0, o.lease); }
+double latest_report_of_stop(const Options& o) { return 1000 * std::max(o.lease + 1, 2 * o.lease); }
+
+/// True if the longest time is below the limit; else it says so.
+bool in_time(const char* of, const std::vector<double>& ms, double limit) {
+  if (largest(ms) <= limit) return true;
+  std::printf("a report of a %s came after %.1f ms, later than %.1f ms\n", of, largest(ms), limit);
+  return false;
 }
 
 /// The folder of a run: the one given, or one of its own that is removed at the end.
@@ -68,6 +80,13 @@ int supervised(Options o) {
   const bool same = r.result.loss == expected && r.result.kept == 0;
   std::printf("reports of deaths: median %.1f ms, longest %.1f ms; pauses: median %.2f s, longest %.2f s\n",
               median(r.report_ms), largest(r.report_ms), median(r.pause_s), largest(r.pause_s));
+  if (o.stops > 0)
+    std::printf("reports of stops for 2 leases: %zu, median %.1f ms, longest %.1f ms\n",
+                r.stop_report_ms.size(), median(r.stop_report_ms), largest(r.stop_report_ms));
+  if (r.unreported > 0)
+    std::printf("%lld losses of a worker were not reported\n", static_cast<long long>(r.unreported));
+  const bool deaths_in_time = in_time("death", r.report_ms, latest_report_of_death(o));
+  const bool stops_in_time = in_time("stop for 2 leases", r.stop_report_ms, latest_report_of_stop(o));
   examples::Figures figures;
   figures.set("steps", o.steps);
   figures.set("kills", r.kills);
@@ -76,6 +95,8 @@ int supervised(Options o) {
   figures.set("restarts", r.restarts);
   figures.set("kept_at_end", r.result.kept);
   figures.set("report_ms", r.report_ms);
+  figures.set("stop_report_ms", r.stop_report_ms);
+  figures.set("unreported", r.unreported);
   figures.set("pause_s", r.pause_s);
   figures.set("loss_last", r.result.loss);
   figures.set("matches undisturbed", examples::yes_no(same));
@@ -85,7 +106,7 @@ int supervised(Options o) {
       static_cast<long long>(r.restarts), r.result.loss, examples::yes_no(same).c_str());
   std::fflush(stdout);
   figures.write(o.json);
-  return same ? 0 : 1;
+  return same && deaths_in_time && stops_in_time ? 0 : 1;
 }
 
 }  // namespace
@@ -97,9 +118,10 @@ int main(int argc, char** argv) {
   args.add("steps", o.steps, "training steps");
   args.add("save-every", o.save_every, "steps between checkpoints");
   args.add("kills", o.kills, "processes to kill at random moments");
-  args.add("stops", o.stops, "processes to stop for half of a lease or for two leases");
+  args.add("stops", o.stops, "processes to stop for half of a lease and for two leases in turn");
   args.add("victims", o.victims, "the roles to strike: ps, trainer, store, with commas");
-  args.add("etcd", o.etcd, "three members of etcd are the store; the victim `store` is one of them");
+  args.add("etcd", o.etcd,
+           "three members of etcd are the store; the victim `store` is one of them, for --kills only");
   args.add("lease", o.lease, "seconds after which a silent worker is lost");
   args.add("seed", o.seed, "seed of initial values, data, victims and moments");
   args.add("dir", o.dir, "folder of checkpoint and log; empty: a temporary one");

@@ -32,7 +32,8 @@ class Supervisor {
                                     .environment = {{"WEFT_STORE", o.store}},
                                     .restarts = static_cast<int>(4 * (o.kills + o.stops) + 20)})) {
     std::uniform_int_distribution<int64_t> at(1, std::max<int64_t>(o.steps - 1, 1));
-    for (int64_t i = 0; i < o.kills + o.stops; ++i) plan_.push_back({at(draws_), i >= o.kills});
+    for (int64_t i = 0; i < o.kills; ++i) plan_.push_back({at(draws_), 0});
+    for (int64_t i = 0; i < o.stops; ++i) plan_.push_back({at(draws_), i % 2 == 0 ? 0.5 : 2});
     std::sort(plan_.begin(), plan_.end(), [](const Strike& a, const Strike& b) { return a.step < b.step; });
     for (size_t from = 0; from <= o.victims.size();) {
       const size_t end = std::min(o.victims.find(',', from), o.victims.size());
@@ -47,21 +48,31 @@ class Supervisor {
       std::this_thread::sleep_for(1ms);
     }
     outcome_.result = read_result(options_.dir);
-    const auto reports = reported(options_.dir);
-    for (const auto& [role, died] : deaths_)  // nobody but the group reports the store
-      for (const Report& r : reports)
-        if (r.lost == role && r.ns >= died) {
-          outcome_.report_ms.push_back(static_cast<double>(r.ns - died) / 1e6);
-          break;
-        }
+    outcome_.report_ms = times_of_reports(deaths_);
+    outcome_.stop_report_ms = times_of_reports(stops_);
+    outcome_.unreported = static_cast<int64_t>(deaths_.size() + stops_.size() - outcome_.report_ms.size() -
+                                               outcome_.stop_report_ms.size());
     return outcome_;
   }
 
  private:
   struct Strike {
     int64_t step;
-    bool stop;  // SIGSTOP for half of a lease or twice one, in place of SIGKILL
+    double leases;  // SIGSTOP for that long; 0: SIGKILL
   };
+  using Losses = std::vector<std::pair<std::string, int64_t>>;  // roles and times
+
+  std::vector<double> times_of_reports(const Losses& losses) const {
+    std::vector<double> ms;
+    const auto reports = reported(options_.dir);
+    for (const auto& [role, lost] : losses)
+      for (const Report& r : reports)
+        if (r.lost == role && r.ns >= lost) {
+          ms.push_back(static_cast<double>(r.ns - lost) / 1e6);
+          break;
+        }
+    return ms;
+  }
 
   const ChildState& state(const std::string& role) {
     const auto found = std::find(roles_.begin(), roles_.end(), role);
@@ -106,20 +117,21 @@ class Supervisor {
     const pid_t pid = child.pid;
     ++outcome_.by_role[victim];
     struck_role_ = role, struck_restarts_ = child.restarts, struck_ns_ = now_ns(), over_ns_ = 0;
-    if (!s.stop) {
+    const bool reported = victim != "store";  // nobody but the group reports the store
+    if (s.leases == 0) {
       kill(pid, SIGKILL);
-      if (victim != "store") deaths_.emplace_back(role, struck_ns_);
+      if (reported) deaths_.emplace_back(role, struck_ns_);
       ++outcome_.kills;
       // Once back, a member needs a moment until the cluster can do without another one.
       if (member) calm_until_ns_ = struck_ns_ + static_cast<int64_t>(2e9 * longest_absence(options_));
       std::printf("step %lld: killed the %s (pid %d)\n", static_cast<long long>(step_), role.c_str(), pid);
     } else {
-      const double leases = draws_() % 2 == 0 ? 0.5 : 2;
+      if (reported && s.leases > 1) stops_.emplace_back(role, struck_ns_);
       ++outcome_.stops;
       std::printf("step %lld: stopped the %s (pid %d) for %g leases\n", static_cast<long long>(step_),
-                  role.c_str(), pid, leases);
+                  role.c_str(), pid, s.leases);
       kill(pid, SIGSTOP);
-      std::this_thread::sleep_for(std::chrono::duration<double>(leases * options_.lease));
+      std::this_thread::sleep_for(std::chrono::duration<double>(s.leases * options_.lease));
       kill(pid, SIGCONT);
       over_ns_ = now_ns();
     }
@@ -132,7 +144,7 @@ class Supervisor {
   std::vector<Strike> plan_;
   std::vector<std::string> victims_;
   Children children_;
-  std::vector<std::pair<std::string, int64_t>> deaths_;
+  Losses deaths_, stops_;
   size_t next_ = 0;
   int64_t step_ = 0, moved_ = now_ns(), struck_ns_ = 0;
   int64_t over_ns_ = 0;  // when the last strike was over, by a new process or its end; 0: not yet

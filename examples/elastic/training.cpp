@@ -41,17 +41,17 @@ struct Layer : weft::nn::Module {
 WEFT_RPC_CONSTRUCTOR(Layer, int64_t, int64_t, int64_t);
 WEFT_RPC_CLASS(Layer, forward, parameter_rrefs);
 
-/// Contexts, passes and references of other workers that this one still keeps something for.
-int64_t kept_for_others() {
+/// Contexts, passes and references that this worker still keeps: values for others, and references to theirs.
+int64_t kept_here() {
   const auto counters = weft::rpc::debug_info();
   int64_t sum = 0;
   for (const char* name :
-       {"num_owner_rrefs", "num_forks", "num_pending_users", "dist_autograd.num_autograd_contexts",
-        "dist_autograd.num_current_backward_passes"})
+       {"num_owner_rrefs", "num_user_rrefs", "num_forks", "num_pending_users", "num_pending_children",
+        "dist_autograd.num_autograd_contexts", "dist_autograd.num_current_backward_passes"})
     sum += counters.at(name);
   return sum;
 }
-WEFT_RPC(kept_for_others);
+WEFT_RPC(kept_here);
 void finish() { weft::rpc::stop_serving(); }
 WEFT_RPC(finish);
 
@@ -147,9 +147,9 @@ int train(const Options& o) {
       std::this_thread::sleep_for(100ms);  // a successor joins when the old lease has run out
     }
   }
-  // The server drops the objects of the session, and those of earlier lives of this worker.
+  // Both drop the objects of the session, and the server those of earlier lives of this worker.
   const auto limit = std::chrono::steady_clock::now() + 30s;
-  while ((result.kept = weft::rpc::rpc_sync<kept_for_others>("ps")) > 0 &&
+  while ((result.kept = weft::rpc::rpc_sync<kept_here>("ps") + kept_here()) > 0 &&
          std::chrono::steady_clock::now() < limit)
     std::this_thread::sleep_for(20ms);
   write_result(o.dir, result);

@@ -1,5 +1,6 @@
 // Training over live gRPC between real processes, through proxies that cut, hold and delay their connections.
-// No fault lasts as long as a lease, so nobody is lost, and every number is that of one process.
+// One cut and one hold last half a lease, the others less. So nobody is lost, and every number is that of one
+// process.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -28,7 +29,7 @@ using namespace std::chrono_literals;
 constexpr int kCutWorkers = 3;
 constexpr int kCutSteps = 40;
 constexpr double kRate = 0.05;
-constexpr Duration kCutLease = 10s;
+constexpr Duration kCutLease = 6s;
 
 Tensor start_values(int64_t seed) {
   return tensor({1.0 + static_cast<double>(seed), -0.5, 0.25}, {.dtype = kFloat64});
@@ -52,18 +53,20 @@ class CutScale {
 WEFT_RPC_CONSTRUCTOR(CutScale, int64_t);
 WEFT_RPC_CLASS(CutScale, forward, forward_through, parameter, value);
 
-/// Number of references and contexts that this worker still keeps.
+/// Number of references and contexts that this worker still keeps, and of peers that it has lost.
 int64_t kept_here() {
   int64_t sum = 0;
   for (const auto& [name, count] : debug_info())
     if (name == "num_owner_rrefs" || name == "num_user_rrefs" || name == "num_pending_users" ||
-        name == "dist_autograd.num_autograd_contexts")
+        name == "dist_autograd.num_autograd_contexts" || name == "agent.lost_peers")
       sum += count;
   return sum;
 }
 WEFT_RPC(kept_here);
 int64_t echo_number(int64_t n) { return n; }
 WEFT_RPC(echo_number);
+
+TimePoint in_a_minute() { return std::chrono::steady_clock::now() + 60s; }
 
 struct Trained {
   std::vector<double> first, second;
@@ -81,11 +84,18 @@ Trained train_alone() {
   return {a.detach().to_vector<double>(), b.detach().to_vector<double>()};
 }
 
-Trained train_through_cuts() {
+/// Steps that begin under a fault of half a lease; the store says when it is there.
+const std::map<int, const char*> kLongFaults = {{5, "cut"}, {10, "hold"}};
+
+Trained train_through_cuts(Store& store) {
   const auto first = remote<CutScale>("worker1", 1), second = remote<CutScale>("worker2", 2);
   auto optimizer = dist_optim::make<optim::SGDRule>(
       {first.rpc_sync<&CutScale::parameter>(), second.rpc_sync<&CutScale::parameter>()}, {.lr = kRate});
   for (int step = 0; step < kCutSteps; ++step) {
+    if (const auto fault = kLongFaults.find(step); fault != kLongFaults.end()) {
+      store.set(str("before the ", fault->second), "", in_a_minute());
+      store.get(fault->second, in_a_minute());
+    }
     std::vector<Future<int64_t>> echoes;  // beside the pass
     for (int64_t i = 0; i < 8; ++i)
       echoes.push_back(rpc_async<echo_number>(str("worker", 1 + i % 2), 100 * step + i));
@@ -99,8 +109,6 @@ Trained train_through_cuts() {
   return {first.rpc_sync<&CutScale::value>().to_vector<double>(),
           second.rpc_sync<&CutScale::value>().to_vector<double>()};
 }
-
-TimePoint in_a_minute() { return std::chrono::steady_clock::now() + 60s; }
 
 /// Address of a worker as the store has it: its port and its life.
 Member member_at(int rank, const std::string& text) {
@@ -142,7 +150,7 @@ int cut_child(const std::string& job, int rank) {
   agent->barrier({}, 60s);
   int status = 0;
   if (rank == 0) {
-    status = train_through_cuts() == train_alone() ? 0 : 2;
+    status = train_through_cuts(*store) == train_alone() ? 0 : 2;
     for (int other = 0; other < kCutWorkers && status == 0; ++other)
       for (int tries = 0; rpc_sync<kept_here>(str("worker", other)) != 0; runtime->sleep_for(50ms))
         if (++tries == 600) status = 3;
@@ -180,6 +188,21 @@ TEST(CutNetwork, training_through_cuts_holds_and_delays_has_the_numbers_of_one_p
       if (child.running) return true;
     return false;
   };
+  for (const auto& [step, fault] : kLongFaults) {
+    store.store->get(str("before the ", fault), in_a_minute());
+    const int whose = step < 10 ? 1 : 2;
+    const auto set = [&](bool on) {
+      for (auto& [way, proxy] : proxies) {
+        if (way.first != whose && way.second != whose) continue;
+        if (std::string(fault) == "cut") proxy->cut(on);
+        else proxy->hold(on);
+      }
+    };
+    set(true);
+    store.store->set(fault, "", in_a_minute());
+    runtime->sleep_for(kCutLease / 2);
+    set(false);
+  }
   int faults = 0;
   for (const TimePoint limit = runtime->now() + 90s; running() && runtime->now() < limit; ++faults) {
     const int a = below(kCutWorkers), b = (a + 1 + below(kCutWorkers - 1)) % kCutWorkers, fault = below(3);

@@ -53,9 +53,14 @@ TEST(ProgramsSlow, elastic_goes_on_when_a_member_of_etcd_is_killed) {
 }
 
 TEST(ProgramsSlow, elastic_goes_on_after_a_stop) {
-  const Output out = run("elastic --steps 120 --kills 0 --stops 2 --lease 1");
-  EXPECT_EQ(out.code, 0) << out.text;
-  EXPECT_TRUE(out.has(" stops=2 ") && out.has(" matches undisturbed: yes")) << out.text;
+  for (const std::string victim : {"ps", "trainer", "store"}) {
+    const Output out = run("elastic --steps 120 --kills 0 --stops 2 --lease 1 --victims " + victim);
+    EXPECT_EQ(out.code, 0) << out.text;
+    EXPECT_TRUE(out.has(" for 0.5 leases\n") && out.has(" for 2 leases\n")) << out.text;
+    const std::string reports = victim == "store" ? "0," : "1,";  // it is no member that others could lose
+    EXPECT_TRUE(out.has("reports of stops for 2 leases: " + reports)) << out.text;
+    EXPECT_TRUE(out.has(" stops=2 ") && out.has(" matches undisturbed: yes")) << out.text;
+  }
 }
 
 TEST(ProgramsLaunch, a_server_that_is_told_to_end_leaves_in_order_and_its_user_names_it) {

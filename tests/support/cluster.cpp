@@ -59,6 +59,7 @@ std::shared_ptr<Agent> Cluster::start(int rank, const std::string& address) {
       return net_->attach(mine.id, options_.before ? options_.before(rank, receiver) : receiver, address);
     GrpcOptions wire;
     wire.id = mine.id;
+    wire.unix_socket = options_.unix_socket;
     wire.reconnect_timeout = options_.net.connect_timeout;
     return make_grpc_transport(runtime, wire, receiver);
   });
