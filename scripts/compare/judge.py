@@ -87,7 +87,7 @@ def run(function, arguments, cotangents=None, generator=None, change=None):
         for o in outputs
     ]
     negative = next((o for o in outputs if o is not None and any(d < 0 for d in o.shape)), None)
-    if negative is not None:  # PyTorch takes some sizes without a check
+    if negative is not None:  # a tensor without dims expands to -1 beside a 0
         return Result(error=f"RuntimeError: a tensor of the sizes {list(negative.shape)}", stage="call")
     result.needs = [o is not None and o.requires_grad for o in outputs]
     first = next(
@@ -169,8 +169,8 @@ def agreement(t, w, spread, relative, truth=None, floor=0.0):
         return good
     truth = truth.double()
     overflow = b.isinf() & (truth.abs() > 0.98 * limit) & (truth.sign() == b.sign())
-    allowed = relative * (truth.abs() + scale) + 4 * (a - truth).abs().nan_to_num(0.0)
-    nearer = (b - truth).abs() <= allowed
+    allowed = relative * (truth.abs() + scale) + 4 * (a - truth).abs().nan_to_num(0.0, 0.0)
+    nearer = truth.isfinite() & ((b - truth).abs() <= allowed)
     return good | nearer | overflow | (truth.isnan() & b.isnan()) | (truth == b)
 
 

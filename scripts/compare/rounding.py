@@ -29,8 +29,8 @@ class Neighbours:
             leaf, y = judge.upcast(position, x)
             if not y.is_floating_point():
                 return leaf, y
-            signs = torch.randint(0, 2, y.shape, generator=generator) * 2 - 1
-            y = (y.detach() * (1 + self.relative * signs)).requires_grad_(x.requires_grad)
+            parts = torch.rand(y.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            y = (y.detach() * (1 + self.relative * parts)).requires_grad_(x.requires_grad)
             return y, y
 
         return change
@@ -51,7 +51,8 @@ class Neighbours:
         allowed = ROOM * room + self.relative * truth.abs() + torch.finfo(a.dtype).tiny
         near = (b - truth).abs() <= allowed
         left_out = (b - without).abs() <= self.relative * without.abs() + torch.finfo(a.dtype).tiny
-        return ~a.isfinite() | ~b.isfinite() | near | poisoned.isnan() & (left_out | (b == 0))
+        depends = poisoned.isnan() & (~a.isfinite() | left_out | (b == 0))
+        return ~a.isfinite() & ~truth.isfinite() | ~b.isfinite() | near | depends
 
 
 def extreme(x):
@@ -89,6 +90,41 @@ def vanishing(x):
     return (size < torch.finfo(x.dtype).tiny ** 0.5) & (size > 0)
 
 
+def largest_cotangent(case):
+    numbers = (to_torch(g).double().abs() for g in case.cotangents if g is not None)
+    return max((float(x.max()) for x in numbers if x.numel()), default=0.0)
+
+
+def rounding_of_terms(case, t, leaf):
+    """The rounding of the largest terms of the sums that are the gradient to `leaf`, where such sums may
+    cancel; 0 for other operations. An infinity is no term, and a huge number one of its own head and column
+    alone."""
+    name, most = case.spec.name, torch.tensor(largest_cotangent(case), dtype=torch.float64)
+    most *= judge.coarsest(case, t.outputs)
+    largest = lambda x, *dims: x.abs().nan_to_num(0.0, 0.0).amax(dims, True)
+    if name == "scaled_dot_product_attention":
+        q, k, v = (to_torch(x).detach().double() for x in case.arguments[:3])
+        rows, steepest = max(q.shape[-2], k.shape[-2]), most * largest(v, -1, -2) * v.shape[-1]
+        if leaf is case.arguments[2]:
+            return most * rows
+        if leaf is case.arguments[3]:  # of a mask that broadcasts
+            return steepest.sum() * rows
+        return steepest * abs(case.arguments[5]) * rows * largest(k if leaf is case.arguments[0] else q, -2)
+    if "linear_cross_entropy" in name or name in ("layer_norm", "nn.LayerNorm"):
+        inputs = (to_torch(x).detach() for x in judge.leaves(case.arguments) if x.dtype >= 4)
+        usual = [x[~extreme(x)].double().abs() for x in inputs]
+        return 4 * most * max((float(x.max()) for x in usual if x.numel()), default=0.0)
+    return torch.zeros(())
+
+
+def within_terms(case, t, leaf, a, b):
+    """Where two gradients differ by the rounding of their largest terms."""
+    if a.shape != b.shape or not a.numel():
+        return torch.zeros(a.shape, dtype=torch.bool)
+    bound = rounding_of_terms(case, t, leaf).nan_to_num(0.0, 0.0)
+    return ((a.double() - b.double()).abs() <= bound).expand(a.shape)
+
+
 def of_gradients(case, t, parts, numbers_finite):
     """The sentence for gradients whose wrong elements are all explained. `parts`: rules.wrong_elements."""
     inputs = [to_torch(v).detach() for v in judge.leaves(case.arguments)]
@@ -121,3 +157,13 @@ def of_outputs(case, t, w):
         if not bool(known.explain("outputs", i, a, b)[wrong].all()):
             return None
     return "range"
+
+
+def of_steps(case, t, w):
+    """Whether weft's parameters differ from PyTorch's by a rounding of those before an optimizer's steps."""
+    near = True
+    for before, a, part in zip(case.arguments[-2], t.outputs, w.outputs):
+        size = a.double().abs() + to_torch(before).double().abs()
+        apart = (a.double() - judge.tensor_of(part).double()).abs()
+        near = near and bool((apart <= judge.coarsest(case, [a]) * size).all())
+    return near

@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from . import judge, rounding
+from . import forms, judge, rounding
 from .draw import FLOAT32, FLOAT64, INT64, TORCH, to_torch
 from .frames import T
 from .refusals import by_refusal, fits, meeting, numbers_of, promote
@@ -88,6 +88,13 @@ SENTENCES = {
     "one number": "`topk` of a tensor without dims takes k = 1 alone",
     "range": "Beyond the root of a type's range, and in products that leave it, the order of operations"
     " decides which numbers overflow or vanish.",
+    "exact remainder": "`fmod` and `remainder` hold at every quotient. PyTorch's are NaN where it overflows.",
+    "softmax": "The gradients of `logsumexp` and attention, and the numbers of `Categorical`, are those of"
+    " the softmax.",
+    "hidden key": "`scaled_dot_product_attention` may leave out the infinite numbers of a key that a mask"
+    " hides.",
+    "cancelled step": "A step of an optimizer that cancels most of a parameter has the rounding of the"
+    " parameter before it.",
     "layouts of PyTorch": "PyTorch refuses some layouts of memory",
 }
 
@@ -170,19 +177,25 @@ def lacks(error):
     return bool(LACKS.search(error or ""))
 
 
+def narrow(error):
+    """Whether PyTorch's type, the first tensor's, does not hold a number that the wider one may hold."""
+    return "value cannot be converted to type" in (error or "")
+
+
 def by_types(case, t, w, kind, text):
-    if isinstance(w, str) or t.stage == "call" and not lacks(t.error):
+    if isinstance(w, str) or t.stage == "call" and not (lacks(t.error) or narrow(t.error)):
         return None
     model, truth, name = documented(case, t, w)
     if model is None:
         return None
-    if t.stage == "call" and name == "wider":
+    if t.stage == "call" and name == "wider" and lacks(t.error):
         name = "more types"
     model.needs = [bool(part and part[0] & 1) for part in w.outputs]
     model.shares = [bool(part and part[0] & 2) for part in w.outputs]
     if not any(model.needs) and model.stage == "backward":
         model.stage = None  # weft has no gradient there
-    return None if judge.difference(case, model, w, truth) else name
+    told = judge.difference(case, model, w, truth)
+    return (by_gradient(case, model, w, *told) or by_range(case, model, w, *told)) if told else name
 
 
 def by_comparison(case, t, w, kind, text):
@@ -222,27 +235,17 @@ def by_gradient(case, t, w, kind, text):
     if kind != "gradient":
         return None
     parts = [p for p in wrong_elements(case, t, w) if bool(p[4].any())]
+    if not parts:
+        return None
     if over_one_number(case) and all(bool((b[wrong] == 0).all()) for _, _, _, b, wrong in parts):
         return "no spread"
     if case.spec.name == "normalize" and over_one_number(case) and all(
         bool((b.abs() <= rounding_of(case, t, x))[wrong].all()) for _, x, _, b, wrong in parts
     ):
         return "one direction"
-    if case.spec.name == "scaled_dot_product_attention":
-        q, k, v = (to_torch(x).detach().double() for x in case.arguments[:3])
-        terms = largest_cotangent(case) * float(v.abs().max() * max(q.abs().max(), k.abs().max()))
-        terms *= abs(case.arguments[5]) * v.shape[-1] * max(q.shape[-2], k.shape[-2])
-        bound = judge.coarsest(case, t.outputs) * terms
-        if all(bool(((a - b).abs() <= bound)[wrong].all()) for _, _, a, b, wrong in parts):
-            return "largest terms"
-    if "linear_cross_entropy" in case.spec.name or case.spec.name in ("layer_norm", "nn.LayerNorm"):
-        terms = largest_cotangent(case) * max(
-            float(to_torch(v).detach().double().abs().max()) for v in judge.leaves(case.arguments)
-            if v.dtype >= 4 and 0 not in v.sizes
-        )
-        bound = 4 * judge.coarsest(case, t.outputs) * terms
-        if all(bool(((a - b).abs() <= bound)[wrong].all()) for _, _, a, b, wrong in parts):
-            return "largest terms"
+    within = lambda v, a, b: rounding.within_terms(case, t, v, a, b)
+    if all(bool(within(v, a, b)[wrong].all()) for v, _, a, b, wrong in parts):
+        return "largest terms"
     if case.spec.name.startswith(("var", "std")):
         dims = case.arguments[1] if case.spec.name.endswith(".dims") else ()
         x = to_torch(case.arguments[0]).detach()
@@ -265,18 +268,24 @@ def by_gradient(case, t, w, kind, text):
     met = [to_torch(v).detach().to(TORCH[wide]) for v in judge.leaves(case.arguments) if wide >= 4]
     finite = all(bool(x.isfinite().all()) for x in met)  # an integer may leave a half type's range
     numbers = all(abs(v) < float("inf") for v in numbers_of(case))
-    parts = list(wrong_elements(case, t, w))
+    if case.spec.name == "div.from" and all(bool(steep(case, *p[1:4])[p[4]].all()) for p in parts):
+        return "range"
+    parts = list(forms.of_softmax(case, t, wrong_elements(case, t, w)))
+    if not any(bool(wrong.any()) for _, _, _, _, wrong in parts):
+        return "softmax"
+    parts = [(v, x, a, b, wrong & ~within(v, a, b)) for v, x, a, b, wrong in parts]
     return rounding.of_gradients(case, t, parts, finite and numbers)
 
 
-def largest_cotangent(case):
-    return max(float(to_torch(g).double().abs().max()) for g in case.cotangents if g is not None)
+def steep(case, x, a, b):
+    """Where the slope of a number's quotient leaves the type's range, before it meets a small gradient."""
+    return (case.arguments[0] / x.detach().square()).isinf() & b.isinf() & (a.sign() == b.sign())
 
 
 def rounding_of(case, t, x):
     """The error that g / |x| may keep of a difference that is 0."""
     size = x.double().abs().clamp(min=case.arguments[3])
-    return 4 * judge.coarsest(case, t.outputs) * largest_cotangent(case) / size
+    return 4 * judge.coarsest(case, t.outputs) * rounding.largest_cotangent(case) / size
 
 
 def over_one_number(case):
@@ -288,8 +297,22 @@ def over_one_number(case):
     return name == "nn.LayerNorm" and case.arguments[1] == 1
 
 
+def has_rest(case):
+    return case.spec.name.startswith(("fmod", "remainder"))
+
+
+def by_remainder(case, t, w, kind, text):
+    """All of weft's numbers, where PyTorch's quotients leave the range."""
+    if kind != "values" or not has_rest(case):
+        return None
+    with forms.ExactRemainders():
+        model = judge.run(case.spec.torch, case.arguments, case.cotangents)
+        same = judge.difference(case, model, w, lambda: model) is None
+        return "exact remainder" if same or by_types(case, model, w, kind, text) else None
+
+
 def by_range(case, t, w, kind, text):
-    return rounding.of_outputs(case, t, w) if kind == "values" else None
+    return rounding.of_outputs(case, t, w) if kind == "values" and not has_rest(case) else None
 
 
 HALF_QUOTIENTS = (
@@ -376,6 +399,8 @@ def by_value(case, t, w, kind, text):
         return "sign of NaN" if judge.same_numbers(expected, b) else None
     if name in ("to", "copy_", "copy_.recorded") and kind == "values":
         return "saturation" if saturated(case, w) else None
+    if name.startswith("optim.") and kind == "values":
+        return "cancelled step" if rounding.of_steps(case, t, w) else None
     if name == "schedule.ReduceOnPlateau" and not case.arguments[6]:
         return "plateau" if bool((to_torch(case.arguments[1]) < 0).any()) else None
     if name.startswith(("var", "std")):
@@ -420,7 +445,8 @@ def saturated(case, w):
 
 def explain(case, t, w, kind, text):
     """The name of the sentence that explains the difference, or None."""
-    for rule in (by_comparison, by_types, by_refusal, by_value, by_gradient, by_range):
+    of_forms = (by_remainder, forms.by_hidden_key, forms.by_softmax)
+    for rule in (by_comparison, by_types, by_refusal, by_value, *of_forms, by_gradient, by_range):
         name = rule(case, t, w, kind, text)
         if name:
             return name
