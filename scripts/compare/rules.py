@@ -388,10 +388,12 @@ def by_value(case, t, w, kind, text):
         good = judge.agreement(expected, judge.tensor_of(w.outputs[0]), True,
                                judge.coarsest(case, [expected]))
         return "negated alpha" if bool(good.all()) else None
-    if name.startswith("pow.number") and kind == "values" and abs(case.arguments[1]) == 0.5:
+    if name.startswith("pow.number") and kind == "values" and abs(case.arguments[-1]) == 0.5:
         b, numbers = judge.tensor_of(w.outputs[0]), to_torch(x).detach().double()
-        expected = torch.pow(numbers, torch.full_like(numbers, case.arguments[1])).to(b.dtype)
-        near = judge.agreement(expected, b, False, judge.coarsest(case, [b]))
+        expected = torch.pow(numbers, torch.full_like(numbers, case.arguments[-1]))
+        if name.endswith(".recorded") and len(w.outputs[1][3]) < len(w.outputs[0][3]):
+            expected[0] = numbers[0]  # the view that was written begins at row 1
+        near = judge.agreement(expected.to(b.dtype), b, False, judge.coarsest(case, [b]))
         return "half power" if bool(near.all()) else None
     if name == "sign" and kind == "values":
         b, numbers = judge.tensor_of(w.outputs[0]), to_torch(x).detach()

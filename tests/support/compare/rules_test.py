@@ -172,6 +172,13 @@ class Rules(unittest.TestCase):
         self.assertIsNone(reason_of_tensors(case, t, [torch.tensor([253], dtype=torch.int32)]))
         self.assertIsNone(reason_of_tensors(case, t, [torch.tensor([253], dtype=torch.uint8)]))
 
+    def test_a_half_power_of_a_view_is_explained(self):
+        case, t = asked("pow.number_.recorded", [4.0, -INF, 9.0], True, 0.5)
+        self.assertTrue(bool(t.outputs[0].isnan()[1]))
+        self.assertEqual(reason_of(case, t, [[4.0, INF, 3.0], [INF, 3.0]]), "half power")
+        for wrong in ([2.0, INF, 3.0], [4.0, INF, 4.0], [4.0, 0.0, 3.0]):
+            self.assertIsNone(reason_of(case, t, [wrong, wrong[1:]]))
+
     def test_an_exact_remainder_is_explained(self):
         most = torch.finfo(torch.float64).max
         exact = math.fmod(most, 0.43)
