@@ -1,6 +1,7 @@
 // Distributed autograd and optimizers between processes of this machine over gRPC (unix socket). This process
 // is the trainer. It spawns three owners, which serve with 1, 2 and 4 threads.
 //   MyAdd            one context with one call and its backward, as in PyTorch's dist_autograd.py example
+//   NestedAdd        the same with a callee that calls another owner, so that backward goes two hops
 //   OptimizerSteps   steps per second of 4 trainer threads, each with its own optimizer at one owner
 //   WaitingSteps     the same with a rule that sleeps for 1 ms: steps overlap as far as the owner has threads
 #include <benchmark/benchmark.h>
@@ -19,6 +20,9 @@ using namespace weft::rpc;
 
 Tensor bench_add(const Tensor& a, const Tensor& b) { return a + b; }
 WEFT_RPC(bench_add);
+
+Tensor bench_nested_add(const Tensor& a, const Tensor& b) { return rpc_sync<bench_add>("owner4", a, b) * 2; }
+WEFT_RPC(bench_nested_add);
 
 struct Params {
   explicit Params(int64_t n) {
@@ -55,16 +59,20 @@ struct Waiting {
 WEFT_FIELDS(Waiting::Options, lr)
 WEFT_OPTIMIZER_RULE(Waiting);
 
-void MyAdd(benchmark::State& state) {
+/// Function(t1, t2) at `owner` and its backward; the first argument of the benchmark is 1 for SMART.
+template <auto Function> void add_and_backward(benchmark::State& state, const char* owner) {
   const Tensor t1 = ones({3, 3}).requires_grad_(), t2 = ones({3, 3}).requires_grad_();
   const auto mode = state.range(0) ? dist_autograd::Backward::kSmart : dist_autograd::Backward::kFast;
   for (auto _ : state) {
     const dist_autograd::Context context;
-    context.backward({rpc_sync<bench_add>("owner4", t1, t2).sum()}, {.mode = mode});
+    context.backward({rpc_sync<Function>(owner, t1, t2).sum()}, {.mode = mode});
   }
   state.SetLabel(state.range(0) ? "smart" : "fast");
 }
+void MyAdd(benchmark::State& state) { add_and_backward<bench_add>(state, "owner4"); }
+void NestedAdd(benchmark::State& state) { add_and_backward<bench_nested_add>(state, "owner2"); }
 BENCHMARK(MyAdd)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK(NestedAdd)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 void LocalAdd(benchmark::State& state) {
   const Tensor t1 = ones({3, 3}).requires_grad_(), t2 = ones({3, 3}).requires_grad_();

@@ -106,6 +106,7 @@ std::shared_ptr<Agent> make_agent(const std::shared_ptr<Runtime>& runtime, const
   wire.unix_socket = options.unix_socket;
   wire.same_host_lane = options.same_host_lane;
   wire.shared_memory_bytes = options.shared_memory_bytes;
+  wire.spin = options.spin;
   wire.limits = options.limits;
   wire.max_unproven = options.max_unproven;
   wire.progress_timeout = options.lease;

@@ -44,6 +44,7 @@ struct InitOptions {
   bool same_host_lane = true;  ///< as GrpcOptions::same_host_lane
   /// as GrpcOptions::shared_memory_bytes: memory for large tensors between workers of one host and user
   int64_t shared_memory_bytes = int64_t{256} << 20;
+  Duration spin = std::chrono::microseconds(-1);  ///< as GrpcOptions::spin
   int num_worker_threads = 16;  ///< functions that may compute at once; blocked ones do not count
   Duration rpc_timeout = std::chrono::seconds(60);   ///< default timeout of calls; zero: no limit
   Duration init_timeout = std::chrono::seconds(60);  ///< limit of init_rpc

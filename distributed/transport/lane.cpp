@@ -17,6 +17,7 @@
 #include <optional>
 
 #include <weft/distributed/transport/inner/tcp_listener.h>
+#include <weft/kernels/cpu/limits.h>
 
 namespace weft::rpc::inner {
 namespace {
@@ -26,6 +27,8 @@ constexpr size_t kReadBytes = 64 << 10;
 constexpr int kSendBuffer = 1 << 20;
 constexpr size_t kEventsPerPoll = 16;
 constexpr int kAcceptsPerPoll = 32;  // then the events of links have their turn
+constexpr Duration kSpin = std::chrono::microseconds(20);
+constexpr int kSpinsAbove = 2;  // processors: two workers that talk leave one to others
 constexpr Duration kNoFilesPause = std::chrono::milliseconds(50);
 
 /// The engine that this thread polls now.
@@ -57,6 +60,11 @@ std::optional<uid_t> user_of(int fd) {
   return other.uid;
 }
 
+Duration spin_of(const GrpcOptions& options) {
+  if (options.spin >= Duration::zero()) return options.spin;
+  return kernels::usable_cpus() > kSpinsAbove ? kSpin : Duration::zero();
+}
+
 void enlarge(int fd) { setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSendBuffer, sizeof kSendBuffer); }
 
 /// A connected socket; -1, with the reason: there is none.
@@ -79,6 +87,8 @@ int connect_to(const std::string& path, std::string& why) {
 }
 
 }  // namespace
+
+std::atomic<bool> Spinner::spins_{false};
 
 LaneLink::LaneLink(LinkEngine& its_engine, bool is_accepted, int socket)
     : Link(its_engine, is_accepted), fd(socket), greeted(!is_accepted), piece_size(0) {
@@ -104,6 +114,7 @@ LaneEngine::LaneEngine(Runtime& runtime, const GrpcOptions& options, LinkEvents&
       options_(options),
       shared_(std::move(shared)),
       max_unproven_(most_unproven(static_cast<size_t>(std::max(1, options.max_unproven)))),
+      spinner_(spin_of(options)),
       read_(kReadBytes) {
   const auto at = socket_address(path);
   listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -202,7 +213,12 @@ void LaneEngine::wake() {
 bool LaneEngine::poll(TimePoint deadline) {
   const PolledHere here(this);
   std::array<epoll_event, kEventsPerPoll> events;
-  const int n = epoll_wait(poll_, events.data(), static_cast<int>(events.size()), patience(deadline));
+  const auto wait = [&](int limit) {
+    return epoll_wait(poll_, events.data(), static_cast<int>(events.size()), limit);
+  };
+  const int limit = patience(deadline);
+  int n = limit == 0 ? 0 : spinner_.spin([&] { return wait(0); }, [&] { return runtime_.now(); });
+  if (n == 0) n = wait(limit);
   for (int i = 0; i < n; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     if (event.data.ptr == &wake_) {

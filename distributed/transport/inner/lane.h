@@ -32,6 +32,7 @@
 #include <weft/distributed/transport/inner/frame.h>
 #include <weft/distributed/transport/inner/link.h>
 #include <weft/distributed/transport/inner/shared_memory.h>
+#include <weft/distributed/transport/inner/spinner.h>
 #include <weft/kernels/macros.h>
 
 namespace weft::rpc::inner {
@@ -160,6 +161,7 @@ class WEFT_API LaneEngine final : public LinkEngine, private Poller {
   std::vector<std::pair<LaneLink*, TimePoint>> limited_;  // links without a welcome, by the time of their end
   std::deque<LaneLink*> unread_;                          // links with a rest
   TimePoint accept_at_ = kNever;                          // no file was free: tries again then
+  Spinner spinner_;
   std::vector<char> read_;
   File spare_{};             // keeps a number for a file that finds no other one, and comes again
   bool lacks_file_ = false;  // the last file that came has found none
