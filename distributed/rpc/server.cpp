@@ -3,10 +3,18 @@
 // handler of Kind::kCall are in responder.cpp.
 #include <weft/distributed/rpc/inner/server.h>
 
+#include <algorithm>
+
 #include <weft/distributed/rpc/inner/access.h>
 #include <weft/distributed/rpc/inner/put_off.h>
 
 namespace weft::rpc {
+
+namespace {
+/// Refused requests of one caller that are kept until it has their answers: as many as may be open, and at
+/// least these. Further requests count as lost on the way.
+constexpr size_t kRefusedAtLeast = 64;
+}  // namespace
 
 void Server::handle(Kind kind, RunOn where, Handler handler) {
   const int number = static_cast<int>(kind);
@@ -47,13 +55,16 @@ void Server::on_request(Peer& p, Kind kind, const Envelope& e, Inbound inbound) 
     if (fenced && !is_refused_by_fence(kind) && p.served.count(e.sequence) == 0) return;
     first = p.served.empty();
     if (!core_.running) served->given_up = true;
-    auto& slot = p.served[e.sequence];
-    if (slot) {
+    const size_t most = core_.options.max_served_per_peer;
+    if (p.served.count(e.sequence) != 0) {
       core_.counters.duplicates.fetch_add(1, std::memory_order_relaxed);
       again = true;
+    } else if (p.served.size() >= most && p.served.size() - most >= std::max(most, kRefusedAtLeast)) {
+      core_.counters.dropped_requests.fetch_add(1, std::memory_order_relaxed);
+      return;  // a later status of the caller finds it unknown
     } else {
-      slot = served;
-      refused = p.served.size() > core_.options.max_served_per_peer;
+      p.served.emplace(e.sequence, served);
+      refused = p.served.size() > most;
     }
   }
   if (again) return resend_reply(p, e.sequence);
